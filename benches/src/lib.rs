@@ -1,0 +1,71 @@
+//! A libcuda that does nothing, so that what stands before the driver is all that is measured: one card, one
+//! context, and memory that is only numbers. It has what the library asks of a driver, and every call succeeds.
+
+use std::ffi::{c_char, c_int, c_uint, c_void};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Where the one context seems to be, and every other handle.
+const HANDLE: *mut c_void = std::ptr::without_provenance_mut(0x1000);
+/// What the card says that it has.
+const MEMORY: usize = 16 << 30;
+/// What addresses are aligned to.
+const ALIGNMENT: u64 = 512;
+
+/// The next address: never one twice, so that nothing depends on what was freed.
+static NEXT: AtomicU64 = AtomicU64::new(1 << 40);
+
+/// Functions of the driver that write one value through their first pointer, or none, and answer success.
+macro_rules! driver {
+    ($($name:ident($($argument:ident: $type:ty),*) $(writes $target:ident = $value:expr)?;)*) => { $(
+        /// Answers success.
+        ///
+        /// # Safety
+        /// As the CUDA driver API demands of its caller; what is not written to is not looked at.
+        #[unsafe(no_mangle)]
+        #[allow(clippy::too_many_arguments, reason = "the driver's own signature")]
+        pub unsafe extern "C" fn $name($($argument: $type),*) -> c_int {
+            $(let _ = $argument;)*
+            // SAFETY: the caller's pointer is writable.
+            $(unsafe { $target.write($value) };)?
+            0
+        }
+    )* };
+}
+
+driver! {
+    cuLaunchKernel(
+        function: *mut c_void, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint,
+        block_x: c_uint, block_y: c_uint, block_z: c_uint, shared_bytes: c_uint,
+        stream: *mut c_void, parameters: *mut *mut c_void, extra: *mut *mut c_void
+    );
+
+    cuDriverGetVersion(version: *mut c_int) writes version = 13_000;
+    cuDeviceGetUuid(uuid: *mut [u8; 16], device: c_int) writes uuid = *b"no-op libcuda 01";
+    cuDeviceGetName(name: *mut c_char, length: c_int, device: c_int) writes name = 0;
+    cuDeviceTotalMem_v2(total: *mut usize, device: c_int) writes total = MEMORY;
+
+    cuDevicePrimaryCtxRetain(context: *mut *mut c_void, device: c_int) writes context = HANDLE;
+    cuDevicePrimaryCtxGetState(device: c_int, flags: *mut c_uint, active: *mut c_int) writes active = 1;
+    cuCtxGetDevice(device: *mut c_int) writes device = 0;
+    cuCtxGetCurrent(context: *mut *mut c_void) writes context = HANDLE;
+    cuCtxPushCurrent_v2(context: *mut c_void);
+    cuCtxPopCurrent_v2(context: *mut *mut c_void) writes context = HANDLE;
+    cuCtxSynchronize();
+
+    cuMemAlloc_v2(address: *mut u64, size: usize) writes address = fresh(size);
+    cuMemAllocManaged(address: *mut u64, size: usize, flags: c_uint) writes address = fresh(size);
+    cuMemFree_v2(address: u64);
+    cuMemPrefetchAsync(address: u64, size: usize, device: c_int, stream: *mut c_void);
+
+    cuStreamCreate(stream: *mut *mut c_void, flags: c_uint) writes stream = HANDLE;
+    cuStreamSynchronize(stream: *mut c_void);
+    cuStreamSynchronize_ptsz(stream: *mut c_void);
+    cuEventCreate(event: *mut *mut c_void, flags: c_uint) writes event = HANDLE;
+    cuEventQuery(event: *mut c_void);
+    cuThreadExchangeStreamCaptureMode(mode: *mut c_int) writes mode = 0;
+}
+
+fn fresh(size: usize) -> u64 {
+    let size = (size as u64).next_multiple_of(ALIGNMENT);
+    NEXT.fetch_add(size, Ordering::Relaxed)
+}

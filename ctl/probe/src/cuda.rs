@@ -1,0 +1,220 @@
+//! What the driver says about itself and its cards, without a context.
+
+use std::ffi::{c_char, c_int, c_uint, c_ulonglong, c_ushort, c_void};
+
+use gpushare_proto::GpuUuid;
+use serde::{Deserialize, Serialize};
+
+use crate::library::Opened;
+use crate::{LIBCUDA, Loaded, Teller};
+
+/// What is known of the driver.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CudaFacts {
+    /// How loading it went.
+    pub library: Option<Loaded>,
+    /// Functions that even an old driver has, and this library does not.
+    pub missing: Vec<String>,
+    /// The CUDA version that the driver speaks: 13000 for 13.0.
+    pub version: Option<i32>,
+    /// The `CUresult` of `cuInit`.
+    pub init: Option<i32>,
+    /// How many cards it shows to this process.
+    pub count: Option<i32>,
+    /// The cards, in its order.
+    pub cards: Vec<CudaCard>,
+}
+
+/// One card as the driver shows it. An attribute that it does not know is none.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CudaCard {
+    /// Its name.
+    pub name: Option<String>,
+    /// Its identity.
+    pub uuid: Option<GpuUuid>,
+    /// Bytes of memory.
+    pub total: Option<u64>,
+    /// Whether it knows managed memory at all.
+    pub managed: Option<i32>,
+    /// Whether host and card may touch managed memory at the same time, so that it may exceed the card.
+    pub concurrent_managed: Option<i32>,
+    /// Whether memory can be mapped by handle.
+    pub vmm: Option<i32>,
+    /// Whether handles can be passed as file descriptors.
+    pub posix_fd: Option<i32>,
+    /// Whether network cards may read its memory.
+    pub rdma: Option<i32>,
+    /// Whether handles can be made for that.
+    pub rdma_handles: Option<i32>,
+    /// Whether handles can be made of the host's memory.
+    pub host_numa: Option<i32>,
+}
+
+/// `CUdevice_attribute`.
+mod attribute {
+    pub(super) const MANAGED_MEMORY: i32 = 83;
+    pub(super) const CONCURRENT_MANAGED_ACCESS: i32 = 89;
+    pub(super) const VIRTUAL_MEMORY_MANAGEMENT: i32 = 102;
+    pub(super) const POSIX_FD_HANDLES: i32 = 103;
+    pub(super) const RDMA_WITH_HANDLES: i32 = 110;
+    pub(super) const RDMA: i32 = 116;
+    pub(super) const HOST_NUMA_HANDLES: i32 = 141;
+}
+
+/// `CUmemAllocationProp_v1`.
+#[repr(C)]
+struct AllocationProperties {
+    kind: c_int,
+    handle_types: c_int,
+    location: c_int,
+    location_id: c_int,
+    windows: *mut c_void,
+    compression: u8,
+    rdma: u8,
+    usage: c_ushort,
+    reserved: [u8; 4],
+}
+
+const PINNED: c_int = 1;
+const HOST_NUMA: c_int = 3;
+
+type Init = unsafe extern "C" fn(c_uint) -> c_int;
+type Number = unsafe extern "C" fn(*mut c_int) -> c_int;
+type DeviceGet = unsafe extern "C" fn(*mut c_int, c_int) -> c_int;
+type DeviceGetName = unsafe extern "C" fn(*mut c_char, c_int, c_int) -> c_int;
+type DeviceGetUuid = unsafe extern "C" fn(*mut [u8; 16], c_int) -> c_int;
+type DeviceTotalMem = unsafe extern "C" fn(*mut usize, c_int) -> c_int;
+type DeviceGetAttribute = unsafe extern "C" fn(*mut c_int, c_int, c_int) -> c_int;
+type Granularity = unsafe extern "C" fn(*mut usize, *const AllocationProperties, c_ulonglong) -> c_int;
+
+/// Asks everything, in the order in which less and less would be known of a broken driver.
+pub(crate) fn ask(teller: &mut Teller<CudaFacts>) {
+    teller.tell(Some("dlopen"));
+    let library = match Opened::open(LIBCUDA, "cuInit") {
+        Ok((library, loaded)) => {
+            teller.facts.library = Some(loaded);
+            library
+        }
+        Err(loaded) => {
+            teller.facts.library = Some(loaded);
+            return teller.tell(None);
+        }
+    };
+    // SAFETY: the signatures are cuda.h's; results go to variables of their types that live through the call.
+    if let Some(version) = unsafe { library.function::<Number>(&["cuDriverGetVersion"]) } {
+        teller.tell(Some("cuDriverGetVersion"));
+        // SAFETY: the signatures are cuda.h's; results go to variables of their types that live through the call.
+        teller.facts.version = number(|value| unsafe { version(value) });
+    }
+    // SAFETY: the signatures are cuda.h's; results go to variables of their types that live through the call.
+    let Some(init) = (unsafe { library.function::<Init>(&["cuInit"]) }) else {
+        teller.facts.missing.push("cuInit".to_owned());
+        return teller.tell(None);
+    };
+    teller.tell(Some("cuInit"));
+    // SAFETY: the signatures are cuda.h's; results go to variables of their types that live through the call.
+    let code = unsafe { init(0) };
+    teller.facts.init = Some(code);
+    if code == 0 {
+        cards(&library, teller);
+    }
+    teller.tell(None);
+}
+
+fn cards(library: &Opened, teller: &mut Teller<CudaFacts>) {
+    // SAFETY: the signatures are cuda.h's; results go to variables of their types that live through the call.
+    let Some(count) = (unsafe { library.function::<Number>(&["cuDeviceGetCount"]) }) else {
+        return teller.facts.missing.push("cuDeviceGetCount".to_owned());
+    };
+    // SAFETY: the signatures are cuda.h's; results go to variables of their types that live through the call.
+    let Some(get) = (unsafe { library.function::<DeviceGet>(&["cuDeviceGet"]) }) else {
+        return teller.facts.missing.push("cuDeviceGet".to_owned());
+    };
+    teller.tell(Some("cuDeviceGetCount"));
+    // SAFETY: the signatures are cuda.h's; results go to variables of their types that live through the call.
+    teller.facts.count = number(|value| unsafe { count(value) });
+    for ordinal in 0..teller.facts.count.unwrap_or(0) {
+        teller.tell(Some("cuDeviceGet"));
+        // SAFETY: the signatures are cuda.h's; results go to variables of their types that live through the call.
+        let Some(device) = number(|value| unsafe { get(value, ordinal) }) else {
+            teller.facts.cards.push(CudaCard::default());
+            continue;
+        };
+        let card = card(library, device);
+        teller.facts.cards.push(card);
+    }
+}
+
+fn card(library: &Opened, device: c_int) -> CudaCard {
+    let mut card = CudaCard::default();
+    // SAFETY: the signatures are cuda.h's; results go to variables of their types that live through the call.
+    unsafe {
+        if let Some(name) = library.function::<DeviceGetName>(&["cuDeviceGetName"]) {
+            let mut text = [0; 256];
+            if name(text.as_mut_ptr().cast(), 256, device) == 0 {
+                card.name = Some(text_of(&text));
+            }
+        }
+        if let Some(uuid) = library.function::<DeviceGetUuid>(&["cuDeviceGetUuid_v2", "cuDeviceGetUuid"]) {
+            let mut bytes = [0; 16];
+            // An instance of a divided card has this in its name, and a UUID of its own.
+            let is_instance = card.name.as_ref().is_some_and(|name| name.contains(" MIG "));
+            let of = if is_instance { GpuUuid::mig } else { GpuUuid::gpu };
+            card.uuid = (uuid(&raw mut bytes, device) == 0).then(|| of(bytes));
+        }
+        if let Some(total) = library.function::<DeviceTotalMem>(&["cuDeviceTotalMem_v2"]) {
+            let mut bytes = 0;
+            card.total = (total(&raw mut bytes, device) == 0).then_some(bytes as u64);
+        }
+        if let Some(get) = library.function::<DeviceGetAttribute>(&["cuDeviceGetAttribute"]) {
+            let attribute = |which| number(|value| get(value, which, device));
+            card.managed = attribute(attribute::MANAGED_MEMORY);
+            card.concurrent_managed = attribute(attribute::CONCURRENT_MANAGED_ACCESS);
+            card.vmm = attribute(attribute::VIRTUAL_MEMORY_MANAGEMENT);
+            card.posix_fd = attribute(attribute::POSIX_FD_HANDLES);
+            card.rdma = attribute(attribute::RDMA);
+            card.rdma_handles = attribute(attribute::RDMA_WITH_HANDLES);
+            card.host_numa = attribute(attribute::HOST_NUMA_HANDLES);
+        }
+    }
+    // Drivers before 13.0 make such handles and do not know the attribute, and some know it and answer 0.
+    if card.host_numa != Some(1) && granularity_on_host(library) {
+        card.host_numa = Some(1);
+    }
+    card
+}
+
+/// Whether the driver has a granularity for handles of the host's memory: it answers without making one.
+fn granularity_on_host(library: &Opened) -> bool {
+    // SAFETY: the signatures are cuda.h's; results go to variables of their types that live through the call.
+    unsafe {
+        let Some(ask) = library.function::<Granularity>(&["cuMemGetAllocationGranularity"]) else {
+            return false;
+        };
+        let properties = AllocationProperties {
+            kind: PINNED,
+            handle_types: 0,
+            location: HOST_NUMA,
+            location_id: 0,
+            windows: std::ptr::null_mut(),
+            compression: 0,
+            rdma: 0,
+            usage: 0,
+            reserved: [0; 4],
+        };
+        let mut bytes = 0;
+        ask(&raw mut bytes, &raw const properties, 0) == 0 && bytes > 0
+    }
+}
+
+/// The number that a call writes, if it succeeds.
+pub(crate) fn number(call: impl FnOnce(*mut c_int) -> c_int) -> Option<i32> {
+    let mut value = 0;
+    (call(&raw mut value) == 0).then_some(value)
+}
+
+/// The text before the first zero.
+pub(crate) fn text_of(bytes: &[u8]) -> String {
+    let end = bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len());
+    String::from_utf8_lossy(&bytes[..end]).into_owned()
+}

@@ -1,0 +1,90 @@
+//! A library that is loaded by its name and never closed, and what the loader has mapped.
+
+use std::error::Error as _;
+use std::fs;
+
+use libloading::Library;
+
+use crate::Loaded;
+
+/// An opened library.
+pub(crate) struct Opened(&'static Library);
+
+impl Opened {
+    /// Opens `name` as a program would, and says from which file: the one that `anchor`, a function of it, is in.
+    pub(crate) fn open(name: &str, anchor: &str) -> Result<(Self, Loaded), Loaded> {
+        // SAFETY: the initialisers of NVIDIA's libraries are their own and have no preconditions; what they break is
+        // a process that was made for it.
+        match unsafe { Library::new(name) } {
+            Ok(library) => {
+                // SAFETY: only the address is taken.
+                let address = unsafe { library.get::<*const ()>(anchor) }.map(|symbol| symbol.addr());
+                let file = address.ok().and_then(file_of).unwrap_or_else(|| name.to_owned());
+                Ok((Self(Box::leak(Box::new(library))), Loaded::From(file)))
+            }
+            Err(error) => {
+                let reason = error
+                    .source()
+                    .map_or_else(|| error.to_string(), ToString::to_string);
+                Err(Loaded::Not(reason))
+            }
+        }
+    }
+
+    /// The first of these functions that the library has.
+    ///
+    /// # Safety
+    /// `F` must be the signature that the library's headers give all of them.
+    pub(crate) unsafe fn function<F: Copy>(&self, names: &[&str]) -> Option<F> {
+        names.iter().find_map(|name| {
+            // SAFETY: the caller promises the signature; the library is never closed.
+            unsafe { self.0.get::<F>(*name) }.ok().map(|symbol| *symbol)
+        })
+    }
+}
+
+/// The file that an address of this process is mapped from.
+fn file_of(address: usize) -> Option<String> {
+    let maps = fs::read_to_string("/proc/self/maps").unwrap_or_default();
+    maps.lines().find_map(|line| {
+        let (range, rest) = line.split_once(' ')?;
+        let (from, to) = range.split_once('-')?;
+        let number = |digits| usize::from_str_radix(digits, 16).ok();
+        let within = (number(from)?..number(to)?).contains(&address);
+        within.then(|| rest.find('/').map(|start| rest[start..].to_owned()))?
+    })
+}
+
+/// The files of this process' address space.
+pub(crate) fn mapped() -> Vec<String> {
+    let maps = fs::read_to_string("/proc/self/maps").unwrap_or_default();
+    let mut files: Vec<String> = maps
+        .lines()
+        .filter_map(|line| line.find('/').map(|start| line[start..].to_owned()))
+        .collect();
+    files.dedup();
+    files
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_library_that_is_not_there_has_the_loaders_reason() {
+        let Err(Loaded::Not(reason)) = Opened::open("libno-such-thing.so.1", "f") else {
+            panic!("there is such a thing");
+        };
+        assert!(reason.contains("libno-such-thing.so.1"), "{reason}");
+    }
+
+    #[test]
+    fn the_c_library_is_found_by_its_file() {
+        let (library, loaded) = Opened::open("libc.so.6", "getpid").ok().unwrap();
+        let Loaded::From(file) = loaded else { panic!() };
+        assert!(file.ends_with("libc.so.6") || file.contains("libc-"), "{file}");
+        // SAFETY: getpid has no arguments and answers a number.
+        let getpid: extern "C" fn() -> i32 = unsafe { library.function(&["no_such", "getpid"]) }.unwrap();
+        assert_eq!(u32::try_from(getpid()).unwrap(), std::process::id());
+    }
+}

@@ -1,0 +1,180 @@
+//! What the management library says: what the driver's own library does not tell, or not before `cuInit`.
+
+use std::ffi::{c_char, c_int, c_uint, c_void};
+
+use serde::{Deserialize, Serialize};
+
+use crate::cuda::{number, text_of};
+use crate::library::Opened;
+use crate::{LIBNVML, Loaded, Teller};
+
+/// What is known of the management library.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NvmlFacts {
+    /// How loading it went.
+    pub library: Option<Loaded>,
+    /// The `nvmlReturn_t` of `nvmlInit_v2`.
+    pub init: Option<i32>,
+    /// The driver's version, like `580.65.06`.
+    pub driver: Option<String>,
+    /// Whether confidential computing is on: 0 or 1.
+    pub confidential: Option<u32>,
+    /// How many cards there are.
+    pub count: Option<i32>,
+    /// The cards, in its order.
+    pub cards: Vec<NvmlCard>,
+}
+
+/// One card as the management library shows it. What it does not support is none.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NvmlCard {
+    /// The code that the card answers instead of everything else, if it does: 15 for one that fell off the bus.
+    pub lost: Option<i32>,
+    /// Its identity, as text.
+    pub uuid: Option<String>,
+    /// Whether it is cut into instances now.
+    pub mig: Option<i32>,
+    /// Whether it will be after its next reset.
+    pub mig_pending: Option<i32>,
+    /// `nvmlGpuVirtualizationMode_t`: 0 none, 1 passed through, 2 vGPU, 3 and 4 host of vGPUs.
+    pub virtualization: Option<i32>,
+    /// `nvmlComputeMode_t`: 0 default, 2 prohibited, 3 one process only.
+    pub compute_mode: Option<i32>,
+    /// Whether the driver stays initialised when nobody uses the card.
+    pub persistence: Option<i32>,
+}
+
+/// `nvmlConfComputeSystemState_t`.
+#[repr(C)]
+#[derive(Default)]
+struct ConfidentialState {
+    environment: c_uint,
+    feature: c_uint,
+    tools: c_uint,
+}
+
+type Device = *mut c_void;
+type Init = unsafe extern "C" fn() -> c_int;
+type Text = unsafe extern "C" fn(*mut c_char, c_uint) -> c_int;
+type Number = unsafe extern "C" fn(*mut c_int) -> c_int;
+type Confidential = unsafe extern "C" fn(*mut ConfidentialState) -> c_int;
+type ByIndex = unsafe extern "C" fn(c_uint, *mut Device) -> c_int;
+type DeviceText = unsafe extern "C" fn(Device, *mut c_char, c_uint) -> c_int;
+type DeviceNumber = unsafe extern "C" fn(Device, *mut c_int) -> c_int;
+type DeviceMemory = unsafe extern "C" fn(Device, *mut [u64; 3]) -> c_int;
+type DeviceNumbers = unsafe extern "C" fn(Device, *mut c_int, *mut c_int) -> c_int;
+
+const TEXT: usize = 96;
+/// `NVML_ERROR_GPU_IS_LOST` and `NVML_ERROR_RESET_REQUIRED`.
+const LOST: [c_int; 2] = [15, 16];
+
+/// Asks everything.
+pub(crate) fn ask(teller: &mut Teller<NvmlFacts>) {
+    teller.tell(Some("dlopen"));
+    let library = match Opened::open(LIBNVML, "nvmlInit_v2") {
+        Ok((library, loaded)) => {
+            teller.facts.library = Some(loaded);
+            library
+        }
+        Err(loaded) => {
+            teller.facts.library = Some(loaded);
+            return teller.tell(None);
+        }
+    };
+    // SAFETY: the signatures are nvml.h's; results go to variables of their types that live through the call.
+    let Some(init) = (unsafe { library.function::<Init>(&["nvmlInit_v2", "nvmlInit"]) }) else {
+        return teller.tell(None);
+    };
+    teller.tell(Some("nvmlInit_v2"));
+    // SAFETY: the signatures are nvml.h's; results go to variables of their types that live through the call.
+    let code = unsafe { init() };
+    teller.facts.init = Some(code);
+    if code == 0 {
+        told(&library, teller);
+    }
+    teller.tell(None);
+}
+
+fn told(library: &Opened, teller: &mut Teller<NvmlFacts>) {
+    // SAFETY: the signatures are nvml.h's; results go to variables of their types that live through the call.
+    unsafe {
+        if let Some(version) = library.function::<Text>(&["nvmlSystemGetDriverVersion"]) {
+            teller.tell(Some("nvmlSystemGetDriverVersion"));
+            let mut text = [0_u8; TEXT];
+            if version(text.as_mut_ptr().cast(), TEXT as c_uint) == 0 {
+                teller.facts.driver = Some(text_of(&text));
+            }
+        }
+        if let Some(state) = library.function::<Confidential>(&["nvmlSystemGetConfComputeState"]) {
+            teller.tell(Some("nvmlSystemGetConfComputeState"));
+            let mut found = ConfidentialState::default();
+            if state(&raw mut found) == 0 {
+                teller.facts.confidential = Some(found.feature);
+            }
+        }
+        if let Some(count) = library.function::<Number>(&["nvmlDeviceGetCount_v2"]) {
+            teller.tell(Some("nvmlDeviceGetCount_v2"));
+            teller.facts.count = number(|value| count(value));
+        }
+        let Some(by_index) = library.function::<ByIndex>(&["nvmlDeviceGetHandleByIndex_v2"]) else {
+            return;
+        };
+        for index in 0..teller
+            .facts
+            .count
+            .and_then(|count| u32::try_from(count).ok())
+            .unwrap_or(0)
+        {
+            teller.tell(Some("nvmlDeviceGetHandleByIndex_v2"));
+            let mut device = std::ptr::null_mut();
+            let card = match by_index(index, &raw mut device) {
+                0 => card(library, device),
+                code => NvmlCard {
+                    lost: Some(code),
+                    ..NvmlCard::default()
+                },
+            };
+            teller.facts.cards.push(card);
+        }
+    }
+}
+
+/// # Safety
+/// `device` must be a handle of this library.
+unsafe fn card(library: &Opened, device: Device) -> NvmlCard {
+    // SAFETY: the signatures are nvml.h's; results go to variables of their types that live through the call.
+    unsafe {
+        let value = |name| {
+            let get = library.function::<DeviceNumber>(&[name])?;
+            number(|value| get(device, value))
+        };
+        let mut card = NvmlCard {
+            virtualization: value("nvmlDeviceGetVirtualizationMode"),
+            compute_mode: value("nvmlDeviceGetComputeMode"),
+            persistence: value("nvmlDeviceGetPersistenceMode"),
+            ..NvmlCard::default()
+        };
+        if let Some(uuid) = library.function::<DeviceText>(&["nvmlDeviceGetUUID"]) {
+            let mut text = [0_u8; TEXT];
+            match uuid(device, text.as_mut_ptr().cast(), TEXT as c_uint) {
+                0 => card.uuid = Some(text_of(&text)),
+                code => card.lost = Some(code),
+            }
+        }
+        // A lost card may still know its name.
+        if let Some(memory) = library.function::<DeviceMemory>(&["nvmlDeviceGetMemoryInfo"]) {
+            let mut figures = [0; 3];
+            let code = memory(device, &raw mut figures);
+            if LOST.contains(&code) {
+                card.lost = Some(code);
+            }
+        }
+        if let Some(mig) = library.function::<DeviceNumbers>(&["nvmlDeviceGetMigMode"]) {
+            let (mut now, mut pending) = (0, 0);
+            if mig(device, &raw mut now, &raw mut pending) == 0 {
+                (card.mig, card.mig_pending) = (Some(now), Some(pending));
+            }
+        }
+        card
+    }
+}

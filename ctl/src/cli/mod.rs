@@ -1,0 +1,287 @@
+//! What can be asked of `gpushare-ctl`, and the help that teaches it.
+//!
+//! Every line of the help that starts with `gpushare-ctl` is an example, and a test parses it.
+
+mod usage;
+mod values;
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use clap::{Args, Parser, Subcommand};
+use gpushare_proto::Nanos;
+use gpushare_proto::tenant::GpuChoice;
+
+pub(crate) use self::usage::parse;
+pub(crate) use self::values::{Auto, GpuName, Memory, ModeName, Quantum, Share};
+
+/// Shares NVIDIA GPUs between processes: each sees the whole card's memory, and takes turns with the
+/// others only when their memory together does not fit.
+#[derive(Debug, Parser)]
+#[command(
+    name = "gpushare-ctl",
+    version,
+    max_term_width = 100,
+    arg_required_else_help = false
+)]
+#[command(after_long_help = "\
+Examples:
+  gpushare-ctl run -- python train.py
+  gpushare-ctl run --memory 8GiB --name train -- python train.py
+  gpushare-ctl status
+  gpushare-ctl set quantum 100ms --gpu 0
+  gpushare-ctl doctor
+
+Which daemon: the one whose folder --runtime-dir or GPUSHARE_RUNTIME_DIR names, else the system's \
+(/run/gpushare), else your own ($XDG_RUNTIME_DIR/gpushare, or /tmp/gpushare-UID).
+
+Exit codes: 0 done, 1 error, 2 usage, 3 the daemon is down, 4 permission, 5 no such thing. \
+`run` and `doctor` have their own: see their --help.")]
+pub(crate) struct Cli {
+    /// The daemon's folder, instead of the system's or your own [env: GPUSHARE_RUNTIME_DIR]
+    #[arg(long, global = true, value_name = "DIR")]
+    pub(crate) runtime_dir: Option<PathBuf>,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    Run(RunArgs),
+    Status(StatusArgs),
+    #[command(subcommand)]
+    Session(SessionCommand),
+    #[command(subcommand)]
+    Set(SetCommand),
+    Watch(WatchArgs),
+    Doctor(DoctorArgs),
+    /// The stage between `run` and the daemon it starts
+    #[command(hide = true)]
+    StartDaemon,
+    /// The process that the driver may take with it
+    #[command(hide = true)]
+    DoctorProbe {
+        /// What is asked
+        question: String,
+    },
+}
+
+/// Run a program that shares its GPUs
+///
+/// Registers a session with the daemon and becomes the program: same pid, its own signals and exit code.
+/// The program's children join the session, which ends with the last process that uses CUDA in it, or with the
+/// program if none does: a child that goes on in the background must make its first CUDA call before the program ends,
+/// or it finds the session over. Without a daemon, your own is started; it ends after ten idle minutes and leaves its
+/// log, scheduler.log, in its folder.
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Examples:
+  gpushare-ctl run -- python train.py
+  gpushare-ctl run --memory 8GiB --name train -- python train.py --epochs 3
+  gpushare-ctl run --gpu 1 -- ./simulate
+  gpushare-ctl run --oversubscribe -- ./larger-than-the-card
+
+Exit codes: 125 gpushare failed (also usage, also no daemon), 126 the program is not executable, \
+127 it is not found; anything else is the program's own.")]
+pub(crate) struct RunArgs {
+    /// The most GPU memory the session may take on a card, like 8GiB; no limit of its own without it
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) memory: Option<Memory>,
+    /// A name for the session, for `status` and the logs; the daemon makes one up without it
+    #[arg(long)]
+    pub(crate) name: Option<String>,
+    /// The card to use: `auto` for the least loaded one, its number in `status`, or its UUID (`GPU-…`,
+    /// `MIG-…`) or the beginning of that
+    #[arg(long, value_name = "GPU", default_value = "auto", value_parser = values::gpu_choice)]
+    pub(crate) gpu: GpuChoice,
+    /// Let the session be larger than the card's capacity
+    #[arg(long)]
+    pub(crate) oversubscribe: bool,
+    /// The program and its arguments, after `--`
+    #[arg(required = true, trailing_var_arg = true, value_name = "CMD")]
+    pub(crate) command: Vec<OsString>,
+}
+
+/// Show the cards and the sessions that share them
+///
+/// For each card: how it is shared and why, what may be resident and what is allocated, who holds it and
+/// who waits, the time quantum and the handoffs so far. For each session: its memory, what its lock is
+/// doing and why, how long it waited, and its processes.
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Examples:
+  gpushare-ctl status
+  gpushare-ctl status --json")]
+pub(crate) struct StatusArgs {
+    /// Print one JSON document instead of tables (bytes and nanoseconds as numbers)
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Tell what happens, as it happens
+///
+/// Grants and drops, modes, refusals, sessions and their memory, until the daemon ends or Ctrl-C.
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Examples:
+  gpushare-ctl watch
+  gpushare-ctl watch --trace out.json
+
+The trace opens in https://ui.perfetto.dev and is whole however the watch ends.")]
+pub(crate) struct WatchArgs {
+    /// Print one JSON object a line instead (bytes and nanoseconds as numbers)
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Also write a trace to this file: who held, waited, moved and let go when
+    #[arg(long, value_name = "FILE")]
+    pub(crate) trace: Option<PathBuf>,
+}
+
+/// Look for what is wrong here, and say what to do
+///
+/// The driver and its cards, with the memory backend that results; the C library, the preloaded library, the
+/// daemon, this user, container and host. Run it where the program runs: same user, same container. It changes
+/// nothing; a driver that crashes or hangs is a finding.
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Examples:
+  gpushare-ctl doctor
+  gpushare-ctl doctor --program python
+  gpushare-ctl doctor --bundle report.tar.gz
+
+Exit codes: 0 fine, 1 warnings, 2 errors.")]
+pub(crate) struct DoctorArgs {
+    /// Print one JSON document instead (docs/doctor.md has its keys)
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Also write an archive for a bug report, without secrets, names and addresses
+    #[arg(long, value_name = "FILE")]
+    pub(crate) bundle: Option<PathBuf>,
+    /// Also look whether this program can be shared
+    #[arg(long, value_name = "CMD")]
+    pub(crate) program: Option<OsString>,
+    /// The daemon's configuration, for the archive, instead of /etc/gpushare/config.toml
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+    /// How long the driver may take to answer
+    #[arg(long, value_name = "TIME", default_value = "30s")]
+    pub(crate) timeout: Nanos,
+    /// Look at the files below this folder instead of those of the machine
+    #[arg(long, value_name = "DIR", default_value = "/", hide = true)]
+    pub(crate) root: PathBuf,
+}
+
+/// Look at sessions
+#[derive(Debug, Subcommand)]
+#[command(
+    arg_required_else_help = false,
+    after_long_help = "\
+Examples:
+  gpushare-ctl session list
+  gpushare-ctl session show train
+  gpushare-ctl session show s3 --json"
+)]
+pub(crate) enum SessionCommand {
+    /// List all sessions
+    List {
+        /// Print a JSON array instead of a table
+        #[arg(long)]
+        json: bool,
+    },
+    /// Show one session: memory per card, lock, waits, refusals, processes
+    Show {
+        /// Its number (3 or s3) or its name
+        #[arg(value_name = "NAME-OR-ID")]
+        which: String,
+        /// Print one JSON document instead
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+/// Change a setting of the running daemon
+///
+/// Holds until the daemon ends; its configuration file makes it last. `auto` clears a fixed value.
+#[derive(Debug, Subcommand)]
+#[command(
+    arg_required_else_help = false,
+    after_long_help = "\
+Examples:
+  gpushare-ctl set quantum 100ms --gpu 0
+  gpushare-ctl set quantum auto
+  gpushare-ctl set mode serialized
+  gpushare-ctl set capacity 4GiB --gpu 0
+  gpushare-ctl set managed-limit 10GiB
+  gpushare-ctl set epsilon 2.5%"
+)]
+pub(crate) enum SetCommand {
+    /// How long a session holds the card when they take turns: like 100ms, or `auto` (from the cost of a handoff)
+    Quantum(Change<Auto<Quantum>>),
+    /// How the card is shared: `parallel`, `serialized`, or `auto` (serialized while memory does not fit)
+    Mode(Change<Auto<ModeName>>),
+    /// What may be resident on the card together: like 4GiB, or `auto` (its memory less the reserve)
+    Capacity(Change<Auto<Memory>>),
+    /// The most managed memory of all sessions together, like 10GiB
+    ManagedLimit(Change<Memory>),
+    /// The share of time that handoffs may cost, like 5%
+    Epsilon(Change<Share>),
+}
+
+/// A new value, for one card or for all.
+#[derive(Debug, Args)]
+pub(crate) struct Change<T>
+where
+    T: FromStr + Clone + Send + Sync + 'static,
+    T::Err: std::error::Error + Send + Sync + 'static,
+{
+    /// The new value
+    pub(crate) value: T,
+    /// Only this card: its number in `status`, or its UUID
+    #[arg(long, value_name = "GPU")]
+    pub(crate) gpu: Option<GpuName>,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    #[test]
+    fn the_definition_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_example_of_the_help_is_understood() {
+        let mut examples = 0;
+        let mut commands = vec![Cli::command()];
+        while let Some(mut command) = commands.pop() {
+            for line in command.render_long_help().to_string().lines() {
+                if line.trim_start().starts_with("gpushare-ctl ") {
+                    let words = line.split_whitespace().map(OsString::from);
+                    assert!(parse(words).is_ok(), "{line}");
+                    examples += 1;
+                }
+            }
+            commands.extend(command.get_subcommands().cloned());
+        }
+        assert_eq!(examples, 25);
+    }
+
+    #[test]
+    fn what_follows_the_program_is_the_programs() {
+        let cli = parse(
+            "gpushare-ctl run --gpu gpu1 python -m x --name y --help"
+                .split(' ')
+                .map(Into::into),
+        );
+        let Command::Run(run) = cli.unwrap().command else {
+            panic!("not a run")
+        };
+        assert_eq!(run.gpu, GpuChoice::Index(1));
+        assert_eq!(run.name, None);
+        assert_eq!(run.command, ["python", "-m", "x", "--name", "y", "--help"]);
+    }
+}

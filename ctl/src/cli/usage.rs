@@ -1,0 +1,129 @@
+//! Arguments that make no sense, in one sentence.
+//!
+//! The exit code depends on the command that was meant, because `run` keeps every code below 125 for the
+//! program that it starts.
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use clap::error::ErrorKind;
+use clap::{CommandFactory as _, Parser as _};
+
+use super::Cli;
+use crate::{exit, output};
+
+/// Arguments that ask for nothing we can do: help, the version, or a mistake.
+#[derive(Debug)]
+pub(crate) struct Usage {
+    error: clap::Error,
+    /// The command that was meant, if one can be told.
+    command: Option<String>,
+}
+
+/// The command line as a request.
+pub(crate) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Cli, Usage> {
+    let args: Vec<OsString> = args.into_iter().collect();
+    Cli::try_parse_from(&args).map_err(|error| {
+        let lenient = Cli::command().ignore_errors(true).try_get_matches_from(&args);
+        let command = lenient
+            .ok()
+            .and_then(|matches| matches.subcommand_name().map(str::to_owned));
+        Usage { error, command }
+    })
+}
+
+impl Usage {
+    /// Prints what was asked for, or the mistake, and says how the process ends.
+    pub(crate) fn end(&self) -> ExitCode {
+        match self.error.kind() {
+            ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
+                match output::print(&self.error.render().to_string()) {
+                    Ok(()) => ExitCode::SUCCESS,
+                    Err(error) => exit::fail(&error, exit::ERROR),
+                }
+            }
+            _ => exit::fail(&self.sentence(), self.code()),
+        }
+    }
+
+    /// 125 for mistakes in `run`, as docker does.
+    fn code(&self) -> u8 {
+        match self.command.as_deref() {
+            Some("run") => exit::RUN_FAILED,
+            _ => exit::USAGE,
+        }
+    }
+
+    /// The first paragraph of clap's error in one line, without the list of commands (it holds the hidden
+    /// one), and where to read on.
+    fn sentence(&self) -> String {
+        let text = self.error.render().to_string();
+        let text = text.strip_prefix("error: ").unwrap_or(&text);
+        let first = text.split("\n\n").next().unwrap_or(text);
+        let first = first.split(" [subcommands: ").next().unwrap_or(first);
+        let words: Vec<&str> = first.split_whitespace().collect();
+        let command = self
+            .command
+            .as_ref()
+            .map_or(String::new(), |name| format!(" {name}"));
+        format!("{}; see `gpushare-ctl{command} --help`", words.join(" "))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn usage(line: &str) -> Usage {
+        parse(line.split(' ').map(OsString::from)).unwrap_err()
+    }
+
+    #[test]
+    fn a_mistake_is_one_sentence_that_says_what_would_be_right() {
+        assert_eq!(
+            usage("gpushare-ctl status --frobnicate").sentence(),
+            "unexpected argument '--frobnicate' found; see `gpushare-ctl status --help`"
+        );
+        assert_eq!(
+            usage("gpushare-ctl set").sentence(),
+            "'gpushare-ctl set' requires a subcommand but one was not provided; see `gpushare-ctl set --help`"
+        );
+        assert_eq!(
+            usage("gpushare-ctl set quantum soon").sentence(),
+            "invalid value 'soon' for '<VALUE>': `soon` is not a time; write it like 250ms, 2s or 10min, \
+             or `auto`; see `gpushare-ctl set --help`"
+        );
+        assert_eq!(
+            usage("gpushare-ctl run --gpu x -- true").sentence(),
+            "invalid value 'x' for '--gpu <GPU>': `x` is not a card; write its number in `gpushare-ctl \
+             status` (0 or gpu0) or its UUID, or `auto`; see `gpushare-ctl run --help`"
+        );
+    }
+
+    #[test]
+    fn a_value_that_nobody_can_mean_is_a_usage_error_with_the_least_that_makes_sense() {
+        for (line, least) in [
+            ("gpushare-ctl set quantum 0ms", "write 1ms or more"),
+            ("gpushare-ctl set quantum 999us", "write 1ms or more"),
+            ("gpushare-ctl set capacity 1B", "write 1MiB or more"),
+            ("gpushare-ctl set managed-limit 0", "write 1MiB or more"),
+            ("gpushare-ctl set epsilon 0%", "write more than 0%"),
+            ("gpushare-ctl set epsilon 100%", "less than 100%"),
+        ] {
+            let mistake = usage(line);
+            assert_eq!(mistake.code(), 2, "{line}");
+            assert!(mistake.sentence().contains(least), "{}", mistake.sentence());
+        }
+    }
+
+    #[test]
+    fn mistakes_in_run_leave_the_low_codes_to_the_program() {
+        assert_eq!(usage("gpushare-ctl run --memory 8apples -- true").code(), 125);
+        assert_eq!(usage("gpushare-ctl --runtime-dir /x run --memory").code(), 125);
+        assert_eq!(usage("gpushare-ctl run").code(), 125);
+        assert_eq!(usage("gpushare-ctl status run").code(), 2);
+        assert_eq!(usage("gpushare-ctl set managed-limit auto").code(), 2);
+        assert_eq!(usage("gpushare-ctl run --memory 0 -- true").code(), 125);
+        assert_eq!(usage("gpushare-ctl --frobnicate run -- true").code(), 2);
+    }
+}

@@ -1,0 +1,154 @@
+//! Values as people write them: `auto`, modes, cards.
+
+use std::str::FromStr;
+
+use gpushare_proto::admin::{LEAST_MEMORY, LEAST_QUANTUM, Mode};
+use gpushare_proto::tenant::GpuChoice;
+use gpushare_proto::units::UnitError;
+use gpushare_proto::{Bytes, GpuUuid, Nanos, Percent};
+
+/// A fixed value, or the daemon's own choice.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Auto<T>(pub(crate) Option<T>);
+
+impl<T: FromStr> FromStr for Auto<T> {
+    type Err = AutoError<T::Err>;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text {
+            "auto" => Ok(Self(None)),
+            _ => text.parse().map(|value| Self(Some(value))).map_err(AutoError),
+        }
+    }
+}
+
+/// A text that is neither a value nor `auto`.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}, or `auto`")]
+pub(crate) struct AutoError<E>(E);
+
+/// A value that is refused here already, so that it is a mistake in the command and not the daemon's refusal.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ValueError {
+    #[error(transparent)]
+    Unit(#[from] UnitError),
+    #[error("{0} lets nobody run; write {LEAST_QUANTUM} or more")]
+    ShortQuantum(Nanos),
+    #[error("{0} is too little to share; write {LEAST_MEMORY} or more")]
+    LittleMemory(Bytes),
+    #[error("{0} is no share of time to lose; write more than 0% and less than 100%")]
+    NoShare(Percent),
+}
+
+/// How long a turn lasts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Quantum(pub(crate) Nanos);
+
+impl FromStr for Quantum {
+    type Err = ValueError;
+
+    fn from_str(text: &str) -> Result<Self, ValueError> {
+        match text.parse()? {
+            quantum if quantum < LEAST_QUANTUM => Err(ValueError::ShortQuantum(quantum)),
+            quantum => Ok(Self(quantum)),
+        }
+    }
+}
+
+/// Memory of a card or a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Memory(pub(crate) Bytes);
+
+impl FromStr for Memory {
+    type Err = ValueError;
+
+    fn from_str(text: &str) -> Result<Self, ValueError> {
+        match text.parse()? {
+            bytes if bytes < LEAST_MEMORY => Err(ValueError::LittleMemory(bytes)),
+            bytes => Ok(Self(bytes)),
+        }
+    }
+}
+
+/// A share of time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Share(pub(crate) Percent);
+
+impl FromStr for Share {
+    type Err = ValueError;
+
+    fn from_str(text: &str) -> Result<Self, ValueError> {
+        match text.parse()? {
+            share @ Percent(0 | 10_000..) => Err(ValueError::NoShare(share)),
+            share => Ok(Self(share)),
+        }
+    }
+}
+
+/// A [`Mode`] as people write it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ModeName(pub(crate) Mode);
+
+/// A text that is no mode.
+#[derive(Debug, thiserror::Error)]
+#[error("`{0}` is not a mode; write `parallel`, `serialized`")]
+pub(crate) struct ModeError(String);
+
+impl FromStr for ModeName {
+    type Err = ModeError;
+
+    fn from_str(text: &str) -> Result<Self, ModeError> {
+        match text {
+            "parallel" => Ok(Self(Mode::Parallel)),
+            "serialized" => Ok(Self(Mode::Serialized)),
+            _ => Err(ModeError(text.to_owned())),
+        }
+    }
+}
+
+/// A card as people name it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum GpuName {
+    /// The daemon's number.
+    Index(u8),
+    /// The driver's identity.
+    Uuid(GpuUuid),
+    /// The beginning of it.
+    Prefix(String),
+}
+
+/// A text that names no card.
+#[derive(Debug, thiserror::Error)]
+#[error("`{0}` is not a card; write its number in `gpushare-ctl status` (0 or gpu0) or its UUID")]
+pub(crate) struct GpuNameError(String);
+
+impl FromStr for GpuName {
+    type Err = GpuNameError;
+
+    fn from_str(text: &str) -> Result<Self, GpuNameError> {
+        let index = text.strip_prefix("gpu").unwrap_or(text).parse().map(Self::Index);
+        index
+            .or_else(|_| text.parse().map(Self::Uuid))
+            .or_else(|_| prefix(text).ok_or(()))
+            .map_err(|_| GpuNameError(text.to_owned()))
+    }
+}
+
+/// The beginning of a UUID, as `CUDA_VISIBLE_DEVICES` takes it: with what it names, and at least one digit.
+fn prefix(text: &str) -> Option<GpuName> {
+    let digits = text.strip_prefix("GPU-").or_else(|| text.strip_prefix("MIG-"))?;
+    let is_digits = digits
+        .bytes()
+        .all(|byte| byte.is_ascii_hexdigit() || byte == b'-');
+    (is_digits && !digits.is_empty()).then(|| GpuName::Prefix(text.to_owned()))
+}
+
+/// The card that `run` asks for.
+pub(super) fn gpu_choice(text: &str) -> Result<GpuChoice, AutoError<GpuNameError>> {
+    Ok(match text.parse::<Auto<GpuName>>()?.0 {
+        None => GpuChoice::Auto,
+        Some(GpuName::Index(index)) => GpuChoice::Index(index),
+        Some(GpuName::Uuid(uuid)) => GpuChoice::Uuid(uuid),
+        Some(GpuName::Prefix(prefix)) => GpuChoice::Prefix(prefix),
+    })
+}

@@ -1,0 +1,290 @@
+//! A blocking conversation with the daemon, on either of its sockets.
+//!
+//! ```text
+//!   connect ─▶ Hello(Tool) ─▶ Ready{protocol} ─▶ question ─▶ answer ─▶ question …
+//! ```
+//!
+//! Nothing waits longer than five seconds for one step. The socket is close-on-exec: a session that was
+//! registered over it lives on with the process, not with the connection.
+
+use std::fs::FileType;
+use std::io::{self, ErrorKind, Read as _, Write as _};
+use std::os::unix::fs::FileTypeExt as _;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use gpushare_proto::admin::{AdminReply, AdminRequest};
+use gpushare_proto::codec::{self, CodecError, HEADER, Message};
+use gpushare_proto::names::RuntimeDir;
+use gpushare_proto::tenant::{Failure, FailureCode, Hello, PROTOCOL, Role, TenantReply, TenantRequest};
+use gpushare_sys::peer::Peer;
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+
+use crate::exit;
+
+/// The longest wait for one step.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Why the daemon gave no answer.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ClientError {
+    #[error(
+        "no gpushare daemon answers at {0}; `gpushare-ctl run` starts one, or run `gpushare-scheduler --user`"
+    )]
+    Absent(PathBuf),
+    #[error(
+        "{0} is not open to this user; run as its owner (sudo), or name your own daemon with --runtime-dir"
+    )]
+    Denied(PathBuf),
+    #[error(
+        "{path} is {what}, not the socket of a daemon; remove it, or choose another folder with --runtime-dir"
+    )]
+    NotASocket { path: PathBuf, what: &'static str },
+    #[error("{path} cannot be the path of a socket ({cause}); choose a shorter folder with --runtime-dir")]
+    BadPath { path: PathBuf, cause: io::Error },
+    #[error("the daemon at {0} does not answer within {PATIENCE:?}; see its log, and restart it if it hangs")]
+    Silent(PathBuf),
+    #[error("the daemon at {0} closed the connection without an answer; its log says why")]
+    Closed(PathBuf),
+    #[error("the daemon at {0} has ended, or this watcher did not keep up; the daemon's log says which")]
+    Gone(PathBuf),
+    #[error("the connection to {path} failed: {cause}; try again")]
+    Broken { path: PathBuf, cause: io::Error },
+    #[error("{}", codec::protocol_mismatch(*.0))]
+    Protocol(u16),
+    #[error(
+        "what answers at {path} makes no sense ({cause}); install the same gpushare version on both sides"
+    )]
+    Nonsense { path: PathBuf, cause: CodecError },
+    #[error(
+        "the daemon at {0} answered something else than was asked; install the same gpushare version on both sides"
+    )]
+    Unexpected(PathBuf),
+    #[error("the request is too long to be sent to the daemon; choose a shorter --name")]
+    TooLong,
+    #[error("{}", .0.message)]
+    Refused(Failure),
+}
+
+impl ClientError {
+    /// How a command ends that fails with this.
+    pub(crate) fn code(&self) -> u8 {
+        match self {
+            Self::Absent(_) | Self::Silent(_) | Self::Gone(_) => exit::DAEMON_DOWN,
+            Self::Denied(_) => exit::PERMISSION,
+            Self::Refused(failure) => match failure.code {
+                FailureCode::Permission => exit::PERMISSION,
+                FailureCode::NotFound => exit::NOT_FOUND,
+                FailureCode::Protocol | FailureCode::BadRequest | FailureCode::Unavailable => exit::ERROR,
+            },
+            Self::NotASocket { .. }
+            | Self::BadPath { .. }
+            | Self::Closed(_)
+            | Self::Broken { .. }
+            | Self::Protocol(_)
+            | Self::Nonsense { .. }
+            | Self::Unexpected(_)
+            | Self::TooLong => exit::ERROR,
+        }
+    }
+}
+
+/// One of the two sockets and what is said there.
+pub(crate) trait Door {
+    type Request: Message;
+    type Reply: Message;
+
+    fn path(dir: &RuntimeDir) -> PathBuf;
+    fn hello(hello: Hello) -> Self::Request;
+    /// The daemon's protocol, if the reply is an answer to the hello.
+    fn ready(reply: &Self::Reply) -> Option<u16>;
+    /// The reply, unless it says that the request failed.
+    fn success(reply: Self::Reply) -> Result<Self::Reply, Failure>;
+}
+
+/// The socket for sharing processes.
+#[derive(Debug)]
+pub(crate) struct Tenant;
+
+/// The socket for administration.
+#[derive(Debug)]
+pub(crate) struct Admin;
+
+macro_rules! door {
+    ($door:ident: $request:ident -> $reply:ident at $path:ident) => {
+        impl Door for $door {
+            type Request = $request;
+            type Reply = $reply;
+
+            fn path(dir: &RuntimeDir) -> PathBuf {
+                dir.$path()
+            }
+
+            fn hello(hello: Hello) -> $request {
+                $request::Hello(hello)
+            }
+
+            fn ready(reply: &$reply) -> Option<u16> {
+                match reply {
+                    $reply::Ready { protocol } => Some(*protocol),
+                    _ => None,
+                }
+            }
+
+            fn success(reply: $reply) -> Result<$reply, Failure> {
+                match reply {
+                    $reply::Error(failure) => Err(failure),
+                    other => Ok(other),
+                }
+            }
+        }
+    };
+}
+
+door!(Tenant: TenantRequest -> TenantReply at tenant_socket);
+door!(Admin: AdminRequest -> AdminReply at admin_socket);
+
+/// A connection on which the hellos are exchanged.
+#[derive(Debug)]
+pub(crate) struct Client<D: Door> {
+    stream: UnixStream,
+    path: PathBuf,
+    door: std::marker::PhantomData<D>,
+}
+
+impl<D: Door> Client<D> {
+    /// Connects to the daemon in `dir`.
+    pub(crate) fn connect(dir: &RuntimeDir) -> Result<Self, ClientError> {
+        let path = D::path(dir);
+        let mut client = Self {
+            stream: open(&path)?,
+            path,
+            door: std::marker::PhantomData,
+        };
+        let reply = client.ask(&D::hello(Hello::new(Role::Tool)))?;
+        match D::ready(&reply) {
+            Some(PROTOCOL) => Ok(client),
+            Some(other) => Err(ClientError::Protocol(other)),
+            None => Err(client.unexpected()),
+        }
+    }
+
+    /// Asks and waits for the answer.
+    pub(crate) fn ask(&mut self, request: &D::Request) -> Result<D::Reply, ClientError> {
+        let frame = codec::encode(request).map_err(|_| ClientError::TooLong)?;
+        match self.stream.write_all(&frame) {
+            // A daemon that turns a peer away says why and hangs up before it reads.
+            Err(cause) if cause.kind() == ErrorKind::BrokenPipe => {}
+            result => result.map_err(|cause| self.broken(cause))?,
+        }
+        self.hear()
+    }
+
+    /// Waits for a later answer to what was asked, which ends with the connection.
+    pub(crate) fn listen(&mut self) -> Result<D::Reply, ClientError> {
+        self.hear().map_err(|error| match error {
+            ClientError::Closed(path) => ClientError::Gone(path),
+            other => other,
+        })
+    }
+
+    /// Lets an answer take its time from now on.
+    pub(crate) fn wait_forever(&mut self) -> Result<(), ClientError> {
+        let result = self.stream.set_read_timeout(None);
+        result.map_err(|cause| self.broken(cause))
+    }
+
+    fn hear(&mut self) -> Result<D::Reply, ClientError> {
+        let mut header = [0; HEADER];
+        self.read(&mut header)?;
+        let length = codec::body_length::<D::Reply>(header).map_err(|cause| self.nonsense(cause))?;
+        let mut body = vec![0; length];
+        self.read(&mut body)?;
+        let reply = codec::decode(&body).map_err(|cause| self.nonsense(cause))?;
+        D::success(reply).map_err(ClientError::Refused)
+    }
+
+    /// The daemon's process, by the kernel's word; pid 0 if it has none here.
+    pub(crate) fn peer(&self) -> Peer {
+        gpushare_sys::peer::credentials(&self.stream).unwrap_or(Peer {
+            pid: 0,
+            uid: 0,
+            gid: 0,
+        })
+    }
+
+    /// The error for an answer to another question.
+    pub(crate) fn unexpected(&self) -> ClientError {
+        ClientError::Unexpected(self.path.clone())
+    }
+
+    fn read(&mut self, buffer: &mut [u8]) -> Result<(), ClientError> {
+        let result = self.stream.read_exact(buffer);
+        result.map_err(|cause| self.broken(cause))
+    }
+
+    fn broken(&self, cause: io::Error) -> ClientError {
+        let path = self.path.clone();
+        match cause.kind() {
+            ErrorKind::WouldBlock | ErrorKind::TimedOut => ClientError::Silent(path),
+            ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => {
+                ClientError::Closed(path)
+            }
+            _ => ClientError::Broken { path, cause },
+        }
+    }
+
+    fn nonsense(&self, cause: CodecError) -> ClientError {
+        let path = self.path.clone();
+        ClientError::Nonsense { path, cause }
+    }
+}
+
+/// A connected stream with its timeouts set, also for the connecting itself (a daemon that accepts nobody).
+fn open(path: &Path) -> Result<UnixStream, ClientError> {
+    if let Ok(found) = path.metadata()
+        && let Some(what) = not_a_socket(found.file_type())
+    {
+        let path = path.to_owned();
+        return Err(ClientError::NotASocket { path, what });
+    }
+    let bad_path = |cause: rustix::io::Errno| ClientError::BadPath {
+        path: path.to_owned(),
+        cause: cause.into(),
+    };
+    let address = SocketAddrUnix::new(path).map_err(bad_path)?;
+    let connected = || {
+        let socket = socket_with(
+            AddressFamily::UNIX,
+            SocketType::STREAM,
+            SocketFlags::CLOEXEC,
+            None,
+        )?;
+        set_socket_timeout(&socket, Timeout::Send, Some(PATIENCE))?;
+        set_socket_timeout(&socket, Timeout::Recv, Some(PATIENCE))?;
+        connect(&socket, &address)?;
+        Ok(UnixStream::from(socket))
+    };
+    connected().map_err(|cause: rustix::io::Errno| {
+        let (path, cause) = (path.to_owned(), io::Error::from(cause));
+        match cause.kind() {
+            ErrorKind::NotFound | ErrorKind::ConnectionRefused | ErrorKind::NotADirectory => {
+                ClientError::Absent(path)
+            }
+            ErrorKind::PermissionDenied => ClientError::Denied(path),
+            ErrorKind::WouldBlock | ErrorKind::TimedOut => ClientError::Silent(path),
+            _ => ClientError::Broken { path, cause },
+        }
+    })
+}
+
+fn not_a_socket(found: FileType) -> Option<&'static str> {
+    match found {
+        found if found.is_socket() => None,
+        found if found.is_dir() => Some("a directory"),
+        found if found.is_file() => Some("a file"),
+        _ => Some("a device"),
+    }
+}

@@ -1,0 +1,514 @@
+//! The daemon: whether it is there, answers, is of this build, and has the cards.
+
+use std::collections::BTreeSet;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+use gpushare_proto::admin::LockView;
+use gpushare_proto::names::{LOCK_DIR, REQUIRED, SCHEDULER, SYSTEM_LOCK_DIR, TOKEN_FILE};
+use gpushare_proto::tenant::FailureCode;
+use rustix::fs::{Access, AtFlags, CWD, accessat};
+
+use super::super::facts::{DaemonFacts, Facts};
+use super::super::model::Outcome;
+use crate::client::ClientError;
+
+pub(super) fn program(facts: &Facts) -> Vec<Outcome> {
+    vec![match &facts.scheduler {
+        Ok(path) => Outcome::ok(format!("{}", path.display())),
+        Err(_) if facts.answering().is_some() => {
+            Outcome::ok("gpushare-scheduler is not beside gpushare-ctl; a daemon answers already")
+        }
+        Err(_) => Outcome::error(
+            "no daemon answers, and there is no gpushare-scheduler that `gpushare-ctl run` could start",
+            format!("install gpushare-scheduler beside gpushare-ctl, or set {SCHEDULER} to its path"),
+        ),
+    }]
+}
+
+/// An outcome for each folder that a daemon may be in.
+fn each(facts: &Facts, judge: impl Fn(&DaemonFacts) -> Outcome) -> Vec<Outcome> {
+    facts
+        .daemons
+        .iter()
+        .map(|daemon| judge(daemon).of(daemon.dir.root().display().to_string()))
+        .collect()
+}
+
+pub(super) fn folder(facts: &Facts) -> Vec<Outcome> {
+    each(facts, |daemon| {
+        let path = daemon.dir.root();
+        let shown = path.display();
+        let found = match path.symlink_metadata() {
+            Ok(found) => found,
+            Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => {
+                return Outcome::ok("not there: no daemon has been here");
+            }
+            Err(cause) => {
+                return Outcome::warning(
+                    format!("cannot be looked at ({cause})"),
+                    "run the doctor as the folder's owner, or name another one with --runtime-dir",
+                );
+            }
+        };
+        let (owner, mode) = (found.uid(), found.mode() & 0o7777);
+        if !found.is_dir() {
+            return Outcome::error(
+                "is no folder",
+                format!("remove {shown}, or name another one with --runtime-dir"),
+            );
+        }
+        if owner != facts.uid && owner != 0 {
+            return Outcome::error(
+                format!("belongs to user {owner}, who could read what you send there"),
+                "remove it, or name another one with --runtime-dir",
+            );
+        }
+        if mode & 0o022 != 0 {
+            return Outcome::error(
+                format!("is writable by others (mode {mode:o}): the daemon and `run` refuse it"),
+                format!("run `chmod go-w {shown}` once you know why"),
+            );
+        }
+        Outcome::ok(format!("user {owner}'s, mode {mode:o}"))
+    })
+}
+
+pub(super) fn tenant(facts: &Facts) -> Vec<Outcome> {
+    let mut outcomes = each(facts, |daemon| {
+        let socket = daemon.dir.tenant_socket();
+        match &daemon.tenant {
+            Ok(peer) => Outcome::ok(format!(
+                "a daemon answers{} in this build's protocol",
+                if peer.pid == 0 {
+                    String::new()
+                } else {
+                    format!(" (pid {})", peer.pid)
+                }
+            )),
+            Err(error) => refused(error, &socket),
+        }
+    });
+    if facts.answering().is_none() && facts.daemons.iter().all(DaemonFacts::is_absent) {
+        let required = facts.var(REQUIRED).is_some_and(|value| value == "1");
+        let needed = if required { REQUIRED } else { TOKEN_FILE };
+        if required || facts.var(TOKEN_FILE).is_some() {
+            outcomes.push(Outcome::error(
+                format!("no daemon answers, and {needed} is set: programs from here are refused their first context"),
+                "start one: `sudo gpushare-scheduler --system`, or `gpushare-scheduler --user`; or `gpushare-ctl run` does",
+            ));
+        }
+    }
+    outcomes
+}
+
+pub(super) fn admin(facts: &Facts) -> Vec<Outcome> {
+    each(facts, |daemon| match &daemon.admin {
+        Ok(status) => Outcome::ok(format!(
+            "answers: gpushare {}, {} sessions on {} cards",
+            status.daemon.version,
+            status.sessions.len(),
+            status.gpus.len()
+        )),
+        Err(ClientError::Denied(_)) => Outcome::skipped("not open to this user; as its owner or root it is"),
+        Err(ClientError::Refused(failure)) if failure.code == FailureCode::Permission => {
+            Outcome::skipped(failure.message.clone())
+        }
+        // A container is given the other socket only.
+        Err(ClientError::Absent(_)) if daemon.tenant.is_ok() && !daemon.dir.admin_socket().exists() => {
+            Outcome::skipped("not given to this place: only the tenant's folder is mounted")
+        }
+        Err(error) => refused(error, &daemon.dir.admin_socket()),
+    })
+}
+
+/// Why a socket gives no answer.
+fn refused(error: &ClientError, socket: &Path) -> Outcome {
+    if let ClientError::Absent(_) = error {
+        return match socket.symlink_metadata().is_ok() {
+            true => Outcome::warning(
+                format!(
+                    "{} is stale: its daemon died, and nobody has started one since",
+                    socket.display()
+                ),
+                "start one (`gpushare-ctl run` does): it replaces the socket; its log says why the last one died",
+            ),
+            false => Outcome::ok("no daemon here"),
+        };
+    }
+    let sentence = error.to_string();
+    let (finding, hint) = sentence
+        .rsplit_once("; ")
+        .unwrap_or((&sentence, "see the daemon's log"));
+    Outcome::error(finding, hint)
+}
+
+pub(super) fn build(facts: &Facts) -> Vec<Outcome> {
+    let own = env!("CARGO_PKG_VERSION");
+    facts
+        .daemons
+        .iter()
+        .filter(|daemon| daemon.tenant.is_ok() || daemon.admin.is_ok())
+        .map(|daemon| {
+            let theirs = daemon
+                .admin
+                .as_ref()
+                .ok()
+                .map(|status| status.daemon.version.clone());
+            let pid = daemon.tenant.as_ref().map_or(0, |peer| peer.pid);
+            // The kernel appends this to the link of a program whose file is gone.
+            let replaced = Facts::proc_is_ours()
+                && std::fs::read_link(format!("/proc/{pid}/exe"))
+                    .is_ok_and(|path| path.to_string_lossy().ends_with(" (deleted)"));
+            match theirs {
+                Some(theirs) if theirs != own => Outcome::warning(
+                    format!("the daemon is gpushare {theirs}, and this is {own}"),
+                    "install one version on both sides and restart the daemon: running programs go on",
+                ),
+                _ if replaced => Outcome::warning(
+                    "the daemon's program was replaced since it started",
+                    "restart it: running programs go on, waiting ones wait",
+                ),
+                Some(_) => Outcome::ok(format!("both are gpushare {own}")),
+                None => Outcome::skipped("only the administrator's socket tells the version"),
+            }
+            .of(daemon.dir.root().display().to_string())
+        })
+        .collect()
+}
+
+pub(super) fn recovering(facts: &Facts) -> Vec<Outcome> {
+    let Some(status) = facts.status() else {
+        return Vec::new();
+    };
+    vec![match status.daemon.recovering {
+        0 => Outcome::ok("grants are given"),
+        count => Outcome::warning(
+            format!("grants wait for {count} processes of the last daemon that are neither back nor dead"),
+            "they are stopped or stuck: `gpushare-ctl status` again in a second, else look for them with `ps`",
+        ),
+    }]
+}
+
+pub(super) fn stuck(facts: &Facts) -> Vec<Outcome> {
+    let Some(status) = facts.status() else {
+        return Vec::new();
+    };
+    let stuck: Vec<Outcome> = status
+        .sessions
+        .iter()
+        .filter_map(|session| match &session.lock {
+            LockView::Dropping { stuck: true, reason, .. } => Some(
+                Outcome::warning(
+                    format!("does not let go: {reason}"),
+                    "`gpushare-ctl session show` has its processes; end the one that hangs, or set stuck_policy",
+                )
+                .of(session.name.clone()),
+            ),
+            _ => None,
+        })
+        .collect();
+    match stuck.is_empty() {
+        true => vec![Outcome::ok("every session lets go when it is asked to")],
+        false => stuck,
+    }
+}
+
+pub(super) fn unknown(facts: &Facts) -> Vec<Outcome> {
+    let Some(status) = facts.status() else {
+        return Vec::new();
+    };
+    let met: Vec<Outcome> = status
+        .sessions
+        .iter()
+        .filter_map(|session| {
+            let names: BTreeSet<&str> = session
+                .clients
+                .iter()
+                .flat_map(|client| client.unknown_functions.iter().map(String::as_str))
+                .collect();
+            let names: Vec<&str> = names.into_iter().collect();
+            (!names.is_empty()).then(|| {
+                Outcome::warning(
+                    format!("was handed what gpushare does not know: {}", names.join(", ")),
+                    "install a newer gpushare; until then the memory of these processes stays on the card",
+                )
+                .of(session.name.clone())
+            })
+        })
+        .collect();
+    match met.is_empty() {
+        true => vec![Outcome::ok("every function that a process was handed is known")],
+        false => met,
+    }
+}
+
+pub(super) fn locks(facts: &Facts) -> Vec<Outcome> {
+    let named = facts.var(LOCK_DIR).map(PathBuf::from);
+    let folder = named.unwrap_or_else(|| facts.root.at(SYSTEM_LOCK_DIR));
+    let shown = folder.display().to_string();
+    let folder_outcome = match folder.metadata() {
+        // As in a container that was given the tenant's folder only.
+        Err(_) if facts.answering().is_some() => {
+            Outcome::skipped("not there; the daemon that answers has its cards elsewhere")
+        }
+        Err(cause) => Outcome::error(
+            format!("the folder is not there ({cause}): no daemon can take a card"),
+            format!("make it (`sudo mkdir -m 1777 {shown}`), or start the daemon with --lock-dir"),
+        ),
+        Ok(found) if !found.is_dir() => Outcome::error(
+            "is no folder",
+            "start the daemon with --lock-dir and a folder that it may write to",
+        ),
+        Ok(found) => {
+            let mode = found.mode() & 0o7777;
+            match accessat(CWD, &folder, Access::WRITE_OK | Access::EXEC_OK, AtFlags::EACCESS) {
+                Ok(()) => Outcome::ok(format!("mode {mode:o}")),
+                // A daemon that answers has its cards; we need no more.
+                Err(_) if facts.answering().is_some() => {
+                    Outcome::ok(format!("mode {mode:o}; the daemon has its cards"))
+                }
+                Err(_) => Outcome::error(
+                    format!(
+                        "not writable for this user (mode {mode:o}): a daemon of yours could take no card"
+                    ),
+                    "set GPUSHARE_LOCK_DIR to a folder that all daemons of this machine can write to",
+                ),
+            }
+        }
+    };
+    let mut outcomes = vec![folder_outcome.of(shown)];
+    let entries = std::fs::read_dir(&folder).into_iter().flatten().flatten();
+    let mut holders: Vec<(String, String)> = entries
+        .filter_map(|entry| {
+            let card = entry.file_name().to_str()?.strip_prefix("gpushare-")?.to_owned();
+            let pid = std::fs::read_to_string(entry.path()).unwrap_or_default();
+            Some((card, pid.trim().to_owned()))
+        })
+        .collect();
+    holders.sort();
+    for (card, pid) in holders {
+        let known = facts
+            .answering()
+            .is_some_and(|(_, peer)| peer.pid.to_string() == pid || peer.pid == 0);
+        let lives = Facts::proc_is_ours()
+            && pid
+                .parse::<u32>()
+                .is_ok_and(|pid| !gpushare_sys::process::is_dead(pid));
+        outcomes.push(
+            match (known, lives) {
+                (true, _) => Outcome::ok("the daemon has it"),
+                (false, true) => Outcome::warning(
+                    format!("another daemon has it (pid {pid}), which does not answer here"),
+                    "name its folder with --runtime-dir, or stop it: a card has one daemon",
+                ),
+                (false, false) => Outcome::ok("left by a daemon that died; the next one takes it over"),
+            }
+            .of(card),
+        );
+    }
+    outcomes
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt as _;
+    use std::os::unix::net::UnixListener;
+
+    use gpushare_proto::names::RuntimeDir;
+    use gpushare_proto::tenant::Failure;
+    use gpushare_sys::peer::Peer;
+
+    use super::super::super::model::Severity::{Error, Ok, Skipped, Warning};
+    use super::*;
+
+    fn facts(root: &Path) -> Facts {
+        let mut facts = Facts::bare(root);
+        let dir = RuntimeDir::new(root.join("run"));
+        facts.daemons.push(DaemonFacts {
+            tenant: Err(ClientError::Absent(dir.tenant_socket())),
+            admin: Err(ClientError::Absent(dir.admin_socket())),
+            dir,
+        });
+        facts
+    }
+
+    #[test]
+    fn without_a_daemon_there_must_be_one_to_start() {
+        let root = tempfile::tempdir().unwrap();
+        let mut facts = facts(root.path());
+        assert_eq!(program(&facts)[0].severity, Error);
+        assert_eq!(tenant(&facts)[0].severity, Ok);
+        facts.scheduler = Result::Ok("/usr/bin/gpushare-scheduler".into());
+        assert_eq!(program(&facts)[0].severity, Ok);
+    }
+
+    #[test]
+    fn a_daemon_that_is_required_and_not_there_is_an_error() {
+        let root = tempfile::tempdir().unwrap();
+        for (name, value) in [(REQUIRED, "1"), (TOKEN_FILE, "/x")] {
+            let mut facts = facts(root.path());
+            facts.set(name, value);
+            let outcomes = tenant(&facts);
+            assert_eq!(outcomes.len(), 2);
+            assert!(
+                outcomes[1].severity == Error && outcomes[1].finding.contains(name),
+                "{outcomes:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_stale_socket_is_told_from_none() {
+        let root = tempfile::tempdir().unwrap();
+        let facts = facts(root.path());
+        let dir = &facts.daemons[0].dir;
+        fs::create_dir_all(dir.tenant_dir()).unwrap();
+        drop(UnixListener::bind(dir.tenant_socket()).unwrap());
+        let [outcome] = &tenant(&facts)[..] else { panic!() };
+        assert!(
+            outcome.severity == Warning && outcome.finding.contains("is stale"),
+            "{outcome:?}"
+        );
+    }
+
+    #[test]
+    fn a_socket_that_is_closed_to_this_user_is_an_error_for_tenants_only() {
+        let root = tempfile::tempdir().unwrap();
+        let mut facts = facts(root.path());
+        facts.daemons[0].tenant = Err(ClientError::Denied("/run/x".into()));
+        facts.daemons[0].admin = Err(ClientError::Denied("/run/y".into()));
+        assert_eq!(tenant(&facts)[0].severity, Error);
+        assert_eq!(admin(&facts)[0].severity, Skipped);
+        facts.daemons[0].admin = Err(ClientError::Refused(Failure {
+            code: FailureCode::Permission,
+            message: "user 7 may not".into(),
+        }));
+        assert_eq!(admin(&facts)[0].severity, Skipped);
+    }
+
+    #[test]
+    fn what_the_status_tells_is_judged() {
+        use gpushare_proto::admin::{ClientView, DaemonView, SessionView, Status};
+        use gpushare_proto::{ClientId, GateState, Nanos, SessionId};
+        let root = tempfile::tempdir().unwrap();
+        let mut facts = facts(root.path());
+        assert!(stuck(&facts).is_empty() && recovering(&facts).is_empty() && build(&facts).is_empty());
+        let lock = LockView::Dropping {
+            tries: 3,
+            stuck: true,
+            reason: "work in flight".into(),
+        };
+        let mut status = Status {
+            daemon: DaemonView {
+                version: env!("CARGO_PKG_VERSION").into(),
+                pid: 1,
+                uptime_ns: Nanos(1),
+                recovering: 0,
+            },
+            gpus: Vec::new(),
+            sessions: vec![SessionView {
+                session: SessionId(1),
+                name: "train".into(),
+                implicit: false,
+                memory_limit_bytes: None,
+                gpus: Vec::new(),
+                clients: vec![ClientView {
+                    client: ClientId(1),
+                    pid: 7,
+                    gate: GateState::Open,
+                    waiting: false,
+                    evictable: false,
+                    unknown_functions: vec!["cuConjure".into(), "cuConjure".into(), "cuAscend (14.0)".into()],
+                }],
+                lock,
+                waited_ns: Nanos(0),
+                held_ns: Nanos(0),
+                refusals: 0,
+            }],
+        };
+        facts.daemons[0].admin = Result::Ok(Box::new(status.clone()));
+        assert_eq!(build(&facts)[0].severity, Ok);
+        assert_eq!(recovering(&facts)[0].severity, Ok);
+        let [outcome] = &stuck(&facts)[..] else { panic!() };
+        assert_eq!(
+            (outcome.severity, outcome.subject.as_deref(), &*outcome.finding),
+            (Warning, Some("train"), "does not let go: work in flight")
+        );
+        let [outcome] = &unknown(&facts)[..] else { panic!() };
+        assert_eq!(
+            (outcome.severity, &*outcome.finding),
+            (
+                Warning,
+                "was handed what gpushare does not know: cuAscend (14.0), cuConjure"
+            )
+        );
+        status.daemon.recovering = 1;
+        status.daemon.version = "0.0.1".into();
+        status.sessions.clear();
+        facts.daemons[0].admin = Result::Ok(Box::new(status));
+        assert_eq!(stuck(&facts)[0].severity, Ok);
+        assert_eq!(unknown(&facts)[0].severity, Ok);
+        assert_eq!(recovering(&facts)[0].severity, Warning);
+        assert_eq!(build(&facts)[0].severity, Warning);
+    }
+
+    #[test]
+    fn another_protocol_is_an_error_with_its_remedy() {
+        let root = tempfile::tempdir().unwrap();
+        let mut facts = facts(root.path());
+        facts.daemons[0].tenant = Err(ClientError::Protocol(7));
+        let [outcome] = &tenant(&facts)[..] else { panic!() };
+        assert_eq!(outcome.severity, Error);
+        assert!(outcome.finding.ends_with("the other side 7"), "{outcome:?}");
+        assert!(
+            outcome
+                .hint
+                .as_ref()
+                .unwrap()
+                .starts_with("install the same gpushare version")
+        );
+    }
+
+    #[test]
+    fn a_folder_that_others_could_write_to_is_an_error() {
+        let root = tempfile::tempdir().unwrap();
+        let facts = facts(root.path());
+        assert_eq!(folder(&facts)[0].finding, "not there: no daemon has been here");
+        let path = facts.daemons[0].dir.root();
+        fs::create_dir(path).unwrap();
+        fs::set_permissions(path, fs::Permissions::from_mode(0o700)).unwrap();
+        assert_eq!(folder(&facts)[0].severity, Ok);
+        fs::set_permissions(path, fs::Permissions::from_mode(0o777)).unwrap();
+        assert!(folder(&facts)[0].finding.contains("(mode 777)"));
+        fs::remove_dir(path).unwrap();
+        fs::write(path, "").unwrap();
+        assert_eq!(folder(&facts)[0].finding, "is no folder");
+    }
+
+    #[test]
+    fn the_folder_of_the_locks_must_be_writable_and_names_the_holders() {
+        let root = tempfile::tempdir().unwrap();
+        let mut facts = facts(root.path());
+        assert_eq!(locks(&facts)[0].severity, Error);
+        let folder = root.path().join("locks");
+        fs::create_dir(&folder).unwrap();
+        facts.set(LOCK_DIR, folder.clone());
+        assert_eq!(locks(&facts)[0].severity, Ok);
+        fs::write(folder.join("gpushare-GPU-1"), format!("{}\n", std::process::id())).unwrap();
+        let expected = if Facts::proc_is_ours() { Warning } else { Ok };
+        assert_eq!(locks(&facts)[1].severity, expected);
+        facts.daemons[0].tenant = Result::Ok(Peer {
+            pid: std::process::id(),
+            uid: 0,
+            gid: 0,
+        });
+        assert_eq!(locks(&facts)[1].finding, "the daemon has it");
+        facts.set(LOCK_DIR, root.path().join("nowhere"));
+        assert_eq!(locks(&facts)[0].severity, Skipped);
+        facts.set(LOCK_DIR, folder.clone());
+        fs::write(folder.join("gpushare-GPU-2"), "4194304\n").unwrap();
+        assert_eq!(locks(&facts)[2].severity, Ok);
+    }
+}

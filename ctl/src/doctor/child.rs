@@ -1,0 +1,233 @@
+//! A question to the driver in a process of its own, with a time limit.
+//!
+//! What it knew before it crashed or hung is kept, and the call in which it ended is named.
+
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use gpushare_probe::{Progress, Question};
+use serde::de::DeserializeOwned;
+
+use crate::table::harmless;
+
+/// How often the end of a child is looked for.
+const LOOK_EVERY: Duration = Duration::from_millis(5);
+/// How long a killed child may take to go: longer only if it hangs in the kernel.
+const DYING: Duration = Duration::from_secs(2);
+/// How much of a child's stderr is kept.
+const SAID: u64 = 4096;
+
+/// How a child ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    /// It said everything.
+    Finished,
+    /// It ended by itself in the middle.
+    Crashed {
+        /// The call it was in.
+        at: String,
+        /// By signal or code, in words.
+        how: String,
+    },
+    /// It took too long and was killed.
+    Hung {
+        /// The call it was in.
+        at: String,
+        /// How long that was.
+        after: Duration,
+        /// Whether not even a kill ended it.
+        unkillable: bool,
+    },
+    /// It could not be started.
+    Unstarted(String),
+}
+
+/// What a child said, and how it ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Asked<F> {
+    pub(crate) facts: F,
+    pub(crate) end: End,
+    /// What it wrote to stderr (the loader does).
+    pub(crate) said: String,
+}
+
+/// Asks `question` and waits no longer than `limit`; `preload` is loaded into the child.
+pub(crate) fn ask<F: Default + DeserializeOwned + Send + 'static>(
+    question: Question,
+    preload: Option<&Path>,
+    limit: Duration,
+) -> Asked<F> {
+    let mut command = Command::new("/proc/self/exe");
+    command.args(["doctor-probe", question.name()]);
+    // The driver alone is asked, not what others put before it.
+    match preload {
+        Some(library) => command.env("LD_PRELOAD", library),
+        None => command.env_remove("LD_PRELOAD"),
+    };
+    watch(&mut command, limit)
+}
+
+fn watch<F: Default + DeserializeOwned + Send + 'static>(command: &mut Command, limit: Duration) -> Asked<F> {
+    let command = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let mut child = match command.spawn() {
+        Ok(child) => child,
+        Err(cause) => {
+            return Asked {
+                facts: F::default(),
+                end: End::Unstarted(cause.to_string()),
+                said: String::new(),
+            };
+        }
+    };
+    let start = Instant::now();
+    let stderr = child.stderr.take();
+    let stdout = child.stdout.take();
+    // Threads, because a grandchild may keep the pipes open: nobody waits for them longer than for the child.
+    let (lines, progress) = mpsc::channel::<Progress<F>>();
+    thread::spawn(move || {
+        let lines_of = stdout.map(|pipe| BufReader::new(pipe).lines().map_while(Result::ok));
+        for line in lines_of.into_iter().flatten() {
+            // NVIDIA's libraries may print, too.
+            if let Ok(progress) = serde_json::from_str(&line)
+                && lines.send(progress).is_err()
+            {
+                return;
+            }
+        }
+    });
+    let (words, said) = mpsc::channel();
+    thread::spawn(move || {
+        let mut text = Vec::new();
+        if let Some(pipe) = stderr {
+            // What came before an error is all there is.
+            let _ = pipe.take(SAID).read_to_end(&mut text);
+        }
+        words.send(String::from_utf8_lossy(&text).into_owned())
+    });
+
+    let ended = wait(&mut child, limit);
+    let unkillable = ended.is_none() && {
+        // It may have ended just now; then there is nothing to kill.
+        let _ = child.kill();
+        wait(&mut child, DYING).is_none()
+    };
+    // A grandchild may hold the pipes open; what the child itself wrote is in them by now.
+    let grace = Duration::from_secs(3);
+    let mut last = Progress::default();
+    while let Ok(progress) = progress.recv_timeout(grace) {
+        last = progress;
+    }
+    let at = last.next.clone().unwrap_or_else(|| "its end".to_owned());
+    Asked {
+        facts: last.facts,
+        end: match ended {
+            None => End::Hung {
+                at,
+                after: start.elapsed(),
+                unkillable,
+            },
+            Some(status) if last.next.is_none() && status.success() => End::Finished,
+            Some(status) => End::Crashed { at, how: how(status) },
+        },
+        said: harmless(said.recv_timeout(grace).unwrap_or_default().trim()),
+    }
+}
+
+/// The child's end, if it comes in time.
+fn wait(child: &mut Child, limit: Duration) -> Option<ExitStatus> {
+    let start = Instant::now();
+    loop {
+        match child.try_wait() {
+            Ok(Some(status)) => return Some(status),
+            // Without a word about it, it has ended for us.
+            Err(_) => return None,
+            Ok(None) if start.elapsed() >= limit => return None,
+            Ok(None) => thread::sleep(LOOK_EVERY),
+        }
+    }
+}
+
+fn how(status: ExitStatus) -> String {
+    match (status.signal(), status.code()) {
+        (Some(6), _) => "SIGABRT".to_owned(),
+        (Some(7), _) => "SIGBUS".to_owned(),
+        (Some(8), _) => "SIGFPE".to_owned(),
+        (Some(4), _) => "SIGILL".to_owned(),
+        (Some(9), _) => "SIGKILL".to_owned(),
+        (Some(11), _) => "SIGSEGV".to_owned(),
+        (Some(signal), _) => format!("signal {signal}"),
+        (None, Some(code)) => format!("exit code {code}"),
+        (None, None) => "an unknown end".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gpushare_probe::CudaFacts;
+
+    use super::*;
+
+    fn shell(script: &str, limit: Duration) -> Asked<CudaFacts> {
+        watch(Command::new("/bin/sh").args(["-c", script]), limit)
+    }
+
+    const AT_INIT: &str = r#"{"next":"cuInit","facts":{"library":null,"missing":[],"version":13000,"init":null,"count":null,"cards":[]}}"#;
+    const LONG: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn what_was_known_before_a_crash_is_kept_and_the_call_is_named() {
+        let asked = shell(&format!("echo '{AT_INIT}'; echo oh >&2; kill -SEGV $$"), LONG);
+        assert_eq!(asked.facts.version, Some(13000));
+        let end = End::Crashed {
+            at: "cuInit".into(),
+            how: "SIGSEGV".into(),
+        };
+        assert_eq!((asked.end, &*asked.said), (end, "oh"));
+    }
+
+    #[test]
+    fn an_early_exit_is_a_crash_too() {
+        let end = shell(&format!("echo '{AT_INIT}'; exit 0"), LONG).end;
+        assert_eq!(
+            end,
+            End::Crashed {
+                at: "cuInit".into(),
+                how: "exit code 0".into()
+            }
+        );
+    }
+
+    #[test]
+    fn a_hang_is_killed_and_named() {
+        let asked = shell(
+            &format!("echo '{AT_INIT}'; exec sleep 1000"),
+            Duration::from_millis(500),
+        );
+        let End::Hung { unkillable, .. } = asked.end else {
+            panic!("{asked:?}")
+        };
+        assert!(!unkillable);
+    }
+
+    #[test]
+    fn what_a_library_prints_among_the_lines_is_passed_over() {
+        let finished = AT_INIT.replace("\"cuInit\"", "null");
+        let asked = shell(&format!("echo hello; echo '{finished}'; echo bye"), LONG);
+        assert_eq!((asked.facts.version, asked.end), (Some(13000), End::Finished));
+    }
+
+    #[test]
+    fn a_grandchild_that_keeps_the_pipes_does_not_hold_us_up() {
+        let finished = AT_INIT.replace("\"cuInit\"", "null");
+        let asked = shell(&format!("echo '{finished}'; sleep 20 & exit 0"), LONG);
+        assert_eq!(asked.end, End::Finished);
+    }
+}

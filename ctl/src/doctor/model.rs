@@ -1,0 +1,260 @@
+//! What a check found, and the report that all of them make: one model that prints as text and as JSON.
+//!
+//! The keys of the JSON document are kept: scripts and bug reports depend on them (docs/doctor.md).
+
+use std::fmt;
+
+use serde::Serialize;
+
+use super::checks::{CHECKS, Check, Group};
+use super::facts::Facts;
+
+/// The version of the JSON document: rises when a key changes its meaning or goes.
+const FORMAT: u32 = 1;
+
+/// How bad it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Severity {
+    /// Could not be looked at; the finding says why.
+    Skipped,
+    /// As it should be.
+    Ok,
+    /// gpushare works, with less than it could or not for everybody.
+    Warning,
+    /// gpushare does not work.
+    Error,
+}
+
+impl Severity {
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Skipped => "skipped",
+            Self::Ok => "ok",
+            Self::Warning => "warning",
+            Self::Error => "error",
+        }
+    }
+}
+
+/// How memory gets onto the card and out of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Backend {
+    /// The driver moves it, page by page.
+    Managed,
+    /// It stays where it is.
+    Native,
+    /// gpushare moves it itself; not built yet.
+    Remap,
+}
+
+impl fmt::Display for Backend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Managed => "managed",
+            Self::Native => "native",
+            Self::Remap => "remap (later)",
+        })
+    }
+}
+
+/// The backend that a finding decides for, and why.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct Choice {
+    pub(super) backend: Backend,
+    pub(super) why: String,
+}
+
+/// One thing that a check found. A check has one for each card, folder or file that it looks at.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct Outcome {
+    /// Which card, folder or file; none where there is only one.
+    pub(super) subject: Option<String>,
+    pub(super) severity: Severity,
+    /// What was found, in a sentence.
+    pub(super) finding: String,
+    /// What to do.
+    pub(super) hint: Option<String>,
+    pub(super) backend: Option<Choice>,
+}
+
+impl Outcome {
+    fn new(severity: Severity, finding: impl Into<String>) -> Self {
+        Self {
+            subject: None,
+            severity,
+            finding: finding.into(),
+            hint: None,
+            backend: None,
+        }
+    }
+
+    pub(super) fn ok(finding: impl Into<String>) -> Self {
+        Self::new(Severity::Ok, finding)
+    }
+
+    /// Not looked at, and why.
+    pub(super) fn skipped(why: impl Into<String>) -> Self {
+        Self::new(Severity::Skipped, why)
+    }
+
+    /// A warning and what to do about it.
+    pub(super) fn warning(finding: impl Into<String>, hint: impl Into<String>) -> Self {
+        Self::new(Severity::Warning, finding).hint(hint)
+    }
+
+    /// An error and what to do about it.
+    pub(super) fn error(finding: impl Into<String>, hint: impl Into<String>) -> Self {
+        Self::new(Severity::Error, finding).hint(hint)
+    }
+
+    pub(super) fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+
+    pub(super) fn of(mut self, subject: impl Into<String>) -> Self {
+        self.subject = Some(subject.into());
+        self
+    }
+
+    pub(super) fn backend(mut self, backend: Backend, why: impl Into<String>) -> Self {
+        let why = why.into();
+        self.backend = Some(Choice { backend, why });
+        self
+    }
+}
+
+/// An outcome and the check that it is of.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Finding {
+    pub(super) check: &'static str,
+    pub(super) group: Group,
+    #[serde(flatten)]
+    pub(super) outcome: Outcome,
+}
+
+/// How many findings there are of each severity.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub(crate) struct Counts {
+    pub(super) ok: usize,
+    pub(super) warning: usize,
+    pub(super) error: usize,
+    pub(super) skipped: usize,
+}
+
+/// Everything that was found.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Report {
+    pub(super) format: u32,
+    pub(super) version: &'static str,
+    pub(super) worst: Severity,
+    pub(super) exit: u8,
+    pub(super) counts: Counts,
+    pub(super) findings: Vec<Finding>,
+}
+
+impl Report {
+    /// Runs every check.
+    pub(super) fn of(facts: &Facts) -> Self {
+        let findings = CHECKS.iter().flat_map(|check| {
+            let Check { id, group, look, .. } = *check;
+            look(facts).into_iter().map(move |outcome| Finding {
+                check: id,
+                group,
+                outcome,
+            })
+        });
+        Self::from(findings.collect())
+    }
+
+    fn from(findings: Vec<Finding>) -> Self {
+        let mut counts = Counts::default();
+        for finding in &findings {
+            *match finding.outcome.severity {
+                Severity::Skipped => &mut counts.skipped,
+                Severity::Ok => &mut counts.ok,
+                Severity::Warning => &mut counts.warning,
+                Severity::Error => &mut counts.error,
+            } += 1;
+        }
+        let worst = match counts {
+            Counts { error: 1.., .. } => Severity::Error,
+            Counts { warning: 1.., .. } => Severity::Warning,
+            _ => Severity::Ok,
+        };
+        Self {
+            format: FORMAT,
+            version: env!("CARGO_PKG_VERSION"),
+            worst,
+            exit: match worst {
+                Severity::Skipped | Severity::Ok => 0,
+                Severity::Warning => 1,
+                Severity::Error => 2,
+            },
+            counts,
+            findings,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report(outcomes: Vec<Outcome>) -> Report {
+        let of = |outcome| Finding {
+            check: "host.clock",
+            group: Group::Host,
+            outcome,
+        };
+        Report::from(outcomes.into_iter().map(of).collect())
+    }
+
+    #[test]
+    fn the_worst_finding_is_the_exit_code_and_what_was_skipped_is_no_fault() {
+        assert_eq!(report(vec![]).exit, 0);
+        assert_eq!(report(vec![Outcome::ok("a"), Outcome::skipped("b")]).exit, 0);
+        assert_eq!(report(vec![Outcome::ok("a"), Outcome::warning("b", "c")]).exit, 1);
+        let all = report(vec![
+            Outcome::error("a", "b"),
+            Outcome::warning("c", "d"),
+            Outcome::skipped("e"),
+            Outcome::ok("f"),
+        ]);
+        assert_eq!(all.exit, 2);
+        let counts = Counts {
+            ok: 1,
+            warning: 1,
+            error: 1,
+            skipped: 1,
+        };
+        assert_eq!(all.counts, counts);
+    }
+
+    #[test]
+    fn the_document_has_these_keys() {
+        let outcome = Outcome::warning("it is slow", "buy a faster one")
+            .of("gpu0")
+            .backend(Backend::Native, "it cannot fault");
+        let json = serde_json::to_value(report(vec![outcome])).unwrap();
+        let expected = serde_json::json!({
+            "format": 1,
+            "version": env!("CARGO_PKG_VERSION"),
+            "worst": "warning",
+            "exit": 1,
+            "counts": {"ok": 0, "warning": 1, "error": 0, "skipped": 0},
+            "findings": [{
+                "check": "host.clock",
+                "group": "host",
+                "subject": "gpu0",
+                "severity": "warning",
+                "finding": "it is slow",
+                "hint": "buy a faster one",
+                "backend": {"backend": "native", "why": "it cannot fault"},
+            }],
+        });
+        assert_eq!(json, expected);
+    }
+}

@@ -1,0 +1,120 @@
+//! What an ELF file says about versions: those of glibc that it needs and offers, and gpushare's own.
+
+use std::fs::File;
+use std::io;
+use std::path::Path;
+
+use object::read::elf::ElfFile64;
+use object::{Endianness, Object as _, ObjectSection as _, ObjectSymbol as _, ReadCache};
+
+/// A version like 2.34 of `GLIBC_2.34`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Glibc(pub(super) u32, pub(super) u32);
+
+impl std::fmt::Display for Glibc {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}.{}", self.0, self.1)
+    }
+}
+
+impl Glibc {
+    fn parse(name: &[u8]) -> Option<Self> {
+        let text = std::str::from_utf8(name).ok()?.strip_prefix("GLIBC_")?;
+        let mut parts = text.split('.');
+        let (major, minor) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
+        Some(Self(major, minor))
+    }
+}
+
+/// The versions of a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Linked {
+    /// The newest glibc version among those that it needs.
+    pub(super) needs: Option<Glibc>,
+    /// The newest glibc version among those that it offers.
+    pub(super) offers: Option<Glibc>,
+}
+
+/// Reads a 64-bit ELF file.
+///
+/// # Errors
+/// It cannot be read, or is something else.
+pub(super) fn read(path: &Path) -> io::Result<Linked> {
+    with(path, |elf, data| {
+        let (endian, sections) = (elf.endian(), elf.elf_section_table());
+        let mut needs = None;
+        if let Some((libraries, link)) = sections.gnu_verneed(endian, data)? {
+            let strings = sections.strings(endian, data, link)?;
+            for library in libraries {
+                for version in library?.1 {
+                    needs = needs.max(Glibc::parse(version?.name(endian, strings)?));
+                }
+            }
+        }
+        let mut offers = None;
+        if let Some((versions, link)) = sections.gnu_verdef(endian, data)? {
+            let strings = sections.strings(endian, data, link)?;
+            for version in versions {
+                for name in version?.1 {
+                    offers = offers.max(Glibc::parse(name?.name(endian, strings)?));
+                }
+            }
+        }
+        Ok(Linked { needs, offers })
+    })
+}
+
+/// The text that a library exports as `gpushare_version`; none if it exports nothing of that name.
+///
+/// # Errors
+/// As for [`read`].
+pub(super) fn own_version(path: &Path) -> io::Result<Option<String>> {
+    with(path, |elf, _| {
+        let mut symbols = elf.dynamic_symbols();
+        let Some(symbol) = symbols.find(|symbol| symbol.name() == Ok("gpushare_version")) else {
+            return Ok(None);
+        };
+        let Some(section) = symbol.section_index() else {
+            return Ok(None);
+        };
+        let section = elf.section_by_index(section)?;
+        let text = section
+            .data_range(symbol.address(), symbol.size())?
+            .unwrap_or_default();
+        let text = text.split(|&byte| byte == 0).next().unwrap_or_default();
+        Ok(Some(String::from_utf8_lossy(text).into_owned()))
+    })
+}
+
+type Elf<'data> = ElfFile64<'data, Endianness, &'data ReadCache<File>>;
+
+fn with<T>(path: &Path, look: impl FnOnce(&Elf<'_>, &ReadCache<File>) -> object::Result<T>) -> io::Result<T> {
+    let cache = ReadCache::new(File::open(path)?);
+    let elf = Elf::parse(&cache).map_err(io::Error::other)?;
+    look(&elf, &cache).map_err(io::Error::other)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_version_is_a_number_and_not_a_text() {
+        assert!(Glibc::parse(b"GLIBC_2.34") > Glibc::parse(b"GLIBC_2.4"));
+        assert_eq!(Glibc::parse(b"GLIBC_2.2.5"), Some(Glibc(2, 2)));
+        assert_eq!(Glibc::parse(b"GLIBC_PRIVATE"), None);
+        assert_eq!(Glibc::parse(b"GCC_3.0"), None);
+    }
+
+    #[test]
+    fn this_program_needs_no_newer_c_library_than_it_runs_on() {
+        let own = read(Path::new("/proc/self/exe")).unwrap();
+        assert!(own.needs.is_some(), "{own:?}");
+        assert_eq!(own.offers, None);
+    }
+
+    #[test]
+    fn what_is_no_elf_file_is_an_error() {
+        assert!(read(Path::new("/dev/null")).is_err());
+    }
+}

@@ -1,0 +1,53 @@
+//! The command line of gpushare.
+//!
+//! In reading order: what can be asked, how it ends, which daemon is asked and how, what is printed, and
+//! the commands themselves.
+#![forbid(unsafe_code)]
+
+mod cli;
+
+mod exit;
+
+mod places;
+
+mod client;
+
+mod output;
+
+mod table;
+
+mod status;
+
+mod session;
+
+mod set;
+
+mod watch;
+
+mod run;
+
+mod doctor;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    match cli::parse(std::env::args_os()) {
+        Ok(cli) => exit::end(dispatch(cli)),
+        Err(usage) => usage.end(),
+    }
+}
+
+fn dispatch(cli: cli::Cli) -> Result<ExitCode, exit::CtlError> {
+    let places = places::Places::of_this_user(cli.runtime_dir);
+    match cli.command {
+        cli::Command::Run(args) => match run::run(&args, &places)? {},
+        cli::Command::Status(args) => status::status(&args, &places)?,
+        cli::Command::Session(command) => session::session(&command, &places)?,
+        cli::Command::Set(command) => set::set(&command, &places)?,
+        cli::Command::Watch(args) => watch::watch(&args, &places)?,
+        cli::Command::Doctor(args) => return Ok(doctor::doctor(&args, &places)?),
+        cli::Command::StartDaemon => run::detach()?,
+        cli::Command::DoctorProbe { question } => doctor::probe(&question)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,19 @@
+//! Standard output: whole documents at once, and a reader that leaves early is no error.
+
+use std::io::{self, ErrorKind, Write as _};
+
+use serde::Serialize;
+
+/// Prints `text` as it is.
+pub(crate) fn print(text: &str) -> io::Result<()> {
+    let mut stdout = io::stdout().lock();
+    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
+        result => result,
+    }
+}
+
+/// Prints a model as one JSON document.
+pub(crate) fn print_json(model: &impl Serialize) -> io::Result<()> {
+    print(&format!("{}\n", serde_json::to_string_pretty(model)?))
+}

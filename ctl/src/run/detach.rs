@@ -1,0 +1,66 @@
+//! The stage between `run` and the daemon it starts.
+//!
+//! ```text
+//!   run ── start-daemon ── gpushare-scheduler
+//!    │          │ setsid          │
+//!    │          └ ends at once    └ now a child of init, without the terminal
+//!    └ becomes the program, which must not find a child it never started
+//! ```
+//!
+//! The daemon keeps nothing of its starter: standard input and output are `/dev/null`, errors go to its
+//! log, its folder is `/`, inherited descriptors close, and it is not preloaded into.
+
+use std::fs::OpenOptions;
+use std::io;
+use std::os::fd::{AsFd as _, AsRawFd as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::process::{Command, Stdio};
+
+use gpushare_proto::names::{RUNTIME_DIR, RuntimeDir, SCHEDULER, TOKEN_FILE};
+use rustix::io::{FdFlags, fcntl_setfd};
+
+/// How long a daemon that nobody uses stays.
+const IDLE_EXIT: &str = "10min";
+
+/// Why the daemon was not started.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum DetachError {
+    #[error("this command is a stage of `gpushare-ctl run`; use that")]
+    NotByHand,
+    #[error("{0}")]
+    System(#[from] io::Error),
+}
+
+impl From<DetachError> for crate::exit::CtlError {
+    fn from(error: DetachError) -> Self {
+        Self::Run(error.into())
+    }
+}
+
+/// Starts the daemon that the environment describes; it writes to our standard output when it is ready.
+pub(crate) fn detach() -> Result<(), DetachError> {
+    let (Some(program), Some(root)) = (std::env::var_os(SCHEDULER), std::env::var_os(RUNTIME_DIR)) else {
+        return Err(DetachError::NotByHand);
+    };
+    rustix::process::setsid().map_err(io::Error::from)?;
+    // On a kernel that cannot, the daemon inherits what the caller left open: no reason not to start.
+    let _ = gpushare_sys::fd::close_on_exec_from(3);
+    let ready = io::stdout().as_fd().try_clone_to_owned()?;
+    fcntl_setfd(&ready, FdFlags::empty()).map_err(io::Error::from)?;
+    let log = OpenOptions::new()
+        .append(true)
+        .create(true)
+        .mode(0o600)
+        .open(RuntimeDir::new(root).log())?;
+    Command::new(program)
+        .args(["--user", "--idle-exit", IDLE_EXIT, "--ready-fd"])
+        .arg(ready.as_raw_fd().to_string())
+        .env_remove("LD_PRELOAD")
+        .env_remove(TOKEN_FILE)
+        .current_dir("/")
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(log)
+        .spawn()?;
+    Ok(())
+}

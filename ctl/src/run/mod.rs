@@ -1,0 +1,231 @@
+//! `run`: registers a session and becomes the program.
+//!
+//! ```text
+//!   library, program          checked first: nothing is started for a command that cannot run
+//!   daemon                    the first that answers, else our own is started
+//!   Register ──▶ Session      the daemon binds the session to our pid, which stays ours through exec
+//!   token file, environment   so that the program and its children join
+//!   exec
+//! ```
+
+mod detach;
+mod elf;
+pub(crate) mod library;
+mod preload;
+pub(crate) mod program;
+pub(crate) mod reach;
+pub(crate) mod start;
+mod token;
+
+use std::convert::Infallible;
+use std::io::{self, ErrorKind};
+use std::os::unix::process::CommandExt as _;
+use std::process::Command;
+
+use gpushare_proto::names::{RUNTIME_DIR, TOKEN_FILE};
+use gpushare_proto::tenant::{GpuChoice, NewSession, TenantReply, TenantRequest};
+use gpushare_proto::{GpuUuid, Token};
+
+pub(crate) use self::detach::{DetachError, detach};
+use self::reach::Reach;
+use crate::cli::RunArgs;
+use crate::client::{Client, ClientError, Tenant};
+use crate::exit;
+use crate::places::Places;
+
+const PRELOAD: &str = "LD_PRELOAD";
+const VISIBLE_DEVICES: &str = "CUDA_VISIBLE_DEVICES";
+
+/// Why the program does not run.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum RunError {
+    #[error(transparent)]
+    Library(#[from] library::LibraryError),
+    #[error(transparent)]
+    Program(#[from] program::ProgramError),
+    #[error(transparent)]
+    Start(#[from] start::StartError),
+    #[error(transparent)]
+    Detach(#[from] DetachError),
+    #[error(transparent)]
+    Client(#[from] ClientError),
+    #[error(transparent)]
+    Token(#[from] token::TokenError),
+    #[error(
+        "the daemon does not know card {0} yet, so it cannot say which one that is; name it by its UUID (`nvidia-smi -L`)"
+    )]
+    UnknownCard(String),
+    #[error(
+        "`{program}` cannot be executed: {cause}; check the interpreter in its first line, and that it is built for this machine"
+    )]
+    Exec { program: String, cause: io::Error },
+}
+
+impl RunError {
+    /// 125, 126 or 127, as docker does.
+    pub(crate) fn code(&self) -> u8 {
+        match self {
+            Self::Program(program::ProgramError::NotFound(_)) => exit::PROGRAM_NOT_FOUND,
+            Self::Program(program::ProgramError::NotExecutable { .. }) => exit::NOT_EXECUTABLE,
+            Self::Exec { cause, .. } if cause.kind() == ErrorKind::NotFound => exit::PROGRAM_NOT_FOUND,
+            Self::Exec { .. } => exit::NOT_EXECUTABLE,
+            Self::Library(_)
+            | Self::Start(_)
+            | Self::Detach(_)
+            | Self::Client(_)
+            | Self::Token(_)
+            | Self::UnknownCard(_) => exit::RUN_FAILED,
+        }
+    }
+}
+
+/// What the daemon answered.
+struct Registered {
+    token: Token,
+    gpu: Option<GpuUuid>,
+}
+
+/// Becomes the program, or says why not.
+pub(crate) fn run(args: &RunArgs, places: &Places) -> Result<Infallible, RunError> {
+    let (name, arguments) = args.command.split_first().ok_or(program::ProgramError::empty())?;
+    let library = library::find()?;
+    let program = program::find(name)?;
+    let (daemon, mut client) = start::reach(places)?;
+    let session = register(&mut client, args)?;
+    let restricted = std::env::var_os(VISIBLE_DEVICES).is_some();
+    let card = visible(&args.gpu, session.gpu, restricted)?;
+    let token = token::write(places.secrets(&daemon), &session.token)?;
+
+    let present = std::env::var_os(PRELOAD);
+    let reach = Reach::of(&program);
+    let preload = match reach.is_harmless() {
+        true => preload::prepend(&library, present),
+        false => preload::without(&library, present),
+    };
+    if reach != Reach::Loaded {
+        exit::warn(&reach);
+    }
+    let mut command = Command::new(&program);
+    command
+        .arg0(name)
+        .args(arguments)
+        .env(TOKEN_FILE, token)
+        .env(RUNTIME_DIR, daemon.root());
+    match preload.is_empty() {
+        true => command.env_remove(PRELOAD),
+        false => command.env(PRELOAD, preload),
+    };
+    if let Some(card) = card {
+        command.env(VISIBLE_DEVICES, card.to_string());
+    }
+    Err(RunError::Exec {
+        program: name.to_string_lossy().into_owned(),
+        cause: command.exec(),
+    })
+}
+
+fn register(client: &mut Client<Tenant>, args: &RunArgs) -> Result<Registered, ClientError> {
+    let request = TenantRequest::Register(NewSession {
+        name: args.name.clone(),
+        memory: args.memory.map(|memory| memory.0),
+        oversubscribe: args.oversubscribe,
+        gpu: args.gpu.clone(),
+    });
+    match client.ask(&request)? {
+        TenantReply::Session { token, gpu, .. } => Ok(Registered { token, gpu }),
+        _ => Err(client.unexpected()),
+    }
+}
+
+/// The card that the program is to see, if not what it would see anyway. The daemon's placement counts less
+/// than a choice that the caller's environment holds already, and `--gpu` counts more.
+fn visible(
+    asked: &GpuChoice,
+    placed: Option<GpuUuid>,
+    restricted: bool,
+) -> Result<Option<GpuUuid>, RunError> {
+    match (asked, placed) {
+        (GpuChoice::Auto, _) if restricted => Ok(None),
+        (GpuChoice::Auto, placed) => Ok(placed),
+        // The daemon's word before the caller's: it knows whether the card is a MIG instance, which CUDA takes as
+        // `MIG-…` only.
+        (_, Some(placed)) => Ok(Some(placed)),
+        (GpuChoice::Uuid(uuid), None) => Ok(Some(*uuid)),
+        (GpuChoice::Prefix(prefix), None) => Err(RunError::UnknownCard(prefix.clone())),
+        (GpuChoice::Index(index), None) => Err(RunError::UnknownCard(index.to_string())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PLACED: Option<GpuUuid> = Some(GpuUuid::gpu([7; 16]));
+
+    #[test]
+    fn the_callers_own_choice_of_cards_stands_unless_a_card_is_named() {
+        let seen = |asked, placed, restricted| visible(&asked, placed, restricted).unwrap();
+        assert_eq!(seen(GpuChoice::Auto, PLACED, false), PLACED);
+        assert_eq!(seen(GpuChoice::Auto, PLACED, true), None);
+        assert_eq!(seen(GpuChoice::Auto, None, false), None);
+        assert_eq!(seen(GpuChoice::Index(0), PLACED, true), PLACED);
+    }
+
+    #[test]
+    fn every_failure_ends_with_what_to_do() {
+        let path = || std::path::PathBuf::from("/x");
+        let cause = || io::Error::from(ErrorKind::PermissionDenied);
+        let failures: [RunError; 12] = [
+            library::LibraryError::NotFound.into(),
+            library::LibraryError::Unreadable {
+                path: path(),
+                cause: cause(),
+            }
+            .into(),
+            library::LibraryError::NotALibrary(path()).into(),
+            library::LibraryError::UnloadablePath(path()).into(),
+            program::ProgramError::NotFound("x".into()).into(),
+            start::StartError::NoScheduler(path()).into(),
+            start::StartError::Unstarted {
+                program: path(),
+                reason: "no".into(),
+            }
+            .into(),
+            start::StartError::Ended {
+                reason: "it said nothing".into(),
+                log: path(),
+            }
+            .into(),
+            start::StartError::Slow(path()).into(),
+            ClientError::Silent(path()).into(),
+            RunError::UnknownCard("3".into()),
+            RunError::Exec {
+                program: "x".into(),
+                cause: cause(),
+            },
+        ];
+        for failure in failures {
+            let sentence = failure.to_string();
+            let (_, advice) = sentence.rsplit_once("; ").unwrap_or_else(|| panic!("{sentence}"));
+            let begins = ["set", "install", "check", "run", "see", "name"];
+            assert!(begins.iter().any(|verb| advice.starts_with(verb)), "{sentence}");
+        }
+    }
+
+    #[test]
+    fn a_card_that_the_daemon_has_not_seen_can_be_named_by_its_uuid_only() {
+        let uuid = GpuUuid::gpu([9; 16]);
+        assert_eq!(visible(&GpuChoice::Uuid(uuid), None, false).unwrap(), Some(uuid));
+        let placed = Some(GpuUuid::mig([9; 16]));
+        let seen = visible(&GpuChoice::Uuid(uuid), placed, false).unwrap().unwrap();
+        assert!(seen.is_instance(), "CUDA takes an instance by that name only");
+        let error = visible(&GpuChoice::Index(3), None, false).unwrap_err();
+        assert!(
+            error
+                .to_string()
+                .starts_with("the daemon does not know card 3 yet"),
+            "{error}"
+        );
+        assert_eq!(error.code(), exit::RUN_FAILED);
+    }
+}

@@ -1,0 +1,232 @@
+//! Whether a preload reaches the program at all, by what would load it.
+//!
+//! ```text
+//!   script ─ #! ─▶ script ─ #! ─▶ ELF ─▶ its interpreter (PT_INTERP)
+//!                                         ld-linux-*   glibc: takes LD_PRELOAD
+//!                                         ld-musl-*    musl: dies of a library that needs glibc
+//!                                         none         static: no loader, so nobody reads LD_PRELOAD
+//! ```
+//!
+//! Programs that gain rights when they start (setuid, setgid, capabilities) are a case of their own: glibc ignores a
+//! preload by path in them. A file that cannot be read or understood is taken for an ordinary program: the kernel judges it next.
+
+use std::ffi::OsStr;
+use std::fmt;
+use std::fs::File;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
+use std::path::{Path, PathBuf};
+
+use super::elf;
+
+/// As many as the kernel follows.
+const SCRIPTS: usize = 5;
+/// As much of a script's first line as the kernel reads.
+const FIRST_LINE: usize = 256;
+
+/// What a preload does to a program.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Reach {
+    /// It is loaded.
+    Loaded,
+    /// The program would end before its first instruction.
+    Musl(PathBuf),
+    /// The program notices nothing; what it starts may.
+    Static(PathBuf),
+    /// The loader ignores it.
+    Privileged(PathBuf),
+}
+
+impl Reach {
+    /// What becomes of a preload in `program`.
+    pub(crate) fn of(program: &Path) -> Self {
+        let program = executed(program.to_owned());
+        let gains = gains_rights(&program);
+        let Some(loader) = loader(&program) else {
+            return Self::Loaded;
+        };
+        match loader {
+            Loader::None => Self::Static(program),
+            Loader::Musl => Self::Musl(program),
+            Loader::Glibc if gains => Self::Privileged(program),
+            Loader::Glibc => Self::Loaded,
+        }
+    }
+
+    /// Whether the program may be started with the library in `LD_PRELOAD`.
+    pub(crate) fn is_harmless(&self) -> bool {
+        !matches!(self, Self::Musl(_))
+    }
+}
+
+/// One line for who asked for sharing and does not get it; empty if they do.
+impl fmt::Display for Reach {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Loaded => Ok(()),
+            Self::Musl(program) => write!(
+                f,
+                "{} is linked with musl, which cannot load CUDA or libgpushare.so: it runs without, and so does all \
+                 that it starts; to share the GPU, run a program of a glibc system",
+                program.display()
+            ),
+            Self::Static(program) => write!(
+                f,
+                "{} is linked statically, so nothing can be preloaded into it: it does not share the GPU itself; dynamic \
+                 programs that it starts do",
+                program.display()
+            ),
+            Self::Privileged(program) => write!(
+                f,
+                "{} gains rights when it starts (setuid, setgid or capabilities), so the loader ignores the preload: it \
+                 does not share the GPU; run `gpushare-ctl run` inside of it instead",
+                program.display()
+            ),
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Loader {
+    Glibc,
+    Musl,
+    None,
+}
+
+/// The file that the kernel runs for `program`: the last interpreter of a script.
+fn executed(mut program: PathBuf) -> PathBuf {
+    for _ in 0..SCRIPTS {
+        match interpreter_of_script(&program) {
+            Some(interpreter) => program = interpreter,
+            None => break,
+        }
+    }
+    program
+}
+
+fn interpreter_of_script(script: &Path) -> Option<PathBuf> {
+    let mut line = [0; FIRST_LINE];
+    let length = File::open(script).ok()?.read_at(&mut line, 0).ok()?;
+    let line = line[..length].strip_prefix(b"#!")?;
+    let line = line.split(|&byte| byte == b'\n' || byte == 0).next()?;
+    let mut words = line.split(|byte| matches!(byte, b' ' | b'\t'));
+    let interpreter = words.find(|word| !word.is_empty())?;
+    Some(PathBuf::from(OsStr::from_bytes(interpreter)))
+}
+
+/// Who loads `program`; `None` if that cannot be told.
+fn loader(program: &Path) -> Option<Loader> {
+    let file = File::open(program).ok()?;
+    let interpreter = elf::interpreter(&file).ok()??;
+    Some(match interpreter {
+        Some(interpreter) => by_name(&interpreter).unwrap_or(Loader::Glibc),
+        // A loader that is started as a program has none itself: `ld-linux-x86-64.so.2 ./program`.
+        None => std::fs::canonicalize(program)
+            .ok()
+            .and_then(|file| by_name(&file))
+            .or_else(|| by_name(program))
+            .unwrap_or(Loader::None),
+    })
+}
+
+/// A loader by its file name: `ld-musl-x86_64.so.1`, `ld-linux-x86-64.so.2`, `ld-2.17.so`, `ld.so`.
+fn by_name(file: &Path) -> Option<Loader> {
+    let name = file.file_name()?.to_string_lossy();
+    if name.starts_with("ld-musl-") || name.starts_with("libc.musl-") {
+        return Some(Loader::Musl);
+    }
+    let loader = name.starts_with("ld") && (name.contains(".so.") || name.ends_with(".so"));
+    loader.then_some(Loader::Glibc)
+}
+
+/// Whether `program` starts with rights that we do not have.
+fn gains_rights(program: &Path) -> bool {
+    // Where rights cannot be gained, the bits mean nothing.
+    if rustix::thread::no_new_privs().unwrap_or(false) {
+        return false;
+    }
+    let Ok(found) = program.metadata() else {
+        return false;
+    };
+    let uid = rustix::process::getuid().as_raw();
+    let gid = rustix::process::getgid().as_raw();
+    let with_capabilities = || {
+        let size = rustix::fs::getxattr(program, "security.capability", &mut [0_u8; 0]);
+        uid != 0 && size.is_ok_and(|size| size > 0)
+    };
+    by_mode(found.mode(), found.uid() != uid, found.gid() != gid) || with_capabilities()
+}
+
+/// The same by the mode alone. A setgid bit without the group's execute bit means something else.
+fn by_mode(mode: u32, another_user: bool, another_group: bool) -> bool {
+    (mode & 0o4000 != 0 && another_user) || (mode & 0o2010 == 0o2010 && another_group)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn we_are_loaded_by_glibc_and_so_are_scripts_for_us() {
+        let own = std::env::current_exe().unwrap();
+        assert_eq!(Reach::of(&own), Reach::Loaded);
+        let folder = tempfile::tempdir().unwrap();
+        let (inner, outer) = (folder.path().join("inner"), folder.path().join("outer"));
+        fs::write(&inner, format!("#!{} -x\n", own.display())).unwrap();
+        fs::write(&outer, format!("#! {}", inner.display())).unwrap();
+        assert_eq!(executed(outer.clone()), own);
+        assert_eq!(Reach::of(&outer), Reach::Loaded);
+    }
+
+    #[test]
+    fn a_script_for_itself_ends_the_search() {
+        let folder = tempfile::tempdir().unwrap();
+        let script = folder.path().join("script");
+        fs::write(&script, format!("#!{}\n", script.display())).unwrap();
+        assert_eq!(Reach::of(&script), Reach::Loaded);
+    }
+
+    #[test]
+    fn what_is_no_program_is_left_to_the_kernel() {
+        for file in ["/dev/null", "/proc/self/comm", "/nonexistent"] {
+            assert_eq!(Reach::of(Path::new(file)), Reach::Loaded);
+        }
+    }
+
+    #[test]
+    fn loaders_are_known_by_their_names() {
+        let known = |name: &str| by_name(Path::new(name));
+        assert_eq!(known("/lib/ld-musl-aarch64.so.1"), Some(Loader::Musl));
+        assert_eq!(known("/lib/libc.musl-x86_64.so.1"), Some(Loader::Musl));
+        assert_eq!(known("/lib64/ld-linux-x86-64.so.2"), Some(Loader::Glibc));
+        assert_eq!(known("/lib/x86_64-linux-gnu/ld-2.17.so"), Some(Loader::Glibc));
+        assert_eq!(known("/usr/bin/ldconfig.real"), None);
+        assert_eq!(known("/usr/bin/busybox"), None);
+    }
+
+    #[test]
+    fn only_rights_that_we_have_not_are_gained() {
+        assert!(by_mode(0o4755, true, true));
+        assert!(!by_mode(0o4755, false, true));
+        assert!(by_mode(0o2755, false, true));
+        assert!(!by_mode(0o2755, true, false));
+        assert!(!by_mode(0o2745, true, true));
+        assert!(!by_mode(0o755, true, true));
+    }
+
+    #[test]
+    fn only_what_would_end_of_a_preload_is_started_without() {
+        let program = || PathBuf::from("/bin/program");
+        assert!(!Reach::Musl(program()).is_harmless());
+        for reach in [Reach::Static(program()), Reach::Privileged(program())] {
+            assert!(reach.is_harmless());
+            assert!(
+                reach.to_string().starts_with("/bin/program "),
+                "the line names the program"
+            );
+        }
+        assert_eq!(Reach::Loaded.to_string(), "");
+    }
+}

@@ -1,0 +1,193 @@
+//! Reaches the daemon that a new session belongs to, and starts this user's own if there is none.
+//!
+//! ```text
+//!   run A ──▶ nobody answers ─▶ flock start.lock ─▶ still nobody ─▶ start ─▶ ready ─▶ unlock ─▶ connect
+//!   run B ──▶ nobody answers ─▶ flock start.lock … waits ………………………………………………▶ it answers
+//! ```
+//!
+//! The daemon says that it is ready by writing to a descriptor (`--ready-fd`), once both sockets accept.
+//! If it ends before, the descriptor closes, and the last line of its log is the reason.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use gpushare_proto::names::{RUNTIME_DIR, RuntimeDir, SCHEDULER};
+use gpushare_sys::folder::{self, FolderError};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{FlockOperation, OFlags, flock};
+
+use super::RunError;
+use crate::client::{Client, ClientError, Tenant};
+use crate::places::Places;
+use crate::table::harmless;
+
+/// The lock of those who start a daemon, in its runtime folder.
+const LOCK: &str = "start.lock";
+/// How long a daemon may take until it accepts: NVML alone can take seconds on a machine of eight cards.
+const STARTING: Duration = Duration::from_secs(30);
+/// How much of the log's end is read for the reason.
+const LOG_END: u64 = 4096;
+
+/// Why no daemon could be started.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum StartError {
+    #[error(transparent)]
+    Folder(#[from] FolderError),
+    #[error("{path} cannot be locked: {cause}; choose another folder with --runtime-dir")]
+    Unlocked { path: PathBuf, cause: io::Error },
+    #[error(
+        "no daemon answers and there is no gpushare-scheduler to start at {0}; set {SCHEDULER} to its path"
+    )]
+    NoScheduler(PathBuf),
+    #[error("{program} cannot be started: {reason}; check its mode and that it is built for this machine")]
+    Unstarted { program: PathBuf, reason: String },
+    #[error(
+        "the scheduler ended before it was ready ({reason}); see its log {log}, or run `gpushare-ctl doctor`"
+    )]
+    Ended { reason: String, log: PathBuf },
+    #[error(
+        "the scheduler is not ready after {STARTING:?}; run `gpushare-ctl doctor`, since a broken driver may hang it, and see its log {0}"
+    )]
+    Slow(PathBuf),
+}
+
+/// The daemon that answers first, started if need be, and a connection to it.
+pub(crate) fn reach(places: &Places) -> Result<(RuntimeDir, Client<Tenant>), RunError> {
+    for dir in places.candidates() {
+        if let Some(client) = answering(dir)? {
+            return Ok((dir.clone(), client));
+        }
+    }
+    let own = places.own();
+    folder::take(own.root(), 0o700).map_err(StartError::from)?;
+    let _lock = StartLock::take(own.root().join(LOCK))?;
+    if let Some(client) = answering(own)? {
+        return Ok((own.clone(), client));
+    }
+    start(own)?;
+    Ok((own.clone(), Client::connect(own)?))
+}
+
+/// A connection, unless nobody is there. A daemon that is there and fails is not passed over: it has the cards.
+fn answering(dir: &RuntimeDir) -> Result<Option<Client<Tenant>>, ClientError> {
+    match Client::connect(dir) {
+        Ok(client) => Ok(Some(client)),
+        Err(ClientError::Absent(_)) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// The right to start a daemon. The file goes with it, so that nothing stays of a start but the daemon and its log.
+#[derive(Debug)]
+struct StartLock {
+    path: PathBuf,
+    _file: File,
+}
+
+impl StartLock {
+    /// Waits until nobody else has it.
+    fn take(path: PathBuf) -> Result<Self, StartError> {
+        let locked = || loop {
+            let file = OpenOptions::new()
+                .write(true)
+                .create(true)
+                .truncate(false)
+                .mode(0o600)
+                .custom_flags(OFlags::NOFOLLOW.bits().cast_signed())
+                .open(&path)?;
+            flock(&file, FlockOperation::LockExclusive)?;
+            // Whoever had it before us has removed it: the lock is another file by now.
+            if folder::is_at(&file, &path) {
+                return Ok::<_, io::Error>(file);
+            }
+        };
+        match locked() {
+            Ok(file) => Ok(Self { path, _file: file }),
+            Err(cause) => Err(StartError::Unlocked { path, cause }),
+        }
+    }
+}
+
+impl Drop for StartLock {
+    fn drop(&mut self) {
+        // Still locked: it is the file that was checked. A failure leaves an empty file.
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+/// Starts the daemon of `dir` through [`super::detach()`] and waits until it accepts.
+fn start(dir: &RuntimeDir) -> Result<(), StartError> {
+    let program = scheduler()?;
+    let unstarted = |reason: String| StartError::Unstarted {
+        program: program.clone(),
+        reason,
+    };
+    let (mut ready, writer) = io::pipe().map_err(|cause| unstarted(cause.to_string()))?;
+    let stage = Command::new("/proc/self/exe")
+        .args(["start-daemon"])
+        .env(SCHEDULER, &program)
+        .env(RUNTIME_DIR, dir.root())
+        .stdin(Stdio::null())
+        .stdout(writer)
+        .stderr(Stdio::piped())
+        .spawn()
+        .and_then(std::process::Child::wait_with_output)
+        .map_err(|cause| unstarted(cause.to_string()))?;
+    if !stage.status.success() {
+        let said = String::from_utf8_lossy(&stage.stderr);
+        let reason = said.trim().trim_start_matches("gpushare-ctl: ");
+        return Err(unstarted(harmless(reason)));
+    }
+    let timeout = Timespec::try_from(STARTING).map_err(|cause| unstarted(cause.to_string()))?;
+    let polled = poll(&mut [PollFd::new(&ready, PollFlags::IN)], Some(&timeout));
+    match polled.map_err(io::Error::from).and_then(|events| match events {
+        0 => Ok(None),
+        _ => ready.read(&mut [0; 64]).map(Some),
+    }) {
+        Ok(Some(1..)) => Ok(()),
+        Ok(Some(0)) => Err(StartError::Ended {
+            reason: last_line(&dir.log()),
+            log: dir.log(),
+        }),
+        Ok(None) => Err(StartError::Slow(dir.log())),
+        Err(cause) => Err(unstarted(cause.to_string())),
+    }
+}
+
+/// The daemon's program: the one that the environment names, else the one beside us.
+pub(crate) fn scheduler() -> Result<PathBuf, StartError> {
+    let named = std::env::var_os(SCHEDULER).filter(|path| !path.is_empty());
+    let path = named.map_or_else(
+        || {
+            std::env::current_exe()
+                .unwrap_or_default()
+                .with_file_name("gpushare-scheduler")
+        },
+        PathBuf::from,
+    );
+    let path = std::path::absolute(&path).unwrap_or(path);
+    match path.is_file() {
+        true => Ok(path),
+        false => Err(StartError::NoScheduler(path)),
+    }
+}
+
+/// What the daemon said last.
+fn last_line(log: &Path) -> String {
+    let end = || {
+        use std::io::{Seek as _, SeekFrom};
+        let mut file = File::open(log)?;
+        let length = file.metadata()?.len();
+        file.seek(SeekFrom::Start(length.saturating_sub(LOG_END)))?;
+        let mut end = Vec::new();
+        file.take(LOG_END).read_to_end(&mut end)?;
+        Ok::<_, io::Error>(String::from_utf8_lossy(&end).into_owned())
+    };
+    let end = end().unwrap_or_default();
+    let last = end.lines().rev().find(|line| !line.trim().is_empty());
+    last.map_or("it said nothing".to_owned(), |line| harmless(line.trim()))
+}

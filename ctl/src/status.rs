@@ -1,0 +1,248 @@
+//! `status`: the daemon's one model, as JSON or as two tables.
+
+use gpushare_proto::admin::{AdminReply, AdminRequest, GpuView, LockView, Mode, SessionView, Status};
+use gpushare_proto::{Bytes, GateState};
+
+use crate::cli::StatusArgs;
+use crate::client::{Admin, Client, ClientError};
+use crate::exit::CtlError;
+use crate::output;
+use crate::places::Places;
+use crate::table::{Table, harmless, list, short};
+
+/// Prints the status.
+pub(crate) fn status(args: &StatusArgs, places: &Places) -> Result<(), CtlError> {
+    let status = fetch(&mut Client::connect(places.administered())?)?;
+    if args.json {
+        output::print_json(&status)?;
+    } else {
+        output::print(&render(&status))?;
+    }
+    Ok(())
+}
+
+/// Asks for everything.
+pub(crate) fn fetch(client: &mut Client<Admin>) -> Result<Status, ClientError> {
+    match client.ask(&AdminRequest::Status)? {
+        AdminReply::Status(status) => Ok(*status),
+        _ => Err(client.unexpected()),
+    }
+}
+
+/// The whole page.
+fn render(status: &Status) -> String {
+    let mut page = daemon(status);
+    page += "\n";
+    page += &if status.gpus.is_empty() {
+        "no card is known yet; without NVML a card appears with its first process\n".to_owned()
+    } else {
+        gpus(&status.gpus)
+    };
+    page += "\n";
+    page += &if status.sessions.is_empty() {
+        "no sessions; start one with `gpushare-ctl run -- CMD`\n".to_owned()
+    } else {
+        sessions(&status.sessions)
+    };
+    page + &staying(&status.sessions)
+}
+
+fn daemon(status: &Status) -> String {
+    let daemon = &status.daemon;
+    let mut line = format!(
+        "gpushare {}, pid {}, up {}",
+        harmless(&daemon.version),
+        daemon.pid,
+        short(daemon.uptime_ns)
+    );
+    if daemon.recovering > 0 {
+        line += &format!(
+            "; grants wait for {} processes of the last daemon",
+            daemon.recovering
+        );
+    }
+    line + "\n"
+}
+
+fn gpus(gpus: &[GpuView]) -> String {
+    let mut table = Table::new(&[
+        "GPU",
+        "NAME",
+        "MODE",
+        "CAPACITY",
+        "ALLOCATED",
+        "HOLDERS",
+        "QUEUE",
+        "QUANTUM",
+        "HANDOFFS",
+        "WHY",
+    ]);
+    for gpu in gpus {
+        table.row(vec![
+            gpu.gpu.to_string(),
+            gpu.name.clone(),
+            mode(gpu.mode).to_owned(),
+            gpu.capacity_bytes.to_string(),
+            gpu.allocated_bytes.to_string(),
+            list(&gpu.holders),
+            list(&gpu.queue),
+            short(gpu.quantum_ns),
+            gpu.handoffs.to_string(),
+            gpu.reason.clone(),
+        ]);
+    }
+    table.render()
+}
+
+fn mode(mode: Mode) -> &'static str {
+    match mode {
+        Mode::Parallel => "parallel",
+        Mode::Serialized => "serialized",
+    }
+}
+
+/// The table of sessions, also for `session list`.
+pub(crate) fn sessions(sessions: &[SessionView]) -> String {
+    let mut table = Table::new(&["SESSION", "NAME", "MEMORY", "LOCK", "WAITED", "PROCESSES", "WHY"]);
+    for session in sessions {
+        let (lock, why) = lock(&session.lock);
+        table.row(vec![
+            session.session.to_string(),
+            session.name.clone(),
+            memory(session),
+            lock,
+            short(session.waited_ns),
+            list(session.clients.iter().map(|client| client.pid)),
+            why,
+        ]);
+    }
+    table.render()
+}
+
+/// What a session uses, per card, and its quota.
+fn memory(session: &SessionView) -> String {
+    let used = match &session.gpus[..] {
+        [] => Bytes::ZERO.to_string(),
+        [only] => only.allocated_bytes.to_string(),
+        several => list(
+            several
+                .iter()
+                .map(|gpu| format!("{} on {}", gpu.allocated_bytes, gpu.gpu)),
+        ),
+    };
+    match session.memory_limit_bytes {
+        Some(limit) => format!("{used} of {limit}"),
+        None => used,
+    }
+}
+
+/// A lock's state and its reason.
+fn lock(lock: &LockView) -> (String, String) {
+    match lock {
+        LockView::Idle => ("idle".to_owned(), String::new()),
+        LockView::Holding { .. } => ("holding".to_owned(), String::new()),
+        LockView::Dropping { tries, stuck, reason } => {
+            let state = if *stuck { "stuck" } else { "dropping" };
+            (format!("{state}, try {tries}"), reason.clone())
+        }
+        LockView::Waiting { ahead, reason } => (format!("waiting, {ahead} ahead"), reason.clone()),
+    }
+}
+
+/// One session in full.
+pub(crate) fn one_session(session: &SessionView) -> String {
+    let (lock, why) = lock(&session.lock);
+    let limit = session
+        .memory_limit_bytes
+        .map_or("none".to_owned(), |limit| limit.to_string());
+    let mut page = String::new();
+    for (name, value) in [
+        ("session", session.session.to_string()),
+        ("name", session.name.clone()),
+        (
+            "made by",
+            if session.implicit {
+                "the daemon, for processes without a token"
+            } else {
+                "gpushare-ctl run"
+            }
+            .to_owned(),
+        ),
+        ("quota", limit),
+        (
+            "lock",
+            if why.is_empty() {
+                lock
+            } else {
+                format!("{lock}: {why}")
+            },
+        ),
+        ("waited", short(session.waited_ns)),
+        ("held", short(session.held_ns)),
+        ("refusals", session.refusals.to_string()),
+    ] {
+        page += &format!("{name:<10}{}\n", harmless(&value));
+    }
+    page + &cards_of(session) + &processes_of(session) + &staying(std::slice::from_ref(session))
+}
+
+/// A line for each process whose memory cannot be moved off its card, and why.
+fn staying(sessions: &[SessionView]) -> String {
+    let mut lines = String::new();
+    for session in sessions {
+        for client in session.clients.iter().filter(|client| !client.evictable) {
+            let (pid, name) = (client.pid, &session.name);
+            let line = match &client.unknown_functions[..] {
+                [] => format!("process {pid} of {name} stays on its card"),
+                functions => format!(
+                    "process {pid} of {name} stays on its card: it was handed driver functions that gpushare does not \
+                     know ({}); update gpushare",
+                    list(functions)
+                ),
+            };
+            lines += &format!("\n{}\n", harmless(&line));
+        }
+    }
+    lines
+}
+
+fn cards_of(session: &SessionView) -> String {
+    if session.gpus.is_empty() {
+        return String::new();
+    }
+    let mut table = Table::new(&["GPU", "ALLOCATED", "LEASED", "PEAK"]);
+    for gpu in &session.gpus {
+        table.row(vec![
+            gpu.gpu.to_string(),
+            gpu.allocated_bytes.to_string(),
+            gpu.leased_bytes.to_string(),
+            gpu.peak_bytes.to_string(),
+        ]);
+    }
+    format!("\n{}", table.render())
+}
+
+fn processes_of(session: &SessionView) -> String {
+    if session.clients.is_empty() {
+        return String::new();
+    }
+    let mut table = Table::new(&["PROCESS", "PID", "GATE", "SLEEPS AT IT"]);
+    for client in &session.clients {
+        table.row(vec![
+            client.client.to_string(),
+            client.pid.to_string(),
+            gate(client.gate).to_owned(),
+            if client.waiting { "yes" } else { "no" }.to_owned(),
+        ]);
+    }
+    format!("\n{}", table.render())
+}
+
+fn gate(state: GateState) -> &'static str {
+    match state {
+        GateState::Closed => "closed",
+        GateState::Moving => "moving memory in",
+        GateState::Open => "open",
+        GateState::Idle => "proving idle",
+    }
+}

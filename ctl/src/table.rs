@@ -1,0 +1,120 @@
+//! Columns for people, and numbers as short as a person reads them.
+//!
+//! Names and reasons come from other users' processes, so nothing that steers a terminal passes.
+
+use gpushare_proto::Nanos;
+use gpushare_proto::text::is_plain;
+
+/// Rows under a header, each column as wide as its widest cell.
+#[derive(Debug)]
+pub(crate) struct Table {
+    rows: Vec<Vec<String>>,
+}
+
+impl Table {
+    /// A table with these column names.
+    pub(crate) fn new(header: &[&str]) -> Self {
+        Self {
+            rows: vec![header.iter().map(|&name| name.to_owned()).collect()],
+        }
+    }
+
+    /// Adds a row; an empty cell prints as `-`.
+    pub(crate) fn row(&mut self, cells: Vec<String>) {
+        let shown = |cell: String| {
+            if cell.is_empty() {
+                "-".to_owned()
+            } else {
+                harmless(&cell)
+            }
+        };
+        self.rows.push(cells.into_iter().map(shown).collect());
+    }
+
+    /// The lines, each ended.
+    pub(crate) fn render(&self) -> String {
+        let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
+        let width = |column| {
+            let cells = self.rows.iter().filter_map(move |row| row.get(column));
+            cells.map(|cell: &String| cell.chars().count()).max().unwrap_or(0)
+        };
+        let widths: Vec<usize> = (0..columns).map(width).collect();
+        let line = |row: &Vec<String>| {
+            let padded = row
+                .iter()
+                .zip(&widths)
+                .map(|(cell, &width)| format!("{cell:width$}"));
+            padded.collect::<Vec<_>>().join("  ").trim_end().to_owned() + "\n"
+        };
+        self.rows.iter().map(line).collect()
+    }
+}
+
+/// `text` without what controls a terminal, hides or turns.
+pub(crate) fn harmless(text: &str) -> String {
+    text.chars().map(|c| if is_plain(c) { c } else { '?' }).collect()
+}
+
+/// Several names in one cell.
+pub(crate) fn list<T: std::fmt::Display>(items: impl IntoIterator<Item = T>) -> String {
+    let items: Vec<String> = items.into_iter().map(|item| item.to_string()).collect();
+    items.join(", ")
+}
+
+/// A time in three figures or so: `850us`, `12.3ms`, `4.2s`, `3m20s`, `2h05m`, `4d03h`.
+pub(crate) fn short(time: Nanos) -> String {
+    let (us, seconds) = (time.0 / 1_000, time.0 / 1_000_000_000);
+    match us {
+        0 if time.is_zero() => "0s".to_owned(),
+        0 => format!("{}ns", time.0),
+        1..1_000 => format!("{us}us"),
+        1_000..1_000_000 => tenths(us / 100, "ms"),
+        1_000_000..60_000_000 => tenths(us / 100_000, "s"),
+        _ if seconds < 3_600 => format!("{}m{:02}s", seconds / 60, seconds % 60),
+        _ if seconds < 86_400 => format!("{}h{:02}m", seconds / 3_600, seconds / 60 % 60),
+        _ => format!("{}d{:02}h", seconds / 86_400, seconds / 3_600 % 24),
+    }
+}
+
+fn tenths(tenths: u64, unit: &str) -> String {
+    match tenths % 10 {
+        0 => format!("{}{unit}", tenths / 10),
+        rest => format!("{}.{rest}{unit}", tenths / 10),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_are_as_wide_as_their_widest_cell() {
+        let mut table = Table::new(&["A", "LONGER", "C"]);
+        table.row(vec!["first".into(), String::new(), "x".into()]);
+        assert_eq!(table.render(), "A      LONGER  C\nfirst  -       x\n");
+    }
+
+    #[test]
+    fn a_name_cannot_steer_the_terminal() {
+        let mut table = Table::new(&["NAME"]);
+        table.row(vec!["\u{1b}[2Jgone\n".into()]);
+        assert_eq!(table.render(), "NAME\n?[2Jgone?\n");
+    }
+
+    #[test]
+    fn times_are_short() {
+        for (nanos, text) in [
+            (0, "0s"),
+            (900, "900ns"),
+            (850_000, "850us"),
+            (12_345_678, "12.3ms"),
+            (3_000_000_000, "3s"),
+            (59_990_000_000, "59.9s"),
+            (200_000_000_000, "3m20s"),
+            (7_500_000_000_000, "2h05m"),
+            (356_400_000_000_000, "4d03h"),
+        ] {
+            assert_eq!(short(Nanos(nanos)), text);
+        }
+    }
+}

@@ -1,0 +1,200 @@
+//! `run`: the program is the process that registered, with all that it needs to join its session.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use gpushare_proto::tenant::{GpuChoice, Hello, NewSession, PROTOCOL, Role, TenantReply, TenantRequest};
+use gpushare_proto::{Bytes, GpuUuid, SessionId, Token};
+
+use crate::ctl::{a_library, ctl, fails, succeeds};
+use crate::fake::Fake;
+
+const CARD: GpuUuid = GpuUuid::gpu([0xab; 16]);
+const CARD_TEXT: &str = "GPU-abababab-abab-abab-abab-abababababab";
+
+/// What a daemon that registers everybody answers, on card `gpu`.
+pub(crate) fn register(request: &TenantRequest, gpu: Option<GpuUuid>) -> TenantReply {
+    match request {
+        TenantRequest::Hello(_) => TenantReply::Ready { protocol: PROTOCOL },
+        _ => TenantReply::Session {
+            session: SessionId(3),
+            name: "train".into(),
+            token: Token([0xa5; 32]),
+            gpu,
+        },
+    }
+}
+
+fn daemon(gpu: Option<GpuUuid>) -> Fake {
+    Fake::for_tenants(move |request| register(request, gpu))
+}
+
+/// The environment of a program under `run`.
+fn environment(run: &mut Command) -> BTreeMap<String, String> {
+    let printed = succeeds(run.args(["--", "env"]));
+    let pairs = printed.lines().filter_map(|line| line.split_once('='));
+    pairs
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .collect()
+}
+
+#[test]
+fn the_daemon_hears_what_was_asked_for() {
+    let daemon = daemon(None);
+    let options = [
+        "run",
+        "--memory",
+        "8GiB",
+        "--name",
+        "train",
+        "--gpu",
+        CARD_TEXT,
+        "--oversubscribe",
+    ];
+    succeeds(ctl(daemon.dir(), &options).arg("true"));
+    succeeds(&mut ctl(daemon.dir(), &["run", "true"]));
+    let full = NewSession {
+        name: Some("train".into()),
+        memory: Some(Bytes::gib(8)),
+        oversubscribe: true,
+        gpu: GpuChoice::Uuid(CARD),
+    };
+    let plain = NewSession {
+        name: None,
+        memory: None,
+        oversubscribe: false,
+        gpu: GpuChoice::Auto,
+    };
+    let hello = TenantRequest::Hello(Hello::new(Role::Tool));
+    assert_eq!(
+        daemon.tenant.asked(),
+        [
+            hello.clone(),
+            TenantRequest::Register(full),
+            hello,
+            TenantRequest::Register(plain)
+        ]
+    );
+}
+
+#[test]
+fn a_name_that_fits_no_message_is_our_callers_mistake() {
+    let daemon = daemon(None);
+    let name = "x".repeat(20_000);
+    assert_eq!(
+        fails(
+            &mut ctl(daemon.dir(), &["run", "--name", &name, "--", "true"]),
+            125
+        ),
+        "the request is too long to be sent to the daemon; choose a shorter --name"
+    );
+}
+
+#[test]
+fn the_program_is_the_same_process_and_ends_as_itself() {
+    let daemon = daemon(None);
+    let run = |script: &str| {
+        let mut command = ctl(daemon.dir(), &["run", "--", "sh", "-c", script]);
+        command.stdout(Stdio::piped()).spawn().unwrap()
+    };
+    let child = run("echo $$; exit 42");
+    let pid = child.id();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(String::from_utf8(output.stdout).unwrap(), format!("{pid}\n"));
+    assert_eq!(output.status.code(), Some(42));
+    assert_eq!(run("kill -9 $$").wait().unwrap().signal(), Some(9));
+}
+
+#[test]
+fn the_program_inherits_no_descriptor_of_ours() {
+    let daemon = daemon(None);
+    let script = "ls /proc/$$/fd";
+    let plain = succeeds(Command::new("sh").args(["-c", script]));
+    let ours = succeeds(&mut ctl(daemon.dir(), &["run", "--", "sh", "-c", script]));
+    assert_eq!(ours, plain);
+}
+
+#[test]
+fn the_program_keeps_the_name_it_was_called_by() {
+    let daemon = daemon(None);
+    let script = "tr '\\0' ' ' < /proc/$$/cmdline";
+    let shown = succeeds(&mut ctl(daemon.dir(), &["run", "--", "sh", "-c", script]));
+    assert!(shown.starts_with("sh -c "), "{shown}");
+}
+
+#[test]
+fn the_program_finds_its_token_its_daemon_and_the_library() {
+    let daemon = daemon(Some(CARD));
+    let env = environment(&mut ctl(daemon.dir(), &["run"]));
+    let token = Path::new(&env["GPUSHARE_TOKEN_FILE"]);
+    assert_eq!(token.parent(), Some(&*daemon.dir().join("tokens")));
+    assert_eq!(token.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+    let kept = Token::from_hex(&fs::read_to_string(token).unwrap());
+    assert_eq!(kept, Some(Token([0xa5; 32])));
+    assert_eq!(Path::new(&env["GPUSHARE_RUNTIME_DIR"]), daemon.dir());
+    assert_eq!(Path::new(&env["LD_PRELOAD"]), a_library());
+    assert_eq!(env["CUDA_VISIBLE_DEVICES"], CARD_TEXT);
+}
+
+#[test]
+fn what_was_preloaded_before_stays_behind_the_library() {
+    let daemon = daemon(None);
+    let library = a_library().display().to_string();
+    let env = environment(ctl(daemon.dir(), &["run"]).env("LD_PRELOAD", &library));
+    assert_eq!(env["LD_PRELOAD"], library);
+}
+
+#[test]
+fn without_a_chosen_card_the_visible_ones_stay() {
+    let without = environment(&mut ctl(daemon(None).dir(), &["run"]));
+    assert_eq!(without.get("CUDA_VISIBLE_DEVICES"), None);
+    let daemon = daemon(Some(CARD));
+    let visible = |options: &[&str]| {
+        let env = environment(ctl(daemon.dir(), options).env("CUDA_VISIBLE_DEVICES", "2"));
+        env["CUDA_VISIBLE_DEVICES"].clone()
+    };
+    assert_eq!(visible(&["run"]), "2");
+    assert_eq!(visible(&["run", "--gpu", "0"]), CARD_TEXT);
+}
+
+#[test]
+fn a_run_inside_a_run_has_a_session_and_a_token_of_its_own() {
+    let daemon = daemon(None);
+    let program = env!("CARGO_BIN_EXE_gpushare-ctl");
+    let env = environment(&mut ctl(daemon.dir(), &["run", "--", program, "run"]));
+    assert!(Path::new(&env["GPUSHARE_TOKEN_FILE"]).exists());
+    assert_eq!(Path::new(&env["LD_PRELOAD"]), a_library());
+    let registered = daemon.tenant.asked().into_iter();
+    assert_eq!(
+        registered
+            .filter(|r| matches!(r, TenantRequest::Register(_)))
+            .count(),
+        2
+    );
+}
+
+#[test]
+fn each_run_removes_the_tokens_of_the_dead() {
+    let daemon = daemon(None);
+    let first = environment(&mut ctl(daemon.dir(), &["run"]));
+    let second = environment(&mut ctl(daemon.dir(), &["run"]));
+    assert!(!Path::new(&first["GPUSHARE_TOKEN_FILE"]).exists());
+    assert!(Path::new(&second["GPUSHARE_TOKEN_FILE"]).exists());
+}
+
+#[test]
+fn a_script_without_its_interpreter_is_not_found() {
+    let daemon = daemon(None);
+    let script = daemon.dir().join("script");
+    fs::write(&script, "#!/no/such/interpreter\n").unwrap();
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+    let sentence = fails(ctl(daemon.dir(), &["run", "--"]).arg(&script), 127);
+    assert!(
+        sentence.contains("cannot be executed: No such file"),
+        "{sentence}"
+    );
+}

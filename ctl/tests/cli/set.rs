@@ -1,0 +1,62 @@
+//! `set`: what goes to the daemon, and what comes back.
+
+use gpushare_proto::admin::{AdminRequest, Knob, Mode, Setting};
+use gpushare_proto::{Bytes, GpuId, Nanos, Percent};
+
+use crate::ctl::{ctl, fails, succeeds};
+use crate::status::{daemon, two_that_take_turns};
+
+/// The setting that a command line sends, and what it prints.
+fn set(arguments: &[&str]) -> (Setting, String) {
+    let daemon = daemon(two_that_take_turns());
+    let printed = succeeds(ctl(daemon.dir(), &["set"]).args(arguments));
+    match daemon.admin.asked().pop() {
+        Some(AdminRequest::Set(setting)) => (setting, printed),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn the_change_of_one_card_is_echoed() {
+    let (setting, printed) = set(&["quantum", "100ms", "--gpu", "0"]);
+    let knob = Knob::Quantum(Some(Nanos::from_millis(100)));
+    let gpu = Some(GpuId(0));
+    assert_eq!(setting, Setting { gpu, knob });
+    assert_eq!(printed, "quantum of gpu0: 3s (computed) → 100ms\n");
+}
+
+#[test]
+fn a_card_is_found_by_its_uuid() {
+    let uuid = "GPU-abababab-abab-abab-abab-abababababab";
+    assert_eq!(set(&["mode", "auto", "--gpu", uuid]).0.gpu, Some(GpuId(0)));
+}
+
+#[test]
+fn every_setting_has_its_own_kind_of_value() {
+    for (arguments, knob) in [
+        (["quantum", "auto"], Knob::Quantum(None)),
+        (["mode", "serialized"], Knob::Mode(Some(Mode::Serialized))),
+        (["mode", "parallel"], Knob::Mode(Some(Mode::Parallel))),
+        (["mode", "auto"], Knob::Mode(None)),
+        (["capacity", "4GiB"], Knob::Capacity(Some(Bytes::gib(4)))),
+        (["capacity", "auto"], Knob::Capacity(None)),
+        (["managed-limit", "10GiB"], Knob::ManagedLimit(Bytes::gib(10))),
+        (["epsilon", "2.5%"], Knob::Epsilon(Percent(250))),
+    ] {
+        let (setting, printed) = set(&arguments);
+        assert_eq!(setting, Setting { gpu: None, knob });
+        assert!(
+            printed.starts_with(&format!("{} of all cards: ", arguments[0])),
+            "{printed}"
+        );
+    }
+}
+
+#[test]
+fn a_card_that_the_daemon_does_not_know_is_not_found() {
+    let daemon = daemon(two_that_take_turns());
+    assert_eq!(
+        fails(&mut ctl(daemon.dir(), &["set", "quantum", "1s", "--gpu", "7"]), 5),
+        "there is no card `gpu7`; the daemon knows gpu0"
+    );
+}

@@ -1,0 +1,185 @@
+//! `status`: one model as tables and as JSON.
+
+use std::process::Stdio;
+
+use gpushare_proto::admin::{
+    AdminReply, AdminRequest, ClientView, DaemonView, GpuView, LockView, Mode, SessionGpuView, SessionView,
+    Status,
+};
+use gpushare_proto::tenant::{Hello, PROTOCOL, Role};
+use gpushare_proto::{Bytes, ClientId, Epoch, GateState, GpuId, GpuUuid, Nanos, SessionId};
+
+use crate::ctl::{ctl, succeeds};
+use crate::fake::Fake;
+
+/// A daemon with this status.
+pub(crate) fn daemon(status: Status) -> Fake {
+    Fake::for_admins(move |request| match request {
+        AdminRequest::Hello(_) => AdminReply::Ready { protocol: PROTOCOL },
+        AdminRequest::Status => AdminReply::Status(Box::new(status.clone())),
+        AdminRequest::Set(_) => AdminReply::Changed {
+            old: "3s (computed)".into(),
+            new: "100ms".into(),
+        },
+        AdminRequest::Watch => AdminReply::Happened(Vec::new()),
+    })
+}
+
+/// Two sessions that take turns on one card.
+pub(crate) fn two_that_take_turns() -> Status {
+    let holding = LockView::Holding {
+        epoch: Epoch {
+            generation: 5,
+            counter: 17,
+        },
+    };
+    let waiting = LockView::Waiting {
+        ahead: 1,
+        reason: "train holds gpu0".into(),
+    };
+    Status {
+        daemon: DaemonView {
+            version: "0.1.0".into(),
+            pid: 4242,
+            uptime_ns: Nanos::from_secs(200),
+            recovering: 0,
+        },
+        gpus: vec![GpuView {
+            gpu: GpuId(0),
+            uuid: GpuUuid::gpu([0xab; 16]),
+            name: "NVIDIA H100".into(),
+            total_bytes: Bytes::gib(80),
+            capacity_bytes: Bytes::gib(4),
+            allocated_bytes: Bytes::gib(6),
+            managed_limit_bytes: Bytes::gib(10),
+            mode: Mode::Serialized,
+            reason: "6GiB do not fit 4GiB".into(),
+            mode_changes: 1,
+            holders: vec![SessionId(3)],
+            queue: vec![SessionId(4)],
+            quantum_ns: Nanos::from_secs(3),
+            handoffs: 17,
+            aborted_drops: 0,
+            drains_ns: vec![Nanos(1_800_000)],
+            expected_drain_ns: Nanos(1_800_000),
+            moved_bytes: Bytes::gib(34),
+        }],
+        sessions: vec![
+            session(3, "train", Some(Bytes::gib(8)), holding, 0),
+            session(4, "infer", None, waiting, 4_250),
+        ],
+    }
+}
+
+fn session(number: u64, name: &str, limit: Option<Bytes>, lock: LockView, waited_ms: u64) -> SessionView {
+    SessionView {
+        session: SessionId(number),
+        name: name.into(),
+        implicit: false,
+        memory_limit_bytes: limit,
+        gpus: vec![SessionGpuView {
+            gpu: GpuId(0),
+            allocated_bytes: Bytes::gib(3),
+            leased_bytes: Bytes::mib(3136),
+            peak_bytes: Bytes::gib(3),
+        }],
+        clients: vec![ClientView {
+            client: ClientId(number + 10),
+            pid: 5000,
+            gate: GateState::Open,
+            waiting: false,
+            evictable: true,
+            unknown_functions: Vec::new(),
+        }],
+        lock,
+        waited_ns: Nanos::from_millis(waited_ms),
+        held_ns: Nanos::from_secs(12),
+        refusals: 0,
+    }
+}
+
+#[test]
+fn the_tables_say_who_holds_the_card_who_waits_and_why() {
+    let daemon = daemon(two_that_take_turns());
+    assert_eq!(
+        succeeds(&mut ctl(daemon.dir(), &["status"])),
+        "\
+gpushare 0.1.0, pid 4242, up 3m20s
+
+GPU   NAME         MODE        CAPACITY  ALLOCATED  HOLDERS  QUEUE  QUANTUM  HANDOFFS  WHY
+gpu0  NVIDIA H100  serialized  4GiB      6GiB       s3       s4     3s       17        6GiB do not fit 4GiB
+
+SESSION  NAME   MEMORY        LOCK              WAITED  PROCESSES  WHY
+s3       train  3GiB of 8GiB  holding           0s      5000       -
+s4       infer  3GiB          waiting, 1 ahead  4.2s    5000       train holds gpu0
+"
+    );
+    assert_eq!(
+        daemon.admin.asked(),
+        [AdminRequest::Hello(Hello::new(Role::Tool)), AdminRequest::Status]
+    );
+}
+
+#[test]
+fn a_process_that_stays_on_its_card_is_named_with_the_functions_that_nobody_knows() {
+    let mut status = two_that_take_turns();
+    let client = &mut status.sessions[0].clients[0];
+    client.evictable = false;
+    client.unknown_functions = vec!["cuConjure".into(), "cuLaunchKernel (14.0)".into()];
+    let daemon = daemon(status);
+    let line = "\nprocess 5000 of train stays on its card: it was handed driver functions that gpushare does not know \
+                (cuConjure, cuLaunchKernel (14.0)); update gpushare\n";
+    let page = succeeds(&mut ctl(daemon.dir(), &["status"]));
+    assert!(page.ends_with(line), "{page}");
+    let page = succeeds(&mut ctl(daemon.dir(), &["session", "show", "train"]));
+    assert!(page.ends_with(line), "{page}");
+}
+
+#[test]
+fn the_json_is_the_model_itself() {
+    let daemon = daemon(two_that_take_turns());
+    let json = succeeds(&mut ctl(daemon.dir(), &["status", "--json"]));
+    assert_eq!(
+        serde_json::from_str::<Status>(&json).unwrap(),
+        two_that_take_turns()
+    );
+}
+
+#[test]
+fn an_empty_daemon_says_how_to_begin() {
+    let mut status = two_that_take_turns();
+    status.gpus.clear();
+    status.sessions.clear();
+    status.daemon.recovering = 2;
+    let daemon = daemon(status);
+    assert_eq!(
+        succeeds(&mut ctl(daemon.dir(), &["status"])),
+        "\
+gpushare 0.1.0, pid 4242, up 3m20s; grants wait for 2 processes of the last daemon
+
+no card is known yet; without NVML a card appears with its first process
+
+no sessions; start one with `gpushare-ctl run -- CMD`
+"
+    );
+}
+
+#[test]
+fn the_flag_counts_more_than_the_environment() {
+    let daemon = daemon(two_that_take_turns());
+    let mut status = ctl("/nonexistent".as_ref(), &["status", "--runtime-dir"]);
+    assert!(succeeds(status.arg(daemon.dir())).starts_with("gpushare 0.1.0"));
+}
+
+#[test]
+fn a_reader_that_leaves_early_is_no_error() {
+    let daemon = daemon(two_that_take_turns());
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let mut child = ctl(daemon.dir(), &["status"])
+        .stdout(writer)
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    assert!(child.wait().unwrap().success());
+}

@@ -1,0 +1,129 @@
+//! What the process has allocated: address → block. Frees, identity queries and the movers look here.
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+
+use gpushare_proto::Bytes;
+
+use crate::cuda::{CUcontext, CUdevice, CUdeviceptr};
+use crate::leases::Kind;
+use crate::lock;
+
+/// One allocation, as the application asked for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Block {
+    /// What was asked for, and charged.
+    pub size: Bytes,
+    /// The card it is charged to.
+    pub device: CUdevice,
+    /// The context that it dies with.
+    pub context: usize,
+    /// What it is, and was asked for as.
+    pub origin: Origin,
+}
+
+/// What a block is, and what the application asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// Asked for as device memory, and made managed: we answer for its identity.
+    Rewritten,
+    /// The application's own managed memory.
+    Managed,
+    /// Device memory of the driver's: it never moves.
+    Native,
+}
+
+impl Origin {
+    /// How its bytes are counted.
+    #[must_use]
+    pub const fn kind(self) -> Kind {
+        match self {
+            Self::Rewritten | Self::Managed => Kind::Movable,
+            Self::Native => Kind::Fixed,
+        }
+    }
+}
+
+/// All blocks of the process.
+#[derive(Debug, Default)]
+pub struct Books {
+    blocks: Mutex<BTreeMap<CUdeviceptr, Block>>,
+}
+
+impl Books {
+    /// Enters a block.
+    pub fn enter(&self, address: CUdeviceptr, block: Block) {
+        lock(&self.blocks).insert(address, block);
+    }
+
+    /// Strikes the block that begins at `address`; `None` if it is not ours.
+    #[must_use]
+    pub fn strike(&self, address: CUdeviceptr) -> Option<Block> {
+        lock(&self.blocks).remove(&address)
+    }
+
+    /// The block that holds `address`, and where it begins.
+    #[must_use]
+    pub fn holding(&self, address: CUdeviceptr) -> Option<(CUdeviceptr, Block)> {
+        let blocks = lock(&self.blocks);
+        let (&start, &block) = blocks.range(..=address).next_back()?;
+        (address - start < block.size.0).then_some((start, block))
+    }
+
+    /// Strikes everything that dies with a context.
+    #[must_use]
+    pub fn strike_context(&self, context: CUcontext) -> Vec<Block> {
+        let mut blocks = lock(&self.blocks);
+        let (dead, kept) = std::mem::take(&mut *blocks)
+            .into_iter()
+            .partition::<BTreeMap<_, _>, _>(|(_, block)| block.context == context.addr());
+        *blocks = kept;
+        dead.into_values().collect()
+    }
+
+    /// The managed ranges of a context, in address order.
+    #[must_use]
+    pub fn ranges_of(&self, context: CUcontext) -> Vec<(CUdeviceptr, Bytes)> {
+        let blocks = lock(&self.blocks);
+        let movable = |block: &Block| block.origin.kind() == Kind::Movable;
+        let here = blocks.iter().filter(|(_, block)| block.context == context.addr() && movable(block));
+        here.map(|(&address, block)| (address, block.size)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn block(size: u64, context: usize) -> Block {
+        Block { size: Bytes(size), device: 0, context, origin: Origin::Rewritten }
+    }
+
+    #[test]
+    fn an_address_inside_a_block_finds_it_and_one_past_it_does_not() {
+        let books = Books::default();
+        books.enter(0x1000, block(0x100, 1));
+        assert_eq!(books.holding(0x1000), Some((0x1000, block(0x100, 1))));
+        assert_eq!(books.holding(0x10ff), Some((0x1000, block(0x100, 1))));
+        assert_eq!(books.holding(0x1100), None);
+        assert_eq!(books.holding(0xfff), None);
+    }
+
+    #[test]
+    fn only_the_beginning_of_a_block_is_freed_and_only_once() {
+        let books = Books::default();
+        books.enter(0x1000, block(0x100, 1));
+        assert_eq!(books.strike(0x1001), None);
+        assert_eq!(books.strike(0x1000), Some(block(0x100, 1)));
+        assert_eq!(books.strike(0x1000), None);
+    }
+
+    #[test]
+    fn a_contexts_blocks_die_with_it() {
+        let books = Books::default();
+        books.enter(0x1000, block(0x100, 1));
+        books.enter(0x2000, block(0x200, 2));
+        assert_eq!(books.strike_context(std::ptr::without_provenance_mut(1)), [block(0x100, 1)]);
+        assert_eq!(books.ranges_of(std::ptr::without_provenance_mut(2)), [(0x2000, Bytes(0x200))]);
+    }
+}

@@ -1,0 +1,93 @@
+//! The few types and values of the CUDA driver API that we look at (CUDA driver API reference,
+//! "Data types used by CUDA driver"). Enums that come from C are integers here: a value that we do not know
+//! must not be undefined behaviour.
+
+use std::ffi::{c_int, c_uint, c_void};
+
+/// `CUresult`.
+pub type CUresult = c_int;
+/// `CUdevice`: an ordinal.
+pub type CUdevice = c_int;
+/// `CUdeviceptr`: an address on the card.
+pub type CUdeviceptr = u64;
+/// `CUcontext`.
+pub type CUcontext = *mut c_void;
+/// `CUstream`.
+pub type CUstream = *mut c_void;
+/// `CUevent`.
+pub type CUevent = *mut c_void;
+/// `CUfunction`.
+pub type CUfunction = *mut c_void;
+/// `CUarray`.
+pub type CUarray = *mut c_void;
+/// `CUgraph`.
+pub type CUgraph = *mut c_void;
+/// `CUgraphExec`.
+pub type CUgraphExec = *mut c_void;
+/// `CUmemoryPool`.
+pub type CUmemoryPool = *mut c_void;
+/// `CUpointer_attribute`.
+pub type CUpointerAttribute = c_uint;
+
+/// No error.
+pub const CUDA_SUCCESS: CUresult = 0;
+/// An argument is out of range.
+pub const CUDA_ERROR_INVALID_VALUE: CUresult = 1;
+/// The allocation does not fit: also what a quota answers.
+pub const CUDA_ERROR_OUT_OF_MEMORY: CUresult = 2;
+/// The driver lacks the symbol.
+pub const CUDA_ERROR_NOT_FOUND: CUresult = 500;
+/// Work is still in flight.
+pub const CUDA_ERROR_NOT_READY: CUresult = 600;
+/// A system service is not there: our daemon, for a process that must not run without it.
+pub const CUDA_ERROR_SYSTEM_NOT_READY: CUresult = 802;
+/// A capture cannot be ended on a stream that only joined it.
+pub const CUDA_ERROR_STREAM_CAPTURE_UNMATCHED: CUresult = 903;
+/// A capture cannot be ended by a thread that did not begin it.
+pub const CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD: CUresult = 908;
+/// Something of ours went wrong inside a hook.
+pub const CUDA_ERROR_UNKNOWN: CUresult = 999;
+
+/// `CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT`.
+pub const POOL_RESERVED: c_int = 5;
+/// `CU_MEMPOOL_ATTR_USED_MEM_CURRENT`.
+pub const POOL_USED: c_int = 7;
+/// `CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT`.
+pub const GRAPH_MEM_RESERVED: c_int = 2;
+/// `CU_MEM_ALLOCATION_TYPE_MANAGED`.
+pub const ALLOCATION_MANAGED: c_int = 2;
+/// `CU_GRAPH_NODE_TYPE_MEM_ALLOC`.
+pub const NODE_MEM_ALLOC: c_int = 10;
+/// `CU_MEM_LOCATION_TYPE_DEVICE`.
+pub const LOCATION_DEVICE: c_int = 1;
+/// `CU_MEM_ATTACH_GLOBAL`.
+pub const MEM_ATTACH_GLOBAL: c_uint = 1;
+/// `CU_EVENT_DISABLE_TIMING`.
+pub const EVENT_DISABLE_TIMING: c_uint = 2;
+/// `CU_STREAM_NON_BLOCKING`.
+pub const STREAM_NON_BLOCKING: c_uint = 1;
+/// `CU_STREAM_PER_THREAD`, as an address.
+pub const STREAM_PER_THREAD: usize = 2;
+/// `CU_STREAM_CAPTURE_STATUS_NONE`.
+pub const CAPTURE_STATUS_NONE: c_int = 0;
+/// `CU_STREAM_CAPTURE_STATUS_ACTIVE`.
+pub const CAPTURE_STATUS_ACTIVE: c_int = 1;
+/// `CU_STREAM_CAPTURE_STATUS_INVALIDATED`.
+pub const CAPTURE_STATUS_INVALIDATED: c_int = 2;
+/// `CU_STREAM_CAPTURE_MODE_RELAXED`.
+pub const CAPTURE_MODE_RELAXED: c_int = 2;
+/// `CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM`.
+pub const PROC_PER_THREAD_DEFAULT_STREAM: u64 = 2;
+
+/// `CU_POINTER_ATTRIBUTE_CONTEXT`.
+pub const ATTRIBUTE_CONTEXT: CUpointerAttribute = 1;
+/// `CU_POINTER_ATTRIBUTE_MEMORY_TYPE`.
+pub const ATTRIBUTE_MEMORY_TYPE: CUpointerAttribute = 2;
+/// `CU_POINTER_ATTRIBUTE_HOST_POINTER`.
+pub const ATTRIBUTE_HOST_POINTER: CUpointerAttribute = 4;
+/// `CU_POINTER_ATTRIBUTE_IS_MANAGED`.
+pub const ATTRIBUTE_IS_MANAGED: CUpointerAttribute = 8;
+/// `CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL`.
+pub const ATTRIBUTE_DEVICE_ORDINAL: CUpointerAttribute = 9;
+/// `CU_MEMORYTYPE_DEVICE`.
+pub const MEMORYTYPE_DEVICE: c_uint = 2;

@@ -1,0 +1,134 @@
+//! Memory comes and goes: reserve in the books first, then call the driver, then commit or give back.
+
+use std::ffi::c_uint;
+
+use gpushare_proto::Bytes;
+
+use crate::books::{Block, Origin};
+use crate::cuda::{
+    CUDA_SUCCESS, CUdevice, CUdeviceptr, CUresult, MEM_ATTACH_GLOBAL,
+};
+use crate::process::State;
+
+/// What the hardware aligns rows to: the pitch that `cuMemAllocPitch` gives on every card since Pascal.
+const PITCH_ALIGNMENT: usize = 512;
+
+/// `cuMemAlloc`: managed memory instead of device memory.
+///
+/// # Safety
+/// `address` is null or writable, as the driver's function demands.
+pub unsafe fn alloc(address: *mut CUdeviceptr, size: usize, real: impl FnOnce() -> CUresult) -> CUresult {
+    let Some((state, device)) = shared() else { return real() };
+    if address.is_null() || size == 0 {
+        return real();
+    }
+    // SAFETY: `address` is writable.
+    unsafe { charged(state, device, address, size, Origin::Rewritten, || state.managed(address, size)) }
+}
+
+/// `cuMemAllocPitch`: rows of managed memory.
+///
+/// # Safety
+/// `address` and `pitch` are null or writable, as the driver's function demands.
+pub unsafe fn alloc_pitch(
+    address: *mut CUdeviceptr,
+    pitch: *mut usize,
+    width: usize,
+    height: usize,
+    real: impl FnOnce() -> CUresult,
+) -> CUresult {
+    let Some((state, device)) = shared() else { return real() };
+    let row = width.checked_next_multiple_of(PITCH_ALIGNMENT);
+    let size = row.and_then(|row| row.checked_mul(height));
+    match (row, size) {
+        (Some(row), Some(size)) if size > 0 && !address.is_null() && !pitch.is_null() => {
+            // SAFETY: `address` is writable.
+            let result =
+                unsafe { charged(state, device, address, size, Origin::Rewritten, || state.managed(address, size)) };
+            if result == CUDA_SUCCESS {
+                // SAFETY: `pitch` is writable.
+                unsafe { pitch.write(row) };
+            }
+            result
+        }
+        // Nonsense: the driver knows the right error for it.
+        _ => real(),
+    }
+}
+
+/// `cuMemAllocManaged`: what the application itself manages is charged like the rest.
+///
+/// # Safety
+/// `address` is null or writable, as the driver's function demands.
+pub unsafe fn alloc_managed(
+    address: *mut CUdeviceptr,
+    size: usize,
+    real: impl FnOnce() -> CUresult,
+) -> CUresult {
+    let Some((state, device)) = shared() else { return real() };
+    if address.is_null() || size == 0 {
+        return real();
+    }
+    // SAFETY: `address` is writable.
+    unsafe { charged(state, device, address, size, Origin::Managed, real) }
+}
+
+/// `cuMemFree`. An address that is not in the books goes to the driver untouched.
+pub fn free(address: CUdeviceptr, real: impl FnOnce() -> CUresult) -> CUresult {
+    // Struck before the driver may hand the address out again.
+    let Some((state, block)) = State::existing().and_then(|state| Some((state, state.books.strike(address)?)))
+    else {
+        let result = real();
+        if let (CUDA_SUCCESS, Some(state)) = (result, State::existing()) {
+            state.look_at_pools_here();
+        }
+        return result;
+    };
+    let result = real();
+    if result == CUDA_SUCCESS {
+        state.give_back(block.device, block.size, block.origin.kind());
+    } else {
+        state.books.enter(address, block);
+    }
+    result
+}
+
+pub(super) fn shared() -> Option<(&'static State, CUdevice)> {
+    let state = State::get()?;
+    Some((state, state.shared_device()?))
+}
+
+/// Runs `allocate` with `size` reserved, and books what it made.
+///
+/// # Safety
+/// `allocate` writes `address` when it succeeds.
+unsafe fn charged(
+    state: &'static State,
+    device: CUdevice,
+    address: *mut CUdeviceptr,
+    size: usize,
+    origin: Origin,
+    allocate: impl FnOnce() -> CUresult,
+) -> CUresult {
+    let size = Bytes(size as u64);
+    if let Err(refused) = state.reserve(device, size, origin.kind()) {
+        return refused;
+    }
+    let result = allocate();
+    if result != CUDA_SUCCESS {
+        state.give_back(device, size, origin.kind());
+        return result;
+    }
+    let context = state.driver.current_context().addr();
+    // SAFETY: written by `allocate`.
+    state.books.enter(unsafe { address.read() }, Block { size, device, context, origin });
+    result
+}
+
+impl State {
+    fn managed(&self, address: *mut CUdeviceptr, size: usize) -> CUresult {
+        let flags: c_uint = MEM_ATTACH_GLOBAL;
+        // SAFETY: `alloc` and `alloc_pitch` checked the pointer.
+        unsafe { (self.driver.mem_alloc_managed)(address, size, flags) }
+    }
+}

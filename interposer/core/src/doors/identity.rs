@@ -1,0 +1,114 @@
+//! What rewritten memory says it is: what the application asked for, device memory of its own size.
+
+use std::ffi::{c_int, c_uint, c_void};
+use std::ptr::null_mut;
+
+use crate::books::{Block, Origin};
+use crate::cuda::{
+    ATTRIBUTE_CONTEXT, ATTRIBUTE_DEVICE_ORDINAL, ATTRIBUTE_HOST_POINTER, ATTRIBUTE_IS_MANAGED,
+    ATTRIBUTE_MEMORY_TYPE, CUDA_ERROR_INVALID_VALUE, CUDA_SUCCESS, CUdeviceptr, CUpointerAttribute, CUresult,
+    MEMORYTYPE_DEVICE,
+};
+use crate::process::State;
+
+/// `cuPointerGetAttribute`.
+///
+/// # Safety
+/// `data` is null or writable for the attribute's type, as the driver's function demands.
+pub unsafe fn attribute(
+    data: *mut c_void,
+    attribute: CUpointerAttribute,
+    address: CUdeviceptr,
+    real: impl FnOnce() -> CUresult,
+) -> CUresult {
+    let Some((_, block)) = rewritten(address).filter(|_| !data.is_null()) else { return real() };
+    if attribute == ATTRIBUTE_HOST_POINTER {
+        // Device memory has no address on the host.
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    let result = real();
+    if result == CUDA_SUCCESS {
+        // SAFETY: the driver just wrote an answer of this attribute's type there.
+        unsafe { amend(data, attribute, block) };
+    }
+    result
+}
+
+/// `cuPointerGetAttributes`: the driver's answers, with ours over them.
+///
+/// # Safety
+/// The arrays are as the driver's function demands.
+pub unsafe fn attributes(
+    count: c_uint,
+    wanted: *const CUpointerAttribute,
+    data: *mut *mut c_void,
+    address: CUdeviceptr,
+    real: impl FnOnce() -> CUresult,
+) -> CUresult {
+    let result = real();
+    let Some((_, block)) = rewritten(address) else { return result };
+    if result != CUDA_SUCCESS || wanted.is_null() || data.is_null() {
+        return result;
+    }
+    for i in 0..count as usize {
+        // SAFETY: both arrays have `count` elements, and the driver just used each of them.
+        let (attribute, slot) = unsafe { (wanted.add(i).read(), data.add(i).read()) };
+        if slot.is_null() {
+            continue;
+        }
+        // SAFETY: the slot is writable for its attribute's type.
+        unsafe {
+            if attribute == ATTRIBUTE_HOST_POINTER {
+                slot.cast::<*mut c_void>().write(null_mut());
+            } else {
+                amend(slot, attribute, block);
+            }
+        }
+    }
+    result
+}
+
+/// `cuMemGetAddressRange`: the size that was asked for.
+///
+/// # Safety
+/// Both pointers are null or writable, as the driver's function demands.
+pub unsafe fn address_range(
+    base: *mut CUdeviceptr,
+    size: *mut usize,
+    address: CUdeviceptr,
+    real: impl FnOnce() -> CUresult,
+) -> CUresult {
+    let Some((start, block)) = rewritten(address) else { return real() };
+    // SAFETY: either may be null (the driver allows that), else it is writable.
+    unsafe {
+        if !base.is_null() {
+            base.write(start);
+        }
+        if !size.is_null() {
+            size.write(block.size.0 as usize);
+        }
+    }
+    CUDA_SUCCESS
+}
+
+fn rewritten(address: CUdeviceptr) -> Option<(CUdeviceptr, Block)> {
+    State::existing()?.books.holding(address).filter(|(_, block)| block.origin == Origin::Rewritten)
+}
+
+/// Writes our answer over the driver's, for the attributes that managed memory answers otherwise.
+///
+/// # Safety
+/// The driver has just answered into `data`.
+unsafe fn amend(data: *mut c_void, attribute: CUpointerAttribute, block: Block) {
+    // SAFETY: the types are those of the CUDA driver API for each attribute.
+    unsafe {
+        match attribute {
+            ATTRIBUTE_CONTEXT => data.cast::<usize>().write(block.context),
+            ATTRIBUTE_MEMORY_TYPE => data.cast::<c_uint>().write(MEMORYTYPE_DEVICE),
+            // A boolean, of one byte or of four: the driver wrote the rest of it.
+            ATTRIBUTE_IS_MANAGED => data.cast::<u8>().write(0),
+            ATTRIBUTE_DEVICE_ORDINAL => data.cast::<c_int>().write(block.device),
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! The ways by which an application finds a driver function: `dlsym` and `cuGetProcAddress`.
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicI32, Ordering};
+
+use gpushare_symbols::{is_driver_name, place_of};
+
+use crate::cuda::{CUDA_SUCCESS, CUresult};
+use crate::dynlink;
+use crate::process::State;
+use crate::rows::{Answer, Asked, Driver, Table};
+use crate::unknown::UNKNOWN;
+
+/// What our `dlsym` answers: our function for a driver symbol, or null for "not ours, ask the real one".
+///
+/// Answers only where the real one would have answered with the driver's function or with our own export;
+/// a function of the same name in some other library is that library's. Names that do not begin like
+/// the driver's are turned away first, without any lookup.
+///
+/// # Safety
+/// The arguments are those of a call of `dlsym`.
+pub unsafe fn dlsym_answer(table: &Table, handle: *mut c_void, name: *const c_char) -> *mut c_void {
+    if name.is_null() {
+        return null_mut();
+    }
+    // SAFETY: not null, so NUL-terminated by the contract of dlsym.
+    let name = unsafe { CStr::from_ptr(name) };
+    if !is_driver_name(name.to_bytes()) {
+        return null_mut();
+    }
+    if place_of(name.to_bytes()).is_none() {
+        // SAFETY: the caller's handle.
+        unsafe { note_if_drivers(handle, name) };
+        return null_mut();
+    }
+    // RTLD_NEXT depends on who calls: only the real function, jumped to, can see that.
+    if handle == libc::RTLD_NEXT {
+        return null_mut();
+    }
+    let Some(row) = table.by_export(name) else { return null_mut() };
+    // SAFETY: the caller's handle.
+    let found = unsafe { dynlink::symbol_in(handle, name) };
+    let ours = row.wrapper.0.cast_mut();
+    let claimed = !found.is_null() && !row.real().is_null() && (found == row.real() || found == ours);
+    if claimed { ours } else { null_mut() }
+}
+
+/// Notes a name that nobody here knows, if it is a driver's function that the real `dlsym` will find.
+///
+/// # Safety
+/// `handle` is one that `dlsym` takes.
+unsafe fn note_if_drivers(handle: *mut c_void, name: &CStr) {
+    let driver = dynlink::loaded_libcuda();
+    if driver.is_null() {
+        return;
+    }
+    // SAFETY: the handle came from `dlopen` and is never closed.
+    let theirs = unsafe { dynlink::symbol_in(driver, name) };
+    // SAFETY: the caller vouches for the handle.
+    let found = || unsafe { dynlink::symbol_in(handle, name) };
+    // Who asks for the next one after itself finds the driver's if there is one.
+    if !theirs.is_null() && (handle == libc::RTLD_NEXT || found() == theirs) {
+        UNKNOWN.note(name.to_bytes(), 0);
+    }
+}
+
+/// `cuGetProcAddress`: the driver's answer, exchanged for our function of the same variant where there is one.
+///
+/// # Safety
+/// `symbol` and `answer` are null or as the driver's function demands.
+pub unsafe fn get_proc_address(
+    table: &Table,
+    symbol: *const c_char,
+    answer: *mut *mut c_void,
+    version: c_int,
+    flags: u64,
+    real: impl FnOnce() -> CUresult,
+) -> CUresult {
+    let result = real();
+    if result != CUDA_SUCCESS || symbol.is_null() || answer.is_null() {
+        return result;
+    }
+    // SAFETY: the driver just wrote `answer` and read `symbol`.
+    let (found, base) = unsafe { (answer.read(), CStr::from_ptr(symbol)) };
+    if found.is_null() {
+        return result;
+    }
+    match table.by_answer(Asked { base, version, flags }, found, &Real) {
+        // SAFETY: writable, as above.
+        Answer::Hooked(row) => unsafe { answer.write(row.wrapper.0.cast_mut()) },
+        Answer::Driver => {}
+        Answer::Unknown => {
+            UNKNOWN.note(base.to_bytes(), u32::try_from(version).unwrap_or(0));
+            if let Some(link) = State::existing().and_then(State::link) {
+                link.tell_unknown();
+            }
+        }
+    }
+    result
+}
+
+/// The driver that is loaded.
+struct Real;
+
+/// `cuGetProcAddress` of CUDA 11.3, which every driver that we run on has.
+type GetProcAddress = unsafe extern "C" fn(*const c_char, *mut *mut c_void, c_int, u64) -> CUresult;
+
+impl Driver for Real {
+    fn version(&self) -> c_int {
+        static VERSION: AtomicI32 = AtomicI32::new(0);
+        match VERSION.load(Ordering::Relaxed) {
+            0 => {
+                let version = State::get().map_or(0, |state| state.driver.version());
+                VERSION.store(version, Ordering::Relaxed);
+                version
+            }
+            version => version,
+        }
+    }
+
+    fn export(&self, name: &CStr) -> *mut c_void {
+        dynlink::driver_symbol(name)
+    }
+
+    fn ask(&self, asked: Asked<'_>) -> *mut c_void {
+        let address = dynlink::driver_symbol(c"cuGetProcAddress");
+        // SAFETY: the driver's export of this name has this type (CUDA driver API); null becomes `None`.
+        let ask = unsafe { std::mem::transmute::<*mut c_void, Option<GetProcAddress>>(address) };
+        let mut found = null_mut();
+        let code = ask.map(|ask| {
+            // SAFETY: a NUL-terminated name and a writable pointer.
+            unsafe { ask(asked.base.as_ptr(), &raw mut found, asked.version, asked.flags) }
+        });
+        if code == Some(CUDA_SUCCESS) { found } else { null_mut() }
+    }
+}

@@ -1,0 +1,12 @@
+//! The doors: what each family of hooked calls does around the real one. Every function here gets the
+//! driver's own function first, then the application's arguments as they came.
+
+pub mod allocation;
+pub mod capture;
+pub mod context;
+pub mod figures;
+pub mod graph_memory;
+pub mod identity;
+pub mod lookup;
+pub mod pool;
+pub mod work;

@@ -1,0 +1,313 @@
+//! Memory in the order of streams, and the pools that it comes from. It is the driver's own and never moves, but for
+//! pools of managed memory.
+//!
+//! ```text
+//!   quota for all of it at hand? ─ no ─▶ has the pool so much unused? ─ no ─▶ ask for the rest ─▶ refused
+//!        │ yes                               │ yes                                │
+//!        └──────────────▶ the driver ◀───────┴────────────────────────────────────┘
+//!                             │
+//!              what did the pool take? ── more than there is quota for ──▶ freed and trimmed, refused
+//! ```
+//!
+//! Inside a capture nothing is allocated: the call becomes a node of a graph, which takes memory when it is launched.
+
+use std::ffi::c_int;
+use std::ptr::null_mut;
+
+use gpushare_proto::Bytes;
+
+use super::allocation::shared;
+use crate::cuda::{
+    ALLOCATION_MANAGED, CUDA_ERROR_OUT_OF_MEMORY, CUDA_SUCCESS, CUdevice, CUdeviceptr, CUmemoryPool, CUresult, CUstream,
+    LOCATION_DEVICE, STREAM_PER_THREAD,
+};
+use crate::doors::work::DefaultStream;
+use crate::leases::Kind;
+use crate::pools::{Held, Source};
+use crate::process::State;
+
+/// `CUmemLocation`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct Location {
+    /// `CUmemLocationType`.
+    pub kind: c_int,
+    /// A device's ordinal, or a NUMA node.
+    pub id: c_int,
+}
+
+/// The beginning of `CUmemPoolProps`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct Properties {
+    kind: c_int,
+    handle_types: c_int,
+    location: Location,
+}
+
+/// `cuMemAllocAsync`: from the pool that the stream's device uses now.
+///
+/// # Safety
+/// `address` is null or writable, as the driver's function demands.
+pub unsafe fn alloc_async(
+    address: *mut CUdeviceptr,
+    size: usize,
+    stream: CUstream,
+    default: DefaultStream,
+    real: impl FnOnce() -> CUresult,
+) -> CUresult {
+    let Some((state, current)) = shared() else { return real() };
+    let stream = named(stream, default);
+    if records(state, stream) {
+        return real();
+    }
+    let device = device_of(state, stream, current);
+    let Some(pool) = current_pool(state, device) else { return real() };
+    // SAFETY: as the caller promises.
+    unsafe { allocate(state, pool, device, address, size, stream, real) }
+}
+
+/// `cuMemAllocFromPoolAsync`.
+///
+/// # Safety
+/// `address` is null or writable, as the driver's function demands.
+pub unsafe fn alloc_from_pool_async(
+    address: *mut CUdeviceptr,
+    size: usize,
+    pool: CUmemoryPool,
+    stream: CUstream,
+    default: DefaultStream,
+    real: impl FnOnce() -> CUresult,
+) -> CUresult {
+    let Some((state, current)) = shared() else { return real() };
+    let stream = named(stream, default);
+    if records(state, stream) {
+        return real();
+    }
+    // SAFETY: as the caller promises.
+    unsafe { allocate(state, pool, current, address, size, stream, real) }
+}
+
+/// `cuMemFreeAsync`. The pool keeps the memory, or not.
+pub fn free_async(
+    address: CUdeviceptr,
+    stream: CUstream,
+    default: DefaultStream,
+    real: impl FnOnce() -> CUresult,
+) -> CUresult {
+    let Some(state) = State::existing() else { return real() };
+    let stream = named(stream, default);
+    if let Some(block) = state.books.strike(address) {
+        // Memory that is no pool's: the driver would refuse ours, since it is managed. What it asks for is an order.
+        let result = if state.captures.any() { real() } else { free_in_order(state, address, stream) };
+        match result {
+            CUDA_SUCCESS => state.give_back(block.device, block.size, block.origin.kind()),
+            _ => state.books.enter(address, block),
+        }
+        return result;
+    }
+    let result = real();
+    if result == CUDA_SUCCESS {
+        state.look_at_pools_here();
+    }
+    result
+}
+
+/// `cuMemPoolCreate`.
+///
+/// # Safety
+/// Both pointers are null or as the driver's function demands.
+pub unsafe fn create(
+    pool: *mut CUmemoryPool,
+    properties: *const Properties,
+    real: impl FnOnce() -> CUresult,
+) -> CUresult {
+    let result = real();
+    if let (CUDA_SUCCESS, Some(state), false) = (result, State::get(), properties.is_null()) {
+        // SAFETY: the driver read the properties and wrote the handle.
+        let (pool, properties) = unsafe { (pool.read(), properties.read()) };
+        know(state, pool, properties.location, properties.kind);
+    }
+    result
+}
+
+/// `cuMemPoolDestroy`, `cuMemPoolTrimTo`, `cuMemPoolSetAttribute`: the pool may give memory back to the card.
+pub fn shrinks(pool: CUmemoryPool, real: impl FnOnce() -> CUresult) -> CUresult {
+    let result = real();
+    if let Some(state) = State::existing() {
+        let source = Source::pool(pool);
+        if let Some(known) = state.pools.find(source) {
+            Held::new(state, source, &known).shrink();
+        }
+    }
+    result
+}
+
+/// `cuDeviceGetMemPool`, `cuDeviceGetDefaultMemPool`: a pool that the application may allocate from by name.
+///
+/// # Safety
+/// `pool` is null or writable, as the driver's function demands.
+pub unsafe fn named_by_device(
+    pool: *mut CUmemoryPool,
+    device: CUdevice,
+    real: impl FnOnce() -> CUresult,
+) -> CUresult {
+    let result = real();
+    if let (CUDA_SUCCESS, Some(state), false) = (result, State::get(), pool.is_null()) {
+        // SAFETY: the driver just wrote the handle.
+        state.pools.know(Source::pool(unsafe { pool.read() }), device, Kind::Fixed);
+    }
+    result
+}
+
+/// `cuMemGetMemPool`, `cuMemGetDefaultMemPool`: the same by location and kind of memory.
+///
+/// # Safety
+/// Both pointers are null or as the driver's function demands.
+pub unsafe fn named_by_location(
+    pool: *mut CUmemoryPool,
+    location: *const Location,
+    kind: c_int,
+    real: impl FnOnce() -> CUresult,
+) -> CUresult {
+    let result = real();
+    if let (CUDA_SUCCESS, Some(state), false, false) = (result, State::get(), pool.is_null(), location.is_null()) {
+        // SAFETY: the driver read the location and wrote the handle.
+        let (pool, location) = unsafe { (pool.read(), location.read()) };
+        know(state, pool, location, kind);
+    }
+    result
+}
+
+/// A pool elsewhere than on a card is nobody's quota here. Managed memory has no device: it is charged to the one that
+/// its user is on.
+fn know(state: &'static State, pool: CUmemoryPool, location: Location, kind: c_int) {
+    let kind = if kind == ALLOCATION_MANAGED { Kind::Movable } else { Kind::Fixed };
+    let device = match location.kind {
+        LOCATION_DEVICE => Some(location.id),
+        _ if kind == Kind::Movable => state.driver.current_device(),
+        _ => Some(ELSEWHERE),
+    };
+    state.pools.know(Source::pool(pool), device.unwrap_or(ELSEWHERE), kind);
+}
+
+/// The device of memory that is on no card.
+const ELSEWHERE: CUdevice = -1;
+
+/// # Safety
+/// `address` is null or writable, as the driver's function demands.
+unsafe fn allocate(
+    state: &'static State,
+    handle: CUmemoryPool,
+    device: CUdevice,
+    address: *mut CUdeviceptr,
+    size: usize,
+    stream: CUstream,
+    real: impl FnOnce() -> CUresult,
+) -> CUresult {
+    let source = Source::pool(handle);
+    let pool = state.pools.know(source, device, Kind::Fixed);
+    if address.is_null() || size == 0 || state.gpu(pool.device).is_none() {
+        return real();
+    }
+    let size = Bytes(size as u64);
+    let mut held = Held::new(state, source, &pool);
+    let pledged = if !state.leases.is_in_debt(pool.device) && state.leases.take(pool.device, size, pool.kind) {
+        size
+    } else {
+        let lacks = held.lacks(size);
+        if !lacks.is_zero()
+            && let Err(refused) = state.reserve(pool.device, lacks, pool.kind)
+        {
+            return refused;
+        }
+        lacks
+    };
+    let result = real();
+    if result != CUDA_SUCCESS {
+        state.give_back(pool.device, pledged, pool.kind);
+        held.shrink();
+        return result;
+    }
+    if held.grow(pledged) {
+        return result;
+    }
+    // SAFETY: written by the driver.
+    undo(state, &mut held, handle, unsafe { address.read() }, stream);
+    // SAFETY: writable.
+    unsafe { address.write(0) };
+    CUDA_ERROR_OUT_OF_MEMORY
+}
+
+/// The pool took more than there is quota for: as if it had never been asked.
+#[cold]
+fn undo(state: &State, held: &mut Held<'_>, pool: CUmemoryPool, address: CUdeviceptr, stream: CUstream) {
+    if let (Some(free), Some(trim)) = (state.driver.mem_free_async, state.driver.mem_pool_trim_to) {
+        // SAFETY: frees what was just allocated, in the order of the same stream; the pool is the application's own.
+        unsafe {
+            free(address, stream);
+            // A wait would break a capture; then what is there is owed until the pool gives it back.
+            if !state.captures.any() {
+                (state.driver.stream_synchronize)(stream);
+                trim(pool, held.charged().0 as usize);
+            }
+        }
+    }
+    held.accept();
+}
+
+/// The stream that a handle means: null is the thread's own one for a call of that kind.
+fn named(stream: CUstream, default: DefaultStream) -> CUstream {
+    match default {
+        DefaultStream::PerThread if stream.is_null() => std::ptr::without_provenance_mut(STREAM_PER_THREAD),
+        _ => stream,
+    }
+}
+
+/// Whether a call on `stream` is recorded now: then a graph of this process has memory of its own from now on.
+fn records(state: &State, stream: CUstream) -> bool {
+    if !state.captures.any() {
+        return false;
+    }
+    let mut status = 0;
+    let Some(ask) = state.driver.stream_is_capturing else { return false };
+    // SAFETY: writes one integer; may be asked at any time.
+    let records = unsafe { ask(stream, &raw mut status) } == CUDA_SUCCESS && status != 0;
+    if records {
+        state.graph_memory.note();
+    }
+    records
+}
+
+fn device_of(state: &State, stream: CUstream, current: CUdevice) -> CUdevice {
+    let Some(ask) = state.driver.stream_get_ctx.filter(|_| stream.addr() > STREAM_PER_THREAD) else {
+        return current;
+    };
+    let mut context = null_mut();
+    // SAFETY: writes one pointer.
+    let known = unsafe { ask(stream, &raw mut context) } == CUDA_SUCCESS;
+    if !known || context == state.driver.current_context() {
+        return current;
+    }
+    let live = state.contexts.visit();
+    let found = live.iter().find(|live| live.context() == context);
+    found.map_or(current, crate::contexts::Live::device)
+}
+
+fn current_pool(state: &State, device: CUdevice) -> Option<CUmemoryPool> {
+    let mut pool = null_mut();
+    // SAFETY: writes one pointer.
+    let result = unsafe { (state.driver.device_get_mem_pool?)(&raw mut pool, device) };
+    (result == CUDA_SUCCESS && !pool.is_null()).then_some(pool)
+}
+
+/// Frees memory that is no pool's when the stream has come so far.
+fn free_in_order(state: &State, address: CUdeviceptr, stream: CUstream) -> CUresult {
+    // SAFETY: the application's own stream and memory.
+    unsafe {
+        match (state.driver.stream_synchronize)(stream) {
+            CUDA_SUCCESS => (state.driver.mem_free)(address),
+            failed => failed,
+        }
+    }
+}

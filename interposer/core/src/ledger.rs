@@ -1,0 +1,125 @@
+//! What the doors do with quota: reserve before they call the driver, give back after a free, charge what is there
+//! already. The counting is in `leases.rs`; here the daemon is asked and told.
+
+use std::sync::atomic::AtomicBool;
+
+use gpushare_proto::Bytes;
+use gpushare_proto::page::LimitKind;
+use gpushare_proto::tenant::TenantRequest;
+
+use crate::cuda::{CUDA_ERROR_OUT_OF_MEMORY, CUdevice, CUresult};
+use crate::leases::{Kind, News};
+use crate::link::AskError;
+use crate::process::State;
+use crate::{lock, notice};
+
+impl State {
+    /// Takes `bytes` of quota on a shared device, before the driver is called. While anything is owed there is none.
+    ///
+    /// # Errors
+    /// `CUDA_ERROR_OUT_OF_MEMORY`, with a line on stderr the first time.
+    pub fn reserve(&self, device: CUdevice, bytes: Bytes, kind: Kind) -> Result<(), CUresult> {
+        if self.leases.is_in_debt(device) {
+            self.settle(device)?;
+        }
+        if self.leases.take(device, bytes, kind) {
+            return Ok(());
+        }
+        // A pool may have given memory back when a stream was waited for: nobody is refused while that is not seen.
+        self.look_at_pools(device);
+        if self.leases.take(device, bytes, kind) {
+            return Ok(());
+        }
+        self.ask(device, bytes, kind)
+    }
+
+    /// Quota that is free again.
+    pub fn give_back(&self, device: CUdevice, bytes: Bytes, kind: Kind) {
+        self.leases.give_back(device, bytes, kind, |news| self.tell(news));
+    }
+
+    /// Counts memory that is there already, even beyond the limit. What nobody gives is owed.
+    pub fn charge(&self, device: CUdevice, bytes: Bytes, kind: Kind) {
+        let rest = bytes - self.leases.take_up_to(device, bytes, kind);
+        if !rest.is_zero() && self.ask(device, rest, kind).is_err() {
+            self.leases.owe(device, rest, kind);
+        }
+    }
+
+    /// Tells a daemon that has just returned what is fixed.
+    pub(crate) fn tell_fixed(&self) {
+        for device in self.leases.devices() {
+            self.leases.tell_fixed(device, |news| self.tell(news));
+        }
+    }
+
+    /// Asks for what is owed.
+    #[cold]
+    fn settle(&self, device: CUdevice) -> Result<(), CUresult> {
+        let _one_at_a_time = lock(&self.settling);
+        for kind in [Kind::Movable, Kind::Fixed] {
+            let owed = self.leases.owed(device, kind);
+            let rest = owed - self.leases.take_up_to(device, owed, kind);
+            self.pay(device, owed - rest, kind);
+            if !rest.is_zero() {
+                self.ask(device, rest, kind)?;
+                self.pay(device, rest, kind);
+            }
+        }
+        Ok(())
+    }
+
+    /// Pays with bytes that were taken for it; what others paid meanwhile is given back.
+    fn pay(&self, device: CUdevice, bytes: Bytes, kind: Kind) {
+        let left = self.leases.pay(device, bytes, kind);
+        if !left.is_zero() {
+            self.give_back(device, left, kind);
+        }
+    }
+
+    fn ask(&self, device: CUdevice, bytes: Bytes, kind: Kind) -> Result<(), CUresult> {
+        let (Some(link), Some(gpu)) = (self.link(), self.gpu(device)) else {
+            return Err(CUDA_ERROR_OUT_OF_MEMORY);
+        };
+        // What it thinks is managed and is not would count against others.
+        self.leases.tell_fixed(device, |news| self.tell(news));
+        link.ask_memory(device, gpu, bytes, kind).map_err(|error| {
+            explain(bytes, &error);
+            CUDA_ERROR_OUT_OF_MEMORY
+        })
+    }
+
+    /// Without a daemon nothing is sent: one that returns is told everything.
+    fn tell(&self, news: News) -> bool {
+        let Some(link) = self.link() else { return false };
+        link.tell(&match news {
+            News::Trim(gpu) => TenantRequest::Trim { gpu },
+            News::Return(gpu, bytes) => TenantRequest::Return { gpu, bytes },
+            News::Fixed(gpu, bytes) => TenantRequest::Fixed { gpu, bytes },
+        })
+    }
+}
+
+/// Says once in a process why memory was refused. Frameworks probe and retry; the daemon logs each refusal.
+fn explain(size: Bytes, error: &AskError) {
+    static SAID: AtomicBool = AtomicBool::new(false);
+    match error {
+        AskError::Memory(refusal) => {
+            let whose = match refusal.by {
+                LimitKind::Session => "this session's memory limit",
+                LimitKind::Capacity => "the card's capacity for one session (`--oversubscribe` lifts it)",
+                LimitKind::ManagedLimit => "the card's limit for the managed memory of all sessions",
+            };
+            notice::say_once(
+                &SAID,
+                format_args!(
+                    "{} refused: {} of {whose}, {}, are in use; further refusals are only in the scheduler's log",
+                    refusal.requested, refusal.used, refusal.limit,
+                ),
+            );
+        }
+        AskError::Silence | AskError::Card(_) => {
+            notice::say_once(&SAID, format_args!("{size} refused: the scheduler does not answer"));
+        }
+    }
+}

@@ -1,0 +1,250 @@
+//! Who is on a card: of a session, its own processes.
+
+use std::ffi::c_uint;
+use std::ptr::null_mut;
+
+use gpushare_proto::tenant::ProcessAccount;
+
+use super::library;
+use super::session::Card;
+use super::types::{
+    Device, NO_INSTANCE, NVML_ERROR_INSUFFICIENT_SIZE, NVML_ERROR_INVALID_ARGUMENT, NVML_ERROR_NOT_FOUND,
+    NVML_SUCCESS, NvmlReturn, Process1, Process2, ProcessDetail, ProcessDetailList,
+};
+
+/// How often a list is asked for again that grew meanwhile.
+const TRIES: u32 = 8;
+/// Room for those that come while a list is being read.
+const SPARE: c_uint = 16;
+
+/// Something that NVML lists by process.
+pub trait Entry: Copy + Default {
+    /// Which process.
+    fn pid(&self) -> c_uint;
+}
+
+/// A process in a list of NVML's.
+pub trait Listed: Entry {
+    /// One of the session's, on an instance of the card.
+    fn own(process: &ProcessAccount, instance: (c_uint, c_uint)) -> Self;
+}
+
+type List<T> = unsafe extern "C-unwind" fn(Device, *mut c_uint, *mut T) -> NvmlReturn;
+
+/// `nvmlDeviceGetComputeRunningProcesses` and its newer forms: the session's processes by the daemon's books.
+///
+/// # Safety
+/// As the library's function demands, here and below.
+pub unsafe fn running<T: Listed>(real: List<T>, device: Device, count: *mut c_uint, infos: *mut T) -> NvmlReturn {
+    let card = if count.is_null() { None } else { Card::of(device) };
+    // SAFETY: the caller's own arguments.
+    let Some(card) = card else { return unsafe { real(device, count, infos) } };
+    if !card.is_kept() {
+        // SAFETY: as above.
+        return unsafe { own(real, device, count, infos) };
+    }
+    let mut none = 0;
+    // SAFETY: no room is given, so nothing but the count is written.
+    match unsafe { real(device, &raw mut none, null_mut()) } {
+        NVML_SUCCESS | NVML_ERROR_INSUFFICIENT_SIZE => {}
+        refused => return refused,
+    }
+    let instance = match card.uuid.is_instance() {
+        true => library::instance(device),
+        false => (NO_INSTANCE, NO_INSTANCE),
+    };
+    let own: Vec<T> = card.processes().iter().map(|process| T::own(process, instance)).collect();
+    // SAFETY: the caller's room.
+    unsafe { hand_over(&own, count, infos) }
+}
+
+/// Lists that the daemon knows nothing of (processes that draw, MPS clients): the library's, without strangers.
+///
+/// # Safety
+/// As above.
+pub unsafe fn own<T: Entry>(real: List<T>, device: Device, count: *mut c_uint, infos: *mut T) -> NvmlReturn {
+    let card = if count.is_null() { None } else { Card::of(device) };
+    // SAFETY: the caller's own arguments.
+    let Some(card) = card else { return unsafe { real(device, count, infos) } };
+    // SAFETY: what is asked is given room for.
+    let all = whole(|room, entries| unsafe { real(device, room, entries) });
+    // SAFETY: the caller's room.
+    all.map_or_else(|refused| refused, |all| unsafe { hand_over(&kept(&card, all), count, infos) })
+}
+
+/// `nvmlDeviceGetRunningProcessDetailList`.
+///
+/// # Safety
+/// As above.
+pub unsafe fn details(
+    real: unsafe extern "C-unwind" fn(Device, *mut ProcessDetailList) -> NvmlReturn,
+    device: Device,
+    list: *mut ProcessDetailList,
+) -> NvmlReturn {
+    let card = if list.is_null() { None } else { Card::of(device) };
+    // SAFETY: the caller's own arguments.
+    let Some(card) = card else { return unsafe { real(device, list) } };
+    // SAFETY: not null, and the caller's to read and write.
+    let asked = unsafe { &mut *list };
+    let all = whole(|room, processes| {
+        // SAFETY: `whole` gives room for what it says.
+        let mut whole = ProcessDetailList { count: unsafe { room.read() }, processes, ..*asked };
+        // SAFETY: a list of ours.
+        let result = unsafe { real(device, &raw mut whole) };
+        // SAFETY: as above.
+        unsafe { room.write(whole.count) };
+        result
+    });
+    let booked = |mut entry: ProcessDetail| {
+        let books = card.processes();
+        let process = books.iter().find(|process| process.pid == entry.pid || process.outer_pid == entry.pid);
+        entry.used = process.map_or(entry.used, |process| process.used.0);
+        entry
+    };
+    let own = all.map(|all| kept(&card, all).into_iter().map(booked).collect::<Vec<_>>());
+    // SAFETY: the caller's room.
+    own.map_or_else(|refused| refused, |own| unsafe { hand_over(&own, &raw mut asked.count, asked.processes) })
+}
+
+/// `nvmlDeviceGetAccountingPids`.
+///
+/// # Safety
+/// As above.
+pub unsafe fn accounted(real: List<c_uint>, device: Device, count: *mut c_uint, pids: *mut c_uint) -> NvmlReturn {
+    // SAFETY: the caller's own arguments.
+    unsafe { own(real, device, count, pids) }
+}
+
+/// `nvmlDeviceGetAccountingStats`: there is no process but the session's own.
+///
+/// # Safety
+/// As above.
+pub unsafe fn accounting<T>(
+    real: unsafe extern "C-unwind" fn(Device, c_uint, *mut T) -> NvmlReturn,
+    device: Device,
+    pid: c_uint,
+    stats: *mut T,
+) -> NvmlReturn {
+    if Card::of(device).is_some_and(|card| !card.owns(pid)) {
+        return NVML_ERROR_NOT_FOUND;
+    }
+    // SAFETY: the caller's own arguments.
+    unsafe { real(device, pid, stats) }
+}
+
+/// All that a function of NVML lists, with as much room as it says it needs.
+pub(super) fn whole<T: Copy + Default>(ask: impl Fn(*mut c_uint, *mut T) -> NvmlReturn) -> Result<Vec<T>, NvmlReturn> {
+    let mut count = 0;
+    match ask(&raw mut count, null_mut()) {
+        NVML_SUCCESS if count == 0 => return Ok(Vec::new()),
+        NVML_SUCCESS | NVML_ERROR_INSUFFICIENT_SIZE => {}
+        refused => return Err(refused),
+    }
+    for _ in 0..TRIES {
+        let room = count.saturating_add(SPARE);
+        let mut entries = vec![T::default(); room as usize];
+        count = room;
+        match ask(&raw mut count, entries.as_mut_ptr()) {
+            NVML_SUCCESS => {
+                entries.truncate(count as usize);
+                return Ok(entries);
+            }
+            NVML_ERROR_INSUFFICIENT_SIZE => {}
+            refused => return Err(refused),
+        }
+    }
+    Err(NVML_ERROR_INSUFFICIENT_SIZE)
+}
+
+/// Those of a list that are the session's.
+pub(super) fn kept<T: Entry>(card: &Card, all: Vec<T>) -> Vec<T> {
+    all.into_iter().filter(|entry| card.owns(entry.pid())).collect()
+}
+
+/// Writes a list as NVML does: its length in any case, and itself if there is room for all of it.
+///
+/// # Safety
+/// `count` is readable and writable, and `entries` has room for as many as it says.
+pub(super) unsafe fn hand_over<T: Copy>(own: &[T], count: *mut c_uint, entries: *mut T) -> NvmlReturn {
+    // SAFETY: by the contract.
+    let room = unsafe { count.read() } as usize;
+    // SAFETY: as above. No card has so many processes that their number is cut.
+    unsafe { count.write(own.len() as c_uint) };
+    if own.len() > room {
+        return NVML_ERROR_INSUFFICIENT_SIZE;
+    }
+    if own.is_empty() {
+        return NVML_SUCCESS;
+    }
+    if entries.is_null() {
+        return NVML_ERROR_INVALID_ARGUMENT;
+    }
+    // SAFETY: there is room.
+    unsafe { entries.copy_from_nonoverlapping(own.as_ptr(), own.len()) };
+    NVML_SUCCESS
+}
+
+impl Entry for c_uint {
+    fn pid(&self) -> c_uint {
+        *self
+    }
+}
+
+impl Entry for Process1 {
+    fn pid(&self) -> c_uint {
+        self.pid
+    }
+}
+
+impl Entry for Process2 {
+    fn pid(&self) -> c_uint {
+        self.pid
+    }
+}
+
+impl Entry for ProcessDetail {
+    fn pid(&self) -> c_uint {
+        self.pid
+    }
+}
+
+impl Listed for Process1 {
+    fn own(process: &ProcessAccount, _: (c_uint, c_uint)) -> Self {
+        Self { pid: process.pid, used: process.used.0 }
+    }
+}
+
+impl Listed for Process2 {
+    fn own(process: &ProcessAccount, (gpu_instance, compute_instance): (c_uint, c_uint)) -> Self {
+        Self { pid: process.pid, used: process.used.0, gpu_instance, compute_instance }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A list of NVML's with three entries.
+    fn three(count: *mut c_uint, entries: *mut c_uint) -> NvmlReturn {
+        // SAFETY: the callers below give what they say.
+        unsafe { hand_over(&[7, 8, 9], count, entries) }
+    }
+
+    #[test]
+    fn a_list_is_read_whole_however_long_it_is() {
+        assert_eq!(whole(three), Ok(vec![7, 8, 9]));
+        assert_eq!(whole::<c_uint>(|_, _| NVML_SUCCESS), Ok(vec![]));
+        assert_eq!(whole::<c_uint>(|_, _| 3), Err(3));
+    }
+
+    #[test]
+    fn who_gives_too_little_room_is_told_how_much_it_takes() {
+        let (mut count, mut entries) = (2, [0; 4]);
+        assert_eq!(three(&raw mut count, entries.as_mut_ptr()), NVML_ERROR_INSUFFICIENT_SIZE);
+        assert_eq!((count, entries), (3, [0; 4]));
+        count = 4;
+        assert_eq!(three(&raw mut count, entries.as_mut_ptr()), NVML_SUCCESS);
+        assert_eq!((count, entries), (3, [7, 8, 9, 0]));
+        assert_eq!(three(&raw mut count, null_mut()), NVML_ERROR_INVALID_ARGUMENT);
+    }
+}

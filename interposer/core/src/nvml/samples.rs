@@ -1,0 +1,139 @@
+//! Who keeps a card busy: of a session, its own processes.
+
+use std::ffi::c_uint;
+
+use super::library::{self, GetSamples};
+use super::processes::{Entry, hand_over, kept, whole};
+use super::session::Card;
+use super::types::{
+    Device, NVML_ERROR_NOT_FOUND, NVML_SUCCESS, NvmlReturn, Sample, SampleInfo, SampleInfos, Utilization,
+};
+
+/// `nvmlDeviceGetUtilizationRates`: the sum of the session's processes, never more than the card's own figure. Where
+/// NVML does not know it by process (MIG, some virtual GPUs) it is the card's.
+///
+/// # Safety
+/// As the library's function demands, here and below.
+pub unsafe fn rates(
+    real: unsafe extern "C-unwind" fn(Device, *mut Utilization) -> NvmlReturn,
+    device: Device,
+    rates: *mut Utilization,
+) -> NvmlReturn {
+    // SAFETY: the caller's own arguments.
+    let result = unsafe { real(device, rates) };
+    let card = if result == NVML_SUCCESS && !rates.is_null() { Card::of(device) } else { None };
+    let Some((card, get_samples)) = card.zip(library::get_samples()) else { return result };
+    // SAFETY: `whole` gives room for what it says. All samples that NVML keeps: about the last second.
+    let own = match whole(|count, samples| unsafe { get_samples(device, samples, count, 0) }) {
+        Ok(all) => kept(&card, all),
+        Err(NVML_ERROR_NOT_FOUND) => Vec::new(),
+        Err(_) => return result,
+    };
+    let sum = |part: fn(&Sample) -> c_uint| newest(&own).map(part).fold(0, c_uint::saturating_add);
+    // SAFETY: not null, and the library just wrote it.
+    unsafe {
+        let all = rates.read();
+        rates.write(Utilization {
+            gpu: all.gpu.min(sum(|sample| sample.sm)),
+            memory: all.memory.min(sum(|sample| sample.memory)),
+        });
+    }
+    result
+}
+
+/// `nvmlDeviceGetProcessUtilization`.
+///
+/// # Safety
+/// As above.
+pub unsafe fn samples(
+    real: GetSamples,
+    device: Device,
+    samples: *mut Sample,
+    count: *mut c_uint,
+    last_seen: u64,
+) -> NvmlReturn {
+    let card = if count.is_null() { None } else { Card::of(device) };
+    // SAFETY: the caller's own arguments.
+    let Some(card) = card else { return unsafe { real(device, samples, count, last_seen) } };
+    // SAFETY: `whole` gives room for what it says.
+    let all = whole(|room, samples| unsafe { real(device, samples, room, last_seen) });
+    // SAFETY: the caller's room.
+    all.map_or_else(|refused| refused, |all| unsafe { hand_over_some(&kept(&card, all), count, samples) })
+}
+
+/// `nvmlDeviceGetProcessesUtilizationInfo`.
+///
+/// # Safety
+/// As above.
+pub unsafe fn infos(
+    real: unsafe extern "C-unwind" fn(Device, *mut SampleInfos) -> NvmlReturn,
+    device: Device,
+    infos: *mut SampleInfos,
+) -> NvmlReturn {
+    let card = if infos.is_null() { None } else { Card::of(device) };
+    // SAFETY: the caller's own arguments.
+    let Some(card) = card else { return unsafe { real(device, infos) } };
+    // SAFETY: not null, and the caller's to read and write.
+    let asked = unsafe { &mut *infos };
+    let all = whole(|room, samples| {
+        // SAFETY: `whole` gives room for what it says, and the list is ours.
+        unsafe {
+            let mut whole = SampleInfos { count: room.read(), samples, ..*asked };
+            let result = real(device, &raw mut whole);
+            room.write(whole.count);
+            result
+        }
+    });
+    // SAFETY: the caller's room.
+    all.map_or_else(|refused| refused, |all| unsafe {
+        hand_over_some(&kept(&card, all), &raw mut asked.count, asked.samples)
+    })
+}
+
+/// Nothing to report is something that NVML does not find.
+///
+/// # Safety
+/// As [`hand_over`].
+unsafe fn hand_over_some<T: Copy>(own: &[T], count: *mut c_uint, samples: *mut T) -> NvmlReturn {
+    // SAFETY: by the contract.
+    match unsafe { hand_over(own, count, samples) } {
+        NVML_SUCCESS if own.is_empty() => NVML_ERROR_NOT_FOUND,
+        result => result,
+    }
+}
+
+/// The last sample of each process.
+fn newest(samples: &[Sample]) -> impl Iterator<Item = &Sample> {
+    let is_last = |sample: &Sample| {
+        samples
+            .iter()
+            .filter(|other| other.pid == sample.pid)
+            .all(|other| other.timestamp < sample.timestamp || std::ptr::eq(other, sample))
+    };
+    samples.iter().filter(move |sample| is_last(sample))
+}
+
+impl Entry for Sample {
+    fn pid(&self) -> c_uint {
+        self.pid
+    }
+}
+
+impl Entry for SampleInfo {
+    fn pid(&self) -> c_uint {
+        self.pid
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_each_process_its_last_sample_counts() {
+        let sample = |pid, timestamp, sm| Sample { pid, timestamp, sm, ..Sample::default() };
+        let samples = [sample(1, 10, 90), sample(2, 10, 5), sample(1, 20, 30)];
+        let sm: Vec<_> = newest(&samples).map(|sample| (sample.pid, sample.sm)).collect();
+        assert_eq!(sm, [(2, 5), (1, 30)]);
+    }
+}

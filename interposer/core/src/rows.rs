@@ -1,0 +1,353 @@
+//! One row per hooked driver symbol, and the choice among the variants of one base name.
+//!
+//! An application reaches a function as an export (`cuMemcpyHtoD_v2_ptds`) or through `cuGetProcAddress`
+//! (base `cuMemcpyHtoD`, a version, flags). Each variant has an ABI of its own, so the choice must be exact:
+//!
+//! 1. the real driver is asked first; what it does not have, we do not claim;
+//! 2. the pointer that it answers tells the variant, because it is that variant's export;
+//! 3. where it is not (a driver whose exports are trampolines), the rule tells: the newest variant not
+//!    newer than what was asked and what the driver has, for the flags asked;
+//! 4. where both are newer than the list of all symbols, the driver is asked again with the list's newest
+//!    version: the same pointer is a variant that we know, another is one that nobody here knows.
+//!
+//! Which variants there are, hooked or not, is what `gpushare-symbols` lists; the rows say which of them are hooked.
+//! Both are joined once, by a row's place in that list, so that a lookup is a binary search.
+
+use std::ffi::{CStr, c_int, c_void};
+use std::fmt;
+use std::ops::Range;
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+
+use gpushare_symbols::{COUNT, NEWEST, Variant, is_driver_name, place_of, places_of, variants};
+
+use crate::cuda::PROC_PER_THREAD_DEFAULT_STREAM;
+use crate::doors::work::DefaultStream;
+use crate::dynlink;
+
+/// One hooked symbol.
+#[derive(Debug)]
+pub struct Row {
+    /// The name that `cuGetProcAddress` takes.
+    pub base: &'static CStr,
+    /// The CUDA version that introduced this variant, as `cuGetProcAddress` counts (11040 is 11.4).
+    pub version: c_int,
+    /// Whether this is the twin for the per-thread default stream.
+    pub per_thread: bool,
+    /// The name that the driver exports.
+    pub export: &'static CStr,
+    /// Our function.
+    pub wrapper: Wrapper,
+    real: AtomicPtr<c_void>,
+}
+
+/// Our function for a row, as an address.
+#[derive(Clone, Copy, Debug)]
+pub struct Wrapper(pub *const c_void);
+
+// SAFETY: the address of a function; it is never read through and never changes.
+unsafe impl Sync for Wrapper {}
+// SAFETY: as above.
+unsafe impl Send for Wrapper {}
+
+impl Row {
+    /// A row whose real function is not known yet.
+    #[must_use]
+    pub const fn new(
+        base: &'static CStr,
+        version: c_int,
+        per_thread: bool,
+        export: &'static CStr,
+        wrapper: *const c_void,
+    ) -> Self {
+        Self { base, version, per_thread, export, wrapper: Wrapper(wrapper), real: AtomicPtr::new(null_mut()) }
+    }
+
+    /// The driver's own function, or null where the driver lacks it.
+    #[inline]
+    #[must_use]
+    pub fn real(&self) -> *mut c_void {
+        let real = self.real.load(Ordering::Acquire);
+        if real.is_null() { self.resolve() } else { real }
+    }
+
+    /// The default stream that this variant means.
+    #[must_use]
+    pub fn default_stream(&self) -> DefaultStream {
+        if self.per_thread { DefaultStream::PerThread } else { DefaultStream::Legacy }
+    }
+
+    #[cold]
+    fn resolve(&self) -> *mut c_void {
+        let real = dynlink::driver_symbol(self.export);
+        self.real.store(real, Ordering::Release);
+        real
+    }
+}
+
+/// All rows of a library.
+pub struct Table {
+    files: &'static [&'static [&'static Row]],
+    /// By place in the list of all symbols; null for what is not hooked.
+    hooks: [AtomicPtr<Row>; COUNT],
+    joined: AtomicBool,
+}
+
+/// What was asked of `cuGetProcAddress`.
+#[derive(Clone, Copy, Debug)]
+pub struct Asked<'a> {
+    /// The name.
+    pub base: &'a CStr,
+    /// The CUDA version.
+    pub version: c_int,
+    /// The kind of default stream.
+    pub flags: u64,
+}
+
+/// What an answer of the driver's `cuGetProcAddress` is.
+#[derive(Clone, Copy, Debug)]
+pub enum Answer {
+    /// A function that is hooked.
+    Hooked(&'static Row),
+    /// A function that the driver is to serve itself.
+    Driver,
+    /// A function that is not in the list of all symbols.
+    Unknown,
+}
+
+/// What the driver is asked to tell variants apart.
+pub trait Driver {
+    /// Its CUDA version.
+    fn version(&self) -> c_int;
+    /// Its export of a name, or null.
+    fn export(&self, name: &CStr) -> *mut c_void;
+    /// What its own `cuGetProcAddress` answers; null for nothing.
+    fn ask(&self, asked: Asked<'_>) -> *mut c_void;
+}
+
+impl Table {
+    /// The rows, file by file.
+    #[must_use]
+    pub const fn new(files: &'static [&'static [&'static Row]]) -> Self {
+        Self { files, hooks: [const { AtomicPtr::new(null_mut()) }; COUNT], joined: AtomicBool::new(false) }
+    }
+
+    /// The row that a `dlsym` or a linked program asks for.
+    #[must_use]
+    pub fn by_export(&self, name: &CStr) -> Option<&'static Row> {
+        self.hook(place_of(name.to_bytes())?)
+    }
+
+    /// What `answer` is, which the driver gave for `asked`, by the rules above.
+    #[must_use]
+    pub fn by_answer(&self, asked: Asked<'_>, answer: *mut c_void, driver: &impl Driver) -> Answer {
+        let places = places(asked.base);
+        if places.is_empty() {
+            return if is_driver_name(asked.base.to_bytes()) { Answer::Unknown } else { Answer::Driver };
+        }
+        if let Some(row) = self.hooks_among(&places).find(|row| row.real() == answer) {
+            return Answer::Hooked(row);
+        }
+        let newest = c_int::try_from(NEWEST.0).unwrap_or(c_int::MAX);
+        let reach = asked.version.min(driver.version());
+        let is_an_export =
+            || variants()[places.clone()].iter().any(|known| driver.export(known.export_for_dlsym()) == answer);
+        if reach > newest && !is_an_export() && driver.ask(Asked { version: newest, ..asked }) != answer {
+            return Answer::Unknown;
+        }
+        if self.hooks_among(&places).next().is_none() {
+            return Answer::Driver;
+        }
+        match by_rule(&places, reach.min(newest), asked.flags).and_then(|place| self.hook(place)) {
+            Some(row) if !is_an_export() => Answer::Hooked(row),
+            _ => Answer::Driver,
+        }
+    }
+
+    fn hooks_among(&self, places: &Range<usize>) -> impl Iterator<Item = &'static Row> {
+        places.clone().filter_map(|place| self.hook(place))
+    }
+
+    fn hook(&self, place: usize) -> Option<&'static Row> {
+        if !self.joined.load(Ordering::Acquire) {
+            self.join();
+        }
+        // SAFETY: null, or a row that lives for ever.
+        unsafe { self.hooks.get(place)?.load(Ordering::Relaxed).as_ref() }
+    }
+
+    /// Notes each row at its place. Two threads that do it at once store the same.
+    #[cold]
+    fn join(&self) {
+        for &row in self.files.iter().copied().flatten() {
+            if let Some(place) = place_of(row.export.to_bytes()) {
+                self.hooks[place].store(std::ptr::from_ref(row).cast_mut(), Ordering::Relaxed);
+            }
+        }
+        self.joined.store(true, Ordering::Release);
+    }
+}
+
+impl fmt::Debug for Table {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.files.iter().copied().flatten()).finish()
+    }
+}
+
+/// Where the variants of a base name are; the one of an export, for who asks by that.
+fn places(base: &CStr) -> Range<usize> {
+    let name = base.to_bytes();
+    let places = places_of(name);
+    match place_of(name) {
+        Some(place) if places.is_empty() => place..place + 1,
+        _ => places,
+    }
+}
+
+fn by_rule(places: &Range<usize>, reach: c_int, flags: u64) -> Option<usize> {
+    let known = variants();
+    // A function without a twin has one variant for both kinds of default stream; one that has is there for callers who want
+    // their own stream from the twin's version on.
+    let has_twin = known[places.clone()].iter().any(Variant::per_thread);
+    let wanted = has_twin && flags & PROC_PER_THREAD_DEFAULT_STREAM != 0;
+    let reach = u32::try_from(reach).unwrap_or(0);
+    places
+        .clone()
+        .filter(|&place| known[place].per_thread() == wanted && known[place].version.0 <= reach)
+        .max_by_key(|&place| known[place].version)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn row(base: &'static CStr, version: c_int, per_thread: bool, export: &'static CStr) -> Row {
+        Row::new(base, version, per_thread, export, std::ptr::null())
+    }
+
+    static LAUNCH: Row = row(c"cuLaunchKernel", 4000, false, c"cuLaunchKernel");
+    static LAUNCH_PTSZ: Row = row(c"cuLaunchKernel", 7000, true, c"cuLaunchKernel_ptsz");
+    static CREATE_2: Row = row(c"cuCtxCreate", 3020, false, c"cuCtxCreate_v2");
+    static CREATE_3: Row = row(c"cuCtxCreate", 11_040, false, c"cuCtxCreate_v3");
+    static CREATE_4: Row = row(c"cuCtxCreate", 12_050, false, c"cuCtxCreate_v4");
+    static HOST: Row = row(c"cuLaunchHostFunc", 10_000, false, c"cuLaunchHostFunc");
+    static ROWS: [&Row; 6] = [&LAUNCH, &LAUNCH_PTSZ, &CREATE_2, &CREATE_3, &CREATE_4, &HOST];
+    static TABLE: Table = Table::new(&[&ROWS]);
+
+    /// Every export's address, as the fakes below number them.
+    fn address(export: &str) -> *mut c_void {
+        std::ptr::without_provenance_mut(place_of(export).map_or(0, |place| 0x1000 + place))
+    }
+
+    const TRAMPOLINE: *mut c_void = std::ptr::without_provenance_mut(0x10);
+    const NEW: *mut c_void = std::ptr::without_provenance_mut(0x20);
+
+    /// A driver of some version, which answers by trampolines up to 13.5 and by `newer` beyond.
+    struct Fake {
+        version: c_int,
+        newer: *mut c_void,
+    }
+
+    impl Driver for Fake {
+        fn version(&self) -> c_int {
+            self.version
+        }
+
+        fn export(&self, name: &CStr) -> *mut c_void {
+            address(name.to_str().unwrap())
+        }
+
+        fn ask(&self, asked: Asked<'_>) -> *mut c_void {
+            if asked.version > 13_050 { self.newer } else { TRAMPOLINE }
+        }
+    }
+
+    fn told(base: &CStr, version: c_int, flags: u64, answer: *mut c_void, driver: &Fake) -> String {
+        match TABLE.by_answer(Asked { base, version, flags }, answer, driver) {
+            Answer::Hooked(row) => row.export.to_string_lossy().into_owned(),
+            Answer::Driver => "the driver's".to_owned(),
+            Answer::Unknown => "unknown".to_owned(),
+        }
+    }
+
+    /// Of a driver with trampolines.
+    fn asked(base: &CStr, version: c_int, flags: u64, driver: c_int) -> String {
+        told(base, version, flags, TRAMPOLINE, &Fake { version: driver, newer: TRAMPOLINE })
+    }
+
+    #[test]
+    fn flags_choose_the_twin() {
+        assert_eq!(asked(c"cuLaunchKernel", 13_000, 0, 13_000), "cuLaunchKernel");
+        assert_eq!(asked(c"cuLaunchKernel", 13_000, 1, 13_000), "cuLaunchKernel");
+        assert_eq!(asked(c"cuLaunchKernel", 13_000, 2, 13_000), "cuLaunchKernel_ptsz");
+    }
+
+    #[test]
+    fn the_newest_variant_not_newer_than_asked_and_driver_is_chosen() {
+        assert_eq!(asked(c"cuCtxCreate", 12_000, 0, 13_000), "cuCtxCreate_v3");
+        assert_eq!(asked(c"cuCtxCreate", 13_000, 0, 12_000), "cuCtxCreate_v3");
+        assert_eq!(asked(c"cuCtxCreate", 13_000, 0, 13_000), "cuCtxCreate_v4");
+    }
+
+    #[test]
+    fn a_twin_is_there_from_its_own_version_on() {
+        assert_eq!(asked(c"cuLaunchKernel", 6050, 2, 13_000), "the driver's");
+        assert_eq!(asked(c"cuLaunchKernel", 7000, 2, 13_000), "cuLaunchKernel_ptsz");
+    }
+
+    #[test]
+    fn a_variant_that_is_not_hooked_is_never_taken_for_an_older_one_that_is() {
+        assert_eq!(asked(c"cuCtxCreate", 3000, 0, 13_000), "the driver's");
+        assert_eq!(asked(c"cuLaunchHostFunc", 13_000, 0, 13_050), "cuLaunchHostFunc");
+        assert_eq!(asked(c"cuLaunchHostFunc", 13_010, 0, 13_050), "the driver's");
+    }
+
+    #[test]
+    fn a_function_without_a_twin_serves_both_kinds_of_stream() {
+        assert_eq!(asked(c"cuCtxCreate", 13_000, 2, 13_000), "cuCtxCreate_v4");
+    }
+
+    #[test]
+    fn a_newer_driver_serves_old_variants_as_ever() {
+        assert_eq!(asked(c"cuCtxCreate", 12_000, 0, 14_000), "cuCtxCreate_v3");
+        assert_eq!(asked(c"cuCtxCreate", 14_000, 0, 14_000), "cuCtxCreate_v4", "it answers 13.5 alike");
+    }
+
+    #[test]
+    fn a_variant_that_only_a_newer_driver_has_is_unknown() {
+        let driver = Fake { version: 14_000, newer: NEW };
+        assert_eq!(told(c"cuLaunchKernel", 14_000, 0, NEW, &driver), "unknown");
+        assert_eq!(told(c"cuDeviceGetName", 13_060, 0, NEW, &driver), "unknown", "minor versions bring variants too");
+        let known = address("cuCtxCreate");
+        assert_eq!(told(c"cuCtxCreate", 14_000, 0, known, &driver), "the driver's", "an export that is known");
+        assert_eq!(told(c"cuLaunchKernel", 13_050, 0, TRAMPOLINE, &driver), "cuLaunchKernel");
+    }
+
+    #[test]
+    fn a_name_that_nobody_knows_is_unknown_on_every_driver() {
+        assert_eq!(asked(c"cuConjure", 12_000, 0, 12_000), "unknown");
+        for other in [c"", c"cudbgMain", c"sin"] {
+            assert_eq!(asked(other, 12_000, 0, 12_000), "the driver's");
+        }
+    }
+
+    #[test]
+    fn names_that_are_not_hooked_pass_through() {
+        assert_eq!(asked(c"cuDeviceGetName", 13_000, 0, 13_000), "the driver's");
+        assert!(TABLE.by_export(c"cuLaunchKernel_ptsz").is_some_and(|row| row.per_thread));
+        assert!(TABLE.by_export(c"cuDeviceGetName").is_none());
+        assert!(TABLE.by_export(c"").is_none());
+    }
+
+    #[test]
+    fn the_pointer_that_the_driver_answers_decides_first() {
+        let driver = Fake { version: 14_000, newer: NEW };
+        CREATE_2.real.store(address("cuCtxCreate_v2"), Ordering::Relaxed);
+        for version in [13_000, 14_000] {
+            assert_eq!(told(c"cuCtxCreate", version, 0, address("cuCtxCreate_v2"), &driver), "cuCtxCreate_v2");
+        }
+        // The first one is not hooked here, whatever the rule says.
+        assert_eq!(told(c"cuCtxCreate", 13_000, 0, address("cuCtxCreate"), &driver), "the driver's");
+        assert_eq!(told(c"cuCtxCreate_v2", 13_000, 0, address("cuCtxCreate_v2"), &driver), "cuCtxCreate_v2");
+    }
+}

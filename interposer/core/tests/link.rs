@@ -1,0 +1,313 @@
+//! The process's side of the tenant socket, against a daemon that is played here.
+#![cfg(not(loom))]
+
+use std::io::{Read, Write};
+use std::os::fd::AsFd;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+
+use gpushare_client::connection::{Address, ConnectError, Connection};
+use gpushare_client::leases::Kind;
+use gpushare_client::link::{AskError, Link};
+use gpushare_proto::page::{LimitKind, MemoryRefusal};
+use gpushare_proto::tenant::{Failure, FailureCode, PROTOCOL, Role, TenantReply, TenantRequest, Welcome};
+use gpushare_proto::{Bytes, ClientId, GateState, GateWord, GpuId, SessionId, Token, codec};
+use gpushare_sys::page::{self, SharedPage};
+use gpushare_sys::socket;
+
+/// The daemon's end of one connection.
+struct Daemon {
+    stream: UnixStream,
+    page: SharedPage,
+}
+
+fn receive(stream: &mut UnixStream) -> TenantRequest {
+    let mut header = [0; codec::HEADER];
+    stream.read_exact(&mut header).unwrap();
+    let mut body = vec![0; codec::body_length::<TenantRequest>(header).unwrap()];
+    stream.read_exact(&mut body).unwrap();
+    codec::decode(&body).unwrap()
+}
+
+impl Daemon {
+    /// Accepts, takes the hello and welcomes.
+    fn welcome(listener: &UnixListener) -> (Self, Role) {
+        let (mut stream, _) = listener.accept().unwrap();
+        let TenantRequest::Hello(hello) = receive(&mut stream) else {
+            panic!("the first message is a hello")
+        };
+        let (file, page) = page::create().unwrap();
+        let welcome = TenantReply::Welcome(Welcome {
+            protocol: PROTOCOL,
+            client: ClientId(7),
+            session: SessionId(3),
+            name: "test".to_owned(),
+            gpus: Vec::new(),
+        });
+        let frame = codec::encode(&welcome).unwrap();
+        assert_eq!(
+            socket::send_with_fd(&stream, &frame, Some(file.as_fd())).unwrap(),
+            frame.len()
+        );
+        (Self { stream, page }, hello.role)
+    }
+
+    fn answer(&mut self, reply: &TenantReply) {
+        self.stream.write_all(&codec::encode(reply).unwrap()).unwrap();
+    }
+
+    /// Takes a request for memory; its number.
+    fn asked_for(&mut self, bytes: Bytes) -> gpushare_proto::RequestId {
+        match receive(&mut self.stream) {
+            TenantRequest::Reserve {
+                request,
+                bytes: asked,
+                ..
+            } if asked == bytes => request,
+            other => panic!("expected a request for {bytes}, got {other:?}"),
+        }
+    }
+}
+
+fn listen(folder: &Path) -> (UnixListener, Address) {
+    let path = folder.join("scheduler.sock");
+    let listener = UnixListener::bind(&path).unwrap();
+    (
+        listener,
+        Address::new(vec![folder.join("nobody.sock"), path], Some(Token([5; 32])), true),
+    )
+}
+
+/// Hears messages until the connection ends, counting memory.
+fn hear(link: &Link, mut connection: Connection, counted: &AtomicU64) {
+    while let Ok(reply) = connection.receive() {
+        link.hear(
+            reply,
+            |_, bytes, _| {
+                counted.fetch_add(bytes.0, Ordering::SeqCst);
+            },
+            |_, _, _| (),
+        );
+    }
+}
+
+#[test]
+fn a_process_says_who_it_is_and_maps_the_page_that_it_is_given() {
+    let folder = tempfile::tempdir().unwrap();
+    let (listener, address) = listen(folder.path());
+    let daemon = thread::spawn(move || {
+        let (daemon, role) = Daemon::welcome(&listener);
+        daemon
+            .page
+            .gate
+            .store(GateWord::new(1, GateState::Open).0, Ordering::SeqCst);
+        (daemon, role)
+    });
+    let (_connection, welcome, page) = address.connect(None).unwrap();
+    let (_daemon, role) = daemon.join().unwrap();
+    assert_eq!((welcome.client, welcome.session), (ClientId(7), SessionId(3)));
+    assert_eq!(
+        role,
+        Role::Client {
+            token: Some(Token([5; 32])),
+            returning: None
+        }
+    );
+    assert_eq!(
+        GateWord(page.gate.load(Ordering::SeqCst)).state(),
+        GateState::Open
+    );
+}
+
+#[test]
+fn without_a_daemon_the_error_names_every_socket_that_was_tried() {
+    let folder = tempfile::tempdir().unwrap();
+    let address = Address::new(
+        vec![folder.path().join("a.sock"), folder.path().join("b.sock")],
+        None,
+        false,
+    );
+    let error = address.connect(None).unwrap_err();
+    assert!(matches!(error, ConnectError::Absent(_)));
+    let text = error.to_string();
+    assert!(
+        text.contains("a.sock") && text.contains("b.sock") && text.contains("gpushare-ctl run"),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_refusal_is_passed_on_in_the_daemons_words() {
+    let folder = tempfile::tempdir().unwrap();
+    let (listener, address) = listen(folder.path());
+    let daemon = thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        receive(&mut stream);
+        let failure = Failure {
+            code: FailureCode::Permission,
+            message: "no such session".to_owned(),
+        };
+        stream
+            .write_all(&codec::encode(&TenantReply::Error(failure)).unwrap())
+            .unwrap();
+    });
+    let error = address.connect(None).unwrap_err();
+    daemon.join().unwrap();
+    assert!(matches!(
+        error,
+        ConnectError::Refused {
+            code: FailureCode::Permission,
+            ..
+        }
+    ));
+    assert!(error.to_string().contains("no such session"));
+}
+
+#[test]
+fn memory_is_counted_before_the_asker_goes_on_and_a_refusal_carries_its_figures() {
+    let folder = tempfile::tempdir().unwrap();
+    let (listener, address) = listen(folder.path());
+    let refusal = MemoryRefusal {
+        requested: Bytes(9),
+        limit: Bytes(5),
+        used: Bytes(1),
+        by: LimitKind::Session,
+    };
+    let daemon = thread::spawn(move || {
+        let (mut daemon, _) = Daemon::welcome(&listener);
+        let request = daemon.asked_for(Bytes(100));
+        daemon.answer(&TenantReply::Reserved {
+            request,
+            bytes: Bytes(100),
+        });
+        let request = daemon.asked_for(Bytes(9));
+        daemon.answer(&TenantReply::Refused { request, refusal });
+    });
+    let (connection, welcome, _) = address.connect(None).unwrap();
+    let link = Link::new(&connection, &welcome).unwrap();
+    let counted = AtomicU64::new(0);
+    thread::scope(|scope| {
+        scope.spawn(|| hear(&link, connection, &counted));
+        link.ask_memory(0, GpuId(0), Bytes(100), Kind::Movable).unwrap();
+        assert_eq!(counted.load(Ordering::SeqCst), 100);
+        let refused = link.ask_memory(0, GpuId(0), Bytes(9), Kind::Movable).unwrap_err();
+        assert!(matches!(refused, AskError::Memory(figures) if figures == refusal));
+        assert_eq!(counted.load(Ordering::SeqCst), 100);
+        daemon.join().unwrap();
+    });
+}
+
+#[test]
+fn a_daemon_that_takes_no_more_messages_is_left_for_another() {
+    let folder = tempfile::tempdir().unwrap();
+    let (listener, address) = listen(folder.path());
+    let daemon = thread::spawn(move || Daemon::welcome(&listener));
+    let (mut connection, welcome, _) = address.connect(None).unwrap();
+    let link = Link::new(&connection, &welcome).unwrap();
+    let _stalled = daemon.join().unwrap();
+    thread::scope(|scope| {
+        let reader = scope.spawn(move || connection.receive());
+        let wait = TenantRequest::Wait {
+            word: GateWord::new(1, GateState::Closed),
+        };
+        // Until its buffer is full, and then the one that is lost.
+        while link.tell(&wait) {}
+        reader.join().unwrap().unwrap_err();
+    });
+}
+
+#[test]
+fn a_question_that_a_dying_daemon_left_open_is_asked_again_of_the_next_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let (listener, address) = listen(folder.path());
+    let daemon = thread::spawn(move || {
+        let (mut first, _) = Daemon::welcome(&listener);
+        first.asked_for(Bytes(64));
+        drop(first);
+        let (mut second, _) = Daemon::welcome(&listener);
+        let request = second.asked_for(Bytes(64));
+        second.answer(&TenantReply::Reserved {
+            request,
+            bytes: Bytes(64),
+        });
+    });
+    let (connection, welcome, _) = address.connect(None).unwrap();
+    let link = Link::new(&connection, &welcome).unwrap();
+    let counted = AtomicU64::new(0);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            hear(&link, connection, &counted);
+            link.unplug();
+            let (connection, welcome, _) = address.connect(None).unwrap();
+            link.plug(&connection, &welcome, |_| Some(GpuId(2))).unwrap();
+            hear(&link, connection, &counted);
+        });
+        link.ask_memory(0, GpuId(0), Bytes(64), Kind::Movable).unwrap();
+        daemon.join().unwrap();
+    });
+    assert_eq!(counted.load(Ordering::SeqCst), 64);
+}
+
+#[test]
+fn a_daemon_that_accepts_and_never_answers_is_found_out_by_knocking() {
+    let folder = tempfile::tempdir().unwrap();
+    let (listener, address) = listen(folder.path());
+    let daemon = thread::spawn(move || {
+        // The first one is cut off without a word, the second one is answered.
+        drop(listener.accept().unwrap());
+        let (mut stream, _) = listener.accept().unwrap();
+        let TenantRequest::Hello(hello) = receive(&mut stream) else {
+            panic!("the first message is a hello")
+        };
+        let ready = TenantReply::Ready { protocol: PROTOCOL };
+        stream.write_all(&codec::encode(&ready).unwrap()).unwrap();
+        hello.role
+    });
+    assert!(matches!(address.knock(), Err(ConnectError::Broken { .. })));
+    address.knock().unwrap();
+    assert_eq!(
+        daemon.join().unwrap(),
+        Role::Tool,
+        "it says nothing of the process"
+    );
+}
+
+#[test]
+fn a_socket_that_cannot_be_reached_is_no_absent_daemon() {
+    let folder = tempfile::tempdir().unwrap();
+    let (nobody, file) = (folder.path().join("nobody.sock"), folder.path().join("file"));
+    std::fs::write(&file, "").unwrap();
+    let blocked = file.join("scheduler.sock");
+    let error = |sockets: &[&std::path::PathBuf]| {
+        let sockets = sockets.iter().map(|&socket| socket.clone()).collect();
+        Address::new(sockets, None, true).connect(None).err().unwrap()
+    };
+    assert!(matches!(error(&[&nobody]), ConnectError::Absent(_)));
+    let found = error(&[&nobody, &blocked]);
+    assert!(
+        matches!(&found, ConnectError::Unreachable { path, .. } if *path == blocked),
+        "{found}"
+    );
+
+    // Another one that answers is served all the same.
+    let (listener, _) = listen(folder.path());
+    let daemon = thread::spawn(move || Daemon::welcome(&listener));
+    let there = folder.path().join("scheduler.sock");
+    Address::new(vec![blocked, there], None, true)
+        .connect(None)
+        .unwrap();
+    daemon.join().unwrap();
+}
+
+#[test]
+fn what_keeps_a_process_from_its_daemon_is_named_with_what_to_do() {
+    for (errno, words) in [(24, "ulimit -n"), (13, "run as the user that it serves")] {
+        let error = ConnectError::Unreachable {
+            path: "/run/gpushare/tenant/scheduler.sock".into(),
+            cause: std::io::Error::from_raw_os_error(errno),
+        };
+        assert!(error.to_string().contains(words), "{error}");
+    }
+}

@@ -1,0 +1,52 @@
+//! Kernels, graphs, and functions that the host calls in stream order.
+//!
+//! A host function is no work of the card, but what a stream waits for while it runs is: so it passes the gate like what
+//! comes before and after it in its stream. If work in flight waits for the function, the drop is undone.
+
+use std::ffi::{c_int, c_uint};
+
+use gpushare_client::cuda::{CUfunction, CUgraph, CUgraphExec, CUstream};
+
+use crate::hook::{Pointer, hooks};
+
+hooks! {
+    gated cuLaunchKernel(
+        f: CUfunction, gx: c_uint, gy: c_uint, gz: c_uint, bx: c_uint, by: c_uint, bz: c_uint,
+        shared: c_uint, stream: CUstream, parameters: Pointer, extra: Pointer
+    ) = 4000 cuLaunchKernel, 7000 ptsz cuLaunchKernel_ptsz;
+    gated cuLaunchKernelEx(
+        config: Pointer, f: CUfunction, parameters: Pointer, extra: Pointer
+    ) = 11060 cuLaunchKernelEx, 11060 ptsz cuLaunchKernelEx_ptsz;
+    gated cuLaunchCooperativeKernel(
+        f: CUfunction, gx: c_uint, gy: c_uint, gz: c_uint, bx: c_uint, by: c_uint, bz: c_uint,
+        shared: c_uint, stream: CUstream, parameters: Pointer
+    ) = 9000 cuLaunchCooperativeKernel, 9000 ptsz cuLaunchCooperativeKernel_ptsz;
+    gated cuLaunchCooperativeKernelMultiDevice(
+        launches: Pointer, count: c_uint, flags: c_uint
+    ) = 9000 cuLaunchCooperativeKernelMultiDevice;
+    gated cuLaunch(f: CUfunction) = 2000 cuLaunch;
+    gated cuLaunchGrid(f: CUfunction, width: c_int, height: c_int) = 2000 cuLaunchGrid;
+    gated cuLaunchGridAsync(
+        f: CUfunction, width: c_int, height: c_int, stream: CUstream
+    ) = 2000 cuLaunchGridAsync;
+
+    graph cuGraphLaunch(
+        graph: CUgraphExec, stream: CUstream
+    ) = 10000 cuGraphLaunch, 10000 ptsz cuGraphLaunch_ptsz;
+    gated cuGraphUpload(
+        graph: CUgraphExec, stream: CUstream
+    ) = 11010 cuGraphUpload, 11010 ptsz cuGraphUpload_ptsz;
+    gated cuGraphInstantiateWithParams(
+        made: *mut CUgraphExec, graph: CUgraph, parameters: Pointer
+    ) = 12000 cuGraphInstantiateWithParams, 12000 ptsz cuGraphInstantiateWithParams_ptsz;
+
+    gated cuLaunchHostFunc(
+        stream: CUstream, function: Pointer, data: Pointer
+    ) = 10000 cuLaunchHostFunc, 10000 ptsz cuLaunchHostFunc_ptsz;
+    gated cuLaunchHostFunc(
+        stream: CUstream, function: Pointer, data: Pointer, mode: c_uint
+    ) = 13010 cuLaunchHostFunc_v2, 13010 ptsz cuLaunchHostFunc_v2_ptsz;
+    gated cuStreamAddCallback(
+        stream: CUstream, function: Pointer, data: Pointer, flags: c_uint
+    ) = 5000 cuStreamAddCallback, 7000 ptsz cuStreamAddCallback_ptsz;
+}

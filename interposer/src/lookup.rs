@@ -1,0 +1,108 @@
+//! The ways to find a driver function, answered with ours.
+
+use std::arch::naked_asm;
+use std::ffi::{c_char, c_int, c_void};
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+use gpushare_client::doors::lookup::{dlsym_answer, get_proc_address};
+use gpushare_client::dynlink;
+use gpushare_client::guest::guest_or;
+use gpushare_client::nvml::rows as nvml;
+
+use crate::TABLE;
+use crate::hook::{Pointer, hooks};
+use crate::nvml::NVML;
+
+hooks! {
+    [get_proc_address: &TABLE, symbol, answer, version, flags] cuGetProcAddress(
+        symbol: *const c_char, answer: *mut Pointer, version: c_int, flags: u64
+    ) = 11030 cuGetProcAddress;
+    [get_proc_address: &TABLE, symbol, answer, version, flags] cuGetProcAddress(
+        symbol: *const c_char, answer: *mut Pointer, version: c_int, flags: u64, status: *mut c_int
+    ) = 12000 cuGetProcAddress_v2;
+}
+
+/// Where [`dlsym`] jumps when a name is not ours.
+static REAL_DLSYM: AtomicPtr<c_void> = AtomicPtr::new(no_dlsym as *mut c_void);
+
+/// `dlsym(3)`: our functions for the driver's names; for everything else a jump to the real one.
+///
+/// `RTLD_NEXT` and `RTLD_DEFAULT` mean something else for every caller, and the real function finds its
+/// caller in the return address. So it must be jumped to with registers and stack as they came, never
+/// called.
+///
+/// # Safety
+/// As dlsym(3).
+#[cfg(target_arch = "x86_64")]
+#[unsafe(no_mangle)]
+#[unsafe(naked)]
+pub(crate) unsafe extern "C" fn dlsym(handle: *mut c_void, name: *const c_char) -> *mut c_void {
+    naked_asm!(
+        "push rdi",
+        "push rsi",
+        "sub rsp, 8", // the stack is aligned to 16 at the call
+        "call {answer}",
+        "add rsp, 8",
+        "pop rsi",
+        "pop rdi",
+        "test rax, rax",
+        "jz 2f",
+        "ret",
+        "2:",
+        "jmp qword ptr [rip + {real}]",
+        answer = sym answer,
+        real = sym REAL_DLSYM,
+    )
+}
+
+/// As above.
+///
+/// # Safety
+/// As dlsym(3).
+#[cfg(target_arch = "aarch64")]
+#[unsafe(no_mangle)]
+#[unsafe(naked)]
+pub(crate) unsafe extern "C" fn dlsym(handle: *mut c_void, name: *const c_char) -> *mut c_void {
+    naked_asm!(
+        "stp x29, x30, [sp, #-32]!",
+        "stp x0, x1, [sp, #16]",
+        "bl {answer}",
+        "mov x16, x0",
+        "ldp x0, x1, [sp, #16]",
+        "ldp x29, x30, [sp], #32",
+        "cbz x16, 2f",
+        "mov x0, x16",
+        "ret",
+        "2:",
+        "adrp x16, {real}",
+        "ldr x16, [x16, #:lo12:{real}]",
+        "br x16",
+        answer = sym answer,
+        real = sym REAL_DLSYM,
+    )
+}
+
+/// Our answer, or null; sees to it that there is something to jump to.
+unsafe extern "C" fn answer(handle: *mut c_void, name: *const c_char) -> *mut c_void {
+    if REAL_DLSYM.load(Ordering::Relaxed) == no_dlsym as *mut c_void
+        && let Some(real) = dynlink::real_dlsym()
+    {
+        REAL_DLSYM.store(real as *mut c_void, Ordering::Relaxed);
+    }
+    let answer = || {
+        // SAFETY: the caller's own arguments.
+        let ours = unsafe { dlsym_answer(&TABLE, handle, name) };
+        if ours.is_null() {
+            // SAFETY: as above.
+            unsafe { nvml::dlsym_answer(NVML, handle, name) }
+        } else {
+            ours
+        }
+    };
+    guest_or(answer, std::ptr::null_mut)
+}
+
+/// On a C library whose `dlsym` we cannot find: nothing is ever found.
+unsafe extern "C" fn no_dlsym(_: *mut c_void, _: *const c_char) -> *mut c_void {
+    std::ptr::null_mut()
+}

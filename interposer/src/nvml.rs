@@ -1,0 +1,82 @@
+//! NVML: what it tells about memory and processes. One line per function, made to an export and its row by one macro.
+//!
+//! ```text
+//!   [door] name(arguments);      calls door(the real one, arguments)
+//! ```
+
+use std::ffi::c_uint;
+
+use gpushare_client::nvml::memory::{info, info_v2};
+use gpushare_client::nvml::processes::{accounted, accounting, details, own, running};
+use gpushare_client::nvml::rows::Table;
+use gpushare_client::nvml::samples::{infos, rates, samples};
+use gpushare_client::nvml::types::{
+    Device, Memory, MemoryV2, Process1, Process2, ProcessDetailList, Sample, SampleInfos, Utilization,
+};
+
+use crate::hook::Pointer;
+
+macro_rules! functions {
+    ($([$door:path] $name:ident($($arg:ident: $type:ty),*);)*) => {
+        $(
+            mod $name {
+                pub(super) static ROW: gpushare_client::nvml::rows::Row = gpushare_client::nvml::rows::Row::new(
+                    // SAFETY: an identifier has no NUL, and one is appended.
+                    unsafe { std::ffi::CStr::from_bytes_with_nul_unchecked(concat!(stringify!($name), "\0").as_bytes()) },
+                    super::$name as *const std::ffi::c_void,
+                );
+            }
+
+            /// The library's function of this name, through its door.
+            ///
+            /// # Safety
+            /// As NVML demands of its caller.
+            #[unsafe(no_mangle)]
+            pub(crate) unsafe extern "C-unwind" fn $name($($arg: $type),*) -> gpushare_client::nvml::types::NvmlReturn {
+                // What is no NVML error is no CUDA error either: both call it 999.
+                gpushare_client::guest::guest(|| {
+                    let real = $name::ROW.real();
+                    if real.is_null() {
+                        return gpushare_client::nvml::types::NVML_ERROR_FUNCTION_NOT_FOUND;
+                    }
+                    // SAFETY: the library's export of this name has this type (NVML API); the arguments are the
+                    // application's own.
+                    unsafe {
+                        let real = std::mem::transmute::<
+                            *mut std::ffi::c_void,
+                            unsafe extern "C-unwind" fn($($type),*) -> gpushare_client::nvml::types::NvmlReturn,
+                        >(real);
+                        $door(real, $($arg),*)
+                    }
+                })
+            }
+        )*
+
+        /// Every hooked function.
+        pub(crate) static NVML: Table = Table(&[$(&$name::ROW),*]);
+    };
+}
+
+functions! {
+    [info] nvmlDeviceGetMemoryInfo(device: Device, memory: *mut Memory);
+    [info_v2] nvmlDeviceGetMemoryInfo_v2(device: Device, memory: *mut MemoryV2);
+
+    [running] nvmlDeviceGetComputeRunningProcesses(device: Device, count: *mut c_uint, infos: *mut Process1);
+    [running] nvmlDeviceGetComputeRunningProcesses_v2(device: Device, count: *mut c_uint, infos: *mut Process2);
+    [running] nvmlDeviceGetComputeRunningProcesses_v3(device: Device, count: *mut c_uint, infos: *mut Process2);
+    [own] nvmlDeviceGetGraphicsRunningProcesses(device: Device, count: *mut c_uint, infos: *mut Process1);
+    [own] nvmlDeviceGetGraphicsRunningProcesses_v2(device: Device, count: *mut c_uint, infos: *mut Process2);
+    [own] nvmlDeviceGetGraphicsRunningProcesses_v3(device: Device, count: *mut c_uint, infos: *mut Process2);
+    [own] nvmlDeviceGetMPSComputeRunningProcesses(device: Device, count: *mut c_uint, infos: *mut Process1);
+    [own] nvmlDeviceGetMPSComputeRunningProcesses_v2(device: Device, count: *mut c_uint, infos: *mut Process2);
+    [own] nvmlDeviceGetMPSComputeRunningProcesses_v3(device: Device, count: *mut c_uint, infos: *mut Process2);
+    [details] nvmlDeviceGetRunningProcessDetailList(device: Device, list: *mut ProcessDetailList);
+
+    [rates] nvmlDeviceGetUtilizationRates(device: Device, utilization: *mut Utilization);
+    [samples] nvmlDeviceGetProcessUtilization(
+        device: Device, utilization: *mut Sample, count: *mut c_uint, last_seen: u64
+    );
+    [infos] nvmlDeviceGetProcessesUtilizationInfo(device: Device, utilization: *mut SampleInfos);
+    [accounted] nvmlDeviceGetAccountingPids(device: Device, count: *mut c_uint, pids: *mut c_uint);
+    [accounting] nvmlDeviceGetAccountingStats(device: Device, pid: c_uint, stats: Pointer);
+}

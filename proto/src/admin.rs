@@ -1,0 +1,392 @@
+//! The administrator's socket (mode 0600), and the views that `gpushare-ctl` prints as table or JSON:
+//! one model, serialised once.
+
+use serde::{Deserialize, Serialize};
+
+use crate::ids::{ClientId, Epoch, GpuId, GpuUuid, SessionId};
+use crate::page::{GateState, MemoryRefusal};
+use crate::tenant::{Failure, Hello};
+use crate::units::{Bytes, Nanos, Percent};
+
+/// From `gpushare-ctl` to the daemon.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum AdminRequest {
+    /// The first message of every connection, with [`crate::tenant::Role::Tool`].
+    Hello(Hello),
+    /// Everything.
+    Status,
+    /// Changes one setting.
+    Set(Setting),
+    /// Everything that happens from now on, beginning with how things are. Answered by [`AdminReply::Happened`]
+    /// until the connection ends; a watcher that does not keep up is disconnected.
+    Watch,
+}
+
+/// A setting that can change while the daemon runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Setting {
+    /// For one card, or for all.
+    pub gpu: Option<GpuId>,
+    /// What to change.
+    pub knob: Knob,
+}
+
+/// The settings. Defaults are in one place, the core's `Config`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Knob {
+    /// A fixed time quantum; none computes it from the cost of a handoff.
+    Quantum(Option<Nanos>),
+    /// The mode; none lets the daemon choose.
+    Mode(Option<Mode>),
+    /// What may be resident together; none takes the card's total less the reserve.
+    Capacity(Option<Bytes>),
+    /// The most managed memory of all sessions together.
+    ManagedLimit(Bytes),
+    /// The share of time one is ready to lose to handoffs.
+    Epsilon(Percent),
+}
+
+/// How a card is shared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Mode {
+    /// The working sets fit: every gate is open.
+    Parallel,
+    /// They do not fit: sessions take turns.
+    Serialized,
+}
+
+/// From the daemon to `gpushare-ctl`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum AdminReply {
+    /// Answers the hello.
+    Ready {
+        /// The daemon's protocol.
+        protocol: u16,
+    },
+    /// Answers [`AdminRequest::Status`].
+    Status(Box<Status>),
+    /// The setting is in effect.
+    Changed {
+        /// In words, per card that it touched: what it was.
+        old: String,
+        /// What it is now.
+        new: String,
+    },
+    /// The request failed.
+    Error(Failure),
+    /// More that a watcher asked for, in order.
+    Happened(Vec<Happening>),
+}
+
+/// The shortest quantum that is taken: shorter ones are spent on handoffs alone.
+pub const LEAST_QUANTUM: Nanos = Nanos::from_millis(1);
+/// The least memory that is taken, of a card or a session: less holds no allocation.
+pub const LEAST_MEMORY: Bytes = Bytes::mib(1);
+
+/// Everything that `gpushare-ctl status` shows.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Status {
+    /// The daemon itself.
+    pub daemon: DaemonView,
+    /// The cards, by number.
+    pub gpus: Vec<GpuView>,
+    /// The sessions, by number.
+    pub sessions: Vec<SessionView>,
+}
+
+/// The daemon itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DaemonView {
+    /// Its package version.
+    pub version: String,
+    /// Its process.
+    pub pid: u32,
+    /// Nanoseconds since it started.
+    pub uptime_ns: Nanos,
+    /// Clients of the last daemon that are neither back nor dead; grants wait for them.
+    pub recovering: u32,
+}
+
+/// One card.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GpuView {
+    /// Its number.
+    pub gpu: GpuId,
+    /// Its identity.
+    pub uuid: GpuUuid,
+    /// Its name.
+    pub name: String,
+    /// Its memory.
+    pub total_bytes: Bytes,
+    /// What may be resident together.
+    pub capacity_bytes: Bytes,
+    /// What the sessions have allocated.
+    pub allocated_bytes: Bytes,
+    /// The most managed memory of all sessions together.
+    pub managed_limit_bytes: Bytes,
+    /// How it is shared now.
+    pub mode: Mode,
+    /// Why.
+    pub reason: String,
+    /// Mode changes so far.
+    pub mode_changes: u64,
+    /// Sessions that hold the lock.
+    pub holders: Vec<SessionId>,
+    /// Sessions that wait for it, in order.
+    pub queue: Vec<SessionId>,
+    /// The quantum of the next grant.
+    pub quantum_ns: Nanos,
+    /// Grants in serialized mode so far.
+    pub handoffs: u64,
+    /// Drops that were reopened because work in flight seemed to wait for a thread at the gate.
+    pub aborted_drops: u64,
+    /// The latest drains, oldest first, at most 256.
+    pub drains_ns: Vec<Nanos>,
+    /// Moving average of the drain.
+    pub expected_drain_ns: Nanos,
+    /// Bytes moved to the card on grants.
+    pub moved_bytes: Bytes,
+}
+
+/// One session.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SessionView {
+    /// Its number.
+    pub session: SessionId,
+    /// Its name.
+    pub name: String,
+    /// Whether the daemon made it for peers without a token.
+    pub implicit: bool,
+    /// Its quota per card.
+    pub memory_limit_bytes: Option<Bytes>,
+    /// What it uses, per card.
+    pub gpus: Vec<SessionGpuView>,
+    /// Its processes.
+    pub clients: Vec<ClientView>,
+    /// What its lock is doing.
+    pub lock: LockView,
+    /// Time spent waiting at the gate so far.
+    pub waited_ns: Nanos,
+    /// Wall time with an open gate in serialized mode so far.
+    pub held_ns: Nanos,
+    /// Refused allocations so far.
+    pub refusals: u64,
+}
+
+/// A session on one card.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SessionGpuView {
+    /// The card.
+    pub gpu: GpuId,
+    /// Bytes allocated.
+    pub allocated_bytes: Bytes,
+    /// Bytes leased to its processes, allocated or not.
+    pub leased_bytes: Bytes,
+    /// The most that was ever allocated.
+    pub peak_bytes: Bytes,
+}
+
+/// What a session's lock is doing.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LockView {
+    /// Neither holds nor waits.
+    Idle,
+    /// Holds the lock.
+    Holding {
+        /// Its grant.
+        epoch: Epoch,
+    },
+    /// Is asked to let go.
+    Dropping {
+        /// Tries so far.
+        tries: u32,
+        /// Whether it is reported as stuck.
+        stuck: bool,
+        /// What it waits for.
+        reason: String,
+    },
+    /// Waits for the lock.
+    Waiting {
+        /// Sessions ahead.
+        ahead: u32,
+        /// For whom or what.
+        reason: String,
+    },
+}
+
+/// One process.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClientView {
+    /// Its number.
+    pub client: ClientId,
+    /// Its pid, as the kernel told the daemon.
+    pub pid: u32,
+    /// Its gate.
+    pub gate: GateState,
+    /// Whether one of its threads sleeps at the gate.
+    pub waiting: bool,
+    /// Whether its memory may be moved off the card.
+    pub evictable: bool,
+    /// Driver functions that it was handed and that gpushare does not know: why it is not evictable.
+    pub unknown_functions: Vec<String>,
+}
+
+/// Something that a watcher is told.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Happening {
+    /// When, in nanoseconds since the daemon started. Never less than the one before.
+    pub at_ns: Nanos,
+    /// What.
+    pub what: Happened,
+}
+
+/// What a watcher is told. Its first is [`Self::Watching`], then comes how things are, as if it happened just now.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Happened {
+    /// The watch begins.
+    Watching {
+        /// The daemon's package version.
+        version: String,
+        /// Its process.
+        pid: u32,
+    },
+    /// A card is known.
+    CardFound {
+        /// Its number.
+        gpu: GpuId,
+        /// Its identity.
+        uuid: GpuUuid,
+        /// Its name.
+        name: String,
+        /// Its memory.
+        total_bytes: Bytes,
+    },
+    /// How a card is shared.
+    ModeChanged {
+        /// The card.
+        gpu: GpuId,
+        /// The mode.
+        mode: Mode,
+        /// Why.
+        reason: String,
+    },
+    /// A session is known.
+    SessionBegan {
+        /// Its number.
+        session: SessionId,
+        /// Its name.
+        name: String,
+    },
+    /// A session is over.
+    SessionEnded {
+        /// Its number.
+        session: SessionId,
+    },
+    /// A process joined its session.
+    ProcessJoined {
+        /// The session.
+        session: SessionId,
+        /// The process.
+        client: ClientId,
+        /// Its pid, as the kernel told the daemon.
+        pid: u32,
+    },
+    /// A process is gone.
+    ProcessLeft {
+        /// The session.
+        session: SessionId,
+        /// The process.
+        client: ClientId,
+    },
+    /// What a session does.
+    Turned {
+        /// The session.
+        session: SessionId,
+        /// What it does from now on.
+        to: Activity,
+    },
+    /// What a session has allocated on a card.
+    Allocated {
+        /// The session.
+        session: SessionId,
+        /// The card.
+        gpu: GpuId,
+        /// Bytes in all.
+        bytes: Bytes,
+    },
+    /// A session got the lock in serialized mode.
+    Granted {
+        /// The session.
+        session: SessionId,
+        /// Its quantum.
+        quantum_ns: Nanos,
+        /// Since it queued up.
+        waited_ns: Nanos,
+    },
+    /// The memory of a session that got the lock is in.
+    Entered {
+        /// The session.
+        session: SessionId,
+        /// Since the last session to make room was told to, or since it queued up, whichever came later.
+        handoff_ns: Nanos,
+    },
+    /// A session let go of the lock.
+    Dropped {
+        /// The session.
+        session: SessionId,
+        /// Its drain; none if it went idle before it was told to let go.
+        drain_ns: Option<Nanos>,
+    },
+    /// A drop was late while a thread slept at the session's gate, and was reopened.
+    DropReopened {
+        /// The session.
+        session: SessionId,
+        /// Tries so far.
+        tries: u32,
+    },
+    /// A session does not let go.
+    Stuck {
+        /// The session.
+        session: SessionId,
+        /// What it waits for.
+        reason: String,
+    },
+    /// Memory was refused.
+    Refused {
+        /// The session.
+        session: SessionId,
+        /// The process.
+        client: ClientId,
+        /// The card.
+        gpu: GpuId,
+        /// The figures.
+        refusal: MemoryRefusal,
+    },
+    /// All processes of the last daemon are back or gone: grants begin.
+    Recovered {
+        /// How long that took.
+        after_ns: Nanos,
+    },
+}
+
+/// What a session does, as far as the daemon can tell.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Activity {
+    /// Neither holds the lock nor waits for it.
+    Idle,
+    /// Waits for the lock.
+    Waiting {
+        /// For whom or what.
+        reason: String,
+    },
+    /// Has the lock, and brings its memory in.
+    Moving,
+    /// Has the lock, and may submit work.
+    Holding,
+    /// Lets its work in flight end, to give the lock back.
+    Dropping,
+}

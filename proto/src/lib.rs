@@ -1,0 +1,26 @@
+//! What the parts of gpushare say to each other.
+//!
+//! In reading order: the units and ids that every crate uses, the page a client shares with the
+//! daemon, the messages on the two sockets, the codec that carries them, the names of files and
+//! environment variables that people meet, and which of somebody else's characters they see.
+#![forbid(unsafe_code)]
+
+pub mod units;
+
+pub mod ids;
+
+pub mod page;
+
+pub mod tenant;
+
+pub mod admin;
+
+pub mod codec;
+
+pub mod names;
+
+pub mod text;
+
+pub use ids::{ClientId, Epoch, GpuId, GpuUuid, RequestId, SessionId, Token};
+pub use page::{GateState, GateWord};
+pub use units::{Bytes, Nanos, Percent};

@@ -1,0 +1,135 @@
+//! Names that people meet: environment variables, folders, sockets.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+/// Path of a file (mode 0600) with the session's token.
+pub const TOKEN_FILE: &str = "GPUSHARE_TOKEN_FILE";
+/// `1`: a process that finds no daemon must not run (its first context is refused).
+pub const REQUIRED: &str = "GPUSHARE_REQUIRED";
+/// The folder with the sockets, instead of the system's or the user's.
+pub const RUNTIME_DIR: &str = "GPUSHARE_RUNTIME_DIR";
+/// The folder with the cards' lock files, instead of `/run/lock`.
+pub const LOCK_DIR: &str = "GPUSHARE_LOCK_DIR";
+/// `1`: one line on stderr at exit with what the process got.
+pub const SUMMARY: &str = "GPUSHARE_SUMMARY";
+/// What the daemon's log holds: a filter of `tracing-subscriber`, like `debug`.
+pub const LOG: &str = "GPUSHARE_LOG";
+/// The library that `gpushare-ctl run` preloads, instead of the one beside it.
+pub const LIBRARY: &str = "GPUSHARE_LIBRARY";
+/// The daemon that `gpushare-ctl run` starts, instead of the one beside it.
+pub const SCHEDULER: &str = "GPUSHARE_SCHEDULER";
+
+/// The system daemon's folder.
+pub const SYSTEM_RUNTIME_DIR: &str = "/run/gpushare";
+/// The system daemon's configuration.
+pub const SYSTEM_CONFIG: &str = "/etc/gpushare/config.toml";
+/// Where the lock files of the cards are unless [`LOCK_DIR`] says otherwise.
+pub const SYSTEM_LOCK_DIR: &str = "/run/lock";
+
+/// The files of one daemon, by its runtime folder.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RuntimeDir(PathBuf);
+
+impl RuntimeDir {
+    /// The files below `root`.
+    pub fn new(root: impl Into<PathBuf>) -> Self {
+        Self(root.into())
+    }
+
+    /// The system daemon's.
+    #[must_use]
+    pub fn system() -> Self {
+        Self::new(SYSTEM_RUNTIME_DIR)
+    }
+
+    /// The user's own: `$XDG_RUNTIME_DIR/gpushare`, else `/tmp/gpushare-UID`.
+    #[must_use]
+    pub fn user(xdg_runtime_dir: Option<OsString>, uid: u32) -> Self {
+        match xdg_runtime_dir.filter(|dir| Path::new(dir).is_absolute()) {
+            Some(dir) => Self(PathBuf::from(dir).join("gpushare")),
+            None => Self(PathBuf::from(format!("/tmp/gpushare-{uid}"))),
+        }
+    }
+
+    /// The folders a process looks in for its daemon, in order: the one that `override_dir`
+    /// ([`RUNTIME_DIR`]) names and no other, else the system's, then the user's own.
+    #[must_use]
+    pub fn candidates(
+        override_dir: Option<OsString>,
+        xdg_runtime_dir: Option<OsString>,
+        uid: u32,
+    ) -> Vec<Self> {
+        match override_dir.filter(|dir| !dir.is_empty()) {
+            Some(dir) => vec![Self(PathBuf::from(dir))],
+            None => vec![Self::system(), Self::user(xdg_runtime_dir, uid)],
+        }
+    }
+
+    /// The folder itself.
+    #[must_use]
+    pub fn root(&self) -> &Path {
+        &self.0
+    }
+
+    /// The folder that containers get: only the tenant socket is in it.
+    #[must_use]
+    pub fn tenant_dir(&self) -> PathBuf {
+        self.0.join("tenant")
+    }
+
+    /// The socket for sharing processes.
+    #[must_use]
+    pub fn tenant_socket(&self) -> PathBuf {
+        self.tenant_dir().join("scheduler.sock")
+    }
+
+    /// The socket for administration (0600).
+    #[must_use]
+    pub fn admin_socket(&self) -> PathBuf {
+        self.0.join("admin.sock")
+    }
+
+    /// Whom a restarted daemon must wait for.
+    #[must_use]
+    pub fn registry(&self) -> PathBuf {
+        self.0.join("registry.json")
+    }
+
+    /// The log of a daemon that was started by `gpushare-ctl run`.
+    #[must_use]
+    pub fn log(&self) -> PathBuf {
+        self.0.join("scheduler.log")
+    }
+
+    /// Token files of the sessions that `gpushare-ctl run` registered.
+    #[must_use]
+    pub fn tokens_dir(&self) -> PathBuf {
+        self.0.join("tokens")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_override_is_the_only_candidate() {
+        let dirs = RuntimeDir::candidates(Some("/x".into()), Some("/run/user/7".into()), 7);
+        assert_eq!(dirs, [RuntimeDir::new("/x")]);
+    }
+
+    #[test]
+    fn the_system_comes_before_the_user() {
+        let dirs = RuntimeDir::candidates(None, Some("/run/user/7".into()), 7);
+        assert_eq!(
+            dirs,
+            [RuntimeDir::system(), RuntimeDir::new("/run/user/7/gpushare")]
+        );
+        let dirs = RuntimeDir::candidates(None, None, 7);
+        assert_eq!(
+            dirs[1].tenant_socket(),
+            Path::new("/tmp/gpushare-7/tenant/scheduler.sock")
+        );
+    }
+}

@@ -1,0 +1,467 @@
+//! One named message per shape that the wire knows: every variant of the four message enums, and every
+//! variant of the enums inside them. The name starts with the variant's own name.
+//!
+//! Like the variants, samples are append-only: the golden bytes of each release are compared with them.
+
+use gpushare_proto::admin::{
+    Activity, AdminReply, AdminRequest, ClientView, DaemonView, GpuView, Happened, Happening, Knob, LockView,
+    Mode, SessionGpuView, SessionView, Setting, Status,
+};
+use gpushare_proto::page::{LimitKind, MemoryRefusal};
+use gpushare_proto::tenant::{
+    Account, CardAccount, Failure, FailureCode, GpuChoice, GpuInfo, Hello, NewSession, ProcessAccount,
+    Returning, ReturningGpu, Role, TenantReply, TenantRequest, Welcome,
+};
+use gpushare_proto::{
+    Bytes, ClientId, Epoch, GateState, GateWord, GpuId, GpuUuid, Nanos, Percent, RequestId, SessionId, Token,
+};
+
+/// A message with the name that its golden line has.
+pub(crate) type Named<M> = (&'static str, M);
+
+const UUID: GpuUuid = GpuUuid::gpu([0x0a, 0x1b, 0x2c, 0x3d, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 0xfe, 0xff]);
+const EPOCH: Epoch = Epoch {
+    generation: 1_234_567_890_123,
+    counter: 300,
+};
+
+/// From a process to the daemon.
+pub(crate) fn tenant_requests() -> Vec<Named<TenantRequest>> {
+    let word = GateWord::new(70_000, GateState::Closed);
+    let (gpu, request) = (GpuId(1), RequestId(9));
+    let register = |gpu| {
+        TenantRequest::Register(NewSession {
+            name: Some("train".into()),
+            memory: Some(Bytes::gib(8)),
+            oversubscribe: true,
+            gpu,
+        })
+    };
+    let client = |token, returning| TenantRequest::Hello(Hello::new(Role::Client { token, returning }));
+    vec![
+        ("Hello.tool", TenantRequest::Hello(Hello::new(Role::Tool))),
+        ("Hello.client", client(None, None)),
+        ("Hello.token", client(Some(Token([0xa5; 32])), None)),
+        ("Hello.returning", client(None, Some(returning()))),
+        ("Attach", TenantRequest::Attach(card())),
+        ("Contexts", TenantRequest::Contexts { gpu, live: 3 }),
+        (
+            "Reserve",
+            TenantRequest::Reserve {
+                request,
+                gpu,
+                bytes: Bytes::mib(64),
+            },
+        ),
+        ("Trim", TenantRequest::Trim { gpu }),
+        ("Wait", TenantRequest::Wait { word }),
+        (
+            "Entered",
+            TenantRequest::Entered {
+                word,
+                moved: Bytes::gib(2),
+                took: Nanos::from_millis(160),
+            },
+        ),
+        (
+            "Released",
+            TenantRequest::Released {
+                word,
+                drain: Nanos(1_800_000),
+            },
+        ),
+        ("Register.auto", register(GpuChoice::Auto)),
+        ("Register.index", register(GpuChoice::Index(2))),
+        ("Register.uuid", register(GpuChoice::Uuid(UUID))),
+        ("Own", TenantRequest::Own),
+        ("Gpus", TenantRequest::Gpus),
+        ("Account", TenantRequest::Account(None)),
+        ("Account.token", TenantRequest::Account(Some(Token([0xa5; 32])))),
+        (
+            "Fixed",
+            TenantRequest::Fixed {
+                gpu,
+                bytes: Bytes::mib(96),
+            },
+        ),
+        (
+            "ReserveFixed",
+            TenantRequest::ReserveFixed {
+                request: RequestId(12),
+                gpu,
+                bytes: Bytes::mib(32),
+            },
+        ),
+        (
+            "Room",
+            TenantRequest::Room {
+                request: RequestId(13),
+                gpu,
+                bytes: Bytes::mib(600),
+            },
+        ),
+        (
+            "Return",
+            TenantRequest::Return {
+                gpu,
+                bytes: Bytes::mib(64),
+            },
+        ),
+        ("Register.prefix", register(GpuChoice::Prefix("GPU-0a1b".into()))),
+        ("Attach.instance", TenantRequest::Attach(instance())),
+        (
+            "UnknownFunction",
+            TenantRequest::UnknownFunction {
+                name: "cuLaunchKernel".into(),
+                version: 14_000,
+            },
+        ),
+    ]
+}
+
+/// From the daemon to a process.
+pub(crate) fn tenant_replies() -> Vec<Named<TenantReply>> {
+    let request = RequestId(9);
+    let gate = |state| TenantReply::Gate {
+        word: GateWord::new(70_001, state),
+        epoch: EPOCH,
+    };
+    let refused = |by| TenantReply::Refused {
+        request,
+        refusal: MemoryRefusal {
+            requested: Bytes::mib(64),
+            limit: Bytes::mib(512),
+            used: Bytes::mib(500),
+            by,
+        },
+    };
+    let error = |code| TenantReply::Error(failure(code));
+    vec![
+        (
+            "Welcome",
+            TenantReply::Welcome(Welcome {
+                protocol: 1,
+                client: ClientId(12),
+                session: SessionId(3),
+                name: "train".into(),
+                gpus: vec![GpuId(0), GpuId(1)],
+            }),
+        ),
+        ("Ready", TenantReply::Ready { protocol: 1 }),
+        (
+            "Attached",
+            TenantReply::Attached {
+                uuid: UUID,
+                gpu: GpuId(1),
+            },
+        ),
+        ("Gate.open", gate(GateState::Open)),
+        ("Gate.closed", gate(GateState::Closed)),
+        (
+            "Reserved",
+            TenantReply::Reserved {
+                request,
+                bytes: Bytes::mib(64),
+            },
+        ),
+        ("Refused.session", refused(LimitKind::Session)),
+        ("Refused.capacity", refused(LimitKind::Capacity)),
+        ("Refused.managed_limit", refused(LimitKind::ManagedLimit)),
+        (
+            "Queued",
+            TenantReply::Queued {
+                ahead: 2,
+                reason: "train holds gpu0".into(),
+            },
+        ),
+        (
+            "Session",
+            TenantReply::Session {
+                session: SessionId(3),
+                name: "train".into(),
+                token: Token([0xa5; 32]),
+                gpu: Some(UUID),
+            },
+        ),
+        ("Own", TenantReply::Own(Some(session(LockView::Idle)))),
+        ("Own.none", TenantReply::Own(None)),
+        ("Gpus", TenantReply::Gpus(vec![card()])),
+        ("Error.protocol", error(FailureCode::Protocol)),
+        ("Error.bad_request", error(FailureCode::BadRequest)),
+        ("Error.permission", error(FailureCode::Permission)),
+        ("Error.not_found", error(FailureCode::NotFound)),
+        ("Error.unavailable", error(FailureCode::Unavailable)),
+        ("Account", TenantReply::Account(Some(account()))),
+        ("Account.none", TenantReply::Account(None)),
+        (
+            "Room",
+            TenantReply::Room {
+                request: RequestId(13),
+                bytes: Bytes::gib(70),
+            },
+        ),
+    ]
+}
+
+/// From `gpushare-ctl` to the daemon.
+pub(crate) fn admin_requests() -> Vec<Named<AdminRequest>> {
+    let set = |gpu, knob| AdminRequest::Set(Setting { gpu, knob });
+    let (all, first) = (None, Some(GpuId(0)));
+    vec![
+        ("Hello", AdminRequest::Hello(Hello::new(Role::Tool))),
+        ("Status", AdminRequest::Status),
+        (
+            "Set.quantum",
+            set(first, Knob::Quantum(Some(Nanos::from_millis(100)))),
+        ),
+        ("Set.quantum_auto", set(all, Knob::Quantum(None))),
+        ("Set.mode", set(first, Knob::Mode(Some(Mode::Parallel)))),
+        ("Set.mode_auto", set(all, Knob::Mode(None))),
+        ("Set.capacity", set(first, Knob::Capacity(Some(Bytes::gib(4))))),
+        ("Set.managed_limit", set(all, Knob::ManagedLimit(Bytes::gib(10)))),
+        ("Set.epsilon", set(all, Knob::Epsilon(Percent(500)))),
+        ("Watch", AdminRequest::Watch),
+    ]
+}
+
+/// From the daemon to `gpushare-ctl`.
+pub(crate) fn admin_replies() -> Vec<Named<AdminReply>> {
+    vec![
+        ("Ready", AdminReply::Ready { protocol: 1 }),
+        ("Status", AdminReply::Status(Box::new(status()))),
+        (
+            "Changed",
+            AdminReply::Changed {
+                old: "3s (computed)".into(),
+                new: "100ms".into(),
+            },
+        ),
+        ("Error", AdminReply::Error(failure(FailureCode::Permission))),
+        ("Happened", AdminReply::Happened(happenings())),
+    ]
+}
+
+/// One of each.
+fn happenings() -> Vec<Happening> {
+    let (gpu, session, client) = (GpuId(0), SessionId(3), ClientId(12));
+    let turned = |to| Happened::Turned { session, to };
+    let reason = || "train holds gpu0".to_owned();
+    let all = [
+        Happened::Watching {
+            version: "0.1.0".into(),
+            pid: 4242,
+        },
+        Happened::CardFound {
+            gpu,
+            uuid: UUID,
+            name: "NVIDIA H100 80GB HBM3".into(),
+            total_bytes: Bytes::gib(80),
+        },
+        Happened::ModeChanged {
+            gpu,
+            mode: Mode::Serialized,
+            reason: "6GiB do not fit 4GiB".into(),
+        },
+        Happened::SessionBegan {
+            session,
+            name: "train".into(),
+        },
+        Happened::ProcessJoined {
+            session,
+            client,
+            pid: 5000,
+        },
+        turned(Activity::Idle),
+        turned(Activity::Waiting { reason: reason() }),
+        turned(Activity::Moving),
+        turned(Activity::Holding),
+        turned(Activity::Dropping),
+        Happened::Allocated {
+            session,
+            gpu,
+            bytes: Bytes::gib(3),
+        },
+        Happened::Granted {
+            session,
+            quantum_ns: Nanos::from_secs(3),
+            waited_ns: Nanos::from_millis(4200),
+        },
+        Happened::Entered {
+            session,
+            handoff_ns: Nanos::from_millis(160),
+        },
+        Happened::Dropped {
+            session,
+            drain_ns: Some(Nanos(1_800_000)),
+        },
+        Happened::DropReopened { session, tries: 2 },
+        Happened::Stuck {
+            session,
+            reason: reason(),
+        },
+        Happened::Refused {
+            session,
+            client,
+            gpu,
+            refusal: MemoryRefusal {
+                requested: Bytes::mib(64),
+                limit: Bytes::mib(512),
+                used: Bytes::mib(500),
+                by: LimitKind::Session,
+            },
+        },
+        Happened::Recovered {
+            after_ns: Nanos::from_secs(1),
+        },
+        Happened::ProcessLeft { session, client },
+        Happened::SessionEnded { session },
+    ];
+    all.into_iter()
+        .zip(1..)
+        .map(|(what, n)| Happening {
+            at_ns: Nanos::from_millis(n),
+            what,
+        })
+        .collect()
+}
+
+fn card() -> GpuInfo {
+    GpuInfo {
+        uuid: UUID,
+        name: "NVIDIA H100 80GB HBM3".into(),
+        total: Bytes::gib(80),
+    }
+}
+
+fn instance() -> GpuInfo {
+    GpuInfo {
+        uuid: GpuUuid::mig(UUID.bytes()),
+        name: "NVIDIA H100 80GB HBM3 MIG 1g.10gb".into(),
+        total: Bytes::gib(10),
+    }
+}
+
+fn account() -> Account {
+    Account {
+        session: SessionId(3),
+        name: "train".into(),
+        limit: Some(Bytes::gib(8)),
+        cards: vec![CardAccount {
+            info: card(),
+            total: Bytes::gib(8),
+            used: Bytes::gib(3),
+            free: Bytes::gib(5),
+            processes: vec![ProcessAccount {
+                pid: 7,
+                outer_pid: 5000,
+                used: Bytes::gib(3),
+            }],
+        }],
+    }
+}
+
+fn returning() -> Returning {
+    Returning {
+        client: ClientId(12),
+        session: SessionId(3),
+        holding: Some(EPOCH),
+        gpus: vec![ReturningGpu {
+            info: card(),
+            used: Bytes::gib(6),
+            contexts: 1,
+        }],
+        waiting: true,
+    }
+}
+
+fn failure(code: FailureCode) -> Failure {
+    Failure {
+        code,
+        message: "no; ask the administrator".into(),
+    }
+}
+
+/// A status in which every enum of the views appears in every variant.
+pub(crate) fn status() -> Status {
+    Status {
+        daemon: DaemonView {
+            version: "0.1.0".into(),
+            pid: 4242,
+            uptime_ns: Nanos::from_secs(600),
+            recovering: 1,
+        },
+        gpus: vec![gpu(0, Mode::Serialized), gpu(1, Mode::Parallel)],
+        sessions: vec![
+            session(LockView::Idle),
+            session(LockView::Holding { epoch: EPOCH }),
+            session(LockView::Dropping {
+                tries: 2,
+                stuck: true,
+                reason: "work in flight".into(),
+            }),
+            session(LockView::Waiting {
+                ahead: 1,
+                reason: "train holds gpu0".into(),
+            }),
+        ],
+    }
+}
+
+fn gpu(number: u8, mode: Mode) -> GpuView {
+    GpuView {
+        gpu: GpuId(number),
+        uuid: UUID,
+        name: "NVIDIA H100 80GB HBM3".into(),
+        total_bytes: Bytes::gib(80),
+        capacity_bytes: Bytes::gib(4),
+        allocated_bytes: Bytes::gib(6),
+        managed_limit_bytes: Bytes::gib(10),
+        mode,
+        reason: "6GiB do not fit 4GiB".into(),
+        mode_changes: 3,
+        holders: vec![SessionId(3)],
+        queue: vec![SessionId(4), SessionId(5)],
+        quantum_ns: Nanos::from_secs(3),
+        handoffs: 17,
+        aborted_drops: 1,
+        drains_ns: vec![Nanos(1_800_000), Nanos(2_000_000)],
+        expected_drain_ns: Nanos(1_900_000),
+        moved_bytes: Bytes::gib(34),
+    }
+}
+
+fn session(lock: LockView) -> SessionView {
+    let client = |number, gate| ClientView {
+        client: ClientId(number),
+        pid: 5000,
+        gate,
+        waiting: gate == GateState::Closed,
+        evictable: gate != GateState::Idle,
+        unknown_functions: match gate {
+            GateState::Idle => vec!["cuConjure".into(), "cuLaunchKernel (14.0)".into()],
+            _ => Vec::new(),
+        },
+    };
+    SessionView {
+        session: SessionId(3),
+        name: "train".into(),
+        implicit: false,
+        memory_limit_bytes: Some(Bytes::gib(8)),
+        gpus: vec![SessionGpuView {
+            gpu: GpuId(0),
+            allocated_bytes: Bytes::gib(3),
+            leased_bytes: Bytes::mib(3136),
+            peak_bytes: Bytes::gib(4),
+        }],
+        clients: vec![
+            client(12, GateState::Closed),
+            client(13, GateState::Moving),
+            client(14, GateState::Open),
+            client(15, GateState::Idle),
+        ],
+        lock,
+        waited_ns: Nanos::from_millis(4200),
+        held_ns: Nanos::from_secs(12),
+        refusals: 2,
+    }
+}

@@ -1,0 +1,64 @@
+//! What a session is told about its memory when it asks from outside its pages: the same figures, by the same rules,
+//! as its processes read in theirs.
+//!
+//! ```text
+//!   total   its quota, or the card where that is less    never changes while the session lives
+//!   used    what its own processes have
+//!   free    what it may still allocate: the rest of total, within its ceiling
+//! ```
+
+use gpushare_proto::{Bytes, ClientId, GpuId, SessionId};
+
+use crate::core::Core;
+use crate::demand::Demand;
+use crate::gpu::Card;
+use crate::session::Session;
+
+/// A session on one card, whether or not it was ever there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Account {
+    /// The card.
+    pub gpu: GpuId,
+    /// How large the card is to the session.
+    pub total: Bytes,
+    /// What the session uses.
+    pub used: Bytes,
+    /// What it may still allocate.
+    pub free: Bytes,
+    /// Its processes that are on the card, with what each uses.
+    pub processes: Vec<(ClientId, Bytes)>,
+}
+
+impl Core {
+    /// The session's account on each card; `None` for a session that is not.
+    #[must_use]
+    pub fn accounts(&self, id: SessionId) -> Option<Vec<Account>> {
+        let session = self.sessions.get(&id)?;
+        let demand = Demand::new(&self.sessions);
+        let account = |(&gpu, card): (&GpuId, &Card)| {
+            let total = session.limit.min(card.total);
+            let used = session.used(gpu);
+            let ceiling = self.backed(session, gpu, card, &demand);
+            Account {
+                gpu,
+                total,
+                used,
+                free: total.min(ceiling) - used,
+                processes: session
+                    .books(gpu)
+                    .map(|(client, book)| (client, book.used()))
+                    .collect(),
+            }
+        };
+        Some(self.cards.iter().map(account).collect())
+    }
+
+    /// The most that a session may use on a card at present, quota or not: what one session may, and no more than the
+    /// others leave of what all together may.
+    pub(crate) fn backed(&self, session: &Session, gpu: GpuId, card: &Card, demand: &Demand) -> Bytes {
+        let own = session.books(gpu).map(|(_, book)| book.movable()).sum::<Bytes>();
+        let others = demand.total(gpu) - own;
+        let left = card.managed_limit() - others + session.fixed(gpu);
+        session.reach(gpu, card).min(left)
+    }
+}

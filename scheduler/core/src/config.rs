@@ -1,0 +1,87 @@
+//! Every default of scheduling decisions, in one place. Each can be set in the daemon's configuration.
+
+use gpushare_proto::admin::Mode;
+use gpushare_proto::{Bytes, Nanos, Percent};
+use serde::{Deserialize, Serialize};
+
+/// What the decisions depend on besides events.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// The share of time one is ready to lose to handoffs.
+    pub epsilon: Percent,
+    /// The shortest quantum.
+    pub quantum_min: Nanos,
+    /// The longest quantum.
+    pub quantum_max: Nanos,
+    /// What a handoff moves per second while nothing was measured.
+    pub bandwidth_per_second: Bytes,
+    /// What a drain should take.
+    pub drain_target: Nanos,
+    /// A drop is late after this many times the larger of the drain target and the expected drain.
+    pub late_factor: u32,
+    /// The longest pause between two tries of a drop.
+    pub retry_max: Nanos,
+    /// A drop is stuck after this many tries,
+    pub stuck_tries: u32,
+    /// or after this long.
+    pub stuck_after: Nanos,
+    /// What to do about a stuck holder.
+    pub stuck_policy: StuckPolicy,
+    /// Back to parallel when the working sets fit this share of the capacity
+    pub parallel_below: Percent,
+    /// for this long.
+    pub parallel_after: Nanos,
+    /// The largest lease beyond what was asked for.
+    pub lease_chunk: Bytes,
+    /// Memory that one context takes on the card, until measured.
+    pub context_reserve: Bytes,
+    /// After a restart: grants wait at least this long for the clients of the last daemon.
+    pub recovery_min: Nanos,
+    /// A fixed quantum instead of the computed one.
+    pub quantum: Option<Nanos>,
+    /// A fixed mode instead of the chosen one.
+    pub mode: Option<Mode>,
+    /// What may be resident together, instead of the card's total less the reserve.
+    pub capacity: Option<Bytes>,
+    /// The most managed memory of all sessions together, per card.
+    pub managed_limit: Option<Bytes>,
+}
+
+/// What to do about a holder that does not drain while nobody waits at its gate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StuckPolicy {
+    /// Report it and keep trying.
+    Wait,
+    /// Also admit waiters, out of order, that fit beside it.
+    RunOthers,
+    /// End its processes.
+    Kill,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            epsilon: Percent(500),
+            quantum_min: Nanos::from_millis(20),
+            quantum_max: Nanos::from_secs(30),
+            bandwidth_per_second: Bytes(13_000_000_000),
+            drain_target: Nanos::from_millis(10),
+            late_factor: 4,
+            retry_max: Nanos::from_secs(1),
+            stuck_tries: 5,
+            stuck_after: Nanos::from_secs(5),
+            stuck_policy: StuckPolicy::RunOthers,
+            parallel_below: Percent(9000),
+            parallel_after: Nanos::from_secs(2),
+            lease_chunk: Bytes::mib(64),
+            context_reserve: Bytes::mib(700),
+            recovery_min: Nanos::from_secs(1),
+            quantum: None,
+            mode: None,
+            capacity: None,
+            managed_limit: None,
+        }
+    }
+}

@@ -1,0 +1,387 @@
+//! The machine: events go in, decisions come out.
+//!
+//! ```text
+//!   handle(now, event) ── apply: note the fact ──▶ books, gates, limits
+//!                              │
+//!                              ▼
+//!                         settle: derive what follows from all facts
+//!                           modes ─▶ who let go ─▶ who is admitted ─▶ who must let go ─▶ what each is told
+//!                              │
+//!                              ▼
+//!   poll_effect() ◀───────── effects, in order
+//! ```
+//!
+//! Applying an event decides nothing (except about leases, which answer a question); settling looks at everything and
+//! depends on no history but what is written down. So it does not matter in which order facts arrive, and a
+//! lost or repeated message leaves no decision behind.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use gpushare_proto::admin::Setting;
+use gpushare_proto::{Bytes, ClientId, Epoch, GateWord, GpuId, Nanos, RequestId, SessionId};
+
+use crate::config::Config;
+use crate::event::{Effect, Event, Notice};
+use crate::gpu::{Card, Knobs};
+use crate::lease::{Kind, Recalls};
+use crate::recovery::Recovery;
+use crate::session::Session;
+use crate::session::client::{Book, Client};
+use crate::session::gate::LetGo;
+use crate::session::lock::Lock;
+
+/// The decision machine of one daemon.
+///
+/// After every [`Self::handle`], drain [`Self::poll_effect`]; then sleep until [`Self::next_deadline`] at the latest.
+#[derive(Clone, Debug)]
+pub struct Core {
+    pub(crate) now: Nanos,
+    pub(crate) config: Config,
+    /// For cards to come.
+    pub(crate) knobs: Knobs,
+    pub(crate) last_epoch: Epoch,
+    pub(crate) last_ticket: u64,
+    pub(crate) cards: BTreeMap<GpuId, Card>,
+    pub(crate) sessions: BTreeMap<SessionId, Session>,
+    /// Where each client is found.
+    pub(crate) homes: BTreeMap<ClientId, SessionId>,
+    pub(crate) recovery: Recovery,
+    pub(crate) recalls: Recalls,
+    /// The session whose memory grew by the event in hand: other holders make room for it, but a newcomer whose bytes end parallel
+    /// mode pushes nobody out.
+    pub(crate) grown: Option<SessionId>,
+    pub(crate) effects: VecDeque<Effect>,
+}
+
+impl Core {
+    /// A machine that starts at `now`. `generation` is the boot clock in nanoseconds; `expected` are the clients that
+    /// the last daemon knew, of which each will join or be reported by [`Event::ExpectedGone`].
+    #[must_use]
+    pub fn new(config: Config, generation: u64, expected: BTreeSet<ClientId>, now: Nanos) -> Self {
+        Self {
+            now,
+            knobs: Knobs::new(&config),
+            last_epoch: Epoch {
+                generation,
+                counter: 0,
+            },
+            last_ticket: 0,
+            cards: BTreeMap::new(),
+            sessions: BTreeMap::new(),
+            homes: BTreeMap::new(),
+            recovery: Recovery::new(expected, now, config.recovery_min),
+            recalls: Recalls::default(),
+            grown: None,
+            effects: VecDeque::new(),
+            config,
+        }
+    }
+
+    /// Takes one event in. A clock that runs backwards stands still.
+    pub fn handle(&mut self, now: Nanos, event: Event) {
+        self.now = self.now.max(now);
+        self.grown = None;
+        if !matches!(event, Event::Recalled { .. }) {
+            self.decide_request(false);
+        }
+        self.apply(event);
+        self.settle();
+    }
+
+    /// The next thing to do, in order.
+    pub fn poll_effect(&mut self) -> Option<Effect> {
+        self.effects.pop_front()
+    }
+
+    /// Whether grants wait for clients of the last daemon.
+    #[must_use]
+    pub fn is_recovering(&self) -> bool {
+        self.recovery.is_running()
+    }
+
+    /// When to send [`Event::Tick`] at the latest. Later than the last event, unless the shell owes an
+    /// [`Event::Recalled`].
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<Nanos> {
+        if self.recalls.is_waiting() {
+            return Some(self.now);
+        }
+        let cards = self
+            .cards
+            .values()
+            .filter_map(|card| card.mode.deadline(&self.config));
+        let sessions = self
+            .sessions
+            .values()
+            .filter_map(|session| self.lock_deadline(session));
+        self.recovery
+            .deadline()
+            .into_iter()
+            .chain(cards)
+            .chain(sessions)
+            .min()
+    }
+
+    fn apply(&mut self, event: Event) {
+        match event {
+            Event::GpuFound { gpu, total } => self.gpu_found(gpu, total),
+            Event::SessionOpened {
+                session,
+                limit,
+                oversubscribe,
+            } => self.session_opened(session, limit, oversubscribe),
+            Event::SessionClosed { session } => self.session_closed(session),
+            Event::ClientJoined {
+                client,
+                session,
+                holding,
+            } => self.client_joined(client, session, holding),
+            Event::ClientGone { client } => self.client_gone(client),
+            Event::Attached { client, gpu, used } => self.attached(client, gpu, used),
+            Event::Contexts { client, gpu, live } => self.contexts(client, gpu, live),
+            Event::LeaseSeen { client, gpu, free } => self.lease_seen(client, gpu, free),
+            Event::Reserve {
+                client,
+                gpu,
+                request,
+                bytes,
+            } => self.reserve(client, gpu, request, bytes, Kind::Movable),
+            Event::ReserveFixed {
+                client,
+                gpu,
+                request,
+                bytes,
+            } => self.reserve(client, gpu, request, bytes, Kind::Fixed),
+            Event::Fixed { client, gpu, bytes } => self.fixed(client, gpu, bytes),
+            Event::Returned { client, gpu, bytes } => self.returned(client, gpu, bytes),
+            Event::Room {
+                client,
+                gpu,
+                request,
+                bytes,
+            } => self.room(client, gpu, request, bytes),
+            Event::Overhead { client, gpu, bytes } => self.overhead(client, gpu, bytes),
+            Event::Recalled { client, gpu, bytes } => self.recalled(client, gpu, bytes),
+            Event::Trim { client, gpu } => self.trim(client, gpu),
+            Event::Wait { client, word } => self.wait(client, word),
+            Event::Entered {
+                client,
+                word,
+                moved,
+                took,
+            } => self.entered(client, word, moved, took),
+            Event::Released { client, word, drain } => self.released(client, word, drain),
+            Event::ExpectedGone { client } => self.recovery.gone(client),
+            Event::Set(setting) => self.set(setting),
+            Event::Tick => {}
+            Event::Unevictable { client } => self.unevictable(client),
+        }
+    }
+
+    fn gpu_found(&mut self, gpu: GpuId, total: Bytes) {
+        let (knobs, config) = (self.knobs, &self.config);
+        self.cards
+            .entry(gpu)
+            .or_insert_with(|| Card::new(total, knobs, config));
+    }
+
+    /// A session that is already known gets the new limits.
+    fn session_opened(&mut self, id: SessionId, limit: Option<Bytes>, oversubscribe: bool) {
+        let new = || Session::new(limit, oversubscribe);
+        let session = self.sessions.entry(id).or_insert_with(new);
+        session.limit = limit.unwrap_or(Bytes::MAX);
+        session.oversubscribe = oversubscribe;
+    }
+
+    fn session_closed(&mut self, id: SessionId) {
+        if let Some(session) = self.sessions.get_mut(&id) {
+            session.closed = true;
+            self.forget_empty(id);
+        }
+    }
+
+    fn forget_empty(&mut self, id: SessionId) {
+        let empty = |session: &Session| session.closed && session.clients.is_empty();
+        if self.sessions.get(&id).is_some_and(empty) {
+            self.sessions.remove(&id);
+        }
+    }
+
+    fn client_joined(&mut self, client: ClientId, session: SessionId, holding: Option<Epoch>) {
+        let Some(home) = self.sessions.get_mut(&session).filter(|home| !home.closed) else {
+            return;
+        };
+        if self.homes.contains_key(&client) {
+            return;
+        }
+        let expected = self.recovery.returned(client, self.now);
+        home.clients
+            .insert(client, Client::new(expected && holding.is_some()));
+        self.homes.insert(client, session);
+    }
+
+    fn client_gone(&mut self, client: ClientId) {
+        self.recovery.gone(client);
+        self.recalls.forget(client);
+        let Some(home) = self.homes.remove(&client) else {
+            return;
+        };
+        if let Some(session) = self.sessions.get_mut(&home) {
+            session.clients.remove(&client);
+            if session.attached().next().is_none() {
+                session.shut();
+            }
+        }
+        self.forget_empty(home);
+    }
+
+    /// A holder that reaches for one more card, where others wait for their turn, queues up for all its cards.
+    fn attached(&mut self, client: ClientId, gpu: GpuId, used: Bytes) {
+        let Some(id) = self.session_of(client) else { return };
+        let Some(card) = self.cards.get(&gpu) else { return };
+        let queues = card.takes_turns() && card.wanted;
+        let Some(session) = self.sessions.get_mut(&id) else {
+            return;
+        };
+        let known = session.books(gpu).next().is_some();
+        let Some(process) = session.clients.get_mut(&client) else {
+            return;
+        };
+        process.books.entry(gpu).or_insert(Book {
+            leased: used,
+            ..Book::default()
+        });
+        self.note_peak(id, gpu);
+        if queues && !known {
+            self.begin_drop(id);
+        }
+    }
+
+    fn contexts(&mut self, client: ClientId, gpu: GpuId, live: u32) {
+        if let Some(book) = self.book_mut(client, gpu) {
+            book.contexts = live;
+        }
+    }
+
+    /// What contexts take was measured; none where nobody can measure it any more.
+    fn overhead(&mut self, client: ClientId, gpu: GpuId, bytes: Option<Bytes>) {
+        if let Some(book) = self.book_mut(client, gpu) {
+            book.overhead = bytes;
+        }
+    }
+
+    /// A process asks what the driver may take. Nothing is moved out for it yet, so the answer is at once.
+    fn room(&mut self, client: ClientId, gpu: GpuId, request: RequestId, _bytes: Bytes) {
+        let known = self.book_mut(client, gpu).is_some();
+        let Some(card) = self.cards.get(&gpu).filter(|_| known) else {
+            return;
+        };
+        let bytes = card.room();
+        self.effects.push_back(Effect::Room {
+            client,
+            gpu,
+            request,
+            bytes,
+        });
+    }
+
+    fn unevictable(&mut self, client: ClientId) {
+        if let Some(client) = self.client_mut(client) {
+            client.evictable = false;
+        }
+    }
+
+    fn wait(&mut self, client: ClientId, word: GateWord) {
+        if let Some(client) = self.client_mut(client) {
+            client.gate.wait(word);
+        }
+    }
+
+    fn entered(&mut self, client: ClientId, word: GateWord, moved: Bytes, took: Nanos) {
+        let now = self.now;
+        let Some(id) = self.session_of(client) else { return };
+        let Some(session) = self.sessions.get_mut(&id) else {
+            return;
+        };
+        let Some(process) = session.clients.get_mut(&client) else {
+            return;
+        };
+        if !process.gate.entered(word) {
+            return;
+        }
+        let moved = moved.min(process.movable());
+        let cards: Vec<GpuId> = process.books.keys().copied().collect();
+        session.moved += moved;
+        let moving = session.is_moving();
+        if let Lock::Holding(grant) = &mut session.lock
+            && !moving
+        {
+            grant.clock.entered(now);
+        }
+        self.note_move(&cards, moved, took);
+    }
+
+    fn released(&mut self, client: ClientId, word: GateWord, drain: Nanos) {
+        let now = self.now;
+        let Some(id) = self.session_of(client) else { return };
+        let Some(session) = self.sessions.get_mut(&id) else {
+            return;
+        };
+        let Some(process) = session.clients.get_mut(&client) else {
+            return;
+        };
+        let let_go = process.gate.released(word);
+        if let (Some(LetGo::Drained), Lock::Dropping(_, drop)) = (let_go, &mut session.lock) {
+            drop.drained(now, drain);
+        }
+    }
+
+    fn set(&mut self, setting: Setting) {
+        match setting.gpu {
+            Some(gpu) => {
+                if let Some(card) = self.cards.get_mut(&gpu) {
+                    card.knobs.set(setting.knob);
+                }
+            }
+            None => {
+                self.knobs.set(setting.knob);
+                for card in self.cards.values_mut() {
+                    card.knobs.set(setting.knob);
+                }
+            }
+        }
+    }
+
+    /// Bytes moved by one process, shared out over its cards.
+    fn note_move(&mut self, cards: &[GpuId], moved: Bytes, took: Nanos) {
+        let share = Bytes(moved.0 / cards.len().max(1) as u64);
+        for gpu in cards {
+            if let Some(card) = self.cards.get_mut(gpu) {
+                card.moved(share, took, &self.config);
+            }
+        }
+    }
+
+    pub(crate) fn session_of(&self, client: ClientId) -> Option<SessionId> {
+        self.homes.get(&client).copied()
+    }
+
+    pub(crate) fn client_mut(&mut self, client: ClientId) -> Option<&mut Client> {
+        let home = self.homes.get(&client)?;
+        self.sessions.get_mut(home)?.clients.get_mut(&client)
+    }
+
+    pub(crate) fn book_mut(&mut self, client: ClientId, gpu: GpuId) -> Option<&mut Book> {
+        self.client_mut(client)?.books.get_mut(&gpu)
+    }
+
+    pub(crate) fn note_peak(&mut self, session: SessionId, gpu: GpuId) {
+        if let Some(session) = self.sessions.get_mut(&session) {
+            session.note_peak(gpu);
+        }
+    }
+
+    pub(crate) fn notice(&mut self, notice: Notice) {
+        self.effects.push_back(Effect::Notice(notice));
+    }
+}

@@ -1,0 +1,245 @@
+//! A card: what it can hold, how it is shared, and what was measured on it.
+
+pub(crate) mod mode;
+pub(crate) mod quantum;
+pub(crate) mod queue;
+
+use std::collections::VecDeque;
+
+use gpushare_proto::admin::{Knob, Mode};
+use gpushare_proto::{Bytes, Nanos, Percent};
+
+use crate::average::Average;
+use crate::config::Config;
+use mode::ModeChoice;
+
+/// Drains that are kept for people.
+const DRAINS: usize = 256;
+/// A smaller move says more about latency than about bandwidth.
+const SUBSTANTIAL_MOVE: Bytes = Bytes::mib(64);
+/// A measured bandwidth is believed within this factor of the configured one: it comes from the tenant.
+const BELIEF: u64 = 16;
+
+/// What the administrator can set, per card.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Knobs {
+    quantum: Option<Nanos>,
+    mode: Option<Mode>,
+    capacity: Option<Bytes>,
+    managed_limit: Option<Bytes>,
+    epsilon: Percent,
+}
+
+impl Knobs {
+    pub(crate) const fn new(config: &Config) -> Self {
+        Self {
+            quantum: config.quantum,
+            mode: config.mode,
+            capacity: config.capacity,
+            managed_limit: config.managed_limit,
+            epsilon: config.epsilon,
+        }
+    }
+
+    pub(crate) const fn set(&mut self, knob: Knob) {
+        match knob {
+            Knob::Quantum(quantum) => self.quantum = quantum,
+            Knob::Mode(mode) => self.mode = mode,
+            Knob::Capacity(capacity) => self.capacity = capacity,
+            Knob::ManagedLimit(limit) => self.managed_limit = Some(limit),
+            Knob::Epsilon(epsilon) => self.epsilon = epsilon,
+        }
+    }
+}
+
+/// One card.
+#[derive(Clone, Debug)]
+pub(crate) struct Card {
+    pub(crate) total: Bytes,
+    pub(crate) knobs: Knobs,
+    pub(crate) mode: ModeChoice,
+    /// What the live contexts take; derived from the books after every event.
+    pub(crate) reserve: Bytes,
+    /// What never moves, of all sessions; derived from the books after every event.
+    pub(crate) fixed: Bytes,
+    /// Whether a waiter needs holders to make room; derived after every event.
+    pub(crate) wanted: bool,
+    pub(crate) handoffs: u64,
+    pub(crate) aborted_drops: u64,
+    pub(crate) moved: Bytes,
+    /// When the last session that made room here was told to, or did on its own.
+    pub(crate) vacated: Nanos,
+    drains: VecDeque<Nanos>,
+    expected_drain: Average,
+    bandwidth: Average,
+}
+
+impl Card {
+    pub(crate) fn new(total: Bytes, knobs: Knobs, config: &Config) -> Self {
+        Self {
+            total,
+            knobs,
+            mode: ModeChoice::new(),
+            reserve: Bytes::ZERO,
+            fixed: Bytes::ZERO,
+            wanted: false,
+            handoffs: 0,
+            aborted_drops: 0,
+            moved: Bytes::ZERO,
+            vacated: Nanos::ZERO,
+            drains: VecDeque::new(),
+            expected_drain: Average::new(config.drain_target.0),
+            bandwidth: Average::new(config.bandwidth_per_second.0),
+        }
+    }
+
+    /// What may be resident together of all that moves.
+    pub(crate) fn capacity(&self) -> Bytes {
+        self.capacity_beside(Bytes::ZERO)
+    }
+
+    /// As [`Self::capacity`], for a session whose own `fixed` bytes take no room away from it.
+    pub(crate) fn capacity_beside(&self, fixed: Bytes) -> Bytes {
+        self.knobs.capacity.unwrap_or(self.total - self.reserve) - (self.fixed - fixed)
+    }
+
+    /// What is left for the driver's own memory if everything that can move does.
+    pub(crate) fn room(&self) -> Bytes {
+        self.total - self.reserve - self.fixed
+    }
+
+    /// The most managed memory of all sessions together; [`Bytes::MAX`] for no limit.
+    pub(crate) fn managed_limit(&self) -> Bytes {
+        self.knobs.managed_limit.unwrap_or(Bytes::MAX)
+    }
+
+    /// Whether sessions take turns here.
+    pub(crate) fn takes_turns(&self) -> bool {
+        self.mode.mode() == Mode::Serialized
+    }
+
+    /// Chooses the mode for working sets of `needed`; whether it changed.
+    pub(crate) fn choose_mode(&mut self, now: Nanos, needed: Bytes, config: &Config) -> bool {
+        let capacity = self.capacity();
+        self.mode.choose(now, self.knobs.mode, needed, capacity, config)
+    }
+
+    pub(crate) fn expected_drain(&self) -> Nanos {
+        Nanos(self.expected_drain.get())
+    }
+
+    /// How long an entrant with `own` bytes needs to bring in what is not there, if all together need `total`.
+    pub(crate) fn expected_move(&self, own: Bytes, total: Bytes) -> Nanos {
+        quantum::transfer(
+            quantum::excess(own, total, self.capacity()),
+            Bytes(self.bandwidth.get()),
+        )
+    }
+
+    /// The turn of an entrant whose move takes `expected_move`.
+    pub(crate) fn quantum(&self, expected_move: Nanos, config: &Config) -> Nanos {
+        if let Some(fixed) = self.knobs.quantum {
+            return fixed.max(quantum::SHORTEST);
+        }
+        let cost = self.expected_drain() + expected_move;
+        quantum::quantum(cost, self.knobs.epsilon, config.quantum_min, config.quantum_max)
+    }
+
+    /// A drop took `drain`.
+    pub(crate) fn drained(&mut self, drain: Nanos) {
+        self.expected_drain.add(drain.0);
+        self.drains.push_back(drain);
+        if self.drains.len() > DRAINS {
+            self.drains.pop_front();
+        }
+    }
+
+    /// The latest drains, oldest first.
+    pub(crate) fn drains(&self) -> Vec<Nanos> {
+        self.drains.iter().copied().collect()
+    }
+
+    /// A client says that it moved `bytes` to this card in `took`.
+    pub(crate) fn moved(&mut self, bytes: Bytes, took: Nanos, config: &Config) {
+        self.moved += bytes;
+        if bytes >= SUBSTANTIAL_MOVE {
+            let rate = u128::from(bytes.0) * u128::from(Nanos::from_secs(1).0) / u128::from(took.0.max(1));
+            let rate = u64::try_from(rate).unwrap_or(u64::MAX);
+            let usual = config.bandwidth_per_second.0;
+            self.bandwidth
+                .add(rate.max(usual / BELIEF).min(usual.saturating_mul(BELIEF)));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn card() -> Card {
+        let config = Config {
+            bandwidth_per_second: Bytes(1_000_000_000),
+            ..Config::default()
+        };
+        Card::new(Bytes(10_000_000_000), Knobs::new(&config), &config)
+    }
+
+    #[test]
+    fn a_measured_bandwidth_replaces_the_configured_one_in_steps() {
+        let mut card = card();
+        let total = Bytes(20_000_000_000);
+        assert_eq!(
+            card.expected_move(Bytes(8_000_000_000), total),
+            Nanos::from_secs(8)
+        );
+        let config = Config {
+            bandwidth_per_second: Bytes(1_000_000_000),
+            ..Config::default()
+        };
+        card.moved(Bytes(5_000_000_000), Nanos::from_secs(1), &config);
+        assert_eq!(
+            card.expected_move(Bytes(8_000_000_000), total),
+            Nanos::from_secs(4)
+        );
+        card.moved(Bytes(1), Nanos::from_secs(1), &config);
+        assert_eq!(
+            card.expected_move(Bytes(8_000_000_000), total),
+            Nanos::from_secs(4),
+            "one byte says nothing"
+        );
+        assert_eq!(card.moved, Bytes(5_000_000_001));
+    }
+
+    #[test]
+    fn a_lie_about_bandwidth_is_believed_within_bounds() {
+        let mut card = card();
+        let config = Config {
+            bandwidth_per_second: Bytes(1_000_000_000),
+            ..Config::default()
+        };
+        card.moved(Bytes::gib(1), Nanos::ZERO, &config);
+        assert_eq!(card.bandwidth.get(), (3 * 1_000_000_000 + 16_000_000_000) / 4);
+        card.moved(Bytes::gib(1), Nanos::MAX, &config);
+        assert!(card.bandwidth.get() > 1_000_000_000);
+    }
+
+    #[test]
+    fn the_last_256_drains_are_kept() {
+        let mut card = card();
+        for n in 0..300 {
+            card.drained(Nanos(n));
+        }
+        assert_eq!(card.drains().len(), 256);
+        assert_eq!(card.drains()[0], Nanos(44));
+    }
+
+    #[test]
+    fn a_fixed_quantum_is_taken_as_it_is() {
+        let mut card = card();
+        card.knobs.set(Knob::Quantum(Some(Nanos::from_secs(7))));
+        assert_eq!(
+            card.quantum(Nanos::from_secs(100), &Config::default()),
+            Nanos::from_secs(7)
+        );
+    }
+}

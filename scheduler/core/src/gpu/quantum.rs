@@ -1,0 +1,76 @@
+//! How long a turn lasts, from what a handoff costs.
+//!
+//! A handoff that costs `s` may take a share `ε` of the time: a turn of `s · (1/ε − 1)` makes it so. Only the excess
+//! moves: the working sets of everybody less the capacity, and never more than the entrant has.
+//!
+//! At 50 GB/s and ε = 5%, 8 GB to move are s = 0.16 s and 3 s of quantum; nothing to move and 2 ms of drain are 40 ms.
+
+use gpushare_proto::{Bytes, Nanos, Percent};
+
+/// No quantum is shorter: a configured zero must not spin the queue.
+pub(crate) const SHORTEST: Nanos = Nanos::from_millis(1);
+
+/// Time to move `bytes` at `bandwidth` a second.
+pub(crate) fn transfer(bytes: Bytes, bandwidth: Bytes) -> Nanos {
+    let nanos = u128::from(bytes.0) * u128::from(Nanos::from_secs(1).0) / u128::from(bandwidth.0.max(1));
+    Nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+}
+
+/// What an entrant with `own` bytes has to bring in when everybody together needs `total`.
+pub(crate) fn excess(own: Bytes, total: Bytes, capacity: Bytes) -> Bytes {
+    own.min(total - capacity)
+}
+
+/// The turn that pays for a handoff of `cost`.
+pub(crate) fn quantum(cost: Nanos, epsilon: Percent, shortest: Nanos, longest: Nanos) -> Nanos {
+    let share = u128::from(epsilon.0.min(10_000));
+    let turn = match share {
+        0 => u64::MAX,
+        _ => u64::try_from(u128::from(cost.0) * (10_000 - share) / share).unwrap_or(u64::MAX),
+    };
+    Nanos(turn).min(longest).max(shortest).max(SHORTEST)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn default_quantum(cost: Nanos) -> Nanos {
+        quantum(cost, Percent(500), Nanos::from_millis(20), Nanos::from_secs(30))
+    }
+
+    #[test]
+    fn eight_gigabytes_at_fifty_a_second_pay_with_three_seconds() {
+        let cost = transfer(Bytes(8_000_000_000), Bytes(50_000_000_000));
+        assert_eq!(cost, Nanos::from_millis(160));
+        assert_eq!(default_quantum(cost), Nanos::from_millis(3040));
+    }
+
+    #[test]
+    fn a_drain_of_two_milliseconds_pays_with_thirty_eight() {
+        assert_eq!(default_quantum(Nanos::from_millis(2)), Nanos::from_millis(38));
+    }
+
+    #[test]
+    fn the_quantum_stays_between_its_bounds() {
+        assert_eq!(default_quantum(Nanos::ZERO), Nanos::from_millis(20));
+        assert_eq!(default_quantum(Nanos::from_secs(60)), Nanos::from_secs(30));
+        assert_eq!(
+            quantum(Nanos(1), Percent(0), Nanos(1), Nanos::from_secs(30)),
+            Nanos::from_secs(30)
+        );
+        assert_eq!(quantum(Nanos(1), Percent(10_000), Nanos(0), Nanos(0)), SHORTEST);
+    }
+
+    #[test]
+    fn only_the_excess_moves() {
+        assert_eq!(excess(Bytes(6), Bytes(12), Bytes(10)), Bytes(2));
+        assert_eq!(excess(Bytes(6), Bytes(24), Bytes(10)), Bytes(6));
+        assert_eq!(excess(Bytes(6), Bytes(8), Bytes(10)), Bytes(0));
+    }
+
+    #[test]
+    fn a_bandwidth_of_zero_is_slow_and_no_panic() {
+        assert_eq!(transfer(Bytes(5), Bytes(0)), Nanos::from_secs(5));
+    }
+}

@@ -1,0 +1,201 @@
+//! Who is admitted next on the cards that take turns: first come, first served, over all cards.
+//!
+//! Waiters are looked at in the order of their tickets. One that fits beside the holders on every one of its cards is
+//! admitted on all of them at once. One that does not reserves all its cards: nobody behind it is admitted there, and on
+//! the cards where it does not fit the holders are not renewed. The oldest waiter is never reserved against, so
+//! its cards drain and it is admitted: no deadlock, and a stream of single-card sessions cannot starve a
+//! session with many.
+//!
+//! ```text
+//!   tickets   1:{gpu0}  2:{gpu0,gpu1}  3:{gpu1}  4:{gpu2}
+//!               fits       does not       │         fits
+//!             admitted   reserves 0, 1 ───┘ waits  admitted
+//! ```
+//!
+//! Beside a stuck holder (policy `run_others`) a waiter that does not fit reserves nothing: others pass it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use gpushare_proto::{Bytes, GpuId, SessionId};
+
+/// What is taken on a card that takes turns.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Room {
+    capacity: Bytes,
+    held: Bytes,
+    holders: usize,
+    passable: bool,
+}
+
+impl Room {
+    pub(crate) const fn new(capacity: Bytes) -> Self {
+        Self {
+            capacity,
+            held: Bytes::ZERO,
+            holders: 0,
+            passable: false,
+        }
+    }
+
+    /// A session with `bytes` is there.
+    pub(crate) fn enter(&mut self, bytes: Bytes) {
+        self.held += bytes;
+        self.holders += 1;
+    }
+
+    /// A holder there does not let go, and others may pass those who wait for it.
+    pub(crate) fn let_pass(&mut self) {
+        self.passable = true;
+    }
+
+    /// Whether `bytes` fit beside who is there, or would be alone.
+    pub(crate) fn fits(&self, bytes: Bytes) -> bool {
+        self.holders == 0 || self.held + bytes <= self.capacity
+    }
+}
+
+/// The cards that take turns.
+pub(crate) type Rooms = BTreeMap<GpuId, Room>;
+
+/// What was decided.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Admission {
+    /// Granted now, in order.
+    pub(crate) admitted: Vec<SessionId>,
+    /// Cards where holders must make room when their quantum ends.
+    pub(crate) wanted: BTreeSet<GpuId>,
+}
+
+/// Admits who may enter. `waiters` in the order of their tickets, each with what it needs on the cards in `rooms`.
+pub(crate) fn admit(waiters: &[(SessionId, BTreeMap<GpuId, Bytes>)], rooms: &mut Rooms) -> Admission {
+    let mut admission = Admission::default();
+    let mut reserved = BTreeSet::new();
+    for (session, needs) in waiters {
+        if needs.keys().any(|gpu| reserved.contains(gpu)) {
+            reserved.extend(needs.keys().copied());
+            continue;
+        }
+        let misfits: Vec<GpuId> = misfits(needs, rooms);
+        if misfits.is_empty() {
+            enter(needs, rooms);
+            admission.admitted.push(*session);
+            continue;
+        }
+        if !misfits.iter().all(|gpu| rooms[gpu].passable) {
+            reserved.extend(needs.keys().copied());
+        }
+        admission.wanted.extend(misfits);
+    }
+    admission
+}
+
+/// Of holders in the order of their right to stay, those that do not fit beside the ones before them.
+pub(crate) fn surplus(holders: &[(SessionId, BTreeMap<GpuId, Bytes>)], rooms: &mut Rooms) -> Vec<SessionId> {
+    let mut surplus = Vec::new();
+    for (session, needs) in holders {
+        if misfits(needs, rooms).is_empty() {
+            enter(needs, rooms);
+        } else {
+            surplus.push(*session);
+        }
+    }
+    surplus
+}
+
+fn misfits(needs: &BTreeMap<GpuId, Bytes>, rooms: &Rooms) -> Vec<GpuId> {
+    let misfit = |(gpu, bytes): (&GpuId, &Bytes)| (!rooms.get(gpu)?.fits(*bytes)).then_some(*gpu);
+    needs.iter().filter_map(misfit).collect()
+}
+
+fn enter(needs: &BTreeMap<GpuId, Bytes>, rooms: &mut Rooms) {
+    for (gpu, bytes) in needs {
+        if let Some(room) = rooms.get_mut(gpu) {
+            room.enter(*bytes);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: GpuId = GpuId(0);
+    const B: GpuId = GpuId(1);
+
+    fn needs(session: u64, needs: &[(GpuId, u64)]) -> (SessionId, BTreeMap<GpuId, Bytes>) {
+        let needs = needs.iter().map(|&(gpu, bytes)| (gpu, Bytes(bytes)));
+        (SessionId(session), needs.collect())
+    }
+
+    /// Cards of 10 bytes where `held` bytes are taken by one holder each.
+    fn rooms(held: &[(GpuId, u64)]) -> Rooms {
+        let mut rooms = Rooms::from([(A, Room::new(Bytes(10))), (B, Room::new(Bytes(10)))]);
+        for (gpu, bytes) in held {
+            rooms.get_mut(gpu).unwrap().enter(Bytes(*bytes));
+        }
+        rooms
+    }
+
+    #[test]
+    fn the_head_is_admitted_beside_the_holders_if_it_fits() {
+        let admission = admit(&[needs(1, &[(A, 4)]), needs(2, &[(A, 4)])], &mut rooms(&[(A, 4)]));
+        assert_eq!(admission.admitted, [SessionId(1)]);
+        assert_eq!(admission.wanted, [A].into());
+    }
+
+    #[test]
+    fn nobody_passes_a_head_that_does_not_fit() {
+        let admission = admit(&[needs(1, &[(A, 8)]), needs(2, &[(A, 1)])], &mut rooms(&[(A, 4)]));
+        assert_eq!(admission.admitted, []);
+    }
+
+    #[test]
+    fn a_session_larger_than_the_card_is_admitted_alone() {
+        let waiters = [needs(1, &[(A, 20)]), needs(2, &[(A, 0)])];
+        let admission = admit(&waiters, &mut rooms(&[]));
+        assert_eq!(admission.admitted, [SessionId(1)]);
+    }
+
+    #[test]
+    fn a_gang_reserves_all_its_cards_and_hurries_only_those_where_it_does_not_fit() {
+        let waiters = [needs(1, &[(A, 8), (B, 2)]), needs(2, &[(B, 2)])];
+        let admission = admit(&waiters, &mut rooms(&[(A, 4), (B, 4)]));
+        assert_eq!(admission.admitted, []);
+        assert_eq!(admission.wanted, [A].into());
+    }
+
+    #[test]
+    fn who_waits_behind_a_reserved_card_reserves_its_others_too() {
+        let waiters = [
+            needs(1, &[(A, 8)]),
+            needs(2, &[(A, 1), (B, 8)]),
+            needs(3, &[(B, 1)]),
+        ];
+        let admission = admit(&waiters, &mut rooms(&[(A, 4)]));
+        assert_eq!(
+            admission.admitted,
+            [],
+            "session 3 would keep card B from session 2 for ever"
+        );
+        assert_eq!(
+            admission.wanted,
+            [A].into(),
+            "session 2 hurries nobody before it is its turn"
+        );
+    }
+
+    #[test]
+    fn others_pass_who_waits_for_a_stuck_holder() {
+        let mut rooms = rooms(&[(A, 4)]);
+        rooms.get_mut(&A).unwrap().let_pass();
+        let admission = admit(&[needs(1, &[(A, 8)]), needs(2, &[(A, 1)])], &mut rooms);
+        assert_eq!(admission.admitted, [SessionId(2)]);
+        assert_eq!(admission.wanted, [A].into());
+    }
+
+    #[test]
+    fn who_came_first_stays_and_who_fits_beside_stays_too() {
+        let holders = [needs(1, &[(A, 6)]), needs(2, &[(A, 5)]), needs(3, &[(A, 4)])];
+        assert_eq!(surplus(&holders, &mut rooms(&[])), [SessionId(2)]);
+    }
+}

@@ -1,0 +1,247 @@
+//! Who gets the lock: everybody in parallel mode, whose turn it is in serialized mode, and those who held it when
+//! the last daemon ended.
+
+use gpushare_proto::{GpuId, Nanos, SessionId};
+
+use crate::config::StuckPolicy;
+use crate::core::Core;
+use crate::demand::Demand;
+use crate::event::Notice;
+use crate::gpu::queue::{self, Room, Rooms};
+use crate::session::clock::Clock;
+use crate::session::lock::{Entry, Grant, Lock, Ticket};
+
+/// Why a session gets the lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Occasion {
+    /// Nobody has to wait for anybody.
+    Parallel,
+    /// It is its turn.
+    Turn,
+    /// It held the lock when the last daemon ended.
+    Return,
+}
+
+impl Core {
+    /// Holders of the last daemon run on under a fresh grant as soon as they announce a card.
+    pub(crate) fn resume_returned(&mut self, demand: &Demand) {
+        for id in self.ids() {
+            let Some(session) = self.sessions.get_mut(&id) else {
+                continue;
+            };
+            if !session.attached().any(|(_, client)| client.resumes) {
+                continue;
+            }
+            for client in session
+                .clients
+                .values_mut()
+                .filter(|client| !client.books.is_empty())
+            {
+                client.resumes = false;
+            }
+            if matches!(session.lock, Lock::Idle | Lock::Waiting(_)) {
+                self.grant(id, Occasion::Return, demand);
+            }
+        }
+    }
+
+    /// Whoever has a thread at its gate waits; whoever has none any more does not.
+    pub(crate) fn enqueue(&mut self) {
+        for session in self.sessions.values_mut() {
+            match (&session.lock, session.has_sleeper()) {
+                (Lock::Idle, true) => {
+                    self.last_ticket += 1;
+                    session.lock = Lock::Waiting(Ticket(self.last_ticket));
+                }
+                (Lock::Waiting(_), false) => session.lock = Lock::Idle,
+                _ => {}
+            }
+        }
+    }
+
+    /// Where nobody takes turns, everybody holds the lock; drops end.
+    pub(crate) fn grant_parallel(&mut self, demand: &Demand) {
+        for id in self.ids() {
+            let uses_cards = demand.of_session(id).next().is_some();
+            if !uses_cards || self.takes_turns(id, demand) {
+                continue;
+            }
+            let Some(session) = self.sessions.get_mut(&id) else {
+                continue;
+            };
+            match session.lock {
+                Lock::Idle | Lock::Waiting(_) if !self.recovery.is_running() => {
+                    self.grant(id, Occasion::Parallel, demand);
+                }
+                Lock::Dropping(grant, _) => {
+                    session.lock = Lock::Holding(grant);
+                    session.open(grant.epoch, false, &mut self.effects);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Admits waiters in the order of their tickets.
+    pub(crate) fn grant_turns(&mut self, demand: &Demand) {
+        for card in self.cards.values_mut() {
+            card.wanted = false;
+        }
+        if self.recovery.is_running() {
+            return;
+        }
+        let waiters: Vec<_> = self
+            .queue()
+            .into_iter()
+            .map(|id| (id, self.turn_needs(id, demand)))
+            .collect();
+        let admission = queue::admit(&waiters, &mut self.rooms(demand));
+        for gpu in &admission.wanted {
+            if let Some(card) = self.cards.get_mut(gpu) {
+                card.wanted = true;
+            }
+        }
+        for id in admission.admitted {
+            self.grant(id, Occasion::Turn, demand);
+        }
+    }
+
+    /// The waiting sessions in the order of their tickets.
+    pub(crate) fn queue(&self) -> Vec<SessionId> {
+        let tickets = self.sessions.iter();
+        let mut tickets: Vec<_> = tickets
+            .filter_map(|(&id, session)| Some((session.lock.ticket()?, id)))
+            .collect();
+        tickets.sort_unstable();
+        tickets.into_iter().map(|(_, id)| id).collect()
+    }
+
+    /// The cards that take turns, with those who hold the lock there.
+    fn rooms(&self, demand: &Demand) -> Rooms {
+        let mut rooms = self.empty_rooms();
+        for (&id, session) in self
+            .sessions
+            .iter()
+            .filter(|(_, session)| session.lock.grant().is_some())
+        {
+            let stuck = session.lock.dropping().is_some_and(|drop| drop.stuck().is_some());
+            for (gpu, bytes) in demand.of_session(id) {
+                if let Some(room) = rooms.get_mut(&gpu) {
+                    room.enter(bytes);
+                    if stuck && self.config.stuck_policy == StuckPolicy::RunOthers {
+                        room.let_pass();
+                    }
+                }
+            }
+        }
+        rooms
+    }
+
+    pub(crate) fn empty_rooms(&self) -> Rooms {
+        let cards = self.cards.iter().filter(|(_, card)| card.takes_turns());
+        cards
+            .map(|(&gpu, card)| (gpu, Room::new(card.capacity())))
+            .collect()
+    }
+
+    /// Gives the lock to a session that neither holds nor drops it.
+    fn grant(&mut self, id: SessionId, occasion: Occasion, demand: &Demand) {
+        let turn = occasion == Occasion::Turn;
+        let expected_move = match turn {
+            true => self.expected_move(id, demand),
+            false => Nanos::ZERO,
+        };
+        let clock = self.clock(id, expected_move, demand);
+        let entry = turn.then(|| self.entry(id, demand));
+        let Some(session) = self.sessions.get_mut(&id) else {
+            return;
+        };
+        self.last_epoch.counter += 1;
+        let epoch = self.last_epoch;
+        session.lock = Lock::Holding(Grant { epoch, clock, entry });
+        session.open(epoch, turn, &mut self.effects);
+        if let Some(entry) = entry {
+            let gpus = self.turn_cards(id, demand);
+            for gpu in &gpus {
+                if let Some(card) = self.cards.get_mut(gpu) {
+                    card.handoffs += 1;
+                }
+            }
+            self.notice(Notice::Granted {
+                session: id,
+                epoch,
+                quantum: clock.quantum(),
+                gpus,
+                waited: self.now - entry.asked,
+            });
+        }
+    }
+
+    /// When the way to a turn that is granted now began.
+    fn entry(&self, id: SessionId, demand: &Demand) -> Entry {
+        let asked = self
+            .sessions
+            .get(&id)
+            .and_then(|session| session.waited.since())
+            .unwrap_or(self.now);
+        let cards = self.turn_cards(id, demand);
+        let vacated = cards
+            .iter()
+            .filter_map(|gpu| Some(self.cards.get(gpu)?.vacated))
+            .max();
+        Entry {
+            asked,
+            handing_over: vacated.unwrap_or_default().max(asked),
+        }
+    }
+
+    /// Says how long the way to a turn was, once all of the session's memory is in.
+    pub(crate) fn note_entries(&mut self, demand: &Demand) {
+        for id in self.ids() {
+            let Some(session) = self.sessions.get_mut(&id) else {
+                continue;
+            };
+            let moving = session.is_moving();
+            if let Lock::Holding(grant) = &mut session.lock
+                && !moving
+                && let Some(entry) = grant.entry.take()
+            {
+                let gpus = self.turn_cards(id, demand);
+                self.notice(Notice::Entered {
+                    session: id,
+                    gpus,
+                    waited: self.now - entry.asked,
+                    handoff: self.now - entry.handing_over,
+                });
+            }
+        }
+    }
+
+    /// The clock of a grant now: the longest quantum of the session's cards.
+    pub(crate) fn clock(&self, id: SessionId, expected_move: Nanos, demand: &Demand) -> Clock {
+        Clock::granted(self.now, self.quantum(id, expected_move, demand), expected_move)
+    }
+
+    fn quantum(&self, id: SessionId, expected_move: Nanos, demand: &Demand) -> Nanos {
+        let cards = demand.of_session(id).filter_map(|(gpu, _)| self.cards.get(&gpu));
+        let quanta = cards.map(|card| card.quantum(expected_move, &self.config));
+        quanta.max().unwrap_or(self.config.quantum_min)
+    }
+
+    fn expected_move(&self, id: SessionId, demand: &Demand) -> Nanos {
+        let needs = self.turn_needs(id, demand).into_iter();
+        let moves =
+            needs.filter_map(|(gpu, own)| Some(self.cards.get(&gpu)?.expected_move(own, demand.total(gpu))));
+        moves.max().unwrap_or_default()
+    }
+
+    /// What the next turn on a card would last: that of the first in its queue, else one that moves nothing.
+    pub(crate) fn next_quantum(&self, gpu: GpuId, demand: &Demand) -> Nanos {
+        let waits_here = |id: &SessionId| demand.of_session(*id).any(|(card, _)| card == gpu);
+        match (self.queue().into_iter().find(waits_here), self.cards.get(&gpu)) {
+            (Some(id), _) => self.quantum(id, self.expected_move(id, demand), demand),
+            (None, Some(card)) => card.quantum(Nanos::ZERO, &self.config),
+            (None, None) => Nanos::ZERO,
+        }
+    }
+}

@@ -1,0 +1,334 @@
+//! What is true after every event, whatever happened: the machine's tests and `cargo xtask replay` hold it
+//! against these rules (the project's ARCHITECTURE.md says why each matters).
+//!
+//! ```text
+//!   handle(now, event) ─▶ effects ─▶ Invariants::after(core, event, effects) ─▶ all well, or the first Broken
+//! ```
+//!
+//! Nothing here runs in a daemon. Rules about one moment look at the machine alone; rules about what may only
+//! change in one direction remember the moment before.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use gpushare_proto::{Bytes, ClientId, Epoch, GpuId, SessionId};
+
+use crate::core::Core;
+use crate::demand::Demand;
+use crate::event::{Effect, Event};
+use crate::session::Session;
+use crate::session::gate::Passage;
+use crate::session::lock::Lock;
+
+/// A rule that does not hold.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Broken {
+    /// The rule, as a sentence.
+    pub rule: &'static str,
+    /// What was found instead.
+    pub found: String,
+}
+
+impl fmt::Display for Broken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.rule, self.found)
+    }
+}
+
+impl std::error::Error for Broken {}
+
+/// Looks at the machine at one moment, between two events.
+///
+/// # Errors
+/// The first rule that does not hold.
+pub fn check(core: &Core) -> Result<(), Broken> {
+    let demand = Demand::new(&core.sessions);
+    holders_fit(core, &demand)?;
+    fixed_memory_takes_room(core)?;
+    the_dead_are_nowhere(core)?;
+    waits_are_bounded(core, &demand)?;
+    for (&id, session) in &core.sessions {
+        gates_agree_with_the_lock(core, id, session, &demand)?;
+    }
+    deadlines_lie_ahead(core)
+}
+
+/// Holds a machine against its rules, event by event.
+#[derive(Clone, Debug, Default)]
+pub struct Invariants {
+    epoch: Epoch,
+    leased: BTreeMap<(SessionId, GpuId), Bytes>,
+    managed: BTreeMap<GpuId, Bytes>,
+}
+
+impl Invariants {
+    /// Looks at the machine after `event` was handled and gave `effects`.
+    ///
+    /// # Errors
+    /// The first rule that does not hold.
+    pub fn after(&mut self, core: &Core, event: Event, effects: &[Effect]) -> Result<(), Broken> {
+        check(core)?;
+        effects_reach_somebody(core, effects)?;
+        self.epochs_rise(core, effects)?;
+        self.leases_grow_within_limits(core, event)?;
+        self.managed_memory_grows_within_its_limit(core, event)
+    }
+
+    fn epochs_rise(&mut self, core: &Core, effects: &[Effect]) -> Result<(), Broken> {
+        let rule = "epochs rise, and no two sessions have the same";
+        hold(rule, core.last_epoch >= self.epoch, || {
+            format!("{} after {}", core.last_epoch, self.epoch)
+        })?;
+        let grants = core.sessions.values().filter_map(|session| session.lock.grant());
+        let mut epochs: Vec<Epoch> = grants.map(|grant| grant.epoch).collect();
+        epochs.sort_unstable();
+        let twice = epochs.windows(2).find(|pair| pair[0] == pair[1]);
+        hold(rule, twice.is_none(), || format!("two of {twice:?}"))?;
+        for effect in effects {
+            if let Effect::Gate { word, epoch, .. } = effect {
+                let known = *epoch <= core.last_epoch && word.change() > 0;
+                hold(rule, known, || format!("{effect:?} at {}", core.last_epoch))?;
+            }
+        }
+        self.epoch = core.last_epoch;
+        Ok(())
+    }
+
+    /// What a returning process says it uses is booked even beyond the quota; nothing else is.
+    fn leases_grow_within_limits(&mut self, core: &Core, event: Event) -> Result<(), Broken> {
+        let before = std::mem::take(&mut self.leased);
+        for (&id, session) in &core.sessions {
+            for (&gpu, card) in &core.cards {
+                let leased = session.leased(gpu);
+                let grew = leased > before.get(&(id, gpu)).copied().unwrap_or_default();
+                if grew && !matches!(event, Event::Attached { .. }) {
+                    let within = leased <= session.limit && leased <= session.ceiling(gpu, card);
+                    hold("granted quota never grows beyond a limit", within, || {
+                        format!(
+                            "{id} grew to {leased} on {gpu}; its quota is {}, its ceiling {}",
+                            session.limit,
+                            session.ceiling(gpu, card),
+                        )
+                    })?;
+                }
+                self.leased.insert((id, gpu), leased);
+            }
+        }
+        Ok(())
+    }
+
+    /// Whoever says that less of its memory is fixed than before has that booked; an honest process gives it back instead.
+    fn managed_memory_grows_within_its_limit(&mut self, core: &Core, event: Event) -> Result<(), Broken> {
+        let told = matches!(event, Event::Attached { .. } | Event::Fixed { .. });
+        for (&gpu, card) in &core.cards {
+            let managed = core.sessions.values().map(|session| session.managed(gpu)).sum();
+            let before = self.managed.insert(gpu, managed).unwrap_or_default();
+            let within = told || managed <= before || managed <= card.managed_limit();
+            hold("managed memory never grows beyond its limit", within, || {
+                format!("{before} grew to {managed} on {gpu} of {}", card.managed_limit())
+            })?;
+        }
+        Ok(())
+    }
+}
+
+fn hold(rule: &'static str, holds: bool, found: impl FnOnce() -> String) -> Result<(), Broken> {
+    match holds {
+        true => Ok(()),
+        false => Err(Broken { rule, found: found() }),
+    }
+}
+
+fn holders_fit(core: &Core, demand: &Demand) -> Result<(), Broken> {
+    for (&gpu, card) in core.cards.iter().filter(|(_, card)| card.takes_turns()) {
+        let holding = core
+            .sessions
+            .iter()
+            .filter(|(_, session)| matches!(session.lock, Lock::Holding(_)));
+        let sets: Vec<Bytes> = holding
+            .flat_map(|(&id, _)| demand.of_session(id))
+            .filter(|(card, _)| *card == gpu)
+            .map(|(_, bytes)| bytes)
+            .collect();
+        let total: Bytes = sets.iter().copied().sum();
+        let fit = sets.len() <= 1 || total <= card.capacity();
+        hold("holders in turns fit the card, or it is one alone", fit, || {
+            format!("{sets:?} hold {gpu} of {}", card.capacity())
+        })?;
+    }
+    Ok(())
+}
+
+/// What never moves is nobody else's room, and it is never more than was leased.
+fn fixed_memory_takes_room(core: &Core) -> Result<(), Broken> {
+    for (&gpu, card) in &core.cards {
+        let fixed: Bytes = core.sessions.values().map(|session| session.fixed(gpu)).sum();
+        let leased: Bytes = core.sessions.values().map(|session| session.leased(gpu)).sum();
+        let agree = card.fixed == fixed && fixed <= leased && card.capacity() <= card.capacity_beside(fixed);
+        hold("a card's capacity is without what never moves", agree, || {
+            format!(
+                "{fixed} of {leased} leased are fixed on {gpu}, it counts {}",
+                card.fixed
+            )
+        })?;
+    }
+    Ok(())
+}
+
+fn the_dead_are_nowhere(core: &Core) -> Result<(), Broken> {
+    let rule = "a dead client holds nothing";
+    let living = core
+        .sessions
+        .iter()
+        .flat_map(|(&id, session)| session.clients.keys().map(move |&client| (client, id)));
+    let living: BTreeMap<ClientId, SessionId> = living.collect();
+    hold(rule, living == core.homes, || {
+        format!("{living:?} are in sessions, {:?} are alive", core.homes)
+    })?;
+    let ghost = core
+        .recalls
+        .clients()
+        .find(|client| !core.homes.contains_key(client));
+    hold(rule, ghost.is_none(), || {
+        format!("memory is asked back from {ghost:?}")
+    })
+}
+
+fn gates_agree_with_the_lock(
+    core: &Core,
+    id: SessionId,
+    session: &Session,
+    demand: &Demand,
+) -> Result<(), Broken> {
+    let passages: Vec<Passage> = session
+        .attached()
+        .map(|(_, client)| client.gate.passage())
+        .collect();
+    let takes_turns = core.takes_turns(id, demand);
+    let all = |allowed: fn(&Passage) -> bool| passages.iter().all(allowed);
+    let agree = match &session.lock {
+        Lock::Idle | Lock::Waiting(_) => {
+            let held_back = takes_turns || core.recovery.is_running() || passages.is_empty();
+            held_back && all(|passage| *passage == Passage::Shut)
+        }
+        Lock::Holding(_) if takes_turns => {
+            all(|p| matches!(p, Passage::Open | Passage::Moving | Passage::Idle))
+        }
+        Lock::Holding(_) => all(|p| matches!(p, Passage::Open | Passage::Moving)),
+        Lock::Dropping(_, drop) if drop.is_reopened() => takes_turns && all(|p| *p != Passage::Closing),
+        Lock::Dropping(..) => takes_turns && all(|p| !matches!(p, Passage::Open | Passage::Moving)),
+    };
+    let rule = "the gates of a session agree with its lock";
+    hold(rule, agree, || {
+        format!("{id}: {:?} with gates {passages:?}", session.lock)
+    })?;
+    let has_any = !passages.is_empty() || matches!(session.lock, Lock::Idle);
+    hold(rule, has_any, || {
+        format!("{id} has no processes: {:?}", session.lock)
+    })?;
+    let strangers = session.clients.iter().filter(|(_, client)| !client.is_attached());
+    let open = strangers
+        .map(|(client, process)| (client, process.gate.passage()))
+        .find(|(_, passage)| *passage != Passage::Shut);
+    hold(rule, open.is_none(), || format!("{open:?} of {id} uses no card"))
+}
+
+/// The head of the queue waits for holders whose quantum ends or whose drop goes on, or says for whom it waits.
+fn waits_are_bounded(core: &Core, demand: &Demand) -> Result<(), Broken> {
+    let rule = "every waiter has a bound on its wait or a stated reason";
+    let Some(head) = core.queue().first().copied() else {
+        let wanted = core.cards.iter().find(|(_, card)| card.wanted);
+        return hold(rule, wanted.is_none(), || {
+            format!("{:?} is wanted by nobody", wanted.map(|(gpu, _)| gpu))
+        });
+    };
+    if core.recovery.is_running() {
+        return Ok(());
+    }
+    let wanted: Vec<GpuId> = core
+        .turn_needs(head, demand)
+        .into_keys()
+        .filter(|gpu| core.is_wanted(*gpu))
+        .collect();
+    hold(rule, !wanted.is_empty(), || {
+        let place = core.places(demand).remove(&head).unwrap_or_default();
+        format!("{head} waits for nothing: {}", place.reason)
+    })?;
+    for (&id, session) in &core.sessions {
+        if demand.of_session(id).any(|(gpu, _)| wanted.contains(&gpu)) {
+            let bounded = match &session.lock {
+                Lock::Idle | Lock::Waiting(_) => true,
+                Lock::Holding(_) => core.lock_deadline(session).is_some(),
+                Lock::Dropping(_, drop) => core.lock_deadline(session).is_some() || drop.stuck().is_some(),
+            };
+            hold(rule, bounded, || {
+                format!("{head} waits for {id} without bound: {:?}", session.lock)
+            })?;
+        }
+    }
+    Ok(())
+}
+
+fn deadlines_lie_ahead(core: &Core) -> Result<(), Broken> {
+    let deadline = core.next_deadline();
+    let ahead = core.recalls.is_waiting() || deadline.is_none_or(|at| at > core.now);
+    hold("no deadline stays in the past", ahead, || {
+        format!("{deadline:?} at {:?}", core.now)
+    })
+}
+
+fn effects_reach_somebody(core: &Core, effects: &[Effect]) -> Result<(), Broken> {
+    for effect in effects {
+        let target = match effect {
+            Effect::Gate { client, .. }
+            | Effect::Flags { client, .. }
+            | Effect::Figures { client, .. }
+            | Effect::Lease { client, .. }
+            | Effect::Refuse { client, .. }
+            | Effect::Recall { client, .. }
+            | Effect::Queued { client, .. }
+            | Effect::Extend { client, .. }
+            | Effect::Room { client, .. }
+            | Effect::Kill { client } => client,
+            Effect::Notice(_) => continue,
+        };
+        hold(
+            "nobody is told anything but the living",
+            core.homes.contains_key(target),
+            || format!("{effect:?}"),
+        )?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use gpushare_proto::Nanos;
+
+    use super::*;
+    use crate::Config;
+
+    const GPU: GpuId = GpuId(0);
+
+    #[test]
+    fn a_broken_rule_is_named_with_what_was_found() {
+        let mut core = Core::new(Config::default(), 1, [].into(), Nanos(1));
+        let mut invariants = Invariants::default();
+        let event = Event::GpuFound {
+            gpu: GPU,
+            total: Bytes::gib(1),
+        };
+        core.handle(Nanos(2), event);
+        assert_eq!(invariants.after(&core, event, &[]), Ok(()));
+
+        let ghost = Effect::Kill { client: ClientId(9) };
+        let broken = invariants.after(&core, event, &[ghost]).unwrap_err();
+        assert_eq!(
+            broken.to_string(),
+            "nobody is told anything but the living: Kill { client: ClientId(9) }"
+        );
+        core.homes.insert(ClientId(9), SessionId(1));
+        let broken = invariants.after(&core, event, &[]).unwrap_err();
+        assert_eq!(broken.rule, "a dead client holds nothing");
+    }
+}

@@ -1,0 +1,319 @@
+//! Leases: how bytes of quota get into a process's page and back.
+//!
+//! ```text
+//!   Reserve ──▶ within the limits? ──yes──▶ Lease{bytes, extra}
+//!                  ▲      │ no
+//!                  │      ▼
+//!      Recalled ───┴── Recall from the next process that may have free lease ── none left ──▶ Refuse
+//! ```
+//!
+//! What lies free in a page is known only as last seen, so every process under the limit is asked, the one with the most
+//! free lease first, and only for what is missing. Nobody is refused while room exists.
+
+mod limits;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use gpushare_proto::page::MemoryRefusal;
+use gpushare_proto::{Bytes, ClientId, GpuId, RequestId, SessionId};
+
+use crate::core::Core;
+use crate::event::{Effect, Notice};
+use limits::{Excess, Limits, Scope};
+
+/// So many chunks of free lease a process may have before it offers some back.
+const KEPT_CHUNKS: u64 = 2;
+
+/// Open questions about leases.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Recalls {
+    /// The request that waits for what is being recalled.
+    request: Option<Request>,
+    /// What was asked of a page and is not answered yet. An answer is believed up to this, and once.
+    asked: BTreeMap<(ClientId, GpuId), Bytes>,
+}
+
+impl Recalls {
+    /// Whether a request waits for an answer that the shell owes us.
+    pub(crate) fn is_waiting(&self) -> bool {
+        self.request.is_some()
+    }
+
+    /// Everybody who is spoken of.
+    pub(crate) fn clients(&self) -> impl Iterator<Item = ClientId> {
+        let asker = self.request.iter().map(|request| request.client);
+        asker.chain(self.asked.keys().map(|&(client, _)| client))
+    }
+
+    /// Nothing is expected of a dead client.
+    pub(crate) fn forget(&mut self, client: ClientId) {
+        self.asked.retain(|&(asked, _), _| asked != client);
+        self.request = self.request.take().filter(|request| request.client != client);
+    }
+}
+
+/// A [`crate::Event::Reserve`] that is being decided.
+#[derive(Clone, Debug)]
+struct Request {
+    session: SessionId,
+    client: ClientId,
+    gpu: GpuId,
+    id: RequestId,
+    bytes: Bytes,
+    kind: Kind,
+    tried: BTreeSet<ClientId>,
+}
+
+/// What the bytes of a request become.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Managed memory, as far as we know.
+    Movable,
+    /// Something that never moves.
+    Fixed,
+}
+
+impl Core {
+    /// A process asks for `bytes` beyond its lease.
+    pub(crate) fn reserve(&mut self, client: ClientId, gpu: GpuId, id: RequestId, bytes: Bytes, kind: Kind) {
+        let Some(session) = self.session_of(client) else {
+            return;
+        };
+        self.recalls.request = Some(Request {
+            session,
+            client,
+            gpu,
+            id,
+            bytes,
+            kind,
+            tried: BTreeSet::new(),
+        });
+        self.decide_request(true);
+    }
+
+    /// The shell took `bytes` out of a page.
+    pub(crate) fn recalled(&mut self, client: ClientId, gpu: GpuId, bytes: Bytes) {
+        let Some(asked) = self.recalls.asked.remove(&(client, gpu)) else {
+            return;
+        };
+        if let Some(book) = self.book_mut(client, gpu) {
+            let taken = bytes.min(asked).min(book.leased);
+            book.leased -= taken;
+            book.free = match taken < asked {
+                true => Bytes::ZERO,
+                false => book.free - taken,
+            };
+        }
+        self.decide_request(true);
+    }
+
+    /// The free lease of a page, as the shell saw it.
+    pub(crate) fn lease_seen(&mut self, client: ClientId, gpu: GpuId, free: Bytes) {
+        let Some(id) = self.session_of(client) else { return };
+        let Some(book) = self.book_mut(client, gpu) else {
+            return;
+        };
+        let before = book.used();
+        book.free = free.min(book.leased);
+        if book.used() > before {
+            self.grown = Some(id);
+        }
+        self.note_peak(id, gpu);
+    }
+
+    /// How many of a process's bytes never move. They leave the card's capacity, and the managed limit.
+    pub(crate) fn fixed(&mut self, client: ClientId, gpu: GpuId, bytes: Bytes) {
+        if let Some(book) = self.book_mut(client, gpu) {
+            book.fixed = bytes.min(book.leased);
+        }
+    }
+
+    /// Bytes that never moved came back. A little goes into the page, where the next allocation takes it without a
+    /// question, if the managed limit allows that it becomes managed memory.
+    pub(crate) fn returned(&mut self, client: ClientId, gpu: GpuId, bytes: Bytes) {
+        let Some(session) = self.session_of(client) else {
+            return;
+        };
+        let Some(book) = self.book_mut(client, gpu) else {
+            return;
+        };
+        let bytes = bytes.min(book.used());
+        book.leased -= bytes;
+        book.fixed -= bytes;
+        let request = Request {
+            session,
+            client,
+            gpu,
+            id: RequestId(0),
+            bytes: Bytes::ZERO,
+            kind: Kind::Movable,
+            tried: BTreeSet::new(),
+        };
+        let Some(limits) = self.limits(&request) else {
+            return;
+        };
+        let most = Bytes(self.config.lease_chunk.0.saturating_mul(KEPT_CHUNKS));
+        let room = self.extra(&request, limits, most).min(bytes);
+        let Some(book) = self.book_mut(client, gpu) else {
+            return;
+        };
+        let again = room.min(most - book.free);
+        if again.is_zero() {
+            return;
+        }
+        book.leased += again;
+        book.free += again;
+        self.effects.push_back(Effect::Extend {
+            client,
+            gpu,
+            bytes: again,
+        });
+    }
+
+    /// A process has more free lease than is useful: all but one chunk comes back.
+    pub(crate) fn trim(&mut self, client: ClientId, gpu: GpuId) {
+        let keep = self.config.lease_chunk;
+        let Some(book) = self.book_mut(client, gpu) else {
+            return;
+        };
+        let bytes = book.free - keep;
+        if !bytes.is_zero() {
+            self.recall(client, gpu, bytes);
+        }
+    }
+
+    /// Decides the open request: grants it, asks for another lease back if `may_recall`, or refuses it.
+    pub(crate) fn decide_request(&mut self, may_recall: bool) {
+        let Some(mut request) = self.recalls.request.take() else {
+            return;
+        };
+        let attached = self.book_mut(request.client, request.gpu).is_some();
+        let Some(limits) = self.limits(&request).filter(|_| attached) else {
+            return self.refuse(&request, limits::NOT_ATTACHED);
+        };
+        let Some(excess) = limits.excess(request.bytes) else {
+            return self.lease(&request, limits);
+        };
+        match self.lender(&request, &excess).filter(|_| may_recall) {
+            Some(lender) => {
+                request.tried.insert(lender);
+                let gpu = request.gpu;
+                self.recalls.request = Some(request);
+                self.recall(lender, gpu, excess.bytes);
+            }
+            None => self.refuse(&request, excess),
+        }
+    }
+
+    fn limits(&self, request: &Request) -> Option<Limits> {
+        let session = self.sessions.get(&request.session)?;
+        let card = self.cards.get(&request.gpu)?;
+        Some(Limits {
+            quota: session.limit,
+            ceiling: session.ceiling(request.gpu, card),
+            managed: card.managed_limit(),
+            session_leased: session.leased(request.gpu),
+            card_managed: self
+                .sessions
+                .values()
+                .map(|session| session.managed(request.gpu))
+                .sum(),
+            kind: request.kind,
+        })
+    }
+
+    /// The process that is asked next for free lease: the one with the most, as last seen.
+    fn lender(&self, request: &Request, excess: &Excess) -> Option<ClientId> {
+        let in_scope = |id: &SessionId| excess.scope() == Scope::Card || *id == request.session;
+        self.sessions
+            .iter()
+            .filter(|(id, _)| in_scope(id))
+            .flat_map(|(_, session)| session.books(request.gpu))
+            .filter(|(client, book)| !book.leased.is_zero() && !request.tried.contains(client))
+            .filter(|(client, _)| !self.recalls.asked.contains_key(&(*client, request.gpu)))
+            .max_by_key(|(client, book)| (book.free, std::cmp::Reverse(*client)))
+            .map(|(client, _)| client)
+    }
+
+    fn recall(&mut self, client: ClientId, gpu: GpuId, bytes: Bytes) {
+        self.recalls.asked.insert((client, gpu), bytes);
+        self.effects.push_back(Effect::Recall { client, gpu, bytes });
+    }
+
+    fn lease(&mut self, request: &Request, limits: Limits) {
+        let extra = self.extra(request, limits, self.config.lease_chunk);
+        let Some(book) = self.book_mut(request.client, request.gpu) else {
+            return;
+        };
+        book.leased += request.bytes + extra;
+        book.free += extra;
+        if request.kind == Kind::Fixed {
+            book.fixed = book.fixed() + request.bytes;
+        }
+        self.grown = Some(request.session);
+        self.note_peak(request.session, request.gpu);
+        self.effects.push_back(Effect::Lease {
+            client: request.client,
+            gpu: request.gpu,
+            request: request.id,
+            bytes: request.bytes,
+            extra,
+        });
+    }
+
+    /// What is leased beyond the question, at most `most`. Unused leases alone must not fill the card where the working sets fit.
+    fn extra(&self, request: &Request, limits: Limits, most: Bytes) -> Bytes {
+        let Some(card) = self.cards.get(&request.gpu) else {
+            return Bytes::ZERO;
+        };
+        let books = || {
+            self.sessions
+                .values()
+                .flat_map(|session| session.books(request.gpu))
+        };
+        let movable: Bytes = books().map(|(_, book)| book.movable()).sum();
+        let fits = movable + request.bytes <= card.capacity();
+        limits.extra(
+            request.bytes,
+            most,
+            if fits { card.capacity() } else { Bytes::MAX },
+            self.sessions
+                .get(&request.session)
+                .map_or(0, |session| session.books(request.gpu).count()),
+            books().count(),
+        )
+    }
+
+    fn refuse(&mut self, request: &Request, excess: Excess) {
+        let Some(session) = self.sessions.get_mut(&request.session) else {
+            return;
+        };
+        session.refusals += 1;
+        let used = match excess.scope() {
+            Scope::Session => session.used(request.gpu),
+            Scope::Card => self
+                .sessions
+                .values()
+                .map(|session| session.used(request.gpu))
+                .sum(),
+        };
+        let refusal = MemoryRefusal {
+            requested: request.bytes,
+            limit: excess.limit,
+            used,
+            by: excess.by,
+        };
+        self.effects.push_back(Effect::Refuse {
+            client: request.client,
+            gpu: request.gpu,
+            request: request.id,
+            refusal,
+        });
+        self.effects.push_back(Effect::Notice(Notice::Refused {
+            client: request.client,
+            session: request.session,
+            gpu: request.gpu,
+            refusal,
+        }));
+    }
+}

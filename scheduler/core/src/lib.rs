@@ -1,0 +1,55 @@
+//! The pure decision machine of gpushare: no I/O, no clock, no threads, no floats.
+//!
+//! Events go in with the time they happened, effects come out, and the shell sleeps until the next
+//! deadline. The same events always give the same effects.
+#![forbid(unsafe_code)]
+#![deny(clippy::float_arithmetic)]
+
+pub mod config;
+
+pub mod event;
+
+mod core;
+
+mod settle;
+
+mod grants;
+
+mod drops;
+
+mod demand;
+
+mod session;
+
+mod gpu;
+
+mod lease;
+
+mod recovery;
+
+mod places;
+
+mod tell;
+
+pub mod snapshot;
+
+pub mod account;
+
+pub mod invariants;
+
+pub mod log;
+
+pub mod replay;
+
+mod average;
+
+mod stopwatch;
+
+#[cfg(test)]
+mod tests;
+
+pub use crate::core::Core;
+pub use config::Config;
+pub use event::{Effect, Event, Notice, WaitsFor};
+pub use session::gate::FIRST_WORD;
+pub use snapshot::Snapshot;

@@ -1,0 +1,255 @@
+//! The form of a recording: what the machine was told, one JSON line each, and a fingerprint of what it answered.
+//!
+//! ```text
+//!   {"line":{"header":{"format":2,"version":"0.1.0","generation":…,"expected":[],"started":…,"config":{…}}},"chain":"…"}
+//!   {"line":{"handled":{"now":…,"event":{"GpuFound":{"gpu":0,"total":…}},"effects":"cbf29ce484222325"}},"chain":"…"}
+//!   …                                                                                                        │
+//!   {"line":{"end":{"reason":"the daemon ended"}},"chain":"…"}  ◀── of this line and of all before it ────────┘
+//! ```
+//!
+//! The same lines lead a new machine to the same effects, so the effects themselves need not be kept: eight bytes
+//! of each event's tell whether a replay still does what the daemon did. An edit may leave all effects as they are, so
+//! each line also carries the fingerprint of everything up to itself: whoever reads along knows the line at which the
+//! file is not the daemon's any more. (Not who changed it: a chain can be made anew.) What is not in here: names,
+//! pids, paths and tokens, which the machine never learns.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::hash::Hasher as _;
+use std::io;
+
+use gpushare_proto::{ClientId, Nanos};
+use serde::{Deserialize, Serialize};
+
+use crate::config::Config;
+use crate::core::Core;
+use crate::event::{Effect, Event};
+
+/// The form that is written and read here.
+pub const FORMAT: u32 = 2;
+
+/// A line as it is written.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Link {
+    /// What it says.
+    pub line: Line,
+    /// Of it and of all before it.
+    pub chain: Chain,
+}
+
+impl Link {
+    /// How every recording begins.
+    pub const BEGINNING: &'static str = r#"{"line":{"header":{"format":"#;
+}
+
+/// A line of a recording.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Line {
+    /// The first.
+    Header(Box<Header>),
+    /// An event, in order.
+    Handled(Handled),
+    /// The last, unless the daemon was killed.
+    End {
+        /// Why nothing follows.
+        reason: String,
+    },
+}
+
+/// With what the machine started.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Header {
+    /// [`FORMAT`].
+    pub format: u32,
+    /// Of the gpushare that decided.
+    pub version: String,
+    /// The boot clock, as given to the machine.
+    pub generation: u64,
+    /// The clients that it waited for.
+    pub expected: BTreeSet<ClientId>,
+    /// The machine's clock at its start.
+    pub started: Nanos,
+    /// The same instant for people: seconds since 1970.
+    pub unix_seconds: u64,
+    /// What decisions depended on besides events.
+    pub config: Config,
+}
+
+impl Header {
+    /// A machine as it was at the start of the recording.
+    #[must_use]
+    pub fn machine(&self) -> Core {
+        Core::new(
+            self.config.clone(),
+            self.generation,
+            self.expected.clone(),
+            self.started,
+        )
+    }
+}
+
+/// One call of [`Core::handle`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Handled {
+    /// The time that came with the event.
+    pub now: Nanos,
+    /// What happened.
+    pub event: Event,
+    /// Of what the machine answered; none if it never did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub effects: Option<Fingerprint>,
+}
+
+/// Sixty-four bits of a list of effects (FNV-1a of its JSON). Equal lists have equal fingerprints on every machine
+/// and with every compiler; others hardly ever.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Fingerprint(u64);
+
+impl Fingerprint {
+    /// Of `effects`, in their order.
+    #[must_use]
+    pub fn of(effects: &[Effect]) -> Self {
+        let mut hash = Hash(fnv::FnvHasher::default());
+        effects.iter().for_each(|effect| hash.add(effect));
+        Self(hash.0.finish())
+    }
+}
+
+/// Sixty-four bits of a recording up to a line. Lines that are changed, missing, repeated or in another order give
+/// another one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Chain(Fingerprint);
+
+impl Chain {
+    /// The chain with one line more; that of nothing is the default.
+    #[must_use]
+    pub fn with(self, line: &Line) -> Self {
+        let mut hash = Hash(fnv::FnvHasher::default());
+        hash.add(&self);
+        hash.add(line);
+        Self(Fingerprint(hash.0.finish()))
+    }
+}
+
+impl fmt::Display for Fingerprint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
+
+impl From<Fingerprint> for String {
+    fn from(fingerprint: Fingerprint) -> Self {
+        fingerprint.to_string()
+    }
+}
+
+impl TryFrom<String> for Fingerprint {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        u64::from_str_radix(&text, 16)
+            .map(Self)
+            .map_err(|_| format!("`{text}` is no fingerprint: it has 16 hexadecimal digits"))
+    }
+}
+
+struct Hash(fnv::FnvHasher);
+
+impl Hash {
+    fn add(&mut self, thing: &impl Serialize) {
+        // What is recorded is made of numbers, texts and enums, and the hash takes everything: neither can fail.
+        let _ = serde_json::to_writer(self, thing);
+    }
+}
+
+impl io::Write for Hash {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.write(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_keep_their_form() {
+        let line = Line::Handled(Handled {
+            now: Nanos(7),
+            event: Event::ClientGone { client: ClientId(3) },
+            effects: Some(Fingerprint::of(&[])),
+        });
+        let text =
+            r#"{"handled":{"now":7,"event":{"ClientGone":{"client":3}},"effects":"cbf29ce484222325"}}"#;
+        assert_eq!(serde_json::to_string(&line).unwrap(), text);
+        assert_eq!(serde_json::from_str::<Line>(text).unwrap(), line);
+
+        let header = Header {
+            format: FORMAT,
+            version: "0.1.0".to_owned(),
+            generation: 9,
+            expected: [ClientId(4)].into(),
+            started: Nanos(5),
+            unix_seconds: 1_700_000_000,
+            config: Config::default(),
+        };
+        let line = Line::Header(Box::new(header));
+        let text = serde_json::to_string(&line).unwrap();
+        assert!(
+            text.starts_with(
+                r#"{"header":{"format":2,"version":"0.1.0","generation":9,"expected":[4],"started":5,"#
+            ),
+            "{text}"
+        );
+        assert_eq!(serde_json::from_str::<Line>(&text).unwrap(), line);
+        let chain = Chain::default().with(&line);
+        let text = serde_json::to_string(&Link { line, chain }).unwrap();
+        assert!(text.starts_with(Link::BEGINNING), "{text}");
+    }
+
+    #[test]
+    fn a_chain_depends_on_every_line_and_their_order() {
+        let [a, b, c] = ["a", "b", "c"].map(|reason| Line::End {
+            reason: reason.to_owned(),
+        });
+        let of = |lines: &[&Line]| {
+            lines
+                .iter()
+                .fold(Chain::default(), |chain, line| chain.with(line))
+        };
+        let whole = of(&[&a, &b, &c]);
+        assert_eq!(serde_json::to_string(&whole).unwrap(), "\"fc328cbcf7773d24\"");
+        for other in [
+            &[&a, &c][..],
+            &[&a, &b, &b, &c],
+            &[&b, &a, &c],
+            &[&a, &b, &c, &c],
+            &[&c],
+        ] {
+            assert_ne!(of(other), whole);
+        }
+    }
+
+    #[test]
+    fn a_fingerprint_depends_on_every_effect_and_their_order() {
+        let [a, b] = [1, 2].map(|client| Effect::Kill {
+            client: ClientId(client),
+        });
+        let of = |effects: &[&Effect]| Fingerprint::of(&effects.iter().copied().cloned().collect::<Vec<_>>());
+        assert_eq!(of(&[&a, &b]), of(&[&a, &b]));
+        assert_ne!(of(&[&a, &b]), of(&[&b, &a]));
+        assert_ne!(of(&[&a]), of(&[&a, &a]));
+        assert_eq!(of(&[&a]).to_string(), "1fcc55b0dd33cfdb");
+    }
+}

@@ -1,0 +1,56 @@
+//! When a quantum ends. It begins when the memory is in, so that a slow move does not eat the turn; a client
+//! that never says so has four times the expected move to itself, and no more.
+
+use gpushare_proto::Nanos;
+
+/// How many expected moves the clock waits for `Entered`.
+const PATIENCE: u64 = 4;
+
+/// The clock of one grant.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Clock {
+    quantum: Nanos,
+    starts: Nanos,
+}
+
+impl Clock {
+    /// The clock of a grant at `now` after which memory should be in within `expected_move`.
+    pub(crate) fn granted(now: Nanos, quantum: Nanos, expected_move: Nanos) -> Self {
+        Self {
+            quantum,
+            starts: now + Nanos(expected_move.0.saturating_mul(PATIENCE)),
+        }
+    }
+
+    /// The memory is in.
+    pub(crate) fn entered(&mut self, now: Nanos) {
+        self.starts = self.starts.min(now);
+    }
+
+    pub(crate) const fn quantum(&self) -> Nanos {
+        self.quantum
+    }
+
+    pub(crate) fn end(&self) -> Nanos {
+        self.starts + self.quantum
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_quantum_begins_when_the_memory_is_in() {
+        let mut clock = Clock::granted(Nanos(100), Nanos(1000), Nanos(50));
+        assert_eq!(
+            clock.end(),
+            Nanos(1300),
+            "while nobody says so: four expected moves"
+        );
+        clock.entered(Nanos(160));
+        assert_eq!(clock.end(), Nanos(1160));
+        clock.entered(Nanos(200));
+        assert_eq!(clock.end(), Nanos(1160), "said twice it does not start again");
+    }
+}

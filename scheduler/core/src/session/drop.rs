@@ -1,0 +1,195 @@
+//! One drop: how a session that was told to let go is made to, without ever creating a wait that the program would
+//! not have natively.
+//!
+//! ```text
+//!   close ──▶ Closed ──late, a thread sleeps at the gate──▶ Reopened ──pause over──▶ close again, twice as patient
+//!               │ ╲──late, nobody at the gate──▶ stays closed until a thread comes or the work ends
+//!               ▼
+//!            released
+//! ```
+//!
+//! Work in flight may be waiting for the very thread that sleeps at the gate (a collective's proxy, a host
+//! function, a kernel spinning on a flag). That cannot be told from work that is merely long, so a late drop with
+//! a sleeper is undone and tried again. Every try is twice as patient as the one before, up to the
+//! longest quantum: a program that runs a second ahead is drained after a few tries, and one that truly needs its thread
+//! is held up no longer than another session's turn would.
+//!
+//! A thread that has just arrived undoes nothing for another drain target: a program that waits for its work and
+//! then launches more arrives at the very moment at which its drain is done, and the report of that is on its way.
+
+use gpushare_proto::Nanos;
+
+use crate::config::{Config, StuckPolicy};
+
+/// What the drop wants done now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// Open the gates again under the same epoch.
+    Reopen,
+    /// Close the gates.
+    Close,
+    /// Say that the session is stuck, and why.
+    Report(String),
+    /// End its processes.
+    Kill,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Closed { since: Nanos, late_at: Nanos },
+    Reopened { until: Nanos },
+}
+
+/// A drop that has not succeeded yet.
+#[derive(Clone, Debug)]
+pub(crate) struct PendingDrop {
+    since: Nanos,
+    patience: Nanos,
+    tries: u32,
+    phase: Phase,
+    /// Since when a thread sleeps at the closed gate.
+    sleeper: Option<Nanos>,
+    stuck: Option<String>,
+    killed: bool,
+    drain: Nanos,
+}
+
+impl PendingDrop {
+    /// A drop whose gates were closed at `now` and that should take `expected_drain`.
+    pub(crate) fn new(now: Nanos, expected_drain: Nanos, config: &Config) -> Self {
+        let usual = config.drain_target.max(expected_drain).max(Nanos(1));
+        let patience = Nanos(usual.0.saturating_mul(u64::from(config.late_factor.max(1))));
+        Self {
+            since: now,
+            patience,
+            tries: 0,
+            phase: Phase::Closed {
+                since: now,
+                late_at: now + patience,
+            },
+            sleeper: None,
+            stuck: None,
+            killed: false,
+            drain: Nanos::ZERO,
+        }
+    }
+
+    /// When the session was told to let go.
+    pub(crate) const fn since(&self) -> Nanos {
+        self.since
+    }
+
+    pub(crate) const fn tries(&self) -> u32 {
+        self.tries
+    }
+
+    /// Whether the gates are open between two tries.
+    pub(crate) const fn is_reopened(&self) -> bool {
+        matches!(self.phase, Phase::Reopened { .. })
+    }
+
+    /// Why it is stuck, if it is.
+    pub(crate) fn stuck(&self) -> Option<&str> {
+        self.stuck.as_deref()
+    }
+
+    /// The longest drain of its clients.
+    pub(crate) const fn drain(&self) -> Nanos {
+        self.drain
+    }
+
+    /// A client drained and says how long that took; never longer than we have seen its gate closed.
+    pub(crate) fn drained(&mut self, now: Nanos, claimed: Nanos) {
+        if let Phase::Closed { since, .. } = self.phase {
+            self.drain = self.drain.max(claimed.min(now - since));
+        }
+    }
+
+    /// Goes on at `now`. `sleeper`: whether a thread of the session sleeps at its gate.
+    pub(crate) fn advance(&mut self, now: Nanos, sleeper: bool, config: &Config) -> Vec<Step> {
+        self.sleeper = sleeper.then(|| self.sleeper.unwrap_or(now));
+        let steps = [
+            self.turn(now, config),
+            self.report(now, sleeper, config),
+            self.kill(now, config),
+        ];
+        steps.into_iter().flatten().collect()
+    }
+
+    fn turn(&mut self, now: Nanos, config: &Config) -> Option<Step> {
+        match self.phase {
+            Phase::Closed { late_at, .. } if self.undo_at(late_at, config).is_some_and(|at| now >= at) => {
+                self.tries = self.tries.saturating_add(1);
+                let pause = doubled(config.drain_target, self.tries).min(config.retry_max);
+                self.phase = Phase::Reopened {
+                    until: now + pause.max(Nanos(1)),
+                };
+                Some(Step::Reopen)
+            }
+            Phase::Reopened { until } if now >= until => {
+                let longest = config.quantum_max.max(self.patience);
+                self.phase = Phase::Closed {
+                    since: now,
+                    late_at: now + doubled(self.patience, self.tries).min(longest),
+                };
+                Some(Step::Close)
+            }
+            _ => None,
+        }
+    }
+
+    /// When a drop that is late at `late_at` is undone, if a thread sleeps.
+    fn undo_at(&self, late_at: Nanos, config: &Config) -> Option<Nanos> {
+        Some(late_at.max(self.sleeper? + config.drain_target))
+    }
+
+    fn report(&mut self, now: Nanos, sleeper: bool, config: &Config) -> Option<Step> {
+        if self.stuck.is_some() {
+            return None;
+        }
+        let closed = now - self.since;
+        if self.tries < config.stuck_tries && closed < config.stuck_after {
+            return None;
+        }
+        self.stuck = Some(match sleeper {
+            false => format!(
+                "its work in flight has not ended after {closed}, and none of its threads waits at the gate"
+            ),
+            true => format!(
+                "it has not drained after {closed} and {} tries, each undone because a thread waited at its gate",
+                self.tries
+            ),
+        });
+        self.stuck.clone().map(Step::Report)
+    }
+
+    /// Not on tries alone, so that a program which runs far ahead is not put to death for it.
+    fn kill(&mut self, now: Nanos, config: &Config) -> Option<Step> {
+        let due = self.stuck.is_some()
+            && !self.killed
+            && config.stuck_policy == StuckPolicy::Kill
+            && now >= self.since + config.stuck_after;
+        self.killed |= due;
+        due.then_some(Step::Kill)
+    }
+
+    /// When to go on at the latest, if time alone can change anything.
+    pub(crate) fn deadline(&self, now: Nanos, config: &Config) -> Option<Nanos> {
+        let phase = match self.phase {
+            Phase::Closed { late_at, .. } => self.undo_at(late_at, config).unwrap_or(late_at),
+            Phase::Reopened { until } => until,
+        };
+        let kill = config.stuck_policy == StuckPolicy::Kill && !self.killed;
+        let stuck = (self.stuck.is_none() || kill).then(|| self.since + config.stuck_after);
+        [Some(phase), stuck]
+            .into_iter()
+            .flatten()
+            .filter(|&at| at > now)
+            .min()
+    }
+}
+
+/// `span × 2^times`.
+fn doubled(span: Nanos, times: u32) -> Nanos {
+    Nanos(span.0.saturating_mul(1 << times.min(32)))
+}

@@ -1,0 +1,151 @@
+//! What follows from the facts, derived anew after every event: the modes of the cards, and who holds the lock.
+//!
+//! ```text
+//!   facts ─▶ modes ─▶ ┌ collect   who let go ─▶ idle
+//!                     │ enqueue   a thread sleeps ─▶ waiting, with a ticket
+//!                     │ grant     parallel: everybody; serialized: the head of the queue (gpu/queue.rs)
+//!                     │ fit       holders that no longer fit together ─▶ dropping
+//!                     │ expire    quantum over and somebody wants the card ─▶ dropping
+//!                     │ push      late drops: reopen, close again, stuck (session/drop.rs)
+//!                     └─ again while a drop completed, or became stuck, on the spot
+//!             ─▶ gates of late joiners ─▶ flags, figures, places in the queue (tell.rs)
+//! ```
+
+use std::collections::BTreeMap;
+
+use gpushare_proto::{Bytes, GpuId, Nanos, SessionId};
+
+use crate::core::Core;
+use crate::demand::Demand;
+use crate::event::{Effect, Notice};
+use crate::gpu::Card;
+use crate::session::Session;
+use crate::session::lock::Lock;
+
+impl Core {
+    /// Derives everything that follows from the facts.
+    pub(crate) fn settle(&mut self) {
+        if let Some(after) = self.recovery.end(self.now) {
+            self.notice(Notice::Recovered { after });
+        }
+        let demand = Demand::new(&self.sessions);
+        self.choose_modes(&demand);
+        self.resume_returned(&demand);
+        loop {
+            self.collect(&demand);
+            self.enqueue();
+            self.grant_parallel(&demand);
+            self.grant_turns(&demand);
+            self.fit_holders(&demand);
+            self.expire_quanta(&demand);
+            let stuck = self.push_drops(&demand);
+            if !stuck && !self.ids().into_iter().any(|id| self.has_let_go(id, &demand)) {
+                break;
+            }
+        }
+        self.open_joiners(&demand);
+        self.note_entries(&demand);
+        self.run_stopwatches(&demand);
+        self.tell(&demand);
+    }
+
+    /// Every session, by number.
+    pub(crate) fn ids(&self) -> Vec<SessionId> {
+        self.sessions.keys().copied().collect()
+    }
+
+    fn choose_modes(&mut self, demand: &Demand) {
+        let mut serialized = Vec::new();
+        for (&gpu, card) in &mut self.cards {
+            let books = || self.sessions.values().flat_map(|session| session.books(gpu));
+            let assumed = self.config.context_reserve;
+            card.reserve = books().map(|(_, book)| book.overhead(assumed)).sum();
+            card.fixed = books().map(|(_, book)| book.fixed()).sum();
+            if card.choose_mode(self.now, demand.total(gpu), &self.config) {
+                self.effects.push_back(Effect::Notice(Notice::ModeChanged {
+                    gpu,
+                    mode: card.mode.mode(),
+                    reason: card.mode.reason().to_owned(),
+                }));
+                if card.takes_turns() {
+                    serialized.push(gpu);
+                }
+            }
+        }
+        if !serialized.is_empty() {
+            self.grown = None;
+            self.start_clocks(&serialized, demand);
+        }
+    }
+
+    /// The turns of those who held the lock in parallel mode begin now.
+    fn start_clocks(&mut self, serialized: &[GpuId], demand: &Demand) {
+        for id in self.ids() {
+            let turns = self.turn_needs(id, demand);
+            if !turns.is_empty() && turns.keys().all(|gpu| serialized.contains(gpu)) {
+                let clock = self.clock(id, Nanos::ZERO, demand);
+                if let Some(Lock::Holding(grant)) =
+                    self.sessions.get_mut(&id).map(|session| &mut session.lock)
+                {
+                    grant.clock = clock;
+                }
+            }
+        }
+    }
+
+    fn open_joiners(&mut self, demand: &Demand) {
+        for id in self.ids() {
+            let takes_turns = self.takes_turns(id, demand);
+            if let Some(session) = self.sessions.get_mut(&id) {
+                session.open_joiners(takes_turns, &mut self.effects);
+            }
+        }
+    }
+
+    fn run_stopwatches(&mut self, demand: &Demand) {
+        for id in self.ids() {
+            let takes_turns = self.takes_turns(id, demand);
+            if let Some(session) = self.sessions.get_mut(&id) {
+                let waits = session.lock.ticket().is_some();
+                let holds = session.lock.grant().is_some() && takes_turns;
+                session.waited.run(waits, self.now);
+                session.held.run(holds, self.now);
+                session.gpu_time.run(session.may_be_working(), self.now);
+            }
+        }
+    }
+
+    /// Whether a session takes turns on any of its cards.
+    pub(crate) fn takes_turns(&self, id: SessionId, demand: &Demand) -> bool {
+        demand.of_session(id).any(|(gpu, _)| self.is_shared_in_turns(gpu))
+    }
+
+    /// What a session needs on those of its cards that take turns.
+    pub(crate) fn turn_needs(&self, id: SessionId, demand: &Demand) -> BTreeMap<GpuId, Bytes> {
+        demand
+            .of_session(id)
+            .filter(|(gpu, _)| self.is_shared_in_turns(*gpu))
+            .collect()
+    }
+
+    /// The cards that a session takes turns on.
+    pub(crate) fn turn_cards(&self, id: SessionId, demand: &Demand) -> Vec<GpuId> {
+        self.turn_needs(id, demand).into_keys().collect()
+    }
+
+    fn is_shared_in_turns(&self, gpu: GpuId) -> bool {
+        self.cards.get(&gpu).is_some_and(Card::takes_turns)
+    }
+
+    /// When time alone changes what a session's lock is doing.
+    pub(crate) fn lock_deadline(&self, session: &Session) -> Option<Nanos> {
+        match &session.lock {
+            Lock::Idle | Lock::Waiting(_) => None,
+            Lock::Holding(grant) => {
+                let mut cards = session.attached().flat_map(|(_, client)| client.books.keys());
+                cards.any(|gpu| self.is_wanted(*gpu)).then(|| grant.clock.end())
+            }
+            Lock::Dropping(_, drop) => drop.deadline(self.now, &self.config),
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! Memory that never moves: quota like all other, no working set, nobody else's room, and not managed.
+
+use gpushare_proto::admin::{Knob, Mode};
+use gpushare_proto::page::LimitKind;
+use gpushare_proto::{Bytes, RequestId};
+
+use super::world::{GPU, World, gib, plain};
+use crate::{Config, Effect, Event};
+
+fn chunky() -> Config {
+    Config {
+        lease_chunk: Bytes::mib(64),
+        ..plain()
+    }
+}
+
+#[test]
+fn what_never_moves_leaves_the_capacity_and_the_working_sets() {
+    let mut world = World::new(plain());
+    let (_, a) = world.program(gib(4));
+    assert!(world.allocate_fixed(a, GPU, gib(3)));
+    let card = world.card();
+    assert_eq!(
+        (card.capacity_bytes, card.fixed_bytes, card.allocated_bytes),
+        (gib(7), gib(3), gib(7))
+    );
+    let (_, b) = world.program(gib(3));
+    assert_eq!(
+        world.card().mode,
+        Mode::Parallel,
+        "seven of ten move, three do not"
+    );
+    assert!(world.allocate(b, GPU, gib(1)));
+    assert_eq!(world.card().mode, Mode::Serialized);
+}
+
+#[test]
+fn a_sessions_own_fixed_memory_counts_once_against_its_ceiling() {
+    let mut world = World::new(plain());
+    let (_, a) = world.program(gib(4));
+    assert!(world.allocate_fixed(a, GPU, gib(3)));
+    assert!(world.allocate(a, GPU, gib(3)), "ten of ten");
+    assert!(!world.allocate(a, GPU, Bytes(1)));
+    assert!(!world.allocate_fixed(a, GPU, Bytes(1)));
+}
+
+#[test]
+fn the_managed_limit_does_not_count_what_is_not_managed() {
+    let mut world = World::new(plain());
+    world.set(Knob::ManagedLimit(gib(4)));
+    let (_, a) = world.program(gib(2));
+    assert!(world.allocate_fixed(a, GPU, gib(5)));
+    assert!(world.allocate(a, GPU, gib(2)));
+    world.take();
+    assert!(!world.allocate(a, GPU, Bytes(1)));
+    let by_limit = |effect: &Effect| matches!(effect, Effect::Refuse { refusal, .. } if refusal.by == LimitKind::ManagedLimit);
+    assert!(world.take().iter().any(by_limit));
+    assert!(world.allocate_fixed(a, GPU, gib(1)));
+}
+
+#[test]
+fn fixed_memory_that_is_freed_comes_back_as_movable_only_within_the_managed_limit() {
+    let mut world = World::new(chunky());
+    world.set(Knob::ManagedLimit(gib(4)));
+    let (session, a) = world.program(gib(4));
+    assert!(world.allocate_fixed(a, GPU, gib(1)));
+    world.free_fixed(a, GPU, gib(1));
+    assert_eq!(world.free_lease(a, GPU), Bytes::ZERO);
+    assert_eq!(world.view(session).gpus[0].leased_bytes, gib(4));
+
+    world.set(Knob::ManagedLimit(gib(6)));
+    assert!(world.allocate_fixed(a, GPU, gib(1)));
+    world.free_fixed(a, GPU, gib(1));
+    assert_eq!(
+        world.free_lease(a, GPU),
+        Bytes::mib(128),
+        "a little, for the next allocation"
+    );
+}
+
+#[test]
+fn allocating_and_freeing_fixed_memory_over_and_over_asks_nobody() {
+    let mut world = World::new(chunky());
+    let (_, a) = world.program(Bytes::mib(1));
+    for _ in 0..3 {
+        assert!(world.allocate_fixed(a, GPU, Bytes::mib(32)));
+        world.free_fixed(a, GPU, Bytes::mib(32));
+    }
+    let before = world.history.len();
+    for _ in 0..10 {
+        assert!(world.allocate_fixed(a, GPU, Bytes::mib(32)));
+        world.free_fixed(a, GPU, Bytes::mib(32));
+    }
+    let asked = |(_, event): &(_, Event)| !matches!(event, Event::LeaseSeen { .. });
+    assert_eq!(
+        world.history[before..].iter().filter(|said| asked(said)).count(),
+        0
+    );
+}
+
+#[test]
+fn the_fixed_memory_of_the_dead_is_room_again() {
+    let mut world = World::new(plain());
+    let (_, a) = world.program(gib(1));
+    assert!(world.allocate_fixed(a, GPU, gib(3)));
+    world.dies(a);
+    world.run_for(gpushare_proto::Nanos(1));
+    let card = world.card();
+    assert_eq!((card.capacity_bytes, card.fixed_bytes), (gib(10), Bytes::ZERO));
+}
+
+#[test]
+fn a_lie_about_fixed_memory_is_believed_up_to_the_lease() {
+    let mut world = World::new(plain());
+    world.honest = false;
+    let (_, a) = world.program(gib(2));
+    world.send(Event::Fixed {
+        client: a,
+        gpu: GPU,
+        bytes: Bytes::MAX,
+    });
+    assert_eq!(world.card().fixed_bytes, gib(2));
+    world.send(Event::Returned {
+        client: a,
+        gpu: GPU,
+        bytes: Bytes::MAX,
+    });
+    let card = world.card();
+    assert_eq!(
+        (card.fixed_bytes, card.allocated_bytes),
+        (Bytes::ZERO, Bytes::ZERO)
+    );
+}
+
+#[test]
+fn measured_contexts_replace_the_assumed_ones() {
+    let mut world = World::new(Config {
+        context_reserve: gib(1),
+        ..plain()
+    });
+    let (_, a) = world.program(Bytes::ZERO);
+    assert_eq!(world.card().capacity_bytes, gib(9));
+    world.send(Event::Overhead {
+        client: a,
+        gpu: GPU,
+        bytes: Some(gib(2)),
+    });
+    assert_eq!(
+        (world.card().capacity_bytes, world.card().overhead_bytes),
+        (gib(8), gib(2))
+    );
+    world.send(Event::Overhead {
+        client: a,
+        gpu: GPU,
+        bytes: None,
+    });
+    assert_eq!(world.card().capacity_bytes, gib(9));
+}
+
+#[test]
+fn room_is_what_all_that_cannot_move_leaves() {
+    let mut world = World::new(Config {
+        context_reserve: gib(1),
+        ..plain()
+    });
+    let (_, a) = world.program(gib(5));
+    assert!(world.allocate_fixed(a, GPU, gib(2)));
+    world.take();
+    let request = RequestId(77);
+    world.send(Event::Room {
+        client: a,
+        gpu: GPU,
+        request,
+        bytes: gib(1),
+    });
+    let answer = Effect::Room {
+        client: a,
+        gpu: GPU,
+        request,
+        bytes: gib(7),
+    };
+    assert_eq!(world.take(), [answer]);
+}

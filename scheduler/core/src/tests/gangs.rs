@@ -1,0 +1,100 @@
+use gpushare_proto::{ClientId, GateState, Nanos, SessionId};
+
+use super::world::{GPU, OTHER_GPU, World, gib, ms, plain};
+use crate::Config;
+
+fn two_cards() -> World {
+    let mut world = World::new(Config {
+        quantum: Some(ms(100)),
+        ..plain()
+    });
+    world.second_card();
+    world
+}
+
+/// A busy session with 6 GiB on each of its cards.
+fn on(world: &mut World, cards: &[gpushare_proto::GpuId]) -> (SessionId, ClientId) {
+    let session = world.session();
+    let client = world.join(session);
+    for &gpu in cards {
+        world.attach(client, gpu);
+        world.allocate(client, gpu, gib(6));
+    }
+    world.gets_busy(client);
+    (session, client)
+}
+
+#[test]
+fn a_gang_is_granted_all_its_cards_at_one_instant_or_none() {
+    let mut world = two_cards();
+    let (_, a) = on(&mut world, &[GPU]);
+    let (_, b) = on(&mut world, &[OTHER_GPU]);
+    let (_, gang) = on(&mut world, &[GPU, OTHER_GPU]);
+    world.run_for(ms(50));
+    assert_eq!(world.open(&[a, b, gang]), [true, true, false]);
+    world.habits(b).drain = ms(30);
+    world.run_for(ms(60));
+    assert_eq!(
+        world.open(&[a, b, gang]),
+        [false, false, false],
+        "one card has drained"
+    );
+    world.run_for(ms(20));
+    assert_eq!(world.gate(gang).state(), GateState::Moving);
+}
+
+#[test]
+fn two_gangs_take_turns_without_deadlock() {
+    let mut world = two_cards();
+    let (first, _) = on(&mut world, &[GPU, OTHER_GPU]);
+    let (second, _) = on(&mut world, &[OTHER_GPU, GPU]);
+    world.take();
+    world.run_for(ms(500));
+    assert_eq!(world.turns(), [second, first, second, first]);
+}
+
+#[test]
+fn streams_of_single_card_sessions_do_not_starve_a_gang() {
+    let mut world = two_cards();
+    for gpu in [GPU, OTHER_GPU, GPU, OTHER_GPU, GPU, OTHER_GPU] {
+        on(&mut world, &[gpu]);
+    }
+    let (gang, _) = on(&mut world, &[GPU, OTHER_GPU]);
+    world.run_for(Nanos::from_secs(10));
+    let turns = world.turns();
+    let of_gang = turns.iter().filter(|session| **session == gang).count();
+    assert!(of_gang >= 15, "{of_gang} of {} turns", turns.len());
+}
+
+#[test]
+fn a_card_that_takes_turns_does_not_hold_up_one_that_does_not() {
+    let mut world = two_cards();
+    on(&mut world, &[GPU]);
+    on(&mut world, &[GPU]);
+    let (_, alone) = on(&mut world, &[OTHER_GPU]);
+    world.run_for(ms(1000));
+    assert!(world.passes(alone));
+    assert_eq!(world.card().handoffs, 8);
+}
+
+#[test]
+fn a_holder_that_reaches_for_a_card_with_a_queue_queues_up_for_both() {
+    let mut world = two_cards();
+    let (_, a) = on(&mut world, &[GPU]);
+    on(&mut world, &[GPU]);
+    on(&mut world, &[OTHER_GPU]);
+    on(&mut world, &[OTHER_GPU]);
+    world.run_for(ms(50));
+    assert!(world.passes(a));
+    world.attach(a, OTHER_GPU);
+    assert!(!world.passes(a));
+    world.run_for(Nanos::from_secs(1));
+    assert!(
+        world
+            .core
+            .snapshot(world.now)
+            .gpus
+            .iter()
+            .all(|gpu| gpu.handoffs > 3)
+    );
+}

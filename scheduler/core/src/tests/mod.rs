@@ -1,0 +1,17 @@
+//! The machine's rules, each as a sentence, in virtual time; and what holds after every event whatever happens.
+
+mod world;
+
+mod early_release;
+mod fixed;
+mod gangs;
+mod late_drops;
+mod leases;
+mod liveness;
+mod modes;
+mod observing;
+mod recovery;
+mod schedules;
+mod strangers;
+mod telling;
+mod turns;

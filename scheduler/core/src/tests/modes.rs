@@ -1,0 +1,121 @@
+use gpushare_proto::admin::{Knob, Mode};
+use gpushare_proto::{Bytes, Nanos};
+
+use super::world::{GPU, World, gib, ms, plain};
+use crate::{Config, Event, Notice};
+
+#[test]
+fn in_parallel_mode_everybody_runs() {
+    let mut world = World::new(plain());
+    let (_, a) = world.program(gib(5));
+    let (_, b) = world.program(gib(5));
+    assert_eq!(world.open(&[a, b]), [true, true]);
+    assert_eq!(world.card().mode, Mode::Parallel);
+    assert_eq!(world.card().holders.len(), 2);
+}
+
+#[test]
+fn a_process_joins_closed_and_is_opened_when_it_attaches_a_card() {
+    let mut world = World::new(plain());
+    let session = world.session();
+    let client = world.join(session);
+    assert!(!world.passes(client));
+    world.attach(client, GPU);
+    assert!(world.passes(client));
+}
+
+#[test]
+fn when_memory_no_longer_fits_who_came_first_stays_and_the_rest_drops() {
+    let mut world = World::new(plain());
+    let (_, a) = world.program(gib(5));
+    let (_, b) = world.program(gib(4));
+    let (_, c) = world.program(Bytes::ZERO);
+    world.take();
+    world.allocate(c, GPU, gib(2));
+    assert_eq!(world.open(&[a, b, c]), [true, true, false]);
+    assert!(world.notices().contains(&Notice::ModeChanged {
+        gpu: GPU,
+        mode: Mode::Serialized,
+        reason: "the working sets need 11GiB, the capacity is 10GiB".to_owned(),
+    }));
+}
+
+#[test]
+fn a_context_takes_its_reserve_from_the_capacity() {
+    let mut world = World::new(Config {
+        context_reserve: gib(1),
+        ..plain()
+    });
+    let (_, a) = world.program(gib(4));
+    assert_eq!(world.card().capacity_bytes, gib(9));
+    let (_, b) = world.program(gib(5));
+    assert_eq!(world.card().capacity_bytes, gib(8));
+    assert_eq!(world.open(&[a, b]), [true, false]);
+    world.dies(b);
+    assert_eq!(world.card().capacity_bytes, gib(9));
+}
+
+#[test]
+fn when_memory_fits_again_for_a_while_everybody_runs() {
+    let mut world = World::new(plain());
+    let (_, a) = world.busy_program(gib(6));
+    let (_, b) = world.busy_program(gib(6));
+    assert_eq!(world.open(&[a, b]), [true, false]);
+    world.free(a, GPU, gib(4));
+    world.look(a, GPU);
+    assert_eq!(world.card().mode, Mode::Serialized);
+    world.run_for(ms(1999));
+    assert_eq!(world.card().mode, Mode::Serialized);
+    world.run_for(ms(1));
+    assert_eq!(world.card().mode, Mode::Parallel);
+    assert_eq!(world.open(&[a, b]), [true, true]);
+    assert_eq!(world.card().mode_changes, 2);
+}
+
+#[test]
+fn a_drop_ends_when_the_mode_returns_to_parallel() {
+    let mut world = World::new(plain());
+    let (_, a) = world.program(gib(6));
+    let (_, b) = world.program(Bytes::ZERO);
+    world.habits(b).answers = false;
+    world.allocate(b, GPU, gib(6));
+    assert_eq!(world.open(&[a, b]), [true, false]);
+    world.dies(a);
+    world.set(Knob::Mode(Some(Mode::Parallel)));
+    assert!(world.passes(b));
+}
+
+#[test]
+fn the_administrator_fixes_the_mode_and_frees_it_again() {
+    let mut world = World::new(plain());
+    let (_, a) = world.program(gib(6));
+    let (_, b) = world.program(gib(6));
+    world.run_for(ms(100));
+    world.set(Knob::Mode(Some(Mode::Parallel)));
+    assert_eq!(world.open(&[a, b]), [true, true]);
+    assert_eq!(world.card().reason, "fixed by the administrator");
+    world.set(Knob::Mode(None));
+    assert_eq!(world.card().mode, Mode::Serialized);
+    assert_eq!(world.open(&[a, b]), [true, false]);
+}
+
+#[test]
+fn a_smaller_capacity_is_in_force_at_once() {
+    let mut world = World::new(plain());
+    let (_, a) = world.program(gib(4));
+    let (_, b) = world.program(gib(4));
+    world.set(Knob::Capacity(Some(gib(7))));
+    assert_eq!(world.card().capacity_bytes, gib(7));
+    assert_eq!(world.open(&[a, b]), [true, false]);
+}
+
+#[test]
+fn a_clock_that_runs_backwards_stands_still() {
+    let mut world = World::new(plain());
+    let (_, a) = world.program(gib(6));
+    let (_, b) = world.busy_program(gib(6));
+    world.core.handle(Nanos(0), Event::Tick);
+    assert!(world.core.next_deadline() > Some(world.now));
+    world.run_for(Nanos::from_secs(60));
+    assert_eq!(world.open(&[a, b]), [false, true]);
+}

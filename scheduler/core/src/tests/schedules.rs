@@ -1,0 +1,413 @@
+//! Random schedules: processes that obey and processes that do not, time jumps, lost, repeated and forged messages,
+//! restarts. What must hold is checked after every event (`src/invariants.rs`); that nothing panics is a part of it.
+
+use gpushare_proto::admin::{Knob, Mode, Setting};
+use gpushare_proto::{
+    Bytes, ClientId, Epoch, GateState, GateWord, GpuId, Nanos, Percent, RequestId, SessionId,
+};
+use proptest::prelude::*;
+use proptest::test_runner::RngAlgorithm;
+
+use super::world::{GPU, OTHER_GPU, World, gib, ms};
+use crate::config::StuckPolicy;
+use crate::{Config, Core, Effect, Event};
+
+/// One step of a schedule. Numbers choose among what exists at that time.
+#[derive(Clone, Debug)]
+enum Step {
+    OpenSession { limit: Option<u64>, oversubscribe: bool },
+    CloseSession(usize),
+    Join(usize),
+    Attach(usize, GpuId),
+    Allocate(usize, GpuId, u64),
+    Free(usize, GpuId, u64),
+    AllocateFixed(usize, GpuId, u64),
+    FreeFixed(usize, GpuId, u64),
+    Measure(usize, GpuId, Option<u64>),
+    AskRoom(usize, GpuId),
+    Look(usize, GpuId),
+    Trim(usize, GpuId),
+    Busy(usize),
+    Arrive(usize),
+    GoIdle(usize),
+    Die(usize),
+    Change(usize, u64, bool),
+    Run(u64),
+    Jump(u64),
+    LoseAnswer,
+    Repeat(usize),
+    Return(u64, bool, u64),
+    ExpectedGone(u64),
+    Set(Option<GpuId>, Knob),
+    Forge(Forgery),
+}
+
+impl Step {
+    /// Whether the machine is told what nobody meant.
+    fn is_a_lie(&self) -> bool {
+        matches!(self, Self::Forge(_) | Self::Repeat(_))
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Forgery {
+    Wait(usize, i32, GateState),
+    Entered(usize, i32, u64, u64),
+    Released(usize, i32, GateState, u64),
+    Recalled(usize, GpuId, u64),
+    LeaseSeen(usize, GpuId, u64),
+    Reserve(usize, GpuId, u64),
+    Contexts(usize, GpuId, u32),
+    Fixed(usize, GpuId, u64),
+    Returned(usize, GpuId, u64),
+    ReserveFixed(usize, GpuId, u64),
+    Stranger(u64),
+}
+
+fn gpu() -> impl Strategy<Value = GpuId> {
+    prop_oneof![5 => Just(GPU), 2 => Just(OTHER_GPU)]
+}
+
+fn state() -> impl Strategy<Value = GateState> {
+    prop_oneof![
+        Just(GateState::Closed),
+        Just(GateState::Moving),
+        Just(GateState::Open),
+        Just(GateState::Idle)
+    ]
+}
+
+fn knob() -> impl Strategy<Value = Knob> {
+    prop_oneof![
+        prop::option::of(0_u64..5_000).prop_map(|quantum| Knob::Quantum(quantum.map(ms))),
+        prop::option::of(prop_oneof![Just(Mode::Parallel), Just(Mode::Serialized)]).prop_map(Knob::Mode),
+        prop::option::of(0_u64..20).prop_map(|capacity| Knob::Capacity(capacity.map(gib))),
+        (0_u64..40).prop_map(|limit| Knob::ManagedLimit(gib(limit))),
+        (0_u32..=10_000).prop_map(|epsilon| Knob::Epsilon(Percent(epsilon))),
+    ]
+}
+
+fn forgery() -> impl Strategy<Value = Forgery> {
+    let any_bytes = || prop_oneof![0..gib(20).0, Just(u64::MAX)];
+    prop_oneof![
+        (0_usize..8, -1..=1, state()).prop_map(|(who, off, state)| Forgery::Wait(who, off, state)),
+        (0_usize..8, -1..=1, any_bytes(), any_bytes())
+            .prop_map(|(who, off, b, t)| Forgery::Entered(who, off, b, t)),
+        (0_usize..8, -1..=1, state(), any_bytes())
+            .prop_map(|(who, off, s, d)| Forgery::Released(who, off, s, d)),
+        (0_usize..8, gpu(), any_bytes()).prop_map(|(who, gpu, bytes)| Forgery::Recalled(who, gpu, bytes)),
+        (0_usize..8, gpu(), any_bytes()).prop_map(|(who, gpu, bytes)| Forgery::LeaseSeen(who, gpu, bytes)),
+        (0_usize..8, gpu(), any_bytes()).prop_map(|(who, gpu, bytes)| Forgery::Reserve(who, gpu, bytes)),
+        (0_usize..8, gpu(), 0_u32..6).prop_map(|(who, gpu, live)| Forgery::Contexts(who, gpu, live)),
+        (0_usize..8, gpu(), any_bytes()).prop_map(|(who, gpu, bytes)| Forgery::Fixed(who, gpu, bytes)),
+        (0_usize..8, gpu(), any_bytes()).prop_map(|(who, gpu, bytes)| Forgery::Returned(who, gpu, bytes)),
+        (0_usize..8, gpu(), any_bytes()).prop_map(|(who, gpu, bytes)| Forgery::ReserveFixed(who, gpu, bytes)),
+        any::<u64>().prop_map(Forgery::Stranger),
+    ]
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let who = || 0_usize..8;
+    prop_oneof![
+        2 => (prop::option::of(1_u64..12), any::<bool>())
+            .prop_map(|(limit, oversubscribe)| Step::OpenSession { limit, oversubscribe }),
+        1 => (0_usize..4).prop_map(Step::CloseSession),
+        4 => (0_usize..4).prop_map(Step::Join),
+        6 => (who(), gpu()).prop_map(|(who, gpu)| Step::Attach(who, gpu)),
+        8 => (who(), gpu(), 0_u64..8).prop_map(|(who, gpu, gibs)| Step::Allocate(who, gpu, gibs)),
+        3 => (who(), gpu(), 0_u64..8).prop_map(|(who, gpu, gibs)| Step::Free(who, gpu, gibs)),
+        4 => (who(), gpu(), 0_u64..4).prop_map(|(who, gpu, gibs)| Step::AllocateFixed(who, gpu, gibs)),
+        2 => (who(), gpu(), 0_u64..4).prop_map(|(who, gpu, gibs)| Step::FreeFixed(who, gpu, gibs)),
+        1 => (who(), gpu(), prop::option::of(0_u64..4)).prop_map(|(who, gpu, gibs)| Step::Measure(who, gpu, gibs)),
+        1 => (who(), gpu()).prop_map(|(who, gpu)| Step::AskRoom(who, gpu)),
+        2 => (who(), gpu()).prop_map(|(who, gpu)| Step::Look(who, gpu)),
+        1 => (who(), gpu()).prop_map(|(who, gpu)| Step::Trim(who, gpu)),
+        6 => who().prop_map(Step::Busy),
+        3 => who().prop_map(Step::Arrive),
+        4 => who().prop_map(Step::GoIdle),
+        2 => who().prop_map(Step::Die),
+        3 => (who(), 0_u64..3000, any::<bool>()).prop_map(|(who, drain, answers)| Step::Change(who, drain, answers)),
+        6 => (0_u64..300).prop_map(Step::Run),
+        1 => (0_u64..6000).prop_map(Step::Run),
+        1 => prop_oneof![0_u64..100_000, Just(u64::MAX >> 24)].prop_map(Step::Jump),
+        2 => Just(Step::LoseAnswer),
+        2 => (0_usize..30).prop_map(Step::Repeat),
+        2 => (0_u64..3, any::<bool>(), 0_u64..8).prop_map(|(who, holding, gibs)| Step::Return(who, holding, gibs)),
+        1 => (0_u64..3).prop_map(Step::ExpectedGone),
+        2 => (prop::option::of(gpu()), knob()).prop_map(|(gpu, knob)| Step::Set(gpu, knob)),
+        4 => forgery().prop_map(Step::Forge),
+    ]
+}
+
+fn config() -> impl Strategy<Value = Config> {
+    let policy = prop_oneof![
+        Just(StuckPolicy::Wait),
+        Just(StuckPolicy::RunOthers),
+        Just(StuckPolicy::Kill)
+    ];
+    (policy, 0_u64..=1, 0_u64..=2, any::<bool>()).prop_map(|(stuck_policy, reserve, chunks, short)| Config {
+        stuck_policy,
+        context_reserve: gib(reserve),
+        lease_chunk: Bytes::mib(64 * chunks),
+        quantum: short.then(|| ms(100)),
+        ..Config::default()
+    })
+}
+
+/// Clients of the last daemon have these numbers.
+const RETURNING: u64 = 10_000;
+
+fn play(world: &mut World, step: Step) {
+    world.honest &= !step.is_a_lie();
+    match step {
+        Step::OpenSession { limit, oversubscribe } => {
+            world.session_with(limit.map(gib), oversubscribe);
+        }
+        Step::CloseSession(which) => {
+            if let Some(session) = nth(world.sessions(), which) {
+                world.send(Event::SessionClosed { session });
+            }
+        }
+        Step::Join(which) => {
+            if let Some(session) = nth(world.sessions(), which) {
+                world.join(session);
+            }
+        }
+        Step::Jump(millis) => {
+            world.now += ms(millis);
+            world.send(Event::Tick);
+        }
+        Step::Run(millis) => world.run_for(ms(millis)),
+        Step::LoseAnswer => world.lose_an_answer(),
+        Step::Repeat(back) => {
+            if let Some(&(_, event)) = world.history.iter().rev().nth(back) {
+                world.send(event);
+            }
+        }
+        Step::Return(who, holding, gibs) => {
+            let (client, session) = (ClientId(RETURNING + who), SessionId(RETURNING));
+            world.send(Event::SessionOpened {
+                session,
+                limit: None,
+                oversubscribe: false,
+            });
+            world.join_as(client);
+            let holding = holding.then_some(Epoch::default());
+            world.send(Event::ClientJoined {
+                client,
+                session,
+                holding,
+            });
+            world.send(Event::Attached {
+                client,
+                gpu: GPU,
+                used: gib(gibs),
+            });
+        }
+        Step::ExpectedGone(who) => world.send(Event::ExpectedGone {
+            client: ClientId(RETURNING + who),
+        }),
+        Step::Set(gpu, knob) => world.send(Event::Set(Setting { gpu, knob })),
+        Step::Forge(forgery) => forge(world, &forgery),
+        Step::Attach(who, _)
+        | Step::Allocate(who, ..)
+        | Step::Free(who, ..)
+        | Step::AllocateFixed(who, ..)
+        | Step::FreeFixed(who, ..)
+        | Step::Measure(who, ..)
+        | Step::AskRoom(who, _)
+        | Step::Look(who, _)
+        | Step::Trim(who, _)
+        | Step::Busy(who)
+        | Step::Arrive(who)
+        | Step::GoIdle(who)
+        | Step::Die(who)
+        | Step::Change(who, ..) => {
+            if let Some(client) = nth(world.clients(), who) {
+                act(world, client, &step);
+            }
+        }
+    }
+}
+
+/// A process does something that processes do.
+fn act(world: &mut World, client: ClientId, step: &Step) {
+    match *step {
+        Step::Attach(_, gpu) => world.attach(client, gpu),
+        Step::Allocate(_, gpu, gibs) => {
+            world.allocate(client, gpu, gib(gibs));
+        }
+        Step::Free(_, gpu, gibs) => {
+            let movable = world.used(client, gpu) - world.fixed(client, gpu);
+            world.free(client, gpu, gib(gibs).min(movable));
+        }
+        Step::AllocateFixed(_, gpu, gibs) => {
+            world.allocate_fixed(client, gpu, gib(gibs));
+        }
+        Step::FreeFixed(_, gpu, gibs) => {
+            let bytes = gib(gibs).min(world.fixed(client, gpu));
+            world.free_fixed(client, gpu, bytes);
+        }
+        Step::Measure(_, gpu, gibs) => {
+            let bytes = gibs.map(gib);
+            world.send(Event::Overhead { client, gpu, bytes });
+        }
+        Step::AskRoom(_, gpu) => world.send(Event::Room {
+            client,
+            gpu,
+            request: RequestId(0),
+            bytes: gib(1),
+        }),
+        Step::Look(_, gpu) => world.look(client, gpu),
+        Step::Trim(_, gpu) => {
+            world.look(client, gpu);
+            world.send(Event::Trim { client, gpu });
+        }
+        Step::Busy(_) => world.gets_busy(client),
+        Step::Arrive(_) => world.arrives(client),
+        Step::GoIdle(_) if world.passes(client) => world.goes_idle(client),
+        Step::Die(_) => world.dies(client),
+        Step::Change(_, drain, answers) => {
+            let habits = world.habits(client);
+            habits.drain = ms(drain);
+            habits.answers = answers;
+        }
+        _ => {}
+    }
+}
+
+fn forge(world: &mut World, forgery: &Forgery) {
+    let clients = world.clients();
+    let client = |who: usize| nth(clients.clone(), who).unwrap_or(ClientId(u64::MAX));
+    let word = |world: &World, client, off: i32, state| match world.clients().contains(&client) {
+        true => GateWord::new(world.gate(client).change().wrapping_add_signed(off), state),
+        false => GateWord::new(0, state),
+    };
+    let event = match *forgery {
+        Forgery::Wait(who, off, state) => {
+            let client = client(who);
+            Event::Wait {
+                client,
+                word: word(world, client, off, state),
+            }
+        }
+        Forgery::Entered(who, off, moved, took) => {
+            let client = client(who);
+            let word = word(world, client, off, GateState::Moving);
+            Event::Entered {
+                client,
+                word,
+                moved: Bytes(moved),
+                took: Nanos(took),
+            }
+        }
+        Forgery::Released(who, off, state, drain) => {
+            let client = client(who);
+            Event::Released {
+                client,
+                word: word(world, client, off, state),
+                drain: Nanos(drain),
+            }
+        }
+        Forgery::Recalled(who, gpu, bytes) => Event::Recalled {
+            client: client(who),
+            gpu,
+            bytes: Bytes(bytes),
+        },
+        Forgery::LeaseSeen(who, gpu, free) => Event::LeaseSeen {
+            client: client(who),
+            gpu,
+            free: Bytes(free),
+        },
+        Forgery::Reserve(who, gpu, bytes) => Event::Reserve {
+            client: client(who),
+            gpu,
+            request: RequestId(bytes),
+            bytes: Bytes(bytes),
+        },
+        Forgery::Contexts(who, gpu, live) => Event::Contexts {
+            client: client(who),
+            gpu,
+            live,
+        },
+        Forgery::Fixed(who, gpu, bytes) => Event::Fixed {
+            client: client(who),
+            gpu,
+            bytes: Bytes(bytes),
+        },
+        Forgery::Returned(who, gpu, bytes) => Event::Returned {
+            client: client(who),
+            gpu,
+            bytes: Bytes(bytes),
+        },
+        Forgery::ReserveFixed(who, gpu, bytes) => Event::ReserveFixed {
+            client: client(who),
+            gpu,
+            request: RequestId(bytes),
+            bytes: Bytes(bytes),
+        },
+        Forgery::Stranger(id) => Event::ClientJoined {
+            client: ClientId(id),
+            session: SessionId(id),
+            holding: None,
+        },
+    };
+    world.send(event);
+}
+
+fn nth<T>(all: Vec<T>, which: usize) -> Option<T> {
+    let n = all.len().max(1);
+    all.into_iter().nth(which % n)
+}
+
+/// The log of a run, given to a new machine, leads to the same effects.
+fn replay(world: &World, config: Config, expected: impl IntoIterator<Item = ClientId>) -> Vec<Effect> {
+    let mut core = Core::new(
+        config,
+        World::GENERATION,
+        expected.into_iter().collect(),
+        World::START,
+    );
+    let mut effects = Vec::new();
+    for &(now, event) in &world.history {
+        core.handle(now, event);
+        effects.extend(std::iter::from_fn(|| core.poll_effect()));
+    }
+    effects
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 20_000, rng_algorithm: RngAlgorithm::XorShift, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn whatever_happens_the_invariants_hold(
+        config in config(),
+        lies in any::<bool>(),
+        awaited in prop_oneof![3 => Just(0_u64), 1 => 0_u64..3],
+        population in prop::collection::vec((0_u64..9, any::<bool>()), 0..5),
+        steps in prop::collection::vec(step(), 1..80),
+    ) {
+        let expected: Vec<u64> = (RETURNING..RETURNING + awaited).collect();
+        let mut world = World::after_restart(config.clone(), expected.clone());
+        world.second_card();
+        for (gibs, busy) in population {
+            let (_, client) = world.program(gib(gibs));
+            world.habits(client).busy = busy;
+            world.arrives(client);
+        }
+        for step in steps.into_iter().filter(|step| lies || !step.is_a_lie()) {
+            play(&mut world, step);
+        }
+        let effects = world.take();
+        prop_assert_eq!(effects, replay(&world, config, expected.into_iter().map(ClientId)));
+
+        let living: Vec<ClientId> = world.core.homes.keys().copied().collect();
+        for client in living {
+            world.dies(client);
+        }
+        let end = world.core.snapshot(world.now);
+        for gpu in end.gpus {
+            prop_assert_eq!((gpu.allocated_bytes, gpu.holders, gpu.queue), (Bytes::ZERO, vec![], vec![]));
+        }
+    }
+}

@@ -1,0 +1,620 @@
+//! Pages and processes around the machine, in virtual time: effects are carried out as the shell would, and processes
+//! answer as the library would, unless told otherwise.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use gpushare_proto::admin::{Knob, Setting};
+use gpushare_proto::{Bytes, ClientId, GateState, GateWord, GpuId, Nanos, RequestId, SessionId};
+
+use crate::invariants::Invariants;
+use crate::snapshot::{GpuSnapshot, SessionSnapshot};
+use crate::{Config, Core, Effect, Event, FIRST_WORD, Notice};
+
+pub(super) const GPU: GpuId = GpuId(0);
+pub(super) const OTHER_GPU: GpuId = GpuId(1);
+
+pub(super) const fn ms(n: u64) -> Nanos {
+    Nanos::from_millis(n)
+}
+
+pub(super) const fn gib(n: u64) -> Bytes {
+    Bytes::gib(n)
+}
+
+/// Contexts take nothing and leases are exact, so that the figures in tests are the ones they name.
+pub(super) fn plain() -> Config {
+    Config {
+        context_reserve: Bytes::ZERO,
+        lease_chunk: Bytes::ZERO,
+        ..Config::default()
+    }
+}
+
+/// What a process does when it is told something.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Habits {
+    /// Its work in flight ends so long after its gate closed.
+    pub(super) drain: Nanos,
+    /// Its memory is in so long after a grant.
+    pub(super) moves: Nanos,
+    /// It always has a thread that wants to submit work.
+    pub(super) busy: bool,
+    /// It answers at all.
+    pub(super) answers: bool,
+}
+
+#[derive(Debug)]
+struct Process {
+    gate: GateWord,
+    flags: u32,
+    free: BTreeMap<GpuId, Bytes>,
+    used: BTreeMap<GpuId, Bytes>,
+    /// Those of them that never move, and how many of these it told.
+    fixed: BTreeMap<GpuId, Bytes>,
+    told: BTreeMap<GpuId, Bytes>,
+    /// Whether it asks for bytes that will never move.
+    asks_fixed: bool,
+    habits: Habits,
+    /// Whether it may have work on a card: from a gate that passes until it says that its work has ended.
+    in_flight: bool,
+}
+
+pub(super) struct World {
+    pub(super) core: Core,
+    pub(super) now: Nanos,
+    /// Everything that the machine wanted done since the last [`Self::take`].
+    seen: Vec<Effect>,
+    processes: BTreeMap<ClientId, Process>,
+    agenda: BTreeMap<(Nanos, u64), Event>,
+    scheduled: u64,
+    invariants: Invariants,
+    next_id: u64,
+    /// Everything that the machine was told.
+    pub(super) history: Vec<(Nanos, Event)>,
+    /// Whether the machine was told nothing but what processes meant.
+    pub(super) honest: bool,
+}
+
+impl World {
+    pub(super) const GENERATION: u64 = 7;
+    pub(super) const START: Nanos = Nanos::from_secs(100);
+
+    /// One card of 10 GiB, nobody there.
+    pub(super) fn new(config: Config) -> Self {
+        Self::after_restart(config, [])
+    }
+
+    pub(super) fn after_restart(config: Config, expected: impl IntoIterator<Item = u64>) -> Self {
+        let expected: BTreeSet<ClientId> = expected.into_iter().map(ClientId).collect();
+        let mut world = Self {
+            core: Core::new(config, Self::GENERATION, expected, Self::START),
+            now: Self::START,
+            seen: Vec::new(),
+            processes: BTreeMap::new(),
+            agenda: BTreeMap::new(),
+            scheduled: 0,
+            invariants: Invariants::default(),
+            next_id: 0,
+            history: Vec::new(),
+            honest: true,
+        };
+        world.send(Event::GpuFound {
+            gpu: GPU,
+            total: gib(10),
+        });
+        world
+    }
+
+    pub(super) fn send(&mut self, event: Event) {
+        self.history.push((self.now, event));
+        self.core.handle(self.now, event);
+        let effects: Vec<Effect> = std::iter::from_fn(|| self.core.poll_effect()).collect();
+        if let Err(broken) = self.invariants.after(&self.core, event, &effects) {
+            panic!("{broken}, after {event:?}");
+        }
+        let mut recalled = Vec::new();
+        for effect in &effects {
+            recalled.extend(self.carry_out(effect));
+        }
+        self.seen.extend(effects);
+        for event in recalled {
+            self.send(event);
+        }
+        if self.honest {
+            self.managed_is_bounded(event);
+        }
+    }
+
+    /// What the machine counts as managed memory is never less than what the process could have.
+    fn managed_is_bounded(&self, event: Event) {
+        for session in self.core.sessions.values() {
+            for (id, client) in &session.clients {
+                let Some(process) = self.processes.get(id) else {
+                    continue;
+                };
+                for (gpu, book) in &client.books {
+                    let of = |map: &BTreeMap<GpuId, Bytes>| map.get(gpu).copied().unwrap_or_default();
+                    let most = of(&process.free) + of(&process.used) - of(&process.fixed);
+                    assert!(
+                        most <= book.managed(),
+                        "{id} may have {most} managed, after {event:?}: {book:?}"
+                    );
+                }
+            }
+        }
+    }
+
+    /// Does to the pages what the shell does; processes plan their answers. Returns what the shell answers at once.
+    fn carry_out(&mut self, effect: &Effect) -> Option<Event> {
+        match *effect {
+            Effect::Gate { client, word, .. } => self.gate_changed(client, word),
+            Effect::Flags { client, flags } => self.processes.get_mut(&client)?.flags = flags,
+            Effect::Lease {
+                client,
+                gpu,
+                bytes,
+                extra,
+                ..
+            } => {
+                let process = self.processes.get_mut(&client)?;
+                *process.used.entry(gpu).or_default() += bytes;
+                *process.free.entry(gpu).or_default() += extra;
+                if process.asks_fixed {
+                    *process.fixed.entry(gpu).or_default() += bytes;
+                    *process.told.entry(gpu).or_default() += bytes;
+                }
+            }
+            Effect::Extend { client, gpu, bytes } => {
+                *self.processes.get_mut(&client)?.free.entry(gpu).or_default() += bytes;
+            }
+            Effect::Recall { client, gpu, bytes } => {
+                let free = self.processes.get_mut(&client)?.free.entry(gpu).or_default();
+                let bytes = bytes.min(*free);
+                *free -= bytes;
+                return Some(Event::Recalled { client, gpu, bytes });
+            }
+            Effect::Notice(Notice::Granted { session, .. }) if self.honest => self.turn_is_safe(session),
+            _ => {}
+        }
+        None
+    }
+
+    /// Whoever still has work in flight fits beside the session that was granted a turn, whatever the machine believes.
+    fn turn_is_safe(&self, entrant: SessionId) {
+        let in_flight = |client: &ClientId| {
+            self.processes
+                .get(client)
+                .is_some_and(|process| process.in_flight)
+        };
+        for (&gpu, card) in self.core.cards.iter().filter(|(_, card)| card.takes_turns()) {
+            let here = self
+                .core
+                .sessions
+                .iter()
+                .filter(|(_, session)| session.books(gpu).next().is_some());
+            let here: Vec<_> = here
+                .filter(|(id, session)| **id == entrant || session.clients.keys().any(in_flight))
+                .collect();
+            let used: Bytes = here
+                .iter()
+                .flat_map(|(_, session)| session.books(gpu).map(|(_, book)| book.movable()))
+                .sum();
+            let enters = here.iter().any(|(id, _)| **id == entrant);
+            assert!(
+                !enters || here.len() == 1 || used <= card.capacity(),
+                "{used} run on {gpu}"
+            );
+        }
+    }
+
+    fn gate_changed(&mut self, client: ClientId, word: GateWord) {
+        let Some(process) = self.processes.get_mut(&client) else {
+            return;
+        };
+        process.gate = word;
+        process.in_flight |= word.state() != GateState::Closed;
+        let habits = process.habits;
+        if !habits.answers {
+            return;
+        }
+        match word.state() {
+            GateState::Closed => {
+                let drain = habits.drain;
+                self.plan(drain, Event::Released { client, word, drain });
+                if habits.busy {
+                    self.plan(Nanos(1000), Event::Wait { client, word });
+                }
+            }
+            GateState::Moving => {
+                let moved = process.used.values().copied().sum();
+                let took = habits.moves;
+                self.plan(
+                    took,
+                    Event::Entered {
+                        client,
+                        word,
+                        moved,
+                        took,
+                    },
+                );
+            }
+            GateState::Open | GateState::Idle => {}
+        }
+    }
+
+    fn plan(&mut self, after: Nanos, event: Event) {
+        self.scheduled += 1;
+        self.agenda.insert((self.now + after, self.scheduled), event);
+    }
+
+    /// A process says what it planned to, if its page is still as it was then.
+    fn says(&mut self, event: Event) {
+        let (Event::Released { client, word, .. }
+        | Event::Wait { client, word }
+        | Event::Entered { client, word, .. }) = event
+        else {
+            return;
+        };
+        if self
+            .processes
+            .get(&client)
+            .is_some_and(|process| process.gate == word)
+        {
+            match event {
+                Event::Entered { .. } => self.set_gate(client, word.with(GateState::Open)),
+                Event::Released { .. } => self.ends_work(client),
+                _ => {}
+            }
+            self.send(event);
+        }
+    }
+
+    /// Lets time pass, with everything that happens in it.
+    pub(super) fn run_for(&mut self, span: Nanos) {
+        let end = self.now + span;
+        loop {
+            let planned = self.agenda.keys().next().map(|&(at, _)| at);
+            let deadline = self.core.next_deadline();
+            let next = [planned, deadline]
+                .into_iter()
+                .flatten()
+                .min()
+                .filter(|&at| at <= end);
+            let Some(next) = next else { break };
+            self.now = self.now.max(next);
+            if planned != Some(next) {
+                self.send(Event::Tick);
+            } else if let Some((_, event)) = self.agenda.pop_first() {
+                self.says(event);
+            }
+        }
+        self.now = end;
+    }
+
+    fn ends_work(&mut self, client: ClientId) {
+        if let Some(process) = self.processes.get_mut(&client) {
+            process.in_flight = false;
+        }
+    }
+
+    fn set_gate(&mut self, client: ClientId, word: GateWord) {
+        if let Some(process) = self.processes.get_mut(&client) {
+            process.gate = word;
+        }
+    }
+
+    // Who there is.
+
+    pub(super) fn second_card(&mut self) {
+        self.send(Event::GpuFound {
+            gpu: OTHER_GPU,
+            total: gib(10),
+        });
+    }
+
+    pub(super) fn session(&mut self) -> SessionId {
+        self.session_with(None, false)
+    }
+
+    pub(super) fn session_with(&mut self, limit: Option<Bytes>, oversubscribe: bool) -> SessionId {
+        self.next_id += 1;
+        let session = SessionId(self.next_id);
+        self.send(Event::SessionOpened {
+            session,
+            limit,
+            oversubscribe,
+        });
+        session
+    }
+
+    /// A process that drains in 2 ms, moves memory in 20 ms and has no work.
+    pub(super) fn join(&mut self, session: SessionId) -> ClientId {
+        self.next_id += 1;
+        let client = ClientId(self.next_id);
+        self.join_as(client);
+        self.send(Event::ClientJoined {
+            client,
+            session,
+            holding: None,
+        });
+        client
+    }
+
+    /// A process as [`Self::join`], known to the world only.
+    pub(super) fn join_as(&mut self, client: ClientId) {
+        self.processes.insert(
+            client,
+            Process {
+                gate: FIRST_WORD,
+                flags: 0,
+                free: BTreeMap::new(),
+                used: BTreeMap::new(),
+                fixed: BTreeMap::new(),
+                told: BTreeMap::new(),
+                asks_fixed: false,
+                in_flight: false,
+                habits: Habits {
+                    drain: ms(2),
+                    moves: ms(20),
+                    busy: false,
+                    answers: true,
+                },
+            },
+        );
+    }
+
+    pub(super) fn attach(&mut self, client: ClientId, gpu: GpuId) {
+        self.send(Event::Attached {
+            client,
+            gpu,
+            used: Bytes::ZERO,
+        });
+        self.send(Event::Contexts { client, gpu, live: 1 });
+    }
+
+    /// A session with one process that has `bytes` on the first card.
+    pub(super) fn program(&mut self, bytes: Bytes) -> (SessionId, ClientId) {
+        let session = self.session();
+        let client = self.join(session);
+        self.attach(client, GPU);
+        self.allocate(client, GPU, bytes);
+        (session, client)
+    }
+
+    /// A [`Self::program`] that always has work.
+    pub(super) fn busy_program(&mut self, bytes: Bytes) -> (SessionId, ClientId) {
+        let (session, client) = self.program(bytes);
+        self.gets_busy(client);
+        (session, client)
+    }
+
+    // What they do.
+
+    /// Whether the allocation was granted, from the page or by the machine.
+    pub(super) fn allocate(&mut self, client: ClientId, gpu: GpuId, bytes: Bytes) -> bool {
+        let process = self.processes.get_mut(&client).unwrap();
+        let free = process.free.entry(gpu).or_default();
+        if *free >= bytes {
+            *free -= bytes;
+            *process.used.entry(gpu).or_default() += bytes;
+            self.look(client, gpu);
+            return true;
+        }
+        self.look(client, gpu);
+        let before = self.used(client, gpu);
+        self.next_id += 1;
+        self.send(Event::Reserve {
+            client,
+            gpu,
+            request: RequestId(self.next_id),
+            bytes,
+        });
+        self.used(client, gpu) == before + bytes
+    }
+
+    pub(super) fn free(&mut self, client: ClientId, gpu: GpuId, bytes: Bytes) {
+        let process = self.processes.get_mut(&client).unwrap();
+        *process.used.entry(gpu).or_default() -= bytes;
+        *process.free.entry(gpu).or_default() += bytes;
+    }
+
+    /// As [`Self::allocate`], of bytes that never move.
+    pub(super) fn allocate_fixed(&mut self, client: ClientId, gpu: GpuId, bytes: Bytes) -> bool {
+        let process = self.processes.get_mut(&client).unwrap();
+        let free = process.free.entry(gpu).or_default();
+        if *free >= bytes {
+            *free -= bytes;
+            *process.used.entry(gpu).or_default() += bytes;
+            *process.fixed.entry(gpu).or_default() += bytes;
+            self.look(client, gpu);
+            return true;
+        }
+        let fixed = self.fixed(client, gpu);
+        let process = self.processes.get_mut(&client).unwrap();
+        if process.told.insert(gpu, fixed) != Some(fixed) {
+            let bytes = fixed;
+            self.send(Event::Fixed { client, gpu, bytes });
+        }
+        self.look(client, gpu);
+        self.processes.get_mut(&client).unwrap().asks_fixed = true;
+        self.next_id += 1;
+        self.send(Event::ReserveFixed {
+            client,
+            gpu,
+            request: RequestId(self.next_id),
+            bytes,
+        });
+        self.processes.get_mut(&client).unwrap().asks_fixed = false;
+        self.fixed(client, gpu) == fixed + bytes
+    }
+
+    /// Of bytes that never moved, those that the machine counts as such go back to it, the others into the page.
+    pub(super) fn free_fixed(&mut self, client: ClientId, gpu: GpuId, bytes: Bytes) {
+        let process = self.processes.get_mut(&client).unwrap();
+        let fixed = process.fixed.entry(gpu).or_default();
+        *fixed -= bytes;
+        *process.used.entry(gpu).or_default() -= bytes;
+        let told = process.told.entry(gpu).or_default();
+        let back = *told - *fixed;
+        *told -= back;
+        *process.free.entry(gpu).or_default() += bytes - back;
+        self.look(client, gpu);
+        if !back.is_zero() {
+            let bytes = back;
+            self.send(Event::Returned { client, gpu, bytes });
+        }
+    }
+
+    /// The shell looks into the page.
+    pub(super) fn look(&mut self, client: ClientId, gpu: GpuId) {
+        let free = self.free_lease(client, gpu);
+        self.send(Event::LeaseSeen { client, gpu, free });
+    }
+
+    pub(super) fn habits(&mut self, client: ClientId) -> &mut Habits {
+        &mut self.processes.get_mut(&client).unwrap().habits
+    }
+
+    /// A thread arrives, and another whenever the gate closes.
+    pub(super) fn gets_busy(&mut self, client: ClientId) {
+        self.habits(client).busy = true;
+        self.arrives(client);
+    }
+
+    /// A thread arrives at the gate now.
+    pub(super) fn arrives(&mut self, client: ClientId) {
+        let word = self.gate(client);
+        if matches!(word.state(), GateState::Closed | GateState::Moving) {
+            self.send(Event::Wait { client, word });
+        }
+    }
+
+    /// The process proves that it is idle and gives the lock back.
+    pub(super) fn goes_idle(&mut self, client: ClientId) {
+        self.habits(client).busy = false;
+        let open = self.gate(client);
+        self.set_gate(client, open.with(GateState::Closed));
+        self.ends_work(client);
+        let drain = Nanos::ZERO;
+        self.send(Event::Released {
+            client,
+            word: open,
+            drain,
+        });
+    }
+
+    /// The process lets go now and says that its drain took `drain`.
+    pub(super) fn lets_go(&mut self, client: ClientId, drain: Nanos) {
+        let word = self.gate(client);
+        self.ends_work(client);
+        self.send(Event::Released { client, word, drain });
+    }
+
+    pub(super) fn dies(&mut self, client: ClientId) {
+        self.processes.remove(&client);
+        self.send(Event::ClientGone { client });
+    }
+
+    pub(super) fn set(&mut self, knob: Knob) {
+        self.send(Event::Set(Setting { gpu: None, knob }));
+    }
+
+    /// The next thing that a process was about to say is lost.
+    pub(super) fn lose_an_answer(&mut self) {
+        self.agenda.pop_first();
+    }
+
+    // What one sees.
+
+    pub(super) fn clients(&self) -> Vec<ClientId> {
+        self.processes.keys().copied().collect()
+    }
+
+    pub(super) fn sessions(&self) -> Vec<SessionId> {
+        self.core
+            .snapshot(self.now)
+            .sessions
+            .into_iter()
+            .map(|view| view.session)
+            .collect()
+    }
+
+    pub(super) fn gate(&self, client: ClientId) -> GateWord {
+        self.processes[&client].gate
+    }
+
+    pub(super) fn passes(&self, client: ClientId) -> bool {
+        self.gate(client).state() == GateState::Open
+    }
+
+    /// Which of them may submit work.
+    pub(super) fn open(&self, clients: &[ClientId]) -> Vec<bool> {
+        clients.iter().map(|&client| self.passes(client)).collect()
+    }
+
+    pub(super) fn flags(&self, client: ClientId) -> u32 {
+        self.processes[&client].flags
+    }
+
+    pub(super) fn used(&self, client: ClientId, gpu: GpuId) -> Bytes {
+        self.processes[&client]
+            .used
+            .get(&gpu)
+            .copied()
+            .unwrap_or_default()
+    }
+
+    pub(super) fn fixed(&self, client: ClientId, gpu: GpuId) -> Bytes {
+        let fixed = &self.processes[&client].fixed;
+        fixed.get(&gpu).copied().unwrap_or_default()
+    }
+
+    pub(super) fn free_lease(&self, client: ClientId, gpu: GpuId) -> Bytes {
+        self.processes[&client]
+            .free
+            .get(&gpu)
+            .copied()
+            .unwrap_or_default()
+    }
+
+    pub(super) fn card(&self) -> GpuSnapshot {
+        self.core.snapshot(self.now).gpus.swap_remove(0)
+    }
+
+    pub(super) fn view(&self, session: SessionId) -> SessionSnapshot {
+        let sessions = self.core.snapshot(self.now).sessions;
+        sessions.into_iter().find(|view| view.session == session).unwrap()
+    }
+
+    /// What the machine wanted done since the last call.
+    pub(super) fn take(&mut self) -> Vec<Effect> {
+        std::mem::take(&mut self.seen)
+    }
+
+    pub(super) fn notices(&mut self) -> Vec<Notice> {
+        let effects = self.take().into_iter();
+        effects
+            .filter_map(|effect| {
+                if let Effect::Notice(notice) = effect {
+                    Some(notice)
+                } else {
+                    None
+                }
+            })
+            .collect()
+    }
+
+    /// The sessions that were granted a turn since the last call, in order.
+    pub(super) fn turns(&mut self) -> Vec<SessionId> {
+        let notices = self.notices().into_iter();
+        notices
+            .filter_map(|notice| {
+                if let Notice::Granted { session, .. } = notice {
+                    Some(session)
+                } else {
+                    None
+                }
+            })
+            .collect()
+    }
+}

@@ -1,0 +1,243 @@
+//! The command line.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use clap::{ArgGroup, Parser, ValueEnum};
+use gpushare_proto::admin::Mode;
+use gpushare_proto::{Bytes, GpuUuid, Nanos};
+
+/// Shares this machine's NVIDIA GPUs among many processes.
+///
+/// As root it is the system's daemon, else the user's own; --user and --system say otherwise, and so does
+/// a folder given by --runtime-dir or GPUSHARE_RUNTIME_DIR, which makes it the user's own.
+#[derive(Clone, Debug, Default, Parser)]
+#[command(name = "gpushare-scheduler", version)]
+#[command(group(ArgGroup::new("owner").args(["user", "system"])))]
+#[command(
+    after_help = "Exit codes: 0 ended as asked, 1 error, 2 wrong flag or configuration, 4 no permission.\n\
+    Environment: GPUSHARE_RUNTIME_DIR, GPUSHARE_LOCK_DIR, GPUSHARE_LOG (a filter like `debug`)."
+)]
+pub struct Args {
+    /// Serve this user's own processes only
+    #[arg(long)]
+    pub user: bool,
+    /// Serve everybody on this machine
+    #[arg(long)]
+    pub system: bool,
+    /// The folder for the sockets [default: /run/gpushare, or $XDG_RUNTIME_DIR/gpushare for a user]
+    #[arg(long, value_name = "FOLDER")]
+    pub runtime_dir: Option<PathBuf>,
+    /// The configuration file [default: /etc/gpushare/config.toml with --system, if there is one]
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// What may be resident together on a card, by its index or UUID (repeatable)
+    #[arg(long, value_name = "GPU=BYTES")]
+    pub capacity: Vec<ForCard>,
+    /// The most managed memory of all sessions together, on every card or on one (repeatable)
+    #[arg(long, value_name = "[GPU=]BYTES")]
+    pub managed_limit: Vec<ForCards>,
+    /// A fixed time quantum instead of the computed one, like 2s
+    #[arg(long, value_name = "TIME")]
+    pub quantum: Option<Nanos>,
+    /// Run everybody in parallel, or one after the other, or as it fits
+    #[arg(long, value_name = "MODE")]
+    pub mode: Option<ModeChoice>,
+    /// End after this time without sessions, like 10min
+    #[arg(long, value_name = "TIME")]
+    pub idle_exit: Option<Nanos>,
+    /// Where to serve metrics for Prometheus, or `off` [default: 127.0.0.1:9402 with --system, else off]
+    #[arg(long, value_name = "ADDRESS")]
+    pub metrics: Option<MetricsAt>,
+    /// The folder for the cards' lock files [default: /run/lock]
+    #[arg(long, value_name = "FOLDER")]
+    pub lock_dir: Option<PathBuf>,
+    /// Record what the scheduler is told, for `cargo xtask replay`; a recording of that name becomes FILE.1
+    #[arg(long, value_name = "FILE")]
+    pub record: Option<PathBuf>,
+    /// End the recording at this size [default: 1GiB]
+    #[arg(long, value_name = "SIZE")]
+    pub record_limit: Option<Bytes>,
+    /// How log lines on stderr look
+    #[arg(long, value_name = "FORMAT", default_value = "text")]
+    pub log_format: LogFormat,
+    /// Write one byte to this inherited pipe when both sockets listen
+    #[arg(long, value_name = "N")]
+    pub ready_fd: Option<u32>,
+}
+
+/// How log lines look.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    /// For people.
+    #[default]
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+/// Where metrics are served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MetricsAt {
+    /// Nowhere.
+    Off,
+    /// There.
+    Address(SocketAddr),
+}
+
+impl FromStr for MetricsAt {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "off" => Ok(Self::Off),
+            _ => text.parse().map(Self::Address).map_err(|_| {
+                format!(
+                    "`{text}` is neither `off` nor an address with its port; write it like 127.0.0.1:9402"
+                )
+            }),
+        }
+    }
+}
+
+/// A mode on the command line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ModeChoice {
+    /// As the memory fits.
+    Auto,
+    /// Everybody at once.
+    Parallel,
+    /// In turns.
+    Serialized,
+}
+
+impl ModeChoice {
+    /// The mode it fixes, if it fixes one.
+    #[must_use]
+    pub fn fixed(self) -> Option<Mode> {
+        match self {
+            Self::Auto => None,
+            Self::Parallel => Some(Mode::Parallel),
+            Self::Serialized => Some(Mode::Serialized),
+        }
+    }
+}
+
+/// A card as people name it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum CardName {
+    /// By the daemon's number.
+    Index(u8),
+    /// By identity.
+    Uuid(GpuUuid),
+}
+
+impl FromStr for CardName {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if let Ok(index) = text.parse() {
+            return Ok(Self::Index(index));
+        }
+        text.parse().map(Self::Uuid).map_err(|_| {
+            format!("`{text}` is neither a GPU's index nor its UUID; `nvidia-smi -L` lists both")
+        })
+    }
+}
+
+/// Bytes for one card.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ForCard {
+    /// The card.
+    pub card: CardName,
+    /// The bytes.
+    pub bytes: Bytes,
+}
+
+impl FromStr for ForCard {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (card, bytes) = text
+            .split_once('=')
+            .ok_or_else(|| format!("`{text}` names no GPU; write it like 0=8GiB"))?;
+        Ok(Self {
+            card: card.parse()?,
+            bytes: positive(bytes)?,
+        })
+    }
+}
+
+/// Bytes for every card or for one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ForCards {
+    /// For every card that is not named.
+    Every(Bytes),
+    /// For this one.
+    One(ForCard),
+}
+
+impl FromStr for ForCards {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text.contains('=') {
+            text.parse().map(Self::One)
+        } else {
+            positive(text).map(Self::Every)
+        }
+    }
+}
+
+fn positive(text: &str) -> Result<Bytes, String> {
+    let bytes: Bytes = text
+        .parse()
+        .map_err(|error: gpushare_proto::units::UnitError| error.to_string())?;
+    if bytes.is_zero() {
+        return Err(format!(
+            "`{text}` leaves no memory for anybody; give at least 1MiB"
+        ));
+    }
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_flags_are_consistent() {
+        Args::command().debug_assert();
+    }
+
+    #[test]
+    fn capacities_name_their_card() {
+        let args = Args::parse_from(["x", "--capacity", "0=4GiB", "--managed-limit", "16GiB"]);
+        let capacity = ForCard {
+            card: CardName::Index(0),
+            bytes: Bytes::gib(4),
+        };
+        assert_eq!(args.capacity, [capacity]);
+        assert_eq!(args.managed_limit, [ForCards::Every(Bytes::gib(16))]);
+    }
+
+    #[test]
+    fn wrong_values_say_what_would_be_right() {
+        for (flags, hint) in [
+            (["--capacity", "4GiB"], "like 0=8GiB"),
+            (["--capacity", "x=4GiB"], "nvidia-smi -L"),
+            (["--capacity", "0=lots"], "like 8GiB"),
+            (["--capacity", "0=0"], "at least 1MiB"),
+            (["--quantum", "2"], "like 250ms"),
+            (["--metrics", "9402"], "like 127.0.0.1:9402"),
+            (["--user", "--system"], "cannot be used with"),
+        ] {
+            let error = Args::try_parse_from(["x"].into_iter().chain(flags)).unwrap_err();
+            assert!(error.to_string().contains(hint), "{error}");
+            assert_eq!(error.exit_code(), 2);
+        }
+    }
+}

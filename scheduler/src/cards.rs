@@ -1,0 +1,374 @@
+//! The cards this daemon has: their numbers, who they are, and what was set for each.
+//!
+//! A card is found at the start by NVML, or later by the first process that announces it. Its number is its
+//! row in every page, so numbers are given once and never taken back.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::PathBuf;
+
+use gpushare_core::Event;
+use gpushare_proto::admin::{Knob, Mode, Setting};
+use gpushare_proto::page::MAX_GPUS;
+use gpushare_proto::tenant::{Failure, FailureCode, GpuInfo};
+use gpushare_proto::{Bytes, GpuId, GpuUuid, Nanos, Percent};
+
+use crate::args::CardName;
+use crate::config::{CardLimits, Settings};
+use crate::lock::{CardLock, LockError};
+
+/// Why a process cannot use a card here.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum CardError {
+    #[error(transparent)]
+    Lock(#[from] LockError),
+    #[error(
+        "this daemon has {MAX_GPUS} cards already and cannot take {0} as well; use one of those, or give the program a daemon of its own with --runtime-dir"
+    )]
+    Full(GpuUuid),
+    #[error("{0} says that it has no memory; is the driver healthy? `nvidia-smi` tells")]
+    Empty(GpuUuid),
+    #[error("{0} is none of this machine's cards; `nvidia-smi -L` lists them")]
+    Unknown(GpuUuid),
+}
+
+impl From<CardError> for Failure {
+    fn from(error: CardError) -> Self {
+        let code = match error {
+            CardError::Lock(_) | CardError::Full(_) => FailureCode::Unavailable,
+            CardError::Empty(_) => FailureCode::BadRequest,
+            CardError::Unknown(_) => FailureCode::NotFound,
+        };
+        Self {
+            code,
+            message: error.to_string(),
+        }
+    }
+}
+
+/// What is set for a card. None is what the core makes of it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Knobs {
+    quantum: Option<Nanos>,
+    mode: Option<Mode>,
+    capacity: Option<Bytes>,
+    managed_limit: Option<Bytes>,
+    epsilon: Percent,
+}
+
+impl Knobs {
+    /// The one in the place of `knob`, in words.
+    fn words(&self, knob: Knob) -> String {
+        fn or(value: Option<impl ToString>, otherwise: &str) -> String {
+            value.map_or_else(|| otherwise.to_owned(), |value| value.to_string())
+        }
+        match knob {
+            Knob::Quantum(_) => or(self.quantum, "computed"),
+            Knob::Mode(_) => or(self.mode.map(mode_name), "as memory fits"),
+            Knob::Capacity(_) => or(self.capacity, "total less reserve"),
+            Knob::ManagedLimit(_) => or(self.managed_limit, "computed"),
+            Knob::Epsilon(_) => self.epsilon.to_string(),
+        }
+    }
+
+    fn set(&mut self, knob: Knob) {
+        match knob {
+            Knob::Quantum(value) => self.quantum = value,
+            Knob::Mode(value) => self.mode = value,
+            Knob::Capacity(value) => self.capacity = value,
+            Knob::ManagedLimit(value) => self.managed_limit = Some(value),
+            Knob::Epsilon(value) => self.epsilon = value,
+        }
+    }
+}
+
+/// A mode in words.
+pub(crate) fn mode_name(mode: Mode) -> &'static str {
+    match mode {
+        Mode::Parallel => "parallel",
+        Mode::Serialized => "serialized",
+    }
+}
+
+/// One card.
+#[derive(Debug)]
+pub(crate) struct Card {
+    pub(crate) info: GpuInfo,
+    knobs: Knobs,
+    _lock: CardLock,
+}
+
+impl Card {
+    /// The most that could ever be allocated on it.
+    pub(crate) fn most(&self) -> Bytes {
+        self.knobs
+            .managed_limit
+            .unwrap_or(Bytes::ZERO)
+            .max(self.info.total)
+    }
+}
+
+/// All cards, by number.
+#[derive(Debug)]
+pub(crate) struct Cards {
+    all: Vec<Card>,
+    /// Whether NVML listed the machine's cards and tenants are not believed about others.
+    complete: bool,
+    lock_dir: PathBuf,
+    limits: BTreeMap<CardName, CardLimits>,
+    /// For cards to come.
+    defaults: Knobs,
+}
+
+impl Cards {
+    pub(crate) fn new(settings: &Settings) -> Self {
+        Self {
+            all: Vec::new(),
+            complete: false,
+            lock_dir: settings.lock_dir.clone(),
+            limits: settings.cards.clone(),
+            defaults: Knobs {
+                quantum: settings.core.quantum,
+                mode: settings.core.mode,
+                capacity: settings.core.capacity,
+                managed_limit: settings.managed_limit,
+                epsilon: settings.core.epsilon,
+            },
+        }
+    }
+
+    /// From now on what is not here is no card of this machine.
+    pub(crate) fn close(&mut self) {
+        self.complete = true;
+    }
+
+    /// The number of a card, and the events that tell the core of it if it is new.
+    pub(crate) fn find_or_add(&mut self, info: &GpuInfo) -> Result<(GpuId, Vec<Event>), CardError> {
+        if let Some(gpu) = self.by_uuid(info.uuid) {
+            return Ok((gpu, Vec::new()));
+        }
+        if self.complete {
+            return Err(CardError::Unknown(info.uuid));
+        }
+        if info.total.is_zero() {
+            return Err(CardError::Empty(info.uuid));
+        }
+        let number = u8::try_from(self.all.len())
+            .ok()
+            .filter(|&number| usize::from(number) < MAX_GPUS)
+            .ok_or(CardError::Full(info.uuid))?;
+        let lock = CardLock::take(&self.lock_dir, info.uuid)?;
+        let gpu = GpuId(number);
+        let knobs = self.knobs(gpu, info);
+        let set = |knob| Event::Set(Setting { gpu: Some(gpu), knob });
+        let mut events = vec![Event::GpuFound {
+            gpu,
+            total: info.total,
+        }];
+        events.extend(knobs.managed_limit.map(|limit| set(Knob::ManagedLimit(limit))));
+        events.extend(knobs.capacity.map(|capacity| set(Knob::Capacity(Some(capacity)))));
+        self.all.push(Card {
+            info: info.clone(),
+            knobs,
+            _lock: lock,
+        });
+        Ok((gpu, events))
+    }
+
+    pub(crate) fn get(&self, gpu: GpuId) -> Option<&Card> {
+        self.all.get(usize::from(gpu.0))
+    }
+
+    /// Changes a setting of one card, or of all and those to come: what it was and is, in words.
+    pub(crate) fn set(&mut self, setting: Setting) -> (String, String) {
+        let Setting { gpu, knob } = setting;
+        let (mut old, mut new) = (Vec::new(), Vec::new());
+        for (number, card) in numbered(self.all.iter_mut()) {
+            if gpu.is_none_or(|gpu| gpu == number) {
+                old.push((number, card.knobs.words(knob)));
+                card.knobs.set(knob);
+                new.push((number, card.knobs.words(knob)));
+            }
+        }
+        let before = self.defaults.words(knob);
+        if gpu.is_none() {
+            self.defaults.set(knob);
+        }
+        (summary(&old, before), summary(&new, self.defaults.words(knob)))
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (GpuId, &Card)> {
+        numbered(self.all.iter())
+    }
+
+    pub(crate) fn by_uuid(&self, uuid: GpuUuid) -> Option<GpuId> {
+        self.iter()
+            .find(|(_, card)| card.info.uuid == uuid)
+            .map(|(gpu, _)| gpu)
+    }
+
+    fn knobs(&self, gpu: GpuId, info: &GpuInfo) -> Knobs {
+        let by = |name| self.limits.get(&name).copied().unwrap_or_default();
+        let (uuid, index) = (by(CardName::Uuid(info.uuid)), by(CardName::Index(gpu.0)));
+        let managed_limit = uuid
+            .managed_limit
+            .or(index.managed_limit)
+            .or(self.defaults.managed_limit);
+        Knobs {
+            capacity: uuid.capacity.or(index.capacity).or(self.defaults.capacity),
+            managed_limit: managed_limit.or_else(|| Some(info.total + half_of_available_memory())),
+            ..self.defaults
+        }
+    }
+}
+
+/// The value that all cards have, or each card's own; `otherwise` where there is no card.
+fn summary(values: &[(GpuId, String)], otherwise: String) -> String {
+    let Some((_, first)) = values.first() else {
+        return otherwise;
+    };
+    if values.iter().all(|(_, value)| value == first) {
+        return first.clone();
+    }
+    let each: Vec<String> = values
+        .iter()
+        .map(|(gpu, value)| format!("{gpu} {value}"))
+        .collect();
+    each.join(", ")
+}
+
+/// A setting's name, as `gpushare-ctl set` takes it.
+pub(crate) fn knob_name(knob: Knob) -> &'static str {
+    match knob {
+        Knob::Quantum(_) => "quantum",
+        Knob::Mode(_) => "mode",
+        Knob::Capacity(_) => "capacity",
+        Knob::ManagedLimit(_) => "managed-limit",
+        Knob::Epsilon(_) => "epsilon",
+    }
+}
+
+fn numbered<T>(cards: impl Iterator<Item = T>) -> impl Iterator<Item = (GpuId, T)> {
+    (0..).map(GpuId).zip(cards)
+}
+
+/// What managed memory may take of the host, until a host budget says better.
+fn half_of_available_memory() -> Bytes {
+    let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    Bytes(available(&text).unwrap_or(Bytes::ZERO).0 / 2)
+}
+
+fn available(meminfo: &str) -> Option<Bytes> {
+    let line = meminfo
+        .lines()
+        .find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(Bytes(kib.saturating_mul(1024)))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::args::Args;
+    use crate::config::Surroundings;
+
+    fn cards(lock_dir: &tempfile::TempDir, flags: &[&str]) -> Cards {
+        let mut args = Args::parse_from(["x", "--user"].iter().chain(flags));
+        args.lock_dir = Some(lock_dir.path().to_owned());
+        Cards::new(&Settings::read(&args, &Surroundings::default()).unwrap())
+    }
+
+    fn info(n: u8, total: Bytes) -> GpuInfo {
+        GpuInfo {
+            uuid: GpuUuid::gpu([n; 16]),
+            name: format!("card {n}"),
+            total,
+        }
+    }
+
+    #[test]
+    fn a_card_is_one_card_whoever_announces_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut cards = cards(&folder, &["--capacity=1=1GiB", "--managed-limit=2GiB"]);
+        let (gpu, events) = cards.find_or_add(&info(5, Bytes::gib(8))).unwrap();
+        assert_eq!((gpu, events.len()), (GpuId(0), 2));
+        let (gpu, events) = cards.find_or_add(&info(5, Bytes::gib(80))).unwrap();
+        assert_eq!((gpu, events), (GpuId(0), vec![]));
+
+        let (gpu, events) = cards.find_or_add(&info(6, Bytes::gib(8))).unwrap();
+        assert_eq!(gpu, GpuId(1));
+        let set = |knob| {
+            Event::Set(Setting {
+                gpu: Some(GpuId(1)),
+                knob,
+            })
+        };
+        assert_eq!(
+            events[1..],
+            [
+                set(Knob::ManagedLimit(Bytes::gib(2))),
+                set(Knob::Capacity(Some(Bytes::gib(1))))
+            ]
+        );
+    }
+
+    #[test]
+    fn what_cannot_be_a_card_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut cards = cards(&folder, &[]);
+        assert!(matches!(
+            cards.find_or_add(&info(1, Bytes::ZERO)),
+            Err(CardError::Empty(_))
+        ));
+        for n in 0..16 {
+            cards.find_or_add(&info(n, Bytes::gib(1))).unwrap();
+        }
+        assert!(matches!(
+            cards.find_or_add(&info(99, Bytes::gib(1))),
+            Err(CardError::Full(_))
+        ));
+        cards.close();
+        assert!(matches!(
+            cards.find_or_add(&info(99, Bytes::gib(1))),
+            Err(CardError::Unknown(_))
+        ));
+    }
+
+    #[test]
+    fn a_setting_says_what_it_was_and_is() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut cards = cards(&folder, &["--quantum=2s"]);
+        let fixed = |gpu, mode| Setting {
+            gpu,
+            knob: Knob::Mode(mode),
+        };
+        let said = cards.set(fixed(None, Some(Mode::Parallel)));
+        assert_eq!(said, ("as memory fits".into(), "parallel".into()));
+        cards.find_or_add(&info(1, Bytes::gib(1))).unwrap();
+        cards.find_or_add(&info(2, Bytes::gib(1))).unwrap();
+        let said = cards.set(fixed(Some(GpuId(1)), Some(Mode::Serialized)));
+        assert_eq!(said, ("parallel".into(), "serialized".into()));
+        let said = cards.set(fixed(None, None));
+        assert_eq!(
+            said,
+            ("gpu0 parallel, gpu1 serialized".into(), "as memory fits".into())
+        );
+        let quantum = Setting {
+            gpu: None,
+            knob: Knob::Quantum(None),
+        };
+        let (old, new) = cards.set(quantum);
+        assert_eq!((old.as_str(), new.as_str()), ("2s", "computed"));
+    }
+
+    #[test]
+    fn available_memory_is_read_from_the_kernel() {
+        assert_eq!(
+            available("MemFree: 3 kB\nMemAvailable:     16 kB\n"),
+            Some(Bytes(16384))
+        );
+        assert!(half_of_available_memory() > Bytes::ZERO);
+    }
+}

@@ -1,0 +1,413 @@
+//! What the daemon was told: flags before the configuration file before the defaults.
+//!
+//! The file is checked whole before anything of it is used, and a key that nobody knows is an error: a
+//! misspelt limit must not be a limit that is not there.
+
+mod file;
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+
+use gpushare_core::Config;
+use gpushare_proto::names::{self, RuntimeDir};
+use gpushare_proto::{Bytes, Nanos};
+
+use file::File;
+
+use crate::args::{Args, CardName, ForCard, ForCards, MetricsAt, ModeChoice};
+use crate::record::RecordTo;
+
+/// Connections that one user other than the daemon's own may have at a time, unless configured.
+const CONNECTIONS_PER_USER: usize = 256;
+/// Sessions that one user may register with the system's daemon, unless configured.
+const SESSIONS_PER_USER: usize = 64;
+
+/// A recording ends at this size, unless configured.
+const RECORD_LIMIT: Bytes = Bytes::gib(1);
+/// The least that a recording may be limited to.
+const MIN_RECORD: Bytes = Bytes::mib(1);
+
+/// Where the system's daemon serves metrics, unless configured.
+const SYSTEM_METRICS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9402);
+
+/// What is wrong with the flags or the file.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file cannot be read.
+    #[error("cannot read the configuration file {}: {cause}; name another with --config", path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        cause: io::Error,
+    },
+    /// The file says something that has no meaning.
+    #[error("the configuration file {} is wrong in line {line}: {message}", path.display())]
+    Wrong {
+        /// The file.
+        path: PathBuf,
+        /// Where.
+        line: usize,
+        /// What.
+        message: String,
+    },
+    /// Two settings exclude each other.
+    #[error("quantum_min ({min}) is longer than quantum_max ({max}); make it shorter")]
+    Quantum {
+        /// The shortest quantum.
+        min: Nanos,
+        /// The longest.
+        max: Nanos,
+    },
+    /// Not even the start of a recording fits.
+    #[error("a recording of {0} holds next to nothing; give record_limit at least {MIN_RECORD}")]
+    Record(Bytes),
+}
+
+impl ConfigError {
+    /// Whether the cause is a lack of permission.
+    #[must_use]
+    pub fn is_denied(&self) -> bool {
+        matches!(self, Self::Unreadable { cause, .. } if cause.kind() == io::ErrorKind::PermissionDenied)
+    }
+}
+
+/// Whom the daemon serves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Owner {
+    /// One user.
+    User,
+    /// Everybody on the machine.
+    System,
+}
+
+/// What tenants of the system's daemon may take for themselves.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SelfService {
+    /// The largest quota.
+    pub max_memory: Bytes,
+    /// Sessions of one user at a time.
+    pub max_sessions: usize,
+    /// Whether a session may be larger than a card's capacity.
+    pub oversubscribe: bool,
+}
+
+/// What was said about one card.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CardLimits {
+    /// What may be resident together.
+    pub capacity: Option<Bytes>,
+    /// The most managed memory of all sessions together.
+    pub managed_limit: Option<Bytes>,
+}
+
+/// Everything the daemon was told.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Whom it serves.
+    pub owner: Owner,
+    /// Where its sockets are.
+    pub runtime: RuntimeDir,
+    /// Where the cards' lock files are.
+    pub lock_dir: PathBuf,
+    /// What the decisions depend on.
+    pub core: Config,
+    /// The managed limit of cards that have none of their own.
+    pub managed_limit: Option<Bytes>,
+    /// What was said about single cards.
+    pub cards: BTreeMap<CardName, CardLimits>,
+    /// Whether peers without a token get a session.
+    pub implicit_sessions: bool,
+    /// Whether peers may register sessions with the system's daemon.
+    pub self_service: Option<SelfService>,
+    /// Connections of one other user at a time.
+    pub connections_per_user: usize,
+    /// Where to serve metrics.
+    pub metrics: Option<SocketAddr>,
+    /// End after this time without sessions.
+    pub idle_exit: Option<Nanos>,
+    /// Where to record what the core is told.
+    pub record: Option<RecordTo>,
+}
+
+/// What the daemon finds around it. Read once, at the start.
+#[derive(Clone, Debug, Default)]
+pub struct Surroundings {
+    /// Its effective user.
+    pub uid: u32,
+    /// [`names::RUNTIME_DIR`].
+    pub runtime_dir: Option<OsString>,
+    /// `XDG_RUNTIME_DIR`.
+    pub xdg_runtime_dir: Option<OsString>,
+    /// [`names::LOCK_DIR`].
+    pub lock_dir: Option<OsString>,
+}
+
+impl Surroundings {
+    /// Those of this process.
+    #[must_use]
+    pub fn of_this_process() -> Self {
+        let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
+        Self {
+            uid: rustix::process::geteuid().as_raw(),
+            runtime_dir: variable(names::RUNTIME_DIR),
+            xdg_runtime_dir: variable("XDG_RUNTIME_DIR"),
+            lock_dir: variable(names::LOCK_DIR),
+        }
+    }
+}
+
+impl Settings {
+    /// Reads the file, if there is one, and puts it together with the flags.
+    ///
+    /// # Errors
+    /// [`ConfigError`] if the file is not readable or not right in every line.
+    pub fn read(args: &Args, around: &Surroundings) -> Result<Self, ConfigError> {
+        let folder = args
+            .runtime_dir
+            .clone()
+            .or(around.runtime_dir.clone().map(PathBuf::from));
+        let system = args.system || (!args.user && around.uid == 0 && folder.is_none());
+        let owner = if system { Owner::System } else { Owner::User };
+        let file = File::read(args.config.as_deref(), owner)?;
+
+        let mut core = Config::default();
+        file.scheduling.apply(&mut core);
+        replace(&mut core.quantum, args.quantum.map(Some));
+        replace(&mut core.mode, args.mode.map(ModeChoice::fixed));
+        if core.quantum_min > core.quantum_max {
+            return Err(ConfigError::Quantum {
+                min: core.quantum_min,
+                max: core.quantum_max,
+            });
+        }
+
+        let record_limit = args.record_limit.or(file.record_limit.map(|limit| limit.0));
+        let limit = record_limit.unwrap_or(RECORD_LIMIT);
+        if limit < MIN_RECORD {
+            return Err(ConfigError::Record(limit));
+        }
+        let record = args.record.clone().or(file.record);
+
+        let mut managed_limit = file.managed_limit.map(|limit| limit.0);
+        let mut cards: BTreeMap<CardName, CardLimits> = BTreeMap::new();
+        for (card, limits) in file.gpus {
+            cards.insert(
+                card.0,
+                CardLimits {
+                    capacity: limits.capacity.map(|bytes| bytes.0),
+                    managed_limit: limits.managed_limit.map(|bytes| bytes.0),
+                },
+            );
+        }
+        for &ForCard { card, bytes } in &args.capacity {
+            cards.entry(card).or_default().capacity = Some(bytes);
+        }
+        for limit in &args.managed_limit {
+            match *limit {
+                ForCards::Every(bytes) => managed_limit = Some(bytes),
+                ForCards::One(ForCard { card, bytes }) => {
+                    cards.entry(card).or_default().managed_limit = Some(bytes);
+                }
+            }
+        }
+
+        Ok(Self {
+            owner,
+            runtime: match (folder, owner) {
+                (Some(folder), _) => RuntimeDir::new(folder),
+                (None, Owner::System) => RuntimeDir::system(),
+                (None, Owner::User) => RuntimeDir::user(around.xdg_runtime_dir.clone(), around.uid),
+            },
+            lock_dir: args
+                .lock_dir
+                .clone()
+                .or(around.lock_dir.clone().map(PathBuf::from))
+                .unwrap_or_else(|| names::SYSTEM_LOCK_DIR.into()),
+            core,
+            managed_limit,
+            cards,
+            implicit_sessions: file.implicit_sessions.unwrap_or(owner == Owner::User),
+            self_service: file.self_service.map(|service| SelfService {
+                max_memory: service.max_memory.0,
+                max_sessions: service.max_sessions.unwrap_or(SESSIONS_PER_USER),
+                oversubscribe: service.oversubscribe,
+            }),
+            connections_per_user: file.connections_per_user.unwrap_or(CONNECTIONS_PER_USER),
+            metrics: match args.metrics.or(file.metrics.map(|at| at.0)) {
+                Some(MetricsAt::Address(address)) => Some(address),
+                Some(MetricsAt::Off) => None,
+                None => (owner == Owner::System).then_some(SYSTEM_METRICS),
+            },
+            idle_exit: args.idle_exit.or(file.idle_exit.map(|time| time.0)),
+            record: record.map(|path| RecordTo { path, limit }),
+        })
+    }
+}
+
+fn replace<T>(slot: &mut T, value: Option<T>) {
+    if let Some(value) = value {
+        *slot = value;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use clap::Parser;
+    use gpushare_core::config::StuckPolicy;
+    use gpushare_proto::Percent;
+    use gpushare_proto::admin::Mode;
+
+    use super::*;
+
+    fn settings(flags: &[&str], file: &str) -> Result<Settings, ConfigError> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("config.toml");
+        fs::write(&path, file).unwrap();
+        let mut args = Args::parse_from(["x"].iter().chain(flags));
+        args.config = Some(path);
+        Settings::read(&args, &Surroundings::default())
+    }
+
+    #[test]
+    fn every_key_is_read() {
+        let settings = settings(
+            &[],
+            r#"
+            implicit_sessions = true
+            connections_per_user = 9
+            idle_exit = "10min"
+            metrics = "127.0.0.1:9999"
+            managed_limit = "16GiB"
+            record = "/var/log/gpushare.jsonl"
+            record_limit = "2MiB"
+            [scheduling]
+            mode = "serialized"
+            quantum = "2s"
+            epsilon = "1%"
+            stuck_policy = "kill"
+            [gpus.0]
+            capacity = "4GiB"
+            [gpus.GPU-0a1b2c3d-0001-0203-0405-060708090a0b]
+            managed_limit = "8GiB"
+            [self_service]
+            max_memory = "8GiB"
+            "#,
+        )
+        .unwrap();
+        assert!(settings.implicit_sessions);
+        assert_eq!(settings.connections_per_user, 9);
+        assert_eq!(settings.idle_exit, Some(Nanos::from_secs(600)));
+        assert_eq!(settings.managed_limit, Some(Bytes::gib(16)));
+        assert_eq!(settings.metrics, Some(([127, 0, 0, 1], 9999).into()));
+        let record = RecordTo {
+            path: "/var/log/gpushare.jsonl".into(),
+            limit: Bytes::mib(2),
+        };
+        assert_eq!(settings.record, Some(record));
+        assert_eq!(settings.core.mode, Some(Mode::Serialized));
+        assert_eq!(settings.core.quantum, Some(Nanos::from_secs(2)));
+        assert_eq!(settings.core.epsilon, Percent(100));
+        assert_eq!(settings.core.stuck_policy, StuckPolicy::Kill);
+        assert_eq!(settings.cards[&CardName::Index(0)].capacity, Some(Bytes::gib(4)));
+        assert_eq!(settings.cards.len(), 2);
+        assert_eq!(settings.self_service.unwrap().max_sessions, SESSIONS_PER_USER);
+    }
+
+    #[test]
+    fn a_flag_comes_before_the_file() {
+        let file = "managed_limit = '16GiB'\nscheduling.mode = 'serialized'\ngpus.0.capacity = '4GiB'";
+        let flags = [
+            "--mode=auto",
+            "--capacity=0=1GiB",
+            "--managed-limit=2GiB",
+            "--managed-limit=1=3GiB",
+        ];
+        let settings = settings(&flags, file).unwrap();
+        assert_eq!(settings.core.mode, None);
+        assert_eq!(settings.managed_limit, Some(Bytes::gib(2)));
+        assert_eq!(settings.cards[&CardName::Index(0)].capacity, Some(Bytes::gib(1)));
+        assert_eq!(
+            settings.cards[&CardName::Index(1)].managed_limit,
+            Some(Bytes::gib(3))
+        );
+    }
+
+    #[test]
+    fn a_wrong_key_or_value_is_named_with_its_line() {
+        for (file, expected) in [
+            ("\nquantm = '2s'", "line 2: unknown key `quantm`"),
+            (
+                "[scheduling]\nquantum = '2 parsecs'",
+                "line 2: `2 parsecs` is not a time",
+            ),
+            ("[scheduling]\nmode = 'fast'", "line 2: unknown variant `fast`"),
+            ("[self_service]\noversubscribe = true", "missing key `max_memory`"),
+            ("[gpus.first]\ncapacity = '1GiB'", "`first` is neither"),
+            ("implicit_sessions = [", "line 1"),
+        ] {
+            let error = settings(&[], file).unwrap_err().to_string();
+            assert!(error.contains(expected), "{error}");
+            assert!(error.contains("config.toml") && !error.contains('\n'), "{error}");
+        }
+    }
+
+    #[test]
+    fn metrics_are_on_for_the_system_and_else_on_request() {
+        let metrics = |flags: &[&str], file| settings(flags, file).unwrap().metrics;
+        assert_eq!(metrics(&["--user"], ""), None);
+        assert_eq!(metrics(&["--system"], ""), Some(SYSTEM_METRICS));
+        assert_eq!(metrics(&["--system"], "metrics = 'off'"), None);
+        assert_eq!(
+            metrics(&["--metrics=[::1]:80"], "metrics = 'off'"),
+            Some("[::1]:80".parse().unwrap())
+        );
+        let error = settings(&[], "metrics = true").unwrap_err().to_string();
+        assert!(error.contains("line 1"), "{error}");
+    }
+
+    #[test]
+    fn quanta_that_exclude_each_other_are_refused() {
+        let file = "[scheduling]\nquantum_min = '2s'\nquantum_max = '1s'";
+        assert!(matches!(settings(&[], file), Err(ConfigError::Quantum { .. })));
+    }
+
+    #[test]
+    fn a_recording_has_a_limit_and_the_limit_some_room() {
+        assert_eq!(settings(&[], "").unwrap().record, None);
+        let record = settings(&["--record=a"], "record = 'b'").unwrap().record.unwrap();
+        assert_eq!((record.path, record.limit), ("a".into(), RECORD_LIMIT));
+        let error = settings(&["--record=a", "--record-limit=10"], "").unwrap_err();
+        assert!(error.to_string().contains("at least 1MiB"), "{error}");
+    }
+
+    #[test]
+    fn root_without_a_folder_is_the_system() {
+        let read = |flags: &[&str], uid, runtime_dir: Option<&str>| {
+            let around = Surroundings {
+                uid,
+                runtime_dir: runtime_dir.map(Into::into),
+                ..Surroundings::default()
+            };
+            let args = Args::parse_from(["x", "--config=/dev/null"].iter().chain(flags));
+            let settings = Settings::read(&args, &around).unwrap();
+            (settings.owner, settings.runtime, settings.implicit_sessions)
+        };
+        assert_eq!(read(&[], 0, None), (Owner::System, RuntimeDir::system(), false));
+        assert_eq!(
+            read(&["--user"], 0, None),
+            (Owner::User, RuntimeDir::user(None, 0), true)
+        );
+        assert_eq!(
+            read(&[], 0, Some("/x")),
+            (Owner::User, RuntimeDir::new("/x"), true)
+        );
+        assert_eq!(read(&[], 7, None).0, Owner::User);
+        assert_eq!(read(&["--system"], 0, Some("/x")).0, Owner::System);
+    }
+}

@@ -1,0 +1,364 @@
+//! One connection, from accept to end: frames in, frames out, and the peer's life, whichever ends first.
+//!
+//! ```text
+//!   socket ──▶ hello (5 s) ──▶ read: header, limit, body, decode ──▶ Input ──▶ shell
+//!   socket ◀── write ◀── queue of 64 frames ◀── Outbox ◀──────────────────────── shell
+//!   pidfd ──▶ dead
+//! ```
+//!
+//! Nothing here is trusted and nothing here can stall the shell: the way in waits when the shell is busy,
+//! and a peer that does not read fills its own queue, is told nothing more, and is closed. The page keeps
+//! the truth for it.
+
+use std::convert::Infallible;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
+
+use gpushare_proto::admin::{AdminReply, AdminRequest};
+use gpushare_proto::codec::{self, CodecError, HEADER, Message};
+use gpushare_proto::tenant::{Failure, FailureCode, Hello, MAGIC, PROTOCOL, TenantReply, TenantRequest};
+use gpushare_sys::socket::send_with_fd;
+use tokio::io::{AsyncReadExt, Interest};
+use tokio::net::UnixStream;
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::timeout;
+
+use crate::identity::{self, PeerProcess};
+use crate::input::{ConnectionId, Input, Place};
+
+/// How long a peer may take to say who it is, and a last message may take to go out.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Frames that wait for a peer that does not read, beyond what the kernel buffers.
+const QUEUE: usize = 64;
+
+/// One of the two kinds of connection.
+pub(crate) trait Dialect: Send + 'static {
+    type Request: Message + Send;
+    type Reply: Message + Send;
+    const PLACE: Place;
+
+    fn hello(request: Self::Request) -> Option<Hello>;
+    fn input(connection: ConnectionId, request: Self::Request) -> Input;
+    fn failure(failure: Failure) -> Self::Reply;
+}
+
+/// The tenant socket's.
+pub(crate) struct Tenant;
+/// The administrator's.
+pub(crate) struct Admin;
+
+impl Dialect for Tenant {
+    type Request = TenantRequest;
+    type Reply = TenantReply;
+    const PLACE: Place = Place::Tenant;
+
+    fn hello(request: TenantRequest) -> Option<Hello> {
+        match request {
+            TenantRequest::Hello(hello) => Some(hello),
+            _ => None,
+        }
+    }
+    fn input(connection: ConnectionId, request: TenantRequest) -> Input {
+        Input::Tenant { connection, request }
+    }
+    fn failure(failure: Failure) -> TenantReply {
+        TenantReply::Error(failure)
+    }
+}
+
+impl Dialect for Admin {
+    type Request = AdminRequest;
+    type Reply = AdminReply;
+    const PLACE: Place = Place::Admin;
+
+    fn hello(request: AdminRequest) -> Option<Hello> {
+        match request {
+            AdminRequest::Hello(hello) => Some(hello),
+            _ => None,
+        }
+    }
+    fn input(connection: ConnectionId, request: AdminRequest) -> Input {
+        Input::Admin { connection, request }
+    }
+    fn failure(failure: Failure) -> AdminReply {
+        AdminReply::Error(failure)
+    }
+}
+
+/// Why a connection ended.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum End {
+    #[error("the peer hung up")]
+    HangUp,
+    #[error("the peer is dead")]
+    Dead,
+    #[error("it is of no more use")]
+    Finished,
+    #[error("the peer hung up in the middle of a message")]
+    Cut,
+    #[error("the peer did not say within {PATIENCE:?} who it is")]
+    Silent,
+    #[error("the peer does not speak gpushare")]
+    Foreign,
+    #[error("the peer speaks protocol {0}, this daemon {PROTOCOL}")]
+    Protocol(u16),
+    #[error(transparent)]
+    Codec(#[from] CodecError),
+    #[error("the socket failed: {0}")]
+    Socket(io::Error),
+}
+
+impl End {
+    /// Whether a well-behaved peer would have ended it like this.
+    pub(crate) fn is_usual(&self) -> bool {
+        matches!(self, Self::HangUp | Self::Dead | Self::Finished)
+    }
+}
+
+impl From<io::Error> for End {
+    fn from(error: io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => Self::HangUp,
+            _ => Self::Socket(error),
+        }
+    }
+}
+
+/// A frame on its way out.
+#[derive(Debug)]
+struct Outgoing {
+    frame: Vec<u8>,
+    descriptor: Option<OwnedFd>,
+    last: bool,
+}
+
+/// The shell's end of a connection. Dropping it closes the connection at once.
+#[derive(Debug)]
+pub(crate) struct Outbox {
+    queue: mpsc::Sender<Outgoing>,
+    _open: oneshot::Sender<Infallible>,
+}
+
+/// Why a message does not go out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Unsent {
+    #[error("it does not read")]
+    Full,
+    #[error("what it asked for is longer than a message may be")]
+    TooLong,
+}
+
+impl Outbox {
+    pub(crate) fn send<M: Message>(&self, message: &M) -> Result<(), Unsent> {
+        self.push(message, None, false)
+    }
+
+    pub(crate) fn send_with<M: Message>(&self, message: &M, descriptor: OwnedFd) -> Result<(), Unsent> {
+        self.push(message, Some(descriptor), false)
+    }
+
+    /// The connection ends when this is out.
+    pub(crate) fn send_last<M: Message>(&self, message: &M) -> Result<(), Unsent> {
+        self.push(message, None, true)
+    }
+
+    /// Whether the peer lags so much that it is told only what it cannot do without.
+    pub(crate) fn is_behind(&self) -> bool {
+        self.queue.capacity() < QUEUE / 2
+    }
+
+    fn push<M: Message>(&self, message: &M, descriptor: Option<OwnedFd>, last: bool) -> Result<(), Unsent> {
+        let frame = codec::encode(message).map_err(|_| Unsent::TooLong)?;
+        let outgoing = Outgoing {
+            frame,
+            descriptor,
+            last,
+        };
+        match self.queue.try_send(outgoing) {
+            // A connection that has just ended says so itself.
+            Ok(()) | Err(mpsc::error::TrySendError::Closed(_)) => Ok(()),
+            Err(mpsc::error::TrySendError::Full(_)) => Err(Unsent::Full),
+        }
+    }
+}
+
+/// Serves one connection until it ends. The shell hears of it from its hello to its end.
+pub(crate) async fn serve<D: Dialect>(
+    stream: UnixStream,
+    connection: ConnectionId,
+    peer: PeerProcess,
+    inputs: mpsc::Sender<Input>,
+) -> End {
+    let (mut reader, writer) = stream.into_split();
+    let role = match timeout(PATIENCE, hello::<D>(&mut reader)).await {
+        Ok(Ok(hello)) => hello.role,
+        Ok(Err(end)) => return refuse::<D>(&writer, end).await,
+        Err(_) => return End::Silent,
+    };
+    let (queue, outgoing) = mpsc::channel(QUEUE);
+    let (open, closed) = oneshot::channel();
+    let pidfd = peer.pidfd.clone();
+    let opened = Input::Opened {
+        connection,
+        place: D::PLACE,
+        peer,
+        role,
+        outbox: Outbox { queue, _open: open },
+    };
+    if inputs.send(opened).await.is_err() {
+        return End::Finished;
+    }
+    let end = tokio::select! {
+        end = read::<D>(&mut reader, connection, &inputs) => end,
+        end = write(&writer, outgoing) => end,
+        () = identity::death(pidfd) => End::Dead,
+        _ = closed => End::Finished,
+    };
+    // Nobody listens only when the daemon ends.
+    let _ = inputs.send(Input::Closed { connection }).await;
+    end
+}
+
+/// Answers whatever a peer says first with why it is not served.
+pub(crate) async fn turn_away<D: Dialect>(stream: UnixStream, failure: Failure) {
+    let (mut reader, writer) = stream.into_split();
+    let _ = timeout(PATIENCE, hello::<D>(&mut reader)).await;
+    say::<D>(&writer, failure).await;
+}
+
+/// The first message.
+async fn hello<D: Dialect>(reader: &mut OwnedReadHalf) -> Result<Hello, End> {
+    let body = frame::<D::Request>(reader).await?;
+    match codec::claimed_protocol(&body) {
+        None => return Err(End::Foreign),
+        Some(PROTOCOL) => {}
+        Some(other) => return Err(End::Protocol(other)),
+    }
+    D::hello(codec::decode(&body)?)
+        .filter(|hello| hello.magic == MAGIC)
+        .ok_or(End::Foreign)
+}
+
+async fn refuse<D: Dialect>(writer: &OwnedWriteHalf, end: End) -> End {
+    let failure = match &end {
+        End::Protocol(theirs) => Some((FailureCode::Protocol, codec::protocol_mismatch(*theirs))),
+        End::Codec(cause) => Some((FailureCode::BadRequest, cause.to_string())),
+        End::Foreign => Some((
+            FailureCode::BadRequest,
+            "the first message must be a hello of gpushare".to_owned(),
+        )),
+        _ => None,
+    };
+    if let Some((code, message)) = failure {
+        say::<D>(writer, Failure { code, message }).await;
+    }
+    end
+}
+
+async fn say<D: Dialect>(writer: &OwnedWriteHalf, failure: Failure) {
+    if let Ok(frame) = codec::encode(&D::failure(failure)) {
+        // It was of no use anyway: whether the peer still reads it is its own affair.
+        let _ = timeout(PATIENCE, send(writer, &frame, None)).await;
+    }
+}
+
+async fn read<D: Dialect>(
+    reader: &mut OwnedReadHalf,
+    connection: ConnectionId,
+    inputs: &mpsc::Sender<Input>,
+) -> End {
+    loop {
+        let request = match frame::<D::Request>(reader).await {
+            Ok(body) => codec::decode(&body),
+            Err(end) => return end,
+        };
+        match request {
+            Ok(request) => {
+                if inputs.send(D::input(connection, request)).await.is_err() {
+                    return End::Finished;
+                }
+            }
+            Err(error) => return error.into(),
+        }
+    }
+}
+
+/// The next frame's body. Its length is checked before anything is allocated for it.
+async fn frame<M: Message>(reader: &mut OwnedReadHalf) -> Result<Vec<u8>, End> {
+    let mut header = [0; HEADER];
+    let first = reader.read(&mut header).await?;
+    if first == 0 {
+        return Err(End::HangUp);
+    }
+    fill(reader, &mut header[first..]).await?;
+    let mut body = vec![0; codec::body_length::<M>(header)?];
+    fill(reader, &mut body).await?;
+    Ok(body)
+}
+
+async fn fill(reader: &mut OwnedReadHalf, rest: &mut [u8]) -> Result<(), End> {
+    match reader.read_exact(rest).await {
+        Ok(_) => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Err(End::Cut),
+        Err(error) => Err(error.into()),
+    }
+}
+
+async fn write(writer: &OwnedWriteHalf, mut queue: mpsc::Receiver<Outgoing>) -> End {
+    while let Some(next) = queue.recv().await {
+        let sent = send(writer, &next.frame, next.descriptor);
+        if next.last {
+            let _ = timeout(PATIENCE, sent).await;
+            return End::Finished;
+        }
+        if let Err(error) = sent.await {
+            return error.into();
+        }
+    }
+    End::Finished
+}
+
+async fn send(writer: &OwnedWriteHalf, mut frame: &[u8], mut descriptor: Option<OwnedFd>) -> io::Result<()> {
+    let socket: &UnixStream = writer.as_ref();
+    while !frame.is_empty() {
+        let with = descriptor.as_ref().map(AsFd::as_fd);
+        let sent = socket
+            .async_io(Interest::WRITABLE, || send_with_fd(socket, frame, with))
+            .await?;
+        descriptor = None;
+        frame = &frame[sent..];
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use gpushare_proto::tenant::GpuInfo;
+    use gpushare_proto::{Bytes, GpuUuid};
+
+    use super::*;
+
+    fn outbox() -> (Outbox, mpsc::Receiver<Outgoing>) {
+        let (queue, outgoing) = mpsc::channel(QUEUE);
+        let (_open, _) = oneshot::channel();
+        (Outbox { queue, _open }, outgoing)
+    }
+
+    #[test]
+    fn a_message_that_is_too_long_is_not_blamed_on_the_peers_reading() {
+        let (outbox, _outgoing) = outbox();
+        let long = TenantRequest::Attach(GpuInfo {
+            uuid: GpuUuid::gpu([1; 16]),
+            name: "x".repeat(32 << 20),
+            total: Bytes::gib(1),
+        });
+        assert_eq!(outbox.send(&long), Err(Unsent::TooLong));
+        let ready = TenantReply::Ready { protocol: PROTOCOL };
+        for _ in 0..QUEUE {
+            assert_eq!(outbox.send(&ready), Ok(()));
+        }
+        assert_eq!(outbox.send(&ready), Err(Unsent::Full));
+    }
+}

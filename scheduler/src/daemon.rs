@@ -1,0 +1,132 @@
+//! A daemon's life: take the folder, remember, take the cards, listen, serve until told or idle, leave.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use gpushare_proto::Nanos;
+use gpushare_sys::clock;
+use tokio::net::UnixListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc;
+use tokio::time::{MissedTickBehavior, interval, sleep};
+use tracing::info;
+
+use crate::config::Settings;
+use crate::connection::{Admin, Tenant};
+use crate::door::{House, attend};
+use crate::exit::Stop;
+use crate::metrics;
+use crate::ready;
+use crate::record::RecordTo;
+use crate::registry::{Book, Writer};
+use crate::shell::Shell;
+use crate::sockets::{Folder, Sockets};
+
+/// Messages that wait for the shell, from all connections together.
+const INPUTS: usize = 256;
+
+/// How often the daemon looks whether its folder is still there.
+const FOLDER_WATCH: Duration = Duration::from_secs(2);
+
+/// Serves until a signal or until idle for as long as configured. `ready` is the descriptor of a pipe
+/// that hears when the sockets listen.
+///
+/// # Errors
+/// [`Stop`] if the daemon cannot start.
+pub fn run(settings: Settings, ready: Option<u32>) -> Result<(), Stop> {
+    let system = |what| move |cause| Stop::System { what, cause };
+    raise_descriptor_limit();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(system("start an event loop"))?;
+    runtime.block_on(serve(settings, ready))
+}
+
+async fn serve(settings: Settings, ready: Option<u32>) -> Result<(), Stop> {
+    let system = |what| move |cause| Stop::System { what, cause };
+    let folder = Folder::take(&settings.runtime, settings.owner)?;
+    let registry = settings.runtime.registry();
+    let (inputs, mut arriving) = mpsc::channel(INPUTS);
+    let uid = rustix::process::geteuid().as_raw();
+    let house = Arc::new(House::new(uid, settings.connections_per_user, inputs.clone()));
+    let root = settings.runtime.root().display().to_string();
+    let (metrics, observed) = (settings.metrics, inputs.clone());
+    let reel = settings.record.as_ref().map(RecordTo::create).transpose()?;
+    let mut shell = Shell::new(settings, Book::read(&registry), inputs, reel)?;
+    if let Some(observer) = metrics.and_then(|address| metrics::start(address, observed)) {
+        shell.observe(observer);
+    }
+    let Sockets { tenant, admin } = folder.listen()?;
+    let at = folder.descriptor().map_err(system("keep its folder open"))?;
+    let writer = Writer::start(at, registry);
+    let listener = |socket| UnixListener::from_std(socket).map_err(system("listen on a socket"));
+    let doors = [
+        tokio::spawn(attend::<Tenant>(listener(tenant)?, house.clone())),
+        tokio::spawn(attend::<Admin>(listener(admin)?, house)),
+    ];
+    let mut terminated = signal(SignalKind::terminate()).map_err(system("wait for signals"))?;
+    let mut interrupted = signal(SignalKind::interrupt()).map_err(system("wait for signals"))?;
+    info!("serving {root}");
+    ready::say(ready);
+
+    let mut watch = interval(FOLDER_WATCH);
+    watch.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut gone = None;
+    while !shell.is_idle_for_long() {
+        if let Some(book) = shell.take_book() {
+            writer.publish(book);
+        }
+        let due = shell.next_wake();
+        tokio::select! {
+            input = arriving.recv() => match input {
+                Some(input) => shell.handle(input),
+                None => break,
+            },
+            () = sleep(until(due)), if due.is_some() => shell.wake(),
+            _ = watch.tick() => if let Err(error) = folder.check() {
+                gone = Some(error);
+                break;
+            },
+            _ = terminated.recv() => break,
+            _ = interrupted.recv() => break,
+        }
+    }
+
+    doors.iter().for_each(tokio::task::JoinHandle::abort);
+    if let Some(book) = shell.take_book() {
+        writer.publish(book);
+    }
+    writer.finish().await;
+    if let Some(error) = gone {
+        return Err(error.into());
+    }
+    let awaited = shell.is_needed();
+    folder.leave(awaited);
+    info!(
+        "ended{}",
+        if awaited {
+            "; the processes it served run on"
+        } else {
+            ""
+        }
+    );
+    Ok(())
+}
+
+fn until(due: Option<Nanos>) -> Duration {
+    due.map_or(Duration::ZERO, |due| (due - clock::monotonic()).into())
+}
+
+/// Each client takes two descriptors. What the system grants is enough or it is not.
+fn raise_descriptor_limit() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+    let _ = setrlimit(
+        Resource::Nofile,
+        Rlimit {
+            current: maximum,
+            maximum,
+        },
+    );
+}

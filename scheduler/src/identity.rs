@@ -1,0 +1,192 @@
+//! Who a peer is, by the kernel's word, and which implicit session it falls into.
+//!
+//! Peers without a token share one session per user and container, or per user and POSIX session where
+//! there is no container: so forking wins nothing, and the ranks of one job stay together.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::{fmt, io};
+
+use gpushare_sys::{peer, process};
+use serde::{Deserialize, Serialize};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tracing::warn;
+
+/// Parts of control group paths that only container engines use.
+const CONTAINER_MARKS: [&str; 8] = [
+    "/docker",
+    "kubepods",
+    "libpod",
+    "crio-",
+    "cri-containerd",
+    "/lxc",
+    "nspawn",
+    "garden/",
+];
+
+/// One process for good: a pid is given away again, a pid with its start time is not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct ProcessId {
+    pub(crate) pid: u32,
+    /// Clock ticks since boot.
+    pub(crate) start: u64,
+}
+
+impl ProcessId {
+    /// A pidfd of this very process, if it still lives.
+    pub(crate) fn open(self) -> Option<OwnedFd> {
+        let pidfd = peer::open(self.pid).ok()?;
+        let same = process::start_time(self.pid) == Some(self.start);
+        (same && !process::is_dead(self.pid)).then_some(pidfd)
+    }
+}
+
+/// The process at the other end of a connection.
+#[derive(Clone, Debug)]
+pub(crate) struct PeerProcess {
+    pub(crate) pid: u32,
+    pub(crate) uid: u32,
+    /// None where the process has no pid in our namespace.
+    pub(crate) id: Option<ProcessId>,
+    pub(crate) pidfd: Arc<OwnedFd>,
+    inside: Option<process::Inside>,
+}
+
+impl PeerProcess {
+    /// The peer of a connected socket.
+    pub(crate) fn of(socket: impl std::os::fd::AsFd) -> io::Result<Self> {
+        let peer::Peer { pid, uid, .. } = peer::credentials(&socket)?;
+        // First the pidfd, then what the pid says: while the pidfd's process lives the number is its own.
+        let pidfd = peer::pidfd(&socket, pid)?;
+        let id = process::start_time(pid).map(|start| ProcessId { pid, start });
+        Ok(Self {
+            pid,
+            uid,
+            id,
+            pidfd: Arc::new(pidfd),
+            inside: process::inside(pid),
+        })
+    }
+
+    /// Its pid as `asker` sees it: where both are in one PID namespace it is the one there, else ours.
+    pub(crate) fn pid_as_seen_by(&self, asker: &Self) -> u32 {
+        match (&self.inside, &asker.inside) {
+            (Some(own), Some(theirs)) if own.namespace == theirs.namespace => own.pid,
+            _ => self.pid,
+        }
+    }
+
+    /// The implicit session that the process belongs to.
+    pub(crate) fn implicit_key(&self) -> ImplicitKey {
+        let container = process::cgroup(self.pid).filter(|path| is_container(path));
+        let scope = match container {
+            Some(path) => Scope::Container(path),
+            None => Scope::PosixSession(process::posix_session(self.pid).unwrap_or(0)),
+        };
+        ImplicitKey { uid: self.uid, scope }
+    }
+}
+
+/// Resolves when the process behind a pidfd is dead.
+///
+/// Watches a copy: one descriptor can be watched only once, and a process is often several things at a
+/// time (a connection, a registrar). Where it cannot be watched it never resolves; the hang-up of the socket
+/// still tells.
+#[expect(
+    deprecated,
+    reason = "the safe constructor; an `OwnedFd` keeps the promise that the unsafe one asks for"
+)]
+pub(crate) async fn death(pidfd: Arc<OwnedFd>) {
+    let watch = |copy| AsyncFd::with_interest(copy, Interest::READABLE);
+    match pidfd.try_clone().and_then(watch) {
+        // An error is the end of the runtime.
+        Ok(watched) => drop(watched.readable().await),
+        Err(error) => {
+            warn!("cannot watch a process for its death: {error}");
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
+/// What peers without a token have in common.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct ImplicitKey {
+    pub(crate) uid: u32,
+    pub(crate) scope: Scope,
+}
+
+/// The container, else the login or job.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Scope {
+    Container(String),
+    PosixSession(u32),
+}
+
+impl fmt::Display for ImplicitKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.scope {
+            Scope::Container(path) => write!(f, "user {}, container {path}", self.uid),
+            Scope::PosixSession(session) => write!(f, "user {}, POSIX session {session}", self.uid),
+        }
+    }
+}
+
+fn is_container(cgroup: &str) -> bool {
+    CONTAINER_MARKS.iter().any(|mark| cgroup.contains(mark))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn containers_are_known_by_their_control_group() {
+        for path in [
+            "/docker/1f2e",
+            "/system.slice/docker-1f2e.scope",
+            "/kubepods/burstable/pod1/2",
+            "/kubepods.slice/kubepods-pod1.slice/cri-containerd-2.scope",
+            "/user.slice/user-1000.slice/libpod-9.scope/container",
+            "/lxc.payload.box",
+        ] {
+            assert!(is_container(path), "{path}");
+        }
+        for path in ["/", "/user.slice/user-1000.slice/session-3.scope", "/init.scope"] {
+            assert!(!is_container(path), "{path}");
+        }
+    }
+
+    #[test]
+    fn who_shares_a_pid_namespace_is_told_the_pid_in_it() {
+        let (ours, _theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+        let own = PeerProcess::of(&ours).unwrap();
+        let inside = |namespace: &str, pid| PeerProcess {
+            inside: Some(process::Inside {
+                namespace: namespace.into(),
+                pid,
+            }),
+            ..own.clone()
+        };
+        let process = inside("pid:[1]", 7);
+        assert_eq!(process.pid_as_seen_by(&inside("pid:[1]", 9)), 7);
+        assert_eq!(process.pid_as_seen_by(&inside("pid:[2]", 9)), own.pid);
+        assert_eq!(
+            process.pid_as_seen_by(&PeerProcess {
+                inside: None,
+                ..own.clone()
+            }),
+            own.pid
+        );
+    }
+
+    #[test]
+    fn a_process_is_found_again_by_pid_and_start_only() {
+        let pid = std::process::id();
+        let start = process::start_time(pid).unwrap();
+        assert!(ProcessId { pid, start }.open().is_some());
+        let start = start + 1;
+        assert!(ProcessId { pid, start }.open().is_none());
+    }
+}

@@ -1,0 +1,67 @@
+//! What reaches the shell from outside.
+
+use std::fmt;
+
+use gpushare_proto::admin::AdminRequest;
+use gpushare_proto::tenant::{Role, TenantRequest};
+use gpushare_proto::{ClientId, SessionId};
+use tokio::sync::oneshot;
+
+use crate::connection::Outbox;
+use crate::identity::PeerProcess;
+use crate::metrics::Picture;
+
+/// A connection's number. Never used twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct ConnectionId(pub(crate) u64);
+
+impl fmt::Display for ConnectionId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "connection {}", self.0)
+    }
+}
+
+/// Something from outside.
+#[derive(Debug)]
+pub(crate) enum Input {
+    /// A peer said hello.
+    Opened {
+        connection: ConnectionId,
+        place: Place,
+        peer: PeerProcess,
+        role: Role,
+        outbox: Outbox,
+    },
+    /// A message on the tenant socket.
+    Tenant {
+        connection: ConnectionId,
+        request: TenantRequest,
+    },
+    /// A message on the administrator's socket.
+    Admin {
+        connection: ConnectionId,
+        request: AdminRequest,
+    },
+    /// A connection is over: hang-up, death, or our own doing.
+    Closed { connection: ConnectionId },
+    /// Somebody reads the metrics.
+    Observe(oneshot::Sender<Picture>),
+    /// A process that the daemon watches without a connection is dead.
+    Died(Watched),
+}
+
+/// Which of the two sockets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    Tenant,
+    Admin,
+}
+
+/// Why a process without a connection is watched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Watched {
+    /// It registered this session.
+    Registrar(SessionId),
+    /// It was this client of the last daemon.
+    Expected(ClientId),
+}

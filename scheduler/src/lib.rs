@@ -1,0 +1,36 @@
+//! The gpushare daemon: one per GPU, a tokio shell around the decision machine of `gpushare-core`.
+#![forbid(unsafe_code)]
+
+// What it is told.
+pub mod args;
+pub mod config;
+
+// Its life, and how it ends.
+pub mod daemon;
+pub mod exit;
+pub mod ready;
+
+// What is its own alone: the folder with the sockets, the cards.
+pub mod lock;
+pub mod nvml;
+pub mod sockets;
+
+// Who comes.
+mod connection;
+mod door;
+mod identity;
+mod input;
+
+// What it keeps.
+mod cards;
+mod pages;
+mod registry;
+mod sessions;
+
+// What it tells of itself.
+pub mod metrics;
+
+// What it does, the recording of it, and the log that nobody may fill.
+pub mod record;
+mod shell;
+mod throttle;

@@ -1,0 +1,173 @@
+//! One daemon per card: a lock file per card that every daemon of the machine tries.
+//!
+//! The lock is the kernel's (`flock`), so it ends with its daemon however that ends; the file's text, the
+//! holder's pid, is for the message of the second one. The file is everybody's to open and write, so that
+//! another user's daemon can try after a crash; whoever takes the lock checks that the file is still the
+//! one at that path, since the last holder takes it away.
+
+use std::fs::{self, File, OpenOptions, Permissions};
+use std::io::{self, Read, Seek, Write};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use gpushare_proto::GpuUuid;
+use gpushare_sys::folder::is_at;
+use rustix::fs::{FlockOperation, OFlags, flock};
+use rustix::io::Errno;
+
+/// Tries against other daemons that come and go at the same moment.
+const TRIES: u32 = 16;
+
+/// Why a card is not ours.
+#[derive(Debug, thiserror::Error)]
+pub enum LockError {
+    /// Another daemon has it.
+    #[error("{uuid} already belongs to a gpushare daemon{}; a card has one daemon: use that one or stop it first", holder(*pid))]
+    Taken {
+        /// The card.
+        uuid: GpuUuid,
+        /// The other daemon, as it wrote itself down.
+        pid: Option<u32>,
+    },
+    /// The system refuses.
+    #[error("cannot lock {}: {cause}; choose another folder with --lock-dir", path.display())]
+    System {
+        /// The lock file.
+        path: PathBuf,
+        /// What the system said.
+        cause: io::Error,
+    },
+}
+
+fn holder(pid: Option<u32>) -> String {
+    pid.map_or(String::new(), |pid| format!(" (pid {pid})"))
+}
+
+impl LockError {
+    /// Whether the cause is a lack of permission.
+    #[must_use]
+    pub fn is_denied(&self) -> bool {
+        matches!(self, Self::System { cause, .. } if cause.kind() == io::ErrorKind::PermissionDenied)
+    }
+}
+
+/// A card that is ours until drop.
+#[derive(Debug)]
+pub struct CardLock {
+    path: PathBuf,
+    _file: File,
+}
+
+impl CardLock {
+    /// Takes the card, now or never.
+    ///
+    /// # Errors
+    /// [`LockError`] if another daemon has it, or the folder is not to be written to.
+    pub fn take(folder: &Path, uuid: GpuUuid) -> Result<Self, LockError> {
+        let path = folder.join(format!("gpushare-{uuid}"));
+        let system = |cause| LockError::System {
+            path: path.clone(),
+            cause,
+        };
+        for _ in 0..TRIES {
+            let mut file = open(&path).map_err(system)?;
+            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => {}
+                Err(Errno::WOULDBLOCK) => {
+                    let pid = written_pid(&mut file);
+                    return Err(LockError::Taken { uuid, pid });
+                }
+                Err(errno) => return Err(system(errno.into())),
+            }
+            if is_at(&file, &path) {
+                write_pid(&mut file).map_err(system)?;
+                return Ok(Self { path, _file: file });
+            }
+        }
+        Err(LockError::Taken { uuid, pid: None })
+    }
+}
+
+impl Drop for CardLock {
+    fn drop(&mut self) {
+        // Still locked: nobody else can have put another file there. A failure leaves a file of a few bytes.
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+/// Opens the file, or makes it. Never follows a link, and never opens a foreign file with O_CREAT, which
+/// Linux refuses in a sticky folder.
+fn open(path: &Path) -> io::Result<File> {
+    let nofollow = OFlags::NOFOLLOW.bits().cast_signed();
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).custom_flags(nofollow);
+    for _ in 0..TRIES {
+        match options.open(path) {
+            Err(cause) if cause.kind() == io::ErrorKind::NotFound => {}
+            other => return other,
+        }
+        match options.clone().create_new(true).open(path) {
+            Err(cause) if cause.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(cause) => return Err(cause),
+            Ok(file) => {
+                file.set_permissions(Permissions::from_mode(0o666))?;
+                return Ok(file);
+            }
+        }
+    }
+    Err(io::ErrorKind::NotFound.into())
+}
+
+fn written_pid(file: &mut File) -> Option<u32> {
+    let mut text = String::new();
+    file.take(16).read_to_string(&mut text).ok()?;
+    text.trim().parse().ok()
+}
+
+fn write_pid(file: &mut File) -> io::Result<()> {
+    file.set_len(0)?;
+    file.rewind()?;
+    writeln!(file, "{}", std::process::id())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CARD: GpuUuid = GpuUuid::gpu([7; 16]);
+
+    #[test]
+    fn a_card_has_one_daemon_at_a_time() {
+        let folder = tempfile::tempdir().unwrap();
+        let first = CardLock::take(folder.path(), CARD).unwrap();
+        let error = CardLock::take(folder.path(), CARD).unwrap_err().to_string();
+        assert!(
+            error.contains(&format!("(pid {})", std::process::id())),
+            "{error}"
+        );
+        CardLock::take(folder.path(), GpuUuid::gpu([8; 16])).unwrap();
+        drop(first);
+        CardLock::take(folder.path(), CARD).unwrap();
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_file_that_a_dead_daemon_left_does_not_count() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(format!("gpushare-{CARD}"));
+        fs::write(&path, "4194304000\n").unwrap();
+        let _lock = CardLock::take(folder.path(), CARD).unwrap();
+        let pid = fs::read_to_string(&path).unwrap();
+        assert_eq!(pid, format!("{}\n", std::process::id()));
+    }
+
+    #[test]
+    fn a_link_is_not_followed() {
+        let folder = tempfile::tempdir().unwrap();
+        let victim = folder.path().join("victim");
+        fs::write(&victim, "precious").unwrap();
+        std::os::unix::fs::symlink(&victim, folder.path().join(format!("gpushare-{CARD}"))).unwrap();
+        assert!(CardLock::take(folder.path(), CARD).is_err());
+        assert_eq!(fs::read_to_string(victim).unwrap(), "precious");
+    }
+}

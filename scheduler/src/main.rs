@@ -1,0 +1,60 @@
+//! The gpushare daemon's program: flags in, exit code out.
+#![forbid(unsafe_code)]
+
+use std::io;
+use std::process::ExitCode;
+
+use clap::Parser;
+use gpushare_proto::names;
+use gpushare_scheduler::args::{Args, LogFormat};
+use gpushare_scheduler::config::{Settings, Surroundings};
+use gpushare_scheduler::{daemon, exit::Stop};
+use tracing_subscriber::EnvFilter;
+
+fn main() -> ExitCode {
+    let args = match Args::try_parse() {
+        Ok(args) => args,
+        Err(usage) => return end(&usage),
+    };
+    start_log(args.log_format);
+    match run(&args) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(stop) => {
+            eprintln!("gpushare-scheduler: {stop}");
+            stop.code()
+        }
+    }
+}
+
+/// Prints the help that was asked for, or what is wrong with the flags in one sentence: the first paragraph
+/// of clap's.
+fn end(usage: &clap::Error) -> ExitCode {
+    if !usage.use_stderr() {
+        usage.exit();
+    }
+    let text = usage.render().to_string();
+    let text = text.strip_prefix("error: ").unwrap_or(&text);
+    let first = text.split("\n\n").next().unwrap_or(text);
+    let words: Vec<&str> = first.split_whitespace().collect();
+    eprintln!(
+        "gpushare-scheduler: {}; see `gpushare-scheduler --help`",
+        words.join(" ")
+    );
+    ExitCode::from(2)
+}
+
+fn run(args: &Args) -> Result<(), Stop> {
+    let settings = Settings::read(args, &Surroundings::of_this_process())?;
+    daemon::run(settings, args.ready_fd)
+}
+
+fn start_log(format: LogFormat) {
+    let filter = EnvFilter::try_from_env(names::LOG).unwrap_or_else(|_| EnvFilter::new("info"));
+    let log = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(io::stderr);
+    match format {
+        LogFormat::Text => log.with_target(false).with_ansi(false).init(),
+        LogFormat::Json => log.json().init(),
+    }
+}

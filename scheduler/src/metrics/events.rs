@@ -1,0 +1,227 @@
+//! What happens and is counted when it happens, by card: how long waits, drains and handoffs were, and refusals.
+
+use std::collections::BTreeMap;
+
+use gpushare_core::Notice;
+use gpushare_proto::page::LimitKind;
+use gpushare_proto::{GpuId, GpuUuid, Nanos};
+use metrics::{Counter, Histogram, Key, KeyName, Label, Level, Metadata, Recorder};
+use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
+
+use super::table::{self, FAMILIES, Family, Kind};
+
+/// Where these are from, which the exporter does not show.
+const METADATA: Metadata<'static> = Metadata::new(module_path!(), Level::INFO, None);
+
+/// The histograms and counters of all cards.
+pub(crate) struct Events {
+    recorder: PrometheusRecorder,
+    cards: BTreeMap<GpuId, CardEvents>,
+}
+
+impl std::fmt::Debug for Events {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Events").finish_non_exhaustive()
+    }
+}
+
+struct CardEvents {
+    grants: Histogram,
+    waits: Histogram,
+    drains: Histogram,
+    handoffs: Histogram,
+    refused_by_quota: Counter,
+    refused_by_capacity: Counter,
+    refused_by_managed_limit: Counter,
+}
+
+impl Events {
+    pub(super) fn new() -> Self {
+        let builder = PrometheusBuilder::new();
+        let recorder = builder
+            .set_buckets(&table::BUCKETS)
+            .expect("the table has buckets")
+            .build_recorder();
+        for family in FAMILIES.iter().filter(|family| family.is_counted()) {
+            let (name, help) = (KeyName::from_const_str(family.name), family.help.into());
+            match family.kind {
+                Kind::Histogram => recorder.describe_histogram(name, None, help),
+                Kind::Counter => recorder.describe_counter(name, None, help),
+                Kind::Gauge => recorder.describe_gauge(name, None, help),
+            }
+        }
+        Self {
+            recorder,
+            cards: BTreeMap::new(),
+        }
+    }
+
+    /// What gives the text of all of them.
+    pub(super) fn text(&self) -> PrometheusHandle {
+        self.recorder.handle()
+    }
+
+    /// A card is there: its series begin at zero.
+    pub(crate) fn card(&mut self, gpu: GpuId, uuid: GpuUuid) {
+        self.cards
+            .entry(gpu)
+            .or_insert_with(|| CardEvents::new(&self.recorder, gpu, uuid));
+    }
+
+    /// The core noted something. What it says of cards that are not here is not counted.
+    pub(crate) fn note(&self, notice: &Notice) {
+        match notice {
+            Notice::Granted { gpus, waited, .. } => {
+                self.record(gpus, |card| &card.grants, *waited);
+            }
+            Notice::Entered {
+                gpus,
+                waited,
+                handoff,
+                ..
+            } => {
+                self.record(gpus, |card| &card.waits, *waited);
+                self.record(gpus, |card| &card.handoffs, *handoff);
+            }
+            Notice::Dropped {
+                gpus,
+                drain: Some(drain),
+                ..
+            } => self.record(gpus, |card| &card.drains, *drain),
+            Notice::Refused { gpu, refusal, .. } => {
+                if let Some(card) = self.cards.get(gpu) {
+                    card.refused(refusal.by).increment(1);
+                }
+            }
+            Notice::Dropped { drain: None, .. }
+            | Notice::ModeChanged { .. }
+            | Notice::DropReopened { .. }
+            | Notice::Stuck { .. }
+            | Notice::Recovered { .. } => {}
+        }
+    }
+
+    fn record(&self, gpus: &[GpuId], histogram: impl Fn(&CardEvents) -> &Histogram, time: Nanos) {
+        for card in gpus.iter().filter_map(|gpu| self.cards.get(gpu)) {
+            histogram(card).record(table::seconds(time));
+        }
+    }
+}
+
+impl CardEvents {
+    fn new(recorder: &PrometheusRecorder, gpu: GpuId, uuid: GpuUuid) -> Self {
+        let labels = || {
+            vec![
+                Label::new("gpu", gpu.0.to_string()),
+                Label::new("uuid", uuid.to_string()),
+            ]
+        };
+        let key = |family: &Family| Key::from_parts(family.name, labels());
+        let histogram = |family| recorder.register_histogram(&key(family), &METADATA);
+        let refusals = |limit| {
+            let mut labels = labels();
+            labels.push(Label::from_static_parts("limit", limit));
+            recorder.register_counter(&Key::from_parts(table::REFUSALS.name, labels), &METADATA)
+        };
+        Self {
+            grants: histogram(&table::GRANTS),
+            waits: histogram(&table::WAITS),
+            drains: histogram(&table::DRAINS),
+            handoffs: histogram(&table::HANDOFFS),
+            refused_by_quota: refusals("quota"),
+            refused_by_capacity: refusals("capacity"),
+            refused_by_managed_limit: refusals("managed_limit"),
+        }
+    }
+
+    fn refused(&self, limit: LimitKind) -> &Counter {
+        match limit {
+            LimitKind::Session => &self.refused_by_quota,
+            LimitKind::Capacity => &self.refused_by_capacity,
+            LimitKind::ManagedLimit => &self.refused_by_managed_limit,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gpushare_proto::page::MemoryRefusal;
+    use gpushare_proto::{Bytes, ClientId, Epoch, SessionId};
+
+    use super::*;
+
+    const GPU: GpuId = GpuId(0);
+    const CARD: GpuUuid = GpuUuid::gpu([0xca; 16]);
+
+    fn has(events: &Events, line: &str) -> bool {
+        let line = line.replace('@', &format!("gpu=\"0\",uuid=\"{CARD}\""));
+        events.text().render().lines().any(|said| said == line)
+    }
+
+    #[test]
+    fn the_series_of_a_card_begin_at_zero() {
+        let mut events = Events::new();
+        assert_eq!(events.text().render(), "");
+        events.card(GPU, CARD);
+        assert!(has(&events, "gpushare_gpu_grant_seconds_count{@} 0"));
+        assert!(has(
+            &events,
+            "gpushare_gpu_refusals_total{@,limit=\"capacity\"} 0"
+        ));
+    }
+
+    #[test]
+    fn times_are_seconds() {
+        let mut events = Events::new();
+        events.card(GPU, CARD);
+        events.note(&Notice::Entered {
+            session: SessionId(1),
+            gpus: vec![GPU, GpuId(7)],
+            waited: Nanos::from_millis(1500),
+            handoff: Nanos::from_millis(20),
+        });
+        let drop = |drain| Notice::Dropped {
+            session: SessionId(1),
+            epoch: Epoch {
+                generation: 1,
+                counter: 1,
+            },
+            gpus: vec![GPU],
+            drain,
+        };
+        events.note(&drop(Some(Nanos::from_millis(3))));
+        events.note(&drop(None));
+        assert!(has(&events, "gpushare_gpu_wait_seconds_sum{@} 1.5"));
+        assert!(has(
+            &events,
+            "gpushare_gpu_handoff_seconds_bucket{@,le=\"0.025\"} 1"
+        ));
+        assert!(has(
+            &events,
+            "gpushare_gpu_handoff_seconds_bucket{@,le=\"0.01\"} 0"
+        ));
+        assert!(has(&events, "gpushare_gpu_drain_seconds_count{@} 1"));
+    }
+
+    #[test]
+    fn refusals_are_counted_by_the_limit_that_refused() {
+        let mut events = Events::new();
+        events.card(GPU, CARD);
+        events.note(&Notice::Refused {
+            client: ClientId(1),
+            session: SessionId(1),
+            gpu: GPU,
+            refusal: MemoryRefusal {
+                requested: Bytes(1),
+                limit: Bytes(1),
+                used: Bytes(1),
+                by: LimitKind::Capacity,
+            },
+        });
+        assert!(has(
+            &events,
+            "gpushare_gpu_refusals_total{@,limit=\"capacity\"} 1"
+        ));
+        assert!(has(&events, "gpushare_gpu_refusals_total{@,limit=\"quota\"} 0"));
+    }
+}

@@ -1,0 +1,138 @@
+//! The sessions as they are shown: each by itself, and what are too many together as `other`, so that no number of
+//! sessions makes a page that nobody can store.
+
+use std::collections::BTreeMap;
+
+use gpushare_proto::admin::SessionGpuView;
+use gpushare_proto::{Bytes, GpuId, Nanos};
+
+use super::picture::SessionPicture;
+
+/// How many sessions have figures of their own.
+pub(super) const MOST: usize = 1000;
+/// What the rest is called, by number and by name.
+const OTHER: &str = "other";
+
+/// A session, or the sum of many.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Tenant {
+    /// Its number, or `other`.
+    pub(super) session: String,
+    pub(super) name: String,
+    /// Its quota on each card; none for no quota, and for many together.
+    pub(super) quota: Option<Bytes>,
+    pub(super) processes: u64,
+    pub(super) refusals: u64,
+    pub(super) gpu_time: Nanos,
+    pub(super) waited: Nanos,
+    pub(super) moved: Bytes,
+    pub(super) cards: BTreeMap<GpuId, Usage>,
+}
+
+/// What it has on one card.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Usage {
+    pub(super) allocated: Bytes,
+    pub(super) leased: Bytes,
+    pub(super) peak: Bytes,
+}
+
+/// The first `most` by themselves, the others as one.
+pub(super) fn tenants(sessions: &[SessionPicture], most: usize) -> Vec<Tenant> {
+    let (own, rest) = sessions.split_at(most.min(sessions.len()));
+    let mut tenants: Vec<Tenant> = own.iter().map(Tenant::of).collect();
+    if !rest.is_empty() {
+        let mut other = Tenant {
+            session: OTHER.to_owned(),
+            name: OTHER.to_owned(),
+            ..Tenant::default()
+        };
+        rest.iter().for_each(|session| other.add(session));
+        tenants.push(other);
+    }
+    tenants
+}
+
+impl Tenant {
+    fn of(session: &SessionPicture) -> Self {
+        let mut tenant = Self {
+            session: session.state.session.0.to_string(),
+            name: session.name.clone(),
+            quota: session.state.memory_limit_bytes,
+            ..Self::default()
+        };
+        tenant.add(session);
+        tenant
+    }
+
+    fn add(&mut self, SessionPicture { state, .. }: &SessionPicture) {
+        self.processes += state.clients.len() as u64;
+        self.refusals += state.refusals;
+        self.gpu_time += state.gpu_time_ns;
+        self.waited += state.waited_ns;
+        self.moved += state.moved_bytes;
+        for &SessionGpuView {
+            gpu,
+            allocated_bytes,
+            leased_bytes,
+            peak_bytes,
+        } in &state.gpus
+        {
+            let usage = self.cards.entry(gpu).or_default();
+            usage.allocated += allocated_bytes;
+            usage.leased += leased_bytes;
+            usage.peak += peak_bytes;
+        }
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use gpushare_core::snapshot::SessionSnapshot;
+    use gpushare_proto::SessionId;
+    use gpushare_proto::admin::LockView;
+
+    use super::*;
+
+    /// A session with a GiB on the first card and three refusals.
+    pub(in crate::metrics) fn session(id: u64) -> SessionPicture {
+        SessionPicture {
+            name: format!("session-{id}"),
+            state: SessionSnapshot {
+                session: SessionId(id),
+                memory_limit_bytes: Some(Bytes::gib(4)),
+                gpus: vec![SessionGpuView {
+                    gpu: GpuId(0),
+                    allocated_bytes: Bytes::gib(1),
+                    leased_bytes: Bytes::gib(2),
+                    peak_bytes: Bytes::gib(3),
+                }],
+                clients: Vec::new(),
+                lock: LockView::Idle,
+                waits_for: None,
+                waited_ns: Nanos::from_millis(1500),
+                held_ns: Nanos::ZERO,
+                gpu_time_ns: Nanos::from_millis(2500),
+                moved_bytes: Bytes::mib(5),
+                refusals: 3,
+            },
+        }
+    }
+
+    #[test]
+    fn sessions_beyond_the_most_are_shown_together() {
+        let sessions: Vec<_> = (1..=5).map(session).collect();
+        let shown = tenants(&sessions, 2);
+        let names: Vec<_> = shown.iter().map(|tenant| tenant.name.as_str()).collect();
+        assert_eq!(names, ["session-1", "session-2", "other"]);
+        assert_eq!(shown[0].quota, Some(Bytes::gib(4)));
+        assert_eq!((shown[2].quota, shown[2].refusals), (None, 9));
+        assert_eq!(shown[2].cards[&GpuId(0)].allocated, Bytes::gib(3));
+    }
+
+    #[test]
+    fn few_sessions_have_no_others() {
+        assert_eq!(tenants(&[session(1), session(2)], 2).len(), 2);
+        assert_eq!(tenants(&[], 2), []);
+    }
+}

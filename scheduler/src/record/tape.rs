@@ -1,0 +1,143 @@
+//! Lines on a disk that may be full or have a limit, with room for the last one.
+//!
+//! A full disk takes no last line either, so what was written last makes room for it: a place to cut is remembered,
+//! between two lines, at least [`LAST_WORD`] before the end.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::{self, ErrorKind, Seek, SeekFrom, Write};
+
+use gpushare_core::log::{Chain, Line, Link};
+use gpushare_proto::Bytes;
+
+/// The longest last line.
+const LAST_WORD: u64 = 512;
+/// What is handed to the system at a time.
+const CHUNK: usize = 64 * 1024;
+
+/// Why no line more can be written.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Stopped {
+    #[error("it has reached its limit of {0}; --record-limit sets another")]
+    Limit(Bytes),
+    #[error("the disk does not take it: {0}; free some space, or record to another place")]
+    Disk(#[from] io::Error),
+}
+
+/// What a tape is written to.
+pub(super) trait Medium: Write {
+    /// Forgets everything from `at` on, and goes on there.
+    fn cut(&mut self, at: u64) -> io::Result<()>;
+}
+
+impl Medium for File {
+    fn cut(&mut self, at: u64) -> io::Result<()> {
+        self.set_len(at)?;
+        self.seek(SeekFrom::Start(at)).map(drop)
+    }
+}
+
+/// Lines, one after the other.
+#[derive(Debug)]
+pub(super) struct Tape<M> {
+    medium: M,
+    limit: Bytes,
+    /// Whole lines that are not written yet.
+    buffer: Vec<u8>,
+    /// Of the last line of the buffer.
+    chain: Chain,
+    /// Where the lines end that are not long written, in order.
+    ends: VecDeque<End>,
+    /// Where the last line ends that is written.
+    written: End,
+}
+
+/// The end of a line.
+#[derive(Clone, Copy, Debug, Default)]
+struct End {
+    at: u64,
+    chain: Chain,
+}
+
+impl<M: Medium> Tape<M> {
+    pub(super) fn new(medium: M, limit: Bytes) -> Self {
+        Self {
+            medium,
+            limit,
+            buffer: Vec::with_capacity(CHUNK),
+            chain: Chain::default(),
+            ends: VecDeque::new(),
+            written: End::default(),
+        }
+    }
+
+    pub(super) fn add(&mut self, line: Line) -> Result<(), Stopped> {
+        let before = self.buffer.len();
+        let chain = self.push(self.chain, line)?;
+        let at = self.written.at + self.buffer.len() as u64;
+        if at + LAST_WORD > self.limit.0 {
+            self.buffer.truncate(before);
+            self.flush()?;
+            return Err(Stopped::Limit(self.limit));
+        }
+        self.chain = chain;
+        self.ends.push_back(End { at, chain });
+        if self.buffer.len() >= CHUNK {
+            self.flush()?;
+        }
+        Ok(())
+    }
+
+    /// Writes what waits; of what does not fit, the lines that do.
+    pub(super) fn flush(&mut self) -> Result<(), Stopped> {
+        let mut taken = 0;
+        let mut result = Ok(());
+        while taken < self.buffer.len() && result.is_ok() {
+            match self.medium.write(&self.buffer[taken..]) {
+                Ok(0) => result = Err(io::Error::from(ErrorKind::WriteZero)),
+                Ok(more) => taken += more,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => result = Err(error),
+            }
+        }
+        let reached = self.written.at + taken as u64;
+        let whole = self.ends.iter().rev().find(|end| end.at <= reached);
+        self.written = whole.copied().unwrap_or(self.written);
+        self.buffer.clear();
+        while self
+            .ends
+            .get(1)
+            .is_some_and(|end| end.at + LAST_WORD <= self.written.at)
+        {
+            self.ends.pop_front();
+        }
+        Ok(result?)
+    }
+
+    /// Writes the last line.
+    pub(super) fn end(&mut self, reason: &str) -> io::Result<()> {
+        let room = self.ends.front().copied();
+        let room = room.filter(|end| end.at + LAST_WORD <= self.written.at);
+        // What a failed write has left behind is half a line.
+        match (self.end_at(self.written, reason), room) {
+            (Err(_), Some(room)) => self.end_at(room, reason),
+            (first, _) => first,
+        }
+    }
+
+    fn end_at(&mut self, end: End, reason: &str) -> io::Result<()> {
+        let reason = reason.to_owned();
+        self.buffer.clear();
+        self.push(end.chain, Line::End { reason })?;
+        self.medium.cut(end.at)?;
+        self.medium.write_all(&self.buffer)
+    }
+
+    /// Adds a line to the buffer that follows those of `chain`; the chain with it.
+    fn push(&mut self, chain: Chain, line: Line) -> io::Result<Chain> {
+        let chain = chain.with(&line);
+        serde_json::to_writer(&mut self.buffer, &Link { line, chain })?;
+        self.buffer.push(b'\n');
+        Ok(chain)
+    }
+}

@@ -1,0 +1,44 @@
+//! What a session is told about its memory: the core's figures with the kernel's names of its processes.
+
+use gpushare_core::account::Account as Figures;
+use gpushare_proto::SessionId;
+use gpushare_proto::tenant::{Account, CardAccount, ProcessAccount};
+
+use super::Shell;
+use crate::identity::PeerProcess;
+
+impl Shell {
+    /// The account of a session, for `asker`.
+    pub(super) fn account(&mut self, session: SessionId, asker: &PeerProcess) -> Option<Account> {
+        self.look_at_pages_of(session);
+        let accounts = self.core.accounts(session)?;
+        let cards = accounts
+            .into_iter()
+            .filter_map(|account| self.card_account(account, asker));
+        let known = self.sessions.get(session)?;
+        Some(Account {
+            session,
+            name: known.name.clone(),
+            limit: known.limit,
+            cards: cards.collect(),
+        })
+    }
+
+    fn card_account(&self, figures: Figures, asker: &PeerProcess) -> Option<CardAccount> {
+        let process = |(client, used)| {
+            let peer = &self.clients.get(&client)?.peer;
+            Some(ProcessAccount {
+                pid: peer.pid_as_seen_by(asker),
+                outer_pid: peer.pid,
+                used,
+            })
+        };
+        Some(CardAccount {
+            info: self.cards.get(figures.gpu)?.info.clone(),
+            total: figures.total,
+            used: figures.used,
+            free: figures.free,
+            processes: figures.processes.into_iter().filter_map(process).collect(),
+        })
+    }
+}

@@ -1,0 +1,75 @@
+//! The administrator's requests.
+
+use gpushare_core::Event;
+use gpushare_proto::admin::{AdminReply, AdminRequest, Knob, LEAST_MEMORY, LEAST_QUANTUM, Setting};
+use gpushare_proto::tenant::{Failure, FailureCode};
+use tracing::info;
+
+use super::{ConnectionRole, Shell, failure};
+use crate::cards::knob_name;
+use crate::input::ConnectionId;
+
+impl Shell {
+    pub(super) fn admin(&mut self, connection: ConnectionId, request: &AdminRequest) {
+        let Some(open) = self.connections.get(&connection) else {
+            return;
+        };
+        if open.role == ConnectionRole::Ending {
+            return;
+        }
+        let pid = open.peer.pid;
+        match *request {
+            AdminRequest::Status => {
+                let status = self.status();
+                self.reply(connection, &AdminReply::Status(Box::new(status)));
+            }
+            AdminRequest::Set(setting) => {
+                let answer = self.set(setting, pid).unwrap_or_else(AdminReply::Error);
+                self.reply(connection, &answer);
+            }
+            AdminRequest::Watch => self.start_watch(connection),
+            AdminRequest::Hello(_) => {
+                let failure = failure(
+                    FailureCode::BadRequest,
+                    "the connection has had its hello; send a hello once, first",
+                );
+                self.refuse(connection, failure, AdminReply::Error);
+            }
+        }
+    }
+
+    fn set(&mut self, setting: Setting, pid: u32) -> Result<AdminReply, Failure> {
+        if let Some(gpu) = setting.gpu.filter(|gpu| self.cards.get(*gpu).is_none()) {
+            let message = format!("there is no {gpu}; `gpushare-ctl status` lists the cards");
+            return Err(failure(FailureCode::NotFound, message));
+        }
+        check(setting.knob).map_err(|message| failure(FailureCode::BadRequest, message))?;
+        let (old, new) = self.cards.set(setting);
+        let (name, of) = (
+            knob_name(setting.knob),
+            setting.gpu.map(|gpu| format!(" of {gpu}")),
+        );
+        info!(
+            "pid {pid} changed the {name}{}: {old} → {new}",
+            of.unwrap_or_default()
+        );
+        self.feed(Event::Set(setting));
+        Ok(AdminReply::Changed { old, new })
+    }
+}
+
+/// Refuses what nobody can mean.
+fn check(knob: Knob) -> Result<(), String> {
+    match knob {
+        Knob::Quantum(Some(quantum)) if quantum < LEAST_QUANTUM => Err(format!(
+            "a quantum of {quantum} lets nobody run; use {LEAST_QUANTUM} or more"
+        )),
+        Knob::Capacity(Some(bytes)) | Knob::ManagedLimit(bytes) if bytes < LEAST_MEMORY => Err(format!(
+            "{bytes} leaves nothing to share; use {LEAST_MEMORY} or more"
+        )),
+        Knob::Epsilon(share) if share.0 == 0 || share.0 >= 10_000 => {
+            Err("epsilon is a share of time to lose: more than 0% and less than 100%".to_owned())
+        }
+        _ => Ok(()),
+    }
+}

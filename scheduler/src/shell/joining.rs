@@ -1,0 +1,275 @@
+//! From a hello to a client: which process of which session it is.
+//!
+//! ```text
+//!   returning, and pid and start time are the registry's ──▶ the client it was
+//!   else a token ──▶ the session that it opens, or none
+//!   else ──▶ the implicit session of its user and container or job, where those are on
+//! ```
+//!
+//! What a returning process claims to use is booked in either case, since memory that is there must count;
+//! who it was is believed only by the kernel's word.
+
+use gpushare_core::Event;
+use gpushare_proto::admin::AdminReply;
+use gpushare_proto::tenant::{
+    Failure, FailureCode, PROTOCOL, Returning, ReturningGpu, Role, TenantReply, Welcome,
+};
+use gpushare_proto::{Bytes, ClientId, GpuId, SessionId, Token};
+use gpushare_sys::process;
+use tracing::{debug, info};
+
+use super::tenant::plain;
+use super::unknown::UnknownFunctions;
+use super::{Client, ConnectionRole, Shell, failure};
+use crate::cards::Card;
+use crate::connection::Outbox;
+use crate::identity::{ImplicitKey, PeerProcess};
+use crate::input::{ConnectionId, Place};
+use crate::pages::ClientPage;
+use crate::registry::Origin;
+use crate::sessions::Session;
+
+/// Who a process turned out to be.
+struct Member {
+    client: ClientId,
+    session: SessionId,
+    /// Whether it is a client of the last daemon, by pid and start time.
+    restored: bool,
+}
+
+impl Shell {
+    pub(super) fn opened(
+        &mut self,
+        connection: ConnectionId,
+        place: Place,
+        peer: &PeerProcess,
+        role: Role,
+        outbox: Outbox,
+    ) {
+        self.admit(connection, peer.clone(), outbox);
+        match (place, role) {
+            (Place::Admin, _) => self.reply(connection, &AdminReply::Ready { protocol: PROTOCOL }),
+            (Place::Tenant, Role::Tool) => self.reply(connection, &TenantReply::Ready { protocol: PROTOCOL }),
+            (Place::Tenant, Role::Client { token, returning }) => {
+                if let Err(failure) = self.join(connection, peer, token.as_ref(), returning.as_ref()) {
+                    self.refuse(connection, failure, TenantReply::Error);
+                }
+            }
+        }
+    }
+
+    fn join(
+        &mut self,
+        connection: ConnectionId,
+        peer: &PeerProcess,
+        token: Option<&Token>,
+        returning: Option<&Returning>,
+    ) -> Result<(), Failure> {
+        let (file, page) = ClientPage::create().map_err(|cause| {
+            failure(
+                FailureCode::Unavailable,
+                format!("the daemon has no page for the process ({cause}); end other processes, or raise its limit of open files"),
+            )
+        })?;
+        let Member {
+            client,
+            session,
+            restored,
+        } = self.member(peer, token, returning)?;
+        let had = returning.map_or(&[][..], |returning| &returning.gpus);
+        let gpus = match self.cards_of(had) {
+            Ok(gpus) => gpus,
+            Err(failure) => {
+                self.feed(Event::ClientGone { client });
+                self.leave(session);
+                return Err(failure);
+            }
+        };
+        let welcome = TenantReply::Welcome(Welcome {
+            protocol: PROTOCOL,
+            client,
+            session,
+            name: self.sessions.name(session),
+            gpus: gpus.clone(),
+        });
+        self.push(connection, |outbox| outbox.send_with(&welcome, file));
+        if let Some(open) = self.connections.get_mut(&connection) {
+            open.role = ConnectionRole::Client(client);
+        }
+        self.clients.insert(
+            client,
+            Client {
+                session,
+                connection,
+                peer: peer.clone(),
+                page,
+                unknown: UnknownFunctions::default(),
+            },
+        );
+        self.changed = true;
+        debug!("{client} is pid {} of {session}", peer.pid);
+        self.feed(Event::ClientJoined {
+            client,
+            session,
+            holding: returning
+                .filter(|_| restored)
+                .and_then(|returning| returning.holding),
+        });
+        for (gpu, had) in gpus.into_iter().zip(had) {
+            let used = had.used.min(self.credible(session, gpu, restored));
+            self.attach(client, gpu, used);
+            self.feed(Event::Contexts {
+                client,
+                gpu,
+                live: had.contexts,
+            });
+        }
+        self.note_sharing();
+        if returning.is_some_and(|returning| returning.waiting)
+            && let Some(word) = self.clients.get(&client).map(|client| client.page.gate())
+        {
+            self.feed(Event::Wait { client, word });
+        }
+        Ok(())
+    }
+
+    fn cards_of(&mut self, had: &[ReturningGpu]) -> Result<Vec<GpuId>, Failure> {
+        had.iter().map(|had| Ok(self.add_card(&had.info)?)).collect()
+    }
+
+    /// The most that a returning process may say it uses of a card: what the card could ever back, and for
+    /// one that the registry does not know, what its session's quota has left.
+    fn credible(&self, session: SessionId, gpu: GpuId, restored: bool) -> Bytes {
+        let backed = self.cards.get(gpu).map_or(Bytes::ZERO, Card::most);
+        let limit = self.sessions.get(session).and_then(|session| session.limit);
+        match limit {
+            Some(limit) if !restored => {
+                let siblings = self.clients.values().filter(|client| client.session == session);
+                let leased: Bytes = siblings.filter_map(|client| client.page.leased(gpu)).sum();
+                backed.min(limit - leased)
+            }
+            _ => backed,
+        }
+    }
+
+    fn member(
+        &mut self,
+        peer: &PeerProcess,
+        token: Option<&Token>,
+        returning: Option<&Returning>,
+    ) -> Result<Member, Failure> {
+        if let Some(returning) = returning
+            && let Some(session) = self.take_expected(peer, returning)
+        {
+            return Ok(Member {
+                client: returning.client,
+                session,
+                restored: true,
+            });
+        }
+        self.forget_expected(peer);
+        self.supersede(peer, returning);
+        let session = match token {
+            Some(token) => self.sessions.by_token(token).ok_or_else(|| {
+                failure(
+                    FailureCode::NotFound,
+                    "this daemon knows no session with that token; start the program again with `gpushare-ctl run`",
+                )
+            })?,
+            None => self.implicit(peer)?,
+        };
+        self.sessions.join(session);
+        let client = ClientId(self.next_client);
+        self.next_client += 1;
+        Ok(Member {
+            client,
+            session,
+            restored: false,
+        })
+    }
+
+    /// The session of a client of the last daemon, if this process is that client.
+    fn take_expected(&mut self, peer: &PeerProcess, returning: &Returning) -> Option<SessionId> {
+        let entry = self.expected.get(&returning.client)?;
+        if peer.id != Some(entry.process) {
+            return None;
+        }
+        // Its place in the session's count becomes the returned client's.
+        self.expected.remove(&returning.client).map(|entry| entry.session)
+    }
+
+    /// A process that comes without saying who it was runs another program by now: its old client is no more.
+    fn forget_expected(&mut self, peer: &PeerProcess) {
+        let same = |process| peer.id == Some(process);
+        let old: Vec<ClientId> = self
+            .expected
+            .iter()
+            .filter(|(_, entry)| same(entry.process))
+            .map(|(&client, _)| client)
+            .collect();
+        old.into_iter().for_each(|client| self.expected_gone(client));
+    }
+
+    /// A process that lost its connection before we noticed: what it was before ends now, so that nothing is
+    /// booked twice.
+    fn supersede(&mut self, peer: &PeerProcess, returning: Option<&Returning>) {
+        let before = returning.and_then(|returning| self.clients.get(&returning.client));
+        let same = before.filter(|client| peer.id.is_some() && client.peer.id == peer.id);
+        if let Some(connection) = same.map(|client| client.connection) {
+            self.drop_connection(connection);
+        }
+    }
+
+    /// The session of peers without a token, made if this is the first of them.
+    fn implicit(&mut self, peer: &PeerProcess) -> Result<SessionId, Failure> {
+        if !self.settings.implicit_sessions {
+            return Err(failure(
+                FailureCode::Permission,
+                "this daemon serves only processes of a session; start the program with `gpushare-ctl run`",
+            ));
+        }
+        let key = peer.implicit_key();
+        if let Some(session) = self.sessions.by_key(&key) {
+            return Ok(session);
+        }
+        let program = process::comm(peer.pid).unwrap_or_else(|| "process".to_owned());
+        Ok(self.open_implicit(key, &program))
+    }
+
+    fn open_implicit(&mut self, key: ImplicitKey, program: &str) -> SessionId {
+        let words = key.to_string();
+        let session = self.open_session(
+            |id| format!("{}-{}", plain(program), id.0),
+            |name| Session {
+                name,
+                limit: None,
+                oversubscribe: false,
+                card: None,
+                origin: Origin::Implicit(key),
+                bound: false,
+                clients: 0,
+            },
+        );
+        info!("{session} is the session of {words}");
+        session
+    }
+
+    /// A new session, which the core hears of.
+    pub(super) fn open_session(
+        &mut self,
+        name: impl FnOnce(SessionId) -> String,
+        make: impl FnOnce(String) -> Session,
+    ) -> SessionId {
+        let id = self.sessions.add(name, make);
+        self.changed = true;
+        if let Some(session) = self.sessions.get(id) {
+            let (limit, oversubscribe) = (session.limit, session.oversubscribe);
+            self.feed(Event::SessionOpened {
+                session: id,
+                limit,
+                oversubscribe,
+            });
+        }
+        id
+    }
+}

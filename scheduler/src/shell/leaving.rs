@@ -1,0 +1,67 @@
+//! Ends: of connections, of clients, of sessions, each with what ends with it.
+//!
+//! ```text
+//!   hang-up, death, bad bytes, a peer that does not read ──▶ connection ──▶ client ──▶ session, if nothing keeps it
+//!   a process that the daemon watches is dead ──▶ expected client or registrar ──────────▲
+//! ```
+
+use gpushare_core::Event;
+use gpushare_proto::{ClientId, SessionId};
+use tracing::{debug, info};
+
+use super::{ConnectionRole, Shell};
+use crate::input::ConnectionId;
+
+impl Shell {
+    pub(super) fn drop_connection(&mut self, connection: ConnectionId) {
+        self.end_role(connection);
+        self.connections.remove(&connection);
+        self.watchers.forget(connection);
+    }
+
+    pub(super) fn end_role(&mut self, connection: ConnectionId) {
+        let Some(open) = self.connections.get_mut(&connection) else {
+            return;
+        };
+        if let ConnectionRole::Client(client) = std::mem::replace(&mut open.role, ConnectionRole::Ending) {
+            self.client_gone(client);
+        }
+    }
+
+    /// A client is dead, or no longer ours to tell. One that lives on finds its gate closed and comes again.
+    fn client_gone(&mut self, id: ClientId) {
+        let Some(client) = self.clients.remove(&id) else {
+            return;
+        };
+        client.page.close();
+        debug!("{id} (pid {}) is gone", client.peer.pid);
+        self.feed(Event::ClientGone { client: id });
+        self.leave(client.session);
+        self.note_sharing();
+    }
+
+    /// A client of the last daemon will not come back.
+    pub(super) fn expected_gone(&mut self, client: ClientId) {
+        if let Some(entry) = self.expected.remove(&client) {
+            self.feed(Event::ExpectedGone { client });
+            self.leave(entry.session);
+        }
+    }
+
+    /// A client of the session is no more.
+    pub(super) fn leave(&mut self, session: SessionId) {
+        self.sessions.leave(session);
+        self.close_if_over(session);
+        self.changed = true;
+    }
+
+    pub(super) fn close_if_over(&mut self, id: SessionId) {
+        if let Some(session) = self.sessions.take_if_over(id) {
+            info!("session {} ({id}) is over", session.name);
+            self.refusals.forget(&id);
+            self.keep_figures(id, &session.name);
+            self.feed(Event::SessionClosed { session: id });
+            self.changed = true;
+        }
+    }
+}

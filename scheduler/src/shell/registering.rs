@@ -1,0 +1,191 @@
+//! Sessions that peers register for themselves: what they may have, and which card they are placed on.
+
+use gpushare_proto::admin::LEAST_MEMORY;
+use gpushare_proto::tenant::{Failure, FailureCode, GpuChoice, NewSession, TenantReply};
+use gpushare_proto::{GpuId, GpuUuid, SessionId, Token};
+use gpushare_sys::clock;
+use tracing::info;
+
+use super::tenant::{MAX_NAME, plain};
+use super::{Shell, failure};
+use crate::config::Owner;
+use crate::identity::PeerProcess;
+use crate::input::Watched;
+use crate::registry::Origin;
+use crate::sessions::Session;
+
+impl Shell {
+    pub(super) fn register(&mut self, peer: &PeerProcess, wish: NewSession) -> Result<TenantReply, Failure> {
+        let wish = self.permitted(peer, wish)?;
+        if let Some(name) = wish
+            .name
+            .as_ref()
+            .filter(|name| plain(name) != **name || name.is_empty())
+        {
+            let shown = plain(name);
+            return Err(failure(
+                FailureCode::BadRequest,
+                format!(
+                    "`{shown}` is no name for a session: use 1 to {MAX_NAME} characters that are seen (none that control a terminal, \
+                     are invisible or turn the text's direction)"
+                ),
+            ));
+        }
+        if let Some(memory) = wish.memory.filter(|memory| *memory < LEAST_MEMORY) {
+            return Err(failure(
+                FailureCode::BadRequest,
+                format!("a session can do nothing with {memory}; ask for {LEAST_MEMORY} or more"),
+            ));
+        }
+        let by = peer.id.ok_or_else(|| {
+            failure(
+                FailureCode::Permission,
+                "the process is in a pid namespace that the daemon does not see; register the session outside",
+            )
+        })?;
+        let card = self.place(&wish.gpu)?;
+        let mut secret = [0; 32];
+        getrandom::fill(&mut secret).map_err(|cause| {
+            failure(
+                FailureCode::Unavailable,
+                format!("the system has no random bytes for a token ({cause}); try again"),
+            )
+        })?;
+        let token = Token(secret);
+        let session = self.open_session(
+            |id| wish.name.unwrap_or_else(|| format!("session-{}", id.0)),
+            |name| Session {
+                name,
+                limit: wish.memory,
+                oversubscribe: wish.oversubscribe,
+                card,
+                origin: Origin::Registered {
+                    token: token.clone(),
+                    uid: peer.uid,
+                    by,
+                },
+                bound: true,
+                clients: 0,
+            },
+        );
+        self.watch(peer.pidfd.clone(), Watched::Registrar(session));
+        let name = self.sessions.name(session);
+        info!(
+            "session {name} ({session}) is registered by pid {}, user {}",
+            peer.pid, peer.uid
+        );
+        Ok(TenantReply::Session {
+            session,
+            name,
+            token,
+            gpu: card,
+        })
+    }
+
+    /// The wish, within what the peer may have.
+    fn permitted(&self, peer: &PeerProcess, mut wish: NewSession) -> Result<NewSession, Failure> {
+        let denied = |message: String| Err(failure(FailureCode::Permission, message));
+        if self.settings.owner == Owner::User {
+            return Ok(wish);
+        }
+        let Some(service) = &self.settings.self_service else {
+            return denied(
+                "this daemon lets nobody register sessions; ask its administrator for a session, \
+                 or for [self_service] in /etc/gpushare/config.toml"
+                    .to_owned(),
+            );
+        };
+        if wish.memory.is_some_and(|memory| memory > service.max_memory) {
+            return denied(format!(
+                "sessions get at most {0} here; ask for --memory {0}",
+                service.max_memory
+            ));
+        }
+        if wish.oversubscribe && !service.oversubscribe {
+            return denied(
+                "sessions may not be larger than a card here; run without --oversubscribe".to_owned(),
+            );
+        }
+        if self.sessions.registered_by(peer.uid) >= service.max_sessions {
+            return denied(format!(
+                "user {} has {} sessions here already; end one first",
+                peer.uid, service.max_sessions
+            ));
+        }
+        wish.memory = wish.memory.or(Some(service.max_memory));
+        Ok(wish)
+    }
+
+    /// The card for a new session; none if no card is known yet and none was named by identity.
+    fn place(&self, wish: &GpuChoice) -> Result<Option<GpuUuid>, Failure> {
+        let unknown = |card: String| {
+            let known: Vec<String> = self
+                .cards
+                .iter()
+                .map(|(gpu, card)| format!("{} ({})", gpu.0, card.info.uuid))
+                .collect();
+            failure(
+                FailureCode::NotFound,
+                format!("there is no GPU {card}; this daemon has {}", known.join(", ")),
+            )
+        };
+        let none_known = self.cards.iter().next().is_none();
+        match *wish {
+            // One known card may not be all there are: without NVML each is known from its first process.
+            GpuChoice::Auto if self.cards.iter().count() < 2 => Ok(None),
+            GpuChoice::Auto => Ok(self.least_used()),
+            GpuChoice::Uuid(uuid) if none_known => Ok(Some(uuid)),
+            // The card's own UUID: whether it is an instance is known here and not by who asks.
+            GpuChoice::Uuid(uuid) => match self.cards.by_uuid(uuid).and_then(|gpu| self.cards.get(gpu)) {
+                Some(card) => Ok(Some(card.info.uuid)),
+                None => Err(unknown(uuid.to_string())),
+            },
+            GpuChoice::Prefix(ref prefix) => {
+                let mut found = self
+                    .cards
+                    .iter()
+                    .map(|(_, card)| card.info.uuid)
+                    .filter(|uuid| uuid.begins_with(prefix));
+                match (found.next(), found.next()) {
+                    (Some(uuid), None) => Ok(Some(uuid)),
+                    (Some(_), Some(_)) => Err(failure(
+                        FailureCode::BadRequest,
+                        format!(
+                            "more than one GPU begins with {}; write more of its UUID",
+                            plain(prefix)
+                        ),
+                    )),
+                    (None, _) => Err(unknown(plain(prefix))),
+                }
+            }
+            GpuChoice::Index(_) if none_known => Ok(None),
+            GpuChoice::Index(index) => match self.cards.get(GpuId(index)) {
+                Some(card) => Ok(Some(card.info.uuid)),
+                None => Err(unknown(index.to_string())),
+            },
+        }
+    }
+
+    /// The card with the fewest sessions; among those, the one with the least memory allocated.
+    fn least_used(&self) -> Option<GpuUuid> {
+        let snapshot = self.core.snapshot(clock::monotonic());
+        let load = |gpu: GpuId, uuid: GpuUuid| {
+            let on_it = |session: SessionId| {
+                self.clients
+                    .values()
+                    .any(|client| client.session == session && client.page.is_on(gpu))
+            };
+            let sessions = self
+                .sessions
+                .iter()
+                .filter(|(id, session)| session.card == Some(uuid) || on_it(*id))
+                .count();
+            let card = snapshot.gpus.iter().find(|card| card.gpu == gpu);
+            (sessions, card.map(|card| card.allocated_bytes))
+        };
+        self.cards
+            .iter()
+            .min_by_key(|(gpu, card)| load(*gpu, card.info.uuid))
+            .map(|(_, card)| card.info.uuid)
+    }
+}

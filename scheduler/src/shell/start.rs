@@ -1,0 +1,146 @@
+//! Going on where the last daemon ended, and writing down where the next one would.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::os::fd::OwnedFd;
+use std::time::SystemTime;
+
+use gpushare_core::{Event, log};
+use gpushare_proto::SessionId;
+use gpushare_sys::clock;
+use tokio::sync::mpsc;
+use tracing::{info, warn};
+
+use super::Shell;
+use super::watch::Watchers;
+use crate::cards::{CardError, Cards};
+use crate::config::{Owner, Settings};
+use crate::exit::Stop;
+use crate::input::{Input, Watched};
+use crate::lock::LockError;
+use crate::nvml;
+use crate::record::{Recorder, Reel};
+use crate::registry::{Book, ClientEntry, Origin, SessionEntry};
+use crate::sessions::Sessions;
+use crate::throttle::Throttle;
+
+impl Shell {
+    /// Takes the machine's cards, and goes on where the last daemon's `book` ends. What the core is told goes
+    /// on the `reel`. Must be called inside a runtime.
+    ///
+    /// # Errors
+    /// If another daemon has one of the cards, or nothing can be recorded.
+    pub(crate) fn new(
+        settings: Settings,
+        book: Book,
+        inputs: mpsc::Sender<Input>,
+        reel: Option<Reel>,
+    ) -> Result<Self, Stop> {
+        let known: BTreeSet<SessionId> = book.sessions.iter().map(|entry| entry.session).collect();
+        let living: Vec<(ClientEntry, OwnedFd)> = book
+            .clients
+            .into_iter()
+            .filter(|entry| known.contains(&entry.session))
+            .filter_map(|entry| Some((entry, entry.process.open()?)))
+            .collect();
+        let header = log::Header {
+            format: log::FORMAT,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            generation: clock::boot().0,
+            expected: living.iter().map(|(entry, _)| entry.client).collect(),
+            started: clock::monotonic(),
+            unix_seconds: SystemTime::now()
+                .duration_since(SystemTime::UNIX_EPOCH)
+                .unwrap_or_default()
+                .as_secs(),
+            config: settings.core.clone(),
+        };
+        let mut shell = Self {
+            started: header.started,
+            idle_since: Some(header.started),
+            watchers: Watchers::default(),
+            core: header.machine(),
+            recorder: Recorder::start(reel, header)?,
+            effects: VecDeque::new(),
+            cards: Cards::new(&settings),
+            sessions: Sessions::new(book.next_session),
+            clients: BTreeMap::new(),
+            next_client: book.next_client,
+            expected: BTreeMap::new(),
+            connections: BTreeMap::new(),
+            unsent: BTreeMap::new(),
+            changed: true,
+            next_poll: None,
+            refusals: Throttle::default(),
+            observer: None,
+            inputs,
+            settings,
+        };
+        shell.take_cards()?;
+        book.sessions.into_iter().for_each(|entry| shell.restore(entry));
+        for (entry, pidfd) in living {
+            shell.watch(pidfd.into(), Watched::Expected(entry.client));
+            shell.sessions.join(entry.session);
+            shell.expected.insert(entry.client, entry);
+        }
+        known.into_iter().for_each(|session| shell.close_if_over(session));
+        if !shell.expected.is_empty() {
+            info!(
+                "waiting for {} processes of the last daemon before anything is granted",
+                shell.expected.len()
+            );
+        }
+        Ok(shell)
+    }
+
+    fn restore(&mut self, entry: SessionEntry) {
+        let (session, limit, oversubscribe) = (entry.session, entry.limit, entry.oversubscribe);
+        let registrar = match entry.origin {
+            Origin::Registered { by, .. } => by.open(),
+            Origin::Implicit(_) => None,
+        };
+        self.sessions.restore(entry, registrar.is_some());
+        if let Some(pidfd) = registrar {
+            self.watch(pidfd.into(), Watched::Registrar(session));
+        }
+        self.feed(Event::SessionOpened {
+            session,
+            limit,
+            oversubscribe,
+        });
+    }
+
+    fn take_cards(&mut self) -> Result<(), LockError> {
+        let found = nvml::cards();
+        for info in &found {
+            match self.add_card(info) {
+                Ok(_) => {}
+                Err(CardError::Lock(error)) => return Err(error),
+                Err(error) => warn!("{error}"),
+            }
+        }
+        // On a user's own daemon there may be cards that NVML does not list: simulated ones.
+        if !found.is_empty() && self.settings.owner == Owner::System {
+            self.cards.close();
+        }
+        Ok(())
+    }
+
+    /// The book for the registry, if it changed since it was last taken.
+    pub(crate) fn take_book(&mut self) -> Option<Book> {
+        if !std::mem::take(&mut self.changed) {
+            return None;
+        }
+        let mut book = Book::new(self.sessions.next(), self.next_client);
+        book.sessions = self.sessions.entries();
+        book.clients.extend(self.expected.values());
+        book.clients
+            .extend(self.clients.iter().filter_map(|(&id, client)| {
+                Some(ClientEntry {
+                    client: id,
+                    session: client.session,
+                    process: client.peer.id?,
+                })
+            }));
+        Some(book)
+    }
+}

@@ -1,0 +1,220 @@
+//! What a peer on the tenant socket may ask and say, and what becomes of it.
+//!
+//! A message that makes no sense (a card the process is not on, a client's message from a tool) ends the
+//! connection; a wish that cannot be granted is answered and the connection goes on.
+
+use gpushare_core::Event;
+use gpushare_proto::tenant::{FailureCode, GpuInfo, TenantReply, TenantRequest};
+use gpushare_proto::text::is_plain;
+use gpushare_proto::{Bytes, ClientId, GpuId, SessionId};
+
+use super::{ConnectionRole, Shell, failure};
+use crate::cards::CardError;
+use crate::identity::{PeerProcess, ProcessId};
+use crate::input::ConnectionId;
+
+/// The longest name of a session or a card, in characters.
+pub(super) const MAX_NAME: usize = 64;
+
+impl Shell {
+    pub(super) fn tenant(&mut self, connection: ConnectionId, request: TenantRequest) {
+        let Some(open) = self.connections.get(&connection) else {
+            return;
+        };
+        let (role, peer) = (open.role, open.peer.clone());
+        let sense = match (role, request) {
+            (ConnectionRole::Ending, _) => Ok(()),
+            (_, TenantRequest::Register(wish)) => {
+                let answer = self.register(&peer, wish).unwrap_or_else(TenantReply::Error);
+                self.reply(connection, &answer);
+                Ok(())
+            }
+            (_, TenantRequest::Own) => {
+                let own = self
+                    .own(role, &peer)
+                    .and_then(|session| self.session_view(session));
+                self.reply(connection, &TenantReply::Own(own));
+                Ok(())
+            }
+            (_, TenantRequest::Gpus) => {
+                let cards = self.cards.iter().map(|(_, card)| card.info.clone()).collect();
+                self.reply(connection, &TenantReply::Gpus(cards));
+                Ok(())
+            }
+            (_, TenantRequest::Account(token)) => {
+                let session = match token {
+                    Some(token) => self.sessions.by_token(&token),
+                    None => self.own(role, &peer),
+                };
+                let account = session.and_then(|session| self.account(session, &peer));
+                self.reply(connection, &TenantReply::Account(account));
+                Ok(())
+            }
+            (ConnectionRole::Client(client), TenantRequest::Attach(info)) => {
+                if let Err(error) = self.announced(connection, client, &info) {
+                    self.reply(connection, &TenantReply::Error(error.into()));
+                }
+                Ok(())
+            }
+            (ConnectionRole::Client(client), TenantRequest::UnknownFunction { name, version }) => {
+                self.handed_unknown(client, &name, version);
+                Ok(())
+            }
+            (ConnectionRole::Client(client), request) => self.client_says(client, &request),
+            (ConnectionRole::Tool, _) => Err("only a process that shares a GPU may say that".to_owned()),
+        };
+        if let Err(message) = sense {
+            let failure = failure(FailureCode::BadRequest, message);
+            self.refuse(connection, failure, TenantReply::Error);
+        }
+    }
+
+    /// The card's number goes out first, then whatever the core makes of the newcomer.
+    fn announced(
+        &mut self,
+        connection: ConnectionId,
+        client: ClientId,
+        info: &GpuInfo,
+    ) -> Result<(), CardError> {
+        let gpu = self.add_card(info)?;
+        let uuid = info.uuid;
+        self.reply(connection, &TenantReply::Attached { uuid, gpu });
+        if self.must_be_on(client, gpu).is_err() {
+            self.attach(client, gpu, Bytes::ZERO);
+            self.note_sharing();
+        }
+        Ok(())
+    }
+
+    pub(super) fn attach(&mut self, client: ClientId, gpu: GpuId, used: Bytes) {
+        if let Some(client) = self.clients.get_mut(&client) {
+            client.page.attach(gpu, used);
+        }
+        self.feed(Event::Attached { client, gpu, used });
+    }
+
+    /// What only a client says. The core decides on what lies in the page now, so that is read first.
+    fn client_says(&mut self, client: ClientId, request: &TenantRequest) -> Result<(), String> {
+        let event = match *request {
+            TenantRequest::Contexts { gpu, live } => {
+                self.must_be_on(client, gpu)?;
+                Event::Contexts { client, gpu, live }
+            }
+            TenantRequest::Reserve { request, gpu, bytes } => {
+                self.must_be_on(client, gpu)?;
+                self.look_at(client, gpu);
+                Event::Reserve {
+                    client,
+                    gpu,
+                    request,
+                    bytes,
+                }
+            }
+            TenantRequest::ReserveFixed { request, gpu, bytes } => {
+                self.must_be_on(client, gpu)?;
+                self.look_at(client, gpu);
+                Event::ReserveFixed {
+                    client,
+                    gpu,
+                    request,
+                    bytes,
+                }
+            }
+            TenantRequest::Fixed { gpu, bytes } => {
+                self.must_be_on(client, gpu)?;
+                Event::Fixed { client, gpu, bytes }
+            }
+            TenantRequest::Return { gpu, bytes } => {
+                self.must_be_on(client, gpu)?;
+                self.look_at(client, gpu);
+                let page = self.clients.get_mut(&client).map(|client| &mut client.page);
+                let bytes = page.map_or(Bytes::ZERO, |page| page.give_up(gpu, bytes));
+                Event::Returned { client, gpu, bytes }
+            }
+            TenantRequest::Room { request, gpu, bytes } => {
+                self.must_be_on(client, gpu)?;
+                Event::Room {
+                    client,
+                    gpu,
+                    request,
+                    bytes,
+                }
+            }
+            TenantRequest::Trim { gpu } => {
+                self.must_be_on(client, gpu)?;
+                self.look_at(client, gpu);
+                Event::Trim { client, gpu }
+            }
+            TenantRequest::Wait { word } => {
+                self.look_at_page(client);
+                Event::Wait { client, word }
+            }
+            TenantRequest::Entered { word, moved, took } => Event::Entered {
+                client,
+                word,
+                moved,
+                took,
+            },
+            TenantRequest::Released { word, drain } => {
+                self.look_at_page(client);
+                Event::Released { client, word, drain }
+            }
+            TenantRequest::Hello(_) => return Err("the connection has had its hello".to_owned()),
+            TenantRequest::Attach(_)
+            | TenantRequest::Register(_)
+            | TenantRequest::Own
+            | TenantRequest::Gpus
+            | TenantRequest::Account(_)
+            | TenantRequest::UnknownFunction { .. } => return Ok(()),
+        };
+        self.feed(event);
+        Ok(())
+    }
+
+    fn must_be_on(&self, client: ClientId, gpu: GpuId) -> Result<(), String> {
+        match self.clients.get(&client) {
+            Some(client) if client.page.is_on(gpu) => Ok(()),
+            _ => Err(format!("the process has not said that it uses {gpu}")),
+        }
+    }
+
+    /// The session that a process is a client of.
+    fn session_of(&self, process: ProcessId) -> Option<SessionId> {
+        let client = self
+            .clients
+            .values()
+            .find(|client| client.peer.id == Some(process))?;
+        Some(client.session)
+    }
+
+    fn own(&self, role: ConnectionRole, peer: &PeerProcess) -> Option<SessionId> {
+        let of_client = |client| self.clients.get(&client).map(|client| client.session);
+        match role {
+            ConnectionRole::Client(client) => of_client(client),
+            ConnectionRole::Tool | ConnectionRole::Ending => peer
+                .id
+                .and_then(|process| {
+                    self.session_of(process)
+                        .or_else(|| self.sessions.by_registrar(process))
+                })
+                .or_else(|| self.sessions.by_key(&peer.implicit_key())),
+        }
+    }
+}
+
+/// A peer's text as it may stand in a log: short, and without anything that moves a terminal's cursor.
+pub(super) fn plain(text: &str) -> String {
+    text.chars().filter(|c| is_plain(*c)).take(MAX_NAME).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_peers_text_cannot_forge_a_log_line() {
+        assert_eq!(plain("a\nb\x1b[2J"), "ab[2J");
+        assert_eq!(plain("train\u{202e}1\u{200b}"), "train1");
+        assert_eq!(plain(&"x".repeat(99)).len(), MAX_NAME);
+    }
+}

@@ -1,0 +1,375 @@
+//! The daemon's folder and its two sockets.
+//!
+//! ```text
+//!   <runtime>/                      locked (flock) by the one daemon that serves it
+//!     admin.sock               0600
+//!     tenant/scheduler.sock    0666 for the system's daemon, 0600 in a 0700 folder for a user's own
+//! ```
+//!
+//! What lies in the way is replaced only if it is a socket that nobody answers on. The lock on the folder
+//! settles who may look: of any number of daemons that start at once, one serves and the others name it.
+
+use std::fs::{self, File, Permissions};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+
+use gpushare_proto::names::RuntimeDir;
+use gpushare_sys::folder::{FolderError, is_at};
+use gpushare_sys::{folder, peer};
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
+
+use crate::config::Owner;
+
+/// The longest path that fits a socket's address, in bytes.
+const MAX_PATH: usize = 107;
+
+/// Why the sockets are not to be had.
+#[derive(Debug, thiserror::Error)]
+pub enum SocketError {
+    /// The system refuses.
+    #[error("cannot {what} {}: {cause}; look at who owns it, or choose another folder with --runtime-dir", path.display())]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// What the system said.
+        cause: io::Error,
+    },
+    /// The folder is not ours alone.
+    #[error(transparent)]
+    Folder(#[from] FolderError),
+    /// The folder is not at its path any more.
+    #[error(
+        "{} was taken away or replaced under this daemon, which nobody finds any more; it ends, and the processes it \
+         served run on and come back to the next one",
+        .0.display()
+    )]
+    Gone(PathBuf),
+    /// Something that is no socket is where the socket belongs.
+    #[error("{} is not a socket; remove it or choose another folder with --runtime-dir", .0.display())]
+    NoSocket(PathBuf),
+    /// The path does not fit a socket's address.
+    #[error(
+        "the socket path {} has {length} bytes and may have {MAX_PATH}; choose a shorter --runtime-dir",
+        path.display()
+    )]
+    TooLong {
+        /// The path.
+        path: PathBuf,
+        /// Its length.
+        length: usize,
+    },
+    /// Another daemon serves this folder.
+    #[error("a gpushare daemon{} already serves {}; use it, or stop it first", process(*pid), path.display())]
+    Busy {
+        /// The other one, if it answers.
+        pid: Option<u32>,
+        /// The folder.
+        path: PathBuf,
+    },
+}
+
+fn process(pid: Option<u32>) -> String {
+    pid.map_or(String::new(), |pid| format!(" (pid {pid})"))
+}
+
+impl SocketError {
+    /// Whether the cause is a lack of permission.
+    #[must_use]
+    pub fn is_denied(&self) -> bool {
+        match self {
+            Self::System { cause, .. } => cause.kind() == io::ErrorKind::PermissionDenied,
+            Self::Folder(error) => error.is_denied(),
+            _ => false,
+        }
+    }
+
+    fn system(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
+        move |cause| Self::System {
+            what,
+            path: path.to_owned(),
+            cause,
+        }
+    }
+}
+
+/// The folder, ours until drop or [`Folder::leave`].
+#[derive(Debug)]
+pub struct Folder {
+    runtime: RuntimeDir,
+    owner: Owner,
+    made: bool,
+    lock: File,
+}
+
+/// Both sockets, listening.
+#[derive(Debug)]
+pub struct Sockets {
+    /// For sharing processes.
+    pub tenant: UnixListener,
+    /// For administration.
+    pub admin: UnixListener,
+}
+
+impl Folder {
+    /// Makes the folder if it is not there, checks it, and locks it.
+    ///
+    /// # Errors
+    /// [`SocketError`] if it is not ours alone to write to, or another daemon serves it.
+    pub fn take(runtime: &RuntimeDir, owner: Owner) -> Result<Self, SocketError> {
+        for path in [runtime.tenant_socket(), runtime.admin_socket()] {
+            let length = path.as_os_str().len();
+            if length > MAX_PATH {
+                return Err(SocketError::TooLong { path, length });
+            }
+        }
+        let made = folder::take(runtime.root(), mode(owner))?;
+        let lock = File::open(runtime.root()).map_err(SocketError::system("open", runtime.root()))?;
+        match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {}
+            Err(Errno::WOULDBLOCK) => {
+                return Err(SocketError::Busy {
+                    pid: who_answers(&runtime.tenant_socket()).ok().flatten(),
+                    path: runtime.root().to_owned(),
+                });
+            }
+            Err(errno) => return Err(SocketError::system("lock", runtime.root())(errno.into())),
+        }
+        Ok(Self {
+            runtime: runtime.clone(),
+            owner,
+            made,
+            lock,
+        })
+    }
+
+    /// Binds both sockets. From then on connections queue up.
+    ///
+    /// # Errors
+    /// [`SocketError`] if something is in the way.
+    pub fn listen(&self) -> Result<Sockets, SocketError> {
+        folder::take(&self.runtime.tenant_dir(), mode(self.owner))?;
+        let tenant_mode = match self.owner {
+            Owner::System => 0o666,
+            Owner::User => 0o600,
+        };
+        Ok(Sockets {
+            admin: self.bind(&self.runtime.admin_socket(), 0o600)?,
+            tenant: self.bind(&self.runtime.tenant_socket(), tenant_mode)?,
+        })
+    }
+
+    /// Whether the folder is still at its path.
+    ///
+    /// # Errors
+    /// [`SocketError::Gone`] if it is not: nobody finds this daemon any more.
+    pub fn check(&self) -> Result<(), SocketError> {
+        match is_at(&self.lock, self.runtime.root()) {
+            true => Ok(()),
+            false => Err(SocketError::Gone(self.runtime.root().to_owned())),
+        }
+    }
+
+    /// The folder itself, wherever it is by now.
+    ///
+    /// # Errors
+    /// Out of descriptors.
+    pub fn descriptor(&self) -> io::Result<OwnedFd> {
+        self.lock.as_fd().try_clone_to_owned()
+    }
+
+    /// Takes the sockets away. Unless `awaited` by somebody who will come back, the registry, the token
+    /// files and the folder itself go too; a folder that was there before us stays.
+    ///
+    /// A folder that was taken away under us is left alone: what is at its path by now may be another
+    /// daemon's.
+    pub fn leave(self, awaited: bool) {
+        if !is_at(&self.lock, self.runtime.root()) {
+            return;
+        }
+        // What is gone already, or still holds somebody else's file, is as it should be.
+        let _ = fs::remove_file(self.runtime.admin_socket());
+        let _ = fs::remove_file(self.runtime.tenant_socket());
+        let _ = fs::remove_dir(self.runtime.tenant_dir());
+        if awaited {
+            return;
+        }
+        let _ = fs::remove_file(self.runtime.registry());
+        let _ = fs::remove_dir_all(self.runtime.tokens_dir());
+        if self.made {
+            let _ = fs::remove_dir(self.runtime.root());
+        }
+    }
+
+    fn bind(&self, path: &Path, mode: u32) -> Result<UnixListener, SocketError> {
+        self.clear(path)?;
+        let listener = UnixListener::bind(path).map_err(SocketError::system("listen on", path))?;
+        fs::set_permissions(path, Permissions::from_mode(mode))
+            .map_err(SocketError::system("set the permissions of", path))?;
+        listener
+            .set_nonblocking(true)
+            .map_err(SocketError::system("listen on", path))?;
+        Ok(listener)
+    }
+
+    /// Removes a socket that nobody answers on.
+    fn clear(&self, path: &Path) -> Result<(), SocketError> {
+        match fs::symlink_metadata(path) {
+            Err(cause) if cause.kind() == io::ErrorKind::NotFound => return Ok(()),
+            Err(cause) => return Err(SocketError::system("look at", path)(cause)),
+            Ok(found) if !found.file_type().is_socket() => {
+                return Err(SocketError::NoSocket(path.to_owned()));
+            }
+            Ok(_) => {}
+        }
+        match who_answers(path).map_err(SocketError::system("connect to", path))? {
+            Some(pid) => Err(SocketError::Busy {
+                pid: Some(pid),
+                path: self.runtime.root().to_owned(),
+            }),
+            None => fs::remove_file(path).map_err(SocketError::system("replace", path)),
+        }
+    }
+}
+
+/// What others may do in the folders.
+fn mode(owner: Owner) -> u32 {
+    match owner {
+        Owner::System => 0o755,
+        Owner::User => 0o700,
+    }
+}
+
+/// The process that listens on a socket; none if nobody does.
+fn who_answers(path: &Path) -> io::Result<Option<u32>> {
+    match UnixStream::connect(path) {
+        Ok(stream) => Ok(Some(peer::credentials(stream.as_fd())?.pid)),
+        Err(cause) if cause.kind() == io::ErrorKind::ConnectionRefused => Ok(None),
+        Err(cause) if cause.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(cause) => Err(cause),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn runtime(root: &tempfile::TempDir) -> RuntimeDir {
+        RuntimeDir::new(root.path().join("run"))
+    }
+
+    fn mode(path: &Path) -> u32 {
+        fs::metadata(path).unwrap().permissions().mode() & 0o777
+    }
+
+    #[test]
+    fn a_users_own_sockets_are_for_that_user() {
+        let root = tempfile::tempdir().unwrap();
+        let runtime = runtime(&root);
+        let folder = Folder::take(&runtime, Owner::User).unwrap();
+        let _sockets = folder.listen().unwrap();
+        assert_eq!(mode(runtime.root()), 0o700);
+        assert_eq!(mode(&runtime.tenant_dir()), 0o700);
+        assert_eq!(mode(&runtime.tenant_socket()), 0o600);
+        assert_eq!(mode(&runtime.admin_socket()), 0o600);
+        folder.leave(false);
+        assert!(!runtime.root().exists());
+    }
+
+    #[test]
+    fn anyone_may_reach_the_systems_tenant_socket_only() {
+        let root = tempfile::tempdir().unwrap();
+        let runtime = runtime(&root);
+        let folder = Folder::take(&runtime, Owner::System).unwrap();
+        let _sockets = folder.listen().unwrap();
+        assert_eq!(mode(&runtime.tenant_dir()), 0o755);
+        assert_eq!(mode(&runtime.tenant_socket()), 0o666);
+        assert_eq!(mode(&runtime.admin_socket()), 0o600);
+    }
+
+    #[test]
+    fn a_stale_socket_is_replaced_and_a_living_one_is_not() {
+        let root = tempfile::tempdir().unwrap();
+        let runtime = runtime(&root);
+        let folder = Folder::take(&runtime, Owner::User).unwrap();
+        drop(folder.listen().unwrap());
+        let _sockets = folder.listen().unwrap();
+
+        let error = folder.listen().unwrap_err();
+        assert!(matches!(error, SocketError::Busy { pid: Some(pid), .. } if pid == std::process::id()));
+        let error = Folder::take(&runtime, Owner::User).unwrap_err().to_string();
+        assert!(
+            error.contains(&format!("(pid {})", std::process::id())),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn what_is_no_socket_stays() {
+        let root = tempfile::tempdir().unwrap();
+        let runtime = runtime(&root);
+        let folder = Folder::take(&runtime, Owner::User).unwrap();
+        fs::create_dir(runtime.admin_socket()).unwrap();
+        assert!(matches!(folder.listen(), Err(SocketError::NoSocket(_))));
+        assert!(runtime.admin_socket().is_dir());
+    }
+
+    #[test]
+    fn a_folder_that_is_not_ours_alone_is_refused() {
+        let root = tempfile::tempdir().unwrap();
+        let runtime = runtime(&root);
+        fs::write(runtime.root(), "").unwrap();
+        assert!(matches!(
+            Folder::take(&runtime, Owner::User),
+            Err(SocketError::Folder(FolderError::NoFolder(_)))
+        ));
+
+        fs::remove_file(runtime.root()).unwrap();
+        fs::create_dir(runtime.root()).unwrap();
+        fs::set_permissions(runtime.root(), Permissions::from_mode(0o777)).unwrap();
+        assert!(matches!(
+            Folder::take(&runtime, Owner::User),
+            Err(SocketError::Folder(FolderError::Open { .. }))
+        ));
+
+        let long = RuntimeDir::new(root.path().join("x".repeat(100)));
+        assert!(matches!(
+            Folder::take(&long, Owner::User),
+            Err(SocketError::TooLong { .. })
+        ));
+    }
+
+    #[test]
+    fn another_daemons_folder_at_the_same_path_stays() {
+        let root = tempfile::tempdir().unwrap();
+        let runtime = runtime(&root);
+        let first = Folder::take(&runtime, Owner::User).unwrap();
+        drop(first.listen().unwrap());
+        fs::rename(runtime.root(), root.path().join("gone")).unwrap();
+        let second = Folder::take(&runtime, Owner::User).unwrap();
+        let _sockets = second.listen().unwrap();
+        assert!(matches!(first.check(), Err(SocketError::Gone(_))));
+        second.check().unwrap();
+        first.leave(false);
+        assert!(runtime.admin_socket().exists() && runtime.tenant_socket().exists());
+        second.leave(false);
+        assert!(!runtime.root().exists());
+    }
+
+    #[test]
+    fn what_somebody_will_come_back_for_stays() {
+        let root = tempfile::tempdir().unwrap();
+        let runtime = runtime(&root);
+        let folder = Folder::take(&runtime, Owner::User).unwrap();
+        drop(folder.listen().unwrap());
+        fs::write(runtime.registry(), "{}").unwrap();
+        folder.leave(true);
+        assert!(runtime.registry().exists());
+        assert!(!runtime.admin_socket().exists() && !runtime.tenant_dir().exists());
+    }
+}

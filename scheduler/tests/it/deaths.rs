@@ -1,0 +1,169 @@
+//! Processes that die, or live on without doing what they should.
+
+use std::fs;
+use std::time::Instant;
+
+use gpushare_proto::admin::LockView;
+use gpushare_proto::tenant::{TenantReply, TenantRequest};
+use gpushare_proto::{GateState, SessionId};
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::harness::{Daemon, Place, eventually};
+use crate::processes::{Process, SHORT_TURNS, TURNS, wanting};
+
+pub(crate) fn lock_of(daemon: &Daemon, session: SessionId) -> Option<LockView> {
+    let status = daemon.status();
+    let view = status.sessions.into_iter().find(|view| view.session == session)?;
+    Some(view.lock)
+}
+
+pub(crate) fn holds(daemon: &Daemon, session: SessionId) {
+    eventually("the lock to be held", || {
+        matches!(lock_of(daemon, session), Some(LockView::Holding { .. })).then_some(())
+    });
+}
+
+#[test]
+fn a_killed_holder_gives_the_lock_to_the_next() {
+    let place = Place::new();
+    let daemon = place.start(&TURNS);
+    let (first, first_token) = daemon.register("first", None);
+    let (second, second_token) = daemon.register("second", None);
+    let mut holder = Process::wanting_the_lock(&place, &first_token);
+    holds(&daemon, first);
+    let mut waiter = daemon.join(Some(&second_token));
+    wanting(&mut waiter);
+    eventually("the second to wait", || {
+        matches!(lock_of(&daemon, second), Some(LockView::Waiting { .. })).then_some(())
+    });
+
+    let killed = Instant::now();
+    holder.kill();
+    waiter.enter();
+    println!("granted {:?} after the kill", killed.elapsed());
+    assert!(matches!(lock_of(&daemon, second), Some(LockView::Holding { .. })));
+    // The session lives on with the process that registered it, without a client.
+    assert_eq!(lock_of(&daemon, first), Some(LockView::Idle));
+}
+
+#[test]
+fn a_killed_waiter_leaves_the_queue() {
+    let place = Place::new();
+    let daemon = place.start(&TURNS);
+    let (first, first_token) = daemon.register("first", None);
+    let (second, second_token) = daemon.register("second", None);
+    let mut holder = daemon.join(Some(&first_token));
+    wanting(&mut holder);
+    holder.enter();
+    let mut waiter = Process::wanting_the_lock(&place, &second_token);
+    eventually("the second to wait", || {
+        matches!(lock_of(&daemon, second), Some(LockView::Waiting { .. })).then_some(())
+    });
+    waiter.kill();
+    eventually("the queue to be empty", || {
+        daemon.status().gpus[0].queue.is_empty().then_some(())
+    });
+    holds(&daemon, first);
+}
+
+#[test]
+fn a_killed_process_leaves_its_session() {
+    let place = Place::new();
+    let daemon = place.start(&[]);
+    let (session, token) = daemon.register("mortal", None);
+    let mut process = Process::wanting_the_lock(&place, &token);
+    eventually("the process to join", || {
+        let status = daemon.status();
+        let view = status.sessions.iter().find(|view| view.session == session)?;
+        (view.clients.first()?.pid == process.pid()).then_some(())
+    });
+    process.kill();
+    eventually("the client to be gone", || {
+        let status = daemon.status();
+        let view = status.sessions.iter().find(|view| view.session == session)?;
+        view.clients.is_empty().then_some(())
+    });
+}
+
+#[test]
+fn a_client_that_hangs_up_finds_its_gate_closed() {
+    let place = Place::new();
+    let daemon = place.start(&[]);
+    let mut client = daemon.join(None);
+    client.attach();
+    client.peer.say(&TenantRequest::Own);
+    client.hear_until(|reply| matches!(reply, TenantReply::Own(_)).then_some(()));
+    let before = client.gate();
+    client.peer.stream.shutdown(std::net::Shutdown::Both).unwrap();
+    let after = eventually("the gate to change", || {
+        Some(client.gate()).filter(|word| *word != before)
+    });
+    assert_eq!(after, before.next(GateState::Closed));
+}
+
+#[test]
+fn a_session_outlives_its_clients_but_not_the_process_that_registered_it() {
+    let place = Place::new();
+    let daemon = place.start(&[]);
+    let (mut process, session) = Process::registering(&place);
+    // Its client is gone by now, and the process itself is still connected as a tool.
+    eventually("the client to be gone", || {
+        let status = daemon.status();
+        let view = status.sessions.iter().find(|view| view.session == session);
+        view.expect("the session lives").clients.is_empty().then_some(())
+    });
+    process.kill();
+    eventually("the session to be over", || {
+        daemon.status().sessions.is_empty().then_some(())
+    });
+}
+
+#[test]
+fn a_stopped_holder_is_named() {
+    let place = Place::new();
+    let daemon = place.start(&SHORT_TURNS);
+    let (first, first_token) = daemon.register("first", None);
+    let (_, second_token) = daemon.register("second", None);
+    let holder = Process::wanting_the_lock(&place, &first_token);
+    holds(&daemon, first);
+    let pid = Pid::from_raw(holder.pid().cast_signed()).unwrap();
+    kill_process(pid, Signal::STOP).unwrap();
+    let mut waiter = daemon.join(Some(&second_token));
+    wanting(&mut waiter);
+    let reason = eventually("the first to be asked to let go", || {
+        match lock_of(&daemon, first) {
+            Some(LockView::Dropping { reason, .. }) => Some(reason),
+            _ => None,
+        }
+    });
+    assert!(
+        reason.ends_with(&format!("; pid {} is stopped", holder.pid())),
+        "{reason}"
+    );
+}
+
+#[test]
+fn a_stuck_holder_is_killed_where_that_is_the_policy() {
+    let place = Place::new();
+    let config = place.path("config.toml");
+    fs::write(
+        &config,
+        "[scheduling]\nstuck_policy = 'kill'\nstuck_after = '50ms'",
+    )
+    .unwrap();
+    let config = ["--config", config.to_str().unwrap()];
+    let daemon = place.start(&[&SHORT_TURNS[..], &config].concat());
+    let (first, first_token) = daemon.register("first", None);
+    let (_, second_token) = daemon.register("second", None);
+    // It never says that it let go.
+    let _holder = Process::wanting_the_lock(&place, &first_token);
+    holds(&daemon, first);
+    let mut waiter = daemon.join(Some(&second_token));
+    wanting(&mut waiter);
+    waiter.enter();
+    assert!(
+        place.log().contains("it did not let go of the GPU"),
+        "{}",
+        place.log()
+    );
+}

@@ -1,0 +1,174 @@
+//! Peers that do what no gpushare process does. Each is closed, nobody else notices.
+
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+
+use gpushare_proto::codec;
+use gpushare_proto::tenant::{FailureCode, Hello, MAGIC, PROTOCOL, Role, TenantReply, TenantRequest};
+use gpushare_proto::{Bytes, GpuId, RequestId};
+
+use crate::harness::{Daemon, Peer, Place, eventually};
+
+fn hello() -> Vec<u8> {
+    codec::encode(&TenantRequest::Hello(Hello::new(Role::Tool))).unwrap()
+}
+
+/// What the daemon answers before it closes the connection.
+fn last_words(stream: UnixStream) -> Option<TenantReply> {
+    let mut peer: Peer<TenantRequest, TenantReply> = Peer::over(stream);
+    let words = peer.listen();
+    assert_eq!(peer.listen(), None, "the connection ends after {words:?}");
+    words
+}
+
+fn serves(daemon: &Daemon) {
+    assert_eq!(daemon.status().daemon.pid, daemon.pid());
+}
+
+#[test]
+fn a_peer_that_connects_and_resets_changes_nothing() {
+    let place = Place::new();
+    let daemon = place.start(&[]);
+    for _ in 0..300 {
+        let mut stream = daemon.connect();
+        stream.write_all(&hello()).unwrap();
+    }
+    serves(&daemon);
+}
+
+#[test]
+fn garbage_closes_the_connection_with_a_reason() {
+    let place = Place::new();
+    let daemon = place.start(&[]);
+    let mut stream = daemon.connect();
+    stream
+        .write_all(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        .unwrap();
+    let Some(TenantReply::Error(failure)) = last_words(stream) else {
+        panic!("no reason");
+    };
+    assert_eq!(failure.code, FailureCode::BadRequest);
+    eventually("the reason in the log", || {
+        place.log().contains("larger than the limit").then_some(())
+    });
+    serves(&daemon);
+}
+
+#[test]
+fn nine_bytes_that_claim_a_terabyte_get_nothing() {
+    let place = Place::new();
+    let daemon = place.start(&[]);
+    let mut peer = daemon.tool();
+    peer.stream.write_all(&[0xff; 9]).unwrap();
+    assert_eq!(peer.listen(), None);
+    serves(&daemon);
+}
+
+#[test]
+fn a_frame_may_be_cut_at_every_byte() {
+    let place = Place::new();
+    let daemon = place.start(&[]);
+    let hello = hello();
+    for cut in 0..hello.len() {
+        let mut stream = daemon.connect();
+        stream.write_all(&hello[..cut]).unwrap();
+        stream.shutdown(std::net::Shutdown::Write).unwrap();
+        let mut rest = Vec::new();
+        stream.read_to_end(&mut rest).unwrap();
+        assert_eq!(rest, b"", "cut at byte {cut}");
+    }
+    serves(&daemon);
+}
+
+#[test]
+fn a_frame_may_come_byte_by_byte() {
+    let place = Place::new();
+    let daemon = place.start(&[]);
+    let mut stream = daemon.connect();
+    for byte in hello() {
+        stream.write_all(&[byte]).unwrap();
+    }
+    let mut peer: Peer<TenantRequest, TenantReply> = Peer::over(stream);
+    assert_eq!(peer.hear(), TenantReply::Ready { protocol: PROTOCOL });
+}
+
+#[test]
+fn who_does_not_say_who_it_is_is_closed() {
+    let place = Place::new();
+    let daemon = place.start(&[]);
+    let silent = daemon.connect();
+    serves(&daemon);
+    assert_eq!(last_words(silent), None);
+    eventually("the reason in the log", || {
+        place
+            .log()
+            .contains("did not say within 5s who it is")
+            .then_some(())
+    });
+}
+
+#[test]
+fn who_never_reads_is_closed() {
+    let place = Place::new();
+    let daemon = place.start(&[]);
+    let mut peer = daemon.tool();
+    let question = codec::encode(&TenantRequest::Gpus).unwrap();
+    eventually("the daemon to close the connection", || {
+        peer.stream.write_all(&question).err()
+    });
+    assert!(place.log().contains("it does not read"), "{}", place.log());
+    serves(&daemon);
+}
+
+#[test]
+fn another_protocol_is_told_both_versions() {
+    let place = Place::new();
+    let daemon = place.start(&[]);
+    let mut stream = daemon.connect();
+    let other = Hello {
+        magic: MAGIC,
+        protocol: 99,
+        role: Role::Tool,
+    };
+    stream
+        .write_all(&codec::encode(&TenantRequest::Hello(other)).unwrap())
+        .unwrap();
+    let Some(TenantReply::Error(failure)) = last_words(stream) else {
+        panic!("no reason");
+    };
+    assert_eq!(failure.code, FailureCode::Protocol);
+    assert_eq!(failure.message, codec::protocol_mismatch(99));
+}
+
+#[test]
+fn the_first_message_must_be_a_hello_and_the_second_must_not() {
+    let place = Place::new();
+    let daemon = place.start(&[]);
+    let mut stream = daemon.connect();
+    stream
+        .write_all(&codec::encode(&TenantRequest::Own).unwrap())
+        .unwrap();
+    assert!(
+        matches!(last_words(stream), Some(TenantReply::Error(failure)) if failure.message.contains("hello"))
+    );
+
+    let mut peer = daemon.tool();
+    peer.say(&TenantRequest::Hello(Hello::new(Role::Tool)));
+    assert!(matches!(peer.hear(), TenantReply::Error(failure) if failure.code == FailureCode::BadRequest));
+    assert_eq!(peer.listen(), None);
+}
+
+#[test]
+fn a_card_that_the_process_is_not_on_ends_the_connection() {
+    let place = Place::new();
+    let daemon = place.start(&[]);
+    let mut client = daemon.join(None);
+    client.peer.say(&TenantRequest::Reserve {
+        request: RequestId(1),
+        gpu: GpuId(7),
+        bytes: Bytes::gib(1),
+    });
+    assert!(matches!(client.peer.hear(), TenantReply::Error(failure) if failure.message.contains("gpu7")));
+    assert_eq!(client.peer.listen(), None);
+    assert_eq!(daemon.status().sessions, []);
+}

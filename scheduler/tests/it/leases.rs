@@ -1,0 +1,100 @@
+//! Memory, as the daemon leases it through the page.
+
+use std::sync::atomic::Ordering;
+
+use gpushare_proto::Bytes;
+use gpushare_proto::page::LimitKind;
+use gpushare_proto::tenant::TenantReply;
+
+use crate::harness::{Place, eventually};
+
+#[test]
+fn the_lease_lies_in_the_page_and_the_limit_holds() {
+    let place = Place::new();
+    let daemon = place.start(&[]);
+    let (_, token) = daemon.register("small", Some(Bytes::mib(256)));
+    let mut client = daemon.join(Some(&token));
+    let gpu = client.attach();
+    assert_eq!(
+        client.page.gpus[0].limit.load(Ordering::Acquire),
+        Bytes::mib(256).0
+    );
+
+    let granted = client.reserve(gpu, Bytes::mib(100));
+    assert!(matches!(granted, TenantReply::Reserved { bytes, .. } if bytes == Bytes::mib(100)));
+    let extra = client.page.gpus[0].free.load(Ordering::Acquire);
+    assert!(extra <= Bytes::mib(156).0);
+
+    let TenantReply::Refused { refusal, .. } = client.reserve(gpu, Bytes::mib(157)) else {
+        panic!("the limit does not hold");
+    };
+    assert_eq!(refusal.limit, Bytes::mib(256));
+    assert_eq!(refusal.used, Bytes::mib(100));
+    assert_eq!(refusal.by, LimitKind::Session);
+    let status = daemon.status();
+    let session = status.sessions.iter().find(|view| view.name == "small").unwrap();
+    assert_eq!(session.gpus[0].allocated_bytes, Bytes::mib(100));
+    assert_eq!(session.refusals, 1);
+    assert!(
+        place
+            .log()
+            .contains("refused 157MiB to small on gpu0: 100MiB of 256MiB"),
+        "{}",
+        place.log()
+    );
+}
+
+#[test]
+fn a_siblings_unused_lease_is_taken_back_before_anybody_is_refused() {
+    let place = Place::new();
+    let daemon = place.start(&[]);
+    let (_, token) = daemon.register("two", Some(Bytes::mib(256)));
+    let (mut idle, mut busy) = (daemon.join(Some(&token)), daemon.join(Some(&token)));
+    let gpu = idle.attach();
+    busy.attach();
+    idle.reserve(gpu, Bytes::mib(4));
+    assert!(idle.page.gpus[0].free.load(Ordering::Acquire) > 0);
+    let all_the_rest = busy.reserve(gpu, Bytes::mib(252));
+    assert!(
+        matches!(all_the_rest, TenantReply::Reserved { .. }),
+        "{all_the_rest:?}"
+    );
+    assert_eq!(idle.page.gpus[0].free.load(Ordering::Acquire), 0);
+}
+
+#[test]
+fn a_forged_page_gains_nothing() {
+    let place = Place::new();
+    let daemon = place.start(&[]);
+    let (_, token) = daemon.register("forger", Some(Bytes::mib(64)));
+    let (mut forger, mut honest) = (daemon.join(Some(&token)), daemon.join(Some(&token)));
+    let gpu = forger.attach();
+    honest.attach();
+    forger.reserve(gpu, Bytes::mib(60));
+    forger.page.gpus[0].free.store(u64::MAX, Ordering::Release);
+    // It says that it uses nothing of its 60 MiB, so they are taken back, and not a byte more.
+    assert!(matches!(
+        honest.reserve(gpu, Bytes::mib(64)),
+        TenantReply::Reserved { .. }
+    ));
+    assert!(matches!(
+        honest.reserve(gpu, Bytes::mib(1)),
+        TenantReply::Refused { .. }
+    ));
+}
+
+#[test]
+fn what_a_dead_client_had_is_free() {
+    let place = Place::new();
+    let daemon = place.start(&[]);
+    let (_, token) = daemon.register("mortal", Some(Bytes::mib(64)));
+    let (mut dying, mut living) = (daemon.join(Some(&token)), daemon.join(Some(&token)));
+    let gpu = dying.attach();
+    living.attach();
+    dying.reserve(gpu, Bytes::mib(64));
+    drop(dying);
+    eventually("the quota to be free", || {
+        let answer = living.reserve(gpu, Bytes::mib(64));
+        matches!(answer, TenantReply::Reserved { .. }).then_some(())
+    });
+}

@@ -1,0 +1,14 @@
+//! The daemon as its peers meet it: a real process, real sockets, real deaths.
+
+mod harness;
+mod processes;
+
+mod administration;
+mod deaths;
+mod hostile;
+mod leases;
+mod metrics;
+mod restart;
+mod sessions;
+mod starting;
+mod watching;

@@ -1,0 +1,130 @@
+//! Other processes, for what one process cannot be: killed, stopped, somebody else.
+//!
+//! Each runs one of the ignored tests below, in this very program.
+
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Child, Command, Stdio};
+
+use gpushare_proto::names::{self, RuntimeDir};
+use gpushare_proto::tenant::Returning;
+use gpushare_proto::{Bytes, ClientId, SessionId, Token};
+
+use crate::harness::{Client, Place, join, register};
+
+/// What the process is to know besides the daemon's folder.
+const ARGUMENT: &str = "GPUSHARE_TEST_ARGUMENT";
+
+/// A card for one of two sessions that are [`wanting`], for as long as any test takes.
+pub(crate) const TURNS: [&str; 3] = ["--mode=serialized", "--capacity=0=128MiB", "--quantum=30s"];
+/// The same, but whoever holds it is asked to let go at once.
+pub(crate) const SHORT_TURNS: [&str; 3] = ["--mode=serialized", "--capacity=0=128MiB", "--quantum=20ms"];
+
+/// Uses most of the card and asks for the lock.
+pub(crate) fn wanting(client: &mut Client) {
+    let gpu = client.attach();
+    client.reserve(gpu, Bytes::mib(100));
+    client.wait();
+}
+
+/// Another process. Killed on drop.
+pub(crate) struct Process(Child);
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+impl Process {
+    /// One that holds the lock, or waits for it, and never lets go.
+    pub(crate) fn wanting_the_lock(place: &Place, token: &Token) -> Self {
+        Self::run("wants_the_lock", place, &token.to_hex())
+    }
+
+    /// One that says it is another's client; what number it was given.
+    pub(crate) fn claiming(place: &Place, client: ClientId) -> ClientId {
+        ClientId(Self::run("claims", place, &client.0.to_string()).given())
+    }
+
+    /// One that registers a session and outlives the session's only client.
+    pub(crate) fn registering(place: &Place) -> (Self, SessionId) {
+        let mut process = Self::run("registers", place, "");
+        let session = SessionId(process.given());
+        (process, session)
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.0.id()
+    }
+
+    pub(crate) fn kill(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+
+    fn run(what: &str, place: &Place, argument: &str) -> Self {
+        let test = format!("processes::a_process_that_{what}");
+        let child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", &test, "--ignored", "--nocapture"])
+            .env(names::RUNTIME_DIR, place.runtime().root())
+            .env(ARGUMENT, argument)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        Self(child)
+    }
+
+    /// The number that it says it was given.
+    fn given(&mut self) -> u64 {
+        let said = BufReader::new(self.0.stdout.take().unwrap());
+        let number = |line: String| line.split_once("given ")?.1.parse().ok();
+        said.lines().find_map(|line| number(line.unwrap())).unwrap()
+    }
+}
+
+fn runtime() -> RuntimeDir {
+    RuntimeDir::new(std::env::var_os(names::RUNTIME_DIR).unwrap())
+}
+
+fn argument() -> String {
+    std::env::var(ARGUMENT).unwrap()
+}
+
+/// Until the one who started us ends us, or itself.
+fn stay() {
+    let _ = std::io::stdin().read(&mut [0]);
+}
+
+#[test]
+#[ignore = "started by other tests"]
+fn a_process_that_wants_the_lock() {
+    let token = Token::from_hex(&argument()).unwrap();
+    let mut client = join(&runtime(), Some(&token), None).unwrap();
+    wanting(&mut client);
+    client.enter();
+    stay();
+}
+
+#[test]
+#[ignore = "started by other tests"]
+fn a_process_that_claims() {
+    let returning = Returning {
+        client: ClientId(argument().parse().unwrap()),
+        session: SessionId(1),
+        holding: None,
+        gpus: vec![],
+        waiting: false,
+    };
+    let client = join(&runtime(), None, Some(returning)).unwrap();
+    println!("given {}", client.welcome.client.0);
+}
+
+#[test]
+#[ignore = "started by other tests"]
+fn a_process_that_registers() {
+    let (_tool, session, token) = register(&runtime(), "short", None);
+    drop(join(&runtime(), Some(&token), None).unwrap());
+    println!("given {}", session.0);
+    stay();
+}

@@ -1,0 +1,329 @@
+//! Who is in which session.
+
+use std::collections::BTreeSet;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+
+use gpushare_proto::admin::{LockView, SessionView};
+use gpushare_proto::tenant::{
+    FailureCode, GpuChoice, NewSession, ProcessAccount, TenantReply, TenantRequest,
+};
+use gpushare_proto::{Bytes, Token};
+
+use crate::deaths::holds;
+use crate::harness::{CARD, Peer, Place, eventually, join};
+use crate::processes::{TURNS, wanting};
+
+fn wish(memory: Option<Bytes>, gpu: GpuChoice) -> TenantRequest {
+    TenantRequest::Register(NewSession {
+        name: None,
+        memory,
+        oversubscribe: false,
+        gpu,
+    })
+}
+
+#[test]
+fn a_session_without_any_memory_is_refused() {
+    let place = Place::new();
+    let daemon = place.start(&[]);
+    let mut tool = daemon.tool();
+    tool.say(&wish(Some(Bytes::ZERO), GpuChoice::Auto));
+    let TenantReply::Error(failure) = tool.hear() else {
+        panic!("a session may have no memory");
+    };
+    assert_eq!(failure.code, FailureCode::BadRequest);
+    assert!(failure.message.contains("1MiB"), "{}", failure.message);
+}
+
+#[test]
+fn a_name_that_hides_or_turns_characters_is_refused() {
+    let place = Place::new();
+    let daemon = place.start(&[]);
+    let mut tool = daemon.tool();
+    for name in ["", "train\u{202e}1", "train\u{200b}", "a\nb", "\u{feff}a"] {
+        tool.say(&TenantRequest::Register(NewSession {
+            name: Some(name.to_owned()),
+            memory: None,
+            oversubscribe: false,
+            gpu: GpuChoice::Auto,
+        }));
+        let TenantReply::Error(failure) = tool.hear() else {
+            panic!("{name:?} is taken");
+        };
+        assert_eq!(failure.code, FailureCode::BadRequest);
+        assert!(
+            failure.message.contains("characters that are seen"),
+            "{}",
+            failure.message
+        );
+    }
+    daemon.register("学習 (b)", None);
+}
+
+#[test]
+fn a_waiting_process_is_told_the_name_of_who_holds_the_card() {
+    let place = Place::new();
+    let daemon = place.start(&TURNS);
+    let (first, first_token) = daemon.register("first", None);
+    let (second, second_token) = daemon.register("second", None);
+    let mut holder = daemon.join(Some(&first_token));
+    wanting(&mut holder);
+    holder.enter();
+    holds(&daemon, first);
+    let mut waiter = daemon.join(Some(&second_token));
+    wanting(&mut waiter);
+    let reason = waiter.hear_until(|reply| match reply {
+        TenantReply::Queued { reason, .. } => Some(reason),
+        _ => None,
+    });
+    assert_eq!(reason, "held by first");
+    let waits = |session: &SessionView| match &session.lock {
+        LockView::Waiting { reason, .. } if session.session == second => Some(reason.clone()),
+        _ => None,
+    };
+    assert_eq!(
+        daemon.status().sessions.iter().find_map(waits).as_deref(),
+        Some("held by first")
+    );
+}
+
+#[test]
+fn a_token_decides_the_session() {
+    let place = Place::new();
+    let daemon = place.start(&[]);
+    let (session, token) = daemon.register("train", Some(Bytes::gib(1)));
+    let client = daemon.join(Some(&token));
+    assert_eq!(
+        (client.welcome.session, client.welcome.name.as_str()),
+        (session, "train")
+    );
+
+    let status = daemon.status();
+    let view = status
+        .sessions
+        .iter()
+        .find(|view| view.session == session)
+        .unwrap();
+    assert_eq!(view.memory_limit_bytes, Some(Bytes::gib(1)));
+    assert_eq!(view.clients[0].pid, std::process::id());
+    assert!(!view.implicit);
+
+    let unknown = join(&place.runtime(), Some(&Token([0; 32])), None).err().unwrap();
+    assert_eq!(unknown.code, FailureCode::NotFound);
+    assert!(
+        unknown.message.contains("gpushare-ctl run"),
+        "{}",
+        unknown.message
+    );
+}
+
+#[test]
+fn peers_without_a_token_share_one_session() {
+    let place = Place::new();
+    let daemon = place.start(&[]);
+    let (one, two) = (daemon.join(None), daemon.join(None));
+    assert_eq!(one.welcome.session, two.welcome.session);
+    assert_ne!(one.welcome.client, two.welcome.client);
+    assert!(daemon.status().sessions[0].implicit);
+    drop((one, two));
+    eventually("the session to end with its last client", || {
+        daemon.status().sessions.is_empty().then_some(())
+    });
+}
+
+#[test]
+fn a_session_asks_for_itself() {
+    let place = Place::new();
+    let daemon = place.start(&[]);
+    let mut tool = daemon.tool();
+    tool.say(&TenantRequest::Own);
+    assert_eq!(tool.hear(), TenantReply::Own(None));
+    let (session, _) = daemon.register("mine", None);
+    tool.say(&TenantRequest::Own);
+    assert!(matches!(tool.hear(), TenantReply::Own(Some(view)) if view.session == session));
+}
+
+#[test]
+fn a_card_that_is_not_there_is_not_given_and_the_only_known_one_not_forced() {
+    let place = Place::new();
+    let daemon = place.start(&[]);
+    daemon.join(None).attach();
+    let mut tool = daemon.tool();
+    tool.say(&wish(None, GpuChoice::Auto));
+    assert!(matches!(tool.hear(), TenantReply::Session { gpu: None, .. }));
+    tool.say(&wish(None, GpuChoice::Index(0)));
+    assert!(matches!(tool.hear(), TenantReply::Session { gpu: Some(_), .. }));
+    tool.say(&wish(None, GpuChoice::Index(3)));
+    assert!(
+        matches!(tool.hear(), TenantReply::Error(failure) if failure.code == FailureCode::NotFound && failure.message.contains("there is no GPU 3"))
+    );
+}
+
+#[test]
+fn a_card_is_named_by_the_beginning_of_its_uuid() {
+    let place = Place::new();
+    let daemon = place.start(&[]);
+    daemon.join(None).attach();
+    let mut tool = daemon.tool();
+    let whole = CARD.to_string();
+    tool.say(&wish(None, GpuChoice::Prefix(whole[..8].to_owned())));
+    assert!(matches!(tool.hear(), TenantReply::Session { gpu: Some(card), .. } if card == CARD));
+    tool.say(&wish(None, GpuChoice::Prefix("GPU-0".to_owned())));
+    assert!(matches!(tool.hear(), TenantReply::Error(failure) if failure.code == FailureCode::NotFound));
+}
+
+#[test]
+fn a_session_is_told_of_its_memory_by_its_token_before_it_has_a_process_and_after() {
+    let place = Place::new();
+    let daemon = place.start(&[]);
+    let mut stranger = daemon.join(None);
+    stranger.attach();
+    let (session, token) = daemon.register("mine", Some(Bytes::mib(512)));
+    let mut tool = daemon.tool();
+    let account = |tool: &mut Peer<TenantRequest, TenantReply>| {
+        tool.say(&TenantRequest::Account(Some(token.clone())));
+        match tool.hear() {
+            TenantReply::Account(Some(account)) => account,
+            other => panic!("no account: {other:?}"),
+        }
+    };
+    let before = account(&mut tool);
+    assert_eq!((before.session, before.limit), (session, Some(Bytes::mib(512))));
+    let card = &before.cards[0];
+    assert_eq!(card.info.uuid, CARD);
+    assert_eq!(
+        (card.total, card.used, card.free),
+        (Bytes::mib(512), Bytes::ZERO, Bytes::mib(512))
+    );
+    assert_eq!(card.processes, []);
+
+    let mut client = daemon.join(Some(&token));
+    client.attach();
+    let after = account(&mut tool);
+    assert_eq!(after.cards[0].total, before.cards[0].total);
+    let pid = std::process::id();
+    let own = ProcessAccount {
+        pid,
+        outer_pid: pid,
+        used: Bytes::ZERO,
+    };
+    assert_eq!(after.cards[0].processes, [own], "and not the stranger's");
+
+    tool.say(&TenantRequest::Account(Some(Token([1; 32]))));
+    assert_eq!(tool.hear(), TenantReply::Account(None));
+}
+
+#[test]
+fn names_that_would_spoil_a_table_are_refused() {
+    let place = Place::new();
+    let daemon = place.start(&[]);
+    let mut tool = daemon.tool();
+    for name in ["", "two\nlines", &"x".repeat(65)] {
+        tool.say(&TenantRequest::Register(NewSession {
+            name: Some(name.to_owned()),
+            memory: None,
+            oversubscribe: false,
+            gpu: GpuChoice::Auto,
+        }));
+        assert!(
+            matches!(tool.hear(), TenantReply::Error(failure) if failure.code == FailureCode::BadRequest)
+        );
+    }
+}
+
+#[test]
+fn the_systems_daemon_serves_whom_it_is_configured_to_serve() {
+    let place = Place::new();
+    let config = place.path("config.toml");
+    let start = |text: &str| {
+        fs::write(&config, text).unwrap();
+        place.start_system(&["--config", config.to_str().unwrap()])
+    };
+    let daemon = start("");
+    let refused = join(&place.runtime(), None, None).err().unwrap();
+    assert_eq!(refused.code, FailureCode::Permission);
+    let mut tool = daemon.tool();
+    tool.say(&wish(None, GpuChoice::Auto));
+    assert!(matches!(tool.hear(), TenantReply::Error(failure) if failure.message.contains("[self_service]")));
+    daemon.terminate();
+
+    let daemon = start("implicit_sessions = true\n[self_service]\nmax_memory = '1GiB'\nmax_sessions = 1");
+    daemon.join(None);
+    let mut tool = daemon.tool();
+    tool.say(&wish(Some(Bytes::gib(2)), GpuChoice::Auto));
+    assert!(matches!(tool.hear(), TenantReply::Error(failure) if failure.message.contains("--memory 1GiB")));
+    tool.say(&wish(None, GpuChoice::Auto));
+    let TenantReply::Session { session, .. } = tool.hear() else {
+        panic!("no session");
+    };
+    let status = daemon.status();
+    let view = status
+        .sessions
+        .iter()
+        .find(|view| view.session == session)
+        .unwrap();
+    assert_eq!(view.memory_limit_bytes, Some(Bytes::gib(1)));
+    tool.say(&wish(None, GpuChoice::Auto));
+    assert!(
+        matches!(tool.hear(), TenantReply::Error(failure) if failure.message.contains("1 sessions here already"))
+    );
+}
+
+#[test]
+fn another_user_has_a_limit_of_connections() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let place = Place::new();
+    let config = place.path("config.toml");
+    fs::write(&config, "connections_per_user = 2\nimplicit_sessions = true").unwrap();
+    let daemon = place.start_system(&["--config", config.to_str().unwrap()]);
+    fs::set_permissions(place.path(""), Permissions::from_mode(0o755)).unwrap();
+    as_nobody(|| {
+        let held = (daemon.join(None), daemon.join(None));
+        assert_eq!(daemon.connect_and_hear_the_end(), 0);
+        assert_eq!(held.0.welcome.session, held.1.welcome.session);
+    });
+    daemon.join(None);
+}
+
+/// Runs `act` on a thread of the user nobody.
+pub(crate) fn as_nobody(act: impl FnOnce() + Send) {
+    let nobody = rustix::process::Uid::from_raw(65534);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            // The user of this thread only, as the kernel has it.
+            rustix::thread::set_thread_uid(nobody).unwrap();
+            act();
+        });
+    });
+}
+
+#[test]
+fn three_hundred_clients_start_at_once() {
+    let place = Place::new();
+    let daemon = place.start(&[]);
+    let clients: Vec<_> = std::thread::scope(|scope| {
+        let starting: Vec<_> = (0..300)
+            .map(|_| {
+                scope.spawn(|| {
+                    let mut client = daemon.join(None);
+                    client.attach();
+                    client
+                })
+            })
+            .collect();
+        starting
+            .into_iter()
+            .map(|client| client.join().unwrap())
+            .collect()
+    });
+    let numbers: BTreeSet<_> = clients.iter().map(|client| client.welcome.client).collect();
+    assert_eq!(numbers.len(), 300);
+    assert_eq!(daemon.status().sessions[0].clients.len(), 300);
+    drop(clients);
+    eventually("all of them to be gone", || {
+        daemon.status().sessions.is_empty().then_some(())
+    });
+}

@@ -1,0 +1,189 @@
+//! Starting where something is in the way, and leaving nothing behind.
+
+use std::fs;
+use std::os::unix::fs::chown;
+use std::os::unix::net::UnixListener;
+
+use gpushare_proto::names::RuntimeDir;
+use gpushare_proto::tenant::{FailureCode, TenantReply, TenantRequest};
+
+use crate::harness::{CARD, Place, card};
+
+#[test]
+fn the_second_daemon_in_a_folder_names_the_first() {
+    let place = Place::new();
+    let daemon = place.start(&[]);
+    let (code, said) = place.fail(&[]);
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains(&format!("(pid {})", daemon.pid())), "{said}");
+    assert_eq!(said.lines().count(), 1, "{said}");
+}
+
+#[test]
+fn the_second_daemon_of_a_card_names_the_first() {
+    let place = Place::new();
+    let first = place.start(&[]);
+    first.join(None).attach();
+    let second = place.start_in(RuntimeDir::new(place.path("second")), &[]);
+    let mut client = second.join(None);
+    client.peer.say(&TenantRequest::Attach(card()));
+    let TenantReply::Error(failure) = client.peer.hear() else {
+        panic!("two daemons have one card");
+    };
+    assert_eq!(failure.code, FailureCode::Unavailable);
+    assert!(
+        failure.message.contains(&format!("(pid {})", first.pid())),
+        "{}",
+        failure.message
+    );
+
+    // The first one's death frees the card, and the second one's client need only ask again.
+    first.kill();
+    client.attach();
+}
+
+#[test]
+fn a_stale_socket_is_replaced() {
+    let place = Place::new();
+    place.start(&[]).kill();
+    assert!(place.runtime().admin_socket().exists());
+    let daemon = place.start(&[]);
+    assert_eq!(daemon.status().daemon.pid, daemon.pid());
+}
+
+#[test]
+fn a_socket_that_somebody_answers_on_is_not_replaced() {
+    let place = Place::new();
+    place.start(&[]).kill();
+    fs::remove_file(place.runtime().admin_socket()).unwrap();
+    let _somebody = UnixListener::bind(place.runtime().admin_socket()).unwrap();
+    let (code, said) = place.fail(&[]);
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains(&format!("(pid {})", std::process::id())), "{said}");
+}
+
+#[test]
+fn a_folder_where_the_socket_belongs_is_named() {
+    let place = Place::new();
+    place.start(&[]).terminate();
+    fs::create_dir_all(place.runtime().tenant_socket()).unwrap();
+    let (code, said) = place.fail(&[]);
+    assert_eq!(code, Some(1), "{said}");
+    assert!(
+        said.contains("scheduler.sock is not a socket; remove it"),
+        "{said}"
+    );
+}
+
+#[test]
+fn a_path_that_is_no_folder_or_too_long_is_named() {
+    let place = Place::new();
+    fs::write(place.path("run"), "").unwrap();
+    let (code, said) = place.fail(&[]);
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("is not a folder"), "{said}");
+
+    let long = RuntimeDir::new(place.path(&"x".repeat(100)));
+    let (code, said) = place.fail_in(&long, &[]);
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("choose a shorter --runtime-dir"), "{said}");
+}
+
+#[test]
+fn somebody_elses_folder_is_refused_for_lack_of_permission() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let place = Place::new();
+    fs::create_dir(place.runtime().root()).unwrap();
+    chown(place.runtime().root(), Some(65534), None).unwrap();
+    let (code, said) = place.fail(&[]);
+    assert_eq!(code, Some(4), "{said}");
+    assert!(said.contains("belongs to user 65534"), "{said}");
+}
+
+#[test]
+fn the_log_can_be_json() {
+    let place = Place::new();
+    place.start(&["--log-format", "json"]).terminate();
+    for line in place.log().lines() {
+        let line: serde_json::Value = serde_json::from_str(line).unwrap();
+        assert!(line["fields"]["message"].is_string(), "{line}");
+    }
+}
+
+#[test]
+fn a_wrong_key_is_named_with_its_file() {
+    let place = Place::new();
+    let config = place.path("config.toml");
+    fs::write(&config, "[scheduling]\nquantm = '2s'\n").unwrap();
+    let config = config.to_str().unwrap();
+    let (code, said) = place.fail(&["--config", config]);
+    assert_eq!(code, Some(2), "{said}");
+    assert!(said.contains(config) && said.contains("`quantm`"), "{said}");
+    assert_eq!(said.lines().count(), 1, "{said}");
+    assert!(!place.runtime().root().exists());
+}
+
+#[test]
+fn a_wrong_flag_is_a_usage_error() {
+    let place = Place::new();
+    for flags in [
+        ["--capacity", "0=lots"],
+        ["--quantum", "fast"],
+        ["--nonsense", "1"],
+    ] {
+        let (code, said) = place.fail(&flags);
+        assert_eq!(code, Some(2), "{said}");
+        assert_eq!(said.lines().count(), 1, "{said}");
+        assert!(said.contains(flags[0]) && said.contains("--help"), "{said}");
+    }
+}
+
+#[test]
+fn a_daemon_whose_folder_is_taken_away_or_replaced_says_so_and_ends() {
+    for replaced in [false, true] {
+        let place = Place::new();
+        let daemon = place.start(&[]);
+        let _client = daemon.join(None);
+        fs::rename(place.runtime().root(), place.path("gone")).unwrap();
+        let next = replaced.then(|| place.start(&[]));
+        assert_eq!(daemon.wait().code(), Some(1));
+        let log = place.log();
+        assert!(
+            log.contains("was taken away or replaced under this daemon"),
+            "{log}"
+        );
+        if let Some(next) = next {
+            assert_eq!(next.status().daemon.recovering, 0);
+            assert!(place.runtime().tenant_socket().exists());
+        }
+    }
+}
+
+#[test]
+fn an_idle_daemon_leaves_nothing_behind() {
+    let place = Place::new();
+    let daemon = place.start(&["--idle-exit", "100ms"]);
+    let mut client = daemon.join(None);
+    client.attach();
+    assert!(place.locks().join(format!("gpushare-{CARD}")).exists());
+    fs::create_dir(place.runtime().tokens_dir()).unwrap();
+    drop(client);
+    assert_eq!(daemon.wait().code(), Some(0));
+    assert!(!place.runtime().root().exists());
+    assert_eq!(fs::read_dir(place.locks()).unwrap().count(), 0);
+}
+
+#[test]
+fn a_daemon_that_is_told_to_end_leaves_what_its_clients_need() {
+    let place = Place::new();
+    let daemon = place.start(&[]);
+    let _client = daemon.join(None);
+    assert_eq!(daemon.terminate().code(), Some(0));
+    assert!(place.runtime().registry().exists());
+    assert!(!place.runtime().tenant_socket().exists() && !place.runtime().admin_socket().exists());
+
+    let daemon = place.start(&[]);
+    assert_eq!(daemon.status().daemon.recovering, 1);
+}

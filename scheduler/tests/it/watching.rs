@@ -1,0 +1,85 @@
+//! Watchers are told what happens, and nobody waits for one.
+
+use gpushare_proto::Bytes;
+use gpushare_proto::admin::{Activity, AdminReply, AdminRequest, Happened, Mode};
+
+use crate::harness::{Place, eventually};
+
+#[test]
+fn a_watcher_is_told_how_things_are_and_then_what_happens() {
+    let place = Place::new();
+    let daemon = place.start(&["--user"]);
+    let (old, _) = daemon.register("old", None);
+    let mut watcher = daemon.administrator();
+    watcher.say(&AdminRequest::Watch);
+    let mut told = Vec::new();
+    let (new, token) = daemon.register("new", None);
+    let mut client = daemon.join(Some(&token));
+    let gpu = client.attach();
+    client.reserve(gpu, Bytes::mib(8));
+    client.wait();
+    drop(client);
+    let mut last = gpushare_proto::Nanos::ZERO;
+    while !told
+        .iter()
+        .any(|what| matches!(what, Happened::ProcessLeft { .. }))
+    {
+        let AdminReply::Happened(news) = watcher.hear() else {
+            panic!("no news")
+        };
+        for happening in news {
+            assert!(happening.at_ns >= last, "{happening:?}");
+            last = happening.at_ns;
+            told.push(happening.what);
+        }
+    }
+    let began = |session, name: &str| Happened::SessionBegan {
+        session,
+        name: name.into(),
+    };
+    assert!(matches!(told[0], Happened::Watching { .. }));
+    assert_eq!(told[1], began(old, "old"));
+    assert!(told.contains(&began(new, "new")));
+    let holds = |what: &Happened| {
+        matches!(
+            what,
+            Happened::Turned {
+                to: Activity::Holding,
+                ..
+            }
+        )
+    };
+    assert!(told.iter().any(holds), "{told:?}");
+    let mode = |what: &Happened| {
+        matches!(
+            what,
+            Happened::ModeChanged {
+                mode: Mode::Parallel,
+                ..
+            }
+        )
+    };
+    assert!(told.iter().any(mode), "{told:?}");
+    assert!(
+        told.iter()
+            .any(|what| matches!(what, Happened::Allocated { bytes, .. } if *bytes >= Bytes::mib(8))),
+        "{told:?}"
+    );
+}
+
+#[test]
+fn a_watcher_that_does_not_read_is_dropped_and_the_daemon_goes_on() {
+    let place = Place::new();
+    let daemon = place.start(&["--user"]);
+    let mut watcher = daemon.administrator();
+    watcher.say(&AdminRequest::Watch);
+    let (_, token) = daemon.register("busy", None);
+    let dropped = eventually("the watcher is dropped", || {
+        for _ in 0..20 {
+            drop(daemon.join(Some(&token)));
+        }
+        place.log().contains("it does not read").then_some(true)
+    });
+    assert!(dropped);
+    assert_eq!(daemon.status().sessions.len(), 1);
+}

@@ -1,0 +1,34 @@
+//! The two clocks gpushare uses. Neither is ever set back.
+
+use gpushare_proto::Nanos;
+use rustix::time::{ClockId, Timespec, clock_gettime};
+
+/// Time since the machine started, sleep included. Orders the daemons of one machine.
+#[must_use]
+pub fn boot() -> Nanos {
+    nanos(clock_gettime(ClockId::Boottime))
+}
+
+/// Time that passes while the machine runs. For durations and deadlines.
+#[must_use]
+pub fn monotonic() -> Nanos {
+    nanos(clock_gettime(ClockId::Monotonic))
+}
+
+fn nanos(time: Timespec) -> Nanos {
+    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+    let rest = u64::try_from(time.tv_nsec).unwrap_or(0);
+    Nanos::from_secs(seconds) + Nanos(rest)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clocks_run_forward() {
+        let (boot_before, before) = (boot(), monotonic());
+        assert!(boot() >= boot_before && monotonic() >= before);
+        assert!(before > Nanos::ZERO && boot() >= before);
+    }
+}

@@ -1,0 +1,160 @@
+//! Folders that only one user may write to: a daemon's runtime folder, its tenants' below it, the token files'.
+//!
+//! Some of them are in `/tmp` or another place where anyone could have made them first, so a folder that is there is
+//! looked at before it is trusted: a real folder, ours, and nobody else's to write to.
+
+use std::fs::{self, DirBuilder, File, Permissions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+/// Why a folder cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum FolderError {
+    /// The system refuses.
+    #[error("cannot {what} {}: {cause}; choose another folder with --runtime-dir", path.display())]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// What the system said.
+        cause: io::Error,
+    },
+    /// Something else has that name, perhaps a link.
+    #[error("{} is not a folder; remove it or choose another with --runtime-dir", .0.display())]
+    NoFolder(PathBuf),
+    /// The folder is another user's.
+    #[error(
+        "{} belongs to user {owner} and this is user {us}; remove it or choose another with --runtime-dir",
+        path.display()
+    )]
+    Foreign {
+        /// The folder.
+        path: PathBuf,
+        /// Whose it is.
+        owner: u32,
+        /// Who asks.
+        us: u32,
+    },
+    /// Others may write to the folder.
+    #[error(
+        "others may write to {path} (mode {mode:o}); run `chmod go-w {path}` once you know why, or choose another \
+         folder with --runtime-dir",
+        path = path.display()
+    )]
+    Open {
+        /// The folder.
+        path: PathBuf,
+        /// Its permissions.
+        mode: u32,
+    },
+}
+
+impl FolderError {
+    /// Whether the cause is a lack of permission.
+    #[must_use]
+    pub fn is_denied(&self) -> bool {
+        match self {
+            Self::System { cause, .. } => cause.kind() == io::ErrorKind::PermissionDenied,
+            Self::Foreign { .. } => true,
+            Self::NoFolder(_) | Self::Open { .. } => false,
+        }
+    }
+}
+
+/// Makes a folder with these permissions, or checks the one that is there; whether it was made.
+///
+/// # Errors
+/// [`FolderError`] if it is not ours alone to write to.
+pub fn take(path: &Path, mode: u32) -> Result<bool, FolderError> {
+    let failed = |what| {
+        move |cause| FolderError::System {
+            what,
+            path: path.to_owned(),
+            cause,
+        }
+    };
+    match DirBuilder::new().mode(mode).create(path) {
+        Ok(()) => {
+            // The umask may have taken more away.
+            let permissions = Permissions::from_mode(mode);
+            fs::set_permissions(path, permissions).map_err(failed("set the permissions of"))?;
+            return Ok(true);
+        }
+        Err(cause) if cause.kind() == io::ErrorKind::AlreadyExists => {}
+        Err(cause) => return Err(failed("make the folder")(cause)),
+    }
+    let found = fs::symlink_metadata(path).map_err(failed("look at"))?;
+    let us = rustix::process::geteuid().as_raw();
+    if !found.is_dir() {
+        return Err(FolderError::NoFolder(path.to_owned()));
+    }
+    if found.uid() != us {
+        return Err(FolderError::Foreign {
+            path: path.to_owned(),
+            owner: found.uid(),
+            us,
+        });
+    }
+    match found.mode() & 0o7777 {
+        mode if mode & 0o022 != 0 => Err(FolderError::Open {
+            path: path.to_owned(),
+            mode,
+        }),
+        _ => Ok(false),
+    }
+}
+
+/// Whether an open file or folder is still the one at its path.
+#[must_use]
+pub fn is_at(file: &File, path: &Path) -> bool {
+    let same =
+        |ours: fs::Metadata, there: fs::Metadata| (ours.dev(), ours.ino()) == (there.dev(), there.ino());
+    file.metadata()
+        .and_then(|ours| Ok(same(ours, fs::symlink_metadata(path)?)))
+        .unwrap_or(false)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    #[test]
+    fn a_new_folder_is_ours_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("gpushare");
+        assert!(take(&path, 0o700).unwrap());
+        assert_eq!(path.metadata().unwrap().mode() & 0o777, 0o700);
+        assert!(!take(&path, 0o700).unwrap());
+    }
+
+    #[test]
+    fn a_folder_that_others_could_have_prepared_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let link = folder.path().join("link");
+        symlink("/tmp", &link).unwrap();
+        assert!(matches!(take(&link, 0o700), Err(FolderError::NoFolder(_))));
+        let open = folder.path().join("open");
+        fs::create_dir(&open).unwrap();
+        fs::set_permissions(&open, Permissions::from_mode(0o777)).unwrap();
+        let said = take(&open, 0o700).unwrap_err().to_string();
+        assert!(said.contains("(mode 777)"), "{said}");
+        let nowhere = folder.path().join("no/where");
+        assert!(matches!(take(&nowhere, 0o700), Err(FolderError::System { .. })));
+    }
+
+    #[test]
+    fn another_file_in_the_same_place_is_not_the_same_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        let file = File::create(&path).unwrap();
+        assert!(is_at(&file, &path));
+        fs::remove_file(&path).unwrap();
+        assert!(!is_at(&file, &path));
+        let _other = File::create(&path).unwrap();
+        assert!(!is_at(&file, &path));
+    }
+}

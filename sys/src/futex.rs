@@ -1,0 +1,76 @@
+//! Sleeping on a word of the shared page. The futexes are shared between processes, not private.
+
+use std::io;
+use std::sync::atomic::AtomicU32;
+use std::time::Duration;
+
+use rustix::io::Errno;
+use rustix::thread::futex::{self, Flags, Timespec};
+
+/// Why a sleep ended. Look at the word again whatever it was: wakes may be spurious.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Woken {
+    /// Somebody woke us.
+    Woken,
+    /// The word was not the expected one: no sleep at all.
+    Changed,
+    /// The time is over.
+    TimedOut,
+    /// A signal handler ran.
+    Interrupted,
+}
+
+/// Sleeps while `word` is `expected`, at most for `timeout`.
+///
+/// # Errors
+/// None that a mapped word can cause; the kernel's word is passed on.
+pub fn wait(word: &AtomicU32, expected: u32, timeout: Option<Duration>) -> io::Result<Woken> {
+    // A span beyond the kernel's range is as good as none.
+    let timeout = timeout.and_then(|span| Timespec::try_from(span).ok());
+    match futex::wait(word, Flags::empty(), expected, timeout.as_ref()) {
+        Ok(()) => Ok(Woken::Woken),
+        Err(Errno::AGAIN) => Ok(Woken::Changed),
+        Err(Errno::TIMEDOUT) => Ok(Woken::TimedOut),
+        Err(Errno::INTR) => Ok(Woken::Interrupted),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+/// Wakes everybody who sleeps on `word`, in any process; how many that were.
+pub fn wake_all(word: &AtomicU32) -> usize {
+    // The only errors are bad addresses, and a reference is none.
+    futex::wake(word, Flags::empty(), i32::MAX.unsigned_abs()).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::Ordering;
+    use std::thread;
+
+    use super::*;
+    use crate::page;
+
+    #[test]
+    fn a_sleeper_wakes_through_another_mapping_of_the_page() {
+        let (file, ours) = page::create().unwrap();
+        let theirs = page::map(&file).unwrap();
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                while theirs.gate.load(Ordering::Acquire) == 0 {
+                    wait(&theirs.gate, 0, None).unwrap();
+                }
+            });
+            ours.gate.store(1, Ordering::Release);
+            wake_all(&ours.gate);
+        });
+    }
+
+    #[test]
+    fn a_sleep_says_why_it_ended() {
+        let word = AtomicU32::new(1);
+        assert_eq!(wait(&word, 0, None).unwrap(), Woken::Changed);
+        let short = Some(Duration::from_millis(1));
+        assert_eq!(wait(&word, 1, short).unwrap(), Woken::TimedOut);
+        assert_eq!(wake_all(&word), 0);
+    }
+}

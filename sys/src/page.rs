@@ -1,0 +1,194 @@
+//! The memory file behind a client's shared page.
+//!
+//! ```text
+//!   daemon: create ──▶ memfd, one page, sealed against resizing ──▶ map ──▶ SharedPage
+//!                        │ SCM_RIGHTS
+//!   client: recv ──────▶ map: seals? size? layout? ──────────────────────▶ SharedPage
+//! ```
+//!
+//! A mapping of a file that somebody else can shrink is a SIGBUS waiting to happen, so [`map`] takes no
+//! file that is not sealed against it: neither side can harm the other by what it does to the file.
+
+use std::io;
+use std::ops::Deref;
+use std::os::fd::{AsFd, OwnedFd};
+use std::ptr::{self, NonNull};
+use std::sync::atomic::Ordering;
+
+use gpushare_proto::page::{PAGE_LAYOUT, PAGE_SIZE, Page};
+use rustix::fs::{self, MemfdFlags, SealFlags};
+use rustix::io::Errno;
+use rustix::mm::{self, MapFlags, ProtFlags};
+
+/// Why a descriptor is no page of ours.
+#[derive(Debug, thiserror::Error)]
+pub enum PageError {
+    /// The file can be resized under us, or is no memory file.
+    #[error("the shared page's file is not sealed against resizing; it does not come from a gpushare daemon")]
+    Unsealed,
+    /// The file has another size.
+    #[error(
+        "the shared page's file has {found} bytes instead of {PAGE_SIZE}; it does not come from a gpushare daemon"
+    )]
+    Size {
+        /// Its size.
+        found: u64,
+    },
+    /// The page is laid out as this build does not know.
+    #[error(
+        "the shared page has layout {found}, this build knows {PAGE_LAYOUT}; \
+         install the same gpushare version on both sides"
+    )]
+    Layout {
+        /// Its layout.
+        found: u32,
+    },
+    /// The kernel refused.
+    #[error("cannot map the shared page: {0}")]
+    System(#[from] io::Error),
+}
+
+impl From<Errno> for PageError {
+    fn from(errno: Errno) -> Self {
+        Self::System(errno.into())
+    }
+}
+
+/// A mapped page, unmapped on drop.
+#[derive(Debug)]
+pub struct SharedPage(NonNull<Page>);
+
+// SAFETY: the mapping belongs to the process, not to a thread, and `Page` consists of atomics only.
+unsafe impl Send for SharedPage {}
+// SAFETY: as above: through `&Page` nothing but atomic access is possible.
+unsafe impl Sync for SharedPage {}
+
+impl Deref for SharedPage {
+    type Target = Page;
+
+    fn deref(&self) -> &Page {
+        // SAFETY: `map` made the pointer from a mapping of PAGE_SIZE >= size_of::<Page>() bytes, aligned to
+        // the system's page, which lives until drop and cannot lose its file's bytes (sealed). Every bit
+        // pattern is a valid `Page`, and other processes change it only as atomics see it.
+        unsafe { self.0.as_ref() }
+    }
+}
+
+impl Drop for SharedPage {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is ours, made by `map` with this length, and no reference outlives `self`.
+        // A failure leaks one page and nothing else.
+        let _ = unsafe { mm::munmap(self.0.as_ptr().cast(), PAGE_SIZE) };
+    }
+}
+
+/// A new page: sealed, its layout stored, all else zero. The descriptor is for the client.
+///
+/// # Errors
+/// What the kernel says, for example that the process has too many open files.
+pub fn create() -> io::Result<(OwnedFd, SharedPage)> {
+    let file = memory_file()?;
+    fs::ftruncate(&file, PAGE_SIZE as u64)?;
+    fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+    let page = mapping(&file)?;
+    page.layout.store(PAGE_LAYOUT, Ordering::Release);
+    Ok((file, page))
+}
+
+/// Maps the page behind a descriptor that somebody sent.
+///
+/// # Errors
+/// [`PageError`] if the file is anything but a sealed page of this layout.
+pub fn map(file: impl AsFd) -> Result<SharedPage, PageError> {
+    let seals = fs::fcntl_get_seals(&file).map_err(|_| PageError::Unsealed)?;
+    if !seals.contains(SealFlags::SHRINK | SealFlags::GROW) {
+        return Err(PageError::Unsealed);
+    }
+    let found = u64::try_from(fs::fstat(&file)?.st_size).unwrap_or(0);
+    if found != PAGE_SIZE as u64 {
+        return Err(PageError::Size { found });
+    }
+    let page = mapping(&file)?;
+    match page.layout.load(Ordering::Acquire) {
+        PAGE_LAYOUT => Ok(page),
+        found => Err(PageError::Layout { found }),
+    }
+}
+
+fn memory_file() -> io::Result<OwnedFd> {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    // Kernels that can be told to refuse executable memory files know this flag; older ones answer EINVAL.
+    match fs::memfd_create("gpushare-page", flags | MemfdFlags::NOEXEC_SEAL) {
+        Err(Errno::INVAL) => Ok(fs::memfd_create("gpushare-page", flags)?),
+        other => Ok(other?),
+    }
+}
+
+/// Maps a file that the caller knows to have PAGE_SIZE bytes for good.
+fn mapping(file: impl AsFd) -> io::Result<SharedPage> {
+    // SAFETY: a fresh mapping at an address of the kernel's choice touches no memory of ours.
+    let address = unsafe {
+        mm::mmap(
+            ptr::null_mut(),
+            PAGE_SIZE,
+            ProtFlags::READ | ProtFlags::WRITE,
+            MapFlags::SHARED,
+            file,
+            0,
+        )?
+    };
+    NonNull::new(address.cast())
+        .map(SharedPage)
+        .ok_or_else(|| io::Error::other("the kernel mapped the shared page at address zero"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_sides_see_one_page() {
+        let (file, ours) = create().unwrap();
+        let theirs = map(&file).unwrap();
+        drop(file);
+        theirs.gate.store(42, Ordering::Release);
+        assert_eq!(ours.gate.load(Ordering::Acquire), 42);
+        ours.gpus[15].free.store(7, Ordering::Release);
+        drop(ours);
+        assert_eq!(theirs.gpus[15].free.load(Ordering::Acquire), 7);
+    }
+
+    #[test]
+    fn nobody_can_resize_the_page() {
+        let (file, _page) = create().unwrap();
+        assert_eq!(fs::ftruncate(&file, 0), Err(Errno::PERM));
+        assert_eq!(fs::ftruncate(&file, 1 << 20), Err(Errno::PERM));
+        assert_eq!(fs::fcntl_add_seals(&file, SealFlags::WRITE), Err(Errno::PERM));
+    }
+
+    #[test]
+    fn a_file_that_could_shrink_is_not_mapped() {
+        let plain = tempfile::tempfile().unwrap();
+        plain.set_len(PAGE_SIZE as u64).unwrap();
+        assert!(matches!(map(&plain), Err(PageError::Unsealed)));
+
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let unsealed = fs::memfd_create("hostile", flags).unwrap();
+        fs::ftruncate(&unsealed, PAGE_SIZE as u64).unwrap();
+        assert!(matches!(map(&unsealed), Err(PageError::Unsealed)));
+    }
+
+    #[test]
+    fn a_file_of_another_size_or_layout_is_not_mapped() {
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let empty = fs::memfd_create("hostile", flags).unwrap();
+        fs::fcntl_add_seals(&empty, SealFlags::SHRINK | SealFlags::GROW).unwrap();
+        assert!(matches!(map(&empty), Err(PageError::Size { found: 0 })));
+
+        let (file, page) = create().unwrap();
+        page.layout.store(PAGE_LAYOUT + 1, Ordering::Release);
+        let error = map(&file).unwrap_err();
+        assert!(matches!(error, PageError::Layout { found } if found == PAGE_LAYOUT + 1));
+        assert!(error.to_string().contains("same gpushare version"), "{error}");
+    }
+}

@@ -1,0 +1,116 @@
+//! Bytes and at most one descriptor over a Unix socket.
+//!
+//! No SIGPIPE, every descriptor closes on exec, and descriptors nobody asked for are closed at once: a
+//! peer cannot fill our table.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::cmsg_space;
+use rustix::io::retry_on_intr;
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, recvmsg, sendmsg,
+};
+
+/// Sends what fits of `bytes`, and `descriptor` with the first of them; how many bytes went out.
+///
+/// # Errors
+/// The socket's, `WouldBlock` included if it does not block.
+pub fn send_with_fd(
+    socket: impl AsFd,
+    bytes: &[u8],
+    descriptor: Option<BorrowedFd<'_>>,
+) -> io::Result<usize> {
+    let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let descriptors = descriptor.as_slice();
+    if !descriptors.is_empty() && !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
+        return Err(io::Error::other("no space for a descriptor in a message"));
+    }
+    let sent = retry_on_intr(|| sendmsg(&socket, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL))?;
+    Ok(sent)
+}
+
+/// Receives into `buffer`: how many bytes (none at the end), and the descriptor that came with them.
+///
+/// # Errors
+/// The socket's, `WouldBlock` included if it does not block.
+pub fn recv_with_fd(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<(usize, Option<OwnedFd>)> {
+    // The kernel itself drops what does not fit here; alignment leaves room for a second one.
+    let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let received = retry_on_intr(|| {
+        recvmsg(
+            &socket,
+            &mut [IoSliceMut::new(buffer)],
+            &mut control,
+            RecvFlags::CMSG_CLOEXEC,
+        )
+    })?;
+    let mut descriptors = control.drain().filter_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(descriptors) => Some(descriptors),
+        _ => None,
+    });
+    let first = descriptors.next().and_then(|mut descriptors| descriptors.next());
+    Ok((received.bytes, first))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+
+    use rustix::io::{FdFlags, fcntl_getfd};
+
+    use super::*;
+    use crate::page;
+
+    #[test]
+    fn a_page_travels_with_its_message() {
+        let (daemon, client) = UnixStream::pair().unwrap();
+        let (file, _page) = page::create().unwrap();
+        assert_eq!(send_with_fd(&daemon, b"welcome", Some(file.as_fd())).unwrap(), 7);
+        let mut buffer = [0; 16];
+        let (read, descriptor) = recv_with_fd(&client, &mut buffer).unwrap();
+        assert_eq!(&buffer[..read], b"welcome");
+        let descriptor = descriptor.unwrap();
+        assert!(fcntl_getfd(&descriptor).unwrap().contains(FdFlags::CLOEXEC));
+        page::map(&descriptor).unwrap();
+    }
+
+    #[test]
+    fn plain_bytes_come_without_a_descriptor() {
+        let (a, b) = UnixStream::pair().unwrap();
+        send_with_fd(&a, b"x", None).unwrap();
+        drop(a);
+        let mut buffer = [0; 16];
+        assert_eq!(recv_with_fd(&b, &mut buffer).unwrap().0, 1);
+        let (read, descriptor) = recv_with_fd(&b, &mut buffer).unwrap();
+        assert_eq!((read, descriptor.is_none()), (0, true));
+    }
+
+    #[test]
+    fn descriptors_nobody_asked_for_are_closed() {
+        let (a, b) = UnixStream::pair().unwrap();
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(3))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        let three = [theirs.as_fd(), theirs.as_fd(), theirs.as_fd()];
+        assert!(control.push(SendAncillaryMessage::ScmRights(&three)));
+        sendmsg(&a, &[IoSlice::new(b"x")], &mut control, SendFlags::NOSIGNAL).unwrap();
+        let mut buffer = [0; 16];
+        let (_, first) = recv_with_fd(&b, &mut buffer).unwrap();
+        drop((first.unwrap(), theirs));
+        // Only when every copy is closed does the other end see the end.
+        assert_eq!(recv_with_fd(&ours, &mut buffer).unwrap().0, 0);
+    }
+
+    #[test]
+    fn a_peer_that_is_gone_is_an_error_and_no_signal() {
+        let (a, b) = UnixStream::pair().unwrap();
+        drop(b);
+        let error = send_with_fd(&a, b"x", None).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::BrokenPipe);
+    }
+}

@@ -1,0 +1,317 @@
+//! Panics stop here; everything else that unwinds goes on.
+//!
+//! A hook stands between two programs that are not ours. A panic of our own must not leave it, but what unwinds
+//! for reasons of theirs must pass: a thread that is cancelled inside a driver call (`pthread_cancel` unwinds it to its
+//! end), a C++ exception that a callback throws. [`std::panic::catch_unwind`] aborts the process on both. So
+//! [`stop_panics`] puts a frame of its own on the stack, whose personality routine claims our panics alone:
+//!
+//! ```text
+//!   application ─▶ hook ─▶ frame ─▶ our code ─▶ the driver
+//!                            │          └ panic          claimed, raised again where std catches it
+//!                            └ anything else             passes; our values are dropped on its way
+//! ```
+//!
+//! Rust's reference does not promise what a forced unwinding does to frames that have values to drop. Rust's own
+//! personality routine runs their landing pads as the C++ ABI for Itanium asks, and the tests here and the
+//! end-to-end tests hold it to that.
+//!
+//! A call of the C library that Rust declares as `extern "C"` must not be where a thread is cancelled: that is an
+//! abort again. So code of ours that makes such calls does it [`uncancelled`], and a wait of ours names its own
+//! [`cancellation_point`].
+
+use std::arch::naked_asm;
+use std::ffi::{c_int, c_void};
+use std::mem::ManuallyDrop;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// Runs `work`; `None` if it panicked. Any other unwinding passes through.
+#[inline]
+pub fn stop_panics<T, F: FnOnce() -> T>(work: F) -> Option<T> {
+    let mut slot = Slot {
+        work: ManuallyDrop::new(work),
+    };
+    // SAFETY: `run` gets the slot that it is made for, which outlives the call.
+    let panic = unsafe { claim_panics(run::<T, F>, (&raw mut slot).cast()) };
+    if !panic.is_null() {
+        end(panic);
+        return None;
+    }
+    // SAFETY: `run` came back, so it has put the result there.
+    Some(ManuallyDrop::into_inner(unsafe { slot.made }))
+}
+
+/// What goes in, and then what comes out.
+union Slot<T, F> {
+    work: ManuallyDrop<F>,
+    made: ManuallyDrop<T>,
+}
+
+unsafe extern "C-unwind" fn run<T, F: FnOnce() -> T>(slot: *mut c_void) {
+    // SAFETY: `stop_panics` passes its own slot with the work in it, which nobody else takes.
+    let (slot, work) = unsafe {
+        let slot = slot.cast::<Slot<T, F>>();
+        (slot, ManuallyDrop::take(&mut (*slot).work))
+    };
+    let made = Slot {
+        made: ManuallyDrop::new(work()),
+    };
+    // SAFETY: the same slot; what was in it has been taken.
+    unsafe { slot.write(made) };
+}
+
+/// Lets std end a panic of ours: raised again, and caught in the frame above.
+#[cold]
+fn end(panic: *mut c_void) {
+    // SAFETY: the personality routine below gave us this exception and nobody else.
+    let raise = || unsafe { _Unwind_RaiseException(panic) };
+    // A payload whose drop panics is a panic too; nobody wants it.
+    let _ = catch_unwind(AssertUnwindSafe(|| drop(catch_unwind(AssertUnwindSafe(raise)))));
+}
+
+/// Where a thread that was told to end may do so, as in a call of the C library that waits.
+#[inline]
+pub fn cancellation_point() {
+    // SAFETY: takes nothing. If it does not return, what is alive here is dropped.
+    unsafe { pthread_testcancel() }
+}
+
+/// Runs `work` without the thread's being cancelled in it.
+pub fn uncancelled<T>(work: impl FnOnce() -> T) -> T {
+    let _held = Held::new();
+    work()
+}
+
+/// Holds cancellation off while it lives.
+struct Held(c_int);
+
+impl Held {
+    const DISABLED: c_int = 1;
+
+    fn new() -> Self {
+        let mut before = 0;
+        // SAFETY: writes one integer.
+        unsafe { pthread_setcancelstate(Self::DISABLED, &raw mut before) };
+        Self(before)
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let mut ours = 0;
+        // SAFETY: writes one integer.
+        unsafe { pthread_setcancelstate(self.0, &raw mut ours) };
+    }
+}
+
+// The unwinder's own interface (Itanium C++ ABI, "Exception Handling"), and two functions that POSIX has.
+unsafe extern "C-unwind" {
+    fn _Unwind_RaiseException(exception: *mut c_void) -> c_int;
+    fn pthread_testcancel();
+}
+unsafe extern "C" {
+    fn _Unwind_GetLanguageSpecificData(context: *mut c_void) -> usize;
+    fn _Unwind_SetGR(context: *mut c_void, register: c_int, value: usize);
+    fn _Unwind_SetIP(context: *mut c_void, address: usize);
+    fn pthread_setcancelstate(state: c_int, before: *mut c_int) -> c_int;
+}
+
+const SEARCH_PHASE: c_int = 1;
+const FORCE_UNWIND: c_int = 8;
+const HANDLER_FOUND: c_int = 6;
+const INSTALL_CONTEXT: c_int = 7;
+const CONTINUE_UNWIND: c_int = 8;
+/// The class of Rust's exceptions: vendor and language.
+const RUST: u64 = u64::from_ne_bytes(*b"MOZ\0RUST");
+
+/// Claims panics of this copy of std. Another copy's, in a host that is written in Rust too, are foreign.
+unsafe extern "C" fn personality(
+    _version: c_int,
+    actions: c_int,
+    class: u64,
+    exception: *mut c_void,
+    context: *mut c_void,
+) -> c_int {
+    if class != RUST || actions & FORCE_UNWIND != 0 || !std::thread::panicking() {
+        return CONTINUE_UNWIND;
+    }
+    if actions & SEARCH_PHASE != 0 {
+        return HANDLER_FOUND;
+    }
+    // SAFETY: the unwinder's own context; the frame's "language specific data" is the address to go on at, with the
+    // exception in the register that holds the result.
+    unsafe {
+        _Unwind_SetGR(context, 0, exception.expose_provenance());
+        _Unwind_SetIP(context, _Unwind_GetLanguageSpecificData(context));
+    }
+    INSTALL_CONTEXT
+}
+
+/// Calls `call(data)`; answers null, or the panic that came out of it.
+#[cfg(target_arch = "x86_64")]
+#[unsafe(naked)]
+unsafe extern "C-unwind" fn claim_panics(
+    call: unsafe extern "C-unwind" fn(*mut c_void),
+    data: *mut c_void,
+) -> *mut c_void {
+    naked_asm!(
+        ".cfi_startproc",
+        // 0x1b: four bytes, relative to their own place.
+        ".cfi_personality 0x1b, {personality}",
+        ".cfi_lsda 0x1b, .Lgpushare_panic_claimed",
+        "sub rsp, 8", // the stack is aligned to 16 at the call
+        ".cfi_adjust_cfa_offset 8",
+        "mov rax, rdi",
+        "mov rdi, rsi",
+        "call rax",
+        "xor eax, eax",
+        ".Lgpushare_panic_claimed:",
+        "add rsp, 8",
+        ".cfi_adjust_cfa_offset -8",
+        "ret",
+        ".cfi_endproc",
+        personality = sym personality,
+    )
+}
+
+/// As above.
+#[cfg(target_arch = "aarch64")]
+#[unsafe(naked)]
+unsafe extern "C-unwind" fn claim_panics(
+    call: unsafe extern "C-unwind" fn(*mut c_void),
+    data: *mut c_void,
+) -> *mut c_void {
+    naked_asm!(
+        ".cfi_startproc",
+        ".cfi_personality 0x1b, {personality}",
+        ".cfi_lsda 0x1b, .Lgpushare_panic_claimed",
+        "stp x29, x30, [sp, #-16]!",
+        ".cfi_def_cfa_offset 16",
+        ".cfi_offset x29, -16",
+        ".cfi_offset x30, -8",
+        "mov x8, x0",
+        "mov x0, x1",
+        "blr x8",
+        "mov x0, xzr",
+        ".Lgpushare_panic_claimed:",
+        "ldp x29, x30, [sp], #16",
+        ".cfi_def_cfa_offset 0",
+        ".cfi_restore x29",
+        ".cfi_restore x30",
+        "ret",
+        ".cfi_endproc",
+        personality = sym personality,
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::mem::transmute;
+    use std::ptr::null_mut;
+    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::thread;
+
+    use super::*;
+
+    /// Counts its drops.
+    struct Guest<'a>(&'a Cell<u32>);
+
+    impl Drop for Guest<'_> {
+        fn drop(&mut self) {
+            self.0.set(self.0.get() + 1);
+        }
+    }
+
+    #[test]
+    fn what_goes_well_comes_out() {
+        let text = String::from("kept");
+        assert_eq!(stop_panics(|| text), Some(String::from("kept")));
+    }
+
+    #[test]
+    fn a_panic_stops_and_what_it_passed_is_dropped() {
+        let drops = Cell::new(0);
+        let outcome = stop_panics(|| {
+            let _guest = Guest(&drops);
+            std::panic::resume_unwind(Box::new("a payload"));
+        });
+        assert_eq!(
+            (outcome, drops.get(), thread::panicking()),
+            (None::<()>, 1, false)
+        );
+        // And again, inside another one.
+        let outcome = stop_panics(|| stop_panics(|| std::panic::resume_unwind(Box::new(1))).is_none());
+        assert_eq!((outcome, thread::panicking()), (Some(true), false));
+    }
+
+    #[test]
+    fn a_panic_whose_payload_panics_stops_too() {
+        struct Bomb;
+        impl Drop for Bomb {
+            fn drop(&mut self) {
+                std::panic::resume_unwind(Box::new(()));
+            }
+        }
+        assert_eq!(
+            stop_panics(|| std::panic::resume_unwind(Box::new(Bomb))),
+            None::<()>
+        );
+        assert!(!thread::panicking());
+    }
+
+    static INSIDE: AtomicU32 = AtomicU32::new(0);
+    static DROPPED: AtomicU32 = AtomicU32::new(0);
+    static CAME_OUT: AtomicU32 = AtomicU32::new(0);
+
+    extern "C-unwind" fn waits_to_be_cancelled(_: *mut c_void) -> *mut c_void {
+        struct Noted;
+        impl Drop for Noted {
+            fn drop(&mut self) {
+                DROPPED.fetch_add(1, Ordering::SeqCst);
+            }
+        }
+        let _outer = Noted;
+        let outcome = stop_panics(|| {
+            let _inner = Noted;
+            INSIDE.store(1, Ordering::SeqCst);
+            loop {
+                uncancelled(|| {
+                    // Would be the end, were it not held off.
+                    cancellation_point();
+                    thread::yield_now();
+                });
+                cancellation_point();
+            }
+        });
+        CAME_OUT.store(u32::from(outcome.is_none()), Ordering::SeqCst);
+        null_mut()
+    }
+
+    #[test]
+    fn a_cancelled_thread_passes_and_drops_what_it_had() {
+        const CANCELED: *mut c_void = std::ptr::without_provenance_mut(usize::MAX);
+        // SAFETY: the thread is joined here; its function differs from the declared one in that it may unwind, which
+        // is how a thread is cancelled.
+        let ended = unsafe {
+            let mut thread = std::mem::zeroed();
+            let start = transmute::<
+                extern "C-unwind" fn(*mut c_void) -> *mut c_void,
+                extern "C" fn(*mut c_void) -> *mut c_void,
+            >(waits_to_be_cancelled);
+            assert_eq!(
+                libc::pthread_create(&raw mut thread, std::ptr::null(), start, null_mut()),
+                0
+            );
+            while INSIDE.load(Ordering::SeqCst) == 0 {
+                thread::yield_now();
+            }
+            assert_eq!(libc::pthread_cancel(thread), 0);
+            let mut ended = null_mut();
+            assert_eq!(libc::pthread_join(thread, &raw mut ended), 0);
+            ended
+        };
+        assert_eq!(ended, CANCELED);
+        assert_eq!(DROPPED.load(Ordering::SeqCst), 2);
+        assert_eq!(CAME_OUT.load(Ordering::SeqCst), 0, "the frame did not stop it");
+    }
+}

@@ -1,0 +1,94 @@
+"""The daemon under test, in a folder of its own, with the limit that keeps a real card safe."""
+
+import contextlib
+import json
+import os
+import select
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+START_LIMIT = 20
+ANSWER_LIMIT = 10
+
+
+class DaemonFailed(Exception):
+    pass
+
+
+class Daemon:
+    def __init__(self, stage, runtime):
+        self.ctl, self.runtime = stage / "gpushare-ctl", runtime
+
+    def tell(self, *words):
+        """Runs gpushare-ctl; its stdout."""
+        command = [self.ctl, "--runtime-dir", self.runtime, *words]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=ANSWER_LIMIT)
+        if done.returncode != 0:
+            raise DaemonFailed(f"gpushare-ctl {' '.join(words)} ended with {done.returncode}: {done.stderr.strip()}")
+        return done.stdout
+
+    def status(self):
+        return json.loads(self.tell("status", "--json"))
+
+    def gpu(self):
+        return self.status()["gpus"][0]
+
+    def session(self, name):
+        """The session's view, or None."""
+        return next((session for session in self.status()["sessions"] if session["name"] == name), None)
+
+    def used_mib(self, name):
+        """What a session has allocated."""
+        return sum(gpu["allocated_bytes"] for gpu in self.session(name)["gpus"]) >> 20
+
+    def set(self, *words):
+        print(f"       {self.tell('set', *words).strip()}", flush=True)
+
+    def wait_for_mode(self, mode, limit=10):
+        """Waits until the card is shared this way; whether it came to that."""
+        end = time.monotonic() + limit
+        while self.gpu()["mode"] != mode:
+            if time.monotonic() > end:
+                return False
+            time.sleep(0.05)
+        return True
+
+
+@contextlib.contextmanager
+def running(stage, logs, managed_limit_mib):
+    """A daemon for as long as the block runs."""
+    with tempfile.TemporaryDirectory(prefix="gpushare-") as folder, open(logs / "scheduler.err", "ab") as log:
+        ready, told = os.pipe()
+        command = [stage / "gpushare-scheduler", "--user", "--runtime-dir", folder, "--lock-dir", folder]
+        command += ["--managed-limit", f"{managed_limit_mib}MiB", "--ready-fd", str(told)]
+        process = subprocess.Popen(
+            list(map(str, command)),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            pass_fds=[told],
+            env=clean_environment(),
+        )
+        os.close(told)
+        try:
+            heard = select.select([ready], [], [], START_LIMIT)[0] and os.read(ready, 1)
+            if not heard:
+                raise DaemonFailed(f"the scheduler did not start; see {logs / 'scheduler.err'}")
+            yield Daemon(stage, Path(folder))
+        finally:
+            os.close(ready)
+            process.terminate()
+            try:
+                process.wait(timeout=10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def clean_environment():
+    """This process' environment without anything of gpushare in it."""
+    return {
+        name: value for name, value in os.environ.items() if not name.startswith("GPUSHARE_") and name != "LD_PRELOAD"
+    }

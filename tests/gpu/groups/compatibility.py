@@ -1,0 +1,201 @@
+"""Libraries and toolkits as people use them, with and without gpushare, compared by value: every case runs twice at once,
+alone and shared, and says the same. Then what a session's own nvidia-smi says, and NCCL where there are two cards.
+
+A case that cannot run here (a package that is not installed, no second card) is a row that says so, not a pass.
+"""
+
+import importlib.util
+import shutil
+import subprocess
+from dataclasses import dataclass, field
+
+import card
+from programs import CLIENTS, ProgramFailed, client
+
+NEEDS = 240
+ANSWER_LIMIT = 150
+# Programs that run at the same time; each case is two.
+TOGETHER = 4
+SESSION_MIB, HELD_MIB = 2048, 512
+FOLDER = CLIENTS / "compatibility"
+
+
+@dataclass(frozen=True)
+class Case:
+    name: str
+    command: list
+    environment: dict = field(default_factory=dict)
+    backend: str = "managed"
+    # What it cannot run without.
+    package: str | None = None
+    # What it says under gpushare where that is not what it says alone.
+    shared_says: dict | None = None
+    why: str = ""
+
+
+def torch_case(name, case, **rest):
+    return Case(f"PyTorch {name}", client("compatibility/pytorch.py", case), **rest)
+
+
+def array_case(name, case, package, **rest):
+    return Case(name, client("compatibility/arrays.py", case), package=package, **rest)
+
+
+def allocator(settings):
+    return {"PYTORCH_ALLOC_CONF": settings, "PYTORCH_CUDA_ALLOC_CONF": settings}
+
+
+HANDED_OVER = client("compatibility/handed_over.py")
+UNCACHED = {"TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1", "TORCHINDUCTOR_COMPILE_THREADS": "1"}
+
+CASES = [
+    torch_case("eager", "eager"),
+    torch_case("torch.compile (Triton)", "compiled", environment=UNCACHED),
+    torch_case("CUDA graphs (make_graphed_callables)", "graphed"),
+    torch_case("expandable_segments:True", "allocator", environment=allocator("expandable_segments:True")),
+    torch_case("backend:cudaMallocAsync", "allocator", environment=allocator("backend:cudaMallocAsync")),
+    torch_case("own allocator", "allocator"),
+    torch_case("DataLoader workers (fork before CUDA)", "workers"),
+    torch_case("AMP", "amp"),
+    torch_case("cuDNN", "cudnn"),
+    torch_case("streams, events, pinned copies", "streams"),
+    torch_case("eager, --backend native", "eager", backend="native"),
+    array_case("CuPy, own pool", "cupy_pool", "cupy"),
+    array_case("CuPy, async pool", "cupy_async", "cupy"),
+    array_case("CuPy, managed pool", "cupy_managed", "cupy"),
+    array_case("JAX, preallocation off", "jax", "jax"),
+    array_case("numba-cuda", "numba", "numba"),
+    array_case("Triton alone", "triton", "triton"),
+    Case("CUDA IPC by PyTorch, --backend native", HANDED_OVER, backend="native"),
+    Case(
+        "CUDA IPC by PyTorch, --backend managed",
+        HANDED_OVER,
+        shared_says={"refused": "AcceleratorError", "next": sum(range(1 << 16))},
+        why="managed memory has no IPC handle; refused with a line that names --backend native",
+    ),
+]
+TOOLKIT = {
+    "static cudart": [],
+    "shared cudart": ["-cudart", "shared"],
+    "static cudart, --default-stream per-thread": ["--default-stream", "per-thread"],
+    "shared cudart, --default-stream per-thread": ["-cudart", "shared", "--default-stream", "per-thread"],
+}
+
+
+def run(stand):
+    figures = stand.figures
+    with stand.daemon() as daemon, stand.programs(daemon) as programs:
+        cases = CASES + built(stand)
+        for first in range(0, len(cases), TOGETHER):
+            wave = [case for case in cases[first : first + TOGETHER] if can_run(figures, case)]
+            compare(stand, programs, wave)
+        nvidia_smi(stand, programs)
+        two_cards(stand, programs)
+        figures.equal("compatibility: nothing is left in the books", sum(g["allocated_bytes"] for g in daemon.status()["gpus"]), 0)
+
+
+def can_run(figures, case):
+    missing = case.package and importlib.util.find_spec(case.package) is None
+    if missing:
+        figures.row(f"compatibility: {case.name}", f"not run: there is no {case.package} here")
+    return not missing
+
+
+def slug(case):
+    return "".join(letter if letter.isalnum() else "-" for letter in case.name.lower())
+
+
+def compare(stand, programs, cases):
+    """Starts every case alone and shared, all at once, then holds each pair together."""
+    started = [(case, start(programs, case, False), start(programs, case, True)) for case in cases]
+    for case, alone, shared in started:
+        judge(stand.figures, case, values(alone), values(shared))
+
+
+def start(programs, case, shared):
+    how = "shared" if shared else "native"
+    return programs.start(
+        f"compat-{slug(case)}-{how}",
+        case.command,
+        shared=shared,
+        options=["--backend", case.backend] if shared else [],
+        environment=case.environment,
+    )
+
+
+def values(program):
+    """What a program said, or the failure that says why it said nothing."""
+    try:
+        return program.result(limit=ANSWER_LIMIT)["values"]
+    except ProgramFailed as failure:
+        return {"failed": str(failure)}
+
+
+def judge(figures, case, alone, shared):
+    name = f"compatibility: {case.name}"
+    figures.sample(name, {"alone": alone, "shared": shared})
+    ran = figures.check(f"{name}: runs alone", "failed" not in alone, alone)
+    good = figures.equal(f"{name}: shared, it says what it promises", shared, case.shared_says or alone)
+    verdict = "same values" if case.shared_says is None else case.why
+    if not (ran and good):
+        verdict = f"FAILED: {str(shared.get('failed', shared))[:300]}"
+    figures.row(name, verdict)
+
+
+def built(stand):
+    """The nvcc program in its four builds."""
+    nvcc = shutil.which("nvcc") or "/usr/local/cuda/bin/nvcc"
+    cases = []
+    for name, flags in TOOLKIT.items():
+        target = stand.logs / f"toolkit{len(cases)}"
+        command = [nvcc, "-O2", "-arch=native", *flags, "-o", str(target), str(FOLDER / "toolkit.cu")]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+        except OSError as error:
+            stand.figures.row(f"compatibility: nvcc, {name}", f"not run: {error}")
+            continue
+        stand.figures.command(f"nvcc {name}", command)
+        if stand.figures.check(f"compatibility: nvcc, {name}: builds", done.returncode == 0, done.stderr):
+            cases.append(Case(f"nvcc, {name}", [target]))
+    return cases
+
+
+def nvidia_smi(stand, programs):
+    """The session's limit, its own usage, and its own processes, while another session is on the card."""
+    figures = stand.figures
+    other = programs.start("compat-smi-neighbour", stand.workload("hold"), shared=True)
+    other.hear()
+    other.ask("alloc a 256MiB")
+    command = client("compatibility/smi.py", "--hold-mib", HELD_MIB)
+    inside = programs.start("compat-smi", command, shared=True, memory=f"{SESSION_MIB}MiB").result()
+    outside = programs.start("compat-smi-native", command, shared=False).result()
+    other.finish()
+    figures.sample("nvidia-smi", {"inside": inside, "outside": outside})
+    total, used, free = inside["smi_mib"]
+    name = "compatibility: nvidia-smi in a session"
+    figures.equal(f"{name}: its total is the session's limit", total, SESSION_MIB)
+    figures.equal(f"{name}: CUDA tells the same total", [inside["cuda_mib"][0], inside["properties_mib"]], [SESSION_MIB] * 2)
+    figures.check(f"{name}: used is the session's own", HELD_MIB <= used < HELD_MIB + 256, inside["smi_mib"])
+    figures.check(f"{name}: free is what the limit leaves", free <= SESSION_MIB - used, inside["smi_mib"])
+    pids = [int(pid) for pid, *_ in inside["processes"]]
+    figures.equal(f"{name}: the process list is the session's own", pids, [inside["pid"]])
+    figures.equal(f"{name}: its picture can be drawn", inside["plain"], 0)
+    figures.equal(f"{name}: outside, the total is the card's", outside["smi_mib"][0], stand.card.total_mib)
+    figures.row(name, f"{total} MiB total, {used} used, {free} free; processes {pids}; outside {outside['smi_mib'][0]} MiB")
+
+
+def two_cards(stand, programs):
+    if card.count() < 2:
+        stand.figures.row("compatibility: NCCL on two cards", "not run: there is one card")
+        return
+    command = client("compatibility/two_cards.py")
+    # One card's multicast can be out of service for its neighbours: not used here, with or without gpushare.
+    environment = {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1"}
+    compare(
+        stand,
+        programs,
+        [
+            Case(f"NCCL on two cards, --backend {backend}", command, environment=environment, backend=backend)
+            for backend in ("managed", "native")
+        ],
+    )

@@ -1,0 +1,127 @@
+//! The card's constants: the measured rates of a real H100 (`memory.md` of the design), made small.
+//!
+//! ```text
+//!            real H100      simulated       ratio
+//! memory     80 GiB         256 MiB         320
+//! rates      13 GB/s ...    1.3 GB/s ...     10   (RATE_SCALE, one factor for all)
+//! ```
+//!
+//! Every ratio between two rates is therefore the real one, and moving a card-full by faults takes 0.2 s each way:
+//! long enough to watch. What follows from an amount of memory (creating a context, giving a dead process'
+//! memory back) shrinks by 320 / 10 = 32. What does not (a launch, the time slice) keeps its real length.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+/// By how much every rate of the real card is divided.
+pub const RATE_SCALE: u64 = 10;
+
+/// The unit in which managed memory moves, faults and is evicted.
+pub const PAGE: u64 = 2 << 20;
+
+const GB: u64 = 1_000_000_000;
+const MIB: u64 = 1 << 20;
+
+/// A rate in bytes per second.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Rate(pub u64);
+
+impl Rate {
+    /// How long `bytes` take at this rate.
+    #[must_use]
+    pub fn time_for(self, bytes: u64) -> Duration {
+        let nanos = u128::from(bytes) * 1_000_000_000 / u128::from(self.0.max(1));
+        Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+    }
+
+    const fn scaled(real: u64) -> Self {
+        Self(real / RATE_SCALE)
+    }
+}
+
+/// Everything about the card that is a number. Printed with every result.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Constants {
+    /// Memory of one GPU, in bytes.
+    pub memory: u64,
+    /// Memory that one context takes, in bytes.
+    pub context_memory: u64,
+    /// Host to device copies of pinned memory.
+    pub pinned_in: Rate,
+    /// Device to host copies into pinned memory.
+    pub pinned_out: Rate,
+    /// Host to device copies of pageable memory.
+    pub pageable_in: Rate,
+    /// Device to host copies into pageable memory.
+    pub pageable_out: Rate,
+    /// Managed pages that come in because a kernel touched them.
+    pub fault_in: Rate,
+    /// Managed pages that leave because somebody needs their room.
+    pub evict_out: Rate,
+    /// Managed pages prefetched to the GPU.
+    pub prefetch_in: Rate,
+    /// Managed pages prefetched to the host.
+    pub prefetch_out: Rate,
+    /// Memory that a kernel reads and writes while it is resident.
+    pub kernel: Rate,
+    /// Memory of the host that a kernel reads and writes in place.
+    pub kernel_on_host: Rate,
+    /// Memory that lies on another GPU: copied, or read and written by a kernel.
+    pub peer: Rate,
+    /// Making physical memory of the host.
+    pub host_create: Rate,
+    /// What a kernel takes that touches nothing.
+    pub launch: Duration,
+    /// How long one process computes while another one waits.
+    pub slice: Duration,
+    /// Time to create a context.
+    pub context_create: Duration,
+    /// Time between the death of a process and the return of its memory.
+    pub death_release: Duration,
+    /// How often a spinning kernel and a stream that waits for a value look at their word.
+    pub poll: Duration,
+}
+
+impl Default for Constants {
+    fn default() -> Self {
+        Self {
+            memory: 256 * MIB,
+            context_memory: 2 * MIB,
+            pinned_in: Rate::scaled(55 * GB),
+            pinned_out: Rate::scaled(55 * GB),
+            pageable_in: Rate::scaled(7 * GB),
+            pageable_out: Rate::scaled(14 * GB),
+            fault_in: Rate::scaled(13 * GB),
+            evict_out: Rate::scaled(13 * GB),
+            prefetch_in: Rate::scaled(48 * GB),
+            prefetch_out: Rate::scaled(13 * GB),
+            kernel: Rate::scaled(2_000 * GB),
+            kernel_on_host: Rate::scaled(84 * GB),
+            peer: Rate::scaled(55 * GB),
+            host_create: Rate::scaled(1_700_000_000),
+            launch: Duration::from_micros(4),
+            slice: Duration::from_millis(2),
+            context_create: Duration::from_millis(10),
+            death_release: Duration::from_micros(2_500),
+            poll: Duration::from_micros(100),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_card_full_of_faults_takes_a_fifth_of_a_second() {
+        let constants = Constants::default();
+        let full = constants.fault_in.time_for(constants.memory);
+        assert_eq!(full.as_millis(), 206);
+    }
+
+    #[test]
+    fn a_rate_of_zero_is_slow_and_not_a_crash() {
+        assert_eq!(Rate(0).time_for(2), Duration::from_secs(2));
+    }
+}

@@ -1,0 +1,194 @@
+//! The kernels: what each reads and writes, and what it computes.
+//!
+//! A kernel is known by the name of its `.entry` in `tests/workload/src/kernels.ptx`, the text that a real driver
+//! compiles. Here it is a *walk* over its words, in pieces that end where a 2 MiB page ends (`walk.rs`): each
+//! piece costs time, may fault, and does its share of the real computation when its time is over. So a kernel
+//! that was interrupted half-way has written half of its words, as a real one has.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use serde::{Deserialize, Serialize};
+
+use crate::bytes::SharedBytes;
+
+/// What a real GPU moves at least for one word.
+const SECTOR: u64 = 32;
+
+/// One launch of a known kernel. Addresses are the client's.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Kernel {
+    /// Does nothing.
+    Empty,
+    /// `p[i] = value`.
+    Fill {
+        /// First word.
+        p: u64,
+        /// How many words.
+        n: u64,
+        /// The word to store.
+        value: u32,
+    },
+    /// `p[i] += value`, wrapping.
+    Add {
+        /// First word.
+        p: u64,
+        /// How many words.
+        n: u64,
+        /// What to add.
+        value: u32,
+    },
+    /// `*out += Σ p[i]·(2i + 1)`, modulo 2^64.
+    Checksum {
+        /// First word.
+        p: u64,
+        /// How many words.
+        n: u64,
+        /// A 64-bit word.
+        out: u64,
+    },
+    /// Reads every `stride`-th word and writes it back.
+    Touch {
+        /// First word.
+        p: u64,
+        /// How many words.
+        n: u64,
+        /// Distance of two touched words, in words.
+        stride: u64,
+    },
+    /// Ends when `*flag` is not zero (if `flag` is not null) or after `nanoseconds`.
+    Spin {
+        /// A 32-bit word, or null.
+        flag: u64,
+        /// The bound.
+        nanoseconds: u64,
+    },
+}
+
+/// The size of each parameter of each kernel, in bytes, by the name of its `.entry`.
+pub const SIGNATURES: [(&str, &[usize]); 6] = [
+    ("empty", &[]),
+    ("fill", &[8, 8, 4]),
+    ("add", &[8, 8, 4]),
+    ("checksum", &[8, 8, 8]),
+    ("touch", &[8, 8, 8]),
+    ("spin", &[8, 8]),
+];
+
+impl Kernel {
+    /// The launch of the kernel `name` with these parameters, or `None` if there is no such kernel or one
+    /// parameter too few.
+    #[must_use]
+    pub fn decode(name: &str, parameters: &[u64]) -> Option<Self> {
+        #[expect(clippy::cast_possible_truncation, reason = "the parameter is a .u32")]
+        let word = |value: u64| value as u32;
+        Some(match (name, parameters) {
+            ("empty", _) => Self::Empty,
+            ("fill", &[p, n, value]) => Self::Fill {
+                p,
+                n,
+                value: word(value),
+            },
+            ("add", &[p, n, value]) => Self::Add {
+                p,
+                n,
+                value: word(value),
+            },
+            ("checksum", &[p, n, out]) => Self::Checksum { p, n, out },
+            ("touch", &[p, n, stride]) => Self::Touch {
+                p,
+                n,
+                stride: stride.max(1),
+            },
+            ("spin", &[flag, nanoseconds]) => Self::Spin { flag, nanoseconds },
+            _ => return None,
+        })
+    }
+
+    /// The words the kernel walks over: address of the first and how many.
+    #[must_use]
+    pub fn words(&self) -> (u64, u64) {
+        match *self {
+            Self::Fill { p, n, .. }
+            | Self::Add { p, n, .. }
+            | Self::Checksum { p, n, .. }
+            | Self::Touch { p, n, .. } => (p, n),
+            Self::Empty | Self::Spin { .. } => (0, 0),
+        }
+    }
+
+    /// How many bytes the card's memory moves for `count` of the kernel's words.
+    #[must_use]
+    pub fn traffic(&self, count: u64) -> u64 {
+        match *self {
+            Self::Fill { .. } | Self::Checksum { .. } => count * 4,
+            Self::Add { .. } => count * 8,
+            Self::Touch { stride, .. } => count.div_ceil(stride) * 2 * SECTOR,
+            Self::Empty | Self::Spin { .. } => 0,
+        }
+    }
+
+    /// Computes the words `first .. first + count`, which lie at byte `offset` of `bytes`, and answers what they
+    /// add to the checksum, or `None` if they are not there.
+    #[must_use]
+    pub fn compute(&self, bytes: &SharedBytes, offset: u64, first: u64, count: u64) -> Option<u64> {
+        let words = bytes.words(offset, count)?;
+        let mut sum = 0u64;
+        match *self {
+            Self::Fill { value, .. } => words.iter().for_each(|word| word.store(value, Relaxed)),
+            Self::Add { value, .. } => {
+                for word in words {
+                    word.store(word.load(Relaxed).wrapping_add(value), Relaxed);
+                }
+            }
+            Self::Checksum { .. } => {
+                let mut weight = first.wrapping_mul(2).wrapping_add(1);
+                for word in words {
+                    sum = sum.wrapping_add(u64::from(word.load(Relaxed)).wrapping_mul(weight));
+                    weight = weight.wrapping_add(2);
+                }
+            }
+            // Written back as they were: nothing that anybody could see.
+            Self::Touch { .. } | Self::Empty | Self::Spin { .. } => {}
+        }
+        Some(sum)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ptx::Module;
+
+    #[test]
+    fn the_ptx_text_has_every_kernel_with_these_parameters() {
+        let module = Module::parse(include_str!("../../../workload/src/kernels.ptx"));
+        for (name, sizes) in SIGNATURES {
+            let entry = module.entry(name).unwrap_or_else(|| panic!("no .entry {name}"));
+            let declared: Vec<usize> = entry.parameters.iter().map(|parameter| parameter.size).collect();
+            assert_eq!(declared, sizes, "{name}");
+        }
+        assert_eq!(module.entries.len(), SIGNATURES.len());
+    }
+
+    #[test]
+    fn a_checksum_is_the_same_in_pieces_and_notices_an_exchange() {
+        let bytes = SharedBytes::allocate(16).unwrap();
+        for (index, value) in [3u32, 5, 7, 11].into_iter().enumerate() {
+            bytes.words(0, 4).unwrap()[index].store(value, Relaxed);
+        }
+        let kernel = Kernel::Checksum { p: 0, n: 4, out: 0 };
+        let whole = kernel.compute(&bytes, 0, 0, 4).unwrap();
+        let halves = kernel.compute(&bytes, 0, 0, 2).unwrap() + kernel.compute(&bytes, 8, 2, 2).unwrap();
+        assert_eq!(whole, 3 + 5 * 3 + 7 * 5 + 11 * 7);
+        assert_eq!(whole, halves);
+        bytes.words(0, 4).unwrap()[0].store(5, Relaxed);
+        bytes.words(0, 4).unwrap()[1].store(3, Relaxed);
+        assert_ne!(kernel.compute(&bytes, 0, 0, 4), Some(whole));
+    }
+
+    #[test]
+    fn unknown_kernels_and_missing_parameters_are_refused() {
+        assert_eq!(Kernel::decode("matmul", &[1, 2]), None);
+        assert_eq!(Kernel::decode("fill", &[1, 2]), None);
+    }
+}

@@ -1,0 +1,70 @@
+//! What the card knows of one connection.
+
+use std::collections::BTreeMap;
+
+use crate::bytes::SharedBytes;
+use crate::ids::{ClientId, ContextId, GpuIndex, GraphId, StreamId};
+use crate::queue::{Fence, Queues};
+use crate::wire::{Op, Role, Sticky, Test};
+
+#[derive(Debug)]
+pub(super) struct Client {
+    pub(super) pid: u32,
+    pub(super) role: Role,
+    pub(super) contexts: BTreeMap<ContextId, GpuIndex>,
+    pub(super) queues: Queues,
+    pub(super) graphs: BTreeMap<GraphId, Vec<Op>>,
+    pub(super) waiters: Vec<Waiter>,
+    pub(super) value_waits: Vec<ValueWait>,
+    pub(super) host_calls: BTreeMap<u64, StreamId>,
+    pub(super) callbacks: Option<ClientId>,
+    /// The error from which it does not recover.
+    pub(super) poisoned: Option<Sticky>,
+    /// One word that the client sees: `poisoned` as a number.
+    pub(super) health: Option<SharedBytes>,
+    /// It hung up; its memory is on the way back.
+    pub(super) dead: bool,
+}
+
+/// Somebody waits for work to be done.
+#[derive(Debug)]
+pub(super) struct Waiter {
+    pub(super) fences: Vec<Fence>,
+    pub(super) token: Option<u64>,
+    pub(super) then: Then,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Then {
+    Answer,
+    Free(u64),
+    DestroyContext(ContextId),
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ValueWait {
+    pub(super) stream: StreamId,
+    pub(super) address: u64,
+    pub(super) value: u64,
+    pub(super) test: Test,
+    pub(super) wide: bool,
+}
+
+impl Client {
+    pub(super) fn new(pid: u32) -> Self {
+        Self {
+            pid,
+            role: Role::Observer,
+            contexts: BTreeMap::new(),
+            queues: Queues::default(),
+            graphs: BTreeMap::new(),
+            waiters: Vec::new(),
+            value_waits: Vec::new(),
+            host_calls: BTreeMap::new(),
+            callbacks: None,
+            poisoned: None,
+            health: None,
+            dead: false,
+        }
+    }
+}

@@ -1,0 +1,519 @@
+//! What clients and card say to each other.
+//!
+//! ```text
+//! client                                  card
+//!   Hello(role)             ->  Welcome      with the memfd of a driver's health word
+//!   Submit, Record ...      ->            no answer: the socket keeps the order
+//!   Allocate, Synchronize   ->  Answer    the answer carries the token of the question
+//!                           <-  Call      a host function of a stream is due (to the callback connection)
+//! ```
+//!
+//! A frame is a head (one of these types, encoded) and a payload: raw bytes that an upload or a download carries.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::constants::Constants;
+use crate::ids::{ClientId, ContextId, EventId, GpuIndex, GraphId, HandleId, HostCallId, PoolId, StreamId};
+use crate::kernel::Kernel;
+
+/// A request and, if an answer is wanted, the token that it will carry.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Question {
+    /// `None` for what needs no answer.
+    pub token: Option<u64>,
+    /// What is asked.
+    pub request: Request,
+}
+
+/// What a connection is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Role {
+    /// A process that computes: its hang-up frees all it had.
+    Driver,
+    /// The second connection of a process, on which its host functions are called.
+    Callbacks(ClientId),
+    /// A test, a demo or NVML: asks, owns nothing.
+    Observer,
+}
+
+/// Everything a client can ask.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub enum Request {
+    /// The first message of a connection.
+    Hello(Role),
+    /// Makes a context. Answered when the time it takes is over.
+    CreateContext(ContextId, GpuIndex),
+    /// Ends a context, its streams and its allocations.
+    DestroyContext(ContextId),
+    /// Makes a stream.
+    CreateStream(StreamId, ContextId, StreamKind),
+    /// Ends a stream once its work is done.
+    DestroyStream(StreamId),
+    /// Makes an allocation at an address that the client has reserved. Managed and pinned ones answer with a memfd.
+    Allocate {
+        /// Where.
+        address: u64,
+        /// How long, in bytes.
+        len: u64,
+        /// What kind.
+        kind: Kind,
+        /// For which context.
+        context: ContextId,
+    },
+    /// Ends an allocation after all work of the client.
+    Free(u64),
+    /// Puts work into a stream. An upload's bytes are the payload.
+    Submit(StreamId, Op),
+    /// Keeps a list of work under a number.
+    DefineGraph(GraphId, Vec<Op>),
+    /// Puts a kept list into a stream.
+    LaunchGraph(StreamId, GraphId),
+    /// Forgets a kept list.
+    DropGraph(GraphId),
+    /// Forgets an event.
+    DropEvent(EventId),
+    /// Answers when the work is done.
+    Synchronize(Work),
+    /// Answers at once whether the work is done.
+    Query(Work),
+    /// Answers how much time lies between two events.
+    Elapsed(EventId, EventId),
+    /// A host function has returned: the number of its call.
+    HostDone(u64),
+    /// Free and total memory of a GPU.
+    MemoryInfo(GpuIndex),
+    /// The page residency of a managed range.
+    WhereIs {
+        /// Start.
+        address: u64,
+        /// Length in bytes.
+        len: u64,
+    },
+    /// What the card is.
+    Describe,
+    /// What has happened so far.
+    Stats,
+    /// Makes a piece of physical memory that has no address yet.
+    CreateHandle {
+        /// Its number.
+        handle: HandleId,
+        /// How long, in bytes.
+        len: u64,
+        /// Where.
+        place: Place,
+        /// Whether another process may get it.
+        shareable: bool,
+    },
+    /// The client needs the handle no more; the memory lives as long as it is mapped or imported anywhere.
+    ReleaseHandle(HandleId),
+    /// Answers with the memfd of a shareable handle.
+    ShareHandle(HandleId),
+    /// Finds the memory behind a memfd that another process got by `ShareHandle`.
+    ImportHandle {
+        /// The number that it gets here.
+        handle: HandleId,
+        /// The memfd's inode.
+        inode: u64,
+    },
+    /// Gives physical memory an address. Nobody may use it there yet. Memory of the host answers with its memfd.
+    Map {
+        /// Where.
+        address: u64,
+        /// How much of it, from its beginning.
+        len: u64,
+        /// The memory.
+        handle: HandleId,
+    },
+    /// Takes whole mappings out of a range, at once.
+    Unmap {
+        /// Start.
+        address: u64,
+        /// Length in bytes.
+        len: u64,
+    },
+    /// Allows or forbids a GPU the mappings in a range.
+    SetAccess {
+        /// Start.
+        address: u64,
+        /// Length in bytes.
+        len: u64,
+        /// Which GPU.
+        gpu: GpuIndex,
+        /// Whether it may.
+        allowed: bool,
+    },
+    /// Makes a memory pool.
+    CreatePool {
+        /// Its number.
+        pool: PoolId,
+        /// Where.
+        gpu: GpuIndex,
+        /// The most it may reserve, in bytes; 0 for no limit.
+        limit: u64,
+    },
+    /// Ends a pool; its blocks are no more.
+    DestroyPool(PoolId),
+    /// Gives back what a pool has reserved above so many bytes and does not use.
+    TrimPool(PoolId, u64),
+    /// What a synchronise leaves reserved, in bytes.
+    SetPoolThreshold(PoolId, u64),
+    /// Allows or forbids a GPU the blocks of a pool. Its own GPU always may.
+    SetPoolAccess {
+        /// The pool.
+        pool: PoolId,
+        /// Which GPU.
+        gpu: GpuIndex,
+        /// Whether it may.
+        allowed: bool,
+    },
+    /// What a pool has reserved and uses.
+    PoolInfo(PoolId),
+    /// The highest readings of a pool start over.
+    ResetPool(PoolId),
+    /// Kernels on one GPU may reach, or not, the other one's memory.
+    Peer {
+        /// Where the kernels run.
+        from: GpuIndex,
+        /// Whose memory they reach.
+        to: GpuIndex,
+        /// Whether they may.
+        allowed: bool,
+    },
+    /// A GPU falls off the bus: everybody who uses it has lost it, and nobody gets it again.
+    FallOff(GpuIndex),
+    /// The process ends properly: its memory comes back at once.
+    Goodbye,
+    /// The card ends.
+    Shutdown,
+}
+
+/// How a stream stands to the legacy stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum StreamKind {
+    /// Waits for all blocking streams of its context, and they for it.
+    Legacy,
+    /// Is ordered with the legacy stream.
+    Blocking,
+    /// Is not.
+    NonBlocking,
+}
+
+/// Kinds of memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Kind {
+    /// On the card from first to last.
+    Device,
+    /// Moves by 2 MiB pages between host and card.
+    Managed,
+    /// On the host, reachable from the card.
+    Pinned,
+}
+
+/// Where physical memory lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Place {
+    /// On a GPU.
+    Gpu(GpuIndex),
+    /// On the host, reachable from every GPU.
+    Host,
+}
+
+/// What a pool has reserved and uses, in bytes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PoolUse {
+    /// Taken from the GPU.
+    pub reserved: u64,
+    /// The most that was.
+    pub reserved_high: u64,
+    /// Allocated and not freed.
+    pub used: u64,
+    /// The most that was.
+    pub used_high: u64,
+}
+
+/// Rows of bytes in memory: a plain range is one row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Plane {
+    /// The first byte.
+    pub address: u64,
+    /// From one row to the next, in bytes.
+    pub pitch: u64,
+}
+
+/// The shape of a copy or a fill.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Shape {
+    /// Bytes of a row.
+    pub width: u64,
+    /// How many rows.
+    pub rows: u64,
+}
+
+/// Work for a stream.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Op {
+    /// A kernel.
+    Kernel(Kernel),
+    /// A copy between two places that the card knows.
+    Copy {
+        /// To here.
+        to: Plane,
+        /// From here.
+        from: Plane,
+        /// How much.
+        shape: Shape,
+    },
+    /// Fills with a pattern.
+    Set {
+        /// Here.
+        to: Plane,
+        /// How much.
+        shape: Shape,
+        /// The pattern.
+        value: u32,
+        /// Bytes of the pattern: 1, 2 or 4.
+        element: u8,
+    },
+    /// Writes the payload of the message.
+    Upload {
+        /// To here.
+        to: Plane,
+        /// How much.
+        shape: Shape,
+    },
+    /// Answers the message with bytes.
+    Download {
+        /// From here.
+        from: Plane,
+        /// How much.
+        shape: Shape,
+    },
+    /// Moves managed pages.
+    Prefetch {
+        /// Start.
+        address: u64,
+        /// Length in bytes.
+        len: u64,
+        /// To this GPU, or to the host.
+        to: Option<GpuIndex>,
+    },
+    /// Calls a function in the client and waits for its return.
+    HostCall(HostCallId),
+    /// Waits until a word of memory passes a test.
+    WaitValue {
+        /// The word.
+        address: u64,
+        /// What it is compared with.
+        value: u64,
+        /// How.
+        test: Test,
+        /// A 64-bit word instead of a 32-bit one.
+        wide: bool,
+    },
+    /// Stores a word.
+    WriteValue {
+        /// The word.
+        address: u64,
+        /// What to store.
+        value: u64,
+        /// A 64-bit word instead of a 32-bit one.
+        wide: bool,
+    },
+    /// Takes the time once the stream comes here.
+    Record(EventId),
+    /// Takes the time once all work of the context that was there before is done.
+    RecordContext(EventId),
+    /// Waits for the last record of an event.
+    WaitEvent(EventId),
+    /// Makes a block of a pool. Its room is taken when this is put into the stream, which may fail.
+    Allocate {
+        /// Where.
+        address: u64,
+        /// How long, in bytes.
+        len: u64,
+        /// From which pool.
+        pool: PoolId,
+    },
+    /// Ends a block of a pool.
+    Release(u64),
+    /// Does nothing for so long.
+    Pause(Duration),
+    /// A kernel that fails like this.
+    Fail(Sticky),
+}
+
+/// The tests of `cuStreamWaitValue`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Test {
+    /// `(signed)(word - value) >= 0`.
+    GreaterOrEqual,
+    /// `word == value`.
+    Equal,
+    /// `word & value != 0`.
+    And,
+    /// `!(word | value) != 0`.
+    Nor,
+}
+
+/// What one can wait for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Work {
+    /// All that is in a stream now.
+    Stream(StreamId),
+    /// The first so many pieces of work of a stream.
+    Position(StreamId, u64),
+    /// All that is in the streams of a context now.
+    Context(ContextId),
+    /// The last record of an event.
+    Event(EventId),
+}
+
+/// What the card says.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub enum Message {
+    /// The answer to the question with this token. Bytes of a download are the payload.
+    Answer(u64, Result<Answer, Failure>),
+    /// A host function is due; the second number is this call's.
+    Call(HostCallId, u64),
+}
+
+/// A good answer.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub enum Answer {
+    /// The connection's own number.
+    Welcome(ClientId),
+    /// Done.
+    Done,
+    /// Whether the work is done.
+    Ready(bool),
+    /// Time between two events.
+    Elapsed(Duration),
+    /// Memory of a GPU, in bytes.
+    Memory {
+        /// Not taken.
+        free: u64,
+        /// All.
+        total: u64,
+    },
+    /// On which GPU all pages of the range are, if on one.
+    Resident(Option<GpuIndex>),
+    /// Physical memory that was imported.
+    Imported {
+        /// How long, in bytes.
+        len: u64,
+        /// Where.
+        place: Place,
+    },
+    /// What a pool has reserved and uses.
+    Pool(PoolUse),
+    /// What the card is.
+    Description(Box<Description>),
+    /// What has happened, as JSON of [`crate::stats::Stats`].
+    Stats(String),
+}
+
+/// Why something failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Failure {
+    /// No room on the card.
+    OutOfMemory,
+    /// No such context, stream, event, graph or allocation.
+    Unknown,
+    /// Earlier work failed: nothing of this process works any more.
+    Sticky(Sticky),
+    /// The GPU has fallen off the bus.
+    Lost,
+    /// An event that was never recorded, or not yet.
+    NotReady,
+    /// The card ran out of the host's means.
+    Host,
+}
+
+/// Errors from which a process does not recover. The number is what its health word holds (0 for none).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[repr(u32)]
+pub enum Sticky {
+    /// Work touched what is not memory.
+    IllegalAddress = 1,
+    /// A kernel found what it asserted to be wrong.
+    Assert = 2,
+    /// A GPU that it uses has fallen off the bus.
+    Lost = 3,
+}
+
+impl Sticky {
+    /// The error that a health word tells.
+    #[must_use]
+    pub fn from_word(word: u32) -> Option<Self> {
+        [Self::IllegalAddress, Self::Assert, Self::Lost]
+            .into_iter()
+            .find(|error| *error as u32 == word)
+    }
+}
+
+/// What the card is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Description {
+    /// Its GPUs in order.
+    pub gpus: Vec<GpuDescription>,
+    /// Its numbers.
+    pub constants: Constants,
+}
+
+/// One GPU, or one MIG instance of a GPU that is divided: to the card they are alike, each with memory and engines of its
+/// own, and a divided GPU is nothing but its instances.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GpuDescription {
+    /// For people.
+    pub name: String,
+    /// 16 bytes that never change for the same card.
+    pub uuid: [u8; 16],
+    /// Its memory in bytes.
+    pub memory: u64,
+    /// Its place on the bus: instances have that of their GPU.
+    pub bus: u32,
+    /// The GPU that this is an instance of.
+    pub part_of: Option<Divided>,
+}
+
+/// A GPU that is divided.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Divided {
+    /// For people.
+    pub name: String,
+    /// 16 bytes that never change for the same card.
+    pub uuid: [u8; 16],
+}
+
+impl GpuDescription {
+    /// The UUID as NVML and `CUDA_VISIBLE_DEVICES` write it.
+    #[must_use]
+    pub fn uuid_text(&self) -> String {
+        match self.part_of {
+            Some(_) => uuid_text("MIG", &self.uuid),
+            None => uuid_text("GPU", &self.uuid),
+        }
+    }
+}
+
+impl Divided {
+    /// The UUID as NVML writes it.
+    #[must_use]
+    pub fn uuid_text(&self) -> String {
+        uuid_text("GPU", &self.uuid)
+    }
+}
+
+fn uuid_text(of: &str, uuid: &[u8; 16]) -> String {
+    let hex: String = uuid.iter().map(|byte| format!("{byte:02x}")).collect();
+    format!(
+        "{of}-{}-{}-{}-{}-{}",
+        &hex[..8],
+        &hex[8..12],
+        &hex[12..16],
+        &hex[16..20],
+        &hex[20..]
+    )
+}

@@ -1,0 +1,11 @@
+//! The model in virtual time: what things cost, who runs when, what orders what, what a death leaves.
+
+mod bench;
+// Faults, slices, streams, endings.
+mod engine;
+// Memory beyond plain allocations.
+mod anything;
+mod physical;
+mod pools;
+// Several GPUs, and GPUs that fail.
+mod cards;

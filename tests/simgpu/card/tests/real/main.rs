@@ -1,0 +1,674 @@
+//! The real thing: a card process, programs in processes of their own, the driver loaded by dlopen.
+//!
+//! Each test starts a card and runs scenarios in child processes, which are this test binary again: a process has one
+//! driver, and some scenarios end by dying.
+
+mod program;
+// Families of calls and of failures, each with its scenarios.
+mod arrays;
+mod failures;
+mod graphs;
+mod memory;
+mod streams;
+
+use std::ffi::{CString, c_void};
+use std::io::{BufRead, BufReader, Read};
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use program::{Program, library};
+use simgpu_card::connection::Observer;
+use tempfile::TempDir;
+
+const MIB: usize = 1 << 20;
+const NOT_READY: u32 = 600;
+
+/// A card in a folder of its own.
+struct CardProcess {
+    child: Child,
+    socket: PathBuf,
+    folder: TempDir,
+}
+
+impl CardProcess {
+    fn start(options: &[&str]) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join("card.sock");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_simgpu-card"));
+        command
+            .arg("--socket")
+            .arg(&socket)
+            .arg("--die-with-parent")
+            .args(options);
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        let mut ready = String::new();
+        BufReader::new(child.stdout.as_mut().unwrap())
+            .read_line(&mut ready)
+            .unwrap();
+        assert!(ready.contains("\"ready\":true"), "{ready}");
+        Self {
+            child,
+            socket,
+            folder,
+        }
+    }
+
+    fn observer(&self) -> Observer {
+        Observer::connect(&self.socket).unwrap()
+    }
+
+    fn program(&self, scenario: &str) -> Command {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", "scenario", "--nocapture"]);
+        command
+            .env("SIMGPU_SCENARIO", scenario)
+            .env("SIMGPU_SOCKET", &self.socket);
+        command
+    }
+
+    fn run(&self, scenario: &str) {
+        assert_success(scenario, &self.program(scenario).output().unwrap());
+    }
+
+    /// Ends the card and sees that nothing is left.
+    fn end(mut self) {
+        self.observer().shutdown().unwrap();
+        assert!(self.child.wait().unwrap().success());
+        assert_eq!(std::fs::read_dir(self.folder.path()).unwrap().count(), 0);
+    }
+}
+
+impl Drop for CardProcess {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn assert_success(scenario: &str, output: &Output) {
+    let (out, error) = (
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr),
+    );
+    assert!(
+        output.status.success(),
+        "{scenario}: {}\n{out}\n{error}",
+        output.status
+    );
+}
+
+/// Not a test of its own: what the child processes run.
+#[test]
+fn scenario() {
+    match std::env::var("SIMGPU_SCENARIO").as_deref() {
+        Ok("computes") => computes(),
+        Ok("looks_up") => looks_up(),
+        Ok("captures") => captures(),
+        Ok("breaks_captures") => breaks_captures(),
+        Ok("waits") => waits(),
+        Ok("forks") => forks(),
+        Ok("dies") => dies(),
+        Ok("counts_devices") => counts_devices(),
+        Ok("monitors") => monitors(),
+        Ok("shares_between_threads") => shares_between_threads(),
+        Ok("uses_two_cards") => uses_two_cards(),
+        Ok("builds_graphs") => graphs::builds_graphs(),
+        Ok("fills_arrays") => arrays::fills_arrays(),
+        Ok("uses_default_streams") => streams::uses_default_streams(),
+        Ok("captures_in_modes") => streams::captures_in_modes(),
+        Ok("maps_memory") => memory::maps_memory(),
+        Ok("exports") => memory::exports(),
+        Ok("uses_pools") => memory::uses_pools(),
+        Ok("captures_pools") => memory::captures_pools(),
+        Ok("dies_of_an_assertion") => failures::dies_of_an_assertion(),
+        Ok("meets_faults") => failures::meets_faults(),
+        Ok("looks_up_old") => failures::looks_up_old(),
+        Ok("refuses_to_start") => failures::refuses_to_start(),
+        Ok("loses_a_card") => failures::loses_a_card(),
+        Ok(other) => panic!("there is no scenario {other}"),
+        Err(_) => {}
+    }
+}
+
+#[test]
+fn programs_compute_and_leave_nothing() {
+    let card = CardProcess::start(&[]);
+    card.run("computes");
+    let stats = card.observer().stats().unwrap();
+    assert_eq!(stats.gpus[0].free, stats.gpus[0].total);
+    assert!(
+        stats.total.faults > 0 && stats.total.kernels >= 3,
+        "{:?}",
+        stats.total
+    );
+    assert!(!stats.timeline.is_empty());
+    card.end();
+}
+
+fn computes() {
+    let program = Program::start();
+    let kernels = program.kernels();
+    let n = 3 * MIB / 4 + 5;
+    let (mut managed, mut sum, mut device, mut pinned) = (0, 0, 0, 0);
+    assert_eq!(program.cuMemAllocManaged(&mut managed, n * 4, 1), 0);
+    assert_eq!(program.cuMemAllocManaged(&mut sum, 8, 1), 0);
+    assert_eq!(program.cuMemAlloc_v2(&mut device, n * 4), 0);
+    assert_eq!(program.cuMemAllocHost_v2(&mut pinned, n * 4), 0);
+
+    let (count, n64) = (n, n as u64);
+    assert_eq!(program.launch(kernels, "fill", 0, &[managed, n64, 5]), 0);
+    assert_eq!(program.launch(kernels, "add", 0, &[managed, n64, 2]), 0);
+    assert_eq!(program.launch(kernels, "checksum", 0, &[managed, n64, sum]), 0);
+    assert_eq!(program.cuCtxSynchronize(), 0);
+    assert_eq!(
+        program.words(sum, 2),
+        [(7 * n64 * n64) as u32, ((7 * n64 * n64) >> 32) as u32]
+    );
+
+    let host: Vec<u32> = (0..u32::try_from(n).unwrap()).collect();
+    assert_eq!(program.cuMemcpyHtoD_v2(device, host.as_ptr().cast(), n * 4), 0);
+    assert_eq!(program.launch(kernels, "add", 0, &[device, n64, 1]), 0);
+    assert_eq!(
+        program.cuMemcpyDtoHAsync_v2(pinned as *mut u8, device, n * 4, 0),
+        0
+    );
+    assert_eq!(program.cuStreamSynchronize(0), 0);
+    let back = program.words(pinned, count);
+    assert!(back.iter().zip(1..).all(|(word, expected)| *word == expected));
+
+    let mut kind = 0;
+    assert_eq!(
+        (program.cuPointerGetAttribute(&mut kind, 2, managed), kind),
+        (0, 2)
+    );
+    assert_eq!(
+        (program.cuPointerGetAttribute(&mut kind, 8, managed + 4), kind),
+        (0, 1)
+    );
+    assert_eq!(
+        (program.cuPointerGetAttribute(&mut kind, 8, device), kind),
+        (0, 0)
+    );
+    assert_eq!(program.cuPointerGetAttribute(&mut kind, 2, 0x1000), 1);
+
+    let (mut free, mut total, mut too_much) = (0, 0, 0);
+    assert_eq!(program.cuMemGetInfo_v2(&mut free, &mut total), 0);
+    assert_eq!(program.cuMemAlloc_v2(&mut too_much, total), 2);
+    assert_eq!(program.cuMemAllocManaged(&mut too_much, 2 * total, 1), 0);
+    assert_eq!(program.cuMemFree_v2(too_much), 0);
+    assert_eq!(program.cuMemFree_v2(too_much), 1);
+}
+
+#[test]
+fn every_lookup_answers_the_right_variant() {
+    let card = CardProcess::start(&[]);
+    card.run("looks_up");
+    card.end();
+}
+
+fn looks_up() {
+    let program = Program::load();
+    let lookup = |name: &str, version, flags| {
+        let (text, mut pointer, mut status) = (CString::new(name).unwrap(), 0, 9);
+        let code = program.cuGetProcAddress_v2(text.as_ptr(), &mut pointer, version, flags, &mut status);
+        (code, pointer, status)
+    };
+    for (name, version, flags, export) in [
+        ("cuInit", 2000, 0, "cuInit"),
+        ("cuMemAlloc", 13_000, 0, "cuMemAlloc_v2"),
+        ("cuMemFree", 3020, 1, "cuMemFree_v2"),
+        ("cuLaunchKernel", 4000, 0, "cuLaunchKernel"),
+        ("cuLaunchKernel", 7000, 1, "cuLaunchKernel"),
+        ("cuLaunchKernel", 7000, 2, "cuLaunchKernel_ptsz"),
+        ("cuMemcpyHtoD", 7000, 2, "cuMemcpyHtoD_v2_ptds"),
+        ("cuMemcpyHtoDAsync", 12_000, 2, "cuMemcpyHtoDAsync_v2_ptsz"),
+        ("cuCtxGetDevice", 12_090, 0, "cuCtxGetDevice"),
+        ("cuCtxGetDevice", 13_000, 0, "cuCtxGetDevice_v2"),
+        ("cuCtxSynchronize", 13_000, 2, "cuCtxSynchronize_v2"),
+        ("cuDeviceGetUuid", 11_030, 0, "cuDeviceGetUuid"),
+        ("cuDeviceGetUuid", 99_999, 0, "cuDeviceGetUuid_v2"),
+        ("cuMemPrefetchAsync", 12_010, 2, "cuMemPrefetchAsync_ptsz"),
+        ("cuMemPrefetchAsync", 12_020, 2, "cuMemPrefetchAsync_v2_ptsz"),
+        ("cuStreamBeginCapture", 10_000, 0, "cuStreamBeginCapture"),
+        ("cuStreamBeginCapture", 10_010, 0, "cuStreamBeginCapture_v2"),
+        (
+            "cuStreamGetCaptureInfo",
+            11_030,
+            2,
+            "cuStreamGetCaptureInfo_v2_ptsz",
+        ),
+        (
+            "cuStreamGetCaptureInfo",
+            12_030,
+            2,
+            "cuStreamGetCaptureInfo_v3_ptsz",
+        ),
+        ("cuGraphLaunch", 10_000, 2, "cuGraphLaunch_ptsz"),
+        ("cuMemAllocAsync", 11_020, 0, "cuMemAllocAsync"),
+        ("cuMemAllocAsync", 11_020, 2, "cuMemAllocAsync_ptsz"),
+        ("cuMemcpyHtoA", 7000, 2, "cuMemcpyHtoA_v2_ptds"),
+        ("cuMemCreate", 10_020, 2, "cuMemCreate"),
+        ("cuGraphAddKernelNode", 11_080, 0, "cuGraphAddKernelNode"),
+        ("cuGraphAddKernelNode", 12_000, 0, "cuGraphAddKernelNode_v2"),
+        ("cuGraphAddDependencies", 12_020, 0, "cuGraphAddDependencies"),
+        ("cuGraphAddDependencies", 12_030, 0, "cuGraphAddDependencies_v2"),
+        ("cuGraphExecUpdate", 12_000, 0, "cuGraphExecUpdate_v2"),
+        ("cuGetProcAddress", 11_030, 0, "cuGetProcAddress"),
+        ("cuGetProcAddress", 12_000, 0, "cuGetProcAddress_v2"),
+    ] {
+        let expected = program
+            .symbol(export)
+            .unwrap_or_else(|| panic!("no export {export}")) as usize;
+        assert_eq!(
+            lookup(name, version, flags),
+            (0, expected, 0),
+            "{name} {version} {flags}"
+        );
+    }
+    // What driver 580 answers on an H100 where there is nothing to answer.
+    assert_eq!(lookup("", 0, 0), (0, 0, 1));
+    assert_eq!(lookup("cuNothing", 13_000, 0), (0, 0, 1));
+    assert_eq!(lookup("cuMemAlloc_v2", 13_000, 0), (0, 0, 1));
+    assert_eq!(lookup("cuCtxRecordEvent", 12_040, 0), (0, 0, 2));
+    assert_eq!(lookup("cuLaunchKernel", 4000, 2), (0, 0, 2));
+    assert_eq!(lookup("cuInit", 13_000, 4).0, 1);
+}
+
+#[test]
+fn captured_work_is_replayed() {
+    let card = CardProcess::start(&[]);
+    card.run("captures");
+    card.run("breaks_captures");
+    card.end();
+}
+
+static CALLS: AtomicU32 = AtomicU32::new(0);
+
+extern "C" fn count_call(_data: *mut c_void) {
+    CALLS.fetch_add(1, Ordering::SeqCst);
+}
+
+fn captures() {
+    let program = Program::start();
+    let kernels = program.kernels();
+    let (mut origin, mut second, mut forked, mut joined) = (0, 0, 0, 0);
+    assert_eq!(program.cuStreamCreate(&mut origin, 1), 0);
+    assert_eq!(program.cuStreamCreate(&mut second, 1), 0);
+    assert_eq!(program.cuEventCreate(&mut forked, 2), 0);
+    assert_eq!(program.cuEventCreate(&mut joined, 2), 0);
+    let mut words = 0;
+    assert_eq!(program.cuMemAlloc_v2(&mut words, 64), 0);
+    assert_eq!(program.cuMemsetD32Async(words, 1, 16, origin), 0);
+
+    assert_eq!(program.cuStreamBeginCapture_v2(origin, 0), 0);
+    assert_eq!(program.launch(kernels, "add", origin, &[words, 16, 2]), 0);
+    assert_eq!(program.cuEventRecord(forked, origin), 0);
+    assert_eq!(program.cuStreamWaitEvent(second, forked, 0), 0);
+    assert_eq!(program.launch(kernels, "add", second, &[words, 1, 10]), 0);
+    assert_eq!(program.cuEventRecord(joined, second), 0);
+    assert_eq!(
+        program.cuLaunchHostFunc(origin, count_call, std::ptr::null_mut()),
+        0
+    );
+    assert_eq!(program.cuStreamWaitEvent(origin, joined, 0), 0);
+    let (mut graph, mut exec, mut nodes) = (0, 0, 0);
+    assert_eq!(program.cuStreamEndCapture(origin, &mut graph), 0);
+    assert_eq!(
+        (
+            program.cuGraphGetNodes(graph, std::ptr::null_mut(), &mut nodes),
+            nodes
+        ),
+        (0, 3)
+    );
+
+    assert_eq!(program.words(words, 2), [1, 1]);
+    assert_eq!(program.cuGraphInstantiateWithFlags(&mut exec, graph, 0), 0);
+    for _ in 0..3 {
+        assert_eq!(program.cuGraphLaunch(exec, origin), 0);
+    }
+    assert_eq!(program.cuStreamSynchronize(origin), 0);
+    assert_eq!(program.words(words, 2), [37, 7]);
+    assert_eq!(CALLS.load(Ordering::SeqCst), 3);
+}
+
+fn breaks_captures() {
+    const UNSUPPORTED: u32 = 900;
+    const INVALIDATED: u32 = 901;
+    const UNJOINED: u32 = 904;
+    const IMPLICIT: u32 = 906;
+    let program = Program::start();
+    let kernels = program.kernels();
+    let (mut blocking, mut other, mut event, mut graph, mut memory) = (0, 0, 0, 0, 0);
+    assert_eq!(program.cuStreamCreate(&mut blocking, 0), 0);
+    assert_eq!(program.cuStreamCreate(&mut other, 1), 0);
+    assert_eq!(program.cuEventCreate(&mut event, 2), 0);
+    let mut broken = |breaking: &mut dyn FnMut() -> u32, code: u32, end: u32| {
+        assert_eq!(program.cuStreamBeginCapture_v2(blocking, 0), 0);
+        assert_eq!(breaking(), code);
+        assert_eq!(program.cuStreamEndCapture(blocking, &mut graph), end);
+        assert_eq!(program.launch(kernels, "empty", blocking, &[]), 0);
+    };
+    broken(
+        &mut || program.cuStreamSynchronize(blocking),
+        UNSUPPORTED,
+        INVALIDATED,
+    );
+    broken(&mut || program.cuCtxSynchronize(), UNSUPPORTED, INVALIDATED);
+    broken(&mut || program.cuStreamQuery(other), UNSUPPORTED, INVALIDATED);
+    broken(
+        &mut || program.cuCtxRecordEvent(0, event),
+        UNSUPPORTED,
+        INVALIDATED,
+    );
+    broken(
+        &mut || program.cuMemAlloc_v2(&mut memory, 64),
+        UNSUPPORTED,
+        INVALIDATED,
+    );
+    broken(
+        &mut || program.launch(kernels, "empty", 0, &[]),
+        IMPLICIT,
+        INVALIDATED,
+    );
+    broken(&mut || program.launch(kernels, "empty", other, &[]), 0, 0);
+    let mut status = 0;
+    broken(&mut || program.cuStreamIsCapturing(0, &mut status), IMPLICIT, 0);
+    broken(&mut || program.cuStreamIsCapturing(blocking, &mut status), 0, 0);
+    assert_eq!(status, 1);
+    broken(
+        &mut || {
+            assert_eq!(program.cuEventRecord(event, blocking), 0);
+            assert_eq!(program.cuStreamWaitEvent(other, event, 0), 0);
+            program.launch(kernels, "empty", other, &[])
+        },
+        0,
+        UNJOINED,
+    );
+    assert_eq!(program.cuStreamBeginCapture_v2(0, 0), UNSUPPORTED);
+}
+
+#[test]
+fn streams_wait_for_values_events_and_host_functions() {
+    let card = CardProcess::start(&[]);
+    card.run("waits");
+    card.end();
+}
+
+fn waits() {
+    let program = Program::start();
+    let kernels = program.kernels();
+    let (mut first, mut second, mut start, mut end, mut flag) = (0, 0, 0, 0, 0);
+    assert_eq!(program.cuStreamCreate(&mut first, 1), 0);
+    assert_eq!(program.cuStreamCreate(&mut second, 1), 0);
+    assert_eq!(program.cuEventCreate(&mut start, 0), 0);
+    assert_eq!(program.cuEventCreate(&mut end, 0), 0);
+    assert_eq!(program.cuMemAllocManaged(&mut flag, 4, 1), 0);
+
+    assert_eq!(program.cuStreamWaitValue32_v2(first, flag, 1, 0), 0);
+    assert_eq!(
+        program.cuLaunchHostFunc(first, count_call, std::ptr::null_mut()),
+        0
+    );
+    assert_eq!(program.cuEventRecord(end, first), 0);
+    assert_eq!(program.cuEventQuery(end), NOT_READY);
+    assert_eq!(CALLS.load(Ordering::SeqCst), 0);
+    assert_eq!(program.cuStreamWriteValue32_v2(second, flag, 1, 0), 0);
+    assert_eq!(program.cuEventSynchronize(end), 0);
+    assert_eq!(CALLS.load(Ordering::SeqCst), 1);
+
+    assert_eq!(program.cuEventRecord(start, first), 0);
+    assert_eq!(program.launch(kernels, "spin", first, &[0, 5_000_000]), 0);
+    assert_eq!(program.cuCtxRecordEvent(0, end), 0);
+    assert_eq!(program.cuEventQuery(end), NOT_READY);
+    assert_eq!(program.cuEventSynchronize(end), 0);
+    let mut milliseconds = 0.0;
+    assert_eq!(program.cuEventElapsedTime_v2(&mut milliseconds, start, end), 0);
+    assert!((5.0..1000.0).contains(&milliseconds), "{milliseconds} ms");
+    assert_eq!(program.cuMemPrefetchAsync(flag, 4, -1, first), 0);
+    assert_eq!(program.cuStreamSynchronize(first), 0);
+}
+
+#[test]
+fn threads_share_the_connection() {
+    let card = CardProcess::start(&[]);
+    card.run("shares_between_threads");
+    card.end();
+}
+
+/// Each thread waits often, so that each reads answers for the others too, and one runs far ahead of the card.
+fn shares_between_threads() {
+    let program = Program::start();
+    let kernels = program.kernels();
+    let mut words = 0;
+    assert_eq!(program.cuMemAllocManaged(&mut words, 4096, 1), 0);
+    std::thread::scope(|scope| {
+        for thread in 0..6u64 {
+            let program = &program;
+            scope.spawn(move || {
+                let (mut context, mut stream) = (0, 0);
+                assert_eq!(program.cuDevicePrimaryCtxRetain(&mut context, 0), 0);
+                assert_eq!(program.cuCtxSetCurrent(context), 0);
+                assert_eq!(program.cuStreamCreate(&mut stream, 1), 0);
+                for round in 1..=100 {
+                    assert_eq!(
+                        program.launch(kernels, "add", stream, &[words + 4 * thread, 1, 1]),
+                        0
+                    );
+                    assert_eq!(program.cuStreamSynchronize(stream), 0);
+                    let word = words as usize + 4 * usize::try_from(thread).unwrap();
+                    // SAFETY: managed memory of this process, which nothing writes now.
+                    assert_eq!(unsafe { (word as *const u32).read_volatile() }, round);
+                }
+            });
+        }
+    });
+    for _ in 0..3000 {
+        assert_eq!(program.launch(kernels, "add", 0, &[words, 1, 1]), 0);
+    }
+    assert_eq!(program.words(words, 1), [3100]);
+}
+
+#[test]
+fn a_forked_child_has_no_driver_and_does_not_keep_its_parents() {
+    let card = CardProcess::start(&[]);
+    card.run("forks");
+    let stats = card.observer().stats().unwrap();
+    assert_eq!(stats.gpus[0].free, stats.gpus[0].total);
+    card.end();
+}
+
+fn forks() {
+    const NOT_INITIALIZED: u32 = 3;
+    let program = Program::start();
+    // SAFETY: the child only calls the driver, which refuses, and exits without running anything else.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let mut count = 0;
+        let code = program.cuDeviceGetCount(&mut count);
+        // SAFETY: ends the child at once.
+        unsafe { libc::_exit(i32::from(code != NOT_INITIALIZED)) };
+    }
+    let mut status = -1;
+    // SAFETY: waits for the child just made.
+    unsafe { libc::waitpid(child, &raw mut status, 0) };
+    assert_eq!(status, 0);
+    assert_eq!(program.cuCtxSynchronize(), 0);
+}
+
+#[test]
+fn a_killed_process_leaves_no_memory_on_the_card() {
+    let card = CardProcess::start(&[]);
+    let mut command = card.program("dies");
+    let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    assert!(lines.by_ref().any(|line| line.unwrap().contains("allocated")));
+    let observer = card.observer();
+    let before = observer.stats().unwrap();
+    assert!(before.gpus[0].free < before.gpus[0].total - 100 * MIB as u64);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    // The card knows by the hang-up; its memory is back after the time that a real one takes. Every question lets
+    // the card go on, so this ends when it does.
+    let free = || observer.stats().unwrap().gpus[0].free;
+    while free() < before.gpus[0].total {
+        std::thread::yield_now();
+    }
+    assert!(!observer.stats().unwrap().processes[0].alive);
+    card.end();
+}
+
+fn dies() {
+    let program = Program::start();
+    let kernels = program.kernels();
+    let mut memory = 0;
+    assert_eq!(program.cuMemAlloc_v2(&mut memory, 100 * MIB), 0);
+    assert_eq!(program.launch(kernels, "spin", 0, &[0, u64::MAX]), 0);
+    println!("allocated");
+    let _ = std::io::stdin().read(&mut [0]);
+    std::thread::park();
+}
+
+#[test]
+fn a_program_sees_the_devices_it_may_see() {
+    let card = CardProcess::start(&["--gpus", "3"]);
+    let uuid = card.observer().describe().unwrap().gpus[2].uuid_text();
+    for (visible, count) in [
+        ("0", 1),
+        ("2,1", 2),
+        (uuid.as_str(), 1),
+        ("0,7,1", 1),
+        ("", -1),
+        ("-1", -1),
+    ] {
+        let mut command = card.program("counts_devices");
+        command
+            .env("CUDA_VISIBLE_DEVICES", visible)
+            .env("EXPECTED", count.to_string());
+        assert_success(visible, &command.output().unwrap());
+    }
+    card.end();
+}
+
+fn counts_devices() {
+    const NO_DEVICE: u32 = 100;
+    let expected: i32 = std::env::var("EXPECTED").unwrap().parse().unwrap();
+    let program = Program::load();
+    let mut count: i32 = 0;
+    if expected < 0 {
+        assert_eq!(program.cuInit(0), NO_DEVICE);
+    } else {
+        assert_eq!((program.cuInit(0), program.cuDeviceGetCount(&mut count)), (0, 0));
+        assert_eq!(count, expected);
+    }
+}
+
+#[test]
+fn nvml_tells_the_same_story() {
+    let card = CardProcess::start(&["--memory", "64MiB"]);
+    let uuid = card.observer().describe().unwrap().gpus[0].uuid_text();
+    assert_success(
+        "monitors",
+        &card.program("monitors").env("EXPECTED", uuid).output().unwrap(),
+    );
+    card.end();
+}
+
+fn monitors() {
+    let uuid = std::env::var("EXPECTED").unwrap();
+    let nvml = nvml_wrapper::Nvml::builder()
+        .lib_path(library("simgpu-nvml").as_os_str())
+        .init()
+        .unwrap();
+    assert_eq!(nvml.device_count().unwrap(), 1);
+    assert_eq!(nvml.sys_cuda_driver_version().unwrap(), 13_000);
+    let device = nvml.device_by_uuid(uuid.as_str()).unwrap();
+    assert_eq!(device.uuid().unwrap(), uuid);
+    assert_eq!(device.pci_info().unwrap().bus, 1);
+    assert_eq!(device.memory_info().unwrap().used, 0);
+    assert!(device.running_compute_processes().unwrap().is_empty());
+
+    let program = Program::start();
+    let mut memory = 0;
+    assert_eq!(program.cuMemAlloc_v2(&mut memory, 6 * MIB), 0);
+    let info = device.memory_info().unwrap();
+    assert_eq!((info.total, info.used), (64 * MIB as u64, 8 * MIB as u64));
+    let processes = device.running_compute_processes().unwrap();
+    assert_eq!(processes.len(), 1);
+    assert_eq!(processes[0].pid, std::process::id());
+    assert!(device.utilization_rates().unwrap().gpu <= 100);
+
+    // A process at work shows in utilisation, power and temperature.
+    let milliwatts = device.power_usage().unwrap();
+    assert_eq!(milliwatts, 70_000);
+    let (kernels, mut flag) = (program.kernels(), 0);
+    assert_eq!(program.cuMemAllocHost_v2(&mut flag, 4), 0);
+    let before = device.process_utilization_stats(None);
+    assert!(before.is_err(), "nobody has computed yet: {before:?}");
+    assert_eq!(program.launch(kernels, "spin", 0, &[flag, u64::MAX]), 0);
+    let sensor = nvml_wrapper::enum_wrappers::device::TemperatureSensor::Gpu;
+    while device.power_usage().unwrap() == milliwatts || device.temperature(sensor).unwrap() == 32 {
+        std::thread::yield_now();
+    }
+    // Shares are whole percents of a second at most, so the first one takes some time to show.
+    let of_us = loop {
+        let samples = device.process_utilization_stats(None).unwrap_or_default();
+        if let Some(sample) = samples
+            .into_iter()
+            .find(|sample| sample.pid == std::process::id())
+        {
+            break sample;
+        }
+    };
+    assert!((1..=100).contains(&of_us.sm_util), "{of_us:?}");
+    // SAFETY: pinned memory of ours, four bytes long, that the card only reads.
+    unsafe { (flag as *mut u32).write_volatile(1) };
+    assert_eq!(program.cuCtxSynchronize(), 0);
+    assert_eq!(device.enforced_power_limit().unwrap(), 350_000);
+}
+
+#[test]
+fn a_process_on_two_cards_counts_on_each() {
+    let card = CardProcess::start(&["--gpus", "2"]);
+    card.run("uses_two_cards");
+    card.end();
+}
+
+/// Plain memory of the other card needs peers, memory with handles needs access, copies need neither.
+fn uses_two_cards() {
+    const ALREADY_ENABLED: u32 = 704;
+    const NOT_ENABLED: u32 = 705;
+    let nvml = nvml_wrapper::Nvml::builder()
+        .lib_path(library("simgpu-nvml").as_os_str())
+        .init()
+        .unwrap();
+    let program = Program::start();
+    let kernels = program.kernels();
+    let (mut first, mut second, mut can) = (0, 0, 0);
+    assert_eq!(program.cuCtxGetCurrent(&mut first), 0);
+    assert_eq!(program.cuDevicePrimaryCtxRetain(&mut second, 1), 0);
+    assert_eq!(program.cuDeviceCanAccessPeer(&mut can, 0, 1), 0);
+    assert_eq!(can, 1);
+    let (mut near, mut far) = (0, 0);
+    assert_eq!(program.cuMemAlloc_v2(&mut near, 4 * MIB), 0);
+    assert_eq!(program.cuCtxSetCurrent(second), 0);
+    assert_eq!(program.cuMemAlloc_v2(&mut far, 6 * MIB), 0);
+    assert_eq!(program.launch(kernels, "fill", 0, &[far, 4, 8]), 0);
+    assert_eq!(program.cuCtxSynchronize(), 0);
+    for (index, used) in [(0, 6 * MIB as u64), (1, 8 * MIB as u64)] {
+        let device = nvml.device_by_index(index).unwrap();
+        assert_eq!(device.memory_info().unwrap().used, used);
+        let process = device.running_compute_processes().unwrap().remove(0);
+        let used = nvml_wrapper::enums::device::UsedGpuMemory::Used(used);
+        assert_eq!((process.pid, process.used_gpu_memory), (std::process::id(), used));
+    }
+    assert_eq!(program.cuCtxSetCurrent(first), 0);
+    assert_eq!(program.cuMemcpyDtoD_v2(near, far, 64), 0);
+    assert_eq!(program.words(near, 4), [8; 4]);
+    assert_eq!(program.cuCtxDisablePeerAccess(second), NOT_ENABLED);
+    assert_eq!(program.cuCtxEnablePeerAccess(second, 0), 0);
+    assert_eq!(program.cuCtxEnablePeerAccess(second, 0), ALREADY_ENABLED);
+    assert_eq!(program.launch(kernels, "add", 0, &[far, 4, 1]), 0);
+    assert_eq!(program.words(far, 4), [9; 4]);
+    memory::has_its_own_access(&program, kernels);
+}

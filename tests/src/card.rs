@@ -1,0 +1,77 @@
+//! The simulated card as a process, and its counters.
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, bail, ensure};
+use simgpu_card::connection::{Connection, Observer};
+use simgpu_card::ids::GpuIndex;
+use simgpu_card::stats::Stats;
+use simgpu_card::wire::{Answer, Request, Role};
+
+use crate::process::Process;
+
+/// A running `simgpu-card`.
+#[derive(Debug)]
+pub struct Card {
+    process: Process,
+    socket: PathBuf,
+}
+
+impl Card {
+    /// Starts it and waits until it listens.
+    pub(crate) fn start(
+        program: &Path,
+        folder: &Path,
+        socket: &Path,
+        flags: &[&str],
+    ) -> anyhow::Result<Self> {
+        let mut command = Command::new(program);
+        command
+            .arg("--die-with-parent")
+            .arg("--socket")
+            .arg(socket)
+            .args(flags);
+        command.stdin(Stdio::null()).stdout(Stdio::piped());
+        let mut process = Process::start(command, folder, "card")?;
+        let stdout = process.take_stdout().context("the card has no stdout")?;
+        let mut ready = String::new();
+        BufReader::new(stdout).read_line(&mut ready)?;
+        ensure!(
+            !ready.is_empty(),
+            "the simulated card did not start: {}",
+            process.stderr().trim()
+        );
+        Ok(Self {
+            process,
+            socket: socket.to_owned(),
+        })
+    }
+
+    /// Its process id.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.process.pid()
+    }
+
+    /// Takes its first GPU off the bus, for good.
+    ///
+    /// # Errors
+    /// It has ended.
+    pub fn fall_off(&self) -> anyhow::Result<()> {
+        Ok(Observer::connect(&self.socket)?.fall_off(GpuIndex(0))?)
+    }
+
+    /// What has happened on it so far.
+    ///
+    /// # Errors
+    /// It has ended.
+    pub fn stats(&self) -> anyhow::Result<Stats> {
+        let connection = Connection::open(&self.socket, Role::Observer)?;
+        match connection.call(Request::Stats, &[])?.answer {
+            Answer::Stats(json) => Ok(serde_json::from_str(&json)?),
+            other => bail!("the simulated card answered {other:?} for its statistics"),
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! A daemon of a world: started, asked, restarted, killed.
+
+use std::io::Read;
+use std::process::{ExitStatus, Stdio};
+
+use anyhow::{Context, ensure};
+use gpushare_proto::admin::{SessionView, Status};
+use rustix::process::Signal;
+
+use crate::artifacts::Part;
+use crate::patience;
+use crate::process::{Process, output_of};
+use crate::world::World;
+
+/// A running `gpushare-scheduler`.
+#[derive(Debug)]
+pub struct Daemon<'w> {
+    world: &'w World,
+    flags: Vec<String>,
+    process: Process,
+}
+
+impl<'w> Daemon<'w> {
+    /// Starts one with these flags and waits until its sockets listen.
+    ///
+    /// # Errors
+    /// It did not start; the message holds what it said.
+    pub fn start(world: &'w World, flags: &[&str]) -> anyhow::Result<Self> {
+        let flags: Vec<String> = flags.iter().map(|&flag| flag.to_owned()).collect();
+        let process = launch(world, &flags)?;
+        Ok(Self {
+            world,
+            flags,
+            process,
+        })
+    }
+
+    /// Its process.
+    #[must_use]
+    pub fn process(&self) -> &Process {
+        &self.process
+    }
+
+    /// Kills it as `kill -9` does.
+    ///
+    /// # Errors
+    /// The kernel refuses to say how it ended.
+    pub fn kill(&mut self) -> anyhow::Result<()> {
+        self.process.kill().map(drop)
+    }
+
+    /// Asks it to end, and waits until it has.
+    ///
+    /// # Errors
+    /// It does not end.
+    pub fn stop(&mut self) -> anyhow::Result<ExitStatus> {
+        self.process.signal(Signal::TERM)?;
+        self.process.wait()
+    }
+
+    /// Starts it again, with the flags it had.
+    ///
+    /// # Errors
+    /// It still runs, or does not start.
+    pub fn restart(&mut self) -> anyhow::Result<()> {
+        ensure!(
+            self.process.ended()?.is_some(),
+            "the daemon still runs; stop or kill it first"
+        );
+        self.process = launch(self.world, &self.flags)?;
+        Ok(())
+    }
+
+    /// What `gpushare-ctl status --json` says.
+    ///
+    /// # Errors
+    /// The daemon does not answer, or something that is no status.
+    pub fn status(&self) -> anyhow::Result<Status> {
+        let mut ctl = self.world.part(Part::Ctl);
+        ctl.args(["status", "--json"]);
+        let json = output_of(ctl)?;
+        serde_json::from_str(&json).with_context(|| format!("no status: {json}"))
+    }
+
+    /// One session of the status, by name.
+    ///
+    /// # Errors
+    /// There is none, or no status.
+    pub fn session(&self, name: &str) -> anyhow::Result<SessionView> {
+        let sessions = self.status()?.sessions;
+        let found = sessions.into_iter().find(|session| session.name == name);
+        found.with_context(|| format!("there is no session `{name}`"))
+    }
+
+    /// Waits until the status is as `is_so` wants it, and gives that status.
+    ///
+    /// # Errors
+    /// It never is; the message says what was waited for.
+    pub fn until(&self, what: &str, is_so: impl Fn(&Status) -> bool) -> anyhow::Result<Status> {
+        patience::until(what, || {
+            self.status().map(|status| is_so(&status).then_some(status))
+        })
+    }
+
+    /// Runs `gpushare-ctl set …`.
+    ///
+    /// # Errors
+    /// The daemon refuses.
+    pub fn set(&self, words: &[&str]) -> anyhow::Result<()> {
+        let mut ctl = self.world.part(Part::Ctl);
+        ctl.arg("set").args(words);
+        output_of(ctl).map(drop)
+    }
+}
+
+fn launch(world: &World, flags: &[String]) -> anyhow::Result<Process> {
+    let mut command = world.part(Part::Scheduler);
+    // Its stdout is the pipe on which it says that both sockets listen.
+    command.args(["--user", "--ready-fd", "1"]);
+    if let Some(config) = world.scheduler_config() {
+        command.arg("--config").arg(config);
+    }
+    command.args(flags);
+    command.stdin(Stdio::null()).stdout(Stdio::piped());
+    let mut process = Process::start(command, world.folder(), "daemon")?;
+    let mut ready = [0];
+    let read = process
+        .take_stdout()
+        .context("the daemon has no stdout")?
+        .read(&mut ready)?;
+    ensure!(read == 1, "the daemon did not start: {}", process.stderr().trim());
+    Ok(process)
+}

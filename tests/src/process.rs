@@ -1,0 +1,144 @@
+//! A child process that does not outlive the value that stands for it, with its output in the world's folder.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
+use std::thread;
+
+use anyhow::{Context, bail};
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::patience;
+
+/// A running process. Dropping it kills it; if that is because a test failed, what it said is shown.
+#[derive(Debug)]
+pub struct Process {
+    name: String,
+    child: Child,
+    stderr: PathBuf,
+}
+
+impl Process {
+    /// Starts `command`; its stderr goes to `NAME.err` in `folder`.
+    ///
+    /// # Errors
+    /// The program cannot be started.
+    pub fn start(mut command: Command, folder: &Path, name: &str) -> anyhow::Result<Self> {
+        let stderr = folder.join(format!("{name}.err"));
+        let file = File::options().create(true).append(true).open(&stderr)?;
+        command.stderr(file);
+        let child = command.spawn().with_context(|| {
+            format!(
+                "cannot start {name} ({})",
+                Path::new(command.get_program()).display()
+            )
+        })?;
+        Ok(Self {
+            name: name.to_owned(),
+            child,
+            stderr,
+        })
+    }
+
+    /// Its process id.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// What it wrote to stderr so far.
+    #[must_use]
+    pub fn stderr(&self) -> String {
+        fs::read_to_string(&self.stderr).unwrap_or_default()
+    }
+
+    /// Its stdin, once, if the command piped it.
+    pub fn take_stdin(&mut self) -> Option<ChildStdin> {
+        self.child.stdin.take()
+    }
+
+    /// Its stdout, once, if the command piped it.
+    pub fn take_stdout(&mut self) -> Option<ChildStdout> {
+        self.child.stdout.take()
+    }
+
+    /// Sends it a signal.
+    ///
+    /// # Errors
+    /// It has ended and was waited for.
+    pub fn signal(&self, signal: Signal) -> anyhow::Result<()> {
+        kill_process(Pid::from_child(&self.child), signal)
+            .with_context(|| format!("cannot signal {}", self.name))
+    }
+
+    /// Kills it as `kill -9` does, and waits for its end.
+    ///
+    /// # Errors
+    /// The kernel refuses to say how it ended.
+    pub fn kill(&mut self) -> anyhow::Result<ExitStatus> {
+        self.child.kill()?;
+        Ok(self.child.wait()?)
+    }
+
+    /// How it ended, if it has.
+    ///
+    /// # Errors
+    /// The kernel refuses to say.
+    pub fn ended(&mut self) -> anyhow::Result<Option<ExitStatus>> {
+        Ok(self.child.try_wait()?)
+    }
+
+    /// Waits for its end.
+    ///
+    /// # Errors
+    /// It does not end in time.
+    pub fn wait(&mut self) -> anyhow::Result<ExitStatus> {
+        let what = format!("the end of {}", self.name);
+        patience::until(&what, || self.ended())
+    }
+
+    /// Waits for its end.
+    ///
+    /// # Errors
+    /// It does not end in time, or not well; the message holds what it said.
+    pub fn succeed(&mut self) -> anyhow::Result<()> {
+        let status = self.wait()?;
+        if !status.success() {
+            bail!("{} ended with {status}: {}", self.name, self.stderr().trim());
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // It may have ended before; then there is nothing to kill.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if thread::panicking() {
+            eprintln!(
+                "--- stderr of {} (pid {}):\n{}",
+                self.name,
+                self.pid(),
+                self.stderr()
+            );
+        }
+    }
+}
+
+/// Runs `command` to its end and gives its stdout.
+///
+/// # Errors
+/// It cannot be started, or ends badly; the message holds what it wrote to stderr.
+pub fn output_of(mut command: Command) -> anyhow::Result<String> {
+    let program = Path::new(command.get_program()).display().to_string();
+    let output = command
+        .stdin(Stdio::null())
+        .output()
+        .with_context(|| format!("cannot start {program}"))?;
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr);
+        bail!("{program} ended with {}: {}", output.status, said.trim());
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}

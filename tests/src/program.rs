@@ -1,0 +1,240 @@
+//! A CUDA program that a test drives line by line (`gpushare-workload hold`).
+//!
+//! A line can be asked (send and wait) or told (send and go on), so that a test can leave one thread of
+//! the program asleep at a gate and talk to another.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Write};
+use std::process::{ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+
+use anyhow::{Context, bail};
+use gpushare_proto::Bytes;
+use serde_json::Value;
+
+use crate::patience::PATIENCE;
+use crate::process::Process;
+use crate::world::{Sharing, World};
+
+/// A running `gpushare-workload hold`.
+#[derive(Debug)]
+pub struct Program {
+    process: Process,
+    stdin: Option<ChildStdin>,
+    answers: Arc<Answers>,
+    lines: u64,
+}
+
+/// A line that was sent and perhaps not answered yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ticket(u64);
+
+/// What the program answered to one line.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Answer(Value);
+
+#[derive(Debug, Default)]
+struct Answers {
+    state: Mutex<State>,
+    news: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    by_line: BTreeMap<u64, Answer>,
+    ended: bool,
+}
+
+impl Program {
+    /// Starts one without memory and waits until it has its context.
+    ///
+    /// # Errors
+    /// It cannot be started, or ends before it is ready: see [`Program::begin`] for that case.
+    pub fn hold(world: &World, sharing: &Sharing, name: &str) -> anyhow::Result<Self> {
+        let mut program = Self::begin(world.workload(sharing), world, name)?;
+        program.ready()?;
+        Ok(program)
+    }
+
+    /// Starts one and waits until it holds filled memory, under the name `hold`.
+    ///
+    /// # Errors
+    /// As for [`Program::hold`].
+    pub fn holding(world: &World, sharing: &Sharing, name: &str, memory: Bytes) -> anyhow::Result<Self> {
+        let mut command = world.workload(sharing);
+        command.args(["hold", "--memory", &memory.0.to_string()]);
+        let mut program = Self::spawn(command, world, name)?;
+        program.ready()?;
+        Ok(program)
+    }
+
+    /// Starts `hold` by a command that ends in the program's name, and does not wait.
+    ///
+    /// # Errors
+    /// It cannot be started.
+    pub fn begin(mut command: Command, world: &World, name: &str) -> anyhow::Result<Self> {
+        command.arg("hold");
+        Self::spawn(command, world, name)
+    }
+
+    fn spawn(mut command: Command, world: &World, name: &str) -> anyhow::Result<Self> {
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut process = Process::start(command, world.folder(), name)?;
+        let stdin = process.take_stdin();
+        let stdout = process.take_stdout().context("the program has no stdout")?;
+        let answers = Arc::new(Answers::default());
+        let inbox = Arc::clone(&answers);
+        thread::spawn(move || inbox.collect_from(stdout));
+        Ok(Self {
+            process,
+            stdin,
+            answers,
+            lines: 0,
+        })
+    }
+
+    /// Its process.
+    #[must_use]
+    pub fn process(&self) -> &Process {
+        &self.process
+    }
+
+    /// Waits until it has its context (and memory, if it was to hold some).
+    ///
+    /// # Errors
+    /// It ended instead; the message holds what it said.
+    pub fn ready(&mut self) -> anyhow::Result<()> {
+        self.answer(Ticket(0))?.expect("the start")
+    }
+
+    /// Sends a line and goes on.
+    ///
+    /// # Errors
+    /// The program has ended.
+    pub fn tell(&mut self, line: &str) -> anyhow::Result<Ticket> {
+        let stdin = self.stdin.as_mut().context("the program was told to end")?;
+        writeln!(stdin, "{line}").with_context(|| format!("the program has ended before `{line}`"))?;
+        self.lines += 1;
+        Ok(Ticket(self.lines))
+    }
+
+    /// The answer to a line, if it is there already.
+    #[must_use]
+    pub fn peek(&self, ticket: Ticket) -> Option<Answer> {
+        self.answers.lock().by_line.get(&ticket.0).cloned()
+    }
+
+    /// Waits for the answer to a line.
+    ///
+    /// # Errors
+    /// The program ended or is stuck.
+    pub fn answer(&self, ticket: Ticket) -> anyhow::Result<Answer> {
+        let waiting = |state: &mut State| !state.ended && !state.by_line.contains_key(&ticket.0);
+        let (state, _) = self
+            .answers
+            .news
+            .wait_timeout_while(self.answers.lock(), PATIENCE, waiting)
+            .unwrap_or_else(PoisonError::into_inner);
+        match state.by_line.get(&ticket.0) {
+            Some(answer) => Ok(answer.clone()),
+            None if state.ended => bail!(
+                "the program ended at line {}: {}",
+                ticket.0,
+                self.process.stderr().trim()
+            ),
+            None => bail!(
+                "no answer to line {} for {PATIENCE:?}: {}",
+                ticket.0,
+                self.process.stderr().trim()
+            ),
+        }
+    }
+
+    /// Sends a line and waits for its answer, whatever it is.
+    ///
+    /// # Errors
+    /// The program ended or is stuck.
+    pub fn ask(&mut self, line: &str) -> anyhow::Result<Answer> {
+        let ticket = self.tell(line)?;
+        self.answer(ticket)
+    }
+
+    /// Sends a line that must go well.
+    ///
+    /// # Errors
+    /// It did not; the message holds the driver's error.
+    pub fn must(&mut self, line: &str) -> anyhow::Result<Answer> {
+        let answer = self.ask(line)?;
+        answer.expect(line)?;
+        Ok(answer)
+    }
+
+    /// Lets it finish what it was told, and waits for its end.
+    ///
+    /// # Errors
+    /// It does not end.
+    pub fn quit(&mut self) -> anyhow::Result<ExitStatus> {
+        self.stdin = None;
+        self.process.wait()
+    }
+
+    /// Kills it as `kill -9` does.
+    ///
+    /// # Errors
+    /// The kernel refuses to say how it ended.
+    pub fn kill(&mut self) -> anyhow::Result<()> {
+        self.process.kill().map(drop)
+    }
+}
+
+impl Answer {
+    /// The name of the error (`CUDA_ERROR_…`), if it failed.
+    #[must_use]
+    pub fn error(&self) -> Option<&str> {
+        self.0["error"].as_str()
+    }
+
+    /// A number of it; zero if there is none of that name.
+    #[must_use]
+    pub fn number(&self, name: &str) -> u64 {
+        self.0[name].as_u64().unwrap_or_default()
+    }
+
+    /// A yes or no of it; no if there is none of that name.
+    #[must_use]
+    pub fn flag(&self, name: &str) -> bool {
+        self.0[name].as_bool().unwrap_or_default()
+    }
+
+    /// The whole line.
+    #[must_use]
+    pub fn json(&self) -> &Value {
+        &self.0
+    }
+
+    fn expect(&self, what: &str) -> anyhow::Result<()> {
+        if !self.flag("ok") {
+            bail!("`{what}` failed: {}", self.0);
+        }
+        Ok(())
+    }
+}
+
+impl Answers {
+    fn collect_from(&self, stdout: ChildStdout) {
+        for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+            if let Ok(answer) = serde_json::from_str::<Value>(&line) {
+                let id = answer["id"].as_u64().unwrap_or_default();
+                self.lock().by_line.insert(id, Answer(answer));
+                self.news.notify_all();
+            }
+        }
+        self.lock().ended = true;
+        self.news.notify_all();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

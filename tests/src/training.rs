@@ -1,0 +1,75 @@
+//! A CUDA program that runs to its end and says whether its memory was right (`gpushare-workload train`).
+
+use std::fs::{self, File};
+use std::path::PathBuf;
+use std::process::Stdio;
+
+use anyhow::Context;
+use gpushare_proto::Bytes;
+use gpushare_workload::train::Report;
+
+use crate::process::Process;
+use crate::world::{Sharing, World};
+
+/// A running `gpushare-workload train`.
+#[derive(Debug)]
+pub struct Training {
+    process: Process,
+    stdout: PathBuf,
+}
+
+impl Training {
+    /// Starts one with this memory and any other flags of `train`.
+    ///
+    /// # Errors
+    /// It cannot be started.
+    pub fn start(
+        world: &World,
+        sharing: &Sharing,
+        name: &str,
+        memory: Bytes,
+        flags: &[&str],
+    ) -> anyhow::Result<Self> {
+        let stdout = world.folder().join(format!("{name}.out"));
+        let mut command = world.workload(sharing);
+        command
+            .args(["train", "--memory", &memory.0.to_string()])
+            .args(flags);
+        command.stdin(Stdio::null()).stdout(File::create(&stdout)?);
+        let process = Process::start(command, world.folder(), name)?;
+        Ok(Self { process, stdout })
+    }
+
+    /// Its process.
+    #[must_use]
+    pub fn process(&self) -> &Process {
+        &self.process
+    }
+
+    /// Whether it has ended.
+    ///
+    /// # Errors
+    /// The kernel refuses to say.
+    pub fn ended(&mut self) -> anyhow::Result<bool> {
+        Ok(self.process.ended()?.is_some())
+    }
+
+    /// Kills it as `kill -9` does.
+    ///
+    /// # Errors
+    /// The kernel refuses to say how it ended.
+    pub fn kill(&mut self) -> anyhow::Result<()> {
+        self.process.kill().map(drop)
+    }
+
+    /// Waits for its end and gives its report, also of one that found corrupted memory.
+    ///
+    /// # Errors
+    /// It does not end, or ended without a report; the message holds what it said.
+    pub fn report(&mut self) -> anyhow::Result<Report> {
+        let status = self.process.wait()?;
+        let line = fs::read_to_string(&self.stdout)?;
+        serde_json::from_str(&line)
+            .with_context(|| format!("no report ({status}): {line}{}", self.process.stderr()))
+    }
+}

@@ -1,0 +1,217 @@
+//! A folder with everything that a run needs, and the rules of how programs start in it.
+//!
+//! ```text
+//! /tmp/gpushare-XXXXXX/
+//!   lib/libcuda.so.1 ──────> libsimcuda.so      only on a simulated card, and only for programs of this world
+//!   lib/libnvidia-ml.so.1 ─> libsimnvml.so
+//!   card.sock                                   SIMGPU_SOCKET
+//!   scheduler.toml                              what a daemon must know of a card this small
+//!   run/                                        GPUSHARE_RUNTIME_DIR: sockets of the daemon
+//!   locks/                                      GPUSHARE_LOCK_DIR
+//!   NAME.err                                    what each process said
+//! ```
+//!
+//! Programs get this environment and none of the caller's gpushare, preload or library settings. Worlds of
+//! one test binary exist one after the other, so that tests do not compete for the machine.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use anyhow::Context;
+use gpushare_proto::{Bytes, names};
+use simgpu_card::constants::Constants;
+use tempfile::TempDir;
+
+use crate::artifacts::{Artifacts, Part};
+use crate::card::Card;
+
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+const CONFIG: &str = "scheduler.toml";
+
+/// The daemon's defaults are those of a real card; a simulated one is smaller and slower.
+fn config_of(card: &Constants) -> String {
+    format!(
+        "[scheduling]\ncontext_reserve = \"{}\"\nbandwidth_per_second = \"{}\"\n",
+        card.context_memory, card.fault_in.0
+    )
+}
+
+/// How a program meets gpushare.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Sharing {
+    /// Not at all.
+    Native,
+    /// By `LD_PRELOAD` alone, without a session of its own.
+    Preload,
+    /// By `gpushare-ctl run` with these flags.
+    Run(Vec<String>),
+}
+
+impl Sharing {
+    /// `gpushare-ctl run --name NAME`.
+    #[must_use]
+    pub fn session(name: &str) -> Self {
+        Self::Run(vec!["--name".to_owned(), name.to_owned()])
+    }
+
+    /// `gpushare-ctl run --name NAME --memory LIMIT`.
+    #[must_use]
+    pub fn limited(name: &str, limit: Bytes) -> Self {
+        let flags = ["--name", name, "--memory", &limit.0.to_string()];
+        Self::Run(flags.map(str::to_owned).to_vec())
+    }
+}
+
+/// The folder, the card in it, and the artifacts.
+#[derive(Debug)]
+pub struct World {
+    // Fields drop in this order: the card ends before its folder goes.
+    card: Option<Card>,
+    folder: TempDir,
+    artifacts: Artifacts,
+    _turn: MutexGuard<'static, ()>,
+}
+
+impl World {
+    /// A world with a simulated card of its own.
+    ///
+    /// # Errors
+    /// The folder cannot be made, or the card does not start.
+    pub fn simulated(artifacts: &Artifacts, memory: Bytes) -> anyhow::Result<Self> {
+        Self::with_card_flags(artifacts, &["--memory", &memory.0.to_string()])
+    }
+
+    /// The same with any flags of `simgpu-card`.
+    ///
+    /// # Errors
+    /// The folder cannot be made, or the card does not start.
+    pub fn with_card_flags(artifacts: &Artifacts, flags: &[&str]) -> anyhow::Result<Self> {
+        let mut world = Self::on_this_machine(artifacts)?;
+        let lib = world.folder().join("lib");
+        fs::create_dir(&lib)?;
+        symlink(&artifacts[Part::SimulatedCuda], lib.join("libcuda.so.1"))?;
+        symlink(&artifacts[Part::SimulatedNvml], lib.join("libnvidia-ml.so.1"))?;
+        fs::write(world.folder().join(CONFIG), config_of(&Constants::default()))?;
+        let card = Card::start(
+            &artifacts[Part::Card],
+            world.folder(),
+            &world.card_socket(),
+            flags,
+        )?;
+        world.card = Some(card);
+        Ok(world)
+    }
+
+    /// A world on the real card of this machine.
+    ///
+    /// # Errors
+    /// The folder cannot be made.
+    pub fn on_this_machine(artifacts: &Artifacts) -> anyhow::Result<Self> {
+        let turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+        let folder = tempfile::Builder::new()
+            .prefix("gpushare-")
+            .tempdir()
+            .context("cannot make a temporary folder")?;
+        for name in ["run", "locks"] {
+            fs::create_dir(folder.path().join(name))?;
+        }
+        Ok(Self {
+            card: None,
+            folder,
+            artifacts: artifacts.clone(),
+            _turn: turn,
+        })
+    }
+
+    /// Where everything of this world is.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// The folder of the daemon's sockets.
+    #[must_use]
+    pub fn runtime_dir(&self) -> names::RuntimeDir {
+        names::RuntimeDir::new(self.folder().join("run"))
+    }
+
+    /// The simulated card, if this world has one.
+    #[must_use]
+    pub fn card(&self) -> Option<&Card> {
+        self.card.as_ref()
+    }
+
+    /// The configuration that daemons of this world get, if there is one.
+    #[must_use]
+    pub fn scheduler_config(&self) -> Option<PathBuf> {
+        self.card.as_ref().map(|_| self.folder().join(CONFIG))
+    }
+
+    fn card_socket(&self) -> PathBuf {
+        self.folder().join("card.sock")
+    }
+
+    /// The file of one of our programs or libraries.
+    #[must_use]
+    pub fn path(&self, part: Part) -> &Path {
+        &self.artifacts[part]
+    }
+
+    /// One of our programs, in this world's environment.
+    #[must_use]
+    pub fn part(&self, part: Part) -> Command {
+        self.program(&self.artifacts[part])
+    }
+
+    /// Any program, in this world's environment but without gpushare in it.
+    #[must_use]
+    pub fn program(&self, program: &Path) -> Command {
+        let mut command = Command::new(program);
+        let foreign = std::env::vars_os().map(|(name, _)| name).filter(|name| {
+            let name = name.to_string_lossy();
+            name.starts_with("GPUSHARE_") || name.starts_with("SIMGPU_") || name == "LD_PRELOAD"
+        });
+        for name in foreign {
+            command.env_remove(name);
+        }
+        if self.card.is_some() {
+            command.env("LD_LIBRARY_PATH", self.folder().join("lib"));
+            command.env("SIMGPU_SOCKET", self.card_socket());
+        }
+        command
+            .env(names::RUNTIME_DIR, self.runtime_dir().root())
+            .env(names::LOCK_DIR, self.folder().join("locks"))
+            .env(names::LIBRARY, &self.artifacts[Part::Library])
+            .env(names::SCHEDULER, &self.artifacts[Part::Scheduler])
+            .env("XDG_RUNTIME_DIR", self.folder());
+        command
+    }
+
+    /// Any program, sharing as said. Its arguments go after what is already there.
+    #[must_use]
+    pub fn sharing(&self, sharing: &Sharing, program: &Path) -> Command {
+        match sharing {
+            Sharing::Native => self.program(program),
+            Sharing::Preload => {
+                let mut command = self.program(program);
+                command.env("LD_PRELOAD", &self.artifacts[Part::Library]);
+                command
+            }
+            Sharing::Run(flags) => {
+                let mut command = self.part(Part::Ctl);
+                command.arg("run").args(flags).arg("--").arg(program);
+                command
+            }
+        }
+    }
+
+    /// The CUDA program, sharing as said.
+    #[must_use]
+    pub fn workload(&self, sharing: &Sharing) -> Command {
+        self.sharing(sharing, &self.artifacts[Part::Workload])
+    }
+}

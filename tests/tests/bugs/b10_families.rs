@@ -1,0 +1,119 @@
+//! Bug 10: fork before and after CUDA, exec, and a child that keeps what its dead parent had open.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::PathBuf;
+use std::process::Stdio;
+
+use anyhow::Context;
+use gpushare_proto::Bytes;
+use gpushare_tests::daemon::Daemon;
+use gpushare_tests::foreign;
+use gpushare_tests::process::Process;
+use gpushare_tests::world::{Sharing, World};
+
+use crate::tenants::{LONG_TURNS, SHORT_TURNS, tenant, world};
+
+fn family(world: &World) -> anyhow::Result<PathBuf> {
+    foreign::program(world, "family")
+}
+
+/// Runs it both ways: the same output, and nothing left of it.
+fn same_as_natively(way: &str) -> anyhow::Result<String> {
+    let world = world()?;
+    let daemon = Daemon::start(&world, &[])?;
+    let family = family(&world)?;
+    let native = foreign::run(&world, &Sharing::Native, &family, &[way])?;
+    for sharing in [Sharing::Preload, Sharing::session("family")] {
+        assert_eq!(
+            foreign::run(&world, &sharing, &family, &[way])?,
+            native,
+            "{sharing:?}"
+        );
+        daemon.until("nothing is left of it", |status| {
+            status.sessions.iter().all(|session| session.clients.is_empty())
+                && status.gpus.iter().all(|gpu| gpu.allocated_bytes.is_zero())
+        })?;
+    }
+    Ok(native)
+}
+
+#[test]
+fn parent_and_child_both_use_the_card_after_a_fork_before_cuda() -> anyhow::Result<()> {
+    assert_eq!(
+        same_as_natively("before")?,
+        "child 7\nparent 9\nthe child ended with 0\n"
+    );
+    Ok(())
+}
+
+#[test]
+fn the_child_of_a_fork_after_cuda_is_told_what_cuda_tells_it_and_its_parent_loses_nothing()
+-> anyhow::Result<()> {
+    let said = same_as_natively("after")?;
+    assert!(
+        said.ends_with("the child ended with 3\nparent 11\nparent again 12\n"),
+        "{said}"
+    );
+    Ok(())
+}
+
+#[test]
+fn a_child_that_executes_another_program_uses_the_card_beside_its_parent() -> anyhow::Result<()> {
+    assert_eq!(
+        same_as_natively("spawn")?,
+        "alone 16\nthe child ended with 0\nparent 13\n"
+    );
+    Ok(())
+}
+
+#[test]
+fn a_process_that_becomes_another_program_starts_anew_under_its_old_pid() -> anyhow::Result<()> {
+    assert_eq!(same_as_natively("exec")?, "before 14\nalone 16\n");
+    Ok(())
+}
+
+/// What the fork of a holder must not do: answer for it, or close what is the holder's.
+#[test]
+fn a_fork_after_cuda_does_not_disturb_the_parents_turn() -> anyhow::Result<()> {
+    let world = world()?;
+    let daemon = Daemon::start(&world, &SHORT_TURNS)?;
+    let family = family(&world)?;
+    let mut rival = tenant(&world, "rival")?;
+    rival.must("fill x 0")?;
+    for _ in 0..5 {
+        let add = rival.tell("add x 1")?;
+        let said = foreign::run(&world, &Sharing::session("family"), &family, &["after"])?;
+        assert!(said.ends_with("parent 11\nparent again 12\n"), "{said}");
+        rival.answer(add)?;
+    }
+    assert!(rival.must("check x 5")?.flag("matches"));
+    daemon.until("only the rival is there", |status| status.sessions.len() == 1)?;
+    Ok(())
+}
+
+#[test]
+fn a_child_that_keeps_every_descriptor_keeps_neither_lock_nor_memory_of_its_dead_parent() -> anyhow::Result<()>
+{
+    let world = world()?;
+    let daemon = Daemon::start(&world, &LONG_TURNS)?;
+    let family = family(&world)?;
+    let mut command = world.sharing(&Sharing::session("family"), &family);
+    command.arg("orphan").stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut parent = Process::start(command, world.folder(), "family")?;
+    let mut stdin = parent.take_stdin().context("it has no stdin")?;
+    let mut stdout = BufReader::new(parent.take_stdout().context("it has no stdout")?).lines();
+    assert_eq!(stdout.next().context("it ended")??, "parent 15");
+    assert_eq!(daemon.session("family")?.gpus[0].allocated_bytes, Bytes::mib(8));
+
+    parent.kill()?;
+    daemon.until("its session is over", |status| status.sessions.is_empty())?;
+    assert_eq!(daemon.status()?.gpus[0].allocated_bytes, Bytes::ZERO);
+    let mut next = tenant(&world, "next")?;
+    next.must("fill x 2")?;
+    assert!(next.must("check x 2")?.flag("matches"));
+
+    // All the while the child was there, with everything open that its parent had.
+    writeln!(stdin, "still here")?;
+    assert_eq!(stdout.next().context("the child has ended")??, "still here");
+    Ok(())
+}

@@ -1,0 +1,85 @@
+//! Bug 12: tools that synchronise inside their launch hook break every stream capture. Two programs that contend record
+//! and replay graphs.
+
+use gpushare_tests::daemon::Daemon;
+use gpushare_tests::program::Program;
+
+use crate::tenants::{SHORT_TURNS, tenant, world};
+
+const ROUNDS: u32 = 4;
+const REPLAYS: u32 = 3;
+
+/// Records a graph that adds 1 and then 2, and replays it.
+fn round(program: &mut Program, mode: &str, number: u32) -> anyhow::Result<()> {
+    program.must(&format!("capture s --mode {mode}"))?;
+    program.must("add x 1 --on s")?;
+    program.must("add x 2 --door ex --on s")?;
+    program.must(&format!("end-capture s g{number}"))?;
+    for _ in 0..REPLAYS {
+        program.must(&format!("replay g{number} --on s"))?;
+    }
+    program.must("sync s")?;
+    Ok(())
+}
+
+#[test]
+fn two_programs_that_contend_capture_and_replay_right_in_every_mode() -> anyhow::Result<()> {
+    let world = world()?;
+    let daemon = Daemon::start(&world, &SHORT_TURNS)?;
+    let modes = ["global", "thread", "relaxed"];
+    let work = |name: &'static str| -> anyhow::Result<()> {
+        let mut program = tenant(&world, name)?;
+        program.must("stream s")?;
+        program.must("fill x 0 --on s")?;
+        for mode in modes {
+            for number in 0..ROUNDS {
+                round(&mut program, mode, number)?;
+            }
+        }
+        let expected = 3 * ROUNDS * REPLAYS * 3;
+        assert!(
+            program.must(&format!("check x {expected}"))?.flag("matches"),
+            "{name}"
+        );
+        Ok(())
+    };
+    std::thread::scope(|scope| {
+        let programs = ["a", "b"].map(|name| scope.spawn(move || work(name)));
+        programs
+            .into_iter()
+            .try_for_each(|program| program.join().expect("no panic"))
+    })?;
+    assert!(daemon.status()?.gpus[0].handoffs >= 4, "they contended");
+    Ok(())
+}
+
+/// Each line runs while a drop is pending: the rival waits all the time.
+#[test]
+fn what_a_program_does_beside_its_capture_goes_on_while_a_drop_is_pending() -> anyhow::Result<()> {
+    let world = world()?;
+    let daemon = Daemon::start(&world, &SHORT_TURNS)?;
+    let mut a = tenant(&world, "a")?;
+    a.must("alloc y 4MiB")?;
+    a.must("stream s")?;
+    a.must("stream t")?;
+    a.must("fill x 0 --on s")?;
+    a.must("sync")?;
+    let mut b = tenant(&world, "b")?;
+    a.must("capture s --mode thread")?;
+    let fill = b.tell("fill x 9")?;
+    daemon.until("b waits", |status| !status.gpus[0].queue.is_empty())?;
+    a.must("add x 5 --on s")?;
+    a.must("@other fill y 7 --on t")?;
+    a.must("@other sync t")?;
+    a.must("@other alloc z 4MiB")?;
+    a.must("@other free z")?;
+    assert_eq!(b.peek(fill), None, "the lock is held while a capture runs");
+    a.must("end-capture s g")?;
+    b.answer(fill)?;
+    a.must("replay g --on s")?;
+    a.must("replay g --on s")?;
+    assert!(a.must("check x 10")?.flag("matches"));
+    assert!(a.must("check y 7")?.flag("matches"));
+    assert!(b.must("check x 9")?.flag("matches"));
+    Ok(())
+}

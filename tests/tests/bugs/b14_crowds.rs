@@ -1,0 +1,66 @@
+//! Bug 14: three hundred processes that start within seconds: every one gets its context and its memory, and the daemon loses
+//! track of none.
+
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
+
+use anyhow::Context;
+use gpushare_proto::Bytes;
+use gpushare_tests::artifacts::Artifacts;
+use gpushare_tests::daemon::Daemon;
+use gpushare_tests::foreign;
+use gpushare_tests::process::Process;
+use gpushare_tests::world::{Sharing, World};
+
+const CROWD: usize = 300;
+
+#[test]
+fn three_hundred_processes_start_within_seconds_and_each_is_served() -> anyhow::Result<()> {
+    let flags = [
+        "--memory",
+        "1GiB",
+        "--context-memory",
+        "64KiB",
+        "--context-create-us",
+        "100",
+    ];
+    let world = World::with_card_flags(Artifacts::of_tests()?, &flags)?;
+    let daemon = Daemon::start(&world, &["--mode", "parallel"])?;
+    let program = foreign::program(&world, "one_of_many")?;
+    let mut crowd = (0..CROWD)
+        .map(|number| {
+            let mut command = world.sharing(&Sharing::Preload, &program);
+            command.stdin(Stdio::piped()).stdout(Stdio::piped());
+            Process::start(command, world.folder(), &format!("p{number}"))
+        })
+        .collect::<anyhow::Result<Vec<_>>>()?;
+
+    let mut conversations = Vec::new();
+    for process in &mut crowd {
+        let stdin = process.take_stdin().context("no stdin")?;
+        let mut said = BufReader::new(process.take_stdout().context("no stdout")?).lines();
+        let word = said
+            .next()
+            .with_context(|| format!("it ended: {}", process.stderr()))??;
+        assert_eq!(word, "21");
+        conversations.push((stdin, said));
+    }
+    let status = daemon.status()?;
+    let clients: usize = status.sessions.iter().map(|session| session.clients.len()).sum();
+    assert_eq!(clients, CROWD);
+    assert_eq!(status.gpus[0].allocated_bytes, Bytes(CROWD as u64 * 4096));
+
+    // They end as they came, all at once.
+    for (stdin, mut said) in conversations {
+        drop(stdin);
+        assert_eq!(said.next().context("it ended early")??, "21");
+    }
+    for process in &mut crowd {
+        process.succeed()?;
+        assert_eq!(process.stderr(), "");
+    }
+    daemon.until("nobody is left", |status| {
+        status.sessions.is_empty() && status.gpus[0].allocated_bytes.is_zero()
+    })?;
+    Ok(())
+}

@@ -1,0 +1,249 @@
+//! Bug 16: what is left in the middle: a freed block that is used again at once, a free during a capture, an exit at a
+//! closed gate, a thread that is cancelled inside the gate.
+
+use std::io::{BufRead, BufReader, Lines, Write};
+use std::process::{ChildStdin, ChildStdout, Stdio};
+
+use anyhow::Context;
+use gpushare_proto::Bytes;
+use gpushare_tests::daemon::Daemon;
+use gpushare_tests::foreign;
+use gpushare_tests::process::Process;
+use gpushare_tests::program::Program;
+use gpushare_tests::world::{Sharing, World};
+
+use crate::tenants::{LONG_TURNS, SHORT_TURNS, holds, tenant, waits, world};
+
+/// The program whose threads are cancelled, and its memory filled.
+struct Cancelling {
+    process: Process,
+    steps: ChildStdin,
+    answers: Lines<BufReader<ChildStdout>>,
+}
+
+impl Cancelling {
+    fn start(world: &World, sharing: &Sharing, way: &str) -> anyhow::Result<Self> {
+        let program = foreign::compile(world, "cancelled.c", "cancelled", &["-ldl", "-pthread"])?;
+        let mut command = world.sharing(sharing, &program);
+        command.arg(way).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut process = Process::start(command, world.folder(), "cancelled")?;
+        let steps = process.take_stdin().context("it has no stdin")?;
+        let answers = BufReader::new(process.take_stdout().context("it has no stdout")?).lines();
+        let mut program = Self {
+            process,
+            steps,
+            answers,
+        };
+        assert_eq!(program.answer()?, "word 1");
+        Ok(program)
+    }
+
+    fn tell(&mut self, step: &str) -> anyhow::Result<()> {
+        Ok(writeln!(self.steps, "{step}")?)
+    }
+
+    fn answer(&mut self) -> anyhow::Result<String> {
+        let line = self.answers.next();
+        line.with_context(|| format!("it ended: {}", self.process.stderr().trim()))?
+            .map_err(Into::into)
+    }
+
+    fn step(&mut self, step: &str) -> anyhow::Result<String> {
+        self.tell(step)?;
+        self.answer()
+    }
+
+    fn end(mut self) -> anyhow::Result<()> {
+        drop(self.steps);
+        self.process.succeed()
+    }
+}
+
+/// A thread that is cancelled inside a call of the driver leaves the gate on its way: its process launches from another
+/// thread, and a drop finds nobody inside.
+fn cancelled_in_the_driver(way: &str) -> anyhow::Result<()> {
+    let world = world()?;
+    let daemon = Daemon::start(&world, &SHORT_TURNS)?;
+    for sharing in [Sharing::Native, Sharing::session("a")] {
+        let mut a = Cancelling::start(&world, &sharing, way)?;
+        assert_eq!(a.step("cancel")?, "cancelled", "{sharing:?}");
+        assert_eq!(a.step("open")?, "open", "{sharing:?}");
+        assert_eq!(a.step("5")?, "word 5", "{sharing:?}");
+        if sharing != Sharing::Native {
+            let mut b = tenant(&world, "b")?;
+            b.must("fill x 2")?;
+            assert_eq!(a.step("6")?, "word 6");
+            assert!(b.must("check x 2")?.flag("matches"));
+            assert!(daemon.status()?.gpus[0].handoffs >= 2, "both had their turns");
+        }
+        a.end()?;
+    }
+    Ok(())
+}
+
+#[test]
+fn a_thread_that_is_cancelled_in_a_copy_leaves_the_gate() -> anyhow::Result<()> {
+    cancelled_in_the_driver("copy")
+}
+
+#[test]
+fn a_thread_that_is_cancelled_in_a_launch_leaves_the_gate() -> anyhow::Result<()> {
+    cancelled_in_the_driver("launch")
+}
+
+/// While others wait for the card a copy first waits for its stream outside the gate: it may be cancelled there too.
+#[test]
+fn a_thread_that_is_cancelled_in_a_copy_while_others_wait_holds_up_nobody() -> anyhow::Result<()> {
+    let world = world()?;
+    let daemon = Daemon::start(&world, &SHORT_TURNS)?;
+    let mut a = Cancelling::start(&world, &Sharing::session("a"), "copy")?;
+    let mut b = tenant(&world, "b")?;
+    b.must("fill x 2")?;
+    a.step("4")?;
+    let add = b.tell("add x 1")?;
+    b.answer(add)?;
+    assert_eq!(a.step("cancel")?, "cancelled");
+    assert_eq!(a.step("open")?, "open");
+    assert_eq!(a.step("5")?, "word 5");
+    assert!(b.must("check x 3")?.flag("matches"));
+    assert!(daemon.status()?.gpus[0].handoffs >= 2);
+    a.end()
+}
+
+#[test]
+fn a_thread_that_is_cancelled_while_it_sleeps_at_a_closed_gate_ends_there() -> anyhow::Result<()> {
+    let world = world()?;
+    let daemon = Daemon::start(&world, &LONG_TURNS)?;
+    let mut a = Cancelling::start(&world, &Sharing::session("a"), "gate")?;
+    let mut b = busy(&world)?;
+    a.tell("cancel")?;
+    assert_eq!(a.answer()?, "arrived");
+    daemon.until("a waits", |status| waits(status, "a"))?;
+    assert_eq!(a.step("now")?, "cancelled");
+    assert!(holds(&daemon.status()?, "b"));
+    a.tell("7")?;
+    b.must("open l")?;
+    b.must("sync")?;
+    assert_eq!(a.answer()?, "word 7");
+    assert!(b.must("check x 2")?.flag("matches"));
+    a.end()
+}
+
+/// Neither the thread that sleeps at the gate nor what the program does in its exit handlers holds up its end.
+#[test]
+fn a_program_exits_at_a_closed_gate_as_it_exits_natively() -> anyhow::Result<()> {
+    let world = world()?;
+    let daemon = Daemon::start(&world, &LONG_TURNS)?;
+    let mut said = Vec::new();
+    for sharing in [Sharing::Native, Sharing::session("a")] {
+        let mut a = Cancelling::start(&world, &sharing, "gate")?;
+        let mut b = busy(&world)?;
+        a.tell("exit")?;
+        assert_eq!(a.answer()?, "arrived");
+        if sharing != Sharing::Native {
+            daemon.until("a waits", |status| waits(status, "a"))?;
+        }
+        said.push(a.step("now")?);
+        assert_eq!(a.process.wait()?.code(), Some(7), "{sharing:?}");
+        // The gate was closed all the while.
+        b.must("open l")?;
+        assert!(b.must("check x 2")?.flag("matches"));
+        assert_eq!(b.quit()?.code(), Some(0));
+    }
+    assert_eq!(said[0], said[1]);
+    assert!(said[0].starts_with("at exit "), "{said:?}");
+    Ok(())
+}
+
+/// A block is freed while work on it runs, and what comes next gets its place: the old work has ended by then.
+#[test]
+fn a_freed_block_that_is_used_again_at_once_on_another_stream_keeps_its_new_words() -> anyhow::Result<()> {
+    let world = world()?;
+    let daemon = Daemon::start(&world, &SHORT_TURNS)?;
+    let work = |name: &'static str| -> anyhow::Result<()> {
+        let mut program = tenant(&world, name)?;
+        program.must("stream s")?;
+        program.must("stream t")?;
+        program.must("alloc y 8MiB")?;
+        for round in 0..10 {
+            program.must("fill y 1 --on s")?;
+            program.must("add y 1 --on s")?;
+            program.must("free y")?;
+            program.must("alloc y 8MiB")?;
+            program.must("fill y 7 --on t")?;
+            program.must("sync t")?;
+            assert!(
+                program.must("check y 7")?.flag("matches"),
+                "{name} in round {round}"
+            );
+        }
+        Ok(())
+    };
+    std::thread::scope(|scope| {
+        let programs = ["a", "b"].map(|name| scope.spawn(move || work(name)));
+        programs
+            .into_iter()
+            .try_for_each(|program| program.join().expect("no panic"))
+    })?;
+    assert!(daemon.status()?.gpus[0].handoffs >= 2, "they contended");
+    Ok(())
+}
+
+/// A free is no work that a capture records, and whether it is allowed beside one is the driver's to say. What it refuses
+/// stays in the books.
+#[test]
+fn a_free_during_a_capture_is_answered_as_natively_and_charged_to_the_byte() -> anyhow::Result<()> {
+    const LINES: [&str; 8] = [
+        "add x 1 --on s",
+        "free y",
+        "@other free z",
+        "end-capture s g",
+        "replay g --on s",
+        "sync",
+        "check x 1",
+        "get y",
+    ];
+    for mode in ["global", "thread", "relaxed"] {
+        let world = world()?;
+        let daemon = Daemon::start(&world, &SHORT_TURNS)?;
+        let mut answers = Vec::new();
+        for sharing in [Sharing::Native, Sharing::session("a")] {
+            let mut program = Program::hold(&world, &sharing, "a")?;
+            for line in [
+                "alloc x 40MiB",
+                "alloc y 4MiB",
+                "alloc z 4MiB",
+                "stream s",
+                "fill x 0 --on s",
+                "sync",
+            ] {
+                program.must(line)?;
+            }
+            program.must(&format!("capture s --mode {mode}"))?;
+            let said = LINES
+                .iter()
+                .map(|line| Ok(program.ask(line)?.error().map(str::to_owned)))
+                .collect::<anyhow::Result<Vec<_>>>()?;
+            if sharing != Sharing::Native {
+                let freed = said[1..3].iter().filter(|error| error.is_none()).count() as u64;
+                let left = Bytes::mib(48 - 4 * freed);
+                assert_eq!(daemon.session("a")?.gpus[0].allocated_bytes, left, "{mode}");
+            }
+            answers.push(said);
+            program.quit()?;
+        }
+        assert_eq!(answers[0], answers[1], "{mode}");
+        if mode == "relaxed" {
+            assert_eq!(answers[0][..4], [None, None, None, None]);
+        }
+    }
+    Ok(())
+}
+
+/// A tenant that holds the card until `open l`.
+fn busy(world: &World) -> anyhow::Result<Program> {
+    let mut b = tenant(world, "b")?;
+    b.must("fill x 2")?;
+    b.must("latch l")?;
+    Ok(b)
+}

@@ -1,0 +1,118 @@
+//! What a guest in somebody's process must not do.
+
+use std::process::{Command, Stdio};
+
+use gpushare_proto::Bytes;
+use gpushare_proto::names;
+use gpushare_tests::artifacts::Artifacts;
+use gpushare_tests::daemon::Daemon;
+use gpushare_tests::program::Program;
+use gpushare_tests::world::{Sharing, World};
+
+fn world() -> anyhow::Result<World> {
+    World::simulated(Artifacts::of_tests()?, Bytes::mib(64))
+}
+
+/// A shell line with the library preloaded: what it printed, on both streams.
+fn shell(world: &World, line: &str) -> anyhow::Result<(String, String)> {
+    let mut command = world.sharing(&Sharing::Preload, "/bin/sh".as_ref());
+    let output = command.args(["-c", line]).stdin(Stdio::null()).output()?;
+    let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+    Ok((text(output.stdout), text(output.stderr)))
+}
+
+#[test]
+fn a_program_that_never_touches_cuda_pays_nothing_and_prints_nothing() -> anyhow::Result<()> {
+    let world = world()?;
+    let _daemon = Daemon::start(&world, &[])?;
+    let looks =
+        "ls /proc/self/task | wc -l; ls -l /proc/self/fd | grep -c socket; grep -c '^' /proc/self/stat";
+    let (with, said) = shell(&world, looks)?;
+    let without = Command::new("/bin/sh")
+        .args(["-c", looks])
+        .stdin(Stdio::null())
+        .output()?;
+    assert_eq!(with, String::from_utf8_lossy(&without.stdout));
+    assert_eq!(said, "");
+    Ok(())
+}
+
+#[test]
+fn exit_status_signals_and_umask_are_the_programs_own() -> anyhow::Result<()> {
+    let world = world()?;
+    let _daemon = Daemon::start(&world, &[])?;
+    let run = Sharing::session("shell");
+    let mut command = world.sharing(&run, "/bin/sh".as_ref());
+    let status = command
+        .args(["-c", "umask; kill -TERM $$"])
+        .stdin(Stdio::null())
+        .output()?;
+    assert_eq!(
+        String::from_utf8_lossy(&status.stdout).trim().len(),
+        4,
+        "umask printed as ever"
+    );
+    assert_eq!(
+        std::os::unix::process::ExitStatusExt::signal(&status.status),
+        Some(15)
+    );
+    let mut command = world.sharing(&run, "/bin/sh".as_ref());
+    assert_eq!(
+        command
+            .args(["-c", "exit 41"])
+            .stdin(Stdio::null())
+            .status()?
+            .code(),
+        Some(41)
+    );
+    Ok(())
+}
+
+#[test]
+fn a_summary_comes_at_the_end_if_it_is_asked_for() -> anyhow::Result<()> {
+    let world = world()?;
+    let _daemon = Daemon::start(&world, &[])?;
+    let mut command = world.workload(&Sharing::session("alice"));
+    command.env(names::SUMMARY, "1");
+    let mut program = Program::begin(command, &world, "alice")?;
+    program.ready()?;
+    program.must("alloc x 8MiB")?;
+    assert!(program.quit()?.success());
+    let said = program.process().stderr();
+    assert!(
+        said.contains("session alice: ran") && said.contains("peak 8MiB"),
+        "{said}"
+    );
+    // What gpushare itself took while the first context was made.
+    assert!(
+        said.contains("first context ") && !said.contains("first context 0.00 ms"),
+        "{said}"
+    );
+    Ok(())
+}
+
+#[test]
+fn a_child_is_in_the_session_of_its_parent() -> anyhow::Result<()> {
+    let world = world()?;
+    let daemon = Daemon::start(&world, &[])?;
+    // Children of a session are in it: the token is in a file, and the file is in the environment.
+    let mut command = world.sharing(&Sharing::session("family"), "/bin/sh".as_ref());
+    command
+        .args(["-c", "\"$0\" hold; true"])
+        .arg(world.workload(&Sharing::Native).get_program());
+    command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    let mut shell = command.spawn()?;
+    daemon.until("the child is in its parent's session", |status| {
+        let family = status.sessions.iter().find(|session| session.name == "family");
+        family.is_some_and(|family| family.clients.len() == 1 && family.clients[0].pid != shell.id())
+    })?;
+    drop(shell.stdin.take());
+    shell.wait()?;
+    daemon.until("the session is over with its last process", |status| {
+        status.sessions.is_empty()
+    })?;
+    Ok(())
+}

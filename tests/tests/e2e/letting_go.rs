@@ -1,0 +1,216 @@
+//! The lock goes from hand to hand, and no program waits for what only it can bring about.
+
+use gpushare_proto::Bytes;
+use gpushare_proto::admin::{LockView, Status};
+use gpushare_tests::artifacts::Artifacts;
+use gpushare_tests::daemon::Daemon;
+use gpushare_tests::program::Program;
+use gpushare_tests::world::{Sharing, World};
+
+/// In turns, and nobody is dropped for the time of a test unless the test says so.
+const LONG_TURNS: [&str; 4] = ["--mode", "serialized", "--quantum", "10min"];
+/// In turns, and a holder is dropped almost at once.
+const SHORT_TURNS: [&str; 4] = ["--mode", "serialized", "--quantum", "50ms"];
+
+fn world() -> anyhow::Result<World> {
+    World::simulated(Artifacts::of_tests()?, Bytes::mib(64))
+}
+
+/// A program of its own session with 40 MiB, of which two do not fit.
+fn tenant(world: &World, name: &str) -> anyhow::Result<Program> {
+    let mut program = Program::hold(world, &Sharing::session(name), name)?;
+    program.must("alloc x 40MiB")?;
+    Ok(program)
+}
+
+fn holds(status: &Status, name: &str) -> bool {
+    status
+        .sessions
+        .iter()
+        .any(|session| session.name == name && matches!(session.lock, LockView::Holding { .. }))
+}
+
+fn waits(status: &Status, name: &str) -> bool {
+    status
+        .sessions
+        .iter()
+        .any(|session| session.name == name && matches!(session.lock, LockView::Waiting { .. }))
+}
+
+#[test]
+fn an_idle_holder_lets_go_long_before_its_quantum_ends() -> anyhow::Result<()> {
+    let world = world()?;
+    let daemon = Daemon::start(&world, &LONG_TURNS)?;
+    let mut a = tenant(&world, "a")?;
+    let mut b = tenant(&world, "b")?;
+    a.must("fill x 1")?;
+    a.must("sync")?;
+    // Were it not for the proof of idleness, this would wait for ten minutes.
+    b.must("fill x 2")?;
+    b.must("sync")?;
+    assert!(b.must("check x 2")?.flag("matches"));
+    assert!(a.must("check x 1")?.flag("matches"));
+    let gpu = &daemon.status()?.gpus[0];
+    assert!(gpu.handoffs >= 3, "{} handoffs", gpu.handoffs);
+    Ok(())
+}
+
+/// Who was let in while everything fitted was told nothing since, and must notice by itself that it is wanted.
+#[test]
+fn an_idle_holder_from_parallel_times_lets_go_too() -> anyhow::Result<()> {
+    let world = world()?;
+    let daemon = Daemon::start(&world, &["--quantum", "10min"])?;
+    let mut a = tenant(&world, "a")?;
+    a.must("fill x 1")?;
+    a.must("sync")?;
+    assert!(holds(&daemon.status()?, "a"));
+    let mut b = tenant(&world, "b")?;
+    b.must("fill x 2")?;
+    b.must("sync")?;
+    assert!(a.must("check x 1")?.flag("matches"));
+    assert!(b.must("check x 2")?.flag("matches"));
+    Ok(())
+}
+
+#[test]
+fn work_in_flight_is_not_idleness() -> anyhow::Result<()> {
+    let world = world()?;
+    let daemon = Daemon::start(&world, &LONG_TURNS)?;
+    let mut a = tenant(&world, "a")?;
+    let mut b = tenant(&world, "b")?;
+    // One kernel that runs until it is told to stop: no launches, and not idle.
+    a.must("alloc stop 4KiB")?;
+    a.must("set stop 0")?;
+    a.must("stream s")?;
+    a.must("spin 60s --until stop --on s")?;
+    let fill = b.tell("fill x 2")?;
+    daemon.until("b waits", |status| waits(status, "b"))?;
+    // The idle grace has long passed when the daemon has been asked ten times.
+    for _ in 0..10 {
+        let status = daemon.status()?;
+        assert!(holds(&status, "a") && waits(&status, "b"));
+    }
+    assert_eq!(b.peek(fill), None);
+    a.must("write-value stop 1")?;
+    b.answer(fill)?;
+    Ok(())
+}
+
+#[test]
+fn a_quantum_ends_for_a_holder_that_never_rests() -> anyhow::Result<()> {
+    let world = world()?;
+    let daemon = Daemon::start(&world, &SHORT_TURNS)?;
+    let mut a = tenant(&world, "a")?;
+    let mut b = tenant(&world, "b")?;
+    a.must("fill x 0")?;
+    b.must("fill x 0")?;
+    let (mut last_a, mut last_b) = (None, None);
+    for _ in 0..40 {
+        last_a = Some(a.tell("add x 1")?);
+        last_b = Some(b.tell("add x 1")?);
+    }
+    a.answer(last_a.expect("forty lines"))?;
+    b.answer(last_b.expect("forty lines"))?;
+    assert!(a.must("check x 40")?.flag("matches"));
+    assert!(b.must("check x 40")?.flag("matches"));
+    assert!(daemon.status()?.gpus[0].handoffs >= 4);
+    Ok(())
+}
+
+/// A host function in flight waits for a thread that sleeps at the gate: the drop must be undone.
+#[test]
+fn a_drop_does_not_deadlock_a_host_function_that_waits_for_a_later_launch() -> anyhow::Result<()> {
+    let world = world()?;
+    let daemon = Daemon::start(&world, &SHORT_TURNS)?;
+    let mut a = tenant(&world, "a")?;
+    a.must("stream s")?;
+    a.must("fill x 1")?;
+    let mut b = tenant(&world, "b")?;
+    a.must("latch l --on s")?;
+    let fill = b.tell("fill x 2")?;
+    daemon.until("a is told to let go", |status| !holds(status, "a"))?;
+    // The thread that will open the latch launches first, at the closed gate.
+    let later = a.tell("@later fill x 3")?;
+    let open = a.tell("@later open l")?;
+    a.answer(later)?;
+    a.answer(open)?;
+    b.answer(fill)?;
+    assert!(b.must("check x 2")?.flag("matches"));
+    assert!(a.must("check x 3")?.flag("matches"));
+    assert!(daemon.status()?.gpus[0].aborted_drops >= 1);
+    Ok(())
+}
+
+/// The same with a stream that waits for a value that a thread at the gate would write.
+#[test]
+fn a_drop_does_not_deadlock_a_wait_value_that_waits_for_a_later_launch() -> anyhow::Result<()> {
+    let world = world()?;
+    let daemon = Daemon::start(&world, &SHORT_TURNS)?;
+    let mut a = tenant(&world, "a")?;
+    a.must("alloc flag 4KiB")?;
+    a.must("set flag 0")?;
+    a.must("stream s")?;
+    a.must("stream t")?;
+    let mut b = tenant(&world, "b")?;
+    a.must("wait-value flag 1 --on s")?;
+    let fill = b.tell("fill x 2")?;
+    daemon.until("a is told to let go", |status| !holds(status, "a"))?;
+    let write = a.tell("@later fill flag 1 --on t")?;
+    a.answer(write)?;
+    b.answer(fill)?;
+    a.must("sync")?;
+    assert!(b.must("check x 2")?.flag("matches"));
+    assert!(daemon.status()?.gpus[0].aborted_drops >= 1);
+    Ok(())
+}
+
+/// Two processes of one session, of which one waits for the other: they hold and let go together.
+#[test]
+fn the_processes_of_a_session_run_together() -> anyhow::Result<()> {
+    let world = world()?;
+    let daemon = Daemon::start(&world, &SHORT_TURNS)?;
+    let both = |name: &str| Program::hold(&world, &Sharing::Preload, name);
+    let mut first = both("first")?;
+    let mut second = both("second")?;
+    first.must("alloc x 20MiB")?;
+    second.must("alloc x 20MiB")?;
+    let mut other = tenant(&world, "other")?;
+    let lines: Vec<_> = (0..10)
+        .map(|_| other.tell("fill x 5"))
+        .collect::<Result<_, _>>()?;
+    first.must("fill x 1")?;
+    second.must("fill x 2")?;
+    daemon.until("both processes count as one session", |status| {
+        status
+            .sessions
+            .iter()
+            .any(|session| session.implicit && session.clients.len() == 2)
+    })?;
+    for line in lines {
+        other.answer(line)?;
+    }
+    assert!(first.must("check x 1")?.flag("matches"));
+    assert!(second.must("check x 2")?.flag("matches"));
+    Ok(())
+}
+
+#[test]
+fn a_thread_that_waits_says_after_two_seconds_what_for() -> anyhow::Result<()> {
+    let world = world()?;
+    let daemon = Daemon::start(&world, &LONG_TURNS)?;
+    let mut a = tenant(&world, "a")?;
+    let mut b = tenant(&world, "b")?;
+    a.must("alloc stop 4KiB")?;
+    a.must("set stop 0")?;
+    a.must("stream s")?;
+    a.must("spin 60s --until stop --on s")?;
+    let fill = b.tell("fill x 2")?;
+    gpushare_tests::patience::until("a line on stderr", || {
+        Ok(b.process().stderr().contains("waiting for the GPU").then_some(()))
+    })?;
+    a.must("write-value stop 1")?;
+    b.answer(fill)?;
+    drop(daemon);
+    assert_eq!(b.process().stderr().matches("waiting for the GPU").count(), 1);
+    Ok(())
+}

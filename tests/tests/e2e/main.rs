@@ -1,0 +1,31 @@
+//! Real processes, the real library preloaded, the real daemon, a simulated card. One world at a time.
+//!
+//! Nothing here asserts how long something took: counters, checksums, order and states only.
+
+mod programs;
+
+mod sharing;
+
+mod doors;
+
+mod letting_go;
+
+mod memory;
+
+mod one_story;
+
+mod captures;
+
+mod deaths;
+
+mod restarts;
+
+mod guests;
+
+mod recordings;
+
+mod watching;
+
+mod doctor;
+
+mod unknown;

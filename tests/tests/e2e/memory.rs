@@ -1,0 +1,132 @@
+//! Limits, and one story about memory.
+
+use gpushare_proto::Bytes;
+use gpushare_tests::artifacts::Artifacts;
+use gpushare_tests::daemon::Daemon;
+use gpushare_tests::program::Program;
+use gpushare_tests::world::{Sharing, World};
+
+fn world() -> anyhow::Result<World> {
+    World::simulated(Artifacts::of_tests()?, Bytes::mib(256))
+}
+
+#[test]
+fn a_limit_holds_to_the_byte_at_each_door_and_what_is_freed_can_be_had_again() -> anyhow::Result<()> {
+    let world = world()?;
+    let daemon = Daemon::start(&world, &[])?;
+    for door in ["mem", "pitch", "managed"] {
+        let mut program = Program::hold(&world, &Sharing::limited(door, Bytes::mib(32)), door)?;
+        program.must(&format!("alloc a 24MiB --door {door}"))?;
+        let refused = program.ask(&format!("alloc b 10MiB --door {door}"))?;
+        assert_eq!(refused.error(), Some("CUDA_ERROR_OUT_OF_MEMORY"), "{door}");
+        program.must(&format!("alloc b 8MiB --door {door}"))?;
+        let refused = program.ask(&format!("alloc c 4KiB --door {door}"))?;
+        assert_eq!(refused.error(), Some("CUDA_ERROR_OUT_OF_MEMORY"), "{door}");
+        program.must("free b")?;
+        program.must(&format!("alloc c 8MiB --door {door}"))?;
+        program.must("fill c 9")?;
+        program.must("free a")?;
+        assert!(program.must("check c 9")?.flag("matches"));
+        let session = daemon.session(door)?;
+        assert_eq!(session.refusals, 2, "{door}");
+        assert_eq!(session.gpus[0].peak_bytes, Bytes::mib(32), "{door}");
+        program.quit()?;
+    }
+    Ok(())
+}
+
+#[test]
+fn the_card_looks_as_large_as_the_limit() -> anyhow::Result<()> {
+    let world = world()?;
+    let _daemon = Daemon::start(&world, &[])?;
+    let mut program = Program::hold(&world, &Sharing::limited("a", Bytes::mib(32)), "a")?;
+    program.must("alloc x 12MiB")?;
+    let info = program.must("mem-info")?;
+    assert_eq!(Bytes(info.number("total_bytes")), Bytes::mib(32));
+    assert_eq!(Bytes(info.number("free_bytes")), Bytes::mib(20));
+    assert_eq!(
+        Bytes(program.must("total-mem")?.number("total_bytes")),
+        Bytes::mib(32)
+    );
+    Ok(())
+}
+
+#[test]
+fn rewritten_memory_says_that_it_is_device_memory_of_its_own_size() -> anyhow::Result<()> {
+    let world = world()?;
+    let _daemon = Daemon::start(&world, &[])?;
+    let mut native = Program::hold(&world, &Sharing::Native, "native")?;
+    let mut shared = Program::hold(&world, &Sharing::session("shared"), "shared")?;
+    for program in [&mut native, &mut shared] {
+        program.must("alloc x 5000000")?;
+    }
+    let story = |program: &mut Program| -> anyhow::Result<_> {
+        let mut facts = program.must("attributes x 4096")?.json().clone();
+        let mut range = program.must("range x 4096")?.json().clone();
+        // Addresses and times differ from run to run.
+        for line in [&mut facts, &mut range] {
+            for name in [
+                "address",
+                "ns",
+                "id",
+                "device_pointer",
+                "context",
+                "range_start",
+                "buffer_id",
+            ] {
+                line.as_object_mut().map(|line| line.remove(name));
+            }
+        }
+        Ok((facts, range))
+    };
+    assert_eq!(story(&mut shared)?, story(&mut native)?);
+    Ok(())
+}
+
+#[test]
+fn all_sessions_together_stay_below_the_managed_limit() -> anyhow::Result<()> {
+    let world = world()?;
+    let daemon = Daemon::start(&world, &["--managed-limit", "64MiB"])?;
+    let mut a = Program::hold(&world, &Sharing::session("a"), "a")?;
+    let mut b = Program::hold(&world, &Sharing::session("b"), "b")?;
+    a.must("alloc x 40MiB")?;
+    assert_eq!(b.ask("alloc x 26MiB")?.error(), Some("CUDA_ERROR_OUT_OF_MEMORY"));
+    b.must("alloc x 24MiB")?;
+    assert!(
+        b.process()
+            .stderr()
+            .contains("the card's limit for the managed memory of all sessions")
+    );
+    a.kill()?;
+    daemon.until("what the dead one had is free", |status| {
+        status.gpus[0].allocated_bytes == Bytes::mib(24)
+    })?;
+    b.must("alloc y 40MiB")?;
+    Ok(())
+}
+
+#[test]
+fn an_address_that_is_not_ours_goes_to_the_driver() -> anyhow::Result<()> {
+    let world = world()?;
+    let _daemon = Daemon::start(&world, &[])?;
+    let mut native = Program::hold(&world, &Sharing::Native, "native")?;
+    let mut shared = Program::hold(&world, &Sharing::session("shared"), "shared")?;
+    let answers = [&mut native, &mut shared].map(|program| program.ask("free-address 4660"));
+    let [native, shared] = answers.map(|answer| answer.map(|answer| answer.error().map(str::to_owned)));
+    assert_eq!(native?, shared?);
+    Ok(())
+}
+
+#[test]
+fn a_context_that_is_reset_gives_back_all_it_held() -> anyhow::Result<()> {
+    let world = world()?;
+    let daemon = Daemon::start(&world, &[])?;
+    let mut program = Program::hold(&world, &Sharing::limited("a", Bytes::mib(32)), "a")?;
+    program.must("alloc x 30MiB")?;
+    program.must("reset")?;
+    daemon.until("nothing is allocated", |status| {
+        status.gpus[0].allocated_bytes.is_zero()
+    })?;
+    assert_eq!(daemon.session("a")?.gpus[0].peak_bytes, Bytes::mib(30));
+    Ok(())
+}

@@ -1,0 +1,377 @@
+//! One story about memory, whoever asks: CUDA or NVML, before the first context or after it, in a process that computes or in
+//! one that only looks.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::Context;
+use gpushare_proto::{Bytes, names};
+use gpushare_tests::artifacts::Artifacts;
+use gpushare_tests::daemon::Daemon;
+use gpushare_tests::foreign;
+use gpushare_tests::process::Process;
+use gpushare_tests::program::Program;
+use gpushare_tests::world::{Sharing, World};
+
+const CARD: Bytes = Bytes::mib(64);
+const LIMIT: Bytes = Bytes::mib(16);
+
+fn world() -> anyhow::Result<World> {
+    World::simulated(Artifacts::of_tests()?, CARD)
+}
+
+fn limited() -> Sharing {
+    Sharing::limited("smi", LIMIT)
+}
+
+/// NVML found by `dlopen` and `dlsym`, and NVML linked.
+fn both_ways(world: &World) -> anyhow::Result<[PathBuf; 2]> {
+    let library = world.folder().join("lib/libnvidia-ml.so.1");
+    let library = library.to_str().context("no text")?;
+    Ok([
+        foreign::program(world, "smi")?,
+        foreign::compile(world, "smi.c", "smi-linked", &["-DLINKED", library, "-ldl"])?,
+    ])
+}
+
+/// The program's lines without its own pid, and that pid.
+fn said(text: &str) -> (Vec<String>, String) {
+    let pid = text
+        .lines()
+        .find_map(|line| line.strip_prefix("pid "))
+        .unwrap_or_default();
+    // Other numbers may hold the same digits: a pid is a word, or comes before what it has.
+    let own = [format!(" {pid}="), format!(" {pid}")];
+    let named = |line: &str| match line.strip_suffix(&own[1]) {
+        Some(rest) => format!("{rest} PID"),
+        None => line.replace(&own[0], " PID="),
+    };
+    let lines = text.lines().map(named).collect();
+    (lines, pid.to_owned())
+}
+
+/// What NVML says inside a session that has `used` on the card, and in `own` processes.
+fn picture(used: Bytes, own: &str) -> Vec<String> {
+    let (total, free) = (LIMIT.0, (LIMIT - used).0);
+    let count = usize::from(!own.is_empty());
+    let used = used.0;
+    let mut lines = vec![
+        "GPU-73696d75-6c61-7465-6420-636172642000".to_owned(),
+        format!(" memory total={total} used={used} free={free}"),
+        format!(" memory_v2 total={total} used={used} free={free} sum=1 version=1 wrong=25"),
+        format!(" processes={count} code={}", if count == 0 { 0 } else { 7 }),
+    ];
+    lines.extend(["v1", "v2", "v3"].map(|form| format!(" {form}{own}")));
+    if count > 0 {
+        lines.push(" instance -1 -1".to_owned());
+    }
+    lines.extend([" graphics".to_owned(), format!(" details{own}")]);
+    lines
+}
+
+#[test]
+fn inside_a_session_nvml_and_cuda_show_its_limit_its_use_and_its_own_processes() -> anyhow::Result<()> {
+    let world = world()?;
+    let _daemon = Daemon::start(&world, &[])?;
+    let mut neighbour = Program::hold(&world, &Sharing::session("neighbour"), "neighbour")?;
+    neighbour.must("alloc x 8MiB")?;
+    neighbour.must("fill x 1")?;
+    neighbour.must("sync")?;
+    for smi in both_ways(&world)? {
+        let steps = [
+            "pid", "nvml", "init", "total", "context", "total", "info", "alloc=4", "info", "nvml",
+        ];
+        let (lines, _) = said(&foreign::run(&world, &limited(), &smi, &steps)?);
+        let at = |line: &str| lines.iter().position(|said| said == line);
+        let nvml: Vec<usize> = lines
+            .iter()
+            .enumerate()
+            .filter(|(_, line)| line.starts_with("GPU-"))
+            .map(|(at, _)| at)
+            .collect();
+        let [before, after] = nvml[..] else {
+            panic!("{lines:?}")
+        };
+        let expected = picture(Bytes::ZERO, "");
+        assert_eq!(lines[before..before + expected.len()], expected, "before CUDA");
+        let totals = lines
+            .iter()
+            .filter(|line| line.starts_with("device 0 "))
+            .collect::<Vec<_>>();
+        assert_eq!(totals.len(), 2);
+        assert_eq!(totals[0], totals[1], "before and after the first context");
+        assert!(totals[0].ends_with(&format!(" total={}", LIMIT.0)), "{totals:?}");
+        assert!(
+            at(&format!("info total={} free={}", LIMIT.0, LIMIT.0)).is_some(),
+            "{lines:?}"
+        );
+        assert!(
+            at(&format!(
+                "info total={} free={}",
+                LIMIT.0,
+                (LIMIT - Bytes::mib(4)).0
+            ))
+            .is_some(),
+            "{lines:?}"
+        );
+        let expected = picture(Bytes::mib(4), &format!(" PID={}", Bytes::mib(4).0));
+        assert_eq!(
+            lines[after..after + expected.len()],
+            expected,
+            "with a context and memory"
+        );
+        assert!(at(" accounting PID").is_some(), "{lines:?}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_process_that_only_looks_sees_the_others_of_its_session_and_is_none_of_them() -> anyhow::Result<()> {
+    let world = world()?;
+    let daemon = Daemon::start(&world, &[])?;
+    let mut neighbour = Program::hold(&world, &Sharing::session("neighbour"), "neighbour")?;
+    neighbour.must("alloc x 8MiB")?;
+    let mut holder = Program::hold(&world, &limited(), "holder")?;
+    holder.must("alloc x 6MiB")?;
+    for smi in both_ways(&world)? {
+        let mut looking = Looking::start(
+            &world,
+            beside(&world, &holder, &smi)?,
+            &["nvml", "threads", "wait"],
+        )?;
+        let lines = looking.until_it_waits()?;
+        let own = format!(" {}={}", holder.process().pid(), Bytes::mib(6).0);
+        let expected = picture(Bytes::mib(6), &own);
+        assert_eq!(lines[..expected.len()], expected);
+        assert!(lines.contains(&"threads 1".to_owned()), "{lines:?}");
+        assert_eq!(daemon.session("smi")?.clients.len(), 1, "the holder alone");
+    }
+    Ok(())
+}
+
+#[test]
+fn outside_a_session_everything_is_as_without_gpushare() -> anyhow::Result<()> {
+    let world = world()?;
+    let _daemon = Daemon::start(&world, &[])?;
+    let mut neighbour = Program::hold(&world, &Sharing::limited("neighbour", LIMIT), "neighbour")?;
+    neighbour.must("alloc x 8MiB")?;
+    for smi in both_ways(&world)? {
+        let native = foreign::run(&world, &Sharing::Native, &smi, &["nvml", "threads"])?;
+        assert!(
+            native.contains(&format!(" {}=", neighbour.process().pid())),
+            "{native}"
+        );
+        assert_eq!(
+            foreign::run(&world, &Sharing::Preload, &smi, &["nvml", "threads"])?,
+            native
+        );
+    }
+    Ok(())
+}
+
+#[test]
+fn a_client_without_a_token_is_told_of_the_session_that_it_fell_into() -> anyhow::Result<()> {
+    let world = world()?;
+    let _daemon = Daemon::start(&world, &[])?;
+    let mut neighbour = Program::hold(&world, &Sharing::session("neighbour"), "neighbour")?;
+    neighbour.must("alloc x 8MiB")?;
+    let smi = foreign::program(&world, "smi")?;
+    let steps = ["pid", "context", "alloc=4", "nvml"];
+    let (lines, _) = said(&foreign::run(&world, &Sharing::Preload, &smi, &steps)?);
+    let (total, used) = (CARD.0, Bytes::mib(4).0);
+    assert!(
+        lines[2].starts_with(&format!(" memory total={total} used={used} ")),
+        "{lines:?}"
+    );
+    assert!(lines.contains(&format!(" v3 PID={used}")), "{lines:?}");
+    Ok(())
+}
+
+#[test]
+fn a_session_that_nobody_answers_for_sees_the_card_and_says_nothing() -> anyhow::Result<()> {
+    let world = world()?;
+    let smi = foreign::program(&world, "smi")?;
+    let steps = ["nvml", "init", "total", "threads"];
+    let native = foreign::run(&world, &Sharing::Native, &smi, &steps)?;
+    let token = world.folder().join("token");
+    fs::write(&token, "ab".repeat(32))?;
+    let asks = || {
+        let mut command = world.sharing(&Sharing::Preload, &smi);
+        command.args(steps).env(names::TOKEN_FILE, &token);
+        let output = command.output()?;
+        assert_eq!(String::from_utf8_lossy(&output.stderr), "");
+        anyhow::Ok(String::from_utf8(output.stdout)?)
+    };
+    assert_eq!(asks()?, native, "no daemon");
+    let _daemon = Daemon::start(&world, &[])?;
+    assert_eq!(asks()?, native, "a token that the daemon does not know");
+    Ok(())
+}
+
+#[test]
+fn a_daemon_that_is_gone_for_a_while_does_not_change_the_story() -> anyhow::Result<()> {
+    let world = world()?;
+    let mut daemon = Daemon::start(&world, &[])?;
+    let mut holder = Program::hold(&world, &limited(), "holder")?;
+    holder.must("alloc x 6MiB")?;
+    let smi = foreign::program(&world, "smi")?;
+    let mut looking = Looking::start(
+        &world,
+        beside(&world, &holder, &smi)?,
+        &["nvml", "wait", "nvml", "wait", "nvml", "wait"],
+    )?;
+    let first = looking.until_it_waits()?;
+    daemon.kill()?;
+    looking.go_on()?;
+    assert_eq!(looking.until_it_waits()?, first);
+    daemon.restart()?;
+    daemon.until("the holder is back", |status| {
+        status.sessions.iter().any(|session| session.clients.len() == 1)
+    })?;
+    looking.go_on()?;
+    let last = looking.until_it_waits()?;
+    assert_eq!(last[..2], first[..2]);
+    Ok(())
+}
+
+#[test]
+fn a_child_asks_for_itself_after_a_fork_before_cuda() -> anyhow::Result<()> {
+    let world = world()?;
+    let daemon = Daemon::start(&world, &[])?;
+    let smi = foreign::program(&world, "smi")?;
+    let steps = [
+        "nvml", "fork", "pid", "init", "total", "context", "alloc=4", "nvml",
+    ];
+    let (lines, _) = said(&foreign::run(&world, &limited(), &smi, &steps)?);
+    let after = lines
+        .iter()
+        .rposition(|line| line.starts_with("GPU-"))
+        .context("no picture")?;
+    let expected = picture(Bytes::mib(4), &format!(" PID={}", Bytes::mib(4).0));
+    assert_eq!(lines[after..after + expected.len()], expected);
+    daemon.until("nothing is left of it", |status| status.sessions.is_empty())?;
+    Ok(())
+}
+
+#[test]
+fn without_a_limit_the_card_keeps_its_size_and_free_is_what_it_can_back() -> anyhow::Result<()> {
+    let world = world()?;
+    let _daemon = Daemon::start(&world, &["--capacity", "0=24MiB"])?;
+    let smi = foreign::program(&world, "smi")?;
+    let steps = ["init", "total", "context", "total", "alloc=4", "info", "nvml"];
+    let text = foreign::run(&world, &Sharing::session("smi"), &smi, &steps)?;
+    assert_eq!(text.matches(&format!("total={}\n", CARD.0)).count(), 2, "{text}");
+    let free = (Bytes::mib(24) - Bytes::mib(4)).0;
+    assert!(
+        text.contains(&format!("info total={} free={free}\n", CARD.0)),
+        "{text}"
+    );
+    let used = Bytes::mib(4).0;
+    assert!(
+        text.contains(&format!(" memory total={} used={used} free={free}\n", CARD.0)),
+        "{text}"
+    );
+    assert!(
+        text.contains(&format!(
+            " memory_v2 total={} used={used} free={free} sum=1",
+            CARD.0
+        )),
+        "{text}"
+    );
+    Ok(())
+}
+
+#[test]
+fn what_others_took_of_all_that_a_card_gives_is_free_for_nobody() -> anyhow::Result<()> {
+    let world = world()?;
+    let daemon = Daemon::start(&world, &["--managed-limit", "40MiB"])?;
+    let mut other = Program::hold(&world, &Sharing::session("other"), "other")?;
+    let mut own = Program::hold(&world, &Sharing::limited("own", Bytes::mib(32)), "own")?;
+    other.must("alloc x 24MiB")?;
+    daemon.until("it is booked", |status| {
+        status.gpus[0].allocated_bytes == Bytes::mib(24)
+    })?;
+    let told = own.must("mem-info")?;
+    let told = ["total_bytes", "free_bytes"].map(|name| Bytes(told.number(name)));
+    assert_eq!(told, [Bytes::mib(32), Bytes::mib(16)]);
+    let smi = foreign::program(&world, "smi")?;
+    let (limit, free) = (Bytes::mib(32).0, Bytes::mib(16).0);
+    let inside = foreign::run(
+        &world,
+        &Sharing::limited("third", Bytes::mib(32)),
+        &smi,
+        &["nvml"],
+    )?;
+    assert!(
+        inside.contains(&format!(" memory total={limit} used=0 free={free}\n")),
+        "{inside}"
+    );
+    Ok(())
+}
+
+#[test]
+fn a_strangers_work_is_none_of_a_sessions_utilization() -> anyhow::Result<()> {
+    let world = world()?;
+    let _daemon = Daemon::start(&world, &[])?;
+    let mut stranger = Program::hold(&world, &Sharing::session("stranger"), "stranger")?;
+    stranger.must("alloc x 32MiB")?;
+    stranger.must("fill x 1")?;
+    stranger.must("sync")?;
+    let smi = foreign::program(&world, "smi")?;
+    let inside = foreign::run(&world, &limited(), &smi, &["nvml"])?;
+    assert!(
+        inside.contains(" samples code=6\n infos code=6\n utilization code=0 idle\n"),
+        "{inside}"
+    );
+    Ok(())
+}
+
+/// The program as one more process of the holder's session.
+fn beside(world: &World, holder: &Program, program: &Path) -> anyhow::Result<Command> {
+    let environment = fs::read(format!("/proc/{}/environ", holder.process().pid()))?;
+    let environment = String::from_utf8(environment)?;
+    let token = environment
+        .split('\0')
+        .find_map(|variable| variable.strip_prefix(names::TOKEN_FILE)?.strip_prefix('='))
+        .context("the holder has no token")?
+        .to_owned();
+    let mut command = world.sharing(&Sharing::Preload, program);
+    command.env(names::TOKEN_FILE, token);
+    Ok(command)
+}
+
+/// A program that prints, waits, and goes on when it is told.
+struct Looking {
+    stdin: std::process::ChildStdin,
+    lines: std::io::Lines<BufReader<std::process::ChildStdout>>,
+    _process: Process,
+}
+
+impl Looking {
+    fn start(world: &World, mut command: Command, steps: &[&str]) -> anyhow::Result<Self> {
+        command.args(steps).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut process = Process::start(command, world.folder(), "looking")?;
+        Ok(Self {
+            stdin: process.take_stdin().context("no stdin")?,
+            lines: BufReader::new(process.take_stdout().context("no stdout")?).lines(),
+            _process: process,
+        })
+    }
+
+    fn until_it_waits(&mut self) -> anyhow::Result<Vec<String>> {
+        let mut lines = Vec::new();
+        for line in self.lines.by_ref() {
+            match line? {
+                waits if waits == "waits" => break,
+                line => lines.push(line),
+            }
+        }
+        Ok(lines)
+    }
+
+    fn go_on(&mut self) -> anyhow::Result<()> {
+        Ok(writeln!(self.stdin, "on")?)
+    }
+}

@@ -1,0 +1,123 @@
+//! The daemon dies and comes back, or is not there at all.
+
+use gpushare_proto::Bytes;
+use gpushare_proto::names;
+use gpushare_tests::artifacts::Artifacts;
+use gpushare_tests::daemon::Daemon;
+use gpushare_tests::program::Program;
+use gpushare_tests::training::Training;
+use gpushare_tests::world::{Sharing, World};
+
+const CARD: Bytes = Bytes::mib(64);
+
+fn world() -> anyhow::Result<World> {
+    World::simulated(Artifacts::of_tests()?, CARD)
+}
+
+#[test]
+fn a_daemon_that_is_killed_under_load_and_restarted_loses_nothing() -> anyhow::Result<()> {
+    let world = world()?;
+    let mut daemon = Daemon::start(&world, &["--quantum", "200ms"])?;
+    let start = |name: &str| {
+        // More work than a holder does alone until grants begin again.
+        let flags = ["--steps", "600", "--compute", "5ms"];
+        Training::start(&world, &Sharing::session(name), name, Bytes::mib(40), &flags)
+    };
+    let (mut a, mut b) = (start("a")?, start("b")?);
+    let before = daemon.until("they take turns", |status| {
+        status.gpus.first().is_some_and(|gpu| gpu.handoffs >= 2)
+    })?;
+    daemon.kill()?;
+    daemon.restart()?;
+    let after = daemon.until("both are back and take turns", |status| {
+        status.daemon.recovering == 0 && status.gpus.first().is_some_and(|gpu| gpu.handoffs >= 2)
+    })?;
+    let names = |status: &gpushare_proto::admin::Status| -> Vec<_> {
+        status
+            .sessions
+            .iter()
+            .map(|session| (session.session, session.name.clone()))
+            .collect()
+    };
+    assert_eq!(names(&before), names(&after));
+    assert_eq!(after.gpus[0].allocated_bytes, Bytes::mib(80));
+    for program in [&mut a, &mut b] {
+        assert_eq!(program.report()?.corrupted, 0);
+    }
+    Ok(())
+}
+
+#[test]
+fn holders_run_on_and_waiters_wait_while_the_daemon_is_away() -> anyhow::Result<()> {
+    let world = world()?;
+    let mut daemon = Daemon::start(&world, &["--mode", "serialized", "--quantum", "10min"])?;
+    let mut a = Program::hold(&world, &Sharing::session("a"), "a")?;
+    let mut b = Program::hold(&world, &Sharing::session("b"), "b")?;
+    a.must("alloc x 40MiB")?;
+    b.must("alloc x 40MiB")?;
+    a.must("alloc stop 4KiB")?;
+    a.must("set stop 0")?;
+    a.must("stream s")?;
+    a.must("spin 60s --until stop --on s")?;
+    let fill = b.tell("fill x 2")?;
+    daemon.until("b waits", |status| !status.gpus[0].queue.is_empty())?;
+    daemon.kill()?;
+    a.must("fill x 1")?;
+    a.must("free-address 4660").unwrap_err();
+    assert_eq!(b.peek(fill), None);
+    // More memory than is leased: the allocation waits for the daemon.
+    let alloc = a.tell("@second alloc y 8MiB")?;
+    daemon.restart()?;
+    a.answer(alloc)?;
+    a.must("write-value stop 1")?;
+    b.answer(fill)?;
+    assert!(a.must("check x 1")?.flag("matches"));
+    assert!(b.must("check x 2")?.flag("matches"));
+    Ok(())
+}
+
+#[test]
+fn without_a_daemon_a_program_runs_natively_with_one_line() -> anyhow::Result<()> {
+    let world = world()?;
+    let mut program = Program::hold(&world, &Sharing::Preload, "alone")?;
+    program.must("alloc x 8MiB")?;
+    program.must("fill x 1")?;
+    assert!(program.must("check x 1")?.flag("matches"));
+    program.quit()?;
+    let said = program.process().stderr();
+    assert_eq!(said.lines().count(), 1, "{said}");
+    assert!(
+        said.contains("no scheduler answers") && said.contains("without sharing"),
+        "{said}"
+    );
+    Ok(())
+}
+
+#[test]
+fn a_program_that_must_share_is_refused_its_first_context_without_a_daemon() -> anyhow::Result<()> {
+    let world = world()?;
+    let token = world.folder().join("token");
+    std::fs::write(&token, "ab".repeat(32))?;
+    for (name, value) in [
+        (names::REQUIRED, "1".into()),
+        (names::TOKEN_FILE, token.into_os_string()),
+    ] {
+        let mut command = world.workload(&Sharing::Preload);
+        command.env(name, value);
+        let mut program = Program::begin(command, &world, name)?;
+        let error = format!("{:#}", program.ready().unwrap_err());
+        assert!(error.contains("cuDevicePrimaryCtxRetain"), "{name}: {error}");
+        assert!(
+            error.contains("SYSTEM_NOT_READY") || error.contains("802"),
+            "{name}: {error}"
+        );
+        assert!(
+            program
+                .process()
+                .stderr()
+                .contains("must not use the GPU without it"),
+            "{name}"
+        );
+    }
+    Ok(())
+}

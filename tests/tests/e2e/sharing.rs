@@ -1,0 +1,141 @@
+//! Together while it fits, in turns when it does not.
+
+use gpushare_proto::Bytes;
+use gpushare_proto::admin::Mode;
+use gpushare_tests::artifacts::Artifacts;
+use gpushare_tests::daemon::Daemon;
+use gpushare_tests::program::Program;
+use gpushare_tests::training::Training;
+use gpushare_tests::world::{Sharing, World};
+use simgpu_card::stats::Counters;
+
+/// Together half as much again as the card.
+const HALF_TOO_MUCH: Bytes = Bytes::mib(48);
+const CARD: Bytes = Bytes::mib(64);
+/// Managed memory, since without gpushare nothing else exceeds a card.
+const LOAD: [&str; 6] = ["--steps", "60", "--compute", "2ms", "--door", "managed"];
+
+#[test]
+fn what_fits_the_card_runs_side_by_side() -> anyhow::Result<()> {
+    let world = World::simulated(Artifacts::of_tests()?, Bytes::mib(256))?;
+    let daemon = Daemon::start(&world, &[])?;
+    let mut programs = start_two(
+        &world,
+        &[Sharing::session("a"), Sharing::session("b")],
+        Bytes::mib(64),
+    )?;
+    daemon.until("both hold the card at once", |status| {
+        status
+            .gpus
+            .iter()
+            .any(|gpu| gpu.holders.len() == 2 && gpu.mode == Mode::Parallel)
+    })?;
+    for program in &mut programs {
+        assert_eq!(program.report()?.corrupted, 0);
+    }
+    let gpu = &daemon.status()?.gpus[0];
+    assert_eq!((gpu.handoffs, gpu.mode_changes), (0, 0));
+    Ok(())
+}
+
+#[test]
+fn what_does_not_fit_takes_turns_and_does_not_thrash() -> anyhow::Result<()> {
+    let without = {
+        let world = World::simulated(Artifacts::of_tests()?, CARD)?;
+        let mut programs = start_two(&world, &[Sharing::Native, Sharing::Native], HALF_TOO_MUCH)?;
+        finish(&world, &mut programs)?
+    };
+    let world = World::simulated(Artifacts::of_tests()?, CARD)?;
+    let daemon = Daemon::start(&world, &["--quantum", "500ms"])?;
+    let mut programs = start_two(
+        &world,
+        &[Sharing::session("a"), Sharing::session("b")],
+        HALF_TOO_MUCH,
+    )?;
+    daemon.until("they take turns", |status| {
+        status
+            .gpus
+            .iter()
+            .any(|gpu| gpu.mode == Mode::Serialized && gpu.handoffs > 0)
+    })?;
+    let with = finish(&world, &mut programs)?;
+
+    assert!(
+        with.faults * 4 <= without.faults,
+        "faults: {} with, {} without",
+        with.faults,
+        without.faults
+    );
+    let moved = |counters: &Counters| counters.fault_bytes + counters.prefetched_in + counters.evicted_bytes;
+    assert!(
+        moved(&with) * 2 <= moved(&without),
+        "bytes: {} with, {} without",
+        moved(&with),
+        moved(&without)
+    );
+    assert!(
+        daemon.status()?.gpus[0].moved_bytes > Bytes::ZERO,
+        "what a mover brought in is counted"
+    );
+    Ok(())
+}
+
+#[test]
+fn a_session_that_ends_its_overload_brings_everybody_back_side_by_side() -> anyhow::Result<()> {
+    let world = World::simulated(Artifacts::of_tests()?, CARD)?;
+    let daemon = Daemon::start(&world, &[])?;
+    let mut a = Program::hold(&world, &Sharing::session("a"), "a")?;
+    let mut b = Program::hold(&world, &Sharing::session("b"), "b")?;
+    a.must("alloc x 40MiB")?;
+    b.must("alloc x 40MiB")?;
+    daemon.until("it is overloaded", |status| {
+        status.gpus[0].mode == Mode::Serialized
+    })?;
+    b.must("free x")?;
+    daemon.until("it is not any more", |status| {
+        status.gpus[0].mode == Mode::Parallel
+    })?;
+    a.must("fill x 1")?;
+    b.must("empty")?;
+    Ok(())
+}
+
+#[test]
+fn every_way_to_look_up_the_driver_meets_the_same_gate_and_books() -> anyhow::Result<()> {
+    let world = World::simulated(Artifacts::of_tests()?, CARD)?;
+    let daemon = Daemon::start(&world, &[])?;
+    for way in ["dlsym", "proc-address", "proc-address-per-thread"] {
+        let mut command = world.workload(&Sharing::limited(way, Bytes::mib(16)));
+        command.args(["--resolve", way]);
+        let mut program = Program::begin(command, &world, way)?;
+        program.ready()?;
+        program.must("alloc x 12MiB")?;
+        program.must("fill x 7")?;
+        assert!(program.must("check x 7")?.flag("matches"));
+        let refused = program.ask("alloc y 6MiB")?;
+        assert_eq!(refused.error(), Some("CUDA_ERROR_OUT_OF_MEMORY"), "{way}");
+        assert_eq!(
+            daemon.session(way)?.gpus[0].allocated_bytes,
+            Bytes::mib(12),
+            "{way}"
+        );
+        program.quit()?;
+    }
+    Ok(())
+}
+
+fn start_two(world: &World, how: &[Sharing; 2], memory: Bytes) -> anyhow::Result<[Training; 2]> {
+    Ok([
+        Training::start(world, &how[0], "a", memory, &LOAD)?,
+        Training::start(world, &how[1], "b", memory, &LOAD)?,
+    ])
+}
+
+/// Waits for both, and gives what the card counted.
+fn finish(world: &World, programs: &mut [Training; 2]) -> anyhow::Result<Counters> {
+    for program in programs {
+        assert_eq!(program.report()?.corrupted, 0);
+    }
+    let card = world.card().expect("a simulated world has a card");
+    Ok(card.stats()?.total)
+}

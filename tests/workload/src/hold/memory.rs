@@ -1,0 +1,98 @@
+//! `hold`: allocating, freeing, and asking the driver about memory.
+
+use clap::Subcommand;
+use gpushare_proto::Bytes;
+use serde_json::json;
+
+use super::desk::{Answer, Desk, done};
+use crate::memory::{Buffer, Door};
+
+#[derive(Clone, Debug, Subcommand)]
+pub(super) enum MemoryCommand {
+    /// Allocate a buffer
+    Alloc {
+        name: String,
+        bytes: Bytes,
+        #[arg(long, value_enum, default_value_t)]
+        door: Door,
+    },
+    /// Free a buffer
+    Free { buffer: String },
+    /// Free an address, whatever it is
+    FreeAddress { address: u64 },
+    /// Free a buffer in the order of the default stream
+    FreeAsync { buffer: String },
+    /// Give back what graphs keep for their next launch
+    TrimGraphs,
+    /// Free and total memory
+    MemInfo,
+    /// Total memory of the device
+    TotalMem,
+    /// Attributes of a buffer's address, OFFSET bytes in
+    Attributes {
+        buffer: String,
+        #[arg(default_value = "0")]
+        offset: Bytes,
+    },
+    /// Address range around a buffer's address, OFFSET bytes in
+    Range {
+        buffer: String,
+        #[arg(default_value = "0")]
+        offset: Bytes,
+    },
+    /// Name, UUID, memory and driver of the device
+    Facts,
+    /// Destroy everything in the primary context
+    Reset,
+}
+
+impl Desk {
+    pub(super) fn memory(&self, command: &MemoryCommand) -> Answer {
+        let gpu = self.gpu()?;
+        match command {
+            MemoryCommand::Alloc { name, bytes, door } => {
+                let buffer = gpu.allocate(*bytes, *door)?;
+                self.buffers.put(name, buffer);
+                Ok(json!(buffer))
+            }
+            MemoryCommand::Free { buffer } => {
+                gpu.free(self.buffers.get(buffer)?)?;
+                self.buffers.take(buffer)?;
+                done()
+            }
+            MemoryCommand::FreeAsync { buffer } => {
+                gpu.free_async(self.buffers.get(buffer)?)?;
+                self.buffers.take(buffer)?;
+                done()
+            }
+            MemoryCommand::TrimGraphs => {
+                gpu.trim_graphs()?;
+                done()
+            }
+            MemoryCommand::FreeAddress { address } => {
+                gpu.free(Buffer {
+                    address: *address,
+                    bytes: Bytes::ZERO,
+                })?;
+                done()
+            }
+            MemoryCommand::MemInfo => {
+                let (free, total) = gpu.memory_info()?;
+                Ok(json!({ "free_bytes": free, "total_bytes": total }))
+            }
+            MemoryCommand::TotalMem => Ok(json!({ "total_bytes": gpu.device.total_memory()? })),
+            MemoryCommand::Attributes { buffer, offset } => Ok(json!(
+                gpu.pointer_facts(self.buffers.get(buffer)?.address + offset.0)?
+            )),
+            MemoryCommand::Range { buffer, offset } => {
+                let (base, bytes) = gpu.address_range(self.buffers.get(buffer)?.address + offset.0)?;
+                Ok(json!({ "address": base, "bytes": bytes }))
+            }
+            MemoryCommand::Facts => Ok(json!(gpu.device.facts()?)),
+            MemoryCommand::Reset => {
+                gpu.reset()?;
+                done()
+            }
+        }
+    }
+}

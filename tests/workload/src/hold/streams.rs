@@ -1,0 +1,142 @@
+//! `hold`: streams, events, work that waits, capture and replay.
+
+use clap::Subcommand;
+use serde_json::json;
+
+use super::command::On;
+use super::desk::{Answer, Desk, done};
+use crate::streams::{CaptureMode, Latch};
+
+#[derive(Clone, Debug, Subcommand)]
+pub(super) enum StreamCommand {
+    /// Wait for a stream, or for everything
+    Sync { stream: Option<String> },
+    /// Make a stream
+    Stream { name: String },
+    /// Destroy a stream
+    StreamDestroy { stream: String },
+    /// Whether a stream is finished
+    StreamQuery { stream: String },
+    /// Make an event
+    Event { name: String },
+    /// Destroy an event
+    EventDestroy { event: String },
+    /// Record an event
+    Record {
+        event: String,
+        #[command(flatten)]
+        stream: On,
+    },
+    /// Wait for an event
+    EventSync { event: String },
+    /// Whether an event is over
+    EventQuery { event: String },
+    /// Milliseconds between two events
+    Elapsed { from: String, to: String },
+    /// Make a stream wait for an event
+    WaitEvent {
+        event: String,
+        #[command(flatten)]
+        stream: On,
+    },
+    /// Block a stream with a host function until `open`
+    Latch {
+        name: String,
+        #[command(flatten)]
+        stream: On,
+    },
+    /// Block a stream until the first word of a buffer is at least VALUE
+    WaitValue {
+        buffer: String,
+        value: u32,
+        #[command(flatten)]
+        stream: On,
+    },
+    /// Store VALUE in the first word of a buffer in stream order
+    WriteValue {
+        buffer: String,
+        value: u32,
+        #[command(flatten)]
+        stream: On,
+    },
+    /// Begin to capture a stream
+    Capture {
+        stream: String,
+        #[arg(long, value_enum, default_value_t)]
+        mode: CaptureMode,
+    },
+    /// End the capture of a stream as a graph
+    EndCapture { stream: String, graph: String },
+    /// Launch a graph
+    Replay {
+        graph: String,
+        #[command(flatten)]
+        stream: On,
+    },
+    /// Destroy a graph
+    GraphDestroy { graph: String },
+}
+
+impl Desk {
+    pub(super) fn on_streams(&self, command: &StreamCommand) -> Answer {
+        let gpu = self.gpu()?;
+        match command {
+            StreamCommand::Sync { stream: None } => gpu.synchronize()?,
+            StreamCommand::Sync { stream: Some(stream) } => {
+                gpu.synchronize_stream(self.streams.get(stream)?)?;
+            }
+            StreamCommand::Stream { name } => self.streams.put(name, gpu.stream()?),
+            StreamCommand::StreamDestroy { stream } => gpu.destroy_stream(self.streams.take(stream)?)?,
+            StreamCommand::StreamQuery { stream } => {
+                return Ok(json!({ "finished": gpu.stream_finished(self.streams.get(stream)?)? }));
+            }
+            StreamCommand::Event { name } => self.events.put(name, gpu.event()?),
+            StreamCommand::EventDestroy { event } => gpu.destroy_event(self.events.take(event)?)?,
+            StreamCommand::Record { event, stream } => {
+                gpu.record(self.events.get(event)?, self.stream(stream)?)?;
+            }
+            StreamCommand::EventSync { event } => gpu.synchronize_event(self.events.get(event)?)?,
+            StreamCommand::EventQuery { event } => {
+                return Ok(json!({ "finished": gpu.event_finished(self.events.get(event)?)? }));
+            }
+            StreamCommand::Elapsed { from, to } => {
+                let elapsed = gpu.elapsed_ms(self.events.get(from)?, self.events.get(to)?)?;
+                return Ok(json!({ "elapsed_ms": elapsed }));
+            }
+            StreamCommand::WaitEvent { event, stream } => {
+                gpu.wait_event(self.events.get(event)?, self.stream(stream)?)?;
+            }
+            StreamCommand::Latch { name, stream } => {
+                let latch = Latch::default();
+                self.latches.put(name, latch.clone());
+                gpu.block_on(&latch, self.stream(stream)?)?;
+            }
+            StreamCommand::WaitValue {
+                buffer,
+                value,
+                stream,
+            } => {
+                gpu.wait_value(self.buffers.get(buffer)?.address, *value, self.stream(stream)?)?;
+            }
+            StreamCommand::WriteValue {
+                buffer,
+                value,
+                stream,
+            } => {
+                gpu.write_value(self.buffers.get(buffer)?.address, *value, self.stream(stream)?)?;
+            }
+            StreamCommand::Capture { stream, mode } => {
+                gpu.begin_capture(self.streams.get(stream)?, *mode)?;
+            }
+            StreamCommand::EndCapture { stream, graph } => {
+                self.graphs
+                    .put(graph, gpu.end_capture(self.streams.get(stream)?)?);
+            }
+            StreamCommand::Replay { graph, stream } => {
+                gpu.replay(self.graphs.get(graph)?, self.stream(stream)?)?;
+            }
+            StreamCommand::GraphDestroy { graph } => gpu.destroy_graph(self.graphs.take(graph)?)?,
+        }
+        done()
+    }
+}

@@ -1,0 +1,367 @@
+//! Device memory through each of the driver's doors, and what the driver says about it.
+
+use std::ffi::{c_int, c_uint, c_void};
+use std::sync::atomic::AtomicU32;
+use std::sync::{Mutex, PoisonError};
+
+use clap::ValueEnum;
+use gpushare_proto::Bytes;
+use serde::Serialize;
+
+use crate::driver::{DevicePtr, Handle};
+use crate::error::CudaError;
+use crate::gpu::{DEFAULT_STREAM, Gpu};
+use crate::kernels::Kernel;
+
+/// How memory is asked for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Door {
+    /// `cuMemAlloc_v2`.
+    #[default]
+    Mem,
+    /// `cuMemAllocPitch_v2`, rows of 1 KiB.
+    Pitch,
+    /// `cuMemAllocManaged`.
+    Managed,
+    /// `cuMemAllocAsync`, on the default stream.
+    Async,
+    /// `cuMemAllocFromPoolAsync`, from a pool of the program's own.
+    Pool,
+    /// A graph of one node that allocates, launched once.
+    Graph,
+}
+
+/// Device memory. Nobody frees it but [`Gpu::free`]: a program that ends or dies is part of the tests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Buffer {
+    /// Its first byte.
+    pub address: DevicePtr,
+    /// Its length as asked for.
+    pub bytes: Bytes,
+}
+
+impl Buffer {
+    /// Whole 32-bit words in it.
+    #[must_use]
+    pub fn words(self) -> u64 {
+        self.bytes.0 / 4
+    }
+
+    fn len(self) -> usize {
+        usize::try_from(self.words() * 4).unwrap_or(usize::MAX)
+    }
+}
+
+/// What the driver says about an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct PointerFacts {
+    /// `CU_MEMORYTYPE_*`: 1 host, 2 device.
+    pub memory_type: u32,
+    /// Whether it calls the memory managed.
+    pub managed: bool,
+    /// The device.
+    pub ordinal: c_int,
+    /// Start of its range.
+    pub range_start: DevicePtr,
+    /// Length of its range.
+    pub range_bytes: u64,
+}
+
+/// `CUmemPoolProps`: pinned memory of a device.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct PoolProperties {
+    kind: c_uint,
+    handle_types: c_uint,
+    location: [c_int; 2],
+    rest: [u64; 9],
+}
+
+impl PoolProperties {
+    fn new(device: c_int) -> Self {
+        Self {
+            kind: 1,
+            handle_types: 0,
+            location: [1, device],
+            rest: [0; 9],
+        }
+    }
+}
+
+/// `CUDA_MEM_ALLOC_NODE_PARAMS`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct AllocationNode {
+    pool: PoolProperties,
+    access: *const c_void,
+    access_count: usize,
+    bytes: usize,
+    address: DevicePtr,
+}
+
+impl AllocationNode {
+    fn new(device: c_int, bytes: usize) -> Self {
+        Self {
+            pool: PoolProperties::new(device),
+            access: std::ptr::null(),
+            access_count: 0,
+            bytes,
+            address: 0,
+        }
+    }
+}
+
+const ATTACH_GLOBAL: c_uint = 1;
+const PITCH_ROW: usize = 1024;
+
+const ATTRIBUTE_MEMORY_TYPE: c_int = 2;
+const ATTRIBUTE_IS_MANAGED: c_int = 8;
+const ATTRIBUTE_DEVICE_ORDINAL: c_int = 9;
+const ATTRIBUTE_RANGE_START: c_int = 11;
+const ATTRIBUTE_RANGE_SIZE: c_int = 12;
+
+/// Every method fails with what the driver answered.
+impl Gpu {
+    /// Allocates at least `bytes`.
+    ///
+    /// # Errors
+    /// What the driver answered: `CUDA_ERROR_OUT_OF_MEMORY` when there is no room or no quota.
+    pub fn allocate(&self, bytes: Bytes, door: Door) -> Result<Buffer, CudaError> {
+        let len = usize::try_from(bytes.0).unwrap_or(usize::MAX);
+        let driver = &self.device.driver;
+        let mut address = 0;
+        let mut pitch = 0;
+        // SAFETY: the results are writable.
+        unsafe {
+            match door {
+                Door::Mem => driver.mem_alloc(&raw mut address, len)?,
+                Door::Async => driver.mem_alloc_async(&raw mut address, len, DEFAULT_STREAM)?,
+                Door::Pool => {
+                    let pool = self.own_pool()?;
+                    driver.mem_alloc_from_pool_async(&raw mut address, len, pool, DEFAULT_STREAM)?;
+                }
+                Door::Graph => address = self.allocate_in_graph(len)?,
+                Door::Managed => driver.mem_alloc_managed(&raw mut address, len, ATTACH_GLOBAL)?,
+                Door::Pitch => driver.mem_alloc_pitch(
+                    &raw mut address,
+                    &raw mut pitch,
+                    PITCH_ROW,
+                    len.div_ceil(PITCH_ROW),
+                    4,
+                )?,
+            }
+        }
+        Ok(Buffer { address, bytes })
+    }
+
+    /// The program's own pool, made when it is first asked for.
+    fn own_pool(&self) -> Result<Handle, CudaError> {
+        static POOL: Mutex<Option<Handle>> = Mutex::new(None);
+        let mut made = POOL.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(pool) = *made {
+            return Ok(pool);
+        }
+        let properties = PoolProperties::new(self.device.ordinal);
+        let mut pool = 0;
+        // SAFETY: both live for the call.
+        unsafe {
+            self.device
+                .driver
+                .mem_pool_create(&raw mut pool, &raw const properties)?
+        };
+        *made = Some(pool);
+        Ok(pool)
+    }
+
+    /// Memory of a graph that was launched and is not needed any more.
+    fn allocate_in_graph(&self, bytes: usize) -> Result<DevicePtr, CudaError> {
+        let driver = &self.device.driver;
+        let (mut graph, mut node, mut exec) = (0, 0, 0);
+        let mut parameters = AllocationNode::new(self.device.ordinal, bytes);
+        // SAFETY: all results are writable, and the handles are those that the driver gave.
+        unsafe {
+            driver.graph_create(&raw mut graph, 0)?;
+            let made = driver.graph_add_mem_alloc_node(
+                &raw mut node,
+                graph,
+                std::ptr::null(),
+                0,
+                &raw mut parameters,
+            );
+            if made.is_err() {
+                driver.graph_destroy(graph)?;
+            }
+            made?;
+            driver.graph_instantiate(&raw mut exec, graph, 0)?;
+            driver.graph_launch(exec, DEFAULT_STREAM)?;
+            driver.stream_synchronize(DEFAULT_STREAM)?;
+        }
+        Ok(parameters.address)
+    }
+
+    /// Gives back what graphs keep for their next launch.
+    ///
+    /// # Errors
+    /// What the driver answered.
+    pub fn trim_graphs(&self) -> Result<(), CudaError> {
+        // SAFETY: takes a number.
+        unsafe { self.device.driver.device_graph_mem_trim(self.device.ordinal) }
+    }
+
+    /// Frees a buffer.
+    ///
+    /// # Errors
+    /// What the driver answered: `CUDA_ERROR_INVALID_VALUE` for what is no buffer.
+    pub fn free(&self, buffer: Buffer) -> Result<(), CudaError> {
+        // SAFETY: an address is a number to the driver, which refuses unknown ones.
+        unsafe { self.device.driver.mem_free(buffer.address) }
+    }
+
+    /// Frees a buffer in the order of the default stream.
+    ///
+    /// # Errors
+    /// What the driver answered.
+    pub fn free_async(&self, buffer: Buffer) -> Result<(), CudaError> {
+        // SAFETY: an address is a number to the driver, which refuses unknown ones.
+        unsafe { self.device.driver.mem_free_async(buffer.address, DEFAULT_STREAM) }
+    }
+
+    /// The free and the total memory that the driver tells this process.
+    pub fn memory_info(&self) -> Result<(Bytes, Bytes), CudaError> {
+        let (mut free, mut total) = (0, 0);
+        // SAFETY: both results are writable.
+        unsafe { self.device.driver.mem_info(&raw mut free, &raw mut total)? };
+        Ok((Bytes(free as u64), Bytes(total as u64)))
+    }
+
+    /// Base and length of the allocation around an address.
+    pub fn address_range(&self, address: DevicePtr) -> Result<(DevicePtr, Bytes), CudaError> {
+        let (mut base, mut bytes) = (0, 0);
+        // SAFETY: both results are writable.
+        unsafe {
+            self.device
+                .driver
+                .mem_address_range(&raw mut base, &raw mut bytes, address)?;
+        }
+        Ok((base, Bytes(bytes as u64)))
+    }
+
+    /// The attributes of an address.
+    pub fn pointer_facts(&self, address: DevicePtr) -> Result<PointerFacts, CudaError> {
+        let attribute = |which: c_int| {
+            let mut value = 0u64;
+            // SAFETY: every attribute asked for here is at most eight bytes wide.
+            unsafe {
+                self.device
+                    .driver
+                    .pointer_attribute((&raw mut value).cast(), which, address)
+            }?;
+            Ok(value)
+        };
+        Ok(PointerFacts {
+            memory_type: attribute(ATTRIBUTE_MEMORY_TYPE)? as u32,
+            managed: attribute(ATTRIBUTE_IS_MANAGED)? as u8 != 0,
+            ordinal: attribute(ATTRIBUTE_DEVICE_ORDINAL)? as c_int,
+            range_start: attribute(ATTRIBUTE_RANGE_START)?,
+            range_bytes: attribute(ATTRIBUTE_RANGE_SIZE)?,
+        })
+    }
+
+    /// Copies words to the start of a buffer and waits.
+    pub fn upload(&self, to: Buffer, words: &[u32]) -> Result<(), CudaError> {
+        let bytes = size_of_val(words);
+        // SAFETY: the host memory is `words`, borrowed for the call; the driver checks the device side.
+        unsafe {
+            self.device
+                .driver
+                .memcpy_to_device(to.address, words.as_ptr().cast(), bytes)
+        }
+    }
+
+    /// Fills `words` from the start of a buffer.
+    pub fn download(&self, from: Buffer, words: &mut [u32]) -> Result<(), CudaError> {
+        let bytes = size_of_val(words);
+        // SAFETY: the host memory is `words`, borrowed for the call; the driver checks the device side.
+        unsafe {
+            self.device
+                .driver
+                .memcpy_to_host(words.as_mut_ptr().cast(), from.address, bytes)
+        }
+    }
+
+    /// Starts a copy to a buffer. The host memory lives as long as the process.
+    pub fn upload_async(
+        &self,
+        to: Buffer,
+        words: &'static [AtomicU32],
+        stream: Handle,
+    ) -> Result<(), CudaError> {
+        let bytes = size_of_val(words);
+        // SAFETY: the host memory is never freed; the driver checks the device side.
+        unsafe {
+            self.device
+                .driver
+                .memcpy_to_device_async(to.address, words.as_ptr().cast(), bytes, stream)
+        }
+    }
+
+    /// Starts a copy from a buffer. The host memory lives as long as the process.
+    pub fn download_async(
+        &self,
+        from: Buffer,
+        words: &'static [AtomicU32],
+        stream: Handle,
+    ) -> Result<(), CudaError> {
+        let bytes = size_of_val(words);
+        let to = words.as_ptr().cast_mut().cast::<c_void>();
+        // SAFETY: the host memory is never freed and made of atomics, so it may be written at any time.
+        unsafe {
+            self.device
+                .driver
+                .memcpy_to_host_async(to, from.address, bytes, stream)
+        }
+    }
+
+    /// Copies a whole buffer to the start of another and waits.
+    pub fn copy(&self, from: Buffer, to: Buffer) -> Result<(), CudaError> {
+        // SAFETY: both are device addresses; the driver checks their ranges.
+        unsafe {
+            self.device
+                .driver
+                .memcpy_on_device(to.address, from.address, from.len())
+        }
+    }
+
+    /// Sets every word of a buffer, waiting for it unless a stream is named.
+    pub fn set(&self, to: Buffer, value: u32, stream: Option<Handle>) -> Result<(), CudaError> {
+        let words = to.len() / 4;
+        // SAFETY: a device address; the driver checks its range.
+        unsafe {
+            match stream {
+                None => self.device.driver.memset_d32(to.address, value, words),
+                Some(stream) => self
+                    .device
+                    .driver
+                    .memset_d32_async(to.address, value, words, stream),
+            }
+        }
+    }
+
+    /// The checksum of a buffer, computed where it lies. Waits for everything before it.
+    pub fn checksum(&self, buffer: Buffer) -> Result<u64, CudaError> {
+        let sum = self.allocate(Bytes(8), Door::Mem)?;
+        self.set(sum, 0, None)?;
+        self.synchronize()?;
+        let kernel = Kernel::Checksum {
+            p: buffer.address,
+            n: buffer.words(),
+            out: sum.address,
+        };
+        self.launch(kernel, DEFAULT_STREAM)?;
+        let mut words = [0; 2];
+        self.download(sum, &mut words)?;
+        self.free(sum)?;
+        Ok(u64::from(words[1]) << 32 | u64::from(words[0]))
+    }
+}

@@ -1,0 +1,96 @@
+//! Developer commands. Progress goes to stderr; under `--json` stdout ends with one line of JSON.
+//!
+//! In reading order: where programs come from, how results are told, what is run, and the commands.
+#![forbid(unsafe_code)]
+
+mod output;
+
+mod programs;
+
+mod tools;
+
+mod venv;
+
+mod debian;
+
+mod shipped;
+
+mod contention;
+
+mod demo;
+
+mod scenario;
+
+mod bench;
+
+mod stage;
+
+mod suite;
+
+mod extra;
+
+mod replay;
+
+mod symbols;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Developer commands of gpushare
+#[derive(Parser)]
+#[command(name = "cargo xtask", version)]
+struct Arguments {
+    /// End with one line of JSON on stdout
+    #[arg(long, global = true)]
+    json: bool,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Two programs that together need 1.5 times the card, without and with gpushare
+    Demo(demo::Options),
+    /// Hold gpushare against what it promises, on the simulated card; fails if a promise is broken
+    #[command(subcommand)]
+    Scenario(scenario::Scenario),
+    /// Measure one thing
+    #[command(subcommand)]
+    Bench(bench::Bench),
+    /// The checks that need other tools; installs what is missing
+    CiExtra(extra::Options),
+    /// Do again what a recorded daemon did, and hold it against the scheduler's rules
+    Replay(replay::Options),
+    /// Count what is done about the driver's functions, and hold the list against NVIDIA's headers
+    Symbols,
+    /// Prepare a machine with a real GPU
+    #[command(subcommand)]
+    Gpu(Gpu),
+}
+
+#[derive(Subcommand)]
+enum Gpu {
+    /// Put stripped release builds of everything into target/stage
+    Stage,
+    /// Run the suite of tests/gpu on this machine's card, on a fresh stage
+    Suite(suite::Options),
+}
+
+fn main() -> ExitCode {
+    let Arguments { json, command } = Arguments::parse();
+    let outcome = match command {
+        Command::Demo(options) => demo::run(&options, json),
+        Command::Scenario(scenario) => scenario::run(&scenario, json),
+        Command::Bench(bench) => bench::run(&bench, json),
+        Command::CiExtra(options) => extra::run(&options, json),
+        Command::Replay(options) => replay::run(&options, json),
+        Command::Symbols => symbols::run(json),
+        Command::Gpu(Gpu::Stage) => stage::run(json),
+        Command::Gpu(Gpu::Suite(options)) => suite::run(&options, json),
+    };
+    outcome.unwrap_or_else(|error| {
+        eprintln!("error: {error:#}");
+        ExitCode::FAILURE
+    })
+}

@@ -1,0 +1,32 @@
+//! `cargo xtask scenario`: promises, each held against what the simulated card shows with real processes.
+//!
+//! Ratios of time live here and not in `cargo test`, whose neighbours would bend them.
+
+use std::process::ExitCode;
+
+use clap::Subcommand;
+
+use crate::output::result;
+
+mod promise;
+
+mod thrash;
+
+/// What to hold against its promises.
+#[derive(Clone, Debug, Subcommand)]
+pub(crate) enum Scenario {
+    /// Two programs that together need 1.5 times the card: alone, at once without gpushare, at once with it
+    Thrash,
+}
+
+pub(crate) fn run(scenario: &Scenario, json: bool) -> anyhow::Result<ExitCode> {
+    let promises = match scenario {
+        Scenario::Thrash => thrash::run()?,
+    };
+    result(&promises, json)?;
+    Ok(if promises.all_kept() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}

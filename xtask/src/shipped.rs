@@ -1,0 +1,136 @@
+//! How what users get is built: for the C library of old systems, whatever this machine has.
+//!
+//! A library that is linked here needs the glibc of here, and does not load in an older container. Zig brings the symbol tables
+//! of every glibc since 2.17 and links against the one that is asked for; `cargo-zigbuild` puts it in the linker's place. Both
+//! come from PyPI, at pinned versions, into an environment below `target/`.
+//!
+//! Zig would also bring an unwinder of its own. Ours must be the C library's: when a thread is cancelled, glibc unwinds
+//! it with libgcc's, and libgcc asks the functions that our frames name about *its* state. So `libgcc_s.so.1` comes first.
+
+pub(crate) mod elf;
+
+use std::collections::BTreeMap;
+use std::env;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, ensure};
+use gpushare_tests::artifacts::Part;
+use gpushare_tests::cargo::{self, Profile, Progress};
+use gpushare_tests::process::output_of;
+
+use self::elf::Version;
+use crate::venv::Venv;
+
+/// The newest glibc that what we ship may ask for: that of CentOS 7 and of manylinux2014.
+pub(crate) const FLOOR: Version = Version(2, 17);
+
+const TOOLS: [&str; 2] = ["cargo-zigbuild==0.20.1", "ziglang==0.13.0.post1"];
+
+/// For which machine, by which compiler, and where it goes.
+pub(crate) struct Build<'a> {
+    /// As in `x86_64-unknown-linux-gnu`.
+    pub(crate) architecture: &'a str,
+    /// Another compiler than the one of this workspace.
+    pub(crate) rustc: Option<&'a Path>,
+    /// That architecture's libgcc.
+    pub(crate) libgcc: PathBuf,
+    /// Below `target/`.
+    pub(crate) folder: &'a str,
+}
+
+/// Builds all that is shipped, staged and measured in release, for this machine's architecture. Always all of it: another
+/// choice of packages would choose other features of what they share, and build that once more.
+///
+/// # Errors
+/// The tools cannot be had, or something does not compile.
+pub(crate) fn build(progress: Progress) -> anyhow::Result<BTreeMap<String, PathBuf>> {
+    let mut gcc = Command::new("cc");
+    gcc.arg("-print-file-name=libgcc_s.so.1");
+    let libgcc = PathBuf::from(output_of(gcc).context("cannot ask cc for libgcc_s.so.1")?.trim());
+    let build = Build {
+        architecture: env::consts::ARCH,
+        rustc: None,
+        libgcc,
+        folder: "shipped",
+    };
+    let mut packages = Part::ALL.map(Part::package).to_vec();
+    packages.extend(["xtask", "gpushare-benches"]);
+    build.run(&packages, progress)
+}
+
+/// A C compiler for that architecture and [`FLOOR`].
+///
+/// # Errors
+/// It cannot be had.
+pub(crate) fn c_compiler(architecture: &str) -> anyhow::Result<Command> {
+    let mut zig = Command::new(tools()?.program("python"));
+    zig.args(["-m", "ziglang", "cc", "-target"])
+        .arg(format!("{architecture}-linux-gnu.{FLOOR}"));
+    Ok(zig)
+}
+
+fn tools() -> anyhow::Result<Venv> {
+    Venv::with("zig", &TOOLS)
+}
+
+impl Build<'_> {
+    /// Builds these packages in release.
+    ///
+    /// # Errors
+    /// As for [`build`].
+    pub(crate) fn run(
+        &self,
+        packages: &[&str],
+        progress: Progress,
+    ) -> anyhow::Result<BTreeMap<String, PathBuf>> {
+        ensure!(
+            self.libgcc.is_absolute(),
+            "there is no libgcc_s.so.1; install libgcc-s1"
+        );
+        let tools = tools()?;
+        let mut zigbuild = Command::new(tools.program("cargo-zigbuild"));
+        zigbuild
+            .current_dir(cargo::workspace())
+            // It looks for zig with the first python3.
+            .env("PATH", tools.first_in_path()?)
+            .env("RUSTFLAGS", self.rust_flags())
+            .args(["zigbuild", "--target"])
+            .arg(format!("{}-unknown-linux-gnu.{FLOOR}", self.architecture))
+            .arg("--target-dir")
+            .arg(cargo::workspace().join("target").join(self.folder));
+        if let Some(rustc) = self.rustc {
+            zigbuild.env("RUSTC", rustc);
+        }
+        cargo::build_with(zigbuild, packages, Profile::Release, progress)
+    }
+
+    fn rust_flags(&self) -> OsString {
+        let mut flags = env::var_os("RUSTFLAGS").unwrap_or_default();
+        flags.push(" -C link-arg=");
+        flags.push(&self.libgcc);
+        flags.push(" -C link-arg=-Wl,--build-id=sha1");
+        flags
+    }
+}
+
+/// The newest glibc that `file` asks for.
+///
+/// # Errors
+/// It is newer than [`FLOOR`], or cannot be read.
+pub(crate) fn floor_of(file: &Path) -> anyhow::Result<Version> {
+    let needs = elf::needs(file)?;
+    let newest = needs
+        .iter()
+        .filter_map(|need| need.strip_prefix("GLIBC_")?.parse().ok())
+        .max();
+    let newest: Version = newest.with_context(|| format!("{} needs no glibc at all", file.display()))?;
+    ensure!(
+        newest <= FLOOR,
+        "{} needs glibc {newest}, and may need {FLOOR} at most; it needs {}",
+        file.display(),
+        needs.into_iter().collect::<Vec<_>>().join(" ")
+    );
+    Ok(newest)
+}
