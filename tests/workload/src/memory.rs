@@ -168,7 +168,7 @@ impl Gpu {
         unsafe {
             self.device
                 .driver
-                .mem_pool_create(&raw mut pool, &raw const properties)?
+                .mem_pool_create(&raw mut pool, &raw const properties)?;
         };
         *made = Some(pool);
         Ok(pool)
