@@ -9,7 +9,7 @@ from pathlib import Path
 
 SOURCES = Path(__file__).resolve().parents[3] / "interposer" / "src"
 
-ROW = re.compile(r"^\s*(?:gated|blocking)\s+cu\w+\s*\([^;]*?\)\s*=\s*([^;]*);", re.MULTILINE)
+ROW = re.compile(r"^\s*(?:gated|graph|blocking)\s+cu\w+\s*\([^;]*?\)\s*=\s*([^;]*);", re.MULTILINE)
 EXPORT = re.compile(r"\bcu\w+")
 
 
