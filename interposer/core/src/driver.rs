@@ -3,7 +3,7 @@
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 
-use crate::cuda::{CUcontext, CUdevice, CUdeviceptr, CUevent, CUmemoryPool, CUresult, CUstream};
+use crate::cuda::{CAPTURE_MODE_RELAXED, CUcontext, CUdevice, CUdeviceptr, CUevent, CUmemoryPool, CUresult, CUstream};
 
 macro_rules! driver {
     (
@@ -107,6 +107,18 @@ driver! {
 }
 
 impl Driver {
+    /// Asks in relaxed mode: questions of ours that the driver thinks unsafe beside a capture must not break one of the
+    /// application's.
+    pub fn relaxed<T>(&self, ask: impl FnOnce() -> T) -> T {
+        let mut mode = CAPTURE_MODE_RELAXED;
+        // SAFETY: exchanges one integer.
+        unsafe { (self.thread_exchange_capture_mode)(&raw mut mode) };
+        let answer = ask();
+        // SAFETY: as above; the application's mode is back.
+        unsafe { (self.thread_exchange_capture_mode)(&raw mut mode) };
+        answer
+    }
+
     /// The ordinal of the calling thread's current device, if it has a context.
     #[must_use]
     pub fn current_device(&self) -> Option<CUdevice> {

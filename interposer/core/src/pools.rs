@@ -68,8 +68,9 @@ impl Source {
         let Self::Pool(handle) = self else { return None };
         let mut value = 0_u64;
         let handle = std::ptr::with_exposed_provenance_mut(handle);
+        let ask = driver.mem_pool_get_attribute?;
         // SAFETY: the attributes asked for are 64-bit numbers; the driver refuses a handle that is none.
-        let result = unsafe { (driver.mem_pool_get_attribute?)(handle, attribute, (&raw mut value).cast()) };
+        let result = driver.relaxed(|| unsafe { ask(handle, attribute, (&raw mut value).cast()) });
         (result == CUDA_SUCCESS).then_some(Bytes(value))
     }
 }

@@ -118,7 +118,7 @@ def start(programs, case, shared):
         f"compat-{slug(case)}-{how}",
         case.command,
         shared=shared,
-        options=["--backend", case.backend] if shared else [],
+        options=["--backend", case.backend] if shared and case.backend != "managed" else [],
         environment=case.environment,
     )
 

@@ -42,6 +42,31 @@ fn a_capture_survives_a_drop_and_its_graph_replays_right() -> anyhow::Result<()>
     Ok(())
 }
 
+/// The driver ends a capture when it is asked about a pool beside it, so we ask as one whom captures do not concern.
+#[test]
+fn what_we_ask_about_pools_breaks_no_capture() -> anyhow::Result<()> {
+    let world = World::simulated(Artifacts::of_tests()?, Bytes::mib(64))?;
+    let _daemon = Daemon::start(&world, &[])?;
+    let mut a = capturing(&world, "")?;
+    a.must("alloc p 1MiB --door async")?;
+    a.must("free-async p")?;
+    a.must("sync")?;
+    for (mode, beside) in [
+        ("global", "mem-info"),
+        ("thread", "mem-info"),
+        ("global", "@other mem-info"),
+    ] {
+        a.must(&format!("capture s --mode {mode}"))?;
+        a.must("add x 1 --on s")?;
+        a.must(beside)?;
+        a.must("end-capture s g")?;
+    }
+    a.must("replay g --on s")?;
+    a.must("sync s")?;
+    assert!(a.must("check x 1")?.flag("matches"));
+    Ok(())
+}
+
 /// A program with 40 MiB of zeros under `x`, a small `y`, streams `s` and `t`, and events `e` and `f`.
 fn capturing(world: &World, faults: &str) -> anyhow::Result<Program> {
     let mut command = world.workload(&Sharing::session("a"));

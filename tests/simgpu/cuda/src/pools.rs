@@ -125,6 +125,9 @@ pub(crate) fn allocate(bytes: usize, pool: Option<u32>, stream: StreamId) -> Ans
         (device, context, state.capture_status(stream))
     };
     let capturing = status != Status::None;
+    if !capturing {
+        driver.state().unsafe_call()?;
+    }
     let pool = match pool {
         _ if capturing => of_graphs(device)?,
         Some(pool) => pool,

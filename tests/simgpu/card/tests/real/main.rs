@@ -366,6 +366,26 @@ fn breaks_captures() {
         UNSUPPORTED,
         INVALIDATED,
     );
+    // Seen on an H200, driver 580: a pool's figures cannot be asked for, those of graphs and of the card can.
+    let (mut pool, mut reserved, mut free, mut total) = (0, 0, 0, 0);
+    broken(&mut || program.cuDeviceGetDefaultMemPool(&mut pool, 0), 0, 0);
+    broken(
+        &mut || program.cuMemPoolGetAttribute(pool, 5, &mut reserved),
+        UNSUPPORTED,
+        INVALIDATED,
+    );
+    broken(&mut || program.cuMemPoolTrimTo(pool, 0), UNSUPPORTED, INVALIDATED);
+    broken(
+        &mut || program.cuMemAllocAsync(&mut memory, 64, other),
+        UNSUPPORTED,
+        INVALIDATED,
+    );
+    broken(
+        &mut || program.cuDeviceGetGraphMemAttribute(0, 2, &mut reserved),
+        0,
+        0,
+    );
+    broken(&mut || program.cuMemGetInfo_v2(&mut free, &mut total), 0, 0);
     broken(
         &mut || program.launch(kernels, "empty", 0, &[]),
         IMPLICIT,

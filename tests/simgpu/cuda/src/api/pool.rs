@@ -59,7 +59,11 @@ api! {
     }
 
     fn cuMemPoolTrimTo("cuMemPoolTrimTo", 11020)(pool: Handle, keep: usize) {
-        let id = driver()?.state().pool(pool)?.0;
+        let id = {
+            let mut state = driver()?.state();
+            state.unsafe_call()?;
+            state.pool(pool)?.0
+        };
         driver()?.call(Request::TrimPool(PoolId(id), keep as u64)).map(|_| ())
     }
 
@@ -85,6 +89,7 @@ api! {
         let driver = driver()?;
         let (id, reuse, threshold) = {
             let mut state = driver.state();
+            state.unsafe_call()?;
             let (id, found) = state.pool(pool)?;
             (id, found.reuse, found.threshold)
         };
