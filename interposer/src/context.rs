@@ -1,11 +1,14 @@
-//! Contexts, and captures of their streams.
+//! Contexts, the code in them, and captures of their streams.
 
 use std::ffi::{c_int, c_uint};
 
 use gpushare_client::contexts::Kind::{Created, Primary};
-use gpushare_client::cuda::{CUcontext, CUdevice, CUgraph, CUstream};
+use gpushare_client::cuda::{CUcontext, CUdevice, CUgraph, CUgreenCtx, CUstream};
 use gpushare_client::doors::capture::{begin, destroy as destroy_stream, end};
-use gpushare_client::doors::context::{create, destroy, release_primary};
+use gpushare_client::doors::context::{
+    attach, create, create_green, destroy, destroy_green, detach, enter_green, release_primary,
+};
+use gpushare_client::doors::module::{load, load_library};
 
 use crate::hook::{Pointer, hooks};
 
@@ -27,7 +30,40 @@ hooks! {
     [create: Created, context, device] cuCtxCreate(
         context: *mut CUcontext, parameters: Pointer, flags: c_uint, device: CUdevice
     ) = 12050 cuCtxCreate_v4;
+    [create: Created, context, device] cuCtxCreate(
+        context: *mut CUcontext, flags: c_uint, device: CUdevice
+    ) = 2000 cuCtxCreate;
+    [create: Created, context, device] cuGLCtxCreate(
+        context: *mut CUcontext, flags: c_uint, device: CUdevice
+    ) = 2000 cuGLCtxCreate, 3020 cuGLCtxCreate_v2;
+    [create: Created, context, device] cuVDPAUCtxCreate(
+        context: *mut CUcontext, flags: c_uint, device: CUdevice, decoder: c_uint, lookup: Pointer
+    ) = 3010 cuVDPAUCtxCreate, 3020 cuVDPAUCtxCreate_v2;
+    [attach: context] cuCtxAttach(context: *mut CUcontext, flags: c_uint) = 2000 cuCtxAttach;
+    [detach: context] cuCtxDetach(context: CUcontext) = 2000 cuCtxDetach;
+    [create_green: device] cuGreenCtxCreate(
+        part: *mut CUgreenCtx, description: Pointer, device: CUdevice, flags: c_uint
+    ) = 12040 cuGreenCtxCreate;
+    [enter_green: context, part] cuCtxFromGreenCtx(
+        context: *mut CUcontext, part: CUgreenCtx
+    ) = 12040 cuCtxFromGreenCtx;
+    [destroy_green: part] cuGreenCtxDestroy(part: CUgreenCtx) = 12040 cuGreenCtxDestroy;
     [destroy: context] cuCtxDestroy(context: CUcontext) = 2000 cuCtxDestroy, 4000 cuCtxDestroy_v2;
+
+    [load:] cuModuleLoad(module: Pointer, path: Pointer) = 2000 cuModuleLoad;
+    [load:] cuModuleLoadData(module: Pointer, image: Pointer) = 2000 cuModuleLoadData;
+    [load:] cuModuleLoadDataEx(
+        module: Pointer, image: Pointer, count: c_uint, options: Pointer, values: Pointer
+    ) = 2010 cuModuleLoadDataEx;
+    [load:] cuModuleLoadFatBinary(module: Pointer, image: Pointer) = 2000 cuModuleLoadFatBinary;
+    [load_library:] cuLibraryLoadData(
+        library: Pointer, code: Pointer, jit: Pointer, jit_values: Pointer, jit_count: c_uint,
+        options: Pointer, values: Pointer, count: c_uint
+    ) = 12000 cuLibraryLoadData;
+    [load_library:] cuLibraryLoadFromFile(
+        library: Pointer, path: Pointer, jit: Pointer, jit_values: Pointer, jit_count: c_uint,
+        options: Pointer, values: Pointer, count: c_uint
+    ) = 12000 cuLibraryLoadFromFile;
 
     [begin: stream] cuStreamBeginCapture(stream: CUstream) =
         10000 cuStreamBeginCapture, 10000 ptsz cuStreamBeginCapture_ptsz;

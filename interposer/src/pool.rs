@@ -59,6 +59,6 @@ hooks! {
     ) = 12020 cuGraphAddNode;
     [add_node: parameters] cuGraphAddNode(
         node: Pointer, graph: CUgraph, after: Pointer, edges: Pointer, count: usize, parameters: *mut AnyNode
-    ) = 12030 cuGraphAddNode_v2;
+    ) = 12030 cuGraphAddNode_v2, 13040 cuGraphAddNode_v3;
     [trim: device] cuDeviceGraphMemTrim(device: CUdevice) = 11040 cuDeviceGraphMemTrim;
 }

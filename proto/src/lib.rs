@@ -21,6 +21,9 @@ pub mod names;
 
 pub mod text;
 
+pub mod backend;
+
+pub use backend::Backend;
 pub use ids::{ClientId, Epoch, GpuId, GpuUuid, RequestId, SessionId, Token};
 pub use page::{GateState, GateWord};
 pub use units::{Bytes, Nanos, Percent};

@@ -11,6 +11,8 @@ pub const REQUIRED: &str = "GPUSHARE_REQUIRED";
 pub const RUNTIME_DIR: &str = "GPUSHARE_RUNTIME_DIR";
 /// The folder with the cards' lock files, instead of `/run/lock`.
 pub const LOCK_DIR: &str = "GPUSHARE_LOCK_DIR";
+/// How memory is allocated: a [`Backend`](crate::Backend).
+pub const BACKEND: &str = "GPUSHARE_BACKEND";
 /// `1`: one line on stderr at exit with what the process got.
 pub const SUMMARY: &str = "GPUSHARE_SUMMARY";
 /// What the daemon's log holds: a filter of `tracing-subscriber`, like `debug`.

@@ -64,6 +64,18 @@ impl Sharing {
         let flags = ["--name", name, "--memory", &limit.0.to_string()];
         Self::Run(flags.map(str::to_owned).to_vec())
     }
+
+    /// The same with more flags of `gpushare-ctl run`; what runs without it stays as it is.
+    #[must_use]
+    pub fn and(self, flags: &[&str]) -> Self {
+        match self {
+            Self::Run(mut all) => {
+                all.extend(flags.iter().map(|&flag| flag.to_owned()));
+                Self::Run(all)
+            }
+            alone => alone,
+        }
+    }
 }
 
 /// The folder, the card in it, and the artifacts.

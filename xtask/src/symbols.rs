@@ -21,9 +21,6 @@ struct Outcome {
     answered: usize,
     passed: usize,
     unsupported: usize,
-    /// Still to be hooked.
-    #[serde(skip_serializing_if = "is_zero")]
-    pending: usize,
     /// Listed by a header or asked for by libcudart, and nowhere here.
     #[serde(serialize_with = "count")]
     without_row: Vec<String>,
@@ -101,17 +98,12 @@ impl Outcome {
             Disposition::Answered(_) => &mut self.answered,
             Disposition::Passed(_) => &mut self.passed,
             Disposition::Refused(_) | Disposition::Unsupported(_) => &mut self.unsupported,
-            Disposition::Pending(_) => &mut self.pending,
         } += 1;
         *self
             .groups
             .entry((disposition.word(), disposition.why()))
             .or_default() += 1;
     }
-}
-
-fn is_zero(number: &usize) -> bool {
-    *number == 0
 }
 
 fn count<T, S: Serializer>(list: &[T], serializer: S) -> Result<S::Ok, S::Error> {

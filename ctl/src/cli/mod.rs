@@ -10,8 +10,8 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::{Args, Parser, Subcommand};
-use gpushare_proto::Nanos;
 use gpushare_proto::tenant::GpuChoice;
+use gpushare_proto::{Backend, Nanos};
 
 pub(crate) use self::usage::parse;
 pub(crate) use self::values::{Auto, GpuName, Memory, ModeName, Quantum, Share};
@@ -80,6 +80,7 @@ Examples:
   gpushare-ctl run -- python train.py
   gpushare-ctl run --memory 8GiB --name train -- python train.py --epochs 3
   gpushare-ctl run --gpu 1 -- ./simulate
+  gpushare-ctl run --backend native -- mpirun ./with-ipc
   gpushare-ctl run --oversubscribe -- ./larger-than-the-card
 
 Exit codes: 125 gpushare failed (also usage, also no daemon), 126 the program is not executable, \
@@ -98,6 +99,10 @@ pub(crate) struct RunArgs {
     /// Let the session be larger than the card's capacity
     #[arg(long)]
     pub(crate) oversubscribe: bool,
+    /// Where the program's memory is: `managed` moves out of the card when others need it, `native` stays, for programs
+    /// that share it with other processes or devices (IPC, RDMA) [default: managed, or GPUSHARE_BACKEND]
+    #[arg(long, value_name = "BACKEND")]
+    pub(crate) backend: Option<Backend>,
     /// The program and its arguments, after `--`
     #[arg(required = true, trailing_var_arg = true, value_name = "CMD")]
     pub(crate) command: Vec<OsString>,

@@ -22,7 +22,7 @@ use std::io::{self, ErrorKind};
 use std::os::unix::process::CommandExt as _;
 use std::process::Command;
 
-use gpushare_proto::names::{RUNTIME_DIR, TOKEN_FILE};
+use gpushare_proto::names::{BACKEND, RUNTIME_DIR, TOKEN_FILE};
 use gpushare_proto::tenant::{GpuChoice, NewSession, TenantReply, TenantRequest};
 use gpushare_proto::{GpuUuid, Token};
 
@@ -115,6 +115,9 @@ pub(crate) fn run(args: &RunArgs, places: &Places) -> Result<Infallible, RunErro
         true => command.env_remove(PRELOAD),
         false => command.env(PRELOAD, preload),
     };
+    if let Some(backend) = args.backend {
+        command.env(BACKEND, backend.to_string());
+    }
     if let Some(card) = card {
         command.env(VISIBLE_DEVICES, card.to_string());
     }

@@ -81,6 +81,13 @@ impl Books {
         dead.into_values().collect()
     }
 
+    /// From now on the blocks of one context belong to another.
+    pub fn hand_over(&self, from: CUcontext, to: CUcontext) {
+        for block in lock(&self.blocks).values_mut().filter(|block| block.context == from.addr()) {
+            block.context = to.addr();
+        }
+    }
+
     /// The managed ranges of a context, in address order.
     #[must_use]
     pub fn ranges_of(&self, context: CUcontext) -> Vec<(CUdeviceptr, Bytes)> {
@@ -116,6 +123,16 @@ mod tests {
         assert_eq!(books.strike(0x1001), None);
         assert_eq!(books.strike(0x1000), Some(block(0x100, 1)));
         assert_eq!(books.strike(0x1000), None);
+    }
+
+    #[test]
+    fn blocks_that_were_handed_over_die_with_their_new_context() {
+        let books = Books::default();
+        let context = std::ptr::without_provenance_mut;
+        books.enter(0x1000, block(0x100, 1));
+        books.hand_over(context(1), context(2));
+        assert_eq!(books.strike_context(context(1)), []);
+        assert_eq!(books.strike_context(context(2)), [block(0x100, 2)]);
     }
 
     #[test]

@@ -14,6 +14,8 @@ pub enum Kind {
     Primary,
     /// Made by the application.
     Created,
+    /// A part of the card, by its own handle. It dies with that, and its memory is the primary context's.
+    Green(usize),
 }
 
 /// A live context and what the movers keep in it; both die with it.
@@ -22,6 +24,8 @@ pub struct Live {
     context: CUcontext,
     device: CUdevice,
     kind: Kind,
+    /// Users that hold it by the old counting calls.
+    users: u32,
     event: Option<CUevent>,
     stream: Option<CUstream>,
 }
@@ -42,8 +46,16 @@ impl Contexts {
         if context.is_null() || live.iter().any(|known| known.context == context) {
             return None;
         }
-        live.push(Live { context, device, kind, event: None, stream: None });
+        live.push(Live { context, device, kind, users: 1, event: None, stream: None });
         Some(count(&live, device))
+    }
+
+    /// One user more of a context, or one less; whether it has any left. Nobody counts a context that is not known.
+    pub fn use_again(&self, context: CUcontext, more: bool) -> bool {
+        let mut live = self.visit();
+        let Some(known) = live.iter_mut().find(|known| known.context == context) else { return true };
+        known.users = if more { known.users.saturating_add(1) } else { known.users.saturating_sub(1) };
+        known.users > 0
     }
 
     /// The device of each live context.
@@ -75,6 +87,12 @@ pub fn remove(live: &mut Vec<Live>, context: CUcontext) -> Option<CUdevice> {
 pub fn primary(live: &[Live], device: CUdevice) -> Option<CUcontext> {
     let primary = live.iter().find(|known| known.device == device && known.kind == Kind::Primary);
     primary.map(Live::context)
+}
+
+/// The context of a green one, by that one's handle.
+#[must_use]
+pub fn green(live: &[Live], handle: usize) -> Option<CUcontext> {
+    live.iter().find(|known| known.kind == Kind::Green(handle)).map(Live::context)
 }
 
 impl Live {
@@ -145,5 +163,24 @@ mod tests {
         assert_eq!(remove(&mut live, context(1)), Some(0));
         assert_eq!(remove(&mut live, context(1)), None);
         assert_eq!((count(&live, 0), count(&live, 1)), (1, 1));
+    }
+
+    #[test]
+    fn a_context_is_used_until_its_last_user_detaches() {
+        let contexts = Contexts::default();
+        contexts.created(context(1), 0, Kind::Created);
+        assert!(contexts.use_again(context(1), true));
+        assert!(contexts.use_again(context(1), false));
+        assert!(!contexts.use_again(context(1), false));
+        assert!(contexts.use_again(context(9), false), "of a stranger nobody knows");
+    }
+
+    #[test]
+    fn a_green_context_is_found_by_its_own_handle() {
+        let contexts = Contexts::default();
+        contexts.created(context(1), 0, Kind::Primary);
+        contexts.created(context(2), 0, Kind::Green(7));
+        assert_eq!(green(&contexts.visit(), 7), Some(context(2)));
+        assert_eq!(primary(&contexts.visit(), 0), Some(context(1)));
     }
 }

@@ -24,6 +24,10 @@ pub type CUarray = *mut c_void;
 pub type CUgraph = *mut c_void;
 /// `CUgraphExec`.
 pub type CUgraphExec = *mut c_void;
+/// `CUgreenCtx`.
+pub type CUgreenCtx = *mut c_void;
+/// `CUmemGenericAllocationHandle`.
+pub type CUmemHandle = u64;
 /// `CUmemoryPool`.
 pub type CUmemoryPool = *mut c_void;
 /// `CUpointer_attribute`.
@@ -35,10 +39,14 @@ pub const CUDA_SUCCESS: CUresult = 0;
 pub const CUDA_ERROR_INVALID_VALUE: CUresult = 1;
 /// The allocation does not fit: also what a quota answers.
 pub const CUDA_ERROR_OUT_OF_MEMORY: CUresult = 2;
+/// No context is current, or a handle is none.
+pub const CUDA_ERROR_INVALID_CONTEXT: CUresult = 201;
 /// The driver lacks the symbol.
 pub const CUDA_ERROR_NOT_FOUND: CUresult = 500;
 /// Work is still in flight.
 pub const CUDA_ERROR_NOT_READY: CUresult = 600;
+/// The card or the kind of memory cannot do it.
+pub const CUDA_ERROR_NOT_SUPPORTED: CUresult = 801;
 /// A system service is not there: our daemon, for a process that must not run without it.
 pub const CUDA_ERROR_SYSTEM_NOT_READY: CUresult = 802;
 /// A capture cannot be ended on a stream that only joined it.
@@ -60,6 +68,14 @@ pub const ALLOCATION_MANAGED: c_int = 2;
 pub const NODE_MEM_ALLOC: c_int = 10;
 /// `CU_MEM_LOCATION_TYPE_DEVICE`.
 pub const LOCATION_DEVICE: c_int = 1;
+/// `CU_MEM_OPERATION_TYPE_MAP`.
+pub const MEM_OPERATION_MAP: c_int = 1;
+/// `CUDA_ARRAY3D_LAYERED`.
+pub const ARRAY_LAYERED: c_uint = 0x01;
+/// `CUDA_ARRAY3D_CUBEMAP`.
+pub const ARRAY_CUBEMAP: c_uint = 0x04;
+/// `CUDA_ARRAY3D_SPARSE` and `CUDA_ARRAY3D_DEFERRED_MAPPING`: arrays without memory of their own.
+pub const ARRAY_WITHOUT_MEMORY: c_uint = 0xc0;
 /// `CU_MEM_ATTACH_GLOBAL`.
 pub const MEM_ATTACH_GLOBAL: c_uint = 1;
 /// `CU_EVENT_DISABLE_TIMING`.
@@ -89,5 +105,9 @@ pub const ATTRIBUTE_HOST_POINTER: CUpointerAttribute = 4;
 pub const ATTRIBUTE_IS_MANAGED: CUpointerAttribute = 8;
 /// `CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL`.
 pub const ATTRIBUTE_DEVICE_ORDINAL: CUpointerAttribute = 9;
+/// `CU_POINTER_ATTRIBUTE_RANGE_START_ADDR`.
+pub const ATTRIBUTE_RANGE_START: CUpointerAttribute = 11;
+/// `CU_POINTER_ATTRIBUTE_RANGE_SIZE`.
+pub const ATTRIBUTE_RANGE_SIZE: CUpointerAttribute = 12;
 /// `CU_MEMORYTYPE_DEVICE`.
 pub const MEMORYTYPE_DEVICE: c_uint = 2;

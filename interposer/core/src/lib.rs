@@ -21,6 +21,7 @@ chapters! {
     pub mod driver;
 
     pub mod books;
+    pub mod handles;
     pub mod capture;
     pub mod contexts;
     pub mod leases;
@@ -33,6 +34,7 @@ chapters! {
     pub mod link;
     pub mod process;
     pub mod ledger;
+    pub mod room;
     pub mod lifecycle;
 
     pub mod waiting;

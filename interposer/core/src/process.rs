@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use gpushare_proto::page::Page;
 use gpushare_proto::tenant::{GpuInfo, Returning, ReturningGpu, TenantRequest};
-use gpushare_proto::{Bytes, GateState, GateWord, GpuId, GpuUuid, names};
+use gpushare_proto::{Backend, Bytes, GateState, GateWord, GpuId, GpuUuid, names};
 use gpushare_sys::futex;
 use gpushare_sys::unwind::uncancelled;
 
@@ -29,9 +29,11 @@ use crate::cuda::{CUDA_ERROR_SYSTEM_NOT_READY, CUdevice, CUresult};
 use crate::doors::graph_memory::GraphMemory;
 use crate::driver::Driver;
 use crate::gate::Gate;
+use crate::handles::Handles;
 use crate::leases::Leases;
 use crate::link::{AskError, Link};
 use crate::pools::Pools;
+use crate::room::Silence;
 use crate::mover::{self, LetGo};
 use crate::waiting::Waiting;
 use crate::{account, dynlink, lifecycle, lock, notice};
@@ -57,8 +59,14 @@ pub fn page() -> &'static Page {
 pub struct State {
     /// The real driver.
     pub driver: Driver,
+    /// How the application's memory is allocated.
+    pub backend: Backend,
     /// What is allocated.
     pub books: Books,
+    /// Arrays, by handle.
+    pub arrays: Books,
+    /// Memory by handle.
+    pub handles: Mutex<Handles>,
     /// Captures that run.
     pub captures: Captures,
     /// Live contexts.
@@ -81,6 +89,8 @@ pub struct State {
     first_context: AtomicU64,
     announced: Mutex<Vec<(CUdevice, GpuInfo)>>,
     attaching: Mutex<()>,
+    /// Whether the daemon is asked for room.
+    pub(crate) silence: Silence,
     /// Held by the thread that asks for what is owed.
     pub(crate) settling: Mutex<()>,
     mover: AtomicBool,
@@ -140,7 +150,10 @@ impl State {
     fn new(driver: Driver) -> Self {
         Self {
             driver,
+            backend: backend(),
             books: Books::default(),
+            arrays: Books::default(),
+            handles: Mutex::default(),
             captures: Captures::default(),
             contexts: Contexts::default(),
             leases: Leases::default(),
@@ -153,6 +166,7 @@ impl State {
             first_context: AtomicU64::new(0),
             announced: Mutex::default(),
             attaching: Mutex::default(),
+            silence: Silence::default(),
             settling: Mutex::default(),
             mover: AtomicBool::new(false),
             standing: OnceLock::new(),
@@ -329,18 +343,23 @@ impl State {
     fn describe(&self, device: CUdevice) -> Option<GpuInfo> {
         let uuid = self.uuid(device)?;
         let mut name: [c_char; 128] = [0; 128];
-        let mut total = 0;
-        // SAFETY: each writes within the buffer that it is given.
-        let failed = unsafe {
-            (self.driver.device_get_name)(name.as_mut_ptr(), 127, device) != 0
-                || (self.driver.device_total_mem)(&raw mut total, device) != 0
-        };
-        if failed {
+        let total = self.total(device)?;
+        // SAFETY: writes within the buffer that it is given.
+        if unsafe { (self.driver.device_get_name)(name.as_mut_ptr(), 127, device) } != 0 {
             return None;
         }
         // SAFETY: the last byte of the buffer is never written.
         let name = unsafe { CStr::from_ptr(name.as_ptr()) }.to_string_lossy().into_owned();
-        Some(GpuInfo { uuid, name, total: Bytes(total as u64) })
+        Some(GpuInfo { uuid, name, total })
+    }
+
+    /// What the driver says that a device has.
+    #[must_use]
+    pub fn total(&self, device: CUdevice) -> Option<Bytes> {
+        let mut total = 0;
+        // SAFETY: writes one integer.
+        let asked = unsafe { (self.driver.device_total_mem)(&raw mut total, device) };
+        (asked == 0).then_some(Bytes(total as u64))
     }
 
     /// A device's identity; `None` for an ordinal that is none. The old question answers for an instance with the GPU
@@ -408,6 +427,15 @@ impl State {
     pub fn gpu(&self, device: CUdevice) -> Option<GpuId> {
         self.leases.gpu(device)
     }
+}
+
+/// The backend that the environment names.
+fn backend() -> Backend {
+    let Some(word) = std::env::var_os(names::BACKEND) else { return Backend::default() };
+    word.to_string_lossy().parse().unwrap_or_else(|error| {
+        notice::say(format_args!("{}: {error}; memory is managed now", names::BACKEND));
+        Backend::default()
+    })
 }
 
 /// From now on `page` holds.

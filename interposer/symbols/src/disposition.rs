@@ -15,8 +15,6 @@ pub enum Disposition {
     Refused(&'static str),
     /// The driver is called although we cannot follow what it does; what that means.
     Unsupported(&'static str),
-    /// A hook of this family is missing.
-    Pending(Family),
 }
 
 impl Disposition {
@@ -34,7 +32,6 @@ impl Disposition {
             Self::Answered(_) => "answered",
             Self::Passed(_) => "passed",
             Self::Refused(_) | Self::Unsupported(_) => "unsupported",
-            Self::Pending(_) => "pending",
         }
     }
 
@@ -42,7 +39,7 @@ impl Disposition {
     #[must_use]
     pub const fn why(self) -> &'static str {
         match self {
-            Self::Wrapped(family) | Self::Answered(family) | Self::Pending(family) => family.does(),
+            Self::Wrapped(family) | Self::Answered(family) => family.does(),
             Self::Passed(reason) | Self::Refused(reason) | Self::Unsupported(reason) => reason,
         }
     }

@@ -48,7 +48,6 @@ pub(crate) const GROUPS: &[&[Group]] = &[
 macro_rules! symbols {
     (@disposition wrapped $family:ident) => { crate::Disposition::Wrapped(crate::Family::$family) };
     (@disposition answered $family:ident) => { crate::Disposition::Answered(crate::Family::$family) };
-    (@disposition pending $family:ident) => { crate::Disposition::Pending(crate::Family::$family) };
     (@disposition passed $reason:literal) => { crate::Disposition::Passed($reason) };
     (@disposition refused $reason:literal) => { crate::Disposition::Refused($reason) };
     (@disposition unsupported $reason:literal) => { crate::Disposition::Unsupported($reason) };

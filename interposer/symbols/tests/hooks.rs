@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use gpushare_symbols::{Disposition, Variant, by_export, variants};
+use gpushare_symbols::{Variant, by_export, variants};
 
 /// What a line says of a variant.
 #[derive(Debug, PartialEq, Eq)]
@@ -23,7 +23,7 @@ fn every_hook_has_a_row_of_the_same_base_version_and_stream() {
     let wrong: Vec<_> = hooks
         .iter()
         .filter(|(export, hook)| {
-            by_export(export).is_none_or(|row| hook_of(row) != **hook || !may_be_hooked(row.disposition))
+            by_export(export).is_none_or(|row| hook_of(row) != **hook || !row.disposition.is_hooked())
         })
         .map(|(export, hook)| (export, hook, by_export(export)))
         .collect();
@@ -42,25 +42,6 @@ fn every_row_that_is_hooked_has_its_hook() {
         .map(|row| row.export)
         .collect();
     assert!(missing.is_empty(), "without a hook: {missing:?}");
-}
-
-#[test]
-fn what_is_still_to_be_hooked_is_named() {
-    let hooks = hooks();
-    for row in variants() {
-        if matches!(row.disposition, Disposition::Pending(_)) {
-            let state = if hooks.contains_key(row.export) {
-                "hooked by now"
-            } else {
-                "missing"
-            };
-            println!("{} ({}): {state}", row.export, row.disposition);
-        }
-    }
-}
-
-fn may_be_hooked(disposition: Disposition) -> bool {
-    disposition.is_hooked() || matches!(disposition, Disposition::Pending(_))
 }
 
 fn hook_of(row: &Variant) -> Hook {

@@ -82,7 +82,7 @@ stream.
 /// A section's title, what it is about, and which rows it has.
 type Section = (&'static str, &'static str, fn(Disposition) -> bool);
 
-const SECTIONS: [Section; 5] = [
+const SECTIONS: [Section; 4] = [
     (
         "Wrapped",
         "A hook stands in front of the driver's function.",
@@ -98,9 +98,6 @@ const SECTIONS: [Section; 5] = [
         "What gpushare cannot follow. Refused calls return `CUDA_ERROR_NOT_SUPPORTED`; the others reach the driver.",
         |what| matches!(what, Disposition::Refused(_) | Disposition::Unsupported(_)),
     ),
-    ("Not hooked yet", "These reach the driver uncounted.", |what| {
-        matches!(what, Disposition::Pending(_))
-    }),
     (
         "Passed",
         "The driver is called as if gpushare were not there.",

@@ -64,7 +64,28 @@ const DOORS: &[Door] = &[
         free,
         last: Some("trim-graphs"),
     },
+    Door {
+        name: "handle",
+        take: |n| format!("alloc x{n} 64MiB --door handle"),
+        free,
+        last: None,
+    },
+    Door {
+        name: "array",
+        take: |n| format!("alloc x{n} 64MiB --door array"),
+        free,
+        last: None,
+    },
+    Door {
+        name: "mipmap",
+        take: |n| format!("alloc x{n} 64MiB --door mipmap"),
+        free,
+        last: None,
+    },
 ];
+
+/// The ways whose memory is another one on a backend that does not move it.
+const PLAIN: &[&str] = &["mem", "pitch"];
 
 fn free(n: usize) -> String {
     format!("free x{n}")
@@ -75,8 +96,8 @@ fn free_async(n: usize) -> String {
 }
 
 /// Through one door, on a card that has room for all the blocks: what refuses is the quota.
-fn holds_at(world: &World, daemon: &Daemon, door: &Door) -> anyhow::Result<()> {
-    let mut program = Program::hold(world, &Sharing::limited("a", QUOTA), "a")?;
+fn holds_at(world: &World, daemon: &Daemon, door: &Door, sharing: &Sharing) -> anyhow::Result<()> {
+    let mut program = Program::hold(world, sharing, "a")?;
     for round in ["once", "and again after all was freed"] {
         for n in 0..BLOCKS {
             let expected = if n < FIT { None } else { OUT_OF_MEMORY };
@@ -129,7 +150,21 @@ fn holds_at(world: &World, daemon: &Daemon, door: &Door) -> anyhow::Result<()> {
 fn a_quota_holds_at_every_door() -> anyhow::Result<()> {
     let world = World::simulated(Artifacts::of_tests()?, Bytes::gib(4))?;
     let daemon = Daemon::start(&world, &[])?;
-    DOORS.iter().try_for_each(|door| holds_at(&world, &daemon, door))
+    let sharing = Sharing::limited("a", QUOTA);
+    DOORS
+        .iter()
+        .try_for_each(|door| holds_at(&world, &daemon, door, &sharing))
+}
+
+#[test]
+fn a_quota_holds_for_memory_that_stays_on_the_card() -> anyhow::Result<()> {
+    let world = World::simulated(Artifacts::of_tests()?, Bytes::gib(4))?;
+    let daemon = Daemon::start(&world, &[])?;
+    let sharing = Sharing::limited("a", QUOTA).and(&["--backend", "native"]);
+    let plain = DOORS.iter().filter(|door| PLAIN.contains(&door.name));
+    plain
+        .into_iter()
+        .try_for_each(|door| holds_at(&world, &daemon, door, &sharing))
 }
 
 #[test]

@@ -4,6 +4,8 @@
 
 mod programs;
 
+mod room;
+
 mod sharing;
 
 mod doors;
@@ -14,7 +16,11 @@ mod memory;
 
 mod one_story;
 
+mod backends;
+
 mod captures;
+
+mod contexts;
 
 mod deaths;
 

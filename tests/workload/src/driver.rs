@@ -15,7 +15,7 @@
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 
 use crate::error::CudaError;
-use crate::memory::{AllocationNode, PoolProperties};
+use crate::memory::{AccessDescription, AllocationNode, HandleProperties, PoolProperties, Solid};
 use crate::resolve::{Resolve, Symbols};
 
 /// A `CUdevice`.
@@ -90,6 +90,12 @@ driver_functions! {
     primary_reset = "cuDevicePrimaryCtxReset" + "_v2" @ 11000 (device: DeviceOrdinal);
     ctx_create = "cuCtxCreate" + "_v2" @ 3020 (context: *mut Handle, flags: c_uint, device: DeviceOrdinal);
     ctx_destroy = "cuCtxDestroy" + "_v2" @ 4000 (context: Handle);
+    ctx_attach = "cuCtxAttach" + "" @ 2000 (context: *mut Handle, flags: c_uint);
+    ctx_detach = "cuCtxDetach" + "" @ 2000 (context: Handle);
+    green_ctx_create = "cuGreenCtxCreate" + "" @ 12040
+        (part: *mut Handle, resources: Handle, device: DeviceOrdinal, flags: c_uint);
+    green_ctx_destroy = "cuGreenCtxDestroy" + "" @ 12040 (part: Handle);
+    ctx_from_green = "cuCtxFromGreenCtx" + "" @ 12040 (context: *mut Handle, part: Handle);
     ctx_set_current = "cuCtxSetCurrent" + "" @ 4000 (context: Handle);
     ctx_synchronize = "cuCtxSynchronize" + "" @ 2000 ();
 
@@ -123,6 +129,25 @@ driver_functions! {
     mem_pool_create = "cuMemPoolCreate" + "" @ 11020 (pool: *mut Handle, properties: *const PoolProperties);
     device_graph_mem_trim = "cuDeviceGraphMemTrim" + "" @ 11040 (device: DeviceOrdinal);
     mem_free = "cuMemFree" + "_v2" @ 3020 (address: DevicePtr);
+    array_3d_create = "cuArray3DCreate" + "_v2" @ 3020 (array: *mut Handle, shape: *const Solid);
+    array_destroy = "cuArrayDestroy" + "" @ 2000 (array: Handle);
+    mipmapped_array_create = "cuMipmappedArrayCreate" + "" @ 5000
+        (mipmap: *mut Handle, shape: *const Solid, levels: c_uint);
+    mipmapped_array_destroy = "cuMipmappedArrayDestroy" + "" @ 5000 (mipmap: Handle);
+    mem_create = "cuMemCreate" + "" @ 10020
+        (handle: *mut u64, bytes: usize, properties: *const HandleProperties, flags: u64);
+    mem_release = "cuMemRelease" + "" @ 10020 (handle: u64);
+    mem_retain_handle = "cuMemRetainAllocationHandle" + "" @ 11000 (handle: *mut u64, address: *const c_void);
+    mem_address_reserve = "cuMemAddressReserve" + "" @ 10020
+        (address: *mut DevicePtr, bytes: usize, alignment: usize, wish: DevicePtr, flags: u64);
+    mem_address_free = "cuMemAddressFree" + "" @ 10020 (address: DevicePtr, bytes: usize);
+    mem_map = "cuMemMap" + "" @ 10020 (address: DevicePtr, bytes: usize, offset: usize, handle: u64, flags: u64);
+    mem_unmap = "cuMemUnmap" + "" @ 10020 (address: DevicePtr, bytes: usize);
+    mem_set_access = "cuMemSetAccess" + "" @ 10020
+        (address: DevicePtr, bytes: usize, access: *const AccessDescription, count: usize);
+    ipc_get_mem_handle = "cuIpcGetMemHandle" + "" @ 4010 (handle: *mut [u8; 64], address: DevicePtr);
+    mem_range_attribute = "cuMemRangeGetAttribute" + "" @ 8000
+        (data: *mut c_void, size: usize, attribute: c_int, address: DevicePtr, bytes: usize);
     mem_info = "cuMemGetInfo" + "_v2" @ 3020 (free: *mut usize, total: *mut usize);
     mem_address_range = "cuMemGetAddressRange" + "_v2" @ 3020
         (base: *mut DevicePtr, bytes: *mut usize, address: DevicePtr);

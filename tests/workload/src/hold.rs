@@ -28,6 +28,7 @@ use crate::error::CudaError;
 use crate::gpu::Gpu;
 
 mod command;
+mod contexts;
 mod desk;
 mod names;
 mod threads;

@@ -10,6 +10,7 @@ pub mod resolve;
 
 pub mod driver;
 
+pub mod contexts;
 pub mod device;
 
 pub mod kernels;

@@ -30,6 +30,12 @@ pub enum Door {
     Pool,
     /// A graph of one node that allocates, launched once.
     Graph,
+    /// `cuMemCreate`, mapped at an address of its own.
+    Handle,
+    /// `cuArray3DCreate_v2`, rows of 16 KiB; its handle stands for an address.
+    Array,
+    /// `cuMipmappedArrayCreate` of one level, as `Array`.
+    Mipmap,
 }
 
 /// Device memory. Nobody frees it but [`Gpu::free`]: a program that ends or dies is part of the tests.
@@ -39,6 +45,8 @@ pub struct Buffer {
     pub address: DevicePtr,
     /// Its length as asked for.
     pub bytes: Bytes,
+    /// How it was asked for.
+    pub door: Door,
 }
 
 impl Buffer {
@@ -112,6 +120,51 @@ impl AllocationNode {
     }
 }
 
+/// `CUmemAllocationProp`: pinned memory of a device.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct HandleProperties {
+    kind: c_uint,
+    handle_types: c_uint,
+    location: [c_int; 2],
+    rest: [u64; 2],
+}
+
+/// `CUmemAccessDesc`: a device may read and write.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct AccessDescription {
+    location: [c_int; 2],
+    flags: c_uint,
+}
+
+/// `CUDA_ARRAY3D_DESCRIPTOR`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Solid {
+    width: usize,
+    height: usize,
+    depth: usize,
+    format: c_int,
+    channels: c_uint,
+    flags: c_uint,
+}
+
+impl Solid {
+    /// Rows of 16 KiB.
+    fn new(bytes: usize) -> Self {
+        const FLOAT: c_int = 0x20;
+        Self {
+            width: 1024,
+            height: bytes.div_ceil(16 << 10),
+            depth: 0,
+            format: FLOAT,
+            channels: 4,
+            flags: 0,
+        }
+    }
+}
+
 const ATTACH_GLOBAL: c_uint = 1;
 const PITCH_ROW: usize = 1024;
 
@@ -142,6 +195,15 @@ impl Gpu {
                     driver.mem_alloc_from_pool_async(&raw mut address, len, pool, DEFAULT_STREAM)?;
                 }
                 Door::Graph => address = self.allocate_in_graph(len)?,
+                Door::Handle => address = self.allocate_by_handle(len)?,
+                Door::Array | Door::Mipmap => {
+                    let (mut array, shape) = (0, Solid::new(len));
+                    match door {
+                        Door::Array => driver.array_3d_create(&raw mut array, &raw const shape)?,
+                        _ => driver.mipmapped_array_create(&raw mut array, &raw const shape, 1)?,
+                    }
+                    address = array as DevicePtr;
+                }
                 Door::Managed => driver.mem_alloc_managed(&raw mut address, len, ATTACH_GLOBAL)?,
                 Door::Pitch => driver.mem_alloc_pitch(
                     &raw mut address,
@@ -152,7 +214,7 @@ impl Gpu {
                 )?,
             }
         }
-        Ok(Buffer { address, bytes })
+        Ok(Buffer { address, bytes, door })
     }
 
     /// The program's own pool, made when it is first asked for.
@@ -200,6 +262,78 @@ impl Gpu {
         Ok(parameters.address)
     }
 
+    /// Memory of a handle that only its mapping keeps.
+    fn allocate_by_handle(&self, bytes: usize) -> Result<DevicePtr, CudaError> {
+        let driver = &self.device.driver;
+        let location = [1, self.device.ordinal];
+        let properties = HandleProperties {
+            kind: 1,
+            handle_types: 0,
+            location,
+            rest: [0; 2],
+        };
+        let access = AccessDescription { location, flags: 3 };
+        let (mut handle, mut address) = (0, 0);
+        // SAFETY: all results are writable, and the handles and addresses are those that the driver gave.
+        unsafe {
+            driver.mem_create(&raw mut handle, bytes, &raw const properties, 0)?;
+            driver.mem_address_reserve(&raw mut address, bytes, 0, 0, 0)?;
+            driver.mem_map(address, bytes, 0, handle, 0)?;
+            driver.mem_set_access(address, bytes, &raw const access, 1)?;
+            driver.mem_release(handle)?;
+        }
+        Ok(address)
+    }
+
+    /// Whether the driver gives a handle of the memory at an address, which is released at once.
+    ///
+    /// # Errors
+    /// What the driver answered.
+    pub fn retain_handle(&self, address: DevicePtr) -> Result<(), CudaError> {
+        let mut handle = 0;
+        // SAFETY: the result is writable; an address is a number to the driver.
+        unsafe {
+            self.device
+                .driver
+                .mem_retain_handle(&raw mut handle, std::ptr::without_provenance(address as usize))?;
+            self.device.driver.mem_release(handle)
+        }
+    }
+
+    /// Asks for a handle by which another process can open a buffer.
+    ///
+    /// # Errors
+    /// What the driver answered.
+    pub fn ipc_handle(&self, buffer: Buffer) -> Result<(), CudaError> {
+        let mut handle = [0; 64];
+        // SAFETY: the result is writable.
+        unsafe {
+            self.device
+                .driver
+                .ipc_get_mem_handle(&raw mut handle, buffer.address)
+        }
+    }
+
+    /// Asks of managed memory where it prefers to be.
+    ///
+    /// # Errors
+    /// What the driver answered: `CUDA_ERROR_INVALID_VALUE` for what is not managed.
+    pub fn preferred_location(&self, buffer: Buffer) -> Result<c_int, CudaError> {
+        const PREFERRED_LOCATION: c_int = 2;
+        let mut place = 0;
+        // SAFETY: the result is four bytes wide.
+        unsafe {
+            self.device.driver.mem_range_attribute(
+                (&raw mut place).cast(),
+                4,
+                PREFERRED_LOCATION,
+                buffer.address,
+                buffer.len(),
+            )?;
+        }
+        Ok(place)
+    }
+
     /// Gives back what graphs keep for their next launch.
     ///
     /// # Errors
@@ -214,8 +348,19 @@ impl Gpu {
     /// # Errors
     /// What the driver answered: `CUDA_ERROR_INVALID_VALUE` for what is no buffer.
     pub fn free(&self, buffer: Buffer) -> Result<(), CudaError> {
-        // SAFETY: an address is a number to the driver, which refuses unknown ones.
-        unsafe { self.device.driver.mem_free(buffer.address) }
+        let driver = &self.device.driver;
+        // SAFETY: addresses and handles are numbers to the driver, which refuses unknown ones.
+        unsafe {
+            match buffer.door {
+                Door::Handle => {
+                    driver.mem_unmap(buffer.address, buffer.len())?;
+                    driver.mem_address_free(buffer.address, buffer.len())
+                }
+                Door::Array => driver.array_destroy(buffer.address as Handle),
+                Door::Mipmap => driver.mipmapped_array_destroy(buffer.address as Handle),
+                _ => driver.mem_free(buffer.address),
+            }
+        }
     }
 
     /// Frees a buffer in the order of the default stream.

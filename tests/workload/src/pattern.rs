@@ -53,6 +53,7 @@ mod tests {
     use gpushare_proto::Bytes;
 
     use super::*;
+    use crate::memory::Door;
 
     fn by_hand(words: &[u32]) -> u64 {
         words.iter().zip(0u64..).fold(0, |sum, (&word, i)| {
@@ -84,6 +85,7 @@ mod tests {
         let buffer = Buffer {
             address: 0,
             bytes: Bytes(4_000),
+            door: Door::Mem,
         };
         assert_eq!(uniform_checksum(buffer, 9), by_hand(&[9; 1_000]));
     }

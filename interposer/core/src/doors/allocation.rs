@@ -2,7 +2,7 @@
 
 use std::ffi::c_uint;
 
-use gpushare_proto::Bytes;
+use gpushare_proto::{Backend, Bytes};
 
 use crate::books::{Block, Origin};
 use crate::cuda::{
@@ -17,13 +17,46 @@ const PITCH_ALIGNMENT: usize = 512;
 ///
 /// # Safety
 /// `address` is null or writable, as the driver's function demands.
-pub unsafe fn alloc(address: *mut CUdeviceptr, size: usize, real: impl FnOnce() -> CUresult) -> CUresult {
+pub unsafe fn alloc(address: *mut CUdeviceptr, size: usize, mut real: impl FnMut() -> CUresult) -> CUresult {
     let Some((state, device)) = shared() else { return real() };
     if address.is_null() || size == 0 {
         return real();
     }
     // SAFETY: `address` is writable.
-    unsafe { charged(state, device, address, size, Origin::Rewritten, || state.managed(address, size)) }
+    unsafe {
+        match state.backend {
+            Backend::Managed => charged(state, device, address, size, Origin::Rewritten, || state.managed(address, size)),
+            Backend::Native => charged(state, device, address, size, Origin::Native, real),
+        }
+    }
+}
+
+/// `cuMemAlloc` of CUDA 2, with addresses of 32 bits: they cannot be those of managed memory.
+///
+/// # Safety
+/// `address` is null or writable, as the driver's function demands.
+pub unsafe fn alloc_narrow(address: *mut u32, size: c_uint, mut real: impl FnMut() -> CUresult) -> CUresult {
+    let Some((state, device)) = shared().filter(|_| !address.is_null() && size > 0) else { return real() };
+    // SAFETY: `address` is writable.
+    unsafe { charged(state, device, address, size as usize, Origin::Native, real) }
+}
+
+/// `cuMemAllocPitch` of CUDA 2. What it takes is known when it has taken it.
+///
+/// # Safety
+/// `address` and `pitch` are null or writable, as the driver's function demands.
+pub unsafe fn alloc_pitch_narrow(
+    address: *mut u32,
+    pitch: *mut c_uint,
+    width: c_uint,
+    height: c_uint,
+    mut real: impl FnMut() -> CUresult,
+) -> CUresult {
+    let row = (width as usize).next_multiple_of(PITCH_ALIGNMENT);
+    let ready = !address.is_null() && !pitch.is_null() && width > 0 && height > 0;
+    let Some((state, device)) = shared().filter(|_| ready) else { return real() };
+    // SAFETY: `address` is writable.
+    unsafe { charged(state, device, address, row.saturating_mul(height as usize), Origin::Native, real) }
 }
 
 /// `cuMemAllocPitch`: rows of managed memory.
@@ -35,13 +68,17 @@ pub unsafe fn alloc_pitch(
     pitch: *mut usize,
     width: usize,
     height: usize,
-    real: impl FnOnce() -> CUresult,
+    mut real: impl FnMut() -> CUresult,
 ) -> CUresult {
     let Some((state, device)) = shared() else { return real() };
     let row = width.checked_next_multiple_of(PITCH_ALIGNMENT);
     let size = row.and_then(|row| row.checked_mul(height));
     match (row, size) {
         (Some(row), Some(size)) if size > 0 && !address.is_null() && !pitch.is_null() => {
+            if state.backend == Backend::Native {
+                // SAFETY: `address` is writable.
+                return unsafe { charged(state, device, address, size, Origin::Native, real) };
+            }
             // SAFETY: `address` is writable.
             let result =
                 unsafe { charged(state, device, address, size, Origin::Rewritten, || state.managed(address, size)) };
@@ -63,7 +100,7 @@ pub unsafe fn alloc_pitch(
 pub unsafe fn alloc_managed(
     address: *mut CUdeviceptr,
     size: usize,
-    real: impl FnOnce() -> CUresult,
+    mut real: impl FnMut() -> CUresult,
 ) -> CUresult {
     let Some((state, device)) = shared() else { return real() };
     if address.is_null() || size == 0 {
@@ -102,26 +139,26 @@ pub(super) fn shared() -> Option<(&'static State, CUdevice)> {
 ///
 /// # Safety
 /// `allocate` writes `address` when it succeeds.
-unsafe fn charged(
+unsafe fn charged<Address: Copy + Into<CUdeviceptr>>(
     state: &'static State,
     device: CUdevice,
-    address: *mut CUdeviceptr,
+    address: *mut Address,
     size: usize,
     origin: Origin,
-    allocate: impl FnOnce() -> CUresult,
+    allocate: impl FnMut() -> CUresult,
 ) -> CUresult {
     let size = Bytes(size as u64);
     if let Err(refused) = state.reserve(device, size, origin.kind()) {
         return refused;
     }
-    let result = allocate();
+    let result = state.with_room(device, size, allocate);
     if result != CUDA_SUCCESS {
         state.give_back(device, size, origin.kind());
         return result;
     }
     let context = state.driver.current_context().addr();
     // SAFETY: written by `allocate`.
-    state.books.enter(unsafe { address.read() }, Block { size, device, context, origin });
+    state.books.enter(unsafe { address.read() }.into(), Block { size, device, context, origin });
     result
 }
 

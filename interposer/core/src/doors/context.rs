@@ -1,10 +1,11 @@
 //! Contexts come and go. The first one brings the process to its daemon; a dead one takes its blocks along.
 
 use std::sync::MutexGuard;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use crate::contexts::{Kind, Live, count, primary, remove};
-use crate::cuda::{CUDA_SUCCESS, CUcontext, CUdevice, CUresult};
+use crate::contexts::{Kind, Live, count, green, primary, remove};
+use crate::cuda::{CUDA_SUCCESS, CUcontext, CUdevice, CUgreenCtx, CUresult};
+use crate::room;
 use crate::process::State;
 
 /// A context is made on `device`, or its primary one retained; `made` is where the driver writes it.
@@ -15,23 +16,32 @@ pub unsafe fn create(
     kind: Kind,
     made: *mut CUcontext,
     device: CUdevice,
-    real: impl FnOnce() -> CUresult,
+    mut real: impl FnMut() -> CUresult,
 ) -> CUresult {
     let begun = Instant::now();
     let Some(state) = State::get() else { return real() };
     if let Err(refused) = state.admit(device) {
         return refused;
     }
-    let before = begun.elapsed();
-    let result = real();
-    let made_at = Instant::now();
+    let mut theirs = Duration::ZERO;
+    let mut call = || {
+        let called = Instant::now();
+        let result = real();
+        theirs += called.elapsed();
+        result
+    };
+    let result = match kind {
+        // It is there already, and only gets one more user.
+        Kind::Primary if primary(&state.contexts.visit(), device).is_some() => call(),
+        _ => state.ask_and_try(device, room::CONTEXT, call),
+    };
     if result == CUDA_SUCCESS && !made.is_null() {
         // SAFETY: the driver just wrote the handle there.
         let context = unsafe { made.read() };
         if let Some(live) = state.contexts.created(context, device, kind) {
             state.tell_contexts(device, live);
         }
-        state.note_first_context(before + made_at.elapsed());
+        state.note_first_context(begun.elapsed().saturating_sub(theirs));
     }
     result
 }
@@ -62,12 +72,91 @@ pub fn release_primary(device: CUdevice, real: impl FnOnce() -> CUresult) -> CUr
     result
 }
 
+/// `cuCtxAttach`: the current context has one more user.
+///
+/// # Safety
+/// `made` is null or writable, as the driver's function demands.
+pub unsafe fn attach(made: *mut CUcontext, real: impl FnOnce() -> CUresult) -> CUresult {
+    let result = real();
+    if let (CUDA_SUCCESS, Some(state), false) = (result, State::existing(), made.is_null()) {
+        // SAFETY: the driver just wrote the handle there.
+        state.contexts.use_again(unsafe { made.read() }, true);
+    }
+    result
+}
+
+/// `cuCtxDetach`: one user less, and the last one ends it.
+pub fn detach(context: CUcontext, real: impl FnOnce() -> CUresult) -> CUresult {
+    let Some(state) = State::existing() else { return real() };
+    let result = real();
+    if result == CUDA_SUCCESS && !state.contexts.use_again(context, false) {
+        bury(state, state.contexts.visit(), context);
+    }
+    result
+}
+
+/// `cuGreenCtxCreate`: a part of a card whose primary context is alive.
+pub fn create_green(device: CUdevice, mut real: impl FnMut() -> CUresult) -> CUresult {
+    let Some(state) = State::get() else { return real() };
+    if let Err(refused) = state.admit(device) {
+        return refused;
+    }
+    state.ask_and_try(device, room::PART, real)
+}
+
+/// `cuCtxFromGreenCtx`: the part as a context, from which work comes and memory is asked for.
+///
+/// # Safety
+/// `made` is null or writable, as the driver's function demands.
+pub unsafe fn enter_green(made: *mut CUcontext, part: CUgreenCtx, real: impl FnOnce() -> CUresult) -> CUresult {
+    let result = real();
+    if let (CUDA_SUCCESS, Some(state), false) = (result, State::existing(), made.is_null()) {
+        // SAFETY: the driver just wrote the handle there.
+        let context = unsafe { made.read() };
+        if let Some(device) = device_of(state, context) {
+            state.contexts.created(context, device, Kind::Green(part.addr()));
+        }
+    }
+    result
+}
+
+/// `cuGreenCtxDestroy`. Its memory lives on in the primary context.
+pub fn destroy_green(part: CUgreenCtx, real: impl FnOnce() -> CUresult) -> CUresult {
+    let Some(state) = State::existing() else { return real() };
+    let mut live = state.contexts.visit();
+    let context = green(&live, part.addr());
+    let result = real();
+    let Some(context) = context.filter(|_| result == CUDA_SUCCESS) else { return result };
+    let Some(device) = remove(&mut live, context) else { return result };
+    if let Some(primary) = primary(&live, device) {
+        state.books.hand_over(context, primary);
+        state.arrays.hand_over(context, primary);
+    }
+    drop(live);
+    state.captures.end_context(context);
+    result
+}
+
+/// The device of a context that is not current.
+fn device_of(state: &State, context: CUcontext) -> Option<CUdevice> {
+    let mut popped = std::ptr::null_mut();
+    // SAFETY: the context was just given out; what is pushed is popped.
+    unsafe {
+        if (state.driver.ctx_push_current)(context) != CUDA_SUCCESS {
+            return None;
+        }
+        let device = state.driver.current_device();
+        (state.driver.ctx_pop_current)(&raw mut popped);
+        device
+    }
+}
+
 fn bury(state: &'static State, mut live: MutexGuard<'_, Vec<Live>>, context: CUcontext) {
     let Some(device) = remove(&mut live, context) else { return };
     let left = count(&live, device);
     drop(live);
     state.captures.end_context(context);
-    for block in state.books.strike_context(context) {
+    for block in state.books.strike_context(context).into_iter().chain(state.arrays.strike_context(context)) {
         state.give_back(block.device, block.size, block.origin.kind());
     }
     state.look_at_pools(device);

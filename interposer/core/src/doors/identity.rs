@@ -6,7 +6,7 @@ use std::ptr::null_mut;
 use crate::books::{Block, Origin};
 use crate::cuda::{
     ATTRIBUTE_CONTEXT, ATTRIBUTE_DEVICE_ORDINAL, ATTRIBUTE_HOST_POINTER, ATTRIBUTE_IS_MANAGED,
-    ATTRIBUTE_MEMORY_TYPE, CUDA_ERROR_INVALID_VALUE, CUDA_SUCCESS, CUdeviceptr, CUpointerAttribute, CUresult,
+    ATTRIBUTE_MEMORY_TYPE, ATTRIBUTE_RANGE_SIZE, ATTRIBUTE_RANGE_START, CUDA_ERROR_INVALID_VALUE, CUDA_SUCCESS, CUdeviceptr, CUpointerAttribute, CUresult,
     MEMORYTYPE_DEVICE,
 };
 use crate::process::State;
@@ -21,7 +21,7 @@ pub unsafe fn attribute(
     address: CUdeviceptr,
     real: impl FnOnce() -> CUresult,
 ) -> CUresult {
-    let Some((_, block)) = rewritten(address).filter(|_| !data.is_null()) else { return real() };
+    let Some((start, block)) = rewritten(address).filter(|_| !data.is_null()) else { return real() };
     if attribute == ATTRIBUTE_HOST_POINTER {
         // Device memory has no address on the host.
         return CUDA_ERROR_INVALID_VALUE;
@@ -29,7 +29,7 @@ pub unsafe fn attribute(
     let result = real();
     if result == CUDA_SUCCESS {
         // SAFETY: the driver just wrote an answer of this attribute's type there.
-        unsafe { amend(data, attribute, block) };
+        unsafe { amend(data, attribute, start, block) };
     }
     result
 }
@@ -46,7 +46,7 @@ pub unsafe fn attributes(
     real: impl FnOnce() -> CUresult,
 ) -> CUresult {
     let result = real();
-    let Some((_, block)) = rewritten(address) else { return result };
+    let Some((start, block)) = rewritten(address) else { return result };
     if result != CUDA_SUCCESS || wanted.is_null() || data.is_null() {
         return result;
     }
@@ -61,7 +61,7 @@ pub unsafe fn attributes(
             if attribute == ATTRIBUTE_HOST_POINTER {
                 slot.cast::<*mut c_void>().write(null_mut());
             } else {
-                amend(slot, attribute, block);
+                amend(slot, attribute, start, block);
             }
         }
     }
@@ -91,7 +91,13 @@ pub unsafe fn address_range(
     CUDA_SUCCESS
 }
 
-fn rewritten(address: CUdeviceptr) -> Option<(CUdeviceptr, Block)> {
+/// `cuMemRangeGetAttribute`, `cuMemRangeGetAttributes`: questions about managed memory, which plain memory refuses.
+pub fn range(address: CUdeviceptr, real: impl FnOnce() -> CUresult) -> CUresult {
+    if rewritten(address).is_some() { CUDA_ERROR_INVALID_VALUE } else { real() }
+}
+
+/// The block around an address, if we made it differently.
+pub(super) fn rewritten(address: CUdeviceptr) -> Option<(CUdeviceptr, Block)> {
     State::existing()?.books.holding(address).filter(|(_, block)| block.origin == Origin::Rewritten)
 }
 
@@ -99,7 +105,7 @@ fn rewritten(address: CUdeviceptr) -> Option<(CUdeviceptr, Block)> {
 ///
 /// # Safety
 /// The driver has just answered into `data`.
-unsafe fn amend(data: *mut c_void, attribute: CUpointerAttribute, block: Block) {
+unsafe fn amend(data: *mut c_void, attribute: CUpointerAttribute, start: CUdeviceptr, block: Block) {
     // SAFETY: the types are those of the CUDA driver API for each attribute.
     unsafe {
         match attribute {
@@ -107,6 +113,8 @@ unsafe fn amend(data: *mut c_void, attribute: CUpointerAttribute, block: Block) 
             ATTRIBUTE_MEMORY_TYPE => data.cast::<c_uint>().write(MEMORYTYPE_DEVICE),
             // A boolean, of one byte or of four: the driver wrote the rest of it.
             ATTRIBUTE_IS_MANAGED => data.cast::<u8>().write(0),
+            ATTRIBUTE_RANGE_START => data.cast::<CUdeviceptr>().write(start),
+            ATTRIBUTE_RANGE_SIZE => data.cast::<usize>().write(block.size.0 as usize),
             ATTRIBUTE_DEVICE_ORDINAL => data.cast::<c_int>().write(block.device),
             _ => {}
         }

@@ -2,11 +2,15 @@
 //! driver's own function first, then the application's arguments as they came.
 
 pub mod allocation;
+pub mod array;
 pub mod capture;
 pub mod context;
 pub mod figures;
 pub mod graph_memory;
 pub mod identity;
+pub mod ipc;
 pub mod lookup;
+pub mod mapping;
+pub mod module;
 pub mod pool;
 pub mod work;

@@ -6,10 +6,7 @@ super::symbols! {
         cuDevicePrimaryCtxRelease 7000, 11000 _v2;
         cuDevicePrimaryCtxReset 7000, 11000 _v2;
         cuCtxDestroy 2000, 4000 _v2;
-        cuCtxCreate 3020 _v2, 11040 _v3, 12050 _v4;
-    }
-    pending Context {
-        cuCtxCreate 2000;
+        cuCtxCreate 2000, 3020 _v2, 11040 _v3, 12050 _v4;
         cuCtxAttach 2000;
         cuCtxDetach 2000;
         cuGreenCtxCreate 12040;

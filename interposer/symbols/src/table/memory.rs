@@ -2,15 +2,10 @@
 
 super::symbols! {
     wrapped Allocation {
-        cuMemAlloc 3020 _v2;
-        cuMemAllocPitch 3020 _v2;
+        cuMemAlloc 2000, 3020 _v2;
+        cuMemAllocPitch 2000, 3020 _v2;
         cuMemAllocManaged 6000;
-        cuMemFree 3020 _v2;
-    }
-    pending Allocation {
-        cuMemAlloc 2000;
-        cuMemAllocPitch 2000;
-        cuMemFree 2000;
+        cuMemFree 2000, 3020 _v2;
     }
     wrapped Pool {
         cuMemAllocAsync 11020, 11020 _ptsz;
@@ -25,56 +20,55 @@ super::symbols! {
         cuMemGetDefaultMemPool 13000;
         cuMemGetMemPool 13000;
     }
-    pending Mapping {
+    wrapped Mapping {
         cuMemCreate 10020;
         cuMemRelease 10020;
         cuMemMap 10020;
         cuMemUnmap 10020;
         cuMemMapArrayAsync 11010, 11010 _ptsz;
+    }
+    passed "shares memory by handle, which is charged to its maker as long as that uses it" {
         cuMemExportToShareableHandle 10020;
         cuMemImportFromShareableHandle 10020;
     }
-    pending Array {
+    wrapped Array {
         cuArrayCreate 2000, 3020 _v2;
         cuArray3DCreate 2000, 3020 _v2;
         cuArrayDestroy 2000;
         cuMipmappedArrayCreate 5000;
         cuMipmappedArrayDestroy 5000;
     }
-    pending Ipc {
+    wrapped Ipc {
         cuIpcGetMemHandle 4010;
+        cuMemGetHandleForAddressRange 11070;
+        cuPointerSetAttribute 6000;
+    }
+    passed "opens or closes memory that another process made and is charged for" {
         cuIpcOpenMemHandle 4010, 11000 _v2;
         cuIpcCloseMemHandle 4010;
     }
     wrapped GraphMemory {
         cuGraphAddMemAllocNode 11040;
-        cuGraphAddNode 12020, 12030 _v2;
+        cuGraphAddNode 12020, 12030 _v2, 13040 _v3;
         cuDeviceGraphMemTrim 11040;
     }
-    pending GraphMemory {
-        cuGraphAddNode 13040 _v3;
-    }
     answered Totals {
-        cuMemGetInfo 3020 _v2;
-        cuDeviceTotalMem 3020 _v2;
-    }
-    pending Totals {
-        cuMemGetInfo 2000;
-        cuDeviceTotalMem 2000;
+        cuMemGetInfo 2000, 3020 _v2;
+        cuDeviceTotalMem 2000, 3020 _v2;
     }
     answered Identity {
         cuPointerGetAttribute 4000;
         cuPointerGetAttributes 7000;
         cuMemGetAddressRange 3020 _v2;
-    }
-    pending Identity {
-        cuMemGetAddressRange 2000;
         cuMemRetainAllocationHandle 11000;
-        cuMemGetAllocationPropertiesFromHandle 10020;
-        cuMemGetHandleForAddressRange 11070;
-        cuPointerSetAttribute 6000;
         cuMemRangeGetAttribute 8000;
         cuMemRangeGetAttributes 8000;
+    }
+    passed "asks about addresses of 32 bits, and no memory that we made has one" {
+        cuMemGetAddressRange 2000;
+    }
+    passed "asks about a handle, and memory that we made has none" {
+        cuMemGetAllocationPropertiesFromHandle 10020;
     }
     passed "reserves or frees addresses, which cost no memory of a card" {
         cuMemAddressReserve 10020;

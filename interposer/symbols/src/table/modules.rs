@@ -1,7 +1,7 @@
 //! Code, and what it is given.
 
 super::symbols! {
-    pending Module {
+    wrapped Module {
         cuModuleLoad 2000;
         cuModuleLoadData 2000;
         cuModuleLoadDataEx 2010;

@@ -17,6 +17,7 @@ pub(crate) fn create(device: i32, flags: u32, primary: bool) -> Answer<ContextId
         device,
         flags,
         primary,
+        users: 1,
         legacy: StreamId(0),
         markers: StreamId(0),
         peers: Vec::new(),

@@ -48,6 +48,8 @@ pub(crate) struct Context {
     pub(crate) device: i32,
     pub(crate) flags: u32,
     pub(crate) primary: bool,
+    /// Its maker, and who attached to it since.
+    pub(crate) users: u32,
     pub(crate) legacy: StreamId,
     /// A stream of our own for the events of `cuCtxRecordEvent`, which order nothing.
     pub(crate) markers: StreamId,

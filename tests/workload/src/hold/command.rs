@@ -4,6 +4,7 @@ use clap::{Parser, Subcommand};
 use gpushare_proto::Nanos;
 use serde_json::{Value, json};
 
+use super::contexts::ContextCommand;
 use super::copies::CopyCommand;
 use super::host::HostCommand;
 use super::launches::LaunchCommand;
@@ -117,6 +118,8 @@ pub(super) enum Command {
     Launch(LaunchCommand),
     #[command(flatten)]
     Stream(StreamCommand),
+    #[command(flatten)]
+    Context(ContextCommand),
     #[command(flatten)]
     Host(HostCommand),
 }

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use super::command::{Command, On};
 use super::names::{Names, Unknown};
+use crate::contexts::Held;
 use crate::driver::Handle;
 use crate::error::CudaError;
 use crate::gpu::{DEFAULT_STREAM, Gpu};
@@ -53,6 +54,7 @@ pub(super) struct Desk {
     pub(super) events: Names<Handle>,
     pub(super) latches: Names<Latch>,
     pub(super) graphs: Names<Handle>,
+    pub(super) contexts: Names<Held>,
 }
 
 impl Desk {
@@ -66,6 +68,7 @@ impl Desk {
             events: Names::new("event"),
             latches: Names::new("latch"),
             graphs: Names::new("graph"),
+            contexts: Names::new("context"),
         }
     }
 
@@ -111,6 +114,7 @@ impl Desk {
             Command::Copy(command) => self.copies(command),
             Command::Launch(command) => self.launches(command),
             Command::Stream(command) => self.on_streams(command),
+            Command::Context(command) => self.in_contexts(command),
             Command::Host(command) => self.host(command),
         }
     }

@@ -40,6 +40,12 @@ pub(super) enum MemoryCommand {
         #[arg(default_value = "0")]
         offset: Bytes,
     },
+    /// A handle of the physical memory of a buffer
+    Retain { buffer: String },
+    /// A handle by which another process can open a buffer
+    Ipc { buffer: String },
+    /// Where managed memory prefers to be
+    Preferred { buffer: String },
     /// Name, UUID, memory and driver of the device
     Facts,
     /// Destroy everything in the primary context
@@ -73,6 +79,7 @@ impl Desk {
                 gpu.free(Buffer {
                     address: *address,
                     bytes: Bytes::ZERO,
+                    door: Door::Mem,
                 })?;
                 done()
             }
@@ -87,6 +94,17 @@ impl Desk {
             MemoryCommand::Range { buffer, offset } => {
                 let (base, bytes) = gpu.address_range(self.buffers.get(buffer)?.address + offset.0)?;
                 Ok(json!({ "address": base, "bytes": bytes }))
+            }
+            MemoryCommand::Retain { buffer } => {
+                gpu.retain_handle(self.buffers.get(buffer)?.address)?;
+                done()
+            }
+            MemoryCommand::Ipc { buffer } => {
+                gpu.ipc_handle(self.buffers.get(buffer)?)?;
+                done()
+            }
+            MemoryCommand::Preferred { buffer } => {
+                Ok(json!({ "device": gpu.preferred_location(self.buffers.get(buffer)?)? }))
             }
             MemoryCommand::Facts => Ok(json!(gpu.device.facts()?)),
             MemoryCommand::Reset => {

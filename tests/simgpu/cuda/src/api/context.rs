@@ -39,6 +39,49 @@ api! {
         destroy(context)
     }
 
+    fn cuCtxAttach("cuCtxAttach", 2000)(context: Out<Handle>, flags: u32) {
+        if flags != 0 {
+            return Err(Code::INVALID_VALUE);
+        }
+        let id = current::context()?;
+        if let Some(found) = driver()?.state().contexts.get_mut(&id) {
+            found.users += 1;
+        }
+        context.set(Tag::Context.handle(id.0))
+    }
+
+    fn cuCtxDetach("cuCtxDetach", 2000)(context: Handle) {
+        let last = {
+            let mut state = driver()?.state();
+            let id = state.context(context)?;
+            let found = state.contexts.get_mut(&id).ok_or(Code::INVALID_CONTEXT)?;
+            found.users -= 1;
+            found.users == 0
+        };
+        if last { destroy(context) } else { Ok(()) }
+    }
+
+    /// A part of a card is a context like another here: no simulated kernel is counted by its multiprocessors.
+    fn cuGreenCtxCreate("cuGreenCtxCreate", 12040)(part: Out<Handle>, _resources: Handle, device: i32, flags: u32) {
+        const DEFAULT_STREAM: u32 = 1;
+        let driver = driver()?;
+        driver.gpu(device)?;
+        let index = usize::try_from(device).map_err(|_| Code::INVALID_DEVICE)?;
+        if part.is_null() || flags != DEFAULT_STREAM || driver.state().primaries[index].context.is_none() {
+            return Err(Code::INVALID_VALUE);
+        }
+        part.set(Tag::Context.handle(contexts::create(device, 0, false)?.0))
+    }
+
+    fn cuCtxFromGreenCtx("cuCtxFromGreenCtx", 12040)(context: Out<Handle>, part: Handle) {
+        let id = driver()?.state().context(part)?;
+        context.set(Tag::Context.handle(id.0))
+    }
+
+    fn cuGreenCtxDestroy("cuGreenCtxDestroy", 12040)(part: Handle) {
+        destroy(part)
+    }
+
     fn cuCtxPushCurrent_v2("cuCtxPushCurrent", 4000)(context: Handle) {
         current::push(driver()?.state().context(context)?);
         Ok(())

@@ -47,6 +47,16 @@ api! {
         free(address, &[Kind::Device, Kind::Managed])
     }
 
+    /// The handle opens nothing here: what a program asks before it hands memory out is all that is simulated.
+    fn cuIpcGetMemHandle("cuIpcGetMemHandle", 4010)(handle: Out<[u64; 8]>, address: u64) {
+        let state = driver()?.state();
+        let (start, found) = state.allocation_at(address).ok_or(Code::INVALID_VALUE)?;
+        if found.kind != Kind::Device || !matches!(found.source, Source::Own(_)) {
+            return Err(Code::INVALID_VALUE);
+        }
+        handle.set([start, found.len, 0, 0, 0, 0, 0, 0])
+    }
+
     fn cuMemGetAddressRange_v2("cuMemGetAddressRange", 3020)(start: Out<u64>, len: Out<usize>, address: u64) {
         let state = driver()?.state();
         let (found, allocation) = state.allocation_at(address).ok_or(Code::NOT_FOUND)?;

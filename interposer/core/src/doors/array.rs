@@ -1,0 +1,264 @@
+//! Arrays and mipmaps: memory of the driver's that textures read. It never moves, and has a handle and no address.
+//!
+//! The driver lays arrays out in blocks of 64 bytes by 8 rows, so a narrow one takes many times the bytes of its elements.
+//! What is charged is that layout, as measured (docs/results/compatibility.md): rows of 64 bytes; their number up to the next power of
+//! two, and beyond 128 to a multiple of that; a volume instead to 8 rows and up to 8 slices; one page at least. The driver's own
+//! rounding beyond that (2 MiB for larger ones) is not: it is physical, not asked for.
+
+use std::ffi::{c_int, c_uint};
+
+use gpushare_proto::Bytes;
+
+use super::allocation::shared;
+use super::mapping;
+use crate::books::{Block, Origin};
+use crate::cuda::{ARRAY_CUBEMAP, ARRAY_LAYERED, ARRAY_WITHOUT_MEMORY, CUDA_SUCCESS, CUarray, CUresult};
+use crate::process::State;
+
+/// `CUDA_ARRAY_DESCRIPTOR`; `Size` is 32 bits wide in its first version.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct Flat<Size> {
+    width: Size,
+    height: Size,
+    format: c_int,
+    channels: c_uint,
+}
+
+/// `CUDA_ARRAY3D_DESCRIPTOR`; `Size` is 32 bits wide in its first version.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct Solid<Size> {
+    width: Size,
+    height: Size,
+    depth: Size,
+    format: c_int,
+    channels: c_uint,
+    flags: c_uint,
+}
+
+/// What an array's size follows from.
+#[derive(Clone, Copy, Debug)]
+pub struct Shape {
+    width: u64,
+    height: u64,
+    depth: u64,
+    format: c_int,
+    channels: c_uint,
+    flags: c_uint,
+}
+
+/// As wide as the host's: `usize` is not `Into<u64>`.
+trait Width: Copy {
+    fn wide(self) -> u64;
+}
+
+impl Width for c_uint {
+    fn wide(self) -> u64 {
+        self.into()
+    }
+}
+
+impl Width for usize {
+    fn wide(self) -> u64 {
+        self as u64
+    }
+}
+
+impl<Size: Width> From<Flat<Size>> for Shape {
+    fn from(Flat { width, height, format, channels }: Flat<Size>) -> Self {
+        Self { width: width.wide(), height: height.wide(), depth: 0, format, channels, flags: 0 }
+    }
+}
+
+impl<Size: Width> From<Solid<Size>> for Shape {
+    fn from(Solid { width, height, depth, format, channels, flags }: Solid<Size>) -> Self {
+        Self { width: width.wide(), height: height.wide(), depth: depth.wide(), format, channels, flags }
+    }
+}
+
+/// The smallest piece of memory that an array takes.
+const PAGE: u64 = 4096;
+/// A block: bytes of a row, and rows.
+const BLOCK: [u64; 2] = [64, 8];
+/// Most rows, and most slices, that are laid out as one.
+const TALLEST: u64 = 128;
+const DEEPEST: u64 = 8;
+
+impl Shape {
+    /// Bytes of a row and the number of rows, with `width` and `height` counted in elements. Compressed formats have blocks of four by four.
+    fn rows(self) -> [u64; 2] {
+        let channels = u64::from(self.channels);
+        let per_element = match self.format {
+            // 8 bits a channel; the formats of video among them have parts of smaller size, and are charged for whole ones.
+            0x01 | 0x08 | 0xa2 | 0xa5 | 0xa8 | 0xb0 | 0xb2 | 0xb4 | 0x51..=0x53 | 0x55 | 0x57 | 0x59 | 0x5b | 0x5d => channels,
+            // 16 bits a channel.
+            0x02 | 0x09 | 0x10 | 0x9f | 0xa1 | 0xa3 | 0xa4 | 0xa6 | 0xa7 | 0xb1 | 0xb3 | 0xb5 | 0x54 | 0x56 | 0x58 | 0x5a | 0x5c
+            | 0x5e => 2 * channels,
+            // Formats that name their own number of channels.
+            0xc0 | 0xc6 => 1,
+            0xc1 | 0xc3 | 0xc7 | 0xc9 => 2,
+            0x50 | 0xa9 | 0xc2 | 0xc4 | 0xc8 | 0xca => 4,
+            0xc5 | 0xcb => 8,
+            // BC1 and BC4 have blocks of 8 bytes, the others of 16.
+            0x91 | 0x92 | 0x97 | 0x98 => return self.compressed(8),
+            0x93..=0x96 | 0x99..=0x9e => return self.compressed(16),
+            // 32 bits a channel, and whatever a later driver knows.
+            _ => 4 * channels,
+        };
+        [self.width.saturating_mul(per_element), self.height]
+    }
+
+    fn compressed(self, block: u64) -> [u64; 2] {
+        [self.width.div_ceil(4).saturating_mul(block), self.height.div_ceil(4)]
+    }
+
+    fn has_layers(self) -> bool {
+        self.flags & (ARRAY_LAYERED | ARRAY_CUBEMAP) != 0
+    }
+
+    /// What the array takes from the card.
+    fn bytes(self) -> Bytes {
+        let [row, rows] = self.rows();
+        let (rows, depth) = (rows.max(1), self.depth.max(1));
+        let together = |size: u64, most: u64| size.checked_next_power_of_two().map_or(most, |next| next.min(most));
+        let volume = self.depth > 1 && !self.has_layers();
+        let (tall, deep) = if volume { (BLOCK[1], together(depth, DEEPEST)) } else { (together(rows, TALLEST).max(BLOCK[1]), 1) };
+        let up = |size: u64, to: u64| size.checked_next_multiple_of(to).unwrap_or(u64::MAX);
+        let bytes = up(row, BLOCK[0]).saturating_mul(up(rows, tall)).saturating_mul(up(depth, deep));
+        Bytes(bytes.max(PAGE))
+    }
+
+    /// The next level of a mipmap.
+    fn half(self) -> Self {
+        let half = |size: u64| if size > 1 { size / 2 } else { size };
+        let depth = if self.has_layers() { self.depth } else { half(self.depth) };
+        Self { width: half(self.width), height: half(self.height), depth, ..self }
+    }
+
+    /// What a mipmap of so many levels takes. A driver makes no more than there are sizes to halve.
+    fn levels(self, levels: c_uint) -> Bytes {
+        std::iter::successors(Some(self), |level| Some(level.half())).take(levels.min(64) as usize).map(Self::bytes).sum()
+    }
+}
+
+/// `cuArrayCreate`, `cuArray3DCreate`.
+///
+/// # Safety
+/// Both pointers are null or as the driver's function demands.
+pub unsafe fn create<Descriptor: Copy + Into<Shape>>(
+    array: *mut CUarray,
+    descriptor: *const Descriptor,
+    real: impl FnMut() -> CUresult,
+) -> CUresult {
+    // SAFETY: as the caller promises.
+    unsafe { charged(array, descriptor, Shape::bytes, real) }
+}
+
+/// `cuMipmappedArrayCreate`.
+///
+/// # Safety
+/// Both pointers are null or as the driver's function demands.
+pub unsafe fn create_levels(
+    mipmap: *mut CUarray,
+    descriptor: *const Solid<usize>,
+    levels: c_uint,
+    real: impl FnMut() -> CUresult,
+) -> CUresult {
+    // SAFETY: as the caller promises.
+    unsafe { charged(mipmap, descriptor, |shape| shape.levels(levels), real) }
+}
+
+/// # Safety
+/// Both pointers are null or as the driver's function demands.
+unsafe fn charged<Descriptor: Copy + Into<Shape>>(
+    array: *mut CUarray,
+    descriptor: *const Descriptor,
+    size: impl FnOnce(Shape) -> Bytes,
+    mut real: impl FnMut() -> CUresult,
+) -> CUresult {
+    let Some((state, device)) = shared().filter(|_| !array.is_null() && !descriptor.is_null()) else { return real() };
+    // SAFETY: readable.
+    let shape: Shape = unsafe { descriptor.read() }.into();
+    if shape.width == 0 || shape.flags & ARRAY_WITHOUT_MEMORY != 0 {
+        return real();
+    }
+    let size = size(shape);
+    if let Err(refused) = state.reserve(device, size, Origin::Native.kind()) {
+        return refused;
+    }
+    let result = state.with_room(device, size, real);
+    if result != CUDA_SUCCESS {
+        state.give_back(device, size, Origin::Native.kind());
+        return result;
+    }
+    let block = Block { size, device, context: state.driver.current_context().addr(), origin: Origin::Native };
+    // SAFETY: written by the driver.
+    state.arrays.enter(unsafe { array.read() }.addr() as u64, block);
+    result
+}
+
+/// `cuArrayDestroy`, `cuMipmappedArrayDestroy`.
+pub fn destroy(array: CUarray, real: impl FnOnce() -> CUresult) -> CUresult {
+    let Some(state) = State::existing() else { return real() };
+    let key = array.addr() as u64;
+    // Struck before the driver may hand the handle out again.
+    let block = state.arrays.strike(key);
+    let result = real();
+    if result == CUDA_SUCCESS {
+        mapping::end_array(state, key);
+    }
+    match block {
+        Some(block) if result == CUDA_SUCCESS => state.give_back(block.device, block.size, block.origin.kind()),
+        Some(block) => state.arrays.enter(key, block),
+        None => {}
+    }
+    result
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FLOAT: c_int = 0x20;
+
+    fn shape(width: u64, height: u64, depth: u64, channels: c_uint) -> Shape {
+        Shape { width, height, depth, format: FLOAT, channels, flags: 0 }
+    }
+
+    /// Each as measured on an H200: the driver took no less, and no more than its 2 MiB pages explain.
+    #[test]
+    fn arrays_are_charged_by_the_blocks_that_they_take() {
+        assert_eq!(shape(1024, 1024, 0, 4).bytes(), Bytes::mib(16));
+        assert_eq!(shape(1000, 1001, 0, 1).bytes(), Bytes(4032 * 1024));
+        assert_eq!(shape(200, 200, 0, 1).bytes(), Bytes(832 * 256));
+        assert_eq!(shape(65536, 0, 0, 1).bytes(), Bytes::mib(2), "one row takes eight");
+        assert_eq!(shape(1, 25000, 0, 1).bytes(), Bytes(64 * 25088));
+        assert_eq!(shape(1000, 1001, 5, 1).bytes(), Bytes(4032 * 1008 * 8));
+        assert_eq!(shape(10, 10, 0, 1).bytes(), Bytes(4096));
+    }
+
+    #[test]
+    fn layers_are_no_depth() {
+        let layered = Shape { flags: ARRAY_LAYERED, ..shape(1024, 1024, 5, 1) };
+        assert_eq!(layered.bytes(), Bytes::mib(20));
+    }
+
+    #[test]
+    fn compressed_texels_come_by_blocks() {
+        let compressed = Shape { format: 0x9d, ..shape(1024, 1024, 0, 4) };
+        assert_eq!(compressed.bytes(), Bytes::mib(1));
+    }
+
+    #[test]
+    fn each_level_of_a_mipmap_is_half_as_large() {
+        assert_eq!(shape(1024, 1024, 0, 4).levels(1), Bytes::mib(16));
+        assert_eq!(shape(1024, 1024, 0, 4).levels(2), Bytes::mib(20));
+    }
+
+    #[test]
+    fn sizes_beyond_all_measure_stay_so() {
+        assert_eq!(shape(u64::MAX, u64::MAX, u64::MAX, 4).bytes(), Bytes::MAX);
+        let _ = shape(u64::MAX, u64::MAX, u64::MAX, 4).levels(c_uint::MAX);
+    }
+}

@@ -1,0 +1,183 @@
+//! The application's own virtual memory management: it creates memory by handle and maps it where it likes. What a handle
+//! holds is charged from its creation until its last use (`handles.rs`); it stays where it is.
+
+use std::ffi::{c_int, c_uint};
+
+use gpushare_proto::Bytes;
+
+use super::pool::Location;
+use super::work;
+use crate::cuda::{
+    CUDA_ERROR_INVALID_VALUE, CUDA_SUCCESS, CUdeviceptr, CUmemHandle, CUresult, LOCATION_DEVICE, MEM_OPERATION_MAP,
+};
+use crate::handles::{Charge, Handles, Tile};
+use crate::leases::Kind;
+use crate::lock;
+use crate::process::State;
+
+/// The beginning of `CUmemAllocationProp`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct Properties {
+    kind: c_int,
+    handle_types: c_int,
+    location: Location,
+}
+
+/// `CUarrayMapInfo`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct ArrayMap {
+    resource_kind: c_int,
+    resource: u64,
+    part_kind: c_uint,
+    /// Level, layer, offsets and extents, or layer, offset and size of a tail.
+    part: [u64; 4],
+    operation: c_int,
+    handle_kind: c_int,
+    handle: CUmemHandle,
+    offset: u64,
+    devices: c_uint,
+    flags: c_uint,
+    reserved: [c_uint; 2],
+}
+
+/// `cuMemCreate`.
+///
+/// # Safety
+/// Both pointers are null or as the driver's function demands.
+pub unsafe fn create(
+    handle: *mut CUmemHandle,
+    size: usize,
+    properties: *const Properties,
+    mut real: impl FnMut() -> CUresult,
+) -> CUresult {
+    if handle.is_null() || properties.is_null() {
+        return real();
+    }
+    // SAFETY: readable.
+    let Properties { location, .. } = unsafe { properties.read() };
+    let Some(state) = State::get().filter(|_| location.kind == LOCATION_DEVICE) else { return real() };
+    // It may come before any context.
+    if let Err(refused) = state.admit(location.id) {
+        return refused;
+    }
+    if state.gpu(location.id).is_none() {
+        return real();
+    }
+    let charge = Charge { device: location.id, bytes: Bytes(size as u64) };
+    if let Err(refused) = state.reserve(charge.device, charge.bytes, Kind::Fixed) {
+        return refused;
+    }
+    let mut handles = lock(&state.handles);
+    let result = state.with_room(charge.device, charge.bytes, real);
+    if result == CUDA_SUCCESS {
+        // SAFETY: written by the driver.
+        handles.create(unsafe { handle.read() }, charge);
+    } else {
+        drop(handles);
+        state.uncharge(charge);
+    }
+    result
+}
+
+/// `cuMemRelease`.
+pub fn release(handle: CUmemHandle, real: impl FnOnce() -> CUresult) -> CUresult {
+    after(real, |handles| handles.release(handle))
+}
+
+/// `cuMemMap`.
+pub fn map(address: CUdeviceptr, size: usize, handle: CUmemHandle, real: impl FnOnce() -> CUresult) -> CUresult {
+    after(real, |handles| {
+        handles.map(address, Bytes(size as u64), handle);
+        None
+    })
+}
+
+/// `cuMemUnmap`.
+pub fn unmap(address: CUdeviceptr, size: usize, real: impl FnOnce() -> CUresult) -> CUresult {
+    after(real, |handles| handles.unmap(address, Bytes(size as u64)))
+}
+
+/// `cuMemRetainAllocationHandle`. Memory that we rewrote has no handle, as plain device memory has none: a peer that maps
+/// one by the size of the range would see other data.
+///
+/// # Safety
+/// `handle` is null or writable, as the driver's function demands.
+pub unsafe fn retain(
+    handle: *mut CUmemHandle,
+    address: CUdeviceptr,
+    real: impl FnOnce() -> CUresult,
+) -> CUresult {
+    if super::identity::rewritten(address).is_some() {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    after(real, |handles| {
+        if !handle.is_null() {
+            // SAFETY: the driver just wrote it.
+            handles.retain(unsafe { handle.read() }, address);
+        }
+        None
+    })
+}
+
+/// `cuMemMapArrayAsync`: memory comes into sparse arrays or leaves them, in the order of a stream. What leaves is free when
+/// that was asked for.
+///
+/// # Safety
+/// `parts` is null or points to `count` elements, as the driver's function demands.
+pub unsafe fn map_arrays(parts: *const ArrayMap, count: c_uint, real: impl FnOnce() -> CUresult) -> CUresult {
+    // Before the books are held: a thread that waits at the gate holds nobody up.
+    let _pass = work::pass();
+    after(real, |handles| {
+        let count = if parts.is_null() { 0 } else { count as usize };
+        let mut free = Vec::new();
+        for index in 0..count {
+            // SAFETY: the driver just read it.
+            let part = unsafe { parts.add(index).read() };
+            let handle = (part.operation == MEM_OPERATION_MAP).then_some(part.handle);
+            free.extend(handles.tile(part.tile(), handle));
+        }
+        free
+    })
+}
+
+/// An array is destroyed: what was mapped into it is used there no more.
+pub(super) fn end_array(state: &State, resource: u64) {
+    let free = lock(&state.handles).end_array(resource);
+    free.into_iter().for_each(|charge| state.uncharge(charge));
+}
+
+/// Calls the driver with the books of handles held, and on success notes what follows; frees what nobody uses any more.
+fn after<I: IntoIterator<Item = Charge>>(
+    real: impl FnOnce() -> CUresult,
+    note: impl FnOnce(&mut Handles) -> I,
+) -> CUresult {
+    let Some(state) = State::existing() else { return real() };
+    let mut handles = lock(&state.handles);
+    let result = real();
+    if result != CUDA_SUCCESS {
+        return result;
+    }
+    let free = note(&mut handles);
+    drop(handles);
+    free.into_iter().for_each(|charge| state.uncharge(charge));
+    result
+}
+
+impl State {
+    fn uncharge(&self, charge: Charge) {
+        self.give_back(charge.device, charge.bytes, Kind::Fixed);
+    }
+}
+
+impl ArrayMap {
+    fn tile(&self) -> Tile {
+        let half = |value: u64| [value as u32, (value >> 32) as u32];
+        // A level's offsets, or a tail's layer and offset, are in the first twenty bytes.
+        let [[a, b], [c, d], [e, _], _] = self.part.map(half);
+        Tile { resource: self.resource, kind: self.part_kind, place: [a, b, c, d, e] }
+    }
+}
+
+const _: () = assert!(size_of::<ArrayMap>() == 96, "the size in the driver's headers");

@@ -1,0 +1,122 @@
+//! Where a program's memory is: managed memory moves and cannot be handed to others, native memory can and stays.
+
+use gpushare_proto::Bytes;
+use gpushare_tests::artifacts::Artifacts;
+use gpushare_tests::daemon::Daemon;
+use gpushare_tests::program::Program;
+use gpushare_tests::world::{Sharing, World};
+
+fn world() -> anyhow::Result<World> {
+    World::simulated(Artifacts::of_tests()?, Bytes::mib(256))
+}
+
+fn native(name: &str) -> Sharing {
+    Sharing::session(name).and(&["--backend", "native"])
+}
+
+#[test]
+fn memory_that_moves_is_not_handed_to_other_processes_and_a_line_says_what_to_do() -> anyhow::Result<()> {
+    let world = world()?;
+    let _daemon = Daemon::start(&world, &[])?;
+    let mut program = Program::hold(&world, &Sharing::session("a"), "a")?;
+    program.must("alloc x 4MiB")?;
+    for _ in 0..2 {
+        assert_eq!(program.ask("ipc x")?.error(), Some("CUDA_ERROR_NOT_SUPPORTED"));
+    }
+    let stderr = program.process().stderr();
+    assert_eq!(
+        stderr.matches("gpushare-ctl run --backend native").count(),
+        1,
+        "{stderr}"
+    );
+    Ok(())
+}
+
+#[test]
+fn memory_that_stays_is_handed_to_other_processes() -> anyhow::Result<()> {
+    let world = world()?;
+    let daemon = Daemon::start(&world, &[])?;
+    let mut program = Program::hold(&world, &native("a"), "a")?;
+    program.must("alloc x 4MiB")?;
+    program.must("ipc x")?;
+    program.must("fill x 7")?;
+    assert!(program.must("check x 7")?.flag("matches"));
+    assert_eq!(daemon.session("a")?.gpus[0].allocated_bytes, Bytes::mib(4));
+    assert_eq!(program.process().stderr(), "");
+    Ok(())
+}
+
+/// What is asked about memory, and what a program without gpushare hears.
+#[test]
+fn memory_that_was_rewritten_answers_as_plain_memory_does() -> anyhow::Result<()> {
+    let world = world()?;
+    let _daemon = Daemon::start(&world, &[])?;
+    let ask = |sharing: &Sharing, name: &str| -> anyhow::Result<Vec<Option<String>>> {
+        let mut program = Program::hold(&world, sharing, name)?;
+        program.must("alloc x 4MiB")?;
+        program.must("alloc own 4MiB --door managed")?;
+        program.must("alloc mapped 4MiB --door handle")?;
+        [
+            "retain x",
+            "preferred x",
+            "retain own",
+            "preferred own",
+            "retain mapped",
+            "free mapped",
+        ]
+        .into_iter()
+        .map(|line| Ok(program.ask(line)?.error().map(str::to_owned)))
+        .collect()
+    };
+    let alone = ask(&Sharing::Native, "alone")?;
+    assert_eq!(ask(&Sharing::session("shared"), "shared")?, alone);
+    assert_eq!(ask(&native("native"), "native")?, alone);
+    let refused = Some("CUDA_ERROR_INVALID_VALUE".to_owned());
+    assert_eq!(
+        alone,
+        [refused.clone(), refused.clone(), refused, None, None, None]
+    );
+    Ok(())
+}
+
+#[test]
+fn memory_by_handle_is_free_when_its_last_use_is_over() -> anyhow::Result<()> {
+    let world = world()?;
+    let daemon = Daemon::start(&world, &[])?;
+    let mut program = Program::hold(&world, &Sharing::limited("a", Bytes::mib(64)), "a")?;
+    let used = || -> anyhow::Result<_> { Ok(daemon.session("a")?.gpus[0].allocated_bytes) };
+    program.must("alloc x 62MiB --door handle")?;
+    program.must("fill x 3")?;
+    assert!(program.must("check x 3")?.flag("matches"));
+    assert_eq!(
+        used()?,
+        Bytes::mib(62),
+        "its handle is released, its mapping is there"
+    );
+    assert_eq!(
+        program.ask("alloc y 4MiB --door handle")?.error(),
+        Some("CUDA_ERROR_OUT_OF_MEMORY")
+    );
+    program.must("retain x")?;
+    assert_eq!(used()?, Bytes::mib(62));
+    program.must("free x")?;
+    program.must("alloc y 64MiB")?;
+    Ok(())
+}
+
+#[test]
+fn an_unknown_backend_is_named_and_the_program_runs() -> anyhow::Result<()> {
+    let world = world()?;
+    let _daemon = Daemon::start(&world, &[])?;
+    let mut command = world.workload(&Sharing::session("a"));
+    command.env(gpushare_proto::names::BACKEND, "fast");
+    let mut program = Program::begin(command, &world, "a")?;
+    program.ready()?;
+    program.must("alloc x 4MiB")?;
+    let stderr = program.process().stderr();
+    assert!(
+        stderr.contains("\"fast\" is no backend; write managed"),
+        "{stderr}"
+    );
+    Ok(())
+}

@@ -1,0 +1,76 @@
+//! Contexts besides the primary one: each takes room, and its memory is free when it ends.
+
+use gpushare_proto::Bytes;
+use gpushare_tests::artifacts::Artifacts;
+use gpushare_tests::daemon::Daemon;
+use gpushare_tests::program::Program;
+use gpushare_tests::world::{Sharing, World};
+
+const LIMIT: Bytes = Bytes::mib(64);
+
+fn world() -> anyhow::Result<World> {
+    World::simulated(Artifacts::of_tests()?, Bytes::mib(256))
+}
+
+fn begin(world: &World) -> anyhow::Result<(Daemon<'_>, Program)> {
+    let daemon = Daemon::start(world, &[])?;
+    let mut program = Program::hold(world, &Sharing::limited("a", LIMIT), "a")?;
+    program.must("alloc own 4MiB")?;
+    Ok((daemon, program))
+}
+
+fn used(daemon: &Daemon<'_>) -> anyhow::Result<Bytes> {
+    Ok(daemon.session("a")?.gpus[0].allocated_bytes)
+}
+
+#[test]
+fn what_a_context_had_is_free_when_it_ends() -> anyhow::Result<()> {
+    let world = world()?;
+    let (_daemon, mut program) = begin(&world)?;
+    program.must("make c")?;
+    program.must("alloc-in c x 60MiB")?;
+    assert_eq!(
+        program.ask("alloc y 2MiB")?.error(),
+        Some("CUDA_ERROR_OUT_OF_MEMORY")
+    );
+    program.must("end c")?;
+    program.must("alloc y 60MiB")?;
+    Ok(())
+}
+
+#[test]
+fn a_context_lives_until_its_last_user_detaches() -> anyhow::Result<()> {
+    let world = world()?;
+    let (daemon, mut program) = begin(&world)?;
+    program.must("make c")?;
+    program.must("attach c")?;
+    program.must("alloc-in c x 60MiB")?;
+    program.must("detach c")?;
+    assert_eq!(
+        program.ask("alloc y 2MiB")?.error(),
+        Some("CUDA_ERROR_OUT_OF_MEMORY")
+    );
+    assert_eq!(used(&daemon)?, LIMIT);
+    program.must("detach c")?;
+    program.must("alloc y 60MiB")?;
+    Ok(())
+}
+
+#[test]
+fn memory_asked_for_in_a_part_of_the_card_is_charged_and_lives_on_with_the_card() -> anyhow::Result<()> {
+    let world = world()?;
+    let (daemon, mut program) = begin(&world)?;
+    program.must("green part")?;
+    program.must("alloc-in part x 60MiB")?;
+    assert_eq!(
+        program.ask("alloc y 2MiB")?.error(),
+        Some("CUDA_ERROR_OUT_OF_MEMORY")
+    );
+    program.must("end part")?;
+    assert_eq!(used(&daemon)?, LIMIT);
+    program.must("reset")?;
+    daemon.until("nothing is allocated", |status| {
+        status.gpus[0].allocated_bytes.is_zero()
+    })?;
+    Ok(())
+}
