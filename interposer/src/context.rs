@@ -6,7 +6,7 @@ use gpushare_client::contexts::Kind::{Created, Primary};
 use gpushare_client::cuda::{CUcontext, CUdevice, CUgraph, CUgreenCtx, CUstream};
 use gpushare_client::doors::capture::{begin, destroy as destroy_stream, end};
 use gpushare_client::doors::context::{
-    attach, create, create_green, destroy, destroy_green, detach, enter_green, release_primary,
+    attach, create, create_green, destroy, destroy_green, detach, release_primary,
 };
 use gpushare_client::doors::module::{load, load_library};
 
@@ -41,12 +41,9 @@ hooks! {
     ) = 3010 cuVDPAUCtxCreate, 3020 cuVDPAUCtxCreate_v2;
     [attach: context] cuCtxAttach(context: *mut CUcontext, flags: c_uint) = 2000 cuCtxAttach;
     [detach: context] cuCtxDetach(context: CUcontext) = 2000 cuCtxDetach;
-    [create_green: device] cuGreenCtxCreate(
+    [create_green: part, device] cuGreenCtxCreate(
         part: *mut CUgreenCtx, description: Pointer, device: CUdevice, flags: c_uint
     ) = 12040 cuGreenCtxCreate;
-    [enter_green: context, part] cuCtxFromGreenCtx(
-        context: *mut CUcontext, part: CUgreenCtx
-    ) = 12040 cuCtxFromGreenCtx;
     [destroy_green: part] cuGreenCtxDestroy(part: CUgreenCtx) = 12040 cuGreenCtxDestroy;
     [destroy: context] cuCtxDestroy(context: CUcontext) = 2000 cuCtxDestroy, 4000 cuCtxDestroy_v2;
 

@@ -3,7 +3,7 @@
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 
-use crate::cuda::{CAPTURE_MODE_RELAXED, CUcontext, CUdevice, CUdeviceptr, CUevent, CUmemoryPool, CUresult, CUstream};
+use crate::cuda::{CAPTURE_MODE_RELAXED, CUcontext, CUdevice, CUdeviceptr, CUevent, CUgreenCtx, CUmemoryPool, CUresult, CUstream};
 
 macro_rules! driver {
     (
@@ -101,6 +101,8 @@ driver! {
         stream_is_capturing: fn(CUstream, *mut c_int) = c"cuStreamIsCapturing";
         /// The context of a stream. CUDA 9.2.
         stream_get_ctx: fn(CUstream, *mut CUcontext) = c"cuStreamGetCtx";
+        /// The context of a part of a card. CUDA 12.4.
+        ctx_from_green_ctx: fn(*mut CUcontext, CUgreenCtx) = c"cuCtxFromGreenCtx";
         /// An event after everything that a context has in flight. CUDA 12.5.
         ctx_record_event: fn(CUcontext, CUevent) = c"cuCtxRecordEvent";
     }

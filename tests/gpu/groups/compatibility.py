@@ -157,7 +157,21 @@ def built(stand):
         stand.figures.command(f"nvcc {name}", command)
         if stand.figures.check(f"compatibility: nvcc, {name}: builds", done.returncode == 0, done.stderr):
             cases.append(Case(f"nvcc, {name}", [target]))
-    return cases
+    return cases + driver_api(stand, nvcc)
+
+
+def driver_api(stand, nvcc):
+    """What the driver's own functions answer, on both backends."""
+    target = stand.logs / "driver-api"
+    command = [nvcc, "-O2", "-o", str(target), str(FOLDER / "driver.c"), "-lcuda", "-ldl"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    except OSError as error:
+        stand.figures.row("compatibility: driver API", f"not run: {error}")
+        return []
+    if not stand.figures.check("compatibility: driver API: builds", done.returncode == 0, done.stderr):
+        return []
+    return [Case(f"driver API, --backend {backend}", [target, backend], backend=backend) for backend in ("managed", "native")]
 
 
 def nvidia_smi(stand, programs):

@@ -95,25 +95,27 @@ pub fn detach(context: CUcontext, real: impl FnOnce() -> CUresult) -> CUresult {
     result
 }
 
-/// `cuGreenCtxCreate`: a part of a card whose primary context is alive.
-pub fn create_green(device: CUdevice, mut real: impl FnMut() -> CUresult) -> CUresult {
+/// `cuGreenCtxCreate`: a part of a card whose primary context is alive. Work comes from it by streams of its own, so it is known
+/// as a context from the beginning.
+///
+/// # Safety
+/// `made` is null or writable, as the driver's function demands.
+pub unsafe fn create_green(
+    made: *mut CUgreenCtx,
+    device: CUdevice,
+    mut real: impl FnMut() -> CUresult,
+) -> CUresult {
     let Some(state) = State::get() else { return real() };
     if let Err(refused) = state.admit(device) {
         return refused;
     }
-    state.ask_and_try(device, room::PART, real)
-}
-
-/// `cuCtxFromGreenCtx`: the part as a context, from which work comes and memory is asked for.
-///
-/// # Safety
-/// `made` is null or writable, as the driver's function demands.
-pub unsafe fn enter_green(made: *mut CUcontext, part: CUgreenCtx, real: impl FnOnce() -> CUresult) -> CUresult {
-    let result = real();
-    if let (CUDA_SUCCESS, Some(state), false) = (result, State::existing(), made.is_null()) {
+    let result = state.ask_and_try(device, room::PART, real);
+    if let (CUDA_SUCCESS, Some(convert), false) = (result, state.driver.ctx_from_green_ctx, made.is_null()) {
+        let mut context = std::ptr::null_mut();
         // SAFETY: the driver just wrote the handle there.
-        let context = unsafe { made.read() };
-        if let Some(device) = device_of(state, context) {
+        let part = unsafe { made.read() };
+        // SAFETY: writes one pointer.
+        if unsafe { convert(&raw mut context, part) } == CUDA_SUCCESS {
             state.contexts.created(context, device, Kind::Green(part.addr()));
         }
     }
@@ -135,20 +137,6 @@ pub fn destroy_green(part: CUgreenCtx, real: impl FnOnce() -> CUresult) -> CUres
     drop(live);
     state.captures.end_context(context);
     result
-}
-
-/// The device of a context that is not current.
-fn device_of(state: &State, context: CUcontext) -> Option<CUdevice> {
-    let mut popped = std::ptr::null_mut();
-    // SAFETY: the context was just given out; what is pushed is popped.
-    unsafe {
-        if (state.driver.ctx_push_current)(context) != CUDA_SUCCESS {
-            return None;
-        }
-        let device = state.driver.current_device();
-        (state.driver.ctx_pop_current)(&raw mut popped);
-        device
-    }
 }
 
 fn bury(state: &'static State, mut live: MutexGuard<'_, Vec<Live>>, context: CUcontext) {

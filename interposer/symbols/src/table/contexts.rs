@@ -11,11 +11,11 @@ super::symbols! {
         cuCtxDetach 2000;
         cuGreenCtxCreate 12040;
         cuGreenCtxDestroy 12040;
-        cuCtxFromGreenCtx 12040;
         cuGLCtxCreate 2000, 3020 _v2;
         cuVDPAUCtxCreate 3010, 3020 _v2;
     }
     passed "makes a context current, or says which one is" {
+        cuCtxFromGreenCtx 12040;
         cuCtxPushCurrent 2000, 4000 _v2;
         cuCtxPopCurrent 2000, 4000 _v2;
         cuCtxSetCurrent 4000;
