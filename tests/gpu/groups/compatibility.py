@@ -18,6 +18,8 @@ ANSWER_LIMIT = 150
 TOGETHER = 4
 SESSION_MIB, HELD_MIB = 2048, 512
 FOLDER = CLIENTS / "compatibility"
+# What the driver maps large arrays in.
+PAGE = 2 << 20
 
 
 @dataclass(frozen=True)
@@ -89,6 +91,7 @@ def run(stand):
         for first in range(0, len(cases), TOGETHER):
             wave = [case for case in cases[first : first + TOGETHER] if can_run(figures, case)]
             compare(stand, programs, wave)
+        arrays(stand, programs)
         nvidia_smi(stand, programs)
         two_cards(stand, programs)
         figures.equal("compatibility: nothing is left in the books", sum(g["allocated_bytes"] for g in daemon.status()["gpus"]), 0)
@@ -101,8 +104,8 @@ def can_run(figures, case):
     return not missing
 
 
-def slug(case):
-    return "".join(letter if letter.isalnum() else "-" for letter in case.name.lower())
+def slug(name):
+    return "".join(letter if letter.isalnum() else "-" for letter in name.lower())
 
 
 def compare(stand, programs, cases):
@@ -115,7 +118,7 @@ def compare(stand, programs, cases):
 def start(programs, case, shared):
     how = "shared" if shared else "native"
     return programs.start(
-        f"compat-{slug(case)}-{how}",
+        f"compat-{slug(case.name)}-{how}",
         case.command,
         shared=shared,
         options=["--backend", case.backend] if shared and case.backend != "managed" else [],
@@ -143,35 +146,46 @@ def judge(figures, case, alone, shared):
 
 
 def built(stand):
-    """The nvcc program in its four builds."""
-    nvcc = shutil.which("nvcc") or "/usr/local/cuda/bin/nvcc"
+    """The nvcc program in its four builds, and what the driver's own functions answer, on both backends."""
     cases = []
     for name, flags in TOOLKIT.items():
-        target = stand.logs / f"toolkit{len(cases)}"
-        command = [nvcc, "-O2", "-arch=native", *flags, "-o", str(target), str(FOLDER / "toolkit.cu")]
-        try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-        except OSError as error:
-            stand.figures.row(f"compatibility: nvcc, {name}", f"not run: {error}")
-            continue
-        stand.figures.command(f"nvcc {name}", command)
-        if stand.figures.check(f"compatibility: nvcc, {name}: builds", done.returncode == 0, done.stderr):
+        if target := compiled(stand, f"nvcc, {name}", "toolkit.cu", ["-arch=native", *flags]):
             cases.append(Case(f"nvcc, {name}", [target]))
-    return cases + driver_api(stand, nvcc)
+    if target := compiled(stand, "driver API", "driver.c", ["-lcuda", "-ldl"]):
+        cases += [Case(f"driver API, --backend {backend}", [target, backend], backend=backend) for backend in ("managed", "native")]
+    return cases
 
 
-def driver_api(stand, nvcc):
-    """What the driver's own functions answer, on both backends."""
-    target = stand.logs / "driver-api"
-    command = [nvcc, "-O2", "-o", str(target), str(FOLDER / "driver.c"), "-lcuda", "-ldl"]
+def compiled(stand, name, source, flags):
+    """One of our programs for nvcc, if it can be built here."""
+    target = stand.logs / slug(f"built {name}")
+    nvcc = shutil.which("nvcc") or "/usr/local/cuda/bin/nvcc"
+    command = [nvcc, "-O2", "-o", str(target), str(FOLDER / source), *flags]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     except OSError as error:
-        stand.figures.row("compatibility: driver API", f"not run: {error}")
-        return []
-    if not stand.figures.check("compatibility: driver API: builds", done.returncode == 0, done.stderr):
-        return []
-    return [Case(f"driver API, --backend {backend}", [target, backend], backend=backend) for backend in ("managed", "native")]
+        stand.figures.row(f"compatibility: {name}", f"not run: {error}")
+        return None
+    stand.figures.command(f"build {name}", command)
+    built = stand.figures.check(f"compatibility: {name}: builds", done.returncode == 0, done.stderr)
+    return target if built else None
+
+
+def arrays(stand, programs):
+    """Arrays are charged what they take, but for the driver's pages: 4 KiB, 2 MiB for large ones, and what is left over where
+    several share one."""
+    if not (target := compiled(stand, "arrays", "arrays.c", ["-lcuda"])):
+        return
+    # One after the other: what is free natively is the whole card's.
+    took, charged = (programs.start(f"compat-arrays-{how}", [target], shared=how == "shared").result()["values"] for how in ("native", "shared"))
+    figures = stand.figures
+    figures.sample("arrays", {"took": took, "charged": charged})
+    for shape, bytes_taken in took.items():
+        of_it = charged[shape]
+        page = PAGE if bytes_taken >= PAGE // 2 else max(4096, of_it // 5)
+        fits = of_it - 4096 <= bytes_taken <= of_it + page
+        figures.check(f"compatibility: {shape}: is charged what it takes", fits, [bytes_taken, of_it])
+    figures.row("compatibility: arrays", f"{len(took)} shapes; charged of what they took: {sum(charged.values()) / sum(took.values()):.1%}")
 
 
 def nvidia_smi(stand, programs):
