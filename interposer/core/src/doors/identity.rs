@@ -5,7 +5,7 @@ use std::ptr::null_mut;
 
 use crate::books::{Block, Origin};
 use crate::cuda::{
-    ATTRIBUTE_CONTEXT, ATTRIBUTE_DEVICE_ORDINAL, ATTRIBUTE_HOST_POINTER, ATTRIBUTE_IS_MANAGED,
+    ATTRIBUTE_CONTEXT, ATTRIBUTE_DEVICE_ORDINAL, ATTRIBUTE_HOST_POINTER, ATTRIBUTE_IS_IPC_CAPABLE, ATTRIBUTE_IS_MANAGED,
     ATTRIBUTE_MEMORY_TYPE, ATTRIBUTE_RANGE_SIZE, ATTRIBUTE_RANGE_START, CUDA_ERROR_INVALID_VALUE, CUDA_SUCCESS, CUdeviceptr, CUpointerAttribute, CUresult,
     MEMORYTYPE_DEVICE,
 };
@@ -112,7 +112,7 @@ unsafe fn amend(data: *mut c_void, attribute: CUpointerAttribute, start: CUdevic
             ATTRIBUTE_CONTEXT => data.cast::<usize>().write(block.context),
             ATTRIBUTE_MEMORY_TYPE => data.cast::<c_uint>().write(MEMORYTYPE_DEVICE),
             // A boolean, of one byte or of four: the driver wrote the rest of it.
-            ATTRIBUTE_IS_MANAGED => data.cast::<u8>().write(0),
+            ATTRIBUTE_IS_MANAGED | ATTRIBUTE_IS_IPC_CAPABLE => data.cast::<u8>().write(0),
             ATTRIBUTE_RANGE_START => data.cast::<CUdeviceptr>().write(start),
             ATTRIBUTE_RANGE_SIZE => data.cast::<usize>().write(block.size.0 as usize),
             ATTRIBUTE_DEVICE_ORDINAL => data.cast::<c_int>().write(block.device),
