@@ -23,6 +23,8 @@ mod context;
 
 mod nvml;
 
+mod control;
+
 mod lookup;
 
 use gpushare_client::rows::Table;

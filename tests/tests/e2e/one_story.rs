@@ -8,10 +8,10 @@ use std::process::{Command, Stdio};
 
 use anyhow::Context;
 use gpushare_proto::{Bytes, names};
-use gpushare_tests::artifacts::Artifacts;
+use gpushare_tests::artifacts::{Artifacts, Part};
 use gpushare_tests::daemon::Daemon;
 use gpushare_tests::foreign;
-use gpushare_tests::process::Process;
+use gpushare_tests::process::{Process, output_of};
 use gpushare_tests::program::Program;
 use gpushare_tests::world::{Sharing, World};
 
@@ -324,6 +324,51 @@ fn a_strangers_work_is_none_of_a_sessions_utilization() -> anyhow::Result<()> {
     assert!(
         inside.contains(" samples code=6\n infos code=6\n utilization code=0 idle\n"),
         "{inside}"
+    );
+    Ok(())
+}
+
+#[test]
+fn nvidia_smi_is_told_past_nvml_of_its_own_sessions_processes_alone() -> anyhow::Result<()> {
+    let world = world()?;
+    let _daemon = Daemon::start(&world, &[])?;
+    let neighbour = Program::hold(&world, &Sharing::session("neighbour"), "neighbour")?;
+    let holder = Program::hold(&world, &limited(), "holder")?;
+    let driver = foreign::compile(&world, "control_answer.c", "control.so", &["-shared", "-fPIC"])?;
+    let program = foreign::compile(&world, "control.c", "control", &[])?;
+    let [neighbour, own] = [&neighbour, &holder].map(|program| program.process().pid().to_string());
+    let everybody = format!("1 {neighbour} {own} 999999");
+    let answer = |mut command: Command, ours: &str| {
+        let preload = format!("{ours}:{}", driver.display());
+        command.env("LD_PRELOAD", preload).env("ON_THE_CARD", &everybody);
+        output_of(command)
+    };
+    let library = world.path(Part::Library).display().to_string();
+    let expected = |list: &str| {
+        format!(
+            "list: 0, errno 77, status 0: {list}\n\
+             another size: 0, errno 77, status 0: {everybody}\n\
+             another question: 0, errno 77, status 0: {everybody}\n\
+             a pipe: 0, errno 77, 3 bytes\n\
+             no terminal: -1, errno 25\n\
+             no file: -1, errno 9\n\
+             without an argument: 0\n"
+        )
+    };
+    assert_eq!(
+        answer(world.program(&program), "")?,
+        expected(&everybody),
+        "native"
+    );
+    assert_eq!(
+        answer(world.program(&program), &library)?,
+        expected(&everybody),
+        "outside a session"
+    );
+    assert_eq!(
+        answer(beside(&world, &holder, &program)?, &library)?,
+        expected(&own),
+        "beside the holder"
     );
     Ok(())
 }

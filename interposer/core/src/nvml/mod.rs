@@ -7,6 +7,7 @@
 //! | processes that compute | the session's own, with what each has in the books |
 //! | processes that draw, MPS clients, process samples, accounting | those of them that are the session's own |
 //! | utilization of the card | the sum of the session's own processes, where NVML knows it by process |
+//! | the same processes by pid, as `nvidia-smi` asks the kernel past NVML's functions | the session's own (`control.rs`) |
 //! | everything else (BAR1, clocks, power, temperature, names) | the card's own: there is one of it |
 //!
 //! Pids are as the caller sees them where it shares a PID namespace with the process, as in a container of its own; of
@@ -28,3 +29,5 @@ pub mod memory;
 pub mod processes;
 
 pub mod samples;
+
+pub mod control;
