@@ -124,7 +124,7 @@ impl Stats {
 }
 
 impl ProcessStats {
-    /// All its bytes on one GPU.
+    /// Its bytes on one GPU, without managed memory.
     #[must_use]
     pub fn bytes_on(&self, gpu: u32) -> u64 {
         let found = self
@@ -178,7 +178,7 @@ pub struct ProcessStats {
     pub managed_bytes: u64,
     /// Bytes of managed memory that are on a card now.
     pub resident_bytes: u64,
-    /// All its bytes on each of `gpus`, in that order.
+    /// Its bytes on each of `gpus`, in that order: contexts and what cannot move.
     pub gpu_bytes: Vec<u64>,
     /// What it did.
     pub counters: Counters,

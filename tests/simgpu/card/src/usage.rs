@@ -20,16 +20,8 @@ impl Memory {
             .sum()
     }
 
-    /// Bytes of a client on a GPU, its contexts not counted.
-    pub(crate) fn on_gpu(&self, client: ClientId, gpu: GpuIndex) -> u64 {
-        let managed = self
-            .gpus
-            .get(gpu.0 as usize)
-            .map_or(0, |gpu| gpu.resident_of(client));
-        self.fixed_on(client, gpu) + managed
-    }
-
-    fn fixed_on(&self, client: ClientId, gpu: GpuIndex) -> u64 {
+    /// Bytes of a client on a GPU that cannot move, its contexts not counted.
+    pub(crate) fn fixed_on(&self, client: ClientId, gpu: GpuIndex) -> u64 {
         let own = self.own(client, |allocation| {
             allocation.kind == Kind::Device && allocation.gpu == gpu
         });

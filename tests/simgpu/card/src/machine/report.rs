@@ -34,10 +34,10 @@ impl Card {
         }
     }
 
-    /// What a process has on one GPU.
+    /// What a process has on one GPU. Managed memory is in nobody's figure, wherever it lies.
     fn bytes_on(&self, gpu: GpuIndex, id: ClientId, client: &Client) -> u64 {
         let contexts = client.contexts.values().filter(|used| **used == gpu).count() as u64;
-        contexts * self.memory.constants.context_memory + self.memory.on_gpu(id, gpu)
+        contexts * self.memory.constants.context_memory + self.memory.fixed_on(id, gpu)
     }
 
     /// How long the turn under way has lasted, if it is this client's (or anybody's).
