@@ -53,12 +53,23 @@ impl Core {
         Some(self.cards.iter().map(account).collect())
     }
 
+    /// How many of a process's bytes on a card never move, as far as it told; `None` for one that is not there.
+    #[must_use]
+    pub fn fixed_bytes(&self, client: ClientId, gpu: GpuId) -> Option<Bytes> {
+        let home = self.sessions.get(self.homes.get(&client)?)?;
+        Some(home.clients.get(&client)?.books.get(&gpu)?.fixed())
+    }
+
     /// The most that a session may use on a card at present, quota or not: what one session may, and no more than the
-    /// others leave of what all together may.
+    /// others leave of what all together may. What the driver keeps for it at the cost of its quota is not there for it either.
     pub(crate) fn backed(&self, session: &Session, gpu: GpuId, card: &Card, demand: &Demand) -> Bytes {
         let own = session.books(gpu).map(|(_, book)| book.movable()).sum::<Bytes>();
         let others = demand.total(gpu) - own;
         let left = card.managed_limit() - others + session.fixed(gpu);
-        session.reach(gpu, card).min(left)
+        let reach = session.reach(gpu, card).min(left);
+        match session.charged(gpu) {
+            Bytes::ZERO => reach,
+            charged => reach.min(session.limit - charged),
+        }
     }
 }

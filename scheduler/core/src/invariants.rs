@@ -102,10 +102,11 @@ impl Invariants {
                 let leased = session.leased(gpu);
                 let grew = leased > before.get(&(id, gpu)).copied().unwrap_or_default();
                 if grew && !matches!(event, Event::Attached { .. }) {
-                    let within = leased <= session.limit && leased <= session.ceiling(gpu, card);
+                    let charged = session.charged(gpu);
+                    let within = leased + charged <= session.limit && leased <= session.ceiling(gpu, card);
                     hold("granted quota never grows beyond a limit", within, || {
                         format!(
-                            "{id} grew to {leased} on {gpu}; its quota is {}, its ceiling {}",
+                            "{id} grew to {leased} on {gpu}, beside {charged} of the driver's; its quota is {}, its ceiling {}",
                             session.limit,
                             session.ceiling(gpu, card),
                         )

@@ -6,6 +6,9 @@
 //!   the card's managed limit       Σ leased and not fixed of everybody                everybody
 //! ```
 //!
+//! To the quota is also charged what the driver keeps for the session's processes beyond an allowance; the card's capacity is
+//! without it already.
+//!
 //! Leased counts, not used: a process takes what was leased to it without asking. So a lease that lies unused in somebody's
 //! page is taken back before anybody is refused.
 
@@ -34,6 +37,8 @@ pub(crate) struct Limits {
     pub(crate) managed: Bytes,
     /// Leased to the session.
     pub(crate) session_leased: Bytes,
+    /// What counts against the quota besides.
+    pub(crate) session_charged: Bytes,
     /// Leased to everybody and not known to be fixed.
     pub(crate) card_managed: Bytes,
     /// What the bytes that are asked for will be.
@@ -72,8 +77,9 @@ impl Limits {
             Kind::Movable => bytes,
             Kind::Fixed => Bytes::ZERO,
         };
+        let session = self.session_leased + self.session_charged;
         [
-            (LimitKind::Session, self.quota, self.session_leased, bytes),
+            (LimitKind::Session, self.quota, session, bytes),
             (LimitKind::Capacity, self.ceiling, self.session_leased, bytes),
             (LimitKind::ManagedLimit, self.managed, self.card_managed, managed),
         ]
@@ -102,7 +108,8 @@ impl Limits {
         session_processes: usize,
         card_processes: usize,
     ) -> Bytes {
-        let session = self.quota.min(self.ceiling) - (self.session_leased + bytes);
+        let quota = self.quota - self.session_charged;
+        let session = quota.min(self.ceiling) - (self.session_leased + bytes);
         let managed = match self.kind {
             Kind::Movable => self.managed - (self.card_managed + bytes),
             Kind::Fixed => self.managed - self.card_managed,
@@ -125,6 +132,7 @@ mod tests {
             ceiling: Bytes(200),
             managed: Bytes(300),
             session_leased: Bytes(90),
+            session_charged: Bytes(0),
             card_managed: Bytes(250),
             kind: Kind::Movable,
         }
@@ -148,6 +156,29 @@ mod tests {
         };
         assert_eq!(unlimited.excess(Bytes(51)).unwrap().by, LimitKind::ManagedLimit);
         assert_eq!(unlimited.excess(Bytes(111)).unwrap().by, LimitKind::Capacity);
+    }
+
+    #[test]
+    fn what_the_driver_keeps_counts_against_the_quota_and_not_twice_against_the_ceiling() {
+        let charged = Limits {
+            session_charged: Bytes(4),
+            ..limits()
+        };
+        assert_eq!(charged.excess(Bytes(6)), None);
+        assert_eq!(charged.excess(Bytes(7)).unwrap().bytes, Bytes(1));
+        assert_eq!(charged.extra(Bytes(2), Bytes(64), Bytes::MAX, 1, 1), Bytes(2));
+        let unlimited = Limits {
+            quota: Bytes::MAX,
+            managed: Bytes::MAX,
+            ..charged
+        };
+        assert_eq!(unlimited.excess(Bytes(110)), None);
+        let over = Limits {
+            session_charged: Bytes::MAX,
+            ..limits()
+        };
+        assert_eq!(over.excess(Bytes::ZERO), None);
+        assert!(over.excess(Bytes(1)).is_some());
     }
 
     #[test]

@@ -14,7 +14,7 @@ mod limits;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use gpushare_proto::page::MemoryRefusal;
+use gpushare_proto::page::{LimitKind, MemoryRefusal};
 use gpushare_proto::{Bytes, ClientId, GpuId, RequestId, SessionId};
 
 use crate::core::Core;
@@ -213,6 +213,7 @@ impl Core {
             ceiling: session.ceiling(request.gpu, card),
             managed: card.managed_limit(),
             session_leased: session.leased(request.gpu),
+            session_charged: session.charged(request.gpu),
             card_managed: self
                 .sessions
                 .values()
@@ -289,9 +290,10 @@ impl Core {
             return;
         };
         session.refusals += 1;
-        let used = match excess.scope() {
-            Scope::Session => session.used(request.gpu),
-            Scope::Card => self
+        let used = match excess.by {
+            LimitKind::Session => session.used(request.gpu) + session.charged(request.gpu),
+            LimitKind::Capacity => session.used(request.gpu),
+            LimitKind::ManagedLimit => self
                 .sessions
                 .values()
                 .map(|session| session.used(request.gpu))

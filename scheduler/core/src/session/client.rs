@@ -7,6 +7,10 @@ use gpushare_proto::{Bytes, GpuId};
 use super::gate::Gate;
 use crate::places::Place;
 
+/// What the driver may take for a process beside what it allocated, without its counting against the quota: contexts,
+/// kernels, and what ordinary libraries keep.
+const ALLOWANCE: Bytes = Bytes::gib(1);
+
 /// What one process has on one card.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Book {
@@ -47,6 +51,11 @@ impl Book {
     pub(crate) fn overhead(&self, assumed: Bytes) -> Bytes {
         let contexts = Bytes(assumed.0.saturating_mul(u64::from(self.contexts)));
         self.overhead.unwrap_or(contexts)
+    }
+
+    /// What was measured beyond the allowance (deep stacks, large tables of modules): it counts against the quota.
+    pub(crate) fn charged(&self) -> Bytes {
+        self.overhead.unwrap_or_default() - ALLOWANCE
     }
 }
 

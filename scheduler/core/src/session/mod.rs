@@ -86,6 +86,12 @@ impl Session {
         self.books(gpu).map(|(_, book)| book.used()).sum()
     }
 
+    /// Bytes on one card that nobody leased and that count against the quota all the same: what the driver keeps for its
+    /// processes beyond an allowance. It leaves less to be leased, and takes back nothing that was.
+    pub(crate) fn charged(&self, gpu: GpuId) -> Bytes {
+        self.books(gpu).map(|(_, book)| book.charged()).sum()
+    }
+
     /// The bytes on one card that never move.
     pub(crate) fn fixed(&self, gpu: GpuId) -> Bytes {
         self.books(gpu).map(|(_, book)| book.fixed()).sum()

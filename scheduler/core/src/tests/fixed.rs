@@ -158,6 +158,55 @@ fn measured_contexts_replace_the_assumed_ones() {
 }
 
 #[test]
+fn what_the_driver_keeps_beyond_a_gibibyte_leaves_less_of_the_quota_and_takes_nothing_back() {
+    let mut world = World::new(plain());
+    let session = world.session_with(Some(gib(6)), false);
+    let [a, b] = [(); 2].map(|()| {
+        let client = world.join(session);
+        world.attach(client, GPU);
+        client
+    });
+    let measured = |client, bytes| Event::Overhead {
+        client,
+        gpu: GPU,
+        bytes,
+    };
+    assert!(world.allocate(a, GPU, gib(3)));
+    world.send(measured(a, Some(gib(1))));
+    world.send(measured(b, Some(gib(3))));
+    let free = |world: &World| world.core.accounts(session).unwrap()[0].free;
+    assert_eq!(
+        free(&world),
+        gib(1),
+        "two of six are the driver's, three are allocated"
+    );
+    world.take();
+    assert!(!world.allocate(a, GPU, gib(1) + Bytes(1)));
+    let refusal = world.take().into_iter().find_map(|effect| match effect {
+        Effect::Refuse { refusal, .. } => Some(refusal),
+        _ => None,
+    });
+    let refusal = refusal.unwrap();
+    assert_eq!(
+        (refusal.by, refusal.limit, refusal.used),
+        (LimitKind::Session, gib(6), gib(5))
+    );
+    assert!(world.allocate(a, GPU, gib(1)));
+
+    world.send(measured(b, Some(gib(5))));
+    assert_eq!((free(&world), world.used(a, GPU)), (Bytes::ZERO, gib(4)));
+    assert!(!world.allocate(a, GPU, Bytes(1)));
+    world.free(a, GPU, gib(3));
+    assert!(
+        world.allocate(b, GPU, gib(1)),
+        "one is allocated, four are the driver's"
+    );
+    assert!(!world.allocate(b, GPU, Bytes(1)));
+    world.send(measured(b, None));
+    assert!(world.allocate(b, GPU, gib(4)));
+}
+
+#[test]
 fn room_is_what_all_that_cannot_move_leaves() {
     let mut world = World::new(Config {
         context_reserve: gib(1),
