@@ -10,6 +10,7 @@ use tokio::sync::oneshot;
 use crate::connection::Outbox;
 use crate::identity::PeerProcess;
 use crate::metrics::Picture;
+use crate::nvml::Usages;
 
 /// A connection's number. Never used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -46,6 +47,8 @@ pub(crate) enum Input {
     Closed { connection: ConnectionId },
     /// Somebody reads the metrics.
     Observe(oneshot::Sender<Picture>),
+    /// What processes have on the cards, as NVML says.
+    Measured(Usages),
     /// A process that the daemon watches without a connection is dead.
     Died(Watched),
 }

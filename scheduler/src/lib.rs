@@ -12,6 +12,7 @@ pub mod ready;
 
 // What is its own alone: the folder with the sockets, the cards.
 pub mod lock;
+mod meter;
 pub mod nvml;
 pub mod sockets;
 

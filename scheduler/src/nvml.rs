@@ -4,11 +4,13 @@
 //! A GPU that is divided into MIG instances is no card: nobody can use it as a whole. Each of its instances is one,
 //! in the place of the GPU, with its own identity and memory.
 
+use std::collections::BTreeMap;
 use std::ffi::OsStr;
 
-use gpushare_proto::Bytes;
 use gpushare_proto::tenant::GpuInfo;
+use gpushare_proto::{Bytes, GpuUuid};
 use nvml_wrapper::enum_wrappers::device::TemperatureSensor;
+use nvml_wrapper::enums::device::UsedGpuMemory;
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::{Device, Nvml};
 use tracing::{info, warn};
@@ -83,6 +85,27 @@ pub(crate) fn readings(nvml: &Nvml) -> Readings {
                 milliwatts: device.power_usage().ok(),
             };
             Some((uuid, reading))
+        })
+        .collect()
+}
+
+/// What each process has on each card, by pid; none where NVML lists the process and does not know its bytes.
+pub(crate) type Usages = BTreeMap<GpuUuid, BTreeMap<u32, Option<Bytes>>>;
+
+/// What the processes on all cards have there; a card that does not answer is left out.
+pub(crate) fn usages(nvml: &Nvml) -> Usages {
+    devices(nvml)
+        .filter_map(|device| {
+            let uuid = device.uuid().ok()?.parse().ok()?;
+            let processes = device.running_compute_processes().ok()?;
+            let used = processes.into_iter().map(|process| {
+                let bytes = match process.used_gpu_memory {
+                    UsedGpuMemory::Used(bytes) => Some(Bytes(bytes)),
+                    UsedGpuMemory::Unavailable => None,
+                };
+                (process.pid, bytes)
+            });
+            Some((uuid, used.collect()))
         })
         .collect()
 }

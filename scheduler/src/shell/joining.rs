@@ -9,6 +9,8 @@
 //! What a returning process claims to use is booked in either case, since memory that is there must count;
 //! who it was is believed only by the kernel's word.
 
+use std::collections::BTreeMap;
+
 use gpushare_core::Event;
 use gpushare_proto::admin::AdminReply;
 use gpushare_proto::tenant::{
@@ -103,6 +105,7 @@ impl Shell {
                 connection,
                 peer: peer.clone(),
                 page,
+                overheads: BTreeMap::new(),
                 unknown: UnknownFunctions::default(),
             },
         );

@@ -38,6 +38,9 @@ impl Shell {
         self.feed(Event::ClientGone { client: id });
         self.leave(client.session);
         self.note_sharing();
+        if self.clients.is_empty() {
+            self.measuring.rest();
+        }
     }
 
     /// A client of the last daemon will not come back.

@@ -15,6 +15,7 @@ mod admin;
 mod effects;
 mod joining;
 mod leaving;
+mod measuring;
 mod notices;
 mod observing;
 mod registering;
@@ -76,6 +77,7 @@ pub(crate) struct Shell {
     changed: bool,
     /// When to look at the pages, while sessions share a card.
     next_poll: Option<Nanos>,
+    measuring: measuring::Measuring,
     idle_since: Option<Nanos>,
     watchers: watch::Watchers,
     refusals: Throttle<SessionId>,
@@ -92,6 +94,8 @@ struct Client {
     connection: ConnectionId,
     peer: PeerProcess,
     page: ClientPage,
+    /// What was measured of it, by card.
+    overheads: BTreeMap<GpuId, measuring::Overhead>,
     /// Functions that it was handed and its library does not know.
     unknown: UnknownFunctions,
 }
@@ -132,6 +136,7 @@ impl Shell {
                 // A reader that is gone has no use for it.
                 let _ = answer.send(self.picture());
             }
+            Input::Measured(usages) => self.measured(&usages),
             Input::Closed { connection } => self.drop_connection(connection),
             Input::Died(Watched::Registrar(session)) => {
                 self.sessions.unbind(session);
@@ -152,16 +157,23 @@ impl Shell {
             self.next_poll = Some(now + POLL);
             self.look_at_all_pages();
         }
+        self.measure_if_due(now);
         self.finish();
     }
 
     /// When to call [`Self::wake`] at the latest.
     pub(crate) fn next_wake(&self) -> Option<Nanos> {
-        let news = self.watchers.due();
-        [self.core.next_deadline(), self.next_poll, self.idle_end(), news]
-            .into_iter()
-            .flatten()
-            .min()
+        let (news, measure) = (self.watchers.due(), self.measuring.due());
+        [
+            self.core.next_deadline(),
+            self.next_poll,
+            self.idle_end(),
+            news,
+            measure,
+        ]
+        .into_iter()
+        .flatten()
+        .min()
     }
 
     /// Whether nobody has needed the daemon for as long as it was told to wait.

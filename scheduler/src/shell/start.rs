@@ -11,6 +11,7 @@ use tokio::sync::mpsc;
 use tracing::{info, warn};
 
 use super::Shell;
+use super::measuring::Measuring;
 use super::watch::Watchers;
 use crate::cards::{CardError, Cards};
 use crate::config::{Owner, Settings};
@@ -70,6 +71,7 @@ impl Shell {
             unsent: BTreeMap::new(),
             changed: true,
             next_poll: None,
+            measuring: Measuring::default(),
             refusals: Throttle::default(),
             observer: None,
             inputs,

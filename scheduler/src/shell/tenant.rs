@@ -91,6 +91,7 @@ impl Shell {
             client.page.attach(gpu, used);
         }
         self.feed(Event::Attached { client, gpu, used });
+        self.measure_soon();
     }
 
     /// What only a client says. The core decides on what lies in the page now, so that is read first.
@@ -98,6 +99,7 @@ impl Shell {
         let event = match *request {
             TenantRequest::Contexts { gpu, live } => {
                 self.must_be_on(client, gpu)?;
+                self.measure_soon();
                 Event::Contexts { client, gpu, live }
             }
             TenantRequest::Reserve { request, gpu, bytes } => {

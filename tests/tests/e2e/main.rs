@@ -14,6 +14,8 @@ mod letting_go;
 
 mod memory;
 
+mod measuring;
+
 mod one_story;
 
 mod backends;

@@ -102,7 +102,7 @@ fn a_recording_holds_no_secret_and_no_name() -> anyhow::Result<()> {
 }
 
 /// A recording's header, its events, and its last words.
-fn events_of(world: &World, name: &str) -> anyhow::Result<(Header, Vec<Handled>, Option<String>)> {
+pub(crate) fn events_of(world: &World, name: &str) -> anyhow::Result<(Header, Vec<Handled>, Option<String>)> {
     let text = fs::read_to_string(world.folder().join(name))?;
     // A daemon that is killed may leave half a line.
     let whole = &text[..=text.rfind('\n').expect("a line")];
@@ -128,7 +128,7 @@ fn events_of(world: &World, name: &str) -> anyhow::Result<(Header, Vec<Handled>,
 }
 
 /// All effects of a replay that does what the daemon did and breaks no rule.
-fn replay(header: &Header, events: &[Handled]) -> Vec<Effect> {
+pub(crate) fn replay(header: &Header, events: &[Handled]) -> Vec<Effect> {
     let mut replay = Replay::new(header);
     let mut effects = Vec::new();
     for handled in events {
