@@ -13,6 +13,7 @@
 //! The memory of graphs is one more pool of each device, with an attribute of its own.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 
 use gpushare_proto::Bytes;
@@ -27,6 +28,8 @@ use crate::process::State;
 #[derive(Debug, Default)]
 pub struct Pools {
     known: Mutex<BTreeMap<Source, Arc<Pool>>>,
+    /// What all of them were charged: without anything there is nothing that a pool could have given back.
+    charged: AtomicU64,
 }
 
 /// Whose bytes they are.
@@ -107,6 +110,10 @@ impl Pools {
         here.map(|(&source, pool)| (source, pool.clone())).collect()
     }
 
+    fn have_anything(&self) -> bool {
+        self.charged.load(Ordering::Relaxed) > 0
+    }
+
     fn forget(&self, source: Source) {
         lock(&self.known).remove(&source);
     }
@@ -154,7 +161,7 @@ impl<'a> Held<'a> {
         let reserved = self.source.reserved(&self.state.driver);
         let less = self.charged() - reserved.unwrap_or_default();
         if !less.is_zero() {
-            *self.charged -= less;
+            self.discharge(less);
             self.state.give_back(self.pool.device, less, self.pool.kind);
         }
         if reserved.is_none() {
@@ -177,11 +184,11 @@ impl<'a> Held<'a> {
         } else if more < pledged {
             self.state.give_back(device, pledged - more, kind);
         }
-        *self.charged += more;
+        self.charge(more);
         if more.is_zero() {
             let less = self.charged() - reserved;
             if !less.is_zero() {
-                *self.charged -= less;
+                self.discharge(less);
                 self.state.give_back(device, less, kind);
             }
         }
@@ -195,25 +202,41 @@ impl<'a> Held<'a> {
         let more = reserved - self.charged();
         if !more.is_zero() {
             self.state.charge(self.pool.device, more, self.pool.kind);
-            *self.charged += more;
+            self.charge(more);
         }
+    }
+
+    fn charge(&mut self, bytes: Bytes) {
+        *self.charged += bytes;
+        self.state.pools.charged.fetch_add(bytes.0, Ordering::Relaxed);
+    }
+
+    fn discharge(&mut self, bytes: Bytes) {
+        *self.charged -= bytes;
+        self.state.pools.charged.fetch_sub(bytes.0, Ordering::Relaxed);
     }
 }
 
 impl State {
-    /// [`Self::look_at_pools`] of the current device, for a process that has any.
+    /// [`Self::look_at_pools`] of the current device, for a process whose pools have anything.
     pub fn look_at_pools_here(&self) {
-        if !lock(&self.pools.known).is_empty()
+        if self.pools.have_anything()
             && let Some(device) = self.driver.current_device()
         {
             self.look_at_pools(device);
         }
     }
 
-    /// Looks at the pools of a device that nobody is growing now, and gives back what they no longer have.
+    /// Looks at the pools of a device that have anything and that nobody is growing now, and gives back what they no
+    /// longer have.
     pub fn look_at_pools(&self, device: CUdevice) {
+        if !self.pools.have_anything() {
+            return;
+        }
         for (source, pool) in self.pools.of(device) {
-            if let Some(mut held) = Held::try_new(self, source, &pool) {
+            if let Some(mut held) = Held::try_new(self, source, &pool)
+                && !held.charged().is_zero()
+            {
                 held.shrink();
             }
         }

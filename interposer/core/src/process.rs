@@ -26,6 +26,7 @@ use crate::capture::Captures;
 use crate::connection::{Address, ConnectError, Connection};
 use crate::contexts::Contexts;
 use crate::cuda::{CUDA_ERROR_SYSTEM_NOT_READY, CUdevice, CUresult};
+use crate::doors::figures::Sizes;
 use crate::doors::graph_memory::GraphMemory;
 use crate::driver::Driver;
 use crate::gate::Gate;
@@ -75,6 +76,8 @@ pub struct State {
     pub leases: Leases,
     /// Pools that memory came from.
     pub pools: Pools,
+    /// How large the cards are.
+    pub sizes: Sizes,
     /// Whether graphs have memory of their own.
     pub graph_memory: GraphMemory,
     /// Threads at the gate.
@@ -158,6 +161,7 @@ impl State {
             contexts: Contexts::default(),
             leases: Leases::default(),
             pools: Pools::default(),
+            sizes: Sizes::default(),
             graph_memory: GraphMemory::default(),
             waiting: Waiting::default(),
             let_go: LetGo::default(),

@@ -284,6 +284,53 @@ fn without_a_limit_the_card_keeps_its_size_and_free_is_what_it_can_back() -> any
 }
 
 #[test]
+fn what_is_free_stays_right_while_memory_comes_and_goes_and_errors_stay_the_drivers() -> anyhow::Result<()> {
+    let world = world()?;
+    let program = foreign::program(&world, "figures")?;
+    let native = foreign::run(&world, &Sharing::Native, &program, &[])?;
+    let _daemon = Daemon::start(&world, &[])?;
+    let shared = foreign::run(&world, &limited(), &program, &[])?;
+    let (moments, code) = (
+        |line: &str| line.split(' ').take(2).collect::<Vec<_>>().join(" "),
+        201,
+    );
+    assert!(
+        native.lines().map(moments).eq(shared.lines().map(moments)),
+        "{native}\n{shared}"
+    );
+    assert_eq!(
+        shared.matches(&format!("a-context {code}\n")).count(),
+        2,
+        "{shared}"
+    );
+    let total = LIMIT.0 >> 10;
+    let free: Vec<(&str, String)> = shared
+        .lines()
+        .filter_map(|line| {
+            let (moment, figures) = line.split_once(" 0 ")?;
+            Some((moment, figures.to_owned()))
+        })
+        .collect();
+    let is = |less: u64| format!("{} {total}", total - less);
+    let (all, some) = (is(0), is(4 << 10));
+    let expected = [
+        ("empty", &all),
+        ("again", &all),
+        ("allocated", &some),
+        ("freed", &all),
+        ("in-a-pool", &some),
+        ("kept", &some),
+        ("given-back", &all),
+        ("in-a-pool", &some),
+        ("kept", &some),
+        ("given-back", &all),
+        ("back", &all),
+    ];
+    assert_eq!(free, expected.map(|(moment, figures)| (moment, figures.clone())));
+    Ok(())
+}
+
+#[test]
 fn what_others_took_of_all_that_a_card_gives_is_free_for_nobody() -> anyhow::Result<()> {
     let world = world()?;
     let daemon = Daemon::start(&world, &["--managed-limit", "40MiB"])?;

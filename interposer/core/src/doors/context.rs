@@ -143,6 +143,7 @@ fn bury(state: &'static State, mut live: MutexGuard<'_, Vec<Live>>, context: CUc
     let Some(device) = remove(&mut live, context) else { return };
     let left = count(&live, device);
     drop(live);
+    state.sizes.forget(device);
     state.captures.end_context(context);
     for block in state.books.strike_context(context).into_iter().chain(state.arrays.strike_context(context)) {
         state.give_back(block.device, block.size, block.origin.kind());

@@ -1,32 +1,89 @@
 //! What CUDA tells about a card's memory: the session's quota as the card's size, what the session has as what is used.
 //! NVML tells the same (`nvml::memory`).
+//!
+//! The driver is asked once for the size of each card; from then on what is free is known here, and the question
+//! costs less than the driver's own answer. Where anything is unusual the driver answers, with its own error.
+
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use gpushare_proto::Bytes;
+use gpushare_proto::page::MAX_GPUS;
 
 use super::allocation::shared;
 use crate::account;
 use crate::cuda::{CUDA_SUCCESS, CUdevice, CUresult};
+use crate::leases::Figures;
 use crate::process::State;
+
+/// How large each card is, as the driver's `cuMemGetInfo` said when it was asked; 0 before that.
+#[derive(Debug, Default)]
+pub struct Sizes([AtomicU64; MAX_GPUS]);
+
+impl Sizes {
+    fn of(&self, device: CUdevice) -> Option<Bytes> {
+        let size = self.slot(device)?.load(Ordering::Relaxed);
+        (size > 0).then_some(Bytes(size))
+    }
+
+    fn learn(&self, device: CUdevice, size: Bytes) {
+        if let Some(slot) = self.slot(device) {
+            slot.store(size.0, Ordering::Relaxed);
+        }
+    }
+
+    /// A context of the device died: whoever still has it current is to hear so from the driver.
+    pub fn forget(&self, device: CUdevice) {
+        self.learn(device, Bytes::ZERO);
+    }
+
+    fn slot(&self, device: CUdevice) -> Option<&AtomicU64> {
+        self.0.get(usize::try_from(device).ok()?)
+    }
+}
 
 /// `cuMemGetInfo`.
 ///
 /// # Safety
 /// Both pointers are null or writable, as the driver's function demands.
 pub unsafe fn get_info(free: *mut usize, total: *mut usize, real: impl FnOnce() -> CUresult) -> CUresult {
+    let wanted = !free.is_null() && !total.is_null();
+    if wanted && let Some((card, figures)) = known() {
+        // SAFETY: both are writable.
+        unsafe { tell(free, total, card, figures) };
+        return CUDA_SUCCESS;
+    }
     let result = real();
-    let figures = shared().and_then(|(state, device)| {
+    if let (CUDA_SUCCESS, true, Some((state, device))) = (result, wanted, shared()) {
         state.look_at_pools(device);
-        state.leases.figures(device)
-    });
-    if let (CUDA_SUCCESS, Some(figures), false, false) = (result, figures, free.is_null(), total.is_null()) {
-        // SAFETY: both are writable, and the driver just wrote both.
-        unsafe {
-            let card = Bytes(total.read() as u64);
-            total.write(figures.total(card).0 as usize);
-            free.write(figures.free(card).0 as usize);
+        if let Some(figures) = state.leases.figures(device) {
+            // SAFETY: both are writable, and the driver just wrote both.
+            unsafe {
+                let card = Bytes(total.read() as u64);
+                state.sizes.learn(device, card);
+                tell(free, total, card, figures);
+            }
         }
     }
     result
+}
+
+/// The size and the figures of the current card; `None` where the driver must be asked.
+fn known() -> Option<(Bytes, Figures)> {
+    let state = State::existing()?;
+    let device = state.driver.current_device()?;
+    let card = state.sizes.of(device)?;
+    state.look_at_pools(device);
+    Some((card, state.leases.figures(device)?))
+}
+
+/// # Safety
+/// Both pointers are writable.
+unsafe fn tell(free: *mut usize, total: *mut usize, card: Bytes, figures: Figures) {
+    // SAFETY: as the caller promises.
+    unsafe {
+        total.write(figures.total(card).0 as usize);
+        free.write(figures.free(card).0 as usize);
+    }
 }
 
 /// `cuDeviceTotalMem`. Frameworks ask before their first context, when the process is no client yet: then the daemon
@@ -93,4 +150,28 @@ fn size(device: CUdevice, card: Bytes) -> Bytes {
     }
     let told = account::present().zip(state.uuid(device));
     told.map_or(card, |(account, uuid)| account::total(&account, uuid).min(card))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_size_is_known_from_its_learning_to_its_forgetting() {
+        let sizes = Sizes::default();
+        assert_eq!(sizes.of(0), None);
+        sizes.learn(0, Bytes::gib(8));
+        assert_eq!((sizes.of(0), sizes.of(1)), (Some(Bytes::gib(8)), None));
+        sizes.forget(0);
+        assert_eq!(sizes.of(0), None);
+    }
+
+    #[test]
+    fn an_ordinal_that_is_none_has_no_size() {
+        let sizes = Sizes::default();
+        for device in [-1, 16, CUdevice::MAX] {
+            sizes.learn(device, Bytes::gib(8));
+            assert_eq!(sizes.of(device), None);
+        }
+    }
 }
