@@ -1,41 +1,89 @@
-//! Calls a launch that does nothing, many times, and prints what one call costs as one line of JSON.
+//! Makes calls of a driver that does nothing, many times, and prints what one costs as one line of JSON.
 //!
-//! Run with and without the preload; the difference is what the hook and an open gate add. The time is the
-//! thread's own CPU time, so that other threads on the same core do not count.
+//! ```text
+//!   launch    launches, by one thread or several at once
+//!   memory    allocations and frees, a hundred of each in turn, while a hundred blocks are held
+//!   resolve   lookups of 481 functions, as many as libcudart makes when it starts; once, in a new process
+//! ```
+//!
+//! Run with and without the preload; the difference is what we add. The time is the thread's own CPU time, so that
+//! other threads on the same core do not count.
 
 mod launch;
 
+use std::ffi::{CString, c_char, c_int, c_void};
+use std::ptr::null_mut;
 use std::sync::Barrier;
 use std::{fs, thread};
 
-use anyhow::Context;
-use clap::Parser;
+use anyhow::{Context, ensure};
+use clap::{Parser, ValueEnum};
+use gpushare_symbols::{Variant, variants};
 use launch::Launch;
 use libloading::Library;
 use rustix::time::{ClockId, clock_gettime};
 
-/// Measure a launch that does nothing
+/// `cuMemAlloc`.
+type Allocate = unsafe extern "C" fn(*mut u64, usize) -> c_int;
+/// `cuMemFree`.
+type Free = unsafe extern "C" fn(u64) -> c_int;
+/// `cuDevicePrimaryCtxRetain`.
+type Retain = unsafe extern "C" fn(*mut *mut c_void, c_int) -> c_int;
+/// `cuGetProcAddress`.
+type Lookup = unsafe extern "C" fn(*const c_char, *mut *mut c_void, c_int, u64, *mut c_int) -> c_int;
+
+/// Blocks that are held all the time, and those that come and go.
+const BLOCKS: usize = 100;
+/// Bytes of a block.
+const BLOCK: usize = 4096;
+/// Functions that libcudart looks up when it starts.
+const LOOKUPS: usize = 481;
+
+/// Measure calls that do nothing
 #[derive(Parser)]
 struct Arguments {
-    /// Threads that call at once
+    /// What is called
+    #[arg(long, value_enum, default_value_t)]
+    call: Call,
+    /// Threads that launch at once
     #[arg(long, default_value_t = 1)]
     threads: usize,
     /// Batches of each thread; the median batch counts
     #[arg(long, default_value_t = 200)]
     batches: usize,
-    /// Calls of one batch
+    /// Launches of one batch
     #[arg(long, default_value_t = 20_000)]
     calls: u32,
 }
 
+#[derive(Clone, Copy, Debug, Default, ValueEnum)]
+enum Call {
+    #[default]
+    Launch,
+    Memory,
+    Resolve,
+}
+
 fn main() -> anyhow::Result<()> {
-    let Arguments {
+    let arguments = Arguments::parse();
+    // SAFETY: the driver under test has no initialisers.
+    let driver = unsafe { Library::new("libcuda.so.1") }.context("cannot open libcuda.so.1")?;
+    let line = match arguments.call {
+        Call::Launch => launches(&driver, &arguments)?,
+        Call::Memory => memory(&driver, arguments.batches)?,
+        Call::Resolve => resolve(&driver)?,
+    };
+    println!("{line}");
+    Ok(())
+}
+
+fn launches(driver: &Library, arguments: &Arguments) -> anyhow::Result<serde_json::Value> {
+    let &Arguments {
         threads,
         batches,
         calls,
-    } = Arguments::parse();
-    // SAFETY: the driver under test has no initialisers.
-    let driver = unsafe { Library::new("libcuda.so.1") }.context("cannot open libcuda.so.1")?;
+        ..
+    } = arguments;
     // SAFETY: the driver's headers give this export this signature.
     let launch = unsafe { driver.get::<Launch>("cuLaunchKernel") }?;
 
@@ -44,7 +92,7 @@ fn main() -> anyhow::Result<()> {
         together.wait();
         (0..batches).map(|_| batch(*launch, calls)).collect::<Vec<u64>>()
     };
-    let mut nanos = thread::scope(|scope| {
+    let nanos = thread::scope(|scope| {
         let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
         workers
             .into_iter()
@@ -52,15 +100,90 @@ fn main() -> anyhow::Result<()> {
             .collect::<Vec<_>>()
     })
     .concat();
+    Ok(serde_json::json!({
+        "call_ns": median(nanos)? / f64::from(calls),
+        "library": library_of(*launch as usize)?,
+    }))
+}
+
+fn memory(driver: &Library, batches: usize) -> anyhow::Result<serde_json::Value> {
+    // SAFETY: the driver's headers give these exports these signatures.
+    let (allocate, free, retain) = unsafe {
+        (
+            driver.get::<Allocate>("cuMemAlloc_v2")?,
+            driver.get::<Free>("cuMemFree_v2")?,
+            driver.get::<Retain>("cuDevicePrimaryCtxRetain")?,
+        )
+    };
+    let mut context = null_mut();
+    // SAFETY: writes one handle.
+    let retained = unsafe { retain(&raw mut context, 0) };
+    ensure!(retained == 0, "the context was refused with error {retained}");
+
+    let (mut held, mut blocks) = ([0; BLOCKS], [0; BLOCKS]);
+    let fill = |blocks: &mut [u64]| {
+        // SAFETY: writes one address.
+        let allocate = |block: &mut u64| unsafe { allocate(block, BLOCK) };
+        blocks.iter_mut().map(allocate).sum::<c_int>()
+    };
+    let empty = |blocks: &[u64]| {
+        // SAFETY: the address came from the driver and is not used again.
+        let free = |&block: &u64| unsafe { free(block) };
+        blocks.iter().map(free).sum::<c_int>()
+    };
+    let (mut allocating, mut freeing) = (Vec::new(), Vec::new());
+    let mut errors = fill(&mut held);
+    // The first turns ask for a lease and look functions up.
+    for turn in 0..batches * 11 / 10 {
+        let begun = cpu_time();
+        errors += fill(&mut blocks);
+        let filled = cpu_time();
+        errors += empty(&blocks);
+        let emptied = cpu_time();
+        if turn >= batches / 10 {
+            allocating.push(filled - begun);
+            freeing.push(emptied - filled);
+        }
+    }
+    ensure!(errors == 0, "an allocation or a free failed");
+    Ok(serde_json::json!({
+        "call_ns": median(allocating)? / BLOCKS as f64,
+        "free_ns": median(freeing)? / BLOCKS as f64,
+        "library": library_of(*allocate as usize)?,
+    }))
+}
+
+fn resolve(driver: &Library) -> anyhow::Result<serde_json::Value> {
+    // SAFETY: the driver's headers give this export this signature.
+    let lookup = unsafe { driver.get::<Lookup>("cuGetProcAddress_v2") }?;
+    let listed: Vec<&Variant> = variants().iter().filter(|variant| variant.is_listed()).collect();
+    let asked = (0..LOOKUPS)
+        .map(|number| listed[number * listed.len() / LOOKUPS])
+        .map(|variant| {
+            let version = c_int::try_from(variant.version.0)?;
+            Ok((
+                CString::new(variant.base)?,
+                version,
+                1 + u64::from(variant.per_thread()),
+            ))
+        })
+        .collect::<anyhow::Result<Vec<_>>>()?;
+    let (mut found, mut status) = (null_mut(), 0);
+    let begun = cpu_time();
+    let mut errors = 0;
+    for (base, version, flags) in &asked {
+        // SAFETY: the name ends with a NUL, and both results are writable.
+        errors += unsafe { lookup(base.as_ptr(), &raw mut found, *version, *flags, &raw mut status) };
+    }
+    let took = cpu_time() - begun;
+    ensure!(errors == 0, "the driver does not find all of its functions");
+    Ok(serde_json::json!({ "call_ns": took, "library": library_of(*lookup as usize)? }))
+}
+
+fn median(mut nanos: Vec<u64>) -> anyhow::Result<f64> {
     nanos.sort_unstable();
     let median = nanos.get(nanos.len() / 2).context("nothing was measured")?;
-    let line = serde_json::json!({
-        "call_ns": *median as f64 / f64::from(calls),
-        "threads": threads,
-        "library": library_of(*launch as usize)?,
-    });
-    println!("{line}");
-    Ok(())
+    Ok(*median as f64)
 }
 
 /// CPU nanoseconds of one batch.

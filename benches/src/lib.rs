@@ -1,7 +1,8 @@
 //! A libcuda that does nothing, so that what stands before the driver is all that is measured: one card, one
-//! context, and memory that is only numbers. It has what the library asks of a driver, and every call succeeds.
+//! context, and memory that is only numbers. It has every function of a driver, those that the library calls written out
+//! here and the others made by `build.rs`, and every call succeeds.
 
-use std::ffi::{c_char, c_int, c_uint, c_void};
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Where the one context seems to be, and every other handle.
@@ -41,6 +42,7 @@ driver! {
 
     cuDriverGetVersion(version: *mut c_int) writes version = 13_000;
     cuDeviceGetUuid(uuid: *mut [u8; 16], device: c_int) writes uuid = *b"no-op libcuda 01";
+    cuDeviceGetUuid_v2(uuid: *mut [u8; 16], device: c_int) writes uuid = *b"no-op libcuda 01";
     cuDeviceGetName(name: *mut c_char, length: c_int, device: c_int) writes name = 0;
     cuDeviceTotalMem_v2(total: *mut usize, device: c_int) writes total = MEMORY;
 
@@ -68,4 +70,68 @@ driver! {
 fn fresh(size: usize) -> u64 {
     let size = (size as u64).next_multiple_of(ALIGNMENT);
     NEXT.fetch_add(size, Ordering::Relaxed)
+}
+
+/// What a lookup knows of an export.
+struct Known {
+    base: &'static [u8],
+    version: c_int,
+    per_thread: bool,
+    function: *const c_void,
+}
+
+// SAFETY: the addresses of functions, which never change.
+unsafe impl Sync for Known {}
+
+include!(concat!(env!("OUT_DIR"), "/exports.rs"));
+
+/// `CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM`.
+const PER_THREAD_STREAM: u64 = 2;
+
+/// The newest variant that is not newer than `version`: the one thing that this driver really does.
+///
+/// # Safety
+/// As the CUDA driver API demands of its caller.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuGetProcAddress(
+    symbol: *const c_char,
+    answer: *mut *const c_void,
+    version: c_int,
+    flags: u64,
+) -> c_int {
+    // SAFETY: the caller's name ends with a NUL.
+    let base = unsafe { CStr::from_ptr(symbol) }.to_bytes();
+    let from = KNOWN.partition_point(|known| known.base < base);
+    let mut found = std::ptr::null();
+    for known in KNOWN[from..].iter().take_while(|known| known.base == base) {
+        // Twins come last, and are for who asks for them.
+        if known.version <= version && (!known.per_thread || flags & PER_THREAD_STREAM != 0) {
+            found = known.function;
+        }
+    }
+    // SAFETY: the caller's pointer is writable.
+    unsafe { answer.write(found) };
+    if found.is_null() { NOT_FOUND } else { 0 }
+}
+
+/// `CUDA_ERROR_NOT_FOUND`.
+const NOT_FOUND: c_int = 500;
+
+/// The same.
+///
+/// # Safety
+/// As the CUDA driver API demands of its caller.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuGetProcAddress_v2(
+    symbol: *const c_char,
+    answer: *mut *const c_void,
+    version: c_int,
+    flags: u64,
+    status: *mut c_int,
+) -> c_int {
+    // SAFETY: as the caller promises.
+    unsafe {
+        status.write(0);
+        cuGetProcAddress(symbol, answer, version, flags)
+    }
 }
