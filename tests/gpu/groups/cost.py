@@ -12,7 +12,7 @@ NEEDS = 40
 BATCHES = 300
 # The promise: a launch is slower by at most the larger of these two.
 SLOWER_NS, SLOWER_SHARE = 100, 0.02
-# A question answered by the driver and corrected by us may cost no more than the clock can tell.
+# A question that we answer ourselves is no slower than the driver's answer, as far as the clock can tell.
 QUESTION_NS = 50
 FIRST_CONTEXT_MS = 5
 
