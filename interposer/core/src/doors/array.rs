@@ -136,9 +136,11 @@ impl Shape {
         Self { width: half(self.width), height: half(self.height), depth, ..self }
     }
 
-    /// What a mipmap of so many levels takes. A driver makes no more than there are sizes to halve.
+    /// What a mipmap of so many levels takes. A driver makes one at least, and no more than there are sizes to halve.
     fn levels(self, levels: c_uint) -> Bytes {
-        std::iter::successors(Some(self), |level| Some(level.half())).take(levels.min(64) as usize).map(Self::bytes).sum()
+        let largest = self.width.max(self.height).max(self.depth).max(1);
+        let made = levels.clamp(1, 1 + largest.ilog2());
+        std::iter::successors(Some(self), |level| Some(level.half())).take(made as usize).map(Self::bytes).sum()
     }
 }
 
@@ -254,6 +256,13 @@ mod tests {
     fn each_level_of_a_mipmap_is_half_as_large() {
         assert_eq!(shape(1024, 1024, 0, 4).levels(1), Bytes::mib(16));
         assert_eq!(shape(1024, 1024, 0, 4).levels(2), Bytes::mib(20));
+    }
+
+    #[test]
+    fn a_mipmap_has_one_level_at_least_and_none_below_a_single_element() {
+        let shape = shape(1024, 1024, 0, 4);
+        assert_eq!(shape.levels(0), shape.levels(1));
+        assert_eq!(shape.levels(c_uint::MAX), shape.levels(11));
     }
 
     #[test]
