@@ -8,7 +8,7 @@ use gpushare_proto::Bytes;
 
 use super::allocation::shared;
 use super::pool::Location;
-use crate::cuda::{CUDA_SUCCESS, CUdevice, CUresult, LOCATION_DEVICE, NODE_MEM_ALLOC};
+use crate::cuda::{CUDA_SUCCESS, CUdevice, CUresult, NODE_MEM_ALLOC};
 use crate::guest::guest_or;
 use crate::leases::Kind;
 use crate::pools::{Held, Source};
@@ -60,7 +60,7 @@ pub unsafe fn add_alloc_node(parameters: *const NodeParameters, real: impl FnOnc
     let Some((state, current)) = shared().filter(|_| !parameters.is_null()) else { return real() };
     // SAFETY: readable.
     let NodeParameters { location, bytes, .. } = unsafe { parameters.read() };
-    let device = if location.kind == LOCATION_DEVICE { location.id } else { current };
+    let device = location.device().unwrap_or(current);
     let bytes = Bytes(bytes as u64);
     if state.gpu(device).is_some() {
         if let Err(refused) = state.reserve(device, bytes, Kind::Fixed) {

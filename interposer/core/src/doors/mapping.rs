@@ -8,7 +8,7 @@ use gpushare_proto::Bytes;
 use super::pool::Location;
 use super::work;
 use crate::cuda::{
-    CUDA_ERROR_INVALID_VALUE, CUDA_SUCCESS, CUdeviceptr, CUmemHandle, CUresult, LOCATION_DEVICE, MEM_OPERATION_MAP,
+    CUDA_ERROR_INVALID_VALUE, CUDA_SUCCESS, CUdeviceptr, CUmemHandle, CUresult, MEM_OPERATION_MAP,
 };
 use crate::handles::{Charge, Handles, Tile};
 use crate::leases::Kind;
@@ -57,15 +57,15 @@ pub unsafe fn create(
     }
     // SAFETY: readable.
     let Properties { location, .. } = unsafe { properties.read() };
-    let Some(state) = State::get().filter(|_| location.kind == LOCATION_DEVICE) else { return real() };
+    let (Some(state), Some(device)) = (State::get(), location.device()) else { return real() };
     // It may come before any context.
-    if let Err(refused) = state.admit(location.id) {
+    if let Err(refused) = state.admit(device) {
         return refused;
     }
-    if state.gpu(location.id).is_none() {
+    if state.gpu(device).is_none() {
         return real();
     }
-    let charge = Charge { device: location.id, bytes: Bytes(size as u64) };
+    let charge = Charge { device, bytes: Bytes(size as u64) };
     if let Err(refused) = state.reserve(charge.device, charge.bytes, Kind::Fixed) {
         return refused;
     }
