@@ -14,7 +14,8 @@ pub enum Kind {
     Primary,
     /// Made by the application.
     Created,
-    /// A part of the card, by its own handle. It dies with that, and its memory is the primary context's.
+    /// A part of the card, by its own handle. It dies with that. The primary context lives as long as any part, and has its
+    /// memory.
     Green(usize),
 }
 
@@ -40,7 +41,7 @@ pub struct Contexts {
 }
 
 impl Contexts {
-    /// A context is alive. Returns how many the device has now, or `None` if it was known.
+    /// A context is alive. Returns [`count`] of the device now, or `None` if it was known.
     pub fn created(&self, context: CUcontext, device: CUdevice, kind: Kind) -> Option<u32> {
         let mut live = self.visit();
         if context.is_null() || live.iter().any(|known| known.context == context) {
@@ -50,18 +51,10 @@ impl Contexts {
         Some(count(&live, device))
     }
 
-    /// One user more of a context, or one less; whether it has any left. Nobody counts a context that is not known.
-    pub fn use_again(&self, context: CUcontext, more: bool) -> bool {
-        let mut live = self.visit();
-        let Some(known) = live.iter_mut().find(|known| known.context == context) else { return true };
-        known.users = if more { known.users.saturating_add(1) } else { known.users.saturating_sub(1) };
-        known.users > 0
-    }
-
-    /// The device of each live context.
+    /// The device of each live context that takes memory of its own.
     #[must_use]
     pub fn devices(&self) -> Vec<CUdevice> {
-        self.visit().iter().map(Live::device).collect()
+        self.visit().iter().filter(|known| !known.is_part()).map(Live::device).collect()
     }
 
     /// Holds movers off: while the guard lives, contexts may be destroyed.
@@ -70,10 +63,18 @@ impl Contexts {
     }
 }
 
-/// Live contexts on a device.
+/// Live contexts on a device; parts of it are none, since they are within another's.
 #[must_use]
 pub fn count(live: &[Live], device: CUdevice) -> u32 {
-    u32::try_from(live.iter().filter(|known| known.device == device).count()).unwrap_or(u32::MAX)
+    let whole = live.iter().filter(|known| known.device == device && !known.is_part());
+    u32::try_from(whole.count()).unwrap_or(u32::MAX)
+}
+
+/// One user more of a context, or one less; whether it has any left. Nobody counts a context that is not known.
+pub fn use_again(live: &mut [Live], context: CUcontext, more: bool) -> bool {
+    let Some(known) = live.iter_mut().find(|known| known.context == context) else { return true };
+    known.users = if more { known.users.saturating_add(1) } else { known.users.saturating_sub(1) };
+    known.users > 0
 }
 
 /// Takes a dead context off the list; the device it was on, if it was known.
@@ -87,6 +88,13 @@ pub fn remove(live: &mut Vec<Live>, context: CUcontext) -> Option<CUdevice> {
 pub fn primary(live: &[Live], device: CUdevice) -> Option<CUcontext> {
     let primary = live.iter().find(|known| known.device == device && known.kind == Kind::Primary);
     primary.map(Live::context)
+}
+
+/// The device whose primary context this is, if it is one.
+#[must_use]
+pub fn primary_of(live: &[Live], context: CUcontext) -> Option<CUdevice> {
+    let found = live.iter().find(|known| known.context == context && known.kind == Kind::Primary);
+    found.map(Live::device)
 }
 
 /// The context of a green one, by that one's handle.
@@ -106,6 +114,10 @@ impl Live {
     #[must_use]
     pub fn device(&self) -> CUdevice {
         self.device
+    }
+
+    fn is_part(&self) -> bool {
+        matches!(self.kind, Kind::Green(_))
     }
 
     /// Runs `work` with the context current, as a guest of its owner.
@@ -160,6 +172,7 @@ mod tests {
         let mut live = contexts.visit();
         assert_eq!(primary(&live, 0), Some(context(1)));
         assert_eq!(primary(&live, 1), None);
+        assert_eq!((primary_of(&live, context(1)), primary_of(&live, context(2))), (Some(0), None));
         assert_eq!(remove(&mut live, context(1)), Some(0));
         assert_eq!(remove(&mut live, context(1)), None);
         assert_eq!((count(&live, 0), count(&live, 1)), (1, 1));
@@ -169,10 +182,11 @@ mod tests {
     fn a_context_is_used_until_its_last_user_detaches() {
         let contexts = Contexts::default();
         contexts.created(context(1), 0, Kind::Created);
-        assert!(contexts.use_again(context(1), true));
-        assert!(contexts.use_again(context(1), false));
-        assert!(!contexts.use_again(context(1), false));
-        assert!(contexts.use_again(context(9), false), "of a stranger nobody knows");
+        let mut live = contexts.visit();
+        assert!(use_again(&mut live, context(1), true));
+        assert!(use_again(&mut live, context(1), false));
+        assert!(!use_again(&mut live, context(1), false));
+        assert!(use_again(&mut live, context(9), false), "of a stranger nobody knows");
     }
 
     #[test]
@@ -182,5 +196,14 @@ mod tests {
         contexts.created(context(2), 0, Kind::Green(7));
         assert_eq!(green(&contexts.visit(), 7), Some(context(2)));
         assert_eq!(primary(&contexts.visit(), 0), Some(context(1)));
+    }
+
+    #[test]
+    fn parts_of_a_card_are_no_contexts_of_their_own() {
+        let contexts = Contexts::default();
+        contexts.created(context(1), 0, Kind::Primary);
+        assert_eq!(contexts.created(context(2), 0, Kind::Green(7)), Some(1));
+        assert_eq!(contexts.created(context(3), 0, Kind::Created), Some(2));
+        assert_eq!(contexts.devices(), [0, 0]);
     }
 }

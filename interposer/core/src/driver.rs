@@ -61,6 +61,10 @@ driver! {
         device_get_name: fn(*mut c_char, c_int, CUdevice) = c"cuDeviceGetName";
         /// A device's memory.
         device_total_mem: fn(*mut usize, CUdevice) = c"cuDeviceTotalMem_v2";
+        /// A device's primary context, with one more user.
+        primary_ctx_retain: fn(*mut CUcontext, CUdevice) = c"cuDevicePrimaryCtxRetain";
+        /// One user less of it.
+        primary_ctx_release: fn(CUdevice) = c"cuDevicePrimaryCtxRelease_v2";
         /// Whether a device's primary context is alive.
         primary_ctx_get_state: fn(CUdevice, *mut c_uint, *mut c_int) = c"cuDevicePrimaryCtxGetState";
         /// The driver's CUDA version.

@@ -74,3 +74,18 @@ fn memory_asked_for_in_a_part_of_the_card_is_charged_and_lives_on_with_the_card(
     })?;
     Ok(())
 }
+
+#[test]
+fn the_primary_context_lives_as_long_as_a_part_of_the_card() -> anyhow::Result<()> {
+    let world = world()?;
+    let (daemon, mut program) = begin(&world)?;
+    program.must("green part")?;
+    assert_eq!(program.ask("reset")?.error(), Some("CUDA_ERROR_NOT_PERMITTED"));
+    program.must("release")?;
+    assert_eq!(used(&daemon)?, Bytes::mib(4));
+    program.must("end part")?;
+    daemon.until("nothing is allocated", |status| {
+        status.gpus[0].allocated_bytes.is_zero()
+    })?;
+    Ok(())
+}

@@ -56,6 +56,12 @@ impl Gpu {
         unsafe { self.device.driver.ctx_synchronize() }
     }
 
+    /// Is no user of the primary context any more. Others may keep it alive.
+    pub fn release(&self) -> Result<(), CudaError> {
+        // SAFETY: as for a reset.
+        unsafe { self.device.driver.primary_release(self.device.ordinal) }
+    }
+
     /// Destroys everything in the primary context. The context is unusable until the next process starts.
     pub fn reset(&self) -> Result<(), CudaError> {
         // SAFETY: nothing of the context is used afterwards but calls that fail.

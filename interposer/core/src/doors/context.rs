@@ -3,7 +3,7 @@
 use std::sync::MutexGuard;
 use std::time::{Duration, Instant};
 
-use crate::contexts::{Kind, Live, count, green, primary, remove};
+use crate::contexts::{Kind, Live, count, green, primary, primary_of, remove, use_again};
 use crate::cuda::{CUDA_SUCCESS, CUcontext, CUdevice, CUgreenCtx, CUresult};
 use crate::room;
 use crate::process::State;
@@ -62,12 +62,8 @@ pub fn release_primary(device: CUdevice, real: impl FnOnce() -> CUresult) -> CUr
     let Some(state) = State::existing() else { return real() };
     let live = state.contexts.visit();
     let result = real();
-    let (mut flags, mut active) = (0, 1);
-    // SAFETY: writes two integers.
-    let asked = unsafe { (state.driver.primary_ctx_get_state)(device, &raw mut flags, &raw mut active) };
-    let dead = result == CUDA_SUCCESS && asked == CUDA_SUCCESS && active == 0;
-    if let Some(context) = primary(&live, device).filter(|_| dead) {
-        bury(state, live, context);
+    if result == CUDA_SUCCESS {
+        bury_primary_if_dead(state, live, device);
     }
     result
 }
@@ -80,7 +76,7 @@ pub unsafe fn attach(made: *mut CUcontext, real: impl FnOnce() -> CUresult) -> C
     let result = real();
     if let (CUDA_SUCCESS, Some(state), false) = (result, State::existing(), made.is_null()) {
         // SAFETY: the driver just wrote the handle there.
-        state.contexts.use_again(unsafe { made.read() }, true);
+        use_again(&mut state.contexts.visit(), unsafe { made.read() }, true);
     }
     result
 }
@@ -88,15 +84,21 @@ pub unsafe fn attach(made: *mut CUcontext, real: impl FnOnce() -> CUresult) -> C
 /// `cuCtxDetach`: one user less, and the last one ends it.
 pub fn detach(context: CUcontext, real: impl FnOnce() -> CUresult) -> CUresult {
     let Some(state) = State::existing() else { return real() };
+    // It may be the last one, so as for a context that is destroyed.
+    let mut live = state.contexts.visit();
     let result = real();
-    if result == CUDA_SUCCESS && !state.contexts.use_again(context, false) {
-        bury(state, state.contexts.visit(), context);
+    if result == CUDA_SUCCESS {
+        match primary_of(&live, context) {
+            Some(device) => bury_primary_if_dead(state, live, device),
+            None if use_again(&mut live, context, false) => {}
+            None => bury(state, live, context),
+        }
     }
     result
 }
 
-/// `cuGreenCtxCreate`: a part of a card whose primary context is alive. Work comes from it by streams of its own, so it is known
-/// as a context from the beginning.
+/// `cuGreenCtxCreate`: a part of a card, which keeps its primary context alive, and makes it if need be. Work comes from it by
+/// streams of its own, so it is known as a context from the beginning.
 ///
 /// # Safety
 /// `made` is null or writable, as the driver's function demands.
@@ -109,8 +111,13 @@ pub unsafe fn create_green(
     if let Err(refused) = state.admit(device) {
         return refused;
     }
-    let result = state.ask_and_try(device, room::PART, real);
+    let has_primary = || primary(&state.contexts.visit(), device).is_some();
+    let room = if has_primary() { room::PART } else { room::CONTEXT };
+    let result = state.ask_and_try(device, room, real);
     if let (CUDA_SUCCESS, Some(convert), false) = (result, state.driver.ctx_from_green_ctx, made.is_null()) {
+        if !has_primary() {
+            note_primary(state, device);
+        }
         let mut context = std::ptr::null_mut();
         // SAFETY: the driver just wrote the handle there.
         let part = unsafe { made.read() };
@@ -122,7 +129,7 @@ pub unsafe fn create_green(
     result
 }
 
-/// `cuGreenCtxDestroy`. Its memory lives on in the primary context.
+/// `cuGreenCtxDestroy`. Its memory lives on in the primary context, if that does.
 pub fn destroy_green(part: CUgreenCtx, real: impl FnOnce() -> CUresult) -> CUresult {
     let Some(state) = State::existing() else { return real() };
     let mut live = state.contexts.visit();
@@ -134,9 +141,34 @@ pub fn destroy_green(part: CUgreenCtx, real: impl FnOnce() -> CUresult) -> CUres
         state.books.hand_over(context, primary);
         state.arrays.hand_over(context, primary);
     }
-    drop(live);
     state.captures.end_context(context);
+    bury_primary_if_dead(state, live, device);
     result
+}
+
+/// The primary context of a device came to life with a part of it: it is known from now on. The part keeps it alive.
+fn note_primary(state: &State, device: CUdevice) {
+    let mut context = std::ptr::null_mut();
+    // SAFETY: writes one pointer.
+    if unsafe { (state.driver.primary_ctx_retain)(&raw mut context, device) } != CUDA_SUCCESS {
+        return;
+    }
+    // SAFETY: gives back what was taken above.
+    unsafe { (state.driver.primary_ctx_release)(device) };
+    if let Some(live) = state.contexts.created(context, device, Kind::Primary) {
+        state.tell_contexts(device, live);
+    }
+}
+
+/// Whoever used the primary context of a device was perhaps the last one.
+fn bury_primary_if_dead(state: &'static State, live: MutexGuard<'_, Vec<Live>>, device: CUdevice) {
+    let (mut flags, mut active) = (0, 1);
+    // SAFETY: writes two integers.
+    let asked = unsafe { (state.driver.primary_ctx_get_state)(device, &raw mut flags, &raw mut active) };
+    let dead = asked == CUDA_SUCCESS && active == 0;
+    if let Some(context) = primary(&live, device).filter(|_| dead) {
+        bury(state, live, context);
+    }
 }
 
 fn bury(state: &'static State, mut live: MutexGuard<'_, Vec<Live>>, context: CUcontext) {

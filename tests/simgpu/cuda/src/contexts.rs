@@ -17,6 +17,7 @@ pub(crate) fn create(device: i32, flags: u32, primary: bool) -> Answer<ContextId
         device,
         flags,
         primary,
+        part: false,
         users: 1,
         legacy: StreamId(0),
         markers: StreamId(0),
@@ -68,6 +69,14 @@ pub(crate) fn release_primary(device: i32, reset: bool) -> Answer {
     let index = usize::try_from(device).map_err(|_| Code::INVALID_DEVICE)?;
     let ended = {
         let mut state = driver.state();
+        if reset
+            && state
+                .contexts
+                .values()
+                .any(|found| found.part && found.device == device)
+        {
+            return Err(Code::NOT_PERMITTED);
+        }
         let primary = &mut state.primaries[index];
         if !reset && primary.references == 0 {
             return Err(Code::INVALID_CONTEXT);
@@ -85,6 +94,30 @@ pub(crate) fn release_primary(device: i32, reset: bool) -> Answer {
         }
     };
     ended.map_or(Ok(()), destroy)
+}
+
+/// A part of a card: a context like another here, and one more user of the primary one.
+pub(crate) fn make_part(device: i32) -> Answer<ContextId> {
+    let part = create(device, 0, false)?;
+    retain_primary(device)?;
+    if let Some(made) = driver()?.state().contexts.get_mut(&part) {
+        made.part = true;
+    }
+    Ok(part)
+}
+
+/// Ends a part, and its use of the primary context.
+pub(crate) fn destroy_part(part: ContextId) -> Answer {
+    let found = driver()?
+        .state()
+        .contexts
+        .get(&part)
+        .map(|found| (found.device, found.part));
+    let Some((device, true)) = found else {
+        return Err(Code::INVALID_CONTEXT);
+    };
+    destroy(part)?;
+    release_primary(device, false)
 }
 
 /// Makes a stream in a context.

@@ -48,6 +48,8 @@ pub(crate) struct Context {
     pub(crate) device: i32,
     pub(crate) flags: u32,
     pub(crate) primary: bool,
+    /// A part of the card, which is a user of its primary context.
+    pub(crate) part: bool,
     /// Its maker, and who attached to it since.
     pub(crate) users: u32,
     pub(crate) legacy: StreamId,

@@ -50,6 +50,8 @@ pub(super) enum MemoryCommand {
     Facts,
     /// Destroy everything in the primary context
     Reset,
+    /// Release the primary context
+    Release,
 }
 
 impl Desk {
@@ -109,6 +111,10 @@ impl Desk {
             MemoryCommand::Facts => Ok(json!(gpu.device.facts()?)),
             MemoryCommand::Reset => {
                 gpu.reset()?;
+                done()
+            }
+            MemoryCommand::Release => {
+                gpu.release()?;
                 done()
             }
         }

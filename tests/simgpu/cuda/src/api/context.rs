@@ -61,16 +61,15 @@ api! {
         if last { destroy(context) } else { Ok(()) }
     }
 
-    /// A part of a card is a context like another here: no simulated kernel is counted by its multiprocessors.
+    /// No simulated kernel is counted by its multiprocessors.
     fn cuGreenCtxCreate("cuGreenCtxCreate", 12040)(part: Out<Handle>, _resources: Handle, device: i32, flags: u32) {
         const DEFAULT_STREAM: u32 = 1;
         let driver = driver()?;
         driver.gpu(device)?;
-        let index = usize::try_from(device).map_err(|_| Code::INVALID_DEVICE)?;
-        if part.is_null() || flags != DEFAULT_STREAM || driver.state().primaries[index].context.is_none() {
+        if part.is_null() || flags != DEFAULT_STREAM {
             return Err(Code::INVALID_VALUE);
         }
-        part.set(Tag::Context.handle(contexts::create(device, 0, false)?.0))
+        part.set(Tag::Context.handle(contexts::make_part(device)?.0))
     }
 
     fn cuCtxFromGreenCtx("cuCtxFromGreenCtx", 12040)(context: Out<Handle>, part: Handle) {
@@ -79,7 +78,8 @@ api! {
     }
 
     fn cuGreenCtxDestroy("cuGreenCtxDestroy", 12040)(part: Handle) {
-        destroy(part)
+        let id = driver()?.state().context(part)?;
+        contexts::destroy_part(id)
     }
 
     fn cuCtxPushCurrent_v2("cuCtxPushCurrent", 4000)(context: Handle) {
