@@ -51,9 +51,11 @@ pub struct Books {
 }
 
 impl Books {
-    /// Enters a block.
-    pub fn enter(&self, address: CUdeviceptr, block: Block) {
-        lock(&self.blocks).insert(address, block);
+    /// Enters a block. What was there is dead, and nobody has struck it yet: it died with a context whose end another
+    /// thread has not seen to the end, while the driver gave its address out again.
+    #[must_use]
+    pub fn enter(&self, address: CUdeviceptr, block: Block) -> Option<Block> {
+        lock(&self.blocks).insert(address, block)
     }
 
     /// Strikes the block that begins at `address`; `None` if it is not ours.
@@ -109,7 +111,7 @@ mod tests {
     #[test]
     fn an_address_inside_a_block_finds_it_and_one_past_it_does_not() {
         let books = Books::default();
-        books.enter(0x1000, block(0x100, 1));
+        assert_eq!(books.enter(0x1000, block(0x100, 1)), None);
         assert_eq!(books.holding(0x1000), Some((0x1000, block(0x100, 1))));
         assert_eq!(books.holding(0x10ff), Some((0x1000, block(0x100, 1))));
         assert_eq!(books.holding(0x1100), None);
@@ -119,17 +121,26 @@ mod tests {
     #[test]
     fn only_the_beginning_of_a_block_is_freed_and_only_once() {
         let books = Books::default();
-        books.enter(0x1000, block(0x100, 1));
+        assert_eq!(books.enter(0x1000, block(0x100, 1)), None);
         assert_eq!(books.strike(0x1001), None);
         assert_eq!(books.strike(0x1000), Some(block(0x100, 1)));
         assert_eq!(books.strike(0x1000), None);
     }
 
     #[test]
+    fn an_address_that_is_given_out_again_takes_the_place_of_a_dead_block() {
+        let books = Books::default();
+        assert_eq!(books.enter(0x1000, block(0x100, 1)), None);
+        assert_eq!(books.enter(0x1000, block(0x200, 2)), Some(block(0x100, 1)));
+        assert_eq!(books.strike_context(std::ptr::without_provenance_mut(1)), []);
+        assert_eq!(books.strike(0x1000), Some(block(0x200, 2)));
+    }
+
+    #[test]
     fn blocks_that_were_handed_over_die_with_their_new_context() {
         let books = Books::default();
         let context = std::ptr::without_provenance_mut;
-        books.enter(0x1000, block(0x100, 1));
+        assert_eq!(books.enter(0x1000, block(0x100, 1)), None);
         books.hand_over(context(1), context(2));
         assert_eq!(books.strike_context(context(1)), []);
         assert_eq!(books.strike_context(context(2)), [block(0x100, 2)]);
@@ -138,8 +149,8 @@ mod tests {
     #[test]
     fn a_contexts_blocks_die_with_it() {
         let books = Books::default();
-        books.enter(0x1000, block(0x100, 1));
-        books.enter(0x2000, block(0x200, 2));
+        assert_eq!(books.enter(0x1000, block(0x100, 1)), None);
+        assert_eq!(books.enter(0x2000, block(0x200, 2)), None);
         assert_eq!(books.strike_context(std::ptr::without_provenance_mut(1)), [block(0x100, 1)]);
         assert_eq!(books.ranges_of(std::ptr::without_provenance_mut(2)), [(0x2000, Bytes(0x200))]);
     }

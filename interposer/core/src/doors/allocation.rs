@@ -4,7 +4,7 @@ use std::ffi::c_uint;
 
 use gpushare_proto::{Backend, Bytes};
 
-use crate::books::{Block, Origin};
+use crate::books::{Block, Books, Origin};
 use crate::cuda::{
     CUDA_SUCCESS, CUdevice, CUdeviceptr, CUresult, MEM_ATTACH_GLOBAL,
 };
@@ -125,7 +125,7 @@ pub fn free(address: CUdeviceptr, real: impl FnOnce() -> CUresult) -> CUresult {
     if result == CUDA_SUCCESS {
         state.give_back(block.device, block.size, block.origin.kind());
     } else {
-        state.books.enter(address, block);
+        state.book(&state.books, address, block);
     }
     result
 }
@@ -158,11 +158,19 @@ unsafe fn charged<Address: Copy + Into<CUdeviceptr>>(
     }
     let context = state.driver.current_context().addr();
     // SAFETY: written by `allocate`.
-    state.books.enter(unsafe { address.read() }.into(), Block { size, device, context, origin });
+    let address = unsafe { address.read() }.into();
+    state.book(&state.books, address, Block { size, device, context, origin });
     result
 }
 
 impl State {
+    /// Enters a block whose quota was reserved. One that nobody has struck yet gives its own back.
+    pub(super) fn book(&self, books: &Books, address: CUdeviceptr, block: Block) {
+        if let Some(dead) = books.enter(address, block) {
+            self.give_back(dead.device, dead.size, dead.origin.kind());
+        }
+    }
+
     fn managed(&self, address: *mut CUdeviceptr, size: usize) -> CUresult {
         let flags: c_uint = MEM_ATTACH_GLOBAL;
         // SAFETY: `alloc` and `alloc_pitch` checked the pointer.

@@ -196,7 +196,7 @@ unsafe fn charged<Descriptor: Copy + Into<Shape>>(
     }
     let block = Block { size, device, context: state.driver.current_context().addr(), origin: Origin::Native };
     // SAFETY: written by the driver.
-    state.arrays.enter(unsafe { array.read() }.addr() as u64, block);
+    state.book(&state.arrays, unsafe { array.read() }.addr() as u64, block);
     result
 }
 
@@ -212,7 +212,7 @@ pub fn destroy(array: CUarray, real: impl FnOnce() -> CUresult) -> CUresult {
     }
     match block {
         Some(block) if result == CUDA_SUCCESS => state.give_back(block.device, block.size, block.origin.kind()),
-        Some(block) => state.arrays.enter(key, block),
+        Some(block) => state.book(&state.arrays, key, block),
         None => {}
     }
     result

@@ -114,7 +114,7 @@ pub fn free_async(
         let result = if state.captures.any() { real() } else { free_in_order(state, address, stream) };
         match result {
             CUDA_SUCCESS => state.give_back(block.device, block.size, block.origin.kind()),
-            _ => state.books.enter(address, block),
+            _ => state.book(&state.books, address, block),
         }
         return result;
     }
