@@ -78,6 +78,8 @@ pub const ARRAY_LAYERED: c_uint = 0x01;
 pub const ARRAY_CUBEMAP: c_uint = 0x04;
 /// `CUDA_ARRAY3D_SPARSE` and `CUDA_ARRAY3D_DEFERRED_MAPPING`: arrays without memory of their own.
 pub const ARRAY_WITHOUT_MEMORY: c_uint = 0xc0;
+/// `CU_ARRAY_SPARSE_SUBRESOURCE_TYPE_MIPTAIL`.
+pub const ARRAY_PART_TAIL: c_uint = 1;
 /// `CU_MEM_ATTACH_GLOBAL`.
 pub const MEM_ATTACH_GLOBAL: c_uint = 1;
 /// `CU_EVENT_DISABLE_TIMING`.

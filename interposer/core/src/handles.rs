@@ -58,8 +58,37 @@ pub struct Tile {
     pub resource: u64,
     /// Which kind of part it is.
     pub kind: u32,
-    /// Level, layer and offsets, or layer and offset.
-    pub place: [u32; 5],
+    /// Level (0 in a tail) and layer.
+    pub plane: [u32; 2],
+    /// Where it begins in each direction, or in a tail.
+    pub from: [u64; 3],
+    /// How far it reaches from there.
+    pub size: [u64; 3],
+}
+
+/// What was in a sparse array when its end began.
+#[derive(Debug, Default)]
+pub struct Parts(Vec<(Tile, PieceId)>);
+
+impl Parts {
+    /// Whether there was nothing.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl Tile {
+    fn holds(&self, other: &Self) -> bool {
+        let end = |tile: &Self, way: usize| tile.from[way].saturating_add(tile.size[way]);
+        (0..3).all(|way| self.from[way] <= other.from[way] && end(other, way) <= end(self, way))
+    }
+
+    /// Where tiles that it holds may be in the order of tiles, and others too.
+    fn around(self) -> std::ops::RangeInclusive<Self> {
+        let last = [0, 1, 2].map(|way| self.from[way].saturating_add(self.size[way]));
+        Self { size: [0; 3], ..self }..=Self { from: last, size: [u64::MAX; 3], ..self }
+    }
 }
 
 impl Handles {
@@ -112,25 +141,41 @@ impl Handles {
             .collect()
     }
 
-    /// A part of a sparse array has another memory, or none; what nobody uses any more.
-    pub fn tile(&mut self, tile: Tile, handle: Option<CUmemHandle>) -> Option<Charge> {
-        let new = handle.and_then(|handle| self.handles.get(&handle)).map(|named| named.piece);
-        let before = match new {
-            Some(piece) => {
-                self.used(piece);
-                self.tiles.insert(tile, piece)
-            }
-            None => self.tiles.remove(&tile),
-        };
-        self.unused(before?)
+    /// A part of a sparse array has another memory, or none; what nobody uses any more. Whatever was mapped within it is
+    /// gone; what reaches beyond it is still in use there, and is charged until that goes too or the array ends.
+    pub fn tile(&mut self, tile: Tile, handle: Option<CUmemHandle>) -> Vec<Charge> {
+        let around = self.tiles.range(tile.around()).map(|(&known, &piece)| (known, piece));
+        let gone = Parts(around.filter(|(known, _)| tile.holds(known)).collect());
+        for (known, _) in &gone.0 {
+            self.tiles.remove(known);
+        }
+        if let Some(piece) = handle.and_then(|handle| self.handles.get(&handle)).map(|named| named.piece) {
+            // Before the others are let go: it may be the same piece again.
+            self.used(piece);
+            self.tiles.insert(tile, piece);
+        }
+        self.end(gone)
     }
 
-    /// A sparse array is gone, and its parts with it; what nobody uses any more.
-    pub fn end_array(&mut self, resource: u64) -> Vec<Charge> {
-        let parts = |kind, place| Tile { resource, kind, place };
-        let range = parts(0, [0; 5])..=parts(u32::MAX, [u32::MAX; 5]);
-        let gone: Vec<_> = self.tiles.range(range).map(|(&tile, _)| tile).collect();
-        gone.into_iter().filter_map(|tile| self.tile(tile, None)).collect()
+    /// A sparse array is about to end: what is in it, which nobody else finds there any more.
+    pub fn take_parts(&mut self, resource: u64) -> Parts {
+        let first = Tile { resource, kind: 0, plane: [0; 2], from: [0; 3], size: [0; 3] };
+        let last = Tile { resource, kind: u32::MAX, plane: [u32::MAX; 2], from: [u64::MAX; 3], size: [u64::MAX; 3] };
+        let gone: Vec<_> = self.tiles.range(first..=last).map(|(&tile, &piece)| (tile, piece)).collect();
+        for (tile, _) in &gone {
+            self.tiles.remove(tile);
+        }
+        Parts(gone)
+    }
+
+    /// It did not end.
+    pub fn put_back(&mut self, parts: Parts) {
+        self.tiles.extend(parts.0);
+    }
+
+    /// It has ended; what nobody uses any more.
+    pub fn end(&mut self, parts: Parts) -> Vec<Charge> {
+        parts.0.into_iter().filter_map(|(_, piece)| self.unused(piece)).collect()
     }
 
     fn mapped_at(&self, address: CUdeviceptr) -> Option<PieceId> {
@@ -165,6 +210,10 @@ mod tests {
         let mut handles = Handles::default();
         handles.create(7, PIECE);
         handles
+    }
+
+    fn tile(from: u64, size: u64) -> Tile {
+        Tile { resource: 5, kind: 0, plane: [0; 2], from: [from, 0, 0], size: [size, 64, 1] }
     }
 
     #[test]
@@ -219,13 +268,49 @@ mod tests {
     fn a_sparse_array_keeps_what_is_in_it_until_it_is_taken_out_or_ends() {
         let mut handles = one();
         handles.create(8, OTHER);
-        let tile = |offset| Tile { resource: 5, kind: 0, place: [0, 0, offset, 0, 0] };
-        assert_eq!(handles.tile(tile(0), Some(7)), None);
-        assert_eq!(handles.tile(tile(64), Some(8)), None);
+        assert_eq!(handles.tile(tile(0, 64), Some(7)), []);
+        assert_eq!(handles.tile(tile(64, 64), Some(8)), []);
         assert_eq!((handles.release(7), handles.release(8)), (None, None));
-        assert_eq!(handles.tile(tile(0), None), Some(PIECE));
-        assert_eq!(handles.end_array(4), []);
-        assert_eq!(handles.end_array(5), [OTHER]);
+        assert_eq!(handles.tile(tile(0, 64), None), [PIECE]);
+        assert!(handles.take_parts(4).is_empty());
+        let parts = handles.take_parts(5);
+        assert_eq!(handles.end(parts), [OTHER]);
+    }
+
+    #[test]
+    fn what_was_mapped_by_parts_may_be_taken_out_at_once() {
+        let mut handles = one();
+        handles.create(8, OTHER);
+        handles.tile(tile(0, 64), Some(7));
+        handles.tile(tile(64, 64), Some(8));
+        handles.tile(Tile { plane: [1, 0], ..tile(0, 64) }, Some(8));
+        assert_eq!((handles.release(7), handles.release(8)), (None, None));
+        assert_eq!(handles.tile(tile(0, 128), None), [PIECE]);
+        assert_eq!(handles.tile(Tile { plane: [1, 0], ..tile(0, 128) }, None), [OTHER]);
+    }
+
+    #[test]
+    fn what_was_mapped_at_once_is_charged_while_a_part_of_it_is_there() {
+        let mut handles = one();
+        handles.tile(tile(0, 128), Some(7));
+        assert_eq!(handles.release(7), None);
+        assert_eq!(handles.tile(tile(0, 64), None), []);
+        let parts = handles.take_parts(5);
+        assert_eq!(handles.end(parts), [PIECE]);
+    }
+
+    #[test]
+    fn an_array_that_took_the_place_of_one_that_ends_keeps_what_is_in_it() {
+        let mut handles = one();
+        handles.create(8, OTHER);
+        handles.tile(tile(0, 64), Some(7));
+        let parts = handles.take_parts(5);
+        handles.tile(tile(0, 64), Some(8));
+        assert_eq!((handles.release(7), handles.release(8)), (None, None));
+        assert_eq!(handles.end(parts), [PIECE]);
+        let parts = handles.take_parts(5);
+        handles.put_back(parts);
+        assert_eq!(handles.tile(tile(0, 64), None), [OTHER]);
     }
 
     #[test]

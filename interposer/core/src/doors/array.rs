@@ -206,10 +206,7 @@ pub fn destroy(array: CUarray, real: impl FnOnce() -> CUresult) -> CUresult {
     let key = array.addr() as u64;
     // Struck before the driver may hand the handle out again.
     let block = state.arrays.strike(key);
-    let result = real();
-    if result == CUDA_SUCCESS {
-        mapping::end_array(state, key);
-    }
+    let result = mapping::end_array(state, key, real);
     match block {
         Some(block) if result == CUDA_SUCCESS => state.give_back(block.device, block.size, block.origin.kind()),
         Some(block) => state.book(&state.arrays, key, block),

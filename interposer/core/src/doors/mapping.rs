@@ -8,7 +8,7 @@ use gpushare_proto::Bytes;
 use super::pool::Location;
 use super::work;
 use crate::cuda::{
-    CUDA_ERROR_INVALID_VALUE, CUDA_SUCCESS, CUdeviceptr, CUmemHandle, CUresult, MEM_OPERATION_MAP,
+    ARRAY_PART_TAIL, CUDA_ERROR_INVALID_VALUE, CUDA_SUCCESS, CUdeviceptr, CUmemHandle, CUresult, MEM_OPERATION_MAP,
 };
 use crate::handles::{Charge, Handles, Tile};
 use crate::leases::Kind;
@@ -142,10 +142,23 @@ pub unsafe fn map_arrays(parts: *const ArrayMap, count: c_uint, real: impl FnOnc
     })
 }
 
-/// An array is destroyed: what was mapped into it is used there no more.
-pub(super) fn end_array(state: &State, resource: u64) {
-    let free = lock(&state.handles).end_array(resource);
+/// An array is destroyed: what was mapped into it is used there no more. It is taken out before the driver may give the
+/// array's handle out again.
+pub(super) fn end_array(state: &State, resource: u64, real: impl FnOnce() -> CUresult) -> CUresult {
+    let parts = lock(&state.handles).take_parts(resource);
+    let result = real();
+    if parts.is_empty() {
+        return result;
+    }
+    let mut handles = lock(&state.handles);
+    if result != CUDA_SUCCESS {
+        handles.put_back(parts);
+        return result;
+    }
+    let free = handles.end(parts);
+    drop(handles);
     free.into_iter().for_each(|charge| state.uncharge(charge));
+    result
 }
 
 /// Calls the driver with the books of handles held, and on success notes what follows; frees what nobody uses any more.
@@ -173,11 +186,51 @@ impl State {
 
 impl ArrayMap {
     fn tile(&self) -> Tile {
-        let half = |value: u64| [value as u32, (value >> 32) as u32];
-        // A level's offsets, or a tail's layer and offset, are in the first twenty bytes.
-        let [[a, b], [c, d], [e, _], _] = self.part.map(half);
-        Tile { resource: self.resource, kind: self.part_kind, place: [a, b, c, d, e] }
+        let [a, b, c, d] = self.part;
+        let half = |value: u64| [value & u64::from(u32::MAX), value >> 32];
+        let (plane, from, size) = match self.part_kind {
+            // What follows the layer is padding.
+            ARRAY_PART_TAIL => ([0, a as u32], [b, 0, 0], [c, 0, 0]),
+            _ => {
+                let ([x, y], [z, width], [height, depth]) = (half(b), half(c), half(d));
+                ([a as u32, (a >> 32) as u32], [x, y, z], [width, height, depth])
+            }
+        };
+        Tile { resource: self.resource, kind: self.part_kind, plane, from, size }
     }
 }
 
 const _: () = assert!(size_of::<ArrayMap>() == 96, "the size in the driver's headers");
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LEVEL: ArrayMap = ArrayMap {
+        resource_kind: 0,
+        resource: 5,
+        part_kind: 0,
+        part: [(2 << 32) | 1, (4 << 32) | 3, (6 << 32) | 5, (8 << 32) | 7],
+        operation: MEM_OPERATION_MAP,
+        handle_kind: 0,
+        handle: 9,
+        offset: 0,
+        devices: 1,
+        flags: 0,
+        reserved: [0; 2],
+    };
+
+    #[test]
+    fn a_part_of_a_level_is_where_the_header_says() {
+        let Tile { plane, from, size, .. } = LEVEL.tile();
+        assert_eq!((plane, from, size), ([1, 2], [3, 4, 5], [6, 7, 8]));
+    }
+
+    #[test]
+    fn a_part_of_a_tail_is_the_same_whatever_lies_between_its_fields() {
+        let tail = |padding: u64| ArrayMap { part_kind: ARRAY_PART_TAIL, part: [(padding << 32) | 2, 64, 32, padding], ..LEVEL };
+        assert_eq!(tail(0).tile(), tail(7).tile());
+        let Tile { plane, from, size, .. } = tail(0).tile();
+        assert_eq!((plane, from, size), ([0, 2], [64, 0, 0], [32, 0, 0]));
+    }
+}
