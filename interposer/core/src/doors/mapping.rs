@@ -69,13 +69,18 @@ pub unsafe fn create(
     if let Err(refused) = state.reserve(charge.device, charge.bytes, Kind::Fixed) {
         return refused;
     }
-    let mut handles = lock(&state.handles);
-    let result = state.with_room(charge.device, charge.bytes, real);
-    if result == CUDA_SUCCESS {
-        // SAFETY: written by the driver.
-        handles.create(unsafe { handle.read() }, charge);
-    } else {
-        drop(handles);
+    let call = || {
+        // Not held while the daemon is asked, which may not answer.
+        let mut handles = lock(&state.handles);
+        let result = real();
+        if result == CUDA_SUCCESS {
+            // SAFETY: written by the driver.
+            handles.create(unsafe { handle.read() }, charge);
+        }
+        result
+    };
+    let result = state.with_room(charge.device, charge.bytes, call);
+    if result != CUDA_SUCCESS {
         state.uncharge(charge);
     }
     result
