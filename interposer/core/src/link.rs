@@ -201,16 +201,26 @@ impl Link {
     }
 
     /// Asks for physical room for what the driver takes for itself; how much there is. Nobody waits long for it: the
-    /// driver has the last word.
+    /// driver has the last word. A daemon that left such a question open is not asked again before it answers that one,
+    /// so that one that hangs costs a program this wait once and not with every module.
     ///
     /// # Errors
     /// Silence.
     pub fn ask_room(&self, device: CUdevice, gpu: GpuId, bytes: Bytes) -> Result<Bytes, AskError> {
+        if self.owes_room() {
+            return Err(AskError::Silence);
+        }
         let key = Key::Room(self.next_request());
         match self.ask(key, Subject::Room { device, bytes }, |_| Some(gpu), ROOM_PATIENCE)? {
             Answer::Room(bytes) => Ok(bytes),
             Answer::Memory(_) | Answer::Card(_) => Err(AskError::Silence),
         }
+    }
+
+    /// Whether somebody has given up waiting for room, and the answer has not come since.
+    fn owes_room(&self) -> bool {
+        let questions = lock(&self.questions);
+        questions.iter().any(|(key, question)| matches!(key, Key::Room(_)) && question.abandoned)
     }
 
     fn next_request(&self) -> RequestId {
@@ -352,6 +362,34 @@ mod tests {
 
     use super::*;
 
+    fn link() -> (Link, Connection, UnixStream) {
+        let (ours, daemon) = UnixStream::pair().unwrap();
+        let connection = Connection::new(ours).unwrap();
+        let welcome = Welcome {
+            protocol: PROTOCOL,
+            client: ClientId(1),
+            session: SessionId(1),
+            name: "test".to_owned(),
+            gpus: Vec::new(),
+        };
+        let link = Link::new(&connection, &welcome).unwrap();
+        (link, connection, daemon)
+    }
+
+    #[test]
+    fn a_daemon_that_owes_an_answer_about_room_is_asked_for_none_until_it_gives_it() {
+        let (link, _connection, _daemon) = link();
+        let subject = Subject::Room { device: 0, bytes: Bytes(1) };
+        let given_up = link.ask(Key::Room(RequestId(7)), subject, |_| Some(GpuId(0)), Duration::ZERO);
+        assert!(matches!(given_up, Err(AskError::Silence)));
+        assert!(matches!(link.ask_room(0, GpuId(0), Bytes(1)), Err(AskError::Silence)));
+        assert_eq!(link.next_request(), RequestId(1), "it was not asked");
+
+        let answer = TenantReply::Room { request: RequestId(7), bytes: Bytes(1) };
+        link.hear(answer, |_, _, _| (), |_, _, _| ());
+        assert!(!link.owes_room());
+    }
+
     /// Which of the descriptors the child of a fork has.
     fn in_child(descriptors: [RawFd; 2]) -> [bool; 2] {
         let mut status = 0;
@@ -371,16 +409,7 @@ mod tests {
     #[test]
     fn the_child_of_a_fork_closes_our_sockets_and_nobody_elses() {
         lifecycle::watch();
-        let (ours, _daemon) = UnixStream::pair().unwrap();
-        let connection = Connection::new(ours).unwrap();
-        let welcome = Welcome {
-            protocol: PROTOCOL,
-            client: ClientId(1),
-            session: SessionId(1),
-            name: "test".to_owned(),
-            gpus: Vec::new(),
-        };
-        let link = Link::new(&connection, &welcome).unwrap();
+        let (link, connection, _daemon) = link();
         let sender = lock(&link.sender).as_ref().map_or(-1, AsRawFd::as_raw_fd);
         let sockets = [connection.descriptor(), sender];
         assert_eq!(in_child(sockets), [false, false]);

@@ -34,7 +34,6 @@ use crate::handles::Handles;
 use crate::leases::Leases;
 use crate::link::{AskError, Link};
 use crate::pools::Pools;
-use crate::room::Silence;
 use crate::mover::{self, LetGo};
 use crate::waiting::Waiting;
 use crate::{account, dynlink, lifecycle, lock, notice};
@@ -92,8 +91,6 @@ pub struct State {
     first_context: AtomicU64,
     announced: Mutex<Vec<(CUdevice, GpuInfo)>>,
     attaching: Mutex<()>,
-    /// Whether the daemon is asked for room.
-    pub(crate) silence: Silence,
     /// Held by the thread that asks for what is owed.
     pub(crate) settling: Mutex<()>,
     mover: AtomicBool,
@@ -170,7 +167,6 @@ impl State {
             first_context: AtomicU64::new(0),
             announced: Mutex::default(),
             attaching: Mutex::default(),
-            silence: Silence::default(),
             settling: Mutex::default(),
             mover: AtomicBool::new(false),
             standing: OnceLock::new(),

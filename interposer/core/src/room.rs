@@ -2,9 +2,6 @@
 //! is made, and again where the driver has none; what it answers is what the card could free. A driver moves managed memory out of
 //! the way by itself, so here asking tells the daemon what comes, and a call that found no room is tried once more.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
-
 use gpushare_proto::Bytes;
 
 use crate::cuda::{CUDA_ERROR_OUT_OF_MEMORY, CUdevice, CUresult};
@@ -16,24 +13,6 @@ pub const CONTEXT: Bytes = Bytes::mib(700);
 pub const PART: Bytes = Bytes::mib(16);
 /// What a piece of code may take with what its kernels need.
 pub const MODULE: Bytes = Bytes::mib(64);
-
-/// How long a daemon that did not answer is not asked.
-const REST: Duration = Duration::from_secs(30);
-
-/// Since when nobody is asked: nanoseconds after the state began, or 0.
-#[derive(Debug, Default)]
-pub struct Silence(AtomicU64);
-
-impl Silence {
-    fn holds(&self, now: Duration) -> bool {
-        let since = Duration::from_nanos(self.0.load(Ordering::Relaxed));
-        !since.is_zero() && now.saturating_sub(since) < REST
-    }
-
-    fn begins(&self, now: Duration) {
-        self.0.store(u64::try_from(now.as_nanos()).unwrap_or(u64::MAX).max(1), Ordering::Relaxed);
-    }
-}
 
 impl State {
     /// Asks for room, then calls; where the driver is out of memory, once more of both. For calls that may be repeated.
@@ -53,28 +32,6 @@ impl State {
     /// Whether the daemon was asked and has answered.
     fn ask_room(&self, device: CUdevice, bytes: Bytes) -> bool {
         let (Some(link), Some(gpu)) = (self.link(), self.gpu(device)) else { return false };
-        let now = || Instant::now().saturating_duration_since(self.started);
-        if self.silence.holds(now()) {
-            return false;
-        }
-        let answered = link.ask_room(device, gpu, bytes).is_ok();
-        if !answered {
-            self.silence.begins(now());
-        }
-        answered
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_daemon_that_did_not_answer_is_left_alone_for_a_while() {
-        let silence = Silence::default();
-        assert!(!silence.holds(Duration::ZERO));
-        silence.begins(Duration::from_secs(5));
-        assert!(silence.holds(Duration::from_secs(6)));
-        assert!(!silence.holds(Duration::from_secs(5) + REST));
+        link.ask_room(device, gpu, bytes).is_ok()
     }
 }
