@@ -57,6 +57,20 @@ fn a_context_lives_until_its_last_user_detaches() -> anyhow::Result<()> {
 }
 
 #[test]
+fn who_detaches_from_the_primary_context_ends_nothing() -> anyhow::Result<()> {
+    let world = world()?;
+    let (daemon, mut program) = begin(&world)?;
+    program.must("detach-primary")?;
+    program.must("alloc x 60MiB")?;
+    assert_eq!(used(&daemon)?, LIMIT);
+    assert_eq!(
+        program.ask("alloc y 2MiB")?.error(),
+        Some("CUDA_ERROR_OUT_OF_MEMORY")
+    );
+    Ok(())
+}
+
+#[test]
 fn memory_asked_for_in_a_part_of_the_card_is_charged_and_lives_on_with_the_card() -> anyhow::Result<()> {
     let world = world()?;
     let (daemon, mut program) = begin(&world)?;

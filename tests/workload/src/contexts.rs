@@ -15,6 +15,15 @@ const GREEN_DEFAULT_STREAM: u32 = 1;
 
 /// Every method fails with what the driver answered, and leaves the primary context current.
 impl Gpu {
+    /// The primary context.
+    #[must_use]
+    pub fn primary(&self) -> Held {
+        Held {
+            context: self.context,
+            part: None,
+        }
+    }
+
     /// Makes a context.
     pub fn make_context(&self) -> Result<Held, CudaError> {
         let mut context = 0;

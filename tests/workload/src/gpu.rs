@@ -13,7 +13,7 @@ pub const DEFAULT_STREAM: Handle = 0;
 pub struct Gpu {
     /// The device.
     pub device: Device,
-    context: Handle,
+    pub(crate) context: Handle,
     kernels: Kernels,
 }
 

@@ -18,6 +18,8 @@ pub(super) enum ContextCommand {
     Attach { context: String },
     /// Be one user less; the last one ends it
     Detach { context: String },
+    /// Be one user less of the primary context
+    DetachPrimary,
     /// Destroy a context or a part
     End { context: String },
     /// Allocate a buffer in a context
@@ -36,6 +38,7 @@ impl Desk {
             ContextCommand::Green { context } => self.contexts.put(context, gpu.make_part()?),
             ContextCommand::Attach { context } => gpu.attach(self.contexts.get(context)?)?,
             ContextCommand::Detach { context } => gpu.detach(self.contexts.get(context)?)?,
+            ContextCommand::DetachPrimary => gpu.detach(gpu.primary())?,
             ContextCommand::End { context } => {
                 let held: Held = self.contexts.get(context)?;
                 gpu.end(held)?;

@@ -55,8 +55,9 @@ api! {
             let mut state = driver()?.state();
             let id = state.context(context)?;
             let found = state.contexts.get_mut(&id).ok_or(Code::INVALID_CONTEXT)?;
-            found.users -= 1;
-            found.users == 0
+            // A primary context is its retainers', whoever detaches from it.
+            found.users = found.users.saturating_sub(1);
+            found.users == 0 && !found.primary
         };
         if last { destroy(context) } else { Ok(()) }
     }
