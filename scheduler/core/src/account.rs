@@ -36,7 +36,7 @@ impl Core {
         let session = self.sessions.get(&id)?;
         let demand = Demand::new(&self.sessions);
         let account = |(&gpu, card): (&GpuId, &Card)| {
-            let total = session.limit.min(card.total);
+            let total = session.limit(gpu).min(card.total);
             let used = session.used(gpu);
             let ceiling = self.backed(session, gpu, card, &demand);
             Account {
@@ -66,10 +66,13 @@ impl Core {
         let own = session.books(gpu).map(|(_, book)| book.movable()).sum::<Bytes>();
         let others = demand.total(gpu) - own;
         let left = card.managed_limit() - others + session.fixed(gpu);
+        if !session.may_grow() {
+            return session.used(gpu);
+        }
         let reach = session.reach(gpu, card).min(left);
         match session.charged(gpu) {
             Bytes::ZERO => reach,
-            charged => reach.min(session.limit - charged),
+            charged => reach.min(session.limit(gpu) - charged),
         }
     }
 }

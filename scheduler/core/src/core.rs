@@ -21,7 +21,7 @@ use gpushare_proto::admin::Setting;
 use gpushare_proto::{Bytes, ClientId, Epoch, GateWord, GpuId, Nanos, RequestId, SessionId};
 
 use crate::config::Config;
-use crate::event::{Effect, Event, Notice};
+use crate::event::{Effect, Event, Notice, Standing};
 use crate::gpu::{Card, Knobs};
 use crate::lease::{Kind, Recalls};
 use crate::recovery::Recovery;
@@ -130,6 +130,8 @@ impl Core {
                 limit,
                 oversubscribe,
             } => self.session_opened(session, limit, oversubscribe),
+            Event::Quota { session, gpu, limit } => self.quota(session, gpu, limit),
+            Event::Standing { session, standing } => self.standing(session, standing),
             Event::SessionClosed { session } => self.session_closed(session),
             Event::ClientJoined {
                 client,
@@ -191,6 +193,22 @@ impl Core {
         let session = self.sessions.entry(id).or_insert_with(new);
         session.limit = limit.unwrap_or(Bytes::MAX);
         session.oversubscribe = oversubscribe;
+        self.recall_unused(id);
+    }
+
+    fn quota(&mut self, id: SessionId, gpu: GpuId, limit: Option<Bytes>) {
+        if let Some(session) = self.sessions.get_mut(&id) {
+            session.quotas.insert(gpu, limit.unwrap_or(Bytes::MAX));
+            self.recall_unused(id);
+        }
+    }
+
+    /// What follows for its turns is settled with all the rest.
+    fn standing(&mut self, id: SessionId, standing: Standing) {
+        if let Some(session) = self.sessions.get_mut(&id) {
+            session.standing = standing;
+            self.recall_unused(id);
+        }
     }
 
     fn session_closed(&mut self, id: SessionId) {

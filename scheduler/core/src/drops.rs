@@ -70,6 +70,15 @@ impl Core {
         }
     }
 
+    /// Who may not run lets go, whether or not anybody waits.
+    pub(crate) fn stop_barred(&mut self) {
+        for id in self.ids() {
+            if self.sessions.get(&id).is_some_and(|session| !session.may_run()) {
+                self.begin_drop(id);
+            }
+        }
+    }
+
     /// Quanta end where somebody needs the room.
     pub(crate) fn expire_quanta(&mut self, demand: &Demand) {
         for id in self.ids() {

@@ -7,6 +7,18 @@ use gpushare_proto::page::MemoryRefusal;
 use gpushare_proto::{Bytes, ClientId, Epoch, GateWord, GpuId, Nanos, RequestId, SessionId};
 use serde::{Deserialize, Serialize};
 
+/// What a session may do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Standing {
+    /// Everything that it has quota and turns for.
+    #[default]
+    Good,
+    /// Nothing is granted to it; it keeps what it has and may ask for memory.
+    Paused,
+    /// Nothing is granted to it and it gets no more memory; it keeps what it has.
+    Over,
+}
+
 /// Something happened. The shell has already established who a peer is; everything else in here may be
 /// a lie, a repetition or out of order, and no event may panic the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -26,6 +38,22 @@ pub enum Event {
         limit: Option<Bytes>,
         /// Whether it may be larger than a card's capacity.
         oversubscribe: bool,
+    },
+    /// What a session may have on one card, where that is not what it may have on each.
+    Quota {
+        /// The session.
+        session: SessionId,
+        /// The card.
+        gpu: GpuId,
+        /// How much; none for no limit of its own.
+        limit: Option<Bytes>,
+    },
+    /// What a session may do from now on.
+    Standing {
+        /// The session.
+        session: SessionId,
+        /// Which it is.
+        standing: Standing,
     },
     /// A session will get no more clients.
     SessionClosed {
@@ -313,6 +341,8 @@ pub enum WaitsFor {
     },
     /// So many processes of the last daemon are awaited before anything is granted.
     Return(u32),
+    /// Somebody must let the session go on.
+    Pardon(Standing),
 }
 
 impl WaitsFor {
@@ -334,6 +364,13 @@ impl WaitsFor {
             }
             Self::Stuck { session, reason } => {
                 format!("session {} does not let go: {reason}", name(*session))
+            }
+            Self::Pardon(Standing::Paused) => {
+                "the session is paused, until `gpushare-ctl session resume`".to_owned()
+            }
+            Self::Pardon(_) => {
+                "the session has expired or was revoked; `gpushare-ctl session renew` lets it go on"
+                    .to_owned()
             }
             Self::Return(0) => "the scheduler restarted and is about to go on".to_owned(),
             Self::Return(1) => "the scheduler restarted and waits for 1 process to return".to_owned(),

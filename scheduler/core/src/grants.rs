@@ -8,6 +8,7 @@ use crate::core::Core;
 use crate::demand::Demand;
 use crate::event::Notice;
 use crate::gpu::queue::{self, Room, Rooms};
+use crate::session::Session;
 use crate::session::clock::Clock;
 use crate::session::lock::{Entry, Grant, Lock, Ticket};
 
@@ -69,6 +70,9 @@ impl Core {
             let Some(session) = self.sessions.get_mut(&id) else {
                 continue;
             };
+            if !session.may_run() {
+                continue;
+            }
             match session.lock {
                 Lock::Idle | Lock::Waiting(_) if !self.recovery.is_running() => {
                     self.grant(id, Occasion::Parallel, demand);
@@ -91,7 +95,7 @@ impl Core {
             return;
         }
         let waiters: Vec<_> = self
-            .queue()
+            .candidates()
             .into_iter()
             .map(|id| (id, self.turn_needs(id, demand)))
             .collect();
@@ -104,6 +108,13 @@ impl Core {
         for id in admission.admitted {
             self.grant(id, Occasion::Turn, demand);
         }
+    }
+
+    /// Those of the waiting sessions that may be granted anything.
+    pub(crate) fn candidates(&self) -> Vec<SessionId> {
+        let mut queue = self.queue();
+        queue.retain(|id| self.sessions.get(id).is_some_and(Session::may_run));
+        queue
     }
 
     /// The waiting sessions in the order of their tickets.
@@ -238,7 +249,10 @@ impl Core {
     /// What the next turn on a card would last: that of the first in its queue, else one that moves nothing.
     pub(crate) fn next_quantum(&self, gpu: GpuId, demand: &Demand) -> Nanos {
         let waits_here = |id: &SessionId| demand.of_session(*id).any(|(card, _)| card == gpu);
-        match (self.queue().into_iter().find(waits_here), self.cards.get(&gpu)) {
+        match (
+            self.candidates().into_iter().find(waits_here),
+            self.cards.get(&gpu),
+        ) {
             (Some(id), _) => self.quantum(id, self.expected_move(id, demand), demand),
             (None, Some(card)) => card.quantum(Nanos::ZERO, &self.config),
             (None, None) => Nanos::ZERO,

@@ -103,11 +103,13 @@ impl Invariants {
                 let grew = leased > before.get(&(id, gpu)).copied().unwrap_or_default();
                 if grew && !matches!(event, Event::Attached { .. }) {
                     let charged = session.charged(gpu);
-                    let within = leased + charged <= session.limit && leased <= session.ceiling(gpu, card);
+                    let within = session.may_grow()
+                        && leased + charged <= session.limit(gpu)
+                        && leased <= session.ceiling(gpu, card);
                     hold("granted quota never grows beyond a limit", within, || {
                         format!(
                             "{id} grew to {leased} on {gpu}, beside {charged} of the driver's; its quota is {}, its ceiling {}",
-                            session.limit,
+                            session.limit(gpu),
                             session.ceiling(gpu, card),
                         )
                     })?;
@@ -206,18 +208,20 @@ fn gates_agree_with_the_lock(
         .map(|(_, client)| client.gate.passage())
         .collect();
     let takes_turns = core.takes_turns(id, demand);
+    let may_close = takes_turns || !session.may_run();
     let all = |allowed: fn(&Passage) -> bool| passages.iter().all(allowed);
     let agree = match &session.lock {
         Lock::Idle | Lock::Waiting(_) => {
-            let held_back = takes_turns || core.recovery.is_running() || passages.is_empty();
+            let held_back = may_close || core.recovery.is_running() || passages.is_empty();
             held_back && all(|passage| *passage == Passage::Shut)
         }
+        Lock::Holding(_) if !session.may_run() => false,
         Lock::Holding(_) if takes_turns => {
             all(|p| matches!(p, Passage::Open | Passage::Moving | Passage::Idle))
         }
         Lock::Holding(_) => all(|p| matches!(p, Passage::Open | Passage::Moving)),
-        Lock::Dropping(_, drop) if drop.is_reopened() => takes_turns && all(|p| *p != Passage::Closing),
-        Lock::Dropping(..) => takes_turns && all(|p| !matches!(p, Passage::Open | Passage::Moving)),
+        Lock::Dropping(_, drop) if drop.is_reopened() => may_close && all(|p| *p != Passage::Closing),
+        Lock::Dropping(..) => may_close && all(|p| !matches!(p, Passage::Open | Passage::Moving)),
     };
     let rule = "the gates of a session agree with its lock";
     hold(rule, agree, || {
@@ -237,7 +241,7 @@ fn gates_agree_with_the_lock(
 /// The head of the queue waits for holders whose quantum ends or whose drop goes on, or says for whom it waits.
 fn waits_are_bounded(core: &Core, demand: &Demand) -> Result<(), Broken> {
     let rule = "every waiter has a bound on its wait or a stated reason";
-    let Some(head) = core.queue().first().copied() else {
+    let Some(head) = core.candidates().first().copied() else {
         let wanted = core.cards.iter().find(|(_, card)| card.wanted);
         return hold(rule, wanted.is_none(), || {
             format!("{:?} is wanted by nobody", wanted.map(|(gpu, _)| gpu))

@@ -50,6 +50,6 @@ mod tests;
 
 pub use crate::core::Core;
 pub use config::Config;
-pub use event::{Effect, Event, Notice, WaitsFor};
+pub use event::{Effect, Event, Notice, Standing, WaitsFor};
 pub use session::gate::FIRST_WORD;
 pub use snapshot::Snapshot;

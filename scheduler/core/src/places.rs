@@ -33,6 +33,11 @@ impl Core {
         let mut lines: Vec<Line> = Vec::new();
         let mut places = Places::new();
         for id in self.queue() {
+            if let Some(session) = self.sessions.get(&id).filter(|session| !session.may_run()) {
+                let reason = WaitsFor::Pardon(session.standing);
+                places.insert(id, Place { ahead: 0, reason });
+                continue;
+            }
             let cards: BTreeSet<GpuId> = self.turn_needs(id, demand).into_keys().collect();
             let ahead = lines
                 .iter()

@@ -3,6 +3,7 @@
 //! ```text
 //!   facts ─▶ modes ─▶ ┌ collect   who let go ─▶ idle
 //!                     │ enqueue   a thread sleeps ─▶ waiting, with a ticket
+//!                     │ stop      paused or over ─▶ dropping
 //!                     │ grant     parallel: everybody; serialized: the head of the queue (gpu/queue.rs)
 //!                     │ fit       holders that no longer fit together ─▶ dropping
 //!                     │ expire    quantum over and somebody wants the card ─▶ dropping
@@ -34,6 +35,7 @@ impl Core {
         loop {
             self.collect(&demand);
             self.enqueue();
+            self.stop_barred();
             self.grant_parallel(&demand);
             self.grant_turns(&demand);
             self.fit_holders(&demand);

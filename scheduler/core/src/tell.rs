@@ -85,7 +85,7 @@ impl Core {
         let figures = |(&gpu, book): (&GpuId, &Book)| {
             let card = self.cards.get(&gpu)?;
             let figures = Figures {
-                limit: session.limit,
+                limit: session.limit(gpu),
                 siblings: session.used(gpu) - book.used(),
                 ceiling: self.backed(session, gpu, card, demand),
             };

@@ -119,6 +119,38 @@ impl Core {
             self.grown = Some(id);
         }
         self.note_peak(id, gpu);
+        self.recall_unused_of(id, client, gpu);
+    }
+
+    /// A session that has more than it may have gives back what lies unused in its pages: it would be memory that it got
+    /// afterwards.
+    pub(crate) fn recall_unused(&mut self, id: SessionId) {
+        let clients = self
+            .sessions
+            .get(&id)
+            .into_iter()
+            .flat_map(|session| &session.clients);
+        let books: Vec<(ClientId, GpuId)> = clients
+            .flat_map(|(&client, process)| process.books.keys().map(move |&gpu| (client, gpu)))
+            .collect();
+        for (client, gpu) in books {
+            self.recall_unused_of(id, client, gpu);
+        }
+    }
+
+    fn recall_unused_of(&mut self, id: SessionId, client: ClientId, gpu: GpuId) {
+        let Some(session) = self.sessions.get(&id) else {
+            return;
+        };
+        let excess = match session.may_grow() {
+            true => session.leased(gpu) - session.limit(gpu),
+            false => Bytes::MAX,
+        };
+        let free = self.book_mut(client, gpu).map_or(Bytes::ZERO, |book| book.free);
+        let bytes = free.min(excess);
+        if !bytes.is_zero() && !self.recalls.asked.contains_key(&(client, gpu)) {
+            self.recall(client, gpu, bytes);
+        }
     }
 
     /// How many of a process's bytes never move. They leave the card's capacity, and the managed limit.
@@ -209,7 +241,11 @@ impl Core {
         let session = self.sessions.get(&request.session)?;
         let card = self.cards.get(&request.gpu)?;
         Some(Limits {
-            quota: session.limit,
+            quota: if session.may_grow() {
+                session.limit(request.gpu)
+            } else {
+                Bytes::ZERO
+            },
             ceiling: session.ceiling(request.gpu, card),
             managed: card.managed_limit(),
             session_leased: session.leased(request.gpu),

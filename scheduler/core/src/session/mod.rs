@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use gpushare_proto::{Bytes, ClientId, Epoch, GpuId};
 
-use crate::event::Effect;
+use crate::event::{Effect, Standing};
 use crate::gpu::Card;
 use crate::stopwatch::Stopwatch;
 use client::{Book, Client};
@@ -23,8 +23,11 @@ use lock::Lock;
 /// A tenant.
 #[derive(Clone, Debug)]
 pub(crate) struct Session {
-    /// Quota per card; [`Bytes::MAX`] for none.
+    /// Quota on each card that has none of its own; [`Bytes::MAX`] for none.
     pub(crate) limit: Bytes,
+    /// Quotas of single cards.
+    pub(crate) quotas: BTreeMap<GpuId, Bytes>,
+    pub(crate) standing: Standing,
     /// Whether it may be larger than a card's capacity.
     pub(crate) oversubscribe: bool,
     /// Whether it gets no more clients.
@@ -46,6 +49,8 @@ impl Session {
     pub(crate) fn new(limit: Option<Bytes>, oversubscribe: bool) -> Self {
         Self {
             limit: limit.unwrap_or(Bytes::MAX),
+            quotas: BTreeMap::new(),
+            standing: Standing::Good,
             oversubscribe,
             closed: false,
             clients: BTreeMap::new(),
@@ -57,6 +62,21 @@ impl Session {
             refusals: 0,
             peaks: BTreeMap::new(),
         }
+    }
+
+    /// Its quota on one card; [`Bytes::MAX`] for none.
+    pub(crate) fn limit(&self, gpu: GpuId) -> Bytes {
+        self.quotas.get(&gpu).copied().unwrap_or(self.limit)
+    }
+
+    /// Whether it may be granted anything.
+    pub(crate) fn may_run(&self) -> bool {
+        self.standing == Standing::Good
+    }
+
+    /// Whether it may get more memory.
+    pub(crate) fn may_grow(&self) -> bool {
+        self.standing != Standing::Over
     }
 
     /// Its processes that use a card.

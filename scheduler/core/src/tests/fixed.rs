@@ -4,15 +4,8 @@ use gpushare_proto::admin::{Knob, Mode};
 use gpushare_proto::page::LimitKind;
 use gpushare_proto::{Bytes, RequestId};
 
-use super::world::{GPU, World, gib, plain};
+use super::world::{GPU, World, chunky, gib, plain};
 use crate::{Config, Effect, Event};
-
-fn chunky() -> Config {
-    Config {
-        lease_chunk: Bytes::mib(64),
-        ..plain()
-    }
-}
 
 #[test]
 fn what_never_moves_leaves_the_capacity_and_the_working_sets() {

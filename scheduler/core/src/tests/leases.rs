@@ -2,17 +2,10 @@ use gpushare_proto::admin::Knob;
 use gpushare_proto::page::{LimitKind, MemoryRefusal};
 use gpushare_proto::{Bytes, ClientId, RequestId, SessionId};
 
-use super::world::{GPU, OTHER_GPU, World, gib, plain};
+use super::world::{GPU, OTHER_GPU, World, chunky, gib, plain};
 use crate::{Config, Effect, Event, Notice, invariants};
 
 const MIB: Bytes = Bytes::mib(1);
-
-fn chunky() -> Config {
-    Config {
-        lease_chunk: Bytes::mib(64),
-        ..plain()
-    }
-}
 
 /// A session of 512 MiB with `n` processes on the card.
 fn small_session<const N: usize>(world: &mut World) -> (SessionId, [ClientId; N]) {

@@ -12,6 +12,8 @@ mod modes;
 mod observing;
 mod recovery;
 mod schedules;
+mod standing;
 mod strangers;
 mod telling;
+
 mod turns;

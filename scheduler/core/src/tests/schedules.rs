@@ -10,13 +10,15 @@ use proptest::test_runner::RngAlgorithm;
 
 use super::world::{GPU, OTHER_GPU, World, gib, ms};
 use crate::config::StuckPolicy;
-use crate::{Config, Core, Effect, Event};
+use crate::{Config, Core, Effect, Event, Standing};
 
 /// One step of a schedule. Numbers choose among what exists at that time.
 #[derive(Clone, Debug)]
 enum Step {
     OpenSession { limit: Option<u64>, oversubscribe: bool },
     CloseSession(usize),
+    Quota(usize, GpuId, Option<u64>),
+    Stand(usize, Standing),
     Join(usize),
     Attach(usize, GpuId),
     Allocate(usize, GpuId, u64),
@@ -106,12 +108,18 @@ fn forgery() -> impl Strategy<Value = Forgery> {
     ]
 }
 
+fn standing() -> impl Strategy<Value = Standing> {
+    prop_oneof![2 => Just(Standing::Good), 1 => Just(Standing::Paused), 1 => Just(Standing::Over)]
+}
+
 fn step() -> impl Strategy<Value = Step> {
     let who = || 0_usize..8;
     prop_oneof![
         2 => (prop::option::of(1_u64..12), any::<bool>())
             .prop_map(|(limit, oversubscribe)| Step::OpenSession { limit, oversubscribe }),
         1 => (0_usize..4).prop_map(Step::CloseSession),
+        1 => (0_usize..4, gpu(), prop::option::of(0_u64..12)).prop_map(|(who, gpu, limit)| Step::Quota(who, gpu, limit)),
+        2 => (0_usize..4, standing()).prop_map(|(who, standing)| Step::Stand(who, standing)),
         4 => (0_usize..4).prop_map(Step::Join),
         6 => (who(), gpu()).prop_map(|(who, gpu)| Step::Attach(who, gpu)),
         8 => (who(), gpu(), 0_u64..8).prop_map(|(who, gpu, gibs)| Step::Allocate(who, gpu, gibs)),
@@ -166,6 +174,17 @@ fn play(world: &mut World, step: Step) {
         Step::CloseSession(which) => {
             if let Some(session) = nth(world.sessions(), which) {
                 world.send(Event::SessionClosed { session });
+            }
+        }
+        Step::Quota(which, gpu, limit) => {
+            if let Some(session) = nth(world.sessions(), which) {
+                let limit = limit.map(gib);
+                world.send(Event::Quota { session, gpu, limit });
+            }
+        }
+        Step::Stand(which, standing) => {
+            if let Some(session) = nth(world.sessions(), which) {
+                world.send(Event::Standing { session, standing });
             }
         }
         Step::Join(which) => {

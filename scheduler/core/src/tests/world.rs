@@ -30,6 +30,14 @@ pub(super) fn plain() -> Config {
     }
 }
 
+/// The same with leases of 64 MiB.
+pub(super) fn chunky() -> Config {
+    Config {
+        lease_chunk: Bytes::mib(64),
+        ..plain()
+    }
+}
+
 /// What a process does when it is told something.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Habits {
