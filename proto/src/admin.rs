@@ -3,9 +3,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::ids::{ClientId, Epoch, GpuId, GpuUuid, SessionId};
+use crate::ids::{ClientId, Epoch, GpuId, GpuUuid, SessionId, Token};
 use crate::page::{GateState, MemoryRefusal};
-use crate::tenant::{Failure, Hello};
+use crate::session::{Binding, Priority, Quota, StandingView, Terms};
+use crate::tenant::{Failure, Hello, NewSession};
 use crate::units::{Bytes, Nanos, Percent};
 
 /// From `gpushare-ctl` to the daemon.
@@ -20,6 +21,67 @@ pub enum AdminRequest {
     /// Everything that happens from now on, beginning with how things are. Answered by [`AdminReply::Happened`]
     /// until the connection ends; a watcher that does not keep up is disconnected.
     Watch,
+    /// Makes or changes a session. Answered by [`AdminReply::Created`] or [`AdminReply::Changed`].
+    Session(SessionRequest),
+}
+
+/// What becomes of a session.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum SessionRequest {
+    /// Makes one that lives until it is deleted.
+    Create {
+        /// What it is.
+        new: NewSession,
+        /// Whose.
+        binding: Binding,
+    },
+    /// Changes one of its terms.
+    Change {
+        /// Its number (`3`, `s3`) or its name.
+        which: String,
+        /// What.
+        change: Change,
+    },
+    /// Begins its time anew; what had expired goes on.
+    Renew {
+        /// As above.
+        which: String,
+        /// For how long; none for as long as before.
+        ttl: Option<Nanos>,
+    },
+    /// Ends it for good: its token is no more, its processes keep what they have and get nothing.
+    Revoke {
+        /// As above.
+        which: String,
+    },
+    /// Takes it away. It must have no processes.
+    Delete {
+        /// As above.
+        which: String,
+    },
+    /// Grants it nothing until it is resumed.
+    Pause {
+        /// As above.
+        which: String,
+    },
+    /// Lets a paused one go on.
+    Resume {
+        /// As above.
+        which: String,
+    },
+}
+
+/// A change of a session's terms.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Change {
+    /// Its memory.
+    Memory(Quota),
+    /// The most of a card's time.
+    Compute(Option<Percent>),
+    /// Its part of the time.
+    Weight(u32),
+    /// Its class.
+    Priority(Priority),
 }
 
 /// A setting that can change while the daemon runs.
@@ -77,6 +139,17 @@ pub enum AdminReply {
     Error(Failure),
     /// More that a watcher asked for, in order.
     Happened(Vec<Happening>),
+    /// A session was made.
+    Created {
+        /// Its number.
+        session: SessionId,
+        /// Its name.
+        name: String,
+        /// Its secret, if that is what it is bound to.
+        token: Option<Token>,
+        /// The card it was placed on, if one was chosen.
+        gpu: Option<GpuUuid>,
+    },
 }
 
 /// The shortest quantum that is taken: shorter ones are spent on handoffs alone.
@@ -158,8 +231,10 @@ pub struct SessionView {
     pub name: String,
     /// Whether the daemon made it for peers without a token.
     pub implicit: bool,
-    /// Its quota per card.
+    /// Its quota on every card that has none of its own, where that is a number of bytes.
     pub memory_limit_bytes: Option<Bytes>,
+    /// What it was given, and what has become of it.
+    pub state: SessionState,
     /// What it uses, per card.
     pub gpus: Vec<SessionGpuView>,
     /// Its processes.
@@ -174,6 +249,21 @@ pub struct SessionView {
     pub refusals: u64,
 }
 
+/// What a session was given, and what has become of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SessionState {
+    /// What it may have.
+    pub terms: Terms,
+    /// What it may do now.
+    pub standing: StandingView,
+    /// When its time is over; none for one without an end, and zero when it is.
+    pub expires_in_ns: Option<Nanos>,
+    /// Which processes are its own.
+    pub binding: Binding,
+    /// Whether it lives until somebody deletes it.
+    pub kept: bool,
+}
+
 /// A session on one card.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SessionGpuView {
@@ -181,6 +271,8 @@ pub struct SessionGpuView {
     pub gpu: GpuId,
     /// Bytes allocated.
     pub allocated_bytes: Bytes,
+    /// Its quota here; none for no limit.
+    pub limit_bytes: Option<Bytes>,
     /// Bytes leased to its processes, allocated or not.
     pub leased_bytes: Bytes,
     /// The most that was ever allocated.

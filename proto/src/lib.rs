@@ -13,6 +13,8 @@ pub mod page;
 
 pub mod tenant;
 
+pub mod session;
+
 pub mod admin;
 
 pub mod codec;

@@ -18,11 +18,14 @@
 //!
 //! Enums are append-only: a new message goes to the end, no variant ever changes its fields.
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 
 use crate::admin::SessionView;
 use crate::ids::{ClientId, Epoch, GpuId, GpuUuid, RequestId, SessionId, Token};
 use crate::page::{GateWord, MemoryRefusal};
+use crate::session::Terms;
 use crate::units::{Bytes, Nanos};
 
 /// What stands in front of the protocol version in the first message.
@@ -217,8 +220,8 @@ pub struct GpuInfo {
 pub struct NewSession {
     /// A name for people; the daemon makes one up if there is none.
     pub name: Option<String>,
-    /// The quota per card; none means no quota of its own.
-    pub memory: Option<Bytes>,
+    /// What it may have.
+    pub terms: Terms,
     /// Whether one session may be larger than a card's capacity.
     pub oversubscribe: bool,
     /// Which card it wants.
@@ -236,6 +239,17 @@ pub enum GpuChoice {
     Uuid(GpuUuid),
     /// By the beginning of its identity, as `CUDA_VISIBLE_DEVICES` takes it (`GPU-0a1b`).
     Prefix(String),
+}
+
+impl fmt::Display for GpuChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Auto => f.write_str("auto"),
+            Self::Index(index) => index.fmt(f),
+            Self::Uuid(uuid) => uuid.fmt(f),
+            Self::Prefix(prefix) => f.write_str(prefix),
+        }
+    }
 }
 
 /// From the daemon to a process.

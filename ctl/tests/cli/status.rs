@@ -77,6 +77,7 @@ fn session(number: u64, name: &str, limit: Option<Bytes>, lock: LockView, waited
         name: name.into(),
         implicit: false,
         memory_limit_bytes: limit,
+        state: SessionState::default(),
         gpus: vec![SessionGpuView {
             gpu: GpuId(0),
             allocated_bytes: Bytes::gib(3),

@@ -15,7 +15,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use gpushare_proto::GateState;
-use gpushare_proto::admin::{Activity, Happened, Knob, LockView, Mode};
+use gpushare_proto::admin::{Activity, Change, Happened, Knob, LockView, Mode, SessionRequest};
 use gpushare_proto::codec::{HEADER, Message, decode, encode};
 use gpushare_proto::page::LimitKind;
 use gpushare_proto::tenant::{FailureCode, GpuChoice, Role};
@@ -67,6 +67,8 @@ fn every_variant_inside_a_message_is_in_some_sample() {
         variants::<Happened>(),
         variants::<Activity>(),
         variants::<LimitKind>(),
+        variants::<SessionRequest>(),
+        variants::<Change>(),
         variants::<FailureCode>(),
     ] {
         for name in inner {

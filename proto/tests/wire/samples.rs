@@ -4,10 +4,11 @@
 //! Like the variants, samples are append-only: the golden bytes of each release are compared with them.
 
 use gpushare_proto::admin::{
-    Activity, AdminReply, AdminRequest, ClientView, DaemonView, GpuView, Happened, Happening, Knob, LockView,
-    Mode, SessionGpuView, SessionView, Setting, Status,
+    Activity, AdminReply, AdminRequest, Change, ClientView, DaemonView, GpuView, Happened, Happening, Knob,
+    LockView, Mode, SessionGpuView, SessionRequest, SessionState, SessionView, Setting, Status,
 };
 use gpushare_proto::page::{LimitKind, MemoryRefusal};
+use gpushare_proto::session::{Amount, Binding, CardQuota, Priority, Quota, StandingView, Terms};
 use gpushare_proto::tenant::{
     Account, CardAccount, Failure, FailureCode, GpuChoice, GpuInfo, Hello, NewSession, ProcessAccount,
     Returning, ReturningGpu, Role, TenantReply, TenantRequest, Welcome,
@@ -32,7 +33,7 @@ pub(crate) fn tenant_requests() -> Vec<Named<TenantRequest>> {
     let register = |gpu| {
         TenantRequest::Register(NewSession {
             name: Some("train".into()),
-            memory: Some(Bytes::gib(8)),
+            terms: terms(),
             oversubscribe: true,
             gpu,
         })
@@ -207,6 +208,24 @@ pub(crate) fn tenant_replies() -> Vec<Named<TenantReply>> {
 pub(crate) fn admin_requests() -> Vec<Named<AdminRequest>> {
     let set = |gpu, knob| AdminRequest::Set(Setting { gpu, knob });
     let (all, first) = (None, Some(GpuId(0)));
+    let which = || "train".to_owned();
+    let create = |binding| {
+        AdminRequest::Session(SessionRequest::Create {
+            new: NewSession {
+                name: Some(which()),
+                terms: terms(),
+                oversubscribe: false,
+                gpu: GpuChoice::Auto,
+            },
+            binding,
+        })
+    };
+    let change = |change| {
+        AdminRequest::Session(SessionRequest::Change {
+            which: which(),
+            change,
+        })
+    };
     vec![
         ("Hello", AdminRequest::Hello(Hello::new(Role::Tool))),
         ("Status", AdminRequest::Status),
@@ -221,6 +240,40 @@ pub(crate) fn admin_requests() -> Vec<Named<AdminRequest>> {
         ("Set.managed_limit", set(all, Knob::ManagedLimit(Bytes::gib(10)))),
         ("Set.epsilon", set(all, Knob::Epsilon(Percent(500)))),
         ("Watch", AdminRequest::Watch),
+        ("Session.create", create(Binding::Token)),
+        ("Session.create_uid", create(Binding::Uid(1000))),
+        (
+            "Session.create_cgroup",
+            create(Binding::Cgroup("/kubepods/pod7".into())),
+        ),
+        ("Session.memory", change(Change::Memory(terms().memory))),
+        ("Session.compute", change(Change::Compute(Some(Percent(2500))))),
+        ("Session.weight", change(Change::Weight(200))),
+        ("Session.priority", change(Change::Priority(Priority::High))),
+        ("Session.low", change(Change::Priority(Priority::Low))),
+        (
+            "Session.renew",
+            AdminRequest::Session(SessionRequest::Renew {
+                which: which(),
+                ttl: Some(Nanos::from_secs(3600)),
+            }),
+        ),
+        (
+            "Session.revoke",
+            AdminRequest::Session(SessionRequest::Revoke { which: which() }),
+        ),
+        (
+            "Session.delete",
+            AdminRequest::Session(SessionRequest::Delete { which: which() }),
+        ),
+        (
+            "Session.pause",
+            AdminRequest::Session(SessionRequest::Pause { which: which() }),
+        ),
+        (
+            "Session.resume",
+            AdminRequest::Session(SessionRequest::Resume { which: which() }),
+        ),
     ]
 }
 
@@ -238,7 +291,34 @@ pub(crate) fn admin_replies() -> Vec<Named<AdminReply>> {
         ),
         ("Error", AdminReply::Error(failure(FailureCode::Permission))),
         ("Happened", AdminReply::Happened(happenings())),
+        (
+            "Created",
+            AdminReply::Created {
+                session: SessionId(3),
+                name: "train".into(),
+                token: Some(Token([0xa5; 32])),
+                gpu: None,
+            },
+        ),
     ]
+}
+
+/// With everything in it.
+fn terms() -> Terms {
+    Terms {
+        memory: Quota {
+            every: Some(Amount::Bytes(Bytes::gib(8))),
+            cards: vec![CardQuota {
+                card: GpuChoice::Index(1),
+                amount: Amount::Share(Percent(5000)),
+            }],
+        },
+        compute: Some(Percent(2500)),
+        weight: 200,
+        priority: Priority::Normal,
+        ttl: Some(Nanos::from_secs(3600)),
+        labels: [("team".to_owned(), "vision".to_owned())].into(),
+    }
 }
 
 /// One of each.
@@ -447,9 +527,17 @@ fn session(lock: LockView) -> SessionView {
         name: "train".into(),
         implicit: false,
         memory_limit_bytes: Some(Bytes::gib(8)),
+        state: SessionState {
+            terms: terms(),
+            standing: StandingView::Paused,
+            expires_in_ns: Some(Nanos::from_secs(90)),
+            binding: Binding::Uid(1000),
+            kept: true,
+        },
         gpus: vec![SessionGpuView {
             gpu: GpuId(0),
             allocated_bytes: Bytes::gib(3),
+            limit_bytes: Some(Bytes::gib(8)),
             leased_bytes: Bytes::mib(3136),
             peak_bytes: Bytes::gib(4),
         }],

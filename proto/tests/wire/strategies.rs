@@ -1,10 +1,11 @@
 //! Any message at all, for property tests. Texts hold anything, sequences may be empty.
 
 use gpushare_proto::admin::{
-    Activity, AdminReply, AdminRequest, ClientView, DaemonView, GpuView, Happened, Happening, Knob, LockView,
-    Mode, SessionGpuView, SessionView, Setting, Status,
+    Activity, AdminReply, AdminRequest, Change, ClientView, DaemonView, GpuView, Happened, Happening, Knob,
+    LockView, Mode, SessionGpuView, SessionRequest, SessionState, SessionView, Setting, Status,
 };
 use gpushare_proto::page::{LimitKind, MemoryRefusal};
+use gpushare_proto::session::{Amount, Binding, CardQuota, Priority, Quota, StandingView, Terms};
 use gpushare_proto::tenant::{
     Account, CardAccount, Failure, FailureCode, GpuChoice, GpuInfo, Hello, NewSession, ProcessAccount,
     Returning, ReturningGpu, Role, TenantReply, TenantRequest, Welcome,
@@ -112,11 +113,82 @@ fn gpu_choice() -> impl Strategy<Value = GpuChoice> {
     ]
 }
 
+fn percent() -> impl Strategy<Value = Percent> {
+    any::<u32>().prop_map(Percent)
+}
+
+fn amount() -> impl Strategy<Value = Amount> {
+    prop_oneof![bytes().prop_map(Amount::Bytes), percent().prop_map(Amount::Share)]
+}
+
+fn priority() -> impl Strategy<Value = Priority> {
+    prop_oneof![Just(Priority::Low), Just(Priority::Normal), Just(Priority::High)]
+}
+
+prop_compose! {
+    fn quota()(
+        every in of(amount()),
+        cards in vec((gpu_choice(), amount()).prop_map(|(card, amount)| CardQuota { card, amount }), 0..3),
+    ) -> Quota {
+        Quota { every, cards }
+    }
+}
+
+prop_compose! {
+    fn terms()(
+        memory in quota(), compute in of(percent()), weight: u32, priority in priority(), ttl in of(nanos()),
+        labels in proptest::collection::btree_map(text(), text(), 0..3),
+    ) -> Terms {
+        Terms { memory, compute, weight, priority, ttl, labels }
+    }
+}
+
+fn binding() -> impl Strategy<Value = Binding> {
+    prop_oneof![
+        Just(Binding::Token),
+        any::<u32>().prop_map(Binding::Uid),
+        text().prop_map(Binding::Cgroup)
+    ]
+}
+
+fn change() -> impl Strategy<Value = Change> {
+    prop_oneof![
+        quota().prop_map(Change::Memory),
+        of(percent()).prop_map(Change::Compute),
+        any::<u32>().prop_map(Change::Weight),
+        priority().prop_map(Change::Priority),
+    ]
+}
+
+fn session_request() -> impl Strategy<Value = SessionRequest> {
+    prop_oneof![
+        (new_session(), binding()).prop_map(|(new, binding)| SessionRequest::Create { new, binding }),
+        (text(), change()).prop_map(|(which, change)| SessionRequest::Change { which, change }),
+        (text(), of(nanos())).prop_map(|(which, ttl)| SessionRequest::Renew { which, ttl }),
+        text().prop_map(|which| SessionRequest::Revoke { which }),
+        text().prop_map(|which| SessionRequest::Delete { which }),
+        text().prop_map(|which| SessionRequest::Pause { which }),
+        text().prop_map(|which| SessionRequest::Resume { which }),
+    ]
+}
+
+prop_compose! {
+    fn session_state()(
+        terms in terms(),
+        standing in prop_oneof![
+            Just(StandingView::Good), Just(StandingView::Paused), Just(StandingView::Expired), Just(StandingView::Revoked),
+        ],
+        expires_in_ns in of(nanos()), binding in binding(), kept: bool,
+    ) -> SessionState {
+        SessionState { terms, standing, expires_in_ns, binding, kept }
+    }
+}
+
 prop_compose! {
     fn new_session()(
-        name in of(text()), memory in of(bytes()), oversubscribe: bool, gpu in gpu_choice(),
+        name in of(text()), terms in terms(), oversubscribe: bool, gpu in gpu_choice(),
     ) -> NewSession {
-        NewSession { name, memory, oversubscribe, gpu }
+        NewSession { name, terms, oversubscribe, gpu }
     }
 }
 
@@ -264,6 +336,7 @@ pub(crate) fn admin_request() -> impl Strategy<Value = AdminRequest> {
         Just(AdminRequest::Status),
         (of(gpu()), knob()).prop_map(|(gpu, knob)| AdminRequest::Set(Setting { gpu, knob })),
         Just(AdminRequest::Watch),
+        session_request().prop_map(AdminRequest::Session),
     ]
 }
 
@@ -281,6 +354,14 @@ pub(crate) fn admin_reply() -> impl Strategy<Value = AdminReply> {
                     .map(|(at_ns, what)| Happening { at_ns, what })
                     .collect(),
             )
+        }),
+        (session(), text(), of(token()), of(uuid())).prop_map(|(session, name, token, gpu)| {
+            AdminReply::Created {
+                session,
+                name,
+                token,
+                gpu,
+            }
         }),
     ]
 }
@@ -374,9 +455,9 @@ prop_compose! {
 
 prop_compose! {
     fn session_gpu_view()(
-        gpu in gpu(), allocated_bytes in bytes(), leased_bytes in bytes(), peak_bytes in bytes(),
+        gpu in gpu(), allocated_bytes in bytes(), limit_bytes in of(bytes()), leased_bytes in bytes(), peak_bytes in bytes(),
     ) -> SessionGpuView {
-        SessionGpuView { gpu, allocated_bytes, leased_bytes, peak_bytes }
+        SessionGpuView { gpu, allocated_bytes, limit_bytes, leased_bytes, peak_bytes }
     }
 }
 
@@ -409,14 +490,14 @@ fn lock_view() -> impl Strategy<Value = LockView> {
 prop_compose! {
     fn session_view()(
         (session, name, implicit) in (session(), text(), any::<bool>()),
-        memory_limit_bytes in of(bytes()),
+        (memory_limit_bytes, state) in (of(bytes()), session_state()),
         gpus in vec(session_gpu_view(), 0..3),
         clients in vec(client_view(), 0..3),
         lock in lock_view(),
         (waited_ns, held_ns, refusals) in (nanos(), nanos(), any::<u64>()),
     ) -> SessionView {
         SessionView {
-            session, name, implicit, memory_limit_bytes, gpus, clients, lock, waited_ns, held_ns, refusals,
+            session, name, implicit, memory_limit_bytes, state, gpus, clients, lock, waited_ns, held_ns, refusals,
         }
     }
 }

@@ -211,6 +211,7 @@ impl SessionSnapshot {
             name,
             implicit,
             memory_limit_bytes: self.memory_limit_bytes,
+            state: SessionState::default(),
             gpus: self.gpus,
             clients: self
                 .clients

@@ -413,6 +413,7 @@ mod tests {
                 name: "train".into(),
                 implicit: false,
                 memory_limit_bytes: None,
+                state: SessionState::default(),
                 gpus: Vec::new(),
                 clients: vec![ClientView {
                     client: ClientId(1),
