@@ -5,9 +5,11 @@ use std::io::{self, Write as _};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use crate::cli::EnvironmentError;
 use crate::client::ClientError;
 use crate::doctor::DoctorError;
 use crate::run::RunError;
+use crate::run::token::TokenError;
 
 /// Something failed that has no code of its own.
 pub(crate) const ERROR: u8 = 1;
@@ -37,6 +39,10 @@ pub(crate) enum CtlError {
     Run(#[from] RunError),
     #[error(transparent)]
     Doctor(#[from] DoctorError),
+    #[error(transparent)]
+    Token(#[from] TokenError),
+    #[error(transparent)]
+    Environment(#[from] EnvironmentError),
     #[error("there is no {kind} `{name}`; {known}")]
     NotFound {
         kind: &'static str,
@@ -62,7 +68,8 @@ impl CtlError {
             Self::Run(error) => error.code(),
             Self::Doctor(_) => DOCTOR_FAILED,
             Self::NotFound { .. } => NOT_FOUND,
-            Self::Ambiguous { .. } | Self::Trace { .. } | Self::Output(_) => ERROR,
+            Self::Environment(_) => USAGE,
+            Self::Token(_) | Self::Ambiguous { .. } | Self::Trace { .. } | Self::Output(_) => ERROR,
         }
     }
 }

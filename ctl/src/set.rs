@@ -1,14 +1,15 @@
 //! `set`: changes one setting of the running daemon and says what it was and is.
 
 use gpushare_proto::GpuId;
-use gpushare_proto::admin::{AdminReply, AdminRequest, Knob, Setting};
+use gpushare_proto::admin::{AdminReply, AdminRequest, Change, Knob, SessionRequest, Setting};
+use gpushare_proto::session::Quota;
 
-use crate::cli::{GpuName, SetCommand};
+use crate::cli::{ChangeSession, GpuName, Limit, NoneOr, SetCommand};
 use crate::client::{Admin, Client};
 use crate::exit::CtlError;
 use crate::places::Places;
 use crate::table::{harmless, list};
-use crate::{output, status};
+use crate::{output, session, status};
 
 /// Changes the setting and prints `quantum of gpu0: 3s (computed) → 100ms`.
 pub(crate) fn set(command: &SetCommand, places: &Places) -> Result<(), CtlError> {
@@ -32,6 +33,30 @@ pub(crate) fn set(command: &SetCommand, places: &Places) -> Result<(), CtlError>
             Knob::ManagedLimit(change.value.0),
         ),
         SetCommand::Epsilon(change) => ("epsilon", change.gpu.clone(), Knob::Epsilon(change.value.0)),
+        SetCommand::Memory(ChangeSession {
+            value,
+            session: which,
+        }) => {
+            return of_session(places, "memory of session", which, Change::Memory(quota(value)));
+        }
+        SetCommand::Compute(ChangeSession {
+            value,
+            session: which,
+        }) => {
+            return of_session(places, "compute of session", which, Change::Compute(quota(value)));
+        }
+        SetCommand::Weight(ChangeSession {
+            value,
+            session: which,
+        }) => {
+            return of_session(places, "weight of session", which, Change::Weight(*value));
+        }
+        SetCommand::Priority(ChangeSession {
+            value,
+            session: which,
+        }) => {
+            return of_session(places, "priority of session", which, Change::Priority(*value));
+        }
     };
     let mut client = Client::connect(places.administered())?;
     let gpu = gpu.map(|gpu| number(&mut client, gpu)).transpose()?;
@@ -47,6 +72,16 @@ pub(crate) fn set(command: &SetCommand, places: &Places) -> Result<(), CtlError>
         }
         _ => Err(client.unexpected().into()),
     }
+}
+
+fn of_session(places: &Places, what: &str, which: &str, change: Change) -> Result<(), CtlError> {
+    let mut client = Client::connect(places.administered())?;
+    let which = which.to_owned();
+    session::change(&mut client, what, SessionRequest::Change { which, change })
+}
+
+fn quota(NoneOr(limit): &NoneOr<Limit>) -> Quota {
+    limit.clone().map(|limit| limit.0).unwrap_or_default()
 }
 
 /// The daemon's number of a card that exists.

@@ -1,6 +1,7 @@
 //! `status`: the daemon's one model, as JSON or as two tables.
 
 use gpushare_proto::admin::{AdminReply, AdminRequest, GpuView, LockView, Mode, SessionView, Status};
+use gpushare_proto::session::{Binding, StandingView, Terms};
 use gpushare_proto::{Bytes, GateState};
 
 use crate::cli::StatusArgs;
@@ -105,7 +106,7 @@ fn mode(mode: Mode) -> &'static str {
 pub(crate) fn sessions(sessions: &[SessionView]) -> String {
     let mut table = Table::new(&["SESSION", "NAME", "MEMORY", "LOCK", "WAITED", "PROCESSES", "WHY"]);
     for session in sessions {
-        let (lock, why) = lock(&session.lock);
+        let (lock, why) = lock(session);
         table.row(vec![
             session.session.to_string(),
             session.name.clone(),
@@ -130,16 +131,26 @@ fn memory(session: &SessionView) -> String {
                 .map(|gpu| format!("{} on {}", gpu.allocated_bytes, gpu.gpu)),
         ),
     };
-    match session.memory_limit_bytes {
-        Some(limit) => format!("{used} of {limit}"),
+    let quota = &session.state.terms.memory;
+    match quota.amounts().next() {
+        Some(_) => format!("{used} of {quota}"),
         None => used,
     }
 }
 
-/// A lock's state and its reason.
-fn lock(lock: &LockView) -> (String, String) {
-    match lock {
-        LockView::Idle => ("idle".to_owned(), String::new()),
+/// What a session does, or may not do, and why.
+fn lock(session: &SessionView) -> (String, String) {
+    let standing = match session.state.standing {
+        StandingView::Good => "idle",
+        StandingView::Paused => "paused",
+        StandingView::Expired => "expired",
+        StandingView::Revoked => "revoked",
+    };
+    match &session.lock {
+        LockView::Idle => (standing.to_owned(), String::new()),
+        LockView::Waiting { reason, .. } if session.state.standing != StandingView::Good => {
+            (standing.to_owned(), reason.clone())
+        }
         LockView::Holding { .. } => ("holding".to_owned(), String::new()),
         LockView::Dropping { tries, stuck, reason } => {
             let state = if *stuck { "stuck" } else { "dropping" };
@@ -151,24 +162,29 @@ fn lock(lock: &LockView) -> (String, String) {
 
 /// One session in full.
 pub(crate) fn one_session(session: &SessionView) -> String {
-    let (lock, why) = lock(&session.lock);
-    let limit = session
-        .memory_limit_bytes
-        .map_or("none".to_owned(), |limit| limit.to_string());
+    let (lock, why) = lock(session);
+    let Terms {
+        memory,
+        compute,
+        weight,
+        priority,
+        labels,
+        ..
+    } = &session.state.terms;
     let mut page = String::new();
     for (name, value) in [
         ("session", session.session.to_string()),
         ("name", session.name.clone()),
         (
             "made by",
-            if session.implicit {
-                "the daemon, for processes without a token"
-            } else {
-                "gpushare-ctl run"
+            match (session.implicit, session.state.kept) {
+                (true, _) => "the daemon, for processes without a token",
+                (false, true) => "gpushare-ctl session create",
+                (false, false) => "gpushare-ctl run",
             }
             .to_owned(),
         ),
-        ("quota", limit),
+        ("quota", memory.to_string()),
         (
             "lock",
             if why.is_empty() {
@@ -182,6 +198,54 @@ pub(crate) fn one_session(session: &SessionView) -> String {
         ("refusals", session.refusals.to_string()),
     ] {
         page += &format!("{name:<10}{}\n", harmless(&value));
+    }
+    let default = Terms::default();
+    let not_yet = |value: &dyn std::fmt::Display| Some(format!("{value} (not enforced yet)"));
+    let labels: Vec<String> = labels
+        .iter()
+        .map(|(key, value)| format!("{key}={value}"))
+        .collect();
+    for (name, value) in [
+        (
+            "compute",
+            if *compute == default.compute {
+                None
+            } else {
+                not_yet(compute)
+            },
+        ),
+        (
+            "weight",
+            if *weight == default.weight {
+                None
+            } else {
+                not_yet(weight)
+            },
+        ),
+        (
+            "priority",
+            if *priority == default.priority {
+                None
+            } else {
+                not_yet(priority)
+            },
+        ),
+        (
+            "belongs",
+            (session.state.binding != Binding::Token).then(|| session.state.binding.to_string()),
+        ),
+        (
+            "ends",
+            session.state.expires_in_ns.map(|left| match left.is_zero() {
+                true => "is over".to_owned(),
+                false => format!("in {}", short(left)),
+            }),
+        ),
+        ("labels", (!labels.is_empty()).then(|| labels.join(", "))),
+    ] {
+        if let Some(value) = value {
+            page += &format!("{name:<10}{}\n", harmless(&value));
+        }
     }
     page + &cards_of(session) + &processes_of(session) + &staying(std::slice::from_ref(session))
 }

@@ -77,7 +77,7 @@ pub enum Change {
     /// Its memory.
     Memory(Quota),
     /// The most of a card's time.
-    Compute(Option<Percent>),
+    Compute(Quota),
     /// Its part of the time.
     Weight(u32),
     /// Its class.

@@ -13,6 +13,10 @@ pub const RUNTIME_DIR: &str = "GPUSHARE_RUNTIME_DIR";
 pub const LOCK_DIR: &str = "GPUSHARE_LOCK_DIR";
 /// How memory is allocated: a [`Backend`](crate::Backend).
 pub const BACKEND: &str = "GPUSHARE_BACKEND";
+/// The most memory of each card, as `gpushare-ctl run --memory` takes it, or JSON by card.
+pub const MEMORY_LIMIT: &str = "GPUSHARE_MEMORY_LIMIT";
+/// The most of each card's time, as `gpushare-ctl run --compute` takes it, or JSON by card.
+pub const COMPUTE_LIMIT: &str = "GPUSHARE_COMPUTE_LIMIT";
 /// `1`: one line on stderr at exit with what the process got.
 pub const SUMMARY: &str = "GPUSHARE_SUMMARY";
 /// What the daemon's log holds: a filter of `tracing-subscriber`, like `debug`.

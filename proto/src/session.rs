@@ -10,7 +10,7 @@ use crate::tenant::GpuChoice;
 use crate::units::UnitError;
 use crate::{Bytes, Nanos, Percent};
 
-/// How much memory of a card.
+/// How much of a card: of its memory, or of its time, which is counted in shares only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Amount {
@@ -54,7 +54,7 @@ impl fmt::Display for Amount {
     }
 }
 
-/// Memory on each card.
+/// How much of each card.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Quota {
     /// On every card that is not named; none for no limit.
@@ -63,7 +63,7 @@ pub struct Quota {
     pub cards: Vec<CardQuota>,
 }
 
-/// Memory on one card.
+/// How much of one card.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CardQuota {
     /// Which; never [`GpuChoice::Auto`].
@@ -153,8 +153,8 @@ pub const USUAL_WEIGHT: u32 = 100;
 pub struct Terms {
     /// Memory.
     pub memory: Quota,
-    /// The most of a card's time; none for all of it.
-    pub compute: Option<Percent>,
+    /// The most of each card's time, in shares.
+    pub compute: Quota,
     /// Its part of the time that sessions take turns in, relative to [`USUAL_WEIGHT`].
     pub weight: u32,
     /// Its class.
@@ -169,11 +169,25 @@ impl Default for Terms {
     fn default() -> Self {
         Self {
             memory: Quota::default(),
-            compute: None,
+            compute: Quota::default(),
             weight: USUAL_WEIGHT,
             priority: Priority::default(),
             ttl: None,
             labels: BTreeMap::new(),
+        }
+    }
+}
+
+impl Terms {
+    /// So much memory of every card, and no more said.
+    #[must_use]
+    pub fn with_memory(memory: Option<Bytes>) -> Self {
+        Self {
+            memory: Quota {
+                every: memory.map(Amount::Bytes),
+                cards: Vec::new(),
+            },
+            ..Self::default()
         }
     }
 }

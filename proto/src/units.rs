@@ -236,6 +236,7 @@ impl FromStr for Nanos {
             "s" => 1_000_000_000,
             "m" | "min" => 60_000_000_000,
             "h" => 3_600_000_000_000,
+            "d" => 86_400_000_000_000,
             _ => return Err(error()),
         };
         scaled(number, unit).map(Nanos).ok_or_else(error)

@@ -26,6 +26,7 @@ mod input;
 mod cards;
 mod pages;
 mod registry;
+mod secret;
 mod sessions;
 
 // What it tells of itself.

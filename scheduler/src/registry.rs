@@ -17,7 +17,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use gpushare_proto::{Bytes, ClientId, GpuUuid, SessionId, Token};
+use gpushare_proto::session::{Binding, Terms};
+use gpushare_proto::{ClientId, GpuUuid, SessionId};
 use rustix::fs::{AtFlags, Mode, OFlags, openat, renameat, unlinkat};
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
@@ -26,9 +27,10 @@ use tokio::time::sleep;
 use tracing::{info, warn};
 
 use crate::identity::{ImplicitKey, ProcessId};
+use crate::secret::TokenHash;
 
 /// The form of the file.
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 /// No daemon counts as far: it would take a million sessions a second for a hundred thousand years.
 const MOST: u64 = u64::MAX / 4;
 
@@ -48,10 +50,14 @@ pub(crate) struct Book {
 pub(crate) struct SessionEntry {
     pub(crate) session: SessionId,
     pub(crate) name: String,
-    pub(crate) limit: Option<Bytes>,
+    pub(crate) terms: Terms,
     pub(crate) oversubscribe: bool,
     pub(crate) card: Option<GpuUuid>,
     pub(crate) origin: Origin,
+    pub(crate) paused: bool,
+    pub(crate) revoked: bool,
+    /// When its time is over, in nanoseconds of the wall clock.
+    pub(crate) expires_unix: Option<u64>,
 }
 
 /// Where a session comes from.
@@ -59,7 +65,17 @@ pub(crate) struct SessionEntry {
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Origin {
     /// A process registered it and holds its token.
-    Registered { token: Token, uid: u32, by: ProcessId },
+    Registered {
+        token: TokenHash,
+        uid: u32,
+        by: ProcessId,
+    },
+    /// An administrator made it, and it lives until one deletes it.
+    Created {
+        token: Option<TokenHash>,
+        binding: Binding,
+        uid: u32,
+    },
     /// It was made for peers without a token.
     Implicit(ImplicitKey),
 }
@@ -97,6 +113,18 @@ impl Book {
         !(counts(self.next_session) && counts(self.next_client) && sessions && clients)
     }
 
+    /// What is left of it when the machine has started anew: sessions that live until they are deleted.
+    fn over_a_boot(mut self) -> Self {
+        let (next_session, next_client) = (self.next_session, self.next_client);
+        self.sessions
+            .retain(|entry| matches!(entry.origin, Origin::Created { .. }));
+        let sessions = self.sessions;
+        Self {
+            sessions,
+            ..Self::new(next_session, next_client)
+        }
+    }
+
     /// What the last daemon of this boot left; an empty book if there is none.
     pub(crate) fn read(path: &Path) -> Self {
         let empty = || Self::new(1, 1);
@@ -112,7 +140,7 @@ impl Book {
             Ok(book) if book.is_impossible() => {
                 set_aside(path, &"its numbers are none that a daemon writes", empty())
             }
-            Ok(book) if book.boot != boot_id() => Self::new(book.next_session, book.next_client),
+            Ok(book) if book.boot != boot_id() => book.over_a_boot(),
             Ok(book) => book,
             Err(cause) => set_aside(path, &cause, empty()),
         }
@@ -234,13 +262,16 @@ mod tests {
         book.sessions = vec![SessionEntry {
             session: SessionId(2),
             name: "train".into(),
-            limit: Some(Bytes::gib(1)),
+            terms: Terms::default(),
             oversubscribe: false,
             card: None,
             origin: Origin::Implicit(ImplicitKey {
                 uid: 7,
                 scope: Scope::PosixSession(9),
             }),
+            paused: false,
+            revoked: false,
+            expires_unix: None,
         }];
         book
     }
@@ -355,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn after_a_reboot_only_the_numbers_go_on() {
+    fn after_a_reboot_only_the_numbers_go_on_and_what_was_made_to_last() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("registry.json");
         let old = Book {
@@ -364,5 +395,13 @@ mod tests {
         };
         write_to(&path, &old).unwrap();
         assert_eq!(Book::read(&path), Book::new(3, 4));
+        let mut kept = old;
+        kept.sessions[0].origin = Origin::Created {
+            token: None,
+            binding: Binding::Uid(7),
+            uid: 0,
+        };
+        write_to(&path, &kept).unwrap();
+        assert_eq!(Book::read(&path).sessions, kept.sessions);
     }
 }

@@ -5,16 +5,20 @@
 
 use std::collections::BTreeMap;
 
-use gpushare_proto::{Bytes, GpuUuid, SessionId, Token};
+use gpushare_core::Standing;
+use gpushare_proto::admin::SessionState;
+use gpushare_proto::session::{Binding, StandingView, Terms};
+use gpushare_proto::{GpuUuid, Nanos, SessionId, Token};
 
 use crate::identity::{ImplicitKey, ProcessId};
 use crate::registry::{Origin, SessionEntry};
+use crate::secret::TokenHash;
 
 /// One session.
 #[derive(Debug)]
 pub(crate) struct Session {
     pub(crate) name: String,
-    pub(crate) limit: Option<Bytes>,
+    pub(crate) terms: Terms,
     pub(crate) oversubscribe: bool,
     /// The card it was placed on.
     pub(crate) card: Option<GpuUuid>,
@@ -23,9 +27,38 @@ pub(crate) struct Session {
     pub(crate) bound: bool,
     /// Clients connected or still expected back.
     pub(crate) clients: usize,
+    pub(crate) paused: bool,
+    pub(crate) revoked: bool,
+    /// When its time is over, on the monotonic clock.
+    pub(crate) expires: Option<Nanos>,
+    /// What the core knows of that.
+    pub(crate) told: Standing,
 }
 
 impl Session {
+    /// One that nobody has joined.
+    pub(crate) fn new(
+        name: String,
+        terms: Terms,
+        origin: Origin,
+        oversubscribe: bool,
+        card: Option<GpuUuid>,
+    ) -> Self {
+        Self {
+            name,
+            terms,
+            oversubscribe,
+            card,
+            origin,
+            bound: false,
+            clients: 0,
+            paused: false,
+            revoked: false,
+            expires: None,
+            told: Standing::Good,
+        }
+    }
+
     pub(crate) fn is_implicit(&self) -> bool {
         matches!(self.origin, Origin::Implicit(_))
     }
@@ -33,13 +66,67 @@ impl Session {
     /// Whose it is.
     pub(crate) fn uid(&self) -> u32 {
         match &self.origin {
-            Origin::Registered { uid, .. } => *uid,
+            Origin::Registered { uid, .. } | Origin::Created { uid, .. } => *uid,
             Origin::Implicit(key) => key.uid,
         }
     }
 
+    /// Whether it lives until somebody deletes it.
+    pub(crate) fn is_kept(&self) -> bool {
+        matches!(self.origin, Origin::Created { .. })
+    }
+
     fn is_over(&self) -> bool {
-        self.clients == 0 && !self.bound
+        self.clients == 0 && !self.bound && !self.is_kept()
+    }
+
+    /// What it was given, and what has become of it by now.
+    pub(crate) fn state(&self, now: Nanos) -> SessionState {
+        SessionState {
+            terms: self.terms.clone(),
+            standing: self.standing(now),
+            expires_in_ns: self.expires.map(|end| end - now),
+            binding: match &self.origin {
+                Origin::Created { binding, .. } => binding.clone(),
+                _ => Binding::default(),
+            },
+            kept: self.is_kept(),
+        }
+    }
+
+    fn token(&self) -> Option<&TokenHash> {
+        match &self.origin {
+            Origin::Registered { token, .. } => Some(token),
+            Origin::Created { token, .. } => token.as_ref(),
+            Origin::Implicit(_) => None,
+        }
+    }
+
+    /// What it may do at a time, in the words that people read.
+    pub(crate) fn standing(&self, now: Nanos) -> StandingView {
+        match self.expires {
+            _ if self.revoked => StandingView::Revoked,
+            Some(end) if end <= now => StandingView::Expired,
+            _ if self.paused => StandingView::Paused,
+            _ => StandingView::Good,
+        }
+    }
+}
+
+/// Both clocks at one instant: ends are kept in the time of people, since no other goes on over a restart.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Clocks {
+    pub(crate) monotonic: Nanos,
+    pub(crate) unix: u64,
+}
+
+impl Clocks {
+    fn monotonic(self, unix: u64) -> Nanos {
+        self.monotonic + Nanos(unix.saturating_sub(self.unix))
+    }
+
+    fn unix(self, monotonic: Nanos) -> u64 {
+        self.unix.saturating_add((monotonic - self.monotonic).0)
     }
 }
 
@@ -81,9 +168,81 @@ impl Sessions {
     }
 
     pub(crate) fn by_token(&self, token: &Token) -> Option<SessionId> {
-        self.find(
-            |session| matches!(&session.origin, Origin::Registered { token: ours, .. } if ours == token),
-        )
+        let hash = TokenHash::of(token);
+        self.find(|session| !session.revoked && session.token().is_some_and(|ours| ours.matches(&hash)))
+    }
+
+    /// The session that a process belongs to whatever token it has: that of the closest control group, else its user's.
+    pub(crate) fn by_binding(&self, uid: u32, cgroup: impl FnOnce() -> Option<String>) -> Option<SessionId> {
+        let bindings = || {
+            self.iter().filter_map(|(id, session)| match &session.origin {
+                Origin::Created { binding, .. } => Some((id, binding)),
+                _ => None,
+            })
+        };
+        let any_group = bindings().any(|(_, binding)| matches!(binding, Binding::Cgroup(_)));
+        let path = any_group.then(cgroup).flatten();
+        let group = path.and_then(|path| {
+            let around = |group: &str| {
+                path.strip_prefix(group)
+                    .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+            };
+            bindings()
+                .filter_map(|(id, binding)| match binding {
+                    Binding::Cgroup(group) if around(group.trim_end_matches('/')) => Some((group.len(), id)),
+                    _ => None,
+                })
+                .max_by_key(|&(length, _)| length)
+        });
+        let user = || bindings().find(|(_, binding)| **binding == Binding::Uid(uid));
+        group.map(|(_, id)| id).or_else(|| user().map(|(id, _)| id))
+    }
+
+    /// The session that somebody names by its number (`3`, `s3`) or its name.
+    pub(crate) fn named(&self, which: &str) -> Result<SessionId, String> {
+        let digits = which.strip_prefix('s').unwrap_or(which);
+        if let Some(id) = digits
+            .parse()
+            .ok()
+            .map(SessionId)
+            .filter(|id| self.all.contains_key(id))
+        {
+            return Ok(id);
+        }
+        let found: Vec<SessionId> = self
+            .iter()
+            .filter(|(_, session)| session.name == which)
+            .map(|(id, _)| id)
+            .collect();
+        match found[..] {
+            [id] => Ok(id),
+            [] => Err(format!(
+                "there is no session {which}; `gpushare-ctl session list` shows them"
+            )),
+            _ => {
+                let ids: Vec<String> = found.iter().map(ToString::to_string).collect();
+                Err(format!(
+                    "several sessions are named {which}: {}; name one by its number",
+                    ids.join(", ")
+                ))
+            }
+        }
+    }
+
+    pub(crate) fn get_mut(&mut self, session: SessionId) -> Option<&mut Session> {
+        self.all.get_mut(&session)
+    }
+
+    pub(crate) fn remove(&mut self, session: SessionId) -> Option<Session> {
+        self.all.remove(&session)
+    }
+
+    /// When the next session's time is over.
+    pub(crate) fn next_end(&self, now: Nanos) -> Option<Nanos> {
+        let ends = self.all.values().filter(|session| session.told != Standing::Over);
+        ends.filter_map(|session| session.expires)
+            .map(|end| end.max(now))
+            .min()
     }
 
     pub(crate) fn by_key(&self, key: &ImplicitKey) -> Option<SessionId> {
@@ -115,17 +274,21 @@ impl Sessions {
     }
 
     /// A session of the last daemon under its old number.
-    pub(crate) fn restore(&mut self, entry: SessionEntry, bound: bool) {
+    pub(crate) fn restore(&mut self, entry: SessionEntry, bound: bool, clocks: Clocks) {
         self.all.insert(
             entry.session,
             Session {
-                name: entry.name,
-                limit: entry.limit,
-                oversubscribe: entry.oversubscribe,
-                card: entry.card,
-                origin: entry.origin,
                 bound,
-                clients: 0,
+                paused: entry.paused,
+                revoked: entry.revoked,
+                expires: entry.expires_unix.map(|end| clocks.monotonic(end)),
+                ..Session::new(
+                    entry.name,
+                    entry.terms,
+                    entry.origin,
+                    entry.oversubscribe,
+                    entry.card,
+                )
             },
         );
     }
@@ -159,15 +322,18 @@ impl Sessions {
     }
 
     /// What the next daemon must know.
-    pub(crate) fn entries(&self) -> Vec<SessionEntry> {
+    pub(crate) fn entries(&self, clocks: Clocks) -> Vec<SessionEntry> {
         self.iter()
             .map(|(id, session)| SessionEntry {
                 session: id,
                 name: session.name.clone(),
-                limit: session.limit,
+                terms: session.terms.clone(),
                 oversubscribe: session.oversubscribe,
                 card: session.card,
                 origin: session.origin.clone(),
+                paused: session.paused,
+                revoked: session.revoked,
+                expires_unix: session.expires.map(|end| clocks.unix(end)),
             })
             .collect()
     }
@@ -184,22 +350,98 @@ mod tests {
     const TOKEN: Token = Token([9; 32]);
     const REGISTRAR: ProcessId = ProcessId { pid: 5, start: 50 };
 
+    const CLOCKS: Clocks = Clocks {
+        monotonic: Nanos(1000),
+        unix: 5000,
+    };
+
+    fn created(name: &str, origin: Origin) -> Session {
+        Session::new(name.to_owned(), Terms::default(), origin, false, None)
+    }
+
+    fn bound_to(sessions: &mut Sessions, binding: Binding) -> SessionId {
+        let origin = Origin::Created {
+            token: None,
+            binding,
+            uid: 0,
+        };
+        sessions.add(|id| id.to_string(), |name| created(&name, origin))
+    }
+
+    #[test]
+    fn a_control_group_comes_before_a_user_and_the_closest_first() {
+        let mut sessions = Sessions::new(1);
+        let user = bound_to(&mut sessions, Binding::Uid(7));
+        let outer = bound_to(&mut sessions, Binding::Cgroup("/pods".into()));
+        let inner = bound_to(&mut sessions, Binding::Cgroup("/pods/a".into()));
+        let of = |uid, path: &str| sessions.by_binding(uid, || Some(path.to_owned()));
+        assert_eq!(of(7, "/pods/a/b"), Some(inner));
+        assert_eq!(of(7, "/pods/ab"), Some(outer));
+        assert_eq!(of(8, "/pods"), Some(outer));
+        assert_eq!(of(7, "/podsters"), Some(user));
+        assert_eq!(of(8, "/"), None);
+    }
+
+    #[test]
+    fn a_session_is_named_by_its_number_or_by_a_name_that_is_its_own() {
+        let mut sessions = Sessions::new(1);
+        for _ in 0..2 {
+            sessions.add(
+                |_| "twin".to_owned(),
+                |name| {
+                    created(
+                        &name,
+                        Origin::Created {
+                            token: None,
+                            binding: Binding::Token,
+                            uid: 0,
+                        },
+                    )
+                },
+            );
+        }
+        assert_eq!(sessions.named("s2"), Ok(SessionId(2)));
+        assert_eq!(sessions.named("1"), Ok(SessionId(1)));
+        assert!(sessions.named("twin").unwrap_err().contains("s1, s2"));
+        assert!(sessions.named("nobody").unwrap_err().contains("session list"));
+    }
+
+    #[test]
+    fn an_end_is_the_same_instant_after_a_restart() {
+        let mut sessions = Sessions::new(1);
+        let id = bound_to(&mut sessions, Binding::Token);
+        if let Some(session) = sessions.get_mut(id) {
+            session.expires = Some(Nanos(3000));
+        }
+        assert_eq!(sessions.entries(CLOCKS)[0].expires_unix, Some(7000));
+        let later = Clocks {
+            monotonic: Nanos(50),
+            unix: 6500,
+        };
+        let mut next = Sessions::new(2);
+        next.restore(sessions.entries(CLOCKS).remove(0), false, later);
+        assert_eq!(next.get(id).unwrap().expires, Some(Nanos(550)));
+        let standing = |now| next.get(id).unwrap().standing(Nanos(now));
+        assert_eq!(
+            (standing(549), standing(550)),
+            (StandingView::Good, StandingView::Expired)
+        );
+    }
+
     fn with_one() -> (Sessions, SessionId) {
         let mut sessions = Sessions::new(4);
         let session = sessions.add(
             |id| format!("session-{}", id.0),
             |name| Session {
-                name,
-                limit: None,
-                oversubscribe: false,
-                card: None,
-                origin: Origin::Registered {
-                    token: TOKEN,
-                    uid: 7,
-                    by: REGISTRAR,
-                },
                 bound: true,
-                clients: 0,
+                ..created(
+                    &name,
+                    Origin::Registered {
+                        token: TokenHash::of(&TOKEN),
+                        uid: 7,
+                        by: REGISTRAR,
+                    },
+                )
             },
         );
         (sessions, session)
@@ -233,11 +475,11 @@ mod tests {
         let (mut old, session) = with_one();
         old.join(session);
         let mut new = Sessions::new(old.next());
-        for entry in old.entries() {
-            new.restore(entry, false);
+        for entry in old.entries(CLOCKS) {
+            new.restore(entry, false, CLOCKS);
         }
         assert_eq!(new.by_token(&TOKEN), Some(session));
-        assert_eq!(new.entries(), old.entries());
+        assert_eq!(new.entries(CLOCKS), old.entries(CLOCKS));
         assert_eq!(new.next(), 5);
         assert!(new.take_if_over(session).is_some());
     }

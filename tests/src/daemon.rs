@@ -71,6 +71,16 @@ impl<'w> Daemon<'w> {
         Ok(())
     }
 
+    /// `gpushare-ctl` with these words; what it printed.
+    ///
+    /// # Errors
+    /// It failed: what it said on stderr.
+    pub fn ctl(&self, words: &[&str]) -> anyhow::Result<String> {
+        let mut ctl = self.world.part(Part::Ctl);
+        ctl.args(words);
+        output_of(ctl)
+    }
+
     /// What `gpushare-ctl status --json` says.
     ///
     /// # Errors

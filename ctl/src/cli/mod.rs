@@ -2,6 +2,7 @@
 //!
 //! Every line of the help that starts with `gpushare-ctl` is an example, and a test parses it.
 
+mod terms;
 mod usage;
 mod values;
 
@@ -10,11 +11,13 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::{Args, Parser, Subcommand};
+use gpushare_proto::session::Priority;
 use gpushare_proto::tenant::GpuChoice;
 use gpushare_proto::{Backend, Nanos};
 
+pub(crate) use self::terms::{EnvironmentError, Limit, TermsArgs};
 pub(crate) use self::usage::parse;
-pub(crate) use self::values::{Auto, GpuName, Memory, ModeName, Quantum, Share};
+pub(crate) use self::values::{Auto, GpuName, Memory, ModeName, NoneOr, Quantum, Share};
 
 /// Shares NVIDIA GPUs between processes: each sees the whole card's memory, and takes turns with the
 /// others only when their memory together does not fit.
@@ -82,13 +85,16 @@ Examples:
   gpushare-ctl run --gpu 1 -- ./simulate
   gpushare-ctl run --backend native -- mpirun ./with-ipc
   gpushare-ctl run --oversubscribe -- ./larger-than-the-card
+  gpushare-ctl run --session team-a -- python train.py
 
 Exit codes: 125 gpushare failed (also usage, also no daemon), 126 the program is not executable, \
 127 it is not found; anything else is the program's own.")]
 pub(crate) struct RunArgs {
-    /// The most GPU memory the session may take on a card, like 8GiB; no limit of its own without it
-    #[arg(long, value_name = "SIZE")]
-    pub(crate) memory: Option<Memory>,
+    #[command(flatten)]
+    pub(crate) terms: TermsArgs,
+    /// Join this session instead of making one: its name, or the file with its token
+    #[arg(long, value_name = "NAME-OR-FILE", conflicts_with_all = ["memory", "compute", "weight", "priority", "ttl", "labels", "name", "oversubscribe"])]
+    pub(crate) session: Option<String>,
     /// A name for the session, for `status` and the logs; the daemon makes one up without it
     #[arg(long)]
     pub(crate) name: Option<String>,
@@ -177,7 +183,11 @@ pub(crate) struct DoctorArgs {
     pub(crate) root: PathBuf,
 }
 
-/// Look at sessions
+/// Look at sessions, make and change them
+///
+/// `run` makes a session for one program. Those made here last until they are deleted, also over restarts of the
+/// machine: any number of programs join one by its token (`run --session`), or belong to it by their user or their control
+/// group, whatever token they have.
 #[derive(Debug, Subcommand)]
 #[command(
     arg_required_else_help = false,
@@ -185,7 +195,12 @@ pub(crate) struct DoctorArgs {
 Examples:
   gpushare-ctl session list
   gpushare-ctl session show train
-  gpushare-ctl session show s3 --json"
+  gpushare-ctl session show s3 --json
+  gpushare-ctl session create team-a --memory 50% --ttl 8h --label owner=alice
+  gpushare-ctl session create students --memory 4GiB --uid 1001
+  gpushare-ctl session create pod --memory 0=8GiB,1=4GiB --cgroup /kubepods/pod7
+  gpushare-ctl session pause team-a
+  gpushare-ctl session renew team-a --ttl 4h"
 )]
 pub(crate) enum SessionCommand {
     /// List all sessions
@@ -203,6 +218,60 @@ pub(crate) enum SessionCommand {
         #[arg(long)]
         json: bool,
     },
+    /// Make a session that lives until it is deleted; its token goes into a file that only you read
+    Create(CreateArgs),
+    /// Begin a session's time anew; what had expired goes on
+    Renew {
+        /// Its number (3 or s3) or its name
+        #[arg(value_name = "NAME-OR-ID")]
+        which: String,
+        /// How long from now, like 2h; as long as before without it
+        #[arg(long, value_name = "TIME")]
+        ttl: Option<Nanos>,
+    },
+    /// End a session for good: its token is no more, its processes keep what they have and get nothing
+    Revoke(Which),
+    /// Take a session away that has no processes
+    Delete(Which),
+    /// Grant a session nothing until it is resumed; it keeps its memory
+    Pause(Which),
+    /// Let a paused session go on
+    Resume(Which),
+}
+
+/// One session.
+#[derive(Debug, Args)]
+pub(crate) struct Which {
+    /// Its number (3 or s3) or its name
+    #[arg(value_name = "NAME-OR-ID")]
+    pub(crate) which: String,
+}
+
+/// A new session.
+#[derive(Debug, Args)]
+pub(crate) struct CreateArgs {
+    /// Its name, which no other session may have
+    pub(crate) name: String,
+    #[command(flatten)]
+    pub(crate) terms: TermsArgs,
+    /// All processes of this user belong to it
+    #[arg(long, value_name = "UID", conflicts_with = "cgroup")]
+    pub(crate) uid: Option<u32>,
+    /// All processes in this control group and below belong to it: its path as /proc/PID/cgroup has it
+    #[arg(long, value_name = "PATH")]
+    pub(crate) cgroup: Option<String>,
+    /// The card to use: `auto` for the least loaded one, its number in `status`, or its UUID or the beginning of that
+    #[arg(long, value_name = "GPU", default_value = "auto", value_parser = values::gpu_choice)]
+    pub(crate) gpu: GpuChoice,
+    /// Let the session be larger than the card's capacity
+    #[arg(long)]
+    pub(crate) oversubscribe: bool,
+    /// Where its token goes, instead of the daemon's folder `tokens`, under the session's name
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["uid", "cgroup"])]
+    pub(crate) token_file: Option<PathBuf>,
+    /// Print one JSON document instead
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 /// Change a setting of the running daemon
@@ -218,7 +287,9 @@ Examples:
   gpushare-ctl set mode serialized
   gpushare-ctl set capacity 4GiB --gpu 0
   gpushare-ctl set managed-limit 10GiB
-  gpushare-ctl set epsilon 2.5%"
+  gpushare-ctl set epsilon 2.5%
+  gpushare-ctl set memory 4GiB --session train
+  gpushare-ctl set weight 200 --session train"
 )]
 pub(crate) enum SetCommand {
     /// How long a session holds the card when they take turns: like 100ms, or `auto` (from the cost of a handoff)
@@ -231,6 +302,28 @@ pub(crate) enum SetCommand {
     ManagedLimit(Change<Memory>),
     /// The share of time that handoffs may cost, like 5%
     Epsilon(Change<Share>),
+    /// The most memory of a session: like 4GiB, 50%, card by card 0=8GiB,1=50%, or `none`
+    Memory(ChangeSession<NoneOr<Limit>>),
+    /// The most of a card's time for a session, like 25%, or `none`; kept and shown, not enforced yet
+    Compute(ChangeSession<NoneOr<Limit>>),
+    /// A session's part of the time, relative to 100; kept and shown, not enforced yet
+    Weight(ChangeSession<u32>),
+    /// A session's class: low, normal or high; kept and shown, not enforced yet
+    Priority(ChangeSession<Priority>),
+}
+
+/// A new value, for one session.
+#[derive(Debug, Args)]
+pub(crate) struct ChangeSession<T>
+where
+    T: FromStr + Clone + Send + Sync + 'static,
+    T::Err: std::error::Error + Send + Sync + 'static,
+{
+    /// The new value
+    pub(crate) value: T,
+    /// The session: its number (3 or s3) or its name
+    #[arg(long, value_name = "NAME-OR-ID")]
+    pub(crate) session: String,
 }
 
 /// A new value, for one card or for all.
@@ -272,7 +365,7 @@ mod tests {
             }
             commands.extend(command.get_subcommands().cloned());
         }
-        assert_eq!(examples, 25);
+        assert_eq!(examples, 34);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::str::FromStr;
 
 use gpushare_proto::admin::{LEAST_MEMORY, LEAST_QUANTUM, Mode};
+use gpushare_proto::session::Amount;
 use gpushare_proto::tenant::GpuChoice;
 use gpushare_proto::units::UnitError;
 use gpushare_proto::{Bytes, GpuUuid, Nanos, Percent};
@@ -40,6 +41,26 @@ pub(crate) enum ValueError {
     NoShare(Percent),
 }
 
+/// A value, or none.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct NoneOr<T>(pub(crate) Option<T>);
+
+impl<T: FromStr> FromStr for NoneOr<T> {
+    type Err = NoneOrError<T::Err>;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text {
+            "none" => Ok(Self(None)),
+            _ => text.parse().map(|value| Self(Some(value))).map_err(NoneOrError),
+        }
+    }
+}
+
+/// A text that is neither a value nor `none`.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}, or `none`")]
+pub(crate) struct NoneOrError<E>(E);
+
 /// How long a turn lasts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Quantum(pub(crate) Nanos);
@@ -67,6 +88,14 @@ impl FromStr for Memory {
             bytes if bytes < LEAST_MEMORY => Err(ValueError::LittleMemory(bytes)),
             bytes => Ok(Self(bytes)),
         }
+    }
+}
+
+/// A part of a card: memory as above, or a share.
+pub(crate) fn amount(text: &str) -> Result<Amount, ValueError> {
+    match text.parse()? {
+        Amount::Bytes(bytes) if bytes < LEAST_MEMORY => Err(ValueError::LittleMemory(bytes)),
+        amount => Ok(amount),
     }
 }
 

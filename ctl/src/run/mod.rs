@@ -15,20 +15,21 @@ mod preload;
 pub(crate) mod program;
 pub(crate) mod reach;
 pub(crate) mod start;
-mod token;
+pub(crate) mod token;
 
 use std::convert::Infallible;
 use std::io::{self, ErrorKind};
 use std::os::unix::process::CommandExt as _;
+use std::path::PathBuf;
 use std::process::Command;
 
-use gpushare_proto::names::{BACKEND, RUNTIME_DIR, TOKEN_FILE};
+use gpushare_proto::GpuUuid;
+use gpushare_proto::names::{BACKEND, RUNTIME_DIR, RuntimeDir, TOKEN_FILE};
 use gpushare_proto::tenant::{GpuChoice, NewSession, TenantReply, TenantRequest};
-use gpushare_proto::{GpuUuid, Token};
 
 pub(crate) use self::detach::{DetachError, detach};
 use self::reach::Reach;
-use crate::cli::RunArgs;
+use crate::cli::{EnvironmentError, RunArgs};
 use crate::client::{Client, ClientError, Tenant};
 use crate::exit;
 use crate::places::Places;
@@ -51,6 +52,12 @@ pub(crate) enum RunError {
     Client(#[from] ClientError),
     #[error(transparent)]
     Token(#[from] token::TokenError),
+    #[error(transparent)]
+    Environment(#[from] EnvironmentError),
+    #[error(
+        "the daemon knows no session with the token of {0} any more: it was deleted or revoked; see `gpushare-ctl session list`"
+    )]
+    Unknown(String),
     #[error(
         "the daemon does not know card {0} yet, so it cannot say which one that is; name it by its UUID (`nvidia-smi -L`)"
     )]
@@ -74,14 +81,17 @@ impl RunError {
             | Self::Detach(_)
             | Self::Client(_)
             | Self::Token(_)
+            | Self::Environment(_)
+            | Self::Unknown(_)
             | Self::UnknownCard(_) => exit::RUN_FAILED,
         }
     }
 }
 
-/// What the daemon answered.
+/// The session that the program will belong to.
 struct Registered {
-    token: Token,
+    /// The file with its token.
+    token: PathBuf,
     gpu: Option<GpuUuid>,
 }
 
@@ -91,10 +101,12 @@ pub(crate) fn run(args: &RunArgs, places: &Places) -> Result<Infallible, RunErro
     let library = library::find()?;
     let program = program::find(name)?;
     let (daemon, mut client) = start::reach(places)?;
-    let session = register(&mut client, args)?;
+    let session = match &args.session {
+        Some(which) => join(&mut client, places.secrets(&daemon), which)?,
+        None => register(&mut client, args, places.secrets(&daemon))?,
+    };
     let restricted = std::env::var_os(VISIBLE_DEVICES).is_some();
     let card = visible(&args.gpu, session.gpu, restricted)?;
-    let token = token::write(places.secrets(&daemon), &session.token)?;
 
     let present = std::env::var_os(PRELOAD);
     let reach = Reach::of(&program);
@@ -109,7 +121,7 @@ pub(crate) fn run(args: &RunArgs, places: &Places) -> Result<Infallible, RunErro
     command
         .arg0(name)
         .args(arguments)
-        .env(TOKEN_FILE, token)
+        .env(TOKEN_FILE, session.token)
         .env(RUNTIME_DIR, daemon.root());
     match preload.is_empty() {
         true => command.env_remove(PRELOAD),
@@ -127,16 +139,36 @@ pub(crate) fn run(args: &RunArgs, places: &Places) -> Result<Infallible, RunErro
     })
 }
 
-fn register(client: &mut Client<Tenant>, args: &RunArgs) -> Result<Registered, ClientError> {
+/// The session that somebody made before.
+fn join(client: &mut Client<Tenant>, secrets: &RuntimeDir, which: &str) -> Result<Registered, RunError> {
+    let (path, token) = token::find(secrets, which)?;
+    match client.ask(&TenantRequest::Account(Some(token)))? {
+        TenantReply::Account(Some(_)) => Ok(Registered {
+            token: path,
+            gpu: None,
+        }),
+        TenantReply::Account(None) => Err(RunError::Unknown(which.to_owned())),
+        _ => Err(client.unexpected().into()),
+    }
+}
+
+fn register(
+    client: &mut Client<Tenant>,
+    args: &RunArgs,
+    secrets: &RuntimeDir,
+) -> Result<Registered, RunError> {
     let request = TenantRequest::Register(NewSession {
         name: args.name.clone(),
-        memory: args.memory.map(|memory| memory.0),
+        terms: args.terms.terms(|name| std::env::var(name).ok())?,
         oversubscribe: args.oversubscribe,
         gpu: args.gpu.clone(),
     });
     match client.ask(&request)? {
-        TenantReply::Session { token, gpu, .. } => Ok(Registered { token, gpu }),
-        _ => Err(client.unexpected()),
+        TenantReply::Session { token, gpu, .. } => {
+            let token = token::write(secrets, &token)?;
+            Ok(Registered { token, gpu })
+        }
+        _ => Err(client.unexpected().into()),
     }
 }
 
@@ -176,9 +208,9 @@ mod tests {
 
     #[test]
     fn every_failure_ends_with_what_to_do() {
-        let path = || std::path::PathBuf::from("/x");
+        let path = || PathBuf::from("/x");
         let cause = || io::Error::from(ErrorKind::PermissionDenied);
-        let failures: [RunError; 12] = [
+        let failures: [RunError; 14] = [
             library::LibraryError::NotFound.into(),
             library::LibraryError::Unreadable {
                 path: path(),
@@ -202,6 +234,8 @@ mod tests {
             start::StartError::Slow(path()).into(),
             ClientError::Silent(path()).into(),
             RunError::UnknownCard("3".into()),
+            RunError::Unknown("team".into()),
+            token::TokenError::None("team".into()).into(),
             RunError::Exec {
                 program: "x".into(),
                 cause: cause(),
@@ -210,7 +244,7 @@ mod tests {
         for failure in failures {
             let sentence = failure.to_string();
             let (_, advice) = sentence.rsplit_once("; ").unwrap_or_else(|| panic!("{sentence}"));
-            let begins = ["set", "install", "check", "run", "see", "name"];
+            let begins = ["set", "install", "check", "run", "see", "name", "make"];
             assert!(begins.iter().any(|verb| advice.starts_with(verb)), "{sentence}");
         }
     }

@@ -22,6 +22,58 @@ pub(crate) enum TokenError {
         "the token file {path} cannot be written: {cause}; free some space, or choose another folder with --runtime-dir"
     )]
     Unwritten { path: PathBuf, cause: io::Error },
+    #[error("the token file {path} cannot be read: {cause}; check its path and its owner")]
+    Unread { path: PathBuf, cause: io::Error },
+    #[error("{0} holds no token; name the file that `gpushare-ctl session create` wrote")]
+    NoToken(PathBuf),
+    #[error(
+        "there is no token of a session {0} here; make one with `gpushare-ctl session create`, or name the file with its token"
+    )]
+    None(String),
+}
+
+/// The token of a session that was made before: of the file of this name, else of the session of this name.
+pub(crate) fn find(dir: &RuntimeDir, which: &str) -> Result<(PathBuf, Token), TokenError> {
+    let named = PathBuf::from(which);
+    let ours = dir.tokens_dir().join(kept_name(which));
+    let path = [named, ours].into_iter().find(|path| path.is_file());
+    let path = path.ok_or_else(|| TokenError::None(which.to_owned()))?;
+    // The program may change its folder.
+    let path = std::path::absolute(&path).unwrap_or(path);
+    match fs::read_to_string(&path) {
+        Ok(text) => Token::from_hex(&text)
+            .map(|token| (path.clone(), token))
+            .ok_or(TokenError::NoToken(path)),
+        Err(cause) => Err(TokenError::Unread { path, cause }),
+    }
+}
+
+/// Writes the token of a session that lasts: to `path`, else under the session's name.
+pub(crate) fn keep(
+    dir: &RuntimeDir,
+    name: &str,
+    path: Option<&Path>,
+    token: &Token,
+) -> Result<PathBuf, TokenError> {
+    let path = match path {
+        Some(path) => path.to_owned(),
+        None => {
+            let folder = dir.tokens_dir();
+            folder::take(dir.root(), 0o700)?;
+            folder::take(&folder, 0o700)?;
+            folder.join(kept_name(name))
+        }
+    };
+    create(&path, token).map_err(|cause| TokenError::Unwritten {
+        path: path.clone(),
+        cause,
+    })?;
+    Ok(path)
+}
+
+/// The file of a session's token. It has an ending, so that it is never taken for that of a process.
+fn kept_name(session: &str) -> String {
+    format!("{}.token", session.replace('/', "_"))
 }
 
 /// Writes the token and says where.
@@ -96,6 +148,22 @@ mod tests {
         assert_eq!(first, second);
         let kept = fs::read_to_string(second).unwrap();
         assert_eq!(Token::from_hex(&kept), Some(Token([2; 32])));
+    }
+
+    #[test]
+    fn the_token_of_a_session_is_found_by_its_name_or_its_file() {
+        let root = tempfile::tempdir().unwrap();
+        let dir = RuntimeDir::new(root.path().join("gpushare"));
+        let path = keep(&dir, "team/a", None, &Token([3; 32])).unwrap();
+        assert_eq!(path.metadata().unwrap().mode() & 0o777, 0o600);
+        for which in ["team/a", path.to_str().unwrap()] {
+            assert_eq!(find(&dir, which).unwrap(), (path.clone(), Token([3; 32])));
+        }
+        write(&dir, &Token([1; 32])).unwrap();
+        assert!(path.exists(), "it is no process's file");
+        assert!(matches!(find(&dir, "team/b"), Err(TokenError::None(_))));
+        fs::write(&path, "nothing").unwrap();
+        assert!(matches!(find(&dir, "team/a"), Err(TokenError::NoToken(_))));
     }
 
     #[test]

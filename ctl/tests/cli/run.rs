@@ -7,6 +7,7 @@ use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use gpushare_proto::session::Terms;
 use gpushare_proto::tenant::{GpuChoice, Hello, NewSession, PROTOCOL, Role, TenantReply, TenantRequest};
 use gpushare_proto::{Bytes, GpuUuid, SessionId, Token};
 
@@ -59,13 +60,13 @@ fn the_daemon_hears_what_was_asked_for() {
     succeeds(&mut ctl(daemon.dir(), &["run", "true"]));
     let full = NewSession {
         name: Some("train".into()),
-        memory: Some(Bytes::gib(8)),
+        terms: Terms::with_memory(Some(Bytes::gib(8))),
         oversubscribe: true,
         gpu: GpuChoice::Uuid(CARD),
     };
     let plain = NewSession {
         name: None,
-        memory: None,
+        terms: Terms::default(),
         oversubscribe: false,
         gpu: GpuChoice::Auto,
     };

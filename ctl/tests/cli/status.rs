@@ -3,9 +3,10 @@
 use std::process::Stdio;
 
 use gpushare_proto::admin::{
-    AdminReply, AdminRequest, ClientView, DaemonView, GpuView, LockView, Mode, SessionGpuView, SessionView,
-    Status,
+    AdminReply, AdminRequest, ClientView, DaemonView, GpuView, LockView, Mode, SessionGpuView, SessionState,
+    SessionView, Status,
 };
+use gpushare_proto::session::Terms;
 use gpushare_proto::tenant::{Hello, PROTOCOL, Role};
 use gpushare_proto::{Bytes, ClientId, Epoch, GateState, GpuId, GpuUuid, Nanos, SessionId};
 
@@ -22,6 +23,10 @@ pub(crate) fn daemon(status: Status) -> Fake {
             new: "100ms".into(),
         },
         AdminRequest::Watch => AdminReply::Happened(Vec::new()),
+        AdminRequest::Session(_) => AdminReply::Changed {
+            old: "running".into(),
+            new: "paused".into(),
+        },
     })
 }
 
@@ -77,10 +82,14 @@ fn session(number: u64, name: &str, limit: Option<Bytes>, lock: LockView, waited
         name: name.into(),
         implicit: false,
         memory_limit_bytes: limit,
-        state: SessionState::default(),
+        state: SessionState {
+            terms: Terms::with_memory(limit),
+            ..SessionState::default()
+        },
         gpus: vec![SessionGpuView {
             gpu: GpuId(0),
             allocated_bytes: Bytes::gib(3),
+            limit_bytes: limit,
             leased_bytes: Bytes::mib(3136),
             peak_bytes: Bytes::gib(3),
         }],

@@ -136,7 +136,7 @@ prop_compose! {
 
 prop_compose! {
     fn terms()(
-        memory in quota(), compute in of(percent()), weight: u32, priority in priority(), ttl in of(nanos()),
+        memory in quota(), compute in quota(), weight: u32, priority in priority(), ttl in of(nanos()),
         labels in proptest::collection::btree_map(text(), text(), 0..3),
     ) -> Terms {
         Terms { memory, compute, weight, priority, ttl, labels }
@@ -154,7 +154,7 @@ fn binding() -> impl Strategy<Value = Binding> {
 fn change() -> impl Strategy<Value = Change> {
     prop_oneof![
         quota().prop_map(Change::Memory),
-        of(percent()).prop_map(Change::Compute),
+        quota().prop_map(Change::Compute),
         any::<u32>().prop_map(Change::Weight),
         priority().prop_map(Change::Priority),
     ]

@@ -1,7 +1,7 @@
 //! What the machine looks like from outside: everything that `gpushare-ctl status` shows, except what
 //! only the shell knows (names, identities of cards, pids), which the shell adds.
 
-use gpushare_proto::admin::{ClientView, GpuView, LockView, Mode, SessionGpuView, SessionView};
+use gpushare_proto::admin::{ClientView, GpuView, LockView, Mode, SessionGpuView, SessionState, SessionView};
 use gpushare_proto::{Bytes, ClientId, GateState, GpuId, GpuUuid, Nanos, SessionId};
 
 use crate::core::Core;
@@ -68,7 +68,7 @@ pub struct GpuSnapshot {
 pub struct SessionSnapshot {
     /// Its number.
     pub session: SessionId,
-    /// Its quota per card.
+    /// Its quota on each card that has none of its own.
     pub memory_limit_bytes: Option<Bytes>,
     /// What it uses, per card.
     pub gpus: Vec<SessionGpuView>,
@@ -204,6 +204,7 @@ impl SessionSnapshot {
         self,
         name: String,
         implicit: bool,
+        state: SessionState,
         process: impl Fn(ClientId) -> (u32, Vec<String>),
     ) -> SessionView {
         SessionView {
@@ -211,7 +212,7 @@ impl SessionSnapshot {
             name,
             implicit,
             memory_limit_bytes: self.memory_limit_bytes,
-            state: SessionState::default(),
+            state,
             gpus: self.gpus,
             clients: self
                 .clients
@@ -245,6 +246,7 @@ fn session_snapshot(id: SessionId, session: &Session, now: Nanos, places: &Place
             .iter()
             .map(|(&gpu, &peak_bytes)| SessionGpuView {
                 gpu,
+                limit_bytes: Some(session.limit(gpu)).filter(|&limit| limit != Bytes::MAX),
                 allocated_bytes: session.used(gpu),
                 leased_bytes: session.leased(gpu),
                 peak_bytes,

@@ -76,6 +76,7 @@ impl Tenant {
             allocated_bytes,
             leased_bytes,
             peak_bytes,
+            ..
         } in &state.gpus
         {
             let usage = self.cards.entry(gpu).or_default();
@@ -103,6 +104,7 @@ pub(super) mod tests {
                 memory_limit_bytes: Some(Bytes::gib(4)),
                 gpus: vec![SessionGpuView {
                     gpu: GpuId(0),
+                    limit_bytes: None,
                     allocated_bytes: Bytes::gib(1),
                     leased_bytes: Bytes::gib(2),
                     peak_bytes: Bytes::gib(3),

@@ -2,6 +2,7 @@
 
 use gpushare_core::account::Account as Figures;
 use gpushare_proto::SessionId;
+use gpushare_proto::session::Amount;
 use gpushare_proto::tenant::{Account, CardAccount, ProcessAccount};
 
 use super::Shell;
@@ -19,7 +20,10 @@ impl Shell {
         Some(Account {
             session,
             name: known.name.clone(),
-            limit: known.limit,
+            limit: match known.terms.memory.every {
+                Some(Amount::Bytes(bytes)) => Some(bytes),
+                _ => None,
+            },
             cards: cards.collect(),
         })
     }

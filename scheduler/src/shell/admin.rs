@@ -19,6 +19,13 @@ impl Shell {
         }
         let pid = open.peer.pid;
         match *request {
+            AdminRequest::Session(ref request) => {
+                let peer = open.peer.clone();
+                let answer = self
+                    .session_request(&peer, request)
+                    .unwrap_or_else(AdminReply::Error);
+                self.reply(connection, &answer);
+            }
             AdminRequest::Status => {
                 let status = self.status();
                 self.reply(connection, &AdminReply::Status(Box::new(status)));

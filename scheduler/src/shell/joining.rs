@@ -13,6 +13,7 @@ use std::collections::BTreeMap;
 
 use gpushare_core::Event;
 use gpushare_proto::admin::AdminReply;
+use gpushare_proto::session::Terms;
 use gpushare_proto::tenant::{
     Failure, FailureCode, PROTOCOL, Returning, ReturningGpu, Role, TenantReply, Welcome,
 };
@@ -144,7 +145,7 @@ impl Shell {
     /// one that the registry does not know, what its session's quota has left.
     fn credible(&self, session: SessionId, gpu: GpuId, restored: bool) -> Bytes {
         let backed = self.cards.get(gpu).map_or(Bytes::ZERO, Card::most);
-        let limit = self.sessions.get(session).and_then(|session| session.limit);
+        let limit = self.limit_on(session, gpu);
         match limit {
             Some(limit) if !restored => {
                 let siblings = self.clients.values().filter(|client| client.session == session);
@@ -172,14 +173,16 @@ impl Shell {
         }
         self.forget_expected(peer);
         self.supersede(peer, returning);
-        let session = match token {
-            Some(token) => self.sessions.by_token(token).ok_or_else(|| {
+        let session = match (self.bound_session(peer), token) {
+            // The kernel's word before the peer's.
+            (Some(bound), _) => bound,
+            (None, Some(token)) => self.sessions.by_token(token).ok_or_else(|| {
                 failure(
                     FailureCode::NotFound,
                     "this daemon knows no session with that token; start the program again with `gpushare-ctl run`",
                 )
             })?,
-            None => self.implicit(peer)?,
+            (None, None) => self.implicit(peer)?,
         };
         self.sessions.join(session);
         let client = ClientId(self.next_client);
@@ -223,6 +226,11 @@ impl Shell {
         }
     }
 
+    /// The session that a process belongs to by its user or its control group.
+    pub(super) fn bound_session(&self, peer: &PeerProcess) -> Option<SessionId> {
+        self.sessions.by_binding(peer.uid, || process::cgroup(peer.pid))
+    }
+
     /// The session of peers without a token, made if this is the first of them.
     fn implicit(&mut self, peer: &PeerProcess) -> Result<SessionId, Failure> {
         if !self.settings.implicit_sessions {
@@ -243,15 +251,7 @@ impl Shell {
         let words = key.to_string();
         let session = self.open_session(
             |id| format!("{}-{}", plain(program), id.0),
-            |name| Session {
-                name,
-                limit: None,
-                oversubscribe: false,
-                card: None,
-                origin: Origin::Implicit(key),
-                bound: false,
-                clients: 0,
-            },
+            |name| Session::new(name, Terms::default(), Origin::Implicit(key), false, None),
         );
         info!("{session} is the session of {words}");
         session
@@ -265,14 +265,7 @@ impl Shell {
     ) -> SessionId {
         let id = self.sessions.add(name, make);
         self.changed = true;
-        if let Some(session) = self.sessions.get(id) {
-            let (limit, oversubscribe) = (session.limit, session.oversubscribe);
-            self.feed(Event::SessionOpened {
-                session: id,
-                limit,
-                oversubscribe,
-            });
-        }
+        self.tell_terms(id);
         id
     }
 }

@@ -61,10 +61,15 @@ impl Shell {
     pub(super) fn close_if_over(&mut self, id: SessionId) {
         if let Some(session) = self.sessions.take_if_over(id) {
             info!("session {} ({id}) is over", session.name);
-            self.refusals.forget(&id);
-            self.keep_figures(id, &session.name);
-            self.feed(Event::SessionClosed { session: id });
-            self.changed = true;
+            self.ended(id, &session.name);
         }
+    }
+
+    /// The session is no more.
+    pub(super) fn ended(&mut self, id: SessionId, name: &str) {
+        self.refusals.forget(&id);
+        self.keep_figures(id, name);
+        self.feed(Event::SessionClosed { session: id });
+        self.changed = true;
     }
 }

@@ -19,6 +19,7 @@ mod measuring;
 mod notices;
 mod observing;
 mod registering;
+mod sessions;
 mod start;
 mod status;
 mod tenant;
@@ -153,6 +154,7 @@ impl Shell {
         if self.core.next_deadline().is_some_and(|deadline| deadline <= now) {
             self.feed(Event::Tick);
         }
+        self.end_sessions(now);
         if self.next_poll.is_some_and(|poll| poll <= now) {
             self.next_poll = Some(now + POLL);
             self.look_at_all_pages();
@@ -163,13 +165,13 @@ impl Shell {
 
     /// When to call [`Self::wake`] at the latest.
     pub(crate) fn next_wake(&self) -> Option<Nanos> {
-        let (news, measure) = (self.watchers.due(), self.measuring.due());
         [
             self.core.next_deadline(),
             self.next_poll,
             self.idle_end(),
-            news,
-            measure,
+            self.watchers.due(),
+            self.measuring.due(),
+            self.sessions.next_end(clock::monotonic()),
         ]
         .into_iter()
         .flatten()
@@ -317,7 +319,12 @@ impl Shell {
         if !events.is_empty() {
             info!("{gpu} is {} ({}), {}", info.name, info.uuid, info.total);
         }
+        let new = !events.is_empty();
         events.into_iter().for_each(|event| self.feed(event));
+        if new {
+            let all: Vec<_> = self.sessions.iter().map(|(id, _)| id).collect();
+            all.into_iter().for_each(|session| self.tell_quota(session, gpu));
+        }
         Ok(gpu)
     }
 }

@@ -1,42 +1,25 @@
 //! Sessions that peers register for themselves: what they may have, and which card they are placed on.
 
-use gpushare_proto::admin::LEAST_MEMORY;
+use gpushare_proto::session::{Amount, Priority, USUAL_WEIGHT};
 use gpushare_proto::tenant::{Failure, FailureCode, GpuChoice, NewSession, TenantReply};
-use gpushare_proto::{GpuId, GpuUuid, SessionId, Token};
+use gpushare_proto::{Bytes, GpuId, GpuUuid, SessionId};
 use gpushare_sys::clock;
 use tracing::info;
 
-use super::tenant::{MAX_NAME, plain};
+use super::sessions::{check_new, fresh_token};
+use super::tenant::plain;
 use super::{Shell, failure};
 use crate::config::Owner;
 use crate::identity::PeerProcess;
 use crate::input::Watched;
 use crate::registry::Origin;
+use crate::secret::TokenHash;
 use crate::sessions::Session;
 
 impl Shell {
     pub(super) fn register(&mut self, peer: &PeerProcess, wish: NewSession) -> Result<TenantReply, Failure> {
         let wish = self.permitted(peer, wish)?;
-        if let Some(name) = wish
-            .name
-            .as_ref()
-            .filter(|name| plain(name) != **name || name.is_empty())
-        {
-            let shown = plain(name);
-            return Err(failure(
-                FailureCode::BadRequest,
-                format!(
-                    "`{shown}` is no name for a session: use 1 to {MAX_NAME} characters that are seen (none that control a terminal, \
-                     are invisible or turn the text's direction)"
-                ),
-            ));
-        }
-        if let Some(memory) = wish.memory.filter(|memory| *memory < LEAST_MEMORY) {
-            return Err(failure(
-                FailureCode::BadRequest,
-                format!("a session can do nothing with {memory}; ask for {LEAST_MEMORY} or more"),
-            ));
-        }
+        check_new(&wish)?;
         let by = peer.id.ok_or_else(|| {
             failure(
                 FailureCode::Permission,
@@ -44,28 +27,24 @@ impl Shell {
             )
         })?;
         let card = self.place(&wish.gpu)?;
-        let mut secret = [0; 32];
-        getrandom::fill(&mut secret).map_err(|cause| {
-            failure(
-                FailureCode::Unavailable,
-                format!("the system has no random bytes for a token ({cause}); try again"),
-            )
-        })?;
-        let token = Token(secret);
+        let token = fresh_token()?;
+        let now = clock::monotonic();
         let session = self.open_session(
             |id| wish.name.unwrap_or_else(|| format!("session-{}", id.0)),
             |name| Session {
-                name,
-                limit: wish.memory,
-                oversubscribe: wish.oversubscribe,
-                card,
-                origin: Origin::Registered {
-                    token: token.clone(),
-                    uid: peer.uid,
-                    by,
-                },
                 bound: true,
-                clients: 0,
+                expires: wish.terms.ttl.map(|ttl| now + ttl),
+                ..Session::new(
+                    name,
+                    wish.terms,
+                    Origin::Registered {
+                        token: TokenHash::of(&token),
+                        uid: peer.uid,
+                        by,
+                    },
+                    wish.oversubscribe,
+                    card,
+                )
             },
         );
         self.watch(peer.pidfd.clone(), Watched::Registrar(session));
@@ -95,7 +74,13 @@ impl Shell {
                     .to_owned(),
             );
         };
-        if wish.memory.is_some_and(|memory| memory > service.max_memory) {
+        let greatest = self.greatest_card();
+        if wish
+            .terms
+            .memory
+            .amounts()
+            .any(|amount| amount.of(greatest) > service.max_memory)
+        {
             return denied(format!(
                 "sessions get at most {0} here; ask for --memory {0}",
                 service.max_memory
@@ -112,12 +97,22 @@ impl Shell {
                 peer.uid, service.max_sessions
             ));
         }
-        wish.memory = wish.memory.or(Some(service.max_memory));
+        let most = Amount::Bytes(service.max_memory);
+        wish.terms.memory.every = wish.terms.memory.every.or(Some(most));
+        // These are given, not taken.
+        wish.terms.weight = wish.terms.weight.min(USUAL_WEIGHT);
+        wish.terms.priority = wish.terms.priority.min(Priority::Normal);
         Ok(wish)
     }
 
+    /// The memory of the largest card; without any, more than any has.
+    fn greatest_card(&self) -> Bytes {
+        let totals = self.cards.iter().map(|(_, card)| card.info.total);
+        totals.max().unwrap_or(Bytes::MAX)
+    }
+
     /// The card for a new session; none if no card is known yet and none was named by identity.
-    fn place(&self, wish: &GpuChoice) -> Result<Option<GpuUuid>, Failure> {
+    pub(super) fn place(&self, wish: &GpuChoice) -> Result<Option<GpuUuid>, Failure> {
         let unknown = |card: String| {
             let known: Vec<String> = self
                 .cards

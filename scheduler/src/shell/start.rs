@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::fd::OwnedFd;
 use std::time::SystemTime;
 
-use gpushare_core::{Event, log};
+use gpushare_core::log;
 use gpushare_proto::SessionId;
 use gpushare_sys::clock;
 use tokio::sync::mpsc;
@@ -21,7 +21,7 @@ use crate::lock::LockError;
 use crate::nvml;
 use crate::record::{Recorder, Reel};
 use crate::registry::{Book, ClientEntry, Origin, SessionEntry};
-use crate::sessions::Sessions;
+use crate::sessions::{Clocks, Sessions};
 use crate::throttle::Throttle;
 
 impl Shell {
@@ -95,20 +95,17 @@ impl Shell {
     }
 
     fn restore(&mut self, entry: SessionEntry) {
-        let (session, limit, oversubscribe) = (entry.session, entry.limit, entry.oversubscribe);
+        let session = entry.session;
         let registrar = match entry.origin {
             Origin::Registered { by, .. } => by.open(),
-            Origin::Implicit(_) => None,
+            Origin::Implicit(_) | Origin::Created { .. } => None,
         };
-        self.sessions.restore(entry, registrar.is_some());
+        self.sessions.restore(entry, registrar.is_some(), clocks());
         if let Some(pidfd) = registrar {
             self.watch(pidfd.into(), Watched::Registrar(session));
         }
-        self.feed(Event::SessionOpened {
-            session,
-            limit,
-            oversubscribe,
-        });
+        self.tell_terms(session);
+        self.tell_standing(session);
     }
 
     fn take_cards(&mut self) -> Result<(), LockError> {
@@ -133,7 +130,7 @@ impl Shell {
             return None;
         }
         let mut book = Book::new(self.sessions.next(), self.next_client);
-        book.sessions = self.sessions.entries();
+        book.sessions = self.sessions.entries(clocks());
         book.clients.extend(self.expected.values());
         book.clients
             .extend(self.clients.iter().filter_map(|(&id, client)| {
@@ -144,5 +141,16 @@ impl Shell {
                 })
             }));
         Some(book)
+    }
+}
+
+/// Both clocks now.
+fn clocks() -> Clocks {
+    let unix = SystemTime::now()
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .unwrap_or_default();
+    Clocks {
+        monotonic: clock::monotonic(),
+        unix: u64::try_from(unix.as_nanos()).unwrap_or(u64::MAX),
     }
 }

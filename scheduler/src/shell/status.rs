@@ -68,13 +68,17 @@ impl Shell {
 
     fn view(&self, snapshot: SessionSnapshot) -> SessionView {
         let id = snapshot.session;
-        let implicit = self.sessions.get(id).is_some_and(Session::is_implicit);
+        let known = self.sessions.get(id);
+        let implicit = known.is_some_and(Session::is_implicit);
+        let state = known
+            .map(|session| session.state(clock::monotonic()))
+            .unwrap_or_default();
         let waits_for = snapshot.waits_for.clone();
         let process = |client: ClientId| {
             let client = self.clients.get(&client);
             client.map_or((0, Vec::new()), |client| (client.peer.pid, client.unknown.list()))
         };
-        let mut view = snapshot.into_view(self.sessions.name(id), implicit, process);
+        let mut view = snapshot.into_view(self.sessions.name(id), implicit, state, process);
         if let LockView::Dropping { reason, .. } = &mut view.lock
             && let Some(stopped) = self.stopped(id)
         {

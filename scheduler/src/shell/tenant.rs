@@ -42,9 +42,10 @@ impl Shell {
                 Ok(())
             }
             (_, TenantRequest::Account(token)) => {
-                let session = match token {
-                    Some(token) => self.sessions.by_token(&token),
-                    None => self.own(role, &peer),
+                let session = match (self.bound_session(&peer), token) {
+                    (Some(bound), _) => Some(bound),
+                    (None, Some(token)) => self.sessions.by_token(&token),
+                    (None, None) => self.own(role, &peer),
                 };
                 let account = session.and_then(|session| self.account(session, &peer));
                 self.reply(connection, &TenantReply::Account(account));

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use gpushare_proto::admin::{AdminReply, AdminRequest, Status};
 use gpushare_proto::codec::{self, Message};
 use gpushare_proto::names::RuntimeDir;
+use gpushare_proto::session::Terms;
 use gpushare_proto::tenant::{
     Failure, FailureCode, GpuChoice, GpuInfo, Hello, NewSession, Returning, Role, TenantReply, TenantRequest,
     Welcome,
@@ -246,7 +247,7 @@ pub(crate) fn register(
     let mut tool = tool(runtime);
     tool.say(&TenantRequest::Register(NewSession {
         name: Some(name.into()),
-        memory,
+        terms: Terms::with_memory(memory),
         oversubscribe: false,
         gpu: GpuChoice::Auto,
     }));

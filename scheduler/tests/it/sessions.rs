@@ -5,6 +5,7 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 
 use gpushare_proto::admin::{LockView, SessionView};
+use gpushare_proto::session::Terms;
 use gpushare_proto::tenant::{
     FailureCode, GpuChoice, NewSession, ProcessAccount, TenantReply, TenantRequest,
 };
@@ -17,7 +18,7 @@ use crate::processes::{TURNS, wanting};
 fn wish(memory: Option<Bytes>, gpu: GpuChoice) -> TenantRequest {
     TenantRequest::Register(NewSession {
         name: None,
-        memory,
+        terms: Terms::with_memory(memory),
         oversubscribe: false,
         gpu,
     })
@@ -44,7 +45,7 @@ fn a_name_that_hides_or_turns_characters_is_refused() {
     for name in ["", "train\u{202e}1", "train\u{200b}", "a\nb", "\u{feff}a"] {
         tool.say(&TenantRequest::Register(NewSession {
             name: Some(name.to_owned()),
-            memory: None,
+            terms: Terms::default(),
             oversubscribe: false,
             gpu: GpuChoice::Auto,
         }));
@@ -222,7 +223,7 @@ fn names_that_would_spoil_a_table_are_refused() {
     for name in ["", "two\nlines", &"x".repeat(65)] {
         tool.say(&TenantRequest::Register(NewSession {
             name: Some(name.to_owned()),
-            memory: None,
+            terms: Terms::default(),
             oversubscribe: false,
             gpu: GpuChoice::Auto,
         }));

@@ -36,4 +36,6 @@ mod watching;
 
 mod doctor;
 
+mod tenants;
+
 mod unknown;

@@ -390,7 +390,7 @@ mod tests {
 
     #[test]
     fn what_the_status_tells_is_judged() {
-        use gpushare_proto::admin::{ClientView, DaemonView, SessionView, Status};
+        use gpushare_proto::admin::{ClientView, DaemonView, SessionState, SessionView, Status};
         use gpushare_proto::{ClientId, GateState, Nanos, SessionId};
         let root = tempfile::tempdir().unwrap();
         let mut facts = facts(root.path());

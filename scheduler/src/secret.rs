@@ -1,0 +1,41 @@
+//! What is kept of a token: its hash. Whoever reads the registry, or the memory of the daemon, learns no secret.
+
+use gpushare_proto::Token;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+use subtle::ConstantTimeEq as _;
+
+/// SHA-256 of a token. Tokens are 256 random bits, so there is nothing to guess that salt would slow down.
+#[derive(Clone, Serialize, Deserialize, PartialEq, Eq)]
+pub(crate) struct TokenHash([u8; 32]);
+
+impl TokenHash {
+    pub(crate) fn of(token: &Token) -> Self {
+        Self(Sha256::digest(token.0).into())
+    }
+
+    /// Whether it is of `other`'s token, in a time that tells nothing about where they differ.
+    pub(crate) fn matches(&self, other: &Self) -> bool {
+        self.0.ct_eq(&other.0).into()
+    }
+}
+
+impl std::fmt::Debug for TokenHash {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("TokenHash")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hash_knows_its_own_token_and_shows_nothing() {
+        let hash = TokenHash::of(&Token([7; 32]));
+        assert!(hash.matches(&TokenHash::of(&Token([7; 32]))));
+        assert!(!hash.matches(&TokenHash::of(&Token([8; 32]))));
+        assert_ne!(hash.0, [7; 32]);
+        assert_eq!(format!("{hash:?}"), "TokenHash");
+    }
+}

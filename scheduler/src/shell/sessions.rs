@@ -1,0 +1,430 @@
+//! What an administrator does with sessions, and what the core hears of it: terms, pauses, ends.
+
+use gpushare_core::{Event, Standing};
+use gpushare_proto::admin::{AdminReply, Change, LEAST_MEMORY, SessionRequest};
+use gpushare_proto::session::{Amount, Binding, CardQuota, Quota, StandingView, Terms};
+use gpushare_proto::tenant::{Failure, FailureCode, GpuChoice, NewSession};
+use gpushare_proto::text::is_plain;
+use gpushare_proto::{Bytes, GpuId, Nanos, Percent, SessionId, Token};
+use gpushare_sys::clock;
+use tracing::info;
+
+use super::tenant::{MAX_NAME, plain};
+use super::{Shell, failure};
+use crate::identity::PeerProcess;
+use crate::registry::Origin;
+use crate::secret::TokenHash;
+use crate::sessions::Session;
+
+/// Labels of a session, and characters of one.
+const MOST_LABELS: usize = 16;
+const LONGEST_LABEL: usize = 256;
+/// Weights are relative; this far apart is everything.
+const HEAVIEST: u32 = 10_000;
+/// The whole.
+const ALL: Percent = Percent(10_000);
+
+impl Shell {
+    pub(super) fn session_request(
+        &mut self,
+        peer: &PeerProcess,
+        request: &SessionRequest,
+    ) -> Result<AdminReply, Failure> {
+        match request {
+            SessionRequest::Create { new, binding } => {
+                self.create_session(peer, new.clone(), binding.clone())
+            }
+            SessionRequest::Change { which, change } => {
+                check_change(change)?;
+                self.administer(peer, which, |session, _| session.change(change.clone()))
+            }
+            &SessionRequest::Renew { ref which, ttl } => {
+                self.administer(peer, which, |session, now| session.renew(ttl, now))
+            }
+            SessionRequest::Revoke { which } => self.administer(peer, which, |session, now| {
+                Ok(session.stand(now, |session| session.revoked = true))
+            }),
+            SessionRequest::Pause { which } => self.administer(peer, which, |session, now| {
+                Ok(session.stand(now, |session| session.paused = true))
+            }),
+            SessionRequest::Resume { which } => self.administer(peer, which, |session, now| {
+                Ok(session.stand(now, |session| session.paused = false))
+            }),
+            SessionRequest::Delete { which } => self.delete_session(peer, which),
+        }
+    }
+
+    fn create_session(
+        &mut self,
+        peer: &PeerProcess,
+        new: NewSession,
+        binding: Binding,
+    ) -> Result<AdminReply, Failure> {
+        check_new(&new)?;
+        self.check_binding(&binding)?;
+        if let Some(name) = new
+            .name
+            .as_ref()
+            .filter(|name| self.sessions.iter().any(|(_, known)| known.name == **name))
+        {
+            return Err(bad(format!(
+                "there is a session {name} already; choose another name, or delete that one"
+            )));
+        }
+        let card = self.place(&new.gpu)?;
+        let token = match binding {
+            Binding::Token => Some(fresh_token()?),
+            Binding::Uid(_) | Binding::Cgroup(_) => None,
+        };
+        let origin = Origin::Created {
+            token: token.as_ref().map(TokenHash::of),
+            binding,
+            uid: peer.uid,
+        };
+        let now = clock::monotonic();
+        let session = self.open_session(
+            |id| new.name.unwrap_or_else(|| format!("session-{}", id.0)),
+            |name| Session {
+                expires: new.terms.ttl.map(|ttl| now + ttl),
+                ..Session::new(name, new.terms, origin, new.oversubscribe, card)
+            },
+        );
+        let name = self.sessions.name(session);
+        info!(
+            "pid {}, user {} created session {name} ({session})",
+            peer.pid, peer.uid
+        );
+        Ok(AdminReply::Created {
+            session,
+            name,
+            token,
+            gpu: card,
+        })
+    }
+
+    fn check_binding(&self, binding: &Binding) -> Result<(), Failure> {
+        if let Binding::Cgroup(path) = binding
+            && (!path.starts_with('/') || path.trim_end_matches('/').is_empty())
+        {
+            return Err(bad(format!(
+                "`{}` is no control group; write its path as /proc/PID/cgroup has it, like /system.slice/train.service",
+                plain(path)
+            )));
+        }
+        let taken = self.sessions.iter().find(|(_, known)| {
+            matches!(&known.origin, Origin::Created { binding: theirs, .. } if theirs == binding && *binding != Binding::Token)
+        });
+        match taken {
+            Some((_, known)) => Err(bad(format!(
+                "{binding} belongs to session {} already; delete that one first",
+                known.name
+            ))),
+            None => Ok(()),
+        }
+    }
+
+    /// Does something to one session, tells the core, and says what it was and is.
+    fn administer(
+        &mut self,
+        peer: &PeerProcess,
+        which: &str,
+        act: impl FnOnce(&mut Session, Nanos) -> Result<(String, String), Failure>,
+    ) -> Result<AdminReply, Failure> {
+        let id = self.named(which)?;
+        let now = clock::monotonic();
+        let Some(session) = self.sessions.get_mut(id) else {
+            return Err(not_found(which));
+        };
+        let (old, new) = act(session, now)?;
+        info!(
+            "pid {}, user {} changed session {} ({id}): {old} → {new}",
+            peer.pid, peer.uid, session.name
+        );
+        self.changed = true;
+        self.tell_terms(id);
+        self.tell_standing(id);
+        Ok(AdminReply::Changed { old, new })
+    }
+
+    fn delete_session(&mut self, peer: &PeerProcess, which: &str) -> Result<AdminReply, Failure> {
+        let id = self.named(which)?;
+        let Some(session) = self.sessions.get(id) else {
+            return Err(not_found(which));
+        };
+        let name = session.name.clone();
+        if session.clients > 0 || session.bound {
+            return Err(bad(format!(
+                "session {name} has {} processes; stop them first (`gpushare-ctl session show {name}` lists them), or revoke it",
+                session.clients
+            )));
+        }
+        self.sessions.remove(id);
+        info!(
+            "pid {}, user {} deleted session {name} ({id})",
+            peer.pid, peer.uid
+        );
+        self.ended(id, &name);
+        Ok(AdminReply::Changed {
+            old: name,
+            new: "deleted".to_owned(),
+        })
+    }
+
+    fn named(&self, which: &str) -> Result<SessionId, Failure> {
+        self.sessions
+            .named(&plain(which))
+            .map_err(|message| failure(FailureCode::NotFound, message))
+    }
+
+    /// Those whose time is over by now.
+    pub(super) fn end_sessions(&mut self, now: Nanos) {
+        let is_over =
+            |session: &Session| session.standing(now) != StandingView::Good && session.told == Standing::Good;
+        let over: Vec<SessionId> = self
+            .sessions
+            .iter()
+            .filter(|(_, session)| is_over(session))
+            .map(|(id, _)| id)
+            .collect();
+        for id in over {
+            info!("the time of session {} ({id}) is over", self.sessions.name(id));
+            self.tell_standing(id);
+        }
+    }
+
+    /// Tells the core what a session may have.
+    pub(super) fn tell_terms(&mut self, id: SessionId) {
+        let Some(session) = self.sessions.get(id) else {
+            return;
+        };
+        let limit = match session.terms.memory.every {
+            Some(Amount::Bytes(bytes)) => Some(bytes),
+            // Of which card, is said card by card.
+            Some(Amount::Share(_)) | None => None,
+        };
+        let oversubscribe = session.oversubscribe;
+        let gpus: Vec<GpuId> = self.cards.iter().map(|(gpu, _)| gpu).collect();
+        // Card by card first: what grows must not seem without limit for a moment, and the core knows the session only then.
+        self.feed(Event::SessionOpened {
+            session: id,
+            limit,
+            oversubscribe,
+        });
+        gpus.into_iter().for_each(|gpu| self.tell_quota(id, gpu));
+    }
+
+    /// Tells the core what a session may have on one card.
+    pub(super) fn tell_quota(&mut self, session: SessionId, gpu: GpuId) {
+        let limit = self.limit_on(session, gpu);
+        self.feed(Event::Quota { session, gpu, limit });
+    }
+
+    /// A session's quota on a card; none for no limit.
+    pub(super) fn limit_on(&self, session: SessionId, gpu: GpuId) -> Option<Bytes> {
+        let quota = &self.sessions.get(session)?.terms.memory;
+        let info = &self.cards.get(gpu)?.info;
+        let is_this = |card: &GpuChoice| match card {
+            GpuChoice::Auto => false,
+            GpuChoice::Index(index) => GpuId(*index) == gpu,
+            GpuChoice::Uuid(uuid) => *uuid == info.uuid,
+            GpuChoice::Prefix(prefix) => info.uuid.begins_with(prefix),
+        };
+        let own = quota.cards.iter().find(|CardQuota { card, .. }| is_this(card));
+        let amount = own.map(|card| card.amount).or(quota.every)?;
+        Some(amount.of(info.total))
+    }
+
+    /// Tells the core what a session may do, if that is new.
+    pub(super) fn tell_standing(&mut self, id: SessionId) {
+        let now = clock::monotonic();
+        let Some(session) = self.sessions.get_mut(id) else {
+            return;
+        };
+        let standing = match session.standing(now) {
+            StandingView::Good => Standing::Good,
+            StandingView::Paused => Standing::Paused,
+            StandingView::Expired | StandingView::Revoked => Standing::Over,
+        };
+        if std::mem::replace(&mut session.told, standing) != standing {
+            self.feed(Event::Standing {
+                session: id,
+                standing,
+            });
+        }
+    }
+}
+
+impl Session {
+    /// Changes one of its terms; what it was and is.
+    fn change(&mut self, change: Change) -> Result<(String, String), Failure> {
+        let words = |terms: &Terms, change: &Change| match change {
+            Change::Memory(_) => terms.memory.to_string(),
+            Change::Compute(_) => terms.compute.to_string(),
+            Change::Weight(_) => terms.weight.to_string(),
+            Change::Priority(_) => terms.priority.to_string(),
+        };
+        let old = words(&self.terms, &change);
+        match change.clone() {
+            Change::Memory(quota) => self.terms.memory = quota,
+            Change::Compute(quota) => self.terms.compute = quota,
+            Change::Weight(weight) => self.terms.weight = weight,
+            Change::Priority(priority) => self.terms.priority = priority,
+        }
+        Ok((old, words(&self.terms, &change)))
+    }
+
+    fn renew(&mut self, ttl: Option<Nanos>, now: Nanos) -> Result<(String, String), Failure> {
+        if self.revoked {
+            return Err(bad(format!(
+                "session {} was revoked, which is for good; create another one",
+                self.name
+            )));
+        }
+        let Some(ttl) = ttl.or(self.terms.ttl) else {
+            return Err(bad(format!(
+                "session {} has no end; give it one with --ttl",
+                self.name
+            )));
+        };
+        check_ttl(ttl)?;
+        let words = |session: &Self| match session.expires.map(|end| end - now) {
+            None => "no end".to_owned(),
+            Some(left) if left.is_zero() => "expired".to_owned(),
+            Some(left) => format!("{left} left"),
+        };
+        let old = words(self);
+        self.terms.ttl = Some(ttl);
+        self.expires = Some(now + ttl);
+        Ok((old, words(self)))
+    }
+
+    /// Changes what it may do; what it was and is.
+    fn stand(&mut self, now: Nanos, act: impl FnOnce(&mut Self)) -> (String, String) {
+        let words = |session: &Self| {
+            match session.standing(now) {
+                StandingView::Good => "running",
+                StandingView::Paused => "paused",
+                StandingView::Expired => "expired",
+                StandingView::Revoked => "revoked",
+            }
+            .to_owned()
+        };
+        let old = words(self);
+        act(self);
+        (old, words(self))
+    }
+}
+
+/// Refuses a session that nobody can mean.
+pub(super) fn check_new(new: &NewSession) -> Result<(), Failure> {
+    if let Some(name) = new
+        .name
+        .as_ref()
+        .filter(|name| plain(name) != **name || name.is_empty())
+    {
+        let shown = plain(name);
+        return Err(bad(format!(
+            "`{shown}` is no name for a session: use 1 to {MAX_NAME} characters that are seen (none that control a terminal, \
+             are invisible or turn the text's direction)"
+        )));
+    }
+    let Terms {
+        memory,
+        compute,
+        weight,
+        ttl,
+        labels,
+        ..
+    } = &new.terms;
+    check_quota(memory)?;
+    check_compute(compute)?;
+    check_weight(*weight)?;
+    ttl.map_or(Ok(()), check_ttl)?;
+    let text = |text: &String| !text.is_empty() && text.len() <= LONGEST_LABEL && text.chars().all(is_plain);
+    match labels.len() <= MOST_LABELS && labels.iter().all(|(key, value)| text(key) && text(value)) {
+        true => Ok(()),
+        false => Err(bad(format!(
+            "a session has at most {MOST_LABELS} labels, each of 1 to {LONGEST_LABEL} characters that are seen"
+        ))),
+    }
+}
+
+fn check_change(change: &Change) -> Result<(), Failure> {
+    match change {
+        Change::Memory(quota) => check_quota(quota),
+        Change::Compute(quota) => check_compute(quota),
+        Change::Weight(weight) => check_weight(*weight),
+        Change::Priority(_) => Ok(()),
+    }
+}
+
+fn check_quota(quota: &Quota) -> Result<(), Failure> {
+    for amount in quota.amounts() {
+        match amount {
+            Amount::Bytes(memory) if memory < LEAST_MEMORY => {
+                return Err(bad(format!(
+                    "a session can do nothing with {memory}; ask for {LEAST_MEMORY} or more"
+                )));
+            }
+            Amount::Share(share) if share.0 == 0 || share > ALL => {
+                return Err(bad(format!(
+                    "{share} is no part of a card; write more than 0% and at most 100%"
+                )));
+            }
+            _ => {}
+        }
+    }
+    match quota.cards.iter().any(|card| card.card == GpuChoice::Auto) {
+        true => Err(bad(
+            "a quota for `auto` is for no card; name cards by number or UUID".to_owned(),
+        )),
+        false => Ok(()),
+    }
+}
+
+fn check_compute(quota: &Quota) -> Result<(), Failure> {
+    match quota.amounts().find(|amount| matches!(amount, Amount::Bytes(_))) {
+        Some(bytes) => Err(bad(format!(
+            "{bytes} is no part of a card's time; write a share, like 25%"
+        ))),
+        None => check_quota(quota),
+    }
+}
+
+fn check_weight(weight: u32) -> Result<(), Failure> {
+    match (1..=HEAVIEST).contains(&weight) {
+        true => Ok(()),
+        false => Err(bad(format!(
+            "a weight is 1 to {HEAVIEST}; most sessions have 100"
+        ))),
+    }
+}
+
+fn check_ttl(ttl: Nanos) -> Result<(), Failure> {
+    match ttl.is_zero() {
+        true => Err(bad(
+            "a session that ends at once is none; write --ttl 2h, or leave it out".to_owned(),
+        )),
+        false => Ok(()),
+    }
+}
+
+/// 256 random bits.
+pub(super) fn fresh_token() -> Result<Token, Failure> {
+    let mut secret = [0; 32];
+    getrandom::fill(&mut secret).map_err(|cause| {
+        failure(
+            FailureCode::Unavailable,
+            format!("the system has no random bytes for a token ({cause}); try again"),
+        )
+    })?;
+    Ok(Token(secret))
+}
+
+fn bad(message: String) -> Failure {
+    failure(FailureCode::BadRequest, message)
+}
+
+fn not_found(which: &str) -> Failure {
+    failure(FailureCode::NotFound, format!("there is no session {which}"))
+}

@@ -1,0 +1,186 @@
+//! Sessions that an administrator makes: whose they are, what they may have, and what becomes of them while they run.
+
+use gpushare_proto::session::StandingView;
+use gpushare_proto::{Bytes, names};
+use gpushare_tests::artifacts::Artifacts;
+use gpushare_tests::daemon::Daemon;
+use gpushare_tests::program::Program;
+use gpushare_tests::world::{Sharing, World};
+
+const OUT_OF_MEMORY: Option<&str> = Some("CUDA_ERROR_OUT_OF_MEMORY");
+
+fn world() -> anyhow::Result<World> {
+    World::simulated(Artifacts::of_tests()?, Bytes::mib(256))
+}
+
+/// `gpushare-ctl run --session NAME`.
+fn member(name: &str) -> Sharing {
+    Sharing::Run(vec!["--session".to_owned(), name.to_owned()])
+}
+
+fn standing(daemon: &Daemon<'_>, name: &str) -> anyhow::Result<StandingView> {
+    Ok(daemon.session(name)?.state.standing)
+}
+
+#[test]
+fn programs_join_a_session_by_its_name_and_share_its_quota() -> anyhow::Result<()> {
+    let world = world()?;
+    let daemon = Daemon::start(&world, &[])?;
+    let said = daemon.ctl(&["session", "create", "team", "--memory", "64MiB", "--label", "owner=alice"])?;
+    assert!(said.contains("gpushare-ctl run --session team"), "{said}");
+    let mut a = Program::hold(&world, &member("team"), "a")?;
+    let mut b = Program::hold(&world, &member("team"), "b")?;
+    a.must("alloc x 40MiB")?;
+    assert_eq!(b.ask("alloc y 40MiB")?.error(), OUT_OF_MEMORY);
+    b.must("alloc y 24MiB")?;
+    let session = daemon.session("team")?;
+    assert_eq!((session.clients.len(), session.state.kept), (2, true));
+    assert_eq!(session.state.terms.labels["owner"], "alice");
+    a.quit()?;
+    b.quit()?;
+    daemon.until("it is without processes", |status| status.sessions[0].clients.is_empty())?;
+    assert_eq!(daemon.session("team")?.gpus[0].peak_bytes, Bytes::mib(64), "it lives on");
+    daemon.ctl(&["session", "delete", "team"])?;
+    daemon.until("it is deleted", |status| status.sessions.is_empty())?;
+    Ok(())
+}
+
+#[test]
+fn a_share_of_the_card_is_what_the_card_has_of_it() -> anyhow::Result<()> {
+    let world = world()?;
+    let daemon = Daemon::start(&world, &[])?;
+    let sharing = Sharing::session("half").and(&["--memory", "50%"]);
+    let mut program = Program::hold(&world, &sharing, "half")?;
+    assert_eq!(program.must("mem-info")?.number("total_bytes"), Bytes::mib(128).0);
+    program.must("alloc x 128MiB")?;
+    assert_eq!(program.ask("alloc y 1MiB")?.error(), OUT_OF_MEMORY);
+    assert_eq!(daemon.session("half")?.gpus[0].limit_bytes, Some(Bytes::mib(128)));
+    Ok(())
+}
+
+#[test]
+fn the_environment_may_say_the_limit_by_card() -> anyhow::Result<()> {
+    let world = world()?;
+    let _daemon = Daemon::start(&world, &[])?;
+    let mut command = world.workload(&Sharing::session("env"));
+    command.env(names::MEMORY_LIMIT, r#"{"0": 33554432}"#);
+    let mut program = Program::begin(command, &world, "env")?;
+    program.ready()?;
+    program.must("alloc x 32MiB")?;
+    assert_eq!(program.ask("alloc y 1MiB")?.error(), OUT_OF_MEMORY);
+    Ok(())
+}
+
+#[test]
+fn a_quota_changes_while_its_programs_run() -> anyhow::Result<()> {
+    let world = world()?;
+    let daemon = Daemon::start(&world, &[])?;
+    let mut program = Program::hold(&world, &Sharing::limited("a", Bytes::mib(64)), "a")?;
+    program.must("alloc x 48MiB")?;
+    let said = daemon.ctl(&["set", "memory", "32MiB", "--session", "a"])?;
+    assert_eq!(said, "memory of session a: 64MiB → 32MiB\n");
+    assert_eq!(program.ask("alloc y 1MiB")?.error(), OUT_OF_MEMORY);
+    assert_eq!(program.must("mem-info")?.number("total_bytes"), Bytes::mib(32).0);
+    program.must("fill x 5")?;
+    assert!(program.must("check x 5").is_err() || program.must("get x")?.number("first") == 5);
+    daemon.ctl(&["set", "memory", "none", "--session", "a"])?;
+    program.must("alloc y 100MiB")?;
+    Ok(())
+}
+
+#[test]
+fn a_paused_program_waits_and_says_why_and_goes_on() -> anyhow::Result<()> {
+    let world = world()?;
+    let daemon = Daemon::start(&world, &[])?;
+    let mut program = Program::hold(&world, &Sharing::session("a"), "a")?;
+    program.must("alloc x 4MiB")?;
+    assert_eq!(daemon.ctl(&["session", "pause", "a"])?, "session a: running → paused\n");
+    let filled = program.tell("fill x 7")?;
+    let status = daemon.until("it waits", |status| status.sessions[0].clients[0].waiting)?;
+    assert!(format!("{:?}", status.sessions[0].lock).contains("paused"), "{:?}", status.sessions[0].lock);
+    assert_eq!(program.peek(filled), None);
+    daemon.ctl(&["session", "resume", "a"])?;
+    assert_eq!(program.answer(filled)?.error(), None);
+    assert!(program.must("check x 7")?.flag("matches"));
+    Ok(())
+}
+
+#[test]
+fn after_its_time_a_session_keeps_what_it_has_and_gets_nothing_until_it_is_renewed() -> anyhow::Result<()> {
+    let world = world()?;
+    let daemon = Daemon::start(&world, &[])?;
+    daemon.ctl(&["session", "create", "short", "--ttl", "1h"])?;
+    let mut program = Program::hold(&world, &member("short"), "short")?;
+    program.must("alloc x 4MiB")?;
+    program.must("fill x 9")?;
+    program.must("sync")?;
+    daemon.ctl(&["session", "renew", "short", "--ttl", "1ms"])?;
+    daemon.until("its time is over", |status| {
+        status.sessions[0].state.standing == StandingView::Expired
+    })?;
+    assert_eq!(program.ask("alloc y 4MiB")?.error(), OUT_OF_MEMORY);
+    let copied = program.tell("get x")?;
+    daemon.until("it waits", |status| status.sessions[0].clients[0].waiting)?;
+    daemon.ctl(&["session", "renew", "short", "--ttl", "1h"])?;
+    assert_eq!(program.answer(copied)?.number("first"), 9, "nothing of it is lost");
+    program.must("alloc y 4MiB")?;
+    assert_eq!(standing(&daemon, "short")?, StandingView::Good);
+    Ok(())
+}
+
+#[test]
+fn a_revoked_token_opens_nothing_any_more() -> anyhow::Result<()> {
+    let world = world()?;
+    let daemon = Daemon::start(&world, &[])?;
+    daemon.ctl(&["session", "create", "gone"])?;
+    let mut program = Program::hold(&world, &member("gone"), "gone")?;
+    program.must("alloc x 4MiB")?;
+    daemon.ctl(&["session", "revoke", "gone"])?;
+    assert_eq!(program.ask("alloc y 4MiB")?.error(), OUT_OF_MEMORY);
+    let mut late = Program::begin(world.workload(&member("gone")), &world, "late")?;
+    let refused = late.ready().unwrap_err().to_string();
+    assert!(refused.contains("deleted or revoked"), "{refused}");
+    let error = daemon.ctl(&["session", "renew", "gone", "--ttl", "1h"]).unwrap_err().to_string();
+    assert!(error.contains("for good"), "{error}");
+    let error = daemon.ctl(&["session", "delete", "gone"]).unwrap_err().to_string();
+    assert!(error.contains("stop them first"), "{error}");
+    Ok(())
+}
+
+#[test]
+fn a_session_may_be_that_of_a_user_whatever_token_its_processes_have() -> anyhow::Result<()> {
+    let world = world()?;
+    let daemon = Daemon::start(&world, &[])?;
+    let uid = rustix::process::getuid().as_raw().to_string();
+    daemon.ctl(&["session", "create", "mine", "--memory", "16MiB", "--uid", &uid])?;
+    for (sharing, name) in [(Sharing::Preload, "preloaded"), (Sharing::session("other"), "other")] {
+        let mut program = Program::hold(&world, &sharing, name)?;
+        assert_eq!(program.ask("alloc x 17MiB")?.error(), OUT_OF_MEMORY, "{name}");
+        assert_eq!(program.must("mem-info")?.number("total_bytes"), Bytes::mib(16).0, "{name}");
+        assert_eq!(daemon.session("mine")?.clients.len(), 1);
+        program.quit()?;
+        daemon.until("it is gone", |status| {
+            status.sessions.iter().all(|session| session.clients.is_empty())
+        })?;
+    }
+    Ok(())
+}
+
+#[test]
+fn a_session_that_was_made_to_last_is_there_after_a_restart() -> anyhow::Result<()> {
+    let world = world()?;
+    let mut daemon = Daemon::start(&world, &[])?;
+    daemon.ctl(&["session", "create", "team", "--memory", "0=64MiB", "--ttl", "1h", "--weight", "200"])?;
+    daemon.ctl(&["session", "pause", "team"])?;
+    let before = daemon.session("team")?.state;
+    daemon.kill()?;
+    daemon.restart()?;
+    let after = daemon.session("team")?.state;
+    assert_eq!((after.terms, after.standing), (before.terms, StandingView::Paused));
+    assert!(after.expires_in_ns <= before.expires_in_ns && after.expires_in_ns.is_some());
+    daemon.ctl(&["session", "resume", "team"])?;
+    let mut program = Program::hold(&world, &member("team"), "team")?;
+    assert_eq!(program.ask("alloc x 65MiB")?.error(), OUT_OF_MEMORY);
+    program.must("alloc x 64MiB")?;
+    Ok(())
+}
