@@ -9,6 +9,7 @@ use crate::cli::EnvironmentError;
 use crate::client::ClientError;
 use crate::doctor::DoctorError;
 use crate::run::RunError;
+use crate::run::library::LibraryError;
 use crate::run::token::TokenError;
 
 /// Something failed that has no code of its own.
@@ -40,6 +41,8 @@ pub(crate) enum CtlError {
     #[error(transparent)]
     Doctor(#[from] DoctorError),
     #[error(transparent)]
+    Library(#[from] LibraryError),
+    #[error(transparent)]
     Token(#[from] TokenError),
     #[error(transparent)]
     Environment(#[from] EnvironmentError),
@@ -69,7 +72,11 @@ impl CtlError {
             Self::Doctor(_) => DOCTOR_FAILED,
             Self::NotFound { .. } => NOT_FOUND,
             Self::Environment(_) => USAGE,
-            Self::Token(_) | Self::Ambiguous { .. } | Self::Trace { .. } | Self::Output(_) => ERROR,
+            Self::Library(_)
+            | Self::Token(_)
+            | Self::Ambiguous { .. }
+            | Self::Trace { .. }
+            | Self::Output(_) => ERROR,
         }
     }
 }

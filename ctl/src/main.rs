@@ -28,6 +28,8 @@ mod run;
 
 mod doctor;
 
+mod env;
+
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
@@ -45,6 +47,7 @@ fn dispatch(cli: cli::Cli) -> Result<ExitCode, exit::CtlError> {
         cli::Command::Session(command) => session::session(&command, &places)?,
         cli::Command::Set(command) => set::set(&command, &places)?,
         cli::Command::Watch(args) => watch::watch(&args, &places)?,
+        cli::Command::Env(args) => env::env(&args, &places)?,
         cli::Command::Doctor(args) => return Ok(doctor::doctor(&args, &places)?),
         cli::Command::StartDaemon => run::detach()?,
         cli::Command::DoctorProbe { question } => doctor::probe(&question)?,

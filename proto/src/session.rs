@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::tenant::GpuChoice;
+use crate::tenant::{GpuChoice, UnknownCard};
 use crate::units::UnitError;
 use crate::{Bytes, Nanos, Percent};
 
@@ -87,6 +87,82 @@ impl Quota {
         let cards = self.cards.iter().map(|card| card.amount);
         self.every.into_iter().chain(cards)
     }
+}
+
+/// A text that is no quota.
+#[derive(Debug, thiserror::Error)]
+pub enum QuotaError {
+    /// An amount is none.
+    #[error(transparent)]
+    Amount(#[from] UnitError),
+    /// A card is none.
+    #[error(transparent)]
+    Card(#[from] UnknownCard),
+    /// `auto` is no card.
+    #[error("`auto` is no card; write its number or its UUID")]
+    Auto,
+    /// It begins like JSON and is none that says a quota.
+    #[error(
+        "it is no JSON object of limits by card ({0}); write it like {{\"0\": 2147483648, \"1\": \"50%\"}}"
+    )]
+    Json(String),
+    /// Something is limited twice.
+    #[error("{0} has two limits; write one")]
+    Twice(String),
+}
+
+/// `8GiB`, `50%`, card by card `0=8GiB,1=50%`, or as JSON `{"0": 2147483648, "GPU-…": "50%"}`.
+impl FromStr for Quota {
+    type Err = QuotaError;
+
+    fn from_str(text: &str) -> Result<Self, QuotaError> {
+        let text = text.trim();
+        let parts: Vec<(Option<String>, String)> = match text.starts_with('{') {
+            true => by_card(text)?,
+            false => text
+                .split(',')
+                .map(|part| match part.split_once('=') {
+                    Some((card, amount)) => (Some(card.to_owned()), amount.to_owned()),
+                    None => (None, part.to_owned()),
+                })
+                .collect(),
+        };
+        let mut quota = Self::default();
+        for (name, amount) in parts {
+            let amount = amount.parse()?;
+            match name {
+                None if quota.every.is_some() => return Err(QuotaError::Twice("every card".to_owned())),
+                None => quota.every = Some(amount),
+                Some(name) => {
+                    let card = name.parse()?;
+                    if card == GpuChoice::Auto {
+                        return Err(QuotaError::Auto);
+                    }
+                    if quota.cards.iter().any(|known| known.card == card) {
+                        return Err(QuotaError::Twice(name));
+                    }
+                    quota.cards.push(CardQuota { card, amount });
+                }
+            }
+        }
+        Ok(quota)
+    }
+}
+
+/// Numbers are bytes.
+fn by_card(text: &str) -> Result<Vec<(Option<String>, String)>, QuotaError> {
+    let limits: BTreeMap<String, serde_json::Value> =
+        serde_json::from_str(text).map_err(|error| QuotaError::Json(error.to_string()))?;
+    limits
+        .into_iter()
+        .map(|(card, amount)| match amount {
+            serde_json::Value::Number(bytes) => Ok((Some(card), bytes.to_string())),
+            serde_json::Value::String(text) => Ok((Some(card), text)),
+            other => Err(QuotaError::Json(format!(
+                "{other} is neither a number nor a text"
+            ))),
+        })
+        .collect()
 }
 
 impl fmt::Display for Quota {
@@ -242,6 +318,37 @@ mod tests {
         assert_eq!(of("2.5%"), Bytes::gib(2));
         assert_eq!(Amount::Share(Percent(u32::MAX)).of(Bytes::MAX), Bytes::MAX);
         assert!("half".parse::<Amount>().is_err());
+    }
+
+    fn read(text: &str) -> String {
+        match text.parse::<Quota>() {
+            Ok(quota) => quota.to_string(),
+            Err(error) => error.to_string(),
+        }
+    }
+
+    #[test]
+    fn a_quota_is_an_amount_for_every_card_or_card_by_card() {
+        for text in ["8GiB", "50%", "0=8GiB,1=50%", "4GiB,1=8GiB"] {
+            assert_eq!(read(text), text);
+        }
+        assert_eq!(read(" 50% "), "50%");
+    }
+
+    #[test]
+    fn json_names_cards_by_number_or_by_uuid_in_any_case() {
+        assert_eq!(read(r#"{"0": 2147483648}"#), "0=2GiB");
+        assert_eq!(read(r#"{"1": "50%", "gpu-0A1B": "1GiB"}"#), "1=50%,GPU-0a1b=1GiB");
+    }
+
+    #[test]
+    fn what_is_no_quota_says_what_would_be_one() {
+        assert!(read("a lot").contains("write it like 8GiB"), "{}", read("a lot"));
+        assert!(read("first=1GiB").contains("write its number"));
+        assert!(read("auto=1GiB").contains("no card"));
+        assert!(read("1GiB,2GiB").contains("two limits") && read("0=1GiB,gpu0=2GiB").contains("two limits"));
+        assert!(read(r#"{"0": 1.5GiB}"#).contains("no JSON object"));
+        assert!(read(r#"{"0": true}"#).contains("neither a number nor a text"));
     }
 
     #[test]

@@ -19,13 +19,14 @@
 //! Enums are append-only: a new message goes to the end, no variant ever changes its fields.
 
 use std::fmt;
+use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
 use crate::admin::SessionView;
 use crate::ids::{ClientId, Epoch, GpuId, GpuUuid, RequestId, SessionId, Token};
 use crate::page::{GateWord, MemoryRefusal};
-use crate::session::Terms;
+use crate::session::{Quota, Terms};
 use crate::units::{Bytes, Nanos};
 
 /// What stands in front of the protocol version in the first message.
@@ -139,6 +140,14 @@ pub enum TenantRequest {
         /// The CUDA version it asked for, as `cuGetProcAddress` counts; 0 for a `dlsym`.
         version: u32,
     },
+    /// What the process's environment says that its session may have. It counts for a session that the daemon made for
+    /// processes without a token, and for that only once.
+    Limits {
+        /// Memory.
+        memory: Quota,
+        /// Time.
+        compute: Quota,
+    },
 }
 
 /// The first message of a connection. Its first two fields are the same in every protocol version.
@@ -239,6 +248,41 @@ pub enum GpuChoice {
     Uuid(GpuUuid),
     /// By the beginning of its identity, as `CUDA_VISIBLE_DEVICES` takes it (`GPU-0a1b`).
     Prefix(String),
+}
+
+/// A text that names no card.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is not a card; write its number in `gpushare-ctl status` (0 or gpu0) or its UUID")]
+pub struct UnknownCard(String);
+
+/// As people write it: `auto`, `0`, `gpu0`, a UUID or its beginning, in any case.
+impl FromStr for GpuChoice {
+    type Err = UnknownCard;
+
+    fn from_str(text: &str) -> Result<Self, UnknownCard> {
+        let text = text.trim();
+        if text == "auto" {
+            return Ok(Self::Auto);
+        }
+        if let Ok(index) = text.strip_prefix("gpu").unwrap_or(text).parse() {
+            return Ok(Self::Index(index));
+        }
+        // The kind is written large everywhere, the digits small.
+        let (kind, digits) = text.split_at_checked(4).unwrap_or((text, ""));
+        let spelled = format!("{}{}", kind.to_ascii_uppercase(), digits.to_ascii_lowercase());
+        if let Ok(uuid) = spelled.parse() {
+            return Ok(Self::Uuid(uuid));
+        }
+        let is_beginning = (spelled.starts_with("GPU-") || spelled.starts_with("MIG-"))
+            && !digits.is_empty()
+            && digits
+                .bytes()
+                .all(|byte| byte.is_ascii_hexdigit() || byte == b'-');
+        match is_beginning {
+            true => Ok(Self::Prefix(spelled)),
+            false => Err(UnknownCard(text.to_owned())),
+        }
+    }
 }
 
 impl fmt::Display for GpuChoice {

@@ -59,6 +59,7 @@ pub(crate) enum Command {
     Set(SetCommand),
     Watch(WatchArgs),
     Doctor(DoctorArgs),
+    Env(EnvArgs),
     /// The stage between `run` and the daemon it starts
     #[command(hide = true)]
     StartDaemon,
@@ -100,7 +101,7 @@ pub(crate) struct RunArgs {
     pub(crate) name: Option<String>,
     /// The card to use: `auto` for the least loaded one, its number in `status`, or its UUID (`GPU-…`,
     /// `MIG-…`) or the beginning of that
-    #[arg(long, value_name = "GPU", default_value = "auto", value_parser = values::gpu_choice)]
+    #[arg(long, value_name = "GPU", default_value = "auto")]
     pub(crate) gpu: GpuChoice,
     /// Let the session be larger than the card's capacity
     #[arg(long)]
@@ -112,6 +113,45 @@ pub(crate) struct RunArgs {
     /// The program and its arguments, after `--`
     #[arg(required = true, trailing_var_arg = true, value_name = "CMD")]
     pub(crate) command: Vec<OsString>,
+}
+
+/// Print what a shell must export so that everything it starts is shared
+///
+/// Processes that a shell starts so belong to one session: that of --session, else one that the daemon makes for the shell.
+/// PATH, LD_PRELOAD and LD_LIBRARY_PATH keep what is in them; nothing comes twice.
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Examples:
+  gpushare-ctl env
+  gpushare-ctl env --session team-a --append
+  gpushare-ctl env --shell fish
+
+In a shell: eval \"$(gpushare-ctl env --session team-a)\"")]
+pub(crate) struct EnvArgs {
+    /// The session of what the shell starts: its name, or the file with its token
+    #[arg(long, value_name = "NAME-OR-FILE")]
+    pub(crate) session: Option<String>,
+    /// Put ours behind what is in the lists, instead of in front
+    #[arg(long)]
+    pub(crate) append: bool,
+    /// As `run --backend`
+    #[arg(long, value_name = "BACKEND")]
+    pub(crate) backend: Option<Backend>,
+    /// Whose words to use
+    #[arg(long, value_enum, default_value_t = Shell::Sh)]
+    pub(crate) shell: Shell,
+    /// Print one JSON document instead
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// A kind of shell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Shell {
+    /// sh, bash, zsh, dash
+    Sh,
+    /// fish
+    Fish,
 }
 
 /// Show the cards and the sessions that share them
@@ -261,7 +301,7 @@ pub(crate) struct CreateArgs {
     #[arg(long, value_name = "PATH")]
     pub(crate) cgroup: Option<String>,
     /// The card to use: `auto` for the least loaded one, its number in `status`, or its UUID or the beginning of that
-    #[arg(long, value_name = "GPU", default_value = "auto", value_parser = values::gpu_choice)]
+    #[arg(long, value_name = "GPU", default_value = "auto")]
     pub(crate) gpu: GpuChoice,
     /// Let the session be larger than the card's capacity
     #[arg(long)]
@@ -365,7 +405,7 @@ mod tests {
             }
             commands.extend(command.get_subcommands().cloned());
         }
-        assert_eq!(examples, 34);
+        assert_eq!(examples, 37);
     }
 
     #[test]

@@ -1,16 +1,12 @@
 //! What a session may have, as people write it: in flags, and in the environment variables that other tools know.
 
-use std::collections::BTreeMap;
 use std::str::FromStr;
 
 use clap::Args;
-use gpushare_proto::Nanos;
+use gpushare_proto::admin::LEAST_MEMORY;
 use gpushare_proto::names::{COMPUTE_LIMIT, MEMORY_LIMIT};
-use gpushare_proto::session::{Amount, CardQuota, Priority, Quota, Terms, USUAL_WEIGHT};
-use gpushare_proto::tenant::GpuChoice;
-use serde_json::Value;
-
-use super::values::{GpuName, ValueError, amount};
+use gpushare_proto::session::{Amount, Priority, Quota, QuotaError, Terms, USUAL_WEIGHT};
+use gpushare_proto::{Bytes, Nanos};
 
 /// What a session may have.
 #[derive(Clone, Debug, Default, Args)]
@@ -93,7 +89,7 @@ impl FromStr for Label {
     }
 }
 
-/// A limit on each card.
+/// A limit on each card that means something.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Limit(pub(crate) Quota);
 
@@ -101,78 +97,21 @@ pub(crate) struct Limit(pub(crate) Quota);
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LimitError {
     #[error(transparent)]
-    Amount(#[from] ValueError),
-    #[error("`{0}` is not a card; write its number or its UUID")]
-    Card(String),
-    #[error("it is no JSON object of limits by card ({0})")]
-    Json(String),
-    #[error("{0} has two limits; write one")]
-    Twice(String),
+    Quota(#[from] QuotaError),
+    #[error("{0} is too little to share; write {LEAST_MEMORY} or more")]
+    Little(Bytes),
 }
 
 impl FromStr for Limit {
     type Err = LimitError;
 
     fn from_str(text: &str) -> Result<Self, LimitError> {
-        let text = text.trim();
-        let parts: Vec<(Option<String>, String)> = match text.starts_with('{') {
-            true => json(text)?,
-            false => text
-                .split(',')
-                .map(|part| match part.split_once('=') {
-                    Some((card, amount)) => (Some(card.to_owned()), amount.to_owned()),
-                    None => (None, part.to_owned()),
-                })
-                .collect(),
-        };
-        let mut quota = Quota::default();
-        for (card, text) in parts {
-            let amount: Amount = amount(&text)?;
-            match card {
-                None if quota.every.is_some() => return Err(LimitError::Twice("every card".to_owned())),
-                None => quota.every = Some(amount),
-                Some(name) => {
-                    let card = card_named(&name)?;
-                    if quota.cards.iter().any(|known| known.card == card) {
-                        return Err(LimitError::Twice(name));
-                    }
-                    quota.cards.push(CardQuota { card, amount });
-                }
-            }
-        }
-        Ok(Self(quota))
-    }
-}
-
-/// `{"0": 2147483648, "GPU-…": "50%"}`: numbers are bytes.
-fn json(text: &str) -> Result<Vec<(Option<String>, String)>, LimitError> {
-    let limits: BTreeMap<String, Value> =
-        serde_json::from_str(text).map_err(|error| LimitError::Json(error.to_string()))?;
-    limits
-        .into_iter()
-        .map(|(card, amount)| match amount {
-            Value::Number(bytes) => Ok((Some(card), bytes.to_string())),
-            Value::String(text) => Ok((Some(card), text)),
-            other => Err(LimitError::Json(format!(
-                "{other} is neither a number nor a text"
-            ))),
-        })
-        .collect()
-}
-
-/// By number, or by UUID in any case.
-fn card_named(text: &str) -> Result<GpuChoice, LimitError> {
-    let text = text.trim();
-    let upper = text.get(..4).map(str::to_ascii_uppercase);
-    let spelled = match upper.as_deref() {
-        Some(kind @ ("GPU-" | "MIG-")) => format!("{kind}{}", text[4..].to_ascii_lowercase()),
-        _ => text.to_owned(),
-    };
-    match spelled.parse::<GpuName>() {
-        Ok(GpuName::Index(index)) => Ok(GpuChoice::Index(index)),
-        Ok(GpuName::Uuid(uuid)) => Ok(GpuChoice::Uuid(uuid)),
-        Ok(GpuName::Prefix(prefix)) => Ok(GpuChoice::Prefix(prefix)),
-        Err(_) => Err(LimitError::Card(text.to_owned())),
+        let quota: Quota = text.parse()?;
+        let little = quota.amounts().find_map(|amount| match amount {
+            Amount::Bytes(bytes) if bytes < LEAST_MEMORY => Some(bytes),
+            _ => None,
+        });
+        little.map_or(Ok(Self(quota)), |bytes| Err(LimitError::Little(bytes)))
     }
 }
 
@@ -180,41 +119,11 @@ fn card_named(text: &str) -> Result<GpuChoice, LimitError> {
 mod tests {
     use super::*;
 
-    fn limit(text: &str) -> String {
-        match text.parse::<Limit>() {
-            Ok(limit) => limit.0.to_string(),
-            Err(error) => error.to_string(),
-        }
-    }
-
     #[test]
-    fn a_limit_is_an_amount_for_every_card_or_card_by_card() {
-        assert_eq!(limit("8GiB"), "8GiB");
-        assert_eq!(limit(" 50% "), "50%");
-        assert_eq!(limit("0=8GiB,1=50%"), "8GiB".replace("8GiB", "0=8GiB,1=50%"));
-        assert_eq!(limit("4GiB,1=8GiB"), "4GiB,1=8GiB");
-    }
-
-    #[test]
-    fn json_names_cards_by_number_or_by_uuid_in_any_case() {
-        assert_eq!(limit(r#"{"0": 2147483648}"#), "0=2GiB");
-        assert_eq!(
-            limit(r#"{"1": "50%", "gpu-0A1B": "1GiB"}"#),
-            "1=50%,GPU-0a1b=1GiB"
-        );
-    }
-
-    #[test]
-    fn what_is_no_limit_says_what_would_be_one() {
-        assert!(
-            limit("a lot").contains("write it like 8GiB"),
-            "{}",
-            limit("a lot")
-        );
-        assert!(limit("first=1GiB").contains("write its number or its UUID"));
-        assert!(limit("1GiB,2GiB").contains("two limits"));
-        assert!(limit(r#"{"0": 1.5GiB}"#).contains("no JSON object"));
-        assert!(limit(r#"{"0": true}"#).contains("neither a number nor a text"));
+    fn less_than_holds_an_allocation_is_no_limit() {
+        assert!("8GiB".parse::<Limit>().is_ok());
+        let sentence = "0=1KiB".parse::<Limit>().unwrap_err().to_string();
+        assert!(sentence.contains("write 1MiB or more"), "{sentence}");
     }
 
     #[test]

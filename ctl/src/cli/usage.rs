@@ -96,7 +96,7 @@ mod tests {
         assert_eq!(
             usage("gpushare-ctl run --gpu x -- true").sentence(),
             "invalid value 'x' for '--gpu <GPU>': `x` is not a card; write its number in `gpushare-ctl \
-             status` (0 or gpu0) or its UUID, or `auto`; see `gpushare-ctl run --help`"
+             status` (0 or gpu0) or its UUID; see `gpushare-ctl run --help`"
         );
     }
 

@@ -3,8 +3,7 @@
 use std::str::FromStr;
 
 use gpushare_proto::admin::{LEAST_MEMORY, LEAST_QUANTUM, Mode};
-use gpushare_proto::session::Amount;
-use gpushare_proto::tenant::GpuChoice;
+use gpushare_proto::tenant::{GpuChoice, UnknownCard};
 use gpushare_proto::units::UnitError;
 use gpushare_proto::{Bytes, GpuUuid, Nanos, Percent};
 
@@ -91,14 +90,6 @@ impl FromStr for Memory {
     }
 }
 
-/// A part of a card: memory as above, or a share.
-pub(crate) fn amount(text: &str) -> Result<Amount, ValueError> {
-    match text.parse()? {
-        Amount::Bytes(bytes) if bytes < LEAST_MEMORY => Err(ValueError::LittleMemory(bytes)),
-        amount => Ok(amount),
-    }
-}
-
 /// A share of time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Share(pub(crate) Percent);
@@ -148,36 +139,22 @@ pub(crate) enum GpuName {
 
 /// A text that names no card.
 #[derive(Debug, thiserror::Error)]
-#[error("`{0}` is not a card; write its number in `gpushare-ctl status` (0 or gpu0) or its UUID")]
-pub(crate) struct GpuNameError(String);
+pub(crate) enum GpuNameError {
+    #[error(transparent)]
+    Unknown(#[from] UnknownCard),
+    #[error("`auto` is no card; write its number or its UUID")]
+    Auto,
+}
 
 impl FromStr for GpuName {
     type Err = GpuNameError;
 
     fn from_str(text: &str) -> Result<Self, GpuNameError> {
-        let index = text.strip_prefix("gpu").unwrap_or(text).parse().map(Self::Index);
-        index
-            .or_else(|_| text.parse().map(Self::Uuid))
-            .or_else(|_| prefix(text).ok_or(()))
-            .map_err(|_| GpuNameError(text.to_owned()))
+        match text.parse()? {
+            GpuChoice::Auto => Err(GpuNameError::Auto),
+            GpuChoice::Index(index) => Ok(Self::Index(index)),
+            GpuChoice::Uuid(uuid) => Ok(Self::Uuid(uuid)),
+            GpuChoice::Prefix(prefix) => Ok(Self::Prefix(prefix)),
+        }
     }
-}
-
-/// The beginning of a UUID, as `CUDA_VISIBLE_DEVICES` takes it: with what it names, and at least one digit.
-fn prefix(text: &str) -> Option<GpuName> {
-    let digits = text.strip_prefix("GPU-").or_else(|| text.strip_prefix("MIG-"))?;
-    let is_digits = digits
-        .bytes()
-        .all(|byte| byte.is_ascii_hexdigit() || byte == b'-');
-    (is_digits && !digits.is_empty()).then(|| GpuName::Prefix(text.to_owned()))
-}
-
-/// The card that `run` asks for.
-pub(super) fn gpu_choice(text: &str) -> Result<GpuChoice, AutoError<GpuNameError>> {
-    Ok(match text.parse::<Auto<GpuName>>()?.0 {
-        None => GpuChoice::Auto,
-        Some(GpuName::Index(index)) => GpuChoice::Index(index),
-        Some(GpuName::Uuid(uuid)) => GpuChoice::Uuid(uuid),
-        Some(GpuName::Prefix(prefix)) => GpuChoice::Prefix(prefix),
-    })
 }

@@ -11,7 +11,7 @@
 mod detach;
 mod elf;
 pub(crate) mod library;
-mod preload;
+pub(crate) mod preload;
 pub(crate) mod program;
 pub(crate) mod reach;
 pub(crate) mod start;

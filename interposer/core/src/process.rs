@@ -16,6 +16,7 @@ use std::sync::{Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use gpushare_proto::page::Page;
+use gpushare_proto::session::{Quota, QuotaError};
 use gpushare_proto::tenant::{GpuInfo, Returning, ReturningGpu, TenantRequest};
 use gpushare_proto::{Backend, Bytes, GateState, GateWord, GpuId, GpuUuid, names};
 use gpushare_sys::futex;
@@ -45,6 +46,14 @@ pub static GATE: Gate = Gate::new();
 static ALONE: Page = Page::new(GateState::Open);
 static PAGE: AtomicPtr<Page> = AtomicPtr::new((&raw const ALONE).cast_mut());
 static STATE: AtomicPtr<State> = AtomicPtr::new(null_mut());
+/// Whether the process must share and its driver cannot be shared.
+static MUST_NOT_RUN: AtomicBool = AtomicBool::new(false);
+
+/// What the door to a context answers where there is no state.
+pub(crate) fn without_state(real: impl FnOnce() -> CUresult) -> CUresult {
+    if MUST_NOT_RUN.load(Ordering::Relaxed) { CUDA_ERROR_SYSTEM_NOT_READY } else { real() }
+}
+
 
 /// The page whose gate and flags hold now.
 #[inline]
@@ -126,10 +135,14 @@ impl State {
             Ok(driver) => driver,
             Err(missing) => {
                 let missing = missing.to_string_lossy();
-                notice::say_once(
-                    &SAID,
-                    format_args!("the CUDA driver lacks {missing}; this process runs without sharing (update the driver)"),
-                );
+                // Without readable settings too: what nobody understands is no leave to run.
+                let required = Address::from_environment().map_or(true, |address| address.required);
+                MUST_NOT_RUN.store(required, Ordering::Relaxed);
+                let what = match required {
+                    true => "this process must not use the GPU without sharing it",
+                    false => "this process runs without sharing",
+                };
+                notice::say_once(&SAID, format_args!("the CUDA driver lacks {missing}; {what} (update the driver)"));
                 return None;
             }
         };
@@ -208,9 +221,19 @@ impl State {
                 return Standing::Refused;
             }
         };
+        let limits = match limits() {
+            Ok(limits) => limits,
+            Err((name, error)) => {
+                notice::say(format_args!("{name}: {error}; this process must not use the GPU with a limit that nobody understands"));
+                return Standing::Refused;
+            }
+        };
         let error = match address.connect(None) {
             Ok((connection, welcome, page)) => match Link::new(&connection, &welcome) {
                 Ok(link) => {
+                    if let Some(limits) = limits.filter(|_| !address.has_token()) {
+                        link.tell(&limits);
+                    }
                     self.leases.share(page);
                     turn_to(page);
                     self.start_link(address, connection);
@@ -436,6 +459,17 @@ fn backend() -> Backend {
         notice::say(format_args!("{}: {error}; memory is managed now", names::BACKEND));
         Backend::default()
     })
+}
+
+/// What the environment says that the process's session may have, for the daemon that made it one.
+fn limits() -> Result<Option<TenantRequest>, (&'static str, QuotaError)> {
+    let read = |name: &'static str| match std::env::var_os(name) {
+        Some(text) if !text.is_empty() => text.to_string_lossy().parse().map_err(|error| (name, error)),
+        _ => Ok(Quota::default()),
+    };
+    let (memory, compute) = (read(names::MEMORY_LIMIT)?, read(names::COMPUTE_LIMIT)?);
+    let says_nothing = memory == Quota::default() && compute == Quota::default();
+    Ok((!says_nothing).then_some(TenantRequest::Limits { memory, compute }))
 }
 
 /// From now on `page` holds.

@@ -117,6 +117,13 @@ pub(crate) fn tenant_requests() -> Vec<Named<TenantRequest>> {
                 version: 14_000,
             },
         ),
+        (
+            "Limits",
+            TenantRequest::Limits {
+                memory: terms().memory,
+                compute: terms().compute,
+            },
+        ),
     ]
 }
 

@@ -5,7 +5,7 @@ use gpushare_proto::admin::{AdminReply, Change, LEAST_MEMORY, SessionRequest};
 use gpushare_proto::session::{Amount, Binding, CardQuota, Quota, StandingView, Terms};
 use gpushare_proto::tenant::{Failure, FailureCode, GpuChoice, NewSession};
 use gpushare_proto::text::is_plain;
-use gpushare_proto::{Bytes, GpuId, Nanos, Percent, SessionId, Token};
+use gpushare_proto::{Bytes, ClientId, GpuId, Nanos, Percent, SessionId, Token};
 use gpushare_sys::clock;
 use tracing::info;
 
@@ -174,6 +174,42 @@ impl Shell {
         self.sessions
             .named(&plain(which))
             .map_err(|message| failure(FailureCode::NotFound, message))
+    }
+
+    /// A process without a token says what its session may have. The first word stands: a later process must not lift it.
+    pub(super) fn limit_implicit(
+        &mut self,
+        client: ClientId,
+        memory: Quota,
+        compute: Quota,
+    ) -> Result<(), String> {
+        check_quota(&memory)
+            .and_then(|()| check_compute(&compute))
+            .map_err(|failure| failure.message)?;
+        let Some(id) = self.clients.get(&client).map(|client| client.session) else {
+            return Ok(());
+        };
+        let Some(session) = self.sessions.get_mut(id).filter(|session| session.is_implicit()) else {
+            return Ok(());
+        };
+        if (&session.terms.memory, &session.terms.compute) == (&memory, &compute) {
+            return Ok(());
+        }
+        if session.terms != Terms::default() {
+            info!(
+                "session {} ({id}) keeps its {} of memory; a later process asked for {memory}",
+                session.name, session.terms.memory
+            );
+            return Ok(());
+        }
+        (session.terms.memory, session.terms.compute) = (memory, compute);
+        info!(
+            "session {} ({id}) is limited by its environment: {} of memory",
+            session.name, session.terms.memory
+        );
+        self.changed = true;
+        self.tell_terms(id);
+        Ok(())
     }
 
     /// Those whose time is over by now.

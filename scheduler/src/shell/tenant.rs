@@ -61,6 +61,9 @@ impl Shell {
                 self.handed_unknown(client, &name, version);
                 Ok(())
             }
+            (ConnectionRole::Client(client), TenantRequest::Limits { memory, compute }) => {
+                self.limit_implicit(client, memory, compute)
+            }
             (ConnectionRole::Client(client), request) => self.client_says(client, &request),
             (ConnectionRole::Tool, _) => Err("only a process that shares a GPU may say that".to_owned()),
         };
@@ -168,6 +171,7 @@ impl Shell {
             | TenantRequest::Own
             | TenantRequest::Gpus
             | TenantRequest::Account(_)
+            | TenantRequest::Limits { .. }
             | TenantRequest::UnknownFunction { .. } => return Ok(()),
         };
         self.feed(event);

@@ -176,8 +176,10 @@ def arrays(stand, programs):
     several share one."""
     if not (target := compiled(stand, "arrays", "arrays.c", ["-lcuda"])):
         return
-    # One after the other: what is free natively is the whole card's.
-    took, charged = (programs.start(f"compat-arrays-{how}", [target], shared=how == "shared").result()["values"] for how in ("native", "shared"))
+    # One after the other: what is free natively is the whole card's. In a session without a quota the limit for managed
+    # memory would hide what is charged for memory that is not.
+    took = programs.start("compat-arrays-native", [target], shared=False).result()["values"]
+    charged = programs.start("compat-arrays-shared", [target], shared=True, memory=f"{SESSION_MIB}MiB").result()["values"]
     figures = stand.figures
     figures.sample("arrays", {"took": took, "charged": charged})
     for shape, bytes_taken in took.items():

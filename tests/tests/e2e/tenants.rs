@@ -26,7 +26,15 @@ fn standing(daemon: &Daemon<'_>, name: &str) -> anyhow::Result<StandingView> {
 fn programs_join_a_session_by_its_name_and_share_its_quota() -> anyhow::Result<()> {
     let world = world()?;
     let daemon = Daemon::start(&world, &[])?;
-    let said = daemon.ctl(&["session", "create", "team", "--memory", "64MiB", "--label", "owner=alice"])?;
+    let said = daemon.ctl(&[
+        "session",
+        "create",
+        "team",
+        "--memory",
+        "64MiB",
+        "--label",
+        "owner=alice",
+    ])?;
     assert!(said.contains("gpushare-ctl run --session team"), "{said}");
     let mut a = Program::hold(&world, &member("team"), "a")?;
     let mut b = Program::hold(&world, &member("team"), "b")?;
@@ -38,8 +46,14 @@ fn programs_join_a_session_by_its_name_and_share_its_quota() -> anyhow::Result<(
     assert_eq!(session.state.terms.labels["owner"], "alice");
     a.quit()?;
     b.quit()?;
-    daemon.until("it is without processes", |status| status.sessions[0].clients.is_empty())?;
-    assert_eq!(daemon.session("team")?.gpus[0].peak_bytes, Bytes::mib(64), "it lives on");
+    daemon.until("it is without processes", |status| {
+        status.sessions[0].clients.is_empty()
+    })?;
+    assert_eq!(
+        daemon.session("team")?.gpus[0].peak_bytes,
+        Bytes::mib(64),
+        "it lives on"
+    );
     daemon.ctl(&["session", "delete", "team"])?;
     daemon.until("it is deleted", |status| status.sessions.is_empty())?;
     Ok(())
@@ -72,6 +86,40 @@ fn the_environment_may_say_the_limit_by_card() -> anyhow::Result<()> {
 }
 
 #[test]
+fn a_process_without_a_token_is_limited_by_its_environment_and_no_later_one_lifts_it() -> anyhow::Result<()> {
+    let world = world()?;
+    let daemon = Daemon::start(&world, &[])?;
+    let mut programs = Vec::new();
+    for (limit, name) in [("16MiB", "first"), ("64MiB", "second")] {
+        let mut command = world.workload(&Sharing::Preload);
+        command.env(names::MEMORY_LIMIT, limit);
+        let mut program = Program::begin(command, &world, name)?;
+        program.ready()?;
+        assert_eq!(program.ask("alloc x 17MiB")?.error(), OUT_OF_MEMORY, "{name}");
+        programs.push(program);
+    }
+    assert_eq!(daemon.status()?.sessions.len(), 1);
+    Ok(())
+}
+
+#[test]
+fn a_limit_that_nobody_understands_is_no_leave_to_run_without_one() -> anyhow::Result<()> {
+    let world = world()?;
+    let _daemon = Daemon::start(&world, &[])?;
+    let mut command = world.workload(&Sharing::Preload);
+    command.env(names::MEMORY_LIMIT, "plenty");
+    let mut program = Program::begin(command, &world, "plenty")?;
+    let refused = program.ready().unwrap_err().to_string();
+    assert!(refused.contains("CUresult 802"), "{refused}");
+    let stderr = program.process().stderr();
+    assert!(
+        stderr.contains("GPUSHARE_MEMORY_LIMIT: `plenty` is not"),
+        "{stderr}"
+    );
+    Ok(())
+}
+
+#[test]
 fn a_quota_changes_while_its_programs_run() -> anyhow::Result<()> {
     let world = world()?;
     let daemon = Daemon::start(&world, &[])?;
@@ -94,10 +142,17 @@ fn a_paused_program_waits_and_says_why_and_goes_on() -> anyhow::Result<()> {
     let daemon = Daemon::start(&world, &[])?;
     let mut program = Program::hold(&world, &Sharing::session("a"), "a")?;
     program.must("alloc x 4MiB")?;
-    assert_eq!(daemon.ctl(&["session", "pause", "a"])?, "session a: running → paused\n");
+    assert_eq!(
+        daemon.ctl(&["session", "pause", "a"])?,
+        "session a: running → paused\n"
+    );
     let filled = program.tell("fill x 7")?;
     let status = daemon.until("it waits", |status| status.sessions[0].clients[0].waiting)?;
-    assert!(format!("{:?}", status.sessions[0].lock).contains("paused"), "{:?}", status.sessions[0].lock);
+    assert!(
+        format!("{:?}", status.sessions[0].lock).contains("paused"),
+        "{:?}",
+        status.sessions[0].lock
+    );
     assert_eq!(program.peek(filled), None);
     daemon.ctl(&["session", "resume", "a"])?;
     assert_eq!(program.answer(filled)?.error(), None);
@@ -122,7 +177,11 @@ fn after_its_time_a_session_keeps_what_it_has_and_gets_nothing_until_it_is_renew
     let copied = program.tell("get x")?;
     daemon.until("it waits", |status| status.sessions[0].clients[0].waiting)?;
     daemon.ctl(&["session", "renew", "short", "--ttl", "1h"])?;
-    assert_eq!(program.answer(copied)?.number("first"), 9, "nothing of it is lost");
+    assert_eq!(
+        program.answer(copied)?.number("first"),
+        9,
+        "nothing of it is lost"
+    );
     program.must("alloc y 4MiB")?;
     assert_eq!(standing(&daemon, "short")?, StandingView::Good);
     Ok(())
@@ -140,9 +199,15 @@ fn a_revoked_token_opens_nothing_any_more() -> anyhow::Result<()> {
     let mut late = Program::begin(world.workload(&member("gone")), &world, "late")?;
     let refused = late.ready().unwrap_err().to_string();
     assert!(refused.contains("deleted or revoked"), "{refused}");
-    let error = daemon.ctl(&["session", "renew", "gone", "--ttl", "1h"]).unwrap_err().to_string();
+    let error = daemon
+        .ctl(&["session", "renew", "gone", "--ttl", "1h"])
+        .unwrap_err()
+        .to_string();
     assert!(error.contains("for good"), "{error}");
-    let error = daemon.ctl(&["session", "delete", "gone"]).unwrap_err().to_string();
+    let error = daemon
+        .ctl(&["session", "delete", "gone"])
+        .unwrap_err()
+        .to_string();
     assert!(error.contains("stop them first"), "{error}");
     Ok(())
 }
@@ -153,10 +218,17 @@ fn a_session_may_be_that_of_a_user_whatever_token_its_processes_have() -> anyhow
     let daemon = Daemon::start(&world, &[])?;
     let uid = rustix::process::getuid().as_raw().to_string();
     daemon.ctl(&["session", "create", "mine", "--memory", "16MiB", "--uid", &uid])?;
-    for (sharing, name) in [(Sharing::Preload, "preloaded"), (Sharing::session("other"), "other")] {
+    for (sharing, name) in [
+        (Sharing::Preload, "preloaded"),
+        (Sharing::session("other"), "other"),
+    ] {
         let mut program = Program::hold(&world, &sharing, name)?;
         assert_eq!(program.ask("alloc x 17MiB")?.error(), OUT_OF_MEMORY, "{name}");
-        assert_eq!(program.must("mem-info")?.number("total_bytes"), Bytes::mib(16).0, "{name}");
+        assert_eq!(
+            program.must("mem-info")?.number("total_bytes"),
+            Bytes::mib(16).0,
+            "{name}"
+        );
         assert_eq!(daemon.session("mine")?.clients.len(), 1);
         program.quit()?;
         daemon.until("it is gone", |status| {
@@ -170,13 +242,18 @@ fn a_session_may_be_that_of_a_user_whatever_token_its_processes_have() -> anyhow
 fn a_session_that_was_made_to_last_is_there_after_a_restart() -> anyhow::Result<()> {
     let world = world()?;
     let mut daemon = Daemon::start(&world, &[])?;
-    daemon.ctl(&["session", "create", "team", "--memory", "0=64MiB", "--ttl", "1h", "--weight", "200"])?;
+    daemon.ctl(&[
+        "session", "create", "team", "--memory", "0=64MiB", "--ttl", "1h", "--weight", "200",
+    ])?;
     daemon.ctl(&["session", "pause", "team"])?;
     let before = daemon.session("team")?.state;
     daemon.kill()?;
     daemon.restart()?;
     let after = daemon.session("team")?.state;
-    assert_eq!((after.terms, after.standing), (before.terms, StandingView::Paused));
+    assert_eq!(
+        (after.terms, after.standing),
+        (before.terms, StandingView::Paused)
+    );
     assert!(after.expires_in_ns <= before.expires_in_ns && after.expires_in_ns.is_some());
     daemon.ctl(&["session", "resume", "team"])?;
     let mut program = Program::hold(&world, &member("team"), "team")?;

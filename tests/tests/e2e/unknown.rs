@@ -1,5 +1,5 @@
 //! A driver newer than the list of its functions: what nobody knows passes through, and everybody is told that the memory of
-//! a process that was handed it stays where it is.
+//! a process that was handed it stays where it is. And one that lacks what sharing needs.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -7,8 +7,8 @@ use std::path::PathBuf;
 use std::process::{Child, Stdio};
 
 use anyhow::Context;
-use gpushare_proto::Bytes;
 use gpushare_proto::admin::{ClientView, Status};
+use gpushare_proto::{Bytes, names};
 use gpushare_tests::artifacts::{Artifacts, Part};
 use gpushare_tests::daemon::Daemon;
 use gpushare_tests::foreign;
@@ -130,5 +130,40 @@ fn names_of_other_libraries_and_variants_that_are_known_change_nothing() -> anyh
         client.evictable && client.unknown_functions.is_empty(),
         "{client:?}"
     );
+    Ok(())
+}
+
+/// What a program hears that retains a context of a driver which cannot be shared, and what is said on stderr.
+fn with_a_poor_driver(required: &str) -> anyhow::Result<(String, String)> {
+    let world = World::simulated(Artifacts::of_tests()?, Bytes::mib(64))?;
+    let _daemon = Daemon::start(&world, &[])?;
+    fs::create_dir(world.folder().join("poor"))?;
+    foreign::compile(
+        &world,
+        "poor_driver.c",
+        "poor/libcuda.so.1",
+        &["-shared", "-fPIC"],
+    )?;
+    let program = foreign::program(&world, "retains")?;
+    let mut command = world.sharing(&Sharing::Preload, &program);
+    command
+        .env("LD_LIBRARY_PATH", world.folder().join("poor"))
+        .env(names::REQUIRED, required);
+    let done = command.output()?;
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
+    Ok((text(&done.stdout), text(&done.stderr)))
+}
+
+#[test]
+fn a_process_that_must_share_has_no_context_of_a_driver_that_cannot_be_shared() -> anyhow::Result<()> {
+    let (answer, said) = with_a_poor_driver("1")?;
+    assert_eq!(answer, "802");
+    assert!(
+        said.contains("must not use the GPU without sharing it (update the driver)"),
+        "{said}"
+    );
+    let (answer, said) = with_a_poor_driver("0")?;
+    assert_eq!(answer, "0");
+    assert!(said.contains("runs without sharing"), "{said}");
     Ok(())
 }

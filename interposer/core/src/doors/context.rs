@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use crate::contexts::{Kind, Live, count, green, primary, primary_of, remove, use_again};
 use crate::cuda::{CUDA_SUCCESS, CUcontext, CUdevice, CUgreenCtx, CUresult};
 use crate::room;
-use crate::process::State;
+use crate::process::{State, without_state};
 
 /// A context is made on `device`, or its primary one retained; `made` is where the driver writes it.
 ///
@@ -19,7 +19,7 @@ pub unsafe fn create(
     mut real: impl FnMut() -> CUresult,
 ) -> CUresult {
     let begun = Instant::now();
-    let Some(state) = State::get() else { return real() };
+    let Some(state) = State::get() else { return without_state(real) };
     if let Err(refused) = state.admit(device) {
         return refused;
     }
@@ -105,9 +105,9 @@ pub fn detach(context: CUcontext, real: impl FnOnce() -> CUresult) -> CUresult {
 pub unsafe fn create_green(
     made: *mut CUgreenCtx,
     device: CUdevice,
-    mut real: impl FnMut() -> CUresult,
+    real: impl FnMut() -> CUresult,
 ) -> CUresult {
-    let Some(state) = State::get() else { return real() };
+    let Some(state) = State::get() else { return without_state(real) };
     if let Err(refused) = state.admit(device) {
         return refused;
     }
