@@ -353,7 +353,7 @@ pub enum TenantReply {
         gpu: Option<GpuUuid>,
     },
     /// The caller's own session.
-    Own(Option<SessionView>),
+    Own(Option<Box<SessionView>>),
     /// The cards.
     Gpus(Vec<GpuInfo>),
     /// The request failed.

@@ -259,7 +259,7 @@ pub(crate) enum SessionCommand {
         json: bool,
     },
     /// Make a session that lives until it is deleted; its token goes into a file that only you read
-    Create(CreateArgs),
+    Create(Box<CreateArgs>),
     /// Begin a session's time anew; what had expired goes on
     Renew {
         /// Its number (3 or s3) or its name

@@ -191,7 +191,7 @@ pub(crate) fn tenant_replies() -> Vec<Named<TenantReply>> {
                 gpu: Some(UUID),
             },
         ),
-        ("Own", TenantReply::Own(Some(session(LockView::Idle)))),
+        ("Own", TenantReply::Own(Some(Box::new(session(LockView::Idle))))),
         ("Own.none", TenantReply::Own(None)),
         ("Gpus", TenantReply::Gpus(vec![card()])),
         ("Error.protocol", error(FailureCode::Protocol)),

@@ -290,7 +290,7 @@ pub(crate) fn tenant_reply() -> impl Strategy<Value = TenantReply> {
                 gpu,
             }
         }),
-        of(session_view()).prop_map(TenantReply::Own),
+        of(session_view().prop_map(Box::new)).prop_map(TenantReply::Own),
         vec(info(), 0..4).prop_map(TenantReply::Gpus),
         failure().prop_map(TenantReply::Error),
         of(account()).prop_map(TenantReply::Account),

@@ -36,7 +36,7 @@ impl Shell {
             }
             SessionRequest::Change { which, change } => {
                 check_change(change)?;
-                self.administer(peer, which, |session, _| session.change(change.clone()))
+                self.administer(peer, which, |session, _| session.change(change))
             }
             &SessionRequest::Renew { ref which, ttl } => {
                 self.administer(peer, which, |session, now| session.renew(ttl, now))
@@ -292,21 +292,21 @@ impl Shell {
 
 impl Session {
     /// Changes one of its terms; what it was and is.
-    fn change(&mut self, change: Change) -> Result<(String, String), Failure> {
+    fn change(&mut self, change: &Change) -> Result<(String, String), Failure> {
         let words = |terms: &Terms, change: &Change| match change {
             Change::Memory(_) => terms.memory.to_string(),
             Change::Compute(_) => terms.compute.to_string(),
             Change::Weight(_) => terms.weight.to_string(),
             Change::Priority(_) => terms.priority.to_string(),
         };
-        let old = words(&self.terms, &change);
-        match change.clone() {
-            Change::Memory(quota) => self.terms.memory = quota,
-            Change::Compute(quota) => self.terms.compute = quota,
-            Change::Weight(weight) => self.terms.weight = weight,
-            Change::Priority(priority) => self.terms.priority = priority,
+        let old = words(&self.terms, change);
+        match change {
+            Change::Memory(quota) => self.terms.memory.clone_from(quota),
+            Change::Compute(quota) => self.terms.compute.clone_from(quota),
+            Change::Weight(weight) => self.terms.weight = *weight,
+            Change::Priority(priority) => self.terms.priority = *priority,
         }
-        Ok((old, words(&self.terms, &change)))
+        Ok((old, words(&self.terms, change)))
     }
 
     fn renew(&mut self, ttl: Option<Nanos>, now: Nanos) -> Result<(String, String), Failure> {

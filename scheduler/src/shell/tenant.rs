@@ -33,7 +33,7 @@ impl Shell {
                 let own = self
                     .own(role, &peer)
                     .and_then(|session| self.session_view(session));
-                self.reply(connection, &TenantReply::Own(own));
+                self.reply(connection, &TenantReply::Own(own.map(Box::new)));
                 Ok(())
             }
             (_, TenantRequest::Gpus) => {
