@@ -34,7 +34,7 @@ fn show_tells_all_of_one_session() {
 session   s4
 name      infer
 made by   gpushare-ctl run
-quota     none
+quota     no limit
 lock      waiting, 1 ahead: train holds gpu0
 waited    4.2s
 held      12s
