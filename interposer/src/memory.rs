@@ -10,7 +10,8 @@ use gpushare_client::doors::array::{self, Flat, Solid, create_levels};
 use gpushare_client::doors::figures::{get_info, get_info_narrow, total_mem, total_mem_narrow};
 use gpushare_client::doors::identity::{address_range, attribute, attributes, range};
 use gpushare_client::doors::ipc::{hand_out, prepare};
-use gpushare_client::doors::mapping::{self, ArrayMap, Properties, map, map_arrays, release, retain, unmap};
+use gpushare_client::doors::location::Properties;
+use gpushare_client::doors::mapping::{self, ArrayMap, map, map_arrays, release, retain, unmap};
 
 use crate::hook::{Pointer, hooks};
 

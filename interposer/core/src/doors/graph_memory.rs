@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use gpushare_proto::Bytes;
 
 use super::allocation::shared;
-use super::pool::Location;
+use super::location::Location;
 use crate::cuda::{CUDA_SUCCESS, CUdevice, CUresult, NODE_MEM_ALLOC};
 use crate::guest::guest_or;
 use crate::leases::Kind;

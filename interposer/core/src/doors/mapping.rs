@@ -5,7 +5,7 @@ use std::ffi::{c_int, c_uint};
 
 use gpushare_proto::Bytes;
 
-use super::pool::Location;
+use super::location::Properties;
 use super::work;
 use crate::cuda::{
     ARRAY_PART_TAIL, CUDA_ERROR_INVALID_VALUE, CUDA_SUCCESS, CUdeviceptr, CUmemHandle, CUresult, MEM_OPERATION_MAP,
@@ -14,15 +14,6 @@ use crate::handles::{Charge, Handles, Tile};
 use crate::leases::Kind;
 use crate::lock;
 use crate::process::State;
-
-/// The beginning of `CUmemAllocationProp`.
-#[derive(Clone, Copy, Debug)]
-#[repr(C)]
-pub struct Properties {
-    kind: c_int,
-    handle_types: c_int,
-    location: Location,
-}
 
 /// `CUarrayMapInfo`.
 #[derive(Clone, Copy, Debug)]

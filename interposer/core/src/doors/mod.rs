@@ -9,6 +9,7 @@ pub mod figures;
 pub mod graph_memory;
 pub mod identity;
 pub mod ipc;
+pub mod location;
 pub mod lookup;
 pub mod mapping;
 pub mod module;

@@ -19,43 +19,13 @@ use gpushare_proto::Bytes;
 use super::allocation::shared;
 use crate::cuda::{
     ALLOCATION_MANAGED, CUDA_ERROR_OUT_OF_MEMORY, CUDA_SUCCESS, CUdevice, CUdeviceptr, CUmemoryPool, CUresult, CUstream,
-    LOCATION_DEVICE, LOCATION_PART_OF_DEVICE, STREAM_PER_THREAD,
+    STREAM_PER_THREAD,
 };
 use crate::doors::work::DefaultStream;
+use super::location::{Location, Properties};
 use crate::leases::Kind;
 use crate::pools::{Held, Source};
 use crate::process::State;
-
-/// `CUmemLocation`.
-#[derive(Clone, Copy, Debug)]
-#[repr(C)]
-pub struct Location {
-    /// `CUmemLocationType`.
-    pub kind: c_int,
-    /// A device's ordinal, or a NUMA node; of a part of a device its ordinal in the lowest byte.
-    pub id: c_int,
-}
-
-impl Location {
-    /// The device whose memory is meant; `None` for other places.
-    #[must_use]
-    pub fn device(self) -> Option<CUdevice> {
-        match self.kind {
-            LOCATION_DEVICE => Some(self.id),
-            LOCATION_PART_OF_DEVICE => Some(self.id & 0xff),
-            _ => None,
-        }
-    }
-}
-
-/// The beginning of `CUmemPoolProps`.
-#[derive(Clone, Copy, Debug)]
-#[repr(C)]
-pub struct Properties {
-    kind: c_int,
-    handle_types: c_int,
-    location: Location,
-}
 
 /// `cuMemAllocAsync`: from the pool that the stream's device uses now.
 ///
@@ -320,19 +290,5 @@ fn free_in_order(state: &State, address: CUdeviceptr, stream: CUstream) -> CUres
             CUDA_SUCCESS => (state.driver.mem_free)(address),
             failed => failed,
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn memory_of_a_part_of_a_device_is_that_devices() {
-        let at = |kind, id| Location { kind, id }.device();
-        assert_eq!(at(LOCATION_DEVICE, 3), Some(3));
-        // The device's byte, then the part's; what is in the others is nobody's.
-        assert_eq!(at(LOCATION_PART_OF_DEVICE, 0x7f00_0103), Some(3));
-        assert_eq!(at(3, 0), None, "a NUMA node of the host");
     }
 }
