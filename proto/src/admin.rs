@@ -3,6 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::explain::Explanation;
 use crate::ids::{ClientId, Epoch, GpuId, GpuUuid, SessionId, Token};
 use crate::page::{GateState, MemoryRefusal};
 use crate::session::{Binding, Priority, Quota, StandingView, Terms};
@@ -23,6 +24,11 @@ pub enum AdminRequest {
     Watch,
     /// Makes or changes a session. Answered by [`AdminReply::Created`] or [`AdminReply::Changed`].
     Session(SessionRequest),
+    /// Why a session was refused memory, and why it waits. Answered by [`AdminReply::Explained`].
+    Explain {
+        /// Its number (`3`, `s3`) or its name.
+        which: String,
+    },
 }
 
 /// What becomes of a session.
@@ -150,6 +156,8 @@ pub enum AdminReply {
         /// The card it was placed on, if one was chosen.
         gpu: Option<GpuUuid>,
     },
+    /// Answers [`AdminRequest::Explain`].
+    Explained(Box<Explanation>),
 }
 
 /// The shortest quantum that is taken: shorter ones are spent on handoffs alone.

@@ -1,7 +1,7 @@
 //! What the parts of gpushare say to each other.
 //!
 //! In reading order: the units and ids that every crate uses, the page a client shares with the
-//! daemon, the messages on the two sockets, the codec that carries them, the names of files and
+//! daemon, the messages on the two sockets, the lines of the audit log, the codec that carries messages, the names of files and
 //! environment variables that people meet, and which of somebody else's characters they see.
 #![forbid(unsafe_code)]
 
@@ -16,6 +16,10 @@ pub mod tenant;
 pub mod session;
 
 pub mod admin;
+
+pub mod explain;
+
+pub mod audit;
 
 pub mod codec;
 

@@ -102,6 +102,12 @@ impl RuntimeDir {
         self.0.join("registry.json")
     }
 
+    /// What administrators did and what was refused, unless the daemon's configuration says another file.
+    #[must_use]
+    pub fn audit(&self) -> PathBuf {
+        self.0.join("audit.log")
+    }
+
     /// The log of a daemon that was started by `gpushare-ctl run`.
     #[must_use]
     pub fn log(&self) -> PathBuf {

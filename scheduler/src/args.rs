@@ -7,6 +7,7 @@ use std::str::FromStr;
 use clap::{ArgGroup, Parser, ValueEnum};
 use gpushare_proto::admin::Mode;
 use gpushare_proto::{Bytes, GpuUuid, Nanos};
+use serde::Deserialize;
 
 /// Shares this machine's NVIDIA GPUs among many processes.
 ///
@@ -59,16 +60,17 @@ pub struct Args {
     /// End the recording at this size [default: 1GiB]
     #[arg(long, value_name = "SIZE")]
     pub record_limit: Option<Bytes>,
-    /// How log lines on stderr look
-    #[arg(long, value_name = "FORMAT", default_value = "text")]
-    pub log_format: LogFormat,
+    /// How log lines on stderr look [default: text]
+    #[arg(long, value_name = "FORMAT")]
+    pub log_format: Option<LogFormat>,
     /// Write one byte to this inherited pipe when both sockets listen
     #[arg(long, value_name = "N")]
     pub ready_fd: Option<u32>,
 }
 
 /// How log lines look.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum LogFormat {
     /// For people.
     #[default]

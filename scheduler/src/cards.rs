@@ -237,17 +237,6 @@ fn summary(values: &[(GpuId, String)], otherwise: String) -> String {
     each.join(", ")
 }
 
-/// A setting's name, as `gpushare-ctl set` takes it.
-pub(crate) fn knob_name(knob: Knob) -> &'static str {
-    match knob {
-        Knob::Quantum(_) => "quantum",
-        Knob::Mode(_) => "mode",
-        Knob::Capacity(_) => "capacity",
-        Knob::ManagedLimit(_) => "managed-limit",
-        Knob::Epsilon(_) => "epsilon",
-    }
-}
-
 fn numbered<T>(cards: impl Iterator<Item = T>) -> impl Iterator<Item = (GpuId, T)> {
     (0..).map(GpuId).zip(cards)
 }

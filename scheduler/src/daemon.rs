@@ -11,6 +11,7 @@ use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval, sleep};
 use tracing::info;
 
+use crate::audit::Audit;
 use crate::config::Settings;
 use crate::connection::{Admin, Tenant};
 use crate::door::{House, attend};
@@ -52,8 +53,10 @@ async fn serve(settings: Settings, ready: Option<u32>) -> Result<(), Stop> {
     let house = Arc::new(House::new(uid, settings.connections_per_user, inputs.clone()));
     let root = settings.runtime.root().display().to_string();
     let (metrics, observed) = (settings.metrics, inputs.clone());
+    let audit = Audit::start(&settings.audit, folder.descriptor(), settings.runtime.audit());
     let reel = settings.record.as_ref().map(RecordTo::create).transpose()?;
     let mut shell = Shell::new(settings, Book::read(&registry), inputs, reel)?;
+    shell.audit_in(audit);
     if let Some(observer) = metrics.and_then(|address| metrics::start(address, observed)) {
         shell.observe(observer);
     }
@@ -98,6 +101,7 @@ async fn serve(settings: Settings, ready: Option<u32>) -> Result<(), Stop> {
         writer.publish(book);
     }
     writer.finish().await;
+    shell.take_audit().finish().await;
     if let Some(error) = gone {
         return Err(error.into());
     }

@@ -6,16 +6,18 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use gpushare_proto::audit::Outcome;
 use gpushare_proto::tenant::{Failure, FailureCode};
 use gpushare_sys::clock;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::sleep;
-use tracing::{debug, info, warn};
+use tracing::{debug, warn};
 
 use crate::connection::{Dialect, serve, turn_away};
 use crate::identity::PeerProcess;
 use crate::input::{ConnectionId, Input, Place};
+use crate::operation::{Operation, code_name};
 use crate::throttle::Throttle;
 
 /// How long to wait when the system has no descriptor or memory for another connection.
@@ -72,7 +74,13 @@ pub(crate) async fn attend<D: Dialect>(listener: UnixListener, house: Arc<House>
 fn receive<D: Dialect>(stream: UnixStream, peer: PeerProcess, house: &Arc<House>, places: &mut Places) {
     let (pid, uid) = (peer.pid, peer.uid);
     if D::PLACE == Place::Admin && uid != 0 && uid != house.uid {
-        warn!("user {uid} (pid {pid}) may not administrate this daemon");
+        Operation::done("daemon.administrate")
+            .process(pid)
+            .user(uid)
+            .failed(Outcome::Refused, code_name(FailureCode::Permission))
+            .warn(format_args!(
+                "user {uid} (pid {pid}) may not administrate this daemon"
+            ));
         let message = format!(
             "user {uid} may not administrate this daemon; run the command as user {} or root",
             house.uid
@@ -97,7 +105,13 @@ fn receive<D: Dialect>(stream: UnixStream, peer: PeerProcess, house: &Arc<House>
         let _place = place;
         let end = serve::<D>(stream, connection, peer, inputs).await;
         if !end.is_usual() && house.may_complain(uid) {
-            info!("closed {connection} of pid {pid}, user {uid}: {end}");
+            Operation::done("peer.close")
+                .process(pid)
+                .user(uid)
+                .failed(Outcome::Failed, "connection")
+                .info(format_args!(
+                    "closed {connection} of pid {pid}, user {uid}: {end}"
+                ));
         } else {
             debug!("{connection} of pid {pid} ended: {end}");
         }

@@ -30,7 +30,9 @@ mod secret;
 mod sessions;
 
 // What it tells of itself.
+mod audit;
 pub mod metrics;
+pub mod operation;
 
 // What it does, the recording of it, and the log that nobody may fill.
 pub mod record;

@@ -1,6 +1,7 @@
 //! The gpushare daemon's program: flags in, exit code out.
 #![forbid(unsafe_code)]
 
+use std::fmt;
 use std::io;
 use std::process::ExitCode;
 
@@ -8,15 +9,16 @@ use clap::Parser;
 use gpushare_proto::names;
 use gpushare_scheduler::args::{Args, LogFormat};
 use gpushare_scheduler::config::{Settings, Surroundings};
-use gpushare_scheduler::{daemon, exit::Stop};
+use gpushare_scheduler::{daemon, exit::Stop, operation};
+use tracing::field::Field;
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::fmt::format::{Writer, debug_fn};
 
 fn main() -> ExitCode {
     let args = match Args::try_parse() {
         Ok(args) => args,
         Err(usage) => return end(&usage),
     };
-    start_log(args.log_format);
     match run(&args) {
         Ok(()) => ExitCode::SUCCESS,
         Err(stop) => {
@@ -45,6 +47,7 @@ fn end(usage: &clap::Error) -> ExitCode {
 
 fn run(args: &Args) -> Result<(), Stop> {
     let settings = Settings::read(args, &Surroundings::of_this_process())?;
+    start_log(settings.log_format);
     daemon::run(settings, args.ready_fd)
 }
 
@@ -54,7 +57,20 @@ fn start_log(format: LogFormat) {
         .with_env_filter(filter)
         .with_writer(io::stderr);
     match format {
-        LogFormat::Text => log.with_target(false).with_ansi(false).init(),
-        LogFormat::Json => log.json().init(),
+        LogFormat::Text => log
+            .with_target(false)
+            .with_ansi(false)
+            .fmt_fields(debug_fn(words))
+            .init(),
+        LogFormat::Json => log.json().flatten_event(true).init(),
+    }
+}
+
+/// A record as people read it: the sentence, and what is not said in it.
+fn words(writer: &mut Writer<'_>, field: &Field, value: &dyn fmt::Debug) -> fmt::Result {
+    match field.name() {
+        "message" => write!(writer, "{value:?}"),
+        name if operation::FIELDS.contains(&name) => Ok(()),
+        name => write!(writer, " {name}={value:?}"),
     }
 }

@@ -17,6 +17,7 @@ use std::path::{Path, PathBuf};
 use gpushare_proto::GateState;
 use gpushare_proto::admin::{Activity, Change, Happened, Knob, LockView, Mode, SessionRequest};
 use gpushare_proto::codec::{HEADER, Message, decode, encode};
+use gpushare_proto::explain::WaitReason;
 use gpushare_proto::page::LimitKind;
 use gpushare_proto::tenant::{FailureCode, GpuChoice, Role};
 use serde::de::{self, DeserializeOwned, Deserializer, Visitor};
@@ -67,6 +68,7 @@ fn every_variant_inside_a_message_is_in_some_sample() {
         variants::<Happened>(),
         variants::<Activity>(),
         variants::<LimitKind>(),
+        variants::<WaitReason>(),
         variants::<SessionRequest>(),
         variants::<Change>(),
         variants::<FailureCode>(),

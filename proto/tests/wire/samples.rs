@@ -7,6 +7,9 @@ use gpushare_proto::admin::{
     Activity, AdminReply, AdminRequest, Change, ClientView, DaemonView, GpuView, Happened, Happening, Knob,
     LockView, Mode, SessionGpuView, SessionRequest, SessionState, SessionView, Setting, Status,
 };
+use gpushare_proto::explain::{
+    AheadView, CardLimitsView, Explanation, HolderView, RefusalView, WaitReason, WaitView,
+};
 use gpushare_proto::page::{LimitKind, MemoryRefusal};
 use gpushare_proto::session::{Amount, Binding, CardQuota, Priority, Quota, StandingView, Terms};
 use gpushare_proto::tenant::{
@@ -281,6 +284,7 @@ pub(crate) fn admin_requests() -> Vec<Named<AdminRequest>> {
             "Session.resume",
             AdminRequest::Session(SessionRequest::Resume { which: which() }),
         ),
+        ("Explain", AdminRequest::Explain { which: which() }),
     ]
 }
 
@@ -307,7 +311,85 @@ pub(crate) fn admin_replies() -> Vec<Named<AdminReply>> {
                 gpu: None,
             },
         ),
+        (
+            "Explained",
+            explained(Some(wait(WaitReason::Holders, Some(Nanos::from_millis(4100))))),
+        ),
+        ("Explained.runs", explained(None)),
+        (
+            "Explained.turn",
+            explained(Some(wait(WaitReason::Turn, Some(Nanos::from_millis(20))))),
+        ),
+        (
+            "Explained.stuck",
+            explained(Some(wait(
+                WaitReason::Stuck {
+                    session: SessionId(4),
+                    name: "infer".into(),
+                    reason: "work in flight".into(),
+                },
+                None,
+            ))),
+        ),
+        (
+            "Explained.recovering",
+            explained(Some(wait(WaitReason::Recovering { processes: 2 }, None))),
+        ),
+        (
+            "Explained.standing",
+            explained(Some(wait(WaitReason::Standing, None))),
+        ),
     ]
+}
+
+fn explained(wait: Option<WaitView>) -> AdminReply {
+    let lock = LockView::Waiting {
+        ahead: 1,
+        reason: "infer holds gpu0".into(),
+    };
+    AdminReply::Explained(Box::new(Explanation {
+        session: session(lock),
+        refusals: vec![RefusalView {
+            ago_ns: Nanos::from_secs(12),
+            client: ClientId(12),
+            pid: 5000,
+            gpu: GpuId(0),
+            refusal: MemoryRefusal {
+                requested: Bytes::mib(64),
+                limit: Bytes::gib(8),
+                used: Bytes::gib(8),
+                by: LimitKind::Session,
+            },
+        }],
+        cards: vec![CardLimitsView {
+            gpu: GpuId(0),
+            uuid: UUID,
+            limit_bytes: Some(Bytes::gib(8)),
+            used_bytes: Bytes::gib(8),
+            capacity_bytes: Bytes::gib(79),
+            managed_limit_bytes: Bytes::gib(160),
+            all_used_bytes: Bytes::gib(20),
+        }],
+        wait,
+    }))
+}
+
+fn wait(reason: WaitReason, about_ns: Option<Nanos>) -> WaitView {
+    WaitView {
+        reason,
+        holders: vec![HolderView {
+            session: SessionId(4),
+            name: "infer".into(),
+            rest_ns: Nanos::from_secs(1),
+        }],
+        ahead: vec![AheadView {
+            session: SessionId(5),
+            name: "eval".into(),
+            turn_ns: Nanos::from_secs(3),
+        }],
+        handoff_ns: Nanos::from_millis(50),
+        about_ns,
+    }
 }
 
 /// With everything in it.

@@ -4,6 +4,9 @@ use gpushare_proto::admin::{
     Activity, AdminReply, AdminRequest, Change, ClientView, DaemonView, GpuView, Happened, Happening, Knob,
     LockView, Mode, SessionGpuView, SessionRequest, SessionState, SessionView, Setting, Status,
 };
+use gpushare_proto::explain::{
+    AheadView, CardLimitsView, Explanation, HolderView, RefusalView, WaitReason, WaitView,
+};
 use gpushare_proto::page::{LimitKind, MemoryRefusal};
 use gpushare_proto::session::{Amount, Binding, CardQuota, Priority, Quota, StandingView, Terms};
 use gpushare_proto::tenant::{
@@ -338,6 +341,7 @@ pub(crate) fn admin_request() -> impl Strategy<Value = AdminRequest> {
         (of(gpu()), knob()).prop_map(|(gpu, knob)| AdminRequest::Set(Setting { gpu, knob })),
         Just(AdminRequest::Watch),
         session_request().prop_map(AdminRequest::Session),
+        text().prop_map(|which| AdminRequest::Explain { which }),
     ]
 }
 
@@ -364,6 +368,66 @@ pub(crate) fn admin_reply() -> impl Strategy<Value = AdminReply> {
                 gpu,
             }
         }),
+        explanation().prop_map(|explanation| AdminReply::Explained(Box::new(explanation))),
+    ]
+}
+
+prop_compose! {
+    fn explanation()(
+        session in session_view(), refusals in vec(refusal_view(), 0..3), cards in vec(card_limits_view(), 0..3),
+        wait in of(wait_view()),
+    ) -> Explanation {
+        Explanation { session, refusals, cards, wait }
+    }
+}
+
+prop_compose! {
+    fn refusal_view()(
+        ago_ns in nanos(), client in client(), pid: u32, gpu in gpu(), refusal in refusal(),
+    ) -> RefusalView {
+        RefusalView { ago_ns, client, pid, gpu, refusal }
+    }
+}
+
+prop_compose! {
+    fn card_limits_view()(
+        (gpu, uuid, limit_bytes) in (gpu(), uuid(), of(bytes())),
+        (used_bytes, capacity_bytes, managed_limit_bytes, all_used_bytes) in (bytes(), bytes(), bytes(), bytes()),
+    ) -> CardLimitsView {
+        CardLimitsView { gpu, uuid, limit_bytes, used_bytes, capacity_bytes, managed_limit_bytes, all_used_bytes }
+    }
+}
+
+prop_compose! {
+    fn wait_view()(
+        reason in wait_reason(),
+        holders in vec((session(), text(), nanos()), 0..3),
+        ahead in vec((session(), text(), nanos()), 0..3),
+        handoff_ns in nanos(), about_ns in of(nanos()),
+    ) -> WaitView {
+        let holder = |(session, name, rest_ns)| HolderView { session, name, rest_ns };
+        let before = |(session, name, turn_ns)| AheadView { session, name, turn_ns };
+        WaitView {
+            reason,
+            holders: holders.into_iter().map(holder).collect(),
+            ahead: ahead.into_iter().map(before).collect(),
+            handoff_ns,
+            about_ns,
+        }
+    }
+}
+
+fn wait_reason() -> impl Strategy<Value = WaitReason> {
+    prop_oneof![
+        Just(WaitReason::Turn),
+        Just(WaitReason::Holders),
+        (session(), text(), text()).prop_map(|(session, name, reason)| WaitReason::Stuck {
+            session,
+            name,
+            reason
+        }),
+        any::<u32>().prop_map(|processes| WaitReason::Recovering { processes }),
+        Just(WaitReason::Standing),
     ]
 }
 

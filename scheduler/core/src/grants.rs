@@ -233,13 +233,13 @@ impl Core {
         Clock::granted(self.now, self.quantum(id, expected_move, demand), expected_move)
     }
 
-    fn quantum(&self, id: SessionId, expected_move: Nanos, demand: &Demand) -> Nanos {
+    pub(crate) fn quantum(&self, id: SessionId, expected_move: Nanos, demand: &Demand) -> Nanos {
         let cards = demand.of_session(id).filter_map(|(gpu, _)| self.cards.get(&gpu));
         let quanta = cards.map(|card| card.quantum(expected_move, &self.config));
         quanta.max().unwrap_or(self.config.quantum_min)
     }
 
-    fn expected_move(&self, id: SessionId, demand: &Demand) -> Nanos {
+    pub(crate) fn expected_move(&self, id: SessionId, demand: &Demand) -> Nanos {
         let needs = self.turn_needs(id, demand).into_iter();
         let moves =
             needs.filter_map(|(gpu, own)| Some(self.cards.get(&gpu)?.expected_move(own, demand.total(gpu))));

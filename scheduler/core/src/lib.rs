@@ -29,6 +29,8 @@ mod recovery;
 
 mod places;
 
+pub mod waiting;
+
 mod tell;
 
 pub mod snapshot;

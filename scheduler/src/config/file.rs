@@ -14,8 +14,8 @@ use gpushare_proto::names;
 use gpushare_proto::{Bytes, Nanos, Percent};
 use serde::{Deserialize, Deserializer};
 
-use super::{ConfigError, Owner, replace};
-use crate::args::{CardName, MetricsAt};
+use super::{Allocations, ConfigError, Owner, replace};
+use crate::args::{CardName, LogFormat, MetricsAt};
 
 /// A quantity as people write it: `"8GiB"`, `"250ms"`, `"5%"`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -38,9 +38,20 @@ pub(super) struct File {
     pub(super) record: Option<PathBuf>,
     pub(super) record_limit: Option<Text<Bytes>>,
     pub(super) metrics: Option<Text<MetricsAt>>,
+    pub(super) log_format: Option<LogFormat>,
+    pub(super) audit: AuditFile,
     pub(super) scheduling: Scheduling,
     pub(super) gpus: BTreeMap<Text<CardName>, CardFile>,
     pub(super) self_service: Option<SelfServiceFile>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct AuditFile {
+    pub(super) path: Option<PathBuf>,
+    pub(super) size: Option<Text<Bytes>>,
+    pub(super) files: Option<u32>,
+    pub(super) allocations: Option<Text<Allocations>>,
 }
 
 #[derive(Debug, Default, Deserialize)]

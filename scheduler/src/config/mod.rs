@@ -17,9 +17,15 @@ use gpushare_proto::{Bytes, Nanos};
 
 use file::File;
 
-use crate::args::{Args, CardName, ForCard, ForCards, MetricsAt, ModeChoice};
+use crate::args::{Args, CardName, ForCard, ForCards, LogFormat, MetricsAt, ModeChoice};
+use crate::audit::LEAST_SIZE;
 use crate::record::RecordTo;
 
+/// What one file of the audit log may have, and how many full ones are kept, unless configured.
+const AUDIT_SIZE: Bytes = Bytes::mib(16);
+const AUDIT_FILES: u32 = 8;
+/// More are a mistake: each rotation renames them all.
+const MOST_FILES: u32 = 1000;
 /// Connections that one user other than the daemon's own may have at a time, unless configured.
 const CONNECTIONS_PER_USER: usize = 256;
 /// Sessions that one user may register with the system's daemon, unless configured.
@@ -62,6 +68,12 @@ pub enum ConfigError {
         /// The longest.
         max: Nanos,
     },
+    /// An audit log that rotates all the time.
+    #[error("audit files of {0} hold next to nothing; give [audit] a size of at least {LEAST_SIZE}")]
+    AuditSize(Bytes),
+    /// Nothing that was written would stay.
+    #[error("[audit] keeps {0} full files; keep 1 to {MOST_FILES}")]
+    AuditFiles(u32),
     /// Not even the start of a recording fits.
     #[error("a recording of {0} holds next to nothing; give record_limit at least {MIN_RECORD}")]
     Record(Bytes),
@@ -131,6 +143,45 @@ pub struct Settings {
     pub idle_exit: Option<Nanos>,
     /// Where to record what the core is told.
     pub record: Option<RecordTo>,
+    /// How log lines look.
+    pub log_format: LogFormat,
+    /// The audit log.
+    pub audit: AuditSettings,
+}
+
+/// Where the audit log is and what is in it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AuditSettings {
+    /// The file; none for `audit.log` in the daemon's folder.
+    pub path: Option<PathBuf>,
+    /// The most that one file may have.
+    pub size: Bytes,
+    /// How many full files are kept.
+    pub files: u32,
+    /// Of how many reservations one gets a line; 0 for none.
+    pub allocations: u64,
+}
+
+/// Which reservations get a line, as people write it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Allocations(u64);
+
+impl std::str::FromStr for Allocations {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let one_in = match text {
+            "off" => Some(0),
+            "full" => Some(1),
+            _ => text
+                .strip_prefix("1/")
+                .and_then(|n| n.parse().ok())
+                .filter(|&n| n > 0),
+        };
+        one_in.map(Self).ok_or_else(|| {
+            format!("`{text}` is not which allocations to keep; write `off`, `full`, or one in so many like `1/100`")
+        })
+    }
 }
 
 /// What the daemon finds around it. Read once, at the start.
@@ -192,6 +243,19 @@ impl Settings {
         }
         let record = args.record.clone().or(file.record);
 
+        let audit = AuditSettings {
+            path: file.audit.path,
+            size: file.audit.size.map_or(AUDIT_SIZE, |size| size.0),
+            files: file.audit.files.unwrap_or(AUDIT_FILES),
+            allocations: file.audit.allocations.map_or(0, |which| which.0.0),
+        };
+        if audit.size < LEAST_SIZE {
+            return Err(ConfigError::AuditSize(audit.size));
+        }
+        if !(1..=MOST_FILES).contains(&audit.files) {
+            return Err(ConfigError::AuditFiles(audit.files));
+        }
+
         let mut managed_limit = file.managed_limit.map(|limit| limit.0);
         let mut cards: BTreeMap<CardName, CardLimits> = BTreeMap::new();
         for (card, limits) in file.gpus {
@@ -244,6 +308,8 @@ impl Settings {
             },
             idle_exit: args.idle_exit.or(file.idle_exit.map(|time| time.0)),
             record: record.map(|path| RecordTo { path, limit }),
+            log_format: args.log_format.or(file.log_format).unwrap_or_default(),
+            audit,
         })
     }
 }
@@ -286,6 +352,7 @@ mod tests {
             managed_limit = "16GiB"
             record = "/var/log/gpushare.jsonl"
             record_limit = "2MiB"
+            log_format = "json"
             [scheduling]
             mode = "serialized"
             quantum = "2s"
@@ -297,6 +364,11 @@ mod tests {
             managed_limit = "8GiB"
             [self_service]
             max_memory = "8GiB"
+            [audit]
+            path = "/var/log/gpushare/audit.log"
+            size = "1MiB"
+            files = 3
+            allocations = "1/100"
             "#,
         )
         .unwrap();
@@ -317,6 +389,14 @@ mod tests {
         assert_eq!(settings.cards[&CardName::Index(0)].capacity, Some(Bytes::gib(4)));
         assert_eq!(settings.cards.len(), 2);
         assert_eq!(settings.self_service.unwrap().max_sessions, SESSIONS_PER_USER);
+        assert_eq!(settings.log_format, LogFormat::Json);
+        let audit = AuditSettings {
+            path: Some("/var/log/gpushare/audit.log".into()),
+            size: Bytes::mib(1),
+            files: 3,
+            allocations: 100,
+        };
+        assert_eq!(settings.audit, audit);
     }
 
     #[test]
@@ -350,6 +430,9 @@ mod tests {
             ("[self_service]\noversubscribe = true", "missing key `max_memory`"),
             ("[gpus.first]\ncapacity = '1GiB'", "`first` is neither"),
             ("implicit_sessions = [", "line 1"),
+            ("log_format = 'xml'", "unknown variant `xml`"),
+            ("[audit]\nallocations = 'some'", "like `1/100`"),
+            ("[audit]\nallocations = '1/0'", "like `1/100`"),
         ] {
             let error = settings(&[], file).unwrap_err().to_string();
             assert!(error.contains(expected), "{error}");
@@ -369,6 +452,21 @@ mod tests {
         );
         let error = settings(&[], "metrics = true").unwrap_err().to_string();
         assert!(error.contains("line 1"), "{error}");
+    }
+
+    #[test]
+    fn an_audit_log_has_room_and_keeps_something() {
+        let settings = |file| settings(&["--log-format=text"], file);
+        let usual = settings("log_format = 'json'").unwrap();
+        assert_eq!(usual.log_format, LogFormat::Text, "a flag comes first");
+        assert_eq!(
+            (usual.audit.path, usual.audit.size, usual.audit.allocations),
+            (None, AUDIT_SIZE, 0)
+        );
+        let error = settings("audit.size = '100B'").unwrap_err().to_string();
+        assert!(error.contains("at least 4KiB"), "{error}");
+        let error = settings("audit.files = 0").unwrap_err().to_string();
+        assert!(error.contains("keep 1 to 1000"), "{error}");
     }
 
     #[test]

@@ -43,7 +43,7 @@ use sensors::Sensors;
 pub use docs::reference;
 pub(crate) use ended::Ended;
 pub(crate) use events::Events;
-pub(crate) use picture::{CardPicture, Picture, SessionPicture};
+pub(crate) use picture::{AuditPicture, CardPicture, Picture, SessionPicture};
 pub(crate) use sensors::{Reading, Readings};
 pub use table::{FAMILIES, Family, Kind};
 

@@ -40,7 +40,7 @@ mod tests {
     use gpushare_proto::tenant::GpuInfo;
     use gpushare_proto::{Bytes, GpuId, GpuUuid, Nanos, SessionId};
 
-    use crate::metrics::picture::{CardPicture, Picture};
+    use crate::metrics::picture::{AuditPicture, CardPicture, Picture};
     use crate::metrics::sensors::{Reading, Readings};
     use crate::metrics::tenants::tests::session;
 
@@ -81,6 +81,7 @@ mod tests {
                 },
             }],
             sessions: vec![session(1), session(2)],
+            audit: AuditPicture { written: 7, lost: 1 },
             living: 2,
         }
     }
@@ -100,6 +101,8 @@ mod tests {
             "gpushare_uptime_seconds 2.5",
             "gpushare_ready 1",
             "gpushare_sessions 2",
+            "gpushare_audit_lines_total 7",
+            "gpushare_audit_lost_lines_total 1",
             "gpushare_gpu_info{@,name=\"test card\"} 1",
             "gpushare_gpu_mode{@,mode=\"parallel\"} 0",
             "gpushare_gpu_mode{@,mode=\"serialized\"} 1",

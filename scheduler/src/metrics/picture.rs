@@ -16,8 +16,17 @@ pub(crate) struct Picture {
     pub(crate) cards: Vec<CardPicture>,
     /// The living by number, then those that ended a short while ago, the last one first.
     pub(crate) sessions: Vec<SessionPicture>,
+    /// Lines of the audit log that were written, and those that could not be.
+    pub(crate) audit: AuditPicture,
     /// How many of the sessions live.
     pub(crate) living: usize,
+}
+
+/// The audit log.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct AuditPicture {
+    pub(crate) written: u64,
+    pub(crate) lost: u64,
 }
 
 /// A card.

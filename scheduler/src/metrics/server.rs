@@ -202,6 +202,7 @@ mod tests {
             recovering: 0,
             cards: Vec::new(),
             sessions: Vec::new(),
+            audit: crate::metrics::AuditPicture::default(),
             living: 0,
         }
     }

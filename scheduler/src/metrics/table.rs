@@ -144,6 +144,16 @@ pub const FAMILIES: &[Family] = &[
         "Sessions that were told to let go and do not; the log says what they wait for",
         Source::Daemon(|scene| stuck(scene) as f64),
     ),
+    Family::counter(
+        "gpushare_audit_lines_total",
+        "Lines written to the audit log",
+        Source::Daemon(|scene| scene.picture.audit.written as f64),
+    ),
+    Family::counter(
+        "gpushare_audit_lost_lines_total",
+        "Lines that the audit log should have and has not: its disk is full, slow or read-only",
+        Source::Daemon(|scene| scene.picture.audit.lost as f64),
+    ),
     // Cards.
     Family::gauge(
         "gpushare_gpu_info",

@@ -3,10 +3,8 @@
 use gpushare_core::Event;
 use gpushare_proto::admin::{AdminReply, AdminRequest, Knob, LEAST_MEMORY, LEAST_QUANTUM, Setting};
 use gpushare_proto::tenant::{Failure, FailureCode};
-use tracing::info;
 
 use super::{ConnectionRole, Shell, failure};
-use crate::cards::knob_name;
 use crate::input::ConnectionId;
 
 impl Shell {
@@ -17,13 +15,17 @@ impl Shell {
         if open.role == ConnectionRole::Ending {
             return;
         }
-        let pid = open.peer.pid;
+        let peer = open.peer.clone();
         match *request {
             AdminRequest::Session(ref request) => {
-                let peer = open.peer.clone();
-                let answer = self
-                    .session_request(&peer, request)
-                    .unwrap_or_else(AdminReply::Error);
+                let intent = self.intent(request);
+                let answer = self.session_request(&peer, request);
+                self.acted(&peer, intent, &answer);
+                self.reply(connection, &answer.unwrap_or_else(AdminReply::Error));
+            }
+            AdminRequest::Explain { ref which } => {
+                let answer = self.explain(which).map(Box::new);
+                let answer = answer.map_or_else(AdminReply::Error, AdminReply::Explained);
                 self.reply(connection, &answer);
             }
             AdminRequest::Status => {
@@ -31,8 +33,9 @@ impl Shell {
                 self.reply(connection, &AdminReply::Status(Box::new(status)));
             }
             AdminRequest::Set(setting) => {
-                let answer = self.set(setting, pid).unwrap_or_else(AdminReply::Error);
-                self.reply(connection, &answer);
+                let answer = self.set(setting);
+                self.was_set(&peer, setting, &answer);
+                self.reply(connection, &answer.unwrap_or_else(AdminReply::Error));
             }
             AdminRequest::Watch => self.start_watch(connection),
             AdminRequest::Hello(_) => {
@@ -45,21 +48,13 @@ impl Shell {
         }
     }
 
-    fn set(&mut self, setting: Setting, pid: u32) -> Result<AdminReply, Failure> {
+    fn set(&mut self, setting: Setting) -> Result<AdminReply, Failure> {
         if let Some(gpu) = setting.gpu.filter(|gpu| self.cards.get(*gpu).is_none()) {
             let message = format!("there is no {gpu}; `gpushare-ctl status` lists the cards");
             return Err(failure(FailureCode::NotFound, message));
         }
         check(setting.knob).map_err(|message| failure(FailureCode::BadRequest, message))?;
         let (old, new) = self.cards.set(setting);
-        let (name, of) = (
-            knob_name(setting.knob),
-            setting.gpu.map(|gpu| format!(" of {gpu}")),
-        );
-        info!(
-            "pid {pid} changed the {name}{}: {old} → {new}",
-            of.unwrap_or_default()
-        );
         self.feed(Event::Set(setting));
         Ok(AdminReply::Changed { old, new })
     }

@@ -1,12 +1,13 @@
 //! Doing what the core wants: words into pages, messages into outboxes, lines into the log.
 
 use gpushare_core::{Effect, Event, Notice};
+use gpushare_proto::audit::Outcome;
 use gpushare_proto::tenant::TenantReply;
 use gpushare_proto::{Bytes, ClientId, GpuId, SessionId};
 use gpushare_sys::{clock, peer};
-use tracing::{info, warn};
 
-use super::{Shell, notices};
+use super::{Shell, notices, telling};
+use crate::operation::{OUT_OF_MEMORY, Operation};
 
 impl Shell {
     pub(super) fn perform(&mut self, effect: Effect) {
@@ -43,6 +44,7 @@ impl Shell {
                 if let Some(client) = self.clients.get_mut(&client) {
                     client.page.lease(gpu, bytes, extra);
                 }
+                self.leased(client, gpu, bytes);
                 self.tell(client, &TenantReply::Reserved { request, bytes });
             }
             Effect::Refuse {
@@ -96,22 +98,34 @@ impl Shell {
 
     fn kill(&mut self, id: ClientId) {
         if let Some(client) = self.clients.get(&id) {
-            let pid = client.peer.pid;
-            match peer::kill(&client.peer.pidfd) {
-                Ok(()) => warn!("ended {id} (pid {pid}): it did not let go of the GPU"),
-                Err(cause) => warn!("cannot end {id} (pid {pid}), which does not let go of the GPU: {cause}"),
-            }
+            let cause = peer::kill(&client.peer.pidfd).err();
+            self.killed(id, cause.as_ref());
         }
     }
 
     fn note(&mut self, notice: &Notice) {
         self.measure(notice);
         self.watch_notice(notice);
-        if let Notice::Refused { session, .. } = notice {
-            match self.refusals.pass(*session, clock::monotonic()) {
+        if let &Notice::Refused {
+            session,
+            client,
+            gpu,
+            refusal,
+        } = notice
+        {
+            self.keep_refusal(session, client, gpu, refusal);
+            match self.refusals.pass(session, clock::monotonic()) {
                 None => return,
                 Some(0) => {}
-                Some(more) => info!(%session, "{more} more refusals of {session} were not logged"),
+                Some(more) => {
+                    let name = self.sessions.name(session);
+                    Operation::done(telling::RESERVE)
+                        .of(session, &name)
+                        .failed(Outcome::Refused, OUT_OF_MEMORY)
+                        .info(format_args!(
+                            "{more} more refusals of {name} ({session}) were not logged"
+                        ));
+                }
             }
         }
         notices::log(notice, self);

@@ -19,7 +19,6 @@ use gpushare_proto::tenant::{
 };
 use gpushare_proto::{Bytes, ClientId, GpuId, SessionId, Token};
 use gpushare_sys::process;
-use tracing::{debug, info};
 
 use super::tenant::plain;
 use super::unknown::UnknownFunctions;
@@ -28,6 +27,7 @@ use crate::cards::Card;
 use crate::connection::Outbox;
 use crate::identity::{ImplicitKey, PeerProcess};
 use crate::input::{ConnectionId, Place};
+use crate::operation::Operation;
 use crate::pages::ClientPage;
 use crate::registry::Origin;
 use crate::sessions::Session;
@@ -111,7 +111,12 @@ impl Shell {
             },
         );
         self.changed = true;
-        debug!("{client} is pid {} of {session}", peer.pid);
+        let name = self.sessions.name(session);
+        Operation::done("process.join")
+            .of(session, &name)
+            .process(peer.pid)
+            .user(peer.uid)
+            .debug(format_args!("{client} is pid {} of {session}", peer.pid));
         self.feed(Event::ClientJoined {
             client,
             session,
@@ -248,12 +253,16 @@ impl Shell {
     }
 
     fn open_implicit(&mut self, key: ImplicitKey, program: &str) -> SessionId {
-        let words = key.to_string();
+        let (words, uid) = (key.to_string(), key.uid);
         let session = self.open_session(
             |id| format!("{}-{}", plain(program), id.0),
             |name| Session::new(name, Terms::default(), Origin::Implicit(key), false, None),
         );
-        info!("{session} is the session of {words}");
+        let name = self.sessions.name(session);
+        Operation::done("session.open")
+            .of(session, &name)
+            .user(uid)
+            .info(format_args!("{session} is the session of {words}"));
         session
     }
 

@@ -7,10 +7,10 @@
 
 use gpushare_core::Event;
 use gpushare_proto::{ClientId, SessionId};
-use tracing::{debug, info};
 
 use super::{ConnectionRole, Shell};
 use crate::input::ConnectionId;
+use crate::operation::Operation;
 
 impl Shell {
     pub(super) fn drop_connection(&mut self, connection: ConnectionId) {
@@ -34,7 +34,12 @@ impl Shell {
             return;
         };
         client.page.close();
-        debug!("{id} (pid {}) is gone", client.peer.pid);
+        let (pid, name) = (client.peer.pid, self.sessions.name(client.session));
+        Operation::done("process.leave")
+            .of(client.session, &name)
+            .process(pid)
+            .user(client.peer.uid)
+            .debug(format_args!("{id} (pid {pid}) is gone"));
         self.feed(Event::ClientGone { client: id });
         self.leave(client.session);
         self.note_sharing();
@@ -60,7 +65,9 @@ impl Shell {
 
     pub(super) fn close_if_over(&mut self, id: SessionId) {
         if let Some(session) = self.sessions.take_if_over(id) {
-            info!("session {} ({id}) is over", session.name);
+            Operation::done("session.end")
+                .of(id, &session.name)
+                .info(format_args!("session {} ({id}) is over", session.name));
             self.ended(id, &session.name);
         }
     }
@@ -68,6 +75,7 @@ impl Shell {
     /// The session is no more.
     pub(super) fn ended(&mut self, id: SessionId, name: &str) {
         self.refusals.forget(&id);
+        self.forget_refusals(id, name);
         self.keep_figures(id, name);
         self.feed(Event::SessionClosed { session: id });
         self.changed = true;

@@ -13,6 +13,7 @@
 mod account;
 mod admin;
 mod effects;
+mod explaining;
 mod joining;
 mod leaving;
 mod measuring;
@@ -22,6 +23,7 @@ mod registering;
 mod sessions;
 mod start;
 mod status;
+mod telling;
 mod tenant;
 mod unknown;
 mod watch;
@@ -31,12 +33,13 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use gpushare_core::{Core, Effect, Event};
+use gpushare_proto::audit::Outcome;
 use gpushare_proto::codec::Message;
 use gpushare_proto::tenant::{Failure, FailureCode, GpuInfo};
 use gpushare_proto::{ClientId, GpuId, Nanos, SessionId};
 use gpushare_sys::clock;
 use tokio::sync::mpsc;
-use tracing::{info, warn};
+use tracing::info;
 
 use crate::cards::{CardError, Cards};
 use crate::config::Settings;
@@ -44,6 +47,7 @@ use crate::connection::{Outbox, Unsent};
 use crate::identity::{self, PeerProcess};
 use crate::input::{ConnectionId, Input, Watched};
 use crate::metrics::Observer;
+use crate::operation::{Operation, code_name, outcome_of};
 use crate::pages::ClientPage;
 use crate::record::Recorder;
 use crate::registry::ClientEntry;
@@ -82,6 +86,7 @@ pub(crate) struct Shell {
     idle_since: Option<Nanos>,
     watchers: watch::Watchers,
     refusals: Throttle<SessionId>,
+    telling: telling::Telling,
     /// Whom metrics are reported to, if to anybody.
     observer: Option<Observer>,
     /// For watchers, which report here.
@@ -282,7 +287,11 @@ impl Shell {
     ) {
         if let Some(open) = self.connections.get(&connection) {
             let PeerProcess { pid, uid, .. } = open.peer;
-            info!("refused pid {pid}, user {uid}: {}", failure.message);
+            Operation::done("peer.request")
+                .process(pid)
+                .user(uid)
+                .failed(outcome_of(failure.code), code_name(failure.code))
+                .info(format_args!("refused pid {pid}, user {uid}: {}", failure.message));
         }
         self.push(connection, |outbox| outbox.send_last(&message(failure)));
         self.end_role(connection);
@@ -293,7 +302,12 @@ impl Shell {
         self.serve_watchers();
         while let Some((connection, why)) = self.unsent.pop_first() {
             if let Some(open) = self.connections.get(&connection) {
-                warn!("closed {connection} of pid {}: {why}", open.peer.pid);
+                let PeerProcess { pid, uid, .. } = open.peer;
+                Operation::done("peer.close")
+                    .process(pid)
+                    .user(uid)
+                    .failed(Outcome::Failed, "unsent")
+                    .warn(format_args!("closed {connection} of pid {pid}: {why}"));
             }
             self.drop_connection(connection);
         }

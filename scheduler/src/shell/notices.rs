@@ -1,50 +1,63 @@
-//! The core's notices as lines in the log: words for people, fields for programs.
+//! The core's notices as records in the log.
 
 use gpushare_core::Notice;
+use gpushare_proto::audit::Outcome;
 use gpushare_proto::page::LimitKind;
-use tracing::{debug, info, warn};
 
 use super::Shell;
+use super::telling::RESERVE;
 use crate::cards::mode_name;
+use crate::operation::Operation;
 
 /// Says it, with the names that only the shell knows.
 pub(super) fn log(notice: &Notice, shell: &Shell) {
     let named = |session| shell.sessions.name(session);
     match notice {
-        Notice::ModeChanged { gpu, mode, reason } => {
-            info!(%gpu, "{gpu} is {} now: {reason}", mode_name(*mode));
-        }
+        Notice::ModeChanged { gpu, mode, reason } => Operation::done("gpu.mode")
+            .on(*gpu)
+            .info(format_args!("{gpu} is {} now: {reason}", mode_name(*mode))),
         Notice::Granted {
             session,
-            epoch,
             quantum,
             waited,
             ..
         } => {
-            debug!(%session, %epoch, "{} got the lock for {quantum}, {waited} after it asked", named(*session));
+            let name = named(*session);
+            Operation::done("lock.grant")
+                .of(*session, &name)
+                .debug(format_args!(
+                    "{name} got the lock for {quantum}, {waited} after it asked"
+                ));
         }
         Notice::Entered { session, handoff, .. } => {
-            debug!(%session, "{} goes on; the handoff took {handoff}", named(*session));
+            let name = named(*session);
+            Operation::done("lock.enter")
+                .of(*session, &name)
+                .debug(format_args!("{name} goes on; the handoff took {handoff}"));
         }
-        Notice::Dropped {
-            session,
-            epoch,
-            drain,
-            ..
-        } => match drain {
-            Some(drain) => debug!(%session, %epoch, "{} let go after {drain}", named(*session)),
-            None => debug!(%session, %epoch, "{} let go of its own accord", named(*session)),
-        },
-        Notice::DropReopened { session, tries } => info!(
-            %session,
-            "{} got its gate back: work in flight seems to wait for a thread there (try {tries})",
-            named(*session)
-        ),
+        Notice::Dropped { session, drain, .. } => {
+            let name = named(*session);
+            let record = Operation::done("lock.drop").of(*session, &name);
+            match drain {
+                Some(drain) => record.debug(format_args!("{name} let go after {drain}")),
+                None => record.debug(format_args!("{name} let go of its own accord")),
+            }
+        }
+        Notice::DropReopened { session, tries } => {
+            let name = named(*session);
+            let record = Operation::done("lock.drop").of(*session, &name);
+            record.failed(Outcome::Failed, "reopened").info(format_args!(
+                "{name} got its gate back: work in flight seems to wait for a thread there (try {tries})"
+            ));
+        }
         Notice::Stuck { session, reason } => {
-            let stopped = shell
-                .stopped(*session)
-                .map_or(String::new(), |stopped| format!("; {stopped}"));
-            warn!(%session, "{} does not let go: {reason}{stopped}", named(*session));
+            let name = named(*session);
+            let stopped = shell.stopped(*session);
+            let stopped = stopped.map_or(String::new(), |stopped| format!("; {stopped}"));
+            let record = Operation::done("lock.drop").of(*session, &name);
+            record
+                .failed(Outcome::Failed, "stuck")
+                .warn(format_args!("{name} does not let go: {reason}{stopped}"));
         }
         Notice::Refused {
             client,
@@ -52,25 +65,27 @@ pub(super) fn log(notice: &Notice, shell: &Shell) {
             gpu,
             refusal,
         } => {
-            let pid = shell.clients.get(client).map_or(0, |client| client.peer.pid);
-            warn!(
-                %session,
-                %gpu,
-                pid,
-                requested = refusal.requested.0,
-                limit = refusal.limit.0,
-                used = refusal.used.0,
-                "refused {} to {} on {gpu}: {} of {} are used under {}",
+            let name = named(*session);
+            let peer = shell
+                .clients
+                .get(client)
+                .map(|client| (client.peer.pid, client.peer.uid));
+            let (pid, uid) = peer.unwrap_or_default();
+            let record = Operation::done(RESERVE)
+                .of(*session, &name)
+                .process(pid)
+                .user(uid);
+            record.on(*gpu).refused(*refusal).warn(format_args!(
+                "refused {} to {name} on {gpu}: {} of {} are used under {} ({session}, pid {pid})",
                 refusal.requested,
-                named(*session),
                 refusal.used,
                 refusal.limit,
                 limit_name(refusal.by)
-            );
+            ));
         }
-        Notice::Recovered { after } => {
-            info!("all processes of the last daemon are back or gone after {after}; grants begin");
-        }
+        Notice::Recovered { after } => Operation::done("daemon.recover").info(format_args!(
+            "all processes of the last daemon are back or gone after {after}; grants begin"
+        )),
     }
 }
 

@@ -6,7 +6,7 @@ use gpushare_proto::{Bytes, GpuId, SessionId};
 use gpushare_sys::clock;
 
 use super::Shell;
-use crate::metrics::{CardPicture, Observer, Picture, SessionPicture};
+use crate::metrics::{AuditPicture, CardPicture, Observer, Picture, SessionPicture};
 
 impl Shell {
     /// Reports to `observer` from now on.
@@ -74,6 +74,10 @@ impl Shell {
             recovering: snapshot.recovering,
             cards,
             sessions,
+            audit: AuditPicture {
+                written: self.audit().written(),
+                lost: self.audit().lost(),
+            },
             living,
         }
     }

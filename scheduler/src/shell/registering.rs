@@ -4,7 +4,6 @@ use gpushare_proto::session::{Amount, Priority, USUAL_WEIGHT};
 use gpushare_proto::tenant::{Failure, FailureCode, GpuChoice, NewSession, TenantReply};
 use gpushare_proto::{Bytes, GpuId, GpuUuid, SessionId};
 use gpushare_sys::clock;
-use tracing::info;
 
 use super::sessions::{check_new, fresh_token};
 use super::tenant::plain;
@@ -49,10 +48,6 @@ impl Shell {
         );
         self.watch(peer.pidfd.clone(), Watched::Registrar(session));
         let name = self.sessions.name(session);
-        info!(
-            "session {name} ({session}) is registered by pid {}, user {}",
-            peer.pid, peer.uid
-        );
         Ok(TenantReply::Session {
             session,
             name,

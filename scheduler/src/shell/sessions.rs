@@ -2,16 +2,17 @@
 
 use gpushare_core::{Event, Standing};
 use gpushare_proto::admin::{AdminReply, Change, LEAST_MEMORY, SessionRequest};
+use gpushare_proto::audit::Outcome;
 use gpushare_proto::session::{Amount, Binding, CardQuota, Quota, StandingView, Terms};
 use gpushare_proto::tenant::{Failure, FailureCode, GpuChoice, NewSession};
 use gpushare_proto::text::is_plain;
 use gpushare_proto::{Bytes, ClientId, GpuId, Nanos, Percent, SessionId, Token};
 use gpushare_sys::clock;
-use tracing::info;
 
 use super::tenant::{MAX_NAME, plain};
 use super::{Shell, failure};
 use crate::identity::PeerProcess;
+use crate::operation::Operation;
 use crate::registry::Origin;
 use crate::secret::TokenHash;
 use crate::sessions::Session;
@@ -36,21 +37,21 @@ impl Shell {
             }
             SessionRequest::Change { which, change } => {
                 check_change(change)?;
-                self.administer(peer, which, |session, _| session.change(change))
+                self.administer(which, |session, _| session.change(change))
             }
             &SessionRequest::Renew { ref which, ttl } => {
-                self.administer(peer, which, |session, now| session.renew(ttl, now))
+                self.administer(which, |session, now| session.renew(ttl, now))
             }
-            SessionRequest::Revoke { which } => self.administer(peer, which, |session, now| {
+            SessionRequest::Revoke { which } => self.administer(which, |session, now| {
                 Ok(session.stand(now, |session| session.revoked = true))
             }),
-            SessionRequest::Pause { which } => self.administer(peer, which, |session, now| {
+            SessionRequest::Pause { which } => self.administer(which, |session, now| {
                 Ok(session.stand(now, |session| session.paused = true))
             }),
-            SessionRequest::Resume { which } => self.administer(peer, which, |session, now| {
+            SessionRequest::Resume { which } => self.administer(which, |session, now| {
                 Ok(session.stand(now, |session| session.paused = false))
             }),
-            SessionRequest::Delete { which } => self.delete_session(peer, which),
+            SessionRequest::Delete { which } => self.delete_session(which),
         }
     }
 
@@ -90,10 +91,6 @@ impl Shell {
             },
         );
         let name = self.sessions.name(session);
-        info!(
-            "pid {}, user {} created session {name} ({session})",
-            peer.pid, peer.uid
-        );
         Ok(AdminReply::Created {
             session,
             name,
@@ -126,7 +123,6 @@ impl Shell {
     /// Does something to one session, tells the core, and says what it was and is.
     fn administer(
         &mut self,
-        peer: &PeerProcess,
         which: &str,
         act: impl FnOnce(&mut Session, Nanos) -> Result<(String, String), Failure>,
     ) -> Result<AdminReply, Failure> {
@@ -136,17 +132,13 @@ impl Shell {
             return Err(not_found(which));
         };
         let (old, new) = act(session, now)?;
-        info!(
-            "pid {}, user {} changed session {} ({id}): {old} → {new}",
-            peer.pid, peer.uid, session.name
-        );
         self.changed = true;
         self.tell_terms(id);
         self.tell_standing(id);
         Ok(AdminReply::Changed { old, new })
     }
 
-    fn delete_session(&mut self, peer: &PeerProcess, which: &str) -> Result<AdminReply, Failure> {
+    fn delete_session(&mut self, which: &str) -> Result<AdminReply, Failure> {
         let id = self.named(which)?;
         let Some(session) = self.sessions.get(id) else {
             return Err(not_found(which));
@@ -159,10 +151,6 @@ impl Shell {
             )));
         }
         self.sessions.remove(id);
-        info!(
-            "pid {}, user {} deleted session {name} ({id})",
-            peer.pid, peer.uid
-        );
         self.ended(id, &name);
         Ok(AdminReply::Changed {
             old: name,
@@ -195,18 +183,19 @@ impl Shell {
         if (&session.terms.memory, &session.terms.compute) == (&memory, &compute) {
             return Ok(());
         }
+        let record = Operation::done("session.limit").of(id, &session.name);
         if session.terms != Terms::default() {
-            info!(
+            record.failed(Outcome::Refused, "permission").info(format_args!(
                 "session {} ({id}) keeps its {} of memory; a later process asked for {memory}",
                 session.name, session.terms.memory
-            );
+            ));
             return Ok(());
         }
+        record.info(format_args!(
+            "session {} ({id}) is limited by its environment: {memory} of memory",
+            session.name
+        ));
         (session.terms.memory, session.terms.compute) = (memory, compute);
-        info!(
-            "session {} ({id}) is limited by its environment: {} of memory",
-            session.name, session.terms.memory
-        );
         self.changed = true;
         self.tell_terms(id);
         Ok(())
@@ -223,7 +212,10 @@ impl Shell {
             .map(|(id, _)| id)
             .collect();
         for id in over {
-            info!("the time of session {} ({id}) is over", self.sessions.name(id));
+            let name = self.sessions.name(id);
+            Operation::done("session.expire")
+                .of(id, &name)
+                .info(format_args!("the time of session {name} ({id}) is over"));
             self.tell_standing(id);
         }
     }

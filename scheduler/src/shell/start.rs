@@ -12,6 +12,7 @@ use tracing::{info, warn};
 
 use super::Shell;
 use super::measuring::Measuring;
+use super::telling::Telling;
 use super::watch::Watchers;
 use crate::cards::{CardError, Cards};
 use crate::config::{Owner, Settings};
@@ -73,6 +74,7 @@ impl Shell {
             next_poll: None,
             measuring: Measuring::default(),
             refusals: Throttle::default(),
+            telling: Telling::default(),
             observer: None,
             inputs,
             settings,

@@ -12,6 +12,7 @@ use super::{ConnectionRole, Shell, failure};
 use crate::cards::CardError;
 use crate::identity::{PeerProcess, ProcessId};
 use crate::input::ConnectionId;
+use crate::operation::Operation;
 
 /// The longest name of a session or a card, in characters.
 pub(super) const MAX_NAME: usize = 64;
@@ -25,8 +26,10 @@ impl Shell {
         let sense = match (role, request) {
             (ConnectionRole::Ending, _) => Ok(()),
             (_, TenantRequest::Register(wish)) => {
-                let answer = self.register(&peer, wish).unwrap_or_else(TenantReply::Error);
-                self.reply(connection, &answer);
+                let wished = wish.name.clone();
+                let answer = self.register(&peer, wish);
+                self.registered(&peer, wished.as_deref(), &answer);
+                self.reply(connection, &answer.unwrap_or_else(TenantReply::Error));
                 Ok(())
             }
             (_, TenantRequest::Own) => {
@@ -91,8 +94,17 @@ impl Shell {
     }
 
     pub(super) fn attach(&mut self, client: ClientId, gpu: GpuId, used: Bytes) {
-        if let Some(client) = self.clients.get_mut(&client) {
-            client.page.attach(gpu, used);
+        if let Some(process) = self.clients.get_mut(&client) {
+            process.page.attach(gpu, used);
+            let (session, pid, uid) = (process.session, process.peer.pid, process.peer.uid);
+            let name = self.sessions.name(session);
+            Operation::done("process.attach")
+                .of(session, &name)
+                .process(pid)
+                .user(uid)
+                .on(gpu)
+                .bytes(used)
+                .debug(format_args!("{client} (pid {pid}) of {name} uses {gpu}"));
         }
         self.feed(Event::Attached { client, gpu, used });
         self.measure_soon();

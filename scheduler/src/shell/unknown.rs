@@ -5,10 +5,10 @@ use std::collections::BTreeSet;
 use gpushare_core::Event;
 use gpushare_proto::ClientId;
 use gpushare_proto::tenant::MAX_UNKNOWN;
-use tracing::warn;
 
 use super::Shell;
 use super::tenant::plain;
+use crate::operation::Operation;
 
 /// What one process told, as it may stand in a log.
 #[derive(Debug, Default)]
@@ -43,12 +43,14 @@ impl Shell {
         if first {
             let (pid, name) = (client.peer.pid, client.unknown.list().join(", "));
             let session = self.sessions.name(client.session);
-            warn!(
-                pid,
-                function = name,
-                "process {pid} of {session} was handed {name}, which this gpushare does not know: its memory stays \
-                 on the card; update gpushare"
-            );
+            Operation::done("process.unknown_function")
+                .of(client.session, &session)
+                .process(pid)
+                .user(client.peer.uid)
+                .warn(format_args!(
+                    "process {pid} of {session} was handed {name}, which this gpushare does not know: its memory stays \
+                     on the card; update gpushare"
+                ));
             self.feed(Event::Unevictable { client: id });
         }
     }

@@ -4,6 +4,8 @@ mod harness;
 mod processes;
 
 mod administration;
+
+mod audit;
 mod deaths;
 mod hostile;
 mod leases;

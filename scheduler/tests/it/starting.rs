@@ -108,7 +108,7 @@ fn the_log_can_be_json() {
     place.start(&["--log-format", "json"]).terminate();
     for line in place.log().lines() {
         let line: serde_json::Value = serde_json::from_str(line).unwrap();
-        assert!(line["fields"]["message"].is_string(), "{line}");
+        assert!(line["message"].is_string(), "{line}");
     }
 }
 

@@ -99,3 +99,15 @@ fn a_quota_of_one_card_is_not_that_of_another() {
     assert!(!world.allocate(a, GPU, gib(2)));
     assert!(world.allocate(a, OTHER_GPU, gib(2)));
 }
+
+#[test]
+fn how_long_a_paused_session_waits_is_not_for_the_machine_to_say() {
+    let mut world = World::new(plain());
+    let (session, _) = world.busy_program(gib(6));
+    let (_, _) = world.busy_program(gib(6));
+    stand(&mut world, session, Standing::Paused);
+    world.run_for(ms(200));
+    let waiting = world.core.waiting(world.now, session).unwrap();
+    assert_eq!(waiting.reason, crate::WaitsFor::Pardon(Standing::Paused));
+    assert_eq!(waiting.about(), None);
+}

@@ -277,3 +277,29 @@ fn a_stale_release_is_ignored() {
             .any(|effect| matches!(effect, Effect::Gate { client, .. } if *client == b))
     );
 }
+
+#[test]
+fn a_wait_is_about_the_rest_of_the_holder_and_the_turns_ahead() {
+    let mut world = World::new(with_quantum(ms(100)));
+    let (first, _) = world.busy_program(gib(6));
+    let (second, _) = world.busy_program(gib(6));
+    let (third, _) = world.busy_program(gib(6));
+    world.run_for(ms(330));
+    let waits = |world: &World, session| world.core.waiting(world.now, session);
+    let card = world.card();
+    let (holder, queue) = (card.holders[0], card.queue.clone());
+    assert_eq!(queue.len(), 2);
+    assert!([first, second, third].contains(&holder));
+    assert_eq!(waits(&world, holder), None, "it has its turn");
+    let (next, last) = (waits(&world, queue[0]).unwrap(), waits(&world, queue[1]).unwrap());
+    let [(who, rest)] = next.holders[..] else {
+        panic!("{next:?}")
+    };
+    assert_eq!((who, next.ahead.len()), (holder, 0));
+    assert!(rest <= ms(100), "{rest}");
+    assert_eq!(next.about(), Some(rest + next.handoff));
+    assert_eq!(last.ahead, [(queue[0], ms(100))]);
+    assert_eq!(last.about(), Some(rest + last.handoff + ms(100) + last.handoff));
+    world.run_for(rest + next.handoff);
+    assert_eq!(world.card().holders, [queue[0]], "as was said");
+}

@@ -1,0 +1,345 @@
+//! The lines of the audit log: one JSON object each, written by the daemon and read by `gpushare-ctl audit`.
+//!
+//! Like the wire it only grows: keys are added, none changes its meaning. docs/audit.md explains them.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::page::LimitKind;
+use crate::{Bytes, GpuId, GpuUuid, SessionId};
+
+/// One line.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Line {
+    /// When.
+    pub at: Moment,
+    /// What.
+    #[serde(flatten)]
+    pub entry: Entry,
+}
+
+/// What a line is about: the key `what`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "what", rename_all = "snake_case")]
+pub enum Entry {
+    /// Somebody changed a session or a setting, or tried to.
+    Act(Act),
+    /// Memory was refused.
+    Refusal(Refusal),
+    /// More of a tenant's doing than it gets lines for.
+    More {
+        /// Whose refusals, if they were a session's.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        session_id: Option<SessionId>,
+        /// Its name.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        session: Option<String>,
+        /// Whose registrations, if they were a user's.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        uid: Option<u32>,
+        /// How many.
+        count: u64,
+    },
+    /// A process was leased memory.
+    Allocation(Allocation),
+    /// Lines that could not be written before this one.
+    Lost {
+        /// How many.
+        lines: u64,
+    },
+}
+
+/// Somebody did something.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Act {
+    /// What, like `session.pause`.
+    pub operation: String,
+    /// By whom, as the kernel told the daemon.
+    pub uid: u32,
+    /// By which process.
+    pub pid: u32,
+    /// To which session, if it is about one that exists.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session_id: Option<SessionId>,
+    /// Its name, or what was asked for under that name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session: Option<String>,
+    /// To which card, if it is about one alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpu: Option<GpuId>,
+    /// What was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub old: Option<String>,
+    /// What is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub new: Option<String>,
+    /// What came of it.
+    pub result: Outcome,
+    /// Of what failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error_code: Option<String>,
+    /// Why it failed, in words.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub why: Option<String>,
+}
+
+/// Memory was refused.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Refusal {
+    /// `memory.reserve`.
+    pub operation: String,
+    /// To whom.
+    pub session_id: SessionId,
+    /// Its name.
+    pub session: String,
+    /// The user of the process that asked.
+    pub uid: u32,
+    /// The process.
+    pub pid: u32,
+    /// On which card.
+    pub gpu: GpuId,
+    /// The card's identity.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uuid: Option<GpuUuid>,
+    /// What was asked for.
+    pub requested: Bytes,
+    /// The limit that it would pass.
+    pub limit: Bytes,
+    /// What is used under that limit.
+    pub used: Bytes,
+    /// Which limit that is.
+    pub by: LimitKind,
+    /// [`Outcome::Refused`].
+    pub result: Outcome,
+    /// What the program is told.
+    pub error_code: String,
+}
+
+/// A process was leased memory.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Allocation {
+    /// `memory.reserve`.
+    pub operation: String,
+    /// To whom.
+    pub session_id: SessionId,
+    /// Its name.
+    pub session: String,
+    /// The user of the process that asked.
+    pub uid: u32,
+    /// The process.
+    pub pid: u32,
+    /// On which card.
+    pub gpu: GpuId,
+    /// What it asked for.
+    pub bytes: Bytes,
+    /// What it has leased of the card from now on, used or not.
+    pub leased: Bytes,
+    /// [`Outcome::Ok`].
+    pub result: Outcome,
+    /// Of so many reservations this one is in the log.
+    pub one_in: u64,
+}
+
+/// What came of an operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Outcome {
+    /// It was done.
+    Ok,
+    /// A rule or a limit forbids it.
+    Refused,
+    /// It could not be done.
+    Failed,
+}
+
+impl Outcome {
+    /// As it is written.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::Refused => "refused",
+            Self::Failed => "failed",
+        }
+    }
+}
+
+/// An instant of the wall clock, in microseconds since 1970. Written `2026-11-22T00:14:56.123456Z`, so that texts sort
+/// as instants do; read with as few of its parts as a person writes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Moment(pub u64);
+
+/// A text that is no instant.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is not an instant; write it like 2026-11-22, 2026-11-22T00:14 or 2026-11-22T00:14:56Z (UTC)")]
+pub struct MomentError(String);
+
+const SECOND: u64 = 1_000_000;
+const DAY: u64 = 86_400;
+/// The days from the first of March of the year 0 to the first of January 1970.
+const DAYS_TO_1970: u64 = 719_468;
+/// The days of 400 years.
+const ERA: u64 = 146_097;
+
+impl fmt::Display for Moment {
+    /// The calendar by eras of 400 years that begin in March, so that a leap day is the last of its year.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (seconds, micros) = (self.0 / SECOND, self.0 % SECOND);
+        let (days, second) = (seconds / DAY + DAYS_TO_1970, seconds % DAY);
+        let (era, day) = (days / ERA, days % ERA);
+        let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
+        let day_of_year = day - (365 * year + year / 4 - year / 100);
+        let march_month = (5 * day_of_year + 2) / 153;
+        let day_of_month = day_of_year - (153 * march_month + 2) / 5 + 1;
+        let month = if march_month < 10 {
+            march_month + 3
+        } else {
+            march_month - 9
+        };
+        let year = year + era * 400 + u64::from(month <= 2);
+        write!(
+            f,
+            "{year:04}-{month:02}-{day_of_month:02}T{:02}:{:02}:{:02}.{micros:06}Z",
+            second / 3600,
+            second / 60 % 60,
+            second % 60
+        )
+    }
+}
+
+impl FromStr for Moment {
+    type Err = MomentError;
+
+    fn from_str(text: &str) -> Result<Self, MomentError> {
+        parse(text.trim()).ok_or_else(|| MomentError(text.to_owned()))
+    }
+}
+
+fn parse(text: &str) -> Option<Moment> {
+    let text = text.strip_suffix('Z').unwrap_or(text);
+    let (date, time) = text.split_once(['T', ' ']).unwrap_or((text, "00:00"));
+    let mut parts = date.split('-').map(|part| number(part, 4));
+    let (year, month, day) = (parts.next()??, parts.next()??, parts.next()??);
+    let (clock, fraction) = time.split_once('.').unwrap_or((time, ""));
+    let mut clock = clock.split(':').map(|part| number(part, 2));
+    let (hour, minute) = (clock.next()??, clock.next()??);
+    let second = clock.next().unwrap_or(Some(0))?;
+    let sensible = (1970..=9999).contains(&year) && (1..=12).contains(&month) && (1..=31).contains(&day);
+    if !sensible
+        || hour > 23
+        || minute > 59
+        || second > 60
+        || parts.next().is_some()
+        || clock.next().is_some()
+    {
+        return None;
+    }
+    let micros = match fraction {
+        "" => 0,
+        _ => number(format!("{fraction:0<6}").get(..6)?, 6)?,
+    };
+    let (march_year, march_month) = match month {
+        1 | 2 => (year - 1, month + 9),
+        _ => (year, month - 3),
+    };
+    let (era, of_era) = (march_year / 400, march_year % 400);
+    let day_of_year = (153 * march_month + 2) / 5 + day - 1;
+    let days = era * ERA + of_era * 365 + of_era / 4 - of_era / 100 + day_of_year;
+    let seconds = (days - DAYS_TO_1970) * DAY + hour * 3600 + minute * 60 + second;
+    Some(Moment(seconds * SECOND + micros))
+}
+
+fn number(text: &str, longest: usize) -> Option<u64> {
+    let digits = !text.is_empty() && text.len() <= longest && text.bytes().all(|byte| byte.is_ascii_digit());
+    digits.then(|| text.parse().ok()).flatten()
+}
+
+impl From<Moment> for String {
+    fn from(moment: Moment) -> Self {
+        moment.to_string()
+    }
+}
+
+impl TryFrom<String> for Moment {
+    type Error = MomentError;
+
+    fn try_from(text: String) -> Result<Self, MomentError> {
+        text.parse()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_moment_is_written_as_the_calendar_has_it_and_read_back() {
+        for (seconds, text) in [
+            (0, "1970-01-01T00:00:00.000000Z"),
+            (951_782_399, "2000-02-28T23:59:59.000000Z"),
+            (951_782_400, "2000-02-29T00:00:00.000000Z"),
+            (1_709_251_199, "2024-02-29T23:59:59.000000Z"),
+            (1_735_689_600, "2025-01-01T00:00:00.000000Z"),
+            (4_107_542_400, "2100-03-01T00:00:00.000000Z"),
+        ] {
+            let moment = Moment(seconds * SECOND);
+            assert_eq!(moment.to_string(), text);
+            assert_eq!(text.parse(), Ok(moment));
+        }
+        assert_eq!("1970-01-01T00:00:01.5".parse(), Ok(Moment(1_500_000)));
+    }
+
+    #[test]
+    fn a_person_may_leave_out_what_is_zero() {
+        for text in ["2000-02-29", "2000-02-29T00:00", "2000-02-29 00:00:00"] {
+            assert_eq!(text.parse(), Ok(Moment(951_782_400 * SECOND)), "{text}");
+        }
+        for text in [
+            "",
+            "yesterday",
+            "2000-13-01",
+            "2000-02",
+            "2000-02-29T25:00",
+            "1969-12-31",
+        ] {
+            assert!(
+                text.parse::<Moment>()
+                    .unwrap_err()
+                    .to_string()
+                    .contains("2026-11-22"),
+                "{text}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_line_is_flat_and_says_what_it_is() {
+        let line = Line {
+            at: Moment(0),
+            entry: Entry::Refusal(Refusal {
+                operation: "memory.reserve".into(),
+                session_id: SessionId(3),
+                session: "train".into(),
+                uid: 1000,
+                pid: 5000,
+                gpu: GpuId(0),
+                uuid: None,
+                requested: Bytes(10),
+                limit: Bytes(32),
+                used: Bytes(24),
+                by: LimitKind::Session,
+                result: Outcome::Refused,
+                error_code: "CUDA_ERROR_OUT_OF_MEMORY".into(),
+            }),
+        };
+        let text = serde_json::to_string(&line).unwrap();
+        assert_eq!(
+            text,
+            r#"{"at":"1970-01-01T00:00:00.000000Z","what":"refusal","operation":"memory.reserve","session_id":3,"session":"train","uid":1000,"pid":5000,"gpu":0,"requested":10,"limit":32,"used":24,"by":"session","result":"refused","error_code":"CUDA_ERROR_OUT_OF_MEMORY"}"#
+        );
+        assert_eq!(serde_json::from_str::<Line>(&text).unwrap(), line);
+    }
+}

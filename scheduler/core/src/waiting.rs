@@ -1,0 +1,80 @@
+//! What lies before a waiting session's turn, for whoever asks: nothing is decided by it.
+//!
+//! The estimate is that of the slow case: the holder runs until its time is over, and all who are ahead use their turns to the end, one
+//! after the other. Sessions that fit together, or go idle early, make it shorter.
+
+use std::collections::BTreeSet;
+
+use gpushare_proto::{GpuId, Nanos, SessionId};
+
+use crate::core::Core;
+use crate::demand::Demand;
+use crate::event::WaitsFor;
+use crate::session::lock::Lock;
+
+/// For what a session waits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Waiting {
+    /// For whom or what.
+    pub reason: WaitsFor,
+    /// Who holds the lock on its cards, and what is left of their time.
+    pub holders: Vec<(SessionId, Nanos)>,
+    /// Whose turn comes first, in order, and how long each is expected to be.
+    pub ahead: Vec<(SessionId, Nanos)>,
+    /// What a change of turns is expected to take.
+    pub handoff: Nanos,
+}
+
+impl Waiting {
+    /// How long until its turn; none where time alone changes nothing.
+    #[must_use]
+    pub fn about(&self) -> Option<Nanos> {
+        match self.reason {
+            WaitsFor::Turn | WaitsFor::Holders(_) => {
+                let rest = self.holders.iter().map(|&(_, rest)| rest).max();
+                let turns = self.ahead.iter().map(|&(_, turn)| turn + self.handoff);
+                Some(rest.unwrap_or_default() + self.handoff + turns.sum())
+            }
+            WaitsFor::Stuck { .. } | WaitsFor::Return(_) | WaitsFor::Pardon(_) => None,
+        }
+    }
+}
+
+impl Core {
+    /// What lies before a session's turn, if it waits for one.
+    #[must_use]
+    pub fn waiting(&self, now: Nanos, id: SessionId) -> Option<Waiting> {
+        let now = self.now.max(now);
+        self.sessions.get(&id)?.lock.ticket()?;
+        let demand = Demand::new(&self.sessions);
+        let reason = self.places(&demand).remove(&id)?.reason;
+        let cards: BTreeSet<GpuId> = self.turn_cards(id, &demand).into_iter().collect();
+        let shares = |other: &SessionId| demand.of_session(*other).any(|(gpu, _)| cards.contains(&gpu));
+        let holders = self
+            .sessions
+            .iter()
+            .filter_map(|(&other, session)| match &session.lock {
+                Lock::Holding(grant) => Some((other, grant.clock.end() - now)),
+                Lock::Dropping(..) => Some((other, Nanos::ZERO)),
+                Lock::Idle | Lock::Waiting(_) => None,
+            });
+        let before = self.candidates().into_iter().take_while(|&other| other != id);
+        let drains = cards
+            .iter()
+            .filter_map(|gpu| Some(self.cards.get(gpu)?.expected_drain()));
+        Some(Waiting {
+            reason,
+            holders: holders.filter(|(other, _)| shares(other)).collect(),
+            ahead: before
+                .filter(shares)
+                .map(|other| {
+                    (
+                        other,
+                        self.quantum(other, self.expected_move(other, &demand), &demand),
+                    )
+                })
+                .collect(),
+            handoff: drains.max().unwrap_or_default() + self.expected_move(id, &demand),
+        })
+    }
+}

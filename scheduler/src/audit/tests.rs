@@ -1,0 +1,201 @@
+use std::fs;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use gpushare_proto::SessionId;
+use tempfile::TempDir;
+
+use super::*;
+
+fn settings(path: Option<PathBuf>) -> AuditSettings {
+    AuditSettings {
+        path,
+        size: LEAST_SIZE,
+        files: 2,
+        allocations: 0,
+    }
+}
+
+fn opened(folder: &Path) -> io::Result<OwnedFd> {
+    folder_of(&folder.join("x"))
+}
+
+fn start(folder: &TempDir) -> Audit {
+    Audit::start(
+        &settings(None),
+        opened(folder.path()),
+        folder.path().join("audit.log"),
+    )
+}
+
+/// A line that is known by its number.
+fn numbered(count: u64) -> Entry {
+    Entry::More {
+        session_id: Some(SessionId(1)),
+        session: None,
+        uid: None,
+        count,
+    }
+}
+
+fn numbers(path: &Path) -> Vec<u64> {
+    let text = fs::read_to_string(path).unwrap_or_default();
+    let entries = text
+        .lines()
+        .filter_map(|line| serde_json::from_str::<Line>(line).ok());
+    let counts = entries.map(|line| match line.entry {
+        Entry::More { count, .. } => count,
+        other => panic!("{other:?}"),
+    });
+    counts.collect()
+}
+
+#[tokio::test]
+async fn lines_are_in_order_and_for_the_owner_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let audit = start(&folder);
+    (0..5).for_each(|n| audit.write(numbered(n)));
+    audit.finish().await;
+    let path = folder.path().join("audit.log");
+    assert_eq!(numbers(&path), [0, 1, 2, 3, 4]);
+    assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+    let audit = start(&folder);
+    audit.write(numbered(5));
+    audit.finish().await;
+    assert_eq!(numbers(&path), [0, 1, 2, 3, 4, 5], "the next daemon goes on");
+}
+
+#[tokio::test]
+async fn a_full_file_becomes_the_one_before_and_only_so_many_are_kept() {
+    let folder = tempfile::tempdir().unwrap();
+    let audit = start(&folder);
+    (0..300).for_each(|n| audit.write(numbered(n)));
+    audit.finish().await;
+    let files = ["audit.log.2", "audit.log.1", "audit.log"].map(|name| folder.path().join(name));
+    let kept: Vec<u64> = files.iter().flat_map(|path| numbers(path)).collect();
+    assert!(kept.windows(2).all(|pair| pair[0] + 1 == pair[1]), "{kept:?}");
+    assert_eq!(kept.last(), Some(&299));
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 3);
+    let sizes = files.map(|path| fs::metadata(path).unwrap().len());
+    assert!(
+        sizes.iter().all(|&size| (1..=LEAST_SIZE.0).contains(&size)),
+        "{sizes:?}"
+    );
+}
+
+#[tokio::test]
+async fn a_folder_that_was_replaced_is_not_written_to() {
+    let folder = tempfile::tempdir().unwrap();
+    let (ours, theirs) = (folder.path().join("run"), folder.path().join("gone"));
+    fs::create_dir(&ours).unwrap();
+    let audit = Audit::start(&settings(None), opened(&ours), ours.join("audit.log"));
+    fs::rename(&ours, &theirs).unwrap();
+    fs::create_dir(&ours).unwrap();
+    audit.write(numbered(1));
+    audit.finish().await;
+    assert_eq!(fs::read_dir(&ours).unwrap().count(), 0);
+    assert_eq!(numbers(&theirs.join("audit.log")), [1]);
+}
+
+#[tokio::test]
+async fn a_line_begins_on_a_line_of_its_own_after_a_torn_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("audit.log");
+    fs::write(&path, "{\"at\":\"20").unwrap();
+    let audit = start(&folder);
+    audit.write(numbered(1));
+    audit.finish().await;
+    assert!(fs::read_to_string(&path).unwrap().starts_with("{\"at\":\"20\n{"));
+    assert_eq!(numbers(&path), [1]);
+}
+
+#[tokio::test]
+async fn what_a_full_disk_does_not_take_is_counted() {
+    let full = PathBuf::from("/dev/full");
+    let audit = Audit::start(&settings(Some(full)), opened(Path::new("/dev")), PathBuf::new());
+    (0..10).for_each(|n| audit.write(numbered(n)));
+    let counts = audit.counts.clone();
+    audit.finish().await;
+    let (written, lost) = (&counts.written, &counts.lost);
+    assert_eq!(
+        (written.load(Ordering::Relaxed), lost.load(Ordering::Relaxed)),
+        (0, 10)
+    );
+}
+
+#[tokio::test]
+async fn lost_lines_are_a_line_when_it_goes_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("audit.log");
+    // Neither a file nor something that can be opened to write.
+    fs::create_dir(&path).unwrap();
+    let audit = start(&folder);
+    audit.write(numbered(1));
+    while audit.lost() == 0 {
+        thread::sleep(Duration::from_millis(2));
+    }
+    fs::remove_dir(&path).unwrap();
+    audit.write(numbered(2));
+    audit.finish().await;
+    let text = fs::read_to_string(&path).unwrap();
+    let entries: Vec<Entry> = text
+        .lines()
+        .map(|line| serde_json::from_str::<Line>(line).unwrap().entry)
+        .collect();
+    assert_eq!(entries, [Entry::Lost { lines: 1 }, numbered(2)]);
+}
+
+#[tokio::test]
+async fn a_reader_that_never_reads_costs_lines_and_no_time() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("audit.log");
+    rustix::fs::mknodat(
+        rustix::fs::CWD,
+        &path,
+        rustix::fs::FileType::Fifo,
+        Mode::RUSR | Mode::WUSR,
+        0,
+    )
+    .unwrap();
+    let audit = start(&folder);
+    (0..5000).for_each(|n| audit.write(numbered(n)));
+    let counts = audit.counts.clone();
+    audit.finish().await;
+    let (written, lost) = (
+        counts.written.load(Ordering::Relaxed),
+        counts.lost.load(Ordering::Relaxed),
+    );
+    assert_eq!(written + lost, 5000);
+    assert!(written > 0 && lost > 0, "{written} {lost}");
+}
+
+#[tokio::test]
+async fn a_file_that_was_moved_away_is_not_missed() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("audit.log");
+    let audit = start(&folder);
+    audit.write(numbered(1));
+    while audit.written() == 0 {
+        thread::sleep(Duration::from_millis(2));
+    }
+    fs::rename(&path, folder.path().join("taken")).unwrap();
+    audit.write(numbered(2));
+    audit.finish().await;
+    assert_eq!(numbers(&path), [2]);
+}
+
+#[test]
+fn one_reservation_in_so_many_gets_a_line() {
+    let sampled = |allocations, n| {
+        let mut audit = Audit {
+            allocations,
+            ..Audit::default()
+        };
+        (0..n).filter(|_| audit.samples_reservation().is_some()).count()
+    };
+    assert_eq!(
+        [sampled(0, 9), sampled(1, 9), sampled(3, 9), sampled(4, 9)],
+        [0, 9, 3, 2]
+    );
+}

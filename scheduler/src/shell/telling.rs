@@ -1,0 +1,445 @@
+//! What is told of acts and refusals beside the log: the audit log's lines, and the last refusals that
+//! `gpushare-ctl explain` shows.
+//!
+//! A tenant that is refused in a loop, or registers in one, gets so many lines a second and their sum: nobody pushes what
+//! administrators did out of the audit log.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use gpushare_proto::admin::{AdminReply, Change, Knob, SessionRequest, Setting};
+use gpushare_proto::audit::{Act, Allocation, Entry, Outcome, Refusal};
+use gpushare_proto::explain::KEPT_REFUSALS;
+use gpushare_proto::page::MemoryRefusal;
+use gpushare_proto::tenant::{Failure, TenantReply};
+use gpushare_proto::{Bytes, ClientId, GpuId, Nanos, SessionId};
+use gpushare_sys::clock;
+
+use super::Shell;
+use super::tenant::plain;
+use crate::audit::Audit;
+use crate::identity::PeerProcess;
+use crate::operation::{OUT_OF_MEMORY, Operation, code_name, outcome_of};
+use crate::throttle::Throttle;
+
+/// Lines of the audit log that one tenant gets in a second.
+const LINES: u64 = 32;
+/// The longest text in a line.
+const LONGEST: usize = 512;
+
+/// What asks for memory is called.
+pub(super) const RESERVE: &str = "memory.reserve";
+
+/// What was told, and to whom it goes.
+#[derive(Debug)]
+pub(super) struct Telling {
+    audit: Audit,
+    refused: BTreeMap<SessionId, VecDeque<Refused>>,
+    lines: Throttle<Whose>,
+}
+
+impl Default for Telling {
+    fn default() -> Self {
+        Self {
+            audit: Audit::default(),
+            refused: BTreeMap::new(),
+            lines: Throttle::lines(LINES),
+        }
+    }
+}
+
+/// A refusal as it is kept.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Refused {
+    pub(super) at: Nanos,
+    pub(super) client: ClientId,
+    pub(super) pid: u32,
+    pub(super) gpu: GpuId,
+    pub(super) refusal: MemoryRefusal,
+}
+
+/// Who gets so many lines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Whose {
+    Session(SessionId),
+    User(u32),
+}
+
+/// Something that is about to be done on somebody's behalf.
+#[derive(Debug)]
+pub(super) struct Intent {
+    operation: &'static str,
+    session: Option<SessionId>,
+    name: Option<String>,
+    gpu: Option<GpuId>,
+}
+
+/// What came of it.
+struct Done {
+    session: Option<(SessionId, String)>,
+    old: Option<String>,
+    new: Option<String>,
+}
+
+impl Shell {
+    /// Writes acts and refusals there from now on.
+    pub(crate) fn audit_in(&mut self, audit: Audit) {
+        self.telling.audit = audit;
+    }
+
+    /// The audit log, to be ended.
+    pub(crate) fn take_audit(&mut self) -> Audit {
+        std::mem::take(&mut self.telling.audit)
+    }
+
+    pub(super) fn audit(&self) -> &Audit {
+        &self.telling.audit
+    }
+
+    /// The last refusals of a session, oldest first.
+    pub(super) fn refusals_of(&self, session: SessionId) -> impl Iterator<Item = &Refused> {
+        self.telling.refused.get(&session).into_iter().flatten()
+    }
+
+    /// Memory was refused.
+    pub(super) fn keep_refusal(
+        &mut self,
+        session: SessionId,
+        client: ClientId,
+        gpu: GpuId,
+        refusal: MemoryRefusal,
+    ) {
+        let at = clock::monotonic();
+        let (pid, uid) = self.process_of(client);
+        let kept = self.telling.refused.entry(session).or_default();
+        if kept.len() >= KEPT_REFUSALS {
+            kept.pop_front();
+        }
+        kept.push_back(Refused {
+            at,
+            client,
+            pid,
+            gpu,
+            refusal,
+        });
+        if !self.gets_a_line(Whose::Session(session)) {
+            return;
+        }
+        let MemoryRefusal {
+            requested,
+            limit,
+            used,
+            by,
+        } = refusal;
+        self.telling.audit.write(Entry::Refusal(Refusal {
+            operation: RESERVE.to_owned(),
+            session_id: session,
+            session: self.sessions.name(session),
+            uid,
+            pid,
+            gpu,
+            uuid: self.cards.get(gpu).map(|card| card.info.uuid),
+            requested,
+            limit,
+            used,
+            by,
+            result: Outcome::Refused,
+            error_code: OUT_OF_MEMORY.to_owned(),
+        }));
+    }
+
+    /// A process was leased memory.
+    pub(super) fn leased(&mut self, client: ClientId, gpu: GpuId, bytes: Bytes) {
+        let Some(process) = self.clients.get(&client) else {
+            return;
+        };
+        let (session, pid, uid) = (process.session, process.peer.pid, process.peer.uid);
+        let leased = process.page.leased(gpu).unwrap_or_default();
+        if let Some(session) = self.sessions.get(session).map(|known| (session, &known.name)) {
+            Operation::done(RESERVE)
+                .of(session.0, session.1)
+                .process(pid)
+                .on(gpu)
+                .bytes(bytes)
+                .debug(format_args!("{} got {bytes} on {gpu}, pid {pid}", session.1));
+        }
+        if let Some(one_in) = self.telling.audit.samples_reservation() {
+            self.telling.audit.write(Entry::Allocation(Allocation {
+                operation: RESERVE.to_owned(),
+                session_id: session,
+                session: self.sessions.name(session),
+                uid,
+                pid,
+                gpu,
+                bytes,
+                leased,
+                result: Outcome::Ok,
+                one_in,
+            }));
+        }
+    }
+
+    /// The session is no more.
+    pub(super) fn forget_refusals(&mut self, session: SessionId, name: &str) {
+        self.telling.refused.remove(&session);
+        let left_out = self.telling.lines.forget(&Whose::Session(session));
+        self.more(Whose::Session(session), Some(name.to_owned()), left_out);
+    }
+
+    /// What an administrator wants with sessions.
+    pub(super) fn intent(&self, request: &SessionRequest) -> Intent {
+        let (operation, which) = match request {
+            SessionRequest::Create { new, .. } => ("session.create", new.name.as_deref()),
+            SessionRequest::Change { which, change } => {
+                let operation = match change {
+                    Change::Memory(_) => "session.set_memory",
+                    Change::Compute(_) => "session.set_compute",
+                    Change::Weight(_) => "session.set_weight",
+                    Change::Priority(_) => "session.set_priority",
+                };
+                (operation, Some(which.as_str()))
+            }
+            SessionRequest::Renew { which, .. } => ("session.renew", Some(which.as_str())),
+            SessionRequest::Revoke { which } => ("session.revoke", Some(which.as_str())),
+            SessionRequest::Delete { which } => ("session.delete", Some(which.as_str())),
+            SessionRequest::Pause { which } => ("session.pause", Some(which.as_str())),
+            SessionRequest::Resume { which } => ("session.resume", Some(which.as_str())),
+        };
+        let name = which.map(plain);
+        // A session that is to be made is none that is there under that name.
+        let there = name.as_ref().filter(|_| operation != "session.create");
+        let session = there.and_then(|name| self.sessions.named(name).ok());
+        Intent {
+            operation,
+            session,
+            name: session.map(|session| self.sessions.name(session)).or(name),
+            gpu: None,
+        }
+    }
+
+    /// An administrator's request was answered.
+    pub(super) fn acted(&mut self, peer: &PeerProcess, intent: Intent, answer: &Result<AdminReply, Failure>) {
+        let result = answer.as_ref().map(|reply| match reply {
+            AdminReply::Created { session, name, .. } => Done {
+                session: Some((*session, name.clone())),
+                old: None,
+                new: self.terms_in_words(*session),
+            },
+            AdminReply::Changed { old, new } => Done {
+                session: None,
+                old: Some(old.clone()),
+                new: Some(new.clone()),
+            },
+            _ => Done {
+                session: None,
+                old: None,
+                new: None,
+            },
+        });
+        self.done(peer, intent, result);
+    }
+
+    /// A setting was changed, or not.
+    pub(super) fn was_set(
+        &mut self,
+        peer: &PeerProcess,
+        setting: Setting,
+        answer: &Result<AdminReply, Failure>,
+    ) {
+        let operation = match setting.knob {
+            Knob::Quantum(_) => "gpu.set_quantum",
+            Knob::Mode(_) => "gpu.set_mode",
+            Knob::Capacity(_) => "gpu.set_capacity",
+            Knob::ManagedLimit(_) => "gpu.set_managed_limit",
+            Knob::Epsilon(_) => "gpu.set_epsilon",
+        };
+        let intent = Intent {
+            operation,
+            session: None,
+            name: None,
+            gpu: setting.gpu,
+        };
+        self.acted(peer, intent, answer);
+    }
+
+    /// A process registered a session for itself, or was not let.
+    pub(super) fn registered(
+        &mut self,
+        peer: &PeerProcess,
+        wished: Option<&str>,
+        answer: &Result<TenantReply, Failure>,
+    ) {
+        if !self.gets_a_line(Whose::User(peer.uid)) {
+            return;
+        }
+        let result = answer.as_ref().map(|reply| match reply {
+            TenantReply::Session { session, name, .. } => Done {
+                session: Some((*session, name.clone())),
+                old: None,
+                new: self.terms_in_words(*session),
+            },
+            _ => Done {
+                session: None,
+                old: None,
+                new: None,
+            },
+        });
+        let intent = Intent {
+            operation: "session.register",
+            session: None,
+            name: wished.map(plain),
+            gpu: None,
+        };
+        self.done(peer, intent, result);
+    }
+
+    /// The daemon itself ended a process, or could not.
+    pub(super) fn killed(&mut self, client: ClientId, cause: Option<&std::io::Error>) {
+        let Some(process) = self.clients.get(&client) else {
+            return;
+        };
+        let (session, pid) = (process.session, process.peer.pid);
+        let name = self.sessions.name(session);
+        let operation = Operation::done("process.kill")
+            .of(session, &name)
+            .process(pid)
+            .user(process.peer.uid);
+        match cause {
+            None => operation.warn(format_args!(
+                "ended {client} (pid {pid}): it did not let go of the GPU"
+            )),
+            Some(cause) => operation.failed(Outcome::Failed, "kill").warn(format_args!(
+                "cannot end {client} (pid {pid}), which does not let go of the GPU: {cause}"
+            )),
+        }
+        self.telling.audit.write(Entry::Act(Act {
+            operation: "process.kill".to_owned(),
+            uid: rustix::process::geteuid().as_raw(),
+            pid: std::process::id(),
+            session_id: Some(session),
+            session: Some(name),
+            gpu: None,
+            old: Some(format!("pid {pid} does not let go of the GPU")),
+            new: cause.is_none().then(|| format!("pid {pid} is ended")),
+            result: if cause.is_none() {
+                Outcome::Ok
+            } else {
+                Outcome::Failed
+            },
+            error_code: cause.map(|_| "kill".to_owned()),
+            why: cause.map(ToString::to_string),
+        }));
+    }
+
+    /// One line in the log and one in the audit log.
+    fn done(&mut self, peer: &PeerProcess, intent: Intent, result: Result<Done, &Failure>) {
+        let Intent {
+            operation,
+            session,
+            name,
+            gpu,
+        } = intent;
+        let (found, old, new, failure) = match result {
+            Ok(result) => (result.session, result.old, result.new, None),
+            Err(failure) => (None, None, None, Some(failure)),
+        };
+        let (session, name) = match found {
+            Some((session, name)) => (Some(session), Some(name)),
+            None => (session, name),
+        };
+        let mut record = Operation::done(operation).process(peer.pid).user(peer.uid);
+        if let (Some(session), Some(name)) = (session, &name) {
+            record = record.of(session, name);
+        }
+        if let Some(gpu) = gpu {
+            record = record.on(gpu);
+        }
+        let on = match (session, &name, gpu) {
+            (Some(session), Some(name), _) => format!(" {name} ({session})"),
+            (None, Some(name), _) => format!(" {name}"),
+            (_, _, Some(gpu)) => format!(" of {gpu}"),
+            _ => String::new(),
+        };
+        let (pid, uid) = (peer.pid, peer.uid);
+        match (failure, &old, &new) {
+            (Some(failure), ..) => record
+                .failed(outcome_of(failure.code), code_name(failure.code))
+                .info(format_args!(
+                    "pid {pid}, user {uid}: {operation}{on} failed: {}",
+                    failure.message
+                )),
+            (None, Some(old), Some(new)) => {
+                record.info(format_args!(
+                    "pid {pid}, user {uid}: {operation}{on}: {old} → {new}"
+                ));
+            }
+            (None, _, Some(new)) => {
+                record.info(format_args!("pid {pid}, user {uid}: {operation}{on}: {new}"));
+            }
+            (None, ..) => record.info(format_args!("pid {pid}, user {uid}: {operation}{on}")),
+        }
+        self.telling.audit.write(Entry::Act(Act {
+            operation: operation.to_owned(),
+            uid,
+            pid,
+            session_id: session,
+            session: name,
+            gpu,
+            old: old.map(short),
+            new: new.map(short),
+            result: failure.map_or(Outcome::Ok, |failure| outcome_of(failure.code)),
+            error_code: failure.map(|failure| code_name(failure.code).to_owned()),
+            why: failure.map(|failure| short(failure.message.clone())),
+        }));
+    }
+
+    fn terms_in_words(&self, session: SessionId) -> Option<String> {
+        let known = self.sessions.get(session)?;
+        let state = known.state(clock::monotonic());
+        let ends = state
+            .expires_in_ns
+            .map_or(String::new(), |left| format!(", ends in {left}"));
+        Some(format!(
+            "memory {}, for {}{ends}",
+            state.terms.memory, state.binding
+        ))
+    }
+
+    /// Whether a tenant gets a line now; those that got none are summed up first.
+    fn gets_a_line(&mut self, whose: Whose) -> bool {
+        let Some(left_out) = self.telling.lines.pass(whose, clock::monotonic()) else {
+            return false;
+        };
+        self.more(whose, None, left_out);
+        true
+    }
+
+    fn more(&self, whose: Whose, name: Option<String>, count: u64) {
+        if count == 0 {
+            return;
+        }
+        let (session_id, uid) = match whose {
+            Whose::Session(session) => (Some(session), None),
+            Whose::User(uid) => (None, Some(uid)),
+        };
+        let session = name.or_else(|| session_id.map(|session| self.sessions.name(session)));
+        self.telling.audit.write(Entry::More {
+            session_id,
+            session,
+            uid,
+            count,
+        });
+    }
+
+    /// A client's pid and user; 0 for one that is gone.
+    fn process_of(&self, client: ClientId) -> (u32, u32) {
+        let process = self.clients.get(&client);
+        process.map_or((0, 0), |client| (client.peer.pid, client.peer.uid))
+    }
+}
+
+fn short(text: String) -> String {
+    match text.char_indices().nth(LONGEST) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text,
+    }
+}
