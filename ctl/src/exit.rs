@@ -5,6 +5,7 @@ use std::io::{self, Write as _};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use crate::audit::AuditError;
 use crate::cli::EnvironmentError;
 use crate::client::ClientError;
 use crate::doctor::DoctorError;
@@ -45,6 +46,8 @@ pub(crate) enum CtlError {
     #[error(transparent)]
     Token(#[from] TokenError),
     #[error(transparent)]
+    Audit(#[from] AuditError),
+    #[error(transparent)]
     Environment(#[from] EnvironmentError),
     #[error("there is no {kind} `{name}`; {known}")]
     NotFound {
@@ -70,9 +73,11 @@ impl CtlError {
             Self::Client(error) => error.code(),
             Self::Run(error) => error.code(),
             Self::Doctor(_) => DOCTOR_FAILED,
-            Self::NotFound { .. } => NOT_FOUND,
+            Self::NotFound { .. } | Self::Audit(AuditError::Missing(_)) => NOT_FOUND,
+            Self::Audit(error) if error.is_denied() => PERMISSION,
             Self::Environment(_) => USAGE,
             Self::Library(_)
+            | Self::Audit(_)
             | Self::Token(_)
             | Self::Ambiguous { .. }
             | Self::Trace { .. }

@@ -24,6 +24,10 @@ mod set;
 
 mod watch;
 
+mod explain;
+
+mod audit;
+
 mod run;
 
 mod doctor;
@@ -48,6 +52,8 @@ fn dispatch(cli: cli::Cli) -> Result<ExitCode, exit::CtlError> {
         cli::Command::Set(command) => set::set(&command, &places)?,
         cli::Command::Watch(args) => watch::watch(&args, &places)?,
         cli::Command::Env(args) => env::env(&args, &places)?,
+        cli::Command::Explain(args) => explain::explain(&args, &places)?,
+        cli::Command::Audit(command) => audit::audit(&command, &places)?,
         cli::Command::Doctor(args) => return Ok(doctor::doctor(&args, &places)?),
         cli::Command::StartDaemon => run::detach()?,
         cli::Command::DoctorProbe { question } => doctor::probe(&question)?,

@@ -17,7 +17,7 @@ use gpushare_proto::{Backend, Nanos};
 
 pub(crate) use self::terms::{EnvironmentError, Limit, TermsArgs};
 pub(crate) use self::usage::parse;
-pub(crate) use self::values::{Auto, GpuName, Memory, ModeName, NoneOr, Quantum, Share};
+pub(crate) use self::values::{Auto, GpuName, Memory, ModeName, NoneOr, Quantum, Share, Since};
 
 /// Shares NVIDIA GPUs between processes: each sees the whole card's memory, and takes turns with the
 /// others only when their memory together does not fit.
@@ -34,6 +34,8 @@ Examples:
   gpushare-ctl run --memory 8GiB --name train -- python train.py
   gpushare-ctl status
   gpushare-ctl set quantum 100ms --gpu 0
+  gpushare-ctl explain train
+  gpushare-ctl audit tail --follow
   gpushare-ctl doctor
 
 Which daemon: the one whose folder --runtime-dir or GPUSHARE_RUNTIME_DIR names, else the system's \
@@ -58,6 +60,9 @@ pub(crate) enum Command {
     #[command(subcommand)]
     Set(SetCommand),
     Watch(WatchArgs),
+    Explain(ExplainArgs),
+    #[command(subcommand)]
+    Audit(AuditCommand),
     Doctor(DoctorArgs),
     Env(EnvArgs),
     /// The stage between `run` and the daemon it starts
@@ -187,6 +192,80 @@ pub(crate) struct WatchArgs {
     /// Also write a trace to this file: who held, waited, moved and let go when
     #[arg(long, value_name = "FILE")]
     pub(crate) trace: Option<PathBuf>,
+}
+
+/// Say why a session was refused memory, and why it waits
+///
+/// The last refusals with their figures, what limits the session on each card, who holds the lock and who is ahead, and about
+/// how long it takes; for one that is paused or whose time is over, what to do.
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Examples:
+  gpushare-ctl explain train
+  gpushare-ctl explain s3 --json
+
+The time is that of the slow case: the holder uses its time up, and so does everybody ahead, one after the other.")]
+pub(crate) struct ExplainArgs {
+    /// Its number (3 or s3) or its name
+    #[arg(value_name = "NAME-OR-ID")]
+    pub(crate) which: String,
+    /// Print one JSON document instead (bytes and nanoseconds as numbers)
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Read the audit log: who changed what, and who was refused memory
+///
+/// Also what was rotated away, and also while no daemon runs. docs/audit.md says what is in it.
+#[derive(Debug, Subcommand)]
+#[command(
+    arg_required_else_help = false,
+    after_long_help = "\
+Examples:
+  gpushare-ctl audit tail
+  gpushare-ctl audit tail -n 100 --follow --json
+  gpushare-ctl audit grep refusal --since 2h --session train
+  gpushare-ctl audit grep session.delete --since 2026-11-22T08:00"
+)]
+pub(crate) enum AuditCommand {
+    /// The last lines
+    Tail {
+        /// How many
+        #[arg(short = 'n', long, value_name = "N", default_value = "10")]
+        lines: usize,
+        /// Go on with what is added, until Ctrl-C
+        #[arg(short, long)]
+        follow: bool,
+        /// Print the lines as they are: one JSON object each
+        #[arg(long)]
+        json: bool,
+        #[command(flatten)]
+        place: AuditPlace,
+    },
+    /// The lines that contain a text, in what people read or in the JSON
+    Grep {
+        /// The text, as it is
+        pattern: String,
+        /// Only what is younger than this, like 2h, or not before an instant, like 2026-11-22T08:00 (UTC)
+        #[arg(long, value_name = "TIME")]
+        since: Option<Since>,
+        /// Only what is about this session: its number (3 or s3) or its name
+        #[arg(long, value_name = "NAME-OR-ID")]
+        session: Option<String>,
+        /// Print the lines as they are: one JSON object each
+        #[arg(long)]
+        json: bool,
+        #[command(flatten)]
+        place: AuditPlace,
+    },
+}
+
+/// Where the audit log is.
+#[derive(Debug, Args)]
+pub(crate) struct AuditPlace {
+    /// The log, if the daemon's configuration says another place than audit.log in its folder
+    #[arg(long, value_name = "FILE")]
+    pub(crate) file: Option<PathBuf>,
 }
 
 /// Look for what is wrong here, and say what to do
@@ -405,7 +484,7 @@ mod tests {
             }
             commands.extend(command.get_subcommands().cloned());
         }
-        assert_eq!(examples, 37);
+        assert_eq!(examples, 45);
     }
 
     #[test]

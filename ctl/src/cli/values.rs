@@ -3,6 +3,7 @@
 use std::str::FromStr;
 
 use gpushare_proto::admin::{LEAST_MEMORY, LEAST_QUANTUM, Mode};
+use gpushare_proto::audit::Moment;
 use gpushare_proto::tenant::{GpuChoice, UnknownCard};
 use gpushare_proto::units::UnitError;
 use gpushare_proto::{Bytes, GpuUuid, Nanos, Percent};
@@ -158,3 +159,30 @@ impl FromStr for GpuName {
         }
     }
 }
+
+/// From when on: an age, or an instant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Since {
+    /// So long ago.
+    Ago(Nanos),
+    /// Then.
+    At(Moment),
+}
+
+impl FromStr for Since {
+    type Err = SinceError;
+
+    fn from_str(text: &str) -> Result<Self, SinceError> {
+        let moment = || {
+            text.parse()
+                .map(Self::At)
+                .map_err(|_| SinceError(text.to_owned()))
+        };
+        text.parse().map(Self::Ago).or_else(|_| moment())
+    }
+}
+
+/// Neither an age nor an instant.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is neither an age, like 2h, nor an instant, like 2026-11-22T08:00")]
+pub(crate) struct SinceError(String);

@@ -12,6 +12,10 @@ mod status;
 
 mod session;
 
+mod explain;
+
+mod audit;
+
 mod set;
 
 mod run;

@@ -11,6 +11,7 @@ use gpushare_proto::tenant::{Hello, PROTOCOL, Role};
 use gpushare_proto::{Bytes, ClientId, Epoch, GateState, GpuId, GpuUuid, Nanos, SessionId};
 
 use crate::ctl::{ctl, succeeds};
+use crate::explain::explanation;
 use crate::fake::Fake;
 
 /// A daemon with this status.
@@ -23,6 +24,7 @@ pub(crate) fn daemon(status: Status) -> Fake {
             new: "100ms".into(),
         },
         AdminRequest::Watch => AdminReply::Happened(Vec::new()),
+        AdminRequest::Explain { .. } => AdminReply::Explained(Box::new(explanation())),
         AdminRequest::Session(_) => AdminReply::Changed {
             old: "running".into(),
             new: "paused".into(),

@@ -1,0 +1,86 @@
+//! `explain`: sentences made of the daemon's facts.
+
+use gpushare_proto::explain::{
+    AheadView, CardLimitsView, Explanation, HolderView, RefusalView, WaitReason, WaitView,
+};
+use gpushare_proto::page::{LimitKind, MemoryRefusal};
+use gpushare_proto::{Bytes, ClientId, GpuId, GpuUuid, Nanos, SessionId};
+
+use crate::ctl::{ctl, succeeds};
+use crate::status::{daemon, two_that_take_turns};
+
+/// What the daemon knows of the session that waits.
+pub(crate) fn explanation() -> Explanation {
+    let mut session = two_that_take_turns().sessions.remove(1);
+    session.refusals = 3;
+    Explanation {
+        session,
+        refusals: vec![RefusalView {
+            ago_ns: Nanos::from_secs(12),
+            client: ClientId(9),
+            pid: 5000,
+            gpu: GpuId(0),
+            refusal: MemoryRefusal {
+                requested: Bytes::mib(64),
+                limit: Bytes::gib(8),
+                used: Bytes::gib(8),
+                by: LimitKind::Session,
+            },
+        }],
+        cards: vec![CardLimitsView {
+            gpu: GpuId(0),
+            uuid: GpuUuid::gpu([0xab; 16]),
+            limit_bytes: Some(Bytes::gib(8)),
+            used_bytes: Bytes::gib(8),
+            capacity_bytes: Bytes::gib(79),
+            managed_limit_bytes: Bytes::MAX,
+            all_used_bytes: Bytes::gib(20),
+        }],
+        wait: Some(WaitView {
+            reason: WaitReason::Holders,
+            holders: vec![HolderView {
+                session: SessionId(3),
+                name: "train".into(),
+                rest_ns: Nanos::from_secs(1),
+            }],
+            ahead: vec![AheadView {
+                session: SessionId(5),
+                name: "eval".into(),
+                turn_ns: Nanos::from_secs(3),
+            }],
+            handoff_ns: Nanos::from_millis(50),
+            about_ns: Some(Nanos::from_millis(4100)),
+        }),
+    }
+}
+
+#[test]
+fn a_waiting_session_is_told_who_is_ahead_and_what_it_was_refused() {
+    let daemon = daemon(two_that_take_turns());
+    assert_eq!(
+        succeeds(&mut ctl(daemon.dir(), &["explain", "infer"])),
+        "\
+session infer (s4)
+
+infer waits for its turn
+  now    train (s3): about 1s of its time left
+  ahead  1. eval (s5): a turn of about 3s
+its turn comes in about 4.1s: what is left of the holder's time, 1 session ahead with their turns one after the other, and \
+50ms for each change of turns; sooner if somebody goes idle or fits beside another
+
+it was refused memory 3 times; the last 1:
+  12s ago, pid 5000 on gpu0: asked for 64MiB, and 8GiB of 8GiB are used under its quota
+more: free memory in the session, or `gpushare-ctl set memory 8GiB --session infer`
+
+GPU   USED  QUOTA  CAPACITY  ALL USE  MANAGED LIMIT
+gpu0  8GiB  8GiB   79GiB     20GiB    none
+"
+    );
+}
+
+#[test]
+fn the_json_is_what_the_daemon_said() {
+    let daemon = daemon(two_that_take_turns());
+    let json = succeeds(&mut ctl(daemon.dir(), &["explain", "infer", "--json"]));
+    assert_eq!(serde_json::from_str::<Explanation>(&json).unwrap(), explanation());
+}
