@@ -20,6 +20,8 @@ mod one_story;
 
 mod backends;
 
+mod audit;
+
 mod captures;
 
 mod contexts;
