@@ -28,6 +28,8 @@ mod explain;
 
 mod audit;
 
+mod usage;
+
 mod run;
 
 mod doctor;
@@ -54,6 +56,7 @@ fn dispatch(cli: cli::Cli) -> Result<ExitCode, exit::CtlError> {
         cli::Command::Env(args) => env::env(&args, &places)?,
         cli::Command::Explain(args) => explain::explain(&args, &places)?,
         cli::Command::Audit(command) => audit::audit(&command, &places)?,
+        cli::Command::Usage(args) => usage::usage(&args, &places)?,
         cli::Command::Doctor(args) => return Ok(doctor::doctor(&args, &places)?),
         cli::Command::StartDaemon => run::detach()?,
         cli::Command::DoctorProbe { question } => doctor::probe(&question)?,

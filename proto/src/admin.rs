@@ -29,6 +29,11 @@ pub enum AdminRequest {
         /// Its number (`3`, `s3`) or its name.
         which: String,
     },
+    /// What sessions used, the ended ones too. Answered by [`AdminReply::Usage`].
+    Usage {
+        /// Counted from so long ago, back to the beginning of that hour.
+        since: Nanos,
+    },
 }
 
 /// What becomes of a session.
@@ -158,6 +163,8 @@ pub enum AdminReply {
     },
     /// Answers [`AdminRequest::Explain`].
     Explained(Box<Explanation>),
+    /// Answers [`AdminRequest::Usage`], by session number; if there are very many, the newest.
+    Usage(Vec<UsageView>),
 }
 
 /// The shortest quantum that is taken: shorter ones are spent on handoffs alone.
@@ -284,6 +291,29 @@ pub struct SessionGpuView {
     /// Bytes leased to its processes, allocated or not.
     pub leased_bytes: Bytes,
     /// The most that was ever allocated.
+    pub peak_bytes: Bytes,
+}
+
+/// What a session used.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UsageView {
+    /// Its number.
+    pub session: SessionId,
+    /// Its name.
+    pub name: String,
+    /// Whether it is there now.
+    pub alive: bool,
+    /// The beginning of the first hour that is counted and in which it used anything, in seconds since 1970.
+    pub from_unix_s: u64,
+    /// Wall time in which it could submit work: with the lock, and not known to be idle.
+    pub gpu_time_ns: Nanos,
+    /// Time spent waiting at the gate.
+    pub waited_ns: Nanos,
+    /// Wall time with an open gate in serialized mode.
+    pub held_ns: Nanos,
+    /// Bytes brought in on grants.
+    pub moved_bytes: Bytes,
+    /// The most that was allocated on one card.
     pub peak_bytes: Bytes,
 }
 

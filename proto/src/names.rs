@@ -96,10 +96,10 @@ impl RuntimeDir {
         self.0.join("admin.sock")
     }
 
-    /// Whom a restarted daemon must wait for.
+    /// What outlives a daemon: sessions, what they used, whom a restarted one must wait for.
     #[must_use]
     pub fn registry(&self) -> PathBuf {
-        self.0.join("registry.json")
+        self.0.join("registry.redb")
     }
 
     /// What administrators did and what was refused, unless the daemon's configuration says another file.

@@ -10,6 +10,7 @@
 //! and a peer that does not read fills its own queue, is told nothing more, and is closed. The page keeps
 //! the truth for it.
 
+use std::collections::{BTreeMap, VecDeque};
 use std::convert::Infallible;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -134,10 +135,22 @@ struct Outgoing {
     last: bool,
 }
 
+impl Outgoing {
+    fn of<M: Message>(message: &M) -> Result<Self, Unsent> {
+        Ok(Self {
+            frame: codec::encode(message).map_err(|_| Unsent::TooLong)?,
+            descriptor: None,
+            last: false,
+        })
+    }
+}
+
 /// The shell's end of a connection. Dropping it closes the connection at once.
 #[derive(Debug)]
 pub(crate) struct Outbox {
     queue: mpsc::Sender<Outgoing>,
+    /// What waits for the store's word about an act, with its number, and what comes after that.
+    held: VecDeque<(Option<u64>, Outgoing)>,
     _open: oneshot::Sender<Infallible>,
 }
 
@@ -151,17 +164,44 @@ pub(crate) enum Unsent {
 }
 
 impl Outbox {
-    pub(crate) fn send<M: Message>(&self, message: &M) -> Result<(), Unsent> {
+    pub(crate) fn send<M: Message>(&mut self, message: &M) -> Result<(), Unsent> {
         self.push(message, None, false)
     }
 
-    pub(crate) fn send_with<M: Message>(&self, message: &M, descriptor: OwnedFd) -> Result<(), Unsent> {
+    pub(crate) fn send_with<M: Message>(&mut self, message: &M, descriptor: OwnedFd) -> Result<(), Unsent> {
         self.push(message, Some(descriptor), false)
     }
 
     /// The connection ends when this is out.
-    pub(crate) fn send_last<M: Message>(&self, message: &M) -> Result<(), Unsent> {
+    pub(crate) fn send_last<M: Message>(&mut self, message: &M) -> Result<(), Unsent> {
         self.push(message, None, true)
+    }
+
+    /// Sends once [`Self::release`] names this act, and all that is sent later after that.
+    pub(crate) fn send_after<M: Message>(&mut self, act: u64, message: &M) -> Result<(), Unsent> {
+        let outgoing = Outgoing::of(message)?;
+        self.hold(Some(act), outgoing)
+    }
+
+    /// These acts are decided; `instead` is what is said of those that failed.
+    pub(crate) fn release<M: Message>(
+        &mut self,
+        through: u64,
+        instead: &BTreeMap<u64, M>,
+    ) -> Result<(), Unsent> {
+        while let Some((act, outgoing)) = self.held.pop_front() {
+            match act {
+                Some(act) if act > through => {
+                    self.held.push_front((Some(act), outgoing));
+                    break;
+                }
+                Some(act) if instead.contains_key(&act) => {
+                    self.queue_up(Outgoing::of(&instead[&act])?)?;
+                }
+                _ => self.queue_up(outgoing)?,
+            }
+        }
+        Ok(())
     }
 
     /// Whether the peer lags so much that it is told only what it cannot do without.
@@ -169,13 +209,32 @@ impl Outbox {
         self.queue.capacity() < QUEUE / 2
     }
 
-    fn push<M: Message>(&self, message: &M, descriptor: Option<OwnedFd>, last: bool) -> Result<(), Unsent> {
-        let frame = codec::encode(message).map_err(|_| Unsent::TooLong)?;
+    fn push<M: Message>(
+        &mut self,
+        message: &M,
+        descriptor: Option<OwnedFd>,
+        last: bool,
+    ) -> Result<(), Unsent> {
         let outgoing = Outgoing {
-            frame,
             descriptor,
             last,
+            ..Outgoing::of(message)?
         };
+        match self.held.is_empty() {
+            true => self.queue_up(outgoing),
+            false => self.hold(None, outgoing),
+        }
+    }
+
+    fn hold(&mut self, act: Option<u64>, outgoing: Outgoing) -> Result<(), Unsent> {
+        if self.held.len() >= QUEUE {
+            return Err(Unsent::Full);
+        }
+        self.held.push_back((act, outgoing));
+        Ok(())
+    }
+
+    fn queue_up(&self, outgoing: Outgoing) -> Result<(), Unsent> {
         match self.queue.try_send(outgoing) {
             // A connection that has just ended says so itself.
             Ok(()) | Err(mpsc::error::TrySendError::Closed(_)) => Ok(()),
@@ -205,7 +264,11 @@ pub(crate) async fn serve<D: Dialect>(
         place: D::PLACE,
         peer,
         role,
-        outbox: Outbox { queue, _open: open },
+        outbox: Outbox {
+            queue,
+            held: VecDeque::new(),
+            _open: open,
+        },
     };
     if inputs.send(opened).await.is_err() {
         return End::Finished;
@@ -343,12 +406,32 @@ mod tests {
     fn outbox() -> (Outbox, mpsc::Receiver<Outgoing>) {
         let (queue, outgoing) = mpsc::channel(QUEUE);
         let (_open, _) = oneshot::channel();
-        (Outbox { queue, _open }, outgoing)
+        let held = VecDeque::new();
+        (Outbox { queue, held, _open }, outgoing)
+    }
+
+    #[test]
+    fn what_waits_for_the_store_goes_out_in_order_and_what_failed_is_replaced() {
+        let (mut outbox, mut outgoing) = outbox();
+        let said = |protocol| TenantReply::Ready { protocol };
+        assert_eq!(outbox.send_after(1, &said(1)), Ok(()));
+        assert_eq!(outbox.send(&said(2)), Ok(()));
+        assert_eq!(outbox.send_after(2, &said(3)), Ok(()));
+        assert_eq!(outbox.send(&said(4)), Ok(()));
+        assert!(outgoing.try_recv().is_err());
+        let mut heard = || {
+            let frame = outgoing.try_recv().ok()?.frame;
+            codec::decode::<TenantReply>(&frame[HEADER..]).ok()
+        };
+        assert_eq!(outbox.release::<TenantReply>(1, &BTreeMap::new()), Ok(()));
+        assert_eq!((heard(), heard(), heard()), (Some(said(1)), Some(said(2)), None));
+        assert_eq!(outbox.release(2, &BTreeMap::from([(2, said(9))])), Ok(()));
+        assert_eq!((heard(), heard(), heard()), (Some(said(9)), Some(said(4)), None));
     }
 
     #[test]
     fn a_message_that_is_too_long_is_not_blamed_on_the_peers_reading() {
-        let (outbox, _outgoing) = outbox();
+        let (mut outbox, _outgoing) = outbox();
         let long = TenantRequest::Attach(GpuInfo {
             uuid: GpuUuid::gpu([1; 16]),
             name: "x".repeat(32 << 20),

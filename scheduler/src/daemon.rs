@@ -19,7 +19,7 @@ use crate::exit::Stop;
 use crate::metrics;
 use crate::ready;
 use crate::record::RecordTo;
-use crate::registry::{Book, Writer};
+use crate::registry::{Store, Writer};
 use crate::shell::Shell;
 use crate::sockets::{Folder, Sockets};
 
@@ -55,14 +55,15 @@ async fn serve(settings: Settings, ready: Option<u32>) -> Result<(), Stop> {
     let (metrics, observed) = (settings.metrics, inputs.clone());
     let audit = Audit::start(&settings.audit, folder.descriptor(), settings.runtime.audit());
     let reel = settings.record.as_ref().map(RecordTo::create).transpose()?;
-    let mut shell = Shell::new(settings, Book::read(&registry), inputs, reel)?;
+    let at = folder.descriptor().map_err(system("keep its folder open"))?;
+    let (store, book) = Store::open(at, registry).map_err(system("open its registry"))?;
+    let mut shell = Shell::new(settings, book, inputs, reel)?;
     shell.audit_in(audit);
     if let Some(observer) = metrics.and_then(|address| metrics::start(address, observed)) {
         shell.observe(observer);
     }
     let Sockets { tenant, admin } = folder.listen()?;
-    let at = folder.descriptor().map_err(system("keep its folder open"))?;
-    let writer = Writer::start(at, registry);
+    let mut writer = Writer::start(store).map_err(system("start a thread for its registry"))?;
     let listener = |socket| UnixListener::from_std(socket).map_err(system("listen on a socket"));
     let doors = [
         tokio::spawn(attend::<Tenant>(listener(tenant)?, house.clone())),
@@ -77,15 +78,14 @@ async fn serve(settings: Settings, ready: Option<u32>) -> Result<(), Stop> {
     watch.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut gone = None;
     while !shell.is_idle_for_long() {
-        if let Some(book) = shell.take_book() {
-            writer.publish(book);
-        }
+        shell.keep(&writer);
         let due = shell.next_wake();
         tokio::select! {
             input = arriving.recv() => match input {
                 Some(input) => shell.handle(input),
                 None => break,
             },
+            word = writer.word() => shell.kept(&word),
             () = sleep(until(due)), if due.is_some() => shell.wake(),
             _ = watch.tick() => if let Err(error) = folder.check() {
                 gone = Some(error);
@@ -97,16 +97,14 @@ async fn serve(settings: Settings, ready: Option<u32>) -> Result<(), Stop> {
     }
 
     doors.iter().for_each(tokio::task::JoinHandle::abort);
-    if let Some(book) = shell.take_book() {
-        writer.publish(book);
-    }
-    writer.finish().await;
+    shell.keep_last(&writer);
+    let has_usage = writer.finish().await;
     shell.take_audit().finish().await;
     if let Some(error) = gone {
         return Err(error.into());
     }
     let awaited = shell.is_needed();
-    folder.leave(awaited);
+    folder.leave(awaited, has_usage);
     info!(
         "ended{}",
         if awaited {

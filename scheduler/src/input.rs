@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use gpushare_proto::admin::AdminRequest;
+use gpushare_proto::admin::{AdminRequest, UsageView};
 use gpushare_proto::tenant::{Role, TenantRequest};
 use gpushare_proto::{ClientId, SessionId};
 use tokio::sync::oneshot;
@@ -11,6 +11,7 @@ use crate::connection::Outbox;
 use crate::identity::PeerProcess;
 use crate::metrics::Picture;
 use crate::nvml::Usages;
+use crate::registry::Hour;
 
 /// A connection's number. Never used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -51,6 +52,12 @@ pub(crate) enum Input {
     Measured(Usages),
     /// A process that the daemon watches without a connection is dead.
     Died(Watched),
+    /// What sessions used, as the store has it since the beginning of an hour.
+    Used {
+        connection: ConnectionId,
+        since: Hour,
+        answer: Result<Vec<UsageView>, String>,
+    },
 }
 
 /// Which of the two sockets.

@@ -8,10 +8,10 @@ use std::collections::BTreeMap;
 use gpushare_core::Standing;
 use gpushare_proto::admin::SessionState;
 use gpushare_proto::session::{Binding, StandingView, Terms};
-use gpushare_proto::{GpuUuid, Nanos, SessionId, Token};
+use gpushare_proto::{Bytes, GpuUuid, Nanos, SessionId, Token};
 
 use crate::identity::{ImplicitKey, ProcessId};
-use crate::registry::{Origin, SessionEntry};
+use crate::registry::{Figures, Hour, Origin, SessionEntry};
 use crate::secret::TokenHash;
 
 /// One session.
@@ -33,6 +33,12 @@ pub(crate) struct Session {
     pub(crate) expires: Option<Nanos>,
     /// What the core knows of that.
     pub(crate) told: Standing,
+    /// What it used under daemons of before.
+    pub(crate) before: Figures,
+    /// What it used under this one, as of the last look.
+    pub(crate) used: Figures,
+    /// The most that was counted of its memory in an hour: the latest in which it had any.
+    pub(crate) peak: (Hour, Bytes),
 }
 
 impl Session {
@@ -56,7 +62,32 @@ impl Session {
             revoked: false,
             expires: None,
             told: Standing::Good,
+            before: Figures::default(),
+            used: Figures::default(),
+            peak: (Hour(0), Bytes::ZERO),
         }
+    }
+
+    /// What came to what was counted of it, and its peak of this hour. A peak is news when it is the hour's greatest.
+    pub(crate) fn news(&self, used: Figures, allocated: Bytes, hour: Hour) -> (Figures, (Hour, Bytes)) {
+        let mut news = used.since(self.used);
+        let counted = match self.peak.0 == hour {
+            true => self.peak.1,
+            false => Bytes::ZERO,
+        };
+        let peak = news.peak.max(allocated);
+        news.peak = match peak > counted {
+            true => peak,
+            false => Bytes::ZERO,
+        };
+        (news, (hour, peak.max(counted)))
+    }
+
+    /// Counts what came.
+    pub(crate) fn count(&mut self, used: Figures, allocated: Bytes, hour: Hour) -> Figures {
+        let (news, peak) = self.news(used, allocated, hour);
+        (self.used, self.peak) = (used, peak);
+        news
     }
 
     pub(crate) fn is_implicit(&self) -> bool {
@@ -282,6 +313,7 @@ impl Sessions {
                 paused: entry.paused,
                 revoked: entry.revoked,
                 expires: entry.expires_unix.map(|end| clocks.monotonic(end)),
+                before: entry.totals,
                 ..Session::new(
                     entry.name,
                     entry.terms,
@@ -334,6 +366,7 @@ impl Sessions {
                 paused: session.paused,
                 revoked: session.revoked,
                 expires_unix: session.expires.map(|end| clocks.unix(end)),
+                totals: session.before.plus(session.used),
             })
             .collect()
     }

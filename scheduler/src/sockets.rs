@@ -183,12 +183,13 @@ impl Folder {
         self.lock.as_fd().try_clone_to_owned()
     }
 
-    /// Takes the sockets away. Unless `awaited` by somebody who will come back, the registry, the token
-    /// files and the folder itself go too; a folder that was there before us stays.
+    /// Takes the sockets away. Unless `awaited` by somebody who will come back, the token files go too, and
+    /// the folder with the registry unless that `has_usage`, which somebody may ask the next daemon for; a
+    /// folder that was there before us stays.
     ///
     /// A folder that was taken away under us is left alone: what is at its path by now may be another
     /// daemon's.
-    pub fn leave(self, awaited: bool) {
+    pub fn leave(self, awaited: bool, has_usage: bool) {
         if !is_at(&self.lock, self.runtime.root()) {
             return;
         }
@@ -199,8 +200,11 @@ impl Folder {
         if awaited {
             return;
         }
-        let _ = fs::remove_file(self.runtime.registry());
         let _ = fs::remove_dir_all(self.runtime.tokens_dir());
+        if has_usage {
+            return;
+        }
+        let _ = fs::remove_file(self.runtime.registry());
         if self.made {
             let _ = fs::remove_dir(self.runtime.root());
         }
@@ -277,7 +281,7 @@ mod tests {
         assert_eq!(mode(&runtime.tenant_dir()), 0o700);
         assert_eq!(mode(&runtime.tenant_socket()), 0o600);
         assert_eq!(mode(&runtime.admin_socket()), 0o600);
-        folder.leave(false);
+        folder.leave(false, false);
         assert!(!runtime.root().exists());
     }
 
@@ -355,9 +359,9 @@ mod tests {
         let _sockets = second.listen().unwrap();
         assert!(matches!(first.check(), Err(SocketError::Gone(_))));
         second.check().unwrap();
-        first.leave(false);
+        first.leave(false, false);
         assert!(runtime.admin_socket().exists() && runtime.tenant_socket().exists());
-        second.leave(false);
+        second.leave(false, false);
         assert!(!runtime.root().exists());
     }
 
@@ -368,7 +372,7 @@ mod tests {
         let folder = Folder::take(&runtime, Owner::User).unwrap();
         drop(folder.listen().unwrap());
         fs::write(runtime.registry(), "{}").unwrap();
-        folder.leave(true);
+        folder.leave(true, false);
         assert!(runtime.registry().exists());
         assert!(!runtime.admin_socket().exists() && !runtime.tenant_dir().exists());
     }

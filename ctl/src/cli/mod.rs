@@ -63,6 +63,7 @@ pub(crate) enum Command {
     Explain(ExplainArgs),
     #[command(subcommand)]
     Audit(AuditCommand),
+    Usage(UsageArgs),
     Doctor(DoctorArgs),
     Env(EnvArgs),
     /// The stage between `run` and the daemon it starts
@@ -171,6 +172,29 @@ Examples:
   gpushare-ctl status --json")]
 pub(crate) struct StatusArgs {
     /// Print one JSON document instead of tables (bytes and nanoseconds as numbers)
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Show what sessions used, also those that ended
+///
+/// GPU time is wall time in which a session could submit work; held is the part of it with the card to itself while
+/// sessions took turns; peak is the most it had on one card. It is kept by the hour for thirty days and outlives the
+/// daemon, so the count begins with the hour that --since falls into.
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Examples:
+  gpushare-ctl usage
+  gpushare-ctl usage --since 7d --session train
+  gpushare-ctl usage --since 30d --json")]
+pub(crate) struct UsageArgs {
+    /// How far back, like 90m, 24h or 7d; whole hours count
+    #[arg(long, value_name = "TIME", default_value = "24h", value_parser = values::past)]
+    pub(crate) since: Nanos,
+    /// Only sessions of this name or number (3 or s3)
+    #[arg(long, value_name = "NAME-OR-ID")]
+    pub(crate) session: Option<String>,
+    /// Print a JSON array instead of a table (bytes and nanoseconds as numbers)
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -484,7 +508,7 @@ mod tests {
             }
             commands.extend(command.get_subcommands().cloned());
         }
-        assert_eq!(examples, 45);
+        assert_eq!(examples, 48);
     }
 
     #[test]

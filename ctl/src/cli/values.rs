@@ -39,6 +39,17 @@ pub(crate) enum ValueError {
     LittleMemory(Bytes),
     #[error("{0} is no share of time to lose; write more than 0% and less than 100%")]
     NoShare(Percent),
+    #[error("usage is kept for thirty days; write 30d or less")]
+    LongAgo,
+}
+
+/// How far back usage is asked for.
+pub(super) fn past(text: &str) -> Result<Nanos, ValueError> {
+    let time: Nanos = text.parse()?;
+    match time <= Nanos::from_secs(30 * 86_400) {
+        true => Ok(time),
+        false => Err(ValueError::LongAgo),
+    }
 }
 
 /// A value, or none.

@@ -9,6 +9,7 @@ mod bad_input;
 mod bad_daemon;
 
 mod status;
+mod usage;
 
 mod session;
 

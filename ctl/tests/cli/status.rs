@@ -23,6 +23,7 @@ pub(crate) fn daemon(status: Status) -> Fake {
             old: "3s (computed)".into(),
             new: "100ms".into(),
         },
+        AdminRequest::Usage { .. } => AdminReply::Usage(Vec::new()),
         AdminRequest::Watch => AdminReply::Happened(Vec::new()),
         AdminRequest::Explain { .. } => AdminReply::Explained(Box::new(explanation())),
         AdminRequest::Session(_) => AdminReply::Changed {

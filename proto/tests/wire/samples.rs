@@ -5,7 +5,7 @@
 
 use gpushare_proto::admin::{
     Activity, AdminReply, AdminRequest, Change, ClientView, DaemonView, GpuView, Happened, Happening, Knob,
-    LockView, Mode, SessionGpuView, SessionRequest, SessionState, SessionView, Setting, Status,
+    LockView, Mode, SessionGpuView, SessionRequest, SessionState, SessionView, Setting, Status, UsageView,
 };
 use gpushare_proto::explain::{
     AheadView, CardLimitsView, Explanation, HolderView, RefusalView, WaitReason, WaitView,
@@ -285,6 +285,12 @@ pub(crate) fn admin_requests() -> Vec<Named<AdminRequest>> {
             AdminRequest::Session(SessionRequest::Resume { which: which() }),
         ),
         ("Explain", AdminRequest::Explain { which: which() }),
+        (
+            "Usage",
+            AdminRequest::Usage {
+                since: Nanos::from_secs(86_400),
+            },
+        ),
     ]
 }
 
@@ -338,6 +344,20 @@ pub(crate) fn admin_replies() -> Vec<Named<AdminReply>> {
         (
             "Explained.standing",
             explained(Some(wait(WaitReason::Standing, None))),
+        ),
+        (
+            "Usage",
+            AdminReply::Usage(vec![UsageView {
+                session: SessionId(3),
+                name: "train".into(),
+                alive: true,
+                from_unix_s: 1_795_305_600,
+                gpu_time_ns: Nanos::from_secs(5_400),
+                waited_ns: Nanos::from_secs(61),
+                held_ns: Nanos::from_secs(700),
+                moved_bytes: Bytes::gib(12),
+                peak_bytes: Bytes::gib(7),
+            }]),
         ),
     ]
 }

@@ -2,7 +2,7 @@
 
 use gpushare_proto::admin::{
     Activity, AdminReply, AdminRequest, Change, ClientView, DaemonView, GpuView, Happened, Happening, Knob,
-    LockView, Mode, SessionGpuView, SessionRequest, SessionState, SessionView, Setting, Status,
+    LockView, Mode, SessionGpuView, SessionRequest, SessionState, SessionView, Setting, Status, UsageView,
 };
 use gpushare_proto::explain::{
     AheadView, CardLimitsView, Explanation, HolderView, RefusalView, WaitReason, WaitView,
@@ -342,6 +342,7 @@ pub(crate) fn admin_request() -> impl Strategy<Value = AdminRequest> {
         Just(AdminRequest::Watch),
         session_request().prop_map(AdminRequest::Session),
         text().prop_map(|which| AdminRequest::Explain { which }),
+        nanos().prop_map(|since| AdminRequest::Usage { since }),
     ]
 }
 
@@ -369,6 +370,7 @@ pub(crate) fn admin_reply() -> impl Strategy<Value = AdminReply> {
             }
         }),
         explanation().prop_map(|explanation| AdminReply::Explained(Box::new(explanation))),
+        vec(usage_view(), 0..4).prop_map(AdminReply::Usage),
     ]
 }
 
@@ -429,6 +431,18 @@ fn wait_reason() -> impl Strategy<Value = WaitReason> {
         any::<u32>().prop_map(|processes| WaitReason::Recovering { processes }),
         Just(WaitReason::Standing),
     ]
+}
+
+prop_compose! {
+    fn usage_view()(
+        session in session(), name in text(), alive: bool, from_unix_s: u64,
+        (gpu_time_ns, waited_ns, held_ns) in (nanos(), nanos(), nanos()),
+        moved_bytes in bytes(), peak_bytes in bytes(),
+    ) -> UsageView {
+        UsageView {
+            session, name, alive, from_unix_s, gpu_time_ns, waited_ns, held_ns, moved_bytes, peak_bytes,
+        }
+    }
 }
 
 fn happened() -> impl Strategy<Value = Happened> {

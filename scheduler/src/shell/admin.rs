@@ -21,7 +21,10 @@ impl Shell {
                 let intent = self.intent(request);
                 let answer = self.session_request(&peer, request);
                 self.acted(&peer, intent, &answer);
-                self.reply(connection, &answer.unwrap_or_else(AdminReply::Error));
+                match answer {
+                    Ok(done) => self.reply_when_kept(connection, &done),
+                    Err(failure) => self.reply(connection, &AdminReply::Error(failure)),
+                }
             }
             AdminRequest::Explain { ref which } => {
                 let answer = self.explain(which).map(Box::new);
@@ -38,6 +41,7 @@ impl Shell {
                 self.reply(connection, &answer.unwrap_or_else(AdminReply::Error));
             }
             AdminRequest::Watch => self.start_watch(connection),
+            AdminRequest::Usage { since } => self.ask_usage(connection, since),
             AdminRequest::Hello(_) => {
                 let failure = failure(
                     FailureCode::BadRequest,

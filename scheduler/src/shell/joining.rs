@@ -18,7 +18,7 @@ use gpushare_proto::tenant::{
     Failure, FailureCode, PROTOCOL, Returning, ReturningGpu, Role, TenantReply, Welcome,
 };
 use gpushare_proto::{Bytes, ClientId, GpuId, SessionId, Token};
-use gpushare_sys::process;
+use gpushare_sys::{clock, process};
 
 use super::tenant::plain;
 use super::unknown::UnknownFunctions;
@@ -110,7 +110,8 @@ impl Shell {
                 unknown: UnknownFunctions::default(),
             },
         );
-        self.changed = true;
+        self.keeping.changed();
+        self.keeping.count_from(clock::monotonic());
         let name = self.sessions.name(session);
         Operation::done("process.join")
             .of(session, &name)
@@ -273,7 +274,7 @@ impl Shell {
         make: impl FnOnce(String) -> Session,
     ) -> SessionId {
         let id = self.sessions.add(name, make);
-        self.changed = true;
+        self.keeping.changed();
         self.tell_terms(id);
         id
     }

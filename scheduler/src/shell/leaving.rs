@@ -11,6 +11,7 @@ use gpushare_proto::{ClientId, SessionId};
 use super::{ConnectionRole, Shell};
 use crate::input::ConnectionId;
 use crate::operation::Operation;
+use crate::sessions::Session;
 
 impl Shell {
     pub(super) fn drop_connection(&mut self, connection: ConnectionId) {
@@ -60,7 +61,7 @@ impl Shell {
     pub(super) fn leave(&mut self, session: SessionId) {
         self.sessions.leave(session);
         self.close_if_over(session);
-        self.changed = true;
+        self.keeping.changed();
     }
 
     pub(super) fn close_if_over(&mut self, id: SessionId) {
@@ -68,16 +69,17 @@ impl Shell {
             Operation::done("session.end")
                 .of(id, &session.name)
                 .info(format_args!("session {} ({id}) is over", session.name));
-            self.ended(id, &session.name);
+            self.ended(id, &session);
         }
     }
 
     /// The session is no more.
-    pub(super) fn ended(&mut self, id: SessionId, name: &str) {
+    pub(super) fn ended(&mut self, id: SessionId, session: &Session) {
         self.refusals.forget(&id);
-        self.forget_refusals(id, name);
-        self.keep_figures(id, name);
+        self.forget_refusals(id, &session.name);
+        self.count_last(id, session);
+        self.keep_figures(id, &session.name);
         self.feed(Event::SessionClosed { session: id });
-        self.changed = true;
+        self.keeping.changed();
     }
 }

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Everything in here runs to its end without an await, so no event comes between another and its
-//! effects. What may take long (writing to a peer, the registry's file) is handed over and never waited
+//! effects. What may take long (writing to a peer, the store) is handed over and never waited
 //! for. A peer whose outbox is full is noted and closed once the effects are done.
 
 mod account;
@@ -15,6 +15,7 @@ mod admin;
 mod effects;
 mod explaining;
 mod joining;
+mod keeping;
 mod leaving;
 mod measuring;
 mod notices;
@@ -78,8 +79,8 @@ pub(crate) struct Shell {
     connections: BTreeMap<ConnectionId, Connection>,
     /// Peers that cannot be told what they must know.
     unsent: BTreeMap<ConnectionId, Unsent>,
-    /// Whether the registry's file is out of date.
-    changed: bool,
+    /// What the store has not heard, and what it has not said.
+    keeping: keeping::Keeping,
     /// When to look at the pages, while sessions share a card.
     next_poll: Option<Nanos>,
     measuring: measuring::Measuring,
@@ -149,6 +150,11 @@ impl Shell {
                 self.close_if_over(session);
             }
             Input::Died(Watched::Expected(client)) => self.expected_gone(client),
+            Input::Used {
+                connection,
+                since,
+                answer,
+            } => self.tell_usage(connection, since, answer),
         }
         self.finish();
     }
@@ -165,6 +171,7 @@ impl Shell {
             self.look_at_all_pages();
         }
         self.measure_if_due(now);
+        self.count_if_due(now);
         self.finish();
     }
 
@@ -176,6 +183,7 @@ impl Shell {
             self.idle_end(),
             self.watchers.due(),
             self.measuring.due(),
+            self.keeping.due(),
             self.sessions.next_end(clock::monotonic()),
         ]
         .into_iter()
@@ -270,9 +278,9 @@ impl Shell {
         self.push(connection, |outbox| outbox.send(message));
     }
 
-    fn push(&mut self, connection: ConnectionId, send: impl FnOnce(&Outbox) -> Result<(), Unsent>) {
-        if let Some(open) = self.connections.get(&connection)
-            && let Err(why) = send(&open.outbox)
+    fn push(&mut self, connection: ConnectionId, send: impl FnOnce(&mut Outbox) -> Result<(), Unsent>) {
+        if let Some(open) = self.connections.get_mut(&connection)
+            && let Err(why) = send(&mut open.outbox)
         {
             self.unsent.entry(connection).or_insert(why);
         }

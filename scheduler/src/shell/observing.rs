@@ -83,7 +83,7 @@ impl Shell {
     }
 
     /// What a session has allocated, by what its processes' pages say now.
-    fn look_closer(&self, session: &mut SessionPicture) {
+    pub(super) fn look_closer(&self, session: &mut SessionPicture) {
         for usage in &mut session.state.gpus {
             let ids = session.state.clients.iter().map(|client| client.client);
             let free: Bytes = ids

@@ -132,7 +132,7 @@ impl Shell {
             return Err(not_found(which));
         };
         let (old, new) = act(session, now)?;
-        self.changed = true;
+        self.keeping.changed();
         self.tell_terms(id);
         self.tell_standing(id);
         Ok(AdminReply::Changed { old, new })
@@ -150,8 +150,9 @@ impl Shell {
                 session.clients
             )));
         }
-        self.sessions.remove(id);
-        self.ended(id, &name);
+        if let Some(session) = self.sessions.remove(id) {
+            self.ended(id, &session);
+        }
         Ok(AdminReply::Changed {
             old: name,
             new: "deleted".to_owned(),
@@ -196,7 +197,7 @@ impl Shell {
             session.name
         ));
         (session.terms.memory, session.terms.compute) = (memory, compute);
-        self.changed = true;
+        self.keeping.changed();
         self.tell_terms(id);
         Ok(())
     }

@@ -11,6 +11,7 @@ use tokio::sync::mpsc;
 use tracing::{info, warn};
 
 use super::Shell;
+use super::keeping::Keeping;
 use super::measuring::Measuring;
 use super::telling::Telling;
 use super::watch::Watchers;
@@ -70,7 +71,7 @@ impl Shell {
             expected: BTreeMap::new(),
             connections: BTreeMap::new(),
             unsent: BTreeMap::new(),
-            changed: true,
+            keeping: Keeping::default(),
             next_poll: None,
             measuring: Measuring::default(),
             refusals: Throttle::default(),
@@ -125,29 +126,10 @@ impl Shell {
         }
         Ok(())
     }
-
-    /// The book for the registry, if it changed since it was last taken.
-    pub(crate) fn take_book(&mut self) -> Option<Book> {
-        if !std::mem::take(&mut self.changed) {
-            return None;
-        }
-        let mut book = Book::new(self.sessions.next(), self.next_client);
-        book.sessions = self.sessions.entries(clocks());
-        book.clients.extend(self.expected.values());
-        book.clients
-            .extend(self.clients.iter().filter_map(|(&id, client)| {
-                Some(ClientEntry {
-                    client: id,
-                    session: client.session,
-                    process: client.peer.id?,
-                })
-            }));
-        Some(book)
-    }
 }
 
 /// Both clocks now.
-fn clocks() -> Clocks {
+pub(super) fn clocks() -> Clocks {
     let unix = SystemTime::now()
         .duration_since(SystemTime::UNIX_EPOCH)
         .unwrap_or_default();

@@ -79,6 +79,11 @@ impl Shell {
             client.map_or((0, Vec::new()), |client| (client.peer.pid, client.unknown.list()))
         };
         let mut view = snapshot.into_view(self.sessions.name(id), implicit, state, process);
+        if let Some(Session { before, .. }) = known {
+            view.waited_ns += before.waited;
+            view.held_ns += before.held;
+            view.refusals = view.refusals.saturating_add(before.refusals);
+        }
         if let LockView::Dropping { reason, .. } = &mut view.lock
             && let Some(stopped) = self.stopped(id)
         {

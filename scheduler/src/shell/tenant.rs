@@ -29,7 +29,10 @@ impl Shell {
                 let wished = wish.name.clone();
                 let answer = self.register(&peer, wish);
                 self.registered(&peer, wished.as_deref(), &answer);
-                self.reply(connection, &answer.unwrap_or_else(TenantReply::Error));
+                match answer {
+                    Ok(done) => self.reply_when_kept(connection, &done),
+                    Err(failure) => self.reply(connection, &TenantReply::Error(failure)),
+                }
                 Ok(())
             }
             (_, TenantRequest::Own) => {

@@ -300,6 +300,11 @@ impl<Request: Message, Reply: Message> Peer<Request, Reply> {
         self.stream.write_all(&codec::encode(request).unwrap()).unwrap();
     }
 
+    /// Whether it could still be said.
+    pub(crate) fn try_say(&mut self, request: &Request) -> bool {
+        self.stream.write_all(&codec::encode(request).unwrap()).is_ok()
+    }
+
     /// The next message; none at the end.
     pub(crate) fn listen(&mut self) -> Option<Reply> {
         loop {

@@ -2,12 +2,17 @@
 
 use std::fs;
 
-use gpushare_proto::admin::LockView;
-use gpushare_proto::tenant::{Returning, ReturningGpu};
-use gpushare_proto::{Bytes, ClientId, Epoch, SessionId};
+use std::collections::BTreeMap;
+use std::thread;
+use std::time::Duration;
+
+use gpushare_proto::admin::{AdminReply, AdminRequest, LockView, SessionRequest, UsageView};
+use gpushare_proto::session::{Binding, StandingView, Terms};
+use gpushare_proto::tenant::{FailureCode, GpuChoice, NewSession, Returning, ReturningGpu};
+use gpushare_proto::{Bytes, ClientId, Epoch, Nanos, SessionId};
 
 use crate::deaths::{holds, lock_of};
-use crate::harness::{Client, Place, card, eventually, join};
+use crate::harness::{Client, Daemon, Place, card, eventually, join};
 use crate::processes::{Process, TURNS, wanting};
 
 pub(crate) fn returning(client: &Client, holding: Option<Epoch>) -> Returning {
@@ -24,12 +29,12 @@ pub(crate) fn returning(client: &Client, holding: Option<Epoch>) -> Returning {
     }
 }
 
-/// Waits until the registry's file knows so many clients.
+/// Waits until the registry knows so many clients, by what the daemon's log says of it last.
 pub(crate) fn written(place: &Place, clients: usize) {
     eventually("the registry to be written", || {
-        let text = fs::read_to_string(place.runtime().registry()).ok()?;
-        let book: serde_json::Value = serde_json::from_str(&text).ok()?;
-        (book["clients"].as_array()?.len() == clients).then_some(())
+        let log = place.log();
+        let last = log.lines().rfind(|line| line.contains("the registry has "))?;
+        last.ends_with(&format!(" {clients} clients")).then_some(())
     });
 }
 
@@ -135,7 +140,7 @@ fn a_registry_that_does_not_read_is_set_aside() {
     fs::create_dir(place.runtime().root()).unwrap();
     fs::write(place.runtime().registry(), "{ half").unwrap();
     let daemon = place.start(&[]);
-    assert!(place.runtime().root().join("registry.json.corrupt-0").exists());
+    assert!(place.runtime().root().join("registry.redb.corrupt-0").exists());
     assert!(place.log().contains("does not read"), "{}", place.log());
     // What a process says it uses is booked all the same, under a new number.
     let mut old = daemon.join(None);
@@ -147,4 +152,173 @@ fn a_registry_that_does_not_read_is_set_aside() {
     let back = daemon.return_as(claimed);
     assert_ne!(back.welcome.client, ClientId(77));
     assert_eq!(daemon.status().gpus[0].allocated_bytes, Bytes::mib(100));
+}
+
+fn create(name: &str) -> AdminRequest {
+    let new = NewSession {
+        name: Some(name.to_owned()),
+        terms: Terms::default(),
+        oversubscribe: false,
+        gpu: GpuChoice::Auto,
+    };
+    let binding = Binding::Token;
+    AdminRequest::Session(SessionRequest::Create { new, binding })
+}
+
+fn pause(which: String) -> AdminRequest {
+    AdminRequest::Session(SessionRequest::Pause { which })
+}
+
+/// What each session may do, by its name.
+fn standings(daemon: &Daemon) -> BTreeMap<String, StandingView> {
+    let sessions = daemon.status().sessions.into_iter();
+    sessions
+        .map(|session| (session.name, session.state.standing))
+        .collect()
+}
+
+#[test]
+fn whatever_was_acknowledged_survives_a_kill_at_any_instant() {
+    let place = Place::new();
+    let mut acknowledged: BTreeMap<String, StandingView> = BTreeMap::new();
+    let mut seed = 11_u64;
+    for round in 0..12 {
+        let daemon = place.start(&[]);
+        let found = standings(&daemon);
+        for (name, standing) in &acknowledged {
+            // The act that was under way when it was killed may have been kept as well.
+            let kept = found.get(name);
+            assert!(
+                kept == Some(standing) || (kept == Some(&StandingView::Paused)),
+                "round {round}: {name} is {kept:?}, {standing:?} was acknowledged"
+            );
+        }
+        let mut administrator = daemon.administrator();
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        let life = Duration::from_micros((seed >> 33) % 60_000);
+        let killer = thread::spawn(move || {
+            thread::sleep(life);
+            daemon.kill();
+        });
+        for act in 0.. {
+            let name = format!("r{round}-{act}");
+            if !administrator.try_say(&create(&name)) || administrator.listen().is_none() {
+                break;
+            }
+            acknowledged.insert(name.clone(), StandingView::Good);
+            if !administrator.try_say(&pause(name.clone())) || administrator.listen().is_none() {
+                break;
+            }
+            acknowledged.insert(name, StandingView::Paused);
+        }
+        killer.join().unwrap();
+    }
+    assert!(acknowledged.len() > 12, "{} acts in all", acknowledged.len());
+    assert!(!place.log().contains("does not read"), "{}", place.log());
+}
+
+#[test]
+fn an_act_that_cannot_be_kept_is_in_force_and_says_so_and_a_session_is_not_made() {
+    let place = Place::new();
+    let daemon = place.start(&[]);
+    let mut administrator = daemon.administrator();
+    let mut ask = |request: &AdminRequest| {
+        administrator.say(request);
+        administrator.hear()
+    };
+    assert!(matches!(ask(&create("before")), AdminReply::Created { .. }));
+    let in_the_way = place.runtime().root().join("registry.redb.new");
+    fs::remove_file(place.runtime().registry()).unwrap();
+    fs::create_dir(&in_the_way).unwrap();
+
+    let mut refused = |request: &AdminRequest| match ask(request) {
+        AdminReply::Error(failure) if failure.code == FailureCode::Unavailable => failure.message,
+        other => panic!("{other:?}"),
+    };
+    let message = refused(&create("lost"));
+    assert!(message.contains("cannot write its registry"), "{message}");
+    assert!(message.contains("no session was made"), "{message}");
+    let message = refused(&pause("before".to_owned()));
+    assert!(message.contains("it is in force"), "{message}");
+    assert_eq!(
+        standings(&daemon),
+        BTreeMap::from([("before".to_owned(), StandingView::Paused)])
+    );
+    // When it can be written, all of it is.
+    fs::remove_dir(&in_the_way).unwrap();
+    assert!(matches!(ask(&create("after")), AdminReply::Created { .. }));
+    daemon.kill();
+    let daemon = place.start(&[]);
+    let both = [("after", StandingView::Good), ("before", StandingView::Paused)];
+    assert_eq!(
+        standings(&daemon),
+        BTreeMap::from(both.map(|(name, standing)| (name.to_owned(), standing)))
+    );
+}
+
+fn usage(daemon: &Daemon) -> Vec<UsageView> {
+    let mut administrator = daemon.administrator();
+    administrator.say(&AdminRequest::Usage {
+        since: Nanos::from_secs(7200),
+    });
+    match administrator.hear() {
+        AdminReply::Usage(usages) => usages,
+        other => panic!("no usage: {other:?}"),
+    }
+}
+
+#[test]
+fn what_was_used_goes_on_over_restarts_and_stays_when_the_session_is_over() {
+    let place = Place::new();
+    let daemon = place.start(&TURNS);
+    let (session, token) = daemon.register("worker", None);
+    let mut client = daemon.join(Some(&token));
+    wanting(&mut client);
+    client.enter();
+    let held = |daemon: &Daemon, least: Nanos| {
+        eventually("time to be held", || {
+            let view = daemon
+                .status()
+                .sessions
+                .into_iter()
+                .find(|view| view.session == session)?;
+            (view.held_ns > least).then_some(view.held_ns)
+        })
+    };
+    held(&daemon, Nanos::from_millis(30));
+    let first = usage(&daemon).remove(0);
+    assert_eq!(
+        (first.session, first.name.as_str(), first.alive),
+        (session, "worker", true)
+    );
+    assert!(first.held_ns > Nanos::from_millis(30), "{first:?}");
+    assert!(
+        first.peak_bytes > Bytes::ZERO && first.gpu_time_ns >= first.held_ns,
+        "{first:?}"
+    );
+    daemon.kill();
+
+    let daemon = place.start(&TURNS);
+    let again = usage(&daemon).remove(0);
+    assert!(again.held_ns >= first.held_ns, "{again:?} after {first:?}");
+    assert!(held(&daemon, Nanos::ZERO) >= first.held_ns, "its total goes on");
+    let returned = daemon.return_as(returning(&client, None));
+    drop((client, returned));
+    let (_, other) = daemon.register("idle", None);
+    assert_eq!(other.0.len(), 32);
+    daemon.terminate();
+
+    // The registrar, which is this test, lives: the session too.
+    let daemon = place.start(&TURNS);
+    let names: Vec<_> = usage(&daemon)
+        .into_iter()
+        .map(|usage| (usage.name, usage.alive, usage.held_ns >= first.held_ns))
+        .collect();
+    assert_eq!(
+        names,
+        [
+            ("worker".to_owned(), true, true),
+            ("idle".to_owned(), true, false)
+        ]
+    );
 }

@@ -1,0 +1,113 @@
+//! `usage`: what sessions used, as JSON or as a table.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use gpushare_proto::Nanos;
+use gpushare_proto::admin::{AdminReply, AdminRequest, UsageView};
+
+use crate::cli::UsageArgs;
+use crate::client::{Admin, Client};
+use crate::exit::CtlError;
+use crate::output;
+use crate::places::Places;
+use crate::table::{Table, harmless, short};
+
+/// The step in which usage is kept, in seconds.
+const HOUR: u64 = 3600;
+
+/// Prints what was used.
+pub(crate) fn usage(args: &UsageArgs, places: &Places) -> Result<(), CtlError> {
+    let mut client = Client::<Admin>::connect(places.administered())?;
+    let AdminReply::Usage(mut usages) = client.ask(&AdminRequest::Usage { since: args.since })? else {
+        return Err(client.unexpected().into());
+    };
+    if let Some(which) = &args.session {
+        usages = of(usages, which)?;
+    }
+    if args.json {
+        output::print_json(&usages)?;
+    } else {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        output::print(&render(&usages, counted(args.since, now.as_secs())))?;
+    }
+    Ok(())
+}
+
+/// Those with this name, else the one with this number: sessions that ended may have had the same name.
+fn of(usages: Vec<UsageView>, which: &str) -> Result<Vec<UsageView>, CtlError> {
+    let (named, others): (Vec<_>, Vec<_>) = usages.into_iter().partition(|usage| usage.name == which);
+    if !named.is_empty() {
+        return Ok(named);
+    }
+    let number = which.strip_prefix('s').unwrap_or(which).parse();
+    let numbered: Vec<_> = others
+        .into_iter()
+        .filter(|usage| number == Ok(usage.session.0))
+        .collect();
+    match numbered.is_empty() {
+        true => Err(CtlError::NotFound {
+            kind: "session",
+            name: harmless(which),
+            known: "none with that name or number used anything in that time; `gpushare-ctl usage` shows all"
+                .to_owned(),
+        }),
+        false => Ok(numbered),
+    }
+}
+
+/// The time that is really counted: back to the beginning of an hour.
+fn counted(since: Nanos, now: u64) -> Nanos {
+    let from = now.saturating_sub(since.0 / 1_000_000_000);
+    Nanos::from_secs(now - from / HOUR * HOUR)
+}
+
+fn render(usages: &[UsageView], counted: Nanos) -> String {
+    let step = format!("(of the last {}: whole hours count)\n", short(counted));
+    if usages.is_empty() {
+        return format!("no session used anything\n{step}");
+    }
+    let mut table = Table::new(&[
+        "SESSION", "NAME", "STATE", "GPU TIME", "WAITED", "HELD", "MOVED", "PEAK",
+    ]);
+    for usage in usages {
+        table.row(vec![
+            usage.session.to_string(),
+            usage.name.clone(),
+            if usage.alive { "alive" } else { "ended" }.to_owned(),
+            seconds(usage.gpu_time_ns),
+            seconds(usage.waited_ns),
+            seconds(usage.held_ns),
+            usage.moved_bytes.to_string(),
+            usage.peak_bytes.to_string(),
+        ]);
+    }
+    table.render() + &step
+}
+
+/// In seconds, as they are added up: `5400.2s`.
+fn seconds(time: Nanos) -> String {
+    let tenths = time.0 / 100_000_000;
+    format!("{}.{}s", tenths / 10, tenths % 10)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_counted_begins_with_an_hour() {
+        let quarter_past = 100 * HOUR + 900;
+        assert_eq!(
+            counted(Nanos::from_secs(600), quarter_past),
+            Nanos::from_secs(900)
+        );
+        assert_eq!(
+            counted(Nanos::from_secs(HOUR), quarter_past),
+            Nanos::from_secs(900 + HOUR)
+        );
+        assert_eq!(
+            counted(Nanos::from_secs(960), quarter_past),
+            Nanos::from_secs(900 + HOUR)
+        );
+    }
+}

@@ -1,0 +1,319 @@
+use std::fs::{self, File};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+
+use gpushare_proto::session::{Binding, Terms};
+
+use super::*;
+use crate::identity::{ImplicitKey, ProcessId, Scope};
+use crate::registry::Origin;
+
+fn entry(number: u64) -> SessionEntry {
+    SessionEntry {
+        session: SessionId(number),
+        name: format!("train-{number}"),
+        terms: Terms::default(),
+        oversubscribe: false,
+        card: None,
+        origin: Origin::Implicit(ImplicitKey {
+            uid: 7,
+            scope: Scope::PosixSession(9),
+        }),
+        paused: false,
+        revoked: false,
+        expires_unix: None,
+        totals: Figures {
+            held: Nanos(5),
+            ..Figures::default()
+        },
+    }
+}
+
+fn book(sessions: u64) -> Book {
+    let mut book = Book::new(sessions + 1, 4);
+    book.sessions = (1..=sessions).map(entry).collect();
+    book.clients = vec![ClientEntry {
+        client: gpushare_proto::ClientId(3),
+        session: SessionId(1),
+        process: ProcessId { pid: 5, start: 50 },
+    }];
+    book
+}
+
+fn used(hour: Hour, session: u64, held: u64) -> Usage {
+    let figures = Figures {
+        held: Nanos(held),
+        peak: Bytes(held),
+        ..Figures::default()
+    };
+    let name = format!("train-{session}");
+    Usage::from([((hour, SessionId(session)), Spent { name, figures })])
+}
+
+fn open(folder: &Path) -> (Store, Book) {
+    let at: OwnedFd = File::open(folder).unwrap().into();
+    Store::open(at, folder.join("registry.redb")).unwrap()
+}
+
+fn names(folder: &Path) -> Vec<String> {
+    let names = fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name());
+    let mut names: Vec<String> = names.map(|name| name.into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn the_latest_book_is_what_the_next_daemon_reads() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut store, empty) = open(folder.path());
+    assert_eq!(empty, Book::new(1, 1));
+    for last in [book(1), book(40), book(3)] {
+        store.write(&last, Usage::new()).unwrap();
+        drop(store);
+        let read;
+        (store, read) = open(folder.path());
+        assert_eq!(read, last);
+    }
+    assert_eq!(names(folder.path()), ["registry.redb"]);
+    let file = fs::metadata(folder.path().join("registry.redb")).unwrap();
+    assert_eq!(file.mode() & 0o777, 0o600);
+}
+
+#[test]
+fn a_book_with_numbers_that_would_wrap_or_were_not_given_is_set_aside() {
+    let folder = tempfile::tempdir().unwrap();
+    let impossible = [
+        Book {
+            next_session: u64::MAX,
+            ..book(2)
+        },
+        Book {
+            next_client: 0,
+            ..book(2)
+        },
+        Book {
+            next_session: 2,
+            ..book(2)
+        },
+    ];
+    for (n, impossible) in impossible.iter().enumerate() {
+        let (mut store, _) = open(folder.path());
+        store.write(impossible, Usage::new()).unwrap();
+        drop(store);
+        assert_eq!(open(folder.path()).1, Book::new(1, 1), "{impossible:?}");
+        assert!(folder.path().join(format!("registry.redb.corrupt-{n}")).exists());
+    }
+}
+
+#[test]
+fn what_is_no_store_is_set_aside_and_said() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("registry.redb");
+    for (n, text) in ["", "{\"format\": 1, ", &"x".repeat(100_000)]
+        .into_iter()
+        .enumerate()
+    {
+        fs::write(&path, text).unwrap();
+        assert_eq!(open(folder.path()).1, Book::new(1, 1));
+        let aside = folder.path().join(format!("registry.redb.corrupt-{n}"));
+        assert_eq!(fs::read_to_string(aside).unwrap(), text);
+    }
+    fs::remove_file(&path).unwrap();
+    fs::create_dir(&path).unwrap();
+    assert_eq!(open(folder.path()).1, Book::new(1, 1));
+    assert!(folder.path().join("registry.redb.corrupt-3").is_dir());
+}
+
+#[test]
+fn after_a_reboot_only_the_numbers_go_on_and_what_was_made_to_last_and_usage() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut store, _) = open(folder.path());
+    let mut old = Book {
+        boot: "another".into(),
+        ..book(2)
+    };
+    old.sessions[1].origin = Origin::Created {
+        token: None,
+        binding: Binding::Uid(7),
+        uid: 0,
+    };
+    store.write(&old, used(Hour::now(), 1, 9)).unwrap();
+    drop(store);
+    let (store, read) = open(folder.path());
+    assert_eq!((read.next_session, read.next_client), (3, 4));
+    assert_eq!(
+        (read.sessions, read.clients),
+        (vec![old.sessions[1].clone()], vec![])
+    );
+    assert_eq!(store.usage(Hour::now()).unwrap()[0].held_ns, Nanos(9));
+}
+
+#[test]
+fn another_daemons_registry_at_the_same_path_stays() {
+    let root = tempfile::tempdir().unwrap();
+    let (ours, gone) = (root.path().join("run"), root.path().join("gone"));
+    fs::create_dir(&ours).unwrap();
+    let (mut store, _) = open(&ours);
+    fs::rename(&ours, &gone).unwrap();
+    fs::create_dir(&ours).unwrap();
+    fs::write(ours.join("registry.redb"), "another's").unwrap();
+    store.write(&book(2), Usage::new()).unwrap();
+    drop(store);
+    assert_eq!(
+        fs::read_to_string(ours.join("registry.redb")).unwrap(),
+        "another's"
+    );
+    assert_eq!(open(&gone).1, book(2));
+}
+
+#[test]
+fn a_file_that_was_taken_away_is_written_whole_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut store, _) = open(folder.path());
+    store.write(&book(2), Usage::new()).unwrap();
+    fs::remove_file(folder.path().join("registry.redb")).unwrap();
+    // The same book: it is not there any more.
+    store.write(&book(2), Usage::new()).unwrap();
+    drop(store);
+    assert_eq!(open(folder.path()).1, book(2));
+}
+
+#[test]
+fn usage_adds_up_by_session_since_an_hour_and_ends_after_thirty_days() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut store, _) = open(folder.path());
+    let now = Hour::now();
+    let hour = |back: u64| Hour(now.0 - back);
+    for (back, session, held) in [
+        (30 * 24, 1, 1),
+        (30 * 24 + 1, 1, 2),
+        (25, 1, 4),
+        (0, 1, 8),
+        (0, 2, 16),
+        (0, 1, 32),
+    ] {
+        store.write(&book(2), used(hour(back), session, held)).unwrap();
+        // Old rows are looked for once an hour.
+        store.pruned = None;
+    }
+    let held = |store: &Store, back| {
+        let found = store.usage(hour(back)).unwrap().into_iter();
+        found
+            .map(|usage| {
+                (
+                    usage.session.0,
+                    usage.held_ns.0,
+                    usage.peak_bytes.0,
+                    usage.from_unix_s,
+                )
+            })
+            .collect::<Vec<_>>()
+    };
+    let today = hour(0).began();
+    assert_eq!(held(&store, 0), [(1, 40, 32, today), (2, 16, 16, today)]);
+    assert_eq!(held(&store, 25)[0], (1, 44, 32, hour(25).began()));
+    assert_eq!(held(&store, 100 * 24)[0], (1, 45, 32, hour(30 * 24).began()));
+    drop(store);
+    let (store, _) = open(folder.path());
+    assert_eq!(held(&store, 0), [(1, 40, 32, today), (2, 16, 16, today)]);
+}
+
+#[test]
+fn years_of_changes_do_not_let_the_file_grow() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut store, _) = open(folder.path());
+    for change in 0..600 {
+        let mut book = book(100);
+        book.sessions[change % 100].totals.held = Nanos(change as u64);
+        store.write(&book, used(Hour::now(), 1, 1)).unwrap();
+        let size = fs::metadata(folder.path().join("registry.redb")).unwrap().len();
+        assert!(size <= 2 << 20, "{size} bytes after {change} changes");
+    }
+}
+
+/// Numbers that are the same every time.
+struct Seeded(u64);
+
+impl Seeded {
+    fn below(&mut self, most: u64) -> u64 {
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % most
+    }
+}
+
+/// A store as a killed daemon leaves it, and the books that it may hold.
+fn left_by_a_kill() -> (Vec<u8>, [Book; 2]) {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut store, _) = open(folder.path());
+    let books = [book(30), book(33)];
+    for book in &books {
+        store.write(book, used(Hour::now(), 1, 1)).unwrap();
+    }
+    // Not closed: as it is on the disk now.
+    (fs::read(folder.path().join("registry.redb")).unwrap(), books)
+}
+
+/// What comes of a damaged store: one of the books, or an empty one with the damage set aside. Never a panic.
+fn survives(damaged: &[u8], books: &[Book], what: &str) -> bool {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("registry.redb"), damaged).unwrap();
+    let (mut store, read) = open(folder.path());
+    let aside = folder.path().join("registry.redb.corrupt-0").exists();
+    match aside {
+        true => assert_eq!(read, Book::new(1, 1), "{what}"),
+        false => assert!(books.contains(&read), "{what}: {read:?}"),
+    }
+    // And it goes on from there.
+    store.write(&book(5), used(Hour::now(), 1, 1)).unwrap();
+    store.usage(Hour(0)).unwrap();
+    drop(store);
+    assert_eq!(open(folder.path()).1, book(5), "{what}");
+    aside
+}
+
+#[test]
+fn a_store_that_was_cut_off_anywhere_is_set_aside() {
+    let (whole, books) = left_by_a_kill();
+    assert!(!survives(&whole, &books[1..], "whole"));
+    for length in (0..whole.len()).step_by(4096) {
+        survives(&whole[..length], &books, &format!("cut at {length}"));
+    }
+}
+
+#[test]
+fn a_store_with_bits_turned_over_is_read_rightly_or_set_aside() {
+    let (whole, books) = left_by_a_kill();
+    let mut seeded = Seeded(5);
+    let size = whole.len() as u64;
+    for round in 0..150 {
+        let mut damaged = whole.clone();
+        // The header is small and all else hangs on it: every other time.
+        let within = if round % 2 == 0 { 512 } else { size };
+        let mut turned = Vec::new();
+        for _ in 0..=seeded.below(3) {
+            let (at, bit) = (seeded.below(within), seeded.below(8));
+            damaged[usize::try_from(at).unwrap()] ^= 1 << bit;
+            turned.push((at, bit));
+        }
+        survives(&damaged, &books, &format!("round {round}: {turned:?}"));
+    }
+}
+
+#[test]
+fn a_new_store_whose_name_is_taken_leaves_nothing_behind() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut store, _) = open(folder.path());
+    fs::remove_file(folder.path().join("registry.redb")).unwrap();
+    fs::create_dir(folder.path().join("registry.redb.new")).unwrap();
+    assert!(store.write(&book(1), used(Hour::now(), 1, 3)).is_err());
+    assert_eq!(names(folder.path()), ["registry.redb.new"]);
+    fs::remove_dir(folder.path().join("registry.redb.new")).unwrap();
+    // What could not be written is not forgotten.
+    store.write(&book(1), used(Hour::now(), 1, 4)).unwrap();
+    assert_eq!(store.usage(Hour(0)).unwrap()[0].held_ns, Nanos(7));
+}

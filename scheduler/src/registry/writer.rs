@@ -1,0 +1,225 @@
+//! The thread that writes: the latest book, as soon as the one before is on the disk.
+
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use gpushare_proto::admin::UsageView;
+use tokio::sync::{oneshot, watch};
+use tokio::task::spawn_blocking;
+use tracing::{info, warn};
+
+use super::Book;
+use super::store::Store;
+use super::usage::{self, Hour, Usage};
+
+/// How long the writer waits after a failure, and how long at most after many.
+const RETRY: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(30));
+
+/// How things are now.
+#[derive(Debug)]
+pub(crate) struct News {
+    pub(crate) book: Book,
+    /// What was used since the last news.
+    pub(crate) spent: Usage,
+    /// The number of the last administrative act that the book has.
+    pub(crate) act: u64,
+}
+
+/// What became of the acts up to one. Those of a later word include those of an earlier one.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Word {
+    pub(crate) act: u64,
+    /// Why they are not on the disk, if they are not.
+    pub(crate) failure: Option<String>,
+}
+
+/// What the shell hands over and the thread has not looked at.
+#[derive(Debug, Default)]
+struct Slot {
+    book: Option<(Book, u64)>,
+    spent: Usage,
+    questions: Vec<Question>,
+    ending: bool,
+}
+
+#[derive(Debug)]
+struct Question {
+    since: Hour,
+    answer: oneshot::Sender<Result<Vec<UsageView>, String>>,
+}
+
+#[derive(Debug, Default)]
+struct Desk {
+    slot: Mutex<Slot>,
+    news: Condvar,
+}
+
+impl Desk {
+    fn slot(&self) -> MutexGuard<'_, Slot> {
+        // Nothing is half done under the lock.
+        self.slot.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for something to do, at most until `retry`.
+    fn take(&self, retry: Option<Instant>) -> Slot {
+        let mut slot = self.slot();
+        while slot.book.is_none() && slot.questions.is_empty() && !slot.ending {
+            let left = retry.map(|retry| retry.saturating_duration_since(Instant::now()));
+            slot = match left {
+                Some(Duration::ZERO) => break,
+                Some(left) => {
+                    let waited = self.news.wait_timeout(slot, left);
+                    waited.unwrap_or_else(PoisonError::into_inner).0
+                }
+                None => self.news.wait(slot).unwrap_or_else(PoisonError::into_inner),
+            };
+        }
+        let ending = slot.ending;
+        Slot {
+            ending,
+            ..std::mem::take(&mut slot)
+        }
+    }
+}
+
+/// Writes the latest book to the store.
+#[derive(Debug)]
+pub(crate) struct Writer {
+    desk: Arc<Desk>,
+    words: watch::Receiver<Word>,
+    thread: JoinHandle<bool>,
+}
+
+impl Writer {
+    /// # Errors
+    /// If the system has no thread.
+    pub(crate) fn start(store: Store) -> std::io::Result<Self> {
+        let desk = Arc::new(Desk::default());
+        let (say, words) = watch::channel(Word::default());
+        let own = desk.clone();
+        let thread = thread::Builder::new()
+            .name("registry".into())
+            .stack_size(512 << 10)
+            .spawn(move || keep(store, &own, &say))?;
+        Ok(Self { desk, words, thread })
+    }
+
+    /// This is how things are now.
+    pub(crate) fn publish(&self, news: News) {
+        let mut slot = self.desk.slot();
+        slot.book = Some((news.book, news.act));
+        usage::add(&mut slot.spent, news.spent);
+        drop(slot);
+        self.desk.news.notify_one();
+    }
+
+    /// Asks what was used since the beginning of an hour. What was published before counts.
+    pub(crate) fn ask(&self, since: Hour, answer: oneshot::Sender<Result<Vec<UsageView>, String>>) {
+        self.desk.slot().questions.push(Question { since, answer });
+        self.desk.news.notify_one();
+    }
+
+    /// The next word.
+    pub(crate) async fn word(&mut self) -> Word {
+        if self.words.changed().await.is_err() {
+            // The thread ends with us only.
+            std::future::pending::<()>().await;
+        }
+        self.words.borrow_and_update().clone()
+    }
+
+    /// Ends when the last book is written, or cannot be. Whether there is usage that somebody may ask for.
+    pub(crate) async fn finish(self) -> bool {
+        self.desk.slot().ending = true;
+        self.desk.news.notify_one();
+        let ended = spawn_blocking(move || self.thread.join()).await;
+        // The thread panics nowhere.
+        matches!(ended, Ok(Ok(true)))
+    }
+}
+
+/// Writes each book that is the latest, and one that could not be written again until it is or there is another one.
+fn keep(mut store: Store, desk: &Desk, say: &watch::Sender<Word>) -> bool {
+    let mut latest: Option<(Book, u64)> = None;
+    let mut retry: Option<(Instant, Duration)> = None;
+    loop {
+        let slot = desk.take(retry.map(|(at, _)| at));
+        let due = retry.is_some_and(|(at, _)| at <= Instant::now());
+        let fresh = slot.book.is_some();
+        latest = slot.book.or(latest);
+        if let Some((book, act)) = latest.as_ref().filter(|_| fresh || due || slot.ending) {
+            let failure = store.write(book, slot.spent).err();
+            retry = match (&failure, retry) {
+                (None, None) => None,
+                (None, Some(_)) => {
+                    info!("the registry {} is written again", store.path().display());
+                    None
+                }
+                (Some(cause), None) => {
+                    warn!(
+                        "cannot write the registry {}: {cause}; until it can, no session is made and a restarted daemon \
+                         would not wait for all processes",
+                        store.path().display()
+                    );
+                    Some((Instant::now() + RETRY.0, RETRY.0))
+                }
+                (Some(_), Some((_, pause))) => {
+                    let pause = (pause * 2).min(RETRY.1);
+                    Some((Instant::now() + pause, pause))
+                }
+            };
+            say.send_replace(Word { act: *act, failure });
+        }
+        for question in slot.questions {
+            // Who asked may be gone.
+            let _ = question.answer.send(store.usage(question.since));
+        }
+        if slot.ending {
+            return store.has_usage();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, File};
+
+    use super::*;
+
+    fn news(next_client: u64, act: u64) -> News {
+        News {
+            book: Book::new(1, next_client),
+            spent: Usage::new(),
+            act,
+        }
+    }
+
+    #[tokio::test]
+    async fn a_book_that_could_not_be_written_is_written_when_it_can_and_each_is_said() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("registry.redb");
+        let open = || Store::open(File::open(folder.path()).unwrap().into(), path.clone()).unwrap();
+        let mut writer = Writer::start(open().0).unwrap();
+        let done = |act| Word { act, failure: None };
+        writer.publish(news(2, 1));
+        assert_eq!(writer.word().await, done(1));
+
+        let in_the_way = folder.path().join("registry.redb.new");
+        fs::remove_file(&path).unwrap();
+        fs::create_dir(&in_the_way).unwrap();
+        writer.publish(news(3, 2));
+        let word = writer.word().await;
+        assert_eq!(word.act, 2);
+        assert!(word.failure.is_some());
+        fs::remove_dir(&in_the_way).unwrap();
+        loop {
+            let word = writer.word().await;
+            if word == done(2) {
+                break;
+            }
+        }
+        assert!(!writer.finish().await, "nobody used anything");
+        assert_eq!(open().1, Book::new(1, 3));
+    }
+}
