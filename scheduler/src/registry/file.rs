@@ -36,7 +36,7 @@ pub(super) enum Trouble {
 }
 
 impl Trouble {
-    pub(super) fn corrupt(what: impl ToString) -> Self {
+    pub(super) fn corrupt(what: &impl ToString) -> Self {
         Self::Corrupt(what.to_string())
     }
 }
@@ -45,7 +45,7 @@ impl<E: Into<redb::Error>> From<E> for Trouble {
     fn from(cause: E) -> Self {
         match cause.into() {
             redb::Error::Io(cause) => cause.into_trouble(),
-            other => Self::corrupt(other),
+            other => Self::corrupt(&other),
         }
     }
 }
@@ -67,7 +67,7 @@ impl IntoTrouble for io::Error {
                 | Errno::ROFS
                 | Errno::FBIG,
             ) => Trouble::System(self),
-            _ => Trouble::corrupt(self),
+            _ => Trouble::corrupt(&self),
         }
     }
 }
@@ -138,10 +138,10 @@ impl Place {
             let file = file.map_err(|cause| io::Error::from(cause).into_trouble())?;
             let found = fstat(&file).map_err(|cause| Trouble::System(cause.into()))?;
             if FileType::from_raw_mode(found.st_mode) != FileType::RegularFile {
-                return Err(Trouble::corrupt("it is no file"));
+                return Err(Trouble::corrupt(&"it is no file"));
             }
             if found.st_size == 0 {
-                return Err(Trouble::corrupt("it is empty"));
+                return Err(Trouble::corrupt(&"it is empty"));
             }
             let opened = careful(|| {
                 let mut database = Opened(Some(builder().create_file(File::from(file))?));

@@ -93,7 +93,9 @@ impl Store {
         if self.place.identity().is_some() {
             match self.load() {
                 Ok(open) => {
-                    self.open = Some(open);
+                    // On a full disk the old file must do.
+                    let copy = self.make(&open.stored, Some(&open.database));
+                    self.open = Some(copy.unwrap_or(open));
                     return Ok(());
                 }
                 Err(Trouble::Corrupt(cause)) => {
@@ -107,30 +109,43 @@ impl Store {
                 Err(trouble) => return Err(trouble),
             }
         }
-        let stored = Book::new(1, 1);
+        self.open = Some(self.make(&Book::new(1, 1), None)?);
+        Ok(())
+    }
+
+    /// Makes a file with this book, and with the usage that is in another one.
+    ///
+    /// What is on a file's first page about its own layout has no checksum: a bit of it may go unnoticed on reading and spoil
+    /// what is written later. So a file is written by the process that made it and only read by the next, which makes
+    /// its own; that also gives back what the old one had grown to.
+    fn make(&self, stored: &Book, old: Option<&Database>) -> Result<Open, Trouble> {
         let (database, identity) = self.place.create(|database| {
             careful(|| {
                 let write = database.begin_write()?;
-                write_meta(&write, &stored)?;
-                write.open_table(SESSIONS)?;
-                write.open_table(CLIENTS)?;
-                write.open_table(USAGE)?;
-                Ok(write.commit()?)
+                write_book(&write, &Book::default(), stored)?;
+                let mut usage = write.open_table(USAGE)?;
+                if let Some(old) = old {
+                    for row in old.begin_read()?.open_table(USAGE)?.iter()? {
+                        let (key, row) = row?;
+                        usage.insert(key.value(), row.value())?;
+                    }
+                }
+                drop(usage);
+                Ok::<_, Trouble>(write.commit()?)
             })
         })?;
-        self.open = Some(Open {
+        Ok(Open {
             database,
             identity,
-            stored,
-        });
-        Ok(())
+            stored: stored.clone(),
+        })
     }
 
     fn load(&self) -> Result<Open, Trouble> {
         let (database, identity) = self.place.open()?;
         let stored = careful(|| read(&database))?;
         if stored.is_impossible() {
-            return Err(Trouble::corrupt("its numbers are none that a daemon writes"));
+            return Err(Trouble::corrupt(&"its numbers are none that a daemon writes"));
         }
         Ok(Open {
             database,
@@ -144,11 +159,7 @@ impl Store {
         usage::add(&mut self.pending, spent);
         // Somebody may have taken the file away: what is written into it then, nobody finds again.
         let named = self.place.identity();
-        if !self
-            .open
-            .as_ref()
-            .is_some_and(|open| Some(open.identity) == named)
-        {
+        if self.open.as_ref().is_none_or(|open| Some(open.identity) != named) {
             self.attach().map_err(|trouble| trouble.to_string())?;
         }
         let Some(open) = &mut self.open else {
@@ -161,21 +172,7 @@ impl Store {
         let prune = self.pruned != Some(hour);
         let written = careful(|| {
             let write = open.database.begin_write()?;
-            write_meta(&write, book)?;
-            let number = |entry: &SessionEntry| entry.session.0;
-            difference(
-                &mut write.open_table(SESSIONS)?,
-                &open.stored.sessions,
-                &book.sessions,
-                number,
-            )?;
-            let number = |entry: &ClientEntry| entry.client.0;
-            difference(
-                &mut write.open_table(CLIENTS)?,
-                &open.stored.clients,
-                &book.clients,
-                number,
-            )?;
+            write_book(&write, &open.stored, book)?;
             add_usage(
                 &mut write.open_table(USAGE)?,
                 &self.pending,
@@ -288,13 +285,17 @@ fn read(database: &Database) -> Result<Book, Trouble> {
     let word = |name: &str| {
         let found = meta
             .get(name)?
-            .ok_or_else(|| Trouble::corrupt(format!("it has no {name}")))?;
+            .ok_or_else(|| Trouble::corrupt(&format!("it has no {name}")))?;
         Ok::<_, Trouble>(found.value().to_owned())
     };
-    let number = |name: &str| word(name)?.parse::<u64>().map_err(Trouble::corrupt);
+    let number = |name: &str| {
+        word(name)?
+            .parse::<u64>()
+            .map_err(|cause| Trouble::corrupt(&cause))
+    };
     match word("format")? {
         format if format == FORMAT => {}
-        other => return Err(Trouble::corrupt(format!("it has format {other}"))),
+        other => return Err(Trouble::corrupt(&format!("it has format {other}"))),
     }
     let (sessions, clients) = (read.open_table(SESSIONS)?, read.open_table(CLIENTS)?);
     let usage = read.open_table(USAGE)?;
@@ -320,22 +321,36 @@ fn rows<T: DeserializeOwned>(
         .iter()?
         .map(|row| {
             let (key, row) = row?;
-            let entry: T = serde_json::from_slice(row.value()).map_err(Trouble::corrupt)?;
+            let entry: T = serde_json::from_slice(row.value()).map_err(|cause| Trouble::corrupt(&cause))?;
             match number(&entry) == key.value() {
                 true => Ok(entry),
-                false => Err(Trouble::corrupt("a row has another one's number")),
+                false => Err(Trouble::corrupt(&"a row has another one's number")),
             }
         })
         .collect()
 }
 
-fn write_meta(write: &WriteTransaction, book: &Book) -> Result<(), Trouble> {
+/// Writes what differs of a book.
+fn write_book(write: &WriteTransaction, before: &Book, book: &Book) -> Result<(), Trouble> {
     let mut meta = write.open_table(META)?;
     meta.insert("format", FORMAT)?;
     meta.insert("boot", &*book.boot)?;
     meta.insert("next_session", &*book.next_session.to_string())?;
     meta.insert("next_client", &*book.next_client.to_string())?;
-    Ok(())
+    let number = |entry: &SessionEntry| entry.session.0;
+    difference(
+        &mut write.open_table(SESSIONS)?,
+        &before.sessions,
+        &book.sessions,
+        number,
+    )?;
+    let number = |entry: &ClientEntry| entry.client.0;
+    difference(
+        &mut write.open_table(CLIENTS)?,
+        &before.clients,
+        &book.clients,
+        number,
+    )
 }
 
 /// Writes the rows that differ and takes out those that are no more.

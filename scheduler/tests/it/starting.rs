@@ -162,7 +162,16 @@ fn a_daemon_whose_folder_is_taken_away_or_replaced_says_so_and_ends() {
 }
 
 #[test]
-fn an_idle_daemon_leaves_nothing_behind() {
+fn an_idle_daemon_that_nobody_used_leaves_nothing_behind() {
+    let place = Place::new();
+    let daemon = place.start(&["--idle-exit", "100ms"]);
+    drop(daemon.join(None));
+    assert_eq!(daemon.wait().code(), Some(0));
+    assert!(!place.runtime().root().exists());
+}
+
+#[test]
+fn an_idle_daemon_leaves_nothing_behind_but_what_was_used() {
     let place = Place::new();
     let daemon = place.start(&["--idle-exit", "100ms"]);
     let mut client = daemon.join(None);
@@ -171,7 +180,9 @@ fn an_idle_daemon_leaves_nothing_behind() {
     fs::create_dir(place.runtime().tokens_dir()).unwrap();
     drop(client);
     assert_eq!(daemon.wait().code(), Some(0));
-    assert!(!place.runtime().root().exists());
+    let left = fs::read_dir(place.runtime().root()).unwrap();
+    let left: Vec<_> = left.map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(left, ["registry.redb"]);
     assert_eq!(fs::read_dir(place.locks()).unwrap().count(), 0);
 }
 
