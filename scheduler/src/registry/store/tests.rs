@@ -55,6 +55,13 @@ fn open(folder: &Path) -> (Store, Book) {
     Store::open(at, folder.join("registry.redb")).unwrap()
 }
 
+/// A folder that costs no fsync: hundreds of rounds must not wait for a disk.
+fn in_memory() -> tempfile::TempDir {
+    tempfile::tempdir_in("/dev/shm")
+        .or_else(|_| tempfile::tempdir())
+        .unwrap()
+}
+
 fn names(folder: &Path) -> Vec<String> {
     let names = fs::read_dir(folder)
         .unwrap()
@@ -222,7 +229,7 @@ fn usage_adds_up_by_session_since_an_hour_and_ends_after_thirty_days() {
 
 #[test]
 fn years_of_changes_do_not_let_the_file_grow() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = in_memory();
     let (mut store, _) = open(folder.path());
     for change in 0..600 {
         let mut book = book(100);
@@ -260,10 +267,7 @@ fn left_by_a_kill() -> (Vec<u8>, [Book; 2]) {
 
 /// What comes of a damaged store: one of the books, or an empty one with the damage set aside. Never a panic.
 fn survives(damaged: &[u8], books: &[Book], what: &str) -> bool {
-    // In memory: hundreds of rounds must not wait for a disk.
-    let folder = tempfile::tempdir_in("/dev/shm")
-        .or_else(|_| tempfile::tempdir())
-        .unwrap();
+    let folder = in_memory();
     fs::write(folder.path().join("registry.redb"), damaged).unwrap();
     let (mut store, read) = open(folder.path());
     let aside = folder.path().join("registry.redb.corrupt-0").exists();
