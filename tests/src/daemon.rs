@@ -1,6 +1,7 @@
 //! A daemon of a world: started, asked, restarted, killed.
 
 use std::io::Read;
+use std::path::Path;
 use std::process::{ExitStatus, Stdio};
 
 use anyhow::{Context, ensure};
@@ -27,7 +28,7 @@ impl<'w> Daemon<'w> {
     /// It did not start; the message holds what it said.
     pub fn start(world: &'w World, flags: &[&str]) -> anyhow::Result<Self> {
         let flags: Vec<String> = flags.iter().map(|&flag| flag.to_owned()).collect();
-        let process = launch(world, &flags)?;
+        let process = launch(world, &flags, &[])?;
         Ok(Self {
             world,
             flags,
@@ -39,6 +40,14 @@ impl<'w> Daemon<'w> {
     #[must_use]
     pub fn process(&self) -> &Process {
         &self.process
+    }
+
+    /// Whether it has ended.
+    ///
+    /// # Errors
+    /// The kernel refuses to say.
+    pub fn ended(&mut self) -> anyhow::Result<bool> {
+        Ok(self.process.ended()?.is_some())
     }
 
     /// Kills it as `kill -9` does.
@@ -63,11 +72,19 @@ impl<'w> Daemon<'w> {
     /// # Errors
     /// It still runs, or does not start.
     pub fn restart(&mut self) -> anyhow::Result<()> {
+        self.restart_under(&[])
+    }
+
+    /// The same by a program that becomes the daemon, like `unshare` or `setpriv`; its arguments come first.
+    ///
+    /// # Errors
+    /// It still runs, or does not start.
+    pub fn restart_under(&mut self, launcher: &[&str]) -> anyhow::Result<()> {
         ensure!(
             self.process.ended()?.is_some(),
             "the daemon still runs; stop or kill it first"
         );
-        self.process = launch(self.world, &self.flags)?;
+        self.process = launch(self.world, &self.flags, launcher)?;
         Ok(())
     }
 
@@ -123,8 +140,15 @@ impl<'w> Daemon<'w> {
     }
 }
 
-fn launch(world: &World, flags: &[String]) -> anyhow::Result<Process> {
-    let mut command = world.part(Part::Scheduler);
+fn launch(world: &World, flags: &[String], launcher: &[&str]) -> anyhow::Result<Process> {
+    let mut command = match launcher.split_first() {
+        None => world.part(Part::Scheduler),
+        Some((program, arguments)) => {
+            let mut command = world.program(Path::new(program));
+            command.args(arguments).arg(world.path(Part::Scheduler));
+            command
+        }
+    };
     // Its stdout is the pipe on which it says that both sockets listen.
     command.args(["--user", "--ready-fd", "1"]);
     if let Some(config) = world.scheduler_config() {

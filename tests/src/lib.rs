@@ -34,6 +34,8 @@ pub mod card;
 
 pub mod daemon;
 
+pub mod peer;
+
 pub mod program;
 
 pub mod training;

@@ -8,6 +8,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
+use std::time::Duration;
 
 use anyhow::{Context, bail};
 use gpushare_proto::Bytes;
@@ -105,7 +106,15 @@ impl Program {
     /// # Errors
     /// It ended instead; the message holds what it said.
     pub fn ready(&mut self) -> anyhow::Result<()> {
-        self.answer(Ticket(0))?.expect("the start")
+        self.ready_within(PATIENCE)
+    }
+
+    /// The same, so long and no longer.
+    ///
+    /// # Errors
+    /// As for [`Program::ready`].
+    pub fn ready_within(&mut self, patience: Duration) -> anyhow::Result<()> {
+        self.answer_within(Ticket(0), patience)?.expect("the start")
     }
 
     /// Sends a line and goes on.
@@ -130,11 +139,19 @@ impl Program {
     /// # Errors
     /// The program ended or is stuck.
     pub fn answer(&self, ticket: Ticket) -> anyhow::Result<Answer> {
+        self.answer_within(ticket, PATIENCE)
+    }
+
+    /// Waits for the answer to a line, so long and no longer.
+    ///
+    /// # Errors
+    /// The program ended or is stuck.
+    pub fn answer_within(&self, ticket: Ticket, patience: Duration) -> anyhow::Result<Answer> {
         let waiting = |state: &mut State| !state.ended && !state.by_line.contains_key(&ticket.0);
         let (state, _) = self
             .answers
             .news
-            .wait_timeout_while(self.answers.lock(), PATIENCE, waiting)
+            .wait_timeout_while(self.answers.lock(), patience, waiting)
             .unwrap_or_else(PoisonError::into_inner);
         match state.by_line.get(&ticket.0) {
             Some(answer) => Ok(answer.clone()),
@@ -144,7 +161,7 @@ impl Program {
                 self.process.stderr().trim()
             ),
             None => bail!(
-                "no answer to line {} for {PATIENCE:?}: {}",
+                "no answer to line {} for {patience:?}: {}",
                 ticket.0,
                 self.process.stderr().trim()
             ),
@@ -177,6 +194,14 @@ impl Program {
     pub fn quit(&mut self) -> anyhow::Result<ExitStatus> {
         self.stdin = None;
         self.process.wait()
+    }
+
+    /// Whether it has ended.
+    ///
+    /// # Errors
+    /// The kernel refuses to say.
+    pub fn ended(&mut self) -> anyhow::Result<bool> {
+        Ok(self.process.ended()?.is_some())
     }
 
     /// Kills it as `kill -9` does.

@@ -21,6 +21,10 @@ mod demo;
 
 mod scenario;
 
+mod dice;
+
+mod chaos;
+
 mod bench;
 
 mod stage;
@@ -55,6 +59,8 @@ enum Command {
     /// Hold gpushare against what it promises, on the simulated card; fails if a promise is broken
     #[command(subcommand)]
     Scenario(scenario::Scenario),
+    /// Break things at random on the simulated card; fails if bytes are lost, a program hangs, or the dead hold what is not theirs
+    Chaos(chaos::Options),
     /// Measure one thing
     #[command(subcommand)]
     Bench(bench::Bench),
@@ -82,6 +88,7 @@ fn main() -> ExitCode {
     let outcome = match command {
         Command::Demo(options) => demo::run(&options, json),
         Command::Scenario(scenario) => scenario::run(&scenario, json),
+        Command::Chaos(options) => chaos::run(&options, json),
         Command::Bench(bench) => bench::run(&bench, json),
         Command::CiExtra(options) => extra::run(&options, json),
         Command::Replay(options) => replay::run(&options, json),

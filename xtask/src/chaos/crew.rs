@@ -1,0 +1,325 @@
+//! The programs that share the card while things break, and what each of them really has.
+//!
+//! ```text
+//!   thread per place:  start ─▶ alloc, fill, check, free, ... ─▶ killed? ─▶ start again
+//!                        │ every answer within PATIENCE, or the program hangs
+//!                        ▼
+//!                      what it has, by its own answers  ◀── compared with the daemon's books, while all pause
+//! ```
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use gpushare_proto::{Bytes, Token, names};
+use gpushare_tests::program::{Answer, Program};
+use gpushare_tests::world::{Sharing, World};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
+use crate::dice::Dice;
+
+/// The longest that any answer may take: all that we stop is stopped for a second at most, and a daemon waits for
+/// its clients no longer than that.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// The memory of one buffer is a multiple of this, which every door gives out exactly.
+const PIECE: Bytes = Bytes::mib(2);
+const MOST_PIECES: u64 = 12;
+const MOST_BUFFERS: usize = 5;
+const DOORS: [&str; 3] = ["mem", "managed", "handle"];
+
+/// One program's place: its session, and who is in it now.
+#[derive(Debug, Default)]
+pub(crate) struct Place {
+    pub(crate) session: usize,
+    now: Mutex<Now>,
+}
+
+#[derive(Debug, Default)]
+struct Now {
+    process: Option<(u32, Arc<OwnedFd>)>,
+    /// We killed it.
+    killed: bool,
+    held: BTreeMap<String, Buffer>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Buffer {
+    bytes: Bytes,
+    filled: Option<u64>,
+}
+
+/// What all programs said.
+#[derive(Debug, Default)]
+pub(crate) struct Said {
+    pub(crate) answers: AtomicU64,
+    pub(crate) refusals: AtomicU64,
+    pub(crate) corrupted: AtomicU64,
+    pub(crate) hung: AtomicU64,
+    /// Sentences for what should never happen.
+    pub(crate) broken: Mutex<Vec<String>>,
+}
+
+/// All places, and the gate that they pass for every line.
+#[derive(Debug)]
+pub(crate) struct Crew {
+    pub(crate) places: Vec<Place>,
+    pub(crate) said: Said,
+    /// Read while a line is under way; written while everybody pauses.
+    pub(crate) gate: RwLock<()>,
+    pub(crate) over: AtomicBool,
+    /// The token file of each session.
+    pub(crate) tokens: Vec<PathBuf>,
+}
+
+impl Place {
+    fn now(&self) -> MutexGuard<'_, Now> {
+        self.now.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Who is in it.
+    pub(crate) fn process(&self) -> Option<(u32, Arc<OwnedFd>)> {
+        self.now().process.clone()
+    }
+
+    /// What it has, by its own answers.
+    pub(crate) fn held(&self) -> Bytes {
+        self.now().held.values().map(|buffer| buffer.bytes).sum()
+    }
+
+    /// Kills who is in it, as `kill -9` does.
+    pub(crate) fn kill(&self) -> Option<(u32, Arc<OwnedFd>)> {
+        let mut now = self.now();
+        let process = now.process.clone()?;
+        now.killed = true;
+        drop(now);
+        // It may have been told to end just now.
+        let _ = pidfd_send_signal(&process.1, Signal::KILL);
+        Some(process)
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        if let Some((_, pidfd)) = self.process() {
+            let _ = pidfd_send_signal(&pidfd, signal);
+        }
+    }
+}
+
+impl Said {
+    pub(crate) fn broke(&self, sentence: String) {
+        self.broken
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(sentence);
+    }
+}
+
+fn count(counter: &AtomicU64) {
+    counter.fetch_add(1, Ordering::Relaxed);
+}
+
+impl Crew {
+    /// So many places in each of the sessions that these tokens open.
+    pub(crate) fn new(world: &World, tokens: &[Token], each: usize) -> anyhow::Result<Self> {
+        let files = tokens.iter().enumerate().map(|(session, token)| {
+            use std::os::unix::fs::OpenOptionsExt as _;
+            let path = world.folder().join(format!("token-{session}"));
+            let mut file = fs::OpenOptions::new()
+                .write(true)
+                .create(true)
+                .truncate(true)
+                .mode(0o600)
+                .open(&path)?;
+            std::io::Write::write_all(&mut file, token.to_hex().as_bytes())?;
+            Ok(path)
+        });
+        let place = |session| Place {
+            session,
+            ..Place::default()
+        };
+        Ok(Self {
+            places: (0..tokens.len())
+                .flat_map(|session| std::iter::repeat_with(move || place(session)).take(each))
+                .collect(),
+            said: Said::default(),
+            gate: RwLock::default(),
+            over: AtomicBool::new(false),
+            tokens: files.collect::<anyhow::Result<_>>()?,
+        })
+    }
+
+    /// Keeps a program in the place until all is over.
+    pub(crate) fn keep(&self, world: &World, number: usize, mut dice: Dice) {
+        let place = &self.places[number];
+        while !self.over.load(Ordering::Relaxed) {
+            match self.start(world, number) {
+                Ok(mut program) => self.drive(place, number, &mut program, &mut dice),
+                // Without a daemon it is refused, as it should be.
+                Err(_) => thread::sleep(Duration::from_millis(20)),
+            }
+            *place.now() = Now::default();
+        }
+    }
+
+    fn start(&self, world: &World, number: usize) -> anyhow::Result<Program> {
+        let _pass = self.gate.read().unwrap_or_else(PoisonError::into_inner);
+        let place = &self.places[number];
+        let mut program = self.begin(world, place.session, &format!("program-{number}"))?;
+        let pid = program.process().pid();
+        let pidfd = pidfd_open(
+            Pid::from_raw(pid.cast_signed()).context("no pid")?,
+            PidfdFlags::empty(),
+        )?;
+        place.now().process = Some((pid, Arc::new(pidfd)));
+        let begun = Instant::now();
+        let ready = program.ready_within(PATIENCE);
+        if ready.is_err() && begun.elapsed() >= PATIENCE {
+            count(&self.said.hung);
+            self.said.broke(format!(
+                "program {number} (pid {pid}) was not ready within {PATIENCE:?}"
+            ));
+        }
+        ready.map(|()| program)
+    }
+
+    /// A program in a session, which is not ready yet.
+    pub(crate) fn begin(&self, world: &World, session: usize, name: &str) -> anyhow::Result<Program> {
+        let mut command = world.workload(&Sharing::Preload);
+        command.env(names::TOKEN_FILE, &self.tokens[session]);
+        Program::begin(command, world, name)
+    }
+
+    fn drive(&self, place: &Place, number: usize, program: &mut Program, dice: &mut Dice) {
+        let mut next = 0;
+        while !self.over.load(Ordering::Relaxed) {
+            let pass = self.gate.read().unwrap_or_else(PoisonError::into_inner);
+            let line = Line::choose(&place.now().held, &mut next, dice);
+            let asked = Instant::now();
+            match ask(program, &line) {
+                Ok(answer) => {
+                    count(&self.said.answers);
+                    self.note(place, number, &line, &answer);
+                }
+                Err(_) if place.now().killed => return,
+                Err(error) => {
+                    if asked.elapsed() >= PATIENCE {
+                        count(&self.said.hung);
+                    }
+                    self.said.broke(format!(
+                        "program {number} (pid {}) at `{}`: {error:#}",
+                        program.process().pid(),
+                        line.text()
+                    ));
+                    return;
+                }
+            }
+            drop(pass);
+            thread::sleep(dice.millis(1, 15));
+        }
+    }
+
+    fn note(&self, place: &Place, number: usize, line: &Line, answer: &Answer) {
+        let mut now = place.now();
+        if let Some(error) = answer.error() {
+            // A check takes a few bytes for its sum, which a full quota refuses.
+            let takes_memory = matches!(line, Line::Allocate { .. } | Line::Check { .. });
+            if error == "CUDA_ERROR_OUT_OF_MEMORY" && takes_memory {
+                count(&self.said.refusals);
+            } else {
+                self.said.broke(format!(
+                    "program {number} was answered {error} to `{}`",
+                    line.text()
+                ));
+            }
+            return;
+        }
+        match line {
+            Line::Allocate { name, bytes, .. } => {
+                let (bytes, filled) = (*bytes, None);
+                now.held.insert(name.clone(), Buffer { bytes, filled });
+            }
+            Line::Free { name } => drop(now.held.remove(name)),
+            Line::Fill { name, value } => {
+                if let Some(buffer) = now.held.get_mut(name) {
+                    buffer.filled = Some(*value);
+                }
+            }
+            Line::Check { .. } if !answer.flag("matches") => count(&self.said.corrupted),
+            Line::Check { .. } | Line::Look => {}
+        }
+    }
+}
+
+/// Tells a program something. What is freed is not in use any more: memory by handle is gone at once.
+fn ask(program: &mut Program, line: &Line) -> anyhow::Result<Answer> {
+    if matches!(line, Line::Free { .. }) {
+        let done = program.tell("sync")?;
+        program.answer_within(done, PATIENCE)?;
+    }
+    let ticket = program.tell(&line.text())?;
+    program.answer_within(ticket, PATIENCE)
+}
+
+/// What a program is told.
+#[derive(Debug)]
+enum Line {
+    Allocate {
+        name: String,
+        bytes: Bytes,
+        door: &'static str,
+    },
+    Free {
+        name: String,
+    },
+    Fill {
+        name: String,
+        value: u64,
+    },
+    Check {
+        name: String,
+        value: u64,
+    },
+    Look,
+}
+
+impl Line {
+    fn choose(held: &BTreeMap<String, Buffer>, next: &mut u64, dice: &mut Dice) -> Self {
+        let allocate = |next: &mut u64, dice: &mut Dice| {
+            *next += 1;
+            Self::Allocate {
+                name: format!("b{next}"),
+                bytes: Bytes(PIECE.0 * (1 + dice.below(MOST_PIECES))),
+                door: DOORS[dice.index(DOORS.len())],
+            }
+        };
+        let Some((name, buffer)) = held.iter().nth(dice.index(held.len())) else {
+            return allocate(next, dice);
+        };
+        let name = name.clone();
+        match (dice.below(10), buffer.filled) {
+            (0..3, _) if held.len() < MOST_BUFFERS => allocate(next, dice),
+            (0..4, _) => Self::Free { name },
+            (4, _) => Self::Look,
+            (5..8, Some(value)) => Self::Check { name, value },
+            _ => Self::Fill {
+                name,
+                value: dice.below(1 << 20),
+            },
+        }
+    }
+
+    fn text(&self) -> String {
+        match self {
+            Self::Allocate { name, bytes, door } => format!("alloc {name} {} --door {door}", bytes.0),
+            Self::Free { name } => format!("free {name}"),
+            Self::Fill { name, value } => format!("fill {name} {value}"),
+            Self::Check { name, value } => format!("check {name} {value}"),
+            Self::Look => "mem-info".to_owned(),
+        }
+    }
+}
