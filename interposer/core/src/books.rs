@@ -1,7 +1,7 @@
 //! What the process has allocated: address → block. Frees, identity queries and the movers look here.
 
 use std::collections::BTreeMap;
-use std::sync::Mutex;
+use std::sync::{Condvar, Mutex, PoisonError};
 
 use gpushare_proto::Bytes;
 
@@ -47,7 +47,17 @@ impl Origin {
 /// All blocks of the process.
 #[derive(Debug, Default)]
 pub struct Books {
-    blocks: Mutex<BTreeMap<CUdeviceptr, Block>>,
+    inner: Mutex<Inner>,
+    /// Told when a block has been moved.
+    moved: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    blocks: BTreeMap<CUdeviceptr, Block>,
+    /// The block that the mover asks the driver to move just now: whoever strikes it waits, since the driver must not
+    /// be asked for memory that is gone.
+    moving: Option<CUdeviceptr>,
 }
 
 impl Books {
@@ -55,37 +65,56 @@ impl Books {
     /// thread has not seen to the end, while the driver gave its address out again.
     #[must_use]
     pub fn enter(&self, address: CUdeviceptr, block: Block) -> Option<Block> {
-        lock(&self.blocks).insert(address, block)
+        lock(&self.inner).blocks.insert(address, block)
     }
 
-    /// Strikes the block that begins at `address`; `None` if it is not ours.
+    /// Strikes the block that begins at `address`; `None` if it is not ours. What the driver was asked to move is
+    /// asked by then, so that a free waits for it.
     #[must_use]
     pub fn strike(&self, address: CUdeviceptr) -> Option<Block> {
-        lock(&self.blocks).remove(&address)
+        let mut inner = lock(&self.inner);
+        while inner.moving == Some(address) {
+            inner = self.moved.wait(inner).unwrap_or_else(PoisonError::into_inner);
+        }
+        inner.blocks.remove(&address)
+    }
+
+    /// Runs `ask` while the block that begins at `address` cannot be struck; `None` if it was already. Only the mover
+    /// does so, and nobody else can wait for it with a lock that `ask` needs: a free is not yet in the driver.
+    pub fn while_it_stays<R>(&self, address: CUdeviceptr, ask: impl FnOnce() -> R) -> Option<R> {
+        {
+            let mut inner = lock(&self.inner);
+            inner.blocks.contains_key(&address).then_some(())?;
+            inner.moving = Some(address);
+        }
+        let answer = ask();
+        lock(&self.inner).moving = None;
+        self.moved.notify_all();
+        Some(answer)
     }
 
     /// The block that holds `address`, and where it begins.
     #[must_use]
     pub fn holding(&self, address: CUdeviceptr) -> Option<(CUdeviceptr, Block)> {
-        let blocks = lock(&self.blocks);
-        let (&start, &block) = blocks.range(..=address).next_back()?;
+        let inner = lock(&self.inner);
+        let (&start, &block) = inner.blocks.range(..=address).next_back()?;
         (address - start < block.size.0).then_some((start, block))
     }
 
     /// Strikes everything that dies with a context.
     #[must_use]
     pub fn strike_context(&self, context: CUcontext) -> Vec<Block> {
-        let mut blocks = lock(&self.blocks);
-        let (dead, kept) = std::mem::take(&mut *blocks)
+        let mut inner = lock(&self.inner);
+        let (dead, kept) = std::mem::take(&mut inner.blocks)
             .into_iter()
             .partition::<BTreeMap<_, _>, _>(|(_, block)| block.context == context.addr());
-        *blocks = kept;
+        inner.blocks = kept;
         dead.into_values().collect()
     }
 
     /// From now on the blocks of one context belong to another.
     pub fn hand_over(&self, from: CUcontext, to: CUcontext) {
-        for block in lock(&self.blocks).values_mut().filter(|block| block.context == from.addr()) {
+        for block in lock(&self.inner).blocks.values_mut().filter(|block| block.context == from.addr()) {
             block.context = to.addr();
         }
     }
@@ -93,9 +122,9 @@ impl Books {
     /// The managed ranges of a context, in address order.
     #[must_use]
     pub fn ranges_of(&self, context: CUcontext) -> Vec<(CUdeviceptr, Bytes)> {
-        let blocks = lock(&self.blocks);
+        let inner = lock(&self.inner);
         let movable = |block: &Block| block.origin.kind() == Kind::Movable;
-        let here = blocks.iter().filter(|(_, block)| block.context == context.addr() && movable(block));
+        let here = inner.blocks.iter().filter(|(_, block)| block.context == context.addr() && movable(block));
         here.map(|(&address, block)| (address, block.size)).collect()
     }
 }
@@ -116,6 +145,31 @@ mod tests {
         assert_eq!(books.holding(0x10ff), Some((0x1000, block(0x100, 1))));
         assert_eq!(books.holding(0x1100), None);
         assert_eq!(books.holding(0xfff), None);
+    }
+
+    #[test]
+    fn a_block_that_is_being_moved_is_struck_only_afterwards() {
+        use std::sync::atomic::{AtomicBool, Ordering};
+        use std::thread;
+        use std::time::Duration;
+
+        let books = Books::default();
+        assert_eq!(books.enter(0x1000, block(0x100, 1)), None);
+        assert_eq!(books.enter(0x2000, block(0x100, 1)), None);
+        let asked = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let moved = books.while_it_stays(0x1000, || {
+                let free = scope.spawn(|| (books.strike(0x1000), asked.load(Ordering::SeqCst)));
+                assert_eq!(books.strike(0x2000), Some(block(0x100, 1)), "another is not held up");
+                thread::sleep(Duration::from_millis(20));
+                assert!(!free.is_finished());
+                asked.store(true, Ordering::SeqCst);
+                free
+            });
+            let free = moved.expect("the block was there").join().expect("no panic");
+            assert_eq!(free, (Some(block(0x100, 1)), true));
+        });
+        assert_eq!(books.while_it_stays(0x1000, || ()), None);
     }
 
     #[test]

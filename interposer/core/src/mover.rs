@@ -161,10 +161,11 @@ impl Mover {
             live.enter(driver, |live| {
                 let Some(stream) = live.stream(driver) else { return };
                 for (address, size) in ranges {
-                    // SAFETY: the range is ours; one that was freed meanwhile is an error, not a fault.
-                    let asked =
-                        unsafe { (driver.mem_prefetch_async)(address, size.0 as usize, device, stream) };
-                    if asked == CUDA_SUCCESS {
+                    let asked = self.state.books.while_it_stays(address, || {
+                        // SAFETY: the range is ours, and whoever frees it waits.
+                        unsafe { (driver.mem_prefetch_async)(address, size.0 as usize, device, stream) }
+                    });
+                    if asked == Some(CUDA_SUCCESS) {
                         moved += size;
                     }
                 }
