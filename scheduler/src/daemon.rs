@@ -1,5 +1,6 @@
 //! A daemon's life: take the folder, remember, take the cards, listen, serve until told or idle, leave.
 
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -29,24 +30,25 @@ const INPUTS: usize = 256;
 /// How often the daemon looks whether its folder is still there.
 const FOLDER_WATCH: Duration = Duration::from_secs(2);
 
-/// Serves until a signal or until idle for as long as configured. `ready` is the descriptor of a pipe
-/// that hears when the sockets listen.
+/// Serves until a signal or until idle for as long as configured, on the sockets that were `passed` where there are
+/// any. `ready` is the descriptor of a pipe that hears when the sockets listen.
 ///
 /// # Errors
 /// [`Stop`] if the daemon cannot start.
-pub fn run(settings: Settings, ready: Option<u32>) -> Result<(), Stop> {
+pub fn run(settings: Settings, passed: Vec<(String, OwnedFd)>, ready: Option<u32>) -> Result<(), Stop> {
     let system = |what| move |cause| Stop::System { what, cause };
     raise_descriptor_limit();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(system("start an event loop"))?;
-    runtime.block_on(serve(settings, ready))
+    runtime.block_on(serve(settings, passed, ready))
 }
 
-async fn serve(settings: Settings, ready: Option<u32>) -> Result<(), Stop> {
+async fn serve(settings: Settings, passed: Vec<(String, OwnedFd)>, ready: Option<u32>) -> Result<(), Stop> {
     let system = |what| move |cause| Stop::System { what, cause };
-    let folder = Folder::take(&settings.runtime, settings.owner)?;
+    let mut folder = Folder::take(&settings.runtime, settings.owner)?;
+    folder.adopt(passed)?;
     let registry = settings.runtime.registry();
     let (inputs, mut arriving) = mpsc::channel(INPUTS);
     let uid = rustix::process::geteuid().as_raw();

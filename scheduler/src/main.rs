@@ -3,6 +3,7 @@
 
 use std::fmt;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -10,6 +11,7 @@ use gpushare_proto::names;
 use gpushare_scheduler::args::{Args, LogFormat};
 use gpushare_scheduler::config::{Settings, Surroundings};
 use gpushare_scheduler::{daemon, exit::Stop, operation};
+use gpushare_sys::passed;
 use tracing::field::Field;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::format::{Writer, debug_fn};
@@ -19,7 +21,12 @@ fn main() -> ExitCode {
         Ok(args) => args,
         Err(usage) => return end(&usage),
     };
-    match run(&args) {
+    // Before anything can have a thread.
+    let passed = passed::take().map_err(|cause| Stop::System {
+        what: "take over the sockets that it was started with",
+        cause,
+    });
+    match passed.and_then(|passed| run(&args, passed)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(stop) => {
             eprintln!("gpushare-scheduler: {stop}");
@@ -45,10 +52,10 @@ fn end(usage: &clap::Error) -> ExitCode {
     ExitCode::from(2)
 }
 
-fn run(args: &Args) -> Result<(), Stop> {
+fn run(args: &Args, passed: Vec<(String, OwnedFd)>) -> Result<(), Stop> {
     let settings = Settings::read(args, &Surroundings::of_this_process())?;
     start_log(settings.log_format);
-    daemon::run(settings, args.ready_fd)
+    daemon::run(settings, passed, args.ready_fd)
 }
 
 fn start_log(format: LogFormat) {

@@ -6,6 +6,9 @@
 //!     tenant/scheduler.sock    0666 for the system's daemon, 0600 in a 0700 folder for a user's own
 //! ```
 //!
+//! Sockets that were passed to the daemon (systemd's) are taken over instead, if they are what they should be. They stay
+//! when it ends: connections queue up in them until the next daemon takes them over, and nobody sees a refusal.
+//!
 //! What lies in the way is replaced only if it is a socket that nobody answers on. The lock on the folder
 //! settles who may look: of any number of daemons that start at once, one serves and the others name it.
 
@@ -21,6 +24,7 @@ use gpushare_sys::folder::{FolderError, is_at};
 use gpushare_sys::{folder, peer};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
+use rustix::net::{SocketType, sockopt};
 
 use crate::config::Owner;
 
@@ -64,6 +68,14 @@ pub enum SocketError {
         /// Its length.
         length: usize,
     },
+    /// A socket that was passed to the daemon is not one of its two.
+    #[error("the passed socket {name} {what}; see docs/systemd.md")]
+    Passed {
+        /// Its name, or its place.
+        name: String,
+        /// What is wrong with it.
+        what: String,
+    },
     /// Another daemon serves this folder.
     #[error("a gpushare daemon{} already serves {}; use it, or stop it first", process(*pid), path.display())]
     Busy {
@@ -105,6 +117,8 @@ pub struct Folder {
     owner: Owner,
     made: bool,
     lock: File,
+    /// Those of somebody else who keeps them: tenant's and administrator's.
+    passed: [Option<UnixListener>; 2],
 }
 
 /// Both sockets, listening.
@@ -145,10 +159,58 @@ impl Folder {
             owner,
             made,
             lock,
+            passed: [None, None],
         })
     }
 
-    /// Binds both sockets. From then on connections queue up.
+    /// Takes over sockets that the daemon was started with. Which is which their paths say.
+    ///
+    /// # Errors
+    /// [`SocketError::Passed`] if one is not a listening socket at one of the two paths, both are at one, or the
+    /// administrator's is open to others.
+    pub fn adopt(&mut self, passed: Vec<(String, OwnedFd)>) -> Result<(), SocketError> {
+        for (nth, (name, socket)) in passed.into_iter().enumerate() {
+            let refuse = |what: String| SocketError::Passed {
+                name: match name.as_str() {
+                    "" | "unknown" => format!("number {nth}"),
+                    name => format!("`{name}`"),
+                },
+                what,
+            };
+            let listens = sockopt::socket_acceptconn(&socket).is_ok_and(|listens| listens)
+                && sockopt::socket_type(&socket) == Ok(SocketType::STREAM);
+            let listener = UnixListener::from(socket);
+            let address = listener.local_addr().ok().filter(|_| listens);
+            let Some(path) = address.as_ref().and_then(|address| address.as_pathname()) else {
+                return Err(refuse("is not a listening stream socket with a path".to_owned()));
+            };
+            let ours = [self.runtime.tenant_socket(), self.runtime.admin_socket()];
+            let Some(which) = ours.iter().position(|own| is_same(own, path)) else {
+                let [tenant, admin] = ours.map(|own| own.display().to_string());
+                return Err(refuse(format!(
+                    "is at {}, and this daemon's are {tenant} and {admin}",
+                    path.display()
+                )));
+            };
+            let found = fs::symlink_metadata(&ours[which]).map_err(SocketError::system("look at", path))?;
+            let mode = found.permissions().mode() & 0o777;
+            if ours[which] == self.runtime.admin_socket() && mode & 0o077 != 0 {
+                return Err(refuse(format!(
+                    "is the administrator's and has mode {mode:o}; give it SocketMode=0600"
+                )));
+            }
+            if self.passed[which].is_some() {
+                return Err(refuse(format!("is a second one at {}", path.display())));
+            }
+            listener
+                .set_nonblocking(true)
+                .map_err(SocketError::system("listen on", path))?;
+            self.passed[which] = Some(listener);
+        }
+        Ok(())
+    }
+
+    /// Binds the sockets that were not passed. From then on connections queue up.
     ///
     /// # Errors
     /// [`SocketError`] if something is in the way.
@@ -158,9 +220,10 @@ impl Folder {
             Owner::System => 0o666,
             Owner::User => 0o600,
         };
+        let [tenant, admin] = &self.passed;
         Ok(Sockets {
-            admin: self.bind(&self.runtime.admin_socket(), 0o600)?,
-            tenant: self.bind(&self.runtime.tenant_socket(), tenant_mode)?,
+            admin: self.keep_or_bind(admin.as_ref(), &self.runtime.admin_socket(), 0o600)?,
+            tenant: self.keep_or_bind(tenant.as_ref(), &self.runtime.tenant_socket(), tenant_mode)?,
         })
     }
 
@@ -183,9 +246,9 @@ impl Folder {
         self.lock.as_fd().try_clone_to_owned()
     }
 
-    /// Takes the sockets away. Unless `awaited` by somebody who will come back, the token files go too, and
-    /// the folder with the registry unless that `has_usage`, which somebody may ask the next daemon for; a
-    /// folder that was there before us stays.
+    /// Takes the sockets away, but for those that were passed. Unless `awaited` by somebody who will come back, the token
+    /// files go too, and the folder with the registry unless that `has_usage`, which somebody may ask the next daemon for;
+    /// a folder that was there before us stays.
     ///
     /// A folder that was taken away under us is left alone: what is at its path by now may be another
     /// daemon's.
@@ -194,8 +257,13 @@ impl Folder {
             return;
         }
         // What is gone already, or still holds somebody else's file, is as it should be.
-        let _ = fs::remove_file(self.runtime.admin_socket());
-        let _ = fs::remove_file(self.runtime.tenant_socket());
+        let [tenant, admin] = &self.passed;
+        if admin.is_none() {
+            let _ = fs::remove_file(self.runtime.admin_socket());
+        }
+        if tenant.is_none() {
+            let _ = fs::remove_file(self.runtime.tenant_socket());
+        }
         let _ = fs::remove_dir(self.runtime.tenant_dir());
         if awaited {
             return;
@@ -207,6 +275,20 @@ impl Folder {
         let _ = fs::remove_file(self.runtime.registry());
         if self.made {
             let _ = fs::remove_dir(self.runtime.root());
+        }
+    }
+
+    fn keep_or_bind(
+        &self,
+        passed: Option<&UnixListener>,
+        path: &Path,
+        mode: u32,
+    ) -> Result<UnixListener, SocketError> {
+        match passed {
+            Some(listener) => listener
+                .try_clone()
+                .map_err(SocketError::system("listen on", path)),
+            None => self.bind(path, mode),
         }
     }
 
@@ -247,6 +329,12 @@ fn mode(owner: Owner) -> u32 {
         Owner::System => 0o755,
         Owner::User => 0o700,
     }
+}
+
+/// Whether a socket's address is this path, also through a link like `/var/run`.
+fn is_same(own: &Path, address: &Path) -> bool {
+    let real = |path: &Path| path.canonicalize().ok();
+    own == address || (real(own).is_some() && real(own) == real(address))
 }
 
 /// The process that listens on a socket; none if nobody does.
@@ -363,6 +451,58 @@ mod tests {
         assert!(runtime.admin_socket().exists() && runtime.tenant_socket().exists());
         second.leave(false, false);
         assert!(!runtime.root().exists());
+    }
+
+    fn passed(socket: impl Into<OwnedFd>) -> Vec<(String, OwnedFd)> {
+        vec![("mine".to_owned(), socket.into())]
+    }
+
+    #[test]
+    fn a_passed_socket_is_served_and_stays() {
+        let root = tempfile::tempdir().unwrap();
+        let runtime = runtime(&root);
+        let mut folder = Folder::take(&runtime, Owner::User).unwrap();
+        let systemds = UnixListener::bind(runtime.admin_socket()).unwrap();
+        fs::set_permissions(runtime.admin_socket(), Permissions::from_mode(0o600)).unwrap();
+        let _queued = UnixStream::connect(runtime.admin_socket()).unwrap();
+        folder.adopt(passed(systemds.try_clone().unwrap())).unwrap();
+        let sockets = folder.listen().unwrap();
+        sockets.admin.accept().unwrap();
+        folder.leave(false);
+        assert!(runtime.admin_socket().exists() && !runtime.tenant_socket().exists());
+        drop(sockets);
+        UnixStream::connect(runtime.admin_socket()).unwrap();
+    }
+
+    #[test]
+    fn a_passed_socket_that_is_not_ours_is_named_with_what_is_wrong() {
+        let root = tempfile::tempdir().unwrap();
+        let runtime = runtime(&root);
+        let mut folder = Folder::take(&runtime, Owner::User).unwrap();
+        let refused =
+            |folder: &mut Folder, socket: OwnedFd| folder.adopt(passed(socket)).unwrap_err().to_string();
+
+        let file = File::open(root.path()).unwrap();
+        let said = refused(&mut folder, file.into());
+        assert!(said.contains("`mine` is not a listening stream socket"), "{said}");
+        let (connected, _other) = UnixStream::pair().unwrap();
+        assert!(refused(&mut folder, connected.into()).contains("is not a listening"));
+
+        let elsewhere = UnixListener::bind(root.path().join("elsewhere")).unwrap();
+        let said = refused(&mut folder, elsewhere.into());
+        assert!(
+            said.contains("elsewhere, and this daemon's are") && said.contains("admin.sock"),
+            "{said}"
+        );
+
+        let open = UnixListener::bind(runtime.admin_socket()).unwrap();
+        fs::set_permissions(runtime.admin_socket(), Permissions::from_mode(0o666)).unwrap();
+        let said = refused(&mut folder, open.try_clone().unwrap().into());
+        assert!(said.contains("mode 666; give it SocketMode=0600"), "{said}");
+
+        fs::set_permissions(runtime.admin_socket(), Permissions::from_mode(0o600)).unwrap();
+        folder.adopt(passed(open.try_clone().unwrap())).unwrap();
+        assert!(refused(&mut folder, open.into()).contains("is a second one at"));
     }
 
     #[test]

@@ -7,7 +7,7 @@
 //!                      what it has, by its own answers  ◀── compared with the daemon's books, while all pause
 //! ```
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::fs;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -31,6 +31,8 @@ const PATIENCE: Duration = Duration::from_secs(20);
 const PIECE: Bytes = Bytes::mib(2);
 const MOST_PIECES: u64 = 12;
 const MOST_BUFFERS: usize = 5;
+/// So many of a program's latest lines are told when it fails.
+const REMEMBERED: usize = 12;
 const DOORS: [&str; 3] = ["mem", "managed", "handle"];
 
 /// One program's place: its session, and who is in it now.
@@ -196,6 +198,7 @@ impl Crew {
 
     fn drive(&self, place: &Place, number: usize, program: &mut Program, dice: &mut Dice) {
         let mut next = 0;
+        let mut lines = VecDeque::new();
         while !self.over.load(Ordering::Relaxed) {
             let pass = self.gate.read().unwrap_or_else(PoisonError::into_inner);
             let line = Line::choose(&place.now().held, &mut next, dice);
@@ -203,7 +206,18 @@ impl Crew {
             match ask(program, &line) {
                 Ok(answer) => {
                     count(&self.said.answers);
-                    self.note(place, number, &line, &answer);
+                    lines.push_back(line.text());
+                    if lines.len() > REMEMBERED {
+                        lines.pop_front();
+                    }
+                    if !self.note(place, &line, &answer) {
+                        self.said.broke(format!(
+                            "program {number} (pid {}) was answered {} after {lines:?}",
+                            program.process().pid(),
+                            answer.error().unwrap_or("nothing")
+                        ));
+                        return;
+                    }
                 }
                 Err(_) if place.now().killed => return,
                 Err(error) => {
@@ -223,20 +237,14 @@ impl Crew {
         }
     }
 
-    fn note(&self, place: &Place, number: usize, line: &Line, answer: &Answer) {
+    /// Notes what the program has now; whether the answer was one that may come.
+    fn note(&self, place: &Place, line: &Line, answer: &Answer) -> bool {
         let mut now = place.now();
         if let Some(error) = answer.error() {
             // A check takes a few bytes for its sum, which a full quota refuses.
             let takes_memory = matches!(line, Line::Allocate { .. } | Line::Check { .. });
-            if error == "CUDA_ERROR_OUT_OF_MEMORY" && takes_memory {
-                count(&self.said.refusals);
-            } else {
-                self.said.broke(format!(
-                    "program {number} was answered {error} to `{}`",
-                    line.text()
-                ));
-            }
-            return;
+            count(&self.said.refusals);
+            return error == "CUDA_ERROR_OUT_OF_MEMORY" && takes_memory;
         }
         match line {
             Line::Allocate { name, bytes, .. } => {
@@ -252,6 +260,7 @@ impl Crew {
             Line::Check { .. } if !answer.flag("matches") => count(&self.said.corrupted),
             Line::Check { .. } | Line::Look => {}
         }
+        true
     }
 }
 
