@@ -1,9 +1,10 @@
 //! One daemon in a folder of its own, and peers that speak to it.
 
-use std::fs::{self, File};
+use std::fs::{self, File, Permissions};
 use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
-use std::os::unix::net::UnixStream;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::thread;
@@ -114,6 +115,50 @@ impl Place {
         Daemon { child, runtime }
     }
 
+    /// Both sockets, as systemd binds them before any daemon runs.
+    pub(crate) fn bind(&self) -> Bound {
+        let runtime = self.runtime();
+        fs::create_dir_all(runtime.tenant_dir()).unwrap();
+        for folder in [runtime.root().to_owned(), runtime.tenant_dir()] {
+            fs::set_permissions(folder, Permissions::from_mode(0o755)).unwrap();
+        }
+        let bind = |path: PathBuf, mode| {
+            let listener = UnixListener::bind(&path).unwrap();
+            fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+            listener
+        };
+        Bound {
+            tenant: bind(runtime.tenant_socket(), 0o666),
+            admin: bind(runtime.admin_socket(), 0o600),
+        }
+    }
+
+    /// A daemon that is started with these sockets as descriptors 3 and 4, as systemd does it. A shell moves them there
+    /// and becomes the daemon, so that the pid that they are for is its own.
+    pub(crate) fn start_on(&self, bound: &Bound) -> Daemon {
+        const MOVE: &str = r#"exec 3<&0 4<&1 5>&2 </dev/null >/dev/null 2>>"$1"
+            shift; export LISTEN_PID=$$ LISTEN_FDS=2 LISTEN_FDNAMES=tenant:admin; exec "$@""#;
+        let stdio = |listener: &UnixListener| Stdio::from(OwnedFd::from(listener.try_clone().unwrap()));
+        let mut child = Command::new("sh")
+            .args(["-c", MOVE, "sh"])
+            .arg(self.path("log"))
+            .arg(env!("CARGO_BIN_EXE_gpushare-scheduler"))
+            .args(["--ready-fd", "5", "--runtime-dir"])
+            .arg(self.runtime().root())
+            .arg("--lock-dir")
+            .arg(self.locks())
+            .stdin(stdio(&bound.tenant))
+            .stdout(stdio(&bound.admin))
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut ready = [0];
+        let heard = child.stderr.as_mut().unwrap().read(&mut ready).unwrap();
+        assert_eq!(heard, 1, "the daemon ended before it was ready:\n{}", self.log());
+        let runtime = self.runtime();
+        Daemon { child, runtime }
+    }
+
     /// A daemon that is expected not to start: how it ended and what it said.
     pub(crate) fn fail(&self, flags: &[&str]) -> (Option<i32>, String) {
         self.fail_in(&self.runtime(), flags)
@@ -128,6 +173,12 @@ impl Place {
             .unwrap();
         (status.code(), String::from_utf8(stderr).unwrap())
     }
+}
+
+/// Sockets that outlive daemons.
+pub(crate) struct Bound {
+    tenant: UnixListener,
+    admin: UnixListener,
 }
 
 /// A running daemon. Killed on drop.
@@ -231,7 +282,7 @@ pub(crate) fn administrator(runtime: &RuntimeDir) -> Result<Peer<AdminRequest, A
     }
 }
 
-fn tool(runtime: &RuntimeDir) -> Peer<TenantRequest, TenantReply> {
+pub(crate) fn tool(runtime: &RuntimeDir) -> Peer<TenantRequest, TenantReply> {
     let mut peer = Peer::over(connect(&runtime.tenant_socket()).unwrap());
     peer.say(&TenantRequest::Hello(Hello::new(Role::Tool)));
     assert!(matches!(peer.hear(), TenantReply::Ready { .. }));
