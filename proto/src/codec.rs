@@ -41,7 +41,7 @@ pub trait Message: Serialize + DeserializeOwned + sealed::Sealed {
 mod sealed {
     use bincode::error::DecodeError;
 
-    /// Decodes with the message's own limit, which the encoding library wants as a constant.
+    /// Decodes within the memory that so many bytes can stand for.
     pub trait Sealed: Sized {
         fn read(body: &[u8]) -> Result<(Self, usize), DecodeError>;
     }
@@ -51,8 +51,7 @@ macro_rules! message {
     ($($name:ty: $max:expr),* $(,)?) => {$(
         impl sealed::Sealed for $name {
             fn read(body: &[u8]) -> Result<(Self, usize), bincode::error::DecodeError> {
-                const MEMORY: usize = MEMORY_PER_BYTE * $max;
-                bincode::serde::decode_from_slice(body, encoding().with_limit::<MEMORY>())
+                read(body)
             }
         }
         impl Message for $name {
@@ -119,6 +118,25 @@ pub fn encode<M: Message>(message: &M) -> Result<Vec<u8>, CodecError> {
         })?;
     frame[..HEADER].copy_from_slice(&length.to_le_bytes());
     Ok(frame)
+}
+
+/// Decodes with a limit for the memory that fits the body: it is a constant to the decoder, so there are a few. A text of
+/// a few bytes that claims to be longer than the longest message is refused before anything is allocated for it.
+fn read<M: DeserializeOwned>(body: &[u8]) -> Result<(M, usize), bincode::error::DecodeError> {
+    const SMALL: usize = 1 << 10;
+    const LARGE: usize = 1 << 18;
+    match body.len() {
+        0..=SMALL => read_within::<M, { MEMORY_PER_BYTE * SMALL }>(body),
+        0..=MAX_REQUEST => read_within::<M, { MEMORY_PER_BYTE * MAX_REQUEST }>(body),
+        0..=LARGE => read_within::<M, { MEMORY_PER_BYTE * LARGE }>(body),
+        _ => read_within::<M, { MEMORY_PER_BYTE * MAX_REPLY }>(body),
+    }
+}
+
+fn read_within<M: DeserializeOwned, const MEMORY: usize>(
+    body: &[u8],
+) -> Result<(M, usize), bincode::error::DecodeError> {
+    bincode::serde::decode_from_slice(body, encoding().with_limit::<MEMORY>())
 }
 
 /// The length of the body that follows `header`.

@@ -43,6 +43,20 @@ fn nine_bytes_that_claim_a_text_of_a_terabyte_are_malformed() {
 }
 
 #[test]
+fn a_short_message_that_claims_a_long_text_is_refused_before_memory_is_taken() {
+    // An error's code, and a message of 19 million bytes, which the longest message could not hold either.
+    let mut body = vec![3, 0, 0xfc];
+    body.extend(19_000_000u32.to_le_bytes());
+    let refused = decode::<AdminReply>(&body).unwrap_err();
+    assert!(refused.to_string().contains("LimitExceeded"), "{refused}");
+    // What could be in as many bytes is looked for, and is not there.
+    let mut body = vec![3, 0, 0xfb];
+    body.extend(900u16.to_le_bytes());
+    let refused = decode::<AdminReply>(&body).unwrap_err();
+    assert!(refused.to_string().contains("UnexpectedEnd"), "{refused}");
+}
+
+#[test]
 fn a_header_at_the_limit_passes_and_one_beyond_does_not() {
     let header = |length: usize| u32::try_from(length).unwrap().to_le_bytes();
     assert_eq!(body_length::<TenantRequest>(header(MAX_REQUEST)), Ok(MAX_REQUEST));
