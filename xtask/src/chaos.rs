@@ -34,9 +34,9 @@ use gpushare_tests::world::World;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::Signal;
 
-use crate::dice::Dice;
 use crate::output::{progress, result};
 use crate::programs;
+use gpushare_tests::dice::Dice;
 
 mod crew;
 mod disk;
@@ -67,7 +67,7 @@ pub(crate) struct Options {
     /// Which run: the same seed breaks the same things at the same times
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Be a peer that stops in the middle of a message: SEED:CARD
+    /// Be a peer that stops in the middle of a message: SEED:CARD:LINGERS
     #[arg(long, hide = true)]
     stranger: Option<String>,
 }
@@ -198,9 +198,9 @@ impl Chaos<'_> {
             Fault::JumpClock(seconds) => {
                 self.restart(&["unshare", "--time", "--monotonic", &seconds.to_string()])?;
             }
-            Fault::CutFrame(seed) => drop(self.half_a_frame(seed)?),
+            Fault::CutFrame(seed) => drop(self.half_a_frame(seed, false)?),
             Fault::LoseFrame(seed) => {
-                let half = self.half_a_frame(seed)?;
+                let half = self.half_a_frame(seed, true)?;
                 self.lingering.push_back(half);
             }
             Fault::Garbage(seed) => {
@@ -219,14 +219,14 @@ impl Chaos<'_> {
         Ok(())
     }
 
-    fn half_a_frame(&mut self, seed: u64) -> anyhow::Result<Lingering> {
+    fn half_a_frame(&mut self, seed: u64, lingers: bool) -> anyhow::Result<Lingering> {
         let status = self.status()?;
         let card = status
             .gpus
             .first()
             .map_or(gpushare_proto::GpuUuid::gpu([7; 16]), |gpu| gpu.uuid);
         let token = &self.crew.tokens[Dice::new(seed).index(SESSIONS)];
-        strangers::half_a_frame(self.world, token, card, seed)
+        strangers::half_a_frame(self.world, token, card, seed, lingers)
     }
 
     /// How things are. A daemon that was restarted is asked on a new connection.
@@ -323,12 +323,12 @@ impl Chaos<'_> {
 
     /// By how much the books are off, when they had time to be right, and a sentence that says where.
     fn compare(&mut self) -> anyhow::Result<(u64, String)> {
-        let mut has = [Bytes::ZERO; SESSIONS];
-        for place in &self.crew.places {
-            has[place.session] += place.held();
-        }
         let start = Instant::now();
         loop {
+            let mut has = [Bytes::ZERO; SESSIONS];
+            for place in &self.crew.places {
+                has[place.session] += place.held();
+            }
             let status = self.status()?;
             let said: Vec<Bytes> = (0..SESSIONS)
                 .map(|number| {
@@ -341,8 +341,20 @@ impl Chaos<'_> {
             let strangers = all.0.abs_diff(said.iter().copied().sum::<Bytes>().0);
             let lost = said.iter().zip(&has).map(off).sum::<u64>() + strangers;
             if lost == 0 || start.elapsed() > SETTLED {
+                let clients: Vec<u32> = status
+                    .sessions
+                    .iter()
+                    .flat_map(|session| session.clients.iter().map(|client| client.pid))
+                    .collect();
+                let places: Vec<_> = self
+                    .crew
+                    .places
+                    .iter()
+                    .map(|place| (place.session, place.process().map(|(pid, _)| pid), place.held()))
+                    .collect();
                 let sentence = format!(
-                    "at checkpoint {} the books say {said:?}, {all} in all, and the programs have {has:?}",
+                    "at checkpoint {} the books say {said:?}, {all} in all, and the programs have {has:?}: {places:?}; the \
+                     daemon's clients are {clients:?}",
                     self.report.checkpoints + 1
                 );
                 return Ok((lost, sentence));

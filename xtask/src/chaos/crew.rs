@@ -22,7 +22,7 @@ use gpushare_tests::program::{Answer, Program};
 use gpushare_tests::world::{Sharing, World};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-use crate::dice::Dice;
+use gpushare_tests::dice::Dice;
 
 /// The longest that any answer may take: all that we stop is stopped for a second at most, and a daemon waits for
 /// its clients no longer than that.
@@ -89,9 +89,11 @@ impl Place {
         self.now().process.clone()
     }
 
-    /// What it has, by its own answers.
+    /// What it has, by its own answers; nothing once it is killed.
     pub(crate) fn held(&self) -> Bytes {
-        self.now().held.values().map(|buffer| buffer.bytes).sum()
+        let now = self.now();
+        let living = now.held.values().filter(|_| !now.killed);
+        living.map(|buffer| buffer.bytes).sum()
     }
 
     /// Kills who is in it, as `kill -9` does.

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::dice::Dice;
+use gpushare_tests::dice::Dice;
 
 /// Something breaks, or is whole again.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -96,14 +96,14 @@ impl Schedule {
                         },
                     );
                 }
-                42..62 => put(now, Fault::CutFrame(dice.next())),
+                42..62 => put(now, Fault::CutFrame(dice.throw())),
                 62..70 => {
-                    put(now, Fault::LoseFrame(dice.next()));
+                    put(now, Fault::LoseFrame(dice.throw()));
                     put(now + dice.millis(100, 3000), Fault::HangUp);
                 }
-                70..82 => put(now, Fault::Garbage(dice.next())),
+                70..82 => put(now, Fault::Garbage(dice.throw())),
                 82..92 => {
-                    put(now, Fault::SlowReader(dice.next()));
+                    put(now, Fault::SlowReader(dice.throw()));
                     put(now + dice.millis(300, 3000), Fault::HangUp);
                 }
                 _ if disk_free < now => {

@@ -6,7 +6,7 @@ use std::process::Stdio;
 use std::time::Duration;
 use std::{env, fs};
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use gpushare_proto::admin::AdminRequest;
 use gpushare_proto::codec::encode;
 use gpushare_proto::names::RuntimeDir;
@@ -16,7 +16,7 @@ use gpushare_tests::peer::{Administrator, Tenant};
 use gpushare_tests::process::Process;
 use gpushare_tests::world::World;
 
-use crate::dice::Dice;
+use gpushare_tests::dice::Dice;
 
 /// Whoever keeps a connection open. It ends with the value.
 #[derive(Debug)]
@@ -39,10 +39,15 @@ pub(super) fn half_a_frame(
     token: &Path,
     card: GpuUuid,
     seed: u64,
+    lingers: bool,
 ) -> anyhow::Result<Lingering> {
     let mut command = world.program(&env::current_exe()?);
     command
-        .args(["chaos", "--stranger", &format!("{seed}:{card}")])
+        .args([
+            "chaos",
+            "--stranger",
+            &format!("{seed}:{card}:{}", u8::from(lingers)),
+        ])
         .env(names::TOKEN_FILE, token)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped());
@@ -55,19 +60,28 @@ pub(super) fn half_a_frame(
 
 /// That process: says all but the end of its last message, a byte on stdout, and waits for its death.
 pub(super) fn be_one(what: &str) -> anyhow::Result<()> {
-    let (seed, card) = what.split_once(':').context("no seed and card")?;
+    let [seed, card, lingers] = what.split(':').collect::<Vec<_>>()[..] else {
+        bail!("`{what}` is not SEED:CARD:LINGERS");
+    };
     let runtime = RuntimeDir::new(env::var_os(names::RUNTIME_DIR).context("no folder")?);
     let token = fs::read_to_string(env::var_os(names::TOKEN_FILE).context("no token")?)?;
     let token = Token::from_hex(&token).context("no token")?;
-    let _open = begin_a_frame(&runtime, token, card.parse()?, seed.parse()?)?;
+    let _open = begin_a_frame(&runtime, token, card.parse()?, seed.parse()?, lingers == "1")?;
     println!();
     // Nobody writes: this ends with the parent.
     io::stdin().read_to_end(&mut Vec::new())?;
     Ok(())
 }
 
-/// With a token the peer is a client of that session before.
-fn begin_a_frame(runtime: &RuntimeDir, token: Token, card: GpuUuid, seed: u64) -> anyhow::Result<Lingering> {
+/// With a token the peer is a client of that session before. One that lingers does not attach to a card: it would have
+/// the session's lock and never answer for it, and is then stuck by design.
+fn begin_a_frame(
+    runtime: &RuntimeDir,
+    token: Token,
+    card: GpuUuid,
+    seed: u64,
+    lingers: bool,
+) -> anyhow::Result<Lingering> {
     let mut dice = Dice::new(seed);
     if dice.one_in(3) {
         let mut peer = if dice.one_in(2) {
@@ -97,7 +111,7 @@ fn begin_a_frame(runtime: &RuntimeDir, token: Token, card: GpuUuid, seed: u64) -
         bytes: Bytes::mib(2),
     };
     let messages = [client, attach, reserve];
-    let whole = dice.index(messages.len());
+    let whole = dice.index(if lingers { 2 } else { messages.len() });
     for message in &messages[..whole] {
         peer.say(message)?;
     }
