@@ -4,20 +4,24 @@ use std::time::Duration;
 
 /// SplitMix64: small, and good enough for choosing what to break.
 #[derive(Clone, Debug)]
-pub(crate) struct Dice(u64);
+pub struct Dice(u64);
 
 impl Dice {
-    pub(crate) fn new(seed: u64) -> Self {
+    /// Dice of this seed.
+    #[must_use]
+    pub fn new(seed: u64) -> Self {
         Self(seed)
     }
 
     /// Dice of their own for one part, so that it throws the same whatever the others do.
-    pub(crate) fn for_part(seed: u64, part: u64) -> Self {
+    #[must_use]
+    pub fn for_part(seed: u64, part: u64) -> Self {
         let mut dice = Self(seed);
-        Self(dice.next() ^ part.wrapping_mul(0xd134_2543_de82_ef95))
+        Self(dice.throw() ^ part.wrapping_mul(0xd134_2543_de82_ef95))
     }
 
-    pub(crate) fn next(&mut self) -> u64 {
+    /// Any number.
+    pub fn throw(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -26,24 +30,28 @@ impl Dice {
     }
 
     /// Less than `bound`; 0 for 0.
-    pub(crate) fn below(&mut self, bound: u64) -> u64 {
-        self.next() % bound.max(1)
+    pub fn below(&mut self, bound: u64) -> u64 {
+        self.throw() % bound.max(1)
     }
 
-    pub(crate) fn index(&mut self, length: usize) -> usize {
+    /// One of so many; 0 for none.
+    pub fn index(&mut self, length: usize) -> usize {
         usize::try_from(self.below(length as u64)).unwrap_or(0)
     }
 
-    pub(crate) fn millis(&mut self, from: u64, to: u64) -> Duration {
-        Duration::from_millis(from + self.below(to - from))
+    /// From so many milliseconds on to less than so many.
+    pub fn millis(&mut self, from: u64, to: u64) -> Duration {
+        Duration::from_millis(from + self.below(to.saturating_sub(from)))
     }
 
-    pub(crate) fn one_in(&mut self, chance: u64) -> bool {
+    /// Yes once in so many times.
+    pub fn one_in(&mut self, chance: u64) -> bool {
         self.below(chance) == 0
     }
 
-    pub(crate) fn bytes(&mut self, length: usize) -> Vec<u8> {
-        std::iter::repeat_with(|| self.next().to_le_bytes()[0])
+    /// So many bytes.
+    pub fn bytes(&mut self, length: usize) -> Vec<u8> {
+        std::iter::repeat_with(|| self.throw().to_le_bytes()[0])
             .take(length)
             .collect()
     }

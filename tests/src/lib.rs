@@ -36,6 +36,8 @@ pub mod daemon;
 
 pub mod peer;
 
+pub mod dice;
+
 pub mod program;
 
 pub mod training;

@@ -21,7 +21,7 @@ mod demo;
 
 mod scenario;
 
-mod dice;
+mod fuzz;
 
 mod chaos;
 
@@ -61,6 +61,8 @@ enum Command {
     Scenario(scenario::Scenario),
     /// Break things at random on the simulated card; fails if bytes are lost, a program hangs, or the dead hold what is not theirs
     Chaos(chaos::Options),
+    /// Give the codec and the core what nobody would, for so long; fails if one of them panics or breaks a rule
+    Fuzz(fuzz::Options),
     /// Measure one thing
     #[command(subcommand)]
     Bench(bench::Bench),
@@ -89,6 +91,7 @@ fn main() -> ExitCode {
         Command::Demo(options) => demo::run(&options, json),
         Command::Scenario(scenario) => scenario::run(&scenario, json),
         Command::Chaos(options) => chaos::run(&options, json),
+        Command::Fuzz(options) => fuzz::run(&options, json),
         Command::Bench(bench) => bench::run(&bench, json),
         Command::CiExtra(options) => extra::run(&options, json),
         Command::Replay(options) => replay::run(&options, json),

@@ -1,0 +1,375 @@
+//! Any bytes as a list of events with times, which the decision machine must survive with its rules intact.
+//!
+//! Ids are few, so that events meet; amounts are round, tiny or as large as can be; time stands still, passes, jumps,
+//! and now and then runs backwards. The shell's contract is kept in one thing, that a recall is answered before anything
+//! else is told; how much was taken back may be a lie, and so may all that a page says.
+
+use std::collections::BTreeSet;
+
+use gpushare_core::config::StuckPolicy;
+use gpushare_core::invariants::Invariants;
+use gpushare_core::{Config, Core, Effect, Event};
+use gpushare_proto::admin::{Knob, Mode, Setting};
+use gpushare_proto::{
+    Bytes, ClientId, Epoch, GateState, GateWord, GpuId, Nanos, Percent, RequestId, SessionId,
+};
+
+/// What was told and what came of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Played {
+    /// Events.
+    pub events: u64,
+    /// Effects.
+    pub effects: u64,
+}
+
+/// Bytes that are used up, and zero when they are.
+struct Tape<'a>(&'a [u8]);
+
+impl Tape<'_> {
+    fn byte(&mut self) -> u8 {
+        let Some((first, rest)) = self.0.split_first() else {
+            return 0;
+        };
+        self.0 = rest;
+        *first
+    }
+
+    fn number(&mut self) -> u64 {
+        u64::from_le_bytes(std::array::from_fn(|_| self.byte()))
+    }
+
+    fn flag(&mut self) -> bool {
+        self.byte() & 1 == 1
+    }
+
+    fn below(&mut self, bound: u8) -> u8 {
+        self.byte() % bound
+    }
+
+    fn maybe<T>(&mut self, some: impl FnOnce(&mut Self) -> T) -> Option<T> {
+        self.flag().then(|| some(self))
+    }
+
+    fn bytes(&mut self) -> Bytes {
+        match self.byte() {
+            amount @ 0..160 => Bytes::mib(u64::from(amount) * 64),
+            160..200 => Bytes(u64::from(self.byte())),
+            200..220 => Bytes::gib(u64::from(self.byte())),
+            220..235 => Bytes::MAX,
+            235..245 => Bytes(u64::MAX - u64::from(self.byte())),
+            _ => Bytes(self.number()),
+        }
+    }
+
+    fn time(&mut self) -> Nanos {
+        match self.byte() {
+            0..60 => Nanos::ZERO,
+            60..140 => Nanos(u64::from(self.byte()) * 1000),
+            140..200 => Nanos::from_millis(u64::from(self.byte())),
+            200..245 => Nanos::from_millis(u64::from(self.byte()) * 100),
+            245..253 => Nanos::from_secs(u64::from(self.byte()) * 1000),
+            _ => Nanos(self.number()),
+        }
+    }
+
+    fn gpu(&mut self) -> GpuId {
+        GpuId(self.below(3))
+    }
+
+    fn client(&mut self) -> ClientId {
+        ClientId(u64::from(self.below(6)))
+    }
+
+    fn session(&mut self) -> SessionId {
+        SessionId(u64::from(self.below(4)))
+    }
+
+    fn request(&mut self) -> RequestId {
+        RequestId(u64::from(self.byte()))
+    }
+
+    fn word(&mut self, gates: &[GateWord]) -> GateWord {
+        let state = match self.below(4) {
+            0 => GateState::Closed,
+            1 => GateState::Open,
+            2 => GateState::Moving,
+            _ => GateState::Idle,
+        };
+        match (self.below(4), gates.is_empty()) {
+            (0..3, false) => {
+                let word = gates[usize::from(self.byte()) % gates.len()];
+                if self.flag() { word } else { word.with(state) }
+            }
+            _ => GateWord::new(u32::from(self.below(8)), state),
+        }
+    }
+
+    fn mode(&mut self) -> Mode {
+        if self.flag() {
+            Mode::Parallel
+        } else {
+            Mode::Serialized
+        }
+    }
+
+    fn knob(&mut self) -> Knob {
+        match self.below(5) {
+            0 => Knob::Quantum(self.maybe(Self::time)),
+            1 => Knob::Mode(self.maybe(Self::mode)),
+            2 => Knob::Capacity(self.maybe(Self::bytes)),
+            3 => Knob::ManagedLimit(self.bytes()),
+            _ => Knob::Epsilon(Percent(u32::from(self.byte()) * 100)),
+        }
+    }
+
+    fn config(&mut self) -> Config {
+        let mut config = Config {
+            stuck_policy: match self.below(3) {
+                0 => StuckPolicy::Wait,
+                1 => StuckPolicy::RunOthers,
+                _ => StuckPolicy::Kill,
+            },
+            ..Config::default()
+        };
+        config.mode = self.maybe(Self::mode);
+        config.capacity = self.maybe(Self::bytes);
+        config.managed_limit = self.maybe(Self::bytes);
+        config.quantum = self.maybe(Self::time);
+        config
+    }
+}
+
+/// Plays them all, then lets every client die.
+///
+/// # Panics
+/// The machine panics, or a rule of it is broken.
+pub fn play(input: &[u8]) -> Played {
+    let mut tape = Tape(input);
+    let config = tape.config();
+    let expected: BTreeSet<ClientId> = (0..tape.below(3)).map(|id| ClientId(u64::from(id))).collect();
+    let mut now = Nanos::from_secs(1000);
+    let mut stage = Stage {
+        core: Core::new(config, 7, expected, now),
+        invariants: Invariants::default(),
+        gates: Vec::new(),
+        played: Played::default(),
+    };
+    // Without a card and a session nothing would ever happen.
+    for gpu in 0..2 {
+        let total = Bytes::gib(8);
+        stage.tell(
+            now,
+            Event::GpuFound {
+                gpu: GpuId(gpu),
+                total,
+            },
+        );
+    }
+    for session in 0..2 {
+        stage.tell(
+            now,
+            Event::SessionOpened {
+                session: SessionId(session),
+                limit: None,
+                oversubscribe: false,
+            },
+        );
+    }
+    while !tape.0.is_empty() {
+        now = match tape.below(32) {
+            0 => now - tape.time(),
+            1..8 => stage.core.next_deadline().unwrap_or(now).max(now),
+            // Time in nanoseconds does not run out while a machine runs.
+            _ => Nanos((now + tape.time()).0.min(u64::MAX / 2)),
+        };
+        let event = event(&mut tape, &stage.gates);
+        let mut asked = stage.tell(now, event);
+        while let Some((client, gpu, bytes)) = asked.pop() {
+            let bytes = match tape.below(3) {
+                0 => bytes,
+                1 => Bytes::ZERO,
+                _ => tape.bytes(),
+            };
+            asked.extend(stage.tell(now, Event::Recalled { client, gpu, bytes }));
+        }
+    }
+    for client in 0..6 {
+        stage.tell(
+            now,
+            Event::ClientGone {
+                client: ClientId(client),
+            },
+        );
+    }
+    let end = stage.core.snapshot(now);
+    for gpu in end.gpus {
+        assert_eq!(
+            (gpu.allocated_bytes, gpu.holders, gpu.queue),
+            (Bytes::ZERO, Vec::new(), Vec::new()),
+            "the dead hold something"
+        );
+    }
+    stage.played
+}
+
+struct Stage {
+    core: Core,
+    invariants: Invariants,
+    /// The latest words that were given out.
+    gates: Vec<GateWord>,
+    played: Played,
+}
+
+impl Stage {
+    /// What is to be taken back now.
+    fn tell(&mut self, now: Nanos, event: Event) -> Vec<(ClientId, GpuId, Bytes)> {
+        const REMEMBERED: usize = 8;
+        self.core.handle(now, event);
+        let effects: Vec<Effect> = std::iter::from_fn(|| self.core.poll_effect()).collect();
+        self.played.events += 1;
+        self.played.effects += effects.len() as u64;
+        let words = effects.iter().filter_map(|effect| match effect {
+            Effect::Gate { word, .. } => Some(*word),
+            _ => None,
+        });
+        self.gates.extend(words);
+        let old = self.gates.len().saturating_sub(REMEMBERED);
+        self.gates.drain(..old);
+        if let Err(broken) = self.invariants.after(&self.core, event, &effects) {
+            panic!("after {event:?}: {broken}");
+        }
+        let _ = self.core.snapshot(now);
+        let recalls = effects.iter().filter_map(|effect| match *effect {
+            Effect::Recall { client, gpu, bytes } => Some((client, gpu, bytes)),
+            _ => None,
+        });
+        recalls.collect()
+    }
+}
+
+fn event(tape: &mut Tape<'_>, gates: &[GateWord]) -> Event {
+    let (client, gpu) = (tape.client(), tape.gpu());
+    match tape.below(26) {
+        0 => Event::GpuFound {
+            gpu,
+            total: tape.bytes(),
+        },
+        1 => Event::SessionOpened {
+            session: tape.session(),
+            limit: tape.maybe(Tape::bytes),
+            oversubscribe: tape.flag(),
+        },
+        2 => Event::SessionClosed {
+            session: tape.session(),
+        },
+        3..6 => Event::ClientJoined {
+            client,
+            session: tape.session(),
+            holding: tape.maybe(|tape| Epoch {
+                generation: u64::from(tape.below(9)),
+                counter: u64::from(tape.byte()),
+            }),
+        },
+        6 => Event::ClientGone { client },
+        7..9 => Event::Attached {
+            client,
+            gpu,
+            used: tape.bytes(),
+        },
+        9 => Event::Contexts {
+            client,
+            gpu,
+            live: u32::from(tape.byte()),
+        },
+        10 => Event::LeaseSeen {
+            client,
+            gpu,
+            free: tape.bytes(),
+        },
+        11..13 => Event::Reserve {
+            client,
+            gpu,
+            request: tape.request(),
+            bytes: tape.bytes(),
+        },
+        13 => Event::Recalled {
+            client,
+            gpu,
+            bytes: tape.bytes(),
+        },
+        14 => Event::Trim { client, gpu },
+        15..17 => Event::Wait {
+            client,
+            word: tape.word(gates),
+        },
+        17 => Event::Entered {
+            client,
+            word: tape.word(gates),
+            moved: tape.bytes(),
+            took: tape.time(),
+        },
+        18 => Event::Released {
+            client,
+            word: tape.word(gates),
+            drain: tape.time(),
+        },
+        19 => Event::ExpectedGone { client },
+        20 => Event::Set(Setting {
+            gpu: tape.maybe(Tape::gpu),
+            knob: tape.knob(),
+        }),
+        21 => Event::ReserveFixed {
+            client,
+            gpu,
+            request: tape.request(),
+            bytes: tape.bytes(),
+        },
+        22 => match tape.below(3) {
+            0 => Event::Fixed {
+                client,
+                gpu,
+                bytes: tape.bytes(),
+            },
+            1 => Event::Returned {
+                client,
+                gpu,
+                bytes: tape.bytes(),
+            },
+            _ => Event::Unevictable { client },
+        },
+        23 => Event::Room {
+            client,
+            gpu,
+            request: tape.request(),
+            bytes: tape.bytes(),
+        },
+        24 => Event::Overhead {
+            client,
+            gpu,
+            bytes: tape.maybe(Tape::bytes),
+        },
+        _ => Event::Tick,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gpushare_tests::dice::Dice;
+
+    use super::*;
+
+    #[test]
+    fn no_bytes_at_all_are_a_run_too() {
+        assert_eq!(play(&[]).events, 10);
+    }
+
+    #[test]
+    fn a_few_hundred_runs_keep_every_rule() {
+        let mut dice = Dice::new(1);
+        for _ in 0..300 {
+            let length = dice.index(800);
+            play(&dice.bytes(length));
+        }
+    }
+}
