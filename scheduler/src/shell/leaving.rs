@@ -17,6 +17,7 @@ impl Shell {
     pub(super) fn drop_connection(&mut self, connection: ConnectionId) {
         self.end_role(connection);
         self.connections.remove(&connection);
+        self.forget_postponed(connection);
         self.watchers.forget(connection);
     }
 

@@ -20,6 +20,7 @@ mod leaving;
 mod measuring;
 mod notices;
 mod observing;
+mod postponed;
 mod registering;
 mod sessions;
 mod start;
@@ -36,7 +37,7 @@ use std::sync::Arc;
 use gpushare_core::{Core, Effect, Event};
 use gpushare_proto::audit::Outcome;
 use gpushare_proto::codec::Message;
-use gpushare_proto::tenant::{Failure, FailureCode, GpuInfo};
+use gpushare_proto::tenant::{Failure, FailureCode, GpuInfo, TenantRequest};
 use gpushare_proto::{ClientId, GpuId, Nanos, SessionId};
 use gpushare_sys::clock;
 use tokio::sync::mpsc;
@@ -77,6 +78,8 @@ pub(crate) struct Shell {
     /// Clients of the last daemon that may come back.
     expected: BTreeMap<ClientId, ClientEntry>,
     connections: BTreeMap<ConnectionId, Connection>,
+    /// Requests for memory that came before it was known what their sessions have.
+    postponed: Vec<(ConnectionId, TenantRequest)>,
     /// Peers that cannot be told what they must know.
     unsent: BTreeMap<ConnectionId, Unsent>,
     /// What the store has not heard, and what it has not said.
@@ -182,6 +185,7 @@ impl Shell {
             self.next_poll,
             self.idle_end(),
             self.watchers.due(),
+            self.postponed_until(),
             self.measuring.due(),
             self.keeping.due(),
             self.sessions.next_end(clock::monotonic()),
@@ -307,6 +311,7 @@ impl Shell {
 
     /// Closes what must be closed by now, and notes whether anybody is left.
     fn finish(&mut self) {
+        self.take_up_postponed();
         self.serve_watchers();
         while let Some((connection, why)) = self.unsent.pop_first() {
             if let Some(open) = self.connections.get(&connection) {

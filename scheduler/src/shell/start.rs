@@ -70,6 +70,7 @@ impl Shell {
             next_client: book.next_client,
             expected: BTreeMap::new(),
             connections: BTreeMap::new(),
+            postponed: Vec::new(),
             unsent: BTreeMap::new(),
             keeping: Keeping::default(),
             next_poll: None,

@@ -70,6 +70,13 @@ impl Shell {
             (ConnectionRole::Client(client), TenantRequest::Limits { memory, compute }) => {
                 self.limit_implicit(client, memory, compute)
             }
+            (
+                ConnectionRole::Client(client),
+                ref asks @ (TenantRequest::Reserve { gpu, .. } | TenantRequest::ReserveFixed { gpu, .. }),
+            ) if self.is_unsettled(client, gpu) => {
+                self.postponed.push((connection, asks.clone()));
+                Ok(())
+            }
             (ConnectionRole::Client(client), request) => self.client_says(client, &request),
             (ConnectionRole::Tool, _) => Err("only a process that shares a GPU may say that".to_owned()),
         };

@@ -8,8 +8,10 @@ use std::time::Duration;
 
 use gpushare_proto::admin::{AdminReply, AdminRequest, LockView, SessionRequest, UsageView};
 use gpushare_proto::session::{Binding, StandingView, Terms};
-use gpushare_proto::tenant::{FailureCode, GpuChoice, NewSession, Returning, ReturningGpu};
-use gpushare_proto::{Bytes, ClientId, Epoch, Nanos, SessionId};
+use gpushare_proto::tenant::{
+    FailureCode, GpuChoice, NewSession, Returning, ReturningGpu, TenantReply, TenantRequest,
+};
+use gpushare_proto::{Bytes, ClientId, Epoch, Nanos, RequestId, SessionId};
 
 use crate::deaths::{holds, lock_of};
 use crate::harness::{Client, Daemon, Place, card, eventually, join};
@@ -102,6 +104,43 @@ fn nothing_is_granted_until_all_are_back_or_dead() {
     holder.kill();
     back.enter();
     assert_eq!(daemon.status().daemon.recovering, 0);
+}
+
+#[test]
+fn a_process_that_is_not_back_yet_keeps_its_share_of_the_quota() {
+    let place = Place::new();
+    let daemon = place.start(&[]);
+    let (_, token) = daemon.register("two", Some(Bytes::mib(256)));
+    let (mut early, mut late) = (daemon.join(Some(&token)), daemon.join(Some(&token)));
+    for client in [&mut early, &mut late] {
+        let gpu = client.attach();
+        client.reserve(gpu, Bytes::mib(100));
+    }
+    written(&place, 2);
+    daemon.kill();
+
+    let daemon = place.start(&[]);
+    let mut early = daemon.return_as(returning(&early, None));
+    let asked = TenantRequest::Reserve {
+        request: RequestId(7),
+        gpu: early.welcome.gpus[0],
+        bytes: Bytes::mib(100),
+    };
+    early.peer.say(&asked);
+    // All that is said after it is answered before it.
+    early.peer.say(&TenantRequest::Own);
+    early.hear_until(|reply| match reply {
+        TenantReply::Own(own) => Some(assert_eq!(own.unwrap().gpus[0].leased_bytes, Bytes::mib(100))),
+        TenantReply::Reserved { .. } => panic!("these bytes may be the other's"),
+        _ => None,
+    });
+    let _late = daemon.return_as(returning(&late, None));
+    let refusal = early.hear_until(|reply| match reply {
+        TenantReply::Refused { refusal, .. } => Some(refusal),
+        TenantReply::Reserved { .. } => panic!("200 MiB of 256 MiB are used"),
+        _ => None,
+    });
+    assert_eq!(refusal.used, Bytes::mib(200));
 }
 
 #[test]

@@ -1,0 +1,48 @@
+//! Requests for memory that wait until it is known what the session has.
+//!
+//! The registry says which processes a session had, not how much each of them uses: they say it when they come back. Until
+//! then a lease could be bytes that a sibling has. So a session with a quota gets no lease while a process of it is
+//! awaited, nor right after a restart: one that joined just before the last daemon's death may not be in the registry.
+
+use gpushare_proto::{ClientId, GpuId, Nanos};
+use gpushare_sys::clock;
+
+use super::Shell;
+use crate::input::ConnectionId;
+
+impl Shell {
+    /// Whether a client's request for memory must wait.
+    pub(super) fn is_unsettled(&self, client: ClientId, gpu: GpuId) -> bool {
+        let Some(session) = self.clients.get(&client).map(|client| client.session) else {
+            return false;
+        };
+        let awaited = || self.expected.values().any(|entry| entry.session == session);
+        self.limit_on(session, gpu).is_some() && (self.is_young() || awaited())
+    }
+
+    /// Whether processes may still come back that nobody knows of.
+    fn is_young(&self) -> bool {
+        self.core.is_recovering() && clock::monotonic() < self.grown_up()
+    }
+
+    fn grown_up(&self) -> Nanos {
+        self.started + self.settings.core.recovery_min
+    }
+
+    /// When to look at what waits, apart from what a process's return or death brings about.
+    pub(super) fn postponed_until(&self) -> Option<Nanos> {
+        (!self.postponed.is_empty() && self.is_young()).then(|| self.grown_up())
+    }
+
+    /// Asks again, in order, what had to wait. What still has to waits again.
+    pub(super) fn take_up_postponed(&mut self) {
+        for (connection, request) in std::mem::take(&mut self.postponed) {
+            self.tenant(connection, request);
+        }
+    }
+
+    /// Whoever asked is gone.
+    pub(super) fn forget_postponed(&mut self, connection: ConnectionId) {
+        self.postponed.retain(|(asker, _)| *asker != connection);
+    }
+}
