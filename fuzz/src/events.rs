@@ -7,6 +7,7 @@
 use std::collections::BTreeSet;
 
 use gpushare_core::config::StuckPolicy;
+use gpushare_core::event::Standing;
 use gpushare_core::invariants::Invariants;
 use gpushare_core::{Config, Core, Effect, Event};
 use gpushare_proto::admin::{Knob, Mode, Setting};
@@ -250,7 +251,7 @@ impl Stage {
 
 fn event(tape: &mut Tape<'_>, gates: &[GateWord]) -> Event {
     let (client, gpu) = (tape.client(), tape.gpu());
-    match tape.below(26) {
+    match tape.below(28) {
         0 => Event::GpuFound {
             gpu,
             total: tape.bytes(),
@@ -348,6 +349,19 @@ fn event(tape: &mut Tape<'_>, gates: &[GateWord]) -> Event {
             client,
             gpu,
             bytes: tape.maybe(Tape::bytes),
+        },
+        25 => Event::Quota {
+            session: tape.session(),
+            gpu,
+            limit: tape.maybe(Tape::bytes),
+        },
+        26 => Event::Standing {
+            session: tape.session(),
+            standing: match tape.below(3) {
+                0 => Standing::Good,
+                1 => Standing::Paused,
+                _ => Standing::Over,
+            },
         },
         _ => Event::Tick,
     }

@@ -12,6 +12,7 @@ use anyhow::{Context, bail};
 use gpushare_proto::admin::{AdminReply, AdminRequest, Status};
 use gpushare_proto::codec::{self, Message};
 use gpushare_proto::names::RuntimeDir;
+use gpushare_proto::session::Terms;
 use gpushare_proto::tenant::{GpuChoice, Hello, NewSession, Role, TenantReply, TenantRequest};
 use gpushare_proto::{Bytes, SessionId, Token};
 
@@ -151,7 +152,7 @@ impl Tenant {
     pub fn register(&mut self, name: &str, memory: Bytes) -> anyhow::Result<(SessionId, Token)> {
         self.say(&TenantRequest::Register(NewSession {
             name: Some(name.to_owned()),
-            memory: Some(memory),
+            terms: Terms::with_memory(Some(memory)),
             oversubscribe: false,
             gpu: GpuChoice::Auto,
         }))?;

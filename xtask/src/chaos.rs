@@ -15,14 +15,14 @@
 //! off by up to eleven days, forwards or, at the next restart, backwards.
 
 use std::collections::VecDeque;
-use std::fs;
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
+use std::{env, fs};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use clap::Args;
 use gpushare_proto::admin::{LockView, Status};
 use gpushare_proto::names::RuntimeDir;
@@ -67,6 +67,9 @@ pub(crate) struct Options {
     /// Which run: the same seed breaks the same things at the same times
     #[arg(long, default_value_t = 1)]
     seed: u64,
+    /// Break the debug build, as `cargo test` does, not a release build
+    #[arg(long)]
+    dev: bool,
     /// Be a peer that stops in the middle of a message: SEED:CARD:LINGERS
     #[arg(long, hide = true)]
     stranger: Option<String>,
@@ -78,7 +81,11 @@ pub(crate) fn run(options: &Options, json: bool) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     disk::enter()?;
-    let report = break_things(&programs::release()?, options.seed, options.seconds)?;
+    let artifacts = match options.dev {
+        true => Artifacts::of_tests()?.clone(),
+        false => programs::release()?,
+    };
+    let report = break_things(&artifacts, options.seed, options.seconds)?;
     result(&report, json)?;
     for sentence in &report.broken {
         progress(format_args!("BROKEN: {sentence}"));
@@ -90,8 +97,21 @@ pub(crate) fn run(options: &Options, json: bool) -> anyhow::Result<ExitCode> {
     })
 }
 
+/// A few seconds of it, for `ci-extra`. A command of its own, since it moves into a namespace.
+pub(crate) fn check() -> anyhow::Result<()> {
+    let output = Command::new(env::current_exe()?)
+        .args(["chaos", "--dev", "--seconds", "8", "--seed", "1", "--json"])
+        .output()?;
+    ensure!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr).trim()
+    );
+    Ok(())
+}
+
 /// The whole run on these programs.
-pub(crate) fn break_things(artifacts: &Artifacts, seed: u64, seconds: u64) -> anyhow::Result<Report> {
+fn break_things(artifacts: &Artifacts, seed: u64, seconds: u64) -> anyhow::Result<Report> {
     let world = World::simulated(artifacts, CARD)?;
     let disk = Disk::on(world.runtime_dir().root());
     let daemon = Daemon::start(&world, &["--quantum", "50ms"])?;
@@ -340,6 +360,13 @@ impl Chaos<'_> {
             let all: Bytes = status.gpus.iter().map(|gpu| gpu.allocated_bytes).sum();
             let strangers = all.0.abs_diff(said.iter().copied().sum::<Bytes>().0);
             let lost = said.iter().zip(&has).map(off).sum::<u64>() + strangers;
+            let over: Vec<_> = has.iter().filter(|has| **has > QUOTA).collect();
+            if !over.is_empty() {
+                let sentence = format!("sessions with a quota of {QUOTA} have {over:?}");
+                if !self.report.broken.contains(&sentence) {
+                    self.report.broken.push(sentence);
+                }
+            }
             if lost == 0 || start.elapsed() > SETTLED {
                 let clients: Vec<u32> = status
                     .sessions

@@ -36,7 +36,7 @@ mod startup;
 /// One check: its name, and what it does.
 type Check = (&'static str, fn() -> anyhow::Result<()>);
 
-const CHECKS: [Check; 11] = [
+const CHECKS: [Check; 13] = [
     ("loom: the gate under every interleaving", loom::check),
     ("quiet: a program without CUDA notices nothing", quiet::check),
     (
@@ -51,6 +51,14 @@ const CHECKS: [Check; 11] = [
     (
         "symbols: every function of CUDA's headers has a row, and every row a header",
         crate::symbols::check,
+    ),
+    (
+        "chaos: nothing is lost and nobody hangs while things break",
+        crate::chaos::check,
+    ),
+    (
+        "fuzz: the codec and the core survive what nobody would say",
+        crate::fuzz::check,
     ),
     ("suite: the real card's suite judges as it should", suite::check),
     (
