@@ -126,9 +126,9 @@ fn read<M: DeserializeOwned>(body: &[u8]) -> Result<(M, usize), bincode::error::
     const SMALL: usize = 1 << 10;
     const LARGE: usize = 1 << 18;
     match body.len() {
-        0..=SMALL => read_within::<M, { MEMORY_PER_BYTE * SMALL }>(body),
-        0..=MAX_REQUEST => read_within::<M, { MEMORY_PER_BYTE * MAX_REQUEST }>(body),
-        0..=LARGE => read_within::<M, { MEMORY_PER_BYTE * LARGE }>(body),
+        length if length <= SMALL => read_within::<M, { MEMORY_PER_BYTE * SMALL }>(body),
+        length if length <= MAX_REQUEST => read_within::<M, { MEMORY_PER_BYTE * MAX_REQUEST }>(body),
+        length if length <= LARGE => read_within::<M, { MEMORY_PER_BYTE * LARGE }>(body),
         _ => read_within::<M, { MEMORY_PER_BYTE * MAX_REPLY }>(body),
     }
 }
