@@ -129,11 +129,12 @@ fn a_process_that_is_not_back_yet_keeps_its_share_of_the_quota() {
     early.peer.say(&asked);
     // All that is said after it is answered before it.
     early.peer.say(&TenantRequest::Own);
-    early.hear_until(|reply| match reply {
-        TenantReply::Own(own) => Some(assert_eq!(own.unwrap().gpus[0].leased_bytes, Bytes::mib(100))),
+    let own = early.hear_until(|reply| match reply {
+        TenantReply::Own(own) => own,
         TenantReply::Reserved { .. } => panic!("these bytes may be the other's"),
         _ => None,
     });
+    assert_eq!(own.gpus[0].leased_bytes, Bytes::mib(100));
     let _late = daemon.return_as(returning(&late, None));
     let refusal = early.hear_until(|reply| match reply {
         TenantReply::Refused { refusal, .. } => Some(refusal),

@@ -10,7 +10,7 @@ use std::time::Duration;
 use gpushare_tests::dice::Dice;
 
 /// Something breaks, or is whole again.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
     /// `kill -9` of a program.
     KillProgram(usize),
@@ -42,7 +42,7 @@ pub(crate) enum Fault {
 
 impl Fault {
     /// The name in the report, for those that break something.
-    pub(crate) fn kind(&self) -> Option<&'static str> {
+    pub(crate) fn kind(self) -> Option<&'static str> {
         Some(match self {
             Self::KillProgram(_) => "kill_program",
             Self::StopProgram(_) => "stop_program",
