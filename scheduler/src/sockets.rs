@@ -468,7 +468,7 @@ mod tests {
         folder.adopt(passed(systemds.try_clone().unwrap())).unwrap();
         let sockets = folder.listen().unwrap();
         sockets.admin.accept().unwrap();
-        folder.leave(false);
+        folder.leave(false, false);
         assert!(runtime.admin_socket().exists() && !runtime.tenant_socket().exists());
         drop(sockets);
         UnixStream::connect(runtime.admin_socket()).unwrap();
