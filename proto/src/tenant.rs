@@ -148,6 +148,14 @@ pub enum TenantRequest {
         /// Time.
         compute: Quota,
     },
+    /// The process refused an allocation itself: it is larger than the whole quota, so the answer was in the page. Not
+    /// answered; for the daemon to count and to log, if it is so.
+    RefusedHere {
+        /// The card.
+        gpu: GpuId,
+        /// What the allocation needed.
+        bytes: Bytes,
+    },
 }
 
 /// The first message of a connection. Its first two fields are the same in every protocol version.

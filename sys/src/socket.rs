@@ -11,7 +11,7 @@ use rustix::cmsg_space;
 use rustix::io::retry_on_intr;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
-    SendFlags, recvmsg, sendmsg,
+    SendFlags, recvmsg, send, sendmsg,
 };
 
 /// Sends what fits of `bytes`, and `descriptor` with the first of them; how many bytes went out.
@@ -31,6 +31,15 @@ pub fn send_with_fd(
     }
     let sent = retry_on_intr(|| sendmsg(&socket, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL))?;
     Ok(sent)
+}
+
+/// Sends what fits of `bytes` at this moment; how many bytes went out. Never waits, also on a socket that blocks.
+///
+/// # Errors
+/// The socket's; `WouldBlock` if nothing fits.
+pub fn send_at_once(socket: impl AsFd, bytes: &[u8]) -> io::Result<usize> {
+    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+    Ok(retry_on_intr(|| send(&socket, bytes, flags))?)
 }
 
 /// Receives into `buffer`: how many bytes (none at the end), and the descriptor that came with them.
@@ -88,6 +97,29 @@ mod tests {
         assert_eq!(recv_with_fd(&b, &mut buffer).unwrap().0, 1);
         let (read, descriptor) = recv_with_fd(&b, &mut buffer).unwrap();
         assert_eq!((read, descriptor.is_none()), (0, true));
+    }
+
+    #[test]
+    fn a_full_socket_takes_nothing_and_holds_up_nobody() {
+        let (a, b) = UnixStream::pair().unwrap();
+        let mut sent = 0;
+        let error = loop {
+            match send_at_once(&a, &[7; 4096]) {
+                Ok(bytes) => sent += bytes,
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
+        drop(a);
+        let mut heard = 0;
+        let mut buffer = [0; 4096];
+        loop {
+            match recv_with_fd(&b, &mut buffer).unwrap().0 {
+                0 => break,
+                bytes => heard += bytes,
+            }
+        }
+        assert_eq!(heard, sent);
     }
 
     #[test]

@@ -282,6 +282,20 @@ pub fn send(stream: &UnixStream, request: &TenantRequest) -> io::Result<()> {
     })
 }
 
+/// Sends one message whole, or, where that would have to wait, none of it.
+///
+/// # Errors
+/// The connection is gone or full.
+pub fn send_at_once(stream: &UnixStream, request: &TenantRequest) -> io::Result<()> {
+    let frame = codec::encode(request).map_err(io::Error::other)?;
+    let sent = socket::send_at_once(stream, &frame)?;
+    if sent < frame.len() {
+        // The rest of it must not be missing in front of the next message.
+        return send_all(stream, &frame[sent..]);
+    }
+    Ok(())
+}
+
 fn send_all(stream: &UnixStream, mut rest: &[u8]) -> io::Result<()> {
     while !rest.is_empty() {
         // Not `write`: a hang-up must not raise SIGPIPE in somebody else's process.

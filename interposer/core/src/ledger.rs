@@ -4,11 +4,11 @@
 use std::sync::atomic::AtomicBool;
 
 use gpushare_proto::Bytes;
-use gpushare_proto::page::LimitKind;
+use gpushare_proto::page::{LimitKind, MemoryRefusal};
 use gpushare_proto::tenant::TenantRequest;
 
 use crate::cuda::{CUDA_ERROR_OUT_OF_MEMORY, CUdevice, CUresult};
-use crate::leases::{Kind, News};
+use crate::leases::{Figures, Kind, News};
 use crate::link::AskError;
 use crate::process::State;
 use crate::{lock, notice};
@@ -24,6 +24,9 @@ impl State {
         }
         if self.leases.take(device, bytes, kind) {
             return Ok(());
+        }
+        if self.refuse_here(device, bytes) {
+            return Err(CUDA_ERROR_OUT_OF_MEMORY);
         }
         // A pool may have given memory back when a stream was waited for: nobody is refused while that is not seen.
         self.look_at_pools(device);
@@ -75,6 +78,22 @@ impl State {
         if !left.is_zero() {
             self.give_back(device, left, kind);
         }
+    }
+
+    /// What is more than the whole quota is refused here: no question could have another answer. The daemon is told,
+    /// which counts and logs refusals; where that had to wait, it is asked instead, like for anything else.
+    fn refuse_here(&self, device: CUdevice, bytes: Bytes) -> bool {
+        // A page that no quota was written into yet has none of zero.
+        let beyond = |figures: &Figures| !figures.limit.is_zero() && bytes > figures.limit;
+        let Some(figures) = self.leases.figures(device).filter(beyond) else { return false };
+        let (Some(link), Some(gpu)) = (self.link(), self.gpu(device)) else { return false };
+        if !link.tell_at_once(&TenantRequest::RefusedHere { gpu, bytes }) {
+            return false;
+        }
+        let refusal =
+            MemoryRefusal { requested: bytes, limit: figures.limit, used: figures.used, by: LimitKind::Session };
+        explain(bytes, &AskError::Memory(refusal));
+        true
     }
 
     fn ask(&self, device: CUdevice, bytes: Bytes, kind: Kind) -> Result<(), CUresult> {

@@ -171,6 +171,13 @@ impl Link {
         })
     }
 
+    /// Tells the daemon something of which nothing depends, if that takes no waiting: for neither another thread nor the
+    /// daemon. Whether it went out.
+    pub fn tell_at_once(&self, request: &TenantRequest) -> bool {
+        let Ok(sender) = self.sender.try_lock() else { return false };
+        sender.as_ref().is_some_and(|sender| connection::send_at_once(sender, request).is_ok())
+    }
+
     /// Tells of functions that were handed out and that nobody here knows. Every other message does so too.
     pub fn tell_unknown(&self) {
         if let Some(sender) = lock(&self.sender).as_ref() {

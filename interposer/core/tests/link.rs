@@ -219,6 +219,31 @@ fn a_daemon_that_takes_no_more_messages_is_left_for_another() {
 }
 
 #[test]
+fn what_nothing_depends_on_waits_for_nobody_and_leaves_the_connection_whole() {
+    let folder = tempfile::tempdir().unwrap();
+    let (listener, address) = listen(folder.path());
+    let daemon = thread::spawn(move || Daemon::welcome(&listener));
+    let (connection, welcome, _) = address.connect(None).unwrap();
+    let link = Link::new(&connection, &welcome).unwrap();
+    let (mut stalled, _) = daemon.join().unwrap();
+    let refused = TenantRequest::RefusedHere {
+        gpu: GpuId(0),
+        bytes: Bytes::gib(80),
+    };
+    let mut told = 0;
+    while link.tell_at_once(&refused) {
+        told += 1;
+    }
+    for _ in 0..told {
+        assert_eq!(receive(&mut stalled.stream), refused);
+    }
+    assert!(link.tell_at_once(&refused), "it is heard again");
+    assert_eq!(receive(&mut stalled.stream), refused);
+    link.unplug();
+    assert!(!link.tell_at_once(&refused), "there is nobody");
+}
+
+#[test]
 fn a_question_that_a_dying_daemon_left_open_is_asked_again_of_the_next_one() {
     let folder = tempfile::tempdir().unwrap();
     let (listener, address) = listen(folder.path());

@@ -127,6 +127,13 @@ pub(crate) fn tenant_requests() -> Vec<Named<TenantRequest>> {
                 compute: terms().compute,
             },
         ),
+        (
+            "RefusedHere",
+            TenantRequest::RefusedHere {
+                gpu,
+                bytes: Bytes::gib(80),
+            },
+        ),
     ]
 }
 

@@ -232,6 +232,7 @@ pub(crate) fn tenant_request() -> impl Strategy<Value = TenantRequest> {
         (gpu(), bytes()).prop_map(|(gpu, bytes)| TenantRequest::Return { gpu, bytes }),
         (text(), any::<u32>()).prop_map(|(name, version)| TenantRequest::UnknownFunction { name, version }),
         (quota(), quota()).prop_map(|(memory, compute)| TenantRequest::Limits { memory, compute }),
+        (gpu(), bytes()).prop_map(|(gpu, bytes)| TenantRequest::RefusedHere { gpu, bytes }),
     ]
 }
 

@@ -177,6 +177,7 @@ impl Core {
             Event::Set(setting) => self.set(setting),
             Event::Tick => {}
             Event::Unevictable { client } => self.unevictable(client),
+            Event::RefusedHere { client, gpu, bytes } => self.refused_here(client, gpu, bytes),
         }
     }
 

@@ -219,6 +219,15 @@ pub enum Event {
         /// The process.
         client: ClientId,
     },
+    /// A process says that it refused an allocation by itself, because it is larger than the whole quota.
+    RefusedHere {
+        /// The process.
+        client: ClientId,
+        /// The card.
+        gpu: GpuId,
+        /// What the allocation needed.
+        bytes: Bytes,
+    },
 }
 
 /// Something must be done. The shell does it at once and in order, before it takes another event.

@@ -168,6 +168,12 @@ impl Shell {
                     bytes,
                 }
             }
+            TenantRequest::RefusedHere { gpu, bytes } => {
+                self.must_be_on(client, gpu)?;
+                // For the figures in its line.
+                self.look_at(client, gpu);
+                Event::RefusedHere { client, gpu, bytes }
+            }
             TenantRequest::Trim { gpu } => {
                 self.must_be_on(client, gpu)?;
                 self.look_at(client, gpu);

@@ -5,6 +5,7 @@ use gpushare_tests::artifacts::Artifacts;
 use gpushare_tests::daemon::Daemon;
 use gpushare_tests::program::Program;
 use gpushare_tests::world::{Sharing, World};
+use rustix::process::Signal;
 
 fn world() -> anyhow::Result<World> {
     World::simulated(Artifacts::of_tests()?, Bytes::mib(256))
@@ -32,6 +33,44 @@ fn a_limit_holds_to_the_byte_at_each_door_and_what_is_freed_can_be_had_again() -
         assert_eq!(session.gpus[0].peak_bytes, Bytes::mib(32), "{door}");
         program.quit()?;
     }
+    Ok(())
+}
+
+#[test]
+fn what_is_more_than_the_whole_limit_is_refused_in_the_process_and_the_daemon_still_knows() -> anyhow::Result<()> {
+    let world = world()?;
+    let daemon = Daemon::start(&world, &[])?;
+    let mut program = Program::hold(&world, &Sharing::limited("a", Bytes::mib(32)), "a")?;
+    program.must("alloc x 8MiB")?;
+    for door in ["mem", "pitch", "managed", "async", "pool", "graph", "handle", "array", "mipmap"] {
+        let refused = program.ask(&format!("alloc y 33MiB --door {door}"))?;
+        assert_eq!(refused.error(), Some("CUDA_ERROR_OUT_OF_MEMORY"), "{door}");
+    }
+    let told = daemon.until("every refusal is counted", |status| status.sessions[0].refusals >= 9)?;
+    assert_eq!(told.sessions[0].refusals, 9);
+    assert_eq!(told.gpus[0].allocated_bytes, Bytes::mib(8));
+    let log = daemon.process().stderr();
+    assert!(log.contains("refused 33MiB to a on gpu0: 8MiB of 32MiB are used under its quota"), "{log}");
+    let line = "33MiB refused: 8MiB of this session's memory limit, 32MiB, are in use";
+    assert!(program.process().stderr().contains(line), "{}", program.process().stderr());
+    // The daemon is asked as ever for what could be had.
+    program.must("alloc y 24MiB")?;
+    Ok(())
+}
+
+/// A daemon that hears nothing is not waited for, and what it did not hear in time is what it is asked later.
+#[test]
+fn a_refusal_in_the_process_needs_no_daemon_that_listens() -> anyhow::Result<()> {
+    let world = world()?;
+    let daemon = Daemon::start(&world, &[])?;
+    let mut program = Program::hold(&world, &Sharing::limited("a", Bytes::mib(32)), "a")?;
+    daemon.process().signal(Signal::STOP)?;
+    for _ in 0..10 {
+        assert_eq!(program.ask("alloc y 33MiB")?.error(), Some("CUDA_ERROR_OUT_OF_MEMORY"));
+    }
+    daemon.process().signal(Signal::CONT)?;
+    let told = daemon.until("every refusal is counted", |status| status.sessions[0].refusals >= 10)?;
+    assert_eq!(told.sessions[0].refusals, 10);
     Ok(())
 }
 

@@ -321,6 +321,32 @@ impl Core {
         )
     }
 
+    /// A process refused `bytes` without a question. Where its quota is less, that is one more refusal of the session's, as
+    /// if it had asked; else it means nothing.
+    pub(crate) fn refused_here(&mut self, client: ClientId, gpu: GpuId, bytes: Bytes) {
+        let Some(id) = self.session_of(client) else { return };
+        let attached = self.book_mut(client, gpu).is_some();
+        let Some(session) = self.sessions.get_mut(&id) else {
+            return;
+        };
+        if !attached || bytes <= session.limit(gpu) {
+            return;
+        }
+        session.refusals += 1;
+        let refusal = MemoryRefusal {
+            requested: bytes,
+            limit: session.limit(gpu),
+            used: session.used(gpu) + session.charged(gpu),
+            by: LimitKind::Session,
+        };
+        self.notice(Notice::Refused {
+            client,
+            session: id,
+            gpu,
+            refusal,
+        });
+    }
+
     fn refuse(&mut self, request: &Request, excess: Excess) {
         let Some(session) = self.sessions.get_mut(&request.session) else {
             return;

@@ -53,6 +53,36 @@ fn the_quota_is_exact_to_the_byte() {
 }
 
 #[test]
+fn a_refusal_of_the_process_itself_counts_like_ours_if_its_quota_is_less() {
+    let mut world = World::new(chunky());
+    let (session, [a]) = small_session(&mut world);
+    assert!(world.allocate(a, GPU, Bytes::mib(100)));
+    world.take();
+    let refused = |bytes| Event::RefusedHere {
+        client: a,
+        gpu: GPU,
+        bytes,
+    };
+    world.send(refused(Bytes::mib(512)));
+    assert_eq!(world.take(), [], "it could have had them");
+    world.send(refused(Bytes::mib(513)));
+    let refusal = MemoryRefusal {
+        requested: Bytes::mib(513),
+        limit: Bytes::mib(512),
+        used: Bytes::mib(100),
+        by: LimitKind::Session,
+    };
+    let notice = Notice::Refused {
+        client: a,
+        session,
+        gpu: GPU,
+        refusal,
+    };
+    assert_eq!(world.take(), [Effect::Notice(notice)]);
+    assert_eq!(world.view(session).refusals, 1);
+}
+
+#[test]
 fn a_lease_brings_something_extra_so_that_the_next_allocation_asks_nobody() {
     let mut world = World::new(chunky());
     let (session, [a]) = small_session(&mut world);

@@ -63,6 +63,7 @@ enum Forgery {
     Fixed(usize, GpuId, u64),
     Returned(usize, GpuId, u64),
     ReserveFixed(usize, GpuId, u64),
+    RefusedHere(usize, GpuId, u64),
     Stranger(u64),
 }
 
@@ -104,6 +105,7 @@ fn forgery() -> impl Strategy<Value = Forgery> {
         (0_usize..8, gpu(), any_bytes()).prop_map(|(who, gpu, bytes)| Forgery::Fixed(who, gpu, bytes)),
         (0_usize..8, gpu(), any_bytes()).prop_map(|(who, gpu, bytes)| Forgery::Returned(who, gpu, bytes)),
         (0_usize..8, gpu(), any_bytes()).prop_map(|(who, gpu, bytes)| Forgery::ReserveFixed(who, gpu, bytes)),
+        (0_usize..8, gpu(), any_bytes()).prop_map(|(who, gpu, bytes)| Forgery::RefusedHere(who, gpu, bytes)),
         any::<u64>().prop_map(Forgery::Stranger),
     ]
 }
@@ -363,6 +365,11 @@ fn forge(world: &mut World, forgery: &Forgery) {
             client: client(who),
             gpu,
             request: RequestId(bytes),
+            bytes: Bytes(bytes),
+        },
+        Forgery::RefusedHere(who, gpu, bytes) => Event::RefusedHere {
+            client: client(who),
+            gpu,
             bytes: Bytes(bytes),
         },
         Forgery::Stranger(id) => Event::ClientJoined {

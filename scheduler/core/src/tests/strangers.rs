@@ -54,6 +54,11 @@ fn who_is_not_there_changes_nothing() {
         },
         Event::ExpectedGone { client },
         Event::Unevictable { client },
+        Event::RefusedHere {
+            client,
+            gpu: GPU,
+            bytes: Bytes::MAX,
+        },
     ] {
         world.send(event);
         assert_eq!(world.take(), [], "{event:?}");
