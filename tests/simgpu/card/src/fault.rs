@@ -23,11 +23,11 @@ use crate::wire::Sticky;
 pub enum Effect {
     /// The call answers this code and does nothing.
     Answer(u32),
-    /// `hangs`: the work never ends.
+    /// `hangs`: the work never ends, or the call that puts none into a stream.
     Hang,
     /// `asserts` or `illegal`: the work fails, and the process with it.
     Fail(Sticky),
-    /// `slow:TIME`: the work takes that much longer.
+    /// `slow:TIME`: the work takes that much longer, or the call that puts none into a stream.
     Slow(Duration),
 }
 

@@ -1,10 +1,11 @@
 //! Faults on order, and errors from which the process does not recover (`simgpu_card::fault` reads the orders).
 //!
 //! A fault that concerns work, not the call, is noted for the thread while the call runs; what puts the work into a
-//! stream (`work.rs`) takes it from there.
+//! stream (`work.rs`) takes it from there. What is left when the call is done delays the call.
 
 use std::cell::Cell;
 use std::sync::OnceLock;
+use std::thread;
 
 use simgpu_card::fault::{Effect, Faults};
 use simgpu_card::kernel::Kernel;
@@ -53,6 +54,17 @@ pub(crate) fn bend(op: Op) -> Vec<Op> {
         Some(Effect::Fail(error)) => vec![Op::Fail(error)],
         Some(Effect::Slow(time)) => vec![Op::Pause(time), op],
         Some(Effect::Answer(_)) | None => vec![op],
+    }
+}
+
+/// A call that put no work into a stream is late itself: it has done what it should, and its caller does not know yet.
+pub(crate) fn linger() {
+    match OF_THIS_CALL.take() {
+        Some(Effect::Slow(time)) => thread::sleep(time),
+        Some(Effect::Hang) => loop {
+            thread::park();
+        },
+        Some(Effect::Answer(_) | Effect::Fail(_)) | None => {}
     }
 }
 

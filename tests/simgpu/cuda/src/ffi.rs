@@ -17,7 +17,9 @@ pub(crate) fn guard(call: &str, body: impl FnOnce() -> Answer) -> u32 {
     if let Some(code) = faults::answer(call) {
         return code;
     }
-    match stop_panics(body) {
+    let answered = stop_panics(body);
+    faults::linger();
+    match answered {
         Some(Ok(())) => 0,
         Some(Err(Code(code))) => code,
         None => Code::UNKNOWN.0,
