@@ -50,6 +50,8 @@ pub struct Core {
     /// The session whose memory grew by the event in hand: other holders make room for it, but a newcomer whose bytes end parallel
     /// mode pushes nobody out.
     pub(crate) grown: Option<SessionId>,
+    /// When processes are to be told of places that they were not told at once.
+    pub(crate) tell_again: Option<Nanos>,
     pub(crate) effects: VecDeque<Effect>,
 }
 
@@ -72,6 +74,7 @@ impl Core {
             recovery: Recovery::new(expected, now, config.recovery_min),
             recalls: Recalls::default(),
             grown: None,
+            tell_again: None,
             effects: VecDeque::new(),
             config,
         }
@@ -85,7 +88,10 @@ impl Core {
             self.decide_request(false);
         }
         self.apply(event);
-        self.settle();
+        // What is being asked back from many pages follows from none of the answers, but from all of them.
+        if !self.recalls.is_waiting() {
+            self.settle();
+        }
     }
 
     /// The next thing to do, in order.
@@ -119,6 +125,7 @@ impl Core {
             .into_iter()
             .chain(cards)
             .chain(sessions)
+            .chain(self.tell_again)
             .min()
     }
 

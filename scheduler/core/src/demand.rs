@@ -1,6 +1,8 @@
-//! Who needs how much of which card: derived from the books, once per event.
+//! Who needs how much of which card: derived from the books, once per event. Asked for by every step of settling, so it is two
+//! lists and no tree.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use gpushare_proto::{Bytes, GpuId, SessionId};
 
@@ -9,7 +11,10 @@ use crate::session::Session;
 /// Working sets by session and by card. A session appears with the cards that its processes attached.
 #[derive(Debug, Default)]
 pub(crate) struct Demand {
-    sessions: BTreeMap<SessionId, BTreeMap<GpuId, Bytes>>,
+    /// By number of the session: where its part of `needs` is.
+    sessions: Vec<(SessionId, Range<usize>)>,
+    /// By card within a session.
+    needs: Vec<(GpuId, Bytes)>,
     cards: BTreeMap<GpuId, Bytes>,
 }
 
@@ -17,15 +22,28 @@ impl Demand {
     pub(crate) fn new(sessions: &BTreeMap<SessionId, Session>) -> Self {
         let mut demand = Self::default();
         for (&id, session) in sessions {
+            let begin = demand.needs.len();
             for client in session.clients.values() {
                 for (&gpu, book) in &client.books {
-                    let needs = demand.sessions.entry(id).or_default();
-                    *needs.entry(gpu).or_default() += book.movable();
-                    *demand.cards.entry(gpu).or_default() += book.movable();
+                    demand.add(begin, gpu, book.movable());
                 }
             }
+            if demand.needs.len() > begin {
+                demand.sessions.push((id, begin..demand.needs.len()));
+            }
+        }
+        for (gpu, bytes) in &demand.needs {
+            *demand.cards.entry(*gpu).or_default() += *bytes;
         }
         demand
+    }
+
+    /// To the session whose needs begin there.
+    fn add(&mut self, begin: usize, gpu: GpuId, bytes: Bytes) {
+        match self.needs[begin..].binary_search_by_key(&gpu, |(known, _)| *known) {
+            Ok(at) => self.needs[begin + at].1 += bytes,
+            Err(at) => self.needs.insert(begin + at, (gpu, bytes)),
+        }
     }
 
     /// All working sets on a card together.
@@ -35,7 +53,8 @@ impl Demand {
 
     /// The cards of a session with its working set on each.
     pub(crate) fn of_session(&self, session: SessionId) -> impl Iterator<Item = (GpuId, Bytes)> {
-        let needs = self.sessions.get(&session);
-        needs.into_iter().flatten().map(|(&gpu, &bytes)| (gpu, bytes))
+        let found = self.sessions.binary_search_by_key(&session, |(id, _)| *id);
+        let range = found.map_or(0..0, |at| self.sessions[at].1.clone());
+        self.needs[range].iter().copied()
     }
 }

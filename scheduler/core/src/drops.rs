@@ -15,10 +15,7 @@ use crate::session::lock::Lock;
 impl Core {
     /// The locks of those who let go are free.
     pub(crate) fn collect(&mut self, demand: &Demand) {
-        for id in self.ids() {
-            if !self.has_let_go(id, demand) {
-                continue;
-            }
+        for id in self.who_let_go(demand) {
             let Some(session) = self.sessions.get_mut(&id) else {
                 continue;
             };
@@ -40,19 +37,27 @@ impl Core {
             self.notice(Notice::Dropped {
                 session: id,
                 epoch,
-                gpus: self.turn_cards(id, demand),
+                gpus: self.turn_cards(id, demand).collect(),
                 drain,
             });
         }
     }
 
-    pub(crate) fn has_let_go(&self, id: SessionId, demand: &Demand) -> bool {
-        let session = self.sessions.get(&id);
-        session.is_some_and(|session| session.has_let_go(self.takes_turns(id, demand)))
+    /// Who has let go of the lock.
+    pub(crate) fn who_let_go(&self, demand: &Demand) -> Vec<SessionId> {
+        let sessions = self.sessions.iter();
+        sessions
+            .filter(|&(&id, session)| session.has_let_go(|| self.takes_turns(id, demand)))
+            .map(|(&id, _)| id)
+            .collect()
     }
 
     /// Holders that no longer fit together: the one that grew stays, then those who came first.
     pub(crate) fn fit_holders(&mut self, demand: &Demand) {
+        let mut rooms = self.empty_rooms();
+        if rooms.is_empty() {
+            return;
+        }
         let holders = self.sessions.iter();
         let mut holders: Vec<_> = holders
             .filter_map(|(&id, session)| match session.lock {
@@ -65,31 +70,28 @@ impl Core {
             .into_iter()
             .map(|(_, _, id)| (id, self.turn_needs(id, demand)))
             .collect();
-        for id in queue::surplus(&holders, &mut self.empty_rooms()) {
+        for id in queue::surplus(&holders, &mut rooms) {
             self.begin_drop(id);
         }
     }
 
     /// Who may not run lets go, whether or not anybody waits.
     pub(crate) fn stop_barred(&mut self) {
-        for id in self.ids() {
-            if self.sessions.get(&id).is_some_and(|session| !session.may_run()) {
-                self.begin_drop(id);
-            }
-        }
+        let barred = self.sessions.iter().filter(|(_, session)| !session.may_run());
+        let barred: Vec<SessionId> = barred.map(|(&id, _)| id).collect();
+        barred.into_iter().for_each(|id| self.begin_drop(id));
     }
 
     /// Quanta end where somebody needs the room.
     pub(crate) fn expire_quanta(&mut self, demand: &Demand) {
-        for id in self.ids() {
-            let over = match self.sessions.get(&id).map(|session| &session.lock) {
-                Some(Lock::Holding(grant)) => self.now >= grant.clock.end(),
-                _ => false,
-            };
-            if over && demand.of_session(id).any(|(gpu, _)| self.is_wanted(gpu)) {
-                self.begin_drop(id);
-            }
-        }
+        let over = |session: &Session| match session.lock {
+            Lock::Holding(grant) => self.now >= grant.clock.end(),
+            _ => false,
+        };
+        let over = self.sessions.iter().filter(|(_, session)| over(session));
+        let wanted = |id| demand.of_session(id).any(|(gpu, _)| self.is_wanted(gpu));
+        let over: Vec<SessionId> = over.map(|(&id, _)| id).filter(|&id| wanted(id)).collect();
+        over.into_iter().for_each(|id| self.begin_drop(id));
     }
 
     /// Whether somebody waits for room on a card.
@@ -124,7 +126,9 @@ impl Core {
     /// Late drops go on as `session/drop.rs` says. Whether one became stuck, which may let others pass.
     pub(crate) fn push_drops(&mut self, demand: &Demand) -> bool {
         let mut stuck = false;
-        for id in self.ids() {
+        let dropping = self.sessions.iter().filter(|(_, session)| session.lock.dropping().is_some());
+        let dropping: Vec<SessionId> = dropping.map(|(&id, _)| id).collect();
+        for id in dropping {
             let Some(session) = self.sessions.get_mut(&id) else {
                 continue;
             };

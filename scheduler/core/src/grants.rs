@@ -26,13 +26,13 @@ enum Occasion {
 impl Core {
     /// Holders of the last daemon run on under a fresh grant as soon as they announce a card.
     pub(crate) fn resume_returned(&mut self, demand: &Demand) {
-        for id in self.ids() {
+        let returned = |session: &Session| session.attached().any(|(_, client)| client.resumes);
+        let returned = self.sessions.iter().filter(|(_, session)| returned(session));
+        let returned: Vec<SessionId> = returned.map(|(&id, _)| id).collect();
+        for id in returned {
             let Some(session) = self.sessions.get_mut(&id) else {
                 continue;
             };
-            if !session.attached().any(|(_, client)| client.resumes) {
-                continue;
-            }
             for client in session
                 .clients
                 .values_mut()
@@ -62,11 +62,13 @@ impl Core {
 
     /// Where nobody takes turns, everybody holds the lock; drops end.
     pub(crate) fn grant_parallel(&mut self, demand: &Demand) {
-        for id in self.ids() {
-            let uses_cards = demand.of_session(id).next().is_some();
-            if !uses_cards || self.takes_turns(id, demand) {
-                continue;
-            }
+        let in_parallel = |(&id, session): (&SessionId, &Session)| {
+            let uses_cards = || demand.of_session(id).next().is_some();
+            let holds = matches!(session.lock, Lock::Holding(_));
+            (!holds && uses_cards() && !self.takes_turns(id, demand)).then_some(id)
+        };
+        let in_parallel: Vec<SessionId> = self.sessions.iter().filter_map(in_parallel).collect();
+        for id in in_parallel {
             let Some(session) = self.sessions.get_mut(&id) else {
                 continue;
             };
@@ -94,12 +96,8 @@ impl Core {
         if self.recovery.is_running() {
             return;
         }
-        let waiters: Vec<_> = self
-            .candidates()
-            .into_iter()
-            .map(|id| (id, self.turn_needs(id, demand)))
-            .collect();
-        let admission = queue::admit(&waiters, &mut self.rooms(demand));
+        let waiters = self.candidates().into_iter().map(|id| (id, self.turn_needs(id, demand)));
+        let admission = queue::admit(waiters, &mut self.rooms(demand));
         for gpu in &admission.wanted {
             if let Some(card) = self.cards.get_mut(gpu) {
                 card.wanted = true;
@@ -172,7 +170,7 @@ impl Core {
         session.lock = Lock::Holding(Grant { epoch, clock, entry });
         session.open(epoch, turn, &mut self.effects);
         if let Some(entry) = entry {
-            let gpus = self.turn_cards(id, demand);
+            let gpus: Vec<GpuId> = self.turn_cards(id, demand).collect();
             for gpu in &gpus {
                 if let Some(card) = self.cards.get_mut(gpu) {
                     card.handoffs += 1;
@@ -196,10 +194,7 @@ impl Core {
             .and_then(|session| session.waited.since())
             .unwrap_or(self.now);
         let cards = self.turn_cards(id, demand);
-        let vacated = cards
-            .iter()
-            .filter_map(|gpu| Some(self.cards.get(gpu)?.vacated))
-            .max();
+        let vacated = cards.filter_map(|gpu| Some(self.cards.get(&gpu)?.vacated)).max();
         Entry {
             asked,
             handing_over: vacated.unwrap_or_default().max(asked),
@@ -208,16 +203,17 @@ impl Core {
 
     /// Says how long the way to a turn was, once all of the session's memory is in.
     pub(crate) fn note_entries(&mut self, demand: &Demand) {
-        for id in self.ids() {
+        let entering = |session: &Session| matches!(session.lock, Lock::Holding(grant) if grant.entry.is_some());
+        let entered = self.sessions.iter().filter(|(_, session)| entering(session) && !session.is_moving());
+        let entered: Vec<SessionId> = entered.map(|(&id, _)| id).collect();
+        for id in entered {
             let Some(session) = self.sessions.get_mut(&id) else {
                 continue;
             };
-            let moving = session.is_moving();
             if let Lock::Holding(grant) = &mut session.lock
-                && !moving
                 && let Some(entry) = grant.entry.take()
             {
-                let gpus = self.turn_cards(id, demand);
+                let gpus = self.turn_cards(id, demand).collect();
                 self.notice(Notice::Entered {
                     session: id,
                     gpus,

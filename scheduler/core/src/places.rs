@@ -1,7 +1,5 @@
 //! Where a waiting session stands, and for what it waits: for its one line on stderr, and for `status`.
 
-use std::collections::{BTreeMap, BTreeSet};
-
 use gpushare_proto::{GpuId, SessionId};
 
 use crate::core::Core;
@@ -17,55 +15,96 @@ pub(crate) struct Place {
     pub(crate) reason: WaitsFor,
 }
 
-/// Of every waiting session.
-pub(crate) type Places = BTreeMap<SessionId, Place>;
+/// Of every waiting session. A long queue is looked at after every event, so nothing is copied for it.
+#[derive(Debug, Default)]
+pub(crate) struct Places {
+    lines: Vec<Line>,
+    /// By number of the session: how many are ahead, and its line.
+    sessions: Vec<(SessionId, u32, usize)>,
+}
 
 /// Sessions that wait for the same cards wait for the same things.
+#[derive(Debug)]
 struct Line {
-    cards: BTreeSet<GpuId>,
+    /// In order.
+    cards: Vec<GpuId>,
     reason: WaitsFor,
     length: u32,
+}
+
+impl Places {
+    /// How many sessions wait.
+    pub(crate) fn len(&self) -> usize {
+        self.sessions.len()
+    }
+
+    /// Where a session stands; `None` for one that does not wait.
+    pub(crate) fn get(&self, id: SessionId) -> Option<Place> {
+        let (ahead, reason) = self.find(id)?;
+        Some(Place {
+            ahead,
+            reason: reason.clone(),
+        })
+    }
+
+    /// Whether a session stands there.
+    pub(crate) fn is(&self, id: SessionId, place: Option<&Place>) -> bool {
+        self.find(id) == place.map(|place| (place.ahead, &place.reason))
+    }
+
+    fn find(&self, id: SessionId) -> Option<(u32, &WaitsFor)> {
+        let at = self.sessions.binary_search_by_key(&id, |(id, ..)| *id).ok()?;
+        let (_, ahead, line) = self.sessions[at];
+        Some((ahead, &self.lines[line].reason))
+    }
 }
 
 impl Core {
     /// Where the waiting sessions stand.
     pub(crate) fn places(&self, demand: &Demand) -> Places {
-        let mut lines: Vec<Line> = Vec::new();
-        let mut places = Places::new();
+        let mut places = Places::default();
         for id in self.queue() {
+            let lines = &mut places.lines;
             if let Some(session) = self.sessions.get(&id).filter(|session| !session.may_run()) {
                 let reason = WaitsFor::Pardon(session.standing);
-                places.insert(id, Place { ahead: 0, reason });
+                let same = lines.iter().position(|line| line.reason == reason);
+                let line = same.unwrap_or_else(|| {
+                    // Nobody stands behind those who are not let in.
+                    lines.push(Line {
+                        cards: Vec::new(),
+                        reason,
+                        length: 0,
+                    });
+                    lines.len() - 1
+                });
+                places.sessions.push((id, 0, line));
                 continue;
             }
-            let cards: BTreeSet<GpuId> = self.turn_needs(id, demand).into_keys().collect();
-            let ahead = lines
-                .iter()
-                .filter(|line| !line.cards.is_disjoint(&cards))
-                .map(|line| line.length)
-                .sum();
-            let reason = match lines.iter_mut().find(|line| line.cards == cards) {
-                Some(line) => {
-                    line.length += 1;
-                    line.reason.clone()
-                }
-                None => {
-                    let reason = self.reason(&cards, demand);
-                    lines.push(Line {
-                        cards,
-                        reason: reason.clone(),
-                        length: 1,
-                    });
-                    reason
-                }
+            let waits_on = |gpu: &GpuId| self.turn_cards(id, demand).any(|card| card == *gpu);
+            let before = lines.iter().filter(|line| line.cards.iter().any(waits_on));
+            let ahead = before.map(|line| line.length).sum();
+            let same = |line: &Line| {
+                line.length > 0 && line.cards.iter().copied().eq(self.turn_cards(id, demand))
             };
-            places.insert(id, Place { ahead, reason });
+            let line = lines.iter().position(same).unwrap_or_else(|| {
+                let cards: Vec<GpuId> = self.turn_cards(id, demand).collect();
+                let reason = self.reason(&cards, demand);
+                lines.push(Line {
+                    cards,
+                    reason,
+                    length: 0,
+                });
+                lines.len() - 1
+            });
+            lines[line].length += 1;
+            places.sessions.push((id, ahead, line));
         }
+        places.sessions.sort_unstable();
         places
     }
 
     /// What a session waits for that needs its turn on `cards`.
-    fn reason(&self, cards: &BTreeSet<GpuId>, demand: &Demand) -> WaitsFor {
+    fn reason(&self, cards: &[GpuId], demand: &Demand) -> WaitsFor {
         if self.recovery.is_running() {
             return WaitsFor::Return(self.recovery.awaited());
         }

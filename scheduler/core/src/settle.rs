@@ -41,7 +41,7 @@ impl Core {
             self.fit_holders(&demand);
             self.expire_quanta(&demand);
             let stuck = self.push_drops(&demand);
-            if !stuck && !self.ids().into_iter().any(|id| self.has_let_go(id, &demand)) {
+            if !stuck && self.who_let_go(&demand).is_empty() {
                 break;
             }
         }
@@ -59,10 +59,12 @@ impl Core {
     fn choose_modes(&mut self, demand: &Demand) {
         let mut serialized = Vec::new();
         for (&gpu, card) in &mut self.cards {
-            let books = || self.sessions.values().flat_map(|session| session.books(gpu));
             let assumed = self.config.context_reserve;
-            card.reserve = books().map(|(_, book)| book.overhead(assumed)).sum();
-            card.fixed = books().map(|(_, book)| book.fixed()).sum();
+            (card.reserve, card.fixed) = (Bytes::ZERO, Bytes::ZERO);
+            for (_, book) in self.sessions.values().flat_map(|session| session.books(gpu)) {
+                card.reserve += book.overhead(assumed);
+                card.fixed += book.fixed();
+            }
             if card.choose_mode(self.now, demand.total(gpu), &self.config) {
                 self.effects.push_back(Effect::Notice(Notice::ModeChanged {
                     gpu,
@@ -96,47 +98,36 @@ impl Core {
     }
 
     fn open_joiners(&mut self, demand: &Demand) {
-        for id in self.ids() {
-            let takes_turns = self.takes_turns(id, demand);
-            if let Some(session) = self.sessions.get_mut(&id) {
-                session.open_joiners(takes_turns, &mut self.effects);
-            }
+        for (&id, session) in &mut self.sessions {
+            session.open_joiners(|| takes_turns(&self.cards, id, demand), &mut self.effects);
         }
     }
 
     fn run_stopwatches(&mut self, demand: &Demand) {
-        for id in self.ids() {
-            let takes_turns = self.takes_turns(id, demand);
-            if let Some(session) = self.sessions.get_mut(&id) {
-                let waits = session.lock.ticket().is_some();
-                let holds = session.lock.grant().is_some() && takes_turns;
-                session.waited.run(waits, self.now);
-                session.held.run(holds, self.now);
-                session.gpu_time.run(session.may_be_working(), self.now);
-            }
+        for (&id, session) in &mut self.sessions {
+            let waits = session.lock.ticket().is_some();
+            let holds = session.lock.grant().is_some() && takes_turns(&self.cards, id, demand);
+            session.waited.run(waits, self.now);
+            session.held.run(holds, self.now);
+            session.gpu_time.run(session.may_be_working(), self.now);
         }
     }
 
     /// Whether a session takes turns on any of its cards.
     pub(crate) fn takes_turns(&self, id: SessionId, demand: &Demand) -> bool {
-        demand.of_session(id).any(|(gpu, _)| self.is_shared_in_turns(gpu))
+        takes_turns(&self.cards, id, demand)
     }
 
     /// What a session needs on those of its cards that take turns.
     pub(crate) fn turn_needs(&self, id: SessionId, demand: &Demand) -> BTreeMap<GpuId, Bytes> {
-        demand
-            .of_session(id)
-            .filter(|(gpu, _)| self.is_shared_in_turns(*gpu))
-            .collect()
+        let needs = demand.of_session(id);
+        needs.filter(|(gpu, _)| in_turns(&self.cards, *gpu)).collect()
     }
 
-    /// The cards that a session takes turns on.
-    pub(crate) fn turn_cards(&self, id: SessionId, demand: &Demand) -> Vec<GpuId> {
-        self.turn_needs(id, demand).into_keys().collect()
-    }
-
-    fn is_shared_in_turns(&self, gpu: GpuId) -> bool {
-        self.cards.get(&gpu).is_some_and(Card::takes_turns)
+    /// The cards that a session takes turns on, in order.
+    pub(crate) fn turn_cards(&self, id: SessionId, demand: &Demand) -> impl Iterator<Item = GpuId> {
+        let cards = demand.of_session(id).map(|(gpu, _)| gpu);
+        cards.filter(|gpu| in_turns(&self.cards, *gpu))
     }
 
     /// When time alone changes what a session's lock is doing.
@@ -150,4 +141,12 @@ impl Core {
             Lock::Dropping(_, drop) => drop.deadline(self.now, &self.config),
         }
     }
+}
+
+fn takes_turns(cards: &BTreeMap<GpuId, Card>, id: SessionId, demand: &Demand) -> bool {
+    cards.values().any(Card::takes_turns) && demand.of_session(id).any(|(gpu, _)| in_turns(cards, gpu))
+}
+
+fn in_turns(cards: &BTreeMap<GpuId, Card>, gpu: GpuId) -> bool {
+    cards.get(&gpu).is_some_and(Card::takes_turns)
 }

@@ -129,7 +129,7 @@ impl Core {
     #[must_use]
     pub fn session_snapshot(&self, now: Nanos, id: SessionId) -> Option<SessionSnapshot> {
         let session = self.sessions.get(&id)?;
-        Some(session_snapshot(id, session, self.now.max(now), &Places::new()))
+        Some(session_snapshot(id, session, self.now.max(now), &Places::default()))
     }
 
     fn gpu_snapshot(&self, gpu: GpuId, demand: &Demand) -> Option<GpuSnapshot> {
@@ -262,8 +262,8 @@ fn session_snapshot(id: SessionId, session: &Session, now: Nanos, places: &Place
                 evictable: process.evictable,
             })
             .collect(),
-        lock: lock_view(session, places.get(&id)),
-        waits_for: places.get(&id).map(|place| place.reason.clone()),
+        lock: lock_view(session, places.get(id)),
+        waits_for: places.get(id).map(|place| place.reason),
         waited_ns: session.waited.read(now),
         held_ns: session.held.read(now),
         gpu_time_ns: session.gpu_time.read(now),
@@ -272,11 +272,11 @@ fn session_snapshot(id: SessionId, session: &Session, now: Nanos, places: &Place
     }
 }
 
-fn lock_view(session: &Session, place: Option<&Place>) -> LockView {
+fn lock_view(session: &Session, place: Option<Place>) -> LockView {
     match &session.lock {
         Lock::Idle => LockView::Idle,
         Lock::Waiting(_) => {
-            let Place { ahead, reason } = place.cloned().unwrap_or_default();
+            let Place { ahead, reason } = place.unwrap_or_default();
             LockView::Waiting {
                 ahead,
                 reason: reason.to_string(),

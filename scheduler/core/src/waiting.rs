@@ -47,8 +47,8 @@ impl Core {
         let now = self.now.max(now);
         self.sessions.get(&id)?.lock.ticket()?;
         let demand = Demand::new(&self.sessions);
-        let reason = self.places(&demand).remove(&id)?.reason;
-        let cards: BTreeSet<GpuId> = self.turn_cards(id, &demand).into_iter().collect();
+        let reason = self.places(&demand).get(id)?.reason;
+        let cards: BTreeSet<GpuId> = self.turn_cards(id, &demand).collect();
         let shares = |other: &SessionId| demand.of_session(*other).any(|(gpu, _)| cards.contains(&gpu));
         let holders = self
             .sessions

@@ -67,18 +67,25 @@ pub(crate) struct Admission {
 }
 
 /// Admits who may enter. `waiters` in the order of their tickets, each with what it needs on the cards in `rooms`.
-pub(crate) fn admit(waiters: &[(SessionId, BTreeMap<GpuId, Bytes>)], rooms: &mut Rooms) -> Admission {
+pub(crate) fn admit(
+    waiters: impl IntoIterator<Item = (SessionId, BTreeMap<GpuId, Bytes>)>,
+    rooms: &mut Rooms,
+) -> Admission {
     let mut admission = Admission::default();
     let mut reserved = BTreeSet::new();
     for (session, needs) in waiters {
+        // Nobody behind is admitted anywhere, and hurries nobody.
+        if !reserved.is_empty() && rooms.keys().all(|gpu| reserved.contains(gpu)) {
+            break;
+        }
         if needs.keys().any(|gpu| reserved.contains(gpu)) {
             reserved.extend(needs.keys().copied());
             continue;
         }
-        let misfits: Vec<GpuId> = misfits(needs, rooms);
+        let misfits: Vec<GpuId> = misfits(&needs, rooms);
         if misfits.is_empty() {
-            enter(needs, rooms);
-            admission.admitted.push(*session);
+            enter(&needs, rooms);
+            admission.admitted.push(session);
             continue;
         }
         if !misfits.iter().all(|gpu| rooms[gpu].passable) {
@@ -138,28 +145,28 @@ mod tests {
 
     #[test]
     fn the_head_is_admitted_beside_the_holders_if_it_fits() {
-        let admission = admit(&[needs(1, &[(A, 4)]), needs(2, &[(A, 4)])], &mut rooms(&[(A, 4)]));
+        let admission = admit([needs(1, &[(A, 4)]), needs(2, &[(A, 4)])], &mut rooms(&[(A, 4)]));
         assert_eq!(admission.admitted, [SessionId(1)]);
         assert_eq!(admission.wanted, [A].into());
     }
 
     #[test]
     fn nobody_passes_a_head_that_does_not_fit() {
-        let admission = admit(&[needs(1, &[(A, 8)]), needs(2, &[(A, 1)])], &mut rooms(&[(A, 4)]));
+        let admission = admit([needs(1, &[(A, 8)]), needs(2, &[(A, 1)])], &mut rooms(&[(A, 4)]));
         assert_eq!(admission.admitted, []);
     }
 
     #[test]
     fn a_session_larger_than_the_card_is_admitted_alone() {
         let waiters = [needs(1, &[(A, 20)]), needs(2, &[(A, 0)])];
-        let admission = admit(&waiters, &mut rooms(&[]));
+        let admission = admit(waiters, &mut rooms(&[]));
         assert_eq!(admission.admitted, [SessionId(1)]);
     }
 
     #[test]
     fn a_gang_reserves_all_its_cards_and_hurries_only_those_where_it_does_not_fit() {
         let waiters = [needs(1, &[(A, 8), (B, 2)]), needs(2, &[(B, 2)])];
-        let admission = admit(&waiters, &mut rooms(&[(A, 4), (B, 4)]));
+        let admission = admit(waiters, &mut rooms(&[(A, 4), (B, 4)]));
         assert_eq!(admission.admitted, []);
         assert_eq!(admission.wanted, [A].into());
     }
@@ -171,7 +178,7 @@ mod tests {
             needs(2, &[(A, 1), (B, 8)]),
             needs(3, &[(B, 1)]),
         ];
-        let admission = admit(&waiters, &mut rooms(&[(A, 4)]));
+        let admission = admit(waiters, &mut rooms(&[(A, 4)]));
         assert_eq!(
             admission.admitted,
             [],
@@ -188,7 +195,7 @@ mod tests {
     fn others_pass_who_waits_for_a_stuck_holder() {
         let mut rooms = rooms(&[(A, 4)]);
         rooms.get_mut(&A).unwrap().let_pass();
-        let admission = admit(&[needs(1, &[(A, 8)]), needs(2, &[(A, 1)])], &mut rooms);
+        let admission = admit([needs(1, &[(A, 8)]), needs(2, &[(A, 1)])], &mut rooms);
         assert_eq!(admission.admitted, [SessionId(2)]);
         assert_eq!(admission.wanted, [A].into());
     }

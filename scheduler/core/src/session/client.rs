@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use gpushare_proto::{Bytes, GpuId};
+use gpushare_proto::{Bytes, GpuId, Nanos};
 
 use super::gate::Gate;
 use crate::places::Place;
@@ -68,11 +68,13 @@ pub(crate) struct Figures {
 }
 
 /// What the process was told last, so that it is told again only when that changes.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Told {
     pub(crate) flags: u32,
     pub(crate) figures: BTreeMap<GpuId, Figures>,
     pub(crate) queued: Option<Place>,
+    /// When it was told that.
+    pub(crate) queued_at: Nanos,
 }
 
 /// One process.

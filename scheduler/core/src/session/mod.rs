@@ -150,13 +150,13 @@ impl Session {
 
     /// Whether the lock is back: the drop is complete, or, where it `takes_turns`, every process went idle
     /// on its own.
-    pub(crate) fn has_let_go(&self, takes_turns: bool) -> bool {
+    pub(crate) fn has_let_go(&self, takes_turns: impl FnOnce() -> bool) -> bool {
         match self.lock {
             Lock::Idle | Lock::Waiting(_) => false,
             Lock::Dropping(..) => self.attached().all(|(_, client)| client.gate.let_go()),
             Lock::Holding(_) => {
                 let idle = |client: &Client| client.gate.passage() == Passage::Idle && !client.gate.waiting();
-                takes_turns && self.attached().all(|(_, client)| idle(client))
+                self.attached().all(|(_, client)| idle(client)) && takes_turns()
             }
         }
     }
@@ -195,8 +195,17 @@ impl Session {
 
     /// Opens the gates of a holder's processes that came after the grant, or went idle and have work again; in parallel mode
     /// also those that are merely idle.
-    pub(crate) fn open_joiners(&mut self, takes_turns: bool, effects: &mut VecDeque<Effect>) {
+    pub(crate) fn open_joiners(
+        &mut self,
+        takes_turns: impl FnOnce() -> bool,
+        effects: &mut VecDeque<Effect>,
+    ) {
         let Lock::Holding(grant) = self.lock else { return };
+        let joins = |client: &Client| matches!(client.gate.passage(), Passage::Shut | Passage::Idle);
+        if !self.attached().any(|(_, client)| joins(client)) {
+            return;
+        }
+        let takes_turns = takes_turns();
         for (id, client) in self.attached_mut() {
             let opens = match client.gate.passage() {
                 Passage::Shut => true,
