@@ -13,6 +13,10 @@ mod b03_every_door;
 
 mod b04_unknown_pointers;
 
+mod b05_killed_anywhere;
+
+mod b06_last_block;
+
 mod b07_names_of_a_card;
 
 mod b08_manners;
@@ -24,6 +28,8 @@ mod b10_families;
 mod b11_racing_launches;
 
 mod b12_captures;
+
+mod b13_forgeries;
 
 mod b14_crowds;
 

@@ -1,7 +1,13 @@
-//! What most of these tests begin with: a small card, and sessions of which two do not fit on it.
+//! What most of these tests begin with: a small card, and sessions of which two do not fit on it; or one session with a quota
+//! and any number of processes.
 
-use gpushare_proto::Bytes;
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::Context;
 use gpushare_proto::admin::{LockView, Status};
+use gpushare_proto::{Bytes, names};
 use gpushare_tests::artifacts::Artifacts;
 use gpushare_tests::program::Program;
 use gpushare_tests::world::{Sharing, World};
@@ -33,4 +39,36 @@ pub(crate) fn holds(status: &Status, name: &str) -> bool {
 
 pub(crate) fn waits(status: &Status, name: &str) -> bool {
     matches!(lock(status, name), Some(LockView::Waiting { .. }))
+}
+
+/// Processes of one session with a quota. The first of them made it.
+pub(crate) fn session_of(
+    world: &World,
+    name: &str,
+    quota: Bytes,
+    count: usize,
+) -> anyhow::Result<Vec<Program>> {
+    let first = Program::hold(world, &Sharing::limited(name, quota), name)?;
+    let mut others = (1..count)
+        .map(|number| Program::begin(member(world, &first)?, world, &format!("{name}-{number}")))
+        .collect::<anyhow::Result<Vec<_>>>()?;
+    others.iter_mut().try_for_each(Program::ready)?;
+    others.insert(0, first);
+    Ok(others)
+}
+
+/// The CUDA program as one more process of a program's session.
+pub(crate) fn member(world: &World, of: &Program) -> anyhow::Result<Command> {
+    let mut command = world.workload(&Sharing::Preload);
+    command.env(names::TOKEN_FILE, token_file(of)?);
+    Ok(command)
+}
+
+/// Where the secret of a program's session is.
+pub(crate) fn token_file(program: &Program) -> anyhow::Result<PathBuf> {
+    let environment = fs::read(format!("/proc/{}/environ", program.process().pid()))?;
+    let environment = String::from_utf8(environment)?;
+    let mut variables = environment.split('\0');
+    let token = variables.find_map(|variable| variable.strip_prefix(names::TOKEN_FILE)?.strip_prefix('='));
+    Ok(token.context("the program has no token")?.into())
 }

@@ -11,6 +11,10 @@ use crate::places::Place;
 /// kernels, and what ordinary libraries keep.
 const ALLOWANCE: Bytes = Bytes::gib(1);
 
+/// How many contexts of one process are believed to take room that nobody measured. What they take is missing to everybody, so
+/// a process must not be able to make the card small by a number.
+const MOST_CONTEXTS: u32 = 8;
+
 /// What one process has on one card.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Book {
@@ -49,7 +53,8 @@ impl Book {
 
     /// What its contexts take beside what it allocated; `assumed` for each until measured.
     pub(crate) fn overhead(&self, assumed: Bytes) -> Bytes {
-        let contexts = Bytes(assumed.0.saturating_mul(u64::from(self.contexts)));
+        let believed = self.contexts.min(MOST_CONTEXTS);
+        let contexts = Bytes(assumed.0.saturating_mul(u64::from(believed)));
         self.overhead.unwrap_or(contexts)
     }
 

@@ -1,7 +1,24 @@
 use gpushare_proto::{Bytes, ClientId, GateState, GateWord, GpuId, Nanos, RequestId, SessionId};
 
 use super::world::{GPU, World, gib, plain};
-use crate::{Effect, Event};
+use crate::{Config, Effect, Event};
+
+#[test]
+fn contexts_that_nobody_can_have_leave_the_others_their_room() {
+    let mut world = World::new(Config {
+        context_reserve: Bytes::mib(512),
+        ..plain()
+    });
+    let (honest, _) = world.program(gib(1));
+    let (_, liar) = world.program(Bytes::ZERO);
+    world.send(Event::Contexts {
+        client: liar,
+        gpu: GPU,
+        live: u32::MAX,
+    });
+    let card = &world.core.accounts(honest).unwrap()[0];
+    assert_eq!(card.free, gib(10) - gib(1) - Bytes::mib(512 * (1 + 8)));
+}
 
 #[test]
 fn who_is_not_there_changes_nothing() {
