@@ -63,14 +63,14 @@ impl Core {
     /// The most that a session may use on a card at present, quota or not: what one session may, and no more than the
     /// others leave of what all together may. What the driver keeps for it at the cost of its quota is not there for it either.
     pub(crate) fn backed(&self, session: &Session, gpu: GpuId, card: &Card, demand: &Demand) -> Bytes {
-        let own = session.books(gpu).map(|(_, book)| book.movable()).sum::<Bytes>();
-        let others = demand.total(gpu) - own;
-        let left = card.managed_limit() - others + session.fixed(gpu);
         if !session.may_grow() {
             return session.used(gpu);
         }
-        let reach = session.reach(gpu, card).min(left);
-        match session.charged(gpu) {
+        let own = session.sums(gpu);
+        let others = demand.total(gpu) - own.movable;
+        let left = card.managed_limit() - others + own.fixed;
+        let reach = session.reach(own.fixed, card).min(left);
+        match own.charged {
             Bytes::ZERO => reach,
             charged => reach.min(session.limit(gpu) - charged),
         }

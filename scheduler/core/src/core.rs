@@ -87,6 +87,9 @@ impl Core {
         if !matches!(event, Event::Recalled { .. }) {
             self.decide_request(false);
         }
+        if self.is_known(event) {
+            return;
+        }
         self.apply(event);
         // What is being asked back from many pages follows from none of the answers, but from all of them.
         if !self.recalls.is_waiting() {
@@ -186,6 +189,20 @@ impl Core {
             Event::Unevictable { client } => self.unevictable(client),
             Event::RefusedHere { client, gpu, bytes } => self.refused_here(client, gpu, bytes),
         }
+    }
+
+    /// Whether a look at a page showed what was known, and no time is up: then nothing follows. The shell looks at every page
+    /// now and then, and most have not changed.
+    fn is_known(&self, event: Event) -> bool {
+        let Event::LeaseSeen { client, gpu, free } = event else {
+            return false;
+        };
+        let book = self
+            .session_of(client)
+            .and_then(|home| self.sessions.get(&home)?.clients.get(&client)?.books.get(&gpu));
+        book.is_some_and(|book| book.free == free.min(book.leased))
+            && self.effects.is_empty()
+            && self.next_deadline().is_none_or(|deadline| deadline > self.now)
     }
 
     fn gpu_found(&mut self, gpu: GpuId, total: Bytes) {

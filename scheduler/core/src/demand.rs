@@ -20,7 +20,12 @@ pub(crate) struct Demand {
 
 impl Demand {
     pub(crate) fn new(sessions: &BTreeMap<SessionId, Session>) -> Self {
-        let mut demand = Self::default();
+        // Most have one card.
+        let mut demand = Self {
+            sessions: Vec::with_capacity(sessions.len()),
+            needs: Vec::with_capacity(sessions.len()),
+            cards: BTreeMap::new(),
+        };
         for (&id, session) in sessions {
             let begin = demand.needs.len();
             for client in session.clients.values() {

@@ -126,7 +126,10 @@ impl Core {
     /// Late drops go on as `session/drop.rs` says. Whether one became stuck, which may let others pass.
     pub(crate) fn push_drops(&mut self, demand: &Demand) -> bool {
         let mut stuck = false;
-        let dropping = self.sessions.iter().filter(|(_, session)| session.lock.dropping().is_some());
+        let dropping = self
+            .sessions
+            .iter()
+            .filter(|(_, session)| session.lock.dropping().is_some());
         let dropping: Vec<SessionId> = dropping.map(|(&id, _)| id).collect();
         for id in dropping {
             let Some(session) = self.sessions.get_mut(&id) else {

@@ -203,8 +203,12 @@ impl Core {
 
     /// Says how long the way to a turn was, once all of the session's memory is in.
     pub(crate) fn note_entries(&mut self, demand: &Demand) {
-        let entering = |session: &Session| matches!(session.lock, Lock::Holding(grant) if grant.entry.is_some());
-        let entered = self.sessions.iter().filter(|(_, session)| entering(session) && !session.is_moving());
+        let entering =
+            |session: &Session| matches!(session.lock, Lock::Holding(grant) if grant.entry.is_some());
+        let entered = self
+            .sessions
+            .iter()
+            .filter(|(_, session)| entering(session) && !session.is_moving());
         let entered: Vec<SessionId> = entered.map(|(&id, _)| id).collect();
         for id in entered {
             let Some(session) = self.sessions.get_mut(&id) else {

@@ -129,7 +129,12 @@ impl Core {
     #[must_use]
     pub fn session_snapshot(&self, now: Nanos, id: SessionId) -> Option<SessionSnapshot> {
         let session = self.sessions.get(&id)?;
-        Some(session_snapshot(id, session, self.now.max(now), &Places::default()))
+        Some(session_snapshot(
+            id,
+            session,
+            self.now.max(now),
+            &Places::default(),
+        ))
     }
 
     fn gpu_snapshot(&self, gpu: GpuId, demand: &Demand) -> Option<GpuSnapshot> {

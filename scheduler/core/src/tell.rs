@@ -1,8 +1,9 @@
 //! What processes are told besides their gates, each thing only when it changes: flags, figures about memory, and
 //! what they wait for.
 //!
-//! In a long queue every grant changes the place of everybody, and a thousand messages would go out for each. There a process
-//! that was told its place hears of another one after a second: it needs the place for one line on stderr.
+//! In a long queue every grant changes the place of everybody, and a thousand messages would go out with each. There a process
+//! that was told its place hears of another one after a second, when few others do: it needs the place for one line on
+//! stderr, and whoever is granted waits for all that goes out.
 
 use std::collections::BTreeMap;
 
@@ -20,8 +21,9 @@ use crate::session::client::{Client, Figures};
 const SHORT: usize = 16;
 /// How long a process in a long queue is not told of another place.
 const PAUSE: Nanos = Nanos::from_secs(1);
-/// Pauses end at multiples of this, many at a time.
-const STEP: Nanos = Nanos::from_millis(100);
+/// So many are told of another place at once in a long queue, and the next of them after a step.
+const AT_ONCE: usize = 8;
+const STEP: Nanos = Nanos::from_millis(10);
 
 /// The first session with a live context, per card, and whether there are others.
 type Users = BTreeMap<GpuId, (SessionId, bool)>;
@@ -47,14 +49,16 @@ impl Core {
         let places = self.places(demand);
         let users = self.users();
         let mut news = Vec::new();
+        let mut facts = Vec::new();
+        let mut turn = AT_ONCE;
         self.tell_again = None;
         for (&id, session) in &self.sessions {
             let wanted =
                 session.lock.grant().is_some() && demand.of_session(id).any(|(gpu, _)| self.is_wanted(gpu));
-            let mut facts = Vec::new();
+            facts.clear();
             for (client, process) in session.attached() {
                 let flags = flags(id, process, wanted, &users);
-                let (queued, again) = self.queued(id, process, &places);
+                let (queued, again) = self.queued(id, process, &places, &mut turn);
                 self.tell_again = self.tell_again.into_iter().chain(again).min();
                 let new = News {
                     client,
@@ -104,8 +108,14 @@ impl Core {
     }
 
     /// The place that a process is to be told, or none where it waits no more; and else when it may be told, if it must wait
-    /// for that.
-    fn queued(&self, id: SessionId, process: &Client, places: &Places) -> (Option<Option<Place>>, Option<Nanos>) {
+    /// for that. `turn` counts down who is told of another place.
+    fn queued(
+        &self,
+        id: SessionId,
+        process: &Client,
+        places: &Places,
+        turn: &mut usize,
+    ) -> (Option<Option<Place>>, Option<Nanos>) {
         let told = &process.told;
         if !process.gate.waiting() {
             return (told.queued.is_some().then_some(None), None);
@@ -113,9 +123,12 @@ impl Core {
         if places.is(id, told.queued.as_ref()) {
             return (None, None);
         }
-        let due = Nanos((told.queued_at + PAUSE).0.next_multiple_of(STEP.0));
-        if told.queued.is_some() && places.len() > SHORT && self.now < due {
-            return (None, Some(due));
+        if told.queued.is_some() && places.len() > SHORT {
+            let due = told.queued_at + PAUSE;
+            if *turn == 0 || self.now < due {
+                return (None, Some(due.max(self.now + STEP)));
+            }
+            *turn -= 1;
         }
         (Some(places.get(id)), None)
     }
@@ -144,7 +157,9 @@ impl Core {
     ) -> Vec<(GpuId, Figures)> {
         let mut new = Vec::new();
         for (&gpu, book) in &process.books {
-            let Some(card) = self.cards.get(&gpu) else { continue };
+            let Some(card) = self.cards.get(&gpu) else {
+                continue;
+            };
             let known = facts.iter().find(|(known, ..)| *known == gpu).copied();
             let (_, used, ceiling) = known.unwrap_or_else(|| {
                 let fact = (gpu, session.used(gpu), self.backed(session, gpu, card, demand));
@@ -165,7 +180,11 @@ impl Core {
 }
 
 fn flags(id: SessionId, process: &Client, wanted: bool, users: &Users) -> u32 {
-    let others = |gpu: &GpuId| users.get(gpu).is_some_and(|(first, others)| *others || *first != id);
+    let others = |gpu: &GpuId| {
+        users
+            .get(gpu)
+            .is_some_and(|(first, others)| *others || *first != id)
+    };
     let contended = process.books.keys().any(others);
     let flag = |set: bool, flag: u32| if set { flag } else { 0 };
     flag(contended, FLAG_CONTENDED) | flag(wanted, FLAG_WANTED)

@@ -45,6 +45,14 @@ pub(crate) struct Session {
     pub(crate) peaks: BTreeMap<GpuId, Bytes>,
 }
 
+/// What a session's processes have on one card.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Sums {
+    pub(crate) fixed: Bytes,
+    pub(crate) movable: Bytes,
+    pub(crate) charged: Bytes,
+}
+
 impl Session {
     pub(crate) fn new(limit: Option<Bytes>, oversubscribe: bool) -> Self {
         Self {
@@ -112,6 +120,17 @@ impl Session {
         self.books(gpu).map(|(_, book)| book.charged()).sum()
     }
 
+    /// What its processes are told follows from these, after every event: in one look at the books.
+    pub(crate) fn sums(&self, gpu: GpuId) -> Sums {
+        let mut sums = Sums::default();
+        for (_, book) in self.books(gpu) {
+            sums.fixed += book.fixed();
+            sums.movable += book.movable();
+            sums.charged += book.charged();
+        }
+        sums
+    }
+
     /// The bytes on one card that never move.
     pub(crate) fn fixed(&self, gpu: GpuId) -> Bytes {
         self.books(gpu).map(|(_, book)| book.fixed()).sum()
@@ -124,16 +143,20 @@ impl Session {
 
     /// The most that it may use on `card`, number `gpu`, quota or not: what the others' fixed memory leaves of it.
     pub(crate) fn ceiling(&self, gpu: GpuId, card: &Card) -> Bytes {
+        self.ceiling_beside(self.fixed(gpu), card)
+    }
+
+    fn ceiling_beside(&self, fixed: Bytes, card: &Card) -> Bytes {
         match self.oversubscribe {
             true => Bytes::MAX,
-            false => card.capacity_beside(self.fixed(gpu)),
+            false => card.capacity_beside(fixed),
         }
     }
 
-    /// [`Self::ceiling`], and what the managed limit leaves beside memory that is not managed.
-    pub(crate) fn reach(&self, gpu: GpuId, card: &Card) -> Bytes {
-        let managed = card.managed_limit() + self.fixed(gpu);
-        self.ceiling(gpu, card).min(managed)
+    /// [`Self::ceiling`], and what the managed limit leaves beside the `fixed` memory of its own that is not managed.
+    pub(crate) fn reach(&self, fixed: Bytes, card: &Card) -> Bytes {
+        let managed = card.managed_limit() + fixed;
+        self.ceiling_beside(fixed, card).min(managed)
     }
 
     /// Remembers the most that was ever allocated.
