@@ -3,6 +3,7 @@
 //! ```text
 //!   launch    launches, by one thread or several at once
 //!   memory    allocations and frees, a hundred of each in turn, while a hundred blocks are held
+//!   refuse    allocations that are larger than any quota; by the clock, since somebody else is told meanwhile
 //!   resolve   lookups of 481 functions, as many as libcudart makes when it starts; once, in a new process
 //! ```
 //!
@@ -14,6 +15,7 @@ mod launch;
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::ptr::null_mut;
 use std::sync::Barrier;
+use std::time::{Duration, Instant};
 use std::{fs, thread};
 
 use anyhow::{Context, ensure};
@@ -36,6 +38,10 @@ type Lookup = unsafe extern "C" fn(*const c_char, *mut *mut c_void, c_int, u64, 
 const BLOCKS: usize = 100;
 /// Bytes of a block.
 const BLOCK: usize = 4096;
+/// More than any quota of the bench.
+const TOO_LARGE: usize = 1 << 40;
+/// `CUDA_ERROR_OUT_OF_MEMORY`.
+const OUT_OF_MEMORY: c_int = 2;
 /// Functions that libcudart looks up when it starts.
 const LOOKUPS: usize = 481;
 
@@ -61,6 +67,7 @@ enum Call {
     #[default]
     Launch,
     Memory,
+    Refuse,
     Resolve,
 }
 
@@ -71,6 +78,7 @@ fn main() -> anyhow::Result<()> {
     let line = match arguments.call {
         Call::Launch => launches(&driver, &arguments)?,
         Call::Memory => memory(&driver, arguments.batches)?,
+        Call::Refuse => refuse(&driver, arguments.batches)?,
         Call::Resolve => resolve(&driver)?,
     };
     println!("{line}");
@@ -151,6 +159,37 @@ fn memory(driver: &Library, batches: usize) -> anyhow::Result<serde_json::Value>
         "free_ns": median(freeing)? / BLOCKS as f64,
         "library": library_of(*allocate as usize)?,
     }))
+}
+
+/// Batches of a hundred, with a pause after each: a process that is refused does something else before it tries again, and who
+/// is told has time to listen.
+fn refuse(driver: &Library, batches: usize) -> anyhow::Result<serde_json::Value> {
+    // SAFETY: the driver's headers give these exports these signatures.
+    let (allocate, retain) = unsafe {
+        (
+            driver.get::<Allocate>("cuMemAlloc_v2")?,
+            driver.get::<Retain>("cuDevicePrimaryCtxRetain")?,
+        )
+    };
+    let (mut context, mut address) = (null_mut(), 0);
+    // SAFETY: writes one handle.
+    let retained = unsafe { retain(&raw mut context, 0) };
+    ensure!(retained == 0, "the context was refused with error {retained}");
+    let mut took = Vec::new();
+    for _ in 0..batches {
+        for _ in 0..BLOCKS {
+            let begun = Instant::now();
+            // SAFETY: writes one address, if it succeeds.
+            let error = unsafe { allocate(&raw mut address, TOO_LARGE) };
+            took.push(u64::try_from(begun.elapsed().as_nanos())?);
+            ensure!(
+                error == OUT_OF_MEMORY,
+                "the answer was {error} and not out of memory"
+            );
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+    Ok(serde_json::json!({ "call_ns": median(took)?, "library": library_of(*allocate as usize)? }))
 }
 
 fn resolve(driver: &Library) -> anyhow::Result<serde_json::Value> {

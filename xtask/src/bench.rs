@@ -1,5 +1,7 @@
 //! `cargo xtask bench`: one measurement each.
 
+mod quota;
+
 use std::fmt;
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -24,6 +26,8 @@ use crate::output::{progress, result};
 pub(crate) enum Bench {
     /// What we add to a launch, an allocation, a free and the lookups of a start, where the driver does nothing
     Hotpath,
+    /// What a quota costs: in the process, when the last byte is at siblings, and with a thousand clients
+    Quota,
     /// Instructions of a launch, an allocation and a free, under callgrind
     Instructions {
         /// Write them down in benches/instructions.toml, for `ci-extra` to compare with
@@ -36,6 +40,11 @@ pub(crate) fn run(bench: &Bench, json: bool) -> anyhow::Result<ExitCode> {
     match bench {
         Bench::Hotpath => {
             let measured = hotpath()?;
+            result(&measured, json)?;
+            measured.hold()?;
+        }
+        Bench::Quota => {
+            let measured = quota::measure()?;
             result(&measured, json)?;
             measured.hold()?;
         }

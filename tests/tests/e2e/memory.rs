@@ -37,22 +37,34 @@ fn a_limit_holds_to_the_byte_at_each_door_and_what_is_freed_can_be_had_again() -
 }
 
 #[test]
-fn what_is_more_than_the_whole_limit_is_refused_in_the_process_and_the_daemon_still_knows() -> anyhow::Result<()> {
+fn what_is_more_than_the_whole_limit_is_refused_in_the_process_and_the_daemon_still_knows()
+-> anyhow::Result<()> {
     let world = world()?;
     let daemon = Daemon::start(&world, &[])?;
     let mut program = Program::hold(&world, &Sharing::limited("a", Bytes::mib(32)), "a")?;
     program.must("alloc x 8MiB")?;
-    for door in ["mem", "pitch", "managed", "async", "pool", "graph", "handle", "array", "mipmap"] {
+    for door in [
+        "mem", "pitch", "managed", "async", "pool", "graph", "handle", "array", "mipmap",
+    ] {
         let refused = program.ask(&format!("alloc y 33MiB --door {door}"))?;
         assert_eq!(refused.error(), Some("CUDA_ERROR_OUT_OF_MEMORY"), "{door}");
     }
-    let told = daemon.until("every refusal is counted", |status| status.sessions[0].refusals >= 9)?;
+    let told = daemon.until("every refusal is counted", |status| {
+        status.sessions[0].refusals >= 9
+    })?;
     assert_eq!(told.sessions[0].refusals, 9);
     assert_eq!(told.gpus[0].allocated_bytes, Bytes::mib(8));
     let log = daemon.process().stderr();
-    assert!(log.contains("refused 33MiB to a on gpu0: 8MiB of 32MiB are used under its quota"), "{log}");
+    assert!(
+        log.contains("refused 33MiB to a on gpu0: 8MiB of 32MiB are used under its quota"),
+        "{log}"
+    );
     let line = "33MiB refused: 8MiB of this session's memory limit, 32MiB, are in use";
-    assert!(program.process().stderr().contains(line), "{}", program.process().stderr());
+    assert!(
+        program.process().stderr().contains(line),
+        "{}",
+        program.process().stderr()
+    );
     // The daemon is asked as ever for what could be had.
     program.must("alloc y 24MiB")?;
     Ok(())
@@ -66,10 +78,15 @@ fn a_refusal_in_the_process_needs_no_daemon_that_listens() -> anyhow::Result<()>
     let mut program = Program::hold(&world, &Sharing::limited("a", Bytes::mib(32)), "a")?;
     daemon.process().signal(Signal::STOP)?;
     for _ in 0..10 {
-        assert_eq!(program.ask("alloc y 33MiB")?.error(), Some("CUDA_ERROR_OUT_OF_MEMORY"));
+        assert_eq!(
+            program.ask("alloc y 33MiB")?.error(),
+            Some("CUDA_ERROR_OUT_OF_MEMORY")
+        );
     }
     daemon.process().signal(Signal::CONT)?;
-    let told = daemon.until("every refusal is counted", |status| status.sessions[0].refusals >= 10)?;
+    let told = daemon.until("every refusal is counted", |status| {
+        status.sessions[0].refusals >= 10
+    })?;
     assert_eq!(told.sessions[0].refusals, 10);
     Ok(())
 }

@@ -1,0 +1,66 @@
+//! What two processes need for a question and an answer when nobody thinks: the same frame over the same kind of socket.
+
+use std::io::{Read, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::process::{Child, Command};
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use gpushare_proto::codec;
+use gpushare_proto::{Bytes, GpuId};
+
+use crate::peer::Client;
+
+/// The other process, which answers.
+#[derive(Debug)]
+pub(crate) struct Echo {
+    stream: UnixStream,
+    frame: Vec<u8>,
+    child: Child,
+}
+
+impl Echo {
+    pub(crate) fn start(folder: &Path) -> anyhow::Result<Self> {
+        let path = folder.join("echo.sock");
+        let listener = UnixListener::bind(&path).context("cannot listen for the echo")?;
+        let child = Command::new(std::env::current_exe()?)
+            .arg("echo")
+            .arg("--socket")
+            .arg(&path)
+            .spawn()?;
+        let (stream, _) = listener.accept()?;
+        let frame = codec::encode(&Client::question(GpuId(0), Bytes::mib(33)))?;
+        Ok(Self { stream, frame, child })
+    }
+
+    /// How long each of `times` took.
+    pub(crate) fn measure(&mut self, times: usize) -> anyhow::Result<Vec<Duration>> {
+        let mut answer = vec![0; self.frame.len()];
+        let mut once = || {
+            let begun = Instant::now();
+            self.stream.write_all(&self.frame)?;
+            self.stream.read_exact(&mut answer)?;
+            Ok(begun.elapsed())
+        };
+        (0..times).map(|_| once()).collect()
+    }
+}
+
+impl Drop for Echo {
+    fn drop(&mut self) {
+        // It has ended by itself if its socket was closed first.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Until the one who asks hangs up.
+pub(crate) fn answer(socket: &Path) -> anyhow::Result<()> {
+    let mut stream = UnixStream::connect(socket)?;
+    let mut frame = vec![0; codec::encode(&Client::question(GpuId(0), Bytes::mib(33)))?.len()];
+    while stream.read_exact(&mut frame).is_ok() {
+        stream.write_all(&frame)?;
+    }
+    Ok(())
+}
