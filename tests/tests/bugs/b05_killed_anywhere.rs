@@ -151,7 +151,7 @@ fn who_dies_at_any_instant_of_a_loop_leaves_its_quota_to_its_siblings() -> anyho
             .into_iter()
             .enumerate()
         {
-            if (death + which as u64) % 3 > 0 {
+            if !(death + which as u64).is_multiple_of(3) {
                 continue;
             }
             let mut command = member(&world, &survivor)?;
