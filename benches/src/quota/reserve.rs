@@ -29,7 +29,7 @@ pub(crate) fn measure() -> anyhow::Result<Value> {
             context: 1,
             origin: Origin::Rewritten,
         };
-        books.enter(address, block);
+        let _ = books.enter(address, block);
     };
     let give_back = |address| {
         let block = books.strike(address).expect("it was entered");

@@ -96,7 +96,10 @@ impl Core {
         if self.recovery.is_running() {
             return;
         }
-        let waiters = self.candidates().into_iter().map(|id| (id, self.turn_needs(id, demand)));
+        let waiters = self
+            .candidates()
+            .into_iter()
+            .map(|id| (id, self.turn_needs(id, demand)));
         let admission = queue::admit(waiters, &mut self.rooms(demand));
         for gpu in &admission.wanted {
             if let Some(card) = self.cards.get_mut(gpu) {

@@ -83,9 +83,8 @@ impl Core {
             let waits_on = |gpu: &GpuId| self.turn_cards(id, demand).any(|card| card == *gpu);
             let before = lines.iter().filter(|line| line.cards.iter().any(waits_on));
             let ahead = before.map(|line| line.length).sum();
-            let same = |line: &Line| {
-                line.length > 0 && line.cards.iter().copied().eq(self.turn_cards(id, demand))
-            };
+            let same =
+                |line: &Line| line.length > 0 && line.cards.iter().copied().eq(self.turn_cards(id, demand));
             let line = lines.iter().position(same).unwrap_or_else(|| {
                 let cards: Vec<GpuId> = self.turn_cards(id, demand).collect();
                 let reason = self.reason(&cards, demand);
