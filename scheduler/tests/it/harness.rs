@@ -143,6 +143,7 @@ impl Place {
             .args(["-c", MOVE, "sh"])
             .arg(self.path("log"))
             .arg(env!("CARGO_BIN_EXE_gpushare-scheduler"))
+            .env("GPUSHARE_LOG", "debug")
             .args(["--ready-fd", "5", "--runtime-dir"])
             .arg(self.runtime().root())
             .arg("--lock-dir")

@@ -197,7 +197,8 @@ def nvidia_smi(stand, programs):
     other.hear()
     other.ask("alloc a 256MiB")
     command = client("compatibility/smi.py", "--hold-mib", HELD_MIB)
-    inside = programs.start("compat-smi", command, shared=True, memory=f"{SESSION_MIB}MiB").result()
+    # nvidia-smi lists every card; the program looks at the first.
+    inside = programs.start("compat-smi", command, shared=True, memory=f"{SESSION_MIB}MiB", options=["--gpu", "0"]).result()
     outside = programs.start("compat-smi-native", command, shared=False).result()
     other.finish()
     figures.sample("nvidia-smi", {"inside": inside, "outside": outside})
@@ -221,6 +222,8 @@ def two_cards(stand, programs):
     command = client("compatibility/two_cards.py")
     # One card's multicast can be out of service for its neighbours: not used here, with or without gpushare.
     environment = {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1"}
+    # A session runs on one card unless its caller says otherwise.
+    environment["CUDA_VISIBLE_DEVICES"] = "0,1"
     compare(
         stand,
         programs,
