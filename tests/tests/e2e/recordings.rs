@@ -9,6 +9,7 @@ use gpushare_core::{Effect, Event, Notice};
 use gpushare_proto::Bytes;
 use gpushare_tests::artifacts::Artifacts;
 use gpushare_tests::daemon::Daemon;
+use gpushare_tests::patience;
 use gpushare_tests::program::Program;
 use gpushare_tests::training::Training;
 use gpushare_tests::world::{Sharing, World};
@@ -47,6 +48,12 @@ fn a_recorded_run_replays_to_the_same_effects_and_breaks_no_rule() -> anyhow::Re
     small.kill()?;
     let mut survivor = Program::hold(&world, &Sharing::session("d"), "d")?;
     survivor.must("alloc y 8MiB")?;
+    // Who joins is on the disk a moment later. The rows are JSON.
+    let row = format!("\"process\":{{\"pid\":{},", survivor.process().pid());
+    patience::until("the survivor is in the registry", || {
+        let registry = fs::read(world.runtime_dir().registry())?;
+        Ok(String::from_utf8_lossy(&registry).contains(&row).then_some(()))
+    })?;
     daemon.kill()?;
     daemon.restart()?;
     daemon.until("the survivor is back", |status| {
