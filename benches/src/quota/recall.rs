@@ -61,7 +61,8 @@ pub(crate) fn measure(socket: &Path) -> anyhow::Result<Value> {
     Ok(json!({
         "recall_p50_us": microseconds(recalls.clone(), 50)?,
         "recall_p99_us": microseconds(recalls, 99)?,
-        "echo_p50_us": microseconds(echoes, 50)?,
+        "echo_p50_us": microseconds(echoes.clone(), 50)?,
+        "echo_p99_us": microseconds(echoes, 99)?,
     }))
 }
 

@@ -71,6 +71,8 @@ struct Recall {
     recall_p50_us: f64,
     recall_p99_us: f64,
     echo_p50_us: f64,
+    /// How much of the recall's is the machine's.
+    echo_p99_us: f64,
 }
 
 #[derive(Deserialize)]
@@ -100,7 +102,10 @@ pub(super) fn measure() -> anyhow::Result<Quota> {
     let refuse_ns = refuse(&world, &built["hotpath"], &driver)?;
     progress("taking back what siblings leave unused");
     let recall: Recall = parsed(talking(&world, bench, "recall"))?;
-    progress(format_args!("the median recall took {} us", recall.recall_p50_us));
+    progress(format_args!(
+        "the median recall took {} us, an echo {} us (p99)",
+        recall.recall_p50_us, recall.echo_p99_us
+    ));
     drop(daemon);
     let daemon = Daemon::start(&world, &TURNS)?;
     progress("handing the card around among a thousand");
