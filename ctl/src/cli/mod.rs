@@ -329,8 +329,9 @@ pub(crate) struct DoctorArgs {
 /// Look at sessions, make and change them
 ///
 /// `run` makes a session for one program. Those made here last until they are deleted, also over restarts of the
-/// machine: any number of programs join one by its token (`run --session`), or belong to it by their user or their control
-/// group, whatever token they have.
+/// daemon, and over those of the machine where the daemon's folder outlives them (/run does not): any number of programs
+/// join one by its token (`run --session`), or belong to it by their user or their control group, whatever token they
+/// have.
 #[derive(Debug, Subcommand)]
 #[command(
     arg_required_else_help = false,
