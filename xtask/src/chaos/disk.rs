@@ -64,7 +64,7 @@ impl Disk {
         let mounted = env::var_os(INSIDE).is_some()
             && works(
                 "mount",
-                &["-t", "tmpfs", "-o", "size=128k,mode=700", "tmpfs", &text],
+                &["-t", "tmpfs", "-o", "size=6m,mode=700", "tmpfs", &text],
             );
         if !mounted {
             progress("no tmpfs can be mounted here: instead of a full disk the registry cannot be written");
@@ -83,7 +83,7 @@ impl Disk {
         self.folder.join(if self.mounted {
             "ballast"
         } else {
-            "registry.json.new"
+            "registry.redb.new"
         })
     }
 
@@ -97,7 +97,7 @@ impl Disk {
         let mut wrote = 0;
         while file.write_all(&[0; 4096]).is_ok() {
             wrote += 1;
-            ensure!(wrote < 1000, "the disk is never full");
+            ensure!(wrote < 4000, "the disk is never full");
         }
         Ok(())
     }
