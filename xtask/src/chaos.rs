@@ -85,7 +85,10 @@ pub(crate) fn run(options: &Options, json: bool) -> anyhow::Result<ExitCode> {
         true => Artifacts::of_tests()?.clone(),
         false => programs::release()?,
     };
-    let report = break_things(&artifacts, options.seed, options.seconds)?;
+    let mut report = break_things(&artifacts, options.seed, options.seconds)?;
+    if !options.dev {
+        report.judge_time();
+    }
     result(&report, json)?;
     for sentence in &report.broken {
         progress(format_args!("BROKEN: {sentence}"));
