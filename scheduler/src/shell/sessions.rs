@@ -233,7 +233,7 @@ impl Shell {
         };
         let oversubscribe = session.oversubscribe;
         let gpus: Vec<GpuId> = self.cards.iter().map(|(gpu, _)| gpu).collect();
-        // Card by card first: what grows must not seem without limit for a moment, and the core knows the session only then.
+        // Nothing comes between these: a share of a card is no limit to the core for no event of anybody's.
         self.feed(Event::SessionOpened {
             session: id,
             limit,
