@@ -168,18 +168,20 @@ impl Hotpath {
 
     /// Whether no figure is above its bound.
     fn hold(&self) -> anyhow::Result<()> {
-        let broken: Vec<String> = self
-            .figures()
-            .into_iter()
-            .zip(BOUNDS.figures())
-            .filter(|((_, measured, _), (_, bound, _))| measured > bound)
-            .map(|((what, measured, unit), (_, bound, _))| {
-                format!("{what} costs {measured} {unit}, at most {bound} are allowed")
-            })
-            .collect();
-        ensure!(broken.is_empty(), "{}", broken.join("; "));
-        Ok(())
+        let bounded = self.figures().into_iter().zip(BOUNDS.figures());
+        within(bounded.map(|((what, measured, unit), (_, bound, _))| {
+            let sentence = format!("{what} costs {measured} {unit}, at most {bound} are allowed");
+            (measured, bound, sentence)
+        }))
     }
+}
+
+/// Whether no figure is above its bound: each figure with its bound and what is said if it is.
+fn within(figures: impl Iterator<Item = (f64, f64, String)>) -> anyhow::Result<()> {
+    let broken = figures.filter(|(measured, bound, _)| measured > bound);
+    let broken: Vec<String> = broken.map(|(.., sentence)| sentence).collect();
+    ensure!(broken.is_empty(), "{}", broken.join("; "));
+    Ok(())
 }
 
 impl fmt::Display for Hotpath {

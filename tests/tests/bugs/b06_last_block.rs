@@ -19,16 +19,7 @@ const QUOTA: Bytes = Bytes::mib(2 * (RACERS as u64 + 1));
 const STOPPED_OF: usize = 4;
 
 fn world() -> anyhow::Result<World> {
-    // The racers' contexts are small enough for all of them.
-    let flags = [
-        "--memory",
-        "1GiB",
-        "--context-memory",
-        "64KiB",
-        "--context-create-us",
-        "100",
-    ];
-    World::with_card_flags(Artifacts::of_tests()?, &flags)
+    World::for_crowds(Artifacts::of_tests()?)
 }
 
 fn allocated(daemon: &Daemon) -> anyhow::Result<Bytes> {

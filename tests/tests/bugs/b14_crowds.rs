@@ -16,15 +16,7 @@ const CROWD: usize = 300;
 
 #[test]
 fn three_hundred_processes_start_within_seconds_and_each_is_served() -> anyhow::Result<()> {
-    let flags = [
-        "--memory",
-        "1GiB",
-        "--context-memory",
-        "64KiB",
-        "--context-create-us",
-        "100",
-    ];
-    let world = World::with_card_flags(Artifacts::of_tests()?, &flags)?;
+    let world = World::for_crowds(Artifacts::of_tests()?)?;
     let daemon = Daemon::start(&world, &["--mode", "parallel"])?;
     let program = foreign::program(&world, "one_of_many")?;
     let mut crowd = (0..CROWD)

@@ -210,16 +210,10 @@ impl Quota {
 
     /// Whether no figure is above its bound.
     pub(super) fn hold(&self) -> anyhow::Result<()> {
-        let broken: Vec<String> = self
-            .bounds()
-            .into_iter()
-            .filter(|(measured, bound, ..)| measured > bound)
-            .map(|(measured, bound, what, unit)| {
-                format!("{what} {measured} {unit}, at most {bound:.1} are allowed")
-            })
-            .collect();
-        ensure!(broken.is_empty(), "{}", broken.join("; "));
-        Ok(())
+        super::within(self.bounds().into_iter().map(|(measured, bound, what, unit)| {
+            let sentence = format!("{what} {measured} {unit}, at most {bound:.1} are allowed");
+            (measured, bound, sentence)
+        }))
     }
 }
 
