@@ -10,7 +10,6 @@
 use gpushare_proto::{Bytes, ClientId, GpuId, SessionId};
 
 use crate::core::Core;
-use crate::demand::Demand;
 use crate::gpu::Card;
 use crate::session::Session;
 
@@ -34,11 +33,10 @@ impl Core {
     #[must_use]
     pub fn accounts(&self, id: SessionId) -> Option<Vec<Account>> {
         let session = self.sessions.get(&id)?;
-        let demand = Demand::new(&self.sessions);
         let account = |(&gpu, card): (&GpuId, &Card)| {
             let total = session.limit(gpu).min(card.total);
-            let used = session.used(gpu);
-            let ceiling = self.backed(session, gpu, card, &demand);
+            let used = session.sums(gpu).used.get();
+            let ceiling = backed(session, gpu, card);
             Account {
                 gpu,
                 total,
@@ -59,20 +57,23 @@ impl Core {
         let home = self.sessions.get(self.homes.get(&client)?)?;
         Some(home.clients.get(&client)?.books.get(&gpu)?.fixed())
     }
+}
 
-    /// The most that a session may use on a card at present, quota or not: what one session may, and no more than the
-    /// others leave of what all together may. What the driver keeps for it at the cost of its quota is not there for it either.
-    pub(crate) fn backed(&self, session: &Session, gpu: GpuId, card: &Card, demand: &Demand) -> Bytes {
-        if !session.may_grow() {
-            return session.used(gpu);
-        }
-        let own = session.sums(gpu);
-        let others = demand.total(gpu) - own.movable;
-        let left = card.managed_limit() - others + own.fixed;
-        let reach = session.reach(own.fixed, card).min(left);
-        match own.charged {
-            Bytes::ZERO => reach,
-            charged => reach.min(session.limit(gpu) - charged),
-        }
+/// The most that a session may use on a card at present, quota or not: what one session may, and no more than the
+/// others leave of what all together may. What the driver keeps for it at the cost of its quota is not there for it either.
+pub(crate) fn backed(session: &Session, gpu: GpuId, card: &Card) -> Bytes {
+    let sums = session.sums(gpu);
+    if !session.may_grow() {
+        return sums.used.get();
+    }
+    let fixed = sums.fixed.get();
+    let left = match card.managed_limit() {
+        Bytes::MAX => Bytes::MAX,
+        limit => limit - (card.needed() - sums.movable.get()) + fixed,
+    };
+    let reach = session.reach(fixed, card).min(left);
+    match sums.charged.get() {
+        Bytes::ZERO => reach,
+        charged => reach.min(session.limit(gpu) - charged),
     }
 }

@@ -11,15 +11,16 @@
 //!   poll_effect() ◀───────── effects, in order
 //! ```
 //!
-//! Applying an event decides nothing (except about leases, which answer a question); settling looks at everything and
-//! depends on no history but what is written down. So it does not matter in which order facts arrive, and a
-//! lost or repeated message leaves no decision behind.
+//! Applying an event decides nothing (except about leases, which answer a question); settling looks at everything that can have
+//! changed (agenda.rs) and depends on no history but what is written down. So it does not matter in which order facts
+//! arrive, and a lost or repeated message leaves no decision behind.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use gpushare_proto::admin::Setting;
 use gpushare_proto::{Bytes, ClientId, Epoch, GateWord, GpuId, Nanos, RequestId, SessionId};
 
+use crate::agenda::Agenda;
 use crate::config::Config;
 use crate::event::{Effect, Event, Notice, Standing};
 use crate::gpu::{Card, Knobs};
@@ -50,8 +51,7 @@ pub struct Core {
     /// The session whose memory grew by the event in hand: other holders make room for it, but a newcomer whose bytes end parallel
     /// mode pushes nobody out.
     pub(crate) grown: Option<SessionId>,
-    /// When processes are to be told of places that they were not told at once.
-    pub(crate) tell_again: Option<Nanos>,
+    pub(crate) agenda: Agenda,
     pub(crate) effects: VecDeque<Effect>,
 }
 
@@ -74,7 +74,7 @@ impl Core {
             recovery: Recovery::new(expected, now, config.recovery_min),
             recalls: Recalls::default(),
             grown: None,
-            tell_again: None,
+            agenda: Agenda::default(),
             effects: VecDeque::new(),
             config,
         }
@@ -90,7 +90,15 @@ impl Core {
         if self.is_known(event) {
             return;
         }
+        let subject = self.subject(event);
+        let awaited = self.recovery.awaited();
         self.apply(event);
+        if awaited != self.recovery.awaited() {
+            self.tell_who_is_awaited();
+        }
+        if let Some(subject) = subject.or_else(|| self.subject(event)) {
+            self.touch(subject);
+        }
         // What is being asked back from many pages follows from none of the answers, but from all of them.
         if !self.recalls.is_waiting() {
             self.settle();
@@ -115,21 +123,19 @@ impl Core {
         if self.recalls.is_waiting() {
             return Some(self.now);
         }
-        let cards = self
-            .cards
-            .values()
-            .filter_map(|card| card.mode.deadline(&self.config));
-        let sessions = self
-            .sessions
-            .values()
-            .filter_map(|session| self.lock_deadline(session));
         self.recovery
             .deadline()
             .into_iter()
-            .chain(cards)
-            .chain(sessions)
-            .chain(self.tell_again)
+            .chain(self.agenda.next())
             .min()
+    }
+
+    /// The session that an event is about.
+    fn subject(&self, event: Event) -> Option<SessionId> {
+        match event.client() {
+            Some(client) => self.session_of(client),
+            None => event.session(),
+        }
     }
 
     fn apply(&mut self, event: Event) {
@@ -197,10 +203,8 @@ impl Core {
         let Event::LeaseSeen { client, gpu, free } = event else {
             return false;
         };
-        let book = self
-            .session_of(client)
-            .and_then(|home| self.sessions.get(&home)?.clients.get(&client)?.books.get(&gpu));
-        book.is_some_and(|book| book.free == free.min(book.leased))
+        self.book(client, gpu)
+            .is_some_and(|book| book.free == free.min(book.leased))
             && self.effects.is_empty()
             && self.next_deadline().is_none_or(|deadline| deadline > self.now)
     }
@@ -210,6 +214,7 @@ impl Core {
         self.cards
             .entry(gpu)
             .or_insert_with(|| Card::new(total, knobs, config));
+        self.agenda.look_at(gpu);
     }
 
     /// A session that is already known gets the new limits.
@@ -232,6 +237,7 @@ impl Core {
     fn standing(&mut self, id: SessionId, standing: Standing) {
         if let Some(session) = self.sessions.get_mut(&id) {
             session.standing = standing;
+            self.recount(id);
             self.recall_unused(id);
         }
     }
@@ -246,7 +252,7 @@ impl Core {
     fn forget_empty(&mut self, id: SessionId) {
         let empty = |session: &Session| session.closed && session.clients.is_empty();
         if self.sessions.get(&id).is_some_and(empty) {
-            self.sessions.remove(&id);
+            self.strike(id);
         }
     }
 
@@ -269,11 +275,12 @@ impl Core {
         let Some(home) = self.homes.remove(&client) else {
             return;
         };
-        if let Some(session) = self.sessions.get_mut(&home) {
-            session.clients.remove(&client);
-            if session.attached().next().is_none() {
-                session.shut();
-            }
+        self.close_books(home, client);
+        if let Some(session) = self.sessions.get_mut(&home)
+            && session.attached().next().is_none()
+        {
+            session.shut();
+            self.recount(home);
         }
         self.forget_empty(home);
     }
@@ -283,39 +290,32 @@ impl Core {
         let Some(id) = self.session_of(client) else { return };
         let Some(card) = self.cards.get(&gpu) else { return };
         let queues = card.takes_turns() && card.wanted;
-        let Some(session) = self.sessions.get_mut(&id) else {
+        let known = card.census.members.contains(&id);
+        if self.book(client, gpu).is_some() {
             return;
-        };
-        let known = session.books(gpu).next().is_some();
-        let Some(process) = session.clients.get_mut(&client) else {
-            return;
-        };
-        process.books.entry(gpu).or_insert(Book {
+        }
+        let book = Book {
             leased: used,
             ..Book::default()
-        });
-        self.note_peak(id, gpu);
+        };
+        self.open_book(client, gpu, book);
         if queues && !known {
             self.begin_drop(id);
         }
     }
 
     fn contexts(&mut self, client: ClientId, gpu: GpuId, live: u32) {
-        if let Some(book) = self.book_mut(client, gpu) {
-            book.contexts = live;
-        }
+        self.change_book(client, gpu, |book| book.contexts = live);
     }
 
     /// What contexts take was measured; none where nobody can measure it any more.
     fn overhead(&mut self, client: ClientId, gpu: GpuId, bytes: Option<Bytes>) {
-        if let Some(book) = self.book_mut(client, gpu) {
-            book.overhead = bytes;
-        }
+        self.change_book(client, gpu, |book| book.overhead = bytes);
     }
 
     /// A process asks what the driver may take. Nothing is moved out for it yet, so the answer is at once.
     fn room(&mut self, client: ClientId, gpu: GpuId, request: RequestId, _bytes: Bytes) {
-        let known = self.book_mut(client, gpu).is_some();
+        let known = self.book(client, gpu).is_some();
         let Some(card) = self.cards.get(&gpu).filter(|_| known) else {
             return;
         };
@@ -380,6 +380,7 @@ impl Core {
     }
 
     fn set(&mut self, setting: Setting) {
+        self.cards.keys().for_each(|&gpu| self.agenda.look_at(gpu));
         match setting.gpu {
             Some(gpu) => {
                 if let Some(card) = self.cards.get_mut(&gpu) {
@@ -412,16 +413,6 @@ impl Core {
     pub(crate) fn client_mut(&mut self, client: ClientId) -> Option<&mut Client> {
         let home = self.homes.get(&client)?;
         self.sessions.get_mut(home)?.clients.get_mut(&client)
-    }
-
-    pub(crate) fn book_mut(&mut self, client: ClientId, gpu: GpuId) -> Option<&mut Book> {
-        self.client_mut(client)?.books.get_mut(&gpu)
-    }
-
-    pub(crate) fn note_peak(&mut self, session: SessionId, gpu: GpuId) {
-        if let Some(session) = self.sessions.get_mut(&session) {
-            session.note_peak(gpu);
-        }
     }
 
     pub(crate) fn notice(&mut self, notice: Notice) {

@@ -1,21 +1,18 @@
 //! Who must let go, and who has: holders that no longer fit together, quanta that are over, drops that are late.
 
-use std::collections::BTreeSet;
-
 use gpushare_proto::{GpuId, Nanos, SessionId};
 
 use crate::core::Core;
-use crate::demand::Demand;
 use crate::event::{Effect, Notice};
-use crate::gpu::queue;
-use crate::session::Session;
+use crate::gpu::Card;
+use crate::gpu::queue::{self, Room, Rooms};
 use crate::session::drop::{PendingDrop, Step};
 use crate::session::lock::Lock;
 
 impl Core {
     /// The locks of those who let go are free.
-    pub(crate) fn collect(&mut self, demand: &Demand) {
-        for id in self.who_let_go(demand) {
+    pub(crate) fn collect(&mut self) {
+        for id in self.who_let_go() {
             let Some(session) = self.sessions.get_mut(&id) else {
                 continue;
             };
@@ -26,7 +23,9 @@ impl Core {
             let drain = drop.map(PendingDrop::drain);
             let vacated = drop.map_or(self.now, PendingDrop::since);
             session.shut();
-            for (gpu, _) in demand.of_session(id) {
+            self.recount(id);
+            let cards: Vec<GpuId> = self.cards_of(id).collect();
+            for gpu in cards {
                 if let Some(card) = self.cards.get_mut(&gpu) {
                     card.vacated = card.vacated.max(vacated);
                     if let Some(drain) = drain {
@@ -37,61 +36,71 @@ impl Core {
             self.notice(Notice::Dropped {
                 session: id,
                 epoch,
-                gpus: self.turn_cards(id, demand).collect(),
+                gpus: self.turn_cards(id).collect(),
                 drain,
             });
         }
     }
 
     /// Who has let go of the lock.
-    pub(crate) fn who_let_go(&self, demand: &Demand) -> Vec<SessionId> {
-        let sessions = self.sessions.iter();
-        sessions
-            .filter(|&(&id, session)| session.has_let_go(|| self.takes_turns(id, demand)))
-            .map(|(&id, _)| id)
-            .collect()
+    pub(crate) fn who_let_go(&mut self) -> Vec<SessionId> {
+        let mut touched = self.agenda.sessions();
+        touched.retain(|&id| {
+            let session = self.sessions.get(&id);
+            session.is_some_and(|session| session.has_let_go(|| self.takes_turns(id)))
+        });
+        touched
     }
 
     /// Holders that no longer fit together: the one that grew stays, then those who came first.
-    pub(crate) fn fit_holders(&mut self, demand: &Demand) {
-        let mut rooms = self.empty_rooms();
-        if rooms.is_empty() {
-            return;
-        }
-        let holders = self.sessions.iter();
-        let mut holders: Vec<_> = holders
-            .filter_map(|(&id, session)| match session.lock {
-                Lock::Holding(grant) => Some((self.grown != Some(id), grant.epoch, id)),
-                _ => None,
-            })
-            .collect();
-        holders.sort_unstable();
-        let holders: Vec<_> = holders
-            .into_iter()
-            .map(|(_, _, id)| (id, self.turn_needs(id, demand)))
-            .collect();
-        for id in queue::surplus(&holders, &mut rooms) {
-            self.begin_drop(id);
+    pub(crate) fn fit_holders(&mut self) {
+        for gpu in self.agenda.cards() {
+            let Some(card) = self.cards.get(&gpu).filter(|card| card.takes_turns()) else {
+                continue;
+            };
+            if card.census.holders_fit(card.capacity()) {
+                continue;
+            }
+            let mut holders: Vec<_> = card
+                .census
+                .holders
+                .iter()
+                .filter_map(|&id| match self.sessions.get(&id)?.lock {
+                    Lock::Holding(grant) => Some((self.grown != Some(id), grant.epoch, id)),
+                    _ => None,
+                })
+                .collect();
+            holders.sort_unstable();
+            let mut rooms = Rooms::from([(gpu, Room::empty(card.capacity()))]);
+            let holders: Vec<_> = holders
+                .into_iter()
+                .map(|(_, _, id)| (id, self.turn_needs(id)))
+                .collect();
+            for id in queue::surplus(&holders, &mut rooms) {
+                self.begin_drop(id);
+            }
         }
     }
 
     /// Who may not run lets go, whether or not anybody waits.
     pub(crate) fn stop_barred(&mut self) {
-        let barred = self.sessions.iter().filter(|(_, session)| !session.may_run());
-        let barred: Vec<SessionId> = barred.map(|(&id, _)| id).collect();
-        barred.into_iter().for_each(|id| self.begin_drop(id));
+        for id in self.agenda.sessions() {
+            if self.sessions.get(&id).is_some_and(|session| !session.may_run()) {
+                self.begin_drop(id);
+            }
+        }
     }
 
     /// Quanta end where somebody needs the room.
-    pub(crate) fn expire_quanta(&mut self, demand: &Demand) {
-        let over = |session: &Session| match session.lock {
-            Lock::Holding(grant) => self.now >= grant.clock.end(),
-            _ => false,
-        };
-        let over = self.sessions.iter().filter(|(_, session)| over(session));
-        let wanted = |id| demand.of_session(id).any(|(gpu, _)| self.is_wanted(gpu));
-        let over: Vec<SessionId> = over.map(|(&id, _)| id).filter(|&id| wanted(id)).collect();
-        over.into_iter().for_each(|id| self.begin_drop(id));
+    pub(crate) fn expire_quanta(&mut self) {
+        for id in self.agenda.sessions() {
+            let Some(Lock::Holding(grant)) = self.sessions.get(&id).map(|session| &session.lock) else {
+                continue;
+            };
+            if self.now >= grant.clock.end() && self.cards_of(id).any(|gpu| self.is_wanted(gpu)) {
+                self.begin_drop(id);
+            }
+        }
     }
 
     /// Whether somebody waits for room on a card.
@@ -107,31 +116,20 @@ impl Core {
         };
         if let Lock::Holding(grant) = session.lock {
             let drop = PendingDrop::new(self.now, expected_drain, &self.config);
-            session.lock = Lock::Dropping(grant, drop);
             session.close(grant.epoch, &mut self.effects);
+            self.set_lock(id, Lock::Dropping(grant, drop));
         }
     }
 
     fn expected_drain(&self, id: SessionId) -> Nanos {
-        let cards = self.sessions.get(&id).into_iter().flat_map(Session::attached);
-        let cards: BTreeSet<GpuId> = cards
-            .flat_map(|(_, client)| client.books.keys().copied())
-            .collect();
-        let drains = cards
-            .iter()
-            .filter_map(|gpu| Some(self.cards.get(gpu)?.expected_drain()));
-        drains.max().unwrap_or_default()
+        let cards = self.cards_of(id).filter_map(|gpu| self.cards.get(&gpu));
+        cards.map(Card::expected_drain).max().unwrap_or_default()
     }
 
     /// Late drops go on as `session/drop.rs` says. Whether one became stuck, which may let others pass.
-    pub(crate) fn push_drops(&mut self, demand: &Demand) -> bool {
+    pub(crate) fn push_drops(&mut self) -> bool {
         let mut stuck = false;
-        let dropping = self
-            .sessions
-            .iter()
-            .filter(|(_, session)| session.lock.dropping().is_some());
-        let dropping: Vec<SessionId> = dropping.map(|(&id, _)| id).collect();
-        for id in dropping {
+        for id in self.agenda.sessions() {
             let Some(session) = self.sessions.get_mut(&id) else {
                 continue;
             };
@@ -141,13 +139,14 @@ impl Core {
             };
             for step in drop.advance(self.now, sleeper, &self.config) {
                 stuck |= matches!(step, Step::Report(_));
-                self.push_drop(id, step, demand);
+                self.push_drop(id, step);
             }
+            self.recount(id);
         }
         stuck
     }
 
-    fn push_drop(&mut self, id: SessionId, step: Step, demand: &Demand) {
+    fn push_drop(&mut self, id: SessionId, step: Step) {
         let Some(session) = self.sessions.get_mut(&id) else {
             return;
         };
@@ -160,7 +159,8 @@ impl Core {
             Step::Reopen => {
                 session.open(epoch, false, &mut self.effects);
                 self.notice(Notice::DropReopened { session: id, tries });
-                for (gpu, _) in demand.of_session(id) {
+                let cards: Vec<GpuId> = self.cards_of(id).collect();
+                for gpu in cards {
                     if let Some(card) = self.cards.get_mut(&gpu) {
                         card.aborted_drops += 1;
                     }

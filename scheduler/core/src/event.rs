@@ -230,6 +230,51 @@ pub enum Event {
     },
 }
 
+impl Event {
+    /// The process that it is about.
+    pub(crate) const fn client(&self) -> Option<ClientId> {
+        match *self {
+            Self::GpuFound { .. }
+            | Self::SessionOpened { .. }
+            | Self::Quota { .. }
+            | Self::Standing { .. }
+            | Self::SessionClosed { .. }
+            | Self::ExpectedGone { .. }
+            | Self::Set(_)
+            | Self::Tick => None,
+            Self::ClientJoined { client, .. }
+            | Self::ClientGone { client }
+            | Self::Attached { client, .. }
+            | Self::Contexts { client, .. }
+            | Self::LeaseSeen { client, .. }
+            | Self::Reserve { client, .. }
+            | Self::Recalled { client, .. }
+            | Self::Trim { client, .. }
+            | Self::Wait { client, .. }
+            | Self::Entered { client, .. }
+            | Self::Released { client, .. }
+            | Self::ReserveFixed { client, .. }
+            | Self::Fixed { client, .. }
+            | Self::Returned { client, .. }
+            | Self::Room { client, .. }
+            | Self::Overhead { client, .. }
+            | Self::Unevictable { client }
+            | Self::RefusedHere { client, .. } => Some(client),
+        }
+    }
+
+    /// The session that it is about, where it names no process.
+    pub(crate) const fn session(&self) -> Option<SessionId> {
+        match *self {
+            Self::SessionOpened { session, .. }
+            | Self::Quota { session, .. }
+            | Self::Standing { session, .. }
+            | Self::SessionClosed { session } => Some(session),
+            _ => None,
+        }
+    }
+}
+
 /// Something must be done. The shell does it at once and in order, before it takes another event.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Effect {

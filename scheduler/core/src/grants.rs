@@ -1,14 +1,15 @@
 //! Who gets the lock: everybody in parallel mode, whose turn it is in serialized mode, and those who held it when
 //! the last daemon ended.
 
+use std::collections::BTreeSet;
+
 use gpushare_proto::{GpuId, Nanos, SessionId};
 
 use crate::config::StuckPolicy;
 use crate::core::Core;
-use crate::demand::Demand;
 use crate::event::Notice;
-use crate::gpu::queue::{self, Room, Rooms};
-use crate::session::Session;
+use crate::gpu::Card;
+use crate::gpu::queue::{self, Admission, Room, Rooms};
 use crate::session::clock::Clock;
 use crate::session::lock::{Entry, Grant, Lock, Ticket};
 
@@ -25,155 +26,169 @@ enum Occasion {
 
 impl Core {
     /// Holders of the last daemon run on under a fresh grant as soon as they announce a card.
-    pub(crate) fn resume_returned(&mut self, demand: &Demand) {
-        let returned = |session: &Session| session.attached().any(|(_, client)| client.resumes);
-        let returned = self.sessions.iter().filter(|(_, session)| returned(session));
-        let returned: Vec<SessionId> = returned.map(|(&id, _)| id).collect();
-        for id in returned {
+    pub(crate) fn resume_returned(&mut self) {
+        for id in self.agenda.sessions() {
             let Some(session) = self.sessions.get_mut(&id) else {
                 continue;
             };
-            for client in session
-                .clients
-                .values_mut()
-                .filter(|client| !client.books.is_empty())
-            {
-                client.resumes = false;
+            if !session.attached().any(|(_, client)| client.resumes) {
+                continue;
+            }
+            for client in session.clients.values_mut() {
+                client.resumes &= !client.is_attached();
             }
             if matches!(session.lock, Lock::Idle | Lock::Waiting(_)) {
-                self.grant(id, Occasion::Return, demand);
+                self.grant(id, Occasion::Return);
             }
         }
     }
 
     /// Whoever has a thread at its gate waits; whoever has none any more does not.
     pub(crate) fn enqueue(&mut self) {
-        for session in self.sessions.values_mut() {
+        for id in self.agenda.sessions() {
+            let Some(session) = self.sessions.get(&id) else {
+                continue;
+            };
             match (&session.lock, session.has_sleeper()) {
                 (Lock::Idle, true) => {
                     self.last_ticket += 1;
-                    session.lock = Lock::Waiting(Ticket(self.last_ticket));
+                    self.set_lock(id, Lock::Waiting(Ticket(self.last_ticket)));
                 }
-                (Lock::Waiting(_), false) => session.lock = Lock::Idle,
+                (Lock::Waiting(_), false) => self.set_lock(id, Lock::Idle),
                 _ => {}
             }
         }
     }
 
     /// Where nobody takes turns, everybody holds the lock; drops end.
-    pub(crate) fn grant_parallel(&mut self, demand: &Demand) {
-        let in_parallel = |(&id, session): (&SessionId, &Session)| {
-            let uses_cards = || demand.of_session(id).next().is_some();
-            let holds = matches!(session.lock, Lock::Holding(_));
-            (!holds && uses_cards() && !self.takes_turns(id, demand)).then_some(id)
-        };
-        let in_parallel: Vec<SessionId> = self.sessions.iter().filter_map(in_parallel).collect();
-        for id in in_parallel {
+    pub(crate) fn grant_parallel(&mut self) {
+        for id in self.agenda.sessions() {
             let Some(session) = self.sessions.get_mut(&id) else {
                 continue;
             };
-            if !session.may_run() {
+            let stays = matches!(session.lock, Lock::Holding(_)) || !session.may_run();
+            if stays || session.needs().next().is_none() || self.takes_turns(id) {
                 continue;
             }
-            match session.lock {
-                Lock::Idle | Lock::Waiting(_) if !self.recovery.is_running() => {
-                    self.grant(id, Occasion::Parallel, demand);
+            match self.sessions.get(&id).map(|session| &session.lock) {
+                Some(Lock::Idle | Lock::Waiting(_)) if !self.recovery.is_running() => {
+                    self.grant(id, Occasion::Parallel);
                 }
-                Lock::Dropping(grant, _) => {
-                    session.lock = Lock::Holding(grant);
-                    session.open(grant.epoch, false, &mut self.effects);
+                Some(&Lock::Dropping(grant, _)) => {
+                    self.set_lock(id, Lock::Holding(grant));
+                    if let Some(session) = self.sessions.get_mut(&id) {
+                        session.open(grant.epoch, false, &mut self.effects);
+                    }
                 }
                 _ => {}
             }
         }
     }
 
-    /// Admits waiters in the order of their tickets.
-    pub(crate) fn grant_turns(&mut self, demand: &Demand) {
-        for card in self.cards.values_mut() {
-            card.wanted = false;
+    /// Admits waiters in the order of their tickets, on every card of the agenda and on those that gangs tie to it.
+    pub(crate) fn grant_turns(&mut self) {
+        let mut open: BTreeSet<GpuId> = self.agenda.cards().into_iter().collect();
+        while let Some(gpu) = open.pop_first() {
+            let tied = self.tied(gpu);
+            open.retain(|gpu| !tied.contains(gpu));
+            self.grant_turns_on(&tied);
         }
-        if self.recovery.is_running() {
-            return;
-        }
-        let waiters = self
-            .candidates()
-            .into_iter()
-            .map(|id| (id, self.turn_needs(id, demand)));
-        let admission = queue::admit(waiters, &mut self.rooms(demand));
-        for gpu in &admission.wanted {
-            if let Some(card) = self.cards.get_mut(gpu) {
-                card.wanted = true;
+    }
+
+    fn grant_turns_on(&mut self, tied: &BTreeSet<GpuId>) {
+        let admission = match self.recovery.is_running() {
+            true => Admission::default(),
+            false => {
+                let waiters = self.in_line(tied).map(|id| (id, self.turn_needs(id)));
+                queue::admit(waiters, &mut self.rooms(tied))
             }
+        };
+        for &gpu in tied {
+            self.set_wanted(gpu, admission.wanted.contains(&gpu));
         }
         for id in admission.admitted {
-            self.grant(id, Occasion::Turn, demand);
+            self.grant(id, Occasion::Turn);
         }
     }
 
-    /// Those of the waiting sessions that may be granted anything.
-    pub(crate) fn candidates(&self) -> Vec<SessionId> {
-        let mut queue = self.queue();
-        queue.retain(|id| self.sessions.get(id).is_some_and(Session::may_run));
-        queue
+    fn set_wanted(&mut self, gpu: GpuId, wanted: bool) {
+        let Some(card) = self.cards.get_mut(&gpu) else {
+            return;
+        };
+        if card.wanted == wanted {
+            return;
+        }
+        card.wanted = wanted;
+        // They hear of it, and their turns may end.
+        for id in card.census.holders.clone() {
+            self.touch(id);
+        }
     }
 
-    /// The waiting sessions in the order of their tickets.
-    pub(crate) fn queue(&self) -> Vec<SessionId> {
-        let tickets = self.sessions.iter();
-        let mut tickets: Vec<_> = tickets
-            .filter_map(|(&id, session)| Some((session.lock.ticket()?, id)))
-            .collect();
-        tickets.sort_unstable();
-        tickets.into_iter().map(|(_, id)| id).collect()
-    }
-
-    /// The cards that take turns, with those who hold the lock there.
-    fn rooms(&self, demand: &Demand) -> Rooms {
-        let mut rooms = self.empty_rooms();
-        for (&id, session) in self
-            .sessions
-            .iter()
-            .filter(|(_, session)| session.lock.grant().is_some())
-        {
-            let stuck = session.lock.dropping().is_some_and(|drop| drop.stuck().is_some());
-            for (gpu, bytes) in demand.of_session(id) {
-                if let Some(room) = rooms.get_mut(&gpu) {
-                    room.enter(bytes);
-                    if stuck && self.config.stuck_policy == StuckPolicy::RunOthers {
-                        room.let_pass();
-                    }
-                }
+    /// A card, and those that share a waiting gang with it, or with one that does.
+    pub(crate) fn tied(&self, gpu: GpuId) -> BTreeSet<GpuId> {
+        let mut tied = BTreeSet::from([gpu]);
+        let mut open = vec![gpu];
+        while let Some(gpu) = open.pop() {
+            let gangs = self.cards.get(&gpu).map(|card| &card.census.gangs);
+            for id in gangs.into_iter().flatten() {
+                open.extend(self.cards_of(*id).filter(|&gpu| tied.insert(gpu)));
             }
         }
-        rooms
+        tied
     }
 
-    pub(crate) fn empty_rooms(&self) -> Rooms {
-        let cards = self.cards.iter().filter(|(_, card)| card.takes_turns());
-        cards
-            .map(|(&gpu, card)| (gpu, Room::new(card.capacity())))
-            .collect()
+    /// The waiting sessions on some cards that may be granted something, in order.
+    pub(crate) fn in_line(&self, cards: &BTreeSet<GpuId>) -> Box<dyn Iterator<Item = SessionId> + '_> {
+        let mut queues = cards
+            .iter()
+            .filter_map(|gpu| Some(&self.cards.get(gpu)?.census.queue));
+        match (queues.next(), queues.next()) {
+            (None, _) => Box::new(std::iter::empty()),
+            (Some(queue), None) => Box::new(queue.iter().map(|&(_, id)| id)),
+            (Some(first), Some(second)) => {
+                let all = first.iter().chain(second).chain(queues.flatten());
+                let all: BTreeSet<_> = all.copied().collect();
+                Box::new(all.into_iter().map(|(_, id)| id))
+            }
+        }
+    }
+
+    /// Cards that take turns, with those who hold the lock there.
+    fn rooms(&self, cards: &BTreeSet<GpuId>) -> Rooms {
+        let cards = cards
+            .iter()
+            .filter_map(|gpu| self.cards.get_key_value(gpu))
+            .filter(|(_, card)| card.takes_turns());
+        let room = |card: &Card| {
+            let passable = card.census.has_stuck() && self.config.stuck_policy == StuckPolicy::RunOthers;
+            Room::new(
+                card.capacity(),
+                card.census.held(),
+                card.census.holders.len(),
+                passable,
+            )
+        };
+        cards.map(|(&gpu, card)| (gpu, room(card))).collect()
     }
 
     /// Gives the lock to a session that neither holds nor drops it.
-    fn grant(&mut self, id: SessionId, occasion: Occasion, demand: &Demand) {
+    fn grant(&mut self, id: SessionId, occasion: Occasion) {
         let turn = occasion == Occasion::Turn;
         let expected_move = match turn {
-            true => self.expected_move(id, demand),
+            true => self.expected_move(id),
             false => Nanos::ZERO,
         };
-        let clock = self.clock(id, expected_move, demand);
-        let entry = turn.then(|| self.entry(id, demand));
-        let Some(session) = self.sessions.get_mut(&id) else {
-            return;
-        };
+        let clock = self.clock(id, expected_move);
+        let entry = turn.then(|| self.entry(id));
         self.last_epoch.counter += 1;
         let epoch = self.last_epoch;
-        session.lock = Lock::Holding(Grant { epoch, clock, entry });
-        session.open(epoch, turn, &mut self.effects);
+        self.set_lock(id, Lock::Holding(Grant { epoch, clock, entry }));
+        if let Some(session) = self.sessions.get_mut(&id) {
+            session.open(epoch, turn, &mut self.effects);
+        }
         if let Some(entry) = entry {
-            let gpus: Vec<GpuId> = self.turn_cards(id, demand).collect();
+            let gpus: Vec<GpuId> = self.turn_cards(id).collect();
             for gpu in &gpus {
                 if let Some(card) = self.cards.get_mut(gpu) {
                     card.handoffs += 1;
@@ -190,13 +205,13 @@ impl Core {
     }
 
     /// When the way to a turn that is granted now began.
-    fn entry(&self, id: SessionId, demand: &Demand) -> Entry {
+    fn entry(&self, id: SessionId) -> Entry {
         let asked = self
             .sessions
             .get(&id)
             .and_then(|session| session.waited.since())
             .unwrap_or(self.now);
-        let cards = self.turn_cards(id, demand);
+        let cards = self.turn_cards(id);
         let vacated = cards.filter_map(|gpu| Some(self.cards.get(&gpu)?.vacated)).max();
         Entry {
             asked,
@@ -205,22 +220,18 @@ impl Core {
     }
 
     /// Says how long the way to a turn was, once all of the session's memory is in.
-    pub(crate) fn note_entries(&mut self, demand: &Demand) {
-        let entering =
-            |session: &Session| matches!(session.lock, Lock::Holding(grant) if grant.entry.is_some());
-        let entered = self
-            .sessions
-            .iter()
-            .filter(|(_, session)| entering(session) && !session.is_moving());
-        let entered: Vec<SessionId> = entered.map(|(&id, _)| id).collect();
-        for id in entered {
+    pub(crate) fn note_entries(&mut self) {
+        for id in self.agenda.sessions() {
             let Some(session) = self.sessions.get_mut(&id) else {
                 continue;
             };
+            if session.is_moving() {
+                continue;
+            }
             if let Lock::Holding(grant) = &mut session.lock
                 && let Some(entry) = grant.entry.take()
             {
-                let gpus = self.turn_cards(id, demand).collect();
+                let gpus = self.turn_cards(id).collect();
                 self.notice(Notice::Entered {
                     session: id,
                     gpus,
@@ -232,33 +243,27 @@ impl Core {
     }
 
     /// The clock of a grant now: the longest quantum of the session's cards.
-    pub(crate) fn clock(&self, id: SessionId, expected_move: Nanos, demand: &Demand) -> Clock {
-        Clock::granted(self.now, self.quantum(id, expected_move, demand), expected_move)
+    pub(crate) fn clock(&self, id: SessionId, expected_move: Nanos) -> Clock {
+        Clock::granted(self.now, self.quantum(id, expected_move), expected_move)
     }
 
-    pub(crate) fn quantum(&self, id: SessionId, expected_move: Nanos, demand: &Demand) -> Nanos {
-        let cards = demand.of_session(id).filter_map(|(gpu, _)| self.cards.get(&gpu));
+    pub(crate) fn quantum(&self, id: SessionId, expected_move: Nanos) -> Nanos {
+        let cards = self.cards_of(id).filter_map(|gpu| self.cards.get(&gpu));
         let quanta = cards.map(|card| card.quantum(expected_move, &self.config));
         quanta.max().unwrap_or(self.config.quantum_min)
     }
 
-    pub(crate) fn expected_move(&self, id: SessionId, demand: &Demand) -> Nanos {
-        let needs = self.turn_needs(id, demand).into_iter();
-        let moves =
-            needs.filter_map(|(gpu, own)| Some(self.cards.get(&gpu)?.expected_move(own, demand.total(gpu))));
+    pub(crate) fn expected_move(&self, id: SessionId) -> Nanos {
+        let needs = self.turn_needs(id).into_iter();
+        let moves = needs.filter_map(|(gpu, own)| Some(self.cards.get(&gpu)?.expected_move(own)));
         moves.max().unwrap_or_default()
     }
 
     /// What the next turn on a card would last: that of the first in its queue, else one that moves nothing.
-    pub(crate) fn next_quantum(&self, gpu: GpuId, demand: &Demand) -> Nanos {
-        let waits_here = |id: &SessionId| demand.of_session(*id).any(|(card, _)| card == gpu);
-        match (
-            self.candidates().into_iter().find(waits_here),
-            self.cards.get(&gpu),
-        ) {
-            (Some(id), _) => self.quantum(id, self.expected_move(id, demand), demand),
-            (None, Some(card)) => card.quantum(Nanos::ZERO, &self.config),
-            (None, None) => Nanos::ZERO,
+    pub(crate) fn next_quantum(&self, card: &Card) -> Nanos {
+        match card.census.queue.first() {
+            Some(&(_, id)) => self.quantum(id, self.expected_move(id)),
+            None => card.quantum(Nanos::ZERO, &self.config),
         }
     }
 }

@@ -8,17 +8,20 @@
 //! Nothing here runs in a daemon. Rules about one moment look at the machine alone; rules about what may only
 //! change in one direction remember the moment before.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use gpushare_proto::{Bytes, ClientId, Epoch, GpuId, SessionId};
 
 use crate::core::Core;
-use crate::demand::Demand;
 use crate::event::{Effect, Event};
+use crate::gpu::census::Census;
 use crate::session::Session;
 use crate::session::gate::Passage;
 use crate::session::lock::Lock;
+use crate::session::on_card::Listing;
+use crate::sums::Sums;
+use crate::tell::FEW;
 
 /// A rule that does not hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,13 +50,14 @@ pub fn check(core: &Core) -> Result<(), Broken> {
         // It settles when it has the answers that the shell owes it.
         return Ok(());
     }
-    let demand = Demand::new(&core.sessions);
-    holders_fit(core, &demand)?;
+    counts_agree(core)?;
+    holders_fit(core)?;
     fixed_memory_takes_room(core)?;
-    waits_are_bounded(core, &demand)?;
+    waits_are_bounded(core)?;
     for (&id, session) in &core.sessions {
-        gates_agree_with_the_lock(core, id, session, &demand)?;
+        gates_agree_with_the_lock(core, id, session)?;
     }
+    nothing_was_overlooked(core)?;
     deadlines_lie_ahead(core)
 }
 
@@ -103,10 +107,10 @@ impl Invariants {
         let before = std::mem::take(&mut self.leased);
         for (&id, session) in &core.sessions {
             for (&gpu, card) in &core.cards {
-                let leased = session.leased(gpu);
+                let leased = session.sums(gpu).leased.get();
                 let grew = leased > before.get(&(id, gpu)).copied().unwrap_or_default();
                 if grew && !matches!(event, Event::Attached { .. }) {
-                    let charged = session.charged(gpu);
+                    let charged = session.sums(gpu).charged.get();
                     let within = session.may_grow()
                         && leased + charged <= session.limit(gpu)
                         && leased <= session.ceiling(gpu, card);
@@ -128,7 +132,7 @@ impl Invariants {
     fn managed_memory_grows_within_its_limit(&mut self, core: &Core, event: Event) -> Result<(), Broken> {
         let told = matches!(event, Event::Attached { .. } | Event::Fixed { .. });
         for (&gpu, card) in &core.cards {
-            let managed = core.sessions.values().map(|session| session.managed(gpu)).sum();
+            let managed = card.census.sums.managed.get();
             let before = self.managed.insert(gpu, managed).unwrap_or_default();
             let within = told || managed <= before || managed <= card.managed_limit();
             hold("managed memory never grows beyond its limit", within, || {
@@ -146,14 +150,39 @@ fn hold(rule: &'static str, holds: bool, found: impl FnOnce() -> String) -> Resu
     }
 }
 
-fn holders_fit(core: &Core, demand: &Demand) -> Result<(), Broken> {
+/// What is kept as books and locks change is what comes out when everything is added up anew.
+fn counts_agree(core: &Core) -> Result<(), Broken> {
+    let rule = "what is counted as it changes is what there is";
+    for (&gpu, card) in &core.cards {
+        let mut census = Census::default();
+        for (&id, session) in &core.sessions {
+            let mut sums = Sums::default();
+            for (_, book) in session.books(gpu) {
+                sums += Sums::of(book, core.config.context_reserve);
+            }
+            hold(rule, sums == session.sums(gpu), || {
+                format!("{id} has {sums:?} on {gpu}, and counts {:?}", session.sums(gpu))
+            })?;
+            if sums.processes > 0 {
+                let listing = session.listing(sums);
+                census.list(id, &Listing::default(), &listing);
+            }
+        }
+        hold(rule, card.census.is_like(&census), || {
+            format!("on {gpu} are {census:?}, counted are {:?}", card.census)
+        })?;
+    }
+    Ok(())
+}
+
+fn holders_fit(core: &Core) -> Result<(), Broken> {
     for (&gpu, card) in core.cards.iter().filter(|(_, card)| card.takes_turns()) {
         let holding = core
             .sessions
-            .iter()
-            .filter(|(_, session)| matches!(session.lock, Lock::Holding(_)));
+            .values()
+            .filter(|session| matches!(session.lock, Lock::Holding(_)));
         let sets: Vec<Bytes> = holding
-            .flat_map(|(&id, _)| demand.of_session(id))
+            .flat_map(Session::needs)
             .filter(|(card, _)| *card == gpu)
             .map(|(_, bytes)| bytes)
             .collect();
@@ -169,14 +198,10 @@ fn holders_fit(core: &Core, demand: &Demand) -> Result<(), Broken> {
 /// What never moves is nobody else's room, and it is never more than was leased.
 fn fixed_memory_takes_room(core: &Core) -> Result<(), Broken> {
     for (&gpu, card) in &core.cards {
-        let fixed: Bytes = core.sessions.values().map(|session| session.fixed(gpu)).sum();
-        let leased: Bytes = core.sessions.values().map(|session| session.leased(gpu)).sum();
-        let agree = card.fixed == fixed && fixed <= leased && card.capacity() <= card.capacity_beside(fixed);
+        let (fixed, leased) = (card.fixed(), card.census.sums.leased.get());
+        let agree = fixed <= leased && card.capacity() <= card.capacity_beside(fixed);
         hold("a card's capacity is without what never moves", agree, || {
-            format!(
-                "{fixed} of {leased} leased are fixed on {gpu}, it counts {}",
-                card.fixed
-            )
+            format!("{fixed} of {leased} leased are fixed on {gpu}")
         })?;
     }
     Ok(())
@@ -201,17 +226,12 @@ fn the_dead_are_nowhere(core: &Core) -> Result<(), Broken> {
     })
 }
 
-fn gates_agree_with_the_lock(
-    core: &Core,
-    id: SessionId,
-    session: &Session,
-    demand: &Demand,
-) -> Result<(), Broken> {
+fn gates_agree_with_the_lock(core: &Core, id: SessionId, session: &Session) -> Result<(), Broken> {
     let passages: Vec<Passage> = session
         .attached()
         .map(|(_, client)| client.gate.passage())
         .collect();
-    let takes_turns = core.takes_turns(id, demand);
+    let takes_turns = core.takes_turns(id);
     let may_close = takes_turns || !session.may_run();
     let all = |allowed: fn(&Passage) -> bool| passages.iter().all(allowed);
     let agree = match &session.lock {
@@ -242,29 +262,36 @@ fn gates_agree_with_the_lock(
     hold(rule, open.is_none(), || format!("{open:?} of {id} uses no card"))
 }
 
-/// The head of the queue waits for holders whose quantum ends or whose drop goes on, or says for whom it waits.
-fn waits_are_bounded(core: &Core, demand: &Demand) -> Result<(), Broken> {
+/// The first in line waits for holders whose quantum ends or whose drop goes on, or says for whom it waits.
+fn waits_are_bounded(core: &Core) -> Result<(), Broken> {
+    for &gpu in core.cards.keys() {
+        waits_are_bounded_on(core, &core.tied(gpu))?;
+    }
+    Ok(())
+}
+
+fn waits_are_bounded_on(core: &Core, tied: &BTreeSet<GpuId>) -> Result<(), Broken> {
     let rule = "every waiter has a bound on its wait or a stated reason";
-    let Some(head) = core.candidates().first().copied() else {
-        let wanted = core.cards.iter().find(|(_, card)| card.wanted);
+    let Some(head) = core.in_line(tied).next() else {
+        let wanted = tied.iter().find(|gpu| core.is_wanted(**gpu));
         return hold(rule, wanted.is_none(), || {
-            format!("{:?} is wanted by nobody", wanted.map(|(gpu, _)| gpu))
+            format!("{wanted:?} is wanted by nobody")
         });
     };
     if core.recovery.is_running() {
         return Ok(());
     }
     let wanted: Vec<GpuId> = core
-        .turn_needs(head, demand)
+        .turn_needs(head)
         .into_keys()
         .filter(|gpu| core.is_wanted(*gpu))
         .collect();
     hold(rule, !wanted.is_empty(), || {
-        let place = core.places(demand).get(head).unwrap_or_default();
+        let place = core.place(head).unwrap_or_default();
         format!("{head} waits for nothing: {}", place.reason)
     })?;
     for (&id, session) in &core.sessions {
-        if demand.of_session(id).any(|(gpu, _)| wanted.contains(&gpu)) {
+        if session.needs().any(|(gpu, _)| wanted.contains(&gpu)) {
             let bounded = match &session.lock {
                 Lock::Idle | Lock::Waiting(_) => true,
                 Lock::Holding(_) => core.lock_deadline(session).is_some(),
@@ -276,6 +303,26 @@ fn waits_are_bounded(core: &Core, demand: &Demand) -> Result<(), Broken> {
         }
     }
     Ok(())
+}
+
+/// Looking at everything finds nothing that was not on the agenda. In a crowd news may be told later, so those are left out.
+fn nothing_was_overlooked(core: &Core) -> Result<(), Broken> {
+    let mut again = core.clone();
+    again.effects.clear();
+    again.touch_all();
+    again.settle();
+    let crowd = core.sessions.len() > FEW;
+    let news = |effect: &Effect| matches!(effect, Effect::Figures { .. } | Effect::Queued { .. });
+    let found = again.effects.iter().find(|effect| !(crowd && news(effect)));
+    hold("nothing that changed was overlooked", found.is_none(), || {
+        format!("{found:?}")
+    })?;
+    let (before, after) = (core.next_deadline(), again.next_deadline());
+    hold(
+        "nothing that changed was overlooked",
+        before == after || crowd,
+        || format!("the next deadline was {before:?} and is {after:?}"),
+    )
 }
 
 fn deadlines_lie_ahead(core: &Core) -> Result<(), Broken> {

@@ -11,15 +11,19 @@ pub mod event;
 
 mod core;
 
+mod agenda;
+
 mod settle;
 
 mod grants;
 
 mod drops;
 
-mod demand;
-
 mod session;
+
+mod sums;
+
+mod books;
 
 mod gpu;
 

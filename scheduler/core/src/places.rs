@@ -1,10 +1,12 @@
 //! Where a waiting session stands, and for what it waits: for its one line on stderr, and for `status`.
 
-use gpushare_proto::{GpuId, SessionId};
+use std::collections::BTreeSet;
+
+use gpushare_proto::SessionId;
 
 use crate::core::Core;
-use crate::demand::Demand;
 use crate::event::WaitsFor;
+use crate::session::lock::Lock;
 
 /// A place in the queue.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -15,111 +17,63 @@ pub(crate) struct Place {
     pub(crate) reason: WaitsFor,
 }
 
-/// Of every waiting session. A long queue is looked at after every event, so nothing is copied for it.
-#[derive(Debug, Default)]
-pub(crate) struct Places {
-    lines: Vec<Line>,
-    /// By number of the session: how many are ahead, and its line.
-    sessions: Vec<(SessionId, u32, usize)>,
-}
-
-/// Sessions that wait for the same cards wait for the same things.
-#[derive(Debug)]
-struct Line {
-    /// In order.
-    cards: Vec<GpuId>,
-    reason: WaitsFor,
-    length: u32,
-}
-
-impl Places {
-    /// How many sessions wait.
-    pub(crate) fn len(&self) -> usize {
-        self.sessions.len()
-    }
-
+impl Core {
     /// Where a session stands; `None` for one that does not wait.
-    pub(crate) fn get(&self, id: SessionId) -> Option<Place> {
-        let (ahead, reason) = self.find(id)?;
+    pub(crate) fn place(&self, id: SessionId) -> Option<Place> {
+        let session = self.sessions.get(&id)?;
+        session.lock.ticket()?;
+        if !session.may_run() {
+            return Some(Place {
+                // Nobody stands behind those who are not let in, nor they behind anybody.
+                ahead: 0,
+                reason: WaitsFor::Pardon(session.standing),
+            });
+        }
         Some(Place {
-            ahead,
-            reason: reason.clone(),
+            ahead: self.ahead(id),
+            reason: self.reason(id),
         })
     }
 
-    /// Whether a session stands there.
-    pub(crate) fn is(&self, id: SessionId, place: Option<&Place>) -> bool {
-        self.find(id) == place.map(|place| (place.ahead, &place.reason))
-    }
-
-    fn find(&self, id: SessionId) -> Option<(u32, &WaitsFor)> {
-        let at = self.sessions.binary_search_by_key(&id, |(id, ..)| *id).ok()?;
-        let (_, ahead, line) = self.sessions[at];
-        Some((ahead, &self.lines[line].reason))
-    }
-}
-
-impl Core {
-    /// Where the waiting sessions stand.
-    pub(crate) fn places(&self, demand: &Demand) -> Places {
-        let mut places = Places::default();
-        for id in self.queue() {
-            let lines = &mut places.lines;
-            if let Some(session) = self.sessions.get(&id).filter(|session| !session.may_run()) {
-                let reason = WaitsFor::Pardon(session.standing);
-                let same = lines.iter().position(|line| line.reason == reason);
-                let line = same.unwrap_or_else(|| {
-                    // Nobody stands behind those who are not let in.
-                    lines.push(Line {
-                        cards: Vec::new(),
-                        reason,
-                        length: 0,
-                    });
-                    lines.len() - 1
-                });
-                places.sessions.push((id, 0, line));
-                continue;
+    /// How many wait before a session on the cards that it takes turns on.
+    fn ahead(&self, id: SessionId) -> u32 {
+        let mut cards = self.turn_cards(id).filter_map(|gpu| self.cards.get(&gpu));
+        let ahead = match (cards.next(), cards.next()) {
+            (None, _) => 0,
+            (Some(card), None) => card.census.ahead_of(id).count(),
+            (Some(first), Some(second)) => {
+                let all = [first, second].into_iter().chain(cards);
+                let all: BTreeSet<SessionId> = all.flat_map(|card| card.census.ahead_of(id)).collect();
+                all.len()
             }
-            let waits_on = |gpu: &GpuId| self.turn_cards(id, demand).any(|card| card == *gpu);
-            let before = lines.iter().filter(|line| line.cards.iter().any(waits_on));
-            let ahead = before.map(|line| line.length).sum();
-            let same =
-                |line: &Line| line.length > 0 && line.cards.iter().copied().eq(self.turn_cards(id, demand));
-            let line = lines.iter().position(same).unwrap_or_else(|| {
-                let cards: Vec<GpuId> = self.turn_cards(id, demand).collect();
-                let reason = self.reason(&cards, demand);
-                lines.push(Line {
-                    cards,
-                    reason,
-                    length: 0,
-                });
-                lines.len() - 1
-            });
-            lines[line].length += 1;
-            places.sessions.push((id, ahead, line));
-        }
-        places.sessions.sort_unstable();
-        places
+        };
+        u32::try_from(ahead).unwrap_or(u32::MAX)
     }
 
-    /// What a session waits for that needs its turn on `cards`.
-    fn reason(&self, cards: &[GpuId], demand: &Demand) -> WaitsFor {
+    /// What a session waits for that needs its turn.
+    fn reason(&self, id: SessionId) -> WaitsFor {
         if self.recovery.is_running() {
             return WaitsFor::Return(self.recovery.awaited());
         }
-        let on_cards = |id: SessionId| demand.of_session(id).any(|(gpu, _)| cards.contains(&gpu));
-        let holders = self
-            .sessions
-            .iter()
-            .filter(|(_, session)| session.lock.grant().is_some());
-        let holders: Vec<_> = holders.filter(|(id, _)| on_cards(**id)).collect();
-        let stuck = holders.iter().find_map(|&(&session, holder)| {
-            let reason = holder.lock.dropping()?.stuck()?.to_owned();
+        let mut holders = BTreeSet::new();
+        for gpu in self.turn_cards(id) {
+            holders.extend(
+                self.cards
+                    .get(&gpu)
+                    .into_iter()
+                    .flat_map(|card| &card.census.holders),
+            );
+        }
+        let stuck = holders.iter().find_map(|&session| {
+            let Lock::Dropping(_, drop) = &self.sessions.get(&session)?.lock else {
+                return None;
+            };
+            let reason = drop.stuck()?.to_owned();
             Some(WaitsFor::Stuck { session, reason })
         });
         stuck.unwrap_or_else(|| match holders.is_empty() {
             true => WaitsFor::Turn,
-            false => WaitsFor::Holders(holders.into_iter().map(|(&id, _)| id).collect()),
+            false => WaitsFor::Holders(holders.into_iter().collect()),
         })
     }
 }

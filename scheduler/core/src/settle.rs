@@ -1,4 +1,5 @@
-//! What follows from the facts, derived anew after every event: the modes of the cards, and who holds the lock.
+//! What follows from the facts, derived after every event for whatever is on the agenda: the modes of the cards, and who
+//! holds the lock.
 //!
 //! ```text
 //!   facts ─▶ modes ─▶ ┌ collect   who let go ─▶ idle
@@ -9,16 +10,17 @@
 //!                     │ expire    quantum over and somebody wants the card ─▶ dropping
 //!                     │ push      late drops: reopen, close again, stuck (session/drop.rs)
 //!                     └─ again while a drop completed, or became stuck, on the spot
-//!             ─▶ gates of late joiners ─▶ flags, figures, places in the queue (tell.rs)
+//!             ─▶ gates of late joiners ─▶ flags, figures, places in the queue (tell.rs) ─▶ timers
 //! ```
+//!
+//! Each step looks at the sessions on the agenda or at the cards on it, and puts there whom it changes.
 
 use std::collections::BTreeMap;
 
 use gpushare_proto::{Bytes, GpuId, Nanos, SessionId};
 
 use crate::core::Core;
-use crate::demand::Demand;
-use crate::event::{Effect, Notice};
+use crate::event::Notice;
 use crate::gpu::Card;
 use crate::session::Session;
 use crate::session::lock::Lock;
@@ -28,66 +30,64 @@ impl Core {
     pub(crate) fn settle(&mut self) {
         if let Some(after) = self.recovery.end(self.now) {
             self.notice(Notice::Recovered { after });
+            self.touch_all();
         }
-        let demand = Demand::new(&self.sessions);
-        self.choose_modes(&demand);
-        self.resume_returned(&demand);
+        self.ring();
+        self.choose_modes();
+        self.resume_returned();
         loop {
-            self.collect(&demand);
+            self.collect();
             self.enqueue();
             self.stop_barred();
-            self.grant_parallel(&demand);
-            self.grant_turns(&demand);
-            self.fit_holders(&demand);
-            self.expire_quanta(&demand);
-            let stuck = self.push_drops(&demand);
-            if !stuck && self.who_let_go(&demand).is_empty() {
+            self.grant_parallel();
+            self.grant_turns();
+            self.fit_holders();
+            self.expire_quanta();
+            let stuck = self.push_drops();
+            if !stuck && self.who_let_go().is_empty() {
                 break;
             }
         }
-        self.open_joiners(&demand);
-        self.note_entries(&demand);
-        self.run_stopwatches(&demand);
-        self.tell(&demand);
+        self.spread_the_news();
+        self.open_joiners();
+        self.note_entries();
+        self.run_stopwatches();
+        self.tell();
+        self.close_agenda();
     }
 
-    /// Every session, by number.
-    pub(crate) fn ids(&self) -> Vec<SessionId> {
-        self.sessions.keys().copied().collect()
-    }
-
-    fn choose_modes(&mut self, demand: &Demand) {
+    fn choose_modes(&mut self) {
         let mut serialized = Vec::new();
-        for (&gpu, card) in &mut self.cards {
-            let assumed = self.config.context_reserve;
-            (card.reserve, card.fixed) = (Bytes::ZERO, Bytes::ZERO);
-            for (_, book) in self.sessions.values().flat_map(|session| session.books(gpu)) {
-                card.reserve += book.overhead(assumed);
-                card.fixed += book.fixed();
+        for gpu in self.agenda.cards() {
+            let Some(card) = self.cards.get_mut(&gpu) else {
+                continue;
+            };
+            if !card.choose_mode(self.now, &self.config) {
+                continue;
             }
-            if card.choose_mode(self.now, demand.total(gpu), &self.config) {
-                self.effects.push_back(Effect::Notice(Notice::ModeChanged {
-                    gpu,
-                    mode: card.mode.mode(),
-                    reason: card.mode.reason().to_owned(),
-                }));
-                if card.takes_turns() {
-                    serialized.push(gpu);
-                }
+            if card.takes_turns() {
+                serialized.push(gpu);
             }
+            let notice = Notice::ModeChanged {
+                gpu,
+                mode: card.mode.mode(),
+                reason: card.mode.reason().to_owned(),
+            };
+            self.notice(notice);
+            self.touch_members(gpu);
         }
         if !serialized.is_empty() {
             self.grown = None;
-            self.start_clocks(&serialized, demand);
+            self.start_clocks(&serialized);
         }
     }
 
     /// The turns of those who held the lock in parallel mode begin now.
-    fn start_clocks(&mut self, serialized: &[GpuId], demand: &Demand) {
-        for id in self.ids() {
-            let turns = self.turn_needs(id, demand);
+    fn start_clocks(&mut self, serialized: &[GpuId]) {
+        for id in self.agenda.sessions() {
+            let turns = self.turn_needs(id);
             if !turns.is_empty() && turns.keys().all(|gpu| serialized.contains(gpu)) {
-                let clock = self.clock(id, Nanos::ZERO, demand);
+                let clock = self.clock(id, Nanos::ZERO);
                 if let Some(Lock::Holding(grant)) =
                     self.sessions.get_mut(&id).map(|session| &mut session.lock)
                 {
@@ -97,37 +97,49 @@ impl Core {
         }
     }
 
-    fn open_joiners(&mut self, demand: &Demand) {
-        for (&id, session) in &mut self.sessions {
-            session.open_joiners(|| takes_turns(&self.cards, id, demand), &mut self.effects);
+    fn open_joiners(&mut self) {
+        for id in self.agenda.sessions() {
+            if let Some(session) = self.sessions.get_mut(&id) {
+                let turns = takes_turns(&self.cards, session);
+                session.open_joiners(|| turns, &mut self.effects);
+            }
         }
     }
 
-    fn run_stopwatches(&mut self, demand: &Demand) {
-        for (&id, session) in &mut self.sessions {
-            let waits = session.lock.ticket().is_some();
-            let holds = session.lock.grant().is_some() && takes_turns(&self.cards, id, demand);
-            session.waited.run(waits, self.now);
-            session.held.run(holds, self.now);
-            session.gpu_time.run(session.may_be_working(), self.now);
+    fn run_stopwatches(&mut self) {
+        for id in self.agenda.sessions() {
+            if let Some(session) = self.sessions.get_mut(&id) {
+                let waits = session.lock.ticket().is_some();
+                let holds = session.lock.grant().is_some() && takes_turns(&self.cards, session);
+                session.waited.run(waits, self.now);
+                session.held.run(holds, self.now);
+                session.gpu_time.run(session.may_be_working(), self.now);
+            }
         }
     }
 
     /// Whether a session takes turns on any of its cards.
-    pub(crate) fn takes_turns(&self, id: SessionId, demand: &Demand) -> bool {
-        takes_turns(&self.cards, id, demand)
+    pub(crate) fn takes_turns(&self, id: SessionId) -> bool {
+        self.sessions
+            .get(&id)
+            .is_some_and(|session| takes_turns(&self.cards, session))
     }
 
     /// What a session needs on those of its cards that take turns.
-    pub(crate) fn turn_needs(&self, id: SessionId, demand: &Demand) -> BTreeMap<GpuId, Bytes> {
-        let needs = demand.of_session(id);
+    pub(crate) fn turn_needs(&self, id: SessionId) -> BTreeMap<GpuId, Bytes> {
+        let needs = self.sessions.get(&id).into_iter().flat_map(Session::needs);
         needs.filter(|(gpu, _)| in_turns(&self.cards, *gpu)).collect()
     }
 
     /// The cards that a session takes turns on, in order.
-    pub(crate) fn turn_cards(&self, id: SessionId, demand: &Demand) -> impl Iterator<Item = GpuId> {
-        let cards = demand.of_session(id).map(|(gpu, _)| gpu);
-        cards.filter(|gpu| in_turns(&self.cards, *gpu))
+    pub(crate) fn turn_cards(&self, id: SessionId) -> impl Iterator<Item = GpuId> {
+        self.cards_of(id).filter(|gpu| in_turns(&self.cards, *gpu))
+    }
+
+    /// The cards that a session uses, in order.
+    pub(crate) fn cards_of(&self, id: SessionId) -> impl Iterator<Item = GpuId> {
+        let needs = self.sessions.get(&id).into_iter().flat_map(Session::needs);
+        needs.map(|(gpu, _)| gpu)
     }
 
     /// When time alone changes what a session's lock is doing.
@@ -135,16 +147,24 @@ impl Core {
         match &session.lock {
             Lock::Idle | Lock::Waiting(_) => None,
             Lock::Holding(grant) => {
-                let mut cards = session.attached().flat_map(|(_, client)| client.books.keys());
-                cards.any(|gpu| self.is_wanted(*gpu)).then(|| grant.clock.end())
+                let wanted = session.needs().any(|(gpu, _)| self.is_wanted(gpu));
+                wanted.then(|| grant.clock.end())
             }
             Lock::Dropping(_, drop) => drop.deadline(self.now, &self.config),
         }
     }
+
+    /// What a session's lock does from now on.
+    pub(crate) fn set_lock(&mut self, id: SessionId, lock: Lock) {
+        if let Some(session) = self.sessions.get_mut(&id) {
+            session.lock = lock;
+            self.recount(id);
+        }
+    }
 }
 
-fn takes_turns(cards: &BTreeMap<GpuId, Card>, id: SessionId, demand: &Demand) -> bool {
-    cards.values().any(Card::takes_turns) && demand.of_session(id).any(|(gpu, _)| in_turns(cards, gpu))
+fn takes_turns(cards: &BTreeMap<GpuId, Card>, session: &Session) -> bool {
+    session.needs().any(|(gpu, _)| in_turns(cards, gpu))
 }
 
 fn in_turns(cards: &BTreeMap<GpuId, Card>, gpu: GpuId) -> bool {

@@ -5,9 +5,9 @@ use gpushare_proto::admin::{ClientView, GpuView, LockView, Mode, SessionGpuView,
 use gpushare_proto::{Bytes, ClientId, GateState, GpuId, GpuUuid, Nanos, SessionId};
 
 use crate::core::Core;
-use crate::demand::Demand;
 use crate::event::WaitsFor;
-use crate::places::{Place, Places};
+use crate::gpu::Card;
+use crate::places::Place;
 use crate::session::Session;
 use crate::session::lock::Lock;
 
@@ -108,19 +108,17 @@ impl Core {
     #[must_use]
     pub fn snapshot(&self, now: Nanos) -> Snapshot {
         let now = self.now.max(now);
-        let demand = Demand::new(&self.sessions);
-        let places = self.places(&demand);
         Snapshot {
             recovering: self.recovery.awaited(),
             gpus: self
                 .cards
-                .keys()
-                .filter_map(|&gpu| self.gpu_snapshot(gpu, &demand))
+                .iter()
+                .map(|(&gpu, card)| self.gpu_snapshot(gpu, card))
                 .collect(),
             sessions: self
                 .sessions
                 .iter()
-                .map(|(&id, session)| session_snapshot(id, session, now, &places))
+                .map(|(&id, session)| session_snapshot(id, session, now, self.place(id)))
                 .collect(),
         }
     }
@@ -129,48 +127,30 @@ impl Core {
     #[must_use]
     pub fn session_snapshot(&self, now: Nanos, id: SessionId) -> Option<SessionSnapshot> {
         let session = self.sessions.get(&id)?;
-        Some(session_snapshot(
-            id,
-            session,
-            self.now.max(now),
-            &Places::default(),
-        ))
+        Some(session_snapshot(id, session, self.now.max(now), None))
     }
 
-    fn gpu_snapshot(&self, gpu: GpuId, demand: &Demand) -> Option<GpuSnapshot> {
-        let card = self.cards.get(&gpu)?;
-        let is_here = |id: &SessionId| demand.of_session(*id).any(|(card, _)| card == gpu);
-        let holds = |id: &SessionId| {
-            self.sessions
-                .get(id)
-                .is_some_and(|session| session.lock.grant().is_some())
-        };
-        Some(GpuSnapshot {
+    fn gpu_snapshot(&self, gpu: GpuId, card: &Card) -> GpuSnapshot {
+        GpuSnapshot {
             gpu,
             total_bytes: card.total,
             capacity_bytes: card.capacity(),
-            allocated_bytes: self.sessions.values().map(|session| session.used(gpu)).sum(),
-            fixed_bytes: card.fixed,
-            overhead_bytes: card.reserve,
+            allocated_bytes: card.census.sums.used.get(),
+            fixed_bytes: card.fixed(),
+            overhead_bytes: card.reserve(),
             managed_limit_bytes: card.managed_limit(),
             mode: card.mode.mode(),
             reason: card.mode.reason().to_owned(),
             mode_changes: card.mode.changes(),
-            holders: self
-                .sessions
-                .keys()
-                .copied()
-                .filter(is_here)
-                .filter(holds)
-                .collect(),
-            queue: self.queue().into_iter().filter(is_here).collect(),
-            quantum_ns: self.next_quantum(gpu, demand),
+            holders: card.census.holders.iter().copied().collect(),
+            queue: card.census.queue.iter().map(|&(_, id)| id).collect(),
+            quantum_ns: self.next_quantum(card),
             handoffs: card.handoffs,
             aborted_drops: card.aborted_drops,
             drains_ns: card.drains(),
             expected_drain_ns: card.expected_drain(),
             moved_bytes: card.moved,
-        })
+        }
     }
 }
 
@@ -242,19 +222,19 @@ impl SessionSnapshot {
     }
 }
 
-fn session_snapshot(id: SessionId, session: &Session, now: Nanos, places: &Places) -> SessionSnapshot {
+fn session_snapshot(id: SessionId, session: &Session, now: Nanos, place: Option<Place>) -> SessionSnapshot {
     SessionSnapshot {
         session: id,
         memory_limit_bytes: Some(session.limit).filter(|&limit| limit != Bytes::MAX),
         gpus: session
-            .peaks
+            .cards
             .iter()
-            .map(|(&gpu, &peak_bytes)| SessionGpuView {
+            .map(|(&gpu, on)| SessionGpuView {
                 gpu,
                 limit_bytes: Some(session.limit(gpu)).filter(|&limit| limit != Bytes::MAX),
-                allocated_bytes: session.used(gpu),
-                leased_bytes: session.leased(gpu),
-                peak_bytes,
+                allocated_bytes: on.sums.used.get(),
+                leased_bytes: on.sums.leased.get(),
+                peak_bytes: on.peak,
             })
             .collect(),
         clients: session
@@ -267,8 +247,8 @@ fn session_snapshot(id: SessionId, session: &Session, now: Nanos, places: &Place
                 evictable: process.evictable,
             })
             .collect(),
-        lock: lock_view(session, places.get(id)),
-        waits_for: places.get(id).map(|place| place.reason),
+        waits_for: place.as_ref().map(|place| place.reason.clone()),
+        lock: lock_view(session, place),
         waited_ns: session.waited.read(now),
         held_ns: session.held.read(now),
         gpu_time_ns: session.gpu_time.read(now),

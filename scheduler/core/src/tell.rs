@@ -3,30 +3,28 @@
 //!
 //! In a long queue every grant changes the place of everybody, and a thousand messages would go out with each. There a process
 //! that was told its place hears of another one after a second, when few others do: it needs the place for one line on
-//! stderr, and whoever is granted waits for all that goes out.
-
-use std::collections::BTreeMap;
+//! stderr, and whoever is granted waits for all that goes out. On a card with many sessions what one allocates may change
+//! what all others may have; they hear of that together, a hundred times a second at most.
 
 use gpushare_proto::page::{FLAG_CONTENDED, FLAG_WANTED};
 use gpushare_proto::{Bytes, ClientId, GpuId, Nanos, SessionId};
 
+use crate::account::backed;
+use crate::agenda::Timer;
 use crate::core::Core;
-use crate::demand::Demand;
 use crate::event::Effect;
-use crate::places::{Place, Places};
+use crate::gpu::{Card, Told};
+use crate::places::Place;
 use crate::session::Session;
 use crate::session::client::{Client, Figures};
 
-/// So many sessions may wait without its being a long queue.
-const SHORT: usize = 16;
+/// So many sessions may wait without its being a long queue, and be on a card without being many.
+pub(crate) const FEW: usize = 16;
 /// How long a process in a long queue is not told of another place.
 const PAUSE: Nanos = Nanos::from_secs(1);
 /// So many are told of another place at once in a long queue, and the next of them after a step.
 const AT_ONCE: usize = 8;
 const STEP: Nanos = Nanos::from_millis(10);
-
-/// The first session with a live context, per card, and whether there are others.
-type Users = BTreeMap<GpuId, (SessionId, bool)>;
 
 /// What is new to a process.
 #[derive(Debug)]
@@ -44,27 +42,98 @@ impl News {
 }
 
 impl Core {
+    /// Puts those on the agenda to whom a change on a card is news.
+    pub(crate) fn spread_the_news(&mut self) {
+        for gpu in self.agenda.cards() {
+            let Some(card) = self.cards.get_mut(&gpu) else {
+                continue;
+            };
+            let told = card.news();
+            let before = std::mem::replace(&mut card.told, told);
+            let few = card.census.members.len() <= FEW;
+            if told.users != before.users || (told.ceilings != before.ceilings && few) {
+                self.touch_members(gpu);
+            } else if told.ceilings != before.ceilings && card.alarms.figures.is_none() {
+                let at = Some(self.now + STEP);
+                self.agenda
+                    .set_timer(Timer::Figures(gpu), &mut card.alarms.figures, at);
+            }
+            if told.line != before.line {
+                self.line_changed(gpu);
+            }
+        }
+    }
+
+    /// Those who wait for the clients of the last daemon hear how many are missing, unless they are many.
+    pub(crate) fn tell_who_is_awaited(&mut self) {
+        if self.sessions.len() <= FEW {
+            self.touch_all();
+        }
+    }
+
+    fn line_changed(&mut self, gpu: GpuId) {
+        let Some(card) = self.cards.get_mut(&gpu) else {
+            return;
+        };
+        if card.census.queue.len() <= FEW {
+            for (_, id) in card.census.queue.clone() {
+                self.touch(id);
+            }
+        } else if card.alarms.places.is_none() {
+            let at = Some(self.now + STEP);
+            self.agenda
+                .set_timer(Timer::Places(gpu), &mut card.alarms.places, at);
+        }
+    }
+
+    /// The next few in a long queue may hear of other places.
+    pub(crate) fn tell_places_again(&mut self, gpu: GpuId) {
+        let Some(card) = self.cards.get(&gpu) else { return };
+        let mut turn = Vec::new();
+        let mut later: Option<Nanos> = None;
+        for &(_, id) in &card.census.queue {
+            let Some(due) = self.place_is_old(id) else {
+                continue;
+            };
+            match due <= self.now && turn.len() < AT_ONCE {
+                true => turn.push(id),
+                false => later = later.into_iter().chain([due.max(self.now + STEP)]).min(),
+            }
+        }
+        turn.into_iter().for_each(|id| self.touch(id));
+        if let Some(card) = self.cards.get_mut(&gpu) {
+            self.agenda
+                .set_timer(Timer::Places(gpu), &mut card.alarms.places, later);
+        }
+    }
+
+    /// When a session may hear of its place, if that is not the one that it was told.
+    fn place_is_old(&self, id: SessionId) -> Option<Nanos> {
+        let place = self.place(id);
+        let waiting = self.sessions.get(&id)?.attached().map(|(_, process)| process);
+        let old = waiting.filter(|process| process.gate.waiting() && process.told.queued != place);
+        old.map(|process| process.told.queued_at + PAUSE).min()
+    }
+
     /// Tells every process what is new to it.
-    pub(crate) fn tell(&mut self, demand: &Demand) {
-        let places = self.places(demand);
-        let users = self.users();
+    pub(crate) fn tell(&mut self) {
         let mut news = Vec::new();
         let mut facts = Vec::new();
-        let mut turn = AT_ONCE;
-        self.tell_again = None;
-        for (&id, session) in &self.sessions {
+        for id in self.agenda.sessions() {
+            let Some(session) = self.sessions.get(&id) else {
+                continue;
+            };
             let wanted =
-                session.lock.grant().is_some() && demand.of_session(id).any(|(gpu, _)| self.is_wanted(gpu));
+                session.lock.grant().is_some() && session.needs().any(|(gpu, _)| self.is_wanted(gpu));
+            let mut place = None;
             facts.clear();
             for (client, process) in session.attached() {
-                let flags = flags(id, process, wanted, &users);
-                let (queued, again) = self.queued(id, process, &places, &mut turn);
-                self.tell_again = self.tell_again.into_iter().chain(again).min();
+                let flags = self.flags(process, session, wanted);
                 let new = News {
                     client,
                     flags: (flags != process.told.flags).then_some(flags),
-                    figures: self.new_figures(session, process, demand, &mut facts),
-                    queued,
+                    figures: self.new_figures(session, process, &mut facts),
+                    queued: self.queued(id, process, &mut place),
                 };
                 if !new.is_none() {
                     news.push(new);
@@ -107,44 +176,34 @@ impl Core {
         }
     }
 
-    /// The place that a process is to be told, or none where it waits no more; and else when it may be told, if it must wait
-    /// for that. `turn` counts down who is told of another place.
-    fn queued(
-        &self,
-        id: SessionId,
-        process: &Client,
-        places: &Places,
-        turn: &mut usize,
-    ) -> (Option<Option<Place>>, Option<Nanos>) {
+    /// The place that a process is to be told, or none where it waits no more. `place` is its session's, once it is known.
+    fn queued(&self, id: SessionId, process: &Client, place: &mut Option<Place>) -> Option<Option<Place>> {
         let told = &process.told;
         if !process.gate.waiting() {
-            return (told.queued.is_some().then_some(None), None);
+            return told.queued.is_some().then_some(None);
         }
-        if places.is(id, told.queued.as_ref()) {
-            return (None, None);
+        if told.queued.is_some() && self.now < told.queued_at + PAUSE && self.is_in_a_crowd(id) {
+            return None;
         }
-        if told.queued.is_some() && places.len() > SHORT {
-            let due = told.queued_at + PAUSE;
-            if *turn == 0 || self.now < due {
-                return (None, Some(due.max(self.now + STEP)));
-            }
-            *turn -= 1;
+        if place.is_none() {
+            *place = self.place(id);
         }
-        (Some(places.get(id)), None)
+        (told.queued != *place).then(|| place.clone())
     }
 
-    fn users(&self) -> Users {
-        let mut users = Users::new();
-        for (&id, session) in &self.sessions {
-            for (_, process) in session.attached() {
-                let live = process.books.iter().filter(|(_, book)| book.contexts > 0);
-                for (&gpu, _) in live {
-                    let (first, others) = users.entry(gpu).or_insert((id, false));
-                    *others |= *first != id;
-                }
-            }
-        }
-        users
+    fn is_in_a_crowd(&self, id: SessionId) -> bool {
+        let mut cards = self.cards_of(id).filter_map(|gpu| self.cards.get(&gpu));
+        cards.any(|card| card.census.queue.len() > FEW)
+    }
+
+    fn flags(&self, process: &Client, session: &Session, wanted: bool) -> u32 {
+        let contended = process.books.keys().any(|gpu| {
+            let live = session.sums(*gpu).live > 0;
+            let card = self.cards.get(gpu);
+            card.is_some_and(|card| card.census.has_other_users(live))
+        });
+        let flag = |set: bool, flag: u32| if set { flag } else { 0 };
+        flag(contended, FLAG_CONTENDED) | flag(wanted, FLAG_WANTED)
     }
 
     /// The figures that differ from those that the process was told. `facts` are its session's, by card: use and ceiling.
@@ -152,7 +211,6 @@ impl Core {
         &self,
         session: &Session,
         process: &Client,
-        demand: &Demand,
         facts: &mut Vec<(GpuId, Bytes, Bytes)>,
     ) -> Vec<(GpuId, Figures)> {
         let mut new = Vec::new();
@@ -162,7 +220,7 @@ impl Core {
             };
             let known = facts.iter().find(|(known, ..)| *known == gpu).copied();
             let (_, used, ceiling) = known.unwrap_or_else(|| {
-                let fact = (gpu, session.used(gpu), self.backed(session, gpu, card, demand));
+                let fact = (gpu, session.sums(gpu).used.get(), backed(session, gpu, card));
                 facts.push(fact);
                 fact
             });
@@ -179,13 +237,18 @@ impl Core {
     }
 }
 
-fn flags(id: SessionId, process: &Client, wanted: bool, users: &Users) -> u32 {
-    let others = |gpu: &GpuId| {
-        users
-            .get(gpu)
-            .is_some_and(|(first, others)| *others || *first != id)
-    };
-    let contended = process.books.keys().any(others);
-    let flag = |set: bool, flag: u32| if set { flag } else { 0 };
-    flag(contended, FLAG_CONTENDED) | flag(wanted, FLAG_WANTED)
+impl Card {
+    /// What everybody here should know.
+    fn news(&self) -> Told {
+        let limit = self.managed_limit();
+        let taken = match limit {
+            Bytes::MAX => Bytes::ZERO,
+            _ => self.needed(),
+        };
+        Told {
+            users: self.census.users(),
+            line: self.census.line(),
+            ceilings: [self.before_fixed(), self.fixed(), taken, limit],
+        }
+    }
 }

@@ -8,8 +8,8 @@ use std::collections::BTreeSet;
 use gpushare_proto::{GpuId, Nanos, SessionId};
 
 use crate::core::Core;
-use crate::demand::Demand;
 use crate::event::WaitsFor;
+use crate::gpu::Card;
 use crate::session::lock::Lock;
 
 /// For what a session waits.
@@ -45,36 +45,23 @@ impl Core {
     #[must_use]
     pub fn waiting(&self, now: Nanos, id: SessionId) -> Option<Waiting> {
         let now = self.now.max(now);
-        self.sessions.get(&id)?.lock.ticket()?;
-        let demand = Demand::new(&self.sessions);
-        let reason = self.places(&demand).get(id)?.reason;
-        let cards: BTreeSet<GpuId> = self.turn_cards(id, &demand).collect();
-        let shares = |other: &SessionId| demand.of_session(*other).any(|(gpu, _)| cards.contains(&gpu));
-        let holders = self
-            .sessions
-            .iter()
-            .filter_map(|(&other, session)| match &session.lock {
-                Lock::Holding(grant) => Some((other, grant.clock.end() - now)),
-                Lock::Dropping(..) => Some((other, Nanos::ZERO)),
-                Lock::Idle | Lock::Waiting(_) => None,
-            });
-        let before = self.candidates().into_iter().take_while(|&other| other != id);
-        let drains = cards
-            .iter()
-            .filter_map(|gpu| Some(self.cards.get(gpu)?.expected_drain()));
+        let reason = self.place(id)?.reason;
+        let cards: BTreeSet<GpuId> = self.turn_cards(id).collect();
+        let here = || cards.iter().filter_map(|gpu| self.cards.get(gpu));
+        let holders: BTreeSet<SessionId> = here().flat_map(|card| &card.census.holders).copied().collect();
+        let rest = |holder: SessionId| match &self.sessions.get(&holder)?.lock {
+            Lock::Holding(grant) => Some((holder, grant.clock.end() - now)),
+            Lock::Dropping(..) => Some((holder, Nanos::ZERO)),
+            Lock::Idle | Lock::Waiting(_) => None,
+        };
+        let line = self.in_line(&cards).take_while(|&other| other != id);
+        let turn = |other| (other, self.quantum(other, self.expected_move(other)));
+        let drain = here().map(Card::expected_drain).max();
         Some(Waiting {
             reason,
-            holders: holders.filter(|(other, _)| shares(other)).collect(),
-            ahead: before
-                .filter(shares)
-                .map(|other| {
-                    (
-                        other,
-                        self.quantum(other, self.expected_move(other, &demand), &demand),
-                    )
-                })
-                .collect(),
-            handoff: drains.max().unwrap_or_default() + self.expected_move(id, &demand),
+            holders: holders.into_iter().filter_map(rest).collect(),
+            ahead: line.map(turn).collect(),
+            handoff: drain.unwrap_or_default() + self.expected_move(id),
         })
     }
 }

@@ -1,5 +1,6 @@
 //! A card: what it can hold, how it is shared, and what was measured on it.
 
+pub(crate) mod census;
 pub(crate) mod mode;
 pub(crate) mod quantum;
 pub(crate) mod queue;
@@ -11,6 +12,7 @@ use gpushare_proto::{Bytes, Nanos, Percent};
 
 use crate::average::Average;
 use crate::config::Config;
+use census::Census;
 use mode::ModeChoice;
 
 /// Drains that are kept for people.
@@ -52,17 +54,38 @@ impl Knobs {
     }
 }
 
+/// What sessions were told that follows from others on the card.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Told {
+    /// See [`Census::users`].
+    pub(crate) users: u32,
+    /// See [`Census::line`].
+    pub(crate) line: u64,
+    /// What one session may have depends on these: the capacity and what never moves of it, the managed limit and what is
+    /// taken of it.
+    pub(crate) ceilings: [Bytes; 4],
+}
+
+/// When the timers of a card are due.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Alarms {
+    pub(crate) mode: Option<Nanos>,
+    pub(crate) places: Option<Nanos>,
+    pub(crate) figures: Option<Nanos>,
+}
+
 /// One card.
 #[derive(Clone, Debug)]
 pub(crate) struct Card {
     pub(crate) total: Bytes,
     pub(crate) knobs: Knobs,
     pub(crate) mode: ModeChoice,
-    /// What the live contexts take; derived from the books after every event.
-    pub(crate) reserve: Bytes,
-    /// What never moves, of all sessions; derived from the books after every event.
-    pub(crate) fixed: Bytes,
-    /// Whether a waiter needs holders to make room; derived after every event.
+    /// Who is here.
+    pub(crate) census: Census,
+    /// What everybody here was told of it.
+    pub(crate) told: Told,
+    pub(crate) alarms: Alarms,
+    /// Whether a waiter needs holders to make room.
     pub(crate) wanted: bool,
     pub(crate) handoffs: u64,
     pub(crate) aborted_drops: u64,
@@ -80,8 +103,9 @@ impl Card {
             total,
             knobs,
             mode: ModeChoice::new(),
-            reserve: Bytes::ZERO,
-            fixed: Bytes::ZERO,
+            census: Census::default(),
+            told: Told::default(),
+            alarms: Alarms::default(),
             wanted: false,
             handoffs: 0,
             aborted_drops: 0,
@@ -93,6 +117,21 @@ impl Card {
         }
     }
 
+    /// What the live contexts take.
+    pub(crate) fn reserve(&self) -> Bytes {
+        self.census.sums.overhead.get()
+    }
+
+    /// What never moves, of all sessions.
+    pub(crate) fn fixed(&self) -> Bytes {
+        self.census.sums.fixed.get()
+    }
+
+    /// The working sets of everybody.
+    pub(crate) fn needed(&self) -> Bytes {
+        self.census.sums.movable.get()
+    }
+
     /// What may be resident together of all that moves.
     pub(crate) fn capacity(&self) -> Bytes {
         self.capacity_beside(Bytes::ZERO)
@@ -100,12 +139,17 @@ impl Card {
 
     /// As [`Self::capacity`], for a session whose own `fixed` bytes take no room away from it.
     pub(crate) fn capacity_beside(&self, fixed: Bytes) -> Bytes {
-        self.knobs.capacity.unwrap_or(self.total - self.reserve) - (self.fixed - fixed)
+        self.before_fixed() - (self.fixed() - fixed)
+    }
+
+    /// What may be resident together if everything moved.
+    pub(crate) fn before_fixed(&self) -> Bytes {
+        self.knobs.capacity.unwrap_or(self.total - self.reserve())
     }
 
     /// What is left for the driver's own memory if everything that can move does.
     pub(crate) fn room(&self) -> Bytes {
-        self.total - self.reserve - self.fixed
+        self.total - self.reserve() - self.fixed()
     }
 
     /// The most managed memory of all sessions together; [`Bytes::MAX`] for no limit.
@@ -118,9 +162,9 @@ impl Card {
         self.mode.mode() == Mode::Serialized
     }
 
-    /// Chooses the mode for working sets of `needed`; whether it changed.
-    pub(crate) fn choose_mode(&mut self, now: Nanos, needed: Bytes, config: &Config) -> bool {
-        let capacity = self.capacity();
+    /// Chooses the mode; whether it changed.
+    pub(crate) fn choose_mode(&mut self, now: Nanos, config: &Config) -> bool {
+        let (needed, capacity) = (self.needed(), self.capacity());
         self.mode.choose(now, self.knobs.mode, needed, capacity, config)
     }
 
@@ -128,8 +172,12 @@ impl Card {
         Nanos(self.expected_drain.get())
     }
 
-    /// How long an entrant with `own` bytes needs to bring in what is not there, if all together need `total`.
-    pub(crate) fn expected_move(&self, own: Bytes, total: Bytes) -> Nanos {
+    /// How long an entrant with `own` bytes needs to bring in what is not there.
+    pub(crate) fn expected_move(&self, own: Bytes) -> Nanos {
+        self.expected_move_of(own, self.needed())
+    }
+
+    fn expected_move_of(&self, own: Bytes, total: Bytes) -> Nanos {
         quantum::transfer(
             quantum::excess(own, total, self.capacity()),
             Bytes(self.bandwidth.get()),
@@ -189,7 +237,7 @@ mod tests {
         let mut card = card();
         let total = Bytes(20_000_000_000);
         assert_eq!(
-            card.expected_move(Bytes(8_000_000_000), total),
+            card.expected_move_of(Bytes(8_000_000_000), total),
             Nanos::from_secs(8)
         );
         let config = Config {
@@ -198,12 +246,12 @@ mod tests {
         };
         card.moved(Bytes(5_000_000_000), Nanos::from_secs(1), &config);
         assert_eq!(
-            card.expected_move(Bytes(8_000_000_000), total),
+            card.expected_move_of(Bytes(8_000_000_000), total),
             Nanos::from_secs(4)
         );
         card.moved(Bytes(1), Nanos::from_secs(1), &config);
         assert_eq!(
-            card.expected_move(Bytes(8_000_000_000), total),
+            card.expected_move_of(Bytes(8_000_000_000), total),
             Nanos::from_secs(4),
             "one byte says nothing"
         );

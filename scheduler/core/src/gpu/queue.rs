@@ -28,24 +28,25 @@ pub(crate) struct Room {
 }
 
 impl Room {
-    pub(crate) const fn new(capacity: Bytes) -> Self {
+    /// Of `capacity`, where `holders` have `held` bytes. It is `passable` where a holder does not let go, and others may
+    /// pass those who wait for it.
+    pub(crate) const fn new(capacity: Bytes, held: Bytes, holders: usize, passable: bool) -> Self {
         Self {
             capacity,
-            held: Bytes::ZERO,
-            holders: 0,
-            passable: false,
+            held,
+            holders,
+            passable,
         }
+    }
+
+    pub(crate) const fn empty(capacity: Bytes) -> Self {
+        Self::new(capacity, Bytes::ZERO, 0, false)
     }
 
     /// A session with `bytes` is there.
     pub(crate) fn enter(&mut self, bytes: Bytes) {
         self.held += bytes;
         self.holders += 1;
-    }
-
-    /// A holder there does not let go, and others may pass those who wait for it.
-    pub(crate) fn let_pass(&mut self) {
-        self.passable = true;
     }
 
     /// Whether `bytes` fit beside who is there, or would be alone.
@@ -136,7 +137,7 @@ mod tests {
 
     /// Cards of 10 bytes where `held` bytes are taken by one holder each.
     fn rooms(held: &[(GpuId, u64)]) -> Rooms {
-        let mut rooms = Rooms::from([(A, Room::new(Bytes(10))), (B, Room::new(Bytes(10)))]);
+        let mut rooms = Rooms::from([(A, Room::empty(Bytes(10))), (B, Room::empty(Bytes(10)))]);
         for (gpu, bytes) in held {
             rooms.get_mut(gpu).unwrap().enter(Bytes(*bytes));
         }
@@ -194,7 +195,7 @@ mod tests {
     #[test]
     fn others_pass_who_waits_for_a_stuck_holder() {
         let mut rooms = rooms(&[(A, 4)]);
-        rooms.get_mut(&A).unwrap().let_pass();
+        rooms.insert(A, Room::new(Bytes(10), Bytes(4), 1, true));
         let admission = admit([needs(1, &[(A, 8)]), needs(2, &[(A, 1)])], &mut rooms);
         assert_eq!(admission.admitted, [SessionId(2)]);
         assert_eq!(admission.wanted, [A].into());

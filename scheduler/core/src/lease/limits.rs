@@ -105,8 +105,8 @@ impl Limits {
         bytes: Bytes,
         chunk: Bytes,
         packing: Bytes,
-        session_processes: usize,
-        card_processes: usize,
+        session_processes: u64,
+        card_processes: u64,
     ) -> Bytes {
         let quota = self.quota - self.session_charged;
         let session = quota.min(self.ceiling) - (self.session_leased + bytes);
@@ -115,7 +115,7 @@ impl Limits {
             Kind::Fixed => self.managed - self.card_managed,
         };
         let card = managed.min(packing - (self.card_managed + bytes));
-        let part = |room: Bytes, processes: usize| Bytes(room.0 / (2 * processes.max(1) as u64));
+        let part = |room: Bytes, processes: u64| Bytes(room.0 / (2 * processes.max(1)));
         chunk
             .min(part(session, session_processes))
             .min(part(card, card_processes))

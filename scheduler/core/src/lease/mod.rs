@@ -96,29 +96,28 @@ impl Core {
         let Some(asked) = self.recalls.asked.remove(&(client, gpu)) else {
             return;
         };
-        if let Some(book) = self.book_mut(client, gpu) {
+        self.change_book(client, gpu, |book| {
             let taken = bytes.min(asked).min(book.leased);
             book.leased -= taken;
             book.free = match taken < asked {
                 true => Bytes::ZERO,
                 false => book.free - taken,
             };
-        }
+        });
         self.decide_request(true);
     }
 
     /// The free lease of a page, as the shell saw it.
     pub(crate) fn lease_seen(&mut self, client: ClientId, gpu: GpuId, free: Bytes) {
         let Some(id) = self.session_of(client) else { return };
-        let Some(book) = self.book_mut(client, gpu) else {
-            return;
-        };
-        let before = book.used();
-        book.free = free.min(book.leased);
-        if book.used() > before {
+        let grew = self.change_book(client, gpu, |book| {
+            let before = book.used();
+            book.free = free.min(book.leased);
+            book.used() > before
+        });
+        if grew == Some(true) {
             self.grown = Some(id);
         }
-        self.note_peak(id, gpu);
         self.recall_unused_of(id, client, gpu);
     }
 
@@ -143,10 +142,10 @@ impl Core {
             return;
         };
         let excess = match session.may_grow() {
-            true => session.leased(gpu) - session.limit(gpu),
+            true => session.sums(gpu).leased.get() - session.limit(gpu),
             false => Bytes::MAX,
         };
-        let free = self.book_mut(client, gpu).map_or(Bytes::ZERO, |book| book.free);
+        let free = self.book(client, gpu).map_or(Bytes::ZERO, |book| book.free);
         let bytes = free.min(excess);
         if !bytes.is_zero() && !self.recalls.asked.contains_key(&(client, gpu)) {
             self.recall(client, gpu, bytes);
@@ -155,9 +154,7 @@ impl Core {
 
     /// How many of a process's bytes never move. They leave the card's capacity, and the managed limit.
     pub(crate) fn fixed(&mut self, client: ClientId, gpu: GpuId, bytes: Bytes) {
-        if let Some(book) = self.book_mut(client, gpu) {
-            book.fixed = bytes.min(book.leased);
-        }
+        self.change_book(client, gpu, |book| book.fixed = bytes.min(book.leased));
     }
 
     /// Bytes that never moved came back. A little goes into the page, where the next allocation takes it without a
@@ -166,12 +163,13 @@ impl Core {
         let Some(session) = self.session_of(client) else {
             return;
         };
-        let Some(book) = self.book_mut(client, gpu) else {
-            return;
-        };
-        let bytes = bytes.min(book.used());
-        book.leased -= bytes;
-        book.fixed -= bytes;
+        let back = self.change_book(client, gpu, |book| {
+            let bytes = bytes.min(book.used());
+            book.leased -= bytes;
+            book.fixed -= bytes;
+            (bytes, book.free)
+        });
+        let Some((bytes, free)) = back else { return };
         let request = Request {
             session,
             client,
@@ -186,15 +184,14 @@ impl Core {
         };
         let most = Bytes(self.config.lease_chunk.0.saturating_mul(KEPT_CHUNKS));
         let room = self.extra(&request, limits, most).min(bytes);
-        let Some(book) = self.book_mut(client, gpu) else {
-            return;
-        };
-        let again = room.min(most - book.free);
+        let again = room.min(most - free);
         if again.is_zero() {
             return;
         }
-        book.leased += again;
-        book.free += again;
+        self.change_book(client, gpu, |book| {
+            book.leased += again;
+            book.free += again;
+        });
         self.effects.push_back(Effect::Extend {
             client,
             gpu,
@@ -205,7 +202,7 @@ impl Core {
     /// A process has more free lease than is useful: all but one chunk comes back.
     pub(crate) fn trim(&mut self, client: ClientId, gpu: GpuId) {
         let keep = self.config.lease_chunk;
-        let Some(book) = self.book_mut(client, gpu) else {
+        let Some(book) = self.book(client, gpu) else {
             return;
         };
         let bytes = book.free - keep;
@@ -219,7 +216,7 @@ impl Core {
         let Some(mut request) = self.recalls.request.take() else {
             return;
         };
-        let attached = self.book_mut(request.client, request.gpu).is_some();
+        let attached = self.book(request.client, request.gpu).is_some();
         let Some(limits) = self.limits(&request).filter(|_| attached) else {
             return self.refuse(&request, limits::NOT_ATTACHED);
         };
@@ -240,6 +237,7 @@ impl Core {
     fn limits(&self, request: &Request) -> Option<Limits> {
         let session = self.sessions.get(&request.session)?;
         let card = self.cards.get(&request.gpu)?;
+        let sums = session.sums(request.gpu);
         Some(Limits {
             quota: if session.may_grow() {
                 session.limit(request.gpu)
@@ -248,24 +246,21 @@ impl Core {
             },
             ceiling: session.ceiling(request.gpu, card),
             managed: card.managed_limit(),
-            session_leased: session.leased(request.gpu),
-            session_charged: session.charged(request.gpu),
-            card_managed: self
-                .sessions
-                .values()
-                .map(|session| session.managed(request.gpu))
-                .sum(),
+            session_leased: sums.leased.get(),
+            session_charged: sums.charged.get(),
+            card_managed: card.census.sums.managed.get(),
             kind: request.kind,
         })
     }
 
     /// The process that is asked next for free lease: the one with the most, as last seen.
     fn lender(&self, request: &Request, excess: &Excess) -> Option<ClientId> {
-        let in_scope = |id: &SessionId| excess.scope() == Scope::Card || *id == request.session;
-        self.sessions
-            .iter()
-            .filter(|(id, _)| in_scope(id))
-            .flat_map(|(_, session)| session.books(request.gpu))
+        let card = self.cards.get(&request.gpu)?;
+        let everybody = card.census.members.iter();
+        let in_scope = everybody.filter(|id| excess.scope() == Scope::Card || **id == request.session);
+        in_scope
+            .filter_map(|id| self.sessions.get(id))
+            .flat_map(|session| session.books(request.gpu))
             .filter(|(client, book)| !book.leased.is_zero() && !request.tried.contains(client))
             .filter(|(client, _)| !self.recalls.asked.contains_key(&(*client, request.gpu)))
             .max_by_key(|(client, book)| (book.free, std::cmp::Reverse(*client)))
@@ -279,16 +274,17 @@ impl Core {
 
     fn lease(&mut self, request: &Request, limits: Limits) {
         let extra = self.extra(request, limits, self.config.lease_chunk);
-        let Some(book) = self.book_mut(request.client, request.gpu) else {
+        let booked = self.change_book(request.client, request.gpu, |book| {
+            book.leased += request.bytes + extra;
+            book.free += extra;
+            if request.kind == Kind::Fixed {
+                book.fixed = book.fixed() + request.bytes;
+            }
+        });
+        if booked.is_none() {
             return;
-        };
-        book.leased += request.bytes + extra;
-        book.free += extra;
-        if request.kind == Kind::Fixed {
-            book.fixed = book.fixed() + request.bytes;
         }
         self.grown = Some(request.session);
-        self.note_peak(request.session, request.gpu);
         self.effects.push_back(Effect::Lease {
             client: request.client,
             gpu: request.gpu,
@@ -303,21 +299,14 @@ impl Core {
         let Some(card) = self.cards.get(&request.gpu) else {
             return Bytes::ZERO;
         };
-        let books = || {
-            self.sessions
-                .values()
-                .flat_map(|session| session.books(request.gpu))
-        };
-        let movable: Bytes = books().map(|(_, book)| book.movable()).sum();
-        let fits = movable + request.bytes <= card.capacity();
+        let fits = card.needed() + request.bytes <= card.capacity();
+        let session = self.sessions.get(&request.session);
         limits.extra(
             request.bytes,
             most,
             if fits { card.capacity() } else { Bytes::MAX },
-            self.sessions
-                .get(&request.session)
-                .map_or(0, |session| session.books(request.gpu).count()),
-            books().count(),
+            session.map_or(0, |session| session.sums(request.gpu).processes),
+            card.census.sums.processes,
         )
     }
 
@@ -325,7 +314,7 @@ impl Core {
     /// if it had asked; else it means nothing.
     pub(crate) fn refused_here(&mut self, client: ClientId, gpu: GpuId, bytes: Bytes) {
         let Some(id) = self.session_of(client) else { return };
-        let attached = self.book_mut(client, gpu).is_some();
+        let attached = self.book(client, gpu).is_some();
         let Some(session) = self.sessions.get_mut(&id) else {
             return;
         };
@@ -336,7 +325,7 @@ impl Core {
         let refusal = MemoryRefusal {
             requested: bytes,
             limit: session.limit(gpu),
-            used: session.used(gpu) + session.charged(gpu),
+            used: session.sums(gpu).used.get() + session.sums(gpu).charged.get(),
             by: LimitKind::Session,
         };
         self.notice(Notice::Refused {
@@ -352,14 +341,12 @@ impl Core {
             return;
         };
         session.refusals += 1;
+        let sums = session.sums(request.gpu);
+        let card = self.cards.get(&request.gpu);
         let used = match excess.by {
-            LimitKind::Session => session.used(request.gpu) + session.charged(request.gpu),
-            LimitKind::Capacity => session.used(request.gpu),
-            LimitKind::ManagedLimit => self
-                .sessions
-                .values()
-                .map(|session| session.used(request.gpu))
-                .sum(),
+            LimitKind::Session => sums.used.get() + sums.charged.get(),
+            LimitKind::Capacity => sums.used.get(),
+            LimitKind::ManagedLimit => card.map_or(Bytes::ZERO, |card| card.census.sums.used.get()),
         };
         let refusal = MemoryRefusal {
             requested: request.bytes,

@@ -8,17 +8,20 @@ pub(crate) mod clock;
 pub(crate) mod drop;
 pub(crate) mod gate;
 pub(crate) mod lock;
+pub(crate) mod on_card;
 
 use std::collections::{BTreeMap, VecDeque};
 
-use gpushare_proto::{Bytes, ClientId, Epoch, GpuId};
+use gpushare_proto::{Bytes, ClientId, Epoch, GpuId, Nanos};
 
 use crate::event::{Effect, Standing};
 use crate::gpu::Card;
 use crate::stopwatch::Stopwatch;
+use crate::sums::Sums;
 use client::{Book, Client};
 use gate::Passage;
 use lock::Lock;
+use on_card::{Listing, OnCard, Presence};
 
 /// A tenant.
 #[derive(Clone, Debug)]
@@ -41,16 +44,12 @@ pub(crate) struct Session {
     /// Bytes brought in on grants.
     pub(crate) moved: Bytes,
     pub(crate) refusals: u64,
-    /// The most that was ever allocated, per card.
-    pub(crate) peaks: BTreeMap<GpuId, Bytes>,
-}
-
-/// What a session's processes have on one card.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Sums {
-    pub(crate) fixed: Bytes,
-    pub(crate) movable: Bytes,
-    pub(crate) charged: Bytes,
+    /// By card that any process ever attached.
+    pub(crate) cards: BTreeMap<GpuId, OnCard>,
+    /// Whether it is on the agenda.
+    pub(crate) touched: bool,
+    /// When it will be.
+    pub(crate) alarm: Option<Nanos>,
 }
 
 impl Session {
@@ -68,7 +67,19 @@ impl Session {
             gpu_time: Stopwatch::default(),
             moved: Bytes::ZERO,
             refusals: 0,
-            peaks: BTreeMap::new(),
+            cards: BTreeMap::new(),
+            touched: false,
+            alarm: None,
+        }
+    }
+
+    /// As what a card counts it where it has `sums`.
+    pub(crate) fn listing(&self, sums: Sums) -> Listing {
+        Listing {
+            sums,
+            presence: Presence::of(&self.lock),
+            queued: self.lock.ticket().filter(|_| self.may_run()),
+            gang: self.needs().nth(1).is_some(),
         }
     }
 
@@ -104,46 +115,20 @@ impl Session {
         clients.filter_map(move |(&id, client)| Some((id, client.books.get(&gpu)?)))
     }
 
-    /// Bytes leased on one card, used or not.
-    pub(crate) fn leased(&self, gpu: GpuId) -> Bytes {
-        self.books(gpu).map(|(_, book)| book.leased).sum()
-    }
-
-    /// Bytes allocated on one card.
-    pub(crate) fn used(&self, gpu: GpuId) -> Bytes {
-        self.books(gpu).map(|(_, book)| book.used()).sum()
-    }
-
-    /// Bytes on one card that nobody leased and that count against the quota all the same: what the driver keeps for its
-    /// processes beyond an allowance. It leaves less to be leased, and takes back nothing that was.
-    pub(crate) fn charged(&self, gpu: GpuId) -> Bytes {
-        self.books(gpu).map(|(_, book)| book.charged()).sum()
-    }
-
-    /// What its processes are told follows from these, after every event: in one look at the books.
+    /// What its processes have on one card.
     pub(crate) fn sums(&self, gpu: GpuId) -> Sums {
-        let mut sums = Sums::default();
-        for (_, book) in self.books(gpu) {
-            sums.fixed += book.fixed();
-            sums.movable += book.movable();
-            sums.charged += book.charged();
-        }
-        sums
+        self.cards.get(&gpu).map(|on| on.sums).unwrap_or_default()
     }
 
-    /// The bytes on one card that never move.
-    pub(crate) fn fixed(&self, gpu: GpuId) -> Bytes {
-        self.books(gpu).map(|(_, book)| book.fixed()).sum()
-    }
-
-    /// Bytes leased on one card that may be managed memory.
-    pub(crate) fn managed(&self, gpu: GpuId) -> Bytes {
-        self.books(gpu).map(|(_, book)| book.managed()).sum()
+    /// The cards that its processes use, in order, with its working set on each.
+    pub(crate) fn needs(&self) -> impl Iterator<Item = (GpuId, Bytes)> {
+        let attached = self.cards.iter().filter(|(_, on)| on.is_attached());
+        attached.map(|(&gpu, on)| (gpu, on.sums.movable.get()))
     }
 
     /// The most that it may use on `card`, number `gpu`, quota or not: what the others' fixed memory leaves of it.
     pub(crate) fn ceiling(&self, gpu: GpuId, card: &Card) -> Bytes {
-        self.ceiling_beside(self.fixed(gpu), card)
+        self.ceiling_beside(self.sums(gpu).fixed.get(), card)
     }
 
     fn ceiling_beside(&self, fixed: Bytes, card: &Card) -> Bytes {
@@ -157,13 +142,6 @@ impl Session {
     pub(crate) fn reach(&self, fixed: Bytes, card: &Card) -> Bytes {
         let managed = card.managed_limit() + fixed;
         self.ceiling_beside(fixed, card).min(managed)
-    }
-
-    /// Remembers the most that was ever allocated.
-    pub(crate) fn note_peak(&mut self, gpu: GpuId) {
-        let used = self.used(gpu);
-        let peak = self.peaks.entry(gpu).or_default();
-        *peak = used.max(*peak);
     }
 
     /// Whether a thread of any of its processes sleeps at the gate.

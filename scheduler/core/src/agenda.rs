@@ -1,0 +1,170 @@
+//! What is to be looked at: nothing else can have changed.
+//!
+//! ```text
+//!   an event ──▶ touches the sessions and cards that it is about ──┐
+//!   a timer that is due ──▶ touches what it was set for ───────────┼──▶ settle looks at these, and at whom they touch
+//!   a card whose mode, users or line changed ──▶ its sessions ─────┘
+//! ```
+//!
+//! A session that is touched needlessly costs time and changes nothing; the tests settle everything once more after each
+//! event and want no effects from that.
+
+use std::collections::BTreeSet;
+
+use gpushare_proto::{GpuId, Nanos, SessionId};
+
+use crate::core::Core;
+
+/// When time alone changes something, and what.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Timer {
+    /// What a session's lock is doing.
+    Session(SessionId),
+    /// The mode of a card.
+    Mode(GpuId),
+    /// When those who wait in a long queue may hear of other places.
+    Places(GpuId),
+    /// When everybody on a card hears of other figures.
+    Figures(GpuId),
+}
+
+/// What is to be looked at, and when.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Agenda {
+    /// Each once: the session knows that it is in here.
+    sessions: Vec<SessionId>,
+    cards: BTreeSet<GpuId>,
+    timers: BTreeSet<(Nanos, Timer)>,
+}
+
+impl Agenda {
+    /// A card changed.
+    pub(crate) fn look_at(&mut self, gpu: GpuId) {
+        self.cards.insert(gpu);
+    }
+
+    pub(crate) fn cards(&self) -> Vec<GpuId> {
+        self.cards.iter().copied().collect()
+    }
+
+    /// In order.
+    pub(crate) fn sessions(&mut self) -> Vec<SessionId> {
+        self.sessions.sort_unstable();
+        self.sessions.clone()
+    }
+
+    /// Sets, moves or stops a timer that was set for `armed`.
+    pub(crate) fn set_timer(&mut self, timer: Timer, armed: &mut Option<Nanos>, at: Option<Nanos>) {
+        if *armed == at {
+            return;
+        }
+        if let Some(old) = *armed {
+            self.timers.remove(&(old, timer));
+        }
+        if let Some(new) = at {
+            self.timers.insert((new, timer));
+        }
+        *armed = at;
+    }
+
+    /// When the next timer is due.
+    pub(crate) fn next(&self) -> Option<Nanos> {
+        self.timers.first().map(|&(at, _)| at)
+    }
+
+    /// A timer that is due.
+    fn due(&mut self, now: Nanos) -> Option<Timer> {
+        let (_, timer) = *self.timers.first().filter(|(at, _)| *at <= now)?;
+        self.timers.pop_first();
+        Some(timer)
+    }
+}
+
+impl Core {
+    /// A session is to be looked at.
+    pub(crate) fn touch(&mut self, id: SessionId) {
+        if let Some(session) = self.sessions.get_mut(&id)
+            && !session.touched
+        {
+            session.touched = true;
+            self.agenda.sessions.push(id);
+        }
+    }
+
+    /// Everybody is to be looked at.
+    pub(crate) fn touch_all(&mut self) {
+        let all: Vec<SessionId> = self.sessions.keys().copied().collect();
+        all.into_iter().for_each(|id| self.touch(id));
+        self.agenda.cards.extend(self.cards.keys());
+    }
+
+    /// Everybody on a card is to be looked at.
+    pub(crate) fn touch_members(&mut self, gpu: GpuId) {
+        let members = self.cards.get(&gpu).map(|card| card.census.members.clone());
+        members.into_iter().flatten().for_each(|id| self.touch(id));
+        self.agenda.look_at(gpu);
+    }
+
+    /// Timers that are due.
+    pub(crate) fn ring(&mut self) {
+        while let Some(timer) = self.agenda.due(self.now) {
+            match timer {
+                Timer::Session(id) => {
+                    if let Some(session) = self.sessions.get_mut(&id) {
+                        session.alarm = None;
+                    }
+                    self.touch(id);
+                }
+                Timer::Mode(gpu) => {
+                    if let Some(card) = self.cards.get_mut(&gpu) {
+                        card.alarms.mode = None;
+                    }
+                    self.agenda.look_at(gpu);
+                }
+                Timer::Places(gpu) => {
+                    if let Some(card) = self.cards.get_mut(&gpu) {
+                        card.alarms.places = None;
+                    }
+                    self.tell_places_again(gpu);
+                }
+                Timer::Figures(gpu) => {
+                    if let Some(card) = self.cards.get_mut(&gpu) {
+                        card.alarms.figures = None;
+                    }
+                    self.touch_members(gpu);
+                }
+            }
+        }
+    }
+
+    /// Everything was looked at: timers are set for what comes next.
+    pub(crate) fn close_agenda(&mut self) {
+        for id in std::mem::take(&mut self.agenda.sessions) {
+            let deadline = self
+                .sessions
+                .get(&id)
+                .and_then(|session| self.lock_deadline(session));
+            if let Some(session) = self.sessions.get_mut(&id) {
+                session.touched = false;
+                self.agenda
+                    .set_timer(Timer::Session(id), &mut session.alarm, deadline);
+            }
+        }
+        for gpu in std::mem::take(&mut self.agenda.cards) {
+            if let Some(card) = self.cards.get_mut(&gpu) {
+                let deadline = card.mode.deadline(&self.config);
+                self.agenda
+                    .set_timer(Timer::Mode(gpu), &mut card.alarms.mode, deadline);
+            }
+        }
+    }
+
+    /// A session is no more.
+    pub(crate) fn strike(&mut self, id: SessionId) {
+        if let Some(mut session) = self.sessions.remove(&id) {
+            self.agenda
+                .set_timer(Timer::Session(id), &mut session.alarm, None);
+            self.agenda.sessions.retain(|touched| *touched != id);
+        }
+    }
+}

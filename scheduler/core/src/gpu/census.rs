@@ -1,0 +1,164 @@
+//! Who is on a card: counted as sessions change, so that no decision has to look at everybody.
+//!
+//! ```text
+//!   book or lock changes ─▶ OnCard::listed, as it was ─▶ Census::list takes that out and the new one in
+//! ```
+
+use std::collections::BTreeSet;
+
+use gpushare_proto::{Bytes, SessionId};
+
+use crate::session::lock::Ticket;
+use crate::session::on_card::{Listing, Presence};
+use crate::sums::{Sums, Total};
+
+/// The sessions on one card.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Census {
+    /// Of all of them.
+    pub(crate) sums: Sums,
+    /// Those with a process that uses the card.
+    pub(crate) members: BTreeSet<SessionId>,
+    /// Those with the lock, dropped or not.
+    pub(crate) holders: BTreeSet<SessionId>,
+    /// Those that wait and may be granted something, in order.
+    pub(crate) queue: BTreeSet<(Ticket, SessionId)>,
+    /// Those of them that use other cards too.
+    pub(crate) gangs: BTreeSet<SessionId>,
+    /// How many have a live context.
+    users: u32,
+    /// How many keep the lock.
+    holding: u32,
+    /// How many do not let go.
+    stuck: u32,
+    /// The working sets of those with the lock, and of those of them that keep it.
+    held: Total,
+    kept: Total,
+    /// Changes with the holders and the queue.
+    line: u64,
+}
+
+impl Census {
+    /// A session that was listed as `old` is `new`.
+    pub(crate) fn list(&mut self, id: SessionId, old: &Listing, new: &Listing) {
+        self.sums.replace(old.sums, new.sums);
+        change(&mut self.members, id, old.is_member(), new.is_member());
+        change(&mut self.holders, id, old.holds(), new.holds());
+        count(&mut self.users, old.sums.live > 0, new.sums.live > 0);
+        count(&mut self.holding, old.keeps(), new.keeps());
+        count(
+            &mut self.stuck,
+            old.presence == Presence::Stuck,
+            new.presence == Presence::Stuck,
+        );
+        move_part(&mut self.held, old.part(old.holds()), new.part(new.holds()));
+        move_part(&mut self.kept, old.part(old.keeps()), new.part(new.keeps()));
+        change(&mut self.gangs, id, old.waits_in_gang(), new.waits_in_gang());
+        if old.queued != new.queued {
+            if let Some(ticket) = old.queued {
+                self.queue.remove(&(ticket, id));
+            }
+            if let Some(ticket) = new.queued {
+                self.queue.insert((ticket, id));
+            }
+        }
+        if (old.presence, old.queued) != (new.presence, new.queued) {
+            self.line += 1;
+        }
+    }
+
+    /// Whether a session other than one that is itself counted if `live` has a live context.
+    pub(crate) fn has_other_users(&self, live: bool) -> bool {
+        self.users > u32::from(live)
+    }
+
+    /// Who waits before a session.
+    pub(crate) fn ahead_of(&self, id: SessionId) -> impl Iterator<Item = SessionId> {
+        let queue = self.queue.iter().map(|&(_, waits)| waits);
+        queue.take_while(move |waits| *waits != id)
+    }
+
+    /// Nobody, one, or more than one session with a live context.
+    pub(crate) fn users(&self) -> u32 {
+        self.users.min(2)
+    }
+
+    /// The working sets of those with the lock.
+    pub(crate) fn held(&self) -> Bytes {
+        self.held.get()
+    }
+
+    /// Whether those that keep the lock fit a card of `capacity` together, or there is at most one.
+    pub(crate) fn holders_fit(&self, capacity: Bytes) -> bool {
+        self.holding <= 1 || self.kept.get() <= capacity
+    }
+
+    pub(crate) fn has_stuck(&self) -> bool {
+        self.stuck > 0
+    }
+
+    /// Whether it counts the same.
+    pub(crate) fn is_like(&self, other: &Self) -> bool {
+        let line = self.line;
+        let other = Self {
+            line,
+            ..other.clone()
+        };
+        *self == other
+    }
+
+    /// Another number for another line of waiters and holders.
+    pub(crate) fn line(&self) -> u64 {
+        self.line
+    }
+}
+
+impl Listing {
+    fn is_member(&self) -> bool {
+        self.sums.processes > 0
+    }
+
+    fn holds(&self) -> bool {
+        self.presence != Presence::None
+    }
+
+    fn waits_in_gang(&self) -> bool {
+        self.gang && self.queued.is_some()
+    }
+
+    fn keeps(&self) -> bool {
+        self.presence == Presence::Holding
+    }
+
+    fn part(&self, counts: bool) -> Total {
+        match counts {
+            true => self.sums.movable,
+            false => Total::default(),
+        }
+    }
+}
+
+fn change(set: &mut BTreeSet<SessionId>, id: SessionId, was: bool, is: bool) {
+    match (was, is) {
+        (false, true) => {
+            set.insert(id);
+        }
+        (true, false) => {
+            set.remove(&id);
+        }
+        _ => {}
+    }
+}
+
+fn count(number: &mut u32, was: bool, is: bool) {
+    match (was, is) {
+        (false, true) => *number += 1,
+        (true, false) => *number -= 1,
+        _ => {}
+    }
+}
+
+fn move_part(total: &mut Total, old: Total, new: Total) {
+    *total -= old;
+    *total += new;
+}

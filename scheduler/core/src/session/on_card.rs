@@ -1,0 +1,62 @@
+//! What a session has on one card, and as what the card counts it.
+
+use gpushare_proto::Bytes;
+
+use super::lock::{Lock, Ticket};
+use crate::sums::Sums;
+
+/// A session on a card that any of its processes ever attached.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct OnCard {
+    /// Of its processes' books.
+    pub(crate) sums: Sums,
+    /// The most that was ever allocated.
+    pub(crate) peak: Bytes,
+    /// As what the card counts it: [`crate::gpu::census`] keeps both in step.
+    pub(crate) listed: Listing,
+}
+
+impl OnCard {
+    /// Whether any process uses the card.
+    pub(crate) fn is_attached(&self) -> bool {
+        self.sums.processes > 0
+    }
+}
+
+/// What a card knows of a session.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Listing {
+    pub(crate) sums: Sums,
+    pub(crate) presence: Presence,
+    /// Its place in the order, if it waits and may be granted anything.
+    pub(crate) queued: Option<Ticket>,
+    /// Whether it uses other cards too.
+    pub(crate) gang: bool,
+}
+
+/// What a session's lock takes of a card.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Presence {
+    /// Nothing.
+    #[default]
+    None,
+    /// Room for what it has there.
+    Holding,
+    /// The same until it has let go.
+    Dropping,
+    /// The same, and it does not let go.
+    Stuck,
+}
+
+impl Presence {
+    pub(crate) fn of(lock: &Lock) -> Self {
+        match lock {
+            Lock::Idle | Lock::Waiting(_) => Self::None,
+            Lock::Holding(_) => Self::Holding,
+            Lock::Dropping(_, drop) => match drop.stuck() {
+                None => Self::Dropping,
+                Some(_) => Self::Stuck,
+            },
+        }
+    }
+}
