@@ -127,6 +127,9 @@ pub enum Mode {
     Parallel,
     /// They do not fit: sessions take turns.
     Serialized,
+    /// They fit, and sessions take short turns, because they are not equal or their limits add up to the whole card.
+    #[serde(rename = "time-sliced")]
+    TimeSliced,
 }
 
 /// From the daemon to `gpushare-ctl`.

@@ -22,6 +22,8 @@ pub(crate) enum Timer {
     Session(SessionId),
     /// The mode of a card.
     Mode(GpuId),
+    /// When a class that is passed over on a card is due.
+    Trickle(GpuId),
     /// When those who wait in a long queue may hear of other places.
     Places(GpuId),
     /// When everybody on a card hears of other figures.
@@ -121,6 +123,12 @@ impl Core {
                     }
                     self.agenda.look_at(gpu);
                 }
+                Timer::Trickle(gpu) => {
+                    if let Some(card) = self.cards.get_mut(&gpu) {
+                        card.alarms.trickle = None;
+                    }
+                    self.agenda.look_at(gpu);
+                }
                 Timer::Places(gpu) => {
                     if let Some(card) = self.cards.get_mut(&gpu) {
                         card.alarms.places = None;
@@ -151,10 +159,14 @@ impl Core {
             }
         }
         for gpu in std::mem::take(&mut self.agenda.cards) {
+            self.run_trickles(gpu);
+            let trickle = self.trickle_deadline(gpu);
             if let Some(card) = self.cards.get_mut(&gpu) {
                 let deadline = card.mode.deadline(&self.config);
                 self.agenda
                     .set_timer(Timer::Mode(gpu), &mut card.alarms.mode, deadline);
+                self.agenda
+                    .set_timer(Timer::Trickle(gpu), &mut card.alarms.trickle, trickle);
             }
         }
     }

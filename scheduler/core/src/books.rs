@@ -8,7 +8,7 @@ use gpushare_proto::{ClientId, GpuId, SessionId};
 
 use crate::core::Core;
 use crate::session::client::Book;
-use crate::session::on_card::Listing;
+use crate::session::on_card::{Listing, Presence};
 use crate::sums::Sums;
 
 impl Core {
@@ -75,24 +75,44 @@ impl Core {
         let Some(session) = self.sessions.get_mut(&id) else {
             return;
         };
-        let listing = session.listing(Sums::default());
-        for (&gpu, on) in &mut session.cards {
-            let listing = match on.is_attached() {
-                true => Listing {
-                    sums: on.sums,
-                    ..listing
-                },
-                false => Listing::default(),
+        session.watch_limit(self.now, &self.config);
+        let asked = session.waited.since().unwrap_or(self.now);
+        let listings: Vec<(GpuId, Listing)> = session
+            .cards
+            .iter()
+            .map(|(&gpu, on)| (gpu, session.listing(on)))
+            .collect();
+        let (share, limited) = (session.share, session.is_limited());
+        let mut moved = Vec::new();
+        for (gpu, listing) in listings {
+            let (Some(on), Some(card)) = (session.cards.get_mut(&gpu), self.cards.get_mut(&gpu)) else {
+                continue;
             };
+            let pays = listing.presence != Presence::None && (limited || card.takes_turns());
+            match on.entered {
+                None if pays => {
+                    let (entered, pause) = card.charge.enter(self.now, asked);
+                    on.pay(pause, share);
+                    on.entered = Some(entered);
+                    moved.push(gpu);
+                }
+                Some(entered) if !pays => {
+                    let somebody_waits = !card.census.queue.is_empty();
+                    let charged = card.charge.leave(self.now, entered, somebody_waits);
+                    on.pay(charged, share);
+                    on.entered = None;
+                    moved.push(gpu);
+                }
+                _ => {}
+            }
             if listing == on.listed {
                 continue;
             }
-            if let Some(card) = self.cards.get_mut(&gpu) {
-                card.census.list(id, &on.listed, &listing);
-                on.listed = listing;
-                self.agenda.look_at(gpu);
-            }
+            card.census.list(id, &on.listed, &listing);
+            on.listed = listing;
+            self.agenda.look_at(gpu);
         }
+        moved.into_iter().for_each(|gpu| self.raise_floors(gpu));
         self.touch(id);
     }
 }

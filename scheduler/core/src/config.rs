@@ -38,6 +38,16 @@ pub struct Config {
     pub context_reserve: Bytes,
     /// After a restart: grants wait at least this long for the clients of the last daemon.
     pub recovery_min: Nanos,
+    /// What a session that wakes may be ahead of the others: this share of a quantum.
+    pub credit: Percent,
+    /// What a class that waits behind another gets all the same.
+    pub trickle: Percent,
+    /// The most that is saved up for early switches.
+    pub budget_max: Nanos,
+    /// Compute limits hold over this long,
+    pub limit_window: Nanos,
+    /// and this share of it can be saved up by idleness.
+    pub limit_carry_over: Percent,
     /// A fixed quantum instead of the computed one.
     pub quantum: Option<Nanos>,
     /// A fixed mode instead of the chosen one.
@@ -78,6 +88,11 @@ impl Default for Config {
             lease_chunk: Bytes::mib(64),
             context_reserve: Bytes::mib(700),
             recovery_min: Nanos::from_secs(1),
+            credit: Percent(5000),
+            trickle: Percent(500),
+            budget_max: Nanos::from_secs(2),
+            limit_window: Nanos::from_secs(1),
+            limit_carry_over: Percent(2500),
             quantum: None,
             mode: None,
             capacity: None,

@@ -18,7 +18,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use gpushare_proto::admin::Setting;
-use gpushare_proto::{Bytes, ClientId, Epoch, GateWord, GpuId, Nanos, RequestId, SessionId};
+use gpushare_proto::{Bytes, ClientId, Epoch, GateWord, GpuId, Nanos, Percent, RequestId, SessionId};
 
 use crate::agenda::Agenda;
 use crate::config::Config;
@@ -30,6 +30,7 @@ use crate::session::Session;
 use crate::session::client::{Book, Client};
 use crate::session::gate::LetGo;
 use crate::session::lock::Lock;
+use crate::session::share::Share;
 
 /// The decision machine of one daemon.
 ///
@@ -52,6 +53,8 @@ pub struct Core {
     /// mode pushes nobody out.
     pub(crate) grown: Option<SessionId>,
     pub(crate) agenda: Agenda,
+    /// Who slept, and woke by the event in hand.
+    pub(crate) wakers: Vec<SessionId>,
     pub(crate) effects: VecDeque<Effect>,
 }
 
@@ -75,6 +78,7 @@ impl Core {
             recalls: Recalls::default(),
             grown: None,
             agenda: Agenda::default(),
+            wakers: Vec::new(),
             effects: VecDeque::new(),
             config,
         }
@@ -148,6 +152,12 @@ impl Core {
             } => self.session_opened(session, limit, oversubscribe),
             Event::Quota { session, gpu, limit } => self.quota(session, gpu, limit),
             Event::Standing { session, standing } => self.standing(session, standing),
+            Event::Share {
+                session,
+                weight,
+                priority,
+            } => self.share(session, Share::new(weight, priority)),
+            Event::Compute { session, gpu, limit } => self.compute(session, gpu, limit),
             Event::SessionClosed { session } => self.session_closed(session),
             Event::ClientJoined {
                 client,
@@ -242,6 +252,25 @@ impl Core {
         }
     }
 
+    /// What it had so far it had at its old weight.
+    fn share(&mut self, id: SessionId, share: Share) {
+        self.settle_charges(id);
+        if let Some(session) = self.sessions.get_mut(&id) {
+            session.share = share;
+            self.recount(id);
+        }
+    }
+
+    fn compute(&mut self, id: SessionId, gpu: GpuId, limit: Option<Percent>) {
+        if let Some(session) = self.sessions.get_mut(&id) {
+            match limit {
+                Some(limit) => session.limits.insert(gpu, limit),
+                None => session.limits.remove(&gpu),
+            };
+            self.recount(id);
+        }
+    }
+
     fn session_closed(&mut self, id: SessionId) {
         if let Some(session) = self.sessions.get_mut(&id) {
             session.closed = true;
@@ -319,7 +348,7 @@ impl Core {
         let Some(card) = self.cards.get(&gpu).filter(|_| known) else {
             return;
         };
-        let bytes = card.room();
+        let bytes = card.room_left();
         self.effects.push_back(Effect::Room {
             client,
             gpu,
@@ -402,6 +431,7 @@ impl Core {
         for gpu in cards {
             if let Some(card) = self.cards.get_mut(gpu) {
                 card.moved(share, took, &self.config);
+                self.agenda.look_at(*gpu);
             }
         }
     }

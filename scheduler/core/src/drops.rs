@@ -5,7 +5,7 @@ use gpushare_proto::{GpuId, Nanos, SessionId};
 use crate::core::Core;
 use crate::event::{Effect, Notice};
 use crate::gpu::Card;
-use crate::gpu::queue::{self, Room, Rooms};
+use crate::gpu::queue::{self, Rooms};
 use crate::session::drop::{PendingDrop, Step};
 use crate::session::lock::Lock;
 
@@ -23,6 +23,7 @@ impl Core {
             let drain = drop.map(PendingDrop::drain);
             let vacated = drop.map_or(self.now, PendingDrop::since);
             session.shut();
+            session.left = Some((self.now, drain.is_some()));
             self.recount(id);
             let cards: Vec<GpuId> = self.cards_of(id).collect();
             for gpu in cards {
@@ -55,23 +56,21 @@ impl Core {
     /// Holders that no longer fit together: the one that grew stays, then those who came first.
     pub(crate) fn fit_holders(&mut self) {
         for gpu in self.agenda.cards() {
-            let Some(card) = self.cards.get(&gpu).filter(|card| card.takes_turns()) else {
+            let Some(card) = self.cards.get(&gpu).filter(|card| !card.holders_fit()) else {
                 continue;
             };
-            if card.census.holders_fit(card.capacity()) {
-                continue;
-            }
             let mut holders: Vec<_> = card
                 .census
                 .holders
                 .iter()
+                .filter(|id| self.takes_turns_on(**id, gpu))
                 .filter_map(|&id| match self.sessions.get(&id)?.lock {
                     Lock::Holding(grant) => Some((self.grown != Some(id), grant.epoch, id)),
                     _ => None,
                 })
                 .collect();
             holders.sort_unstable();
-            let mut rooms = Rooms::from([(gpu, Room::empty(card.capacity()))]);
+            let mut rooms = Rooms::from([(gpu, card.empty_room())]);
             let holders: Vec<_> = holders
                 .into_iter()
                 .map(|(_, _, id)| (id, self.turn_needs(id)))
@@ -82,23 +81,31 @@ impl Core {
         }
     }
 
-    /// Who may not run lets go, whether or not anybody waits.
+    /// Who may not run, or not now, lets go, whether or not anybody waits.
     pub(crate) fn stop_barred(&mut self) {
         for id in self.agenda.sessions() {
-            if self.sessions.get(&id).is_some_and(|session| !session.may_run()) {
+            if self
+                .sessions
+                .get(&id)
+                .is_some_and(|session| !session.may_run() || session.is_throttled())
+            {
                 self.begin_drop(id);
             }
         }
     }
 
-    /// Quanta end where somebody needs the room.
+    /// Quanta end where it is somebody else's turn.
     pub(crate) fn expire_quanta(&mut self) {
         for id in self.agenda.sessions() {
             let Some(Lock::Holding(grant)) = self.sessions.get(&id).map(|session| &session.lock) else {
                 continue;
             };
-            if self.now >= grant.clock.end() && self.cards_of(id).any(|gpu| self.is_wanted(gpu)) {
-                self.begin_drop(id);
+            if self.now < grant.clock.end() || !self.cards_of(id).any(|gpu| self.is_wanted(gpu)) {
+                continue;
+            }
+            match self.makes_way(id) {
+                true => self.begin_drop(id),
+                false => self.renew(id),
             }
         }
     }

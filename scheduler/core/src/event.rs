@@ -4,7 +4,8 @@ use std::fmt;
 
 use gpushare_proto::admin::Setting;
 use gpushare_proto::page::MemoryRefusal;
-use gpushare_proto::{Bytes, ClientId, Epoch, GateWord, GpuId, Nanos, RequestId, SessionId};
+use gpushare_proto::session::Priority;
+use gpushare_proto::{Bytes, ClientId, Epoch, GateWord, GpuId, Nanos, Percent, RequestId, SessionId};
 use serde::{Deserialize, Serialize};
 
 /// What a session may do.
@@ -219,6 +220,24 @@ pub enum Event {
         /// The process.
         client: ClientId,
     },
+    /// A session's share of the time where sessions take turns.
+    Share {
+        /// The session.
+        session: SessionId,
+        /// 1 to 10,000; 100 is usual.
+        weight: u32,
+        /// Its class.
+        priority: Priority,
+    },
+    /// How much of the time a session may hold the lock on one card.
+    Compute {
+        /// The session.
+        session: SessionId,
+        /// The card.
+        gpu: GpuId,
+        /// How much; none for no limit.
+        limit: Option<Percent>,
+    },
     /// A process says that it refused an allocation by itself, because it is larger than the whole quota.
     RefusedHere {
         /// The process.
@@ -238,6 +257,8 @@ impl Event {
             | Self::SessionOpened { .. }
             | Self::Quota { .. }
             | Self::Standing { .. }
+            | Self::Share { .. }
+            | Self::Compute { .. }
             | Self::SessionClosed { .. }
             | Self::ExpectedGone { .. }
             | Self::Set(_)
@@ -269,6 +290,8 @@ impl Event {
             Self::SessionOpened { session, .. }
             | Self::Quota { session, .. }
             | Self::Standing { session, .. }
+            | Self::Share { session, .. }
+            | Self::Compute { session, .. }
             | Self::SessionClosed { session } => Some(session),
             _ => None,
         }
@@ -397,6 +420,8 @@ pub enum WaitsFor {
     Return(u32),
     /// Somebody must let the session go on.
     Pardon(Standing),
+    /// It has used up its compute limit for now.
+    Limit(Percent),
 }
 
 impl WaitsFor {
@@ -426,6 +451,7 @@ impl WaitsFor {
                 "the session has expired or was revoked; `gpushare-ctl session renew` lets it go on"
                     .to_owned()
             }
+            Self::Limit(limit) => format!("its compute limit of {limit} is used up for now"),
             Self::Return(0) => "the scheduler restarted and is about to go on".to_owned(),
             Self::Return(1) => "the scheduler restarted and waits for 1 process to return".to_owned(),
             Self::Return(n) => format!("the scheduler restarted and waits for {n} processes to return"),

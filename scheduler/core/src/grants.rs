@@ -9,7 +9,7 @@ use crate::config::StuckPolicy;
 use crate::core::Core;
 use crate::event::Notice;
 use crate::gpu::Card;
-use crate::gpu::queue::{self, Admission, Room, Rooms};
+use crate::gpu::queue::{self, Admission, Rooms};
 use crate::session::clock::Clock;
 use crate::session::lock::{Entry, Grant, Lock, Ticket};
 
@@ -52,11 +52,23 @@ impl Core {
             match (&session.lock, session.has_sleeper()) {
                 (Lock::Idle, true) => {
                     self.last_ticket += 1;
+                    self.wake(id);
+                    if self.is_rested(id) {
+                        self.wakers.push(id);
+                    }
                     self.set_lock(id, Lock::Waiting(Ticket(self.last_ticket)));
                 }
                 (Lock::Waiting(_), false) => self.set_lock(id, Lock::Idle),
                 _ => {}
             }
+        }
+    }
+
+    /// Whether a session let go by itself, or so long ago that it is no part of a quarrel over turns.
+    fn is_rested(&self, id: SessionId) -> bool {
+        match self.sessions.get(&id).and_then(|session| session.left) {
+            Some((at, true)) => self.now >= at + self.quantum(id, Nanos::ZERO),
+            Some((_, false)) | None => true,
         }
     }
 
@@ -90,6 +102,7 @@ impl Core {
         let mut open: BTreeSet<GpuId> = self.agenda.cards().into_iter().collect();
         while let Some(gpu) = open.pop_first() {
             let tied = self.tied(gpu);
+            tied.iter().for_each(|&gpu| self.run_trickles(gpu));
             open.retain(|gpu| !tied.contains(gpu));
             self.grant_turns_on(&tied);
         }
@@ -138,38 +151,13 @@ impl Core {
         tied
     }
 
-    /// The waiting sessions on some cards that may be granted something, in order.
-    pub(crate) fn in_line(&self, cards: &BTreeSet<GpuId>) -> Box<dyn Iterator<Item = SessionId> + '_> {
-        let mut queues = cards
-            .iter()
-            .filter_map(|gpu| Some(&self.cards.get(gpu)?.census.queue));
-        match (queues.next(), queues.next()) {
-            (None, _) => Box::new(std::iter::empty()),
-            (Some(queue), None) => Box::new(queue.iter().map(|&(_, id)| id)),
-            (Some(first), Some(second)) => {
-                let all = first.iter().chain(second).chain(queues.flatten());
-                let all: BTreeSet<_> = all.copied().collect();
-                Box::new(all.into_iter().map(|(_, id)| id))
-            }
-        }
-    }
-
-    /// Cards that take turns, with those who hold the lock there.
+    /// What is taken on some cards by those who take turns there.
     fn rooms(&self, cards: &BTreeSet<GpuId>) -> Rooms {
-        let cards = cards
-            .iter()
-            .filter_map(|gpu| self.cards.get_key_value(gpu))
-            .filter(|(_, card)| card.takes_turns());
-        let room = |card: &Card| {
-            let passable = card.census.has_stuck() && self.config.stuck_policy == StuckPolicy::RunOthers;
-            Room::new(
-                card.capacity(),
-                card.census.held(),
-                card.census.holders.len(),
-                passable,
-            )
-        };
-        cards.map(|(&gpu, card)| (gpu, room(card))).collect()
+        let cards = cards.iter().filter_map(|gpu| self.cards.get_key_value(gpu));
+        let pass = self.config.stuck_policy == StuckPolicy::RunOthers;
+        cards
+            .map(|(&gpu, card)| (gpu, card.room(pass && card.census.has_stuck())))
+            .collect()
     }
 
     /// Gives the lock to a session that neither holds nor drops it.
@@ -179,13 +167,20 @@ impl Core {
             true => self.expected_move(id),
             false => Nanos::ZERO,
         };
+        let mut cards = self.turn_cards(id).filter_map(|gpu| self.cards.get(&gpu));
+        let moves = turn && cards.any(Card::moves_memory);
+        drop(cards);
+        if turn {
+            self.pay_trickle(id);
+        }
         let clock = self.clock(id, expected_move);
         let entry = turn.then(|| self.entry(id));
+        self.stand_up(id);
         self.last_epoch.counter += 1;
         let epoch = self.last_epoch;
         self.set_lock(id, Lock::Holding(Grant { epoch, clock, entry }));
         if let Some(session) = self.sessions.get_mut(&id) {
-            session.open(epoch, turn, &mut self.effects);
+            session.open(epoch, moves, &mut self.effects);
         }
         if let Some(entry) = entry {
             let gpus: Vec<GpuId> = self.turn_cards(id).collect();

@@ -163,11 +163,22 @@ fn counts_agree(core: &Core) -> Result<(), Broken> {
             hold(rule, sums == session.sums(gpu), || {
                 format!("{id} has {sums:?} on {gpu}, and counts {:?}", session.sums(gpu))
             })?;
-            if sums.processes > 0 {
-                let listing = session.listing(sums);
-                census.list(id, &Listing::default(), &listing);
+            if let Some(on) = session.cards.get(&gpu) {
+                census.list(id, &Listing::default(), &session.listing(on));
             }
         }
+        let owed = core
+            .sessions
+            .values()
+            .filter_map(|session| session.cards.get(&gpu)?.entered);
+        let owed = owed
+            .map(|entered| u128::from(card.charge.owed(core.now, entered).0))
+            .sum();
+        let mut charge = card.charge;
+        charge.advance(core.now);
+        hold("charged time is conserved", charge.is_conserved(owed), || {
+            format!("{owed} ns are owed on {gpu}: {charge:?}")
+        })?;
         hold(rule, card.census.is_like(&census), || {
             format!("on {gpu} are {census:?}, counted are {:?}", card.census)
         })?;
@@ -176,7 +187,15 @@ fn counts_agree(core: &Core) -> Result<(), Broken> {
 }
 
 fn holders_fit(core: &Core) -> Result<(), Broken> {
-    for (&gpu, card) in core.cards.iter().filter(|(_, card)| card.takes_turns()) {
+    for (&gpu, card) in &core.cards {
+        hold(
+            "holders in turns fit the card, or it is one alone",
+            card.holders_fit(),
+            || format!("{:?} in {:?}", card.census, card.mode),
+        )?;
+        if !card.moves_memory() {
+            continue;
+        }
         let holding = core
             .sessions
             .values()

@@ -15,7 +15,11 @@ mod agenda;
 
 mod settle;
 
+mod turns;
+
 mod grants;
+
+mod preempt;
 
 mod drops;
 

@@ -7,6 +7,7 @@ use gpushare_proto::SessionId;
 use crate::core::Core;
 use crate::event::WaitsFor;
 use crate::session::lock::Lock;
+use crate::session::throttle::Throttle;
 
 /// A place in the queue.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -27,6 +28,12 @@ impl Core {
                 // Nobody stands behind those who are not let in, nor they behind anybody.
                 ahead: 0,
                 reason: WaitsFor::Pardon(session.standing),
+            });
+        }
+        if let Some(throttle) = session.throttle.filter(Throttle::is_throttled) {
+            return Some(Place {
+                ahead: 0,
+                reason: WaitsFor::Limit(throttle.limit()),
             });
         }
         Some(Place {

@@ -4,10 +4,11 @@
 //! ```text
 //!   facts ─▶ modes ─▶ ┌ collect   who let go ─▶ idle
 //!                     │ enqueue   a thread sleeps ─▶ waiting, with a ticket
-//!                     │ stop      paused or over ─▶ dropping
-//!                     │ grant     parallel: everybody; serialized: the head of the queue (gpu/queue.rs)
+//!                     │ stop      paused, over, or beyond its compute limit ─▶ dropping
+//!                     │ grant     in parallel: everybody; in turns: the first in line (turns.rs, gpu/queue.rs)
 //!                     │ fit       holders that no longer fit together ─▶ dropping
-//!                     │ expire    quantum over and somebody wants the card ─▶ dropping
+//!                     │ preempt   somebody woke who may go first (preempt.rs) ─▶ quanta end
+//!                     │ expire    quantum over, and it is somebody else's turn ─▶ dropping
 //!                     │ push      late drops: reopen, close again, stuck (session/drop.rs)
 //!                     └─ again while a drop completed, or became stuck, on the spot
 //!             ─▶ gates of late joiners ─▶ flags, figures, places in the queue (tell.rs) ─▶ timers
@@ -33,6 +34,7 @@ impl Core {
             self.touch_all();
         }
         self.ring();
+        self.throttle();
         self.choose_modes();
         self.resume_returned();
         loop {
@@ -42,6 +44,7 @@ impl Core {
             self.grant_parallel();
             self.grant_turns();
             self.fit_holders();
+            self.preempt();
             self.expire_quanta();
             let stuck = self.push_drops();
             if !stuck && self.who_let_go().is_empty() {
@@ -57,7 +60,7 @@ impl Core {
     }
 
     fn choose_modes(&mut self) {
-        let mut serialized = Vec::new();
+        let mut turns = Vec::new();
         for gpu in self.agenda.cards() {
             let Some(card) = self.cards.get_mut(&gpu) else {
                 continue;
@@ -65,8 +68,10 @@ impl Core {
             if !card.choose_mode(self.now, &self.config) {
                 continue;
             }
-            if card.takes_turns() {
-                serialized.push(gpu);
+            let begins = card.takes_turns() && !card.took_turns;
+            card.took_turns = card.takes_turns();
+            if begins {
+                turns.push(gpu);
             }
             let notice = Notice::ModeChanged {
                 gpu,
@@ -74,19 +79,23 @@ impl Core {
                 reason: card.mode.reason().to_owned(),
             };
             self.notice(notice);
+            match begins {
+                true => self.start_level(gpu),
+                false => self.recount_members(gpu),
+            }
             self.touch_members(gpu);
         }
-        if !serialized.is_empty() {
+        if !turns.is_empty() {
             self.grown = None;
-            self.start_clocks(&serialized);
+            self.start_clocks(&turns);
         }
     }
 
     /// The turns of those who held the lock in parallel mode begin now.
-    fn start_clocks(&mut self, serialized: &[GpuId]) {
+    fn start_clocks(&mut self, began: &[GpuId]) {
         for id in self.agenda.sessions() {
             let turns = self.turn_needs(id);
-            if !turns.is_empty() && turns.keys().all(|gpu| serialized.contains(gpu)) {
+            if !turns.is_empty() && turns.keys().all(|gpu| began.contains(gpu)) {
                 let clock = self.clock(id, Nanos::ZERO);
                 if let Some(Lock::Holding(grant)) =
                     self.sessions.get_mut(&id).map(|session| &mut session.lock)
@@ -95,6 +104,26 @@ impl Core {
                 }
             }
         }
+    }
+
+    /// Who has used up its compute limit, and who no longer has.
+    fn throttle(&mut self) {
+        for id in self.agenda.sessions() {
+            if let Some(session) = self.sessions.get_mut(&id)
+                && let Some(throttle) = &mut session.throttle
+            {
+                let before = throttle.is_throttled();
+                if throttle.judge(self.now, &self.config) != before {
+                    self.recount(id);
+                }
+            }
+        }
+    }
+
+    /// Whoever is on a card is counted by its new mode.
+    fn recount_members(&mut self, gpu: GpuId) {
+        let members = self.cards.get(&gpu).map(|card| card.census.members.clone());
+        members.into_iter().flatten().for_each(|id| self.recount(id));
     }
 
     fn open_joiners(&mut self) {
@@ -113,7 +142,11 @@ impl Core {
                 let holds = session.lock.grant().is_some() && takes_turns(&self.cards, session);
                 session.waited.run(waits, self.now);
                 session.held.run(holds, self.now);
-                session.gpu_time.run(session.may_be_working(), self.now);
+                let works = session.may_be_working();
+                session.gpu_time.run(works, self.now);
+                if let Some(throttle) = &mut session.throttle {
+                    throttle.run(self.now, works, &self.config);
+                }
             }
         }
     }
@@ -128,12 +161,18 @@ impl Core {
     /// What a session needs on those of its cards that take turns.
     pub(crate) fn turn_needs(&self, id: SessionId) -> BTreeMap<GpuId, Bytes> {
         let needs = self.sessions.get(&id).into_iter().flat_map(Session::needs);
-        needs.filter(|(gpu, _)| in_turns(&self.cards, *gpu)).collect()
+        needs.filter(|(gpu, _)| self.takes_turns_on(id, *gpu)).collect()
     }
 
     /// The cards that a session takes turns on, in order.
     pub(crate) fn turn_cards(&self, id: SessionId) -> impl Iterator<Item = GpuId> {
-        self.cards_of(id).filter(|gpu| in_turns(&self.cards, *gpu))
+        self.cards_of(id).filter(move |gpu| self.takes_turns_on(id, *gpu))
+    }
+
+    /// Whether a session takes turns on a card, if it uses it.
+    pub(crate) fn takes_turns_on(&self, id: SessionId, gpu: GpuId) -> bool {
+        let limited = self.sessions.get(&id).is_some_and(Session::is_limited);
+        limited || self.cards.get(&gpu).is_some_and(Card::takes_turns)
     }
 
     /// The cards that a session uses, in order.
@@ -144,11 +183,14 @@ impl Core {
 
     /// When time alone changes what a session's lock is doing.
     pub(crate) fn lock_deadline(&self, session: &Session) -> Option<Nanos> {
+        let limit = |session: &Session| session.throttle?.deadline(&self.config);
         match &session.lock {
-            Lock::Idle | Lock::Waiting(_) => None,
+            Lock::Idle => None,
+            Lock::Waiting(_) => limit(session),
             Lock::Holding(grant) => {
                 let wanted = session.needs().any(|(gpu, _)| self.is_wanted(gpu));
-                wanted.then(|| grant.clock.end())
+                let quantum = wanted.then(|| grant.clock.end());
+                quantum.into_iter().chain(limit(session)).min()
             }
             Lock::Dropping(_, drop) => drop.deadline(self.now, &self.config),
         }
@@ -164,9 +206,8 @@ impl Core {
 }
 
 fn takes_turns(cards: &BTreeMap<GpuId, Card>, session: &Session) -> bool {
-    session.needs().any(|(gpu, _)| in_turns(cards, gpu))
-}
-
-fn in_turns(cards: &BTreeMap<GpuId, Card>, gpu: GpuId) -> bool {
-    cards.get(&gpu).is_some_and(Card::takes_turns)
+    let in_turns = |gpu: GpuId| cards.get(&gpu).is_some_and(Card::takes_turns);
+    session
+        .needs()
+        .any(|(gpu, _)| session.is_limited() || in_turns(gpu))
 }

@@ -123,8 +123,11 @@ impl Core {
             let Some(session) = self.sessions.get(&id) else {
                 continue;
             };
-            let wanted =
-                session.lock.grant().is_some() && session.needs().any(|(gpu, _)| self.is_wanted(gpu));
+            // Whoever has a compute limit is glad to prove that it is idle.
+            let wanted = session.lock.grant().is_some()
+                && session
+                    .needs()
+                    .any(|(gpu, _)| session.is_limited() || self.is_wanted(gpu));
             let mut place = None;
             facts.clear();
             for (client, process) in session.attached() {

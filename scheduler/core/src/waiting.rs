@@ -35,7 +35,7 @@ impl Waiting {
                 let turns = self.ahead.iter().map(|&(_, turn)| turn + self.handoff);
                 Some(rest.unwrap_or_default() + self.handoff + turns.sum())
             }
-            WaitsFor::Stuck { .. } | WaitsFor::Return(_) | WaitsFor::Pardon(_) => None,
+            WaitsFor::Stuck { .. } | WaitsFor::Return(_) | WaitsFor::Pardon(_) | WaitsFor::Limit(_) => None,
         }
     }
 }

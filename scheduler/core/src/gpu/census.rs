@@ -4,12 +4,13 @@
 //!   book or lock changes ─▶ OnCard::listed, as it was ─▶ Census::list takes that out and the new one in
 //! ```
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use gpushare_proto::{Bytes, SessionId};
 
-use crate::session::lock::Ticket;
+use crate::session::lock::Turn;
 use crate::session::on_card::{Listing, Presence};
+use crate::session::share::{Class, Share};
 use crate::sums::{Sums, Total};
 
 /// The sessions on one card.
@@ -22,13 +23,22 @@ pub(crate) struct Census {
     /// Those with the lock, dropped or not.
     pub(crate) holders: BTreeSet<SessionId>,
     /// Those that wait and may be granted something, in order.
-    pub(crate) queue: BTreeSet<(Ticket, SessionId)>,
+    pub(crate) queue: BTreeSet<(Turn, SessionId)>,
     /// Those of them that use other cards too.
     pub(crate) gangs: BTreeSet<SessionId>,
     /// How many have a live context.
     users: u32,
+    /// The shares of those, and how many have each.
+    shares: BTreeMap<Share, u32>,
+    /// The compute limits of those, in hundredths of a percent.
+    limits: u64,
+    /// How many hold the lock, by class.
+    classes: [u32; 3],
     /// How many keep the lock.
     holding: u32,
+    /// How many hold the lock under a compute limit, and how many of them keep it.
+    limited: u32,
+    limited_holding: u32,
     /// How many do not let go.
     stuck: u32,
     /// The working sets of those with the lock, and of those of them that keep it.
@@ -45,7 +55,20 @@ impl Census {
         change(&mut self.members, id, old.is_member(), new.is_member());
         change(&mut self.holders, id, old.holds(), new.holds());
         count(&mut self.users, old.sums.live > 0, new.sums.live > 0);
+        self.list_share(old, new);
         count(&mut self.holding, old.keeps(), new.keeps());
+        let limited = |listing: &Listing| listing.limit.is_some();
+        count(
+            &mut self.limited,
+            old.holds() && limited(old),
+            new.holds() && limited(new),
+        );
+        let holding = &mut self.limited_holding;
+        count(holding, old.keeps() && limited(old), new.keeps() && limited(new));
+        for class in Class::ALL {
+            let is = |listing: &Listing| listing.holds() && listing.share.class == class;
+            count(&mut self.classes[class as usize], is(old), is(new));
+        }
         count(
             &mut self.stuck,
             old.presence == Presence::Stuck,
@@ -55,11 +78,11 @@ impl Census {
         move_part(&mut self.kept, old.part(old.keeps()), new.part(new.keeps()));
         change(&mut self.gangs, id, old.waits_in_gang(), new.waits_in_gang());
         if old.queued != new.queued {
-            if let Some(ticket) = old.queued {
-                self.queue.remove(&(ticket, id));
+            if let Some(turn) = old.queued {
+                self.queue.remove(&(turn, id));
             }
-            if let Some(ticket) = new.queued {
-                self.queue.insert((ticket, id));
+            if let Some(turn) = new.queued {
+                self.queue.insert((turn, id));
             }
         }
         if (old.presence, old.queued) != (new.presence, new.queued) {
@@ -70,6 +93,61 @@ impl Census {
     /// Whether a session other than one that is itself counted if `live` has a live context.
     pub(crate) fn has_other_users(&self, live: bool) -> bool {
         self.users > u32::from(live)
+    }
+
+    fn list_share(&mut self, old: &Listing, new: &Listing) {
+        let live = |listing: &Listing| (listing.sums.live > 0).then_some((listing.share, listing.limit));
+        if live(old) == live(new) {
+            return;
+        }
+        if let Some((share, limit)) = live(old) {
+            if let Some(number) = self.shares.get_mut(&share) {
+                *number -= 1;
+            }
+            self.shares.retain(|_, number| *number > 0);
+            self.limits -= limit.map_or(0, |limit| u64::from(limit.0));
+        }
+        if let Some((share, limit)) = live(new) {
+            *self.shares.entry(share).or_default() += 1;
+            self.limits += limit.map_or(0, |limit| u64::from(limit.0));
+        }
+    }
+
+    /// Why sessions that fit the card must take turns all the same, if they must.
+    pub(crate) fn contention(&self) -> Option<&'static str> {
+        if self.shares.len() > 1 {
+            return Some("sessions of unequal weight or priority share the card");
+        }
+        (self.limits >= 10_000).then_some("the compute limits add up to the whole card")
+    }
+
+    /// How many sessions with the lock stand in each other's way where memory does not: those with a compute limit, or `all`.
+    pub(crate) fn seated(&self, all: bool) -> usize {
+        match all {
+            true => self.holders.len(),
+            false => self.limited as usize,
+        }
+    }
+
+    /// As [`Self::seated`], of those that keep the lock.
+    pub(crate) fn seated_holding(&self, all: bool) -> u32 {
+        match all {
+            true => self.holding,
+            false => self.limited_holding,
+        }
+    }
+
+    /// The first in line of a class.
+    pub(crate) fn first_of(&self, class: Class) -> Option<(Turn, SessionId)> {
+        let first = self.queue.range((Turn::first_of(class), SessionId(0))..).next()?;
+        Some(*first).filter(|(turn, _)| turn.class == class)
+    }
+
+    /// Whether one of a class waits while none of it holds the lock, because one of a higher class holds it or waits too.
+    pub(crate) fn is_passed_over(&self, class: Class) -> bool {
+        let higher = || Class::ALL.into_iter().take_while(move |higher| *higher < class);
+        let goes_first = |higher: Class| self.classes[higher as usize] > 0 || self.first_of(higher).is_some();
+        self.classes[class as usize] == 0 && self.first_of(class).is_some() && higher().any(goes_first)
     }
 
     /// Who waits before a session.

@@ -1,9 +1,12 @@
 //! A card: what it can hold, how it is shared, and what was measured on it.
 
+pub(crate) mod budget;
 pub(crate) mod census;
+pub(crate) mod charge;
 pub(crate) mod mode;
 pub(crate) mod quantum;
 pub(crate) mod queue;
+pub(crate) mod trickle;
 
 use std::collections::VecDeque;
 
@@ -12,8 +15,13 @@ use gpushare_proto::{Bytes, Nanos, Percent};
 
 use crate::average::Average;
 use crate::config::Config;
+use crate::session::share::Virtual;
+use budget::SwitchBudget;
 use census::Census;
-use mode::ModeChoice;
+use charge::Charge;
+use mode::{Facts, ModeChoice};
+use queue::Room;
+use trickle::Trickle;
 
 /// Drains that are kept for people.
 const DRAINS: usize = 256;
@@ -70,6 +78,7 @@ pub(crate) struct Told {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Alarms {
     pub(crate) mode: Option<Nanos>,
+    pub(crate) trickle: Option<Nanos>,
     pub(crate) places: Option<Nanos>,
     pub(crate) figures: Option<Nanos>,
 }
@@ -82,6 +91,8 @@ pub(crate) struct Card {
     pub(crate) mode: ModeChoice,
     /// Who is here.
     pub(crate) census: Census,
+    /// Whether sessions took turns in the mode before.
+    pub(crate) took_turns: bool,
     /// What everybody here was told of it.
     pub(crate) told: Told,
     pub(crate) alarms: Alarms,
@@ -90,6 +101,14 @@ pub(crate) struct Card {
     pub(crate) handoffs: u64,
     pub(crate) aborted_drops: u64,
     pub(crate) moved: Bytes,
+    /// Who pays for its time.
+    pub(crate) charge: Charge,
+    /// What is left for early switches.
+    pub(crate) budget: SwitchBudget,
+    /// By class.
+    pub(crate) trickles: [Trickle; 3],
+    /// The least virtual time of those who wait or hold, by class; it never goes back.
+    pub(crate) floors: [Virtual; 3],
     /// When the last session that made room here was told to, or did on its own.
     pub(crate) vacated: Nanos,
     drains: VecDeque<Nanos>,
@@ -104,12 +123,17 @@ impl Card {
             knobs,
             mode: ModeChoice::new(),
             census: Census::default(),
+            took_turns: false,
             told: Told::default(),
             alarms: Alarms::default(),
             wanted: false,
             handoffs: 0,
             aborted_drops: 0,
             moved: Bytes::ZERO,
+            charge: Charge::default(),
+            budget: SwitchBudget::new(Nanos::ZERO, config.budget_max),
+            trickles: [Trickle::default(); 3],
+            floors: [Virtual::default(); 3],
             vacated: Nanos::ZERO,
             drains: VecDeque::new(),
             expected_drain: Average::new(config.drain_target.0),
@@ -148,7 +172,7 @@ impl Card {
     }
 
     /// What is left for the driver's own memory if everything that can move does.
-    pub(crate) fn room(&self) -> Bytes {
+    pub(crate) fn room_left(&self) -> Bytes {
         self.total - self.reserve() - self.fixed()
     }
 
@@ -157,15 +181,46 @@ impl Card {
         self.knobs.managed_limit.unwrap_or(Bytes::MAX)
     }
 
-    /// Whether sessions take turns here.
+    /// Whether all sessions take turns here.
     pub(crate) fn takes_turns(&self) -> bool {
+        self.mode.mode() != Mode::Parallel
+    }
+
+    /// Whether memory moves when turns change.
+    pub(crate) fn moves_memory(&self) -> bool {
         self.mode.mode() == Mode::Serialized
+    }
+
+    /// What is taken here by those who take turns.
+    pub(crate) fn room(&self, passable: bool) -> Room {
+        let (capacity, held) = match self.moves_memory() {
+            true => (Some(self.capacity()), self.census.held()),
+            false => (None, Bytes::ZERO),
+        };
+        Room::new(capacity, held, self.census.seated(self.takes_turns()), passable)
+    }
+
+    /// The same if nobody were here.
+    pub(crate) fn empty_room(&self) -> Room {
+        Room::empty(self.moves_memory().then(|| self.capacity()))
+    }
+
+    /// Whether those who take turns and keep the lock may keep it together.
+    pub(crate) fn holders_fit(&self) -> bool {
+        match self.moves_memory() {
+            true => self.census.holders_fit(self.capacity()),
+            false => self.census.seated_holding(self.takes_turns()) <= 1,
+        }
     }
 
     /// Chooses the mode; whether it changed.
     pub(crate) fn choose_mode(&mut self, now: Nanos, config: &Config) -> bool {
-        let (needed, capacity) = (self.needed(), self.capacity());
-        self.mode.choose(now, self.knobs.mode, needed, capacity, config)
+        let facts = Facts {
+            needed: self.needed(),
+            capacity: self.capacity(),
+            contention: self.census.contention(),
+        };
+        self.mode.choose(now, self.knobs.mode, facts, config)
     }
 
     pub(crate) fn expected_drain(&self) -> Nanos {
@@ -174,7 +229,10 @@ impl Card {
 
     /// How long an entrant with `own` bytes needs to bring in what is not there.
     pub(crate) fn expected_move(&self, own: Bytes) -> Nanos {
-        self.expected_move_of(own, self.needed())
+        match self.moves_memory() {
+            true => self.expected_move_of(own, self.needed()),
+            false => Nanos::ZERO,
+        }
     }
 
     fn expected_move_of(&self, own: Bytes, total: Bytes) -> Nanos {
@@ -191,6 +249,11 @@ impl Card {
         }
         let cost = self.expected_drain() + expected_move;
         quantum::quantum(cost, self.knobs.epsilon, config.quantum_min, config.quantum_max)
+    }
+
+    /// What may be spent on early switches.
+    pub(crate) fn budget(&mut self, now: Nanos, config: &Config) -> Nanos {
+        self.budget.available(now, self.knobs.epsilon, config.budget_max)
     }
 
     /// A drop took `drain`.

@@ -1,10 +1,10 @@
-//! Parallel or serialized: chosen per card from the working sets, with hysteresis on the way back.
+//! Parallel, time-sliced or serialized: chosen per card, with hysteresis on the way back.
 //!
 //! ```text
-//!              working sets > capacity
-//!   parallel ───────────────────────────▶ serialized
-//!            ◀───────────────────────────
-//!      working sets ≤ 90% of capacity for 2 s
+//!              unequal shares, or limits of 100% together        working sets > capacity
+//!   parallel ─────────────────────────────▶ time-sliced ──────────────────────────────▶ serialized
+//!            ◀───────────────────────────── (or straight back) ◀───────────────────────
+//!                      not for 2 s                     working sets ≤ 90% of capacity for 2 s
 //! ```
 
 use gpushare_proto::admin::Mode;
@@ -12,13 +12,45 @@ use gpushare_proto::{Bytes, Nanos, Percent};
 
 use crate::config::Config;
 
+/// What a mode is chosen from.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Facts {
+    /// The working sets of everybody.
+    pub(crate) needed: Bytes,
+    pub(crate) capacity: Bytes,
+    /// Why sessions that fit must take turns all the same.
+    pub(crate) contention: Option<&'static str>,
+}
+
+impl Facts {
+    /// The mode without hysteresis.
+    fn mode(&self) -> Mode {
+        match self.contention {
+            _ if self.needed > self.capacity => Mode::Serialized,
+            Some(_) => Mode::TimeSliced,
+            None => Mode::Parallel,
+        }
+    }
+
+    fn reason(&self) -> String {
+        match self.contention {
+            _ if self.needed > self.capacity => format!(
+                "the working sets need {}, the capacity is {}",
+                self.needed, self.capacity
+            ),
+            Some(reason) => reason.to_owned(),
+            None => "the working sets fit the card".to_owned(),
+        }
+    }
+}
+
 /// The mode of one card and how it came about.
 #[derive(Clone, Debug)]
 pub(crate) struct ModeChoice {
     mode: Mode,
     reason: String,
     changes: u64,
-    /// Since when the working sets would let everybody run again.
+    /// Since when a mode that holds up fewer would do.
     low_since: Option<Nanos>,
 }
 
@@ -45,36 +77,31 @@ impl ModeChoice {
     }
 
     /// Chooses again; whether the mode changed.
-    pub(crate) fn choose(
-        &mut self,
-        now: Nanos,
-        fixed: Option<Mode>,
-        needed: Bytes,
-        capacity: Bytes,
-        config: &Config,
-    ) -> bool {
+    pub(crate) fn choose(&mut self, now: Nanos, fixed: Option<Mode>, facts: Facts, config: &Config) -> bool {
         if let Some(mode) = fixed {
             self.low_since = None;
             return self.change(mode, || "fixed by the administrator".to_owned());
         }
-        match self.mode {
-            Mode::Parallel if needed > capacity => self.change(Mode::Serialized, || {
-                format!("the working sets need {needed}, the capacity is {capacity}")
-            }),
-            Mode::Parallel => false,
-            Mode::Serialized => {
-                let low = needed <= share(capacity, config.parallel_below);
-                self.low_since = if low { self.low_since.or(Some(now)) } else { None };
-                match self.deadline(config) {
-                    Some(due) if now >= due => self.change(Mode::Parallel, || {
-                        format!(
-                            "the working sets need {needed}, at most {} of the capacity {capacity}, for {}",
-                            config.parallel_below, config.parallel_after
-                        )
-                    }),
-                    _ => false,
-                }
+        let wanted = facts.mode();
+        if severity(wanted) > severity(self.mode) {
+            return self.change(wanted, || facts.reason());
+        }
+        let low = severity(wanted) < severity(self.mode)
+            && (self.mode != Mode::Serialized
+                || facts.needed <= share(facts.capacity, config.parallel_below));
+        self.low_since = if low { self.low_since.or(Some(now)) } else { None };
+        match self.deadline(config) {
+            Some(due) if now >= due => {
+                let serialized = self.mode == Mode::Serialized;
+                self.change(wanted, || match serialized {
+                    true => format!(
+                        "the working sets need {}, at most {} of the capacity {}, for {}",
+                        facts.needed, config.parallel_below, facts.capacity, config.parallel_after
+                    ),
+                    false => format!("nothing contends, for {}", config.parallel_after),
+                })
             }
+            _ => false,
         }
     }
 
@@ -95,6 +122,15 @@ impl ModeChoice {
     }
 }
 
+/// How much a mode holds up.
+fn severity(mode: Mode) -> u8 {
+    match mode {
+        Mode::Parallel => 0,
+        Mode::TimeSliced => 1,
+        Mode::Serialized => 2,
+    }
+}
+
 fn share(of: Bytes, percent: Percent) -> Bytes {
     let part = u128::from(of.0) * u128::from(percent.0.min(10_000)) / 10_000;
     Bytes(u64::try_from(part).unwrap_or(u64::MAX))
@@ -106,8 +142,16 @@ mod tests {
 
     const SECOND: Nanos = Nanos::from_secs(1);
 
+    fn needing(needed: u64) -> Facts {
+        Facts {
+            needed: Bytes(needed),
+            capacity: Bytes(100),
+            contention: None,
+        }
+    }
+
     fn choose(choice: &mut ModeChoice, at: Nanos, needed: u64) -> Mode {
-        choice.choose(at, None, Bytes(needed), Bytes(100), &Config::default());
+        choice.choose(at, None, needing(needed), &Config::default());
         choice.mode()
     }
 
@@ -133,19 +177,38 @@ mod tests {
     }
 
     #[test]
+    fn unequal_sessions_that_fit_are_sliced_until_nothing_contends_for_a_while() {
+        let mut choice = ModeChoice::new();
+        let config = Config::default();
+        let unequal = |needed| Facts {
+            contention: Some("they are not equal"),
+            ..needing(needed)
+        };
+        assert!(choice.choose(Nanos(0), None, unequal(50), &config));
+        assert_eq!(
+            (choice.mode(), choice.reason()),
+            (Mode::TimeSliced, "they are not equal")
+        );
+        assert!(choice.choose(SECOND, None, unequal(101), &config));
+        assert_eq!(choice.mode(), Mode::Serialized);
+        assert!(!choice.choose(SECOND, None, unequal(90), &config));
+        assert!(choice.choose(Nanos::from_secs(3), None, unequal(90), &config));
+        assert_eq!(choice.mode(), Mode::TimeSliced, "they fit, and are still unequal");
+        assert!(!choice.choose(Nanos::from_secs(4), None, needing(90), &config));
+        assert!(choice.choose(Nanos::from_secs(6), None, needing(90), &config));
+        assert_eq!((choice.mode(), choice.changes()), (Mode::Parallel, 4));
+    }
+
+    #[test]
     fn an_administrator_fixes_the_mode_whatever_the_memory_says() {
         let mut choice = ModeChoice::new();
         let config = Config::default();
-        assert!(choice.choose(Nanos(0), Some(Mode::Serialized), Bytes(0), Bytes(100), &config));
+        let fixed = Some(Mode::Serialized);
+        assert!(choice.choose(Nanos(0), fixed, needing(0), &config));
         assert_eq!(choice.reason(), "fixed by the administrator");
-        assert!(!choice.choose(
-            Nanos::from_secs(60),
-            Some(Mode::Serialized),
-            Bytes(0),
-            Bytes(100),
-            &config
-        ));
-        assert!(!choice.choose(Nanos::from_secs(60), None, Bytes(0), Bytes(100), &config));
+        let minute = Nanos::from_secs(60);
+        assert!(!choice.choose(minute, fixed, needing(0), &config));
+        assert!(!choice.choose(minute, None, needing(0), &config));
         assert_eq!(choice.mode(), Mode::Serialized, "it goes back by the usual rule");
     }
 }

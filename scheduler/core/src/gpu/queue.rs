@@ -1,13 +1,13 @@
-//! Who is admitted next on the cards that take turns: first come, first served, over all cards.
+//! Who is admitted next on the cards that take turns: in one order over all cards.
 //!
-//! Waiters are looked at in the order of their tickets. One that fits beside the holders on every one of its cards is
+//! Waiters are looked at in their order (class, time had, ticket). One that fits beside the holders on every one of its cards is
 //! admitted on all of them at once. One that does not reserves all its cards: nobody behind it is admitted there, and on
-//! the cards where it does not fit the holders are not renewed. The oldest waiter is never reserved against, so
+//! the cards where it does not fit the holders are not renewed. The first in line is never reserved against, so
 //! its cards drain and it is admitted: no deadlock, and a stream of single-card sessions cannot starve a
 //! session with many.
 //!
 //! ```text
-//!   tickets   1:{gpu0}  2:{gpu0,gpu1}  3:{gpu1}  4:{gpu2}
+//!   order     1:{gpu0}  2:{gpu0,gpu1}  3:{gpu1}  4:{gpu2}
 //!               fits       does not       │         fits
 //!             admitted   reserves 0, 1 ───┘ waits  admitted
 //! ```
@@ -21,7 +21,8 @@ use gpushare_proto::{Bytes, GpuId, SessionId};
 /// What is taken on a card that takes turns.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Room {
-    capacity: Bytes,
+    /// What may be held together; none for one session at a time, whatever it has.
+    capacity: Option<Bytes>,
     held: Bytes,
     holders: usize,
     passable: bool,
@@ -30,7 +31,7 @@ pub(crate) struct Room {
 impl Room {
     /// Of `capacity`, where `holders` have `held` bytes. It is `passable` where a holder does not let go, and others may
     /// pass those who wait for it.
-    pub(crate) const fn new(capacity: Bytes, held: Bytes, holders: usize, passable: bool) -> Self {
+    pub(crate) const fn new(capacity: Option<Bytes>, held: Bytes, holders: usize, passable: bool) -> Self {
         Self {
             capacity,
             held,
@@ -39,7 +40,7 @@ impl Room {
         }
     }
 
-    pub(crate) const fn empty(capacity: Bytes) -> Self {
+    pub(crate) const fn empty(capacity: Option<Bytes>) -> Self {
         Self::new(capacity, Bytes::ZERO, 0, false)
     }
 
@@ -49,9 +50,16 @@ impl Room {
         self.holders += 1;
     }
 
+    /// A session with `bytes` is no longer there.
+    pub(crate) fn leave(&mut self, bytes: Bytes) {
+        self.held -= bytes;
+        self.holders = self.holders.saturating_sub(1);
+    }
+
     /// Whether `bytes` fit beside who is there, or would be alone.
     pub(crate) fn fits(&self, bytes: Bytes) -> bool {
-        self.holders == 0 || self.held + bytes <= self.capacity
+        let beside = |capacity| self.held + bytes <= capacity;
+        self.holders == 0 || self.capacity.is_some_and(beside)
     }
 }
 
@@ -137,7 +145,10 @@ mod tests {
 
     /// Cards of 10 bytes where `held` bytes are taken by one holder each.
     fn rooms(held: &[(GpuId, u64)]) -> Rooms {
-        let mut rooms = Rooms::from([(A, Room::empty(Bytes(10))), (B, Room::empty(Bytes(10)))]);
+        let mut rooms = Rooms::from([
+            (A, Room::empty(Some(Bytes(10)))),
+            (B, Room::empty(Some(Bytes(10)))),
+        ]);
         for (gpu, bytes) in held {
             rooms.get_mut(gpu).unwrap().enter(Bytes(*bytes));
         }
@@ -155,6 +166,14 @@ mod tests {
     fn nobody_passes_a_head_that_does_not_fit() {
         let admission = admit([needs(1, &[(A, 8)]), needs(2, &[(A, 1)])], &mut rooms(&[(A, 4)]));
         assert_eq!(admission.admitted, []);
+    }
+
+    #[test]
+    fn where_one_goes_at_a_time_nobody_enters_beside_another_however_small() {
+        let mut rooms = Rooms::from([(A, Room::empty(None))]);
+        let admission = admit([needs(1, &[(A, 1)]), needs(2, &[(A, 0)])], &mut rooms);
+        assert_eq!(admission.admitted, [SessionId(1)]);
+        assert_eq!(admission.wanted, [A].into());
     }
 
     #[test]
@@ -195,7 +214,7 @@ mod tests {
     #[test]
     fn others_pass_who_waits_for_a_stuck_holder() {
         let mut rooms = rooms(&[(A, 4)]);
-        rooms.insert(A, Room::new(Bytes(10), Bytes(4), 1, true));
+        rooms.insert(A, Room::new(Some(Bytes(10)), Bytes(4), 1, true));
         let admission = admit([needs(1, &[(A, 8)]), needs(2, &[(A, 1)])], &mut rooms);
         assert_eq!(admission.admitted, [SessionId(2)]);
         assert_eq!(admission.wanted, [A].into());

@@ -27,6 +27,12 @@ impl Clock {
         self.starts = self.starts.min(now);
     }
 
+    /// It ends at `now`.
+    pub(crate) fn end_at(&mut self, now: Nanos) {
+        self.starts = now - self.quantum;
+        self.quantum = now - self.starts;
+    }
+
     pub(crate) const fn quantum(&self) -> Nanos {
         self.quantum
     }

@@ -5,10 +5,30 @@ use gpushare_proto::{Epoch, Nanos};
 
 use super::clock::Clock;
 use super::drop::PendingDrop;
+use super::share::{Class, Virtual};
 
 /// A session's place in the queue, global over cards: the least waits longest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Ticket(pub(crate) u64);
+
+/// Whose turn comes first: by class, by time had, and by who asked first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Turn {
+    pub(crate) class: Class,
+    pub(crate) had: Virtual,
+    pub(crate) ticket: Ticket,
+}
+
+impl Turn {
+    /// Before everybody of a class.
+    pub(crate) fn first_of(class: Class) -> Self {
+        Self {
+            class,
+            had: Virtual::default(),
+            ticket: Ticket(0),
+        }
+    }
+}
 
 /// The right to submit work.
 #[derive(Clone, Copy, Debug)]

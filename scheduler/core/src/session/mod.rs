@@ -9,19 +9,24 @@ pub(crate) mod drop;
 pub(crate) mod gate;
 pub(crate) mod lock;
 pub(crate) mod on_card;
+pub(crate) mod share;
+pub(crate) mod throttle;
 
 use std::collections::{BTreeMap, VecDeque};
 
-use gpushare_proto::{Bytes, ClientId, Epoch, GpuId, Nanos};
+use gpushare_proto::{Bytes, ClientId, Epoch, GpuId, Nanos, Percent};
 
+use crate::config::Config;
 use crate::event::{Effect, Standing};
 use crate::gpu::Card;
 use crate::stopwatch::Stopwatch;
 use crate::sums::Sums;
 use client::{Book, Client};
 use gate::Passage;
-use lock::Lock;
+use lock::{Lock, Turn};
 use on_card::{Listing, OnCard, Presence};
+use share::Share;
+use throttle::Throttle;
 
 /// A tenant.
 #[derive(Clone, Debug)]
@@ -31,6 +36,13 @@ pub(crate) struct Session {
     /// Quotas of single cards.
     pub(crate) quotas: BTreeMap<GpuId, Bytes>,
     pub(crate) standing: Standing,
+    pub(crate) share: Share,
+    /// Compute limits of single cards.
+    pub(crate) limits: BTreeMap<GpuId, Percent>,
+    /// The least of those on the cards that it uses, at work.
+    pub(crate) throttle: Option<Throttle>,
+    /// When it last let go of a turn, and whether it was told to.
+    pub(crate) left: Option<(Nanos, bool)>,
     /// Whether it may be larger than a card's capacity.
     pub(crate) oversubscribe: bool,
     /// Whether it gets no more clients.
@@ -58,6 +70,10 @@ impl Session {
             limit: limit.unwrap_or(Bytes::MAX),
             quotas: BTreeMap::new(),
             standing: Standing::Good,
+            share: Share::default(),
+            limits: BTreeMap::new(),
+            throttle: None,
+            left: None,
             oversubscribe,
             closed: false,
             clients: BTreeMap::new(),
@@ -73,14 +89,59 @@ impl Session {
         }
     }
 
-    /// As what a card counts it where it has `sums`.
-    pub(crate) fn listing(&self, sums: Sums) -> Listing {
+    /// As what a card counts it.
+    pub(crate) fn listing(&self, on: &OnCard) -> Listing {
+        if !on.is_attached() {
+            return Listing::default();
+        }
         Listing {
-            sums,
+            sums: on.sums,
             presence: Presence::of(&self.lock),
-            queued: self.lock.ticket().filter(|_| self.may_run()),
+            queued: self.turn(on),
+            share: self.share,
+            limit: self.throttle.map(|throttle| throttle.limit()),
             gang: self.needs().nth(1).is_some(),
         }
+    }
+
+    /// Its place in the order of a card, if it waits and may be granted anything.
+    pub(crate) fn turn(&self, on: &OnCard) -> Option<Turn> {
+        let ticket = self
+            .lock
+            .ticket()
+            .filter(|_| self.may_run() && !self.is_throttled())?;
+        Some(Turn {
+            class: self.share.class,
+            had: on.standing(),
+            ticket,
+        })
+    }
+
+    /// Its compute limit is the one of the cards that it uses.
+    pub(crate) fn watch_limit(&mut self, now: Nanos, config: &Config) {
+        let limit = self.compute_limit().filter(|limit| limit.0 < 10_000);
+        match (&mut self.throttle, limit) {
+            (Some(throttle), Some(limit)) if throttle.limit() != limit => throttle.set(limit, now, config),
+            (Some(_), Some(_)) => {}
+            (_, limit) => self.throttle = limit.and_then(|limit| Throttle::new(limit, now)),
+        }
+    }
+
+    /// Whether it has a compute limit.
+    pub(crate) fn is_limited(&self) -> bool {
+        self.throttle.is_some()
+    }
+
+    /// Whether it has used up its compute limit for now.
+    pub(crate) fn is_throttled(&self) -> bool {
+        self.throttle.is_some_and(|throttle| throttle.is_throttled())
+    }
+
+    /// The compute limit that counts: the least on the cards that it uses.
+    pub(crate) fn compute_limit(&self) -> Option<Percent> {
+        self.needs()
+            .filter_map(|(gpu, _)| self.limits.get(&gpu).copied())
+            .min()
     }
 
     /// Its quota on one card; [`Bytes::MAX`] for none.

@@ -1,8 +1,9 @@
 //! What a session has on one card, and as what the card counts it.
 
-use gpushare_proto::Bytes;
+use gpushare_proto::{Bytes, Nanos, Percent};
 
-use super::lock::{Lock, Ticket};
+use super::lock::{Lock, Turn};
+use super::share::{Share, Virtual};
 use crate::sums::Sums;
 
 /// A session on a card that any of its processes ever attached.
@@ -12,6 +13,15 @@ pub(crate) struct OnCard {
     pub(crate) sums: Sums,
     /// The most that was ever allocated.
     pub(crate) peak: Bytes,
+    /// Its virtual time, once it ever waited for a turn here.
+    pub(crate) had: Option<Virtual>,
+    /// The virtual time of whom it last made way for: it stands behind that one until it is its turn again, however little it
+    /// had itself.
+    pub(crate) behind: Virtual,
+    /// What it paid for turns so far.
+    pub(crate) charged: Nanos,
+    /// The clock of [`crate::gpu::charge`] when it last began to pay, while it does.
+    pub(crate) entered: Option<u128>,
     /// As what the card counts it: [`crate::gpu::census`] keeps both in step.
     pub(crate) listed: Listing,
 }
@@ -21,6 +31,17 @@ impl OnCard {
     pub(crate) fn is_attached(&self) -> bool {
         self.sums.processes > 0
     }
+
+    /// Where it stands in line.
+    pub(crate) fn standing(&self) -> Virtual {
+        self.had.unwrap_or_default().max(self.behind)
+    }
+
+    /// Pays for its time.
+    pub(crate) fn pay(&mut self, charged: Nanos, share: Share) {
+        self.charged += charged;
+        self.had = Some(self.had.unwrap_or_default().plus(share.virtual_time(charged)));
+    }
 }
 
 /// What a card knows of a session.
@@ -29,7 +50,10 @@ pub(crate) struct Listing {
     pub(crate) sums: Sums,
     pub(crate) presence: Presence,
     /// Its place in the order, if it waits and may be granted anything.
-    pub(crate) queued: Option<Ticket>,
+    pub(crate) queued: Option<Turn>,
+    pub(crate) share: Share,
+    /// Its compute limit.
+    pub(crate) limit: Option<Percent>,
     /// Whether it uses other cards too.
     pub(crate) gang: bool,
 }

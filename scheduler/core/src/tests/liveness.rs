@@ -1,41 +1,138 @@
 use std::collections::BTreeMap;
 
-use gpushare_proto::{Bytes, Nanos};
+use gpushare_proto::session::Priority;
+use gpushare_proto::{Bytes, ClientId, Nanos, SessionId};
 use proptest::prelude::*;
 
-use super::world::{World, ms, plain};
-use crate::Config;
+use super::world::{Habits, World, ms, plain};
+use crate::{Config, Event};
 
 const QUANTUM_MAX: Nanos = Nanos::from_secs(1);
-/// A drain of at most 60 ms with the tries it may take, and a move of at most 100 ms.
-const HANDOFF: Nanos = Nanos::from_millis(500);
+/// A drain of at most 60 ms with the tries it may take, and a move of at most 100 ms, which is expected to take 0.8 s until it was
+/// measured.
+const HANDOFF: Nanos = Nanos::from_secs(1);
+const BUDGET: Nanos = Nanos::from_secs(2);
+
+/// A program that always has work.
+#[derive(Clone, Debug)]
+struct Program {
+    gibs: u64,
+    drain: u64,
+    moves: u64,
+    weight: u32,
+}
+
+fn program() -> impl Strategy<Value = Program> {
+    let weight = prop_oneof![3 => Just(100_u32), 2 => 25_u32..400];
+    (1_u64..=10, 0_u64..60, 0_u64..100, weight).prop_map(|(gibs, drain, moves, weight)| Program {
+        gibs,
+        drain,
+        moves,
+        weight,
+    })
+}
+
+fn start(world: &mut World, program: &Program, priority: Priority) -> (SessionId, ClientId) {
+    let (session, client) = world.program(Bytes::gib(program.gibs));
+    let weight = program.weight;
+    world.send(Event::Share {
+        session,
+        weight,
+        priority,
+    });
+    *world.habits(client) = Habits {
+        drain: ms(program.drain),
+        moves: ms(program.moves),
+        busy: true,
+        answers: true,
+    };
+    world.arrives(client);
+    (session, client)
+}
+
+/// What the header of `turns.rs` promises to the session of `programs` with that number.
+fn bound(programs: &[Program], i: usize) -> Nanos {
+    let others = programs.iter().enumerate().filter(|(j, _)| *j != i);
+    let waits = others.map(|(_, other)| {
+        let catches_up = (QUANTUM_MAX + HANDOFF).0 * u64::from(other.weight) / u64::from(programs[i].weight);
+        Nanos(catches_up) + Nanos(QUANTUM_MAX.0 * 3 / 2) + HANDOFF
+    });
+    waits.sum::<Nanos>() + BUDGET
+}
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn everyone_who_always_wants_the_lock_gets_it_within_a_round(
-        programs in prop::collection::vec((1_u64..=10, 0_u64..60, 0_u64..100), 2..7),
+    fn nobody_who_always_has_work_waits_longer_than_the_bound(
+        programs in prop::collection::vec(program(), 2..6),
     ) {
-        let mut world = World::new(Config { quantum_max: QUANTUM_MAX, ..plain() });
-        let round = Nanos(programs.len() as u64 * (QUANTUM_MAX + HANDOFF).0);
-        let start = world.now;
+        let mut world = World::new(Config { quantum_max: QUANTUM_MAX, budget_max: BUDGET, ..plain() });
         let mut last = BTreeMap::new();
-        for (gibs, drain, moves) in programs {
-            let (session, client) = world.program(Bytes::gib(gibs));
-            *world.habits(client) = super::world::Habits { drain: ms(drain), moves: ms(moves), busy: true, answers: true };
-            world.arrives(client);
-            last.insert(session, start);
+        for (i, program) in programs.iter().enumerate() {
+            let (session, _) = start(&mut world, program, Priority::Normal);
+            last.insert(session, (world.now, bound(&programs, i)));
         }
-        while world.now < start + round + round + round {
+        let end = world.now + Nanos::from_secs(30);
+        while world.now < end {
             world.run_for(ms(20));
             let now = world.now;
             for session in world.card().holders.into_iter().chain(world.turns()) {
-                last.insert(session, now);
+                last.entry(session).and_modify(|(at, _)| *at = now);
             }
-            for (session, at) in &last {
-                prop_assert!(now - *at <= round, "{session} waits since {at} at {now}");
+            for (session, (at, bound)) in &last {
+                prop_assert!(now - *at <= *bound, "{session} waits since {at} at {now}, the bound is {bound}");
             }
         }
+    }
+
+    #[test]
+    fn a_low_class_waits_no_longer_than_its_trickle_takes(
+        high in prop::collection::vec(program(), 1..4),
+        low in program(),
+    ) {
+        let mut world = World::new(Config { quantum_max: QUANTUM_MAX, budget_max: BUDGET, ..plain() });
+        for program in &high {
+            start(&mut world, program, Priority::High);
+        }
+        let (session, _) = start(&mut world, &low, Priority::Low);
+        let turn = QUANTUM_MAX + HANDOFF;
+        let all: Vec<Program> = high.iter().chain([&low]).cloned().collect();
+        let bound = bound(&all, high.len()) + Nanos(turn.0 * 20);
+        let mut last = world.now;
+        let end = world.now + Nanos::from_secs(90);
+        while world.now < end {
+            world.run_for(ms(50));
+            if world.card().holders.contains(&session) || world.turns().contains(&session) {
+                last = world.now;
+            }
+            prop_assert!(world.now - last <= bound, "it waits since {last} at {}, the bound is {bound}", world.now);
+        }
+    }
+}
+
+#[test]
+fn time_is_shared_by_weight_where_everything_fits() {
+    let mut world = World::new(plain());
+    let program = |weight| Program {
+        gibs: 1,
+        drain: 2,
+        moves: 0,
+        weight,
+    };
+    let sessions = [100, 200, 300].map(|weight| start(&mut world, &program(weight), Priority::Normal).0);
+    world.run_for(Nanos::from_secs(60));
+    let held = sessions.map(|session| world.view(session).held_ns.0 / 1_000_000);
+    let total: u64 = held.iter().sum();
+    assert!(
+        (59_900..=60_010).contains(&total),
+        "one holds at a time, and always one: {held:?}"
+    );
+    for (held, sixths) in held.into_iter().zip([1, 2, 3]) {
+        let fair = total * sixths / 6;
+        assert!(
+            held.abs_diff(fair) <= 100,
+            "{held} of {total} ms, fair are {fair}"
+        );
     }
 }

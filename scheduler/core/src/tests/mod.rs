@@ -12,6 +12,7 @@ mod modes;
 mod observing;
 mod recovery;
 mod schedules;
+mod sharing;
 mod standing;
 mod strangers;
 mod telling;

@@ -2,6 +2,7 @@
 //! restarts. What must hold is checked after every event (`src/invariants.rs`); that nothing panics is a part of it.
 
 use gpushare_proto::admin::{Knob, Mode, Setting};
+use gpushare_proto::session::Priority;
 use gpushare_proto::{
     Bytes, ClientId, Epoch, GateState, GateWord, GpuId, Nanos, Percent, RequestId, SessionId,
 };
@@ -19,6 +20,8 @@ enum Step {
     CloseSession(usize),
     Quota(usize, GpuId, Option<u64>),
     Stand(usize, Standing),
+    Share(usize, u32, Priority),
+    Compute(usize, GpuId, Option<u32>),
     Join(usize),
     Attach(usize, GpuId),
     Allocate(usize, GpuId, u64),
@@ -83,7 +86,12 @@ fn state() -> impl Strategy<Value = GateState> {
 fn knob() -> impl Strategy<Value = Knob> {
     prop_oneof![
         prop::option::of(0_u64..5_000).prop_map(|quantum| Knob::Quantum(quantum.map(ms))),
-        prop::option::of(prop_oneof![Just(Mode::Parallel), Just(Mode::Serialized)]).prop_map(Knob::Mode),
+        prop::option::of(prop_oneof![
+            Just(Mode::Parallel),
+            Just(Mode::TimeSliced),
+            Just(Mode::Serialized)
+        ])
+        .prop_map(Knob::Mode),
         prop::option::of(0_u64..20).prop_map(|capacity| Knob::Capacity(capacity.map(gib))),
         (0_u64..40).prop_map(|limit| Knob::ManagedLimit(gib(limit))),
         (0_u32..=10_000).prop_map(|epsilon| Knob::Epsilon(Percent(epsilon))),
@@ -114,6 +122,10 @@ fn standing() -> impl Strategy<Value = Standing> {
     prop_oneof![2 => Just(Standing::Good), 1 => Just(Standing::Paused), 1 => Just(Standing::Over)]
 }
 
+fn priority() -> impl Strategy<Value = Priority> {
+    prop_oneof![1 => Just(Priority::Low), 2 => Just(Priority::Normal), 1 => Just(Priority::High)]
+}
+
 fn step() -> impl Strategy<Value = Step> {
     let who = || 0_usize..8;
     prop_oneof![
@@ -122,6 +134,10 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (0_usize..4).prop_map(Step::CloseSession),
         1 => (0_usize..4, gpu(), prop::option::of(0_u64..12)).prop_map(|(who, gpu, limit)| Step::Quota(who, gpu, limit)),
         2 => (0_usize..4, standing()).prop_map(|(who, standing)| Step::Stand(who, standing)),
+        2 => (0_usize..4, prop_oneof![Just(100), 0_u32..20_000], priority())
+            .prop_map(|(who, weight, priority)| Step::Share(who, weight, priority)),
+        2 => (0_usize..4, gpu(), prop::option::of(0_u32..12_000))
+            .prop_map(|(who, gpu, limit)| Step::Compute(who, gpu, limit)),
         4 => (0_usize..4).prop_map(Step::Join),
         6 => (who(), gpu()).prop_map(|(who, gpu)| Step::Attach(who, gpu)),
         8 => (who(), gpu(), 0_u64..8).prop_map(|(who, gpu, gibs)| Step::Allocate(who, gpu, gibs)),
@@ -187,6 +203,21 @@ fn play(world: &mut World, step: Step) {
         Step::Stand(which, standing) => {
             if let Some(session) = nth(world.sessions(), which) {
                 world.send(Event::Standing { session, standing });
+            }
+        }
+        Step::Share(which, weight, priority) => {
+            if let Some(session) = nth(world.sessions(), which) {
+                world.send(Event::Share {
+                    session,
+                    weight,
+                    priority,
+                });
+            }
+        }
+        Step::Compute(which, gpu, limit) => {
+            if let Some(session) = nth(world.sessions(), which) {
+                let limit = limit.map(Percent);
+                world.send(Event::Compute { session, gpu, limit });
             }
         }
         Step::Join(which) => {

@@ -21,11 +21,12 @@ pub(super) const fn gib(n: u64) -> Bytes {
     Bytes::gib(n)
 }
 
-/// Contexts take nothing and leases are exact, so that the figures in tests are the ones they name.
+/// Contexts take nothing, leases are exact and nobody switches early, so that the figures in tests are the ones they name.
 pub(super) fn plain() -> Config {
     Config {
         context_reserve: Bytes::ZERO,
         lease_chunk: Bytes::ZERO,
+        budget_max: Nanos::ZERO,
         ..Config::default()
     }
 }

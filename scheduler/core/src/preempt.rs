@@ -1,0 +1,107 @@
+//! Who need not wait for the end of a quantum: a session that slept and whose time is at or behind that of the holders, while the
+//! card has something saved up for early switches.
+//!
+//! So a notebook's cell or a rare request is served as soon as the holder has drained. A program that was made to let go
+//! and comes back at once did not sleep: it waits for its turn.
+
+use std::cmp::Reverse;
+
+use gpushare_proto::{Bytes, GpuId, Nanos, SessionId};
+
+use crate::core::Core;
+use crate::session::lock::Lock;
+
+impl Core {
+    /// Ends the quanta of those who stand in the way of sessions that just woke.
+    pub(crate) fn preempt(&mut self) {
+        for id in std::mem::take(&mut self.wakers) {
+            let waits = |session: &crate::session::Session| session.lock.ticket().is_some();
+            if !self.sessions.get(&id).is_some_and(waits) {
+                continue;
+            }
+            let cards: Vec<GpuId> = self.turn_cards(id).filter(|gpu| self.is_wanted(*gpu)).collect();
+            let Some(conflicts) = cards
+                .iter()
+                .map(|&gpu| self.in_the_way(id, gpu))
+                .collect::<Option<Vec<_>>>()
+            else {
+                continue;
+            };
+            let cost = self.switch_cost(id);
+            let (now, config) = (self.now, &self.config);
+            let affordable = cards.iter().all(|gpu| {
+                let card = self.cards.get_mut(gpu);
+                card.is_some_and(|card| card.budget(now, config) >= cost)
+            });
+            if !affordable || conflicts.iter().all(Vec::is_empty) {
+                continue;
+            }
+            for gpu in cards {
+                if let Some(card) = self.cards.get_mut(&gpu) {
+                    card.budget.spend(cost);
+                }
+            }
+            conflicts
+                .into_iter()
+                .flatten()
+                .for_each(|holder| self.end_quantum(holder));
+        }
+    }
+
+    /// Whom a waiter needs to let go on a card, from the one that had most; none if that would not help, or somebody else is first.
+    fn in_the_way(&mut self, id: SessionId, gpu: GpuId) -> Option<Vec<SessionId>> {
+        let first = self.in_line(&[gpu].into()).next();
+        let card = self.cards.get(&gpu).filter(|_| first == Some(id))?;
+        let need = self.need(id, gpu);
+        let mut room = card.room(false);
+        let (leaving, mut behind): (Vec<SessionId>, Vec<SessionId>) = card
+            .census
+            .holders
+            .iter()
+            .filter(|holder| self.takes_turns_on(**holder, gpu))
+            .partition(|holder| self.is_leaving(**holder));
+        for holder in leaving {
+            room.leave(self.need(holder, gpu));
+        }
+        behind.retain(|&holder| self.is_behind(id, holder));
+        behind.sort_by_key(|&holder| Reverse(self.standing_in_line(holder)));
+        let mut leave = Vec::new();
+        for holder in behind {
+            if room.fits(need) {
+                break;
+            }
+            room.leave(self.need(holder, gpu));
+            leave.push(holder);
+        }
+        room.fits(need).then_some(leave)
+    }
+
+    fn is_leaving(&self, id: SessionId) -> bool {
+        let lock = self.sessions.get(&id).map(|session| &session.lock);
+        lock.is_some_and(|lock| lock.dropping().is_some())
+    }
+
+    fn need(&self, id: SessionId, gpu: GpuId) -> Bytes {
+        let session = self.sessions.get(&id);
+        session.map_or(Bytes::ZERO, |session| session.sums(gpu).movable.get())
+    }
+
+    /// Both handoffs: to the one who woke, and back.
+    fn switch_cost(&self, id: SessionId) -> Nanos {
+        let drains = self
+            .turn_cards(id)
+            .filter_map(|gpu| Some(self.cards.get(&gpu)?.expected_drain()));
+        let one = drains.max().unwrap_or_default() + self.expected_move(id);
+        one + one
+    }
+
+    fn end_quantum(&mut self, id: SessionId) {
+        let now = self.now;
+        if let Some(session) = self.sessions.get_mut(&id)
+            && let Lock::Holding(grant) = &mut session.lock
+        {
+            grant.clock.end_at(now);
+        }
+        self.touch(id);
+    }
+}

@@ -1,0 +1,113 @@
+//! A session's share of the time where it takes turns: its class, its weight, and how much of it it has had.
+
+use gpushare_proto::session::Priority;
+use gpushare_proto::{Nanos, Percent};
+
+/// The weight of a session that nobody gave another.
+const USUAL_WEIGHT: u32 = 100;
+/// Weights go from 1 to this; virtual time counts in parts of a nanosecond so fine that none of them rounds it away.
+const HEAVIEST: u128 = 10_000;
+
+/// Who comes before whom, and how much more often.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Share {
+    pub(crate) class: Class,
+    weight: u32,
+}
+
+/// The order of classes: the first comes first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Class {
+    High,
+    Normal,
+    Low,
+}
+
+impl Class {
+    pub(crate) const ALL: [Self; 3] = [Self::High, Self::Normal, Self::Low];
+}
+
+impl From<Priority> for Class {
+    fn from(priority: Priority) -> Self {
+        match priority {
+            Priority::High => Self::High,
+            Priority::Normal => Self::Normal,
+            Priority::Low => Self::Low,
+        }
+    }
+}
+
+impl Default for Share {
+    fn default() -> Self {
+        Self::new(USUAL_WEIGHT, Priority::default())
+    }
+}
+
+impl Share {
+    pub(crate) fn new(weight: u32, priority: Priority) -> Self {
+        Self {
+            class: priority.into(),
+            weight: weight.clamp(1, 10_000),
+        }
+    }
+
+    /// What `charged` time is to a session of this weight.
+    pub(crate) fn virtual_time(self, charged: Nanos) -> Virtual {
+        Virtual(u128::from(charged.0) * HEAVIEST / u128::from(self.weight))
+    }
+}
+
+/// Charged time by weight: who has less of it goes first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Virtual(u128);
+
+impl Virtual {
+    pub(crate) fn plus(self, other: Self) -> Self {
+        Self(self.0.saturating_add(other.0))
+    }
+
+    pub(crate) fn minus(self, other: Self) -> Self {
+        Self(self.0.saturating_sub(other.0))
+    }
+
+    /// How far this is beyond `floor`, negative before it.
+    pub(crate) fn lag(self, floor: Self) -> i128 {
+        let wide = |part: u128| i128::try_from(part).unwrap_or(i128::MAX);
+        wide(self.0.saturating_sub(floor.0)) - wide(floor.0.saturating_sub(self.0))
+    }
+}
+
+/// `share` of `span`.
+pub(crate) fn part(span: Nanos, share: Percent) -> Nanos {
+    let part = u128::from(span.0) * u128::from(share.0) / 10_000;
+    Nanos(u64::try_from(part).unwrap_or(u64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn thrice_the_weight_runs_thrice_as_long_for_the_same_virtual_time() {
+        let (usual, heavy) = (Share::default(), Share::new(300, Priority::Normal));
+        let second = Nanos::from_secs(1);
+        assert_eq!(
+            usual.virtual_time(second),
+            heavy.virtual_time(Nanos::from_secs(3))
+        );
+    }
+
+    #[test]
+    fn a_nanosecond_counts_for_the_heaviest_too() {
+        let heaviest = Share::new(10_000, Priority::Normal);
+        assert!(heaviest.virtual_time(Nanos(1)) > Virtual::default());
+    }
+
+    #[test]
+    fn no_weight_divides_by_zero_and_no_life_of_a_machine_overflows() {
+        let lightest = Share::new(0, Priority::Low);
+        assert_eq!(lightest, Share::new(1, Priority::Low));
+        let forever = lightest.virtual_time(Nanos::MAX);
+        assert!(forever.plus(forever) > forever);
+    }
+}

@@ -1,0 +1,257 @@
+//! Weights, classes, early switches and compute limits, as the sessions that have them see them.
+
+use gpushare_proto::admin::Mode;
+use gpushare_proto::session::Priority;
+use gpushare_proto::{ClientId, Nanos, Percent, SessionId};
+
+use super::world::{GPU, World, gib, ms, plain};
+use crate::{Config, Event, Notice};
+
+const MINUTE: Nanos = Nanos::from_secs(60);
+
+fn limited(world: &mut World, percent: u32) -> (SessionId, ClientId) {
+    let (session, client) = world.busy_program(gib(1));
+    limit(world, session, Some(percent));
+    (session, client)
+}
+
+fn limit(world: &mut World, session: SessionId, percent: Option<u32>) {
+    world.send(Event::Compute {
+        session,
+        gpu: GPU,
+        limit: percent.map(|percent| Percent(percent * 100)),
+    });
+}
+
+fn share(world: &mut World, session: SessionId, weight: u32, priority: Priority) {
+    world.send(Event::Share {
+        session,
+        weight,
+        priority,
+    });
+}
+
+/// What sessions hold of ten seconds, in hundredths of a percent.
+fn rates<const N: usize>(world: &mut World, sessions: [SessionId; N]) -> [u64; N] {
+    let before = sessions.map(|session| world.view(session).gpu_time_ns);
+    world.run_for(Nanos::from_secs(10));
+    let after = sessions.map(|session| world.view(session).gpu_time_ns);
+    std::array::from_fn(|i| (after[i] - before[i]).0 / 1_000_000)
+}
+
+fn assert_near(rates: &[u64], promised: &[u64]) {
+    for (rate, promised) in rates.iter().zip(promised) {
+        assert!(
+            rate.abs_diff(promised * 100) <= 200,
+            "{rates:?} are not {promised} percent"
+        );
+    }
+}
+
+#[test]
+fn a_limited_session_alone_holds_the_lock_for_its_share_of_the_time() {
+    for percent in [25, 50, 75] {
+        let mut world = World::new(plain());
+        let (session, _) = limited(&mut world, percent);
+        world.run_for(Nanos::from_secs(1));
+        assert_near(&rates(&mut world, [session]), &[percent.into()]);
+        assert_eq!(world.card().mode, Mode::Parallel);
+    }
+}
+
+#[test]
+fn limits_below_the_whole_card_stand_side_by_side_and_not_on_top_of_each_other() {
+    let mut world = World::new(plain());
+    let (a, first) = limited(&mut world, 30);
+    let (b, second) = limited(&mut world, 60);
+    world.run_for(Nanos::from_secs(1));
+    assert_near(&rates(&mut world, [a, b]), &[30, 60]);
+    assert_eq!(world.card().mode, Mode::Parallel);
+    for _ in 0..2000 {
+        world.run_for(ms(1));
+        assert!(!(world.passes(first) && world.passes(second)), "both are open");
+    }
+}
+
+#[test]
+fn limits_of_the_whole_card_together_are_sliced() {
+    let mut world = World::new(plain());
+    let (a, _) = limited(&mut world, 25);
+    let (b, _) = limited(&mut world, 75);
+    world.run_for(Nanos::from_secs(1));
+    assert_eq!(world.card().mode, Mode::TimeSliced);
+    assert_eq!(world.card().reason, "the compute limits add up to the whole card");
+    assert_near(&rates(&mut world, [a, b]), &[25, 75]);
+}
+
+#[test]
+fn sessions_beside_a_limited_one_do_not_notice() {
+    let mut world = World::new(plain());
+    let (_, _) = limited(&mut world, 25);
+    let (_, free) = world.busy_program(gib(1));
+    let word = world.gate(free);
+    world.run_for(MINUTE);
+    assert!(world.passes(free));
+    assert_eq!(world.gate(free), word, "its gate never moved");
+}
+
+#[test]
+fn a_limit_holds_in_serialized_mode_too() {
+    let mut world = World::new(plain());
+    let (a, _) = world.busy_program(gib(6));
+    let (b, _) = world.busy_program(gib(6));
+    limit(&mut world, a, Some(20));
+    world.run_for(Nanos::from_secs(20));
+    let quanta = rates(&mut world, [a, b]);
+    assert_near(&quanta[..1], &[20]);
+    assert!(quanta[1] > 7000, "the other has the rest: {quanta:?}");
+}
+
+#[test]
+fn a_limit_that_is_lifted_is_felt_at_once() {
+    let mut world = World::new(plain());
+    let (session, client) = limited(&mut world, 25);
+    world.run_for(Nanos::from_secs(5));
+    limit(&mut world, session, None);
+    assert!(world.passes(client));
+    world.run_for(MINUTE);
+    assert!(world.passes(client));
+}
+
+#[test]
+fn who_waits_for_its_own_limit_says_so() {
+    let mut world = World::new(plain());
+    let (session, client) = limited(&mut world, 25);
+    while world.passes(client) {
+        world.run_for(ms(1));
+    }
+    world.run_for(ms(10));
+    let reason = world.view(session).waits_for.unwrap().to_string();
+    assert_eq!(reason, "its compute limit of 25% is used up for now");
+}
+
+#[test]
+fn an_idle_limited_session_saves_up_little() {
+    let mut world = World::new(plain());
+    let (session, client) = world.program(gib(1));
+    limit(&mut world, session, Some(40));
+    world.run_for(ms(30));
+    world.goes_idle(client);
+    world.run_for(MINUTE);
+    let before = world.view(session).gpu_time_ns;
+    world.gets_busy(client);
+    world.run_for(Nanos::from_secs(1));
+    let held = world.view(session).gpu_time_ns - before;
+    assert!(held <= ms(520), "40% of a second and a quarter of that: {held}");
+}
+
+#[test]
+fn sessions_of_one_weight_that_fit_run_side_by_side() {
+    let mut world = World::new(plain());
+    let (_, a) = world.busy_program(gib(1));
+    let (b, second) = world.busy_program(gib(1));
+    world.run_for(ms(50));
+    assert_eq!(world.open(&[a, second]), [true, true]);
+    share(&mut world, b, 200, Priority::Normal);
+    world.run_for(ms(5));
+    assert_eq!(world.card().mode, Mode::TimeSliced);
+    assert_eq!(
+        world.open(&[a, second]).into_iter().filter(|open| *open).count(),
+        1,
+        "one at a time"
+    );
+    share(&mut world, b, 100, Priority::Normal);
+    world.run_for(Nanos::from_secs(3));
+    assert_eq!(
+        world.open(&[a, second]),
+        [true, true],
+        "equal again, for two seconds"
+    );
+}
+
+#[test]
+fn no_memory_moves_where_everything_fits() {
+    let mut world = World::new(plain());
+    let (_, _) = world.busy_program(gib(1));
+    let (b, _) = world.busy_program(gib(1));
+    share(&mut world, b, 200, Priority::Normal);
+    world.run_for(Nanos::from_secs(5));
+    assert!(world.card().handoffs > 10);
+    assert_eq!(world.card().moved_bytes, gib(0));
+}
+
+#[test]
+fn a_high_class_goes_first_and_a_low_one_gets_its_trickle() {
+    let mut world = World::new(plain());
+    let (high, _) = world.busy_program(gib(1));
+    let (low, _) = world.busy_program(gib(1));
+    share(&mut world, high, 100, Priority::High);
+    share(&mut world, low, 100, Priority::Low);
+    world.run_for(Nanos::from_secs(5));
+    let [high, low] = rates(&mut world, [high, low]);
+    assert!((9000..=9800).contains(&high), "{high}");
+    assert!((300..=800).contains(&low), "a twentieth, and its drains: {low}");
+}
+
+fn with_budget() -> World {
+    World::new(Config {
+        budget_max: Nanos::from_secs(2),
+        ..plain()
+    })
+}
+
+#[test]
+fn a_rare_burst_is_served_as_soon_as_the_holder_has_drained() {
+    let mut world = with_budget();
+    let (_, _) = world.busy_program(gib(6));
+    let (burst, b) = world.program(gib(6));
+    for _ in 0..5 {
+        world.run_for(Nanos::from_secs(20));
+        world.arrives(b);
+        world.take();
+        world.run_for(ms(30));
+        let waited: Vec<Nanos> = world
+            .notices()
+            .into_iter()
+            .filter_map(|notice| match notice {
+                Notice::Entered { session, waited, .. } if session == burst => Some(waited),
+                _ => None,
+            })
+            .collect();
+        assert_eq!(waited, [ms(22)], "2 ms to drain and 20 ms to move");
+        world.goes_idle(b);
+    }
+}
+
+#[test]
+fn bursts_that_never_end_slow_down_instead_of_starving_the_holder() {
+    let mut world = with_budget();
+    let (hog, _) = world.busy_program(gib(6));
+    let (burst, b) = world.program(gib(6));
+    let before = world.view(hog).held_ns;
+    for _ in 0..2000 {
+        world.arrives(b);
+        world.run_for(ms(30));
+        if world.passes(b) {
+            world.goes_idle(b);
+        }
+    }
+    let held = world.view(hog).held_ns - before;
+    assert!(held >= Nanos::from_secs(45), "of a minute: {held}");
+    assert!(world.view(burst).held_ns >= Nanos::from_secs(2));
+}
+
+#[test]
+fn a_program_that_was_made_to_let_go_does_not_come_back_early() {
+    let mut world = with_budget();
+    let (_, _) = world.busy_program(gib(6));
+    let (_, _) = world.busy_program(gib(6));
+    world.run_for(Nanos::from_secs(10));
+    world.take();
+    let before = world.card().handoffs;
+    world.run_for(Nanos::from_secs(30));
+    let turns = world.card().handoffs - before;
+    let quantum = world.card().quantum_ns;
+    let most = Nanos::from_secs(30).0 / quantum.0 + 2;
+    assert!(turns <= most, "{turns} turns of {quantum}");
+}

@@ -1,0 +1,296 @@
+//! Whose turn it is: weighted virtual time.
+//!
+//! A session has a virtual time on each card: what it was charged for turns there ÷ its weight. Of a class, the waiter with
+//! the least goes next; classes come one after the other, and one that is passed over is owed a trickle.
+//!
+//! ```text
+//!              floor: the least of those who wait or hold
+//!                │         ┌ waits: its time stands still
+//!   ─────────────┼─────────●───────────────○────────────▶ virtual time
+//!     ▲          │                         └ holds: its time grows with the card's clock ÷ holders ÷ weight
+//!     └ slept: wakes half a quantum before the floor at best
+//! ```
+//!
+//! A session on several cards waits with the greatest of its distances from the floors, so that its order is the same on each
+//! of them. At the end of a quantum a holder goes on if the first in line is more than half a quantum ahead of it, else it
+//! lets go.
+//!
+//! **Bound.** For a fixed set of sessions of one class that always have work, session i waits at most
+//! Σ over j≠i of [(wⱼ/wᵢ)(qᵢ+sᵢ) + (3/2)qⱼ + sⱼ], plus what the switch budget holds: each j catches up with what i had more, ends the
+//! quantum that it is in, and may be renewed half a quantum early. A class that is passed over waits (q+s)/trickle more.
+
+use std::collections::BTreeSet;
+
+use gpushare_proto::{GpuId, Nanos, SessionId};
+
+use crate::core::Core;
+use crate::gpu::Card;
+use crate::session::Session;
+use crate::session::lock::{Lock, Turn};
+use crate::session::on_card::OnCard;
+use crate::session::share::{Class, Share, Virtual, part};
+
+/// A place in the order over several cards: class, distance from the floor, who asked first.
+type Order = (Class, i128, Turn, SessionId);
+
+impl Core {
+    /// The waiting sessions on some cards that may be granted something, in order.
+    pub(crate) fn in_line(&self, cards: &BTreeSet<GpuId>) -> Box<dyn Iterator<Item = SessionId> + '_> {
+        let here = || cards.iter().filter_map(|gpu| self.cards.get_key_value(gpu));
+        let mut first = here();
+        match (first.next(), first.next()) {
+            (None, _) => Box::new(std::iter::empty()),
+            (Some((&gpu, card)), None) => {
+                let due = self.due(gpu, card);
+                let rest = card.census.queue.iter().map(|&(_, id)| id);
+                Box::new(due.into_iter().chain(rest.filter(move |id| Some(*id) != due)))
+            }
+            (Some(_), Some(_)) => {
+                let due: BTreeSet<SessionId> =
+                    here().filter_map(|(&gpu, card)| self.due(gpu, card)).collect();
+                let waiters = here().flat_map(|(_, card)| &card.census.queue);
+                let waiters = waiters.map(|&(turn, id)| (!due.contains(&id), self.order(turn, id)));
+                let waiters: BTreeSet<(bool, Order)> = waiters.collect();
+                let mut seen = BTreeSet::new();
+                let ids = waiters.into_iter().map(|(_, (.., id))| id);
+                Box::new(ids.filter(move |id| seen.insert(*id)))
+            }
+        }
+    }
+
+    fn order(&self, turn: Turn, id: SessionId) -> Order {
+        (turn.class, self.lag(id), turn, id)
+    }
+
+    /// The first of a class that was passed over for so long that its turn is due.
+    fn due(&self, gpu: GpuId, card: &Card) -> Option<SessionId> {
+        // Whoever is owed for longer, is of the lower class.
+        [Class::Low, Class::Normal].into_iter().find_map(|class| {
+            let (_, id) = card.census.first_of(class)?;
+            card.trickles[class as usize]
+                .pays(self.turn_cost(id, gpu, card))
+                .then_some(id)
+        })
+    }
+
+    /// A turn of a session, and its handoff, as far as this card goes.
+    fn turn_cost(&self, id: SessionId, gpu: GpuId, card: &Card) -> Nanos {
+        let need = self
+            .sessions
+            .get(&id)
+            .map(|session| session.sums(gpu).movable.get());
+        let expected_move = card.expected_move(need.unwrap_or_default());
+        card.quantum(expected_move, &self.config) + expected_move + card.expected_drain()
+    }
+
+    /// Counts for how long classes have been passed over on a card.
+    pub(crate) fn run_trickles(&mut self, gpu: GpuId) {
+        let Some(card) = self.cards.get_mut(&gpu) else {
+            return;
+        };
+        for class in [Class::Normal, Class::Low] {
+            let waits = card.census.is_passed_over(class);
+            card.trickles[class as usize].run(self.now, waits, self.config.trickle);
+        }
+    }
+
+    /// When a class that is passed over on a card is due.
+    pub(crate) fn trickle_deadline(&self, gpu: GpuId) -> Option<Nanos> {
+        let card = self.cards.get(&gpu)?;
+        let due = [Class::Normal, Class::Low].into_iter().filter_map(|class| {
+            let (_, id) = card.census.first_of(class)?;
+            let cost = self.turn_cost(id, gpu, card);
+            card.trickles[class as usize].due(cost, self.config.trickle)
+        });
+        due.filter(|&at| at > self.now).min()
+    }
+
+    /// A session was granted a turn: its class is owed less.
+    pub(crate) fn pay_trickle(&mut self, id: SessionId) {
+        let Some(class) = self.sessions.get(&id).map(|session| session.share.class) else {
+            return;
+        };
+        let cards: Vec<GpuId> = self.turn_cards(id).collect();
+        for gpu in cards {
+            let cost = self.cards.get(&gpu).map(|card| self.turn_cost(id, gpu, card));
+            if let (Some(card), Some(cost)) = (self.cards.get_mut(&gpu), cost) {
+                card.trickles[class as usize].granted(cost);
+            }
+        }
+    }
+
+    /// Finds the floors of a card anew.
+    pub(crate) fn raise_floors(&mut self, gpu: GpuId) {
+        let Some(card) = self.cards.get(&gpu) else { return };
+        let mut least: [Option<Virtual>; 3] =
+            Class::ALL.map(|class| card.census.first_of(class).map(|(turn, _)| turn.had));
+        for id in &card.census.holders {
+            if let Some(session) = self.sessions.get(id)
+                && let Some(on) = session.cards.get(&gpu)
+            {
+                let had = self.had(session, card, on);
+                let least = &mut least[session.share.class as usize];
+                *least = Some(least.map_or(had, |least| least.min(had)));
+            }
+        }
+        if let Some(card) = self.cards.get_mut(&gpu) {
+            for (floor, least) in card.floors.iter_mut().zip(least) {
+                *floor = (*floor).max(least.unwrap_or_default());
+            }
+        }
+    }
+
+    /// A session's virtual time on a card by now.
+    fn had(&self, session: &Session, card: &Card, on: &OnCard) -> Virtual {
+        let owed = on
+            .entered
+            .map_or(Nanos::ZERO, |entered| card.charge.owed(self.now, entered));
+        on.standing().plus(session.share.virtual_time(owed))
+    }
+
+    /// How far a session is from the floors of the cards that it takes turns on: the greatest distance.
+    fn lag(&self, id: SessionId) -> i128 {
+        let Some(session) = self.sessions.get(&id) else {
+            return 0;
+        };
+        let lags = self.turn_cards(id).filter_map(|gpu| {
+            let (card, on) = (self.cards.get(&gpu)?, session.cards.get(&gpu)?);
+            let floor = card.floors[session.share.class as usize];
+            Some(self.had(session, card, on).lag(floor))
+        });
+        lags.max().unwrap_or_default()
+    }
+
+    /// A session that slept wakes: it may be ahead of the others by its credit, and no more. A new one starts level.
+    pub(crate) fn wake(&mut self, id: SessionId) {
+        let cards: Vec<GpuId> = self.turn_cards(id).collect();
+        if cards.is_empty() {
+            return;
+        }
+        let quantum = self.quantum(id, self.expected_move(id));
+        for gpu in cards {
+            self.raise_floors(gpu);
+            let Some(card) = self.cards.get(&gpu) else {
+                continue;
+            };
+            let Some(session) = self.sessions.get_mut(&id) else {
+                return;
+            };
+            let credit = session.share.virtual_time(part(quantum, self.config.credit));
+            let floor = card.floors[session.share.class as usize];
+            if let Some(on) = session.cards.get_mut(&gpu) {
+                on.had = Some(on.had.map_or(floor, |had| had.max(floor.minus(credit))));
+            }
+        }
+    }
+
+    /// Turns begin on a card: everybody starts level.
+    pub(crate) fn start_level(&mut self, gpu: GpuId) {
+        let Some(card) = self.cards.get(&gpu) else { return };
+        let (floors, members) = (card.floors, card.census.members.clone());
+        for id in members {
+            self.settle_charges(id);
+            if let Some(session) = self.sessions.get_mut(&id) {
+                let floor = floors[session.share.class as usize];
+                if let Some(on) = session.cards.get_mut(&gpu) {
+                    on.had = Some(floor);
+                }
+            }
+            self.recount(id);
+        }
+    }
+
+    /// A session pays what it owes by now, at its present weight.
+    pub(crate) fn settle_charges(&mut self, id: SessionId) {
+        let Some(session) = self.sessions.get_mut(&id) else {
+            return;
+        };
+        let share = session.share;
+        for (gpu, on) in &mut session.cards {
+            if let (Some(entered), Some(card)) = (on.entered, self.cards.get_mut(gpu)) {
+                let (charged, entered) = card.charge.settle(self.now, entered);
+                on.pay(charged, share);
+                on.entered = Some(entered);
+            }
+        }
+    }
+
+    /// Whether a holder whose quantum is over lets go for the first in line on one of its cards.
+    pub(crate) fn makes_way(&mut self, id: SessionId) -> bool {
+        let cards: Vec<GpuId> = self.turn_cards(id).filter(|gpu| self.is_wanted(*gpu)).collect();
+        cards.into_iter().any(|gpu| self.makes_way_on(id, gpu))
+    }
+
+    fn makes_way_on(&mut self, id: SessionId, gpu: GpuId) -> bool {
+        let tied = self.tied(gpu);
+        let first = self
+            .in_line(&tied)
+            .find(|&first| self.turn_cards(first).any(|card| card == gpu));
+        let (Some(first), Some(holder)) = (first, self.sessions.get(&id)) else {
+            return true;
+        };
+        let Some(waiter) = self.sessions.get(&first) else {
+            return true;
+        };
+        let due = self.cards.get(&gpu).and_then(|card| self.due(gpu, card));
+        if waiter.share.class < holder.share.class || due == Some(first) {
+            return true;
+        }
+        if waiter.share.class > holder.share.class {
+            return false;
+        }
+        let Some(card) = self.cards.get(&gpu) else {
+            return true;
+        };
+        // What it will have been charged when it has let go.
+        let drain = card.expected_drain();
+        let quantum = self.quantum(id, Nanos::ZERO);
+        let enough = drain + Nanos(quantum.0 / 2);
+        let makes_way = self.lag(first) - self.lag(id) < lead(holder.share, enough);
+        let standing = waiter.cards.get(&gpu).map(OnCard::standing);
+        if let (true, Some(standing), Some(holder)) = (makes_way, standing, self.sessions.get_mut(&id))
+            && let Some(on) = holder.cards.get_mut(&gpu)
+        {
+            on.behind = standing;
+        }
+        makes_way
+    }
+
+    /// Whether a session's time is at or behind that of another, or its class before the other's.
+    pub(crate) fn is_behind(&self, waiter: SessionId, holder: SessionId) -> bool {
+        self.standing_in_line(waiter) <= self.standing_in_line(holder)
+    }
+
+    /// Where a session would stand in line, whoever asked first.
+    pub(crate) fn standing_in_line(&self, id: SessionId) -> (Option<Class>, i128) {
+        let class = self.sessions.get(&id).map(|session| session.share.class);
+        (class, self.lag(id))
+    }
+
+    /// A session has its turn: it made way for long enough.
+    pub(crate) fn stand_up(&mut self, id: SessionId) {
+        let cards = self
+            .sessions
+            .get_mut(&id)
+            .map(|session| session.cards.values_mut());
+        cards
+            .into_iter()
+            .flatten()
+            .for_each(|on| on.behind = Virtual::default());
+    }
+
+    /// Another quantum begins.
+    pub(crate) fn renew(&mut self, id: SessionId) {
+        let clock = self.clock(id, Nanos::ZERO);
+        if let Some(session) = self.sessions.get_mut(&id)
+            && let Lock::Holding(grant) = &mut session.lock
+        {
+            grant.clock = clock;
+        }
+    }
+}
+
+/// The virtual time that a session gains in `real` time, as a distance.
+fn lead(share: Share, real: Nanos) -> i128 {
+    share.virtual_time(real).lag(Virtual::default())
+}
