@@ -109,18 +109,26 @@ impl Core {
     }
 
     fn grant_turns_on(&mut self, tied: &BTreeSet<GpuId>) {
-        let admission = match self.recovery.is_running() {
-            true => Admission::default(),
-            false => {
-                let waiters = self.in_line(tied).map(|id| (id, self.turn_needs(id)));
-                queue::admit(waiters, &mut self.rooms(tied))
+        loop {
+            // Whoever was owed a turn is not once it has it, and floors rise: the order is another one then.
+            let shifts = tied.len() > 1 || self.owes_somebody(tied);
+            let admission = match self.recovery.is_running() {
+                true => Admission::default(),
+                false => {
+                    let waiters = self.in_line(tied).map(|id| (id, self.turn_needs(id)));
+                    queue::admit(waiters, &mut self.rooms(tied))
+                }
+            };
+            for &gpu in tied {
+                self.set_wanted(gpu, admission.wanted.contains(&gpu));
             }
-        };
-        for &gpu in tied {
-            self.set_wanted(gpu, admission.wanted.contains(&gpu));
-        }
-        for id in admission.admitted {
-            self.grant(id, Occasion::Turn);
+            let again = shifts && !admission.admitted.is_empty();
+            for id in admission.admitted {
+                self.grant(id, Occasion::Turn);
+            }
+            if !again {
+                break;
+            }
         }
     }
 

@@ -73,6 +73,12 @@ impl Core {
         })
     }
 
+    /// Whether a class was passed over on any of some cards for so long that its turn is due.
+    pub(crate) fn owes_somebody(&self, cards: &BTreeSet<GpuId>) -> bool {
+        let mut here = cards.iter().filter_map(|gpu| self.cards.get_key_value(gpu));
+        here.any(|(&gpu, card)| self.due(gpu, card).is_some())
+    }
+
     /// A turn of a session, and its handoff, as far as this card goes.
     fn turn_cost(&self, id: SessionId, gpu: GpuId, card: &Card) -> Nanos {
         let need = self
