@@ -36,6 +36,8 @@ const MOST: u64 = u64::MAX / 4;
 pub(crate) struct Book {
     /// The kernel's name for this run of the machine.
     boot: String,
+    /// Whether it is a daemon's last word: then nobody joined after it.
+    ended: bool,
     pub(crate) next_session: u64,
     pub(crate) next_client: u64,
     pub(crate) sessions: Vec<SessionEntry>,
@@ -108,6 +110,17 @@ impl Book {
             .iter()
             .all(|entry| given(entry.client.0, self.next_client));
         !(counts(self.next_session) && counts(self.next_client) && sessions && clients)
+    }
+
+    /// The last word of a daemon that ends.
+    pub(crate) fn ended(self) -> Self {
+        Self { ended: true, ..self }
+    }
+
+    /// Whether what it says of processes is about this run of the machine.
+    fn is_of_this_boot(&self) -> bool {
+        // Where the kernel does not say, nobody knows.
+        !self.boot.is_empty() && self.boot == boot_id()
     }
 
     /// What is left of it when the machine has started anew: sessions that live until they are deleted.

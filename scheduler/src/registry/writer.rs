@@ -199,7 +199,7 @@ mod tests {
     async fn a_book_that_could_not_be_written_is_written_when_it_can_and_each_is_said() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("registry.redb");
-        let open = || Store::open(File::open(folder.path()).unwrap().into(), path.clone()).unwrap();
+        let open = || Store::open((File::open(folder.path()).unwrap().into(), path.clone()), None).unwrap();
         let mut writer = Writer::start(open().0).unwrap();
         let done = |act| Word { act, failure: None };
         writer.publish(news(2, 1));

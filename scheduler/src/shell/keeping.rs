@@ -48,6 +48,8 @@ pub(super) struct Keeping {
     /// Whether an act is not in any book yet.
     urgent: bool,
     next_count: Option<Nanos>,
+    /// Whether nobody joins any more.
+    ending: bool,
     /// Questions for the store that go with the next book.
     questions: Vec<(ConnectionId, Nanos)>,
 }
@@ -62,6 +64,7 @@ impl Default for Keeping {
             waiting: BTreeMap::new(),
             urgent: false,
             next_count: None,
+            ending: false,
             questions: Vec::new(),
         }
     }
@@ -146,6 +149,8 @@ impl Shell {
     pub(crate) fn keep_last(&mut self, writer: &Writer) {
         let now = clock::monotonic();
         self.count_all(now);
+        self.keeping.ending = true;
+        self.keeping.changed();
         self.hand_over(writer, now);
     }
 
@@ -192,7 +197,10 @@ impl Shell {
                     process: client.peer.id?,
                 })
             }));
-        book
+        match self.keeping.ending {
+            true => book.ended(),
+            false => book,
+        }
     }
 
     /// Answers an act once it is on the disk.

@@ -14,4 +14,5 @@ mod passed;
 mod restart;
 mod sessions;
 mod starting;
+mod state;
 mod watching;
