@@ -26,7 +26,7 @@ use crate::gpu::{Card, Knobs};
 use crate::lease::{Kind, Recalls};
 use crate::recovery::Recovery;
 use crate::session::Session;
-use crate::session::client::{Book, Client};
+use crate::session::client::{Book, Client, Past};
 use crate::session::gate::LetGo;
 use crate::session::lock::Lock;
 
@@ -71,13 +71,21 @@ impl Core {
             cards: BTreeMap::new(),
             sessions: BTreeMap::new(),
             homes: BTreeMap::new(),
-            recovery: Recovery::new(expected, now, config.recovery_min),
+            recovery: Recovery::new(expected, now, &config),
             recalls: Recalls::default(),
             grown: None,
             tell_again: None,
             effects: VecDeque::new(),
             config,
         }
+    }
+
+    /// The same, where clients of the last daemon may come back that are not `expected`: it was killed, and may not have had
+    /// time to write them down.
+    #[must_use]
+    pub fn expecting_others(mut self) -> Self {
+        self.recovery.expect_others();
+        self
     }
 
     /// Takes one event in. A clock that runs backwards stands still.
@@ -184,6 +192,7 @@ impl Core {
             } => self.entered(client, word, moved, took),
             Event::Released { client, word, drain } => self.released(client, word, drain),
             Event::ExpectedGone { client } => self.recovery.gone(client),
+            Event::ExpectedUses { client, gpu, bytes } => self.expected_uses(client, gpu, bytes),
             Event::Set(setting) => self.set(setting),
             Event::Tick => {}
             Event::Unevictable { client } => self.unevictable(client),
@@ -257,10 +266,19 @@ impl Core {
         if self.homes.contains_key(&client) {
             return;
         }
-        let expected = self.recovery.returned(client, self.now);
-        home.clients
-            .insert(client, Client::new(expected && holding.is_some()));
+        let past = match (self.recovery.returned(client, self.now), holding) {
+            (_, None) => Past::Nothing,
+            (true, Some(_)) => Past::Held,
+            (false, Some(_)) => Past::Claims,
+        };
+        home.clients.insert(client, Client::new(past));
         self.homes.insert(client, session);
+    }
+
+    fn expected_uses(&mut self, client: ClientId, gpu: GpuId, bytes: Bytes) {
+        if self.cards.contains_key(&gpu) {
+            self.recovery.uses(client, gpu, bytes);
+        }
     }
 
     fn client_gone(&mut self, client: ClientId) {

@@ -112,7 +112,7 @@ impl Core {
         }
     }
 
-    fn expected_drain(&self, id: SessionId) -> Nanos {
+    pub(crate) fn expected_drain(&self, id: SessionId) -> Nanos {
         let cards = self.sessions.get(&id).into_iter().flat_map(Session::attached);
         let cards: BTreeSet<GpuId> = cards
             .flat_map(|(_, client)| client.books.keys().copied())

@@ -1,7 +1,7 @@
 //! Who gets the lock: everybody in parallel mode, whose turn it is in serialized mode, and those who held it when
 //! the last daemon ended.
 
-use gpushare_proto::{GpuId, Nanos, SessionId};
+use gpushare_proto::{ClientId, GpuId, Nanos, SessionId};
 
 use crate::config::StuckPolicy;
 use crate::core::Core;
@@ -9,7 +9,9 @@ use crate::demand::Demand;
 use crate::event::Notice;
 use crate::gpu::queue::{self, Room, Rooms};
 use crate::session::Session;
+use crate::session::client::Past;
 use crate::session::clock::Clock;
+use crate::session::drop::PendingDrop;
 use crate::session::lock::{Entry, Grant, Lock, Ticket};
 
 /// Why a session gets the lock.
@@ -24,26 +26,59 @@ enum Occasion {
 }
 
 impl Core {
-    /// Holders of the last daemon run on under a fresh grant as soon as they announce a card.
+    /// Holders of the last daemon run on under a fresh grant as soon as they announce a card. Those who only say that they held
+    /// it are made to let go of it.
     pub(crate) fn resume_returned(&mut self, demand: &Demand) {
-        let returned = |session: &Session| session.attached().any(|(_, client)| client.resumes);
+        let returned = |session: &Session| {
+            let mut attached = session.attached();
+            attached.any(|(_, client)| client.past != Past::Nothing)
+        };
         let returned = self.sessions.iter().filter(|(_, session)| returned(session));
         let returned: Vec<SessionId> = returned.map(|(&id, _)| id).collect();
         for id in returned {
             let Some(session) = self.sessions.get_mut(&id) else {
                 continue;
             };
-            for client in session
+            let (mut held, mut claimants) = (false, Vec::new());
+            let attached = session
                 .clients
-                .values_mut()
-                .filter(|client| !client.books.is_empty())
-            {
-                client.resumes = false;
+                .iter_mut()
+                .filter(|(_, client)| client.is_attached());
+            for (&client, process) in attached {
+                match std::mem::take(&mut process.past) {
+                    Past::Nothing => {}
+                    Past::Held => held = true,
+                    Past::Claims => claimants.push(client),
+                }
             }
-            if matches!(session.lock, Lock::Idle | Lock::Waiting(_)) {
-                self.grant(id, Occasion::Return, demand);
+            match &session.lock {
+                Lock::Idle | Lock::Waiting(_) if held => self.grant(id, Occasion::Return, demand),
+                Lock::Idle | Lock::Waiting(_) => self.let_end(id, &claimants, demand),
+                Lock::Dropping(grant, drop) => {
+                    let epoch = grant.epoch;
+                    match drop.is_reopened() {
+                        true => session.open(epoch, false, &mut self.effects),
+                        false => session.close_those(&claimants, epoch, &mut self.effects),
+                    }
+                }
+                // Their gates open with the others'.
+                Lock::Holding(_) => {}
             }
         }
+    }
+
+    /// The lock is a session's until the work of these processes has ended.
+    fn let_end(&mut self, id: SessionId, claimants: &[ClientId], demand: &Demand) {
+        let clock = self.clock(id, Nanos::ZERO, demand);
+        let drop = PendingDrop::new(self.now, self.expected_drain(id), &self.config);
+        let Some(session) = self.sessions.get_mut(&id) else {
+            return;
+        };
+        self.last_epoch.counter += 1;
+        let epoch = self.last_epoch;
+        let entry = None;
+        session.lock = Lock::Dropping(Grant { epoch, clock, entry }, drop);
+        session.close_those(claimants, epoch, &mut self.effects);
     }
 
     /// Whoever has a thread at its gate waits; whoever has none any more does not.
@@ -69,16 +104,15 @@ impl Core {
         };
         let in_parallel: Vec<SessionId> = self.sessions.iter().filter_map(in_parallel).collect();
         for id in in_parallel {
+            let held_up = self.is_held_up(id, demand);
             let Some(session) = self.sessions.get_mut(&id) else {
                 continue;
             };
-            if !session.may_run() {
+            if !session.may_run() || held_up {
                 continue;
             }
             match session.lock {
-                Lock::Idle | Lock::Waiting(_) if !self.recovery.is_running() => {
-                    self.grant(id, Occasion::Parallel, demand);
-                }
+                Lock::Idle | Lock::Waiting(_) => self.grant(id, Occasion::Parallel, demand),
                 Lock::Dropping(grant, _) => {
                     session.lock = Lock::Holding(grant);
                     session.open(grant.epoch, false, &mut self.effects);
@@ -93,11 +127,8 @@ impl Core {
         for card in self.cards.values_mut() {
             card.wanted = false;
         }
-        if self.recovery.is_running() {
-            return;
-        }
         let waiters = self
-            .candidates()
+            .admissible(demand)
             .into_iter()
             .map(|id| (id, self.turn_needs(id, demand)));
         let admission = queue::admit(waiters, &mut self.rooms(demand));
@@ -116,6 +147,18 @@ impl Core {
         let mut queue = self.queue();
         queue.retain(|id| self.sessions.get(id).is_some_and(Session::may_run));
         queue
+    }
+
+    /// Those of them that need wait for nobody's return. The others reserve nothing: nobody knows until when.
+    pub(crate) fn admissible(&self, demand: &Demand) -> Vec<SessionId> {
+        let mut candidates = self.candidates();
+        candidates.retain(|&id| !self.is_held_up(id, demand));
+        candidates
+    }
+
+    /// Whether a client of the last daemon is awaited that may run on any of a session's cards.
+    pub(crate) fn is_held_up(&self, id: SessionId, demand: &Demand) -> bool {
+        self.recovery.holds_up(demand.of_session(id).map(|(gpu, _)| gpu))
     }
 
     /// The waiting sessions in the order of their tickets.
@@ -144,6 +187,12 @@ impl Core {
                         room.let_pass();
                     }
                 }
+            }
+        }
+        for (gpu, bytes) in self.recovery.passable() {
+            if let Some(room) = rooms.get_mut(&gpu) {
+                room.enter(bytes);
+                room.let_pass();
             }
         }
         rooms

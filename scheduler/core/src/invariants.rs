@@ -212,11 +212,11 @@ fn gates_agree_with_the_lock(
         .map(|(_, client)| client.gate.passage())
         .collect();
     let takes_turns = core.takes_turns(id, demand);
-    let may_close = takes_turns || !session.may_run();
+    let may_close = takes_turns || !session.may_run() || core.is_held_up(id, demand);
     let all = |allowed: fn(&Passage) -> bool| passages.iter().all(allowed);
     let agree = match &session.lock {
         Lock::Idle | Lock::Waiting(_) => {
-            let held_back = may_close || core.recovery.is_running() || passages.is_empty();
+            let held_back = may_close || passages.is_empty();
             held_back && all(|passage| *passage == Passage::Shut)
         }
         Lock::Holding(_) if !session.may_run() => false,
@@ -245,15 +245,12 @@ fn gates_agree_with_the_lock(
 /// The head of the queue waits for holders whose quantum ends or whose drop goes on, or says for whom it waits.
 fn waits_are_bounded(core: &Core, demand: &Demand) -> Result<(), Broken> {
     let rule = "every waiter has a bound on its wait or a stated reason";
-    let Some(head) = core.candidates().first().copied() else {
+    let Some(head) = core.admissible(demand).first().copied() else {
         let wanted = core.cards.iter().find(|(_, card)| card.wanted);
         return hold(rule, wanted.is_none(), || {
             format!("{:?} is wanted by nobody", wanted.map(|(gpu, _)| gpu))
         });
     };
-    if core.recovery.is_running() {
-        return Ok(());
-    }
     let wanted: Vec<GpuId> = core
         .turn_needs(head, demand)
         .into_keys()
@@ -289,6 +286,7 @@ fn deadlines_lie_ahead(core: &Core) -> Result<(), Broken> {
 fn effects_reach_somebody(core: &Core, effects: &[Effect]) -> Result<(), Broken> {
     for effect in effects {
         let target = match effect {
+            Effect::Kill { client } if core.recovery.is_awaited(*client) => continue,
             Effect::Gate { client, .. }
             | Effect::Flags { client, .. }
             | Effect::Figures { client, .. }

@@ -1,6 +1,6 @@
 //! Where a waiting session stands, and for what it waits: for its one line on stderr, and for `status`.
 
-use gpushare_proto::{GpuId, SessionId};
+use gpushare_proto::{ClientId, GpuId, SessionId};
 
 use crate::core::Core;
 use crate::demand::Demand;
@@ -87,7 +87,7 @@ impl Core {
                 |line: &Line| line.length > 0 && line.cards.iter().copied().eq(self.turn_cards(id, demand));
             let line = lines.iter().position(same).unwrap_or_else(|| {
                 let cards: Vec<GpuId> = self.turn_cards(id, demand).collect();
-                let reason = self.reason(&cards, demand);
+                let reason = self.reason(id, &cards, demand);
                 lines.push(Line {
                     cards,
                     reason,
@@ -102,10 +102,23 @@ impl Core {
         places
     }
 
+    /// Who is awaited that keeps a session from its cards, or from a part of them.
+    #[must_use]
+    pub fn awaited_by(&self, id: SessionId) -> Vec<ClientId> {
+        let cards: Vec<GpuId> = Demand::new(&self.sessions)
+            .of_session(id)
+            .map(|(gpu, _)| gpu)
+            .collect();
+        self.recovery.away_from(&cards).collect()
+    }
+
     /// What a session waits for that needs its turn on `cards`.
-    fn reason(&self, cards: &[GpuId], demand: &Demand) -> WaitsFor {
-        if self.recovery.is_running() {
-            return WaitsFor::Return(self.recovery.awaited());
+    fn reason(&self, id: SessionId, cards: &[GpuId], demand: &Demand) -> WaitsFor {
+        let away =
+            |cards: &[GpuId]| u32::try_from(self.recovery.away_from(cards).count()).unwrap_or(u32::MAX);
+        if self.is_held_up(id, demand) {
+            let all: Vec<GpuId> = demand.of_session(id).map(|(gpu, _)| gpu).collect();
+            return WaitsFor::Return(away(&all));
         }
         let on_cards = |id: SessionId| demand.of_session(id).any(|(gpu, _)| cards.contains(&gpu));
         let holders = self
@@ -118,6 +131,7 @@ impl Core {
             Some(WaitsFor::Stuck { session, reason })
         });
         stuck.unwrap_or_else(|| match holders.is_empty() {
+            _ if !cards.is_empty() && away(cards) > 0 => WaitsFor::Return(away(cards)),
             true => WaitsFor::Turn,
             false => WaitsFor::Holders(holders.into_iter().map(|(&id, _)| id).collect()),
         })

@@ -16,6 +16,7 @@ use std::collections::BTreeMap;
 
 use gpushare_proto::{Bytes, GpuId, Nanos, SessionId};
 
+use crate::config::StuckPolicy;
 use crate::core::Core;
 use crate::demand::Demand;
 use crate::event::{Effect, Notice};
@@ -26,9 +27,7 @@ use crate::session::lock::Lock;
 impl Core {
     /// Derives everything that follows from the facts.
     pub(crate) fn settle(&mut self) {
-        if let Some(after) = self.recovery.end(self.now) {
-            self.notice(Notice::Recovered { after });
-        }
+        self.recover();
         let demand = Demand::new(&self.sessions);
         self.choose_modes(&demand);
         self.resume_returned(&demand);
@@ -51,6 +50,20 @@ impl Core {
         self.tell(&demand);
     }
 
+    fn recover(&mut self) {
+        let (overdue, ended) = self.recovery.advance(self.now);
+        for client in overdue {
+            let after = self.recovery.waited(self.now);
+            self.notice(Notice::Overdue { client, after });
+            if self.config.stuck_policy == StuckPolicy::Kill {
+                self.effects.push_back(Effect::Kill { client });
+            }
+        }
+        if let Some(after) = ended {
+            self.notice(Notice::Recovered { after });
+        }
+    }
+
     /// Every session, by number.
     pub(crate) fn ids(&self) -> Vec<SessionId> {
         self.sessions.keys().copied().collect()
@@ -65,7 +78,8 @@ impl Core {
                 card.reserve += book.overhead(assumed);
                 card.fixed += book.fixed();
             }
-            if card.choose_mode(self.now, demand.total(gpu), &self.config) {
+            let needed = demand.total(gpu) + self.recovery.used(gpu);
+            if card.choose_mode(self.now, needed, &self.config) {
                 self.effects.push_back(Effect::Notice(Notice::ModeChanged {
                     gpu,
                     mode: card.mode.mode(),
