@@ -63,7 +63,7 @@ async fn serve(settings: Settings, passed: Vec<(String, OwnedFd)>, ready: Option
         .places(&folder, &registry)
         .map_err(system("keep its folder open"))?;
     let (store, book) = Store::open(at, before).map_err(system("open its registry"))?;
-    let mut shell = Shell::new(settings, book, inputs, reel)?;
+    let mut shell = Shell::new(settings, book, store.is_complete(), inputs, reel)?;
     shell.audit_in(audit);
     if let Some(observer) = metrics.and_then(|address| metrics::start(address, observed)) {
         shell.observe(observer);

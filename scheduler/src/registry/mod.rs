@@ -18,7 +18,8 @@ mod writer;
 use std::fs;
 
 use gpushare_proto::session::{Binding, Terms};
-use gpushare_proto::{ClientId, GpuUuid, SessionId};
+use gpushare_proto::tenant::GpuInfo;
+use gpushare_proto::{Bytes, ClientId, GpuUuid, SessionId};
 use serde::{Deserialize, Serialize};
 
 use crate::identity::{ImplicitKey, ProcessId};
@@ -80,11 +81,22 @@ pub(crate) enum Origin {
     Implicit(ImplicitKey),
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ClientEntry {
     pub(crate) client: ClientId,
     pub(crate) session: SessionId,
     pub(crate) process: ProcessId,
+    /// The cards that it said it uses; none where it had not said so yet, or an older daemon wrote it down.
+    #[serde(default)]
+    pub(crate) cards: Vec<CardUse>,
+}
+
+/// What a client has of one card.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct CardUse {
+    pub(crate) card: GpuInfo,
+    /// As of the last look, a second ago at most.
+    pub(crate) used: Bytes,
 }
 
 impl Book {

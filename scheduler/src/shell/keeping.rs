@@ -20,10 +20,10 @@ use tokio::sync::oneshot;
 use tracing::warn;
 
 use super::start::clocks;
-use super::{Shell, failure};
+use super::{Client, Shell, failure};
 use crate::input::{ConnectionId, Input};
 use crate::metrics::SessionPicture;
-use crate::registry::{Book, ClientEntry, Figures, Hour, News, Spent, Usage, Word, Writer, view};
+use crate::registry::{Book, CardUse, ClientEntry, Figures, Hour, News, Spent, Usage, Word, Writer, view};
 use crate::sessions::Session;
 
 /// How often the store hears of what is in no hurry, at most: a client of whom it does not know is one that the next
@@ -188,19 +188,31 @@ impl Shell {
     fn book(&self) -> Book {
         let mut book = Book::new(self.sessions.next(), self.next_client);
         book.sessions = self.sessions.entries(clocks());
-        book.clients.extend(self.expected.values());
+        book.clients.extend(self.expected.values().cloned());
         book.clients
             .extend(self.clients.iter().filter_map(|(&id, client)| {
                 Some(ClientEntry {
                     client: id,
                     session: client.session,
                     process: client.peer.id?,
+                    cards: self.cards_of_client(client),
                 })
             }));
         match self.keeping.ending {
             true => book.ended(),
             false => book,
         }
+    }
+
+    /// What a client has of which card.
+    fn cards_of_client(&self, client: &Client) -> Vec<CardUse> {
+        let page = &client.page;
+        let of_card = |gpu| {
+            let used = page.leased(gpu)? - page.free(gpu);
+            let card = self.cards.get(gpu)?.info.clone();
+            Some(CardUse { card, used })
+        };
+        page.gpus().filter_map(of_card).collect()
     }
 
     /// Answers an act once it is on the disk.
@@ -271,6 +283,8 @@ impl Shell {
     pub(super) fn count_if_due(&mut self, now: Nanos) {
         if self.keeping.next_count.is_some_and(|count| count <= now) {
             self.count_all(now);
+            // What each process has of the cards is in the book too.
+            self.keeping.changed();
             // Without processes nothing is used.
             self.keeping.next_count = (!self.clients.is_empty()).then(|| now + COUNT);
         }

@@ -12,6 +12,7 @@
 
 mod account;
 mod admin;
+mod awaiting;
 mod effects;
 mod explaining;
 mod joining;
@@ -67,6 +68,8 @@ const POLL: Nanos = Nanos::from_millis(500);
 pub(crate) struct Shell {
     settings: Settings,
     started: Nanos,
+    /// The same as the kernel counts the starts of processes.
+    born: u64,
     core: Core,
     recorder: Recorder,
     /// What the core wants done.

@@ -293,16 +293,16 @@ impl Shell {
     }
 
     /// The daemon itself ended a process, or could not.
-    pub(super) fn killed(&mut self, client: ClientId, cause: Option<&std::io::Error>) {
-        let Some(process) = self.clients.get(&client) else {
-            return;
-        };
-        let (session, pid) = (process.session, process.peer.pid);
+    pub(super) fn killed(
+        &self,
+        client: ClientId,
+        session: SessionId,
+        (pid, uid): (u32, Option<u32>),
+        cause: Option<&std::io::Error>,
+    ) {
         let name = self.sessions.name(session);
-        let operation = Operation::done("process.kill")
-            .of(session, &name)
-            .process(pid)
-            .user(process.peer.uid);
+        let operation = Operation::done("process.kill").of(session, &name).process(pid);
+        let operation = uid.map_or(operation, |uid| operation.user(uid));
         match cause {
             None => operation.warn(format_args!(
                 "ended {client} (pid {pid}): it did not let go of the GPU"

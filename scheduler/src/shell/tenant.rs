@@ -117,6 +117,7 @@ impl Shell {
                 .debug(format_args!("{client} (pid {pid}) of {name} uses {gpu}"));
         }
         self.feed(Event::Attached { client, gpu, used });
+        self.keeping.changed();
         self.measure_soon();
     }
 

@@ -12,6 +12,7 @@ mod leases;
 mod metrics;
 mod passed;
 mod restart;
+mod returns;
 mod sessions;
 mod starting;
 mod state;

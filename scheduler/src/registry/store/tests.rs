@@ -36,6 +36,7 @@ fn book(sessions: u64) -> Book {
         client: gpushare_proto::ClientId(3),
         session: SessionId(1),
         process: ProcessId { pid: 5, start: 50 },
+        cards: vec![],
     }];
     book
 }
