@@ -104,7 +104,8 @@ async fn serve(settings: Settings, passed: Vec<(String, OwnedFd)>, ready: Option
 
     doors.iter().for_each(tokio::task::JoinHandle::abort);
     shell.keep_last(&writer);
-    let has_usage = writer.finish().await;
+    let (word, has_usage) = writer.finish().await;
+    shell.kept(&word);
     // What is still in the daemon's folder then, is what could not be taken over.
     let lasting = match state.is_apart() {
         true => registry.exists(),

@@ -129,13 +129,13 @@ impl Writer {
         self.words.borrow_and_update().clone()
     }
 
-    /// Ends when the last book is written, or cannot be. Whether there is usage that somebody may ask for.
-    pub(crate) async fn finish(self) -> bool {
+    /// Ends when the last book is written, or cannot be: its last word, and whether there is usage that somebody may ask for.
+    pub(crate) async fn finish(self) -> (Word, bool) {
         self.desk.slot().ending = true;
         self.desk.news.notify_one();
         let ended = spawn_blocking(move || self.thread.join()).await;
         // The thread panics nowhere.
-        matches!(ended, Ok(Ok(true)))
+        (self.words.borrow().clone(), matches!(ended, Ok(Ok(true))))
     }
 }
 
@@ -219,7 +219,7 @@ mod tests {
                 break;
             }
         }
-        assert!(!writer.finish().await, "nobody used anything");
+        assert!(!writer.finish().await.1, "nobody used anything");
         assert_eq!(open().1, Book::new(1, 3));
     }
 }

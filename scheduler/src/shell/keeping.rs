@@ -12,6 +12,7 @@ use std::collections::BTreeMap;
 
 use gpushare_core::snapshot::SessionSnapshot;
 use gpushare_proto::admin::{AdminReply, SessionGpuView, UsageView};
+use gpushare_proto::audit::{Act, Outcome};
 use gpushare_proto::codec::Message;
 use gpushare_proto::tenant::{Failure, FailureCode, TenantReply};
 use gpushare_proto::{Bytes, Nanos, SessionId};
@@ -29,6 +30,8 @@ use crate::sessions::Session;
 /// How often the store hears of what is in no hurry, at most: a client of whom it does not know is one that the next
 /// daemon does not wait for, and each time is a copy of the book and an fsync.
 const PACE: Nanos = Nanos::from_millis(20);
+/// What is in force and not on the disk.
+const NOT_KEPT: &str = "not_kept";
 /// How often what sessions used is counted, while they have processes.
 const COUNT: Nanos = Nanos::from_secs(1);
 
@@ -76,6 +79,8 @@ struct Waiting {
     connection: ConnectionId,
     /// The session that it made.
     made: Option<SessionId>,
+    /// Its line in the audit log, if it gets one.
+    line: Option<Act>,
     /// What it is told if the act cannot be kept.
     refused: fn(&mut Shell, ConnectionId, u64, Failure),
 }
@@ -216,7 +221,7 @@ impl Shell {
     }
 
     /// Answers an act once it is on the disk.
-    pub(super) fn reply_when_kept<M: Done>(&mut self, connection: ConnectionId, done: &M) {
+    pub(super) fn reply_when_kept<M: Done>(&mut self, connection: ConnectionId, done: &M, line: Option<Act>) {
         self.keeping.acts += 1;
         self.keeping.changed = true;
         self.keeping.urgent = true;
@@ -226,6 +231,7 @@ impl Shell {
             Waiting {
                 connection,
                 made: done.made(),
+                line,
                 refused: |shell, connection, act, failure| {
                     let instead = BTreeMap::from([(act, M::refused(failure))]);
                     shell.push(connection, |outbox| outbox.release(act, &instead));
@@ -242,12 +248,18 @@ impl Shell {
             let Waiting {
                 connection,
                 made,
+                line,
                 refused,
             } = waiting;
             match &word.failure {
-                None => self.push(connection, |outbox| {
-                    outbox.release::<AdminReply>(act, &BTreeMap::new())
-                }),
+                None => {
+                    if let Some(line) = line {
+                        self.write_act(line);
+                    }
+                    self.push(connection, |outbox| {
+                        outbox.release::<AdminReply>(act, &BTreeMap::new())
+                    });
+                }
                 Some(cause) => {
                     let what = match made {
                         Some(session) => self.unmake(session),
@@ -257,6 +269,12 @@ impl Shell {
                         "the daemon cannot write its registry ({cause}): {what}; make room for it, or look at its log"
                     );
                     warn!("an act of {connection} is not kept: {message}");
+                    if let Some(mut line) = line {
+                        line.result = Outcome::Failed;
+                        line.error_code = Some(NOT_KEPT.to_owned());
+                        line.why = Some(message.clone());
+                        self.write_act(line);
+                    }
                     refused(self, connection, act, failure(FailureCode::Unavailable, message));
                 }
             }

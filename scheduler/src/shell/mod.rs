@@ -149,6 +149,7 @@ impl Shell {
                 // A reader that is gone has no use for it.
                 let _ = answer.send(self.picture());
             }
+            Input::Trespassed { process, why } => self.trespassed(process, why),
             Input::Measured(usages) => self.measured(&usages),
             Input::Closed { connection } => self.drop_connection(connection),
             Input::Died(Watched::Registrar(session)) => {

@@ -204,8 +204,13 @@ impl Shell {
 
     /// Those whose time is over by now.
     pub(super) fn end_sessions(&mut self, now: Nanos) {
-        let is_over =
-            |session: &Session| session.standing(now) != StandingView::Good && session.told == Standing::Good;
+        let is_over = |session: &Session| {
+            let over = matches!(
+                session.standing(now),
+                StandingView::Expired | StandingView::Revoked
+            );
+            over && session.told != Standing::Over
+        };
         let over: Vec<SessionId> = self
             .sessions
             .iter()
@@ -217,6 +222,8 @@ impl Shell {
             Operation::done("session.expire")
                 .of(id, &name)
                 .info(format_args!("the time of session {name} ({id}) is over"));
+            let paused = self.sessions.get(id).is_some_and(|session| session.paused);
+            self.expired(id, if paused { "paused" } else { "running" });
             self.tell_standing(id);
         }
     }
