@@ -105,6 +105,7 @@ impl Shell {
                 session,
                 connection,
                 peer: peer.clone(),
+                restored,
                 page,
                 overheads: BTreeMap::new(),
                 unknown: UnknownFunctions::default(),

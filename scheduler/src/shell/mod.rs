@@ -106,6 +106,8 @@ struct Client {
     session: SessionId,
     connection: ConnectionId,
     peer: PeerProcess,
+    /// Whether the last daemon wrote it down, with its session's terms.
+    restored: bool,
     page: ClientPage,
     /// What was measured of it, by card.
     overheads: BTreeMap<GpuId, measuring::Overhead>,

@@ -175,9 +175,11 @@ impl Shell {
         check_quota(&memory)
             .and_then(|()| check_compute(&compute))
             .map_err(|failure| failure.message)?;
-        let Some(id) = self.clients.get(&client).map(|client| client.session) else {
+        // What the session of a restored process may have is known, and an administrator may have changed it.
+        let Some(process) = self.clients.get(&client).filter(|client| !client.restored) else {
             return Ok(());
         };
+        let id = process.session;
         let Some(session) = self.sessions.get_mut(id).filter(|session| session.is_implicit()) else {
             return Ok(());
         };
