@@ -87,7 +87,8 @@ fn waits(name: &str, wait: &WaitView) -> Vec<String> {
              names its processes"
         ),
         WaitReason::Recovering { processes } => format!(
-            "the daemon restarted, and grants nothing until {processes} processes of the last one are back or have ended"
+            "the daemon restarted, and {processes} processes of the last one that may use its cards are neither back nor have \
+             they ended"
         ),
         WaitReason::Standing => format!("{name} waits until somebody lets it go on, as said above"),
     }];

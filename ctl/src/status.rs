@@ -58,7 +58,7 @@ fn daemon(status: &Status) -> String {
     );
     if daemon.recovering > 0 {
         line += &format!(
-            "; grants wait for {} processes of the last daemon",
+            "; grants on their cards wait for {} processes of the last daemon",
             daemon.recovering
         );
     }

@@ -315,7 +315,14 @@ fn event(tape: &mut Tape<'_>, gates: &[GateWord]) -> Event {
             word: tape.word(gates),
             drain: tape.time(),
         },
-        19 => Event::ExpectedGone { client },
+        19 => match tape.below(3) {
+            0 => Event::ExpectedGone { client },
+            _ => Event::ExpectedUses {
+                client,
+                gpu,
+                bytes: tape.bytes(),
+            },
+        },
         20 => Event::Set(Setting {
             gpu: tape.maybe(Tape::gpu),
             knob: tape.knob(),

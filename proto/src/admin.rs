@@ -195,7 +195,7 @@ pub struct DaemonView {
     pub pid: u32,
     /// Nanoseconds since it started.
     pub uptime_ns: Nanos,
-    /// Clients of the last daemon that are neither back nor dead; grants wait for them.
+    /// Clients of the last daemon that are neither back nor dead; grants on their cards wait for them.
     pub recovering: u32,
 }
 

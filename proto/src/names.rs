@@ -28,6 +28,10 @@ pub const SCHEDULER: &str = "GPUSHARE_SCHEDULER";
 
 /// The system daemon's folder.
 pub const SYSTEM_RUNTIME_DIR: &str = "/run/gpushare";
+/// Where the system's daemon keeps what must outlive a restart of the machine, unless it is told another folder.
+pub const SYSTEM_STATE_DIR: &str = "/var/lib/gpushare";
+/// The daemon's store in its state folder.
+pub const REGISTRY: &str = "registry.redb";
 /// The system daemon's configuration.
 pub const SYSTEM_CONFIG: &str = "/etc/gpushare/config.toml";
 /// Where the lock files of the cards are unless [`LOCK_DIR`] says otherwise.
@@ -96,10 +100,11 @@ impl RuntimeDir {
         self.0.join("admin.sock")
     }
 
-    /// What outlives a daemon: sessions, what they used, whom a restarted one must wait for.
+    /// What outlives a daemon: sessions, what they used, whom a restarted one must wait for. Here unless the daemon has a
+    /// state folder elsewhere.
     #[must_use]
     pub fn registry(&self) -> PathBuf {
-        self.0.join("registry.redb")
+        self.0.join(REGISTRY)
     }
 
     /// What administrators did and what was refused, unless the daemon's configuration says another file.
@@ -119,6 +124,16 @@ impl RuntimeDir {
     pub fn tokens_dir(&self) -> PathBuf {
         self.0.join("tokens")
     }
+
+    /// The folder of token files of sessions that were made to last: beside the system's store, which outlives a restart of the
+    /// machine; else with the others.
+    #[must_use]
+    pub fn kept_tokens_dir(&self) -> PathBuf {
+        match *self == Self::system() {
+            true => Path::new(SYSTEM_STATE_DIR).join("tokens"),
+            false => self.tokens_dir(),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -129,6 +144,15 @@ mod tests {
     fn an_override_is_the_only_candidate() {
         let dirs = RuntimeDir::candidates(Some("/x".into()), Some("/run/user/7".into()), 7);
         assert_eq!(dirs, [RuntimeDir::new("/x")]);
+    }
+
+    #[test]
+    fn a_token_lasts_as_long_as_its_session() {
+        assert_eq!(
+            RuntimeDir::system().kept_tokens_dir(),
+            Path::new("/var/lib/gpushare/tokens")
+        );
+        assert_eq!(RuntimeDir::new("/x").kept_tokens_dir(), Path::new("/x/tokens"));
     }
 
     #[test]

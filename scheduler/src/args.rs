@@ -18,7 +18,8 @@ use serde::Deserialize;
 #[command(group(ArgGroup::new("owner").args(["user", "system"])))]
 #[command(
     after_help = "Exit codes: 0 ended as asked, 1 error, 2 wrong flag or configuration, 4 no permission.\n\
-    Environment: GPUSHARE_RUNTIME_DIR, GPUSHARE_LOCK_DIR, GPUSHARE_LOG (a filter like `debug`)."
+    Environment: GPUSHARE_RUNTIME_DIR, GPUSHARE_LOCK_DIR, GPUSHARE_LOG (a filter like `debug`), \
+    STATE_DIRECTORY (systemd's, with --system)."
 )]
 pub struct Args {
     /// Serve this user's own processes only
@@ -30,6 +31,10 @@ pub struct Args {
     /// The folder for the sockets [default: /run/gpushare, or $XDG_RUNTIME_DIR/gpushare for a user]
     #[arg(long, value_name = "FOLDER")]
     pub runtime_dir: Option<PathBuf>,
+    /// The folder for what outlives a restart of the machine [default: /var/lib/gpushare with --system, or
+    /// $XDG_STATE_HOME/gpushare; else, and where --runtime-dir is given, that folder]
+    #[arg(long, value_name = "FOLDER")]
+    pub state_dir: Option<PathBuf>,
     /// The configuration file [default: /etc/gpushare/config.toml with --system, if there is one]
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,

@@ -43,6 +43,11 @@ pub(crate) trait Dialect: Send + 'static {
     fn hello(request: Self::Request) -> Option<Hello>;
     fn input(connection: ConnectionId, request: Self::Request) -> Input;
     fn failure(failure: Failure) -> Self::Reply;
+
+    /// Whether a message that means nothing on this socket would mean something to an administrator.
+    fn is_administration(_body: &[u8]) -> bool {
+        false
+    }
 }
 
 /// The tenant socket's.
@@ -66,6 +71,9 @@ impl Dialect for Tenant {
     }
     fn failure(failure: Failure) -> TenantReply {
         TenantReply::Error(failure)
+    }
+    fn is_administration(body: &[u8]) -> bool {
+        codec::decode::<AdminRequest>(body).is_ok()
     }
 }
 
@@ -103,6 +111,8 @@ pub(crate) enum End {
     Silent,
     #[error("the peer does not speak gpushare")]
     Foreign,
+    #[error("the peer asks for administration on the tenants' socket, where nobody is an administrator")]
+    Administration,
     #[error("the peer speaks protocol {0}, this daemon {PROTOCOL}")]
     Protocol(u16),
     #[error(transparent)]
@@ -258,7 +268,7 @@ pub(crate) async fn serve<D: Dialect>(
     };
     let (queue, outgoing) = mpsc::channel(QUEUE);
     let (open, closed) = oneshot::channel();
-    let pidfd = peer.pidfd.clone();
+    let (pidfd, process) = (peer.pidfd.clone(), (peer.pid, peer.uid));
     let opened = Input::Opened {
         connection,
         place: D::PLACE,
@@ -280,6 +290,10 @@ pub(crate) async fn serve<D: Dialect>(
         _ = closed => End::Finished,
     };
     // Nobody listens only when the daemon ends.
+    if matches!(end, End::Administration) {
+        let why = end.to_string();
+        let _ = inputs.send(Input::Trespassed { process, why }).await;
+    }
     let _ = inputs.send(Input::Closed { connection }).await;
     end
 }
@@ -333,16 +347,17 @@ async fn read<D: Dialect>(
     inputs: &mpsc::Sender<Input>,
 ) -> End {
     loop {
-        let request = match frame::<D::Request>(reader).await {
-            Ok(body) => codec::decode(&body),
+        let body = match frame::<D::Request>(reader).await {
+            Ok(body) => body,
             Err(end) => return end,
         };
-        match request {
+        match codec::decode(&body) {
             Ok(request) => {
                 if inputs.send(D::input(connection, request)).await.is_err() {
                     return End::Finished;
                 }
             }
+            Err(_) if D::is_administration(&body) => return End::Administration,
             Err(error) => return error.into(),
         }
     }

@@ -23,6 +23,7 @@ use crate::record::RecordTo;
 use crate::registry::{Store, Writer};
 use crate::shell::Shell;
 use crate::sockets::{Folder, Sockets};
+use crate::state::State;
 
 /// Messages that wait for the shell, from all connections together.
 const INPUTS: usize = 256;
@@ -49,6 +50,7 @@ async fn serve(settings: Settings, passed: Vec<(String, OwnedFd)>, ready: Option
     let system = |what| move |cause| Stop::System { what, cause };
     let mut folder = Folder::take(&settings.runtime, settings.owner)?;
     folder.adopt(passed)?;
+    let state = State::take(&settings, &folder)?;
     let registry = settings.runtime.registry();
     let (inputs, mut arriving) = mpsc::channel(INPUTS);
     let uid = rustix::process::geteuid().as_raw();
@@ -57,9 +59,11 @@ async fn serve(settings: Settings, passed: Vec<(String, OwnedFd)>, ready: Option
     let (metrics, observed) = (settings.metrics, inputs.clone());
     let audit = Audit::start(&settings.audit, folder.descriptor(), settings.runtime.audit());
     let reel = settings.record.as_ref().map(RecordTo::create).transpose()?;
-    let at = folder.descriptor().map_err(system("keep its folder open"))?;
-    let (store, book) = Store::open(at, registry).map_err(system("open its registry"))?;
-    let mut shell = Shell::new(settings, book, inputs, reel)?;
+    let (at, before) = state
+        .places(&folder, &registry)
+        .map_err(system("keep its folder open"))?;
+    let (store, book) = Store::open(at, before).map_err(system("open its registry"))?;
+    let mut shell = Shell::new(settings, book, store.is_complete(), inputs, reel)?;
     shell.audit_in(audit);
     if let Some(observer) = metrics.and_then(|address| metrics::start(address, observed)) {
         shell.observe(observer);
@@ -100,13 +104,19 @@ async fn serve(settings: Settings, passed: Vec<(String, OwnedFd)>, ready: Option
 
     doors.iter().for_each(tokio::task::JoinHandle::abort);
     shell.keep_last(&writer);
-    let has_usage = writer.finish().await;
+    let (word, has_usage) = writer.finish().await;
+    shell.kept(&word);
+    // What is still in the daemon's folder then, is what could not be taken over.
+    let lasting = match state.is_apart() {
+        true => registry.exists(),
+        false => has_usage,
+    };
     shell.take_audit().finish().await;
     if let Some(error) = gone {
         return Err(error.into());
     }
     let awaited = shell.is_needed();
-    folder.leave(awaited, has_usage);
+    folder.leave(awaited, lasting);
     info!(
         "ended{}",
         if awaited {

@@ -86,7 +86,13 @@ fn receive<D: Dialect>(stream: UnixStream, peer: PeerProcess, house: &Arc<House>
             house.uid
         );
         let code = FailureCode::Permission;
-        tokio::spawn(turn_away::<D>(stream, Failure { code, message }));
+        let inputs = house.inputs.clone();
+        let (process, why) = ((pid, uid), message.clone());
+        tokio::spawn(async move {
+            // Nobody listens only when the daemon ends.
+            let _ = inputs.send(Input::Trespassed { process, why }).await;
+            turn_away::<D>(stream, Failure { code, message }).await;
+        });
         return;
     }
     let counted = uid != house.uid;

@@ -7,6 +7,7 @@ use crate::config::ConfigError;
 use crate::lock::LockError;
 use crate::record::RecordError;
 use crate::sockets::SocketError;
+use crate::state::StateError;
 
 /// Whatever ends the daemon with anything but success.
 #[derive(Debug, thiserror::Error)]
@@ -17,6 +18,9 @@ pub enum Stop {
     /// The folder or one of the sockets is not to be had.
     #[error(transparent)]
     Sockets(#[from] SocketError),
+    /// The folder for what must last is not to be had.
+    #[error(transparent)]
+    State(#[from] StateError),
     /// A card belongs to another daemon.
     #[error(transparent)]
     Lock(#[from] LockError),
@@ -41,6 +45,7 @@ impl Stop {
         let denied = match self {
             Self::Config(error) => error.is_denied(),
             Self::Sockets(error) => error.is_denied(),
+            Self::State(error) => error.is_denied(),
             Self::Lock(error) => error.is_denied(),
             Self::Record(error) => error.is_denied(),
             Self::System { cause, .. } => cause.kind() == ErrorKind::PermissionDenied,

@@ -46,6 +46,13 @@ pub(crate) enum Input {
     },
     /// A connection is over: hang-up, death, or our own doing.
     Closed { connection: ConnectionId },
+    /// Somebody who is no administrator asked for administration.
+    Trespassed {
+        /// By the kernel's word: pid and user.
+        process: (u32, u32),
+        /// Why it is refused.
+        why: String,
+    },
     /// Somebody reads the metrics.
     Observe(oneshot::Sender<Picture>),
     /// What processes have on the cards, as NVML says.

@@ -10,11 +10,12 @@ pub mod daemon;
 pub mod exit;
 pub mod ready;
 
-// What is its own alone: the folder with the sockets, the cards.
+// What is its own alone: the folder with the sockets, that for what must last, the cards.
 pub mod lock;
 mod meter;
 pub mod nvml;
 pub mod sockets;
+pub mod state;
 
 // Who comes.
 mod connection;

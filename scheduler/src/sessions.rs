@@ -199,8 +199,16 @@ impl Sessions {
     }
 
     pub(crate) fn by_token(&self, token: &Token) -> Option<SessionId> {
+        let session = self.by_any_token(token)?;
+        self.get(session)
+            .is_some_and(|found| !found.revoked)
+            .then_some(session)
+    }
+
+    /// As [`Self::by_token`], also of a session that was revoked.
+    pub(crate) fn by_any_token(&self, token: &Token) -> Option<SessionId> {
         let hash = TokenHash::of(token);
-        self.find(|session| !session.revoked && session.token().is_some_and(|ours| ours.matches(&hash)))
+        self.find(|session| session.token().is_some_and(|ours| ours.matches(&hash)))
     }
 
     /// The session that a process belongs to whatever token it has: that of the closest control group, else its user's.

@@ -45,7 +45,7 @@ pub enum SocketError {
         cause: io::Error,
     },
     /// The folder is not ours alone.
-    #[error(transparent)]
+    #[error("{0} with --runtime-dir")]
     Folder(#[from] FolderError),
     /// The folder is not at its path any more.
     #[error(
@@ -238,6 +238,11 @@ impl Folder {
         }
     }
 
+    /// Whether `path` leads to this folder.
+    pub(crate) fn is_at(&self, path: &Path) -> bool {
+        fs::canonicalize(path).is_ok_and(|path| is_at(&self.lock, &path))
+    }
+
     /// The folder itself, wherever it is by now.
     ///
     /// # Errors
@@ -247,12 +252,12 @@ impl Folder {
     }
 
     /// Takes the sockets away, but for those that were passed. Unless `awaited` by somebody who will come back, the token
-    /// files go too, and the folder with the registry unless that `has_usage`, which somebody may ask the next daemon for;
-    /// a folder that was there before us stays.
+    /// files go too, and the folder with the registry unless something of `lasting` worth is in it, as usage that somebody may
+    /// ask the next daemon for; a folder that was there before us stays.
     ///
     /// A folder that was taken away under us is left alone: what is at its path by now may be another
     /// daemon's.
-    pub fn leave(self, awaited: bool, has_usage: bool) {
+    pub fn leave(self, awaited: bool, lasting: bool) {
         if !is_at(&self.lock, self.runtime.root()) {
             return;
         }
@@ -269,7 +274,7 @@ impl Folder {
             return;
         }
         let _ = fs::remove_dir_all(self.runtime.tokens_dir());
-        if has_usage {
+        if lasting {
             return;
         }
         let _ = fs::remove_file(self.runtime.registry());

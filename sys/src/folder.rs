@@ -8,11 +8,11 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-/// Why a folder cannot be used.
+/// Why a folder cannot be used. By which option another one is chosen, says whoever has that option.
 #[derive(Debug, thiserror::Error)]
 pub enum FolderError {
     /// The system refuses.
-    #[error("cannot {what} {}: {cause}; choose another folder with --runtime-dir", path.display())]
+    #[error("cannot {what} {}: {cause}; choose another folder", path.display())]
     System {
         /// What was tried.
         what: &'static str,
@@ -22,11 +22,11 @@ pub enum FolderError {
         cause: io::Error,
     },
     /// Something else has that name, perhaps a link.
-    #[error("{} is not a folder; remove it or choose another with --runtime-dir", .0.display())]
+    #[error("{} is not a folder; remove it or choose another folder", .0.display())]
     NoFolder(PathBuf),
     /// The folder is another user's.
     #[error(
-        "{} belongs to user {owner} and this is user {us}; remove it or choose another with --runtime-dir",
+        "{} belongs to user {owner} and this is user {us}; remove it or choose another folder",
         path.display()
     )]
     Foreign {
@@ -40,7 +40,7 @@ pub enum FolderError {
     /// Others may write to the folder.
     #[error(
         "others may write to {path} (mode {mode:o}); run `chmod go-w {path}` once you know why, or choose another \
-         folder with --runtime-dir",
+         folder",
         path = path.display()
     )]
     Open {

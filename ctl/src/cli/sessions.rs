@@ -11,7 +11,7 @@ use super::TermsArgs;
 /// Look at sessions, make and change them
 ///
 /// `run` makes a session for one program. Those made here last until they are deleted, also over restarts of the
-/// daemon, and over those of the machine where the daemon's folder outlives them (/run does not): any number of programs
+/// daemon, and over those of the machine where the daemon's state folder does (/var/lib/gpushare): any number of programs
 /// join one by its token (`run --session`), or belong to it by their user or their control group, whatever token they
 /// have.
 #[derive(Debug, Subcommand)]
@@ -92,7 +92,8 @@ pub(crate) struct CreateArgs {
     /// Let the session be larger than the card's capacity
     #[arg(long)]
     pub(crate) oversubscribe: bool,
-    /// Where its token goes, instead of the daemon's folder `tokens`, under the session's name
+    /// Where its token goes, instead of the folder `tokens` in the daemon's folder (the machine's daemon: in
+    /// /var/lib/gpushare), under the session's name
     #[arg(long, value_name = "FILE", conflicts_with_all = ["uid", "cgroup"])]
     pub(crate) token_file: Option<PathBuf>,
     /// Print one JSON document instead

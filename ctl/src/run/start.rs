@@ -35,7 +35,7 @@ const LOG_END: u64 = 4096;
 /// Why no daemon could be started.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StartError {
-    #[error(transparent)]
+    #[error("{0} with --runtime-dir")]
     Folder(#[from] FolderError),
     #[error("{path} cannot be locked: {cause}; choose another folder with --runtime-dir")]
     Unlocked { path: PathBuf, cause: io::Error },

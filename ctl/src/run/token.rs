@@ -16,7 +16,7 @@ use gpushare_sys::process;
 /// Why there is no token file.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum TokenError {
-    #[error(transparent)]
+    #[error("{0} with --runtime-dir")]
     Folder(#[from] FolderError),
     #[error(
         "the token file {path} cannot be written: {cause}; free some space, or choose another folder with --runtime-dir"
@@ -35,8 +35,9 @@ pub(crate) enum TokenError {
 /// The token of a session that was made before: of the file of this name, else of the session of this name.
 pub(crate) fn find(dir: &RuntimeDir, which: &str) -> Result<(PathBuf, Token), TokenError> {
     let named = PathBuf::from(which);
-    let ours = dir.tokens_dir().join(kept_name(which));
-    let path = [named, ours].into_iter().find(|path| path.is_file());
+    // Where it is kept now, and where it was before there was a place that outlives the machine's restart.
+    let ours = [dir.kept_tokens_dir(), dir.tokens_dir()].map(|folder| folder.join(kept_name(which)));
+    let path = std::iter::once(named).chain(ours).find(|path| path.is_file());
     let path = path.ok_or_else(|| TokenError::None(which.to_owned()))?;
     // The program may change its folder.
     let path = std::path::absolute(&path).unwrap_or(path);
@@ -58,8 +59,8 @@ pub(crate) fn keep(
     let path = match path {
         Some(path) => path.to_owned(),
         None => {
-            let folder = dir.tokens_dir();
-            folder::take(dir.root(), 0o700)?;
+            let folder = dir.kept_tokens_dir();
+            folder::take(folder.parent().unwrap_or_else(|| dir.root()), 0o700)?;
             folder::take(&folder, 0o700)?;
             folder.join(kept_name(name))
         }

@@ -168,7 +168,7 @@ fn an_empty_daemon_says_how_to_begin() {
     assert_eq!(
         succeeds(&mut ctl(daemon.dir(), &["status"])),
         "\
-gpushare 0.1.0, pid 4242, up 3m20s; grants wait for 2 processes of the last daemon
+gpushare 0.1.0, pid 4242, up 3m20s; grants on their cards wait for 2 processes of the last daemon
 
 no card is known yet; without NVML a card appears with its first process
 

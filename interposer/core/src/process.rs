@@ -231,12 +231,13 @@ impl State {
         let error = match address.connect(None) {
             Ok((connection, welcome, page)) => match Link::new(&connection, &welcome) {
                 Ok(link) => {
-                    if let Some(limits) = limits.filter(|_| !address.has_token()) {
-                        link.tell(&limits);
+                    let limits = limits.filter(|_| !address.has_token());
+                    if let Some(limits) = &limits {
+                        link.tell(limits);
                     }
                     self.leases.share(page);
                     turn_to(page);
-                    self.start_link(address, connection);
+                    self.start_link(address, limits, connection);
                     return Standing::Shared(Box::new(link));
                 }
                 Err(cause) => ConnectError::Broken { path: "its socket".into(), cause },
@@ -251,16 +252,22 @@ impl State {
         Standing::Native
     }
 
-    fn start_link(&'static self, address: Address, connection: Connection) {
+    fn start_link(&'static self, address: Address, limits: Option<TenantRequest>, connection: Connection) {
         spawn("gpushare-link", move || {
             // `stand` stores the link right after this thread starts.
             let Standing::Shared(link) = self.standing.wait() else { return };
-            self.listen(link, &address, connection);
+            self.listen(link, &address, limits.as_ref(), connection);
         });
     }
 
     /// The link thread: hears until the connection is lost, then returns to the next daemon.
-    fn listen(&'static self, link: &Link, address: &Address, mut connection: Connection) {
+    fn listen(
+        &'static self,
+        link: &Link,
+        address: &Address,
+        limits: Option<&TenantRequest>,
+        mut connection: Connection,
+    ) {
         loop {
             while let Ok(reply) = connection.receive() {
                 link.hear(
@@ -271,22 +278,29 @@ impl State {
                 self.start_mover();
             }
             link.unplug();
-            connection = self.come_back(link, address);
+            connection = self.come_back(link, address, limits);
         }
     }
 
-    fn come_back(&'static self, link: &Link, address: &Address) -> Connection {
+    fn come_back(&'static self, link: &Link, address: &Address, limits: Option<&TenantRequest>) -> Connection {
         let mut pause = Duration::from_millis(20);
         loop {
             std::thread::sleep(pause);
             pause = (pause * 2).min(Duration::from_millis(500));
-            if let Ok(connection) = self.say_hello_again(link, address) {
+            if let Ok(connection) = self.say_hello_again(link, address, limits) {
                 return connection;
             }
         }
     }
 
-    fn say_hello_again(&'static self, link: &Link, address: &Address) -> Result<Connection, ConnectError> {
+    /// `limits`: what a session that is made for us may have. The daemon of before may not have written ours down; one that
+    /// knows us from it does not listen to them.
+    fn say_hello_again(
+        &'static self,
+        link: &Link,
+        address: &Address,
+        limits: Option<&TenantRequest>,
+    ) -> Result<Connection, ConnectError> {
         // Before the lease's lock, during which nobody allocates: a daemon that does not answer keeps us out here.
         address.knock()?;
         // Also before it: a context that is being destroyed may wait for a thread that allocates.
@@ -308,6 +322,9 @@ impl State {
         futex::wake_all(&old.gate);
         link.plug(&connection, &welcome, |device| self.leases.gpu(device))
             .map_err(|cause| ConnectError::Broken { path: "its socket".into(), cause })?;
+        if let Some(limits) = limits {
+            link.tell(limits);
+        }
         self.tell_fixed();
         Ok(connection)
     }

@@ -27,7 +27,7 @@ use crate::gpu::{Card, Knobs};
 use crate::lease::{Kind, Recalls};
 use crate::recovery::Recovery;
 use crate::session::Session;
-use crate::session::client::{Book, Client};
+use crate::session::client::{Book, Client, Past};
 use crate::session::gate::LetGo;
 use crate::session::lock::Lock;
 use crate::session::share::Share;
@@ -48,6 +48,8 @@ pub struct Core {
     /// Where each client is found.
     pub(crate) homes: BTreeMap<ClientId, SessionId>,
     pub(crate) recovery: Recovery,
+    /// The cards on which grants wait for clients of the last daemon.
+    pub(crate) barred: Vec<GpuId>,
     pub(crate) recalls: Recalls,
     /// The session whose memory grew by the event in hand: other holders make room for it, but a newcomer whose bytes end parallel
     /// mode pushes nobody out.
@@ -74,7 +76,8 @@ impl Core {
             cards: BTreeMap::new(),
             sessions: BTreeMap::new(),
             homes: BTreeMap::new(),
-            recovery: Recovery::new(expected, now, config.recovery_min),
+            recovery: Recovery::new(expected, now, &config),
+            barred: Vec::new(),
             recalls: Recalls::default(),
             grown: None,
             agenda: Agenda::default(),
@@ -82,6 +85,14 @@ impl Core {
             effects: VecDeque::new(),
             config,
         }
+    }
+
+    /// The same, where clients of the last daemon may come back that are not `expected`: it was killed, and may not have had
+    /// time to write them down.
+    #[must_use]
+    pub fn expecting_others(mut self) -> Self {
+        self.recovery.expect_others();
+        self
     }
 
     /// Takes one event in. A clock that runs backwards stands still.
@@ -95,9 +106,9 @@ impl Core {
             return;
         }
         let subject = self.subject(event);
-        let awaited = self.recovery.awaited();
+        let awaited = self.recovery.changes();
         self.apply(event);
-        if awaited != self.recovery.awaited() {
+        if awaited != self.recovery.changes() {
             self.tell_who_is_awaited();
         }
         if let Some(subject) = subject.or_else(|| self.subject(event)) {
@@ -200,6 +211,7 @@ impl Core {
             } => self.entered(client, word, moved, took),
             Event::Released { client, word, drain } => self.released(client, word, drain),
             Event::ExpectedGone { client } => self.recovery.gone(client),
+            Event::ExpectedUses { client, gpu, bytes } => self.expected_uses(client, gpu, bytes),
             Event::Set(setting) => self.set(setting),
             Event::Tick => {}
             Event::Unevictable { client } => self.unevictable(client),
@@ -292,10 +304,19 @@ impl Core {
         if self.homes.contains_key(&client) {
             return;
         }
-        let expected = self.recovery.returned(client, self.now);
-        home.clients
-            .insert(client, Client::new(expected && holding.is_some()));
+        let past = match (self.recovery.returned(client, self.now), holding) {
+            (_, None) => Past::Nothing,
+            (true, Some(_)) => Past::Held,
+            (false, Some(_)) => Past::Claims,
+        };
+        home.clients.insert(client, Client::new(past));
         self.homes.insert(client, session);
+    }
+
+    fn expected_uses(&mut self, client: ClientId, gpu: GpuId, bytes: Bytes) {
+        if self.cards.contains_key(&gpu) {
+            self.recovery.uses(client, gpu, bytes);
+        }
     }
 
     fn client_gone(&mut self, client: ClientId) {

@@ -128,7 +128,7 @@ impl Core {
         }
     }
 
-    fn expected_drain(&self, id: SessionId) -> Nanos {
+    pub(crate) fn expected_drain(&self, id: SessionId) -> Nanos {
         let cards = self.cards_of(id).filter_map(|gpu| self.cards.get(&gpu));
         cards.map(Card::expected_drain).max().unwrap_or_default()
     }

@@ -67,7 +67,8 @@ pub enum Event {
         client: ClientId,
         /// Its session.
         session: SessionId,
-        /// For one that comes back from the last daemon: the epoch it says it holds.
+        /// For one that comes back from the last daemon: the epoch it says it holds. Who was awaited runs on; who was not must
+        /// let its work end first.
         holding: Option<Epoch>,
     },
     /// A process is dead, by the kernel's word.
@@ -247,6 +248,16 @@ pub enum Event {
         /// What the allocation needed.
         bytes: Bytes,
     },
+    /// What a client of the last daemon used of a card, as that daemon wrote it down. Of whom nothing is said before it may come
+    /// back, that one may use any card.
+    ExpectedUses {
+        /// The process.
+        client: ClientId,
+        /// The card.
+        gpu: GpuId,
+        /// Bytes.
+        bytes: Bytes,
+    },
 }
 
 impl Event {
@@ -261,6 +272,7 @@ impl Event {
             | Self::Compute { .. }
             | Self::SessionClosed { .. }
             | Self::ExpectedGone { .. }
+            | Self::ExpectedUses { .. }
             | Self::Set(_)
             | Self::Tick => None,
             Self::ClientJoined { client, .. }
@@ -416,7 +428,7 @@ pub enum WaitsFor {
         /// What that one waits for.
         reason: String,
     },
-    /// So many processes of the last daemon are awaited before anything is granted.
+    /// So many processes of the last daemon that may use its cards are awaited.
     Return(u32),
     /// Somebody must let the session go on.
     Pardon(Standing),
@@ -541,6 +553,13 @@ pub enum Notice {
     /// All clients of the last daemon are back or dead: grants begin.
     Recovered {
         /// How long that took.
+        after: Nanos,
+    },
+    /// A client of the last daemon lives and does not come back.
+    Overdue {
+        /// The process.
+        client: ClientId,
+        /// How long it was awaited.
         after: Nanos,
     },
 }

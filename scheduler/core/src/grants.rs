@@ -3,14 +3,16 @@
 
 use std::collections::BTreeSet;
 
-use gpushare_proto::{GpuId, Nanos, SessionId};
+use gpushare_proto::{ClientId, GpuId, Nanos, SessionId};
 
 use crate::config::StuckPolicy;
 use crate::core::Core;
 use crate::event::Notice;
 use crate::gpu::Card;
-use crate::gpu::queue::{self, Admission, Rooms};
+use crate::gpu::queue::{self, Rooms};
+use crate::session::client::Past;
 use crate::session::clock::Clock;
+use crate::session::drop::PendingDrop;
 use crate::session::lock::{Entry, Grant, Lock, Ticket};
 
 /// Why a session gets the lock.
@@ -25,21 +27,53 @@ enum Occasion {
 }
 
 impl Core {
-    /// Holders of the last daemon run on under a fresh grant as soon as they announce a card.
+    /// Holders of the last daemon run on under a fresh grant as soon as they announce a card. Those who only say that they held
+    /// it are made to let go of it.
     pub(crate) fn resume_returned(&mut self) {
         for id in self.agenda.sessions() {
             let Some(session) = self.sessions.get_mut(&id) else {
                 continue;
             };
-            if !session.attached().any(|(_, client)| client.resumes) {
+            let (mut held, mut claimants) = (false, Vec::new());
+            for (&client, process) in &mut session.clients {
+                if !process.is_attached() {
+                    continue;
+                }
+                match std::mem::take(&mut process.past) {
+                    Past::Nothing => {}
+                    Past::Held => held = true,
+                    Past::Claims => claimants.push(client),
+                }
+            }
+            if !held && claimants.is_empty() {
                 continue;
             }
-            for client in session.clients.values_mut() {
-                client.resumes &= !client.is_attached();
+            match &session.lock {
+                Lock::Idle | Lock::Waiting(_) if held => self.grant(id, Occasion::Return),
+                Lock::Idle | Lock::Waiting(_) => self.let_end(id, &claimants),
+                Lock::Dropping(grant, drop) => {
+                    let epoch = grant.epoch;
+                    match drop.is_reopened() {
+                        true => session.open(epoch, false, &mut self.effects),
+                        false => session.close_those(&claimants, epoch, &mut self.effects),
+                    }
+                }
+                // Their gates open with the others'.
+                Lock::Holding(_) => {}
             }
-            if matches!(session.lock, Lock::Idle | Lock::Waiting(_)) {
-                self.grant(id, Occasion::Return);
-            }
+        }
+    }
+
+    /// The lock is a session's until the work of these processes has ended.
+    fn let_end(&mut self, id: SessionId, claimants: &[ClientId]) {
+        let clock = self.clock(id, Nanos::ZERO);
+        let drop = PendingDrop::new(self.now, self.expected_drain(id), &self.config);
+        self.last_epoch.counter += 1;
+        let epoch = self.last_epoch;
+        let entry = None;
+        self.set_lock(id, Lock::Dropping(Grant { epoch, clock, entry }, drop));
+        if let Some(session) = self.sessions.get_mut(&id) {
+            session.close_those(claimants, epoch, &mut self.effects);
         }
     }
 
@@ -79,13 +113,12 @@ impl Core {
                 continue;
             };
             let stays = matches!(session.lock, Lock::Holding(_)) || !session.may_run();
-            if stays || session.needs().next().is_none() || self.takes_turns(id) {
+            let none = session.needs().next().is_none();
+            if stays || none || self.takes_turns(id) || self.is_held_up(id) {
                 continue;
             }
             match self.sessions.get(&id).map(|session| &session.lock) {
-                Some(Lock::Idle | Lock::Waiting(_)) if !self.recovery.is_running() => {
-                    self.grant(id, Occasion::Parallel);
-                }
+                Some(Lock::Idle | Lock::Waiting(_)) => self.grant(id, Occasion::Parallel),
                 Some(&Lock::Dropping(grant, _)) => {
                     self.set_lock(id, Lock::Holding(grant));
                     if let Some(session) = self.sessions.get_mut(&id) {
@@ -112,13 +145,8 @@ impl Core {
         loop {
             // Whoever was owed a turn is not once it has it, and floors rise: the order is another one then.
             let shifts = tied.len() > 1 || self.owes_somebody(tied);
-            let admission = match self.recovery.is_running() {
-                true => Admission::default(),
-                false => {
-                    let waiters = self.in_line(tied).map(|id| (id, self.turn_needs(id)));
-                    queue::admit(waiters, &mut self.rooms(tied))
-                }
-            };
+            let waiters = self.admissible(tied).map(|id| (id, self.turn_needs(id)));
+            let admission = queue::admit(waiters, &mut self.rooms(tied));
             for &gpu in tied {
                 self.set_wanted(gpu, admission.wanted.contains(&gpu));
             }
@@ -159,13 +187,30 @@ impl Core {
         tied
     }
 
+    /// Those in line that need wait for nobody's return. The others reserve nothing: nobody knows until when.
+    pub(crate) fn admissible(&self, cards: &BTreeSet<GpuId>) -> impl Iterator<Item = SessionId> {
+        self.in_line(cards).filter(|&id| !self.is_held_up(id))
+    }
+
+    /// Whether a client of the last daemon is awaited that may run on any of a session's cards.
+    pub(crate) fn is_held_up(&self, id: SessionId) -> bool {
+        self.recovery.holds_up(self.cards_of(id))
+    }
+
     /// What is taken on some cards by those who take turns there.
     fn rooms(&self, cards: &BTreeSet<GpuId>) -> Rooms {
         let cards = cards.iter().filter_map(|gpu| self.cards.get_key_value(gpu));
         let pass = self.config.stuck_policy == StuckPolicy::RunOthers;
-        cards
+        let mut rooms: Rooms = cards
             .map(|(&gpu, card)| (gpu, card.room(pass && card.census.has_stuck())))
-            .collect()
+            .collect();
+        for (gpu, bytes) in self.recovery.passable() {
+            if let Some(room) = rooms.get_mut(&gpu) {
+                room.enter(bytes);
+                room.let_pass();
+            }
+        }
+        rooms
     }
 
     /// Gives the lock to a session that neither holds nor drops it.

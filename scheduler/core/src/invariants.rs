@@ -251,11 +251,11 @@ fn gates_agree_with_the_lock(core: &Core, id: SessionId, session: &Session) -> R
         .map(|(_, client)| client.gate.passage())
         .collect();
     let takes_turns = core.takes_turns(id);
-    let may_close = takes_turns || !session.may_run();
+    let may_close = takes_turns || !session.may_run() || core.is_held_up(id);
     let all = |allowed: fn(&Passage) -> bool| passages.iter().all(allowed);
     let agree = match &session.lock {
         Lock::Idle | Lock::Waiting(_) => {
-            let held_back = may_close || core.recovery.is_running() || passages.is_empty();
+            let held_back = may_close || passages.is_empty();
             held_back && all(|passage| *passage == Passage::Shut)
         }
         Lock::Holding(_) if !session.may_run() => false,
@@ -291,15 +291,12 @@ fn waits_are_bounded(core: &Core) -> Result<(), Broken> {
 
 fn waits_are_bounded_on(core: &Core, tied: &BTreeSet<GpuId>) -> Result<(), Broken> {
     let rule = "every waiter has a bound on its wait or a stated reason";
-    let Some(head) = core.in_line(tied).next() else {
+    let Some(head) = core.admissible(tied).next() else {
         let wanted = tied.iter().find(|gpu| core.is_wanted(**gpu));
         return hold(rule, wanted.is_none(), || {
             format!("{wanted:?} is wanted by nobody")
         });
     };
-    if core.recovery.is_running() {
-        return Ok(());
-    }
     let wanted: Vec<GpuId> = core
         .turn_needs(head)
         .into_keys()
@@ -355,6 +352,7 @@ fn deadlines_lie_ahead(core: &Core) -> Result<(), Broken> {
 fn effects_reach_somebody(core: &Core, effects: &[Effect]) -> Result<(), Broken> {
     for effect in effects {
         let target = match effect {
+            Effect::Kill { client } if core.recovery.is_awaited(*client) => continue,
             Effect::Gate { client, .. }
             | Effect::Flags { client, .. }
             | Effect::Figures { client, .. }

@@ -70,6 +70,9 @@ pub struct Header {
     pub generation: u64,
     /// The clients that it waited for.
     pub expected: BTreeSet<ClientId>,
+    /// Whether others could come back as well.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub incomplete: bool,
     /// The machine's clock at its start.
     pub started: Nanos,
     /// The same instant for people: seconds since 1970.
@@ -82,12 +85,12 @@ impl Header {
     /// A machine as it was at the start of the recording.
     #[must_use]
     pub fn machine(&self) -> Core {
-        Core::new(
-            self.config.clone(),
-            self.generation,
-            self.expected.clone(),
-            self.started,
-        )
+        let (config, expected) = (self.config.clone(), self.expected.clone());
+        let core = Core::new(config, self.generation, expected, self.started);
+        match self.incomplete {
+            true => core.expecting_others(),
+            false => core,
+        }
     }
 }
 
@@ -200,6 +203,7 @@ mod tests {
             version: "0.1.0".to_owned(),
             generation: 9,
             expected: [ClientId(4)].into(),
+            incomplete: false,
             started: Nanos(5),
             unix_seconds: 1_700_000_000,
             config: Config::default(),

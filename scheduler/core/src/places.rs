@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use gpushare_proto::SessionId;
+use gpushare_proto::{ClientId, GpuId, SessionId};
 
 use crate::core::Core;
 use crate::event::WaitsFor;
@@ -57,13 +57,24 @@ impl Core {
         u32::try_from(ahead).unwrap_or(u32::MAX)
     }
 
+    /// Who is awaited that keeps a session from its cards, or from a part of them.
+    #[must_use]
+    pub fn awaited_by(&self, id: SessionId) -> Vec<ClientId> {
+        let cards: Vec<GpuId> = self.cards_of(id).collect();
+        self.recovery.away_from(&cards).collect()
+    }
+
     /// What a session waits for that needs its turn.
     fn reason(&self, id: SessionId) -> WaitsFor {
-        if self.recovery.is_running() {
-            return WaitsFor::Return(self.recovery.awaited());
+        let away =
+            |cards: &[GpuId]| u32::try_from(self.recovery.away_from(cards).count()).unwrap_or(u32::MAX);
+        if self.is_held_up(id) {
+            let all: Vec<GpuId> = self.cards_of(id).collect();
+            return WaitsFor::Return(away(&all));
         }
+        let cards: Vec<GpuId> = self.turn_cards(id).collect();
         let mut holders = BTreeSet::new();
-        for gpu in self.turn_cards(id) {
+        for gpu in &cards {
             holders.extend(
                 self.cards
                     .get(&gpu)
@@ -79,6 +90,7 @@ impl Core {
             Some(WaitsFor::Stuck { session, reason })
         });
         stuck.unwrap_or_else(|| match holders.is_empty() {
+            _ if !cards.is_empty() && away(&cards) > 0 => WaitsFor::Return(away(&cards)),
             true => WaitsFor::Turn,
             false => WaitsFor::Holders(holders.into_iter().collect()),
         })

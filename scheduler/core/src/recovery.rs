@@ -1,70 +1,227 @@
 //! After a restart: whose return is awaited before anything is granted. Clients of the last daemon may be running
 //! under its grants; until each of them is back or dead, a grant of ours could put two holders on one card.
+//!
+//! ```text
+//!   start ──────── 1 s ─────────────── stuck_after ──────────────────▶
+//!   nothing is granted │ nothing on the cards of those │ who is still away is reported, and `stuck_policy` decides:
+//!                      │ who are away                  │   wait        its cards stay as they are
+//!                      │                               │   run_others  it is a holder that does not let go: others run
+//!                      │                               │               that fit beside what it was known to use
+//!                      │                               │   kill        it is ended
+//! ```
+//!
+//! Who is away without a word of its cards may use any: it holds up all of them, and nobody knows what would fit beside it.
+//! The first second is everybody's, since a client that joined just before the end may be in no registry.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use gpushare_proto::{ClientId, Nanos};
+use gpushare_proto::{Bytes, ClientId, GpuId, Nanos};
+
+use crate::config::{Config, StuckPolicy};
 
 /// A returned client announces its cards right after it joined; this long is waited for that.
 const ANNOUNCEMENT: Nanos = Nanos::from_millis(50);
 
+/// Where a client of the last daemon is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Whereabouts {
+    Away,
+    /// Away for so long that it is dealt with like a holder that does not let go.
+    Overdue,
+    /// It joined, and says until then what it has.
+    Back {
+        until: Nanos,
+    },
+}
+
+#[derive(Clone, Debug)]
+struct Awaited {
+    is: Whereabouts,
+    /// What it used, as the last daemon knew; of no card if that is not known.
+    cards: BTreeMap<GpuId, Bytes>,
+}
+
+impl Awaited {
+    fn is_away(&self) -> bool {
+        !matches!(self.is, Whereabouts::Back { .. })
+    }
+
+    fn may_use(&self, gpu: GpuId) -> bool {
+        self.cards.is_empty() || self.cards.contains_key(&gpu)
+    }
+
+    /// Whether others may run beside it.
+    fn is_passable(&self, policy: StuckPolicy) -> bool {
+        self.is == Whereabouts::Overdue && policy == StuckPolicy::RunOthers && !self.cards.is_empty()
+    }
+}
+
 /// Who is still awaited.
 #[derive(Clone, Debug)]
 pub(crate) struct Recovery {
-    expected: BTreeSet<ClientId>,
+    awaited: BTreeMap<ClientId, Awaited>,
     started: Nanos,
     not_before: Nanos,
+    overdue_at: Nanos,
+    policy: StuckPolicy,
+    /// Another number for another who is awaited, or for what.
+    changes: u64,
+    /// Whether it is too early for anything.
+    early: bool,
     over: bool,
 }
 
 impl Recovery {
-    /// Waits for `expected`, at least until `started + shortest` if there are any.
-    pub(crate) fn new(expected: BTreeSet<ClientId>, started: Nanos, shortest: Nanos) -> Self {
+    /// Waits for `expected`, and if there are any, at least for the shortest time that is configured.
+    pub(crate) fn new(expected: BTreeSet<ClientId>, started: Nanos, config: &Config) -> Self {
+        let away = |client| {
+            let is = Whereabouts::Away;
+            let cards = BTreeMap::new();
+            (client, Awaited { is, cards })
+        };
         Self {
             over: expected.is_empty(),
-            expected,
+            early: !expected.is_empty(),
+            awaited: expected.into_iter().map(away).collect(),
             started,
-            not_before: started + shortest,
+            not_before: started + config.recovery_min,
+            overdue_at: started + config.recovery_min.max(config.stuck_after),
+            policy: config.stuck_policy,
+            changes: 0,
         }
     }
 
-    /// Whether grants must still wait.
-    pub(crate) const fn is_running(&self) -> bool {
-        !self.over
+    /// Waits the shortest time also for clients that nobody knows of.
+    pub(crate) fn expect_others(&mut self) {
+        (self.over, self.early) = (false, true);
+    }
+
+    /// What an awaited client used of a card.
+    pub(crate) fn uses(&mut self, client: ClientId, gpu: GpuId, bytes: Bytes) {
+        if let Some(awaited) = self.awaited.get_mut(&client).filter(|awaited| awaited.is_away()) {
+            awaited.cards.insert(gpu, bytes);
+            self.changes += 1;
+        }
+    }
+
+    /// Whether grants must wait on some card.
+    pub(crate) fn is_running(&self) -> bool {
+        self.early
+            || self
+                .awaited
+                .values()
+                .any(|client| !client.is_passable(self.policy))
+    }
+
+    /// Whether grants must wait on any of these cards.
+    pub(crate) fn holds_up(&self, mut cards: impl Iterator<Item = GpuId>) -> bool {
+        let bars = |gpu| {
+            let mut barring = self
+                .awaited
+                .values()
+                .filter(|client| !client.is_passable(self.policy));
+            barring.any(|client| client.may_use(gpu))
+        };
+        !self.over && (self.early || cards.any(bars))
     }
 
     /// How many clients are awaited.
     pub(crate) fn awaited(&self) -> u32 {
-        u32::try_from(self.expected.len()).unwrap_or(u32::MAX)
+        count(self.awaited.values().filter(|client| client.is_away()))
+    }
+
+    /// Those who are away and may use any of these cards; all who are away if none is named.
+    pub(crate) fn away_from<'a>(&'a self, cards: &'a [GpuId]) -> impl Iterator<Item = ClientId> {
+        let here = |client: &Awaited| cards.is_empty() || cards.iter().any(|&gpu| client.may_use(gpu));
+        let away = self.awaited.iter().filter(|(_, client)| client.is_away());
+        away.filter(move |(_, client)| here(client)).map(|(&id, _)| id)
+    }
+
+    /// What those who are away use of a card.
+    pub(crate) fn used(&self, gpu: GpuId) -> Bytes {
+        let away = self.awaited.values().filter(|client| client.is_away());
+        away.filter_map(|client| client.cards.get(&gpu)).copied().sum()
+    }
+
+    /// Those beside whom others may run, with what each uses of which card.
+    pub(crate) fn passable(&self) -> impl Iterator<Item = (GpuId, Bytes)> {
+        let passable = self
+            .awaited
+            .values()
+            .filter(|client| client.is_passable(self.policy));
+        passable.flat_map(|client| client.cards.iter().map(|(&gpu, &bytes)| (gpu, bytes)))
+    }
+
+    /// Whether a client is away.
+    pub(crate) fn is_awaited(&self, client: ClientId) -> bool {
+        self.awaited.get(&client).is_some_and(Awaited::is_away)
     }
 
     /// A client joined; whether it is one of the last daemon's.
     pub(crate) fn returned(&mut self, client: ClientId, now: Nanos) -> bool {
-        let expected = self.expected.remove(&client);
-        if expected {
-            self.not_before = self.not_before.max(now + ANNOUNCEMENT);
-        }
-        expected
+        let Some(awaited) = self.awaited.get_mut(&client).filter(|awaited| awaited.is_away()) else {
+            return false;
+        };
+        awaited.is = Whereabouts::Back {
+            until: now + ANNOUNCEMENT,
+        };
+        self.changes += 1;
+        true
     }
 
     /// A client is dead.
     pub(crate) fn gone(&mut self, client: ClientId) {
-        self.expected.remove(&client);
+        self.changes += u64::from(self.awaited.remove(&client).is_some());
     }
 
-    /// Ends the recovery if it is time; how long it took if it ends now.
-    pub(crate) fn end(&mut self, now: Nanos) -> Option<Nanos> {
-        if self.over || !self.expected.is_empty() || now < self.not_before {
+    /// Another number for another who is awaited, or for what.
+    pub(crate) const fn changes(&self) -> u64 {
+        self.changes
+    }
+
+    /// How long it has lasted.
+    pub(crate) fn waited(&self, now: Nanos) -> Nanos {
+        now - self.started
+    }
+
+    /// Goes on at `now`: who is overdue from now on, and how long it took if it ends now.
+    pub(crate) fn advance(&mut self, now: Nanos) -> (Vec<ClientId>, Option<Nanos>) {
+        if self.over {
+            return (Vec::new(), None);
+        }
+        self.early &= now < self.not_before;
+        self.awaited
+            .retain(|_, client| !matches!(client.is, Whereabouts::Back { until } if until <= now));
+        let mut overdue = Vec::new();
+        if now >= self.overdue_at {
+            for (&id, client) in &mut self.awaited {
+                if client.is == Whereabouts::Away {
+                    client.is = Whereabouts::Overdue;
+                    overdue.push(id);
+                }
+            }
+        }
+        self.over = !self.early && self.awaited.is_empty();
+        (overdue, self.over.then(|| now - self.started))
+    }
+
+    /// When time alone changes something.
+    pub(crate) fn deadline(&self) -> Option<Nanos> {
+        if self.over {
             return None;
         }
-        self.over = true;
-        Some(now - self.started)
+        let early = self.early.then_some(self.not_before);
+        let next = self.awaited.values().filter_map(|client| match client.is {
+            Whereabouts::Away => Some(self.overdue_at),
+            Whereabouts::Back { until } => Some(until),
+            Whereabouts::Overdue => None,
+        });
+        early.into_iter().chain(next).min()
     }
+}
 
-    /// When time alone ends it.
-    pub(crate) fn deadline(&self) -> Option<Nanos> {
-        (!self.over && self.expected.is_empty()).then_some(self.not_before)
-    }
+fn count<T>(items: impl Iterator<Item = T>) -> u32 {
+    u32::try_from(items.count()).unwrap_or(u32::MAX)
 }
 
 #[cfg(test)]
@@ -73,26 +230,46 @@ mod tests {
 
     const SECOND: Nanos = Nanos::from_secs(1);
 
+    fn after(expected: impl Into<BTreeSet<ClientId>>) -> Recovery {
+        Recovery::new(expected.into(), Nanos(0), &Config::default())
+    }
+
     #[test]
     fn a_first_daemon_waits_for_nobody() {
-        assert!(!Recovery::new(BTreeSet::new(), Nanos(0), SECOND).is_running());
+        let first = after([]);
+        assert!(!first.is_running() && !first.holds_up([GpuId(0)].into_iter()));
+        assert_eq!(first.deadline(), None);
+    }
+
+    #[test]
+    fn who_is_in_no_registry_has_a_second() {
+        let mut recovery = after([]);
+        recovery.expect_others();
+        assert!(recovery.is_running());
+        assert_eq!(recovery.deadline(), Some(SECOND));
+        assert_eq!(recovery.advance(SECOND), (vec![], Some(SECOND)));
+        assert!(!recovery.is_running());
     }
 
     #[test]
     fn the_last_one_back_has_time_to_say_what_it_has() {
-        let mut recovery = Recovery::new([ClientId(1), ClientId(2)].into(), Nanos(0), SECOND);
+        let mut recovery = after([ClientId(1), ClientId(2)]);
         recovery.gone(ClientId(2));
+        assert_eq!(recovery.advance(SECOND), (vec![], None), "client 1 is awaited");
         assert_eq!(
-            (recovery.end(SECOND), recovery.deadline()),
-            (None, None),
-            "client 1 is awaited"
+            recovery.deadline(),
+            Some(Nanos::from_secs(5)),
+            "it is overdue then"
         );
         let late = Nanos::from_secs(9);
+        assert_eq!(recovery.advance(late), (vec![ClientId(1)], None));
+        assert_eq!(recovery.deadline(), None);
         assert!(recovery.returned(ClientId(1), late));
         assert!(!recovery.returned(ClientId(1), late));
-        assert_eq!(recovery.end(late), None);
+        assert_eq!(recovery.advance(late), (vec![], None));
         assert_eq!(recovery.deadline(), Some(late + ANNOUNCEMENT));
-        assert_eq!(recovery.end(late + ANNOUNCEMENT), Some(late + ANNOUNCEMENT));
+        let end = late + ANNOUNCEMENT;
+        assert_eq!(recovery.advance(end), (vec![], Some(end)));
         assert!(!recovery.is_running());
     }
 }

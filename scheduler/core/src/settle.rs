@@ -20,8 +20,9 @@ use std::collections::BTreeMap;
 
 use gpushare_proto::{Bytes, GpuId, Nanos, SessionId};
 
+use crate::config::StuckPolicy;
 use crate::core::Core;
-use crate::event::Notice;
+use crate::event::{Effect, Notice};
 use crate::gpu::Card;
 use crate::session::Session;
 use crate::session::lock::Lock;
@@ -29,10 +30,7 @@ use crate::session::lock::Lock;
 impl Core {
     /// Derives everything that follows from the facts.
     pub(crate) fn settle(&mut self) {
-        if let Some(after) = self.recovery.end(self.now) {
-            self.notice(Notice::Recovered { after });
-            self.touch_all();
-        }
+        self.recover();
         self.ring();
         self.throttle();
         self.choose_modes();
@@ -59,13 +57,36 @@ impl Core {
         self.close_agenda();
     }
 
+    /// Who is awaited changes for whom grants wait.
+    fn recover(&mut self) {
+        let (overdue, ended) = self.recovery.advance(self.now);
+        let barred = self.cards.keys().copied();
+        let barred: Vec<GpuId> = barred
+            .filter(|&gpu| self.recovery.holds_up(std::iter::once(gpu)))
+            .collect();
+        if barred != self.barred || !overdue.is_empty() || ended.is_some() {
+            self.barred = barred;
+            self.touch_all();
+        }
+        for client in overdue {
+            let after = self.recovery.waited(self.now);
+            self.notice(Notice::Overdue { client, after });
+            if self.config.stuck_policy == StuckPolicy::Kill {
+                self.effects.push_back(Effect::Kill { client });
+            }
+        }
+        if let Some(after) = ended {
+            self.notice(Notice::Recovered { after });
+        }
+    }
+
     fn choose_modes(&mut self) {
         let mut turns = Vec::new();
         for gpu in self.agenda.cards() {
             let Some(card) = self.cards.get_mut(&gpu) else {
                 continue;
             };
-            if !card.choose_mode(self.now, &self.config) {
+            if !card.choose_mode(self.now, self.recovery.used(gpu), &self.config) {
                 continue;
             }
             let begins = card.takes_turns() && !card.took_turns;

@@ -14,7 +14,7 @@ use crate::session::lock::Lock;
 /// The whole machine at one instant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Snapshot {
-    /// Clients of the last daemon that are neither back nor dead; grants wait for them.
+    /// Clients of the last daemon that are neither back nor dead; grants on their cards wait for them.
     pub recovering: u32,
     /// The cards, by number.
     pub gpus: Vec<GpuSnapshot>,

@@ -66,6 +66,7 @@ impl Core {
 
     /// Those who wait for the clients of the last daemon hear how many are missing, unless they are many.
     pub(crate) fn tell_who_is_awaited(&mut self) {
+        self.cards.keys().for_each(|&gpu| self.agenda.look_at(gpu));
         if self.sessions.len() <= FEW {
             self.touch_all();
         }

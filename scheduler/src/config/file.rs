@@ -33,6 +33,7 @@ impl<'de, T: FromStr<Err: Display>> Deserialize<'de> for Text<T> {
 pub(super) struct File {
     pub(super) implicit_sessions: Option<bool>,
     pub(super) connections_per_user: Option<usize>,
+    pub(super) state_dir: Option<PathBuf>,
     pub(super) idle_exit: Option<Text<Nanos>>,
     pub(super) managed_limit: Option<Text<Bytes>>,
     pub(super) record: Option<PathBuf>,

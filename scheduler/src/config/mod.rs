@@ -123,6 +123,8 @@ pub struct Settings {
     pub owner: Owner,
     /// Where its sockets are.
     pub runtime: RuntimeDir,
+    /// Where it keeps what must outlive a restart of the machine.
+    pub state: PathBuf,
     /// Where the cards' lock files are.
     pub lock_dir: PathBuf,
     /// What the decisions depend on.
@@ -195,6 +197,10 @@ pub struct Surroundings {
     pub xdg_runtime_dir: Option<OsString>,
     /// [`names::LOCK_DIR`].
     pub lock_dir: Option<OsString>,
+    /// `STATE_DIRECTORY`, which systemd sets.
+    pub state_directory: Option<OsString>,
+    /// `XDG_STATE_HOME`.
+    pub xdg_state_home: Option<OsString>,
 }
 
 impl Surroundings {
@@ -207,6 +213,31 @@ impl Surroundings {
             runtime_dir: variable(names::RUNTIME_DIR),
             xdg_runtime_dir: variable("XDG_RUNTIME_DIR"),
             lock_dir: variable(names::LOCK_DIR),
+            state_directory: variable("STATE_DIRECTORY"),
+            xdg_state_home: variable("XDG_STATE_HOME"),
+        }
+    }
+}
+
+impl Surroundings {
+    /// The state folder where none is configured. A daemon in a folder of its own keeps everything there, so that two never
+    /// share a store. A user's home may be on many machines at a time, so it is used where it was said to be for such things only.
+    fn state(&self, owner: Owner, has_own_folder: bool) -> Option<PathBuf> {
+        match owner {
+            Owner::System => {
+                // A service may have several.
+                let first = |folders: &OsString| {
+                    let text = folders.to_str()?.split(':').next()?;
+                    Some(PathBuf::from(text)).filter(|folder| folder.is_absolute())
+                };
+                let systemds = self.state_directory.as_ref().and_then(first);
+                systemds.or_else(|| (!has_own_folder).then(|| names::SYSTEM_STATE_DIR.into()))
+            }
+            Owner::User if has_own_folder => None,
+            Owner::User => {
+                let home = self.xdg_state_home.as_ref().map(PathBuf::from);
+                Some(home.filter(|home| home.is_absolute())?.join("gpushare"))
+            }
         }
     }
 }
@@ -279,13 +310,18 @@ impl Settings {
             }
         }
 
+        let state = args.state_dir.clone().or(file.state_dir);
+        let state = state.or_else(|| around.state(owner, folder.is_some()));
+        let runtime = match (folder, owner) {
+            (Some(folder), _) => RuntimeDir::new(folder),
+            (None, Owner::System) => RuntimeDir::system(),
+            (None, Owner::User) => RuntimeDir::user(around.xdg_runtime_dir.clone(), around.uid),
+        };
+
         Ok(Self {
             owner,
-            runtime: match (folder, owner) {
-                (Some(folder), _) => RuntimeDir::new(folder),
-                (None, Owner::System) => RuntimeDir::system(),
-                (None, Owner::User) => RuntimeDir::user(around.xdg_runtime_dir.clone(), around.uid),
-            },
+            state: state.unwrap_or_else(|| runtime.root().to_owned()),
+            runtime,
             lock_dir: args
                 .lock_dir
                 .clone()
@@ -350,6 +386,7 @@ mod tests {
             idle_exit = "10min"
             metrics = "127.0.0.1:9999"
             managed_limit = "16GiB"
+            state_dir = "/srv/gpushare"
             record = "/var/log/gpushare.jsonl"
             record_limit = "2MiB"
             log_format = "json"
@@ -377,6 +414,7 @@ mod tests {
         assert_eq!(settings.idle_exit, Some(Nanos::from_secs(600)));
         assert_eq!(settings.managed_limit, Some(Bytes::gib(16)));
         assert_eq!(settings.metrics, Some(([127, 0, 0, 1], 9999).into()));
+        assert_eq!(settings.state, PathBuf::from("/srv/gpushare"));
         let record = RecordTo {
             path: "/var/log/gpushare.jsonl".into(),
             limit: Bytes::mib(2),
@@ -507,5 +545,35 @@ mod tests {
         );
         assert_eq!(read(&[], 7, None).0, Owner::User);
         assert_eq!(read(&["--system"], 0, Some("/x")).0, Owner::System);
+    }
+    #[test]
+    fn what_must_last_is_where_it_lasts_and_else_in_the_daemons_folder() {
+        let around = Surroundings {
+            xdg_state_home: Some("/home/me/.local/state".into()),
+            ..Surroundings::default()
+        };
+        let under_systemd = Surroundings {
+            state_directory: Some("/var/lib/private/shared:/var/lib/other".into()),
+            ..around.clone()
+        };
+        let read = |flags: &[&str], around: &Surroundings| {
+            let args = Args::parse_from(["x", "--config=/dev/null"].iter().chain(flags));
+            Settings::read(&args, around).unwrap().state
+        };
+        for (flags, around, expected) in [
+            (&["--system"][..], &around, names::SYSTEM_STATE_DIR),
+            (&["--system"], &under_systemd, "/var/lib/private/shared"),
+            (&["--system", "--runtime-dir=/x"], &around, "/x"),
+            (&["--system", "--state-dir=/y"], &under_systemd, "/y"),
+            (&["--user"], &around, "/home/me/.local/state/gpushare"),
+            // Of the service that the user's daemon was started in, not its own.
+            (&["--user"], &under_systemd, "/home/me/.local/state/gpushare"),
+            (&["--user", "--runtime-dir=/x"], &around, "/x"),
+            (&["--user"], &Surroundings::default(), "/tmp/gpushare-0"),
+        ] {
+            assert_eq!(read(flags, around), PathBuf::from(expected), "{flags:?}");
+        }
+        let file = settings(&["--user"], "state_dir = '/z'").unwrap().state;
+        assert_eq!(file, PathBuf::from("/z"));
     }
 }

@@ -97,6 +97,7 @@ impl Events {
             | Notice::ModeChanged { .. }
             | Notice::DropReopened { .. }
             | Notice::Stuck { .. }
+            | Notice::Overdue { .. }
             | Notice::Recovered { .. } => {}
         }
     }

@@ -85,6 +85,7 @@ fn header() -> Header {
         version: "0.1.0".to_owned(),
         generation: 1,
         expected: BTreeSet::new(),
+        incomplete: false,
         started: Nanos(1),
         unix_seconds: 0,
         config: Config::default(),

@@ -189,13 +189,19 @@ impl Place {
         made
     }
 
-    /// Gives what is there another name; that name.
-    pub(super) fn set_aside(&self) -> PathBuf {
+    /// Takes away what is there.
+    pub(super) fn remove(&self) {
+        // One that stays is set aside by the next daemon.
+        let _ = unlinkat(&self.folder, &self.name, AtFlags::empty());
+    }
+
+    /// Gives what is there another name, which says `what` it is; that name.
+    pub(super) fn set_aside(&self, what: &str) -> PathBuf {
         let is_free = |name: &String| {
             accessat(&self.folder, name, rustix::fs::Access::EXISTS, AtFlags::empty()).is_err()
         };
         let aside = (0..)
-            .map(|n| format!("{}.corrupt-{n}", self.name))
+            .map(|n| format!("{}.{what}-{n}", self.name))
             .find(is_free)
             .unwrap_or_default();
         let _ = renameat(&self.folder, &self.name, self.folder.as_fd(), &aside);

@@ -18,7 +18,8 @@ mod writer;
 use std::fs;
 
 use gpushare_proto::session::{Binding, Terms};
-use gpushare_proto::{ClientId, GpuUuid, SessionId};
+use gpushare_proto::tenant::GpuInfo;
+use gpushare_proto::{Bytes, ClientId, GpuUuid, SessionId};
 use serde::{Deserialize, Serialize};
 
 use crate::identity::{ImplicitKey, ProcessId};
@@ -36,6 +37,8 @@ const MOST: u64 = u64::MAX / 4;
 pub(crate) struct Book {
     /// The kernel's name for this run of the machine.
     boot: String,
+    /// Whether it is a daemon's last word: then nobody joined after it.
+    ended: bool,
     pub(crate) next_session: u64,
     pub(crate) next_client: u64,
     pub(crate) sessions: Vec<SessionEntry>,
@@ -78,11 +81,22 @@ pub(crate) enum Origin {
     Implicit(ImplicitKey),
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ClientEntry {
     pub(crate) client: ClientId,
     pub(crate) session: SessionId,
     pub(crate) process: ProcessId,
+    /// The cards that it said it uses; none where it had not said so yet, or an older daemon wrote it down.
+    #[serde(default)]
+    pub(crate) cards: Vec<CardUse>,
+}
+
+/// What a client has of one card.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct CardUse {
+    pub(crate) card: GpuInfo,
+    /// As of the last look, a second ago at most.
+    pub(crate) used: Bytes,
 }
 
 impl Book {
@@ -108,6 +122,17 @@ impl Book {
             .iter()
             .all(|entry| given(entry.client.0, self.next_client));
         !(counts(self.next_session) && counts(self.next_client) && sessions && clients)
+    }
+
+    /// The last word of a daemon that ends.
+    pub(crate) fn ended(self) -> Self {
+        Self { ended: true, ..self }
+    }
+
+    /// Whether what it says of processes is about this run of the machine.
+    fn is_of_this_boot(&self) -> bool {
+        // Where the kernel does not say, nobody knows.
+        !self.boot.is_empty() && self.boot == boot_id()
     }
 
     /// What is left of it when the machine has started anew: sessions that live until they are deleted.

@@ -1,7 +1,7 @@
 //! The rows of the store, and the difference that is written of a book.
 //!
 //! ```text
-//!   meta      format, boot, next session, next client
+//!   meta      format, boot, ended, next session, next client
 //!   sessions  number ──▶ entry as JSON          clients  number ──▶ entry as JSON
 //!   usage     hour, session ──▶ name, GPU time, waited, held, moved, peak
 //! ```
@@ -10,10 +10,6 @@
 //! and a client that the next daemon does not know of is one that it does not wait for; and what it calls `Eventual` is
 //! fsynced on Linux all the same. The shell gathers what is in no hurry instead.
 
-use std::collections::BTreeMap;
-use std::os::fd::OwnedFd;
-use std::path::PathBuf;
-
 use gpushare_proto::admin::UsageView;
 use gpushare_proto::{Bytes, Nanos, SessionId};
 use redb::{
@@ -21,11 +17,13 @@ use redb::{
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tracing::{debug, warn};
+use std::collections::BTreeMap;
+use tracing::{debug, info, warn};
 
 use super::file::{Identity, Opened, Place, Trouble, careful};
 use super::usage::{self, Figures, Hour, Spent, Usage};
 use super::{Book, ClientEntry, SessionEntry};
+use crate::state::At;
 
 /// The form of the rows.
 const FORMAT: &str = "3";
@@ -45,6 +43,10 @@ type Row<'a> = (&'a str, u64, u64, u64, u64, u64);
 #[derive(Debug)]
 pub(crate) struct Store {
     place: Place,
+    /// Where a daemon without a state folder kept it.
+    before: Option<Place>,
+    /// Whether nobody may come back whom the book does not know.
+    complete: bool,
     open: Option<Open>,
     /// Usage that is not in it yet.
     pending: Usage,
@@ -61,56 +63,89 @@ struct Open {
 }
 
 impl Store {
-    /// Opens the store in `folder`, which is where `path` was when it was opened: should another daemon's be there by now,
-    /// its registry stays as it is. With it comes what the last daemon left; an empty book if there is none.
+    /// Opens the store in a folder that is held open: should another daemon's be at its path by now, its registry stays as
+    /// it is. With it comes what the last daemon left; an empty book if there is none. What is only where it was kept
+    /// `before` is taken over.
     ///
     /// # Errors
     /// If there is one that may be fine and cannot be opened now: to go on without it would forget sessions.
-    pub(crate) fn open(folder: OwnedFd, path: PathBuf) -> Result<(Self, Book), std::io::Error> {
+    pub(crate) fn open(at: At, before: Option<At>) -> Result<(Self, Book), std::io::Error> {
+        let place = |(folder, path)| Place::new(folder, path);
         let mut store = Self {
-            place: Place::new(folder, path),
+            place: place(at),
+            before: before.map(place),
+            complete: true,
             open: None,
             pending: Usage::new(),
             pruned: None,
         };
         let there = store.place.identity().is_some();
-        match store.attach() {
+        let left = match store.attach() {
+            Ok(left) => left,
             Err(Trouble::System(cause)) if there => return Err(cause),
-            // The first write says it.
-            Err(_) | Ok(()) => {}
+            // The first write says it, and takes over what cannot be taken over now.
+            Err(trouble) => match store.before.as_ref().filter(|before| before.identity().is_some()) {
+                Some(before) => {
+                    let left = load(before).map_err(|_| std::io::Error::other(trouble.to_string()))?;
+                    Some(left.stored)
+                }
+                None => None,
+            },
+        };
+        if let (true, Some(before)) = (there, &store.before)
+            && before.identity().is_some()
+        {
+            let aside = before.set_aside("old");
+            warn!(
+                "there is a registry at {} too, of a daemon that kept it there; it is now {}, and what is in it stays there",
+                before.path.display(),
+                aside.display()
+            );
         }
-        let book = store
-            .open
-            .as_ref()
-            .map_or_else(|| Book::new(1, 1), |open| open.stored.clone());
-        let same_boot = book.boot == super::boot_id();
+        let Some(book) = left else {
+            return Ok((store, Book::new(1, 1)));
+        };
+        let same_boot = book.is_of_this_boot();
+        store.complete &= book.ended || !same_boot;
         Ok((store, if same_boot { book } else { book.over_a_boot() }))
     }
 
-    /// Opens the file that is there by now, or makes one. One that does not read is set aside.
-    fn attach(&mut self) -> Result<(), Trouble> {
+    /// Whether the last daemon had time for its last word, or there was none on this boot: else somebody may come back whom
+    /// the book does not know.
+    pub(crate) fn is_complete(&self) -> bool {
+        self.complete
+    }
+
+    /// Opens the file that is there by now, or makes one; what was in it, if there was one. One that does not read is set aside.
+    fn attach(&mut self) -> Result<Option<Book>, Trouble> {
         self.open = None;
-        if self.place.identity().is_some() {
-            match self.load() {
-                Ok(open) => {
-                    // On a full disk the old file must do.
-                    let copy = self.make(&open.stored, Some(&open.database));
-                    self.open = Some(copy.unwrap_or(open));
-                    return Ok(());
-                }
-                Err(Trouble::Corrupt(cause)) => {
-                    let aside = self.place.set_aside();
-                    warn!(
-                        "the registry {} does not read ({cause}); it is now {}, and sessions start anew",
-                        self.place.path.display(),
-                        aside.display()
-                    );
-                }
-                Err(trouble) => return Err(trouble),
-            }
+        if let Some(open) = found(&self.place, &mut self.complete)? {
+            let stored = open.stored.clone();
+            // On a full disk the old file must do.
+            let copy = self.make(&stored, Some(&open.database));
+            self.open = Some(copy.unwrap_or(open));
+            return Ok(Some(stored));
         }
-        self.open = Some(self.make(&Book::new(1, 1), None)?);
-        Ok(())
+        let before = match &self.before {
+            Some(before) => found(before, &mut self.complete)?.map(|open| (before, open)),
+            None => None,
+        };
+        let Some((before, old)) = before else {
+            self.open = Some(self.make(&Book::new(1, 1), None)?);
+            return Ok(None);
+        };
+        let stored = old.stored.clone();
+        let open = self.make(&stored, Some(&old.database))?;
+        drop(old);
+        // It is on the disk elsewhere by now.
+        before.remove();
+        info!(
+            "the registry {} was taken over; it is {} from now on",
+            before.path.display(),
+            self.place.path.display()
+        );
+        self.open = Some(open);
+        Ok(Some(stored))
     }
 
     /// Makes a file with this book, and with the usage that is in another one.
@@ -119,6 +154,11 @@ impl Store {
     /// what is written later. So a file is written by the process that made it and only read by the next, which makes
     /// its own; that also gives back what the old one had grown to.
     fn make(&self, stored: &Book, old: Option<&Database>) -> Result<Open, Trouble> {
+        // From now on somebody may join.
+        let stored = &Book {
+            ended: false,
+            ..stored.clone()
+        };
         let (database, identity) = self.place.create(|database| {
             careful(|| {
                 let write = database.begin_write()?;
@@ -138,19 +178,6 @@ impl Store {
             database,
             identity,
             stored: stored.clone(),
-        })
-    }
-
-    fn load(&self) -> Result<Open, Trouble> {
-        let (database, identity) = self.place.open()?;
-        let stored = careful(|| read(&database))?;
-        if stored.is_impossible() {
-            return Err(Trouble::corrupt(&"its numbers are none that a daemon writes"));
-        }
-        Ok(Open {
-            database,
-            identity,
-            stored,
         })
     }
 
@@ -279,6 +306,40 @@ fn figures((_, gpu_time, waited, held, moved, peak): Row<'_>) -> Figures {
     }
 }
 
+/// What is at a place, if it reads. What does not may have known of somebody.
+fn found(place: &Place, complete: &mut bool) -> Result<Option<Open>, Trouble> {
+    if place.identity().is_none() {
+        return Ok(None);
+    }
+    match load(place) {
+        Ok(open) => Ok(Some(open)),
+        Err(Trouble::Corrupt(cause)) => {
+            let aside = place.set_aside("corrupt");
+            warn!(
+                "the registry {} does not read ({cause}); it is now {}, and sessions start anew",
+                place.path.display(),
+                aside.display()
+            );
+            *complete = false;
+            Ok(None)
+        }
+        Err(trouble) => Err(trouble),
+    }
+}
+
+fn load(place: &Place) -> Result<Open, Trouble> {
+    let (database, identity) = place.open()?;
+    let stored = careful(|| read(&database))?;
+    if stored.is_impossible() {
+        return Err(Trouble::corrupt(&"its numbers are none that a daemon writes"));
+    }
+    Ok(Open {
+        database,
+        identity,
+        stored,
+    })
+}
+
 fn read(database: &Database) -> Result<Book, Trouble> {
     let read = database.begin_read()?;
     let meta = read.open_table(META)?;
@@ -306,6 +367,8 @@ fn read(database: &Database) -> Result<Book, Trouble> {
     }
     Ok(Book {
         boot: word("boot")?,
+        // One of before there was this word has none.
+        ended: meta.get("ended")?.is_some_and(|ended| ended.value() == "yes"),
         next_session: number("next_session")?,
         next_client: number("next_client")?,
         sessions: rows(&sessions, |entry: &SessionEntry| entry.session.0)?,
@@ -335,6 +398,7 @@ fn write_book(write: &WriteTransaction, before: &Book, book: &Book) -> Result<()
     let mut meta = write.open_table(META)?;
     meta.insert("format", FORMAT)?;
     meta.insert("boot", &*book.boot)?;
+    meta.insert("ended", if book.ended { "yes" } else { "no" })?;
     meta.insert("next_session", &*book.next_session.to_string())?;
     meta.insert("next_client", &*book.next_client.to_string())?;
     let number = |entry: &SessionEntry| entry.session.0;

@@ -129,13 +129,13 @@ impl Writer {
         self.words.borrow_and_update().clone()
     }
 
-    /// Ends when the last book is written, or cannot be. Whether there is usage that somebody may ask for.
-    pub(crate) async fn finish(self) -> bool {
+    /// Ends when the last book is written, or cannot be: its last word, and whether there is usage that somebody may ask for.
+    pub(crate) async fn finish(self) -> (Word, bool) {
         self.desk.slot().ending = true;
         self.desk.news.notify_one();
         let ended = spawn_blocking(move || self.thread.join()).await;
         // The thread panics nowhere.
-        matches!(ended, Ok(Ok(true)))
+        (self.words.borrow().clone(), matches!(ended, Ok(Ok(true))))
     }
 }
 
@@ -199,7 +199,7 @@ mod tests {
     async fn a_book_that_could_not_be_written_is_written_when_it_can_and_each_is_said() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("registry.redb");
-        let open = || Store::open(File::open(folder.path()).unwrap().into(), path.clone()).unwrap();
+        let open = || Store::open((File::open(folder.path()).unwrap().into(), path.clone()), None).unwrap();
         let mut writer = Writer::start(open().0).unwrap();
         let done = |act| Word { act, failure: None };
         writer.publish(news(2, 1));
@@ -219,7 +219,7 @@ mod tests {
                 break;
             }
         }
-        assert!(!writer.finish().await, "nobody used anything");
+        assert!(!writer.finish().await.1, "nobody used anything");
         assert_eq!(open().1, Book::new(1, 3));
     }
 }

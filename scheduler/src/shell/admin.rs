@@ -20,10 +20,13 @@ impl Shell {
             AdminRequest::Session(ref request) => {
                 let intent = self.intent(request);
                 let answer = self.session_request(&peer, request);
-                self.acted(&peer, intent, &answer);
+                let act = self.acted(&peer, intent, &answer);
                 match answer {
-                    Ok(done) => self.reply_when_kept(connection, &done),
-                    Err(failure) => self.reply(connection, &AdminReply::Error(failure)),
+                    Ok(done) => self.reply_when_kept(connection, &done, Some(act)),
+                    Err(failure) => {
+                        self.write_act(act);
+                        self.reply(connection, &AdminReply::Error(failure));
+                    }
                 }
             }
             AdminRequest::Explain { ref which } => {

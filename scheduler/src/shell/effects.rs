@@ -99,7 +99,10 @@ impl Shell {
     fn kill(&mut self, id: ClientId) {
         if let Some(client) = self.clients.get(&id) {
             let cause = peer::kill(&client.peer.pidfd).err();
-            self.killed(id, cause.as_ref());
+            let (session, process) = (client.session, (client.peer.pid, Some(client.peer.uid)));
+            self.killed(id, session, process, cause.as_ref());
+        } else {
+            self.kill_awaited(id);
         }
     }
 

@@ -105,6 +105,7 @@ impl Shell {
                 session,
                 connection,
                 peer: peer.clone(),
+                restored,
                 page,
                 overheads: BTreeMap::new(),
                 unknown: UnknownFunctions::default(),
@@ -122,11 +123,11 @@ impl Shell {
             client,
             session,
             holding: returning
-                .filter(|_| restored)
+                .filter(|_| restored || self.may_be_unwritten(peer))
                 .and_then(|returning| returning.holding),
         });
         for (gpu, had) in gpus.into_iter().zip(had) {
-            let used = had.used.min(self.credible(session, gpu, restored));
+            let used = had.used.min(self.credible(session, gpu, (peer, restored)));
             self.attach(client, gpu, used);
             self.feed(Event::Contexts {
                 client,
@@ -147,12 +148,13 @@ impl Shell {
         had.iter().map(|had| Ok(self.add_card(&had.info)?)).collect()
     }
 
-    /// The most that a returning process may say it uses of a card: what the card could ever back, and for
-    /// one that the registry does not know, what its session's quota has left.
-    fn credible(&self, session: SessionId, gpu: GpuId, restored: bool) -> Bytes {
+    /// The most that a returning process may say it uses of a card: what the card could ever back, and for one that the
+    /// registry does not know, its session's quota if it may have been a client of the last daemon, else what is left of it.
+    fn credible(&self, session: SessionId, gpu: GpuId, (peer, restored): (&PeerProcess, bool)) -> Bytes {
         let backed = self.cards.get(gpu).map_or(Bytes::ZERO, Card::most);
         let limit = self.limit_on(session, gpu);
         match limit {
+            Some(limit) if !restored && self.may_be_unwritten(peer) => backed.min(limit),
             Some(limit) if !restored => {
                 let siblings = self.clients.values().filter(|client| client.session == session);
                 let leased: Bytes = siblings.filter_map(|client| client.page.leased(gpu)).sum();
@@ -182,7 +184,7 @@ impl Shell {
         let session = match (self.bound_session(peer), token) {
             // The kernel's word before the peer's.
             (Some(bound), _) => bound,
-            (None, Some(token)) => self.sessions.by_token(token).ok_or_else(|| {
+            (None, Some(token)) => self.by_token(token, returning.is_some()).ok_or_else(|| {
                 failure(
                     FailureCode::NotFound,
                     "this daemon knows no session with that token; start the program again with `gpushare-ctl run`",

@@ -12,6 +12,7 @@ use std::collections::BTreeMap;
 
 use gpushare_core::snapshot::SessionSnapshot;
 use gpushare_proto::admin::{AdminReply, SessionGpuView, UsageView};
+use gpushare_proto::audit::{Act, Outcome};
 use gpushare_proto::codec::Message;
 use gpushare_proto::tenant::{Failure, FailureCode, TenantReply};
 use gpushare_proto::{Bytes, Nanos, SessionId};
@@ -20,15 +21,17 @@ use tokio::sync::oneshot;
 use tracing::warn;
 
 use super::start::clocks;
-use super::{Shell, failure};
+use super::{Client, Shell, failure};
 use crate::input::{ConnectionId, Input};
 use crate::metrics::SessionPicture;
-use crate::registry::{Book, ClientEntry, Figures, Hour, News, Spent, Usage, Word, Writer, view};
+use crate::registry::{Book, CardUse, ClientEntry, Figures, Hour, News, Spent, Usage, Word, Writer, view};
 use crate::sessions::Session;
 
 /// How often the store hears of what is in no hurry, at most: a client of whom it does not know is one that the next
 /// daemon does not wait for, and each time is a copy of the book and an fsync.
 const PACE: Nanos = Nanos::from_millis(20);
+/// What is in force and not on the disk.
+const NOT_KEPT: &str = "not_kept";
 /// How often what sessions used is counted, while they have processes.
 const COUNT: Nanos = Nanos::from_secs(1);
 
@@ -48,6 +51,8 @@ pub(super) struct Keeping {
     /// Whether an act is not in any book yet.
     urgent: bool,
     next_count: Option<Nanos>,
+    /// Whether nobody joins any more.
+    ending: bool,
     /// Questions for the store that go with the next book.
     questions: Vec<(ConnectionId, Nanos)>,
 }
@@ -62,6 +67,7 @@ impl Default for Keeping {
             waiting: BTreeMap::new(),
             urgent: false,
             next_count: None,
+            ending: false,
             questions: Vec::new(),
         }
     }
@@ -73,6 +79,8 @@ struct Waiting {
     connection: ConnectionId,
     /// The session that it made.
     made: Option<SessionId>,
+    /// Its line in the audit log, if it gets one.
+    line: Option<Act>,
     /// What it is told if the act cannot be kept.
     refused: fn(&mut Shell, ConnectionId, u64, Failure),
 }
@@ -146,6 +154,8 @@ impl Shell {
     pub(crate) fn keep_last(&mut self, writer: &Writer) {
         let now = clock::monotonic();
         self.count_all(now);
+        self.keeping.ending = true;
+        self.keeping.changed();
         self.hand_over(writer, now);
     }
 
@@ -183,20 +193,35 @@ impl Shell {
     fn book(&self) -> Book {
         let mut book = Book::new(self.sessions.next(), self.next_client);
         book.sessions = self.sessions.entries(clocks());
-        book.clients.extend(self.expected.values());
+        book.clients.extend(self.expected.values().cloned());
         book.clients
             .extend(self.clients.iter().filter_map(|(&id, client)| {
                 Some(ClientEntry {
                     client: id,
                     session: client.session,
                     process: client.peer.id?,
+                    cards: self.cards_of_client(client),
                 })
             }));
-        book
+        match self.keeping.ending {
+            true => book.ended(),
+            false => book,
+        }
+    }
+
+    /// What a client has of which card.
+    fn cards_of_client(&self, client: &Client) -> Vec<CardUse> {
+        let page = &client.page;
+        let of_card = |gpu| {
+            let used = page.leased(gpu)? - page.free(gpu);
+            let card = self.cards.get(gpu)?.info.clone();
+            Some(CardUse { card, used })
+        };
+        page.gpus().filter_map(of_card).collect()
     }
 
     /// Answers an act once it is on the disk.
-    pub(super) fn reply_when_kept<M: Done>(&mut self, connection: ConnectionId, done: &M) {
+    pub(super) fn reply_when_kept<M: Done>(&mut self, connection: ConnectionId, done: &M, line: Option<Act>) {
         self.keeping.acts += 1;
         self.keeping.changed = true;
         self.keeping.urgent = true;
@@ -206,6 +231,7 @@ impl Shell {
             Waiting {
                 connection,
                 made: done.made(),
+                line,
                 refused: |shell, connection, act, failure| {
                     let instead = BTreeMap::from([(act, M::refused(failure))]);
                     shell.push(connection, |outbox| outbox.release(act, &instead));
@@ -222,12 +248,18 @@ impl Shell {
             let Waiting {
                 connection,
                 made,
+                line,
                 refused,
             } = waiting;
             match &word.failure {
-                None => self.push(connection, |outbox| {
-                    outbox.release::<AdminReply>(act, &BTreeMap::new())
-                }),
+                None => {
+                    if let Some(line) = line {
+                        self.write_act(line);
+                    }
+                    self.push(connection, |outbox| {
+                        outbox.release::<AdminReply>(act, &BTreeMap::new())
+                    });
+                }
                 Some(cause) => {
                     let what = match made {
                         Some(session) => self.unmake(session),
@@ -237,6 +269,12 @@ impl Shell {
                         "the daemon cannot write its registry ({cause}): {what}; make room for it, or look at its log"
                     );
                     warn!("an act of {connection} is not kept: {message}");
+                    if let Some(mut line) = line {
+                        line.result = Outcome::Failed;
+                        line.error_code = Some(NOT_KEPT.to_owned());
+                        line.why = Some(message.clone());
+                        self.write_act(line);
+                    }
                     refused(self, connection, act, failure(FailureCode::Unavailable, message));
                 }
             }
@@ -263,6 +301,8 @@ impl Shell {
     pub(super) fn count_if_due(&mut self, now: Nanos) {
         if self.keeping.next_count.is_some_and(|count| count <= now) {
             self.count_all(now);
+            // What each process has of the cards is in the book too.
+            self.keeping.changed();
             // Without processes nothing is used.
             self.keeping.next_count = (!self.clients.is_empty()).then(|| now + COUNT);
         }

@@ -12,6 +12,7 @@
 
 mod account;
 mod admin;
+mod awaiting;
 mod effects;
 mod explaining;
 mod joining;
@@ -67,6 +68,8 @@ const POLL: Nanos = Nanos::from_millis(500);
 pub(crate) struct Shell {
     settings: Settings,
     started: Nanos,
+    /// The same as the kernel counts the starts of processes.
+    born: u64,
     core: Core,
     recorder: Recorder,
     /// What the core wants done.
@@ -103,6 +106,8 @@ struct Client {
     session: SessionId,
     connection: ConnectionId,
     peer: PeerProcess,
+    /// Whether the last daemon wrote it down, with its session's terms.
+    restored: bool,
     page: ClientPage,
     /// What was measured of it, by card.
     overheads: BTreeMap<GpuId, measuring::Overhead>,
@@ -146,6 +151,7 @@ impl Shell {
                 // A reader that is gone has no use for it.
                 let _ = answer.send(self.picture());
             }
+            Input::Trespassed { process, why } => self.trespassed(process, why),
             Input::Measured(usages) => self.measured(&usages),
             Input::Closed { connection } => self.drop_connection(connection),
             Input::Died(Watched::Registrar(session)) => {

@@ -83,6 +83,7 @@ pub(super) fn log(notice: &Notice, shell: &Shell) {
                 limit_name(refusal.by)
             ));
         }
+        Notice::Overdue { client, after } => shell.overdue(*client, *after),
         Notice::Recovered { after } => Operation::done("daemon.recover").info(format_args!(
             "all processes of the last daemon are back or gone after {after}; grants begin"
         )),

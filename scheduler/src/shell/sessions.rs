@@ -175,9 +175,11 @@ impl Shell {
         check_quota(&memory)
             .and_then(|()| check_compute(&compute))
             .map_err(|failure| failure.message)?;
-        let Some(id) = self.clients.get(&client).map(|client| client.session) else {
+        // What the session of a restored process may have is known, and an administrator may have changed it.
+        let Some(process) = self.clients.get(&client).filter(|client| !client.restored) else {
             return Ok(());
         };
+        let id = process.session;
         let Some(session) = self.sessions.get_mut(id).filter(|session| session.is_implicit()) else {
             return Ok(());
         };
@@ -204,8 +206,13 @@ impl Shell {
 
     /// Those whose time is over by now.
     pub(super) fn end_sessions(&mut self, now: Nanos) {
-        let is_over =
-            |session: &Session| session.standing(now) != StandingView::Good && session.told == Standing::Good;
+        let is_over = |session: &Session| {
+            let over = matches!(
+                session.standing(now),
+                StandingView::Expired | StandingView::Revoked
+            );
+            over && session.told != Standing::Over
+        };
         let over: Vec<SessionId> = self
             .sessions
             .iter()
@@ -217,6 +224,8 @@ impl Shell {
             Operation::done("session.expire")
                 .of(id, &name)
                 .info(format_args!("the time of session {name} ({id}) is over"));
+            let paused = self.sessions.get(id).is_some_and(|session| session.paused);
+            self.expired(id, if paused { "paused" } else { "running" });
             self.tell_standing(id);
         }
     }

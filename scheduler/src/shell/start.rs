@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::fd::OwnedFd;
 use std::time::SystemTime;
 
-use gpushare_core::log;
+use gpushare_core::{Event, log};
 use gpushare_proto::SessionId;
-use gpushare_sys::clock;
+use gpushare_sys::{clock, process};
 use tokio::sync::mpsc;
 use tracing::{info, warn};
 
@@ -27,14 +27,15 @@ use crate::sessions::{Clocks, Sessions};
 use crate::throttle::Throttle;
 
 impl Shell {
-    /// Takes the machine's cards, and goes on where the last daemon's `book` ends. What the core is told goes
-    /// on the `reel`. Must be called inside a runtime.
+    /// Takes the machine's cards, and goes on where the last daemon's `book` ends; unless that is `complete`, others may come
+    /// back than it knows. What the core is told goes on the `reel`. Must be called inside a runtime.
     ///
     /// # Errors
     /// If another daemon has one of the cards, or nothing can be recorded.
     pub(crate) fn new(
         settings: Settings,
         book: Book,
+        complete: bool,
         inputs: mpsc::Sender<Input>,
         reel: Option<Reel>,
     ) -> Result<Self, Stop> {
@@ -43,13 +44,17 @@ impl Shell {
             .clients
             .into_iter()
             .filter(|entry| known.contains(&entry.session))
-            .filter_map(|entry| Some((entry, entry.process.open()?)))
+            .filter_map(|entry| {
+                let pidfd = entry.process.open()?;
+                Some((entry, pidfd))
+            })
             .collect();
         let header = log::Header {
             format: log::FORMAT,
             version: env!("CARGO_PKG_VERSION").to_owned(),
             generation: clock::boot().0,
             expected: living.iter().map(|(entry, _)| entry.client).collect(),
+            incomplete: !complete,
             started: clock::monotonic(),
             unix_seconds: SystemTime::now()
                 .duration_since(SystemTime::UNIX_EPOCH)
@@ -59,6 +64,7 @@ impl Shell {
         };
         let mut shell = Self {
             started: header.started,
+            born: process::start_time(std::process::id()).unwrap_or(0),
             idle_since: Some(header.started),
             watchers: Watchers::default(),
             core: header.machine(),
@@ -86,16 +92,31 @@ impl Shell {
         for (entry, pidfd) in living {
             shell.watch(pidfd.into(), Watched::Expected(entry.client));
             shell.sessions.join(entry.session);
-            shell.expected.insert(entry.client, entry);
+            shell.expect(entry);
         }
         known.into_iter().for_each(|session| shell.close_if_over(session));
         if !shell.expected.is_empty() {
             info!(
-                "waiting for {} processes of the last daemon before anything is granted",
+                "waiting for {} processes of the last daemon before anything is granted on their cards",
                 shell.expected.len()
             );
         }
         Ok(shell)
+    }
+
+    /// A client of the last daemon lives. The core hears what it used, if all its cards are ours: what it is on elsewhere it
+    /// may be on here by the time it comes.
+    fn expect(&mut self, entry: ClientEntry) {
+        let known: Option<Vec<_>> = entry
+            .cards
+            .iter()
+            .map(|of| Some((self.add_card(&of.card).ok()?, of.used)))
+            .collect();
+        let client = entry.client;
+        self.expected.insert(client, entry);
+        for (gpu, bytes) in known.into_iter().flatten() {
+            self.feed(Event::ExpectedUses { client, gpu, bytes });
+        }
     }
 
     fn restore(&mut self, entry: SessionEntry) {

@@ -91,6 +91,9 @@ impl Shell {
         }
         if let (LockView::Waiting { reason, .. }, Some(waits_for)) = (&mut view.lock, waits_for) {
             *reason = waits_for.words(|session| self.sessions.name(session));
+            if let Some(awaited) = self.awaited_in_words(id, &waits_for) {
+                *reason = format!("{reason}: {awaited}");
+            }
         }
         view
     }

@@ -10,7 +10,7 @@ use gpushare_proto::admin::{AdminReply, Change, Knob, SessionRequest, Setting};
 use gpushare_proto::audit::{Act, Allocation, Entry, Outcome, Refusal};
 use gpushare_proto::explain::KEPT_REFUSALS;
 use gpushare_proto::page::MemoryRefusal;
-use gpushare_proto::tenant::{Failure, TenantReply};
+use gpushare_proto::tenant::{Failure, FailureCode, TenantReply};
 use gpushare_proto::{Bytes, ClientId, GpuId, Nanos, SessionId};
 use gpushare_sys::clock;
 
@@ -216,8 +216,13 @@ impl Shell {
         }
     }
 
-    /// An administrator's request was answered.
-    pub(super) fn acted(&mut self, peer: &PeerProcess, intent: Intent, answer: &Result<AdminReply, Failure>) {
+    /// An administrator's request was answered; its line, which is written when it is known what became of it.
+    pub(super) fn acted(
+        &self,
+        peer: &PeerProcess,
+        intent: Intent,
+        answer: &Result<AdminReply, Failure>,
+    ) -> Act {
         let result = answer.as_ref().map(|reply| match reply {
             AdminReply::Created { session, name, .. } => Done {
                 session: Some((*session, name.clone())),
@@ -235,16 +240,11 @@ impl Shell {
                 new: None,
             },
         });
-        self.done(peer, intent, result);
+        self.done(peer, intent, result)
     }
 
     /// A setting was changed, or not.
-    pub(super) fn was_set(
-        &mut self,
-        peer: &PeerProcess,
-        setting: Setting,
-        answer: &Result<AdminReply, Failure>,
-    ) {
+    pub(super) fn was_set(&self, peer: &PeerProcess, setting: Setting, answer: &Result<AdminReply, Failure>) {
         let operation = match setting.knob {
             Knob::Quantum(_) => "gpu.set_quantum",
             Knob::Mode(_) => "gpu.set_mode",
@@ -258,18 +258,59 @@ impl Shell {
             name: None,
             gpu: setting.gpu,
         };
-        self.acted(peer, intent, answer);
+        self.write_act(self.acted(peer, intent, answer));
     }
 
-    /// A process registered a session for itself, or was not let.
+    /// Somebody who is no administrator asked for administration.
+    pub(super) fn trespassed(&mut self, (pid, uid): (u32, u32), why: String) {
+        if !self.gets_a_line(Whose::User(uid)) {
+            return;
+        }
+        self.write_act(Act {
+            operation: "daemon.administrate".to_owned(),
+            uid,
+            pid,
+            session_id: None,
+            session: None,
+            gpu: None,
+            old: None,
+            new: None,
+            result: Outcome::Refused,
+            error_code: Some(code_name(FailureCode::Permission).to_owned()),
+            why: Some(short(why)),
+        });
+    }
+
+    /// The time of a session is over.
+    pub(super) fn expired(&self, id: SessionId, was: &str) {
+        self.write_act(Act {
+            operation: "session.expire".to_owned(),
+            uid: rustix::process::geteuid().as_raw(),
+            pid: std::process::id(),
+            session_id: Some(id),
+            session: Some(self.sessions.name(id)),
+            gpu: None,
+            old: Some(was.to_owned()),
+            new: Some("expired".to_owned()),
+            result: Outcome::Ok,
+            error_code: None,
+            why: None,
+        });
+    }
+
+    pub(super) fn write_act(&self, act: Act) {
+        self.telling.audit.write(Entry::Act(act));
+    }
+
+    /// A process registered a session for itself, or was not let; its line, if it gets one.
     pub(super) fn registered(
         &mut self,
         peer: &PeerProcess,
         wished: Option<&str>,
         answer: &Result<TenantReply, Failure>,
-    ) {
+    ) -> Option<Act> {
         if !self.gets_a_line(Whose::User(peer.uid)) {
-            return;
+            return None;
         }
         let result = answer.as_ref().map(|reply| match reply {
             TenantReply::Session { session, name, .. } => Done {
@@ -289,20 +330,20 @@ impl Shell {
             name: wished.map(plain),
             gpu: None,
         };
-        self.done(peer, intent, result);
+        Some(self.done(peer, intent, result))
     }
 
     /// The daemon itself ended a process, or could not.
-    pub(super) fn killed(&mut self, client: ClientId, cause: Option<&std::io::Error>) {
-        let Some(process) = self.clients.get(&client) else {
-            return;
-        };
-        let (session, pid) = (process.session, process.peer.pid);
+    pub(super) fn killed(
+        &self,
+        client: ClientId,
+        session: SessionId,
+        (pid, uid): (u32, Option<u32>),
+        cause: Option<&std::io::Error>,
+    ) {
         let name = self.sessions.name(session);
-        let operation = Operation::done("process.kill")
-            .of(session, &name)
-            .process(pid)
-            .user(process.peer.uid);
+        let operation = Operation::done("process.kill").of(session, &name).process(pid);
+        let operation = uid.map_or(operation, |uid| operation.user(uid));
         match cause {
             None => operation.warn(format_args!(
                 "ended {client} (pid {pid}): it did not let go of the GPU"
@@ -330,8 +371,8 @@ impl Shell {
         }));
     }
 
-    /// One line in the log and one in the audit log.
-    fn done(&mut self, peer: &PeerProcess, intent: Intent, result: Result<Done, &Failure>) {
+    /// One line in the log, and one for the audit log.
+    fn done(&self, peer: &PeerProcess, intent: Intent, result: Result<Done, &Failure>) -> Act {
         let Intent {
             operation,
             session,
@@ -377,7 +418,7 @@ impl Shell {
             }
             (None, ..) => record.info(format_args!("pid {pid}, user {uid}: {operation}{on}")),
         }
-        self.telling.audit.write(Entry::Act(Act {
+        Act {
             operation: operation.to_owned(),
             uid,
             pid,
@@ -389,7 +430,7 @@ impl Shell {
             result: failure.map_or(Outcome::Ok, |failure| outcome_of(failure.code)),
             error_code: failure.map(|failure| code_name(failure.code).to_owned()),
             why: failure.map(|failure| short(failure.message.clone())),
-        }));
+        }
     }
 
     fn terms_in_words(&self, session: SessionId) -> Option<String> {

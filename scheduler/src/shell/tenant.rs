@@ -4,12 +4,14 @@
 //! connection; a wish that cannot be granted is answered and the connection goes on.
 
 use gpushare_core::Event;
+use gpushare_proto::codec::{self, HEADER};
 use gpushare_proto::tenant::{FailureCode, GpuInfo, TenantReply, TenantRequest};
 use gpushare_proto::text::is_plain;
 use gpushare_proto::{Bytes, ClientId, GpuId, SessionId};
 
 use super::{ConnectionRole, Shell, failure};
 use crate::cards::CardError;
+use crate::connection::{Dialect as _, End, Tenant};
 use crate::identity::{PeerProcess, ProcessId};
 use crate::input::ConnectionId;
 use crate::operation::Operation;
@@ -28,10 +30,15 @@ impl Shell {
             (_, TenantRequest::Register(wish)) => {
                 let wished = wish.name.clone();
                 let answer = self.register(&peer, wish);
-                self.registered(&peer, wished.as_deref(), &answer);
+                let act = self.registered(&peer, wished.as_deref(), &answer);
                 match answer {
-                    Ok(done) => self.reply_when_kept(connection, &done),
-                    Err(failure) => self.reply(connection, &TenantReply::Error(failure)),
+                    Ok(done) => self.reply_when_kept(connection, &done, act),
+                    Err(failure) => {
+                        if let Some(act) = act {
+                            self.write_act(act);
+                        }
+                        self.reply(connection, &TenantReply::Error(failure));
+                    }
                 }
                 Ok(())
             }
@@ -78,7 +85,13 @@ impl Shell {
                 Ok(())
             }
             (ConnectionRole::Client(client), request) => self.client_says(client, &request),
-            (ConnectionRole::Tool, _) => Err("only a process that shares a GPU may say that".to_owned()),
+            (ConnectionRole::Tool, request) => {
+                // What an administrator says may read as something else here.
+                if codec::encode(&request).is_ok_and(|frame| Tenant::is_administration(&frame[HEADER..])) {
+                    self.trespassed((peer.pid, peer.uid), End::Administration.to_string());
+                }
+                Err("only a process that shares a GPU may say that".to_owned())
+            }
         };
         if let Err(message) = sense {
             let failure = failure(FailureCode::BadRequest, message);
@@ -117,6 +130,7 @@ impl Shell {
                 .debug(format_args!("{client} (pid {pid}) of {name} uses {gpu}"));
         }
         self.feed(Event::Attached { client, gpu, used });
+        self.keeping.changed();
         self.measure_soon();
     }
 

@@ -123,6 +123,8 @@ impl Shell {
                 refusal,
             },
             Notice::Recovered { after } => Happened::Recovered { after_ns: after },
+            // The log and `status` name it.
+            Notice::Overdue { .. } => return,
         };
         let at_ns = clock::monotonic() - self.started;
         self.watchers.pending.push(Happening { at_ns, what });

@@ -1,13 +1,21 @@
-//! What the audit log keeps of tenants that would rather fill it.
+//! What the audit log keeps: of tenants that would rather fill it, of those who would administrate, of what could not be kept.
 
-use std::fs;
+use std::fs::{self, Permissions};
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::thread;
+use std::time::Duration;
 
-use gpushare_proto::Bytes;
-use gpushare_proto::audit::{Entry, Line};
+use gpushare_proto::admin::{AdminReply, AdminRequest, Knob, Mode, SessionRequest, Setting};
+use gpushare_proto::audit::{Act, Entry, Line, Outcome};
+use gpushare_proto::codec::{self, Message};
 use gpushare_proto::page::LimitKind;
-use gpushare_proto::tenant::TenantReply;
+use gpushare_proto::session::{Binding, Terms};
+use gpushare_proto::tenant::{GpuChoice, Hello, NewSession, Role, TenantReply, TenantRequest};
+use gpushare_proto::{Bytes, Nanos};
 
-use crate::harness::{Place, eventually};
+use crate::harness::{Daemon, Place, administrator, eventually};
+use crate::sessions::as_nobody;
 
 #[test]
 fn a_tenant_that_is_refused_in_a_loop_gets_a_few_lines_and_all_are_counted() {
@@ -54,4 +62,220 @@ fn a_tenant_that_is_refused_in_a_loop_gets_a_few_lines_and_all_are_counted() {
         log.matches("refused 2GiB").count() < 32,
         "the log is no more patient"
     );
+}
+
+/// The acts in the audit log with this name.
+fn acts(place: &Place, operation: &str) -> Vec<Act> {
+    let text = fs::read_to_string(place.runtime().audit()).unwrap_or_default();
+    let lines = text
+        .lines()
+        .filter_map(|line| serde_json::from_str::<Line>(line).ok());
+    let acts = lines.filter_map(|line| match line.entry {
+        Entry::Act(act) if act.operation == operation => Some(act),
+        _ => None,
+    });
+    acts.collect()
+}
+
+fn the_act(place: &Place, operation: &str) -> Act {
+    eventually(operation, || acts(place, operation).pop())
+}
+
+fn ask(daemon: &Daemon, request: &AdminRequest) -> AdminReply {
+    let mut administrator = daemon.administrator();
+    administrator.say(request);
+    administrator.hear()
+}
+
+fn create(name: &str, ttl: Option<Nanos>) -> AdminRequest {
+    let terms = Terms {
+        ttl,
+        ..Terms::default()
+    };
+    AdminRequest::Session(SessionRequest::Create {
+        new: NewSession {
+            name: Some(name.to_owned()),
+            terms,
+            oversubscribe: false,
+            gpu: GpuChoice::Auto,
+        },
+        binding: Binding::Token,
+    })
+}
+
+fn pause(name: &str) -> AdminRequest {
+    let which = name.to_owned();
+    AdminRequest::Session(SessionRequest::Pause { which })
+}
+
+#[test]
+fn another_user_who_would_administrate_is_in_the_audit_log() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let place = Place::new();
+    let _daemon = place.start_system(&[]);
+    fs::set_permissions(place.path(""), Permissions::from_mode(0o755)).unwrap();
+    fs::set_permissions(place.runtime().admin_socket(), Permissions::from_mode(0o666)).unwrap();
+    as_nobody(|| assert!(administrator(&place.runtime()).is_err()));
+    let act = the_act(&place, "daemon.administrate");
+    assert_eq!(
+        (act.uid, act.result, act.error_code.as_deref()),
+        (65534, Outcome::Refused, Some("permission"))
+    );
+    assert!(act.why.unwrap().contains("user 65534 may not administrate"));
+}
+
+fn sent_to_the_tenants<M: Message>(daemon: &Daemon, message: &M) {
+    let mut tool = daemon.tool();
+    tool.stream.write_all(&codec::encode(message).unwrap()).unwrap();
+    // The connection ends, with a word or without.
+    while tool.listen().is_some() {}
+}
+
+#[test]
+fn a_tenant_who_would_administrate_is_in_the_audit_log() {
+    let place = Place::new();
+    let daemon = place.start(&[]);
+    let knob = Knob::Mode(Some(Mode::Serialized));
+    let messages = [
+        AdminRequest::Status,
+        AdminRequest::Set(Setting { gpu: None, knob }),
+        pause("everybody"),
+        create("mine", None),
+    ];
+    for (before, message) in messages.iter().enumerate() {
+        sent_to_the_tenants(&daemon, message);
+        let all = eventually("its line", || {
+            let acts = acts(&place, "daemon.administrate");
+            (acts.len() > before).then_some(acts)
+        });
+        let act = all.last().unwrap();
+        assert_eq!(
+            (act.pid, act.result, act.error_code.as_deref()),
+            (std::process::id(), Outcome::Refused, Some("permission")),
+            "{message:?}"
+        );
+        assert!(act.why.as_ref().unwrap().contains("on the tenants' socket"));
+    }
+    assert_eq!(daemon.status().sessions, []);
+}
+
+#[test]
+fn a_tenant_who_knocks_all_the_time_gets_a_few_lines_and_all_are_counted() {
+    const KNOCKS: u64 = 200;
+    let place = Place::new();
+    let daemon = place.start(&[]);
+    let mut knock = codec::encode(&TenantRequest::Hello(Hello::new(Role::Tool))).unwrap();
+    knock.extend(codec::encode(&AdminRequest::Status).unwrap());
+    let knock = || {
+        let mut stream = daemon.connect();
+        stream.write_all(&knock).unwrap();
+        stream
+    };
+    let _open: Vec<_> = (0..KNOCKS).map(|_| knock()).collect();
+    eventually("a line", || {
+        (acts(&place, "daemon.administrate").len() >= 32).then_some(())
+    });
+    // What got no line is summed up before the next one that gets one.
+    thread::sleep(Duration::from_millis(1100));
+    let _one_more = knock();
+    let lines = eventually("every knock to be counted", || {
+        let text = fs::read_to_string(place.runtime().audit()).ok()?;
+        let entries = text
+            .lines()
+            .filter_map(|line| serde_json::from_str::<Line>(line).ok());
+        let counts: Vec<u64> = entries
+            .map(|line| match line.entry {
+                Entry::Act(_) => 1,
+                Entry::More { count, .. } => count,
+                other => panic!("{other:?}"),
+            })
+            .collect();
+        (counts.iter().sum::<u64>() == KNOCKS + 1).then_some(counts.len() as u64)
+    });
+    assert!(lines < KNOCKS / 2, "{lines} lines");
+}
+
+#[test]
+fn the_end_of_a_sessions_time_is_in_the_audit_log_also_while_it_is_paused() {
+    let place = Place::new();
+    let daemon = place.start(&[]);
+    let ttl = Some(Nanos::from_secs(1));
+    assert!(matches!(
+        ask(&daemon, &create("runs", ttl)),
+        AdminReply::Created { .. }
+    ));
+    assert!(matches!(
+        ask(&daemon, &create("rests", ttl)),
+        AdminReply::Created { .. }
+    ));
+    assert!(matches!(
+        ask(&daemon, &pause("rests")),
+        AdminReply::Changed { .. }
+    ));
+    let all = eventually("both ends", || {
+        let acts = acts(&place, "session.expire");
+        (acts.len() == 2).then_some(acts)
+    });
+    let told: Vec<_> = all
+        .iter()
+        .map(|act| {
+            (
+                act.session.as_deref().unwrap(),
+                act.old.as_deref().unwrap(),
+                act.new.as_deref().unwrap(),
+                act.pid,
+            )
+        })
+        .collect();
+    let pid = daemon.pid();
+    assert_eq!(
+        told,
+        [
+            ("runs", "running", "expired", pid),
+            ("rests", "paused", "expired", pid)
+        ]
+    );
+}
+
+#[test]
+fn an_act_that_is_in_force_and_not_on_the_disk_says_so_in_its_only_line() {
+    let place = Place::new();
+    let daemon = place.start(&[]);
+    assert!(matches!(
+        ask(&daemon, &create("kept", None)),
+        AdminReply::Created { .. }
+    ));
+    let in_the_way = place.runtime().root().join("registry.redb.new");
+    fs::remove_file(place.runtime().registry()).unwrap();
+    fs::create_dir(&in_the_way).unwrap();
+    assert!(matches!(
+        ask(&daemon, &create("lost", None)),
+        AdminReply::Error(_)
+    ));
+    assert!(matches!(ask(&daemon, &pause("kept")), AdminReply::Error(_)));
+    fs::remove_dir(&in_the_way).unwrap();
+    daemon.terminate();
+
+    let outcomes = |operation| -> Vec<_> {
+        let acts = acts(&place, operation).into_iter();
+        acts.map(|act| (act.session.unwrap(), act.result, act.error_code))
+            .collect()
+    };
+    let not_kept = Some("not_kept".to_owned());
+    assert_eq!(
+        outcomes("session.create"),
+        [
+            ("kept".to_owned(), Outcome::Ok, None),
+            ("lost".to_owned(), Outcome::Failed, not_kept.clone())
+        ]
+    );
+    assert_eq!(
+        outcomes("session.pause"),
+        [("kept".to_owned(), Outcome::Failed, not_kept)]
+    );
+    let pause = the_act(&place, "session.pause");
+    assert_eq!(pause.new.as_deref(), Some("paused"));
+    assert!(pause.why.unwrap().contains("it is in force"));
 }

@@ -12,6 +12,8 @@ mod leases;
 mod metrics;
 mod passed;
 mod restart;
+mod returns;
 mod sessions;
 mod starting;
+mod state;
 mod watching;

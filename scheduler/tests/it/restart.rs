@@ -296,7 +296,7 @@ fn an_act_that_cannot_be_kept_is_in_force_and_says_so_and_a_session_is_not_made(
     );
 }
 
-fn usage(daemon: &Daemon) -> Vec<UsageView> {
+pub(crate) fn usage(daemon: &Daemon) -> Vec<UsageView> {
     let mut administrator = daemon.administrator();
     administrator.say(&AdminRequest::Usage {
         since: Nanos::from_secs(7200),

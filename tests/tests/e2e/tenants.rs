@@ -103,6 +103,33 @@ fn a_process_without_a_token_is_limited_by_its_environment_and_no_later_one_lift
 }
 
 #[test]
+fn a_limit_of_the_environment_holds_over_a_daemon_that_had_no_time_to_write_it_down() -> anyhow::Result<()> {
+    let world = world()?;
+    let mut daemon = Daemon::start(&world, &[])?;
+    let mut command = world.workload(&Sharing::Preload);
+    command.env(names::MEMORY_LIMIT, "16MiB");
+    let mut program = Program::begin(command, &world, "unwritten")?;
+    program.ready()?;
+    program.must("alloc x 8MiB")?;
+    daemon.kill()?;
+    std::fs::remove_file(world.runtime_dir().registry())?;
+    daemon.restart()?;
+    daemon.until("it is back, with its limit", |status| {
+        let session = status.sessions.first();
+        session.is_some_and(|session| {
+            session.memory_limit_bytes == Some(Bytes::mib(16))
+                && session
+                    .gpus
+                    .iter()
+                    .any(|gpu| gpu.allocated_bytes == Bytes::mib(8))
+        })
+    })?;
+    program.must("alloc y 8MiB")?;
+    assert_eq!(program.ask("alloc z 1MiB")?.error(), OUT_OF_MEMORY);
+    Ok(())
+}
+
+#[test]
 fn a_limit_that_nobody_understands_is_no_leave_to_run_without_one() -> anyhow::Result<()> {
     let world = world()?;
     let _daemon = Daemon::start(&world, &[])?;

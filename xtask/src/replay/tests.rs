@@ -15,6 +15,7 @@ fn header() -> Header {
         version: "0.0.9".to_owned(),
         generation: 1,
         expected: [].into(),
+        incomplete: false,
         started: Nanos::from_secs(1),
         unix_seconds: 0,
         config: Config::default(),

@@ -184,8 +184,11 @@ pub(super) fn recovering(facts: &Facts) -> Vec<Outcome> {
     vec![match status.daemon.recovering {
         0 => Outcome::ok("grants are given"),
         count => Outcome::warning(
-            format!("grants wait for {count} processes of the last daemon that are neither back nor dead"),
-            "they are stopped or stuck: `gpushare-ctl status` again in a second, else look for them with `ps`",
+            format!(
+                "grants wait for {count} processes of the last daemon that are neither back nor dead, on the cards that they used"
+            ),
+            "`gpushare-ctl status` again in a second; else they are stopped or stuck: the daemon's log and who waits for them name their \
+             pids, and stuck_policy decides after stuck_after",
         ),
     }]
 }

@@ -213,10 +213,10 @@ impl Card {
         }
     }
 
-    /// Chooses the mode; whether it changed.
-    pub(crate) fn choose_mode(&mut self, now: Nanos, config: &Config) -> bool {
+    /// Chooses the mode, where `others` use so much besides; whether it changed.
+    pub(crate) fn choose_mode(&mut self, now: Nanos, others: Bytes, config: &Config) -> bool {
         let facts = Facts {
-            needed: self.needed(),
+            needed: self.needed() + others,
             capacity: self.capacity(),
             contention: self.census.contention(),
         };

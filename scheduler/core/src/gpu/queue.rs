@@ -50,6 +50,11 @@ impl Room {
         self.holders += 1;
     }
 
+    /// Others may pass those who wait for somebody there.
+    pub(crate) fn let_pass(&mut self) {
+        self.passable = true;
+    }
+
     /// A session with `bytes` is no longer there.
     pub(crate) fn leave(&mut self, bytes: Bytes) {
         self.held -= bytes;

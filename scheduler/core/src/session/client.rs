@@ -82,12 +82,24 @@ pub(crate) struct Told {
     pub(crate) queued_at: Nanos,
 }
 
+/// What a process had of the lock when the last daemon ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Past {
+    /// Nothing.
+    #[default]
+    Nothing,
+    /// It held it, and runs on.
+    Held,
+    /// It says that it held it, and nobody knows: what it may have in flight ends first.
+    Claims,
+}
+
 /// One process.
 #[derive(Clone, Debug)]
 pub(crate) struct Client {
     pub(crate) gate: Gate,
-    /// Held the lock when the last daemon ended, and runs on.
-    pub(crate) resumes: bool,
+    /// Until it announces a card.
+    pub(crate) past: Past,
     /// By card that it attached.
     pub(crate) books: BTreeMap<GpuId, Book>,
     pub(crate) told: Told,
@@ -96,10 +108,10 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    pub(crate) fn new(resumes: bool) -> Self {
+    pub(crate) fn new(past: Past) -> Self {
         Self {
             gate: Gate::new(),
-            resumes,
+            past,
             books: BTreeMap::new(),
             told: Told::default(),
             evictable: true,

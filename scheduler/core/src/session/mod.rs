@@ -299,6 +299,21 @@ impl Session {
         }
     }
 
+    /// Closes the gates of these processes as if they had been open, and asks for the drains.
+    pub(crate) fn close_those(
+        &mut self,
+        claimants: &[ClientId],
+        epoch: Epoch,
+        effects: &mut VecDeque<Effect>,
+    ) {
+        for &client in claimants {
+            if let Some(process) = self.clients.get_mut(&client) {
+                let word = process.gate.close();
+                effects.push_back(Effect::Gate { client, word, epoch });
+            }
+        }
+    }
+
     /// The lock is back, or nobody is left to hold it: idle processes are closed like the others from now on.
     pub(crate) fn shut(&mut self) {
         self.lock = Lock::Idle;

@@ -1,7 +1,9 @@
-use gpushare_proto::{Bytes, ClientId, Epoch, GateState, Nanos, SessionId};
+use gpushare_proto::admin::{Knob, Mode, Setting};
+use gpushare_proto::{Bytes, ClientId, Epoch, GateState, GpuId, Nanos, SessionId};
 
-use super::world::{GPU, World, gib, ms, plain};
-use crate::{Event, Notice};
+use super::world::{GPU, OTHER_GPU, World, gib, ms, plain};
+use crate::config::StuckPolicy;
+use crate::{Config, Effect, Event, Notice, WaitsFor};
 
 const HELD: Option<Epoch> = Some(Epoch {
     generation: 1,
@@ -114,4 +116,181 @@ fn an_expected_client_that_dies_after_its_return_is_not_awaited_again() {
     let new = world.program(Bytes::ZERO).1;
     world.run_for(Nanos::from_secs(1));
     assert!(world.passes(new));
+}
+
+/// One whom the last daemon knew to use so much of a card.
+fn used(world: &mut World, id: u64, gpu: GpuId, bytes: Bytes) {
+    world.send(Event::ExpectedUses {
+        client: ClientId(id),
+        gpu,
+        bytes,
+    });
+}
+
+fn policy(stuck_policy: StuckPolicy) -> Config {
+    Config {
+        stuck_policy,
+        ..plain()
+    }
+}
+
+/// A session with a process on one card that has `bytes` there and always has work.
+fn busy_on(world: &mut World, gpu: GpuId, bytes: Bytes) -> (SessionId, ClientId) {
+    let session = world.session();
+    let client = world.join(session);
+    world.attach(client, gpu);
+    assert!(world.allocate(client, gpu, bytes));
+    world.gets_busy(client);
+    (session, client)
+}
+
+#[test]
+fn who_used_one_card_holds_up_that_one_only() {
+    let mut world = World::after_restart(policy(StuckPolicy::Wait), [501]);
+    world.second_card();
+    used(&mut world, 501, GPU, gib(2));
+    let (here, a) = busy_on(&mut world, GPU, gib(1));
+    let (_, b) = busy_on(&mut world, OTHER_GPU, gib(1));
+    world.run_for(ms(999));
+    assert_eq!(
+        world.open(&[a, b]),
+        [false, false],
+        "the first second is everybody's"
+    );
+    world.run_for(ms(1));
+    assert_eq!(world.open(&[a, b]), [false, true]);
+    world.run_for(Nanos::from_secs(600));
+    assert_eq!(world.open(&[a, b]), [false, true], "the policy is to wait");
+    assert_eq!(world.core.awaited_by(here), [ClientId(501)]);
+    world.send(Event::ExpectedGone {
+        client: ClientId(501),
+    });
+    assert_eq!(world.open(&[a, b]), [true, true]);
+}
+
+#[test]
+fn who_used_nobody_knows_what_holds_up_every_card() {
+    let mut world = World::after_restart(policy(StuckPolicy::RunOthers), [501, 502]);
+    world.second_card();
+    used(&mut world, 501, GPU, gib(2));
+    let (_, b) = busy_on(&mut world, OTHER_GPU, gib(1));
+    world.run_for(Nanos::from_secs(600));
+    assert!(!world.passes(b));
+}
+
+#[test]
+fn who_does_not_return_is_reported_and_others_run_that_fit_beside_it() {
+    let mut world = World::after_restart(policy(StuckPolicy::RunOthers), [501]);
+    used(&mut world, 501, GPU, gib(6));
+    let (_, fits) = busy_on(&mut world, GPU, gib(4));
+    world.take();
+    world.run_for(ms(4999));
+    assert!(!world.passes(fits));
+    world.run_for(ms(1));
+    let client = ClientId(501);
+    let after = Nanos::from_secs(5);
+    assert!(
+        world.notices().contains(&Notice::Overdue { client, after }),
+        "{:?}",
+        world.notices()
+    );
+    assert!(world.passes(fits));
+    assert_eq!(world.core.snapshot(world.now).recovering, 1);
+    assert!(!world.core.is_recovering(), "nobody waits for it any more");
+}
+
+#[test]
+fn what_does_not_fit_beside_one_who_does_not_return_waits_and_is_told_for_whom() {
+    let mut world = World::after_restart(policy(StuckPolicy::RunOthers), [501]);
+    used(&mut world, 501, GPU, gib(6));
+    let (large, a) = busy_on(&mut world, GPU, gib(5));
+    let (_, b) = busy_on(&mut world, GPU, gib(3));
+    world.run_for(Nanos::from_secs(60));
+    assert_eq!(
+        world.open(&[a, b]),
+        [false, true],
+        "others pass the one that waits"
+    );
+    let waiting = world.core.waiting(world.now, large).unwrap();
+    assert_eq!(
+        (waiting.reason.clone(), waiting.about()),
+        (WaitsFor::Return(1), None)
+    );
+    // When it comes after all, it is a holder like any other.
+    let late = returns(&mut world, 501, HELD);
+    assert!(world.passes(late) || world.passes(b));
+    world.run_for(Nanos::from_secs(60));
+    let ended = world.notices();
+    assert!(
+        ended
+            .iter()
+            .any(|notice| matches!(notice, Notice::Recovered { .. })),
+        "{ended:?}"
+    );
+}
+
+#[test]
+fn who_does_not_return_is_ended_where_that_is_the_policy() {
+    let mut world = World::after_restart(policy(StuckPolicy::Kill), [501, 502]);
+    used(&mut world, 501, GPU, gib(6));
+    let (_, a) = busy_on(&mut world, GPU, gib(4));
+    returns(&mut world, 502, None);
+    world.take();
+    world.run_for(Nanos::from_secs(60));
+    let killed = world.take();
+    let killed: Vec<_> = killed
+        .iter()
+        .filter_map(|effect| match effect {
+            Effect::Kill { client } => Some(*client),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(killed, [ClientId(501)], "once, and nobody who is back");
+    assert!(!world.passes(a), "until the kernel says that it is dead");
+    world.send(Event::ExpectedGone {
+        client: ClientId(501),
+    });
+    world.run_for(ms(20));
+    assert!(world.passes(a));
+}
+
+#[test]
+fn who_says_that_it_held_the_lock_and_was_in_no_registry_lets_its_work_end_first() {
+    let mut world = World::after_restart(plain(), [501]);
+    world.send(Event::Set(Setting {
+        gpu: None,
+        knob: Knob::Mode(Some(Mode::Serialized)),
+    }));
+    world.send(Event::ExpectedGone {
+        client: ClientId(501),
+    });
+    let (_, waiter) = busy_on(&mut world, GPU, gib(6));
+    // It drains in 2 ms.
+    let unknown = returns(&mut world, 777, HELD);
+    assert_eq!(world.gate(unknown).state(), GateState::Closed);
+    assert!(
+        world.gate(unknown).change() > 0,
+        "its mover drains what is in flight"
+    );
+    let lock = |world: &World| format!("{:?}", world.core.snapshot(world.now).sessions[1].lock);
+    assert!(lock(&world).contains("Dropping"), "{}", lock(&world));
+    world.run_for(ms(2));
+    assert!(lock(&world).contains("Idle"), "{}", lock(&world));
+    world.run_for(Nanos::from_secs(1) + ms(20));
+    assert!(world.passes(waiter));
+}
+
+#[test]
+fn a_second_is_waited_for_those_whom_no_registry_knows() {
+    let mut world = World::new(plain());
+    world.core = crate::Core::new(plain(), World::GENERATION, [].into(), World::START).expecting_others();
+    world.send(Event::GpuFound {
+        gpu: GPU,
+        total: gib(10),
+    });
+    let (_, a) = busy_on(&mut world, GPU, gib(1));
+    world.run_for(ms(999));
+    assert!(!world.passes(a));
+    world.run_for(ms(1));
+    assert!(world.passes(a));
 }

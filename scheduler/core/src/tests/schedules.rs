@@ -43,6 +43,7 @@ enum Step {
     Repeat(usize),
     Return(u64, bool, u64),
     ExpectedGone(u64),
+    ExpectedUses(u64, GpuId, u64),
     Set(Option<GpuId>, Knob),
     Forge(Forgery),
 }
@@ -160,6 +161,7 @@ fn step() -> impl Strategy<Value = Step> {
         2 => (0_usize..30).prop_map(Step::Repeat),
         2 => (0_u64..3, any::<bool>(), 0_u64..8).prop_map(|(who, holding, gibs)| Step::Return(who, holding, gibs)),
         1 => (0_u64..3).prop_map(Step::ExpectedGone),
+        2 => (0_u64..3, gpu(), 0_u64..12).prop_map(|(who, gpu, gibs)| Step::ExpectedUses(who, gpu, gibs)),
         2 => (prop::option::of(gpu()), knob()).prop_map(|(gpu, knob)| Step::Set(gpu, knob)),
         4 => forgery().prop_map(Step::Forge),
     ]
@@ -256,6 +258,11 @@ fn play(world: &mut World, step: Step) {
                 used: gib(gibs),
             });
         }
+        Step::ExpectedUses(who, gpu, gibs) => world.send(Event::ExpectedUses {
+            client: ClientId(RETURNING + who),
+            gpu,
+            bytes: gib(gibs),
+        }),
         Step::ExpectedGone(who) => world.send(Event::ExpectedGone {
             client: ClientId(RETURNING + who),
         }),

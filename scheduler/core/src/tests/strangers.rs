@@ -70,6 +70,11 @@ fn who_is_not_there_changes_nothing() {
             drain: Nanos(1),
         },
         Event::ExpectedGone { client },
+        Event::ExpectedUses {
+            client,
+            gpu: GPU,
+            bytes: Bytes::MAX,
+        },
         Event::Unevictable { client },
         Event::RefusedHere {
             client,

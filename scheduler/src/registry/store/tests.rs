@@ -36,6 +36,7 @@ fn book(sessions: u64) -> Book {
         client: gpushare_proto::ClientId(3),
         session: SessionId(1),
         process: ProcessId { pid: 5, start: 50 },
+        cards: vec![],
     }];
     book
 }
@@ -51,8 +52,11 @@ fn used(hour: Hour, session: u64, held: u64) -> Usage {
 }
 
 fn open(folder: &Path) -> (Store, Book) {
-    let at: OwnedFd = File::open(folder).unwrap().into();
-    Store::open(at, folder.join("registry.redb")).unwrap()
+    Store::open(at(folder), None).unwrap()
+}
+
+fn at(folder: &Path) -> At {
+    (File::open(folder).unwrap().into(), folder.join("registry.redb"))
 }
 
 /// A folder that costs no fsync: hundreds of rounds must not wait for a disk.
@@ -333,4 +337,83 @@ fn a_new_store_whose_name_is_taken_leaves_nothing_behind() {
     // What could not be written is not forgotten.
     store.write(&book(1), used(Hour::now(), 1, 4)).unwrap();
     assert_eq!(store.usage(Hour(0)).unwrap()[0].held_ns, Nanos(7));
+}
+
+#[test]
+fn what_a_daemon_kept_in_its_own_folder_is_taken_over_with_its_usage() {
+    let root = tempfile::tempdir().unwrap();
+    let (run, lib) = (root.path().join("run"), root.path().join("lib"));
+    fs::create_dir(&run).unwrap();
+    fs::create_dir(&lib).unwrap();
+    let (mut store, _) = open(&run);
+    store.write(&book(2), used(Hour::now(), 1, 9)).unwrap();
+    drop(store);
+    let open = || Store::open(at(&lib), Some(at(&run))).unwrap();
+    let (store, read) = open();
+    assert_eq!(read, book(2));
+    assert_eq!(store.usage(Hour::now()).unwrap()[0].held_ns, Nanos(9));
+    assert_eq!(
+        (names(&run), names(&lib)),
+        (vec![], vec!["registry.redb".to_owned()])
+    );
+    drop(store);
+    assert_eq!(open().1, book(2), "and the next finds it there");
+}
+
+#[test]
+fn what_cannot_be_taken_over_now_is_when_it_can() {
+    let root = tempfile::tempdir().unwrap();
+    let (run, lib) = (root.path().join("run"), root.path().join("lib"));
+    fs::create_dir(&run).unwrap();
+    fs::create_dir_all(lib.join("registry.redb.new")).unwrap();
+    let (mut store, _) = open(&run);
+    store.write(&book(2), used(Hour::now(), 1, 9)).unwrap();
+    drop(store);
+    let (mut store, read) = Store::open(at(&lib), Some(at(&run))).unwrap();
+    assert_eq!(read, book(2), "the daemon goes on with what is there");
+    store.write(&book(3), Usage::new()).unwrap_err();
+    assert_eq!(names(&run), ["registry.redb"]);
+    fs::remove_dir(lib.join("registry.redb.new")).unwrap();
+    store.write(&book(3), Usage::new()).unwrap();
+    assert_eq!(store.usage(Hour::now()).unwrap()[0].held_ns, Nanos(9));
+    drop(store);
+    assert_eq!((names(&run), open(&lib).1), (vec![], book(3)));
+}
+
+#[test]
+fn of_two_registries_the_one_where_it_belongs_counts_and_the_other_is_kept() {
+    let root = tempfile::tempdir().unwrap();
+    let (run, lib) = (root.path().join("run"), root.path().join("lib"));
+    for (folder, sessions) in [(&run, 2), (&lib, 3)] {
+        fs::create_dir(folder).unwrap();
+        open(folder).0.write(&book(sessions), Usage::new()).unwrap();
+    }
+    assert_eq!(Store::open(at(&lib), Some(at(&run))).unwrap().1, book(3));
+    assert_eq!(names(&run), ["registry.redb.old-0"]);
+}
+
+#[test]
+fn a_registry_is_complete_when_nobody_can_have_joined_after_its_last_word() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut store, _) = open(folder.path());
+    assert!(store.is_complete(), "there was no daemon before");
+    store.write(&book(2), Usage::new()).unwrap();
+    drop(store);
+    let (mut store, _) = open(folder.path());
+    assert!(!store.is_complete(), "the last daemon was killed");
+    store.write(&book(2).ended(), Usage::new()).unwrap();
+    drop(store);
+    assert!(open(folder.path()).0.is_complete());
+    assert!(
+        !open(folder.path()).0.is_complete(),
+        "the one that ended well has had a successor, which did not"
+    );
+    let another_boot = Book {
+        boot: "another".into(),
+        ..book(2)
+    };
+    open(folder.path()).0.write(&another_boot, Usage::new()).unwrap();
+    assert!(open(folder.path()).0.is_complete());
+    fs::write(folder.path().join("registry.redb"), "half").unwrap();
+    assert!(!open(folder.path()).0.is_complete(), "whom it knew nobody knows");
 }

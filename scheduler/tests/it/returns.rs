@@ -1,0 +1,220 @@
+//! Clients of the last daemon that do not come back, and some that come back unknown.
+
+use std::fs;
+use std::thread;
+use std::time::Duration;
+
+use gpushare_proto::admin::{AdminRequest, LockView, SessionRequest};
+use gpushare_proto::audit::{Entry, Line};
+use gpushare_proto::names::REGISTRY;
+use gpushare_proto::tenant::{FailureCode, TenantReply, TenantRequest};
+use gpushare_proto::{Bytes, Epoch, GateState, Nanos, SessionId, Token};
+use redb::{Database, TableDefinition};
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::deaths::{holds, lock_of};
+use crate::harness::{Daemon, Place, eventually, join};
+use crate::processes::{Process, wanting};
+use crate::restart::{returning, written};
+
+/// A card for one of two sessions, and little patience with those who do not let go.
+fn impatient(place: &Place, policy: &str, capacity: &str) -> Vec<String> {
+    let config = place.path("config.toml");
+    let text = format!("[scheduling]\nstuck_policy = '{policy}'\nstuck_after = '1200ms'");
+    fs::write(&config, text).unwrap();
+    let config = config.to_str().unwrap();
+    ["--mode=serialized", "--quantum=30s", "--config", config, capacity]
+        .map(str::to_owned)
+        .into()
+}
+
+fn start(place: &Place, flags: &[String]) -> Daemon {
+    place.start(&flags.iter().map(String::as_str).collect::<Vec<_>>())
+}
+
+/// A stopped holder of 100 MiB, and the next daemon, which awaits it; with a token of a second session.
+fn awaiting(place: &Place, flags: &[String]) -> (Process, Daemon, (SessionId, Token)) {
+    let daemon = start(place, flags);
+    let (first, token) = daemon.register("first", None);
+    let second = daemon.register("second", None);
+    let holder = Process::wanting_the_lock(place, &token);
+    holds(&daemon, first);
+    let pid = Pid::from_raw(holder.pid().cast_signed()).unwrap();
+    kill_process(pid, Signal::STOP).unwrap();
+    eventually("what it uses to be written", || {
+        let status = daemon.status();
+        (status.gpus[0].allocated_bytes >= Bytes::mib(100)).then_some(())
+    });
+    written(place, 1);
+    // What it has of the card is written with the next count.
+    thread::sleep(Duration::from_millis(1200));
+    daemon.kill();
+    (holder, start(place, flags), second)
+}
+
+fn reason(daemon: &Daemon, session: SessionId) -> String {
+    eventually("the session to wait", || match lock_of(daemon, session) {
+        Some(LockView::Waiting { reason, .. }) => Some(reason),
+        _ => None,
+    })
+}
+
+#[test]
+fn a_stopped_process_of_the_last_daemon_is_named_and_others_run_that_fit_beside_it() {
+    let place = Place::new();
+    let flags = impatient(&place, "run_others", "--capacity=0=256MiB");
+    let (holder, daemon, (second, token)) = awaiting(&place, &flags);
+    let mut waiter = daemon.join(Some(&token));
+    wanting(&mut waiter);
+    let why = reason(&daemon, second);
+    let named = format!("pid {} of first (it is stopped)", holder.pid());
+    assert!(
+        why.contains("waits for 1 process to return") && why.contains(&named),
+        "{why}"
+    );
+    // 100 MiB beside its 100 MiB fit the card.
+    waiter.enter();
+    let log = place.log();
+    let said = format!(
+        "pid {} of first, a process of the last daemon (it is stopped), is not back after",
+        holder.pid()
+    );
+    assert!(
+        log.contains(&said)
+            && log.contains("100MiB of GPU-")
+            && log.contains("others run that fit beside that"),
+        "{log}"
+    );
+    assert_eq!(daemon.status().daemon.recovering, 1, "it is still awaited");
+}
+
+#[test]
+fn who_does_not_fit_beside_a_stopped_process_of_the_last_daemon_waits_and_says_for_whom() {
+    let place = Place::new();
+    let flags = impatient(&place, "run_others", "--capacity=0=128MiB");
+    let (mut holder, daemon, (second, token)) = awaiting(&place, &flags);
+    let mut waiter = daemon.join(Some(&token));
+    wanting(&mut waiter);
+    eventually("the process to be overdue", || {
+        place.log().contains("is not back after").then_some(())
+    });
+    let why = reason(&daemon, second);
+    assert!(why.contains(&format!("pid {} of first", holder.pid())), "{why}");
+    holder.kill();
+    waiter.enter();
+}
+
+#[test]
+fn a_stopped_process_of_the_last_daemon_is_ended_where_that_is_the_policy() {
+    let place = Place::new();
+    let flags = impatient(&place, "kill", "--capacity=0=128MiB");
+    let (holder, daemon, (_, token)) = awaiting(&place, &flags);
+    let mut waiter = daemon.join(Some(&token));
+    wanting(&mut waiter);
+    waiter.enter();
+    let killed = eventually("the kill in the audit log", || {
+        let text = fs::read_to_string(place.runtime().audit()).ok()?;
+        let lines = text
+            .lines()
+            .filter_map(|line| serde_json::from_str::<Line>(line).ok());
+        lines.into_iter().find_map(|line| match line.entry {
+            Entry::Act(act) if act.operation == "process.kill" => Some(act),
+            _ => None,
+        })
+    });
+    assert_eq!(killed.session.as_deref(), Some("first"));
+    assert_eq!(killed.new, Some(format!("pid {} is ended", holder.pid())));
+}
+
+/// The registry as if the daemon had been killed right after the join: no client is in it.
+fn forget_clients(place: &Place) {
+    const CLIENTS: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("clients");
+    let database = Database::open(place.runtime().root().join(REGISTRY)).unwrap();
+    let write = database.begin_write().unwrap();
+    write.open_table(CLIENTS).unwrap().retain(|_, _| false).unwrap();
+    write.commit().unwrap();
+}
+
+#[test]
+fn a_client_that_no_registry_knows_comes_back_to_its_session_and_counts_there() {
+    let place = Place::new();
+    let daemon = place.start(&[]);
+    let (session, token) = daemon.register("racing", Some(Bytes::mib(256)));
+    let client = daemon.join(Some(&token));
+    let mut sibling = daemon.join(Some(&token));
+    let gpu = sibling.attach();
+    written(&place, 2);
+    daemon.kill();
+    forget_clients(&place);
+
+    let daemon = place.start(&[]);
+    assert_eq!(daemon.status().daemon.recovering, 0);
+    // Somebody is faster, and gets nothing before the first second is over.
+    let mut sibling = join(&place.runtime(), Some(&token), Some(returning(&sibling, None))).unwrap();
+    let back = join(&place.runtime(), Some(&token), Some(returning(&client, None))).unwrap();
+    assert_eq!(back.welcome.session, session);
+    assert_ne!(back.welcome.client, client.welcome.client);
+    let refused = sibling.reserve(gpu, Bytes::mib(100));
+    assert!(
+        matches!(&refused, TenantReply::Refused { refusal, .. } if refusal.used == Bytes::mib(200)),
+        "{refused:?}"
+    );
+    assert_eq!(daemon.status().gpus[0].allocated_bytes, Bytes::mib(200));
+}
+
+#[test]
+fn a_client_that_no_registry_knows_and_that_held_the_lock_lets_its_work_end_first() {
+    let place = Place::new();
+    let flags = ["--mode=serialized", "--capacity=0=128MiB"];
+    let daemon = place.start(&flags);
+    let (session, token) = daemon.register("racing", None);
+    let (_, second) = daemon.register("second", None);
+    let mut client = daemon.join(Some(&token));
+    wanting(&mut client);
+    let epoch: Epoch = client.enter();
+    written(&place, 1);
+    daemon.kill();
+    forget_clients(&place);
+
+    let daemon = place.start(&flags);
+    let returned = returning(&client, Some(epoch));
+    let mut back = join(&place.runtime(), Some(&token), Some(returned)).unwrap();
+    let mut waiter = daemon.join(Some(&second));
+    wanting(&mut waiter);
+    let closed = eventually("its gate to be closed anew", || {
+        Some(back.gate()).filter(|word| word.change() > 0 && word.state() == GateState::Closed)
+    });
+    assert!(matches!(
+        lock_of(&daemon, session),
+        Some(LockView::Dropping { .. })
+    ));
+    back.peer.say(&TenantRequest::Released {
+        word: closed,
+        drain: Nanos::from_millis(1),
+    });
+    waiter.enter();
+}
+
+#[test]
+fn a_client_of_a_revoked_session_that_no_registry_knows_still_counts() {
+    let place = Place::new();
+    let daemon = place.start(&[]);
+    let (session, token) = daemon.register("revoked", None);
+    let mut client = daemon.join(Some(&token));
+    client.attach();
+    let mut administrator = daemon.administrator();
+    administrator.say(&AdminRequest::Session(SessionRequest::Revoke {
+        which: "revoked".to_owned(),
+    }));
+    administrator.hear();
+    written(&place, 1);
+    daemon.kill();
+    forget_clients(&place);
+
+    let daemon = place.start(&[]);
+    let back = join(&place.runtime(), Some(&token), Some(returning(&client, None))).unwrap();
+    assert_eq!(back.welcome.session, session);
+    assert_eq!(daemon.status().gpus[0].allocated_bytes, Bytes::mib(100));
+    let new = join(&place.runtime(), Some(&token), None).err().unwrap();
+    assert_eq!(new.code, FailureCode::NotFound);
+}

@@ -1,0 +1,159 @@
+//! What outlives a restart of the machine, and what does not.
+
+use std::fs;
+use std::path::Path;
+
+use gpushare_proto::admin::{AdminReply, AdminRequest, SessionRequest};
+use gpushare_proto::names::REGISTRY;
+use gpushare_proto::session::{Binding, Terms};
+use gpushare_proto::tenant::{GpuChoice, NewSession};
+use gpushare_proto::{Bytes, Nanos};
+use redb::{Database, TableDefinition};
+
+use crate::harness::{Daemon, Place, eventually};
+use crate::processes::{TURNS, wanting};
+use crate::restart::{returning, usage, written};
+
+fn create(daemon: &Daemon, name: &str) {
+    let new = NewSession {
+        name: Some(name.to_owned()),
+        terms: Terms::with_memory(Some(Bytes::mib(512))),
+        oversubscribe: false,
+        gpu: GpuChoice::Auto,
+    };
+    let binding = Binding::Token;
+    let mut administrator = daemon.administrator();
+    administrator.say(&AdminRequest::Session(SessionRequest::Create { new, binding }));
+    assert!(matches!(administrator.hear(), AdminReply::Created { .. }));
+}
+
+/// What a store says of the machine's run is of another one from now on.
+fn reboot(registry: &Path) {
+    const META: TableDefinition<'_, &str, &str> = TableDefinition::new("meta");
+    let database = Database::open(registry).unwrap();
+    let write = database.begin_write().unwrap();
+    write
+        .open_table(META)
+        .unwrap()
+        .insert("boot", "another run of the machine")
+        .unwrap();
+    write.commit().unwrap();
+}
+
+/// By name, with their memory limits.
+fn sessions(daemon: &Daemon) -> Vec<(String, Option<Bytes>)> {
+    let sessions = daemon.status().sessions.into_iter();
+    sessions
+        .map(|session| (session.name, session.memory_limit_bytes))
+        .collect()
+}
+
+#[test]
+fn after_a_reboot_what_was_made_to_last_is_there_and_nobody_of_before_is_awaited() {
+    let place = Place::new();
+    let state = place.path("state");
+    let flags = [&TURNS[..], &["--state-dir", state.to_str().unwrap()]].concat();
+    let daemon = place.start(&flags);
+    create(&daemon, "lasting");
+    let (_, token) = daemon.register("of-a-process", None);
+    let mut client = daemon.join(Some(&token));
+    wanting(&mut client);
+    client.enter();
+    eventually("something to be used", || {
+        usage(&daemon)
+            .iter()
+            .any(|used| used.held_ns > Nanos::from_millis(20))
+            .then_some(())
+    });
+    written(&place, 1);
+    daemon.kill();
+    assert!(!place.runtime().registry().exists());
+
+    // Another boot: /run is new, the state folder is not, and the process is none of before even if it has its pid.
+    fs::remove_dir_all(place.runtime().root()).unwrap();
+    reboot(&state.join(REGISTRY));
+    let daemon = place.start(&flags);
+    assert_eq!(daemon.status().daemon.recovering, 0);
+    assert_eq!(sessions(&daemon), [("lasting".to_owned(), Some(Bytes::mib(512)))]);
+    let used: Vec<_> = usage(&daemon)
+        .into_iter()
+        .map(|used| (used.name, used.alive, used.held_ns > Nanos::from_millis(20)))
+        .collect();
+    assert_eq!(
+        used,
+        [
+            ("lasting".to_owned(), true, false),
+            ("of-a-process".to_owned(), false, true)
+        ]
+    );
+    let back = daemon.return_as(returning(&client, None));
+    assert_ne!(back.welcome.client, client.welcome.client);
+}
+
+#[test]
+fn a_registry_in_the_daemons_own_folder_is_taken_over_with_its_clients() {
+    let place = Place::new();
+    let daemon = place.start(&[]);
+    create(&daemon, "lasting");
+    let client = daemon.join(None);
+    written(&place, 1);
+    daemon.kill();
+    assert!(place.runtime().registry().exists());
+
+    let state = place.path("state");
+    let daemon = place.start(&["--state-dir", state.to_str().unwrap()]);
+    assert!(state.join(REGISTRY).exists() && !place.runtime().registry().exists());
+    assert!(place.log().contains("was taken over"), "{}", place.log());
+    assert_eq!(daemon.status().daemon.recovering, 1);
+    let back = daemon.return_as(returning(&client, None));
+    assert_eq!(back.welcome.client, client.welcome.client);
+    assert!(sessions(&daemon).contains(&("lasting".to_owned(), Some(Bytes::mib(512)))));
+}
+
+#[test]
+fn two_daemons_do_not_keep_their_sessions_in_one_folder() {
+    let place = Place::new();
+    let state = place.path("state");
+    let flags = ["--state-dir", state.to_str().unwrap()];
+    let _first = place.start(&flags);
+    let second = gpushare_proto::names::RuntimeDir::new(place.path("second"));
+    let (code, said) = place.fail_in(&second, &flags);
+    assert_eq!(code, Some(1), "{said}");
+    assert!(
+        said.contains("another gpushare daemon keeps its sessions in") && said.contains("with --state-dir"),
+        "{said}"
+    );
+}
+
+#[test]
+fn a_state_folder_that_others_may_write_to_is_refused_and_the_right_option_named() {
+    let place = Place::new();
+    let state = place.path("state");
+    fs::write(&state, "").unwrap();
+    let (code, said) = place.fail(&["--state-dir", state.to_str().unwrap()]);
+    assert_eq!(code, Some(1), "{said}");
+    assert!(
+        said.contains("is not a folder") && said.contains("choose another folder with --state-dir"),
+        "{said}"
+    );
+}
+
+#[test]
+fn the_daemons_own_folder_may_be_named_as_the_state_folder() {
+    let place = Place::new();
+    let own = place.runtime().root().to_owned();
+    let daemon = place.start(&["--state-dir", own.to_str().unwrap()]);
+    create(&daemon, "here");
+    assert!(place.runtime().registry().exists());
+}
+
+#[test]
+fn an_idle_daemon_leaves_its_state_folder_and_nothing_else() {
+    let place = Place::new();
+    let state = place.path("state");
+    let flags = ["--idle-exit", "100ms", "--state-dir", state.to_str().unwrap()];
+    let daemon = place.start(&flags);
+    drop(daemon.join(None));
+    assert_eq!(daemon.wait().code(), Some(0));
+    assert!(state.join(REGISTRY).exists() && !place.runtime().root().exists());
+}
