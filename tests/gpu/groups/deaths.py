@@ -18,7 +18,7 @@ import time
 import hang
 from nvml import Nvml, watched
 
-NEEDS = 100
+NEEDS = 30
 
 MIB = 1 << 20
 KILLS = 10

@@ -12,7 +12,7 @@ import importlib.util
 
 from programs import ProgramFailed, client
 
-NEEDS = 150
+NEEDS = 60
 ANSWER_LIMIT = 120
 
 MIB = 1 << 20
