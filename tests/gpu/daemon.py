@@ -18,8 +18,8 @@ class DaemonFailed(Exception):
 
 
 class Daemon:
-    def __init__(self, stage, runtime):
-        self.ctl, self.runtime = stage / "gpushare-ctl", runtime
+    def __init__(self, stage, runtime, log):
+        self.ctl, self.runtime, self.log = stage / "gpushare-ctl", runtime, log
 
     def tell(self, *words):
         """Runs gpushare-ctl; its stdout."""
@@ -43,6 +43,13 @@ class Daemon:
         """What a session has allocated."""
         return sum(gpu["allocated_bytes"] for gpu in self.session(name)["gpus"]) >> 20
 
+    @contextlib.contextmanager
+    def kept_session(self, name, memory):
+        """A session that an administrator made, for as long as the block runs."""
+        print(f"       {self.tell('session', 'create', name, '--memory', memory).strip()}", flush=True)
+        yield name
+        self.tell("session", "delete", name)
+
     def set(self, *words):
         print(f"       {self.tell('set', *words).strip()}", flush=True)
 
@@ -57,26 +64,27 @@ class Daemon:
 
 
 @contextlib.contextmanager
-def running(stage, logs, managed_limit_mib):
+def running(stage, logs, managed_limit_mib, *, flags=(), log_name="scheduler", log_filter="info"):
     """A daemon for as long as the block runs."""
-    with tempfile.TemporaryDirectory(prefix="gpushare-") as folder, open(logs / "scheduler.err", "ab") as log:
+    log_path = logs / f"{log_name}.err"
+    with tempfile.TemporaryDirectory(prefix="gpushare-") as folder, open(log_path, "ab") as log:
         ready, told = os.pipe()
         command = [stage / "gpushare-scheduler", "--user", "--runtime-dir", folder, "--lock-dir", folder]
-        command += ["--managed-limit", f"{managed_limit_mib}MiB", "--ready-fd", str(told)]
+        command += ["--managed-limit", f"{managed_limit_mib}MiB", "--ready-fd", str(told), *flags]
         process = subprocess.Popen(
             list(map(str, command)),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
             pass_fds=[told],
-            env=clean_environment(),
+            env=clean_environment() | {"GPUSHARE_LOG": log_filter},
         )
         os.close(told)
         try:
             heard = select.select([ready], [], [], START_LIMIT)[0] and os.read(ready, 1)
             if not heard:
-                raise DaemonFailed(f"the scheduler did not start; see {logs / 'scheduler.err'}")
-            yield Daemon(stage, Path(folder))
+                raise DaemonFailed(f"the scheduler did not start; see {log_path}")
+            yield Daemon(stage, Path(folder), log_path)
         finally:
             os.close(ready)
             process.terminate()

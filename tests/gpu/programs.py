@@ -115,15 +115,16 @@ class Programs:
         for program in self.running:
             program.end()
 
-    def start(self, name, command, *, shared, memory=None, options=(), environment=None):
-        """Starts a program: `shared` by gpushare-ctl, with a quota of `memory` and more `options` of `run`; else it meets
-        the driver alone."""
+    def start(self, name, command, *, shared, memory=None, session=None, options=(), environment=None):
+        """Starts a program: `shared` by gpushare-ctl, with a quota of `memory` or in a `session` that there is, and more
+        `options` of `run`; else it meets the driver alone."""
         inner = ["timeout", "-k", "5", str(LIFE_LIMIT), *command]
         values = clean_environment() | {"PYTHONUNBUFFERED": "1"} | (environment or {})
         if shared:
             values |= {"GPUSHARE_RUNTIME_DIR": str(self.daemon.runtime), "GPUSHARE_SUMMARY": "1"}
             quota = ["--memory", memory] if memory else []
-            inner = [self.stand.stage / "gpushare-ctl", "run", "--name", name, *quota, *options, "--", *inner]
+            whose = ["--session", session] if session else ["--name", name, *quota]
+            inner = [self.stand.stage / "gpushare-ctl", "run", *whose, *options, "--", *inner]
         inner = list(map(str, inner))
         self.stand.figures.command(name, inner)
         log = self.stand.logs / f"{name}.err"

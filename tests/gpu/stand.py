@@ -19,9 +19,9 @@ class Stand:
     deadline: Deadline
     rounds: int
 
-    def daemon(self):
+    def daemon(self, **options):
         """A fresh daemon with the managed limit that is safe for this card."""
-        return daemon.running(self.stage, self.logs, self.card.managed_limit_mib)
+        return daemon.running(self.stage, self.logs, self.card.managed_limit_mib, **options)
 
     def programs(self, daemon=None):
         return Programs(self, daemon)

@@ -20,7 +20,7 @@ import card
 from daemon import DaemonFailed
 from deadline import Deadline
 from figures import Figures
-from groups import compatibility, contention, cost, graphs, memory, quotas, smoke, training, witness
+from groups import compatibility, contention, cost, deaths, graphs, memory, quotas, sessions, smoke, training, witness
 from programs import ProgramFailed
 from stand import Stand
 
@@ -31,6 +31,8 @@ GROUPS = {
     "contention": contention,
     "memory": memory,
     "quotas": quotas,
+    "sessions": sessions,
+    "deaths": deaths,
     "witness": witness,
     "compatibility": compatibility,
     "cost": cost,

@@ -1,8 +1,12 @@
 """Tests of the suite's own judgement; they need no card: `python3 -m unittest discover -s tests/gpu`."""
 
+import tempfile
 import unittest
+from datetime import datetime, timezone
+from pathlib import Path
 
 import ratios
+from groups import deaths
 from suite import group_names
 from witness import gated
 
@@ -41,6 +45,25 @@ class Gated(unittest.TestCase):
 
     def test_what_is_no_work_is_not_gated(self):
         self.assertFalse({"cuMemAlloc_v2", "cuGetProcAddress_v2", "cuCtxCreate_v2"} & set(gated.gated_calls()))
+
+
+class Deaths(unittest.TestCase):
+    LINES = (
+        '{"timestamp":"2026-11-22T02:00:01.500000Z","operation":"process.leave","pid":6}\n',
+        '{"timestamp":"2026-11-22T02:00:02.250000Z","operation":"process.leave","pid":7}\n',
+        '{"timestamp":"2026-11-22T02:00:03.000000Z","operation":"lock.gr',
+    )
+
+    def test_a_report_is_the_first_record_that_is_whole_and_matches(self):
+        with tempfile.NamedTemporaryFile("w", suffix=".err") as log:
+            log.write("what was there before\n")
+            log.flush()
+            records = deaths.Records(Path(log.name))
+            log.write("".join(self.LINES))
+            log.flush()
+            self.assertEqual([record["pid"] for record in records.all()], [6, 7])
+            at = records.until("process.leave", lambda record: record["pid"] == 7)
+        self.assertEqual(at, datetime(2026, 11, 22, 2, 0, 2, 250000, timezone.utc).timestamp())
 
 
 class Groups(unittest.TestCase):
