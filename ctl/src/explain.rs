@@ -90,6 +90,9 @@ fn waits(name: &str, wait: &WaitView) -> Vec<String> {
             "the daemon restarted, and {processes} processes of the last one that may use its cards are neither back nor have \
              they ended"
         ),
+        WaitReason::Limit { limit } => {
+            format!("{name} has used up its compute limit of {limit} for now, and goes on in a moment")
+        }
         WaitReason::Standing => format!("{name} waits until somebody lets it go on, as said above"),
     }];
     let stands = matches!(

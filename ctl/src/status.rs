@@ -82,7 +82,7 @@ fn gpus(gpus: &[GpuView]) -> String {
         table.row(vec![
             gpu.gpu.to_string(),
             gpu.name.clone(),
-            mode(gpu.mode).to_owned(),
+            gpu.mode.name().to_owned(),
             gpu.capacity_bytes.to_string(),
             gpu.allocated_bytes.to_string(),
             list(&gpu.holders),
@@ -93,13 +93,6 @@ fn gpus(gpus: &[GpuView]) -> String {
         ]);
     }
     table.render()
-}
-
-fn mode(mode: Mode) -> &'static str {
-    match mode {
-        Mode::Parallel => "parallel",
-        Mode::Serialized => "serialized",
-    }
 }
 
 /// The table of sessions, also for `session list`.
@@ -200,7 +193,6 @@ pub(crate) fn one_session(session: &SessionView) -> String {
         page += &format!("{name:<10}{}\n", harmless(&value));
     }
     let default = Terms::default();
-    let not_yet = |value: &dyn std::fmt::Display| Some(format!("{value} (not enforced yet)"));
     let labels: Vec<String> = labels
         .iter()
         .map(|(key, value)| format!("{key}={value}"))
@@ -211,7 +203,7 @@ pub(crate) fn one_session(session: &SessionView) -> String {
             if *compute == default.compute {
                 None
             } else {
-                not_yet(compute)
+                Some(compute.to_string())
             },
         ),
         (
@@ -219,7 +211,7 @@ pub(crate) fn one_session(session: &SessionView) -> String {
             if *weight == default.weight {
                 None
             } else {
-                not_yet(weight)
+                Some(weight.to_string())
             },
         ),
         (
@@ -227,7 +219,7 @@ pub(crate) fn one_session(session: &SessionView) -> String {
             if *priority == default.priority {
                 None
             } else {
-                not_yet(priority)
+                Some(priority.to_string())
             },
         ),
         (

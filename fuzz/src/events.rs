@@ -11,6 +11,7 @@ use gpushare_core::event::Standing;
 use gpushare_core::invariants::Invariants;
 use gpushare_core::{Config, Core, Effect, Event};
 use gpushare_proto::admin::{Knob, Mode, Setting};
+use gpushare_proto::session::Priority;
 use gpushare_proto::{
     Bytes, ClientId, Epoch, GateState, GateWord, GpuId, Nanos, Percent, RequestId, SessionId,
 };
@@ -107,11 +108,7 @@ impl Tape<'_> {
     }
 
     fn mode(&mut self) -> Mode {
-        if self.flag() {
-            Mode::Parallel
-        } else {
-            Mode::Serialized
-        }
+        Mode::ALL[usize::from(self.below(3))]
     }
 
     fn knob(&mut self) -> Knob {
@@ -251,7 +248,7 @@ impl Stage {
 
 fn event(tape: &mut Tape<'_>, gates: &[GateWord]) -> Event {
     let (client, gpu) = (tape.client(), tape.gpu());
-    match tape.below(28) {
+    match tape.below(30) {
         0 => Event::GpuFound {
             gpu,
             total: tape.bytes(),
@@ -369,6 +366,20 @@ fn event(tape: &mut Tape<'_>, gates: &[GateWord]) -> Event {
                 1 => Standing::Paused,
                 _ => Standing::Over,
             },
+        },
+        27 => Event::Share {
+            session: tape.session(),
+            weight: u32::from(tape.byte()) * 50,
+            priority: match tape.below(3) {
+                0 => Priority::Low,
+                1 => Priority::Normal,
+                _ => Priority::High,
+            },
+        },
+        28 => Event::Compute {
+            session: tape.session(),
+            gpu,
+            limit: tape.flag().then(|| Percent(u32::from(tape.byte()) * 40)),
         },
         _ => Event::Tick,
     }

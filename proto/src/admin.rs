@@ -1,6 +1,9 @@
 //! The administrator's socket (mode 0600), and the views that `gpushare-ctl` prints as table or JSON:
 //! one model, serialised once.
 
+use std::fmt;
+use std::str::FromStr;
+
 use serde::{Deserialize, Serialize};
 
 use crate::explain::Explanation;
@@ -130,6 +133,41 @@ pub enum Mode {
     /// They fit, and sessions take short turns, because they are not equal or their limits add up to the whole card.
     #[serde(rename = "time-sliced")]
     TimeSliced,
+}
+
+impl Mode {
+    /// All of them, the one that holds up least first.
+    pub const ALL: [Self; 3] = [Self::Parallel, Self::TimeSliced, Self::Serialized];
+
+    /// As people write it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Parallel => "parallel",
+            Self::Serialized => "serialized",
+            Self::TimeSliced => "time-sliced",
+        }
+    }
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A word that is no mode.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is not a mode; write parallel, time-sliced or serialized")]
+pub struct UnknownMode(String);
+
+impl FromStr for Mode {
+    type Err = UnknownMode;
+
+    fn from_str(word: &str) -> Result<Self, UnknownMode> {
+        let named = Self::ALL.into_iter().find(|mode| mode.name() == word);
+        named.ok_or_else(|| UnknownMode(word.to_owned()))
+    }
 }
 
 /// From the daemon to `gpushare-ctl`.

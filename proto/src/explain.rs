@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::admin::SessionView;
 use crate::page::MemoryRefusal;
-use crate::{Bytes, ClientId, GpuId, GpuUuid, Nanos, SessionId};
+use crate::{Bytes, ClientId, GpuId, GpuUuid, Nanos, Percent, SessionId};
 
 /// How many refusals of a session the daemon keeps.
 pub const KEPT_REFUSALS: usize = 8;
@@ -96,6 +96,11 @@ pub enum WaitReason {
     },
     /// Somebody must let the session go on: its standing says who.
     Standing,
+    /// It has used up its compute limit for now.
+    Limit {
+        /// How much of the time it may have.
+        limit: Percent,
+    },
 }
 
 /// A session that has the lock.

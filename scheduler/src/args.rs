@@ -115,6 +115,8 @@ pub enum ModeChoice {
     Auto,
     /// Everybody at once.
     Parallel,
+    /// One after the other for a short time, without moving memory.
+    TimeSliced,
     /// In turns.
     Serialized,
 }
@@ -126,6 +128,7 @@ impl ModeChoice {
         match self {
             Self::Auto => None,
             Self::Parallel => Some(Mode::Parallel),
+            Self::TimeSliced => Some(Mode::TimeSliced),
             Self::Serialized => Some(Mode::Serialized),
         }
     }

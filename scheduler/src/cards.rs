@@ -64,7 +64,7 @@ impl Knobs {
         }
         match knob {
             Knob::Quantum(_) => or(self.quantum, "computed"),
-            Knob::Mode(_) => or(self.mode.map(mode_name), "as memory fits"),
+            Knob::Mode(_) => or(self.mode.map(Mode::name), "as memory fits"),
             Knob::Capacity(_) => or(self.capacity, "total less reserve"),
             Knob::ManagedLimit(_) => or(self.managed_limit, "computed"),
             Knob::Epsilon(_) => self.epsilon.to_string(),
@@ -79,14 +79,6 @@ impl Knobs {
             Knob::ManagedLimit(value) => self.managed_limit = Some(value),
             Knob::Epsilon(value) => self.epsilon = value,
         }
-    }
-}
-
-/// A mode in words.
-pub(crate) fn mode_name(mode: Mode) -> &'static str {
-    match mode {
-        Mode::Parallel => "parallel",
-        Mode::Serialized => "serialized",
     }
 }
 

@@ -348,8 +348,8 @@ Examples:
 pub(crate) enum SetCommand {
     /// How long a session holds the card when they take turns: like 100ms, or `auto` (from the cost of a handoff)
     Quantum(Change<Auto<Quantum>>),
-    /// How the card is shared: `parallel`, `serialized`, or `auto` (serialized while memory does not fit)
-    Mode(Change<Auto<ModeName>>),
+    /// How the card is shared: `parallel`, `time-sliced`, `serialized`, or `auto` (as memory fits and sessions are equal)
+    Mode(Change<Auto<Mode>>),
     /// What may be resident on the card together: like 4GiB, or `auto` (its memory less the reserve)
     Capacity(Change<Auto<Memory>>),
     /// The most managed memory of all sessions together, like 10GiB
@@ -358,11 +358,11 @@ pub(crate) enum SetCommand {
     Epsilon(Change<Share>),
     /// The most memory of a session: like 4GiB, 50%, card by card 0=8GiB,1=50%, or `none`
     Memory(ChangeSession<NoneOr<Limit>>),
-    /// The most of a card's time for a session, like 25%, or `none`; kept and shown, not enforced yet
+    /// The most of a card's time for a session, like 25%, or `none`
     Compute(ChangeSession<NoneOr<Limit>>),
-    /// A session's part of the time, relative to 100; kept and shown, not enforced yet
+    /// A session's part of the time, relative to 100
     Weight(ChangeSession<u32>),
-    /// A session's class: low, normal or high; kept and shown, not enforced yet
+    /// A session's class: low, normal or high
     Priority(ChangeSession<Priority>),
 }
 

@@ -15,14 +15,14 @@ pub(crate) struct TermsArgs {
     /// of its own without it [env: GPUSHARE_MEMORY_LIMIT, also as JSON: {"0": 2147483648}]
     #[arg(long, value_name = "SIZE")]
     pub(crate) memory: Option<Limit>,
-    /// The most of a card's time, like 25%, or card by card; kept and shown, not enforced yet
+    /// The most of a card's time, like 25%, or card by card
     /// [env: GPUSHARE_COMPUTE_LIMIT, also as JSON]
     #[arg(long, value_name = "SHARE")]
     pub(crate) compute: Option<Limit>,
-    /// Its part of the time when sessions take turns, relative to 100; kept and shown, not enforced yet
+    /// Its part of the time when sessions take turns, relative to 100
     #[arg(long, value_name = "N")]
     pub(crate) weight: Option<u32>,
-    /// low, normal or high; kept and shown, not enforced yet
+    /// low, normal or high
     #[arg(long, value_name = "CLASS")]
     pub(crate) priority: Option<Priority>,
     /// How long it lasts, like 2h: then it gets no new memory and no turns, and loses nothing

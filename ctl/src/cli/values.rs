@@ -117,27 +117,6 @@ impl FromStr for Share {
     }
 }
 
-/// A [`Mode`] as people write it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct ModeName(pub(crate) Mode);
-
-/// A text that is no mode.
-#[derive(Debug, thiserror::Error)]
-#[error("`{0}` is not a mode; write `parallel`, `serialized`")]
-pub(crate) struct ModeError(String);
-
-impl FromStr for ModeName {
-    type Err = ModeError;
-
-    fn from_str(text: &str) -> Result<Self, ModeError> {
-        match text {
-            "parallel" => Ok(Self(Mode::Parallel)),
-            "serialized" => Ok(Self(Mode::Serialized)),
-            _ => Err(ModeError(text.to_owned())),
-        }
-    }
-}
-
 /// A card as people name it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum GpuName {

@@ -107,11 +107,7 @@ impl<W: Write + Seek> Trace<W> {
                 events.push(named(Track::Card(*gpu), &format!("{gpu} {name}")));
             }
             Happened::ModeChanged { gpu, mode, reason } => {
-                let mode = match mode {
-                    Mode::Parallel => "parallel",
-                    Mode::Serialized => "serialized",
-                };
-                self.turn(Track::Card(*gpu), Some(mode), reason, events);
+                self.turn(Track::Card(*gpu), Some(mode.name()), reason, events);
             }
             Happened::SessionBegan { session, name } => {
                 let name = format!("{session} {name}");

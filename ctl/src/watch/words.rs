@@ -38,10 +38,6 @@ impl Words {
                 total_bytes,
             } => format!("{gpu} is {name} ({uuid}), {total_bytes}"),
             Happened::ModeChanged { gpu, mode, reason } => {
-                let mode = match mode {
-                    Mode::Parallel => "parallel",
-                    Mode::Serialized => "serialized",
-                };
                 format!("{gpu} is {mode}: {reason}")
             }
             Happened::SessionBegan { session, .. } => format!("{} began", named(session)),

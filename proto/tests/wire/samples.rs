@@ -252,6 +252,7 @@ pub(crate) fn admin_requests() -> Vec<Named<AdminRequest>> {
         ),
         ("Set.quantum_auto", set(all, Knob::Quantum(None))),
         ("Set.mode", set(first, Knob::Mode(Some(Mode::Parallel)))),
+        ("Set.mode_sliced", set(first, Knob::Mode(Some(Mode::TimeSliced)))),
         ("Set.mode_auto", set(all, Knob::Mode(None))),
         ("Set.capacity", set(first, Knob::Capacity(Some(Bytes::gib(4))))),
         ("Set.managed_limit", set(all, Knob::ManagedLimit(Bytes::gib(10)))),
@@ -351,6 +352,10 @@ pub(crate) fn admin_replies() -> Vec<Named<AdminReply>> {
         (
             "Explained.standing",
             explained(Some(wait(WaitReason::Standing, None))),
+        ),
+        (
+            "Explained.limit",
+            explained(Some(wait(WaitReason::Limit { limit: Percent(2500) }, None))),
         ),
         (
             "Usage",

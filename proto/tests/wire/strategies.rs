@@ -64,7 +64,11 @@ fn text() -> impl Strategy<Value = String> {
 }
 
 fn mode() -> impl Strategy<Value = Mode> {
-    prop_oneof![Just(Mode::Parallel), Just(Mode::Serialized)]
+    prop_oneof![
+        Just(Mode::Parallel),
+        Just(Mode::TimeSliced),
+        Just(Mode::Serialized)
+    ]
 }
 
 prop_compose! {
@@ -431,6 +435,9 @@ fn wait_reason() -> impl Strategy<Value = WaitReason> {
         }),
         any::<u32>().prop_map(|processes| WaitReason::Recovering { processes }),
         Just(WaitReason::Standing),
+        any::<u32>().prop_map(|limit| WaitReason::Limit {
+            limit: Percent(limit)
+        }),
     ]
 }
 

@@ -11,7 +11,6 @@ use gpushare_proto::{Bytes, Nanos, SessionId};
 
 use super::scene::{Card, Scene};
 use super::tenants::{self, Tenant, Usage};
-use crate::cards::mode_name;
 
 /// The upper bounds of all histograms, in seconds: from a drain of nothing to a wait behind many turns.
 pub(super) const BUCKETS: [f64; 16] = [
@@ -425,9 +424,9 @@ fn modes(scene: &Scene) -> Vec<Row> {
     let cards = scene.cards.values();
     cards
         .flat_map(|card| {
-            [Mode::Parallel, Mode::Serialized].map(|mode| {
+            Mode::ALL.map(|mode| {
                 let is_in = card.state.mode == mode;
-                labelled(card, &[mode_name(mode)], f64::from(u8::from(is_in)))
+                labelled(card, &[mode.name()], f64::from(u8::from(is_in)))
             })
         })
         .collect()
@@ -441,7 +440,7 @@ fn holders(scene: &Scene) -> Vec<Row> {
         .collect();
     let cards = scene.cards.values();
     cards
-        .filter(|card| card.state.mode == Mode::Serialized)
+        .filter(|card| card.state.mode != Mode::Parallel)
         .flat_map(|card| {
             let holders = card.state.holders.iter();
             holders.filter_map(|id| Some(labelled(card, &[&id.0.to_string(), names.get(id)?], 1.0)))

@@ -81,6 +81,7 @@ impl Shell {
                 },
                 WaitsFor::Return(processes) => WaitReason::Recovering { processes },
                 WaitsFor::Pardon(_) => WaitReason::Standing,
+                WaitsFor::Limit(limit) => WaitReason::Limit { limit },
             },
             holders: waiting.holders.into_iter().map(holder).collect(),
             ahead: waiting.ahead.into_iter().map(ahead).collect(),

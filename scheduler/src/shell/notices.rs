@@ -6,7 +6,6 @@ use gpushare_proto::page::LimitKind;
 
 use super::Shell;
 use super::telling::RESERVE;
-use crate::cards::mode_name;
 use crate::operation::Operation;
 
 /// Says it, with the names that only the shell knows.
@@ -15,7 +14,7 @@ pub(super) fn log(notice: &Notice, shell: &Shell) {
     match notice {
         Notice::ModeChanged { gpu, mode, reason } => Operation::done("gpu.mode")
             .on(*gpu)
-            .info(format_args!("{gpu} is {} now: {reason}", mode_name(*mode))),
+            .info(format_args!("{gpu} is {mode} now: {reason}")),
         Notice::Granted {
             session,
             quantum,

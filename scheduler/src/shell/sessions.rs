@@ -241,6 +241,11 @@ impl Shell {
             Some(Amount::Share(_)) | None => None,
         };
         let oversubscribe = session.oversubscribe;
+        let share = Event::Share {
+            session: id,
+            weight: session.terms.weight,
+            priority: session.terms.priority,
+        };
         let gpus: Vec<GpuId> = self.cards.iter().map(|(gpu, _)| gpu).collect();
         // Nothing comes between these: a share of a card is no limit to the core for no event of anybody's.
         self.feed(Event::SessionOpened {
@@ -248,6 +253,7 @@ impl Shell {
             limit,
             oversubscribe,
         });
+        self.feed(share);
         gpus.into_iter().for_each(|gpu| self.tell_quota(id, gpu));
     }
 
@@ -255,11 +261,27 @@ impl Shell {
     pub(super) fn tell_quota(&mut self, session: SessionId, gpu: GpuId) {
         let limit = self.limit_on(session, gpu);
         self.feed(Event::Quota { session, gpu, limit });
+        let limit = self.compute_on(session, gpu);
+        self.feed(Event::Compute { session, gpu, limit });
+    }
+
+    /// A session's compute limit on a card; none for no limit.
+    fn compute_on(&self, session: SessionId, gpu: GpuId) -> Option<Percent> {
+        let compute = &self.sessions.get(session)?.terms.compute;
+        match self.amount_on(compute, gpu)? {
+            Amount::Share(share) => Some(share),
+            // Nobody gets one in: a limit of time in bytes is refused.
+            Amount::Bytes(_) => None,
+        }
     }
 
     /// A session's quota on a card; none for no limit.
     pub(super) fn limit_on(&self, session: SessionId, gpu: GpuId) -> Option<Bytes> {
-        let quota = &self.sessions.get(session)?.terms.memory;
+        let amount = self.amount_on(&self.sessions.get(session)?.terms.memory, gpu)?;
+        Some(amount.of(self.cards.get(gpu)?.info.total))
+    }
+
+    fn amount_on(&self, quota: &Quota, gpu: GpuId) -> Option<Amount> {
         let info = &self.cards.get(gpu)?.info;
         let is_this = |card: &GpuChoice| match card {
             GpuChoice::Auto => false,
@@ -268,8 +290,7 @@ impl Shell {
             GpuChoice::Prefix(prefix) => info.uuid.begins_with(prefix),
         };
         let own = quota.cards.iter().find(|CardQuota { card, .. }| is_this(card));
-        let amount = own.map(|card| card.amount).or(quota.every)?;
-        Some(amount.of(info.total))
+        own.map(|card| card.amount).or(quota.every)
     }
 
     /// Tells the core what a session may do, if that is new.
