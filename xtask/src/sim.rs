@@ -88,3 +88,6 @@ fn of(trace: &Trace, policy: impl Policy) -> (Row, Curves) {
     let name = policy.name();
     Row::of(name, trace, &engine::run(trace, policy))
 }
+
+#[cfg(test)]
+mod tests;

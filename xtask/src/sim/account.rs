@@ -143,11 +143,6 @@ impl<'a> Accounts<'a> {
         self.sessions.iter().map(|account| account.given).sum()
     }
 
-    /// Of one session.
-    pub(super) fn given_to(&self, who: Who) -> Work {
-        self.sessions[who].given
-    }
-
     /// Time of all cards with anybody backlogged.
     pub(super) fn busy(&self) -> Nanos {
         self.cards.iter().map(|card| card.busy).sum()
