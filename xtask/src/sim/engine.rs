@@ -526,7 +526,7 @@ impl Progress {
 
     fn tick(&mut self, policy: &str, now: Nanos, until: Nanos) {
         self.events += 1;
-        if self.events % 1024 == 0 && self.told.elapsed() > Duration::from_secs(5) {
+        if self.events.is_multiple_of(1024) && self.told.elapsed() > Duration::from_secs(5) {
             self.told = Instant::now();
             let seconds = |time: Nanos| time.0 / 1_000_000_000;
             progress(format_args!(
