@@ -1,6 +1,6 @@
 //! What a quota costs: bytes taken in the process, a refusal there, the last byte when it lies in the pages of stopped
 //! siblings, and a daemon with a thousand clients. No GPU and no simulated card: the driver does nothing, and most clients
-//! only speak the protocol (`benches/src/quota/`).
+//! only speak the protocol (`benches/src/daemon/`).
 
 use std::fmt;
 use std::fs;
@@ -93,7 +93,7 @@ pub(super) fn measure() -> anyhow::Result<Quota> {
     let driver = world.folder().join("noop");
     fs::create_dir(&driver)?;
     symlink(&built["noopcuda"], driver.join("libcuda.so.1"))?;
-    let bench = &built["quota"];
+    let bench = &built["daemon"];
 
     progress("reserving in the process");
     let reserve = reserve(&world, bench)?;
@@ -159,7 +159,7 @@ fn refuse(world: &World, hotpath: &Path, driver: &Path) -> anyhow::Result<f64> {
 }
 
 /// The bench with the daemon's socket.
-fn talking(world: &World, bench: &Path, what: &str) -> Command {
+pub(super) fn talking(world: &World, bench: &Path, what: &str) -> Command {
     let mut command = world.program(bench);
     command
         .arg(what)
@@ -169,7 +169,7 @@ fn talking(world: &World, bench: &Path, what: &str) -> Command {
 }
 
 /// What the bench printed.
-fn parsed<T: DeserializeOwned>(command: Command) -> anyhow::Result<T> {
+pub(super) fn parsed<T: DeserializeOwned>(command: Command) -> anyhow::Result<T> {
     let line = output_of(command)?;
     serde_json::from_str(&line).with_context(|| format!("no measurement: {line}"))
 }

@@ -8,9 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use gpushare_proto::codec;
-use gpushare_proto::{Bytes, GpuId};
-
-use crate::peer::Client;
+use gpushare_proto::tenant::TenantRequest;
 
 /// The other process, which answers.
 #[derive(Debug)]
@@ -21,16 +19,19 @@ pub(crate) struct Echo {
 }
 
 impl Echo {
-    pub(crate) fn start(folder: &Path) -> anyhow::Result<Self> {
+    /// Of the frame of `message`.
+    pub(crate) fn start(folder: &Path, message: &TenantRequest) -> anyhow::Result<Self> {
+        let frame = codec::encode(message)?;
         let path = folder.join("echo.sock");
         let listener = UnixListener::bind(&path).context("cannot listen for the echo")?;
         let child = Command::new(std::env::current_exe()?)
             .arg("echo")
             .arg("--socket")
             .arg(&path)
+            .arg("--length")
+            .arg(frame.len().to_string())
             .spawn()?;
         let (stream, _) = listener.accept()?;
-        let frame = codec::encode(&Client::question(GpuId(0), Bytes::mib(33)))?;
         Ok(Self { stream, frame, child })
     }
 
@@ -55,10 +56,10 @@ impl Drop for Echo {
     }
 }
 
-/// Until the one who asks hangs up.
-pub(crate) fn answer(socket: &Path) -> anyhow::Result<()> {
+/// Each frame of this length, until the one who asks hangs up.
+pub(crate) fn answer(socket: &Path, length: usize) -> anyhow::Result<()> {
     let mut stream = UnixStream::connect(socket)?;
-    let mut frame = vec![0; codec::encode(&Client::question(GpuId(0), Bytes::mib(33)))?.len()];
+    let mut frame = vec![0; length];
     while stream.read_exact(&mut frame).is_ok() {
         stream.write_all(&frame)?;
     }
