@@ -1,5 +1,6 @@
 //! What two processes need for a question and an answer when nobody thinks: the same frame over the same kind of socket.
 
+use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
@@ -32,6 +33,8 @@ impl Echo {
             .arg(frame.len().to_string())
             .spawn()?;
         let (stream, _) = listener.accept()?;
+        // The next echo may listen there.
+        fs::remove_file(&path)?;
         Ok(Self { stream, frame, child })
     }
 

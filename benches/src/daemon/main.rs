@@ -57,6 +57,9 @@ enum Command {
         /// The daemon's socket for tenants
         #[arg(long)]
         socket: PathBuf,
+        /// Its process
+        #[arg(long)]
+        daemon: u32,
     },
     /// One process of a session that leases a piece at each line of its input
     #[command(hide = true)]
@@ -80,7 +83,7 @@ fn main() -> anyhow::Result<()> {
         Command::Recall { socket } => recall::measure(&socket)?,
         Command::Crowd { socket, daemon } => crowd::measure(&socket, daemon)?,
         Command::Core => core::measure()?,
-        Command::Grant { socket } => grant::measure(&socket)?,
+        Command::Grant { socket, daemon } => grant::measure(&socket, daemon)?,
         Command::Sibling { socket } => return recall::sibling(&socket),
         Command::Echo { socket, length } => return echo::answer(&socket, length),
     };

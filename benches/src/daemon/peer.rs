@@ -47,6 +47,13 @@ impl Peer {
         Ok(self.stream.write_all(&codec::encode(request)?)?)
     }
 
+    /// Both with one system call.
+    pub(crate) fn say_both(&mut self, first: &TenantRequest, second: &TenantRequest) -> anyhow::Result<()> {
+        let mut frames = codec::encode(first)?;
+        frames.extend(codec::encode(second)?);
+        Ok(self.stream.write_all(&frames)?)
+    }
+
     /// The next message; waits for it.
     pub(crate) fn hear(&mut self) -> anyhow::Result<TenantReply> {
         loop {

@@ -109,9 +109,7 @@ pub(super) fn measure() -> anyhow::Result<Quota> {
     drop(daemon);
     let daemon = Daemon::start(&world, &TURNS)?;
     progress("handing the card around among a thousand");
-    let mut command = talking(&world, bench, "crowd");
-    command.arg("--daemon").arg(daemon.process().pid().to_string());
-    let crowd: Crowd = parsed(command)?;
+    let crowd: Crowd = parsed(talking_about(&world, bench, "crowd", &daemon))?;
     progress(format_args!("the median grant took {} us", crowd.grant_p50_us));
     Ok(Quota {
         reserve_ns: reserve,
@@ -159,12 +157,19 @@ fn refuse(world: &World, hotpath: &Path, driver: &Path) -> anyhow::Result<f64> {
 }
 
 /// The bench with the daemon's socket.
-pub(super) fn talking(world: &World, bench: &Path, what: &str) -> Command {
+fn talking(world: &World, bench: &Path, what: &str) -> Command {
     let mut command = world.program(bench);
     command
         .arg(what)
         .arg("--socket")
         .arg(world.runtime_dir().tenant_socket());
+    command
+}
+
+/// The same with its process.
+pub(super) fn talking_about(world: &World, bench: &Path, what: &str, daemon: &Daemon) -> Command {
+    let mut command = talking(world, bench, what);
+    command.arg("--daemon").arg(daemon.process().pid().to_string());
     command
 }
 

@@ -10,7 +10,7 @@ use gpushare_tests::daemon::Daemon;
 use gpushare_tests::world::World;
 use serde::{Deserialize, Serialize};
 
-use super::quota::{parsed, talking};
+use super::quota::{parsed, talking_about};
 use crate::output::progress;
 
 /// The one session takes turns with nobody.
@@ -56,9 +56,9 @@ pub(super) fn measure() -> anyhow::Result<Sched> {
         command.arg("core");
         command
     })?;
-    let _daemon = Daemon::start(&world, &TURNS)?;
+    let daemon = Daemon::start(&world, &TURNS)?;
     progress("asking for turns");
-    let grant: Grant = parsed(talking(&world, bench, "grant"))?;
+    let grant: Grant = parsed(talking_about(&world, bench, "grant", &daemon))?;
     progress(format_args!(
         "the 99th percentile of an echo was {} us",
         grant.echo_p99_us
