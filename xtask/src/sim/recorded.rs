@@ -9,14 +9,15 @@
 //!
 //! A session works while its gate is open and it is not known to be idle, at the speed that those leave it who may work on
 //! its cards at the same time. That is an upper bound: a gate that is open says nothing of the host's pauses below the idle
-//! grace, nor, where nobody waits, of any. Its memory is the most that it ever had on one card. All processes of a session are one
+//! grace, nor, where nobody waits, of any. Its memory is the most that it ever had on one card, and a card's capacity the least that it ever was. All processes of a session are one
 //! here.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use anyhow::ensure;
-use gpushare_core::{Core, Effect, Event};
+use gpushare_core::{Config, Core, Effect, Event};
+use gpushare_proto::admin::Knob;
 use gpushare_proto::{Bytes, ClientId, GateState, GpuId, Nanos, Percent, SessionId};
 
 use super::tenant::{Piece, Priority, Program, Tenant, WEIGHT};
@@ -44,6 +45,8 @@ struct Seen {
 struct Watcher {
     core: Core,
     now: Nanos,
+    config: Config,
+    /// By number, and the least that ever might be resident on each.
     cards: BTreeMap<GpuId, Bytes>,
     homes: BTreeMap<ClientId, SessionId>,
     sessions: BTreeMap<SessionId, Seen>,
@@ -56,6 +59,7 @@ pub(super) fn trace(path: &Path) -> anyhow::Result<Trace> {
     let mut watcher = Watcher {
         core: header.machine(),
         now: header.started,
+        config: header.config,
         cards: BTreeMap::new(),
         homes: BTreeMap::new(),
         sessions: BTreeMap::new(),
@@ -71,7 +75,7 @@ pub(super) fn trace(path: &Path) -> anyhow::Result<Trace> {
     let name = path
         .file_stem()
         .map_or_else(String::new, |stem| stem.to_string_lossy().into_owned());
-    watcher.into_trace(name, header.started, header.config)
+    watcher.into_trace(name, header.started)
 }
 
 impl Watcher {
@@ -101,6 +105,7 @@ impl Watcher {
             Event::Released { client, word, .. } if word.state() != GateState::Closed => {
                 self.closes(client, true);
             }
+            Event::Set(setting) => self.set(setting.knob),
             Event::ClientGone { client } => {
                 self.closes(client, true);
                 self.homes.remove(&client);
@@ -114,6 +119,9 @@ impl Watcher {
             }
         }
         self.note_memory(event);
+        if matches!(event, Event::Set(_) | Event::Contexts { .. }) {
+            self.note_capacity();
+        }
     }
 
     fn seen(&mut self, client: ClientId) -> Option<&mut Seen> {
@@ -183,12 +191,26 @@ impl Watcher {
         }
     }
 
-    fn into_trace(
-        mut self,
-        name: String,
-        started: Nanos,
-        config: gpushare_core::Config,
-    ) -> anyhow::Result<Trace> {
+    /// What the administrator set last, on whatever card, holds from the beginning here.
+    fn set(&mut self, knob: Knob) {
+        match knob {
+            Knob::Quantum(quantum) => self.config.quantum = quantum,
+            Knob::Mode(mode) => self.config.mode = mode,
+            Knob::Epsilon(epsilon) => self.config.epsilon = epsilon,
+            // Cards have it as their capacity; limits of managed memory refuse, and who was refused is not here.
+            _ => {}
+        }
+    }
+
+    fn note_capacity(&mut self) {
+        for card in self.core.snapshot(self.now).gpus {
+            if let Some(least) = self.cards.get_mut(&card.gpu) {
+                *least = card.capacity_bytes.min(*least);
+            }
+        }
+    }
+
+    fn into_trace(mut self, name: String, started: Nanos) -> anyhow::Result<Trace> {
         let ended = self.now;
         let numbers: BTreeMap<GpuId, GpuId> = self
             .cards
@@ -205,13 +227,16 @@ impl Watcher {
             .collect();
         ensure!(!tenants.is_empty(), "nobody used a card in the recording {name}");
         tenants.sort_by_key(|tenant| tenant.arrives);
-        let total = self.cards.values().copied().min().unwrap_or_default();
+        let capacity = self.cards.values().copied().min().unwrap_or_default();
+        let config = Config {
+            capacity: Some(capacity),
+            ..self.config
+        };
         let machine = Machine {
             gpus: u8::try_from(numbers.len())?,
-            capacity: config.capacity.unwrap_or(total),
             bandwidth: config.bandwidth_per_second,
             window: config.drain_target,
-            ..Machine::of(Bytes::ZERO)
+            ..Machine::of(capacity)
         };
         Ok(Trace {
             name,

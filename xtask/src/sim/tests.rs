@@ -2,7 +2,7 @@ use std::fs;
 
 use gpushare_core::log::{Chain, FORMAT, Handled, Header, Line, Link};
 use gpushare_core::{Config, Event, FIRST_WORD};
-use gpushare_proto::admin::Mode;
+use gpushare_proto::admin::{Knob, Mode, Setting};
 use gpushare_proto::{Bytes, ClientId, GateState, GpuId, Nanos, SessionId};
 use tempfile::TempDir;
 
@@ -217,6 +217,30 @@ fn what_is_drawn_depends_on_the_seed_alone() {
 }
 
 #[test]
+fn the_trace_in_the_documentation_reads() {
+    let page = include_str!("../../../docs/simulator.md");
+    let (_, toml) = page.split_once("```toml\n").unwrap();
+    let (toml, _) = toml.split_once("```").unwrap();
+    let trace = Trace::parse("page", toml).unwrap();
+    assert_eq!(trace.tenants.len(), 14);
+    assert_eq!(
+        trace.tenants.iter().filter(|tenant| tenant.has_terms()).count(),
+        3
+    );
+    let usual = trace::Machine::of(Bytes::gib(80));
+    let said = trace::Machine {
+        gpus: 2,
+        thrashing: 5.4,
+        ..usual
+    };
+    assert_eq!(trace.machine, said, "the page shows what is usual");
+    assert!((usual.thrashing - 5.4).abs() < 0.05);
+    for name in Trace::names() {
+        assert!(page.contains(&format!("`{name}` (")), "{name} is not on the page");
+    }
+}
+
+#[test]
 fn a_trace_that_cannot_be_is_refused_with_what_is_wrong() {
     let error = |text: &str| format!("{:#}", Trace::parse("t", text).unwrap_err());
     let card = "until = '1s'\nmemory = '1GB'\n";
@@ -244,6 +268,10 @@ fn a_recording_becomes_who_did_what_when() {
     let open = moving.with(GateState::Open);
     let closed = moving.with(GateState::Closed);
     let seconds = Nanos::from_secs;
+    let capacity = Event::Set(Setting {
+        gpu: Some(gpu),
+        knob: Knob::Capacity(Some(Bytes::gib(8))),
+    });
     let events = [
         (
             1,
@@ -252,6 +280,7 @@ fn a_recording_becomes_who_did_what_when() {
                 total: Bytes::gib(10),
             },
         ),
+        (1, capacity),
         (
             2,
             Event::SessionOpened {
@@ -337,7 +366,7 @@ fn a_recording_becomes_who_did_what_when() {
     let trace = Trace::load(path.to_str().unwrap()).unwrap();
     assert_eq!(
         (trace.name.as_str(), trace.machine.capacity),
-        ("day", Bytes::gib(10))
+        ("day", Bytes::gib(8))
     );
     let [tenant] = trace.tenants.as_slice() else {
         panic!("{:?}", trace.tenants);
