@@ -167,3 +167,68 @@ impl<'a> Accounts<'a> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sim::trace::Trace;
+
+    const fn seconds(n: u64) -> Nanos {
+        Nanos::from_secs(n)
+    }
+
+    fn two(first: &str, second: &str) -> Vec<Tenant> {
+        let session = |terms| format!("[[sessions]]\nname = 'a'\nmemory = '1GB'\nprogram = 'hog'\n{terms}\n");
+        let text = format!(
+            "until = '1h'\nmemory = '10GB'\n{}{}",
+            session(first),
+            session(second)
+        );
+        Trace::parse("test", &text).unwrap().tenants
+    }
+
+    #[test]
+    fn who_has_three_times_the_weight_is_entitled_to_three_times_as_much() {
+        let tenants = two("weight = 300", "weight = 100");
+        let mut accounts = Accounts::new(&tenants, 1);
+        accounts.begin(seconds(0), 0);
+        accounts.begin(seconds(0), 1);
+        accounts.give(0, 3e9);
+        assert_eq!(accounts.look(seconds(4), 1), 1e9);
+        assert_eq!(accounts.greatest_lag(), seconds(1));
+        accounts.give(1, 1e9);
+        accounts.end(seconds(4), 0);
+        accounts.end(seconds(4), 1);
+        assert_eq!((accounts.jain(), accounts.busy()), (1.0, seconds(4)));
+    }
+
+    #[test]
+    fn a_lower_class_is_entitled_to_nothing_beside_a_higher_one() {
+        let tenants = two("priority = 'high'", "priority = 'low'");
+        let mut accounts = Accounts::new(&tenants, 1);
+        accounts.begin(seconds(0), 0);
+        accounts.begin(seconds(0), 1);
+        accounts.end(seconds(3), 0);
+        assert_eq!(accounts.look(seconds(5), 1), 2e9);
+    }
+
+    #[test]
+    fn nobody_is_entitled_to_more_than_its_compute_limit() {
+        let tenants = two("compute = '25%'", "");
+        let mut accounts = Accounts::new(&tenants, 1);
+        accounts.begin(seconds(0), 0);
+        assert_eq!(accounts.look(seconds(8), 0), 2e9);
+    }
+
+    #[test]
+    fn of_two_who_are_entitled_to_the_same_one_gets_nothing() {
+        let tenants = two("", "");
+        let mut accounts = Accounts::new(&tenants, 1);
+        accounts.begin(seconds(0), 0);
+        accounts.begin(seconds(0), 1);
+        accounts.give(0, 4e9);
+        accounts.end(seconds(4), 0);
+        accounts.end(seconds(4), 1);
+        assert_eq!(accounts.jain(), 0.5);
+    }
+}

@@ -10,70 +10,16 @@
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
-use std::time::{Duration, Instant};
 
 use gpushare_proto::{Bytes, Nanos};
 
 use super::account::Accounts;
 use super::card::{Card, Work};
+use super::player::{Gate, Player, Reply, What};
 use super::policy::{Policy, Who, Word};
-use super::tenant::{Phase, Phases, Program};
+use super::progress::Progress;
+use super::tenant::{Phase, Program};
 use super::trace::Trace;
-use crate::output::progress;
-
-/// What will happen to whom. A number that is not the session's or card's present one is of a plan that was given up.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum What {
-    Arrives(Who),
-    Begins(Who),
-    IsIn(Who, u64),
-    IsDone(usize, u64),
-    WasIdle(Who, u64),
-}
-
-/// What a session says to the scheduler.
-#[derive(Clone, Copy, Debug)]
-enum Reply {
-    Wants,
-    Entered(Bytes, Nanos),
-    LetGo(Nanos),
-    WentIdle,
-    Leaves,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Gate {
-    Shut,
-    /// Memory comes in; whether the scheduler waits to hear of it.
-    Entering {
-        told: bool,
-    },
-    Open,
-    /// Told to let go then.
-    Draining(Nanos),
-}
-
-#[derive(Debug)]
-struct Player<'a> {
-    phases: Phases<'a>,
-    gate: Gate,
-    phase: Option<Phase>,
-    /// The one that has not begun.
-    next: Option<Phase>,
-    /// Of the phase, on each card.
-    left: Vec<Work>,
-    /// Cards that work on it.
-    running: usize,
-    /// Since when a thread sleeps at the closed gate.
-    asleep: Option<Nanos>,
-    /// Since when there is nothing to do.
-    idle: Nanos,
-    wanted: bool,
-    /// Memory that comes in: so much, from then on.
-    coming: Option<(Bytes, Nanos)>,
-    plan: u64,
-    ended: Option<Nanos>,
-}
 
 /// What came of a run.
 #[derive(Debug)]
@@ -115,20 +61,6 @@ pub(super) fn run<'a>(trace: &'a Trace, policy: impl Policy) -> Outcome<'a> {
 impl<'a, P: Policy> Run<'a, P> {
     fn new(trace: &'a Trace, policy: P) -> Self {
         let cards = usize::from(trace.machine.gpus);
-        let player = |tenant: &'a super::tenant::Tenant| Player {
-            phases: tenant.phases(),
-            gate: Gate::Shut,
-            phase: None,
-            next: None,
-            left: vec![0.0; tenant.gpus.len()],
-            running: 0,
-            asleep: None,
-            idle: Nanos::ZERO,
-            wanted: false,
-            coming: None,
-            plan: 0,
-            ended: None,
-        };
         let mut run = Self {
             trace,
             policy,
@@ -137,7 +69,7 @@ impl<'a, P: Policy> Run<'a, P> {
             planned: 0,
             cards: (0..cards).map(|_| Card::new(&trace.machine)).collect(),
             plans: vec![0; cards],
-            players: trace.tenants.iter().map(player).collect(),
+            players: trace.tenants.iter().map(Player::new).collect(),
             replies: VecDeque::new(),
             accounts: Accounts::new(&trace.tenants, cards),
         };
@@ -503,39 +435,6 @@ impl<'a, P: Policy> Run<'a, P> {
             moved: self.cards.iter().map(|card| card.moved).sum(),
             handoffs: self.policy.handoffs(),
             accounts: self.accounts,
-        }
-    }
-}
-
-/// Tells on stderr how far a long run is.
-struct Progress {
-    begun: Instant,
-    told: Instant,
-    events: u64,
-}
-
-impl Progress {
-    fn new() -> Self {
-        let now = Instant::now();
-        Self {
-            begun: now,
-            told: now,
-            events: 0,
-        }
-    }
-
-    fn tick(&mut self, policy: &str, now: Nanos, until: Nanos) {
-        self.events += 1;
-        if self.events.is_multiple_of(1024) && self.told.elapsed() > Duration::from_secs(5) {
-            self.told = Instant::now();
-            let seconds = |time: Nanos| time.0 / 1_000_000_000;
-            progress(format_args!(
-                "{policy}: {} of {} s, {} events in {:.0?}",
-                seconds(now),
-                seconds(until),
-                self.events,
-                self.begun.elapsed()
-            ));
         }
     }
 }
