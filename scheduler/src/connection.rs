@@ -20,7 +20,7 @@ use gpushare_proto::admin::{AdminReply, AdminRequest};
 use gpushare_proto::codec::{self, CodecError, HEADER, Message};
 use gpushare_proto::tenant::{Failure, FailureCode, Hello, MAGIC, PROTOCOL, TenantReply, TenantRequest};
 use gpushare_sys::socket::send_with_fd;
-use tokio::io::{AsyncReadExt, Interest};
+use tokio::io::{AsyncReadExt, BufReader, Interest};
 use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::{mpsc, oneshot};
@@ -33,6 +33,11 @@ use crate::input::{ConnectionId, Input, Place};
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Frames that wait for a peer that does not read, beyond what the kernel buffers.
 const QUEUE: usize = 64;
+/// Read at once: most frames are a few bytes, and each system call is a part of what a turn costs.
+const AHEAD: usize = 1024;
+
+/// The way in, from which a short frame comes with one system call.
+type Reader = BufReader<OwnedReadHalf>;
 
 /// One of the two kinds of connection.
 pub(crate) trait Dialect: Send + 'static {
@@ -260,7 +265,7 @@ pub(crate) async fn serve<D: Dialect>(
     peer: PeerProcess,
     inputs: mpsc::Sender<Input>,
 ) -> End {
-    let (mut reader, writer) = stream.into_split();
+    let (mut reader, writer) = split(stream);
     let role = match timeout(PATIENCE, hello::<D>(&mut reader)).await {
         Ok(Ok(hello)) => hello.role,
         Ok(Err(end)) => return refuse::<D>(&writer, end).await,
@@ -298,15 +303,20 @@ pub(crate) async fn serve<D: Dialect>(
     end
 }
 
+fn split(stream: UnixStream) -> (Reader, OwnedWriteHalf) {
+    let (reader, writer) = stream.into_split();
+    (BufReader::with_capacity(AHEAD, reader), writer)
+}
+
 /// Answers whatever a peer says first with why it is not served.
 pub(crate) async fn turn_away<D: Dialect>(stream: UnixStream, failure: Failure) {
-    let (mut reader, writer) = stream.into_split();
+    let (mut reader, writer) = split(stream);
     let _ = timeout(PATIENCE, hello::<D>(&mut reader)).await;
     say::<D>(&writer, failure).await;
 }
 
 /// The first message.
-async fn hello<D: Dialect>(reader: &mut OwnedReadHalf) -> Result<Hello, End> {
+async fn hello<D: Dialect>(reader: &mut Reader) -> Result<Hello, End> {
     let body = frame::<D::Request>(reader).await?;
     match codec::claimed_protocol(&body) {
         None => return Err(End::Foreign),
@@ -342,7 +352,7 @@ async fn say<D: Dialect>(writer: &OwnedWriteHalf, failure: Failure) {
 }
 
 async fn read<D: Dialect>(
-    reader: &mut OwnedReadHalf,
+    reader: &mut Reader,
     connection: ConnectionId,
     inputs: &mpsc::Sender<Input>,
 ) -> End {
@@ -364,7 +374,7 @@ async fn read<D: Dialect>(
 }
 
 /// The next frame's body. Its length is checked before anything is allocated for it.
-async fn frame<M: Message>(reader: &mut OwnedReadHalf) -> Result<Vec<u8>, End> {
+async fn frame<M: Message>(reader: &mut Reader) -> Result<Vec<u8>, End> {
     let mut header = [0; HEADER];
     let first = reader.read(&mut header).await?;
     if first == 0 {
@@ -376,7 +386,7 @@ async fn frame<M: Message>(reader: &mut OwnedReadHalf) -> Result<Vec<u8>, End> {
     Ok(body)
 }
 
-async fn fill(reader: &mut OwnedReadHalf, rest: &mut [u8]) -> Result<(), End> {
+async fn fill(reader: &mut Reader, rest: &mut [u8]) -> Result<(), End> {
     match reader.read_exact(rest).await {
         Ok(_) => Ok(()),
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Err(End::Cut),

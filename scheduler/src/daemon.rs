@@ -1,6 +1,7 @@
 //! A daemon's life: take the folder, remember, take the cards, listen, serve until told or idle, leave.
 
 use std::os::fd::OwnedFd;
+use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -43,7 +44,13 @@ pub fn run(settings: Settings, passed: Vec<(String, OwnedFd)>, ready: Option<u32
         .enable_all()
         .build()
         .map_err(system("start an event loop"))?;
-    runtime.block_on(serve(settings, passed, ready))
+    // As a task: whoever hears for a connection hands over to the task that is next, without a look at the sockets between.
+    let served = runtime.block_on(runtime.spawn(serve(settings, passed, ready)));
+    served.unwrap_or_else(|cause| match cause.try_into_panic() {
+        Ok(panic) => resume_unwind(panic),
+        // Nobody aborts it.
+        Err(_) => Ok(()),
+    })
 }
 
 async fn serve(settings: Settings, passed: Vec<(String, OwnedFd)>, ready: Option<u32>) -> Result<(), Stop> {

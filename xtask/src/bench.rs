@@ -1,6 +1,7 @@
 //! `cargo xtask bench`: one measurement each.
 
 mod quota;
+mod sched;
 
 use std::fmt;
 use std::fs;
@@ -28,6 +29,8 @@ pub(crate) enum Bench {
     Hotpath,
     /// What a quota costs: in the process, when the last byte is at siblings, and with a thousand clients
     Quota,
+    /// What a decision costs: in the core, and from a request to the open gate
+    Sched,
     /// Instructions of a launch, an allocation and a free, under callgrind
     Instructions {
         /// Write them down in benches/instructions.toml, for `ci-extra` to compare with
@@ -45,6 +48,11 @@ pub(crate) fn run(bench: &Bench, json: bool) -> anyhow::Result<ExitCode> {
         }
         Bench::Quota => {
             let measured = quota::measure()?;
+            result(&measured, json)?;
+            measured.hold()?;
+        }
+        Bench::Sched => {
+            let measured = sched::measure()?;
             result(&measured, json)?;
             measured.hold()?;
         }

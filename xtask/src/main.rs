@@ -35,6 +35,8 @@ mod extra;
 
 mod replay;
 
+mod sim;
+
 mod symbols;
 
 use std::process::ExitCode;
@@ -70,6 +72,8 @@ enum Command {
     CiExtra(extra::Options),
     /// Do again what a recorded daemon did, and hold it against the scheduler's rules
     Replay(replay::Options),
+    /// Run the scheduler's core in virtual time on a trace, against what others do on the same cards
+    Sim(sim::Options),
     /// Count what is done about the driver's functions, and hold the list against NVIDIA's headers
     Symbols,
     /// Prepare a machine with a real GPU
@@ -95,6 +99,7 @@ fn main() -> ExitCode {
         Command::Bench(bench) => bench::run(&bench, json),
         Command::CiExtra(options) => extra::run(&options, json),
         Command::Replay(options) => replay::run(&options, json),
+        Command::Sim(options) => sim::run(&options, json),
         Command::Symbols => symbols::run(json),
         Command::Gpu(Gpu::Stage) => stage::run(json),
         Command::Gpu(Gpu::Suite(options)) => suite::run(&options, json),

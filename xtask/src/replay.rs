@@ -9,7 +9,7 @@
 //! A replay that decides otherwise than the daemon did ends with exit 1 too: either the recording is of another
 //! version, or something besides its events went into a decision. So does a recording that is not as the daemon wrote it.
 
-mod recording;
+pub(crate) mod recording;
 mod words;
 
 use std::fmt;

@@ -1,6 +1,6 @@
 //! What a quota costs: bytes taken in the process, a refusal there, the last byte when it lies in the pages of stopped
 //! siblings, and a daemon with a thousand clients. No GPU and no simulated card: the driver does nothing, and most clients
-//! only speak the protocol (`benches/src/quota/`).
+//! only speak the protocol (`benches/src/daemon/`).
 
 use std::fmt;
 use std::fs;
@@ -93,7 +93,7 @@ pub(super) fn measure() -> anyhow::Result<Quota> {
     let driver = world.folder().join("noop");
     fs::create_dir(&driver)?;
     symlink(&built["noopcuda"], driver.join("libcuda.so.1"))?;
-    let bench = &built["quota"];
+    let bench = &built["daemon"];
 
     progress("reserving in the process");
     let reserve = reserve(&world, bench)?;
@@ -109,9 +109,7 @@ pub(super) fn measure() -> anyhow::Result<Quota> {
     drop(daemon);
     let daemon = Daemon::start(&world, &TURNS)?;
     progress("handing the card around among a thousand");
-    let mut command = talking(&world, bench, "crowd");
-    command.arg("--daemon").arg(daemon.process().pid().to_string());
-    let crowd: Crowd = parsed(command)?;
+    let crowd: Crowd = parsed(talking_about(&world, bench, "crowd", &daemon))?;
     progress(format_args!("the median grant took {} us", crowd.grant_p50_us));
     Ok(Quota {
         reserve_ns: reserve,
@@ -168,8 +166,15 @@ fn talking(world: &World, bench: &Path, what: &str) -> Command {
     command
 }
 
+/// The same with its process.
+pub(super) fn talking_about(world: &World, bench: &Path, what: &str, daemon: &Daemon) -> Command {
+    let mut command = talking(world, bench, what);
+    command.arg("--daemon").arg(daemon.process().pid().to_string());
+    command
+}
+
 /// What the bench printed.
-fn parsed<T: DeserializeOwned>(command: Command) -> anyhow::Result<T> {
+pub(super) fn parsed<T: DeserializeOwned>(command: Command) -> anyhow::Result<T> {
     let line = output_of(command)?;
     serde_json::from_str(&line).with_context(|| format!("no measurement: {line}"))
 }

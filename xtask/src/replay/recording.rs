@@ -12,7 +12,7 @@ use serde::Serialize;
 
 /// A recording, from its first event on.
 #[derive(Debug)]
-pub(super) struct Recording {
+pub(crate) struct Recording {
     path: PathBuf,
     reader: BufReader<File>,
     header: Header,
@@ -26,7 +26,7 @@ pub(super) struct Recording {
 
 /// What comes next in a recording.
 #[derive(Debug)]
-pub(super) enum Next {
+pub(crate) enum Next {
     /// In this line.
     Event(u64, Handled),
     /// Nothing.
@@ -36,7 +36,7 @@ pub(super) enum Next {
 /// How a recording ends.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum Ending {
+pub(crate) enum Ending {
     /// With these words.
     Said(String),
     /// After a whole line.
@@ -49,7 +49,7 @@ pub(super) enum Ending {
 }
 
 impl Recording {
-    pub(super) fn open(path: &Path) -> anyhow::Result<Self> {
+    pub(crate) fn open(path: &Path) -> anyhow::Result<Self> {
         let file = File::open(path).with_context(|| format!("cannot open {}", path.display()))?;
         let mut reader = BufReader::new(file);
         let no_recording = || {
@@ -83,7 +83,7 @@ impl Recording {
 
     /// The first line that is not what the daemon wrote there: changed, repeated, out of order, or after one that is
     /// missing.
-    pub(super) fn altered_at_line(&self) -> Option<u64> {
+    pub(crate) fn altered_at_line(&self) -> Option<u64> {
         self.altered_at_line
     }
 
@@ -96,11 +96,11 @@ impl Recording {
         self.chain = link.chain;
     }
 
-    pub(super) fn header(&self) -> &Header {
+    pub(crate) fn header(&self) -> &Header {
         &self.header
     }
 
-    pub(super) fn next(&mut self) -> anyhow::Result<Next> {
+    pub(crate) fn next(&mut self) -> anyhow::Result<Next> {
         let mut bytes = Vec::new();
         self.reader.read_until(b'\n', &mut bytes)?;
         if bytes.is_empty() {

@@ -39,7 +39,10 @@ pub(crate) fn measure(socket: &Path) -> anyhow::Result<Value> {
         .map(|_| Sibling::start(socket, &token))
         .collect::<anyhow::Result<Vec<_>>>()?;
     let mut asker = Client::join(socket, &token)?;
-    let mut echo = Echo::start(socket.parent().context("the socket is in no folder")?)?;
+    let mut echo = Echo::start(
+        socket.parent().context("the socket is in no folder")?,
+        &Client::question(asker.gpu, Bytes::mib(33)),
+    )?;
     echo.measure(ECHOES / 10)?;
     let mut echoes = echo.measure(ECHOES)?;
     let mut recalls = Vec::new();

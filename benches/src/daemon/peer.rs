@@ -47,6 +47,13 @@ impl Peer {
         Ok(self.stream.write_all(&codec::encode(request)?)?)
     }
 
+    /// Both with one system call.
+    pub(crate) fn say_both(&mut self, first: &TenantRequest, second: &TenantRequest) -> anyhow::Result<()> {
+        let mut frames = codec::encode(first)?;
+        frames.extend(codec::encode(second)?);
+        Ok(self.stream.write_all(&frames)?)
+    }
+
     /// The next message; waits for it.
     pub(crate) fn hear(&mut self) -> anyhow::Result<TenantReply> {
         loop {
@@ -176,6 +183,15 @@ impl Client {
         lease::put(&self.page.gpus[usize::from(self.gpu.0)], bytes);
     }
 
+    pub(crate) fn gate(&self) -> GateWord {
+        gate(&self.page)
+    }
+
+    /// Writes a state under the present change, as the library's mover does; the word that was there.
+    pub(crate) fn set_gate(&self, state: GateState) -> GateWord {
+        set_gate(&self.page, state)
+    }
+
     /// Whoever hears for it, and the rest of it.
     pub(crate) fn split(self) -> anyhow::Result<(Peer, Member)> {
         let member = Member {
@@ -206,17 +222,24 @@ impl Member {
     }
 
     pub(crate) fn gate(&self) -> GateWord {
-        GateWord(self.page.gate.load(Ordering::Acquire))
+        gate(&self.page)
     }
 
-    /// Writes a state under the present change, as the library's mover does; the word that was there.
+    /// As [`Client::set_gate`].
     pub(crate) fn set_gate(&self, state: GateState) -> GateWord {
-        let word = self.gate();
-        // What the daemon wrote meanwhile stays.
-        let _ =
-            self.page
-                .gate
-                .compare_exchange(word.0, word.with(state).0, Ordering::AcqRel, Ordering::Acquire);
-        word
+        set_gate(&self.page, state)
     }
+}
+
+fn gate(page: &SharedPage) -> GateWord {
+    GateWord(page.gate.load(Ordering::Acquire))
+}
+
+fn set_gate(page: &SharedPage, state: GateState) -> GateWord {
+    let word = gate(page);
+    // What the daemon wrote meanwhile stays.
+    let _ = page
+        .gate
+        .compare_exchange(word.0, word.with(state).0, Ordering::AcqRel, Ordering::Acquire);
+    word
 }

@@ -1,5 +1,6 @@
 //! What two processes need for a question and an answer when nobody thinks: the same frame over the same kind of socket.
 
+use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
@@ -8,9 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use gpushare_proto::codec;
-use gpushare_proto::{Bytes, GpuId};
-
-use crate::peer::Client;
+use gpushare_proto::tenant::TenantRequest;
 
 /// The other process, which answers.
 #[derive(Debug)]
@@ -21,16 +20,21 @@ pub(crate) struct Echo {
 }
 
 impl Echo {
-    pub(crate) fn start(folder: &Path) -> anyhow::Result<Self> {
+    /// Of the frame of `message`.
+    pub(crate) fn start(folder: &Path, message: &TenantRequest) -> anyhow::Result<Self> {
+        let frame = codec::encode(message)?;
         let path = folder.join("echo.sock");
         let listener = UnixListener::bind(&path).context("cannot listen for the echo")?;
         let child = Command::new(std::env::current_exe()?)
             .arg("echo")
             .arg("--socket")
             .arg(&path)
+            .arg("--length")
+            .arg(frame.len().to_string())
             .spawn()?;
         let (stream, _) = listener.accept()?;
-        let frame = codec::encode(&Client::question(GpuId(0), Bytes::mib(33)))?;
+        // The next echo may listen there.
+        fs::remove_file(&path)?;
         Ok(Self { stream, frame, child })
     }
 
@@ -55,10 +59,10 @@ impl Drop for Echo {
     }
 }
 
-/// Until the one who asks hangs up.
-pub(crate) fn answer(socket: &Path) -> anyhow::Result<()> {
+/// Each frame of this length, until the one who asks hangs up.
+pub(crate) fn answer(socket: &Path, length: usize) -> anyhow::Result<()> {
     let mut stream = UnixStream::connect(socket)?;
-    let mut frame = vec![0; codec::encode(&Client::question(GpuId(0), Bytes::mib(33)))?.len()];
+    let mut frame = vec![0; length];
     while stream.read_exact(&mut frame).is_ok() {
         stream.write_all(&frame)?;
     }

@@ -1,0 +1,100 @@
+//! A turn on a card that takes turns and is free: from a thread that sleeps at its gate to the open gate.
+//!
+//! ```text
+//!   each round:  Wait ─▶ Gate{open}: this is timed ─▶ Released, of its own accord ─▶ a question, so that the daemon is done with it
+//! ```
+//!
+//! The session's process has no memory, so none has to come in. Nobody else is there: what is measured is the way to a
+//! decision and back, not its wait. The echo is of the same frame, in blocks between the rounds, so that a slow minute of the
+//! machine is in both. All three processes are put on one processor: where a kernel puts the two ends of an exchange is
+//! another thing each time and costs more than all the rest (two idle processors of a virtual machine: 30 µs for an echo of 9).
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, ensure};
+use gpushare_proto::tenant::{TenantReply, TenantRequest};
+use gpushare_proto::{Bytes, GateState, Nanos};
+use rustix::process::Pid;
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use serde_json::{Value, json};
+
+use crate::echo::Echo;
+use crate::figures::microseconds;
+use crate::peer::{Client, Registrar};
+
+const BLOCKS: usize = 20;
+/// Of each, in a block.
+const TIMES: usize = 1000;
+
+pub(crate) fn measure(socket: &Path, daemon: u32) -> anyhow::Result<Value> {
+    put_together(daemon)?;
+    // Its session ends with the registrar's connection.
+    let mut registrar = Registrar::connect(socket)?;
+    let token = registrar.register("grant", Bytes::gib(1))?;
+    let mut client = Client::join(socket, &token)?;
+    let folder = socket.parent().context("the socket is in no folder")?;
+    let word = client.gate();
+    let mut echo = Echo::start(folder, &TenantRequest::Wait { word })?;
+    let (mut grants, mut echoes) = (Vec::new(), Vec::new());
+    echo.measure(TIMES)?;
+    for _ in 0..TIMES {
+        turn(&mut client)?;
+    }
+    for _ in 0..BLOCKS {
+        echoes.extend(echo.measure(TIMES)?);
+        for _ in 0..TIMES {
+            grants.push(turn(&mut client)?);
+        }
+    }
+    Ok(json!({
+        "echo_p50_us": microseconds(echoes.clone(), 50)?,
+        "echo_p99_us": microseconds(echoes, 99)?,
+        "grant_p50_us": microseconds(grants.clone(), 50)?,
+        "grant_p99_us": microseconds(grants, 99)?,
+    }))
+}
+
+/// This process, those that it starts, and the daemon's only task on one processor.
+fn put_together(daemon: u32) -> anyhow::Result<()> {
+    let daemon = i32::try_from(daemon)
+        .ok()
+        .and_then(Pid::from_raw)
+        .context("no daemon")?;
+    let may = sched_getaffinity(None)?;
+    let last = (0..CpuSet::MAX_CPU).rev().find(|&cpu| may.is_set(cpu));
+    let mut one = CpuSet::new();
+    one.set(last.context("this process may run nowhere")?);
+    sched_setaffinity(None, &one)?;
+    Ok(sched_setaffinity(Some(daemon), &one)?)
+}
+
+/// One turn; how long it took to come.
+fn turn(client: &mut Client) -> anyhow::Result<Duration> {
+    let word = client.gate();
+    ensure!(
+        word.state() == GateState::Closed,
+        "the gate is open before the turn"
+    );
+    let begun = Instant::now();
+    client.peer.say(&TenantRequest::Wait { word })?;
+    let granted = client.peer.wait_for(|reply| match reply {
+        TenantReply::Gate { word, .. } => Some(word),
+        _ => None,
+    })?;
+    let took = begun.elapsed();
+    ensure!(
+        granted.state() == GateState::Open,
+        "the turn came with {granted:?}"
+    );
+    let word = client.set_gate(GateState::Closed);
+    let released = TenantRequest::Released {
+        word,
+        drain: Nanos::ZERO,
+    };
+    client.peer.say_both(&released, &TenantRequest::Gpus)?;
+    client
+        .peer
+        .wait_for(|reply| matches!(reply, TenantReply::Gpus(_)).then_some(()))?;
+    Ok(took)
+}

@@ -1,0 +1,95 @@
+//! `cargo xtask sim TRACE`: the daemon's own core in virtual time, for as many sessions and days as one likes, against
+//! what others do on the same cards.
+//!
+//! ```text
+//!   trace (built in, a file, a recording) ─▶ sessions ─┐            ┌─▶ table, JSON
+//!                                                      ├─▶ engine ──┤
+//!   gpushare's core · FCFS · 5 s per GB · nobody ──────┘  on cards  └─▶ figures
+//! ```
+//!
+//! What the cards are like is said in `card.rs` and docs/simulator.md, and is the same for all of them. Nothing here is a
+//! measurement.
+
+mod account;
+mod between;
+mod card;
+mod draw;
+mod engine;
+mod player;
+mod policy;
+mod progress;
+mod recorded;
+mod report;
+mod tenant;
+mod trace;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+
+use crate::output::{progress, result};
+use policy::Policy;
+use policy::fifo::Fifo;
+use policy::gpushare::Gpushare;
+use policy::unscheduled::Unscheduled;
+use report::{Curves, Report, Row};
+use trace::Trace;
+
+/// What to simulate.
+#[derive(Args)]
+pub(crate) struct Options {
+    /// A file, a recording, or one that is built in: hogs, notebooks, mixed, gangs, crowd
+    trace: String,
+    /// Draw figures into this folder
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+}
+
+pub(crate) fn run(options: &Options, json: bool) -> anyhow::Result<ExitCode> {
+    let trace = Trace::load(&options.trace)?;
+    let termed = trace.tenants.iter().filter(|tenant| tenant.has_terms()).count();
+    if termed > 0 {
+        progress(format_args!(
+            "the core of this checkout knows no weights, priorities and compute limits: {termed} sessions that have any are \
+             scheduled without, and judged by them"
+        ));
+    }
+    let (report, curves) = simulate(&trace);
+    if let Some(folder) = &options.out {
+        for file in draw::figures(&report, &curves, folder)? {
+            progress(format_args!("drew {}", file.display()));
+        }
+    }
+    result(&report, json)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Every scheduler on the same sessions and cards.
+fn simulate(trace: &Trace) -> (Report, Vec<Curves>) {
+    let machine = &trace.machine;
+    let gpushare = Gpushare::new(trace.config.clone(), machine, trace.tenants.len());
+    let (rows, curves) = [
+        of(trace, gpushare),
+        of(trace, Fifo::fixed(machine)),
+        of(trace, Fifo::per_gigabyte(machine)),
+        of(trace, Unscheduled::default()),
+    ]
+    .into_iter()
+    .unzip();
+    let report = Report {
+        trace: trace.name.clone(),
+        gpus: machine.gpus,
+        sessions: trace.tenants.len(),
+        rows,
+    };
+    (report, curves)
+}
+
+fn of(trace: &Trace, policy: impl Policy) -> (Row, Curves) {
+    let name = policy.name();
+    Row::of(name, trace, &engine::run(trace, policy))
+}
+
+#[cfg(test)]
+mod tests;

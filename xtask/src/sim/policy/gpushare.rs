@@ -1,0 +1,165 @@
+//! gpushare's own core, told what the daemon would tell it, with processes that answer as the library does.
+//!
+//! Each session has one process. Its words are numbered as in its page, so a message that is late would count as late.
+
+use std::collections::{BTreeSet, VecDeque};
+
+use gpushare_core::{Config, Core, Effect, Event, FIRST_WORD, Notice};
+use gpushare_proto::page::FLAG_WANTED;
+use gpushare_proto::{Bytes, ClientId, GateState, GateWord, GpuId, Nanos, SessionId};
+
+use super::{Policy, Who, Word};
+use crate::sim::tenant::Tenant;
+use crate::sim::trace::Machine;
+
+/// The core, and the gates of all processes.
+#[derive(Debug)]
+pub(crate) struct Gpushare {
+    core: Core,
+    capacity: Bytes,
+    grace: Nanos,
+    gates: Vec<GateWord>,
+    wanted: Vec<bool>,
+    words: VecDeque<Word>,
+    handoffs: u64,
+}
+
+/// The number of a session, and of its process.
+fn number(who: Who) -> u64 {
+    who as u64 + 1
+}
+
+impl Gpushare {
+    /// On the cards of `machine`, for so many sessions.
+    pub(crate) fn new(config: Config, machine: &Machine, sessions: usize) -> Self {
+        let mut scheduler = Self {
+            core: Core::new(config, 1, BTreeSet::new(), Nanos::ZERO),
+            capacity: machine.capacity,
+            grace: machine.grace,
+            gates: vec![FIRST_WORD; sessions],
+            wanted: vec![false; sessions],
+            words: VecDeque::new(),
+            handoffs: 0,
+        };
+        for gpu in (0..machine.gpus).map(GpuId) {
+            let total = machine.capacity;
+            scheduler.tell(Nanos::ZERO, Event::GpuFound { gpu, total });
+        }
+        scheduler
+    }
+
+    fn tell(&mut self, now: Nanos, event: Event) {
+        self.core.handle(now, event);
+        while let Some(effect) = self.core.poll_effect() {
+            self.carry_out(now, &effect);
+        }
+    }
+
+    fn carry_out(&mut self, now: Nanos, effect: &Effect) {
+        match *effect {
+            Effect::Gate { client, word, .. } => {
+                let who = who(client);
+                self.gates[who] = word;
+                self.words.push_back(match word.state() {
+                    GateState::Closed => Word::Shut { who },
+                    state => Word::Pass {
+                        who,
+                        moves: state == GateState::Moving,
+                    },
+                });
+            }
+            Effect::Flags { client, flags } => {
+                let (who, wanted) = (who(client), flags & FLAG_WANTED != 0);
+                if self.wanted[who] != wanted {
+                    self.wanted[who] = wanted;
+                    self.words.push_back(Word::Wanted { who, wanted });
+                }
+            }
+            // Leases are exact here, so nothing lies unused.
+            Effect::Recall { client, gpu, .. } => {
+                let bytes = Bytes::ZERO;
+                self.core.handle(now, Event::Recalled { client, gpu, bytes });
+            }
+            Effect::Notice(Notice::Granted { .. }) => self.handoffs += 1,
+            _ => {}
+        }
+    }
+
+    fn set_gate(&mut self, who: Who, state: GateState) -> GateWord {
+        let word = self.gates[who];
+        self.gates[who] = word.with(state);
+        word
+    }
+}
+
+fn who(client: ClientId) -> Who {
+    usize::try_from(client.0 - 1).unwrap_or(usize::MAX)
+}
+
+impl Policy for Gpushare {
+    fn name(&self) -> &'static str {
+        "gpushare"
+    }
+
+    fn grace(&self) -> Nanos {
+        self.grace
+    }
+
+    fn arrives(&mut self, now: Nanos, who: Who, tenant: &Tenant) {
+        for event in tenant.introduction(number(who), self.capacity) {
+            self.tell(now, event);
+        }
+    }
+
+    fn wants(&mut self, now: Nanos, who: Who) {
+        let (client, word) = (ClientId(number(who)), self.gates[who]);
+        self.tell(now, Event::Wait { client, word });
+    }
+
+    fn entered(&mut self, now: Nanos, who: Who, moved: Bytes, took: Nanos) {
+        let client = ClientId(number(who));
+        if self.gates[who].state() == GateState::Moving {
+            let word = self.set_gate(who, GateState::Open);
+            let entered = Event::Entered {
+                client,
+                word,
+                moved,
+                took,
+            };
+            self.tell(now, entered);
+        }
+    }
+
+    fn let_go(&mut self, now: Nanos, who: Who, drain: Nanos) {
+        let (client, word) = (ClientId(number(who)), self.gates[who]);
+        self.tell(now, Event::Released { client, word, drain });
+    }
+
+    fn went_idle(&mut self, now: Nanos, who: Who) {
+        let (client, word) = (ClientId(number(who)), self.set_gate(who, GateState::Closed));
+        let drain = Nanos::ZERO;
+        self.tell(now, Event::Released { client, word, drain });
+    }
+
+    fn leaves(&mut self, now: Nanos, who: Who) {
+        let (client, session) = (ClientId(number(who)), SessionId(number(who)));
+        self.tell(now, Event::ClientGone { client });
+        self.tell(now, Event::SessionClosed { session });
+    }
+
+    fn deadline(&self) -> Option<Nanos> {
+        self.core.next_deadline()
+    }
+
+    fn wake(&mut self, now: Nanos) {
+        self.tell(now, Event::Tick);
+    }
+
+    fn poll(&mut self) -> Option<Word> {
+        self.words.pop_front()
+    }
+
+    fn handoffs(&self) -> u64 {
+        self.handoffs
+    }
+}

@@ -1,0 +1,52 @@
+//! Nobody schedules: everybody runs at once, and what does not fit is fetched page by page.
+
+use std::collections::VecDeque;
+
+use gpushare_proto::{Bytes, Nanos};
+
+use super::{Policy, Who, Word};
+use crate::sim::tenant::Tenant;
+
+/// No scheduler.
+#[derive(Debug, Default)]
+pub(crate) struct Unscheduled {
+    words: VecDeque<Word>,
+}
+
+impl Policy for Unscheduled {
+    fn name(&self) -> &'static str {
+        "none"
+    }
+
+    fn grace(&self) -> Nanos {
+        Nanos::MAX
+    }
+
+    fn arrives(&mut self, _: Nanos, who: Who, _: &Tenant) {
+        self.words.push_back(Word::Pass { who, moves: false });
+    }
+
+    fn wants(&mut self, _: Nanos, _: Who) {}
+
+    fn entered(&mut self, _: Nanos, _: Who, _: Bytes, _: Nanos) {}
+
+    fn let_go(&mut self, _: Nanos, _: Who, _: Nanos) {}
+
+    fn went_idle(&mut self, _: Nanos, _: Who) {}
+
+    fn leaves(&mut self, _: Nanos, _: Who) {}
+
+    fn deadline(&self) -> Option<Nanos> {
+        None
+    }
+
+    fn wake(&mut self, _: Nanos) {}
+
+    fn poll(&mut self) -> Option<Word> {
+        self.words.pop_front()
+    }
+
+    fn handoffs(&self) -> u64 {
+        0
+    }
+}
