@@ -44,7 +44,7 @@ pub struct Aimd {
 pub struct Completion {
     /// How many, graphs by their kernel nodes.
     pub launches: u64,
-    /// In what time.
+    /// In what time, by the share that they had of the card.
     pub took: Nanos,
     /// Whether the card was at work on them all that time. If not, it is only a bound.
     pub exact: bool,
@@ -106,8 +106,11 @@ impl Aimd {
         if launches == 0 {
             return;
         }
-        if exact || self.launches == 0 || took.0 < self.drain(launches).0 {
+        if exact || took.0 < self.drain(launches).0 {
             self.learn(launches, took.0);
+        }
+        if self.launches == 0 {
+            return;
         }
         // What exceeds the window is on its way out already, and is no reason to halve it again.
         let held = in_flight.min(u64::from(self.window));
@@ -118,6 +121,12 @@ impl Aimd {
         } else if held > u64::from(self.window / 2) {
             self.grow(launches, target);
         }
+    }
+
+    /// What was in flight waited for a launch that the window kept out, so the window was too small by what had to be let through.
+    pub fn released(&mut self, in_flight: u64, target: Nanos) {
+        let missing = in_flight.saturating_sub(u64::from(self.window));
+        self.grow_by(missing.max(u64::from(INCREASE)), target);
     }
 
     /// Forgets an eighth, and what is more than a window: of a window that was large, little is left when it is small.
@@ -131,12 +140,16 @@ impl Aimd {
 
     fn grow(&mut self, launches: u64, target: Nanos) {
         let markers = (launches / u64::from(self.stride())).max(1);
-        let wanted = u64::from(self.window).saturating_add(markers.saturating_mul(u64::from(INCREASE)));
+        self.grow_by(markers.saturating_mul(u64::from(INCREASE)), target);
+    }
+
+    fn grow_by(&mut self, more: u64, target: Nanos) {
         let full = match self.nanos {
             0 => u64::from(LARGEST),
             nanos => ratio(target.0, self.launches, nanos.saturating_mul(UNIT)).max(u64::from(self.window)),
         };
-        self.window = u32::try_from(wanted.min(full)).unwrap_or(LARGEST).min(LARGEST);
+        let wanted = u64::from(self.window).saturating_add(more).min(full);
+        self.window = u32::try_from(wanted).unwrap_or(LARGEST).min(LARGEST);
     }
 }
 
@@ -278,6 +291,18 @@ mod tests {
         let quick = Completion { took: Nanos(8 * MICRO), ..late };
         aimd.completed(quick, DRAIN_TARGET);
         assert!(aimd.cost() < Nanos(100 * MICRO));
+    }
+
+    #[test]
+    fn a_window_that_kept_out_what_its_work_waited_for_grows_by_that() {
+        let mut aimd = Aimd::default();
+        aimd.released(100, DRAIN_TARGET);
+        assert_eq!(aimd.window(), 100);
+        aimd.released(100, DRAIN_TARGET);
+        assert_eq!(aimd.window(), 108);
+        let mut dear = Aimd::from_parts(20, 500 * MICRO, UNIT);
+        dear.released(100, DRAIN_TARGET);
+        assert_eq!(dear.window(), 20, "and not beyond the target");
     }
 
     #[test]
