@@ -70,6 +70,18 @@ loom::thread_local! {
     static THREAD: Thread = Thread { stripe: Cell::new(0), depth: Cell::new(0) };
 }
 
+/// The calling thread's number, by which its own default stream is told from others'. Given once; a later thread never has it again.
+#[must_use]
+pub fn thread_number() -> usize {
+    THREAD.with(Thread::stripe)
+}
+
+/// Whether the calling thread is inside the gate: the driver calls one of its functions from another.
+#[must_use]
+pub fn is_inside() -> bool {
+    THREAD.with(|thread| thread.depth.get() > 0)
+}
+
 /// Hands out stripes to threads, round robin.
 static NEXT_STRIPE: StdAtomicUsize = StdAtomicUsize::new(0);
 

@@ -11,6 +11,8 @@
 //! and while neither is set a launch pays one look at them. Nothing here locks, and nothing allocates once a stream has its events.
 
 pub mod aimd;
+pub(crate) mod driver;
+pub mod graphs;
 pub mod markers;
 pub mod throttle;
 
