@@ -41,15 +41,15 @@ macro_rules! hooks {
         gpushare_client::doors::graph_memory::after_launch();
         result
     }};
+    // One call of the driver for both ways: with two, each launch would keep its arguments for the other.
     (@window $work:ident($($given:expr),*), $row:ident $real:expr) => {{
         let page = gpushare_client::process::page();
         if gpushare_client::doors::work::is_windowed(page) {
             let work = gpushare_client::doors::work::Work::$work($($given),*);
-            gpushare_client::doors::work::through_window(work, $row.default_stream(), move || $real)
-        } else {
-            let _pass = gpushare_client::doors::work::pass_by(page);
-            $real
+            gpushare_client::doors::work::pass_window(work, $row.default_stream());
         }
+        let _pass = gpushare_client::doors::work::pass_by(page);
+        $real
     }};
     (@enter graph $row:ident $real:expr) => {{
         let result = {

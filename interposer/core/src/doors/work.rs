@@ -15,7 +15,7 @@ use crate::process::{GATE, State, page};
 use crate::waiting;
 use crate::window::driver::OnDriver;
 use crate::window::graphs::kernels;
-use crate::window::throttle::{Admitted, Launch};
+use crate::window::throttle::Launch;
 
 /// Whose default stream a call without a stream argument means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,26 +95,20 @@ impl LaunchConfig {
     }
 }
 
-/// Passes the window, then the gate, and calls.
+/// Passes the window; the gate comes next.
 ///
 /// # Safety
 /// A configuration is null or readable with its attributes, as the driver's function demands.
 #[cold]
 #[inline(never)]
-pub unsafe fn through_window(work: Work, default: DefaultStream, real: impl FnOnce() -> CUresult) -> CUresult {
+pub unsafe fn pass_window(work: Work, default: DefaultStream) {
     // SAFETY: the caller says so.
-    let admitted = guest_or(|| unsafe { admit(work, default) }, || None);
-    let _pass = pass();
-    let result = real();
-    if let (CUDA_SUCCESS, Some((admitted, card))) = (result, admitted) {
-        guest_or(|| admitted.taken(&card), || ());
-    }
-    result
+    guest_or(|| unsafe { admit(work, default) }, || None);
 }
 
 /// # Safety
 /// As above.
-unsafe fn admit(work: Work, default: DefaultStream) -> Option<(Admitted<'static>, OnDriver)> {
+unsafe fn admit(work: Work, default: DefaultStream) -> Option<()> {
     // Within a call that is inside the gate a wait would hold up a drop.
     if gate::is_inside() {
         return None;
@@ -133,7 +127,8 @@ unsafe fn admit(work: Work, default: DefaultStream) -> Option<(Admitted<'static>
     let card = OnDriver(state);
     let launch = Launch { stream: card.stream(stream, default), size, programmatic };
     let target = Nanos(u64::from(page().drain_target.load(Ordering::Relaxed)) * 1_000);
-    Some((window.admit(launch, target, &card)?, card))
+    window.admit(launch, target, &card);
+    Some(())
 }
 
 /// A graph is made ready to be launched.
@@ -178,10 +173,10 @@ pub fn destroy_graph(graph: *mut c_void, real: impl FnOnce() -> CUresult) -> CUr
 }
 
 /// Passes the gate for a call that blocks until its default stream has done everything before it. While
-/// others use the card it waits for that stream first, outside the gate, so that it is inside only for its own copy.
+/// the gate may close it waits for that stream first, outside the gate, so that it is inside only for its own copy.
 #[inline]
 pub fn pass_blocking(stream: DefaultStream) -> Pass<'static> {
-    if page().flags.load(Ordering::Relaxed) & FLAG_CONTENDED != 0 {
+    if is_windowed(page()) {
         guest_or(|| settle(stream), || ());
     }
     pass()

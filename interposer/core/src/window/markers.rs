@@ -74,7 +74,7 @@ pub struct Slot {
     held: AtomicBool,
     /// A marker failed here: not watched any more.
     blind: AtomicBool,
-    /// Launches that the driver took, those that have a marker behind them, and those that are done.
+    /// Launches that the driver was given, those that have a marker behind them, and those that are done.
     submitted: AtomicU64,
     covered: AtomicU64,
     done: AtomicU64,
@@ -83,8 +83,6 @@ pub struct Slot {
     /// When a look found anything done, and when one found the oldest marker pending.
     reaped_at: AtomicU64,
     pending_at: AtomicU64,
-    /// A launch with programmatic dependence was seen.
-    programmatic: AtomicBool,
     first: AtomicU32,
     markers: AtomicU32,
     ring: [Marker; RING],
@@ -346,15 +344,7 @@ impl Slot {
         if markers == 0 { 0 } else { covers.saturating_sub(self.done.load(Ordering::Relaxed)) }
     }
 
-    /// Notes a launch with programmatic dependence; whether the stream has ever had one.
-    pub fn is_programmatic(&self, programmatic: bool) -> bool {
-        if programmatic && !self.programmatic.load(Ordering::Relaxed) {
-            self.programmatic.store(true, Ordering::Relaxed);
-        }
-        programmatic || self.programmatic.load(Ordering::Relaxed)
-    }
-
-    /// The driver took `launches` more. `now` is asked for if they are the first without a marker.
+    /// The driver is given `launches` more. `now` is asked for if they are the first without a marker.
     pub fn submitted(&self, launches: u64, now: impl FnOnce() -> Nanos) {
         if self.submitted.load(Ordering::Relaxed) == self.covered.load(Ordering::Relaxed) {
             self.began.store(now().0, Ordering::Relaxed);
@@ -380,7 +370,6 @@ impl Slot {
         }
         self.markers.store(0, Ordering::Release);
         self.blind.store(false, Ordering::Relaxed);
-        self.programmatic.store(false, Ordering::Relaxed);
         self.reaped_at.store(0, Ordering::Relaxed);
         self.pending_at.store(0, Ordering::Relaxed);
         self.let_go();

@@ -1,7 +1,7 @@
 //! The kernel window: how much of a process's work may be in flight, because that is what a drop has to wait for.
 //!
 //! ```text
-//!   launch ──▶ throttle ──────────────▶ gate ──▶ the driver ──▶ one more in flight
+//!   launch ──▶ throttle ──▶ one more in flight ──▶ gate ──▶ the driver
 //!                │  full? wait for the stream's oldest marker
 //!                ▼
 //!              markers   one event every W/8 launches, per stream ──▶ aimd   what completed in what time: W
@@ -36,7 +36,7 @@ pub trait Card {
     fn mark(&self, stream: Stream, event: CUevent) -> bool;
     /// Whether an event's work is done.
     fn is_done(&self, event: CUevent) -> bool;
-    /// Whether a marker of this stream would order other streams, so that it may only come right after the launch.
+    /// Whether a marker of this stream would order other streams, so that it may only come right after a launch there.
     fn orders_others(&self, stream: Stream) -> bool;
     /// Whether a capture runs: what is launched may be recorded and not executed.
     fn is_capturing(&self) -> bool;

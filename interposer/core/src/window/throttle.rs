@@ -16,7 +16,7 @@
 //! [`START`]; a completion ends that. What completes right after a launch was let through waited for it, and says nothing
 //! about the card's rate.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use gpushare_proto::Nanos;
 
@@ -43,6 +43,8 @@ pub struct Window {
     /// Launches in flight on all streams, as far as is known.
     in_flight: AtomicU64,
     controller: Controller,
+    /// The slot of the last launch of all.
+    last: AtomicUsize,
     /// Launches that go through because nothing completed, and how often that was so in a row.
     spare: AtomicU32,
     fruitless: AtomicU32,
@@ -96,14 +98,6 @@ pub struct Launch {
     pub programmatic: bool,
 }
 
-/// A launch that was admitted, to be told of when the driver took it.
-#[derive(Clone, Copy, Debug)]
-pub struct Admitted<'a> {
-    window: &'a Window,
-    slot: &'a Slot,
-    launch: Launch,
-}
-
 impl Window {
     /// What it did so far.
     #[must_use]
@@ -134,14 +128,15 @@ impl Window {
         self.less(launches);
     }
 
-    /// Comes before a launch: places a marker if one is due, and waits while the window is full. `None` for what is not counted.
-    pub fn admit(&self, launch: Launch, target: Nanos, card: &impl Card) -> Option<Admitted<'_>> {
+    /// Comes before a launch: places a marker if one is due, waits while the window is full, and counts it. A launch that the driver then
+    /// refuses, or that another thread overtakes on the same stream, is done one marker early; nothing depends on that.
+    pub fn admit(&self, launch: Launch, target: Nanos, card: &impl Card) {
         let target = if target == Nanos::ZERO { DRAIN_TARGET } else { target };
         // A capture records and does not execute.
         if card.is_capturing() {
-            return None;
+            return;
         }
-        let slot = self.markers.slot(launch.stream, card)?;
+        let Some(slot) = self.markers.slot(launch.stream, card) else { return };
         let aimd = self.aimd();
         if slot.is_due(aimd.stride()) {
             card.undisturbed(|| {
@@ -152,7 +147,17 @@ impl Window {
         if !self.fits(slot, launch) {
             self.hold_back(slot, launch, target, card);
         }
-        Some(Admitted { window: self, slot, launch })
+        self.count(slot, launch.size, card);
+    }
+
+    fn count(&self, slot: &Slot, size: u64, card: &impl Card) {
+        slot.submitted(size, || card.now());
+        self.last.store(std::ptr::from_ref(slot).addr(), Ordering::Relaxed);
+        let in_flight = self.in_flight.fetch_add(size, Ordering::Relaxed) + size;
+        self.counters.launches.fetch_add(1, Ordering::Relaxed);
+        if in_flight > self.counters.most.load(Ordering::Relaxed) {
+            self.counters.most.fetch_max(in_flight, Ordering::Relaxed);
+        }
     }
 
     fn fits(&self, slot: &Slot, launch: Launch) -> bool {
@@ -220,7 +225,9 @@ impl Window {
 
     fn mark(&self, slot: &Slot, launch: Launch, card: &impl Card) {
         let due = slot.is_due(self.aimd().stride());
-        if due && !launch.programmatic && !card.orders_others(launch.stream) {
+        // A marker that orders other streams orders nothing new right after a launch of its own.
+        let is_last = || self.last.load(Ordering::Relaxed) == std::ptr::from_ref(slot).addr();
+        if due && !launch.programmatic && (!card.orders_others(launch.stream) || is_last()) {
             self.less(self.markers.place(slot, launch.stream, card));
         }
     }
@@ -267,25 +274,6 @@ impl Window {
             let less = |in_flight: u64| Some(in_flight.saturating_sub(launches));
             // Always succeeds.
             let _ = self.in_flight.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
-        }
-    }
-}
-
-impl Admitted<'_> {
-    /// The driver took the launch.
-    pub fn taken(self, card: &impl Card) {
-        let Self { window, slot, launch } = self;
-        slot.submitted(launch.size, || card.now());
-        let in_flight = window.in_flight.fetch_add(launch.size, Ordering::Relaxed) + launch.size;
-        let counters = &window.counters;
-        counters.launches.fetch_add(1, Ordering::Relaxed);
-        if in_flight > counters.most.load(Ordering::Relaxed) {
-            counters.most.fetch_max(in_flight, Ordering::Relaxed);
-        }
-        // Only here does a marker on a stream that orders others add no order.
-        let programmatic = slot.is_programmatic(launch.programmatic);
-        if card.orders_others(launch.stream) && !programmatic && slot.is_due(window.aimd().stride()) {
-            card.undisturbed(|| window.less(window.markers.place(slot, launch.stream, card)));
         }
     }
 }

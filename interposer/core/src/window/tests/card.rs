@@ -114,11 +114,8 @@ impl Model {
     /// One launch of a program.
     pub(super) fn launch(&self, window: &Window, step: Step) {
         let launch = Launch { stream: step.stream, size: step.size, programmatic: step.programmatic };
-        let admitted = window.admit(launch, DRAIN_TARGET, self);
+        window.admit(launch, DRAIN_TARGET, self);
         self.state.borrow_mut().launch(step);
-        if let Some(admitted) = admitted {
-            admitted.taken(self);
-        }
     }
 
     /// A program from its first launch to its last.

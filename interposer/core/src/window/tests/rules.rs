@@ -80,15 +80,13 @@ fn no_marker_comes_before_a_launch_with_programmatic_dependence() {
     model.run(&window, (0..20_000).map(step));
     assert!(model.markers_made() > 0);
     let (model, window) = (Model::whose_markers_order_others(), Window::default());
-    // After the launch nobody knows what comes next, but a stream that has had one will have more.
-    let step = |number: usize| step(number + 1).on(Stream::Legacy(0x1000));
-    model.run(&window, (0..500).map(step));
-    assert_eq!((launches(&window), model.markers_made()), (500, 0));
+    model.run(&window, (0..20_000).map(|number| step(number).on(Stream::Legacy(0x1000))));
+    assert!(model.markers_made() > 0);
 }
 
 /// The model asserts that nothing came between a launch and its marker.
 #[test]
-fn a_marker_that_orders_other_streams_comes_right_after_its_launch() {
+fn a_marker_that_orders_other_streams_comes_right_after_a_launch_there() {
     let (model, window) = (Model::whose_markers_order_others(), Window::default());
     let step = |number: usize| match number % 3 {
         0 => Step::new(50 * MICRO).on(Stream::Legacy(0x1000)),
