@@ -9,7 +9,8 @@
 //! Streams have slots in a table of fixed size, found by a hash without any lock. Who works on a slot's ring holds it, and who finds
 //! it held goes on without: nobody waits for another thread here, except who destroys a stream or a context. A marker comes *before*
 //! a launch and covers those that came earlier, so that a launch with programmatic dependence, which would lose its overlap, can be
-//! left without one.
+//! left without one; a stream that has no other launches has no markers, and is never held back. A marker of the legacy stream orders all
+//! blocking streams on drivers before CUDA 12.5: there it comes only while the last launch of all was on that stream too.
 //!
 //! The last launches of a stream that nobody uses any more have no marker behind them. When somebody is short of
 //! window they are taken for done after a while.
