@@ -4,6 +4,7 @@
 //!   launch    launches, by one thread or several at once
 //!   memory    allocations and frees, a hundred of each in turn, while a hundred blocks are held
 //!   refuse    allocations that are larger than any quota; by the clock, since somebody else is told meanwhile
+//!   hold      none: has a context until its stdin ends, so that others are not alone
 //!   resolve   lookups of 481 functions, as many as libcudart makes when it starts; once, in a new process
 //! ```
 //!
@@ -57,6 +58,9 @@ struct Arguments {
     /// Batches of each thread; the median batch counts
     #[arg(long, default_value_t = 200)]
     batches: usize,
+    /// Have a context before the first launch, as a program that shares has
+    #[arg(long)]
+    context: bool,
     /// Launches of one batch
     #[arg(long, default_value_t = 20_000)]
     calls: u32,
@@ -68,6 +72,7 @@ enum Call {
     Launch,
     Memory,
     Refuse,
+    Hold,
     Resolve,
 }
 
@@ -79,6 +84,7 @@ fn main() -> anyhow::Result<()> {
         Call::Launch => launches(&driver, &arguments)?,
         Call::Memory => memory(&driver, arguments.batches)?,
         Call::Refuse => refuse(&driver, arguments.batches)?,
+        Call::Hold => hold(&driver)?,
         Call::Resolve => resolve(&driver)?,
     };
     println!("{line}");
@@ -90,8 +96,12 @@ fn launches(driver: &Library, arguments: &Arguments) -> anyhow::Result<serde_jso
         threads,
         batches,
         calls,
+        context,
         ..
     } = arguments;
+    if context {
+        retain(driver)?;
+    }
     // SAFETY: the driver's headers give this export this signature.
     let launch = unsafe { driver.get::<Launch>("cuLaunchKernel") }?;
 
@@ -116,17 +126,13 @@ fn launches(driver: &Library, arguments: &Arguments) -> anyhow::Result<serde_jso
 
 fn memory(driver: &Library, batches: usize) -> anyhow::Result<serde_json::Value> {
     // SAFETY: the driver's headers give these exports these signatures.
-    let (allocate, free, retain) = unsafe {
+    let (allocate, free) = unsafe {
         (
             driver.get::<Allocate>("cuMemAlloc_v2")?,
             driver.get::<Free>("cuMemFree_v2")?,
-            driver.get::<Retain>("cuDevicePrimaryCtxRetain")?,
         )
     };
-    let mut context = null_mut();
-    // SAFETY: writes one handle.
-    let retained = unsafe { retain(&raw mut context, 0) };
-    ensure!(retained == 0, "the context was refused with error {retained}");
+    retain(driver)?;
 
     let (mut held, mut blocks) = ([0; BLOCKS], [0; BLOCKS]);
     let fill = |blocks: &mut [u64]| {
@@ -164,17 +170,10 @@ fn memory(driver: &Library, batches: usize) -> anyhow::Result<serde_json::Value>
 /// Batches of a hundred, with a pause after each: a process that is refused does something else before it tries again, and who
 /// is told has time to listen.
 fn refuse(driver: &Library, batches: usize) -> anyhow::Result<serde_json::Value> {
-    // SAFETY: the driver's headers give these exports these signatures.
-    let (allocate, retain) = unsafe {
-        (
-            driver.get::<Allocate>("cuMemAlloc_v2")?,
-            driver.get::<Retain>("cuDevicePrimaryCtxRetain")?,
-        )
-    };
-    let (mut context, mut address) = (null_mut(), 0);
-    // SAFETY: writes one handle.
-    let retained = unsafe { retain(&raw mut context, 0) };
-    ensure!(retained == 0, "the context was refused with error {retained}");
+    // SAFETY: the driver's headers give this export this signature.
+    let allocate = unsafe { driver.get::<Allocate>("cuMemAlloc_v2") }?;
+    let mut address = 0;
+    retain(driver)?;
     let mut took = Vec::new();
     for _ in 0..batches {
         for _ in 0..BLOCKS {
@@ -190,6 +189,24 @@ fn refuse(driver: &Library, batches: usize) -> anyhow::Result<serde_json::Value>
         thread::sleep(Duration::from_millis(20));
     }
     Ok(serde_json::json!({ "call_ns": median(took)?, "library": library_of(*allocate as usize)? }))
+}
+
+/// Has a context, and says so, until its stdin ends.
+fn hold(driver: &Library) -> anyhow::Result<serde_json::Value> {
+    retain(driver)?;
+    println!("{{}}");
+    std::io::copy(&mut std::io::stdin(), &mut std::io::sink())?;
+    Ok(serde_json::json!({}))
+}
+
+fn retain(driver: &Library) -> anyhow::Result<()> {
+    // SAFETY: the driver's headers give this export this signature.
+    let retain = unsafe { driver.get::<Retain>("cuDevicePrimaryCtxRetain") }?;
+    let mut context = null_mut();
+    // SAFETY: writes one handle.
+    let retained = unsafe { retain(&raw mut context, 0) };
+    ensure!(retained == 0, "the context was refused with error {retained}");
+    Ok(())
 }
 
 fn resolve(driver: &Library) -> anyhow::Result<serde_json::Value> {

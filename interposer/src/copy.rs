@@ -7,62 +7,62 @@ use gpushare_client::cuda::{CUarray, CUcontext, CUdeviceptr, CUstream};
 use crate::hook::{Pointer, hooks};
 
 hooks! {
-    gated cuMemcpyAsync(
+    [one: stream] cuMemcpyAsync(
         dst: CUdeviceptr, src: CUdeviceptr, bytes: usize, stream: CUstream
     ) = 4000 cuMemcpyAsync, 7000 ptsz cuMemcpyAsync_ptsz;
-    gated cuMemcpyHtoDAsync(
+    [one: stream] cuMemcpyHtoDAsync(
         dst: CUdeviceptr, src: Pointer, bytes: usize, stream: CUstream
     ) = 3020 cuMemcpyHtoDAsync_v2, 7000 ptsz cuMemcpyHtoDAsync_v2_ptsz;
-    gated cuMemcpyDtoHAsync(
+    [one: stream] cuMemcpyDtoHAsync(
         dst: Pointer, src: CUdeviceptr, bytes: usize, stream: CUstream
     ) = 3020 cuMemcpyDtoHAsync_v2, 7000 ptsz cuMemcpyDtoHAsync_v2_ptsz;
-    gated cuMemcpyDtoDAsync(
+    [one: stream] cuMemcpyDtoDAsync(
         dst: CUdeviceptr, src: CUdeviceptr, bytes: usize, stream: CUstream
     ) = 3020 cuMemcpyDtoDAsync_v2, 7000 ptsz cuMemcpyDtoDAsync_v2_ptsz;
-    gated cuMemcpyHtoAAsync(
+    [one: stream] cuMemcpyHtoAAsync(
         dst: CUarray, offset: usize, src: Pointer, bytes: usize, stream: CUstream
     ) = 3020 cuMemcpyHtoAAsync_v2, 7000 ptsz cuMemcpyHtoAAsync_v2_ptsz;
-    gated cuMemcpyAtoHAsync(
+    [one: stream] cuMemcpyAtoHAsync(
         dst: Pointer, src: CUarray, offset: usize, bytes: usize, stream: CUstream
     ) = 3020 cuMemcpyAtoHAsync_v2, 7000 ptsz cuMemcpyAtoHAsync_v2_ptsz;
-    gated cuMemcpyPeerAsync(
+    [one: stream] cuMemcpyPeerAsync(
         dst: CUdeviceptr, to: CUcontext, src: CUdeviceptr, from: CUcontext, bytes: usize,
         stream: CUstream
     ) = 4000 cuMemcpyPeerAsync, 7000 ptsz cuMemcpyPeerAsync_ptsz;
-    gated cuMemcpy2DAsync(
+    [one: stream] cuMemcpy2DAsync(
         copy: Pointer, stream: CUstream
     ) = 3020 cuMemcpy2DAsync_v2, 7000 ptsz cuMemcpy2DAsync_v2_ptsz;
-    gated cuMemcpy3DAsync(
+    [one: stream] cuMemcpy3DAsync(
         copy: Pointer, stream: CUstream
     ) = 3020 cuMemcpy3DAsync_v2, 7000 ptsz cuMemcpy3DAsync_v2_ptsz;
-    gated cuMemcpy3DPeerAsync(
+    [one: stream] cuMemcpy3DPeerAsync(
         copy: Pointer, stream: CUstream
     ) = 4000 cuMemcpy3DPeerAsync, 7000 ptsz cuMemcpy3DPeerAsync_ptsz;
-    gated cuMemcpyBatchAsync(
+    [one: stream] cuMemcpyBatchAsync(
         dsts: Pointer, srcs: Pointer, sizes: Pointer, count: usize, attributes: Pointer,
         indices: Pointer, attribute_count: usize, failed: Pointer, stream: CUstream
     ) = 12080 cuMemcpyBatchAsync, 12080 ptsz cuMemcpyBatchAsync_ptsz;
-    gated cuMemcpyBatchAsync(
+    [one: stream] cuMemcpyBatchAsync(
         dsts: Pointer, srcs: Pointer, sizes: Pointer, count: usize, attributes: Pointer,
         indices: Pointer, attribute_count: usize, stream: CUstream
     ) = 13000 cuMemcpyBatchAsync_v2, 13000 ptsz cuMemcpyBatchAsync_v2_ptsz;
-    gated cuMemcpy3DBatchAsync(
+    [one: stream] cuMemcpy3DBatchAsync(
         count: usize, operations: Pointer, failed: Pointer, flags: u64, stream: CUstream
     ) = 12080 cuMemcpy3DBatchAsync, 12080 ptsz cuMemcpy3DBatchAsync_ptsz;
-    gated cuMemcpy3DBatchAsync(
+    [one: stream] cuMemcpy3DBatchAsync(
         count: usize, operations: Pointer, flags: u64, stream: CUstream
     ) = 13000 cuMemcpy3DBatchAsync_v2, 13000 ptsz cuMemcpy3DBatchAsync_v2_ptsz;
 
-    gated cuMemcpyWithAttributesAsync(
+    [one: stream] cuMemcpyWithAttributesAsync(
         dst: CUdeviceptr, src: CUdeviceptr, bytes: usize, attributes: Pointer, stream: CUstream
     ) = 13020 cuMemcpyWithAttributesAsync, 13020 ptsz cuMemcpyWithAttributesAsync_ptsz;
-    gated cuMemcpy3DWithAttributesAsync(
+    [one: stream] cuMemcpy3DWithAttributesAsync(
         operation: Pointer, flags: u64, stream: CUstream
     ) = 13020 cuMemcpy3DWithAttributesAsync, 13020 ptsz cuMemcpy3DWithAttributesAsync_ptsz;
-    gated cuFabricCpyBatchAsync(
+    [one: stream] cuFabricCpyBatchAsync(
         count: usize, operations: Pointer, flags: u64, stream: CUstream
     ) = 13050 cuFabricCpyBatchAsync, 13050 ptsz cuFabricCpyBatchAsync_ptsz;
-    gated cuMemBatchDecompressAsync(
+    [one: stream] cuMemBatchDecompressAsync(
         operations: Pointer, count: usize, flags: c_uint, failed: *mut usize, stream: CUstream
     ) = 12060 cuMemBatchDecompressAsync, 12060 ptsz cuMemBatchDecompressAsync_ptsz;
 
@@ -103,23 +103,23 @@ hooks! {
     blocking cuMemcpy3D(copy: Pointer) = 3020 cuMemcpy3D_v2, 7000 ptsz cuMemcpy3D_v2_ptds;
     blocking cuMemcpy3DPeer(copy: Pointer) = 4000 cuMemcpy3DPeer, 7000 ptsz cuMemcpy3DPeer_ptds;
 
-    gated cuMemcpyHtoDAsync(
+    [one: stream] cuMemcpyHtoDAsync(
         dst: c_uint, src: Pointer, bytes: c_uint, stream: CUstream
     ) = 2000 cuMemcpyHtoDAsync;
-    gated cuMemcpyDtoHAsync(
+    [one: stream] cuMemcpyDtoHAsync(
         dst: Pointer, src: c_uint, bytes: c_uint, stream: CUstream
     ) = 2000 cuMemcpyDtoHAsync;
-    gated cuMemcpyDtoDAsync(
+    [one: stream] cuMemcpyDtoDAsync(
         dst: c_uint, src: c_uint, bytes: c_uint, stream: CUstream
     ) = 3000 cuMemcpyDtoDAsync;
-    gated cuMemcpyHtoAAsync(
+    [one: stream] cuMemcpyHtoAAsync(
         dst: CUarray, offset: c_uint, src: Pointer, bytes: c_uint, stream: CUstream
     ) = 2000 cuMemcpyHtoAAsync;
-    gated cuMemcpyAtoHAsync(
+    [one: stream] cuMemcpyAtoHAsync(
         dst: Pointer, src: CUarray, offset: c_uint, bytes: c_uint, stream: CUstream
     ) = 2000 cuMemcpyAtoHAsync;
-    gated cuMemcpy2DAsync(copy: Pointer, stream: CUstream) = 2000 cuMemcpy2DAsync;
-    gated cuMemcpy3DAsync(copy: Pointer, stream: CUstream) = 2000 cuMemcpy3DAsync;
+    [one: stream] cuMemcpy2DAsync(copy: Pointer, stream: CUstream) = 2000 cuMemcpy2DAsync;
+    [one: stream] cuMemcpy3DAsync(copy: Pointer, stream: CUstream) = 2000 cuMemcpy3DAsync;
     blocking cuMemcpyHtoD(dst: c_uint, src: Pointer, bytes: c_uint) = 2000 cuMemcpyHtoD;
     blocking cuMemcpyDtoH(dst: Pointer, src: c_uint, bytes: c_uint) = 2000 cuMemcpyDtoH;
     blocking cuMemcpyDtoD(dst: c_uint, src: c_uint, bytes: c_uint) = 2000 cuMemcpyDtoD;

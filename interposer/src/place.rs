@@ -15,20 +15,20 @@ pub(crate) struct Location {
 }
 
 hooks! {
-    gated cuMemPrefetchAsync(
+    [one: stream] cuMemPrefetchAsync(
         address: CUdeviceptr, bytes: usize, device: CUdevice, stream: CUstream
     ) = 8000 cuMemPrefetchAsync, 8000 ptsz cuMemPrefetchAsync_ptsz;
-    gated cuMemPrefetchAsync(
+    [one: stream] cuMemPrefetchAsync(
         address: CUdeviceptr, bytes: usize, location: Location, flags: c_uint, stream: CUstream
     ) = 12020 cuMemPrefetchAsync_v2, 12020 ptsz cuMemPrefetchAsync_v2_ptsz;
-    gated cuMemPrefetchBatchAsync(
+    [one: stream] cuMemPrefetchBatchAsync(
         addresses: Pointer, sizes: Pointer, count: usize, locations: Pointer, indices: Pointer,
         location_count: usize, flags: u64, stream: CUstream
     ) = 13000 cuMemPrefetchBatchAsync, 13000 ptsz cuMemPrefetchBatchAsync_ptsz;
-    gated cuMemDiscardBatchAsync(
+    [one: stream] cuMemDiscardBatchAsync(
         addresses: Pointer, sizes: Pointer, count: usize, flags: u64, stream: CUstream
     ) = 13000 cuMemDiscardBatchAsync, 13000 ptsz cuMemDiscardBatchAsync_ptsz;
-    gated cuMemDiscardAndPrefetchBatchAsync(
+    [one: stream] cuMemDiscardAndPrefetchBatchAsync(
         addresses: Pointer, sizes: Pointer, count: usize, locations: Pointer, indices: Pointer,
         location_count: usize, flags: u64, stream: CUstream
     ) = 13000 cuMemDiscardAndPrefetchBatchAsync, 13000 ptsz cuMemDiscardAndPrefetchBatchAsync_ptsz;

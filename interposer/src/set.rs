@@ -8,22 +8,22 @@ use gpushare_client::cuda::{CUdeviceptr, CUstream};
 use crate::hook::hooks;
 
 hooks! {
-    gated cuMemsetD8Async(
+    [one: stream] cuMemsetD8Async(
         dst: CUdeviceptr, value: u8, count: usize, stream: CUstream
     ) = 3020 cuMemsetD8Async, 7000 ptsz cuMemsetD8Async_ptsz;
-    gated cuMemsetD16Async(
+    [one: stream] cuMemsetD16Async(
         dst: CUdeviceptr, value: u16, count: usize, stream: CUstream
     ) = 3020 cuMemsetD16Async, 7000 ptsz cuMemsetD16Async_ptsz;
-    gated cuMemsetD32Async(
+    [one: stream] cuMemsetD32Async(
         dst: CUdeviceptr, value: u32, count: usize, stream: CUstream
     ) = 3020 cuMemsetD32Async, 7000 ptsz cuMemsetD32Async_ptsz;
-    gated cuMemsetD2D8Async(
+    [one: stream] cuMemsetD2D8Async(
         dst: CUdeviceptr, pitch: usize, value: u8, width: usize, height: usize, stream: CUstream
     ) = 3020 cuMemsetD2D8Async, 7000 ptsz cuMemsetD2D8Async_ptsz;
-    gated cuMemsetD2D16Async(
+    [one: stream] cuMemsetD2D16Async(
         dst: CUdeviceptr, pitch: usize, value: u16, width: usize, height: usize, stream: CUstream
     ) = 3020 cuMemsetD2D16Async, 7000 ptsz cuMemsetD2D16Async_ptsz;
-    gated cuMemsetD2D32Async(
+    [one: stream] cuMemsetD2D32Async(
         dst: CUdeviceptr, pitch: usize, value: u32, width: usize, height: usize, stream: CUstream
     ) = 3020 cuMemsetD2D32Async, 7000 ptsz cuMemsetD2D32Async_ptsz;
 

@@ -4,6 +4,7 @@
 //!   byte 0     gate     who may submit work: a change number and a state in one futex word
 //!        4     flags    whether others use the card, whether others wait for it
 //!        8     layout   version of this layout
+//!        12    drain    how long a drop of this process should take
 //!        64    gpus[0]  bytes of quota the process may still take without asking, and what it is told
 //!        128   gpus[1]  ...
 //! ```
@@ -29,6 +30,8 @@ pub const PAGE_LAYOUT: u32 = 1;
 pub const FLAG_CONTENDED: u32 = 1;
 /// Another session waits for the lock: give it back when idle.
 pub const FLAG_WANTED: u32 = 2;
+/// The session has a compute limit: bound the work in flight, so that its turns end when they should.
+pub const FLAG_LIMITED: u32 = 4;
 
 /// What a thread that arrives at the gate may do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -119,10 +122,12 @@ impl LeaseRow {
 pub struct Page {
     /// A [`GateWord`].
     pub gate: AtomicU32,
-    /// [`FLAG_CONTENDED`], [`FLAG_WANTED`].
+    /// [`FLAG_CONTENDED`], [`FLAG_WANTED`], [`FLAG_LIMITED`].
     pub flags: AtomicU32,
     /// [`PAGE_LAYOUT`].
     pub layout: AtomicU32,
+    /// What a drop of this process should take, in microseconds; zero from a daemon that does not say.
+    pub drain_target: AtomicU32,
     /// One row per card, by `GpuId`.
     pub gpus: [LeaseRow; MAX_GPUS],
 }
@@ -135,6 +140,7 @@ impl Page {
             gate: AtomicU32::new(GateWord::new(0, state).0),
             flags: AtomicU32::new(0),
             layout: AtomicU32::new(PAGE_LAYOUT),
+            drain_target: AtomicU32::new(0),
             gpus: [const { LeaseRow::new() }; MAX_GPUS],
         }
     }
@@ -186,6 +192,7 @@ mod tests {
         assert_eq!(std::mem::offset_of!(Page, gate), 0);
         assert_eq!(std::mem::offset_of!(Page, flags), 4);
         assert_eq!(std::mem::offset_of!(Page, layout), 8);
+        assert_eq!(std::mem::offset_of!(Page, drain_target), 12);
         assert_eq!(std::mem::offset_of!(Page, gpus), 64);
         assert_eq!(size_of::<LeaseRow>(), 64);
     }

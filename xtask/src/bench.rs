@@ -5,8 +5,10 @@ mod sched;
 
 use std::fmt;
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::os::unix::fs::symlink;
-use std::process::ExitCode;
+use std::path::Path;
+use std::process::{ExitCode, Stdio};
 
 use anyhow::{Context, ensure};
 use clap::Subcommand;
@@ -14,7 +16,7 @@ use gpushare_proto::names;
 use gpushare_tests::artifacts::{Artifacts, Part};
 use gpushare_tests::cargo::{self, Profile, Progress};
 use gpushare_tests::daemon::Daemon;
-use gpushare_tests::process::output_of;
+use gpushare_tests::process::{Process, output_of};
 use gpushare_tests::world::{Sharing, World};
 use gpushare_workload::report::percentile;
 use serde::{Deserialize, Serialize};
@@ -72,6 +74,8 @@ pub(crate) fn run(bench: &Bench, json: bool) -> anyhow::Result<ExitCode> {
 struct Hotpath {
     gate_ns: f64,
     gate_ns_8_threads: f64,
+    /// A launch while another session has a context: counted, and a marker every W/8.
+    window_ns: f64,
     /// `cuMemAlloc` while the lease suffices.
     alloc_ns: f64,
     /// `cuMemFree` of that.
@@ -84,6 +88,7 @@ struct Hotpath {
 const BOUNDS: Hotpath = Hotpath {
     gate_ns: 100.0,
     gate_ns_8_threads: 100.0,
+    window_ns: 300.0,
     alloc_ns: 150.0,
     free_ns: 150.0,
     resolve_us: 1000.0,
@@ -149,18 +154,43 @@ fn hotpath() -> anyhow::Result<Hotpath> {
     let (resolve_ns, _) = added(STARTS, &["--call", "resolve"], false)?;
     let _daemon = Daemon::start(&world, &[])?;
     let (alloc_ns, free_ns) = added(PAIRS, &["--call", "memory", "--batches", "5000"], true)?;
+    let (window_ns, _) = {
+        let _rival = rival(&world, &driver, &built["hotpath"])?;
+        added(PAIRS, &["--threads", "1", "--context"], true)?
+    };
     Ok(Hotpath {
         gate_ns,
         gate_ns_8_threads,
+        window_ns,
         alloc_ns,
         free_ns,
         resolve_us: (resolve_ns / 100.0).round() / 10.0,
     })
 }
 
+/// A process of another session that has a context, until it is dropped.
+fn rival(world: &World, driver: &Path, program: &Path) -> anyhow::Result<Process> {
+    let mut command = world.sharing(&Sharing::session("rival"), program);
+    command
+        .env("LD_LIBRARY_PATH", driver)
+        .args(["--call", "hold"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped());
+    let mut rival = Process::start(command, world.folder(), "rival")?;
+    let stdout = rival.take_stdout().context("the rival has no stdout")?;
+    let mut ready = String::new();
+    BufReader::new(stdout).read_line(&mut ready)?;
+    ensure!(
+        !ready.is_empty(),
+        "the rival has no context: {}",
+        rival.stderr().trim()
+    );
+    Ok(rival)
+}
+
 impl Hotpath {
     /// Each figure with its name and unit.
-    fn figures(&self) -> [(&'static str, f64, &'static str); 5] {
+    fn figures(&self) -> [(&'static str, f64, &'static str); 6] {
         [
             ("an open gate", self.gate_ns, "ns"),
             (
@@ -168,6 +198,7 @@ impl Hotpath {
                 self.gate_ns_8_threads,
                 "ns",
             ),
+            ("a launch through the window", self.window_ns, "ns"),
             ("an allocation", self.alloc_ns, "ns"),
             ("a free", self.free_ns, "ns"),
             ("the lookups of a start", self.resolve_us, "us"),
@@ -197,13 +228,14 @@ impl fmt::Display for Hotpath {
         let Self {
             gate_ns,
             gate_ns_8_threads,
+            window_ns,
             alloc_ns,
             free_ns,
             resolve_us,
         } = self;
         write!(
             f,
-            "an open gate adds {gate_ns} ns to a launch, {gate_ns_8_threads} ns of CPU time with 8 threads at once; an \
+            "an open gate adds {gate_ns} ns to a launch, {gate_ns_8_threads} ns of CPU time with 8 threads at once, {window_ns} ns through the window; an \
              allocation costs {alloc_ns} ns more, a free {free_ns} ns, the lookups of a start {resolve_us} us"
         )
     }

@@ -17,6 +17,27 @@ pub struct Captures {
     running: Mutex<Vec<Running>>,
     /// How many of them are worth holding a lock for.
     count: AtomicUsize,
+    /// How many are being begun just now.
+    beginning: AtomicUsize,
+    /// Threads that ask the driver what a capture would not survive.
+    asking: AtomicUsize,
+}
+
+/// One more somewhere while it lives.
+#[derive(Debug)]
+pub struct Counted<'a>(&'a AtomicUsize);
+
+impl<'a> Counted<'a> {
+    fn new(counter: &'a AtomicUsize) -> Self {
+        counter.fetch_add(1, Ordering::SeqCst);
+        Self(counter)
+    }
+}
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
 }
 
 /// A capture.
@@ -79,6 +100,24 @@ impl Captures {
         self.count.load(Ordering::SeqCst) > 0
     }
 
+    /// Runs what would break a capture: events, and questions about them. `None` while one runs or begins. Whoever begins one and
+    /// whoever asks each say so before they look at the other (Dekker's argument, as at the gate), so neither needs a lock.
+    pub fn undisturbed<T>(&self, ask: impl FnOnce() -> T) -> Option<T> {
+        let _asking = Counted::new(&self.asking);
+        let quiet = self.beginning.load(Ordering::SeqCst) == 0 && !self.any();
+        quiet.then(ask)
+    }
+
+    /// Comes before a capture begins, and lives until it is entered here: nobody asks the driver meanwhile. Those that do so now are in
+    /// calls that do not wait.
+    pub fn beginning(&self) -> Counted<'_> {
+        let beginning = Counted::new(&self.beginning);
+        while self.asking.load(Ordering::SeqCst) > 0 {
+            std::thread::yield_now();
+        }
+        beginning
+    }
+
     fn update<T>(&self, change: impl FnOnce(&mut Vec<Running>) -> T) -> T {
         let mut running = lock(&self.running);
         let answer = change(&mut running);
@@ -121,6 +160,41 @@ mod tests {
         captures.begin(std::ptr::without_provenance_mut(STREAM_PER_THREAD), CONTEXT);
         captures.end(std::ptr::null_mut());
         assert!(!captures.any());
+    }
+
+    #[test]
+    fn nobody_asks_while_a_capture_begins_or_runs() {
+        let captures = Captures::default();
+        assert_eq!(captures.undisturbed(|| 7), Some(7));
+        let beginning = captures.beginning();
+        assert_eq!(captures.undisturbed(|| 7), None);
+        captures.begin(std::ptr::without_provenance_mut(0x10), CONTEXT);
+        drop(beginning);
+        assert_eq!(captures.undisturbed(|| 7), None);
+        captures.end(std::ptr::without_provenance_mut(0x10));
+        assert_eq!(captures.undisturbed(|| 7), Some(7));
+    }
+
+    #[test]
+    fn a_capture_that_begins_waits_for_who_asks() {
+        use std::sync::atomic::AtomicBool;
+        let (captures, inside) = (Captures::default(), AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    for _ in 0..5_000 {
+                        captures.undisturbed(|| {
+                            inside.store(true, Ordering::SeqCst);
+                            inside.store(false, Ordering::SeqCst);
+                        });
+                    }
+                });
+            }
+            for _ in 0..500 {
+                let _beginning = captures.beginning();
+                assert!(!inside.load(Ordering::SeqCst), "somebody asks while a capture begins");
+            }
+        });
     }
 
     #[test]

@@ -22,6 +22,8 @@ pub type CUfunction = *mut c_void;
 pub type CUarray = *mut c_void;
 /// `CUgraph`.
 pub type CUgraph = *mut c_void;
+/// `CUgraphNode`.
+pub type CUgraphNode = *mut c_void;
 /// `CUgraphExec`.
 pub type CUgraphExec = *mut c_void;
 /// `CUgreenCtx`.
@@ -64,6 +66,10 @@ pub const POOL_USED: c_int = 7;
 pub const GRAPH_MEM_RESERVED: c_int = 2;
 /// `CU_MEM_ALLOCATION_TYPE_MANAGED`.
 pub const ALLOCATION_MANAGED: c_int = 2;
+/// `CU_GRAPH_NODE_TYPE_KERNEL`.
+pub const NODE_KERNEL: c_int = 0;
+/// `CU_GRAPH_NODE_TYPE_GRAPH`.
+pub const NODE_GRAPH: c_int = 4;
 /// `CU_GRAPH_NODE_TYPE_MEM_ALLOC`.
 pub const NODE_MEM_ALLOC: c_int = 10;
 /// `CU_MEM_LOCATION_TYPE_DEVICE`.
@@ -86,6 +92,10 @@ pub const MEM_ATTACH_GLOBAL: c_uint = 1;
 pub const EVENT_DISABLE_TIMING: c_uint = 2;
 /// `CU_STREAM_NON_BLOCKING`.
 pub const STREAM_NON_BLOCKING: c_uint = 1;
+/// `CU_STREAM_LEGACY`, as an address.
+pub const STREAM_LEGACY: usize = 1;
+/// `CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION`.
+pub const LAUNCH_PROGRAMMATIC: c_uint = 6;
 /// `CU_STREAM_PER_THREAD`, as an address.
 pub const STREAM_PER_THREAD: usize = 2;
 /// `CU_STREAM_CAPTURE_STATUS_NONE`.

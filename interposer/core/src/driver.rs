@@ -3,7 +3,7 @@
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 
-use crate::cuda::{CAPTURE_MODE_RELAXED, CUcontext, CUdevice, CUdeviceptr, CUevent, CUgreenCtx, CUmemoryPool, CUresult, CUstream};
+use crate::cuda::{CAPTURE_MODE_RELAXED, CUcontext, CUdevice, CUdeviceptr, CUevent, CUgraph, CUgraphNode, CUgreenCtx, CUmemoryPool, CUresult, CUstream};
 
 macro_rules! driver {
     (
@@ -107,6 +107,18 @@ driver! {
         stream_get_ctx: fn(CUstream, *mut CUcontext) = c"cuStreamGetCtx";
         /// The context of a part of a card. CUDA 12.4.
         ctx_from_green_ctx: fn(*mut CUcontext, CUgreenCtx) = c"cuCtxFromGreenCtx";
+        /// An event in a stream.
+        event_record: fn(CUevent, CUstream) = c"cuEventRecord";
+        /// An event in a stream; null is the calling thread's own default stream. CUDA 7.
+        event_record_ptsz: fn(CUevent, CUstream) = c"cuEventRecord_ptsz";
+        /// An event's end.
+        event_destroy: fn(CUevent) = c"cuEventDestroy_v2";
+        /// The nodes of a graph, or how many there are. CUDA 10.0.
+        graph_get_nodes: fn(CUgraph, *mut CUgraphNode, *mut usize) = c"cuGraphGetNodes";
+        /// What a node is. CUDA 10.0.
+        graph_node_get_type: fn(CUgraphNode, *mut c_int) = c"cuGraphNodeGetType";
+        /// The graph within a node. CUDA 10.0.
+        graph_child_get_graph: fn(CUgraphNode, *mut CUgraph) = c"cuGraphChildGraphNodeGetGraph";
         /// An event after everything that a context has in flight. CUDA 12.5.
         ctx_record_event: fn(CUcontext, CUevent) = c"cuCtxRecordEvent";
     }

@@ -52,37 +52,65 @@ pub struct Pass<'a> {
     stripe: Option<&'a Stripe>,
 }
 
-/// This thread's stripe and how deep it is inside. Plain cells without a destructor: reading them never
+/// This thread's stripe and where it is. Plain cells without a destructor: reading them never
 /// allocates and is safe in a thread that is ending.
 struct Thread {
     stripe: Cell<usize>,
-    depth: Cell<u32>,
+    place: Cell<u32>,
 }
 
-const UNASSIGNED: usize = usize::MAX;
+/// Where a thread is. One that was never here has no stripe yet, and is found by the same look that finds it inside.
+const OUTSIDE: u32 = 0;
+const INSIDE: u32 = 1;
+#[cfg(not(loom))]
+const NEVER_HERE: u32 = 2;
 
 #[cfg(not(loom))]
 thread_local! {
-    static THREAD: Thread = const { Thread { stripe: Cell::new(UNASSIGNED), depth: Cell::new(0) } };
+    static THREAD: Thread = const { Thread { stripe: Cell::new(0), place: Cell::new(NEVER_HERE) } };
 }
 #[cfg(loom)]
 loom::thread_local! {
-    static THREAD: Thread = Thread { stripe: Cell::new(0), depth: Cell::new(0) };
+    static THREAD: Thread = Thread { stripe: Cell::new(0), place: Cell::new(OUTSIDE) };
+}
+
+/// The calling thread's number, by which its own default stream is told from others'. Given once; a later thread never has it again.
+#[must_use]
+pub fn thread_number() -> usize {
+    THREAD.with(|thread| {
+        thread.outside();
+        thread.stripe.get()
+    })
+}
+
+/// Whether the calling thread is inside the gate: the driver calls one of its functions from another.
+#[must_use]
+pub fn is_inside() -> bool {
+    THREAD.with(|thread| thread.place.get() == INSIDE)
 }
 
 /// Hands out stripes to threads, round robin.
 static NEXT_STRIPE: StdAtomicUsize = StdAtomicUsize::new(0);
 
 impl Thread {
-    fn stripe(&self) -> usize {
-        match self.stripe.get() {
-            UNASSIGNED => {
-                let stripe = NEXT_STRIPE.fetch_add(1, StdOrdering::Relaxed);
-                self.stripe.set(stripe);
-                stripe
-            }
-            stripe => stripe,
+    /// Its stripe, if it is not inside.
+    #[inline]
+    fn outside(&self) -> Option<usize> {
+        if self.place.get() == OUTSIDE {
+            Some(self.stripe.get())
+        } else {
+            self.arrive()
         }
+    }
+
+    #[cold]
+    fn arrive(&self) -> Option<usize> {
+        if self.place.get() == INSIDE {
+            return None;
+        }
+        self.stripe.set(NEXT_STRIPE.fetch_add(1, StdOrdering::Relaxed));
+        self.place.set(OUTSIDE);
+        Some(self.stripe.get())
     }
 }
 
@@ -121,15 +149,15 @@ impl Gate {
     #[inline]
     pub fn enter(&self, word: &AtomicU32) -> Result<Pass<'_>, GateWord> {
         THREAD.with(|thread| {
-            if thread.depth.get() > 0 {
+            let Some(stripe) = thread.outside() else {
                 return Ok(Pass { stripe: None });
-            }
-            let stripe = &self.stripes[thread.stripe() % STRIPES];
+            };
+            let stripe = &self.stripes[stripe % STRIPES];
             stripe.entered.fetch_add(1, Ordering::Relaxed);
             fence(Ordering::SeqCst);
             let seen = GateWord(word.load(Ordering::Acquire));
             if seen.state() == GateState::Open || cancel_idle(word, seen) {
-                thread.depth.set(1);
+                thread.place.set(INSIDE);
                 return Ok(Pass { stripe: Some(stripe) });
             }
             stripe.left.fetch_add(1, Ordering::Release);
@@ -140,13 +168,13 @@ impl Gate {
     /// Enters whatever the word says. For work that a capture records and for a process that is ending.
     pub fn enter_anyway(&self) -> Pass<'_> {
         THREAD.with(|thread| {
-            if thread.depth.get() > 0 {
+            let Some(stripe) = thread.outside() else {
                 return Pass { stripe: None };
-            }
-            let stripe = &self.stripes[thread.stripe() % STRIPES];
+            };
+            let stripe = &self.stripes[stripe % STRIPES];
             stripe.entered.fetch_add(1, Ordering::Relaxed);
             fence(Ordering::SeqCst);
-            thread.depth.set(1);
+            thread.place.set(INSIDE);
             Pass { stripe: Some(stripe) }
         })
     }
@@ -179,7 +207,11 @@ impl Gate {
                 .left
                 .store(stripe.entered.load(Ordering::Relaxed), Ordering::Relaxed);
         }
-        THREAD.with(|thread| thread.depth.set(0));
+        THREAD.with(|thread| {
+            if thread.place.get() == INSIDE {
+                thread.place.set(OUTSIDE);
+            }
+        });
     }
 }
 
@@ -194,7 +226,7 @@ impl Drop for Pass<'_> {
     #[inline]
     fn drop(&mut self) {
         if let Some(stripe) = self.stripe {
-            THREAD.with(|thread| thread.depth.set(0));
+            THREAD.with(|thread| thread.place.set(OUTSIDE));
             stripe.left.fetch_add(1, Ordering::Release);
         }
     }

@@ -27,6 +27,8 @@ chapters! {
     pub mod leases;
     pub mod pools;
 
+    pub mod window;
+
     pub mod notice;
     pub mod guest;
     pub mod connection;

@@ -26,7 +26,7 @@ use crate::books::Books;
 use crate::capture::Captures;
 use crate::connection::{Address, ConnectError, Connection};
 use crate::contexts::Contexts;
-use crate::cuda::{CUDA_ERROR_SYSTEM_NOT_READY, CUdevice, CUresult};
+use crate::cuda::{CUDA_ERROR_SYSTEM_NOT_READY, CUcontext, CUdevice, CUresult, CUstream};
 use crate::doors::figures::Sizes;
 use crate::doors::graph_memory::GraphMemory;
 use crate::driver::Driver;
@@ -37,6 +37,10 @@ use crate::link::{AskError, Link};
 use crate::pools::Pools;
 use crate::mover::{self, LetGo};
 use crate::waiting::Waiting;
+use crate::window::driver::OnDriver;
+use crate::window::graphs::Graphs;
+use crate::window::markers::Frozen;
+use crate::window::throttle::{Counters, Window};
 use crate::{account, dynlink, lifecycle, lock, notice};
 
 /// The process's one gate.
@@ -88,6 +92,10 @@ pub struct State {
     pub sizes: Sizes,
     /// Whether graphs have memory of their own.
     pub graph_memory: GraphMemory,
+    /// What is in flight; made when the process shares a card.
+    pub window: OnceLock<Window>,
+    /// What graphs count as there.
+    pub graphs: Graphs,
     /// Threads at the gate.
     pub waiting: Waiting,
     /// The last drop that was answered.
@@ -173,6 +181,8 @@ impl State {
             pools: Pools::default(),
             sizes: Sizes::default(),
             graph_memory: GraphMemory::default(),
+            window: OnceLock::new(),
+            graphs: Graphs::default(),
             waiting: Waiting::default(),
             let_go: LetGo::default(),
             moved: AtomicU64::new(0),
@@ -365,6 +375,8 @@ impl State {
             Ok(gpu) => {
                 lock(&self.announced).push((device, info));
                 self.leases.attach(device, gpu);
+                // Here, because a launch must not allocate.
+                self.window.get_or_init(Window::default);
                 account::outdated();
                 Ok(())
             }
@@ -376,6 +388,26 @@ impl State {
                 notice::say(format_args!("this process may not use {} ({}): {reason}", info.name, info.uuid));
                 Err(CUDA_ERROR_SYSTEM_NOT_READY)
             }
+        }
+    }
+
+    /// A stream is being destroyed, and with it what is known of it.
+    pub fn stream_is_gone(&'static self, stream: CUstream) {
+        if let Some(window) = self.window.get() {
+            window.forget(window.markers().stream_is_gone(stream.addr(), &OnDriver(self)));
+        }
+    }
+
+    /// Keeps everybody off the markers in a context that may be destroyed, while the guard lives.
+    #[must_use]
+    pub fn freeze(&self, context: CUcontext) -> Option<Frozen<'_>> {
+        Some(self.window.get()?.markers().freeze(context))
+    }
+
+    /// That context is dead.
+    pub fn bury_markers(&self, frozen: Option<Frozen<'_>>) {
+        if let (Some(window), Some(frozen)) = (self.window.get(), frozen) {
+            window.forget(frozen.bury());
         }
     }
 
@@ -523,13 +555,20 @@ pub fn summarise() {
     let wanted = std::env::var_os(names::SUMMARY).is_some_and(|value| value == "1");
     let Some(state) = State::existing().filter(|_| wanted) else { return };
     let Some(link) = state.link() else { return };
+    let window = state.window.get().map(Window::counters);
+    let counted = |counter: fn(&Counters) -> &AtomicU64| window.map_or(0, |all| counter(all).load(Ordering::Relaxed));
     notice::say(format_args!(
-        "session {}: ran {:.1} s, waited {:.1} s at the gate, moved {} to the card, peak {}, first context {:.2} ms",
+        "session {}: ran {:.1} s, waited {:.1} s at the gate, moved {} to the card, peak {}, first context {:.2} ms, \
+         counted {} launches, most in flight {}, held back {}, let through {}",
         link.identity().name,
         state.started.elapsed().as_secs_f64(),
         state.waiting.waited.load(Ordering::Relaxed) as f64 / 1e9,
         Bytes(state.moved.load(Ordering::Relaxed)),
         state.leases.peak(),
         state.first_context.load(Ordering::Relaxed) as f64 / 1e6,
+        counted(|all| &all.launches),
+        counted(|all| &all.most),
+        counted(|all| &all.held_back),
+        counted(|all| &all.let_through),
     ));
 }

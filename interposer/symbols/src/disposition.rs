@@ -78,7 +78,7 @@ families! {
     /// Kernels and host functions.
     Launch = "launches pass the gate";
     /// Graphs that are launched.
-    Graph = "launches and uploads of graphs pass the gate";
+    Graph = "launches and uploads of graphs pass the gate, and their kernels are counted";
     /// Copies.
     Copy = "copies pass the gate";
     /// Fills.

@@ -12,6 +12,8 @@ mod doors;
 
 mod letting_go;
 
+mod window;
+
 mod memory;
 
 mod measuring;

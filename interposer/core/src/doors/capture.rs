@@ -18,6 +18,7 @@ pub fn begin(stream: CUstream, real: impl FnOnce() -> CUresult) -> CUresult {
     // Movers mark the end of a context's work under this lock, which would break a capture that they do not know of yet.
     // Without marks (an older driver) they may hold it for as long as work runs, which may wait for this thread.
     let _no_marks = state.driver.ctx_record_event.is_some().then(|| state.contexts.visit());
+    let _beginning = state.captures.beginning();
     let result = real();
     if result == CUDA_SUCCESS {
         state.captures.begin(stream, context);
@@ -42,6 +43,7 @@ pub fn destroy(stream: CUstream, real: impl FnOnce() -> CUresult) -> CUresult {
     let Some(state) = State::existing() else { return real() };
     // Before the driver forgets the stream: from here on nobody asks it about the capture.
     let running = state.captures.take(stream);
+    state.stream_is_gone(stream);
     let result = real();
     if result != CUDA_SUCCESS {
         running.into_iter().for_each(|running| state.captures.put_back(running));
@@ -91,7 +93,7 @@ impl Driver {
     }
 
     /// The context of a stream; the current one where the driver does not say.
-    fn context_of(&self, stream: CUstream) -> CUcontext {
+    pub(crate) fn context_of(&self, stream: CUstream) -> CUcontext {
         // A thread's own stream is in its current context.
         let ask = self.stream_get_ctx.filter(|_| stream.addr() > STREAM_PER_THREAD);
         let told = ask.and_then(|ask| {

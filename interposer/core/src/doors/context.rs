@@ -7,6 +7,7 @@ use crate::contexts::{Kind, Live, count, green, primary, primary_of, remove, use
 use crate::cuda::{CUDA_SUCCESS, CUcontext, CUdevice, CUgreenCtx, CUresult};
 use crate::room;
 use crate::process::{State, without_state};
+use crate::window::markers::Frozen;
 
 /// A context is made on `device`, or its primary one retained; `made` is where the driver writes it.
 ///
@@ -50,9 +51,10 @@ pub unsafe fn create(
 pub fn destroy(context: CUcontext, real: impl FnOnce() -> CUresult) -> CUresult {
     let Some(state) = State::existing() else { return real() };
     let live = state.contexts.visit();
+    let frozen = state.freeze(context);
     let result = real();
     if result == CUDA_SUCCESS {
-        bury(state, live, context);
+        bury(state, live, context, frozen);
     }
     result
 }
@@ -61,9 +63,10 @@ pub fn destroy(context: CUcontext, real: impl FnOnce() -> CUresult) -> CUresult 
 pub fn release_primary(device: CUdevice, real: impl FnOnce() -> CUresult) -> CUresult {
     let Some(state) = State::existing() else { return real() };
     let live = state.contexts.visit();
+    let frozen = primary(&live, device).and_then(|context| state.freeze(context));
     let result = real();
     if result == CUDA_SUCCESS {
-        bury_primary_if_dead(state, live, device);
+        bury_primary_if_dead(state, live, device, frozen);
     }
     result
 }
@@ -86,12 +89,13 @@ pub fn detach(context: CUcontext, real: impl FnOnce() -> CUresult) -> CUresult {
     let Some(state) = State::existing() else { return real() };
     // It may be the last one, so as for a context that is destroyed.
     let mut live = state.contexts.visit();
+    let frozen = state.freeze(context);
     let result = real();
     if result == CUDA_SUCCESS {
         match primary_of(&live, context) {
-            Some(device) => bury_primary_if_dead(state, live, device),
+            Some(device) => bury_primary_if_dead(state, live, device, frozen),
             None if use_again(&mut live, context, false) => {}
-            None => bury(state, live, context),
+            None => bury(state, live, context, frozen),
         }
     }
     result
@@ -134,6 +138,9 @@ pub fn destroy_green(part: CUgreenCtx, real: impl FnOnce() -> CUresult) -> CUres
     let Some(state) = State::existing() else { return real() };
     let mut live = state.contexts.visit();
     let context = green(&live, part.addr());
+    let frozen = context.and_then(|context| state.freeze(context));
+    let of_primary = live.iter().find(|known| Some(known.context()) == context).map(Live::device);
+    let of_primary = of_primary.and_then(|device| state.freeze(primary(&live, device)?));
     let result = real();
     let Some(context) = context.filter(|_| result == CUDA_SUCCESS) else { return result };
     let Some(device) = remove(&mut live, context) else { return result };
@@ -142,7 +149,8 @@ pub fn destroy_green(part: CUgreenCtx, real: impl FnOnce() -> CUresult) -> CUres
         state.arrays.hand_over(context, primary);
     }
     state.captures.end_context(context);
-    bury_primary_if_dead(state, live, device);
+    state.bury_markers(frozen);
+    bury_primary_if_dead(state, live, device, of_primary);
     result
 }
 
@@ -161,17 +169,28 @@ fn note_primary(state: &State, device: CUdevice) {
 }
 
 /// Whoever used the primary context of a device was perhaps the last one.
-fn bury_primary_if_dead(state: &'static State, live: MutexGuard<'_, Vec<Live>>, device: CUdevice) {
+fn bury_primary_if_dead(
+    state: &'static State,
+    live: MutexGuard<'_, Vec<Live>>,
+    device: CUdevice,
+    frozen: Option<Frozen<'_>>,
+) {
     let (mut flags, mut active) = (0, 1);
     // SAFETY: writes two integers.
     let asked = unsafe { (state.driver.primary_ctx_get_state)(device, &raw mut flags, &raw mut active) };
     let dead = asked == CUDA_SUCCESS && active == 0;
     if let Some(context) = primary(&live, device).filter(|_| dead) {
-        bury(state, live, context);
+        bury(state, live, context, frozen);
     }
 }
 
-fn bury(state: &'static State, mut live: MutexGuard<'_, Vec<Live>>, context: CUcontext) {
+fn bury(
+    state: &'static State,
+    mut live: MutexGuard<'_, Vec<Live>>,
+    context: CUcontext,
+    frozen: Option<Frozen<'_>>,
+) {
+    state.bury_markers(frozen);
     let Some(device) = remove(&mut live, context) else { return };
     let left = count(&live, device);
     drop(live);

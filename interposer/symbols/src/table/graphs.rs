@@ -30,7 +30,6 @@ super::symbols! {
         cuGraphEventWaitNodeSetEvent 11010;
         cuGraphExecBatchMemOpNodeSetParams 11070;
         cuGraphExecChildGraphNodeSetParams 11010;
-        cuGraphExecDestroy 10000;
         cuGraphExecEventRecordNodeSetEvent 11010;
         cuGraphExecEventWaitNodeSetEvent 11010;
         cuGraphExecExternalSemaphoresSignalNodeSetParams 11020;
@@ -53,8 +52,6 @@ super::symbols! {
         cuGraphGetRootNodes 10000;
         cuGraphHostNodeGetParams 10000;
         cuGraphHostNodeSetParams 10000;
-        cuGraphInstantiate 10000, 11000 _v2;
-        cuGraphInstantiateWithFlags 11040;
         cuGraphKernelNodeCopyAttributes 11000;
         cuGraphKernelNodeGetAttribute 11000;
         cuGraphKernelNodeGetParams 10000, 12000 _v2;

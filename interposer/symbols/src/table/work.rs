@@ -15,7 +15,10 @@ super::symbols! {
     wrapped Graph {
         cuGraphLaunch 10000, 10000 _ptsz;
         cuGraphUpload 11010, 11010 _ptsz;
+        cuGraphInstantiate 10000, 11000 _v2;
+        cuGraphInstantiateWithFlags 11040;
         cuGraphInstantiateWithParams 12000, 12000 _ptsz;
+        cuGraphExecDestroy 10000;
     }
     wrapped Copy {
         cuMemcpyAsync 4000, 7000 _ptsz;

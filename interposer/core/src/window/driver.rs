@@ -1,0 +1,135 @@
+//! The card as the real driver has it.
+
+use std::ptr::null_mut;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use gpushare_proto::Nanos;
+use gpushare_sys::futex;
+use gpushare_sys::unwind::cancellation_point;
+
+use super::Card;
+use super::markers::Stream;
+use crate::cuda::{
+    CUDA_ERROR_NOT_READY, CUDA_SUCCESS, CUcontext, CUevent, CUstream, EVENT_DISABLE_TIMING, STREAM_LEGACY,
+    STREAM_PER_THREAD,
+};
+use crate::doors::work::DefaultStream;
+use crate::gate;
+use crate::lifecycle;
+use crate::process::{State, page};
+
+/// The driver, and the process around it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct OnDriver(pub(crate) &'static State);
+
+impl OnDriver {
+    /// What a stream argument names, in the calling thread.
+    #[must_use]
+    pub(crate) fn stream(&self, stream: CUstream, default: DefaultStream) -> Stream {
+        let current = || self.0.driver.current_context().addr();
+        match (stream.expose_provenance(), default) {
+            (0, DefaultStream::Legacy) | (STREAM_LEGACY, _) => Stream::Legacy(current()),
+            (0, DefaultStream::PerThread) | (STREAM_PER_THREAD, _) => {
+                Stream::PerThread(current(), gate::thread_number())
+            }
+            (own, _) => Stream::Own(own),
+        }
+    }
+
+    fn legacy(&self, context: usize, event: CUevent) -> bool {
+        let driver = &self.0.driver;
+        let recorded = match driver.ctx_record_event {
+            // SAFETY: the context is the calling thread's, and the event is of it.
+            Some(record) => unsafe { record(std::ptr::with_exposed_provenance_mut(context), event) },
+            None => match driver.event_record {
+                // SAFETY: as above; null is the legacy stream here.
+                Some(record) => unsafe { record(event, null_mut()) },
+                None => return false,
+            },
+        };
+        recorded == CUDA_SUCCESS
+    }
+}
+
+impl Card for OnDriver {
+    fn context_of(&self, stream: Stream) -> CUcontext {
+        match stream {
+            Stream::Own(handle) => self.0.driver.context_of(std::ptr::with_exposed_provenance_mut(handle)),
+            Stream::Legacy(context) | Stream::PerThread(context, _) => {
+                std::ptr::with_exposed_provenance_mut(context)
+            }
+        }
+    }
+
+    fn create(&self, context: CUcontext) -> Option<CUevent> {
+        let driver = &self.0.driver;
+        let create = || {
+            let mut event = null_mut();
+            // SAFETY: writes one handle.
+            (unsafe { (driver.event_create)(&raw mut event, EVENT_DISABLE_TIMING) } == CUDA_SUCCESS).then_some(event)
+        };
+        if driver.current_context() == context {
+            return create();
+        }
+        // SAFETY: the context is alive: a stream of it is being launched on.
+        if unsafe { (driver.ctx_push_current)(context) } != CUDA_SUCCESS {
+            return None;
+        }
+        let event = create();
+        let mut popped = null_mut();
+        // SAFETY: pops what was pushed above.
+        unsafe { (driver.ctx_pop_current)(&raw mut popped) };
+        event
+    }
+
+    fn destroy(&self, event: CUevent) {
+        if let Some(destroy) = self.0.driver.event_destroy {
+            // SAFETY: ours, and nobody has it any more.
+            unsafe { destroy(event) };
+        }
+    }
+
+    fn mark(&self, stream: Stream, event: CUevent) -> bool {
+        let driver = &self.0.driver;
+        let (record, stream) = match stream {
+            Stream::Legacy(context) => return self.legacy(context, event),
+            Stream::Own(handle) => (driver.event_record, std::ptr::with_exposed_provenance_mut(handle)),
+            // Only the thread itself can name it, and it is the one that calls.
+            Stream::PerThread(..) => (driver.event_record_ptsz, null_mut()),
+        };
+        // SAFETY: the stream is the application's and alive, since it launches on it; the event is of its context.
+        record.is_some_and(|record| unsafe { record(event, stream) } == CUDA_SUCCESS)
+    }
+
+    fn is_done(&self, event: CUevent) -> bool {
+        // SAFETY: the event lives as long as its context, whose destroyers wait for who holds the slot. Anything but "not ready"
+        // ends the wait: a context with a sticky error runs nothing more.
+        unsafe { (self.0.driver.event_query)(event) != CUDA_ERROR_NOT_READY }
+    }
+
+    fn orders_others(&self, stream: Stream) -> bool {
+        matches!(stream, Stream::Legacy(_)) && self.0.driver.ctx_record_event.is_none()
+    }
+
+    fn is_capturing(&self) -> bool {
+        self.0.captures.any()
+    }
+
+    fn now(&self) -> Nanos {
+        self.0.started.elapsed().into()
+    }
+
+    fn pause(&self, span: Nanos) -> bool {
+        // A thread that is told to end does so here: it has nothing, and natively it would not be waiting.
+        cancellation_point();
+        let gate = &page().gate;
+        // Woken early it looks again; nothing depends on how long this was.
+        let _ = futex::wait(gate, gate.load(Ordering::Relaxed), Some(Duration::from(span)));
+        !lifecycle::is_exiting()
+    }
+
+    fn undisturbed<T>(&self, ask: impl FnOnce() -> T) -> Option<T> {
+        self.0.captures.undisturbed(ask)
+    }
+}

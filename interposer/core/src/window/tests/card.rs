@@ -1,0 +1,279 @@
+//! A card in virtual time. It has one engine, or one per stream, and runs each stream in order; time passes when somebody waits
+//! for it or launches.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, VecDeque};
+
+use gpushare_proto::Nanos;
+
+use crate::cuda::{CUcontext, CUevent};
+use crate::window::Card;
+use crate::window::aimd::DRAIN_TARGET;
+use crate::window::markers::Stream;
+use crate::window::throttle::{Launch, Window};
+
+/// What a launch costs the host.
+const HOST: u64 = 1_000;
+pub(super) const MICRO: u64 = 1_000;
+pub(super) const MILLI: u64 = 1_000_000;
+
+/// The card, and the program's clock.
+#[derive(Default)]
+pub(super) struct Model {
+    state: RefCell<State>,
+}
+
+#[derive(Default)]
+struct State {
+    now: u64,
+    /// Time in which the engine had nothing to do.
+    idle: u64,
+    streams: BTreeMap<(u8, usize, usize), VecDeque<Op>>,
+    engine_per_stream: bool,
+    launched: u64,
+    done: Vec<bool>,
+    capturing: bool,
+    exiting: bool,
+    orders_others: bool,
+    /// The stream of the last launch, unless a marker came since.
+    last: Option<Stream>,
+    order: u64,
+}
+
+enum Op {
+    Kernel { left: u64, order: u64 },
+    /// Is over when so many kernels have been launched.
+    Until(u64),
+    Mark(usize),
+}
+
+/// What a program does next.
+#[derive(Clone, Copy)]
+pub(super) struct Step {
+    pub(super) stream: Stream,
+    pub(super) size: u64,
+    pub(super) cost: u64,
+    /// The stream waits until so many launches were made.
+    pub(super) until: Option<u64>,
+    pub(super) programmatic: bool,
+}
+
+impl Step {
+    pub(super) fn new(cost: u64) -> Self {
+        Self { stream: Stream::Own(0x40), size: 1, cost, until: None, programmatic: false }
+    }
+
+    pub(super) fn on(self, stream: Stream) -> Self {
+        Self { stream, ..self }
+    }
+}
+
+/// What a run showed in its second half.
+#[derive(Debug)]
+pub(super) struct Seen {
+    /// The longest that a drop would have taken at any moment.
+    pub(super) drain: Nanos,
+    /// Time without work, of that half's.
+    pub(super) idle: u64,
+    pub(super) span: u64,
+}
+
+impl Model {
+    pub(super) fn with_an_engine_per_stream() -> Self {
+        let model = Self::default();
+        model.state.borrow_mut().engine_per_stream = true;
+        model
+    }
+
+    pub(super) fn whose_markers_order_others() -> Self {
+        let model = Self::default();
+        model.state.borrow_mut().orders_others = true;
+        model
+    }
+
+    pub(super) fn capture(&self, capturing: bool) {
+        self.state.borrow_mut().capturing = capturing;
+    }
+
+    pub(super) fn exit(&self) {
+        self.state.borrow_mut().exiting = true;
+    }
+
+    pub(super) fn pass_time(&self, nanos: u64) {
+        self.state.borrow_mut().advance(nanos);
+    }
+
+    pub(super) fn now_nanos(&self) -> u64 {
+        self.state.borrow().now
+    }
+
+    pub(super) fn markers_made(&self) -> usize {
+        self.state.borrow().done.len()
+    }
+
+    /// One launch of a program.
+    pub(super) fn launch(&self, window: &Window, step: Step) {
+        let launch = Launch { stream: step.stream, size: step.size, programmatic: step.programmatic };
+        window.admit(launch, DRAIN_TARGET, self);
+        self.state.borrow_mut().launch(step);
+    }
+
+    /// A program from its first launch to its last.
+    pub(super) fn run(&self, window: &Window, steps: impl ExactSizeIterator<Item = Step>) -> Seen {
+        let half = steps.len() / 2;
+        let (mut drain, mut idle, mut from) = (0, 0, 0);
+        for (number, step) in steps.enumerate() {
+            if number == half {
+                (idle, from) = (self.state.borrow().idle, self.state.borrow().now);
+            }
+            self.launch(window, step);
+            if number >= half {
+                drain = drain.max(self.state.borrow().drain());
+            }
+        }
+        let state = self.state.borrow();
+        Seen { drain: Nanos(drain), idle: state.idle - idle, span: state.now - from }
+    }
+}
+
+fn key(stream: Stream) -> (u8, usize, usize) {
+    match stream {
+        Stream::Own(handle) => (0, handle, 0),
+        Stream::Legacy(context) => (1, context, 0),
+        Stream::PerThread(context, thread) => (2, context, thread),
+    }
+}
+
+impl State {
+    fn launch(&mut self, step: Step) {
+        self.advance(HOST);
+        self.launched += 1;
+        self.order += 1;
+        self.last = Some(step.stream);
+        let order = self.order;
+        let queue = self.streams.entry(key(step.stream)).or_default();
+        if step.programmatic {
+            assert!(!matches!(queue.back(), Some(Op::Mark(_))), "a marker before a programmatic launch");
+        }
+        queue.extend(step.until.map(Op::Until));
+        queue.push_back(Op::Kernel { left: step.cost, order });
+    }
+
+    fn drain(&self) -> u64 {
+        let work = |queue: &VecDeque<Op>| -> u64 {
+            let left = |op: &Op| if let Op::Kernel { left, .. } = op { *left } else { 0 };
+            queue.iter().map(left).sum()
+        };
+        let streams = self.streams.values().map(work);
+        if self.engine_per_stream { streams.max().unwrap_or_default() } else { streams.sum() }
+    }
+
+    fn advance(&mut self, mut nanos: u64) {
+        loop {
+            let running = self.running();
+            let next = running.iter().map(|(_, left)| *left).min();
+            let step = next.unwrap_or(nanos).min(nanos);
+            if next.is_none() {
+                self.idle += step;
+            }
+            self.now += step;
+            nanos -= step;
+            for (stream, _) in running {
+                if let Some(Op::Kernel { left, .. }) = self.streams.get_mut(&stream).and_then(VecDeque::front_mut) {
+                    *left -= step;
+                }
+            }
+            if nanos == 0 {
+                self.settle();
+                return;
+            }
+        }
+    }
+
+    /// The kernels that run now, and what is left of them.
+    fn running(&mut self) -> Vec<((u8, usize, usize), u64)> {
+        self.settle();
+        let mut ready: Vec<_> = self
+            .streams
+            .iter()
+            .filter_map(|(stream, queue)| match queue.front()? {
+                Op::Kernel { left, order, .. } => Some((*order, *stream, *left)),
+                _ => None,
+            })
+            .collect();
+        ready.sort_unstable();
+        ready.truncate(if self.engine_per_stream { usize::MAX } else { 1 });
+        ready.into_iter().map(|(_, stream, left)| (stream, left)).collect()
+    }
+
+    /// Takes off what is over.
+    fn settle(&mut self) {
+        for queue in self.streams.values_mut() {
+            while let Some(op) = queue.front() {
+                match *op {
+                    Op::Kernel { left: 0, .. } => {}
+                    Op::Until(launched) if launched <= self.launched => {}
+                    Op::Mark(event) => self.done[event] = true,
+                    _ => break,
+                }
+                queue.pop_front();
+            }
+        }
+    }
+}
+
+impl Card for Model {
+    fn context_of(&self, _: Stream) -> CUcontext {
+        std::ptr::without_provenance_mut(0x1000)
+    }
+
+    fn create(&self, _: CUcontext) -> Option<CUevent> {
+        let mut state = self.state.borrow_mut();
+        state.done.push(true);
+        Some(std::ptr::without_provenance_mut(state.done.len()))
+    }
+
+    fn destroy(&self, _: CUevent) {}
+
+    fn mark(&self, stream: Stream, event: CUevent) -> bool {
+        let mut state = self.state.borrow_mut();
+        assert!(!state.capturing, "a marker while the process captures");
+        if state.orders_others {
+            assert_eq!(state.last, Some(stream), "a marker that orders others, and not right after a launch");
+        }
+        state.last = None;
+        let event = event.addr() - 1;
+        state.done[event] = false;
+        state.streams.entry(key(stream)).or_default().push_back(Op::Mark(event));
+        state.settle();
+        true
+    }
+
+    fn is_done(&self, event: CUevent) -> bool {
+        let state = self.state.borrow();
+        assert!(!state.capturing, "a question while the process captures");
+        state.done[event.addr() - 1]
+    }
+
+    fn orders_others(&self, _: Stream) -> bool {
+        self.state.borrow().orders_others
+    }
+
+    fn is_capturing(&self) -> bool {
+        self.state.borrow().capturing
+    }
+
+    fn now(&self) -> Nanos {
+        Nanos(self.state.borrow().now)
+    }
+
+    fn pause(&self, span: Nanos) -> bool {
+        let mut state = self.state.borrow_mut();
+        state.advance(span.0);
+        !state.exiting
+    }
+
+    fn undisturbed<T>(&self, ask: impl FnOnce() -> T) -> Option<T> {
+        (!self.is_capturing()).then(ask)
+    }
+}

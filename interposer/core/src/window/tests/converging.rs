@@ -1,0 +1,165 @@
+//! Programs that launch as far ahead as they may, until the drain is what the target says.
+
+use gpushare_proto::Nanos;
+
+use super::card::{MICRO, MILLI, Model, Seen, Step};
+use crate::window::aimd::DRAIN_TARGET;
+use crate::window::markers::Stream;
+use crate::window::throttle::Window;
+
+/// A quarter more than the target: a window is known to a marker, and a pause late.
+const NEAR: Nanos = Nanos(DRAIN_TARGET.0 + DRAIN_TARGET.0 / 4);
+
+fn run(model: &Model, launches: usize, step: impl Fn(usize) -> Step) -> (Window, Seen) {
+    let window = Window::default();
+    let seen = model.run(&window, (0..launches).map(step));
+    (window, seen)
+}
+
+fn counted(window: &Window) -> (u64, u64) {
+    use std::sync::atomic::Ordering::Relaxed;
+    let counters = window.counters();
+    (counters.launches.load(Relaxed), counters.let_through.load(Relaxed))
+}
+
+/// The card had something to do all the time.
+fn assert_never_dry(seen: &Seen) {
+    assert!(seen.idle * 100 <= seen.span, "the card was idle: {seen:?}");
+}
+
+#[test]
+fn kernels_of_5_us() {
+    let (window, seen) = run(&Model::default(), 100_000, |_| Step::new(5 * MICRO));
+    assert!((1_500..=2_100).contains(&window.aimd().window()), "{:?}", window.aimd());
+    assert!(seen.drain <= NEAR, "{seen:?}");
+    assert_eq!(counted(&window), (100_000, 0));
+    assert_never_dry(&seen);
+}
+
+#[test]
+fn kernels_of_500_us() {
+    let (window, seen) = run(&Model::default(), 2_000, |_| Step::new(500 * MICRO));
+    assert!((10..=24).contains(&window.aimd().window()), "{:?}", window.aimd());
+    assert!(seen.drain <= NEAR, "{seen:?}");
+    assert_never_dry(&seen);
+}
+
+#[test]
+fn kernels_of_50_ms_go_one_by_one() {
+    let (window, seen) = run(&Model::default(), 400, |_| Step::new(50 * MILLI));
+    assert_eq!(window.aimd().window(), 1);
+    assert!(seen.drain <= Nanos(50 * MILLI), "{seen:?}");
+    // It says what a drop takes then.
+    assert!((50 * MILLI..51 * MILLI).contains(&window.aimd().drain(1).0), "{:?}", window.aimd());
+    assert_never_dry(&seen);
+}
+
+#[test]
+fn kernels_of_200_ms_go_one_by_one_too() {
+    let (window, seen) = run(&Model::default(), 2_000, |_| Step::new(200 * MILLI));
+    assert_eq!(window.aimd().window(), 1);
+    assert!(seen.drain <= Nanos(200 * MILLI), "{seen:?}");
+}
+
+#[test]
+fn mixtures() {
+    // Nine short ones and a longer one: 545 µs on average.
+    let mixed = |number| Step::new(if number % 10 == 0 { 5 * MILLI } else { 50 * MICRO });
+    let (_, seen) = run(&Model::default(), 4_000, mixed);
+    assert!(seen.drain <= Nanos(2 * DRAIN_TARGET.0), "{seen:?}");
+    assert_never_dry(&seen);
+    // Two thousand short ones and one that is five targets long by itself.
+    let mixed = |number| Step::new(if number % 2_000 == 0 { 50 * MILLI } else { 5 * MICRO });
+    let (_, seen) = run(&Model::default(), 100_000, mixed);
+    assert!(seen.drain <= Nanos(50 * MILLI + NEAR.0), "{seen:?}");
+    assert_never_dry(&seen);
+}
+
+#[test]
+fn a_program_whose_kernels_become_longer() {
+    let cost = |number| if number < 20_000 { 5 * MICRO } else { 500 * MICRO };
+    let (window, seen) = run(&Model::default(), 60_000, |number| Step::new(cost(number)));
+    assert!((10..=24).contains(&window.aimd().window()), "{:?}", window.aimd());
+    assert!(seen.drain <= NEAR, "{seen:?}");
+}
+
+#[test]
+fn several_streams_on_one_engine() {
+    let stream = |number| Stream::Own(0x40 * (1 + number % 4));
+    let (window, seen) = run(&Model::default(), 8_000, |number| Step::new(100 * MICRO).on(stream(number)));
+    assert!(seen.drain <= NEAR, "{seen:?} {:?}", window.aimd());
+    assert_never_dry(&seen);
+}
+
+#[test]
+fn several_streams_side_by_side() {
+    let model = Model::with_an_engine_per_stream();
+    let stream = |number| Stream::Own(0x40 * (1 + number % 4));
+    let (window, seen) = run(&model, 16_000, |number| Step::new(100 * MICRO).on(stream(number)));
+    // Four at once: four times as many for the same drain.
+    assert!((300..=400).contains(&window.aimd().window()), "{:?}", window.aimd());
+    assert!(seen.drain <= NEAR, "{seen:?}");
+}
+
+#[test]
+fn the_streams_of_eight_threads() {
+    let stream = |number| Stream::PerThread(0x1000, number % 8);
+    let (window, seen) = run(&Model::default(), 16_000, |number| Step::new(50 * MICRO).on(stream(number)));
+    assert!(seen.drain <= NEAR, "{seen:?} {:?}", window.aimd());
+    assert_never_dry(&seen);
+}
+
+#[test]
+fn the_legacy_stream_of_an_old_driver() {
+    let model = Model::whose_markers_order_others();
+    let (window, seen) = run(&model, 4_000, |_| Step::new(500 * MICRO).on(Stream::Legacy(0x1000)));
+    assert!((10..=24).contains(&window.aimd().window()), "{:?}", window.aimd());
+    assert!(seen.drain <= NEAR, "{seen:?}");
+}
+
+#[test]
+fn graphs_count_as_their_kernels() {
+    let graph = Step { size: 1_000, ..Step::new(5 * MILLI) };
+    let (window, seen) = run(&Model::default(), 2_000, |_| graph);
+    assert!((1_500..=2_100).contains(&window.aimd().window()), "{:?}", window.aimd());
+    assert!(seen.drain <= Nanos(NEAR.0), "{seen:?}");
+    // A graph that is larger than any window for its time goes alone.
+    let large = Step { size: 20_000, ..Step::new(100 * MILLI) };
+    let (_, seen) = run(&Model::default(), 200, |_| large);
+    assert_eq!(seen.drain, Nanos(100 * MILLI));
+}
+
+/// What is launched waits for a launch that comes later: more of them than any window at the start.
+#[test]
+fn a_program_whose_launches_wait_for_later_launches_ends() {
+    for (ahead, patience) in [(10, 0), (70, 1), (100, 3), (1_000, 40)] {
+        let model = Model::default();
+        let step = |number| {
+            let number = number as u64;
+            Step { until: (number.is_multiple_of(ahead)).then_some(number + ahead), ..Step::new(5 * MICRO) }
+        };
+        let (window, _) = run(&model, 10_000, step);
+        let (launches, let_through) = counted(&window);
+        assert_eq!(launches, 10_000);
+        assert!(let_through <= patience, "{ahead} ahead: {let_through} let through, {:?}", window.aimd());
+        // No kernel became dear by having waited.
+        assert!(window.aimd().cost() < Nanos(MILLI), "{ahead} ahead: {:?}", window.aimd());
+    }
+}
+
+/// One stream waits for what another one is given: that one has nothing in flight and is not held back.
+#[test]
+fn a_stream_that_feeds_another_is_not_held_back() {
+    let model = Model::with_an_engine_per_stream();
+    let step = |number: usize| {
+        let number = number as u64;
+        match number % 100 {
+            99 => Step::new(5 * MICRO).on(Stream::Own(0x80)),
+            0 => Step { until: Some(number + 100), ..Step::new(5 * MICRO) },
+            _ => Step::new(5 * MICRO),
+        }
+    };
+    let (window, _) = run(&model, 6_000, step);
+    assert_eq!(counted(&window).0, 6_000);
+    assert!(window.aimd().cost() < Nanos(MILLI), "{:?}", window.aimd());
+}

@@ -1,0 +1,181 @@
+//! How much a program has in flight: as much as it likes while it is alone, and what a drop can wait for beside others.
+
+use gpushare_proto::{Bytes, names};
+use gpushare_tests::artifacts::Artifacts;
+use gpushare_tests::daemon::Daemon;
+use gpushare_tests::patience::until;
+use gpushare_tests::program::{Program, Ticket};
+use gpushare_tests::world::{Sharing, World};
+
+/// Where a window begins; nothing has more in flight before anything was measured.
+const START: u64 = 64;
+/// The windows of the design's default, 10 ms, for kernels of half a millisecond, with room for a card that is late.
+const SETTLED: u64 = 32;
+
+fn world() -> anyhow::Result<World> {
+    World::simulated(Artifacts::of_tests()?, Bytes::mib(64))
+}
+
+/// A program with a stream, which says at its end what it counted.
+fn counting(world: &World, name: &str) -> anyhow::Result<Program> {
+    let mut command = world.workload(&Sharing::session(name));
+    command.env(names::SUMMARY, "1");
+    let mut program = Program::begin(command, world, name)?;
+    program.ready()?;
+    program.must("stream s")?;
+    Ok(program)
+}
+
+fn tell_all(program: &mut Program, line: &str, times: usize) -> anyhow::Result<Vec<Ticket>> {
+    (0..times).map(|_| program.tell(line)).collect()
+}
+
+/// How many of these launches have returned to the program.
+fn returned(program: &Program, lines: &[Ticket]) -> u64 {
+    lines
+        .iter()
+        .take_while(|&&line| program.peek(line).is_some())
+        .count() as u64
+}
+
+/// Kernels of a program that the card has done.
+fn kernels(world: &World, program: &Program) -> anyhow::Result<u64> {
+    let stats = world.card().expect("a simulated card").stats()?;
+    let own = stats
+        .processes
+        .iter()
+        .find(|known| known.pid == program.process().pid());
+    Ok(own.map_or(0, |own| own.counters.kernels))
+}
+
+/// The four figures of the window in the line that a program says at its end.
+fn summary(program: &mut Program) -> anyhow::Result<[u64; 4]> {
+    assert!(program.quit()?.success());
+    let said = program.process().stderr();
+    let (_, window) = said.split_once("counted ").expect(&said);
+    let numbers: Vec<u64> = window
+        .split(|letter: char| !letter.is_ascii_digit())
+        .filter_map(|word| word.parse().ok())
+        .collect();
+    Ok([numbers[0], numbers[1], numbers[2], numbers[3]])
+}
+
+#[test]
+fn alone_nothing_is_counted_and_nobody_waits() -> anyhow::Result<()> {
+    let world = world()?;
+    let _daemon = Daemon::start(&world, &[])?;
+    let mut a = counting(&world, "a")?;
+    // Two seconds of work, of which the program is through with the launches long before.
+    let lines = tell_all(&mut a, "spin 10ms --on s", 200)?;
+    a.answer(lines[199])?;
+    assert!(kernels(&world, &a)? < 200, "the launches waited for the kernels");
+    a.must("sync")?;
+    assert_eq!(summary(&mut a)?, [0, 0, 0, 0]);
+    Ok(())
+}
+
+#[test]
+fn beside_another_session_a_program_is_only_so_far_ahead() -> anyhow::Result<()> {
+    let world = world()?;
+    let _daemon = Daemon::start(&world, &[])?;
+    let mut a = counting(&world, "a")?;
+    let b = Program::hold(&world, &Sharing::session("b"), "b")?;
+    let lines = tell_all(&mut a, "spin 500us --on s", 1_500)?;
+    let (mut most, mut settled) = (0, 0);
+    until("all launches have returned", || {
+        let ahead = returned(&a, &lines).saturating_sub(kernels(&world, &a)?);
+        most = most.max(ahead);
+        if returned(&a, &lines) > 750 {
+            settled = settled.max(ahead);
+        }
+        Ok((returned(&a, &lines) == 1_500).then_some(()))
+    })?;
+    a.must("sync")?;
+    let [counted, in_flight, held_back, let_through] = summary(&mut a)?;
+    assert_eq!((counted, let_through), (1_500, 0));
+    assert!((2..=START).contains(&in_flight), "{in_flight} in flight");
+    assert!(held_back > 0);
+    // What the card says agrees with what the program counted.
+    assert!(most <= START, "{most} ahead");
+    assert!(settled <= SETTLED, "{settled} ahead in the end");
+    drop(b);
+    Ok(())
+}
+
+#[test]
+fn who_waits_for_the_card_gets_it_long_before_a_program_that_launches_ahead_is_through() -> anyhow::Result<()>
+{
+    let world = world()?;
+    let daemon = Daemon::start(&world, &["--mode", "serialized", "--quantum", "50ms"])?;
+    let mut a = counting(&world, "a")?;
+    let mut b = Program::hold(&world, &Sharing::session("b"), "b")?;
+    b.must("alloc x 4MiB")?;
+    // Three seconds of work, whose launches take the program a few milliseconds if nobody holds it back.
+    let lines = tell_all(&mut a, "spin 1ms --on s", 3_000)?;
+    until("a is at work", || Ok((kernels(&world, &a)? > 0).then_some(())))?;
+    b.must("fill x 2")?;
+    b.must("sync")?;
+    let done = kernels(&world, &a)?;
+    assert!(done < 3_000 / 2, "{done} kernels of the other program came first");
+    a.answer(lines[2_999])?;
+    a.must("sync")?;
+    assert_eq!(daemon.status()?.gpus[0].aborted_drops, 0);
+    let [counted, in_flight, ..] = summary(&mut a)?;
+    assert_eq!(counted, 3_000);
+    assert!(in_flight <= START, "{in_flight} in flight");
+    Ok(())
+}
+
+/// The stream waits for what the host says only after more launches than any window at the start holds.
+#[test]
+fn a_program_whose_launches_wait_for_a_later_one_is_delayed_and_not_blocked() -> anyhow::Result<()> {
+    let world = world()?;
+    let _daemon = Daemon::start(&world, &[])?;
+    let mut a = counting(&world, "a")?;
+    let b = Program::hold(&world, &Sharing::session("b"), "b")?;
+    for line in ["alloc flag 4KiB", "set flag 0", "wait-value flag 1 --on s"] {
+        a.must(line)?;
+    }
+    a.must("empty 200 --on s")?;
+    a.must("write-value flag 1")?;
+    a.must("sync")?;
+    let [counted, in_flight, held_back, let_through] = summary(&mut a)?;
+    assert!(
+        counted >= 200 && in_flight >= 200,
+        "{counted} counted, {in_flight} in flight"
+    );
+    assert!(
+        held_back > 0 && let_through > 0,
+        "{held_back} held back, {let_through} let through"
+    );
+    drop(b);
+    Ok(())
+}
+
+#[test]
+fn every_kind_of_stream_is_counted_and_a_capture_is_not() -> anyhow::Result<()> {
+    let world = world()?;
+    let _daemon = Daemon::start(&world, &[])?;
+    let mut a = counting(&world, "a")?;
+    let b = Program::hold(&world, &Sharing::session("b"), "b")?;
+    for stream in ["s", "legacy", "per-thread"] {
+        a.must(&format!("empty 300 --on {stream}"))?;
+    }
+    a.must("@other empty 300 --on per-thread")?;
+    a.must("sync")?;
+    a.must("capture s")?;
+    a.must("empty 50 --on s")?;
+    a.must("end-capture s g")?;
+    // Four graphs of fifty kernels are two hundred in flight, and four launches.
+    for _ in 0..4 {
+        a.must("replay g --on s")?;
+    }
+    a.must("sync")?;
+    a.must("graph-destroy g")?;
+    a.must("stream-destroy s")?;
+    let [counted, in_flight, ..] = summary(&mut a)?;
+    assert_eq!(counted, 1_204);
+    assert!(in_flight >= 50, "a graph counts as its kernels: {in_flight}");
+    drop(b);
+    Ok(())
+}
