@@ -19,10 +19,7 @@ pub(crate) fn set(command: &SetCommand, places: &Places) -> Result<(), CtlError>
             change.gpu.clone(),
             Knob::Quantum(change.value.0.map(|quantum| quantum.0)),
         ),
-        SetCommand::Mode(change) => {
-            let mode = change.value.0.map(|name| name.0);
-            ("mode", change.gpu.clone(), Knob::Mode(mode))
-        }
+        SetCommand::Mode(change) => ("mode", change.gpu.clone(), Knob::Mode(change.value.0)),
         SetCommand::Capacity(change) => {
             let capacity = change.value.0.map(|memory| memory.0);
             ("capacity", change.gpu.clone(), Knob::Capacity(capacity))
@@ -31,6 +28,11 @@ pub(crate) fn set(command: &SetCommand, places: &Places) -> Result<(), CtlError>
             "managed-limit",
             change.gpu.clone(),
             Knob::ManagedLimit(change.value.0),
+        ),
+        SetCommand::WindowTarget(change) => (
+            "window-target",
+            change.gpu.clone(),
+            Knob::WindowTarget(change.value),
         ),
         SetCommand::Epsilon(change) => ("epsilon", change.gpu.clone(), Knob::Epsilon(change.value.0)),
         SetCommand::Memory(ChangeSession {

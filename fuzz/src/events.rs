@@ -112,11 +112,12 @@ impl Tape<'_> {
     }
 
     fn knob(&mut self) -> Knob {
-        match self.below(5) {
+        match self.below(6) {
             0 => Knob::Quantum(self.maybe(Self::time)),
             1 => Knob::Mode(self.maybe(Self::mode)),
             2 => Knob::Capacity(self.maybe(Self::bytes)),
             3 => Knob::ManagedLimit(self.bytes()),
+            4 => Knob::WindowTarget(self.time()),
             _ => Knob::Epsilon(Percent(u32::from(self.byte()) * 100)),
         }
     }

@@ -120,6 +120,8 @@ pub enum Knob {
     ManagedLimit(Bytes),
     /// The share of time one is ready to lose to handoffs.
     Epsilon(Percent),
+    /// How long the work in flight of a process may take: what its window aims at.
+    WindowTarget(Nanos),
 }
 
 /// How a card is shared.

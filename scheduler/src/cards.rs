@@ -16,6 +16,7 @@ use gpushare_proto::{Bytes, GpuId, GpuUuid, Nanos, Percent};
 use crate::args::CardName;
 use crate::config::{CardLimits, Settings};
 use crate::lock::{CardLock, LockError};
+use crate::pages::ClientPage;
 
 /// Why a process cannot use a card here.
 #[derive(Debug, thiserror::Error)]
@@ -54,6 +55,7 @@ pub(crate) struct Knobs {
     capacity: Option<Bytes>,
     managed_limit: Option<Bytes>,
     epsilon: Percent,
+    window_target: Nanos,
 }
 
 impl Knobs {
@@ -68,6 +70,7 @@ impl Knobs {
             Knob::Capacity(_) => or(self.capacity, "total less reserve"),
             Knob::ManagedLimit(_) => or(self.managed_limit, "computed"),
             Knob::Epsilon(_) => self.epsilon.to_string(),
+            Knob::WindowTarget(_) => self.window_target.to_string(),
         }
     }
 
@@ -78,6 +81,7 @@ impl Knobs {
             Knob::Capacity(value) => self.capacity = value,
             Knob::ManagedLimit(value) => self.managed_limit = Some(value),
             Knob::Epsilon(value) => self.epsilon = value,
+            Knob::WindowTarget(value) => self.window_target = value,
         }
     }
 }
@@ -125,6 +129,7 @@ impl Cards {
                 capacity: settings.core.capacity,
                 managed_limit: settings.managed_limit,
                 epsilon: settings.core.epsilon,
+                window_target: settings.core.drain_target,
             },
         }
     }
@@ -187,6 +192,14 @@ impl Cards {
             self.defaults.set(knob);
         }
         (summary(&old, before), summary(&new, self.defaults.words(knob)))
+    }
+
+    /// Tells a process how long its work in flight may take: the least of its cards.
+    pub(crate) fn aim(&self, page: &ClientPage) {
+        let cards = page.gpus().filter_map(|gpu| self.get(gpu));
+        if let Some(target) = cards.map(|card| card.knobs.window_target).min() {
+            page.set_drain_target(target);
+        }
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (GpuId, &Card)> {

@@ -8,7 +8,7 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 
 use gpushare_proto::page::{LeaseRow, MAX_GPUS};
-use gpushare_proto::{Bytes, GateState, GateWord, GpuId};
+use gpushare_proto::{Bytes, GateState, GateWord, GpuId, Nanos};
 use gpushare_sys::page::SharedPage;
 use gpushare_sys::{futex, lease, page};
 
@@ -135,6 +135,12 @@ impl ClientPage {
     pub(crate) fn set_flags(&self, flags: u32) {
         self.page.flags.store(flags, Ordering::Release);
         futex::wake_all(&self.page.gate);
+    }
+
+    /// How long its work in flight may take, to the microsecond; never zero, which would be none.
+    pub(crate) fn set_drain_target(&self, target: Nanos) {
+        let micros = u32::try_from(target.0 / 1000).unwrap_or(u32::MAX).max(1);
+        self.page.drain_target.store(micros, Ordering::Relaxed);
     }
 
     pub(crate) fn set_figures(&self, gpu: GpuId, limit: Bytes, siblings: Bytes, ceiling: Bytes) {

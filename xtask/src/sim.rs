@@ -48,13 +48,6 @@ pub(crate) struct Options {
 
 pub(crate) fn run(options: &Options, json: bool) -> anyhow::Result<ExitCode> {
     let trace = Trace::load(&options.trace)?;
-    let termed = trace.tenants.iter().filter(|tenant| tenant.has_terms()).count();
-    if termed > 0 {
-        progress(format_args!(
-            "the core of this checkout knows no weights, priorities and compute limits: {termed} sessions that have any are \
-             scheduled without, and judged by them"
-        ));
-    }
     let (report, curves) = simulate(&trace);
     if let Some(folder) = &options.out {
         for file in draw::figures(&report, &curves, folder)? {

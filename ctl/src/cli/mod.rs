@@ -12,6 +12,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::{Args, Parser, Subcommand};
+use gpushare_proto::admin::Mode;
 use gpushare_proto::session::Priority;
 use gpushare_proto::tenant::GpuChoice;
 use gpushare_proto::{Backend, Nanos};
@@ -19,7 +20,7 @@ use gpushare_proto::{Backend, Nanos};
 pub(crate) use self::sessions::{CreateArgs, SessionCommand, Which};
 pub(crate) use self::terms::{EnvironmentError, Limit, TermsArgs};
 pub(crate) use self::usage::parse;
-pub(crate) use self::values::{Auto, GpuName, Memory, ModeName, NoneOr, Quantum, Share, Since};
+pub(crate) use self::values::{Auto, GpuName, Memory, NoneOr, Quantum, Share, Since};
 
 /// Shares NVIDIA GPUs between processes: each sees the whole card's memory, and takes turns with the
 /// others only when their memory together does not fit.
@@ -342,6 +343,7 @@ Examples:
   gpushare-ctl set capacity 4GiB --gpu 0
   gpushare-ctl set managed-limit 10GiB
   gpushare-ctl set epsilon 2.5%
+  gpushare-ctl set window-target 5ms --gpu 0
   gpushare-ctl set memory 4GiB --session train
   gpushare-ctl set weight 200 --session train"
 )]
@@ -354,6 +356,8 @@ pub(crate) enum SetCommand {
     Capacity(Change<Auto<Memory>>),
     /// The most managed memory of all sessions together, like 10GiB
     ManagedLimit(Change<Memory>),
+    /// How long a process's work in flight may take where it shares the card, like 10ms: a switch waits for it
+    WindowTarget(Change<Nanos>),
     /// The share of time that handoffs may cost, like 5%
     Epsilon(Change<Share>),
     /// The most memory of a session: like 4GiB, 50%, card by card 0=8GiB,1=50%, or `none`

@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-use gpushare_proto::admin::{LEAST_MEMORY, LEAST_QUANTUM, Mode};
+use gpushare_proto::admin::{LEAST_MEMORY, LEAST_QUANTUM};
 use gpushare_proto::audit::Moment;
 use gpushare_proto::tenant::{GpuChoice, UnknownCard};
 use gpushare_proto::units::UnitError;

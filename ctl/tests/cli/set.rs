@@ -42,6 +42,11 @@ fn every_setting_has_its_own_kind_of_value() {
         (["capacity", "auto"], Knob::Capacity(None)),
         (["managed-limit", "10GiB"], Knob::ManagedLimit(Bytes::gib(10))),
         (["epsilon", "2.5%"], Knob::Epsilon(Percent(250))),
+        (
+            ["window-target", "5ms"],
+            Knob::WindowTarget(Nanos::from_millis(5)),
+        ),
+        (["mode", "time-sliced"], Knob::Mode(Some(Mode::TimeSliced))),
     ] {
         let (setting, printed) = set(&arguments);
         assert_eq!(setting, Setting { gpu: None, knob });

@@ -256,6 +256,10 @@ pub(crate) fn admin_requests() -> Vec<Named<AdminRequest>> {
         ("Set.mode_auto", set(all, Knob::Mode(None))),
         ("Set.capacity", set(first, Knob::Capacity(Some(Bytes::gib(4))))),
         ("Set.managed_limit", set(all, Knob::ManagedLimit(Bytes::gib(10)))),
+        (
+            "Set.window_target",
+            set(first, Knob::WindowTarget(Nanos::from_millis(5))),
+        ),
         ("Set.epsilon", set(all, Knob::Epsilon(Percent(500)))),
         ("Watch", AdminRequest::Watch),
         ("Session.create", create(Binding::Token)),

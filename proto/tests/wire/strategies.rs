@@ -335,6 +335,7 @@ fn knob() -> impl Strategy<Value = Knob> {
         of(bytes()).prop_map(Knob::Capacity),
         bytes().prop_map(Knob::ManagedLimit),
         any::<u32>().prop_map(|share| Knob::Epsilon(Percent(share))),
+        any::<u64>().prop_map(|target| Knob::WindowTarget(Nanos(target))),
     ]
 }
 

@@ -130,7 +130,7 @@ impl Core {
 
     pub(crate) fn expected_drain(&self, id: SessionId) -> Nanos {
         let cards = self.cards_of(id).filter_map(|gpu| self.cards.get(&gpu));
-        cards.map(Card::expected_drain).max().unwrap_or_default()
+        cards.map(Card::usual_drain).max().unwrap_or_default()
     }
 
     /// Late drops go on as `session/drop.rs` says. Whether one became stuck, which may let others pass.

@@ -6,7 +6,7 @@
 //! stderr, and whoever is granted waits for all that goes out. On a card with many sessions what one allocates may change
 //! what all others may have; they hear of that together, a hundred times a second at most.
 
-use gpushare_proto::page::{FLAG_CONTENDED, FLAG_WANTED};
+use gpushare_proto::page::{FLAG_CONTENDED, FLAG_LIMITED, FLAG_WANTED};
 use gpushare_proto::{Bytes, ClientId, GpuId, Nanos, SessionId};
 
 use crate::account::backed;
@@ -207,7 +207,8 @@ impl Core {
             card.is_some_and(|card| card.census.has_other_users(live))
         });
         let flag = |set: bool, flag: u32| if set { flag } else { 0 };
-        flag(contended, FLAG_CONTENDED) | flag(wanted, FLAG_WANTED)
+        let limited = flag(session.is_limited(), FLAG_LIMITED);
+        flag(contended, FLAG_CONTENDED) | flag(wanted, FLAG_WANTED) | limited
     }
 
     /// The figures that differ from those that the process was told. `facts` are its session's, by card: use and ceiling.

@@ -1,11 +1,17 @@
 //! The administrator's requests.
 
 use gpushare_core::Event;
+use gpushare_proto::Nanos;
 use gpushare_proto::admin::{AdminReply, AdminRequest, Knob, LEAST_MEMORY, LEAST_QUANTUM, Setting};
 use gpushare_proto::tenant::{Failure, FailureCode};
 
 use super::{ConnectionRole, Shell, failure};
 use crate::input::ConnectionId;
+
+/// What a launch or two take,
+const LEAST_TARGET: Nanos = Nanos(100_000);
+/// and what nobody at a notebook would want to wait for.
+const MOST_TARGET: Nanos = Nanos::from_secs(10);
 
 impl Shell {
     pub(super) fn admin(&mut self, connection: ConnectionId, request: &AdminRequest) {
@@ -62,6 +68,9 @@ impl Shell {
         }
         check(setting.knob).map_err(|message| failure(FailureCode::BadRequest, message))?;
         let (old, new) = self.cards.set(setting);
+        for client in self.clients.values() {
+            self.cards.aim(&client.page);
+        }
         self.feed(Event::Set(setting));
         Ok(AdminReply::Changed { old, new })
     }
@@ -75,6 +84,9 @@ fn check(knob: Knob) -> Result<(), String> {
         )),
         Knob::Capacity(Some(bytes)) | Knob::ManagedLimit(bytes) if bytes < LEAST_MEMORY => Err(format!(
             "{bytes} leaves nothing to share; use {LEAST_MEMORY} or more"
+        )),
+        Knob::WindowTarget(target) if target < LEAST_TARGET || target > MOST_TARGET => Err(format!(
+            "a window target of {target} is no time for work in flight; use {LEAST_TARGET} to {MOST_TARGET}"
         )),
         Knob::Epsilon(share) if share.0 == 0 || share.0 >= 10_000 => {
             Err("epsilon is a share of time to lose: more than 0% and less than 100%".to_owned())

@@ -251,6 +251,7 @@ impl Shell {
             Knob::Capacity(_) => "gpu.set_capacity",
             Knob::ManagedLimit(_) => "gpu.set_managed_limit",
             Knob::Epsilon(_) => "gpu.set_epsilon",
+            Knob::WindowTarget(_) => "gpu.set_window_target",
         };
         let intent = Intent {
             operation,

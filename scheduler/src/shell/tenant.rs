@@ -119,6 +119,7 @@ impl Shell {
     pub(super) fn attach(&mut self, client: ClientId, gpu: GpuId, used: Bytes) {
         if let Some(process) = self.clients.get_mut(&client) {
             process.page.attach(gpu, used);
+            self.cards.aim(&process.page);
             let (session, pid, uid) = (process.session, process.peer.pid, process.peer.uid);
             let name = self.sessions.name(session);
             Operation::done("process.attach")

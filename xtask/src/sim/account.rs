@@ -7,18 +7,31 @@
 //! pays for it is below 1 himself.
 
 use gpushare_proto::Nanos;
+use gpushare_proto::session::Priority;
 
 use super::card::Work;
 use super::policy::Who;
-use super::tenant::{Priority, Tenant};
+use super::tenant::Tenant;
+
+/// How many classes there are.
+const CLASSES: usize = 3;
+
+/// A class by its number: the first comes first.
+fn class(priority: Priority) -> usize {
+    match priority {
+        Priority::High => 0,
+        Priority::Normal => 1,
+        Priority::Low => 2,
+    }
+}
 
 /// Who is backlogged on one card.
 #[derive(Clone, Debug, Default)]
 struct Shares {
     /// Sums of weights, by class.
-    weights: [u64; Priority::COUNT],
+    weights: [u64; CLASSES],
     /// What a weight of one is entitled to so far, by class.
-    entitled: [Work; Priority::COUNT],
+    entitled: [Work; CLASSES],
     since: Nanos,
     /// Time with anybody backlogged.
     busy: Nanos,
@@ -82,7 +95,7 @@ impl<'a> Accounts<'a> {
     /// `who` is backlogged from now on.
     pub(super) fn begin(&mut self, now: Nanos, who: Who) {
         let tenant = &self.tenants[who];
-        let class = tenant.priority as usize;
+        let class = class(tenant.priority);
         let mut entitled = Vec::with_capacity(tenant.gpus.len());
         for gpu in &tenant.gpus {
             let card = &mut self.cards[usize::from(gpu.0)];
@@ -109,7 +122,7 @@ impl<'a> Accounts<'a> {
         let Some(period) = &self.sessions[who].period else {
             return 0.0;
         };
-        let class = tenant.priority as usize;
+        let class = class(tenant.priority);
         let mut entitled = 0.0;
         for (gpu, before) in tenant.gpus.iter().zip(&period.entitled) {
             let card = &mut self.cards[usize::from(gpu.0)];
@@ -134,7 +147,7 @@ impl<'a> Accounts<'a> {
         let tenant = &self.tenants[who];
         for gpu in &tenant.gpus {
             let card = &mut self.cards[usize::from(gpu.0)];
-            card.weights[tenant.priority as usize] -= u64::from(tenant.weight);
+            card.weights[class(tenant.priority)] -= u64::from(tenant.weight);
         }
     }
 

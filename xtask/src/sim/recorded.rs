@@ -18,9 +18,10 @@ use std::path::Path;
 use anyhow::ensure;
 use gpushare_core::{Config, Core, Effect, Event};
 use gpushare_proto::admin::Knob;
+use gpushare_proto::session::Priority;
 use gpushare_proto::{Bytes, ClientId, GateState, GpuId, Nanos, Percent, SessionId};
 
-use super::tenant::{Piece, Priority, Program, Tenant, WEIGHT};
+use super::tenant::{Piece, Program, Tenant, WEIGHT};
 use super::trace::{Machine, Trace};
 use crate::replay::recording::{Next, Recording};
 
@@ -197,6 +198,7 @@ impl Watcher {
             Knob::Quantum(quantum) => self.config.quantum = quantum,
             Knob::Mode(mode) => self.config.mode = mode,
             Knob::Epsilon(epsilon) => self.config.epsilon = epsilon,
+            Knob::WindowTarget(target) => self.config.drain_target = target,
             // Cards have it as their capacity; limits of managed memory refuse, and who was refused is not here.
             _ => {}
         }

@@ -2,31 +2,15 @@
 //! is said in one place, [`Tenant::introduction`].
 
 use gpushare_core::Event;
+use gpushare_proto::session::Priority;
 use gpushare_proto::{Bytes, ClientId, GpuId, Nanos, Percent, SessionId};
 use gpushare_tests::dice::Dice;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
 use super::between::Between;
 
 /// The weight of a session that was given none.
 pub(super) const WEIGHT: u32 = 100;
-
-/// Who comes first.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(super) enum Priority {
-    /// Before everybody.
-    High,
-    /// Like most.
-    #[default]
-    Normal,
-    /// When nobody else wants.
-    Low,
-}
-
-impl Priority {
-    pub(super) const COUNT: usize = 3;
-}
 
 /// What a session does.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -84,8 +68,6 @@ pub(super) struct Tenant {
 
 impl Tenant {
     /// What gpushare's core is told when it arrives, as session and process `number`.
-    ///
-    /// The core of today knows no shares: what [`Self::has_terms`] is about becomes one more event here once it does.
     pub(super) fn introduction(&self, number: u64, capacity: Bytes) -> Vec<Event> {
         let (session, client) = (SessionId(number), ClientId(number));
         let mut events = vec![
@@ -94,6 +76,11 @@ impl Tenant {
                 limit: None,
                 oversubscribe: self.memory > capacity,
             },
+            Event::Share {
+                session,
+                weight: self.weight,
+                priority: self.priority,
+            },
             Event::ClientJoined {
                 client,
                 session,
@@ -101,16 +88,13 @@ impl Tenant {
             },
         ];
         for &gpu in &self.gpus {
+            let limit = Some(self.compute).filter(|limit| limit.0 < 10_000);
+            events.push(Event::Compute { session, gpu, limit });
             let used = self.memory;
             events.push(Event::Attached { client, gpu, used });
             events.push(Event::Contexts { client, gpu, live: 1 });
         }
         events
-    }
-
-    /// Whether it was promised anything but an equal share.
-    pub(super) fn has_terms(&self) -> bool {
-        self.weight != WEIGHT || self.priority != Priority::Normal || self.compute < Percent(10_000)
     }
 
     /// What it does, from its arrival on.

@@ -3,10 +3,11 @@ use std::fs;
 use gpushare_core::log::{Chain, FORMAT, Handled, Header, Line, Link};
 use gpushare_core::{Config, Event, FIRST_WORD};
 use gpushare_proto::admin::{Knob, Mode, Setting};
-use gpushare_proto::{Bytes, ClientId, GateState, GpuId, Nanos, SessionId};
+use gpushare_proto::session::Priority;
+use gpushare_proto::{Bytes, ClientId, GateState, GpuId, Nanos, Percent, SessionId};
 use tempfile::TempDir;
 
-use super::tenant::{Piece, Program};
+use super::tenant::{Piece, Program, Tenant};
 use super::*;
 
 /// A card of 10 GB, with 10 GB a second to it, where thrashing is three times slower.
@@ -223,10 +224,10 @@ fn the_trace_in_the_documentation_reads() {
     let (toml, _) = toml.split_once("```").unwrap();
     let trace = Trace::parse("page", toml).unwrap();
     assert_eq!(trace.tenants.len(), 14);
-    assert_eq!(
-        trace.tenants.iter().filter(|tenant| tenant.has_terms()).count(),
-        3
-    );
+    let equal = |tenant: &&Tenant| {
+        (tenant.weight, tenant.priority) == (100, Priority::Normal) && tenant.compute == Percent(10_000)
+    };
+    assert_eq!(trace.tenants.iter().filter(equal).count(), 11);
     let usual = trace::Machine::of(Bytes::gib(80));
     let said = trace::Machine {
         gpus: 2,
@@ -337,6 +338,7 @@ fn a_recording_becomes_who_did_what_when() {
         version: "0.0.9".to_owned(),
         generation: 1,
         expected: [].into(),
+        incomplete: false,
         started: seconds(1),
         unix_seconds: 0,
         config: Config {

@@ -13,13 +13,14 @@ use anyhow::{Context, bail, ensure};
 use gpushare_core::Config;
 use gpushare_core::log::Link;
 use gpushare_proto::page::MAX_GPUS;
+use gpushare_proto::session::Priority;
 use gpushare_proto::{Bytes, GpuId, Nanos, Percent};
 use gpushare_tests::dice::Dice;
 use serde::{Deserialize, Deserializer, de::Error};
 
 use super::between::Between;
 use super::recorded;
-use super::tenant::{Priority, Program, Tenant, WEIGHT};
+use super::tenant::{Program, Tenant, WEIGHT};
 
 /// Those that come with this command.
 const BUILT_IN: [(&str, &str); 5] = [

@@ -38,6 +38,7 @@ pub(crate) struct Knobs {
     capacity: Option<Bytes>,
     managed_limit: Option<Bytes>,
     epsilon: Percent,
+    window_target: Nanos,
 }
 
 impl Knobs {
@@ -48,6 +49,7 @@ impl Knobs {
             capacity: config.capacity,
             managed_limit: config.managed_limit,
             epsilon: config.epsilon,
+            window_target: config.drain_target,
         }
     }
 
@@ -58,6 +60,7 @@ impl Knobs {
             Knob::Capacity(capacity) => self.capacity = capacity,
             Knob::ManagedLimit(limit) => self.managed_limit = Some(limit),
             Knob::Epsilon(epsilon) => self.epsilon = epsilon,
+            Knob::WindowTarget(target) => self.window_target = target,
         }
     }
 }
@@ -249,6 +252,11 @@ impl Card {
         }
         let cost = self.expected_drain() + expected_move;
         quantum::quantum(cost, self.knobs.epsilon, config.quantum_min, config.quantum_max)
+    }
+
+    /// How long a drain may take before it is unusual.
+    pub(crate) fn usual_drain(&self) -> Nanos {
+        self.expected_drain().max(self.knobs.window_target)
     }
 
     /// What may be spent on early switches.

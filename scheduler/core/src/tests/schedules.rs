@@ -96,6 +96,7 @@ fn knob() -> impl Strategy<Value = Knob> {
         prop::option::of(0_u64..20).prop_map(|capacity| Knob::Capacity(capacity.map(gib))),
         (0_u64..40).prop_map(|limit| Knob::ManagedLimit(gib(limit))),
         (0_u32..=10_000).prop_map(|epsilon| Knob::Epsilon(Percent(epsilon))),
+        (0_u64..5_000).prop_map(|target| Knob::WindowTarget(ms(target))),
     ]
 }
 
