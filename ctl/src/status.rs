@@ -1,6 +1,6 @@
 //! `status`: the daemon's one model, as JSON or as two tables.
 
-use gpushare_proto::admin::{AdminReply, AdminRequest, GpuView, LockView, Mode, SessionView, Status};
+use gpushare_proto::admin::{AdminReply, AdminRequest, GpuView, LockView, SessionView, Status};
 use gpushare_proto::session::{Binding, StandingView, Terms};
 use gpushare_proto::{Bytes, GateState};
 

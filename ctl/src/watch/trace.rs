@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Seek, SeekFrom, Write};
 
-use gpushare_proto::admin::{Activity, Happened, Happening, Mode};
+use gpushare_proto::admin::{Activity, Happened, Happening};
 use gpushare_proto::{Bytes, GpuId, Nanos, SessionId};
 use serde_json::{Value, json};
 
@@ -219,6 +219,8 @@ mod tests {
     use std::io::Cursor;
 
     use gpushare_tests::slices::slices;
+
+    use gpushare_proto::admin::Mode;
 
     use super::*;
 

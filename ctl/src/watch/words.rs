@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use gpushare_proto::SessionId;
-use gpushare_proto::admin::{Activity, Happened, Happening, Mode};
+use gpushare_proto::admin::{Activity, Happened, Happening};
 
 use crate::table::{harmless, short};
 

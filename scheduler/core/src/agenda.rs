@@ -49,10 +49,18 @@ impl Agenda {
         self.cards.iter().copied().collect()
     }
 
-    /// In order.
-    pub(crate) fn sessions(&mut self) -> Vec<SessionId> {
-        self.sessions.sort_unstable();
-        self.sessions.clone()
+    /// How many sessions are on it. Whoever looks at each may put more there, at the end.
+    pub(crate) fn len(&self) -> usize {
+        self.sessions.len()
+    }
+
+    pub(crate) fn session(&self, at: usize) -> SessionId {
+        self.sessions[at]
+    }
+
+    /// In the order in which they came onto it.
+    pub(crate) fn sessions(&self) -> impl Iterator<Item = SessionId> {
+        self.sessions.iter().copied()
     }
 
     /// Sets, moves or stops a timer that was set for `armed`.

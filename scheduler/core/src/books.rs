@@ -112,7 +112,16 @@ impl Core {
             on.listed = listing;
             self.agenda.look_at(gpu);
         }
-        moved.into_iter().for_each(|gpu| self.raise_floors(gpu));
+        // Only gangs compare floors; whoever wakes finds them anew.
+        for gpu in moved {
+            if self
+                .cards
+                .get(&gpu)
+                .is_some_and(|card| !card.census.gangs.is_empty())
+            {
+                self.raise_floors(gpu);
+            }
+        }
         self.touch(id);
     }
 }

@@ -12,7 +12,8 @@ use crate::session::lock::Lock;
 impl Core {
     /// The locks of those who let go are free.
     pub(crate) fn collect(&mut self) {
-        for id in self.who_let_go() {
+        let who: Vec<SessionId> = self.who_let_go().collect();
+        for id in who {
             let Some(session) = self.sessions.get_mut(&id) else {
                 continue;
             };
@@ -44,13 +45,11 @@ impl Core {
     }
 
     /// Who has let go of the lock.
-    pub(crate) fn who_let_go(&mut self) -> Vec<SessionId> {
-        let mut touched = self.agenda.sessions();
-        touched.retain(|&id| {
-            let session = self.sessions.get(&id);
-            session.is_some_and(|session| session.has_let_go(|| self.takes_turns(id)))
-        });
-        touched
+    pub(crate) fn who_let_go(&self) -> impl Iterator<Item = SessionId> {
+        self.agenda.sessions().filter(|id| {
+            let session = self.sessions.get(id);
+            session.is_some_and(|session| session.has_let_go(|| self.takes_turns(*id)))
+        })
     }
 
     /// Holders that no longer fit together: the one that grew stays, then those who came first.
@@ -83,7 +82,8 @@ impl Core {
 
     /// Who may not run, or not now, lets go, whether or not anybody waits.
     pub(crate) fn stop_barred(&mut self) {
-        for id in self.agenda.sessions() {
+        for at in 0..self.agenda.len() {
+            let id = self.agenda.session(at);
             if self
                 .sessions
                 .get(&id)
@@ -96,7 +96,8 @@ impl Core {
 
     /// Quanta end where it is somebody else's turn.
     pub(crate) fn expire_quanta(&mut self) {
-        for id in self.agenda.sessions() {
+        for at in 0..self.agenda.len() {
+            let id = self.agenda.session(at);
             let Some(Lock::Holding(grant)) = self.sessions.get(&id).map(|session| &session.lock) else {
                 continue;
             };
@@ -136,7 +137,8 @@ impl Core {
     /// Late drops go on as `session/drop.rs` says. Whether one became stuck, which may let others pass.
     pub(crate) fn push_drops(&mut self) -> bool {
         let mut stuck = false;
-        for id in self.agenda.sessions() {
+        for at in 0..self.agenda.len() {
+            let id = self.agenda.session(at);
             let Some(session) = self.sessions.get_mut(&id) else {
                 continue;
             };

@@ -30,7 +30,8 @@ impl Core {
     /// Holders of the last daemon run on under a fresh grant as soon as they announce a card. Those who only say that they held
     /// it are made to let go of it.
     pub(crate) fn resume_returned(&mut self) {
-        for id in self.agenda.sessions() {
+        for at in 0..self.agenda.len() {
+            let id = self.agenda.session(at);
             let Some(session) = self.sessions.get_mut(&id) else {
                 continue;
             };
@@ -79,7 +80,8 @@ impl Core {
 
     /// Whoever has a thread at its gate waits; whoever has none any more does not.
     pub(crate) fn enqueue(&mut self) {
-        for id in self.agenda.sessions() {
+        for at in 0..self.agenda.len() {
+            let id = self.agenda.session(at);
             let Some(session) = self.sessions.get(&id) else {
                 continue;
             };
@@ -108,7 +110,8 @@ impl Core {
 
     /// Where nobody takes turns, everybody holds the lock; drops end.
     pub(crate) fn grant_parallel(&mut self) {
-        for id in self.agenda.sessions() {
+        for at in 0..self.agenda.len() {
+            let id = self.agenda.session(at);
             let Some(session) = self.sessions.get_mut(&id) else {
                 continue;
             };
@@ -269,7 +272,8 @@ impl Core {
 
     /// Says how long the way to a turn was, once all of the session's memory is in.
     pub(crate) fn note_entries(&mut self) {
-        for id in self.agenda.sessions() {
+        for at in 0..self.agenda.len() {
+            let id = self.agenda.session(at);
             let Some(session) = self.sessions.get_mut(&id) else {
                 continue;
             };

@@ -77,7 +77,7 @@ impl Core {
         for gpu in &cards {
             holders.extend(
                 self.cards
-                    .get(&gpu)
+                    .get(gpu)
                     .into_iter()
                     .flat_map(|card| &card.census.holders),
             );

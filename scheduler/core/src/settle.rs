@@ -45,7 +45,7 @@ impl Core {
             self.preempt();
             self.expire_quanta();
             let stuck = self.push_drops();
-            if !stuck && self.who_let_go().is_empty() {
+            if !stuck && self.who_let_go().next().is_none() {
                 break;
             }
         }
@@ -114,7 +114,8 @@ impl Core {
 
     /// The turns of those who held the lock in parallel mode begin now.
     fn start_clocks(&mut self, began: &[GpuId]) {
-        for id in self.agenda.sessions() {
+        for at in 0..self.agenda.len() {
+            let id = self.agenda.session(at);
             let turns = self.turn_needs(id);
             if !turns.is_empty() && turns.keys().all(|gpu| began.contains(gpu)) {
                 let clock = self.clock(id, Nanos::ZERO);
@@ -129,7 +130,8 @@ impl Core {
 
     /// Who has used up its compute limit, and who no longer has.
     fn throttle(&mut self) {
-        for id in self.agenda.sessions() {
+        for at in 0..self.agenda.len() {
+            let id = self.agenda.session(at);
             if let Some(session) = self.sessions.get_mut(&id)
                 && let Some(throttle) = &mut session.throttle
             {
@@ -148,7 +150,8 @@ impl Core {
     }
 
     fn open_joiners(&mut self) {
-        for id in self.agenda.sessions() {
+        for at in 0..self.agenda.len() {
+            let id = self.agenda.session(at);
             if let Some(session) = self.sessions.get_mut(&id) {
                 let turns = takes_turns(&self.cards, session);
                 session.open_joiners(|| turns, &mut self.effects);
@@ -157,7 +160,8 @@ impl Core {
     }
 
     fn run_stopwatches(&mut self) {
-        for id in self.agenda.sessions() {
+        for at in 0..self.agenda.len() {
+            let id = self.agenda.session(at);
             if let Some(session) = self.sessions.get_mut(&id) {
                 let waits = session.lock.ticket().is_some();
                 let holds = session.lock.grant().is_some() && takes_turns(&self.cards, session);

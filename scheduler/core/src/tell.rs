@@ -120,7 +120,8 @@ impl Core {
     pub(crate) fn tell(&mut self) {
         let mut news = Vec::new();
         let mut facts = Vec::new();
-        for id in self.agenda.sessions() {
+        for at in 0..self.agenda.len() {
+            let id = self.agenda.session(at);
             let Some(session) = self.sessions.get(&id) else {
                 continue;
             };

@@ -66,10 +66,9 @@ impl Core {
     fn due(&self, gpu: GpuId, card: &Card) -> Option<SessionId> {
         // Whoever is owed for longer, is of the lower class.
         [Class::Low, Class::Normal].into_iter().find_map(|class| {
-            let (_, id) = card.census.first_of(class)?;
-            card.trickles[class as usize]
-                .pays(self.turn_cost(id, gpu, card))
-                .then_some(id)
+            let trickle = &card.trickles[class as usize];
+            let (_, id) = trickle.waits().then(|| card.census.first_of(class))??;
+            trickle.pays(self.turn_cost(id, gpu, card)).then_some(id)
         })
     }
 
@@ -104,9 +103,10 @@ impl Core {
     pub(crate) fn trickle_deadline(&self, gpu: GpuId) -> Option<Nanos> {
         let card = self.cards.get(&gpu)?;
         let due = [Class::Normal, Class::Low].into_iter().filter_map(|class| {
-            let (_, id) = card.census.first_of(class)?;
+            let trickle = &card.trickles[class as usize];
+            let (_, id) = trickle.waits().then(|| card.census.first_of(class))??;
             let cost = self.turn_cost(id, gpu, card);
-            card.trickles[class as usize].due(cost, self.config.trickle)
+            trickle.due(cost, self.config.trickle)
         });
         due.filter(|&at| at > self.now).min()
     }

@@ -34,6 +34,8 @@ pub(crate) struct Census {
     limits: u64,
     /// How many hold the lock, by class.
     classes: [u32; 3],
+    /// How many wait for it, by class.
+    waiting: [u32; 3],
     /// How many keep the lock.
     holding: u32,
     /// How many hold the lock under a compute limit, and how many of them keep it.
@@ -68,6 +70,8 @@ impl Census {
         for class in Class::ALL {
             let is = |listing: &Listing| listing.holds() && listing.share.class == class;
             count(&mut self.classes[class as usize], is(old), is(new));
+            let waits = |listing: &Listing| listing.queued.is_some_and(|turn| turn.class == class);
+            count(&mut self.waiting[class as usize], waits(old), waits(new));
         }
         count(
             &mut self.stuck,
@@ -146,8 +150,8 @@ impl Census {
     /// Whether one of a class waits while none of it holds the lock, because one of a higher class holds it or waits too.
     pub(crate) fn is_passed_over(&self, class: Class) -> bool {
         let higher = || Class::ALL.into_iter().take_while(move |higher| *higher < class);
-        let goes_first = |higher: Class| self.classes[higher as usize] > 0 || self.first_of(higher).is_some();
-        self.classes[class as usize] == 0 && self.first_of(class).is_some() && higher().any(goes_first)
+        let goes_first = |higher: Class| self.classes[higher as usize] + self.waiting[higher as usize] > 0;
+        self.classes[class as usize] == 0 && self.waiting[class as usize] > 0 && higher().any(goes_first)
     }
 
     /// Who waits before a session.

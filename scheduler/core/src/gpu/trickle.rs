@@ -26,6 +26,11 @@ impl Trickle {
         self.waits = waits;
     }
 
+    /// Whether the class waits.
+    pub(crate) const fn waits(&self) -> bool {
+        self.waits
+    }
+
     /// Whether a turn that costs `cost` is due.
     pub(crate) fn pays(&self, cost: Nanos) -> bool {
         self.owed >= fine(cost)
