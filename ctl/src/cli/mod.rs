@@ -423,7 +423,7 @@ mod tests {
             }
             commands.extend(command.get_subcommands().cloned());
         }
-        assert_eq!(examples, 48);
+        assert_eq!(examples, 49);
     }
 
     #[test]

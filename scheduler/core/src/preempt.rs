@@ -1,6 +1,8 @@
 //! Who need not wait for the end of a quantum: a session that slept and whose time is at or behind that of the holders, while the
 //! card has something saved up for early switches.
 //!
+//! Where the administrator fixed the quantum, turns last that long and nobody switches early.
+//!
 //! So a notebook's cell or a rare request is served as soon as the holder has drained. A program that was made to let go
 //! and comes back at once did not sleep: it waits for its turn.
 
@@ -27,7 +29,7 @@ impl Core {
             else {
                 continue;
             };
-            let cost = self.switch_cost(id);
+            let cost = self.switch_cost(id).max(Nanos(1));
             let (now, config) = (self.now, &self.config);
             let affordable = cards.iter().all(|gpu| {
                 let card = self.cards.get_mut(gpu);

@@ -86,6 +86,11 @@ pub(super) struct Scheduling {
     stuck_policy: Option<StuckPolicy>,
     parallel_below: Option<Text<Percent>>,
     parallel_after: Option<Text<Nanos>>,
+    credit: Option<Text<Percent>>,
+    trickle: Option<Text<Percent>>,
+    budget_max: Option<Text<Nanos>>,
+    limit_window: Option<Text<Nanos>>,
+    limit_carry_over: Option<Text<Percent>>,
     lease_chunk: Option<Text<Bytes>>,
     context_reserve: Option<Text<Bytes>>,
 }
@@ -106,6 +111,14 @@ impl Scheduling {
         replace(&mut core.stuck_policy, self.stuck_policy);
         replace(&mut core.parallel_below, self.parallel_below.map(|share| share.0));
         replace(&mut core.parallel_after, self.parallel_after.map(|time| time.0));
+        replace(&mut core.credit, self.credit.map(|share| share.0));
+        replace(&mut core.trickle, self.trickle.map(|share| share.0));
+        replace(&mut core.budget_max, self.budget_max.map(|time| time.0));
+        replace(&mut core.limit_window, self.limit_window.map(|time| time.0));
+        replace(
+            &mut core.limit_carry_over,
+            self.limit_carry_over.map(|share| share.0),
+        );
         replace(&mut core.lease_chunk, self.lease_chunk.map(|bytes| bytes.0));
         replace(
             &mut core.context_reserve,

@@ -394,6 +394,9 @@ mod tests {
             mode = "serialized"
             quantum = "2s"
             epsilon = "1%"
+            trickle = "2%"
+            budget_max = "500ms"
+            limit_carry_over = "10%"
             stuck_policy = "kill"
             [gpus.0]
             capacity = "4GiB"
@@ -423,6 +426,9 @@ mod tests {
         assert_eq!(settings.core.mode, Some(Mode::Serialized));
         assert_eq!(settings.core.quantum, Some(Nanos::from_secs(2)));
         assert_eq!(settings.core.epsilon, Percent(100));
+        assert_eq!(settings.core.trickle, Percent(200));
+        assert_eq!(settings.core.budget_max, Nanos::from_millis(500));
+        assert_eq!(settings.core.limit_carry_over, Percent(1000));
         assert_eq!(settings.core.stuck_policy, StuckPolicy::Kill);
         assert_eq!(settings.cards[&CardName::Index(0)].capacity, Some(Bytes::gib(4)));
         assert_eq!(settings.cards.len(), 2);

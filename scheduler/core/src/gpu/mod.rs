@@ -259,8 +259,11 @@ impl Card {
         self.expected_drain().max(self.knobs.window_target)
     }
 
-    /// What may be spent on early switches.
+    /// What may be spent on early switches: nothing where the quantum is fixed, since turns last that long then.
     pub(crate) fn budget(&mut self, now: Nanos, config: &Config) -> Nanos {
+        if self.knobs.quantum.is_some() {
+            return Nanos::ZERO;
+        }
         self.budget.available(now, self.knobs.epsilon, config.budget_max)
     }
 

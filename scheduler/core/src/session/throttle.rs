@@ -132,7 +132,7 @@ mod tests {
             throttle.run(now, true, &config);
             now = throttle.deadline(&config).unwrap();
             assert!(throttle.judge(now, &config), "its slice is over");
-            now = now + drain;
+            now += drain;
             throttle.run(now, false, &config);
             held += now.min(Nanos::from_secs(10)) - from;
         }

@@ -1,6 +1,6 @@
 //! Weights, classes, early switches and compute limits, as the sessions that have them see them.
 
-use gpushare_proto::admin::Mode;
+use gpushare_proto::admin::{Knob, Mode};
 use gpushare_proto::session::Priority;
 use gpushare_proto::{ClientId, Nanos, Percent, SessionId};
 
@@ -221,6 +221,18 @@ fn a_rare_burst_is_served_as_soon_as_the_holder_has_drained() {
         assert_eq!(waited, [ms(22)], "2 ms to drain and 20 ms to move");
         world.goes_idle(b);
     }
+}
+
+#[test]
+fn a_fixed_quantum_is_not_cut_short() {
+    let mut world = with_budget();
+    world.set(Knob::Quantum(Some(Nanos::from_secs(5))));
+    let (_, a) = world.busy_program(gib(6));
+    let (_, b) = world.program(gib(6));
+    world.run_for(Nanos::from_secs(1));
+    world.arrives(b);
+    world.run_for(Nanos::from_secs(3));
+    assert!(world.passes(a));
 }
 
 #[test]
