@@ -179,9 +179,10 @@ pub fn play(input: &[u8]) -> Played {
         now = match tape.below(32) {
             0 => now - tape.time(),
             1..8 => stage.core.next_deadline().unwrap_or(now).max(now),
-            // Time in nanoseconds does not run out while a machine runs.
-            _ => Nanos((now + tape.time()).0.min(u64::MAX / 2)),
+            _ => now + tape.time(),
         };
+        // Time in nanoseconds does not run out while a machine runs.
+        now = now.min(Nanos(u64::MAX / 2));
         let event = event(&mut tape, &stage.gates);
         let mut asked = stage.tell(now, event);
         while let Some((client, gpu, bytes)) = asked.pop() {
