@@ -10,6 +10,8 @@ use crate::output::result;
 
 mod promise;
 
+mod shares;
+
 mod thrash;
 
 /// What to hold against its promises.
@@ -17,11 +19,14 @@ mod thrash;
 pub(crate) enum Scenario {
     /// Two programs that together need 1.5 times the card: alone, at once without gpushare, at once with it
     Thrash,
+    /// Programs under compute limits, alone and in pairs: their rates, as percent of the rate without one
+    Shares,
 }
 
 pub(crate) fn run(scenario: &Scenario, json: bool) -> anyhow::Result<ExitCode> {
     let promises = match scenario {
         Scenario::Thrash => thrash::run()?,
+        Scenario::Shares => shares::run()?,
     };
     result(&promises, json)?;
     Ok(if promises.all_kept() {

@@ -18,6 +18,9 @@ pub(crate) struct Promise {
     promised: f64,
     measured: f64,
     unit: &'static str,
+    /// How far off is near enough, for [`Op::Near`].
+    #[serde(skip)]
+    tolerance: f64,
 }
 
 /// How the measured value must stand to the promised one.
@@ -27,6 +30,8 @@ enum Op {
     AtMost,
     #[serde(rename = "≥")]
     AtLeast,
+    #[serde(rename = "±")]
+    Near,
 }
 
 impl Promise {
@@ -38,6 +43,17 @@ impl Promise {
         Self::new(name, Op::AtLeast, promised, measured, unit)
     }
 
+    pub(crate) fn within(
+        name: &'static str,
+        promised: f64,
+        tolerance: f64,
+        measured: f64,
+        unit: &'static str,
+    ) -> Self {
+        let near = Self::new(name, Op::Near, promised, measured, unit);
+        Self { tolerance, ..near }
+    }
+
     /// What is printed is what is judged: the measured value in thousandths.
     fn new(name: &'static str, op: Op, promised: f64, measured: f64, unit: &'static str) -> Self {
         let measured = (measured * 1e3).round() / 1e3;
@@ -47,6 +63,7 @@ impl Promise {
             promised,
             measured,
             unit,
+            tolerance: 0.0,
         }
     }
 
@@ -54,6 +71,7 @@ impl Promise {
         match self.op {
             Op::AtMost => self.measured <= self.promised,
             Op::AtLeast => self.measured >= self.promised,
+            Op::Near => (self.measured - self.promised).abs() <= self.tolerance,
         }
     }
 }
@@ -73,6 +91,7 @@ impl fmt::Display for Op {
         f.write_str(match self {
             Self::AtMost => "≤",
             Self::AtLeast => "≥",
+            Self::Near => "±",
         })
     }
 }
@@ -100,6 +119,13 @@ mod tests {
         assert!(!Promise::at_most("a", 1.15, 1.151, "×").kept());
         assert!(Promise::at_least("a", 3.0, 3.0, "×").kept());
         assert!(!Promise::at_least("a", 3.0, 2.999, "×").kept());
+    }
+
+    #[test]
+    fn what_is_near_enough_may_be_off_either_way() {
+        let near = |measured| Promise::within("a", 25.0, 2.0, measured, "%").kept();
+        assert!(near(27.0) && near(23.0));
+        assert!(!near(27.01) && !near(22.99));
     }
 
     #[test]
