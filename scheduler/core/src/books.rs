@@ -7,8 +7,9 @@
 use gpushare_proto::{ClientId, GpuId, SessionId};
 
 use crate::core::Core;
+use crate::gpu::Card;
 use crate::session::client::Book;
-use crate::session::on_card::{Listing, Presence};
+use crate::session::on_card::Listing;
 use crate::sums::Sums;
 
 impl Core {
@@ -70,50 +71,23 @@ impl Core {
         self.sessions.get(home)?.clients.get(&client)?.books.get(&gpu)
     }
 
-    /// Makes the cards count a session as it is.
+    /// Makes the cards count a session as it is. Where it becomes one of those who share a card's time, it starts beside them.
     pub(crate) fn recount(&mut self, id: SessionId) {
-        let Some(session) = self.sessions.get_mut(&id) else {
+        let now = self.now;
+        if let Some(session) = self.sessions.get_mut(&id) {
+            session.watch_limit(now, &self.config);
+        }
+        let Some(session) = self.sessions.get(&id) else {
             return;
         };
-        session.watch_limit(self.now, &self.config);
-        let asked = session.waited.since().unwrap_or(self.now);
-        let listings: Vec<(GpuId, Listing)> = session
-            .cards
-            .iter()
-            .map(|(&gpu, on)| (gpu, session.listing(on)))
-            .collect();
-        let (share, limited) = (session.share, session.is_limited());
-        let mut moved = Vec::new();
-        for (gpu, listing) in listings {
-            let (Some(on), Some(card)) = (session.cards.get_mut(&gpu), self.cards.get_mut(&gpu)) else {
-                continue;
-            };
-            let pays = listing.presence != Presence::None && (limited || card.takes_turns());
-            match on.entered {
-                None if pays => {
-                    let (entered, pause) = card.charge.enter(self.now, asked);
-                    on.pay(pause, share);
-                    on.entered = Some(entered);
-                    moved.push(gpu);
-                }
-                Some(entered) if !pays => {
-                    let somebody_waits = !card.census.queue.is_empty();
-                    let charged = card.charge.leave(self.now, entered, somebody_waits);
-                    on.pay(charged, share);
-                    on.entered = None;
-                    moved.push(gpu);
-                }
-                _ => {}
-            }
-            if listing == on.listed {
-                continue;
-            }
-            card.census.list(id, &on.listed, &listing);
-            on.listed = listing;
-            self.agenda.look_at(gpu);
-        }
-        // Only gangs compare floors; whoever wakes finds them anew.
-        for gpu in moved {
+        let begins = session.cards.iter().filter(|(gpu, on)| {
+            let listing = session.listing(on, self.takes_turns_on(id, **gpu));
+            listing.shares() && !on.listed.shares()
+        });
+        let begins: Vec<GpuId> = begins.map(|(&gpu, _)| gpu).collect();
+        begins.into_iter().for_each(|gpu| self.lift(id, gpu));
+        for gpu in self.list(id) {
+            // Only gangs compare floors; whoever is lifted finds them anew.
             if self
                 .cards
                 .get(&gpu)
@@ -123,5 +97,49 @@ impl Core {
             }
         }
         self.touch(id);
+    }
+
+    /// Puts a session into the books of its cards as it is; the cards where it begins or ends to share the time.
+    fn list(&mut self, id: SessionId) -> Vec<GpuId> {
+        let mut moved = Vec::new();
+        let Some(session) = self.sessions.get_mut(&id) else {
+            return moved;
+        };
+        let asked = session.waited.since().unwrap_or(self.now);
+        let (share, limited) = (session.share, session.is_limited());
+        let turns = |card: &Card| limited || card.takes_turns();
+        let cards = session.cards.iter();
+        let listings: Vec<(GpuId, Listing)> = cards
+            .filter_map(|(&gpu, on)| Some((gpu, session.listing(on, turns(self.cards.get(&gpu)?)))))
+            .collect();
+        for (gpu, listing) in listings {
+            let (Some(on), Some(card)) = (session.cards.get_mut(&gpu), self.cards.get_mut(&gpu)) else {
+                continue;
+            };
+            match on.entered {
+                None if listing.pays => {
+                    let (entered, pause) = card.charge.enter(self.now, asked);
+                    on.pay(pause, share);
+                    on.entered = Some(entered);
+                }
+                Some(entered) if !listing.pays => {
+                    let somebody_waits = !card.census.queue.is_empty();
+                    let charged = card.charge.leave(self.now, entered, somebody_waits);
+                    on.pay(charged, share);
+                    on.entered = None;
+                }
+                _ => {}
+            }
+            if listing == on.listed {
+                continue;
+            }
+            if listing.shares() != on.listed.shares() || listing.pays != on.listed.pays {
+                moved.push(gpu);
+            }
+            card.census.list(id, &on.listed, &listing);
+            on.listed = listing;
+            self.agenda.look_at(gpu);
+        }
+        moved
     }
 }

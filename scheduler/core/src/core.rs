@@ -267,10 +267,15 @@ impl Core {
     /// What it had so far it had at its old weight.
     fn share(&mut self, id: SessionId, share: Share) {
         self.settle_charges(id);
-        if let Some(session) = self.sessions.get_mut(&id) {
-            session.share = share;
-            self.recount(id);
+        let Some(session) = self.sessions.get_mut(&id) else {
+            return;
+        };
+        let another = session.share.class != share.class;
+        session.share = share;
+        if another {
+            self.start_anew(id);
         }
+        self.recount(id);
     }
 
     fn compute(&mut self, id: SessionId, gpu: GpuId, limit: Option<Percent>) {

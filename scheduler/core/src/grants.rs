@@ -88,7 +88,6 @@ impl Core {
             match (&session.lock, session.has_sleeper()) {
                 (Lock::Idle, true) => {
                     self.last_ticket += 1;
-                    self.wake(id);
                     if self.is_rested(id) {
                         self.wakers.push(id);
                     }
@@ -208,7 +207,9 @@ impl Core {
             .map(|(&gpu, card)| (gpu, card.room(pass && card.census.has_stuck())))
             .collect();
         for (gpu, bytes) in self.recovery.passable() {
-            if let Some(room) = rooms.get_mut(&gpu) {
+            // Where memory does not move, it is in nobody's way.
+            let moves = self.cards.get(&gpu).is_some_and(Card::moves_memory);
+            if let Some(room) = rooms.get_mut(&gpu).filter(|_| moves) {
                 room.enter(bytes);
                 room.let_pass();
             }

@@ -164,7 +164,8 @@ fn counts_agree(core: &Core) -> Result<(), Broken> {
                 format!("{id} has {sums:?} on {gpu}, and counts {:?}", session.sums(gpu))
             })?;
             if let Some(on) = session.cards.get(&gpu) {
-                census.list(id, &Listing::default(), &session.listing(on));
+                let turns = core.takes_turns_on(id, gpu);
+                census.list(id, &Listing::default(), &session.listing(on, turns));
             }
         }
         let owed = core

@@ -65,7 +65,7 @@ impl Core {
         for holder in leaving {
             room.leave(self.need(holder, gpu));
         }
-        behind.retain(|&holder| self.is_behind(id, holder));
+        behind.retain(|&holder| self.is_behind(id, holder) && !self.has_owed_turn(holder));
         behind.sort_by_key(|&holder| Reverse(self.standing_in_line(holder)));
         let mut leave = Vec::new();
         for holder in behind {
@@ -76,6 +76,11 @@ impl Core {
             leave.push(holder);
         }
         room.fits(need).then_some(leave)
+    }
+
+    /// Whether its turn was owed to it, and would be none if others could end it at once.
+    fn has_owed_turn(&self, id: SessionId) -> bool {
+        self.sessions.get(&id).is_some_and(|session| session.owed)
     }
 
     fn is_leaving(&self, id: SessionId) -> bool {

@@ -132,14 +132,27 @@ impl Core {
     fn throttle(&mut self) {
         for at in 0..self.agenda.len() {
             let id = self.agenda.session(at);
+            if !self.sessions.get(&id).is_some_and(Session::is_limited) {
+                continue;
+            }
+            let slice = self.slice(id);
             if let Some(session) = self.sessions.get_mut(&id)
                 && let Some(throttle) = &mut session.throttle
             {
                 let before = throttle.is_throttled();
-                if throttle.judge(self.now, &self.config) != before {
+                if throttle.judge(self.now, slice, &self.config) != before {
                     self.recount(id);
                 }
             }
+        }
+    }
+
+    /// What a limited session spends at once: where its memory moves for it, a whole turn.
+    fn slice(&self, id: SessionId) -> Nanos {
+        let mut cards = self.cards_of(id).filter_map(|gpu| self.cards.get(&gpu));
+        match cards.any(Card::moves_memory) {
+            true => self.quantum(id, self.expected_move(id)),
+            false => self.config.quantum_min,
         }
     }
 
@@ -167,10 +180,10 @@ impl Core {
                 let holds = session.lock.grant().is_some() && takes_turns(&self.cards, session);
                 session.waited.run(waits, self.now);
                 session.held.run(holds, self.now);
-                let works = session.may_be_working();
+                let (works, open) = (session.may_be_working(), session.has_open_gate());
                 session.gpu_time.run(works, self.now);
                 if let Some(throttle) = &mut session.throttle {
-                    throttle.run(self.now, works, &self.config);
+                    throttle.run(self.now, open, &self.config);
                 }
             }
         }
@@ -208,7 +221,7 @@ impl Core {
 
     /// When time alone changes what a session's lock is doing.
     pub(crate) fn lock_deadline(&self, session: &Session) -> Option<Nanos> {
-        let limit = |session: &Session| session.throttle?.deadline(&self.config);
+        let limit = |session: &Session| session.throttle?.deadline();
         match &session.lock {
             Lock::Idle => None,
             Lock::Waiting(_) => limit(session),

@@ -68,7 +68,14 @@ impl Core {
         [Class::Low, Class::Normal].into_iter().find_map(|class| {
             let trickle = &card.trickles[class as usize];
             let (_, id) = trickle.waits().then(|| card.census.first_of(class))??;
-            trickle.pays(self.turn_cost(id, gpu, card)).then_some(id)
+            let elsewhere = self.turn_cards(id).filter(|other| *other != gpu);
+            let mut elsewhere = elsewhere.filter_map(|other| self.cards.get_key_value(&other));
+            // A gang that empties one card long before it is due on another helps nobody.
+            let is_due = elsewhere.all(|(&other, card)| {
+                let trickle = &card.trickles[class as usize];
+                !trickle.waits() || trickle.pays(self.turn_cost(id, other, card))
+            });
+            (is_due && trickle.pays(self.turn_cost(id, gpu, card))).then_some(id)
         })
     }
 
@@ -95,7 +102,7 @@ impl Core {
         };
         for class in [Class::Normal, Class::Low] {
             let waits = card.census.is_passed_over(class);
-            card.trickles[class as usize].run(self.now, waits, self.config.trickle);
+            card.trickles[class as usize].run(self.now, waits, &self.config);
         }
     }
 
@@ -111,12 +118,19 @@ impl Core {
         due.filter(|&at| at > self.now).min()
     }
 
-    /// A session was granted a turn: its class is owed less.
+    /// A session is granted a turn: its class is owed less.
     pub(crate) fn pay_trickle(&mut self, id: SessionId) {
         let Some(class) = self.sessions.get(&id).map(|session| session.share.class) else {
             return;
         };
         let cards: Vec<GpuId> = self.turn_cards(id).collect();
+        let owed = cards.iter().any(|&gpu| {
+            let card = self.cards.get(&gpu);
+            card.and_then(|card| self.due(gpu, card)) == Some(id)
+        });
+        if let Some(session) = self.sessions.get_mut(&id) {
+            session.owed = owed;
+        }
         for gpu in cards {
             let cost = self.cards.get(&gpu).map(|card| self.turn_cost(id, gpu, card));
             if let (Some(card), Some(cost)) = (self.cards.get_mut(&gpu), cost) {
@@ -132,7 +146,7 @@ impl Core {
             Class::ALL.map(|class| card.census.first_of(class).map(|(turn, _)| turn.had));
         for id in &card.census.holders {
             if let Some(session) = self.sessions.get(id)
-                && let Some(on) = session.cards.get(&gpu)
+                && let Some(on) = session.cards.get(&gpu).filter(|on| on.entered.is_some())
             {
                 let had = self.had(session, card, on);
                 let least = &mut least[session.share.class as usize];
@@ -167,27 +181,31 @@ impl Core {
         lags.max().unwrap_or_default()
     }
 
-    /// A session that slept wakes: it may be ahead of the others by its credit, and no more. A new one starts level.
-    pub(crate) fn wake(&mut self, id: SessionId) {
-        let cards: Vec<GpuId> = self.turn_cards(id).collect();
-        if cards.is_empty() {
-            return;
-        }
+    /// A session becomes one of those who share a card's time: it may be ahead of the others by its credit, and no more. A
+    /// new one starts level.
+    pub(crate) fn lift(&mut self, id: SessionId, gpu: GpuId) {
+        self.raise_floors(gpu);
         let quantum = self.quantum(id, self.expected_move(id));
-        for gpu in cards {
-            self.raise_floors(gpu);
-            let Some(card) = self.cards.get(&gpu) else {
-                continue;
-            };
-            let Some(session) = self.sessions.get_mut(&id) else {
-                return;
-            };
-            let credit = session.share.virtual_time(part(quantum, self.config.credit));
-            let floor = card.floors[session.share.class as usize];
-            if let Some(on) = session.cards.get_mut(&gpu) {
-                on.had = Some(on.had.map_or(floor, |had| had.max(floor.minus(credit))));
-            }
+        let (Some(session), Some(card)) = (self.sessions.get_mut(&id), self.cards.get(&gpu)) else {
+            return;
+        };
+        let credit = session.share.virtual_time(part(quantum, self.config.credit));
+        let floor = card.floors[session.share.class as usize];
+        if let Some(on) = session.cards.get_mut(&gpu) {
+            on.had = Some(on.had.map_or(floor, |had| had.max(floor.minus(credit))));
         }
+    }
+
+    /// A session of another class starts level there.
+    pub(crate) fn start_anew(&mut self, id: SessionId) {
+        let Some(session) = self.sessions.get_mut(&id) else {
+            return;
+        };
+        for on in session.cards.values_mut() {
+            (on.had, on.behind) = (None, Virtual::default());
+        }
+        let cards: Vec<GpuId> = self.turn_cards(id).collect();
+        cards.into_iter().for_each(|gpu| self.lift(id, gpu));
     }
 
     /// Turns begin on a card: everybody starts level.
@@ -199,7 +217,7 @@ impl Core {
             if let Some(session) = self.sessions.get_mut(&id) {
                 let floor = floors[session.share.class as usize];
                 if let Some(on) = session.cards.get_mut(&gpu) {
-                    on.had = Some(floor);
+                    (on.had, on.behind) = (Some(floor), Virtual::default());
                 }
             }
             self.recount(id);

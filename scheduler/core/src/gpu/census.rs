@@ -68,7 +68,9 @@ impl Census {
         let holding = &mut self.limited_holding;
         count(holding, old.keeps() && limited(old), new.keeps() && limited(new));
         for class in Class::ALL {
-            let is = |listing: &Listing| listing.holds() && listing.share.class == class;
+            // Who does not let go is no proof that its class has its turn.
+            let runs = |listing: &Listing| listing.holds() && listing.presence != Presence::Stuck;
+            let is = |listing: &Listing| runs(listing) && listing.share.class == class;
             count(&mut self.classes[class as usize], is(old), is(new));
             let waits = |listing: &Listing| listing.queued.is_some_and(|turn| turn.class == class);
             count(&mut self.waiting[class as usize], waits(old), waits(new));
@@ -177,6 +179,11 @@ impl Census {
 
     pub(crate) fn has_stuck(&self) -> bool {
         self.stuck > 0
+    }
+
+    /// How many do not let go.
+    pub(crate) fn stuck(&self) -> usize {
+        self.stuck as usize
     }
 
     /// Whether it counts the same.

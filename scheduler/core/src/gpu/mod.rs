@@ -25,6 +25,8 @@ use trickle::Trickle;
 
 /// Drains that are kept for people.
 const DRAINS: usize = 256;
+/// A longer drain counts as this long.
+const UNUSUAL: Nanos = Nanos::from_secs(2);
 /// A smaller move says more about latency than about bandwidth.
 const SUBSTANTIAL_MOVE: Bytes = Bytes::mib(64);
 /// A measured bandwidth is believed within this factor of the configured one: it comes from the tenant.
@@ -200,7 +202,12 @@ impl Card {
             true => (Some(self.capacity()), self.census.held()),
             false => (None, Bytes::ZERO),
         };
-        Room::new(capacity, held, self.census.seated(self.takes_turns()), passable)
+        let seated = self.census.seated(self.takes_turns());
+        if passable && !self.moves_memory() && seated <= self.census.stuck() {
+            // The seat of one who does not let go is in nobody's way, as long as its memory is not.
+            return Room::beside(self.capacity(), self.census.held(), seated);
+        }
+        Room::new(capacity, held, seated, passable)
     }
 
     /// The same if nobody were here.
@@ -269,7 +276,9 @@ impl Card {
 
     /// A drop took `drain`.
     pub(crate) fn drained(&mut self, drain: Nanos) {
-        self.expected_drain.add(drain.0);
+        // One that took minutes says little about the next, and must not make everybody's turns that long.
+        let believed = drain.min(UNUSUAL);
+        self.expected_drain.add(believed.0);
         self.drains.push_back(drain);
         if self.drains.len() > DRAINS {
             self.drains.pop_front();

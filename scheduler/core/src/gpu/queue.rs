@@ -26,6 +26,8 @@ pub(crate) struct Room {
     held: Bytes,
     holders: usize,
     passable: bool,
+    /// Whether only one more may enter.
+    one_more: bool,
 }
 
 impl Room {
@@ -37,6 +39,18 @@ impl Room {
             held,
             holders,
             passable,
+            one_more: false,
+        }
+    }
+
+    /// Of `capacity`, where one may enter beside `holders` with `held` bytes who do not let go.
+    pub(crate) const fn beside(capacity: Bytes, held: Bytes, holders: usize) -> Self {
+        Self {
+            capacity: Some(capacity),
+            held,
+            holders,
+            passable: true,
+            one_more: true,
         }
     }
 
@@ -48,6 +62,9 @@ impl Room {
     pub(crate) fn enter(&mut self, bytes: Bytes) {
         self.held += bytes;
         self.holders += 1;
+        if self.one_more {
+            self.capacity = None;
+        }
     }
 
     /// Others may pass those who wait for somebody there.

@@ -5,6 +5,8 @@
 
 use gpushare_proto::{Nanos, Percent};
 
+use crate::config::Config;
+
 /// Parts of a nanosecond, as shares are in hundredths of a percent: nothing is rounded.
 const FINE: u128 = 10_000;
 
@@ -18,9 +20,12 @@ pub(crate) struct Trickle {
 
 impl Trickle {
     /// Time passes; from now on the class `waits` or does not.
-    pub(crate) fn run(&mut self, now: Nanos, waits: bool, share: Percent) {
+    pub(crate) fn run(&mut self, now: Nanos, waits: bool, config: &Config) {
         if self.waits {
-            self.owed += u128::from((now - self.at).0) * u128::from(share.0);
+            // No more than two of the longest turns: who was held up for an hour does not hold the others up for minutes.
+            let most = fine(config.quantum_max + config.quantum_max);
+            let owed = self.owed + u128::from((now - self.at).0) * u128::from(config.trickle.0);
+            self.owed = owed.min(most.max(self.owed));
         }
         self.at = self.at.max(now);
         self.waits = waits;
@@ -60,11 +65,11 @@ mod tests {
 
     #[test]
     fn a_class_that_waits_is_owed_a_twentieth_of_the_time() {
-        let share = Percent(500);
+        let config = Config::default();
         let mut trickle = Trickle::default();
-        trickle.run(Nanos::from_secs(1), true, share);
-        trickle.run(Nanos::from_secs(21), false, share);
-        trickle.run(Nanos::from_secs(900), true, share);
+        trickle.run(Nanos::from_secs(1), true, &config);
+        trickle.run(Nanos::from_secs(21), false, &config);
+        trickle.run(Nanos::from_secs(900), true, &config);
         assert!(trickle.pays(Nanos::from_secs(1)));
         assert!(!trickle.pays(Nanos(1_000_000_001)));
         trickle.granted(Nanos::from_secs(5));

@@ -41,6 +41,10 @@ pub(crate) struct Session {
     pub(crate) limits: BTreeMap<GpuId, Percent>,
     /// The least of those on the cards that it uses, at work.
     pub(crate) throttle: Option<Throttle>,
+    /// The same while none of the cards that it uses has a limit.
+    pub(crate) parked: Option<Throttle>,
+    /// Whether its turn was owed to its class: nobody cuts it short.
+    pub(crate) owed: bool,
     /// When it last let go of a turn, and whether it was told to.
     pub(crate) left: Option<(Nanos, bool)>,
     /// Whether it may be larger than a card's capacity.
@@ -73,6 +77,8 @@ impl Session {
             share: Share::default(),
             limits: BTreeMap::new(),
             throttle: None,
+            parked: None,
+            owed: false,
             left: None,
             oversubscribe,
             closed: false,
@@ -89,15 +95,17 @@ impl Session {
         }
     }
 
-    /// As what a card counts it.
-    pub(crate) fn listing(&self, on: &OnCard) -> Listing {
+    /// As what a card counts it, where it takes turns or does not.
+    pub(crate) fn listing(&self, on: &OnCard, takes_turns: bool) -> Listing {
         if !on.is_attached() {
             return Listing::default();
         }
+        let presence = Presence::of(&self.lock);
         Listing {
             sums: on.sums,
-            presence: Presence::of(&self.lock),
-            queued: self.turn(on),
+            presence,
+            queued: self.turn(on).filter(|_| takes_turns),
+            pays: takes_turns && presence != Presence::None,
             share: self.share,
             limit: self.throttle.map(|throttle| throttle.limit()),
             gang: self.needs().nth(1).is_some(),
@@ -122,8 +130,25 @@ impl Session {
         let limit = self.compute_limit().filter(|limit| limit.0 < 10_000);
         match (&mut self.throttle, limit) {
             (Some(throttle), Some(limit)) if throttle.limit() != limit => throttle.set(limit, now, config),
-            (Some(_), Some(_)) => {}
-            (_, limit) => self.throttle = limit.and_then(|limit| Throttle::new(limit, now)),
+            (Some(_), Some(_)) | (None, None) => {}
+            (None, Some(limit)) => {
+                let mut throttle = self
+                    .parked
+                    .take()
+                    .unwrap_or_else(|| Throttle::new(limit, now, config));
+                throttle.set(limit, now, config);
+                self.throttle = Some(throttle);
+            }
+            // Where no card that it uses has a limit, what it owes is not forgotten: it may be back on one that has.
+            (Some(_), None) => {
+                self.parked = self.throttle.take();
+                if let Some(parked) = &mut self.parked {
+                    parked.run(now, false, config);
+                }
+            }
+        }
+        if self.limits.is_empty() {
+            self.parked = None;
         }
     }
 
@@ -231,6 +256,12 @@ impl Session {
     /// Whether it holds the lock and any of its processes is not known to be idle.
     pub(crate) fn may_be_working(&self) -> bool {
         self.lock.grant().is_some() && self.in_flight().next().is_some()
+    }
+
+    /// Whether any of its gates is open, or closed with work that still runs.
+    pub(crate) fn has_open_gate(&self) -> bool {
+        let mut passages = self.attached().map(|(_, client)| client.gate.passage());
+        passages.any(|passage| matches!(passage, Passage::Open | Passage::Closing))
     }
 
     /// Processes whose work is still in flight, as far as we know.

@@ -56,6 +56,15 @@ pub(crate) struct Listing {
     pub(crate) limit: Option<Percent>,
     /// Whether it uses other cards too.
     pub(crate) gang: bool,
+    /// Whether it pays for the card's time.
+    pub(crate) pays: bool,
+}
+
+impl Listing {
+    /// Whether it is one of those who share the card's time in turns: it waits for one, or has one.
+    pub(crate) fn shares(&self) -> bool {
+        self.queued.is_some() || self.pays
+    }
 }
 
 /// What a session's lock takes of a card.

@@ -15,6 +15,7 @@
 use gpushare_proto::{Nanos, Percent};
 
 use crate::config::Config;
+use crate::gpu::quantum::SHORTEST;
 
 /// Tokens are counted in ten thousandths of a nanosecond, as limits are in hundredths of a percent: nothing is rounded.
 const FINE: i128 = 10_000;
@@ -27,19 +28,21 @@ pub(crate) struct Throttle {
     at: Nanos,
     held: bool,
     throttled: bool,
+    /// What must be saved up before it may run again.
+    slice: Nanos,
 }
 
 impl Throttle {
-    /// None where the limit is no limit.
-    pub(crate) fn new(limit: Percent, now: Nanos) -> Option<Self> {
-        (limit.0 < 10_000).then(|| Self {
-            // Nobody means never: that is what a pause is for.
+    /// Below 100%; a limit of nothing is one of a hundredth of a percent, since never is what a pause is for.
+    pub(crate) fn new(limit: Percent, now: Nanos, config: &Config) -> Self {
+        Self {
             limit: limit.max(Percent(1)),
             tokens: 0,
             at: now,
             held: false,
             throttled: false,
-        })
+            slice: config.quantum_min,
+        }
     }
 
     pub(crate) const fn limit(&self) -> Percent {
@@ -70,21 +73,24 @@ impl Throttle {
         self.tokens = self.tokens.min(self.full(config));
     }
 
-    /// Time passes. Whether it is throttled from now on.
-    pub(crate) fn judge(&mut self, now: Nanos, config: &Config) -> bool {
+    /// Time passes. Whether it is throttled from now on; if so, until it has saved up for a turn of `slice`.
+    pub(crate) fn judge(&mut self, now: Nanos, slice: Nanos, config: &Config) -> bool {
         self.advance(now, config);
         if self.tokens <= 0 {
+            if !self.throttled {
+                self.slice = slice;
+            }
             self.throttled = true;
-        } else if self.tokens >= self.slice(config) {
+        } else if self.tokens >= self.slice() {
             self.throttled = false;
         }
         self.throttled
     }
 
     /// When time alone throttles it, or ends that.
-    pub(crate) fn deadline(&self, config: &Config) -> Option<Nanos> {
+    pub(crate) fn deadline(&self) -> Option<Nanos> {
         let missing = match (self.throttled, self.held) {
-            (true, false) => self.slice(config) - self.tokens,
+            (true, false) => self.slice() - self.tokens,
             (false, true) => self.tokens,
             // While it drains, only the end of that says how much it must wait; while it waits, nothing is used up.
             (true, true) | (false, false) => return None,
@@ -103,11 +109,11 @@ impl Throttle {
     fn full(&self, config: &Config) -> i128 {
         let window = i128::from(config.limit_window.0) * i128::from(self.limit.0);
         let carried = window * i128::from(config.limit_carry_over.0.min(10_000)) / FINE;
-        carried.max(self.slice(config))
+        carried.max(self.slice())
     }
 
-    fn slice(&self, config: &Config) -> i128 {
-        i128::from(config.quantum_min.0.max(1)) * FINE
+    fn slice(&self) -> i128 {
+        i128::from(self.slice.max(SHORTEST).0) * FINE
     }
 }
 
@@ -122,16 +128,19 @@ mod tests {
     /// A session that always has work and drains for `drain`; how long it held the lock in ten seconds.
     fn held_in_ten_seconds(limit: u32, drain: Nanos) -> Nanos {
         let config = Config::default();
-        let mut throttle = Throttle::new(Percent(limit), Nanos(0)).unwrap();
+        let mut throttle = Throttle::new(Percent(limit), Nanos(0), &config);
         let (mut now, mut held) = (Nanos(0), Nanos(0));
-        throttle.judge(now, &config);
+        throttle.judge(now, config.quantum_min, &config);
         while now < Nanos::from_secs(10) {
-            now = throttle.deadline(&config).unwrap();
-            assert!(!throttle.judge(now, &config), "it may run");
+            now = throttle.deadline().unwrap();
+            assert!(!throttle.judge(now, config.quantum_min, &config), "it may run");
             let from = now;
             throttle.run(now, true, &config);
-            now = throttle.deadline(&config).unwrap();
-            assert!(throttle.judge(now, &config), "its slice is over");
+            now = throttle.deadline().unwrap();
+            assert!(
+                throttle.judge(now, config.quantum_min, &config),
+                "its slice is over"
+            );
             now += drain;
             throttle.run(now, false, &config);
             held += now.min(Nanos::from_secs(10)) - from;
@@ -156,16 +165,18 @@ mod tests {
     #[test]
     fn an_hour_of_idleness_is_worth_a_quarter_of_the_window() {
         let config = Config::default();
-        let mut throttle = Throttle::new(Percent(4000), Nanos(0)).unwrap();
-        throttle.judge(Nanos::from_secs(3600), &config);
+        let mut throttle = Throttle::new(Percent(4000), Nanos(0), &config);
+        throttle.judge(Nanos::from_secs(3600), config.quantum_min, &config);
         throttle.run(Nanos::from_secs(3600), true, &config);
-        let end = throttle.deadline(&config).unwrap() - Nanos::from_secs(3600);
+        let end = throttle.deadline().unwrap() - Nanos::from_secs(3600);
         assert_eq!(end, Nanos(166_666_667), "100 ms of tokens at a rate of 0.6");
     }
 
     #[test]
-    fn a_limit_of_everything_is_none() {
-        assert!(Throttle::new(Percent(10_000), Nanos(0)).is_none());
-        assert_eq!(Throttle::new(Percent(0), Nanos(0)).unwrap().limit(), Percent(1));
+    fn who_is_out_of_tokens_saves_up_for_the_turn_that_it_needs() {
+        let config = Config::default();
+        let mut throttle = Throttle::new(Percent(1000), Nanos(0), &config);
+        assert!(throttle.judge(Nanos(0), Nanos::from_secs(3), &config));
+        assert_eq!(throttle.deadline(), Some(Nanos::from_secs(30)));
     }
 }
