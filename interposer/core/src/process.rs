@@ -254,7 +254,8 @@ impl State {
             },
             Err(error) => error,
         };
-        if address.required {
+        // A scheduler that says no means no; only one that is not there leaves the process to itself.
+        if address.required || matches!(error, ConnectError::Refused { .. }) {
             notice::say(format_args!("{error}; this process must not use the GPU without it"));
             return Standing::Refused;
         }

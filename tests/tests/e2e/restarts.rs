@@ -1,5 +1,6 @@
 //! The daemon dies and comes back, or is not there at all.
 
+use anyhow::Context as _;
 use gpushare_proto::Bytes;
 use gpushare_proto::names;
 use gpushare_tests::artifacts::Artifacts;
@@ -90,6 +91,21 @@ fn without_a_daemon_a_program_runs_natively_with_one_line() -> anyhow::Result<()
         said.contains("no scheduler answers") && said.contains("without sharing"),
         "{said}"
     );
+    Ok(())
+}
+
+#[test]
+fn a_program_that_the_scheduler_refuses_does_not_use_the_card_all_the_same() -> anyhow::Result<()> {
+    let world = world()?;
+    let config = world.scheduler_config().context("the card has a configuration")?;
+    let usual = std::fs::read_to_string(&config)?;
+    std::fs::write(&config, format!("implicit_sessions = false\n{usual}"))?;
+    let _daemon = Daemon::start(&world, &[])?;
+    let mut program = Program::begin(world.workload(&Sharing::Preload), &world, "stranger")?;
+    let error = format!("{:#}", program.ready().unwrap_err());
+    assert!(error.contains("cuDevicePrimaryCtxRetain"), "{error}");
+    let said = program.process().stderr();
+    assert!(said.contains("the scheduler refused this process"), "{said}");
     Ok(())
 }
 
