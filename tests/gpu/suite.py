@@ -20,7 +20,7 @@ import card
 from daemon import DaemonFailed
 from deadline import Deadline
 from figures import Figures
-from groups import compatibility, contention, cost, deaths, graphs, memory, quotas, sessions, smoke, training, witness
+from groups import compatibility, contention, cost, deaths, graphs, limits, memory, quotas, sessions, smoke, training, witness
 from programs import ProgramFailed
 from stand import Stand
 
@@ -29,6 +29,7 @@ GROUPS = {
     "training": training,
     "graphs": graphs,
     "contention": contention,
+    "limits": limits,
     "memory": memory,
     "quotas": quotas,
     "sessions": sessions,
