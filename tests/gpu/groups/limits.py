@@ -73,6 +73,7 @@ class Limits:
 
     def judge(self, name, promised, measured):
         near = abs(measured - promised) <= POINTS
+        self.figures.row(f"limits: {name}", f"{measured:.2f}%")
         self.figures.check(f"limits: {name}, within {POINTS:g} points", near, f"{measured:.2f}%")
 
     def even(self, name, answer):
