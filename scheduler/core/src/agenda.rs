@@ -118,38 +118,26 @@ impl Core {
     /// Timers that are due.
     pub(crate) fn ring(&mut self) {
         while let Some(timer) = self.agenda.due(self.now) {
-            match timer {
-                Timer::Session(id) => {
-                    if let Some(session) = self.sessions.get_mut(&id) {
-                        session.alarm = None;
-                    }
-                    self.touch(id);
-                }
-                Timer::Mode(gpu) => {
-                    if let Some(card) = self.cards.get_mut(&gpu) {
-                        card.alarms.mode = None;
-                    }
-                    self.agenda.look_at(gpu);
-                }
-                Timer::Trickle(gpu) => {
-                    if let Some(card) = self.cards.get_mut(&gpu) {
-                        card.alarms.trickle = None;
-                    }
-                    self.agenda.look_at(gpu);
-                }
-                Timer::Places(gpu) => {
-                    if let Some(card) = self.cards.get_mut(&gpu) {
-                        card.alarms.places = None;
-                    }
-                    self.tell_places_again(gpu);
-                }
-                Timer::Figures(gpu) => {
-                    if let Some(card) = self.cards.get_mut(&gpu) {
-                        card.alarms.figures = None;
-                    }
-                    self.touch_members(gpu);
-                }
+            if let Some(alarm) = self.alarm(timer) {
+                *alarm = None;
             }
+            match timer {
+                Timer::Session(id) => self.touch(id),
+                Timer::Mode(gpu) | Timer::Trickle(gpu) => self.agenda.look_at(gpu),
+                Timer::Places(gpu) => self.tell_places_again(gpu),
+                Timer::Figures(gpu) => self.touch_members(gpu),
+            }
+        }
+    }
+
+    /// Where it is written down for when a timer is set.
+    fn alarm(&mut self, timer: Timer) -> Option<&mut Option<Nanos>> {
+        match timer {
+            Timer::Session(id) => Some(&mut self.sessions.get_mut(&id)?.alarm),
+            Timer::Mode(gpu) => Some(&mut self.cards.get_mut(&gpu)?.alarms.mode),
+            Timer::Trickle(gpu) => Some(&mut self.cards.get_mut(&gpu)?.alarms.trickle),
+            Timer::Places(gpu) => Some(&mut self.cards.get_mut(&gpu)?.alarms.places),
+            Timer::Figures(gpu) => Some(&mut self.cards.get_mut(&gpu)?.alarms.figures),
         }
     }
 

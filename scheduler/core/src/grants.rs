@@ -1,5 +1,5 @@
-//! Who gets the lock: everybody in parallel mode, whose turn it is in serialized mode, and those who held it when
-//! the last daemon ended.
+//! Who gets the lock: everybody in parallel mode, whose turn it is (turns.rs) where sessions take turns, and those who held it
+//! when the last daemon ended.
 
 use std::collections::BTreeSet;
 
@@ -132,7 +132,7 @@ impl Core {
         }
     }
 
-    /// Admits waiters in the order of their tickets, on every card of the agenda and on those that gangs tie to it.
+    /// Admits waiters in their order, on every card of the agenda and on those that gangs tie to it.
     pub(crate) fn grant_turns(&mut self) {
         let mut open: BTreeSet<GpuId> = self.agenda.cards().into_iter().collect();
         while let Some(gpu) = open.pop_first() {

@@ -17,6 +17,8 @@ mod settle;
 
 mod turns;
 
+mod passed_over;
+
 mod grants;
 
 mod preempt;

@@ -51,7 +51,7 @@ impl Core {
     }
 
     /// Whom a waiter needs to let go on a card, from the one that had most; none if that would not help, or somebody else is first.
-    fn in_the_way(&mut self, id: SessionId, gpu: GpuId) -> Option<Vec<SessionId>> {
+    fn in_the_way(&self, id: SessionId, gpu: GpuId) -> Option<Vec<SessionId>> {
         let first = self.in_line(&[gpu].into()).next();
         let card = self.cards.get(&gpu).filter(|_| first == Some(id))?;
         let need = self.need(id, gpu);

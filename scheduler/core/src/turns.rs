@@ -62,83 +62,6 @@ impl Core {
         (turn.class, self.lag(id), turn, id)
     }
 
-    /// The first of a class that was passed over for so long that its turn is due.
-    fn due(&self, gpu: GpuId, card: &Card) -> Option<SessionId> {
-        // Whoever is owed for longer, is of the lower class.
-        [Class::Low, Class::Normal].into_iter().find_map(|class| {
-            let trickle = &card.trickles[class as usize];
-            let (_, id) = trickle.waits().then(|| card.census.first_of(class))??;
-            let elsewhere = self.turn_cards(id).filter(|other| *other != gpu);
-            let mut elsewhere = elsewhere.filter_map(|other| self.cards.get_key_value(&other));
-            // A gang that empties one card long before it is due on another helps nobody.
-            let is_due = elsewhere.all(|(&other, card)| {
-                let trickle = &card.trickles[class as usize];
-                !trickle.waits() || trickle.pays(self.turn_cost(id, other, card))
-            });
-            (is_due && trickle.pays(self.turn_cost(id, gpu, card))).then_some(id)
-        })
-    }
-
-    /// Whether a class was passed over on any of some cards for so long that its turn is due.
-    pub(crate) fn owes_somebody(&self, cards: &BTreeSet<GpuId>) -> bool {
-        let mut here = cards.iter().filter_map(|gpu| self.cards.get_key_value(gpu));
-        here.any(|(&gpu, card)| self.due(gpu, card).is_some())
-    }
-
-    /// A turn of a session, and its handoff, as far as this card goes.
-    fn turn_cost(&self, id: SessionId, gpu: GpuId, card: &Card) -> Nanos {
-        let need = self
-            .sessions
-            .get(&id)
-            .map(|session| session.sums(gpu).movable.get());
-        let expected_move = card.expected_move(need.unwrap_or_default());
-        card.quantum(expected_move, &self.config) + expected_move + card.expected_drain()
-    }
-
-    /// Counts for how long classes have been passed over on a card.
-    pub(crate) fn run_trickles(&mut self, gpu: GpuId) {
-        let Some(card) = self.cards.get_mut(&gpu) else {
-            return;
-        };
-        for class in [Class::Normal, Class::Low] {
-            let waits = card.census.is_passed_over(class);
-            card.trickles[class as usize].run(self.now, waits, &self.config);
-        }
-    }
-
-    /// When a class that is passed over on a card is due.
-    pub(crate) fn trickle_deadline(&self, gpu: GpuId) -> Option<Nanos> {
-        let card = self.cards.get(&gpu)?;
-        let due = [Class::Normal, Class::Low].into_iter().filter_map(|class| {
-            let trickle = &card.trickles[class as usize];
-            let (_, id) = trickle.waits().then(|| card.census.first_of(class))??;
-            let cost = self.turn_cost(id, gpu, card);
-            trickle.due(cost, self.config.trickle)
-        });
-        due.filter(|&at| at > self.now).min()
-    }
-
-    /// A session is granted a turn: its class is owed less.
-    pub(crate) fn pay_trickle(&mut self, id: SessionId) {
-        let Some(class) = self.sessions.get(&id).map(|session| session.share.class) else {
-            return;
-        };
-        let cards: Vec<GpuId> = self.turn_cards(id).collect();
-        let owed = cards.iter().any(|&gpu| {
-            let card = self.cards.get(&gpu);
-            card.and_then(|card| self.due(gpu, card)) == Some(id)
-        });
-        if let Some(session) = self.sessions.get_mut(&id) {
-            session.owed = owed;
-        }
-        for gpu in cards {
-            let cost = self.cards.get(&gpu).map(|card| self.turn_cost(id, gpu, card));
-            if let (Some(card), Some(cost)) = (self.cards.get_mut(&gpu), cost) {
-                card.trickles[class as usize].granted(cost);
-            }
-        }
-    }
-
     /// Finds the floors of a card anew.
     pub(crate) fn raise_floors(&mut self, gpu: GpuId) {
         let Some(card) = self.cards.get(&gpu) else { return };
@@ -239,7 +162,7 @@ impl Core {
         }
     }
 
-    /// Whether a holder whose quantum is over lets go for the first in line on one of its cards.
+    /// Whether a holder whose quantum is over lets go for the first in line on one of its cards. It stands behind that one then.
     pub(crate) fn makes_way(&mut self, id: SessionId) -> bool {
         let cards: Vec<GpuId> = self.turn_cards(id).filter(|gpu| self.is_wanted(*gpu)).collect();
         cards.into_iter().any(|gpu| self.makes_way_on(id, gpu))

@@ -296,8 +296,8 @@ fn a_limited_session_whose_memory_moves_for_long_runs_all_the_same() {
     assert!((ms(8000)..=ms(12_000)).contains(&open), "10% of 100 s: {open}");
 }
 
-#[test]
-fn a_gang_that_has_a_card_to_itself_does_not_lag_behind_on_the_other() {
+/// Two cards, of which the second is always time-sliced.
+fn with_a_sliced_card() -> World {
     let mut world = World::new(Config {
         quantum: Some(ms(100)),
         ..plain()
@@ -307,6 +307,12 @@ fn a_gang_that_has_a_card_to_itself_does_not_lag_behind_on_the_other() {
         gpu: Some(OTHER_GPU),
         knob: Knob::Mode(Some(Mode::TimeSliced)),
     }));
+    world
+}
+
+#[test]
+fn a_gang_that_has_a_card_to_itself_does_not_lag_behind_on_the_other() {
+    let mut world = with_a_sliced_card();
     let (_, _) = world.busy_program(gib(6));
     let session = world.session();
     let gang = world.join(session);
@@ -325,15 +331,7 @@ fn a_gang_that_has_a_card_to_itself_does_not_lag_behind_on_the_other() {
 
 #[test]
 fn who_comes_to_a_card_with_the_lock_in_hand_starts_level_there() {
-    let mut world = World::new(Config {
-        quantum: Some(ms(100)),
-        ..plain()
-    });
-    world.second_card();
-    world.send(Event::Set(Setting {
-        gpu: Some(OTHER_GPU),
-        knob: Knob::Mode(Some(Mode::TimeSliced)),
-    }));
+    let mut world = with_a_sliced_card();
     let others = [(), ()].map(|()| {
         let session = world.session();
         let client = world.join(session);
