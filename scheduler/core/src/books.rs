@@ -140,6 +140,10 @@ impl Core {
             on.listed = listing;
             self.agenda.look_at(gpu);
         }
+        if !moved.is_empty() {
+            // What it waits for on one card may hold it up on the others, or no more.
+            session.needs().for_each(|(gpu, _)| self.agenda.look_at(gpu));
+        }
         moved
     }
 }

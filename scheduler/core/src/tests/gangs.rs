@@ -1,7 +1,9 @@
+use gpushare_proto::admin::{Knob, Mode, Setting};
+use gpushare_proto::session::Priority;
 use gpushare_proto::{ClientId, GateState, Nanos, SessionId};
 
 use super::world::{GPU, OTHER_GPU, World, gib, ms, plain};
-use crate::Config;
+use crate::{Config, Event};
 
 fn two_cards() -> World {
     let mut world = World::new(Config {
@@ -96,5 +98,43 @@ fn a_holder_that_reaches_for_a_card_with_a_queue_queues_up_for_both() {
             .gpus
             .iter()
             .all(|gpu| gpu.handoffs > 3)
+    );
+}
+
+#[test]
+fn a_gang_that_waited_for_a_card_where_turns_end_is_admitted_on_the_other() {
+    let mut world = World::new(Config {
+        quantum: Some(Nanos::from_secs(30)),
+        ..plain()
+    });
+    world.second_card();
+    world.send(Event::Set(Setting {
+        gpu: Some(GPU),
+        knob: Knob::Mode(Some(Mode::Serialized)),
+    }));
+    let [(_, first), (session, second)] = [(), ()].map(|()| {
+        let session = world.session();
+        let client = world.join(session);
+        world.attach(client, GPU);
+        world.attach(client, OTHER_GPU);
+        (session, client)
+    });
+    world.arrives(first);
+    for weight in [200, 100] {
+        let priority = Priority::Normal;
+        world.send(Event::Share {
+            session,
+            weight,
+            priority,
+        });
+        world.arrives(second);
+        world.run_for(ms(1900));
+        assert_eq!(world.open(&[first, second]), [true, false], "one at a time");
+    }
+    world.run_for(ms(200));
+    assert_eq!(
+        world.open(&[first, second]),
+        [true, true],
+        "equal for two seconds, and they fit"
     );
 }
