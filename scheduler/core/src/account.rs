@@ -32,8 +32,8 @@ impl Core {
     /// The session's account on each card; `None` for a session that is not.
     #[must_use]
     pub fn accounts(&self, id: SessionId) -> Option<Vec<Account>> {
-        let session = self.sessions.get(&id)?;
-        let account = |(&gpu, card): (&GpuId, &Card)| {
+        let session = self.sessions.get(id)?;
+        let account = |(gpu, card): (GpuId, &Card)| {
             let total = session.limit(gpu).min(card.total);
             let used = session.sums(gpu).used.get();
             let ceiling = backed(session, gpu, card);
@@ -54,8 +54,8 @@ impl Core {
     /// How many of a process's bytes on a card never move, as far as it told; `None` for one that is not there.
     #[must_use]
     pub fn fixed_bytes(&self, client: ClientId, gpu: GpuId) -> Option<Bytes> {
-        let home = self.sessions.get(self.homes.get(&client)?)?;
-        Some(home.clients.get(&client)?.books.get(&gpu)?.fixed())
+        let home = self.sessions.get(*self.homes.get(client)?)?;
+        Some(home.clients.get(&client)?.books.get(gpu)?.fixed())
     }
 }
 

@@ -13,6 +13,7 @@ use std::collections::BTreeSet;
 
 use gpushare_proto::{GpuId, Nanos, SessionId};
 
+use crate::by_gpu::GpuSet;
 use crate::core::Core;
 
 /// When time alone changes something, and what.
@@ -35,7 +36,7 @@ pub(crate) enum Timer {
 pub(crate) struct Agenda {
     /// Each once: the session knows that it is in here.
     sessions: Vec<SessionId>,
-    cards: BTreeSet<GpuId>,
+    cards: GpuSet,
     timers: BTreeSet<(Nanos, Timer)>,
 }
 
@@ -45,8 +46,8 @@ impl Agenda {
         self.cards.insert(gpu);
     }
 
-    pub(crate) fn cards(&self) -> Vec<GpuId> {
-        self.cards.iter().copied().collect()
+    pub(crate) fn cards(&self) -> GpuSet {
+        self.cards
     }
 
     /// How many sessions are on it. Whoever looks at each may put more there, at the end.
@@ -93,7 +94,7 @@ impl Agenda {
 impl Core {
     /// A session is to be looked at.
     pub(crate) fn touch(&mut self, id: SessionId) {
-        if let Some(session) = self.sessions.get_mut(&id)
+        if let Some(session) = self.sessions.get_mut(id)
             && !session.touched
         {
             session.touched = true;
@@ -103,14 +104,13 @@ impl Core {
 
     /// Everybody is to be looked at.
     pub(crate) fn touch_all(&mut self) {
-        let all: Vec<SessionId> = self.sessions.keys().copied().collect();
-        all.into_iter().for_each(|id| self.touch(id));
+        self.sessions.ids().into_iter().for_each(|id| self.touch(id));
         self.agenda.cards.extend(self.cards.keys());
     }
 
     /// Everybody on a card is to be looked at.
     pub(crate) fn touch_members(&mut self, gpu: GpuId) {
-        let members = self.cards.get(&gpu).map(|card| card.census.members.clone());
+        let members = self.cards.get(gpu).map(|card| card.census.members.clone());
         members.into_iter().flatten().for_each(|id| self.touch(id));
         self.agenda.look_at(gpu);
     }
@@ -133,11 +133,11 @@ impl Core {
     /// Where it is written down for when a timer is set.
     fn alarm(&mut self, timer: Timer) -> Option<&mut Option<Nanos>> {
         match timer {
-            Timer::Session(id) => Some(&mut self.sessions.get_mut(&id)?.alarm),
-            Timer::Mode(gpu) => Some(&mut self.cards.get_mut(&gpu)?.alarms.mode),
-            Timer::Trickle(gpu) => Some(&mut self.cards.get_mut(&gpu)?.alarms.trickle),
-            Timer::Places(gpu) => Some(&mut self.cards.get_mut(&gpu)?.alarms.places),
-            Timer::Figures(gpu) => Some(&mut self.cards.get_mut(&gpu)?.alarms.figures),
+            Timer::Session(id) => Some(&mut self.sessions.get_mut(id)?.alarm),
+            Timer::Mode(gpu) => Some(&mut self.cards.get_mut(gpu)?.alarms.mode),
+            Timer::Trickle(gpu) => Some(&mut self.cards.get_mut(gpu)?.alarms.trickle),
+            Timer::Places(gpu) => Some(&mut self.cards.get_mut(gpu)?.alarms.places),
+            Timer::Figures(gpu) => Some(&mut self.cards.get_mut(gpu)?.alarms.figures),
         }
     }
 
@@ -146,9 +146,9 @@ impl Core {
         for id in std::mem::take(&mut self.agenda.sessions) {
             let deadline = self
                 .sessions
-                .get(&id)
+                .get(id)
                 .and_then(|session| self.lock_deadline(session));
-            if let Some(session) = self.sessions.get_mut(&id) {
+            if let Some(session) = self.sessions.get_mut(id) {
                 session.touched = false;
                 self.agenda
                     .set_timer(Timer::Session(id), &mut session.alarm, deadline);
@@ -157,7 +157,7 @@ impl Core {
         for gpu in std::mem::take(&mut self.agenda.cards) {
             self.run_trickles(gpu);
             let trickle = self.trickle_deadline(gpu);
-            if let Some(card) = self.cards.get_mut(&gpu) {
+            if let Some(card) = self.cards.get_mut(gpu) {
                 let deadline = card.mode.deadline(&self.config);
                 self.agenda
                     .set_timer(Timer::Mode(gpu), &mut card.alarms.mode, deadline);
@@ -169,7 +169,7 @@ impl Core {
 
     /// A session is no more.
     pub(crate) fn strike(&mut self, id: SessionId) {
-        if let Some(mut session) = self.sessions.remove(&id) {
+        if let Some(mut session) = self.sessions.remove(id) {
             self.agenda
                 .set_timer(Timer::Session(id), &mut session.alarm, None);
             self.agenda.sessions.retain(|touched| *touched != id);

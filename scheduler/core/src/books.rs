@@ -1,15 +1,15 @@
 //! The one way to change a book: everything that is added up from books changes with it.
 //!
 //! ```text
-//!   change_book ─▶ Book ─▶ the session's sums on the card ─▶ the card's census
+//!   change_book ─▶ Book ─▶ the session's sums on the card, and the card's ─▶ as what the card counts the session
 //! ```
 
 use gpushare_proto::{ClientId, GpuId, SessionId};
 
+use crate::by_gpu::GpuSet;
 use crate::core::Core;
-use crate::gpu::Card;
 use crate::session::client::Book;
-use crate::session::on_card::Listing;
+use crate::session::on_card::OnCard;
 use crate::sums::Sums;
 
 impl Core {
@@ -21,78 +21,92 @@ impl Core {
         change: impl FnOnce(&mut Book) -> T,
     ) -> Option<T> {
         let id = self.session_of(client)?;
-        let session = self.sessions.get_mut(&id)?;
-        let book = session.clients.get_mut(&client)?.books.get_mut(&gpu)?;
-        let on = session.cards.get_mut(&gpu)?;
-        let before = Sums::of(book, self.config.context_reserve);
+        let session = self.sessions.get_mut(id)?;
+        let book = session.clients.get_mut(&client)?.books.get_mut(gpu)?;
+        let assumed = self.config.context_reserve;
+        let before = Sums::of(book, assumed);
         let result = change(book);
-        on.sums
-            .replace(before, Sums::of(book, self.config.context_reserve));
-        on.peak = on.peak.max(on.sums.used.get());
-        self.recount(id);
+        let after = Sums::of(book, assumed);
+        if before != after {
+            self.add_up(id, gpu, before, after);
+            self.recount(id);
+        }
+        self.touch(id);
         Some(result)
     }
 
     /// A process attached a card.
     pub(crate) fn open_book(&mut self, client: ClientId, gpu: GpuId, book: Book) {
         let Some(id) = self.session_of(client) else { return };
-        let Some(session) = self.sessions.get_mut(&id) else {
+        let Some(session) = self.sessions.get_mut(id) else {
             return;
         };
         let Some(process) = session.clients.get_mut(&client) else {
             return;
         };
         process.books.insert(gpu, book);
-        let on = session.cards.entry(gpu).or_default();
-        on.sums += Sums::of(&book, self.config.context_reserve);
-        on.peak = on.peak.max(on.sums.used.get());
+        let after = Sums::of(&book, self.config.context_reserve);
+        self.add_up(id, gpu, Sums::default(), after);
         self.recount(id);
     }
 
     /// A process is gone, and its books with it.
     pub(crate) fn close_books(&mut self, id: SessionId, client: ClientId) {
-        let Some(session) = self.sessions.get_mut(&id) else {
+        let Some(session) = self.sessions.get_mut(id) else {
             return;
         };
         let Some(process) = session.clients.remove(&client) else {
             return;
         };
-        for (gpu, book) in &process.books {
-            if let Some(on) = session.cards.get_mut(gpu) {
-                on.sums -= Sums::of(book, self.config.context_reserve);
-            }
+        for (gpu, book) in process.books.iter() {
+            let before = Sums::of(book, self.config.context_reserve);
+            self.add_up(id, gpu, before, Sums::default());
         }
         self.recount(id);
     }
 
+    /// A book of a session's on a card was `before` and is `after`.
+    fn add_up(&mut self, id: SessionId, gpu: GpuId, before: Sums, after: Sums) {
+        let (Some(session), Some(card)) = (self.sessions.get_mut(id), self.cards.get_mut(gpu)) else {
+            return;
+        };
+        let on = session.cards.get_or_insert_with(gpu, OnCard::default);
+        on.sums.replace(before, after);
+        on.peak = on.peak.max(on.sums.used.get());
+        match on.is_attached() {
+            true => _ = session.uses.insert(gpu),
+            false => session.uses.remove(gpu),
+        }
+        card.census.sums.replace(before, after);
+        self.agenda.look_at(gpu);
+    }
+
     /// What a process has on a card.
     pub(crate) fn book(&self, client: ClientId, gpu: GpuId) -> Option<&Book> {
-        let home = self.homes.get(&client)?;
-        self.sessions.get(home)?.clients.get(&client)?.books.get(&gpu)
+        let home = *self.homes.get(client)?;
+        self.sessions.get(home)?.clients.get(&client)?.books.get(gpu)
     }
 
     /// Makes the cards count a session as it is. Where it becomes one of those who share a card's time, it starts beside them.
     pub(crate) fn recount(&mut self, id: SessionId) {
-        let now = self.now;
-        if let Some(session) = self.sessions.get_mut(&id) {
-            session.watch_limit(now, &self.config);
-        }
-        let Some(session) = self.sessions.get(&id) else {
+        let Some(session) = self.sessions.get_mut(id) else {
             return;
         };
+        session.watch_limit(self.now, &self.config);
+        let (stance, turns) = (session.stance(), session.turn_cards(self.in_turns));
         let begins = session.cards.iter().filter(|(gpu, on)| {
-            let listing = session.listing(on, self.takes_turns_on(id, **gpu));
+            let listing = stance.listing(on, turns.contains(*gpu));
             listing.shares() && !on.listed.shares()
         });
-        let begins: Vec<GpuId> = begins.map(|(&gpu, _)| gpu).collect();
+        let begins: GpuSet = begins.map(|(gpu, _)| gpu).collect();
         begins.into_iter().for_each(|gpu| self.lift(id, gpu));
         for gpu in self.list(id) {
             // Only gangs compare floors; whoever is lifted finds them anew.
-            if self
+            let gangs = self
                 .cards
-                .get(&gpu)
-                .is_some_and(|card| !card.census.gangs.is_empty())
-            {
+                .get(gpu)
+                .is_some_and(|card| !card.census.gangs.is_empty());
+            if gangs {
                 self.raise_floors(gpu);
             }
         }
@@ -100,32 +114,28 @@ impl Core {
     }
 
     /// Puts a session into the books of its cards as it is; the cards where it begins or ends to share the time.
-    fn list(&mut self, id: SessionId) -> Vec<GpuId> {
-        let mut moved = Vec::new();
-        let Some(session) = self.sessions.get_mut(&id) else {
+    fn list(&mut self, id: SessionId) -> GpuSet {
+        let mut moved = GpuSet::default();
+        let Some(session) = self.sessions.get_mut(id) else {
             return moved;
         };
         let asked = session.waited.since().unwrap_or(self.now);
-        let (share, limited) = (session.share, session.is_limited());
-        let turns = |card: &Card| limited || card.takes_turns();
-        let cards = session.cards.iter();
-        let listings: Vec<(GpuId, Listing)> = cards
-            .filter_map(|(&gpu, on)| Some((gpu, session.listing(on, turns(self.cards.get(&gpu)?)))))
-            .collect();
-        for (gpu, listing) in listings {
-            let (Some(on), Some(card)) = (session.cards.get_mut(&gpu), self.cards.get_mut(&gpu)) else {
+        let (stance, turns) = (session.stance(), session.turn_cards(self.in_turns));
+        for (gpu, on) in session.cards.iter_mut() {
+            let Some(card) = self.cards.get_mut(gpu) else {
                 continue;
             };
+            let listing = stance.listing(on, turns.contains(gpu));
             match on.entered {
                 None if listing.pays => {
                     let (entered, pause) = card.charge.enter(self.now, asked);
-                    on.pay(pause, share);
+                    on.pay(pause, stance.share);
                     on.entered = Some(entered);
                 }
                 Some(entered) if !listing.pays => {
                     let somebody_waits = !card.census.queue.is_empty();
                     let charged = card.charge.leave(self.now, entered, somebody_waits);
-                    on.pay(charged, share);
+                    on.pay(charged, stance.share);
                     on.entered = None;
                 }
                 _ => {}
@@ -134,7 +144,7 @@ impl Core {
                 continue;
             }
             if listing.shares() != on.listed.shares() || listing.pays != on.listed.pays {
-                moved.push(gpu);
+                moved.insert(gpu);
             }
             card.census.list(id, &on.listed, &listing);
             on.listed = listing;
@@ -142,7 +152,7 @@ impl Core {
         }
         if !moved.is_empty() {
             // What it waits for on one card may hold it up on the others, or no more.
-            session.needs().for_each(|(gpu, _)| self.agenda.look_at(gpu));
+            session.uses.into_iter().for_each(|gpu| self.agenda.look_at(gpu));
         }
         moved
     }

@@ -15,17 +15,19 @@
 //! changed (agenda.rs) and depends on no history but what is written down. So it does not matter in which order facts
 //! arrive, and a lost or repeated message leaves no decision behind.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 
 use gpushare_proto::admin::Setting;
 use gpushare_proto::{Bytes, ClientId, Epoch, GateWord, GpuId, Nanos, Percent, RequestId, SessionId};
 
 use crate::agenda::Agenda;
+use crate::by_gpu::{ByGpu, GpuSet};
 use crate::config::Config;
 use crate::event::{Effect, Event, Notice, Standing};
 use crate::gpu::{Card, Knobs};
 use crate::lease::{Kind, Recalls};
 use crate::recovery::Recovery;
+use crate::registry::Registry;
 use crate::session::Session;
 use crate::session::client::{Book, Client, Past};
 use crate::session::gate::LetGo;
@@ -43,13 +45,17 @@ pub struct Core {
     pub(crate) knobs: Knobs,
     pub(crate) last_epoch: Epoch,
     pub(crate) last_ticket: u64,
-    pub(crate) cards: BTreeMap<GpuId, Card>,
-    pub(crate) sessions: BTreeMap<SessionId, Session>,
+    pub(crate) cards: ByGpu<Card>,
+    /// Those that take turns.
+    pub(crate) in_turns: GpuSet,
+    /// Those where a waiter needs holders to make room.
+    pub(crate) wanted: GpuSet,
+    pub(crate) sessions: Registry<SessionId, Session>,
     /// Where each client is found.
-    pub(crate) homes: BTreeMap<ClientId, SessionId>,
+    pub(crate) homes: Registry<ClientId, SessionId>,
     pub(crate) recovery: Recovery,
     /// The cards on which grants wait for clients of the last daemon.
-    pub(crate) barred: Vec<GpuId>,
+    pub(crate) barred: GpuSet,
     pub(crate) recalls: Recalls,
     /// The session whose memory grew by the event in hand: other holders make room for it, but a newcomer whose bytes end parallel
     /// mode pushes nobody out.
@@ -73,11 +79,13 @@ impl Core {
                 counter: 0,
             },
             last_ticket: 0,
-            cards: BTreeMap::new(),
-            sessions: BTreeMap::new(),
-            homes: BTreeMap::new(),
+            cards: ByGpu::default(),
+            in_turns: GpuSet::default(),
+            wanted: GpuSet::default(),
+            sessions: Registry::default(),
+            homes: Registry::default(),
             recovery: Recovery::new(expected, now, &config),
-            barred: Vec::new(),
+            barred: GpuSet::default(),
             recalls: Recalls::default(),
             grown: None,
             agenda: Agenda::default(),
@@ -232,24 +240,26 @@ impl Core {
     }
 
     fn gpu_found(&mut self, gpu: GpuId, total: Bytes) {
+        if gpu.0 >= GpuSet::MOST {
+            return;
+        }
         let (knobs, config) = (self.knobs, &self.config);
         self.cards
-            .entry(gpu)
-            .or_insert_with(|| Card::new(total, knobs, config));
+            .get_or_insert_with(gpu, || Card::new(total, knobs, config));
         self.agenda.look_at(gpu);
     }
 
     /// A session that is already known gets the new limits.
     fn session_opened(&mut self, id: SessionId, limit: Option<Bytes>, oversubscribe: bool) {
         let new = || Session::new(limit, oversubscribe);
-        let session = self.sessions.entry(id).or_insert_with(new);
+        let session = self.sessions.get_or_insert_with(id, new);
         session.limit = limit.unwrap_or(Bytes::MAX);
         session.oversubscribe = oversubscribe;
         self.recall_unused(id);
     }
 
     fn quota(&mut self, id: SessionId, gpu: GpuId, limit: Option<Bytes>) {
-        if let Some(session) = self.sessions.get_mut(&id) {
+        if let Some(session) = self.sessions.get_mut(id) {
             session.quotas.insert(gpu, limit.unwrap_or(Bytes::MAX));
             self.recall_unused(id);
         }
@@ -257,7 +267,7 @@ impl Core {
 
     /// What follows for its turns is settled with all the rest.
     fn standing(&mut self, id: SessionId, standing: Standing) {
-        if let Some(session) = self.sessions.get_mut(&id) {
+        if let Some(session) = self.sessions.get_mut(id) {
             session.standing = standing;
             self.recount(id);
             self.recall_unused(id);
@@ -267,7 +277,7 @@ impl Core {
     /// What it had so far it had at its old weight.
     fn share(&mut self, id: SessionId, share: Share) {
         self.settle_charges(id);
-        let Some(session) = self.sessions.get_mut(&id) else {
+        let Some(session) = self.sessions.get_mut(id) else {
             return;
         };
         let another = session.share.class != share.class;
@@ -279,17 +289,17 @@ impl Core {
     }
 
     fn compute(&mut self, id: SessionId, gpu: GpuId, limit: Option<Percent>) {
-        if let Some(session) = self.sessions.get_mut(&id) {
+        if let Some(session) = self.sessions.get_mut(id) {
             match limit {
                 Some(limit) => session.limits.insert(gpu, limit),
-                None => session.limits.remove(&gpu),
+                None => session.limits.remove(gpu),
             };
             self.recount(id);
         }
     }
 
     fn session_closed(&mut self, id: SessionId) {
-        if let Some(session) = self.sessions.get_mut(&id) {
+        if let Some(session) = self.sessions.get_mut(id) {
             session.closed = true;
             self.forget_empty(id);
         }
@@ -297,16 +307,16 @@ impl Core {
 
     fn forget_empty(&mut self, id: SessionId) {
         let empty = |session: &Session| session.closed && session.clients.is_empty();
-        if self.sessions.get(&id).is_some_and(empty) {
+        if self.sessions.get(id).is_some_and(empty) {
             self.strike(id);
         }
     }
 
     fn client_joined(&mut self, client: ClientId, session: SessionId, holding: Option<Epoch>) {
-        let Some(home) = self.sessions.get_mut(&session).filter(|home| !home.closed) else {
+        let Some(home) = self.sessions.get_mut(session).filter(|home| !home.closed) else {
             return;
         };
-        if self.homes.contains_key(&client) {
+        if self.homes.contains(client) {
             return;
         }
         let past = match (self.recovery.returned(client, self.now), holding) {
@@ -319,7 +329,7 @@ impl Core {
     }
 
     fn expected_uses(&mut self, client: ClientId, gpu: GpuId, bytes: Bytes) {
-        if self.cards.contains_key(&gpu) {
+        if self.cards.contains(gpu) {
             self.recovery.uses(client, gpu, bytes);
         }
     }
@@ -327,11 +337,11 @@ impl Core {
     fn client_gone(&mut self, client: ClientId) {
         self.recovery.gone(client);
         self.recalls.forget(client);
-        let Some(home) = self.homes.remove(&client) else {
+        let Some(home) = self.homes.remove(client) else {
             return;
         };
         self.close_books(home, client);
-        if let Some(session) = self.sessions.get_mut(&home)
+        if let Some(session) = self.sessions.get_mut(home)
             && session.attached().next().is_none()
         {
             session.shut();
@@ -343,8 +353,8 @@ impl Core {
     /// A holder that reaches for one more card, where others wait for their turn, queues up for all its cards.
     fn attached(&mut self, client: ClientId, gpu: GpuId, used: Bytes) {
         let Some(id) = self.session_of(client) else { return };
-        let Some(card) = self.cards.get(&gpu) else { return };
-        let queues = card.takes_turns() && card.wanted;
+        let Some(card) = self.cards.get(gpu) else { return };
+        let queues = card.takes_turns() && self.is_wanted(gpu);
         let known = card.census.members.contains(&id);
         if self.book(client, gpu).is_some() {
             return;
@@ -371,7 +381,7 @@ impl Core {
     /// A process asks what the driver may take. Nothing is moved out for it yet, so the answer is at once.
     fn room(&mut self, client: ClientId, gpu: GpuId, request: RequestId, _bytes: Bytes) {
         let known = self.book(client, gpu).is_some();
-        let Some(card) = self.cards.get(&gpu).filter(|_| known) else {
+        let Some(card) = self.cards.get(gpu).filter(|_| known) else {
             return;
         };
         let bytes = card.room_left();
@@ -398,7 +408,7 @@ impl Core {
     fn entered(&mut self, client: ClientId, word: GateWord, moved: Bytes, took: Nanos) {
         let now = self.now;
         let Some(id) = self.session_of(client) else { return };
-        let Some(session) = self.sessions.get_mut(&id) else {
+        let Some(session) = self.sessions.get_mut(id) else {
             return;
         };
         let Some(process) = session.clients.get_mut(&client) else {
@@ -408,7 +418,7 @@ impl Core {
             return;
         }
         let moved = moved.min(process.movable());
-        let cards: Vec<GpuId> = process.books.keys().copied().collect();
+        let cards: GpuSet = process.books.keys().collect();
         session.moved += moved;
         let moving = session.is_moving();
         if let Lock::Holding(grant) = &mut session.lock
@@ -416,13 +426,13 @@ impl Core {
         {
             grant.clock.entered(now);
         }
-        self.note_move(&cards, moved, took);
+        self.note_move(cards, moved, took);
     }
 
     fn released(&mut self, client: ClientId, word: GateWord, drain: Nanos) {
         let now = self.now;
         let Some(id) = self.session_of(client) else { return };
-        let Some(session) = self.sessions.get_mut(&id) else {
+        let Some(session) = self.sessions.get_mut(id) else {
             return;
         };
         let Some(process) = session.clients.get_mut(&client) else {
@@ -435,10 +445,10 @@ impl Core {
     }
 
     fn set(&mut self, setting: Setting) {
-        self.cards.keys().for_each(|&gpu| self.agenda.look_at(gpu));
+        self.cards.keys().for_each(|gpu| self.agenda.look_at(gpu));
         match setting.gpu {
             Some(gpu) => {
-                if let Some(card) = self.cards.get_mut(&gpu) {
+                if let Some(card) = self.cards.get_mut(gpu) {
                     card.knobs.set(setting.knob);
                 }
             }
@@ -452,22 +462,22 @@ impl Core {
     }
 
     /// Bytes moved by one process, shared out over its cards.
-    fn note_move(&mut self, cards: &[GpuId], moved: Bytes, took: Nanos) {
-        let share = Bytes(moved.0 / cards.len().max(1) as u64);
+    fn note_move(&mut self, cards: GpuSet, moved: Bytes, took: Nanos) {
+        let share = Bytes(moved.0 / u64::from(cards.len().max(1)));
         for gpu in cards {
             if let Some(card) = self.cards.get_mut(gpu) {
                 card.moved(share, took, &self.config);
-                self.agenda.look_at(*gpu);
+                self.agenda.look_at(gpu);
             }
         }
     }
 
     pub(crate) fn session_of(&self, client: ClientId) -> Option<SessionId> {
-        self.homes.get(&client).copied()
+        self.homes.get(client).copied()
     }
 
     pub(crate) fn client_mut(&mut self, client: ClientId) -> Option<&mut Client> {
-        let home = self.homes.get(&client)?;
+        let home = *self.homes.get(client)?;
         self.sessions.get_mut(home)?.clients.get_mut(&client)
     }
 

@@ -14,7 +14,7 @@ impl Core {
     pub(crate) fn collect(&mut self) {
         let who: Vec<SessionId> = self.who_let_go().collect();
         for id in who {
-            let Some(session) = self.sessions.get_mut(&id) else {
+            let Some(session) = self.sessions.get_mut(id) else {
                 continue;
             };
             let Some(epoch) = session.lock.grant().map(|grant| grant.epoch) else {
@@ -26,9 +26,8 @@ impl Core {
             session.shut();
             session.left = Some((self.now, drain.is_some()));
             self.recount(id);
-            let cards: Vec<GpuId> = self.cards_of(id).collect();
-            for gpu in cards {
-                if let Some(card) = self.cards.get_mut(&gpu) {
+            for gpu in self.cards_of(id) {
+                if let Some(card) = self.cards.get_mut(gpu) {
                     card.vacated = card.vacated.max(vacated);
                     if let Some(drain) = drain {
                         card.drained(drain);
@@ -38,7 +37,7 @@ impl Core {
             self.notice(Notice::Dropped {
                 session: id,
                 epoch,
-                gpus: self.turn_cards(id).collect(),
+                gpus: self.turn_cards(id).into_iter().collect(),
                 drain,
             });
         }
@@ -47,29 +46,29 @@ impl Core {
     /// Who has let go of the lock.
     pub(crate) fn who_let_go(&self) -> impl Iterator<Item = SessionId> {
         self.agenda.sessions().filter(|id| {
-            let session = self.sessions.get(id);
-            session.is_some_and(|session| session.has_let_go(|| self.takes_turns(*id)))
+            let session = self.sessions.get(*id);
+            session.is_some_and(|session| session.has_let_go(self.in_turns))
         })
     }
 
     /// Holders that no longer fit together: the one that grew stays, then those who came first.
     pub(crate) fn fit_holders(&mut self) {
         for gpu in self.agenda.cards() {
-            let Some(card) = self.cards.get(&gpu).filter(|card| !card.holders_fit()) else {
+            let Some(card) = self.cards.get(gpu).filter(|card| !card.holders_fit()) else {
                 continue;
             };
             let mut holders: Vec<_> = card
                 .census
                 .holders
                 .iter()
-                .filter(|id| self.takes_turns_on(**id, gpu))
-                .filter_map(|&id| match self.sessions.get(&id)?.lock {
+                .filter(|id| self.turn_cards(**id).contains(gpu))
+                .filter_map(|&id| match self.sessions.get(id)?.lock {
                     Lock::Holding(grant) => Some((self.grown != Some(id), grant.epoch, id)),
                     _ => None,
                 })
                 .collect();
             holders.sort_unstable();
-            let mut rooms = Rooms::from([(gpu, card.empty_room())]);
+            let mut rooms: Rooms = [(gpu, card.empty_room())].into_iter().collect();
             let holders: Vec<_> = holders
                 .into_iter()
                 .map(|(_, _, id)| (id, self.turn_needs(id)))
@@ -86,7 +85,7 @@ impl Core {
             let id = self.agenda.session(at);
             if self
                 .sessions
-                .get(&id)
+                .get(id)
                 .is_some_and(|session| !session.may_run() || session.is_throttled())
             {
                 self.begin_drop(id);
@@ -98,10 +97,10 @@ impl Core {
     pub(crate) fn expire_quanta(&mut self) {
         for at in 0..self.agenda.len() {
             let id = self.agenda.session(at);
-            let Some(Lock::Holding(grant)) = self.sessions.get(&id).map(|session| &session.lock) else {
+            let Some(Lock::Holding(grant)) = self.sessions.get(id).map(|session| &session.lock) else {
                 continue;
             };
-            if self.now < grant.clock.end() || !self.cards_of(id).any(|gpu| self.is_wanted(gpu)) {
+            if self.now < grant.clock.end() || !self.cards_of(id).overlaps(self.wanted) {
                 continue;
             }
             match self.makes_way(id) {
@@ -113,13 +112,13 @@ impl Core {
 
     /// Whether somebody waits for room on a card.
     pub(crate) fn is_wanted(&self, gpu: GpuId) -> bool {
-        self.cards.get(&gpu).is_some_and(|card| card.wanted)
+        self.wanted.contains(gpu)
     }
 
     /// Tells a holder to let go.
     pub(crate) fn begin_drop(&mut self, id: SessionId) {
         let expected_drain = self.expected_drain(id);
-        let Some(session) = self.sessions.get_mut(&id) else {
+        let Some(session) = self.sessions.get_mut(id) else {
             return;
         };
         if let Lock::Holding(grant) = session.lock {
@@ -130,7 +129,10 @@ impl Core {
     }
 
     pub(crate) fn expected_drain(&self, id: SessionId) -> Nanos {
-        let cards = self.cards_of(id).filter_map(|gpu| self.cards.get(&gpu));
+        let cards = self
+            .cards_of(id)
+            .into_iter()
+            .filter_map(|gpu| self.cards.get(gpu));
         cards.map(Card::usual_drain).max().unwrap_or_default()
     }
 
@@ -139,7 +141,7 @@ impl Core {
         let mut stuck = false;
         for at in 0..self.agenda.len() {
             let id = self.agenda.session(at);
-            let Some(session) = self.sessions.get_mut(&id) else {
+            let Some(session) = self.sessions.get_mut(id) else {
                 continue;
             };
             let sleeper = session.has_sleeper();
@@ -156,7 +158,7 @@ impl Core {
     }
 
     fn push_drop(&mut self, id: SessionId, step: Step) {
-        let Some(session) = self.sessions.get_mut(&id) else {
+        let Some(session) = self.sessions.get_mut(id) else {
             return;
         };
         let Lock::Dropping(grant, drop) = &session.lock else {
@@ -168,9 +170,8 @@ impl Core {
             Step::Reopen => {
                 session.open(epoch, false, &mut self.effects);
                 self.notice(Notice::DropReopened { session: id, tries });
-                let cards: Vec<GpuId> = self.cards_of(id).collect();
-                for gpu in cards {
-                    if let Some(card) = self.cards.get_mut(&gpu) {
+                for gpu in self.cards_of(id) {
+                    if let Some(card) = self.cards.get_mut(gpu) {
                         card.aborted_drops += 1;
                     }
                 }

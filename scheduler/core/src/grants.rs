@@ -1,10 +1,9 @@
 //! Who gets the lock: everybody in parallel mode, whose turn it is (turns.rs) where sessions take turns, and those who held it
 //! when the last daemon ended.
 
-use std::collections::BTreeSet;
-
 use gpushare_proto::{ClientId, GpuId, Nanos, SessionId};
 
+use crate::by_gpu::GpuSet;
 use crate::config::StuckPolicy;
 use crate::core::Core;
 use crate::event::Notice;
@@ -32,7 +31,7 @@ impl Core {
     pub(crate) fn resume_returned(&mut self) {
         for at in 0..self.agenda.len() {
             let id = self.agenda.session(at);
-            let Some(session) = self.sessions.get_mut(&id) else {
+            let Some(session) = self.sessions.get_mut(id) else {
                 continue;
             };
             let (mut held, mut claimants) = (false, Vec::new());
@@ -73,7 +72,7 @@ impl Core {
         let epoch = self.last_epoch;
         let entry = None;
         self.set_lock(id, Lock::Dropping(Grant { epoch, clock, entry }, drop));
-        if let Some(session) = self.sessions.get_mut(&id) {
+        if let Some(session) = self.sessions.get_mut(id) {
             session.close_those(claimants, epoch, &mut self.effects);
         }
     }
@@ -82,7 +81,7 @@ impl Core {
     pub(crate) fn enqueue(&mut self) {
         for at in 0..self.agenda.len() {
             let id = self.agenda.session(at);
-            let Some(session) = self.sessions.get(&id) else {
+            let Some(session) = self.sessions.get(id) else {
                 continue;
             };
             match (&session.lock, session.has_sleeper()) {
@@ -101,7 +100,7 @@ impl Core {
 
     /// Whether a session let go by itself, or so long ago that it is no part of a quarrel over turns.
     fn is_rested(&self, id: SessionId) -> bool {
-        match self.sessions.get(&id).and_then(|session| session.left) {
+        match self.sessions.get(id).and_then(|session| session.left) {
             Some((at, true)) => self.now >= at + self.quantum(id, Nanos::ZERO),
             Some((_, false)) | None => true,
         }
@@ -111,19 +110,19 @@ impl Core {
     pub(crate) fn grant_parallel(&mut self) {
         for at in 0..self.agenda.len() {
             let id = self.agenda.session(at);
-            let Some(session) = self.sessions.get_mut(&id) else {
+            let Some(session) = self.sessions.get_mut(id) else {
                 continue;
             };
             let stays = matches!(session.lock, Lock::Holding(_)) || !session.may_run();
-            let none = session.needs().next().is_none();
+            let none = session.uses.is_empty();
             if stays || none || self.takes_turns(id) || self.is_held_up(id) {
                 continue;
             }
-            match self.sessions.get(&id).map(|session| &session.lock) {
+            match self.sessions.get(id).map(|session| &session.lock) {
                 Some(Lock::Idle | Lock::Waiting(_)) => self.grant(id, Occasion::Parallel),
                 Some(&Lock::Dropping(grant, _)) => {
                     self.set_lock(id, Lock::Holding(grant));
-                    if let Some(session) = self.sessions.get_mut(&id) {
+                    if let Some(session) = self.sessions.get_mut(id) {
                         session.open(grant.epoch, false, &mut self.effects);
                     }
                 }
@@ -134,24 +133,22 @@ impl Core {
 
     /// Admits waiters in their order, on every card of the agenda and on those that gangs tie to it.
     pub(crate) fn grant_turns(&mut self) {
-        let mut open: BTreeSet<GpuId> = self.agenda.cards().into_iter().collect();
+        let mut open = self.agenda.cards();
         while let Some(gpu) = open.pop_first() {
             let tied = self.tied(gpu);
-            tied.iter().for_each(|&gpu| self.run_trickles(gpu));
-            open.retain(|gpu| !tied.contains(gpu));
-            self.grant_turns_on(&tied);
+            tied.into_iter().for_each(|gpu| self.run_trickles(gpu));
+            open = open.without(tied);
+            self.grant_turns_on(tied);
         }
     }
 
-    fn grant_turns_on(&mut self, tied: &BTreeSet<GpuId>) {
+    fn grant_turns_on(&mut self, tied: GpuSet) {
         loop {
             // Whoever was owed a turn is not once it has it, and floors rise: the order is another one then.
             let shifts = tied.len() > 1 || self.owes_somebody(tied);
             let waiters = self.admissible(tied).map(|id| (id, self.turn_needs(id)));
             let admission = queue::admit(waiters, &mut self.rooms(tied));
-            for &gpu in tied {
-                self.set_wanted(gpu, admission.wanted.contains(&gpu));
-            }
+            self.set_wanted(tied, admission.wanted);
             let again = shifts && !admission.admitted.is_empty();
             for id in admission.admitted {
                 self.grant(id, Occasion::Turn);
@@ -162,35 +159,33 @@ impl Core {
         }
     }
 
-    fn set_wanted(&mut self, gpu: GpuId, wanted: bool) {
-        let Some(card) = self.cards.get_mut(&gpu) else {
-            return;
-        };
-        if card.wanted == wanted {
-            return;
-        }
-        card.wanted = wanted;
-        // They hear of it, and their turns may end.
-        for id in card.census.holders.clone() {
-            self.touch(id);
+    /// Of some cards, those `wanted` are from now on. Their holders hear of it, and their turns may end.
+    fn set_wanted(&mut self, of: GpuSet, wanted: GpuSet) {
+        let before = self.wanted;
+        self.wanted = before.without(of).with(wanted.and(of));
+        let changed = before.without(self.wanted).with(self.wanted.without(before));
+        for gpu in changed {
+            let holders = self.cards.get(gpu).map(|card| card.census.holders.clone());
+            holders.into_iter().flatten().for_each(|id| self.touch(id));
         }
     }
 
     /// A card, and those that share a waiting gang with it, or with one that does.
-    pub(crate) fn tied(&self, gpu: GpuId) -> BTreeSet<GpuId> {
-        let mut tied = BTreeSet::from([gpu]);
-        let mut open = vec![gpu];
-        while let Some(gpu) = open.pop() {
-            let gangs = self.cards.get(&gpu).map(|card| &card.census.gangs);
-            for id in gangs.into_iter().flatten() {
-                open.extend(self.cards_of(*id).filter(|&gpu| tied.insert(gpu)));
+    pub(crate) fn tied(&self, gpu: GpuId) -> GpuSet {
+        let mut tied = GpuSet::from(gpu);
+        let mut open = tied;
+        while let Some(gpu) = open.pop_first() {
+            let gangs = self.cards.get(gpu).map(|card| &card.census.gangs);
+            for &id in gangs.into_iter().flatten() {
+                let more = self.cards_of(id).without(tied);
+                (tied, open) = (tied.with(more), open.with(more));
             }
         }
         tied
     }
 
     /// Those in line that need wait for nobody's return. The others reserve nothing: nobody knows until when.
-    pub(crate) fn admissible(&self, cards: &BTreeSet<GpuId>) -> impl Iterator<Item = SessionId> {
+    pub(crate) fn admissible(&self, cards: GpuSet) -> impl Iterator<Item = SessionId> {
         self.in_line(cards).filter(|&id| !self.is_held_up(id))
     }
 
@@ -200,16 +195,18 @@ impl Core {
     }
 
     /// What is taken on some cards by those who take turns there.
-    fn rooms(&self, cards: &BTreeSet<GpuId>) -> Rooms {
-        let cards = cards.iter().filter_map(|gpu| self.cards.get_key_value(gpu));
+    fn rooms(&self, cards: GpuSet) -> Rooms {
+        let cards = cards
+            .into_iter()
+            .filter_map(|gpu| Some((gpu, self.cards.get(gpu)?)));
         let pass = self.config.stuck_policy == StuckPolicy::RunOthers;
         let mut rooms: Rooms = cards
-            .map(|(&gpu, card)| (gpu, card.room(pass && card.census.has_stuck())))
+            .map(|(gpu, card)| (gpu, card.room(pass && card.census.has_stuck())))
             .collect();
         for (gpu, bytes) in self.recovery.passable() {
             // Where memory does not move, it is in nobody's way.
-            let moves = self.cards.get(&gpu).is_some_and(Card::moves_memory);
-            if let Some(room) = rooms.get_mut(&gpu).filter(|_| moves) {
+            let moves = self.cards.get(gpu).is_some_and(Card::moves_memory);
+            if let Some(room) = rooms.get_mut(gpu).filter(|_| moves) {
                 room.enter(bytes);
                 room.let_pass();
             }
@@ -224,9 +221,11 @@ impl Core {
             true => self.expected_move(id),
             false => Nanos::ZERO,
         };
-        let mut cards = self.turn_cards(id).filter_map(|gpu| self.cards.get(&gpu));
+        let mut cards = self
+            .turn_cards(id)
+            .into_iter()
+            .filter_map(|gpu| self.cards.get(gpu));
         let moves = turn && cards.any(Card::moves_memory);
-        drop(cards);
         if turn {
             self.pay_trickle(id);
         }
@@ -236,12 +235,12 @@ impl Core {
         self.last_epoch.counter += 1;
         let epoch = self.last_epoch;
         self.set_lock(id, Lock::Holding(Grant { epoch, clock, entry }));
-        if let Some(session) = self.sessions.get_mut(&id) {
+        if let Some(session) = self.sessions.get_mut(id) {
             session.open(epoch, moves, &mut self.effects);
         }
         if let Some(entry) = entry {
-            let gpus: Vec<GpuId> = self.turn_cards(id).collect();
-            for gpu in &gpus {
+            let gpus = self.turn_cards(id);
+            for gpu in gpus {
                 if let Some(card) = self.cards.get_mut(gpu) {
                     card.handoffs += 1;
                 }
@@ -250,7 +249,7 @@ impl Core {
                 session: id,
                 epoch,
                 quantum: clock.quantum(),
-                gpus,
+                gpus: gpus.into_iter().collect(),
                 waited: self.now - entry.asked,
             });
         }
@@ -260,11 +259,11 @@ impl Core {
     fn entry(&self, id: SessionId) -> Entry {
         let asked = self
             .sessions
-            .get(&id)
+            .get(id)
             .and_then(|session| session.waited.since())
             .unwrap_or(self.now);
-        let cards = self.turn_cards(id);
-        let vacated = cards.filter_map(|gpu| Some(self.cards.get(&gpu)?.vacated)).max();
+        let cards = self.turn_cards(id).into_iter();
+        let vacated = cards.filter_map(|gpu| Some(self.cards.get(gpu)?.vacated)).max();
         Entry {
             asked,
             handing_over: vacated.unwrap_or_default().max(asked),
@@ -275,7 +274,7 @@ impl Core {
     pub(crate) fn note_entries(&mut self) {
         for at in 0..self.agenda.len() {
             let id = self.agenda.session(at);
-            let Some(session) = self.sessions.get_mut(&id) else {
+            let Some(session) = self.sessions.get_mut(id) else {
                 continue;
             };
             if session.is_moving() {
@@ -284,7 +283,7 @@ impl Core {
             if let Lock::Holding(grant) = &mut session.lock
                 && let Some(entry) = grant.entry.take()
             {
-                let gpus = self.turn_cards(id).collect();
+                let gpus = self.turn_cards(id).into_iter().collect();
                 self.notice(Notice::Entered {
                     session: id,
                     gpus,
@@ -301,14 +300,19 @@ impl Core {
     }
 
     pub(crate) fn quantum(&self, id: SessionId, expected_move: Nanos) -> Nanos {
-        let cards = self.cards_of(id).filter_map(|gpu| self.cards.get(&gpu));
+        let cards = self
+            .cards_of(id)
+            .into_iter()
+            .filter_map(|gpu| self.cards.get(gpu));
         let quanta = cards.map(|card| card.quantum(expected_move, &self.config));
         quanta.max().unwrap_or(self.config.quantum_min)
     }
 
     pub(crate) fn expected_move(&self, id: SessionId) -> Nanos {
-        let needs = self.turn_needs(id).into_iter();
-        let moves = needs.filter_map(|(gpu, own)| Some(self.cards.get(&gpu)?.expected_move(own)));
+        let needs = self.turn_needs(id);
+        let moves = needs
+            .iter()
+            .filter_map(|(gpu, own)| Some(self.cards.get(gpu)?.expected_move(*own)));
         moves.max().unwrap_or_default()
     }
 

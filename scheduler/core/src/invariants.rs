@@ -8,11 +8,12 @@
 //! Nothing here runs in a daemon. Rules about one moment look at the machine alone; rules about what may only
 //! change in one direction remember the moment before.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt;
 
 use gpushare_proto::{Bytes, ClientId, Epoch, GpuId, SessionId};
 
+use crate::by_gpu::GpuSet;
 use crate::core::Core;
 use crate::event::{Effect, Event};
 use crate::gpu::census::Census;
@@ -54,7 +55,7 @@ pub fn check(core: &Core) -> Result<(), Broken> {
     holders_fit(core)?;
     fixed_memory_takes_room(core)?;
     waits_are_bounded(core)?;
-    for (&id, session) in &core.sessions {
+    for (id, session) in core.sessions.iter() {
         gates_agree_with_the_lock(core, id, session)?;
     }
     nothing_was_overlooked(core)?;
@@ -105,8 +106,8 @@ impl Invariants {
     /// What a returning process says it uses is booked even beyond the quota; nothing else is.
     fn leases_grow_within_limits(&mut self, core: &Core, event: Event) -> Result<(), Broken> {
         let before = std::mem::take(&mut self.leased);
-        for (&id, session) in &core.sessions {
-            for (&gpu, card) in &core.cards {
+        for (id, session) in core.sessions.iter() {
+            for (gpu, card) in core.cards.iter() {
                 let leased = session.sums(gpu).leased.get();
                 let grew = leased > before.get(&(id, gpu)).copied().unwrap_or_default();
                 if grew && !matches!(event, Event::Attached { .. }) {
@@ -131,7 +132,7 @@ impl Invariants {
     /// Whoever says that less of its memory is fixed than before has that booked; an honest process gives it back instead.
     fn managed_memory_grows_within_its_limit(&mut self, core: &Core, event: Event) -> Result<(), Broken> {
         let told = matches!(event, Event::Attached { .. } | Event::Fixed { .. });
-        for (&gpu, card) in &core.cards {
+        for (gpu, card) in core.cards.iter() {
             let managed = card.census.sums.managed.get();
             let before = self.managed.insert(gpu, managed).unwrap_or_default();
             let within = told || managed <= before || managed <= card.managed_limit();
@@ -153,9 +154,9 @@ fn hold(rule: &'static str, holds: bool, found: impl FnOnce() -> String) -> Resu
 /// What is kept as books and locks change is what comes out when everything is added up anew.
 fn counts_agree(core: &Core) -> Result<(), Broken> {
     let rule = "what is counted as it changes is what there is";
-    for (&gpu, card) in &core.cards {
+    for (gpu, card) in core.cards.iter() {
         let mut census = Census::default();
-        for (&id, session) in &core.sessions {
+        for (id, session) in core.sessions.iter() {
             let mut sums = Sums::default();
             for (_, book) in session.books(gpu) {
                 sums += Sums::of(book, core.config.context_reserve);
@@ -163,15 +164,16 @@ fn counts_agree(core: &Core) -> Result<(), Broken> {
             hold(rule, sums == session.sums(gpu), || {
                 format!("{id} has {sums:?} on {gpu}, and counts {:?}", session.sums(gpu))
             })?;
-            if let Some(on) = session.cards.get(&gpu) {
-                let turns = core.takes_turns_on(id, gpu);
-                census.list(id, &Listing::default(), &session.listing(on, turns));
+            census.sums += sums;
+            if let Some(on) = session.cards.get(gpu) {
+                let turns = core.turn_cards(id).contains(gpu);
+                census.list(id, &Listing::default(), &session.stance().listing(on, turns));
             }
         }
         let owed = core
             .sessions
             .values()
-            .filter_map(|session| session.cards.get(&gpu)?.entered);
+            .filter_map(|session| session.cards.get(gpu)?.entered);
         let owed = owed
             .map(|entered| u128::from(card.charge.owed(core.now, entered).0))
             .sum();
@@ -188,7 +190,7 @@ fn counts_agree(core: &Core) -> Result<(), Broken> {
 }
 
 fn holders_fit(core: &Core) -> Result<(), Broken> {
-    for (&gpu, card) in &core.cards {
+    for (gpu, card) in core.cards.iter() {
         hold(
             "holders in turns fit the card, or it is one alone",
             card.holders_fit(),
@@ -217,7 +219,7 @@ fn holders_fit(core: &Core) -> Result<(), Broken> {
 
 /// What never moves is nobody else's room, and it is never more than was leased.
 fn fixed_memory_takes_room(core: &Core) -> Result<(), Broken> {
-    for (&gpu, card) in &core.cards {
+    for (gpu, card) in core.cards.iter() {
         let (fixed, leased) = (card.fixed(), card.census.sums.leased.get());
         let agree = fixed <= leased && card.capacity() <= card.capacity_beside(fixed);
         hold("a card's capacity is without what never moves", agree, || {
@@ -232,15 +234,17 @@ fn the_dead_are_nowhere(core: &Core) -> Result<(), Broken> {
     let living = core
         .sessions
         .iter()
-        .flat_map(|(&id, session)| session.clients.keys().map(move |&client| (client, id)));
+        .flat_map(|(id, session)| session.clients.keys().map(move |&client| (client, id)));
     let living: BTreeMap<ClientId, SessionId> = living.collect();
-    hold(rule, living == core.homes, || {
-        format!("{living:?} are in sessions, {:?} are alive", core.homes)
-    })?;
+    hold(
+        rule,
+        living == core.homes.iter().map(|(client, &home)| (client, home)).collect(),
+        || format!("{living:?} are in sessions, {:?} are alive", core.homes),
+    )?;
     let ghost = core
         .recalls
         .clients()
-        .find(|client| !core.homes.contains_key(client));
+        .find(|client| !core.homes.contains(*client));
     hold(rule, ghost.is_none(), || {
         format!("memory is asked back from {ghost:?}")
     })
@@ -284,31 +288,27 @@ fn gates_agree_with_the_lock(core: &Core, id: SessionId, session: &Session) -> R
 
 /// The first in line waits for holders whose quantum ends or whose drop goes on, or says for whom it waits.
 fn waits_are_bounded(core: &Core) -> Result<(), Broken> {
-    for &gpu in core.cards.keys() {
-        waits_are_bounded_on(core, &core.tied(gpu))?;
+    for gpu in core.cards.keys() {
+        waits_are_bounded_on(core, core.tied(gpu))?;
     }
     Ok(())
 }
 
-fn waits_are_bounded_on(core: &Core, tied: &BTreeSet<GpuId>) -> Result<(), Broken> {
+fn waits_are_bounded_on(core: &Core, tied: GpuSet) -> Result<(), Broken> {
     let rule = "every waiter has a bound on its wait or a stated reason";
     let Some(head) = core.admissible(tied).next() else {
-        let wanted = tied.iter().find(|gpu| core.is_wanted(**gpu));
+        let wanted = tied.into_iter().find(|gpu| core.is_wanted(*gpu));
         return hold(rule, wanted.is_none(), || {
             format!("{wanted:?} is wanted by nobody")
         });
     };
-    let wanted: Vec<GpuId> = core
-        .turn_needs(head)
-        .into_keys()
-        .filter(|gpu| core.is_wanted(*gpu))
-        .collect();
+    let wanted = core.turn_cards(head).and(core.wanted);
     hold(rule, !wanted.is_empty(), || {
         let place = core.place(head).unwrap_or_default();
         format!("{head} waits for nothing: {}", place.reason)
     })?;
-    for (&id, session) in &core.sessions {
-        if session.needs().any(|(gpu, _)| wanted.contains(&gpu)) {
+    for (id, session) in core.sessions.iter() {
+        if session.uses.overlaps(wanted) {
             let bounded = match &session.lock {
                 Lock::Idle | Lock::Waiting(_) => true,
                 Lock::Holding(_) => core.lock_deadline(session).is_some(),
@@ -368,7 +368,7 @@ fn effects_reach_somebody(core: &Core, effects: &[Effect]) -> Result<(), Broken>
         };
         hold(
             "nobody is told anything but the living",
-            core.homes.contains_key(target),
+            core.homes.contains(*target),
             || format!("{effect:?}"),
         )?;
     }

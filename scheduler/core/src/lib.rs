@@ -11,6 +11,10 @@ pub mod event;
 
 mod core;
 
+mod by_gpu;
+
+mod registry;
+
 mod agenda;
 
 mod settle;

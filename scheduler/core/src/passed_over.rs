@@ -3,10 +3,9 @@
 //! The first of the lowest class that is owed a turn and its handoff goes before everybody. A gang must be owed one on each of its
 //! cards where its class is passed over. Every turn is taken off the debt, owed or not.
 
-use std::collections::BTreeSet;
-
 use gpushare_proto::{GpuId, Nanos, SessionId};
 
+use crate::by_gpu::GpuSet;
 use crate::core::Core;
 use crate::gpu::Card;
 use crate::session::share::Class;
@@ -18,10 +17,10 @@ impl Core {
         [Class::Low, Class::Normal].into_iter().find_map(|class| {
             let trickle = &card.trickles[class as usize];
             let (_, id) = trickle.waits().then(|| card.census.first_of(class))??;
-            let elsewhere = self.turn_cards(id).filter(|other| *other != gpu);
-            let mut elsewhere = elsewhere.filter_map(|other| self.cards.get_key_value(&other));
+            let elsewhere = self.turn_cards(id).without(gpu.into()).into_iter();
+            let mut elsewhere = elsewhere.filter_map(|other| Some((other, self.cards.get(other)?)));
             // A gang that empties one card long before it is due on another helps nobody.
-            let is_due = elsewhere.all(|(&other, card)| {
+            let is_due = elsewhere.all(|(other, card)| {
                 let trickle = &card.trickles[class as usize];
                 !trickle.waits() || trickle.pays(self.turn_cost(id, other, card))
             });
@@ -30,16 +29,18 @@ impl Core {
     }
 
     /// Whether a class was passed over on any of some cards for so long that its turn is due.
-    pub(crate) fn owes_somebody(&self, cards: &BTreeSet<GpuId>) -> bool {
-        let mut here = cards.iter().filter_map(|gpu| self.cards.get_key_value(gpu));
-        here.any(|(&gpu, card)| self.due(gpu, card).is_some())
+    pub(crate) fn owes_somebody(&self, cards: GpuSet) -> bool {
+        let mut here = cards
+            .into_iter()
+            .filter_map(|gpu| Some((gpu, self.cards.get(gpu)?)));
+        here.any(|(gpu, card)| self.due(gpu, card).is_some())
     }
 
     /// A turn of a session, and its handoff, as far as this card goes.
     fn turn_cost(&self, id: SessionId, gpu: GpuId, card: &Card) -> Nanos {
         let need = self
             .sessions
-            .get(&id)
+            .get(id)
             .map(|session| session.sums(gpu).movable.get());
         let expected_move = card.expected_move(need.unwrap_or_default());
         card.quantum(expected_move, &self.config) + expected_move + card.expected_drain()
@@ -47,7 +48,7 @@ impl Core {
 
     /// Counts for how long classes have been passed over on a card.
     pub(crate) fn run_trickles(&mut self, gpu: GpuId) {
-        let Some(card) = self.cards.get_mut(&gpu) else {
+        let Some(card) = self.cards.get_mut(gpu) else {
             return;
         };
         for class in [Class::Normal, Class::Low] {
@@ -58,7 +59,7 @@ impl Core {
 
     /// When a class that is passed over on a card is due.
     pub(crate) fn trickle_deadline(&self, gpu: GpuId) -> Option<Nanos> {
-        let card = self.cards.get(&gpu)?;
+        let card = self.cards.get(gpu)?;
         let due = [Class::Normal, Class::Low].into_iter().filter_map(|class| {
             let trickle = &card.trickles[class as usize];
             let (_, id) = trickle.waits().then(|| card.census.first_of(class))??;
@@ -70,20 +71,20 @@ impl Core {
 
     /// A session is granted a turn: its class is owed less.
     pub(crate) fn pay_trickle(&mut self, id: SessionId) {
-        let Some(class) = self.sessions.get(&id).map(|session| session.share.class) else {
+        let Some(class) = self.sessions.get(id).map(|session| session.share.class) else {
             return;
         };
-        let cards: Vec<GpuId> = self.turn_cards(id).collect();
-        let owed = cards.iter().any(|&gpu| {
-            let card = self.cards.get(&gpu);
+        let cards = self.turn_cards(id);
+        let owed = cards.into_iter().any(|gpu| {
+            let card = self.cards.get(gpu);
             card.and_then(|card| self.due(gpu, card)) == Some(id)
         });
-        if let Some(session) = self.sessions.get_mut(&id) {
+        if let Some(session) = self.sessions.get_mut(id) {
             session.owed = owed;
         }
         for gpu in cards {
-            let cost = self.cards.get(&gpu).map(|card| self.turn_cost(id, gpu, card));
-            if let (Some(card), Some(cost)) = (self.cards.get_mut(&gpu), cost) {
+            let cost = self.cards.get(gpu).map(|card| self.turn_cost(id, gpu, card));
+            if let (Some(card), Some(cost)) = (self.cards.get_mut(gpu), cost) {
                 card.trickles[class as usize].granted(cost);
             }
         }

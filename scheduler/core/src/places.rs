@@ -2,8 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use gpushare_proto::{ClientId, GpuId, SessionId};
+use gpushare_proto::{ClientId, SessionId};
 
+use crate::by_gpu::GpuSet;
 use crate::core::Core;
 use crate::event::WaitsFor;
 use crate::session::lock::Lock;
@@ -21,7 +22,7 @@ pub(crate) struct Place {
 impl Core {
     /// Where a session stands; `None` for one that does not wait.
     pub(crate) fn place(&self, id: SessionId) -> Option<Place> {
-        let session = self.sessions.get(&id)?;
+        let session = self.sessions.get(id)?;
         session.lock.ticket()?;
         if !session.may_run() {
             return Some(Place {
@@ -44,7 +45,10 @@ impl Core {
 
     /// How many wait before a session on the cards that it takes turns on.
     fn ahead(&self, id: SessionId) -> u32 {
-        let mut cards = self.turn_cards(id).filter_map(|gpu| self.cards.get(&gpu));
+        let mut cards = self
+            .turn_cards(id)
+            .into_iter()
+            .filter_map(|gpu| self.cards.get(gpu));
         let ahead = match (cards.next(), cards.next()) {
             (None, _) => 0,
             (Some(card), None) => card.census.ahead_of(id).count(),
@@ -60,21 +64,18 @@ impl Core {
     /// Who is awaited that keeps a session from its cards, or from a part of them.
     #[must_use]
     pub fn awaited_by(&self, id: SessionId) -> Vec<ClientId> {
-        let cards: Vec<GpuId> = self.cards_of(id).collect();
-        self.recovery.away_from(&cards).collect()
+        self.recovery.away_from(self.cards_of(id)).collect()
     }
 
     /// What a session waits for that needs its turn.
     fn reason(&self, id: SessionId) -> WaitsFor {
-        let away =
-            |cards: &[GpuId]| u32::try_from(self.recovery.away_from(cards).count()).unwrap_or(u32::MAX);
+        let away = |cards: GpuSet| u32::try_from(self.recovery.away_from(cards).count()).unwrap_or(u32::MAX);
         if self.is_held_up(id) {
-            let all: Vec<GpuId> = self.cards_of(id).collect();
-            return WaitsFor::Return(away(&all));
+            return WaitsFor::Return(away(self.cards_of(id)));
         }
-        let cards: Vec<GpuId> = self.turn_cards(id).collect();
+        let cards = self.turn_cards(id);
         let mut holders = BTreeSet::new();
-        for gpu in &cards {
+        for gpu in cards {
             holders.extend(
                 self.cards
                     .get(gpu)
@@ -83,14 +84,14 @@ impl Core {
             );
         }
         let stuck = holders.iter().find_map(|&session| {
-            let Lock::Dropping(_, drop) = &self.sessions.get(&session)?.lock else {
+            let Lock::Dropping(_, drop) = &self.sessions.get(session)?.lock else {
                 return None;
             };
             let reason = drop.stuck()?.to_owned();
             Some(WaitsFor::Stuck { session, reason })
         });
         stuck.unwrap_or_else(|| match holders.is_empty() {
-            _ if !cards.is_empty() && away(&cards) > 0 => WaitsFor::Return(away(&cards)),
+            _ if !cards.is_empty() && away(cards) > 0 => WaitsFor::Return(away(cards)),
             true => WaitsFor::Turn,
             false => WaitsFor::Holders(holders.into_iter().collect()),
         })

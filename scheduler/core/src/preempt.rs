@@ -18,20 +18,20 @@ impl Core {
     pub(crate) fn preempt(&mut self) {
         for id in std::mem::take(&mut self.wakers) {
             let waits = |session: &crate::session::Session| session.lock.ticket().is_some();
-            if !self.sessions.get(&id).is_some_and(waits) {
+            if !self.sessions.get(id).is_some_and(waits) {
                 continue;
             }
-            let cards: Vec<GpuId> = self.turn_cards(id).filter(|gpu| self.is_wanted(*gpu)).collect();
+            let cards = self.turn_cards(id).and(self.wanted);
             let Some(conflicts) = cards
-                .iter()
-                .map(|&gpu| self.in_the_way(id, gpu))
+                .into_iter()
+                .map(|gpu| self.in_the_way(id, gpu))
                 .collect::<Option<Vec<_>>>()
             else {
                 continue;
             };
             let cost = self.switch_cost(id).max(Nanos(1));
             let (now, config) = (self.now, &self.config);
-            let affordable = cards.iter().all(|gpu| {
+            let affordable = cards.into_iter().all(|gpu| {
                 let card = self.cards.get_mut(gpu);
                 card.is_some_and(|card| card.budget(now, config) >= cost)
             });
@@ -39,7 +39,7 @@ impl Core {
                 continue;
             }
             for gpu in cards {
-                if let Some(card) = self.cards.get_mut(&gpu) {
+                if let Some(card) = self.cards.get_mut(gpu) {
                     card.budget.spend(cost);
                 }
             }
@@ -52,15 +52,15 @@ impl Core {
 
     /// Whom a waiter needs to let go on a card, from the one that had most; none if that would not help, or somebody else is first.
     fn in_the_way(&self, id: SessionId, gpu: GpuId) -> Option<Vec<SessionId>> {
-        let first = self.in_line(&[gpu].into()).next();
-        let card = self.cards.get(&gpu).filter(|_| first == Some(id))?;
+        let first = self.in_line(gpu.into()).next();
+        let card = self.cards.get(gpu).filter(|_| first == Some(id))?;
         let need = self.need(id, gpu);
         let mut room = card.room(false);
         let (leaving, mut behind): (Vec<SessionId>, Vec<SessionId>) = card
             .census
             .holders
             .iter()
-            .filter(|holder| self.takes_turns_on(**holder, gpu))
+            .filter(|holder| self.turn_cards(**holder).contains(gpu))
             .partition(|holder| self.is_leaving(**holder));
         for holder in leaving {
             room.leave(self.need(holder, gpu));
@@ -80,16 +80,16 @@ impl Core {
 
     /// Whether its turn was owed to it, and would be none if others could end it at once.
     fn has_owed_turn(&self, id: SessionId) -> bool {
-        self.sessions.get(&id).is_some_and(|session| session.owed)
+        self.sessions.get(id).is_some_and(|session| session.owed)
     }
 
     fn is_leaving(&self, id: SessionId) -> bool {
-        let lock = self.sessions.get(&id).map(|session| &session.lock);
+        let lock = self.sessions.get(id).map(|session| &session.lock);
         lock.is_some_and(|lock| lock.dropping().is_some())
     }
 
     fn need(&self, id: SessionId, gpu: GpuId) -> Bytes {
-        let session = self.sessions.get(&id);
+        let session = self.sessions.get(id);
         session.map_or(Bytes::ZERO, |session| session.sums(gpu).movable.get())
     }
 
@@ -97,14 +97,15 @@ impl Core {
     fn switch_cost(&self, id: SessionId) -> Nanos {
         let drains = self
             .turn_cards(id)
-            .filter_map(|gpu| Some(self.cards.get(&gpu)?.expected_drain()));
+            .into_iter()
+            .filter_map(|gpu| Some(self.cards.get(gpu)?.expected_drain()));
         let one = drains.max().unwrap_or_default() + self.expected_move(id);
         one + one
     }
 
     fn end_quantum(&mut self, id: SessionId) {
         let now = self.now;
-        if let Some(session) = self.sessions.get_mut(&id)
+        if let Some(session) = self.sessions.get_mut(id)
             && let Lock::Holding(grant) = &mut session.lock
         {
             grant.clock.end_at(now);

@@ -17,6 +17,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use gpushare_proto::{Bytes, ClientId, GpuId, Nanos};
 
+use crate::by_gpu::{ByGpu, GpuSet};
 use crate::config::{Config, StuckPolicy};
 
 /// A returned client announces its cards right after it joined; this long is waited for that.
@@ -38,7 +39,7 @@ enum Whereabouts {
 struct Awaited {
     is: Whereabouts,
     /// What it used, as the last daemon knew; of no card if that is not known.
-    cards: BTreeMap<GpuId, Bytes>,
+    cards: ByGpu<Bytes>,
 }
 
 impl Awaited {
@@ -47,7 +48,7 @@ impl Awaited {
     }
 
     fn may_use(&self, gpu: GpuId) -> bool {
-        self.cards.is_empty() || self.cards.contains_key(&gpu)
+        self.cards.is_empty() || self.cards.contains(gpu)
     }
 
     /// Whether others may run beside it.
@@ -76,7 +77,7 @@ impl Recovery {
     pub(crate) fn new(expected: BTreeSet<ClientId>, started: Nanos, config: &Config) -> Self {
         let away = |client| {
             let is = Whereabouts::Away;
-            let cards = BTreeMap::new();
+            let cards = ByGpu::default();
             (client, Awaited { is, cards })
         };
         Self {
@@ -114,7 +115,7 @@ impl Recovery {
     }
 
     /// Whether grants must wait on any of these cards.
-    pub(crate) fn holds_up(&self, mut cards: impl Iterator<Item = GpuId>) -> bool {
+    pub(crate) fn holds_up(&self, cards: GpuSet) -> bool {
         let bars = |gpu| {
             let mut barring = self
                 .awaited
@@ -122,7 +123,7 @@ impl Recovery {
                 .filter(|client| !client.is_passable(self.policy));
             barring.any(|client| client.may_use(gpu))
         };
-        !self.over && (self.early || cards.any(bars))
+        !self.over && (self.early || cards.into_iter().any(bars))
     }
 
     /// How many clients are awaited.
@@ -131,8 +132,9 @@ impl Recovery {
     }
 
     /// Those who are away and may use any of these cards; all who are away if none is named.
-    pub(crate) fn away_from<'a>(&'a self, cards: &'a [GpuId]) -> impl Iterator<Item = ClientId> {
-        let here = |client: &Awaited| cards.is_empty() || cards.iter().any(|&gpu| client.may_use(gpu));
+    pub(crate) fn away_from(&self, cards: GpuSet) -> impl Iterator<Item = ClientId> {
+        let here =
+            move |client: &Awaited| cards.is_empty() || cards.into_iter().any(|gpu| client.may_use(gpu));
         let away = self.awaited.iter().filter(|(_, client)| client.is_away());
         away.filter(move |(_, client)| here(client)).map(|(&id, _)| id)
     }
@@ -140,7 +142,7 @@ impl Recovery {
     /// What those who are away use of a card.
     pub(crate) fn used(&self, gpu: GpuId) -> Bytes {
         let away = self.awaited.values().filter(|client| client.is_away());
-        away.filter_map(|client| client.cards.get(&gpu)).copied().sum()
+        away.filter_map(|client| client.cards.get(gpu)).copied().sum()
     }
 
     /// Those beside whom others may run, with what each uses of which card.
@@ -149,7 +151,7 @@ impl Recovery {
             .awaited
             .values()
             .filter(|client| client.is_passable(self.policy));
-        passable.flat_map(|client| client.cards.iter().map(|(&gpu, &bytes)| (gpu, bytes)))
+        passable.flat_map(|client| client.cards.iter().map(|(gpu, &bytes)| (gpu, bytes)))
     }
 
     /// Whether a client is away.
@@ -177,6 +179,11 @@ impl Recovery {
     /// Another number for another who is awaited, or for what.
     pub(crate) const fn changes(&self) -> u64 {
         self.changes
+    }
+
+    /// Whether nobody is awaited any more.
+    pub(crate) const fn is_over(&self) -> bool {
+        self.over
     }
 
     /// How long it has lasted.
@@ -237,7 +244,7 @@ mod tests {
     #[test]
     fn a_first_daemon_waits_for_nobody() {
         let first = after([]);
-        assert!(!first.is_running() && !first.holds_up([GpuId(0)].into_iter()));
+        assert!(!first.is_running() && !first.holds_up(GpuId(0).into()));
         assert_eq!(first.deadline(), None);
     }
 

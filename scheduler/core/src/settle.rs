@@ -16,10 +16,9 @@
 //!
 //! Each step looks at the sessions on the agenda or at the cards on it, and puts there whom it changes.
 
-use std::collections::BTreeMap;
-
 use gpushare_proto::{Bytes, GpuId, Nanos, SessionId};
 
+use crate::by_gpu::{ByGpu, GpuSet};
 use crate::config::StuckPolicy;
 use crate::core::Core;
 use crate::event::{Effect, Notice};
@@ -59,11 +58,12 @@ impl Core {
 
     /// Who is awaited changes for whom grants wait.
     fn recover(&mut self) {
+        if self.recovery.is_over() {
+            return;
+        }
         let (overdue, ended) = self.recovery.advance(self.now);
-        let barred = self.cards.keys().copied();
-        let barred: Vec<GpuId> = barred
-            .filter(|&gpu| self.recovery.holds_up(std::iter::once(gpu)))
-            .collect();
+        let barred = self.cards.keys();
+        let barred: GpuSet = barred.filter(|&gpu| self.recovery.holds_up(gpu.into())).collect();
         if barred != self.barred || !overdue.is_empty() || ended.is_some() {
             self.barred = barred;
             self.touch_all();
@@ -81,9 +81,9 @@ impl Core {
     }
 
     fn choose_modes(&mut self) {
-        let mut turns = Vec::new();
+        let mut turns = GpuSet::default();
         for gpu in self.agenda.cards() {
-            let Some(card) = self.cards.get_mut(&gpu) else {
+            let Some(card) = self.cards.get_mut(gpu) else {
                 continue;
             };
             if !card.choose_mode(self.now, self.recovery.used(gpu), &self.config) {
@@ -91,8 +91,12 @@ impl Core {
             }
             let begins = card.takes_turns() && !card.took_turns;
             card.took_turns = card.takes_turns();
+            match card.takes_turns() {
+                true => _ = self.in_turns.insert(gpu),
+                false => self.in_turns.remove(gpu),
+            }
             if begins {
-                turns.push(gpu);
+                turns.insert(gpu);
             }
             let notice = Notice::ModeChanged {
                 gpu,
@@ -108,19 +112,18 @@ impl Core {
         }
         if !turns.is_empty() {
             self.grown = None;
-            self.start_clocks(&turns);
+            self.start_clocks(turns);
         }
     }
 
     /// The turns of those who held the lock in parallel mode begin now.
-    fn start_clocks(&mut self, began: &[GpuId]) {
+    fn start_clocks(&mut self, began: GpuSet) {
         for at in 0..self.agenda.len() {
             let id = self.agenda.session(at);
-            let turns = self.turn_needs(id);
-            if !turns.is_empty() && turns.keys().all(|gpu| began.contains(gpu)) {
+            let turns = self.turn_cards(id);
+            if !turns.is_empty() && turns.is_within(began) {
                 let clock = self.clock(id, Nanos::ZERO);
-                if let Some(Lock::Holding(grant)) =
-                    self.sessions.get_mut(&id).map(|session| &mut session.lock)
+                if let Some(Lock::Holding(grant)) = self.sessions.get_mut(id).map(|session| &mut session.lock)
                 {
                     grant.clock = clock;
                 }
@@ -132,11 +135,11 @@ impl Core {
     fn throttle(&mut self) {
         for at in 0..self.agenda.len() {
             let id = self.agenda.session(at);
-            if !self.sessions.get(&id).is_some_and(Session::is_limited) {
+            if !self.sessions.get(id).is_some_and(Session::is_limited) {
                 continue;
             }
             let slice = self.slice(id);
-            if let Some(session) = self.sessions.get_mut(&id)
+            if let Some(session) = self.sessions.get_mut(id)
                 && let Some(throttle) = &mut session.throttle
             {
                 let before = throttle.is_throttled();
@@ -149,7 +152,10 @@ impl Core {
 
     /// What a limited session spends at once: where its memory moves for it, a whole turn.
     fn slice(&self, id: SessionId) -> Nanos {
-        let mut cards = self.cards_of(id).filter_map(|gpu| self.cards.get(&gpu));
+        let mut cards = self
+            .cards_of(id)
+            .into_iter()
+            .filter_map(|gpu| self.cards.get(gpu));
         match cards.any(Card::moves_memory) {
             true => self.quantum(id, self.expected_move(id)),
             false => self.config.quantum_min,
@@ -158,16 +164,15 @@ impl Core {
 
     /// Whoever is on a card is counted by its new mode.
     fn recount_members(&mut self, gpu: GpuId) {
-        let members = self.cards.get(&gpu).map(|card| card.census.members.clone());
+        let members = self.cards.get(gpu).map(|card| card.census.members.clone());
         members.into_iter().flatten().for_each(|id| self.recount(id));
     }
 
     fn open_joiners(&mut self) {
         for at in 0..self.agenda.len() {
             let id = self.agenda.session(at);
-            if let Some(session) = self.sessions.get_mut(&id) {
-                let turns = takes_turns(&self.cards, session);
-                session.open_joiners(|| turns, &mut self.effects);
+            if let Some(session) = self.sessions.get_mut(id) {
+                session.open_joiners(self.in_turns, &mut self.effects);
             }
         }
     }
@@ -175,9 +180,9 @@ impl Core {
     fn run_stopwatches(&mut self) {
         for at in 0..self.agenda.len() {
             let id = self.agenda.session(at);
-            if let Some(session) = self.sessions.get_mut(&id) {
+            if let Some(session) = self.sessions.get_mut(id) {
                 let waits = session.lock.ticket().is_some();
-                let holds = session.lock.grant().is_some() && takes_turns(&self.cards, session);
+                let holds = session.lock.grant().is_some() && session.takes_turns(self.in_turns);
                 session.waited.run(waits, self.now);
                 session.held.run(holds, self.now);
                 let (works, open) = (session.may_be_working(), session.has_open_gate());
@@ -191,32 +196,26 @@ impl Core {
 
     /// Whether a session takes turns on any of its cards.
     pub(crate) fn takes_turns(&self, id: SessionId) -> bool {
-        self.sessions
-            .get(&id)
-            .is_some_and(|session| takes_turns(&self.cards, session))
+        !self.turn_cards(id).is_empty()
     }
 
     /// What a session needs on those of its cards that take turns.
-    pub(crate) fn turn_needs(&self, id: SessionId) -> BTreeMap<GpuId, Bytes> {
-        let needs = self.sessions.get(&id).into_iter().flat_map(Session::needs);
-        needs.filter(|(gpu, _)| self.takes_turns_on(id, *gpu)).collect()
+    pub(crate) fn turn_needs(&self, id: SessionId) -> ByGpu<Bytes> {
+        let session = self.sessions.get(id);
+        session.map_or_else(ByGpu::default, |session| session.turn_needs(self.in_turns))
     }
 
-    /// The cards that a session takes turns on, in order.
-    pub(crate) fn turn_cards(&self, id: SessionId) -> impl Iterator<Item = GpuId> {
-        self.cards_of(id).filter(move |gpu| self.takes_turns_on(id, *gpu))
+    /// The cards that a session takes turns on.
+    pub(crate) fn turn_cards(&self, id: SessionId) -> GpuSet {
+        let session = self.sessions.get(id);
+        session.map_or_else(GpuSet::default, |session| session.turn_cards(self.in_turns))
     }
 
-    /// Whether a session takes turns on a card, if it uses it.
-    pub(crate) fn takes_turns_on(&self, id: SessionId, gpu: GpuId) -> bool {
-        let limited = self.sessions.get(&id).is_some_and(Session::is_limited);
-        limited || self.cards.get(&gpu).is_some_and(Card::takes_turns)
-    }
-
-    /// The cards that a session uses, in order.
-    pub(crate) fn cards_of(&self, id: SessionId) -> impl Iterator<Item = GpuId> {
-        let needs = self.sessions.get(&id).into_iter().flat_map(Session::needs);
-        needs.map(|(gpu, _)| gpu)
+    /// The cards that a session uses.
+    pub(crate) fn cards_of(&self, id: SessionId) -> GpuSet {
+        self.sessions
+            .get(id)
+            .map_or_else(GpuSet::default, |session| session.uses)
     }
 
     /// When time alone changes what a session's lock is doing.
@@ -226,7 +225,7 @@ impl Core {
             Lock::Idle => None,
             Lock::Waiting(_) => limit(session),
             Lock::Holding(grant) => {
-                let wanted = session.needs().any(|(gpu, _)| self.is_wanted(gpu));
+                let wanted = session.uses.overlaps(self.wanted);
                 let quantum = wanted.then(|| grant.clock.end());
                 quantum.into_iter().chain(limit(session)).min()
             }
@@ -236,16 +235,9 @@ impl Core {
 
     /// What a session's lock does from now on.
     pub(crate) fn set_lock(&mut self, id: SessionId, lock: Lock) {
-        if let Some(session) = self.sessions.get_mut(&id) {
+        if let Some(session) = self.sessions.get_mut(id) {
             session.lock = lock;
             self.recount(id);
         }
     }
-}
-
-fn takes_turns(cards: &BTreeMap<GpuId, Card>, session: &Session) -> bool {
-    let in_turns = |gpu: GpuId| cards.get(&gpu).is_some_and(Card::takes_turns);
-    session
-        .needs()
-        .any(|(gpu, _)| session.is_limited() || in_turns(gpu))
 }

@@ -113,12 +113,12 @@ impl Core {
             gpus: self
                 .cards
                 .iter()
-                .map(|(&gpu, card)| self.gpu_snapshot(gpu, card))
+                .map(|(gpu, card)| self.gpu_snapshot(gpu, card))
                 .collect(),
             sessions: self
                 .sessions
                 .iter()
-                .map(|(&id, session)| session_snapshot(id, session, now, self.place(id)))
+                .map(|(id, session)| session_snapshot(id, session, now, self.place(id)))
                 .collect(),
         }
     }
@@ -126,7 +126,7 @@ impl Core {
     /// One session, as it is before it ends: without its place in the queue.
     #[must_use]
     pub fn session_snapshot(&self, now: Nanos, id: SessionId) -> Option<SessionSnapshot> {
-        let session = self.sessions.get(&id)?;
+        let session = self.sessions.get(id)?;
         Some(session_snapshot(id, session, self.now.max(now), None))
     }
 
@@ -229,7 +229,7 @@ fn session_snapshot(id: SessionId, session: &Session, now: Nanos, place: Option<
         gpus: session
             .cards
             .iter()
-            .map(|(&gpu, on)| SessionGpuView {
+            .map(|(gpu, on)| SessionGpuView {
                 gpu,
                 limit_bytes: Some(session.limit(gpu)).filter(|&limit| limit != Bytes::MAX),
                 allocated_bytes: on.sums.used.get(),

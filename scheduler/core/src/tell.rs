@@ -45,7 +45,7 @@ impl Core {
     /// Puts those on the agenda to whom a change on a card is news.
     pub(crate) fn spread_the_news(&mut self) {
         for gpu in self.agenda.cards() {
-            let Some(card) = self.cards.get_mut(&gpu) else {
+            let Some(card) = self.cards.get_mut(gpu) else {
                 continue;
             };
             let told = card.news();
@@ -66,14 +66,14 @@ impl Core {
 
     /// Those who wait for the clients of the last daemon hear how many are missing, unless they are many.
     pub(crate) fn tell_who_is_awaited(&mut self) {
-        self.cards.keys().for_each(|&gpu| self.agenda.look_at(gpu));
+        self.cards.keys().for_each(|gpu| self.agenda.look_at(gpu));
         if self.sessions.len() <= FEW {
             self.touch_all();
         }
     }
 
     fn line_changed(&mut self, gpu: GpuId) {
-        let Some(card) = self.cards.get_mut(&gpu) else {
+        let Some(card) = self.cards.get_mut(gpu) else {
             return;
         };
         if card.census.queue.len() <= FEW {
@@ -89,7 +89,7 @@ impl Core {
 
     /// The next few in a long queue may hear of other places.
     pub(crate) fn tell_places_again(&mut self, gpu: GpuId) {
-        let Some(card) = self.cards.get(&gpu) else { return };
+        let Some(card) = self.cards.get(gpu) else { return };
         let mut turn = Vec::new();
         let mut later: Option<Nanos> = None;
         for &(_, id) in &card.census.queue {
@@ -102,7 +102,7 @@ impl Core {
             }
         }
         turn.into_iter().for_each(|id| self.touch(id));
-        if let Some(card) = self.cards.get_mut(&gpu) {
+        if let Some(card) = self.cards.get_mut(gpu) {
             self.agenda
                 .set_timer(Timer::Places(gpu), &mut card.alarms.places, later);
         }
@@ -111,7 +111,7 @@ impl Core {
     /// When a session may hear of its place, if that is not the one that it was told.
     fn place_is_old(&self, id: SessionId) -> Option<Nanos> {
         let place = self.place(id);
-        let waiting = self.sessions.get(&id)?.attached().map(|(_, process)| process);
+        let waiting = self.sessions.get(id)?.attached().map(|(_, process)| process);
         let old = waiting.filter(|process| process.gate.waiting() && process.told.queued != place);
         old.map(|process| process.told.queued_at + PAUSE).min()
     }
@@ -122,14 +122,12 @@ impl Core {
         let mut facts = Vec::new();
         for at in 0..self.agenda.len() {
             let id = self.agenda.session(at);
-            let Some(session) = self.sessions.get(&id) else {
+            let Some(session) = self.sessions.get(id) else {
                 continue;
             };
             // Whoever has a compute limit is glad to prove that it is idle.
             let wanted = session.lock.grant().is_some()
-                && session
-                    .needs()
-                    .any(|(gpu, _)| session.is_limited() || self.is_wanted(gpu));
+                && (session.uses.overlaps(self.wanted) || session.is_limited());
             let mut place = None;
             facts.clear();
             for (client, process) in session.attached() {
@@ -197,13 +195,16 @@ impl Core {
     }
 
     fn is_in_a_crowd(&self, id: SessionId) -> bool {
-        let mut cards = self.cards_of(id).filter_map(|gpu| self.cards.get(&gpu));
+        let mut cards = self
+            .cards_of(id)
+            .into_iter()
+            .filter_map(|gpu| self.cards.get(gpu));
         cards.any(|card| card.census.queue.len() > FEW)
     }
 
     fn flags(&self, process: &Client, session: &Session, wanted: bool) -> u32 {
         let contended = process.books.keys().any(|gpu| {
-            let live = session.sums(*gpu).live > 0;
+            let live = session.sums(gpu).live > 0;
             let card = self.cards.get(gpu);
             card.is_some_and(|card| card.census.has_other_users(live))
         });
@@ -220,8 +221,8 @@ impl Core {
         facts: &mut Vec<(GpuId, Bytes, Bytes)>,
     ) -> Vec<(GpuId, Figures)> {
         let mut new = Vec::new();
-        for (&gpu, book) in &process.books {
-            let Some(card) = self.cards.get(&gpu) else {
+        for (gpu, book) in process.books.iter() {
+            let Some(card) = self.cards.get(gpu) else {
                 continue;
             };
             let known = facts.iter().find(|(known, ..)| *known == gpu).copied();
@@ -235,7 +236,7 @@ impl Core {
                 siblings: used - book.used(),
                 ceiling,
             };
-            if process.told.figures.get(&gpu) != Some(&figures) {
+            if process.told.figures.get(gpu) != Some(&figures) {
                 new.push((gpu, figures));
             }
         }

@@ -23,6 +23,7 @@ use std::collections::BTreeSet;
 
 use gpushare_proto::{GpuId, Nanos, SessionId};
 
+use crate::by_gpu::GpuSet;
 use crate::core::Core;
 use crate::gpu::Card;
 use crate::session::Session;
@@ -35,27 +36,34 @@ type Order = (Class, i128, Turn, SessionId);
 
 impl Core {
     /// The waiting sessions on some cards that may be granted something, in order.
-    pub(crate) fn in_line(&self, cards: &BTreeSet<GpuId>) -> Box<dyn Iterator<Item = SessionId> + '_> {
-        let here = || cards.iter().filter_map(|gpu| self.cards.get_key_value(gpu));
-        let mut first = here();
-        match (first.next(), first.next()) {
-            (None, _) => Box::new(std::iter::empty()),
-            (Some((&gpu, card)), None) => {
-                let due = self.due(gpu, card);
-                let rest = card.census.queue.iter().map(|&(_, id)| id);
-                Box::new(due.into_iter().chain(rest.filter(move |id| Some(*id) != due)))
-            }
-            (Some(_), Some(_)) => {
-                let due: BTreeSet<SessionId> =
-                    here().filter_map(|(&gpu, card)| self.due(gpu, card)).collect();
-                let waiters = here().flat_map(|(_, card)| &card.census.queue);
-                let waiters = waiters.map(|&(turn, id)| (!due.contains(&id), self.order(turn, id)));
-                let waiters: BTreeSet<(bool, Order)> = waiters.collect();
-                let mut seen = BTreeSet::new();
-                let ids = waiters.into_iter().map(|(_, (.., id))| id);
-                Box::new(ids.filter(move |id| seen.insert(*id)))
-            }
-        }
+    pub(crate) fn in_line(&self, cards: GpuSet) -> impl Iterator<Item = SessionId> {
+        let mut here = cards.into_iter();
+        let (first, second) = (here.next(), here.next());
+        let one = first.filter(|_| second.is_none());
+        let one = one.and_then(|gpu| Some((gpu, self.cards.get(gpu)?)));
+        let one = one.into_iter().flat_map(|(gpu, card)| {
+            let due = self.due(gpu, card);
+            let rest = card.census.queue.iter().map(|&(_, id)| id);
+            due.into_iter().chain(rest.filter(move |id| Some(*id) != due))
+        });
+        let many = second.map(|_| self.in_common_line(cards));
+        one.chain(many.into_iter().flatten())
+    }
+
+    /// The same over several cards, of which each has its own order.
+    fn in_common_line(&self, cards: GpuSet) -> Vec<SessionId> {
+        let here = || {
+            cards
+                .into_iter()
+                .filter_map(|gpu| Some((gpu, self.cards.get(gpu)?)))
+        };
+        let due: BTreeSet<SessionId> = here().filter_map(|(gpu, card)| self.due(gpu, card)).collect();
+        let waiters = here().flat_map(|(_, card)| &card.census.queue);
+        let waiters = waiters.map(|&(turn, id)| (!due.contains(&id), self.order(turn, id)));
+        let waiters: BTreeSet<(bool, Order)> = waiters.collect();
+        let mut seen = BTreeSet::new();
+        let ids = waiters.into_iter().map(|(_, (.., id))| id);
+        ids.filter(|id| seen.insert(*id)).collect()
     }
 
     fn order(&self, turn: Turn, id: SessionId) -> Order {
@@ -64,19 +72,19 @@ impl Core {
 
     /// Finds the floors of a card anew.
     pub(crate) fn raise_floors(&mut self, gpu: GpuId) {
-        let Some(card) = self.cards.get(&gpu) else { return };
+        let Some(card) = self.cards.get(gpu) else { return };
         let mut least: [Option<Virtual>; 3] =
             Class::ALL.map(|class| card.census.first_of(class).map(|(turn, _)| turn.had));
         for id in &card.census.holders {
-            if let Some(session) = self.sessions.get(id)
-                && let Some(on) = session.cards.get(&gpu).filter(|on| on.entered.is_some())
+            if let Some(session) = self.sessions.get(*id)
+                && let Some(on) = session.cards.get(gpu).filter(|on| on.entered.is_some())
             {
                 let had = self.had(session, card, on);
                 let least = &mut least[session.share.class as usize];
                 *least = Some(least.map_or(had, |least| least.min(had)));
             }
         }
-        if let Some(card) = self.cards.get_mut(&gpu) {
+        if let Some(card) = self.cards.get_mut(gpu) {
             for (floor, least) in card.floors.iter_mut().zip(least) {
                 *floor = (*floor).max(least.unwrap_or_default());
             }
@@ -93,11 +101,11 @@ impl Core {
 
     /// How far a session is from the floors of the cards that it takes turns on: the greatest distance.
     fn lag(&self, id: SessionId) -> i128 {
-        let Some(session) = self.sessions.get(&id) else {
+        let Some(session) = self.sessions.get(id) else {
             return 0;
         };
-        let lags = self.turn_cards(id).filter_map(|gpu| {
-            let (card, on) = (self.cards.get(&gpu)?, session.cards.get(&gpu)?);
+        let lags = session.turn_cards(self.in_turns).into_iter().filter_map(|gpu| {
+            let (card, on) = (self.cards.get(gpu)?, session.cards.get(gpu)?);
             let floor = card.floors[session.share.class as usize];
             Some(self.had(session, card, on).lag(floor))
         });
@@ -109,37 +117,37 @@ impl Core {
     pub(crate) fn lift(&mut self, id: SessionId, gpu: GpuId) {
         self.raise_floors(gpu);
         let quantum = self.quantum(id, self.expected_move(id));
-        let (Some(session), Some(card)) = (self.sessions.get_mut(&id), self.cards.get(&gpu)) else {
+        let (Some(session), Some(card)) = (self.sessions.get_mut(id), self.cards.get(gpu)) else {
             return;
         };
         let credit = session.share.virtual_time(part(quantum, self.config.credit));
         let floor = card.floors[session.share.class as usize];
-        if let Some(on) = session.cards.get_mut(&gpu) {
+        if let Some(on) = session.cards.get_mut(gpu) {
             on.had = Some(on.had.map_or(floor, |had| had.max(floor.minus(credit))));
         }
     }
 
     /// A session of another class starts level there.
     pub(crate) fn start_anew(&mut self, id: SessionId) {
-        let Some(session) = self.sessions.get_mut(&id) else {
+        let Some(session) = self.sessions.get_mut(id) else {
             return;
         };
         for on in session.cards.values_mut() {
             (on.had, on.behind) = (None, Virtual::default());
         }
-        let cards: Vec<GpuId> = self.turn_cards(id).collect();
+        let cards = self.turn_cards(id);
         cards.into_iter().for_each(|gpu| self.lift(id, gpu));
     }
 
     /// Turns begin on a card: everybody starts level.
     pub(crate) fn start_level(&mut self, gpu: GpuId) {
-        let Some(card) = self.cards.get(&gpu) else { return };
+        let Some(card) = self.cards.get(gpu) else { return };
         let (floors, members) = (card.floors, card.census.members.clone());
         for id in members {
             self.settle_charges(id);
-            if let Some(session) = self.sessions.get_mut(&id) {
+            if let Some(session) = self.sessions.get_mut(id) {
                 let floor = floors[session.share.class as usize];
-                if let Some(on) = session.cards.get_mut(&gpu) {
+                if let Some(on) = session.cards.get_mut(gpu) {
                     (on.had, on.behind) = (Some(floor), Virtual::default());
                 }
             }
@@ -149,11 +157,11 @@ impl Core {
 
     /// A session pays what it owes by now, at its present weight.
     pub(crate) fn settle_charges(&mut self, id: SessionId) {
-        let Some(session) = self.sessions.get_mut(&id) else {
+        let Some(session) = self.sessions.get_mut(id) else {
             return;
         };
         let share = session.share;
-        for (gpu, on) in &mut session.cards {
+        for (gpu, on) in session.cards.iter_mut() {
             if let (Some(entered), Some(card)) = (on.entered, self.cards.get_mut(gpu)) {
                 let (charged, entered) = card.charge.settle(self.now, entered);
                 on.pay(charged, share);
@@ -164,29 +172,29 @@ impl Core {
 
     /// Whether a holder whose quantum is over lets go for the first in line on one of its cards. It stands behind that one then.
     pub(crate) fn makes_way(&mut self, id: SessionId) -> bool {
-        let cards: Vec<GpuId> = self.turn_cards(id).filter(|gpu| self.is_wanted(*gpu)).collect();
+        let cards = self.turn_cards(id).and(self.wanted);
         cards.into_iter().any(|gpu| self.makes_way_on(id, gpu))
     }
 
     fn makes_way_on(&mut self, id: SessionId, gpu: GpuId) -> bool {
         let tied = self.tied(gpu);
         let first = self
-            .in_line(&tied)
-            .find(|&first| self.turn_cards(first).any(|card| card == gpu));
-        let (Some(first), Some(holder)) = (first, self.sessions.get(&id)) else {
+            .in_line(tied)
+            .find(|&first| self.turn_cards(first).contains(gpu));
+        let (Some(first), Some(holder)) = (first, self.sessions.get(id)) else {
             return true;
         };
-        let Some(waiter) = self.sessions.get(&first) else {
+        let Some(waiter) = self.sessions.get(first) else {
             return true;
         };
-        let due = self.cards.get(&gpu).and_then(|card| self.due(gpu, card));
+        let due = self.cards.get(gpu).and_then(|card| self.due(gpu, card));
         if waiter.share.class < holder.share.class || due == Some(first) {
             return true;
         }
         if waiter.share.class > holder.share.class {
             return false;
         }
-        let Some(card) = self.cards.get(&gpu) else {
+        let Some(card) = self.cards.get(gpu) else {
             return true;
         };
         // What it will have been charged when it has let go.
@@ -194,9 +202,9 @@ impl Core {
         let quantum = self.quantum(id, Nanos::ZERO);
         let enough = drain + Nanos(quantum.0 / 2);
         let makes_way = self.lag(first) - self.lag(id) < lead(holder.share, enough);
-        let standing = waiter.cards.get(&gpu).map(OnCard::standing);
-        if let (true, Some(standing), Some(holder)) = (makes_way, standing, self.sessions.get_mut(&id))
-            && let Some(on) = holder.cards.get_mut(&gpu)
+        let standing = waiter.cards.get(gpu).map(OnCard::standing);
+        if let (true, Some(standing), Some(holder)) = (makes_way, standing, self.sessions.get_mut(id))
+            && let Some(on) = holder.cards.get_mut(gpu)
         {
             on.behind = standing;
         }
@@ -210,7 +218,7 @@ impl Core {
 
     /// Where a session would stand in line, whoever asked first.
     pub(crate) fn standing_in_line(&self, id: SessionId) -> (Option<Class>, i128) {
-        let class = self.sessions.get(&id).map(|session| session.share.class);
+        let class = self.sessions.get(id).map(|session| session.share.class);
         (class, self.lag(id))
     }
 
@@ -218,7 +226,7 @@ impl Core {
     pub(crate) fn stand_up(&mut self, id: SessionId) {
         let cards = self
             .sessions
-            .get_mut(&id)
+            .get_mut(id)
             .map(|session| session.cards.values_mut());
         cards
             .into_iter()
@@ -229,7 +237,7 @@ impl Core {
     /// Another quantum begins.
     pub(crate) fn renew(&mut self, id: SessionId) {
         let clock = self.clock(id, Nanos::ZERO);
-        if let Some(session) = self.sessions.get_mut(&id)
+        if let Some(session) = self.sessions.get_mut(id)
             && let Lock::Holding(grant) = &mut session.lock
         {
             grant.clock = clock;

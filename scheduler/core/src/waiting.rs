@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 
-use gpushare_proto::{GpuId, Nanos, SessionId};
+use gpushare_proto::{Nanos, SessionId};
 
 use crate::core::Core;
 use crate::event::WaitsFor;
@@ -46,15 +46,15 @@ impl Core {
     pub fn waiting(&self, now: Nanos, id: SessionId) -> Option<Waiting> {
         let now = self.now.max(now);
         let reason = self.place(id)?.reason;
-        let cards: BTreeSet<GpuId> = self.turn_cards(id).collect();
-        let here = || cards.iter().filter_map(|gpu| self.cards.get(gpu));
+        let cards = self.turn_cards(id);
+        let here = || cards.into_iter().filter_map(|gpu| self.cards.get(gpu));
         let holders: BTreeSet<SessionId> = here().flat_map(|card| &card.census.holders).copied().collect();
-        let rest = |holder: SessionId| match &self.sessions.get(&holder)?.lock {
+        let rest = |holder: SessionId| match &self.sessions.get(holder)?.lock {
             Lock::Holding(grant) => Some((holder, grant.clock.end() - now)),
             Lock::Dropping(..) => Some((holder, Nanos::ZERO)),
             Lock::Idle | Lock::Waiting(_) => None,
         };
-        let line = self.in_line(&cards).take_while(|&other| other != id);
+        let line = self.in_line(cards).take_while(|&other| other != id);
         let turn = |other| (other, self.quantum(other, self.expected_move(other)));
         let drain = here().map(Card::expected_drain).max();
         Some(Waiting {

@@ -1,6 +1,7 @@
 //! Who is on a card: counted as sessions change, so that no decision has to look at everybody.
 //!
 //! ```text
+//!   a book changes ─▶ sums
 //!   book or lock changes ─▶ OnCard::listed, as it was ─▶ Census::list takes that out and the new one in
 //! ```
 
@@ -53,10 +54,9 @@ pub(crate) struct Census {
 impl Census {
     /// A session that was listed as `old` is `new`.
     pub(crate) fn list(&mut self, id: SessionId, old: &Listing, new: &Listing) {
-        self.sums.replace(old.sums, new.sums);
-        change(&mut self.members, id, old.is_member(), new.is_member());
+        change(&mut self.members, id, old.member, new.member);
         change(&mut self.holders, id, old.holds(), new.holds());
-        count(&mut self.users, old.sums.live > 0, new.sums.live > 0);
+        count(&mut self.users, old.live, new.live);
         self.list_share(old, new);
         count(&mut self.holding, old.keeps(), new.keeps());
         let limited = |listing: &Listing| listing.limit.is_some();
@@ -102,7 +102,7 @@ impl Census {
     }
 
     fn list_share(&mut self, old: &Listing, new: &Listing) {
-        let live = |listing: &Listing| (listing.sums.live > 0).then_some((listing.share, listing.limit));
+        let live = |listing: &Listing| listing.live.then_some((listing.share, listing.limit));
         if live(old) == live(new) {
             return;
         }
@@ -203,10 +203,6 @@ impl Census {
 }
 
 impl Listing {
-    fn is_member(&self) -> bool {
-        self.sums.processes > 0
-    }
-
     fn holds(&self) -> bool {
         self.presence != Presence::None
     }
@@ -221,7 +217,7 @@ impl Listing {
 
     fn part(&self, counts: bool) -> Total {
         match counts {
-            true => self.sums.movable,
+            true => self.movable,
             false => Total::default(),
         }
     }

@@ -101,8 +101,6 @@ pub(crate) struct Card {
     /// What everybody here was told of it.
     pub(crate) told: Told,
     pub(crate) alarms: Alarms,
-    /// Whether a waiter needs holders to make room.
-    pub(crate) wanted: bool,
     pub(crate) handoffs: u64,
     pub(crate) aborted_drops: u64,
     pub(crate) moved: Bytes,
@@ -131,7 +129,6 @@ impl Card {
             took_turns: false,
             told: Told::default(),
             alarms: Alarms::default(),
-            wanted: false,
             handoffs: 0,
             aborted_drops: 0,
             moved: Bytes::ZERO,

@@ -14,9 +14,9 @@
 //!
 //! Beside a stuck holder (policy `run_others`) a waiter that does not fit reserves nothing: others pass it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use gpushare_proto::{Bytes, SessionId};
 
-use gpushare_proto::{Bytes, GpuId, SessionId};
+use crate::by_gpu::{ByGpu, GpuSet};
 
 /// What is taken on a card that takes turns.
 #[derive(Clone, Copy, Debug)]
@@ -85,8 +85,11 @@ impl Room {
     }
 }
 
-/// The cards that take turns.
-pub(crate) type Rooms = BTreeMap<GpuId, Room>;
+/// What is taken on the cards that take turns.
+pub(crate) type Rooms = ByGpu<Room>;
+
+/// What a session needs on its cards.
+pub(crate) type Needs = ByGpu<Bytes>;
 
 /// What was decided.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -94,41 +97,40 @@ pub(crate) struct Admission {
     /// Granted now, in order.
     pub(crate) admitted: Vec<SessionId>,
     /// Cards where holders must make room when their quantum ends.
-    pub(crate) wanted: BTreeSet<GpuId>,
+    pub(crate) wanted: GpuSet,
 }
 
 /// Admits who may enter. `waiters` in the order of their tickets, each with what it needs on the cards in `rooms`.
-pub(crate) fn admit(
-    waiters: impl IntoIterator<Item = (SessionId, BTreeMap<GpuId, Bytes>)>,
-    rooms: &mut Rooms,
-) -> Admission {
+pub(crate) fn admit(waiters: impl IntoIterator<Item = (SessionId, Needs)>, rooms: &mut Rooms) -> Admission {
     let mut admission = Admission::default();
-    let mut reserved = BTreeSet::new();
+    let mut reserved = GpuSet::default();
+    let all: GpuSet = rooms.keys().collect();
     for (session, needs) in waiters {
         // Nobody behind is admitted anywhere, and hurries nobody.
-        if !reserved.is_empty() && rooms.keys().all(|gpu| reserved.contains(gpu)) {
+        if !reserved.is_empty() && all.is_within(reserved) {
             break;
         }
-        if needs.keys().any(|gpu| reserved.contains(gpu)) {
-            reserved.extend(needs.keys().copied());
+        let cards: GpuSet = needs.keys().collect();
+        if cards.overlaps(reserved) {
+            reserved = reserved.with(cards);
             continue;
         }
-        let misfits: Vec<GpuId> = misfits(&needs, rooms);
+        let misfits = misfits(&needs, rooms);
         if misfits.is_empty() {
             enter(&needs, rooms);
             admission.admitted.push(session);
             continue;
         }
-        if !misfits.iter().all(|gpu| rooms[gpu].passable) {
-            reserved.extend(needs.keys().copied());
+        if !misfits.into_iter().all(|gpu| rooms[gpu].passable) {
+            reserved = reserved.with(cards);
         }
-        admission.wanted.extend(misfits);
+        admission.wanted = admission.wanted.with(misfits);
     }
     admission
 }
 
 /// Of holders in the order of their right to stay, those that do not fit beside the ones before them.
-pub(crate) fn surplus(holders: &[(SessionId, BTreeMap<GpuId, Bytes>)], rooms: &mut Rooms) -> Vec<SessionId> {
+pub(crate) fn surplus(holders: &[(SessionId, Needs)], rooms: &mut Rooms) -> Vec<SessionId> {
     let mut surplus = Vec::new();
     for (session, needs) in holders {
         if misfits(needs, rooms).is_empty() {
@@ -140,13 +142,13 @@ pub(crate) fn surplus(holders: &[(SessionId, BTreeMap<GpuId, Bytes>)], rooms: &m
     surplus
 }
 
-fn misfits(needs: &BTreeMap<GpuId, Bytes>, rooms: &Rooms) -> Vec<GpuId> {
-    let misfit = |(gpu, bytes): (&GpuId, &Bytes)| (!rooms.get(gpu)?.fits(*bytes)).then_some(*gpu);
+fn misfits(needs: &Needs, rooms: &Rooms) -> GpuSet {
+    let misfit = |(gpu, bytes): (_, &Bytes)| (!rooms.get(gpu)?.fits(*bytes)).then_some(gpu);
     needs.iter().filter_map(misfit).collect()
 }
 
-fn enter(needs: &BTreeMap<GpuId, Bytes>, rooms: &mut Rooms) {
-    for (gpu, bytes) in needs {
+fn enter(needs: &Needs, rooms: &mut Rooms) {
+    for (gpu, bytes) in needs.iter() {
         if let Some(room) = rooms.get_mut(gpu) {
             room.enter(*bytes);
         }
@@ -155,24 +157,24 @@ fn enter(needs: &BTreeMap<GpuId, Bytes>, rooms: &mut Rooms) {
 
 #[cfg(test)]
 mod tests {
+    use gpushare_proto::GpuId;
+
     use super::*;
 
     const A: GpuId = GpuId(0);
     const B: GpuId = GpuId(1);
 
-    fn needs(session: u64, needs: &[(GpuId, u64)]) -> (SessionId, BTreeMap<GpuId, Bytes>) {
+    fn needs(session: u64, needs: &[(GpuId, u64)]) -> (SessionId, Needs) {
         let needs = needs.iter().map(|&(gpu, bytes)| (gpu, Bytes(bytes)));
         (SessionId(session), needs.collect())
     }
 
     /// Cards of 10 bytes where `held` bytes are taken by one holder each.
     fn rooms(held: &[(GpuId, u64)]) -> Rooms {
-        let mut rooms = Rooms::from([
-            (A, Room::empty(Some(Bytes(10)))),
-            (B, Room::empty(Some(Bytes(10)))),
-        ]);
+        let empty = |gpu| (gpu, Room::empty(Some(Bytes(10))));
+        let mut rooms: Rooms = [A, B].into_iter().map(empty).collect();
         for (gpu, bytes) in held {
-            rooms.get_mut(gpu).unwrap().enter(Bytes(*bytes));
+            rooms.get_mut(*gpu).unwrap().enter(Bytes(*bytes));
         }
         rooms
     }
@@ -181,7 +183,7 @@ mod tests {
     fn the_head_is_admitted_beside_the_holders_if_it_fits() {
         let admission = admit([needs(1, &[(A, 4)]), needs(2, &[(A, 4)])], &mut rooms(&[(A, 4)]));
         assert_eq!(admission.admitted, [SessionId(1)]);
-        assert_eq!(admission.wanted, [A].into());
+        assert_eq!(admission.wanted, A.into());
     }
 
     #[test]
@@ -192,10 +194,10 @@ mod tests {
 
     #[test]
     fn where_one_goes_at_a_time_nobody_enters_beside_another_however_small() {
-        let mut rooms = Rooms::from([(A, Room::empty(None))]);
+        let mut rooms: Rooms = [(A, Room::empty(None))].into_iter().collect();
         let admission = admit([needs(1, &[(A, 1)]), needs(2, &[(A, 0)])], &mut rooms);
         assert_eq!(admission.admitted, [SessionId(1)]);
-        assert_eq!(admission.wanted, [A].into());
+        assert_eq!(admission.wanted, A.into());
     }
 
     #[test]
@@ -210,7 +212,7 @@ mod tests {
         let waiters = [needs(1, &[(A, 8), (B, 2)]), needs(2, &[(B, 2)])];
         let admission = admit(waiters, &mut rooms(&[(A, 4), (B, 4)]));
         assert_eq!(admission.admitted, []);
-        assert_eq!(admission.wanted, [A].into());
+        assert_eq!(admission.wanted, A.into());
     }
 
     #[test]
@@ -228,7 +230,7 @@ mod tests {
         );
         assert_eq!(
             admission.wanted,
-            [A].into(),
+            A.into(),
             "session 2 hurries nobody before it is its turn"
         );
     }
@@ -239,7 +241,7 @@ mod tests {
         rooms.insert(A, Room::new(Some(Bytes(10)), Bytes(4), 1, true));
         let admission = admit([needs(1, &[(A, 8)]), needs(2, &[(A, 1)])], &mut rooms);
         assert_eq!(admission.admitted, [SessionId(2)]);
-        assert_eq!(admission.wanted, [A].into());
+        assert_eq!(admission.wanted, A.into());
     }
 
     #[test]

@@ -126,11 +126,11 @@ impl Core {
     pub(crate) fn recall_unused(&mut self, id: SessionId) {
         let clients = self
             .sessions
-            .get(&id)
+            .get(id)
             .into_iter()
             .flat_map(|session| &session.clients);
         let books: Vec<(ClientId, GpuId)> = clients
-            .flat_map(|(&client, process)| process.books.keys().map(move |&gpu| (client, gpu)))
+            .flat_map(|(&client, process)| process.books.keys().map(move |gpu| (client, gpu)))
             .collect();
         for (client, gpu) in books {
             self.recall_unused_of(id, client, gpu);
@@ -138,7 +138,7 @@ impl Core {
     }
 
     fn recall_unused_of(&mut self, id: SessionId, client: ClientId, gpu: GpuId) {
-        let Some(session) = self.sessions.get(&id) else {
+        let Some(session) = self.sessions.get(id) else {
             return;
         };
         let excess = match session.may_grow() {
@@ -235,8 +235,8 @@ impl Core {
     }
 
     fn limits(&self, request: &Request) -> Option<Limits> {
-        let session = self.sessions.get(&request.session)?;
-        let card = self.cards.get(&request.gpu)?;
+        let session = self.sessions.get(request.session)?;
+        let card = self.cards.get(request.gpu)?;
         let sums = session.sums(request.gpu);
         Some(Limits {
             quota: if session.may_grow() {
@@ -255,11 +255,11 @@ impl Core {
 
     /// The process that is asked next for free lease: the one with the most, as last seen.
     fn lender(&self, request: &Request, excess: &Excess) -> Option<ClientId> {
-        let card = self.cards.get(&request.gpu)?;
+        let card = self.cards.get(request.gpu)?;
         let everybody = card.census.members.iter();
         let in_scope = everybody.filter(|id| excess.scope() == Scope::Card || **id == request.session);
         in_scope
-            .filter_map(|id| self.sessions.get(id))
+            .filter_map(|id| self.sessions.get(*id))
             .flat_map(|session| session.books(request.gpu))
             .filter(|(client, book)| !book.leased.is_zero() && !request.tried.contains(client))
             .filter(|(client, _)| !self.recalls.asked.contains_key(&(*client, request.gpu)))
@@ -296,11 +296,11 @@ impl Core {
 
     /// What is leased beyond the question, at most `most`. Unused leases alone must not fill the card where the working sets fit.
     fn extra(&self, request: &Request, limits: Limits, most: Bytes) -> Bytes {
-        let Some(card) = self.cards.get(&request.gpu) else {
+        let Some(card) = self.cards.get(request.gpu) else {
             return Bytes::ZERO;
         };
         let fits = card.needed() + request.bytes <= card.capacity();
-        let session = self.sessions.get(&request.session);
+        let session = self.sessions.get(request.session);
         limits.extra(
             request.bytes,
             most,
@@ -315,7 +315,7 @@ impl Core {
     pub(crate) fn refused_here(&mut self, client: ClientId, gpu: GpuId, bytes: Bytes) {
         let Some(id) = self.session_of(client) else { return };
         let attached = self.book(client, gpu).is_some();
-        let Some(session) = self.sessions.get_mut(&id) else {
+        let Some(session) = self.sessions.get_mut(id) else {
             return;
         };
         if !attached || bytes <= session.limit(gpu) {
@@ -337,12 +337,12 @@ impl Core {
     }
 
     fn refuse(&mut self, request: &Request, excess: Excess) {
-        let Some(session) = self.sessions.get_mut(&request.session) else {
+        let Some(session) = self.sessions.get_mut(request.session) else {
             return;
         };
         session.refusals += 1;
         let sums = session.sums(request.gpu);
-        let card = self.cards.get(&request.gpu);
+        let card = self.cards.get(request.gpu);
         let used = match excess.by {
             LimitKind::Session => sums.used.get() + sums.charged.get(),
             LimitKind::Capacity => sums.used.get(),

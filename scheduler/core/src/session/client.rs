@@ -1,10 +1,9 @@
 //! One process of a session: its gate, its books, and what it was last told.
 
-use std::collections::BTreeMap;
-
-use gpushare_proto::{Bytes, GpuId, Nanos};
+use gpushare_proto::{Bytes, Nanos};
 
 use super::gate::Gate;
+use crate::by_gpu::ByGpu;
 use crate::places::Place;
 
 /// What the driver may take for a process beside what it allocated, without its counting against the quota: contexts,
@@ -76,7 +75,7 @@ pub(crate) struct Figures {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Told {
     pub(crate) flags: u32,
-    pub(crate) figures: BTreeMap<GpuId, Figures>,
+    pub(crate) figures: ByGpu<Figures>,
     pub(crate) queued: Option<Place>,
     /// When it was told that.
     pub(crate) queued_at: Nanos,
@@ -101,7 +100,7 @@ pub(crate) struct Client {
     /// Until it announces a card.
     pub(crate) past: Past,
     /// By card that it attached.
-    pub(crate) books: BTreeMap<GpuId, Book>,
+    pub(crate) books: ByGpu<Book>,
     pub(crate) told: Told,
     /// Whether its memory may be moved off the card by us; never again once it was not.
     pub(crate) evictable: bool,
@@ -112,7 +111,7 @@ impl Client {
         Self {
             gate: Gate::new(),
             past,
-            books: BTreeMap::new(),
+            books: ByGpu::default(),
             told: Told::default(),
             evictable: true,
         }

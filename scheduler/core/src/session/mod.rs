@@ -16,6 +16,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use gpushare_proto::{Bytes, ClientId, Epoch, GpuId, Nanos, Percent};
 
+use crate::by_gpu::{ByGpu, GpuSet};
 use crate::config::Config;
 use crate::event::{Effect, Standing};
 use crate::gpu::Card;
@@ -23,8 +24,8 @@ use crate::stopwatch::Stopwatch;
 use crate::sums::Sums;
 use client::{Book, Client};
 use gate::Passage;
-use lock::{Lock, Turn};
-use on_card::{Listing, OnCard, Presence};
+use lock::Lock;
+use on_card::{OnCard, Presence, Stance};
 use share::Share;
 use throttle::Throttle;
 
@@ -34,11 +35,11 @@ pub(crate) struct Session {
     /// Quota on each card that has none of its own; [`Bytes::MAX`] for none.
     pub(crate) limit: Bytes,
     /// Quotas of single cards.
-    pub(crate) quotas: BTreeMap<GpuId, Bytes>,
+    pub(crate) quotas: ByGpu<Bytes>,
     pub(crate) standing: Standing,
     pub(crate) share: Share,
     /// Compute limits of single cards.
-    pub(crate) limits: BTreeMap<GpuId, Percent>,
+    pub(crate) limits: ByGpu<Percent>,
     /// The least of those on the cards that it uses, at work.
     pub(crate) throttle: Option<Throttle>,
     /// The same while none of the cards that it uses has a limit.
@@ -61,7 +62,9 @@ pub(crate) struct Session {
     pub(crate) moved: Bytes,
     pub(crate) refusals: u64,
     /// By card that any process ever attached.
-    pub(crate) cards: BTreeMap<GpuId, OnCard>,
+    pub(crate) cards: ByGpu<OnCard>,
+    /// Those that a process uses now.
+    pub(crate) uses: GpuSet,
     /// Whether it is on the agenda.
     pub(crate) touched: bool,
     /// When it will be.
@@ -72,10 +75,10 @@ impl Session {
     pub(crate) fn new(limit: Option<Bytes>, oversubscribe: bool) -> Self {
         Self {
             limit: limit.unwrap_or(Bytes::MAX),
-            quotas: BTreeMap::new(),
+            quotas: ByGpu::default(),
             standing: Standing::Good,
             share: Share::default(),
-            limits: BTreeMap::new(),
+            limits: ByGpu::default(),
             throttle: None,
             parked: None,
             owed: false,
@@ -89,40 +92,23 @@ impl Session {
             gpu_time: Stopwatch::default(),
             moved: Bytes::ZERO,
             refusals: 0,
-            cards: BTreeMap::new(),
+            cards: ByGpu::default(),
+            uses: GpuSet::default(),
             touched: false,
             alarm: None,
         }
     }
 
-    /// As what a card counts it, where it takes turns or does not.
-    pub(crate) fn listing(&self, on: &OnCard, takes_turns: bool) -> Listing {
-        if !on.is_attached() {
-            return Listing::default();
-        }
-        let presence = Presence::of(&self.lock);
-        Listing {
-            sums: on.sums,
-            presence,
-            queued: self.turn(on).filter(|_| takes_turns),
-            pays: takes_turns && presence != Presence::None,
+    /// What all its cards should know of it.
+    pub(crate) fn stance(&self) -> Stance {
+        let queued = self.may_run() && !self.is_throttled();
+        Stance {
+            presence: Presence::of(&self.lock),
+            ticket: self.lock.ticket().filter(|_| queued),
             share: self.share,
-            limit: self.throttle.map(|throttle| throttle.limit()),
-            gang: self.needs().nth(1).is_some(),
+            limit: self.throttle.as_ref().map(Throttle::limit),
+            gang: self.uses.len() > 1,
         }
-    }
-
-    /// Its place in the order of a card, if it waits and may be granted anything.
-    pub(crate) fn turn(&self, on: &OnCard) -> Option<Turn> {
-        let ticket = self
-            .lock
-            .ticket()
-            .filter(|_| self.may_run() && !self.is_throttled())?;
-        Some(Turn {
-            class: self.share.class,
-            had: on.standing(),
-            ticket,
-        })
     }
 
     /// Its compute limit is the one of the cards that it uses.
@@ -164,14 +150,13 @@ impl Session {
 
     /// The compute limit that counts: the least on the cards that it uses.
     pub(crate) fn compute_limit(&self) -> Option<Percent> {
-        self.needs()
-            .filter_map(|(gpu, _)| self.limits.get(&gpu).copied())
-            .min()
+        let limits = self.uses.into_iter().filter_map(|gpu| self.limits.get(gpu));
+        limits.copied().min()
     }
 
     /// Its quota on one card; [`Bytes::MAX`] for none.
     pub(crate) fn limit(&self, gpu: GpuId) -> Bytes {
-        self.quotas.get(&gpu).copied().unwrap_or(self.limit)
+        self.quotas.get(gpu).copied().unwrap_or(self.limit)
     }
 
     /// Whether it may be granted anything.
@@ -198,18 +183,37 @@ impl Session {
     /// The books of its processes on one card.
     pub(crate) fn books(&self, gpu: GpuId) -> impl Iterator<Item = (ClientId, &Book)> {
         let clients = self.clients.iter();
-        clients.filter_map(move |(&id, client)| Some((id, client.books.get(&gpu)?)))
+        clients.filter_map(move |(&id, client)| Some((id, client.books.get(gpu)?)))
     }
 
     /// What its processes have on one card.
     pub(crate) fn sums(&self, gpu: GpuId) -> Sums {
-        self.cards.get(&gpu).map(|on| on.sums).unwrap_or_default()
+        self.cards.get(gpu).map(|on| on.sums).unwrap_or_default()
     }
 
     /// The cards that its processes use, in order, with its working set on each.
     pub(crate) fn needs(&self) -> impl Iterator<Item = (GpuId, Bytes)> {
-        let attached = self.cards.iter().filter(|(_, on)| on.is_attached());
-        attached.map(|(&gpu, on)| (gpu, on.sums.movable.get()))
+        let uses = self.uses.into_iter();
+        uses.map(|gpu| (gpu, self.sums(gpu).movable.get()))
+    }
+
+    /// The cards that it takes turns on, where all sessions do so on some.
+    pub(crate) fn turn_cards(&self, in_turns: GpuSet) -> GpuSet {
+        match self.is_limited() {
+            true => self.uses,
+            false => self.uses.and(in_turns),
+        }
+    }
+
+    /// Whether it takes turns on any of its cards.
+    pub(crate) fn takes_turns(&self, in_turns: GpuSet) -> bool {
+        !self.turn_cards(in_turns).is_empty()
+    }
+
+    /// What it needs on these.
+    pub(crate) fn turn_needs(&self, in_turns: GpuSet) -> ByGpu<Bytes> {
+        let cards = self.turn_cards(in_turns).into_iter();
+        cards.map(|gpu| (gpu, self.sums(gpu).movable.get())).collect()
     }
 
     /// The most that it may use on `card`, number `gpu`, quota or not: what the others' fixed memory leaves of it.
@@ -235,15 +239,14 @@ impl Session {
         self.attached().any(|(_, client)| client.gate.waiting())
     }
 
-    /// Whether the lock is back: the drop is complete, or, where it `takes_turns`, every process went idle
-    /// on its own.
-    pub(crate) fn has_let_go(&self, takes_turns: impl FnOnce() -> bool) -> bool {
+    /// Whether the lock is back: the drop is complete, or, where it takes turns, every process went idle on its own.
+    pub(crate) fn has_let_go(&self, in_turns: GpuSet) -> bool {
         match self.lock {
             Lock::Idle | Lock::Waiting(_) => false,
             Lock::Dropping(..) => self.attached().all(|(_, client)| client.gate.let_go()),
             Lock::Holding(_) => {
                 let idle = |client: &Client| client.gate.passage() == Passage::Idle && !client.gate.waiting();
-                self.attached().all(|(_, client)| idle(client)) && takes_turns()
+                self.takes_turns(in_turns) && self.attached().all(|(_, client)| idle(client))
             }
         }
     }
@@ -288,17 +291,13 @@ impl Session {
 
     /// Opens the gates of a holder's processes that came after the grant, or went idle and have work again; in parallel mode
     /// also those that are merely idle.
-    pub(crate) fn open_joiners(
-        &mut self,
-        takes_turns: impl FnOnce() -> bool,
-        effects: &mut VecDeque<Effect>,
-    ) {
+    pub(crate) fn open_joiners(&mut self, in_turns: GpuSet, effects: &mut VecDeque<Effect>) {
         let Lock::Holding(grant) = self.lock else { return };
         let joins = |client: &Client| matches!(client.gate.passage(), Passage::Shut | Passage::Idle);
         if !self.attached().any(|(_, client)| joins(client)) {
             return;
         }
-        let takes_turns = takes_turns();
+        let takes_turns = self.takes_turns(in_turns);
         for (id, client) in self.attached_mut() {
             let opens = match client.gate.passage() {
                 Passage::Shut => true,

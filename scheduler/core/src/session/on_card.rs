@@ -2,9 +2,9 @@
 
 use gpushare_proto::{Bytes, Nanos, Percent};
 
-use super::lock::{Lock, Turn};
+use super::lock::{Lock, Ticket, Turn};
 use super::share::{Share, Virtual};
-use crate::sums::Sums;
+use crate::sums::{Sums, Total};
 
 /// A session on a card that any of its processes ever attached.
 #[derive(Clone, Copy, Debug, Default)]
@@ -44,10 +44,53 @@ impl OnCard {
     }
 }
 
+/// What a session is to all of its cards.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Stance {
+    pub(crate) presence: Presence,
+    /// If it waits and may be granted anything.
+    pub(crate) ticket: Option<Ticket>,
+    pub(crate) share: Share,
+    /// Its compute limit.
+    pub(crate) limit: Option<Percent>,
+    /// Whether it uses more than one.
+    pub(crate) gang: bool,
+}
+
+impl Stance {
+    /// As what a card counts it, where it takes turns or does not.
+    pub(crate) fn listing(&self, on: &OnCard, takes_turns: bool) -> Listing {
+        if !on.is_attached() {
+            return Listing::default();
+        }
+        let turn = |ticket| Turn {
+            class: self.share.class,
+            had: on.standing(),
+            ticket,
+        };
+        Listing {
+            member: true,
+            live: on.sums.live > 0,
+            movable: on.sums.movable,
+            presence: self.presence,
+            queued: self.ticket.filter(|_| takes_turns).map(turn),
+            pays: takes_turns && self.presence != Presence::None,
+            share: self.share,
+            limit: self.limit,
+            gang: self.gang,
+        }
+    }
+}
+
 /// What a card knows of a session.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Listing {
-    pub(crate) sums: Sums,
+    /// Whether it uses the card.
+    pub(crate) member: bool,
+    /// Whether it has a live context.
+    pub(crate) live: bool,
+    /// Its working set.
+    pub(crate) movable: Total,
     pub(crate) presence: Presence,
     /// Its place in the order, if it waits and may be granted anything.
     pub(crate) queued: Option<Turn>,

@@ -466,7 +466,7 @@ proptest! {
         let effects = world.take();
         prop_assert_eq!(effects, replay(&world, config, expected.into_iter().map(ClientId)));
 
-        let living: Vec<ClientId> = world.core.homes.keys().copied().collect();
+        let living: Vec<ClientId> = world.core.homes.ids();
         for client in living {
             world.dies(client);
         }

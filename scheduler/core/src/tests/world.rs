@@ -141,8 +141,8 @@ impl World {
                 let Some(process) = self.processes.get(id) else {
                     continue;
                 };
-                for (gpu, book) in &client.books {
-                    let of = |map: &BTreeMap<GpuId, Bytes>| map.get(gpu).copied().unwrap_or_default();
+                for (gpu, book) in client.books.iter() {
+                    let of = |map: &BTreeMap<GpuId, Bytes>| map.get(&gpu).copied().unwrap_or_default();
                     let most = of(&process.free) + of(&process.used) - of(&process.fixed);
                     assert!(
                         most <= book.managed(),
@@ -195,20 +195,20 @@ impl World {
                 .get(client)
                 .is_some_and(|process| process.in_flight)
         };
-        for (&gpu, card) in self.core.cards.iter().filter(|(_, card)| card.takes_turns()) {
+        for (gpu, card) in self.core.cards.iter().filter(|(_, card)| card.takes_turns()) {
             let here = self
                 .core
                 .sessions
                 .iter()
                 .filter(|(_, session)| session.books(gpu).next().is_some());
             let here: Vec<_> = here
-                .filter(|(id, session)| **id == entrant || session.clients.keys().any(in_flight))
+                .filter(|(id, session)| *id == entrant || session.clients.keys().any(in_flight))
                 .collect();
             let used: Bytes = here
                 .iter()
                 .flat_map(|(_, session)| session.books(gpu).map(|(_, book)| book.movable()))
                 .sum();
-            let enters = here.iter().any(|(id, _)| **id == entrant);
+            let enters = here.iter().any(|(id, _)| *id == entrant);
             assert!(
                 !enters || here.len() == 1 || used <= card.capacity(),
                 "{used} run on {gpu}"

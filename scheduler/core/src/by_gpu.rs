@@ -1,0 +1,266 @@
+//! Maps and sets by card. A node has few cards and a session mostly one, so that looking at all of them beats a tree.
+
+use std::iter::FusedIterator;
+use std::ops::Index;
+
+use gpushare_proto::GpuId;
+use smallvec::SmallVec;
+
+/// A value for each of some cards, in order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ByGpu<T>(SmallVec<[(GpuId, T); 1]>);
+
+impl<T> Default for ByGpu<T> {
+    fn default() -> Self {
+        Self(SmallVec::new())
+    }
+}
+
+impl<T> ByGpu<T> {
+    /// Where a card is, or where it would be.
+    fn find(&self, gpu: GpuId) -> Result<usize, usize> {
+        // All cards of the node are mostly known, and then each is at its own number.
+        match self.0.get(usize::from(gpu.0)) {
+            Some((there, _)) if *there == gpu => Ok(usize::from(gpu.0)),
+            _ => match self.0.iter().position(|(other, _)| *other >= gpu) {
+                Some(at) if self.0[at].0 == gpu => Ok(at),
+                Some(at) => Err(at),
+                None => Err(self.0.len()),
+            },
+        }
+    }
+
+    pub(crate) fn get(&self, gpu: GpuId) -> Option<&T> {
+        self.find(gpu).ok().map(|at| &self.0[at].1)
+    }
+
+    pub(crate) fn get_mut(&mut self, gpu: GpuId) -> Option<&mut T> {
+        self.find(gpu).ok().map(|at| &mut self.0[at].1)
+    }
+
+    pub(crate) fn contains(&self, gpu: GpuId) -> bool {
+        self.find(gpu).is_ok()
+    }
+
+    /// What was there before, if anything.
+    pub(crate) fn insert(&mut self, gpu: GpuId, value: T) -> Option<T> {
+        match self.find(gpu) {
+            Ok(at) => Some(std::mem::replace(&mut self.0[at].1, value)),
+            Err(at) => {
+                self.0.insert(at, (gpu, value));
+                None
+            }
+        }
+    }
+
+    pub(crate) fn remove(&mut self, gpu: GpuId) -> Option<T> {
+        self.find(gpu).ok().map(|at| self.0.remove(at).1)
+    }
+
+    pub(crate) fn get_or_insert_with(&mut self, gpu: GpuId, new: impl FnOnce() -> T) -> &mut T {
+        let at = match self.find(gpu) {
+            Ok(at) => at,
+            Err(at) => {
+                self.0.insert(at, (gpu, new()));
+                at
+            }
+        };
+        &mut self.0[at].1
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (GpuId, &T)> {
+        self.0.iter().map(|(gpu, value)| (*gpu, value))
+    }
+
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (GpuId, &mut T)> {
+        self.0.iter_mut().map(|(gpu, value)| (*gpu, value))
+    }
+
+    pub(crate) fn keys(&self) -> impl Iterator<Item = GpuId> {
+        self.0.iter().map(|(gpu, _)| *gpu)
+    }
+
+    pub(crate) fn values(&self) -> impl Iterator<Item = &T> {
+        self.0.iter().map(|(_, value)| value)
+    }
+
+    pub(crate) fn values_mut(&mut self) -> impl Iterator<Item = &mut T> {
+        self.0.iter_mut().map(|(_, value)| value)
+    }
+}
+
+impl<T> Index<GpuId> for ByGpu<T> {
+    type Output = T;
+
+    fn index(&self, gpu: GpuId) -> &T {
+        match self.get(gpu) {
+            Some(value) => value,
+            None => panic!("{gpu} is not there"),
+        }
+    }
+}
+
+impl<T> FromIterator<(GpuId, T)> for ByGpu<T> {
+    fn from_iter<I: IntoIterator<Item = (GpuId, T)>>(pairs: I) -> Self {
+        let mut map = Self::default();
+        map.extend(pairs);
+        map
+    }
+}
+
+impl<T> Extend<(GpuId, T)> for ByGpu<T> {
+    fn extend<I: IntoIterator<Item = (GpuId, T)>>(&mut self, pairs: I) {
+        for (gpu, value) in pairs {
+            self.insert(gpu, value);
+        }
+    }
+}
+
+/// Some of a node's cards.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct GpuSet(u64);
+
+impl GpuSet {
+    /// A node has fewer.
+    pub(crate) const MOST: u8 = 64;
+
+    fn bit(gpu: GpuId) -> u64 {
+        debug_assert!(gpu.0 < Self::MOST, "{gpu} is none that the machine was told of");
+        1 << (gpu.0 % Self::MOST)
+    }
+
+    /// Whether it was not there.
+    pub(crate) fn insert(&mut self, gpu: GpuId) -> bool {
+        let before = self.0;
+        self.0 |= Self::bit(gpu);
+        self.0 != before
+    }
+
+    pub(crate) fn remove(&mut self, gpu: GpuId) {
+        self.0 &= !Self::bit(gpu);
+    }
+
+    pub(crate) fn contains(self, gpu: GpuId) -> bool {
+        self.0 & Self::bit(gpu) != 0
+    }
+
+    pub(crate) const fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    pub(crate) const fn len(self) -> u32 {
+        self.0.count_ones()
+    }
+
+    /// The least, which is taken out.
+    pub(crate) fn pop_first(&mut self) -> Option<GpuId> {
+        let first = self.into_iter().next()?;
+        self.remove(first);
+        Some(first)
+    }
+
+    pub(crate) const fn without(self, other: Self) -> Self {
+        Self(self.0 & !other.0)
+    }
+
+    pub(crate) const fn and(self, other: Self) -> Self {
+        Self(self.0 & other.0)
+    }
+
+    pub(crate) const fn with(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    pub(crate) const fn overlaps(self, other: Self) -> bool {
+        self.0 & other.0 != 0
+    }
+
+    pub(crate) const fn is_within(self, other: Self) -> bool {
+        self.0 & !other.0 == 0
+    }
+}
+
+/// In order.
+#[derive(Clone, Debug)]
+pub(crate) struct GpuSetIter(u64);
+
+impl Iterator for GpuSetIter {
+    type Item = GpuId;
+
+    fn next(&mut self) -> Option<GpuId> {
+        if self.0 == 0 {
+            return None;
+        }
+        let least = self.0.trailing_zeros();
+        self.0 &= self.0 - 1;
+        // At most 63.
+        Some(GpuId(least as u8))
+    }
+}
+
+impl FusedIterator for GpuSetIter {}
+
+impl IntoIterator for GpuSet {
+    type Item = GpuId;
+    type IntoIter = GpuSetIter;
+
+    fn into_iter(self) -> GpuSetIter {
+        GpuSetIter(self.0)
+    }
+}
+
+impl From<GpuId> for GpuSet {
+    fn from(gpu: GpuId) -> Self {
+        Self(Self::bit(gpu))
+    }
+}
+
+impl FromIterator<GpuId> for GpuSet {
+    fn from_iter<I: IntoIterator<Item = GpuId>>(cards: I) -> Self {
+        let mut set = Self::default();
+        set.extend(cards);
+        set
+    }
+}
+
+impl Extend<GpuId> for GpuSet {
+    fn extend<I: IntoIterator<Item = GpuId>>(&mut self, cards: I) {
+        for gpu in cards {
+            self.insert(gpu);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_found_by_card_and_listed_in_order() {
+        let mut map = ByGpu::default();
+        for gpu in [5, 0, 63, 1] {
+            assert_eq!(map.insert(GpuId(gpu), gpu), None);
+        }
+        assert_eq!(map.insert(GpuId(5), 55), Some(5));
+        assert_eq!(map.get(GpuId(5)), Some(&55));
+        assert_eq!(map.get(GpuId(2)), None);
+        assert_eq!(map.remove(GpuId(0)), Some(0));
+        assert_eq!(map.keys().collect::<Vec<_>>(), [GpuId(1), GpuId(5), GpuId(63)]);
+        *map.get_or_insert_with(GpuId(7), || 7) += 1;
+        assert_eq!(map[GpuId(7)], 8);
+    }
+
+    #[test]
+    fn a_set_of_cards_is_in_order_too() {
+        let mut set: GpuSet = [GpuId(63), GpuId(2), GpuId(0)].into_iter().collect();
+        assert!(!set.insert(GpuId(2)));
+        assert_eq!(set.pop_first(), Some(GpuId(0)));
+        assert_eq!(set.into_iter().collect::<Vec<_>>(), [GpuId(2), GpuId(63)]);
+        assert!(GpuSet::from(GpuId(2)).is_within(set));
+        assert_eq!(set.without(GpuId(2).into()), GpuId(63).into());
+    }
+}

@@ -1,0 +1,86 @@
+//! Where sessions and clients are found: by number, at the cost of one probe. Whoever looks at all of them does so in order,
+//! so that the same events always give the same effects.
+
+use std::hash::Hash;
+
+use rustc_hash::FxHashMap;
+
+/// Values by number.
+#[derive(Clone, Debug)]
+pub(crate) struct Registry<K, V>(FxHashMap<K, V>);
+
+impl<K, V> Default for Registry<K, V> {
+    fn default() -> Self {
+        Self(FxHashMap::default())
+    }
+}
+
+impl<K: Copy + Ord + Hash, V> Registry<K, V> {
+    pub(crate) fn get(&self, id: K) -> Option<&V> {
+        self.0.get(&id)
+    }
+
+    pub(crate) fn get_mut(&mut self, id: K) -> Option<&mut V> {
+        self.0.get_mut(&id)
+    }
+
+    pub(crate) fn contains(&self, id: K) -> bool {
+        self.0.contains_key(&id)
+    }
+
+    pub(crate) fn get_or_insert_with(&mut self, id: K, new: impl FnOnce() -> V) -> &mut V {
+        self.0.entry(id).or_insert_with(new)
+    }
+
+    pub(crate) fn insert(&mut self, id: K, value: V) -> Option<V> {
+        self.0.insert(id, value)
+    }
+
+    pub(crate) fn remove(&mut self, id: K) -> Option<V> {
+        self.0.remove(&id)
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// All numbers, in order.
+    pub(crate) fn ids(&self) -> Vec<K> {
+        let mut ids: Vec<K> = self.0.keys().copied().collect();
+        ids.sort_unstable();
+        ids
+    }
+
+    /// All values, in the order of their numbers.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (K, &V)> {
+        let mut all: Vec<(K, &V)> = self.0.iter().map(|(id, value)| (*id, value)).collect();
+        all.sort_unstable_by_key(|(id, _)| *id);
+        all.into_iter()
+    }
+
+    /// All values, in the order of their numbers.
+    pub(crate) fn values(&self) -> impl Iterator<Item = &V> {
+        self.iter().map(|(_, value)| value)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whoever_looks_at_all_sees_them_in_order() {
+        let mut registry = Registry::default();
+        for id in [3, 1, 4, 15, 9, 2] {
+            registry.insert(id, id * 10);
+        }
+        assert_eq!(registry.remove(4), Some(40));
+        assert_eq!(registry.ids(), [1, 2, 3, 9, 15]);
+        assert_eq!(
+            registry.values().copied().collect::<Vec<_>>(),
+            [10, 20, 30, 90, 150]
+        );
+        *registry.get_or_insert_with(2, || 0) += 1;
+        assert_eq!(registry.get(2), Some(&21));
+    }
+}
