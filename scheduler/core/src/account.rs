@@ -55,7 +55,7 @@ impl Core {
     #[must_use]
     pub fn fixed_bytes(&self, client: ClientId, gpu: GpuId) -> Option<Bytes> {
         let home = self.sessions.get(*self.homes.get(client)?)?;
-        Some(home.clients.get(&client)?.books.get(gpu)?.fixed())
+        Some(home.clients.get(client)?.books.get(gpu)?.fixed())
     }
 }
 

@@ -13,8 +13,8 @@ use std::collections::BTreeSet;
 
 use gpushare_proto::{GpuId, Nanos, SessionId};
 
-use crate::by_gpu::GpuSet;
 use crate::core::Core;
+use crate::few::GpuSet;
 
 /// When time alone changes something, and what.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -57,11 +57,6 @@ impl Agenda {
 
     pub(crate) fn session(&self, at: usize) -> SessionId {
         self.sessions[at]
-    }
-
-    /// In the order in which they came onto it.
-    pub(crate) fn sessions(&self) -> impl Iterator<Item = SessionId> {
-        self.sessions.iter().copied()
     }
 
     /// Sets, moves or stops a timer that was set for `armed`.
@@ -143,17 +138,21 @@ impl Core {
 
     /// Everything was looked at: timers are set for what comes next.
     pub(crate) fn close_agenda(&mut self) {
-        for id in std::mem::take(&mut self.agenda.sessions) {
-            let deadline = self
-                .sessions
-                .get(id)
-                .and_then(|session| self.lock_deadline(session));
+        for at in 0..self.agenda.len() {
+            let id = self.agenda.session(at);
+            let Some(session) = self.sessions.get(id) else {
+                continue;
+            };
+            let (deadline, armed) = (self.lock_deadline(session), session.alarm);
             if let Some(session) = self.sessions.get_mut(id) {
                 session.touched = false;
-                self.agenda
-                    .set_timer(Timer::Session(id), &mut session.alarm, deadline);
+                if deadline != armed {
+                    self.agenda
+                        .set_timer(Timer::Session(id), &mut session.alarm, deadline);
+                }
             }
         }
+        self.agenda.sessions.clear();
         for gpu in std::mem::take(&mut self.agenda.cards) {
             self.run_trickles(gpu);
             let trickle = self.trickle_deadline(gpu);

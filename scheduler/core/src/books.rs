@@ -6,10 +6,11 @@
 
 use gpushare_proto::{ClientId, GpuId, SessionId};
 
-use crate::by_gpu::GpuSet;
 use crate::core::Core;
+use crate::few::GpuSet;
 use crate::session::client::Book;
 use crate::session::on_card::OnCard;
+use crate::session::share::Class;
 use crate::sums::Sums;
 
 impl Core {
@@ -22,7 +23,7 @@ impl Core {
     ) -> Option<T> {
         let id = self.session_of(client)?;
         let session = self.sessions.get_mut(id)?;
-        let book = session.clients.get_mut(&client)?.books.get_mut(gpu)?;
+        let book = session.clients.get_mut(client)?.books.get_mut(gpu)?;
         let assumed = self.config.context_reserve;
         let before = Sums::of(book, assumed);
         let result = change(book);
@@ -41,7 +42,7 @@ impl Core {
         let Some(session) = self.sessions.get_mut(id) else {
             return;
         };
-        let Some(process) = session.clients.get_mut(&client) else {
+        let Some(process) = session.clients.get_mut(client) else {
             return;
         };
         process.books.insert(gpu, book);
@@ -55,7 +56,7 @@ impl Core {
         let Some(session) = self.sessions.get_mut(id) else {
             return;
         };
-        let Some(process) = session.clients.remove(&client) else {
+        let Some(process) = session.clients.remove(client) else {
             return;
         };
         for (gpu, book) in process.books.iter() {
@@ -84,7 +85,7 @@ impl Core {
     /// What a process has on a card.
     pub(crate) fn book(&self, client: ClientId, gpu: GpuId) -> Option<&Book> {
         let home = *self.homes.get(client)?;
-        self.sessions.get(home)?.clients.get(&client)?.books.get(gpu)
+        self.sessions.get(home)?.clients.get(client)?.books.get(gpu)
     }
 
     /// Makes the cards count a session as it is. Where it becomes one of those who share a card's time, it starts beside them.
@@ -95,8 +96,8 @@ impl Core {
         session.watch_limit(self.now, &self.config);
         let (stance, turns) = (session.stance(), session.turn_cards(self.in_turns));
         let begins = session.cards.iter().filter(|(gpu, on)| {
-            let listing = stance.listing(on, turns.contains(*gpu));
-            listing.shares() && !on.listed.shares()
+            let shares = on.is_attached() && stance.shares(turns.contains(*gpu));
+            shares && !on.listed.shares()
         });
         let begins: GpuSet = begins.map(|(gpu, _)| gpu).collect();
         begins.into_iter().for_each(|gpu| self.lift(id, gpu));
@@ -107,7 +108,9 @@ impl Core {
                 .get(gpu)
                 .is_some_and(|card| !card.census.gangs.is_empty());
             if gangs {
-                self.raise_floors(gpu);
+                for class in Class::ALL {
+                    self.raise_floor(gpu, class);
+                }
             }
         }
         self.touch(id);
@@ -125,14 +128,14 @@ impl Core {
             let Some(card) = self.cards.get_mut(gpu) else {
                 continue;
             };
-            let listing = stance.listing(on, turns.contains(gpu));
+            let pays = on.is_attached() && stance.pays(turns.contains(gpu));
             match on.entered {
-                None if listing.pays => {
+                None if pays => {
                     let (entered, pause) = card.charge.enter(self.now, asked);
                     on.pay(pause, stance.share);
                     on.entered = Some(entered);
                 }
-                Some(entered) if !listing.pays => {
+                Some(entered) if !pays => {
                     let somebody_waits = !card.census.queue.is_empty();
                     let charged = card.charge.leave(self.now, entered, somebody_waits);
                     on.pay(charged, stance.share);
@@ -140,10 +143,11 @@ impl Core {
                 }
                 _ => {}
             }
+            let listing = stance.listing(on, turns.contains(gpu));
             if listing == on.listed {
                 continue;
             }
-            if listing.shares() != on.listed.shares() || listing.pays != on.listed.pays {
+            if listing.shares() != on.listed.shares() || listing.pays.is_some() != on.listed.pays.is_some() {
                 moved.insert(gpu);
             }
             card.census.list(id, &on.listed, &listing);

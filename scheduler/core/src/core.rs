@@ -21,9 +21,9 @@ use gpushare_proto::admin::Setting;
 use gpushare_proto::{Bytes, ClientId, Epoch, GateWord, GpuId, Nanos, Percent, RequestId, SessionId};
 
 use crate::agenda::Agenda;
-use crate::by_gpu::{ByGpu, GpuSet};
 use crate::config::Config;
 use crate::event::{Effect, Event, Notice, Standing};
+use crate::few::{ByGpu, GpuSet};
 use crate::gpu::{Card, Knobs};
 use crate::lease::{Kind, Recalls};
 use crate::recovery::Recovery;
@@ -411,7 +411,7 @@ impl Core {
         let Some(session) = self.sessions.get_mut(id) else {
             return;
         };
-        let Some(process) = session.clients.get_mut(&client) else {
+        let Some(process) = session.clients.get_mut(client) else {
             return;
         };
         if !process.gate.entered(word) {
@@ -435,7 +435,7 @@ impl Core {
         let Some(session) = self.sessions.get_mut(id) else {
             return;
         };
-        let Some(process) = session.clients.get_mut(&client) else {
+        let Some(process) = session.clients.get_mut(client) else {
             return;
         };
         let let_go = process.gate.released(word);
@@ -478,7 +478,7 @@ impl Core {
 
     pub(crate) fn client_mut(&mut self, client: ClientId) -> Option<&mut Client> {
         let home = *self.homes.get(client)?;
-        self.sessions.get_mut(home)?.clients.get_mut(&client)
+        self.sessions.get_mut(home)?.clients.get_mut(client)
     }
 
     pub(crate) fn notice(&mut self, notice: Notice) {

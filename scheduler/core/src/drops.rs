@@ -10,23 +10,29 @@ use crate::session::drop::{PendingDrop, Step};
 use crate::session::lock::Lock;
 
 impl Core {
-    /// The locks of those who let go are free.
-    pub(crate) fn collect(&mut self) {
-        let who: Vec<SessionId> = self.who_let_go().collect();
-        for id in who {
+    /// The locks of those who let go are free; whether there were any.
+    pub(crate) fn collect(&mut self) -> bool {
+        let mut any = false;
+        for at in 0..self.agenda.len() {
+            let id = self.agenda.session(at);
             let Some(session) = self.sessions.get_mut(id) else {
                 continue;
             };
             let Some(epoch) = session.lock.grant().map(|grant| grant.epoch) else {
                 continue;
             };
+            if !session.has_let_go(self.in_turns) {
+                continue;
+            }
+            any = true;
             let drop = session.lock.dropping();
             let drain = drop.map(PendingDrop::drain);
             let vacated = drop.map_or(self.now, PendingDrop::since);
             session.shut();
             session.left = Some((self.now, drain.is_some()));
+            let (cards, turns) = (session.uses, session.turn_cards(self.in_turns));
             self.recount(id);
-            for gpu in self.cards_of(id) {
+            for gpu in cards {
                 if let Some(card) = self.cards.get_mut(gpu) {
                     card.vacated = card.vacated.max(vacated);
                     if let Some(drain) = drain {
@@ -37,18 +43,11 @@ impl Core {
             self.notice(Notice::Dropped {
                 session: id,
                 epoch,
-                gpus: self.turn_cards(id).into_iter().collect(),
+                gpus: turns.into_iter().collect(),
                 drain,
             });
         }
-    }
-
-    /// Who has let go of the lock.
-    pub(crate) fn who_let_go(&self) -> impl Iterator<Item = SessionId> {
-        self.agenda.sessions().filter(|id| {
-            let session = self.sessions.get(*id);
-            session.is_some_and(|session| session.has_let_go(self.in_turns))
-        })
+        any
     }
 
     /// Holders that no longer fit together: the one that grew stays, then those who came first.
@@ -74,20 +73,6 @@ impl Core {
                 .map(|(_, _, id)| (id, self.turn_needs(id)))
                 .collect();
             for id in queue::surplus(&holders, &mut rooms) {
-                self.begin_drop(id);
-            }
-        }
-    }
-
-    /// Who may not run, or not now, lets go, whether or not anybody waits.
-    pub(crate) fn stop_barred(&mut self) {
-        for at in 0..self.agenda.len() {
-            let id = self.agenda.session(at);
-            if self
-                .sessions
-                .get(id)
-                .is_some_and(|session| !session.may_run() || session.is_throttled())
-            {
                 self.begin_drop(id);
             }
         }

@@ -3,10 +3,10 @@
 
 use gpushare_proto::{ClientId, GpuId, Nanos, SessionId};
 
-use crate::by_gpu::GpuSet;
 use crate::config::StuckPolicy;
 use crate::core::Core;
 use crate::event::Notice;
+use crate::few::GpuSet;
 use crate::gpu::Card;
 use crate::gpu::queue::{self, Rooms};
 use crate::session::client::Past;
@@ -28,39 +28,36 @@ enum Occasion {
 impl Core {
     /// Holders of the last daemon run on under a fresh grant as soon as they announce a card. Those who only say that they held
     /// it are made to let go of it.
-    pub(crate) fn resume_returned(&mut self) {
-        for at in 0..self.agenda.len() {
-            let id = self.agenda.session(at);
-            let Some(session) = self.sessions.get_mut(id) else {
-                continue;
-            };
-            let (mut held, mut claimants) = (false, Vec::new());
-            for (&client, process) in &mut session.clients {
-                if !process.is_attached() {
-                    continue;
-                }
-                match std::mem::take(&mut process.past) {
-                    Past::Nothing => {}
-                    Past::Held => held = true,
-                    Past::Claims => claimants.push(client),
-                }
-            }
-            if !held && claimants.is_empty() {
+    pub(crate) fn resume_returned(&mut self, id: SessionId) {
+        let Some(session) = self.sessions.get_mut(id) else {
+            return;
+        };
+        let (mut held, mut claimants) = (false, Vec::new());
+        for (client, process) in session.clients.iter_mut() {
+            if !process.is_attached() {
                 continue;
             }
-            match &session.lock {
-                Lock::Idle | Lock::Waiting(_) if held => self.grant(id, Occasion::Return),
-                Lock::Idle | Lock::Waiting(_) => self.let_end(id, &claimants),
-                Lock::Dropping(grant, drop) => {
-                    let epoch = grant.epoch;
-                    match drop.is_reopened() {
-                        true => session.open(epoch, false, &mut self.effects),
-                        false => session.close_those(&claimants, epoch, &mut self.effects),
-                    }
-                }
-                // Their gates open with the others'.
-                Lock::Holding(_) => {}
+            match std::mem::take(&mut process.past) {
+                Past::Nothing => {}
+                Past::Held => held = true,
+                Past::Claims => claimants.push(client),
             }
+        }
+        if !held && claimants.is_empty() {
+            return;
+        }
+        match &session.lock {
+            Lock::Idle | Lock::Waiting(_) if held => self.grant(id, Occasion::Return),
+            Lock::Idle | Lock::Waiting(_) => self.let_end(id, &claimants),
+            Lock::Dropping(grant, drop) => {
+                let epoch = grant.epoch;
+                match drop.is_reopened() {
+                    true => session.open(epoch, false, &mut self.effects),
+                    false => session.close_those(&claimants, epoch, &mut self.effects),
+                }
+            }
+            // Their gates open with the others'.
+            Lock::Holding(_) => {}
         }
     }
 
@@ -77,24 +74,41 @@ impl Core {
         }
     }
 
-    /// Whoever has a thread at its gate waits; whoever has none any more does not.
-    pub(crate) fn enqueue(&mut self) {
-        for at in 0..self.agenda.len() {
-            let id = self.agenda.session(at);
-            let Some(session) = self.sessions.get(id) else {
-                continue;
-            };
-            match (&session.lock, session.has_sleeper()) {
-                (Lock::Idle, true) => {
-                    self.last_ticket += 1;
-                    if self.is_rested(id) {
-                        self.wakers.push(id);
-                    }
-                    self.set_lock(id, Lock::Waiting(Ticket(self.last_ticket)));
+    /// Where nobody takes turns, everybody holds the lock, and drops end. Elsewhere whoever has a thread at its gate waits, and
+    /// who may not run, or not now, lets go, whether or not anybody waits.
+    pub(crate) fn queue_or_run(&mut self, id: SessionId) {
+        let Some(session) = self.sessions.get(id) else {
+            return;
+        };
+        let alone = session.uses.is_empty() || session.takes_turns(self.in_turns);
+        if session.may_run() && !alone && !self.recovery.holds_up(session.uses) {
+            return self.run_beside(id);
+        }
+        match session.lock {
+            Lock::Idle if session.has_sleeper() => {
+                self.last_ticket += 1;
+                if self.is_rested(id) {
+                    self.wakers.push(id);
                 }
-                (Lock::Waiting(_), false) => self.set_lock(id, Lock::Idle),
-                _ => {}
+                self.set_lock(id, Lock::Waiting(Ticket(self.last_ticket)));
             }
+            Lock::Waiting(_) if !session.has_sleeper() => self.set_lock(id, Lock::Idle),
+            Lock::Holding(_) if !session.may_run() || session.is_throttled() => self.begin_drop(id),
+            _ => {}
+        }
+    }
+
+    /// A session that has to wait for nobody holds the lock.
+    fn run_beside(&mut self, id: SessionId) {
+        match self.sessions.get(id).map(|session| &session.lock) {
+            Some(Lock::Idle | Lock::Waiting(_)) => self.grant(id, Occasion::Parallel),
+            Some(&Lock::Dropping(grant, _)) => {
+                self.set_lock(id, Lock::Holding(grant));
+                if let Some(session) = self.sessions.get_mut(id) {
+                    session.open(grant.epoch, false, &mut self.effects);
+                }
+            }
+            _ => {}
         }
     }
 
@@ -103,31 +117,6 @@ impl Core {
         match self.sessions.get(id).and_then(|session| session.left) {
             Some((at, true)) => self.now >= at + self.quantum(id, Nanos::ZERO),
             Some((_, false)) | None => true,
-        }
-    }
-
-    /// Where nobody takes turns, everybody holds the lock; drops end.
-    pub(crate) fn grant_parallel(&mut self) {
-        for at in 0..self.agenda.len() {
-            let id = self.agenda.session(at);
-            let Some(session) = self.sessions.get_mut(id) else {
-                continue;
-            };
-            let stays = matches!(session.lock, Lock::Holding(_)) || !session.may_run();
-            let none = session.uses.is_empty();
-            if stays || none || self.takes_turns(id) || self.is_held_up(id) {
-                continue;
-            }
-            match self.sessions.get(id).map(|session| &session.lock) {
-                Some(Lock::Idle | Lock::Waiting(_)) => self.grant(id, Occasion::Parallel),
-                Some(&Lock::Dropping(grant, _)) => {
-                    self.set_lock(id, Lock::Holding(grant));
-                    if let Some(session) = self.sessions.get_mut(id) {
-                        session.open(grant.epoch, false, &mut self.effects);
-                    }
-                }
-                _ => {}
-            }
         }
     }
 
@@ -271,26 +260,23 @@ impl Core {
     }
 
     /// Says how long the way to a turn was, once all of the session's memory is in.
-    pub(crate) fn note_entries(&mut self) {
-        for at in 0..self.agenda.len() {
-            let id = self.agenda.session(at);
-            let Some(session) = self.sessions.get_mut(id) else {
-                continue;
-            };
-            if session.is_moving() {
-                continue;
-            }
-            if let Lock::Holding(grant) = &mut session.lock
-                && let Some(entry) = grant.entry.take()
-            {
-                let gpus = self.turn_cards(id).into_iter().collect();
-                self.notice(Notice::Entered {
-                    session: id,
-                    gpus,
-                    waited: self.now - entry.asked,
-                    handoff: self.now - entry.handing_over,
-                });
-            }
+    pub(crate) fn note_entry(&mut self, id: SessionId) {
+        let Some(session) = self.sessions.get_mut(id) else {
+            return;
+        };
+        if let Lock::Holding(Grant {
+            entry: Some(entry), ..
+        }) = session.lock
+            && !session.is_moving()
+        {
+            session.lock.end_entry();
+            let gpus = session.turn_cards(self.in_turns).into_iter().collect();
+            self.notice(Notice::Entered {
+                session: id,
+                gpus,
+                waited: self.now - entry.asked,
+                handoff: self.now - entry.handing_over,
+            });
         }
     }
 
@@ -309,10 +295,14 @@ impl Core {
     }
 
     pub(crate) fn expected_move(&self, id: SessionId) -> Nanos {
-        let needs = self.turn_needs(id);
-        let moves = needs
-            .iter()
-            .filter_map(|(gpu, own)| Some(self.cards.get(gpu)?.expected_move(*own)));
+        let Some(session) = self.sessions.get(id) else {
+            return Nanos::ZERO;
+        };
+        let cards = session.turn_cards(self.in_turns).into_iter();
+        let moves = cards.filter_map(|gpu| {
+            let own = session.sums(gpu).movable.get();
+            Some(self.cards.get(gpu)?.expected_move(own))
+        });
         moves.max().unwrap_or_default()
     }
 

@@ -13,9 +13,9 @@ use std::fmt;
 
 use gpushare_proto::{Bytes, ClientId, Epoch, GpuId, SessionId};
 
-use crate::by_gpu::GpuSet;
 use crate::core::Core;
 use crate::event::{Effect, Event};
+use crate::few::GpuSet;
 use crate::gpu::census::Census;
 use crate::session::Session;
 use crate::session::gate::Passage;
@@ -234,7 +234,7 @@ fn the_dead_are_nowhere(core: &Core) -> Result<(), Broken> {
     let living = core
         .sessions
         .iter()
-        .flat_map(|(id, session)| session.clients.keys().map(move |&client| (client, id)));
+        .flat_map(|(id, session)| session.clients.keys().map(move |client| (client, id)));
     let living: BTreeMap<ClientId, SessionId> = living.collect();
     hold(
         rule,

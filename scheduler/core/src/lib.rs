@@ -11,7 +11,7 @@ pub mod event;
 
 mod core;
 
-mod by_gpu;
+mod few;
 
 mod registry;
 

@@ -5,8 +5,8 @@
 
 use gpushare_proto::{GpuId, Nanos, SessionId};
 
-use crate::by_gpu::GpuSet;
 use crate::core::Core;
+use crate::few::GpuSet;
 use crate::gpu::Card;
 use crate::session::share::Class;
 
@@ -83,7 +83,12 @@ impl Core {
             session.owed = owed;
         }
         for gpu in cards {
-            let cost = self.cards.get(gpu).map(|card| self.turn_cost(id, gpu, card));
+            let owes = |card: &&Card| card.trickles[class as usize].owes();
+            let cost = self
+                .cards
+                .get(gpu)
+                .filter(owes)
+                .map(|card| self.turn_cost(id, gpu, card));
             if let (Some(card), Some(cost)) = (self.cards.get_mut(gpu), cost) {
                 card.trickles[class as usize].granted(cost);
             }

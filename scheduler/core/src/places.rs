@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 
 use gpushare_proto::{ClientId, SessionId};
 
-use crate::by_gpu::GpuSet;
 use crate::core::Core;
 use crate::event::WaitsFor;
+use crate::few::GpuSet;
 use crate::session::lock::Lock;
 use crate::session::throttle::Throttle;
 

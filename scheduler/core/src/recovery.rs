@@ -17,8 +17,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use gpushare_proto::{Bytes, ClientId, GpuId, Nanos};
 
-use crate::by_gpu::{ByGpu, GpuSet};
 use crate::config::{Config, StuckPolicy};
+use crate::few::{ByGpu, GpuSet};
 
 /// A returned client announces its cards right after it joined; this long is waited for that.
 const ANNOUNCEMENT: Nanos = Nanos::from_millis(50);

@@ -18,10 +18,10 @@
 
 use gpushare_proto::{Bytes, GpuId, Nanos, SessionId};
 
-use crate::by_gpu::{ByGpu, GpuSet};
 use crate::config::StuckPolicy;
 use crate::core::Core;
 use crate::event::{Effect, Notice};
+use crate::few::{ByGpu, GpuSet};
 use crate::gpu::Card;
 use crate::session::Session;
 use crate::session::lock::Lock;
@@ -31,29 +31,45 @@ impl Core {
     pub(crate) fn settle(&mut self) {
         self.recover();
         self.ring();
-        self.throttle();
         self.choose_modes();
-        self.resume_returned();
+        self.look_each(|core, id| {
+            core.throttle(id);
+            core.resume_returned(id);
+        });
+        self.collect();
         loop {
-            self.collect();
-            self.enqueue();
-            self.stop_barred();
-            self.grant_parallel();
+            self.look_each(Self::queue_or_run);
             self.grant_turns();
             self.fit_holders();
             self.preempt();
             self.expire_quanta();
             let stuck = self.push_drops();
-            if !stuck && self.who_let_go().next().is_none() {
+            if !self.collect() && !stuck {
                 break;
             }
         }
         self.spread_the_news();
-        self.open_joiners();
-        self.note_entries();
-        self.run_stopwatches();
-        self.tell();
+        self.look_each(Self::conclude);
         self.close_agenda();
+    }
+
+    /// Looks at each session on the agenda, also at those that come onto it meanwhile.
+    pub(crate) fn look_each(&mut self, look: impl Fn(&mut Self, SessionId)) {
+        let mut at = 0;
+        while at < self.agenda.len() {
+            look(self, self.agenda.session(at));
+            at += 1;
+        }
+    }
+
+    /// What follows for a session alone.
+    fn conclude(&mut self, id: SessionId) {
+        if let Some(session) = self.sessions.get_mut(id) {
+            session.open_joiners(self.in_turns, &mut self.effects);
+            session.run_stopwatches(self.now, self.in_turns, &self.config);
+            self.note_entry(id);
+            self.tell(id);
+        }
     }
 
     /// Who is awaited changes for whom grants wait.
@@ -131,21 +147,18 @@ impl Core {
         }
     }
 
-    /// Who has used up its compute limit, and who no longer has.
-    fn throttle(&mut self) {
-        for at in 0..self.agenda.len() {
-            let id = self.agenda.session(at);
-            if !self.sessions.get(id).is_some_and(Session::is_limited) {
-                continue;
-            }
-            let slice = self.slice(id);
-            if let Some(session) = self.sessions.get_mut(id)
-                && let Some(throttle) = &mut session.throttle
-            {
-                let before = throttle.is_throttled();
-                if throttle.judge(self.now, slice, &self.config) != before {
-                    self.recount(id);
-                }
+    /// A session may have used up its compute limit, or have some of it again.
+    fn throttle(&mut self, id: SessionId) {
+        if !self.sessions.get(id).is_some_and(Session::is_limited) {
+            return;
+        }
+        let slice = self.slice(id);
+        if let Some(session) = self.sessions.get_mut(id)
+            && let Some(throttle) = &mut session.throttle
+        {
+            let before = throttle.is_throttled();
+            if throttle.judge(self.now, slice, &self.config) != before {
+                self.recount(id);
             }
         }
     }
@@ -166,32 +179,6 @@ impl Core {
     fn recount_members(&mut self, gpu: GpuId) {
         let members = self.cards.get(gpu).map(|card| card.census.members.clone());
         members.into_iter().flatten().for_each(|id| self.recount(id));
-    }
-
-    fn open_joiners(&mut self) {
-        for at in 0..self.agenda.len() {
-            let id = self.agenda.session(at);
-            if let Some(session) = self.sessions.get_mut(id) {
-                session.open_joiners(self.in_turns, &mut self.effects);
-            }
-        }
-    }
-
-    fn run_stopwatches(&mut self) {
-        for at in 0..self.agenda.len() {
-            let id = self.agenda.session(at);
-            if let Some(session) = self.sessions.get_mut(id) {
-                let waits = session.lock.ticket().is_some();
-                let holds = session.lock.grant().is_some() && session.takes_turns(self.in_turns);
-                session.waited.run(waits, self.now);
-                session.held.run(holds, self.now);
-                let (works, open) = (session.may_be_working(), session.has_open_gate());
-                session.gpu_time.run(works, self.now);
-                if let Some(throttle) = &mut session.throttle {
-                    throttle.run(self.now, open, &self.config);
-                }
-            }
-        }
     }
 
     /// Whether a session takes turns on any of its cards.

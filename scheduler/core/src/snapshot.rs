@@ -240,7 +240,7 @@ fn session_snapshot(id: SessionId, session: &Session, now: Nanos, place: Option<
         clients: session
             .clients
             .iter()
-            .map(|(&client, process)| ClientSnapshot {
+            .map(|(client, process)| ClientSnapshot {
                 client,
                 gate: process.gate.state(),
                 waiting: process.gate.waiting(),

@@ -2,8 +2,8 @@
 //! what they wait for.
 //!
 //! In a long queue every grant changes the place of everybody, and a thousand messages would go out with each. There a process
-//! that was told its place hears of another one after a second, when few others do: it needs the place for one line on
-//! stderr, and whoever is granted waits for all that goes out. On a card with many sessions what one allocates may change
+//! hears of its place when few others do, and of another one after a second: it needs the place for one line on stderr, and
+//! whoever is granted waits for all that goes out. On a card with many sessions what one allocates may change
 //! what all others may have; they hear of that together, a hundred times a second at most.
 
 use gpushare_proto::page::{FLAG_CONTENDED, FLAG_LIMITED, FLAG_WANTED};
@@ -76,6 +76,7 @@ impl Core {
         let Some(card) = self.cards.get_mut(gpu) else {
             return;
         };
+        card.moved_up = self.now;
         if card.census.queue.len() <= FEW {
             for (_, id) in card.census.queue.clone() {
                 self.touch(id);
@@ -87,13 +88,13 @@ impl Core {
         }
     }
 
-    /// The next few in a long queue may hear of other places.
+    /// The next few in a long queue hear of their places.
     pub(crate) fn tell_places_again(&mut self, gpu: GpuId) {
         let Some(card) = self.cards.get(gpu) else { return };
         let mut turn = Vec::new();
         let mut later: Option<Nanos> = None;
         for &(_, id) in &card.census.queue {
-            let Some(due) = self.place_is_old(id) else {
+            let Some(due) = self.place_is_old(id, card.moved_up) else {
                 continue;
             };
             match due <= self.now && turn.len() < AT_ONCE {
@@ -101,49 +102,58 @@ impl Core {
                 false => later = later.into_iter().chain([due.max(self.now + STEP)]).min(),
             }
         }
-        turn.into_iter().for_each(|id| self.touch(id));
+        for id in turn {
+            if let Some(session) = self.sessions.get_mut(id) {
+                session.hears_place = true;
+            }
+            self.touch(id);
+        }
         if let Some(card) = self.cards.get_mut(gpu) {
             self.agenda
                 .set_timer(Timer::Places(gpu), &mut card.alarms.places, later);
         }
     }
 
-    /// When a session may hear of its place, if that is not the one that it was told.
-    fn place_is_old(&self, id: SessionId) -> Option<Nanos> {
-        let place = self.place(id);
+    /// When a session may hear of its place, if it has not since the line `moved_up`.
+    fn place_is_old(&self, id: SessionId, moved_up: Nanos) -> Option<Nanos> {
         let waiting = self.sessions.get(id)?.attached().map(|(_, process)| process);
-        let old = waiting.filter(|process| process.gate.waiting() && process.told.queued != place);
-        old.map(|process| process.told.queued_at + PAUSE).min()
+        let told = waiting
+            .filter(|process| process.gate.waiting())
+            .map(|process| &process.told);
+        let old = told.filter_map(|told| match told.queued {
+            None => Some(Nanos::ZERO),
+            Some(_) => (told.queued_at <= moved_up).then(|| told.queued_at + PAUSE),
+        });
+        old.min()
     }
 
-    /// Tells every process what is new to it.
-    pub(crate) fn tell(&mut self) {
+    /// Tells a session's processes what is new to them.
+    pub(crate) fn tell(&mut self, id: SessionId) {
+        let Some(session) = self.sessions.get(id) else {
+            return;
+        };
+        // Whoever has a compute limit is glad to prove that it is idle.
+        let wanted =
+            session.lock.grant().is_some() && (session.uses.overlaps(self.wanted) || session.is_limited());
+        let hears = session.hears_place || !self.is_in_a_crowd(session);
         let mut news = Vec::new();
-        let mut facts = Vec::new();
-        for at in 0..self.agenda.len() {
-            let id = self.agenda.session(at);
-            let Some(session) = self.sessions.get(id) else {
-                continue;
+        let (mut place, mut facts) = (None, Vec::new());
+        for (client, process) in session.attached() {
+            let flags = self.flags(process, session, wanted);
+            let new = News {
+                client,
+                flags: (flags != process.told.flags).then_some(flags),
+                figures: self.new_figures(session, process, &mut facts),
+                queued: self.queued(id, process, hears, &mut place),
             };
-            // Whoever has a compute limit is glad to prove that it is idle.
-            let wanted = session.lock.grant().is_some()
-                && (session.uses.overlaps(self.wanted) || session.is_limited());
-            let mut place = None;
-            facts.clear();
-            for (client, process) in session.attached() {
-                let flags = self.flags(process, session, wanted);
-                let new = News {
-                    client,
-                    flags: (flags != process.told.flags).then_some(flags),
-                    figures: self.new_figures(session, process, &mut facts),
-                    queued: self.queued(id, process, &mut place),
-                };
-                if !new.is_none() {
-                    news.push(new);
-                }
+            if !new.is_none() {
+                news.push(new);
             }
         }
         news.into_iter().for_each(|news| self.tell_news(news));
+        if let Some(session) = self.sessions.get_mut(id) {
+            session.hears_place = false;
+        }
     }
 
     fn tell_news(&mut self, news: News) {
@@ -180,12 +190,18 @@ impl Core {
     }
 
     /// The place that a process is to be told, or none where it waits no more. `place` is its session's, once it is known.
-    fn queued(&self, id: SessionId, process: &Client, place: &mut Option<Place>) -> Option<Option<Place>> {
+    fn queued(
+        &self,
+        id: SessionId,
+        process: &Client,
+        hears: bool,
+        place: &mut Option<Place>,
+    ) -> Option<Option<Place>> {
         let told = &process.told;
         if !process.gate.waiting() {
             return told.queued.is_some().then_some(None);
         }
-        if told.queued.is_some() && self.now < told.queued_at + PAUSE && self.is_in_a_crowd(id) {
+        if !hears {
             return None;
         }
         if place.is_none() {
@@ -194,11 +210,8 @@ impl Core {
         (told.queued != *place).then(|| place.clone())
     }
 
-    fn is_in_a_crowd(&self, id: SessionId) -> bool {
-        let mut cards = self
-            .cards_of(id)
-            .into_iter()
-            .filter_map(|gpu| self.cards.get(gpu));
+    fn is_in_a_crowd(&self, session: &Session) -> bool {
+        let mut cards = session.uses.into_iter().filter_map(|gpu| self.cards.get(gpu));
         cards.any(|card| card.census.queue.len() > FEW)
     }
 

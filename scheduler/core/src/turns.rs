@@ -23,8 +23,8 @@ use std::collections::BTreeSet;
 
 use gpushare_proto::{GpuId, Nanos, SessionId};
 
-use crate::by_gpu::GpuSet;
 use crate::core::Core;
+use crate::few::GpuSet;
 use crate::gpu::Card;
 use crate::session::Session;
 use crate::session::lock::{Lock, Turn};
@@ -70,25 +70,22 @@ impl Core {
         (turn.class, self.lag(id), turn, id)
     }
 
-    /// Finds the floors of a card anew.
-    pub(crate) fn raise_floors(&mut self, gpu: GpuId) {
-        let Some(card) = self.cards.get(gpu) else { return };
-        let mut least: [Option<Virtual>; 3] =
-            Class::ALL.map(|class| card.census.first_of(class).map(|(turn, _)| turn.had));
-        for id in &card.census.holders {
-            if let Some(session) = self.sessions.get(*id)
-                && let Some(on) = session.cards.get(gpu).filter(|on| on.entered.is_some())
-            {
-                let had = self.had(session, card, on);
-                let least = &mut least[session.share.class as usize];
-                *least = Some(least.map_or(had, |least| least.min(had)));
-            }
-        }
+    /// Finds the floor of a class on a card anew.
+    pub(crate) fn raise_floor(&mut self, gpu: GpuId, class: Class) -> Virtual {
+        let Some(card) = self.cards.get(gpu) else {
+            return Virtual::default();
+        };
+        let waits = card.census.first_of(class).map(|(turn, _)| turn.had);
+        let pays = card.census.first_payers(class).filter_map(|id| {
+            let session = self.sessions.get(id)?;
+            Some(self.had(session, card, session.cards.get(gpu)?))
+        });
+        let least = waits.into_iter().chain(pays).min();
+        let floor = card.floors[class as usize].max(least.unwrap_or_default());
         if let Some(card) = self.cards.get_mut(gpu) {
-            for (floor, least) in card.floors.iter_mut().zip(least) {
-                *floor = (*floor).max(least.unwrap_or_default());
-            }
+            card.floors[class as usize] = floor;
         }
+        floor
     }
 
     /// A session's virtual time on a card by now.
@@ -115,16 +112,31 @@ impl Core {
     /// A session becomes one of those who share a card's time: it may be ahead of the others by its credit, and no more. A
     /// new one starts level.
     pub(crate) fn lift(&mut self, id: SessionId, gpu: GpuId) {
-        self.raise_floors(gpu);
-        let quantum = self.quantum(id, self.expected_move(id));
-        let (Some(session), Some(card)) = (self.sessions.get_mut(id), self.cards.get(gpu)) else {
+        let Some(share) = self.sessions.get(id).map(|session| session.share) else {
             return;
         };
-        let credit = session.share.virtual_time(part(quantum, self.config.credit));
-        let floor = card.floors[session.share.class as usize];
-        if let Some(on) = session.cards.get_mut(gpu) {
-            on.had = Some(on.had.map_or(floor, |had| had.max(floor.minus(credit))));
+        let floor = self.raise_floor(gpu, share.class);
+        let had = self.on_card(id, gpu).map(|on| on.had);
+        let lifted = match had {
+            Some(Some(had)) if had < floor => {
+                let quantum = self.quantum(id, self.expected_move(id));
+                let credit = share.virtual_time(part(quantum, self.config.credit));
+                had.max(floor.minus(credit))
+            }
+            Some(None) => floor,
+            _ => return,
+        };
+        if let Some(on) = self
+            .sessions
+            .get_mut(id)
+            .and_then(|session| session.cards.get_mut(gpu))
+        {
+            on.had = Some(lifted);
         }
+    }
+
+    fn on_card(&self, id: SessionId, gpu: GpuId) -> Option<&OnCard> {
+        self.sessions.get(id)?.cards.get(gpu)
     }
 
     /// A session of another class starts level there.

@@ -6,6 +6,7 @@
 //! ```
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 
 use gpushare_proto::{Bytes, SessionId};
 
@@ -23,6 +24,8 @@ pub(crate) struct Census {
     pub(crate) members: BTreeSet<SessionId>,
     /// Those with the lock, dropped or not.
     pub(crate) holders: BTreeSet<SessionId>,
+    /// Those that pay for the time, and where each began to, by share.
+    payers: BTreeSet<(Share, i128, SessionId)>,
     /// Those that wait and may be granted something, in order.
     pub(crate) queue: BTreeSet<(Turn, SessionId)>,
     /// Those of them that use other cards too.
@@ -83,6 +86,11 @@ impl Census {
         move_part(&mut self.held, old.part(old.holds()), new.part(new.holds()));
         move_part(&mut self.kept, old.part(old.keeps()), new.part(new.keeps()));
         change(&mut self.gangs, id, old.waits_in_gang(), new.waits_in_gang());
+        let payer = |listing: &Listing| Some((listing.share, listing.pays?, id));
+        if payer(old) != payer(new) {
+            payer(old).map(|payer| self.payers.remove(&payer));
+            self.payers.extend(payer(new));
+        }
         if old.queued != new.queued {
             if let Some(turn) = old.queued {
                 self.queue.remove(&(turn, id));
@@ -145,8 +153,27 @@ impl Census {
 
     /// The first in line of a class.
     pub(crate) fn first_of(&self, class: Class) -> Option<(Turn, SessionId)> {
-        let first = self.queue.range((Turn::first_of(class), SessionId(0))..).next()?;
+        let first = self.queue.first()?;
+        let first = match first.0.class < class {
+            true => self.queue.range((Turn::first_of(class), SessionId(0))..).next()?,
+            false => first,
+        };
         Some(*first).filter(|(turn, _)| turn.class == class)
+    }
+
+    /// Of each weight in a class the one that pays and has had least.
+    pub(crate) fn first_payers(&self, class: Class) -> impl Iterator<Item = SessionId> {
+        let after = |&(share, ..): &(Share, i128, SessionId)| {
+            let last = (share, i128::MAX, SessionId(u64::MAX));
+            self.payers
+                .range((Bound::Excluded(last), Bound::Unbounded))
+                .next()
+        };
+        let payers = std::iter::successors(self.payers.first(), move |payer| after(payer));
+        let payers = payers.skip_while(move |(share, ..)| share.class < class);
+        payers
+            .take_while(move |(share, ..)| share.class == class)
+            .map(|&(.., id)| id)
     }
 
     /// Whether one of a class waits while none of it holds the lock, because one of a higher class holds it or waits too.

@@ -112,6 +112,8 @@ pub(crate) struct Card {
     pub(crate) trickles: [Trickle; 3],
     /// The least virtual time of those who wait or hold, by class; it never goes back.
     pub(crate) floors: [Virtual; 3],
+    /// When its line last changed.
+    pub(crate) moved_up: Nanos,
     /// When the last session that made room here was told to, or did on its own.
     pub(crate) vacated: Nanos,
     drains: VecDeque<Nanos>,
@@ -136,6 +138,7 @@ impl Card {
             budget: SwitchBudget::new(Nanos::ZERO, config.budget_max),
             trickles: [Trickle::default(); 3],
             floors: [Virtual::default(); 3],
+            moved_up: Nanos::ZERO,
             vacated: Nanos::ZERO,
             drains: VecDeque::new(),
             expected_drain: Average::new(config.drain_target.0),

@@ -16,7 +16,7 @@
 
 use gpushare_proto::{Bytes, SessionId};
 
-use crate::by_gpu::{ByGpu, GpuSet};
+use crate::few::{ByGpu, GpuSet};
 
 /// What is taken on a card that takes turns.
 #[derive(Clone, Copy, Debug)]

@@ -36,6 +36,11 @@ impl Trickle {
         self.waits
     }
 
+    /// Whether anything is owed.
+    pub(crate) const fn owes(&self) -> bool {
+        self.owed > 0
+    }
+
     /// Whether a turn that costs `cost` is due.
     pub(crate) fn pays(&self, cost: Nanos) -> bool {
         self.owed >= fine(cost)

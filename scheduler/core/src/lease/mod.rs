@@ -128,9 +128,9 @@ impl Core {
             .sessions
             .get(id)
             .into_iter()
-            .flat_map(|session| &session.clients);
+            .flat_map(|session| session.clients.iter());
         let books: Vec<(ClientId, GpuId)> = clients
-            .flat_map(|(&client, process)| process.books.keys().map(move |gpu| (client, gpu)))
+            .flat_map(|(client, process)| process.books.keys().map(move |gpu| (client, gpu)))
             .collect();
         for (client, gpu) in books {
             self.recall_unused_of(id, client, gpu);

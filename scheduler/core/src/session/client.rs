@@ -3,7 +3,7 @@
 use gpushare_proto::{Bytes, Nanos};
 
 use super::gate::Gate;
-use crate::by_gpu::ByGpu;
+use crate::few::ByGpu;
 use crate::places::Place;
 
 /// What the driver may take for a process beside what it allocated, without its counting against the quota: contexts,

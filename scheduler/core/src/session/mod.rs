@@ -12,13 +12,13 @@ pub(crate) mod on_card;
 pub(crate) mod share;
 pub(crate) mod throttle;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 
 use gpushare_proto::{Bytes, ClientId, Epoch, GpuId, Nanos, Percent};
 
-use crate::by_gpu::{ByGpu, GpuSet};
 use crate::config::Config;
 use crate::event::{Effect, Standing};
+use crate::few::{ByGpu, Few, GpuSet};
 use crate::gpu::Card;
 use crate::stopwatch::Stopwatch;
 use crate::sums::Sums;
@@ -52,7 +52,7 @@ pub(crate) struct Session {
     pub(crate) oversubscribe: bool,
     /// Whether it gets no more clients.
     pub(crate) closed: bool,
-    pub(crate) clients: BTreeMap<ClientId, Client>,
+    pub(crate) clients: Few<ClientId, Client>,
     pub(crate) lock: Lock,
     pub(crate) waited: Stopwatch,
     pub(crate) held: Stopwatch,
@@ -65,6 +65,8 @@ pub(crate) struct Session {
     pub(crate) cards: ByGpu<OnCard>,
     /// Those that a process uses now.
     pub(crate) uses: GpuSet,
+    /// Whether it is its turn to hear of its place in a long queue.
+    pub(crate) hears_place: bool,
     /// Whether it is on the agenda.
     pub(crate) touched: bool,
     /// When it will be.
@@ -85,7 +87,7 @@ impl Session {
             left: None,
             oversubscribe,
             closed: false,
-            clients: BTreeMap::new(),
+            clients: Few::default(),
             lock: Lock::Idle,
             waited: Stopwatch::default(),
             held: Stopwatch::default(),
@@ -94,6 +96,7 @@ impl Session {
             refusals: 0,
             cards: ByGpu::default(),
             uses: GpuSet::default(),
+            hears_place: false,
             touched: false,
             alarm: None,
         }
@@ -171,19 +174,17 @@ impl Session {
 
     /// Its processes that use a card.
     pub(crate) fn attached(&self) -> impl Iterator<Item = (ClientId, &Client)> {
-        let clients = self.clients.iter().map(|(&id, client)| (id, client));
-        clients.filter(|(_, client)| client.is_attached())
+        self.clients.iter().filter(|(_, client)| client.is_attached())
     }
 
     fn attached_mut(&mut self) -> impl Iterator<Item = (ClientId, &mut Client)> {
-        let clients = self.clients.iter_mut().map(|(&id, client)| (id, client));
-        clients.filter(|(_, client)| client.is_attached())
+        self.clients.iter_mut().filter(|(_, client)| client.is_attached())
     }
 
     /// The books of its processes on one card.
     pub(crate) fn books(&self, gpu: GpuId) -> impl Iterator<Item = (ClientId, &Book)> {
         let clients = self.clients.iter();
-        clients.filter_map(move |(&id, client)| Some((id, client.books.get(gpu)?)))
+        clients.filter_map(move |(id, client)| Some((id, client.books.get(gpu)?)))
     }
 
     /// What its processes have on one card.
@@ -315,6 +316,19 @@ impl Session {
         }
     }
 
+    /// What it does from now on is added up.
+    pub(crate) fn run_stopwatches(&mut self, now: Nanos, in_turns: GpuSet, config: &Config) {
+        let waits = self.lock.ticket().is_some();
+        let holds = self.lock.grant().is_some();
+        self.waited.run(waits, now);
+        self.held.run(holds && self.takes_turns(in_turns), now);
+        self.gpu_time.run(holds && self.may_be_working(), now);
+        let open = self.throttle.is_some() && self.has_open_gate();
+        if let Some(throttle) = &mut self.throttle {
+            throttle.run(now, open, config);
+        }
+    }
+
     /// Closes every gate that threads may pass, and asks for the drains.
     pub(crate) fn close(&mut self, epoch: Epoch, effects: &mut VecDeque<Effect>) {
         for (id, client) in self.attached_mut() {
@@ -337,7 +351,7 @@ impl Session {
         effects: &mut VecDeque<Effect>,
     ) {
         for &client in claimants {
-            if let Some(process) = self.clients.get_mut(&client) {
+            if let Some(process) = self.clients.get_mut(client) {
                 let word = process.gate.close();
                 effects.push_back(Effect::Gate { client, word, epoch });
             }

@@ -37,6 +37,12 @@ impl OnCard {
         self.had.unwrap_or_default().max(self.behind)
     }
 
+    /// What it had when the card's clock stood at nothing, as it were: that and the clock is what it has had, while it pays.
+    fn start(&self, share: Share) -> i128 {
+        let entered = i128::try_from(self.entered.unwrap_or_default()).unwrap_or(i128::MAX);
+        share.real_time(self.standing()).saturating_sub(entered)
+    }
+
     /// Pays for its time.
     pub(crate) fn pay(&mut self, charged: Nanos, share: Share) {
         self.charged += charged;
@@ -58,6 +64,16 @@ pub(crate) struct Stance {
 }
 
 impl Stance {
+    /// Whether it pays for the time of a card that it uses.
+    pub(crate) fn pays(&self, takes_turns: bool) -> bool {
+        takes_turns && self.presence != Presence::None
+    }
+
+    /// Whether it is one of those who share the time of a card that it uses in turns: it waits for one, or has one.
+    pub(crate) fn shares(&self, takes_turns: bool) -> bool {
+        takes_turns && (self.ticket.is_some() || self.presence != Presence::None)
+    }
+
     /// As what a card counts it, where it takes turns or does not.
     pub(crate) fn listing(&self, on: &OnCard, takes_turns: bool) -> Listing {
         if !on.is_attached() {
@@ -74,7 +90,7 @@ impl Stance {
             movable: on.sums.movable,
             presence: self.presence,
             queued: self.ticket.filter(|_| takes_turns).map(turn),
-            pays: takes_turns && self.presence != Presence::None,
+            pays: self.pays(takes_turns).then(|| on.start(self.share)),
             share: self.share,
             limit: self.limit,
             gang: self.gang,
@@ -99,14 +115,14 @@ pub(crate) struct Listing {
     pub(crate) limit: Option<Percent>,
     /// Whether it uses other cards too.
     pub(crate) gang: bool,
-    /// Whether it pays for the card's time.
-    pub(crate) pays: bool,
+    /// Whether it pays for the card's time, and where it began to: of two with the same share the one with less has had less.
+    pub(crate) pays: Option<i128>,
 }
 
 impl Listing {
     /// Whether it is one of those who share the card's time in turns: it waits for one, or has one.
     pub(crate) fn shares(&self) -> bool {
-        self.queued.is_some() || self.pays
+        self.queued.is_some() || self.pays.is_some()
     }
 }
 

@@ -57,6 +57,14 @@ impl Share {
     }
 }
 
+impl Share {
+    /// The charged time that comes to `time` at this weight.
+    pub(crate) fn real_time(self, time: Virtual) -> i128 {
+        let real = time.0.saturating_mul(u128::from(self.weight)) / HEAVIEST;
+        i128::try_from(real).unwrap_or(i128::MAX)
+    }
+}
+
 /// Charged time by weight: who has less of it goes first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Virtual(u128);

@@ -137,8 +137,8 @@ impl World {
     /// What the machine counts as managed memory is never less than what the process could have.
     fn managed_is_bounded(&self, event: Event) {
         for session in self.core.sessions.values() {
-            for (id, client) in &session.clients {
-                let Some(process) = self.processes.get(id) else {
+            for (id, client) in session.clients.iter() {
+                let Some(process) = self.processes.get(&id) else {
                     continue;
                 };
                 for (gpu, book) in client.books.iter() {
@@ -202,7 +202,9 @@ impl World {
                 .iter()
                 .filter(|(_, session)| session.books(gpu).next().is_some());
             let here: Vec<_> = here
-                .filter(|(id, session)| *id == entrant || session.clients.keys().any(in_flight))
+                .filter(|(id, session)| {
+                    *id == entrant || session.clients.keys().any(|client| in_flight(&client))
+                })
                 .collect();
             let used: Bytes = here
                 .iter()

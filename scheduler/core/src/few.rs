@@ -1,67 +1,86 @@
-//! Maps and sets by card. A node has few cards and a session mostly one, so that looking at all of them beats a tree.
+//! Maps and sets of few: a node has few cards, a session mostly uses one, with one process. Looking at all of them beats a tree.
 
+use std::fmt;
 use std::iter::FusedIterator;
 use std::ops::Index;
 
-use gpushare_proto::GpuId;
+use gpushare_proto::{ClientId, GpuId};
 use smallvec::SmallVec;
 
-/// A value for each of some cards, in order.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct ByGpu<T>(SmallVec<[(GpuId, T); 1]>);
+/// What a value is found by.
+pub(crate) trait Key: Copy + Ord + fmt::Display {
+    /// Where it mostly is.
+    fn guess(self) -> usize;
+}
 
-impl<T> Default for ByGpu<T> {
+impl Key for GpuId {
+    /// All cards of the node are mostly known, each at its own number.
+    fn guess(self) -> usize {
+        self.0.into()
+    }
+}
+
+impl Key for ClientId {
+    fn guess(self) -> usize {
+        0
+    }
+}
+
+/// A value for each of a few keys, in order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Few<K, T>(SmallVec<[(K, T); 1]>);
+
+/// A value for each of some cards, in order.
+pub(crate) type ByGpu<T> = Few<GpuId, T>;
+
+impl<K, T> Default for Few<K, T> {
     fn default() -> Self {
         Self(SmallVec::new())
     }
 }
 
-impl<T> ByGpu<T> {
-    /// Where a card is, or where it would be.
-    fn find(&self, gpu: GpuId) -> Result<usize, usize> {
-        // All cards of the node are mostly known, and then each is at its own number.
-        match self.0.get(usize::from(gpu.0)) {
-            Some((there, _)) if *there == gpu => Ok(usize::from(gpu.0)),
-            _ => match self.0.iter().position(|(other, _)| *other >= gpu) {
-                Some(at) if self.0[at].0 == gpu => Ok(at),
-                Some(at) => Err(at),
-                None => Err(self.0.len()),
-            },
+impl<K: Key, T> Few<K, T> {
+    /// Where a key is, or where it would be.
+    #[inline]
+    fn find(&self, key: K) -> Result<usize, usize> {
+        match self.0.get(key.guess()) {
+            Some((there, _)) if *there == key => Ok(key.guess()),
+            _ => self.0.binary_search_by_key(&key, |(there, _)| *there),
         }
     }
 
-    pub(crate) fn get(&self, gpu: GpuId) -> Option<&T> {
-        self.find(gpu).ok().map(|at| &self.0[at].1)
+    pub(crate) fn get(&self, key: K) -> Option<&T> {
+        self.find(key).ok().map(|at| &self.0[at].1)
     }
 
-    pub(crate) fn get_mut(&mut self, gpu: GpuId) -> Option<&mut T> {
-        self.find(gpu).ok().map(|at| &mut self.0[at].1)
+    pub(crate) fn get_mut(&mut self, key: K) -> Option<&mut T> {
+        self.find(key).ok().map(|at| &mut self.0[at].1)
     }
 
-    pub(crate) fn contains(&self, gpu: GpuId) -> bool {
-        self.find(gpu).is_ok()
+    pub(crate) fn contains(&self, key: K) -> bool {
+        self.find(key).is_ok()
     }
 
     /// What was there before, if anything.
-    pub(crate) fn insert(&mut self, gpu: GpuId, value: T) -> Option<T> {
-        match self.find(gpu) {
+    pub(crate) fn insert(&mut self, key: K, value: T) -> Option<T> {
+        match self.find(key) {
             Ok(at) => Some(std::mem::replace(&mut self.0[at].1, value)),
             Err(at) => {
-                self.0.insert(at, (gpu, value));
+                self.0.insert(at, (key, value));
                 None
             }
         }
     }
 
-    pub(crate) fn remove(&mut self, gpu: GpuId) -> Option<T> {
-        self.find(gpu).ok().map(|at| self.0.remove(at).1)
+    pub(crate) fn remove(&mut self, key: K) -> Option<T> {
+        self.find(key).ok().map(|at| self.0.remove(at).1)
     }
 
-    pub(crate) fn get_or_insert_with(&mut self, gpu: GpuId, new: impl FnOnce() -> T) -> &mut T {
-        let at = match self.find(gpu) {
+    pub(crate) fn get_or_insert_with(&mut self, key: K, new: impl FnOnce() -> T) -> &mut T {
+        let at = match self.find(key) {
             Ok(at) => at,
             Err(at) => {
-                self.0.insert(at, (gpu, new()));
+                self.0.insert(at, (key, new()));
                 at
             }
         };
@@ -72,16 +91,16 @@ impl<T> ByGpu<T> {
         self.0.is_empty()
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (GpuId, &T)> {
-        self.0.iter().map(|(gpu, value)| (*gpu, value))
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (K, &T)> {
+        self.0.iter().map(|(key, value)| (*key, value))
     }
 
-    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (GpuId, &mut T)> {
-        self.0.iter_mut().map(|(gpu, value)| (*gpu, value))
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (K, &mut T)> {
+        self.0.iter_mut().map(|(key, value)| (*key, value))
     }
 
-    pub(crate) fn keys(&self) -> impl Iterator<Item = GpuId> {
-        self.0.iter().map(|(gpu, _)| *gpu)
+    pub(crate) fn keys(&self) -> impl Iterator<Item = K> {
+        self.0.iter().map(|(key, _)| *key)
     }
 
     pub(crate) fn values(&self) -> impl Iterator<Item = &T> {
@@ -93,29 +112,29 @@ impl<T> ByGpu<T> {
     }
 }
 
-impl<T> Index<GpuId> for ByGpu<T> {
+impl<K: Key, T> Index<K> for Few<K, T> {
     type Output = T;
 
-    fn index(&self, gpu: GpuId) -> &T {
-        match self.get(gpu) {
+    fn index(&self, key: K) -> &T {
+        match self.get(key) {
             Some(value) => value,
-            None => panic!("{gpu} is not there"),
+            None => panic!("{key} is not there"),
         }
     }
 }
 
-impl<T> FromIterator<(GpuId, T)> for ByGpu<T> {
-    fn from_iter<I: IntoIterator<Item = (GpuId, T)>>(pairs: I) -> Self {
+impl<K: Key, T> FromIterator<(K, T)> for Few<K, T> {
+    fn from_iter<I: IntoIterator<Item = (K, T)>>(pairs: I) -> Self {
         let mut map = Self::default();
         map.extend(pairs);
         map
     }
 }
 
-impl<T> Extend<(GpuId, T)> for ByGpu<T> {
-    fn extend<I: IntoIterator<Item = (GpuId, T)>>(&mut self, pairs: I) {
-        for (gpu, value) in pairs {
-            self.insert(gpu, value);
+impl<K: Key, T> Extend<(K, T)> for Few<K, T> {
+    fn extend<I: IntoIterator<Item = (K, T)>>(&mut self, pairs: I) {
+        for (key, value) in pairs {
+            self.insert(key, value);
         }
     }
 }
