@@ -43,7 +43,7 @@ impl Core {
             self.notice(Notice::Dropped {
                 session: id,
                 epoch,
-                gpus: turns.into_iter().collect(),
+                gpus: turns,
                 drain,
             });
         }

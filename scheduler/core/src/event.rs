@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use crate::few::GpuSet;
 use gpushare_proto::admin::Setting;
 use gpushare_proto::page::MemoryRefusal;
 use gpushare_proto::session::Priority;
@@ -499,7 +500,7 @@ pub enum Notice {
         /// Its quantum.
         quantum: Nanos,
         /// The cards that it takes turns on.
-        gpus: Vec<GpuId>,
+        gpus: GpuSet,
         /// Since it queued up.
         waited: Nanos,
     },
@@ -508,7 +509,7 @@ pub enum Notice {
         /// The session.
         session: SessionId,
         /// The cards that it takes turns on.
-        gpus: Vec<GpuId>,
+        gpus: GpuSet,
         /// Since it queued up.
         waited: Nanos,
         /// Since the last session to make room was told to, or since it queued up, whichever came later.
@@ -521,7 +522,7 @@ pub enum Notice {
         /// Its grant.
         epoch: Epoch,
         /// The cards that it takes turns on.
-        gpus: Vec<GpuId>,
+        gpus: GpuSet,
         /// Its drain; none if it went idle before it was told to let go.
         drain: Option<Nanos>,
     },

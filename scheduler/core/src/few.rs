@@ -5,6 +5,7 @@ use std::iter::FusedIterator;
 use std::ops::Index;
 
 use gpushare_proto::{ClientId, GpuId};
+use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 
 /// What a value is found by.
@@ -63,6 +64,10 @@ impl<K: Key, T> Few<K, T> {
 
     /// What was there before, if anything.
     pub(crate) fn insert(&mut self, key: K, value: T) -> Option<T> {
+        if self.0.last().is_none_or(|(last, _)| *last < key) {
+            self.0.push((key, value));
+            return None;
+        }
         match self.find(key) {
             Ok(at) => Some(std::mem::replace(&mut self.0[at].1, value)),
             Err(at) => {
@@ -140,8 +145,33 @@ impl<K: Key, T> Extend<(K, T)> for Few<K, T> {
 }
 
 /// Some of a node's cards.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct GpuSet(u64);
+#[derive(Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(into = "Vec<GpuId>", try_from = "Vec<GpuId>")]
+pub struct GpuSet(u64);
+
+impl From<GpuSet> for Vec<GpuId> {
+    fn from(set: GpuSet) -> Self {
+        set.into_iter().collect()
+    }
+}
+
+impl TryFrom<Vec<GpuId>> for GpuSet {
+    type Error = String;
+
+    fn try_from(cards: Vec<GpuId>) -> Result<Self, String> {
+        let most = Self::MOST;
+        match cards.iter().find(|gpu| gpu.0 >= most) {
+            Some(gpu) => Err(format!("{gpu} is beyond the {most} cards that a node may have")),
+            None => Ok(cards.into_iter().collect()),
+        }
+    }
+}
+
+impl fmt::Debug for GpuSet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(*self).finish()
+    }
+}
 
 impl GpuSet {
     /// A node has fewer.
@@ -205,7 +235,7 @@ impl GpuSet {
 
 /// In order.
 #[derive(Clone, Debug)]
-pub(crate) struct GpuSetIter(u64);
+pub struct GpuSetIter(u64);
 
 impl Iterator for GpuSetIter {
     type Item = GpuId;

@@ -238,7 +238,7 @@ impl Core {
                 session: id,
                 epoch,
                 quantum: clock.quantum(),
-                gpus: gpus.into_iter().collect(),
+                gpus,
                 waited: self.now - entry.asked,
             });
         }
@@ -259,18 +259,13 @@ impl Core {
         }
     }
 
-    /// Says how long the way to a turn was, once all of the session's memory is in.
+    /// All of a session's memory is in: how long the way to its turn was.
     pub(crate) fn note_entry(&mut self, id: SessionId) {
-        let Some(session) = self.sessions.get_mut(id) else {
-            return;
-        };
-        if let Lock::Holding(Grant {
-            entry: Some(entry), ..
-        }) = session.lock
-            && !session.is_moving()
+        if let Some(session) = self.sessions.get_mut(id)
+            && let Lock::Holding(grant) = &mut session.lock
+            && let Some(entry) = grant.entry.take()
         {
-            session.lock.end_entry();
-            let gpus = session.turn_cards(self.in_turns).into_iter().collect();
+            let gpus = session.turn_cards(self.in_turns);
             self.notice(Notice::Entered {
                 session: id,
                 gpus,

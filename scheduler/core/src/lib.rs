@@ -67,5 +67,6 @@ mod tests;
 pub use crate::core::Core;
 pub use config::Config;
 pub use event::{Effect, Event, Notice, Standing, WaitsFor};
+pub use few::GpuSet;
 pub use session::gate::FIRST_WORD;
 pub use snapshot::Snapshot;

@@ -53,7 +53,10 @@ impl Core {
         };
         for class in [Class::Normal, Class::Low] {
             let waits = card.census.is_passed_over(class);
-            card.trickles[class as usize].run(self.now, waits, &self.config);
+            let trickle = &mut card.trickles[class as usize];
+            if waits || trickle.waits() {
+                trickle.run(self.now, waits, &self.config);
+            }
         }
     }
 

@@ -33,8 +33,16 @@ impl Core {
         self.ring();
         self.choose_modes();
         self.look_each(|core, id| {
-            core.throttle(id);
-            core.resume_returned(id);
+            let Some(session) = core.sessions.get(id) else {
+                return;
+            };
+            let returned = session.has_returned();
+            if session.is_limited() {
+                core.throttle(id);
+            }
+            if returned {
+                core.resume_returned(id);
+            }
         });
         self.collect();
         loop {
@@ -67,7 +75,9 @@ impl Core {
         if let Some(session) = self.sessions.get_mut(id) {
             session.open_joiners(self.in_turns, &mut self.effects);
             session.run_stopwatches(self.now, self.in_turns, &self.config);
-            self.note_entry(id);
+            if session.has_entered() {
+                self.note_entry(id);
+            }
             self.tell(id);
         }
     }
@@ -149,9 +159,6 @@ impl Core {
 
     /// A session may have used up its compute limit, or have some of it again.
     fn throttle(&mut self, id: SessionId) {
-        if !self.sessions.get(id).is_some_and(Session::is_limited) {
-            return;
-        }
         let slice = self.slice(id);
         if let Some(session) = self.sessions.get_mut(id)
             && let Some(throttle) = &mut session.throttle

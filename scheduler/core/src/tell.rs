@@ -9,6 +9,8 @@
 use gpushare_proto::page::{FLAG_CONTENDED, FLAG_LIMITED, FLAG_WANTED};
 use gpushare_proto::{Bytes, ClientId, GpuId, Nanos, SessionId};
 
+use smallvec::SmallVec;
+
 use crate::account::backed;
 use crate::agenda::Timer;
 use crate::core::Core;
@@ -26,12 +28,18 @@ const PAUSE: Nanos = Nanos::from_secs(1);
 const AT_ONCE: usize = 8;
 const STEP: Nanos = Nanos::from_millis(10);
 
+/// The figures of cards that changed.
+type Changed = SmallVec<[(GpuId, Figures); 1]>;
+
+/// Of a session, by card: what it uses, and the most that it may.
+type Facts = SmallVec<[(GpuId, Bytes, Bytes); 1]>;
+
 /// What is new to a process.
 #[derive(Debug)]
 struct News {
     client: ClientId,
     flags: Option<u32>,
-    figures: Vec<(GpuId, Figures)>,
+    figures: Changed,
     queued: Option<Option<Place>>,
 }
 
@@ -136,8 +144,8 @@ impl Core {
         let wanted =
             session.lock.grant().is_some() && (session.uses.overlaps(self.wanted) || session.is_limited());
         let hears = session.hears_place || !self.is_in_a_crowd(session);
-        let mut news = Vec::new();
-        let (mut place, mut facts) = (None, Vec::new());
+        let mut news: SmallVec<[News; 1]> = SmallVec::new();
+        let (mut place, mut facts) = (None, Facts::new());
         for (client, process) in session.attached() {
             let flags = self.flags(process, session, wanted);
             let new = News {
@@ -227,13 +235,8 @@ impl Core {
     }
 
     /// The figures that differ from those that the process was told. `facts` are its session's, by card: use and ceiling.
-    fn new_figures(
-        &self,
-        session: &Session,
-        process: &Client,
-        facts: &mut Vec<(GpuId, Bytes, Bytes)>,
-    ) -> Vec<(GpuId, Figures)> {
-        let mut new = Vec::new();
+    fn new_figures(&self, session: &Session, process: &Client, facts: &mut Facts) -> Changed {
+        let mut new = Changed::new();
         for (gpu, book) in process.books.iter() {
             let Some(card) = self.cards.get(gpu) else {
                 continue;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use gpushare_core::Notice;
+use gpushare_core::{GpuSet, Notice};
 use gpushare_proto::page::LimitKind;
 use gpushare_proto::{GpuId, GpuUuid, Nanos};
 use metrics::{Counter, Histogram, Key, KeyName, Label, Level, Metadata, Recorder};
@@ -72,7 +72,7 @@ impl Events {
     pub(crate) fn note(&self, notice: &Notice) {
         match notice {
             Notice::Granted { gpus, waited, .. } => {
-                self.record(gpus, |card| &card.grants, *waited);
+                self.record(*gpus, |card| &card.grants, *waited);
             }
             Notice::Entered {
                 gpus,
@@ -80,14 +80,14 @@ impl Events {
                 handoff,
                 ..
             } => {
-                self.record(gpus, |card| &card.waits, *waited);
-                self.record(gpus, |card| &card.handoffs, *handoff);
+                self.record(*gpus, |card| &card.waits, *waited);
+                self.record(*gpus, |card| &card.handoffs, *handoff);
             }
             Notice::Dropped {
                 gpus,
                 drain: Some(drain),
                 ..
-            } => self.record(gpus, |card| &card.drains, *drain),
+            } => self.record(*gpus, |card| &card.drains, *drain),
             Notice::Refused { gpu, refusal, .. } => {
                 if let Some(card) = self.cards.get(gpu) {
                     card.refused(refusal.by).increment(1);
@@ -102,8 +102,8 @@ impl Events {
         }
     }
 
-    fn record(&self, gpus: &[GpuId], histogram: impl Fn(&CardEvents) -> &Histogram, time: Nanos) {
-        for card in gpus.iter().filter_map(|gpu| self.cards.get(gpu)) {
+    fn record(&self, gpus: GpuSet, histogram: impl Fn(&CardEvents) -> &Histogram, time: Nanos) {
+        for card in gpus.into_iter().filter_map(|gpu| self.cards.get(&gpu)) {
             histogram(card).record(table::seconds(time));
         }
     }
@@ -177,7 +177,7 @@ mod tests {
         events.card(GPU, CARD);
         events.note(&Notice::Entered {
             session: SessionId(1),
-            gpus: vec![GPU, GpuId(7)],
+            gpus: [GPU, GpuId(7)].into_iter().collect(),
             waited: Nanos::from_millis(1500),
             handoff: Nanos::from_millis(20),
         });
@@ -187,7 +187,7 @@ mod tests {
                 generation: 1,
                 counter: 1,
             },
-            gpus: vec![GPU],
+            gpus: GPU.into(),
             drain,
         };
         events.note(&drop(Some(Nanos::from_millis(3))));

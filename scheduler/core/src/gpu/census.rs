@@ -70,21 +70,16 @@ impl Census {
         );
         let holding = &mut self.limited_holding;
         count(holding, old.keeps() && limited(old), new.keeps() && limited(new));
-        for class in Class::ALL {
-            // Who does not let go is no proof that its class has its turn.
-            let runs = |listing: &Listing| listing.holds() && listing.presence != Presence::Stuck;
-            let is = |listing: &Listing| runs(listing) && listing.share.class == class;
-            count(&mut self.classes[class as usize], is(old), is(new));
-            let waits = |listing: &Listing| listing.queued.is_some_and(|turn| turn.class == class);
-            count(&mut self.waiting[class as usize], waits(old), waits(new));
-        }
+        move_one(&mut self.classes, old.runs_in(), new.runs_in());
+        move_one(&mut self.waiting, old.waits_in(), new.waits_in());
         count(
             &mut self.stuck,
             old.presence == Presence::Stuck,
             new.presence == Presence::Stuck,
         );
-        move_part(&mut self.held, old.part(old.holds()), new.part(new.holds()));
-        move_part(&mut self.kept, old.part(old.keeps()), new.part(new.keeps()));
+        if (old.presence, old.movable) != (new.presence, new.movable) {
+            self.move_parts(old, new);
+        }
         change(&mut self.gangs, id, old.waits_in_gang(), new.waits_in_gang());
         let payer = |listing: &Listing| Some((listing.share, listing.pays?, id));
         if payer(old) != payer(new) {
@@ -92,21 +87,22 @@ impl Census {
             self.payers.extend(payer(new));
         }
         if old.queued != new.queued {
-            if let Some(turn) = old.queued {
-                self.queue.remove(&(turn, id));
-            }
-            if let Some(turn) = new.queued {
-                self.queue.insert((turn, id));
-            }
+            old.queued.map(|turn| self.queue.remove(&(turn, id)));
+            self.queue.extend(new.queued.map(|turn| (turn, id)));
         }
-        if (old.presence, old.queued) != (new.presence, new.queued) {
-            self.line += 1;
-        }
+        self.line += u64::from((old.presence, old.queued) != (new.presence, new.queued));
     }
 
     /// Whether a session other than one that is itself counted if `live` has a live context.
     pub(crate) fn has_other_users(&self, live: bool) -> bool {
         self.users > u32::from(live)
+    }
+
+    fn move_parts(&mut self, old: &Listing, new: &Listing) {
+        self.held -= old.part(old.holds());
+        self.held += new.part(new.holds());
+        self.kept -= old.part(old.keeps());
+        self.kept += new.part(new.keeps());
     }
 
     fn list_share(&mut self, old: &Listing, new: &Listing) {
@@ -234,6 +230,17 @@ impl Listing {
         self.presence != Presence::None
     }
 
+    /// The class that has its turn with it: who does not let go is no proof of that.
+    fn runs_in(&self) -> Option<Class> {
+        let runs = self.holds() && self.presence != Presence::Stuck;
+        runs.then_some(self.share.class)
+    }
+
+    /// The class in which it waits.
+    fn waits_in(&self) -> Option<Class> {
+        self.queued.map(|turn| turn.class)
+    }
+
     fn waits_in_gang(&self) -> bool {
         self.gang && self.queued.is_some()
     }
@@ -270,7 +277,9 @@ fn count(number: &mut u32, was: bool, is: bool) {
     }
 }
 
-fn move_part(total: &mut Total, old: Total, new: Total) {
-    *total -= old;
-    *total += new;
+fn move_one(numbers: &mut [u32; 3], was: Option<Class>, is: Option<Class>) {
+    if was != is {
+        was.into_iter().for_each(|class| numbers[class as usize] -= 1);
+        is.into_iter().for_each(|class| numbers[class as usize] += 1);
+    }
 }

@@ -15,6 +15,7 @@
 //! Beside a stuck holder (policy `run_others`) a waiter that does not fit reserves nothing: others pass it.
 
 use gpushare_proto::{Bytes, SessionId};
+use smallvec::SmallVec;
 
 use crate::few::{ByGpu, GpuSet};
 
@@ -95,7 +96,7 @@ pub(crate) type Needs = ByGpu<Bytes>;
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Admission {
     /// Granted now, in order.
-    pub(crate) admitted: Vec<SessionId>,
+    pub(crate) admitted: SmallVec<[SessionId; 4]>,
     /// Cards where holders must make room when their quantum ends.
     pub(crate) wanted: GpuSet,
 }
@@ -182,21 +183,21 @@ mod tests {
     #[test]
     fn the_head_is_admitted_beside_the_holders_if_it_fits() {
         let admission = admit([needs(1, &[(A, 4)]), needs(2, &[(A, 4)])], &mut rooms(&[(A, 4)]));
-        assert_eq!(admission.admitted, [SessionId(1)]);
+        assert_eq!(admission.admitted.as_slice(), [SessionId(1)]);
         assert_eq!(admission.wanted, A.into());
     }
 
     #[test]
     fn nobody_passes_a_head_that_does_not_fit() {
         let admission = admit([needs(1, &[(A, 8)]), needs(2, &[(A, 1)])], &mut rooms(&[(A, 4)]));
-        assert_eq!(admission.admitted, []);
+        assert_eq!(admission.admitted.as_slice(), []);
     }
 
     #[test]
     fn where_one_goes_at_a_time_nobody_enters_beside_another_however_small() {
         let mut rooms: Rooms = [(A, Room::empty(None))].into_iter().collect();
         let admission = admit([needs(1, &[(A, 1)]), needs(2, &[(A, 0)])], &mut rooms);
-        assert_eq!(admission.admitted, [SessionId(1)]);
+        assert_eq!(admission.admitted.as_slice(), [SessionId(1)]);
         assert_eq!(admission.wanted, A.into());
     }
 
@@ -204,14 +205,14 @@ mod tests {
     fn a_session_larger_than_the_card_is_admitted_alone() {
         let waiters = [needs(1, &[(A, 20)]), needs(2, &[(A, 0)])];
         let admission = admit(waiters, &mut rooms(&[]));
-        assert_eq!(admission.admitted, [SessionId(1)]);
+        assert_eq!(admission.admitted.as_slice(), [SessionId(1)]);
     }
 
     #[test]
     fn a_gang_reserves_all_its_cards_and_hurries_only_those_where_it_does_not_fit() {
         let waiters = [needs(1, &[(A, 8), (B, 2)]), needs(2, &[(B, 2)])];
         let admission = admit(waiters, &mut rooms(&[(A, 4), (B, 4)]));
-        assert_eq!(admission.admitted, []);
+        assert_eq!(admission.admitted.as_slice(), []);
         assert_eq!(admission.wanted, A.into());
     }
 
@@ -224,7 +225,7 @@ mod tests {
         ];
         let admission = admit(waiters, &mut rooms(&[(A, 4)]));
         assert_eq!(
-            admission.admitted,
+            admission.admitted.as_slice(),
             [],
             "session 3 would keep card B from session 2 for ever"
         );
@@ -240,7 +241,7 @@ mod tests {
         let mut rooms = rooms(&[(A, 4)]);
         rooms.insert(A, Room::new(Some(Bytes(10)), Bytes(4), 1, true));
         let admission = admit([needs(1, &[(A, 8)]), needs(2, &[(A, 1)])], &mut rooms);
-        assert_eq!(admission.admitted, [SessionId(2)]);
+        assert_eq!(admission.admitted.as_slice(), [SessionId(2)]);
         assert_eq!(admission.wanted, A.into());
     }
 

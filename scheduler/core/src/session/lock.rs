@@ -70,13 +70,6 @@ impl Lock {
         }
     }
 
-    /// Its memory is in.
-    pub(crate) fn end_entry(&mut self) {
-        if let Self::Holding(grant) = self {
-            grant.entry = None;
-        }
-    }
-
     pub(crate) fn ticket(&self) -> Option<Ticket> {
         match self {
             Self::Waiting(ticket) => Some(*ticket),

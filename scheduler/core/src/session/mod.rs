@@ -22,9 +22,9 @@ use crate::few::{ByGpu, Few, GpuSet};
 use crate::gpu::Card;
 use crate::stopwatch::Stopwatch;
 use crate::sums::Sums;
-use client::{Book, Client};
+use client::{Book, Client, Past};
 use gate::Passage;
-use lock::Lock;
+use lock::{Grant, Lock};
 use on_card::{OnCard, Presence, Stance};
 use share::Share;
 use throttle::Throttle;
@@ -255,6 +255,17 @@ impl Session {
     /// Whether any of its processes still brings its memory in.
     pub(crate) fn is_moving(&self) -> bool {
         self.clients.values().any(|client| client.gate.is_moving())
+    }
+
+    /// Whether the way to its turn is over, and nobody was told how long it was.
+    pub(crate) fn has_entered(&self) -> bool {
+        let on_its_way = matches!(self.lock, Lock::Holding(Grant { entry: Some(_), .. }));
+        on_its_way && !self.is_moving()
+    }
+
+    /// Whether a process of the last daemon's announced a card, and nothing followed from that yet.
+    pub(crate) fn has_returned(&self) -> bool {
+        self.attached().any(|(_, client)| client.past != Past::Nothing)
     }
 
     /// Whether it holds the lock and any of its processes is not known to be idle.

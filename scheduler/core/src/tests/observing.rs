@@ -28,7 +28,7 @@ fn seen(world: &mut World, of: SessionId) -> Vec<Seen> {
                 waited,
                 ..
             } if session == of => {
-                assert_eq!(gpus, [GPU]);
+                assert_eq!(gpus, GPU.into());
                 Some(Seen::Granted { waited })
             }
             Notice::Entered {
@@ -37,13 +37,13 @@ fn seen(world: &mut World, of: SessionId) -> Vec<Seen> {
                 waited,
                 handoff,
             } if session == of => {
-                assert_eq!(gpus, [GPU]);
+                assert_eq!(gpus, GPU.into());
                 Some(Seen::Entered { waited, handoff })
             }
             Notice::Dropped {
                 session, gpus, drain, ..
             } if session == of => {
-                assert_eq!(gpus, [GPU]);
+                assert_eq!(gpus, GPU.into());
                 Some(Seen::Dropped { drain })
             }
             _ => None,
