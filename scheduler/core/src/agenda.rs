@@ -99,15 +99,26 @@ impl Core {
 
     /// Everybody is to be looked at.
     pub(crate) fn touch_all(&mut self) {
-        self.sessions.ids().into_iter().for_each(|id| self.touch(id));
+        self.sessions
+            .ids()
+            .into_iter()
+            .for_each(|id| self.touch_wholly(id));
         self.agenda.cards.extend(self.cards.keys());
     }
 
     /// Everybody on a card is to be looked at.
     pub(crate) fn touch_members(&mut self, gpu: GpuId) {
         let members = self.cards.get(gpu).map(|card| card.census.members.clone());
-        members.into_iter().flatten().for_each(|id| self.touch(id));
+        members.into_iter().flatten().for_each(|id| self.touch_wholly(id));
         self.agenda.look_at(gpu);
+    }
+
+    /// A session is to be looked at, its figures too.
+    fn touch_wholly(&mut self, id: SessionId) {
+        if let Some(session) = self.sessions.get_mut(id) {
+            session.figures_moved = true;
+            self.touch(id);
+        }
     }
 
     /// Timers that are due.

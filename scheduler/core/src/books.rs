@@ -78,6 +78,7 @@ impl Core {
             true => _ = session.uses.insert(gpu),
             false => session.uses.remove(gpu),
         }
+        session.figures_moved = true;
         card.census.sums.replace(before, after);
         self.agenda.look_at(gpu);
     }

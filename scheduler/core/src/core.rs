@@ -254,6 +254,7 @@ impl Core {
         let new = || Session::new(limit, oversubscribe);
         let session = self.sessions.get_or_insert_with(id, new);
         session.limit = limit.unwrap_or(Bytes::MAX);
+        session.figures_moved = true;
         session.oversubscribe = oversubscribe;
         self.recall_unused(id);
     }
@@ -261,6 +262,7 @@ impl Core {
     fn quota(&mut self, id: SessionId, gpu: GpuId, limit: Option<Bytes>) {
         if let Some(session) = self.sessions.get_mut(id) {
             session.quotas.insert(gpu, limit.unwrap_or(Bytes::MAX));
+            session.figures_moved = true;
             self.recall_unused(id);
         }
     }
@@ -269,6 +271,7 @@ impl Core {
     fn standing(&mut self, id: SessionId, standing: Standing) {
         if let Some(session) = self.sessions.get_mut(id) {
             session.standing = standing;
+            session.figures_moved = true;
             self.recount(id);
             self.recall_unused(id);
         }

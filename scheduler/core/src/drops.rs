@@ -15,39 +15,44 @@ impl Core {
         let mut any = false;
         for at in 0..self.agenda.len() {
             let id = self.agenda.session(at);
-            let Some(session) = self.sessions.get_mut(id) else {
-                continue;
-            };
-            let Some(epoch) = session.lock.grant().map(|grant| grant.epoch) else {
-                continue;
-            };
-            if !session.has_let_go(self.in_turns) {
-                continue;
+            let session = self.sessions.get(id);
+            if session.is_some_and(|session| session.has_let_go(self.in_turns)) {
+                self.free(id);
+                any = true;
             }
-            any = true;
-            let drop = session.lock.dropping();
-            let drain = drop.map(PendingDrop::drain);
-            let vacated = drop.map_or(self.now, PendingDrop::since);
-            session.shut();
-            session.left = Some((self.now, drain.is_some()));
-            let (cards, turns) = (session.uses, session.turn_cards(self.in_turns));
-            self.recount(id);
-            for gpu in cards {
-                if let Some(card) = self.cards.get_mut(gpu) {
-                    card.vacated = card.vacated.max(vacated);
-                    if let Some(drain) = drain {
-                        card.drained(drain);
-                    }
-                }
-            }
-            self.notice(Notice::Dropped {
-                session: id,
-                epoch,
-                gpus: turns,
-                drain,
-            });
         }
         any
+    }
+
+    /// The lock of a session that let go is free.
+    fn free(&mut self, id: SessionId) {
+        let Some(session) = self.sessions.get_mut(id) else {
+            return;
+        };
+        let Some(epoch) = session.lock.grant().map(|grant| grant.epoch) else {
+            return;
+        };
+        let drop = session.lock.dropping();
+        let drain = drop.map(PendingDrop::drain);
+        let vacated = drop.map_or(self.now, PendingDrop::since);
+        session.shut();
+        session.left = Some((self.now, drain.is_some()));
+        let (cards, gpus) = (session.uses, session.turn_cards(self.in_turns));
+        self.recount(id);
+        for gpu in cards {
+            if let Some(card) = self.cards.get_mut(gpu) {
+                card.vacated = card.vacated.max(vacated);
+                if let Some(drain) = drain {
+                    card.drained(drain);
+                }
+            }
+        }
+        self.notice(Notice::Dropped {
+            session: id,
+            epoch,
+            gpus,
+            drain,
+        });
     }
 
     /// Holders that no longer fit together: the one that grew stays, then those who came first.
@@ -68,30 +73,18 @@ impl Core {
                 .collect();
             holders.sort_unstable();
             let mut rooms: Rooms = [(gpu, card.empty_room())].into_iter().collect();
-            let holders: Vec<_> = holders
-                .into_iter()
-                .map(|(_, _, id)| (id, self.turn_needs(id)))
-                .collect();
-            for id in queue::surplus(&holders, &mut rooms) {
+            let holders = holders.into_iter().map(|(_, _, id)| (id, self.turn_cards(id)));
+            for id in queue::surplus(holders, |id, gpu| self.need(id, gpu), &mut rooms) {
                 self.begin_drop(id);
             }
         }
     }
 
-    /// Quanta end where it is somebody else's turn.
-    pub(crate) fn expire_quanta(&mut self) {
-        for at in 0..self.agenda.len() {
-            let id = self.agenda.session(at);
-            let Some(Lock::Holding(grant)) = self.sessions.get(id).map(|session| &session.lock) else {
-                continue;
-            };
-            if self.now < grant.clock.end() || !self.cards_of(id).overlaps(self.wanted) {
-                continue;
-            }
-            match self.makes_way(id) {
-                true => self.begin_drop(id),
-                false => self.renew(id),
-            }
+    /// A quantum ends where it is somebody else's turn.
+    fn expire_quantum(&mut self, id: SessionId) {
+        match self.makes_way(id) {
+            true => self.begin_drop(id),
+            false => self.renew(id),
         }
     }
 
@@ -121,24 +114,43 @@ impl Core {
         cards.map(Card::usual_drain).max().unwrap_or_default()
     }
 
-    /// Late drops go on as `session/drop.rs` says. Whether one became stuck, which may let others pass.
-    pub(crate) fn push_drops(&mut self) -> bool {
+    /// Quanta end, and late drops go on as `session/drop.rs` says. Whether one became stuck, which may let others pass.
+    pub(crate) fn push_holders(&mut self) -> bool {
         let mut stuck = false;
         for at in 0..self.agenda.len() {
             let id = self.agenda.session(at);
-            let Some(session) = self.sessions.get_mut(id) else {
+            let Some(session) = self.sessions.get(id) else {
                 continue;
             };
-            let sleeper = session.has_sleeper();
-            let Lock::Dropping(_, drop) = &mut session.lock else {
-                continue;
-            };
-            for step in drop.advance(self.now, sleeper, &self.config) {
-                stuck |= matches!(step, Step::Report(_));
-                self.push_drop(id, step);
+            match &session.lock {
+                Lock::Holding(grant)
+                    if self.now >= grant.clock.end() && session.uses.overlaps(self.wanted) =>
+                {
+                    self.expire_quantum(id);
+                }
+                Lock::Dropping(..) => {}
+                _ => continue,
             }
-            self.recount(id);
+            stuck |= self.advance_drop(id);
         }
+        stuck
+    }
+
+    /// A drop goes on; whether it became stuck.
+    fn advance_drop(&mut self, id: SessionId) -> bool {
+        let Some(session) = self.sessions.get_mut(id) else {
+            return false;
+        };
+        let sleeper = session.has_sleeper();
+        let Lock::Dropping(_, drop) = &mut session.lock else {
+            return false;
+        };
+        let mut stuck = false;
+        for step in drop.advance(self.now, sleeper, &self.config) {
+            stuck |= matches!(step, Step::Report(_));
+            self.push_drop(id, step);
+        }
+        self.recount(id);
         stuck
     }
 

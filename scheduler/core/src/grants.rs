@@ -135,8 +135,9 @@ impl Core {
         loop {
             // Whoever was owed a turn is not once it has it, and floors rise: the order is another one then.
             let shifts = tied.len() > 1 || self.owes_somebody(tied);
-            let waiters = self.admissible(tied).map(|id| (id, self.turn_needs(id)));
-            let admission = queue::admit(waiters, &mut self.rooms(tied));
+            let waiters = self.admissible(tied).map(|id| (id, self.turn_cards(id)));
+            let need = |id, gpu| self.need(id, gpu);
+            let admission = queue::admit(waiters, need, &mut self.rooms(tied));
             self.set_wanted(tied, admission.wanted);
             let again = shifts && !admission.admitted.is_empty();
             for id in admission.admitted {

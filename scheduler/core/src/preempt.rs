@@ -8,7 +8,7 @@
 
 use std::cmp::Reverse;
 
-use gpushare_proto::{Bytes, GpuId, Nanos, SessionId};
+use gpushare_proto::{GpuId, Nanos, SessionId};
 
 use crate::core::Core;
 use crate::session::lock::Lock;
@@ -86,11 +86,6 @@ impl Core {
     fn is_leaving(&self, id: SessionId) -> bool {
         let lock = self.sessions.get(id).map(|session| &session.lock);
         lock.is_some_and(|lock| lock.dropping().is_some())
-    }
-
-    fn need(&self, id: SessionId, gpu: GpuId) -> Bytes {
-        let session = self.sessions.get(id);
-        session.map_or(Bytes::ZERO, |session| session.sums(gpu).movable.get())
     }
 
     /// Both handoffs: to the one who woke, and back.

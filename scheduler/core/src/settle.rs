@@ -21,7 +21,7 @@ use gpushare_proto::{Bytes, GpuId, Nanos, SessionId};
 use crate::config::StuckPolicy;
 use crate::core::Core;
 use crate::event::{Effect, Notice};
-use crate::few::{ByGpu, GpuSet};
+use crate::few::GpuSet;
 use crate::gpu::Card;
 use crate::session::Session;
 use crate::session::lock::Lock;
@@ -50,8 +50,7 @@ impl Core {
             self.grant_turns();
             self.fit_holders();
             self.preempt();
-            self.expire_quanta();
-            let stuck = self.push_drops();
+            let stuck = self.push_holders();
             if !self.collect() && !stuck {
                 break;
             }
@@ -193,10 +192,10 @@ impl Core {
         !self.turn_cards(id).is_empty()
     }
 
-    /// What a session needs on those of its cards that take turns.
-    pub(crate) fn turn_needs(&self, id: SessionId) -> ByGpu<Bytes> {
+    /// What a session needs on a card.
+    pub(crate) fn need(&self, id: SessionId, gpu: GpuId) -> Bytes {
         let session = self.sessions.get(id);
-        session.map_or_else(ByGpu::default, |session| session.turn_needs(self.in_turns))
+        session.map_or(Bytes::ZERO, |session| session.sums(gpu).movable.get())
     }
 
     /// The cards that a session takes turns on.

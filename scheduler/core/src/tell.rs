@@ -151,7 +151,10 @@ impl Core {
             let new = News {
                 client,
                 flags: (flags != process.told.flags).then_some(flags),
-                figures: self.new_figures(session, process, &mut facts),
+                figures: match session.figures_moved {
+                    true => self.new_figures(session, process, &mut facts),
+                    false => Changed::new(),
+                },
                 queued: self.queued(id, process, hears, &mut place),
             };
             if !new.is_none() {
@@ -161,6 +164,7 @@ impl Core {
         news.into_iter().for_each(|news| self.tell_news(news));
         if let Some(session) = self.sessions.get_mut(id) {
             session.hears_place = false;
+            session.figures_moved = false;
         }
     }
 

@@ -14,7 +14,7 @@
 //!
 //! Beside a stuck holder (policy `run_others`) a waiter that does not fit reserves nothing: others pass it.
 
-use gpushare_proto::{Bytes, SessionId};
+use gpushare_proto::{Bytes, GpuId, SessionId};
 use smallvec::SmallVec;
 
 use crate::few::{ByGpu, GpuSet};
@@ -89,9 +89,6 @@ impl Room {
 /// What is taken on the cards that take turns.
 pub(crate) type Rooms = ByGpu<Room>;
 
-/// What a session needs on its cards.
-pub(crate) type Needs = ByGpu<Bytes>;
-
 /// What was decided.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Admission {
@@ -101,24 +98,28 @@ pub(crate) struct Admission {
     pub(crate) wanted: GpuSet,
 }
 
-/// Admits who may enter. `waiters` in the order of their tickets, each with what it needs on the cards in `rooms`.
-pub(crate) fn admit(waiters: impl IntoIterator<Item = (SessionId, Needs)>, rooms: &mut Rooms) -> Admission {
+/// Admits who may enter. `waiters` in the order of their right to, each with its cards in `rooms`; `need` is what one needs on one.
+pub(crate) fn admit(
+    waiters: impl IntoIterator<Item = (SessionId, GpuSet)>,
+    need: impl Fn(SessionId, GpuId) -> Bytes,
+    rooms: &mut Rooms,
+) -> Admission {
     let mut admission = Admission::default();
     let mut reserved = GpuSet::default();
     let all: GpuSet = rooms.keys().collect();
-    for (session, needs) in waiters {
+    for (session, cards) in waiters {
         // Nobody behind is admitted anywhere, and hurries nobody.
         if !reserved.is_empty() && all.is_within(reserved) {
             break;
         }
-        let cards: GpuSet = needs.keys().collect();
         if cards.overlaps(reserved) {
             reserved = reserved.with(cards);
             continue;
         }
-        let misfits = misfits(&needs, rooms);
+        let needs = |gpu| need(session, gpu);
+        let misfits = misfits(cards, needs, rooms);
         if misfits.is_empty() {
-            enter(&needs, rooms);
+            enter(cards, needs, rooms);
             admission.admitted.push(session);
             continue;
         }
@@ -131,43 +132,60 @@ pub(crate) fn admit(waiters: impl IntoIterator<Item = (SessionId, Needs)>, rooms
 }
 
 /// Of holders in the order of their right to stay, those that do not fit beside the ones before them.
-pub(crate) fn surplus(holders: &[(SessionId, Needs)], rooms: &mut Rooms) -> Vec<SessionId> {
+pub(crate) fn surplus(
+    holders: impl IntoIterator<Item = (SessionId, GpuSet)>,
+    need: impl Fn(SessionId, GpuId) -> Bytes,
+    rooms: &mut Rooms,
+) -> Vec<SessionId> {
     let mut surplus = Vec::new();
-    for (session, needs) in holders {
-        if misfits(needs, rooms).is_empty() {
-            enter(needs, rooms);
-        } else {
-            surplus.push(*session);
+    for (session, cards) in holders {
+        let needs = |gpu| need(session, gpu);
+        match misfits(cards, needs, rooms).is_empty() {
+            true => enter(cards, needs, rooms),
+            false => surplus.push(session),
         }
     }
     surplus
 }
 
-fn misfits(needs: &Needs, rooms: &Rooms) -> GpuSet {
-    let misfit = |(gpu, bytes): (_, &Bytes)| (!rooms.get(gpu)?.fits(*bytes)).then_some(gpu);
-    needs.iter().filter_map(misfit).collect()
+fn misfits(cards: GpuSet, need: impl Fn(GpuId) -> Bytes, rooms: &Rooms) -> GpuSet {
+    let misfit = |gpu: &GpuId| rooms.get(*gpu).is_some_and(|room| !room.fits(need(*gpu)));
+    cards.into_iter().filter(misfit).collect()
 }
 
-fn enter(needs: &Needs, rooms: &mut Rooms) {
-    for (gpu, bytes) in needs.iter() {
+fn enter(cards: GpuSet, need: impl Fn(GpuId) -> Bytes, rooms: &mut Rooms) {
+    for gpu in cards {
         if let Some(room) = rooms.get_mut(gpu) {
-            room.enter(*bytes);
+            room.enter(need(gpu));
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use gpushare_proto::GpuId;
-
     use super::*;
 
     const A: GpuId = GpuId(0);
     const B: GpuId = GpuId(1);
 
-    fn needs(session: u64, needs: &[(GpuId, u64)]) -> (SessionId, Needs) {
+    type Needs = (SessionId, ByGpu<Bytes>);
+
+    fn needs(session: u64, needs: &[(GpuId, u64)]) -> Needs {
         let needs = needs.iter().map(|&(gpu, bytes)| (gpu, Bytes(bytes)));
         (SessionId(session), needs.collect())
+    }
+
+    fn cards(all: &[Needs]) -> impl Iterator<Item = (SessionId, GpuSet)> {
+        all.iter().map(|(id, needs)| (*id, needs.keys().collect()))
+    }
+
+    fn need(all: &[Needs], session: SessionId, gpu: GpuId) -> Bytes {
+        let (_, needs) = all.iter().find(|(id, _)| *id == session).unwrap();
+        needs[gpu]
+    }
+
+    fn admit<const N: usize>(waiters: [Needs; N], rooms: &mut Rooms) -> Admission {
+        super::admit(cards(&waiters), |id, gpu| need(&waiters, id, gpu), rooms)
     }
 
     /// Cards of 10 bytes where `held` bytes are taken by one holder each.
@@ -248,6 +266,11 @@ mod tests {
     #[test]
     fn who_came_first_stays_and_who_fits_beside_stays_too() {
         let holders = [needs(1, &[(A, 6)]), needs(2, &[(A, 5)]), needs(3, &[(A, 4)])];
-        assert_eq!(surplus(&holders, &mut rooms(&[])), [SessionId(2)]);
+        let surplus = surplus(
+            cards(&holders),
+            |id, gpu| need(&holders, id, gpu),
+            &mut rooms(&[]),
+        );
+        assert_eq!(surplus, [SessionId(2)]);
     }
 }

@@ -65,6 +65,8 @@ pub(crate) struct Session {
     pub(crate) cards: ByGpu<OnCard>,
     /// Those that a process uses now.
     pub(crate) uses: GpuSet,
+    /// Whether what its processes may have and what others have changed, perhaps.
+    pub(crate) figures_moved: bool,
     /// Whether it is its turn to hear of its place in a long queue.
     pub(crate) hears_place: bool,
     /// Whether it is on the agenda.
@@ -96,6 +98,7 @@ impl Session {
             refusals: 0,
             cards: ByGpu::default(),
             uses: GpuSet::default(),
+            figures_moved: false,
             hears_place: false,
             touched: false,
             alarm: None,
@@ -209,12 +212,6 @@ impl Session {
     /// Whether it takes turns on any of its cards.
     pub(crate) fn takes_turns(&self, in_turns: GpuSet) -> bool {
         !self.turn_cards(in_turns).is_empty()
-    }
-
-    /// What it needs on these.
-    pub(crate) fn turn_needs(&self, in_turns: GpuSet) -> ByGpu<Bytes> {
-        let cards = self.turn_cards(in_turns).into_iter();
-        cards.map(|gpu| (gpu, self.sums(gpu).movable.get())).collect()
     }
 
     /// The most that it may use on `card`, number `gpu`, quota or not: what the others' fixed memory leaves of it.
