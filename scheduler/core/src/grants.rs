@@ -125,7 +125,6 @@ impl Core {
         let mut open = self.agenda.cards();
         while let Some(gpu) = open.pop_first() {
             let tied = self.tied(gpu);
-            tied.into_iter().for_each(|gpu| self.run_trickles(gpu));
             open = open.without(tied);
             self.grant_turns_on(tied);
         }
@@ -134,6 +133,7 @@ impl Core {
     fn grant_turns_on(&mut self, tied: GpuSet) {
         loop {
             // Whoever was owed a turn is not once it has it, and floors rise: the order is another one then.
+            tied.into_iter().for_each(|gpu| self.run_trickles(gpu));
             let shifts = tied.len() > 1 || self.owes_somebody(tied);
             let waiters = self.admissible(tied).map(|id| (id, self.turn_cards(id)));
             let need = |id, gpu| self.need(id, gpu);

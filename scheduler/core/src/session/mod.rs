@@ -119,6 +119,9 @@ impl Session {
 
     /// Its compute limit is the one of the cards that it uses.
     pub(crate) fn watch_limit(&mut self, now: Nanos, config: &Config) {
+        if self.limits.is_empty() && self.throttle.is_none() && self.parked.is_none() {
+            return;
+        }
         let limit = self.compute_limit().filter(|limit| limit.0 < 10_000);
         match (&mut self.throttle, limit) {
             (Some(throttle), Some(limit)) if throttle.limit() != limit => throttle.set(limit, now, config),

@@ -476,3 +476,39 @@ proptest! {
         }
     }
 }
+
+/// A turn that was owed, and granted, is owed no more: the first in line behind it makes itself heard.
+#[test]
+fn whoever_is_owed_a_turn_goes_first_once() {
+    let steps = [
+        Step::AllocateFixed(0, GpuId(0), 2),
+        Step::Share(3, 0, Priority::Normal),
+        Step::Allocate(2, GpuId(0), 5),
+        Step::Run(212),
+        Step::Allocate(3, GpuId(0), 1),
+        Step::Share(0, 100, Priority::High),
+        Step::GoIdle(2),
+        Step::Return(0, false, 0),
+        Step::Attach(4, GpuId(1)),
+        Step::Arrive(4),
+        Step::Attach(3, GpuId(1)),
+        Step::Jump(39_076),
+        Step::Run(2),
+    ];
+    let config = Config {
+        lease_chunk: Bytes::ZERO,
+        context_reserve: Bytes::ZERO,
+        ..Config::default()
+    };
+    let mut world = World::after_restart(config, vec![]);
+    world.second_card();
+    for (gibs, busy) in [(4, true), (7, false), (0, false), (4, false)] {
+        let (_, client) = world.program(gib(gibs));
+        world.habits(client).busy = busy;
+        world.arrives(client);
+    }
+    steps.into_iter().for_each(|step| play(&mut world, step));
+    let waits: Vec<SessionId> = world.core.admissible(GpuId(0).into()).collect();
+    assert_eq!(waits.first(), Some(&SessionId(1)), "it is of the highest class");
+    assert!(world.core.is_wanted(GpuId(0)));
+}
