@@ -69,7 +69,10 @@ fn a_waiter_that_returns_keeps_its_place() {
         let waiters: Vec<_> = waiters.filter(|&client| !world.passes(client)).collect();
         assert_eq!(waiters.len(), 2);
         if returns {
-            waiters.into_iter().rev().for_each(|client| world.comes_back(client));
+            waiters
+                .into_iter()
+                .rev()
+                .for_each(|client| world.comes_back(client));
         }
         world.take();
         world.run_for(ms(400));
