@@ -25,6 +25,7 @@ use gpushare_proto::tenant::{
 };
 use gpushare_proto::{Bytes, ClientId, Epoch, GpuId, RequestId};
 
+use super::measuring::Overhead;
 use super::unknown::UnknownFunctions;
 use super::{Client, ConnectionRole, Shell, failure};
 use crate::identity::PeerProcess;
@@ -282,7 +283,7 @@ impl Shell {
             }
             let pid = client.peer.pid;
             let ended = |gpu: GpuId| {
-                let was = client.overheads.get(&gpu).is_some_and(|of| of.was_listed());
+                let was = client.overheads.get(&gpu).is_some_and(Overhead::was_listed);
                 let card = self.cards.get(gpu).and_then(|card| usages.get(&card.info.uuid));
                 was && card.is_some_and(|listed| !listed.contains_key(&pid))
             };
