@@ -248,9 +248,18 @@ impl Store {
             count(hour, session, &spent.name, spent.figures);
         }
         let too_many = sums.len().saturating_sub(MOST_ANSWERED);
+        // As in the file: those stay that used most.
+        let weight = |(session, (_, spent)): (&SessionId, &(Hour, Spent))| {
+            let Figures { gpu_time, waited, .. } = spent.figures;
+            (gpu_time.0.saturating_add(waited.0), *session)
+        };
+        let mut least: Vec<_> = sums.iter().map(weight).collect();
+        least.sort_unstable();
+        for (_, session) in &least[..too_many] {
+            sums.remove(session);
+        }
         Ok(sums
             .into_iter()
-            .skip(too_many)
             .map(|(session, (hour, spent))| view(session, hour, spent))
             .collect())
     }
