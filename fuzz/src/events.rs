@@ -332,7 +332,7 @@ fn event(tape: &mut Tape<'_>, gates: &[GateWord]) -> Event {
             request: tape.request(),
             bytes: tape.bytes(),
         },
-        22 => match tape.below(3) {
+        22 => match tape.below(5) {
             0 => Event::Fixed {
                 client,
                 gpu,
@@ -343,7 +343,16 @@ fn event(tape: &mut Tape<'_>, gates: &[GateWord]) -> Event {
                 gpu,
                 bytes: tape.bytes(),
             },
-            _ => Event::Unevictable { client },
+            2 => Event::Unevictable { client },
+            3 => Event::ClientReturned {
+                client,
+                waiting: tape.flag(),
+            },
+            _ => Event::StillUses {
+                client,
+                gpu,
+                bytes: tape.bytes(),
+            },
         },
         23 => Event::Room {
             client,

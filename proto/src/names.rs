@@ -34,6 +34,8 @@ pub const SYSTEM_STATE_DIR: &str = "/var/lib/gpushare";
 pub const REGISTRY: &str = "registry.redb";
 /// The system daemon's configuration.
 pub const SYSTEM_CONFIG: &str = "/etc/gpushare/config.toml";
+/// What the machine's administrator demands of every process that uses a GPU, whatever its environment says.
+pub const SYSTEM_CLIENT: &str = "/etc/gpushare/client.toml";
 /// Where the lock files of the cards are unless [`LOCK_DIR`] says otherwise.
 pub const SYSTEM_LOCK_DIR: &str = "/run/lock";
 

@@ -5,6 +5,7 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::time::Duration;
 use std::{fmt, io};
 
 use gpushare_sys::{peer, process};
@@ -24,6 +25,9 @@ const CONTAINER_MARKS: [&str; 8] = [
     "nspawn",
     "garden/",
 ];
+
+/// How often a process is looked after that cannot be watched.
+const LOOK: Duration = Duration::from_millis(20);
 
 /// One process for good: a pid is given away again, a pid with its start time is not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -69,6 +73,16 @@ impl PeerProcess {
         })
     }
 
+    /// Whether the kernel says that it is dead.
+    pub(crate) fn is_dead(&self) -> bool {
+        peer::is_dead(&self.pidfd)
+    }
+
+    /// Whether both are the same process for sure.
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        self.id.is_some() && self.id == other.id
+    }
+
     /// Its pid as `asker` sees it: where both are in one PID namespace it is the one there, else ours.
     pub(crate) fn pid_as_seen_by(&self, asker: &Self) -> u32 {
         match (&self.inside, &asker.inside) {
@@ -91,8 +105,7 @@ impl PeerProcess {
 /// Resolves when the process behind a pidfd is dead.
 ///
 /// Watches a copy: one descriptor can be watched only once, and a process is often several things at a
-/// time (a connection, a registrar). Where it cannot be watched it never resolves; the hang-up of the socket
-/// still tells.
+/// time (a connection, a registrar). Where it cannot be watched (no descriptors are left) it is asked about now and then.
 #[expect(
     deprecated,
     reason = "the safe constructor; an `OwnedFd` keeps the promise that the unsafe one asks for"
@@ -103,8 +116,10 @@ pub(crate) async fn death(pidfd: Arc<OwnedFd>) {
         // An error is the end of the runtime.
         Ok(watched) => drop(watched.readable().await),
         Err(error) => {
-            warn!("cannot watch a process for its death: {error}");
-            std::future::pending::<()>().await;
+            warn!("cannot watch a process for its death, so it is looked after every {LOOK:?}: {error}");
+            while !peer::is_dead(&pidfd) {
+                tokio::time::sleep(LOOK).await;
+            }
         }
     }
 }

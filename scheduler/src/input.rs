@@ -81,4 +81,6 @@ pub(crate) enum Watched {
     Registrar(SessionId),
     /// It was this client of the last daemon.
     Expected(ClientId),
+    /// It is this client and hung up.
+    Away(ClientId),
 }

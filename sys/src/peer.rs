@@ -4,6 +4,7 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
 
 /// The process that connected, as it was at that moment.
@@ -59,6 +60,13 @@ pub fn open(pid: u32) -> io::Result<OwnedFd> {
     Ok(pidfd_open(pid, PidfdFlags::empty())?)
 }
 
+/// Whether the process behind a pidfd is dead. One that cannot be asked about is not.
+#[must_use]
+pub fn is_dead(pidfd: impl AsFd) -> bool {
+    let mut polled = [PollFd::new(&pidfd, PollFlags::IN)];
+    poll(&mut polled, Some(&rustix::fs::Timespec::default())).is_ok_and(|ready| ready > 0)
+}
+
 /// Ends a process for good.
 ///
 /// # Errors
@@ -95,8 +103,6 @@ unsafe fn option<T>(socket: impl AsFd, name: libc::c_int) -> io::Result<T> {
 mod tests {
     use std::os::unix::net::UnixStream;
     use std::process::{Command, Stdio};
-
-    use rustix::event::{PollFd, PollFlags, poll};
 
     use super::*;
 

@@ -36,6 +36,8 @@ pub mod daemon;
 
 pub mod peer;
 
+pub mod hangup;
+
 pub mod dice;
 
 pub mod program;

@@ -29,6 +29,7 @@ use gpushare_proto::names::RuntimeDir;
 use gpushare_proto::{Bytes, Token};
 use gpushare_tests::artifacts::Artifacts;
 use gpushare_tests::daemon::Daemon;
+use gpushare_tests::hangup::hang_up;
 use gpushare_tests::peer::{Administrator, Tenant};
 use gpushare_tests::world::World;
 use rustix::event::{PollFd, PollFlags, poll};
@@ -216,6 +217,16 @@ impl Chaos<'_> {
             Fault::KillProgram(who) => self.kill(who)?,
             Fault::StopProgram(who) => self.crew.places[who].signal(Signal::STOP),
             Fault::ContinueProgram(who) => self.crew.places[who].signal(Signal::CONT),
+            Fault::HangUpProgram(who, stops) => {
+                let place = &self.crew.places[who];
+                if stops {
+                    place.signal(Signal::STOP);
+                }
+                if let Some((pid, _)) = place.process() {
+                    // It may be dead by now, or not connected yet.
+                    let _ = hang_up(pid, &self.runtime);
+                }
+            }
             Fault::KillDaemon => self.restart(&[])?,
             Fault::JumpClock(_) if !self.jumps => self.restart(&[])?,
             Fault::JumpClock(seconds) => {

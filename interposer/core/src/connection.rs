@@ -4,7 +4,7 @@ use std::io;
 use std::net::Shutdown;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use gpushare_proto::codec;
@@ -14,6 +14,7 @@ use gpushare_proto::tenant::{Account, FailureCode, Hello, Returning, Role, Tenan
 use gpushare_proto::Token;
 use gpushare_sys::{fd, page, socket};
 
+use crate::demands::{Demands, DemandsError};
 use crate::lifecycle;
 
 /// How long a daemon may take to answer a hello.
@@ -37,6 +38,9 @@ pub enum ConnectError {
         /// What the system said.
         cause: io::Error,
     },
+    /// What the machine's administrator demands is not understood.
+    #[error(transparent)]
+    Demands(#[from] DemandsError),
     /// The token file is unusable.
     #[error("the token file {} is not usable: {reason}; start the program with `gpushare-ctl run`", path.display())]
     Token {
@@ -93,19 +97,23 @@ pub struct Address {
 }
 
 impl Address {
-    /// From the environment.
+    /// From the environment, under what the machine's administrator demands.
     ///
     /// # Errors
-    /// [`ConnectError::Token`] if a token file is named that holds no token.
+    /// [`ConnectError::Token`] if a token file is named that holds no token, [`ConnectError::Demands`] if nobody knows what is
+    /// demanded.
     pub fn from_environment() -> Result<Self, ConnectError> {
+        let Demands { required, runtime_dir } = Demands::read(Path::new(names::SYSTEM_CLIENT))?;
         let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
         // SAFETY: has no preconditions.
         let uid = unsafe { libc::getuid() };
-        let dirs = RuntimeDir::candidates(variable(names::RUNTIME_DIR), variable("XDG_RUNTIME_DIR"), uid);
+        // Where the administrator says where it is, the environment says nothing.
+        let named = runtime_dir.map(PathBuf::into_os_string).or_else(|| variable(names::RUNTIME_DIR));
+        let dirs = RuntimeDir::candidates(named, variable("XDG_RUNTIME_DIR"), uid);
         let token = variable(names::TOKEN_FILE)
             .map(|path| read_token(path.into()))
             .transpose()?;
-        let required = token.is_some() || variable(names::REQUIRED).is_some_and(|value| value == "1");
+        let required = required || token.is_some() || variable(names::REQUIRED).is_some_and(|value| value == "1");
         let sockets = dirs.iter().map(RuntimeDir::tenant_socket).collect();
         Ok(Self::new(sockets, token, required))
     }

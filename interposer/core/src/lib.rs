@@ -31,6 +31,7 @@ chapters! {
 
     pub mod notice;
     pub mod guest;
+    pub mod demands;
     pub mod connection;
     pub mod account;
     pub mod link;

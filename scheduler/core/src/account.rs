@@ -57,6 +57,12 @@ impl Core {
         let home = self.sessions.get(*self.homes.get(client)?)?;
         Some(home.clients.get(client)?.books.get(gpu)?.fixed())
     }
+
+    /// What a process uses of a card, as last seen; `None` for one that is not there.
+    #[must_use]
+    pub fn used_bytes(&self, client: ClientId, gpu: GpuId) -> Option<Bytes> {
+        Some(self.book(client, gpu)?.used())
+    }
 }
 
 /// The most that a session may use on a card at present, quota or not: what one session may, and no more than the

@@ -29,7 +29,7 @@ use crate::lease::{Kind, Recalls};
 use crate::recovery::Recovery;
 use crate::registry::Registry;
 use crate::session::Session;
-use crate::session::client::{Book, Client, Past};
+use crate::session::client::{Book, Client, Past, Told};
 use crate::session::gate::LetGo;
 use crate::session::lock::Lock;
 use crate::session::share::Share;
@@ -224,6 +224,8 @@ impl Core {
             Event::Tick => {}
             Event::Unevictable { client } => self.unevictable(client),
             Event::RefusedHere { client, gpu, bytes } => self.refused_here(client, gpu, bytes),
+            Event::ClientReturned { client, waiting } => self.client_returned(client, waiting),
+            Event::StillUses { client, gpu, bytes } => self.still_uses(client, gpu, bytes),
         }
     }
 
@@ -334,6 +336,45 @@ impl Core {
     fn expected_uses(&mut self, client: ClientId, gpu: GpuId, bytes: Bytes) {
         if self.cards.contains(gpu) {
             self.recovery.uses(client, gpu, bytes);
+        }
+    }
+
+    /// What it leased and does not use is nobody's any more; the lock and its place in the queue stay its session's. Of its drain
+    /// or its entering nothing was heard, so both are asked for again.
+    fn client_returned(&mut self, client: ClientId, waiting: bool) {
+        let Some(id) = self.session_of(client) else { return };
+        let Some(process) = self.client_mut(client) else {
+            return;
+        };
+        let gpus: GpuSet = process.books.keys().collect();
+        process.told = Told::default();
+        for gpu in gpus {
+            self.change_book(client, gpu, |book| {
+                book.leased = book.used();
+                (book.free, book.fixed) = (Bytes::ZERO, Bytes::ZERO);
+            });
+        }
+        let Some(session) = self.sessions.get_mut(id) else {
+            return;
+        };
+        session.figures_moved = true;
+        let epoch = session.lock.grant().map(|grant| grant.epoch);
+        if let Some(process) = session.clients.get_mut(client)
+            && let Some((word, epoch)) = process.gate.begin_anew(waiting).zip(epoch)
+        {
+            self.effects.push_back(Effect::Gate { client, word, epoch });
+        }
+        self.recount(id);
+    }
+
+    fn still_uses(&mut self, client: ClientId, gpu: GpuId, bytes: Bytes) {
+        let grew = self.change_book(client, gpu, |book| {
+            let before = book.leased;
+            book.leased = before.max(bytes + book.free);
+            book.leased > before
+        });
+        if grew == Some(true) {
+            self.grown = self.session_of(client);
         }
     }
 

@@ -259,6 +259,23 @@ pub enum Event {
         /// Bytes.
         bytes: Bytes,
     },
+    /// A process that lost its connection and lives is back, with another page: its gate is as it was, nothing lies free, and
+    /// what never moves is to be said anew.
+    ClientReturned {
+        /// The process.
+        client: ClientId,
+        /// Whether a thread of it sleeps at the gate.
+        waiting: bool,
+    },
+    /// What a process that is back says it uses. Booked even beyond the quota where that is more than was known; never less.
+    StillUses {
+        /// The process.
+        client: ClientId,
+        /// The card.
+        gpu: GpuId,
+        /// Bytes.
+        bytes: Bytes,
+    },
 }
 
 impl Event {
@@ -293,7 +310,9 @@ impl Event {
             | Self::Room { client, .. }
             | Self::Overhead { client, .. }
             | Self::Unevictable { client }
-            | Self::RefusedHere { client, .. } => Some(client),
+            | Self::RefusedHere { client, .. }
+            | Self::ClientReturned { client, .. }
+            | Self::StillUses { client, .. } => Some(client),
         }
     }
 

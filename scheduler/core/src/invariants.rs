@@ -110,7 +110,7 @@ impl Invariants {
             for (gpu, card) in core.cards.iter() {
                 let leased = session.sums(gpu).leased.get();
                 let grew = leased > before.get(&(id, gpu)).copied().unwrap_or_default();
-                if grew && !matches!(event, Event::Attached { .. }) {
+                if grew && !matches!(event, Event::Attached { .. } | Event::StillUses { .. }) {
                     let charged = session.sums(gpu).charged.get();
                     let within = session.may_grow()
                         && leased + charged <= session.limit(gpu)
@@ -131,7 +131,13 @@ impl Invariants {
 
     /// Whoever says that less of its memory is fixed than before has that booked; an honest process gives it back instead.
     fn managed_memory_grows_within_its_limit(&mut self, core: &Core, event: Event) -> Result<(), Broken> {
-        let told = matches!(event, Event::Attached { .. } | Event::Fixed { .. });
+        let told = matches!(
+            event,
+            Event::Attached { .. }
+                | Event::Fixed { .. }
+                | Event::ClientReturned { .. }
+                | Event::StillUses { .. }
+        );
         for (gpu, card) in core.cards.iter() {
             let managed = card.census.sums.managed.get();
             let before = self.managed.insert(gpu, managed).unwrap_or_default();

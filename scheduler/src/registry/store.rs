@@ -200,11 +200,7 @@ impl Store {
         let written = careful(|| {
             let write = open.database.begin_write()?;
             write_book(&write, &open.stored, book)?;
-            add_usage(
-                &mut write.open_table(USAGE)?,
-                &self.pending,
-                prune.then_some(hour),
-            )?;
+            add_usage(&mut write.open_table(USAGE)?, &self.pending, prune)?;
             Ok::<_, Trouble>(write.commit()?)
         });
         match written {
@@ -252,9 +248,18 @@ impl Store {
             count(hour, session, &spent.name, spent.figures);
         }
         let too_many = sums.len().saturating_sub(MOST_ANSWERED);
+        // As in the file: those stay that used most.
+        let weight = |(session, (_, spent)): (&SessionId, &(Hour, Spent))| {
+            let Figures { gpu_time, waited, .. } = spent.figures;
+            (gpu_time.0.saturating_add(waited.0), *session)
+        };
+        let mut least: Vec<_> = sums.iter().map(weight).collect();
+        least.sort_unstable();
+        for (_, session) in &least[..too_many] {
+            sums.remove(session);
+        }
         Ok(sums
             .into_iter()
-            .skip(too_many)
             .map(|(session, (hour, spent))| view(session, hour, spent))
             .collect())
     }
@@ -437,11 +442,11 @@ fn difference<T: PartialEq + Serialize>(
     Ok(())
 }
 
-/// Adds to the rows that are there; `prune` takes out what is too old by then, or too much.
+/// Adds to the rows that are there; `prune` takes out what is too much of one session.
 fn add_usage(
     table: &mut Table<'_, (u64, u64), Row<'static>>,
     pending: &Usage,
-    prune: Option<Hour>,
+    prune: bool,
 ) -> Result<(), Trouble> {
     for (&(hour, session), spent) in pending {
         let key = (hour.0, session.0);
@@ -459,11 +464,47 @@ fn add_usage(
         } = before.plus(spent.figures);
         table.insert(key, (&*spent.name, gpu_time.0, waited.0, held.0, moved.0, peak.0))?;
     }
-    if let Some(hour) = prune {
-        table.retain_in(..(hour.oldest_kept().0, 0), |_, _| false)?;
+    if prune {
+        forget_old_usage(table)?;
     }
-    while table.len()? > MOST_USAGE {
-        table.pop_first()?;
+    if table.len()? > MOST_USAGE {
+        forget_least_usage(table)?;
+    }
+    Ok(())
+}
+
+/// Of each session the latest hours stay. What time it is does not count: a clock that jumps makes nothing old.
+fn forget_old_usage(table: &mut Table<'_, (u64, u64), Row<'static>>) -> Result<(), Trouble> {
+    let mut kept: BTreeMap<u64, usize> = BTreeMap::new();
+    let mut old = Vec::new();
+    for row in table.iter()?.rev() {
+        let key = row?.0.value();
+        let kept = kept.entry(key.1).or_default();
+        *kept += 1;
+        if *kept > usage::KEPT {
+            old.push(key);
+        }
+    }
+    for key in old {
+        table.remove(key)?;
+    }
+    Ok(())
+}
+
+/// Those rows go first that say least, the oldest of them before: so whoever makes many sessions that do little pushes out
+/// its own.
+fn forget_least_usage(table: &mut Table<'_, (u64, u64), Row<'static>>) -> Result<(), Trouble> {
+    let mut rows = Vec::new();
+    for row in table.iter()? {
+        let (key, row) = row?;
+        let used = figures(row.value());
+        rows.push((used.gpu_time.0.saturating_add(used.waited.0), key.value()));
+    }
+    // Some more than must be, since each time is a look at all of them.
+    let most = usize::try_from(MOST_USAGE - MOST_USAGE / 16).unwrap_or(usize::MAX);
+    rows.sort_unstable();
+    for &(_, key) in &rows[..rows.len().saturating_sub(most)] {
+        table.remove(key)?;
     }
     Ok(())
 }

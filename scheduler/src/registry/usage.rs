@@ -61,8 +61,8 @@ pub(crate) struct Hour(pub(crate) u64);
 
 /// Seconds of an hour.
 const LONG: u64 = 3600;
-/// How many hours are kept.
-const KEPT: u64 = 30 * 24;
+/// How many hours of one session are kept, those in which it used something: thirty days at least.
+pub(super) const KEPT: usize = 30 * 24;
 
 impl Hour {
     pub(crate) fn now() -> Self {
@@ -78,11 +78,6 @@ impl Hour {
     /// When it began, in seconds since 1970.
     pub(crate) fn began(self) -> u64 {
         self.0 * LONG
-    }
-
-    /// The oldest hour that is kept when it is this one.
-    pub(super) fn oldest_kept(self) -> Self {
-        Self(self.0.saturating_sub(KEPT))
     }
 }
 

@@ -43,6 +43,7 @@ impl Shell {
             } => {
                 if let Some(client) = self.clients.get_mut(&client) {
                     client.page.lease(gpu, bytes, extra);
+                    client.away.answered((request, gpu, bytes));
                 }
                 self.leased(client, gpu, bytes);
                 self.tell(client, &TenantReply::Reserved { request, bytes });
@@ -135,14 +136,14 @@ impl Shell {
     }
 
     fn tell(&mut self, client: ClientId, message: &TenantReply) {
-        if let Some(connection) = self.clients.get(&client).map(|client| client.connection) {
+        if let Some(connection) = self.clients.get(&client).and_then(|client| client.connection) {
             self.reply(connection, message);
         }
     }
 
     /// What a peer can do without is not queued where others wait already.
     fn tell_if_not_behind(&mut self, client: ClientId, message: &TenantReply) {
-        let connection = self.clients.get(&client).map(|client| client.connection);
+        let connection = self.clients.get(&client).and_then(|client| client.connection);
         let open = connection.and_then(|connection| self.connections.get(&connection));
         if open.is_some_and(|open| !open.outbox.is_behind()) {
             self.tell(client, message);

@@ -1,6 +1,7 @@
 //! From a hello to a client: which process of which session it is.
 //!
 //! ```text
+//!   returning, and the same process is away ──▶ the client it was (away.rs)
 //!   returning, and pid and start time are the registry's ──▶ the client it was
 //!   else a token ──▶ the session that it opens, or none
 //!   else ──▶ the implicit session of its user and container or job, where those are on
@@ -20,6 +21,7 @@ use gpushare_proto::tenant::{
 use gpushare_proto::{Bytes, ClientId, GpuId, SessionId, Token};
 use gpushare_sys::{clock, process};
 
+use super::away::Away;
 use super::tenant::plain;
 use super::unknown::UnknownFunctions;
 use super::{Client, ConnectionRole, Shell, failure};
@@ -74,6 +76,12 @@ impl Shell {
                 format!("the daemon has no page for the process ({cause}); end other processes, or raise its limit of open files"),
             )
         })?;
+        if let Some(returning) = returning
+            && let Some(client) = self.who_returns(peer, returning)
+        {
+            return self.come_back(connection, (client, peer), returning, (file, page));
+        }
+        self.may_join(peer)?;
         let Member {
             client,
             session,
@@ -103,8 +111,9 @@ impl Shell {
             client,
             Client {
                 session,
-                connection,
+                connection: Some(connection),
                 peer: peer.clone(),
+                away: Away::default(),
                 restored,
                 page,
                 overheads: BTreeMap::new(),
@@ -144,13 +153,18 @@ impl Shell {
         Ok(())
     }
 
-    fn cards_of(&mut self, had: &[ReturningGpu]) -> Result<Vec<GpuId>, Failure> {
+    pub(super) fn cards_of(&mut self, had: &[ReturningGpu]) -> Result<Vec<GpuId>, Failure> {
         had.iter().map(|had| Ok(self.add_card(&had.info)?)).collect()
     }
 
     /// The most that a returning process may say it uses of a card: what the card could ever back, and for one that the
     /// registry does not know, its session's quota if it may have been a client of the last daemon, else what is left of it.
-    fn credible(&self, session: SessionId, gpu: GpuId, (peer, restored): (&PeerProcess, bool)) -> Bytes {
+    pub(super) fn credible(
+        &self,
+        session: SessionId,
+        gpu: GpuId,
+        (peer, restored): (&PeerProcess, bool),
+    ) -> Bytes {
         let backed = self.cards.get(gpu).map_or(Bytes::ZERO, Card::most);
         let limit = self.limit_on(session, gpu);
         match limit {
@@ -179,8 +193,7 @@ impl Shell {
                 restored: true,
             });
         }
-        self.forget_expected(peer);
-        self.supersede(peer, returning);
+        self.let_expected_be(peer);
         let session = match (self.bound_session(peer), token) {
             // The kernel's word before the peer's.
             (Some(bound), _) => bound,
@@ -212,8 +225,8 @@ impl Shell {
         self.expected.remove(&returning.client).map(|entry| entry.session)
     }
 
-    /// A process that comes without saying who it was runs another program by now: its old client is no more.
-    fn forget_expected(&mut self, peer: &PeerProcess) {
+    /// A process that comes without saying who it was may have what it had all the same.
+    fn let_expected_be(&mut self, peer: &PeerProcess) {
         let same = |process| peer.id == Some(process);
         let old: Vec<ClientId> = self
             .expected
@@ -221,16 +234,10 @@ impl Shell {
             .filter(|(_, entry)| same(entry.process))
             .map(|(&client, _)| client)
             .collect();
-        old.into_iter().for_each(|client| self.expected_gone(client));
-    }
-
-    /// A process that lost its connection before we noticed: what it was before ends now, so that nothing is
-    /// booked twice.
-    fn supersede(&mut self, peer: &PeerProcess, returning: Option<&Returning>) {
-        let before = returning.and_then(|returning| self.clients.get(&returning.client));
-        let same = before.filter(|client| peer.id.is_some() && client.peer.id == peer.id);
-        if let Some(connection) = same.map(|client| client.connection) {
-            self.drop_connection(connection);
+        for client in old {
+            if let Some(entry) = self.expected.remove(&client) {
+                self.becomes_away(client, entry, peer);
+            }
         }
     }
 

@@ -1,8 +1,10 @@
 //! Ends: of connections, of clients, of sessions, each with what ends with it.
 //!
 //! ```text
-//!   hang-up, death, bad bytes, a peer that does not read ──▶ connection ──▶ client ──▶ session, if nothing keeps it
-//!   a process that the daemon watches is dead ──▶ expected client or registrar ──────────▲
+//!   hang-up, bad bytes, a peer that does not read ──▶ connection ──▶ client, away while its process lives (away.rs)
+//!                                                                       │ death
+//!                                                                       ▼
+//!   a process that the daemon watches is dead ──▶ client, expected client, registrar ──▶ session, if nothing keeps it
 //! ```
 
 use gpushare_core::Event;
@@ -26,12 +28,12 @@ impl Shell {
             return;
         };
         if let ConnectionRole::Client(client) = std::mem::replace(&mut open.role, ConnectionRole::Ending) {
-            self.client_gone(client);
+            self.hung_up(client);
         }
     }
 
-    /// A client is dead, or no longer ours to tell. One that lives on finds its gate closed and comes again.
-    fn client_gone(&mut self, id: ClientId) {
+    /// A client is dead, or never had anything.
+    pub(super) fn client_gone(&mut self, id: ClientId) {
         let Some(client) = self.clients.remove(&id) else {
             return;
         };

@@ -54,6 +54,8 @@ struct Asked {
 pub(super) struct Overhead {
     last: Option<Bytes>,
     told: Option<Bytes>,
+    /// Whether NVML ever listed it there.
+    listed: bool,
 }
 
 impl Measuring {
@@ -69,6 +71,10 @@ impl Measuring {
 }
 
 impl Overhead {
+    pub(super) fn was_listed(&self) -> bool {
+        self.listed
+    }
+
     /// Takes an answer in; what the core must hear, if it is news.
     fn read(&mut self, used: Option<Bytes>, fixed: Bytes) -> Option<Option<Bytes>> {
         let now = used.map(|used| used - fixed);
@@ -125,6 +131,9 @@ impl Shell {
     /// The meter's answer.
     pub(super) fn measured(&mut self, usages: &Usages) {
         self.take_measured(usages);
+        if self.measuring.asked.is_some() {
+            self.bury_unlisted(usages);
+        }
         self.measuring.asked = None;
     }
 
@@ -144,6 +153,7 @@ impl Shell {
             let used = on_card.and_then(|used| *used.get(&client.peer.pid)?);
             let fixed = after.get(&(id, gpu)).copied().unwrap_or_default().max(before);
             let overhead = client.overheads.entry(gpu).or_default();
+            overhead.listed |= on_card.is_some_and(|listed| listed.contains_key(&client.peer.pid));
             let event = |bytes| Event::Overhead {
                 client: id,
                 gpu,

@@ -13,6 +13,7 @@
 mod account;
 mod admin;
 mod awaiting;
+mod away;
 mod effects;
 mod explaining;
 mod joining;
@@ -104,8 +105,10 @@ pub(crate) struct Shell {
 #[derive(Debug)]
 struct Client {
     session: SessionId,
-    connection: ConnectionId,
+    /// None while it is away: it hung up and lives (away.rs).
+    connection: Option<ConnectionId>,
     peer: PeerProcess,
+    away: away::Away,
     /// Whether the last daemon wrote it down, with its session's terms.
     restored: bool,
     page: ClientPage,
@@ -159,6 +162,7 @@ impl Shell {
                 self.close_if_over(session);
             }
             Input::Died(Watched::Expected(client)) => self.expected_gone(client),
+            Input::Died(Watched::Away(client)) => self.client_gone(client),
             Input::Used {
                 connection,
                 since,

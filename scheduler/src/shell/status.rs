@@ -60,8 +60,14 @@ impl Shell {
         let pids: Vec<String> = self
             .clients
             .values()
-            .filter(|client| client.session == session && kernel::is_stopped(client.peer.pid))
-            .map(|client| format!("pid {} is stopped", client.peer.pid))
+            .filter(|client| client.session == session)
+            .filter_map(|client| {
+                let pid = client.peer.pid;
+                match client.connection {
+                    None => Some(format!("pid {pid} hung up and lives")),
+                    Some(_) => kernel::is_stopped(pid).then(|| format!("pid {pid} is stopped")),
+                }
+            })
             .collect();
         (!pids.is_empty()).then(|| pids.join(", "))
     }

@@ -84,6 +84,7 @@ impl Shell {
                 self.postponed.push((connection, asks.clone()));
                 Ok(())
             }
+            (ConnectionRole::Client(client), ref asks) if self.repeats(connection, client, asks) => Ok(()),
             (ConnectionRole::Client(client), request) => self.client_says(client, &request),
             (ConnectionRole::Tool, request) => {
                 // What an administrator says may read as something else here.

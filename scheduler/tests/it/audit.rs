@@ -11,10 +11,11 @@ use gpushare_proto::audit::{Act, Entry, Line, Outcome};
 use gpushare_proto::codec::{self, Message};
 use gpushare_proto::page::LimitKind;
 use gpushare_proto::session::{Binding, Terms};
-use gpushare_proto::tenant::{GpuChoice, Hello, NewSession, Role, TenantReply, TenantRequest};
+use gpushare_proto::tenant::{GpuChoice, Hello, NewSession, Role, TenantRequest};
 use gpushare_proto::{Bytes, Nanos};
 
 use crate::harness::{Daemon, Place, administrator, eventually};
+use crate::processes::Process;
 use crate::sessions::as_nobody;
 
 #[test]
@@ -22,15 +23,9 @@ fn a_tenant_that_is_refused_in_a_loop_gets_a_few_lines_and_all_are_counted() {
     const REFUSALS: u64 = 500;
     let place = Place::new();
     let daemon = place.start(&[]);
-    let mut client = daemon.join(None);
-    let gpu = client.attach();
-    for _ in 0..REFUSALS {
-        assert!(matches!(
-            client.reserve(gpu, Bytes::gib(2)),
-            TenantReply::Refused { .. }
-        ));
-    }
-    let pid = daemon.status().sessions[0].clients[0].pid;
+    let client = Process::asking(&place, None, Bytes::gib(2), REFUSALS);
+    let pid = client.pid();
+    assert_eq!(daemon.status().sessions[0].refusals, REFUSALS);
     drop(client);
     let (lines, more) = eventually("every refusal is in the audit log", || {
         let text = fs::read_to_string(place.runtime().audit()).unwrap_or_default();

@@ -3,9 +3,8 @@
 use std::fs;
 use std::time::Instant;
 
+use gpushare_proto::SessionId;
 use gpushare_proto::admin::LockView;
-use gpushare_proto::tenant::{TenantReply, TenantRequest};
-use gpushare_proto::{GateState, SessionId};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::harness::{Daemon, Place, eventually};
@@ -83,22 +82,6 @@ fn a_killed_process_leaves_its_session() {
         let view = status.sessions.iter().find(|view| view.session == session)?;
         view.clients.is_empty().then_some(())
     });
-}
-
-#[test]
-fn a_client_that_hangs_up_finds_its_gate_closed() {
-    let place = Place::new();
-    let daemon = place.start(&[]);
-    let mut client = daemon.join(None);
-    client.attach();
-    client.peer.say(&TenantRequest::Own);
-    client.hear_until(|reply| matches!(reply, TenantReply::Own(_)).then_some(()));
-    let before = client.gate();
-    client.peer.stream.shutdown(std::net::Shutdown::Both).unwrap();
-    let after = eventually("the gate to change", || {
-        Some(client.gate()).filter(|word| *word != before)
-    });
-    assert_eq!(after, before.next(GateState::Closed));
 }
 
 #[test]

@@ -7,6 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -399,7 +400,8 @@ impl Client {
 
     /// Asks for memory; the daemon's answer.
     pub(crate) fn reserve(&mut self, gpu: GpuId, bytes: Bytes) -> TenantReply {
-        let request = RequestId(1);
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        let request = RequestId(NEXT.fetch_add(1, Ordering::Relaxed));
         self.peer.say(&TenantRequest::Reserve { request, gpu, bytes });
         self.hear_until(|reply| match reply {
             TenantReply::Reserved { .. } | TenantReply::Refused { .. } => Some(reply),
@@ -428,7 +430,7 @@ impl Client {
     }
 
     pub(crate) fn gate(&self) -> GateWord {
-        GateWord(self.page.gate.load(std::sync::atomic::Ordering::Acquire))
+        GateWord(self.page.gate.load(Ordering::Acquire))
     }
 
     pub(crate) fn hear_until<T>(&mut self, mut found: impl FnMut(TenantReply) -> Option<T>) -> T {

@@ -7,6 +7,7 @@ use gpushare_proto::page::LimitKind;
 use gpushare_proto::tenant::TenantReply;
 
 use crate::harness::{Place, eventually};
+use crate::processes::Process;
 
 #[test]
 fn the_lease_lies_in_the_page_and_the_limit_holds() {
@@ -88,10 +89,13 @@ fn what_a_dead_client_had_is_free() {
     let place = Place::new();
     let daemon = place.start(&[]);
     let (_, token) = daemon.register("mortal", Some(Bytes::mib(64)));
-    let (mut dying, mut living) = (daemon.join(Some(&token)), daemon.join(Some(&token)));
-    let gpu = dying.attach();
-    living.attach();
-    dying.reserve(gpu, Bytes::mib(64));
+    let dying = Process::asking(&place, Some(&token), Bytes::mib(64), 1);
+    let mut living = daemon.join(Some(&token));
+    let gpu = living.attach();
+    assert!(matches!(
+        living.reserve(gpu, Bytes::mib(1)),
+        TenantReply::Refused { .. }
+    ));
     drop(dying);
     eventually("the quota to be free", || {
         let answer = living.reserve(gpu, Bytes::mib(64));

@@ -1,5 +1,6 @@
 //! The daemon as its peers meet it: a real process, real sockets, real deaths.
 
+mod hangups;
 mod harness;
 mod processes;
 

@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
-use gpushare_proto::tenant::{Returning, TenantReply};
+use gpushare_proto::tenant::Returning;
 use gpushare_proto::{Bytes, Token};
 use gpushare_scheduler::metrics::{FAMILIES, Kind};
 
@@ -118,14 +118,9 @@ fn a_scrape_shows_who_holds_and_who_waits() {
 #[test]
 fn the_last_figures_of_a_session_that_ended_stay_for_a_while() {
     let place = Place::new();
-    let (daemon, address) = start(&place, &[]);
+    let (_daemon, address) = start(&place, &[]);
     let (mut process, session) = Process::registering(&place);
-    let mut client = daemon.join(None);
-    let gpu = client.attach();
-    assert!(matches!(
-        client.reserve(gpu, Bytes::gib(64)),
-        TenantReply::Refused { .. }
-    ));
+    let client = Process::asking(&place, None, Bytes::gib(64), 1);
     let labels = format!("session=\"{}\",name=\"short\"", session.0);
     shows(
         address,

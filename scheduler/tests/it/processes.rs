@@ -41,6 +41,13 @@ impl Process {
         Self::run("wants_the_lock", place, &token.to_hex())
     }
 
+    /// One that holds the lock, hangs up and lives.
+    pub(crate) fn hanging_up(place: &Place, token: &Token) -> Self {
+        let mut process = Self::run("hangs_up", place, &token.to_hex());
+        process.given();
+        process
+    }
+
     /// One that says it is another's client; what number it was given.
     pub(crate) fn claiming(place: &Place, client: ClientId) -> ClientId {
         ClientId(Self::run("claims", place, &client.0.to_string()).given())
@@ -51,6 +58,14 @@ impl Process {
         let mut process = Self::run("registers", place, "");
         let session = SessionId(process.given());
         (process, session)
+    }
+
+    /// One that asks so many times for so much of the card, and keeps what it gets.
+    pub(crate) fn asking(place: &Place, token: Option<&Token>, bytes: Bytes, times: u64) -> Self {
+        let token = token.map(Token::to_hex).unwrap_or_default();
+        let mut process = Self::run("asks", place, &format!("{token}:{}:{times}", bytes.0));
+        process.given();
+        process
     }
 
     pub(crate) fn pid(&self) -> u32 {
@@ -103,6 +118,33 @@ fn a_process_that_wants_the_lock() {
     let mut client = join(&runtime(), Some(&token), None).unwrap();
     wanting(&mut client);
     client.enter();
+    stay();
+}
+
+#[test]
+#[ignore = "started by other tests"]
+fn a_process_that_hangs_up() {
+    let mut client = join(&runtime(), Token::from_hex(&argument()).as_ref(), None).unwrap();
+    wanting(&mut client);
+    client.enter();
+    client.peer.stream.shutdown(std::net::Shutdown::Both).unwrap();
+    println!("given {}", client.welcome.client.0);
+    stay();
+}
+
+#[test]
+#[ignore = "started by other tests"]
+fn a_process_that_asks() {
+    let argument = argument();
+    let [token, bytes, times] = argument.split(':').collect::<Vec<_>>()[..] else {
+        panic!("{argument}");
+    };
+    let mut client = join(&runtime(), Token::from_hex(token).as_ref(), None).unwrap();
+    let gpu = client.attach();
+    for _ in 0..times.parse::<u64>().unwrap() {
+        client.reserve(gpu, Bytes(bytes.parse().unwrap()));
+    }
+    println!("given {}", client.welcome.client.0);
     stay();
 }
 

@@ -4,10 +4,12 @@ use std::fs;
 use std::os::unix::fs::chown;
 use std::os::unix::net::UnixListener;
 
+use gpushare_proto::Bytes;
 use gpushare_proto::names::RuntimeDir;
 use gpushare_proto::tenant::{FailureCode, TenantReply, TenantRequest};
 
 use crate::harness::{CARD, Place, card};
+use crate::processes::Process;
 
 #[test]
 fn the_second_daemon_in_a_folder_names_the_first() {
@@ -174,8 +176,7 @@ fn an_idle_daemon_that_nobody_used_leaves_nothing_behind() {
 fn an_idle_daemon_leaves_nothing_behind_but_what_was_used() {
     let place = Place::new();
     let daemon = place.start(&["--idle-exit", "100ms"]);
-    let mut client = daemon.join(None);
-    client.attach();
+    let client = Process::asking(&place, None, Bytes::ZERO, 0);
     assert!(place.locks().join(format!("gpushare-{CARD}")).exists());
     fs::create_dir(place.runtime().tokens_dir()).unwrap();
     drop(client);

@@ -4,6 +4,7 @@ use gpushare_proto::Bytes;
 use gpushare_proto::admin::{Activity, AdminReply, AdminRequest, Happened, Mode};
 
 use crate::harness::{Place, eventually};
+use crate::processes::Process;
 
 #[test]
 fn a_watcher_is_told_how_things_are_and_then_what_happens() {
@@ -14,11 +15,7 @@ fn a_watcher_is_told_how_things_are_and_then_what_happens() {
     watcher.say(&AdminRequest::Watch);
     let mut told = Vec::new();
     let (new, token) = daemon.register("new", None);
-    let mut client = daemon.join(Some(&token));
-    let gpu = client.attach();
-    client.reserve(gpu, Bytes::mib(8));
-    client.wait();
-    drop(client);
+    drop(Process::asking(&place, Some(&token), Bytes::mib(8), 1));
     let mut last = gpushare_proto::Nanos::ZERO;
     while !told
         .iter()

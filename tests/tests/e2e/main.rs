@@ -30,6 +30,8 @@ mod contexts;
 
 mod deaths;
 
+mod hangups;
+
 mod restarts;
 
 mod guests;

@@ -1,5 +1,7 @@
 //! The daemon dies and comes back, or is not there at all.
 
+use std::process::Command;
+
 use anyhow::Context as _;
 use gpushare_proto::Bytes;
 use gpushare_proto::names;
@@ -135,5 +137,61 @@ fn a_program_that_must_share_is_refused_its_first_context_without_a_daemon() -> 
             "{name}"
         );
     }
+    Ok(())
+}
+
+/// `command` where `/etc/gpushare/client.toml` says `demands`; none where no mount namespace can be made.
+fn under_demands(command: &Command, demands: &str) -> Option<Command> {
+    const ENTER: &str = r#"mount -t tmpfs none /etc && mkdir -m 755 /etc/gpushare &&
+        printf '%s' "$1" >/etc/gpushare/client.toml && shift && exec "$@""#;
+    let works = Command::new("unshare")
+        .args(["-rm", "mount", "-t", "tmpfs", "none", "/etc"])
+        .output();
+    if !works.is_ok_and(|tried| tried.status.success()) {
+        eprintln!(
+            "skipped: no mount namespace can be made here, so nothing can be put into /etc for one program"
+        );
+        return None;
+    }
+    let mut entered = Command::new("unshare");
+    entered
+        .args(["-rm", "sh", "-c", ENTER, "sh", demands])
+        .arg(command.get_program())
+        .args(command.get_args());
+    entered.env_clear();
+    let set = command
+        .get_envs()
+        .filter_map(|(name, value)| Some((name, value?)));
+    entered.envs(set);
+    Some(entered)
+}
+
+#[test]
+fn what_the_administrator_demands_beats_the_environment() -> anyhow::Result<()> {
+    let world = world()?;
+    let mut command = world.workload(&Sharing::Preload);
+    command.env(names::RUNTIME_DIR, "/nonexistent");
+    let Some(demanded) = under_demands(&command, "required = true\n") else {
+        return Ok(());
+    };
+    let mut program = Program::begin(demanded, &world, "fled")?;
+    let error = format!("{:#}", program.ready().unwrap_err());
+    assert!(error.contains("cuDevicePrimaryCtxRetain"), "{error}");
+    let said = program.process().stderr();
+    assert!(said.contains("must not use the GPU without it"), "{said}");
+
+    let garbled = under_demands(&command, "requird = true\n").context("as before")?;
+    let mut program = Program::begin(garbled, &world, "garbled")?;
+    assert!(program.ready().is_err());
+    let said = program.process().stderr();
+    assert!(said.contains("`requird = true` is neither"), "{said}");
+
+    let daemon = Daemon::start(&world, &[])?;
+    let pinned = format!("runtime_dir = \"{}\"\n", world.runtime_dir().root().display());
+    let pinned = under_demands(&command, &pinned).context("as before")?;
+    let mut program = Program::begin(pinned, &world, "pinned")?;
+    program.ready()?;
+    program.must("alloc x 8MiB")?;
+    assert_eq!(daemon.status()?.gpus[0].allocated_bytes, Bytes::mib(8));
     Ok(())
 }

@@ -16,6 +16,8 @@ pub(crate) enum Fault {
     KillProgram(usize),
     /// SIGSTOP of a program.
     StopProgram(usize),
+    /// A program's connection is shut while it lives. Stopped with that, it comes back when it is continued.
+    HangUpProgram(usize, bool),
     /// SIGCONT of it.
     ContinueProgram(usize),
     /// `kill -9` of the daemon, and a new one.
@@ -46,6 +48,7 @@ impl Fault {
         Some(match self {
             Self::KillProgram(_) => "kill_program",
             Self::StopProgram(_) => "stop_program",
+            Self::HangUpProgram(..) => "hangup",
             Self::KillDaemon => "kill_daemon",
             Self::JumpClock(_) => "clock_jump",
             Self::CutFrame(_) => "cut_frame",
@@ -80,10 +83,16 @@ impl Schedule {
                 24..42 => {
                     let who = dice.index(programs);
                     let until = now + dice.millis(50, 900);
+                    let (hangs_up, runs_on) = (dice.one_in(2), dice.one_in(2));
                     if stopped[who] < now {
-                        stopped[who] = until;
-                        put(now, Fault::StopProgram(who));
-                        put(until, Fault::ContinueProgram(who));
+                        match hangs_up {
+                            true => put(now, Fault::HangUpProgram(who, !runs_on)),
+                            false => put(now, Fault::StopProgram(who)),
+                        }
+                        if !(hangs_up && runs_on) {
+                            stopped[who] = until;
+                            put(until, Fault::ContinueProgram(who));
+                        }
                     }
                 }
                 42..54 if daemon_back < now => {
@@ -145,10 +154,10 @@ mod tests {
         let Schedule(all) = schedule(1);
         let count = |wanted: fn(&Fault) -> bool| all.iter().filter(|(_, fault)| wanted(fault)).count();
         let kinds: std::collections::BTreeSet<_> = all.iter().filter_map(|(_, fault)| fault.kind()).collect();
-        assert_eq!(kinds.len(), 9, "{kinds:?}");
+        assert_eq!(kinds.len(), 10, "{kinds:?}");
         assert!(all.is_sorted_by_key(|(when, _)| *when));
         assert_eq!(
-            count(|fault| matches!(fault, Fault::StopProgram(_))),
+            count(|fault| matches!(fault, Fault::StopProgram(_) | Fault::HangUpProgram(_, true))),
             count(|fault| matches!(fault, Fault::ContinueProgram(_)))
         );
         assert_eq!(

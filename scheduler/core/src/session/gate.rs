@@ -146,6 +146,21 @@ impl Gate {
         }
     }
 
+    /// The client has another page, on which no word was written yet: the one that means there what the last one meant, if
+    /// that is not the first.
+    pub(crate) fn begin_anew(&mut self, waiting: bool) -> Option<GateWord> {
+        let passage = self.passage;
+        *self = Self::new();
+        let word = match passage {
+            Passage::Shut | Passage::Idle => None,
+            Passage::Closing => Some(self.close()),
+            Passage::Moving => Some(self.open(true)),
+            Passage::Open => Some(self.open(false)),
+        };
+        self.waiting = waiting && !self.passes();
+        word
+    }
+
     fn is_current(&self, word: GateWord) -> bool {
         word.change() == self.word.change()
     }
@@ -191,6 +206,23 @@ mod tests {
         assert!(!gate.waiting(), "as far as we know it is open");
         assert_eq!(gate.released(open), Some(LetGo::WentIdle));
         assert!(gate.waiting());
+    }
+
+    #[test]
+    fn on_another_page_an_open_gate_is_open_and_a_drain_is_asked_for_again() {
+        let mut gate = Gate::new();
+        assert_eq!(gate.begin_anew(true), None);
+        assert!(gate.waiting());
+        gate.open(false);
+        gate.close();
+        gate.open(false);
+        assert_eq!(gate.begin_anew(true), Some(FIRST_WORD.next(GateState::Open)));
+        assert!(!gate.waiting(), "it passes");
+        let before = gate.close();
+        let after = gate.begin_anew(false).unwrap();
+        assert_eq!(after, FIRST_WORD.next(GateState::Closed));
+        assert_ne!(after, before);
+        assert_eq!(gate.released(after), Some(LetGo::Drained));
     }
 
     #[test]

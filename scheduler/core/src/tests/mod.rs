@@ -11,6 +11,7 @@ mod liveness;
 mod modes;
 mod observing;
 mod recovery;
+mod returning;
 mod schedules;
 mod sharing;
 mod standing;

@@ -36,6 +36,7 @@ enum Step {
     Arrive(usize),
     GoIdle(usize),
     Die(usize),
+    ComeBack(usize),
     Change(usize, u64, bool),
     Run(u64),
     Jump(u64),
@@ -154,6 +155,7 @@ fn step() -> impl Strategy<Value = Step> {
         3 => who().prop_map(Step::Arrive),
         4 => who().prop_map(Step::GoIdle),
         2 => who().prop_map(Step::Die),
+        2 => who().prop_map(Step::ComeBack),
         3 => (who(), 0_u64..3000, any::<bool>()).prop_map(|(who, drain, answers)| Step::Change(who, drain, answers)),
         6 => (0_u64..300).prop_map(Step::Run),
         1 => (0_u64..6000).prop_map(Step::Run),
@@ -235,7 +237,11 @@ fn play(world: &mut World, step: Step) {
         Step::Run(millis) => world.run_for(ms(millis)),
         Step::LoseAnswer => world.lose_an_answer(),
         Step::Repeat(back) => {
-            if let Some(&(_, event)) = world.history.iter().rev().nth(back) {
+            // Of a return the shell speaks once.
+            let told = |event| !matches!(event, Event::ClientReturned { .. } | Event::StillUses { .. });
+            if let Some(&(_, event)) = world.history.iter().rev().nth(back)
+                && told(event)
+            {
                 world.send(event);
             }
         }
@@ -282,6 +288,7 @@ fn play(world: &mut World, step: Step) {
         | Step::Arrive(who)
         | Step::GoIdle(who)
         | Step::Die(who)
+        | Step::ComeBack(who)
         | Step::Change(who, ..) => {
             if let Some(client) = nth(world.clients(), who) {
                 act(world, client, &step);
@@ -327,6 +334,7 @@ fn act(world: &mut World, client: ClientId, step: &Step) {
         Step::Arrive(_) => world.arrives(client),
         Step::GoIdle(_) if world.passes(client) => world.goes_idle(client),
         Step::Die(_) => world.dies(client),
+        Step::ComeBack(_) => world.comes_back(client),
         Step::Change(_, drain, answers) => {
             let habits = world.habits(client);
             habits.drain = ms(drain);

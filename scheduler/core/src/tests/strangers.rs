@@ -76,6 +76,15 @@ fn who_is_not_there_changes_nothing() {
             bytes: Bytes::MAX,
         },
         Event::Unevictable { client },
+        Event::ClientReturned {
+            client,
+            waiting: true,
+        },
+        Event::StillUses {
+            client,
+            gpu,
+            bytes: Bytes::MAX,
+        },
         Event::RefusedHere {
             client,
             gpu: GPU,

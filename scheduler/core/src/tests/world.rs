@@ -521,6 +521,34 @@ impl World {
         self.send(Event::Released { client, word, drain });
     }
 
+    /// The process lost its connection and is back: what it planned to say is about a page that is no more.
+    pub(super) fn comes_back(&mut self, client: ClientId) {
+        let Some(process) = self.processes.get(&client) else {
+            return;
+        };
+        let gpus: Vec<GpuId> = process.free.keys().copied().collect();
+        gpus.into_iter().for_each(|gpu| self.look(client, gpu));
+        let Some(process) = self.processes.get_mut(&client) else {
+            return;
+        };
+        process.gate = FIRST_WORD;
+        process.flags = 0;
+        process.free.clear();
+        process.told.clear();
+        let (used, fixed) = (process.used.clone(), process.fixed.clone());
+        let waiting = process.habits.busy;
+        self.send(Event::ClientReturned { client, waiting });
+        for (gpu, bytes) in used {
+            self.send(Event::StillUses { client, gpu, bytes });
+        }
+        for (gpu, bytes) in fixed {
+            if let Some(process) = self.processes.get_mut(&client) {
+                process.told.insert(gpu, bytes);
+            }
+            self.send(Event::Fixed { client, gpu, bytes });
+        }
+    }
+
     pub(super) fn dies(&mut self, client: ClientId) {
         self.processes.remove(&client);
         self.send(Event::ClientGone { client });

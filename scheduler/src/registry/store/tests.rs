@@ -192,22 +192,13 @@ fn a_file_that_was_taken_away_is_written_whole_again() {
 }
 
 #[test]
-fn usage_adds_up_by_session_since_an_hour_and_ends_after_thirty_days() {
+fn usage_adds_up_by_session_since_an_hour() {
     let folder = tempfile::tempdir().unwrap();
     let (mut store, _) = open(folder.path());
     let now = Hour::now();
     let hour = |back: u64| Hour(now.0 - back);
-    for (back, session, held) in [
-        (30 * 24, 1, 1),
-        (30 * 24 + 1, 1, 2),
-        (25, 1, 4),
-        (0, 1, 8),
-        (0, 2, 16),
-        (0, 1, 32),
-    ] {
+    for (back, session, held) in [(30 * 24, 1, 1), (25, 1, 4), (0, 1, 8), (0, 2, 16), (0, 1, 32)] {
         store.write(&book(2), used(hour(back), session, held)).unwrap();
-        // Old rows are looked for once an hour.
-        store.pruned = None;
     }
     let held = |store: &Store, back| {
         let found = store.usage(hour(back)).unwrap().into_iter();
@@ -229,6 +220,57 @@ fn usage_adds_up_by_session_since_an_hour_and_ends_after_thirty_days() {
     drop(store);
     let (store, _) = open(folder.path());
     assert_eq!(held(&store, 0), [(1, 40, 32, today), (2, 16, 16, today)]);
+}
+
+/// What each session held since ever.
+fn all_held(store: &Store) -> Vec<(u64, u64)> {
+    let usages = store.usage(Hour(0)).unwrap().into_iter();
+    usages.map(|usage| (usage.session.0, usage.held_ns.0)).collect()
+}
+
+#[test]
+fn a_clock_that_jumps_makes_no_usage_old() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut store, _) = open(folder.path());
+    let now = Hour::now().0;
+    for (hour, held) in [(now, 1), (now + 100 * 365 * 24, 2), (0, 4), (now + 1, 8)] {
+        store.write(&book(2), used(Hour(hour), 1, held)).unwrap();
+        // Old rows are looked for once an hour.
+        store.pruned = None;
+    }
+    store.write(&book(2), used(Hour(now + 2), 2, 16)).unwrap();
+    assert_eq!(all_held(&store), [(1, 15), (2, 16)]);
+}
+
+#[test]
+fn of_one_session_so_many_hours_are_kept_and_none_of_another_goes_for_it() {
+    let folder = in_memory();
+    let (mut store, _) = open(folder.path());
+    let mut all = used(Hour(1), 2, 1);
+    for hour in 0..usage::KEPT as u64 + 5 {
+        all.extend(used(Hour(100 + hour), 1, 1));
+    }
+    store.write(&book(2), all).unwrap();
+    assert_eq!(all_held(&store), [(1, usage::KEPT as u64), (2, 1)]);
+}
+
+#[test]
+fn who_makes_many_sessions_that_do_little_pushes_out_its_own_usage() {
+    let folder = in_memory();
+    let (mut store, _) = open(folder.path());
+    let spent = |hour, session, time| {
+        let mut usage = used(Hour(hour), session, 1);
+        usage
+            .values_mut()
+            .for_each(|spent| spent.figures.gpu_time = Nanos(time));
+        usage
+    };
+    store.write(&book(2), spent(1, 1, 1000)).unwrap();
+    let flood = (0..MOST_USAGE).flat_map(|session| spent(2, 10 + session, 1));
+    store.write(&book(2), flood.collect()).unwrap();
+    let left = all_held(&store);
+    assert_eq!(left[0], (1, 1), "the oldest, and it said most");
+    assert_eq!(left.len(), MOST_ANSWERED);
 }
 
 #[test]

@@ -1,0 +1,233 @@
+//! Clients that hang up and live: a connection is theirs to end, what they were given is not.
+
+use std::fs;
+use std::net::Shutdown;
+
+use gpushare_proto::admin::{LockView, SessionView};
+use gpushare_proto::tenant::{Returning, TenantReply, TenantRequest};
+use gpushare_proto::{Bytes, GateState, RequestId, SessionId};
+
+use crate::deaths::{holds, lock_of};
+use crate::harness::{Client, Daemon, Place, eventually, join};
+use crate::processes::{Process, SHORT_TURNS, wanting};
+use crate::restart::{returning, written};
+
+const QUOTA: Bytes = Bytes::mib(128);
+
+/// From here on the daemon does not hear of it, and it keeps its page.
+fn hang_up(place: &Place, client: &Client) {
+    let before = place.log().matches("hung up and lives").count();
+    client.peer.stream.shutdown(Shutdown::Both).unwrap();
+    eventually("the hang-up to be noticed", || {
+        (place.log().matches("hung up and lives").count() > before).then_some(())
+    });
+}
+
+fn view(daemon: &Daemon, session: SessionId) -> SessionView {
+    let sessions = daemon.status().sessions;
+    sessions.into_iter().find(|view| view.session == session).unwrap()
+}
+
+fn allocated(daemon: &Daemon, session: SessionId) -> Bytes {
+    view(daemon, session)
+        .gpus
+        .iter()
+        .map(|gpu| gpu.allocated_bytes)
+        .sum()
+}
+
+fn is_refused(answer: &TenantReply) -> bool {
+    matches!(answer, TenantReply::Refused { .. })
+}
+
+#[test]
+fn what_it_has_is_not_given_to_its_sibling() {
+    let place = Place::new();
+    let daemon = place.start(&[]);
+    let (session, token) = daemon.register("two", Some(QUOTA));
+    let (mut quiet, mut sibling) = (daemon.join(Some(&token)), daemon.join(Some(&token)));
+    let gpu = quiet.attach();
+    sibling.attach();
+    quiet.reserve(gpu, Bytes::mib(100));
+    hang_up(&place, &quiet);
+    assert!(is_refused(&sibling.reserve(gpu, Bytes::mib(29))));
+    // What lies free in its page is not its own: nobody is refused while room exists.
+    assert!(!is_refused(&sibling.reserve(gpu, Bytes::mib(28))));
+    // Whoever joins anew from the same process is somebody else beside it.
+    let mut other = daemon.join(Some(&token));
+    assert_ne!(other.welcome.client, quiet.welcome.client);
+    other.attach();
+    assert!(is_refused(&other.reserve(gpu, Bytes::mib(1))));
+    assert_eq!(view(&daemon, session).clients.len(), 3);
+}
+
+#[test]
+fn it_is_back_with_what_was_known_of_it_whatever_it_says() {
+    let place = Place::new();
+    let daemon = place.start(&[]);
+    let (session, token) = daemon.register("one", Some(QUOTA));
+    let mut client = daemon.join(Some(&token));
+    let gpu = client.attach();
+    client.reserve(gpu, Bytes::mib(80));
+    for (says, booked) in [(0, 80), (100, 100), (1000, 128)] {
+        hang_up(&place, &client);
+        let mut had = returning(&client, None);
+        had.gpus[0].used = Bytes::mib(says);
+        client = join(&place.runtime(), Some(&token), Some(had)).unwrap();
+        assert_eq!(client.welcome.gpus, [gpu]);
+        assert_eq!(allocated(&daemon, session), Bytes::mib(booked), "it says {says}");
+    }
+    // It says nothing at all of the card.
+    hang_up(&place, &client);
+    let gpus = vec![];
+    let had = Returning {
+        gpus,
+        ..returning(&client, None)
+    };
+    let back = join(&place.runtime(), Some(&token), Some(had)).unwrap();
+    assert_eq!(back.welcome.client, client.welcome.client);
+    assert_eq!(allocated(&daemon, session), QUOTA);
+}
+
+#[test]
+fn an_answer_that_was_lost_with_the_connection_is_given_again_and_booked_once() {
+    let place = Place::new();
+    let daemon = place.start(&[]);
+    let (session, token) = daemon.register("one", Some(QUOTA));
+    let mut client = daemon.join(Some(&token));
+    let gpu = client.attach();
+    let (request, bytes) = (RequestId(7777), QUOTA);
+    let asks = TenantRequest::Reserve { request, gpu, bytes };
+    client.peer.say(&asks);
+    eventually("it to be booked", || {
+        (allocated(&daemon, session) == QUOTA).then_some(())
+    });
+    hang_up(&place, &client);
+    let mut had = returning(&client, None);
+    had.gpus[0].used = Bytes::ZERO;
+    let mut back = join(&place.runtime(), Some(&token), Some(had)).unwrap();
+    for given in [true, false] {
+        back.peer.say(&asks);
+        let answer = back.hear_until(|reply| match reply {
+            TenantReply::Reserved { .. } | TenantReply::Refused { .. } => Some(reply),
+            _ => None,
+        });
+        assert_eq!(!is_refused(&answer), given, "{answer:?}");
+    }
+    assert_eq!(allocated(&daemon, session), QUOTA);
+}
+
+#[test]
+fn its_lock_is_given_to_nobody_while_it_lives_and_it_is_named() {
+    let place = Place::new();
+    let daemon = place.start(&SHORT_TURNS);
+    let (first, first_token) = daemon.register("first", None);
+    let (second, second_token) = daemon.register("second", None);
+    let mut holder = daemon.join(Some(&first_token));
+    wanting(&mut holder);
+    holder.enter();
+    holds(&daemon, first);
+    hang_up(&place, &holder);
+    let mut waiter = daemon.join(Some(&second_token));
+    wanting(&mut waiter);
+    let reason = eventually("the first to be asked to let go", || {
+        match lock_of(&daemon, first) {
+            Some(LockView::Dropping { reason, .. }) => Some(reason),
+            _ => None,
+        }
+    });
+    let named = format!("; pid {} hung up and lives", std::process::id());
+    assert!(reason.ends_with(&named), "{reason}");
+    assert_eq!(
+        holder.gate().state(),
+        GateState::Closed,
+        "its page closes its gate"
+    );
+    assert!(matches!(lock_of(&daemon, second), Some(LockView::Waiting { .. })));
+
+    // Back, it is asked again, under the first word of another page.
+    let mut back = join(
+        &place.runtime(),
+        Some(&first_token),
+        Some(returning(&holder, None)),
+    )
+    .unwrap();
+    let word = eventually("its gate to be closed anew", || {
+        Some(back.gate()).filter(|word| word.change() > 0)
+    });
+    assert_eq!(word.state(), GateState::Closed);
+    assert!(matches!(lock_of(&daemon, second), Some(LockView::Waiting { .. })));
+    back.peer.say(&TenantRequest::Released {
+        word,
+        drain: gpushare_proto::Nanos::ZERO,
+    });
+    waiter.enter();
+}
+
+#[test]
+fn its_lock_goes_on_by_the_stuck_policy() {
+    let place = Place::new();
+    let config = place.path("config.toml");
+    fs::write(
+        &config,
+        "[scheduling]\nstuck_policy = 'kill'\nstuck_after = '50ms'",
+    )
+    .unwrap();
+    let config = ["--config", config.to_str().unwrap()];
+    let daemon = place.start(&[&SHORT_TURNS[..], &config].concat());
+    let (_, first_token) = daemon.register("first", None);
+    let (_, second_token) = daemon.register("second", None);
+    let _holder = Process::hanging_up(&place, &first_token);
+    let mut waiter = daemon.join(Some(&second_token));
+    wanting(&mut waiter);
+    waiter.enter();
+    assert!(
+        place.log().contains("it did not let go of the GPU"),
+        "{}",
+        place.log()
+    );
+}
+
+#[test]
+fn with_its_death_all_is_free() {
+    let place = Place::new();
+    let daemon = place.start(&SHORT_TURNS);
+    let (first, first_token) = daemon.register("first", Some(QUOTA));
+    let (_, second_token) = daemon.register("second", None);
+    let mut holder = Process::hanging_up(&place, &first_token);
+    let mut waiter = daemon.join(Some(&second_token));
+    wanting(&mut waiter);
+    eventually("the second to wait for it", || match lock_of(&daemon, first) {
+        Some(LockView::Dropping { .. }) => Some(()),
+        _ => None,
+    });
+    assert_eq!(allocated(&daemon, first), Bytes::mib(100));
+    holder.kill();
+    waiter.enter();
+    assert_eq!(allocated(&daemon, first), Bytes::ZERO);
+    assert!(view(&daemon, first).clients.is_empty());
+}
+
+#[test]
+fn after_a_restart_it_keeps_what_it_had_also_if_it_comes_without_a_word_of_that() {
+    let place = Place::new();
+    let daemon = place.start(&[]);
+    let (session, token) = daemon.register("two", Some(QUOTA));
+    let mut client = daemon.join(Some(&token));
+    let gpu = client.attach();
+    client.reserve(gpu, Bytes::mib(100));
+    written(&place, 1);
+    // What it has of the card is written with the next count.
+    std::thread::sleep(std::time::Duration::from_millis(1200));
+    daemon.kill();
+    let daemon = place.start(&[]);
+    let mut other = daemon.join(Some(&token));
+    let gpu = other.attach();
+    assert!(is_refused(&other.reserve(gpu, Bytes::mib(29))));
+    assert!(!is_refused(&other.reserve(gpu, Bytes::mib(28))));
+    assert_eq!(view(&daemon, session).clients.len(), 2);
+    // And it may still say who it was.
+    let back = join(&place.runtime(), Some(&token), Some(returning(&client, None))).unwrap();
+    assert_eq!(back.welcome.client, client.welcome.client);
+    assert_eq!(allocated(&daemon, session), QUOTA);
+}

@@ -1,0 +1,89 @@
+//! Programs that hang up and live: closing the socket wins no byte and no lock for anybody.
+
+use gpushare_proto::Bytes;
+use gpushare_tests::artifacts::Artifacts;
+use gpushare_tests::daemon::Daemon;
+use gpushare_tests::hangup::hang_up;
+use gpushare_tests::program::Program;
+use gpushare_tests::world::{Sharing, World};
+use rustix::process::Signal;
+
+const QUOTA: Bytes = Bytes::mib(64);
+
+/// It keeps its bytes, and cannot come back.
+fn hangs_up_and_stops(program: &Program, world: &World, daemon: &Daemon<'_>) -> anyhow::Result<()> {
+    program.process().signal(Signal::STOP)?;
+    assert!(hang_up(program.process().pid(), &world.runtime_dir())? > 0);
+    // Whoever asks now is heard after that.
+    daemon.status()?;
+    Ok(())
+}
+
+#[test]
+fn what_a_program_has_that_hangs_up_is_its_own_until_it_dies() -> anyhow::Result<()> {
+    let world = World::simulated(Artifacts::of_tests()?, Bytes::mib(192))?;
+    let daemon = Daemon::start(&world, &[])?;
+    daemon.ctl(&["session", "create", "two", "--memory", &QUOTA.0.to_string()])?;
+    let member = Sharing::Run(["--session", "two"].map(str::to_owned).to_vec());
+    let mut quiet = Program::hold(&world, &member, "quiet")?;
+    let mut sibling = Program::hold(&world, &member, "sibling")?;
+    quiet.must("alloc x 40MiB")?;
+    quiet.must("fill x 7")?;
+    hangs_up_and_stops(&quiet, &world, &daemon)?;
+
+    let refused = sibling.ask("alloc y 25MiB")?;
+    assert_eq!(refused.error(), Some("CUDA_ERROR_OUT_OF_MEMORY"));
+    sibling.must("alloc y 23MiB")?;
+    assert_eq!(daemon.session("two")?.clients.len(), 2);
+
+    // It goes on, is back by itself with what it has, and no byte of that was lost or counted twice.
+    quiet.process().signal(Signal::CONT)?;
+    assert!(quiet.must("check x 7")?.flag("matches"));
+    quiet.must("free x")?;
+    daemon.until("what it freed to be free", |status| {
+        status
+            .gpus
+            .first()
+            .is_some_and(|gpu| gpu.allocated_bytes == Bytes::mib(23))
+    })?;
+    quiet.must("alloc x 40MiB")?;
+    assert!(sibling.ask("alloc z 2MiB")?.error().is_some());
+
+    hangs_up_and_stops(&quiet, &world, &daemon)?;
+    assert!(sibling.ask("alloc z 2MiB")?.error().is_some());
+    quiet.kill()?;
+    daemon.until("all that it had to be free", |status| {
+        status
+            .gpus
+            .first()
+            .is_some_and(|gpu| gpu.allocated_bytes == Bytes::mib(23))
+    })?;
+    sibling.must("alloc z 40MiB")?;
+    Ok(())
+}
+
+#[test]
+fn the_lock_of_a_program_that_hangs_up_is_nobodys_until_it_dies() -> anyhow::Result<()> {
+    let world = World::simulated(Artifacts::of_tests()?, Bytes::mib(64))?;
+    let daemon = Daemon::start(&world, &["--mode", "serialized", "--quantum", "50ms"])?;
+    let mut holder = Program::hold(&world, &Sharing::session("holder"), "holder")?;
+    let mut waiter = Program::hold(&world, &Sharing::session("waiter"), "waiter")?;
+    holder.must("alloc x 40MiB")?;
+    waiter.must("alloc y 40MiB")?;
+    holder.must("fill x 1")?;
+    // Work that is still in flight when nobody hears of it any more.
+    holder.must("stream s")?;
+    holder.must("spin 3s --on s")?;
+    hangs_up_and_stops(&holder, &world, &daemon)?;
+    let waits = waiter.tell("fill y 2")?;
+    let named = format!("pid {} hung up and lives", holder.process().pid());
+    daemon.until("the holder to be asked and named", |status| {
+        let mut sessions = status.sessions.iter();
+        sessions.any(|session| session.name == "holder" && format!("{:?}", session.lock).contains(&named))
+    })?;
+    assert!(waiter.peek(waits).is_none());
+    holder.kill()?;
+    waiter.answer(waits)?;
+    assert!(waiter.must("check y 2")?.flag("matches"));
+    Ok(())
+}
