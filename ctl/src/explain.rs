@@ -152,7 +152,10 @@ fn refusals(facts: &Explanation) -> Vec<String> {
         _ => format!("it was refused memory {all} times; the last {shown}:"),
     }];
     lines.extend(facts.refusals.iter().rev().map(refusal));
-    lines.push(remedy(last.refusal.by, &facts.session.name));
+    // What to do about a session whose time is over is said above.
+    if facts.session.state.standing == StandingView::Good || !last.refusal.is_for_good() {
+        lines.push(remedy(last.refusal.by, &facts.session.name));
+    }
     lines
 }
 
@@ -165,6 +168,7 @@ fn refusal(view: &RefusalView) -> String {
         ..
     } = view;
     let limit = match refusal.by {
+        LimitKind::Session if refusal.is_for_good() => "it, whose time was over",
         LimitKind::Session => "its quota",
         LimitKind::Capacity => "the card's capacity",
         LimitKind::ManagedLimit => "the managed memory of all sessions",

@@ -102,6 +102,14 @@ impl State {
         self.lock.is_some()
     }
 
+    /// The folder itself, wherever it is by now.
+    pub(crate) fn descriptor(&self, own: &Folder) -> io::Result<OwnedFd> {
+        match &self.lock {
+            None => own.descriptor(),
+            Some(lock) => lock.as_fd().try_clone_to_owned(),
+        }
+    }
+
     /// Where the registry is, and where a daemon without a state folder left one.
     pub(crate) fn places(&self, own: &Folder, before: &Path) -> io::Result<(At, Option<At>)> {
         match &self.lock {

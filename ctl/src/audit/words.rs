@@ -11,6 +11,7 @@ pub(super) fn of(line: &Line) -> String {
         Entry::Act(act) => ("act", act_words(act)),
         Entry::Refusal(refusal) => {
             let by = match refusal.by {
+                LimitKind::Session if refusal.limit.is_zero() => "it, whose time was over",
                 LimitKind::Session => "its quota",
                 LimitKind::Capacity => "the card's capacity",
                 LimitKind::ManagedLimit => "the managed memory of all sessions",

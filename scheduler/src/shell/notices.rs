@@ -79,7 +79,10 @@ pub(super) fn log(notice: &Notice, shell: &Shell) {
                 refusal.requested,
                 refusal.used,
                 refusal.limit,
-                limit_name(refusal.by)
+                match refusal.is_for_good() {
+                    true => "it, whose time is over",
+                    false => limit_name(refusal.by),
+                }
             ));
         }
         Notice::Overdue { client, after } => shell.overdue(*client, *after),

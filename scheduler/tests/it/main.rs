@@ -10,6 +10,7 @@ mod deaths;
 mod hostile;
 mod leases;
 mod metrics;
+mod names;
 mod passed;
 mod restart;
 mod returns;
