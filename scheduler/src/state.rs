@@ -1,8 +1,9 @@
-//! The folder for what must outlive a restart of the machine: sessions that were made to last, and usage.
+//! The folder for what must outlive a restart of the machine: sessions that were made to last with their
+//! tokens, usage, and what administrators did.
 //!
 //! ```text
-//!   /run/gpushare        sockets, tokens, audit log          gone after a reboot
-//!   /var/lib/gpushare    registry.redb                       stays; what it says of processes counts on its own boot only
+//!   /run/gpushare        sockets, tokens of programs, state ─┐      gone after a reboot
+//!   /var/lib/gpushare    registry.redb, tokens, audit.log  ◀─┘      stays; what it says of processes counts on its own boot only
 //! ```
 //!
 //! A daemon whose two folders are one has the lock on it already. Another one is locked for itself: a store has one writer.

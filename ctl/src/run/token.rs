@@ -30,7 +30,7 @@ pub(crate) enum TokenError {
     #[error("{0} holds no token; name the file that `gpushare-ctl session create` wrote")]
     NoToken(PathBuf),
     #[error(
-        "there is no token of a session {0} here; make one with `gpushare-ctl session create`, or name the file with its token"
+        "there is no token of a session {0} here: it is another user's, it was deleted or revoked, or never made; make one with `gpushare-ctl session create`, or name the file with its token"
     )]
     None(String),
     #[error(

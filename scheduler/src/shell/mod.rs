@@ -17,6 +17,7 @@ mod effects;
 mod explaining;
 mod joining;
 mod keeping;
+mod kinship;
 mod leaving;
 mod measuring;
 mod notices;

@@ -233,7 +233,7 @@ impl Shell {
     }
 
     /// The session that a process is a client of.
-    fn session_of(&self, process: ProcessId) -> Option<SessionId> {
+    pub(super) fn session_of(&self, process: ProcessId) -> Option<SessionId> {
         let client = self
             .clients
             .values()
@@ -247,11 +247,8 @@ impl Shell {
             ConnectionRole::Client(client) => of_client(client),
             ConnectionRole::Tool | ConnectionRole::Ending => peer
                 .id
-                .and_then(|process| {
-                    self.session_of(process)
-                        .or_else(|| self.sessions.by_registrar(process))
-                })
-                .or_else(|| self.sessions.by_key(&peer.implicit_key())),
+                .and_then(|process| self.session_of(process))
+                .or_else(|| self.by_descent(peer)),
         }
     }
 }
