@@ -152,8 +152,8 @@ fn refusals(facts: &Explanation) -> Vec<String> {
         _ => format!("it was refused memory {all} times; the last {shown}:"),
     }];
     lines.extend(facts.refusals.iter().rev().map(refusal));
-    // What to do about a session whose time is over is said above.
-    if facts.session.state.standing == StandingView::Good || !last.refusal.is_for_good() {
+    // About a session whose time is over it is said above.
+    if !last.refusal.is_for_good() {
         lines.push(remedy(last.refusal.by, &facts.session.name));
     }
     lines
@@ -167,8 +167,15 @@ fn refusal(view: &RefusalView) -> String {
         refusal,
         ..
     } = view;
+    if refusal.is_for_good() {
+        return format!(
+            "  {} ago, pid {pid} on {gpu}: asked for {}, and its time was over or it was revoked; it used {}",
+            short(*ago_ns),
+            refusal.requested,
+            refusal.used
+        );
+    }
     let limit = match refusal.by {
-        LimitKind::Session if refusal.is_for_good() => "it, whose time was over",
         LimitKind::Session => "its quota",
         LimitKind::Capacity => "the card's capacity",
         LimitKind::ManagedLimit => "the managed memory of all sessions",

@@ -288,7 +288,7 @@ fn an_end_can_be_taken_away_and_a_refusal_after_it_says_that_time_is_over() {
     eventually("the log to say so", || {
         place
             .log()
-            .contains("are used under it, whose time is over")
+            .contains("its time is over or it was revoked")
             .then_some(())
     });
 

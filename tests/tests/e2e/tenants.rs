@@ -257,7 +257,7 @@ fn a_program_is_told_that_the_time_of_its_session_is_over() -> anyhow::Result<()
     );
     let explained = daemon.ctl(&["explain", "short"])?;
     assert!(
-        explained.contains("used under it, whose time was over"),
+        explained.contains("its time was over or it was revoked"),
         "{explained}"
     );
     assert!(!explained.contains("set memory"), "{explained}");
