@@ -31,32 +31,46 @@ pub(crate) fn env(args: &EnvArgs, places: &Places) -> Result<(), CtlError> {
     let folder = |path: &Path| path.parent().map(Path::to_owned).unwrap_or_default();
     let program = std::env::current_exe().unwrap_or_default();
     let listed = |name, folder: PathBuf| extended(variable(name), folder.as_os_str(), args.append);
+    // A variable without a value is taken out.
     let mut exports = vec![
-        (RUNTIME_DIR, daemon.root().as_os_str().to_owned()),
-        (PRELOAD, preloaded(&library, variable(PRELOAD), args.append)),
-        (PATH, listed(PATH, folder(&program))),
-        (LIBRARY_PATH, listed(LIBRARY_PATH, folder(&library))),
+        (RUNTIME_DIR, Some(daemon.root().as_os_str().to_owned())),
+        (PRELOAD, Some(preloaded(&library, variable(PRELOAD), args.append))),
+        (PATH, Some(listed(PATH, folder(&program)))),
+        (LIBRARY_PATH, Some(listed(LIBRARY_PATH, folder(&library)))),
     ];
-    if let Some(token) = token {
-        exports.push((TOKEN_FILE, token.into_os_string()));
+    if token.is_some() || variable(TOKEN_FILE).is_some() {
+        exports.push((TOKEN_FILE, token.map(PathBuf::into_os_string)));
     }
     if let Some(backend) = args.backend {
-        exports.push((BACKEND, backend.to_string().into()));
+        exports.push((BACKEND, Some(backend.to_string().into())));
     }
     if args.json {
-        let text = |value: &OsString| Value::from(value.to_string_lossy());
+        let text = |value: &Option<OsString>| match value {
+            Some(value) => Value::from(value.to_string_lossy()),
+            None => Value::Null,
+        };
         let all: Map<String, Value> = exports
             .iter()
             .map(|(name, value)| ((*name).to_owned(), text(value)))
             .collect();
         output::print_json(&all)?;
     } else {
-        let lines = exports
-            .iter()
-            .flat_map(|(name, value)| line(args.shell, name, value));
+        let lines = exports.iter().flat_map(|(name, value)| match value {
+            Some(value) => line(args.shell, name, value),
+            None => without(args.shell, name),
+        });
         output::print(&OsString::from_vec(lines.collect()).to_string_lossy())?;
     }
     Ok(())
+}
+
+/// A line that takes a variable out.
+fn without(shell: Shell, name: &str) -> Vec<u8> {
+    match shell {
+        Shell::Sh => format!("unset {name}\n"),
+        Shell::Fish => format!("set -e {name}\n"),
+    }
+    .into_bytes()
 }
 
 /// A line that the shell reads as this and nothing else.

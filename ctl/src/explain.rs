@@ -152,7 +152,10 @@ fn refusals(facts: &Explanation) -> Vec<String> {
         _ => format!("it was refused memory {all} times; the last {shown}:"),
     }];
     lines.extend(facts.refusals.iter().rev().map(refusal));
-    lines.push(remedy(last.refusal.by, &facts.session.name));
+    // About a session whose time is over it is said above.
+    if !last.refusal.is_for_good() {
+        lines.push(remedy(last.refusal.by, &facts.session.name));
+    }
     lines
 }
 
@@ -164,6 +167,14 @@ fn refusal(view: &RefusalView) -> String {
         refusal,
         ..
     } = view;
+    if refusal.is_for_good() {
+        return format!(
+            "  {} ago, pid {pid} on {gpu}: asked for {}, and its time was over or it was revoked; it used {}",
+            short(*ago_ns),
+            refusal.requested,
+            refusal.used
+        );
+    }
     let limit = match refusal.by {
         LimitKind::Session => "its quota",
         LimitKind::Capacity => "the card's capacity",

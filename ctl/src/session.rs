@@ -1,15 +1,16 @@
 //! `session`: the sessions of a daemon: to look at, to make, to change.
 
 use gpushare_proto::admin::{AdminReply, AdminRequest, SessionRequest, SessionView};
+use gpushare_proto::called::{self, NotOne};
 use gpushare_proto::session::Binding;
 use gpushare_proto::tenant::NewSession;
 use serde_json::json;
 
-use crate::cli::{CreateArgs, SessionCommand, Which};
+use crate::cli::{CreateArgs, NoneOr, SessionCommand, TokenArgs, Which};
 use crate::client::{Admin, Client};
 use crate::exit::CtlError;
 use crate::places::Places;
-use crate::run::token;
+use crate::run::token::{self, Draft};
 use crate::table::{harmless, list};
 use crate::{output, status};
 
@@ -35,12 +36,22 @@ pub(crate) fn session(command: &SessionCommand, places: &Places) -> Result<(), C
             return Ok(());
         }
         SessionCommand::Create(args) => return create(&mut client, args, places),
-        SessionCommand::Renew { which, ttl } => SessionRequest::Renew {
-            which: which.clone(),
-            ttl: *ttl,
+        SessionCommand::Token(args) => return reissue(&mut client, args, places),
+        SessionCommand::Renew { which, ttl } => match ttl {
+            Some(NoneOr(None)) => SessionRequest::Endless { which: which.clone() },
+            ttl => SessionRequest::Renew {
+                which: which.clone(),
+                ttl: ttl.as_ref().and_then(|NoneOr(ttl)| *ttl),
+            },
         },
-        SessionCommand::Revoke(Which { which }) => SessionRequest::Revoke { which: which.clone() },
-        SessionCommand::Delete(Which { which }) => SessionRequest::Delete { which: which.clone() },
+        SessionCommand::Revoke(Which { which }) => {
+            let request = SessionRequest::Revoke { which: which.clone() };
+            return end(&mut client, request, which, places);
+        }
+        SessionCommand::Delete(Which { which }) => {
+            let request = SessionRequest::Delete { which: which.clone() };
+            return end(&mut client, request, which, places);
+        }
         SessionCommand::Pause(Which { which }) => SessionRequest::Pause { which: which.clone() },
         SessionCommand::Resume(Which { which }) => SessionRequest::Resume { which: which.clone() },
     };
@@ -60,7 +71,9 @@ pub(crate) fn change(
         | SessionRequest::Revoke { which }
         | SessionRequest::Delete { which }
         | SessionRequest::Pause { which }
-        | SessionRequest::Resume { which } => harmless(which),
+        | SessionRequest::Resume { which }
+        | SessionRequest::Endless { which }
+        | SessionRequest::Token { which } => harmless(which),
     };
     match client.ask(&AdminRequest::Session(request))? {
         AdminReply::Changed { old, new } => {
@@ -73,6 +86,53 @@ pub(crate) fn change(
         }
         _ => Err(client.unexpected().into()),
     }
+}
+
+/// Ends a session, and with it its token's file.
+fn end(
+    client: &mut Client<Admin>,
+    request: SessionRequest,
+    which: &str,
+    places: &Places,
+) -> Result<(), CtlError> {
+    let sessions = status::fetch(client)?.sessions;
+    // Whether there is one, the daemon says.
+    let found = find(&sessions, which).ok().filter(|session| has_token(session));
+    change(client, "session", request)?;
+    if let Some(session) = found {
+        token::forget(places.secrets(places.administered()), &session.name);
+    }
+    Ok(())
+}
+
+/// Whether a session has a token that was kept for it.
+fn has_token(session: &SessionView) -> bool {
+    session.state.kept && session.state.binding == Binding::Token
+}
+
+/// Gives a session another token, where its file is or is to be.
+fn reissue(client: &mut Client<Admin>, args: &TokenArgs, places: &Places) -> Result<(), CtlError> {
+    let sessions = status::fetch(client)?.sessions;
+    let session = find(&sessions, &args.which)?;
+    let secrets = places.secrets(places.administered());
+    let draft = Draft::new(secrets, &session.name, args.token_file.as_deref())?;
+    let which = session.session.to_string();
+    let AdminReply::Token { session, name, token } =
+        client.ask(&AdminRequest::Session(SessionRequest::Token { which }))?
+    else {
+        return Err(client.unexpected().into());
+    };
+    // The old one opens nothing any more: if this fails, it is asked for again.
+    let file = draft.keep(&token)?;
+    if args.json {
+        output::print_json(&json!({ "session": session, "name": name, "token_file": file }))?;
+    } else {
+        let (name, file) = (harmless(&name), file.display());
+        output::print(&format!(
+            "session {name} ({session}) has another token, in {file}; the one of before opens it no more\n"
+        ))?;
+    }
+    Ok(())
 }
 
 fn create(client: &mut Client<Admin>, args: &CreateArgs, places: &Places) -> Result<(), CtlError> {
@@ -89,6 +149,12 @@ fn create(client: &mut Client<Admin>, args: &CreateArgs, places: &Places) -> Res
         (None, None) => Binding::Token,
     };
     let whose = binding.to_string();
+    let secrets = places.secrets(places.administered());
+    // First the file, then the session: one whose token cannot be written is of use to nobody.
+    let draft = match &binding {
+        Binding::Token => Some(Draft::new(secrets, &args.name, args.token_file.as_deref())?),
+        Binding::Uid(_) | Binding::Cgroup(_) => None,
+    };
     let AdminReply::Created {
         session,
         name,
@@ -98,10 +164,18 @@ fn create(client: &mut Client<Admin>, args: &CreateArgs, places: &Places) -> Res
     else {
         return Err(client.unexpected().into());
     };
-    let secrets = places.secrets(places.administered());
-    let file = token
-        .map(|token| token::keep(secrets, &name, args.token_file.as_deref(), &token))
-        .transpose()?;
+    let file = match (draft, token) {
+        (Some(draft), Some(token)) => match draft.keep(&token) {
+            Ok(file) => Some(file),
+            Err(error) => {
+                let which = session.to_string();
+                // Whether that worked or not, why there is no token is what counts.
+                let _ = client.ask(&AdminRequest::Session(SessionRequest::Delete { which }));
+                return Err(error.into());
+            }
+        },
+        _ => None,
+    };
     if args.json {
         output::print_json(&json!({ "session": session, "name": name, "token_file": file, "gpu": gpu }))?;
     } else {
@@ -119,30 +193,31 @@ fn create(client: &mut Client<Admin>, args: &CreateArgs, places: &Places) -> Res
     Ok(())
 }
 
-/// The session with this name, else with this number.
+/// The session that is called so, by the daemon's own rule.
 fn find<'a>(sessions: &'a [SessionView], which: &str) -> Result<&'a SessionView, CtlError> {
-    let named: Vec<_> = sessions.iter().filter(|session| session.name == which).collect();
-    match named[..] {
-        [only] => return Ok(only),
-        [] => {}
-        [..] => {
-            return Err(CtlError::Ambiguous {
-                name: which.to_owned(),
-                count: named.len(),
-                numbers: list(named.iter().map(|session| session.session)),
-            });
-        }
+    let all = || {
+        sessions
+            .iter()
+            .map(|session| (session.session, session.name.as_str(), session.state.kept))
+    };
+    let nobody = || CtlError::NotFound {
+        kind: "session",
+        name: harmless(which),
+        known: match sessions {
+            [] => "the daemon has no sessions".to_owned(),
+            _ => "`gpushare-ctl session list` names them".to_owned(),
+        },
+    };
+    match called::find(which, all()) {
+        Ok(id) => sessions
+            .iter()
+            .find(|session| session.session == id)
+            .ok_or_else(nobody),
+        Err(NotOne::Nobody) => Err(nobody()),
+        Err(NotOne::Several(found)) => Err(CtlError::Ambiguous {
+            name: which.to_owned(),
+            count: found.len(),
+            numbers: list(found),
+        }),
     }
-    let number = which.strip_prefix('s').unwrap_or(which).parse();
-    sessions
-        .iter()
-        .find(|session| number == Ok(session.session.0))
-        .ok_or_else(|| CtlError::NotFound {
-            kind: "session",
-            name: harmless(which),
-            known: match sessions {
-                [] => "the daemon has no sessions".to_owned(),
-                _ => "`gpushare-ctl session list` names them".to_owned(),
-            },
-        })
 }

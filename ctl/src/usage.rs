@@ -4,6 +4,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use gpushare_proto::Nanos;
 use gpushare_proto::admin::{AdminReply, AdminRequest, UsageView};
+use gpushare_proto::called::Called;
 
 use crate::cli::UsageArgs;
 use crate::client::{Admin, Client};
@@ -33,25 +34,21 @@ pub(crate) fn usage(args: &UsageArgs, places: &Places) -> Result<(), CtlError> {
     Ok(())
 }
 
-/// Those with this name, else the one with this number: sessions that ended may have had the same name.
+/// Those that are called so: sessions that ended may have had the same name.
 fn of(usages: Vec<UsageView>, which: &str) -> Result<Vec<UsageView>, CtlError> {
-    let (named, others): (Vec<_>, Vec<_>) = usages.into_iter().partition(|usage| usage.name == which);
-    if !named.is_empty() {
-        return Ok(named);
-    }
-    let number = which.strip_prefix('s').unwrap_or(which).parse();
-    let numbered: Vec<_> = others
+    let called = Called::by(which);
+    let found: Vec<_> = usages
         .into_iter()
-        .filter(|usage| number == Ok(usage.session.0))
+        .filter(|usage| called.is(Some(usage.session), Some(&usage.name)))
         .collect();
-    match numbered.is_empty() {
+    match found.is_empty() {
         true => Err(CtlError::NotFound {
             kind: "session",
             name: harmless(which),
             known: "none with that name or number used anything in that time; `gpushare-ctl usage` shows all"
                 .to_owned(),
         }),
-        false => Ok(numbered),
+        false => Ok(found),
     }
 }
 

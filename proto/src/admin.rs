@@ -83,6 +83,16 @@ pub enum SessionRequest {
         /// As above.
         which: String,
     },
+    /// Takes its end away: it lasts until it is deleted.
+    Endless {
+        /// As above.
+        which: String,
+    },
+    /// Gives it another token; the one of before is no more. Answered by [`AdminReply::Token`].
+    Token {
+        /// As above.
+        which: String,
+    },
 }
 
 /// A change of a session's terms.
@@ -208,6 +218,15 @@ pub enum AdminReply {
     Explained(Box<Explanation>),
     /// Answers [`AdminRequest::Usage`], by session number; if there are very many, the newest.
     Usage(Vec<UsageView>),
+    /// Answers [`SessionRequest::Token`].
+    Token {
+        /// Whose it is.
+        session: SessionId,
+        /// Its name.
+        name: String,
+        /// Its secret from now on.
+        token: Token,
+    },
 }
 
 /// The shortest quantum that is taken: shorter ones are spent on handoffs alone.

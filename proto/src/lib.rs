@@ -2,7 +2,7 @@
 //!
 //! In reading order: the units and ids that every crate uses, the page a client shares with the
 //! daemon, the messages on the two sockets, the lines of the audit log, the codec that carries messages, the names of files and
-//! environment variables that people meet, and which of somebody else's characters they see.
+//! environment variables that people meet, how they call a session, and which of somebody else's characters they see.
 #![forbid(unsafe_code)]
 
 pub mod units;
@@ -24,6 +24,8 @@ pub mod audit;
 pub mod codec;
 
 pub mod names;
+
+pub mod called;
 
 pub mod text;
 

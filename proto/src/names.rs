@@ -32,6 +32,8 @@ pub const SYSTEM_RUNTIME_DIR: &str = "/run/gpushare";
 pub const SYSTEM_STATE_DIR: &str = "/var/lib/gpushare";
 /// The daemon's store in its state folder.
 pub const REGISTRY: &str = "registry.redb";
+/// The audit log in its state folder.
+pub const AUDIT: &str = "audit.log";
 /// The system daemon's configuration.
 pub const SYSTEM_CONFIG: &str = "/etc/gpushare/config.toml";
 /// What the machine's administrator demands of every process that uses a GPU, whatever its environment says.
@@ -112,7 +114,7 @@ impl RuntimeDir {
     /// What administrators did and what was refused, unless the daemon's configuration says another file.
     #[must_use]
     pub fn audit(&self) -> PathBuf {
-        self.0.join("audit.log")
+        self.state_dir().join(AUDIT)
     }
 
     /// The log of a daemon that was started by `gpushare-ctl run`.
@@ -127,13 +129,21 @@ impl RuntimeDir {
         self.0.join("tokens")
     }
 
-    /// The folder of token files of sessions that were made to last: beside the system's store, which outlives a restart of the
-    /// machine; else with the others.
+    /// A link to the daemon's state folder, where that is another one: for whoever looks for what lasts (token files of sessions,
+    /// the audit log), also when the daemon does not run.
     #[must_use]
-    pub fn kept_tokens_dir(&self) -> PathBuf {
-        match *self == Self::system() {
-            true => Path::new(SYSTEM_STATE_DIR).join("tokens"),
-            false => self.tokens_dir(),
+    pub fn state_link(&self) -> PathBuf {
+        self.0.join("state")
+    }
+
+    /// Where the daemon keeps what outlives a restart of the machine: where the link leads; without one beside the system's store, or
+    /// with everything else.
+    #[must_use]
+    pub fn state_dir(&self) -> PathBuf {
+        match std::fs::read_link(self.state_link()) {
+            Ok(folder) if folder.is_absolute() => folder,
+            _ if *self == Self::system() => SYSTEM_STATE_DIR.into(),
+            _ => self.0.clone(),
         }
     }
 }
@@ -149,12 +159,14 @@ mod tests {
     }
 
     #[test]
-    fn a_token_lasts_as_long_as_its_session() {
-        assert_eq!(
-            RuntimeDir::system().kept_tokens_dir(),
-            Path::new("/var/lib/gpushare/tokens")
-        );
-        assert_eq!(RuntimeDir::new("/x").kept_tokens_dir(), Path::new("/x/tokens"));
+    fn what_lasts_is_in_the_runtime_folder_unless_a_link_there_says_where() {
+        let folder = std::env::temp_dir().join(format!("gpushare-names-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let dir = RuntimeDir::new(&folder);
+        assert_eq!(dir.state_dir(), folder);
+        std::os::unix::fs::symlink("/srv/gpushare", dir.state_link()).unwrap();
+        assert_eq!(dir.state_dir(), Path::new("/srv/gpushare"));
+        std::fs::remove_dir_all(&folder).unwrap();
     }
 
     #[test]

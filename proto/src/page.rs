@@ -161,6 +161,15 @@ pub struct MemoryRefusal {
     pub by: LimitKind,
 }
 
+impl MemoryRefusal {
+    /// Whether it is because the session's time is over, or it was revoked: then it has a quota of nothing, and no session
+    /// is made with one.
+    #[must_use]
+    pub fn is_for_good(&self) -> bool {
+        self.by == LimitKind::Session && self.limit.is_zero()
+    }
+}
+
 /// Which limit refuses memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -82,6 +82,12 @@ impl Quota {
         }
     }
 
+    /// Whether it is for single cards, and for none of those that `is_there`: a limit that limits nothing.
+    pub fn misses(&self, is_there: impl Fn(&GpuChoice) -> bool) -> bool {
+        let named = self.every.is_none() && !self.cards.is_empty();
+        named && !self.cards.iter().any(|card| is_there(&card.card))
+    }
+
     /// All amounts that are named.
     pub fn amounts(&self) -> impl Iterator<Item = Amount> {
         let cards = self.cards.iter().map(|card| card.amount);
@@ -106,6 +112,9 @@ pub enum QuotaError {
         "it is no JSON object of limits by card ({0}); write it like {{\"0\": 2147483648, \"1\": \"50%\"}}"
     )]
     Json(String),
+    /// It is a limit of nothing, and no limit must not look like one.
+    #[error("it names no card; write it like {{\"0\": 2147483648}}, or 8GiB for every card")]
+    Empty,
     /// Something is limited twice.
     #[error("{0} has two limits; write one")]
     Twice(String),
@@ -127,6 +136,9 @@ impl FromStr for Quota {
                 })
                 .collect(),
         };
+        if parts.is_empty() {
+            return Err(QuotaError::Empty);
+        }
         let mut quota = Self::default();
         for (name, amount) in parts {
             let amount = amount.parse()?;
@@ -349,6 +361,7 @@ mod tests {
         assert!(read("1GiB,2GiB").contains("two limits") && read("0=1GiB,gpu0=2GiB").contains("two limits"));
         assert!(read(r#"{"0": 1.5GiB}"#).contains("no JSON object"));
         assert!(read(r#"{"0": true}"#).contains("neither a number nor a text"));
+        assert!(read("{}").contains("names no card"));
     }
 
     #[test]

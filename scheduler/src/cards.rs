@@ -139,6 +139,11 @@ impl Cards {
         self.complete = true;
     }
 
+    /// Whether all cards of this machine are here.
+    pub(crate) fn is_complete(&self) -> bool {
+        self.complete
+    }
+
     /// The number of a card, and the events that tell the core of it if it is new.
     pub(crate) fn find_or_add(&mut self, info: &GpuInfo) -> Result<(GpuId, Vec<Event>), CardError> {
         if let Some(gpu) = self.by_uuid(info.uuid) {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gpushare_proto::Nanos;
+use gpushare_proto::names::AUDIT;
 use gpushare_sys::clock;
 use tokio::net::UnixListener;
 use tokio::signal::unix::{SignalKind, signal};
@@ -58,13 +59,18 @@ async fn serve(settings: Settings, passed: Vec<(String, OwnedFd)>, ready: Option
     let mut folder = Folder::take(&settings.runtime, settings.owner)?;
     folder.adopt(passed)?;
     let state = State::take(&settings, &folder)?;
+    folder.say_where(state.is_apart().then_some(&settings.state));
     let registry = settings.runtime.registry();
     let (inputs, mut arriving) = mpsc::channel(INPUTS);
     let uid = rustix::process::geteuid().as_raw();
     let house = Arc::new(House::new(uid, settings.connections_per_user, inputs.clone()));
     let root = settings.runtime.root().display().to_string();
     let (metrics, observed) = (settings.metrics, inputs.clone());
-    let audit = Audit::start(&settings.audit, folder.descriptor(), settings.runtime.audit());
+    let audit = Audit::start(
+        &settings.audit,
+        state.descriptor(&folder),
+        settings.state.join(AUDIT),
+    );
     let reel = settings.record.as_ref().map(RecordTo::create).transpose()?;
     let (at, before) = state
         .places(&folder, &registry)

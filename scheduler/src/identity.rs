@@ -1,7 +1,7 @@
 //! Who a peer is, by the kernel's word, and which implicit session it falls into.
 //!
-//! Peers without a token share one session per user and container, or per user and POSIX session where
-//! there is no container: so forking wins nothing, and the ranks of one job stay together.
+//! Peers without a token that are nobody's children (`shell/kinship.rs`) share one session per user and container, or per user and
+//! POSIX session where there is no container: so forking wins nothing, and the ranks of one job stay together.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -137,6 +137,20 @@ pub(crate) struct ImplicitKey {
 pub(crate) enum Scope {
     Container(String),
     PosixSession(u32),
+}
+
+impl ImplicitKey {
+    /// That of the job that another process is in, for the same user; none in a container, which is one whatever is in it.
+    pub(crate) fn of_job(&self, pid: u32) -> Option<Self> {
+        let session = match self.scope {
+            Scope::Container(_) => return None,
+            Scope::PosixSession(_) => process::posix_session(pid)?,
+        };
+        Some(Self {
+            uid: self.uid,
+            scope: Scope::PosixSession(session),
+        })
+    }
 }
 
 impl fmt::Display for ImplicitKey {

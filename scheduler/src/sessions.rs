@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 
 use gpushare_core::Standing;
 use gpushare_proto::admin::SessionState;
+use gpushare_proto::called::{self, LONGEST_NAME, NotOne};
 use gpushare_proto::session::{Binding, StandingView, Terms};
 use gpushare_proto::{Bytes, GpuUuid, Nanos, SessionId, Token};
 
@@ -237,33 +238,68 @@ impl Sessions {
         group.map(|(_, id)| id).or_else(|| user().map(|(id, _)| id))
     }
 
-    /// The session that somebody names by its number (`3`, `s3`) or its name.
+    /// The session that somebody calls by its number or its name.
     pub(crate) fn named(&self, which: &str) -> Result<SessionId, String> {
-        let digits = which.strip_prefix('s').unwrap_or(which);
-        if let Some(id) = digits
-            .parse()
-            .ok()
-            .map(SessionId)
-            .filter(|id| self.all.contains_key(id))
-        {
-            return Ok(id);
-        }
-        let found: Vec<SessionId> = self
+        let all = self
             .iter()
-            .filter(|(_, session)| session.name == which)
-            .map(|(id, _)| id)
-            .collect();
-        match found[..] {
-            [id] => Ok(id),
-            [] => Err(format!(
-                "there is no session {which}; `gpushare-ctl session list` shows them"
-            )),
-            _ => {
+            .map(|(id, session)| (id, session.name.as_str(), session.is_kept()));
+        called::find(which, all).map_err(|not_one| match not_one {
+            NotOne::Nobody => {
+                format!("there is no session {which}; `gpushare-ctl session list` shows them")
+            }
+            NotOne::Several(found) => {
                 let ids: Vec<String> = found.iter().map(ToString::to_string).collect();
-                Err(format!(
+                format!(
                     "several sessions are named {which}: {}; name one by its number",
                     ids.join(", ")
-                ))
+                )
+            }
+        })
+    }
+
+    /// Gives an administrator's new session its name: what programs have named so is called otherwise from now on. Who that was,
+    /// with their new names.
+    pub(crate) fn displace(&mut self, name: &str) -> Vec<(SessionId, String)> {
+        let squatters: Vec<SessionId> = self
+            .iter()
+            .filter(|(_, session)| session.name == name && !session.is_kept())
+            .map(|(id, _)| id)
+            .collect();
+        let displaced = squatters.into_iter().map(|id| {
+            let other = self.beside(name, id);
+            if let Some(session) = self.all.get_mut(&id) {
+                session.name.clone_from(&other);
+            }
+            (id, other)
+        });
+        displaced.collect()
+    }
+
+    /// The name that a session gets which nobody made to last: the wished one, unless an administrator's has it.
+    fn free(&self, wished: String, id: SessionId) -> String {
+        let is_kept = |session: &Session| session.is_kept() && session.name == wished;
+        match self.all.values().any(is_kept) {
+            true => self.beside(&wished, id),
+            false => wished,
+        }
+    }
+
+    /// A name like another one that no administrator's session has.
+    fn beside(&self, name: &str, id: SessionId) -> String {
+        let mut suffix = String::new();
+        loop {
+            suffix.push_str(&format!("-{}", id.0));
+            let kept: String = name
+                .chars()
+                .take(LONGEST_NAME.saturating_sub(suffix.len()))
+                .collect();
+            let other = kept + &suffix;
+            if !self
+                .all
+                .values()
+                .any(|session| session.is_kept() && session.name == other)
+            {
+                return other;
             }
         }
     }
@@ -300,7 +336,8 @@ impl Sessions {
             .count()
     }
 
-    /// A new session under a new number. `name` makes it from the number.
+    /// A new session under a new number. `name` makes it from the number; one that an administrator's session has is not given
+    /// to a program's.
     pub(crate) fn add(
         &mut self,
         name: impl FnOnce(SessionId) -> String,
@@ -308,7 +345,11 @@ impl Sessions {
     ) -> SessionId {
         let id = SessionId(self.next);
         self.next += 1;
-        self.all.insert(id, make(name(id)));
+        let mut session = make(name(id));
+        if !session.is_kept() {
+            session.name = self.free(session.name, id);
+        }
+        self.all.insert(id, session);
         id
     }
 
@@ -445,6 +486,62 @@ mod tests {
         assert_eq!(sessions.named("1"), Ok(SessionId(1)));
         assert!(sessions.named("twin").unwrap_err().contains("s1, s2"));
         assert!(sessions.named("nobody").unwrap_err().contains("session list"));
+    }
+
+    fn by_program(sessions: &mut Sessions, name: &str) -> SessionId {
+        let origin = Origin::Registered {
+            token: TokenHash::of(&TOKEN),
+            uid: 7,
+            by: REGISTRAR,
+        };
+        sessions.add(|_| name.to_owned(), |name| created(&name, origin))
+    }
+
+    fn by_administrator(sessions: &mut Sessions, name: &str) -> SessionId {
+        let origin = Origin::Created {
+            token: None,
+            binding: Binding::Token,
+            uid: 0,
+        };
+        sessions.add(|_| name.to_owned(), |name| created(&name, origin))
+    }
+
+    #[test]
+    fn a_name_is_the_administrators_whoever_had_it_first() {
+        let mut sessions = Sessions::new(1);
+        let squatters = [by_program(&mut sessions, "b"), by_program(&mut sessions, "b")];
+        assert_eq!(sessions.displace("a"), []);
+        assert_eq!(
+            sessions.displace("b"),
+            [(squatters[0], "b-1".to_owned()), (squatters[1], "b-2".to_owned())]
+        );
+        let own = by_administrator(&mut sessions, "b");
+        assert_eq!(sessions.named("b"), Ok(own));
+        assert_eq!(sessions.named("b-2"), Ok(squatters[1]));
+        assert_eq!(sessions.displace("b"), [], "an administrator's stays");
+
+        let late = by_program(&mut sessions, "b");
+        assert_eq!(
+            (sessions.name(late).as_str(), sessions.named("b")),
+            ("b-4", Ok(own))
+        );
+        let taken = by_administrator(&mut sessions, "c-7");
+        by_administrator(&mut sessions, "c");
+        let beside = by_program(&mut sessions, "c");
+        assert_eq!(sessions.name(beside), "c-7-7");
+        assert_eq!(sessions.named("c-7"), Ok(taken));
+    }
+
+    #[test]
+    fn a_name_that_is_made_up_is_no_longer_than_others() {
+        let mut sessions = Sessions::new(1000);
+        let long = "x".repeat(LONGEST_NAME);
+        by_administrator(&mut sessions, &long);
+        let beside = by_program(&mut sessions, &long);
+        assert_eq!(
+            sessions.name(beside),
+            format!("{}-1001", "x".repeat(LONGEST_NAME - 5))
+        );
     }
 
     #[test]

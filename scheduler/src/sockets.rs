@@ -15,7 +15,7 @@
 use std::fs::{self, File, Permissions};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, PermissionsExt, symlink};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
@@ -25,6 +25,7 @@ use gpushare_sys::{folder, peer};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use rustix::net::{SocketType, sockopt};
+use tracing::warn;
 
 use crate::config::Owner;
 
@@ -243,6 +244,21 @@ impl Folder {
         fs::canonicalize(path).is_ok_and(|path| is_at(&self.lock, &path))
     }
 
+    /// Says in the folder where the daemon's state folder is, if that is another one. Where it cannot be said, token files are
+    /// kept here.
+    pub(crate) fn say_where(&self, state: Option<&Path>) {
+        let link = self.runtime.state_link();
+        if fs::symlink_metadata(&link).is_ok_and(|found| found.is_symlink()) {
+            let _ = fs::remove_file(&link);
+        }
+        let Some(state) = state.and_then(|state| fs::canonicalize(state).ok()) else {
+            return;
+        };
+        if let Err(cause) = symlink(state, &link) {
+            warn!("cannot make the link {}: {cause}", link.display());
+        }
+    }
+
     /// The folder itself, wherever it is by now.
     ///
     /// # Errors
@@ -279,6 +295,7 @@ impl Folder {
         }
         let _ = fs::remove_file(self.runtime.registry());
         if self.made {
+            self.say_where(None);
             let _ = fs::remove_dir(self.runtime.root());
         }
     }

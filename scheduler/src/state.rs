@@ -1,8 +1,9 @@
-//! The folder for what must outlive a restart of the machine: sessions that were made to last, and usage.
+//! The folder for what must outlive a restart of the machine: sessions that were made to last with their
+//! tokens, usage, and what administrators did.
 //!
 //! ```text
-//!   /run/gpushare        sockets, tokens, audit log          gone after a reboot
-//!   /var/lib/gpushare    registry.redb                       stays; what it says of processes counts on its own boot only
+//!   /run/gpushare        sockets, tokens of programs, state ─┐      gone after a reboot
+//!   /var/lib/gpushare    registry.redb, tokens, audit.log  ◀─┘      stays; what it says of processes counts on its own boot only
 //! ```
 //!
 //! A daemon whose two folders are one has the lock on it already. Another one is locked for itself: a store has one writer.
@@ -100,6 +101,14 @@ impl State {
     /// Whether it is a folder of its own.
     pub(crate) fn is_apart(&self) -> bool {
         self.lock.is_some()
+    }
+
+    /// The folder itself, wherever it is by now.
+    pub(crate) fn descriptor(&self, own: &Folder) -> io::Result<OwnedFd> {
+        match &self.lock {
+            None => own.descriptor(),
+            Some(lock) => lock.as_fd().try_clone_to_owned(),
+        }
     }
 
     /// Where the registry is, and where a daemon without a state folder left one.

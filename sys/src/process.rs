@@ -37,6 +37,12 @@ pub fn is_dead(pid: u32) -> bool {
     )
 }
 
+/// Its parent: the process that started it, or that took it over when that one died.
+#[must_use]
+pub fn parent(pid: u32) -> Option<u32> {
+    field(&stat(pid)?, 4)?.parse().ok()
+}
+
 /// Its POSIX session: the login, or the job of a batch system, that it belongs to.
 #[must_use]
 pub fn posix_session(pid: u32) -> Option<u32> {
@@ -119,6 +125,7 @@ mod tests {
         assert!(comm(pid).is_some());
         assert!(!is_stopped(pid) && !is_dead(pid));
         assert!(posix_session(pid).is_some());
+        assert_eq!(parent(pid), Some(std::os::unix::process::parent_id()));
         assert_eq!(start_time(u32::MAX), None);
         assert!(is_dead(u32::MAX));
     }

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
 use gpushare_proto::audit::{Entry, Line, Moment};
+use gpushare_proto::called::Called;
 
 use crate::cli::{AuditCommand, AuditPlace, Since};
 use crate::exit::CtlError;
@@ -121,8 +122,7 @@ fn is_about(entry: &Entry, which: &str) -> bool {
         } => (*session_id, session.as_deref()),
         Entry::Lost { .. } => (None, None),
     };
-    let number = which.strip_prefix('s').unwrap_or(which).parse().ok();
-    name == Some(which) || (number.is_some() && id.map(|id| id.0) == number)
+    Called::by(which).is(id, name)
 }
 
 /// Prints a line: as it is, or as people read it. What is no line of ours is shown as far as it harms nobody.

@@ -1,5 +1,6 @@
 //! A line of the audit log as people read it.
 
+use gpushare_proto::Bytes;
 use gpushare_proto::audit::{Act, Entry, Line, Outcome};
 use gpushare_proto::page::LimitKind;
 
@@ -15,16 +16,15 @@ pub(super) fn of(line: &Line) -> String {
                 LimitKind::Capacity => "the card's capacity",
                 LimitKind::ManagedLimit => "the managed memory of all sessions",
             };
+            let why = match (refusal.by, refusal.limit) {
+                (LimitKind::Session, Bytes::ZERO) => {
+                    format!("its time was over or it was revoked; it used {}", refusal.used)
+                }
+                _ => format!("{} of {} are used under {by}", refusal.used, refusal.limit),
+            };
             let text = format!(
-                "{} ({}), pid {}, user {} on {}: asked for {}, and {} of {} are used under {by}",
-                refusal.session,
-                refusal.session_id,
-                refusal.pid,
-                refusal.uid,
-                refusal.gpu,
-                refusal.requested,
-                refusal.used,
-                refusal.limit
+                "{} ({}), pid {}, user {} on {}: asked for {}, and {why}",
+                refusal.session, refusal.session_id, refusal.pid, refusal.uid, refusal.gpu, refusal.requested
             );
             ("refused", text)
         }

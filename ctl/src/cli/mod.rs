@@ -17,7 +17,7 @@ use gpushare_proto::session::Priority;
 use gpushare_proto::tenant::GpuChoice;
 use gpushare_proto::{Backend, Nanos};
 
-pub(crate) use self::sessions::{CreateArgs, SessionCommand, Which};
+pub(crate) use self::sessions::{CreateArgs, SessionCommand, TokenArgs, Which};
 pub(crate) use self::terms::{EnvironmentError, Limit, TermsArgs};
 pub(crate) use self::usage::parse;
 pub(crate) use self::values::{Auto, GpuName, Memory, NoneOr, Quantum, Share, Since};
@@ -102,10 +102,10 @@ Exit codes: 125 gpushare failed (also usage, also no daemon), 126 the program is
 pub(crate) struct RunArgs {
     #[command(flatten)]
     pub(crate) terms: TermsArgs,
-    /// Join this session instead of making one: its name, or the file with its token
+    /// Join this session instead of making one: its name, else the file with its token
     #[arg(long, value_name = "NAME-OR-FILE", conflicts_with_all = ["memory", "compute", "weight", "priority", "ttl", "labels", "name", "oversubscribe"])]
     pub(crate) session: Option<String>,
-    /// A name for the session, for `status` and the logs; the daemon makes one up without it
+    /// A name for the session, for `status` and the logs; the daemon makes one up without it, or if an administrator's has it
     #[arg(long)]
     pub(crate) name: Option<String>,
     /// The card to use: `auto` for the least loaded one, its number in `status`, or its UUID (`GPU-…`,
@@ -126,7 +126,8 @@ pub(crate) struct RunArgs {
 
 /// Print what a shell must export so that everything it starts is shared
 ///
-/// Processes that a shell starts so belong to one session: that of --session, else one that the daemon makes for the shell.
+/// Processes that a shell starts so belong to one session: that of --session, else one that the daemon makes for the shell; a token
+/// that the shell has from before is taken out.
 /// PATH, LD_PRELOAD and LD_LIBRARY_PATH keep what is in them; nothing comes twice.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
@@ -290,7 +291,7 @@ pub(crate) enum AuditCommand {
 /// Where the audit log is.
 #[derive(Debug, Args)]
 pub(crate) struct AuditPlace {
-    /// The log, if the daemon's configuration says another place than audit.log in its folder
+    /// The log, if the daemon's configuration says another place than audit.log in its state folder
     #[arg(long, value_name = "FILE")]
     pub(crate) file: Option<PathBuf>,
 }
@@ -423,7 +424,7 @@ mod tests {
             }
             commands.extend(command.get_subcommands().cloned());
         }
-        assert_eq!(examples, 49);
+        assert_eq!(examples, 51);
     }
 
     #[test]

@@ -6,7 +6,7 @@ use clap::{Args, Subcommand};
 use gpushare_proto::Nanos;
 use gpushare_proto::tenant::GpuChoice;
 
-use super::TermsArgs;
+use super::{NoneOr, TermsArgs};
 
 /// Look at sessions, make and change them
 ///
@@ -26,7 +26,9 @@ Examples:
   gpushare-ctl session create students --memory 4GiB --uid 1001
   gpushare-ctl session create pod --memory 0=8GiB,1=4GiB --cgroup /kubepods/pod7
   gpushare-ctl session pause team-a
-  gpushare-ctl session renew team-a --ttl 4h"
+  gpushare-ctl session renew team-a --ttl 4h
+  gpushare-ctl session renew team-a --ttl none
+  gpushare-ctl session token team-a"
 )]
 pub(crate) enum SessionCommand {
     /// List all sessions
@@ -51,10 +53,12 @@ pub(crate) enum SessionCommand {
         /// Its number (3 or s3) or its name
         #[arg(value_name = "NAME-OR-ID")]
         which: String,
-        /// How long from now, like 2h; as long as before without it
+        /// How long from now, like 2h, or `none` for no end; as long as before without it
         #[arg(long, value_name = "TIME")]
-        ttl: Option<Nanos>,
+        ttl: Option<NoneOr<Nanos>>,
     },
+    /// Give a session another token, in its file; the one of before opens it no more, and its processes stay
+    Token(TokenArgs),
     /// End a session for good: its token is no more, its processes keep what they have and get nothing
     Revoke(Which),
     /// Take a session away that has no processes
@@ -73,10 +77,24 @@ pub(crate) struct Which {
     pub(crate) which: String,
 }
 
+/// A session that gets another token.
+#[derive(Debug, Args)]
+pub(crate) struct TokenArgs {
+    /// Its number (3 or s3) or its name
+    #[arg(value_name = "NAME-OR-ID")]
+    pub(crate) which: String,
+    /// Where the token goes, as in `session create`
+    #[arg(long, value_name = "FILE")]
+    pub(crate) token_file: Option<PathBuf>,
+    /// Print one JSON document instead
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
 /// A new session.
 #[derive(Debug, Args)]
 pub(crate) struct CreateArgs {
-    /// Its name, which no other session may have
+    /// Its name: letters, digits, `-`, `_`, `.` and `/`, and no number. A program's session that has it gets another one
     pub(crate) name: String,
     #[command(flatten)]
     pub(crate) terms: TermsArgs,
@@ -92,8 +110,8 @@ pub(crate) struct CreateArgs {
     /// Let the session be larger than the card's capacity
     #[arg(long)]
     pub(crate) oversubscribe: bool,
-    /// Where its token goes, instead of the folder `tokens` in the daemon's folder (the machine's daemon: in
-    /// /var/lib/gpushare), under the session's name
+    /// Where its token goes, instead of the folder `tokens` in the daemon's state folder (the machine's daemon:
+    /// /var/lib/gpushare), under the session's name; delete and revoke remove it there only
     #[arg(long, value_name = "FILE", conflicts_with_all = ["uid", "cgroup"])]
     pub(crate) token_file: Option<PathBuf>,
     /// Print one JSON document instead

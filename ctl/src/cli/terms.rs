@@ -12,7 +12,8 @@ use gpushare_proto::{Bytes, Nanos};
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct TermsArgs {
     /// The most GPU memory the session may take on a card: 8GiB, 50% of the card, or card by card: 0=8GiB,1=50%; no limit
-    /// of its own without it [env: GPUSHARE_MEMORY_LIMIT, also as JSON: {"0": 2147483648}]
+    /// of its own without it, and a card that is not there is an error [env: GPUSHARE_MEMORY_LIMIT, also as JSON:
+    /// {"0": 2147483648}]
     #[arg(long, value_name = "SIZE")]
     pub(crate) memory: Option<Limit>,
     /// The most of a card's time, like 25%, or card by card

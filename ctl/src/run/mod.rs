@@ -33,6 +33,7 @@ use crate::cli::{EnvironmentError, RunArgs};
 use crate::client::{Client, ClientError, Tenant};
 use crate::exit;
 use crate::places::Places;
+use crate::table::harmless;
 
 const PRELOAD: &str = "LD_PRELOAD";
 const VISIBLE_DEVICES: &str = "CUDA_VISIBLE_DEVICES";
@@ -164,7 +165,19 @@ fn register(
         gpu: args.gpu.clone(),
     });
     match client.ask(&request)? {
-        TenantReply::Session { token, gpu, .. } => {
+        TenantReply::Session {
+            session,
+            name,
+            token,
+            gpu,
+        } => {
+            if let Some(wished) = args.name.as_ref().filter(|wished| **wished != name) {
+                exit::warn(&format_args!(
+                    "{} is the name of an administrator's session (`--session` joins it); this one is {} ({session})",
+                    harmless(wished),
+                    harmless(&name)
+                ));
+            }
             let token = token::write(secrets, &token)?;
             Ok(Registered { token, gpu })
         }
@@ -210,7 +223,7 @@ mod tests {
     fn every_failure_ends_with_what_to_do() {
         let path = || PathBuf::from("/x");
         let cause = || io::Error::from(ErrorKind::PermissionDenied);
-        let failures: [RunError; 14] = [
+        let failures: [RunError; 15] = [
             library::LibraryError::NotFound.into(),
             library::LibraryError::Unreadable {
                 path: path(),
@@ -236,6 +249,7 @@ mod tests {
             RunError::UnknownCard("3".into()),
             RunError::Unknown("team".into()),
             token::TokenError::None("team".into()).into(),
+            token::TokenError::Number("s3".into()).into(),
             RunError::Exec {
                 program: "x".into(),
                 cause: cause(),

@@ -3,15 +3,18 @@
 //! The program and its children find it by `GPUSHARE_TOKEN_FILE`. Nobody is left to remove it when the
 //! program ends, since we have become the program: each `run` removes the files of dead processes.
 
-use std::fs::{self, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use gpushare_proto::Token;
+use gpushare_proto::called::Called;
 use gpushare_proto::names::RuntimeDir;
 use gpushare_sys::folder::{self, FolderError};
 use gpushare_sys::process;
+
+use crate::table::harmless;
 
 /// Why there is no token file.
 #[derive(Debug, thiserror::Error)]
@@ -27,18 +30,26 @@ pub(crate) enum TokenError {
     #[error("{0} holds no token; name the file that `gpushare-ctl session create` wrote")]
     NoToken(PathBuf),
     #[error(
-        "there is no token of a session {0} here; make one with `gpushare-ctl session create`, or name the file with its token"
+        "there is no token of a session {0} here: it is another user's, it was deleted or revoked, or never made; make one with `gpushare-ctl session create`, or name the file with its token"
     )]
     None(String),
+    #[error(
+        "a session is joined by its name, and {0} is a number; see `gpushare-ctl session show {0}` for its name, or name the file with its token"
+    )]
+    Number(String),
 }
 
-/// The token of a session that was made before: of the file of this name, else of the session of this name.
+/// The token of a session that was made before: of the session of this name, else of the file of this name. A file that lies
+/// about must not be taken for a session.
 pub(crate) fn find(dir: &RuntimeDir, which: &str) -> Result<(PathBuf, Token), TokenError> {
-    let named = PathBuf::from(which);
-    // Where it is kept now, and where it was before there was a place that outlives the machine's restart.
-    let ours = [dir.kept_tokens_dir(), dir.tokens_dir()].map(|folder| folder.join(kept_name(which)));
-    let path = std::iter::once(named).chain(ours).find(|path| path.is_file());
-    let path = path.ok_or_else(|| TokenError::None(which.to_owned()))?;
+    let mut places = kept_places(dir, which).into_iter().chain([PathBuf::from(which)]);
+    let path = places.find(|path| path.is_file()).ok_or_else(|| {
+        let which = harmless(which);
+        match Called::by(&which) {
+            Called::Number(_) => TokenError::Number(which),
+            Called::Name(_) => TokenError::None(which),
+        }
+    })?;
     // The program may change its folder.
     let path = std::path::absolute(&path).unwrap_or(path);
     match fs::read_to_string(&path) {
@@ -49,32 +60,95 @@ pub(crate) fn find(dir: &RuntimeDir, which: &str) -> Result<(PathBuf, Token), To
     }
 }
 
-/// Writes the token of a session that lasts: to `path`, else under the session's name.
-pub(crate) fn keep(
-    dir: &RuntimeDir,
-    name: &str,
-    path: Option<&Path>,
-    token: &Token,
-) -> Result<PathBuf, TokenError> {
-    let path = match path {
-        Some(path) => path.to_owned(),
-        None => {
-            let folder = dir.kept_tokens_dir();
-            folder::take(folder.parent().unwrap_or_else(|| dir.root()), 0o700)?;
-            folder::take(&folder, 0o700)?;
-            folder.join(kept_name(name))
-        }
-    };
-    create(&path, token).map_err(|cause| TokenError::Unwritten {
-        path: path.clone(),
-        cause,
-    })?;
-    Ok(path)
+/// The file for the token of a session that lasts, before there is one: whoever cannot have it makes no session.
+#[derive(Debug)]
+pub(crate) struct Draft {
+    path: PathBuf,
+    temporary: PathBuf,
+    file: File,
 }
 
-/// The file of a session's token. It has an ending, so that it is never taken for that of a process.
+impl Draft {
+    /// For the token at `path`, else under the session's name.
+    pub(crate) fn new(dir: &RuntimeDir, name: &str, path: Option<&Path>) -> Result<Self, TokenError> {
+        let path = match path {
+            Some(path) => path.to_owned(),
+            None => {
+                let state = dir.state_dir();
+                folder::take(&state, 0o700)?;
+                let folder = kept_in(&state);
+                folder::take(&folder, 0o700)?;
+                folder.join(kept_name(name))
+            }
+        };
+        let mut temporary = path.clone().into_os_string();
+        temporary.push(format!(".new-{}", std::process::id()));
+        let temporary = PathBuf::from(temporary);
+        let made = match path.is_dir() {
+            true => Err(io::Error::from(ErrorKind::IsADirectory)),
+            // As long as a token, so that there is room for one.
+            false => create(&temporary, &Token([0; 32])).and_then(|()| {
+                let file = OpenOptions::new().write(true).open(&temporary)?;
+                file.sync_all()?;
+                Ok(file)
+            }),
+        };
+        match made {
+            Ok(file) => Ok(Self {
+                path,
+                temporary,
+                file,
+            }),
+            Err(cause) => {
+                let _ = fs::remove_file(&temporary);
+                Err(TokenError::Unwritten { path, cause })
+            }
+        }
+    }
+
+    /// Puts the token where it belongs; where that is.
+    pub(crate) fn keep(mut self, token: &Token) -> Result<PathBuf, TokenError> {
+        let path = self.path.clone();
+        let written = self
+            .file
+            .write_all(line(token).as_bytes())
+            .and_then(|()| self.file.sync_all())
+            .and_then(|()| fs::rename(&self.temporary, &path));
+        match written {
+            Ok(()) => Ok(path),
+            Err(cause) => Err(TokenError::Unwritten { path, cause }),
+        }
+    }
+}
+
+impl Drop for Draft {
+    fn drop(&mut self) {
+        // What was kept has another name by now.
+        let _ = fs::remove_file(&self.temporary);
+    }
+}
+
+/// Removes the token of a session that is no more, from where it is kept unless it was put elsewhere.
+pub(crate) fn forget(dir: &RuntimeDir, name: &str) {
+    for path in kept_places(dir, name) {
+        // One that stays opens nothing.
+        let _ = fs::remove_file(path);
+    }
+}
+
+/// Where tokens of sessions that last are kept, in the daemon's state folder.
+fn kept_in(state: &Path) -> PathBuf {
+    state.join("tokens")
+}
+
+/// Where the token of a session is kept now, and where it was when the daemon had no state folder of its own.
+fn kept_places(dir: &RuntimeDir, session: &str) -> [PathBuf; 2] {
+    [kept_in(&dir.state_dir()), dir.tokens_dir()].map(|folder| folder.join(kept_name(session)))
+}
+
+/// The file of a session's token, its own: names have no `%`. It has an ending, so that it is never taken for that of a process.
 fn kept_name(session: &str) -> String {
-    format!("{}.token", session.replace('/', "_"))
+    format!("{}.token", session.replace('/', "%2F"))
 }
 
 /// Writes the token and says where.
@@ -104,7 +178,11 @@ fn create(path: &Path, token: &Token) -> io::Result<()> {
         .create_new(true)
         .mode(0o600)
         .open(path)?;
-    file.write_all(format!("{}\n", token.to_hex()).as_bytes())
+    file.write_all(line(token).as_bytes())
+}
+
+fn line(token: &Token) -> String {
+    format!("{}\n", token.to_hex())
 }
 
 fn name(pid: u32, start_time: u64) -> String {
@@ -151,11 +229,16 @@ mod tests {
         assert_eq!(Token::from_hex(&kept), Some(Token([2; 32])));
     }
 
+    fn keep(dir: &RuntimeDir, name: &str, token: u8) -> PathBuf {
+        let draft = Draft::new(dir, name, None).unwrap();
+        draft.keep(&Token([token; 32])).unwrap()
+    }
+
     #[test]
     fn the_token_of_a_session_is_found_by_its_name_or_its_file() {
         let root = tempfile::tempdir().unwrap();
         let dir = RuntimeDir::new(root.path().join("gpushare"));
-        let path = keep(&dir, "team/a", None, &Token([3; 32])).unwrap();
+        let path = keep(&dir, "team/a", 3);
         assert_eq!(path.metadata().unwrap().mode() & 0o777, 0o600);
         for which in ["team/a", path.to_str().unwrap()] {
             assert_eq!(find(&dir, which).unwrap(), (path.clone(), Token([3; 32])));
@@ -163,8 +246,51 @@ mod tests {
         write(&dir, &Token([1; 32])).unwrap();
         assert!(path.exists(), "it is no process's file");
         assert!(matches!(find(&dir, "team/b"), Err(TokenError::None(_))));
+        assert!(matches!(find(&dir, "s3"), Err(TokenError::Number(_))));
         fs::write(&path, "nothing").unwrap();
         assert!(matches!(find(&dir, "team/a"), Err(TokenError::NoToken(_))));
+    }
+
+    #[test]
+    fn two_names_never_share_a_file() {
+        let root = tempfile::tempdir().unwrap();
+        let dir = RuntimeDir::new(root.path().join("gpushare"));
+        let (slash, line) = (keep(&dir, "a/b", 1), keep(&dir, "a_b", 2));
+        assert_ne!(slash, line);
+        assert_eq!(find(&dir, "a/b").unwrap().1, Token([1; 32]));
+        assert_eq!(find(&dir, "a_b").unwrap().1, Token([2; 32]));
+        forget(&dir, "a/b");
+        assert!(!slash.exists() && line.exists());
+    }
+
+    #[test]
+    fn tokens_are_where_the_daemon_keeps_what_lasts() {
+        let root = tempfile::tempdir().unwrap();
+        let (dir, state) = (
+            RuntimeDir::new(root.path().join("run")),
+            root.path().join("state"),
+        );
+        fs::create_dir(dir.root()).unwrap();
+        let before = keep(&dir, "team", 1);
+        std::os::unix::fs::symlink(&state, dir.state_link()).unwrap();
+        assert_eq!(find(&dir, "team").unwrap().0, before);
+        let now = keep(&dir, "team", 2);
+        assert_eq!(now, state.join("tokens/team.token"));
+        assert_eq!(find(&dir, "team").unwrap(), (now.clone(), Token([2; 32])));
+        forget(&dir, "team");
+        assert!(!now.exists() && !before.exists());
+    }
+
+    #[test]
+    fn a_file_that_is_not_filled_leaves_what_was_there() {
+        let root = tempfile::tempdir().unwrap();
+        let dir = RuntimeDir::new(root.path().join("gpushare"));
+        let path = keep(&dir, "team", 1);
+        drop(Draft::new(&dir, "team", None).unwrap());
+        assert_eq!(find(&dir, "team").unwrap(), (path.clone(), Token([1; 32])));
+        assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 1);
+        let folder = Draft::new(&dir, "team", Some(root.path()));
+        assert!(matches!(folder, Err(TokenError::Unwritten { .. })), "{folder:?}");
     }
 
     #[test]

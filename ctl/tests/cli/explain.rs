@@ -1,12 +1,16 @@
 //! `explain`: sentences made of the daemon's facts.
 
+use gpushare_proto::admin::{AdminReply, AdminRequest};
 use gpushare_proto::explain::{
     AheadView, CardLimitsView, Explanation, HolderView, RefusalView, WaitReason, WaitView,
 };
 use gpushare_proto::page::{LimitKind, MemoryRefusal};
+use gpushare_proto::session::StandingView;
+use gpushare_proto::tenant::PROTOCOL;
 use gpushare_proto::{Bytes, ClientId, GpuId, GpuUuid, Nanos, SessionId};
 
 use crate::ctl::{ctl, succeeds};
+use crate::fake::Fake;
 use crate::status::{daemon, two_that_take_turns};
 
 /// What the daemon knows of the session that waits.
@@ -83,4 +87,25 @@ fn the_json_is_what_the_daemon_said() {
     let daemon = daemon(two_that_take_turns());
     let json = succeeds(&mut ctl(daemon.dir(), &["explain", "infer", "--json"]));
     assert_eq!(serde_json::from_str::<Explanation>(&json).unwrap(), explanation());
+}
+
+#[test]
+fn a_refusal_after_the_end_is_no_matter_of_quotas() {
+    let mut facts = explanation();
+    facts.refusals[0].refusal.limit = Bytes::ZERO;
+    facts.session.state.standing = StandingView::Expired;
+    let daemon = Fake::for_admins(move |request| match request {
+        AdminRequest::Explain { .. } => AdminReply::Explained(Box::new(facts.clone())),
+        _ => AdminReply::Ready { protocol: PROTOCOL },
+    });
+    let said = succeeds(&mut ctl(daemon.dir(), &["explain", "infer"]));
+    assert!(
+        said.contains("`gpushare-ctl session renew infer --ttl 2h` lets it go on"),
+        "{said}"
+    );
+    assert!(
+        said.contains("asked for 64MiB, and its time was over or it was revoked; it used 8GiB"),
+        "{said}"
+    );
+    assert!(!said.contains("set memory"), "{said}");
 }

@@ -8,7 +8,9 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use gpushare_proto::session::Terms;
-use gpushare_proto::tenant::{GpuChoice, Hello, NewSession, PROTOCOL, Role, TenantReply, TenantRequest};
+use gpushare_proto::tenant::{
+    Account, GpuChoice, Hello, NewSession, PROTOCOL, Role, TenantReply, TenantRequest,
+};
 use gpushare_proto::{Bytes, GpuUuid, SessionId, Token};
 
 use crate::ctl::{a_library, ctl, fails, succeeds};
@@ -198,4 +200,89 @@ fn a_script_without_its_interpreter_is_not_found() {
         sentence.contains("cannot be executed: No such file"),
         "{sentence}"
     );
+}
+
+/// The token of a session that an administrator made.
+const KEPT: Token = Token([0xc3; 32]);
+
+/// A daemon that knows that session only, with its token where `session create` puts it.
+fn with_session(name: &str) -> Fake {
+    let daemon = Fake::for_tenants(|request| match request {
+        TenantRequest::Account(Some(token)) if *token == KEPT => TenantReply::Account(Some(Account {
+            session: SessionId(3),
+            name: "team".into(),
+            limit: None,
+            cards: Vec::new(),
+        })),
+        TenantRequest::Account(_) => TenantReply::Account(None),
+        other => register(other, None),
+    });
+    let tokens = daemon.dir().join("tokens");
+    fs::create_dir(&tokens).unwrap();
+    fs::write(tokens.join(format!("{name}.token")), KEPT.to_hex()).unwrap();
+    daemon
+}
+
+#[test]
+fn a_file_that_lies_about_is_not_taken_for_the_session_of_its_name() {
+    let daemon = with_session("team");
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("team"), Token([0; 32]).to_hex()).unwrap();
+    let mut run = ctl(daemon.dir(), &["run", "--session", "team"]);
+    let env = environment(run.current_dir(&folder));
+    assert_eq!(
+        Path::new(&env["GPUSHARE_TOKEN_FILE"]),
+        daemon.dir().join("tokens/team.token")
+    );
+    let mut by_file = ctl(daemon.dir(), &["run", "--session", "./team", "--", "true"]);
+    let said = fails(by_file.current_dir(&folder), 125);
+    assert!(
+        said.contains("knows no session with the token of ./team"),
+        "{said}"
+    );
+    let said = fails(
+        &mut ctl(daemon.dir(), &["run", "--session", "s3", "--", "true"]),
+        125,
+    );
+    assert!(said.contains("session show s3"), "{said}");
+}
+
+#[test]
+fn a_session_that_could_not_have_its_name_is_said_to_have_another() {
+    let daemon = daemon(None);
+    let mut run = ctl(daemon.dir(), &["run", "--name", "b", "--", "true"]);
+    let output = run.output().unwrap();
+    assert_eq!(
+        String::from_utf8(output.stderr).unwrap(),
+        "gpushare-ctl: b is the name of an administrator's session (`--session` joins it); this one is train (s3)\n"
+    );
+    assert!(output.status.success());
+}
+
+#[test]
+fn a_shell_has_the_token_of_its_session_or_none() {
+    let daemon = with_session("team");
+    let mut env = ctl(daemon.dir(), &["env"]);
+    let lines = succeeds(env.env("GPUSHARE_TOKEN_FILE", "/old"));
+    assert!(
+        lines.lines().any(|line| line == "unset GPUSHARE_TOKEN_FILE"),
+        "{lines}"
+    );
+    let mut fish = ctl(daemon.dir(), &["env", "--shell", "fish"]);
+    let lines = succeeds(fish.env("GPUSHARE_TOKEN_FILE", "/old"));
+    assert!(
+        lines.lines().any(|line| line == "set -e GPUSHARE_TOKEN_FILE"),
+        "{lines}"
+    );
+    let mut json = ctl(daemon.dir(), &["env", "--json"]);
+    let json = succeeds(json.env("GPUSHARE_TOKEN_FILE", "/old"));
+    let all: BTreeMap<String, Option<String>> = serde_json::from_str(&json).unwrap();
+    assert_eq!(all["GPUSHARE_TOKEN_FILE"], None);
+    assert!(!succeeds(&mut ctl(daemon.dir(), &["env"])).contains("TOKEN_FILE"));
+
+    let mut own = ctl(daemon.dir(), &["env", "--session", "team"]);
+    let lines = succeeds(own.env("GPUSHARE_TOKEN_FILE", "/old"));
+    let kept = daemon.dir().join("tokens/team.token");
+    let export = format!("export GPUSHARE_TOKEN_FILE='{}'", kept.display());
+    assert!(lines.lines().any(|line| line == export), "{lines}");
 }

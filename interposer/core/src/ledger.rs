@@ -92,7 +92,7 @@ impl State {
         }
         let refusal =
             MemoryRefusal { requested: bytes, limit: figures.limit, used: figures.used, by: LimitKind::Session };
-        explain(bytes, &AskError::Memory(refusal));
+        explain(&link.identity().name, bytes, &AskError::Memory(refusal));
         true
     }
 
@@ -103,7 +103,7 @@ impl State {
         // What it thinks is managed and is not would count against others.
         self.leases.tell_fixed(device, |news| self.tell(news));
         link.ask_memory(device, gpu, bytes, kind).map_err(|error| {
-            explain(bytes, &error);
+            explain(&link.identity().name, bytes, &error);
             CUDA_ERROR_OUT_OF_MEMORY
         })
     }
@@ -120,9 +120,17 @@ impl State {
 }
 
 /// Says once in a process why memory was refused. Frameworks probe and retry; the daemon logs each refusal.
-fn explain(size: Bytes, error: &AskError) {
+fn explain(session: &str, size: Bytes, error: &AskError) {
     static SAID: AtomicBool = AtomicBool::new(false);
     match error {
+        AskError::Memory(refusal) if refusal.is_for_good() => notice::say_once(
+            &SAID,
+            format_args!(
+                "{} refused: the time of session {session} is over, or it was revoked, and it gets no new memory; one whose time is \
+                 over goes on after `gpushare-ctl session renew {session} --ttl 2h`",
+                refusal.requested
+            ),
+        ),
         AskError::Memory(refusal) => {
             let whose = match refusal.by {
                 LimitKind::Session => "this session's memory limit",

@@ -296,6 +296,14 @@ pub(crate) fn admin_requests() -> Vec<Named<AdminRequest>> {
             "Session.resume",
             AdminRequest::Session(SessionRequest::Resume { which: which() }),
         ),
+        (
+            "Session.endless",
+            AdminRequest::Session(SessionRequest::Endless { which: which() }),
+        ),
+        (
+            "Session.token",
+            AdminRequest::Session(SessionRequest::Token { which: which() }),
+        ),
         ("Explain", AdminRequest::Explain { which: which() }),
         (
             "Usage",
@@ -327,6 +335,14 @@ pub(crate) fn admin_replies() -> Vec<Named<AdminReply>> {
                 name: "train".into(),
                 token: Some(Token([0xa5; 32])),
                 gpu: None,
+            },
+        ),
+        (
+            "Token",
+            AdminReply::Token {
+                session: SessionId(3),
+                name: "train".into(),
+                token: Token([0x5a; 32]),
             },
         ),
         (

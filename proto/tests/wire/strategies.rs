@@ -176,6 +176,8 @@ fn session_request() -> impl Strategy<Value = SessionRequest> {
         text().prop_map(|which| SessionRequest::Delete { which }),
         text().prop_map(|which| SessionRequest::Pause { which }),
         text().prop_map(|which| SessionRequest::Resume { which }),
+        text().prop_map(|which| SessionRequest::Endless { which }),
+        text().prop_map(|which| SessionRequest::Token { which }),
     ]
 }
 
@@ -377,6 +379,11 @@ pub(crate) fn admin_reply() -> impl Strategy<Value = AdminReply> {
         }),
         explanation().prop_map(|explanation| AdminReply::Explained(Box::new(explanation))),
         vec(usage_view(), 0..4).prop_map(AdminReply::Usage),
+        (session(), text(), token()).prop_map(|(session, name, token)| AdminReply::Token {
+            session,
+            name,
+            token,
+        }),
     ]
 }
 

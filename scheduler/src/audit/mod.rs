@@ -58,7 +58,7 @@ pub(crate) struct Audit {
 }
 
 impl Audit {
-    /// Writes to the configured file, else to `audit.log` in the daemon's folder `at`. A daemon without an audit log is
+    /// Writes to the configured file, else to the `default` in the folder `at`. A daemon without an audit log is
     /// better than none: what goes wrong is said in the log and counted.
     pub(crate) fn start(settings: &AuditSettings, at: io::Result<OwnedFd>, default: PathBuf) -> Self {
         let counts = Arc::new(Counts::default());

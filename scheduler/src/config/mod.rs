@@ -154,7 +154,7 @@ pub struct Settings {
 /// Where the audit log is and what is in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AuditSettings {
-    /// The file; none for `audit.log` in the daemon's folder.
+    /// The file; none for `audit.log` in the state folder.
     pub path: Option<PathBuf>,
     /// The most that one file may have.
     pub size: Bytes,

@@ -203,7 +203,10 @@ impl Shell {
                     "this daemon knows no session with that token; start the program again with `gpushare-ctl run`",
                 )
             })?,
-            (None, None) => self.implicit(peer)?,
+            (None, None) => match self.by_descent(peer) {
+                Some(session) => session,
+                None => self.implicit(peer)?,
+            },
         };
         self.sessions.join(session);
         let client = ClientId(self.next_client);
@@ -246,7 +249,7 @@ impl Shell {
         self.sessions.by_binding(peer.uid, || process::cgroup(peer.pid))
     }
 
-    /// The session of peers without a token, made if this is the first of them.
+    /// A session of peers without a token, of whom this is the first.
     fn implicit(&mut self, peer: &PeerProcess) -> Result<SessionId, Failure> {
         if !self.settings.implicit_sessions {
             return Err(failure(
@@ -255,9 +258,6 @@ impl Shell {
             ));
         }
         let key = peer.implicit_key();
-        if let Some(session) = self.sessions.by_key(&key) {
-            return Ok(session);
-        }
         let program = process::comm(peer.pid).unwrap_or_else(|| "process".to_owned());
         Ok(self.open_implicit(key, &program))
     }

@@ -18,6 +18,7 @@ mod effects;
 mod explaining;
 mod joining;
 mod keeping;
+mod kinship;
 mod leaving;
 mod measuring;
 mod notices;

@@ -74,12 +74,18 @@ pub(super) fn log(notice: &Notice, shell: &Shell) {
                 .of(*session, &name)
                 .process(pid)
                 .user(uid);
+            let why = match refusal.is_for_good() {
+                true => format!("its time is over or it was revoked, and it uses {}", refusal.used),
+                false => format!(
+                    "{} of {} are used under {}",
+                    refusal.used,
+                    refusal.limit,
+                    limit_name(refusal.by)
+                ),
+            };
             record.on(*gpu).refused(*refusal).warn(format_args!(
-                "refused {} to {name} on {gpu}: {} of {} are used under {} ({session}, pid {pid})",
-                refusal.requested,
-                refusal.used,
-                refusal.limit,
-                limit_name(refusal.by)
+                "refused {} to {name} on {gpu}: {why} ({session}, pid {pid})",
+                refusal.requested
             ));
         }
         Notice::Overdue { client, after } => shell.overdue(*client, *after),

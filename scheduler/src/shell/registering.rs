@@ -19,6 +19,8 @@ impl Shell {
     pub(super) fn register(&mut self, peer: &PeerProcess, wish: NewSession) -> Result<TenantReply, Failure> {
         let wish = self.permitted(peer, wish)?;
         check_new(&wish)?;
+        self.check_cards(&wish.terms.memory)?;
+        self.check_cards(&wish.terms.compute)?;
         let by = peer.id.ok_or_else(|| {
             failure(
                 FailureCode::Permission,
@@ -100,6 +102,16 @@ impl Shell {
         Ok(wish)
     }
 
+    /// The cards, by number and identity.
+    pub(super) fn cards_in_words(&self) -> String {
+        let known: Vec<String> = self
+            .cards
+            .iter()
+            .map(|(gpu, card)| format!("{} ({})", gpu.0, card.info.uuid))
+            .collect();
+        known.join(", ")
+    }
+
     /// The memory of the largest card; without any, more than any has.
     fn greatest_card(&self) -> Bytes {
         let totals = self.cards.iter().map(|(_, card)| card.info.total);
@@ -109,14 +121,12 @@ impl Shell {
     /// The card for a new session; none if no card is known yet and none was named by identity.
     pub(super) fn place(&self, wish: &GpuChoice) -> Result<Option<GpuUuid>, Failure> {
         let unknown = |card: String| {
-            let known: Vec<String> = self
-                .cards
-                .iter()
-                .map(|(gpu, card)| format!("{} ({})", gpu.0, card.info.uuid))
-                .collect();
             failure(
                 FailureCode::NotFound,
-                format!("there is no GPU {card}; this daemon has {}", known.join(", ")),
+                format!(
+                    "there is no GPU {card}; this daemon has {}",
+                    self.cards_in_words()
+                ),
             )
         };
         let none_known = self.cards.iter().next().is_none();

@@ -3,13 +3,14 @@
 use gpushare_core::{Event, Standing};
 use gpushare_proto::admin::{AdminReply, Change, LEAST_MEMORY, SessionRequest};
 use gpushare_proto::audit::Outcome;
+use gpushare_proto::called::check_name;
 use gpushare_proto::session::{Amount, Binding, CardQuota, Quota, StandingView, Terms};
 use gpushare_proto::tenant::{Failure, FailureCode, GpuChoice, NewSession};
 use gpushare_proto::text::is_plain;
-use gpushare_proto::{Bytes, ClientId, GpuId, Nanos, Percent, SessionId, Token};
+use gpushare_proto::{Bytes, ClientId, GpuId, GpuUuid, Nanos, Percent, SessionId, Token};
 use gpushare_sys::clock;
 
-use super::tenant::{MAX_NAME, plain};
+use super::tenant::plain;
 use super::{Shell, failure};
 use crate::identity::PeerProcess;
 use crate::operation::Operation;
@@ -25,6 +26,25 @@ const HEAVIEST: u32 = 10_000;
 /// The whole.
 const ALL: Percent = Percent(10_000);
 
+/// When a session's time is to be over.
+#[derive(Clone, Copy, Debug)]
+enum Ends {
+    Never,
+    In(Nanos),
+    /// From now on as long as it was given.
+    AsBefore,
+}
+
+/// Whether a card that somebody names is this one.
+fn is_card(named: &GpuChoice, gpu: GpuId, uuid: GpuUuid) -> bool {
+    match named {
+        GpuChoice::Auto => false,
+        GpuChoice::Index(index) => GpuId(*index) == gpu,
+        GpuChoice::Uuid(named) => *named == uuid,
+        GpuChoice::Prefix(prefix) => uuid.begins_with(prefix),
+    }
+}
+
 impl Shell {
     pub(super) fn session_request(
         &mut self,
@@ -37,10 +57,18 @@ impl Shell {
             }
             SessionRequest::Change { which, change } => {
                 check_change(change)?;
-                self.administer(which, |session, _| session.change(change))
+                if let Change::Memory(quota) | Change::Compute(quota) = change {
+                    self.check_cards(quota)?;
+                }
+                let done = self.administer(which, |session, _| session.change(change))?;
+                match change {
+                    Change::Memory(_) => self.said_of_use(which, done),
+                    _ => Ok(done),
+                }
             }
             &SessionRequest::Renew { ref which, ttl } => {
-                self.administer(which, |session, now| session.renew(ttl, now))
+                let ends = ttl.map_or(Ends::AsBefore, Ends::In);
+                self.administer(which, |session, now| session.renew(ends, now))
             }
             SessionRequest::Revoke { which } => self.administer(which, |session, now| {
                 Ok(session.stand(now, |session| session.revoked = true))
@@ -51,6 +79,10 @@ impl Shell {
             SessionRequest::Resume { which } => self.administer(which, |session, now| {
                 Ok(session.stand(now, |session| session.paused = false))
             }),
+            SessionRequest::Endless { which } => {
+                self.administer(which, |session, now| session.renew(Ends::Never, now))
+            }
+            SessionRequest::Token { which } => self.reissue(which),
             SessionRequest::Delete { which } => self.delete_session(which),
         }
     }
@@ -62,12 +94,22 @@ impl Shell {
         binding: Binding,
     ) -> Result<AdminReply, Failure> {
         check_new(&new)?;
+        self.check_cards(&new.terms.memory)?;
+        self.check_cards(&new.terms.compute)?;
+        let binding = match binding {
+            // As the kernel writes it.
+            Binding::Cgroup(path) if path.starts_with('/') => {
+                Binding::Cgroup(path.trim_end_matches('/').to_owned())
+            }
+            other => other,
+        };
         self.check_binding(&binding)?;
-        if let Some(name) = new
-            .name
-            .as_ref()
-            .filter(|name| self.sessions.iter().any(|(_, known)| known.name == **name))
-        {
+        let taken = |name: &&String| {
+            self.sessions
+                .iter()
+                .any(|(_, known)| known.is_kept() && known.name == **name)
+        };
+        if let Some(name) = new.name.as_ref().filter(taken) {
             return Err(bad(format!(
                 "there is a session {name} already; choose another name, or delete that one"
             )));
@@ -82,6 +124,9 @@ impl Shell {
             binding,
             uid: peer.uid,
         };
+        if let Some(name) = &new.name {
+            self.displace(peer, name);
+        }
         let now = clock::monotonic();
         let session = self.open_session(
             |id| new.name.unwrap_or_else(|| format!("session-{}", id.0)),
@@ -97,6 +142,56 @@ impl Shell {
             token,
             gpu: card,
         })
+    }
+
+    /// Takes a name from the sessions that programs gave it to.
+    fn displace(&mut self, peer: &PeerProcess, name: &str) {
+        for (session, other) in self.sessions.displace(name) {
+            self.renamed(peer, session, name, &other);
+        }
+    }
+
+    /// Refuses a limit on a card that is not there: nothing would ever be limited by it.
+    pub(super) fn check_cards(&self, quota: &Quota) -> Result<(), Failure> {
+        if self.cards.iter().next().is_none() {
+            return Ok(());
+        }
+        match quota.cards.iter().find(|limit| !self.may_be_there(&limit.card)) {
+            Some(limit) => Err(failure(
+                FailureCode::NotFound,
+                format!(
+                    "there is no card {} to limit; this daemon has {}",
+                    plain(&limit.card.to_string()),
+                    self.cards_in_words()
+                ),
+            )),
+            None => Ok(()),
+        }
+    }
+
+    /// Why a session that uses a card is not to: all its limits are for cards that are not there, so that it would have none.
+    pub(super) fn limits_nothing(&self, session: SessionId) -> Option<Failure> {
+        let terms = &self.sessions.get(session)?.terms;
+        let quotas = [("memory", &terms.memory), ("compute", &terms.compute)];
+        let (what, quota) = quotas
+            .into_iter()
+            .find(|(_, quota)| quota.misses(|card| self.may_be_there(card)))?;
+        Some(bad(format!(
+            "its session's {what} limit ({}) is for no card of this machine, which has {}; name one of them, or limit every \
+             card (like 8GiB)",
+            plain(&quota.to_string()),
+            self.cards_in_words()
+        )))
+    }
+
+    /// Whether a card is known, or one that only its first process makes known.
+    fn may_be_there(&self, card: &GpuChoice) -> bool {
+        let by_identity = matches!(card, GpuChoice::Uuid(_) | GpuChoice::Prefix(_));
+        let known = self
+            .cards
+            .iter()
+            .any(|(gpu, known)| is_card(card, gpu, known.info.uuid));
+        known || (by_identity && !self.cards.is_complete())
     }
 
     fn check_binding(&self, binding: &Binding) -> Result<(), Failure> {
@@ -157,6 +252,64 @@ impl Shell {
             old: name,
             new: "deleted".to_owned(),
         })
+    }
+
+    /// Gives a session another token. Its processes are known without it; who reads the file from now on reads the new one.
+    fn reissue(&mut self, which: &str) -> Result<AdminReply, Failure> {
+        let id = self.named(which)?;
+        let fresh = fresh_token()?;
+        let Some(session) = self.sessions.get_mut(id) else {
+            return Err(not_found(which));
+        };
+        let name = session.name.clone();
+        match &mut session.origin {
+            _ if session.revoked => Err(bad(format!(
+                "session {name} was revoked, which is for good; create another one"
+            ))),
+            Origin::Created {
+                token: Some(token), ..
+            } => {
+                *token = TokenHash::of(&fresh);
+                self.keeping.changed();
+                Ok(AdminReply::Token {
+                    session: id,
+                    name,
+                    token: fresh,
+                })
+            }
+            Origin::Created { binding, .. } => Err(bad(format!(
+                "session {name} has no token: it is for {binding}, and whoever that is needs none"
+            ))),
+            Origin::Registered { .. } | Origin::Implicit(_) => Err(bad(format!(
+                "session {name} lasts as long as its program, which has its token; make one that lasts with `gpushare-ctl session create`"
+            ))),
+        }
+    }
+
+    /// What an administrator is told who sets less than is used already.
+    fn said_of_use(&mut self, which: &str, done: AdminReply) -> Result<AdminReply, Failure> {
+        let id = self.named(which)?;
+        self.look_at_pages_of(id);
+        let uses: Vec<String> = self
+            .core
+            .accounts(id)
+            .unwrap_or_default()
+            .into_iter()
+            .filter_map(|account| {
+                let limit = self.limit_on(id, account.gpu)?;
+                (account.used > limit).then(|| format!("{} on {}", account.used, account.gpu))
+            })
+            .collect();
+        match done {
+            AdminReply::Changed { old, new } if !uses.is_empty() => Ok(AdminReply::Changed {
+                old,
+                new: format!(
+                    "{new}; it uses {} already, which it keeps: it gets nothing more until it is below",
+                    uses.join(", ")
+                ),
+            }),
+            done => Ok(done),
+        }
     }
 
     fn named(&self, which: &str) -> Result<SessionId, Failure> {
@@ -283,13 +436,8 @@ impl Shell {
 
     fn amount_on(&self, quota: &Quota, gpu: GpuId) -> Option<Amount> {
         let info = &self.cards.get(gpu)?.info;
-        let is_this = |card: &GpuChoice| match card {
-            GpuChoice::Auto => false,
-            GpuChoice::Index(index) => GpuId(*index) == gpu,
-            GpuChoice::Uuid(uuid) => *uuid == info.uuid,
-            GpuChoice::Prefix(prefix) => info.uuid.begins_with(prefix),
-        };
-        let own = quota.cards.iter().find(|CardQuota { card, .. }| is_this(card));
+        let is_this = |own: &&CardQuota| is_card(&own.card, gpu, info.uuid);
+        let own = quota.cards.iter().find(is_this);
         own.map(|card| card.amount).or(quota.every)
     }
 
@@ -332,28 +480,32 @@ impl Session {
         Ok((old, words(&self.terms, change)))
     }
 
-    fn renew(&mut self, ttl: Option<Nanos>, now: Nanos) -> Result<(String, String), Failure> {
+    fn renew(&mut self, ends: Ends, now: Nanos) -> Result<(String, String), Failure> {
         if self.revoked {
             return Err(bad(format!(
                 "session {} was revoked, which is for good; create another one",
                 self.name
             )));
         }
-        let Some(ttl) = ttl.or(self.terms.ttl) else {
-            return Err(bad(format!(
-                "session {} has no end; give it one with --ttl",
-                self.name
-            )));
+        let ttl = match ends {
+            Ends::Never => None,
+            Ends::In(ttl) => Some(ttl),
+            Ends::AsBefore => Some(self.terms.ttl.ok_or_else(|| {
+                bad(format!(
+                    "session {} has no end; give it one with --ttl",
+                    self.name
+                ))
+            })?),
         };
-        check_ttl(ttl)?;
+        ttl.map_or(Ok(()), check_ttl)?;
         let words = |session: &Self| match session.expires.map(|end| end - now) {
             None => "no end".to_owned(),
             Some(left) if left.is_zero() => "expired".to_owned(),
             Some(left) => format!("{left} left"),
         };
         let old = words(self);
-        self.terms.ttl = Some(ttl);
-        self.expires = Some(now + ttl);
+        self.terms.ttl = ttl;
+        self.expires = ttl.map(|ttl| now + ttl);
         Ok((old, words(self)))
     }
 
@@ -376,16 +528,8 @@ impl Session {
 
 /// Refuses a session that nobody can mean.
 pub(super) fn check_new(new: &NewSession) -> Result<(), Failure> {
-    if let Some(name) = new
-        .name
-        .as_ref()
-        .filter(|name| plain(name) != **name || name.is_empty())
-    {
-        let shown = plain(name);
-        return Err(bad(format!(
-            "`{shown}` is no name for a session: use 1 to {MAX_NAME} characters that are seen (none that control a terminal, \
-             are invisible or turn the text's direction)"
-        )));
+    if let Some(name) = &new.name {
+        check_name(name).map_err(|error| bad(error.to_string()))?;
     }
     let Terms {
         memory,

@@ -203,6 +203,8 @@ impl Shell {
             SessionRequest::Delete { which } => ("session.delete", Some(which.as_str())),
             SessionRequest::Pause { which } => ("session.pause", Some(which.as_str())),
             SessionRequest::Resume { which } => ("session.resume", Some(which.as_str())),
+            SessionRequest::Endless { which } => ("session.renew", Some(which.as_str())),
+            SessionRequest::Token { which } => ("session.token", Some(which.as_str())),
         };
         let name = which.map(plain);
         // A session that is to be made is none that is there under that name.
@@ -233,6 +235,11 @@ impl Shell {
                 session: None,
                 old: Some(old.clone()),
                 new: Some(new.clone()),
+            },
+            AdminReply::Token { session, name, .. } => Done {
+                session: Some((*session, name.clone())),
+                old: None,
+                new: Some("another token".to_owned()),
             },
             _ => Done {
                 session: None,
@@ -280,6 +287,24 @@ impl Shell {
             error_code: Some(code_name(FailureCode::Permission).to_owned()),
             why: Some(short(why)),
         });
+    }
+
+    /// A session lost its name to one that an administrator makes.
+    pub(super) fn renamed(&mut self, peer: &PeerProcess, session: SessionId, old: &str, new: &str) {
+        let intent = Intent {
+            operation: "session.rename",
+            session: Some(session),
+            name: Some(new.to_owned()),
+            gpu: None,
+        };
+        let done = Done {
+            session: None,
+            old: Some(old.to_owned()),
+            new: Some(new.to_owned()),
+        };
+        let act = self.done(peer, intent, Ok(done));
+        self.write_act(act);
+        self.keeping.changed();
     }
 
     /// The time of a session is over.

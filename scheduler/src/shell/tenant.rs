@@ -4,20 +4,20 @@
 //! connection; a wish that cannot be granted is answered and the connection goes on.
 
 use gpushare_core::Event;
+use gpushare_proto::called::LONGEST_NAME;
 use gpushare_proto::codec::{self, HEADER};
-use gpushare_proto::tenant::{FailureCode, GpuInfo, TenantReply, TenantRequest};
+use gpushare_proto::tenant::{Failure, FailureCode, GpuInfo, TenantReply, TenantRequest};
 use gpushare_proto::text::is_plain;
 use gpushare_proto::{Bytes, ClientId, GpuId, SessionId};
 
 use super::{ConnectionRole, Shell, failure};
-use crate::cards::CardError;
 use crate::connection::{Dialect as _, End, Tenant};
 use crate::identity::{PeerProcess, ProcessId};
 use crate::input::ConnectionId;
 use crate::operation::Operation;
 
-/// The longest name of a session or a card, in characters.
-pub(super) const MAX_NAME: usize = 64;
+/// The longest name of a session or a card that is shown, in characters.
+const MAX_NAME: usize = LONGEST_NAME;
 
 impl Shell {
     pub(super) fn tenant(&mut self, connection: ConnectionId, request: TenantRequest) {
@@ -65,8 +65,8 @@ impl Shell {
                 Ok(())
             }
             (ConnectionRole::Client(client), TenantRequest::Attach(info)) => {
-                if let Err(error) = self.announced(connection, client, &info) {
-                    self.reply(connection, &TenantReply::Error(error.into()));
+                if let Err(failure) = self.announced(connection, client, &info) {
+                    self.reply(connection, &TenantReply::Error(failure));
                 }
                 Ok(())
             }
@@ -106,8 +106,12 @@ impl Shell {
         connection: ConnectionId,
         client: ClientId,
         info: &GpuInfo,
-    ) -> Result<(), CardError> {
+    ) -> Result<(), Failure> {
         let gpu = self.add_card(info)?;
+        let session = self.clients.get(&client).map(|client| client.session);
+        if let Some(failure) = session.and_then(|session| self.limits_nothing(session)) {
+            return Err(failure);
+        }
         let uuid = info.uuid;
         self.reply(connection, &TenantReply::Attached { uuid, gpu });
         if self.must_be_on(client, gpu).is_err() {
@@ -230,7 +234,7 @@ impl Shell {
     }
 
     /// The session that a process is a client of.
-    fn session_of(&self, process: ProcessId) -> Option<SessionId> {
+    pub(super) fn session_of(&self, process: ProcessId) -> Option<SessionId> {
         let client = self
             .clients
             .values()
@@ -244,11 +248,8 @@ impl Shell {
             ConnectionRole::Client(client) => of_client(client),
             ConnectionRole::Tool | ConnectionRole::Ending => peer
                 .id
-                .and_then(|process| {
-                    self.session_of(process)
-                        .or_else(|| self.sessions.by_registrar(process))
-                })
-                .or_else(|| self.sessions.by_key(&peer.implicit_key())),
+                .and_then(|process| self.session_of(process))
+                .or_else(|| self.by_descent(peer)),
         }
     }
 }

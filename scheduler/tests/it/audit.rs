@@ -72,7 +72,7 @@ fn acts(place: &Place, operation: &str) -> Vec<Act> {
     acts.collect()
 }
 
-fn the_act(place: &Place, operation: &str) -> Act {
+pub(crate) fn the_act(place: &Place, operation: &str) -> Act {
     eventually(operation, || acts(place, operation).pop())
 }
 

@@ -11,6 +11,7 @@ mod deaths;
 mod hostile;
 mod leases;
 mod metrics;
+mod names;
 mod passed;
 mod restart;
 mod returns;

@@ -157,3 +157,28 @@ fn an_idle_daemon_leaves_its_state_folder_and_nothing_else() {
     assert_eq!(daemon.wait().code(), Some(0));
     assert!(state.join(REGISTRY).exists() && !place.runtime().root().exists());
 }
+
+#[test]
+fn what_administrators_did_lasts_as_long_as_what_they_made() {
+    let place = Place::new();
+    let state = place.path("state");
+    let daemon = place.start(&["--state-dir", state.to_str().unwrap()]);
+    assert_eq!(place.runtime().state_dir(), state.canonicalize().unwrap());
+    create(&daemon, "lasting");
+    let line = eventually("its line", || {
+        let text = fs::read_to_string(state.join("audit.log")).ok()?;
+        text.contains("session.create").then_some(text)
+    });
+    assert_eq!(
+        place.runtime().audit(),
+        state.canonicalize().unwrap().join("audit.log")
+    );
+    assert!(line.contains(r#""session":"lasting""#), "{line}");
+    assert!(!place.runtime().root().join("audit.log").exists());
+    daemon.terminate();
+
+    // Without a state folder of its own, what is at the link is none of the daemon's.
+    let daemon = place.start(&[]);
+    assert_eq!(place.runtime().state_dir(), place.runtime().root());
+    daemon.terminate();
+}

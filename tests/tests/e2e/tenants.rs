@@ -1,8 +1,11 @@
 //! Sessions that an administrator makes: whose they are, what they may have, and what becomes of them while they run.
 
+use std::path::PathBuf;
+use std::process::Command;
+
 use gpushare_proto::session::StandingView;
 use gpushare_proto::{Bytes, names};
-use gpushare_tests::artifacts::Artifacts;
+use gpushare_tests::artifacts::{Artifacts, Part};
 use gpushare_tests::daemon::Daemon;
 use gpushare_tests::program::Program;
 use gpushare_tests::world::{Sharing, World};
@@ -16,6 +19,14 @@ fn world() -> anyhow::Result<World> {
 /// `gpushare-ctl run --session NAME`.
 fn member(name: &str) -> Sharing {
     Sharing::Run(vec!["--session".to_owned(), name.to_owned()])
+}
+
+/// Where `session create` puts the token of a session.
+fn token_file(world: &World, name: &str) -> PathBuf {
+    world
+        .runtime_dir()
+        .state_dir()
+        .join(format!("tokens/{name}.token"))
 }
 
 fn standing(daemon: &Daemon<'_>, name: &str) -> anyhow::Result<StandingView> {
@@ -146,6 +157,115 @@ fn a_limit_that_nobody_understands_is_no_leave_to_run_without_one() -> anyhow::R
     Ok(())
 }
 
+/// What a program said that its limit kept from the card.
+fn said_when_refused(world: &World, limit: &str) -> anyhow::Result<String> {
+    let mut command = world.workload(&Sharing::Preload);
+    command.env(names::MEMORY_LIMIT, limit);
+    let mut program = Program::begin(command, world, "refused")?;
+    let refused = program.ready().unwrap_err().to_string();
+    assert!(refused.contains("CUresult 802"), "{refused}");
+    Ok(program.process().stderr())
+}
+
+#[test]
+fn a_limit_of_no_card_that_is_there_is_no_leave_to_run_without_one() -> anyhow::Result<()> {
+    let world = world()?;
+    let _daemon = Daemon::start(&world, &[])?;
+    let said = said_when_refused(&world, r#"{"7": 2147483648}"#)?;
+    assert!(
+        said.contains("memory limit (7=2GiB) is for no card of this machine, which has 0 (GPU-"),
+        "{said}"
+    );
+    let said = said_when_refused(&world, "{}")?;
+    assert!(said.contains("GPUSHARE_MEMORY_LIMIT: it names no card"), "{said}");
+    let mut right = world.workload(&Sharing::Preload);
+    right.env(names::MEMORY_LIMIT, r#"{"0": 16777216}"#);
+    let mut program = Program::begin(right, &world, "right")?;
+    program.ready()?;
+    assert_eq!(program.ask("alloc x 17MiB")?.error(), OUT_OF_MEMORY);
+    Ok(())
+}
+
+#[test]
+fn who_starts_a_posix_session_of_its_own_stays_in_the_session_of_its_token() -> anyhow::Result<()> {
+    let world = world()?;
+    let daemon = Daemon::start(&world, &[])?;
+    let sharing = Sharing::limited("jail", Bytes::mib(16));
+    let mut command = world.sharing(&sharing, "/usr/bin/setsid".as_ref());
+    command.args(["--wait", "--fork"]).arg(world.path(Part::Workload));
+    let mut program = Program::begin(command, &world, "setsid")?;
+    program.ready()?;
+    assert_eq!(program.ask("alloc x 17MiB")?.error(), OUT_OF_MEMORY);
+    let names: Vec<String> = daemon.status()?.sessions.into_iter().map(|s| s.name).collect();
+    assert_eq!(names, ["jail"]);
+    Ok(())
+}
+
+#[test]
+fn who_throws_its_token_away_stays_where_it_was_started() -> anyhow::Result<()> {
+    let world = world()?;
+    let daemon = Daemon::start(&world, &[])?;
+    let sharing = Sharing::limited("jail", Bytes::mib(16));
+    let mut command = world.sharing(&sharing, "/usr/bin/setsid".as_ref());
+    command.args(["--wait", "--fork", "env", "-u", names::TOKEN_FILE]);
+    command.arg(world.path(Part::Workload));
+    let mut program = Program::begin(command, &world, "tokenless")?;
+    program.ready()?;
+    assert_eq!(program.ask("alloc x 17MiB")?.error(), OUT_OF_MEMORY);
+    let names: Vec<String> = daemon.status()?.sessions.into_iter().map(|s| s.name).collect();
+    assert_eq!(names, ["jail"]);
+    Ok(())
+}
+
+#[test]
+fn who_starts_a_posix_session_of_its_own_gets_no_quota_of_its_own() -> anyhow::Result<()> {
+    let world = world()?;
+    let daemon = Daemon::start(&world, &[])?;
+    let limited = |mut command: Command| {
+        command.env(names::MEMORY_LIMIT, "16MiB");
+        command
+    };
+    let mut first = Program::begin(limited(world.workload(&Sharing::Preload)), &world, "first")?;
+    first.ready()?;
+    first.must("alloc x 16MiB")?;
+    let mut away = limited(world.sharing(&Sharing::Preload, "/usr/bin/setsid".as_ref()));
+    away.args(["--wait", "--fork"]).arg(world.path(Part::Workload));
+    let mut second = Program::begin(away, &world, "second")?;
+    second.ready()?;
+    assert_eq!(daemon.status()?.sessions.len(), 1);
+    assert_eq!(second.ask("alloc x 1MiB")?.error(), OUT_OF_MEMORY);
+    Ok(())
+}
+
+#[test]
+fn a_program_is_told_that_the_time_of_its_session_is_over() -> anyhow::Result<()> {
+    let world = world()?;
+    let daemon = Daemon::start(&world, &[])?;
+    daemon.ctl(&["session", "create", "short", "--ttl", "1h"])?;
+    let mut program = Program::hold(&world, &member("short"), "short")?;
+    program.must("alloc x 1MiB")?;
+    daemon.ctl(&["session", "renew", "short", "--ttl", "1ms"])?;
+    daemon.until("its time is over", |status| {
+        status.sessions[0].state.standing == StandingView::Expired
+    })?;
+    assert_eq!(program.ask("alloc y 200MiB")?.error(), OUT_OF_MEMORY);
+    let said = program.process().stderr();
+    assert!(
+        said.contains("the time of session short is over")
+            && said.contains("gpushare-ctl session renew short"),
+        "{said}"
+    );
+    let explained = daemon.ctl(&["explain", "short"])?;
+    assert!(
+        explained.contains("its time was over or it was revoked"),
+        "{explained}"
+    );
+    assert!(!explained.contains("set memory"), "{explained}");
+    daemon.ctl(&["session", "renew", "short", "--ttl", "none"])?;
+    program.must("alloc y 200MiB")?;
+    Ok(())
+}
+
 #[test]
 fn a_quota_changes_while_its_programs_run() -> anyhow::Result<()> {
     let world = world()?;
@@ -153,7 +273,10 @@ fn a_quota_changes_while_its_programs_run() -> anyhow::Result<()> {
     let mut program = Program::hold(&world, &Sharing::limited("a", Bytes::mib(64)), "a")?;
     program.must("alloc x 48MiB")?;
     let said = daemon.ctl(&["set", "memory", "32MiB", "--session", "a"])?;
-    assert_eq!(said, "memory of session a: 64MiB → 32MiB\n");
+    assert_eq!(
+        said,
+        "memory of session a: 64MiB → 32MiB; it uses 48MiB on gpu0 already, which it keeps: it gets nothing more until it is below\n"
+    );
     assert_eq!(program.ask("alloc y 1MiB")?.error(), OUT_OF_MEMORY);
     assert_eq!(program.must("mem-info")?.number("total_bytes"), Bytes::mib(32).0);
     program.must("fill x 5")?;
@@ -221,11 +344,16 @@ fn a_revoked_token_opens_nothing_any_more() -> anyhow::Result<()> {
     daemon.ctl(&["session", "create", "gone"])?;
     let mut program = Program::hold(&world, &member("gone"), "gone")?;
     program.must("alloc x 4MiB")?;
+    let (kept, copy) = (token_file(&world, "gone"), world.folder().join("copy"));
+    std::fs::copy(&kept, &copy)?;
     daemon.ctl(&["session", "revoke", "gone"])?;
+    assert!(!kept.exists());
     assert_eq!(program.ask("alloc y 4MiB")?.error(), OUT_OF_MEMORY);
-    let mut late = Program::begin(world.workload(&member("gone")), &world, "late")?;
-    let refused = late.ready().unwrap_err().to_string();
-    assert!(refused.contains("deleted or revoked"), "{refused}");
+    for which in ["gone", &copy.display().to_string()] {
+        let mut late = Program::begin(world.workload(&member(which)), &world, "late")?;
+        let refused = late.ready().unwrap_err().to_string();
+        assert!(refused.contains("deleted or revoked"), "{refused}");
+    }
     let error = daemon
         .ctl(&["session", "renew", "gone", "--ttl", "1h"])
         .unwrap_err()
@@ -236,6 +364,40 @@ fn a_revoked_token_opens_nothing_any_more() -> anyhow::Result<()> {
         .unwrap_err()
         .to_string();
     assert!(error.contains("stop them first"), "{error}");
+    Ok(())
+}
+
+#[test]
+fn another_token_shuts_out_whoever_has_the_first_and_nobody_who_is_in() -> anyhow::Result<()> {
+    let world = world()?;
+    let daemon = Daemon::start(&world, &[])?;
+    daemon.ctl(&["session", "create", "team"])?;
+    let mut program = Program::hold(&world, &member("team"), "member")?;
+    let stolen = world.folder().join("stolen");
+    std::fs::copy(token_file(&world, "team"), &stolen)?;
+    daemon.ctl(&["session", "token", "team"])?;
+    let thief = member(&stolen.display().to_string());
+    let mut late = Program::begin(world.workload(&thief), &world, "thief")?;
+    let refused = late.ready().unwrap_err().to_string();
+    assert!(refused.contains("knows no session with the token"), "{refused}");
+    program.must("alloc x 4MiB")?;
+    let mut other = Program::hold(&world, &member("team"), "other")?;
+    other.must("alloc x 4MiB")?;
+    assert_eq!(daemon.session("team")?.clients.len(), 2);
+    Ok(())
+}
+
+#[test]
+fn a_name_that_a_program_took_is_the_administrators_all_the_same() -> anyhow::Result<()> {
+    let world = world()?;
+    let daemon = Daemon::start(&world, &[])?;
+    let mut squatter = Program::hold(&world, &Sharing::session("b"), "squatter")?;
+    daemon.ctl(&["session", "create", "b", "--memory", "16MiB"])?;
+    let mut own = Program::hold(&world, &member("b"), "own")?;
+    assert_eq!(own.ask("alloc x 17MiB")?.error(), OUT_OF_MEMORY);
+    squatter.must("alloc x 17MiB")?;
+    assert!(daemon.session("b")?.state.kept);
+    assert_eq!(daemon.session("b-1")?.clients.len(), 1);
     Ok(())
 }
 

@@ -9,6 +9,7 @@ mod daemon;
 mod driver;
 mod host;
 mod libc;
+mod limits;
 mod platform;
 mod preload;
 
@@ -233,6 +234,9 @@ checks! {
         "caller.token" caller::token:
             "the token file: there, ours, mode 0600, a token",
             "error: not";
+        "caller.limits" limits::limits:
+            "`GPUSHARE_MEMORY_LIMIT` and `GPUSHARE_COMPUTE_LIMIT`",
+            "error: no limits, or on no card that is there; warning: on some that are not";
         "caller.visible" caller::visible:
             "`CUDA_VISIBLE_DEVICES` and `NVIDIA_VISIBLE_DEVICES`",
             "warning: they hide all cards";

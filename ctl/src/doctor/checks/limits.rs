@@ -1,0 +1,146 @@
+//! What the environment says that a session may have: whether it says anything, of a card that is there.
+
+use gpushare_proto::GpuId;
+use gpushare_proto::admin::GpuView;
+use gpushare_proto::names::{COMPUTE_LIMIT, MEMORY_LIMIT};
+use gpushare_proto::session::Quota;
+use gpushare_proto::tenant::GpuChoice;
+
+use super::super::facts::Facts;
+use super::super::model::Outcome;
+use crate::cli::Limit;
+use crate::table::list;
+
+pub(super) fn limits(facts: &Facts) -> Vec<Outcome> {
+    let cards = facts.status().map_or(&[][..], |status| &status.gpus);
+    let set: Vec<Outcome> = [MEMORY_LIMIT, COMPUTE_LIMIT]
+        .into_iter()
+        .filter_map(|name| {
+            let text = facts.var(name)?.to_string_lossy();
+            Some(judge(&text, cards).of(name))
+        })
+        .collect();
+    match set.is_empty() {
+        true => vec![Outcome::ok(format!(
+            "{MEMORY_LIMIT} and {COMPUTE_LIMIT} are not set"
+        ))],
+        false => set,
+    }
+}
+
+/// A limit that is no limit is worse than none: whoever wrote it counts on it.
+fn judge(text: &str, cards: &[GpuView]) -> Outcome {
+    let quota = match text.parse::<Limit>() {
+        Ok(Limit(quota)) => quota,
+        Err(cause) => {
+            return Outcome::error(
+                format!(
+                    "`{text}` is no limit ({cause}), and programs from here are refused their first context"
+                ),
+                "write it like 8GiB, 50% or {\"0\": 2147483648}, or take it out",
+            );
+        }
+    };
+    let is_there = |named: &GpuChoice| cards.iter().any(|card| is(named, card));
+    let names = || list(cards.iter().map(|card| format!("{} ({})", card.gpu.0, card.uuid)));
+    if cards.is_empty() {
+        return Outcome::ok(format!("{quota}; which cards there are, no daemon tells"));
+    }
+    if quota.misses(is_there) {
+        return Outcome::error(
+            format!(
+                "{quota} is for no card of this machine, and programs from here are refused their first context"
+            ),
+            format!(
+                "name one of its cards, {}, or limit every card, like 8GiB",
+                names()
+            ),
+        );
+    }
+    match others(&quota, is_there) {
+        Some(other) => Outcome::warning(
+            format!("{quota}: there is no card {other} here"),
+            format!("name one of its cards, {}, or take it out", names()),
+        ),
+        None => Outcome::ok(quota.to_string()),
+    }
+}
+
+fn others(quota: &Quota, is_there: impl Fn(&GpuChoice) -> bool) -> Option<&GpuChoice> {
+    let mut named = quota.cards.iter().map(|limit| &limit.card);
+    named.find(|card| !is_there(card))
+}
+
+fn is(named: &GpuChoice, card: &GpuView) -> bool {
+    match named {
+        GpuChoice::Auto => false,
+        GpuChoice::Index(index) => GpuId(*index) == card.gpu,
+        GpuChoice::Uuid(uuid) => *uuid == card.uuid,
+        GpuChoice::Prefix(prefix) => card.uuid.begins_with(prefix),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gpushare_proto::admin::Mode;
+    use gpushare_proto::{Bytes, GpuUuid, Nanos};
+
+    use super::super::super::model::Severity::{Error, Ok, Warning};
+    use super::*;
+
+    fn card() -> GpuView {
+        GpuView {
+            gpu: GpuId(0),
+            uuid: GpuUuid::gpu([0xab; 16]),
+            name: "card".into(),
+            total_bytes: Bytes::gib(80),
+            capacity_bytes: Bytes::gib(79),
+            allocated_bytes: Bytes::ZERO,
+            managed_limit_bytes: Bytes::MAX,
+            mode: Mode::Parallel,
+            reason: String::new(),
+            mode_changes: 0,
+            holders: Vec::new(),
+            queue: Vec::new(),
+            quantum_ns: Nanos::ZERO,
+            handoffs: 0,
+            aborted_drops: 0,
+            drains_ns: Vec::new(),
+            expected_drain_ns: Nanos::ZERO,
+            moved_bytes: Bytes::ZERO,
+        }
+    }
+
+    #[test]
+    fn a_limit_of_no_card_that_is_there_is_an_error() {
+        for (text, severity) in [
+            ("8GiB", Ok),
+            (r#"{"0": 2147483648}"#, Ok),
+            ("GPU-abab=8GiB", Ok),
+            ("4GiB,7=8GiB", Warning),
+            ("0=4GiB,7=8GiB", Warning),
+            (r#"{"7": 2147483648}"#, Error),
+            ("GPU-0123=8GiB", Error),
+            ("{}", Error),
+            ("plenty", Error),
+        ] {
+            let outcome = judge(text, &[card()]);
+            assert_eq!(outcome.severity, severity, "{text}: {}", outcome.finding);
+        }
+        let outcome = judge("7=8GiB", &[card()]);
+        assert!(outcome.hint.unwrap().contains("0 (GPU-abababab"));
+        assert_eq!(judge("7=8GiB", &[]).severity, Ok, "nobody can tell");
+    }
+
+    #[test]
+    fn both_variables_are_looked_at() {
+        let mut facts = Facts::bare("/".as_ref());
+        assert_eq!(limits(&facts)[0].severity, Ok);
+        facts.set(COMPUTE_LIMIT, "{}");
+        let [outcome] = &limits(&facts)[..] else { panic!() };
+        assert_eq!(
+            (outcome.severity, outcome.subject.as_deref()),
+            (Error, Some(COMPUTE_LIMIT))
+        );
+    }
+}

@@ -1,0 +1,81 @@
+//! Whose child a process without a token is: children and shells stay in the session that they were started in, also when they
+//! threw its token away or began a POSIX session of their own.
+//!
+//! ```text
+//!   the process itself registered a session      that one
+//!   a parent of its parents …                     that one's, if it is in a session or registered one
+//!   … is in a POSIX session with processes         that of its job
+//! ```
+//!
+//! All of it is the kernel's word. Whoever outlives its parents is nobody's child any more: what then holds is its own POSIX session.
+
+use std::iter;
+
+use gpushare_proto::SessionId;
+use gpushare_sys::process;
+
+use super::Shell;
+use crate::identity::{PeerProcess, ProcessId};
+
+/// Parents that are looked at; a chain that is longer is nobody's usual one.
+const GENERATIONS: usize = 64;
+
+impl Shell {
+    /// The session that a process belongs to by where it comes from.
+    pub(super) fn by_descent(&self, peer: &PeerProcess) -> Option<SessionId> {
+        let registered = |process| self.sessions.by_registrar(process);
+        peer.id
+            .and_then(registered)
+            .or_else(|| parents(peer.pid).find_map(|parent| self.of_parent(peer, parent)))
+            .or_else(|| {
+                let key = peer.implicit_key();
+                let mut keys = iter::once(key.clone())
+                    .chain(parents(peer.pid).filter_map(|parent| key.of_job(parent.pid)));
+                keys.find_map(|key| self.sessions.by_key(&key))
+            })
+    }
+
+    /// The session of a parent, for a child of its. What a user shares without a token is for that user alone.
+    fn of_parent(&self, peer: &PeerProcess, parent: ProcessId) -> Option<SessionId> {
+        let joined = self.session_of(parent).filter(|&session| {
+            self.sessions
+                .get(session)
+                .is_some_and(|session| !session.is_implicit() || session.uid() == peer.uid)
+        });
+        joined.or_else(|| self.sessions.by_registrar(parent))
+    }
+}
+
+/// The parents of a process, the closest first.
+fn parents(pid: u32) -> impl Iterator<Item = ProcessId> {
+    let next = |pid: &u32| process::parent(*pid).filter(|&parent| parent > 1);
+    iter::successors(next(&pid), next)
+        .take(GENERATIONS)
+        .filter_map(|pid| {
+            let start = process::start_time(pid)?;
+            Some(ProcessId { pid, start })
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    #[test]
+    fn a_child_of_a_child_has_us_among_its_parents() {
+        let mut child = Command::new("sh")
+            .args(["-c", "setsid --wait cat; true"])
+            .stdin(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let own = std::process::id();
+        let start = process::start_time(own).unwrap();
+        assert!(parents(child.id()).any(|parent| parent == ProcessId { pid: own, start }));
+        assert!(parents(own).all(|parent| parent.pid != own && parent.pid > 1));
+        drop(child.stdin.take());
+        child.wait().unwrap();
+        assert_eq!(parents(u32::MAX).count(), 0);
+    }
+}
