@@ -41,6 +41,8 @@ mod places;
 
 pub mod waiting;
 
+pub mod forecast;
+
 mod tell;
 
 pub mod snapshot;
