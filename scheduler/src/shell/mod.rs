@@ -15,6 +15,7 @@ mod admin;
 mod awaiting;
 mod effects;
 mod explaining;
+mod foreseeing;
 mod joining;
 mod keeping;
 mod leaving;
@@ -23,6 +24,7 @@ mod notices;
 mod observing;
 mod postponed;
 mod registering;
+mod reloading;
 mod sessions;
 mod start;
 mod status;
@@ -45,7 +47,7 @@ use tokio::sync::mpsc;
 use tracing::info;
 
 use crate::cards::{CardError, Cards};
-use crate::config::Settings;
+use crate::config::{Reader, Settings};
 use crate::connection::{Outbox, Unsent};
 use crate::identity::{self, PeerProcess};
 use crate::input::{ConnectionId, Input, Watched};
@@ -67,6 +69,8 @@ const POLL: Nanos = Nanos::from_millis(500);
 #[derive(Debug)]
 pub(crate) struct Shell {
     settings: Settings,
+    /// Where they can be read again.
+    reader: Option<Reader>,
     started: Nanos,
     /// The same as the kernel counts the starts of processes.
     born: u64,
@@ -93,6 +97,8 @@ pub(crate) struct Shell {
     idle_since: Option<Nanos>,
     watchers: watch::Watchers,
     refusals: Throttle<SessionId>,
+    /// What is asked that takes long to answer, by user.
+    questions: Throttle<u32>,
     telling: telling::Telling,
     /// Whom metrics are reported to, if to anybody.
     observer: Option<Observer>,
@@ -159,6 +165,7 @@ impl Shell {
                 self.close_if_over(session);
             }
             Input::Died(Watched::Expected(client)) => self.expected_gone(client),
+            Input::Configured { settings, asker } => self.configured(settings, asker),
             Input::Used {
                 connection,
                 since,

@@ -281,7 +281,7 @@ impl Shell {
         Some(amount.of(self.cards.get(gpu)?.info.total))
     }
 
-    fn amount_on(&self, quota: &Quota, gpu: GpuId) -> Option<Amount> {
+    pub(super) fn amount_on(&self, quota: &Quota, gpu: GpuId) -> Option<Amount> {
         let info = &self.cards.get(gpu)?.info;
         let is_this = |card: &GpuChoice| match card {
             GpuChoice::Auto => false,

@@ -11,6 +11,7 @@ mod hostile;
 mod leases;
 mod metrics;
 mod passed;
+mod reloading;
 mod restart;
 mod returns;
 mod sessions;
