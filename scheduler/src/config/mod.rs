@@ -443,6 +443,21 @@ mod tests {
     }
 
     #[test]
+    fn the_file_in_the_documentation_is_right() {
+        let page = include_str!("../../../docs/configuration.md");
+        let (_, file) = page.split_once("```toml\n").unwrap();
+        let (file, _) = file.split_once("```").unwrap();
+        let settings = settings(&[], file).unwrap();
+        assert_eq!(settings.cards[&CardName::Index(0)].epsilon, Some(Percent(300)));
+        let usual = Config {
+            mode: Some(Mode::Serialized),
+            quantum: Some(Nanos::from_secs(2)),
+            ..Config::default()
+        };
+        assert_eq!(settings.core, usual, "its values are the defaults");
+    }
+
+    #[test]
     fn a_flag_comes_before_the_file() {
         let file = "managed_limit = '16GiB'\nscheduling.mode = 'serialized'\ngpus.0.capacity = '4GiB'";
         let flags = [
