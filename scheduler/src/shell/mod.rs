@@ -165,7 +165,7 @@ impl Shell {
                 self.close_if_over(session);
             }
             Input::Died(Watched::Expected(client)) => self.expected_gone(client),
-            Input::Configured { settings, asker } => self.configured(settings, asker),
+            Input::Configured { settings, asker } => self.configured(settings, asker.as_ref()),
             Input::Used {
                 connection,
                 since,

@@ -25,7 +25,7 @@ impl Shell {
     }
 
     /// It was read.
-    pub(super) fn configured(&mut self, settings: Result<Box<Settings>, ConfigError>, asker: Option<Asker>) {
+    pub(super) fn configured(&mut self, settings: Result<Box<Settings>, ConfigError>, asker: Option<&Asker>) {
         let answer = settings.map(|settings| self.follow(*settings)).map_err(|error| {
             let code = match error.is_denied() {
                 true => FailureCode::Permission,
@@ -33,7 +33,7 @@ impl Shell {
             };
             failure(code, format!("nothing was changed: {error}"))
         });
-        let peer = asker.as_ref().map(|(_, peer)| peer);
+        let peer = asker.map(|(_, peer)| peer);
         match &answer {
             Ok(changes) => {
                 say(changes);
@@ -46,7 +46,7 @@ impl Shell {
         }
         if let Some((connection, _)) = asker {
             let reply = answer.map_or_else(AdminReply::Error, AdminReply::Reloaded);
-            self.reply(connection, &reply);
+            self.reply(*connection, &reply);
         }
     }
 
@@ -75,7 +75,9 @@ fn say(changes: &[Reconfigured]) {
         match live {
             true => info!("the configuration was read again: {key}: {old} → {new}"),
             false => {
-                warn!("the configuration was read again: {key}: {old} → {new} takes effect at the next start")
+                warn!(
+                    "the configuration was read again: {key}: {old} → {new} takes effect at the next start"
+                );
             }
         }
     }
