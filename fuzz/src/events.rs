@@ -6,7 +6,7 @@
 
 use std::collections::BTreeSet;
 
-use gpushare_core::config::StuckPolicy;
+use gpushare_core::config::{StuckPolicy, Tuning};
 use gpushare_core::event::Standing;
 use gpushare_core::invariants::Invariants;
 use gpushare_core::{Config, Core, Effect, Event};
@@ -119,6 +119,19 @@ impl Tape<'_> {
             3 => Knob::ManagedLimit(self.bytes()),
             4 => Knob::WindowTarget(self.time()),
             _ => Knob::Epsilon(Percent(u32::from(self.byte()) * 100)),
+        }
+    }
+
+    fn tuning(&mut self) -> Tuning {
+        match self.below(8) {
+            0 => Tuning::QuantumMin(self.time()),
+            1 => Tuning::QuantumMax(self.time()),
+            2 => Tuning::DrainTarget(self.time()),
+            3 => Tuning::ParallelAfter(self.time()),
+            4 => Tuning::LimitWindow(self.time()),
+            5 => Tuning::BudgetMax(self.time()),
+            6 => Tuning::LeaseChunk(self.bytes()),
+            _ => Tuning::Trickle(Percent(u32::from(self.byte()) * 100)),
         }
     }
 
@@ -322,10 +335,13 @@ fn event(tape: &mut Tape<'_>, gates: &[GateWord]) -> Event {
                 bytes: tape.bytes(),
             },
         },
-        20 => Event::Set(Setting {
-            gpu: tape.maybe(Tape::gpu),
-            knob: tape.knob(),
-        }),
+        20 => match tape.below(4) {
+            0 => Event::Tune(tape.tuning()),
+            _ => Event::Set(Setting {
+                gpu: tape.maybe(Tape::gpu),
+                knob: tape.knob(),
+            }),
+        },
         21 => Event::ReserveFixed {
             client,
             gpu,

@@ -3,7 +3,8 @@
 //! ```text
 //!   gated     name(arguments) = 4000 export, 7000 ptsz export_ptsz;   passes the gate
 //!   [one: stream]            name(arguments) = ...;                   passes the window of its stream, then the gate
-//!   [configured: config]     name(arguments) = ...;                   the same, with the stream in a configuration
+//!   [kernel: f, stream]      name(arguments) = ...;                   the same for a kernel, which others may wait for
+//!   [configured: f, config]  name(arguments) = ...;                   the same, with the stream in a configuration
 //!   [graph: graph, stream]   name(arguments) = ...;                   the same, and may take memory for itself
 //!   graph     name(arguments) = ...;                                  gated, and may take memory for itself
 //!   blocking  name(arguments) = ...;                                  waits for its default stream first
@@ -31,24 +32,27 @@ macro_rules! hooks {
         $real
     }};
     (@enter [one: $stream:expr] $row:ident $real:expr) => {
-        hooks!(@window One($stream), $row $real)
+        hooks!(@window One($stream), pass_by(), $row $real)
     };
-    (@enter [configured: $config:expr] $row:ident $real:expr) => {
-        hooks!(@window Configured($config), $row $real)
+    (@enter [kernel: $function:expr, $stream:expr] $row:ident $real:expr) => {
+        hooks!(@window One($stream), pass_kernel($function), $row $real)
+    };
+    (@enter [configured: $function:expr, $config:expr] $row:ident $real:expr) => {
+        hooks!(@window Configured($config), pass_kernel($function), $row $real)
     };
     (@enter [graph: $graph:expr, $stream:expr] $row:ident $real:expr) => {{
-        let result = hooks!(@window Graph($graph, $stream), $row $real);
+        let result = hooks!(@window Graph($graph, $stream), pass_by(), $row $real);
         gpushare_client::doors::graph_memory::after_launch();
         result
     }};
     // One call of the driver for both ways: with two, each launch would keep its arguments for the other.
-    (@window $work:ident($($given:expr),*), $row:ident $real:expr) => {{
+    (@window $work:ident($($given:expr),*), $pass:ident($($kernel:expr)?), $row:ident $real:expr) => {{
         let page = gpushare_client::process::page();
         if gpushare_client::doors::work::is_windowed(page) {
             let work = gpushare_client::doors::work::Work::$work($($given),*);
             gpushare_client::doors::work::pass_window(work, $row.default_stream());
         }
-        let _pass = gpushare_client::doors::work::pass_by(page);
+        let _pass = gpushare_client::doors::work::$pass(page $(, $kernel)?);
         $real
     }};
     (@enter graph $row:ident $real:expr) => {{

@@ -12,14 +12,14 @@ use gpushare_client::doors::work::{LaunchConfig, destroy_graph, instantiate, ins
 use crate::hook::{Pointer, hooks};
 
 hooks! {
-    [one: stream] cuLaunchKernel(
+    [kernel: f, stream] cuLaunchKernel(
         f: CUfunction, gx: c_uint, gy: c_uint, gz: c_uint, bx: c_uint, by: c_uint, bz: c_uint,
         shared: c_uint, stream: CUstream, parameters: Pointer, extra: Pointer
     ) = 4000 cuLaunchKernel, 7000 ptsz cuLaunchKernel_ptsz;
-    [configured: config] cuLaunchKernelEx(
+    [configured: f, config] cuLaunchKernelEx(
         config: *const LaunchConfig, f: CUfunction, parameters: Pointer, extra: Pointer
     ) = 11060 cuLaunchKernelEx, 11060 ptsz cuLaunchKernelEx_ptsz;
-    [one: stream] cuLaunchCooperativeKernel(
+    [kernel: f, stream] cuLaunchCooperativeKernel(
         f: CUfunction, gx: c_uint, gy: c_uint, gz: c_uint, bx: c_uint, by: c_uint, bz: c_uint,
         shared: c_uint, stream: CUstream, parameters: Pointer
     ) = 9000 cuLaunchCooperativeKernel, 9000 ptsz cuLaunchCooperativeKernel_ptsz;

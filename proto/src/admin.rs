@@ -37,6 +37,8 @@ pub enum AdminRequest {
         /// Counted from so long ago, back to the beginning of that hour.
         since: Nanos,
     },
+    /// Reads the configuration file again and follows it, or refuses it as a whole. Answered by [`AdminReply::Reloaded`].
+    Reload,
 }
 
 /// What becomes of a session.
@@ -227,6 +229,21 @@ pub enum AdminReply {
         /// Its secret from now on.
         token: Token,
     },
+    /// Answers [`AdminRequest::Reload`]: what the file changed.
+    Reloaded(Vec<Reconfigured>),
+}
+
+/// A key of the configuration that is another one than what the daemon runs with.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reconfigured {
+    /// Which one: `scheduling.quantum_min`, or `quantum of gpu0`.
+    pub key: String,
+    /// What it was, in words.
+    pub old: String,
+    /// What the file says.
+    pub new: String,
+    /// Whether that is in effect; if not, it will be at the daemon's next start.
+    pub live: bool,
 }
 
 /// The shortest quantum that is taken: shorter ones are spent on handoffs alone.

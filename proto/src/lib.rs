@@ -19,6 +19,8 @@ pub mod admin;
 
 pub mod explain;
 
+pub mod forecast;
+
 pub mod audit;
 
 pub mod codec;

@@ -17,6 +17,8 @@ pub const BACKEND: &str = "GPUSHARE_BACKEND";
 pub const MEMORY_LIMIT: &str = "GPUSHARE_MEMORY_LIMIT";
 /// The most of each card's time, as `gpushare-ctl run --compute` takes it, or JSON by card.
 pub const COMPUTE_LIMIT: &str = "GPUSHARE_COMPUTE_LIMIT";
+/// Beginnings of the names of kernels that talk to other cards, besides NCCL's: separated by commas.
+pub const COMMUNICATION_KERNELS: &str = "GPUSHARE_COMMUNICATION_KERNELS";
 /// `1`: one line on stderr at exit with what the process got.
 pub const SUMMARY: &str = "GPUSHARE_SUMMARY";
 /// What the daemon's log holds: a filter of `tracing-subscriber`, like `debug`.

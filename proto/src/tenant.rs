@@ -24,6 +24,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 use crate::admin::SessionView;
+use crate::forecast::{Forecast, Prospect};
 use crate::ids::{ClientId, Epoch, GpuId, GpuUuid, RequestId, SessionId, Token};
 use crate::page::{GateWord, MemoryRefusal};
 use crate::session::{Quota, Terms};
@@ -156,6 +157,9 @@ pub enum TenantRequest {
         /// What the allocation needed.
         bytes: Bytes,
     },
+    /// What a program would get that is not started yet; nothing is made of it. Answered by [`TenantReply::Foreseen`] or
+    /// [`TenantReply::Error`].
+    Foresee(Prospect),
 }
 
 /// The first message of a connection. Its first two fields are the same in every protocol version.
@@ -375,6 +379,8 @@ pub enum TenantReply {
         /// What is free on the card beside all that cannot move.
         bytes: Bytes,
     },
+    /// Answers [`TenantRequest::Foresee`].
+    Foreseen(Box<Forecast>),
 }
 
 /// The one story about a session's memory, for whoever asks on its behalf without being a client of it.

@@ -8,7 +8,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use gpushare_core::Event;
-use gpushare_proto::admin::{Knob, Mode, Setting};
+use gpushare_proto::admin::{Knob, Mode, Reconfigured, Setting};
 use gpushare_proto::page::MAX_GPUS;
 use gpushare_proto::tenant::{Failure, FailureCode, GpuInfo};
 use gpushare_proto::{Bytes, GpuId, GpuUuid, Nanos, Percent};
@@ -59,6 +59,17 @@ pub(crate) struct Knobs {
 }
 
 impl Knobs {
+    fn new(settings: &Settings) -> Self {
+        Self {
+            quantum: settings.core.quantum,
+            mode: settings.core.mode,
+            capacity: settings.core.capacity,
+            managed_limit: settings.managed_limit,
+            epsilon: settings.core.epsilon,
+            window_target: settings.core.drain_target,
+        }
+    }
+
     /// The one in the place of `knob`, in words.
     fn words(&self, knob: Knob) -> String {
         fn or(value: Option<impl ToString>, otherwise: &str) -> String {
@@ -72,6 +83,25 @@ impl Knobs {
             Knob::Epsilon(_) => self.epsilon.to_string(),
             Knob::WindowTarget(_) => self.window_target.to_string(),
         }
+    }
+
+    /// All of them.
+    fn all(&self) -> impl Iterator<Item = Knob> {
+        let always = [
+            Knob::Quantum(self.quantum),
+            Knob::Mode(self.mode),
+            Knob::Capacity(self.capacity),
+            Knob::Epsilon(self.epsilon),
+            Knob::WindowTarget(self.window_target),
+        ];
+        let limit = self.managed_limit.map(Knob::ManagedLimit);
+        limit.into_iter().chain(always)
+    }
+
+    /// Those that lead from here to `new`.
+    fn changes(&self, new: &Self) -> Vec<Knob> {
+        let old: Vec<Knob> = self.all().collect();
+        new.all().filter(|knob| !old.contains(knob)).collect()
     }
 
     fn set(&mut self, knob: Knob) {
@@ -91,6 +121,8 @@ impl Knobs {
 pub(crate) struct Card {
     pub(crate) info: GpuInfo,
     knobs: Knobs,
+    /// What it gets where nobody says how much of it may be managed memory.
+    managed_limit: Bytes,
     _lock: CardLock,
 }
 
@@ -112,8 +144,10 @@ pub(crate) struct Cards {
     complete: bool,
     lock_dir: PathBuf,
     limits: BTreeMap<CardName, CardLimits>,
-    /// For cards to come.
+    /// For cards to come,
     defaults: Knobs,
+    /// and what the core has for them.
+    told: Knobs,
 }
 
 impl Cards {
@@ -123,13 +157,11 @@ impl Cards {
             complete: false,
             lock_dir: settings.lock_dir.clone(),
             limits: settings.cards.clone(),
-            defaults: Knobs {
-                quantum: settings.core.quantum,
-                mode: settings.core.mode,
-                capacity: settings.core.capacity,
-                managed_limit: settings.managed_limit,
-                epsilon: settings.core.epsilon,
-                window_target: settings.core.drain_target,
+            defaults: Knobs::new(settings),
+            // A limit of managed memory depends on the card: it is told of each.
+            told: Knobs {
+                managed_limit: None,
+                ..Knobs::new(settings)
             },
         }
     }
@@ -161,17 +193,18 @@ impl Cards {
             .ok_or(CardError::Full(info.uuid))?;
         let lock = CardLock::take(&self.lock_dir, info.uuid)?;
         let gpu = GpuId(number);
-        let knobs = self.knobs(gpu, info);
+        let managed_limit = info.total + half_of_available_memory();
+        let knobs = self.knobs(gpu, info, managed_limit);
         let set = |knob| Event::Set(Setting { gpu: Some(gpu), knob });
         let mut events = vec![Event::GpuFound {
             gpu,
             total: info.total,
         }];
-        events.extend(knobs.managed_limit.map(|limit| set(Knob::ManagedLimit(limit))));
-        events.extend(knobs.capacity.map(|capacity| set(Knob::Capacity(Some(capacity)))));
+        events.extend(self.told.changes(&knobs).into_iter().map(set));
         self.all.push(Card {
             info: info.clone(),
             knobs,
+            managed_limit,
             _lock: lock,
         });
         Ok((gpu, events))
@@ -195,8 +228,32 @@ impl Cards {
         let before = self.defaults.words(knob);
         if gpu.is_none() {
             self.defaults.set(knob);
+            self.told.set(knob);
         }
         (summary(&old, before), summary(&new, self.defaults.words(knob)))
+    }
+
+    /// Follows settings that were read again: what is another one on which card, and in words. What was set meanwhile is gone.
+    pub(crate) fn reload(&mut self, settings: &Settings) -> (Vec<(GpuId, Knob)>, Vec<Reconfigured>) {
+        self.limits.clone_from(&settings.cards);
+        self.defaults = Knobs::new(settings);
+        let (mut changed, mut words) = (Vec::new(), Vec::new());
+        for number in (0..).map(GpuId).take(self.all.len()) {
+            let Some(card) = self.get(number) else { continue };
+            let new = self.knobs(number, &card.info, card.managed_limit);
+            let old = card.knobs;
+            for knob in old.changes(&new) {
+                changed.push((number, knob));
+                words.push(Reconfigured {
+                    key: format!("{} of {number}", name(knob)),
+                    old: old.words(knob),
+                    new: new.words(knob),
+                    live: true,
+                });
+            }
+            self.all[usize::from(number.0)].knobs = new;
+        }
+        (changed, words)
     }
 
     /// Tells a process how long its work in flight may take: the least of its cards.
@@ -217,7 +274,7 @@ impl Cards {
             .map(|(gpu, _)| gpu)
     }
 
-    fn knobs(&self, gpu: GpuId, info: &GpuInfo) -> Knobs {
+    fn knobs(&self, gpu: GpuId, info: &GpuInfo, managed: Bytes) -> Knobs {
         let by = |name| self.limits.get(&name).copied().unwrap_or_default();
         let (uuid, index) = (by(CardName::Uuid(info.uuid)), by(CardName::Index(gpu.0)));
         let managed_limit = uuid
@@ -226,9 +283,27 @@ impl Cards {
             .or(self.defaults.managed_limit);
         Knobs {
             capacity: uuid.capacity.or(index.capacity).or(self.defaults.capacity),
-            managed_limit: managed_limit.or_else(|| Some(info.total + half_of_available_memory())),
-            ..self.defaults
+            managed_limit: managed_limit.or(Some(managed)),
+            quantum: uuid.quantum.or(index.quantum).or(self.defaults.quantum),
+            mode: uuid.mode.or(index.mode).or(self.defaults.mode),
+            epsilon: uuid.epsilon.or(index.epsilon).unwrap_or(self.defaults.epsilon),
+            window_target: uuid
+                .window_target
+                .or(index.window_target)
+                .unwrap_or(self.defaults.window_target),
         }
+    }
+}
+
+/// As `gpushare-ctl set` has it.
+const fn name(knob: Knob) -> &'static str {
+    match knob {
+        Knob::Quantum(_) => "quantum",
+        Knob::Mode(_) => "mode",
+        Knob::Capacity(_) => "capacity",
+        Knob::ManagedLimit(_) => "managed-limit",
+        Knob::Epsilon(_) => "epsilon",
+        Knob::WindowTarget(_) => "window-target",
     }
 }
 
@@ -360,6 +435,46 @@ mod tests {
         };
         let (old, new) = cards.set(quantum);
         assert_eq!((old.as_str(), new.as_str()), ("2s", "computed"));
+    }
+
+    #[test]
+    fn what_was_set_is_gone_when_the_configuration_is_read_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut cards = cards(&folder, &["--quantum=2s"]);
+        let (gpu, _) = cards.find_or_add(&info(1, Bytes::gib(1))).unwrap();
+        let mut settings =
+            Settings::read(&Args::parse_from(["x", "--quantum=2s"]), &Surroundings::default()).unwrap();
+        assert_eq!(
+            cards.reload(&settings),
+            (vec![], vec![]),
+            "the same as at the start"
+        );
+
+        let knob = Knob::Quantum(Some(Nanos::from_secs(9)));
+        cards.set(Setting { gpu: Some(gpu), knob });
+        let own = CardLimits {
+            mode: Some(Mode::Serialized),
+            ..CardLimits::default()
+        };
+        settings.cards.insert(CardName::Index(0), own);
+        let (changed, words) = cards.reload(&settings);
+        let back = Knob::Quantum(Some(Nanos::from_secs(2)));
+        assert_eq!(changed, [(gpu, back), (gpu, Knob::Mode(Some(Mode::Serialized)))]);
+        let said: Vec<String> = words
+            .iter()
+            .map(|change| format!("{}: {} → {}", change.key, change.old, change.new))
+            .collect();
+        assert_eq!(
+            said,
+            [
+                "quantum of gpu0: 9s → 2s",
+                "mode of gpu0: as memory fits → serialized"
+            ]
+        );
+
+        let (gpu, events) = cards.find_or_add(&info(2, Bytes::gib(1))).unwrap();
+        settings.cards.clear();
+        assert_eq!((gpu, events.len()), (GpuId(1), 2), "its managed limit alone");
     }
 
     #[test]

@@ -15,7 +15,7 @@ use tokio::time::{MissedTickBehavior, interval, sleep};
 use tracing::info;
 
 use crate::audit::Audit;
-use crate::config::Settings;
+use crate::config::{Reader, Settings, Source};
 use crate::connection::{Admin, Tenant};
 use crate::door::{House, attend};
 use crate::exit::Stop;
@@ -34,11 +34,16 @@ const INPUTS: usize = 256;
 const FOLDER_WATCH: Duration = Duration::from_secs(2);
 
 /// Serves until a signal or until idle for as long as configured, on the sockets that were `passed` where there are
-/// any. `ready` is the descriptor of a pipe that hears when the sockets listen.
+/// any; the settings are read again from the `source` when somebody asks. `ready` is the descriptor of a pipe that hears when the sockets listen.
 ///
 /// # Errors
 /// [`Stop`] if the daemon cannot start.
-pub fn run(settings: Settings, passed: Vec<(String, OwnedFd)>, ready: Option<u32>) -> Result<(), Stop> {
+pub fn run(
+    settings: Settings,
+    source: Source,
+    passed: Vec<(String, OwnedFd)>,
+    ready: Option<u32>,
+) -> Result<(), Stop> {
     let system = |what| move |cause| Stop::System { what, cause };
     raise_descriptor_limit();
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -46,7 +51,7 @@ pub fn run(settings: Settings, passed: Vec<(String, OwnedFd)>, ready: Option<u32
         .build()
         .map_err(system("start an event loop"))?;
     // As a task: whoever hears for a connection hands over to the task that is next, without a look at the sockets between.
-    let served = runtime.block_on(runtime.spawn(serve(settings, passed, ready)));
+    let served = runtime.block_on(runtime.spawn(serve(settings, source, passed, ready)));
     served.unwrap_or_else(|cause| match cause.try_into_panic() {
         Ok(panic) => resume_unwind(panic),
         // Nobody aborts it.
@@ -54,7 +59,12 @@ pub fn run(settings: Settings, passed: Vec<(String, OwnedFd)>, ready: Option<u32
     })
 }
 
-async fn serve(settings: Settings, passed: Vec<(String, OwnedFd)>, ready: Option<u32>) -> Result<(), Stop> {
+async fn serve(
+    settings: Settings,
+    source: Source,
+    passed: Vec<(String, OwnedFd)>,
+    ready: Option<u32>,
+) -> Result<(), Stop> {
     let system = |what| move |cause| Stop::System { what, cause };
     let mut folder = Folder::take(&settings.runtime, settings.owner)?;
     folder.adopt(passed)?;
@@ -78,6 +88,7 @@ async fn serve(settings: Settings, passed: Vec<(String, OwnedFd)>, ready: Option
     let (store, book) = Store::open(at, before).map_err(system("open its registry"))?;
     let mut shell = Shell::new(settings, book, store.is_complete(), inputs, reel)?;
     shell.audit_in(audit);
+    shell.read_from(Reader::new(source));
     if let Some(observer) = metrics.and_then(|address| metrics::start(address, observed)) {
         shell.observe(observer);
     }
@@ -90,6 +101,7 @@ async fn serve(settings: Settings, passed: Vec<(String, OwnedFd)>, ready: Option
     ];
     let mut terminated = signal(SignalKind::terminate()).map_err(system("wait for signals"))?;
     let mut interrupted = signal(SignalKind::interrupt()).map_err(system("wait for signals"))?;
+    let mut hung_up = signal(SignalKind::hangup()).map_err(system("wait for signals"))?;
     info!("serving {root}");
     ready::say(ready);
 
@@ -110,6 +122,7 @@ async fn serve(settings: Settings, passed: Vec<(String, OwnedFd)>, ready: Option
                 gone = Some(error);
                 break;
             },
+            _ = hung_up.recv() => shell.read_again(None),
             _ = terminated.recv() => break,
             _ = interrupted.recv() => break,
         }

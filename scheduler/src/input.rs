@@ -7,6 +7,7 @@ use gpushare_proto::tenant::{Role, TenantRequest};
 use gpushare_proto::{ClientId, SessionId};
 use tokio::sync::oneshot;
 
+use crate::config::{ConfigError, Settings};
 use crate::connection::Outbox;
 use crate::identity::PeerProcess;
 use crate::metrics::Picture;
@@ -59,6 +60,11 @@ pub(crate) enum Input {
     Measured(Usages),
     /// A process that the daemon watches without a connection is dead.
     Died(Watched),
+    /// The configuration was read again.
+    Configured {
+        settings: Result<Box<Settings>, ConfigError>,
+        asker: Option<Asker>,
+    },
     /// What sessions used, as the store has it since the beginning of an hour.
     Used {
         connection: ConnectionId,
@@ -66,6 +72,9 @@ pub(crate) enum Input {
         answer: Result<Vec<UsageView>, String>,
     },
 }
+
+/// An administrator who waits for an answer.
+pub(crate) type Asker = (ConnectionId, PeerProcess);
 
 /// Which of the two sockets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -25,6 +25,7 @@ mod input;
 
 // What it keeps.
 mod cards;
+mod knob;
 mod pages;
 mod registry;
 mod secret;

@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use clap::Parser;
 use gpushare_proto::names;
 use gpushare_scheduler::args::{Args, LogFormat};
-use gpushare_scheduler::config::{Settings, Surroundings};
+use gpushare_scheduler::config::{Source, Surroundings};
 use gpushare_scheduler::{daemon, exit::Stop, operation};
 use gpushare_sys::passed;
 use tracing::field::Field;
@@ -53,9 +53,13 @@ fn end(usage: &clap::Error) -> ExitCode {
 }
 
 fn run(args: &Args, passed: Vec<(String, OwnedFd)>) -> Result<(), Stop> {
-    let settings = Settings::read(args, &Surroundings::of_this_process())?;
+    let source = Source {
+        args: args.clone(),
+        around: Surroundings::of_this_process(),
+    };
+    let settings = source.read()?;
     start_log(settings.log_format);
-    daemon::run(settings, passed, args.ready_fd)
+    daemon::run(settings, source, passed, args.ready_fd)
 }
 
 fn start_log(format: LogFormat) {

@@ -62,6 +62,7 @@ pub(crate) enum Command {
     Session(SessionCommand),
     #[command(subcommand)]
     Set(SetCommand),
+    Reload(ReloadArgs),
     Watch(WatchArgs),
     Explain(ExplainArgs),
     #[command(subcommand)]
@@ -96,7 +97,10 @@ Examples:
   gpushare-ctl run --backend native -- mpirun ./with-ipc
   gpushare-ctl run --oversubscribe -- ./larger-than-the-card
   gpushare-ctl run --session team-a -- python train.py
+  gpushare-ctl run --dry-run --memory 8GiB -- python train.py
+  gpushare-ctl run --dry-run --json --session team-a
 
+With --dry-run: 0 it would run beside the others, 1 it would take turns, 125 it would be refused.
 Exit codes: 125 gpushare failed (also usage, also no daemon), 126 the program is not executable, \
 127 it is not found; anything else is the program's own.")]
 pub(crate) struct RunArgs {
@@ -119,8 +123,19 @@ pub(crate) struct RunArgs {
     /// that share it with other processes or devices (IPC, RDMA) [default: managed, or GPUSHARE_BACKEND]
     #[arg(long, value_name = "BACKEND")]
     pub(crate) backend: Option<Backend>,
+    /// Only say whether the program would fit beside the others, and how long it may wait for a turn; nothing is made or
+    /// started
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    /// With --dry-run: print one JSON document instead (bytes and nanoseconds as numbers), `null` without a daemon
+    #[arg(long, requires = "dry_run")]
+    pub(crate) json: bool,
     /// The program and its arguments, after `--`
-    #[arg(required = true, trailing_var_arg = true, value_name = "CMD")]
+    #[arg(
+        required_unless_present = "dry_run",
+        trailing_var_arg = true,
+        value_name = "CMD"
+    )]
     pub(crate) command: Vec<OsString>,
 }
 
@@ -199,6 +214,23 @@ pub(crate) struct UsageArgs {
     #[arg(long, value_name = "NAME-OR-ID")]
     pub(crate) session: Option<String>,
     /// Print a JSON array instead of a table (bytes and nanoseconds as numbers)
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Make the daemon read its configuration file again
+///
+/// The file is checked as a whole and followed, or nothing changes and the message names key, value and line. Everything counts
+/// as at the daemon's start, flags before the file before the defaults: what `set` changed since is gone. SIGHUP does the same.
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Examples:
+  gpushare-ctl reload
+  gpushare-ctl reload --json
+
+Exit codes: 0 the file is in effect, but for what is said to need a start; 1 it was refused.")]
+pub(crate) struct ReloadArgs {
+    /// Print a JSON array of what changed instead
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -332,7 +364,7 @@ pub(crate) struct DoctorArgs {
 
 /// Change a setting of the running daemon
 ///
-/// Holds until the daemon ends; its configuration file makes it last. `auto` clears a fixed value.
+/// Holds until the daemon ends or reads its configuration file again (`reload`); the file makes it last. `auto` clears a fixed value.
 #[derive(Debug, Subcommand)]
 #[command(
     arg_required_else_help = false,
@@ -424,7 +456,7 @@ mod tests {
             }
             commands.extend(command.get_subcommands().cloned());
         }
-        assert_eq!(examples, 51);
+        assert_eq!(examples, 55);
     }
 
     #[test]

@@ -14,7 +14,7 @@ pub(crate) struct TermsArgs {
     /// The most GPU memory the session may take on a card: 8GiB, 50% of the card, or card by card: 0=8GiB,1=50%; no limit
     /// of its own without it, and a card that is not there is an error [env: GPUSHARE_MEMORY_LIMIT, also as JSON:
     /// {"0": 2147483648}]
-    #[arg(long, value_name = "SIZE")]
+    #[arg(short = 'm', long, value_name = "SIZE")]
     pub(crate) memory: Option<Limit>,
     /// The most of a card's time, like 25%, or card by card
     /// [env: GPUSHARE_COMPUTE_LIMIT, also as JSON]

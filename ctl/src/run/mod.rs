@@ -9,6 +9,7 @@
 //! ```
 
 mod detach;
+mod dry;
 mod elf;
 pub(crate) mod library;
 pub(crate) mod preload;
@@ -28,6 +29,7 @@ use gpushare_proto::names::{BACKEND, RUNTIME_DIR, RuntimeDir, TOKEN_FILE};
 use gpushare_proto::tenant::{GpuChoice, NewSession, TenantReply, TenantRequest};
 
 pub(crate) use self::detach::{DetachError, detach};
+pub(crate) use self::dry::dry_run;
 use self::reach::Reach;
 use crate::cli::{EnvironmentError, RunArgs};
 use crate::client::{Client, ClientError, Tenant};
@@ -158,13 +160,7 @@ fn register(
     args: &RunArgs,
     secrets: &RuntimeDir,
 ) -> Result<Registered, RunError> {
-    let request = TenantRequest::Register(NewSession {
-        name: args.name.clone(),
-        terms: args.terms.terms(|name| std::env::var(name).ok())?,
-        oversubscribe: args.oversubscribe,
-        gpu: args.gpu.clone(),
-    });
-    match client.ask(&request)? {
+    match client.ask(&TenantRequest::Register(wish(args)?))? {
         TenantReply::Session {
             session,
             name,
@@ -183,6 +179,16 @@ fn register(
         }
         _ => Err(client.unexpected().into()),
     }
+}
+
+/// The session that is asked for.
+fn wish(args: &RunArgs) -> Result<NewSession, RunError> {
+    Ok(NewSession {
+        name: args.name.clone(),
+        terms: args.terms.terms(|name| std::env::var(name).ok())?,
+        oversubscribe: args.oversubscribe,
+        gpu: args.gpu.clone(),
+    })
 }
 
 /// The card that the program is to see, if not what it would see anyway. The daemon's placement counts less

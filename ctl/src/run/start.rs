@@ -57,10 +57,8 @@ pub(crate) enum StartError {
 
 /// The daemon that answers first, started if need be, and a connection to it.
 pub(crate) fn reach(places: &Places) -> Result<(RuntimeDir, Client<Tenant>), RunError> {
-    for dir in places.candidates() {
-        if let Some(client) = answering(dir)? {
-            return Ok((dir.clone(), client));
-        }
+    if let Some(found) = running(places)? {
+        return Ok(found);
     }
     let own = places.own();
     folder::take(own.root(), 0o700).map_err(StartError::from)?;
@@ -70,6 +68,16 @@ pub(crate) fn reach(places: &Places) -> Result<(RuntimeDir, Client<Tenant>), Run
     }
     start(own)?;
     Ok((own.clone(), Client::connect(own)?))
+}
+
+/// The daemon that answers first, if any does.
+pub(crate) fn running(places: &Places) -> Result<Option<(RuntimeDir, Client<Tenant>)>, ClientError> {
+    for dir in places.candidates() {
+        if let Some(client) = answering(dir)? {
+            return Ok(Some((dir.clone(), client)));
+        }
+    }
+    Ok(None)
 }
 
 /// A connection, unless nobody is there. A daemon that is there and fails is not passed over: it has the cards.

@@ -7,11 +7,13 @@ use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use gpushare_proto::admin::Mode;
+use gpushare_proto::forecast::{CardForecast, Forecast};
 use gpushare_proto::session::Terms;
 use gpushare_proto::tenant::{
     Account, GpuChoice, Hello, NewSession, PROTOCOL, Role, TenantReply, TenantRequest,
 };
-use gpushare_proto::{Bytes, GpuUuid, SessionId, Token};
+use gpushare_proto::{Bytes, GpuId, GpuUuid, Nanos, SessionId, Token};
 
 use crate::ctl::{a_library, ctl, fails, succeeds};
 use crate::fake::Fake;
@@ -285,4 +287,65 @@ fn a_shell_has_the_token_of_its_session_or_none() {
     let kept = daemon.dir().join("tokens/team.token");
     let export = format!("export GPUSHARE_TOKEN_FILE='{}'", kept.display());
     assert!(lines.lines().any(|line| line == export), "{lines}");
+}
+
+/// A daemon that foresees this bound on the only card, and how `run --dry-run` ends with it.
+fn dry_run(bound_ns: Nanos) -> std::process::Output {
+    let card = CardForecast {
+        gpu: GpuId(0),
+        uuid: CARD,
+        total_bytes: Bytes::gib(80),
+        capacity_bytes: Bytes::gib(79),
+        promised_bytes: Bytes::gib(60),
+        used_bytes: Bytes::gib(50),
+        free_bytes: Bytes::gib(29),
+        asked_bytes: Some(Bytes::gib(40)),
+        fits: bound_ns.is_zero(),
+        mode: Mode::Parallel,
+        mode_then: Mode::Serialized,
+        ahead: Vec::new(),
+        quantum_ns: Nanos::from_secs(4),
+        switch_ns: Nanos::from_millis(220),
+        bound_ns: Some(bound_ns),
+    };
+    let forecast = Forecast {
+        session: None,
+        name: None,
+        placed: None,
+        cards: vec![card],
+    };
+    let daemon = Fake::for_tenants(move |request| match request {
+        TenantRequest::Hello(_) => TenantReply::Ready { protocol: PROTOCOL },
+        _ => TenantReply::Foreseen(Box::new(forecast.clone())),
+    });
+    let output = ctl(daemon.dir(), &["run", "--dry-run", "-m", "40GiB", "true"])
+        .output()
+        .unwrap();
+    let asked = daemon.tenant.asked();
+    assert!(matches!(asked[..], [_, TenantRequest::Foresee(_)]), "{asked:?}");
+    output
+}
+
+#[test]
+fn a_dry_run_says_whether_it_fits_and_by_its_code_too() {
+    let fits = dry_run(Nanos::ZERO);
+    assert_eq!(fits.status.code(), Some(0));
+    let text = String::from_utf8(fits.stdout).unwrap();
+    assert!(
+        text.contains("40GiB fits beside them") && text.contains("at once, without turns"),
+        "{text}"
+    );
+    let waits = dry_run(Nanos::from_secs(13));
+    assert_eq!(waits.status.code(), Some(1));
+    let text = String::from_utf8(waits.stdout).unwrap();
+    assert!(text.contains("40GiB does not fit beside them"), "{text}");
+    assert!(text.contains("it waits at most 13s for a turn"), "{text}");
+}
+
+#[test]
+fn a_dry_run_without_a_daemon_starts_none() {
+    let folder = tempfile::tempdir().unwrap();
+    let printed = succeeds(&mut ctl(folder.path(), &["run", "--dry-run", "true"]));
+    assert!(printed.starts_with("no daemon runs"), "{printed}");
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
 }

@@ -65,3 +65,13 @@ fn a_card_that_the_daemon_does_not_know_is_not_found() {
         "there is no card `gpu7`; the daemon knows gpu0"
     );
 }
+
+#[test]
+fn what_a_reload_changed_is_printed_with_what_needs_a_start() {
+    let daemon = daemon(two_that_take_turns());
+    let printed = succeeds(&mut ctl(daemon.dir(), &["reload"]));
+    assert_eq!(
+        printed,
+        "metrics: none → 127.0.0.1:1 (takes effect at the next start)\n"
+    );
+}

@@ -3,8 +3,8 @@
 use std::process::Stdio;
 
 use gpushare_proto::admin::{
-    AdminReply, AdminRequest, ClientView, DaemonView, GpuView, LockView, Mode, SessionGpuView, SessionState,
-    SessionView, Status,
+    AdminReply, AdminRequest, ClientView, DaemonView, GpuView, LockView, Mode, Reconfigured, SessionGpuView,
+    SessionState, SessionView, Status,
 };
 use gpushare_proto::session::Terms;
 use gpushare_proto::tenant::{Hello, PROTOCOL, Role};
@@ -24,6 +24,12 @@ pub(crate) fn daemon(status: Status) -> Fake {
             new: "100ms".into(),
         },
         AdminRequest::Usage { .. } => AdminReply::Usage(Vec::new()),
+        AdminRequest::Reload => AdminReply::Reloaded(vec![Reconfigured {
+            key: "metrics".into(),
+            old: "none".into(),
+            new: "127.0.0.1:1".into(),
+            live: false,
+        }]),
         AdminRequest::Watch => AdminReply::Happened(Vec::new()),
         AdminRequest::Explain { .. } => AdminReply::Explained(Box::new(explanation())),
         AdminRequest::Session(_) => AdminReply::Changed {

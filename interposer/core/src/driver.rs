@@ -3,7 +3,7 @@
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 
-use crate::cuda::{CAPTURE_MODE_RELAXED, CUcontext, CUdevice, CUdeviceptr, CUevent, CUgraph, CUgraphNode, CUgreenCtx, CUmemoryPool, CUresult, CUstream};
+use crate::cuda::{CAPTURE_MODE_RELAXED, CUcontext, CUdevice, CUdeviceptr, CUevent, CUfunction, CUgraph, CUgraphNode, CUgreenCtx, CUmemoryPool, CUresult, CUstream};
 
 macro_rules! driver {
     (
@@ -119,6 +119,10 @@ driver! {
         graph_node_get_type: fn(CUgraphNode, *mut c_int) = c"cuGraphNodeGetType";
         /// The graph within a node. CUDA 10.0.
         graph_child_get_graph: fn(CUgraphNode, *mut CUgraph) = c"cuGraphChildGraphNodeGetGraph";
+        /// A function's name, kept by the driver. CUDA 12.3.
+        func_get_name: fn(*mut *const c_char, CUfunction) = c"cuFuncGetName";
+        /// The same of a kernel of a library. CUDA 12.3.
+        kernel_get_name: fn(*mut *const c_char, CUfunction) = c"cuKernelGetName";
         /// An event after everything that a context has in flight. CUDA 12.5.
         ctx_record_event: fn(CUcontext, CUevent) = c"cuCtxRecordEvent";
     }

@@ -23,6 +23,7 @@ chapters! {
     pub mod books;
     pub mod handles;
     pub mod capture;
+    pub mod collectives;
     pub mod contexts;
     pub mod leases;
     pub mod pools;

@@ -304,7 +304,8 @@ impl Link {
             | TenantReply::Session { .. }
             | TenantReply::Own(_)
             | TenantReply::Gpus(_)
-            | TenantReply::Account(_) => return,
+            | TenantReply::Account(_)
+            | TenantReply::Foreseen(_) => return,
         };
         let mut questions = lock(&self.questions);
         let Some(question) = questions.get_mut(&key) else { return };

@@ -21,8 +21,8 @@ use std::time::{Duration, Instant};
 
 use gpushare_proto::page::{FLAG_WANTED, Page};
 use gpushare_proto::tenant::TenantRequest;
-use gpushare_proto::{Bytes, GateState, GateWord};
-use gpushare_sys::futex;
+use gpushare_proto::{Bytes, GateState, GateWord, Nanos};
+use gpushare_sys::{clock, futex};
 
 use crate::contexts::Live;
 use crate::cuda::{CAPTURE_MODE_RELAXED, CUDA_ERROR_NOT_READY, CUDA_SUCCESS, CUevent};
@@ -126,7 +126,13 @@ impl Mover {
 
     fn drain(&mut self, page: &'static Page, word: GateWord) {
         let since = Instant::now();
-        if self.drained(page, word) {
+        let (collectives, entries) = (&self.state.collectives, GATE.entries());
+        let target = Nanos(u64::from(page.drain_target.load(Ordering::Relaxed)) * 1_000);
+        collectives.admit(word, clock::monotonic(), target);
+        let drained = self.drained(page, word);
+        collectives.admit_no_more();
+        // Who came in after the gate had closed launched behind what was waited for.
+        if drained && (GATE.entries() == entries || self.drained(page, word)) {
             self.state.let_go.note(page, word);
             self.tell(&TenantRequest::Released { word, drain: since.elapsed().into() });
         }

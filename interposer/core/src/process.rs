@@ -24,6 +24,7 @@ use gpushare_sys::unwind::uncancelled;
 
 use crate::books::Books;
 use crate::capture::Captures;
+use crate::collectives::Collectives;
 use crate::connection::{Address, ConnectError, Connection};
 use crate::contexts::Contexts;
 use crate::cuda::{CUDA_ERROR_SYSTEM_NOT_READY, CUcontext, CUdevice, CUresult, CUstream};
@@ -82,6 +83,8 @@ pub struct State {
     pub handles: Mutex<Handles>,
     /// Captures that run.
     pub captures: Captures,
+    /// Kernels that talk to other cards.
+    pub collectives: Collectives,
     /// Live contexts.
     pub contexts: Contexts,
     /// Quota.
@@ -176,6 +179,7 @@ impl State {
             arrays: Books::default(),
             handles: Mutex::default(),
             captures: Captures::default(),
+            collectives: Collectives::of_environment(),
             contexts: Contexts::default(),
             leases: Leases::default(),
             pools: Pools::default(),

@@ -4,12 +4,13 @@
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use gpushare_proto::GateWord;
 use gpushare_proto::names;
 use gpushare_proto::tenant::TenantRequest;
-use gpushare_sys::futex;
+use gpushare_proto::{GateWord, Nanos};
+use gpushare_sys::{clock, futex};
 use gpushare_sys::unwind::cancellation_point;
 
+use crate::cuda::CUfunction;
 use crate::gate::Pass;
 use crate::guest::guest_or;
 use crate::process::{self, State};
@@ -19,6 +20,9 @@ use crate::{lifecycle, notice};
 const NOTICE_AFTER: Duration = Duration::from_secs(2);
 /// The least time between two such lines of one process.
 const NOTICE_EVERY: Duration = Duration::from_secs(60);
+/// How long a drain takes to begin, and how often a thread that waits for that looks.
+const BEGINNING: Nanos = Nanos::from_millis(2);
+const GLANCE: Duration = Duration::from_micros(50);
 /// The longest sleep without a look around: the page may have been exchanged.
 const NAP: Duration = Duration::from_millis(500);
 
@@ -39,6 +43,38 @@ pub struct Waiting {
 #[cold]
 pub fn at_gate(word: GateWord) -> Pass<'static> {
     guest_or(|| wait(word), || process::GATE.enter_anyway())
+}
+
+/// The same with a kernel to launch: one that talks to other cards may be what work in flight waits for.
+#[cold]
+pub fn at_gate_with(word: GateWord, function: CUfunction) -> Pass<'static> {
+    let passed = guest_or(|| pass_collective(word, function), || None);
+    passed.unwrap_or_else(|| at_gate(word))
+}
+
+/// Passes a closed gate while the drain that it began has not ended. Asked inside, as [`excused`]: a drain that had ended before
+/// this thread was counted does not wait for it.
+fn pass_collective(word: GateWord, function: CUfunction) -> Option<Pass<'static>> {
+    let state = State::existing()?;
+    if !state.collectives.is_one(&state.driver, function) {
+        return None;
+    }
+    // The mover may not have seen yet that the gate closed.
+    let began = clock::monotonic();
+    loop {
+        let now = clock::monotonic();
+        if state.collectives.is_admitted(word, now) {
+            let pass = process::GATE.enter_anyway();
+            let admitted = state.collectives.is_admitted(word, now);
+            return admitted.then_some(pass);
+        }
+        let page = process::page();
+        let seen = GateWord(page.gate.load(Ordering::Acquire));
+        if seen != word || state.let_go.under(page, word) || now - began >= BEGINNING {
+            return None;
+        }
+        let _ = futex::wait(&page.gate, word.0, Some(GLANCE));
+    }
 }
 
 fn wait(mut word: GateWord) -> Pass<'static> {

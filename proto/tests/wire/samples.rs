@@ -5,11 +5,13 @@
 
 use gpushare_proto::admin::{
     Activity, AdminReply, AdminRequest, Change, ClientView, DaemonView, GpuView, Happened, Happening, Knob,
-    LockView, Mode, SessionGpuView, SessionRequest, SessionState, SessionView, Setting, Status, UsageView,
+    LockView, Mode, Reconfigured, SessionGpuView, SessionRequest, SessionState, SessionView, Setting, Status,
+    UsageView,
 };
 use gpushare_proto::explain::{
     AheadView, CardLimitsView, Explanation, HolderView, RefusalView, WaitReason, WaitView,
 };
+use gpushare_proto::forecast::{CardForecast, Forecast, Prospect};
 use gpushare_proto::page::{LimitKind, MemoryRefusal};
 use gpushare_proto::session::{Amount, Binding, CardQuota, Priority, Quota, StandingView, Terms};
 use gpushare_proto::tenant::{
@@ -134,6 +136,19 @@ pub(crate) fn tenant_requests() -> Vec<Named<TenantRequest>> {
                 bytes: Bytes::gib(80),
             },
         ),
+        (
+            "Foresee.new",
+            TenantRequest::Foresee(Prospect::New(NewSession {
+                name: None,
+                terms: terms(),
+                oversubscribe: false,
+                gpu: GpuChoice::Auto,
+            })),
+        ),
+        (
+            "Foresee.known",
+            TenantRequest::Foresee(Prospect::Known(Token([0xa5; 32]))),
+        ),
     ]
 }
 
@@ -218,7 +233,40 @@ pub(crate) fn tenant_replies() -> Vec<Named<TenantReply>> {
                 bytes: Bytes::gib(70),
             },
         ),
+        (
+            "Foreseen",
+            TenantReply::Foreseen(Box::new(Forecast {
+                session: Some(SessionId(3)),
+                name: Some("train".into()),
+                placed: Some(UUID),
+                cards: vec![card_forecast()],
+            })),
+        ),
     ]
+}
+
+fn card_forecast() -> CardForecast {
+    CardForecast {
+        gpu: GpuId(0),
+        uuid: UUID,
+        total_bytes: Bytes::gib(80),
+        capacity_bytes: Bytes::gib(79),
+        promised_bytes: Bytes::gib(60),
+        used_bytes: Bytes::gib(50),
+        free_bytes: Bytes::gib(29),
+        asked_bytes: Some(Bytes::gib(40)),
+        fits: false,
+        mode: Mode::Parallel,
+        mode_then: Mode::Serialized,
+        ahead: vec![AheadView {
+            session: SessionId(5),
+            name: "eval".into(),
+            turn_ns: Nanos::from_secs(3),
+        }],
+        quantum_ns: Nanos::from_secs(4),
+        switch_ns: Nanos::from_millis(220),
+        bound_ns: Some(Nanos::from_secs(13)),
+    }
 }
 
 /// From `gpushare-ctl` to the daemon.
@@ -311,6 +359,7 @@ pub(crate) fn admin_requests() -> Vec<Named<AdminRequest>> {
                 since: Nanos::from_secs(86_400),
             },
         ),
+        ("Reload", AdminRequest::Reload),
     ]
 }
 
@@ -389,6 +438,15 @@ pub(crate) fn admin_replies() -> Vec<Named<AdminReply>> {
                 held_ns: Nanos::from_secs(700),
                 moved_bytes: Bytes::gib(12),
                 peak_bytes: Bytes::gib(7),
+            }]),
+        ),
+        (
+            "Reloaded",
+            AdminReply::Reloaded(vec![Reconfigured {
+                key: "scheduling.quantum_min".into(),
+                old: "20ms".into(),
+                new: "40ms".into(),
+                live: true,
             }]),
         ),
     ]

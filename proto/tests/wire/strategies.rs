@@ -2,11 +2,13 @@
 
 use gpushare_proto::admin::{
     Activity, AdminReply, AdminRequest, Change, ClientView, DaemonView, GpuView, Happened, Happening, Knob,
-    LockView, Mode, SessionGpuView, SessionRequest, SessionState, SessionView, Setting, Status, UsageView,
+    LockView, Mode, Reconfigured, SessionGpuView, SessionRequest, SessionState, SessionView, Setting, Status,
+    UsageView,
 };
 use gpushare_proto::explain::{
     AheadView, CardLimitsView, Explanation, HolderView, RefusalView, WaitReason, WaitView,
 };
+use gpushare_proto::forecast::{CardForecast, Forecast, Prospect};
 use gpushare_proto::page::{LimitKind, MemoryRefusal};
 use gpushare_proto::session::{Amount, Binding, CardQuota, Priority, Quota, StandingView, Terms};
 use gpushare_proto::tenant::{
@@ -239,6 +241,8 @@ pub(crate) fn tenant_request() -> impl Strategy<Value = TenantRequest> {
         (text(), any::<u32>()).prop_map(|(name, version)| TenantRequest::UnknownFunction { name, version }),
         (quota(), quota()).prop_map(|(memory, compute)| TenantRequest::Limits { memory, compute }),
         (gpu(), bytes()).prop_map(|(gpu, bytes)| TenantRequest::RefusedHere { gpu, bytes }),
+        new_session().prop_map(|new| TenantRequest::Foresee(Prospect::New(new))),
+        token().prop_map(|token| TenantRequest::Foresee(Prospect::Known(token))),
     ]
 }
 
@@ -305,7 +309,32 @@ pub(crate) fn tenant_reply() -> impl Strategy<Value = TenantReply> {
         failure().prop_map(TenantReply::Error),
         of(account()).prop_map(TenantReply::Account),
         (request(), bytes()).prop_map(|(request, bytes)| TenantReply::Room { request, bytes }),
+        forecast().prop_map(|forecast| TenantReply::Foreseen(Box::new(forecast))),
     ]
+}
+
+prop_compose! {
+    fn forecast()(
+        session in of(session()), name in of(text()), placed in of(uuid()), cards in vec(card_forecast(), 0..3),
+    ) -> Forecast {
+        Forecast { session, name, placed, cards }
+    }
+}
+
+prop_compose! {
+    fn card_forecast()(
+        (gpu, uuid) in (gpu(), uuid()),
+        [total_bytes, capacity_bytes, promised_bytes, used_bytes, free_bytes] in [bytes(), bytes(), bytes(), bytes(), bytes()],
+        asked_bytes in of(bytes()), fits: bool, mode in mode(), mode_then in mode(),
+        ahead in vec((session(), text(), nanos()), 0..3), quantum_ns in nanos(), switch_ns in nanos(), bound_ns in of(nanos()),
+    ) -> CardForecast {
+        let before = |(session, name, turn_ns)| AheadView { session, name, turn_ns };
+        let ahead = ahead.into_iter().map(before).collect();
+        CardForecast {
+            gpu, uuid, total_bytes, capacity_bytes, promised_bytes, used_bytes, free_bytes, asked_bytes, fits, mode,
+            mode_then, ahead, quantum_ns, switch_ns, bound_ns,
+        }
+    }
 }
 
 prop_compose! {
@@ -351,6 +380,7 @@ pub(crate) fn admin_request() -> impl Strategy<Value = AdminRequest> {
         session_request().prop_map(AdminRequest::Session),
         text().prop_map(|which| AdminRequest::Explain { which }),
         nanos().prop_map(|since| AdminRequest::Usage { since }),
+        Just(AdminRequest::Reload),
     ]
 }
 
@@ -384,7 +414,14 @@ pub(crate) fn admin_reply() -> impl Strategy<Value = AdminReply> {
             name,
             token,
         }),
+        vec(reconfigured(), 0..4).prop_map(AdminReply::Reloaded),
     ]
+}
+
+prop_compose! {
+    fn reconfigured()(key in text(), old in text(), new in text(), live in any::<bool>()) -> Reconfigured {
+        Reconfigured { key, old, new, live }
+    }
 }
 
 prop_compose! {

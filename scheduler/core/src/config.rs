@@ -1,5 +1,7 @@
 //! Every default of scheduling decisions, in one place. Each can be set in the daemon's configuration.
 
+use std::fmt;
+
 use gpushare_proto::admin::Mode;
 use gpushare_proto::{Bytes, Nanos, Percent};
 use serde::{Deserialize, Serialize};
@@ -58,6 +60,75 @@ pub struct Config {
     pub managed_limit: Option<Bytes>,
 }
 
+/// Makes a [`Tuning`] of each row.
+macro_rules! tunings {
+    ($($field:ident $variant:ident $type:ty;)*) => {
+        /// A new value of one setting that is the same for all cards.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+        pub enum Tuning {
+            $(
+                #[doc = concat!("Of [`Config::", stringify!($field), "`].")]
+                $variant($type),
+            )*
+        }
+
+        impl Tuning {
+            /// Its name, as in the daemon's configuration.
+            #[must_use]
+            pub const fn key(self) -> &'static str {
+                match self {
+                    $(Self::$variant(_) => stringify!($field),)*
+                }
+            }
+        }
+
+        impl fmt::Display for Tuning {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                match self {
+                    $(Self::$variant(value) => value.fmt(f),)*
+                }
+            }
+        }
+
+        impl Config {
+            /// Changes one setting.
+            pub fn tune(&mut self, tuning: Tuning) {
+                match tuning {
+                    $(Tuning::$variant(value) => self.$field = value,)*
+                }
+            }
+
+            /// What must be tuned to come from these settings to `new` ones, each with what it was.
+            #[must_use]
+            pub fn tunings(&self, new: &Self) -> Vec<(Tuning, Tuning)> {
+                let pairs = [$((Tuning::$variant(self.$field), Tuning::$variant(new.$field)),)*];
+                pairs.into_iter().filter(|(old, new)| old != new).collect()
+            }
+        }
+    };
+}
+
+// What is not here is set per card (`gpushare_proto::admin::Knob`), or fixed for the machine's life: what contexts are
+// assumed to take is in every sum, and the rest is looked at once.
+tunings! {
+    quantum_min QuantumMin Nanos;
+    quantum_max QuantumMax Nanos;
+    drain_target DrainTarget Nanos;
+    late_factor LateFactor u32;
+    retry_max RetryMax Nanos;
+    stuck_tries StuckTries u32;
+    stuck_after StuckAfter Nanos;
+    stuck_policy StuckPolicy StuckPolicy;
+    parallel_below ParallelBelow Percent;
+    parallel_after ParallelAfter Nanos;
+    lease_chunk LeaseChunk Bytes;
+    credit Credit Percent;
+    trickle Trickle Percent;
+    budget_max BudgetMax Nanos;
+    limit_window LimitWindow Nanos;
+    limit_carry_over LimitCarryOver Percent;
+}
+
 /// What to do about a holder that does not drain while nobody waits at its gate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -68,6 +139,16 @@ pub enum StuckPolicy {
     RunOthers,
     /// End its processes.
     Kill,
+}
+
+impl fmt::Display for StuckPolicy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Wait => "wait",
+            Self::RunOthers => "run_others",
+            Self::Kill => "kill",
+        })
+    }
 }
 
 impl Default for Config {
@@ -98,5 +179,31 @@ impl Default for Config {
             capacity: None,
             managed_limit: None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tunings_lead_from_one_configuration_to_the_other() {
+        let mut config = Config::default();
+        let new = Config {
+            quantum_min: Nanos::from_millis(40),
+            stuck_policy: StuckPolicy::Wait,
+            ..Config::default()
+        };
+        let tunings = config.tunings(&new);
+        let words: Vec<String> = tunings
+            .iter()
+            .map(|(old, new)| format!("{} {old} → {new}", new.key()))
+            .collect();
+        assert_eq!(
+            words,
+            ["quantum_min 20ms → 40ms", "stuck_policy run_others → wait"]
+        );
+        tunings.iter().for_each(|&(_, tuning)| config.tune(tuning));
+        assert_eq!(config, new);
     }
 }

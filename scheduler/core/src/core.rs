@@ -21,7 +21,7 @@ use gpushare_proto::admin::Setting;
 use gpushare_proto::{Bytes, ClientId, Epoch, GateWord, GpuId, Nanos, Percent, RequestId, SessionId};
 
 use crate::agenda::Agenda;
-use crate::config::Config;
+use crate::config::{Config, Tuning};
 use crate::event::{Effect, Event, Notice, Standing};
 use crate::few::{ByGpu, GpuSet};
 use crate::gpu::{Card, Knobs};
@@ -221,6 +221,7 @@ impl Core {
             Event::ExpectedGone { client } => self.recovery.gone(client),
             Event::ExpectedUses { client, gpu, bytes } => self.expected_uses(client, gpu, bytes),
             Event::Set(setting) => self.set(setting),
+            Event::Tune(tuning) => self.tune(tuning),
             Event::Tick => {}
             Event::Unevictable { client } => self.unevictable(client),
             Event::RefusedHere { client, gpu, bytes } => self.refused_here(client, gpu, bytes),
@@ -503,6 +504,12 @@ impl Core {
                 }
             }
         }
+    }
+
+    /// Every timer may be another one.
+    fn tune(&mut self, tuning: Tuning) {
+        self.config.tune(tuning);
+        self.touch_all();
     }
 
     /// Bytes moved by one process, shared out over its cards.

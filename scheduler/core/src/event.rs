@@ -9,6 +9,8 @@ use gpushare_proto::session::Priority;
 use gpushare_proto::{Bytes, ClientId, Epoch, GateWord, GpuId, Nanos, Percent, RequestId, SessionId};
 use serde::{Deserialize, Serialize};
 
+use crate::config::Tuning;
+
 /// What a session may do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Standing {
@@ -276,6 +278,8 @@ pub enum Event {
         /// Bytes.
         bytes: Bytes,
     },
+    /// A setting that is the same for all cards is another one from now on.
+    Tune(Tuning),
 }
 
 impl Event {
@@ -292,6 +296,7 @@ impl Event {
             | Self::ExpectedGone { .. }
             | Self::ExpectedUses { .. }
             | Self::Set(_)
+            | Self::Tune(_)
             | Self::Tick => None,
             Self::ClientJoined { client, .. }
             | Self::ClientGone { client }

@@ -45,6 +45,8 @@ mod places;
 
 pub mod waiting;
 
+pub mod forecast;
+
 mod tell;
 
 pub mod snapshot;

@@ -4,18 +4,22 @@ use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::fs;
 use std::io;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use gpushare_core::Config;
 use gpushare_core::config::StuckPolicy;
-use gpushare_proto::admin::Mode;
+use gpushare_proto::admin::{Knob, Mode};
 use gpushare_proto::names;
 use gpushare_proto::{Bytes, Nanos, Percent};
 use serde::{Deserialize, Deserializer};
+use toml::Spanned;
 
-use super::{Allocations, ConfigError, Owner, replace};
+use super::{Allocations, ConfigError, MOST_FILES, Owner, replace};
 use crate::args::{CardName, LogFormat, MetricsAt};
+use crate::audit::LEAST_SIZE;
+use crate::knob::check;
 
 /// A quantity as people write it: `"8GiB"`, `"250ms"`, `"5%"`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -35,6 +39,7 @@ pub(super) struct File {
     pub(super) connections_per_user: Option<usize>,
     pub(super) state_dir: Option<PathBuf>,
     pub(super) idle_exit: Option<Text<Nanos>>,
+    #[serde(deserialize_with = "managed_limit")]
     pub(super) managed_limit: Option<Text<Bytes>>,
     pub(super) record: Option<PathBuf>,
     pub(super) record_limit: Option<Text<Bytes>>,
@@ -50,7 +55,9 @@ pub(super) struct File {
 #[serde(default, deny_unknown_fields)]
 pub(super) struct AuditFile {
     pub(super) path: Option<PathBuf>,
+    #[serde(deserialize_with = "audit_size")]
     pub(super) size: Option<Text<Bytes>>,
+    #[serde(deserialize_with = "audit_files")]
     pub(super) files: Option<u32>,
     pub(super) allocations: Option<Text<Allocations>>,
 }
@@ -58,8 +65,17 @@ pub(super) struct AuditFile {
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct CardFile {
+    #[serde(deserialize_with = "capacity")]
     pub(super) capacity: Option<Text<Bytes>>,
+    #[serde(deserialize_with = "managed_limit")]
     pub(super) managed_limit: Option<Text<Bytes>>,
+    pub(super) mode: Option<Mode>,
+    #[serde(deserialize_with = "quantum")]
+    pub(super) quantum: Option<Text<Nanos>>,
+    #[serde(deserialize_with = "epsilon")]
+    pub(super) epsilon: Option<Text<Percent>>,
+    #[serde(deserialize_with = "target")]
+    pub(super) drain_target: Option<Text<Nanos>>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -76,12 +92,18 @@ pub(super) struct SelfServiceFile {
 #[serde(default, deny_unknown_fields)]
 pub(super) struct Scheduling {
     mode: Option<Mode>,
+    #[serde(deserialize_with = "quantum")]
     quantum: Option<Text<Nanos>>,
-    quantum_min: Option<Text<Nanos>>,
-    quantum_max: Option<Text<Nanos>>,
+    quantum_min: Option<Spanned<Text<Nanos>>>,
+    quantum_max: Option<Spanned<Text<Nanos>>>,
+    #[serde(deserialize_with = "epsilon")]
     epsilon: Option<Text<Percent>>,
     bandwidth_per_second: Option<Text<Bytes>>,
+    #[serde(deserialize_with = "target")]
     drain_target: Option<Text<Nanos>>,
+    late_factor: Option<u32>,
+    retry_max: Option<Text<Nanos>>,
+    stuck_tries: Option<u32>,
     stuck_after: Option<Text<Nanos>>,
     stuck_policy: Option<StuckPolicy>,
     parallel_below: Option<Text<Percent>>,
@@ -99,14 +121,23 @@ impl Scheduling {
     pub(super) fn apply(self, core: &mut Config) {
         replace(&mut core.mode, self.mode.map(Some));
         replace(&mut core.quantum, self.quantum.map(|time| Some(time.0)));
-        replace(&mut core.quantum_min, self.quantum_min.map(|time| time.0));
-        replace(&mut core.quantum_max, self.quantum_max.map(|time| time.0));
+        replace(
+            &mut core.quantum_min,
+            self.quantum_min.map(|time| time.into_inner().0),
+        );
+        replace(
+            &mut core.quantum_max,
+            self.quantum_max.map(|time| time.into_inner().0),
+        );
         replace(&mut core.epsilon, self.epsilon.map(|share| share.0));
         replace(
             &mut core.bandwidth_per_second,
             self.bandwidth_per_second.map(|bytes| bytes.0),
         );
         replace(&mut core.drain_target, self.drain_target.map(|time| time.0));
+        replace(&mut core.late_factor, self.late_factor);
+        replace(&mut core.retry_max, self.retry_max.map(|time| time.0));
+        replace(&mut core.stuck_tries, self.stuck_tries);
         replace(&mut core.stuck_after, self.stuck_after.map(|time| time.0));
         replace(&mut core.stuck_policy, self.stuck_policy);
         replace(&mut core.parallel_below, self.parallel_below.map(|share| share.0));
@@ -124,6 +155,29 @@ impl Scheduling {
             &mut core.context_reserve,
             self.context_reserve.map(|bytes| bytes.0),
         );
+    }
+}
+
+impl Scheduling {
+    /// Refuses quanta that exclude each other.
+    fn check(&self) -> Result<(), (Range<usize>, String)> {
+        let usual = Config::default();
+        let time =
+            |time: &Option<Spanned<Text<Nanos>>>, usual| time.as_ref().map_or(usual, |time| time.get_ref().0);
+        let min = time(&self.quantum_min, usual.quantum_min);
+        let max = time(&self.quantum_max, usual.quantum_max);
+        let Some(written) = self
+            .quantum_min
+            .as_ref()
+            .or(self.quantum_max.as_ref())
+            .filter(|_| min > max)
+        else {
+            return Ok(());
+        };
+        Err((
+            written.span(),
+            format!("quantum_min ({min}) is longer than quantum_max ({max}); make it shorter"),
+        ))
     }
 }
 
@@ -146,13 +200,58 @@ impl File {
     }
 
     fn parse(path: &Path, text: &str) -> Result<Self, ConfigError> {
-        toml::from_str(text).map_err(|error| {
-            let start = error.span().map_or(0, |span| span.start);
+        let wrong = |span: Option<Range<usize>>, message: &str| {
+            let start = span.map_or(0, |span| span.start);
+            let line = text.bytes().take(start).filter(|&byte| byte == b'\n').count();
+            let message = message.replace("field `", "key `").replace('\n', " ");
+            // What is wrong with a value does not name its key.
+            let written = text.lines().nth(line).and_then(|line| line.split_once('='));
+            let key = written
+                .map(|(key, _)| key.trim())
+                .filter(|key| !message.contains(key));
             ConfigError::Wrong {
                 path: path.to_owned(),
-                line: 1 + text.bytes().take(start).filter(|&byte| byte == b'\n').count(),
-                message: error.message().replace("field `", "key `").replace('\n', " "),
+                line: line + 1,
+                message: match key {
+                    Some(key) => format!("{key}: {message}"),
+                    None => message,
+                },
             }
-        })
+        };
+        let file: Self = toml::from_str(text).map_err(|error| wrong(error.span(), error.message()))?;
+        file.scheduling
+            .check()
+            .map_err(|(span, message)| wrong(Some(span), &message))?;
+        Ok(file)
     }
+}
+
+/// Makes a function that reads a value and refuses what nobody can mean.
+macro_rules! checked {
+    ($($name:ident: $type:ty = $check:expr;)*) => {
+        $(
+            fn $name<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<$type>, D::Error> {
+                let value = <$type>::deserialize(deserializer)?;
+                let check: fn(&$type) -> Result<(), String> = $check;
+                check(&value).map_err(serde::de::Error::custom)?;
+                Ok(Some(value))
+            }
+        )*
+    };
+}
+
+checked! {
+    quantum: Text<Nanos> = |quantum| check(Knob::Quantum(Some(quantum.0)));
+    epsilon: Text<Percent> = |share| check(Knob::Epsilon(share.0));
+    target: Text<Nanos> = |target| check(Knob::WindowTarget(target.0));
+    capacity: Text<Bytes> = |bytes| check(Knob::Capacity(Some(bytes.0)));
+    managed_limit: Text<Bytes> = |bytes| check(Knob::ManagedLimit(bytes.0));
+    audit_size: Text<Bytes> = |size| match size.0 < LEAST_SIZE {
+        true => Err(format!("audit files of {} hold next to nothing; give them at least {LEAST_SIZE}", size.0)),
+        false => Ok(()),
+    };
+    audit_files: u32 = |files| match (1..=MOST_FILES).contains(files) {
+        true => Ok(()),
+        false => Err(format!("[audit] keeps {files} full files; keep 1 to {MOST_FILES}")),
+    };
 }

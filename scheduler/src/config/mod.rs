@@ -4,6 +4,7 @@
 //! misspelt limit must not be a limit that is not there.
 
 mod file;
+mod reload;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -12,13 +13,15 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
 use gpushare_core::Config;
+use gpushare_proto::admin::Mode;
 use gpushare_proto::names::{self, RuntimeDir};
-use gpushare_proto::{Bytes, Nanos};
+use gpushare_proto::{Bytes, Nanos, Percent};
 
 use file::File;
+pub(crate) use reload::Reader;
+pub use reload::Source;
 
 use crate::args::{Args, CardName, ForCard, ForCards, LogFormat, MetricsAt, ModeChoice};
-use crate::audit::LEAST_SIZE;
 use crate::record::RecordTo;
 
 /// What one file of the audit log may have, and how many full ones are kept, unless configured.
@@ -60,20 +63,6 @@ pub enum ConfigError {
         /// What.
         message: String,
     },
-    /// Two settings exclude each other.
-    #[error("quantum_min ({min}) is longer than quantum_max ({max}); make it shorter")]
-    Quantum {
-        /// The shortest quantum.
-        min: Nanos,
-        /// The longest.
-        max: Nanos,
-    },
-    /// An audit log that rotates all the time.
-    #[error("audit files of {0} hold next to nothing; give [audit] a size of at least {LEAST_SIZE}")]
-    AuditSize(Bytes),
-    /// Nothing that was written would stay.
-    #[error("[audit] keeps {0} full files; keep 1 to {MOST_FILES}")]
-    AuditFiles(u32),
     /// Not even the start of a recording fits.
     #[error("a recording of {0} holds next to nothing; give record_limit at least {MIN_RECORD}")]
     Record(Bytes),
@@ -114,6 +103,14 @@ pub struct CardLimits {
     pub capacity: Option<Bytes>,
     /// The most managed memory of all sessions together.
     pub managed_limit: Option<Bytes>,
+    /// How it is shared.
+    pub mode: Option<Mode>,
+    /// A fixed quantum.
+    pub quantum: Option<Nanos>,
+    /// The share of time that handoffs may cost.
+    pub epsilon: Option<Percent>,
+    /// How long a process's work in flight may take.
+    pub window_target: Option<Nanos>,
 }
 
 /// Everything the daemon was told.
@@ -260,12 +257,6 @@ impl Settings {
         file.scheduling.apply(&mut core);
         replace(&mut core.quantum, args.quantum.map(Some));
         replace(&mut core.mode, args.mode.map(ModeChoice::fixed));
-        if core.quantum_min > core.quantum_max {
-            return Err(ConfigError::Quantum {
-                min: core.quantum_min,
-                max: core.quantum_max,
-            });
-        }
 
         let record_limit = args.record_limit.or(file.record_limit.map(|limit| limit.0));
         let limit = record_limit.unwrap_or(RECORD_LIMIT);
@@ -280,12 +271,6 @@ impl Settings {
             files: file.audit.files.unwrap_or(AUDIT_FILES),
             allocations: file.audit.allocations.map_or(0, |which| which.0.0),
         };
-        if audit.size < LEAST_SIZE {
-            return Err(ConfigError::AuditSize(audit.size));
-        }
-        if !(1..=MOST_FILES).contains(&audit.files) {
-            return Err(ConfigError::AuditFiles(audit.files));
-        }
 
         let mut managed_limit = file.managed_limit.map(|limit| limit.0);
         let mut cards: BTreeMap<CardName, CardLimits> = BTreeMap::new();
@@ -295,6 +280,10 @@ impl Settings {
                 CardLimits {
                     capacity: limits.capacity.map(|bytes| bytes.0),
                     managed_limit: limits.managed_limit.map(|bytes| bytes.0),
+                    mode: limits.mode,
+                    quantum: limits.quantum.map(|time| time.0),
+                    epsilon: limits.epsilon.map(|share| share.0),
+                    window_target: limits.drain_target.map(|time| time.0),
                 },
             );
         }
@@ -362,8 +351,6 @@ mod tests {
 
     use clap::Parser;
     use gpushare_core::config::StuckPolicy;
-    use gpushare_proto::Percent;
-    use gpushare_proto::admin::Mode;
 
     use super::*;
 
@@ -400,6 +387,10 @@ mod tests {
             stuck_policy = "kill"
             [gpus.0]
             capacity = "4GiB"
+            mode = "time-sliced"
+            quantum = "40ms"
+            epsilon = "3%"
+            drain_target = "5ms"
             [gpus.GPU-0a1b2c3d-0001-0203-0405-060708090a0b]
             managed_limit = "8GiB"
             [self_service]
@@ -430,7 +421,15 @@ mod tests {
         assert_eq!(settings.core.budget_max, Nanos::from_millis(500));
         assert_eq!(settings.core.limit_carry_over, Percent(1000));
         assert_eq!(settings.core.stuck_policy, StuckPolicy::Kill);
-        assert_eq!(settings.cards[&CardName::Index(0)].capacity, Some(Bytes::gib(4)));
+        let first = CardLimits {
+            capacity: Some(Bytes::gib(4)),
+            managed_limit: None,
+            mode: Some(Mode::TimeSliced),
+            quantum: Some(Nanos::from_millis(40)),
+            epsilon: Some(Percent(300)),
+            window_target: Some(Nanos::from_millis(5)),
+        };
+        assert_eq!(settings.cards[&CardName::Index(0)], first);
         assert_eq!(settings.cards.len(), 2);
         assert_eq!(settings.self_service.unwrap().max_sessions, SESSIONS_PER_USER);
         assert_eq!(settings.log_format, LogFormat::Json);
@@ -441,6 +440,21 @@ mod tests {
             allocations: 100,
         };
         assert_eq!(settings.audit, audit);
+    }
+
+    #[test]
+    fn the_file_in_the_documentation_is_right() {
+        let page = include_str!("../../../docs/configuration.md");
+        let (_, file) = page.split_once("```toml\n").unwrap();
+        let (file, _) = file.split_once("```").unwrap();
+        let settings = settings(&[], file).unwrap();
+        assert_eq!(settings.cards[&CardName::Index(0)].epsilon, Some(Percent(300)));
+        let usual = Config {
+            mode: Some(Mode::Serialized),
+            quantum: Some(Nanos::from_secs(2)),
+            ..Config::default()
+        };
+        assert_eq!(settings.core, usual, "its values are the defaults");
     }
 
     #[test]
@@ -468,15 +482,38 @@ mod tests {
             ("\nquantm = '2s'", "line 2: unknown key `quantm`"),
             (
                 "[scheduling]\nquantum = '2 parsecs'",
-                "line 2: `2 parsecs` is not a time",
+                "line 2: quantum: `2 parsecs` is not a time",
             ),
-            ("[scheduling]\nmode = 'fast'", "line 2: unknown variant `fast`"),
+            (
+                "[scheduling]\nmode = 'fast'",
+                "line 2: mode: unknown variant `fast`",
+            ),
             ("[self_service]\noversubscribe = true", "missing key `max_memory`"),
             ("[gpus.first]\ncapacity = '1GiB'", "`first` is neither"),
             ("implicit_sessions = [", "line 1"),
             ("log_format = 'xml'", "unknown variant `xml`"),
             ("[audit]\nallocations = 'some'", "like `1/100`"),
             ("[audit]\nallocations = '1/0'", "like `1/100`"),
+            (
+                "[scheduling]\nepsilon = '100%'",
+                "line 2: epsilon is a share of time to lose: more than 0% and less than 100%, not 100%",
+            ),
+            (
+                "[gpus.0]\nquantum = '10us'",
+                "line 2: a quantum of 10µs lets nobody run",
+            ),
+            (
+                "[gpus.0]\n\ncapacity = '1KiB'",
+                "line 3: capacity: 1KiB leaves nothing to share",
+            ),
+            (
+                "[scheduling]\ntrickle = '101%'",
+                "line 2: trickle: `101%` is not a share",
+            ),
+            (
+                "\nscheduling.quantum_min = '1min'",
+                "line 2: scheduling.quantum_min: quantum_min (60s) is longer than quantum_max (30s)",
+            ),
         ] {
             let error = settings(&[], file).unwrap_err().to_string();
             assert!(error.contains(expected), "{error}");
@@ -516,7 +553,11 @@ mod tests {
     #[test]
     fn quanta_that_exclude_each_other_are_refused() {
         let file = "[scheduling]\nquantum_min = '2s'\nquantum_max = '1s'";
-        assert!(matches!(settings(&[], file), Err(ConfigError::Quantum { .. })));
+        let error = settings(&[], file).unwrap_err().to_string();
+        assert!(
+            error.contains("line 2: quantum_min (2s) is longer than quantum_max (1s)"),
+            "{error}"
+        );
     }
 
     #[test]

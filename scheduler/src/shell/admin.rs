@@ -1,17 +1,12 @@
 //! The administrator's requests.
 
 use gpushare_core::Event;
-use gpushare_proto::Nanos;
-use gpushare_proto::admin::{AdminReply, AdminRequest, Knob, LEAST_MEMORY, LEAST_QUANTUM, Setting};
+use gpushare_proto::admin::{AdminReply, AdminRequest, Setting};
 use gpushare_proto::tenant::{Failure, FailureCode};
 
 use super::{ConnectionRole, Shell, failure};
 use crate::input::ConnectionId;
-
-/// What a launch or two take,
-const LEAST_TARGET: Nanos = Nanos(100_000);
-/// and what nobody at a notebook would want to wait for.
-const MOST_TARGET: Nanos = Nanos::from_secs(10);
+use crate::knob::check;
 
 impl Shell {
     pub(super) fn admin(&mut self, connection: ConnectionId, request: &AdminRequest) {
@@ -49,6 +44,7 @@ impl Shell {
                 self.was_set(&peer, setting, &answer);
                 self.reply(connection, &answer.unwrap_or_else(AdminReply::Error));
             }
+            AdminRequest::Reload => self.read_again(Some((connection, peer))),
             AdminRequest::Watch => self.start_watch(connection),
             AdminRequest::Usage { since } => self.ask_usage(connection, since),
             AdminRequest::Hello(_) => {
@@ -73,24 +69,5 @@ impl Shell {
         }
         self.feed(Event::Set(setting));
         Ok(AdminReply::Changed { old, new })
-    }
-}
-
-/// Refuses what nobody can mean.
-fn check(knob: Knob) -> Result<(), String> {
-    match knob {
-        Knob::Quantum(Some(quantum)) if quantum < LEAST_QUANTUM => Err(format!(
-            "a quantum of {quantum} lets nobody run; use {LEAST_QUANTUM} or more"
-        )),
-        Knob::Capacity(Some(bytes)) | Knob::ManagedLimit(bytes) if bytes < LEAST_MEMORY => Err(format!(
-            "{bytes} leaves nothing to share; use {LEAST_MEMORY} or more"
-        )),
-        Knob::WindowTarget(target) if target < LEAST_TARGET || target > MOST_TARGET => Err(format!(
-            "a window target of {target} is no time for work in flight; use {LEAST_TARGET} to {MOST_TARGET}"
-        )),
-        Knob::Epsilon(share) if share.0 == 0 || share.0 >= 10_000 => {
-            Err("epsilon is a share of time to lose: more than 0% and less than 100%".to_owned())
-        }
-        _ => Ok(()),
     }
 }

@@ -16,6 +16,7 @@ mod awaiting;
 mod away;
 mod effects;
 mod explaining;
+mod foreseeing;
 mod joining;
 mod keeping;
 mod kinship;
@@ -25,6 +26,7 @@ mod notices;
 mod observing;
 mod postponed;
 mod registering;
+mod reloading;
 mod sessions;
 mod start;
 mod status;
@@ -47,7 +49,7 @@ use tokio::sync::mpsc;
 use tracing::info;
 
 use crate::cards::{CardError, Cards};
-use crate::config::Settings;
+use crate::config::{Reader, Settings};
 use crate::connection::{Outbox, Unsent};
 use crate::identity::{self, PeerProcess};
 use crate::input::{ConnectionId, Input, Watched};
@@ -69,6 +71,8 @@ const POLL: Nanos = Nanos::from_millis(500);
 #[derive(Debug)]
 pub(crate) struct Shell {
     settings: Settings,
+    /// Where they can be read again.
+    reader: Option<Reader>,
     started: Nanos,
     /// The same as the kernel counts the starts of processes.
     born: u64,
@@ -95,6 +99,8 @@ pub(crate) struct Shell {
     idle_since: Option<Nanos>,
     watchers: watch::Watchers,
     refusals: Throttle<SessionId>,
+    /// What is asked that takes long to answer, by user.
+    questions: Throttle<u32>,
     telling: telling::Telling,
     /// Whom metrics are reported to, if to anybody.
     observer: Option<Observer>,
@@ -164,6 +170,7 @@ impl Shell {
             }
             Input::Died(Watched::Expected(client)) => self.expected_gone(client),
             Input::Died(Watched::Away(client)) => self.client_gone(client),
+            Input::Configured { settings, asker } => self.configured(settings, asker.as_ref()),
             Input::Used {
                 connection,
                 since,

@@ -59,7 +59,7 @@ impl Shell {
     }
 
     /// The wish, within what the peer may have.
-    fn permitted(&self, peer: &PeerProcess, mut wish: NewSession) -> Result<NewSession, Failure> {
+    pub(super) fn permitted(&self, peer: &PeerProcess, mut wish: NewSession) -> Result<NewSession, Failure> {
         let denied = |message: String| Err(failure(FailureCode::Permission, message));
         if self.settings.owner == Owner::User {
             return Ok(wish);

@@ -434,7 +434,7 @@ impl Shell {
         Some(amount.of(self.cards.get(gpu)?.info.total))
     }
 
-    fn amount_on(&self, quota: &Quota, gpu: GpuId) -> Option<Amount> {
+    pub(super) fn amount_on(&self, quota: &Quota, gpu: GpuId) -> Option<Amount> {
         let info = &self.cards.get(gpu)?.info;
         let is_this = |own: &&CardQuota| is_card(&own.card, gpu, info.uuid);
         let own = quota.cards.iter().find(is_this);

@@ -11,6 +11,7 @@ use tokio::sync::mpsc;
 use tracing::{info, warn};
 
 use super::Shell;
+use super::foreseeing::QUESTIONS;
 use super::keeping::Keeping;
 use super::measuring::Measuring;
 use super::telling::Telling;
@@ -82,10 +83,12 @@ impl Shell {
             next_poll: None,
             measuring: Measuring::default(),
             refusals: Throttle::default(),
+            questions: Throttle::lines(QUESTIONS),
             telling: Telling::default(),
             observer: None,
             inputs,
             settings,
+            reader: None,
         };
         shell.take_cards()?;
         book.sessions.into_iter().for_each(|entry| shell.restore(entry));

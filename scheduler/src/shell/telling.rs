@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use gpushare_proto::admin::{AdminReply, Change, Knob, SessionRequest, Setting};
+use gpushare_proto::admin::{AdminReply, Change, Knob, Reconfigured, SessionRequest, Setting};
 use gpushare_proto::audit::{Act, Allocation, Entry, Outcome, Refusal};
 use gpushare_proto::explain::KEPT_REFUSALS;
 use gpushare_proto::page::MemoryRefusal;
@@ -269,6 +269,28 @@ impl Shell {
         self.write_act(self.acted(peer, intent, answer));
     }
 
+    /// The configuration was read again, and says so much else.
+    pub(super) fn was_reconfigured(&self, peer: Option<&PeerProcess>, changes: &[Reconfigured]) {
+        for Reconfigured { key, old, new, live } in changes {
+            let at = if *live { "" } else { " (at the next start)" };
+            self.write_act(Act {
+                old: Some(short(format!("{key} {old}"))),
+                new: Some(short(format!("{key} {new}{at}"))),
+                ..reload(peer)
+            });
+        }
+    }
+
+    /// It was read again, and refused.
+    pub(super) fn was_not_reconfigured(&self, peer: Option<&PeerProcess>, why: &str) {
+        self.write_act(Act {
+            result: Outcome::Failed,
+            error_code: Some(code_name(FailureCode::BadRequest).to_owned()),
+            why: Some(short(why.to_owned())),
+            ..reload(peer)
+        });
+    }
+
     /// Somebody who is no administrator asked for administration.
     pub(super) fn trespassed(&mut self, (pid, uid): (u32, u32), why: String) {
         if !self.gets_a_line(Whose::User(uid)) {
@@ -508,5 +530,22 @@ fn short(text: String) -> String {
     match text.char_indices().nth(LONGEST) {
         Some((end, _)) => format!("{}…", &text[..end]),
         None => text,
+    }
+}
+
+/// The configuration was read again for `peer`. Who sent a signal is not known: then the daemon did it.
+fn reload(peer: Option<&PeerProcess>) -> Act {
+    Act {
+        operation: "daemon.reload".to_owned(),
+        uid: peer.map_or_else(|| rustix::process::geteuid().as_raw(), |peer| peer.uid),
+        pid: peer.map_or_else(std::process::id, |peer| peer.pid),
+        session_id: None,
+        session: None,
+        gpu: None,
+        old: None,
+        new: None,
+        result: Outcome::Ok,
+        error_code: None,
+        why: None,
     }
 }

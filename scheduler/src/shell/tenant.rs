@@ -64,6 +64,12 @@ impl Shell {
                 self.reply(connection, &TenantReply::Account(account));
                 Ok(())
             }
+            (_, TenantRequest::Foresee(prospect)) => {
+                let answer = self.foresee(&peer, prospect).map(Box::new);
+                let answer = answer.map_or_else(TenantReply::Error, TenantReply::Foreseen);
+                self.reply(connection, &answer);
+                Ok(())
+            }
             (ConnectionRole::Client(client), TenantRequest::Attach(info)) => {
                 if let Err(failure) = self.announced(connection, client, &info) {
                     self.reply(connection, &TenantReply::Error(failure));
@@ -219,6 +225,7 @@ impl Shell {
             | TenantRequest::Own
             | TenantRequest::Gpus
             | TenantRequest::Account(_)
+            | TenantRequest::Foresee(_)
             | TenantRequest::Limits { .. }
             | TenantRequest::UnknownFunction { .. } => return Ok(()),
         };

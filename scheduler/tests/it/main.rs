@@ -13,6 +13,7 @@ mod leases;
 mod metrics;
 mod names;
 mod passed;
+mod reloading;
 mod restart;
 mod returns;
 mod sessions;

@@ -1,7 +1,7 @@
 //! The lock goes from hand to hand, and no program waits for what only it can bring about.
 
-use gpushare_proto::Bytes;
 use gpushare_proto::admin::{LockView, Status};
+use gpushare_proto::{Bytes, names};
 use gpushare_tests::artifacts::Artifacts;
 use gpushare_tests::daemon::Daemon;
 use gpushare_tests::program::Program;
@@ -212,5 +212,61 @@ fn a_thread_that_waits_says_after_two_seconds_what_for() -> anyhow::Result<()> {
     b.answer(fill)?;
     drop(daemon);
     assert_eq!(b.process().stderr().matches("waiting for the GPU").count(), 1);
+    Ok(())
+}
+
+/// How often a drop was undone, where one kernel spins until another that finds the gate closed has run; that one is known to be
+/// `marked` kernels' kind, which talk to others.
+fn undone_drops(marked: &str) -> anyhow::Result<u64> {
+    let world = world()?;
+    let settings = world.scheduler_config().expect("a simulated card's");
+    let usual = std::fs::read_to_string(&settings)?;
+    // In its section [scheduling]: a drop is late after two seconds.
+    std::fs::write(&settings, format!("{usual}drain_target = '500ms'\n"))?;
+    let daemon = Daemon::start(&world, &SHORT_TURNS)?;
+    let mut command = world.workload(&Sharing::session("a"));
+    command.env(names::COMMUNICATION_KERNELS, marked);
+    let mut a = Program::begin(command, &world, "a")?;
+    a.ready()?;
+    for line in [
+        "alloc x 40MiB",
+        "alloc flag 4KiB",
+        "stream s",
+        "stream t",
+        "fill flag 0",
+        "sync",
+    ] {
+        a.must(line)?;
+    }
+    a.must("spin 30s --until flag --on s")?;
+    let mut b = tenant(&world, "b")?;
+    let turn = b.tell("fill x 2")?;
+    daemon.until("a is told to let go", |status| {
+        let dropping = |lock: &LockView| matches!(lock, LockView::Dropping { .. });
+        status
+            .sessions
+            .iter()
+            .any(|session| session.name == "a" && dropping(&session.lock))
+    })?;
+    let second = a.tell("@other fill flag 1 --on t")?;
+    a.answer(second)?;
+    b.answer(turn)?;
+    b.must("sync")?;
+    assert!(b.must("check x 2")?.flag("matches"));
+    Ok(daemon.status()?.gpus[0].aborted_drops)
+}
+
+/// The second half of a collective finds the gate closed while its first half spins.
+#[test]
+fn a_kernel_that_work_in_flight_spins_for_is_let_in_at_once_where_its_name_tells() -> anyhow::Result<()> {
+    assert_eq!(
+        undone_drops("all_gather,fill")?,
+        0,
+        "it came in while the drain ran"
+    );
+    assert!(
+        undone_drops("all_gather")? > 0,
+        "what nobody knows waits until the drop is late"
+    );
     Ok(())
 }

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use gpushare_proto::Nanos;
 use gpushare_proto::page::{FLAG_CONTENDED, FLAG_LIMITED, Page};
 
-use crate::cuda::{CUDA_SUCCESS, CUgraph, CUgraphExec, CUresult, CUstream, LAUNCH_PROGRAMMATIC};
+use crate::cuda::{CUDA_SUCCESS, CUfunction, CUgraph, CUgraphExec, CUresult, CUstream, LAUNCH_PROGRAMMATIC};
 use crate::gate::{self, Pass};
 use crate::guest::guest_or;
 use crate::process::{GATE, State, page};
@@ -38,6 +38,15 @@ pub fn pass_by(page: &Page) -> Pass<'static> {
     match GATE.enter(&page.gate) {
         Ok(pass) => pass,
         Err(word) => waiting::at_gate(word),
+    }
+}
+
+/// The same for a kernel, which may be one that others wait for.
+#[inline]
+pub fn pass_kernel(page: &Page, function: CUfunction) -> Pass<'static> {
+    match GATE.enter(&page.gate) {
+        Ok(pass) => pass,
+        Err(word) => waiting::at_gate_with(word, function),
     }
 }
 

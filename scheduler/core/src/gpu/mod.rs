@@ -261,6 +261,11 @@ impl Card {
         quantum::quantum(cost, self.knobs.epsilon, config.quantum_min, config.quantum_max)
     }
 
+    /// Whether turns last as long as somebody said.
+    pub(crate) const fn has_fixed_quantum(&self) -> bool {
+        self.knobs.quantum.is_some()
+    }
+
     /// How long a drain may take before it is unusual.
     pub(crate) fn usual_drain(&self) -> Nanos {
         self.expected_drain().max(self.knobs.window_target)

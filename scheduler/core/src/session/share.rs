@@ -51,6 +51,12 @@ impl Share {
         }
     }
 
+    /// How long another share must run to have had as much as `span` is to this one.
+    pub(crate) fn catching_up(self, other: Self, span: Nanos) -> Nanos {
+        let span = u128::from(span.0) * u128::from(other.weight) / u128::from(self.weight);
+        Nanos(u64::try_from(span).unwrap_or(u64::MAX))
+    }
+
     /// What `charged` time is to a session of this weight.
     pub(crate) fn virtual_time(self, charged: Nanos) -> Virtual {
         Virtual(u128::from(charged.0) * HEAVIEST / u128::from(self.weight))

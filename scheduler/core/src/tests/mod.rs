@@ -4,6 +4,7 @@ mod world;
 
 mod early_release;
 mod fixed;
+mod forecasts;
 mod gangs;
 mod late_drops;
 mod leases;

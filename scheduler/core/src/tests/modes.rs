@@ -2,6 +2,7 @@ use gpushare_proto::admin::{Knob, Mode};
 use gpushare_proto::{Bytes, Nanos};
 
 use super::world::{GPU, World, gib, ms, plain};
+use crate::config::Tuning;
 use crate::{Config, Event, Notice};
 
 #[test]
@@ -107,6 +108,23 @@ fn a_smaller_capacity_is_in_force_at_once() {
     world.set(Knob::Capacity(Some(gib(7))));
     assert_eq!(world.card().capacity_bytes, gib(7));
     assert_eq!(world.open(&[a, b]), [true, false]);
+}
+
+#[test]
+fn a_setting_of_all_cards_is_in_force_at_once_and_so_are_its_timers() {
+    let mut world = World::new(plain());
+    world.program(gib(6));
+    let (_, b) = world.program(gib(6));
+    world.send(Event::Tune(Tuning::ParallelAfter(Nanos::from_secs(60))));
+    world.free(b, GPU, gib(6));
+    world.look(b, GPU);
+    world.run_for(Nanos::from_secs(30));
+    assert_eq!(world.card().mode, Mode::Serialized, "two seconds were usual");
+    world.send(Event::Tune(Tuning::ParallelAfter(Nanos::from_secs(40))));
+    world.run_for(Nanos::from_secs(9));
+    assert_eq!(world.card().mode, Mode::Serialized);
+    world.run_for(Nanos::from_secs(2));
+    assert_eq!(world.card().mode, Mode::Parallel);
 }
 
 #[test]

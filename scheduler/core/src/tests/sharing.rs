@@ -85,6 +85,51 @@ fn limits_of_the_whole_card_together_are_sliced() {
     assert_near(&rates(&mut world, [a, b]), &[25, 75]);
 }
 
+/// How long each gate was open in ten seconds, in hundredths of a percent, and how long any was.
+fn open_times<const N: usize>(world: &mut World, clients: [ClientId; N]) -> ([u64; N], u64) {
+    let (mut each, mut any) = ([0; N], 0);
+    for _ in 0..10_000 {
+        world.run_for(ms(1));
+        let open = clients.map(|client| world.passes(client));
+        (0..N).for_each(|i| each[i] += u64::from(open[i]));
+        any += u64::from(open.contains(&true));
+    }
+    (each, any)
+}
+
+#[test]
+fn two_processes_of_a_limited_session_share_one_bucket_and_run_at_once() {
+    let mut world = World::new(plain());
+    let (session, first) = limited(&mut world, 25);
+    let second = world.join(session);
+    world.attach(second, GPU);
+    world.gets_busy(second);
+    world.run_for(Nanos::from_secs(1));
+    let before = world.view(session).gpu_time_ns;
+    let (each, any) = open_times(&mut world, [first, second]);
+    let rate = (world.view(session).gpu_time_ns - before).0 / 1_000_000;
+    // Drains count as held and are no open gate.
+    assert!(rate.abs_diff(2500) <= 200, "{rate}");
+    assert!(
+        any.abs_diff(2500) <= 400,
+        "the gates of both together, not one after the other: {any}"
+    );
+    assert_eq!(each[0].abs_diff(each[1]), 0, "{each:?}");
+}
+
+#[test]
+fn beside_an_idle_process_the_other_gets_all_of_the_limit() {
+    let mut world = World::new(plain());
+    let (session, first) = limited(&mut world, 25);
+    let second = world.join(session);
+    world.attach(second, GPU);
+    world.run_for(Nanos::from_secs(1));
+    world.goes_idle(second);
+    let (each, _) = open_times(&mut world, [first, second]);
+    assert!(each[0].abs_diff(2500) <= 400, "{each:?}");
+    assert_near(&rates(&mut world, [session]), &[25]);
+}
+
 #[test]
 fn sessions_beside_a_limited_one_do_not_notice() {
     let mut world = World::new(plain());

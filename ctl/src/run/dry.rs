@@ -1,0 +1,139 @@
+//! `run --dry-run`: whether the program would fit, and how long it may wait. Nothing is registered, started or written.
+
+use std::process::ExitCode;
+
+use gpushare_proto::Nanos;
+use gpushare_proto::forecast::{CardForecast, Forecast, Prospect};
+use gpushare_proto::tenant::{TenantReply, TenantRequest};
+
+use super::{RunError, program, start, token, wish};
+use crate::cli::RunArgs;
+use crate::exit::CtlError;
+use crate::output;
+use crate::places::Places;
+use crate::table::{harmless, short};
+
+/// It would take turns.
+const TURNS: u8 = 1;
+
+/// Prints the forecast. 0 if the program would run beside the others, 1 if it would take turns.
+pub(crate) fn dry_run(args: &RunArgs, places: &Places) -> Result<ExitCode, CtlError> {
+    if let Some(name) = args.command.first() {
+        program::find(name).map_err(RunError::from)?;
+    }
+    let Some((daemon, mut client)) = start::running(places).map_err(RunError::from)? else {
+        match args.json {
+            true => output::print_json(&None::<Forecast>)?,
+            false => output::print(
+                "no daemon runs, so nobody shares a card: `run` starts one, and the program waits for nobody\n",
+            )?,
+        }
+        return Ok(ExitCode::SUCCESS);
+    };
+    let prospect = match &args.session {
+        Some(which) => {
+            let (_, token) = token::find(places.secrets(&daemon), which).map_err(RunError::from)?;
+            Prospect::Known(token)
+        }
+        None => Prospect::New(wish(args)?),
+    };
+    let answer = client
+        .ask(&TenantRequest::Foresee(prospect))
+        .map_err(RunError::from)?;
+    let TenantReply::Foreseen(forecast) = answer else {
+        return Err(RunError::from(client.unexpected()).into());
+    };
+    match args.json {
+        true => output::print_json(&Some(&forecast))?,
+        false => output::print(&page(&forecast))?,
+    }
+    let waits = |card: &CardForecast| card.bound_ns != Some(Nanos::ZERO);
+    Ok(match forecast.cards.iter().any(waits) {
+        true => ExitCode::from(TURNS),
+        false => ExitCode::SUCCESS,
+    })
+}
+
+fn page(forecast: &Forecast) -> String {
+    let mut lines = vec![match (&forecast.name, forecast.session) {
+        (Some(name), Some(id)) => format!("session {name} ({id}), which is there"),
+        (Some(name), None) => format!("a new session {name}"),
+        (None, _) => "a new session".to_owned(),
+    }];
+    if forecast.cards.is_empty() {
+        lines.push(
+            "the daemon knows no card yet, since nothing uses one: the program would wait for nobody"
+                .to_owned(),
+        );
+    }
+    for card in &forecast.cards {
+        lines.push(String::new());
+        lines.extend(on_card(card));
+    }
+    lines.iter().map(|line| harmless(line) + "\n").collect()
+}
+
+fn on_card(card: &CardForecast) -> Vec<String> {
+    let CardForecast {
+        gpu,
+        uuid,
+        capacity_bytes,
+        used_bytes,
+        promised_bytes,
+        free_bytes,
+        ..
+    } = card;
+    let fit = if card.fits { "fits" } else { "does not fit" };
+    let mut lines = vec![
+        format!(
+            "{gpu} ({uuid}): {free_bytes} of {capacity_bytes} are free beside {used_bytes} in use by others, who may have {promised_bytes} in all"
+        ),
+        match card.asked_bytes {
+            Some(asked) if asked > *capacity_bytes => {
+                format!(
+                    "  {asked} does not fit: it is more than the card's capacity, which needs --oversubscribe"
+                )
+            }
+            Some(asked) => format!("  {asked} {fit} beside them"),
+            None => "  no quota is given, so what it will use is not known; say so with --memory".to_owned(),
+        },
+        match card.mode == card.mode_then {
+            true => format!("  the card is shared {}, and stays so", card.mode),
+            false => format!(
+                "  the card is shared {} now, and {} then",
+                card.mode, card.mode_then
+            ),
+        },
+    ];
+    if card.bound_ns == Some(Nanos::ZERO) {
+        lines.push("  it would run at once, without turns".to_owned());
+        return lines;
+    }
+    for (number, ahead) in (1..).zip(&card.ahead) {
+        let name = if ahead.name.is_empty() {
+            "another session"
+        } else {
+            &ahead.name
+        };
+        lines.push(format!(
+            "  ahead  {number}. {name} ({}): a turn of about {}",
+            ahead.session,
+            short(ahead.turn_ns)
+        ));
+    }
+    lines.push(format!(
+        "  a turn of its own is about {}, and a change of turns takes about {}",
+        short(card.quantum_ns),
+        short(card.switch_ns)
+    ));
+    lines.push(match card.bound_ns {
+        Some(bound) => format!(
+            "  it waits at most {} for a turn, as long as the sessions stay these",
+            short(bound)
+        ),
+        None => {
+            "  how long it waits, the scheduler cannot tell: `gpushare-ctl status` says for what".to_owned()
+        }
+    });
+    lines
+}
