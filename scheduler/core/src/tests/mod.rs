@@ -5,6 +5,7 @@ mod world;
 mod early_release;
 mod fixed;
 mod gangs;
+mod gangs_searched;
 mod late_drops;
 mod leases;
 mod liveness;
