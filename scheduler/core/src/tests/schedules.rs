@@ -7,8 +7,8 @@ use gpushare_proto::{
     Bytes, ClientId, Epoch, GateState, GateWord, GpuId, Nanos, Percent, RequestId, SessionId,
 };
 use proptest::prelude::*;
-use proptest::test_runner::RngAlgorithm;
 
+use super::drawn;
 use super::world::{GPU, OTHER_GPU, World, gib, ms};
 use crate::config::StuckPolicy;
 use crate::{Config, Core, Effect, Event, Standing};
@@ -442,7 +442,7 @@ fn replay(world: &World, config: Config, expected: impl IntoIterator<Item = Clie
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 20_000, rng_algorithm: RngAlgorithm::XorShift, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(drawn::cases(drawn::SCHEDULES))]
 
     #[test]
     fn whatever_happens_the_invariants_hold(
