@@ -175,7 +175,7 @@ impl Search {
         for client in self.clients.clone() {
             match self.world.gate(client).state() {
                 GateState::Closed if self.world.has_work_in_flight(client) => {
-                    self.world.lets_go(client, DRAIN)
+                    self.world.lets_go(client, DRAIN);
                 }
                 GateState::Moving => self.world.enters(client, MOVE),
                 _ => {}
