@@ -23,6 +23,8 @@ mod scenario;
 
 mod fuzz;
 
+mod soak;
+
 mod chaos;
 
 mod bench;
@@ -65,6 +67,8 @@ enum Command {
     Chaos(chaos::Options),
     /// Give the codec and the core what nobody would, for so long; fails if one of them panics or breaks a rule
     Fuzz(fuzz::Options),
+    /// Draw random schedules for the core's property tests, and search its gangs deeper; fails with the seed of what fails
+    Soak(soak::Options),
     /// Measure one thing
     #[command(subcommand)]
     Bench(bench::Bench),
@@ -96,6 +100,7 @@ fn main() -> ExitCode {
         Command::Scenario(scenario) => scenario::run(&scenario, json),
         Command::Chaos(options) => chaos::run(&options, json),
         Command::Fuzz(options) => fuzz::run(&options, json),
+        Command::Soak(options) => soak::run(&options, json),
         Command::Bench(bench) => bench::run(&bench, json),
         Command::CiExtra(options) => extra::run(&options, json),
         Command::Replay(options) => replay::run(&options, json),

@@ -10,7 +10,16 @@ use crate::output::result;
 
 mod promise;
 
+mod load;
+mod moving;
+mod watch;
+
 mod shares;
+
+mod fairness;
+mod prediction;
+
+mod burst;
 
 mod thrash;
 
@@ -21,12 +30,18 @@ pub(crate) enum Scenario {
     Thrash,
     /// Programs under compute limits, alone and in pairs: their rates, as percent of the rate without one
     Shares,
+    /// Equal programs, two beside one with a limit, and the simulator's prediction of two that take turns
+    Fairness,
+    /// Rare bursts beside a program that always has work, where both fit and where they do not
+    Burst,
 }
 
 pub(crate) fn run(scenario: &Scenario, json: bool) -> anyhow::Result<ExitCode> {
     let promises = match scenario {
         Scenario::Thrash => thrash::run()?,
         Scenario::Shares => shares::run()?,
+        Scenario::Fairness => fairness::run()?,
+        Scenario::Burst => burst::run()?,
     };
     result(&promises, json)?;
     Ok(if promises.all_kept() {

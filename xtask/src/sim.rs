@@ -26,7 +26,9 @@ mod trace;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use anyhow::Context;
 use clap::Args;
+use gpushare_proto::Nanos;
 
 use crate::output::{progress, result};
 use policy::Policy;
@@ -56,6 +58,32 @@ pub(crate) fn run(options: &Options, json: bool) -> anyhow::Result<ExitCode> {
     }
     result(&report, json)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// What the simulator says beforehand of a trace under gpushare.
+#[derive(Clone, Debug)]
+pub(crate) struct Prediction {
+    /// Of each grant.
+    pub(crate) quanta: Vec<Nanos>,
+    /// From the first arrival to the last end.
+    pub(crate) makespan: Nanos,
+}
+
+/// Runs the trace of this text under gpushare alone.
+pub(crate) fn predict(text: &str) -> anyhow::Result<Prediction> {
+    let trace = Trace::parse("prediction", text)?;
+    let policy = Gpushare::new(trace.config.clone(), &trace.machine, trace.tenants.len());
+    let outcome = engine::run(&trace, policy);
+    let ended: Option<Vec<Nanos>> = outcome.ended.iter().copied().collect();
+    let last = ended.and_then(|ended| ended.into_iter().max());
+    let first = trace.tenants.iter().map(|tenant| tenant.arrives).min();
+    let (first, last) = first
+        .zip(last)
+        .context("the sessions of a prediction did not end")?;
+    Ok(Prediction {
+        quanta: outcome.quanta,
+        makespan: last - first,
+    })
 }
 
 /// Every scheduler on the same sessions and cards.

@@ -115,10 +115,7 @@ impl Core {
             oversubscribe,
         } = prospect;
         let client = NEWCOMER;
-        let had = self
-            .sessions
-            .get(session)
-            .map(|known| known.sums(gpu).used.get());
+        let had = self.sessions.get(session).map(|known| known.sums(gpu).used.get());
         let opened = Event::SessionOpened {
             session,
             limit,

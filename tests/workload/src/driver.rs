@@ -146,6 +146,8 @@ driver_functions! {
     mem_set_access = "cuMemSetAccess" + "" @ 10020
         (address: DevicePtr, bytes: usize, access: *const AccessDescription, count: usize);
     ipc_get_mem_handle = "cuIpcGetMemHandle" + "" @ 4010 (handle: *mut [u8; 64], address: DevicePtr);
+    mem_prefetch_async = "cuMemPrefetchAsync" + "" @ 8000
+        (address: DevicePtr, bytes: usize, device: DeviceOrdinal, stream: Handle);
     mem_range_attribute = "cuMemRangeGetAttribute" + "" @ 8000
         (data: *mut c_void, size: usize, attribute: c_int, address: DevicePtr, bytes: usize);
     mem_info = "cuMemGetInfo" + "_v2" @ 3020 (free: *mut usize, total: *mut usize);

@@ -334,6 +334,16 @@ impl Gpu {
         Ok(place)
     }
 
+    /// Brings managed memory to the device, in the order of the default stream.
+    ///
+    /// # Errors
+    /// What the driver answered.
+    pub fn prefetch(&self, buffer: Buffer) -> Result<(), CudaError> {
+        let (driver, device) = (&self.device.driver, self.device.ordinal);
+        // SAFETY: the range is that of a living allocation of ours.
+        unsafe { driver.mem_prefetch_async(buffer.address, buffer.len(), device, DEFAULT_STREAM) }
+    }
+
     /// Gives back what graphs keep for their next launch.
     ///
     /// # Errors

@@ -55,10 +55,13 @@ pub struct Plan {
     /// Time that the host works after each step
     #[arg(long, value_name = "TIME", default_value = "0ms")]
     pub host_gap: Nanos,
+    /// Time from the beginning of a step to that of the next: bursts of work. None begins before the last has ended
+    #[arg(long, value_name = "TIME", conflicts_with = "host_gap")]
+    pub every: Option<Nanos>,
     /// Steps that the host may run ahead of the GPU
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub async_ahead: u32,
-    /// Also report when each step ended
+    /// Also report when each step began and ended
     #[arg(long)]
     pub trace: bool,
     /// Progress on stderr
@@ -87,6 +90,9 @@ pub struct Report {
     pub step_ns_p50: Nanos,
     /// 99th percentile.
     pub step_ns_p99: Nanos,
+    /// When the host began each step, by `CLOCK_MONOTONIC`, if that was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub step_begins_ns: Option<Vec<Nanos>>,
     /// When each step ended, by `CLOCK_MONOTONIC`, if that was asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step_ends_ns: Option<Vec<Nanos>>,
@@ -104,7 +110,7 @@ pub fn run(gpu: &Gpu, plan: &Plan) -> Result<Report, CudaError> {
     }
     gpu.synchronize()?;
     let first_step = clock::now();
-    let ends = steps(gpu, plan, &buffers)?;
+    let Steps { begins, ends } = steps(gpu, plan, &buffers)?;
     let last_step = clock::now();
 
     let mut corrupted = 0;
@@ -132,6 +138,7 @@ pub fn run(gpu: &Gpu, plan: &Plan) -> Result<Report, CudaError> {
         end_ns: end,
         step_ns_p50: percentile(&times, 50),
         step_ns_p99: percentile(&times, 99),
+        step_begins_ns: plan.trace.then_some(begins),
         step_ends_ns: plan.trace.then_some(ends),
     })
 }
@@ -149,11 +156,21 @@ fn fill(gpu: &Gpu, buffer: Buffer, seed: u32) -> Result<(), CudaError> {
     Ok(())
 }
 
-/// Runs the steps and says when each ended on the GPU.
-fn steps(gpu: &Gpu, plan: &Plan, buffers: &[Buffer]) -> Result<Vec<Nanos>, CudaError> {
-    let mut ends = Vec::new();
+/// When the host began each step, and when each ended on the GPU.
+#[derive(Default)]
+struct Steps {
+    begins: Vec<Nanos>,
+    ends: Vec<Nanos>,
+}
+
+fn steps(gpu: &Gpu, plan: &Plan, buffers: &[Buffer]) -> Result<Steps, CudaError> {
+    let mut times = Steps::default();
     let mut in_flight: VecDeque<Handle> = VecDeque::new();
     for step in 0..plan.steps {
+        if let (Some(every), Some(&last)) = (plan.every, times.begins.last()) {
+            thread::sleep((last + every - clock::now()).into());
+        }
+        times.begins.push(clock::now());
         for buffer in buffers {
             let touch = Kernel::Touch {
                 p: buffer.address,
@@ -182,7 +199,7 @@ fn steps(gpu: &Gpu, plan: &Plan, buffers: &[Buffer]) -> Result<Vec<Nanos>, CudaE
         gpu.record(done, DEFAULT_STREAM)?;
         in_flight.push_back(done);
         while in_flight.len() > plan.async_ahead as usize {
-            finish_oldest(gpu, &mut in_flight, &mut ends)?;
+            finish_oldest(gpu, &mut in_flight, &mut times.ends)?;
         }
         if !plan.host_gap.is_zero() {
             thread::sleep(plan.host_gap.into());
@@ -192,9 +209,9 @@ fn steps(gpu: &Gpu, plan: &Plan, buffers: &[Buffer]) -> Result<Vec<Nanos>, CudaE
         }
     }
     while !in_flight.is_empty() {
-        finish_oldest(gpu, &mut in_flight, &mut ends)?;
+        finish_oldest(gpu, &mut in_flight, &mut times.ends)?;
     }
-    Ok(ends)
+    Ok(times)
 }
 
 fn finish_oldest(

@@ -98,12 +98,12 @@ impl fmt::Display for Op {
 
 impl fmt::Display for Promises {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:<52}{:>14}{:>12}", "", "promised", "measured")?;
+        write!(f, "{:<74}{:>14}{:>14}", "", "promised", "measured")?;
         for row in &self.rows {
             let promised = format!("{} {} {}", row.op, row.promised, row.unit);
             let measured = format!("{} {}", row.measured, row.unit);
             let verdict = if row.kept() { "" } else { "  BROKEN" };
-            write!(f, "\n{:<52}{promised:>14}{measured:>12}{verdict}", row.name)?;
+            write!(f, "\n{:<74}{promised:>14}{measured:>14}{verdict}", row.name)?;
         }
         Ok(())
     }

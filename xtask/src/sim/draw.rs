@@ -4,9 +4,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow};
+use plotters::coord::Shift;
 use plotters::prelude::*;
 
-use super::report::{Curves, Report};
+use super::report::{Curves, Report, Row};
 
 const SIZE: (u32, u32) = (720, 400);
 /// Told apart by those who see no red and green, too (Okabe and Ito).
@@ -33,7 +34,7 @@ pub(super) fn figures(report: &Report, curves: &[Curves], folder: &Path) -> anyh
             "delays",
             shares(&format!("{}: delays of bursts", report.trace), curves, delays)?,
         ),
-        ("lost", Some(lost(report)?)),
+        ("bars", Some(bars(report)?)),
     ];
     let mut files = Vec::new();
     for (what, figure) in all {
@@ -115,55 +116,73 @@ fn steps(times: &[f64]) -> Vec<(f64, f64)> {
     (0..=count).map(point).collect()
 }
 
-/// The time that each scheduler loses.
-fn lost(report: &Report) -> anyhow::Result<String> {
-    let most = report
-        .rows
-        .iter()
-        .fold(1.0, |most: f64, row| most.max(row.lost_percent));
+/// What is one number for each scheduler: a panel, and what it is of one.
+type Panel = (&'static str, fn(&Row) -> Option<f64>);
+
+const PANELS: [Panel; 4] = [
+    ("makespan, s", |row| row.makespan_s),
+    ("Jain's index", |row| Some(row.jain)),
+    ("greatest lag, s", |row| Some(row.greatest_lag_s)),
+    ("time lost, %", |row| Some(row.lost_percent)),
+];
+
+/// Makespan, fairness and loss of all schedulers, side by side. One that was not done has no makespan, and no bar.
+fn bars(report: &Report) -> anyhow::Result<String> {
     let mut svg = String::new();
     {
         let area = SVGBackend::with_string(&mut svg, SIZE).into_drawing_area();
         area.fill(&WHITE).map_err(failed)?;
-        let count = report.rows.len();
-        let mut chart = ChartBuilder::on(&area)
-            .caption(
-                format!("{}: the cards' time that is lost", report.trace),
-                ("sans-serif", 18),
-            )
-            .margin(12)
-            .x_label_area_size(30)
-            .y_label_area_size(50)
-            .build_cartesian_2d(0.0..count as f64, 0.0..(most * 1.1).min(100.0))
-            .map_err(failed)?;
-        chart
-            .configure_mesh()
-            .disable_x_mesh()
-            .disable_x_axis()
-            .y_desc("% of the time in which anybody wanted them")
-            .light_line_style(WHITE)
-            .draw()
-            .map_err(failed)?;
-        for ((nth, row), colour) in report.rows.iter().enumerate().zip(COLOURS) {
-            let (left, right) = (nth as f64 + 0.2, nth as f64 + 0.8);
-            let bar = Rectangle::new([(left, 0.0), (right, row.lost_percent)], colour.filled());
-            let name = format!("{} ({}%)", row.policy, row.lost_percent);
-            chart
-                .draw_series([bar])
-                .map_err(failed)?
-                .label(name)
-                .legend(move |(x, y)| Rectangle::new([(x, y - 5), (x + 12, y + 5)], colour.filled()));
+        let area = area.titled(&report.trace, ("sans-serif", 18)).map_err(failed)?;
+        let (names, panels) = area.split_vertically(28);
+        legend(&names, report)?;
+        for (area, (what, figure)) in panels.split_evenly((2, 2)).iter().zip(PANELS) {
+            panel(area, what, &report.rows.iter().map(figure).collect::<Vec<_>>())?;
         }
-        chart
-            .configure_series_labels()
-            .position(SeriesLabelPosition::UpperLeft)
-            .background_style(WHITE.mix(0.8))
-            .border_style(BLACK)
-            .draw()
-            .map_err(failed)?;
-        area.present().map_err(failed)?;
+        names.present().map_err(failed)?;
     }
     Ok(svg)
+}
+
+type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+
+fn legend(area: &Area<'_>, report: &Report) -> anyhow::Result<()> {
+    for ((x, row), colour) in (60..).step_by(150).zip(&report.rows).zip(COLOURS) {
+        let square = Rectangle::new([(x, 8), (x + 12, 20)], colour.filled());
+        area.draw(&square).map_err(failed)?;
+        let name = Text::new(row.policy, (x + 18, 8), ("sans-serif", 13));
+        area.draw(&name).map_err(failed)?;
+    }
+    Ok(())
+}
+
+fn panel(area: &Area<'_>, what: &str, values: &[Option<f64>]) -> anyhow::Result<()> {
+    let most = values
+        .iter()
+        .flatten()
+        .fold(1e-3, |most: f64, value| most.max(*value));
+    let mut chart = ChartBuilder::on(area)
+        .caption(what, ("sans-serif", 14))
+        .margin(8)
+        .y_label_area_size(52)
+        .build_cartesian_2d(0.0..values.len() as f64, 0.0..most * 1.15)
+        .map_err(failed)?;
+    chart
+        .configure_mesh()
+        .disable_x_mesh()
+        .disable_x_axis()
+        .y_labels(5)
+        .light_line_style(WHITE)
+        .draw()
+        .map_err(failed)?;
+    for ((nth, value), colour) in values.iter().enumerate().zip(COLOURS) {
+        let Some(value) = *value else { continue };
+        let (left, right) = (nth as f64 + 0.2, nth as f64 + 0.8);
+        let bar = Rectangle::new([(left, 0.0), (right, value)], colour.filled());
+        let number = Text::new(format!("{value}"), (left, value + most * 0.1), ("sans-serif", 12));
+        chart.draw_series([bar]).map_err(failed)?;
+        chart.draw_series([number]).map_err(failed)?;
+    }
+    Ok(())
 }
 
 fn failed(error: impl std::fmt::Display) -> anyhow::Error {

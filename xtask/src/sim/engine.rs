@@ -29,6 +29,7 @@ pub(super) struct Outcome<'a> {
     pub(super) ended: Vec<Option<Nanos>>,
     pub(super) moved: Bytes,
     pub(super) handoffs: u64,
+    pub(super) quanta: Vec<Nanos>,
 }
 
 struct Run<'a, P> {
@@ -434,6 +435,7 @@ impl<'a, P: Policy> Run<'a, P> {
             ended: self.players.iter().map(|player| player.ended).collect(),
             moved: self.cards.iter().map(|card| card.moved).sum(),
             handoffs: self.policy.handoffs(),
+            quanta: self.policy.quanta(),
             accounts: self.accounts,
         }
     }

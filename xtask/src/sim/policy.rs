@@ -53,4 +53,11 @@ pub(super) trait Policy {
     fn poll(&mut self) -> Option<Word>;
     /// Turns so far.
     fn handoffs(&self) -> u64;
+    /// How long each of them was to last, where that is computed.
+    fn quanta(self) -> Vec<Nanos>
+    where
+        Self: Sized,
+    {
+        Vec::new()
+    }
 }

@@ -193,7 +193,7 @@ fn the_same_trace_gives_the_same_figures_byte_for_byte() {
         [
             "sim-notebooks-waits.svg",
             "sim-notebooks-delays.svg",
-            "sim-notebooks-lost.svg"
+            "sim-notebooks-bars.svg"
         ]
     );
     assert!(

@@ -4,6 +4,7 @@ use gpushare_proto::session::Priority;
 use gpushare_proto::{Bytes, ClientId, Nanos, SessionId};
 use proptest::prelude::*;
 
+use super::drawn;
 use super::world::{Habits, World, ms, plain};
 use crate::{Config, Event};
 
@@ -61,7 +62,7 @@ fn bound(programs: &[Program], i: usize) -> Nanos {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(drawn::cases(300))]
 
     #[test]
     fn nobody_who_always_has_work_waits_longer_than_the_bound(

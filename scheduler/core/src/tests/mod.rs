@@ -1,11 +1,13 @@
 //! The machine's rules, each as a sentence, in virtual time; and what holds after every event whatever happens.
 
+mod drawn;
 mod world;
 
 mod early_release;
 mod fixed;
 mod forecasts;
 mod gangs;
+mod gangs_searched;
 mod late_drops;
 mod leases;
 mod liveness;

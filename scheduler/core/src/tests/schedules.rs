@@ -7,8 +7,8 @@ use gpushare_proto::{
     Bytes, ClientId, Epoch, GateState, GateWord, GpuId, Nanos, Percent, RequestId, SessionId,
 };
 use proptest::prelude::*;
-use proptest::test_runner::RngAlgorithm;
 
+use super::drawn;
 use super::world::{GPU, OTHER_GPU, World, gib, ms};
 use crate::config::StuckPolicy;
 use crate::{Config, Core, Effect, Event, Standing};
@@ -450,7 +450,7 @@ fn replay(world: &World, config: Config, expected: impl IntoIterator<Item = Clie
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 20_000, rng_algorithm: RngAlgorithm::XorShift, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(drawn::cases(drawn::SCHEDULES))]
 
     #[test]
     fn whatever_happens_the_invariants_hold(
@@ -519,4 +519,46 @@ fn whoever_is_owed_a_turn_goes_first_once() {
     let waits: Vec<SessionId> = world.core.admissible(GpuId(0).into()).collect();
     assert_eq!(waits.first(), Some(&SessionId(1)), "it is of the highest class");
     assert!(world.core.is_wanted(GpuId(0)));
+}
+
+/// Found by `cargo xtask soak --schedules 5000 --seed 28`: with nothing but time passing, settling everything once more closes or
+/// opens a gate, for which no deadline was set.
+#[test]
+#[ignore = "fails: a change that time alone brings is overlooked until the next event"]
+fn soaked_seed_28_nothing_that_changed_is_overlooked() {
+    let config = Config {
+        stuck_policy: StuckPolicy::Kill,
+        context_reserve: gib(1),
+        lease_chunk: Bytes::ZERO,
+        quantum: Some(ms(100)),
+        ..Config::default()
+    };
+    let mut world = World::new(config);
+    world.second_card();
+    for (gibs, busy) in [(4, true), (3, true), (2, false), (0, false)] {
+        let (_, client) = world.program(gib(gibs));
+        world.habits(client).busy = busy;
+        world.arrives(client);
+    }
+    for step in [
+        Step::Attach(4, OTHER_GPU),
+        Step::Change(2, 0, false),
+        Step::Die(3),
+        Step::Run(79),
+        Step::Return(0, false, 0),
+        Step::Busy(3),
+        Step::Run(2983),
+        Step::Join(0),
+        Step::Attach(0, GPU),
+        Step::Attach(4, OTHER_GPU),
+        Step::Share(0, 100, Priority::High),
+        Step::Run(4692),
+        Step::Run(49),
+        Step::OpenSession {
+            limit: None,
+            oversubscribe: false,
+        },
+    ] {
+        play(&mut world, step);
+    }
 }

@@ -52,7 +52,7 @@ pub(super) struct Habits {
     pub(super) answers: bool,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Process {
     gate: GateWord,
     flags: u32,
@@ -68,6 +68,7 @@ struct Process {
     in_flight: bool,
 }
 
+#[derive(Clone)]
 pub(super) struct World {
     pub(super) core: Core,
     pub(super) now: Nanos,
@@ -514,6 +515,19 @@ impl World {
         });
     }
 
+    /// The memory of the process is in, after `took`.
+    pub(super) fn enters(&mut self, client: ClientId, took: Nanos) {
+        let word = self.gate(client);
+        let moved = self.processes[&client].used.values().copied().sum();
+        self.set_gate(client, word.with(GateState::Open));
+        self.send(Event::Entered {
+            client,
+            word,
+            moved,
+            took,
+        });
+    }
+
     /// The process lets go now and says that its drain took `drain`.
     pub(super) fn lets_go(&mut self, client: ClientId, drain: Nanos) {
         let word = self.gate(client);
@@ -584,6 +598,11 @@ impl World {
 
     pub(super) fn passes(&self, client: ClientId) -> bool {
         self.gate(client).state() == GateState::Open
+    }
+
+    /// Whether it may have work on a card.
+    pub(super) fn has_work_in_flight(&self, client: ClientId) -> bool {
+        self.processes[&client].in_flight
     }
 
     /// Which of them may submit work.

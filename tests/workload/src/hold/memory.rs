@@ -44,6 +44,8 @@ pub(super) enum MemoryCommand {
     Retain { buffer: String },
     /// A handle by which another process can open a buffer
     Ipc { buffer: String },
+    /// Bring managed memory to the device
+    Prefetch { buffer: String },
     /// Where managed memory prefers to be
     Preferred { buffer: String },
     /// Name, UUID, memory and driver of the device
@@ -103,6 +105,10 @@ impl Desk {
             }
             MemoryCommand::Ipc { buffer } => {
                 gpu.ipc_handle(self.buffers.get(buffer)?)?;
+                done()
+            }
+            MemoryCommand::Prefetch { buffer } => {
+                gpu.prefetch(self.buffers.get(buffer)?)?;
                 done()
             }
             MemoryCommand::Preferred { buffer } => {

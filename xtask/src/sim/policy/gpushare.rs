@@ -21,7 +21,7 @@ pub(crate) struct Gpushare {
     gates: Vec<GateWord>,
     wanted: Vec<bool>,
     words: VecDeque<Word>,
-    handoffs: u64,
+    quanta: Vec<Nanos>,
 }
 
 /// The number of a session, and of its process.
@@ -39,7 +39,7 @@ impl Gpushare {
             gates: vec![FIRST_WORD; sessions],
             wanted: vec![false; sessions],
             words: VecDeque::new(),
-            handoffs: 0,
+            quanta: Vec::new(),
         };
         for gpu in (0..machine.gpus).map(GpuId) {
             let total = machine.capacity;
@@ -80,7 +80,7 @@ impl Gpushare {
                 let bytes = Bytes::ZERO;
                 self.core.handle(now, Event::Recalled { client, gpu, bytes });
             }
-            Effect::Notice(Notice::Granted { .. }) => self.handoffs += 1,
+            Effect::Notice(Notice::Granted { quantum, .. }) => self.quanta.push(quantum),
             _ => {}
         }
     }
@@ -160,6 +160,10 @@ impl Policy for Gpushare {
     }
 
     fn handoffs(&self) -> u64 {
-        self.handoffs
+        self.quanta.len() as u64
+    }
+
+    fn quanta(self) -> Vec<Nanos> {
+        self.quanta
     }
 }

@@ -1,0 +1,26 @@
+//! How many cases are drawn: as many as a test says, or in a soak (`cargo xtask soak`) in the same proportion as the
+//! schedules, whose number it gives as `PROPTEST_CASES`, and whose seed as `PROPTEST_RNG_SEED`.
+
+use proptest::test_runner::{Config, RngAlgorithm};
+
+/// Schedules of `schedules.rs`.
+pub(super) const SCHEDULES: u32 = 20_000;
+/// What proptest has where nobody set a number.
+const UNSET: u32 = 256;
+
+/// `cases` of them where [`SCHEDULES`] schedules are drawn.
+pub(super) fn cases(cases: u32) -> Config {
+    // Proptest reads both variables for its default.
+    let usual = Config::default();
+    let asked = match usual.cases {
+        UNSET => SCHEDULES,
+        asked => asked,
+    };
+    let cases = u64::from(cases) * u64::from(asked) / u64::from(SCHEDULES);
+    Config {
+        cases: u32::try_from(cases).unwrap_or(u32::MAX).max(1),
+        rng_algorithm: RngAlgorithm::XorShift,
+        failure_persistence: None,
+        ..usual
+    }
+}

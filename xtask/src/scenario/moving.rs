@@ -1,0 +1,46 @@
+//! How fast memory comes to a full card: two programs without gpushare push each other's memory out by prefetching their own.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, ensure};
+use gpushare_proto::Bytes;
+use gpushare_tests::program::Program;
+use gpushare_tests::world::{Sharing, World};
+
+/// How often each of them does.
+const ROUNDS: u32 = 3;
+
+/// Bytes a second that come in where as many go out.
+pub(super) fn rate(world: &World, memory: Bytes) -> anyhow::Result<Bytes> {
+    let mut programs = ["first", "second"]
+        .map(|name| Program::hold(world, &Sharing::Native, name))
+        .into_iter()
+        .collect::<anyhow::Result<Vec<_>>>()?;
+    for program in &mut programs {
+        program.must(&format!("alloc a {}B --door managed", memory.0))?;
+    }
+    let card = world.card().context("there is no simulated card")?;
+    // Everything is where it is after a round.
+    let (mut bytes, mut time) = (0, Duration::ZERO);
+    for round in 0..=ROUNDS {
+        let (before, begun) = (card.stats()?.total.prefetched_in, Instant::now());
+        for program in &mut programs {
+            program.must("prefetch a")?;
+            program.must("sync")?;
+        }
+        if round > 0 {
+            bytes += card.stats()?.total.prefetched_in - before;
+            time += begun.elapsed();
+        }
+    }
+    for program in &mut programs {
+        program.quit()?;
+    }
+    ensure!(bytes > 0, "no memory moved: both programs fit the card");
+    Ok(Bytes((bytes as f64 / time.as_secs_f64()) as u64))
+}
+
+/// The time that so much takes at this rate.
+pub(super) fn time(bytes: Bytes, rate: Bytes) -> Duration {
+    Duration::from_secs_f64(bytes.0 as f64 / rate.0 as f64)
+}
