@@ -164,8 +164,14 @@ impl Core {
             }
         }
         self.agenda.sessions.clear();
-        for gpu in std::mem::take(&mut self.agenda.cards) {
-            self.run_trickles(gpu);
+        let cards = std::mem::take(&mut self.agenda.cards);
+        // When a gang is due depends on each of its cards.
+        let tied = cards
+            .into_iter()
+            .map(|gpu| self.tied(gpu))
+            .fold(cards, GpuSet::with);
+        tied.into_iter().for_each(|gpu| self.run_trickles(gpu));
+        for gpu in tied {
             let trickle = self.trickle_deadline(gpu);
             if let Some(card) = self.cards.get_mut(gpu) {
                 let deadline = card.mode.deadline(&self.config);

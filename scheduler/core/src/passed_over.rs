@@ -60,14 +60,19 @@ impl Core {
         }
     }
 
-    /// When a class that is passed over on a card is due.
+    /// When a class that is passed over on a card is due; a gang, when it is on each of its cards.
     pub(crate) fn trickle_deadline(&self, gpu: GpuId) -> Option<Nanos> {
         let card = self.cards.get(gpu)?;
         let due = [Class::Normal, Class::Low].into_iter().filter_map(|class| {
-            let trickle = &card.trickles[class as usize];
-            let (_, id) = trickle.waits().then(|| card.census.first_of(class))??;
-            let cost = self.turn_cost(id, gpu, card);
-            trickle.due(cost, self.config.trickle)
+            let waits = card.trickles[class as usize].waits();
+            let (_, id) = waits.then(|| card.census.first_of(class))??;
+            let cards = self.turn_cards(id).into_iter();
+            let due = cards.filter_map(|gpu| {
+                let card = self.cards.get(gpu)?;
+                let cost = self.turn_cost(id, gpu, card);
+                card.trickles[class as usize].due(cost, self.config.trickle)
+            });
+            due.max()
         });
         due.filter(|&at| at > self.now).min()
     }

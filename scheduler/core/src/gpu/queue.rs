@@ -184,8 +184,8 @@ mod tests {
         needs[gpu]
     }
 
-    fn admit<const N: usize>(waiters: [Needs; N], rooms: &mut Rooms) -> Admission {
-        super::admit(cards(&waiters), |id, gpu| need(&waiters, id, gpu), rooms)
+    fn admit(waiters: &[Needs], rooms: &mut Rooms) -> Admission {
+        super::admit(cards(waiters), |id, gpu| need(waiters, id, gpu), rooms)
     }
 
     /// Cards of 10 bytes where `held` bytes are taken by one holder each.
@@ -200,21 +200,21 @@ mod tests {
 
     #[test]
     fn the_head_is_admitted_beside_the_holders_if_it_fits() {
-        let admission = admit([needs(1, &[(A, 4)]), needs(2, &[(A, 4)])], &mut rooms(&[(A, 4)]));
+        let admission = admit(&[needs(1, &[(A, 4)]), needs(2, &[(A, 4)])], &mut rooms(&[(A, 4)]));
         assert_eq!(admission.admitted.as_slice(), [SessionId(1)]);
         assert_eq!(admission.wanted, A.into());
     }
 
     #[test]
     fn nobody_passes_a_head_that_does_not_fit() {
-        let admission = admit([needs(1, &[(A, 8)]), needs(2, &[(A, 1)])], &mut rooms(&[(A, 4)]));
+        let admission = admit(&[needs(1, &[(A, 8)]), needs(2, &[(A, 1)])], &mut rooms(&[(A, 4)]));
         assert_eq!(admission.admitted.as_slice(), []);
     }
 
     #[test]
     fn where_one_goes_at_a_time_nobody_enters_beside_another_however_small() {
         let mut rooms: Rooms = [(A, Room::empty(None))].into_iter().collect();
-        let admission = admit([needs(1, &[(A, 1)]), needs(2, &[(A, 0)])], &mut rooms);
+        let admission = admit(&[needs(1, &[(A, 1)]), needs(2, &[(A, 0)])], &mut rooms);
         assert_eq!(admission.admitted.as_slice(), [SessionId(1)]);
         assert_eq!(admission.wanted, A.into());
     }
@@ -222,14 +222,14 @@ mod tests {
     #[test]
     fn a_session_larger_than_the_card_is_admitted_alone() {
         let waiters = [needs(1, &[(A, 20)]), needs(2, &[(A, 0)])];
-        let admission = admit(waiters, &mut rooms(&[]));
+        let admission = admit(&waiters, &mut rooms(&[]));
         assert_eq!(admission.admitted.as_slice(), [SessionId(1)]);
     }
 
     #[test]
     fn a_gang_reserves_all_its_cards_and_hurries_only_those_where_it_does_not_fit() {
         let waiters = [needs(1, &[(A, 8), (B, 2)]), needs(2, &[(B, 2)])];
-        let admission = admit(waiters, &mut rooms(&[(A, 4), (B, 4)]));
+        let admission = admit(&waiters, &mut rooms(&[(A, 4), (B, 4)]));
         assert_eq!(admission.admitted.as_slice(), []);
         assert_eq!(admission.wanted, A.into());
     }
@@ -241,7 +241,7 @@ mod tests {
             needs(2, &[(A, 1), (B, 8)]),
             needs(3, &[(B, 1)]),
         ];
-        let admission = admit(waiters, &mut rooms(&[(A, 4)]));
+        let admission = admit(&waiters, &mut rooms(&[(A, 4)]));
         assert_eq!(
             admission.admitted.as_slice(),
             [],
@@ -258,7 +258,7 @@ mod tests {
     fn others_pass_who_waits_for_a_stuck_holder() {
         let mut rooms = rooms(&[(A, 4)]);
         rooms.insert(A, Room::new(Some(Bytes(10)), Bytes(4), 1, true));
-        let admission = admit([needs(1, &[(A, 8)]), needs(2, &[(A, 1)])], &mut rooms);
+        let admission = admit(&[needs(1, &[(A, 8)]), needs(2, &[(A, 1)])], &mut rooms);
         assert_eq!(admission.admitted.as_slice(), [SessionId(2)]);
         assert_eq!(admission.wanted, A.into());
     }
