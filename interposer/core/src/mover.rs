@@ -35,7 +35,9 @@ const REST: Duration = Duration::from_secs(1);
 const GRACE: Grace = Grace { span: Duration::from_millis(10) };
 const GRACE_MIN: Duration = Duration::from_millis(5);
 const GRACE_MAX: Duration = Duration::from_millis(50);
-/// Pauses between two looks at work in flight: short at first, for drains are short.
+/// Pauses between two looks at work in flight: this part of the time so far, for what lies between its end and the look is a
+/// pause of the card that counts as held.
+const POLL_PART: u32 = 16;
 const POLL_MIN: Duration = Duration::from_micros(20);
 const POLL_MAX: Duration = Duration::from_millis(1);
 
@@ -282,7 +284,7 @@ fn rest(page: &Page, word: GateWord, span: Duration) {
 
 /// Repeats `done` with growing pauses until it says yes; `false` if the word changed first.
 fn poll(page: &Page, word: GateWord, mut done: impl FnMut() -> bool) -> bool {
-    let mut pause = POLL_MIN;
+    let began = Instant::now();
     loop {
         if load(page) != word || !std::ptr::eq(page, crate::process::page()) {
             return false;
@@ -290,8 +292,8 @@ fn poll(page: &Page, word: GateWord, mut done: impl FnMut() -> bool) -> bool {
         if done() {
             return true;
         }
-        rest(page, word, pause);
-        pause = (pause * 2).min(POLL_MAX);
+        let pause = began.elapsed() / POLL_PART;
+        rest(page, word, pause.clamp(POLL_MIN, POLL_MAX));
     }
 }
 
