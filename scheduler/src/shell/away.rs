@@ -96,7 +96,8 @@ impl Shell {
             .of(session, &name)
             .process(peer.pid)
             .user(peer.uid)
-            .info(format_args!(
+            // Every end of a process begins like this: `status` shows who stays like this.
+            .debug(format_args!(
                 "pid {} of {name} hung up and lives: what {id} has stays its own until it is back or dead",
                 peer.pid
             ));
@@ -189,7 +190,8 @@ impl Shell {
             .of(session, &name)
             .process(peer.pid)
             .user(peer.uid)
-            .info(format_args!("{id} (pid {}) of {name} is back", peer.pid));
+            // Every end of a process begins like this: `status` shows who stays like this.
+            .debug(format_args!("{id} (pid {}) of {name} is back", peer.pid));
         self.feed(Event::ClientReturned {
             client: id,
             waiting: returning.waiting,
