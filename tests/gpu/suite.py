@@ -20,7 +20,23 @@ import card
 from daemon import DaemonFailed
 from deadline import Deadline
 from figures import Figures
-from groups import compatibility, contention, cost, deaths, graphs, limits, memory, quotas, sessions, smoke, training, witness
+from groups import (
+    bursts,
+    compatibility,
+    contention,
+    cost,
+    deaths,
+    fairness,
+    graph_limits,
+    graphs,
+    limits,
+    memory,
+    quotas,
+    sessions,
+    smoke,
+    training,
+    witness,
+)
 from programs import ProgramFailed
 from stand import Stand
 
@@ -30,6 +46,9 @@ GROUPS = {
     "graphs": graphs,
     "contention": contention,
     "limits": limits,
+    "graph_limits": graph_limits,
+    "fairness": fairness,
+    "bursts": bursts,
     "memory": memory,
     "quotas": quotas,
     "sessions": sessions,

@@ -239,17 +239,15 @@ impl Card {
 
     /// How long an entrant with `own` bytes needs to bring in what is not there.
     pub(crate) fn expected_move(&self, own: Bytes) -> Nanos {
-        match self.moves_memory() {
-            true => self.expected_move_of(own, self.needed()),
-            false => Nanos::ZERO,
-        }
+        quantum::transfer(self.excess(own), Bytes(self.bandwidth.get()))
     }
 
-    fn expected_move_of(&self, own: Bytes, total: Bytes) -> Nanos {
-        quantum::transfer(
-            quantum::excess(own, total, self.capacity()),
-            Bytes(self.bandwidth.get()),
-        )
+    /// What an entrant with `own` bytes has to bring in: nothing where memory does not move.
+    pub(crate) fn excess(&self, own: Bytes) -> Bytes {
+        match self.moves_memory() {
+            true => quantum::excess(own, self.needed(), self.capacity()),
+            false => Bytes::ZERO,
+        }
     }
 
     /// The turn of an entrant whose move takes `expected_move`.
@@ -320,29 +318,22 @@ mod tests {
         Card::new(Bytes(10_000_000_000), Knobs::new(&config), &config)
     }
 
+    fn transfer(card: &Card) -> Nanos {
+        quantum::transfer(Bytes(8_000_000_000), Bytes(card.bandwidth.get()))
+    }
+
     #[test]
     fn a_measured_bandwidth_replaces_the_configured_one_in_steps() {
         let mut card = card();
-        let total = Bytes(20_000_000_000);
-        assert_eq!(
-            card.expected_move_of(Bytes(8_000_000_000), total),
-            Nanos::from_secs(8)
-        );
+        assert_eq!(transfer(&card), Nanos::from_secs(8));
         let config = Config {
             bandwidth_per_second: Bytes(1_000_000_000),
             ..Config::default()
         };
         card.moved(Bytes(5_000_000_000), Nanos::from_secs(1), &config);
-        assert_eq!(
-            card.expected_move_of(Bytes(8_000_000_000), total),
-            Nanos::from_secs(4)
-        );
+        assert_eq!(transfer(&card), Nanos::from_secs(4));
         card.moved(Bytes(1), Nanos::from_secs(1), &config);
-        assert_eq!(
-            card.expected_move_of(Bytes(8_000_000_000), total),
-            Nanos::from_secs(4),
-            "one byte says nothing"
-        );
+        assert_eq!(transfer(&card), Nanos::from_secs(4), "one byte says nothing");
         assert_eq!(card.moved, Bytes(5_000_000_001));
     }
 

@@ -67,7 +67,7 @@ fn the_quantum_begins_when_the_memory_is_in() {
     assert_eq!(world.open(&[a, b]), [false, true]);
     world.run_for(ms(2));
     assert!(!world.passes(b));
-    assert_eq!(world.card().moved_bytes, gib(6));
+    assert_eq!(world.card().moved_bytes, gib(2), "what did not fit beside the other");
 }
 
 #[test]
@@ -110,6 +110,24 @@ fn the_quantum_pays_for_the_excess_that_has_to_move() {
     );
     world.set(Knob::Quantum(Some(ms(300))));
     assert_eq!(world.card().quantum_ns, ms(300));
+}
+
+/// A process asks for all of its memory, 6 GiB, and says so; 2 GiB of it have to move, and that is what the next move takes too.
+#[test]
+fn the_quantum_pays_for_what_moves_take_whatever_was_there_already() {
+    let mut world = World::new(Config {
+        bandwidth_per_second: gib(10),
+        ..plain()
+    });
+    for _ in 0..2 {
+        let (_, client) = world.busy_program(gib(6));
+        world.habits(client).moves = ms(80);
+    }
+    world.run_for(Nanos::from_secs(120));
+    let cost = world.card().expected_drain_ns + ms(80);
+    let promised = Nanos(cost.0 * 19);
+    let off = world.card().quantum_ns.0.abs_diff(promised.0);
+    assert!(off < promised.0 / 50, "{} instead of {promised}", world.card().quantum_ns);
 }
 
 #[test]

@@ -1,0 +1,94 @@
+"""A PyTorch training whose whole step is a CUDA graph, captured once.
+
+    graphed.py --ahead 0       waits for the loss of every step
+    graphed.py --ahead 4       runs so many steps ahead of the card
+    graphed.py --replays 30    a step is so many replays of the graph
+
+Prints {"ready": true}, then obeys each line of stdin: `steps 20`. Between blocks it does nothing at all on the card.
+"""
+
+import argparse
+import time
+from collections import deque
+
+import torch
+
+import train
+from obey import orders, say
+
+
+class Graphed:
+    """Forward, backward and update in one graph."""
+
+    def __init__(self, args):
+        self.ahead, self.replays = args.ahead, args.replays
+        model, loss = train.transformer(args)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+
+        def step():
+            optimizer.zero_grad(set_to_none=False)
+            value = loss()
+            value.backward()
+            optimizer.step()
+            return value
+
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(3):
+                step()
+        torch.cuda.current_stream().wait_stream(stream)
+        self.graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.graph):
+            self.loss = step()
+
+    def block(self, steps):
+        """Trains for some steps; what came of it. A step has ended when the host knows it."""
+        in_flight, ends = deque(), []
+        torch.cuda.synchronize()
+        begin = time.perf_counter()
+        for _ in range(steps):
+            for _ in range(self.replays):
+                self.graph.replay()
+            done = torch.cuda.Event()
+            done.record()
+            in_flight.append(done)
+            if len(in_flight) > self.ahead:
+                in_flight.popleft().synchronize()
+                ends.append(time.perf_counter())
+        for done in in_flight:
+            done.synchronize()
+            ends.append(time.perf_counter())
+        times = [after - before for before, after in zip([begin, *ends], ends)]
+        return {
+            "steps": steps,
+            "seconds": ends[-1] - begin,
+            "step_ms_max": 1e3 * max(times),
+            "step_ms": [round(1e3 * seconds, 2) for seconds in times],
+            "loss": self.loss.item(),
+        }
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--ahead", type=int, default=0)
+    parser.add_argument("--replays", type=int, default=1)
+    parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--width", type=int, default=512)
+    parser.add_argument("--layers", type=int, default=6)
+    parser.add_argument("--heads", type=int, default=8)
+    parser.add_argument("--length", type=int, default=256)
+    args = parser.parse_args()
+
+    torch.manual_seed(7)
+    graphed = Graphed(args)
+    graphed.block(3)
+    say(ready=True, reserved_mib=torch.cuda.memory_reserved() >> 20)
+    for word, steps in orders():
+        if word != "steps":
+            raise SystemExit(f"{word}: expected `steps N`")
+        say(**graphed.block(int(steps)))
+
+
+if __name__ == "__main__":
+    main()

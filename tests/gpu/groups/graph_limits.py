@@ -1,0 +1,45 @@
+"""Compute limits of programs whose whole step is a CUDA graph: one that waits for every step, one that runs ahead of the
+card, and one whose step is many small graphs. Each as percent of its own rate without a limit.
+"""
+
+from groups.limits import Limits
+from programs import client
+
+NEEDS = 120
+
+PERCENTS = (25, 50)
+# All have steps of some 30 ms, so that a rate is known after a hundred.
+FORMS = {
+    "a graph a step, awaited": [],
+    "a graph a step, four ahead": ["--ahead", "4"],
+    "many small graphs a step": ["--replays", "30", "--width", "256", "--layers", "4", "--batch", "4", "--ahead", "1"],
+}
+
+
+def run(stand):
+    with stand.daemon() as daemon, stand.programs(daemon) as programs:
+        running = [
+            programs.start(f"graph-limits-{number}", client("graphed.py", *arguments), shared=True)
+            for number, arguments in enumerate(FORMS.values())
+        ]
+        for program in running:
+            program.hear()
+        for form, program in zip(FORMS, running):
+            of_form(stand, daemon, form, program)
+
+
+def of_form(stand, daemon, form, program):
+    limits, figures = Limits(stand, daemon, [program]), stand.figures
+    before = limits.free(program)
+    limits.rates = [before]
+    for percent in PERCENTS:
+        name = f"{form}, {percent}%"
+        limits.limit(program, percent)
+        (answer,) = limits.train([(program, percent)])
+        figures.sample(f"limits: {name}", answer)
+        limits.judge(name, percent, limits.percent(0, answer))
+        limits.even(name, answer)
+        mean = 1e3 * answer["seconds"] / answer["steps"]
+        figures.row(f"limits: {name}: mean and longest step", f"{mean:.1f} ms, {answer['step_ms_max']:.1f} ms")
+    limits.limit(program, None)
+    figures.row(f"limits: {form}: steps a second without one, before and after", f"{before:.1f}, {limits.free(program):.1f}")

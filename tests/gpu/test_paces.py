@@ -1,0 +1,31 @@
+"""Tests of how rates are counted; they need no card."""
+
+import unittest
+
+import paces
+
+
+class Paces(unittest.TestCase):
+    STORY = {"begin": 10.0, "ends": [11.0, 12.0, 14.0]}
+
+    def test_a_step_across_an_edge_counts_in_part(self):
+        self.assertEqual([paces.progress(self.STORY, at) for at in (9, 10.5, 12, 13, 20)], [0, 0.5, 2, 2.5, 3])
+        self.assertEqual(paces.rate(self.STORY, 11.5, 13), 1.0 / 1.5)
+
+    def test_rates_are_of_the_time_in_which_all_worked(self):
+        late = {"begin": 12.0, "ends": [13.0, 20.0]}
+        self.assertEqual(paces.window([self.STORY, late]), (12.0, 14.0))
+        self.assertEqual(paces.rates([self.STORY, late]), [0.5, (1 + 1 / 7) / 2])
+
+    def test_jain_is_one_for_equals_and_falls_with_each_who_has_nothing(self):
+        self.assertEqual(paces.jain([3.0] * 4), 1.0)
+        self.assertEqual(paces.jain([1.0, 0.0, 0.0, 0.0]), 0.25)
+
+    def test_a_percentile_is_a_value_that_was_measured(self):
+        values = list(range(1, 101))
+        self.assertEqual([paces.percentile(values, percent) for percent in (50, 99, 100)], [50, 99, 100])
+        self.assertEqual(paces.percentile([7], 99), 7)
+
+
+if __name__ == "__main__":
+    unittest.main()
