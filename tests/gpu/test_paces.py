@@ -15,7 +15,9 @@ class Paces(unittest.TestCase):
     def test_rates_are_of_the_time_in_which_all_worked(self):
         late = {"begin": 12.0, "ends": [13.0, 20.0]}
         self.assertEqual(paces.window([self.STORY, late]), (12.0, 14.0))
-        self.assertEqual(paces.rates([self.STORY, late]), [0.5, (1 + 1 / 7) / 2])
+        first, second = paces.rates([self.STORY, late])
+        self.assertAlmostEqual(first, 0.5)
+        self.assertAlmostEqual(second, (1 + 1 / 7) / 2)
 
     def test_jain_is_one_for_equals_and_falls_with_each_who_has_nothing(self):
         self.assertEqual(paces.jain([3.0] * 4), 1.0)

@@ -51,6 +51,14 @@ impl Core {
         Some(self.cards.iter().map(account).collect())
     }
 
+    /// Whether a process only said that it held the lock of the last daemon, and got nothing of this one since.
+    #[must_use]
+    pub fn is_unproven(&self, client: ClientId) -> bool {
+        let home = self.homes.get(client).and_then(|&home| self.sessions.get(home));
+        home.and_then(|home| home.clients.get(client))
+            .is_some_and(|client| client.unproven)
+    }
+
     /// How many of a process's bytes on a card never move, as far as it told; `None` for one that is not there.
     #[must_use]
     pub fn fixed_bytes(&self, client: ClientId, gpu: GpuId) -> Option<Bytes> {

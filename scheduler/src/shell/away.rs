@@ -4,7 +4,7 @@
 //! ```text
 //!   client ── hang-up, and the pidfd says alive ──▶ away ── the same process says who it was ──▶ client, with a new page
 //!      │                                             │
-//!      └── dead, or it never was on a card ──▶ gone ◀┴── dead, or it runs another program
+//!      └── dead, or nothing was given to it ──▶ gone ◀┴── dead, or it runs another program
 //! ```
 //!
 //! To the core one that is away is like one that is stopped: its page still closes its gate and gives free lease back,
@@ -87,7 +87,8 @@ impl Shell {
         client.connection = None;
         client.away.ended();
         let has_nothing = client.page.gpus().next().is_none();
-        if has_nothing || client.peer.is_dead() {
+        // A stranger's word must not keep a card from the others for as long as its process likes.
+        if has_nothing || client.peer.is_dead() || self.core.is_unproven(id) {
             return self.client_gone(id);
         }
         let (session, peer) = (client.session, client.peer.clone());

@@ -28,6 +28,8 @@ ALONE_SECONDS = 8
 # By how much the two are more than the capacity.
 EXCESS_MIB = 1024
 USUAL_DRAIN = 0.01
+# Seconds between two looks at what happens meanwhile.
+LOOK = 0.2
 SLACK_MIB = 64
 
 HOG = client("paced.py", "train", "--batch", "16", "--ballast-mib", "1024")
@@ -80,12 +82,12 @@ def milliseconds(story):
 def bursts(program, hog, count, every, work_ms, meanwhile=lambda: None):
     """What came of the bursts, and of the training beside them."""
     if hog is not None:
-        hog.tell(f"train {count * every + 1}")
+        hog.tell(f"train {count * every + 1.5}")
         time.sleep(0.5)
     program.tell(f"bursts {count} {every} {work_ms}")
     while program.lines.empty() and program.process.poll() is None:
         meanwhile()
-        time.sleep(0.05)
+        time.sleep(LOOK)
     story = program.hear()
     return story, hog.hear() if hog is not None else None
 

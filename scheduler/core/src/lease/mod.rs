@@ -284,6 +284,9 @@ impl Core {
         if booked.is_none() {
             return;
         }
+        if let Some(client) = self.client_mut(request.client) {
+            client.unproven = false;
+        }
         self.grown = Some(request.session);
         self.effects.push_back(Effect::Lease {
             client: request.client,

@@ -99,6 +99,8 @@ pub(crate) struct Client {
     pub(crate) gate: Gate,
     /// Until it announces a card.
     pub(crate) past: Past,
+    /// Whether nothing but its word says that it ever held the lock, and this machine granted it nothing so far.
+    pub(crate) unproven: bool,
     /// By card that it attached.
     pub(crate) books: ByGpu<Book>,
     pub(crate) told: Told,
@@ -111,6 +113,7 @@ impl Client {
         Self {
             gate: Gate::new(),
             past,
+            unproven: past == Past::Claims,
             books: ByGpu::default(),
             told: Told::default(),
             evictable: true,

@@ -291,6 +291,7 @@ impl Session {
         for (id, client) in self.attached_mut() {
             if !client.gate.passes() {
                 let moving = moves && !client.movable().is_zero();
+                client.unproven = false;
                 let word = client.gate.open(moving);
                 effects.push_back(Effect::Gate {
                     client: id,
@@ -317,6 +318,7 @@ impl Session {
                 Passage::Closing | Passage::Moving | Passage::Open => false,
             };
             if opens {
+                client.unproven = false;
                 let word = client.gate.open(false);
                 effects.push_back(Effect::Gate {
                     client: id,

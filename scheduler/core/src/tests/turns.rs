@@ -67,7 +67,11 @@ fn the_quantum_begins_when_the_memory_is_in() {
     assert_eq!(world.open(&[a, b]), [false, true]);
     world.run_for(ms(2));
     assert!(!world.passes(b));
-    assert_eq!(world.card().moved_bytes, gib(2), "what did not fit beside the other");
+    assert_eq!(
+        world.card().moved_bytes,
+        gib(2),
+        "what did not fit beside the other"
+    );
 }
 
 #[test]
@@ -127,7 +131,11 @@ fn the_quantum_pays_for_what_moves_take_whatever_was_there_already() {
     let cost = world.card().expected_drain_ns + ms(80);
     let promised = Nanos(cost.0 * 19);
     let off = world.card().quantum_ns.0.abs_diff(promised.0);
-    assert!(off < promised.0 / 50, "{} instead of {promised}", world.card().quantum_ns);
+    assert!(
+        off < promised.0 / 50,
+        "{} instead of {promised}",
+        world.card().quantum_ns
+    );
 }
 
 #[test]
