@@ -10,7 +10,7 @@ from pathlib import Path
 
 SOURCES = Path(__file__).resolve().parents[3] / "interposer" / "src"
 
-ROW = re.compile(r"^\s*(?:gated|graph|blocking|\[(?:one|configured|graph|instantiate_and_upload): [^]]*\])\s+cu\w+\s*\([^;]*?\)\s*=\s*([^;]*);", re.MULTILINE)
+ROW = re.compile(r"^\s*(?:gated|graph|blocking|\[(?:one|kernel|configured|graph|instantiate_and_upload): [^]]*\])\s+cu\w+\s*\([^;]*?\)\s*=\s*([^;]*);", re.MULTILINE)
 EXPORT = re.compile(r"\bcu\w+")
 
 

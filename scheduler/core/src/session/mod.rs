@@ -288,10 +288,12 @@ impl Session {
 
     /// Opens every gate that is not open, for `epoch`. Where memory `moves`, processes that have some bring it in first.
     pub(crate) fn open(&mut self, epoch: Epoch, moves: bool, effects: &mut VecDeque<Effect>) {
+        // Between two tries of a drop nothing is granted.
+        let granted = matches!(self.lock, Lock::Holding(_));
         for (id, client) in self.attached_mut() {
             if !client.gate.passes() {
                 let moving = moves && !client.movable().is_zero();
-                client.unproven = false;
+                client.unproven &= !granted;
                 let word = client.gate.open(moving);
                 effects.push_back(Effect::Gate {
                     client: id,
