@@ -75,7 +75,11 @@ impl Demands {
             return Ok(Self::default());
         }
         let mut text = String::new();
-        file.take(MOST).read_to_string(&mut text).map_err(unreadable)?;
+        file.take(MOST + 1).read_to_string(&mut text).map_err(unreadable)?;
+        // What is cut off may be the demand.
+        if text.len() as u64 > MOST {
+            return Err(unreadable(io::Error::other(format!("it is longer than {MOST} bytes"))));
+        }
         Self::parse(&text).map_err(|line| DemandsError::Unknown { path: path.to_owned(), line })
     }
 
@@ -83,8 +87,8 @@ impl Demands {
     fn parse(text: &str) -> Result<Self, String> {
         let mut demands = Self::default();
         for line in text.lines() {
-            let said = line.trim();
-            if said.is_empty() || said.starts_with('#') {
+            let said = without_comment(line);
+            if said.is_empty() {
                 continue;
             }
             let unknown = || said.to_owned();
@@ -102,6 +106,16 @@ impl Demands {
         }
         Ok(demands)
     }
+}
+
+/// A line without its comment; in quotes a `#` begins none.
+fn without_comment(line: &str) -> &str {
+    let mut quoted = false;
+    let begins = |c| {
+        quoted ^= c == '"';
+        c == '#' && !quoted
+    };
+    line.split(begins).next().unwrap_or_default().trim()
 }
 
 /// Whether root, and nobody else, said it.
@@ -124,6 +138,28 @@ mod tests {
         assert_eq!(Demands::parse(text), Ok(Demands { required: true, runtime_dir }));
         assert_eq!(Demands::parse(""), Ok(Demands::default()));
         assert_eq!(Demands::parse("required = false"), Ok(Demands::default()));
+    }
+
+    #[test]
+    fn what_the_documentation_shows_is_understood() {
+        let page = include_str!("../../../docs/systemd.md");
+        let block = page.split("```toml\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
+        let runtime_dir = Some("/run/gpushare".into());
+        assert_eq!(Demands::parse(block), Ok(Demands { required: true, runtime_dir }));
+        let odd = "runtime_dir = \"/run/a#b\"# required = true";
+        assert_eq!(Demands::parse(odd), Ok(Demands { required: false, runtime_dir: Some("/run/a#b".into()) }));
+    }
+
+    #[test]
+    fn a_demand_behind_much_else_is_not_overlooked() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("client.toml");
+        std::fs::write(&path, format!("# {}\nrequired = true\n", "x".repeat(4096))).unwrap();
+        // Only root's file counts, whoever runs this test.
+        match File::open(&path).unwrap().metadata().unwrap().uid() {
+            0 => assert!(Demands::read(&path).unwrap_err().to_string().contains("longer than 4096 bytes")),
+            _ => assert_eq!(Demands::read(&path).unwrap(), Demands::default()),
+        }
     }
 
     #[test]
