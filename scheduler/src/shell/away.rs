@@ -65,9 +65,12 @@ impl Away {
         self.answers.push_back(answer);
     }
 
-    /// On the new connection what was answered on the old one may be asked again.
+    /// On the new connection what was answered on the old one may be asked again, as may what was not asked on that for
+    /// want of time.
     fn ended(&mut self) {
-        self.repeats = std::mem::take(&mut self.answers);
+        self.repeats.append(&mut self.answers);
+        let forgotten = self.repeats.len().saturating_sub(ANSWERS);
+        self.repeats.drain(..forgotten);
         self.unlisted = 0;
     }
 
@@ -318,6 +321,17 @@ mod tests {
         assert!(!away.repeats(answer), "nobody hung up");
         away.ended();
         assert!(!away.repeats((RequestId(7), GpuId(0), Bytes(6))));
+        assert!(away.repeats(answer));
+        assert!(!away.repeats(answer));
+    }
+
+    #[test]
+    fn who_hangs_up_again_before_it_asks_is_answered_on_the_connection_after_that() {
+        let answer = (RequestId(7), GpuId(0), Bytes(5));
+        let mut away = Away::default();
+        away.answered(answer);
+        away.ended();
+        away.ended();
         assert!(away.repeats(answer));
         assert!(!away.repeats(answer));
     }
