@@ -5,7 +5,8 @@
 //!                               runtime_dir = "/run/gpushare"    and it is looked for here only
 //! ```
 //!
-//! The path is fixed. The file counts if it is root's and nobody else may write it; any other is none, with a line. What such a file
+//! The path is fixed. The file counts if it is root's and nobody else may write it; any other is none, with a line. In a user namespace
+//! whose users root is not among, which anybody may make, the kernel shows root's file as nobody's: that counts too. What such a file
 //! says and nobody understands is no leave to run: the process is refused, as with settings of its own that make no sense.
 //! The format is what these two lines need of TOML, since nothing here shall need a parser.
 
@@ -19,6 +20,9 @@ use crate::notice;
 
 /// More than it can need.
 const MOST: u64 = 4096;
+
+/// Whoever has no number in a user namespace has this one there (`/proc/sys/kernel/overflowuid`).
+const UNMAPPED: u32 = 65534;
 
 /// What is demanded; by default nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -124,7 +128,7 @@ fn counts(file: &Metadata) -> bool {
 }
 
 const fn is_roots(is_file: bool, uid: u32, mode: u32) -> bool {
-    is_file && uid == 0 && mode & 0o022 == 0
+    is_file && matches!(uid, 0 | UNMAPPED) && mode & 0o022 == 0
 }
 
 #[cfg(test)]
@@ -172,6 +176,7 @@ mod tests {
     #[test]
     fn only_a_file_that_root_alone_may_write_counts() {
         assert!(is_roots(true, 0, 0o100_644) && is_roots(true, 0, 0o100_600));
+        assert!(is_roots(true, UNMAPPED, 0o100_644) && !is_roots(true, UNMAPPED, 0o100_646), "in a user namespace");
         assert!(!is_roots(true, 1000, 0o100_644), "a user's");
         assert!(!is_roots(true, 0, 0o100_664) && !is_roots(true, 0, 0o100_646), "others may write it");
         assert!(!is_roots(false, 0, 0o100_644), "a folder or a device");

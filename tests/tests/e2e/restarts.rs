@@ -180,6 +180,23 @@ fn what_the_administrator_demands_beats_the_environment() -> anyhow::Result<()> 
     let said = program.process().stderr();
     assert!(said.contains("must not use the GPU without it"), "{said}");
 
+    // Where root is nobody, its file is root's still.
+    let mut inner = Command::new("unshare");
+    inner
+        .arg("-U")
+        .arg(command.get_program())
+        .args(command.get_args());
+    inner.envs(
+        command
+            .get_envs()
+            .filter_map(|(name, value)| Some((name, value?))),
+    );
+    let nobody = under_demands(&inner, "required = true # always\n").context("as before")?;
+    let mut program = Program::begin(nobody, &world, "nobody")?;
+    assert!(program.ready().is_err());
+    let said = program.process().stderr();
+    assert!(said.contains("must not use the GPU without it"), "{said}");
+
     let garbled = under_demands(&command, "requird = true\n").context("as before")?;
     let mut program = Program::begin(garbled, &world, "garbled")?;
     assert!(program.ready().is_err());
