@@ -1,6 +1,9 @@
 //! The daemon dies and comes back, or is not there at all.
 
+use std::fs;
+use std::os::unix::net::UnixListener;
 use std::process::Command;
+use std::thread;
 
 use anyhow::Context as _;
 use gpushare_proto::Bytes;
@@ -137,6 +140,21 @@ fn a_program_that_must_share_is_refused_its_first_context_without_a_daemon() -> 
             "{name}"
         );
     }
+    Ok(())
+}
+
+#[test]
+fn a_scheduler_that_hangs_up_at_once_is_no_absent_one() -> anyhow::Result<()> {
+    let world = world()?;
+    // As it does where a user has all the connections that it may have.
+    let runtime = world.runtime_dir();
+    fs::create_dir_all(runtime.tenant_dir())?;
+    let listener = UnixListener::bind(runtime.tenant_socket())?;
+    thread::spawn(move || listener.incoming().for_each(drop));
+    let mut program = Program::begin(world.workload(&Sharing::Preload), &world, "turned-away")?;
+    assert!(program.ready().is_err());
+    let said = program.process().stderr();
+    assert!(said.contains("must not use the GPU without it"), "{said}");
     Ok(())
 }
 
