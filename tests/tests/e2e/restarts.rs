@@ -103,8 +103,8 @@ fn without_a_daemon_a_program_runs_natively_with_one_line() -> anyhow::Result<()
 fn a_program_that_the_scheduler_refuses_does_not_use_the_card_all_the_same() -> anyhow::Result<()> {
     let world = world()?;
     let config = world.scheduler_config().context("the card has a configuration")?;
-    let usual = std::fs::read_to_string(&config)?;
-    std::fs::write(&config, format!("implicit_sessions = false\n{usual}"))?;
+    let usual = fs::read_to_string(&config)?;
+    fs::write(&config, format!("implicit_sessions = false\n{usual}"))?;
     let _daemon = Daemon::start(&world, &[])?;
     let mut program = Program::begin(world.workload(&Sharing::Preload), &world, "stranger")?;
     let error = format!("{:#}", program.ready().unwrap_err());
@@ -118,7 +118,7 @@ fn a_program_that_the_scheduler_refuses_does_not_use_the_card_all_the_same() -> 
 fn a_program_that_must_share_is_refused_its_first_context_without_a_daemon() -> anyhow::Result<()> {
     let world = world()?;
     let token = world.folder().join("token");
-    std::fs::write(&token, "ab".repeat(32))?;
+    fs::write(&token, "ab".repeat(32))?;
     for (name, value) in [
         (names::REQUIRED, "1".into()),
         (names::TOKEN_FILE, token.into_os_string()),
