@@ -5,7 +5,8 @@
 //!                               runtime_dir = "/run/gpushare"    and it is looked for here only
 //! ```
 //!
-//! The path is fixed. The file counts if it is root's and nobody else may write it; any other is none, with a line. What such a file
+//! The path is fixed. The file counts if it is root's and nobody else may write it; any other is none, with a line. In a user namespace
+//! whose users root is not among, which anybody may make, the kernel shows root's file as nobody's: that counts too. What such a file
 //! says and nobody understands is no leave to run: the process is refused, as with settings of its own that make no sense.
 //! The format is what these two lines need of TOML, since nothing here shall need a parser.
 
@@ -19,6 +20,9 @@ use crate::notice;
 
 /// More than it can need.
 const MOST: u64 = 4096;
+
+/// Whoever has no number in a user namespace has this one there (`/proc/sys/kernel/overflowuid`).
+const UNMAPPED: u32 = 65534;
 
 /// What is demanded; by default nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -75,7 +79,11 @@ impl Demands {
             return Ok(Self::default());
         }
         let mut text = String::new();
-        file.take(MOST).read_to_string(&mut text).map_err(unreadable)?;
+        file.take(MOST + 1).read_to_string(&mut text).map_err(unreadable)?;
+        // What is cut off may be the demand.
+        if text.len() as u64 > MOST {
+            return Err(unreadable(io::Error::other(format!("it is longer than {MOST} bytes"))));
+        }
         Self::parse(&text).map_err(|line| DemandsError::Unknown { path: path.to_owned(), line })
     }
 
@@ -83,8 +91,8 @@ impl Demands {
     fn parse(text: &str) -> Result<Self, String> {
         let mut demands = Self::default();
         for line in text.lines() {
-            let said = line.trim();
-            if said.is_empty() || said.starts_with('#') {
+            let said = without_comment(line);
+            if said.is_empty() {
                 continue;
             }
             let unknown = || said.to_owned();
@@ -104,13 +112,23 @@ impl Demands {
     }
 }
 
+/// A line without its comment; in quotes a `#` begins none.
+fn without_comment(line: &str) -> &str {
+    let mut quoted = false;
+    let begins = |c| {
+        quoted ^= c == '"';
+        c == '#' && !quoted
+    };
+    line.split(begins).next().unwrap_or_default().trim()
+}
+
 /// Whether root, and nobody else, said it.
 fn counts(file: &Metadata) -> bool {
     is_roots(file.is_file(), file.uid(), file.mode())
 }
 
 const fn is_roots(is_file: bool, uid: u32, mode: u32) -> bool {
-    is_file && uid == 0 && mode & 0o022 == 0
+    is_file && matches!(uid, 0 | UNMAPPED) && mode & 0o022 == 0
 }
 
 #[cfg(test)]
@@ -127,6 +145,28 @@ mod tests {
     }
 
     #[test]
+    fn what_the_documentation_shows_is_understood() {
+        let page = include_str!("../../../docs/systemd.md");
+        let block = page.split("```toml\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
+        let runtime_dir = Some("/run/gpushare".into());
+        assert_eq!(Demands::parse(block), Ok(Demands { required: true, runtime_dir }));
+        let odd = "runtime_dir = \"/run/a#b\"# required = true";
+        assert_eq!(Demands::parse(odd), Ok(Demands { required: false, runtime_dir: Some("/run/a#b".into()) }));
+    }
+
+    #[test]
+    fn a_demand_behind_much_else_is_not_overlooked() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("client.toml");
+        std::fs::write(&path, format!("# {}\nrequired = true\n", "x".repeat(4096))).unwrap();
+        // Only root's file counts, whoever runs this test.
+        match File::open(&path).unwrap().metadata().unwrap().uid() {
+            0 => assert!(Demands::read(&path).unwrap_err().to_string().contains("longer than 4096 bytes")),
+            _ => assert_eq!(Demands::read(&path).unwrap(), Demands::default()),
+        }
+    }
+
+    #[test]
     fn a_line_that_says_nothing_is_named() {
         for line in ["required", "required = yes", "require = true", "runtime_dir = /run", "runtime_dir = \"run\"", "[client]"] {
             assert_eq!(Demands::parse(&format!("required = true\n{line}")), Err(line.to_owned()));
@@ -136,6 +176,7 @@ mod tests {
     #[test]
     fn only_a_file_that_root_alone_may_write_counts() {
         assert!(is_roots(true, 0, 0o100_644) && is_roots(true, 0, 0o100_600));
+        assert!(is_roots(true, UNMAPPED, 0o100_644) && !is_roots(true, UNMAPPED, 0o100_646), "in a user namespace");
         assert!(!is_roots(true, 1000, 0o100_644), "a user's");
         assert!(!is_roots(true, 0, 0o100_664) && !is_roots(true, 0, 0o100_646), "others may write it");
         assert!(!is_roots(false, 0, 0o100_644), "a folder or a device");

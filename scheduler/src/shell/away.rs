@@ -48,7 +48,7 @@ type Answer = (RequestId, GpuId, Bytes);
 /// What must outlive a client's connection.
 #[derive(Debug, Default)]
 pub(super) struct Away {
-    /// The latest answers on this connection, and those on the last one that may be asked for again.
+    /// The latest answers on this connection, and those on earlier ones that may be asked for again.
     answers: VecDeque<Answer>,
     repeats: VecDeque<Answer>,
     /// Whether its death is reported.
@@ -65,13 +65,16 @@ impl Away {
         self.answers.push_back(answer);
     }
 
-    /// On the new connection what was answered on the old one may be asked again.
+    /// On the new connection what was answered on the old one may be asked again, as may what was not asked on that for
+    /// want of time.
     fn ended(&mut self) {
-        self.repeats = std::mem::take(&mut self.answers);
+        self.repeats.append(&mut self.answers);
+        let forgotten = self.repeats.len().saturating_sub(ANSWERS);
+        self.repeats.drain(..forgotten);
         self.unlisted = 0;
     }
 
-    /// Whether a request was answered on the last connection; no third time.
+    /// Whether a request was answered on an earlier connection; no third time.
     fn repeats(&mut self, answer: Answer) -> bool {
         let found = self.repeats.iter().position(|of| *of == answer);
         found.and_then(|at| self.repeats.remove(at)).is_some()
@@ -132,17 +135,24 @@ impl Shell {
             .then_some(returning.client)
     }
 
-    /// Whether a process has so many clients that are away that it gets no more.
+    /// Whether a process or its user has so many clients that are away that it gets no more. Each costs descriptors, as a
+    /// connection does: so a user has as many at most, and the daemon's own is counted in neither.
     pub(super) fn may_join(&self, peer: &PeerProcess) -> Result<(), Failure> {
-        let away = |client: &&Client| client.connection.is_none() && client.peer.is(peer);
-        match self.clients.values().filter(away).count() < MOST_AWAY {
-            true => Ok(()),
-            false => Err(failure(
-                FailureCode::Unavailable,
-                format!(
-                    "the process hung up {MOST_AWAY} times and may still use what it had each time; end it"
-                ),
+        let away = || self.clients.values().filter(|client| client.connection.is_none());
+        let own = away().filter(|client| client.peer.is(peer)).count();
+        let of_user = away().filter(|client| client.peer.uid == peer.uid).count();
+        let most = self.settings.connections_per_user;
+        let counted = peer.uid != rustix::process::geteuid().as_raw();
+        let refused = |message| Err(failure(FailureCode::Unavailable, message));
+        match () {
+            () if own >= MOST_AWAY => refused(format!(
+                "the process hung up {MOST_AWAY} times and may still use what it had each time; end it"
             )),
+            () if counted && of_user >= most => refused(format!(
+                "processes of user {} hung up {most} times and may still use what they had each time; end them",
+                peer.uid
+            )),
+            () => Ok(()),
         }
     }
 
@@ -307,13 +317,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_is_given_again_once_and_on_the_next_connection_only() {
+    fn an_answer_is_given_again_once_and_on_a_later_connection_only() {
         let answer = (RequestId(7), GpuId(0), Bytes(5));
         let mut away = Away::default();
         away.answered(answer);
         assert!(!away.repeats(answer), "nobody hung up");
         away.ended();
         assert!(!away.repeats((RequestId(7), GpuId(0), Bytes(6))));
+        assert!(away.repeats(answer));
+        assert!(!away.repeats(answer));
+    }
+
+    #[test]
+    fn who_hangs_up_again_before_it_asks_is_answered_on_the_connection_after_that() {
+        let answer = (RequestId(7), GpuId(0), Bytes(5));
+        let mut away = Away::default();
+        away.answered(answer);
+        away.ended();
+        away.ended();
         assert!(away.repeats(answer));
         assert!(!away.repeats(answer));
     }

@@ -208,6 +208,13 @@ impl Shell {
                 None => self.implicit(peer)?,
             },
         };
+        // What the kernel said of its pid was said of another process if it is dead.
+        if peer.is_dead() {
+            return Err(failure(
+                FailureCode::Permission,
+                "the process that connected is dead",
+            ));
+        }
         self.sessions.join(session);
         let client = ClientId(self.next_client);
         self.next_client += 1;

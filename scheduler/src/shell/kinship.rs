@@ -26,11 +26,11 @@ impl Shell {
         let registered = |process| self.sessions.by_registrar(process);
         peer.id
             .and_then(registered)
-            .or_else(|| parents(peer.pid).find_map(|parent| self.of_parent(peer, parent)))
+            .or_else(|| parents(peer.id).find_map(|parent| self.of_parent(peer, parent)))
             .or_else(|| {
                 let key = peer.implicit_key();
                 let mut keys = iter::once(key.clone())
-                    .chain(parents(peer.pid).filter_map(|parent| key.of_job(parent.pid)));
+                    .chain(parents(peer.id).filter_map(|parent| key.of_job(parent.pid)));
                 keys.find_map(|key| self.sessions.by_key(&key))
             })
     }
@@ -47,14 +47,22 @@ impl Shell {
 }
 
 /// The parents of a process, the closest first.
-fn parents(pid: u32) -> impl Iterator<Item = ProcessId> {
-    let next = |pid: &u32| process::parent(*pid).filter(|&parent| parent > 1);
-    iter::successors(next(&pid), next)
-        .take(GENERATIONS)
-        .filter_map(|pid| {
-            let start = process::start_time(pid)?;
-            Some(ProcessId { pid, start })
-        })
+fn parents(of: Option<ProcessId>) -> impl Iterator<Item = ProcessId> {
+    let next = |child: &ProcessId| parent(*child);
+    iter::successors(of, next).skip(1).take(GENERATIONS)
+}
+
+/// The parent of a process. It is asked for twice: a pid whose process is the parent still was not given away meanwhile.
+fn parent(child: ProcessId) -> Option<ProcessId> {
+    let ask = || {
+        let pid = process::parent(child.pid).filter(|&parent| parent > 1)?;
+        let start = process::start_time(pid)?;
+        let is_still = process::parent(child.pid) == Some(pid);
+        is_still.then_some(ProcessId { pid, start })
+    };
+    // Another one takes over the children of one that just died.
+    let found = ask().or_else(ask);
+    found.filter(|_| process::start_time(child.pid) == Some(child.start))
 }
 
 #[cfg(test)]
@@ -70,12 +78,25 @@ mod tests {
             .stdin(Stdio::piped())
             .spawn()
             .unwrap();
-        let own = std::process::id();
-        let start = process::start_time(own).unwrap();
-        assert!(parents(child.id()).any(|parent| parent == ProcessId { pid: own, start }));
-        assert!(parents(own).all(|parent| parent.pid != own && parent.pid > 1));
+        let process = |pid| {
+            let start = process::start_time(pid).unwrap();
+            ProcessId { pid, start }
+        };
+        let (own, theirs) = (process(std::process::id()), process(child.id()));
+        assert!(parents(Some(theirs)).any(|parent| parent == own));
+        assert!(parents(Some(own)).all(|parent| parent.pid != own.pid && parent.pid > 1));
+        let earlier = ProcessId {
+            start: theirs.start - 1,
+            ..theirs
+        };
+        assert_eq!(
+            parents(Some(earlier)).count(),
+            0,
+            "its pid is another process's by now"
+        );
         drop(child.stdin.take());
         child.wait().unwrap();
-        assert_eq!(parents(u32::MAX).count(), 0);
+        assert_eq!(parents(Some(theirs)).count(), 0);
+        assert_eq!(parents(None).count(), 0);
     }
 }

@@ -4,13 +4,34 @@
 //! then a lease could be bytes that a sibling has. So a session with a quota gets no lease while a process of it is
 //! awaited, nor right after a restart: one that joined just before the last daemon's death may not be in the registry.
 
+use gpushare_proto::tenant::TenantRequest;
 use gpushare_proto::{ClientId, GpuId, Nanos};
 use gpushare_sys::clock;
 
-use super::Shell;
+use super::{ConnectionRole, Shell};
 use crate::input::ConnectionId;
 
+/// So many requests of one connection wait: a thread has one at a time, and whoever does not wait for answers must not fill the
+/// daemon with them.
+const MOST: usize = 256;
+
 impl Shell {
+    /// Has a client's request for memory wait.
+    pub(super) fn postpone(
+        &mut self,
+        connection: ConnectionId,
+        request: TenantRequest,
+    ) -> Result<(), String> {
+        let own = self.postponed.iter().filter(|(asker, _)| *asker == connection);
+        if own.count() >= MOST {
+            return Err(format!(
+                "{MOST} requests of the process wait already for the return of its session's processes"
+            ));
+        }
+        self.postponed.push((connection, request));
+        Ok(())
+    }
+
     /// Whether a client's request for memory must wait.
     pub(super) fn is_unsettled(&self, client: ClientId, gpu: GpuId) -> bool {
         let Some(session) = self.clients.get(&client).map(|client| client.session) else {
@@ -34,10 +55,25 @@ impl Shell {
         (!self.postponed.is_empty() && self.is_young()).then(|| self.grown_up())
     }
 
-    /// Asks again, in order, what had to wait. What still has to waits again.
+    /// Asks again, in order, what need not wait any more.
     pub(super) fn take_up_postponed(&mut self) {
-        for (connection, request) in std::mem::take(&mut self.postponed) {
+        let all = std::mem::take(&mut self.postponed);
+        let (still, settled) = all.into_iter().partition(|of| self.has_to_wait(of));
+        self.postponed = still;
+        let settled: Vec<_> = settled;
+        for (connection, request) in settled {
             self.tenant(connection, request);
+        }
+    }
+
+    fn has_to_wait(&self, (connection, request): &(ConnectionId, TenantRequest)) -> bool {
+        let role = self.connections.get(connection).map(|open| open.role);
+        match (role, request) {
+            (
+                Some(ConnectionRole::Client(client)),
+                TenantRequest::Reserve { gpu, .. } | TenantRequest::ReserveFixed { gpu, .. },
+            ) => self.is_unsettled(client, *gpu),
+            _ => false,
         }
     }
 

@@ -86,10 +86,7 @@ impl Shell {
             (
                 ConnectionRole::Client(client),
                 ref asks @ (TenantRequest::Reserve { gpu, .. } | TenantRequest::ReserveFixed { gpu, .. }),
-            ) if self.is_unsettled(client, gpu) => {
-                self.postponed.push((connection, asks.clone()));
-                Ok(())
-            }
+            ) if self.is_unsettled(client, gpu) => self.postpone(connection, asks.clone()),
             (ConnectionRole::Client(client), ref asks) if self.repeats(connection, client, asks) => Ok(()),
             (ConnectionRole::Client(client), request) => self.client_says(client, &request),
             (ConnectionRole::Tool, request) => {

@@ -231,3 +231,36 @@ fn after_a_restart_it_keeps_what_it_had_also_if_it_comes_without_a_word_of_that(
     assert_eq!(back.welcome.client, client.welcome.client);
     assert_eq!(allocated(&daemon, session), QUOTA);
 }
+
+#[test]
+fn a_user_is_away_as_often_at_most_as_it_may_connect() {
+    let place = Place::new();
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: only root can start another user's processes");
+        return;
+    }
+    let config = place.path("config.toml");
+    fs::write(&config, "implicit_sessions = true\nconnections_per_user = 9").unwrap();
+    let daemon = place.start_system(&["--config", config.to_str().unwrap()]);
+    let (first, hung_up) = Process::hanging_up_as(&place, 12345);
+    let (second, refused) = Process::hanging_up_as(&place, 12345);
+    assert_eq!((hung_up, refused), (9, 0));
+    assert!(
+        place.log().contains("processes of user 12345 hung up 9 times"),
+        "{}",
+        place.log()
+    );
+    let (_other, other) = Process::hanging_up_as(&place, 12346);
+    assert_eq!(other, 9, "another user is not concerned");
+    drop((first, second));
+    eventually("all of the first user's to be gone", || {
+        let clients = daemon
+            .status()
+            .sessions
+            .iter()
+            .map(|view| view.clients.len())
+            .sum::<usize>();
+        (clients == 9).then_some(())
+    });
+    assert_eq!(Process::hanging_up_as(&place, 12345).1, 9);
+}

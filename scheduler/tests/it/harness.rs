@@ -316,7 +316,15 @@ pub(crate) fn join(
     token: Option<&Token>,
     returning: Option<Returning>,
 ) -> Result<Client, Failure> {
-    let mut peer: Peer<TenantRequest, TenantReply> = Peer::over(connect(&runtime.tenant_socket()).unwrap());
+    join_at(&runtime.tenant_socket(), token, returning)
+}
+
+pub(crate) fn join_at(
+    socket: &Path,
+    token: Option<&Token>,
+    returning: Option<Returning>,
+) -> Result<Client, Failure> {
+    let mut peer: Peer<TenantRequest, TenantReply> = Peer::over(connect(socket).unwrap());
     peer.say(&TenantRequest::Hello(Hello::new(Role::Client {
         token: token.cloned(),
         returning,

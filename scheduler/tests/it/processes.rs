@@ -9,7 +9,7 @@ use gpushare_proto::names::{self, RuntimeDir};
 use gpushare_proto::tenant::Returning;
 use gpushare_proto::{Bytes, ClientId, SessionId, Token};
 
-use crate::harness::{Client, Place, join, register};
+use crate::harness::{Client, Place, join, join_at, register};
 
 /// What the process is to know besides the daemon's folder.
 const ARGUMENT: &str = "GPUSHARE_TEST_ARGUMENT";
@@ -46,6 +46,13 @@ impl Process {
         let mut process = Self::run("hangs_up", place, &token.to_hex());
         process.given();
         process
+    }
+
+    /// One of another user's that hangs up as often as it is let, ten times at most, and lives; how often that was.
+    pub(crate) fn hanging_up_as(place: &Place, uid: u32) -> (Self, u64) {
+        let mut process = Self::run("hangs_up_often", place, &uid.to_string());
+        let times = process.given();
+        (process, times)
     }
 
     /// One that says it is another's client; what number it was given.
@@ -129,6 +136,28 @@ fn a_process_that_hangs_up() {
     client.enter();
     client.peer.stream.shutdown(std::net::Shutdown::Both).unwrap();
     println!("given {}", client.welcome.client.0);
+    stay();
+}
+
+#[test]
+#[ignore = "started by other tests"]
+fn a_process_that_hangs_up_often() {
+    // The folder's owner, who is root, lets nobody else in.
+    let folder = std::fs::File::open(runtime().tenant_dir()).unwrap();
+    rustix::process::fchdir(folder).unwrap();
+    let uid = rustix::process::Uid::from_raw(argument().parse().unwrap());
+    rustix::thread::set_thread_uid(uid).unwrap();
+    let mut clients: Vec<Client> = Vec::new();
+    while clients.len() < 10
+        && let Ok(mut client) = join_at("scheduler.sock".as_ref(), None, None)
+    {
+        client.attach();
+        client.peer.stream.shutdown(std::net::Shutdown::Write).unwrap();
+        // The daemon closes its end when it has taken note.
+        while client.peer.listen().is_some() {}
+        clients.push(client);
+    }
+    println!("given {}", clients.len());
     stay();
 }
 

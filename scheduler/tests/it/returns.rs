@@ -8,7 +8,7 @@ use gpushare_proto::admin::{AdminRequest, LockView, SessionRequest};
 use gpushare_proto::audit::{Entry, Line};
 use gpushare_proto::names::REGISTRY;
 use gpushare_proto::tenant::{FailureCode, TenantReply, TenantRequest};
-use gpushare_proto::{Bytes, Epoch, GateState, Nanos, SessionId, Token};
+use gpushare_proto::{Bytes, Epoch, GateState, Nanos, RequestId, SessionId, Token};
 use redb::{Database, TableDefinition};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -217,4 +217,28 @@ fn a_client_of_a_revoked_session_that_no_registry_knows_still_counts() {
     assert_eq!(daemon.status().gpus[0].allocated_bytes, Bytes::mib(100));
     let new = join(&place.runtime(), Some(&token), None).err().unwrap();
     assert_eq!(new.code, FailureCode::NotFound);
+}
+
+#[test]
+fn who_floods_a_daemon_that_awaits_its_sibling_is_closed() {
+    let place = Place::new();
+    let daemon = place.start(&[]);
+    let (_, token) = daemon.register("two", Some(Bytes::mib(128)));
+    let _sibling = Process::asking(&place, Some(&token), Bytes::mib(1), 1);
+    written(&place, 1);
+    daemon.kill();
+    let daemon = place.start(&[]);
+    let mut flood = daemon.join(Some(&token));
+    let gpu = flood.attach();
+    let mut asks = (1..=400).map(|request| TenantRequest::Reserve {
+        request: RequestId(request),
+        gpu,
+        bytes: Bytes(1),
+    });
+    assert!(asks.all(|asks| flood.peer.try_say(&asks) || asks_many(&place)));
+    eventually("the reason in the log", || asks_many(&place).then_some(()));
+}
+
+fn asks_many(place: &Place) -> bool {
+    place.log().contains("256 requests of the process wait already")
 }

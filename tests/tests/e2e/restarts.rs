@@ -1,6 +1,9 @@
 //! The daemon dies and comes back, or is not there at all.
 
+use std::fs;
+use std::os::unix::net::UnixListener;
 use std::process::Command;
+use std::thread;
 
 use anyhow::Context as _;
 use gpushare_proto::Bytes;
@@ -100,8 +103,8 @@ fn without_a_daemon_a_program_runs_natively_with_one_line() -> anyhow::Result<()
 fn a_program_that_the_scheduler_refuses_does_not_use_the_card_all_the_same() -> anyhow::Result<()> {
     let world = world()?;
     let config = world.scheduler_config().context("the card has a configuration")?;
-    let usual = std::fs::read_to_string(&config)?;
-    std::fs::write(&config, format!("implicit_sessions = false\n{usual}"))?;
+    let usual = fs::read_to_string(&config)?;
+    fs::write(&config, format!("implicit_sessions = false\n{usual}"))?;
     let _daemon = Daemon::start(&world, &[])?;
     let mut program = Program::begin(world.workload(&Sharing::Preload), &world, "stranger")?;
     let error = format!("{:#}", program.ready().unwrap_err());
@@ -115,7 +118,7 @@ fn a_program_that_the_scheduler_refuses_does_not_use_the_card_all_the_same() -> 
 fn a_program_that_must_share_is_refused_its_first_context_without_a_daemon() -> anyhow::Result<()> {
     let world = world()?;
     let token = world.folder().join("token");
-    std::fs::write(&token, "ab".repeat(32))?;
+    fs::write(&token, "ab".repeat(32))?;
     for (name, value) in [
         (names::REQUIRED, "1".into()),
         (names::TOKEN_FILE, token.into_os_string()),
@@ -137,6 +140,21 @@ fn a_program_that_must_share_is_refused_its_first_context_without_a_daemon() -> 
             "{name}"
         );
     }
+    Ok(())
+}
+
+#[test]
+fn a_scheduler_that_hangs_up_at_once_is_no_absent_one() -> anyhow::Result<()> {
+    let world = world()?;
+    // As it does where a user has all the connections that it may have.
+    let runtime = world.runtime_dir();
+    fs::create_dir_all(runtime.tenant_dir())?;
+    let listener = UnixListener::bind(runtime.tenant_socket())?;
+    thread::spawn(move || listener.incoming().for_each(drop));
+    let mut program = Program::begin(world.workload(&Sharing::Preload), &world, "turned-away")?;
+    assert!(program.ready().is_err());
+    let said = program.process().stderr();
+    assert!(said.contains("must not use the GPU without it"), "{said}");
     Ok(())
 }
 
@@ -177,6 +195,23 @@ fn what_the_administrator_demands_beats_the_environment() -> anyhow::Result<()> 
     let mut program = Program::begin(demanded, &world, "fled")?;
     let error = format!("{:#}", program.ready().unwrap_err());
     assert!(error.contains("cuDevicePrimaryCtxRetain"), "{error}");
+    let said = program.process().stderr();
+    assert!(said.contains("must not use the GPU without it"), "{said}");
+
+    // Where root is nobody, its file is root's still.
+    let mut inner = Command::new("unshare");
+    inner
+        .arg("-U")
+        .arg(command.get_program())
+        .args(command.get_args());
+    inner.envs(
+        command
+            .get_envs()
+            .filter_map(|(name, value)| Some((name, value?))),
+    );
+    let nobody = under_demands(&inner, "required = true # always\n").context("as before")?;
+    let mut program = Program::begin(nobody, &world, "nobody")?;
+    assert!(program.ready().is_err());
     let said = program.process().stderr();
     assert!(said.contains("must not use the GPU without it"), "{said}");
 
