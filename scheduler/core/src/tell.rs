@@ -142,7 +142,7 @@ impl Core {
         };
         // Whoever has a compute limit is glad to prove that it is idle.
         let wanted =
-            session.lock.grant().is_some() && (session.uses.overlaps(self.wanted) || session.is_limited());
+            session.lock.grant().is_some() && (self.stands_in_the_way(session) || session.is_limited());
         let hears = session.hears_place || !self.is_in_a_crowd(session);
         let mut news: SmallVec<[News; 1]> = SmallVec::new();
         let (mut place, mut facts) = (None, Facts::new());

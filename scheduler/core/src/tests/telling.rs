@@ -1,10 +1,10 @@
 use gpushare_proto::page::{FLAG_CONTENDED, FLAG_WANTED};
-use gpushare_proto::{Bytes, Nanos, SessionId};
+use gpushare_proto::{Bytes, ClientId, Nanos, Percent, SessionId};
 
 use super::world::{GPU, World, gib, ms, plain};
 use crate::{Config, Effect, Event, WaitsFor};
 
-fn queued(world: &mut World) -> Vec<(gpushare_proto::ClientId, u32, String)> {
+fn queued(world: &mut World) -> Vec<(ClientId, u32, String)> {
     let queued = |effect| match effect {
         Effect::Queued {
             client,
@@ -221,4 +221,28 @@ fn a_process_whose_memory_must_stay_is_shown_so_for_good() {
     world.send(Event::Unevictable { client: a });
     world.run_for(ms(10));
     assert_eq!(evictable(&world), [(a, false), (b, true)]);
+}
+
+#[test]
+fn whoever_takes_no_turns_is_in_nobodys_way() {
+    let mut world = World::new(plain());
+    let (a, _) = world.busy_program(gib(1));
+    let (b, _) = world.busy_program(gib(1));
+    let (_, free) = world.busy_program(gib(1));
+    for (session, percent) in [(a, Percent(3000)), (b, Percent(6000))] {
+        let limit = Some(percent);
+        world.send(Event::Compute {
+            session,
+            gpu: GPU,
+            limit,
+        });
+    }
+    world.take();
+    world.run_for(Nanos::from_secs(1));
+    let told = |effect: &Effect| matches!(effect, Effect::Flags { client, .. } if *client == free);
+    assert_eq!(
+        world.take().into_iter().find(told),
+        None,
+        "the two wait for each other, not for it"
+    );
 }
