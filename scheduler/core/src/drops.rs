@@ -123,9 +123,7 @@ impl Core {
                 continue;
             };
             match &session.lock {
-                Lock::Holding(grant)
-                    if self.now >= grant.clock.end() && session.uses.overlaps(self.wanted) =>
-                {
+                Lock::Holding(grant) if self.now >= grant.clock.end() && self.stands_in_the_way(session) => {
                     self.expire_quantum(id);
                 }
                 Lock::Dropping(..) => {}

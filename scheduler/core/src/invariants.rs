@@ -314,7 +314,7 @@ fn waits_are_bounded_on(core: &Core, tied: GpuSet) -> Result<(), Broken> {
         format!("{head} waits for nothing: {}", place.reason)
     })?;
     for (id, session) in core.sessions.iter() {
-        if session.uses.overlaps(wanted) {
+        if core.turn_cards(id).overlaps(wanted) {
             let bounded = match &session.lock {
                 Lock::Idle | Lock::Waiting(_) => true,
                 Lock::Holding(_) => core.lock_deadline(session).is_some(),

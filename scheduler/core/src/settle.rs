@@ -211,6 +211,11 @@ impl Core {
             .map_or_else(GpuSet::default, |session| session.uses)
     }
 
+    /// Whether somebody waits for room on a card that a session takes turns on. Where it takes none it is in nobody's way.
+    pub(crate) fn stands_in_the_way(&self, session: &Session) -> bool {
+        session.turn_cards(self.in_turns).overlaps(self.wanted)
+    }
+
     /// When time alone changes what a session's lock is doing.
     pub(crate) fn lock_deadline(&self, session: &Session) -> Option<Nanos> {
         let limit = |session: &Session| session.throttle?.deadline();
@@ -218,7 +223,7 @@ impl Core {
             Lock::Idle => None,
             Lock::Waiting(_) => limit(session),
             Lock::Holding(grant) => {
-                let wanted = session.uses.overlaps(self.wanted);
+                let wanted = self.stands_in_the_way(session);
                 let quantum = wanted.then(|| grant.clock.end());
                 quantum.into_iter().chain(limit(session)).min()
             }

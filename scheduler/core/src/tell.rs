@@ -87,6 +87,10 @@ impl Core {
         card.moved_up = self.now;
         if card.census.queue.len() <= FEW {
             for (_, id) in card.census.queue.clone() {
+                // Also a gang that stands in a long queue elsewhere, which need not change.
+                if let Some(session) = self.sessions.get_mut(id) {
+                    session.hears_place = true;
+                }
                 self.touch(id);
             }
         } else if card.alarms.places.is_none() {
@@ -99,18 +103,17 @@ impl Core {
     /// The next few in a long queue hear of their places.
     pub(crate) fn tell_places_again(&mut self, gpu: GpuId) {
         let Some(card) = self.cards.get(gpu) else { return };
-        let mut turn = Vec::new();
-        let mut later: Option<Nanos> = None;
-        for &(_, id) in &card.census.queue {
-            let Some(due) = self.place_is_old(id, card.moved_up) else {
-                continue;
-            };
-            match due <= self.now && turn.len() < AT_ONCE {
-                true => turn.push(id),
-                false => later = later.into_iter().chain([due.max(self.now + STEP)]).min(),
-            }
-        }
-        for id in turn {
+        let old = card.census.queue.iter().filter_map(|&(_, id)| {
+            let due = self.place_is_old(id, card.moved_up)?;
+            Some((due, id))
+        });
+        let mut old: Vec<(Nanos, SessionId)> = old.collect();
+        // Whoever waits for longest, or those in front would hear of each of their places and those behind of none.
+        old.sort_unstable_by_key(|&(due, _)| due);
+        let now = old.iter().take(AT_ONCE).take_while(|&&(due, _)| due <= self.now);
+        let turn = old[..now.count()].to_vec();
+        let later = old.get(turn.len()).map(|&(due, _)| due.max(self.now + STEP));
+        for (_, id) in turn {
             if let Some(session) = self.sessions.get_mut(id) {
                 session.hears_place = true;
             }
@@ -142,7 +145,7 @@ impl Core {
         };
         // Whoever has a compute limit is glad to prove that it is idle.
         let wanted =
-            session.lock.grant().is_some() && (session.uses.overlaps(self.wanted) || session.is_limited());
+            session.lock.grant().is_some() && (self.stands_in_the_way(session) || session.is_limited());
         let hears = session.hears_place || !self.is_in_a_crowd(session);
         let mut news: SmallVec<[News; 1]> = SmallVec::new();
         let (mut place, mut facts) = (None, Facts::new());
@@ -163,8 +166,12 @@ impl Core {
         }
         news.into_iter().for_each(|news| self.tell_news(news));
         if let Some(session) = self.sessions.get_mut(id) {
-            session.hears_place = false;
             session.figures_moved = false;
+            if std::mem::take(&mut session.hears_place) {
+                // Also where it stands as it did: it had its turn to hear, and others have theirs.
+                let told = session.clients.values_mut().map(|process| &mut process.told);
+                told.for_each(|told| told.queued_at = self.now);
+            }
         }
     }
 
@@ -222,8 +229,10 @@ impl Core {
         (told.queued != *place).then(|| place.clone())
     }
 
+    /// Whether it stands in a long queue. Who is kept out of all queues hears at once why.
     fn is_in_a_crowd(&self, session: &Session) -> bool {
-        let mut cards = session.uses.into_iter().filter_map(|gpu| self.cards.get(gpu));
+        let queues = session.cards.iter().filter(|(_, on)| on.listed.queued.is_some());
+        let mut cards = queues.filter_map(|(gpu, _)| self.cards.get(gpu));
         cards.any(|card| card.census.queue.len() > FEW)
     }
 

@@ -138,7 +138,7 @@ impl Session {
             (Some(_), None) => {
                 self.parked = self.throttle.take();
                 if let Some(parked) = &mut self.parked {
-                    parked.run(now, false, config);
+                    parked.run(now, false, false, config);
                 }
             }
         }
@@ -339,8 +339,9 @@ impl Session {
         self.held.run(holds && self.takes_turns(in_turns), now);
         self.gpu_time.run(holds && self.may_be_working(), now);
         let open = self.throttle.is_some() && self.has_open_gate();
+        let waits = waits && self.may_run();
         if let Some(throttle) = &mut self.throttle {
-            throttle.run(now, open, config);
+            throttle.run(now, open, waits, config);
         }
     }
 

@@ -27,6 +27,7 @@ pub(crate) struct Throttle {
     tokens: i128,
     at: Nanos,
     held: bool,
+    waits: bool,
     throttled: bool,
     /// What must be saved up before it may run again.
     slice: Nanos,
@@ -40,6 +41,7 @@ impl Throttle {
             tokens: 0,
             at: now,
             held: false,
+            waits: false,
             throttled: false,
             slice: config.quantum_min,
         }
@@ -60,17 +62,19 @@ impl Throttle {
         self.throttled
     }
 
-    /// Time passes, in which it held the lock or not; from now on it is `held` or not.
-    pub(crate) fn run(&mut self, now: Nanos, held: bool, config: &Config) {
+    /// Time passes, in which it held the lock or not; from now on it is `held` or not, and `waits` for it or does not.
+    pub(crate) fn run(&mut self, now: Nanos, held: bool, waits: bool, config: &Config) {
         self.advance(now, config);
-        self.held = held;
+        (self.held, self.waits) = (held, waits);
     }
 
     fn advance(&mut self, now: Nanos, config: &Config) {
         let elapsed = i128::from((now - self.at).0);
         self.at = self.at.max(now);
         self.tokens += elapsed * self.rate();
-        self.tokens = self.tokens.min(self.full(config));
+        if !self.held {
+            self.tokens = self.tokens.min(self.full(config));
+        }
     }
 
     /// Time passes. Whether it is throttled from now on; if so, until it has saved up for a turn of `slice`.
@@ -105,11 +109,17 @@ impl Throttle {
         i128::from(self.limit.0) - if self.held { FINE } else { 0 }
     }
 
-    /// What idle time can be worth; a slice at least, or it could never run.
+    /// What idle time can be worth; a slice at least, or it could never run. To wait for others' turns is not to be idle: of what
+    /// the longest of them takes nothing is lost, or who waits for long turns would never get as far as its limit.
     fn full(&self, config: &Config) -> i128 {
-        let window = i128::from(config.limit_window.0) * i128::from(self.limit.0);
+        let limit = i128::from(self.limit.0);
+        let window = i128::from(config.limit_window.0) * limit;
         let carried = window * i128::from(config.limit_carry_over.0.min(10_000)) / FINE;
-        carried.max(self.slice())
+        let full = carried.max(self.slice());
+        match self.waits {
+            true => full.max(i128::from(config.quantum_max.0) * limit),
+            false => full,
+        }
     }
 
     fn slice(&self) -> i128 {
@@ -135,14 +145,14 @@ mod tests {
             now = throttle.deadline().unwrap();
             assert!(!throttle.judge(now, config.quantum_min, &config), "it may run");
             let from = now;
-            throttle.run(now, true, &config);
+            throttle.run(now, true, false, &config);
             now = throttle.deadline().unwrap();
             assert!(
                 throttle.judge(now, config.quantum_min, &config),
                 "its slice is over"
             );
             now += drain;
-            throttle.run(now, false, &config);
+            throttle.run(now, false, false, &config);
             held += now.min(Nanos::from_secs(10)) - from;
         }
         held
@@ -167,7 +177,7 @@ mod tests {
         let config = Config::default();
         let mut throttle = Throttle::new(Percent(4000), Nanos(0), &config);
         throttle.judge(Nanos::from_secs(3600), config.quantum_min, &config);
-        throttle.run(Nanos::from_secs(3600), true, &config);
+        throttle.run(Nanos::from_secs(3600), true, false, &config);
         let end = throttle.deadline().unwrap() - Nanos::from_secs(3600);
         assert_eq!(end, Nanos(166_666_667), "100 ms of tokens at a rate of 0.6");
     }

@@ -1,5 +1,6 @@
 //! The machine's rules, each as a sentence, in virtual time; and what holds after every event whatever happens.
 
+mod crowds;
 mod drawn;
 mod world;
 

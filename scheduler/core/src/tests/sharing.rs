@@ -155,6 +155,22 @@ fn a_limit_holds_in_serialized_mode_too() {
 }
 
 #[test]
+fn to_wait_for_a_long_turn_of_somebody_else_costs_nothing_of_a_limit() {
+    let mut world = World::new(Config {
+        quantum: Some(ms(500)),
+        ..plain()
+    });
+    let (slow, _) = limited(&mut world, 20);
+    let (other, _) = world.busy_program(gib(1));
+    share(&mut world, other, 200, Priority::Normal);
+    world.run_for(MINUTE);
+    let before = world.view(slow).gpu_time_ns;
+    world.run_for(MINUTE);
+    let held = (world.view(slow).gpu_time_ns - before).0 * 100 / MINUTE.0;
+    assert!((19..=21).contains(&held), "20% became {held}%");
+}
+
+#[test]
 fn a_limit_that_is_lifted_is_felt_at_once() {
     let mut world = World::new(plain());
     let (session, client) = limited(&mut world, 25);

@@ -1,10 +1,10 @@
 use gpushare_proto::page::{FLAG_CONTENDED, FLAG_WANTED};
-use gpushare_proto::{Bytes, Nanos, SessionId};
+use gpushare_proto::{Bytes, ClientId, Nanos, Percent, SessionId};
 
 use super::world::{GPU, World, gib, ms, plain};
-use crate::{Config, Effect, Event, WaitsFor};
+use crate::{Config, Effect, Event, Standing, WaitsFor};
 
-fn queued(world: &mut World) -> Vec<(gpushare_proto::ClientId, u32, String)> {
+fn queued(world: &mut World) -> Vec<(ClientId, u32, String)> {
     let queued = |effect| match effect {
         Effect::Queued {
             client,
@@ -221,4 +221,73 @@ fn a_process_whose_memory_must_stay_is_shown_so_for_good() {
     world.send(Event::Unevictable { client: a });
     world.run_for(ms(10));
     assert_eq!(evictable(&world), [(a, false), (b, true)]);
+}
+
+#[test]
+fn whoever_takes_no_turns_is_in_nobodys_way() {
+    let mut world = World::new(plain());
+    let (a, _) = world.busy_program(gib(1));
+    let (b, _) = world.busy_program(gib(1));
+    let (_, free) = world.busy_program(gib(1));
+    for (session, percent) in [(a, Percent(3000)), (b, Percent(6000))] {
+        let limit = Some(percent);
+        world.send(Event::Compute {
+            session,
+            gpu: GPU,
+            limit,
+        });
+    }
+    world.take();
+    world.run_for(Nanos::from_secs(1));
+    let told = |effect: &Effect| matches!(effect, Effect::Flags { client, .. } if *client == free);
+    assert_eq!(
+        world.take().into_iter().find(told),
+        None,
+        "the two wait for each other, not for it"
+    );
+}
+
+/// Thirty of them, of which one runs at a time.
+fn crowd(world: &mut World) -> Vec<(SessionId, ClientId)> {
+    let crowd = (0..30).map(|_| world.busy_program(gib(6))).collect();
+    world.run_for(Nanos::from_secs(3));
+    world.take();
+    crowd
+}
+
+#[test]
+fn whoever_is_paused_in_a_crowd_hears_so_at_once() {
+    let mut world = World::new(plain());
+    let crowd = crowd(&mut world);
+    let (session, client) = crowd[29];
+    let standing = Standing::Paused;
+    world.send(Event::Standing { session, standing });
+    assert_eq!(
+        queued(&mut world),
+        [(client, 0, WaitsFor::Pardon(standing).to_string())]
+    );
+}
+
+#[test]
+fn those_who_stand_as_they_did_keep_nobody_in_a_crowd_from_hearing() {
+    let mut world = World::new(Config {
+        quantum: Some(Nanos::from_secs(600)),
+        ..plain()
+    });
+    let crowd = crowd(&mut world);
+    let (_, newcomer) = world.busy_program(gib(6));
+    world.run_for(Nanos::from_secs(2));
+    let told = |world: &mut World| -> Vec<ClientId> {
+        let told = queued(world).into_iter();
+        told.map(|(client, ..)| client).collect()
+    };
+    let heard = told(&mut world);
+    assert!(heard.contains(&newcomer), "{heard:?}");
+    let (_, leaves) = crowd[20];
+    world.dies(leaves);
+    world.run_for(Nanos::from_secs(2));
+    let heard = told(&mut world);
+    let behind = crowd[21..].iter().map(|&(_, client)| client);
+    let deaf: Vec<ClientId> = behind.filter(|client| !heard.contains(client)).collect();
+    assert_eq!(deaf, [], "all of them moved up");
 }
