@@ -75,6 +75,14 @@ impl Grace {
     fn confirm(&mut self) {
         self.span = (self.span / 2).max(GRACE_MIN);
     }
+
+    /// The lock was given back at `idle`, and a thread wanted it again at `came`, whenever that was granted.
+    fn judge(&mut self, idle: Nanos, came: Nanos) {
+        match came >= idle && came - idle < Nanos::from(2 * GRACE_MAX) {
+            true => self.regret(),
+            false => self.confirm(),
+        }
+    }
 }
 
 /// The closed word that was answered last, and the page it was in: a returned daemon's page counts its changes
@@ -99,7 +107,7 @@ struct Mover {
     state: &'static State,
     grace: Grace,
     /// When the lock was last given back for idleness.
-    idle_since: Option<Instant>,
+    idle_since: Option<Nanos>,
 }
 
 /// The mover thread.
@@ -142,9 +150,7 @@ impl Mover {
 
     fn bring_in(&mut self, page: &'static Page, word: GateWord) {
         let since = Instant::now();
-        if self.idle_since.take().is_some_and(|idle| idle.elapsed() < 2 * GRACE_MAX) {
-            self.grace.regret();
-        }
+        self.judge_idleness();
         // A process that met its daemon again may be in a capture, which a mark of ours would break.
         let capturing = self.state.is_capturing();
         let moved = if capturing { Bytes::ZERO } else { self.prefetch() };
@@ -182,7 +188,16 @@ impl Mover {
         moved
     }
 
+    /// Whether it was right to give the lock back, now that it is here again.
+    fn judge_idleness(&mut self) {
+        if let Some(idle) = self.idle_since.take() {
+            let came = self.state.waiting.came.load(Ordering::Relaxed);
+            self.grace.judge(idle, Nanos(came));
+        }
+    }
+
     fn watch_idle(&mut self, page: &'static Page, word: GateWord) {
+        self.judge_idleness();
         let entries = GATE.entries();
         rest(page, word, self.grace.span);
         let quiet = load(page) == word && GATE.entries() == entries && GATE.is_empty();
@@ -197,8 +212,7 @@ impl Mover {
         }
         let closed = word.with(GateState::Closed);
         if exchange(page, idle, closed) {
-            self.grace.confirm();
-            self.idle_since = Some(Instant::now());
+            self.idle_since = Some(clock::monotonic());
             self.state.let_go.note(page, closed);
             self.tell(&TenantRequest::Released { word, drain: since.elapsed().into() });
         }
@@ -302,6 +316,18 @@ mod tests {
     use super::*;
 
     const CLOSED: GateWord = GateWord::new(4, GateState::Closed);
+
+    #[test]
+    fn who_comes_back_soon_is_given_longer_however_late_its_turn_is() {
+        let ms = Nanos::from_millis;
+        let mut grace = Grace { span: Duration::from_millis(10) };
+        grace.judge(ms(1000), ms(1030));
+        assert_eq!(grace.span, Duration::from_millis(20));
+        grace.judge(ms(2000), ms(2100));
+        assert_eq!(grace.span, Duration::from_millis(10), "a pause of a person");
+        grace.judge(ms(3000), ms(2000));
+        assert_eq!(grace.span, GRACE_MIN, "nobody came");
+    }
 
     #[test]
     fn each_word_asks_for_one_thing() {

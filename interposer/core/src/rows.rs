@@ -80,8 +80,9 @@ impl Row {
     #[cold]
     fn resolve(&self) -> *mut c_void {
         let real = dynlink::driver_symbol(self.export);
-        self.real.store(real, Ordering::Release);
-        real
+        // Whoever was first is right: one may have been told while another looked.
+        let known = self.real.compare_exchange(null_mut(), real, Ordering::AcqRel, Ordering::Acquire);
+        known.map_or_else(|known| known, |_| real)
     }
 }
 

@@ -31,6 +31,8 @@ const NAP: Duration = Duration::from_millis(500);
 pub struct Waiting {
     /// Threads that sleep now.
     pub sleepers: AtomicU32,
+    /// When a thread last came to sleep where none slept, on the monotonic clock.
+    pub came: AtomicU64,
     /// Nanoseconds slept by all threads so far.
     pub waited: AtomicU64,
     /// The word that was last asked about, plus one; zero for none.
@@ -106,7 +108,9 @@ struct Asleep<'a> {
 
 impl<'a> Asleep<'a> {
     fn new(waiting: &'a Waiting) -> Self {
-        waiting.sleepers.fetch_add(1, Ordering::SeqCst);
+        if waiting.sleepers.fetch_add(1, Ordering::SeqCst) == 0 {
+            waiting.came.store(clock::monotonic().0, Ordering::Relaxed);
+        }
         Self { waiting, since: Instant::now() }
     }
 }

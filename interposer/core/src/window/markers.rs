@@ -408,7 +408,9 @@ struct Held<'a>(&'a AtomicBool);
 
 impl<'a> Held<'a> {
     fn take(flag: &'a AtomicBool) -> Option<Self> {
-        (!flag.load(Ordering::Relaxed) && !flag.swap(true, Ordering::Acquire)).then_some(Self(flag))
+        let taken = !flag.load(Ordering::Relaxed) && !flag.swap(true, Ordering::Acquire);
+        // Only then is there a guard: one that is made and dropped lets go of what another thread holds.
+        taken.then(|| Self(flag))
     }
 
     /// For who is not on the launch path. Whoever has it is in a call of the driver that does not wait.
@@ -425,5 +427,20 @@ impl<'a> Held<'a> {
 impl Drop for Held<'_> {
     fn drop(&mut self) {
         self.0.store(false, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_finds_it_held_leaves_it_held() {
+        let flag = AtomicBool::new(false);
+        let held = Held::take(&flag);
+        assert!(held.is_some());
+        assert!(Held::take(&flag).is_none() && Held::take(&flag).is_none());
+        drop(held);
+        assert!(Held::take(&flag).is_some());
     }
 }
