@@ -464,6 +464,7 @@ impl Core {
         }
         let moved = moved.min(process.movable());
         let cards: GpuSet = process.books.keys().collect();
+        session.moved += moved;
         let moving = session.is_moving();
         if let Lock::Holding(grant) = &mut session.lock
             && !moving
@@ -511,20 +512,16 @@ impl Core {
         self.touch_all();
     }
 
-    /// Bytes moved by one process, shared out over its cards. It asks for all that it has and cannot know what was there, so
-    /// what had to move is what did not fit beside the others.
+    /// Bytes moved by one process, shared out over its cards. It asks for all that it has and cannot know what was there: how
+    /// fast the card is follows from what did not fit beside the others.
     fn note_move(&mut self, id: SessionId, cards: GpuSet, moved: Bytes, took: Nanos) {
         let share = Bytes(moved.0 / u64::from(cards.len().max(1)));
         for gpu in cards {
             let own = self.need(id, gpu);
-            let Some(card) = self.cards.get_mut(gpu) else {
-                continue;
-            };
-            let moved = share.min(card.excess(own));
-            card.moved(moved, took, &self.config);
-            self.agenda.look_at(gpu);
-            if let Some(session) = self.sessions.get_mut(id) {
-                session.moved += moved;
+            if let Some(card) = self.cards.get_mut(gpu) {
+                card.moved += share;
+                card.measure(share.min(card.excess(own)), took, &self.config);
+                self.agenda.look_at(gpu);
             }
         }
     }

@@ -154,7 +154,7 @@ fn moved_bytes_are_those_of_the_session() {
     let (second, _) = world.busy_program(gib(6));
     world.run_for(ms(150));
     assert_eq!(world.view(first).moved_bytes, Bytes::ZERO);
-    assert_eq!(world.view(second).moved_bytes, gib(2));
+    assert_eq!(world.view(second).moved_bytes, gib(6));
 }
 
 #[test]
