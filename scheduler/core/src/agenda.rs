@@ -14,7 +14,7 @@ use std::collections::BTreeSet;
 use gpushare_proto::{GpuId, Nanos, SessionId};
 
 use crate::core::Core;
-use crate::few::GpuSet;
+use crate::gpu_set::GpuSet;
 
 /// When time alone changes something, and what.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

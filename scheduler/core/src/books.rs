@@ -7,7 +7,7 @@
 use gpushare_proto::{ClientId, GpuId, SessionId};
 
 use crate::core::Core;
-use crate::few::GpuSet;
+use crate::gpu_set::GpuSet;
 use crate::session::client::Book;
 use crate::session::on_card::OnCard;
 use crate::session::share::Class;

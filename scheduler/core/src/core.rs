@@ -23,8 +23,9 @@ use gpushare_proto::{Bytes, ClientId, Epoch, GateWord, GpuId, Nanos, Percent, Re
 use crate::agenda::Agenda;
 use crate::config::{Config, Tuning};
 use crate::event::{Effect, Event, Notice, Standing};
-use crate::few::{ByGpu, GpuSet};
+use crate::few::ByGpu;
 use crate::gpu::{Card, Knobs};
+use crate::gpu_set::GpuSet;
 use crate::lease::{Kind, Recalls};
 use crate::recovery::Recovery;
 use crate::registry::Registry;

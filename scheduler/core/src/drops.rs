@@ -107,10 +107,7 @@ impl Core {
     }
 
     pub(crate) fn expected_drain(&self, id: SessionId) -> Nanos {
-        let cards = self
-            .cards_of(id)
-            .into_iter()
-            .filter_map(|gpu| self.cards.get(gpu));
+        let cards = self.cards.among(self.cards_of(id)).map(|(_, card)| card);
         cards.map(Card::usual_drain).max().unwrap_or_default()
     }
 

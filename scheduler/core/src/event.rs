@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::few::GpuSet;
+use crate::gpu_set::GpuSet;
 use gpushare_proto::admin::Setting;
 use gpushare_proto::page::MemoryRefusal;
 use gpushare_proto::session::Priority;

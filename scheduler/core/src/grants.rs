@@ -6,9 +6,9 @@ use gpushare_proto::{ClientId, GpuId, Nanos, SessionId};
 use crate::config::StuckPolicy;
 use crate::core::Core;
 use crate::event::Notice;
-use crate::few::GpuSet;
 use crate::gpu::Card;
 use crate::gpu::queue::{self, Rooms};
+use crate::gpu_set::GpuSet;
 use crate::session::client::Past;
 use crate::session::clock::Clock;
 use crate::session::drop::PendingDrop;
@@ -80,8 +80,8 @@ impl Core {
         let Some(session) = self.sessions.get(id) else {
             return;
         };
-        let alone = session.uses.is_empty() || session.takes_turns(self.in_turns);
-        if session.may_run() && !alone && !self.recovery.holds_up(session.uses) {
+        let takes_turns = session.uses.is_empty() || session.takes_turns(self.in_turns);
+        if session.may_run() && !takes_turns && !self.recovery.holds_up(session.uses) {
             return self.run_beside(id);
         }
         match session.lock {
@@ -152,7 +152,7 @@ impl Core {
     /// Of some cards, those `wanted` are from now on. Their holders hear of it, and their turns may end.
     fn set_wanted(&mut self, of: GpuSet, wanted: GpuSet) {
         let before = self.wanted;
-        self.wanted = before.without(of).with(wanted.and(of));
+        self.wanted = before.without(of).with(wanted);
         let changed = before.without(self.wanted).with(self.wanted.without(before));
         for gpu in changed {
             let holders = self.cards.get(gpu).map(|card| card.census.holders.clone());
@@ -186,9 +186,7 @@ impl Core {
 
     /// What is taken on some cards by those who take turns there.
     fn rooms(&self, cards: GpuSet) -> Rooms {
-        let cards = cards
-            .into_iter()
-            .filter_map(|gpu| Some((gpu, self.cards.get(gpu)?)));
+        let cards = self.cards.among(cards);
         let pass = self.config.stuck_policy == StuckPolicy::RunOthers;
         let mut rooms: Rooms = cards
             .map(|(gpu, card)| (gpu, card.room(pass && card.census.has_stuck())))
@@ -211,11 +209,8 @@ impl Core {
             true => self.expected_move(id),
             false => Nanos::ZERO,
         };
-        let mut cards = self
-            .turn_cards(id)
-            .into_iter()
-            .filter_map(|gpu| self.cards.get(gpu));
-        let moves = turn && cards.any(Card::moves_memory);
+        let gpus = self.turn_cards(id);
+        let moves = turn && self.cards.among(gpus).any(|(_, card)| card.moves_memory());
         if turn {
             self.pay_trickle(id);
         }
@@ -282,10 +277,7 @@ impl Core {
     }
 
     pub(crate) fn quantum(&self, id: SessionId, expected_move: Nanos) -> Nanos {
-        let cards = self
-            .cards_of(id)
-            .into_iter()
-            .filter_map(|gpu| self.cards.get(gpu));
+        let cards = self.cards.among(self.cards_of(id)).map(|(_, card)| card);
         let quanta = cards.map(|card| card.quantum(expected_move, &self.config));
         quanta.max().unwrap_or(self.config.quantum_min)
     }

@@ -15,8 +15,8 @@ use gpushare_proto::{Bytes, ClientId, Epoch, GpuId, SessionId};
 
 use crate::core::Core;
 use crate::event::{Effect, Event};
-use crate::few::GpuSet;
 use crate::gpu::census::Census;
+use crate::gpu_set::GpuSet;
 use crate::session::Session;
 use crate::session::gate::Passage;
 use crate::session::lock::Lock;

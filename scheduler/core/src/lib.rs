@@ -13,6 +13,8 @@ mod core;
 
 mod few;
 
+mod gpu_set;
+
 mod registry;
 
 mod agenda;
@@ -69,6 +71,6 @@ mod tests;
 pub use crate::core::Core;
 pub use config::Config;
 pub use event::{Effect, Event, Notice, Standing, WaitsFor};
-pub use few::GpuSet;
+pub use gpu_set::GpuSet;
 pub use session::gate::FIRST_WORD;
 pub use snapshot::Snapshot;

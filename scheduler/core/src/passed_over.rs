@@ -6,8 +6,8 @@
 use gpushare_proto::{GpuId, Nanos, SessionId};
 
 use crate::core::Core;
-use crate::few::GpuSet;
 use crate::gpu::Card;
+use crate::gpu_set::GpuSet;
 use crate::session::share::Class;
 
 impl Core {
@@ -30,9 +30,7 @@ impl Core {
 
     /// Whether a class was passed over on any of some cards for so long that its turn is due.
     pub(crate) fn owes_somebody(&self, cards: GpuSet) -> bool {
-        let mut here = cards
-            .into_iter()
-            .filter_map(|gpu| Some((gpu, self.cards.get(gpu)?)));
+        let mut here = self.cards.among(cards);
         here.any(|(gpu, card)| self.due(gpu, card).is_some())
     }
 

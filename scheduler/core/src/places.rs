@@ -6,7 +6,7 @@ use gpushare_proto::{ClientId, SessionId};
 
 use crate::core::Core;
 use crate::event::WaitsFor;
-use crate::few::GpuSet;
+use crate::gpu_set::GpuSet;
 use crate::session::lock::Lock;
 use crate::session::throttle::Throttle;
 
@@ -45,10 +45,7 @@ impl Core {
 
     /// How many wait before a session on the cards that it takes turns on.
     fn ahead(&self, id: SessionId) -> u32 {
-        let mut cards = self
-            .turn_cards(id)
-            .into_iter()
-            .filter_map(|gpu| self.cards.get(gpu));
+        let mut cards = self.cards.among(self.turn_cards(id)).map(|(_, card)| card);
         let ahead = match (cards.next(), cards.next()) {
             (None, _) => 0,
             (Some(card), None) => card.census.ahead_of(id).count(),

@@ -18,7 +18,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use gpushare_proto::{Bytes, ClientId, GpuId, Nanos};
 
 use crate::config::{Config, StuckPolicy};
-use crate::few::{ByGpu, GpuSet};
+use crate::few::ByGpu;
+use crate::gpu_set::GpuSet;
 
 /// A returned client announces its cards right after it joined; this long is waited for that.
 const ANNOUNCEMENT: Nanos = Nanos::from_millis(50);

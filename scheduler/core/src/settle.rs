@@ -21,8 +21,8 @@ use gpushare_proto::{Bytes, GpuId, Nanos, SessionId};
 use crate::config::StuckPolicy;
 use crate::core::Core;
 use crate::event::{Effect, Notice};
-use crate::few::GpuSet;
 use crate::gpu::Card;
+use crate::gpu_set::GpuSet;
 use crate::session::Session;
 use crate::session::lock::Lock;
 
@@ -171,10 +171,7 @@ impl Core {
 
     /// What a limited session spends at once: where its memory moves for it, a whole turn.
     fn slice(&self, id: SessionId) -> Nanos {
-        let mut cards = self
-            .cards_of(id)
-            .into_iter()
-            .filter_map(|gpu| self.cards.get(gpu));
+        let mut cards = self.cards.among(self.cards_of(id)).map(|(_, card)| card);
         match cards.any(Card::moves_memory) {
             true => self.quantum(id, self.expected_move(id)),
             false => self.config.quantum_min,

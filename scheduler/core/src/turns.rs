@@ -24,8 +24,8 @@ use std::collections::BTreeSet;
 use gpushare_proto::{GpuId, Nanos, SessionId};
 
 use crate::core::Core;
-use crate::few::GpuSet;
 use crate::gpu::Card;
+use crate::gpu_set::GpuSet;
 use crate::session::Session;
 use crate::session::lock::{Lock, Turn};
 use crate::session::on_card::OnCard;
@@ -52,11 +52,7 @@ impl Core {
 
     /// The same over several cards, of which each has its own order.
     fn in_common_line(&self, cards: GpuSet) -> Vec<SessionId> {
-        let here = || {
-            cards
-                .into_iter()
-                .filter_map(|gpu| Some((gpu, self.cards.get(gpu)?)))
-        };
+        let here = || self.cards.among(cards);
         let due: BTreeSet<SessionId> = here().filter_map(|(gpu, card)| self.due(gpu, card)).collect();
         let waiters = here().flat_map(|(_, card)| &card.census.queue);
         let waiters = waiters.map(|&(turn, id)| (!due.contains(&id), self.order(turn, id)));

@@ -47,7 +47,7 @@ impl Core {
         let now = self.now.max(now);
         let reason = self.place(id)?.reason;
         let cards = self.turn_cards(id);
-        let here = || cards.into_iter().filter_map(|gpu| self.cards.get(gpu));
+        let here = || self.cards.among(cards).map(|(_, card)| card);
         let holders: BTreeSet<SessionId> = here().flat_map(|card| &card.census.holders).copied().collect();
         let rest = |holder: SessionId| match &self.sessions.get(holder)?.lock {
             Lock::Holding(grant) => Some((holder, grant.clock.end() - now)),

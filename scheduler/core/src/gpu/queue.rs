@@ -17,7 +17,8 @@
 use gpushare_proto::{Bytes, GpuId, SessionId};
 use smallvec::SmallVec;
 
-use crate::few::{ByGpu, GpuSet};
+use crate::few::ByGpu;
+use crate::gpu_set::GpuSet;
 
 /// What is taken on a card that takes turns.
 #[derive(Clone, Copy, Debug)]

@@ -18,8 +18,9 @@ use gpushare_proto::{Bytes, ClientId, Epoch, GpuId, Nanos, Percent};
 
 use crate::config::Config;
 use crate::event::{Effect, Standing};
-use crate::few::{ByGpu, Few, GpuSet};
+use crate::few::{ByGpu, Few};
 use crate::gpu::Card;
+use crate::gpu_set::GpuSet;
 use crate::stopwatch::Stopwatch;
 use crate::sums::Sums;
 use client::{Book, Client, Past};
