@@ -188,28 +188,24 @@ fn a_limit_of_no_card_that_is_there_is_no_leave_to_run_without_one() -> anyhow::
 
 #[test]
 fn who_starts_a_posix_session_of_its_own_stays_in_the_session_of_its_token() -> anyhow::Result<()> {
-    let world = world()?;
-    let daemon = Daemon::start(&world, &[])?;
-    let sharing = Sharing::limited("jail", Bytes::mib(16));
-    let mut command = world.sharing(&sharing, "/usr/bin/setsid".as_ref());
-    command.args(["--wait", "--fork"]).arg(world.path(Part::Workload));
-    let mut program = Program::begin(command, &world, "setsid")?;
-    program.ready()?;
-    assert_eq!(program.ask("alloc x 17MiB")?.error(), OUT_OF_MEMORY);
-    let names: Vec<String> = daemon.status()?.sessions.into_iter().map(|s| s.name).collect();
-    assert_eq!(names, ["jail"]);
-    Ok(())
+    stays_in_jail(&[])
 }
 
 #[test]
 fn who_throws_its_token_away_stays_where_it_was_started() -> anyhow::Result<()> {
+    stays_in_jail(&["env", "-u", names::TOKEN_FILE])
+}
+
+/// In a POSIX session of its own, and started by way of `through`, a program is held to the quota of the session that it was
+/// started in.
+fn stays_in_jail(through: &[&str]) -> anyhow::Result<()> {
     let world = world()?;
     let daemon = Daemon::start(&world, &[])?;
     let sharing = Sharing::limited("jail", Bytes::mib(16));
     let mut command = world.sharing(&sharing, "/usr/bin/setsid".as_ref());
-    command.args(["--wait", "--fork", "env", "-u", names::TOKEN_FILE]);
+    command.args(["--wait", "--fork"]).args(through);
     command.arg(world.path(Part::Workload));
-    let mut program = Program::begin(command, &world, "tokenless")?;
+    let mut program = Program::begin(command, &world, "inmate")?;
     program.ready()?;
     assert_eq!(program.ask("alloc x 17MiB")?.error(), OUT_OF_MEMORY);
     let names: Vec<String> = daemon.status()?.sessions.into_iter().map(|s| s.name).collect();
