@@ -73,9 +73,11 @@ impl PeerProcess {
         })
     }
 
-    /// Whether the kernel says that it is dead.
-    pub(crate) fn is_dead(&self) -> bool {
-        peer::is_dead(&self.pidfd)
+    /// Whether the kernel says that it is dead, or that it is dying and does nothing any more.
+    pub(crate) fn is_ending(&self) -> bool {
+        let ending = self.id.is_some_and(|id| process::is_ending(id.pid));
+        // As long as the pidfd's process is not dead the number is its own.
+        peer::is_dead(&self.pidfd) || ending
     }
 
     /// Whether both are the same process for sure.

@@ -3,8 +3,8 @@
 //! A pid names a process only while it lives, so a caller that keeps what it read here holds a pidfd from
 //! before, or compares [`start_time`] with what it knew.
 
-use std::fs;
 use std::path::PathBuf;
+use std::{fs, io};
 
 /// When the process started, in clock ticks since boot. With its pid it is one process only.
 #[must_use]
@@ -35,6 +35,29 @@ pub fn is_dead(pid: u32) -> bool {
         stat(pid).as_deref().and_then(|stat| field(stat, 3)),
         None | Some("Z" | "X")
     )
+}
+
+/// Whether it has come to its end, dead or not yet: none of its threads will run another instruction of its own. A process
+/// that is killed closes its sockets here, and dies when its drivers have let go of it: a card's takes some 60 ms.
+#[must_use]
+pub fn is_ending(pid: u32) -> bool {
+    let threads = match fs::read_dir(format!("/proc/{pid}/task")) {
+        Ok(threads) => threads,
+        Err(error) => return error.kind() == io::ErrorKind::NotFound,
+    };
+    let mut stats = threads
+        .flatten()
+        // A thread that is gone meanwhile has ended.
+        .filter_map(|thread| fs::read(thread.path().join("stat")).ok());
+    stats.all(|stat| is_exiting(&String::from_utf8_lossy(&stat)))
+}
+
+/// Whether the kernel has begun to end the thread of this stat line.
+fn is_exiting(stat: &str) -> bool {
+    /// `PF_EXITING` of linux/sched.h: as old as `/proc`, and `ps -o f` shows it.
+    const EXITING: u32 = 4;
+    let flags = field(stat, 9).and_then(|flags| flags.parse::<u32>().ok());
+    flags.is_some_and(|flags| flags & EXITING != 0)
 }
 
 /// Its parent: the process that started it, or that took it over when that one died.
@@ -123,11 +146,11 @@ mod tests {
         assert_eq!(start_time(pid), start_time(pid));
         assert!(start_time(pid).is_some());
         assert!(comm(pid).is_some());
-        assert!(!is_stopped(pid) && !is_dead(pid));
+        assert!(!is_stopped(pid) && !is_dead(pid) && !is_ending(pid));
         assert!(posix_session(pid).is_some());
         assert_eq!(parent(pid), Some(std::os::unix::process::parent_id()));
         assert_eq!(start_time(u32::MAX), None);
-        assert!(is_dead(u32::MAX));
+        assert!(is_dead(u32::MAX) && is_ending(u32::MAX));
     }
 
     #[test]
@@ -144,12 +167,19 @@ mod tests {
         let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
         let pid = child.id();
         let pidfd = crate::peer::open(pid).unwrap();
-        assert!(!is_dead(pid));
+        assert!(!is_dead(pid) && !is_ending(pid));
         crate::peer::kill(&pidfd).unwrap();
         let mut polled = [rustix::event::PollFd::new(&pidfd, rustix::event::PollFlags::IN)];
         rustix::event::poll(&mut polled, None).unwrap();
-        assert!(is_dead(pid));
+        assert!(is_dead(pid) && is_ending(pid));
         child.wait().unwrap();
+    }
+
+    #[test]
+    fn a_thread_that_the_kernel_ends_is_told_by_its_flags() {
+        assert!(!is_exiting(EVIL));
+        assert!(is_exiting(&EVIL.replace("4194560", "4194564")));
+        assert!(!is_exiting(""));
     }
 
     #[test]

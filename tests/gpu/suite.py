@@ -34,6 +34,7 @@ from groups import (
     quotas,
     sessions,
     smoke,
+    switches,
     training,
     witness,
 )
@@ -49,6 +50,7 @@ GROUPS = {
     "graph_limits": graph_limits,
     "fairness": fairness,
     "bursts": bursts,
+    "switches": switches,
     "memory": memory,
     "quotas": quotas,
     "sessions": sessions,

@@ -1,8 +1,11 @@
 //! Processes that hung up and live. A connection is the process's to end; its death is the kernel's to tell. Until then it may
 //! use whatever it was given, so it keeps all of it: leases, cards, the lock or its place in the queue.
 //!
+//! A process that is killed closes its sockets while the kernel ends it, and is dead when the driver has let go of its cards, some
+//! 60 ms later. In between the kernel says of each of its threads that it is ending: that is the end, as it will use nothing more.
+//!
 //! ```text
-//!   client ── hang-up, and the pidfd says alive ──▶ away ── the same process says who it was ──▶ client, with a new page
+//!   client ── hang-up, and the kernel says alive ─▶ away ── the same process says who it was ──▶ client, with a new page
 //!      │                                             │
 //!      └── dead, or nothing was given to it ──▶ gone ◀┴── dead, or it runs another program
 //! ```
@@ -91,7 +94,7 @@ impl Shell {
         client.away.ended();
         let has_nothing = client.page.gpus().next().is_none();
         // A stranger's word must not keep a card from the others for as long as its process likes.
-        if has_nothing || client.peer.is_dead() || self.core.is_unproven(id) {
+        if has_nothing || client.peer.is_ending() || self.core.is_unproven(id) {
             return self.client_gone(id);
         }
         let (session, peer) = (client.session, client.peer.clone());

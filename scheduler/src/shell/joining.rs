@@ -209,7 +209,7 @@ impl Shell {
             },
         };
         // What the kernel said of its pid was said of another process if it is dead.
-        if peer.is_dead() {
+        if peer.is_ending() {
             return Err(failure(
                 FailureCode::Permission,
                 "the process that connected is dead",

@@ -3,7 +3,8 @@
 //! - **Work.** Whoever has work in flight has an equal share of the card. So one number, the work that each of them was given so
 //!   far, says when anybody is done: at a fixed value of it. Where what runs at once does not fit the card, all of it takes longer.
 //! - **Memory.** A session's memory comes in before it runs. What ran least recently goes out for it, at the same
-//!   time over the other half of the link; only what comes in is counted.
+//!   time over the other half of the link; only what comes in is counted. The driver looks at nothing but age: what stayed of
+//!   the entrant's own memory is older than that of whoever ran since, so it goes out first and comes in again.
 //! - **Link.** One after the other.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -153,9 +154,8 @@ impl Card {
 
     /// Brings in what is missing, as far as there is room beside those who work: how much, and when it is there.
     pub(super) fn bring_in(&mut self, now: Nanos, who: Who, memory: Bytes) -> (Bytes, Nanos) {
-        let missing = self.missing(who, memory);
-        self.make_room(missing, who);
-        let bytes = missing.min(self.free);
+        self.make_room(who, memory);
+        let bytes = self.missing(who, memory).min(self.free);
         if bytes.is_zero() {
             return (bytes, now);
         }
@@ -175,20 +175,25 @@ impl Card {
         (bytes, self.link_free)
     }
 
-    /// What ran least recently goes out until so much is free.
-    fn make_room(&mut self, bytes: Bytes, entrant: Who) {
+    /// What ran least recently goes out until what is missing of the entrant has room.
+    fn make_room(&mut self, entrant: Who, memory: Bytes) {
         let mut out = Vec::new();
         for &(used, who) in &self.by_age {
-            if self.free >= bytes {
+            let missing = self.missing(entrant, memory);
+            if self.free >= missing {
                 break;
             }
-            if who == entrant || self.jobs.contains_key(&who) {
+            if self.jobs.contains_key(&who) {
                 continue;
             }
             let Some(there) = self.resident.get_mut(&who) else {
                 continue;
             };
-            let goes = there.bytes.min(bytes - self.free);
+            // Each byte of its own that goes must come in again.
+            let goes = match who == entrant {
+                true => there.bytes,
+                false => there.bytes.min(missing - self.free),
+            };
             there.bytes -= goes;
             self.free += goes;
             if there.bytes.is_zero() {
@@ -301,6 +306,16 @@ mod tests {
         assert_eq!(card.missing(1, six), GB, "the rest of the room is its");
         card.forget(3);
         assert_eq!(card.bring_in(ms(3000), 1, six), (GB, ms(3100)));
+    }
+
+    #[test]
+    fn what_stayed_of_the_entrant_is_the_oldest_and_comes_in_again() {
+        let mut card = card();
+        let six = Bytes(6_000_000_000);
+        card.bring_in(ms(0), 1, six);
+        card.bring_in(ms(1000), 2, six);
+        assert_eq!(card.missing(1, six), Bytes(2_000_000_000));
+        assert_eq!(card.bring_in(ms(2000), 1, six), (six, ms(2600)));
     }
 
     #[test]
