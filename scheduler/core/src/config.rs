@@ -18,6 +18,8 @@ pub struct Config {
     pub quantum_max: Nanos,
     /// What a handoff moves per second while nothing was measured.
     pub bandwidth_per_second: Bytes,
+    /// What a handoff costs besides its drain and its moves: the card changes contexts, and what kept it busy begins anew.
+    pub switch_cost: Nanos,
     /// What a drain should take.
     pub drain_target: Nanos,
     /// A drop is late after this many times the larger of the drain target and the expected drain.
@@ -127,6 +129,7 @@ tunings! {
     budget_max BudgetMax Nanos;
     limit_window LimitWindow Nanos;
     limit_carry_over LimitCarryOver Percent;
+    switch_cost SwitchCost Nanos;
 }
 
 /// What to do about a holder that does not drain while nobody waits at its gate.
@@ -174,6 +177,7 @@ impl Default for Config {
             budget_max: Nanos::from_secs(2),
             limit_window: Nanos::from_secs(1),
             limit_carry_over: Percent(2500),
+            switch_cost: Nanos(1_500_000),
             quantum: None,
             mode: None,
             capacity: None,

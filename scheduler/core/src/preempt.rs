@@ -94,7 +94,7 @@ impl Core {
             .turn_cards(id)
             .into_iter()
             .filter_map(|gpu| Some(self.cards.get(gpu)?.expected_drain()));
-        let one = drains.max().unwrap_or_default() + self.expected_move(id);
+        let one = drains.max().unwrap_or_default() + self.config.switch_cost + self.expected_move(id);
         one + one
     }
 

@@ -99,6 +99,7 @@ pub(super) struct Scheduling {
     #[serde(deserialize_with = "epsilon")]
     epsilon: Option<Text<Percent>>,
     bandwidth_per_second: Option<Text<Bytes>>,
+    switch_cost: Option<Text<Nanos>>,
     #[serde(deserialize_with = "target")]
     drain_target: Option<Text<Nanos>>,
     late_factor: Option<u32>,
@@ -134,6 +135,7 @@ impl Scheduling {
             &mut core.bandwidth_per_second,
             self.bandwidth_per_second.map(|bytes| bytes.0),
         );
+        replace(&mut core.switch_cost, self.switch_cost.map(|time| time.0));
         replace(&mut core.drain_target, self.drain_target.map(|time| time.0));
         replace(&mut core.late_factor, self.late_factor);
         replace(&mut core.retry_max, self.retry_max.map(|time| time.0));

@@ -27,7 +27,7 @@ use super::watch::{Turns, Watch, median};
 /// Of what was predicted.
 const TOLERANCE: f64 = 0.1;
 const MEMORY: Bytes = Bytes::mib(192);
-const STEPS: u32 = 4000;
+const STEPS: u32 = 8000;
 /// Enough for a few turns of the fixed quantum.
 const FEW_STEPS: u32 = 500;
 
@@ -59,9 +59,10 @@ pub(super) fn rows(artifacts: &Artifacts) -> anyhow::Result<Vec<Promise>> {
     ])
 }
 
-/// Of the later half: the first turns of a daemon are from what it was told of the card, and move into an empty one.
+/// Of the last third: the first turns of a daemon are from what it was told of the card, and its averages take a dozen to be
+/// those of the card.
 fn settled(quanta: &[Nanos]) -> Nanos {
-    median(&quanta[quanta.len() / 2..])
+    median(&quanta[quanta.len() * 2 / 3..])
 }
 
 /// The two programs, as the simulator is told of them.

@@ -255,7 +255,7 @@ impl Card {
         if let Some(fixed) = self.knobs.quantum {
             return fixed.max(quantum::SHORTEST);
         }
-        let cost = self.expected_drain() + expected_move;
+        let cost = self.expected_drain() + config.switch_cost + expected_move;
         quantum::quantum(cost, self.knobs.epsilon, config.quantum_min, config.quantum_max)
     }
 

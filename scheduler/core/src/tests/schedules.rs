@@ -506,6 +506,7 @@ fn whoever_is_owed_a_turn_goes_first_once() {
     let config = Config {
         lease_chunk: Bytes::ZERO,
         context_reserve: Bytes::ZERO,
+        switch_cost: Nanos::ZERO,
         ..Config::default()
     };
     let mut world = World::after_restart(config, vec![]);

@@ -102,7 +102,7 @@ fn the_quantum_pays_for_the_excess_that_has_to_move() {
     let (_, _) = world.busy_program(gib(6));
     let (_, _) = world.busy_program(gib(6));
     world.run_for(ms(10));
-    let cost = world.card().expected_drain_ns + ms(200);
+    let cost = world.card().expected_drain_ns + plain().switch_cost + ms(200);
     assert_eq!(
         world.card().quantum_ns,
         Nanos(cost.0 * 19),
