@@ -6,6 +6,7 @@ use crate::core::Core;
 use crate::event::{Effect, Notice};
 use crate::gpu::Card;
 use crate::gpu::queue::{self, Rooms};
+use crate::gpu_set::GpuSet;
 use crate::session::drop::{PendingDrop, Step};
 use crate::session::lock::Lock;
 
@@ -80,12 +81,58 @@ impl Core {
         }
     }
 
-    /// A quantum ends where it is somebody else's turn.
+    /// A quantum ends where it is somebody else's turn, and where that one can begin.
     fn expire_quantum(&mut self, id: SessionId) {
+        if let Some(until) = self.useless_until(id) {
+            return self.lend(id, until);
+        }
         match self.makes_way(id) {
             true => self.begin_drop(id),
             false => self.renew(id),
         }
+    }
+
+    /// A holder goes on until then, or until anything changes.
+    fn lend(&mut self, id: SessionId, until: Nanos) {
+        if let Some(session) = self.sessions.get_mut(id)
+            && let Lock::Holding(grant) = &mut session.lock
+        {
+            grant.clock.lend(self.now, until);
+        }
+    }
+
+    /// Until when the next in line on a holder's cards, gangs all of them, wait for other cards in any case; `None` where one
+    /// of them waits for this holder alone.
+    fn useless_until(&self, id: SessionId) -> Option<Nanos> {
+        let own = self.turn_cards(id);
+        let waits = own.and(self.wanted).into_iter().map(|gpu| {
+            let mut line = self.in_line(self.tied(gpu));
+            let first = line.find(|&first| self.turn_cards(first).contains(gpu))?;
+            let elsewhere = self.turn_cards(first).and(self.wanted).without(own);
+            let others = self
+                .cards
+                .among(elsewhere)
+                .flat_map(|(_, card)| &card.census.holders);
+            let ends = others.filter_map(|&other| match &self.sessions.get(other)?.lock {
+                Lock::Holding(grant) => Some(grant.clock.earliest_end(self.now)),
+                _ => None,
+            });
+            ends.max().filter(|&end| end > self.now)
+        });
+        waits.reduce(|least, wait| least.zip(wait).map(|(a, b)| a.min(b)))?
+    }
+
+    /// Who goes on beyond its quantum may have to end it where anything changed on its cards, or on those that are tied to them.
+    pub(crate) fn touch_lent(&mut self, tied: GpuSet) -> bool {
+        let holders = self.cards.among(tied).flat_map(|(_, card)| &card.census.holders);
+        let lent: Vec<SessionId> = holders.copied().filter(|&id| self.is_lent(id)).collect();
+        lent.iter().for_each(|&id| self.touch(id));
+        !lent.is_empty()
+    }
+
+    fn is_lent(&self, id: SessionId) -> bool {
+        let lock = self.sessions.get(id).map(|session| &session.lock);
+        matches!(lock, Some(Lock::Holding(grant)) if grant.clock.is_lent())
     }
 
     /// Whether somebody waits for room on a card.
@@ -111,24 +158,35 @@ impl Core {
         cards.map(Card::usual_drain).max().unwrap_or_default()
     }
 
-    /// Quanta end, and late drops go on as `session/drop.rs` says. Whether one became stuck, which may let others pass.
+    /// Quanta end, and late drops go on as `session/drop.rs` says. Whether one became stuck, which may let others pass, or who
+    /// went on for its sake has to look again.
     pub(crate) fn push_holders(&mut self) -> bool {
-        let mut stuck = false;
+        let mut again = false;
         for at in 0..self.agenda.len() {
             let id = self.agenda.session(at);
             let Some(session) = self.sessions.get(id) else {
                 continue;
             };
             match &session.lock {
-                Lock::Holding(grant) if self.now >= grant.clock.end() && self.stands_in_the_way(session) => {
+                Lock::Holding(grant) if grant.clock.is_over(self.now) && self.stands_in_the_way(session) => {
                     self.expire_quantum(id);
+                    again |= self.is_leaving(id) && self.frees_others(id);
                 }
                 Lock::Dropping(..) => {}
                 _ => continue,
             }
-            stuck |= self.advance_drop(id);
+            again |= self.advance_drop(id);
         }
-        stuck
+        again
+    }
+
+    /// Whether others went on only because this one did.
+    fn frees_others(&mut self, id: SessionId) -> bool {
+        let cards = self.turn_cards(id).into_iter();
+        let tied = cards
+            .map(|gpu| self.tied(gpu))
+            .fold(GpuSet::default(), GpuSet::with);
+        tied.len() > 1 && self.touch_lent(tied)
     }
 
     /// A drop goes on; whether it became stuck.

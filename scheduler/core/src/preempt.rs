@@ -83,7 +83,7 @@ impl Core {
         self.sessions.get(id).is_some_and(|session| session.owed)
     }
 
-    fn is_leaving(&self, id: SessionId) -> bool {
+    pub(crate) fn is_leaving(&self, id: SessionId) -> bool {
         let lock = self.sessions.get(id).map(|session| &session.lock);
         lock.is_some_and(|lock| lock.dropping().is_some())
     }

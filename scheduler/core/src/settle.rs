@@ -50,8 +50,8 @@ impl Core {
             self.grant_turns();
             self.fit_holders();
             self.preempt();
-            let stuck = self.push_holders();
-            if !self.collect() && !stuck {
+            let again = self.push_holders();
+            if !self.collect() && !again {
                 break;
             }
         }

@@ -11,6 +11,8 @@ const PATIENCE: u64 = 4;
 pub(crate) struct Clock {
     quantum: Nanos,
     starts: Nanos,
+    /// Whether it runs beyond its quantum, as nobody could use the card before.
+    lent: bool,
 }
 
 impl Clock {
@@ -19,6 +21,7 @@ impl Clock {
         Self {
             quantum,
             starts: now + Nanos(expected_move.0.saturating_mul(PATIENCE)),
+            lent: false,
         }
     }
 
@@ -31,6 +34,29 @@ impl Clock {
     pub(crate) fn end_at(&mut self, now: Nanos) {
         self.starts = now - self.quantum;
         self.quantum = now - self.starts;
+    }
+
+    /// It goes on until `end`, at most. Where it does so already it is looked at again when that was to end.
+    pub(crate) fn lend(&mut self, now: Nanos, end: Nanos) {
+        let already = self.lent && self.end() > now && self.end() <= end;
+        if !already {
+            self.end_at(end);
+        }
+        self.lent = true;
+    }
+
+    pub(crate) const fn is_lent(&self) -> bool {
+        self.lent
+    }
+
+    /// Whether its holder may have to let go by now.
+    pub(crate) fn is_over(&self, now: Nanos) -> bool {
+        self.lent || now >= self.end()
+    }
+
+    /// When it ends at the earliest: the memory may be in at any moment.
+    pub(crate) fn earliest_end(&self, now: Nanos) -> Nanos {
+        self.end().min(now + self.quantum)
     }
 
     pub(crate) const fn quantum(&self) -> Nanos {

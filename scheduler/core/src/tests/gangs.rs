@@ -45,6 +45,40 @@ fn a_gang_is_granted_all_its_cards_at_one_instant_or_none() {
     assert_eq!(world.gate(gang).state(), GateState::Moving);
 }
 
+/// A holder on each of two cards, whose turns end at 100 and 150 ms, and a gang that waits for both.
+fn turns_that_end_apart() -> (World, [ClientId; 3]) {
+    let mut world = two_cards();
+    let (_, a) = on(&mut world, &[GPU]);
+    // Turns are taken on the first card from the beginning, on the other from the gang's arrival.
+    let (_, other) = on(&mut world, &[GPU]);
+    world.dies(other);
+    world.run_for(ms(50));
+    let (_, b) = on(&mut world, &[OTHER_GPU]);
+    let (_, gang) = on(&mut world, &[GPU, OTHER_GPU]);
+    (world, [a, b, gang])
+}
+
+#[test]
+fn nobody_lets_go_for_a_gang_that_waits_for_another_card_in_any_case() {
+    let (mut world, [a, b, gang]) = turns_that_end_apart();
+    world.run_for(ms(95));
+    assert_eq!(world.open(&[a, b, gang]), [true, true, false], "{:?}", world.now);
+    world.run_for(ms(8));
+    assert_eq!(world.open(&[a, b]), [false, false], "both turns end at once");
+    assert_eq!(world.gate(gang).state(), GateState::Moving);
+}
+
+#[test]
+fn who_goes_on_while_a_gang_waits_elsewhere_lets_go_when_it_need_not_any_more() {
+    let (mut world, [a, b, gang]) = turns_that_end_apart();
+    world.run_for(ms(70));
+    assert_eq!(world.open(&[a, b, gang]), [true, true, false]);
+    world.dies(b);
+    assert!(!world.passes(a));
+    world.run_for(ms(5));
+    assert_eq!(world.gate(gang).state(), GateState::Moving);
+}
+
 #[test]
 fn two_gangs_take_turns_without_deadlock() {
     let mut world = two_cards();
