@@ -20,6 +20,7 @@ pub mod state;
 // Who comes.
 mod connection;
 mod door;
+mod household;
 mod identity;
 mod input;
 

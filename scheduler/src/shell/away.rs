@@ -135,22 +135,23 @@ impl Shell {
             .then_some(returning.client)
     }
 
-    /// Whether a process or its user has so many clients that are away that it gets no more. Each costs descriptors, as a
-    /// connection does: so a user has as many at most, and the daemon's own is counted in neither.
+    /// Whether a process or its household has so many clients that are away that it gets no more. Each costs descriptors, as a
+    /// connection does: so a household has as many at most.
     pub(super) fn may_join(&self, peer: &PeerProcess) -> Result<(), Failure> {
         let away = || self.clients.values().filter(|client| client.connection.is_none());
         let own = away().filter(|client| client.peer.is(peer)).count();
-        let of_user = away().filter(|client| client.peer.uid == peer.uid).count();
-        let most = self.settings.connections_per_user;
-        let counted = peer.uid != rustix::process::geteuid().as_raw();
+        let household = &peer.household;
+        let of_household = away()
+            .filter(|client| client.peer.household == *household)
+            .count();
         let refused = |message| Err(failure(FailureCode::Unavailable, message));
         match () {
             () if own >= MOST_AWAY => refused(format!(
                 "the process hung up {MOST_AWAY} times and may still use what it had each time; end it"
             )),
-            () if counted && of_user >= most => refused(format!(
-                "processes of user {} hung up {most} times and may still use what they had each time; end them",
-                peer.uid
+            () if !self.limit.allows(household, of_household) => refused(format!(
+                "processes of {household} hung up {} times and may still use what they had each time; end them",
+                self.limit.most
             )),
             () => Ok(()),
         }

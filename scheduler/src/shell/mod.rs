@@ -51,6 +51,7 @@ use tracing::info;
 use crate::cards::{CardError, Cards};
 use crate::config::{Reader, Settings};
 use crate::connection::{Outbox, Unsent};
+use crate::household::HouseholdLimit;
 use crate::identity::{self, PeerProcess};
 use crate::input::{ConnectionId, Input, Watched};
 use crate::metrics::Observer;
@@ -71,6 +72,7 @@ const POLL: Nanos = Nanos::from_millis(500);
 #[derive(Debug)]
 pub(crate) struct Shell {
     settings: Settings,
+    limit: HouseholdLimit,
     /// Where they can be read again.
     reader: Option<Reader>,
     started: Nanos,

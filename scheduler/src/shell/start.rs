@@ -19,6 +19,7 @@ use super::watch::Watchers;
 use crate::cards::{CardError, Cards};
 use crate::config::{Owner, Settings};
 use crate::exit::Stop;
+use crate::household::HouseholdLimit;
 use crate::input::{Input, Watched};
 use crate::lock::LockError;
 use crate::nvml;
@@ -37,7 +38,7 @@ impl Shell {
         settings: Settings,
         book: Book,
         complete: bool,
-        inputs: mpsc::Sender<Input>,
+        (inputs, limit): (mpsc::Sender<Input>, HouseholdLimit),
         reel: Option<Reel>,
     ) -> Result<Self, Stop> {
         let known: BTreeSet<SessionId> = book.sessions.iter().map(|entry| entry.session).collect();
@@ -88,6 +89,7 @@ impl Shell {
             observer: None,
             inputs,
             settings,
+            limit,
             reader: None,
         };
         shell.take_cards()?;
