@@ -17,6 +17,7 @@
 use std::fmt;
 
 use gpushare_sys::process;
+use serde::{Deserialize, Serialize};
 
 /// Folders of control groups in which each group is a container, or has such groups.
 const FOLDERS: [&str; 4] = ["docker", "lxc", "garden", "libpod_parent"];
@@ -28,7 +29,8 @@ const PODS: &str = "kubepods";
 const SERVICE: &str = ".service";
 
 /// Where a process is.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 enum Whereabouts {
     Outside,
     /// The control group of the container, or of who made it.
@@ -37,7 +39,7 @@ enum Whereabouts {
 }
 
 /// A user in one container, or outside of any.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(crate) struct Household {
     uid: u32,
     at: Whereabouts,

@@ -149,6 +149,7 @@ pub(crate) fn tenant_requests() -> Vec<Named<TenantRequest>> {
             "Foresee.known",
             TenantRequest::Foresee(Prospect::Known(Token([0xa5; 32]))),
         ),
+        ("Enter", TenantRequest::Enter(Token([0xa5; 32]))),
     ]
 }
 
