@@ -90,7 +90,7 @@ mod tests {
         entrants.enter(other.clone(), A);
         entrants.enter(one.clone(), B);
         assert_eq!(entrants.session_of(one.process), Some(B));
-        assert_eq!(entrants.in_session(A), [other.clone()]);
+        assert_eq!(entrants.in_session(A), std::slice::from_ref(&other));
         entrants.moved(other.process, B);
         entrants.gone(one.process);
         assert_eq!(entrants.session_of(one.process), None);

@@ -541,6 +541,7 @@ fn happened() -> impl Strategy<Value = Happened> {
             }
         }),
         nanos().prop_map(|after_ns| Happened::Recovered { after_ns }),
+        (session(), text()).prop_map(|(session, name)| Happened::SessionRenamed { session, name }),
     ]
 }
 
