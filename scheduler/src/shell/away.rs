@@ -74,6 +74,12 @@ impl Away {
         self.unlisted = 0;
     }
 
+    /// Takes an answer of NVML in: whether so many in a row did not list the process that it runs another program.
+    fn is_over(&mut self, unlisted: bool) -> bool {
+        self.unlisted = if unlisted { self.unlisted + 1 } else { 0 };
+        self.unlisted >= UNLISTED
+    }
+
     /// Whether a request was answered on an earlier connection; no third time.
     fn repeats(&mut self, answer: Answer) -> bool {
         let found = self.repeats.iter().position(|of| *of == answer);
@@ -301,11 +307,8 @@ impl Shell {
                 let card = self.cards.get(gpu).and_then(|card| usages.get(&card.info.uuid));
                 was && card.is_some_and(|listed| !listed.contains_key(&pid))
             };
-            client.away.unlisted = match client.page.gpus().all(ended) {
-                true => client.away.unlisted + 1,
-                false => 0,
-            };
-            if client.away.unlisted >= UNLISTED {
+            let unlisted = client.page.gpus().all(ended);
+            if client.away.is_over(unlisted) {
                 over.push(id);
             }
         }
@@ -338,6 +341,15 @@ mod tests {
         away.ended();
         assert!(away.repeats(answer));
         assert!(!away.repeats(answer));
+    }
+
+    #[test]
+    fn one_answer_that_does_not_list_a_process_is_no_end_of_its_program() {
+        let mut away = Away::default();
+        let over = [true, false, true, true].map(|unlisted| away.is_over(unlisted));
+        assert_eq!(over, [false, false, false, true]);
+        away.ended();
+        assert!(!away.is_over(true), "it was back, and is away anew");
     }
 
     #[test]
