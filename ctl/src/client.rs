@@ -19,8 +19,7 @@ use gpushare_proto::codec::{self, CodecError, HEADER, Message};
 use gpushare_proto::names::RuntimeDir;
 use gpushare_proto::tenant::{Failure, FailureCode, Hello, PROTOCOL, Role, TenantReply, TenantRequest};
 use gpushare_sys::peer::Peer;
-use rustix::net::sockopt::{Timeout, set_socket_timeout};
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+use gpushare_sys::socket;
 
 use crate::exit;
 
@@ -250,31 +249,20 @@ fn open(path: &Path) -> Result<UnixStream, ClientError> {
         let path = path.to_owned();
         return Err(ClientError::NotASocket { path, what });
     }
-    let bad_path = |cause: rustix::io::Errno| ClientError::BadPath {
-        path: path.to_owned(),
-        cause: cause.into(),
-    };
-    let address = SocketAddrUnix::new(path).map_err(bad_path)?;
     let connected = || {
-        let socket = socket_with(
-            AddressFamily::UNIX,
-            SocketType::STREAM,
-            SocketFlags::CLOEXEC,
-            None,
-        )?;
-        set_socket_timeout(&socket, Timeout::Send, Some(PATIENCE))?;
-        set_socket_timeout(&socket, Timeout::Recv, Some(PATIENCE))?;
-        connect(&socket, &address)?;
-        Ok(UnixStream::from(socket))
+        let stream = socket::connect(path, PATIENCE)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        Ok(stream)
     };
-    connected().map_err(|cause: rustix::io::Errno| {
-        let (path, cause) = (path.to_owned(), io::Error::from(cause));
+    connected().map_err(|cause: io::Error| {
+        let path = path.to_owned();
         match cause.kind() {
             ErrorKind::NotFound | ErrorKind::ConnectionRefused | ErrorKind::NotADirectory => {
                 ClientError::Absent(path)
             }
             ErrorKind::PermissionDenied => ClientError::Denied(path),
             ErrorKind::WouldBlock | ErrorKind::TimedOut => ClientError::Silent(path),
+            ErrorKind::InvalidFilename | ErrorKind::InvalidInput => ClientError::BadPath { path, cause },
             _ => ClientError::Broken { path, cause },
         }
     })

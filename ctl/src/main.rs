@@ -20,6 +20,7 @@ mod status;
 
 mod session;
 
+mod changed;
 mod set;
 
 mod reload;
@@ -54,7 +55,7 @@ fn dispatch(cli: cli::Cli) -> Result<ExitCode, exit::CtlError> {
         cli::Command::Run(args) => match run::run(&args, &places)? {},
         cli::Command::Status(args) => status::status(&args, &places)?,
         cli::Command::Session(command) => session::session(&command, &places)?,
-        cli::Command::Set(command) => set::set(&command, &places)?,
+        cli::Command::Set(args) => set::set(&args, &places)?,
         cli::Command::Reload(args) => reload::reload(&args, &places)?,
         cli::Command::Watch(args) => watch::watch(&args, &places)?,
         cli::Command::Env(args) => env::env(&args, &places)?,

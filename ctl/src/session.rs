@@ -6,6 +6,7 @@ use gpushare_proto::session::Binding;
 use gpushare_proto::tenant::NewSession;
 use serde_json::json;
 
+use crate::changed::{self, Whose};
 use crate::cli::{CreateArgs, NoneOr, SessionCommand, TokenArgs, Which};
 use crate::client::{Admin, Client};
 use crate::exit::CtlError;
@@ -17,14 +18,14 @@ use crate::{output, status};
 /// Runs one of the session commands.
 pub(crate) fn session(command: &SessionCommand, places: &Places) -> Result<(), CtlError> {
     let mut client = Client::connect(places.administered())?;
-    let request = match command {
+    match command {
         SessionCommand::List { json } => {
             let sessions = status::fetch(&mut client)?.sessions;
             match json {
                 true => output::print_json(&sessions)?,
                 false => output::print(&status::sessions(&sessions))?,
             }
-            return Ok(());
+            Ok(())
         }
         SessionCommand::Show { which, json } => {
             let sessions = status::fetch(&mut client)?.sessions;
@@ -33,58 +34,60 @@ pub(crate) fn session(command: &SessionCommand, places: &Places) -> Result<(), C
                 true => output::print_json(session)?,
                 false => output::print(&status::one_session(session))?,
             }
-            return Ok(());
+            Ok(())
         }
-        SessionCommand::Create(args) => return create(&mut client, args, places),
-        SessionCommand::Token(args) => return reissue(&mut client, args, places),
-        SessionCommand::Renew { which, ttl } => match ttl {
-            Some(NoneOr(None)) => SessionRequest::Endless { which: which.clone() },
-            ttl => SessionRequest::Renew {
-                which: which.clone(),
-                ttl: ttl.as_ref().and_then(|NoneOr(ttl)| *ttl),
-            },
-        },
-        SessionCommand::Revoke(Which { which }) => {
-            let request = SessionRequest::Revoke { which: which.clone() };
-            return end(&mut client, request, which, places);
+        SessionCommand::Create(args) => create(&mut client, args, places),
+        SessionCommand::Token(args) => reissue(&mut client, args, places),
+        SessionCommand::Renew { which, ttl, json } => {
+            let request = match ttl {
+                Some(NoneOr(None)) => SessionRequest::Endless { which: which.clone() },
+                ttl => SessionRequest::Renew {
+                    which: which.clone(),
+                    ttl: ttl.as_ref().and_then(|NoneOr(ttl)| *ttl),
+                },
+            };
+            turn(&mut client, which, request, *json)
         }
-        SessionCommand::Delete(Which { which }) => {
-            let request = SessionRequest::Delete { which: which.clone() };
-            return end(&mut client, request, which, places);
+        SessionCommand::Revoke(args) => {
+            let which = args.which.clone();
+            end(&mut client, SessionRequest::Revoke { which }, args, places)
         }
-        SessionCommand::Pause(Which { which }) => SessionRequest::Pause { which: which.clone() },
-        SessionCommand::Resume(Which { which }) => SessionRequest::Resume { which: which.clone() },
-    };
-    change(&mut client, "session", request)
+        SessionCommand::Delete(args) => {
+            let which = args.which.clone();
+            end(&mut client, SessionRequest::Delete { which }, args, places)
+        }
+        SessionCommand::Pause(Which { which, json }) => {
+            let request = SessionRequest::Pause { which: which.clone() };
+            turn(&mut client, which, request, *json)
+        }
+        SessionCommand::Resume(Which { which, json }) => {
+            let request = SessionRequest::Resume { which: which.clone() };
+            turn(&mut client, which, request, *json)
+        }
+    }
+}
+
+/// Changes what a session may do at all, and prints it.
+fn turn(
+    client: &mut Client<Admin>,
+    which: &str,
+    request: SessionRequest,
+    json: bool,
+) -> Result<(), CtlError> {
+    change(client, ("state", Whose::State(which)), request, json)
 }
 
 /// Sends a request that changes something, and prints what it was and is.
 pub(crate) fn change(
     client: &mut Client<Admin>,
-    what: &str,
+    (key, whose): (&str, Whose<'_>),
     request: SessionRequest,
+    json: bool,
 ) -> Result<(), CtlError> {
-    let which = match &request {
-        SessionRequest::Create { .. } => String::new(),
-        SessionRequest::Change { which, .. }
-        | SessionRequest::Renew { which, .. }
-        | SessionRequest::Revoke { which }
-        | SessionRequest::Delete { which }
-        | SessionRequest::Pause { which }
-        | SessionRequest::Resume { which }
-        | SessionRequest::Endless { which }
-        | SessionRequest::Token { which } => harmless(which),
-    };
-    match client.ask(&AdminRequest::Session(request))? {
-        AdminReply::Changed { old, new } => {
-            output::print(&format!(
-                "{what} {which}: {} → {}\n",
-                harmless(&old),
-                harmless(&new)
-            ))?;
-            Ok(())
-        }
-        _ => Err(client.unexpected().into()),
+    let answer = client.ask(&AdminRequest::Session(request))?;
+    match changed::print(key, whose, &answer, json)? {
+        true => Ok(()),
+        false => Err(client.unexpected().into()),
     }
 }
 
@@ -92,13 +95,13 @@ pub(crate) fn change(
 fn end(
     client: &mut Client<Admin>,
     request: SessionRequest,
-    which: &str,
+    Which { which, json }: &Which,
     places: &Places,
 ) -> Result<(), CtlError> {
     let sessions = status::fetch(client)?.sessions;
     // Whether there is one, the daemon says.
     let found = find(&sessions, which).ok().filter(|session| has_token(session));
-    change(client, "session", request)?;
+    turn(client, which, request, *json)?;
     if let Some(session) = found {
         token::forget(places.secrets(places.administered()), &session.name);
     }

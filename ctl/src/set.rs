@@ -1,19 +1,21 @@
 //! `set`: changes one setting of the running daemon and says what it was and is.
 
 use gpushare_proto::GpuId;
-use gpushare_proto::admin::{AdminReply, AdminRequest, Change, Knob, SessionRequest, Setting};
+use gpushare_proto::admin::{AdminRequest, Change, Knob, SessionRequest, Setting};
 use gpushare_proto::session::Quota;
 
-use crate::cli::{ChangeSession, GpuName, Limit, NoneOr, SetCommand};
+use crate::changed::{self, Whose};
+use crate::cli::{ChangeSession, GpuName, Limit, NoneOr, SetArgs, SetCommand};
 use crate::client::{Admin, Client};
 use crate::exit::CtlError;
 use crate::places::Places;
-use crate::table::{harmless, list};
-use crate::{output, session, status};
+use crate::table::list;
+use crate::{session, status};
 
 /// Changes the setting and prints `quantum of gpu0: 3s (computed) → 100ms`.
-pub(crate) fn set(command: &SetCommand, places: &Places) -> Result<(), CtlError> {
-    let (name, gpu, knob) = match command {
+pub(crate) fn set(args: &SetArgs, places: &Places) -> Result<(), CtlError> {
+    let json = args.json;
+    let (name, gpu, knob) = match &args.command {
         SetCommand::Quantum(change) => (
             "quantum",
             change.gpu.clone(),
@@ -39,47 +41,43 @@ pub(crate) fn set(command: &SetCommand, places: &Places) -> Result<(), CtlError>
             value,
             session: which,
         }) => {
-            return of_session(places, "memory of session", which, Change::Memory(quota(value)));
+            return of_session(places, "memory", which, json, Change::Memory(quota(value)));
         }
         SetCommand::Compute(ChangeSession {
             value,
             session: which,
         }) => {
-            return of_session(places, "compute of session", which, Change::Compute(quota(value)));
+            return of_session(places, "compute", which, json, Change::Compute(quota(value)));
         }
         SetCommand::Weight(ChangeSession {
             value,
             session: which,
         }) => {
-            return of_session(places, "weight of session", which, Change::Weight(*value));
+            return of_session(places, "weight", which, json, Change::Weight(*value));
         }
         SetCommand::Priority(ChangeSession {
             value,
             session: which,
         }) => {
-            return of_session(places, "priority of session", which, Change::Priority(*value));
+            return of_session(places, "priority", which, json, Change::Priority(*value));
         }
     };
     let mut client = Client::connect(places.administered())?;
     let gpu = gpu.map(|gpu| number(&mut client, gpu)).transpose()?;
-    match client.ask(&AdminRequest::Set(Setting { gpu, knob }))? {
-        AdminReply::Changed { old, new } => {
-            let of = gpu.map_or("all cards".to_owned(), |gpu| gpu.to_string());
-            output::print(&format!(
-                "{name} of {of}: {} → {}\n",
-                harmless(&old),
-                harmless(&new)
-            ))?;
-            Ok(())
-        }
-        _ => Err(client.unexpected().into()),
+    let answer = client.ask(&AdminRequest::Set(Setting { gpu, knob }))?;
+    match changed::print(name, Whose::Card(gpu), &answer, json)? {
+        true => Ok(()),
+        false => Err(client.unexpected().into()),
     }
 }
 
-fn of_session(places: &Places, what: &str, which: &str, change: Change) -> Result<(), CtlError> {
+fn of_session(places: &Places, key: &str, which: &str, json: bool, change: Change) -> Result<(), CtlError> {
     let mut client = Client::connect(places.administered())?;
-    let which = which.to_owned();
-    session::change(&mut client, what, SessionRequest::Change { which, change })
+    let request = SessionRequest::Change {
+        which: which.to_owned(),
+        change,
+    };
+    session::change(&mut client, (key, Whose::Session(which)), request, json)
 }
 
 fn quota(NoneOr(limit): &NoneOr<Limit>) -> Quota {

@@ -579,6 +579,13 @@ pub enum Happened {
         /// How long that took.
         after_ns: Nanos,
     },
+    /// A session is called otherwise: an administrator wanted its name.
+    SessionRenamed {
+        /// Its number.
+        session: SessionId,
+        /// Its name from now on.
+        name: String,
+    },
 }
 
 /// What a session does, as far as the daemon can tell.

@@ -160,6 +160,9 @@ pub enum TenantRequest {
     /// What a program would get that is not started yet; nothing is made of it. Answered by [`TenantReply::Foreseen`] or
     /// [`TenantReply::Error`].
     Foresee(Prospect),
+    /// The process and all that it starts belong to the session of this token from now on, also those that throw the token
+    /// away. Answered by [`TenantReply::Account`]; none if there is no such session.
+    Enter(Token),
 }
 
 /// The first message of a connection. Its first two fields are the same in every protocol version.

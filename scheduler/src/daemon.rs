@@ -19,6 +19,7 @@ use crate::config::{Reader, Settings, Source};
 use crate::connection::{Admin, Tenant};
 use crate::door::{House, attend};
 use crate::exit::Stop;
+use crate::household::HouseholdLimit;
 use crate::metrics;
 use crate::ready;
 use crate::record::RecordTo;
@@ -73,7 +74,8 @@ async fn serve(
     let registry = settings.runtime.registry();
     let (inputs, mut arriving) = mpsc::channel(INPUTS);
     let uid = rustix::process::geteuid().as_raw();
-    let house = Arc::new(House::new(uid, settings.connections_per_user, inputs.clone()));
+    let limit = HouseholdLimit::new(settings.connections_per_user);
+    let house = Arc::new(House::new(uid, limit.clone(), inputs.clone()));
     let root = settings.runtime.root().display().to_string();
     let (metrics, observed) = (settings.metrics, inputs.clone());
     let audit = Audit::start(
@@ -86,7 +88,7 @@ async fn serve(
         .places(&folder, &registry)
         .map_err(system("keep its folder open"))?;
     let (store, book) = Store::open(at, before).map_err(system("open its registry"))?;
-    let mut shell = Shell::new(settings, book, store.is_complete(), inputs, reel)?;
+    let mut shell = Shell::new(settings, book, store.is_complete(), (inputs, limit), reel)?;
     shell.audit_in(audit);
     shell.read_from(Reader::new(source));
     if let Some(observer) = metrics.and_then(|address| metrics::start(address, observed)) {

@@ -10,11 +10,12 @@ use gpushare_proto::audit::Outcome;
 use gpushare_proto::tenant::{Failure, FailureCode};
 use gpushare_sys::clock;
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::sync::mpsc;
 use tokio::time::sleep;
 use tracing::{debug, warn};
 
 use crate::connection::{Dialect, serve, turn_away};
+use crate::household::{Household, HouseholdLimit};
 use crate::identity::PeerProcess;
 use crate::input::{ConnectionId, Input, Place};
 use crate::operation::{Operation, code_name};
@@ -26,9 +27,9 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// What both doors know.
 #[derive(Debug)]
 pub(crate) struct House {
-    /// The user whose connections are not counted, and who may administrate besides root.
+    /// The user who may administrate besides root.
     uid: u32,
-    connections_per_user: usize,
+    limit: HouseholdLimit,
     inputs: mpsc::Sender<Input>,
     next: AtomicU64,
     /// Whose bad connections were logged when.
@@ -36,10 +37,10 @@ pub(crate) struct House {
 }
 
 impl House {
-    pub(crate) fn new(uid: u32, connections_per_user: usize, inputs: mpsc::Sender<Input>) -> Self {
+    pub(crate) fn new(uid: u32, limit: HouseholdLimit, inputs: mpsc::Sender<Input>) -> Self {
         Self {
             uid,
-            connections_per_user,
+            limit,
             inputs,
             next: AtomicU64::new(1),
             complaints: Mutex::default(),
@@ -95,16 +96,11 @@ fn receive<D: Dialect>(stream: UnixStream, peer: PeerProcess, house: &Arc<House>
         });
         return;
     }
-    let counted = uid != house.uid;
-    let place = counted.then(|| places.take(uid, house.connections_per_user));
-    if matches!(place, Some(None)) {
+    let Some(place) = places.take(&peer.household, &house.limit) else {
         // No farewell: it would cost what the limit is there to save.
-        debug!(
-            "user {uid} has {} connections already",
-            house.connections_per_user
-        );
+        debug!("{} has {} connections already", peer.household, house.limit.most);
         return;
-    }
+    };
     let connection = ConnectionId(house.next.fetch_add(1, Ordering::Relaxed));
     let (house, inputs) = (house.clone(), house.inputs.clone());
     tokio::spawn(async move {
@@ -124,20 +120,22 @@ fn receive<D: Dialect>(stream: UnixStream, peer: PeerProcess, house: &Arc<House>
     });
 }
 
-/// Connections per user.
+/// The connections of each household: as many as their mark has holders besides ourselves.
 #[derive(Debug, Default)]
-struct Places(HashMap<u32, Arc<Semaphore>>);
+struct Places(HashMap<Household, Arc<()>>);
 
 impl Places {
-    /// A place for one more connection of `uid`, until dropped; none if all are taken.
-    fn take(&mut self, uid: u32, limit: usize) -> Option<OwnedSemaphorePermit> {
-        // Only users with connections are remembered, however many users there are.
-        self.0.retain(|_, places| places.available_permits() < limit);
-        let places = self
+    /// A place for one more connection of a household, until dropped; none if all are taken.
+    fn take(&mut self, household: &Household, limit: &HouseholdLimit) -> Option<Arc<()>> {
+        // Only those with connections are remembered, however many there are.
+        self.0.retain(|_, places| Arc::strong_count(places) > 1);
+        let has = self
             .0
-            .entry(uid)
-            .or_insert_with(|| Arc::new(Semaphore::new(limit)));
-        places.clone().try_acquire_owned().ok()
+            .get(household)
+            .map_or(0, |places| Arc::strong_count(places) - 1);
+        limit
+            .allows(household, has)
+            .then(|| self.0.entry(household.clone()).or_default().clone())
     }
 }
 
@@ -147,12 +145,17 @@ mod tests {
 
     #[test]
     fn one_users_connections_do_not_take_anothers_places() {
+        let user = |uid| Household::of(uid, std::process::id(), || true);
+        let own = Household::own();
+        let (limit, [one, other]) = (HouseholdLimit::new(2), [70_000, 70_001].map(user));
         let mut places = Places::default();
-        let held: Vec<_> = (0..2).map(|_| places.take(7, 2).unwrap()).collect();
-        assert!(places.take(7, 2).is_none());
-        assert!(places.take(8, 2).is_some());
-        drop(held);
-        assert!(places.take(7, 2).is_some());
+        let held: Vec<_> = (0..2).map(|_| places.take(&one, &limit).unwrap()).collect();
+        assert!(places.take(&one, &limit).is_none());
+        assert!(places.take(&other, &limit).is_some());
+        let ours: Vec<_> = (0..9).filter_map(|_| places.take(&own, &limit)).collect();
+        assert_eq!(ours.len(), 9, "the daemon's own household is not limited");
+        drop((held, ours));
+        assert!(places.take(&one, &limit).is_some());
         assert_eq!(places.0.len(), 1);
     }
 }

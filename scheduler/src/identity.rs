@@ -14,17 +14,7 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tracing::warn;
 
-/// Parts of control group paths that only container engines use.
-const CONTAINER_MARKS: [&str; 8] = [
-    "/docker",
-    "kubepods",
-    "libpod",
-    "crio-",
-    "cri-containerd",
-    "/lxc",
-    "nspawn",
-    "garden/",
-];
+use crate::household::{Household, container};
 
 /// How often a process is looked after that cannot be watched.
 const LOOK: Duration = Duration::from_millis(20);
@@ -54,6 +44,8 @@ pub(crate) struct PeerProcess {
     /// None where the process has no pid in our namespace.
     pub(crate) id: Option<ProcessId>,
     pub(crate) pidfd: Arc<OwnedFd>,
+    /// With whom it is counted.
+    pub(crate) household: Household,
     inside: Option<process::Inside>,
 }
 
@@ -68,6 +60,7 @@ impl PeerProcess {
             pid,
             uid,
             id,
+            household: Household::of(uid, pid, || !peer::is_dead(&pidfd)),
             pidfd: Arc::new(pidfd),
             inside: process::inside(pid),
         })
@@ -95,9 +88,9 @@ impl PeerProcess {
 
     /// The implicit session that the process belongs to.
     pub(crate) fn implicit_key(&self) -> ImplicitKey {
-        let container = process::cgroup(self.pid).filter(|path| is_container(path));
-        let scope = match container {
-            Some(path) => Scope::Container(path),
+        let group = process::cgroup(self.pid);
+        let scope = match group.as_deref().and_then(container) {
+            Some(path) => Scope::Container(path.to_owned()),
             None => Scope::PosixSession(process::posix_session(self.pid).unwrap_or(0)),
         };
         ImplicitKey { uid: self.uid, scope }
@@ -164,30 +157,9 @@ impl fmt::Display for ImplicitKey {
     }
 }
 
-fn is_container(cgroup: &str) -> bool {
-    CONTAINER_MARKS.iter().any(|mark| cgroup.contains(mark))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn containers_are_known_by_their_control_group() {
-        for path in [
-            "/docker/1f2e",
-            "/system.slice/docker-1f2e.scope",
-            "/kubepods/burstable/pod1/2",
-            "/kubepods.slice/kubepods-pod1.slice/cri-containerd-2.scope",
-            "/user.slice/user-1000.slice/libpod-9.scope/container",
-            "/lxc.payload.box",
-        ] {
-            assert!(is_container(path), "{path}");
-        }
-        for path in ["/", "/user.slice/user-1000.slice/session-3.scope", "/init.scope"] {
-            assert!(!is_container(path), "{path}");
-        }
-    }
 
     #[test]
     fn who_shares_a_pid_namespace_is_told_the_pid_in_it() {

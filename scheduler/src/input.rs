@@ -9,7 +9,7 @@ use tokio::sync::oneshot;
 
 use crate::config::{ConfigError, Settings};
 use crate::connection::Outbox;
-use crate::identity::PeerProcess;
+use crate::identity::{PeerProcess, ProcessId};
 use crate::metrics::Picture;
 use crate::nvml::Usages;
 use crate::registry::Hour;
@@ -92,4 +92,6 @@ pub(crate) enum Watched {
     Expected(ClientId),
     /// It is this client and hung up.
     Away(ClientId),
+    /// It entered a session.
+    Entrant(ProcessId),
 }

@@ -20,6 +20,8 @@ pub mod state;
 // Who comes.
 mod connection;
 mod door;
+mod entrants;
+mod household;
 mod identity;
 mod input;
 

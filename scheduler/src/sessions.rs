@@ -416,6 +416,7 @@ impl Sessions {
                 revoked: session.revoked,
                 expires_unix: session.expires.map(|end| clocks.unix(end)),
                 totals: session.before.plus(session.used),
+                entrants: Vec::new(),
             })
             .collect()
     }

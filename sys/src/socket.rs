@@ -1,4 +1,4 @@
-//! Bytes and at most one descriptor over a Unix socket.
+//! Connecting to a Unix socket, and bytes and at most one descriptor over it.
 //!
 //! No SIGPIPE, every descriptor closes on exec, and descriptors nobody asked for are closed at once: a
 //! peer cannot fill our table.
@@ -6,13 +6,47 @@
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::{Duration, Instant};
 
 use rustix::cmsg_space;
-use rustix::io::retry_on_intr;
+use rustix::io::{Errno, retry_on_intr};
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
-    SendFlags, recvmsg, send, sendmsg,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, recvmsg, send, sendmsg,
+    socket_with,
 };
+
+/// Connects to the socket at `path`. Where it has as many connections waiting as it takes, that is waited for until
+/// `patience` is over: without a limit it would be for ever where nobody accepts. The same limit holds for sending afterwards.
+///
+/// # Errors
+/// What the system says; `WouldBlock` if patience is over.
+pub fn connect(path: &Path, patience: Duration) -> io::Result<UnixStream> {
+    let address = SocketAddrUnix::new(path)?;
+    let (family, kind) = (AddressFamily::UNIX, SocketType::STREAM);
+    let socket = socket_with(family, kind, SocketFlags::CLOEXEC, None)?;
+    let end = Instant::now() + patience;
+    set_socket_timeout(&socket, Timeout::Send, Some(patience))?;
+    loop {
+        match rustix::net::connect(&socket, &address) {
+            Ok(()) => break,
+            // A timer's signals must not make it longer. No time at all would mean for ever.
+            Err(Errno::INTR) => {
+                let left = end.saturating_duration_since(Instant::now());
+                if left < Duration::from_micros(1) {
+                    return Err(Errno::AGAIN.into());
+                }
+                set_socket_timeout(&socket, Timeout::Send, Some(left))?;
+            }
+            Err(cause) => return Err(cause.into()),
+        }
+    }
+    set_socket_timeout(&socket, Timeout::Send, Some(patience))?;
+    Ok(UnixStream::from(socket))
+}
 
 /// Sends what fits of `bytes`, and `descriptor` with the first of them; how many bytes went out.
 ///
@@ -68,8 +102,6 @@ pub fn recv_with_fd(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<(usize, 
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::net::UnixStream;
-
     use rustix::io::{FdFlags, fcntl_getfd};
 
     use super::*;
@@ -86,6 +118,47 @@ mod tests {
         let descriptor = descriptor.unwrap();
         assert!(fcntl_getfd(&descriptor).unwrap().contains(FdFlags::CLOEXEC));
         page::map(&descriptor).unwrap();
+    }
+
+    /// A socket that has the one connection waiting that it takes, and nobody accepts.
+    fn crowded(folder: &Path) -> (OwnedFd, std::path::PathBuf, UnixStream) {
+        let path = folder.join("crowded.sock");
+        let socket = socket_with(
+            AddressFamily::UNIX,
+            SocketType::STREAM,
+            SocketFlags::CLOEXEC,
+            None,
+        )
+        .unwrap();
+        rustix::net::bind(&socket, &SocketAddrUnix::new(&path).unwrap()).unwrap();
+        rustix::net::listen(&socket, 0).unwrap();
+        let waiting = connect(&path, Duration::from_secs(5)).unwrap();
+        (socket, path, waiting)
+    }
+
+    #[test]
+    fn a_socket_where_nobody_accepts_is_waited_for_no_longer_than_said() {
+        let folder = tempfile::tempdir().unwrap();
+        let (_socket, path, _waiting) = crowded(folder.path());
+        let patience = Duration::from_millis(50);
+        let began = Instant::now();
+        let error = connect(&path, patience).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
+        assert!(began.elapsed() >= patience);
+    }
+
+    #[test]
+    fn a_socket_that_has_room_again_is_connected_to() {
+        let folder = tempfile::tempdir().unwrap();
+        let (socket, path, _waiting) = crowded(folder.path());
+        let accepting = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(20));
+            let first = rustix::net::accept(&socket).unwrap();
+            (first, rustix::net::accept(&socket).unwrap())
+        });
+        let stream = connect(&path, Duration::from_secs(60)).unwrap();
+        assert_eq!(stream.write_timeout().unwrap(), Some(Duration::from_secs(60)));
+        accepting.join().unwrap();
     }
 
     #[test]

@@ -60,8 +60,7 @@ pub(crate) enum Command {
     Status(StatusArgs),
     #[command(subcommand)]
     Session(SessionCommand),
-    #[command(subcommand)]
-    Set(SetCommand),
+    Set(SetArgs),
     Reload(ReloadArgs),
     Watch(WatchArgs),
     Explain(ExplainArgs),
@@ -365,7 +364,7 @@ pub(crate) struct DoctorArgs {
 /// Change a setting of the running daemon
 ///
 /// Holds until the daemon ends or reads its configuration file again (`reload`); the file makes it last. `auto` clears a fixed value.
-#[derive(Debug, Subcommand)]
+#[derive(Debug, Args)]
 #[command(
     arg_required_else_help = false,
     after_long_help = "\
@@ -378,8 +377,19 @@ Examples:
   gpushare-ctl set epsilon 2.5%
   gpushare-ctl set window-target 5ms --gpu 0
   gpushare-ctl set memory 4GiB --session train
-  gpushare-ctl set weight 200 --session train"
+  gpushare-ctl set weight 200 --session train
+  gpushare-ctl set priority low --session train --json"
 )]
+pub(crate) struct SetArgs {
+    #[command(subcommand)]
+    pub(crate) command: SetCommand,
+    /// Print one JSON document instead: `key`, `gpu` (null for all cards) or `session`, `old` and `new`
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+}
+
+/// What can be changed.
+#[derive(Debug, Subcommand)]
 pub(crate) enum SetCommand {
     /// How long a session holds the card when they take turns: like 100ms, or `auto` (from the cost of a handoff)
     Quantum(Change<Auto<Quantum>>),
@@ -456,7 +466,7 @@ mod tests {
             }
             commands.extend(command.get_subcommands().cloned());
         }
-        assert_eq!(examples, 55);
+        assert_eq!(examples, 56);
     }
 
     #[test]

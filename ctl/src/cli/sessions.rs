@@ -56,6 +56,9 @@ pub(crate) enum SessionCommand {
         /// How long from now, like 2h, or `none` for no end; as long as before without it
         #[arg(long, value_name = "TIME")]
         ttl: Option<NoneOr<Nanos>>,
+        /// Print one JSON document instead: `key`, `session`, `old` and `new`
+        #[arg(long)]
+        json: bool,
     },
     /// Give a session another token, in its file; the one of before opens it no more, and its processes stay
     Token(TokenArgs),
@@ -75,6 +78,9 @@ pub(crate) struct Which {
     /// Its number (3 or s3) or its name
     #[arg(value_name = "NAME-OR-ID")]
     pub(crate) which: String,
+    /// Print one JSON document instead: `key`, `session`, `old` and `new`
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 /// A session that gets another token.

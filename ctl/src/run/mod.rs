@@ -4,6 +4,7 @@
 //!   library, program          checked first: nothing is started for a command that cannot run
 //!   daemon                    the first that answers, else our own is started
 //!   Register ──▶ Session      the daemon binds the session to our pid, which stays ours through exec
+//!   or Enter ──▶ Account      an existing session: all that our pid starts belongs to it
 //!   token file, environment   so that the program and its children join
 //!   exec
 //! ```
@@ -145,7 +146,7 @@ pub(crate) fn run(args: &RunArgs, places: &Places) -> Result<Infallible, RunErro
 /// The session that somebody made before.
 fn join(client: &mut Client<Tenant>, secrets: &RuntimeDir, which: &str) -> Result<Registered, RunError> {
     let (path, token) = token::find(secrets, which)?;
-    match client.ask(&TenantRequest::Account(Some(token)))? {
+    match client.ask(&TenantRequest::Enter(token))? {
         TenantReply::Account(Some(_)) => Ok(Registered {
             token: path,
             gpu: None,

@@ -114,6 +114,10 @@ impl<W: Write + Seek> Trace<W> {
                 events.push(named(Track::Session(*session), &name));
                 self.names.insert(*session, name);
             }
+            // The track has another name; what was counted under the old one goes on there.
+            Happened::SessionRenamed { session, name } => {
+                events.push(named(Track::Session(*session), &format!("{session} {name}")));
+            }
             Happened::SessionEnded { session } => {
                 self.turn(Track::Session(*session), None, "", events);
                 let had: Vec<_> = self

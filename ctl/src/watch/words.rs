@@ -22,9 +22,12 @@ impl Words {
     }
 
     fn words(&mut self, what: &Happened) -> String {
-        if let Happened::SessionBegan { session, name } = what {
-            self.names.insert(*session, format!("{name} ({session})"));
-        }
+        let before = match what {
+            Happened::SessionBegan { session, name } | Happened::SessionRenamed { session, name } => {
+                self.names.insert(*session, format!("{name} ({session})"))
+            }
+            _ => None,
+        };
         let named = |session: &SessionId| match self.names.get(session) {
             Some(name) => name.clone(),
             None => session.to_string(),
@@ -42,6 +45,10 @@ impl Words {
             }
             Happened::SessionBegan { session, .. } => format!("{} began", named(session)),
             Happened::SessionEnded { session } => format!("{} ended", named(session)),
+            Happened::SessionRenamed { session, name } => format!(
+                "{} is called {name} from now on: an administrator took its name",
+                before.unwrap_or_else(|| session.to_string())
+            ),
             Happened::ProcessJoined { session, client, pid } => {
                 format!("{} has process {client}, pid {pid}", named(session))
             }
@@ -105,5 +112,26 @@ impl Words {
                 )
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_session_that_lost_its_name_is_called_by_the_other_one_from_then_on() {
+        let (mut words, session) = (Words::default(), SessionId(3));
+        let name = |name: &str| name.to_owned();
+        let (began, renamed) = (name("b"), name("b-3"));
+        words.words(&Happened::SessionBegan { session, name: began });
+        assert_eq!(
+            words.words(&Happened::SessionRenamed {
+                session,
+                name: renamed
+            }),
+            "b (s3) is called b-3 from now on: an administrator took its name"
+        );
+        assert_eq!(words.words(&Happened::SessionEnded { session }), "b-3 (s3) ended");
     }
 }

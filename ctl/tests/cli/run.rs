@@ -210,13 +210,13 @@ const KEPT: Token = Token([0xc3; 32]);
 /// A daemon that knows that session only, with its token where `session create` puts it.
 fn with_session(name: &str) -> Fake {
     let daemon = Fake::for_tenants(|request| match request {
-        TenantRequest::Account(Some(token)) if *token == KEPT => TenantReply::Account(Some(Account {
+        TenantRequest::Enter(token) if *token == KEPT => TenantReply::Account(Some(Account {
             session: SessionId(3),
             name: "team".into(),
             limit: None,
             cards: Vec::new(),
         })),
-        TenantRequest::Account(_) => TenantReply::Account(None),
+        TenantRequest::Enter(_) => TenantReply::Account(None),
         other => register(other, None),
     });
     let tokens = daemon.dir().join("tokens");

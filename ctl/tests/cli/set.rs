@@ -2,6 +2,7 @@
 
 use gpushare_proto::admin::{AdminRequest, Knob, Mode, Setting};
 use gpushare_proto::{Bytes, GpuId, Nanos, Percent};
+use serde_json::json;
 
 use crate::ctl::{ctl, fails, succeeds};
 use crate::status::{daemon, two_that_take_turns};
@@ -23,6 +24,36 @@ fn the_change_of_one_card_is_echoed() {
     let gpu = Some(GpuId(0));
     assert_eq!(setting, Setting { gpu, knob });
     assert_eq!(printed, "quantum of gpu0: 3s (computed) → 100ms\n");
+}
+
+/// What a command that changes something prints with `--json`.
+fn object(arguments: &[&str]) -> serde_json::Value {
+    let daemon = daemon(two_that_take_turns());
+    let printed = succeeds(ctl(daemon.dir(), arguments).arg("--json"));
+    serde_json::from_str(&printed).unwrap()
+}
+
+#[test]
+fn a_change_is_an_object_with_the_old_value_and_the_new_one() {
+    assert_eq!(
+        object(&["set", "quantum", "100ms", "--gpu", "0"]),
+        json!({ "key": "quantum", "gpu": 0, "old": "3s (computed)", "new": "100ms" })
+    );
+    assert_eq!(object(&["set", "mode", "auto"])["gpu"], json!(null));
+    assert_eq!(
+        object(&["set", "weight", "200", "--session", "train"]),
+        json!({ "key": "weight", "session": "train", "old": "running", "new": "paused" })
+    );
+    for command in [
+        &["pause", "train"][..],
+        &["renew", "train", "--ttl", "1h"],
+        &["revoke", "train"],
+    ] {
+        assert_eq!(
+            object(&[&["session"], command].concat()),
+            json!({ "key": "state", "session": "train", "old": "running", "new": "paused" })
+        );
+    }
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::net::Shutdown;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use gpushare_proto::codec;
 use gpushare_proto::names::{self, RuntimeDir};
@@ -19,6 +19,8 @@ use crate::lifecycle;
 
 /// How long a daemon may take to answer a hello.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long descriptors are waited for that others may close, and how long between two tries.
+const SHORTAGE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_millis(20));
 /// How long it may take to answer a question of a process that is no client: somebody waits for a figure.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long a full socket may hold up a thread of the application.
@@ -30,13 +32,15 @@ pub enum ConnectError {
     /// Nobody listens.
     #[error("no scheduler answers at {}; start one with `gpushare-scheduler`, or run the program with `gpushare-ctl run`", list(.0))]
     Absent(Vec<PathBuf>),
-    /// Somebody may listen, but this process does not get there.
+    /// This process does not get to where a scheduler may listen.
     #[error("cannot reach the scheduler at {}: {cause}; {}", path.display(), remedy(cause))]
     Unreachable {
         /// The socket.
         path: PathBuf,
         /// What the system said.
         cause: io::Error,
+        /// Whether one may be there that would serve this process, or does not want to.
+        may_be_there: bool,
     },
     /// What the machine's administrator demands is not understood.
     #[error(transparent)]
@@ -67,11 +71,24 @@ pub enum ConnectError {
     },
 }
 
+impl ConnectError {
+    /// Whether the process may go on as if there was no scheduler at all: beside one that is there, it would break the limits of
+    /// all whom that serves.
+    #[must_use]
+    pub fn is_absence(&self) -> bool {
+        match self {
+            Self::Absent(_) => true,
+            Self::Unreachable { may_be_there, .. } => !may_be_there,
+            Self::Demands(_) | Self::Token { .. } | Self::Refused { .. } | Self::Broken { .. } => false,
+        }
+    }
+}
+
 fn remedy(cause: &io::Error) -> &'static str {
     match cause.raw_os_error() {
         Some(libc::EMFILE | libc::ENFILE) => "raise the limit of open files (`ulimit -n`)",
         Some(libc::EACCES | libc::EPERM) => {
-            "run as the user that it serves, or name your own daemon's folder in GPUSHARE_RUNTIME_DIR"
+            "it is not open to this user: ask its administrator, or name your own daemon's folder in GPUSHARE_RUNTIME_DIR"
         }
         Some(libc::EAGAIN) => "it has more connections waiting than it takes; see its log, and try again",
         _ => "look at what is there, or name another folder in GPUSHARE_RUNTIME_DIR",
@@ -79,8 +96,18 @@ fn remedy(cause: &io::Error) -> &'static str {
 }
 
 /// Whether a failed connection says that no daemon is there.
-fn is_absence(cause: &io::Error) -> bool {
+fn is_nobody(cause: &io::Error) -> bool {
     matches!(cause.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused)
+}
+
+/// Whether it says that this user may not go there.
+fn is_denial(cause: &io::Error) -> bool {
+    cause.kind() == io::ErrorKind::PermissionDenied
+}
+
+/// Whether it says that the process or the machine has no descriptors or memory for it at the moment.
+fn is_shortage(cause: &io::Error) -> bool {
+    matches!(cause.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM))
 }
 
 fn list(paths: &[PathBuf]) -> String {
@@ -133,7 +160,7 @@ impl Address {
     /// # Errors
     /// Why there is no connection.
     pub fn connect(&self, returning: Option<Returning>) -> Result<(Connection, Welcome, &'static Page), ConnectError> {
-        let (path, stream) = self.reach()?;
+        let (path, stream) = self.reach(HELLO_TIMEOUT)?;
         let broken = |cause| ConnectError::Broken { path: path.clone(), cause };
         let role = Role::Client { token: self.token.clone(), returning };
         let mut connection = Connection::new(stream).map_err(broken)?;
@@ -157,7 +184,7 @@ impl Address {
     /// # Errors
     /// Why there is no answer.
     pub fn knock(&self) -> Result<(), ConnectError> {
-        let (path, stream) = self.reach()?;
+        let (path, stream) = self.reach(HELLO_TIMEOUT)?;
         ready(stream).map_err(|cause| ConnectError::Broken { path: path.clone(), cause })
     }
 
@@ -172,7 +199,7 @@ impl Address {
     /// # Errors
     /// Why there is no answer.
     pub fn account(&self) -> Result<Option<Account>, ConnectError> {
-        let (path, stream) = self.reach()?;
+        let (path, stream) = self.reach(ANSWER_TIMEOUT)?;
         self.ask_account(stream).map_err(|cause| ConnectError::Broken { path: path.clone(), cause })
     }
 
@@ -191,19 +218,54 @@ impl Address {
         }
     }
 
-    /// The first socket that somebody listens on. One that cannot be reached is an error only if no other is.
-    fn reach(&self) -> Result<(&PathBuf, UnixStream), ConnectError> {
-        let mut unreachable = None;
-        for path in &self.sockets {
-            match UnixStream::connect(path) {
+    /// The first socket that somebody listens on. A daemon that is there and busy is not passed over, since it has the cards. One
+    /// that is closed to this user is, for the user's own: which gets no card that the other one has.
+    fn reach(&self, patience: Duration) -> Result<(&PathBuf, UnixStream), ConnectError> {
+        let mut unreachable: Option<ConnectError> = None;
+        for (nth, path) in self.sockets.iter().enumerate() {
+            let cause = match connect(path, patience) {
                 Ok(stream) => return Ok((path, stream)),
-                Err(cause) if is_absence(&cause) => {}
-                Err(cause) => {
-                    unreachable.get_or_insert(ConnectError::Unreachable { path: path.clone(), cause });
-                }
+                Err(cause) if is_nobody(&cause) => continue,
+                Err(cause) => cause,
+            };
+            let denied = is_denial(&cause);
+            let may_be_there = match denied {
+                // What comes behind the first is the user's own by its name only: who may not go there has none there.
+                true => nth == 0,
+                false => is_something(path),
+            };
+            let error = ConnectError::Unreachable { path: path.clone(), cause, may_be_there };
+            if may_be_there && !denied {
+                return Err(error);
+            }
+            if unreachable.as_ref().is_none_or(|known| may_be_there && known.is_absence()) {
+                unreachable = Some(error);
             }
         }
         Err(unreachable.unwrap_or_else(|| ConnectError::Absent(self.sockets.clone())))
+    }
+}
+
+/// Whether there is anything at a path, as far as we may look.
+fn is_something(path: &Path) -> bool {
+    path.symlink_metadata().map_or_else(|cause| is_denial(&cause), |_| true)
+}
+
+/// Connects; waits for a place in a daemon's queue, and a little for descriptors where there is a socket to connect to.
+fn connect(path: &Path, patience: Duration) -> io::Result<UnixStream> {
+    let end = Instant::now() + SHORTAGE.0;
+    loop {
+        match socket::connect(path, patience) {
+            Err(cause) if is_shortage(&cause) => {
+                // Where there is none, nothing is waited for.
+                path.symlink_metadata()?;
+                if Instant::now() >= end {
+                    return Err(cause);
+                }
+                std::thread::sleep(SHORTAGE.1);
+            }
+            result => return result,
+        }
     }
 }
 

@@ -258,9 +258,9 @@ impl State {
             },
             Err(error) => error,
         };
-        // A scheduler that says no means no, also without a word: whoever has all the connections that a user may have gets none. Only
-        // one that is not there leaves the process to itself.
-        if address.required || matches!(error, ConnectError::Refused { .. } | ConnectError::Broken { .. }) {
+        // A scheduler that says no means no, also without a word: whoever has all the connections that a user may have gets none. So
+        // does one that is closed to the user, or has no time for anybody. Only one that is not there leaves the process to itself.
+        if address.required || !error.is_absence() {
             notice::say(format_args!("{error}; this process must not use the GPU without it"));
             return Standing::Refused;
         }

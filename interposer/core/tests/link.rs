@@ -325,14 +325,3 @@ fn a_socket_that_cannot_be_reached_is_no_absent_daemon() {
         .unwrap();
     daemon.join().unwrap();
 }
-
-#[test]
-fn what_keeps_a_process_from_its_daemon_is_named_with_what_to_do() {
-    for (errno, words) in [(24, "ulimit -n"), (13, "run as the user that it serves")] {
-        let error = ConnectError::Unreachable {
-            path: "/run/gpushare/tenant/scheduler.sock".into(),
-            cause: std::io::Error::from_raw_os_error(errno),
-        };
-        assert!(error.to_string().contains(words), "{error}");
-    }
-}

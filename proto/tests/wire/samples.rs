@@ -149,6 +149,7 @@ pub(crate) fn tenant_requests() -> Vec<Named<TenantRequest>> {
             "Foresee.known",
             TenantRequest::Foresee(Prospect::Known(Token([0xa5; 32]))),
         ),
+        ("Enter", TenantRequest::Enter(Token([0xa5; 32]))),
     ]
 }
 
@@ -378,6 +379,16 @@ pub(crate) fn admin_replies() -> Vec<Named<AdminReply>> {
         ("Error", AdminReply::Error(failure(FailureCode::Permission))),
         ("Happened", AdminReply::Happened(happenings())),
         (
+            "Happened.renamed",
+            AdminReply::Happened(vec![Happening {
+                at_ns: Nanos::from_millis(20),
+                what: Happened::SessionRenamed {
+                    session: SessionId(3),
+                    name: "train-3".into(),
+                },
+            }]),
+        ),
+        (
             "Created",
             AdminReply::Created {
                 session: SessionId(3),
@@ -520,7 +531,7 @@ fn terms() -> Terms {
     }
 }
 
-/// One of each.
+/// One of each that there was at first.
 fn happenings() -> Vec<Happening> {
     let (gpu, session, client) = (GpuId(0), SessionId(3), ClientId(12));
     let turned = |to| Happened::Turned { session, to };

@@ -243,6 +243,7 @@ pub(crate) fn tenant_request() -> impl Strategy<Value = TenantRequest> {
         (gpu(), bytes()).prop_map(|(gpu, bytes)| TenantRequest::RefusedHere { gpu, bytes }),
         new_session().prop_map(|new| TenantRequest::Foresee(Prospect::New(new))),
         token().prop_map(|token| TenantRequest::Foresee(Prospect::Known(token))),
+        token().prop_map(TenantRequest::Enter),
     ]
 }
 
@@ -540,6 +541,7 @@ fn happened() -> impl Strategy<Value = Happened> {
             }
         }),
         nanos().prop_map(|after_ns| Happened::Recovered { after_ns }),
+        (session(), text()).prop_map(|(session, name)| Happened::SessionRenamed { session, name }),
     ]
 }
 

@@ -134,7 +134,7 @@ pub struct Settings {
     pub implicit_sessions: bool,
     /// Whether peers may register sessions with the system's daemon.
     pub self_service: Option<SelfService>,
-    /// Connections of one other user at a time.
+    /// Connections at a time of one household: another user, or any user in a container.
     pub connections_per_user: usize,
     /// Where to serve metrics.
     pub metrics: Option<SocketAddr>,

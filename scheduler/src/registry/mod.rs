@@ -22,6 +22,7 @@ use gpushare_proto::tenant::GpuInfo;
 use gpushare_proto::{Bytes, ClientId, GpuUuid, SessionId};
 use serde::{Deserialize, Serialize};
 
+use crate::entrants::Entrant;
 use crate::identity::{ImplicitKey, ProcessId};
 use crate::secret::TokenHash;
 
@@ -59,6 +60,9 @@ pub(crate) struct SessionEntry {
     pub(crate) expires_unix: Option<u64>,
     /// What it has used so far, under all daemons.
     pub(crate) totals: Figures,
+    /// The processes that entered it.
+    #[serde(default)]
+    pub(crate) entrants: Vec<Entrant>,
 }
 
 /// Where a session comes from.
@@ -140,7 +144,8 @@ impl Book {
         let (next_session, next_client) = (self.next_session, self.next_client);
         self.sessions
             .retain(|entry| matches!(entry.origin, Origin::Created { .. }));
-        let sessions = self.sessions;
+        let mut sessions = self.sessions;
+        sessions.iter_mut().for_each(|entry| entry.entrants.clear());
         Self {
             sessions,
             ..Self::new(next_session, next_client)

@@ -77,6 +77,12 @@ impl Away {
         self.unlisted = 0;
     }
 
+    /// Takes an answer of NVML in: whether so many in a row did not list the process that it runs another program.
+    fn is_over(&mut self, unlisted: bool) -> bool {
+        self.unlisted = if unlisted { self.unlisted + 1 } else { 0 };
+        self.unlisted >= UNLISTED
+    }
+
     /// Whether a request was answered on an earlier connection; no third time.
     fn repeats(&mut self, answer: Answer) -> bool {
         let found = self.repeats.iter().position(|of| *of == answer);
@@ -138,22 +144,23 @@ impl Shell {
             .then_some(returning.client)
     }
 
-    /// Whether a process or its user has so many clients that are away that it gets no more. Each costs descriptors, as a
-    /// connection does: so a user has as many at most, and the daemon's own is counted in neither.
+    /// Whether a process or its household has so many clients that are away that it gets no more. Each costs descriptors, as a
+    /// connection does: so a household has as many at most.
     pub(super) fn may_join(&self, peer: &PeerProcess) -> Result<(), Failure> {
         let away = || self.clients.values().filter(|client| client.connection.is_none());
         let own = away().filter(|client| client.peer.is(peer)).count();
-        let of_user = away().filter(|client| client.peer.uid == peer.uid).count();
-        let most = self.settings.connections_per_user;
-        let counted = peer.uid != rustix::process::geteuid().as_raw();
+        let household = &peer.household;
+        let of_household = away()
+            .filter(|client| client.peer.household == *household)
+            .count();
         let refused = |message| Err(failure(FailureCode::Unavailable, message));
         match () {
             () if own >= MOST_AWAY => refused(format!(
                 "the process hung up {MOST_AWAY} times and may still use what it had each time; end it"
             )),
-            () if counted && of_user >= most => refused(format!(
-                "processes of user {} hung up {most} times and may still use what they had each time; end them",
-                peer.uid
+            () if !self.limit.allows(household, of_household) => refused(format!(
+                "processes of {household} hung up {} times and may still use what they had each time; end them",
+                self.limit.most
             )),
             () => Ok(()),
         }
@@ -303,11 +310,8 @@ impl Shell {
                 let card = self.cards.get(gpu).and_then(|card| usages.get(&card.info.uuid));
                 was && card.is_some_and(|listed| !listed.contains_key(&pid))
             };
-            client.away.unlisted = match client.page.gpus().all(ended) {
-                true => client.away.unlisted + 1,
-                false => 0,
-            };
-            if client.away.unlisted >= UNLISTED {
+            let unlisted = client.page.gpus().all(ended);
+            if client.away.is_over(unlisted) {
                 over.push(id);
             }
         }
@@ -340,6 +344,15 @@ mod tests {
         away.ended();
         assert!(away.repeats(answer));
         assert!(!away.repeats(answer));
+    }
+
+    #[test]
+    fn one_answer_that_does_not_list_a_process_is_no_end_of_its_program() {
+        let mut away = Away::default();
+        let over = [true, false, true, true].map(|unlisted| away.is_over(unlisted));
+        assert_eq!(over, [false, false, false, true]);
+        away.ended();
+        assert!(!away.is_over(true), "it was back, and is away anew");
     }
 
     #[test]

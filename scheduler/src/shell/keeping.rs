@@ -193,6 +193,9 @@ impl Shell {
     fn book(&self) -> Book {
         let mut book = Book::new(self.sessions.next(), self.next_client);
         book.sessions = self.sessions.entries(clocks());
+        for entry in &mut book.sessions {
+            entry.entrants = self.entrants.in_session(entry.session);
+        }
         book.clients.extend(self.expected.values().cloned());
         book.clients
             .extend(self.clients.iter().filter_map(|(&id, client)| {

@@ -2,8 +2,8 @@
 //! threw its token away or began a POSIX session of their own.
 //!
 //! ```text
-//!   the process itself registered a session      that one
-//!   a parent of its parents …                     that one's, if it is in a session or registered one
+//!   the process itself entered or registered one  that one
+//!   a parent of its parents …                     that one's, if it is in a session, entered or registered one
 //!   … is in a POSIX session with processes         that of its job
 //! ```
 //!
@@ -23,9 +23,8 @@ const GENERATIONS: usize = 64;
 impl Shell {
     /// The session that a process belongs to by where it comes from.
     pub(super) fn by_descent(&self, peer: &PeerProcess) -> Option<SessionId> {
-        let registered = |process| self.sessions.by_registrar(process);
         peer.id
-            .and_then(registered)
+            .and_then(|process| self.taken_by(process))
             .or_else(|| parents(peer.id).find_map(|parent| self.of_parent(peer, parent)))
             .or_else(|| {
                 let key = peer.implicit_key();
@@ -42,7 +41,13 @@ impl Shell {
                 .get(session)
                 .is_some_and(|session| !session.is_implicit() || session.uid() == peer.uid)
         });
-        joined.or_else(|| self.sessions.by_registrar(parent))
+        joined.or_else(|| self.taken_by(parent))
+    }
+
+    /// The session that a process entered or registered, for itself and for all that it starts.
+    fn taken_by(&self, process: ProcessId) -> Option<SessionId> {
+        let entered = self.entrants.session_of(process);
+        entered.or_else(|| self.sessions.by_registrar(process))
     }
 }
 

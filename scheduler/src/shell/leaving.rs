@@ -79,6 +79,7 @@ impl Shell {
     /// The session is no more.
     pub(super) fn ended(&mut self, id: SessionId, session: &Session) {
         self.refusals.forget(&id);
+        self.entrants.over(id);
         self.forget_refusals(id, &session.name);
         self.count_last(id, session);
         self.keep_figures(id, &session.name);

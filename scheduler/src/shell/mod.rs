@@ -15,6 +15,7 @@ mod admin;
 mod awaiting;
 mod away;
 mod effects;
+mod entering;
 mod explaining;
 mod foreseeing;
 mod joining;
@@ -51,6 +52,8 @@ use tracing::info;
 use crate::cards::{CardError, Cards};
 use crate::config::{Reader, Settings};
 use crate::connection::{Outbox, Unsent};
+use crate::entrants::Entrants;
+use crate::household::HouseholdLimit;
 use crate::identity::{self, PeerProcess};
 use crate::input::{ConnectionId, Input, Watched};
 use crate::metrics::Observer;
@@ -71,6 +74,7 @@ const POLL: Nanos = Nanos::from_millis(500);
 #[derive(Debug)]
 pub(crate) struct Shell {
     settings: Settings,
+    limit: HouseholdLimit,
     /// Where they can be read again.
     reader: Option<Reader>,
     started: Nanos,
@@ -82,6 +86,7 @@ pub(crate) struct Shell {
     effects: VecDeque<Effect>,
     cards: Cards,
     sessions: Sessions,
+    entrants: Entrants,
     clients: BTreeMap<ClientId, Client>,
     next_client: u64,
     /// Clients of the last daemon that may come back.
@@ -170,6 +175,7 @@ impl Shell {
             }
             Input::Died(Watched::Expected(client)) => self.expected_gone(client),
             Input::Died(Watched::Away(client)) => self.client_gone(client),
+            Input::Died(Watched::Entrant(process)) => self.entrant_gone(process),
             Input::Configured { settings, asker } => self.configured(settings, asker.as_ref()),
             Input::Used {
                 connection,

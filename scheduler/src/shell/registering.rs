@@ -49,6 +49,7 @@ impl Shell {
             },
         );
         self.watch(peer.pidfd.clone(), Watched::Registrar(session));
+        self.entrants.moved(by, session);
         let name = self.sessions.name(session);
         Ok(TenantReply::Session {
             session,

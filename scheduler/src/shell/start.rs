@@ -18,7 +18,9 @@ use super::telling::Telling;
 use super::watch::Watchers;
 use crate::cards::{CardError, Cards};
 use crate::config::{Owner, Settings};
+use crate::entrants::Entrants;
 use crate::exit::Stop;
+use crate::household::HouseholdLimit;
 use crate::input::{Input, Watched};
 use crate::lock::LockError;
 use crate::nvml;
@@ -37,7 +39,7 @@ impl Shell {
         settings: Settings,
         book: Book,
         complete: bool,
-        inputs: mpsc::Sender<Input>,
+        (inputs, limit): (mpsc::Sender<Input>, HouseholdLimit),
         reel: Option<Reel>,
     ) -> Result<Self, Stop> {
         let known: BTreeSet<SessionId> = book.sessions.iter().map(|entry| entry.session).collect();
@@ -73,6 +75,7 @@ impl Shell {
             effects: VecDeque::new(),
             cards: Cards::new(&settings),
             sessions: Sessions::new(book.next_session),
+            entrants: Entrants::default(),
             clients: BTreeMap::new(),
             next_client: book.next_client,
             expected: BTreeMap::new(),
@@ -88,6 +91,7 @@ impl Shell {
             observer: None,
             inputs,
             settings,
+            limit,
             reader: None,
         };
         shell.take_cards()?;
@@ -122,8 +126,9 @@ impl Shell {
         }
     }
 
-    fn restore(&mut self, entry: SessionEntry) {
+    fn restore(&mut self, mut entry: SessionEntry) {
         let session = entry.session;
+        let entrants = std::mem::take(&mut entry.entrants);
         let registrar = match entry.origin {
             Origin::Registered { by, .. } => by.open(),
             Origin::Implicit(_) | Origin::Created { .. } => None,
@@ -131,6 +136,9 @@ impl Shell {
         self.sessions.restore(entry, registrar.is_some(), clocks());
         if let Some(pidfd) = registrar {
             self.watch(pidfd.into(), Watched::Registrar(session));
+        }
+        for entrant in entrants {
+            self.enter_again(entrant, session);
         }
         self.tell_terms(session);
         self.tell_standing(session);

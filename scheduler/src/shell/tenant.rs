@@ -64,6 +64,11 @@ impl Shell {
                 self.reply(connection, &TenantReply::Account(account));
                 Ok(())
             }
+            (_, TenantRequest::Enter(token)) => {
+                let answer = self.enter(&peer, &token).unwrap_or_else(TenantReply::Error);
+                self.reply(connection, &answer);
+                Ok(())
+            }
             (_, TenantRequest::Foresee(prospect)) => {
                 let answer = self.foresee(&peer, prospect).map(Box::new);
                 let answer = answer.map_or_else(TenantReply::Error, TenantReply::Foreseen);
@@ -223,6 +228,7 @@ impl Shell {
             | TenantRequest::Gpus
             | TenantRequest::Account(_)
             | TenantRequest::Foresee(_)
+            | TenantRequest::Enter(_)
             | TenantRequest::Limits { .. }
             | TenantRequest::UnknownFunction { .. } => return Ok(()),
         };
@@ -237,13 +243,14 @@ impl Shell {
         }
     }
 
-    /// The session that a process is a client of.
+    /// The session that a process is a client of, or was one of under the last daemon.
     pub(super) fn session_of(&self, process: ProcessId) -> Option<SessionId> {
-        let client = self
-            .clients
-            .values()
-            .find(|client| client.peer.id == Some(process))?;
-        Some(client.session)
+        let mut clients = self.clients.values();
+        let client = clients.find(|client| client.peer.id == Some(process));
+        let expected = || self.expected.values().find(|entry| entry.process == process);
+        client
+            .map(|client| client.session)
+            .or_else(|| expected().map(|entry| entry.session))
     }
 
     fn own(&self, role: ConnectionRole, peer: &PeerProcess) -> Option<SessionId> {

@@ -42,6 +42,7 @@ struct View {
 
 #[derive(Clone, Debug)]
 struct SessionShown {
+    name: String,
     activity: Activity,
     clients: BTreeSet<ClientId>,
     allocated: BTreeMap<GpuId, Bytes>,
@@ -210,8 +211,12 @@ impl Shell {
         news: &mut Vec<Happened>,
     ) {
         if before.is_none() {
-            let name = self.sessions.name(session);
+            let name = now.name.clone();
             news.push(Happened::SessionBegan { session, name });
+        }
+        if before.is_some_and(|before| before.name != now.name) {
+            let name = now.name.clone();
+            news.push(Happened::SessionRenamed { session, name });
         }
         let nobody = BTreeSet::new();
         let were = before.map_or(&nobody, |before| &before.clients);
@@ -258,6 +263,7 @@ impl View {
             };
             let gpus = session.gpus.iter();
             let shown = SessionShown {
+                name: sessions.name(session.session),
                 activity,
                 clients: session.clients.iter().map(|client| client.client).collect(),
                 allocated: gpus.map(|gpu| (gpu.gpu, gpu.allocated_bytes)).collect(),

@@ -285,7 +285,11 @@ pub(crate) fn administrator(runtime: &RuntimeDir) -> Result<Peer<AdminRequest, A
 }
 
 pub(crate) fn tool(runtime: &RuntimeDir) -> Peer<TenantRequest, TenantReply> {
-    let mut peer = Peer::over(connect(&runtime.tenant_socket()).unwrap());
+    tool_at(&runtime.tenant_socket())
+}
+
+pub(crate) fn tool_at(socket: &Path) -> Peer<TenantRequest, TenantReply> {
+    let mut peer = Peer::over(connect(socket).unwrap());
     peer.say(&TenantRequest::Hello(Hello::new(Role::Tool)));
     assert!(matches!(peer.hear(), TenantReply::Ready { .. }));
     peer

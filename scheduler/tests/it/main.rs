@@ -8,6 +8,7 @@ mod administration;
 
 mod audit;
 mod deaths;
+mod entering;
 mod hostile;
 mod leases;
 mod metrics;

@@ -29,7 +29,7 @@ fn create(daemon: &Daemon, name: &str, terms: Terms, binding: Binding) -> AdminR
 }
 
 /// The token of a new session.
-fn made(daemon: &Daemon, name: &str, terms: Terms) -> Token {
+pub(crate) fn made(daemon: &Daemon, name: &str, terms: Terms) -> Token {
     match create(daemon, name, terms, Binding::Token) {
         AdminReply::Created {
             token: Some(token), ..

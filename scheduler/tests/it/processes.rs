@@ -2,14 +2,14 @@
 //!
 //! Each runs one of the ignored tests below, in this very program.
 
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, Command, Stdio};
 
 use gpushare_proto::names::{self, RuntimeDir};
-use gpushare_proto::tenant::Returning;
+use gpushare_proto::tenant::{FailureCode, Returning, TenantReply, TenantRequest};
 use gpushare_proto::{Bytes, ClientId, SessionId, Token};
 
-use crate::harness::{Client, Place, join, join_at, register};
+use crate::harness::{Client, Place, join, join_at, register, tool_at};
 
 /// What the process is to know besides the daemon's folder.
 const ARGUMENT: &str = "GPUSHARE_TEST_ARGUMENT";
@@ -75,6 +75,28 @@ impl Process {
         process
     }
 
+    /// One that entered the session of a token and never uses a card.
+    pub(crate) fn entering(place: &Place, token: &Token) -> Self {
+        let mut process = Self::run("enters", place, &format!("{}:", token.to_hex()));
+        assert_eq!(process.given(), 0);
+        process
+    }
+
+    /// One of another user's that enters the session of a token; why it may not.
+    pub(crate) fn entering_as(place: &Place, token: &Token, uid: u32) -> Result<Self, FailureCode> {
+        let mut process = Self::run("enters", place, &format!("{}:{uid}", token.to_hex()));
+        match process.given() {
+            0 => Ok(process),
+            _ => Err(FailureCode::Unavailable),
+        }
+    }
+
+    /// Has it start a child with a POSIX session of its own and no token; the session that the child is in.
+    pub(crate) fn begets(&mut self) -> SessionId {
+        self.0.stdin.as_mut().unwrap().write_all(b"!").unwrap();
+        SessionId(self.given())
+    }
+
     pub(crate) fn pid(&self) -> u32 {
         self.0.id()
     }
@@ -99,7 +121,8 @@ impl Process {
 
     /// The number that it says it was given.
     fn given(&mut self) -> u64 {
-        let said = BufReader::new(self.0.stdout.take().unwrap());
+        // It says the next one when it is asked to only: nothing is lost with the buffer.
+        let said = BufReader::new(self.0.stdout.as_mut().unwrap());
         let number = |line: String| line.split_once("given ")?.1.parse().ok();
         said.lines().find_map(|line| number(line.unwrap())).unwrap()
     }
@@ -139,14 +162,18 @@ fn a_process_that_hangs_up() {
     stay();
 }
 
+/// In the folder of the socket: its owner, who is root, lets nobody else in.
+fn become_user(uid: &str) {
+    let folder = std::fs::File::open(runtime().tenant_dir()).unwrap();
+    rustix::process::fchdir(folder).unwrap();
+    let uid = rustix::process::Uid::from_raw(uid.parse().unwrap());
+    rustix::thread::set_thread_uid(uid).unwrap();
+}
+
 #[test]
 #[ignore = "started by other tests"]
 fn a_process_that_hangs_up_often() {
-    // The folder's owner, who is root, lets nobody else in.
-    let folder = std::fs::File::open(runtime().tenant_dir()).unwrap();
-    rustix::process::fchdir(folder).unwrap();
-    let uid = rustix::process::Uid::from_raw(argument().parse().unwrap());
-    rustix::thread::set_thread_uid(uid).unwrap();
+    become_user(&argument());
     let mut clients: Vec<Client> = Vec::new();
     while clients.len() < 10
         && let Ok(mut client) = join_at("scheduler.sock".as_ref(), None, None)
@@ -198,4 +225,45 @@ fn a_process_that_registers() {
     drop(join(&runtime(), Some(&token), None).unwrap());
     println!("given {}", session.0);
     stay();
+}
+
+#[test]
+#[ignore = "started by other tests"]
+fn a_process_that_enters() {
+    let argument = argument();
+    let (token, uid) = argument.split_once(':').unwrap();
+    let socket = match uid {
+        "" => runtime().tenant_socket(),
+        uid => {
+            become_user(uid);
+            "scheduler.sock".into()
+        }
+    };
+    let mut tool = tool_at(&socket);
+    tool.say(&TenantRequest::Enter(Token::from_hex(token).unwrap()));
+    let refused = match tool.hear() {
+        TenantReply::Account(Some(_)) => 0,
+        TenantReply::Error(failure) if failure.code == FailureCode::Unavailable => 1,
+        other => panic!("neither in nor refused: {other:?}"),
+    };
+    drop(tool);
+    println!("given {refused}");
+    if std::io::stdin().read(&mut [0]).unwrap() == 1 {
+        let own = std::env::current_exe().unwrap();
+        let mut child = Command::new("setsid");
+        child.arg("--wait").arg("--fork").arg(own).args([
+            "--exact",
+            "processes::a_process_that_joins",
+            "--ignored",
+            "--nocapture",
+        ]);
+        assert!(child.status().unwrap().success());
+    }
+}
+
+#[test]
+#[ignore = "started by other tests"]
+fn a_process_that_joins() {
+    let client = join(&runtime(), None, None).unwrap();
+    println!("given {}", client.welcome.session.0);
 }

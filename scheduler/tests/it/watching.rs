@@ -2,8 +2,10 @@
 
 use gpushare_proto::Bytes;
 use gpushare_proto::admin::{Activity, AdminReply, AdminRequest, Happened, Mode};
+use gpushare_proto::session::Terms;
 
 use crate::harness::{Place, eventually};
+use crate::names::made;
 use crate::processes::Process;
 
 #[test]
@@ -62,6 +64,27 @@ fn a_watcher_is_told_how_things_are_and_then_what_happens() {
             .any(|what| matches!(what, Happened::Allocated { bytes, .. } if *bytes >= Bytes::mib(8))),
         "{told:?}"
     );
+}
+
+#[test]
+fn a_watcher_is_told_who_lost_its_name() {
+    let place = Place::new();
+    let daemon = place.start(&["--user"]);
+    let (session, _) = daemon.register("b", None);
+    let mut watcher = daemon.administrator();
+    watcher.say(&AdminRequest::Watch);
+    assert!(matches!(watcher.hear(), AdminReply::Happened(_)));
+    made(&daemon, "b", Terms::default());
+    let AdminReply::Happened(news) = watcher.hear() else {
+        panic!("no news")
+    };
+    let news: Vec<Happened> = news.into_iter().map(|happening| happening.what).collect();
+    let renamed = Happened::SessionRenamed {
+        session,
+        name: "b-1".into(),
+    };
+    assert_eq!(news.first(), Some(&renamed), "{news:?}");
+    assert!(matches!(&news[1], Happened::SessionBegan { name, .. } if name == "b"));
 }
 
 #[test]

@@ -1,14 +1,23 @@
 //! Programs that hang up and live: closing the socket wins no byte and no lock for anybody.
 
+use std::fs;
+
+use anyhow::Context;
 use gpushare_proto::Bytes;
+use gpushare_proto::admin::Status;
 use gpushare_tests::artifacts::Artifacts;
 use gpushare_tests::daemon::Daemon;
 use gpushare_tests::hangup::hang_up;
 use gpushare_tests::program::Program;
 use gpushare_tests::world::{Sharing, World};
 use rustix::process::Signal;
+use simgpu_card::constants::Constants;
 
 const QUOTA: Bytes = Bytes::mib(64);
+
+fn context() -> Bytes {
+    Bytes(Constants::default().context_memory)
+}
 
 /// It keeps its bytes, and cannot come back.
 fn hangs_up_and_stops(program: &Program, world: &World, daemon: &Daemon<'_>) -> anyhow::Result<()> {
@@ -59,6 +68,51 @@ fn what_a_program_has_that_hangs_up_is_its_own_until_it_dies() -> anyhow::Result
             .is_some_and(|gpu| gpu.allocated_bytes == Bytes::mib(23))
     })?;
     sibling.must("alloc z 40MiB")?;
+    Ok(())
+}
+
+#[test]
+fn what_a_program_had_that_became_another_one_is_free_once_the_driver_lists_it_no_more() -> anyhow::Result<()>
+{
+    let world = World::simulated(Artifacts::of_tests()?, Bytes::mib(192))?;
+    // Much more than a context has, so that it is seen when one was measured.
+    let config = world.scheduler_config().context("no configuration")?;
+    fs::write(config, "[scheduling]\ncontext_reserve = \"12MiB\"\n")?;
+    let daemon = Daemon::start(&world, &[])?;
+    daemon.ctl(&["session", "create", "two", "--memory", &QUOTA.0.to_string()])?;
+    let member = Sharing::Run(["--session", "two"].map(str::to_owned).to_vec());
+    let mut changing = Program::hold(&world, &member, "changing")?;
+    let mut quiet = Program::hold(&world, &member, "quiet")?;
+    changing.must("alloc x 40MiB")?;
+    quiet.must("alloc y 20MiB")?;
+    // The driver listed both by then.
+    daemon.until("both to be measured", |status| {
+        status.gpus[0].capacity_bytes == Bytes::mib(192) - context() - context()
+    })?;
+
+    // Who hangs up and is still on the card keeps what it has, however often the driver is asked.
+    hangs_up_and_stops(&quiet, &world, &daemon)?;
+    changing.tell("exec cat")?;
+    let pids = |status: &Status| -> Vec<u32> {
+        let clients = status.sessions.iter().flat_map(|session| &session.clients);
+        clients.map(|client| client.pid).collect()
+    };
+    let both = daemon.status()?;
+    assert_eq!(
+        (pids(&both).len(), both.gpus[0].allocated_bytes),
+        (2, Bytes::mib(60))
+    );
+    let left = daemon.until("what became another program to be no client", |status| {
+        pids(status) == [quiet.process().pid()]
+    })?;
+    assert_eq!(left.gpus[0].allocated_bytes, Bytes::mib(20));
+    assert!(!changing.ended()?, "the process lives");
+
+    let mut next = Program::hold(&world, &member, "next")?;
+    next.must("alloc x 44MiB")?;
+    assert!(next.ask("alloc z 1MiB")?.error().is_some());
+    quiet.process().signal(Signal::CONT)?;
+    quiet.must("free y")?;
     Ok(())
 }
 

@@ -1,7 +1,7 @@
 //! The daemon dies and comes back, or is not there at all.
 
 use std::fs;
-use std::os::unix::net::UnixListener;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::process::Command;
 use std::thread;
 
@@ -155,6 +155,26 @@ fn a_scheduler_that_hangs_up_at_once_is_no_absent_one() -> anyhow::Result<()> {
     assert!(program.ready().is_err());
     let said = program.process().stderr();
     assert!(said.contains("must not use the GPU without it"), "{said}");
+    Ok(())
+}
+
+#[test]
+fn a_scheduler_that_accepts_nobody_is_no_absent_one() -> anyhow::Result<()> {
+    let world = world()?;
+    let runtime = world.runtime_dir();
+    fs::create_dir_all(runtime.tenant_dir())?;
+    let listener = UnixListener::bind(runtime.tenant_socket())?;
+    // It takes one connection, which is never accepted.
+    rustix::net::listen(&listener, 0)?;
+    let _waiting = UnixStream::connect(runtime.tenant_socket())?;
+    let mut program = Program::begin(world.workload(&Sharing::Preload), &world, "kept-waiting")?;
+    assert!(program.ready().is_err());
+    let said = program.process().stderr();
+    assert!(
+        said.contains("more connections waiting than it takes")
+            && said.contains("must not use the GPU without it"),
+        "{said}"
+    );
     Ok(())
 }
 

@@ -214,6 +214,26 @@ fn stays_in_jail(through: &[&str]) -> anyhow::Result<()> {
 }
 
 #[test]
+fn who_throws_its_token_away_below_a_shell_without_a_gpu_stays_in_the_session_that_the_shell_joined()
+-> anyhow::Result<()> {
+    let world = world()?;
+    let daemon = Daemon::start(&world, &[])?;
+    daemon.ctl(&["session", "create", "jail", "--memory", "16MiB"])?;
+    let mut command = world.sharing(&member("jail"), "/bin/sh".as_ref());
+    let away = format!(
+        "setsid --wait --fork env -u {} \"$0\" \"$@\"; exit $?",
+        names::TOKEN_FILE
+    );
+    command.arg("-c").arg(away).arg(world.path(Part::Workload));
+    let mut program = Program::begin(command, &world, "inmate")?;
+    program.ready()?;
+    assert_eq!(program.ask("alloc x 17MiB")?.error(), OUT_OF_MEMORY);
+    let names: Vec<String> = daemon.status()?.sessions.into_iter().map(|s| s.name).collect();
+    assert_eq!(names, ["jail"]);
+    Ok(())
+}
+
+#[test]
 fn who_starts_a_posix_session_of_its_own_gets_no_quota_of_its_own() -> anyhow::Result<()> {
     let world = world()?;
     let daemon = Daemon::start(&world, &[])?;

@@ -26,6 +26,7 @@ fn entry(number: u64) -> SessionEntry {
             held: Nanos(5),
             ..Figures::default()
         },
+        entrants: vec![],
     }
 }
 

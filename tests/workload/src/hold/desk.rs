@@ -27,6 +27,8 @@ pub(super) enum Failure {
     Cuda(#[from] CudaError),
     #[error(transparent)]
     Unknown(#[from] Unknown),
+    #[error("`{program}` cannot be executed: {cause}")]
+    Exec { program: String, cause: std::io::Error },
 }
 
 impl Failure {
@@ -34,6 +36,7 @@ impl Failure {
         match self {
             Self::Cuda(error) => error.report(),
             Self::Unknown(error) => json!({ "error": "unknown name", "message": error.to_string() }),
+            Self::Exec { .. } => json!({ "error": "exec", "message": self.to_string() }),
         }
     }
 }

@@ -1,0 +1,115 @@
+//! The processes that said with a session's token that they, and all that they start, belong to it: `run --session NAME` says so
+//! before it becomes the program. So a child stays in that throws the token away, also where none of its parents ever used a GPU.
+//!
+//! Who says so is the kernel's word, the token only says to what. It holds until the process is dead or its session is over,
+//! over restarts of the daemon too. A process is in one session at a time: the one that it entered or registered last.
+
+use std::collections::BTreeMap;
+
+use gpushare_proto::SessionId;
+use serde::{Deserialize, Serialize};
+
+use crate::household::Household;
+use crate::identity::ProcessId;
+
+/// One of them, as it outlives a daemon.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Entrant {
+    pub(crate) process: ProcessId,
+    /// With whom it is counted: each is watched, which costs a descriptor.
+    pub(crate) household: Household,
+}
+
+/// All of them, by pid.
+#[derive(Debug, Default)]
+pub(crate) struct Entrants(BTreeMap<u32, (Entrant, SessionId)>);
+
+impl Entrants {
+    /// A process enters a session, and leaves the one that it was in.
+    pub(crate) fn enter(&mut self, entrant: Entrant, session: SessionId) {
+        self.0.insert(entrant.process.pid, (entrant, session));
+    }
+
+    /// A process that has entered a session is in another one by now.
+    pub(crate) fn moved(&mut self, process: ProcessId, session: SessionId) {
+        if let Some((entrant, of)) = self.0.get_mut(&process.pid)
+            && entrant.process == process
+        {
+            *of = session;
+        }
+    }
+
+    pub(crate) fn session_of(&self, process: ProcessId) -> Option<SessionId> {
+        let (entrant, session) = self.0.get(&process.pid)?;
+        (entrant.process == process).then_some(*session)
+    }
+
+    /// How many of a household's there are.
+    pub(crate) fn of(&self, household: &Household) -> usize {
+        let ours = |(entrant, _): &&(Entrant, SessionId)| entrant.household == *household;
+        self.0.values().filter(ours).count()
+    }
+
+    /// Those of one session.
+    pub(crate) fn in_session(&self, session: SessionId) -> Vec<Entrant> {
+        let inside = self.0.values().filter(|(_, of)| *of == session);
+        inside.map(|(entrant, _)| entrant.clone()).collect()
+    }
+
+    /// The process is dead.
+    pub(crate) fn gone(&mut self, process: ProcessId) {
+        if self.session_of(process).is_some() {
+            self.0.remove(&process.pid);
+        }
+    }
+
+    /// The session is over.
+    pub(crate) fn over(&mut self, session: SessionId) {
+        self.0.retain(|_, (_, of)| *of != session);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: SessionId = SessionId(1);
+    const B: SessionId = SessionId(2);
+
+    fn entrant(pid: u32, start: u64) -> Entrant {
+        let process = ProcessId { pid, start };
+        let household = Household::own();
+        Entrant { process, household }
+    }
+
+    #[test]
+    fn a_process_is_where_it_entered_last_until_it_is_dead_or_that_is_over() {
+        let mut entrants = Entrants::default();
+        let (one, other) = (entrant(5, 50), entrant(6, 60));
+        entrants.enter(one.clone(), A);
+        entrants.enter(other.clone(), A);
+        entrants.enter(one.clone(), B);
+        assert_eq!(entrants.session_of(one.process), Some(B));
+        assert_eq!(entrants.in_session(A), std::slice::from_ref(&other));
+        entrants.moved(other.process, B);
+        entrants.gone(one.process);
+        assert_eq!(entrants.session_of(one.process), None);
+        assert_eq!(entrants.of(&Household::own()), 1);
+        entrants.over(B);
+        assert_eq!(entrants.session_of(other.process), None);
+    }
+
+    #[test]
+    fn a_pid_that_was_given_away_again_is_nobody_who_entered() {
+        let mut entrants = Entrants::default();
+        entrants.enter(entrant(5, 50), A);
+        let later = entrant(5, 51);
+        entrants.moved(later.process, B);
+        entrants.gone(later.process);
+        assert_eq!(entrants.session_of(later.process), None);
+        assert_eq!(entrants.session_of(entrant(5, 50).process), Some(A));
+        entrants.enter(later.clone(), B);
+        entrants.gone(entrant(5, 50).process);
+        assert_eq!(entrants.session_of(later.process), Some(B));
+    }
+}

@@ -1,0 +1,77 @@
+//! Processes that enter a session: whatever they start is in it, with or without a token.
+
+use std::fs;
+
+use gpushare_proto::session::Terms;
+use gpushare_proto::tenant::{FailureCode, TenantReply, TenantRequest};
+use gpushare_proto::{SessionId, Token};
+
+use crate::harness::{Place, eventually};
+use crate::names::made;
+use crate::processes::Process;
+
+#[test]
+fn a_child_of_a_process_that_entered_stays_in_though_it_has_no_token_and_its_parent_no_gpu() {
+    let place = Place::new();
+    let daemon = place.start(&[]);
+    let token = made(&daemon, "jail", Terms::default());
+    let mut parent = Process::entering(&place, &token);
+    assert_eq!(parent.begets(), SessionId(1));
+    assert_eq!(
+        daemon.status().sessions.len(),
+        1,
+        "nobody has a session of its own"
+    );
+}
+
+#[test]
+fn who_entered_is_in_over_a_restart_of_the_daemon() {
+    let place = Place::new();
+    let daemon = place.start(&[]);
+    let token = made(&daemon, "jail", Terms::default());
+    let mut parent = Process::entering(&place, &token);
+    daemon.terminate();
+    let daemon = place.start(&[]);
+    assert_eq!(parent.begets(), SessionId(1));
+    assert_eq!(daemon.status().sessions.len(), 1);
+}
+
+#[test]
+fn a_process_is_in_the_session_that_it_entered_last() {
+    let place = Place::new();
+    let daemon = place.start(&[]);
+    let [first, second] = ["first", "second"].map(|name| made(&daemon, name, Terms::default()));
+    let enter = |token: &Token| {
+        let mut tool = daemon.tool();
+        tool.say(&TenantRequest::Enter(token.clone()));
+        match tool.hear() {
+            TenantReply::Account(account) => account.map(|account| account.session),
+            other => panic!("no account: {other:?}"),
+        }
+    };
+    let joins = || daemon.join(None).welcome.session;
+    assert_eq!((enter(&first), joins()), (Some(SessionId(1)), SessionId(1)));
+    assert_eq!((enter(&second), joins()), (Some(SessionId(2)), SessionId(2)));
+    assert_eq!(enter(&Token([7; 32])), None);
+    assert_eq!(joins(), SessionId(2), "no session has that token");
+    let (registered, _token) = daemon.register("third", None);
+    assert_eq!(joins(), registered);
+}
+
+#[test]
+fn another_users_processes_that_enter_are_as_many_as_its_connections() {
+    let place = Place::new();
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: only root can start another user's processes");
+        return;
+    }
+    let config = place.path("config.toml");
+    fs::write(&config, "connections_per_user = 2").unwrap();
+    let daemon = place.start_system(&["--config", config.to_str().unwrap()]);
+    let token = made(&daemon, "jail", Terms::default());
+    let enter = || Process::entering_as(&place, &token, 12345);
+    let (first, _second) = (enter().unwrap(), enter().unwrap());
+    assert_eq!(enter().err(), Some(FailureCode::Unavailable));
+    drop(first);
+    eventually("the place of a dead process", || enter().ok());
+}
