@@ -34,7 +34,7 @@ macro_rules! hooks {
     }};
     (@enter [ordered: $stream:expr] $row:ident $real:expr) => {{
         let page = gpushare_client::process::page();
-        let _pass = gpushare_client::doors::work::pass_with(page, gpushare_client::doors::work::Work::One($stream));
+        let _pass = gpushare_client::doors::work::pass_with(page, || gpushare_client::doors::work::Work::One($stream));
         $real
     }};
     (@enter [one: $stream:expr] $row:ident $real:expr) => {
@@ -54,11 +54,11 @@ macro_rules! hooks {
     // One call of the driver for both ways: with two, each launch would keep its arguments for the other.
     (@window $work:ident($($given:expr),*), $row:ident $real:expr) => {{
         let page = gpushare_client::process::page();
+        let work = || gpushare_client::doors::work::Work::$work($($given),*);
         if gpushare_client::doors::work::is_windowed(page) {
-            let work = gpushare_client::doors::work::Work::$work($($given),*);
-            gpushare_client::doors::work::pass_window(work, $row.default_stream());
+            gpushare_client::doors::work::pass_window(work(), $row.default_stream());
         }
-        let _pass = gpushare_client::doors::work::pass_with(page, gpushare_client::doors::work::Work::$work($($given),*));
+        let _pass = gpushare_client::doors::work::pass_with(page, work);
         $real
     }};
     (@enter graph $row:ident $real:expr) => {{

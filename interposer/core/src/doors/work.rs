@@ -5,7 +5,7 @@ use std::ffi::{c_uint, c_void};
 use std::ptr::null_mut;
 use std::sync::atomic::Ordering;
 
-use gpushare_proto::Nanos;
+use gpushare_proto::{GateWord, Nanos};
 use gpushare_proto::page::{FLAG_CONTENDED, FLAG_LIMITED, Page};
 
 use crate::cuda::{CUDA_SUCCESS, CUfunction, CUgraph, CUgraphExec, CUresult, CUstream, LAUNCH_PROGRAMMATIC};
@@ -43,15 +43,26 @@ pub fn pass_by(page: &Page) -> Pass<'static> {
 
 /// The same for work in a stream, which may be what others wait for.
 ///
+/// It is described where the gate is closed and not before: an open one pays nothing for it.
+///
 /// # Safety
 /// A configuration is null or readable, as the driver's function demands.
 #[inline]
-pub unsafe fn pass_with(page: &Page, work: Work) -> Pass<'static> {
+pub unsafe fn pass_with(page: &Page, work: impl FnOnce() -> Work) -> Pass<'static> {
     match GATE.enter(&page.gate) {
         Ok(pass) => pass,
         // SAFETY: the caller says so.
-        Err(word) => waiting::at_gate_with(word, |state| unsafe { work.talks(state) }),
+        Err(word) => unsafe { wait_with(word, work()) },
     }
+}
+
+/// # Safety
+/// As above.
+#[cold]
+#[inline(never)]
+unsafe fn wait_with(word: GateWord, work: Work) -> Pass<'static> {
+    // SAFETY: the caller says so.
+    waiting::at_gate_with(word, |state| unsafe { work.talks(state) })
 }
 
 /// Whether launches are counted: others use the card, or the session has a compute limit.
@@ -79,7 +90,6 @@ impl Work {
     ///
     /// # Safety
     /// A configuration is null or readable, as the driver's function demands.
-    #[cold]
     unsafe fn talks(self, state: &State) -> bool {
         let (stream, is_one) = match self {
             Self::One(stream) => (stream, false),

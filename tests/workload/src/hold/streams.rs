@@ -94,7 +94,7 @@ impl Desk {
             StreamCommand::StreamDestroy { stream } => gpu.destroy_stream(self.streams.take(stream)?)?,
             StreamCommand::Mark { stream } => sharing::mark_communication(self.streams.get(stream)?, true)?,
             StreamCommand::Unmark { stream } => {
-                sharing::mark_communication(self.streams.get(stream)?, false)?
+                sharing::mark_communication(self.streams.get(stream)?, false)?;
             }
             StreamCommand::StreamQuery { stream } => {
                 return Ok(json!({ "finished": gpu.stream_finished(self.streams.get(stream)?)? }));
