@@ -43,6 +43,7 @@ chapters! {
     pub mod lifecycle;
 
     pub mod waiting;
+    pub mod grace;
     pub mod mover;
 
     pub mod doors;

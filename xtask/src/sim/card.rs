@@ -233,7 +233,6 @@ mod tests {
             capacity: Bytes(10_000_000_000),
             bandwidth: Bytes(10_000_000_000),
             window: ms(10),
-            grace: ms(10),
             thrashing: 3.0,
         })
     }

@@ -113,6 +113,26 @@ fn a_burst_beside_a_hog_is_served_within_a_turn_and_all_work_is_done() {
     );
 }
 
+/// Two programs, together too large, that work for 20 ms and pause for so long, a hundred times.
+fn with_pauses(pause: &str) -> Row {
+    let trace = trace(&format!(
+        "[[sessions]]\nname = 'steps'\ncount = 2\nmemory = '8GB'\nwork = '2s'\n\
+         program = {{ steps = {{ work = '20ms', host = '{pause}' }} }}"
+    ));
+    row(&trace, gpushare(&trace))
+}
+
+#[test]
+fn a_session_that_comes_back_at_once_learns_to_keep_the_card_and_one_that_stays_away_does_not() {
+    let (soon, late) = (with_pauses("30ms"), with_pauses("200ms"));
+    assert_eq!((soon.ended, late.ended), (2, 2));
+    assert_eq!(
+        soon.handoffs, 6,
+        "each lets go after 10 and after 20 ms, and then 40 are longer than its pauses"
+    );
+    assert_eq!(late.handoffs, 200, "a turn for each step");
+}
+
 #[test]
 fn a_gang_has_all_of_its_cards_or_none() {
     let trace = Trace::parse(
