@@ -153,9 +153,8 @@ impl Card {
 
     /// Brings in what is missing, as far as there is room beside those who work: how much, and when it is there.
     pub(super) fn bring_in(&mut self, now: Nanos, who: Who, memory: Bytes) -> (Bytes, Nanos) {
-        let missing = self.missing(who, memory);
-        self.make_room(missing, who);
-        let bytes = missing.min(self.free);
+        self.make_room(who, memory);
+        let bytes = self.missing(who, memory).min(self.free);
         if bytes.is_zero() {
             return (bytes, now);
         }
@@ -175,22 +174,26 @@ impl Card {
         (bytes, self.link_free)
     }
 
-    /// What ran least recently goes out until so much is free.
-    fn make_room(&mut self, bytes: Bytes, entrant: Who) {
-        let mut out = Vec::new();
+    /// What ran least recently goes out until what is missing of the entrant's has room. What the entrant kept goes like all else: where it
+    /// is the oldest it makes way for the entrant's first pages, and is missing when they are in.
+    fn make_room(&mut self, entrant: Who, memory: Bytes) {
+        let (mut missing, mut out) = (self.missing(entrant, memory), Vec::new());
         for &(used, who) in &self.by_age {
-            if self.free >= bytes {
+            if self.free >= missing {
                 break;
             }
-            if who == entrant || self.jobs.contains_key(&who) {
+            if self.jobs.contains_key(&who) {
                 continue;
             }
             let Some(there) = self.resident.get_mut(&who) else {
                 continue;
             };
-            let goes = there.bytes.min(bytes - self.free);
+            let goes = there.bytes.min(missing - self.free);
             there.bytes -= goes;
             self.free += goes;
+            if who == entrant {
+                missing += goes;
+            }
             if there.bytes.is_zero() {
                 out.push((used, who));
             }
@@ -300,6 +303,27 @@ mod tests {
         assert_eq!(card.missing(1, six), GB, "the rest of the room is its");
         card.forget(3);
         assert_eq!(card.bring_in(ms(3000), 1, six), (GB, ms(3100)));
+    }
+
+    #[test]
+    fn what_the_entrant_kept_is_the_oldest_and_comes_in_again() {
+        let (mut card, eight) = (card(), Bytes(8_000_000_000));
+        card.bring_in(ms(0), 1, eight);
+        card.bring_in(ms(1000), 2, eight);
+        assert_eq!(card.missing(1, eight), Bytes(6_000_000_000));
+        assert_eq!(
+            card.bring_in(ms(2000), 1, eight),
+            (eight, ms(2800)),
+            "and not 6 GB of it"
+        );
+        assert_eq!(card.missing(2, eight), Bytes(6_000_000_000));
+        // One that ran less recently than the entrant goes first.
+        let mut card = self::card();
+        for (at, who, gb) in [(0, 1, 5), (1000, 2, 3), (2000, 3, 2)] {
+            card.bring_in(ms(at), who, Bytes(gb * GB.0));
+        }
+        assert_eq!(card.bring_in(ms(3000), 2, Bytes(4 * GB.0)).0, GB);
+        assert_eq!(card.missing(1, Bytes(5 * GB.0)), GB);
     }
 
     #[test]
