@@ -119,10 +119,10 @@ fn is_default(stream: CUstream) -> bool {
 /// `CUDA_ERROR_INVALID_VALUE` for a default stream, `CUDA_ERROR_OUT_OF_MEMORY` if 64 are marked already,
 /// `CUDA_ERROR_NOT_INITIALIZED` before the first context, when there is no stream yet.
 pub fn mark(stream: CUstream, on: bool) -> CUresult {
-    let Some(state) = State::existing() else { return CUDA_ERROR_NOT_INITIALIZED };
     if is_default(stream) {
         return CUDA_ERROR_INVALID_VALUE;
     }
+    let Some(state) = State::existing() else { return CUDA_ERROR_NOT_INITIALIZED };
     match on {
         true if state.marked.mark(stream, state.driver.context_of(stream)) => CUDA_SUCCESS,
         true => CUDA_ERROR_OUT_OF_MEMORY,
@@ -178,6 +178,15 @@ mod tests {
     fn no_default_stream_is_a_marked_one() {
         let marked = Marked::default();
         assert!(marked.mark(handle(1), handle(100)));
-        assert!((0..=STREAM_PER_THREAD).all(|number| !marked.has(std::ptr::without_provenance_mut(number))));
+        let defaults = (0..=STREAM_PER_THREAD).map(std::ptr::without_provenance_mut);
+        for stream in defaults {
+            assert!(!marked.has(stream));
+            assert_eq!([true, false].map(|on| mark(stream, on)), [CUDA_ERROR_INVALID_VALUE; 2]);
+        }
+    }
+
+    #[test]
+    fn before_cuda_was_begun_there_is_nothing_to_mark() {
+        assert_eq!(mark(handle(1), true), CUDA_ERROR_NOT_INITIALIZED);
     }
 }
