@@ -23,7 +23,7 @@ const EQUAL: f64 = 0.99;
 const UNDISTURBED: f64 = 0.98;
 pub(super) const WINDOW: Duration = Duration::from_secs(10);
 /// Long enough for ten turns of each.
-const LONG_WINDOW: Duration = Duration::from_secs(40);
+const LONG_WINDOW: Duration = Duration::from_secs(80);
 pub(super) const STEP: Duration = Duration::from_millis(4);
 const ROUNDS: usize = 2;
 
