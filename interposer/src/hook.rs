@@ -2,8 +2,9 @@
 //!
 //! ```text
 //!   gated     name(arguments) = 4000 export, 7000 ptsz export_ptsz;   passes the gate
+//!   [ordered: stream]        name(arguments) = ...;                   the same in a stream, which may carry communication
 //!   [one: stream]            name(arguments) = ...;                   passes the window of its stream, then the gate
-//!   [kernel: f, stream]      name(arguments) = ...;                   the same for a kernel, which others may wait for
+//!   [kernel: f, stream]      name(arguments) = ...;                   the same for a kernel, which may talk to others
 //!   [configured: f, config]  name(arguments) = ...;                   the same, with the stream in a configuration
 //!   [graph: graph, stream]   name(arguments) = ...;                   the same, and may take memory for itself
 //!   graph     name(arguments) = ...;                                  gated, and may take memory for itself
@@ -31,28 +32,33 @@ macro_rules! hooks {
         let _pass = gpushare_client::doors::work::pass();
         $real
     }};
+    (@enter [ordered: $stream:expr] $row:ident $real:expr) => {{
+        let page = gpushare_client::process::page();
+        let _pass = gpushare_client::doors::work::pass_with(page, || gpushare_client::doors::work::Work::One($stream));
+        $real
+    }};
     (@enter [one: $stream:expr] $row:ident $real:expr) => {
-        hooks!(@window One($stream), pass_by(), $row $real)
+        hooks!(@window One($stream), $row $real)
     };
     (@enter [kernel: $function:expr, $stream:expr] $row:ident $real:expr) => {
-        hooks!(@window One($stream), pass_kernel($function), $row $real)
+        hooks!(@window Kernel($function, $stream), $row $real)
     };
     (@enter [configured: $function:expr, $config:expr] $row:ident $real:expr) => {
-        hooks!(@window Configured($config), pass_kernel($function), $row $real)
+        hooks!(@window Configured($function, $config), $row $real)
     };
     (@enter [graph: $graph:expr, $stream:expr] $row:ident $real:expr) => {{
-        let result = hooks!(@window Graph($graph, $stream), pass_by(), $row $real);
+        let result = hooks!(@window Graph($graph, $stream), $row $real);
         gpushare_client::doors::graph_memory::after_launch();
         result
     }};
     // One call of the driver for both ways: with two, each launch would keep its arguments for the other.
-    (@window $work:ident($($given:expr),*), $pass:ident($($kernel:expr)?), $row:ident $real:expr) => {{
+    (@window $work:ident($($given:expr),*), $row:ident $real:expr) => {{
         let page = gpushare_client::process::page();
+        let work = || gpushare_client::doors::work::Work::$work($($given),*);
         if gpushare_client::doors::work::is_windowed(page) {
-            let work = gpushare_client::doors::work::Work::$work($($given),*);
-            gpushare_client::doors::work::pass_window(work, $row.default_stream());
+            gpushare_client::doors::work::pass_window(work(), $row.default_stream());
         }
-        let _pass = gpushare_client::doors::work::$pass(page $(, $kernel)?);
+        let _pass = gpushare_client::doors::work::pass_with(page, work);
         $real
     }};
     (@enter graph $row:ident $real:expr) => {{

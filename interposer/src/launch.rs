@@ -49,13 +49,13 @@ hooks! {
         made: *mut CUgraphExec, graph: CUgraph, parameters: Pointer
     ) = 12000 cuGraphInstantiateWithParams, 12000 ptsz cuGraphInstantiateWithParams_ptsz;
 
-    gated cuLaunchHostFunc(
+    [ordered: stream] cuLaunchHostFunc(
         stream: CUstream, function: Pointer, data: Pointer
     ) = 10000 cuLaunchHostFunc, 10000 ptsz cuLaunchHostFunc_ptsz;
-    gated cuLaunchHostFunc(
+    [ordered: stream] cuLaunchHostFunc(
         stream: CUstream, function: Pointer, data: Pointer, mode: c_uint
     ) = 13010 cuLaunchHostFunc_v2, 13010 ptsz cuLaunchHostFunc_v2_ptsz;
-    gated cuStreamAddCallback(
+    [ordered: stream] cuStreamAddCallback(
         stream: CUstream, function: Pointer, data: Pointer, flags: c_uint
     ) = 5000 cuStreamAddCallback, 7000 ptsz cuStreamAddCallback_ptsz;
 }

@@ -25,6 +25,8 @@ mod nvml;
 
 mod control;
 
+mod marks;
+
 mod lookup;
 
 use gpushare_client::rows::Table;

@@ -12,31 +12,31 @@ use gpushare_client::cuda::{CUdeviceptr, CUstream};
 use crate::hook::{Pointer, hooks};
 
 hooks! {
-    gated cuStreamWaitValue32(
+    [ordered: stream] cuStreamWaitValue32(
         stream: CUstream, address: CUdeviceptr, value: u32, flags: c_uint
     ) = 8000 cuStreamWaitValue32, 8000 ptsz cuStreamWaitValue32_ptsz,
         11070 cuStreamWaitValue32_v2, 11070 ptsz cuStreamWaitValue32_v2_ptsz;
-    gated cuStreamWaitValue64(
+    [ordered: stream] cuStreamWaitValue64(
         stream: CUstream, address: CUdeviceptr, value: u64, flags: c_uint
     ) = 9000 cuStreamWaitValue64, 9000 ptsz cuStreamWaitValue64_ptsz,
         11070 cuStreamWaitValue64_v2, 11070 ptsz cuStreamWaitValue64_v2_ptsz;
-    gated cuStreamWriteValue32(
+    [ordered: stream] cuStreamWriteValue32(
         stream: CUstream, address: CUdeviceptr, value: u32, flags: c_uint
     ) = 8000 cuStreamWriteValue32, 8000 ptsz cuStreamWriteValue32_ptsz,
         11070 cuStreamWriteValue32_v2, 11070 ptsz cuStreamWriteValue32_v2_ptsz;
-    gated cuStreamWriteValue64(
+    [ordered: stream] cuStreamWriteValue64(
         stream: CUstream, address: CUdeviceptr, value: u64, flags: c_uint
     ) = 9000 cuStreamWriteValue64, 9000 ptsz cuStreamWriteValue64_ptsz,
         11070 cuStreamWriteValue64_v2, 11070 ptsz cuStreamWriteValue64_v2_ptsz;
-    gated cuStreamBatchMemOp(
+    [ordered: stream] cuStreamBatchMemOp(
         stream: CUstream, count: c_uint, operations: Pointer, flags: c_uint
     ) = 8000 cuStreamBatchMemOp, 8000 ptsz cuStreamBatchMemOp_ptsz,
         11070 cuStreamBatchMemOp_v2, 11070 ptsz cuStreamBatchMemOp_v2_ptsz;
 
-    gated cuSignalExternalSemaphoresAsync(
+    [ordered: stream] cuSignalExternalSemaphoresAsync(
         semaphores: Pointer, parameters: Pointer, count: c_uint, stream: CUstream
     ) = 10000 cuSignalExternalSemaphoresAsync, 10000 ptsz cuSignalExternalSemaphoresAsync_ptsz;
-    gated cuWaitExternalSemaphoresAsync(
+    [ordered: stream] cuWaitExternalSemaphoresAsync(
         semaphores: Pointer, parameters: Pointer, count: c_uint, stream: CUstream
     ) = 10000 cuWaitExternalSemaphoresAsync, 10000 ptsz cuWaitExternalSemaphoresAsync_ptsz;
 

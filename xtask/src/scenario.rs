@@ -17,6 +17,7 @@ mod watch;
 mod shares;
 
 mod fairness;
+mod one_limit;
 mod prediction;
 
 mod burst;
@@ -30,7 +31,7 @@ pub(crate) enum Scenario {
     Thrash,
     /// Programs under compute limits, alone and in pairs: their rates, as percent of the rate without one
     Shares,
-    /// Equal programs, two beside one with a limit, and the simulator's prediction of two that take turns
+    /// Equal programs, two beside one with a limit, two under one limit, and the simulator's prediction of two that take turns
     Fairness,
     /// Rare bursts beside a program that always has work, where both fit and where they do not
     Burst,

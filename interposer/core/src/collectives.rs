@@ -11,7 +11,8 @@
 //!   with such a kernel ──┘        waits like any other
 //! ```
 //!
-//! Which kernels those are their names say: NCCL's, and what the environment adds. The driver is asked for the name when a thread finds
+//! Which kernels those are their names say: NCCL's, and what the environment adds; a graph is one if such a kernel is in it (`window/graphs.rs`),
+//! and so is whatever the program puts into a stream that it marked (`marked.rs`). The driver is asked for the name when a thread finds
 //! the gate closed, so a launch through an open gate pays nothing. Whether the kernel belongs to a collective that has begun, nobody
 //! can tell; but while this process drains, one may have. The lock is still held, memory has not moved, and the time is charged as the
 //! drain's. After as long as a drop may take before it is late no more are let in, and the late drop's own rule takes over.

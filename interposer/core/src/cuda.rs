@@ -41,6 +41,8 @@ pub const CUDA_SUCCESS: CUresult = 0;
 pub const CUDA_ERROR_INVALID_VALUE: CUresult = 1;
 /// The allocation does not fit: also what a quota answers.
 pub const CUDA_ERROR_OUT_OF_MEMORY: CUresult = 2;
+/// Nothing of CUDA was begun.
+pub const CUDA_ERROR_NOT_INITIALIZED: CUresult = 3;
 /// No context is current, or a handle is none.
 pub const CUDA_ERROR_INVALID_CONTEXT: CUresult = 201;
 /// The driver lacks the symbol.
@@ -127,3 +129,35 @@ pub const ATTRIBUTE_RANGE_START: CUpointerAttribute = 11;
 pub const ATTRIBUTE_RANGE_SIZE: CUpointerAttribute = 12;
 /// `CU_MEMORYTYPE_DEVICE`.
 pub const MEMORYTYPE_DEVICE: c_uint = 2;
+
+/// `CUDA_KERNEL_NODE_PARAMS` since CUDA 12: a function, or a kernel of a library in its place.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct KernelNode {
+    /// Null if it is a kernel.
+    pub function: CUfunction,
+    grid: [c_uint; 3],
+    block: [c_uint; 3],
+    shared_bytes: c_uint,
+    parameters: *mut c_void,
+    extra: *mut c_void,
+    /// Null if it is a function.
+    pub kernel: CUfunction,
+    context: CUcontext,
+}
+
+impl Default for KernelNode {
+    fn default() -> Self {
+        use std::ptr::null_mut;
+        Self {
+            function: null_mut(),
+            grid: [0; 3],
+            block: [0; 3],
+            shared_bytes: 0,
+            parameters: null_mut(),
+            extra: null_mut(),
+            kernel: null_mut(),
+            context: null_mut(),
+        }
+    }
+}

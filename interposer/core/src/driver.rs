@@ -3,7 +3,7 @@
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 
-use crate::cuda::{CAPTURE_MODE_RELAXED, CUcontext, CUdevice, CUdeviceptr, CUevent, CUfunction, CUgraph, CUgraphNode, CUgreenCtx, CUmemoryPool, CUresult, CUstream};
+use crate::cuda::{CAPTURE_MODE_RELAXED, CUcontext, CUdevice, CUdeviceptr, CUevent, CUfunction, CUgraph, CUgraphNode, CUgreenCtx, CUmemoryPool, CUresult, CUstream, KernelNode};
 
 macro_rules! driver {
     (
@@ -119,6 +119,8 @@ driver! {
         graph_node_get_type: fn(CUgraphNode, *mut c_int) = c"cuGraphNodeGetType";
         /// The graph within a node. CUDA 10.0.
         graph_child_get_graph: fn(CUgraphNode, *mut CUgraph) = c"cuGraphChildGraphNodeGetGraph";
+        /// What a kernel node launches. CUDA 12.0.
+        graph_kernel_node_get_params: fn(CUgraphNode, *mut KernelNode) = c"cuGraphKernelNodeGetParams_v2";
         /// A function's name, kept by the driver. CUDA 12.3.
         func_get_name: fn(*mut *const c_char, CUfunction) = c"cuFuncGetName";
         /// The same of a kernel of a library. CUDA 12.3.

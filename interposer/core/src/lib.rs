@@ -24,6 +24,7 @@ chapters! {
     pub mod handles;
     pub mod capture;
     pub mod collectives;
+    pub mod marked;
     pub mod contexts;
     pub mod leases;
     pub mod pools;
@@ -42,6 +43,7 @@ chapters! {
     pub mod lifecycle;
 
     pub mod waiting;
+    pub mod grace;
     pub mod mover;
 
     pub mod doors;

@@ -26,15 +26,12 @@ use gpushare_sys::{clock, futex};
 
 use crate::contexts::Live;
 use crate::cuda::{CAPTURE_MODE_RELAXED, CUDA_ERROR_NOT_READY, CUDA_SUCCESS, CUevent};
+use crate::grace::Grace;
 use crate::lock;
 use crate::process::{GATE, State, page};
 
 /// The longest rest without a look around: the page may have been exchanged.
 const REST: Duration = Duration::from_secs(1);
-/// The idle grace begins here, grows when a release was regretted, and shrinks when it was not.
-const GRACE: Grace = Grace { span: Duration::from_millis(10) };
-const GRACE_MIN: Duration = Duration::from_millis(5);
-const GRACE_MAX: Duration = Duration::from_millis(50);
 /// Pauses between two looks at work in flight: this part of the time so far, for what lies between its end and the look is a
 /// pause of the card that counts as held.
 const POLL_PART: u32 = 16;
@@ -61,30 +58,6 @@ fn duty(word: GateWord, let_go: bool, flags: u32) -> Duty {
     }
 }
 
-/// How long a holder must be quiet before it is taken for idle.
-#[derive(Clone, Copy, Debug)]
-struct Grace {
-    span: Duration,
-}
-
-impl Grace {
-    fn regret(&mut self) {
-        self.span = (self.span * 2).min(GRACE_MAX);
-    }
-
-    fn confirm(&mut self) {
-        self.span = (self.span / 2).max(GRACE_MIN);
-    }
-
-    /// The lock was given back at `idle`, and a thread wanted it again at `came`, whenever that was granted.
-    fn judge(&mut self, idle: Nanos, came: Nanos) {
-        match came >= idle && came - idle < Nanos::from(2 * GRACE_MAX) {
-            true => self.regret(),
-            false => self.confirm(),
-        }
-    }
-}
-
 /// The closed word that was answered last, and the page it was in: a returned daemon's page counts its changes
 /// from the beginning, so the same word means another drop there.
 #[derive(Debug, Default)]
@@ -106,8 +79,6 @@ impl LetGo {
 struct Mover {
     state: &'static State,
     grace: Grace,
-    /// When the lock was last given back for idleness.
-    idle_since: Option<Nanos>,
 }
 
 /// The mover thread.
@@ -115,7 +86,7 @@ pub fn run(state: &'static State) {
     let mut mode = CAPTURE_MODE_RELAXED;
     // SAFETY: exchanges one integer. Our event queries must not break a capture of the application.
     unsafe { (state.driver.thread_exchange_capture_mode)(&raw mut mode) };
-    let mut mover = Mover { state, grace: GRACE, idle_since: None };
+    let mut mover = Mover { state, grace: Grace::default() };
     loop {
         mover.step();
     }
@@ -190,16 +161,13 @@ impl Mover {
 
     /// Whether it was right to give the lock back, now that it is here again.
     fn judge_idleness(&mut self) {
-        if let Some(idle) = self.idle_since.take() {
-            let came = self.state.waiting.came.load(Ordering::Relaxed);
-            self.grace.judge(idle, Nanos(came));
-        }
+        self.grace.judge(Nanos(self.state.waiting.came.load(Ordering::Relaxed)));
     }
 
     fn watch_idle(&mut self, page: &'static Page, word: GateWord) {
         self.judge_idleness();
         let entries = GATE.entries();
-        rest(page, word, self.grace.span);
+        rest(page, word, self.grace.span().into());
         let quiet = load(page) == word && GATE.entries() == entries && GATE.is_empty();
         if !quiet || self.state.is_capturing() {
             return;
@@ -212,7 +180,7 @@ impl Mover {
         }
         let closed = word.with(GateState::Closed);
         if exchange(page, idle, closed) {
-            self.idle_since = Some(clock::monotonic());
+            self.grace.gave_back(clock::monotonic());
             self.state.let_go.note(page, closed);
             self.tell(&TenantRequest::Released { word, drain: since.elapsed().into() });
         }
@@ -318,18 +286,6 @@ mod tests {
     const CLOSED: GateWord = GateWord::new(4, GateState::Closed);
 
     #[test]
-    fn who_comes_back_soon_is_given_longer_however_late_its_turn_is() {
-        let ms = Nanos::from_millis;
-        let mut grace = Grace { span: Duration::from_millis(10) };
-        grace.judge(ms(1000), ms(1030));
-        assert_eq!(grace.span, Duration::from_millis(20));
-        grace.judge(ms(2000), ms(2100));
-        assert_eq!(grace.span, Duration::from_millis(10), "a pause of a person");
-        grace.judge(ms(3000), ms(2000));
-        assert_eq!(grace.span, GRACE_MIN, "nobody came");
-    }
-
-    #[test]
     fn each_word_asks_for_one_thing() {
         assert_eq!(duty(CLOSED, false, 0), Duty::Drain);
         assert_eq!(duty(CLOSED, true, 0), Duty::Rest);
@@ -358,14 +314,5 @@ mod tests {
     #[test]
     fn a_process_that_was_never_granted_has_nothing_to_give_back() {
         assert!(LetGo::default().under(&Page::new(GateState::Closed), GateWord::new(0, GateState::Closed)));
-    }
-
-    #[test]
-    fn the_grace_stays_within_its_bounds() {
-        let mut grace = GRACE;
-        (0..9).for_each(|_| grace.regret());
-        assert_eq!(grace.span, GRACE_MAX);
-        (0..9).for_each(|_| grace.confirm());
-        assert_eq!(grace.span, GRACE_MIN);
     }
 }

@@ -25,6 +25,7 @@ use gpushare_sys::unwind::uncancelled;
 use crate::books::Books;
 use crate::capture::Captures;
 use crate::collectives::Collectives;
+use crate::marked::Marked;
 use crate::connection::{Address, ConnectError, Connection};
 use crate::contexts::Contexts;
 use crate::cuda::{CUDA_ERROR_SYSTEM_NOT_READY, CUcontext, CUdevice, CUresult, CUstream};
@@ -85,6 +86,8 @@ pub struct State {
     pub captures: Captures,
     /// Kernels that talk to other cards.
     pub collectives: Collectives,
+    /// Streams that the program says carry their work.
+    pub marked: Marked,
     /// Live contexts.
     pub contexts: Contexts,
     /// Quota.
@@ -180,6 +183,7 @@ impl State {
             handles: Mutex::default(),
             captures: Captures::default(),
             collectives: Collectives::of_environment(),
+            marked: Marked::default(),
             contexts: Contexts::default(),
             leases: Leases::default(),
             pools: Pools::default(),

@@ -10,7 +10,6 @@ use gpushare_proto::{GateWord, Nanos};
 use gpushare_sys::{clock, futex};
 use gpushare_sys::unwind::cancellation_point;
 
-use crate::cuda::CUfunction;
 use crate::gate::Pass;
 use crate::guest::guest_or;
 use crate::process::{self, State};
@@ -47,18 +46,18 @@ pub fn at_gate(word: GateWord) -> Pass<'static> {
     guest_or(|| wait(word), || process::GATE.enter_anyway())
 }
 
-/// The same with a kernel to launch: one that talks to other cards may be what work in flight waits for.
+/// The same with work that may talk to other cards, and then be what work in flight waits for.
 #[cold]
-pub fn at_gate_with(word: GateWord, function: CUfunction) -> Pass<'static> {
-    let passed = guest_or(|| pass_collective(word, function), || None);
+pub fn at_gate_with(word: GateWord, talks: impl FnOnce(&State) -> bool) -> Pass<'static> {
+    let passed = guest_or(|| pass_collective(word, talks), || None);
     passed.unwrap_or_else(|| at_gate(word))
 }
 
 /// Passes a closed gate while the drain that it began has not ended. Asked inside, as [`excused`]: a drain that had ended before
 /// this thread was counted does not wait for it.
-fn pass_collective(word: GateWord, function: CUfunction) -> Option<Pass<'static>> {
+fn pass_collective(word: GateWord, talks: impl FnOnce(&State) -> bool) -> Option<Pass<'static>> {
     let state = State::existing()?;
-    if !state.collectives.is_one(&state.driver, function) {
+    if !talks(state) {
         return None;
     }
     // The mover may not have seen yet that the gate closed.

@@ -16,6 +16,7 @@ use crate::agenda::Timer;
 use crate::core::Core;
 use crate::event::Effect;
 use crate::gpu::{Card, Told};
+use crate::gpu_set::GpuSet;
 use crate::places::Place;
 use crate::session::Session;
 use crate::session::client::{Client, Figures};
@@ -72,11 +73,15 @@ impl Core {
         }
     }
 
-    /// Those who wait for the clients of the last daemon hear how many are missing, unless they are many.
+    /// Those who wait for the clients of the last daemon hear how many are missing: where they are many, as of their places.
     pub(crate) fn tell_who_is_awaited(&mut self) {
-        self.cards.keys().for_each(|gpu| self.agenda.look_at(gpu));
         if self.sessions.len() <= FEW {
-            self.touch_all();
+            return self.touch_all();
+        }
+        let cards: GpuSet = self.cards.keys().collect();
+        for gpu in cards {
+            self.agenda.look_at(gpu);
+            self.tell_places_soon(gpu);
         }
     }
 
@@ -84,8 +89,8 @@ impl Core {
         let Some(card) = self.cards.get_mut(gpu) else {
             return;
         };
-        card.moved_up = self.now;
         if card.census.queue.len() <= FEW {
+            card.moved_up = self.now;
             for (_, id) in card.census.queue.clone() {
                 // Also a gang that stands in a long queue elsewhere, which need not change.
                 if let Some(session) = self.sessions.get_mut(id) {
@@ -93,7 +98,18 @@ impl Core {
                 }
                 self.touch(id);
             }
-        } else if card.alarms.places.is_none() {
+        } else {
+            self.tell_places_soon(gpu);
+        }
+    }
+
+    /// What those wait for who wait on a card is another from now on, and they are many.
+    fn tell_places_soon(&mut self, gpu: GpuId) {
+        let Some(card) = self.cards.get_mut(gpu) else {
+            return;
+        };
+        card.moved_up = self.now;
+        if card.alarms.places.is_none() {
             let at = Some(self.now + STEP);
             self.agenda
                 .set_timer(Timer::Places(gpu), &mut card.alarms.places, at);
@@ -103,11 +119,14 @@ impl Core {
     /// The next few in a long queue hear of their places.
     pub(crate) fn tell_places_again(&mut self, gpu: GpuId) {
         let Some(card) = self.cards.get(gpu) else { return };
-        let old = card.census.queue.iter().filter_map(|&(_, id)| {
-            let due = self.place_is_old(id, card.moved_up)?;
-            Some((due, id))
-        });
-        let mut old: Vec<(Nanos, SessionId)> = old.collect();
+        let census = &card.census;
+        // Whom the return of others holds up is in no queue where nobody takes turns.
+        let waiting: Vec<SessionId> = match self.recovery.is_over() {
+            true => census.queue.iter().map(|&(_, id)| id).collect(),
+            false => census.members.iter().copied().collect(),
+        };
+        let due = |id| Some((self.place_is_old(id, card.moved_up)?, id));
+        let mut old: Vec<(Nanos, SessionId)> = waiting.into_iter().filter_map(due).collect();
         // Whoever waits for longest, or those in front would hear of each of their places and those behind of none.
         old.sort_unstable_by_key(|&(due, _)| due);
         let now = old.iter().take(AT_ONCE).take_while(|&&(due, _)| due <= self.now);

@@ -215,9 +215,9 @@ fn a_thread_that_waits_says_after_two_seconds_what_for() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// How often a drop was undone, where one kernel spins until another that finds the gate closed has run; that one is known to be
-/// `marked` kernels' kind, which talk to others.
-fn undone_drops(marked: &str) -> anyhow::Result<u64> {
+/// How often a drop was undone, where one kernel spins until a `second` piece of work that finds the gate closed has run, after the
+/// program was told `before`. `kernels` are known to talk to others by their names.
+fn undone_drops(kernels: &str, before: &[&str], second: &str) -> anyhow::Result<u64> {
     let world = world()?;
     let settings = world.scheduler_config().expect("a simulated card's");
     let usual = std::fs::read_to_string(&settings)?;
@@ -225,17 +225,18 @@ fn undone_drops(marked: &str) -> anyhow::Result<u64> {
     std::fs::write(&settings, format!("{usual}drain_target = '500ms'\n"))?;
     let daemon = Daemon::start(&world, &SHORT_TURNS)?;
     let mut command = world.workload(&Sharing::session("a"));
-    command.env(names::COMMUNICATION_KERNELS, marked);
+    command.env(names::COMMUNICATION_KERNELS, kernels);
     let mut a = Program::begin(command, &world, "a")?;
     a.ready()?;
-    for line in [
+    let usual = [
         "alloc x 40MiB",
         "alloc flag 4KiB",
         "stream s",
         "stream t",
         "fill flag 0",
         "sync",
-    ] {
+    ];
+    for line in usual.iter().chain(before) {
         a.must(line)?;
     }
     a.must("spin 30s --until flag --on s")?;
@@ -248,7 +249,7 @@ fn undone_drops(marked: &str) -> anyhow::Result<u64> {
             .iter()
             .any(|session| session.name == "a" && dropping(&session.lock))
     })?;
-    let second = a.tell("@other fill flag 1 --on t")?;
+    let second = a.tell(&format!("@other {second}"))?;
     a.answer(second)?;
     b.answer(turn)?;
     b.must("sync")?;
@@ -256,17 +257,44 @@ fn undone_drops(marked: &str) -> anyhow::Result<u64> {
     Ok(daemon.status()?.gpus[0].aborted_drops)
 }
 
+const OTHERS: &str = "all_gather";
+const FILL: &str = "fill flag 1 --on t";
+const A_GRAPH: [&str; 3] = ["capture t", FILL, "end-capture t g"];
+
 /// The second half of a collective finds the gate closed while its first half spins.
 #[test]
 fn a_kernel_that_work_in_flight_spins_for_is_let_in_at_once_where_its_name_tells() -> anyhow::Result<()> {
     assert_eq!(
-        undone_drops("all_gather,fill")?,
+        undone_drops("all_gather,fill", &[], FILL)?,
         0,
         "it came in while the drain ran"
     );
     assert!(
-        undone_drops("all_gather")? > 0,
+        undone_drops(OTHERS, &[], FILL)? > 0,
         "what nobody knows waits until the drop is late"
     );
+    Ok(())
+}
+
+#[test]
+fn whatever_is_put_into_a_stream_that_the_program_marked_is_let_in_at_once() -> anyhow::Result<()> {
+    assert_eq!(undone_drops(OTHERS, &["mark t"], FILL)?, 0);
+    assert_eq!(undone_drops(OTHERS, &["mark t"], "write-value flag 1 --on t")?, 0);
+    let before = [&["mark t"][..], &A_GRAPH].concat();
+    assert_eq!(undone_drops(OTHERS, &before, "replay g --on t")?, 0);
+    Ok(())
+}
+
+#[test]
+fn a_stream_whose_mark_was_taken_back_waits_like_any_other() -> anyhow::Result<()> {
+    assert!(undone_drops(OTHERS, &["mark t", "unmark t"], FILL)? > 0);
+    assert!(undone_drops(OTHERS, &["mark s"], FILL)? > 0, "another one has it");
+    Ok(())
+}
+
+#[test]
+fn a_graph_is_let_in_at_once_where_a_kernel_in_it_talks_to_others() -> anyhow::Result<()> {
+    assert_eq!(undone_drops("fill", &A_GRAPH, "replay g --on t")?, 0);
+    assert!(undone_drops(OTHERS, &A_GRAPH, "replay g --on t")? > 0);
     Ok(())
 }

@@ -1,8 +1,8 @@
 //! The CUDA programs of demo, tests and benches: written against the driver API like any other program,
-//! with kernels as PTX text (no nvcc) and without a word about gpushare.
+//! with kernels as PTX text (no nvcc) and without a word about gpushare, but for one in `sharing`.
 //!
 //! In reading order: how functions are found and called, a device and what it is, a context with the
-//! kernels loaded, memory, streams; then the programs: `probe`, `train` and the line-driven `hold`.
+//! kernels loaded, memory, streams, what gpushare can be told; then the programs: `probe`, `train` and the line-driven `hold`.
 
 pub mod error;
 
@@ -20,6 +20,8 @@ pub mod gpu;
 pub mod memory;
 
 pub mod streams;
+
+pub mod sharing;
 
 pub mod pattern;
 

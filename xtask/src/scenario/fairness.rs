@@ -1,4 +1,5 @@
-//! Equal programs get equal parts, a limited session takes nothing from those beside it, and the simulator says beforehand what comes.
+//! Equal programs get equal parts, a limited session takes nothing from those beside it, its processes share its limit, and the simulator
+//! says beforehand what comes.
 //!
 //! Where programs share the card their steps are work that takes longer when others have it too: one pass over a buffer, on a card
 //! whose memory is slow enough for that. Where they take turns a step is a wait on the card, which costs the host nothing.
@@ -14,15 +15,16 @@ use crate::output::progress;
 use crate::programs;
 
 use super::load::{self, Load, Steps};
+use super::one_limit;
 use super::prediction;
 use super::promise::{Promise, Promises};
 
 const EQUAL: f64 = 0.99;
 const UNDISTURBED: f64 = 0.98;
-const WINDOW: Duration = Duration::from_secs(10);
+pub(super) const WINDOW: Duration = Duration::from_secs(10);
 /// Long enough for ten turns of each.
-const LONG_WINDOW: Duration = Duration::from_secs(40);
-const STEP: Duration = Duration::from_millis(4);
+const LONG_WINDOW: Duration = Duration::from_secs(80);
+pub(super) const STEP: Duration = Duration::from_millis(4);
 const ROUNDS: usize = 2;
 
 /// 2 MiB are read and written in 4 ms.
@@ -56,6 +58,7 @@ pub(crate) fn run() -> anyhow::Result<Promises> {
             "×",
         ),
     ];
+    rows.extend(one_limit::rows(&artifacts)?);
     rows.extend(prediction::rows(&artifacts)?);
     Ok(Promises::new(rows))
 }

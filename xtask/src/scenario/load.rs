@@ -55,7 +55,8 @@ pub(super) fn run_natively(world: &World, loads: &[Load<'_>]) -> anyhow::Result<
     run_as(world, loads, |_| Sharing::Native)
 }
 
-fn run_as(
+/// The same, each in whatever session `sharing` says.
+pub(super) fn run_as(
     world: &World,
     loads: &[Load<'_>],
     sharing: impl Fn(&Load<'_>) -> Sharing,

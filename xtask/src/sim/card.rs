@@ -3,8 +3,7 @@
 //! - **Work.** Whoever has work in flight has an equal share of the card. So one number, the work that each of them was given so
 //!   far, says when anybody is done: at a fixed value of it. Where what runs at once does not fit the card, all of it takes longer.
 //! - **Memory.** A session's memory comes in before it runs. What ran least recently goes out for it, at the same
-//!   time over the other half of the link; only what comes in is counted. The driver looks at nothing but age: what stayed of
-//!   the entrant's own memory is older than that of whoever ran since, so it goes out first and comes in again.
+//!   time over the other half of the link; only what comes in is counted.
 //! - **Link.** One after the other.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -175,11 +174,11 @@ impl Card {
         (bytes, self.link_free)
     }
 
-    /// What ran least recently goes out until what is missing of the entrant has room.
+    /// What ran least recently goes out until what is missing of the entrant's has room. What the entrant kept goes like all else: where it
+    /// is the oldest it makes way for the entrant's first pages, and is missing when they are in.
     fn make_room(&mut self, entrant: Who, memory: Bytes) {
-        let mut out = Vec::new();
+        let (mut missing, mut out) = (self.missing(entrant, memory), Vec::new());
         for &(used, who) in &self.by_age {
-            let missing = self.missing(entrant, memory);
             if self.free >= missing {
                 break;
             }
@@ -189,13 +188,12 @@ impl Card {
             let Some(there) = self.resident.get_mut(&who) else {
                 continue;
             };
-            // Each byte of its own that goes must come in again.
-            let goes = match who == entrant {
-                true => there.bytes,
-                false => there.bytes.min(missing - self.free),
-            };
+            let goes = there.bytes.min(missing - self.free);
             there.bytes -= goes;
             self.free += goes;
+            if who == entrant {
+                missing += goes;
+            }
             if there.bytes.is_zero() {
                 out.push((used, who));
             }
@@ -238,7 +236,6 @@ mod tests {
             capacity: Bytes(10_000_000_000),
             bandwidth: Bytes(10_000_000_000),
             window: ms(10),
-            grace: ms(10),
             thrashing: 3.0,
         })
     }
@@ -309,13 +306,24 @@ mod tests {
     }
 
     #[test]
-    fn what_stayed_of_the_entrant_is_the_oldest_and_comes_in_again() {
-        let mut card = card();
-        let six = Bytes(6_000_000_000);
-        card.bring_in(ms(0), 1, six);
-        card.bring_in(ms(1000), 2, six);
-        assert_eq!(card.missing(1, six), Bytes(2_000_000_000));
-        assert_eq!(card.bring_in(ms(2000), 1, six), (six, ms(2600)));
+    fn what_the_entrant_kept_is_the_oldest_and_comes_in_again() {
+        let (mut card, eight) = (card(), Bytes(8_000_000_000));
+        card.bring_in(ms(0), 1, eight);
+        card.bring_in(ms(1000), 2, eight);
+        assert_eq!(card.missing(1, eight), Bytes(6_000_000_000));
+        assert_eq!(
+            card.bring_in(ms(2000), 1, eight),
+            (eight, ms(2800)),
+            "and not 6 GB of it"
+        );
+        assert_eq!(card.missing(2, eight), Bytes(6_000_000_000));
+        // One that ran less recently than the entrant goes first.
+        let mut card = self::card();
+        for (at, who, gb) in [(0, 1, 5), (1000, 2, 3), (2000, 3, 2)] {
+            card.bring_in(ms(at), who, Bytes(gb * GB.0));
+        }
+        assert_eq!(card.bring_in(ms(3000), 2, Bytes(4 * GB.0)).0, GB);
+        assert_eq!(card.missing(1, Bytes(5 * GB.0)), GB);
     }
 
     #[test]

@@ -171,10 +171,15 @@ impl<'a, P: Policy> Run<'a, P> {
                 self.stop(who);
                 self.resume(who);
             }
-            Gate::Shut if moves => self.bring_in(who, true),
             Gate::Shut => {
-                player.gate = Gate::Open;
-                self.resume(who);
+                player.grace.judge(player.came);
+                match moves {
+                    true => self.bring_in(who, true),
+                    false => {
+                        player.gate = Gate::Open;
+                        self.resume(who);
+                    }
+                }
             }
         }
     }
@@ -336,7 +341,9 @@ impl<'a, P: Policy> Run<'a, P> {
         if player.left.iter().all(|left| *left == 0.0) {
             self.phase_done(who);
         } else {
-            player.asleep.get_or_insert(self.now);
+            if player.asleep.is_none() {
+                (player.asleep, player.came) = (Some(self.now), self.now);
+            }
             self.replies.push_back((who, Reply::Wants));
         }
     }
@@ -388,7 +395,8 @@ impl<'a, P: Policy> Run<'a, P> {
         let player = &mut self.players[who];
         if player.wanted && player.phase.is_none() && player.gate == Gate::Open {
             player.plan += 1;
-            let (plan, due) = (player.plan, player.idle + self.policy.grace());
+            let plan = player.plan;
+            let due = self.policy.lets_go_at(self.now, player.idle, player.grace.span());
             self.plan(due, What::WasIdle(who, plan));
         }
     }
@@ -397,6 +405,7 @@ impl<'a, P: Policy> Run<'a, P> {
         let player = &mut self.players[who];
         if player.wanted && player.phase.is_none() && player.gate == Gate::Open {
             player.gate = Gate::Shut;
+            player.grace.gave_back(self.now);
             self.replies.push_back((who, Reply::WentIdle));
         }
     }

@@ -1,5 +1,6 @@
 //! A session in a run: its gate, the work that it is at, and what it says.
 
+use gpushare_client::grace::Grace;
 use gpushare_proto::{Bytes, Nanos};
 
 use super::card::Work;
@@ -56,6 +57,9 @@ pub(super) struct Player<'a> {
     /// Since when there is nothing to do.
     pub(super) idle: Nanos,
     pub(super) wanted: bool,
+    /// As of gpushare's library, and when a thread last came to the closed gate.
+    pub(super) grace: Grace,
+    pub(super) came: Nanos,
     /// Memory that comes in: so much, from then on.
     pub(super) coming: Option<(Bytes, Nanos)>,
     pub(super) plan: u64,
@@ -75,6 +79,8 @@ impl<'a> Player<'a> {
             asleep: None,
             idle: Nanos::ZERO,
             wanted: false,
+            grace: Grace::default(),
+            came: Nanos::ZERO,
             coming: None,
             plan: 0,
             ended: None,

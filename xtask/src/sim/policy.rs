@@ -31,8 +31,9 @@ pub(super) enum Word {
 pub(super) trait Policy {
     /// What it is called in tables.
     fn name(&self) -> &'static str;
-    /// How long a session that somebody waits for has nothing to do before it lets go by itself.
-    fn grace(&self) -> Nanos;
+    /// When a session lets go by itself that has had nothing to do since `idle` and that somebody waits for from `now` on. `grace` is how
+    /// long gpushare's library would look at that.
+    fn lets_go_at(&self, now: Nanos, idle: Nanos, grace: Nanos) -> Nanos;
     /// It is there, with a closed gate.
     fn arrives(&mut self, now: Nanos, who: Who, tenant: &Tenant);
     /// It has work and its gate is closed.

@@ -34,15 +34,15 @@ fn gpushare(trace: &Trace) -> Gpushare {
 fn two_hogs_take_turns_of_thirty_seconds_as_computed_by_hand() {
     let trace = two_hogs("8GB", "40s");
     let (row, curves) = of(&trace, Fifo::fixed(&trace.machine));
-    // 0 in (8 GB), 0.8 to 30.01 first, in, 30.81 to 60.02 second, in (8 GB, though 2 of them were there), 60.82 to 71.61 first
-    // and last, in (6 GB, as there is room), 72.21 to 83 second.
+    // 0 in (8 GB), 0.8 to 30.01 first, in, 30.81 to 60.02 second, in, 60.82 to 71.61 first, which ends,
+    // in (6 GB), 72.21 to 83.0 second.
     assert_eq!(row.makespan_s, Some(83.0));
     assert_eq!((row.handoffs, row.moved_gb), (4, 30.0));
     assert_eq!(curves.waits, [0.8, 12.19, 30.81, 30.81]);
     assert_eq!((row.wait_p50_s, row.wait_p99_s), (12.19, 30.81));
     assert_eq!(row.greatest_lag_s, 15.405, "half of what the second waited");
-    assert_eq!(row.jain, 0.993, "1 and 40 of 47.095");
-    assert_eq!(row.lost_percent, 3.614, "3 of 83");
+    assert_eq!(row.jain, 0.993, "1 and 40 of 47.195");
+    assert_eq!(row.lost_percent, 3.614, "3.0 of 83.0");
     assert_eq!(row.work_s, 80.0);
 }
 
@@ -112,6 +112,26 @@ fn a_burst_beside_a_hog_is_served_within_a_turn_and_all_work_is_done() {
         ours.makespan_s < theirs.makespan_s,
         "an idle holder keeps the card for 5 s there"
     );
+}
+
+/// Two programs, together too large, that work for 20 ms and pause for so long, a hundred times.
+fn with_pauses(pause: &str) -> Row {
+    let trace = trace(&format!(
+        "[[sessions]]\nname = 'steps'\ncount = 2\nmemory = '8GB'\nwork = '2s'\n\
+         program = {{ steps = {{ work = '20ms', host = '{pause}' }} }}"
+    ));
+    row(&trace, gpushare(&trace))
+}
+
+#[test]
+fn a_session_that_comes_back_at_once_learns_to_keep_the_card_and_one_that_stays_away_does_not() {
+    let (soon, late) = (with_pauses("30ms"), with_pauses("200ms"));
+    assert_eq!((soon.ended, late.ended), (2, 2));
+    assert_eq!(
+        soon.handoffs, 6,
+        "each lets go after 10 and after 20 ms, and then 40 are longer than its pauses"
+    );
+    assert_eq!(late.handoffs, 200, "a turn for each step");
 }
 
 #[test]

@@ -59,8 +59,6 @@ pub(super) struct Machine {
     pub(super) bandwidth: Bytes,
     /// The most that is in flight when a gate closes.
     pub(super) window: Nanos,
-    /// How long gpushare's process has nothing to do before it lets go.
-    pub(super) grace: Nanos,
     /// How much longer everything takes where what runs does not fit.
     pub(super) thrashing: f64,
 }
@@ -76,7 +74,6 @@ struct File {
     memory: Text<Bytes>,
     bandwidth: Option<Text<Bytes>>,
     window: Option<Text<Nanos>>,
-    grace: Option<Text<Nanos>>,
     thrashing: Option<f64>,
     sessions: Vec<Group>,
 }
@@ -174,7 +171,6 @@ impl Trace {
             capacity: file.memory.0,
             bandwidth: file.bandwidth.map_or(usual.bandwidth, |text| text.0),
             window: file.window.map_or(usual.window, |text| text.0),
-            grace: file.grace.map_or(usual.grace, |text| text.0),
             thrashing: file.thrashing.unwrap_or(usual.thrashing),
         };
         ensure!(
@@ -216,7 +212,6 @@ impl Machine {
             capacity,
             bandwidth: Bytes(50_000_000_000),
             window: Nanos::from_millis(10),
-            grace: Nanos::from_millis(10),
             thrashing: THRASHING,
         }
     }

@@ -44,9 +44,12 @@ pub fn destroy(stream: CUstream, real: impl FnOnce() -> CUresult) -> CUresult {
     // Before the driver forgets the stream: from here on nobody asks it about the capture.
     let running = state.captures.take(stream);
     state.stream_is_gone(stream);
+    // Afterwards the handle may be another thread's new stream.
+    let mark = state.marked.unmark(stream);
     let result = real();
     if result != CUDA_SUCCESS {
         running.into_iter().for_each(|running| state.captures.put_back(running));
+        mark.into_iter().for_each(|mark| state.marked.put_back(mark));
     }
     result
 }

@@ -149,6 +149,7 @@ pub fn destroy_green(part: CUgreenCtx, real: impl FnOnce() -> CUresult) -> CUres
         state.arrays.hand_over(context, primary);
     }
     state.captures.end_context(context);
+    state.marked.end_context(context);
     state.bury_markers(frozen);
     bury_primary_if_dead(state, live, device, of_primary);
     result
@@ -196,6 +197,7 @@ fn bury(
     drop(live);
     state.sizes.forget(device);
     state.captures.end_context(context);
+    state.marked.end_context(context);
     for block in state.books.strike_context(context).into_iter().chain(state.arrays.strike_context(context)) {
         state.give_back(block.device, block.size, block.origin.kind());
     }

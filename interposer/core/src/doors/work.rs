@@ -5,7 +5,7 @@ use std::ffi::{c_uint, c_void};
 use std::ptr::null_mut;
 use std::sync::atomic::Ordering;
 
-use gpushare_proto::Nanos;
+use gpushare_proto::{GateWord, Nanos};
 use gpushare_proto::page::{FLAG_CONTENDED, FLAG_LIMITED, Page};
 
 use crate::cuda::{CUDA_SUCCESS, CUfunction, CUgraph, CUgraphExec, CUresult, CUstream, LAUNCH_PROGRAMMATIC};
@@ -14,7 +14,7 @@ use crate::guest::guest_or;
 use crate::process::{GATE, State, page};
 use crate::waiting;
 use crate::window::driver::OnDriver;
-use crate::window::graphs::kernels;
+use crate::window::graphs::contents;
 use crate::window::throttle::Launch;
 
 /// Whose default stream a call without a stream argument means.
@@ -41,13 +41,28 @@ pub fn pass_by(page: &Page) -> Pass<'static> {
     }
 }
 
-/// The same for a kernel, which may be one that others wait for.
+/// The same for work in a stream, which may be what others wait for.
+///
+/// It is described where the gate is closed and not before: an open one pays nothing for it.
+///
+/// # Safety
+/// A configuration is null or readable, as the driver's function demands.
 #[inline]
-pub fn pass_kernel(page: &Page, function: CUfunction) -> Pass<'static> {
+pub unsafe fn pass_with(page: &Page, work: impl FnOnce() -> Work) -> Pass<'static> {
     match GATE.enter(&page.gate) {
         Ok(pass) => pass,
-        Err(word) => waiting::at_gate_with(word, function),
+        // SAFETY: the caller says so.
+        Err(word) => unsafe { wait_with(word, work()) },
     }
+}
+
+/// # Safety
+/// As above.
+#[cold]
+#[inline(never)]
+unsafe fn wait_with(word: GateWord, work: Work) -> Pass<'static> {
+    // SAFETY: the caller says so.
+    waiting::at_gate_with(word, |state| unsafe { work.talks(state) })
 }
 
 /// Whether launches are counted: others use the card, or the session has a compute limit.
@@ -60,12 +75,34 @@ pub fn is_windowed(page: &Page) -> bool {
 /// What is put into a stream.
 #[derive(Clone, Copy, Debug)]
 pub enum Work {
-    /// A kernel, a copy or a fill.
+    /// A copy, a fill, or what has no name.
     One(CUstream),
+    /// A kernel.
+    Kernel(CUfunction, CUstream),
+    /// A kernel with a configuration, which may be null.
+    Configured(CUfunction, *const LaunchConfig),
     /// A graph.
     Graph(CUgraphExec, CUstream),
-    /// A kernel with a configuration, which may be null.
-    Configured(*const LaunchConfig),
+}
+
+impl Work {
+    /// Whether it talks to other cards, by its name or by its stream.
+    ///
+    /// # Safety
+    /// A configuration is null or readable, as the driver's function demands.
+    unsafe fn talks(self, state: &State) -> bool {
+        let (stream, is_one) = match self {
+            Self::One(stream) => (stream, false),
+            Self::Kernel(function, stream) => (stream, state.collectives.is_one(&state.driver, function)),
+            // SAFETY: the caller says so.
+            Self::Configured(function, config) => match unsafe { config.as_ref() } {
+                Some(config) => (config.stream, state.collectives.is_one(&state.driver, function)),
+                None => return false,
+            },
+            Self::Graph(graph, stream) => (stream, state.graphs.talks(graph)),
+        };
+        is_one || state.marked.has(stream)
+    }
 }
 
 /// `CUlaunchConfig`.
@@ -125,10 +162,10 @@ unsafe fn admit(work: Work, default: DefaultStream) -> Option<()> {
     let state = State::existing()?;
     let window = state.window.get()?;
     let (stream, size, programmatic) = match work {
-        Work::One(stream) => (stream, 1, false),
+        Work::One(stream) | Work::Kernel(_, stream) => (stream, 1, false),
         Work::Graph(graph, stream) => (stream, state.graphs.size(graph), false),
         // SAFETY: null, or readable as the caller says.
-        Work::Configured(config) => unsafe {
+        Work::Configured(_, config) => unsafe {
             let config = config.as_ref()?;
             (config.stream, 1, config.is_programmatic())
         },
@@ -150,7 +187,7 @@ pub unsafe fn instantiate(made: *mut CUgraphExec, graph: CUgraph, real: impl FnO
         && state.window.get().is_some()
     {
         // SAFETY: the driver just wrote the handle there.
-        state.graphs.made(unsafe { made.read() }, kernels(&state.driver, graph));
+        state.graphs.made(unsafe { made.read() }, contents(&state.driver, &state.collectives, graph));
     }
     result
 }

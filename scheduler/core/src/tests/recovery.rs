@@ -1,3 +1,5 @@
+use std::collections::BTreeMap;
+
 use gpushare_proto::admin::{Knob, Mode, Setting};
 use gpushare_proto::{Bytes, ClientId, Epoch, GateState, GpuId, Nanos, SessionId};
 
@@ -294,4 +296,44 @@ fn a_second_is_waited_for_those_whom_no_registry_knows() {
     assert!(!world.passes(a));
     world.run_for(ms(1));
     assert!(world.passes(a));
+}
+
+/// What processes that wait were told last, and how often one of them was told anything at most.
+fn told(effects: &[Effect]) -> (BTreeMap<ClientId, WaitsFor>, usize) {
+    let mut last = BTreeMap::new();
+    let mut times = BTreeMap::<ClientId, usize>::new();
+    for effect in effects {
+        if let Effect::Queued { client, reason, .. } = effect {
+            last.insert(*client, reason.clone());
+            *times.entry(*client).or_default() += 1;
+        }
+    }
+    (last, times.into_values().max().unwrap_or(0))
+}
+
+#[test]
+fn in_a_crowd_too_whoever_waits_for_the_return_of_others_hears_within_a_second_how_many_are_missing() {
+    for mode in [Mode::Parallel, Mode::Serialized] {
+        let config = Config {
+            mode: Some(mode),
+            ..policy(StuckPolicy::Wait)
+        };
+        let mut world = World::after_restart(config, 501..541);
+        let waiting: Vec<ClientId> = (0..24)
+            .map(|_| busy_on(&mut world, GPU, Bytes::mib(64)).1)
+            .collect();
+        world.run_for(Nanos::from_secs(2));
+        world.take();
+        for gone in 501..521 {
+            world.send(Event::ExpectedGone {
+                client: ClientId(gone),
+            });
+            world.run_for(ms(10));
+        }
+        world.run_for(ms(1100));
+        let (last, times) = told(&world.take());
+        let missing = |client| (client, WaitsFor::Return(20));
+        assert_eq!(last, waiting.iter().copied().map(missing).collect(), "{mode:?}");
+        assert!(times <= 3, "{times} messages to one process in 1.3 s in {mode:?}");
+    }
 }

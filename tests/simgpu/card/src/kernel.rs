@@ -75,6 +75,19 @@ pub const SIGNATURES: [(&str, &[usize]); 6] = [
 ];
 
 impl Kernel {
+    /// The name of its `.entry`.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Empty => "empty",
+            Self::Fill { .. } => "fill",
+            Self::Add { .. } => "add",
+            Self::Checksum { .. } => "checksum",
+            Self::Touch { .. } => "touch",
+            Self::Spin { .. } => "spin",
+        }
+    }
+
     /// The launch of the kernel `name` with these parameters, or `None` if there is no such kernel or one
     /// parameter too few.
     #[must_use]

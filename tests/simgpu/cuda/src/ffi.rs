@@ -210,6 +210,11 @@ pub(crate) struct KernelParams(*const *const c_void);
 pub(crate) struct Extra(*const *const c_void);
 
 impl KernelParams {
+    /// For an answer that tells none.
+    pub(crate) fn none() -> Self {
+        Self(std::ptr::null())
+    }
+
     pub(crate) fn is_null(self) -> bool {
         self.0.is_null()
     }
@@ -225,6 +230,11 @@ impl KernelParams {
 }
 
 impl Extra {
+    /// For an answer that tells none.
+    pub(crate) fn none() -> Self {
+        Self(std::ptr::null())
+    }
+
     /// The address of the parameter buffer.
     pub(crate) fn buffer(self) -> Answer<Host> {
         const END: usize = 0;

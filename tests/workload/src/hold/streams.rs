@@ -5,6 +5,7 @@ use serde_json::json;
 
 use super::command::On;
 use super::desk::{Answer, Desk, done};
+use crate::sharing;
 use crate::streams::{CaptureMode, Latch};
 
 #[derive(Clone, Debug, Subcommand)]
@@ -15,6 +16,10 @@ pub(super) enum StreamCommand {
     Stream { name: String },
     /// Destroy a stream
     StreamDestroy { stream: String },
+    /// Tell gpushare that a stream carries communication
+    Mark { stream: String },
+    /// Tell gpushare that it does no more
+    Unmark { stream: String },
     /// Whether a stream is finished
     StreamQuery { stream: String },
     /// Make an event
@@ -87,6 +92,10 @@ impl Desk {
             }
             StreamCommand::Stream { name } => self.streams.put(name, gpu.stream()?),
             StreamCommand::StreamDestroy { stream } => gpu.destroy_stream(self.streams.take(stream)?)?,
+            StreamCommand::Mark { stream } => sharing::mark_communication(self.streams.get(stream)?, true)?,
+            StreamCommand::Unmark { stream } => {
+                sharing::mark_communication(self.streams.get(stream)?, false)?;
+            }
             StreamCommand::StreamQuery { stream } => {
                 return Ok(json!({ "finished": gpu.stream_finished(self.streams.get(stream)?)? }));
             }

@@ -193,8 +193,8 @@ impl Policy for Fifo {
         self.name
     }
 
-    fn grace(&self) -> Nanos {
-        GRACE
+    fn lets_go_at(&self, _: Nanos, idle: Nanos, _: Nanos) -> Nanos {
+        idle + GRACE
     }
 
     fn arrives(&mut self, now: Nanos, who: Who, tenant: &Tenant) {

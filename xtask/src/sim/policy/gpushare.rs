@@ -17,7 +17,6 @@ use crate::sim::trace::Machine;
 pub(crate) struct Gpushare {
     core: Core,
     capacity: Bytes,
-    grace: Nanos,
     gates: Vec<GateWord>,
     wanted: Vec<bool>,
     words: VecDeque<Word>,
@@ -35,7 +34,6 @@ impl Gpushare {
         let mut scheduler = Self {
             core: Core::new(config, 1, BTreeSet::new(), Nanos::ZERO),
             capacity: machine.capacity,
-            grace: machine.grace,
             gates: vec![FIRST_WORD; sessions],
             wanted: vec![false; sessions],
             words: VecDeque::new(),
@@ -101,8 +99,9 @@ impl Policy for Gpushare {
         "gpushare"
     }
 
-    fn grace(&self) -> Nanos {
-        self.grace
+    /// It begins to look when somebody waits.
+    fn lets_go_at(&self, now: Nanos, _: Nanos, grace: Nanos) -> Nanos {
+        now + grace
     }
 
     fn arrives(&mut self, now: Nanos, who: Who, tenant: &Tenant) {

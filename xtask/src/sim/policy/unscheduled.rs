@@ -18,7 +18,7 @@ impl Policy for Unscheduled {
         "none"
     }
 
-    fn grace(&self) -> Nanos {
+    fn lets_go_at(&self, _: Nanos, _: Nanos, _: Nanos) -> Nanos {
         Nanos::MAX
     }
 

@@ -1,6 +1,6 @@
 //! Graphs made node by node.
 
-use std::ffi::c_void;
+use std::ffi::{CStr, c_void};
 use std::ptr::null;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -181,8 +181,30 @@ pub(crate) fn builds_graphs() {
     );
     assert_eq!(program.cuGraphRemoveDependencies(graph, &empty, &memset, 1), 0);
 
+    tells_kernels(program, add, memset);
     changes_graphs(&build, exec, stream, add, words);
     uses_graph_memory(&build, stream, words);
+}
+
+/// A kernel node tells what it launches, another node does not.
+fn tells_kernels(program: &Program, add: Handle, memset: Handle) {
+    let mut params = KernelNode {
+        function: 0,
+        shape: [0; 7],
+        parameters: null(),
+        extra: 0,
+        kernel: 0,
+        context: 0,
+    };
+    let mut name = null();
+    assert_eq!(
+        program.cuGraphKernelNodeGetParams_v2(memset, &mut params),
+        INVALID_VALUE
+    );
+    assert_eq!(program.cuGraphKernelNodeGetParams_v2(add, &mut params), 0);
+    assert_eq!(program.cuFuncGetName(&mut name, params.function), 0);
+    // SAFETY: the driver keeps the name as long as the module is loaded.
+    assert_eq!(unsafe { CStr::from_ptr(name) }, c"add");
 }
 
 /// A clone, a changed node, an update: each reaches only what it should.

@@ -1,6 +1,6 @@
 //! A program that uses the simulated driver as any program uses a real one: through dlopen.
 
-use std::ffi::{CString, c_void};
+use std::ffi::{CString, c_char, c_void};
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::OnceLock;
@@ -128,6 +128,8 @@ calls! {
         params: *mut c_void);
     cuGraphChildGraphNodeGetGraph(node: Handle, graph: &mut Handle);
     cuGraphMemsetNodeGetParams(node: Handle, params: &mut MemsetNode);
+    cuGraphKernelNodeGetParams_v2(node: Handle, params: &mut KernelNode);
+    cuFuncGetName(name: &mut *const c_char, function: Handle);
     cuGraphKernelNodeSetParams_v2(node: Handle, params: &KernelNode);
     cuGraphExecKernelNodeSetParams_v2(exec: Handle, node: Handle, params: &KernelNode);
     cuGraphExecUpdate(exec: Handle, graph: Handle, node: &mut Handle, result: &mut u32);

@@ -146,6 +146,16 @@ pub(crate) fn function_of(handle: Handle) -> Answer<Function> {
         .ok_or(Code::INVALID_HANDLE)
 }
 
+/// A loaded function of this name: which of several does not matter, they do the same.
+pub(crate) fn named(name: &str) -> Answer<Handle> {
+    let state = driver()?.state();
+    let mut functions = state.functions.iter();
+    let found = functions.find(|(_, function)| function.entry.name == name);
+    found
+        .map(|(&id, _)| Tag::Function.handle(id))
+        .ok_or(Code::NOT_FOUND)
+}
+
 fn keep(text: &str) -> Answer<Handle> {
     let module = Module::parse(text);
     if !text.contains(".version") {

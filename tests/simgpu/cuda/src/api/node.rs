@@ -5,7 +5,7 @@ use std::ffi::c_void;
 use simgpu_card::wire::{Op, Plane, Shape};
 
 use crate::api::copy::Copy3d;
-use crate::api::{api, copy, edge, launch};
+use crate::api::{api, copy, edge, launch, module};
 use crate::callbacks::{self, Calls, HostFunction, UserData};
 use crate::codes::{Answer, Code};
 use crate::driver::driver;
@@ -65,6 +65,13 @@ api! {
         node: Out<Handle>, graph: Handle, after: In<Handle>, count: usize, params: In<KernelNodeV2>,
     ) {
         add(node, graph, after, count, kernel(params.get()?.one())?)
+    }
+
+    /// Of a kernel only its function is told: a node keeps what it does, not what it was made of.
+    fn cuGraphKernelNodeGetParams_v2("cuGraphKernelNodeGetParams", 12000)(node: Handle, params: Out<KernelNodeV2>) {
+        let work = work_of(node)?;
+        let [Op::Kernel(kernel)] = work.as_slice() else { return Err(Code::INVALID_VALUE) };
+        params.set(KernelNodeV2::of(module::named(kernel.name())?))
     }
 
     fn cuGraphKernelNodeSetParams("cuGraphKernelNodeSetParams", 10000)(node: Handle, params: In<KernelNode>) {
@@ -212,6 +219,22 @@ api! {
 }
 
 impl KernelNodeV2 {
+    fn of(function: Handle) -> Self {
+        let node = KernelNode {
+            function,
+            grid: [1; 3],
+            block: [1; 3],
+            _shared_bytes: 0,
+            parameters: KernelParams::none(),
+            extra: Extra::none(),
+        };
+        Self {
+            node,
+            kernel: 0,
+            _context: 0,
+        }
+    }
+
     /// The function that is meant, by either name.
     pub(crate) fn one(self) -> KernelNode {
         let function = if self.node.function == 0 {
@@ -324,6 +347,12 @@ fn ask(node: Handle) -> Answer<Params> {
     let mut state = driver()?.state();
     let (graph, id) = state.node(node)?;
     Ok(graph.nodes[&id].params)
+}
+
+fn work_of(node: Handle) -> Answer<Vec<Op>> {
+    let mut state = driver()?.state();
+    let (graph, id) = state.node(node)?;
+    Ok(graph.nodes[&id].work.clone())
 }
 
 /// Another one of the same kind takes a node's place.

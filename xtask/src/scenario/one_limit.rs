@@ -1,0 +1,73 @@
+//! Two processes of one session under one compute limit: they share it equally while both have work, and one has all of it while the
+//! other has none.
+//!
+//! A limit is time with an open gate, and the gates of a session open and close together. So it is the card that divides that time, and the work
+//! must be such that takes longer when another has it too.
+
+use anyhow::Context;
+use gpushare_proto::Bytes;
+use gpushare_tests::artifacts::Artifacts;
+use gpushare_tests::daemon::Daemon;
+use gpushare_tests::program::Program;
+use gpushare_tests::world::{Sharing, World};
+
+use crate::output::progress;
+
+use super::fairness::{SHARED_MEMORY, SHARED_WORK, SLOW_CARD, STEP, WINDOW};
+use super::load::{self, Load};
+use super::promise::Promise;
+
+/// In percent.
+const LIMIT: f64 = 40.0;
+/// Within so many points of it, and of a half of it each.
+const TOLERANCE: f64 = 2.0;
+
+pub(super) fn rows(artifacts: &Artifacts) -> anyhow::Result<Vec<Promise>> {
+    let alone = rates(artifacts, None, &["only"])?.iter().sum::<f64>();
+    let percent = |rates: Vec<f64>| -> Vec<f64> { rates.iter().map(|rate| 100.0 * rate / alone).collect() };
+    let both = percent(rates(artifacts, Some(LIMIT), &["one", "two"])?);
+    let one = percent(rates(artifacts, Some(LIMIT), &["one"])?);
+    progress(format_args!(
+        "two processes of a session limited to {LIMIT}%: {both:.2?} of {alone:.1} steps a second; one while the other idles: {one:.2?}"
+    ));
+    let [first, second] = both[..] else {
+        anyhow::bail!("two programs have {} rates", both.len())
+    };
+    let only = *one.first().context("a program has no rate")?;
+    let row = |name, promised, measured| Promise::within(name, promised, TOLERANCE, measured, "%");
+    Ok(vec![
+        row(
+            "two processes of a session limited to 40%, together",
+            LIMIT,
+            first + second,
+        ),
+        row("one of them", LIMIT / 2.0, first),
+        row("the other", LIMIT / 2.0, second),
+        row("one of them while the other has nothing to do", LIMIT, only),
+    ])
+}
+
+/// Steps a second of programs of one session, beside a process of it that has memory there and no work.
+fn rates(artifacts: &Artifacts, limit: Option<f64>, names: &[&str]) -> anyhow::Result<Vec<f64>> {
+    let world = World::with_card_flags(artifacts, &SLOW_CARD)?;
+    let daemon = Daemon::start(&world, &[])?;
+    daemon.ctl(&["session", "create", "team"])?;
+    if let Some(limit) = limit {
+        daemon.ctl(&["set", "compute", &format!("{limit}%"), "--session", "team"])?;
+    }
+    let member = Sharing::Run(["--session", "team"].map(str::to_owned).to_vec());
+    let mut idle = Program::holding(&world, &member, "idle", Bytes::mib(2))?;
+    idle.must("sync")?;
+    let share = limit.unwrap_or(100.0) / 100.0 / names.len() as f64;
+    let loads = names.iter().map(|name| Load {
+        name,
+        compute_limit: None,
+        memory: SHARED_MEMORY,
+        steps: load::lasting(WINDOW, STEP, share),
+        work: &SHARED_WORK,
+    });
+    let steps = load::run_as(&world, &loads.collect::<Vec<_>>(), |_| member.clone())?;
+    let window = load::together(&steps, WINDOW)?;
+    idle.quit()?;
+    Ok(steps.iter().map(|steps| steps.rate(&window)).collect())
+}
