@@ -7,6 +7,7 @@
 use gpushare_proto::{ClientId, GpuId, SessionId};
 
 use crate::core::Core;
+use crate::gpu::Card;
 use crate::gpu_set::GpuSet;
 use crate::session::client::Book;
 use crate::session::on_card::OnCard;
@@ -103,18 +104,30 @@ impl Core {
         let begins: GpuSet = begins.map(|(gpu, _)| gpu).collect();
         begins.into_iter().for_each(|gpu| self.lift(id, gpu));
         for gpu in self.list(id) {
-            // Only gangs compare floors; whoever is lifted finds them anew.
-            let gangs = self
-                .cards
-                .get(gpu)
-                .is_some_and(|card| !card.census.gangs.is_empty());
-            if gangs {
-                for class in Class::ALL {
-                    self.raise_floor(gpu, class);
-                }
-            }
+            self.raise_floors(gpu);
         }
         self.touch(id);
+    }
+
+    /// Finds the floors anew of the cards whose gangs are in line on this one. Only gangs compare floors; whoever is lifted
+    /// finds them anew.
+    pub(crate) fn raise_floors(&mut self, gpu: GpuId) {
+        let has_gangs = |card: &Card| !card.census.gangs.is_empty();
+        if !self.cards.get(gpu).is_some_and(has_gangs) {
+            return;
+        }
+        // A holder that nobody hurries is not looked at for as long as it likes, and pays all the while.
+        for tied in self.tied(gpu) {
+            let floors = |core: &Self| core.cards.get(tied).map(|card| card.floors);
+            let before = floors(self);
+            for class in Class::ALL {
+                self.raise_floor(tied, class);
+            }
+            if floors(self) != before {
+                self.agenda.look_at(tied);
+                self.reordered = true;
+            }
+        }
     }
 
     /// Puts a session into the books of its cards as it is; the cards where it begins or ends to share the time.

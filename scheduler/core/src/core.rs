@@ -61,6 +61,8 @@ pub struct Core {
     /// The session whose memory grew by the event in hand: other holders make room for it, but a newcomer whose bytes end parallel
     /// mode pushes nobody out.
     pub(crate) grown: Option<SessionId>,
+    /// Whether floors rose since the lines were last looked at: gangs may be elsewhere in theirs.
+    pub(crate) reordered: bool,
     pub(crate) agenda: Agenda,
     /// Who slept, and woke by the event in hand.
     pub(crate) wakers: Vec<SessionId>,
@@ -89,6 +91,7 @@ impl Core {
             barred: GpuSet::default(),
             recalls: Recalls::default(),
             grown: None,
+            reordered: false,
             agenda: Agenda::default(),
             wakers: Vec::new(),
             effects: VecDeque::new(),

@@ -10,7 +10,7 @@
 //!                     │ preempt   somebody woke who may go first (preempt.rs) ─▶ quanta end
 //!                     │ expire    quantum over, and it is somebody else's turn ─▶ dropping
 //!                     │ push      late drops: reopen, close again, stuck (session/drop.rs)
-//!                     └─ again while a drop completed, or became stuck, on the spot
+//!                     └─ again while a drop completed, or became stuck, on the spot, or gangs changed places
 //!             ─▶ gates of late joiners ─▶ flags, figures, places in the queue (tell.rs) ─▶ timers
 //! ```
 //!
@@ -46,12 +46,13 @@ impl Core {
         });
         self.collect();
         loop {
+            self.reordered = false;
             self.look_each(Self::queue_or_run);
             self.grant_turns();
             self.fit_holders();
             self.preempt();
             let again = self.push_holders();
-            if !self.collect() && !again {
+            if !self.collect() && !again && !self.reordered {
                 break;
             }
         }

@@ -185,6 +185,7 @@ impl Core {
     }
 
     fn makes_way_on(&mut self, id: SessionId, gpu: GpuId) -> bool {
+        self.raise_floors(gpu);
         let tied = self.tied(gpu);
         let first = self
             .in_line(tied)

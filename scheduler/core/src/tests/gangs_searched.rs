@@ -217,6 +217,25 @@ fn a_gang_has_its_turn_against_streams_of_single_card_sessions_whatever_the_orde
     assert!(orders > 100, "{orders}");
 }
 
+/// Found by the deeper search: the gang holds both cards for long. Then one session has the first card to itself, and two take turns
+/// on the second.
+#[test]
+fn a_gang_has_its_turn_also_where_one_of_its_cards_is_held_by_who_is_not_looked_at() {
+    let start = Search::new(&[BOTH, FIRST, SECOND], 1);
+    let (first, second) = (start.clients[1], start.clients[2]);
+    let order = [
+        Move::LetsGo(first),
+        Move::Asks(first),
+        Move::LetsGo(second),
+        Move::Waits,
+        Move::Waits,
+        Move::Comes(OTHER_GPU),
+        Move::Waits,
+    ];
+    let end = order.into_iter().fold(start, |search, one| search.after(one));
+    end.everybody_has_a_turn();
+}
+
 #[test]
 #[ignore = "takes minutes; cargo xtask soak runs it"]
 fn deeper_three_sessions_on_two_cards_have_their_turns_whatever_the_order() {
