@@ -163,6 +163,9 @@ pub enum TenantRequest {
     /// The process and all that it starts belong to the session of this token from now on, also those that throw the token
     /// away. Answered by [`TenantReply::Account`]; none if there is no such session.
     Enter(Token),
+    /// A process that came back has asked again whatever it asked on its last connection. What is booked for it beyond that, and
+    /// beyond what it said that it uses, it gave back there unheard.
+    Settled,
 }
 
 /// The first message of a connection. Its first two fields are the same in every protocol version.

@@ -150,6 +150,7 @@ pub(crate) fn tenant_requests() -> Vec<Named<TenantRequest>> {
             TenantRequest::Foresee(Prospect::Known(Token([0xa5; 32]))),
         ),
         ("Enter", TenantRequest::Enter(Token([0xa5; 32]))),
+        ("Settled", TenantRequest::Settled),
     ]
 }
 

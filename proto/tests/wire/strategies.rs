@@ -244,6 +244,7 @@ pub(crate) fn tenant_request() -> impl Strategy<Value = TenantRequest> {
         new_session().prop_map(|new| TenantRequest::Foresee(Prospect::New(new))),
         token().prop_map(|token| TenantRequest::Foresee(Prospect::Known(token))),
         token().prop_map(TenantRequest::Enter),
+        Just(TenantRequest::Settled),
     ]
 }
 

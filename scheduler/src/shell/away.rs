@@ -13,7 +13,8 @@
 //! To the core one that is away is like one that is stopped: its page still closes its gate and gives free lease back,
 //! and a drop that it does not answer is stuck, with all that follows. When it is back it has at least what was known of
 //! it. So an answer that may have been lost with the connection is remembered: the library asks again under the same number and is
-//! told the same, without a second booking.
+//! told the same, without a second booking. When it has asked for all of them it says so, and what is booked beyond is free: it gave
+//! that back, and nobody heard.
 //!
 //! A process that comes without saying who it was is another client beside the one that is away, even where an `exec` makes it
 //! another program: that one is over when NVML, which listed the process on each of its cards, twice does so no more. Without
@@ -54,6 +55,8 @@ pub(super) struct Away {
     /// The latest answers on this connection, and those on earlier ones that may be asked for again.
     answers: VecDeque<Answer>,
     repeats: VecDeque<Answer>,
+    /// What is booked beyond what it said on its return, by card, and not asked for again yet.
+    surplus: BTreeMap<GpuId, Bytes>,
     /// Whether its death is reported.
     watched: bool,
     /// How often in a row NVML did not list it.
@@ -86,7 +89,11 @@ impl Away {
     /// Whether a request was answered on an earlier connection; no third time.
     fn repeats(&mut self, answer: Answer) -> bool {
         let found = self.repeats.iter().position(|of| *of == answer);
-        found.and_then(|at| self.repeats.remove(at)).is_some()
+        let repeated = found.and_then(|at| self.repeats.remove(at)).is_some();
+        if repeated && let Some(surplus) = self.surplus.get_mut(&answer.1) {
+            *surplus = *surplus - answer.2;
+        }
+        repeated
     }
 }
 
@@ -183,6 +190,8 @@ impl Shell {
         before.close();
         client.connection = Some(connection);
         client.peer = peer.clone();
+        // What was granted while it was away was answered to nobody.
+        client.away.ended();
         let session = client.session;
         let name = self.sessions.name(session);
         let welcome = TenantReply::Welcome(Welcome {
@@ -204,6 +213,7 @@ impl Shell {
             });
             if let Some(client) = self.clients.get_mut(&id) {
                 client.page.attach(gpu, known.max(says));
+                client.away.surplus.insert(gpu, known - says);
                 self.cards.aim(&client.page);
             }
         }
@@ -259,6 +269,26 @@ impl Shell {
             self.reply(connection, &TenantReply::Reserved { request, bytes });
         }
         repeated
+    }
+
+    /// A client that came back has asked again for all that it asked for before. What it gave back on its last connection and
+    /// nobody heard is free: no answer that it waits for has these bytes.
+    pub(super) fn settle_return(&mut self, client: ClientId) {
+        let surplus = self
+            .clients
+            .get_mut(&client)
+            .map(|process| std::mem::take(&mut process.away.surplus));
+        for (gpu, bytes) in surplus.into_iter().flatten() {
+            self.give_up(client, gpu, bytes);
+        }
+    }
+
+    /// Bytes that a client has leased and neither uses nor has in its page are nobody's.
+    pub(super) fn give_up(&mut self, client: ClientId, gpu: GpuId, bytes: Bytes) {
+        self.look_at(client, gpu);
+        let page = self.clients.get_mut(&client).map(|client| &mut client.page);
+        let bytes = page.map_or(Bytes::ZERO, |page| page.give_up(gpu, bytes));
+        self.feed(Event::Returned { client, gpu, bytes });
     }
 
     /// A process that is awaited, and came without saying who it was: what it had is away from now on. Where nobody knows what

@@ -182,10 +182,12 @@ impl Shell {
             }
             TenantRequest::Return { gpu, bytes } => {
                 self.must_be_on(client, gpu)?;
-                self.look_at(client, gpu);
-                let page = self.clients.get_mut(&client).map(|client| &mut client.page);
-                let bytes = page.map_or(Bytes::ZERO, |page| page.give_up(gpu, bytes));
-                Event::Returned { client, gpu, bytes }
+                self.give_up(client, gpu, bytes);
+                return Ok(());
+            }
+            TenantRequest::Settled => {
+                self.settle_return(client);
+                return Ok(());
             }
             TenantRequest::Room { request, gpu, bytes } => {
                 self.must_be_on(client, gpu)?;

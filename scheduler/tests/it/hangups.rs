@@ -118,6 +118,39 @@ fn an_answer_that_was_lost_with_the_connection_is_given_again_and_booked_once() 
 }
 
 #[test]
+fn what_it_gave_back_unheard_is_free_when_it_has_asked_again_for_what_it_was_not_answered() {
+    let place = Place::new();
+    let daemon = place.start(&[]);
+    let (session, token) = daemon.register("one", Some(QUOTA));
+    let mut client = daemon.join(Some(&token));
+    let gpu = client.attach();
+    client.reserve(gpu, Bytes::mib(80));
+    let (request, bytes) = (RequestId(7777), Bytes::mib(8));
+    let asks = TenantRequest::Reserve { request, gpu, bytes };
+    client.peer.say(&asks);
+    eventually("it to be booked", || {
+        (allocated(&daemon, session) == Bytes::mib(88)).then_some(())
+    });
+    hang_up(&place, &client);
+    // 30 MiB of the first were given back on a connection that was none any more; of the answer nothing was heard.
+    let mut had = returning(&client, None);
+    had.gpus[0].used = Bytes::mib(50);
+    let mut back = join(&place.runtime(), Some(&token), Some(had)).unwrap();
+    back.peer.say(&asks);
+    let answer = TenantReply::Reserved { request, bytes };
+    back.hear_until(|reply| (reply == answer).then_some(()));
+    assert_eq!(allocated(&daemon, session), Bytes::mib(88));
+    back.peer.say(&TenantRequest::Settled);
+    eventually("what nobody has to be free", || {
+        (allocated(&daemon, session) == Bytes::mib(58)).then_some(())
+    });
+    // Said again it frees nothing more.
+    back.peer.say(&TenantRequest::Settled);
+    back.reserve(gpu, Bytes::mib(70));
+    assert_eq!(allocated(&daemon, session), QUOTA);
+}
+
+#[test]
 fn its_lock_is_given_to_nobody_while_it_lives_and_it_is_named() {
     let place = Place::new();
     let daemon = place.start(&SHORT_TURNS);
