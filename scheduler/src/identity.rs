@@ -12,6 +12,7 @@ use gpushare_sys::{peer, process};
 use serde::{Deserialize, Serialize};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
+use tokio::task::AbortHandle;
 use tracing::warn;
 
 use crate::household::{Household, container};
@@ -115,6 +116,34 @@ pub(crate) async fn death(pidfd: Arc<OwnedFd>) {
             while !peer::is_dead(&pidfd) {
                 tokio::time::sleep(LOOK).await;
             }
+        }
+    }
+}
+
+/// The watch over a process. It ends with this, since each costs descriptors until the process is dead.
+#[derive(Debug, Default)]
+pub(crate) struct Watch(Option<AbortHandle>);
+
+impl Watch {
+    /// Until the process is dead, then does `dead`.
+    pub(crate) fn over(pidfd: Arc<OwnedFd>, dead: impl Future<Output = ()> + Send + 'static) -> Self {
+        let watching = tokio::spawn(async move {
+            death(pidfd).await;
+            dead.await;
+        });
+        Self(Some(watching.abort_handle()))
+    }
+
+    /// Lasts as long as the process.
+    pub(crate) fn until_death(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        if let Some(watching) = &self.0 {
+            watching.abort();
         }
     }
 }

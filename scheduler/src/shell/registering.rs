@@ -48,7 +48,8 @@ impl Shell {
                 )
             },
         );
-        self.watch(peer.pidfd.clone(), Watched::Registrar(session));
+        self.watch(peer.pidfd.clone(), Watched::Registrar(session))
+            .until_death();
         self.entrants.moved(by, session);
         let name = self.sessions.name(session);
         Ok(TenantReply::Session {
