@@ -89,8 +89,8 @@ impl PeerProcess {
 
     /// The implicit session that the process belongs to.
     pub(crate) fn implicit_key(&self) -> ImplicitKey {
-        let group = process::cgroup(self.pid);
-        let scope = match group.as_deref().and_then(container) {
+        let groups = process::cgroups(self.pid);
+        let scope = match groups.iter().find_map(|group| container(group)) {
             Some(path) => Scope::Container(path.to_owned()),
             None => Scope::PosixSession(process::posix_session(self.pid).unwrap_or(0)),
         };

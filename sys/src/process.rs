@@ -91,11 +91,12 @@ pub fn posix_session(pid: u32) -> Option<u32> {
     field(&stat(pid)?, 6)?.parse().ok()
 }
 
-/// Its control group: the path in the unified hierarchy, else the longest of the old ones.
+/// Its control groups, the one in the unified hierarchy first; none if nobody knows. In the old hierarchies it may be in others:
+/// with both kinds Docker keeps its containers in the old ones, and the unified one names Docker's own service.
 #[must_use]
-pub fn cgroup(pid: u32) -> Option<String> {
-    let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
-    cgroup_path(&text).map(str::to_owned)
+pub fn cgroups(pid: u32) -> Vec<String> {
+    let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
+    cgroup_paths(&text).map(str::to_owned).collect()
 }
 
 /// A process as those see it that are in its own PID namespace.
@@ -144,12 +145,9 @@ fn field(stat: &str, number: usize) -> Option<&str> {
     after_name.split_ascii_whitespace().nth(number.checked_sub(3)?)
 }
 
-fn cgroup_path(text: &str) -> Option<&str> {
-    let paths = || text.lines().filter_map(|line| line.splitn(3, ':').nth(2));
-    let unified = text.lines().find_map(|line| line.strip_prefix("0::"));
-    unified
-        .filter(|path| *path != "/")
-        .or_else(|| paths().max_by_key(|path| path.len()))
+/// The kernel names the unified hierarchy last.
+fn cgroup_paths(text: &str) -> impl Iterator<Item = &str> {
+    text.lines().rev().filter_map(|line| line.splitn(3, ':').nth(2))
 }
 
 #[cfg(test)]
@@ -255,15 +253,14 @@ mod tests {
     }
 
     #[test]
-    fn the_unified_control_group_is_preferred() {
+    fn the_unified_control_group_comes_first() {
+        let paths = |text| cgroup_paths(text).collect::<Vec<_>>();
         assert_eq!(
-            cgroup_path("1:name=systemd:/long/path\n0::/kubepods/pod1\n"),
-            Some("/kubepods/pod1")
+            paths("1:name=systemd:/long/path\n0::/kubepods/pod1\n"),
+            ["/kubepods/pod1", "/long/path"]
         );
-        assert_eq!(
-            cgroup_path("4:memory:/docker/abc\n1:cpu:/\n0::/\n"),
-            Some("/docker/abc")
-        );
-        assert_eq!(cgroup_path(""), None);
+        assert_eq!(paths("0::/a:b\n"), ["/a:b"]);
+        assert!(paths("").is_empty());
+        assert!(!cgroups(std::process::id()).is_empty());
     }
 }
