@@ -212,8 +212,13 @@ impl Sessions {
         self.find(|session| session.token().is_some_and(|ours| ours.matches(&hash)))
     }
 
-    /// The session that a process belongs to whatever token it has: that of the closest control group, else its user's.
-    pub(crate) fn by_binding(&self, uid: u32, cgroups: impl FnOnce() -> Vec<String>) -> Option<SessionId> {
+    /// The session that a process belongs to whatever token it has: that of the closest control group, else that
+    /// of its user, else that of who answers for it.
+    pub(crate) fn by_binding(
+        &self,
+        users: [u32; 2],
+        cgroups: impl FnOnce() -> Vec<String>,
+    ) -> Option<SessionId> {
         let bindings = || {
             self.iter().filter_map(|(id, session)| match &session.origin {
                 Origin::Created { binding, .. } => Some((id, binding)),
@@ -232,7 +237,8 @@ impl Sessions {
                 _ => None,
             })
             .max_by_key(|&(length, _)| length);
-        let user = || bindings().find(|(_, binding)| **binding == Binding::Uid(uid));
+        let of_user = |uid| bindings().find(|(_, binding)| **binding == Binding::Uid(uid));
+        let user = || users.into_iter().find_map(of_user);
         group.map(|(_, id)| id).or_else(|| user().map(|(id, _)| id))
     }
 
@@ -455,14 +461,15 @@ mod tests {
         let user = bound_to(&mut sessions, Binding::Uid(7));
         let outer = bound_to(&mut sessions, Binding::Cgroup("/pods".into()));
         let inner = bound_to(&mut sessions, Binding::Cgroup("/pods/a".into()));
-        let of = |uid, path: &str| sessions.by_binding(uid, || vec![path.to_owned()]);
+        let of = |uid, path: &str| sessions.by_binding([uid, uid], || vec![path.to_owned()]);
         assert_eq!(of(7, "/pods/a/b"), Some(inner));
         assert_eq!(of(7, "/pods/ab"), Some(outer));
         assert_eq!(of(8, "/pods"), Some(outer));
         assert_eq!(of(7, "/podsters"), Some(user));
         assert_eq!(of(8, "/"), None);
         let docker = ["/system.slice/containerd.service", "/pods/a"].map(str::to_owned);
-        assert_eq!(sessions.by_binding(7, || docker.to_vec()), Some(inner));
+        assert_eq!(sessions.by_binding([7, 7], || docker.to_vec()), Some(inner));
+        assert_eq!(sessions.by_binding([100_005, 7], Vec::new), Some(user));
     }
 
     #[test]
