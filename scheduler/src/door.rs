@@ -47,9 +47,9 @@ impl House {
         }
     }
 
-    fn may_complain(&self, uid: u32) -> bool {
+    fn may_complain(&self, user: u32) -> bool {
         let mut complaints = self.complaints.lock().unwrap_or_else(PoisonError::into_inner);
-        complaints.pass(uid, clock::monotonic()).is_some()
+        complaints.pass(user, clock::monotonic()).is_some()
     }
 }
 
@@ -73,7 +73,7 @@ pub(crate) async fn attend<D: Dialect>(listener: UnixListener, house: Arc<House>
 }
 
 fn receive<D: Dialect>(stream: UnixStream, peer: PeerProcess, house: &Arc<House>, places: &mut Places) {
-    let (pid, uid) = (peer.pid, peer.uid);
+    let (pid, uid, user) = (peer.pid, peer.uid, peer.user);
     if D::PLACE == Place::Admin && uid != 0 && uid != house.uid {
         Operation::done("daemon.administrate")
             .process(pid)
@@ -106,7 +106,7 @@ fn receive<D: Dialect>(stream: UnixStream, peer: PeerProcess, house: &Arc<House>
     tokio::spawn(async move {
         let _place = place;
         let end = serve::<D>(stream, connection, peer, inputs).await;
-        if !end.is_usual() && house.may_complain(uid) {
+        if !end.is_usual() && house.may_complain(user) {
             Operation::done("peer.close")
                 .process(pid)
                 .user(uid)

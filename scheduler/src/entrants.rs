@@ -10,7 +10,7 @@ use gpushare_proto::SessionId;
 use serde::{Deserialize, Serialize};
 
 use crate::household::Household;
-use crate::identity::ProcessId;
+use crate::identity::{ProcessId, Watch};
 
 /// One of them, as it outlives a daemon.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -20,40 +20,54 @@ pub(crate) struct Entrant {
     pub(crate) household: Household,
 }
 
+/// Where one is, as long as somebody watches for its death.
+#[derive(Debug)]
+struct Stay {
+    entrant: Entrant,
+    session: SessionId,
+    _watch: Watch,
+}
+
 /// All of them, by pid.
 #[derive(Debug, Default)]
-pub(crate) struct Entrants(BTreeMap<u32, (Entrant, SessionId)>);
+pub(crate) struct Entrants(BTreeMap<u32, Stay>);
 
 impl Entrants {
     /// A process enters a session, and leaves the one that it was in.
-    pub(crate) fn enter(&mut self, entrant: Entrant, session: SessionId) {
-        self.0.insert(entrant.process.pid, (entrant, session));
+    pub(crate) fn enter(&mut self, entrant: Entrant, session: SessionId, watch: Watch) {
+        let pid = entrant.process.pid;
+        let stay = Stay {
+            entrant,
+            session,
+            _watch: watch,
+        };
+        self.0.insert(pid, stay);
     }
 
     /// A process that has entered a session is in another one by now.
     pub(crate) fn moved(&mut self, process: ProcessId, session: SessionId) {
-        if let Some((entrant, of)) = self.0.get_mut(&process.pid)
-            && entrant.process == process
+        if let Some(stay) = self.0.get_mut(&process.pid)
+            && stay.entrant.process == process
         {
-            *of = session;
+            stay.session = session;
         }
     }
 
     pub(crate) fn session_of(&self, process: ProcessId) -> Option<SessionId> {
-        let (entrant, session) = self.0.get(&process.pid)?;
-        (entrant.process == process).then_some(*session)
+        let stay = self.0.get(&process.pid)?;
+        (stay.entrant.process == process).then_some(stay.session)
     }
 
     /// How many of a household's there are.
     pub(crate) fn of(&self, household: &Household) -> usize {
-        let ours = |(entrant, _): &&(Entrant, SessionId)| entrant.household == *household;
+        let ours = |stay: &&Stay| stay.entrant.household == *household;
         self.0.values().filter(ours).count()
     }
 
     /// Those of one session.
     pub(crate) fn in_session(&self, session: SessionId) -> Vec<Entrant> {
-        let inside = self.0.values().filter(|(_, of)| *of == session);
-        inside.map(|(entrant, _)| entrant.clone()).collect()
+        let inside = self.0.values().filter(|stay| stay.session == session);
+        inside.map(|stay| stay.entrant.clone()).collect()
     }
 
     /// The process is dead.
@@ -65,7 +79,7 @@ impl Entrants {
 
     /// The session is over.
     pub(crate) fn over(&mut self, session: SessionId) {
-        self.0.retain(|_, (_, of)| *of != session);
+        self.0.retain(|_, stay| stay.session != session);
     }
 }
 
@@ -86,9 +100,9 @@ mod tests {
     fn a_process_is_where_it_entered_last_until_it_is_dead_or_that_is_over() {
         let mut entrants = Entrants::default();
         let (one, other) = (entrant(5, 50), entrant(6, 60));
-        entrants.enter(one.clone(), A);
-        entrants.enter(other.clone(), A);
-        entrants.enter(one.clone(), B);
+        entrants.enter(one.clone(), A, Watch::default());
+        entrants.enter(other.clone(), A, Watch::default());
+        entrants.enter(one.clone(), B, Watch::default());
         assert_eq!(entrants.session_of(one.process), Some(B));
         assert_eq!(entrants.in_session(A), std::slice::from_ref(&other));
         entrants.moved(other.process, B);
@@ -102,13 +116,13 @@ mod tests {
     #[test]
     fn a_pid_that_was_given_away_again_is_nobody_who_entered() {
         let mut entrants = Entrants::default();
-        entrants.enter(entrant(5, 50), A);
+        entrants.enter(entrant(5, 50), A, Watch::default());
         let later = entrant(5, 51);
         entrants.moved(later.process, B);
         entrants.gone(later.process);
         assert_eq!(entrants.session_of(later.process), None);
         assert_eq!(entrants.session_of(entrant(5, 50).process), Some(A));
-        entrants.enter(later.clone(), B);
+        entrants.enter(later.clone(), B, Watch::default());
         entrants.gone(entrant(5, 50).process);
         assert_eq!(entrants.session_of(later.process), Some(B));
     }

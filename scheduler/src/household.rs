@@ -8,6 +8,7 @@
 //! ```text
 //!   /system.slice/docker-1f2e.scope/init           the container is /system.slice/docker-1f2e.scope
 //!   /kubepods/burstable/pod1/2                     /kubepods/burstable/pod1/2
+//!   /../9c3b/init                                  /../9c3b, by a daemon that is in a container itself
 //!   /user.slice/user-1000.slice/session-3.scope    none
 //! ```
 //!
@@ -23,6 +24,8 @@ use serde::{Deserialize, Serialize};
 const FOLDERS: [&str; 4] = ["docker", "lxc", "garden", "libpod_parent"];
 /// What the groups of containers have in their names.
 const MARKS: [&str; 6] = ["docker-", "libpod-", "crio-", "cri-containerd", "lxc.", "nspawn"];
+/// The end of the names of groups that hold other groups only.
+const SLICE: &str = ".slice";
 /// In whose groups Kubernetes keeps its pods.
 const PODS: &str = "kubepods";
 /// The end of the names of groups whose inside is left to what runs in them.
@@ -48,8 +51,9 @@ pub(crate) struct Household {
 impl Household {
     /// That of a process of which nobody knows whether its pid is still its own before `is_alive` is asked.
     pub(crate) fn of(uid: u32, pid: u32, is_alive: impl FnOnce() -> bool) -> Self {
-        let group = process::cgroup(pid).filter(|_| is_alive());
-        Self::at(uid, group.as_deref())
+        let groups = process::cgroups(pid);
+        let believed = is_alive().then_some(&groups);
+        Self::at(uid, believed.into_iter().flatten().map(String::as_str))
     }
 
     /// That of this process.
@@ -57,12 +61,14 @@ impl Household {
         Self::of(rustix::process::geteuid().as_raw(), std::process::id(), || true)
     }
 
-    /// By the control group.
-    fn at(uid: u32, group: Option<&str>) -> Self {
-        let at = match (group, group.and_then(container)) {
-            (None, _) => Whereabouts::Unknown,
-            (Some(_), None) => Whereabouts::Outside,
-            (Some(_), Some(container)) => Whereabouts::Container(maker(container).to_owned()),
+    /// By the control groups.
+    fn at<'a>(uid: u32, groups: impl IntoIterator<Item = &'a str>) -> Self {
+        let mut groups = groups.into_iter().peekable();
+        let is_known = groups.peek().is_some();
+        let at = match groups.find_map(container) {
+            Some(container) => Whereabouts::Container(maker(container).to_owned()),
+            None if is_known => Whereabouts::Outside,
+            None => Whereabouts::Unknown,
         };
         Self { uid, at }
     }
@@ -104,6 +110,25 @@ impl HouseholdLimit {
 
 /// The control group of the container that a group belongs to.
 pub(crate) fn container(group: &str) -> Option<&str> {
+    match beside(group) {
+        None => named(group),
+        // No container is a slice.
+        Some(slice) if slice.ends_with(SLICE) => named(group).or(Some(slice)),
+        // What follows may be the container's own to name.
+        container => container,
+    }
+}
+
+/// A daemon in a container sees no names above its own: of a group outside, all until what lies beside one that it is in itself.
+fn beside(group: &str) -> Option<&str> {
+    let mut parts = parts(group).skip(1).peekable();
+    parts.next_if(|(part, _)| *part == "..")?;
+    let beside = parts.find(|(part, _)| *part != "..");
+    Some(&group[..beside.map_or(group.len(), |(_, end)| end)])
+}
+
+/// The group whose name says that it is a container's.
+fn named(group: &str) -> Option<&str> {
     let mut parts = parts(group).peekable();
     while let Some((part, end)) = parts.next() {
         let own = |end: usize| Some(&group[..end]);
@@ -115,7 +140,8 @@ pub(crate) fn container(group: &str) -> Option<&str> {
         }
         if part.starts_with(PODS) {
             // What a pod has next is a container; what is not in a pod yet counts as a whole.
-            let pod = parts.find(|(part, _)| part.starts_with("pod") || part.contains("-pod"));
+            let is_pod = |(part, _): &(&str, usize)| part.starts_with("pod") || part.contains("-pod");
+            let pod = Some((part, end)).filter(is_pod).or_else(|| parts.find(is_pod));
             let inside = parts.next().or(pod);
             return own(inside.map_or(group.len(), |(_, end)| end));
         }
@@ -203,14 +229,14 @@ mod tests {
         assert!(limit.allows(&inside, 8));
         assert!(!limit.allows(&inside, 9));
         assert_ne!(inside, Household::at(0, Some("/docker/other")));
-        assert_eq!(inside, Household::at(0, Some(&format!("{DOCKER}/init"))));
+        assert_eq!(inside, Household::at(0, Some(format!("{DOCKER}/init").as_str())));
         assert_eq!(inside.to_string(), format!("user 0 in container {DOCKER}"));
     }
 
     #[test]
     fn a_user_who_may_make_control_groups_gets_one_more_place_by_that_and_no_more() {
         let manager = "/user.slice/user-1000.slice/user@1000.service";
-        let called = |name: &str| Household::at(1000, Some(&format!("{manager}/{name}/x")));
+        let called = |name: &str| Household::at(1000, Some(format!("{manager}/{name}/x").as_str()));
         assert_eq!(called("libpod-1.scope"), called("docker/2"));
         assert_eq!(called("app.slice"), Household::at(1000, Some("/")));
         let service = "/machine.slice/systemd-nspawn@box.service";
@@ -218,6 +244,46 @@ mod tests {
             Household::at(0, Some(service)).to_string(),
             format!("user 0 in container {service}")
         );
+    }
+
+    #[test]
+    fn a_container_that_only_the_old_hierarchies_name_is_one() {
+        let docker = ["/system.slice/containerd.service", "/docker/1f2e", "/docker/1f2e"];
+        let inside = Household::at(0, docker);
+        assert_eq!(inside, Household::at(0, Some("/docker/1f2e")));
+        assert!(!of_the_system().allows(&inside, 9));
+    }
+
+    #[test]
+    fn to_a_daemon_in_a_container_every_other_container_is_one_though_the_names_on_the_way_are_not_seen() {
+        let limit = HouseholdLimit {
+            own: Household::at(0, Some("/")),
+            most: 9,
+        };
+        assert!(limit.allows(&Household::at(0, Some("/init")), 1000));
+        for (outside, is) in [
+            ("/../9c3b", "/../9c3b"),
+            ("/../9c3b/docker/x", "/../9c3b"),
+            ("/../9c3b/init/x", "/../9c3b"),
+            ("/../../podb/2/init", "/../../podb"),
+            (
+                "/../../../user.slice/user-0.slice/session-1.scope",
+                "/../../../user.slice",
+            ),
+            ("/../..", "/../.."),
+            ("/../../docker-2.scope/init", "/../../docker-2.scope"),
+            (
+                "/../../kubepods-podb.slice/crio-2.scope/x-pod/y",
+                "/../../kubepods-podb.slice/crio-2.scope",
+            ),
+            (
+                "/../../../kubepods-burstable.slice/kubepods-burstable-podb.slice/2/x",
+                "/../../../kubepods-burstable.slice/kubepods-burstable-podb.slice/2",
+            ),
+        ] {
+            assert_eq!(container(outside), Some(is));
+            assert!(!limit.allows(&Household::at(0, Some(outside)), 9));
+        }
     }
 
     #[test]

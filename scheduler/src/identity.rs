@@ -8,10 +8,11 @@ use std::sync::Arc;
 use std::time::Duration;
 use std::{fmt, io};
 
-use gpushare_sys::{peer, process};
+use gpushare_sys::{peer, process, user_namespace};
 use serde::{Deserialize, Serialize};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
+use tokio::task::AbortHandle;
 use tracing::warn;
 
 use crate::household::{Household, container};
@@ -41,6 +42,9 @@ impl ProcessId {
 pub(crate) struct PeerProcess {
     pub(crate) pid: u32,
     pub(crate) uid: u32,
+    /// Who answers for it: the user who made the user namespace that it is in, else its own. So nobody is several by subordinate
+    /// ids. Where root made the namespace, as container engines do, its users are what they are.
+    pub(crate) user: u32,
     /// None where the process has no pid in our namespace.
     pub(crate) id: Option<ProcessId>,
     pub(crate) pidfd: Arc<OwnedFd>,
@@ -56,11 +60,15 @@ impl PeerProcess {
         // First the pidfd, then what the pid says: while the pidfd's process lives the number is its own.
         let pidfd = peer::pidfd(&socket, pid)?;
         let id = process::start_time(pid).map(|start| ProcessId { pid, start });
+        let is_alive = || !peer::is_dead(&pidfd);
+        let maker = user_namespace::maker(pid).filter(|&maker| maker != 0 && is_alive());
+        let user = maker.unwrap_or(uid);
         Ok(Self {
             pid,
             uid,
+            user,
             id,
-            household: Household::of(uid, pid, || !peer::is_dead(&pidfd)),
+            household: Household::of(user, pid, is_alive),
             pidfd: Arc::new(pidfd),
             inside: process::inside(pid),
         })
@@ -88,12 +96,15 @@ impl PeerProcess {
 
     /// The implicit session that the process belongs to.
     pub(crate) fn implicit_key(&self) -> ImplicitKey {
-        let group = process::cgroup(self.pid);
-        let scope = match group.as_deref().and_then(container) {
+        let groups = process::cgroups(self.pid);
+        let scope = match groups.iter().find_map(|group| container(group)) {
             Some(path) => Scope::Container(path.to_owned()),
             None => Scope::PosixSession(process::posix_session(self.pid).unwrap_or(0)),
         };
-        ImplicitKey { uid: self.uid, scope }
+        ImplicitKey {
+            uid: self.user,
+            scope,
+        }
     }
 }
 
@@ -115,6 +126,34 @@ pub(crate) async fn death(pidfd: Arc<OwnedFd>) {
             while !peer::is_dead(&pidfd) {
                 tokio::time::sleep(LOOK).await;
             }
+        }
+    }
+}
+
+/// The watch over a process. It ends with this, since each costs descriptors until the process is dead.
+#[derive(Debug, Default)]
+pub(crate) struct Watch(Option<AbortHandle>);
+
+impl Watch {
+    /// Until the process is dead, then does `dead`.
+    pub(crate) fn over(pidfd: Arc<OwnedFd>, dead: impl Future<Output = ()> + Send + 'static) -> Self {
+        let watching = tokio::spawn(async move {
+            death(pidfd).await;
+            dead.await;
+        });
+        Self(Some(watching.abort_handle()))
+    }
+
+    /// Lasts as long as the process.
+    pub(crate) fn until_death(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        if let Some(watching) = &self.0 {
+            watching.abort();
         }
     }
 }

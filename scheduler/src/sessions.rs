@@ -212,8 +212,13 @@ impl Sessions {
         self.find(|session| session.token().is_some_and(|ours| ours.matches(&hash)))
     }
 
-    /// The session that a process belongs to whatever token it has: that of the closest control group, else its user's.
-    pub(crate) fn by_binding(&self, uid: u32, cgroup: impl FnOnce() -> Option<String>) -> Option<SessionId> {
+    /// The session that a process belongs to whatever token it has: that of the closest control group, else that
+    /// of its user, else that of who answers for it.
+    pub(crate) fn by_binding(
+        &self,
+        users: [u32; 2],
+        cgroups: impl FnOnce() -> Vec<String>,
+    ) -> Option<SessionId> {
         let bindings = || {
             self.iter().filter_map(|(id, session)| match &session.origin {
                 Origin::Created { binding, .. } => Some((id, binding)),
@@ -221,20 +226,19 @@ impl Sessions {
             })
         };
         let any_group = bindings().any(|(_, binding)| matches!(binding, Binding::Cgroup(_)));
-        let path = any_group.then(cgroup).flatten();
-        let group = path.and_then(|path| {
-            let around = |group: &str| {
-                path.strip_prefix(group)
-                    .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-            };
-            bindings()
-                .filter_map(|(id, binding)| match binding {
-                    Binding::Cgroup(group) if around(group.trim_end_matches('/')) => Some((group.len(), id)),
-                    _ => None,
-                })
-                .max_by_key(|&(length, _)| length)
-        });
-        let user = || bindings().find(|(_, binding)| **binding == Binding::Uid(uid));
+        let paths = any_group.then(cgroups).unwrap_or_default();
+        let around = |group: &str| {
+            let mut behind = paths.iter().filter_map(|path| path.strip_prefix(group));
+            behind.any(|rest| rest.is_empty() || rest.starts_with('/'))
+        };
+        let group = bindings()
+            .filter_map(|(id, binding)| match binding {
+                Binding::Cgroup(group) if around(group.trim_end_matches('/')) => Some((group.len(), id)),
+                _ => None,
+            })
+            .max_by_key(|&(length, _)| length);
+        let of_user = |uid| bindings().find(|(_, binding)| **binding == Binding::Uid(uid));
+        let user = || users.into_iter().find_map(of_user);
         group.map(|(_, id)| id).or_else(|| user().map(|(id, _)| id))
     }
 
@@ -457,12 +461,15 @@ mod tests {
         let user = bound_to(&mut sessions, Binding::Uid(7));
         let outer = bound_to(&mut sessions, Binding::Cgroup("/pods".into()));
         let inner = bound_to(&mut sessions, Binding::Cgroup("/pods/a".into()));
-        let of = |uid, path: &str| sessions.by_binding(uid, || Some(path.to_owned()));
+        let of = |uid, path: &str| sessions.by_binding([uid, uid], || vec![path.to_owned()]);
         assert_eq!(of(7, "/pods/a/b"), Some(inner));
         assert_eq!(of(7, "/pods/ab"), Some(outer));
         assert_eq!(of(8, "/pods"), Some(outer));
         assert_eq!(of(7, "/podsters"), Some(user));
         assert_eq!(of(8, "/"), None);
+        let docker = ["/system.slice/containerd.service", "/pods/a"].map(str::to_owned);
+        assert_eq!(sessions.by_binding([7, 7], || docker.to_vec()), Some(inner));
+        assert_eq!(sessions.by_binding([100_005, 7], Vec::new), Some(user));
     }
 
     #[test]

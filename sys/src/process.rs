@@ -3,13 +3,13 @@
 //! A pid names a process only while it lives, so a caller that keeps what it read here holds a pidfd from
 //! before, or compares [`start_time`] with what it knew.
 
-use std::path::PathBuf;
-use std::{fs, io};
+use std::fs;
+use std::path::{Path, PathBuf};
 
 /// When the process started, in clock ticks since boot. With its pid it is one process only.
 #[must_use]
 pub fn start_time(pid: u32) -> Option<u64> {
-    field(&stat(pid)?, 22)?.parse().ok()
+    started(&stat(pid)?)
 }
 
 /// The name of its program, as `ps` shows it.
@@ -37,19 +37,38 @@ pub fn is_dead(pid: u32) -> bool {
     )
 }
 
-/// Whether it has come to its end, dead or not yet: none of its threads will run another instruction of its own. A process
+/// Whether it has come to its end and is not gone yet: none of its threads will run another instruction of its own. A process
 /// that is killed closes its sockets here, and dies when its drivers have let go of it: a card's takes some 60 ms.
 #[must_use]
 pub fn is_ending(pid: u32) -> bool {
-    let threads = match fs::read_dir(format!("/proc/{pid}/task")) {
-        Ok(threads) => threads,
-        Err(error) => return error.kind() == io::ErrorKind::NotFound,
-    };
-    let mut stats = threads
-        .flatten()
-        // A thread that is gone meanwhile has ended.
-        .filter_map(|thread| fs::read(thread.path().join("stat")).ok());
-    stats.all(|stat| is_exiting(&String::from_utf8_lossy(&stat)))
+    /// Threads that are reaped while they are counted are the usual end of a process.
+    const LOOKS: usize = 8;
+    (0..LOOKS).find_map(|_| are_all_exiting(pid)).unwrap_or(false)
+}
+
+/// Whether all threads of a process are exiting; none if they changed meanwhile.
+///
+/// A list of threads proves nothing: one of them may start another and be gone before it is looked at. So whoever was exiting is
+/// looked at again: as long as all of these are there, and are as many as the kernel counts, there is no other, and they start none.
+fn are_all_exiting(pid: u32) -> Option<bool> {
+    let mut exiting = Vec::new();
+    for thread in fs::read_dir(format!("/proc/{pid}/task")).ok()? {
+        let path = thread.ok()?.path().join("stat");
+        // One that cannot be read is missing in the count.
+        let Some(stat) = read(&path) else { continue };
+        if !is_exiting(&stat) {
+            return Some(false);
+        }
+        exiting.push((path, started(&stat)));
+    }
+    let again: Option<Vec<String>> = exiting.iter().map(|(path, _)| read(path)).collect();
+    let again = again?;
+    let threads = field(again.first()?, 20)?.parse();
+    let are_same = again
+        .iter()
+        .map(|stat| started(stat))
+        .eq(exiting.iter().map(|&(_, start)| start));
+    (are_same && threads == Ok(exiting.len())).then_some(true)
 }
 
 /// Whether the kernel has begun to end the thread of this stat line.
@@ -72,11 +91,12 @@ pub fn posix_session(pid: u32) -> Option<u32> {
     field(&stat(pid)?, 6)?.parse().ok()
 }
 
-/// Its control group: the path in the unified hierarchy, else the longest of the old ones.
+/// Its control groups, the one in the unified hierarchy first; none if nobody knows. In the old hierarchies it may be in others:
+/// with both kinds Docker keeps its containers in the old ones, and the unified one names Docker's own service.
 #[must_use]
-pub fn cgroup(pid: u32) -> Option<String> {
-    let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
-    cgroup_path(&text).map(str::to_owned)
+pub fn cgroups(pid: u32) -> Vec<String> {
+    let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
+    cgroup_paths(&text).map(str::to_owned).collect()
 }
 
 /// A process as those see it that are in its own PID namespace.
@@ -104,9 +124,18 @@ fn innermost_pid(status: &str) -> Option<u32> {
 }
 
 fn stat(pid: u32) -> Option<String> {
+    read(format!("/proc/{pid}/stat").as_ref())
+}
+
+fn read(stat: &Path) -> Option<String> {
     // The name is the process's own choice and need not be UTF-8.
-    let bytes = fs::read(format!("/proc/{pid}/stat")).ok()?;
+    let bytes = fs::read(stat).ok()?;
     Some(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// When the process or thread of this stat line started.
+fn started(stat: &str) -> Option<u64> {
+    field(stat, 22)?.parse().ok()
 }
 
 /// Field `number` of a stat line, counted from 1 as in proc(5). The second one is a name that may itself
@@ -116,12 +145,9 @@ fn field(stat: &str, number: usize) -> Option<&str> {
     after_name.split_ascii_whitespace().nth(number.checked_sub(3)?)
 }
 
-fn cgroup_path(text: &str) -> Option<&str> {
-    let paths = || text.lines().filter_map(|line| line.splitn(3, ':').nth(2));
-    let unified = text.lines().find_map(|line| line.strip_prefix("0::"));
-    unified
-        .filter(|path| *path != "/")
-        .or_else(|| paths().max_by_key(|path| path.len()))
+/// The kernel names the unified hierarchy last.
+fn cgroup_paths(text: &str) -> impl Iterator<Item = &str> {
+    text.lines().rev().filter_map(|line| line.splitn(3, ':').nth(2))
 }
 
 #[cfg(test)]
@@ -150,7 +176,7 @@ mod tests {
         assert!(posix_session(pid).is_some());
         assert_eq!(parent(pid), Some(std::os::unix::process::parent_id()));
         assert_eq!(start_time(u32::MAX), None);
-        assert!(is_dead(u32::MAX) && is_ending(u32::MAX));
+        assert!(is_dead(u32::MAX) && !is_ending(u32::MAX));
     }
 
     #[test]
@@ -175,6 +201,50 @@ mod tests {
         child.wait().unwrap();
     }
 
+    extern "C" fn start_next(_: *mut libc::c_void) -> *mut libc::c_void {
+        // SAFETY: an attribute is plain data that the first call makes whole, and the function has no argument to outlive.
+        unsafe {
+            let mut detached = std::mem::zeroed();
+            libc::pthread_attr_init(&raw mut detached);
+            libc::pthread_attr_setdetachstate(&raw mut detached, libc::PTHREAD_CREATE_DETACHED);
+            let mut next = 0;
+            while libc::pthread_create(
+                &raw mut next,
+                &raw const detached,
+                start_next,
+                std::ptr::null_mut(),
+            ) != 0
+            {}
+        }
+        std::ptr::null_mut()
+    }
+
+    #[test]
+    fn a_process_whose_threads_end_and_start_others_is_not_ending() {
+        // SAFETY: the child starts threads and ends its first one; it touches nothing that a lock of ours could keep from it but
+        // the allocator, which glibc makes whole again.
+        let pid = unsafe { libc::fork() };
+        if pid == 0 {
+            let most = libc::rlimit {
+                rlim_cur: 20,
+                rlim_max: 20,
+            };
+            // SAFETY: the limit is whole; it ends a child that outlives us.
+            unsafe { libc::setrlimit(libc::RLIMIT_CPU, &raw const most) };
+            start_next(std::ptr::null_mut());
+            // SAFETY: has no preconditions; it ends this thread alone, and nothing of it is used any more.
+            unsafe { libc::syscall(libc::SYS_exit, 0) };
+        }
+        let child = u32::try_from(pid).unwrap();
+        let pidfd = crate::peer::open(child).unwrap();
+        let was_ending = (0..3000).any(|_| is_ending(child));
+        let lived = !crate::peer::is_dead(&pidfd);
+        crate::peer::kill(&pidfd).unwrap();
+        // SAFETY: the child is ours, and nobody asks for its status.
+        unsafe { libc::waitpid(pid, std::ptr::null_mut(), 0) };
+        assert!(lived && !was_ending);
+    }
+
     #[test]
     fn a_thread_that_the_kernel_ends_is_told_by_its_flags() {
         assert!(!is_exiting(EVIL));
@@ -183,15 +253,14 @@ mod tests {
     }
 
     #[test]
-    fn the_unified_control_group_is_preferred() {
+    fn the_unified_control_group_comes_first() {
+        let paths = |text| cgroup_paths(text).collect::<Vec<_>>();
         assert_eq!(
-            cgroup_path("1:name=systemd:/long/path\n0::/kubepods/pod1\n"),
-            Some("/kubepods/pod1")
+            paths("1:name=systemd:/long/path\n0::/kubepods/pod1\n"),
+            ["/kubepods/pod1", "/long/path"]
         );
-        assert_eq!(
-            cgroup_path("4:memory:/docker/abc\n1:cpu:/\n0::/\n"),
-            Some("/docker/abc")
-        );
-        assert_eq!(cgroup_path(""), None);
+        assert_eq!(paths("0::/a:b\n"), ["/a:b"]);
+        assert!(paths("").is_empty());
+        assert!(!cgroups(std::process::id()).is_empty());
     }
 }

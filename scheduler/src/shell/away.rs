@@ -32,7 +32,7 @@ use gpushare_proto::{Bytes, ClientId, Epoch, GpuId, RequestId};
 use super::measuring::Overhead;
 use super::unknown::UnknownFunctions;
 use super::{Client, ConnectionRole, Shell, failure};
-use crate::identity::PeerProcess;
+use crate::identity::{PeerProcess, Watch};
 use crate::input::{ConnectionId, Watched};
 use crate::nvml::Usages;
 use crate::operation::Operation;
@@ -57,8 +57,8 @@ pub(super) struct Away {
     repeats: VecDeque<Answer>,
     /// What is booked beyond what it said on its return, by card, and not asked for again yet.
     surplus: BTreeMap<GpuId, Bytes>,
-    /// Whether its death is reported.
-    watched: bool,
+    /// Reports its death.
+    watch: Option<Watch>,
     /// How often in a row NVML did not list it.
     unlisted: u32,
 }
@@ -126,12 +126,13 @@ impl Shell {
     }
 
     fn watch_away(&mut self, id: ClientId) {
-        let Some(client) = self.clients.get_mut(&id) else {
+        let unwatched = |client: &&Client| client.away.watch.is_none();
+        let Some(client) = self.clients.get(&id).filter(unwatched) else {
             return;
         };
-        if !std::mem::replace(&mut client.away.watched, true) {
-            let pidfd = client.peer.pidfd.clone();
-            self.watch(pidfd, Watched::Away(id));
+        let watch = self.watch(client.peer.pidfd.clone(), Watched::Away(id));
+        if let Some(client) = self.clients.get_mut(&id) {
+            client.away.watch = Some(watch);
         }
     }
 

@@ -81,7 +81,7 @@ impl Shell {
 
     /// What a client is told a session is called: its name if it is the same user's, else its number.
     fn name_for(&self, client: ClientId, session: SessionId) -> String {
-        let asks = self.clients.get(&client).map(|client| client.peer.uid);
+        let asks = self.clients.get(&client).map(|client| client.peer.user);
         match self.sessions.get(session) {
             Some(found) if asks == Some(found.uid()) => found.name.clone(),
             _ => session.to_string(),

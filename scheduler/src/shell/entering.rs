@@ -18,12 +18,10 @@ impl Shell {
         };
         if let Some(process) = peer.id {
             self.may_enter(peer, process)?;
-            let is_watched = self.entrants.session_of(process).is_some();
+            let watch = self.watch(peer.pidfd.clone(), Watched::Entrant(process));
             let household = peer.household.clone();
-            self.entrants.enter(Entrant { process, household }, session);
-            if !is_watched {
-                self.watch(peer.pidfd.clone(), Watched::Entrant(process));
-            }
+            self.entrants
+                .enter(Entrant { process, household }, session, watch);
             self.keeping.changed();
         }
         Ok(TenantReply::Account(self.account(session, peer)))
@@ -47,8 +45,8 @@ impl Shell {
     /// One that entered a session under the last daemon.
     pub(super) fn enter_again(&mut self, entrant: Entrant, session: SessionId) {
         if let Some(pidfd) = entrant.process.open() {
-            self.watch(pidfd.into(), Watched::Entrant(entrant.process));
-            self.entrants.enter(entrant, session);
+            let watch = self.watch(pidfd.into(), Watched::Entrant(entrant.process));
+            self.entrants.enter(entrant, session, watch);
         }
     }
 

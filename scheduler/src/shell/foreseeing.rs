@@ -23,10 +23,10 @@ const NOBODY: SessionId = SessionId(u64::MAX);
 
 impl Shell {
     pub(super) fn foresee(&mut self, peer: &PeerProcess, prospect: Prospect) -> Result<Forecast, Failure> {
-        if self.questions.pass(peer.uid, clock::monotonic()).is_none() {
+        if self.questions.pass(peer.user, clock::monotonic()).is_none() {
             let message = format!(
                 "user {} asks more than {QUESTIONS} times a second; wait a second",
-                peer.uid
+                peer.user
             );
             return Err(failure(FailureCode::Unavailable, message));
         }

@@ -253,7 +253,8 @@ impl Shell {
 
     /// The session that a process belongs to by its user or its control group.
     pub(super) fn bound_session(&self, peer: &PeerProcess) -> Option<SessionId> {
-        self.sessions.by_binding(peer.uid, || process::cgroup(peer.pid))
+        self.sessions
+            .by_binding([peer.uid, peer.user], || process::cgroups(peer.pid))
     }
 
     /// A session of peers without a token, of whom this is the first.

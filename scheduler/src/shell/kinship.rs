@@ -39,7 +39,7 @@ impl Shell {
         let joined = self.session_of(parent).filter(|&session| {
             self.sessions
                 .get(session)
-                .is_some_and(|session| !session.is_implicit() || session.uid() == peer.uid)
+                .is_some_and(|session| !session.is_implicit() || session.uid() == peer.user)
         });
         joined.or_else(|| self.taken_by(parent))
     }

@@ -54,7 +54,7 @@ use crate::config::{Reader, Settings};
 use crate::connection::{Outbox, Unsent};
 use crate::entrants::Entrants;
 use crate::household::HouseholdLimit;
-use crate::identity::{self, PeerProcess};
+use crate::identity::{PeerProcess, Watch};
 use crate::input::{ConnectionId, Input, Watched};
 use crate::metrics::Observer;
 use crate::operation::{Operation, code_name, outcome_of};
@@ -286,13 +286,12 @@ impl Shell {
     }
 
     /// Reports the death of a process that has no connection.
-    fn watch(&self, pidfd: Arc<OwnedFd>, watched: Watched) {
+    fn watch(&self, pidfd: Arc<OwnedFd>, watched: Watched) -> Watch {
         let inputs = self.inputs.clone();
-        tokio::spawn(async move {
-            identity::death(pidfd).await;
+        Watch::over(pidfd, async move {
             // Nobody listens only when the daemon ends.
             let _ = inputs.send(Input::Died(watched)).await;
-        });
+        })
     }
 
     fn admit(&mut self, connection: ConnectionId, peer: PeerProcess, outbox: Outbox) {

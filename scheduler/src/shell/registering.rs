@@ -40,7 +40,7 @@ impl Shell {
                     wish.terms,
                     Origin::Registered {
                         token: TokenHash::of(&token),
-                        uid: peer.uid,
+                        uid: peer.user,
                         by,
                     },
                     wish.oversubscribe,
@@ -48,7 +48,8 @@ impl Shell {
                 )
             },
         );
-        self.watch(peer.pidfd.clone(), Watched::Registrar(session));
+        self.watch(peer.pidfd.clone(), Watched::Registrar(session))
+            .until_death();
         self.entrants.moved(by, session);
         let name = self.sessions.name(session);
         Ok(TenantReply::Session {
@@ -89,10 +90,10 @@ impl Shell {
                 "sessions may not be larger than a card here; run without --oversubscribe".to_owned(),
             );
         }
-        if self.sessions.registered_by(peer.uid) >= service.max_sessions {
+        if self.sessions.registered_by(peer.user) >= service.max_sessions {
             return denied(format!(
                 "user {} has {} sessions here already; end one first",
-                peer.uid, service.max_sessions
+                peer.user, service.max_sessions
             ));
         }
         let most = Amount::Bytes(service.max_memory);

@@ -97,7 +97,9 @@ impl Shell {
         shell.take_cards()?;
         book.sessions.into_iter().for_each(|entry| shell.restore(entry));
         for (entry, pidfd) in living {
-            shell.watch(pidfd.into(), Watched::Expected(entry.client));
+            shell
+                .watch(pidfd.into(), Watched::Expected(entry.client))
+                .until_death();
             shell.sessions.join(entry.session);
             shell.expect(entry);
         }
@@ -135,7 +137,8 @@ impl Shell {
         };
         self.sessions.restore(entry, registrar.is_some(), clocks());
         if let Some(pidfd) = registrar {
-            self.watch(pidfd.into(), Watched::Registrar(session));
+            self.watch(pidfd.into(), Watched::Registrar(session))
+                .until_death();
         }
         for entrant in entrants {
             self.enter_again(entrant, session);

@@ -357,7 +357,7 @@ impl Shell {
         wished: Option<&str>,
         answer: &Result<TenantReply, Failure>,
     ) -> Option<Act> {
-        if !self.gets_a_line(Whose::User(peer.uid)) {
+        if !self.gets_a_line(Whose::User(peer.user)) {
             return None;
         }
         let result = answer.as_ref().map(|reply| match reply {

@@ -2,6 +2,7 @@
 
 use std::fs;
 
+use gpushare_proto::admin::{AdminReply, AdminRequest, SessionRequest};
 use gpushare_proto::session::Terms;
 use gpushare_proto::tenant::{FailureCode, TenantReply, TenantRequest};
 use gpushare_proto::{SessionId, Token};
@@ -56,6 +57,34 @@ fn a_process_is_in_the_session_that_it_entered_last() {
     assert_eq!(joins(), SessionId(2), "no session has that token");
     let (registered, _token) = daemon.register("third", None);
     assert_eq!(joins(), registered);
+}
+
+#[test]
+fn who_entered_sessions_that_are_over_costs_no_descriptor() {
+    let place = Place::new();
+    let daemon = place.start(&[]);
+    let mut tool = daemon.tool();
+    let descriptors = || {
+        fs::read_dir(format!("/proc/{}/fd", daemon.pid()))
+            .unwrap()
+            .count()
+    };
+    let mut passes_through = |name: &str| {
+        let token = made(&daemon, name, Terms::default());
+        tool.say(&TenantRequest::Enter(token));
+        assert!(matches!(tool.hear(), TenantReply::Account(Some(_))));
+        let mut administrator = daemon.administrator();
+        let which = name.to_owned();
+        administrator.say(&AdminRequest::Session(SessionRequest::Delete { which }));
+        assert!(matches!(administrator.hear(), AdminReply::Changed { .. }));
+    };
+    passes_through("first");
+    let before = descriptors();
+    (0..16).for_each(|n| passes_through(&format!("next-{n}")));
+    // Those of the administrators close a little later.
+    eventually("no more descriptors than before", || {
+        (descriptors() <= before).then_some(())
+    });
 }
 
 #[test]

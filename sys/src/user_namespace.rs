@@ -1,0 +1,91 @@
+//! Who made the user namespace that a process is in.
+//!
+//! A user with subordinate ids (`/etc/subuid`: tens of thousands of them, by the defaults of most distributions) becomes each of
+//! them in a user namespace of its own. To the kernel these are other users, but it also tells who made the namespace.
+
+use std::fs::File;
+use std::os::fd::{AsRawFd, FromRawFd};
+use std::os::unix::fs::MetadataExt;
+
+/// Of linux/nsfs.h.
+const GET_PARENT: libc::Ioctl = 0xb702;
+const GET_OWNER_UID: libc::Ioctl = 0xb704;
+/// The kernel nests no more of them.
+const DEEPEST: usize = 33;
+
+/// The user who made the namespace in ours that a process is in, or that is around the one it is in; none if it is in ours, or
+/// if nobody may look.
+#[must_use]
+pub fn maker(pid: u32) -> Option<u32> {
+    let own = identity(&File::open("/proc/self/ns/user").ok()?)?;
+    let mut inner = File::open(format!("/proc/{pid}/ns/user")).ok()?;
+    if identity(&inner)? == own {
+        return None;
+    }
+    for _ in 0..DEEPEST {
+        let outer = parent(&inner)?;
+        if identity(&outer)? == own {
+            return owner(&inner);
+        }
+        inner = outer;
+    }
+    None
+}
+
+fn identity(namespace: &File) -> Option<(u64, u64)> {
+    let of = namespace.metadata().ok()?;
+    Some((of.dev(), of.ino()))
+}
+
+/// None if it is around ours.
+fn parent(namespace: &File) -> Option<File> {
+    // SAFETY: this request takes no argument; the file keeps the descriptor open meanwhile.
+    let descriptor = unsafe { libc::ioctl(namespace.as_raw_fd(), GET_PARENT) };
+    // SAFETY: the kernel has just made this descriptor for us, close-on-exec, and nobody else knows it.
+    (descriptor >= 0).then(|| unsafe { File::from_raw_fd(descriptor) })
+}
+
+fn owner(namespace: &File) -> Option<u32> {
+    let mut uid: libc::uid_t = 0;
+    // SAFETY: this request writes one user id, for which there is room.
+    let result = unsafe { libc::ioctl(namespace.as_raw_fd(), GET_OWNER_UID, &raw mut uid) };
+    (result == 0).then_some(uid)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+    use std::os::unix::process::CommandExt;
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    #[test]
+    fn a_user_in_namespaces_of_its_own_is_told_however_deep_they_are() {
+        let own = rustix::process::geteuid();
+        assert_eq!(maker(std::process::id()), None);
+        assert_eq!(maker(u32::MAX), None);
+        let user = if own.is_root() { 12345 } else { own.as_raw() };
+        for nested in ["", "unshare --user --map-root-user"] {
+            let mut command = Command::new("unshare");
+            command.args(["--user", "--map-root-user", "sh", "-c"]);
+            command.arg(format!("exec {nested} sh -c 'echo in; exec cat'"));
+            let child = command
+                .uid(user)
+                .stdin(Stdio::piped())
+                .stdout(Stdio::piped())
+                .spawn();
+            let mut child = child.unwrap();
+            let mut said = [0; 3];
+            if child.stdout.as_mut().unwrap().read_exact(&mut said).is_err() {
+                eprintln!("skipped: this machine lets nobody make user namespaces");
+                child.wait().unwrap();
+                return;
+            }
+            let told = maker(child.id());
+            drop(child.stdin.take());
+            child.wait().unwrap();
+            assert_eq!(told, Some(user), "{nested}");
+        }
+    }
+}
