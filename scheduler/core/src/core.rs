@@ -51,6 +51,8 @@ pub struct Core {
     pub(crate) in_turns: GpuSet,
     /// Those where a waiter needs holders to make room.
     pub(crate) wanted: GpuSet,
+    /// Those where somebody may go on beyond its quantum.
+    pub(crate) lent: GpuSet,
     pub(crate) sessions: Registry<SessionId, Session>,
     /// Where each client is found.
     pub(crate) homes: Registry<ClientId, SessionId>,
@@ -85,6 +87,7 @@ impl Core {
             cards: ByGpu::default(),
             in_turns: GpuSet::default(),
             wanted: GpuSet::default(),
+            lent: GpuSet::default(),
             sessions: Registry::default(),
             homes: Registry::default(),
             recovery: Recovery::new(expected, now, &config),

@@ -98,6 +98,7 @@ impl Core {
             && let Lock::Holding(grant) = &mut session.lock
         {
             grant.clock.lend(self.now, until);
+            self.lent = self.lent.with(self.turn_cards(id));
         }
     }
 
@@ -124,9 +125,13 @@ impl Core {
 
     /// Who goes on beyond its quantum may have to end it where anything changed on its cards, or on those that are tied to them.
     pub(crate) fn touch_lent(&mut self, tied: GpuSet) -> bool {
-        let holders = self.cards.among(tied).flat_map(|(_, card)| &card.census.holders);
+        let here = tied.and(self.lent);
+        let holders = self.cards.among(here).flat_map(|(_, card)| &card.census.holders);
         let lent: Vec<SessionId> = holders.copied().filter(|&id| self.is_lent(id)).collect();
         lent.iter().for_each(|&id| self.touch(id));
+        if lent.is_empty() {
+            self.lent = self.lent.without(here);
+        }
         !lent.is_empty()
     }
 
@@ -186,7 +191,7 @@ impl Core {
         let tied = cards
             .map(|gpu| self.tied(gpu))
             .fold(GpuSet::default(), GpuSet::with);
-        tied.len() > 1 && self.touch_lent(tied)
+        self.touch_lent(tied)
     }
 
     /// A drop goes on; whether it became stuck.

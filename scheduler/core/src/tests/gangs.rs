@@ -80,6 +80,18 @@ fn who_goes_on_while_a_gang_waits_elsewhere_lets_go_when_it_need_not_any_more() 
 }
 
 #[test]
+fn who_goes_on_for_a_gang_lets_go_for_the_next_in_line_when_the_gang_is_gone() {
+    let (mut world, [a, _, gang]) = turns_that_end_apart();
+    let (_, next) = on(&mut world, &[GPU]);
+    world.run_for(ms(70));
+    assert!(world.passes(a), "beyond its turn");
+    world.dies(gang);
+    assert!(!world.passes(a));
+    world.run_for(ms(5));
+    assert_eq!(world.gate(next).state(), GateState::Moving);
+}
+
+#[test]
 fn two_gangs_take_turns_without_deadlock() {
     let mut world = two_cards();
     let (first, _) = on(&mut world, &[GPU, OTHER_GPU]);
