@@ -51,6 +51,8 @@ pub struct Core {
     pub(crate) in_turns: GpuSet,
     /// Those where a waiter needs holders to make room.
     pub(crate) wanted: GpuSet,
+    /// Those where somebody may go on beyond its quantum.
+    pub(crate) lent: GpuSet,
     pub(crate) sessions: Registry<SessionId, Session>,
     /// Where each client is found.
     pub(crate) homes: Registry<ClientId, SessionId>,
@@ -85,6 +87,7 @@ impl Core {
             cards: ByGpu::default(),
             in_turns: GpuSet::default(),
             wanted: GpuSet::default(),
+            lent: GpuSet::default(),
             sessions: Registry::default(),
             homes: Registry::default(),
             recovery: Recovery::new(expected, now, &config),
@@ -508,12 +511,32 @@ impl Core {
                 }
             }
         }
+        self.shorten_turns();
     }
 
     /// Every timer may be another one.
     fn tune(&mut self, tuning: Tuning) {
         self.config.tune(tuning);
+        self.shorten_turns();
         self.touch_all();
+    }
+
+    /// Whoever would get a shorter turn now has no more left of the one that it is in: the longest turns last half a minute, and what
+    /// was set is in effect at once.
+    fn shorten_turns(&mut self) {
+        let holders = self
+            .cards
+            .among(self.in_turns)
+            .flat_map(|(_, card)| &card.census.holders);
+        for id in holders.copied().collect::<BTreeSet<SessionId>>() {
+            let quantum = self.quantum(id, self.expected_move(id));
+            if let Some(session) = self.sessions.get_mut(id)
+                && let Lock::Holding(grant) = &mut session.lock
+                && grant.clock.shorten(quantum)
+            {
+                self.touch(id);
+            }
+        }
     }
 
     /// Bytes moved by one process, shared out over its cards. It asks for all that it has and cannot know what was there: how

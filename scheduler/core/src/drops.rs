@@ -83,12 +83,14 @@ impl Core {
 
     /// A quantum ends where it is somebody else's turn, and where that one can begin.
     fn expire_quantum(&mut self, id: SessionId) {
+        let wanted = self.turn_cards(id).and(self.wanted);
+        wanted.into_iter().for_each(|gpu| self.raise_floors(gpu));
         if let Some(until) = self.useless_until(id) {
             return self.lend(id, until);
         }
         match self.makes_way(id) {
-            true => self.begin_drop(id),
-            false => self.renew(id),
+            Some(gpu) => self.make_way(id, gpu),
+            None => self.renew(id),
         }
     }
 
@@ -98,6 +100,7 @@ impl Core {
             && let Lock::Holding(grant) = &mut session.lock
         {
             grant.clock.lend(self.now, until);
+            self.lent = self.lent.with(self.turn_cards(id));
         }
     }
 
@@ -106,27 +109,55 @@ impl Core {
     fn useless_until(&self, id: SessionId) -> Option<Nanos> {
         let own = self.turn_cards(id);
         let waits = own.and(self.wanted).into_iter().map(|gpu| {
-            let mut line = self.in_line(self.tied(gpu));
-            let first = line.find(|&first| self.turn_cards(first).contains(gpu))?;
+            let first = self.first_on(gpu)?;
             let elsewhere = self.turn_cards(first).and(self.wanted).without(own);
-            let others = self
-                .cards
-                .among(elsewhere)
-                .flat_map(|(_, card)| &card.census.holders);
-            let ends = others.filter_map(|&other| match &self.sessions.get(other)?.lock {
-                Lock::Holding(grant) => Some(grant.clock.earliest_end(self.now)),
-                _ => None,
-            });
-            ends.max().filter(|&end| end > self.now)
+            let rooms = elsewhere.into_iter().map(|gpu| self.room_at(gpu, first));
+            rooms.max().filter(|&at| at > self.now)
         });
         waits.reduce(|least, wait| least.zip(wait).map(|(a, b)| a.min(b)))?
     }
 
+    /// When there may be room for a waiter on a card: those whose turns end first let go first, and whoever fits beside it stays.
+    fn room_at(&self, gpu: GpuId, waiter: SessionId) -> Nanos {
+        let Some(card) = self.cards.get(gpu) else {
+            return self.now;
+        };
+        let here = card.census.holders.iter().copied();
+        let ends = here.filter(|&holder| self.turn_cards(holder).contains(gpu));
+        let mut ends: Vec<_> = ends.map(|holder| (self.turn_ends(holder), holder)).collect();
+        ends.sort_unstable();
+        let (mut room, mut at) = (card.room(false), self.now);
+        for (end, holder) in ends {
+            if room.fits(self.need(waiter, gpu)) {
+                break;
+            }
+            room.leave(self.need(holder, gpu));
+            at = at.max(end);
+        }
+        at
+    }
+
+    /// When a holder lets go at the earliest.
+    fn turn_ends(&self, id: SessionId) -> Nanos {
+        let Some(Lock::Holding(grant)) = self.sessions.get(id).map(|session| &session.lock) else {
+            return self.now;
+        };
+        match grant.clock.earliest_end(self.now) {
+            end if end > self.now => end,
+            _ if self.makes_way(id).is_some() => self.now,
+            _ => self.now + self.quantum(id, Nanos::ZERO),
+        }
+    }
+
     /// Who goes on beyond its quantum may have to end it where anything changed on its cards, or on those that are tied to them.
     pub(crate) fn touch_lent(&mut self, tied: GpuSet) -> bool {
-        let holders = self.cards.among(tied).flat_map(|(_, card)| &card.census.holders);
+        let here = tied.and(self.lent);
+        let holders = self.cards.among(here).flat_map(|(_, card)| &card.census.holders);
         let lent: Vec<SessionId> = holders.copied().filter(|&id| self.is_lent(id)).collect();
         lent.iter().for_each(|&id| self.touch(id));
+        if lent.is_empty() {
+            self.lent = self.lent.without(here);
+        }
         !lent.is_empty()
     }
 
@@ -186,7 +217,7 @@ impl Core {
         let tied = cards
             .map(|gpu| self.tied(gpu))
             .fold(GpuSet::default(), GpuSet::with);
-        tied.len() > 1 && self.touch_lent(tied)
+        self.touch_lent(tied)
     }
 
     /// A drop goes on; whether it became stuck.

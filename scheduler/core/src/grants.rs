@@ -131,9 +131,7 @@ impl Core {
     }
 
     fn grant_turns_on(&mut self, tied: GpuSet) {
-        if tied.len() > 1 {
-            self.touch_lent(tied);
-        }
+        self.touch_lent(tied);
         loop {
             // Whoever was owed a turn is not once it has it, and floors rise: the order is another one then.
             tied.into_iter().for_each(|gpu| self.run_trickles(gpu));

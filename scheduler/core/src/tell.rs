@@ -146,7 +146,10 @@ impl Core {
 
     /// When a session may hear of its place, if it has not since the line `moved_up`.
     fn place_is_old(&self, id: SessionId, moved_up: Nanos) -> Option<Nanos> {
-        let waiting = self.sessions.get(id)?.attached().map(|(_, process)| process);
+        let session = self.sessions.get(id)?;
+        // Also who must let go may have threads at its gate; it has no place.
+        session.lock.ticket()?;
+        let waiting = session.attached().map(|(_, process)| process);
         let told = waiting
             .filter(|process| process.gate.waiting())
             .map(|process| &process.told);

@@ -178,19 +178,14 @@ impl Core {
         }
     }
 
-    /// Whether a holder whose quantum is over lets go for the first in line on one of its cards. It stands behind that one then.
-    pub(crate) fn makes_way(&mut self, id: SessionId) -> bool {
-        let cards = self.turn_cards(id).and(self.wanted);
-        cards.into_iter().any(|gpu| self.makes_way_on(id, gpu))
+    /// The card on which a holder whose quantum is over lets go for the first in line.
+    pub(crate) fn makes_way(&self, id: SessionId) -> Option<GpuId> {
+        let mut cards = self.turn_cards(id).and(self.wanted).into_iter();
+        cards.find(|&gpu| self.makes_way_on(id, gpu))
     }
 
-    fn makes_way_on(&mut self, id: SessionId, gpu: GpuId) -> bool {
-        self.raise_floors(gpu);
-        let tied = self.tied(gpu);
-        let first = self
-            .in_line(tied)
-            .find(|&first| self.turn_cards(first).contains(gpu));
-        let (Some(first), Some(holder)) = (first, self.sessions.get(id)) else {
+    fn makes_way_on(&self, id: SessionId, gpu: GpuId) -> bool {
+        let (Some(first), Some(holder)) = (self.first_on(gpu), self.sessions.get(id)) else {
             return true;
         };
         let Some(waiter) = self.sessions.get(first) else {
@@ -210,14 +205,26 @@ impl Core {
         let drain = card.expected_drain();
         let quantum = self.quantum(id, Nanos::ZERO);
         let enough = drain + Nanos(quantum.0 / 2);
-        let makes_way = self.lag(first) - self.lag(id) < lead(holder.share, enough);
-        let standing = waiter.cards.get(gpu).map(OnCard::standing);
-        if let (true, Some(standing), Some(holder)) = (makes_way, standing, self.sessions.get_mut(id))
+        self.lag(first) - self.lag(id) < lead(holder.share, enough)
+    }
+
+    /// The first in line that takes turns on a card.
+    pub(crate) fn first_on(&self, gpu: GpuId) -> Option<SessionId> {
+        let mut line = self.in_line(self.tied(gpu));
+        line.find(|&first| self.turn_cards(first).contains(gpu))
+    }
+
+    /// A holder lets go for the first in line on a card. It stands behind that one then, if it is of its class.
+    pub(crate) fn make_way(&mut self, id: SessionId, gpu: GpuId) {
+        let first = self.first_on(gpu).and_then(|first| self.sessions.get(first));
+        let standing = first.and_then(|first| Some((first.share.class, first.cards.get(gpu)?.standing())));
+        if let (Some((class, standing)), Some(holder)) = (standing, self.sessions.get_mut(id))
+            && holder.share.class == class
             && let Some(on) = holder.cards.get_mut(gpu)
         {
             on.behind = standing;
         }
-        makes_way
+        self.begin_drop(id);
     }
 
     /// Whether a session's time is at or behind that of another, or its class before the other's.

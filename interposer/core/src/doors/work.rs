@@ -211,11 +211,10 @@ pub unsafe fn instantiate_and_upload(
 
 /// A graph that was ready is destroyed.
 pub fn destroy_graph(graph: *mut c_void, real: impl FnOnce() -> CUresult) -> CUresult {
-    let result = real();
-    if let (CUDA_SUCCESS, Some(state)) = (result, State::existing()) {
-        state.graphs.gone(graph);
+    match State::existing() {
+        Some(state) => state.graphs.destroy(graph, real),
+        None => real(),
     }
-    result
 }
 
 /// Passes the gate for a call that blocks until its default stream has done everything before it. While

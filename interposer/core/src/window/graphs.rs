@@ -8,7 +8,9 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
 use crate::collectives::Collectives;
-use crate::cuda::{CUDA_SUCCESS, CUfunction, CUgraph, CUgraphExec, CUgraphNode, KernelNode, NODE_GRAPH, NODE_KERNEL};
+use crate::cuda::{
+    CUDA_SUCCESS, CUfunction, CUgraph, CUgraphExec, CUgraphNode, CUresult, KernelNode, NODE_GRAPH, NODE_KERNEL,
+};
 use crate::driver::Driver;
 use crate::lock;
 
@@ -67,12 +69,22 @@ impl Graphs {
         place.graph.store(graph.addr(), Ordering::Release);
     }
 
-    /// And is no more.
-    pub fn gone(&self, graph: CUgraphExec) {
-        let _changing = lock(&self.changing);
-        if let Some(place) = self.near(graph.addr()).find(|place| place.graph.load(Ordering::Relaxed) == graph.addr()) {
-            place.graph.store(0, Ordering::Release);
+    /// And is destroyed. It is forgotten before that: afterwards the handle may be another thread's new graph.
+    pub fn destroy(&self, graph: CUgraphExec, real: impl FnOnce() -> CUresult) -> CUresult {
+        let known = self.take(graph);
+        let result = real();
+        if let (Some(contents), true) = (known, result != CUDA_SUCCESS) {
+            self.made(graph, contents);
         }
+        result
+    }
+
+    fn take(&self, graph: CUgraphExec) -> Option<Contents> {
+        let _changing = lock(&self.changing);
+        let place = self.find(graph)?;
+        place.graph.store(0, Ordering::Release);
+        let kernels = place.kernels.load(Ordering::Relaxed);
+        Some(Contents { kernels, talks: place.talks.load(Ordering::Relaxed) })
     }
 
     /// What a launch of it counts as.
@@ -152,6 +164,7 @@ fn kernel(driver: &Driver, node: CUgraphNode) -> Option<CUfunction> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cuda::CUDA_ERROR_INVALID_VALUE;
 
     fn graph(number: usize) -> CUgraphExec {
         std::ptr::without_provenance_mut(number * 64)
@@ -169,8 +182,23 @@ mod tests {
         assert_eq!([1, 2, 3].map(|number| graphs.size(graph(number))), [1_000, 1, 1]);
         graphs.made(graph(1), quiet(20));
         assert_eq!(graphs.size(graph(1)), 20);
-        graphs.gone(graph(1));
+        assert_eq!(graphs.destroy(graph(1), || CUDA_SUCCESS), CUDA_SUCCESS);
         assert_eq!(graphs.size(graph(1)), 1);
+    }
+
+    #[test]
+    fn a_graph_that_could_not_be_destroyed_is_still_known_and_one_that_has_its_handle_next_is_too() {
+        let graphs = Graphs::default();
+        let talks = Contents { kernels: 9, talks: true };
+        graphs.made(graph(1), talks);
+        assert_eq!(graphs.destroy(graph(1), || CUDA_ERROR_INVALID_VALUE), CUDA_ERROR_INVALID_VALUE);
+        assert_eq!((graphs.size(graph(1)), graphs.talks(graph(1))), (9, true));
+        // Another thread makes one while the first has not returned from the driver yet.
+        graphs.destroy(graph(1), || {
+            graphs.made(graph(1), quiet(3));
+            CUDA_SUCCESS
+        });
+        assert_eq!((graphs.size(graph(1)), graphs.talks(graph(1))), (3, false));
     }
 
     #[test]
@@ -191,7 +219,7 @@ mod tests {
         (1..=2 * PLACES).for_each(|number| graphs.made(graph(number), quiet(7)));
         let known = (1..=2 * PLACES).filter(|&number| graphs.size(graph(number)) == 7).count();
         assert!((PLACES / 2..=PLACES).contains(&known), "{known}");
-        (1..=2 * PLACES).for_each(|number| graphs.gone(graph(number)));
+        (1..=2 * PLACES).for_each(|number| _ = graphs.destroy(graph(number), || CUDA_SUCCESS));
         assert_eq!(graphs.size(graph(1)), 1);
     }
 }

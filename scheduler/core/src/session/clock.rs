@@ -1,5 +1,6 @@
 //! When a quantum ends. It begins when the memory is in, so that a slow move does not eat the turn; a client
-//! that never says so has four times the expected move to itself, and no more.
+//! that never says so has four times the expected move to itself, and no more. Its holder may go on beyond it while nobody could use
+//! the card (drops.rs); a quantum that is set shorter meanwhile is this one's too.
 
 use gpushare_proto::Nanos;
 
@@ -28,6 +29,15 @@ impl Clock {
     /// The memory is in.
     pub(crate) fn entered(&mut self, now: Nanos) {
         self.starts = self.starts.min(now);
+    }
+
+    /// It lasts no longer than `quantum`; whether that is another end. Who goes on for others' sake is looked at anyway.
+    pub(crate) fn shorten(&mut self, quantum: Nanos) -> bool {
+        let shorter = !self.lent && quantum < self.quantum;
+        if shorter {
+            self.quantum = quantum;
+        }
+        shorter
     }
 
     /// It ends at `now`.

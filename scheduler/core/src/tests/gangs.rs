@@ -80,6 +80,69 @@ fn who_goes_on_while_a_gang_waits_elsewhere_lets_go_when_it_need_not_any_more() 
 }
 
 #[test]
+fn who_goes_on_for_a_gang_lets_go_for_the_next_in_line_when_the_gang_is_gone() {
+    let (mut world, [a, _, gang]) = turns_that_end_apart();
+    let (_, next) = on(&mut world, &[GPU]);
+    world.run_for(ms(70));
+    assert!(world.passes(a), "beyond its turn");
+    world.dies(gang);
+    assert!(!world.passes(a));
+    world.run_for(ms(5));
+    assert_eq!(world.gate(next).state(), GateState::Moving);
+}
+
+#[test]
+fn a_card_is_not_emptied_for_a_gang_while_the_holder_of_another_has_its_turn_renewed() {
+    for heavy_is_first in [false, true] {
+        let mut world = two_cards();
+        let cards = match heavy_is_first {
+            true => [OTHER_GPU, GPU],
+            false => [GPU, OTHER_GPU],
+        };
+        let sessions = cards.map(|gpu| (gpu, on(&mut world, &[gpu]).0));
+        let of = |wanted| sessions.iter().find(|(gpu, _)| *gpu == wanted).unwrap().1;
+        let (light, heavy) = (of(GPU), of(OTHER_GPU));
+        world.send(Event::Share {
+            session: heavy,
+            weight: 1000,
+            priority: Priority::Normal,
+        });
+        let (gang, _) = on(&mut world, &[GPU, OTHER_GPU]);
+        world.run_for(Nanos::from_secs(20));
+        let held = [light, heavy, gang].map(|session| world.view(session).held_ns.0 / 200_000_000);
+        assert!(held[0] >= 85 && held[1] >= 85 && held[2] >= 8, "{held:?} percent");
+    }
+}
+
+#[test]
+fn nobody_goes_on_until_others_end_that_fit_beside_the_gang_anyway() {
+    let mut world = two_cards();
+    let large = [GPU, OTHER_GPU].map(|gpu| on(&mut world, &[gpu]).1);
+    let session = world.session();
+    let gang = world.join(session);
+    for gpu in [GPU, OTHER_GPU] {
+        world.attach(gang, gpu);
+        world.allocate(gang, gpu, gib(6));
+    }
+    world.run_for(Nanos::from_secs(10));
+    let small = [GPU, OTHER_GPU].map(|gpu| {
+        let session = world.session();
+        let client = world.join(session);
+        world.attach(client, gpu);
+        world.allocate(client, gpu, gib(1));
+        world.gets_busy(client);
+        client
+    });
+    world.run_for(ms(40));
+    assert_eq!([world.open(&large), world.open(&small)], [[true, true]; 2]);
+    world.arrives(gang);
+    assert_eq!(world.open(&large), [false, false], "their turns are long over");
+    world.run_for(ms(5));
+    assert_eq!(world.gate(gang).state(), GateState::Moving);
+    assert_eq!(world.open(&small), [true, true], "and theirs are not");
+}
+
+#[test]
 fn two_gangs_take_turns_without_deadlock() {
     let mut world = two_cards();
     let (first, _) = on(&mut world, &[GPU, OTHER_GPU]);

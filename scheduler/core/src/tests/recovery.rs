@@ -337,3 +337,41 @@ fn in_a_crowd_too_whoever_waits_for_the_return_of_others_hears_within_a_second_h
         assert!(times <= 3, "{times} messages to one process in 1.3 s in {mode:?}");
     }
 }
+
+#[test]
+fn in_a_crowd_those_who_must_let_go_take_nobodys_turn_to_hear_who_is_missing() {
+    let mut world = World::after_restart(policy(StuckPolicy::Wait), 501..541);
+    world.set(Knob::Mode(Some(Mode::Serialized)));
+    let waiting: Vec<ClientId> = (0..24)
+        .map(|_| busy_on(&mut world, GPU, Bytes::mib(64)).1)
+        .collect();
+    for id in 701..713 {
+        let (client, session) = (ClientId(id), SessionId(id));
+        world.send(Event::SessionOpened {
+            session,
+            limit: None,
+            oversubscribe: false,
+        });
+        world.join_as(client);
+        let habits = world.habits(client);
+        (habits.drain, habits.busy) = (Nanos::from_secs(3600), true);
+        world.send(Event::ClientJoined {
+            client,
+            session,
+            holding: HELD,
+        });
+        let (gpu, used) = (GPU, Bytes::ZERO);
+        world.send(Event::Attached { client, gpu, used });
+    }
+    world.run_for(Nanos::from_secs(2));
+    world.take();
+    for gone in 501..521 {
+        world.send(Event::ExpectedGone {
+            client: ClientId(gone),
+        });
+    }
+    world.run_for(ms(1100));
+    let (last, _) = told(&world.take());
+    let missing = |client| (client, WaitsFor::Return(20));
+    assert_eq!(last, waiting.into_iter().map(missing).collect());
+}

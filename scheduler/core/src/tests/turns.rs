@@ -2,7 +2,8 @@ use gpushare_proto::admin::{Knob, LockView};
 use gpushare_proto::{Bytes, GateState, Nanos};
 
 use super::world::{GPU, World, gib, ms, plain};
-use crate::{Config, Effect, Notice};
+use crate::config::Tuning;
+use crate::{Config, Effect, Event, Notice};
 
 fn with_quantum(quantum: Nanos) -> Config {
     Config {
@@ -110,6 +111,29 @@ fn the_quantum_pays_for_the_excess_that_has_to_move() {
     );
     world.set(Knob::Quantum(Some(ms(300))));
     assert_eq!(world.card().quantum_ns, ms(300));
+}
+
+#[test]
+fn a_shorter_quantum_also_ends_the_turn_that_is_under_way_and_a_longer_one_begins_with_the_next() {
+    let mut world = World::new(with_quantum(Nanos::from_secs(30)));
+    let (_, a) = world.busy_program(gib(6));
+    let (_, b) = world.busy_program(gib(6));
+    world.run_for(Nanos::from_secs(3));
+    world.set(Knob::Quantum(Some(Nanos::from_secs(4))));
+    world.run_for(ms(900));
+    assert_eq!(world.open(&[a, b]), [true, false], "it began 3.9 s ago");
+    world.set(Knob::Quantum(Some(Nanos::from_secs(60))));
+    world.run_for(ms(150));
+    assert_eq!(world.open(&[a, b]), [false, true]);
+    world.run_for(Nanos::from_secs(50));
+    assert!(world.passes(b));
+    world.send(Event::Tune(Tuning::QuantumMax(Nanos::from_secs(1))));
+    assert!(world.passes(b), "a fixed quantum knows no longest");
+    world.set(Knob::Quantum(None));
+    assert!(
+        !world.passes(b),
+        "it has been there for longer than any computed one may be"
+    );
 }
 
 /// A process asks for all of its memory, 6 GiB, and says so; 2 GiB of it have to move, and that is what the next move takes too.
@@ -284,7 +308,7 @@ fn a_stale_release_is_ignored() {
     world.habits(a).answers = false;
     let open = world.gate(a);
     world.run_for(ms(101));
-    world.send(crate::Event::Released {
+    world.send(Event::Released {
         client: a,
         word: open,
         drain: Nanos::ZERO,
