@@ -91,7 +91,7 @@ impl Away {
         let found = self.repeats.iter().position(|of| *of == answer);
         let repeated = found.and_then(|at| self.repeats.remove(at)).is_some();
         if repeated && let Some(surplus) = self.surplus.get_mut(&answer.1) {
-            *surplus = *surplus - answer.2;
+            *surplus -= answer.2;
         }
         repeated
     }
