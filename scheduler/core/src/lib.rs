@@ -31,6 +31,8 @@ mod preempt;
 
 mod drops;
 
+mod lending;
+
 mod session;
 
 mod sums;

@@ -13,7 +13,7 @@
 //!
 //! A session on several cards waits with the greatest of its distances from the floors, so that its order is the same on each
 //! of them. At the end of a quantum a holder goes on if the first in line is more than half a quantum ahead of it, else it
-//! lets go; not before the end of its other cards' turns where the first in line is a gang that waits for those in any case.
+//! lets go. Where the first in line is a gang that waits for another card in any case, it goes on until then (lending.rs).
 //!
 //! **Bound.** For a fixed set of sessions of one class that always have work, session i waits at most
 //! Σ over j≠i of [(wⱼ/wᵢ)(qᵢ+sᵢ) + (3/2)qⱼ + sⱼ], plus what the switch budget holds: each j catches up with what i had more, ends the

@@ -5,7 +5,7 @@ use std::net::Shutdown;
 
 use gpushare_proto::admin::{LockView, SessionView};
 use gpushare_proto::tenant::{Returning, TenantReply, TenantRequest};
-use gpushare_proto::{Bytes, GateState, RequestId, SessionId};
+use gpushare_proto::{Bytes, GateState, GpuId, RequestId, SessionId, Token};
 
 use crate::deaths::{holds, lock_of};
 use crate::harness::{Client, Daemon, Place, eventually, join};
@@ -34,6 +34,14 @@ fn allocated(daemon: &Daemon, session: SessionId) -> Bytes {
         .iter()
         .map(|gpu| gpu.allocated_bytes)
         .sum()
+}
+
+/// The one client of a session, on the card.
+fn member(daemon: &Daemon) -> (SessionId, Token, Client, GpuId) {
+    let (session, token) = daemon.register("one", Some(QUOTA));
+    let mut client = daemon.join(Some(&token));
+    let gpu = client.attach();
+    (session, token, client, gpu)
 }
 
 fn is_refused(answer: &TenantReply) -> bool {
@@ -65,9 +73,7 @@ fn what_it_has_is_not_given_to_its_sibling() {
 fn it_is_back_with_what_was_known_of_it_whatever_it_says() {
     let place = Place::new();
     let daemon = place.start(&[]);
-    let (session, token) = daemon.register("one", Some(QUOTA));
-    let mut client = daemon.join(Some(&token));
-    let gpu = client.attach();
+    let (session, token, mut client, gpu) = member(&daemon);
     client.reserve(gpu, Bytes::mib(80));
     for (says, booked) in [(0, 80), (100, 100), (1000, 128)] {
         hang_up(&place, &client);
@@ -93,9 +99,7 @@ fn it_is_back_with_what_was_known_of_it_whatever_it_says() {
 fn an_answer_that_was_lost_with_the_connection_is_given_again_and_booked_once() {
     let place = Place::new();
     let daemon = place.start(&[]);
-    let (session, token) = daemon.register("one", Some(QUOTA));
-    let mut client = daemon.join(Some(&token));
-    let gpu = client.attach();
+    let (session, token, mut client, gpu) = member(&daemon);
     let (request, bytes) = (RequestId(7777), QUOTA);
     let asks = TenantRequest::Reserve { request, gpu, bytes };
     client.peer.say(&asks);
@@ -121,9 +125,7 @@ fn an_answer_that_was_lost_with_the_connection_is_given_again_and_booked_once() 
 fn what_it_gave_back_unheard_is_free_when_it_has_asked_again_for_what_it_was_not_answered() {
     let place = Place::new();
     let daemon = place.start(&[]);
-    let (session, token) = daemon.register("one", Some(QUOTA));
-    let mut client = daemon.join(Some(&token));
-    let gpu = client.attach();
+    let (session, token, mut client, gpu) = member(&daemon);
     client.reserve(gpu, Bytes::mib(80));
     let (request, bytes) = (RequestId(7777), Bytes::mib(8));
     let asks = TenantRequest::Reserve { request, gpu, bytes };

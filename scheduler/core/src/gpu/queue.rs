@@ -2,7 +2,7 @@
 //!
 //! Waiters are looked at in their order (class, time had, ticket). One that fits beside the holders on every one of its cards is
 //! admitted on all of them at once. One that does not reserves all its cards: nobody behind it is admitted there, and on
-//! the cards where it does not fit the holders are not renewed; they let go together, once it would fit everywhere (drops.rs). The
+//! the cards where it does not fit the holders are not renewed; they let go together, once it would fit everywhere (lending.rs). The
 //! first in line is never reserved against, so its cards drain and it is admitted: no deadlock, and a stream of single-card
 //! sessions cannot starve a session with many.
 //!

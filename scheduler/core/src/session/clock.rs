@@ -1,6 +1,6 @@
 //! When a quantum ends. It begins when the memory is in, so that a slow move does not eat the turn; a client
 //! that never says so has four times the expected move to itself, and no more. Its holder may go on beyond it while nobody could use
-//! the card (drops.rs); a quantum that is set shorter meanwhile is this one's too.
+//! the card (lending.rs); a quantum that is set shorter meanwhile is this one's too.
 
 use gpushare_proto::Nanos;
 

@@ -1,0 +1,99 @@
+//! Who goes on beyond its quantum, since letting go would help nobody: the first in line is a gang, and waits for another card
+//! in any case.
+//!
+//! ```text
+//!   gpu0  ── holder ── quantum over ┄┄ goes on ┄┄┄┐
+//!   gpu1  ──────────── holder ────────────────────┤ quantum over: both let go
+//!                                                 └─▶ the gang begins on both
+//! ```
+//!
+//! That is looked at again whenever anything changes on the cards that the gang ties together, so the gang begins no later for it.
+
+use gpushare_proto::{GpuId, Nanos, SessionId};
+
+use crate::core::Core;
+use crate::gpu_set::GpuSet;
+use crate::session::lock::Lock;
+
+impl Core {
+    /// A holder goes on until then, or until anything changes.
+    pub(crate) fn lend(&mut self, id: SessionId, until: Nanos) {
+        if let Some(session) = self.sessions.get_mut(id)
+            && let Lock::Holding(grant) = &mut session.lock
+        {
+            grant.clock.lend(self.now, until);
+            self.lent = self.lent.with(self.turn_cards(id));
+        }
+    }
+
+    /// Until when the next in line on a holder's cards, gangs all of them, wait for other cards in any case; `None` where one
+    /// of them waits for this holder alone.
+    pub(crate) fn useless_until(&self, id: SessionId) -> Option<Nanos> {
+        let own = self.turn_cards(id);
+        let waits = own.and(self.wanted).into_iter().map(|gpu| {
+            let first = self.first_on(gpu)?;
+            let elsewhere = self.turn_cards(first).and(self.wanted).without(own);
+            let rooms = elsewhere.into_iter().map(|gpu| self.room_at(gpu, first));
+            rooms.max().filter(|&at| at > self.now)
+        });
+        waits.reduce(|least, wait| least.zip(wait).map(|(a, b)| a.min(b)))?
+    }
+
+    /// When there may be room for a waiter on a card: those whose turns end first let go first, and whoever fits beside it stays.
+    fn room_at(&self, gpu: GpuId, waiter: SessionId) -> Nanos {
+        let Some(card) = self.cards.get(gpu) else {
+            return self.now;
+        };
+        let here = card.census.holders.iter().copied();
+        let ends = here.filter(|&holder| self.turn_cards(holder).contains(gpu));
+        let mut ends: Vec<_> = ends.map(|holder| (self.turn_ends(holder), holder)).collect();
+        ends.sort_unstable();
+        let (mut room, mut at) = (card.room(false), self.now);
+        for (end, holder) in ends {
+            if room.fits(self.need(waiter, gpu)) {
+                break;
+            }
+            room.leave(self.need(holder, gpu));
+            at = at.max(end);
+        }
+        at
+    }
+
+    /// When a holder lets go at the earliest.
+    fn turn_ends(&self, id: SessionId) -> Nanos {
+        let Some(Lock::Holding(grant)) = self.sessions.get(id).map(|session| &session.lock) else {
+            return self.now;
+        };
+        match grant.clock.earliest_end(self.now) {
+            end if end > self.now => end,
+            _ if self.makes_way(id).is_some() => self.now,
+            _ => self.now + self.quantum(id, Nanos::ZERO),
+        }
+    }
+
+    /// Who goes on beyond its quantum may have to end it where anything changed on its cards, or on those that are tied to them.
+    pub(crate) fn touch_lent(&mut self, tied: GpuSet) -> bool {
+        let here = tied.and(self.lent);
+        let holders = self.cards.among(here).flat_map(|(_, card)| &card.census.holders);
+        let lent: Vec<SessionId> = holders.copied().filter(|&id| self.is_lent(id)).collect();
+        lent.iter().for_each(|&id| self.touch(id));
+        if lent.is_empty() {
+            self.lent = self.lent.without(here);
+        }
+        !lent.is_empty()
+    }
+
+    fn is_lent(&self, id: SessionId) -> bool {
+        let lock = self.sessions.get(id).map(|session| &session.lock);
+        matches!(lock, Some(Lock::Holding(grant)) if grant.clock.is_lent())
+    }
+
+    /// Whether others went on only because this one did.
+    pub(crate) fn frees_others(&mut self, id: SessionId) -> bool {
+        let cards = self.turn_cards(id).into_iter();
+        let tied = cards
+            .map(|gpu| self.tied(gpu))
+            .fold(GpuSet::default(), GpuSet::with);
+        self.touch_lent(tied)
+    }
+}
