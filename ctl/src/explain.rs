@@ -2,9 +2,10 @@
 
 use gpushare_proto::Bytes;
 use gpushare_proto::admin::{AdminReply, AdminRequest, LockView};
-use gpushare_proto::explain::{CardLimitsView, Explanation, RefusalView, WaitReason, WaitView};
+use gpushare_proto::explain::{CardLimitsView, Explanation, OrphanView, RefusalView, WaitReason, WaitView};
 use gpushare_proto::page::LimitKind;
 use gpushare_proto::session::StandingView;
+use serde::Serialize;
 
 use crate::cli::ExplainArgs;
 use crate::client::{Admin, Client};
@@ -20,15 +21,33 @@ pub(crate) fn explain(args: &ExplainArgs, places: &Places) -> Result<(), CtlErro
     let AdminReply::Explained(explanation) = client.ask(&AdminRequest::Explain { which })? else {
         return Err(client.unexpected().into());
     };
+    let which = explanation.session.session.to_string();
+    let AdminReply::Orphaned(orphaned) = client.ask(&AdminRequest::Orphaned { which })? else {
+        return Err(client.unexpected().into());
+    };
+    let all = Explained {
+        explanation: *explanation,
+        orphaned,
+    };
     if args.json {
-        output::print_json(&explanation)?;
+        output::print_json(&all)?;
     } else {
-        output::print(&page(&explanation))?;
+        output::print(&page(&all))?;
     }
     Ok(())
 }
 
-fn page(facts: &Explanation) -> String {
+/// All that the daemon says about one session.
+#[derive(Debug, Serialize)]
+struct Explained {
+    #[serde(flatten)]
+    explanation: Explanation,
+    /// What its dead processes have on cards still.
+    orphaned: Vec<OrphanView>,
+}
+
+fn page(all: &Explained) -> String {
+    let facts = &all.explanation;
     let name = &facts.session.name;
     let mut lines = vec![format!("session {name} ({})", facts.session.session)];
     lines.extend(standing(facts));
@@ -39,6 +58,7 @@ fn page(facts: &Explanation) -> String {
     });
     lines.push(String::new());
     lines.extend(refusals(facts));
+    lines.extend(orphaned(&all.orphaned));
     let text: String = lines.iter().map(|line| harmless(line) + "\n").collect();
     match &facts.cards[..] {
         [] => text,
@@ -155,6 +175,29 @@ fn refusals(facts: &Explanation) -> Vec<String> {
     // About a session whose time is over it is said above.
     if !last.refusal.is_for_good() {
         lines.push(remedy(last.refusal.by, &facts.session.name));
+    }
+    lines
+}
+
+/// What counts as the session's although the process that had it is dead.
+fn orphaned(views: &[OrphanView]) -> Vec<String> {
+    let mut lines: Vec<String> = views
+        .iter()
+        .map(|view| {
+            format!(
+                "{} on {} are of pid {}, which ended {} ago, and the card keeps them",
+                view.bytes,
+                view.gpu,
+                view.pid,
+                short(view.ago_ns)
+            )
+        })
+        .collect();
+    if !lines.is_empty() {
+        lines.push(
+            "they are free when the processes have ended that it forked: `fuser -v /dev/nvidia*` names them"
+                .to_owned(),
+        );
     }
     lines
 }

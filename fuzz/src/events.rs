@@ -284,7 +284,10 @@ fn event(tape: &mut Tape<'_>, gates: &[GateWord]) -> Event {
                 counter: u64::from(tape.byte()),
             }),
         },
-        6 => Event::ClientGone { client },
+        6 => match tape.below(2) {
+            0 => Event::ClientGone { client },
+            _ => Event::ClientEnded { client },
+        },
         7..9 => Event::Attached {
             client,
             gpu,

@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::explain::Explanation;
+use crate::explain::{Explanation, OrphanView};
 use crate::ids::{ClientId, Epoch, GpuId, GpuUuid, SessionId, Token};
 use crate::page::{GateState, MemoryRefusal};
 use crate::session::{Binding, Priority, Quota, StandingView, Terms};
@@ -39,6 +39,11 @@ pub enum AdminRequest {
     },
     /// Reads the configuration file again and follows it, or refuses it as a whole. Answered by [`AdminReply::Reloaded`].
     Reload,
+    /// What dead processes of a session have on the cards still. Answered by [`AdminReply::Orphaned`].
+    Orphaned {
+        /// The session, by name or number.
+        which: String,
+    },
 }
 
 /// What becomes of a session.
@@ -231,6 +236,8 @@ pub enum AdminReply {
     },
     /// Answers [`AdminRequest::Reload`]: what the file changed.
     Reloaded(Vec<Reconfigured>),
+    /// Answers [`AdminRequest::Orphaned`].
+    Orphaned(Vec<OrphanView>),
 }
 
 /// A key of the configuration that is another one than what the daemon runs with.

@@ -37,6 +37,19 @@ pub struct RefusalView {
     pub refusal: MemoryRefusal,
 }
 
+/// What a dead process has on a card until the driver takes it back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OrphanView {
+    /// The pid that it had.
+    pub pid: u32,
+    /// The card.
+    pub gpu: GpuId,
+    /// How much, as the books have it.
+    pub bytes: Bytes,
+    /// How long ago it ended.
+    pub ago_ns: Nanos,
+}
+
 /// What limits a session on one card, each with what is used under it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CardLimitsView {

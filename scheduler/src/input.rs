@@ -56,8 +56,8 @@ pub(crate) enum Input {
     },
     /// Somebody reads the metrics.
     Observe(oneshot::Sender<Picture>),
-    /// What processes have on the cards, as NVML says.
-    Measured(Usages),
+    /// What processes have on the cards, as NVML says; none where there is no NVML.
+    Measured(Option<Usages>),
     /// A process that the daemon watches without a connection is dead.
     Died(Watched),
     /// The configuration was read again.
@@ -92,6 +92,8 @@ pub(crate) enum Watched {
     Expected(ClientId),
     /// It is this client and hung up.
     Away(ClientId),
+    /// It was this client, and is ending.
+    Orphan(ClientId),
     /// It entered a session.
     Entrant(ProcessId),
 }

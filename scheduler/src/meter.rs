@@ -56,9 +56,13 @@ fn answer<R: FnMut() -> Usages>(
     if asked.recv().is_err() {
         return;
     }
-    let Some(mut read) = open() else { return };
+    let Some(mut read) = open() else {
+        // Nobody listens only when the daemon ends.
+        let _ = inputs.blocking_send(Input::Measured(None));
+        return;
+    };
     loop {
-        let usages = read();
+        let usages = Some(read());
         if inputs.blocking_send(Input::Measured(usages)).is_err() || asked.recv().is_err() {
             return;
         }
@@ -85,7 +89,7 @@ mod tests {
         let meter = Meter::reading(inputs, move || Some(read)).unwrap();
         for expected in [1, 2] {
             assert!(meter.ask());
-            let Some(Input::Measured(usages)) = answers.blocking_recv() else {
+            let Some(Input::Measured(Some(usages))) = answers.blocking_recv() else {
                 panic!("no answer")
             };
             assert_eq!(usages[&GpuUuid::gpu([1; 16])][&7], Some(Bytes(expected)));
@@ -95,10 +99,11 @@ mod tests {
     }
 
     #[test]
-    fn without_nvml_nobody_will_ever_answer() {
+    fn without_nvml_that_is_the_answer_and_the_last() {
         let (inputs, mut answers) = mpsc::channel(4);
         let meter = Meter::reading(inputs, || None::<fn() -> Usages>).unwrap();
         meter.ask();
+        assert!(matches!(answers.blocking_recv(), Some(Input::Measured(None))));
         assert!(answers.blocking_recv().is_none());
         assert!(!meter.ask());
     }

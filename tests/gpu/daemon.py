@@ -43,6 +43,11 @@ class Daemon:
         """What a session has allocated."""
         return sum(gpu["allocated_bytes"] for gpu in self.session(name)["gpus"]) >> 20
 
+    def usage(self, name):
+        """What a session has used so far."""
+        (usage,) = json.loads(self.tell("usage", "--since", "1h", "--session", name, "--json"))
+        return usage
+
     @contextlib.contextmanager
     def kept_session(self, name, memory):
         """A session that an administrator made, for as long as the block runs."""

@@ -9,7 +9,7 @@ use gpushare_proto::admin::{
     UsageView,
 };
 use gpushare_proto::explain::{
-    AheadView, CardLimitsView, Explanation, HolderView, RefusalView, WaitReason, WaitView,
+    AheadView, CardLimitsView, Explanation, HolderView, OrphanView, RefusalView, WaitReason, WaitView,
 };
 use gpushare_proto::forecast::{CardForecast, Forecast, Prospect};
 use gpushare_proto::page::{LimitKind, MemoryRefusal};
@@ -362,6 +362,7 @@ pub(crate) fn admin_requests() -> Vec<Named<AdminRequest>> {
             },
         ),
         ("Reload", AdminRequest::Reload),
+        ("Orphaned", AdminRequest::Orphaned { which: which() }),
     ]
 }
 
@@ -459,6 +460,15 @@ pub(crate) fn admin_replies() -> Vec<Named<AdminReply>> {
                 old: "20ms".into(),
                 new: "40ms".into(),
                 live: true,
+            }]),
+        ),
+        (
+            "Orphaned",
+            AdminReply::Orphaned(vec![OrphanView {
+                pid: 4711,
+                gpu: GpuId(1),
+                bytes: Bytes::gib(3),
+                ago_ns: Nanos::from_secs(300),
             }]),
         ),
     ]

@@ -6,7 +6,7 @@ use gpushare_proto::admin::{
     UsageView,
 };
 use gpushare_proto::explain::{
-    AheadView, CardLimitsView, Explanation, HolderView, RefusalView, WaitReason, WaitView,
+    AheadView, CardLimitsView, Explanation, HolderView, OrphanView, RefusalView, WaitReason, WaitView,
 };
 use gpushare_proto::forecast::{CardForecast, Forecast, Prospect};
 use gpushare_proto::page::{LimitKind, MemoryRefusal};
@@ -383,6 +383,7 @@ pub(crate) fn admin_request() -> impl Strategy<Value = AdminRequest> {
         text().prop_map(|which| AdminRequest::Explain { which }),
         nanos().prop_map(|since| AdminRequest::Usage { since }),
         Just(AdminRequest::Reload),
+        text().prop_map(|which| AdminRequest::Orphaned { which }),
     ]
 }
 
@@ -417,7 +418,14 @@ pub(crate) fn admin_reply() -> impl Strategy<Value = AdminReply> {
             token,
         }),
         vec(reconfigured(), 0..4).prop_map(AdminReply::Reloaded),
+        vec(orphan(), 0..4).prop_map(AdminReply::Orphaned),
     ]
+}
+
+prop_compose! {
+    fn orphan()(pid in any::<u32>(), gpu in gpu(), bytes in bytes(), ago_ns in nanos()) -> OrphanView {
+        OrphanView { pid, gpu, bytes, ago_ns }
+    }
 }
 
 prop_compose! {

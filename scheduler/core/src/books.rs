@@ -7,6 +7,7 @@
 use gpushare_proto::{ClientId, GpuId, SessionId};
 
 use crate::core::Core;
+use crate::few::ByGpu;
 use crate::gpu::Card;
 use crate::gpu_set::GpuSet;
 use crate::session::client::Book;
@@ -52,23 +53,19 @@ impl Core {
         self.recount(id);
     }
 
-    /// A process is gone, and its books with it.
-    pub(crate) fn close_books(&mut self, id: SessionId, client: ClientId) {
-        let Some(session) = self.sessions.get_mut(id) else {
-            return;
-        };
-        let Some(process) = session.clients.remove(client) else {
-            return;
-        };
+    /// A process is gone from its session; what its books were.
+    pub(crate) fn close_books(&mut self, id: SessionId, client: ClientId) -> Option<ByGpu<Book>> {
+        let process = self.sessions.get_mut(id)?.clients.remove(client)?;
         for (gpu, book) in process.books.iter() {
             let before = Sums::of(book, self.config.context_reserve);
             self.add_up(id, gpu, before, Sums::default());
         }
         self.recount(id);
+        Some(process.books)
     }
 
-    /// A book of a session's on a card was `before` and is `after`.
-    fn add_up(&mut self, id: SessionId, gpu: GpuId, before: Sums, after: Sums) {
+    /// What a session has on a card was `before` in one part and is `after`.
+    pub(crate) fn add_up(&mut self, id: SessionId, gpu: GpuId, before: Sums, after: Sums) {
         let (Some(session), Some(card)) = (self.sessions.get_mut(id), self.cards.get_mut(gpu)) else {
             return;
         };

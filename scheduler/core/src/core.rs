@@ -15,7 +15,7 @@
 //! changed (agenda.rs) and depends on no history but what is written down. So it does not matter in which order facts
 //! arrive, and a lost or repeated message leaves no decision behind.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use gpushare_proto::admin::Setting;
 use gpushare_proto::{Bytes, ClientId, Epoch, GateWord, GpuId, Nanos, Percent, RequestId, SessionId};
@@ -27,6 +27,7 @@ use crate::few::ByGpu;
 use crate::gpu::{Card, Knobs};
 use crate::gpu_set::GpuSet;
 use crate::lease::{Kind, Recalls};
+use crate::orphans::Orphan;
 use crate::recovery::Recovery;
 use crate::registry::Registry;
 use crate::session::Session;
@@ -56,6 +57,8 @@ pub struct Core {
     pub(crate) sessions: Registry<SessionId, Session>,
     /// Where each client is found.
     pub(crate) homes: Registry<ClientId, SessionId>,
+    /// What dead processes have on cards still.
+    pub(crate) orphans: BTreeMap<ClientId, Orphan>,
     pub(crate) recovery: Recovery,
     /// The cards on which grants wait for clients of the last daemon.
     pub(crate) barred: GpuSet,
@@ -90,6 +93,7 @@ impl Core {
             lent: GpuSet::default(),
             sessions: Registry::default(),
             homes: Registry::default(),
+            orphans: BTreeMap::new(),
             recovery: Recovery::new(expected, now, &config),
             barred: GpuSet::default(),
             recalls: Recalls::default(),
@@ -191,6 +195,7 @@ impl Core {
                 holding,
             } => self.client_joined(client, session, holding),
             Event::ClientGone { client } => self.client_gone(client),
+            Event::ClientEnded { client } => self.client_ended(client),
             Event::Attached { client, gpu, used } => self.attached(client, gpu, used),
             Event::Contexts { client, gpu, live } => self.contexts(client, gpu, live),
             Event::LeaseSeen { client, gpu, free } => self.lease_seen(client, gpu, free),
@@ -318,9 +323,9 @@ impl Core {
         }
     }
 
-    fn forget_empty(&mut self, id: SessionId) {
+    pub(crate) fn forget_empty(&mut self, id: SessionId) {
         let empty = |session: &Session| session.closed && session.clients.is_empty();
-        if self.sessions.get(id).is_some_and(empty) {
+        if self.sessions.get(id).is_some_and(empty) && !self.has_orphans(id) {
             self.strike(id);
         }
     }
@@ -329,7 +334,7 @@ impl Core {
         let Some(home) = self.sessions.get_mut(session).filter(|home| !home.closed) else {
             return;
         };
-        if self.homes.contains(client) {
+        if self.homes.contains(client) || self.orphans.contains_key(&client) {
             return;
         }
         let past = match (self.recovery.returned(client, self.now), holding) {
@@ -387,19 +392,25 @@ impl Core {
     }
 
     fn client_gone(&mut self, client: ClientId) {
+        if let Some((home, _)) = self.part_with(client) {
+            self.forget_empty(home);
+        }
+        self.bury(client);
+    }
+
+    /// A process has no part in anything any more; whose it was, and its books.
+    pub(crate) fn part_with(&mut self, client: ClientId) -> Option<(SessionId, ByGpu<Book>)> {
         self.recovery.gone(client);
         self.recalls.forget(client);
-        let Some(home) = self.homes.remove(client) else {
-            return;
-        };
-        self.close_books(home, client);
+        let home = self.homes.remove(client)?;
+        let books = self.close_books(home, client)?;
         if let Some(session) = self.sessions.get_mut(home)
             && session.attached().next().is_none()
         {
             session.shut();
             self.recount(home);
         }
-        self.forget_empty(home);
+        Some((home, books))
     }
 
     /// A holder that reaches for one more card, where others wait for their turn, queues up for all its cards.

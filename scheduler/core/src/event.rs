@@ -280,6 +280,12 @@ pub enum Event {
     },
     /// A setting that is the same for all cards is another one from now on.
     Tune(Tuning),
+    /// A process is dead, by the kernel's word, and its memory is on the cards still: another process has their files open.
+    /// [`Self::ClientGone`] follows when it is not.
+    ClientEnded {
+        /// The process.
+        client: ClientId,
+    },
 }
 
 impl Event {
@@ -300,6 +306,7 @@ impl Event {
             | Self::Tick => None,
             Self::ClientJoined { client, .. }
             | Self::ClientGone { client }
+            | Self::ClientEnded { client }
             | Self::Attached { client, .. }
             | Self::Contexts { client, .. }
             | Self::LeaseSeen { client, .. }

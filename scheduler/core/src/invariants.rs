@@ -167,6 +167,12 @@ fn counts_agree(core: &Core) -> Result<(), Broken> {
             for (_, book) in session.books(gpu) {
                 sums += Sums::of(book, core.config.context_reserve);
             }
+            for orphan in core.orphans.values().filter(|orphan| orphan.session == id) {
+                let here = orphan
+                    .sums(core.config.context_reserve)
+                    .filter(|(on, _)| *on == gpu);
+                here.for_each(|(_, part)| sums += part);
+            }
             hold(rule, sums == session.sums(gpu), || {
                 format!("{id} has {sums:?} on {gpu}, and counts {:?}", session.sums(gpu))
             })?;
@@ -246,6 +252,19 @@ fn the_dead_are_nowhere(core: &Core) -> Result<(), Broken> {
         rule,
         living == core.homes.iter().map(|(client, &home)| (client, home)).collect(),
         || format!("{living:?} are in sessions, {:?} are alive", core.homes),
+    )?;
+    let undead = core.orphans.keys().find(|client| core.homes.contains(**client));
+    hold(rule, undead.is_none(), || {
+        format!("{undead:?} is alive and left memory behind")
+    })?;
+    let homeless = core
+        .orphans
+        .values()
+        .find(|orphan| core.sessions.get(orphan.session).is_none());
+    hold(
+        "memory that a dead client left is a session's",
+        homeless.is_none(),
+        || format!("{homeless:?} is nobody's"),
     )?;
     let ghost = core
         .recalls

@@ -45,6 +45,8 @@ mod lease;
 
 mod recovery;
 
+mod orphans;
+
 mod places;
 
 pub mod waiting;

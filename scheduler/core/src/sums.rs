@@ -77,6 +77,16 @@ impl Sums {
         }
     }
 
+    /// Of a dead process's book: nobody works with it.
+    pub(crate) fn of_orphan(book: &Book, assumed: Bytes) -> Self {
+        Self {
+            movable: Total::default(),
+            processes: 0,
+            live: 0,
+            ..Self::of(book, assumed)
+        }
+    }
+
     /// A part of these was `before` and is `after`.
     pub(crate) fn replace(&mut self, before: Self, after: Self) {
         *self -= before;

@@ -35,6 +35,13 @@ impl Shell {
                 let answer = answer.map_or_else(AdminReply::Error, AdminReply::Explained);
                 self.reply(connection, &answer);
             }
+            AdminRequest::Orphaned { ref which } => {
+                let answer = self.orphaned_of(which);
+                self.reply(
+                    connection,
+                    &answer.map_or_else(AdminReply::Error, AdminReply::Orphaned),
+                );
+            }
             AdminRequest::Status => {
                 let status = self.status();
                 self.reply(connection, &AdminReply::Status(Box::new(status)));

@@ -3,21 +3,17 @@
 use gpushare_core::waiting::Waiting;
 use gpushare_core::{WaitsFor, snapshot::GpuSnapshot};
 use gpushare_proto::explain::{
-    AheadView, CardLimitsView, Explanation, HolderView, RefusalView, WaitReason, WaitView,
+    AheadView, CardLimitsView, Explanation, HolderView, OrphanView, RefusalView, WaitReason, WaitView,
 };
 use gpushare_proto::tenant::{Failure, FailureCode};
 use gpushare_proto::{Bytes, SessionId};
 use gpushare_sys::clock;
 
-use super::tenant::plain;
 use super::{Shell, failure};
 
 impl Shell {
     pub(super) fn explain(&mut self, which: &str) -> Result<Explanation, Failure> {
-        let id = self
-            .sessions
-            .named(&plain(which))
-            .map_err(|message| failure(FailureCode::NotFound, message))?;
+        let id = self.named(which)?;
         self.look_at_all_pages();
         let session = self.session_view(id).ok_or_else(|| {
             failure(
@@ -55,6 +51,12 @@ impl Shell {
             wait: self.core.waiting(now, id).map(|waiting| self.wait_view(waiting)),
             session,
         })
+    }
+
+    /// What dead processes of a session have on cards still.
+    pub(super) fn orphaned_of(&self, which: &str) -> Result<Vec<OrphanView>, Failure> {
+        let id = self.named(which)?;
+        Ok(self.orphaned(id, clock::monotonic()))
     }
 
     fn wait_view(&self, waiting: Waiting) -> WaitView {

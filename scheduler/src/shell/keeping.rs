@@ -15,7 +15,7 @@ use gpushare_proto::admin::{AdminReply, SessionGpuView, UsageView};
 use gpushare_proto::audit::{Act, Outcome};
 use gpushare_proto::codec::Message;
 use gpushare_proto::tenant::{Failure, FailureCode, TenantReply};
-use gpushare_proto::{Bytes, Nanos, SessionId};
+use gpushare_proto::{Bytes, ClientId, Nanos, SessionId};
 use gpushare_sys::clock;
 use tokio::sync::oneshot;
 use tracing::warn;
@@ -197,19 +197,24 @@ impl Shell {
             entry.entrants = self.entrants.in_session(entry.session);
         }
         book.clients.extend(self.expected.values().cloned());
+        book.clients.extend(self.orphans.entries().cloned());
+        let living = self.clients.iter();
         book.clients
-            .extend(self.clients.iter().filter_map(|(&id, client)| {
-                Some(ClientEntry {
-                    client: id,
-                    session: client.session,
-                    process: client.peer.id?,
-                    cards: self.cards_of_client(client),
-                })
-            }));
+            .extend(living.filter_map(|(&id, client)| self.entry_of(id, client)));
         match self.keeping.ending {
             true => book.ended(),
             false => book,
         }
+    }
+
+    /// What the next daemon must know of a client; none for one without a pid here.
+    pub(super) fn entry_of(&self, id: ClientId, client: &Client) -> Option<ClientEntry> {
+        Some(ClientEntry {
+            client: id,
+            session: client.session,
+            process: client.peer.id?,
+            cards: self.cards_of_client(client),
+        })
     }
 
     /// What a client has of which card.

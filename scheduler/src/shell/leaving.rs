@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   hang-up, bad bytes, a peer that does not read ──▶ connection ──▶ client, away while its process lives (away.rs)
-//!                                                                       │ death
+//!                                                                       │ death, and the driver has its memory (orphans.rs)
 //!                                                                       ▼
 //!   a process that the daemon watches is dead ──▶ client, expected client, registrar ──▶ session, if nothing keeps it
 //! ```
@@ -13,6 +13,7 @@ use gpushare_proto::{ClientId, SessionId};
 use super::{ConnectionRole, Shell};
 use crate::input::ConnectionId;
 use crate::operation::Operation;
+use crate::registry::ClientEntry;
 use crate::sessions::Session;
 
 impl Shell {
@@ -34,18 +35,28 @@ impl Shell {
 
     /// A client is dead, or never had anything.
     pub(super) fn client_gone(&mut self, id: ClientId) {
+        self.look_at_page(id);
         let Some(client) = self.clients.remove(&id) else {
             return;
         };
         client.page.close();
+        let left = self.entry_of(id, &client).filter(|entry| !entry.cards.is_empty());
         let (pid, name) = (client.peer.pid, self.sessions.name(client.session));
         Operation::done("process.leave")
             .of(client.session, &name)
             .process(pid)
             .user(client.peer.uid)
             .debug(format_args!("{id} (pid {pid}) is gone"));
-        self.feed(Event::ClientGone { client: id });
-        self.leave(client.session);
+        match left.filter(|_| client.peer.is_ending()) {
+            Some(entry) => {
+                self.leave_behind(entry, Some(client.peer.pidfd));
+                self.keeping.changed();
+            }
+            None => {
+                self.feed(Event::ClientGone { client: id });
+                self.leave(client.session);
+            }
+        }
         self.note_sharing();
         if self.clients.is_empty() {
             self.measuring.rest();
@@ -56,8 +67,28 @@ impl Shell {
     pub(super) fn expected_gone(&mut self, client: ClientId) {
         if let Some(entry) = self.expected.remove(&client) {
             self.feed(Event::ExpectedGone { client });
-            self.leave(entry.session);
+            self.left_by_the_dead(entry);
         }
+    }
+
+    /// A client of the last daemon is dead, and its place in its session's count is its memory's.
+    pub(super) fn left_by_the_dead(&mut self, entry: ClientEntry) {
+        if entry.cards.is_empty() {
+            return self.leave(entry.session);
+        }
+        let client = entry.client;
+        self.feed(Event::ClientJoined {
+            client,
+            session: entry.session,
+            holding: None,
+        });
+        for of in &entry.cards {
+            if let Ok(gpu) = self.add_card(&of.card) {
+                let used = of.used;
+                self.feed(Event::Attached { client, gpu, used });
+            }
+        }
+        self.leave_behind(entry, None);
     }
 
     /// A client of the session is no more.

@@ -38,6 +38,8 @@ pub(super) struct Measuring {
     next: Option<Nanos>,
     meter: Option<Meter>,
     asked: Option<Asked>,
+    /// How many questions were asked.
+    questions: u64,
     /// There is nobody to ask on this machine.
     off: bool,
 }
@@ -46,7 +48,8 @@ pub(super) struct Measuring {
 #[derive(Debug)]
 struct Asked {
     at: Nanos,
-    fixed: BTreeMap<(ClientId, GpuId), Bytes>,
+    /// Of everybody, unless it is about those only that left memory behind.
+    fixed: Option<BTreeMap<(ClientId, GpuId), Bytes>>,
 }
 
 /// What was measured of a process on one card.
@@ -59,9 +62,13 @@ pub(super) struct Overhead {
 }
 
 impl Measuring {
-    /// When there is something to do.
-    pub(super) fn due(&self) -> Option<Nanos> {
-        self.next
+    pub(super) fn questions(&self) -> u64 {
+        self.questions
+    }
+
+    /// Whether there is nobody to ask.
+    pub(super) fn is_off(&self) -> bool {
+        self.off
     }
 
     /// Nobody is left to be measured.
@@ -94,55 +101,74 @@ impl Shell {
         }
     }
 
-    /// Asks, if it is time.
-    pub(super) fn measure_if_due(&mut self, now: Nanos) {
-        if self.measuring.next.is_none_or(|next| next > now) {
-            return;
+    /// When there is something to do: to ask, or to give up waiting for an answer.
+    pub(super) fn measuring_due(&self) -> Option<Nanos> {
+        match &self.measuring.asked {
+            Some(asked) => Some(asked.at + STALE),
+            None => self.measuring.next.into_iter().chain(self.orphans.due()).min(),
         }
-        self.measuring.next = Some(now + PAUSE);
-        if let Some(asked) = &self.measuring.asked {
-            if now - asked.at <= STALE {
-                return;
-            }
-            self.measured(&Usages::new());
-        }
-        self.ask_meter(now);
     }
 
-    fn ask_meter(&mut self, now: Nanos) {
-        let fixed = self.fixed_now();
+    /// Asks, if it is time.
+    pub(super) fn measure_if_due(&mut self, now: Nanos) {
+        if self.measuring_due().is_none_or(|due| due > now) {
+            return;
+        }
+        if self.measuring.asked.is_some() {
+            self.measured(&Usages::new());
+        }
+        let all = self.measuring.next.is_some_and(|next| next <= now);
+        if all {
+            self.measuring.next = Some(now + PAUSE);
+        }
+        self.ask_meter(now, all);
+    }
+
+    /// Asks about `all`, or about those only that left memory behind.
+    fn ask_meter(&mut self, now: Nanos, all: bool) {
+        let fixed = all.then(|| self.fixed_now());
         if self.measuring.meter.is_none() {
             match Meter::start(self.inputs.clone()) {
                 Ok(meter) => self.measuring.meter = Some(meter),
-                Err(cause) => return warn!("what contexts take is not measured now: {cause}"),
+                Err(cause) => {
+                    warn!("what contexts take is not measured now: {cause}");
+                    return self.bury_all_orphans();
+                }
             }
         }
         let answers = self.measuring.meter.as_ref().is_some_and(Meter::ask);
         if answers {
+            self.measuring.questions += 1;
             self.measuring.asked = Some(Asked { at: now, fixed });
         } else {
-            debug!("without NVML what contexts take is assumed");
-            self.measuring.off = true;
-            self.measuring.meter = None;
-            self.measuring.rest();
+            self.measuring_is_off();
         }
+    }
+
+    /// There is no NVML.
+    pub(super) fn measuring_is_off(&mut self) {
+        debug!("without NVML what contexts take is assumed");
+        self.measuring.off = true;
+        self.measuring.meter = None;
+        self.measuring.asked = None;
+        self.measuring.rest();
+        self.bury_all_orphans();
     }
 
     /// The meter's answer.
     pub(super) fn measured(&mut self, usages: &Usages) {
-        self.take_measured(usages);
-        if self.measuring.asked.is_some() {
+        let Some(asked) = self.measuring.asked.take() else {
+            return;
+        };
+        if let Some(fixed) = asked.fixed {
+            self.take_measured(fixed, usages);
             self.bury_unlisted(usages);
         }
-        self.measuring.asked = None;
+        self.bury_unlisted_orphans(usages, self.measuring.questions);
     }
 
     /// What a process has that came after the question is not in the answer for sure: it is measured next time.
-    fn take_measured(&mut self, usages: &Usages) {
-        let Some(asked) = &self.measuring.asked else {
-            return;
-        };
-        let before = asked.fixed.clone();
+    fn take_measured(&mut self, before: BTreeMap<(ClientId, GpuId), Bytes>, usages: &Usages) {
         let after = self.fixed_now();
         let mut news = Vec::new();
         for ((id, gpu), before) in before {

@@ -25,6 +25,7 @@ mod leaving;
 mod measuring;
 mod notices;
 mod observing;
+mod orphans;
 mod postponed;
 mod registering;
 mod reloading;
@@ -91,6 +92,7 @@ pub(crate) struct Shell {
     next_client: u64,
     /// Clients of the last daemon that may come back.
     expected: BTreeMap<ClientId, ClientEntry>,
+    orphans: orphans::Orphans,
     connections: BTreeMap<ConnectionId, Connection>,
     /// Requests for memory that came before it was known what their sessions have.
     postponed: Vec<(ConnectionId, TenantRequest)>,
@@ -167,7 +169,8 @@ impl Shell {
                 let _ = answer.send(self.picture());
             }
             Input::Trespassed { process, why } => self.trespassed(process, why),
-            Input::Measured(usages) => self.measured(&usages),
+            Input::Measured(Some(usages)) => self.measured(&usages),
+            Input::Measured(None) => self.measuring_is_off(),
             Input::Closed { connection } => self.drop_connection(connection),
             Input::Died(Watched::Registrar(session)) => {
                 self.sessions.unbind(session);
@@ -175,6 +178,7 @@ impl Shell {
             }
             Input::Died(Watched::Expected(client)) => self.expected_gone(client),
             Input::Died(Watched::Away(client)) => self.client_gone(client),
+            Input::Died(Watched::Orphan(client)) => self.orphan_died(client),
             Input::Died(Watched::Entrant(process)) => self.entrant_gone(process),
             Input::Configured { settings, asker } => self.configured(settings, asker.as_ref()),
             Input::Used {
@@ -210,7 +214,7 @@ impl Shell {
             self.idle_end(),
             self.watchers.due(),
             self.postponed_until(),
-            self.measuring.due(),
+            self.measuring_due(),
             self.keeping.due(),
             self.sessions.next_end(clock::monotonic()),
         ]

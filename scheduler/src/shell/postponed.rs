@@ -3,6 +3,9 @@
 //! The registry says which processes a session had, not how much each of them uses: they say it when they come back. Until
 //! then a lease could be bytes that a sibling has. So a session with a quota gets no lease while a process of it is
 //! awaited, nor right after a restart: one that joined just before the last daemon's death may not be in the registry.
+//!
+//! The other time is when a process of the session has just ended: what it had is about to be free (orphans.rs), and nobody is
+//! refused while that is so.
 
 use gpushare_proto::tenant::TenantRequest;
 use gpushare_proto::{ClientId, GpuId, Nanos};
@@ -38,7 +41,8 @@ impl Shell {
             return false;
         };
         let awaited = || self.expected.values().any(|entry| entry.session == session);
-        self.limit_on(session, gpu).is_some() && (self.is_young() || awaited())
+        let back = || self.orphans.expected_back(session, clock::monotonic()).is_some();
+        self.limit_on(session, gpu).is_some() && (self.is_young() || awaited() || back())
     }
 
     /// Whether processes may still come back that nobody knows of.
@@ -52,7 +56,19 @@ impl Shell {
 
     /// When to look at what waits, apart from what a process's return or death brings about.
     pub(super) fn postponed_until(&self) -> Option<Nanos> {
-        (!self.postponed.is_empty() && self.is_young()).then(|| self.grown_up())
+        if self.is_young() {
+            return (!self.postponed.is_empty()).then(|| self.grown_up());
+        }
+        let now = clock::monotonic();
+        let clients = self.postponed.iter().filter_map(|(asker, _)| {
+            match self.connections.get(asker).map(|open| open.role) {
+                Some(ConnectionRole::Client(client)) => self.clients.get(&client),
+                _ => None,
+            }
+        });
+        clients
+            .filter_map(|client| self.orphans.expected_back(client.session, now))
+            .min()
     }
 
     /// Asks again, in order, what need not wait any more.

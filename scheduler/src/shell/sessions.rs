@@ -239,6 +239,13 @@ impl Shell {
             return Err(not_found(which));
         };
         let name = session.name.clone();
+        if let Some(orphan) = self.orphaned(id, clock::monotonic()).first() {
+            return Err(bad(format!(
+                "a card keeps memory of session {name}'s dead process, pid {}, whose forked child has the card's files open; end \
+                 that one (`fuser -v /dev/nvidia*` names it), or revoke the session",
+                orphan.pid
+            )));
+        }
         if session.clients > 0 || session.bound {
             return Err(bad(format!(
                 "session {name} has {} processes; stop them first (`gpushare-ctl session show {name}` lists them), or revoke it",
@@ -312,7 +319,7 @@ impl Shell {
         }
     }
 
-    fn named(&self, which: &str) -> Result<SessionId, Failure> {
+    pub(super) fn named(&self, which: &str) -> Result<SessionId, Failure> {
         self.sessions
             .named(&plain(which))
             .map_err(|message| failure(FailureCode::NotFound, message))

@@ -1,7 +1,6 @@
 //! Going on where the last daemon ended, and writing down where the next one would.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::os::fd::OwnedFd;
 use std::time::SystemTime;
 
 use gpushare_core::{Event, log};
@@ -14,6 +13,7 @@ use super::Shell;
 use super::foreseeing::QUESTIONS;
 use super::keeping::Keeping;
 use super::measuring::Measuring;
+use super::orphans::Orphans;
 use super::telling::Telling;
 use super::watch::Watchers;
 use crate::cards::{CardError, Cards};
@@ -43,15 +43,15 @@ impl Shell {
         reel: Option<Reel>,
     ) -> Result<Self, Stop> {
         let known: BTreeSet<SessionId> = book.sessions.iter().map(|entry| entry.session).collect();
-        let living: Vec<(ClientEntry, OwnedFd)> = book
-            .clients
-            .into_iter()
-            .filter(|entry| known.contains(&entry.session))
-            .filter_map(|entry| {
-                let pidfd = entry.process.open()?;
-                Some((entry, pidfd))
-            })
-            .collect();
+        let (mut living, mut dead) = (Vec::new(), Vec::new());
+        for entry in book.clients {
+            if known.contains(&entry.session) {
+                match entry.process.open() {
+                    Some(pidfd) => living.push((entry, pidfd)),
+                    None => dead.push(entry),
+                }
+            }
+        }
         let header = log::Header {
             format: log::FORMAT,
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -79,6 +79,7 @@ impl Shell {
             clients: BTreeMap::new(),
             next_client: book.next_client,
             expected: BTreeMap::new(),
+            orphans: Orphans::default(),
             connections: BTreeMap::new(),
             postponed: Vec::new(),
             unsent: BTreeMap::new(),
@@ -102,6 +103,10 @@ impl Shell {
                 .until_death();
             shell.sessions.join(entry.session);
             shell.expect(entry);
+        }
+        for entry in dead {
+            shell.sessions.join(entry.session);
+            shell.left_by_the_dead(entry);
         }
         known.into_iter().for_each(|session| shell.close_if_over(session));
         if !shell.expected.is_empty() {

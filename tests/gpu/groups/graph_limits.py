@@ -5,7 +5,7 @@ card, and one whose step is many small graphs. Each as percent of its own rate w
 from groups.limits import Limits
 from programs import client
 
-NEEDS = 120
+NEEDS = 140
 
 PERCENTS = (25, 50)
 # All have steps of some 30 ms, so that a rate is known after a hundred.
@@ -24,22 +24,13 @@ def run(stand):
         ]
         for program in running:
             program.hear()
+        limits = Limits(stand, daemon)
         for form, program in zip(FORMS, running):
-            of_form(stand, daemon, form, program)
+            for percent in PERCENTS:
+                of_form(stand, limits, f"{form}, {percent}%", (program, percent))
 
 
-def of_form(stand, daemon, form, program):
-    limits, figures = Limits(stand, daemon, [program]), stand.figures
-    before = limits.free(program)
-    limits.rates = [before]
-    for percent in PERCENTS:
-        name = f"{form}, {percent}%"
-        limits.limit(program, percent)
-        (answer,) = limits.train([(program, percent)])
-        figures.sample(f"limits: {name}", answer)
-        limits.judge(name, percent, limits.percent(0, answer))
-        limits.even(name, answer)
-        mean = 1e3 * answer["seconds"] / answer["steps"]
-        figures.row(f"limits: {name}: mean and longest step", f"{mean:.1f} ms, {answer['step_ms_max']:.1f} ms")
-    limits.limit(program, None)
-    figures.row(f"limits: {form}: steps a second without one, before and after", f"{before:.1f}, {limits.free(program):.1f}")
+def of_form(stand, limits, name, limited):
+    (answer,) = limits.hold(name, [limited])
+    mean = 1e3 * answer["seconds"] / answer["steps"]
+    stand.figures.row(f"limits: {name}: mean and longest step", f"{mean:.1f} ms, {answer['step_ms_max']:.1f} ms")

@@ -19,6 +19,7 @@ mod memory;
 mod measuring;
 
 mod one_story;
+mod orphans;
 
 mod backends;
 

@@ -107,7 +107,7 @@ impl Watcher {
                 self.closes(client, true);
             }
             Event::Set(setting) => self.set(setting.knob),
-            Event::ClientGone { client } => {
+            Event::ClientGone { client } | Event::ClientEnded { client } => {
                 self.closes(client, true);
                 self.homes.remove(&client);
             }

@@ -14,6 +14,7 @@ mod leases;
 mod liveness;
 mod modes;
 mod observing;
+mod orphans;
 mod recovery;
 mod returning;
 mod schedules;

@@ -36,6 +36,8 @@ enum Step {
     Arrive(usize),
     GoIdle(usize),
     Die(usize),
+    End(usize),
+    Bury(usize),
     ComeBack(usize),
     Change(usize, u64, bool),
     Run(u64),
@@ -155,6 +157,8 @@ fn step() -> impl Strategy<Value = Step> {
         3 => who().prop_map(Step::Arrive),
         4 => who().prop_map(Step::GoIdle),
         2 => who().prop_map(Step::Die),
+        1 => who().prop_map(Step::End),
+        1 => who().prop_map(Step::Bury),
         2 => who().prop_map(Step::ComeBack),
         3 => (who(), 0_u64..3000, any::<bool>()).prop_map(|(who, drain, answers)| Step::Change(who, drain, answers)),
         6 => (0_u64..300).prop_map(Step::Run),
@@ -275,6 +279,11 @@ fn play(world: &mut World, step: Step) {
         }),
         Step::Set(gpu, knob) => world.send(Event::Set(Setting { gpu, knob })),
         Step::Forge(forgery) => forge(world, &forgery),
+        Step::Bury(who) => {
+            if let Some(client) = nth(world.core.orphans.keys().copied().collect(), who) {
+                world.dies(client);
+            }
+        }
         Step::Attach(who, _)
         | Step::Allocate(who, ..)
         | Step::Free(who, ..)
@@ -288,6 +297,7 @@ fn play(world: &mut World, step: Step) {
         | Step::Arrive(who)
         | Step::GoIdle(who)
         | Step::Die(who)
+        | Step::End(who)
         | Step::ComeBack(who)
         | Step::Change(who, ..) => {
             if let Some(client) = nth(world.clients(), who) {
@@ -334,6 +344,7 @@ fn act(world: &mut World, client: ClientId, step: &Step) {
         Step::Arrive(_) => world.arrives(client),
         Step::GoIdle(_) if world.passes(client) => world.goes_idle(client),
         Step::Die(_) => world.dies(client),
+        Step::End(_) => world.ends(client),
         Step::ComeBack(_) => world.comes_back(client),
         Step::Change(_, drain, answers) => {
             let habits = world.habits(client);
@@ -474,8 +485,9 @@ proptest! {
         let effects = world.take();
         prop_assert_eq!(effects, replay(&world, config, expected.into_iter().map(ClientId)));
 
-        let living: Vec<ClientId> = world.core.homes.ids();
-        for client in living {
+        let mut had_any = world.core.homes.ids();
+        had_any.extend(world.core.orphans.keys());
+        for client in had_any {
             world.dies(client);
         }
         let end = world.core.snapshot(world.now);

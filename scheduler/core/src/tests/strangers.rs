@@ -34,6 +34,7 @@ fn who_is_not_there_changes_nothing() {
             holding: None,
         },
         Event::ClientGone { client },
+        Event::ClientEnded { client },
         Event::Attached {
             client,
             gpu,

@@ -563,6 +563,12 @@ impl World {
         }
     }
 
+    /// It dies, and a child of it keeps its memory on the cards.
+    pub(super) fn ends(&mut self, client: ClientId) {
+        self.processes.remove(&client);
+        self.send(Event::ClientEnded { client });
+    }
+
     pub(super) fn dies(&mut self, client: ClientId) {
         self.processes.remove(&client);
         self.send(Event::ClientGone { client });

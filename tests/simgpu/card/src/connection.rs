@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -89,12 +89,6 @@ impl Connection {
     #[must_use]
     pub fn health(&self) -> Option<&OwnedFd> {
         self.health.as_ref()
-    }
-
-    /// The socket, for a forked child to close.
-    #[must_use]
-    pub fn raw_fd(&self) -> RawFd {
-        self.socket.as_raw_fd()
     }
 
     /// Says something that needs no answer.

@@ -1,11 +1,11 @@
 //! The process' one driver: its connection to the card, made by `cuInit`, and its state.
 //!
-//! A forked child has no driver: it lets go of the parent's sockets (the card would otherwise not notice the
-//! parent's death) and answers NOT_INITIALIZED. At exit the driver says goodbye, so that its memory is back before
+//! A forked child has no driver and answers NOT_INITIALIZED. It has the parent's sockets open all the same: as with the real
+//! driver's files the card keeps the memory of a killed parent until its children are gone too, or run other programs. At exit the driver says goodbye, so that its memory is back before
 //! the process is gone; after that it answers DEINITIALIZED.
 
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicI32, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use simgpu_card::connection::{Connection, Reply};
@@ -46,8 +46,6 @@ pub(crate) struct Visible {
 static DRIVER: OnceLock<Driver> = OnceLock::new();
 static INIT: Mutex<()> = Mutex::new(());
 static PHASE: AtomicU8 = AtomicU8::new(RUNNING);
-/// The sockets that a forked child closes: the driver's and that of its host functions.
-static SOCKETS: [AtomicI32; 2] = [AtomicI32::new(-1), AtomicI32::new(-1)];
 
 const RUNNING: u8 = 0;
 const FORKED: u8 = 1;
@@ -77,7 +75,6 @@ pub(crate) fn init() -> Answer {
     if gpus.is_empty() {
         return Err(Code::NO_DEVICE);
     }
-    SOCKETS[0].store(link.raw_fd(), Ordering::Relaxed);
     let state = Mutex::new(State::new(gpus.len()));
     let health = Health::map(link.health().ok_or(Code::NO_DEVICE)?)?;
     let _ = DRIVER.set(Driver {
@@ -87,7 +84,7 @@ pub(crate) fn init() -> Answer {
         gpus,
         state,
     });
-    // SAFETY: both functions are ours, take nothing, and only touch atomics and the sockets.
+    // SAFETY: both functions are ours, take nothing, and only touch an atomic and the socket.
     unsafe {
         libc::pthread_atfork(None, None, Some(forked));
         libc::atexit(ended);
@@ -138,9 +135,7 @@ impl Driver {
 
     /// The second connection, on which the card calls host functions.
     pub(crate) fn open_callbacks(&self) -> Answer<Connection> {
-        let connection = Connection::open(self.socket(), Role::Callbacks(self.link.id()))?;
-        SOCKETS[1].store(connection.raw_fd(), Ordering::Relaxed);
-        Ok(connection)
+        Ok(Connection::open(self.socket(), Role::Callbacks(self.link.id()))?)
     }
 
     fn socket(&self) -> &Path {
@@ -150,13 +145,6 @@ impl Driver {
 
 extern "C" fn forked() {
     PHASE.store(FORKED, Ordering::Relaxed);
-    for socket in &SOCKETS {
-        let fd = socket.swap(-1, Ordering::Relaxed);
-        if fd >= 0 {
-            // SAFETY: the child's copy of our socket; nothing in the child uses it, since `driver` refuses.
-            unsafe { libc::close(fd) };
-        }
-    }
 }
 
 extern "C" fn ended() {

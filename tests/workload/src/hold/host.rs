@@ -6,6 +6,7 @@ use std::thread;
 
 use clap::Subcommand;
 use gpushare_proto::Nanos;
+use serde_json::json;
 
 use super::desk::{Answer, Desk, Failure, done};
 
@@ -17,6 +18,27 @@ pub(super) enum HostCommand {
     Sleep { time: Nanos },
     /// Become another program, without an answer
     Exec { program: String },
+    /// Have a child that does nothing, and outlives this program
+    Fork,
+}
+
+/// How long a child lives that nobody ends.
+const CHILD_SECONDS: u32 = 120;
+
+/// A child with all that this process has open but for its standard streams, which its parent's end is told from; its pid.
+fn fork_a_sleeper() -> i32 {
+    // SAFETY: the child calls nothing but these, each of which may be called after a fork of a program with threads.
+    unsafe {
+        let pid = libc::fork();
+        if pid == 0 {
+            (0..3).for_each(|stream| _ = libc::close(stream));
+            libc::alarm(CHILD_SECONDS);
+            loop {
+                libc::pause();
+            }
+        }
+        pid
+    }
 }
 
 impl Desk {
@@ -29,6 +51,7 @@ impl Desk {
                 let program = program.clone();
                 return Err(Failure::Exec { program, cause });
             }
+            HostCommand::Fork => return Ok(json!({ "pid": fork_a_sleeper() })),
         }
         done()
     }

@@ -109,6 +109,7 @@ fn scenario() {
         Ok("waits") => waits(),
         Ok("forks") => forks(),
         Ok("dies") => dies(),
+        Ok("dies_with_a_child") => dies_with_a_child(),
         Ok("counts_devices") => counts_devices(),
         Ok("monitors") => monitors(),
         Ok("shares_between_threads") => shares_between_threads(),
@@ -490,7 +491,7 @@ fn shares_between_threads() {
 }
 
 #[test]
-fn a_forked_child_has_no_driver_and_does_not_keep_its_parents() {
+fn a_forked_child_has_no_driver() {
     let card = CardProcess::start(&[]);
     card.run("forks");
     let stats = card.observer().stats().unwrap();
@@ -546,6 +547,49 @@ fn dies() {
     assert_eq!(program.launch(kernels, "spin", 0, &[0, u64::MAX]), 0);
     println!("allocated");
     let _ = std::io::stdin().read(&mut [0]);
+    std::thread::park();
+}
+
+#[test]
+fn a_killed_process_leaves_its_memory_on_the_card_while_a_child_of_it_lives() {
+    let card = CardProcess::start(&[]);
+    let mut command = card.program("dies_with_a_child");
+    let mut parent = command.stdout(Stdio::piped()).spawn().unwrap();
+    let lines = BufReader::new(parent.stdout.take().unwrap()).lines();
+    let said = lines.map_while(Result::ok);
+    let child = said
+        .filter_map(|line| line.strip_prefix("child ")?.parse::<i32>().ok())
+        .next();
+    let child = child.and_then(rustix::process::Pid::from_raw).unwrap();
+    parent.kill().unwrap();
+    parent.wait().unwrap();
+    let observer = card.observer();
+    let stats = observer.stats().unwrap();
+    assert!(stats.processes[0].alive);
+    assert!(stats.gpus[0].free < stats.gpus[0].total - 100 * MIB as u64);
+    rustix::process::kill_process(child, rustix::process::Signal::KILL).unwrap();
+    while observer.stats().unwrap().gpus[0].free < stats.gpus[0].total {
+        std::thread::yield_now();
+    }
+    card.end();
+}
+
+fn dies_with_a_child() {
+    let program = Program::start();
+    let mut memory = 0;
+    assert_eq!(program.cuMemAlloc_v2(&mut memory, 100 * MIB), 0);
+    // SAFETY: the child calls nothing but these, each of which may be called after a fork.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        // SAFETY: as above; nobody waits for its output, and it ends by itself.
+        unsafe {
+            (0..3).for_each(|stream| _ = libc::close(stream));
+            libc::alarm(60);
+            libc::pause();
+            libc::_exit(0);
+        }
+    }
+    println!("child {child}");
     std::thread::park();
 }
 

@@ -1,0 +1,247 @@
+//! Memory of dead processes, until the driver has taken it back.
+//!
+//! ```text
+//!   client ends ──▶ orphan ── dead, and NVML is asked ──▶ lists its pid on none of its cards ──▶ gone
+//!                     ▲                                     │ lists it
+//!                     └────── asked again, ever later ◀─────┘ after a second the log says so
+//! ```
+//!
+//! The kernel says of each thread that it is ending some 60 ms before the driver has let go of the cards: the lock is free with the
+//! former, the memory with the latter. As a rule NVML lists a process no more when it is dead. It lists one for longer whose
+//! forked child has the card's files open; on an H200 (driver 580.159.04) the card then keeps all of it, managed memory too,
+//! of which NVML's own figure knows nothing. So what the books say of it counts for as long as the pid is listed.
+//!
+//! Without NVML, and for a process without a pid here, there is nobody to ask: what is dead has nothing.
+
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use gpushare_core::Event;
+use gpushare_proto::audit::Outcome;
+use gpushare_proto::explain::OrphanView;
+use gpushare_proto::{ClientId, Nanos, SessionId};
+use gpushare_sys::{clock, peer};
+
+use super::Shell;
+use crate::identity::Watch;
+use crate::input::Watched;
+use crate::nvml::Usages;
+use crate::operation::Operation;
+use crate::registry::ClientEntry;
+
+/// How long the first pause between two questions is, and the longest: each is twice the one before.
+const FIRST_PAUSE: Nanos = Nanos::from_millis(2);
+const LONGEST_PAUSE: Nanos = Nanos::from_secs(1);
+/// So long after a death its memory is usually back: requests of its session for memory wait for that.
+const USUAL: Nanos = Nanos::from_millis(100);
+/// So long at most they wait for a death.
+const MOST_DYING: Nanos = Nanos::from_secs(2);
+/// From then on it is no matter of time.
+const LONG: Nanos = Nanos::from_secs(1);
+
+/// Those whose memory is on a card still.
+#[derive(Debug, Default)]
+pub(super) struct Orphans(BTreeMap<ClientId, Orphan>);
+
+/// What one process left.
+#[derive(Debug)]
+struct Orphan {
+    entry: ClientEntry,
+    ended: Nanos,
+    dead: Option<Dead>,
+    /// Until it is dead.
+    _watch: Watch,
+}
+
+/// One that is dead, and about which NVML is asked.
+#[derive(Debug)]
+struct Dead {
+    since: Nanos,
+    /// The questions that were asked before: their answers may be older than its death.
+    questions: u64,
+    next: Nanos,
+    pause: Nanos,
+    /// Whether the log has it.
+    told: bool,
+}
+
+impl Dead {
+    fn new(now: Nanos, questions: u64) -> Self {
+        Self {
+            since: now,
+            questions,
+            next: now,
+            pause: FIRST_PAUSE,
+            told: false,
+        }
+    }
+
+    /// It is listed still.
+    fn wait(&mut self, now: Nanos) {
+        self.next = now + self.pause;
+        self.pause = Nanos(self.pause.0 * 2).min(LONGEST_PAUSE);
+    }
+}
+
+impl Orphan {
+    /// When its memory is not back for more than the usual reasons.
+    fn usual_end(&self) -> Nanos {
+        self.dead
+            .as_ref()
+            .map_or(self.ended + MOST_DYING, |dead| dead.since + USUAL)
+    }
+}
+
+impl Orphans {
+    pub(super) fn entries(&self) -> impl Iterator<Item = &ClientEntry> {
+        self.0.values().map(|orphan| &orphan.entry)
+    }
+
+    /// When to ask about one of them.
+    pub(super) fn due(&self) -> Option<Nanos> {
+        self.0
+            .values()
+            .filter_map(|orphan| Some(orphan.dead.as_ref()?.next))
+            .min()
+    }
+
+    /// Until when a session may well get memory back; none if it is not to be expected.
+    pub(super) fn expected_back(&self, session: SessionId, now: Nanos) -> Option<Nanos> {
+        let own = self.0.values().filter(|orphan| orphan.entry.session == session);
+        own.map(Orphan::usual_end).filter(|&end| end > now).max()
+    }
+
+    /// Those of whom an answer to question number `asked` says that no card has anything of theirs. About the others is asked
+    /// again later.
+    fn unlisted(&mut self, usages: &Usages, asked: u64, now: Nanos) -> Vec<ClientId> {
+        let mut unlisted = Vec::new();
+        for (&id, Orphan { entry, dead, .. }) in &mut self.0 {
+            let Some(dead) = dead.as_mut().filter(|dead| dead.questions < asked) else {
+                continue;
+            };
+            let is_listed = |uuid| {
+                usages
+                    .get(uuid)
+                    .is_some_and(|on| on.contains_key(&entry.process.pid))
+            };
+            if entry.cards.iter().any(|of| is_listed(&of.card.uuid)) {
+                dead.wait(now);
+            } else {
+                unlisted.push(id);
+            }
+        }
+        unlisted
+    }
+}
+
+impl Shell {
+    /// A process ends, and has this. It is not watched any more where its death is certain.
+    pub(super) fn leave_behind(&mut self, entry: ClientEntry, pidfd: Option<Arc<OwnedFd>>) {
+        let id = entry.client;
+        let now = clock::monotonic();
+        let alive = pidfd.filter(|pidfd| !peer::is_dead(pidfd));
+        let dead = alive
+            .is_none()
+            .then(|| Dead::new(now, self.measuring.questions()));
+        let watch = alive.map(|pidfd| self.watch(pidfd, Watched::Orphan(id)));
+        let orphan = Orphan {
+            entry,
+            ended: now,
+            dead,
+            _watch: watch.unwrap_or_default(),
+        };
+        self.orphans.0.insert(id, orphan);
+        self.feed(Event::ClientEnded { client: id });
+        if self.measuring.is_off() {
+            self.bury(id);
+        }
+    }
+
+    /// One that was ending is dead.
+    pub(super) fn orphan_died(&mut self, id: ClientId) {
+        let dead = Dead::new(clock::monotonic(), self.measuring.questions());
+        if let Some(orphan) = self.orphans.0.get_mut(&id) {
+            orphan.dead = Some(dead);
+        }
+    }
+
+    /// The answer to question number `asked`.
+    pub(super) fn bury_unlisted_orphans(&mut self, usages: &Usages, asked: u64) {
+        let now = clock::monotonic();
+        let unlisted = self.orphans.unlisted(usages, asked, now);
+        unlisted.into_iter().for_each(|id| self.bury(id));
+        for orphan in self.orphans.0.values_mut() {
+            let Some(dead) = orphan.dead.as_mut() else {
+                continue;
+            };
+            if !dead.told && now - dead.since >= LONG {
+                dead.told = true;
+                kept(&orphan.entry, &self.sessions.name(orphan.entry.session));
+            }
+        }
+    }
+
+    /// There is nobody who could be asked about them.
+    pub(super) fn bury_all_orphans(&mut self) {
+        let all: Vec<ClientId> = self.orphans.0.keys().copied().collect();
+        all.into_iter().for_each(|id| self.bury(id));
+    }
+
+    fn bury(&mut self, id: ClientId) {
+        let Some(Orphan { entry, dead, .. }) = self.orphans.0.remove(&id) else {
+            return;
+        };
+        if dead.is_some_and(|dead| dead.told) {
+            let name = self.sessions.name(entry.session);
+            Operation::done("memory.return")
+                .of(entry.session, &name)
+                .process(entry.process.pid)
+                .info(format_args!(
+                    "the driver has taken back what pid {} of {name} left",
+                    entry.process.pid
+                ));
+        }
+        self.feed(Event::ClientGone { client: id });
+        self.leave(entry.session);
+    }
+
+    /// What dead processes of a session have on cards still.
+    pub(super) fn orphaned(&self, session: SessionId, now: Nanos) -> Vec<OrphanView> {
+        let own = self
+            .orphans
+            .0
+            .values()
+            .filter(|orphan| orphan.entry.session == session);
+        let cards = own.flat_map(|orphan| orphan.entry.cards.iter().map(move |of| (orphan, of)));
+        cards
+            .filter_map(|(orphan, of)| {
+                Some(OrphanView {
+                    pid: orphan.entry.process.pid,
+                    gpu: self.cards.by_uuid(of.card.uuid)?,
+                    bytes: of.used,
+                    ago_ns: now - orphan.ended,
+                })
+            })
+            .collect()
+    }
+}
+
+/// Says that a card keeps what a dead process had.
+fn kept(entry: &ClientEntry, name: &str) {
+    let pid = entry.process.pid;
+    let cards: Vec<String> = entry
+        .cards
+        .iter()
+        .map(|of| format!("{} on {}", of.used, of.card.uuid))
+        .collect();
+    Operation::done("memory.return")
+        .of(entry.session, name)
+        .process(pid)
+        .failed(Outcome::Failed, "kept")
+        .warn(format_args!(
+            "pid {pid} of {name} is dead and the card keeps its memory ({}): a process that it forked has the card's files open. \
+             It counts as the session's until that one ends; `fuser -v /dev/nvidia*` names it",
+            cards.join(", ")
+        ));
+}

@@ -1,0 +1,157 @@
+//! Programs that die and leave a child that has the card's files open: the card keeps their memory, and so do the books.
+
+use anyhow::{Context, bail};
+use gpushare_proto::Bytes;
+use gpushare_tests::artifacts::Artifacts;
+use gpushare_tests::daemon::Daemon;
+use gpushare_tests::program::Program;
+use gpushare_tests::world::{Sharing, World};
+use rustix::process::{Pid, Signal, kill_process};
+
+const CARD: Bytes = Bytes::mib(192);
+const QUOTA: Bytes = Bytes::mib(64);
+
+/// A child that sleeps until this is dropped.
+struct Sleeper(Pid);
+
+impl Sleeper {
+    fn of(program: &mut Program) -> anyhow::Result<Self> {
+        let pid = program.must("fork")?.number("pid");
+        let pid = Pid::from_raw(i32::try_from(pid)?).context("it could not fork")?;
+        Ok(Self(pid))
+    }
+}
+
+impl Drop for Sleeper {
+    fn drop(&mut self) {
+        // It may be gone by itself.
+        let _ = kill_process(self.0, Signal::KILL);
+    }
+}
+
+fn world() -> anyhow::Result<World> {
+    World::simulated(Artifacts::of_tests()?, CARD)
+}
+
+fn session(daemon: &Daemon<'_>) -> anyhow::Result<Sharing> {
+    daemon.ctl(&["session", "create", "two", "--memory", &QUOTA.0.to_string()])?;
+    Ok(Sharing::Run(["--session", "two"].map(str::to_owned).to_vec()))
+}
+
+/// A program of the session with 40 MiB, each way, that is killed and has a child.
+fn killed(world: &World, member: &Sharing, backend: &str) -> anyhow::Result<(u32, Sleeper)> {
+    let Sharing::Run(flags) = member else {
+        bail!("it is not of a session")
+    };
+    let mut flags = flags.clone();
+    flags.extend(["--backend", backend].map(str::to_owned));
+    let mut program = Program::hold(world, &Sharing::Run(flags), "parent")?;
+    program.must("alloc x 40MiB")?;
+    program.must("fill x 7")?;
+    program.must("sync")?;
+    let child = Sleeper::of(&mut program)?;
+    let pid = program.process().pid();
+    program.kill()?;
+    Ok((pid, child))
+}
+
+fn keeps_and_gives_back(backend: &str) -> anyhow::Result<()> {
+    let world = world()?;
+    let mut daemon = Daemon::start(&world, &[])?;
+    let member = session(&daemon)?;
+    let (pid, child) = killed(&world, &member, backend)?;
+    daemon.until("no process to be left", |status| {
+        status.sessions.iter().all(|session| session.clients.is_empty())
+    })?;
+    let mut sibling = Program::hold(&world, &member, "sibling")?;
+    let refused = sibling.ask("alloc y 25MiB")?;
+    assert_eq!(refused.error(), Some("CUDA_ERROR_OUT_OF_MEMORY"));
+    sibling.must("alloc y 24MiB")?;
+    let explained = daemon.ctl(&["explain", "two"])?;
+    let said = format!("40MiB on gpu0 are of pid {pid}, which ended");
+    assert!(explained.contains(&said), "{explained}");
+    let json: serde_json::Value = serde_json::from_str(&daemon.ctl(&["explain", "two", "--json"])?)?;
+    assert_eq!(json["orphaned"][0]["pid"], pid);
+    assert_eq!(json["orphaned"][0]["bytes"], Bytes::mib(40).0);
+
+    // The next daemon finds it, and knows whose it is.
+    daemon.kill()?;
+    daemon.restart()?;
+    daemon.until("the sibling to be back", |status| {
+        status.sessions.iter().any(|session| session.clients.len() == 1)
+    })?;
+    assert!(sibling.ask("alloc z 1MiB")?.error().is_some());
+
+    drop(child);
+    daemon.until("what it kept to be free", |status| {
+        status.gpus[0].allocated_bytes == Bytes::mib(24)
+    })?;
+    sibling.must("alloc z 40MiB")?;
+    assert!(!daemon.ctl(&["explain", "two"])?.contains("which ended"));
+    Ok(())
+}
+
+#[test]
+fn managed_memory_of_the_dead_counts_as_long_as_the_card_keeps_it() -> anyhow::Result<()> {
+    keeps_and_gives_back("managed")
+}
+
+#[test]
+fn native_memory_of_the_dead_counts_as_long_as_the_card_keeps_it() -> anyhow::Result<()> {
+    keeps_and_gives_back("native")
+}
+
+#[test]
+fn a_lock_is_not_kept_by_a_child() -> anyhow::Result<()> {
+    let world = World::simulated(Artifacts::of_tests()?, Bytes::mib(64))?;
+    let daemon = Daemon::start(&world, &["--mode", "serialized", "--quantum", "10min"])?;
+    let mut holder = Program::hold(&world, &Sharing::session("holder"), "holder")?;
+    let mut waiter = Program::hold(&world, &Sharing::session("waiter"), "waiter")?;
+    holder.must("alloc x 40MiB")?;
+    waiter.must("alloc y 40MiB")?;
+    holder.must("fill x 1")?;
+    let child = Sleeper::of(&mut holder)?;
+    let waits = waiter.tell("fill y 2")?;
+    daemon.until("the other to wait", |status| !status.gpus[0].queue.is_empty())?;
+    holder.kill()?;
+    waiter.answer(waits)?;
+    assert!(waiter.must("check y 2")?.flag("matches"));
+    drop(child);
+    Ok(())
+}
+
+/// Whoever asks right after a sibling's death is not refused for what the driver is about to have back.
+#[test]
+fn nobody_is_refused_what_the_dead_had_while_the_driver_takes_it_back() -> anyhow::Result<()> {
+    let world = world()?;
+    let daemon = Daemon::start(&world, &[])?;
+    let member = session(&daemon)?;
+    let mut sibling = Program::hold(&world, &member, "sibling")?;
+    for round in 0..5 {
+        let mut other = Program::hold(&world, &member, &format!("other-{round}"))?;
+        other.must("alloc x 60MiB")?;
+        other.kill()?;
+        sibling.must("alloc y 60MiB")?;
+        sibling.must("free y")?;
+    }
+    Ok(())
+}
+
+#[test]
+fn a_session_whose_memory_a_card_keeps_is_not_deleted() -> anyhow::Result<()> {
+    let world = world()?;
+    let daemon = Daemon::start(&world, &[])?;
+    let member = session(&daemon)?;
+    let (pid, child) = killed(&world, &member, "native")?;
+    let refused = daemon.ctl(&["session", "delete", "two"]).unwrap_err();
+    assert!(
+        format!("{refused:#}").contains(&format!("pid {pid}")),
+        "{refused:#}"
+    );
+    drop(child);
+    daemon.until("what it kept to be free", |status| {
+        status.gpus[0].allocated_bytes == Bytes::ZERO
+    })?;
+    daemon.ctl(&["session", "delete", "two"])?;
+    Ok(())
+}
