@@ -83,6 +83,18 @@ impl Core {
         !lent.is_empty()
     }
 
+    /// Whoever goes on does so until the end that was found, unless that was found just now. Floors rise with time and order
+    /// gangs anew, which is looked at when anything else changes.
+    pub(crate) fn rely_on_loans(&mut self) {
+        for id in self.sessions.ids() {
+            if let Some(session) = self.sessions.get_mut(id)
+                && let Lock::Holding(grant) = &mut session.lock
+            {
+                grant.clock.rely_on(self.now);
+            }
+        }
+    }
+
     fn is_lent(&self, id: SessionId) -> bool {
         let lock = self.sessions.get(id).map(|session| &session.lock);
         matches!(lock, Some(Lock::Holding(grant)) if grant.clock.is_lent())

@@ -12,8 +12,8 @@ const PATIENCE: u64 = 4;
 pub(crate) struct Clock {
     quantum: Nanos,
     starts: Nanos,
-    /// Whether it runs beyond its quantum, as nobody could use the card before.
-    lent: bool,
+    /// When it was last found to run beyond its quantum, as nobody could use the card before.
+    lent: Option<Nanos>,
 }
 
 impl Clock {
@@ -22,7 +22,7 @@ impl Clock {
         Self {
             quantum,
             starts: now + Nanos(expected_move.0.saturating_mul(PATIENCE)),
-            lent: false,
+            lent: None,
         }
     }
 
@@ -33,7 +33,7 @@ impl Clock {
 
     /// It lasts no longer than `quantum`; whether that is another end. Who goes on for others' sake is looked at anyway.
     pub(crate) fn shorten(&mut self, quantum: Nanos) -> bool {
-        let shorter = !self.lent && quantum < self.quantum;
+        let shorter = !self.is_lent() && quantum < self.quantum;
         if shorter {
             self.quantum = quantum;
         }
@@ -48,20 +48,25 @@ impl Clock {
 
     /// It goes on until `end`, at most. Where it does so already it is looked at again when that was to end.
     pub(crate) fn lend(&mut self, now: Nanos, end: Nanos) {
-        let already = self.lent && self.end() > now && self.end() <= end;
+        let already = self.is_lent() && self.end() > now && self.end() <= end;
         if !already {
             self.end_at(end);
         }
-        self.lent = true;
+        self.lent = Some(now);
     }
 
     pub(crate) const fn is_lent(&self) -> bool {
-        self.lent
+        self.lent.is_some()
+    }
+
+    /// It is not looked at again before its end, unless it was at this moment.
+    pub(crate) fn rely_on(&mut self, now: Nanos) {
+        self.lent = self.lent.filter(|&at| at == now);
     }
 
     /// Whether its holder may have to let go by now.
     pub(crate) fn is_over(&self, now: Nanos) -> bool {
-        self.lent || now >= self.end()
+        self.is_lent() || now >= self.end()
     }
 
     /// When it ends at the earliest: the memory may be in at any moment.

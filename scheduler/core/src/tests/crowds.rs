@@ -196,3 +196,48 @@ proptest! {
         }
     }
 }
+
+/// Floors rise with time, and may put another gang first by the next event.
+#[test]
+fn who_goes_on_for_a_gang_may_have_to_let_go_sooner_when_something_happens() {
+    let crowd = [
+        (3, 0, true),
+        (3, 3, true),
+        (0, 0, false),
+        (0, 4, false),
+        (0, 1, true),
+        (1, 2, false),
+        (0, 3, false),
+        (0, 0, false),
+        (0, 1, false),
+        (0, 0, false),
+        (0, 4, true),
+        (3, 1, true),
+        (0, 0, false),
+        (3, 3, true),
+        (0, 0, false),
+        (1, 1, true),
+        (0, 0, false),
+        (0, 4, true),
+        (0, 0, false),
+        (0, 0, false),
+        (0, 0, false),
+        (3, 0, true),
+    ];
+    let config = Config {
+        budget_max: Config::default().budget_max,
+        ..plain()
+    };
+    let mut world = world_of(config, &crowd);
+    for step in [
+        Step::Die(46),
+        Step::Run(86),
+        Step::Set(Knob::Quantum(Some(ms(137)))),
+        Step::Busy(46),
+        Step::Run(338),
+        Step::Run(56),
+        Step::Compute(0, None),
+    ] {
+        play(&mut world, &step);
+    }
+}
