@@ -2,7 +2,7 @@
 
 use gpushare_proto::admin::{AdminReply, AdminRequest};
 use gpushare_proto::explain::{
-    AheadView, CardLimitsView, Explanation, HolderView, RefusalView, WaitReason, WaitView,
+    AheadView, CardLimitsView, Explanation, HolderView, OrphanView, RefusalView, WaitReason, WaitView,
 };
 use gpushare_proto::page::{LimitKind, MemoryRefusal};
 use gpushare_proto::session::StandingView;
@@ -96,6 +96,7 @@ fn a_refusal_after_the_end_is_no_matter_of_quotas() {
     facts.session.state.standing = StandingView::Expired;
     let daemon = Fake::for_admins(move |request| match request {
         AdminRequest::Explain { .. } => AdminReply::Explained(Box::new(facts.clone())),
+        AdminRequest::Orphaned { .. } => AdminReply::Orphaned(Vec::new()),
         _ => AdminReply::Ready { protocol: PROTOCOL },
     });
     let said = succeeds(&mut ctl(daemon.dir(), &["explain", "infer"]));
@@ -108,4 +109,27 @@ fn a_refusal_after_the_end_is_no_matter_of_quotas() {
         "{said}"
     );
     assert!(!said.contains("set memory"), "{said}");
+}
+
+#[test]
+fn memory_that_a_dead_process_left_is_said_with_how_to_find_who_keeps_it() {
+    let daemon = Fake::for_admins(move |request| match request {
+        AdminRequest::Explain { .. } => AdminReply::Explained(Box::new(explanation())),
+        // The session that was explained, whatever it was called.
+        AdminRequest::Orphaned { which } if which == "s4" => AdminReply::Orphaned(vec![OrphanView {
+            pid: 4242,
+            gpu: GpuId(0),
+            bytes: Bytes::gib(3),
+            ago_ns: Nanos::from_secs(300),
+        }]),
+        _ => AdminReply::Ready { protocol: PROTOCOL },
+    });
+    let said = succeeds(&mut ctl(daemon.dir(), &["explain", "infer"]));
+    let line = "3GiB on gpu0 are of pid 4242, which ended 5m00s ago, and the card keeps them\n";
+    assert!(said.contains(line), "{said}");
+    assert!(said.contains("`fuser -v /dev/nvidia*` names them\n"), "{said}");
+    let json = succeeds(&mut ctl(daemon.dir(), &["explain", "infer", "--json"]));
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(json["orphaned"][0]["pid"], 4242);
+    assert_eq!(json["session"]["name"], "infer");
 }

@@ -32,6 +32,7 @@ pub(crate) fn daemon(status: Status) -> Fake {
         }]),
         AdminRequest::Watch => AdminReply::Happened(Vec::new()),
         AdminRequest::Explain { .. } => AdminReply::Explained(Box::new(explanation())),
+        AdminRequest::Orphaned { .. } => AdminReply::Orphaned(Vec::new()),
         AdminRequest::Session(_) => AdminReply::Changed {
             old: "running".into(),
             new: "paused".into(),

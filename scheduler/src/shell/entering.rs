@@ -7,6 +7,7 @@ use super::{Shell, failure};
 use crate::entrants::Entrant;
 use crate::identity::{PeerProcess, ProcessId};
 use crate::input::Watched;
+use crate::operation::Operation;
 
 impl Shell {
     /// Who has a token belongs to its session from now on, unless the kernel's word is another one. Of whom the kernel tells no
@@ -23,6 +24,15 @@ impl Shell {
             self.entrants
                 .enter(Entrant { process, household }, session, watch);
             self.keeping.changed();
+            let name = self.sessions.name(session);
+            Operation::done("session.enter")
+                .of(session, &name)
+                .process(peer.pid)
+                .user(peer.uid)
+                .debug(format_args!(
+                    "pid {} and all that it starts are of {name}",
+                    peer.pid
+                ));
         }
         Ok(TenantReply::Account(self.account(session, peer)))
     }

@@ -1,5 +1,6 @@
 """`kill -9` of a program that holds its session's whole quota, on each backend: how long until the daemon knows, until a sibling
-can have the quota, until the driver has the memory back; and of one that holds the lock: how long until a waiter goes on.
+can have the quota, until the driver has the memory back; and of one that holds the lock: how long until a waiter goes on. Last of one
+that forked a child, which has the card's files open: what it had is its session's until the child ends.
 
     SIGKILL ──▶ the kernel hangs up its socket ──▶ the daemon's record `process.leave` ──▶ a sibling's allocation is not refused
        │                                                                 └──▶ `lock.grant` ──▶ the waiter's work is done
@@ -18,7 +19,7 @@ import time
 import hang
 from nvml import Nvml, watched
 
-NEEDS = 30
+NEEDS = 40
 
 MIB = 1 << 20
 KILLS = 10
@@ -31,6 +32,8 @@ WORK_MIB = 64
 # What NVML's figure may be off from what it was.
 SLACK = 64 * MIB
 WAIT_LIMIT = 10
+# Longer than a death takes, and than NVML's usual answer.
+KEPT_SECONDS = 1.5
 
 
 def run(stand):
@@ -40,6 +43,7 @@ def run(stand):
         for backend in BACKENDS:
             with daemon.kept_session(f"deaths-{backend}", f"{QUOTA_MIB}MiB") as session:
                 of_owners(stand, daemon, programs, nvml, session, backend)
+                of_parents(stand, daemon, programs, nvml, session, backend)
         with daemon.kept_session("deaths-first", f"{QUOTA_MIB}MiB") as first, daemon.kept_session("deaths-second", "1GiB") as second:
             of_holders(stand, daemon, programs, first, second)
     nvml.close()
@@ -77,6 +81,31 @@ def of_owners(stand, daemon, programs, nvml, session, backend):
     row(figures, f"{name} → the daemon's report", times["report"], REPORT_MS)
     row(figures, f"{name} → a sibling has quota", times["quota"])
     row(figures, f"{name} → NVML has the memory back", times["memory"])
+
+
+def of_parents(stand, daemon, programs, nvml, session, backend):
+    figures, name = stand.figures, f"kill -9 of a parent, --backend {backend}"
+    sibling = start(stand, programs, session, "sibling-of-parent", backend)
+    sibling.ask("mem-info")
+    before = nvml.used()
+    parent = start(stand, programs, session, "parent", backend)
+    took = [parent.ask(line)["ok"] for line in (f"alloc x {QUOTA_MIB - 64}MiB", "fill x 3", "sync")]
+    child = parent.ask("fork")["pid"]
+    pid = next(pid for pid in reversed(hang.family(parent.process.pid)) if pid != child)
+    os.kill(pid, signal.SIGKILL)
+    time.sleep(KEPT_SECONDS)
+    kept = nvml.used() - before
+    figures.check(f"{name}: the card keeps what it had", all(took) and kept >= (QUOTA_MIB - 64) * MIB, [took, kept])
+    refused, rest = sibling.ask("alloc much 66MiB"), sibling.ask("alloc mine 64MiB")
+    figures.check(f"{name}: its quota is not to be had, and the rest is", not refused["ok"] and rest["ok"], [refused, rest])
+    (orphan,) = json.loads(daemon.tell("explain", session, "--json"))["orphaned"]
+    figures.equal(f"{name}: explain says whose it was", [orphan["pid"], orphan["bytes"]], [pid, (QUOTA_MIB - 64) * MIB])
+    os.kill(child, signal.SIGKILL)
+    killed = time.time()
+    back = until(lambda: sibling.ask("alloc much 66MiB")["ok"])
+    if figures.check(f"{name}: its child's death gives it back", back, back):
+        figures.row(f"{name} → its child's death gives the quota back", f"{1e3 * (back - killed):.0f} ms; NVML is asked every second")
+    sibling.finish()
 
 
 def of_holders(stand, daemon, programs, first, second):
