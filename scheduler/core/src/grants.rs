@@ -295,6 +295,14 @@ impl Core {
         moves.max().unwrap_or_default()
     }
 
+    /// What a switch to a session costs: the most that it does on any of the cards that it takes turns on.
+    pub(crate) fn switch_cost(&self, id: SessionId) -> Nanos {
+        let expected_move = self.expected_move(id);
+        let cards = self.cards.among(self.turn_cards(id));
+        let costs = cards.map(|(_, card)| card.switch_cost(expected_move, &self.config));
+        costs.max().unwrap_or_default()
+    }
+
     /// What the next turn on a card would last: that of the first in its queue, else one that moves nothing.
     pub(crate) fn next_quantum(&self, card: &Card) -> Nanos {
         match card.census.queue.first() {

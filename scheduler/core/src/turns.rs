@@ -17,7 +17,8 @@
 //!
 //! **Bound.** For a fixed set of sessions of one class that always have work, session i waits at most
 //! Σ over j≠i of [(wⱼ/wᵢ)(qᵢ+sᵢ) + (3/2)qⱼ + sⱼ], plus what the switch budget holds: each j catches up with what i had more, ends the
-//! quantum that it is in, and may be renewed half a quantum early. A class that is passed over waits (q+s)/trickle more.
+//! quantum that it is in, and may be renewed half a quantum early. A class that is passed over waits (q+s)/trickle more. q is the quantum
+//! and s what a switch costs, as [`Card::switch_cost`] says, `switch_cost` of the configuration included.
 
 use std::collections::BTreeSet;
 
