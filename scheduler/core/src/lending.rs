@@ -59,13 +59,14 @@ impl Core {
         at
     }
 
-    /// When a holder lets go at the earliest.
+    /// When a holder lets go at the earliest. Who goes on for the gang's sake lets go as soon as nobody else keeps it: two of them
+    /// would wait for each other.
     fn turn_ends(&self, id: SessionId) -> Nanos {
         let Some(Lock::Holding(grant)) = self.sessions.get(id).map(|session| &session.lock) else {
             return self.now;
         };
         match grant.clock.earliest_end(self.now) {
-            end if end > self.now => end,
+            end if end > self.now && !grant.clock.is_lent() => end,
             _ if self.makes_way(id).is_some() => self.now,
             _ => self.now + self.quantum(id, Nanos::ZERO),
         }

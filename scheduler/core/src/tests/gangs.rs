@@ -1,6 +1,6 @@
 use gpushare_proto::admin::{Knob, Mode, Setting};
 use gpushare_proto::session::Priority;
-use gpushare_proto::{ClientId, GateState, Nanos, SessionId};
+use gpushare_proto::{ClientId, GateState, GpuId, Nanos, SessionId};
 
 use super::world::{GPU, OTHER_GPU, World, gib, ms, plain};
 use crate::{Config, Event};
@@ -15,7 +15,7 @@ fn two_cards() -> World {
 }
 
 /// A busy session with 6 GiB on each of its cards.
-fn on(world: &mut World, cards: &[gpushare_proto::GpuId]) -> (SessionId, ClientId) {
+fn on(world: &mut World, cards: &[GpuId]) -> (SessionId, ClientId) {
     let session = world.session();
     let client = world.join(session);
     for &gpu in cards {
@@ -75,6 +75,31 @@ fn who_goes_on_while_a_gang_waits_elsewhere_lets_go_when_it_need_not_any_more() 
     assert_eq!(world.open(&[a, b, gang]), [true, true, false]);
     world.dies(b);
     assert!(!world.passes(a));
+    world.run_for(ms(5));
+    assert_eq!(world.gate(gang).state(), GateState::Moving);
+}
+
+#[test]
+fn two_who_go_on_while_a_gang_waits_for_a_third_card_do_not_wait_for_each_other() {
+    let mut world = two_cards();
+    let third = GpuId(2);
+    world.send(Event::GpuFound {
+        gpu: third,
+        total: gib(10),
+    });
+    let [(_, a), (_, b)] = [GPU, OTHER_GPU].map(|gpu| on(&mut world, &[gpu]));
+    // Turns are taken on these cards from the beginning, on the third from the gang's arrival.
+    for gpu in [GPU, OTHER_GPU] {
+        let (_, other) = on(&mut world, &[gpu]);
+        world.dies(other);
+    }
+    world.run_for(ms(50));
+    let (_, c) = on(&mut world, &[third]);
+    let (_, gang) = on(&mut world, &[GPU, OTHER_GPU, third]);
+    world.run_for(ms(70));
+    assert_eq!(world.open(&[a, b, c, gang]), [true, true, true, false]);
+    world.dies(c);
+    assert_eq!(world.open(&[a, b]), [false, false]);
     world.run_for(ms(5));
     assert_eq!(world.gate(gang).state(), GateState::Moving);
 }
