@@ -116,6 +116,87 @@ fn who_goes_on_for_a_gang_lets_go_for_the_next_in_line_when_the_gang_is_gone() {
     assert_eq!(world.gate(next).state(), GateState::Moving);
 }
 
+/// Turns of a second on two cards that move 2 GiB in 20 ms: a holder on each, a gang that waits for both, and one behind it on the first.
+fn one_behind_a_gang() -> (World, [ClientId; 4]) {
+    let mut world = World::new(Config {
+        quantum: Some(Nanos::from_secs(1)),
+        bandwidth_per_second: gib(100),
+        ..plain()
+    });
+    world.second_card();
+    let (_, a) = on(&mut world, &[GPU]);
+    let (_, b) = on(&mut world, &[OTHER_GPU]);
+    let (_, gang) = on(&mut world, &[GPU, OTHER_GPU]);
+    world.run_for(ms(10));
+    let (_, next) = on(&mut world, &[GPU]);
+    (world, [a, b, gang, next])
+}
+
+#[test]
+fn a_card_that_a_gang_cannot_use_yet_is_lent_to_the_next_in_line() {
+    let (mut world, [a, b, gang, next]) = one_behind_a_gang();
+    world.run_for(ms(290));
+    world.dies(a);
+    world.run_for(ms(30));
+    assert_eq!(world.open(&[b, gang, next]), [true, false, true]);
+    world.run_for(ms(665));
+    assert_eq!(world.open(&[b, gang, next]), [true, false, true]);
+    world.run_for(ms(10));
+    assert_eq!(world.open(&[b, next]), [false, false], "both turns end at once");
+    assert_eq!(world.gate(gang).state(), GateState::Moving);
+}
+
+#[test]
+fn a_card_that_was_lent_comes_back_when_the_gang_can_begin() {
+    let (mut world, [a, b, gang, next]) = one_behind_a_gang();
+    world.run_for(ms(300));
+    world.dies(a);
+    world.run_for(ms(30));
+    assert!(world.passes(next));
+    world.dies(b);
+    assert!(!world.passes(next));
+    world.run_for(ms(5));
+    assert_eq!(world.gate(gang).state(), GateState::Moving);
+}
+
+#[test]
+fn a_card_is_not_lent_for_less_than_pays_for_moving_in_and_out() {
+    let (mut world, [a, b, gang, next]) = one_behind_a_gang();
+    world.run_for(ms(900));
+    world.dies(a);
+    world.run_for(ms(30));
+    assert_eq!(world.open(&[b, gang, next]), [true, false, false]);
+    world.run_for(ms(75));
+    assert_eq!(world.gate(gang).state(), GateState::Moving);
+}
+
+#[test]
+fn a_card_is_lent_also_while_a_gang_waits_in_the_line_of_another() {
+    let mut world = World::new(Config {
+        quantum: Some(Nanos::from_secs(1)),
+        bandwidth_per_second: gib(100),
+        ..plain()
+    });
+    world.second_card();
+    let (_, b) = on(&mut world, &[OTHER_GPU]);
+    let [(_, before), (_, gang), (_, a)] = [&[OTHER_GPU][..], &[GPU, OTHER_GPU], &[GPU]].map(|cards| {
+        let session = on(&mut world, cards);
+        world.run_for(ms(10));
+        session
+    });
+    world.run_for(ms(300));
+    assert_eq!(world.open(&[a, b, before, gang]), [true, true, false, false]);
+    world.goes_idle(a);
+    world.arrives(a);
+    world.run_for(ms(30));
+    assert_eq!(world.open(&[a, b, before, gang]), [true, true, false, false]);
+    world.run_for(ms(870));
+    assert_eq!(world.open(&[a, b, before, gang]), [true, false, true, false]);
+    world.run_for(ms(800));
+    assert_eq!(world.open(&[a, before]), [false, false]);
+    assert_eq!(world.gate(gang).state(), GateState::Moving);
+}
+
 #[test]
 fn a_card_is_not_emptied_for_a_gang_while_the_holder_of_another_has_its_turn_renewed() {
     for heavy_is_first in [false, true] {
