@@ -14,6 +14,7 @@
 use gpushare_proto::{GpuId, Nanos, SessionId};
 
 use crate::core::Core;
+use crate::few::ByGpu;
 use crate::gpu::queue;
 use crate::gpu_set::GpuSet;
 use crate::session::lock::Lock;
@@ -24,22 +25,31 @@ const WORTH_LENDING: u64 = 4;
 impl Core {
     /// Cards that wait for a gang, which waits for others in any case, are lent to those behind it in line; whether any was.
     pub(crate) fn lend_cards(&mut self, tied: GpuSet) -> bool {
-        if tied.len() < 2 {
+        if tied.len() < 2 || !tied.overlaps(self.wanted) {
             return false;
         }
+        let line: Vec<SessionId> = self.in_line(tied).collect();
+        let first_on = |gpu| line.iter().find(|id| self.turn_cards(**id).contains(gpu));
+        let firsts = tied.into_iter().filter_map(|gpu| Some((gpu, *first_on(gpu)?)));
+        let firsts: ByGpu<SessionId> = firsts.collect();
         let mut rooms = self.rooms(tied);
-        let line: Vec<SessionId> = self.admissible(tied).collect();
+        // Most of a long line want the same card.
+        let (mut asked, mut until) = (GpuSet::default(), None);
         let mut lent = false;
-        for id in line {
+        for &id in &line {
             let cards = self.turn_cards(id);
-            if !queue::fits(cards, |gpu| self.need(id, gpu), &rooms) {
+            if !queue::fits(cards, |gpu| self.need(id, gpu), &rooms) || self.is_held_up(id) {
                 continue;
             }
-            let until = self.useless_until_on(cards, cards);
+            if cards != asked {
+                let first = |gpu| firsts.get(gpu).copied();
+                (asked, until) = (cards, self.useless_until_on(cards, cards, first));
+            }
             if let Some(until) = until.filter(|&until| self.pays_to_lend(id, until)) {
                 queue::enter(cards, |gpu| self.need(id, gpu), &mut rooms);
                 self.grant_turn(id);
                 self.lend(id, until);
+                asked = GpuSet::default();
                 lent = true;
             }
         }
@@ -65,13 +75,18 @@ impl Core {
     /// of them waits for this holder alone.
     pub(crate) fn useless_until(&self, id: SessionId) -> Option<Nanos> {
         let own = self.turn_cards(id);
-        self.useless_until_on(own.and(self.wanted), own)
+        self.useless_until_on(own.and(self.wanted), own, |gpu| self.first_on(gpu))
     }
 
-    /// Until when the first in line on each of `cards` wait for others than somebody's `own` in any case.
-    fn useless_until_on(&self, cards: GpuSet, own: GpuSet) -> Option<Nanos> {
+    /// Until when those who are first on each of `cards` wait for others than somebody's `own` in any case.
+    fn useless_until_on(
+        &self,
+        cards: GpuSet,
+        own: GpuSet,
+        first: impl Fn(GpuId) -> Option<SessionId>,
+    ) -> Option<Nanos> {
         let waits = cards.into_iter().map(|gpu| {
-            let first = self.first_on(gpu)?;
+            let first = first(gpu)?;
             let elsewhere = self.turn_cards(first).and(self.wanted).without(own);
             let rooms = elsewhere.into_iter().map(|gpu| self.room_at(gpu, first));
             rooms.max().filter(|&at| at > self.now)
