@@ -95,7 +95,7 @@ impl Core {
             then: card.mode.mode(),
             ahead: ahead.collect(),
             quantum: then.quantum(id, then.expected_move(id)),
-            switch: card.expected_drain() + then.expected_move(id),
+            switch: card.switch_cost(then.expected_move(id), &then.config),
             bound: match in_turns {
                 _ if endless => None,
                 true => Some(then.bound(gpu, card, id)),
@@ -174,7 +174,8 @@ impl Core {
         };
         let turn = |id: SessionId| {
             let brought = self.expected_move(id);
-            (self.quantum(id, brought), card.expected_drain() + brought)
+            let switch = card.switch_cost(brought, &self.config);
+            (self.quantum(id, brought), switch)
         };
         let (own, (quantum, switch)) = (share(id), turn(id));
         let members = card.census.members.iter().copied();

@@ -142,9 +142,9 @@ impl Core {
             self.set_wanted(tied, admission.wanted);
             let again = shifts && !admission.admitted.is_empty();
             for id in admission.admitted {
-                self.grant(id, Occasion::Turn);
+                self.grant_turn(id);
             }
-            if !again {
+            if !again && !self.lend_cards(tied) {
                 break;
             }
         }
@@ -186,7 +186,7 @@ impl Core {
     }
 
     /// What is taken on some cards by those who take turns there.
-    fn rooms(&self, cards: GpuSet) -> Rooms {
+    pub(crate) fn rooms(&self, cards: GpuSet) -> Rooms {
         let cards = self.cards.among(cards);
         let pass = self.config.stuck_policy == StuckPolicy::RunOthers;
         let mut rooms: Rooms = cards
@@ -201,6 +201,11 @@ impl Core {
             }
         }
         rooms
+    }
+
+    /// Gives the lock to a session whose turn it is.
+    pub(crate) fn grant_turn(&mut self, id: SessionId) {
+        self.grant(id, Occasion::Turn);
     }
 
     /// Gives the lock to a session that neither holds nor drops it.
@@ -293,6 +298,14 @@ impl Core {
             Some(self.cards.get(gpu)?.expected_move(own))
         });
         moves.max().unwrap_or_default()
+    }
+
+    /// What a switch to a session costs: the most that it does on any of the cards that it takes turns on.
+    pub(crate) fn switch_cost(&self, id: SessionId) -> Nanos {
+        let expected_move = self.expected_move(id);
+        let cards = self.cards.among(self.turn_cards(id));
+        let costs = cards.map(|(_, card)| card.switch_cost(expected_move, &self.config));
+        costs.max().unwrap_or_default()
     }
 
     /// What the next turn on a card would last: that of the first in its queue, else one that moves nothing.

@@ -1,21 +1,66 @@
-//! Who goes on beyond its quantum, since letting go would help nobody: the first in line is a gang, and waits for another card
-//! in any case.
+//! Who has a card beyond its turn, since a gang that it waits for waits for another card in any case: holders whose quantum is over go on,
+//! and a card that nobody holds is lent to whoever is behind the gang.
 //!
 //! ```text
 //!   gpu0  ── holder ── quantum over ┄┄ goes on ┄┄┄┐
-//!   gpu1  ──────────── holder ────────────────────┤ quantum over: both let go
-//!                                                 └─▶ the gang begins on both
+//!   gpu1  ── holder ── ends ┄┄ lent to the next ┄┄┤
+//!   gpu2  ─────────────── holder ─────────────────┤ quantum over: all of them let go
+//!                                                 └─▶ the gang begins on all three
 //! ```
 //!
-//! That is looked at again whenever anything changes on the cards that the gang ties together, so the gang begins no later for it.
+//! That is looked at again whenever anything changes on the cards that the gang ties together, so the gang begins no later for it
+//! than by a drain, where the last of those for whom it waits lets go before its time. What is lent is charged like any turn.
 
 use gpushare_proto::{GpuId, Nanos, SessionId};
 
 use crate::core::Core;
+use crate::few::ByGpu;
+use crate::gpu::queue;
 use crate::gpu_set::GpuSet;
 use crate::session::lock::Lock;
 
+/// A card is lent for so many switches at least: the borrower moves in and the gang in again, and half of the time is of use.
+const WORTH_LENDING: u64 = 4;
+
 impl Core {
+    /// Cards that wait for a gang, which waits for others in any case, are lent to those behind it in line; whether any was.
+    pub(crate) fn lend_cards(&mut self, tied: GpuSet) -> bool {
+        if tied.len() < 2 || !tied.overlaps(self.wanted) {
+            return false;
+        }
+        let line: Vec<SessionId> = self.in_line(tied).collect();
+        let first_on = |gpu| line.iter().find(|id| self.turn_cards(**id).contains(gpu));
+        let firsts = tied.into_iter().filter_map(|gpu| Some((gpu, *first_on(gpu)?)));
+        let firsts: ByGpu<SessionId> = firsts.collect();
+        let mut rooms = self.rooms(tied);
+        // Most of a long line want the same card.
+        let (mut asked, mut until) = (GpuSet::default(), None);
+        let mut lent = false;
+        for &id in &line {
+            let cards = self.turn_cards(id);
+            if !queue::fits(cards, |gpu| self.need(id, gpu), &rooms) || self.is_held_up(id) {
+                continue;
+            }
+            if cards != asked {
+                let first = |gpu| firsts.get(gpu).copied();
+                (asked, until) = (cards, self.useless_until_on(cards, cards, first));
+            }
+            if let Some(until) = until.filter(|&until| self.pays_to_lend(id, until)) {
+                queue::enter(cards, |gpu| self.need(id, gpu), &mut rooms);
+                self.grant_turn(id);
+                self.lend(id, until);
+                asked = GpuSet::default();
+                lent = true;
+            }
+        }
+        lent
+    }
+
+    /// Whether a session would have its cards for long enough until then.
+    fn pays_to_lend(&self, id: SessionId, until: Nanos) -> bool {
+        until - self.now >= Nanos(self.switch_cost(id).0.saturating_mul(WORTH_LENDING))
+    }
+
     /// A holder goes on until then, or until anything changes.
     pub(crate) fn lend(&mut self, id: SessionId, until: Nanos) {
         if let Some(session) = self.sessions.get_mut(id)
@@ -30,8 +75,18 @@ impl Core {
     /// of them waits for this holder alone.
     pub(crate) fn useless_until(&self, id: SessionId) -> Option<Nanos> {
         let own = self.turn_cards(id);
-        let waits = own.and(self.wanted).into_iter().map(|gpu| {
-            let first = self.first_on(gpu)?;
+        self.useless_until_on(own.and(self.wanted), own, |gpu| self.first_on(gpu))
+    }
+
+    /// Until when those who are first on each of `cards` wait for others than somebody's `own` in any case.
+    fn useless_until_on(
+        &self,
+        cards: GpuSet,
+        own: GpuSet,
+        first: impl Fn(GpuId) -> Option<SessionId>,
+    ) -> Option<Nanos> {
+        let waits = cards.into_iter().map(|gpu| {
+            let first = first(gpu)?;
             let elsewhere = self.turn_cards(first).and(self.wanted).without(own);
             let rooms = elsewhere.into_iter().map(|gpu| self.room_at(gpu, first));
             rooms.max().filter(|&at| at > self.now)
@@ -59,13 +114,14 @@ impl Core {
         at
     }
 
-    /// When a holder lets go at the earliest.
+    /// When a holder lets go at the earliest. Who goes on for the gang's sake lets go as soon as nobody else keeps it: two of them
+    /// would wait for each other.
     fn turn_ends(&self, id: SessionId) -> Nanos {
         let Some(Lock::Holding(grant)) = self.sessions.get(id).map(|session| &session.lock) else {
             return self.now;
         };
         match grant.clock.earliest_end(self.now) {
-            end if end > self.now => end,
+            end if end > self.now && !grant.clock.is_lent() => end,
             _ if self.makes_way(id).is_some() => self.now,
             _ => self.now + self.quantum(id, Nanos::ZERO),
         }

@@ -41,7 +41,7 @@ impl Core {
             .get(id)
             .map(|session| session.sums(gpu).movable.get());
         let expected_move = card.expected_move(need.unwrap_or_default());
-        card.quantum(expected_move, &self.config) + expected_move + card.expected_drain()
+        card.quantum(expected_move, &self.config) + card.switch_cost(expected_move, &self.config)
     }
 
     /// Counts for how long classes have been passed over on a card.

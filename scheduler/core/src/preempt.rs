@@ -29,7 +29,9 @@ impl Core {
             else {
                 continue;
             };
-            let cost = self.switch_cost(id).max(Nanos(1));
+            // To the one who woke, and back.
+            let switch = self.switch_cost(id);
+            let cost = (switch + switch).max(Nanos(1));
             let (now, config) = (self.now, &self.config);
             let affordable = cards.into_iter().all(|gpu| {
                 let card = self.cards.get_mut(gpu);
@@ -86,16 +88,6 @@ impl Core {
     pub(crate) fn is_leaving(&self, id: SessionId) -> bool {
         let lock = self.sessions.get(id).map(|session| &session.lock);
         lock.is_some_and(|lock| lock.dropping().is_some())
-    }
-
-    /// Both handoffs: to the one who woke, and back.
-    fn switch_cost(&self, id: SessionId) -> Nanos {
-        let drains = self
-            .turn_cards(id)
-            .into_iter()
-            .filter_map(|gpu| Some(self.cards.get(gpu)?.expected_drain()));
-        let one = drains.max().unwrap_or_default() + self.config.switch_cost + self.expected_move(id);
-        one + one
     }
 
     fn end_quantum(&mut self, id: SessionId) {

@@ -142,7 +142,9 @@ impl Core {
         }
     }
 
-    /// The turns of those who held the lock in parallel mode begin now.
+    /// The turns of those who held the lock in parallel mode begin now. No switch began them, so they have none to pay for, and whoever made
+    /// the card too small has its first turn soon: a notebook is not kept waiting for half a minute. The switches that follow
+    /// are paid for by the turns that they begin, so no more is lost than ε.
     fn start_clocks(&mut self, began: GpuSet) {
         for at in 0..self.agenda.len() {
             let id = self.agenda.session(at);

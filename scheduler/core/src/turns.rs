@@ -13,11 +13,14 @@
 //!
 //! A session on several cards waits with the greatest of its distances from the floors, so that its order is the same on each
 //! of them. At the end of a quantum a holder goes on if the first in line is more than half a quantum ahead of it, else it
-//! lets go. Where the first in line is a gang that waits for another card in any case, it goes on until then (lending.rs).
+//! lets go. Where the first in line is a gang that waits for another card in any case, it goes on until then, or others have the card
+//! (lending.rs).
 //!
 //! **Bound.** For a fixed set of sessions of one class that always have work, session i waits at most
 //! Σ over j≠i of [(wⱼ/wᵢ)(qᵢ+sᵢ) + (3/2)qⱼ + sⱼ], plus what the switch budget holds: each j catches up with what i had more, ends the
-//! quantum that it is in, and may be renewed half a quantum early. A class that is passed over waits (q+s)/trickle more.
+//! quantum that it is in, and may be renewed half a quantum early. A class that is passed over waits (q+s)/trickle more. q is the quantum
+//! and s what a switch costs, as [`Card::switch_cost`] says, `switch_cost` of the configuration included. A gang waits for the drain of those
+//! to whom its cards were lent as well.
 
 use std::collections::BTreeSet;
 
@@ -257,6 +260,17 @@ impl Core {
             && let Lock::Holding(grant) = &mut session.lock
         {
             grant.clock = clock;
+        }
+        // A gang waits for it longer than it seemed, so that its other cards can be lent.
+        for gpu in self.turn_cards(id) {
+            let ties = self
+                .cards
+                .get(gpu)
+                .is_some_and(|card| !card.census.gangs.is_empty());
+            if ties {
+                self.agenda.look_at(gpu);
+                self.reordered = true;
+            }
         }
     }
 }

@@ -9,7 +9,6 @@ use gpushare_proto::{Nanos, SessionId};
 
 use crate::core::Core;
 use crate::event::WaitsFor;
-use crate::gpu::Card;
 use crate::session::lock::Lock;
 
 /// For what a session waits.
@@ -56,12 +55,11 @@ impl Core {
         };
         let line = self.in_line(cards).take_while(|&other| other != id);
         let turn = |other| (other, self.quantum(other, self.expected_move(other)));
-        let drain = here().map(Card::expected_drain).max();
         Some(Waiting {
             reason,
             holders: holders.into_iter().filter_map(rest).collect(),
             ahead: line.map(turn).collect(),
-            handoff: drain.unwrap_or_default() + self.expected_move(id),
+            handoff: self.switch_cost(id),
         })
     }
 }

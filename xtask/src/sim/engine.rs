@@ -191,8 +191,8 @@ impl<'a, P: Policy> Run<'a, P> {
             Gate::Entering { .. } => player.gate = Gate::Draining(self.now),
             Gate::Open if player.running == 0 => {
                 player.gate = Gate::Shut;
-                self.replies.push_back((who, Reply::LetGo(Nanos::ZERO)));
                 self.sleep(who);
+                self.replies.push_back((who, Reply::LetGo(Nanos::ZERO)));
             }
             Gate::Open => {
                 player.gate = Gate::Draining(self.now);
@@ -330,11 +330,12 @@ impl<'a, P: Policy> Run<'a, P> {
 
     fn let_go(&mut self, who: Who, told: Nanos) {
         self.players[who].gate = Gate::Shut;
-        self.replies.push_back((who, Reply::LetGo(self.now - told)));
         self.sleep(who);
+        self.replies.push_back((who, Reply::LetGo(self.now - told)));
     }
 
-    /// A thread that has work sleeps at the closed gate.
+    /// A thread that has work sleeps at the closed gate. It came there before the last work had ended, so it asks before its session is
+    /// said to have let go.
     fn sleep(&mut self, who: Who) {
         let player = &mut self.players[who];
         let Some(_) = player.phase else { return };

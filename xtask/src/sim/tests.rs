@@ -114,6 +114,27 @@ fn a_burst_beside_a_hog_is_served_within_a_turn_and_all_work_is_done() {
     );
 }
 
+/// A thread asks for the next turn while the last work drains: nobody who is behind its session in line is let in beside the next.
+#[test]
+fn a_small_session_that_fits_beside_either_of_two_large_ones_gets_no_more_than_they_do() {
+    let steps = |memory| {
+        format!(
+            "[[sessions]]\nname = 'steps'\nmemory = '{memory}'\nprogram = {{ steps = {{ work = '100ms', host = '1ms' }} }}\n"
+        )
+    };
+    let trace = Trace::parse(
+        "test",
+        &format!(
+            "until = '1h'\nmemory = '80GB'\n[[sessions]]\nname = 'hog'\nmemory = '60GB'\nprogram = 'hog'\n{}{}",
+            steps("24GB"),
+            steps("16GB")
+        ),
+    )
+    .unwrap();
+    let row = row(&trace, gpushare(&trace));
+    assert!(row.greatest_lag_s < 30.0, "{} s of an hour", row.greatest_lag_s);
+}
+
 /// Two programs, together too large, that work for 20 ms and pause for so long, a hundred times.
 fn with_pauses(pause: &str) -> Row {
     let trace = trace(&format!(

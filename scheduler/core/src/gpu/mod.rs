@@ -250,12 +250,17 @@ impl Card {
         }
     }
 
+    /// What a switch to an entrant costs whose move takes `expected_move`: the drain of who lets go, the move, and what is lost besides.
+    pub(crate) fn switch_cost(&self, expected_move: Nanos, config: &Config) -> Nanos {
+        self.expected_drain() + expected_move + config.switch_cost
+    }
+
     /// The turn of an entrant whose move takes `expected_move`.
     pub(crate) fn quantum(&self, expected_move: Nanos, config: &Config) -> Nanos {
         if let Some(fixed) = self.knobs.quantum {
             return fixed.max(quantum::SHORTEST);
         }
-        let cost = self.expected_drain() + config.switch_cost + expected_move;
+        let cost = self.switch_cost(expected_move, config);
         quantum::quantum(cost, self.knobs.epsilon, config.quantum_min, config.quantum_max)
     }
 

@@ -4,7 +4,7 @@
 //! admitted on all of them at once. One that does not reserves all its cards: nobody behind it is admitted there, and on
 //! the cards where it does not fit the holders are not renewed; they let go together, once it would fit everywhere (lending.rs). The
 //! first in line is never reserved against, so its cards drain and it is admitted: no deadlock, and a stream of single-card
-//! sessions cannot starve a session with many.
+//! sessions cannot starve a session with many. What it cannot use yet is lent meanwhile (lending.rs).
 //!
 //! ```text
 //!   order     1:{gpu0}  2:{gpu0,gpu1}  3:{gpu1}  4:{gpu2}
@@ -141,7 +141,7 @@ pub(crate) fn surplus(
     let mut surplus = Vec::new();
     for (session, cards) in holders {
         let needs = |gpu| need(session, gpu);
-        match misfits(cards, needs, rooms).is_empty() {
+        match fits(cards, needs, rooms) {
             true => enter(cards, needs, rooms),
             false => surplus.push(session),
         }
@@ -149,12 +149,18 @@ pub(crate) fn surplus(
     surplus
 }
 
+/// Whether a session fits on all of its cards.
+pub(crate) fn fits(cards: GpuSet, need: impl Fn(GpuId) -> Bytes, rooms: &Rooms) -> bool {
+    misfits(cards, need, rooms).is_empty()
+}
+
 fn misfits(cards: GpuSet, need: impl Fn(GpuId) -> Bytes, rooms: &Rooms) -> GpuSet {
     let misfit = |gpu: &GpuId| rooms.get(*gpu).is_some_and(|room| !room.fits(need(*gpu)));
     cards.into_iter().filter(misfit).collect()
 }
 
-fn enter(cards: GpuSet, need: impl Fn(GpuId) -> Bytes, rooms: &mut Rooms) {
+/// A session is there from now on.
+pub(crate) fn enter(cards: GpuSet, need: impl Fn(GpuId) -> Bytes, rooms: &mut Rooms) {
     for gpu in cards {
         if let Some(room) = rooms.get_mut(gpu) {
             room.enter(need(gpu));

@@ -1,6 +1,6 @@
 use gpushare_proto::admin::{Knob, Mode, Setting};
 use gpushare_proto::session::Priority;
-use gpushare_proto::{ClientId, GateState, Nanos, SessionId};
+use gpushare_proto::{ClientId, GateState, GpuId, Nanos, SessionId};
 
 use super::world::{GPU, OTHER_GPU, World, gib, ms, plain};
 use crate::{Config, Event};
@@ -15,7 +15,7 @@ fn two_cards() -> World {
 }
 
 /// A busy session with 6 GiB on each of its cards.
-fn on(world: &mut World, cards: &[gpushare_proto::GpuId]) -> (SessionId, ClientId) {
+fn on(world: &mut World, cards: &[GpuId]) -> (SessionId, ClientId) {
     let session = world.session();
     let client = world.join(session);
     for &gpu in cards {
@@ -80,6 +80,31 @@ fn who_goes_on_while_a_gang_waits_elsewhere_lets_go_when_it_need_not_any_more() 
 }
 
 #[test]
+fn two_who_go_on_while_a_gang_waits_for_a_third_card_do_not_wait_for_each_other() {
+    let mut world = two_cards();
+    let third = GpuId(2);
+    world.send(Event::GpuFound {
+        gpu: third,
+        total: gib(10),
+    });
+    let [(_, a), (_, b)] = [GPU, OTHER_GPU].map(|gpu| on(&mut world, &[gpu]));
+    // Turns are taken on these cards from the beginning, on the third from the gang's arrival.
+    for gpu in [GPU, OTHER_GPU] {
+        let (_, other) = on(&mut world, &[gpu]);
+        world.dies(other);
+    }
+    world.run_for(ms(50));
+    let (_, c) = on(&mut world, &[third]);
+    let (_, gang) = on(&mut world, &[GPU, OTHER_GPU, third]);
+    world.run_for(ms(70));
+    assert_eq!(world.open(&[a, b, c, gang]), [true, true, true, false]);
+    world.dies(c);
+    assert_eq!(world.open(&[a, b]), [false, false]);
+    world.run_for(ms(5));
+    assert_eq!(world.gate(gang).state(), GateState::Moving);
+}
+
+#[test]
 fn who_goes_on_for_a_gang_lets_go_for_the_next_in_line_when_the_gang_is_gone() {
     let (mut world, [a, _, gang]) = turns_that_end_apart();
     let (_, next) = on(&mut world, &[GPU]);
@@ -89,6 +114,87 @@ fn who_goes_on_for_a_gang_lets_go_for_the_next_in_line_when_the_gang_is_gone() {
     assert!(!world.passes(a));
     world.run_for(ms(5));
     assert_eq!(world.gate(next).state(), GateState::Moving);
+}
+
+/// Turns of a second on two cards that move 2 GiB in 20 ms: a holder on each, a gang that waits for both, and one behind it on the first.
+fn one_behind_a_gang() -> (World, [ClientId; 4]) {
+    let mut world = World::new(Config {
+        quantum: Some(Nanos::from_secs(1)),
+        bandwidth_per_second: gib(100),
+        ..plain()
+    });
+    world.second_card();
+    let (_, a) = on(&mut world, &[GPU]);
+    let (_, b) = on(&mut world, &[OTHER_GPU]);
+    let (_, gang) = on(&mut world, &[GPU, OTHER_GPU]);
+    world.run_for(ms(10));
+    let (_, next) = on(&mut world, &[GPU]);
+    (world, [a, b, gang, next])
+}
+
+#[test]
+fn a_card_that_a_gang_cannot_use_yet_is_lent_to_the_next_in_line() {
+    let (mut world, [a, b, gang, next]) = one_behind_a_gang();
+    world.run_for(ms(290));
+    world.dies(a);
+    world.run_for(ms(30));
+    assert_eq!(world.open(&[b, gang, next]), [true, false, true]);
+    world.run_for(ms(665));
+    assert_eq!(world.open(&[b, gang, next]), [true, false, true]);
+    world.run_for(ms(10));
+    assert_eq!(world.open(&[b, next]), [false, false], "both turns end at once");
+    assert_eq!(world.gate(gang).state(), GateState::Moving);
+}
+
+#[test]
+fn a_card_that_was_lent_comes_back_when_the_gang_can_begin() {
+    let (mut world, [a, b, gang, next]) = one_behind_a_gang();
+    world.run_for(ms(300));
+    world.dies(a);
+    world.run_for(ms(30));
+    assert!(world.passes(next));
+    world.dies(b);
+    assert!(!world.passes(next));
+    world.run_for(ms(5));
+    assert_eq!(world.gate(gang).state(), GateState::Moving);
+}
+
+#[test]
+fn a_card_is_not_lent_for_less_than_pays_for_moving_in_and_out() {
+    let (mut world, [a, b, gang, next]) = one_behind_a_gang();
+    world.run_for(ms(900));
+    world.dies(a);
+    world.run_for(ms(30));
+    assert_eq!(world.open(&[b, gang, next]), [true, false, false]);
+    world.run_for(ms(75));
+    assert_eq!(world.gate(gang).state(), GateState::Moving);
+}
+
+#[test]
+fn a_card_is_lent_also_while_a_gang_waits_in_the_line_of_another() {
+    let mut world = World::new(Config {
+        quantum: Some(Nanos::from_secs(1)),
+        bandwidth_per_second: gib(100),
+        ..plain()
+    });
+    world.second_card();
+    let (_, b) = on(&mut world, &[OTHER_GPU]);
+    let [(_, before), (_, gang), (_, a)] = [&[OTHER_GPU][..], &[GPU, OTHER_GPU], &[GPU]].map(|cards| {
+        let session = on(&mut world, cards);
+        world.run_for(ms(10));
+        session
+    });
+    world.run_for(ms(300));
+    assert_eq!(world.open(&[a, b, before, gang]), [true, true, false, false]);
+    world.goes_idle(a);
+    world.arrives(a);
+    world.run_for(ms(30));
+    assert_eq!(world.open(&[a, b, before, gang]), [true, true, false, false]);
+    world.run_for(ms(870));
+    assert_eq!(world.open(&[a, b, before, gang]), [true, false, true, false]);
+    world.run_for(ms(800));
+    assert_eq!(world.open(&[a, before]), [false, false]);
+    assert_eq!(world.gate(gang).state(), GateState::Moving);
 }
 
 #[test]

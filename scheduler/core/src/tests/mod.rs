@@ -21,6 +21,7 @@ mod schedules;
 mod sharing;
 mod standing;
 mod strangers;
+mod switching;
 mod telling;
 
 mod turns;

@@ -137,3 +137,22 @@ fn a_clock_that_runs_backwards_stands_still() {
     world.run_for(Nanos::from_secs(60));
     assert_eq!(world.open(&[a, b]), [false, true]);
 }
+
+#[test]
+fn who_makes_a_card_too_small_has_its_first_turn_soon_and_the_turns_after_that_pay_for_their_switches() {
+    // 2 GiB too many move in 0.2 s.
+    let config = Config {
+        bandwidth_per_second: gib(10),
+        ..plain()
+    };
+    let mut world = World::new(config.clone());
+    let (_, a) = world.busy_program(gib(6));
+    let (_, b) = world.busy_program(gib(6));
+    let switch = config.drain_target + config.switch_cost;
+    world.run_for(Nanos(switch.0 * 19));
+    assert!(!world.passes(a), "a switch without a move would be paid for");
+    world.run_for(ms(100));
+    assert!(world.passes(b));
+    world.run_for(Nanos::from_secs(3));
+    assert_eq!(world.open(&[a, b]), [false, true]);
+}

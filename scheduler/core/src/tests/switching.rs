@@ -1,0 +1,92 @@
+//! What a switch costs beyond its drain and its move counts wherever a switch is reckoned with.
+
+use gpushare_proto::session::Priority;
+use gpushare_proto::{ClientId, Nanos, SessionId};
+
+use super::world::{GPU, World, gib, ms, plain};
+use crate::forecast::{Forecast, Prospect};
+use crate::waiting::Waiting;
+use crate::{Config, Event};
+
+const COST: Nanos = ms(50);
+
+/// Worlds that differ in this alone: a switch costs nothing more, or [`COST`].
+fn worlds() -> [World; 2] {
+    [Nanos::ZERO, COST].map(|switch_cost| {
+        World::new(Config {
+            switch_cost,
+            quantum: Some(ms(100)),
+            ..plain()
+        })
+    })
+}
+
+fn foresee(world: &World) -> Forecast {
+    let prospect = Prospect {
+        session: SessionId(900),
+        limit: Some(gib(6)),
+        compute: None,
+        weight: 100,
+        priority: Priority::Normal,
+        oversubscribe: false,
+    };
+    world.core.foresee(world.now, GPU, prospect).unwrap()
+}
+
+#[test]
+fn a_forecast_has_it_in_the_switch_and_in_the_bound_on_the_wait() {
+    let [free, dear] = worlds().map(|mut world| {
+        world.busy_program(gib(6));
+        world.busy_program(gib(6));
+        world.run_for(ms(20));
+        foresee(&world)
+    });
+    assert_eq!(dear.switch - free.switch, COST);
+    let bounds = dear.bound.unwrap() - free.bound.unwrap();
+    assert_eq!(
+        bounds,
+        ms(4 * 50),
+        "both others catch up with one and have one themselves"
+    );
+}
+
+#[test]
+fn who_waits_is_told_of_it() {
+    let [free, dear] = worlds().map(|mut world| {
+        let (_, _) = world.busy_program(gib(6));
+        let (second, _) = world.busy_program(gib(6));
+        world.run_for(ms(20));
+        world.core.waiting(world.now, second).unwrap()
+    });
+    assert_eq!(dear.handoff - free.handoff, COST);
+    let about = |waiting: &Waiting| waiting.about().unwrap();
+    assert_eq!(about(&dear) - about(&free), COST);
+}
+
+#[test]
+fn a_class_that_is_passed_over_pays_for_it() {
+    let [free, dear] = worlds().map(|mut world| {
+        let start = |world: &mut World, priority| -> ClientId {
+            let (session, client) = world.program(gib(1));
+            let weight = 100;
+            world.send(Event::Share {
+                session,
+                weight,
+                priority,
+            });
+            world.gets_busy(client);
+            client
+        };
+        start(&mut world, Priority::High);
+        let low = start(&mut world, Priority::Low);
+        let began = world.now;
+        while world.passes(low) {
+            world.run_for(ms(1));
+        }
+        while !world.passes(low) {
+            world.run_for(ms(1));
+        }
+        world.now - began
+    });
+    assert_eq!(dear - free, Nanos(COST.0 * 20), "at a twentieth of the time");
+}
