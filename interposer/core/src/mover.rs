@@ -33,7 +33,7 @@ use crate::process::{GATE, State, page};
 /// The longest rest without a look around: the page may have been exchanged.
 const REST: Duration = Duration::from_secs(1);
 /// Pauses between two looks at work in flight: this part of the time so far, for what lies between its end and the look is a
-/// pause of the card that counts as held. A limited program pays for it once in each slice of 20 ms.
+/// pause of the card that counts as held. A limited program pays for it once in each slice of some 30 ms.
 const POLL_PART: u32 = 64;
 const POLL_MIN: Duration = Duration::from_micros(20);
 const POLL_MAX: Duration = Duration::from_millis(1);

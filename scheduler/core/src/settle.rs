@@ -174,11 +174,12 @@ impl Core {
 
     /// What a limited session spends at once: where its memory moves for it, a whole turn.
     fn slice(&self, id: SessionId) -> Nanos {
-        let mut cards = self.cards.among(self.cards_of(id)).map(|(_, card)| card);
-        match cards.any(Card::moves_memory) {
-            true => self.quantum(id, self.expected_move(id)),
-            false => self.config.quantum_min,
+        let cards = || self.cards.among(self.cards_of(id)).map(|(_, card)| card);
+        if cards().any(Card::moves_memory) {
+            return self.quantum(id, self.expected_move(id));
         }
+        let slices = cards().map(|card| card.limit_slice(&self.config));
+        slices.max().unwrap_or(self.config.quantum_min)
     }
 
     /// Whoever is on a card is counted by its new mode.

@@ -31,6 +31,8 @@ const UNUSUAL: Nanos = Nanos::from_secs(2);
 const SUBSTANTIAL_MOVE: Bytes = Bytes::mib(64);
 /// A measured bandwidth is believed within this factor of the configured one: it comes from the tenant.
 const BELIEF: u64 = 16;
+/// So many slices at least fit into the window over which a compute limit holds.
+const SLICES: u64 = 10;
 
 /// What the administrator can set, per card.
 #[derive(Clone, Copy, Debug)]
@@ -262,6 +264,19 @@ impl Card {
         }
         let cost = self.switch_cost(expected_move, config);
         quantum::quantum(cost, self.knobs.epsilon, config.quantum_min, config.quantum_max)
+    }
+
+    /// What a limited session spends at once where no memory moves: its work ends and begins anew with each slice, which may cost it
+    /// no more of its time than any other switch. Its drain is none of that cost, as it works meanwhile. However little may be lost,
+    /// a limit is one over a window, with several slices in each.
+    pub(crate) fn limit_slice(&self, config: &Config) -> Nanos {
+        let longest = Nanos(config.limit_window.0 / SLICES);
+        quantum::quantum(
+            config.switch_cost,
+            self.knobs.epsilon,
+            config.quantum_min,
+            longest,
+        )
     }
 
     /// Whether turns last as long as somebody said.

@@ -14,6 +14,8 @@ pub(crate) struct Clock {
     starts: Nanos,
     /// When it was last found to run beyond its quantum, as nobody could use the card before.
     lent: Option<Nanos>,
+    /// Whether that is not looked at again before its end.
+    relied_on: bool,
 }
 
 impl Clock {
@@ -23,6 +25,7 @@ impl Clock {
             quantum,
             starts: now + Nanos(expected_move.0.saturating_mul(PATIENCE)),
             lent: None,
+            relied_on: false,
         }
     }
 
@@ -52,21 +55,21 @@ impl Clock {
         if !already {
             self.end_at(end);
         }
-        self.lent = Some(now);
+        (self.lent, self.relied_on) = (Some(now), false);
     }
 
     pub(crate) const fn is_lent(&self) -> bool {
         self.lent.is_some()
     }
 
-    /// It is not looked at again before its end, unless it was at this moment.
+    /// Where it runs beyond its quantum that is not looked at again before its end, unless it was at this moment.
     pub(crate) fn rely_on(&mut self, now: Nanos) {
-        self.lent = self.lent.filter(|&at| at == now);
+        self.relied_on = self.lent.is_some_and(|at| at < now);
     }
 
     /// Whether its holder may have to let go by now.
     pub(crate) fn is_over(&self, now: Nanos) -> bool {
-        self.is_lent() || now >= self.end()
+        (self.is_lent() && !self.relied_on) || now >= self.end()
     }
 
     /// When it ends at the earliest: the memory may be in at any moment.

@@ -1,7 +1,7 @@
 //! What a switch costs beyond its drain and its move counts wherever a switch is reckoned with.
 
 use gpushare_proto::session::Priority;
-use gpushare_proto::{ClientId, Nanos, SessionId};
+use gpushare_proto::{ClientId, Nanos, Percent, SessionId};
 
 use super::world::{GPU, World, gib, ms, plain};
 use crate::forecast::{Forecast, Prospect};
@@ -89,4 +89,40 @@ fn a_class_that_is_passed_over_pays_for_it() {
         world.now - began
     });
     assert_eq!(dear - free, Nanos(COST.0 * 20), "at a twentieth of the time");
+}
+
+/// Of a limited session's time in parallel mode, ε is what it may lose by being stopped and started.
+#[test]
+fn a_limited_session_spends_at_once_what_pays_for_being_stopped_and_started() {
+    for (switch_cost, slice) in [
+        (Nanos::ZERO, ms(20)),
+        (Nanos(1_500_000), Nanos(28_500_000)),
+        (ms(50), ms(100)),
+    ] {
+        let mut world = World::new(Config {
+            switch_cost,
+            ..plain()
+        });
+        let (session, client) = world.busy_program(gib(1));
+        world.send(Event::Compute {
+            session,
+            gpu: GPU,
+            limit: Some(Percent(5000)),
+        });
+        // The first slice is the one that it begins with.
+        world.run_for(ms(2000));
+        while world.passes(client) {
+            world.run_for(ms(1));
+        }
+        let closed = world.now;
+        while !world.passes(client) {
+            world.run_for(ms(1));
+        }
+        let saved_up = world.now - closed;
+        let expected = Nanos(2 * slice.0);
+        assert!(
+            saved_up <= expected + ms(4) && expected <= saved_up + ms(4),
+            "{switch_cost}: {saved_up}"
+        );
+    }
 }
