@@ -119,7 +119,8 @@ class Programs:
         """Starts a program: `shared` by gpushare-ctl, with a quota of `memory` or in a `session` that there is, and more
         `options` of `run`; else it meets the driver alone."""
         inner = ["timeout", "-k", "5", str(LIFE_LIMIT), *command]
-        values = clean_environment() | {"PYTHONUNBUFFERED": "1"} | (environment or {})
+        # On a machine with several cards, too, all share one unless they say otherwise.
+        values = clean_environment() | {"PYTHONUNBUFFERED": "1", "CUDA_VISIBLE_DEVICES": "0"} | (environment or {})
         if shared:
             values |= {"GPUSHARE_RUNTIME_DIR": str(self.daemon.runtime), "GPUSHARE_SUMMARY": "1"}
             quota = ["--memory", memory] if memory else []

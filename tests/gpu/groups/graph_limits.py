@@ -27,10 +27,4 @@ def run(stand):
         limits = Limits(stand, daemon)
         for form, program in zip(FORMS, running):
             for percent in PERCENTS:
-                of_form(stand, limits, f"{form}, {percent}%", (program, percent))
-
-
-def of_form(stand, limits, name, limited):
-    (answer,) = limits.hold(name, [limited])
-    mean = 1e3 * answer["seconds"] / answer["steps"]
-    stand.figures.row(f"limits: {name}: mean and longest step", f"{mean:.1f} ms, {answer['step_ms_max']:.1f} ms")
+                limits.hold(f"{form}, {percent}%", [(program, percent)])
