@@ -5,10 +5,11 @@ use gpushare_proto::admin::{AdminReply, AdminRequest, LockView};
 use gpushare_proto::explain::{CardLimitsView, Explanation, OrphanView, RefusalView, WaitReason, WaitView};
 use gpushare_proto::page::LimitKind;
 use gpushare_proto::session::StandingView;
+use gpushare_proto::tenant::FailureCode;
 use serde::Serialize;
 
 use crate::cli::ExplainArgs;
-use crate::client::{Admin, Client};
+use crate::client::{Admin, Client, ClientError};
 use crate::exit::CtlError;
 use crate::output;
 use crate::places::Places;
@@ -22,8 +23,12 @@ pub(crate) fn explain(args: &ExplainArgs, places: &Places) -> Result<(), CtlErro
         return Err(client.unexpected().into());
     };
     let which = explanation.session.session.to_string();
-    let AdminReply::Orphaned(orphaned) = client.ask(&AdminRequest::Orphaned { which })? else {
-        return Err(client.unexpected().into());
+    let orphaned = match client.ask(&AdminRequest::Orphaned { which }) {
+        Ok(AdminReply::Orphaned(orphaned)) => orphaned,
+        // It ended meanwhile, which it does not as long as there is any.
+        Err(ClientError::Refused(failure)) if failure.code == FailureCode::NotFound => Vec::new(),
+        Ok(_) => return Err(client.unexpected().into()),
+        Err(error) => return Err(error.into()),
     };
     let all = Explained {
         explanation: *explanation,

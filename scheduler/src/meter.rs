@@ -84,7 +84,7 @@ mod tests {
         let read = move || {
             count += 1;
             let on_card = BTreeMap::from([(7, Some(Bytes(count)))]);
-            BTreeMap::from([(GpuUuid::gpu([1; 16]), on_card)])
+            BTreeMap::from([(GpuUuid::gpu([1; 16]), Some(on_card))])
         };
         let meter = Meter::reading(inputs, move || Some(read)).unwrap();
         for expected in [1, 2] {
@@ -92,7 +92,8 @@ mod tests {
             let Some(Input::Measured(Some(usages))) = answers.blocking_recv() else {
                 panic!("no answer")
             };
-            assert_eq!(usages[&GpuUuid::gpu([1; 16])][&7], Some(Bytes(expected)));
+            let on_card = usages[&GpuUuid::gpu([1; 16])].as_ref().unwrap();
+            assert_eq!(on_card[&7], Some(Bytes(expected)));
         }
         drop(meter);
         assert!(answers.blocking_recv().is_none(), "the thread is gone with it");

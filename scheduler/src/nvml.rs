@@ -12,8 +12,9 @@ use gpushare_proto::{Bytes, GpuUuid};
 use nvml_wrapper::enum_wrappers::device::TemperatureSensor;
 use nvml_wrapper::enums::device::UsedGpuMemory;
 use nvml_wrapper::error::NvmlError;
+use nvml_wrapper::struct_wrappers::device::ProcessInfo;
 use nvml_wrapper::{Device, Nvml};
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 use crate::metrics::{Reading, Readings};
 
@@ -89,25 +90,49 @@ pub(crate) fn readings(nvml: &Nvml) -> Readings {
         .collect()
 }
 
-/// What each process has on each card, by pid; none where NVML lists the process and does not know its bytes.
-pub(crate) type Usages = BTreeMap<GpuUuid, BTreeMap<u32, Option<Bytes>>>;
+/// What each process has on a card, by pid; none where NVML lists the process and does not know its bytes.
+pub(crate) type OnCard = BTreeMap<u32, Option<Bytes>>;
 
-/// What the processes on all cards have there; a card that does not answer is left out.
+/// The processes on each card; none for one that fails to say this time.
+pub(crate) type Usages = BTreeMap<GpuUuid, Option<OnCard>>;
+
+/// What the processes on all cards have there; a card that never says is left out.
 pub(crate) fn usages(nvml: &Nvml) -> Usages {
     devices(nvml)
         .filter_map(|device| {
             let uuid = device.uuid().ok()?.parse().ok()?;
-            let processes = device.running_compute_processes().ok()?;
-            let used = processes.into_iter().map(|process| {
-                let bytes = match process.used_gpu_memory {
-                    UsedGpuMemory::Used(bytes) => Some(Bytes(bytes)),
-                    UsedGpuMemory::Unavailable => None,
-                };
-                (process.pid, bytes)
-            });
-            Some((uuid, used.collect()))
+            match device.running_compute_processes() {
+                Ok(processes) => Some((uuid, Some(processes.iter().map(usage).collect()))),
+                Err(cause) if never_says(&cause) => None,
+                // Whoever starts programs while their number is asked for brings this about as well.
+                Err(cause) => {
+                    debug!("NVML does not list the processes on {uuid} now: {cause}");
+                    Some((uuid, None))
+                }
+            }
         })
         .collect()
+}
+
+fn usage(process: &ProcessInfo) -> (u32, Option<Bytes>) {
+    let bytes = match process.used_gpu_memory {
+        UsedGpuMemory::Used(bytes) => Some(Bytes(bytes)),
+        UsedGpuMemory::Unavailable => None,
+    };
+    (process.pid, bytes)
+}
+
+/// Whether a card has nothing to list, today or tomorrow: a driver that lists nobody (WSL, a guest), or a card that is gone with all
+/// that was on it.
+fn never_says(cause: &NvmlError) -> bool {
+    matches!(
+        cause,
+        NvmlError::NotSupported
+            | NvmlError::NoPermission
+            | NvmlError::GpuLost
+            | NvmlError::FunctionNotFound
+            | NvmlError::FailedToLoadSymbol(_)
+    )
 }
 
 fn card(device: &Device<'_>) -> Result<Option<GpuInfo>, NvmlError> {

@@ -6,7 +6,7 @@ use gpushare_proto::explain::{
 };
 use gpushare_proto::page::{LimitKind, MemoryRefusal};
 use gpushare_proto::session::StandingView;
-use gpushare_proto::tenant::PROTOCOL;
+use gpushare_proto::tenant::{Failure, FailureCode, PROTOCOL};
 use gpushare_proto::{Bytes, ClientId, GpuId, GpuUuid, Nanos, SessionId};
 
 use crate::ctl::{ctl, succeeds};
@@ -132,4 +132,20 @@ fn memory_that_a_dead_process_left_is_said_with_how_to_find_who_keeps_it() {
     let json: serde_json::Value = serde_json::from_str(&json).unwrap();
     assert_eq!(json["orphaned"][0]["pid"], 4242);
     assert_eq!(json["session"]["name"], "infer");
+}
+
+#[test]
+fn a_session_that_ends_while_it_is_explained_is_explained_all_the_same() {
+    let daemon = Fake::for_admins(move |request| match request {
+        AdminRequest::Explain { .. } => AdminReply::Explained(Box::new(explanation())),
+        AdminRequest::Orphaned { .. } => AdminReply::Error(Failure {
+            code: FailureCode::NotFound,
+            message: "there is no session s4".into(),
+        }),
+        _ => AdminReply::Ready { protocol: PROTOCOL },
+    });
+    let json = succeeds(&mut ctl(daemon.dir(), &["explain", "infer", "--json"]));
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(json["session"]["name"], "infer");
+    assert_eq!(json["orphaned"], serde_json::json!([]));
 }

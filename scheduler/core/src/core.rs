@@ -415,7 +415,9 @@ impl Core {
 
     /// A holder that reaches for one more card, where others wait for their turn, queues up for all its cards.
     fn attached(&mut self, client: ClientId, gpu: GpuId, used: Bytes) {
-        let Some(id) = self.session_of(client) else { return };
+        let Some(id) = self.session_of(client) else {
+            return self.left_on(client, gpu, used);
+        };
         let Some(card) = self.cards.get(gpu) else { return };
         let queues = card.takes_turns() && self.is_wanted(gpu);
         let known = card.census.members.contains(&id);

@@ -79,7 +79,7 @@ pub enum Event {
         /// The process.
         client: ClientId,
     },
-    /// A process is about to use a card.
+    /// A process is about to use a card, or one that is dead has left memory there.
     Attached {
         /// The process.
         client: ClientId,

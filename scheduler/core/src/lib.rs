@@ -76,5 +76,6 @@ pub use crate::core::Core;
 pub use config::Config;
 pub use event::{Effect, Event, Notice, Standing, WaitsFor};
 pub use gpu_set::GpuSet;
+pub use lease::Kind;
 pub use session::gate::FIRST_WORD;
 pub use snapshot::Snapshot;

@@ -58,6 +58,26 @@ impl Core {
         self.recount(session);
     }
 
+    /// What a process that is dead already had on one more card: nobody worked with it under this daemon.
+    pub(crate) fn left_on(&mut self, client: ClientId, gpu: GpuId, used: Bytes) {
+        let assumed = self.config.context_reserve;
+        let known = self.cards.contains(gpu);
+        let Some(orphan) = self.orphans.get_mut(&client).filter(|_| known) else {
+            return;
+        };
+        if orphan.books.contains(gpu) {
+            return;
+        }
+        let book = Book {
+            leased: used,
+            ..Book::default()
+        };
+        let (session, sums) = (orphan.session, Sums::of_orphan(&book, assumed));
+        orphan.books.insert(gpu, book);
+        self.add_up(session, gpu, Sums::default(), sums);
+        self.recount(session);
+    }
+
     /// The driver has taken back what a dead process had.
     pub(crate) fn bury(&mut self, client: ClientId) {
         let Some(orphan) = self.orphans.remove(&client) else {

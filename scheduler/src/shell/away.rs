@@ -339,7 +339,8 @@ impl Shell {
             let ended = |gpu: GpuId| {
                 let was = client.overheads.get(&gpu).is_some_and(Overhead::was_listed);
                 let card = self.cards.get(gpu).and_then(|card| usages.get(&card.info.uuid));
-                was && card.is_some_and(|listed| !listed.contains_key(&pid))
+                let listed = card.and_then(Option::as_ref);
+                was && listed.is_some_and(|listed| !listed.contains_key(&pid))
             };
             let unlisted = client.page.gpus().all(ended);
             if client.away.is_over(unlisted) {

@@ -158,7 +158,8 @@ impl Shell {
     }
 
     /// The most that a returning process may say it uses of a card: what the card could ever back, and for one that the
-    /// registry does not know, its session's quota if it may have been a client of the last daemon, else what is left of it.
+    /// registry does not know, its session's quota if it may have been a client of the last daemon, else what is left of it; in
+    /// either case without what dead processes of the session have there.
     pub(super) fn credible(
         &self,
         session: SessionId,
@@ -166,7 +167,9 @@ impl Shell {
         (peer, restored): (&PeerProcess, bool),
     ) -> Bytes {
         let backed = self.cards.get(gpu).map_or(Bytes::ZERO, Card::most);
-        let limit = self.limit_on(session, gpu);
+        let card = self.cards.get(gpu).map(|card| card.info.uuid);
+        let left = card.map_or(Bytes::ZERO, |card| self.orphans.bytes(session, card));
+        let limit = self.limit_on(session, gpu).map(|limit| limit - left);
         match limit {
             Some(limit) if !restored && self.may_be_unwritten(peer) => backed.min(limit),
             Some(limit) if !restored => {

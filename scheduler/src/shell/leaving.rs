@@ -49,6 +49,7 @@ impl Shell {
             .debug(format_args!("{id} (pid {pid}) is gone"));
         match left.filter(|_| client.peer.is_ending()) {
             Some(entry) => {
+                self.feed(Event::ClientEnded { client: id });
                 self.leave_behind(entry, Some(client.peer.pidfd));
                 self.keeping.changed();
             }
@@ -82,6 +83,8 @@ impl Shell {
             session: entry.session,
             holding: None,
         });
+        // Nobody is to make room for one that is dead.
+        self.feed(Event::ClientEnded { client });
         for of in &entry.cards {
             if let Ok(gpu) = self.add_card(&of.card) {
                 let used = of.used;

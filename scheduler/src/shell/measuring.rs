@@ -12,7 +12,9 @@
 //! fixed bytes before and after, and the smaller of two answers that follow each other.
 //!
 //! Whom NVML does not list, or lists without bytes (containers, WSL), and everybody when the driver falls silent, has what is assumed
-//! of a context.
+//! of a context. A card whose list fails once says nothing of anybody.
+//!
+//! One question is open at a time, however long its answer takes: so an answer belongs to its question, and is never older than that.
 
 use std::collections::BTreeMap;
 
@@ -29,7 +31,7 @@ use crate::nvml::Usages;
 const SOON: Nanos = Nanos::from_secs(1);
 /// How often all are measured.
 const PAUSE: Nanos = Nanos::from_secs(5);
-/// An answer that took longer than this is not waited for with old figures.
+/// An answer that takes longer than this is not waited for with old figures.
 const STALE: Nanos = Nanos::from_secs(30);
 
 /// Who measures, and when.
@@ -50,6 +52,8 @@ struct Asked {
     at: Nanos,
     /// Of everybody, unless it is about those only that left memory behind.
     fixed: Option<BTreeMap<(ClientId, GpuId), Bytes>>,
+    /// Whether it is not waited for with old figures any more.
+    stale: bool,
 }
 
 /// What was measured of a process on one card.
@@ -101,10 +105,10 @@ impl Shell {
         }
     }
 
-    /// When there is something to do: to ask, or to give up waiting for an answer.
+    /// When there is something to do: to ask, or to go on without the figures of an answer.
     pub(super) fn measuring_due(&self) -> Option<Nanos> {
         match &self.measuring.asked {
-            Some(asked) => Some(asked.at + STALE),
+            Some(asked) => (!asked.stale).then(|| asked.at + STALE),
             None => self.measuring.next.into_iter().chain(self.orphans.due()).min(),
         }
     }
@@ -114,8 +118,12 @@ impl Shell {
         if self.measuring_due().is_none_or(|due| due > now) {
             return;
         }
-        if self.measuring.asked.is_some() {
-            self.measured(&Usages::new());
+        if let Some(asked) = &mut self.measuring.asked {
+            asked.stale = true;
+            if let Some(fixed) = asked.fixed.take() {
+                self.take_measured(fixed, &Usages::new());
+            }
+            return;
         }
         let all = self.measuring.next.is_some_and(|next| next <= now);
         if all {
@@ -132,14 +140,18 @@ impl Shell {
                 Ok(meter) => self.measuring.meter = Some(meter),
                 Err(cause) => {
                     warn!("what contexts take is not measured now: {cause}");
-                    return self.bury_all_orphans();
+                    return self.orphans.ask_later(now);
                 }
             }
         }
         let answers = self.measuring.meter.as_ref().is_some_and(Meter::ask);
         if answers {
             self.measuring.questions += 1;
-            self.measuring.asked = Some(Asked { at: now, fixed });
+            self.measuring.asked = Some(Asked {
+                at: now,
+                fixed,
+                stale: false,
+            });
         } else {
             self.measuring_is_off();
         }
@@ -176,6 +188,10 @@ impl Shell {
                 continue;
             };
             let on_card = usages.get(&card.info.uuid);
+            if on_card.is_some_and(Option::is_none) {
+                continue;
+            }
+            let on_card = on_card.and_then(Option::as_ref);
             let used = on_card.and_then(|used| *used.get(&client.peer.pid)?);
             let fixed = after.get(&(id, gpu)).copied().unwrap_or_default().max(before);
             let overhead = client.overheads.entry(gpu).or_default();

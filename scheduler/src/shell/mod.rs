@@ -44,7 +44,7 @@ use std::sync::Arc;
 use gpushare_core::{Core, Effect, Event};
 use gpushare_proto::audit::Outcome;
 use gpushare_proto::codec::Message;
-use gpushare_proto::tenant::{Failure, FailureCode, GpuInfo, TenantRequest};
+use gpushare_proto::tenant::{Failure, FailureCode, GpuInfo};
 use gpushare_proto::{ClientId, GpuId, Nanos, SessionId};
 use gpushare_sys::clock;
 use tokio::sync::mpsc;
@@ -94,8 +94,8 @@ pub(crate) struct Shell {
     expected: BTreeMap<ClientId, ClientEntry>,
     orphans: orphans::Orphans,
     connections: BTreeMap<ConnectionId, Connection>,
-    /// Requests for memory that came before it was known what their sessions have.
-    postponed: Vec<(ConnectionId, TenantRequest)>,
+    /// Requests for memory that wait.
+    postponed: Vec<postponed::Postponed>,
     /// Peers that cannot be told what they must know.
     unsent: BTreeMap<ConnectionId, Unsent>,
     /// What the store has not heard, and what it has not said.

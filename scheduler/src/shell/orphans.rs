@@ -9,9 +9,11 @@
 //! The kernel says of each thread that it is ending some 60 ms before the driver has let go of the cards: the lock is free with the
 //! former, the memory with the latter. As a rule NVML lists a process no more when it is dead. It lists one for longer whose
 //! forked child has the card's files open; on an H200 (driver 580.159.04) the card then keeps all of it, managed memory too,
-//! of which NVML's own figure knows nothing. So what the books say of it counts for as long as the pid is listed.
+//! of which NVML's own figure knows nothing. So what the books say of it counts for as long as the pid is listed, and while NVML does
+//! not answer: whoever can make it fail must win nothing by it.
 //!
-//! Without NVML, and for a process without a pid here, there is nobody to ask: what is dead has nothing.
+//! Without NVML, for a card that it does not know or never lists anybody on, and for a process without a pid here, there is nobody to
+//! ask: what is dead has nothing.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -20,7 +22,7 @@ use std::sync::Arc;
 use gpushare_core::Event;
 use gpushare_proto::audit::Outcome;
 use gpushare_proto::explain::OrphanView;
-use gpushare_proto::{ClientId, Nanos, SessionId};
+use gpushare_proto::{Bytes, ClientId, GpuUuid, Nanos, SessionId};
 use gpushare_sys::{clock, peer};
 
 use super::Shell;
@@ -30,15 +32,15 @@ use crate::nvml::Usages;
 use crate::operation::Operation;
 use crate::registry::ClientEntry;
 
-/// How long the first pause between two questions is, and the longest: each is twice the one before.
+/// How long the first pause between two questions is, and the longest: each is as long as the process is dead by then.
 const FIRST_PAUSE: Nanos = Nanos::from_millis(2);
 const LONGEST_PAUSE: Nanos = Nanos::from_secs(1);
-/// So long after a death its memory is usually back: requests of its session for memory wait for that.
+/// So long after a death its memory is usually back: requests that it leaves no room wait for that (postponed.rs).
 const USUAL: Nanos = Nanos::from_millis(100);
-/// So long at most they wait for a death.
+/// So long at most they wait for the death of one that is ending.
 const MOST_DYING: Nanos = Nanos::from_secs(2);
 /// From then on it is no matter of time.
-const LONG: Nanos = Nanos::from_secs(1);
+pub(super) const LONG: Nanos = Nanos::from_secs(1);
 
 /// Those whose memory is on a card still.
 #[derive(Debug, Default)]
@@ -61,7 +63,6 @@ struct Dead {
     /// The questions that were asked before: their answers may be older than its death.
     questions: u64,
     next: Nanos,
-    pause: Nanos,
     /// Whether the log has it.
     told: bool,
 }
@@ -72,19 +73,21 @@ impl Dead {
             since: now,
             questions,
             next: now,
-            pause: FIRST_PAUSE,
             told: false,
         }
     }
 
-    /// It is listed still.
+    /// It is listed still, or nobody knows.
     fn wait(&mut self, now: Nanos) {
-        self.next = now + self.pause;
-        self.pause = Nanos(self.pause.0 * 2).min(LONGEST_PAUSE);
+        self.next = now + (now - self.since).clamp(FIRST_PAUSE, LONGEST_PAUSE);
     }
 }
 
 impl Orphan {
+    fn uses(&self, card: GpuUuid) -> bool {
+        self.entry.cards.iter().any(|of| of.card.uuid == card)
+    }
+
     /// When its memory is not back for more than the usual reasons.
     fn usual_end(&self) -> Nanos {
         self.dead
@@ -106,10 +109,32 @@ impl Orphans {
             .min()
     }
 
-    /// Until when a session may well get memory back; none if it is not to be expected.
-    pub(super) fn expected_back(&self, session: SessionId, now: Nanos) -> Option<Nanos> {
+    /// Until when memory may well come back to a card, to one session or to anybody, of those that had ended at a time; none if it is
+    /// not to be expected.
+    pub(super) fn expected_back(
+        &self,
+        card: GpuUuid,
+        of: Option<SessionId>,
+        (ended, now): (Nanos, Nanos),
+    ) -> Option<Nanos> {
+        let there = self.0.values().filter(|orphan| {
+            let whose = of.is_none_or(|session| orphan.entry.session == session);
+            whose && orphan.ended <= ended && orphan.uses(card)
+        });
+        there.map(Orphan::usual_end).filter(|&end| end > now).max()
+    }
+
+    /// What dead processes of a session have on a card, as far as is known.
+    pub(super) fn bytes(&self, session: SessionId, card: GpuUuid) -> Bytes {
         let own = self.0.values().filter(|orphan| orphan.entry.session == session);
-        own.map(Orphan::usual_end).filter(|&end| end > now).max()
+        let cards = own.flat_map(|orphan| &orphan.entry.cards);
+        cards.filter(|of| of.card.uuid == card).map(|of| of.used).sum()
+    }
+
+    /// Nobody could be asked now.
+    pub(super) fn ask_later(&mut self, now: Nanos) {
+        let dead = self.0.values_mut().filter_map(|orphan| orphan.dead.as_mut());
+        dead.for_each(|dead| dead.wait(now));
     }
 
     /// Those of whom an answer to question number `asked` says that no card has anything of theirs. About the others is asked
@@ -120,12 +145,12 @@ impl Orphans {
             let Some(dead) = dead.as_mut().filter(|dead| dead.questions < asked) else {
                 continue;
             };
-            let is_listed = |uuid| {
-                usages
-                    .get(uuid)
-                    .is_some_and(|on| on.contains_key(&entry.process.pid))
+            let may_be_on = |uuid| match usages.get(uuid) {
+                Some(Some(listed)) => listed.contains_key(&entry.process.pid),
+                Some(None) => true,
+                None => false,
             };
-            if entry.cards.iter().any(|of| is_listed(&of.card.uuid)) {
+            if entry.cards.iter().any(|of| may_be_on(&of.card.uuid)) {
                 dead.wait(now);
             } else {
                 unlisted.push(id);
@@ -136,7 +161,7 @@ impl Orphans {
 }
 
 impl Shell {
-    /// A process ends, and has this. It is not watched any more where its death is certain.
+    /// A process that the core knows has ended, and has this. It is not watched any more where its death is certain.
     pub(super) fn leave_behind(&mut self, entry: ClientEntry, pidfd: Option<Arc<OwnedFd>>) {
         let id = entry.client;
         let now = clock::monotonic();
@@ -152,7 +177,6 @@ impl Shell {
             _watch: watch.unwrap_or_default(),
         };
         self.orphans.0.insert(id, orphan);
-        self.feed(Event::ClientEnded { client: id });
         if self.measuring.is_off() {
             self.bury(id);
         }
@@ -244,4 +268,106 @@ fn kept(entry: &ClientEntry, name: &str) {
              It counts as the session's until that one ends; `fuser -v /dev/nvidia*` names it",
             cards.join(", ")
         ));
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use gpushare_proto::tenant::GpuInfo;
+
+    use super::*;
+    use crate::identity::ProcessId;
+    use crate::registry::CardUse;
+
+    const CARD: GpuUuid = GpuUuid::gpu([1; 16]);
+    const OTHER: GpuUuid = GpuUuid::gpu([2; 16]);
+    const PID: u32 = 7;
+    const NOW: Nanos = Nanos::from_secs(9);
+
+    /// One process that used both cards, and died after a number of questions.
+    fn dead_after(questions: u64) -> Orphans {
+        let used = |uuid| CardUse {
+            card: GpuInfo {
+                uuid,
+                name: "card".into(),
+                total: Bytes::gib(1),
+            },
+            used: Bytes::mib(40),
+        };
+        let entry = ClientEntry {
+            client: ClientId(1),
+            session: SessionId(1),
+            process: ProcessId { pid: PID, start: 70 },
+            cards: [CARD, OTHER].map(used).to_vec(),
+        };
+        let orphan = Orphan {
+            entry,
+            ended: NOW,
+            dead: Some(Dead::new(NOW, questions)),
+            _watch: Watch::default(),
+        };
+        Orphans(BTreeMap::from([(ClientId(1), orphan)]))
+    }
+
+    fn is_over(orphans: &mut Orphans, usages: [Option<Vec<u32>>; 2], asked: u64) -> bool {
+        let list = |pids: Vec<u32>| pids.into_iter().map(|pid| (pid, None)).collect();
+        let usages = usages.map(|pids| pids.map(list));
+        let usages = [CARD, OTHER].into_iter().zip(usages).collect();
+        !orphans.unlisted(&usages, asked, NOW).is_empty()
+    }
+
+    #[test]
+    fn whoever_is_listed_on_no_card_has_nothing_there() {
+        let mut orphans = dead_after(0);
+        assert!(!is_over(&mut orphans, [Some(vec![PID]), Some(vec![])], 1));
+        assert!(!is_over(&mut orphans, [Some(vec![]), Some(vec![5, PID])], 2));
+        assert!(is_over(&mut orphans, [Some(vec![]), Some(vec![5])], 3));
+    }
+
+    #[test]
+    fn a_card_that_fails_to_say_who_is_there_frees_nothing() {
+        let mut orphans = dead_after(0);
+        assert!(!is_over(&mut orphans, [Some(vec![]), None], 1));
+        assert!(is_over(&mut orphans, [Some(vec![]), Some(vec![])], 2));
+    }
+
+    #[test]
+    fn a_card_that_nvml_does_not_know_keeps_nothing() {
+        assert_eq!(dead_after(0).unlisted(&Usages::new(), 1, NOW), [ClientId(1)]);
+    }
+
+    #[test]
+    fn an_answer_to_a_question_from_before_the_death_says_nothing() {
+        let mut orphans = dead_after(3);
+        assert!(!is_over(&mut orphans, [Some(vec![]), Some(vec![])], 3));
+        assert!(is_over(&mut orphans, [Some(vec![]), Some(vec![])], 4));
+    }
+
+    #[test]
+    fn the_longer_one_is_dead_the_less_often_it_is_asked_about() {
+        let mut dead = Dead::new(NOW, 0);
+        let pauses: BTreeSet<u64> = [0, 30, 5_000]
+            .map(|ms| {
+                let now = NOW + Nanos::from_millis(ms);
+                dead.wait(now);
+                (dead.next - now).0 / 1_000_000
+            })
+            .into();
+        assert_eq!(pauses, [2, 30, 1_000].into());
+    }
+
+    #[test]
+    fn a_request_waits_for_those_only_that_ended_before_it_on_its_card() {
+        let orphans = dead_after(0);
+        let back = |card, of, ended| orphans.expected_back(card, of, (ended, NOW));
+        assert_eq!(back(CARD, None, NOW), Some(NOW + USUAL));
+        assert_eq!(back(CARD, Some(SessionId(1)), NOW), Some(NOW + USUAL));
+        assert_eq!(back(CARD, Some(SessionId(2)), NOW), None);
+        assert_eq!(back(CARD, None, Nanos(NOW.0 - 1)), None);
+        assert_eq!(back(GpuUuid::gpu([3; 16]), None, NOW), None);
+        assert_eq!(orphans.expected_back(CARD, None, (NOW, NOW + USUAL)), None);
+        assert_eq!(orphans.bytes(SessionId(1), CARD), Bytes::mib(40));
+        assert_eq!(orphans.bytes(SessionId(2), CARD), Bytes::ZERO);
+    }
 }

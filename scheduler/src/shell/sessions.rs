@@ -10,6 +10,7 @@ use gpushare_proto::text::is_plain;
 use gpushare_proto::{Bytes, ClientId, GpuId, GpuUuid, Nanos, Percent, SessionId, Token};
 use gpushare_sys::clock;
 
+use super::orphans::LONG;
 use super::tenant::plain;
 use super::{Shell, failure};
 use crate::identity::PeerProcess;
@@ -240,11 +241,16 @@ impl Shell {
         };
         let name = session.name.clone();
         if let Some(orphan) = self.orphaned(id, clock::monotonic()).first() {
-            return Err(bad(format!(
-                "a card keeps memory of session {name}'s dead process, pid {}, whose forked child has the card's files open; end \
-                 that one (`fuser -v /dev/nvidia*` names it), or revoke the session",
-                orphan.pid
-            )));
+            let pid = orphan.pid;
+            return Err(bad(match orphan.ago_ns < LONG {
+                true => format!(
+                    "pid {pid} of session {name} has just ended, and the driver takes its memory back; try again in a second"
+                ),
+                false => format!(
+                    "a card keeps memory of session {name}'s dead process, pid {pid}, whose forked child has the card's files open; end \
+                     that one (`fuser -v /dev/nvidia*` names it), or revoke the session"
+                ),
+            }));
         }
         if session.clients > 0 || session.bound {
             return Err(bad(format!(

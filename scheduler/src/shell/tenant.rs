@@ -90,9 +90,8 @@ impl Shell {
             }
             (
                 ConnectionRole::Client(client),
-                ref asks @ (TenantRequest::Reserve { gpu, .. } | TenantRequest::ReserveFixed { gpu, .. }),
-            ) if self.is_unsettled(client, gpu) => self.postpone(connection, asks.clone()),
-            (ConnectionRole::Client(client), ref asks) if self.repeats(connection, client, asks) => Ok(()),
+                ref asks @ (TenantRequest::Reserve { .. } | TenantRequest::ReserveFixed { .. }),
+            ) => self.reserve_or_postpone(connection, client, asks),
             (ConnectionRole::Client(client), request) => self.client_says(client, &request),
             (ConnectionRole::Tool, request) => {
                 // What an administrator says may read as something else here.
@@ -103,9 +102,13 @@ impl Shell {
             }
         };
         if let Err(message) = sense {
-            let failure = failure(FailureCode::BadRequest, message);
-            self.refuse(connection, failure, TenantReply::Error);
+            self.refuse_nonsense(connection, message);
         }
+    }
+
+    pub(super) fn refuse_nonsense(&mut self, connection: ConnectionId, message: String) {
+        let failure = failure(FailureCode::BadRequest, message);
+        self.refuse(connection, failure, TenantReply::Error);
     }
 
     /// The card's number goes out first, then whatever the core makes of the newcomer.
@@ -149,7 +152,7 @@ impl Shell {
     }
 
     /// What only a client says. The core decides on what lies in the page now, so that is read first.
-    fn client_says(&mut self, client: ClientId, request: &TenantRequest) -> Result<(), String> {
+    pub(super) fn client_says(&mut self, client: ClientId, request: &TenantRequest) -> Result<(), String> {
         let event = match *request {
             TenantRequest::Contexts { gpu, live } => {
                 self.must_be_on(client, gpu)?;

@@ -1,9 +1,13 @@
 //! Programs that die and leave a child that has the card's files open: the card keeps their memory, and so do the books.
 
+use std::fs;
+
 use anyhow::{Context, bail};
-use gpushare_proto::Bytes;
+use gpushare_proto::tenant::{GpuInfo, Hello, Returning, ReturningGpu, Role, TenantRequest};
+use gpushare_proto::{Bytes, ClientId, Token};
 use gpushare_tests::artifacts::Artifacts;
 use gpushare_tests::daemon::Daemon;
+use gpushare_tests::peer::Tenant;
 use gpushare_tests::program::Program;
 use gpushare_tests::world::{Sharing, World};
 use rustix::process::{Pid, Signal, kill_process};
@@ -153,5 +157,64 @@ fn a_session_whose_memory_a_card_keeps_is_not_deleted() -> anyhow::Result<()> {
         status.gpus[0].allocated_bytes == Bytes::ZERO
     })?;
     daemon.ctl(&["session", "delete", "two"])?;
+    Ok(())
+}
+
+/// A card that another session's dead process filled is the next one's as soon as it is empty.
+#[test]
+fn another_session_is_not_refused_what_the_dead_had_while_the_driver_takes_it_back() -> anyhow::Result<()> {
+    let world = world()?;
+    let _daemon = Daemon::start(&world, &[])?;
+    let mut waits = Program::hold(&world, &Sharing::session("other"), "other")?;
+    for round in 0..5 {
+        let fixed = Sharing::session("first").and(&["--backend", "native"]);
+        let mut first = Program::hold(&world, &fixed, &format!("first-{round}"))?;
+        first.must("alloc x 120MiB")?;
+        assert!(waits.ask("alloc y 120MiB")?.error().is_some());
+        first.kill()?;
+        waits.must("alloc y 120MiB")?;
+        waits.must("free y")?;
+    }
+    Ok(())
+}
+
+/// A process that says that it comes back with memory is believed what its quota leaves, beside what the dead have of it.
+#[test]
+fn what_the_dead_have_is_no_returning_process_to_claim() -> anyhow::Result<()> {
+    let world = world()?;
+    let daemon = Daemon::start(&world, &[])?;
+    let member = session(&daemon)?;
+    let (_, child) = killed(&world, &member, "managed")?;
+    daemon.until("no process to be left", |status| {
+        status.sessions.iter().all(|session| session.clients.is_empty())
+    })?;
+    let token = world.runtime_dir().state_dir().join("tokens/two.token");
+    let token = Token::from_hex(&fs::read_to_string(token)?);
+    let card = daemon.status()?.gpus.remove(0);
+    let returning = Some(Returning {
+        client: ClientId(u64::MAX),
+        session: daemon.session("two")?.session,
+        holding: None,
+        gpus: vec![ReturningGpu {
+            info: GpuInfo {
+                uuid: card.uuid,
+                name: card.name,
+                total: CARD,
+            },
+            used: QUOTA,
+            contexts: 0,
+        }],
+        waiting: false,
+    });
+    let mut liar = Tenant::at(&world.runtime_dir())?;
+    liar.say(&TenantRequest::Hello(Hello::new(Role::Client {
+        token,
+        returning,
+    })))?;
+    daemon.until("the liar to be there", |status| {
+        status.sessions.iter().any(|session| !session.clients.is_empty())
+    })?;
+    assert_eq!(daemon.status()?.gpus[0].allocated_bytes, QUOTA);
+    drop(child);
     Ok(())
 }

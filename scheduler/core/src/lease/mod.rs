@@ -66,7 +66,7 @@ struct Request {
 
 /// What the bytes of a request become.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub enum Kind {
     /// Managed memory, as far as we know.
     Movable,
     /// Something that never moves.
@@ -179,7 +179,7 @@ impl Core {
             kind: Kind::Movable,
             tried: BTreeSet::new(),
         };
-        let Some(limits) = self.limits(&request) else {
+        let Some(limits) = self.limits(session, gpu, Kind::Movable) else {
             return;
         };
         let most = Bytes(self.config.lease_chunk.0.saturating_mul(KEPT_CHUNKS));
@@ -217,7 +217,8 @@ impl Core {
             return;
         };
         let attached = self.book(request.client, request.gpu).is_some();
-        let Some(limits) = self.limits(&request).filter(|_| attached) else {
+        let limits = self.limits(request.session, request.gpu, request.kind);
+        let Some(limits) = limits.filter(|_| attached) else {
             return self.refuse(&request, limits::NOT_ATTACHED);
         };
         let Some(excess) = limits.excess(request.bytes) else {
@@ -234,22 +235,37 @@ impl Core {
         }
     }
 
-    fn limits(&self, request: &Request) -> Option<Limits> {
-        let session = self.sessions.get(request.session)?;
-        let card = self.cards.get(request.gpu)?;
-        let sums = session.sums(request.gpu);
+    /// The limit that `bytes` more of a process would pass before any free lease is asked back; none where there is room, and for
+    /// a card that it did not attach.
+    #[must_use]
+    pub fn limit_in_the_way(
+        &self,
+        client: ClientId,
+        gpu: GpuId,
+        bytes: Bytes,
+        kind: Kind,
+    ) -> Option<LimitKind> {
+        self.book(client, gpu)?;
+        let limits = self.limits(self.session_of(client)?, gpu, kind)?;
+        Some(limits.excess(bytes)?.by)
+    }
+
+    fn limits(&self, id: SessionId, gpu: GpuId, kind: Kind) -> Option<Limits> {
+        let session = self.sessions.get(id)?;
+        let card = self.cards.get(gpu)?;
+        let sums = session.sums(gpu);
         Some(Limits {
             quota: if session.may_grow() {
-                session.limit(request.gpu)
+                session.limit(gpu)
             } else {
                 Bytes::ZERO
             },
-            ceiling: session.ceiling(request.gpu, card),
+            ceiling: session.ceiling(gpu, card),
             managed: card.managed_limit(),
             session_leased: sums.leased.get(),
             session_charged: sums.charged.get(),
             card_managed: card.census.sums.managed.get(),
-            kind: request.kind,
+            kind,
         })
     }
 

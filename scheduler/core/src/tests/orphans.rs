@@ -83,6 +83,30 @@ fn what_moves_and_nobody_works_with_is_no_reason_to_take_turns() {
     assert_eq!(world.card().mode, Mode::Parallel);
 }
 
+/// A process of the last daemon that died before it was back.
+#[test]
+fn what_was_left_under_the_last_daemon_counts_and_makes_nobody_take_turns() {
+    let mut world = World::new(plain());
+    world.busy_program(gib(6));
+    let session = world.session_with(Some(gib(8)), false);
+    let dead = world.join(session);
+    world.ends(dead);
+    for _ in 0..2 {
+        world.send(Event::Attached {
+            client: dead,
+            gpu: GPU,
+            used: gib(6),
+        });
+    }
+    assert_eq!(world.view(session).gpus[0].allocated_bytes, gib(6));
+    assert_eq!(world.card().mode, Mode::Parallel);
+    let sibling = world.join(session);
+    world.attach(sibling, GPU);
+    assert!(!world.allocate(sibling, GPU, gib(2) + Bytes(1)));
+    world.dies(dead);
+    assert!(world.allocate(sibling, GPU, gib(2) + Bytes(1)));
+}
+
 #[test]
 fn what_never_moves_takes_room_from_others() {
     let mut world = World::new(plain());

@@ -37,6 +37,7 @@ enum Step {
     GoIdle(usize),
     Die(usize),
     End(usize),
+    Left(usize, GpuId, u64),
     Bury(usize),
     ComeBack(usize),
     Change(usize, u64, bool),
@@ -158,6 +159,7 @@ fn step() -> impl Strategy<Value = Step> {
         4 => who().prop_map(Step::GoIdle),
         2 => who().prop_map(Step::Die),
         1 => who().prop_map(Step::End),
+        1 => (who(), gpu(), 0_u64..8).prop_map(|(who, gpu, gibs)| Step::Left(who, gpu, gibs)),
         1 => who().prop_map(Step::Bury),
         2 => who().prop_map(Step::ComeBack),
         3 => (who(), 0_u64..3000, any::<bool>()).prop_map(|(who, drain, answers)| Step::Change(who, drain, answers)),
@@ -279,6 +281,12 @@ fn play(world: &mut World, step: Step) {
         }),
         Step::Set(gpu, knob) => world.send(Event::Set(Setting { gpu, knob })),
         Step::Forge(forgery) => forge(world, &forgery),
+        Step::Left(who, gpu, gibs) => {
+            if let Some(client) = nth(world.core.orphans.keys().copied().collect(), who) {
+                let used = gib(gibs);
+                world.send(Event::Attached { client, gpu, used });
+            }
+        }
         Step::Bury(who) => {
             if let Some(client) = nth(world.core.orphans.keys().copied().collect(), who) {
                 world.dies(client);
