@@ -3,7 +3,7 @@
 //! A join is on the disk some 20 ms and an fsync after it, since an fsync for each would hold up them all. A daemon that is
 //! killed within that time leaves a client that no registry knows. It comes back by itself, within the first second if nothing keeps
 //! it, and the kernel's word is that its process is older than this daemon. That is no proof that it was a client, so it gets
-//! nothing by it but what costs itself: what it says it uses counts, up to its session's quota, and what it says it may have
+//! nothing by it but what costs itself: what it says it uses counts, as far as its session's quota has room, and what it says it may have
 //! in flight must end before anybody else runs there.
 
 use gpushare_core::WaitsFor;

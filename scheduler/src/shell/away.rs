@@ -210,7 +210,7 @@ impl Shell {
             let known = self.core.used_bytes(id, gpu).unwrap_or_default();
             let says = gpus.iter().zip(&returning.gpus).find(|(of, _)| **of == gpu);
             let says = says.map_or(Bytes::ZERO, |(_, had)| {
-                had.used.min(self.credible(session, gpu, (peer, false)))
+                had.used.min(self.credible(session, gpu, false))
             });
             if let Some(client) = self.clients.get_mut(&id) {
                 client.page.attach(gpu, known.max(says));
@@ -236,7 +236,7 @@ impl Shell {
                     bytes,
                 }),
                 None => {
-                    let used = had.used.min(self.credible(session, gpu, (peer, false)));
+                    let used = had.used.min(self.credible(session, gpu, false));
                     self.attach(id, gpu, used);
                 }
             }

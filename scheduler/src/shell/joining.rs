@@ -25,7 +25,6 @@ use super::away::Away;
 use super::tenant::plain;
 use super::unknown::UnknownFunctions;
 use super::{Client, ConnectionRole, Shell, failure};
-use crate::cards::Card;
 use crate::connection::Outbox;
 use crate::identity::{ImplicitKey, PeerProcess};
 use crate::input::{ConnectionId, Place};
@@ -136,7 +135,7 @@ impl Shell {
                 .and_then(|returning| returning.holding),
         });
         for (gpu, had) in gpus.into_iter().zip(had) {
-            let used = had.used.min(self.credible(session, gpu, (peer, restored)));
+            let used = had.used.min(self.credible(session, gpu, restored));
             self.attach(client, gpu, used);
             self.feed(Event::Contexts {
                 client,
@@ -158,26 +157,20 @@ impl Shell {
     }
 
     /// The most that a returning process may say it uses of a card: what the card could ever back, and for one that the
-    /// registry does not know, its session's quota if it may have been a client of the last daemon, else what is left of it; in
-    /// either case without what dead processes of the session have there.
-    pub(super) fn credible(
-        &self,
-        session: SessionId,
-        gpu: GpuId,
-        (peer, restored): (&PeerProcess, bool),
-    ) -> Bytes {
-        let backed = self.cards.get(gpu).map_or(Bytes::ZERO, Card::most);
-        let card = self.cards.get(gpu).map(|card| card.info.uuid);
-        let left = card.map_or(Bytes::ZERO, |card| self.orphans.bytes(session, card));
-        let limit = self.limit_on(session, gpu).map(|limit| limit - left);
-        match limit {
-            Some(limit) if !restored && self.may_be_unwritten(peer) => backed.min(limit),
+    /// registry does not know, what is left of its session's quota. All that its session's processes had when the last daemon
+    /// ended was within that, and nothing is leased until they are back, so it takes nothing from an honest one.
+    pub(super) fn credible(&self, session: SessionId, gpu: GpuId, restored: bool) -> Bytes {
+        let Some(card) = self.cards.get(gpu) else {
+            return Bytes::ZERO;
+        };
+        match self.limit_on(session, gpu) {
             Some(limit) if !restored => {
                 let siblings = self.clients.values().filter(|client| client.session == session);
                 let leased: Bytes = siblings.filter_map(|client| client.page.leased(gpu)).sum();
-                backed.min(limit - leased)
+                let left = self.orphans.certain_bytes(session, card.info.uuid);
+                card.most().min(limit - leased - left)
             }
-            _ => backed,
+            _ => card.most(),
         }
     }
 

@@ -50,7 +50,7 @@ impl Shell {
         match left.filter(|_| client.peer.is_ending()) {
             Some(entry) => {
                 self.feed(Event::ClientEnded { client: id });
-                self.leave_behind(entry, Some(client.peer.pidfd));
+                self.leave_behind(entry, Some(client.peer.pidfd), true);
                 self.keeping.changed();
             }
             None => {
@@ -91,7 +91,7 @@ impl Shell {
                 self.feed(Event::Attached { client, gpu, used });
             }
         }
-        self.leave_behind(entry, None);
+        self.leave_behind(entry, None, false);
     }
 
     /// A client of the session is no more.

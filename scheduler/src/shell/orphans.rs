@@ -30,7 +30,7 @@ use crate::identity::Watch;
 use crate::input::Watched;
 use crate::nvml::Usages;
 use crate::operation::Operation;
-use crate::registry::ClientEntry;
+use crate::registry::{CardUse, ClientEntry};
 
 /// How long the first pause between two questions is, and the longest: each is as long as the process is dead by then.
 const FIRST_PAUSE: Nanos = Nanos::from_millis(2);
@@ -52,6 +52,8 @@ struct Orphan {
     entry: ClientEntry,
     ended: Nanos,
     dead: Option<Dead>,
+    /// Whether it ended under this daemon, which knew what it had.
+    witnessed: bool,
     /// Until it is dead.
     _watch: Watch,
 }
@@ -63,6 +65,8 @@ struct Dead {
     /// The questions that were asked before: their answers may be older than its death.
     questions: u64,
     next: Nanos,
+    /// Whether it was listed since.
+    listed: bool,
     /// Whether the log has it.
     told: bool,
 }
@@ -73,6 +77,7 @@ impl Dead {
             since: now,
             questions,
             next: now,
+            listed: false,
             told: false,
         }
     }
@@ -124,9 +129,12 @@ impl Orphans {
         there.map(Orphan::usual_end).filter(|&end| end > now).max()
     }
 
-    /// What dead processes of a session have on a card, as far as is known.
-    pub(super) fn bytes(&self, session: SessionId, card: GpuUuid) -> Bytes {
+    /// What dead processes of a session have on a card for sure. One that died without a daemon may have freed any of what is
+    /// written of it, until NVML lists it.
+    pub(super) fn certain_bytes(&self, session: SessionId, card: GpuUuid) -> Bytes {
         let own = self.0.values().filter(|orphan| orphan.entry.session == session);
+        let own =
+            own.filter(|orphan| orphan.witnessed || orphan.dead.as_ref().is_some_and(|dead| dead.listed));
         let cards = own.flat_map(|orphan| &orphan.entry.cards);
         cards.filter(|of| of.card.uuid == card).map(|of| of.used).sum()
     }
@@ -145,12 +153,13 @@ impl Orphans {
             let Some(dead) = dead.as_mut().filter(|dead| dead.questions < asked) else {
                 continue;
             };
-            let may_be_on = |uuid| match usages.get(uuid) {
-                Some(Some(listed)) => listed.contains_key(&entry.process.pid),
-                Some(None) => true,
-                None => false,
+            let on = |of: &CardUse| match usages.get(&of.card.uuid) {
+                Some(Some(listed)) => Some(listed.contains_key(&entry.process.pid)),
+                Some(None) => None,
+                None => Some(false),
             };
-            if entry.cards.iter().any(|of| may_be_on(&of.card.uuid)) {
+            dead.listed |= entry.cards.iter().any(|of| on(of) == Some(true));
+            if entry.cards.iter().any(|of| on(of) != Some(false)) {
                 dead.wait(now);
             } else {
                 unlisted.push(id);
@@ -162,7 +171,7 @@ impl Orphans {
 
 impl Shell {
     /// A process that the core knows has ended, and has this. It is not watched any more where its death is certain.
-    pub(super) fn leave_behind(&mut self, entry: ClientEntry, pidfd: Option<Arc<OwnedFd>>) {
+    pub(super) fn leave_behind(&mut self, entry: ClientEntry, pidfd: Option<Arc<OwnedFd>>, witnessed: bool) {
         let id = entry.client;
         let now = clock::monotonic();
         let alive = pidfd.filter(|pidfd| !peer::is_dead(pidfd));
@@ -174,6 +183,7 @@ impl Shell {
             entry,
             ended: now,
             dead,
+            witnessed,
             _watch: watch.unwrap_or_default(),
         };
         self.orphans.0.insert(id, orphan);
@@ -278,7 +288,6 @@ mod tests {
 
     use super::*;
     use crate::identity::ProcessId;
-    use crate::registry::CardUse;
 
     const CARD: GpuUuid = GpuUuid::gpu([1; 16]);
     const OTHER: GpuUuid = GpuUuid::gpu([2; 16]);
@@ -305,6 +314,7 @@ mod tests {
             entry,
             ended: NOW,
             dead: Some(Dead::new(NOW, questions)),
+            witnessed: false,
             _watch: Watch::default(),
         };
         Orphans(BTreeMap::from([(ClientId(1), orphan)]))
@@ -367,7 +377,19 @@ mod tests {
         assert_eq!(back(CARD, None, Nanos(NOW.0 - 1)), None);
         assert_eq!(back(GpuUuid::gpu([3; 16]), None, NOW), None);
         assert_eq!(orphans.expected_back(CARD, None, (NOW, NOW + USUAL)), None);
-        assert_eq!(orphans.bytes(SessionId(1), CARD), Bytes::mib(40));
-        assert_eq!(orphans.bytes(SessionId(2), CARD), Bytes::ZERO);
+    }
+
+    #[test]
+    fn what_is_written_of_one_that_died_without_a_daemon_is_certain_once_it_is_listed() {
+        let mut orphans = dead_after(0);
+        let certain = |orphans: &Orphans, session| orphans.certain_bytes(SessionId(session), CARD);
+        assert_eq!(certain(&orphans, 1), Bytes::ZERO);
+        assert!(!is_over(&mut orphans, [None, None], 1));
+        assert_eq!(certain(&orphans, 1), Bytes::ZERO);
+        assert!(!is_over(&mut orphans, [Some(vec![]), Some(vec![PID])], 2));
+        assert_eq!(
+            (certain(&orphans, 1), certain(&orphans, 2)),
+            (Bytes::mib(40), Bytes::ZERO)
+        );
     }
 }
