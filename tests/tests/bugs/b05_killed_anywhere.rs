@@ -42,18 +42,18 @@ fn world() -> anyhow::Result<World> {
     World::simulated(Artifacts::of_tests()?, Bytes::gib(1))
 }
 
-/// Waits until the daemon knows that only the survivor lives; then there is all of the quota for it, at the first try.
+/// Waits until the daemon knows that only the survivor lives; then there is all of the quota for it, at the first try: it is not
+/// refused what the driver is about to have back.
 fn all_is_there(daemon: &Daemon, survivor: &mut Program, death: &str) -> anyhow::Result<()> {
-    let status = daemon.until("the daemon knows of the death", |status| {
+    daemon.until("the daemon knows of the death", |status| {
         status.sessions.iter().all(|session| session.clients.len() == 1)
     })?;
-    assert_eq!(status.gpus[0].allocated_bytes, Bytes::ZERO, "{death}");
     survivor
         .must(&format!("alloc all {QUOTA}"))
         .with_context(|| death.to_owned())?;
     assert_eq!(survivor.ask("alloc more 4KiB")?.error(), OUT_OF_MEMORY, "{death}");
     survivor.must("free all")?;
-    Ok(())
+    waits_for(daemon, death, Bytes::ZERO)
 }
 
 /// The daemon's figure of what the session has; a process does not say when it is inside of a call.

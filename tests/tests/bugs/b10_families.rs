@@ -92,8 +92,8 @@ fn a_fork_after_cuda_does_not_disturb_the_parents_turn() -> anyhow::Result<()> {
 }
 
 #[test]
-fn a_child_that_keeps_every_descriptor_keeps_neither_lock_nor_memory_of_its_dead_parent() -> anyhow::Result<()>
-{
+fn a_child_that_keeps_every_descriptor_keeps_no_lock_of_its_dead_parent_and_its_memory_as_long_as_it_lives()
+-> anyhow::Result<()> {
     let world = world()?;
     let daemon = Daemon::start(&world, &LONG_TURNS)?;
     let family = family(&world)?;
@@ -106,8 +106,9 @@ fn a_child_that_keeps_every_descriptor_keeps_neither_lock_nor_memory_of_its_dead
     assert_eq!(daemon.session("family")?.gpus[0].allocated_bytes, Bytes::mib(8));
 
     parent.kill()?;
-    daemon.until("its session is over", |status| status.sessions.is_empty())?;
-    assert_eq!(daemon.status()?.gpus[0].allocated_bytes, Bytes::ZERO);
+    daemon.until("its session to have no process", |status| {
+        status.sessions.iter().all(|session| session.clients.is_empty())
+    })?;
     let mut next = tenant(&world, "next")?;
     next.must("fill x 2")?;
     assert!(next.must("check x 2")?.flag("matches"));
@@ -115,5 +116,11 @@ fn a_child_that_keeps_every_descriptor_keeps_neither_lock_nor_memory_of_its_dead
     // All the while the child was there, with everything open that its parent had.
     writeln!(stdin, "still here")?;
     assert_eq!(stdout.next().context("the child has ended")??, "still here");
+    // The card keeps what the parent had, and so do the books.
+    assert_eq!(daemon.session("family")?.gpus[0].allocated_bytes, Bytes::mib(8));
+    drop(stdin);
+    daemon.until("its session is over", |status| {
+        status.sessions.iter().all(|session| session.name != "family")
+    })?;
     Ok(())
 }

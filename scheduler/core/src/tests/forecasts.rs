@@ -5,7 +5,8 @@ use gpushare_proto::{Bytes, Nanos, SessionId};
 use super::world::{GPU, World, gib, ms, plain};
 use crate::forecast::{Forecast, Prospect};
 
-fn foresee(world: &World, limit: Bytes) -> Forecast {
+/// What a session of the usual share would meet.
+pub(super) fn foresee(world: &World, limit: Bytes) -> Forecast {
     let prospect = Prospect {
         session: SessionId(900),
         limit: Some(limit),

@@ -1,10 +1,10 @@
 //! What a switch costs beyond its drain and its move counts wherever a switch is reckoned with.
 
 use gpushare_proto::session::Priority;
-use gpushare_proto::{ClientId, Nanos, Percent, SessionId};
+use gpushare_proto::{ClientId, Nanos, Percent};
 
+use super::forecasts::foresee;
 use super::world::{GPU, World, gib, ms, plain};
-use crate::forecast::{Forecast, Prospect};
 use crate::waiting::Waiting;
 use crate::{Config, Event};
 
@@ -21,25 +21,13 @@ fn worlds() -> [World; 2] {
     })
 }
 
-fn foresee(world: &World) -> Forecast {
-    let prospect = Prospect {
-        session: SessionId(900),
-        limit: Some(gib(6)),
-        compute: None,
-        weight: 100,
-        priority: Priority::Normal,
-        oversubscribe: false,
-    };
-    world.core.foresee(world.now, GPU, prospect).unwrap()
-}
-
 #[test]
 fn a_forecast_has_it_in_the_switch_and_in_the_bound_on_the_wait() {
     let [free, dear] = worlds().map(|mut world| {
         world.busy_program(gib(6));
         world.busy_program(gib(6));
         world.run_for(ms(20));
-        foresee(&world)
+        foresee(&world, gib(6))
     });
     assert_eq!(dear.switch - free.switch, COST);
     let bounds = dear.bound.unwrap() - free.bound.unwrap();
