@@ -21,6 +21,8 @@ enum Occasion {
     Parallel,
     /// It is its turn.
     Turn,
+    /// It is somebody else's, who cannot begin yet (lending.rs). Nothing that is owed is paid by it.
+    Loan,
     /// It held the lock when the last daemon ended.
     Return,
 }
@@ -142,7 +144,7 @@ impl Core {
             self.set_wanted(tied, admission.wanted);
             let again = shifts && !admission.admitted.is_empty();
             for id in admission.admitted {
-                self.grant_turn(id);
+                self.grant(id, Occasion::Turn);
             }
             if !again && !self.lend_cards(tied) {
                 break;
@@ -203,21 +205,24 @@ impl Core {
         rooms
     }
 
-    /// Gives the lock to a session whose turn it is.
-    pub(crate) fn grant_turn(&mut self, id: SessionId) {
-        self.grant(id, Occasion::Turn);
+    /// Gives the lock to a session whose turn it is not yet.
+    pub(crate) fn grant_loan(&mut self, id: SessionId) {
+        if let Some(session) = self.sessions.get_mut(id) {
+            session.owed = false;
+        }
+        self.grant(id, Occasion::Loan);
     }
 
     /// Gives the lock to a session that neither holds nor drops it.
     fn grant(&mut self, id: SessionId, occasion: Occasion) {
-        let turn = occasion == Occasion::Turn;
+        let turn = matches!(occasion, Occasion::Turn | Occasion::Loan);
         let expected_move = match turn {
             true => self.expected_move(id),
             false => Nanos::ZERO,
         };
         let gpus = self.turn_cards(id);
         let moves = turn && self.cards.among(gpus).any(|(_, card)| card.moves_memory());
-        if turn {
+        if occasion == Occasion::Turn {
             self.pay_trickle(id);
         }
         let clock = self.clock(id, expected_move);

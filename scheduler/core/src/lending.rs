@@ -1,5 +1,5 @@
 //! Who has a card beyond its turn, since a gang that it waits for waits for another card in any case: holders whose quantum is over go on,
-//! and a card that nobody holds is lent to whoever is behind the gang.
+//! and room that nobody uses is lent to whoever is behind the gang, another gang too.
 //!
 //! ```text
 //!   gpu0  ── holder ── quantum over ┄┄ goes on ┄┄┄┐
@@ -47,7 +47,7 @@ impl Core {
             }
             if let Some(until) = until.filter(|&until| self.pays_to_lend(id, until)) {
                 queue::enter(cards, |gpu| self.need(id, gpu), &mut rooms);
-                self.grant_turn(id);
+                self.grant_loan(id);
                 self.lend(id, until);
                 asked = GpuSet::default();
                 lent = true;

@@ -31,7 +31,7 @@ const UNUSUAL: Nanos = Nanos::from_secs(2);
 const SUBSTANTIAL_MOVE: Bytes = Bytes::mib(64);
 /// A measured bandwidth is believed within this factor of the configured one: it comes from the tenant.
 const BELIEF: u64 = 16;
-/// So many slices at least fit into the window over which a compute limit holds.
+/// So many slices fit into the window over which a compute limit holds, unless the shortest quantum is longer.
 const SLICES: u64 = 10;
 
 /// What the administrator can set, per card.

@@ -19,6 +19,7 @@ use gpushare_proto::{Bytes, ClientId, GpuId, RequestId, SessionId};
 
 use crate::core::Core;
 use crate::event::{Effect, Notice};
+use crate::session::client::Book;
 use limits::{Excess, Limits, Scope};
 
 /// So many chunks of free lease a process may have before it offers some back.
@@ -235,8 +236,8 @@ impl Core {
         }
     }
 
-    /// The limit that `bytes` more of a process would pass before any free lease is asked back; none where there is room, and for
-    /// a card that it did not attach.
+    /// The limit that keeps `bytes` from a process; none where there is room, or may be when free lease is asked back, where there never
+    /// will be, and for a card that it did not attach.
     #[must_use]
     pub fn limit_in_the_way(
         &self,
@@ -246,8 +247,13 @@ impl Core {
         kind: Kind,
     ) -> Option<LimitKind> {
         self.book(client, gpu)?;
-        let limits = self.limits(self.session_of(client)?, gpu, kind)?;
-        Some(limits.excess(bytes)?.by)
+        let session = self.session_of(client)?;
+        let excess = self.limits(session, gpu, kind)?.excess(bytes)?;
+        let free: Bytes = self
+            .books_in(excess.scope(), session, gpu)
+            .map(|(_, book)| book.free)
+            .sum();
+        (free < excess.bytes && bytes <= excess.limit).then_some(excess.by)
     }
 
     fn limits(&self, id: SessionId, gpu: GpuId, kind: Kind) -> Option<Limits> {
@@ -271,16 +277,27 @@ impl Core {
 
     /// The process that is asked next for free lease: the one with the most, as last seen.
     fn lender(&self, request: &Request, excess: &Excess) -> Option<ClientId> {
-        let card = self.cards.get(request.gpu)?;
-        let everybody = card.census.members.iter();
-        let in_scope = everybody.filter(|id| excess.scope() == Scope::Card || **id == request.session);
-        in_scope
-            .filter_map(|id| self.sessions.get(*id))
-            .flat_map(|session| session.books(request.gpu))
+        self.books_in(excess.scope(), request.session, request.gpu)
             .filter(|(client, book)| !book.leased.is_zero() && !request.tried.contains(client))
             .filter(|(client, _)| !self.recalls.asked.contains_key(&(*client, request.gpu)))
             .max_by_key(|(client, book)| (book.free, std::cmp::Reverse(*client)))
             .map(|(client, _)| client)
+    }
+
+    /// The books on a card whose free lease counts against a session's limit.
+    fn books_in(
+        &self,
+        scope: Scope,
+        session: SessionId,
+        gpu: GpuId,
+    ) -> impl Iterator<Item = (ClientId, &Book)> {
+        let everybody = self.cards.get(gpu).map(|card| card.census.members.iter());
+        everybody
+            .into_iter()
+            .flatten()
+            .filter(move |id| scope == Scope::Card || **id == session)
+            .filter_map(|id| self.sessions.get(*id))
+            .flat_map(move |session| session.books(gpu))
     }
 
     fn recall(&mut self, client: ClientId, gpu: GpuId, bytes: Bytes) {

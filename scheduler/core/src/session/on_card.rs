@@ -9,7 +9,7 @@ use crate::sums::{Sums, Total};
 /// A session on a card that any of its processes ever attached.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct OnCard {
-    /// Of its processes' books.
+    /// Of its processes' books, and of what dead ones left.
     pub(crate) sums: Sums,
     /// The most that was ever allocated.
     pub(crate) peak: Bytes,

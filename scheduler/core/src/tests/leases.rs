@@ -3,7 +3,7 @@ use gpushare_proto::page::{LimitKind, MemoryRefusal};
 use gpushare_proto::{Bytes, ClientId, RequestId, SessionId};
 
 use super::world::{GPU, OTHER_GPU, World, chunky, gib, plain};
-use crate::{Config, Effect, Event, Notice, invariants};
+use crate::{Config, Effect, Event, Kind, Notice, invariants};
 
 const MIB: Bytes = Bytes::mib(1);
 
@@ -336,4 +336,20 @@ fn a_request_is_decided_even_if_the_answer_to_a_recall_never_comes() {
             .into_iter()
             .any(|effect| matches!(effect, Effect::Refuse { .. }))
     );
+}
+
+#[test]
+fn what_free_lease_can_make_up_for_is_kept_from_nobody_and_neither_is_what_can_never_be() {
+    let mut world = World::new(chunky());
+    let (_, [a, b]) = small_session(&mut world);
+    assert!(world.allocate(a, GPU, Bytes::mib(100)));
+    assert!(!world.free_lease(a, GPU).is_zero());
+    let in_the_way = |mib| {
+        world
+            .core
+            .limit_in_the_way(b, GPU, Bytes::mib(mib), Kind::Movable)
+    };
+    assert_eq!(in_the_way(412), None);
+    assert_eq!(in_the_way(413), Some(LimitKind::Session));
+    assert_eq!(in_the_way(513), None, "more than the quota");
 }
