@@ -253,7 +253,9 @@ impl Core {
             .books_in(excess.scope(), session, gpu)
             .map(|(_, book)| book.free)
             .sum();
-        (free < excess.bytes && bytes <= excess.limit).then_some(excess.by)
+        // The card's room is another one when others have less.
+        let never = excess.by == LimitKind::Session && bytes > excess.limit;
+        (free < excess.bytes && !never).then_some(excess.by)
     }
 
     fn limits(&self, id: SessionId, gpu: GpuId, kind: Kind) -> Option<Limits> {
