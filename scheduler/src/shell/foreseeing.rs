@@ -10,7 +10,7 @@ use gpushare_proto::tenant::{Failure, FailureCode};
 use gpushare_proto::{GpuId, GpuUuid, SessionId};
 use gpushare_sys::clock;
 
-use super::sessions::check_new;
+use super::checks::check_new;
 use super::{Shell, failure};
 use crate::config::Owner;
 use crate::identity::PeerProcess;

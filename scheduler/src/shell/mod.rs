@@ -14,6 +14,7 @@ mod account;
 mod admin;
 mod awaiting;
 mod away;
+mod checks;
 mod effects;
 mod entering;
 mod explaining;
@@ -34,6 +35,7 @@ mod start;
 mod status;
 mod telling;
 mod tenant;
+mod terms;
 mod unknown;
 mod watch;
 

@@ -5,7 +5,8 @@ use gpushare_proto::tenant::{Failure, FailureCode, GpuChoice, NewSession, Tenant
 use gpushare_proto::{Bytes, GpuId, GpuUuid, SessionId};
 use gpushare_sys::clock;
 
-use super::sessions::{check_new, fresh_token};
+use super::checks::check_new;
+use super::sessions::fresh_token;
 use super::tenant::plain;
 use super::{Shell, failure};
 use crate::config::Owner;

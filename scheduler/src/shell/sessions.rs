@@ -1,15 +1,14 @@
-//! What an administrator does with sessions, and what the core hears of it: terms, pauses, ends.
+//! What an administrator does with sessions: makes, changes, pauses, renews, ends and deletes them.
 
-use gpushare_core::{Event, Standing};
-use gpushare_proto::admin::{AdminReply, Change, LEAST_MEMORY, SessionRequest};
+use gpushare_core::Standing;
+use gpushare_proto::admin::{AdminReply, Change, SessionRequest};
 use gpushare_proto::audit::Outcome;
-use gpushare_proto::called::check_name;
-use gpushare_proto::session::{Amount, Binding, CardQuota, Quota, StandingView, Terms};
-use gpushare_proto::tenant::{Failure, FailureCode, GpuChoice, NewSession};
-use gpushare_proto::text::is_plain;
-use gpushare_proto::{Bytes, ClientId, GpuId, GpuUuid, Nanos, Percent, SessionId, Token};
+use gpushare_proto::session::{Binding, Quota, StandingView, Terms};
+use gpushare_proto::tenant::{Failure, FailureCode, NewSession};
+use gpushare_proto::{ClientId, Nanos, SessionId, Token};
 use gpushare_sys::clock;
 
+use super::checks::{bad, check_change, check_compute, check_new, check_quota, check_ttl};
 use super::orphans::LONG;
 use super::tenant::plain;
 use super::{Shell, failure};
@@ -19,14 +18,6 @@ use crate::registry::Origin;
 use crate::secret::TokenHash;
 use crate::sessions::Session;
 
-/// Labels of a session, and characters of one.
-const MOST_LABELS: usize = 16;
-const LONGEST_LABEL: usize = 256;
-/// Weights are relative; this far apart is everything.
-const HEAVIEST: u32 = 10_000;
-/// The whole.
-const ALL: Percent = Percent(10_000);
-
 /// When a session's time is to be over.
 #[derive(Clone, Copy, Debug)]
 enum Ends {
@@ -34,16 +25,6 @@ enum Ends {
     In(Nanos),
     /// From now on as long as it was given.
     AsBefore,
-}
-
-/// Whether a card that somebody names is this one.
-fn is_card(named: &GpuChoice, gpu: GpuId, uuid: GpuUuid) -> bool {
-    match named {
-        GpuChoice::Auto => false,
-        GpuChoice::Index(index) => GpuId(*index) == gpu,
-        GpuChoice::Uuid(named) => *named == uuid,
-        GpuChoice::Prefix(prefix) => uuid.begins_with(prefix),
-    }
 }
 
 impl Shell {
@@ -149,70 +130,6 @@ impl Shell {
     fn displace(&mut self, peer: &PeerProcess, name: &str) {
         for (session, other) in self.sessions.displace(name) {
             self.renamed(peer, session, name, &other);
-        }
-    }
-
-    /// Refuses a limit on a card that is not there: nothing would ever be limited by it.
-    pub(super) fn check_cards(&self, quota: &Quota) -> Result<(), Failure> {
-        if self.cards.iter().next().is_none() {
-            return Ok(());
-        }
-        match quota.cards.iter().find(|limit| !self.may_be_there(&limit.card)) {
-            Some(limit) => Err(failure(
-                FailureCode::NotFound,
-                format!(
-                    "there is no card {} to limit; this daemon has {}",
-                    plain(&limit.card.to_string()),
-                    self.cards_in_words()
-                ),
-            )),
-            None => Ok(()),
-        }
-    }
-
-    /// Why a session that uses a card is not to: all its limits are for cards that are not there, so that it would have none.
-    pub(super) fn limits_nothing(&self, session: SessionId) -> Option<Failure> {
-        let terms = &self.sessions.get(session)?.terms;
-        let quotas = [("memory", &terms.memory), ("compute", &terms.compute)];
-        let (what, quota) = quotas
-            .into_iter()
-            .find(|(_, quota)| quota.misses(|card| self.may_be_there(card)))?;
-        Some(bad(format!(
-            "its session's {what} limit ({}) is for no card of this machine, which has {}; name one of them, or limit every \
-             card (like 8GiB)",
-            plain(&quota.to_string()),
-            self.cards_in_words()
-        )))
-    }
-
-    /// Whether a card is known, or one that only its first process makes known.
-    fn may_be_there(&self, card: &GpuChoice) -> bool {
-        let by_identity = matches!(card, GpuChoice::Uuid(_) | GpuChoice::Prefix(_));
-        let known = self
-            .cards
-            .iter()
-            .any(|(gpu, known)| is_card(card, gpu, known.info.uuid));
-        known || (by_identity && !self.cards.is_complete())
-    }
-
-    fn check_binding(&self, binding: &Binding) -> Result<(), Failure> {
-        if let Binding::Cgroup(path) = binding
-            && (!path.starts_with('/') || path.trim_end_matches('/').is_empty())
-        {
-            return Err(bad(format!(
-                "`{}` is no control group; write its path as /proc/PID/cgroup has it, like /system.slice/train.service",
-                plain(path)
-            )));
-        }
-        let taken = self.sessions.iter().find(|(_, known)| {
-            matches!(&known.origin, Origin::Created { binding: theirs, .. } if theirs == binding && *binding != Binding::Token)
-        });
-        match taken {
-            Some((_, known)) => Err(bad(format!(
-                "{binding} belongs to session {} already; delete that one first",
-                known.name
-            ))),
-            None => Ok(()),
         }
     }
 
@@ -395,83 +312,6 @@ impl Shell {
             self.tell_standing(id);
         }
     }
-
-    /// Tells the core what a session may have.
-    pub(super) fn tell_terms(&mut self, id: SessionId) {
-        let Some(session) = self.sessions.get(id) else {
-            return;
-        };
-        let limit = match session.terms.memory.every {
-            Some(Amount::Bytes(bytes)) => Some(bytes),
-            // Of which card, is said card by card.
-            Some(Amount::Share(_)) | None => None,
-        };
-        let oversubscribe = session.oversubscribe;
-        let share = Event::Share {
-            session: id,
-            weight: session.terms.weight,
-            priority: session.terms.priority,
-        };
-        let gpus: Vec<GpuId> = self.cards.iter().map(|(gpu, _)| gpu).collect();
-        // Nothing comes between these: a share of a card is no limit to the core for no event of anybody's.
-        self.feed(Event::SessionOpened {
-            session: id,
-            limit,
-            oversubscribe,
-        });
-        self.feed(share);
-        gpus.into_iter().for_each(|gpu| self.tell_quota(id, gpu));
-    }
-
-    /// Tells the core what a session may have on one card.
-    pub(super) fn tell_quota(&mut self, session: SessionId, gpu: GpuId) {
-        let limit = self.limit_on(session, gpu);
-        self.feed(Event::Quota { session, gpu, limit });
-        let limit = self.compute_on(session, gpu);
-        self.feed(Event::Compute { session, gpu, limit });
-    }
-
-    /// A session's compute limit on a card; none for no limit.
-    fn compute_on(&self, session: SessionId, gpu: GpuId) -> Option<Percent> {
-        let compute = &self.sessions.get(session)?.terms.compute;
-        match self.amount_on(compute, gpu)? {
-            Amount::Share(share) => Some(share),
-            // Nobody gets one in: a limit of time in bytes is refused.
-            Amount::Bytes(_) => None,
-        }
-    }
-
-    /// A session's quota on a card; none for no limit.
-    pub(super) fn limit_on(&self, session: SessionId, gpu: GpuId) -> Option<Bytes> {
-        let amount = self.amount_on(&self.sessions.get(session)?.terms.memory, gpu)?;
-        Some(amount.of(self.cards.get(gpu)?.info.total))
-    }
-
-    pub(super) fn amount_on(&self, quota: &Quota, gpu: GpuId) -> Option<Amount> {
-        let info = &self.cards.get(gpu)?.info;
-        let is_this = |own: &&CardQuota| is_card(&own.card, gpu, info.uuid);
-        let own = quota.cards.iter().find(is_this);
-        own.map(|card| card.amount).or(quota.every)
-    }
-
-    /// Tells the core what a session may do, if that is new.
-    pub(super) fn tell_standing(&mut self, id: SessionId) {
-        let now = clock::monotonic();
-        let Some(session) = self.sessions.get_mut(id) else {
-            return;
-        };
-        let standing = match session.standing(now) {
-            StandingView::Good => Standing::Good,
-            StandingView::Paused => Standing::Paused,
-            StandingView::Expired | StandingView::Revoked => Standing::Over,
-        };
-        if std::mem::replace(&mut session.told, standing) != standing {
-            self.feed(Event::Standing {
-                session: id,
-                standing,
-            });
-        }
-    }
 }
 
 impl Session {
@@ -539,92 +379,6 @@ impl Session {
     }
 }
 
-/// Refuses a session that nobody can mean.
-pub(super) fn check_new(new: &NewSession) -> Result<(), Failure> {
-    if let Some(name) = &new.name {
-        check_name(name).map_err(|error| bad(error.to_string()))?;
-    }
-    let Terms {
-        memory,
-        compute,
-        weight,
-        ttl,
-        labels,
-        ..
-    } = &new.terms;
-    check_quota(memory)?;
-    check_compute(compute)?;
-    check_weight(*weight)?;
-    ttl.map_or(Ok(()), check_ttl)?;
-    let text = |text: &String| !text.is_empty() && text.len() <= LONGEST_LABEL && text.chars().all(is_plain);
-    match labels.len() <= MOST_LABELS && labels.iter().all(|(key, value)| text(key) && text(value)) {
-        true => Ok(()),
-        false => Err(bad(format!(
-            "a session has at most {MOST_LABELS} labels, each of 1 to {LONGEST_LABEL} characters that are seen"
-        ))),
-    }
-}
-
-fn check_change(change: &Change) -> Result<(), Failure> {
-    match change {
-        Change::Memory(quota) => check_quota(quota),
-        Change::Compute(quota) => check_compute(quota),
-        Change::Weight(weight) => check_weight(*weight),
-        Change::Priority(_) => Ok(()),
-    }
-}
-
-fn check_quota(quota: &Quota) -> Result<(), Failure> {
-    for amount in quota.amounts() {
-        match amount {
-            Amount::Bytes(memory) if memory < LEAST_MEMORY => {
-                return Err(bad(format!(
-                    "a session can do nothing with {memory}; ask for {LEAST_MEMORY} or more"
-                )));
-            }
-            Amount::Share(share) if share.0 == 0 || share > ALL => {
-                return Err(bad(format!(
-                    "{share} is no part of a card; write more than 0% and at most 100%"
-                )));
-            }
-            _ => {}
-        }
-    }
-    match quota.cards.iter().any(|card| card.card == GpuChoice::Auto) {
-        true => Err(bad(
-            "a quota for `auto` is for no card; name cards by number or UUID".to_owned(),
-        )),
-        false => Ok(()),
-    }
-}
-
-fn check_compute(quota: &Quota) -> Result<(), Failure> {
-    match quota.amounts().find(|amount| matches!(amount, Amount::Bytes(_))) {
-        Some(bytes) => Err(bad(format!(
-            "{bytes} is no part of a card's time; write a share, like 25%"
-        ))),
-        None => check_quota(quota),
-    }
-}
-
-fn check_weight(weight: u32) -> Result<(), Failure> {
-    match (1..=HEAVIEST).contains(&weight) {
-        true => Ok(()),
-        false => Err(bad(format!(
-            "a weight is 1 to {HEAVIEST}; most sessions have 100"
-        ))),
-    }
-}
-
-fn check_ttl(ttl: Nanos) -> Result<(), Failure> {
-    match ttl.is_zero() {
-        true => Err(bad(
-            "a session that ends at once is none; write --ttl 2h, or leave it out".to_owned(),
-        )),
-        false => Ok(()),
-    }
-}
-
 /// 256 random bits.
 pub(super) fn fresh_token() -> Result<Token, Failure> {
     let mut secret = [0; 32];
@@ -635,10 +389,6 @@ pub(super) fn fresh_token() -> Result<Token, Failure> {
         )
     })?;
     Ok(Token(secret))
-}
-
-fn bad(message: String) -> Failure {
-    failure(FailureCode::BadRequest, message)
 }
 
 fn not_found(which: &str) -> Failure {

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use gpushare_proto::tenant::{GpuInfo, Hello, Returning, ReturningGpu, Role, TenantRequest};
 use gpushare_proto::{Bytes, ClientId, Token};
 use gpushare_tests::artifacts::Artifacts;
@@ -42,14 +42,10 @@ fn session(daemon: &Daemon<'_>) -> anyhow::Result<Sharing> {
     Ok(Sharing::Run(["--session", "two"].map(str::to_owned).to_vec()))
 }
 
-/// A program of the session with 40 MiB, each way, that is killed and has a child.
+/// A program of the session with 40 MiB on a backend, that is killed and has a child; its pid.
 fn killed(world: &World, member: &Sharing, backend: &str) -> anyhow::Result<(u32, Sleeper)> {
-    let Sharing::Run(flags) = member else {
-        bail!("it is not of a session")
-    };
-    let mut flags = flags.clone();
-    flags.extend(["--backend", backend].map(str::to_owned));
-    let mut program = Program::hold(world, &Sharing::Run(flags), "parent")?;
+    let sharing = member.clone().and(&["--backend", backend]);
+    let mut program = Program::hold(world, &sharing, "parent")?;
     program.must("alloc x 40MiB")?;
     program.must("fill x 7")?;
     program.must("sync")?;

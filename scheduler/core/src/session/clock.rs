@@ -14,7 +14,7 @@ pub(crate) struct Clock {
     starts: Nanos,
     /// When it was last found to run beyond its quantum, as nobody could use the card before.
     lent: Option<Nanos>,
-    /// Whether that is not looked at again before its end.
+    /// Whether that is not looked at again before its end: only where the rules are checked (invariants.rs).
     relied_on: bool,
 }
 
