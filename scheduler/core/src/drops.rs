@@ -55,7 +55,7 @@ impl Core {
         });
     }
 
-    /// Holders that no longer fit together: the one that grew stays, then those who came first.
+    /// Holders that no longer fit together: the one that grew stays, then those who came first, and last who has it on loan.
     pub(crate) fn fit_holders(&mut self) {
         for gpu in self.agenda.cards() {
             let Some(card) = self.cards.get(gpu).filter(|card| !card.holders_fit()) else {
@@ -67,13 +67,16 @@ impl Core {
                 .iter()
                 .filter(|id| self.turn_cards(**id).contains(gpu))
                 .filter_map(|&id| match self.sessions.get(id)?.lock {
-                    Lock::Holding(grant) => Some((self.grown != Some(id), grant.epoch, id)),
+                    Lock::Holding(grant) => {
+                        let grew = self.grown == Some(id);
+                        Some((grant.clock.is_lent(), !grew, grant.epoch, id))
+                    }
                     _ => None,
                 })
                 .collect();
             holders.sort_unstable();
             let mut rooms: Rooms = [(gpu, card.empty_room())].into_iter().collect();
-            let holders = holders.into_iter().map(|(_, _, id)| (id, self.turn_cards(id)));
+            let holders = holders.into_iter().map(|(.., id)| (id, self.turn_cards(id)));
             for id in queue::surplus(holders, |id, gpu| self.need(id, gpu), &mut rooms) {
                 self.begin_drop(id);
             }

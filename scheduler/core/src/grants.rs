@@ -1,7 +1,7 @@
 //! Who gets the lock: everybody in parallel mode, whose turn it is (turns.rs) where sessions take turns, and those who held it
 //! when the last daemon ended.
 
-use gpushare_proto::{ClientId, GpuId, Nanos, SessionId};
+use gpushare_proto::{Bytes, ClientId, GpuId, Nanos, SessionId};
 
 use crate::config::StuckPolicy;
 use crate::core::Core;
@@ -21,8 +21,8 @@ enum Occasion {
     Parallel,
     /// It is its turn.
     Turn,
-    /// It is somebody else's, who cannot begin yet (lending.rs). Nothing that is owed is paid by it.
-    Loan,
+    /// It is somebody else's, who cannot begin until then (lending.rs). Nothing that is owed is paid by it.
+    Loan(Nanos),
     /// It held the lock when the last daemon ended.
     Return,
 }
@@ -177,14 +177,42 @@ impl Core {
         tied
     }
 
-    /// Those in line that need wait for nobody's return. The others reserve nothing: nobody knows until when.
+    /// Those in line that need wait for nobody's return, nor for one that does not let go. The others reserve nothing, and nobody lets
+    /// go for them: who knows until when.
     pub(crate) fn admissible(&self, cards: GpuSet) -> impl Iterator<Item = SessionId> {
-        self.in_line(cards).filter(|&id| !self.is_held_up(id))
+        let line = self.in_line(cards);
+        line.filter(|&id| !self.is_held_up(id) && !self.waits_for_the_lost(id))
     }
 
     /// Whether a client of the last daemon is awaited that may run on any of a session's cards.
     pub(crate) fn is_held_up(&self, id: SessionId) -> bool {
         self.recovery.holds_up(self.cards_of(id))
+    }
+
+    /// Whether a session does not fit beside those who do not let go and may be passed, whoever else lets go.
+    pub(crate) fn waits_for_the_lost(&self, id: SessionId) -> bool {
+        let mut cards = self.cards.among(self.turn_cards(id));
+        cards.any(|(gpu, card)| {
+            let lost = self.lost(gpu, card);
+            !lost.is_zero() && lost + self.need(id, gpu) > card.capacity()
+        })
+    }
+
+    /// What those have on a card who do not let go and may be passed. Where memory does not move, it is in nobody's way.
+    fn lost(&self, gpu: GpuId, card: &Card) -> Bytes {
+        if !card.moves_memory() || self.config.stuck_policy != StuckPolicy::RunOthers {
+            return Bytes::ZERO;
+        }
+        let away = self.recovery.passable().filter(|&(on, _)| on == gpu);
+        let holders = card.census.holders.iter().copied();
+        let stuck = holders.filter(|&id| card.census.has_stuck() && self.is_stuck(id));
+        let stuck = stuck.map(|id| self.need(id, gpu));
+        away.map(|(_, bytes)| bytes).chain(stuck).sum()
+    }
+
+    fn is_stuck(&self, id: SessionId) -> bool {
+        let drop = self.sessions.get(id).and_then(|session| session.lock.dropping());
+        drop.is_some_and(|drop| drop.stuck().is_some())
     }
 
     /// What is taken on some cards by those who take turns there.
@@ -205,17 +233,18 @@ impl Core {
         rooms
     }
 
-    /// Gives the lock to a session whose turn it is not yet.
-    pub(crate) fn grant_loan(&mut self, id: SessionId) {
+    /// Gives the lock to a session whose turn it is not yet, until somebody else's begins.
+    pub(crate) fn grant_loan(&mut self, id: SessionId, until: Nanos) {
         if let Some(session) = self.sessions.get_mut(id) {
             session.owed = false;
         }
-        self.grant(id, Occasion::Loan);
+        self.grant(id, Occasion::Loan(until));
+        self.lent = self.lent.with(self.turn_cards(id));
     }
 
     /// Gives the lock to a session that neither holds nor drops it.
     fn grant(&mut self, id: SessionId, occasion: Occasion) {
-        let turn = matches!(occasion, Occasion::Turn | Occasion::Loan);
+        let turn = matches!(occasion, Occasion::Turn | Occasion::Loan(_));
         let expected_move = match turn {
             true => self.expected_move(id),
             false => Nanos::ZERO,
@@ -225,7 +254,10 @@ impl Core {
         if occasion == Occasion::Turn {
             self.pay_trickle(id);
         }
-        let clock = self.clock(id, expected_move);
+        let mut clock = self.clock(id, expected_move);
+        if let Occasion::Loan(until) = occasion {
+            clock.lend(self.now, until);
+        }
         let entry = turn.then(|| self.entry(id));
         self.stand_up(id);
         self.last_epoch.counter += 1;
@@ -244,7 +276,7 @@ impl Core {
             self.notice(Notice::Granted {
                 session: id,
                 epoch,
-                quantum: clock.quantum(),
+                quantum: clock.lasts(self.now),
                 gpus,
                 waited: self.now - entry.asked,
             });

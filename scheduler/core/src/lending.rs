@@ -9,13 +9,15 @@
 //! ```
 //!
 //! That is looked at again whenever anything changes on the cards that the gang ties together, so the gang begins no later for it
-//! than by a drain, where the last of those for whom it waits lets go before its time. What is lent is charged like any turn.
+//! than by a drain, where the last of those for whom it waits lets go before its time. What is lent is charged like any turn, and against
+//! others than gangs a borrower's turn is one: whoever wakes waits for its end, or pays for an early switch (preempt.rs). A borrower
+//! lets nobody wait who is behind the gang too, and nothing is kept free for one that is not small enough.
 
 use gpushare_proto::{GpuId, Nanos, SessionId};
 
 use crate::core::Core;
 use crate::few::ByGpu;
-use crate::gpu::queue;
+use crate::gpu::{quantum, queue};
 use crate::gpu_set::GpuSet;
 use crate::session::lock::Lock;
 
@@ -28,7 +30,7 @@ impl Core {
         if tied.len() < 2 || !tied.overlaps(self.wanted) {
             return false;
         }
-        let line: Vec<SessionId> = self.in_line(tied).collect();
+        let line: Vec<SessionId> = self.admissible(tied).collect();
         let first_on = |gpu| line.iter().find(|id| self.turn_cards(**id).contains(gpu));
         let firsts = tied.into_iter().filter_map(|gpu| Some((gpu, *first_on(gpu)?)));
         let firsts: ByGpu<SessionId> = firsts.collect();
@@ -38,17 +40,16 @@ impl Core {
         let mut lent = false;
         for &id in &line {
             let cards = self.turn_cards(id);
-            if !queue::fits(cards, |gpu| self.need(id, gpu), &rooms) || self.is_held_up(id) {
+            if !queue::fits(cards, |gpu| self.need(id, gpu), &rooms) {
                 continue;
             }
             if cards != asked {
                 let first = |gpu| firsts.get(gpu).copied();
-                (asked, until) = (cards, self.useless_until_on(cards, cards, first));
+                (asked, until) = (cards, self.useless_until_on(cards, cards, first, None));
             }
             if let Some(until) = until.filter(|&until| self.pays_to_lend(id, until)) {
                 queue::enter(cards, |gpu| self.need(id, gpu), &mut rooms);
-                self.grant_loan(id);
-                self.lend(id, until);
+                self.grant_loan(id, until);
                 asked = GpuSet::default();
                 lent = true;
             }
@@ -58,7 +59,8 @@ impl Core {
 
     /// Whether a session would have its cards for long enough until then.
     fn pays_to_lend(&self, id: SessionId, until: Nanos) -> bool {
-        until - self.now >= Nanos(self.switch_cost(id).0.saturating_mul(WORTH_LENDING))
+        let worth = Nanos(self.switch_cost(id).0.saturating_mul(WORTH_LENDING));
+        until - self.now >= worth.max(quantum::SHORTEST)
     }
 
     /// A holder goes on until then, or until anything changes.
@@ -71,27 +73,37 @@ impl Core {
         }
     }
 
-    /// Until when the next in line on a holder's cards, gangs all of them, wait for other cards in any case; `None` where one
-    /// of them waits for this holder alone.
+    /// Until when the next in line on a holder's cards wait in any case: gangs for other cards, others for the end of what was lent
+    /// to it while that is no longer than a turn; `None` where one of them waits for this holder alone.
     pub(crate) fn useless_until(&self, id: SessionId) -> Option<Nanos> {
         let own = self.turn_cards(id);
-        self.useless_until_on(own.and(self.wanted), own, |gpu| self.first_on(gpu))
+        let first = |gpu| self.first_on(gpu);
+        self.useless_until_on(own.and(self.wanted), own, first, self.borrowed_turn(id))
     }
 
-    /// Until when those who are first on each of `cards` wait for others than somebody's `own` in any case.
+    /// Until when those who are first on each of `cards` wait for others than somebody's `own` in any case, or for its `turn`.
     fn useless_until_on(
         &self,
         cards: GpuSet,
         own: GpuSet,
         first: impl Fn(GpuId) -> Option<SessionId>,
+        turn: Option<Nanos>,
     ) -> Option<Nanos> {
         let waits = cards.into_iter().map(|gpu| {
             let first = first(gpu)?;
-            let elsewhere = self.turn_cards(first).and(self.wanted).without(own);
+            let wants = self.turn_cards(first);
+            let elsewhere = wants.and(self.wanted).without(own);
             let rooms = elsewhere.into_iter().map(|gpu| self.room_at(gpu, first));
-            rooms.max().filter(|&at| at > self.now)
+            let turn = turn.filter(|_| wants.len() < 2);
+            rooms.chain(turn).max().filter(|&at| at > self.now)
         });
         waits.reduce(|least, wait| least.zip(wait).map(|(a, b)| a.min(b)))?
+    }
+
+    /// The end of a borrower's turn.
+    fn borrowed_turn(&self, id: SessionId) -> Option<Nanos> {
+        let grant = self.sessions.get(id)?.lock.holding()?;
+        grant.clock.is_lent().then(|| grant.clock.turn_end())
     }
 
     /// When there may be room for a waiter on a card: those whose turns end first let go first, and whoever fits beside it stays.
@@ -117,14 +129,27 @@ impl Core {
     /// When a holder lets go at the earliest. Who goes on for the gang's sake lets go as soon as nobody else keeps it: two of them
     /// would wait for each other.
     fn turn_ends(&self, id: SessionId) -> Nanos {
-        let Some(Lock::Holding(grant)) = self.sessions.get(id).map(|session| &session.lock) else {
+        let Some(grant) = self.sessions.get(id).and_then(|session| session.lock.holding()) else {
             return self.now;
         };
-        match grant.clock.earliest_end(self.now) {
-            end if end > self.now && !grant.clock.is_lent() => end,
-            _ if self.makes_way(id).is_some() => self.now,
-            _ => self.now + self.quantum(id, Nanos::ZERO),
+        let turn = match grant.clock.is_lent() {
+            false => Some(grant.clock.earliest_end(self.now)),
+            true => self.borrowed_turn(id).filter(|_| !self.is_kept_for_gangs(id)),
+        };
+        match turn.filter(|&end| end > self.now) {
+            Some(end) => end,
+            None if self.makes_way(id).is_some() => self.now,
+            None => self.now + self.quantum(id, Nanos::ZERO),
         }
+    }
+
+    /// Whether a gang is first on any of a holder's cards.
+    fn is_kept_for_gangs(&self, id: SessionId) -> bool {
+        let mut wanted = self.turn_cards(id).and(self.wanted).into_iter();
+        wanted.any(|gpu| {
+            self.first_on(gpu)
+                .is_some_and(|first| self.turn_cards(first).len() > 1)
+        })
     }
 
     /// Who goes on beyond its quantum may have to end it where anything changed on its cards, or on those that are tied to them.
@@ -152,8 +177,8 @@ impl Core {
     }
 
     fn is_lent(&self, id: SessionId) -> bool {
-        let lock = self.sessions.get(id).map(|session| &session.lock);
-        matches!(lock, Some(Lock::Holding(grant)) if grant.clock.is_lent())
+        let grant = self.sessions.get(id).and_then(|session| session.lock.holding());
+        grant.is_some_and(|grant| grant.clock.is_lent())
     }
 
     /// Whether others went on only because this one did.

@@ -87,8 +87,9 @@ impl Core {
             let reason = drop.stuck()?.to_owned();
             Some(WaitsFor::Stuck { session, reason })
         });
+        let alone = holders.is_empty() || self.waits_for_the_lost(id);
         stuck.unwrap_or_else(|| match holders.is_empty() {
-            _ if !cards.is_empty() && away(cards) > 0 => WaitsFor::Return(away(cards)),
+            _ if alone && !cards.is_empty() && away(cards) > 0 => WaitsFor::Return(away(cards)),
             true => WaitsFor::Turn,
             false => WaitsFor::Holders(holders.into_iter().collect()),
         })

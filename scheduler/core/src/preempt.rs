@@ -54,7 +54,7 @@ impl Core {
 
     /// Whom a waiter needs to let go on a card, from the one that had most; none if that would not help, or somebody else is first.
     fn in_the_way(&self, id: SessionId, gpu: GpuId) -> Option<Vec<SessionId>> {
-        let first = self.in_line(gpu.into()).next();
+        let first = self.admissible(gpu.into()).next();
         let card = self.cards.get(gpu).filter(|_| first == Some(id))?;
         let need = self.need(id, gpu);
         let mut room = card.room(false);

@@ -213,7 +213,7 @@ impl Core {
 
     /// The first in line that takes turns on a card.
     pub(crate) fn first_on(&self, gpu: GpuId) -> Option<SessionId> {
-        let mut line = self.in_line(self.tied(gpu));
+        let mut line = self.admissible(self.tied(gpu));
         line.find(|&first| self.turn_cards(first).contains(gpu))
     }
 

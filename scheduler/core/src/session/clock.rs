@@ -1,6 +1,7 @@
 //! When a quantum ends. It begins when the memory is in, so that a slow move does not eat the turn; a client
-//! that never says so has four times the expected move to itself, and no more. Its holder may go on beyond it while nobody could use
-//! the card (lending.rs); a quantum that is set shorter meanwhile is this one's too.
+//! that never says so has four times the expected move to itself, and no more. Its holder may have the card on loan, while
+//! the one whose turn it is could not use it (lending.rs): longer than the quantum, or shorter. A quantum that is set shorter meanwhile is
+//! this one's too.
 
 use gpushare_proto::Nanos;
 
@@ -12,9 +13,16 @@ const PATIENCE: u64 = 4;
 pub(crate) struct Clock {
     quantum: Nanos,
     starts: Nanos,
-    /// When it was last found to run beyond its quantum, as nobody could use the card before.
-    lent: Option<Nanos>,
-    /// Whether that is not looked at again before its end: only where the rules are checked (invariants.rs).
+    loan: Option<Loan>,
+}
+
+/// The card is its holder's until then, or until anything changes.
+#[derive(Clone, Copy, Debug)]
+struct Loan {
+    until: Nanos,
+    /// When that was last found.
+    found: Nanos,
+    /// Whether it is not looked at again before its end: only where the rules are checked (invariants.rs).
     relied_on: bool,
 }
 
@@ -24,8 +32,7 @@ impl Clock {
         Self {
             quantum,
             starts: now + Nanos(expected_move.0.saturating_mul(PATIENCE)),
-            lent: None,
-            relied_on: false,
+            loan: None,
         }
     }
 
@@ -34,42 +41,51 @@ impl Clock {
         self.starts = self.starts.min(now);
     }
 
-    /// It lasts no longer than `quantum`; whether that is another end. Who goes on for others' sake is looked at anyway.
+    /// It lasts no longer than `quantum`; whether that is another end. A loan is looked at anyway.
     pub(crate) fn shorten(&mut self, quantum: Nanos) -> bool {
-        let shorter = !self.is_lent() && quantum < self.quantum;
-        if shorter {
-            self.quantum = quantum;
-        }
-        shorter
+        let shorter = quantum < self.quantum;
+        self.quantum = self.quantum.min(quantum);
+        shorter && !self.is_lent()
     }
 
     /// It ends at `now`.
     pub(crate) fn end_at(&mut self, now: Nanos) {
         self.starts = now - self.quantum;
         self.quantum = now - self.starts;
+        self.loan = None;
     }
 
-    /// It goes on until `end`, at most. Where it does so already it is looked at again when that was to end.
-    pub(crate) fn lend(&mut self, now: Nanos, end: Nanos) {
-        let already = self.is_lent() && self.end() > now && self.end() <= end;
-        if !already {
-            self.end_at(end);
-        }
-        (self.lent, self.relied_on) = (Some(now), false);
+    /// It is on loan until then, at most. Where it is already it is looked at again when that was to end.
+    pub(crate) fn lend(&mut self, now: Nanos, until: Nanos) {
+        let before = self.loan.map(|loan| loan.until);
+        let until = before.filter(|&end| end > now && end <= until).unwrap_or(until);
+        let (found, relied_on) = (now, false);
+        self.loan = Some(Loan {
+            until,
+            found,
+            relied_on,
+        });
     }
 
     pub(crate) const fn is_lent(&self) -> bool {
-        self.lent.is_some()
+        self.loan.is_some()
     }
 
-    /// Where it runs beyond its quantum that is not looked at again before its end, unless it was at this moment.
+    /// A loan is not looked at again before its end, unless it was at this moment.
     pub(crate) fn rely_on(&mut self, now: Nanos) {
-        self.relied_on = self.lent.is_some_and(|at| at < now);
+        if let Some(loan) = &mut self.loan {
+            loan.relied_on = loan.found < now;
+        }
     }
 
     /// Whether its holder may have to let go by now.
     pub(crate) fn is_over(&self, now: Nanos) -> bool {
-        (self.is_lent() && !self.relied_on) || now >= self.end()
+        self.loan.is_some_and(|loan| !loan.relied_on) || now >= self.end()
+    }
+
+    /// How long its holder has the card, from `now` that it is granted.
+    pub(crate) fn lasts(&self, now: Nanos) -> Nanos {
+        self.quantum.min(self.end() - now)
     }
 
     /// When it ends at the earliest: the memory may be in at any moment.
@@ -77,11 +93,12 @@ impl Clock {
         self.end().min(now + self.quantum)
     }
 
-    pub(crate) const fn quantum(&self) -> Nanos {
-        self.quantum
+    pub(crate) fn end(&self) -> Nanos {
+        self.loan.map_or(self.turn_end(), |loan| loan.until)
     }
 
-    pub(crate) fn end(&self) -> Nanos {
+    /// When its quantum is over, on loan or not.
+    pub(crate) fn turn_end(&self) -> Nanos {
         self.starts + self.quantum
     }
 }

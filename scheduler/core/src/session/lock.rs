@@ -70,6 +70,14 @@ impl Lock {
         }
     }
 
+    /// The grant while nobody asked for it back.
+    pub(crate) fn holding(&self) -> Option<&Grant> {
+        match self {
+            Self::Holding(grant) => Some(grant),
+            _ => None,
+        }
+    }
+
     pub(crate) fn ticket(&self) -> Option<Ticket> {
         match self {
             Self::Waiting(ticket) => Some(*ticket),

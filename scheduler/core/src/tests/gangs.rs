@@ -147,6 +147,45 @@ fn a_card_that_a_gang_cannot_use_yet_is_lent_to_the_next_in_line() {
 }
 
 #[test]
+fn what_was_lent_is_a_turn_like_any_for_those_who_wait_for_one_card() {
+    let (mut world, [a, b, gang, next]) = one_behind_a_gang();
+    world.run_for(ms(700));
+    world.dies(a);
+    world.run_for(ms(30));
+    assert!(world.passes(next));
+    let (first, client) = on(&mut world, &[GPU]);
+    world.send(Event::Share {
+        session: first,
+        weight: 100,
+        priority: Priority::High,
+    });
+    world.run_for(ms(900));
+    assert_eq!(world.open(&[b, gang, next, client]), [true, false, true, false]);
+    world.run_for(ms(200));
+    assert_eq!(world.open(&[b, next, client]), [true, false, true]);
+}
+
+#[test]
+fn of_holders_that_grow_apart_a_borrower_lets_go_though_it_was_the_one_that_grew() {
+    let mut world = World::new(Config {
+        quantum: Some(Nanos::from_secs(1)),
+        bandwidth_per_second: gib(100),
+        ..plain()
+    });
+    world.second_card();
+    let (_, a) = world.busy_program(gib(4));
+    on(&mut world, &[OTHER_GPU]);
+    let (_, gang) = on(&mut world, &[GPU, OTHER_GPU]);
+    world.allocate(gang, GPU, gib(2));
+    world.run_for(ms(10));
+    let (_, next) = world.busy_program(gib(4));
+    world.run_for(ms(30));
+    assert_eq!(world.open(&[a, gang, next]), [true, false, true]);
+    world.allocate(next, GPU, gib(3));
+    assert_eq!(world.open(&[a, next]), [true, false]);
+}
+
+#[test]
 fn a_card_that_was_lent_comes_back_when_the_gang_can_begin() {
     let (mut world, [a, b, gang, next]) = one_behind_a_gang();
     world.run_for(ms(300));

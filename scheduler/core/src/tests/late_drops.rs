@@ -176,6 +176,18 @@ fn others_that_fit_beside_a_stuck_holder_pass_the_head() {
 }
 
 #[test]
+fn who_fits_beside_a_stuck_holder_does_not_let_go_for_one_that_does_not() {
+    let mut world = short_turns(StuckPolicy::RunOthers);
+    let (_, (large, b)) = a_slow_holder(&mut world, Nanos::from_secs(20));
+    let (small, c) = world.busy_program(gib(2));
+    world.run_for(Nanos::from_secs(20));
+    assert_eq!(world.open(&[b, c]), [false, true]);
+    assert_eq!(world.turns(), [small]);
+    world.run_for(ms(300));
+    assert!(world.turns().contains(&large), "the stuck one drained after all");
+}
+
+#[test]
 fn a_stuck_holder_is_killed_only_if_that_is_the_policy_and_not_before_its_time() {
     let mut world = short_turns(StuckPolicy::Kill);
     let ((_, a), (_, b)) = a_slow_holder(&mut world, Nanos::from_secs(3600));
