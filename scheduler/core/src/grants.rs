@@ -135,7 +135,8 @@ impl Core {
     fn grant_turns_on(&mut self, tied: GpuSet) {
         self.touch_lent(tied);
         loop {
-            // Whoever was owed a turn is not once it has it, and floors rise: the order is another one then.
+            // Whoever was owed a turn is not once it has it, and floors rise: the order is another one then. What was lent is no room
+            // any more, so that others are in the way of those who wait.
             tied.into_iter().for_each(|gpu| self.run_trickles(gpu));
             let shifts = tied.len() > 1 || self.owes_somebody(tied);
             let waiters = self.admissible(tied).map(|id| (id, self.turn_cards(id)));

@@ -10,7 +10,8 @@
 //!                     │ preempt   somebody woke who may go first (preempt.rs) ─▶ quanta end
 //!                     │ expire    quantum over, and it is somebody else's turn ─▶ dropping
 //!                     │ push      late drops: reopen, close again, stuck (session/drop.rs)
-//!                     └─ again while a drop completed, or became stuck, on the spot, or gangs changed places
+//!                     └─ again while a drop completed or became stuck on the spot, somebody went on for nobody's sake any more, or the
+//!                        order of gangs changed
 //!             ─▶ gates of late joiners ─▶ flags, figures, places in the queue (tell.rs) ─▶ timers
 //! ```
 //!

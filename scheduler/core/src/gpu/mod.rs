@@ -148,7 +148,7 @@ impl Card {
         }
     }
 
-    /// What the live contexts take.
+    /// What contexts take, those of the dead included that the card still has.
     pub(crate) fn reserve(&self) -> Bytes {
         self.census.sums.overhead.get()
     }
