@@ -97,8 +97,13 @@ def bursts(program, hog, count, every, work_ms, meanwhile=lambda: None):
 
 
 def beside(stand, daemon, started):
-    ways = [(SHORT_MS, "parallel", "normal"), (LONG_MS, "parallel", "normal"), (LONG_MS, "high priority", "high")]
-    for work_ms, way, priority in ways:
+    # In parallel two programs have half the card each, so a long burst takes twice its time whoever slices; high priority is for that.
+    ways = [
+        (SHORT_MS, "parallel", "normal", "alone"),
+        (LONG_MS, "parallel", "normal", "the driver's own"),
+        (LONG_MS, "high priority", "high", "alone"),
+    ]
+    for work_ms, way, priority, against in ways:
         program, hog = started["small", "shared"], started["hog", "shared"]
         daemon.set("priority", priority, "--session", program.name)
         times = {"alone": [], "beside": []} | ({"the driver's own": []} if priority == "normal" else {})
@@ -113,21 +118,21 @@ def beside(stand, daemon, started):
                 native = started["small", "native"], started["hog", "native"]
                 times["the driver's own"] += milliseconds(bursts(*native, COUNT, EVERY, work_ms)[0])
         name = f"bursts of {work_ms} ms every 200 ms, {way}"
-        judge_beside(stand.figures, name, times, modes)
+        judge_beside(stand.figures, name, times, modes, against)
         rates = ", ".join(f"{rate:.2f}" for rate in [*trained, alone(hog)])
         stand.figures.row(f"{name}: the training's steps a second beside them, and alone", rates)
     daemon.set("priority", "normal", "--session", started["small", "shared"].name)
 
 
-def judge_beside(figures, name, times, modes):
+def judge_beside(figures, name, times, modes, against):
     figures.sample(name, {"times": times, "modes": sorted(modes)})
     for how, values in times.items():
         p50, p99, worst = (paces.percentile(values, percent) for percent in (50, 99, 100))
         figures.row(f"{name}, {how}: p50, p99, worst", f"{p50:.1f}, {p99:.1f}, {worst:.1f} ms")
     figures.row(f"{name}: the card was shared", ", ".join(sorted(modes)))
-    promised = paces.percentile(times["alone"], 99) + BESIDE_MS
+    promised = paces.percentile(times[against], 99) + BESIDE_MS
     measured = paces.percentile(times["beside"], 99)
-    figures.check(f"{name}: p99 at most {promised:.1f} ms", measured <= promised, f"{measured:.1f} ms")
+    figures.check(f"{name}: p99 at most {promised:.1f} ms, {against} + {BESIDE_MS}", measured <= promised, f"{measured:.1f} ms")
 
 
 def in_turns(stand, daemon, hog, burst, rates):
