@@ -6,7 +6,7 @@ use gpushare_proto::tenant::TenantReply;
 use gpushare_proto::{Bytes, ClientId, GpuId, SessionId};
 use gpushare_sys::{clock, peer};
 
-use super::{Shell, notices, telling};
+use super::{Shell, notices, refusing};
 use crate::operation::{OUT_OF_MEMORY, Operation};
 
 impl Shell {
@@ -123,7 +123,7 @@ impl Shell {
                 Some(0) => {}
                 Some(more) => {
                     let name = self.sessions.name(session);
-                    Operation::done(telling::RESERVE)
+                    Operation::done(refusing::RESERVE)
                         .of(session, &name)
                         .failed(Outcome::Refused, OUT_OF_MEMORY)
                         .info(format_args!(

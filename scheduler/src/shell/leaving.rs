@@ -114,7 +114,8 @@ impl Shell {
     pub(super) fn ended(&mut self, id: SessionId, session: &Session) {
         self.refusals.forget(&id);
         self.entrants.over(id);
-        self.forget_refusals(id, &session.name);
+        self.forget_refusals(id);
+        self.sum_up(id, &session.name);
         self.count_last(id, session);
         self.keep_figures(id, &session.name);
         self.feed(Event::SessionClosed { session: id });

@@ -28,6 +28,7 @@ mod notices;
 mod observing;
 mod orphans;
 mod postponed;
+mod refusing;
 mod registering;
 mod reloading;
 mod sessions;
@@ -111,6 +112,7 @@ pub(crate) struct Shell {
     /// What is asked that takes long to answer, by user.
     questions: Throttle<u32>,
     telling: telling::Telling,
+    refused: refusing::Refusals,
     /// Whom metrics are reported to, if to anybody.
     observer: Option<Observer>,
     /// For watchers, which report here.

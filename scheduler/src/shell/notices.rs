@@ -5,7 +5,7 @@ use gpushare_proto::audit::Outcome;
 use gpushare_proto::page::LimitKind;
 
 use super::Shell;
-use super::telling::RESERVE;
+use super::refusing::RESERVE;
 use crate::operation::Operation;
 
 /// Says it, with the names that only the shell knows.

@@ -14,6 +14,7 @@ use super::foreseeing::QUESTIONS;
 use super::keeping::Keeping;
 use super::measuring::Measuring;
 use super::orphans::Orphans;
+use super::refusing::Refusals;
 use super::telling::Telling;
 use super::watch::Watchers;
 use crate::cards::{CardError, Cards};
@@ -89,6 +90,7 @@ impl Shell {
             refusals: Throttle::default(),
             questions: Throttle::lines(QUESTIONS),
             telling: Telling::default(),
+            refused: Refusals::default(),
             observer: None,
             inputs,
             settings,

@@ -1,24 +1,19 @@
-//! What is told of acts and refusals beside the log: the audit log's lines, and the last refusals that
-//! `gpushare-ctl explain` shows.
+//! What is told of acts beside the log: the audit log's lines.
 //!
 //! A tenant that is refused in a loop, or registers in one, gets so many lines a second and their sum: nobody pushes what
 //! administrators did out of the audit log.
 
-use std::collections::{BTreeMap, VecDeque};
-
 use gpushare_proto::admin::{AdminReply, Change, Knob, Reconfigured, SessionRequest, Setting};
-use gpushare_proto::audit::{Act, Allocation, Entry, Outcome, Refusal};
-use gpushare_proto::explain::KEPT_REFUSALS;
-use gpushare_proto::page::MemoryRefusal;
+use gpushare_proto::audit::{Act, Entry, Outcome};
 use gpushare_proto::tenant::{Failure, FailureCode, TenantReply};
-use gpushare_proto::{Bytes, ClientId, GpuId, Nanos, SessionId};
+use gpushare_proto::{ClientId, GpuId, SessionId};
 use gpushare_sys::clock;
 
 use super::Shell;
 use super::tenant::plain;
 use crate::audit::Audit;
 use crate::identity::PeerProcess;
-use crate::operation::{OUT_OF_MEMORY, Operation, code_name, outcome_of};
+use crate::operation::{Operation, code_name, outcome_of};
 use crate::throttle::Throttle;
 
 /// Lines of the audit log that one tenant gets in a second.
@@ -26,14 +21,10 @@ const LINES: u64 = 32;
 /// The longest text in a line.
 const LONGEST: usize = 512;
 
-/// What asks for memory is called.
-pub(super) const RESERVE: &str = "memory.reserve";
-
 /// What was told, and to whom it goes.
 #[derive(Debug)]
 pub(super) struct Telling {
-    audit: Audit,
-    refused: BTreeMap<SessionId, VecDeque<Refused>>,
+    pub(super) audit: Audit,
     lines: Throttle<Whose>,
 }
 
@@ -41,25 +32,14 @@ impl Default for Telling {
     fn default() -> Self {
         Self {
             audit: Audit::default(),
-            refused: BTreeMap::new(),
             lines: Throttle::lines(LINES),
         }
     }
 }
 
-/// A refusal as it is kept.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Refused {
-    pub(super) at: Nanos,
-    pub(super) client: ClientId,
-    pub(super) pid: u32,
-    pub(super) gpu: GpuId,
-    pub(super) refusal: MemoryRefusal,
-}
-
 /// Who gets so many lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Whose {
+pub(super) enum Whose {
     Session(SessionId),
     User(u32),
 }
@@ -93,96 +73,6 @@ impl Shell {
 
     pub(super) fn audit(&self) -> &Audit {
         &self.telling.audit
-    }
-
-    /// The last refusals of a session, oldest first.
-    pub(super) fn refusals_of(&self, session: SessionId) -> impl Iterator<Item = &Refused> {
-        self.telling.refused.get(&session).into_iter().flatten()
-    }
-
-    /// Memory was refused.
-    pub(super) fn keep_refusal(
-        &mut self,
-        session: SessionId,
-        client: ClientId,
-        gpu: GpuId,
-        refusal: MemoryRefusal,
-    ) {
-        let at = clock::monotonic();
-        let (pid, uid) = self.process_of(client);
-        let kept = self.telling.refused.entry(session).or_default();
-        if kept.len() >= KEPT_REFUSALS {
-            kept.pop_front();
-        }
-        kept.push_back(Refused {
-            at,
-            client,
-            pid,
-            gpu,
-            refusal,
-        });
-        if !self.gets_a_line(Whose::Session(session)) {
-            return;
-        }
-        let MemoryRefusal {
-            requested,
-            limit,
-            used,
-            by,
-        } = refusal;
-        self.telling.audit.write(Entry::Refusal(Refusal {
-            operation: RESERVE.to_owned(),
-            session_id: session,
-            session: self.sessions.name(session),
-            uid,
-            pid,
-            gpu,
-            uuid: self.cards.get(gpu).map(|card| card.info.uuid),
-            requested,
-            limit,
-            used,
-            by,
-            result: Outcome::Refused,
-            error_code: OUT_OF_MEMORY.to_owned(),
-        }));
-    }
-
-    /// A process was leased memory.
-    pub(super) fn leased(&mut self, client: ClientId, gpu: GpuId, bytes: Bytes) {
-        let Some(process) = self.clients.get(&client) else {
-            return;
-        };
-        let (session, pid, uid) = (process.session, process.peer.pid, process.peer.uid);
-        let leased = process.page.leased(gpu).unwrap_or_default();
-        if let Some(session) = self.sessions.get(session).map(|known| (session, &known.name)) {
-            Operation::done(RESERVE)
-                .of(session.0, session.1)
-                .process(pid)
-                .on(gpu)
-                .bytes(bytes)
-                .debug(format_args!("{} got {bytes} on {gpu}, pid {pid}", session.1));
-        }
-        if let Some(one_in) = self.telling.audit.samples_reservation() {
-            self.telling.audit.write(Entry::Allocation(Allocation {
-                operation: RESERVE.to_owned(),
-                session_id: session,
-                session: self.sessions.name(session),
-                uid,
-                pid,
-                gpu,
-                bytes,
-                leased,
-                result: Outcome::Ok,
-                one_in,
-            }));
-        }
-    }
-
-    /// The session is no more.
-    pub(super) fn forget_refusals(&mut self, session: SessionId, name: &str) {
-        self.telling.refused.remove(&session);
-        let left_out = self.telling.lines.forget(&Whose::Session(session));
-        self.more(Whose::Session(session), Some(name.to_owned()), left_out);
     }
 
     /// What an administrator wants with sessions.
@@ -494,12 +384,18 @@ impl Shell {
     }
 
     /// Whether a tenant gets a line now; those that got none are summed up first.
-    fn gets_a_line(&mut self, whose: Whose) -> bool {
+    pub(super) fn gets_a_line(&mut self, whose: Whose) -> bool {
         let Some(left_out) = self.telling.lines.pass(whose, clock::monotonic()) else {
             return false;
         };
         self.more(whose, None, left_out);
         true
+    }
+
+    /// A session is no more: what it got no line for is summed up.
+    pub(super) fn sum_up(&mut self, session: SessionId, name: &str) {
+        let left_out = self.telling.lines.forget(&Whose::Session(session));
+        self.more(Whose::Session(session), Some(name.to_owned()), left_out);
     }
 
     fn more(&self, whose: Whose, name: Option<String>, count: u64) {
@@ -517,12 +413,6 @@ impl Shell {
             uid,
             count,
         });
-    }
-
-    /// A client's pid and user; 0 for one that is gone.
-    fn process_of(&self, client: ClientId) -> (u32, u32) {
-        let process = self.clients.get(&client);
-        process.map_or((0, 0), |client| (client.peer.pid, client.peer.uid))
     }
 }
 
