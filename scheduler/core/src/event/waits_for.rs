@@ -1,0 +1,73 @@
+//! For what a session waits, and how that is said.
+
+use std::fmt;
+
+use gpushare_proto::{Percent, SessionId};
+use serde::{Deserialize, Serialize};
+
+use super::Standing;
+
+/// For what a session waits that wants its turn.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum WaitsFor {
+    /// Nothing: it is the next.
+    #[default]
+    Turn,
+    /// These hold the lock, one at least.
+    Holders(Vec<SessionId>),
+    /// A holder does not let go.
+    Stuck {
+        /// The holder.
+        session: SessionId,
+        /// What that one waits for.
+        reason: String,
+    },
+    /// So many processes of the last daemon that may use its cards are awaited.
+    Return(u32),
+    /// Somebody must let the session go on.
+    Pardon(Standing),
+    /// It has used up its compute limit for now.
+    Limit(Percent),
+}
+
+impl WaitsFor {
+    /// So many holders are named.
+    const NAMED: usize = 5;
+
+    /// In words, with the names that only the shell knows.
+    #[must_use]
+    pub fn words(&self, name: impl Fn(SessionId) -> String) -> String {
+        match self {
+            Self::Turn => "its turn is next".to_owned(),
+            Self::Holders(holders) => {
+                let named = holders.iter().take(Self::NAMED);
+                let names = named.map(|id| name(*id)).collect::<Vec<_>>().join(", ");
+                match holders.len().saturating_sub(Self::NAMED) {
+                    0 => format!("held by {names}"),
+                    more => format!("held by {names} and {more} more"),
+                }
+            }
+            Self::Stuck { session, reason } => {
+                format!("session {} does not let go: {reason}", name(*session))
+            }
+            Self::Pardon(Standing::Paused) => {
+                "the session is paused, until `gpushare-ctl session resume`".to_owned()
+            }
+            Self::Pardon(_) => {
+                "the session has expired or was revoked; `gpushare-ctl session renew` lets it go on"
+                    .to_owned()
+            }
+            Self::Limit(limit) => format!("its compute limit of {limit} is used up for now"),
+            Self::Return(0) => "the scheduler restarted and is about to go on".to_owned(),
+            Self::Return(1) => "the scheduler restarted and waits for 1 process to return".to_owned(),
+            Self::Return(n) => format!("the scheduler restarted and waits for {n} processes to return"),
+        }
+    }
+}
+
+/// With numbers for names.
+impl fmt::Display for WaitsFor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.words(|session| session.to_string()))
+    }
+}
