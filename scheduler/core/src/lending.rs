@@ -65,6 +65,9 @@ impl Core {
 
     /// A holder goes on until then, or until anything changes.
     pub(crate) fn lend(&mut self, id: SessionId, until: Nanos) {
+        if !self.is_lent(id) {
+            self.keeps_gangs(id);
+        }
         if let Some(session) = self.sessions.get_mut(id)
             && let Lock::Holding(grant) = &mut session.lock
         {

@@ -261,7 +261,11 @@ impl Core {
         {
             grant.clock = clock;
         }
-        // A gang waits for it longer than it seemed, so that its other cards can be lent.
+        self.keeps_gangs(id);
+    }
+
+    /// A gang waits longer for a holder than it seemed, so that its other cards can be lent.
+    pub(crate) fn keeps_gangs(&mut self, id: SessionId) {
         for gpu in self.turn_cards(id) {
             let ties = self
                 .cards
