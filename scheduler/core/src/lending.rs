@@ -109,16 +109,17 @@ impl Core {
         grant.clock.is_lent().then(|| grant.clock.turn_end())
     }
 
-    /// When there may be room for a waiter on a card: those whose turns end first let go first, and whoever fits beside it stays.
+    /// When there may be room for a waiter on a card: those whose turns end first let go first, and whoever fits beside it stays. Who is
+    /// stuck does not let go at any time.
     fn room_at(&self, gpu: GpuId, waiter: SessionId) -> Nanos {
-        let Some(card) = self.cards.get(gpu) else {
+        let (Some(card), Some(mut room)) = (self.cards.get(gpu), self.room_on(gpu)) else {
             return self.now;
         };
         let here = card.census.holders.iter().copied();
-        let ends = here.filter(|&holder| self.turn_cards(holder).contains(gpu));
+        let ends = here.filter(|&holder| self.turn_cards(holder).contains(gpu) && !self.is_stuck(holder));
         let mut ends: Vec<_> = ends.map(|holder| (self.turn_ends(holder), holder)).collect();
         ends.sort_unstable();
-        let (mut room, mut at) = (card.room(false), self.now);
+        let mut at = self.now;
         for (end, holder) in ends {
             if room.fits(self.need(waiter, gpu)) {
                 break;
