@@ -157,6 +157,13 @@ impl Census {
         Some(*first).filter(|(turn, _)| turn.class == class)
     }
 
+    /// Those in line of a class, in order.
+    pub(crate) fn in_line_of(&self, class: Class) -> impl Iterator<Item = SessionId> {
+        let line = self.queue.range((Turn::first_of(class), SessionId(0))..);
+        let class = line.take_while(move |(turn, _)| turn.class == class);
+        class.map(|&(_, id)| id)
+    }
+
     /// Of each weight in a class the one that pays and has had least.
     pub(crate) fn first_payers(&self, class: Class) -> impl Iterator<Item = SessionId> {
         let after = |&(share, ..): &(Share, i128, SessionId)| {

@@ -1,10 +1,11 @@
 //! Who waits beside those who do not let go, or do not return, where others run meanwhile (policy `run_others`).
 
 use gpushare_proto::admin::{Knob, Mode};
+use gpushare_proto::session::Priority;
 use gpushare_proto::{Bytes, GpuId, Nanos, SessionId};
 
 use super::world::{GPU, OTHER_GPU, World, gib, ms, plain};
-use crate::Config;
+use crate::{Config, Event};
 
 /// Somebody has so much of the first card and does not let go of it any more.
 fn with_a_stuck_holder(world: &mut World, bytes: Bytes) {
@@ -44,6 +45,30 @@ fn who_would_fit_beside_a_stuck_holder_is_not_passed_for_ever() {
     world.run_for(Nanos::from_secs(10));
     let turns = turns_of(&world.turns(), large);
     assert!(turns > 20, "{turns}");
+}
+
+#[test]
+fn a_class_that_is_passed_over_has_its_trickle_though_its_first_waits_for_a_stuck_holder() {
+    let mut world = beside_a_stuck_holder(gib(6));
+    let of_class = |world: &mut World, gibs, priority| {
+        let (session, client) = world.program(gib(gibs));
+        let weight = 100;
+        world.send(Event::Share {
+            session,
+            weight,
+            priority,
+        });
+        world.gets_busy(client);
+        session
+    };
+    for _ in 0..2 {
+        of_class(&mut world, 3, Priority::High);
+    }
+    of_class(&mut world, 6, Priority::Low);
+    let low = of_class(&mut world, 3, Priority::Low);
+    world.run_for(Nanos::from_secs(20));
+    let turns = turns_of(&world.turns(), low);
+    assert!(turns >= 5, "{turns}");
 }
 
 #[test]
