@@ -2,9 +2,10 @@
 
 use gpushare_proto::admin::{Knob, Mode};
 use gpushare_proto::session::Priority;
-use gpushare_proto::{Bytes, GpuId, Nanos, SessionId};
+use gpushare_proto::{Bytes, ClientId, GpuId, Nanos, SessionId};
 
 use super::world::{GPU, OTHER_GPU, World, gib, ms, plain};
+use crate::config::{StuckPolicy, Tuning};
 use crate::{Config, Event};
 
 /// Somebody has so much of the first card and does not let go of it any more.
@@ -110,6 +111,34 @@ fn nobody_lets_go_for_one_that_waits_for_a_stuck_holder_where_no_memory_moves() 
     world.run_for(Nanos::from_secs(10));
     assert_eq!(world.open(&[large, client]), [false, true]);
     assert_eq!(turns_of(&world.turns(), small), 0);
+}
+
+#[test]
+fn a_policy_that_is_set_later_holds_for_those_who_do_not_return() {
+    for (before, after, open) in [
+        (StuckPolicy::RunOthers, StuckPolicy::Wait, false),
+        (StuckPolicy::Wait, StuckPolicy::RunOthers, true),
+    ] {
+        let mut world = World::after_restart(
+            Config {
+                stuck_policy: before,
+                quantum: Some(ms(100)),
+                ..plain()
+            },
+            [501],
+        );
+        world.send(Event::ExpectedUses {
+            client: ClientId(501),
+            gpu: GPU,
+            bytes: gib(6),
+        });
+        let (_, a) = world.busy_program(gib(5));
+        world.run_for(Nanos::from_secs(10));
+        world.send(Event::Tune(Tuning::StuckPolicy(after)));
+        let (_, b) = world.busy_program(gib(3));
+        world.run_for(Nanos::from_secs(1));
+        assert_eq!(world.open(&[a, b]), [false, open], "{before:?} {after:?}");
+    }
 }
 
 #[test]
