@@ -142,6 +142,16 @@ fn a_policy_that_is_set_later_holds_for_those_who_do_not_return() {
 }
 
 #[test]
+fn whoever_is_behind_one_that_waits_for_a_stuck_holder_is_told_of_nobodys_turn_before_its_own() {
+    let mut world = beside_a_stuck_holder(gib(6));
+    world.busy_program(gib(6));
+    world.busy_program(gib(4));
+    let (next, _) = world.busy_program(gib(4));
+    world.run_for(ms(10));
+    assert_eq!(world.core.waiting(world.now, next).unwrap().ahead, []);
+}
+
+#[test]
 fn a_card_is_not_emptied_for_a_gang_that_waits_for_another_holder_beside_a_stuck_one() {
     let mut world = World::new(Config {
         quantum: Some(Nanos::from_secs(1)),
