@@ -197,6 +197,11 @@ impl Core {
     /// Whether a session does not fit beside those who do not let go and may be passed, whoever else lets go.
     pub(crate) fn waits_for_the_lost(&self, id: SessionId) -> bool {
         let cards = self.turn_cards(id);
+        // Everybody in every line is asked, and seldom is anything lost.
+        let stuck = |(_, card): (GpuId, &Card)| card.census.stuck() > 0;
+        if self.recovery.passable().next().is_none() && !self.cards.among(cards).any(stuck) {
+            return false;
+        }
         let left_over = self.rooms_beside_the_absent(cards, Card::room_left_over);
         !queue::fits(cards, |gpu| self.need(id, gpu), &left_over)
     }
