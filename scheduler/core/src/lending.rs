@@ -10,7 +10,8 @@
 //!
 //! That is looked at again whenever anything changes on the cards that the gang ties together, so the gang begins no later for it
 //! than by a drain, where the last of those for whom it waits lets go before its time. What is lent is charged like any turn, and against
-//! others than gangs a borrower's turn is one: whoever wakes waits for its end, or pays for an early switch (preempt.rs). A borrower
+//! others than gangs a borrower's turn is one: whoever wakes waits for its end, or pays for an early switch (preempt.rs). If that one goes before
+//! the gang, the gang waits for the rest of that turn too. A borrower
 //! lets nobody wait who is behind the gang too, and nothing is kept free for one that is not small enough.
 
 use gpushare_proto::{GpuId, Nanos, SessionId};

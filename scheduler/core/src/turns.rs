@@ -20,7 +20,8 @@
 //! Σ over j≠i of [(wⱼ/wᵢ)(qᵢ+sᵢ) + (3/2)qⱼ + sⱼ], plus what the switch budget holds: each j catches up with what i had more, ends the
 //! quantum that it is in, and may be renewed half a quantum early. A class that is passed over waits (q+s)/trickle more. q is the quantum
 //! and s what a switch costs, as [`Card::switch_cost`] says, `switch_cost` of the configuration included. A gang waits for the drain of those
-//! to whom its cards were lent as well.
+//! to whom its cards were lent as well, and for the rest of such a turn where somebody wakes on one of its cards who goes before it. Who waits for
+//! memory that does not come back (grants.rs) has no bound.
 
 use std::collections::BTreeSet;
 
