@@ -530,6 +530,7 @@ impl Core {
     /// Every timer may be another one.
     fn tune(&mut self, tuning: Tuning) {
         self.config.tune(tuning);
+        self.recovery.follow(self.config.stuck_policy);
         self.shorten_turns();
         self.touch_all();
     }

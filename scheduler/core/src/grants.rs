@@ -1,13 +1,13 @@
 //! Who gets the lock: everybody in parallel mode, whose turn it is (turns.rs) where sessions take turns, and those who held it
 //! when the last daemon ended.
 
-use gpushare_proto::{Bytes, ClientId, GpuId, Nanos, SessionId};
+use gpushare_proto::{ClientId, GpuId, Nanos, SessionId};
 
 use crate::config::StuckPolicy;
 use crate::core::Core;
 use crate::event::Notice;
 use crate::gpu::Card;
-use crate::gpu::queue::{self, Rooms};
+use crate::gpu::queue::{self, Room, Rooms};
 use crate::gpu_set::GpuSet;
 use crate::session::client::Past;
 use crate::session::clock::Clock;
@@ -181,8 +181,12 @@ impl Core {
     /// Those in line that need wait for nobody's return, nor for one that does not let go. The others reserve nothing, and nobody lets
     /// go for them: who knows until when.
     pub(crate) fn admissible(&self, cards: GpuSet) -> impl Iterator<Item = SessionId> {
-        let line = self.in_line(cards);
-        line.filter(|&id| !self.is_held_up(id) && !self.waits_for_the_lost(id))
+        self.in_line(cards).filter(|&id| self.is_admissible(id))
+    }
+
+    /// Whether one in line is one of those.
+    pub(crate) fn is_admissible(&self, id: SessionId) -> bool {
+        !self.is_held_up(id) && !self.waits_for_the_lost(id)
     }
 
     /// Whether a client of the last daemon is awaited that may run on any of a session's cards.
@@ -192,43 +196,42 @@ impl Core {
 
     /// Whether a session does not fit beside those who do not let go and may be passed, whoever else lets go.
     pub(crate) fn waits_for_the_lost(&self, id: SessionId) -> bool {
-        let mut cards = self.cards.among(self.turn_cards(id));
-        cards.any(|(gpu, card)| {
-            let lost = self.lost(gpu, card);
-            !lost.is_zero() && lost + self.need(id, gpu) > card.capacity()
-        })
-    }
-
-    /// What those have on a card who do not let go and may be passed. Where memory does not move, it is in nobody's way.
-    fn lost(&self, gpu: GpuId, card: &Card) -> Bytes {
-        if !card.moves_memory() || self.config.stuck_policy != StuckPolicy::RunOthers {
-            return Bytes::ZERO;
+        let cards = self.turn_cards(id);
+        // Everybody in every line is asked, and seldom is anything lost.
+        let stuck = |(_, card): (GpuId, &Card)| card.census.stuck() > 0;
+        if self.recovery.passable().next().is_none() && !self.cards.among(cards).any(stuck) {
+            return false;
         }
-        let away = self.recovery.passable().filter(|&(on, _)| on == gpu);
-        let holders = card.census.holders.iter().copied();
-        let stuck = holders.filter(|&id| card.census.has_stuck() && self.is_stuck(id));
-        let stuck = stuck.map(|id| self.need(id, gpu));
-        away.map(|(_, bytes)| bytes).chain(stuck).sum()
+        let left_over = self.rooms_beside_the_absent(cards, Card::room_left_over);
+        !queue::fits(cards, |gpu| self.need(id, gpu), &left_over)
     }
 
-    fn is_stuck(&self, id: SessionId) -> bool {
+    /// Whether a session does not let go.
+    pub(crate) fn is_stuck(&self, id: SessionId) -> bool {
         let drop = self.sessions.get(id).and_then(|session| session.lock.dropping());
         drop.is_some_and(|drop| drop.stuck().is_some())
     }
 
-    /// What is taken on some cards by those who take turns there.
+    /// What is taken on a card by those who take turns there.
+    pub(crate) fn room_on(&self, gpu: GpuId) -> Option<Room> {
+        self.rooms(gpu.into()).get(gpu).copied()
+    }
+
+    /// The same on some cards.
     pub(crate) fn rooms(&self, cards: GpuSet) -> Rooms {
+        self.rooms_beside_the_absent(cards, Card::room)
+    }
+
+    /// What is taken on some cards, and by those who do not return.
+    fn rooms_beside_the_absent(&self, cards: GpuSet, room: impl Fn(&Card, bool) -> Room) -> Rooms {
         let cards = self.cards.among(cards);
         let pass = self.config.stuck_policy == StuckPolicy::RunOthers;
-        let mut rooms: Rooms = cards
-            .map(|(gpu, card)| (gpu, card.room(pass && card.census.has_stuck())))
-            .collect();
+        let mut rooms: Rooms = cards.map(|(gpu, card)| (gpu, room(card, pass))).collect();
         for (gpu, bytes) in self.recovery.passable() {
             // Where memory does not move, it is in nobody's way.
             let moves = self.cards.get(gpu).is_some_and(Card::moves_memory);
             if let Some(room) = rooms.get_mut(gpu).filter(|_| moves) {
                 room.enter(bytes);
-                room.let_pass();
             }
         }
         rooms

@@ -10,7 +10,8 @@
 //!
 //! That is looked at again whenever anything changes on the cards that the gang ties together, so the gang begins no later for it
 //! than by a drain, where the last of those for whom it waits lets go before its time. What is lent is charged like any turn, and against
-//! others than gangs a borrower's turn is one: whoever wakes waits for its end, or pays for an early switch (preempt.rs). A borrower
+//! others than gangs a borrower's turn is one: whoever wakes waits for its end, or pays for an early switch (preempt.rs). If that one goes before
+//! the gang, the gang waits for the rest of that turn too. A borrower
 //! lets nobody wait who is behind the gang too, and nothing is kept free for one that is not small enough.
 
 use gpushare_proto::{GpuId, Nanos, SessionId};
@@ -65,6 +66,9 @@ impl Core {
 
     /// A holder goes on until then, or until anything changes.
     pub(crate) fn lend(&mut self, id: SessionId, until: Nanos) {
+        if !self.is_lent(id) {
+            self.keeps_gangs(id);
+        }
         if let Some(session) = self.sessions.get_mut(id)
             && let Lock::Holding(grant) = &mut session.lock
         {
@@ -106,16 +110,17 @@ impl Core {
         grant.clock.is_lent().then(|| grant.clock.turn_end())
     }
 
-    /// When there may be room for a waiter on a card: those whose turns end first let go first, and whoever fits beside it stays.
+    /// When there may be room for a waiter on a card: those whose turns end first let go first, and whoever fits beside it stays. Who is
+    /// stuck does not let go at any time.
     fn room_at(&self, gpu: GpuId, waiter: SessionId) -> Nanos {
-        let Some(card) = self.cards.get(gpu) else {
+        let (Some(card), Some(mut room)) = (self.cards.get(gpu), self.room_on(gpu)) else {
             return self.now;
         };
         let here = card.census.holders.iter().copied();
-        let ends = here.filter(|&holder| self.turn_cards(holder).contains(gpu));
+        let ends = here.filter(|&holder| self.turn_cards(holder).contains(gpu) && !self.is_stuck(holder));
         let mut ends: Vec<_> = ends.map(|holder| (self.turn_ends(holder), holder)).collect();
         ends.sort_unstable();
-        let (mut room, mut at) = (card.room(false), self.now);
+        let mut at = self.now;
         for (end, holder) in ends {
             if room.fits(self.need(waiter, gpu)) {
                 break;

@@ -16,7 +16,7 @@ impl Core {
         // Whoever is owed for longer, is of the lower class.
         [Class::Low, Class::Normal].into_iter().find_map(|class| {
             let trickle = &card.trickles[class as usize];
-            let (_, id) = trickle.waits().then(|| card.census.first_of(class))??;
+            let id = trickle.waits().then(|| self.first_admissible(card, class))??;
             let elsewhere = self.turn_cards(id).without(gpu.into()).into_iter();
             let mut elsewhere = elsewhere.filter_map(|other| Some((other, self.cards.get(other)?)));
             // A gang that empties one card long before it is due on another helps nobody.
@@ -26,6 +26,11 @@ impl Core {
             });
             (is_due && trickle.pays(self.turn_cost(id, gpu, card))).then_some(id)
         })
+    }
+
+    /// The first of a class: who waits for others to return, or to let go some time, would have the turns of all behind it.
+    fn first_admissible(&self, card: &Card, class: Class) -> Option<SessionId> {
+        card.census.in_line_of(class).find(|&id| self.is_admissible(id))
     }
 
     /// Whether a class was passed over on any of some cards for so long that its turn is due.
@@ -63,7 +68,7 @@ impl Core {
         let card = self.cards.get(gpu)?;
         let due = [Class::Normal, Class::Low].into_iter().filter_map(|class| {
             let waits = card.trickles[class as usize].waits();
-            let (_, id) = waits.then(|| card.census.first_of(class))??;
+            let id = waits.then(|| self.first_admissible(card, class))??;
             let cards = self.turn_cards(id).into_iter();
             let due = cards.filter_map(|gpu| {
                 let card = self.cards.get(gpu)?;

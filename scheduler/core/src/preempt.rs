@@ -57,12 +57,12 @@ impl Core {
         let first = self.admissible(gpu.into()).next();
         let card = self.cards.get(gpu).filter(|_| first == Some(id))?;
         let need = self.need(id, gpu);
-        let mut room = card.room(false);
+        let mut room = self.room_on(gpu)?;
         let (leaving, mut behind): (Vec<SessionId>, Vec<SessionId>) = card
             .census
             .holders
             .iter()
-            .filter(|holder| self.turn_cards(**holder).contains(gpu))
+            .filter(|holder| self.turn_cards(**holder).contains(gpu) && !self.is_stuck(**holder))
             .partition(|holder| self.is_leaving(**holder));
         for holder in leaving {
             room.leave(self.need(holder, gpu));

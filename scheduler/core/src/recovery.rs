@@ -93,6 +93,11 @@ impl Recovery {
         }
     }
 
+    /// From now on others run, or do not, beside those who are overdue.
+    pub(crate) fn follow(&mut self, policy: StuckPolicy) {
+        self.policy = policy;
+    }
+
     /// Waits the shortest time also for clients that nobody knows of.
     pub(crate) fn expect_others(&mut self) {
         (self.over, self.early) = (false, true);

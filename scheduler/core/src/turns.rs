@@ -20,7 +20,8 @@
 //! Σ over j≠i of [(wⱼ/wᵢ)(qᵢ+sᵢ) + (3/2)qⱼ + sⱼ], plus what the switch budget holds: each j catches up with what i had more, ends the
 //! quantum that it is in, and may be renewed half a quantum early. A class that is passed over waits (q+s)/trickle more. q is the quantum
 //! and s what a switch costs, as [`Card::switch_cost`] says, `switch_cost` of the configuration included. A gang waits for the drain of those
-//! to whom its cards were lent as well.
+//! to whom its cards were lent as well, and for the rest of such a turn where somebody wakes on one of its cards who goes before it. Who waits for
+//! memory that does not come back (grants.rs) has no bound.
 
 use std::collections::BTreeSet;
 
@@ -261,7 +262,11 @@ impl Core {
         {
             grant.clock = clock;
         }
-        // A gang waits for it longer than it seemed, so that its other cards can be lent.
+        self.keeps_gangs(id);
+    }
+
+    /// A gang waits longer for a holder than it seemed, so that its other cards can be lent.
+    pub(crate) fn keeps_gangs(&mut self, id: SessionId) {
         for gpu in self.turn_cards(id) {
             let ties = self
                 .cards

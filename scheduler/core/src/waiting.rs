@@ -54,6 +54,7 @@ impl Core {
             Lock::Idle | Lock::Waiting(_) => None,
         };
         let line = self.in_line(cards).take_while(|&other| other != id);
+        let line = line.filter(|&other| self.is_admissible(other));
         let turn = |other| (other, self.quantum(other, self.expected_move(other)));
         Some(Waiting {
             reason,

@@ -50,6 +50,8 @@ pub(crate) struct Census {
     /// The working sets of those with the lock, and of those of them that keep it.
     held: Total,
     kept: Total,
+    /// The working sets of those that do not let go.
+    lost: Total,
     /// Changes with the holders and the queue.
     line: u64,
 }
@@ -72,11 +74,7 @@ impl Census {
         count(holding, old.keeps() && limited(old), new.keeps() && limited(new));
         move_one(&mut self.classes, old.runs_in(), new.runs_in());
         move_one(&mut self.waiting, old.waits_in(), new.waits_in());
-        count(
-            &mut self.stuck,
-            old.presence == Presence::Stuck,
-            new.presence == Presence::Stuck,
-        );
+        count(&mut self.stuck, old.is_stuck(), new.is_stuck());
         if (old.presence, old.movable) != (new.presence, new.movable) {
             self.move_parts(old, new);
         }
@@ -103,6 +101,8 @@ impl Census {
         self.held += new.part(new.holds());
         self.kept -= old.part(old.keeps());
         self.kept += new.part(new.keeps());
+        self.lost -= old.part(old.is_stuck());
+        self.lost += new.part(new.is_stuck());
     }
 
     fn list_share(&mut self, old: &Listing, new: &Listing) {
@@ -157,6 +157,13 @@ impl Census {
         Some(*first).filter(|(turn, _)| turn.class == class)
     }
 
+    /// Those in line of a class, in order.
+    pub(crate) fn in_line_of(&self, class: Class) -> impl Iterator<Item = SessionId> {
+        let line = self.queue.range((Turn::first_of(class), SessionId(0))..);
+        let class = line.take_while(move |(turn, _)| turn.class == class);
+        class.map(|&(_, id)| id)
+    }
+
     /// Of each weight in a class the one that pays and has had least.
     pub(crate) fn first_payers(&self, class: Class) -> impl Iterator<Item = SessionId> {
         let after = |&(share, ..): &(Share, i128, SessionId)| {
@@ -200,13 +207,14 @@ impl Census {
         self.holding <= 1 || self.kept.get() <= capacity
     }
 
-    pub(crate) fn has_stuck(&self) -> bool {
-        self.stuck > 0
-    }
-
     /// How many do not let go.
     pub(crate) fn stuck(&self) -> usize {
         self.stuck as usize
+    }
+
+    /// What those have.
+    pub(crate) fn lost(&self) -> Bytes {
+        self.lost.get()
     }
 
     /// Whether it counts the same.
@@ -232,7 +240,7 @@ impl Listing {
 
     /// The class that has its turn with it: who does not let go is no proof of that.
     fn runs_in(&self) -> Option<Class> {
-        let runs = self.holds() && self.presence != Presence::Stuck;
+        let runs = self.holds() && !self.is_stuck();
         runs.then_some(self.share.class)
     }
 
@@ -247,6 +255,10 @@ impl Listing {
 
     fn keeps(&self) -> bool {
         self.presence == Presence::Holding
+    }
+
+    fn is_stuck(&self) -> bool {
+        self.presence == Presence::Stuck
     }
 
     fn part(&self, counts: bool) -> Total {

@@ -198,23 +198,40 @@ impl Card {
         self.mode.mode() == Mode::Serialized
     }
 
-    /// What is taken here by those who take turns.
+    /// What is taken here by those who take turns. Beside a holder that does not let go and is `passable` another one has its turn: its
+    /// seat is in nobody's way, as long as its memory is not.
     pub(crate) fn room(&self, passable: bool) -> Room {
-        let (capacity, held) = match self.moves_memory() {
-            true => (Some(self.capacity()), self.census.held()),
-            false => (None, Bytes::ZERO),
-        };
         let seated = self.census.seated(self.takes_turns());
-        if passable && !self.moves_memory() && seated <= self.census.stuck() {
-            // The seat of one who does not let go is in nobody's way, as long as its memory is not.
-            return Room::beside(self.capacity(), self.census.held(), seated);
-        }
-        Room::new(capacity, held, seated, passable)
+        self.room_beside(self.passed(passable).0)
+            .taken(seated, self.census.held())
+    }
+
+    /// The same if everybody had let go who does.
+    pub(crate) fn room_left_over(&self, passable: bool) -> Room {
+        let (stuck, lost) = self.passed(passable);
+        self.room_beside(stuck).taken(stuck, lost)
     }
 
     /// The same if nobody were here.
     pub(crate) fn empty_room(&self) -> Room {
-        Room::empty(self.moves_memory().then(|| self.capacity()))
+        self.room_beside(0)
+    }
+
+    /// Who does not let go, and may be passed: how many there are, and what they have.
+    fn passed(&self, passable: bool) -> (usize, Bytes) {
+        match passable {
+            true => (self.census.stuck(), self.census.lost()),
+            false => (0, Bytes::ZERO),
+        }
+    }
+
+    fn room_beside(&self, stuck: usize) -> Room {
+        match self.mode.mode() {
+            Mode::Serialized => Room::empty(usize::MAX, self.capacity()),
+            Mode::TimeSliced => Room::empty(1 + stuck, self.capacity()),
+            // Everybody else is there all the time, and nobody asks for room.
+            Mode::Parallel => Room::empty(1 + stuck, Bytes::MAX),
+        }
     }
 
     /// Whether those who take turns and keep the lock may keep it together.

@@ -12,7 +12,8 @@
 //!             admitted   reserves 0, 1 ───┘ waits  admitted
 //! ```
 //!
-//! Beside a stuck holder (policy `run_others`) a waiter that does not fit reserves nothing: others pass it.
+//! Who would not fit beside a stuck holder (policy `run_others`) even if everybody else let go is in no line: others pass it. Whoever
+//! would reserves its cards like anybody, or those who fit as it is would pass it for as long as the stuck one stays.
 
 use gpushare_proto::{Bytes, GpuId, SessionId};
 use smallvec::SmallVec;
@@ -23,55 +24,38 @@ use crate::gpu_set::GpuSet;
 /// What is taken on a card that takes turns.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Room {
-    /// What may be held together; none for one session at a time, whatever it has.
-    capacity: Option<Bytes>,
-    held: Bytes,
+    /// How many may hold it together: all that fit, or one, and those whose seats are in nobody's way.
+    seats: usize,
     holders: usize,
-    passable: bool,
-    /// Whether only one more may enter.
-    one_more: bool,
+    /// What may be held together.
+    capacity: Bytes,
+    held: Bytes,
 }
 
 impl Room {
-    /// Of `capacity`, where `holders` have `held` bytes. It is `passable` where a holder does not let go, and others may
-    /// pass those who wait for it.
-    pub(crate) const fn new(capacity: Option<Bytes>, held: Bytes, holders: usize, passable: bool) -> Self {
+    /// With nobody there.
+    pub(crate) const fn empty(seats: usize, capacity: Bytes) -> Self {
         Self {
+            seats,
+            holders: 0,
             capacity,
-            held,
-            holders,
-            passable,
-            one_more: false,
+            held: Bytes::ZERO,
         }
     }
 
-    /// Of `capacity`, where one may enter beside `holders` with `held` bytes who do not let go.
-    pub(crate) const fn beside(capacity: Bytes, held: Bytes, holders: usize) -> Self {
+    /// The same where `holders` have `held` bytes.
+    pub(crate) const fn taken(self, holders: usize, held: Bytes) -> Self {
         Self {
-            capacity: Some(capacity),
-            held,
             holders,
-            passable: true,
-            one_more: true,
+            held,
+            ..self
         }
-    }
-
-    pub(crate) const fn empty(capacity: Option<Bytes>) -> Self {
-        Self::new(capacity, Bytes::ZERO, 0, false)
     }
 
     /// A session with `bytes` is there.
     pub(crate) fn enter(&mut self, bytes: Bytes) {
         self.held += bytes;
         self.holders += 1;
-        if self.one_more {
-            self.capacity = None;
-        }
-    }
-
-    /// Others may pass those who wait for somebody there.
-    pub(crate) fn let_pass(&mut self) {
-        self.passable = true;
     }
 
     /// A session with `bytes` is no longer there.
@@ -82,8 +66,7 @@ impl Room {
 
     /// Whether `bytes` fit beside who is there, or would be alone.
     pub(crate) fn fits(&self, bytes: Bytes) -> bool {
-        let beside = |capacity| self.held + bytes <= capacity;
-        self.holders == 0 || self.capacity.is_some_and(beside)
+        self.holders == 0 || (self.holders < self.seats && self.held + bytes <= self.capacity)
     }
 }
 
@@ -124,9 +107,7 @@ pub(crate) fn admit(
             admission.admitted.push(session);
             continue;
         }
-        if !misfits.into_iter().all(|gpu| rooms[gpu].passable) {
-            reserved = reserved.with(cards);
-        }
+        reserved = reserved.with(cards);
         admission.wanted = admission.wanted.with(misfits);
     }
     admission
@@ -197,7 +178,7 @@ mod tests {
 
     /// Cards of 10 bytes where `held` bytes are taken by one holder each.
     fn rooms(held: &[(GpuId, u64)]) -> Rooms {
-        let empty = |gpu| (gpu, Room::empty(Some(Bytes(10))));
+        let empty = |gpu| (gpu, Room::empty(usize::MAX, Bytes(10)));
         let mut rooms: Rooms = [A, B].into_iter().map(empty).collect();
         for (gpu, bytes) in held {
             rooms.get_mut(*gpu).unwrap().enter(Bytes(*bytes));
@@ -220,7 +201,7 @@ mod tests {
 
     #[test]
     fn where_one_goes_at_a_time_nobody_enters_beside_another_however_small() {
-        let mut rooms: Rooms = [(A, Room::empty(None))].into_iter().collect();
+        let mut rooms: Rooms = [(A, Room::empty(1, Bytes(10)))].into_iter().collect();
         let admission = admit(&[needs(1, &[(A, 1)]), needs(2, &[(A, 0)])], &mut rooms);
         assert_eq!(admission.admitted.as_slice(), [SessionId(1)]);
         assert_eq!(admission.wanted, A.into());
@@ -262,11 +243,12 @@ mod tests {
     }
 
     #[test]
-    fn others_pass_who_waits_for_a_stuck_holder() {
-        let mut rooms = rooms(&[(A, 4)]);
-        rooms.insert(A, Room::new(Some(Bytes(10)), Bytes(4), 1, true));
-        let admission = admit(&[needs(1, &[(A, 8)]), needs(2, &[(A, 1)])], &mut rooms);
-        assert_eq!(admission.admitted.as_slice(), [SessionId(2)]);
+    fn where_one_goes_beside_another_that_does_not_let_go_a_second_one_does_not() {
+        let mut rooms: Rooms = [(A, Room::empty(2, Bytes(10)).taken(1, Bytes(4)))]
+            .into_iter()
+            .collect();
+        let admission = admit(&[needs(1, &[(A, 4)]), needs(2, &[(A, 1)])], &mut rooms);
+        assert_eq!(admission.admitted.as_slice(), [SessionId(1)]);
         assert_eq!(admission.wanted, A.into());
     }
 

@@ -241,3 +241,50 @@ fn who_goes_on_for_a_gang_may_have_to_let_go_sooner_when_something_happens() {
         play(&mut world, &step);
     }
 }
+
+/// A holder that is far behind has its turn anew when a gang can begin, which therefore waits for it longer than until its quantum is over.
+#[test]
+fn where_one_goes_on_that_a_gang_waits_for_its_other_cards_can_be_lent_for_longer() {
+    let crowd = [
+        (3, 4, false),
+        (0, 4, true),
+        (3, 3, false),
+        (3, 0, false),
+        (3, 0, true),
+        (3, 2, true),
+        (1, 2, true),
+        (3, 0, false),
+        (0, 3, true),
+        (1, 3, false),
+        (1, 2, false),
+        (1, 4, true),
+        (3, 1, true),
+        (1, 3, true),
+        (0, 0, false),
+        (1, 2, true),
+        (0, 0, false),
+        (3, 1, true),
+        (3, 0, true),
+        (3, 1, true),
+        (3, 2, true),
+        (3, 4, true),
+        (3, 0, true),
+    ];
+    let config = Config {
+        budget_max: Config::default().budget_max,
+        ..plain()
+    };
+    let mut world = world_of(config, &crowd);
+    for step in [
+        Step::Busy(23),
+        Step::Busy(9),
+        Step::Run(219),
+        Step::Share(15, 338, Priority::Normal),
+        Step::Set(Knob::Quantum(Some(Nanos(126_000_000)))),
+        Step::Idle(28),
+        Step::Busy(33),
+    ] {
+        play(&mut world, &step);
+    }
+    world.run_for(Nanos::from_secs(4));
+}

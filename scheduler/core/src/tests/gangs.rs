@@ -166,6 +166,27 @@ fn what_was_lent_is_a_turn_like_any_for_those_who_wait_for_one_card() {
 }
 
 #[test]
+fn what_was_lent_ends_sooner_for_who_waits_for_one_card_where_turns_are_set_shorter() {
+    let (mut world, [a, _, _, next]) = one_behind_a_gang();
+    world.run_for(ms(700));
+    world.dies(a);
+    world.run_for(ms(30));
+    let (first, client) = on(&mut world, &[GPU]);
+    world.send(Event::Share {
+        session: first,
+        weight: 100,
+        priority: Priority::High,
+    });
+    world.run_for(ms(300));
+    assert_eq!(world.open(&[next, client]), [true, false]);
+    world.set(Knob::Quantum(Some(ms(500))));
+    world.run_for(ms(100));
+    assert_eq!(world.open(&[next, client]), [true, false]);
+    world.run_for(ms(130));
+    assert_eq!(world.open(&[next, client]), [false, true]);
+}
+
+#[test]
 fn of_holders_that_grow_apart_a_borrower_lets_go_though_it_was_the_one_that_grew() {
     let mut world = World::new(Config {
         quantum: Some(Nanos::from_secs(1)),

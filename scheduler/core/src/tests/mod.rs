@@ -12,6 +12,7 @@ mod gangs_searched;
 mod late_drops;
 mod leases;
 mod liveness;
+mod lost_memory;
 mod modes;
 mod observing;
 mod orphans;
