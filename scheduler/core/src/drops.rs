@@ -88,7 +88,7 @@ impl Core {
         let wanted = self.turn_cards(id).and(self.wanted);
         wanted.into_iter().for_each(|gpu| self.raise_floors(gpu));
         if let Some(until) = self.useless_until(id) {
-            return self.lend(id, until);
+            return self.go_on(id, until);
         }
         match self.makes_way(id) {
             Some(gpu) => self.make_way(id, gpu),

@@ -198,12 +198,17 @@ impl Core {
     pub(crate) fn waits_for_the_lost(&self, id: SessionId) -> bool {
         let cards = self.turn_cards(id);
         // Everybody in every line is asked, and seldom is anything lost.
-        let stuck = |(_, card): (GpuId, &Card)| card.census.stuck() > 0;
-        if self.recovery.passable().next().is_none() && !self.cards.among(cards).any(stuck) {
+        if !self.is_anything_lost(cards) {
             return false;
         }
         let left_over = self.rooms_beside_the_absent(cards, Card::room_left_over);
         !queue::fits(cards, |gpu| self.need(id, gpu), &left_over)
+    }
+
+    /// Whether anybody does not let go of any of these cards, or does not return.
+    pub(crate) fn is_anything_lost(&self, cards: GpuSet) -> bool {
+        let stuck = |(_, card): (GpuId, &Card)| card.census.stuck() > 0;
+        self.recovery.passable().next().is_some() || self.cards.among(cards).any(stuck)
     }
 
     /// Whether a session does not let go.
@@ -258,9 +263,12 @@ impl Core {
         if occasion == Occasion::Turn {
             self.pay_trickle(id);
         }
+        if turn {
+            self.forgive(id);
+        }
         let mut clock = self.clock(id, expected_move);
         if let Occasion::Loan(until) = occasion {
-            clock.lend(self.now, until);
+            clock.lend(self.now, until.min(clock.turn_end()));
         }
         let entry = turn.then(|| self.entry(id));
         self.stand_up(id);

@@ -1,5 +1,5 @@
 //! Who has a card beyond its turn, since a gang that it waits for waits for another card in any case: holders whose quantum is over go on,
-//! and room that nobody uses is lent to whoever is behind the gang, another gang too.
+//! and room that nobody uses is lent to whoever is behind the gang, another gang too. All of them take turns at that as at any time.
 //!
 //! ```text
 //!   gpu0  ── holder ── quantum over ┄┄ goes on ┄┄┄┐
@@ -64,8 +64,36 @@ impl Core {
         until - self.now >= worth.max(quantum::SHORTEST)
     }
 
-    /// A holder goes on until then, or until anything changes.
-    pub(crate) fn lend(&mut self, id: SessionId, until: Nanos) {
+    /// A holder whose turn is over lets go for somebody behind the gang whose turn it rather is, or goes on until then, for another turn at
+    /// most, or until anything changes.
+    pub(crate) fn go_on(&mut self, id: SessionId, until: Nanos) {
+        let grant = self.sessions.get(id).and_then(|session| session.lock.holding());
+        if grant.is_some_and(|grant| self.now >= grant.clock.end()) && self.next_behind(id, until).is_some() {
+            return self.begin_drop(id);
+        }
+        let turn = self.now + self.quantum(id, Nanos::ZERO);
+        self.lend(id, until.min(turn));
+    }
+
+    /// Who would borrow a holder's cards until then if it let go, and has more of a right to them.
+    fn next_behind(&self, id: SessionId, until: Nanos) -> Option<SessionId> {
+        let cards = self.turn_cards(id);
+        let tied = cards.into_iter().map(|gpu| self.tied(gpu));
+        let tied = tied.fold(GpuSet::default(), GpuSet::with);
+        let mut rooms = self.rooms(tied);
+        queue::leave(cards, |gpu| self.need(id, gpu), &mut rooms);
+        let firsts = cards.into_iter().filter_map(|gpu| self.first_on(gpu));
+        let firsts: Vec<SessionId> = firsts.collect();
+        let mut line = self.admissible(tied).filter(|other| !firsts.contains(other));
+        line.find(|&other| {
+            let wants = self.turn_cards(other);
+            let fits = wants.overlaps(cards) && queue::fits(wants, |gpu| self.need(other, gpu), &rooms);
+            let mut contested = wants.and(cards).into_iter();
+            fits && self.pays_to_lend(other, until) && contested.any(|gpu| self.yields_to(id, other, gpu))
+        })
+    }
+
+    fn lend(&mut self, id: SessionId, until: Nanos) {
         if !self.is_lent(id) {
             self.keeps_gangs(id);
         }

@@ -30,7 +30,8 @@ impl Core {
 
     /// The first of a class: who waits for others to return, or to let go some time, would have the turns of all behind it.
     fn first_admissible(&self, card: &Card, class: Class) -> Option<SessionId> {
-        card.census.in_line_of(class).find(|&id| self.is_admissible(id))
+        let mut line = card.census.in_line_of(class).map(|(_, id)| id);
+        line.find(|&id| self.is_admissible(id))
     }
 
     /// Whether a class was passed over on any of some cards for so long that its turn is due.

@@ -13,8 +13,9 @@
 //!
 //! A session on several cards waits with the greatest of its distances from the floors, so that its order is the same on each
 //! of them. At the end of a quantum a holder goes on if the first in line is more than half a quantum ahead of it, else it
-//! lets go. Where the first in line is a gang that waits for another card in any case, it goes on until then, or others have the card
-//! (lending.rs).
+//! lets go. Where the first in line is a gang that waits for another card in any case, it goes on until then, or those behind the gang have
+//! the card in turns (lending.rs). Where it waits, a gang keeps the floors of all its cards down, so that it is first some time; before its turn
+//! it gives up what another card kept it from, and whoever is new begins level with the others.
 //!
 //! **Bound.** For a fixed set of sessions of one class that always have work, session i waits at most
 //! Σ over j≠i of [(wⱼ/wᵢ)(qᵢ+sᵢ) + (3/2)qⱼ + sⱼ], plus what the switch budget holds: each j catches up with what i had more, ends the
@@ -28,15 +29,16 @@ use std::collections::BTreeSet;
 use gpushare_proto::{GpuId, Nanos, SessionId};
 
 use crate::core::Core;
+use crate::few::ByGpu;
 use crate::gpu::Card;
 use crate::gpu_set::GpuSet;
 use crate::session::Session;
-use crate::session::lock::{Lock, Turn};
+use crate::session::lock::{Lock, Ticket, Turn};
 use crate::session::on_card::OnCard;
 use crate::session::share::{Class, Share, Virtual, part};
 
 /// A place in the order over several cards: class, distance from the floor, who asked first.
-type Order = (Class, i128, Turn, SessionId);
+type Order = (Class, i128, Ticket, SessionId);
 
 impl Core {
     /// The waiting sessions on some cards that may be granted something, in order.
@@ -67,7 +69,7 @@ impl Core {
     }
 
     fn order(&self, turn: Turn, id: SessionId) -> Order {
-        (turn.class, self.lag(id), turn, id)
+        (turn.class, self.lag(id), turn.ticket, id)
     }
 
     /// Finds the floor of a class on a card anew.
@@ -109,21 +111,70 @@ impl Core {
         lags.max().unwrap_or_default()
     }
 
+    /// Where a session begins on a card: at the least that anybody else has had there. A gang that another card holds up keeps the floor
+    /// down, and so does who waits for memory that does not come back: whoever began there would be far behind all others.
+    fn level(&mut self, id: SessionId, gpu: GpuId, class: Class) -> Virtual {
+        let floor = self.raise_floor(gpu, class);
+        let held_down = |card: &&Card| card.census.has_gangs() || self.is_anything_lost(gpu.into());
+        let card = self.cards.get(gpu).filter(held_down);
+        let beside = card.and_then(|card| self.least_beside(id, gpu, card, class));
+        beside.unwrap_or(floor).max(floor)
+    }
+
+    /// The least that anybody else of a class has had on a card: of those who have their turn and of those who wait for this card alone,
+    /// else of the gangs that wait.
+    fn least_beside(&self, id: SessionId, gpu: GpuId, card: &Card, class: Class) -> Option<Virtual> {
+        let line = || {
+            let others = card.census.in_line_of(class).filter(|&(_, other)| other != id);
+            others.filter(|&(_, other)| self.is_admissible(other))
+        };
+        let is_alone = |&(_, other): &(Turn, SessionId)| self.turn_cards(other).len() < 2;
+        let waits = line().find(is_alone).map(|(turn, _)| turn.had);
+        let payers = card.census.payers(class).filter(|&other| other != id);
+        let pays = payers.filter_map(|other| {
+            let session = self.sessions.get(other)?;
+            Some(self.had(session, card, session.cards.get(gpu)?))
+        });
+        let least = waits.into_iter().chain(pays).min();
+        least.or_else(|| line().next().map(|(turn, _)| turn.had))
+    }
+
+    /// Before its turn a gang gives up what it could not have had of a card, as another one holds it up: it would keep everybody else from that
+    /// card for as long some day.
+    pub(crate) fn forgive(&mut self, id: SessionId) {
+        let cards = self.turn_cards(id);
+        if cards.len() < 2 {
+            return;
+        }
+        let leads = self.cards.among(cards).filter_map(|(gpu, card)| {
+            let session = self.sessions.get(id)?;
+            let least = self.least_beside(id, gpu, card, session.share.class)?;
+            Some((gpu, session.cards.get(gpu)?.standing().lag(least)))
+        });
+        let leads: ByGpu<i128> = leads.collect();
+        let most = leads.values().copied().max();
+        for (gpu, lead) in leads.iter() {
+            if Some(*lead) < most {
+                self.lift(id, gpu);
+            }
+        }
+    }
+
     /// A session becomes one of those who share a card's time: it may be ahead of the others by its credit, and no more. A
     /// new one starts level.
     pub(crate) fn lift(&mut self, id: SessionId, gpu: GpuId) {
         let Some(share) = self.sessions.get(id).map(|session| session.share) else {
             return;
         };
-        let floor = self.raise_floor(gpu, share.class);
+        let level = self.level(id, gpu, share.class);
         let had = self.on_card(id, gpu).map(|on| on.had);
         let lifted = match had {
-            Some(Some(had)) if had < floor => {
+            Some(Some(had)) if had < level => {
                 let quantum = self.quantum(id, self.expected_move(id));
                 let credit = share.virtual_time(part(quantum, self.config.credit));
-                had.max(floor.minus(credit))
+                had.max(level.minus(credit))
             }
-            Some(None) => floor,
+            Some(None) => level,
             _ => return,
         };
         if let Some(on) = self
@@ -189,7 +240,13 @@ impl Core {
     }
 
     fn makes_way_on(&self, id: SessionId, gpu: GpuId) -> bool {
-        let (Some(first), Some(holder)) = (self.first_on(gpu), self.sessions.get(id)) else {
+        self.first_on(gpu)
+            .is_none_or(|first| self.yields_to(id, first, gpu))
+    }
+
+    /// Whether a holder whose quantum is over lets go for a waiter on a card.
+    pub(crate) fn yields_to(&self, id: SessionId, first: SessionId, gpu: GpuId) -> bool {
+        let Some(holder) = self.sessions.get(id) else {
             return true;
         };
         let Some(waiter) = self.sessions.get(first) else {
@@ -209,7 +266,7 @@ impl Core {
         let drain = card.expected_drain();
         let quantum = self.quantum(id, Nanos::ZERO);
         let enough = drain + Nanos(quantum.0 / 2);
-        self.lag(first) - self.lag(id) < lead(holder.share, enough)
+        self.lag(first) - self.lag(id) < distance(holder.share, enough)
     }
 
     /// The first in line that takes turns on a card.
@@ -281,6 +338,6 @@ impl Core {
 }
 
 /// The virtual time that a session gains in `real` time, as a distance.
-fn lead(share: Share, real: Nanos) -> i128 {
+fn distance(share: Share, real: Nanos) -> i128 {
     share.virtual_time(real).lag(Virtual::default())
 }

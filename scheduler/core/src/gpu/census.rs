@@ -30,6 +30,8 @@ pub(crate) struct Census {
     pub(crate) queue: BTreeSet<(Turn, SessionId)>,
     /// Those of them that use other cards too.
     pub(crate) gangs: BTreeSet<SessionId>,
+    /// How many who use other cards too share the time.
+    in_gangs: u32,
     /// How many have a live context.
     users: u32,
     /// The shares of those, and how many have each.
@@ -79,6 +81,8 @@ impl Census {
             self.move_parts(old, new);
         }
         change(&mut self.gangs, id, old.waits_in_gang(), new.waits_in_gang());
+        let in_gang = |listing: &Listing| listing.gang && listing.shares();
+        count(&mut self.in_gangs, in_gang(old), in_gang(new));
         let payer = |listing: &Listing| Some((listing.share, listing.pays?, id));
         if payer(old) != payer(new) {
             payer(old).map(|payer| self.payers.remove(&payer));
@@ -158,10 +162,20 @@ impl Census {
     }
 
     /// Those in line of a class, in order.
-    pub(crate) fn in_line_of(&self, class: Class) -> impl Iterator<Item = SessionId> {
+    pub(crate) fn in_line_of(&self, class: Class) -> impl Iterator<Item = (Turn, SessionId)> {
         let line = self.queue.range((Turn::first_of(class), SessionId(0))..);
-        let class = line.take_while(move |(turn, _)| turn.class == class);
-        class.map(|&(_, id)| id)
+        line.copied().take_while(move |(turn, _)| turn.class == class)
+    }
+
+    /// Whether anybody who uses other cards too shares the time.
+    pub(crate) fn has_gangs(&self) -> bool {
+        self.in_gangs > 0
+    }
+
+    /// Those of a class that pay.
+    pub(crate) fn payers(&self, class: Class) -> impl Iterator<Item = SessionId> {
+        let payers = self.payers.iter().filter(move |(share, ..)| share.class == class);
+        payers.map(|&(.., id)| id)
     }
 
     /// Of each weight in a class the one that pays and has had least.

@@ -149,6 +149,15 @@ pub(crate) fn enter(cards: GpuSet, need: impl Fn(GpuId) -> Bytes, rooms: &mut Ro
     }
 }
 
+/// A session is there no longer.
+pub(crate) fn leave(cards: GpuSet, need: impl Fn(GpuId) -> Bytes, rooms: &mut Rooms) {
+    for gpu in cards {
+        if let Some(room) = rooms.get_mut(gpu) {
+            room.leave(need(gpu));
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

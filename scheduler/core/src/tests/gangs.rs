@@ -401,3 +401,66 @@ fn a_gang_that_waited_for_a_card_where_turns_end_is_admitted_on_the_other() {
         "equal for two seconds, and they fit"
     );
 }
+
+#[test]
+fn who_is_new_on_a_card_begins_beside_those_who_use_it_and_not_beside_a_gang_that_another_card_holds_up() {
+    let mut world = World::new(Config {
+        quantum: Some(ms(400)),
+        bandwidth_per_second: gib(1000),
+        ..plain()
+    });
+    world.second_card();
+    let third = GpuId(2);
+    world.send(Event::GpuFound {
+        gpu: third,
+        total: gib(10),
+    });
+    let begins = |world: &mut World, cards: &[(GpuId, u64)]| {
+        let session = world.session();
+        let client = world.join(session);
+        for &(gpu, gibs) in cards {
+            world.attach(client, gpu);
+            world.allocate(client, gpu, gib(gibs));
+        }
+        world.gets_busy(client);
+        session
+    };
+    begins(&mut world, &[(GPU, 7), (OTHER_GPU, 2)]);
+    begins(&mut world, &[(GPU, 3)]);
+    begins(&mut world, &[(GPU, 7)]);
+    let small = begins(&mut world, &[(third, 4)]);
+    begins(&mut world, &[(GPU, 3), (OTHER_GPU, 2), (third, 2)]);
+    let large = begins(&mut world, &[(third, 7)]);
+    begins(&mut world, &[(GPU, 7), (third, 5)]);
+    begins(&mut world, &[(GPU, 6)]);
+    world.run_for(Nanos::from_secs(100));
+    let before = [small, large].map(|session| world.view(session).held_ns);
+    let new = begins(&mut world, &[(third, 7)]);
+    world.run_for(Nanos::from_secs(20));
+    let held = [small, large, new].map(|session| world.view(session).held_ns);
+    let held = [held[0] - before[0], held[1] - before[1], held[2]];
+    assert!(held.iter().all(|held| *held > Nanos::from_secs(2)), "{held:?}");
+}
+
+#[test]
+fn those_behind_a_gang_that_waits_elsewhere_take_turns_meanwhile() {
+    let mut world = World::new(Config {
+        quantum: Some(ms(100)),
+        bandwidth_per_second: gib(1000),
+        ..plain()
+    });
+    world.second_card();
+    let (held_up, _) = on(&mut world, &[OTHER_GPU]);
+    world.send(Event::Share {
+        session: held_up,
+        weight: 10_000,
+        priority: Priority::High,
+    });
+    on(&mut world, &[GPU, OTHER_GPU]);
+    let singles = [(); 2].map(|()| on(&mut world, &[GPU]).0);
+    world.run_for(ms(500));
+    let before = singles.map(|session| world.view(session).held_ns);
+    world.run_for(Nanos::from_secs(2));
+    let [a, b] = [0, 1].map(|at| world.view(singles[at]).held_ns - before[at]);
+    assert!(a > ms(800) && b > ms(800), "{a}, {b}");
+}
