@@ -38,7 +38,7 @@ pub enum Effect {
         /// The most that one session may use now.
         ceiling: Bytes,
     },
-    /// Answer a [`Event::Reserve`]: `bytes` go to the asker, `extra` into its page.
+    /// Answer a [`Event::Reserve`](super::Event::Reserve): `bytes` go to the asker, `extra` into its page.
     Lease {
         /// The process.
         client: ClientId,
@@ -51,7 +51,7 @@ pub enum Effect {
         /// What goes into the page besides.
         extra: Bytes,
     },
-    /// Answer a [`Event::Reserve`] with a refusal.
+    /// Answer a [`Event::Reserve`](super::Event::Reserve) with a refusal.
     Refuse {
         /// The process.
         client: ClientId,
@@ -62,7 +62,7 @@ pub enum Effect {
         /// Why.
         refusal: MemoryRefusal,
     },
-    /// Take up to `bytes` of free lease out of the page and answer with [`Event::Recalled`].
+    /// Take up to `bytes` of free lease out of the page and answer with [`Event::Recalled`](super::Event::Recalled).
     Recall {
         /// The process.
         client: ClientId,
@@ -87,7 +87,7 @@ pub enum Effect {
     },
     /// Say something in the log.
     Notice(Notice),
-    /// Put bytes into the page that nobody asked for: they came back by [`Event::Returned`].
+    /// Put bytes into the page that nobody asked for: they came back by [`Event::Returned`](super::Event::Returned).
     Extend {
         /// The process.
         client: ClientId,
@@ -96,7 +96,7 @@ pub enum Effect {
         /// Bytes.
         bytes: Bytes,
     },
-    /// Answer a [`Event::Room`].
+    /// Answer a [`Event::Room`](super::Event::Room).
     Room {
         /// The process.
         client: ClientId,

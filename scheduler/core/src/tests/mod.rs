@@ -19,6 +19,7 @@ mod orphans;
 mod recovery;
 mod returning;
 mod schedules;
+mod several_cards;
 mod sharing;
 mod standing;
 mod strangers;
