@@ -82,11 +82,7 @@ fn who_goes_on_while_a_gang_waits_elsewhere_lets_go_when_it_need_not_any_more() 
 #[test]
 fn two_who_go_on_while_a_gang_waits_for_a_third_card_do_not_wait_for_each_other() {
     let mut world = two_cards();
-    let third = GpuId(2);
-    world.send(Event::GpuFound {
-        gpu: third,
-        total: gib(10),
-    });
+    let third = world.third_card();
     let [(_, a), (_, b)] = [GPU, OTHER_GPU].map(|gpu| on(&mut world, &[gpu]));
     // Turns are taken on these cards from the beginning, on the third from the gang's arrival.
     for gpu in [GPU, OTHER_GPU] {
@@ -410,11 +406,7 @@ fn who_is_new_on_a_card_begins_beside_those_who_use_it_and_not_beside_a_gang_tha
         ..plain()
     });
     world.second_card();
-    let third = GpuId(2);
-    world.send(Event::GpuFound {
-        gpu: third,
-        total: gib(10),
-    });
+    let third = world.third_card();
     let begins = |world: &mut World, cards: &[(GpuId, u64)]| {
         let session = world.session();
         let client = world.join(session);

@@ -318,10 +318,17 @@ impl World {
     // Who there is.
 
     pub(super) fn second_card(&mut self) {
-        self.send(Event::GpuFound {
-            gpu: OTHER_GPU,
-            total: gib(10),
-        });
+        self.card_found(OTHER_GPU);
+    }
+
+    pub(super) fn third_card(&mut self) -> GpuId {
+        self.card_found(GpuId(2))
+    }
+
+    fn card_found(&mut self, gpu: GpuId) -> GpuId {
+        let total = gib(10);
+        self.send(Event::GpuFound { gpu, total });
+        gpu
     }
 
     pub(super) fn session(&mut self) -> SessionId {
