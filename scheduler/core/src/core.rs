@@ -18,7 +18,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use gpushare_proto::admin::Setting;
-use gpushare_proto::{Bytes, ClientId, Epoch, GateWord, GpuId, Nanos, Percent, RequestId, SessionId};
+use gpushare_proto::{Bytes, ClientId, Epoch, GpuId, Nanos, Percent, SessionId};
 
 use crate::agenda::Agenda;
 use crate::config::{Config, Tuning};
@@ -31,8 +31,7 @@ use crate::orphans::Orphan;
 use crate::recovery::Recovery;
 use crate::registry::Registry;
 use crate::session::Session;
-use crate::session::client::{Book, Client, Past, Told};
-use crate::session::gate::LetGo;
+use crate::session::client::Client;
 use crate::session::lock::Lock;
 use crate::session::share::Share;
 
@@ -330,185 +329,6 @@ impl Core {
         }
     }
 
-    fn client_joined(&mut self, client: ClientId, session: SessionId, holding: Option<Epoch>) {
-        let Some(home) = self.sessions.get_mut(session).filter(|home| !home.closed) else {
-            return;
-        };
-        if self.homes.contains(client) || self.orphans.contains_key(&client) {
-            return;
-        }
-        let past = match (self.recovery.returned(client, self.now), holding) {
-            (_, None) => Past::Nothing,
-            (true, Some(_)) => Past::Held,
-            (false, Some(_)) => Past::Claims,
-        };
-        home.clients.insert(client, Client::new(past));
-        self.homes.insert(client, session);
-    }
-
-    fn expected_uses(&mut self, client: ClientId, gpu: GpuId, bytes: Bytes) {
-        if self.cards.contains(gpu) {
-            self.recovery.uses(client, gpu, bytes);
-        }
-    }
-
-    /// What it leased and does not use is nobody's any more; the lock and its place in the queue stay its session's. Of its drain
-    /// or its entering nothing was heard, so both are asked for again.
-    fn client_returned(&mut self, client: ClientId, waiting: bool) {
-        let Some(id) = self.session_of(client) else { return };
-        let Some(process) = self.client_mut(client) else {
-            return;
-        };
-        let gpus: GpuSet = process.books.keys().collect();
-        process.told = Told::default();
-        for gpu in gpus {
-            self.change_book(client, gpu, |book| {
-                book.leased = book.used();
-                (book.free, book.fixed) = (Bytes::ZERO, Bytes::ZERO);
-            });
-        }
-        let Some(session) = self.sessions.get_mut(id) else {
-            return;
-        };
-        session.figures_moved = true;
-        let epoch = session.lock.grant().map(|grant| grant.epoch);
-        if let Some(process) = session.clients.get_mut(client)
-            && let Some((word, epoch)) = process.gate.begin_anew(waiting).zip(epoch)
-        {
-            self.effects.push_back(Effect::Gate { client, word, epoch });
-        }
-        self.recount(id);
-    }
-
-    fn still_uses(&mut self, client: ClientId, gpu: GpuId, bytes: Bytes) {
-        let grew = self.change_book(client, gpu, |book| {
-            let before = book.leased;
-            book.leased = before.max(bytes + book.free);
-            book.leased > before
-        });
-        if grew == Some(true) {
-            self.grown = self.session_of(client);
-        }
-    }
-
-    fn client_gone(&mut self, client: ClientId) {
-        if let Some((home, _)) = self.part_with(client) {
-            self.forget_empty(home);
-        }
-        self.bury(client);
-    }
-
-    /// A process has no part in anything any more; whose it was, and its books.
-    pub(crate) fn part_with(&mut self, client: ClientId) -> Option<(SessionId, ByGpu<Book>)> {
-        self.recovery.gone(client);
-        self.recalls.forget(client);
-        let home = self.homes.remove(client)?;
-        let books = self.close_books(home, client)?;
-        if let Some(session) = self.sessions.get_mut(home)
-            && session.attached().next().is_none()
-        {
-            session.shut();
-            self.recount(home);
-        }
-        Some((home, books))
-    }
-
-    /// A holder that reaches for one more card, where others wait for their turn, queues up for all its cards.
-    fn attached(&mut self, client: ClientId, gpu: GpuId, used: Bytes) {
-        let Some(id) = self.session_of(client) else {
-            return self.left_on(client, gpu, used);
-        };
-        let Some(card) = self.cards.get(gpu) else { return };
-        let queues = card.takes_turns() && self.is_wanted(gpu);
-        let known = card.census.members.contains(&id);
-        if self.book(client, gpu).is_some() {
-            return;
-        }
-        let book = Book {
-            leased: used,
-            ..Book::default()
-        };
-        self.open_book(client, gpu, book);
-        if queues && !known {
-            self.begin_drop(id);
-        }
-    }
-
-    fn contexts(&mut self, client: ClientId, gpu: GpuId, live: u32) {
-        self.change_book(client, gpu, |book| book.contexts = live);
-    }
-
-    /// What contexts take was measured; none where nobody can measure it any more.
-    fn overhead(&mut self, client: ClientId, gpu: GpuId, bytes: Option<Bytes>) {
-        self.change_book(client, gpu, |book| book.overhead = bytes);
-    }
-
-    /// A process asks what the driver may take. Nothing is moved out for it yet, so the answer is at once.
-    fn room(&mut self, client: ClientId, gpu: GpuId, request: RequestId, _bytes: Bytes) {
-        let known = self.book(client, gpu).is_some();
-        let Some(card) = self.cards.get(gpu).filter(|_| known) else {
-            return;
-        };
-        let bytes = card.room_left();
-        self.effects.push_back(Effect::Room {
-            client,
-            gpu,
-            request,
-            bytes,
-        });
-    }
-
-    fn unevictable(&mut self, client: ClientId) {
-        if let Some(client) = self.client_mut(client) {
-            client.evictable = false;
-        }
-    }
-
-    fn wait(&mut self, client: ClientId, word: GateWord) {
-        if let Some(client) = self.client_mut(client) {
-            client.gate.wait(word);
-        }
-    }
-
-    fn entered(&mut self, client: ClientId, word: GateWord, moved: Bytes, took: Nanos) {
-        let now = self.now;
-        let Some(id) = self.session_of(client) else { return };
-        let Some(session) = self.sessions.get_mut(id) else {
-            return;
-        };
-        let Some(process) = session.clients.get_mut(client) else {
-            return;
-        };
-        if !process.gate.entered(word) {
-            return;
-        }
-        let moved = moved.min(process.movable());
-        let cards: GpuSet = process.books.keys().collect();
-        session.moved += moved;
-        let moving = session.is_moving();
-        if let Lock::Holding(grant) = &mut session.lock
-            && !moving
-        {
-            grant.clock.entered(now);
-        }
-        self.note_move(id, cards, moved, took);
-    }
-
-    fn released(&mut self, client: ClientId, word: GateWord, drain: Nanos) {
-        let now = self.now;
-        let Some(id) = self.session_of(client) else { return };
-        let Some(session) = self.sessions.get_mut(id) else {
-            return;
-        };
-        let Some(process) = session.clients.get_mut(client) else {
-            return;
-        };
-        let let_go = process.gate.released(word);
-        if let (Some(LetGo::Drained), Lock::Dropping(_, drop)) = (let_go, &mut session.lock) {
-            drop.drained(now, drain);
-        }
-    }
-
     fn set(&mut self, setting: Setting) {
         self.cards.keys().for_each(|gpu| self.agenda.look_at(gpu));
         match setting.gpu {
@@ -549,20 +369,6 @@ impl Core {
                 && grant.clock.shorten(quantum)
             {
                 self.touch(id);
-            }
-        }
-    }
-
-    /// Bytes moved by one process, shared out over its cards. It asks for all that it has and cannot know what was there: how
-    /// fast the card is follows from what did not fit beside the others.
-    fn note_move(&mut self, id: SessionId, cards: GpuSet, moved: Bytes, took: Nanos) {
-        let share = Bytes(moved.0 / u64::from(cards.len().max(1)));
-        for gpu in cards {
-            let own = self.need(id, gpu);
-            if let Some(card) = self.cards.get_mut(gpu) {
-                card.moved += share;
-                card.measure(share.min(card.excess(own)), took, &self.config);
-                self.agenda.look_at(gpu);
             }
         }
     }

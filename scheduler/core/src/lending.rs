@@ -11,8 +11,7 @@
 //! That is looked at again whenever anything changes on the cards that the gang ties together, so the gang begins no later for it
 //! than by a drain, where the last of those for whom it waits lets go before its time. What is lent is charged like any turn, and against
 //! others than gangs a borrower's turn is one: whoever wakes waits for its end, or pays for an early switch (preempt.rs). If that one goes before
-//! the gang, the gang waits for the rest of that turn too. A borrower
-//! lets nobody wait who is behind the gang too, and nothing is kept free for one that is not small enough.
+//! the gang, the gang waits for the rest of that turn too. Nothing is kept free for one behind the gang that is not small enough.
 
 use gpushare_proto::{GpuId, Nanos, SessionId};
 
@@ -68,24 +67,23 @@ impl Core {
     /// most, or until anything changes.
     pub(crate) fn go_on(&mut self, id: SessionId, until: Nanos) {
         let grant = self.sessions.get(id).and_then(|session| session.lock.holding());
-        if grant.is_some_and(|grant| self.now >= grant.clock.end()) && self.next_behind(id, until).is_some() {
+        if grant.is_some_and(|grant| self.now >= grant.clock.end()) && self.yields_behind(id, until) {
             return self.begin_drop(id);
         }
         let turn = self.now + self.quantum(id, Nanos::ZERO);
         self.lend(id, until.min(turn));
     }
 
-    /// Who would borrow a holder's cards until then if it let go, and has more of a right to them.
-    fn next_behind(&self, id: SessionId, until: Nanos) -> Option<SessionId> {
+    /// Whether somebody would borrow a holder's cards until then if it let go, and has more of a right to them.
+    fn yields_behind(&self, id: SessionId, until: Nanos) -> bool {
         let cards = self.turn_cards(id);
-        let tied = cards.into_iter().map(|gpu| self.tied(gpu));
-        let tied = tied.fold(GpuSet::default(), GpuSet::with);
+        let tied = self.tied_to(cards);
         let mut rooms = self.rooms(tied);
         queue::leave(cards, |gpu| self.need(id, gpu), &mut rooms);
         let firsts = cards.into_iter().filter_map(|gpu| self.first_on(gpu));
         let firsts: Vec<SessionId> = firsts.collect();
         let mut line = self.admissible(tied).filter(|other| !firsts.contains(other));
-        line.find(|&other| {
+        line.any(|other| {
             let wants = self.turn_cards(other);
             let fits = wants.overlaps(cards) && queue::fits(wants, |gpu| self.need(other, gpu), &rooms);
             let mut contested = wants.and(cards).into_iter();
@@ -216,10 +214,12 @@ impl Core {
 
     /// Whether others went on only because this one did.
     pub(crate) fn frees_others(&mut self, id: SessionId) -> bool {
-        let cards = self.turn_cards(id).into_iter();
-        let tied = cards
-            .map(|gpu| self.tied(gpu))
-            .fold(GpuSet::default(), GpuSet::with);
-        self.touch_lent(tied)
+        self.touch_lent(self.tied_to(self.turn_cards(id)))
+    }
+
+    /// Some cards, and all that gangs tie to any of them.
+    fn tied_to(&self, cards: GpuSet) -> GpuSet {
+        let tied = cards.into_iter().map(|gpu| self.tied(gpu));
+        tied.fold(GpuSet::default(), GpuSet::with)
     }
 }

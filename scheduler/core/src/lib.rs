@@ -11,6 +11,8 @@ pub mod event;
 
 mod core;
 
+mod processes;
+
 mod few;
 
 mod gpu_set;

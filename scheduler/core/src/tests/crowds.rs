@@ -197,6 +197,15 @@ proptest! {
     }
 }
 
+/// A crowd on cards that are switched early.
+fn switching(crowd: &[(u8, u64, bool)]) -> World {
+    let config = Config {
+        budget_max: Config::default().budget_max,
+        ..plain()
+    };
+    world_of(config, crowd)
+}
+
 /// Floors rise with time, and may put another gang first by the next event.
 #[test]
 fn who_goes_on_for_a_gang_may_have_to_let_go_sooner_when_something_happens() {
@@ -224,12 +233,8 @@ fn who_goes_on_for_a_gang_may_have_to_let_go_sooner_when_something_happens() {
         (0, 0, false),
         (3, 0, true),
     ];
-    let config = Config {
-        budget_max: Config::default().budget_max,
-        ..plain()
-    };
-    let mut world = world_of(config, &crowd);
-    for step in [
+    let mut world = switching(&crowd);
+    let steps = [
         Step::Die(46),
         Step::Run(86),
         Step::Set(Knob::Quantum(Some(ms(137)))),
@@ -237,9 +242,8 @@ fn who_goes_on_for_a_gang_may_have_to_let_go_sooner_when_something_happens() {
         Step::Run(338),
         Step::Run(56),
         Step::Compute(0, None),
-    ] {
-        play(&mut world, &step);
-    }
+    ];
+    steps.iter().for_each(|step| play(&mut world, step));
 }
 
 /// A holder that is far behind has its turn anew when a gang can begin, which therefore waits for it longer than until its quantum is over.
@@ -270,12 +274,8 @@ fn where_one_goes_on_that_a_gang_waits_for_its_other_cards_can_be_lent_for_longe
         (3, 4, true),
         (3, 0, true),
     ];
-    let config = Config {
-        budget_max: Config::default().budget_max,
-        ..plain()
-    };
-    let mut world = world_of(config, &crowd);
-    for step in [
+    let mut world = switching(&crowd);
+    let steps = [
         Step::Busy(23),
         Step::Busy(9),
         Step::Run(219),
@@ -283,8 +283,7 @@ fn where_one_goes_on_that_a_gang_waits_for_its_other_cards_can_be_lent_for_longe
         Step::Set(Knob::Quantum(Some(Nanos(126_000_000)))),
         Step::Idle(28),
         Step::Busy(33),
-    ] {
-        play(&mut world, &step);
-    }
+    ];
+    steps.iter().for_each(|step| play(&mut world, step));
     world.run_for(Nanos::from_secs(4));
 }

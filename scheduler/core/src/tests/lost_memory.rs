@@ -72,6 +72,16 @@ fn a_class_that_is_passed_over_has_its_trickle_though_its_first_waits_for_a_stuc
     assert!(turns >= 5, "{turns}");
 }
 
+/// Somebody who fits beside those who do not let go keeps its turn, and `large` waits.
+fn nobody_lets_go_for(world: &mut World, large: ClientId) {
+    world.run_for(Nanos::from_secs(6));
+    let (small, client) = world.busy_program(gib(2));
+    world.take();
+    world.run_for(Nanos::from_secs(10));
+    assert_eq!(world.open(&[large, client]), [false, true]);
+    assert_eq!(turns_of(&world.turns(), small), 0);
+}
+
 #[test]
 fn nobody_lets_go_for_one_that_is_larger_than_the_card_while_somebody_is_stuck_there_with_nothing() {
     let mut world = World::new(Config {
@@ -85,12 +95,7 @@ fn nobody_lets_go_for_one_that_is_larger_than_the_card_while_somebody_is_stuck_t
     world.attach(large, GPU);
     world.allocate(large, GPU, gib(12));
     world.gets_busy(large);
-    world.run_for(Nanos::from_secs(6));
-    let (small, client) = world.busy_program(gib(2));
-    world.take();
-    world.run_for(Nanos::from_secs(10));
-    assert_eq!(world.open(&[large, client]), [false, true]);
-    assert_eq!(turns_of(&world.turns(), small), 0);
+    nobody_lets_go_for(&mut world, large);
 }
 
 #[test]
@@ -105,12 +110,7 @@ fn nobody_lets_go_for_one_that_waits_for_a_stuck_holder_where_no_memory_moves() 
     world.habits(stuck).drain = Nanos::from_secs(1_000_000);
     world.run_for(ms(30));
     let (_, large) = world.busy_program(gib(6));
-    world.run_for(Nanos::from_secs(6));
-    let (small, client) = world.busy_program(gib(2));
-    world.take();
-    world.run_for(Nanos::from_secs(10));
-    assert_eq!(world.open(&[large, client]), [false, true]);
-    assert_eq!(turns_of(&world.turns(), small), 0);
+    nobody_lets_go_for(&mut world, large);
 }
 
 #[test]
