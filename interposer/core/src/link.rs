@@ -364,13 +364,18 @@ impl Subject {
 mod tests {
     use std::fs::File;
     use std::os::fd::RawFd;
+    use std::sync::MutexGuard;
 
     use gpushare_proto::tenant::PROTOCOL;
     use gpushare_sys::fd;
 
     use super::*;
 
-    fn link() -> (Link, Connection, UnixStream) {
+    /// A process has one link, whose sockets lifecycle.rs knows: of two tests that have one each waits for the other.
+    static ONE: Mutex<()> = Mutex::new(());
+
+    fn link() -> (MutexGuard<'static, ()>, Link, Connection, UnixStream) {
+        let alone = lock(&ONE);
         let (ours, daemon) = UnixStream::pair().unwrap();
         let connection = Connection::new(ours).unwrap();
         let welcome = Welcome {
@@ -381,12 +386,12 @@ mod tests {
             gpus: Vec::new(),
         };
         let link = Link::new(&connection, &welcome).unwrap();
-        (link, connection, daemon)
+        (alone, link, connection, daemon)
     }
 
     #[test]
     fn a_daemon_that_owes_an_answer_about_room_is_asked_for_none_until_it_gives_it() {
-        let (link, _connection, _daemon) = link();
+        let (_alone, link, _connection, _daemon) = link();
         let subject = Subject::Room { device: 0, bytes: Bytes(1) };
         let given_up = link.ask(Key::Room(RequestId(7)), subject, |_| Some(GpuId(0)), Duration::ZERO);
         assert!(matches!(given_up, Err(AskError::Silence)));
@@ -417,7 +422,7 @@ mod tests {
     #[test]
     fn the_child_of_a_fork_closes_our_sockets_and_nobody_elses() {
         lifecycle::watch();
-        let (link, connection, _daemon) = link();
+        let (_alone, link, connection, _daemon) = link();
         let sender = lock(&link.sender).as_ref().map_or(-1, AsRawFd::as_raw_fd);
         let sockets = [connection.descriptor(), sender];
         assert_eq!(in_child(sockets), [false, false]);
