@@ -92,13 +92,7 @@ fn main() -> anyhow::Result<()> {
 }
 
 fn launches(driver: &Library, arguments: &Arguments) -> anyhow::Result<serde_json::Value> {
-    let &Arguments {
-        threads,
-        batches,
-        calls,
-        context,
-        ..
-    } = arguments;
+    let &Arguments { threads, batches, calls, context, .. } = arguments;
     if context {
         retain(driver)?;
     }
@@ -112,10 +106,7 @@ fn launches(driver: &Library, arguments: &Arguments) -> anyhow::Result<serde_jso
     };
     let nanos = thread::scope(|scope| {
         let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
-        workers
-            .into_iter()
-            .filter_map(|worker| worker.join().ok())
-            .collect::<Vec<_>>()
+        workers.into_iter().filter_map(|worker| worker.join().ok()).collect::<Vec<_>>()
     })
     .concat();
     Ok(serde_json::json!({
@@ -126,12 +117,8 @@ fn launches(driver: &Library, arguments: &Arguments) -> anyhow::Result<serde_jso
 
 fn memory(driver: &Library, batches: usize) -> anyhow::Result<serde_json::Value> {
     // SAFETY: the driver's headers give these exports these signatures.
-    let (allocate, free) = unsafe {
-        (
-            driver.get::<Allocate>("cuMemAlloc_v2")?,
-            driver.get::<Free>("cuMemFree_v2")?,
-        )
-    };
+    let (allocate, free) =
+        unsafe { (driver.get::<Allocate>("cuMemAlloc_v2")?, driver.get::<Free>("cuMemFree_v2")?) };
     retain(driver)?;
 
     let (mut held, mut blocks) = ([0; BLOCKS], [0; BLOCKS]);
@@ -181,10 +168,7 @@ fn refuse(driver: &Library, batches: usize) -> anyhow::Result<serde_json::Value>
             // SAFETY: writes one address, if it succeeds.
             let error = unsafe { allocate(&raw mut address, TOO_LARGE) };
             took.push(u64::try_from(begun.elapsed().as_nanos())?);
-            ensure!(
-                error == OUT_OF_MEMORY,
-                "the answer was {error} and not out of memory"
-            );
+            ensure!(error == OUT_OF_MEMORY, "the answer was {error} and not out of memory");
         }
         thread::sleep(Duration::from_millis(20));
     }
@@ -217,11 +201,7 @@ fn resolve(driver: &Library) -> anyhow::Result<serde_json::Value> {
         .map(|number| listed[number * listed.len() / LOOKUPS])
         .map(|variant| {
             let version = c_int::try_from(variant.version.0)?;
-            Ok((
-                CString::new(variant.base)?,
-                version,
-                1 + u64::from(variant.per_thread()),
-            ))
+            Ok((CString::new(variant.base)?, version, 1 + u64::from(variant.per_thread())))
         })
         .collect::<anyhow::Result<Vec<_>>>()?;
     let (mut found, mut status) = (null_mut(), 0);
@@ -259,10 +239,7 @@ fn library_of(address: usize) -> anyhow::Result<String> {
         let parse = |hex| usize::from_str_radix(hex, 16).unwrap_or_default();
         range.is_some_and(|(from, to)| (parse(from)..parse(to)).contains(&address))
     };
-    let line = maps
-        .lines()
-        .find(holds)
-        .context("the launch is nowhere in memory")?;
+    let line = maps.lines().find(holds).context("the launch is nowhere in memory")?;
     Ok(line.rsplit('/').next().unwrap_or_default().to_owned())
 }
 

@@ -62,11 +62,7 @@ fn main() -> anyhow::Result<()> {
         ensure!(error == 0, "an allocation failed with error {error}");
     }
     let mut address = 0;
-    succeeded([
-        call_launch(*launch),
-        call_allocate(*allocate, &mut address),
-        call_free(*free, address),
-    ])?;
+    succeeded([call_launch(*launch), call_allocate(*allocate, &mut address), call_free(*free, address)])?;
     for _ in 0..calls {
         succeeded([
             counted_launch(*launch),

@@ -22,19 +22,5 @@ pub(crate) type Launch = unsafe extern "C" fn(
 #[inline(always)]
 pub(crate) fn call(launch: Launch) -> c_int {
     // SAFETY: the driver under test looks at none of its arguments.
-    unsafe {
-        launch(
-            null_mut(),
-            1,
-            1,
-            1,
-            1,
-            1,
-            1,
-            0,
-            null_mut(),
-            null_mut(),
-            null_mut(),
-        )
-    }
+    unsafe { launch(null_mut(), 1, 1, 1, 1, 1, 1, 0, null_mut(), null_mut(), null_mut()) }
 }

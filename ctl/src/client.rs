@@ -157,11 +157,7 @@ impl<D: Door> Client<D> {
     /// Connects to the daemon in `dir`.
     pub(crate) fn connect(dir: &RuntimeDir) -> Result<Self, ClientError> {
         let path = D::path(dir);
-        let mut client = Self {
-            stream: open(&path)?,
-            path,
-            door: std::marker::PhantomData,
-        };
+        let mut client = Self { stream: open(&path)?, path, door: std::marker::PhantomData };
         let reply = client.ask(&D::hello(Hello::new(Role::Tool)))?;
         match D::ready(&reply) {
             Some(PROTOCOL) => Ok(client),
@@ -207,11 +203,7 @@ impl<D: Door> Client<D> {
 
     /// The daemon's process, by the kernel's word; pid 0 if it has none here.
     pub(crate) fn peer(&self) -> Peer {
-        gpushare_sys::peer::credentials(&self.stream).unwrap_or(Peer {
-            pid: 0,
-            uid: 0,
-            gid: 0,
-        })
+        gpushare_sys::peer::credentials(&self.stream).unwrap_or(Peer { pid: 0, uid: 0, gid: 0 })
     }
 
     /// The error for an answer to another question.

@@ -49,10 +49,8 @@ pub(crate) fn env(args: &EnvArgs, places: &Places) -> Result<(), CtlError> {
             Some(value) => Value::from(value.to_string_lossy()),
             None => Value::Null,
         };
-        let all: Map<String, Value> = exports
-            .iter()
-            .map(|(name, value)| ((*name).to_owned(), text(value)))
-            .collect();
+        let all: Map<String, Value> =
+            exports.iter().map(|(name, value)| ((*name).to_owned(), text(value))).collect();
         output::print_json(&all)?;
     } else {
         let lines = exports.iter().flat_map(|(name, value)| match value {
@@ -109,11 +107,7 @@ fn extended(present: Option<OsString>, entry: &OsStr, append: bool) -> OsString 
     {
         return present;
     }
-    let parts = if append {
-        [present.as_os_str(), entry]
-    } else {
-        [entry, present.as_os_str()]
-    };
+    let parts = if append { [present.as_os_str(), entry] } else { [entry, present.as_os_str()] };
     parts.join(OsStr::new(":"))
 }
 
@@ -143,10 +137,7 @@ mod tests {
         assert_eq!(list("/bin:/usr/bin", false), "/opt/gpushare:/bin:/usr/bin");
         assert_eq!(list("/bin:/usr/bin", true), "/bin:/usr/bin:/opt/gpushare");
         for append in [false, true] {
-            assert_eq!(
-                list("/bin:/opt/gpushare:/usr/bin", append),
-                "/bin:/opt/gpushare:/usr/bin"
-            );
+            assert_eq!(list("/bin:/opt/gpushare:/usr/bin", append), "/bin:/opt/gpushare:/usr/bin");
             assert_eq!(
                 list("/bin::/usr/bin:", append).len(),
                 "/bin::/usr/bin:".len() + ":/opt/gpushare".len()

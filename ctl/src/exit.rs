@@ -50,17 +50,9 @@ pub(crate) enum CtlError {
     #[error(transparent)]
     Environment(#[from] EnvironmentError),
     #[error("there is no {kind} `{name}`; {known}")]
-    NotFound {
-        kind: &'static str,
-        name: String,
-        known: String,
-    },
+    NotFound { kind: &'static str, name: String, known: String },
     #[error("{count} sessions are named `{name}`; name one by its number: {numbers}")]
-    Ambiguous {
-        name: String,
-        count: usize,
-        numbers: String,
-    },
+    Ambiguous { name: String, count: usize, numbers: String },
     #[error("cannot write the trace {path}: {cause}; choose another file with --trace")]
     Trace { path: PathBuf, cause: io::Error },
     #[error("cannot write to standard output: {0}")]

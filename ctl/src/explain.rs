@@ -30,10 +30,7 @@ pub(crate) fn explain(args: &ExplainArgs, places: &Places) -> Result<(), CtlErro
         Ok(_) => return Err(client.unexpected().into()),
         Err(error) => return Err(error.into()),
     };
-    let all = Explained {
-        explanation: *explanation,
-        orphaned,
-    };
+    let all = Explained { explanation: *explanation, orphaned };
     if args.json {
         output::print_json(&all)?;
     } else {
@@ -103,11 +100,7 @@ fn waits(name: &str, wait: &WaitView) -> Vec<String> {
     let mut lines = vec![match &wait.reason {
         WaitReason::Turn => format!("{name} waits, and its turn is next"),
         WaitReason::Holders => format!("{name} waits for its turn"),
-        WaitReason::Stuck {
-            name: holder,
-            session,
-            reason,
-        } => format!(
+        WaitReason::Stuck { name: holder, session, reason } => format!(
             "{name} waits for {holder} ({session}), which does not let go: {reason}; `gpushare-ctl session show {session}` \
              names its processes"
         ),
@@ -120,10 +113,7 @@ fn waits(name: &str, wait: &WaitView) -> Vec<String> {
         }
         WaitReason::Standing => format!("{name} waits until somebody lets it go on, as said above"),
     }];
-    let stands = matches!(
-        wait.reason,
-        WaitReason::Turn | WaitReason::Holders | WaitReason::Stuck { .. }
-    );
+    let stands = matches!(wait.reason, WaitReason::Turn | WaitReason::Holders | WaitReason::Stuck { .. });
     if stands {
         for holder in &wait.holders {
             let rest = match holder.rest_ns.is_zero() {
@@ -208,13 +198,7 @@ fn orphaned(views: &[OrphanView]) -> Vec<String> {
 }
 
 fn refusal(view: &RefusalView) -> String {
-    let RefusalView {
-        ago_ns,
-        pid,
-        gpu,
-        refusal,
-        ..
-    } = view;
+    let RefusalView { ago_ns, pid, gpu, refusal, .. } = view;
     if refusal.is_for_good() {
         return format!(
             "  {} ago, pid {pid} on {gpu}: asked for {}, and its time was over or it was revoked; it used {}",

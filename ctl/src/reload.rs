@@ -27,11 +27,7 @@ fn page(changes: &[Reconfigured]) -> String {
         return "nothing changed: the daemon runs with what its configuration says\n".to_owned();
     }
     let line = |Reconfigured { key, old, new, live }: &Reconfigured| {
-        let when = if *live {
-            ""
-        } else {
-            " (takes effect at the next start)"
-        };
+        let when = if *live { "" } else { " (takes effect at the next start)" };
         format!("{}: {} → {}{when}\n", harmless(key), harmless(old), harmless(new))
     };
     changes.iter().map(line).collect()

@@ -158,12 +158,8 @@ fn create(client: &mut Client<Admin>, args: &CreateArgs, places: &Places) -> Res
         Binding::Token => Some(Draft::new(secrets, &args.name, args.token_file.as_deref())?),
         Binding::Uid(_) | Binding::Cgroup(_) => None,
     };
-    let AdminReply::Created {
-        session,
-        name,
-        token,
-        gpu,
-    } = client.ask(&AdminRequest::Session(SessionRequest::Create { new, binding }))?
+    let AdminReply::Created { session, name, token, gpu } =
+        client.ask(&AdminRequest::Session(SessionRequest::Create { new, binding }))?
     else {
         return Err(client.unexpected().into());
     };
@@ -212,15 +208,10 @@ fn find<'a>(sessions: &'a [SessionView], which: &str) -> Result<&'a SessionView,
         },
     };
     match called::find(which, all()) {
-        Ok(id) => sessions
-            .iter()
-            .find(|session| session.session == id)
-            .ok_or_else(nobody),
+        Ok(id) => sessions.iter().find(|session| session.session == id).ok_or_else(nobody),
         Err(NotOne::Nobody) => Err(nobody()),
-        Err(NotOne::Several(found)) => Err(CtlError::Ambiguous {
-            name: which.to_owned(),
-            count: found.len(),
-            numbers: list(found),
-        }),
+        Err(NotOne::Several(found)) => {
+            Err(CtlError::Ambiguous { name: which.to_owned(), count: found.len(), numbers: list(found) })
+        }
     }
 }

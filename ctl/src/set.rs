@@ -16,49 +16,31 @@ use crate::{session, status};
 pub(crate) fn set(args: &SetArgs, places: &Places) -> Result<(), CtlError> {
     let json = args.json;
     let (name, gpu, knob) = match &args.command {
-        SetCommand::Quantum(change) => (
-            "quantum",
-            change.gpu.clone(),
-            Knob::Quantum(change.value.0.map(|quantum| quantum.0)),
-        ),
+        SetCommand::Quantum(change) => {
+            ("quantum", change.gpu.clone(), Knob::Quantum(change.value.0.map(|quantum| quantum.0)))
+        }
         SetCommand::Mode(change) => ("mode", change.gpu.clone(), Knob::Mode(change.value.0)),
         SetCommand::Capacity(change) => {
             let capacity = change.value.0.map(|memory| memory.0);
             ("capacity", change.gpu.clone(), Knob::Capacity(capacity))
         }
-        SetCommand::ManagedLimit(change) => (
-            "managed-limit",
-            change.gpu.clone(),
-            Knob::ManagedLimit(change.value.0),
-        ),
-        SetCommand::WindowTarget(change) => (
-            "window-target",
-            change.gpu.clone(),
-            Knob::WindowTarget(change.value),
-        ),
+        SetCommand::ManagedLimit(change) => {
+            ("managed-limit", change.gpu.clone(), Knob::ManagedLimit(change.value.0))
+        }
+        SetCommand::WindowTarget(change) => {
+            ("window-target", change.gpu.clone(), Knob::WindowTarget(change.value))
+        }
         SetCommand::Epsilon(change) => ("epsilon", change.gpu.clone(), Knob::Epsilon(change.value.0)),
-        SetCommand::Memory(ChangeSession {
-            value,
-            session: which,
-        }) => {
+        SetCommand::Memory(ChangeSession { value, session: which }) => {
             return of_session(places, "memory", which, json, Change::Memory(quota(value)));
         }
-        SetCommand::Compute(ChangeSession {
-            value,
-            session: which,
-        }) => {
+        SetCommand::Compute(ChangeSession { value, session: which }) => {
             return of_session(places, "compute", which, json, Change::Compute(quota(value)));
         }
-        SetCommand::Weight(ChangeSession {
-            value,
-            session: which,
-        }) => {
+        SetCommand::Weight(ChangeSession { value, session: which }) => {
             return of_session(places, "weight", which, json, Change::Weight(*value));
         }
-        SetCommand::Priority(ChangeSession {
-            value,
-            session: which,
-        }) => {
+        SetCommand::Priority(ChangeSession { value, session: which }) => {
             return of_session(places, "priority", which, json, Change::Priority(*value));
         }
     };
@@ -73,10 +55,7 @@ pub(crate) fn set(args: &SetArgs, places: &Places) -> Result<(), CtlError> {
 
 fn of_session(places: &Places, key: &str, which: &str, json: bool, change: Change) -> Result<(), CtlError> {
     let mut client = Client::connect(places.administered())?;
-    let request = SessionRequest::Change {
-        which: which.to_owned(),
-        change,
-    };
+    let request = SessionRequest::Change { which: which.to_owned(), change };
     session::change(&mut client, (key, Whose::Session(which)), request, json)
 }
 

@@ -50,17 +50,11 @@ fn render(status: &Status) -> String {
 
 fn daemon(status: &Status) -> String {
     let daemon = &status.daemon;
-    let mut line = format!(
-        "gpushare {}, pid {}, up {}",
-        harmless(&daemon.version),
-        daemon.pid,
-        short(daemon.uptime_ns)
-    );
+    let mut line =
+        format!("gpushare {}, pid {}, up {}", harmless(&daemon.version), daemon.pid, short(daemon.uptime_ns));
     if daemon.recovering > 0 {
-        line += &format!(
-            "; grants on their cards wait for {} processes of the last daemon",
-            daemon.recovering
-        );
+        line +=
+            &format!("; grants on their cards wait for {} processes of the last daemon", daemon.recovering);
     }
     line + "\n"
 }
@@ -118,11 +112,7 @@ fn memory(session: &SessionView) -> String {
     let used = match &session.gpus[..] {
         [] => Bytes::ZERO.to_string(),
         [only] => only.allocated_bytes.to_string(),
-        several => list(
-            several
-                .iter()
-                .map(|gpu| format!("{} on {}", gpu.allocated_bytes, gpu.gpu)),
-        ),
+        several => list(several.iter().map(|gpu| format!("{} on {}", gpu.allocated_bytes, gpu.gpu))),
     };
     let quota = &session.state.terms.memory;
     match quota.amounts().next() {
@@ -156,14 +146,7 @@ fn lock(session: &SessionView) -> (String, String) {
 /// One session in full.
 pub(crate) fn one_session(session: &SessionView) -> String {
     let (lock, why) = lock(session);
-    let Terms {
-        memory,
-        compute,
-        weight,
-        priority,
-        labels,
-        ..
-    } = &session.state.terms;
+    let Terms { memory, compute, weight, priority, labels, .. } = &session.state.terms;
     let mut page = String::new();
     for (name, value) in [
         ("session", session.session.to_string()),
@@ -178,14 +161,7 @@ pub(crate) fn one_session(session: &SessionView) -> String {
             .to_owned(),
         ),
         ("quota", memory.to_string()),
-        (
-            "lock",
-            if why.is_empty() {
-                lock
-            } else {
-                format!("{lock}: {why}")
-            },
-        ),
+        ("lock", if why.is_empty() { lock } else { format!("{lock}: {why}") }),
         ("waited", short(session.waited_ns)),
         ("held", short(session.held_ns)),
         ("refusals", session.refusals.to_string()),
@@ -193,39 +169,12 @@ pub(crate) fn one_session(session: &SessionView) -> String {
         page += &format!("{name:<10}{}\n", harmless(&value));
     }
     let default = Terms::default();
-    let labels: Vec<String> = labels
-        .iter()
-        .map(|(key, value)| format!("{key}={value}"))
-        .collect();
+    let labels: Vec<String> = labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
     for (name, value) in [
-        (
-            "compute",
-            if *compute == default.compute {
-                None
-            } else {
-                Some(compute.to_string())
-            },
-        ),
-        (
-            "weight",
-            if *weight == default.weight {
-                None
-            } else {
-                Some(weight.to_string())
-            },
-        ),
-        (
-            "priority",
-            if *priority == default.priority {
-                None
-            } else {
-                Some(priority.to_string())
-            },
-        ),
-        (
-            "belongs",
-            (session.state.binding != Binding::Token).then(|| session.state.binding.to_string()),
-        ),
+        ("compute", if *compute == default.compute { None } else { Some(compute.to_string()) }),
+        ("weight", if *weight == default.weight { None } else { Some(weight.to_string()) }),
+        ("priority", if *priority == default.priority { None } else { Some(priority.to_string()) }),
+        ("belongs", (session.state.binding != Binding::Token).then(|| session.state.binding.to_string())),
         (
             "ends",
             session.state.expires_in_ns.map(|left| match left.is_zero() {

@@ -14,19 +14,13 @@ pub(crate) struct Table {
 impl Table {
     /// A table with these column names.
     pub(crate) fn new(header: &[&str]) -> Self {
-        Self {
-            rows: vec![header.iter().map(|&name| name.to_owned()).collect()],
-        }
+        Self { rows: vec![header.iter().map(|&name| name.to_owned()).collect()] }
     }
 
     /// Adds a row; an empty cell prints as `-`.
     pub(crate) fn row(&mut self, cells: Vec<String>) {
         let shown = |cell: String| {
-            if cell.is_empty() {
-                "-".to_owned()
-            } else {
-                harmless(&cell)
-            }
+            if cell.is_empty() { "-".to_owned() } else { harmless(&cell) }
         };
         self.rows.push(cells.into_iter().map(shown).collect());
     }
@@ -40,10 +34,7 @@ impl Table {
         };
         let widths: Vec<usize> = (0..columns).map(width).collect();
         let line = |row: &Vec<String>| {
-            let padded = row
-                .iter()
-                .zip(&widths)
-                .map(|(cell, &width)| format!("{cell:width$}"));
+            let padded = row.iter().zip(&widths).map(|(cell, &width)| format!("{cell:width$}"));
             padded.collect::<Vec<_>>().join("  ").trim_end().to_owned() + "\n"
         };
         self.rows.iter().map(line).collect()

@@ -63,9 +63,7 @@ fn render(usages: &[UsageView], counted: Nanos) -> String {
     if usages.is_empty() {
         return format!("no session used anything\n{step}");
     }
-    let mut table = Table::new(&[
-        "SESSION", "NAME", "STATE", "GPU TIME", "WAITED", "HELD", "MOVED", "PEAK",
-    ]);
+    let mut table = Table::new(&["SESSION", "NAME", "STATE", "GPU TIME", "WAITED", "HELD", "MOVED", "PEAK"]);
     for usage in usages {
         table.row(vec![
             usage.session.to_string(),
@@ -94,17 +92,8 @@ mod tests {
     #[test]
     fn what_is_counted_begins_with_an_hour() {
         let quarter_past = 100 * HOUR + 900;
-        assert_eq!(
-            counted(Nanos::from_secs(600), quarter_past),
-            Nanos::from_secs(900)
-        );
-        assert_eq!(
-            counted(Nanos::from_secs(HOUR), quarter_past),
-            Nanos::from_secs(900 + HOUR)
-        );
-        assert_eq!(
-            counted(Nanos::from_secs(960), quarter_past),
-            Nanos::from_secs(900 + HOUR)
-        );
+        assert_eq!(counted(Nanos::from_secs(600), quarter_past), Nanos::from_secs(900));
+        assert_eq!(counted(Nanos::from_secs(HOUR), quarter_past), Nanos::from_secs(900 + HOUR));
+        assert_eq!(counted(Nanos::from_secs(960), quarter_past), Nanos::from_secs(900 + HOUR));
     }
 }

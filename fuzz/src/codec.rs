@@ -48,20 +48,12 @@ fn of<M: Message + PartialEq + Debug>(body: &[u8]) -> bool {
         (decoded, split) => panic!("decode says {decoded:?}, split {split:?}"),
     }
     if framed.len() > HEADER && body.len() <= M::MAX {
-        assert_eq!(
-            split::<M>(&framed[..framed.len() - 1]),
-            Ok(None),
-            "a cut frame is no frame"
-        );
+        assert_eq!(split::<M>(&framed[..framed.len() - 1]), Ok(None), "a cut frame is no frame");
     }
     let Ok(message) = decoded else { return false };
     match encode(&message) {
         Ok(frame) => {
-            assert_eq!(
-                decode::<M>(&frame[HEADER..]),
-                Ok(message),
-                "it comes back as another"
-            );
+            assert_eq!(decode::<M>(&frame[HEADER..]), Ok(message), "it comes back as another");
         }
         // Some texts have a shorter form than ours, like a UUID without dashes.
         Err(CodecError::TooLarge { .. }) => {}

@@ -170,22 +170,12 @@ pub fn play(input: &[u8]) -> Played {
     // Without a card and a session nothing would ever happen.
     for gpu in 0..2 {
         let total = Bytes::gib(8);
-        stage.tell(
-            now,
-            Event::GpuFound {
-                gpu: GpuId(gpu),
-                total,
-            },
-        );
+        stage.tell(now, Event::GpuFound { gpu: GpuId(gpu), total });
     }
     for session in 0..2 {
         stage.tell(
             now,
-            Event::SessionOpened {
-                session: SessionId(session),
-                limit: None,
-                oversubscribe: false,
-            },
+            Event::SessionOpened { session: SessionId(session), limit: None, oversubscribe: false },
         );
     }
     while !tape.0.is_empty() {
@@ -208,12 +198,7 @@ pub fn play(input: &[u8]) -> Played {
         }
     }
     for client in 0..6 {
-        stage.tell(
-            now,
-            Event::ClientGone {
-                client: ClientId(client),
-            },
-        );
+        stage.tell(now, Event::ClientGone { client: ClientId(client) });
     }
     let end = stage.core.snapshot(now);
     for gpu in end.gpus {
@@ -264,18 +249,13 @@ impl Stage {
 fn event(tape: &mut Tape<'_>, gates: &[GateWord]) -> Event {
     let (client, gpu) = (tape.client(), tape.gpu());
     match tape.below(30) {
-        0 => Event::GpuFound {
-            gpu,
-            total: tape.bytes(),
-        },
+        0 => Event::GpuFound { gpu, total: tape.bytes() },
         1 => Event::SessionOpened {
             session: tape.session(),
             limit: tape.maybe(Tape::bytes),
             oversubscribe: tape.flag(),
         },
-        2 => Event::SessionClosed {
-            session: tape.session(),
-        },
+        2 => Event::SessionClosed { session: tape.session() },
         3..6 => Event::ClientJoined {
             client,
             session: tape.session(),
@@ -288,107 +268,34 @@ fn event(tape: &mut Tape<'_>, gates: &[GateWord]) -> Event {
             0 => Event::ClientGone { client },
             _ => Event::ClientEnded { client },
         },
-        7..9 => Event::Attached {
-            client,
-            gpu,
-            used: tape.bytes(),
-        },
-        9 => Event::Contexts {
-            client,
-            gpu,
-            live: u32::from(tape.byte()),
-        },
-        10 => Event::LeaseSeen {
-            client,
-            gpu,
-            free: tape.bytes(),
-        },
-        11..13 => Event::Reserve {
-            client,
-            gpu,
-            request: tape.request(),
-            bytes: tape.bytes(),
-        },
-        13 => Event::Recalled {
-            client,
-            gpu,
-            bytes: tape.bytes(),
-        },
+        7..9 => Event::Attached { client, gpu, used: tape.bytes() },
+        9 => Event::Contexts { client, gpu, live: u32::from(tape.byte()) },
+        10 => Event::LeaseSeen { client, gpu, free: tape.bytes() },
+        11..13 => Event::Reserve { client, gpu, request: tape.request(), bytes: tape.bytes() },
+        13 => Event::Recalled { client, gpu, bytes: tape.bytes() },
         14 => Event::Trim { client, gpu },
-        15..17 => Event::Wait {
-            client,
-            word: tape.word(gates),
-        },
-        17 => Event::Entered {
-            client,
-            word: tape.word(gates),
-            moved: tape.bytes(),
-            took: tape.time(),
-        },
-        18 => Event::Released {
-            client,
-            word: tape.word(gates),
-            drain: tape.time(),
-        },
+        15..17 => Event::Wait { client, word: tape.word(gates) },
+        17 => Event::Entered { client, word: tape.word(gates), moved: tape.bytes(), took: tape.time() },
+        18 => Event::Released { client, word: tape.word(gates), drain: tape.time() },
         19 => match tape.below(3) {
             0 => Event::ExpectedGone { client },
-            _ => Event::ExpectedUses {
-                client,
-                gpu,
-                bytes: tape.bytes(),
-            },
+            _ => Event::ExpectedUses { client, gpu, bytes: tape.bytes() },
         },
         20 => match tape.below(4) {
             0 => Event::Tune(tape.tuning()),
-            _ => Event::Set(Setting {
-                gpu: tape.maybe(Tape::gpu),
-                knob: tape.knob(),
-            }),
+            _ => Event::Set(Setting { gpu: tape.maybe(Tape::gpu), knob: tape.knob() }),
         },
-        21 => Event::ReserveFixed {
-            client,
-            gpu,
-            request: tape.request(),
-            bytes: tape.bytes(),
-        },
+        21 => Event::ReserveFixed { client, gpu, request: tape.request(), bytes: tape.bytes() },
         22 => match tape.below(5) {
-            0 => Event::Fixed {
-                client,
-                gpu,
-                bytes: tape.bytes(),
-            },
-            1 => Event::Returned {
-                client,
-                gpu,
-                bytes: tape.bytes(),
-            },
+            0 => Event::Fixed { client, gpu, bytes: tape.bytes() },
+            1 => Event::Returned { client, gpu, bytes: tape.bytes() },
             2 => Event::Unevictable { client },
-            3 => Event::ClientReturned {
-                client,
-                waiting: tape.flag(),
-            },
-            _ => Event::StillUses {
-                client,
-                gpu,
-                bytes: tape.bytes(),
-            },
+            3 => Event::ClientReturned { client, waiting: tape.flag() },
+            _ => Event::StillUses { client, gpu, bytes: tape.bytes() },
         },
-        23 => Event::Room {
-            client,
-            gpu,
-            request: tape.request(),
-            bytes: tape.bytes(),
-        },
-        24 => Event::Overhead {
-            client,
-            gpu,
-            bytes: tape.maybe(Tape::bytes),
-        },
-        25 => Event::Quota {
-            session: tape.session(),
-            gpu,
-            limit: tape.maybe(Tape::bytes),
-        },
+        23 => Event::Room { client, gpu, request: tape.request(), bytes: tape.bytes() },
+        24 => Event::Overhead { client, gpu, bytes: tape.maybe(Tape::bytes) },
+        25 => Event::Quota { session: tape.session(), gpu, limit: tape.maybe(Tape::bytes) },
         26 => Event::Standing {
             session: tape.session(),
             standing: match tape.below(3) {

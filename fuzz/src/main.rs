@@ -95,11 +95,7 @@ fn main() -> anyhow::Result<ExitCode> {
     } else {
         println!("{report:#?}");
     }
-    Ok(if report.found.is_empty() {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    })
+    Ok(if report.found.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 fn run(arguments: &Arguments) -> anyhow::Result<Report> {
@@ -107,10 +103,7 @@ fn run(arguments: &Arguments) -> anyhow::Result<Report> {
         .iter()
         .map(|name| mutate::golden(name))
         .collect::<anyhow::Result<Vec<_>>>()?;
-    let mut report = Report {
-        seed: arguments.seed,
-        ..Report::default()
-    };
+    let mut report = Report { seed: arguments.seed, ..Report::default() };
     let mut dice = Dice::new(arguments.seed);
     let end = Instant::now() + Duration::from_secs(arguments.seconds);
     let mut core = Vec::new();

@@ -25,18 +25,8 @@ pub fn golden(name: &str) -> anyhow::Result<Vec<Vec<u8>>> {
         let text = fs::read_to_string(release.join(name).with_extension("txt")).unwrap_or_default();
         for line in text.lines() {
             let (_, hex) = line.split_once(' ').context("a golden line is `Name hex`")?;
-            let byte = |at: usize| {
-                Ok(u8::from_str_radix(
-                    hex.get(at..at + 2).context("half a byte")?,
-                    16,
-                )?)
-            };
-            bodies.push(
-                (0..hex.len())
-                    .step_by(2)
-                    .map(byte)
-                    .collect::<anyhow::Result<_>>()?,
-            );
+            let byte = |at: usize| Ok(u8::from_str_radix(hex.get(at..at + 2).context("half a byte")?, 16)?);
+            bodies.push((0..hex.len()).step_by(2).map(byte).collect::<anyhow::Result<_>>()?);
         }
     }
     Ok(bodies)

@@ -51,9 +51,6 @@ mod tests {
             assert_eq!(backend.to_string().parse(), Ok(backend));
         }
         let sentence = "remap".parse::<Backend>().unwrap_err().to_string();
-        assert!(
-            sentence.starts_with("\"remap\" is no backend; write managed"),
-            "{sentence}"
-        );
+        assert!(sentence.starts_with("\"remap\" is no backend; write managed"), "{sentence}");
     }
 }

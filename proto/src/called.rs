@@ -96,17 +96,9 @@ pub enum NameError {
 /// # Errors
 /// [`NameError`], which shows no more of the text than is seen.
 pub fn check_name(text: &str) -> Result<(), NameError> {
-    let shown = || {
-        text.chars()
-            .filter(|c| crate::text::is_plain(*c))
-            .take(LONGEST_NAME)
-            .collect()
-    };
+    let shown = || text.chars().filter(|c| crate::text::is_plain(*c)).take(LONGEST_NAME).collect();
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"-_./".contains(&byte);
-    let begins = text
-        .bytes()
-        .next()
-        .is_some_and(|byte| byte.is_ascii_alphanumeric());
+    let begins = text.bytes().next().is_some_and(|byte| byte.is_ascii_alphanumeric());
     if !begins || text.len() > LONGEST_NAME || !text.bytes().all(fits) {
         return Err(NameError::Spelling(shown()));
     }
@@ -138,10 +130,7 @@ mod tests {
         assert_eq!(find("b", both), Ok(SessionId(2)));
         assert_eq!(find("s1", both), Ok(SessionId(1)));
         let tenants = [(SessionId(1), "b", false), (SessionId(2), "b", false)];
-        assert_eq!(
-            find("b", tenants),
-            Err(NotOne::Several(vec![SessionId(1), SessionId(2)]))
-        );
+        assert_eq!(find("b", tenants), Err(NotOne::Several(vec![SessionId(1), SessionId(2)])));
     }
 
     #[test]
@@ -150,21 +139,8 @@ mod tests {
             assert_eq!(check_name(name), Ok(()), "{name}");
         }
         assert_eq!(check_name(&"x".repeat(LONGEST_NAME)), Ok(()));
-        for name in [
-            "",
-            "-x",
-            ".x",
-            "/x",
-            "a b",
-            "a%2Fb",
-            "学習",
-            "a\nb",
-            "train\u{200b}",
-        ] {
-            assert!(
-                matches!(check_name(name), Err(NameError::Spelling(_))),
-                "{name:?}"
-            );
+        for name in ["", "-x", ".x", "/x", "a b", "a%2Fb", "学習", "a\nb", "train\u{200b}"] {
+            assert!(matches!(check_name(name), Err(NameError::Spelling(_))), "{name:?}");
         }
         assert!(check_name(&"x".repeat(LONGEST_NAME + 1)).is_err());
         for name in ["3", "s3", "99999999999999999999999"] {

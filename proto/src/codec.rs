@@ -112,10 +112,7 @@ pub fn encode<M: Message>(message: &M) -> Result<Vec<u8>, CodecError> {
     let length = u32::try_from(body)
         .ok()
         .filter(|_| body <= M::MAX)
-        .ok_or(CodecError::TooLarge {
-            claimed: body,
-            limit: M::MAX,
-        })?;
+        .ok_or(CodecError::TooLarge { claimed: body, limit: M::MAX })?;
     frame[..HEADER].copy_from_slice(&length.to_le_bytes());
     Ok(frame)
 }
@@ -146,10 +143,7 @@ fn read_within<M: DeserializeOwned, const MEMORY: usize>(
 pub fn body_length<M: Message>(header: [u8; HEADER]) -> Result<usize, CodecError> {
     let claimed = u32::from_le_bytes(header) as usize;
     if claimed > M::MAX {
-        return Err(CodecError::TooLarge {
-            claimed,
-            limit: M::MAX,
-        });
+        return Err(CodecError::TooLarge { claimed, limit: M::MAX });
     }
     Ok(claimed)
 }
@@ -160,10 +154,7 @@ pub fn body_length<M: Message>(header: [u8; HEADER]) -> Result<usize, CodecError
 /// [`CodecError::Malformed`] or [`CodecError::Trailing`].
 pub fn decode<M: Message>(body: &[u8]) -> Result<M, CodecError> {
     if body.len() > M::MAX {
-        return Err(CodecError::TooLarge {
-            claimed: body.len(),
-            limit: M::MAX,
-        });
+        return Err(CodecError::TooLarge { claimed: body.len(), limit: M::MAX });
     }
     let (message, read) = M::read(body).map_err(|cause| malformed::<M>(&cause))?;
     match body.len() - read {

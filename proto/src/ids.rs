@@ -81,19 +81,13 @@ impl GpuUuid {
     /// A whole GPU.
     #[must_use]
     pub const fn gpu(bytes: [u8; 16]) -> Self {
-        Self {
-            bytes,
-            is_instance: false,
-        }
+        Self { bytes, is_instance: false }
     }
 
     /// A MIG instance of a GPU.
     #[must_use]
     pub const fn mig(bytes: [u8; 16]) -> Self {
-        Self {
-            bytes,
-            is_instance: true,
-        }
+        Self { bytes, is_instance: true }
     }
 
     /// The sixteen bytes, as `cuDeviceGetUuid_v2` gives them.
@@ -177,10 +171,7 @@ impl FromStr for GpuUuid {
             let pair = std::str::from_utf8(pair).map_err(|_| error())?;
             *byte = u8::from_str_radix(pair, 16).map_err(|_| error())?;
         }
-        Ok(Self {
-            bytes,
-            is_instance: instance.is_some(),
-        })
+        Ok(Self { bytes, is_instance: instance.is_some() })
     }
 }
 
@@ -240,13 +231,7 @@ mod tests {
         let uuid: GpuUuid = text.parse().unwrap();
         assert_eq!(uuid.to_string(), text);
         assert_eq!("0A1B2C3D000102030405060708090A0B".parse(), Ok(uuid));
-        assert!(
-            "GPU-12"
-                .parse::<GpuUuid>()
-                .unwrap_err()
-                .to_string()
-                .contains("nvidia-smi -L")
-        );
+        assert!("GPU-12".parse::<GpuUuid>().unwrap_err().to_string().contains("nvidia-smi -L"));
     }
 
     #[test]
@@ -274,10 +259,7 @@ mod tests {
     #[test]
     fn a_token_survives_its_file_and_hides_from_logs() {
         let token = Token([0xa5; 32]);
-        assert_eq!(
-            Token::from_hex(&format!("{}\n", token.to_hex())),
-            Some(token.clone())
-        );
+        assert_eq!(Token::from_hex(&format!("{}\n", token.to_hex())), Some(token.clone()));
         assert_eq!(Token::from_hex("short"), None);
         assert_eq!(format!("{token:?}"), "Token(..)");
     }

@@ -174,14 +174,8 @@ mod tests {
     #[test]
     fn the_system_comes_before_the_user() {
         let dirs = RuntimeDir::candidates(None, Some("/run/user/7".into()), 7);
-        assert_eq!(
-            dirs,
-            [RuntimeDir::system(), RuntimeDir::new("/run/user/7/gpushare")]
-        );
+        assert_eq!(dirs, [RuntimeDir::system(), RuntimeDir::new("/run/user/7/gpushare")]);
         let dirs = RuntimeDir::candidates(None, None, 7);
-        assert_eq!(
-            dirs[1].tenant_socket(),
-            Path::new("/tmp/gpushare-7/tenant/scheduler.sock")
-        );
+        assert_eq!(dirs[1].tenant_socket(), Path::new("/tmp/gpushare-7/tenant/scheduler.sock"));
     }
 }

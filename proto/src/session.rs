@@ -76,10 +76,7 @@ impl Quota {
     /// The same on every card.
     #[must_use]
     pub fn every(amount: Amount) -> Self {
-        Self {
-            every: Some(amount),
-            cards: Vec::new(),
-        }
+        Self { every: Some(amount), cards: Vec::new() }
     }
 
     /// Whether it is for single cards, and for none of those that `is_there`: a limit that limits nothing.
@@ -170,9 +167,7 @@ fn by_card(text: &str) -> Result<Vec<(Option<String>, String)>, QuotaError> {
         .map(|(card, amount)| match amount {
             serde_json::Value::Number(bytes) => Ok((Some(card), bytes.to_string())),
             serde_json::Value::String(text) => Ok((Some(card), text)),
-            other => Err(QuotaError::Json(format!(
-                "{other} is neither a number nor a text"
-            ))),
+            other => Err(QuotaError::Json(format!("{other} is neither a number nor a text"))),
         })
         .collect()
 }
@@ -180,11 +175,7 @@ fn by_card(text: &str) -> Result<Vec<(Option<String>, String)>, QuotaError> {
 impl fmt::Display for Quota {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut words: Vec<String> = self.every.iter().map(Amount::to_string).collect();
-        words.extend(
-            self.cards
-                .iter()
-                .map(|CardQuota { card, amount }| format!("{card}={amount}")),
-        );
+        words.extend(self.cards.iter().map(|CardQuota { card, amount }| format!("{card}={amount}")));
         match words.is_empty() {
             true => f.write_str("no limit"),
             false => f.write_str(&words.join(",")),
@@ -271,10 +262,7 @@ impl Terms {
     #[must_use]
     pub fn with_memory(memory: Option<Bytes>) -> Self {
         Self {
-            memory: Quota {
-                every: memory.map(Amount::Bytes),
-                cards: Vec::new(),
-            },
+            memory: Quota { every: memory.map(Amount::Bytes), cards: Vec::new() },
             ..Self::default()
         }
     }
@@ -368,10 +356,7 @@ mod tests {
     fn a_quota_says_what_it_is() {
         let quota = Quota {
             every: Some(Amount::Bytes(Bytes::gib(8))),
-            cards: vec![CardQuota {
-                card: GpuChoice::Index(1),
-                amount: Amount::Share(Percent(5000)),
-            }],
+            cards: vec![CardQuota { card: GpuChoice::Index(1), amount: Amount::Share(Percent(5000)) }],
         };
         assert_eq!(quota.to_string(), "8GiB,1=50%");
         assert_eq!(Quota::default().to_string(), "no limit");

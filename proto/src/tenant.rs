@@ -183,11 +183,7 @@ impl Hello {
     /// A hello of this build.
     #[must_use]
     pub fn new(role: Role) -> Self {
-        Self {
-            magic: MAGIC,
-            protocol: PROTOCOL,
-            role,
-        }
+        Self { magic: MAGIC, protocol: PROTOCOL, role }
     }
 }
 
@@ -293,9 +289,7 @@ impl FromStr for GpuChoice {
         }
         let is_beginning = (spelled.starts_with("GPU-") || spelled.starts_with("MIG-"))
             && !digits.is_empty()
-            && digits
-                .bytes()
-                .all(|byte| byte.is_ascii_hexdigit() || byte == b'-');
+            && digits.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b'-');
         match is_beginning {
             true => Ok(Self::Prefix(spelled)),
             false => Err(UnknownCard(text.to_owned())),

@@ -42,9 +42,7 @@ const UNSEEN: [(u32, u32); 30] = [
 #[must_use]
 pub fn is_plain(character: char) -> bool {
     let code = u32::from(character);
-    let unseen = UNSEEN
-        .iter()
-        .any(|(first, last)| (*first..=*last).contains(&code));
+    let unseen = UNSEEN.iter().any(|(first, last)| (*first..=*last).contains(&code));
     !(character.is_control() || unseen)
 }
 

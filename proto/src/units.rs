@@ -33,10 +33,7 @@ pub struct UnitError {
 
 impl UnitError {
     fn new(text: &str, expected: &'static str) -> Self {
-        Self {
-            text: text.to_owned(),
-            expected,
-        }
+        Self { text: text.to_owned(), expected }
     }
 }
 
@@ -278,16 +275,7 @@ mod tests {
 
     #[test]
     fn what_is_no_size_is_refused_with_an_example() {
-        for text in [
-            "",
-            "GiB",
-            "8 apples",
-            "-1GiB",
-            "1.GiB",
-            "1e9",
-            "99999999999TiB",
-            "8GiBB",
-        ] {
+        for text in ["", "GiB", "8 apples", "-1GiB", "1.GiB", "1e9", "99999999999TiB", "8GiBB"] {
             let error = text.parse::<Bytes>().unwrap_err();
             assert!(error.to_string().contains("like 8GiB"), "{text}: {error}");
         }

@@ -172,10 +172,7 @@ impl FromStr for ForCard {
         let (card, bytes) = text
             .split_once('=')
             .ok_or_else(|| format!("`{text}` names no GPU; write it like 0=8GiB"))?;
-        Ok(Self {
-            card: card.parse()?,
-            bytes: positive(bytes)?,
-        })
+        Ok(Self { card: card.parse()?, bytes: positive(bytes)? })
     }
 }
 
@@ -205,9 +202,7 @@ fn positive(text: &str) -> Result<Bytes, String> {
         .parse()
         .map_err(|error: gpushare_proto::units::UnitError| error.to_string())?;
     if bytes.is_zero() {
-        return Err(format!(
-            "`{text}` leaves no memory for anybody; give at least 1MiB"
-        ));
+        return Err(format!("`{text}` leaves no memory for anybody; give at least 1MiB"));
     }
     Ok(bytes)
 }
@@ -226,10 +221,7 @@ mod tests {
     #[test]
     fn capacities_name_their_card() {
         let args = Args::parse_from(["x", "--capacity", "0=4GiB", "--managed-limit", "16GiB"]);
-        let capacity = ForCard {
-            card: CardName::Index(0),
-            bytes: Bytes::gib(4),
-        };
+        let capacity = ForCard { card: CardName::Index(0), bytes: Bytes::gib(4) };
         assert_eq!(args.capacity, [capacity]);
         assert_eq!(args.managed_limit, [ForCards::Every(Bytes::gib(16))]);
     }

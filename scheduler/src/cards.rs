@@ -40,10 +40,7 @@ impl From<CardError> for Failure {
             CardError::Empty(_) => FailureCode::BadRequest,
             CardError::Unknown(_) => FailureCode::NotFound,
         };
-        Self {
-            code,
-            message: error.to_string(),
-        }
+        Self { code, message: error.to_string() }
     }
 }
 
@@ -129,10 +126,7 @@ pub(crate) struct Card {
 impl Card {
     /// The most that could ever be allocated on it.
     pub(crate) fn most(&self) -> Bytes {
-        self.knobs
-            .managed_limit
-            .unwrap_or(Bytes::ZERO)
-            .max(self.info.total)
+        self.knobs.managed_limit.unwrap_or(Bytes::ZERO).max(self.info.total)
     }
 }
 
@@ -159,10 +153,7 @@ impl Cards {
             limits: settings.cards.clone(),
             defaults: Knobs::new(settings),
             // A limit of managed memory depends on the card: it is told of each.
-            told: Knobs {
-                managed_limit: None,
-                ..Knobs::new(settings)
-            },
+            told: Knobs { managed_limit: None, ..Knobs::new(settings) },
         }
     }
 
@@ -196,17 +187,9 @@ impl Cards {
         let managed_limit = info.total + half_of_available_memory();
         let knobs = self.knobs(gpu, info, managed_limit);
         let set = |knob| Event::Set(Setting { gpu: Some(gpu), knob });
-        let mut events = vec![Event::GpuFound {
-            gpu,
-            total: info.total,
-        }];
+        let mut events = vec![Event::GpuFound { gpu, total: info.total }];
         events.extend(self.told.changes(&knobs).into_iter().map(set));
-        self.all.push(Card {
-            info: info.clone(),
-            knobs,
-            managed_limit,
-            _lock: lock,
-        });
+        self.all.push(Card { info: info.clone(), knobs, managed_limit, _lock: lock });
         Ok((gpu, events))
     }
 
@@ -269,18 +252,13 @@ impl Cards {
     }
 
     pub(crate) fn by_uuid(&self, uuid: GpuUuid) -> Option<GpuId> {
-        self.iter()
-            .find(|(_, card)| card.info.uuid == uuid)
-            .map(|(gpu, _)| gpu)
+        self.iter().find(|(_, card)| card.info.uuid == uuid).map(|(gpu, _)| gpu)
     }
 
     fn knobs(&self, gpu: GpuId, info: &GpuInfo, managed: Bytes) -> Knobs {
         let by = |name| self.limits.get(&name).copied().unwrap_or_default();
         let (uuid, index) = (by(CardName::Uuid(info.uuid)), by(CardName::Index(gpu.0)));
-        let managed_limit = uuid
-            .managed_limit
-            .or(index.managed_limit)
-            .or(self.defaults.managed_limit);
+        let managed_limit = uuid.managed_limit.or(index.managed_limit).or(self.defaults.managed_limit);
         Knobs {
             capacity: uuid.capacity.or(index.capacity).or(self.defaults.capacity),
             managed_limit: managed_limit.or(Some(managed)),
@@ -315,10 +293,7 @@ fn summary(values: &[(GpuId, String)], otherwise: String) -> String {
     if values.iter().all(|(_, value)| value == first) {
         return first.clone();
     }
-    let each: Vec<String> = values
-        .iter()
-        .map(|(gpu, value)| format!("{gpu} {value}"))
-        .collect();
+    let each: Vec<String> = values.iter().map(|(gpu, value)| format!("{gpu} {value}")).collect();
     each.join(", ")
 }
 
@@ -333,9 +308,7 @@ fn half_of_available_memory() -> Bytes {
 }
 
 fn available(meminfo: &str) -> Option<Bytes> {
-    let line = meminfo
-        .lines()
-        .find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
     let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     Some(Bytes(kib.saturating_mul(1024)))
 }
@@ -355,11 +328,7 @@ mod tests {
     }
 
     fn info(n: u8, total: Bytes) -> GpuInfo {
-        GpuInfo {
-            uuid: GpuUuid::gpu([n; 16]),
-            name: format!("card {n}"),
-            total,
-        }
+        GpuInfo { uuid: GpuUuid::gpu([n; 16]), name: format!("card {n}"), total }
     }
 
     #[test]
@@ -373,18 +342,10 @@ mod tests {
 
         let (gpu, events) = cards.find_or_add(&info(6, Bytes::gib(8))).unwrap();
         assert_eq!(gpu, GpuId(1));
-        let set = |knob| {
-            Event::Set(Setting {
-                gpu: Some(GpuId(1)),
-                knob,
-            })
-        };
+        let set = |knob| Event::Set(Setting { gpu: Some(GpuId(1)), knob });
         assert_eq!(
             events[1..],
-            [
-                set(Knob::ManagedLimit(Bytes::gib(2))),
-                set(Knob::Capacity(Some(Bytes::gib(1))))
-            ]
+            [set(Knob::ManagedLimit(Bytes::gib(2))), set(Knob::Capacity(Some(Bytes::gib(1))))]
         );
     }
 
@@ -392,32 +353,20 @@ mod tests {
     fn what_cannot_be_a_card_is_refused() {
         let folder = tempfile::tempdir().unwrap();
         let mut cards = cards(&folder, &[]);
-        assert!(matches!(
-            cards.find_or_add(&info(1, Bytes::ZERO)),
-            Err(CardError::Empty(_))
-        ));
+        assert!(matches!(cards.find_or_add(&info(1, Bytes::ZERO)), Err(CardError::Empty(_))));
         for n in 0..16 {
             cards.find_or_add(&info(n, Bytes::gib(1))).unwrap();
         }
-        assert!(matches!(
-            cards.find_or_add(&info(99, Bytes::gib(1))),
-            Err(CardError::Full(_))
-        ));
+        assert!(matches!(cards.find_or_add(&info(99, Bytes::gib(1))), Err(CardError::Full(_))));
         cards.close();
-        assert!(matches!(
-            cards.find_or_add(&info(99, Bytes::gib(1))),
-            Err(CardError::Unknown(_))
-        ));
+        assert!(matches!(cards.find_or_add(&info(99, Bytes::gib(1))), Err(CardError::Unknown(_))));
     }
 
     #[test]
     fn a_setting_says_what_it_was_and_is() {
         let folder = tempfile::tempdir().unwrap();
         let mut cards = cards(&folder, &["--quantum=2s"]);
-        let fixed = |gpu, mode| Setting {
-            gpu,
-            knob: Knob::Mode(mode),
-        };
+        let fixed = |gpu, mode| Setting { gpu, knob: Knob::Mode(mode) };
         let said = cards.set(fixed(None, Some(Mode::Parallel)));
         assert_eq!(said, ("as memory fits".into(), "parallel".into()));
         cards.find_or_add(&info(1, Bytes::gib(1))).unwrap();
@@ -425,14 +374,8 @@ mod tests {
         let said = cards.set(fixed(Some(GpuId(1)), Some(Mode::Serialized)));
         assert_eq!(said, ("parallel".into(), "serialized".into()));
         let said = cards.set(fixed(None, None));
-        assert_eq!(
-            said,
-            ("gpu0 parallel, gpu1 serialized".into(), "as memory fits".into())
-        );
-        let quantum = Setting {
-            gpu: None,
-            knob: Knob::Quantum(None),
-        };
+        assert_eq!(said, ("gpu0 parallel, gpu1 serialized".into(), "as memory fits".into()));
+        let quantum = Setting { gpu: None, knob: Knob::Quantum(None) };
         let (old, new) = cards.set(quantum);
         assert_eq!((old.as_str(), new.as_str()), ("2s", "computed"));
     }
@@ -444,18 +387,11 @@ mod tests {
         let (gpu, _) = cards.find_or_add(&info(1, Bytes::gib(1))).unwrap();
         let mut settings =
             Settings::read(&Args::parse_from(["x", "--quantum=2s"]), &Surroundings::default()).unwrap();
-        assert_eq!(
-            cards.reload(&settings),
-            (vec![], vec![]),
-            "the same as at the start"
-        );
+        assert_eq!(cards.reload(&settings), (vec![], vec![]), "the same as at the start");
 
         let knob = Knob::Quantum(Some(Nanos::from_secs(9)));
         cards.set(Setting { gpu: Some(gpu), knob });
-        let own = CardLimits {
-            mode: Some(Mode::Serialized),
-            ..CardLimits::default()
-        };
+        let own = CardLimits { mode: Some(Mode::Serialized), ..CardLimits::default() };
         settings.cards.insert(CardName::Index(0), own);
         let (changed, words) = cards.reload(&settings);
         let back = Knob::Quantum(Some(Nanos::from_secs(2)));
@@ -464,13 +400,7 @@ mod tests {
             .iter()
             .map(|change| format!("{}: {} → {}", change.key, change.old, change.new))
             .collect();
-        assert_eq!(
-            said,
-            [
-                "quantum of gpu0: 9s → 2s",
-                "mode of gpu0: as memory fits → serialized"
-            ]
-        );
+        assert_eq!(said, ["quantum of gpu0: 9s → 2s", "mode of gpu0: as memory fits → serialized"]);
 
         let (gpu, events) = cards.find_or_add(&info(2, Bytes::gib(1))).unwrap();
         settings.cards.clear();
@@ -479,10 +409,7 @@ mod tests {
 
     #[test]
     fn available_memory_is_read_from_the_kernel() {
-        assert_eq!(
-            available("MemFree: 3 kB\nMemAvailable:     16 kB\n"),
-            Some(Bytes(16384))
-        );
+        assert_eq!(available("MemFree: 3 kB\nMemAvailable:     16 kB\n"), Some(Bytes(16384)));
         assert!(half_of_available_memory() > Bytes::ZERO);
     }
 }

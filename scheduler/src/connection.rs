@@ -230,11 +230,7 @@ impl Outbox {
         descriptor: Option<OwnedFd>,
         last: bool,
     ) -> Result<(), Unsent> {
-        let outgoing = Outgoing {
-            descriptor,
-            last,
-            ..Outgoing::of(message)?
-        };
+        let outgoing = Outgoing { descriptor, last, ..Outgoing::of(message)? };
         match self.held.is_empty() {
             true => self.queue_up(outgoing),
             false => self.hold(None, outgoing),
@@ -279,11 +275,7 @@ pub(crate) async fn serve<D: Dialect>(
         place: D::PLACE,
         peer,
         role,
-        outbox: Outbox {
-            queue,
-            held: VecDeque::new(),
-            _open: open,
-        },
+        outbox: Outbox { queue, held: VecDeque::new(), _open: open },
     };
     if inputs.send(opened).await.is_err() {
         return End::Finished;
@@ -332,10 +324,9 @@ async fn refuse<D: Dialect>(writer: &OwnedWriteHalf, end: End) -> End {
     let failure = match &end {
         End::Protocol(theirs) => Some((FailureCode::Protocol, codec::protocol_mismatch(*theirs))),
         End::Codec(cause) => Some((FailureCode::BadRequest, cause.to_string())),
-        End::Foreign => Some((
-            FailureCode::BadRequest,
-            "the first message must be a hello of gpushare".to_owned(),
-        )),
+        End::Foreign => {
+            Some((FailureCode::BadRequest, "the first message must be a hello of gpushare".to_owned()))
+        }
         _ => None,
     };
     if let Some((code, message)) = failure {

@@ -78,15 +78,9 @@ async fn serve(
     let house = Arc::new(House::new(uid, limit.clone(), inputs.clone()));
     let root = settings.runtime.root().display().to_string();
     let (metrics, observed) = (settings.metrics, inputs.clone());
-    let audit = Audit::start(
-        &settings.audit,
-        state.descriptor(&folder),
-        settings.state.join(AUDIT),
-    );
+    let audit = Audit::start(&settings.audit, state.descriptor(&folder), settings.state.join(AUDIT));
     let reel = settings.record.as_ref().map(RecordTo::create).transpose()?;
-    let (at, before) = state
-        .places(&folder, &registry)
-        .map_err(system("keep its folder open"))?;
+    let (at, before) = state.places(&folder, &registry).map_err(system("keep its folder open"))?;
     let (store, book) = Store::open(at, before).map_err(system("open its registry"))?;
     let mut shell = Shell::new(settings, book, store.is_complete(), (inputs, limit), reel)?;
     shell.audit_in(audit);
@@ -145,14 +139,7 @@ async fn serve(
     }
     let awaited = shell.is_needed();
     folder.leave(awaited, lasting);
-    info!(
-        "ended{}",
-        if awaited {
-            "; the processes it served run on"
-        } else {
-            ""
-        }
-    );
+    info!("ended{}", if awaited { "; the processes it served run on" } else { "" });
     Ok(())
 }
 
@@ -164,11 +151,5 @@ fn until(due: Option<Nanos>) -> Duration {
 fn raise_descriptor_limit() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
-    let _ = setrlimit(
-        Resource::Nofile,
-        Rlimit {
-            current: maximum,
-            maximum,
-        },
-    );
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
 }

@@ -38,13 +38,7 @@ pub(crate) struct House {
 
 impl House {
     pub(crate) fn new(uid: u32, limit: HouseholdLimit, inputs: mpsc::Sender<Input>) -> Self {
-        Self {
-            uid,
-            limit,
-            inputs,
-            next: AtomicU64::new(1),
-            complaints: Mutex::default(),
-        }
+        Self { uid, limit, inputs, next: AtomicU64::new(1), complaints: Mutex::default() }
     }
 
     fn may_complain(&self, user: u32) -> bool {
@@ -79,9 +73,7 @@ fn receive<D: Dialect>(stream: UnixStream, peer: PeerProcess, house: &Arc<House>
             .process(pid)
             .user(uid)
             .failed(Outcome::Refused, code_name(FailureCode::Permission))
-            .warn(format_args!(
-                "user {uid} (pid {pid}) may not administrate this daemon"
-            ));
+            .warn(format_args!("user {uid} (pid {pid}) may not administrate this daemon"));
         let message = format!(
             "user {uid} may not administrate this daemon; run the command as user {} or root",
             house.uid
@@ -111,9 +103,7 @@ fn receive<D: Dialect>(stream: UnixStream, peer: PeerProcess, house: &Arc<House>
                 .process(pid)
                 .user(uid)
                 .failed(Outcome::Failed, "connection")
-                .info(format_args!(
-                    "closed {connection} of pid {pid}, user {uid}: {end}"
-                ));
+                .info(format_args!("closed {connection} of pid {pid}, user {uid}: {end}"));
         } else {
             debug!("{connection} of pid {pid} ended: {end}");
         }
@@ -129,10 +119,7 @@ impl Places {
     fn take(&mut self, household: &Household, limit: &HouseholdLimit) -> Option<Arc<()>> {
         // Only those with connections are remembered, however many there are.
         self.0.retain(|_, places| Arc::strong_count(places) > 1);
-        let has = self
-            .0
-            .get(household)
-            .map_or(0, |places| Arc::strong_count(places) - 1);
+        let has = self.0.get(household).map_or(0, |places| Arc::strong_count(places) - 1);
         limit
             .allows(household, has)
             .then(|| self.0.entry(household.clone()).or_default().clone())

@@ -36,11 +36,7 @@ impl Entrants {
     /// A process enters a session, and leaves the one that it was in.
     pub(crate) fn enter(&mut self, entrant: Entrant, session: SessionId, watch: Watch) {
         let pid = entrant.process.pid;
-        let stay = Stay {
-            entrant,
-            session,
-            _watch: watch,
-        };
+        let stay = Stay { entrant, session, _watch: watch };
         self.0.insert(pid, stay);
     }
 

@@ -95,10 +95,7 @@ pub(crate) struct HouseholdLimit {
 
 impl HouseholdLimit {
     pub(crate) fn new(most: usize) -> Self {
-        Self {
-            own: Household::own(),
-            most,
-        }
+        Self { own: Household::own(), most }
     }
 
     /// Whether a household that has so many already may have one more.
@@ -214,10 +211,7 @@ mod tests {
 
     /// The system's daemon on the machine itself.
     fn of_the_system() -> HouseholdLimit {
-        HouseholdLimit {
-            own: Household::at(0, Some("/system.slice/gpushare-scheduler.service")),
-            most: 9,
-        }
+        HouseholdLimit { own: Household::at(0, Some("/system.slice/gpushare-scheduler.service")), most: 9 }
     }
 
     #[test]
@@ -240,10 +234,7 @@ mod tests {
         assert_eq!(called("libpod-1.scope"), called("docker/2"));
         assert_eq!(called("app.slice"), Household::at(1000, Some("/")));
         let service = "/machine.slice/systemd-nspawn@box.service";
-        assert_eq!(
-            Household::at(0, Some(service)).to_string(),
-            format!("user 0 in container {service}")
-        );
+        assert_eq!(Household::at(0, Some(service)).to_string(), format!("user 0 in container {service}"));
     }
 
     #[test]
@@ -256,26 +247,17 @@ mod tests {
 
     #[test]
     fn to_a_daemon_in_a_container_every_other_container_is_one_though_the_names_on_the_way_are_not_seen() {
-        let limit = HouseholdLimit {
-            own: Household::at(0, Some("/")),
-            most: 9,
-        };
+        let limit = HouseholdLimit { own: Household::at(0, Some("/")), most: 9 };
         assert!(limit.allows(&Household::at(0, Some("/init")), 1000));
         for (outside, is) in [
             ("/../9c3b", "/../9c3b"),
             ("/../9c3b/docker/x", "/../9c3b"),
             ("/../9c3b/init/x", "/../9c3b"),
             ("/../../podb/2/init", "/../../podb"),
-            (
-                "/../../../user.slice/user-0.slice/session-1.scope",
-                "/../../../user.slice",
-            ),
+            ("/../../../user.slice/user-0.slice/session-1.scope", "/../../../user.slice"),
             ("/../..", "/../.."),
             ("/../../docker-2.scope/init", "/../../docker-2.scope"),
-            (
-                "/../../kubepods-podb.slice/crio-2.scope/x-pod/y",
-                "/../../kubepods-podb.slice/crio-2.scope",
-            ),
+            ("/../../kubepods-podb.slice/crio-2.scope/x-pod/y", "/../../kubepods-podb.slice/crio-2.scope"),
             (
                 "/../../../kubepods-burstable.slice/kubepods-burstable-podb.slice/2/x",
                 "/../../../kubepods-burstable.slice/kubepods-burstable-podb.slice/2",
@@ -290,19 +272,13 @@ mod tests {
     fn who_is_nowhere_is_limited_also_where_the_daemon_does_not_know_where_it_is() {
         let nowhere = Household::at(0, None);
         assert!(!of_the_system().allows(&nowhere, 9));
-        let lost = HouseholdLimit {
-            own: nowhere.clone(),
-            most: 9,
-        };
+        let lost = HouseholdLimit { own: nowhere.clone(), most: 9 };
         assert!(!lost.allows(&nowhere, 9));
     }
 
     #[test]
     fn a_daemon_in_a_container_does_not_limit_its_own_user_there() {
-        let limit = HouseholdLimit {
-            own: Household::at(0, Some(DOCKER)),
-            most: 9,
-        };
+        let limit = HouseholdLimit { own: Household::at(0, Some(DOCKER)), most: 9 };
         assert!(limit.allows(&Household::at(0, Some(DOCKER)), 1000));
         assert!(!limit.allows(&Household::at(0, Some("/docker/other")), 9));
         assert!(!limit.allows(&Household::at(0, Some("/")), 9));
@@ -311,13 +287,7 @@ mod tests {
     #[test]
     fn what_was_read_of_a_pid_that_is_anothers_by_now_is_not_believed() {
         let pid = std::process::id();
-        assert_eq!(
-            Household::of(7, pid, || true),
-            Household {
-                uid: 7,
-                ..Household::own()
-            }
-        );
+        assert_eq!(Household::of(7, pid, || true), Household { uid: 7, ..Household::own() });
         assert_eq!(Household::of(7, pid, || false), Household::at(7, None));
         assert_eq!(Household::of(7, 0, || true), Household::at(7, None));
     }

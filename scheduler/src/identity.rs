@@ -101,10 +101,7 @@ impl PeerProcess {
             Some(path) => Scope::Container(path.to_owned()),
             None => Scope::PosixSession(process::posix_session(self.pid).unwrap_or(0)),
         };
-        ImplicitKey {
-            uid: self.user,
-            scope,
-        }
+        ImplicitKey { uid: self.user, scope }
     }
 }
 
@@ -180,10 +177,7 @@ impl ImplicitKey {
             Scope::Container(_) => return None,
             Scope::PosixSession(_) => process::posix_session(pid)?,
         };
-        Some(Self {
-            uid: self.uid,
-            scope: Scope::PosixSession(session),
-        })
+        Some(Self { uid: self.uid, scope: Scope::PosixSession(session) })
     }
 }
 
@@ -205,22 +199,13 @@ mod tests {
         let (ours, _theirs) = std::os::unix::net::UnixStream::pair().unwrap();
         let own = PeerProcess::of(&ours).unwrap();
         let inside = |namespace: &str, pid| PeerProcess {
-            inside: Some(process::Inside {
-                namespace: namespace.into(),
-                pid,
-            }),
+            inside: Some(process::Inside { namespace: namespace.into(), pid }),
             ..own.clone()
         };
         let process = inside("pid:[1]", 7);
         assert_eq!(process.pid_as_seen_by(&inside("pid:[1]", 9)), 7);
         assert_eq!(process.pid_as_seen_by(&inside("pid:[2]", 9)), own.pid);
-        assert_eq!(
-            process.pid_as_seen_by(&PeerProcess {
-                inside: None,
-                ..own.clone()
-            }),
-            own.pid
-        );
+        assert_eq!(process.pid_as_seen_by(&PeerProcess { inside: None, ..own.clone() }), own.pid);
     }
 
     #[test]

@@ -36,15 +36,9 @@ pub(crate) enum Input {
         outbox: Outbox,
     },
     /// A message on the tenant socket.
-    Tenant {
-        connection: ConnectionId,
-        request: TenantRequest,
-    },
+    Tenant { connection: ConnectionId, request: TenantRequest },
     /// A message on the administrator's socket.
-    Admin {
-        connection: ConnectionId,
-        request: AdminRequest,
-    },
+    Admin { connection: ConnectionId, request: AdminRequest },
     /// A connection is over: hang-up, death, or our own doing.
     Closed { connection: ConnectionId },
     /// Somebody who is no administrator asked for administration.
@@ -61,16 +55,9 @@ pub(crate) enum Input {
     /// A process that the daemon watches without a connection is dead.
     Died(Watched),
     /// The configuration was read again.
-    Configured {
-        settings: Result<Box<Settings>, ConfigError>,
-        asker: Option<Asker>,
-    },
+    Configured { settings: Result<Box<Settings>, ConfigError>, asker: Option<Asker> },
     /// What sessions used, as the store has it since the beginning of an hour.
-    Used {
-        connection: ConnectionId,
-        since: Hour,
-        answer: Result<Vec<UsageView>, String>,
-    },
+    Used { connection: ConnectionId, since: Hour, answer: Result<Vec<UsageView>, String> },
 }
 
 /// An administrator who waits for an answer.

@@ -65,10 +65,7 @@ impl CardLock {
     /// [`LockError`] if another daemon has it, or the folder is not to be written to.
     pub fn take(folder: &Path, uuid: GpuUuid) -> Result<Self, LockError> {
         let path = folder.join(format!("gpushare-{uuid}"));
-        let system = |cause| LockError::System {
-            path: path.clone(),
-            cause,
-        };
+        let system = |cause| LockError::System { path: path.clone(), cause };
         for _ in 0..TRIES {
             let mut file = open(&path).map_err(system)?;
             match flock(&file, FlockOperation::NonBlockingLockExclusive) {
@@ -141,10 +138,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let first = CardLock::take(folder.path(), CARD).unwrap();
         let error = CardLock::take(folder.path(), CARD).unwrap_err().to_string();
-        assert!(
-            error.contains(&format!("(pid {})", std::process::id())),
-            "{error}"
-        );
+        assert!(error.contains(&format!("(pid {})", std::process::id())), "{error}");
         CardLock::take(folder.path(), GpuUuid::gpu([8; 16])).unwrap();
         drop(first);
         CardLock::take(folder.path(), CARD).unwrap();

@@ -22,10 +22,8 @@ fn main() -> ExitCode {
         Err(usage) => return end(&usage),
     };
     // Before anything can have a thread.
-    let passed = passed::take().map_err(|cause| Stop::System {
-        what: "take over the sockets that it was started with",
-        cause,
-    });
+    let passed = passed::take()
+        .map_err(|cause| Stop::System { what: "take over the sockets that it was started with", cause });
     match passed.and_then(|passed| run(&args, passed)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(stop) => {
@@ -45,18 +43,12 @@ fn end(usage: &clap::Error) -> ExitCode {
     let text = text.strip_prefix("error: ").unwrap_or(&text);
     let first = text.split("\n\n").next().unwrap_or(text);
     let words: Vec<&str> = first.split_whitespace().collect();
-    eprintln!(
-        "gpushare-scheduler: {}; see `gpushare-scheduler --help`",
-        words.join(" ")
-    );
+    eprintln!("gpushare-scheduler: {}; see `gpushare-scheduler --help`", words.join(" "));
     ExitCode::from(2)
 }
 
 fn run(args: &Args, passed: Vec<(String, OwnedFd)>) -> Result<(), Stop> {
-    let source = Source {
-        args: args.clone(),
-        around: Surroundings::of_this_process(),
-    };
+    let source = Source { args: args.clone(), around: Surroundings::of_this_process() };
     let settings = source.read()?;
     start_log(settings.log_format);
     daemon::run(settings, source, passed, args.ready_fd)
@@ -64,15 +56,9 @@ fn run(args: &Args, passed: Vec<(String, OwnedFd)>) -> Result<(), Stop> {
 
 fn start_log(format: LogFormat) {
     let filter = EnvFilter::try_from_env(names::LOG).unwrap_or_else(|_| EnvFilter::new("info"));
-    let log = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(io::stderr);
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
     match format {
-        LogFormat::Text => log
-            .with_target(false)
-            .with_ansi(false)
-            .fmt_fields(debug_fn(words))
-            .init(),
+        LogFormat::Text => log.with_target(false).with_ansi(false).fmt_fields(debug_fn(words)).init(),
         LogFormat::Json => log.json().flatten_event(true).init(),
     }
 }

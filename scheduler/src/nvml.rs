@@ -61,9 +61,7 @@ fn devices(nvml: &Nvml) -> impl Iterator<Item = Device<'_>> {
 /// The instances of a divided GPU. Their numbers have gaps where other sizes would begin.
 fn instances<'nvml>(device: &Device<'nvml>) -> Vec<Device<'nvml>> {
     let most = device.mig_device_count().unwrap_or(0);
-    (0..most)
-        .filter_map(|index| device.mig_device_by_index(index).ok())
-        .collect()
+    (0..most).filter_map(|index| device.mig_device_by_index(index).ok()).collect()
 }
 
 /// Loads the library.
@@ -139,9 +137,5 @@ fn card(device: &Device<'_>) -> Result<Option<GpuInfo>, NvmlError> {
     let Ok(uuid) = device.uuid()?.parse() else {
         return Ok(None);
     };
-    Ok(Some(GpuInfo {
-        uuid,
-        name: device.name()?,
-        total: Bytes(device.memory_info()?.total),
-    }))
+    Ok(Some(GpuInfo { uuid, name: device.name()?, total: Bytes(device.memory_info()?.total) }))
 }

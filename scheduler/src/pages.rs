@@ -26,14 +26,7 @@ impl ClientPage {
     /// A fresh page with a closed gate, and its file for the client.
     pub(crate) fn create() -> io::Result<(OwnedFd, Self)> {
         let (file, page) = page::create()?;
-        Ok((
-            file,
-            Self {
-                page,
-                leased: [None; MAX_GPUS],
-                told: [None; MAX_GPUS],
-            },
-        ))
+        Ok((file, Self { page, leased: [None; MAX_GPUS], told: [None; MAX_GPUS] }))
     }
 
     /// The process is on this card, and uses so much of it already. Said once; a repetition changes nothing.
@@ -46,10 +39,7 @@ impl ClientPage {
     /// The cards the process is on.
     pub(crate) fn gpus(&self) -> impl Iterator<Item = GpuId> + use<> {
         let leased = self.leased;
-        (0..)
-            .map(GpuId)
-            .zip(leased)
-            .filter_map(|(gpu, leased)| leased.map(|_| gpu))
+        (0..).map(GpuId).zip(leased).filter_map(|(gpu, leased)| leased.map(|_| gpu))
     }
 
     pub(crate) fn is_on(&self, gpu: GpuId) -> bool {

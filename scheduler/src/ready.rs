@@ -19,18 +19,13 @@ pub fn say(pipe: Option<u32>) {
     if let Some(socket) = std::env::var_os("NOTIFY_SOCKET")
         && let Err(cause) = notify(&socket)
     {
-        warn!(
-            "cannot tell {} that the daemon is ready: {cause}",
-            socket.display()
-        );
+        warn!("cannot tell {} that the daemon is ready: {cause}", socket.display());
     }
 }
 
 /// Through /proc, since the number alone gives no right to the descriptor. Works for pipes.
 fn write_byte(number: u32) -> io::Result<()> {
-    let mut pipe = OpenOptions::new()
-        .write(true)
-        .open(format!("/proc/self/fd/{number}"))?;
+    let mut pipe = OpenOptions::new().write(true).open(format!("/proc/self/fd/{number}"))?;
     pipe.write_all(b"\n")
 }
 

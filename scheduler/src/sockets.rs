@@ -103,11 +103,7 @@ impl SocketError {
     }
 
     fn system(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
-        move |cause| Self::System {
-            what,
-            path: path.to_owned(),
-            cause,
-        }
+        move |cause| Self::System { what, path: path.to_owned(), cause }
     }
 }
 
@@ -155,13 +151,7 @@ impl Folder {
             }
             Err(errno) => return Err(SocketError::system("lock", runtime.root())(errno.into())),
         }
-        Ok(Self {
-            runtime: runtime.clone(),
-            owner,
-            made,
-            lock,
-            passed: [None, None],
-        })
+        Ok(Self { runtime: runtime.clone(), owner, made, lock, passed: [None, None] })
     }
 
     /// Takes over sockets that the daemon was started with. Which is which their paths say.
@@ -203,9 +193,7 @@ impl Folder {
             if self.passed[which].is_some() {
                 return Err(refuse(format!("is a second one at {}", path.display())));
             }
-            listener
-                .set_nonblocking(true)
-                .map_err(SocketError::system("listen on", path))?;
+            listener.set_nonblocking(true).map_err(SocketError::system("listen on", path))?;
             self.passed[which] = Some(listener);
         }
         Ok(())
@@ -307,9 +295,7 @@ impl Folder {
         mode: u32,
     ) -> Result<UnixListener, SocketError> {
         match passed {
-            Some(listener) => listener
-                .try_clone()
-                .map_err(SocketError::system("listen on", path)),
+            Some(listener) => listener.try_clone().map_err(SocketError::system("listen on", path)),
             None => self.bind(path, mode),
         }
     }
@@ -319,9 +305,7 @@ impl Folder {
         let listener = UnixListener::bind(path).map_err(SocketError::system("listen on", path))?;
         fs::set_permissions(path, Permissions::from_mode(mode))
             .map_err(SocketError::system("set the permissions of", path))?;
-        listener
-            .set_nonblocking(true)
-            .map_err(SocketError::system("listen on", path))?;
+        listener.set_nonblocking(true).map_err(SocketError::system("listen on", path))?;
         Ok(listener)
     }
 
@@ -336,10 +320,7 @@ impl Folder {
             Ok(_) => {}
         }
         match who_answers(path).map_err(SocketError::system("connect to", path))? {
-            Some(pid) => Err(SocketError::Busy {
-                pid: Some(pid),
-                path: self.runtime.root().to_owned(),
-            }),
+            Some(pid) => Err(SocketError::Busy { pid: Some(pid), path: self.runtime.root().to_owned() }),
             None => fs::remove_file(path).map_err(SocketError::system("replace", path)),
         }
     }
@@ -417,10 +398,7 @@ mod tests {
         let error = folder.listen().unwrap_err();
         assert!(matches!(error, SocketError::Busy { pid: Some(pid), .. } if pid == std::process::id()));
         let error = Folder::take(&runtime, Owner::User).unwrap_err().to_string();
-        assert!(
-            error.contains(&format!("(pid {})", std::process::id())),
-            "{error}"
-        );
+        assert!(error.contains(&format!("(pid {})", std::process::id())), "{error}");
     }
 
     #[test]
@@ -452,10 +430,7 @@ mod tests {
         ));
 
         let long = RuntimeDir::new(root.path().join("x".repeat(100)));
-        assert!(matches!(
-            Folder::take(&long, Owner::User),
-            Err(SocketError::TooLong { .. })
-        ));
+        assert!(matches!(Folder::take(&long, Owner::User), Err(SocketError::TooLong { .. })));
     }
 
     #[test]
@@ -512,10 +487,7 @@ mod tests {
 
         let elsewhere = UnixListener::bind(root.path().join("elsewhere")).unwrap();
         let said = refused(&mut folder, elsewhere.into());
-        assert!(
-            said.contains("elsewhere, and this daemon's are") && said.contains("admin.sock"),
-            "{said}"
-        );
+        assert!(said.contains("elsewhere, and this daemon's are") && said.contains("admin.sock"), "{said}");
 
         let open = UnixListener::bind(runtime.admin_socket()).unwrap();
         fs::set_permissions(runtime.admin_socket(), Permissions::from_mode(0o666)).unwrap();

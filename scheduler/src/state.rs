@@ -71,13 +71,7 @@ impl State {
     pub(crate) fn take(settings: &Settings, own: &Folder) -> Result<Self, StateError> {
         let path = &settings.state;
         let registry = path.join(names::REGISTRY);
-        let system = |what| {
-            move |cause| StateError::System {
-                what,
-                path: path.clone(),
-                cause,
-            }
-        };
+        let system = |what| move |cause| StateError::System { what, path: path.clone(), cause };
         if own.is_at(path) {
             return Ok(Self { registry, lock: None });
         }
@@ -89,10 +83,7 @@ impl State {
         folder::take(path, 0o700)?;
         let lock = File::open(path).map_err(system("open"))?;
         match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => Ok(Self {
-                registry,
-                lock: Some(lock),
-            }),
+            Ok(()) => Ok(Self { registry, lock: Some(lock) }),
             Err(Errno::WOULDBLOCK) => Err(StateError::Busy(path.clone())),
             Err(errno) => Err(system("lock")(errno.into())),
         }

@@ -37,11 +37,7 @@ impl<K> Throttle<K> {
 impl<K: Ord> Throttle<K> {
     /// Whether to speak now, and how many were left out before.
     pub(crate) fn pass(&mut self, key: K, now: Nanos) -> Option<u64> {
-        let new = Key {
-            since: now,
-            said: 1,
-            left_out: 0,
-        };
+        let new = Key { since: now, said: 1, left_out: 0 };
         match self.keys.get_mut(&key) {
             Some(known) if now - known.since >= PAUSE => Some(std::mem::replace(known, new).left_out),
             Some(known) if known.said < self.lines => {

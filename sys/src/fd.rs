@@ -26,10 +26,7 @@ pub fn move_high(descriptor: OwnedFd) -> OwnedFd {
 fn room() -> Option<i32> {
     // The line is among the first ten; the whole file takes the kernel much longer than these bytes.
     let mut beginning = [0; 512];
-    let length = File::open("/proc/thread-self/status")
-        .ok()?
-        .read(&mut beginning)
-        .ok()?;
+    let length = File::open("/proc/thread-self/status").ok()?.read(&mut beginning).ok()?;
     room_in(&String::from_utf8_lossy(&beginning[..length]))
 }
 
@@ -45,14 +42,8 @@ fn room_in(status: &str) -> Option<i32> {
 /// If the kernel is older than Linux 5.11: nothing is marked.
 pub fn close_on_exec_from(first: u32) -> io::Result<()> {
     // SAFETY: a flag of descriptors changes, no descriptor is closed and no memory is touched.
-    let result = unsafe {
-        libc::syscall(
-            libc::SYS_close_range,
-            first,
-            libc::c_uint::MAX,
-            libc::CLOSE_RANGE_CLOEXEC,
-        )
-    };
+    let result =
+        unsafe { libc::syscall(libc::SYS_close_range, first, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC) };
     match result {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
@@ -75,12 +66,7 @@ mod tests {
         let run = || {
             // SAFETY: the calling thread gets a table of its own without the others' descriptors; they keep theirs.
             let unshared = unsafe {
-                libc::syscall(
-                    libc::SYS_close_range,
-                    3,
-                    libc::c_uint::MAX,
-                    libc::CLOSE_RANGE_UNSHARE,
-                )
+                libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, libc::CLOSE_RANGE_UNSHARE)
             };
             assert_eq!(unshared, 0);
             test();
@@ -113,9 +99,7 @@ mod tests {
         alone(|| {
             let before = room().unwrap();
             let (ours, _theirs) = UnixStream::pair().unwrap();
-            let moved: Vec<_> = (0..OURS)
-                .map(|_| move_high(ours.try_clone().unwrap().into()))
-                .collect();
+            let moved: Vec<_> = (0..OURS).map(|_| move_high(ours.try_clone().unwrap().into())).collect();
             assert_eq!(room(), Some(before));
             drop(moved);
         });

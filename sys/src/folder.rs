@@ -68,13 +68,7 @@ impl FolderError {
 /// # Errors
 /// [`FolderError`] if it is not ours alone to write to.
 pub fn take(path: &Path, mode: u32) -> Result<bool, FolderError> {
-    let failed = |what| {
-        move |cause| FolderError::System {
-            what,
-            path: path.to_owned(),
-            cause,
-        }
-    };
+    let failed = |what| move |cause| FolderError::System { what, path: path.to_owned(), cause };
     match DirBuilder::new().mode(mode).create(path) {
         Ok(()) => {
             // The umask may have taken more away.
@@ -91,17 +85,10 @@ pub fn take(path: &Path, mode: u32) -> Result<bool, FolderError> {
         return Err(FolderError::NoFolder(path.to_owned()));
     }
     if found.uid() != us {
-        return Err(FolderError::Foreign {
-            path: path.to_owned(),
-            owner: found.uid(),
-            us,
-        });
+        return Err(FolderError::Foreign { path: path.to_owned(), owner: found.uid(), us });
     }
     match found.mode() & 0o7777 {
-        mode if mode & 0o022 != 0 => Err(FolderError::Open {
-            path: path.to_owned(),
-            mode,
-        }),
+        mode if mode & 0o022 != 0 => Err(FolderError::Open { path: path.to_owned(), mode }),
         _ => Ok(false),
     }
 }

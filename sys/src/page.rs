@@ -128,14 +128,7 @@ fn memory_file() -> io::Result<OwnedFd> {
 fn mapping(file: impl AsFd) -> io::Result<SharedPage> {
     // SAFETY: a fresh mapping at an address of the kernel's choice touches no memory of ours.
     let address = unsafe {
-        mm::mmap(
-            ptr::null_mut(),
-            PAGE_SIZE,
-            ProtFlags::READ | ProtFlags::WRITE,
-            MapFlags::SHARED,
-            file,
-            0,
-        )?
+        mm::mmap(ptr::null_mut(), PAGE_SIZE, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, file, 0)?
     };
     NonNull::new(address.cast())
         .map(SharedPage)

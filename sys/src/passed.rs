@@ -25,9 +25,7 @@ pub fn take() -> io::Result<Vec<(String, OwnedFd)>> {
         return Ok(Vec::new());
     }
     if fs::read_dir("/proc/self/task")?.count() != 1 {
-        return Err(io::Error::other(
-            "the process has threads, and its environment may not change",
-        ));
+        return Err(io::Error::other("the process has threads, and its environment may not change"));
     }
     for name in VARIABLES {
         // SAFETY: this is the only thread, as was just counted, so nobody reads the environment meanwhile; only a
@@ -35,9 +33,7 @@ pub fn take() -> io::Result<Vec<(String, OwnedFd)>> {
         unsafe { env::remove_var(name) };
     }
     let numbers = numbers(std::process::id(), pid.as_deref(), count.as_deref());
-    let names: Vec<&str> = names
-        .as_deref()
-        .map_or(Vec::new(), |names| names.split(':').collect());
+    let names: Vec<&str> = names.as_deref().map_or(Vec::new(), |names| names.split(':').collect());
     numbers
         .enumerate()
         .map(|(nth, number)| Ok((names.get(nth).unwrap_or(&"").to_string(), own(number)?)))

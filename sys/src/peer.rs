@@ -25,11 +25,7 @@ pub struct Peer {
 pub fn credentials(socket: impl AsFd) -> io::Result<Peer> {
     // SAFETY: `ucred` is three integers, so whatever the kernel writes is one.
     let ucred: libc::ucred = unsafe { option(&socket, libc::SO_PEERCRED)? };
-    Ok(Peer {
-        pid: u32::try_from(ucred.pid).unwrap_or(0),
-        uid: ucred.uid,
-        gid: ucred.gid,
-    })
+    Ok(Peer { pid: u32::try_from(ucred.pid).unwrap_or(0), uid: ucred.uid, gid: ucred.gid })
 }
 
 /// A pidfd of the peer: `SO_PEERPIDFD` (Linux 6.5), which cannot name another process, else
@@ -53,10 +49,7 @@ pub fn pidfd(socket: impl AsFd, pid: u32) -> io::Result<OwnedFd> {
 /// # Errors
 /// If there is no such process.
 pub fn open(pid: u32) -> io::Result<OwnedFd> {
-    let pid = i32::try_from(pid)
-        .ok()
-        .and_then(Pid::from_raw)
-        .ok_or(io::ErrorKind::NotFound)?;
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::NotFound)?;
     Ok(pidfd_open(pid, PidfdFlags::empty())?)
 }
 
@@ -119,11 +112,7 @@ mod tests {
 
     #[test]
     fn a_pidfd_tells_of_a_death_and_ends_a_process() {
-        let mut child = Command::new("sleep")
-            .arg("600")
-            .stdin(Stdio::null())
-            .spawn()
-            .unwrap();
+        let mut child = Command::new("sleep").arg("600").stdin(Stdio::null()).spawn().unwrap();
         let pidfd = open(child.id()).unwrap();
         kill(&pidfd).unwrap();
         let mut polled = [PollFd::new(&pidfd, PollFlags::IN)];

@@ -22,19 +22,13 @@ pub fn comm(pid: u32) -> Option<String> {
 /// Whether it is stopped, by a signal or by a tracer.
 #[must_use]
 pub fn is_stopped(pid: u32) -> bool {
-    matches!(
-        stat(pid).as_deref().and_then(|stat| field(stat, 3)),
-        Some("T" | "t")
-    )
+    matches!(stat(pid).as_deref().and_then(|stat| field(stat, 3)), Some("T" | "t"))
 }
 
 /// Whether it is dead, even if its parent has not yet taken note.
 #[must_use]
 pub fn is_dead(pid: u32) -> bool {
-    matches!(
-        stat(pid).as_deref().and_then(|stat| field(stat, 3)),
-        None | Some("Z" | "X")
-    )
+    matches!(stat(pid).as_deref().and_then(|stat| field(stat, 3)), None | Some("Z" | "X"))
 }
 
 /// Whether it has come to its end and is not gone yet: none of its threads will run another instruction of its own. A process
@@ -208,12 +202,8 @@ mod tests {
             libc::pthread_attr_init(&raw mut detached);
             libc::pthread_attr_setdetachstate(&raw mut detached, libc::PTHREAD_CREATE_DETACHED);
             let mut next = 0;
-            while libc::pthread_create(
-                &raw mut next,
-                &raw const detached,
-                start_next,
-                std::ptr::null_mut(),
-            ) != 0
+            while libc::pthread_create(&raw mut next, &raw const detached, start_next, std::ptr::null_mut())
+                != 0
             {}
         }
         std::ptr::null_mut()
@@ -225,10 +215,7 @@ mod tests {
         // the allocator, which glibc makes whole again.
         let pid = unsafe { libc::fork() };
         if pid == 0 {
-            let most = libc::rlimit {
-                rlim_cur: 20,
-                rlim_max: 20,
-            };
+            let most = libc::rlimit { rlim_cur: 20, rlim_max: 20 };
             // SAFETY: the limit is whole; it ends a child that outlives us.
             unsafe { libc::setrlimit(libc::RLIMIT_CPU, &raw const most) };
             start_next(std::ptr::null_mut());
@@ -255,10 +242,7 @@ mod tests {
     #[test]
     fn the_unified_control_group_comes_first() {
         let paths = |text| cgroup_paths(text).collect::<Vec<_>>();
-        assert_eq!(
-            paths("1:name=systemd:/long/path\n0::/kubepods/pod1\n"),
-            ["/kubepods/pod1", "/long/path"]
-        );
+        assert_eq!(paths("1:name=systemd:/long/path\n0::/kubepods/pod1\n"), ["/kubepods/pod1", "/long/path"]);
         assert_eq!(paths("0::/a:b\n"), ["/a:b"]);
         assert!(paths("").is_empty());
         assert!(!cgroups(std::process::id()).is_empty());

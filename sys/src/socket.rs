@@ -85,12 +85,7 @@ pub fn recv_with_fd(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<(usize, 
     let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let received = retry_on_intr(|| {
-        recvmsg(
-            &socket,
-            &mut [IoSliceMut::new(buffer)],
-            &mut control,
-            RecvFlags::CMSG_CLOEXEC,
-        )
+        recvmsg(&socket, &mut [IoSliceMut::new(buffer)], &mut control, RecvFlags::CMSG_CLOEXEC)
     })?;
     let mut descriptors = control.drain().filter_map(|message| match message {
         RecvAncillaryMessage::ScmRights(descriptors) => Some(descriptors),
@@ -123,13 +118,8 @@ mod tests {
     /// A socket that has the one connection waiting that it takes, and nobody accepts.
     fn crowded(folder: &Path) -> (OwnedFd, std::path::PathBuf, UnixStream) {
         let path = folder.join("crowded.sock");
-        let socket = socket_with(
-            AddressFamily::UNIX,
-            SocketType::STREAM,
-            SocketFlags::CLOEXEC,
-            None,
-        )
-        .unwrap();
+        let socket =
+            socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
         rustix::net::bind(&socket, &SocketAddrUnix::new(&path).unwrap()).unwrap();
         rustix::net::listen(&socket, 0).unwrap();
         let waiting = connect(&path, Duration::from_secs(5)).unwrap();

@@ -27,9 +27,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 /// Runs `work`; `None` if it panicked. Any other unwinding passes through.
 #[inline]
 pub fn stop_panics<T, F: FnOnce() -> T>(work: F) -> Option<T> {
-    let mut slot = Slot {
-        work: ManuallyDrop::new(work),
-    };
+    let mut slot = Slot { work: ManuallyDrop::new(work) };
     // SAFETY: `run` gets the slot that it is made for, which outlives the call.
     let panic = unsafe { claim_panics(run::<T, F>, (&raw mut slot).cast()) };
     if !panic.is_null() {
@@ -52,9 +50,7 @@ unsafe extern "C-unwind" fn run<T, F: FnOnce() -> T>(slot: *mut c_void) {
         let slot = slot.cast::<Slot<T, F>>();
         (slot, ManuallyDrop::take(&mut (*slot).work))
     };
-    let made = Slot {
-        made: ManuallyDrop::new(work()),
-    };
+    let made = Slot { made: ManuallyDrop::new(work()) };
     // SAFETY: the same slot; what was in it has been taken.
     unsafe { slot.write(made) };
 }
@@ -235,10 +231,7 @@ mod tests {
             let _guest = Guest(&drops);
             std::panic::resume_unwind(Box::new("a payload"));
         });
-        assert_eq!(
-            (outcome, drops.get(), thread::panicking()),
-            (None::<()>, 1, false)
-        );
+        assert_eq!((outcome, drops.get(), thread::panicking()), (None::<()>, 1, false));
         // And again, inside another one.
         let outcome = stop_panics(|| stop_panics(|| std::panic::resume_unwind(Box::new(1))).is_none());
         assert_eq!((outcome, thread::panicking()), (Some(true), false));
@@ -252,10 +245,7 @@ mod tests {
                 std::panic::resume_unwind(Box::new(()));
             }
         }
-        assert_eq!(
-            stop_panics(|| std::panic::resume_unwind(Box::new(Bomb))),
-            None::<()>
-        );
+        assert_eq!(stop_panics(|| std::panic::resume_unwind(Box::new(Bomb))), None::<()>);
         assert!(!thread::panicking());
     }
 
@@ -298,10 +288,7 @@ mod tests {
                 extern "C-unwind" fn(*mut c_void) -> *mut c_void,
                 extern "C" fn(*mut c_void) -> *mut c_void,
             >(waits_to_be_cancelled);
-            assert_eq!(
-                libc::pthread_create(&raw mut thread, std::ptr::null(), start, null_mut()),
-                0
-            );
+            assert_eq!(libc::pthread_create(&raw mut thread, std::ptr::null(), start, null_mut()), 0);
             while INSIDE.load(Ordering::SeqCst) == 0 {
                 thread::yield_now();
             }

@@ -70,11 +70,7 @@ mod tests {
             let mut command = Command::new("unshare");
             command.args(["--user", "--map-root-user", "sh", "-c"]);
             command.arg(format!("exec {nested} sh -c 'echo in; exec cat'"));
-            let child = command
-                .uid(user)
-                .stdin(Stdio::piped())
-                .stdout(Stdio::piped())
-                .spawn();
+            let child = command.uid(user).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
             let mut child = child.unwrap();
             let mut said = [0; 3];
             if child.stdout.as_mut().unwrap().read_exact(&mut said).is_err() {

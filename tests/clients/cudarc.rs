@@ -20,22 +20,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let add = unsafe { result::module::get_function(module, CString::new("add")?) }?;
     let (mut address, _in_use) = buffer.device_ptr(&stream);
     let (mut count, mut value) = (WORDS as u64, 2_u32);
-    let mut arguments = [
-        (&raw mut address).cast(),
-        (&raw mut count).cast(),
-        (&raw mut value).cast(),
-    ];
+    let mut arguments = [(&raw mut address).cast(), (&raw mut count).cast(), (&raw mut value).cast()];
     // SAFETY: the kernel takes an address, a count and a value, and the buffer has that many words.
-    unsafe {
-        result::launch_kernel(
-            add,
-            (64, 1, 1),
-            (128, 1, 1),
-            0,
-            stream.cu_stream(),
-            &mut arguments,
-        )
-    }?;
+    unsafe { result::launch_kernel(add, (64, 1, 1), (128, 1, 1), 0, stream.cu_stream(), &mut arguments) }?;
 
     let words = stream.clone_dtoh(&buffer)?;
     stream.synchronize()?;

@@ -9,11 +9,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let card = nvml.device_by_index(index)?;
         let memory = card.memory_info()?;
         println!("{} {} {}", card.name()?, card.uuid()?, memory.total);
-        println!(
-            "{} used by {} processes",
-            memory.used,
-            card.running_compute_processes()?.len()
-        );
+        println!("{} used by {} processes", memory.used, card.running_compute_processes()?.len());
     }
     Ok(())
 }

@@ -147,10 +147,7 @@ impl Artifacts {
             path.is_file().then_some(path)
         })
         .with_context(|| {
-            format!(
-                "{} is not a complete stage; make one by `cargo xtask gpu stage`",
-                folder.display()
-            )
+            format!("{} is not a complete stage; make one by `cargo xtask gpu stage`", folder.display())
         })
     }
 
@@ -159,11 +156,7 @@ impl Artifacts {
             let path = path(part).with_context(|| format!("{} is missing", part.file()))?;
             Ok((part, path))
         };
-        Part::ALL
-            .into_iter()
-            .map(with_path)
-            .collect::<anyhow::Result<_>>()
-            .map(Self)
+        Part::ALL.into_iter().map(with_path).collect::<anyhow::Result<_>>().map(Self)
     }
 }
 

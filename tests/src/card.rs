@@ -28,25 +28,14 @@ impl Card {
         flags: &[&str],
     ) -> anyhow::Result<Self> {
         let mut command = Command::new(program);
-        command
-            .arg("--die-with-parent")
-            .arg("--socket")
-            .arg(socket)
-            .args(flags);
+        command.arg("--die-with-parent").arg("--socket").arg(socket).args(flags);
         command.stdin(Stdio::null()).stdout(Stdio::piped());
         let mut process = Process::start(command, folder, "card")?;
         let stdout = process.take_stdout().context("the card has no stdout")?;
         let mut ready = String::new();
         BufReader::new(stdout).read_line(&mut ready)?;
-        ensure!(
-            !ready.is_empty(),
-            "the simulated card did not start: {}",
-            process.stderr().trim()
-        );
-        Ok(Self {
-            process,
-            socket: socket.to_owned(),
-        })
+        ensure!(!ready.is_empty(), "the simulated card did not start: {}", process.stderr().trim());
+        Ok(Self { process, socket: socket.to_owned() })
     }
 
     /// Its process id.

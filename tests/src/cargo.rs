@@ -87,13 +87,7 @@ pub fn build_with(
 /// Cargo is not there, or it does not compile; cargo has told on stderr why.
 pub fn build_example(name: &str) -> anyhow::Result<PathBuf> {
     let mut cargo = cargo();
-    cargo.args([
-        "build",
-        "--quiet",
-        "--message-format=json",
-        "--package",
-        "gpushare-tests",
-    ]);
+    cargo.args(["build", "--quiet", "--message-format=json", "--package", "gpushare-tests"]);
     cargo.args(["--example", name]);
     let built = targets(&printed_by(cargo)?)?.remove(name);
     built.with_context(|| format!("cargo built no example {name}"))

@@ -29,11 +29,7 @@ impl<'w> Daemon<'w> {
     pub fn start(world: &'w World, flags: &[&str]) -> anyhow::Result<Self> {
         let flags: Vec<String> = flags.iter().map(|&flag| flag.to_owned()).collect();
         let process = launch(world, &flags, &[])?;
-        Ok(Self {
-            world,
-            flags,
-            process,
-        })
+        Ok(Self { world, flags, process })
     }
 
     /// Its process.
@@ -80,10 +76,7 @@ impl<'w> Daemon<'w> {
     /// # Errors
     /// It still runs, or does not start.
     pub fn restart_under(&mut self, launcher: &[&str]) -> anyhow::Result<()> {
-        ensure!(
-            self.process.ended()?.is_some(),
-            "the daemon still runs; stop or kill it first"
-        );
+        ensure!(self.process.ended()?.is_some(), "the daemon still runs; stop or kill it first");
         self.process = launch(self.world, &self.flags, launcher)?;
         Ok(())
     }
@@ -124,9 +117,7 @@ impl<'w> Daemon<'w> {
     /// # Errors
     /// It never is; the message says what was waited for.
     pub fn until(&self, what: &str, is_so: impl Fn(&Status) -> bool) -> anyhow::Result<Status> {
-        patience::until(what, || {
-            self.status().map(|status| is_so(&status).then_some(status))
-        })
+        patience::until(what, || self.status().map(|status| is_so(&status).then_some(status)))
     }
 
     /// Runs `gpushare-ctl set …`.
@@ -158,10 +149,7 @@ fn launch(world: &World, flags: &[String], launcher: &[&str]) -> anyhow::Result<
     command.stdin(Stdio::null()).stdout(Stdio::piped());
     let mut process = Process::start(command, world.folder(), "daemon")?;
     let mut ready = [0];
-    let read = process
-        .take_stdout()
-        .context("the daemon has no stdout")?
-        .read(&mut ready)?;
+    let read = process.take_stdout().context("the daemon has no stdout")?.read(&mut ready)?;
     ensure!(read == 1, "the daemon did not start: {}", process.stderr().trim());
     Ok(process)
 }

@@ -51,9 +51,7 @@ impl Dice {
 
     /// So many bytes.
     pub fn bytes(&mut self, length: usize) -> Vec<u8> {
-        std::iter::repeat_with(|| self.throw().to_le_bytes()[0])
-            .take(length)
-            .collect()
+        std::iter::repeat_with(|| self.throw().to_le_bytes()[0]).take(length).collect()
     }
 }
 

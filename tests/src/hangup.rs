@@ -15,10 +15,7 @@ use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open}
 /// # Errors
 /// The process is dead, or not ours to look into.
 pub fn hang_up(pid: u32, runtime: &RuntimeDir) -> anyhow::Result<usize> {
-    let process = i32::try_from(pid)
-        .ok()
-        .and_then(Pid::from_raw)
-        .context("no pid")?;
+    let process = i32::try_from(pid).ok().and_then(Pid::from_raw).context("no pid")?;
     let pidfd = pidfd_open(process, PidfdFlags::empty())?;
     let mut shut = 0;
     for entry in fs::read_dir(format!("/proc/{pid}/fd"))? {

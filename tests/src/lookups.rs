@@ -82,11 +82,7 @@ impl<'a> Line<'a> {
         let mut words = line.split_whitespace();
         let answer: Vec<_> = words.by_ref().take(5).collect();
         let file = words.next().with_context(|| format!("no lookup: {line}"))?;
-        Ok(Self {
-            answer,
-            file,
-            place: words.collect(),
-        })
+        Ok(Self { answer, file, place: words.collect() })
     }
 }
 
@@ -101,8 +97,7 @@ impl Lookups {
         if !same_words || (answer.file != driver.file && answer.file != OURS) {
             self.wrong.push((native.to_owned(), shared.to_owned()));
         } else if answer.file == OURS {
-            self.ours
-                .extend(answer.place.first().map(|&export| export.to_owned()));
+            self.ours.extend(answer.place.first().map(|&export| export.to_owned()));
         } else if answer.file == "-" {
             self.nothing += 1;
         } else {

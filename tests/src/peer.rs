@@ -37,11 +37,7 @@ impl<Request: Message, Reply: Message> Peer<Request, Reply> {
         let stream = UnixStream::connect(path).with_context(|| format!("nobody is at {}", path.display()))?;
         stream.set_read_timeout(Some(STEP))?;
         stream.set_write_timeout(Some(STEP))?;
-        Ok(Self {
-            stream,
-            buffer: Vec::new(),
-            kinds: PhantomData,
-        })
+        Ok(Self { stream, buffer: Vec::new(), kinds: PhantomData })
     }
 
     /// Says something.

@@ -28,16 +28,9 @@ impl Process {
         let file = File::options().create(true).append(true).open(&stderr)?;
         command.stderr(file);
         let child = command.spawn().with_context(|| {
-            format!(
-                "cannot start {name} ({})",
-                Path::new(command.get_program()).display()
-            )
+            format!("cannot start {name} ({})", Path::new(command.get_program()).display())
         })?;
-        Ok(Self {
-            name: name.to_owned(),
-            child,
-            stderr,
-        })
+        Ok(Self { name: name.to_owned(), child, stderr })
     }
 
     /// Its process id.
@@ -116,12 +109,7 @@ impl Drop for Process {
         let _ = self.child.kill();
         let _ = self.child.wait();
         if thread::panicking() {
-            eprintln!(
-                "--- stderr of {} (pid {}):\n{}",
-                self.name,
-                self.pid(),
-                self.stderr()
-            );
+            eprintln!("--- stderr of {} (pid {}):\n{}", self.name, self.pid(), self.stderr());
         }
     }
 }

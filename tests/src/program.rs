@@ -87,12 +87,7 @@ impl Program {
         let answers = Arc::new(Answers::default());
         let inbox = Arc::clone(&answers);
         thread::spawn(move || inbox.collect_from(stdout));
-        Ok(Self {
-            process,
-            stdin,
-            answers,
-            lines: 0,
-        })
+        Ok(Self { process, stdin, answers, lines: 0 })
     }
 
     /// Its process.
@@ -155,16 +150,12 @@ impl Program {
             .unwrap_or_else(PoisonError::into_inner);
         match state.by_line.get(&ticket.0) {
             Some(answer) => Ok(answer.clone()),
-            None if state.ended => bail!(
-                "the program ended at line {}: {}",
-                ticket.0,
-                self.process.stderr().trim()
-            ),
-            None => bail!(
-                "no answer to line {} for {patience:?}: {}",
-                ticket.0,
-                self.process.stderr().trim()
-            ),
+            None if state.ended => {
+                bail!("the program ended at line {}: {}", ticket.0, self.process.stderr().trim())
+            }
+            None => {
+                bail!("no answer to line {} for {patience:?}: {}", ticket.0, self.process.stderr().trim())
+            }
         }
     }
 

@@ -18,10 +18,7 @@ pub fn slices(trace: &[u8]) -> Vec<String> {
         let Some(ts) = event["ts"].as_f64() else { continue };
         assert!(ts >= last, "{event} is before {last}");
         last = ts;
-        let track = (
-            event["pid"].as_u64().expect("a process"),
-            event["tid"].as_u64().unwrap_or(0),
-        );
+        let track = (event["pid"].as_u64().expect("a process"), event["tid"].as_u64().unwrap_or(0));
         match event["ph"].as_str().expect("a phase") {
             "B" => {
                 let name = event["name"].as_str().expect("a name").to_owned();

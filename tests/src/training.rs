@@ -32,9 +32,7 @@ impl Training {
     ) -> anyhow::Result<Self> {
         let stdout = world.folder().join(format!("{name}.out"));
         let mut command = world.workload(sharing);
-        command
-            .args(["train", "--memory", &memory.0.to_string()])
-            .args(flags);
+        command.args(["train", "--memory", &memory.0.to_string()]).args(flags);
         command.stdin(Stdio::null()).stdout(File::create(&stdout)?);
         let process = Process::start(command, world.folder(), name)?;
         Ok(Self { process, stdout })

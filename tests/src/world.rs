@@ -102,14 +102,7 @@ impl World {
     /// # Errors
     /// As above.
     pub fn for_crowds(artifacts: &Artifacts) -> anyhow::Result<Self> {
-        let flags = [
-            "--memory",
-            "1GiB",
-            "--context-memory",
-            "64KiB",
-            "--context-create-us",
-            "100",
-        ];
+        let flags = ["--memory", "1GiB", "--context-memory", "64KiB", "--context-create-us", "100"];
         Self::with_card_flags(artifacts, &flags)
     }
 
@@ -124,12 +117,7 @@ impl World {
         symlink(&artifacts[Part::SimulatedCuda], lib.join("libcuda.so.1"))?;
         symlink(&artifacts[Part::SimulatedNvml], lib.join("libnvidia-ml.so.1"))?;
         fs::write(world.folder().join(CONFIG), config_of(&Constants::default()))?;
-        let card = Card::start(
-            &artifacts[Part::Card],
-            world.folder(),
-            &world.card_socket(),
-            flags,
-        )?;
+        let card = Card::start(&artifacts[Part::Card], world.folder(), &world.card_socket(), flags)?;
         world.card = Some(card);
         Ok(world)
     }
@@ -147,12 +135,7 @@ impl World {
         for name in ["run", "locks"] {
             fs::create_dir(folder.path().join(name))?;
         }
-        Ok(Self {
-            card: None,
-            folder,
-            artifacts: artifacts.clone(),
-            _turn: turn,
-        })
+        Ok(Self { card: None, folder, artifacts: artifacts.clone(), _turn: turn })
     }
 
     /// Where everything of this world is.

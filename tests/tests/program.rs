@@ -60,14 +60,8 @@ fn asynchronous_copies_arrive_in_stream_order() -> anyhow::Result<()> {
 fn an_error_is_told_by_the_drivers_name() -> anyhow::Result<()> {
     let world = world()?;
     let mut program = program(&world)?;
-    assert_eq!(
-        program.ask("alloc a 1GiB")?.error(),
-        Some("CUDA_ERROR_OUT_OF_MEMORY")
-    );
-    assert_eq!(
-        program.ask("free-address 4096")?.error(),
-        Some("CUDA_ERROR_INVALID_VALUE")
-    );
+    assert_eq!(program.ask("alloc a 1GiB")?.error(), Some("CUDA_ERROR_OUT_OF_MEMORY"));
+    assert_eq!(program.ask("free-address 4096")?.error(), Some("CUDA_ERROR_INVALID_VALUE"));
     assert_eq!(program.ask("fill nothing 1")?.error(), Some("unknown name"));
     assert_eq!(program.ask("fly")?.error(), Some("usage"));
     assert!(program.quit()?.success());
@@ -130,26 +124,16 @@ fn the_driver_tells_about_device_and_memory() -> anyhow::Result<()> {
     let world = world()?;
     let mut program = program(&world)?;
     let facts = program.must("facts")?;
-    assert!(
-        facts.json()["uuid"]
-            .as_str()
-            .is_some_and(|uuid| uuid.starts_with("GPU-"))
-    );
+    assert!(facts.json()["uuid"].as_str().is_some_and(|uuid| uuid.starts_with("GPU-")));
     assert_eq!(program.must("total-mem")?.number("total_bytes"), 64 << 20);
 
     let before = program.must("mem-info")?.number("free_bytes");
     let address = program.must("alloc a 6MiB")?.number("address");
     assert_eq!(before - program.must("mem-info")?.number("free_bytes"), 6 << 20);
     let range = program.must("range a 1MiB")?;
-    assert_eq!(
-        (range.number("address"), range.number("bytes")),
-        (address, 6 << 20)
-    );
+    assert_eq!((range.number("address"), range.number("bytes")), (address, 6 << 20));
     let attributes = program.must("attributes a")?;
-    assert_eq!(
-        (attributes.number("memory_type"), attributes.flag("managed")),
-        (2, false)
-    );
+    assert_eq!((attributes.number("memory_type"), attributes.flag("managed")), (2, false));
     Ok(())
 }
 
@@ -172,15 +156,7 @@ fn every_way_to_find_a_function_finds_it() -> anyhow::Result<()> {
 #[test]
 fn training_knows_its_memory_is_right() -> anyhow::Result<()> {
     let world = world()?;
-    let flags = [
-        "--steps",
-        "9",
-        "--async-ahead",
-        "3",
-        "--door",
-        "managed",
-        "--trace",
-    ];
+    let flags = ["--steps", "9", "--async-ahead", "3", "--door", "managed", "--trace"];
     let report = Training::start(&world, &Sharing::Native, "train", Bytes::mib(24), &flags)?.report()?;
     assert_eq!((report.ok, report.corrupted, report.steps), (true, 0, 9));
     assert_eq!(report.step_ends_ns.map(|ends| ends.len()), Some(9));

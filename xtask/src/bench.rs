@@ -127,11 +127,7 @@ fn hotpath() -> anyhow::Result<Hotpath> {
         let line = output_of(command)?;
         let call: Call = serde_json::from_str(&line).with_context(|| format!("no measurement: {line}"))?;
         let hooked = call.library == Part::Library.file();
-        ensure!(
-            hooked == (*sharing == Sharing::Preload),
-            "the call was {}'s",
-            call.library
-        );
+        ensure!(hooked == (*sharing == Sharing::Preload), "the call was {}'s", call.library);
         Ok(call)
     };
     let added = |pairs: usize, arguments: &[&str], required: bool| -> anyhow::Result<(f64, f64)> {
@@ -180,11 +176,7 @@ fn rival(world: &World, driver: &Path, program: &Path) -> anyhow::Result<Process
     let stdout = rival.take_stdout().context("the rival has no stdout")?;
     let mut ready = String::new();
     BufReader::new(stdout).read_line(&mut ready)?;
-    ensure!(
-        !ready.is_empty(),
-        "the rival has no context: {}",
-        rival.stderr().trim()
-    );
+    ensure!(!ready.is_empty(), "the rival has no context: {}", rival.stderr().trim());
     Ok(rival)
 }
 
@@ -193,11 +185,7 @@ impl Hotpath {
     fn figures(&self) -> [(&'static str, f64, &'static str); 6] {
         [
             ("an open gate", self.gate_ns, "ns"),
-            (
-                "an open gate with 8 threads at once",
-                self.gate_ns_8_threads,
-                "ns",
-            ),
+            ("an open gate with 8 threads at once", self.gate_ns_8_threads, "ns"),
             ("a launch through the window", self.window_ns, "ns"),
             ("an allocation", self.alloc_ns, "ns"),
             ("a free", self.free_ns, "ns"),
@@ -225,14 +213,7 @@ fn within(figures: impl Iterator<Item = (f64, f64, String)>) -> anyhow::Result<(
 
 impl fmt::Display for Hotpath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            gate_ns,
-            gate_ns_8_threads,
-            window_ns,
-            alloc_ns,
-            free_ns,
-            resolve_us,
-        } = self;
+        let Self { gate_ns, gate_ns_8_threads, window_ns, alloc_ns, free_ns, resolve_us } = self;
         write!(
             f,
             "an open gate adds {gate_ns} ns to a launch, {gate_ns_8_threads} ns of CPU time with 8 threads at once, {window_ns} ns through the window; an \
@@ -248,10 +229,7 @@ mod tests {
     #[test]
     fn a_figure_above_its_bound_is_named_with_both() {
         BOUNDS.hold().unwrap();
-        let slow = Hotpath {
-            free_ns: 151.5,
-            ..BOUNDS
-        };
+        let slow = Hotpath { free_ns: 151.5, ..BOUNDS };
         let error = slow.hold().unwrap_err().to_string();
         assert_eq!(error, "a free costs 151.5 ns, at most 150 are allowed");
     }

@@ -94,11 +94,7 @@ pub(crate) fn run(options: &Options, json: bool) -> anyhow::Result<ExitCode> {
     for sentence in &report.broken {
         progress(format_args!("BROKEN: {sentence}"));
     }
-    Ok(if report.broken.is_empty() {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    })
+    Ok(if report.broken.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// A few seconds of it, for `ci-extra`. A command of its own, since it moves into a namespace.
@@ -106,11 +102,7 @@ pub(crate) fn check() -> anyhow::Result<()> {
     let output = Command::new(env::current_exe()?)
         .args(["chaos", "--dev", "--seconds", "8", "--seed", "1", "--json"])
         .output()?;
-    ensure!(
-        output.status.success(),
-        "{}",
-        String::from_utf8_lossy(&output.stderr).trim()
-    );
+    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr).trim());
     Ok(())
 }
 
@@ -131,11 +123,7 @@ fn break_things(artifacts: &Artifacts, seed: u64, seconds: u64) -> anyhow::Resul
         progress("no time namespace can be made here: clocks do not jump, their restarts are plain ones");
     }
     let mut chaos = Chaos {
-        report: Report {
-            disk: disk.kind(),
-            seed,
-            ..Report::default()
-        },
+        report: Report { disk: disk.kind(), seed, ..Report::default() },
         disk: &disk,
         crew: &crew,
         world: &world,
@@ -199,8 +187,7 @@ impl Chaos<'_> {
                 *self.report.faults.entry(kind).or_default() += 1;
             }
             let what = format!("{fault:?}");
-            self.happen(fault)
-                .with_context(|| format!("{what} at {when:?}"))?;
+            self.happen(fault).with_context(|| format!("{what} at {when:?}"))?;
             if self.daemon.ended()? {
                 self.report
                     .broken
@@ -307,9 +294,9 @@ impl Chaos<'_> {
                 return Ok(());
             }
             if died.elapsed() > SETTLED {
-                self.report.broken.push(format!(
-                    "pid {pid} is dead and still in the books after {SETTLED:?}"
-                ));
+                self.report
+                    .broken
+                    .push(format!("pid {pid} is dead and still in the books after {SETTLED:?}"));
                 return Ok(());
             }
             thread::sleep(Duration::from_millis(1));
@@ -320,8 +307,7 @@ impl Chaos<'_> {
         self.desk = None;
         // A daemon that comes back waits for every client that lives: one that never says who it was holds up the rest,
         // by design, until it ends.
-        self.lingering
-            .retain(|peer| !matches!(peer, Lingering::Process(_)));
+        self.lingering.retain(|peer| !matches!(peer, Lingering::Process(_)));
         self.restarting = Some(Instant::now());
         self.daemon.kill()?;
         self.daemon.restart_under(launcher)
@@ -423,13 +409,11 @@ impl Chaos<'_> {
         }
         for session in 0..SESSIONS {
             let mut program = self.crew.begin(world, session, "last")?;
-            let whole = program
-                .ready()
-                .and_then(|()| program.must(&format!("alloc all {}", QUOTA.0)));
+            let whole = program.ready().and_then(|()| program.must(&format!("alloc all {}", QUOTA.0)));
             if let Err(error) = whole {
-                self.report.broken.push(format!(
-                    "session {session} has not its whole quota in the end: {error:#}"
-                ));
+                self.report
+                    .broken
+                    .push(format!("session {session} has not its whole quota in the end: {error:#}"));
             }
             program.kill()?;
         }
@@ -466,11 +450,7 @@ fn keep_logs(world: &World) {
     };
     let _ = fs::create_dir_all(&folder);
     for entry in fs::read_dir(world.folder()).into_iter().flatten().flatten() {
-        if entry
-            .path()
-            .extension()
-            .is_some_and(|extension| extension == "err")
-        {
+        if entry.path().extension().is_some_and(|extension| extension == "err") {
             let _ = fs::copy(entry.path(), folder.join(entry.file_name()));
         }
     }

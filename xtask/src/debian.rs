@@ -35,10 +35,7 @@ pub(crate) struct Debian {
 impl Debian {
     /// The one that this machine is installed from.
     pub(crate) fn of_this_machine() -> Self {
-        Self {
-            folder: cargo::workspace().join("target/debian/own"),
-            source: None,
-        }
+        Self { folder: cargo::workspace().join("target/debian/own"), source: None }
     }
 
     /// Another release, by its name.
@@ -105,9 +102,7 @@ impl Debian {
                 output_of(show).with_context(|| format!("there is no {package}; {ADVICE}"))?
             }
         };
-        let names = said
-            .lines()
-            .filter_map(|line| line.trim().strip_prefix("Depends: "));
+        let names = said.lines().filter_map(|line| line.trim().strip_prefix("Depends: "));
         let found = names.into_iter().find(|name| name.starts_with(prefix));
         found
             .map(str::to_owned)
@@ -144,8 +139,7 @@ impl Debian {
             option("Dir::Etc::sourceparts", Path::new("-"));
         }
         for architecture in ARCHITECTURES {
-            apt.arg("--option")
-                .arg(format!("APT::Architectures::={architecture}"));
+            apt.arg("--option").arg(format!("APT::Architectures::={architecture}"));
         }
         apt.args(["--option", RETRIES, "--option", "APT::Sandbox::User=root"]);
         Ok(apt)

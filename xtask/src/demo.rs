@@ -52,9 +52,5 @@ pub(crate) fn run(options: &Options, json: bool) -> anyhow::Result<ExitCode> {
         .with_context(|| format!("cannot write {}", svg.display()))?;
     let report = Report::new(&plan, &without, &with, &svg);
     result(&report, json)?;
-    Ok(if report.corrupted == 0 {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    })
+    Ok(if report.corrupted == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

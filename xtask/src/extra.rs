@@ -39,44 +39,17 @@ type Check = (&'static str, fn() -> anyhow::Result<()>);
 const CHECKS: [Check; 13] = [
     ("loom: the gate under every interleaving", loom::check),
     ("quiet: a program without CUDA notices nothing", quiet::check),
-    (
-        "instructions: launch, allocation and free cost what is written down",
-        instructions::check,
-    ),
+    ("instructions: launch, allocation and free cost what is written down", instructions::check),
     ("python: ctypes shares the simulated card", python::check),
-    (
-        "clients: NVIDIA's packages say what they say natively",
-        clients::packages,
-    ),
-    (
-        "symbols: every function of CUDA's headers has a row, and every row a header",
-        crate::symbols::check,
-    ),
-    (
-        "chaos: nothing is lost and nobody hangs while things break",
-        crate::chaos::check,
-    ),
-    (
-        "fuzz: the codec and the core survive what nobody would say",
-        crate::fuzz::check,
-    ),
+    ("clients: NVIDIA's packages say what they say natively", clients::packages),
+    ("symbols: every function of CUDA's headers has a row, and every row a header", crate::symbols::check),
+    ("chaos: nothing is lost and nobody hangs while things break", crate::chaos::check),
+    ("fuzz: the codec and the core survive what nobody would say", crate::fuzz::check),
     ("suite: the real card's suite judges as it should", suite::check),
-    (
-        "floor: what is shipped asks for no glibc newer than 2.17, and does what the tests say",
-        floor::check,
-    ),
-    (
-        "startup: a program without CUDA starts as fast as ever",
-        startup::check,
-    ),
-    (
-        "musl: neither way of preloading harms a program of musl",
-        musl::check,
-    ),
-    (
-        "aarch64: built, linted, and shares the card in emulation",
-        aarch64::check,
-    ),
+    ("floor: what is shipped asks for no glibc newer than 2.17, and does what the tests say", floor::check),
+    ("startup: a program without CUDA starts as fast as ever", startup::check),
+    ("musl: neither way of preloading harms a program of musl", musl::check),
+    ("aarch64: built, linted, and shares the card in emulation", aarch64::check),
 ];
 
 #[derive(Debug, Default, Serialize)]
@@ -112,17 +85,10 @@ pub(crate) fn run(options: &Options, json: bool) -> anyhow::Result<ExitCode> {
             Err(error) => (format!("FAILED: {error:#}"), &mut outcome.failed),
         };
         *count += 1;
-        progress(format_args!(
-            "{name} ... {word} ({:.1} s)",
-            start.elapsed().as_secs_f64()
-        ));
+        progress(format_args!("{name} ... {word} ({:.1} s)", start.elapsed().as_secs_f64()));
     }
     result(&outcome, json)?;
-    Ok(if outcome.failed == 0 {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    })
+    Ok(if outcome.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 impl fmt::Display for Outcome {

@@ -25,21 +25,13 @@ pub(crate) fn run(options: &Options, json: bool) -> anyhow::Result<ExitCode> {
         command.arg("--json");
     }
     let status = command.status().context("the fuzzer does not start")?;
-    Ok(if status.success() {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    })
+    Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// A few seconds of it.
 pub(crate) fn check() -> anyhow::Result<()> {
     let output = fuzzer(6, 1)?.arg("--json").output()?;
-    ensure!(
-        output.status.success(),
-        "{}",
-        String::from_utf8_lossy(&output.stderr).trim()
-    );
+    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr).trim());
     Ok(())
 }
 

@@ -22,11 +22,7 @@ pub(crate) fn release() -> anyhow::Result<Artifacts> {
 
 /// Where results go unless a flag says otherwise: `target` of the workspace, or the stage itself.
 pub(crate) fn results_folder() -> anyhow::Result<PathBuf> {
-    if by_cargo() {
-        Ok(cargo::workspace().join("target"))
-    } else {
-        own_folder()
-    }
+    if by_cargo() { Ok(cargo::workspace().join("target")) } else { own_folder() }
 }
 
 fn by_cargo() -> bool {

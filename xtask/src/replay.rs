@@ -152,12 +152,7 @@ fn replay(recording: &mut Recording, json: bool, out: &mut impl Write) -> anyhow
         report.events += 1;
         // A machine that panics has broken its first rule, and its line is what one looks for.
         let step = catch_unwind(AssertUnwindSafe(|| machine.step(&handled)));
-        let Ok(Step {
-            effects,
-            diverged,
-            broken,
-        }) = step
-        else {
+        let Ok(Step { effects, diverged, broken }) = step else {
             tell(out, json, header.started, line, &handled, &[])?;
             report.broken = Some(Break {
                 line,
@@ -172,11 +167,7 @@ fn replay(recording: &mut Recording, json: bool, out: &mut impl Write) -> anyhow
             report.diverged_at_line.get_or_insert(line);
         }
         if let Some(broken) = broken {
-            report.broken = Some(Break {
-                line,
-                rule: broken.rule.to_owned(),
-                found: broken.found,
-            });
+            report.broken = Some(Break { line, rule: broken.rule.to_owned(), found: broken.found });
             return Ok(report);
         }
     }
@@ -200,26 +191,15 @@ fn tell(
     effects: &[Effect],
 ) -> anyhow::Result<()> {
     if json {
-        let handled = &Handled {
-            effects: None,
-            ..handled.clone()
-        };
-        let decision = Decision {
-            line,
-            handled,
-            effects,
-        };
+        let handled = &Handled { effects: None, ..handled.clone() };
+        let decision = Decision { line, handled, effects };
         serde_json::to_writer(&mut *out, &decision)?;
         writeln!(out)?;
         return Ok(());
     }
     let micros = (handled.now - started).0 / 1000;
     let (seconds, micros) = (micros / 1_000_000, micros % 1_000_000);
-    writeln!(
-        out,
-        "{line:>7} {seconds:>6}.{micros:06} s  {}",
-        words(&handled.event)?
-    )?;
+    writeln!(out, "{line:>7} {seconds:>6}.{micros:06} s  {}", words(&handled.event)?)?;
     for effect in effects {
         writeln!(out, "{:>25}→ {}", "", words(effect)?)?;
     }

@@ -45,9 +45,5 @@ pub(crate) fn run(scenario: &Scenario, json: bool) -> anyhow::Result<ExitCode> {
         Scenario::Burst => burst::run()?,
     };
     result(&promises, json)?;
-    Ok(if promises.all_kept() {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    })
+    Ok(if promises.all_kept() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

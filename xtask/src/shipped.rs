@@ -49,12 +49,7 @@ pub(crate) fn build(progress: Progress) -> anyhow::Result<BTreeMap<String, PathB
     let mut gcc = Command::new("cc");
     gcc.arg("-print-file-name=libgcc_s.so.1");
     let libgcc = PathBuf::from(output_of(gcc).context("cannot ask cc for libgcc_s.so.1")?.trim());
-    let build = Build {
-        architecture: env::consts::ARCH,
-        rustc: None,
-        libgcc,
-        folder: "shipped",
-    };
+    let build = Build { architecture: env::consts::ARCH, rustc: None, libgcc, folder: "shipped" };
     let mut packages = Part::ALL.map(Part::package).to_vec();
     packages.extend(["xtask", "gpushare-benches"]);
     build.run(&packages, progress)
@@ -85,10 +80,7 @@ impl Build<'_> {
         packages: &[&str],
         progress: Progress,
     ) -> anyhow::Result<BTreeMap<String, PathBuf>> {
-        ensure!(
-            self.libgcc.is_absolute(),
-            "there is no libgcc_s.so.1; install libgcc-s1"
-        );
+        ensure!(self.libgcc.is_absolute(), "there is no libgcc_s.so.1; install libgcc-s1");
         let tools = tools()?;
         let mut zigbuild = Command::new(tools.program("cargo-zigbuild"));
         zigbuild
@@ -121,10 +113,7 @@ impl Build<'_> {
 /// It is newer than [`FLOOR`], or cannot be read.
 pub(crate) fn floor_of(file: &Path) -> anyhow::Result<Version> {
     let needs = elf::needs(file)?;
-    let newest = needs
-        .iter()
-        .filter_map(|need| need.strip_prefix("GLIBC_")?.parse().ok())
-        .max();
+    let newest = needs.iter().filter_map(|need| need.strip_prefix("GLIBC_")?.parse().ok()).max();
     let newest: Version = newest.with_context(|| format!("{} needs no glibc at all", file.display()))?;
     ensure!(
         newest <= FLOOR,

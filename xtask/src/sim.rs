@@ -77,13 +77,8 @@ pub(crate) fn predict(text: &str) -> anyhow::Result<Prediction> {
     let ended: Option<Vec<Nanos>> = outcome.ended.iter().copied().collect();
     let last = ended.and_then(|ended| ended.into_iter().max());
     let first = trace.tenants.iter().map(|tenant| tenant.arrives).min();
-    let (first, last) = first
-        .zip(last)
-        .context("the sessions of a prediction did not end")?;
-    Ok(Prediction {
-        quanta: outcome.quanta,
-        makespan: last - first,
-    })
+    let (first, last) = first.zip(last).context("the sessions of a prediction did not end")?;
+    Ok(Prediction { quanta: outcome.quanta, makespan: last - first })
 }
 
 /// Every scheduler on the same sessions and cards.

@@ -71,11 +71,7 @@ pub(crate) fn run(options: &Options, json: bool) -> anyhow::Result<ExitCode> {
         failures: failures.into_inner().unwrap_or_else(PoisonError::into_inner),
     };
     result(&report, json)?;
-    Ok(if report.failures.is_empty() {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    })
+    Ok(if report.failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// The core's tests whose names contain this; arguments of the test program can follow.
@@ -129,24 +125,17 @@ fn draw(options: &Options, begun: Instant, failures: &Mutex<Vec<Failure>>) -> an
     let cores = thread::available_parallelism().map_or(1, std::num::NonZero::get);
     thread::scope(|scope| {
         let workers: Vec<_> = (0..cores).map(|_| scope.spawn(work)).collect();
-        workers.into_iter().try_for_each(|worker| {
-            worker
-                .join()
-                .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-        })
+        workers
+            .into_iter()
+            .try_for_each(|worker| worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
     })
 }
 
 fn chunk(seed: u64, count: u64, failures: &Mutex<Vec<Failure>>) -> anyhow::Result<()> {
-    for (filter, cases) in [
-        ("whatever_happens", count),
-        ("liveness", (count * LIVENESS).div_ceil(CHUNK)),
-    ] {
+    for (filter, cases) in [("whatever_happens", count), ("liveness", (count * LIVENESS).div_ceil(CHUNK))] {
         let (cases, seed_text) = (cases.to_string(), seed.to_string());
         let mut drawn = tests(filter);
-        drawn
-            .env("PROPTEST_CASES", cases)
-            .env("PROPTEST_RNG_SEED", seed_text);
+        drawn.env("PROPTEST_CASES", cases).env("PROPTEST_RNG_SEED", seed_text);
         let again = format!("cargo xtask soak --schedules {count} --seed {seed} --no-search");
         judge(drawn, again, failures)?;
     }
@@ -158,10 +147,7 @@ fn judge(mut tests: Command, again: String, failures: &Mutex<Vec<Failure>>) -> a
     let output = tests.output().context("cannot run the core's tests")?;
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     if output.status.success() {
-        ensure!(
-            !said.contains("running 0 tests"),
-            "the core has no such tests any more: {tests:?}"
-        );
+        ensure!(!said.contains("running 0 tests"), "the core has no such tests any more: {tests:?}");
         return Ok(());
     }
     let failure = Failure { again, said };

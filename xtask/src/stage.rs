@@ -70,15 +70,8 @@ pub(crate) fn build() -> anyhow::Result<Stage> {
     });
 
     let total_bytes = files.iter().map(|file| file.bytes).sum();
-    ensure!(
-        total_bytes < LIMIT,
-        "the stage weighs {total_bytes}, more than {LIMIT}"
-    );
-    Ok(Stage {
-        folder,
-        total_bytes,
-        files,
-    })
+    ensure!(total_bytes < LIMIT, "the stage weighs {total_bytes}, more than {LIMIT}");
+    Ok(Stage { folder, total_bytes, files })
 }
 
 /// Copies a file without its debug information.
@@ -88,11 +81,7 @@ fn stage(file: &Path, folder: &Path, name: &str) -> anyhow::Result<StagedFile> {
     strip.arg("-o").arg(&staged).arg(file);
     output_of(strip).context("cannot strip; is binutils installed?")?;
     let bytes = Bytes(fs::metadata(&staged)?.len());
-    Ok(StagedFile {
-        name: name.to_owned(),
-        bytes,
-        glibc: Some(floor_of(&staged)?),
-    })
+    Ok(StagedFile { name: name.to_owned(), bytes, glibc: Some(floor_of(&staged)?) })
 }
 
 impl Stage {

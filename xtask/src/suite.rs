@@ -58,26 +58,14 @@ pub(crate) fn run(options: &Options, json: bool) -> anyhow::Result<ExitCode> {
         fs::remove_file(&figures)?;
     }
     let status = suite.status().context("cannot start python3")?;
-    ensure!(
-        figures.exists(),
-        "the suite ended with {status} and wrote no {}",
-        figures.display()
-    );
+    ensure!(figures.exists(), "the suite ended with {status} and wrote no {}", figures.display());
 
     let figures: Value = serde_json::from_reader(File::open(&figures)?)?;
     let checks = figures["checks"].as_array().map_or(&[][..], Vec::as_slice);
     let passed = checks.iter().filter(|check| check["passed"] == true).count();
-    let outcome = Outcome {
-        folder,
-        passed,
-        failed: checks.len() - passed,
-    };
+    let outcome = Outcome { folder, passed, failed: checks.len() - passed };
     result(&outcome, json)?;
-    Ok(if status.success() {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    })
+    Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 impl fmt::Display for Outcome {

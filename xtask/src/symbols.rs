@@ -44,20 +44,12 @@ pub(crate) fn run(json: bool) -> anyhow::Result<ExitCode> {
     let outcome = Outcome::of(&listed);
     let complete = outcome.without_row.is_empty() && outcome.without_header.is_empty();
     result(&outcome, json)?;
-    Ok(if complete {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    })
+    Ok(if complete { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// For `ci-extra`: the headers must be had, and say what the rows say.
 pub(crate) fn check() -> anyhow::Result<()> {
-    let Outcome {
-        without_row,
-        without_header,
-        ..
-    } = Outcome::of(&headers::fetch()?);
+    let Outcome { without_row, without_header, .. } = Outcome::of(&headers::fetch()?);
     ensure!(without_row.is_empty(), "without a row: {without_row:?}");
     ensure!(without_header.is_empty(), "in no header: {without_header:?}");
     Ok(())
@@ -67,16 +59,11 @@ impl Outcome {
     fn of(releases: &BTreeMap<&'static str, headers::Release>) -> Self {
         let listed = || releases.values().flat_map(|release| &release.listed);
         let asked = || releases.values().flat_map(|release| &release.asked);
-        let mut outcome = Self {
-            headers: releases.keys().copied().collect(),
-            ..Self::default()
-        };
+        let mut outcome = Self { headers: releases.keys().copied().collect(), ..Self::default() };
         for variant in variants() {
             outcome.add(variant);
         }
-        let unlisted = listed()
-            .filter(|listed| !listed.has_row())
-            .map(ToString::to_string);
+        let unlisted = listed().filter(|listed| !listed.has_row()).map(ToString::to_string);
         let unasked = asked().filter(|name| by_base(name).is_empty() && by_export(name).is_none());
         let without: BTreeSet<_> = unlisted.chain(unasked.cloned()).collect();
         outcome.without_row = without.into_iter().collect();
@@ -99,10 +86,7 @@ impl Outcome {
             Disposition::Passed(_) => &mut self.passed,
             Disposition::Refused(_) | Disposition::Unsupported(_) => &mut self.unsupported,
         } += 1;
-        *self
-            .groups
-            .entry((disposition.word(), disposition.why()))
-            .or_default() += 1;
+        *self.groups.entry((disposition.word(), disposition.why())).or_default() += 1;
     }
 }
 

@@ -77,11 +77,7 @@ struct Bench {
 
 impl Bench {
     fn new() -> Self {
-        let config = Config {
-            capacity: Some(CAPACITY),
-            lease_chunk: Bytes::ZERO,
-            ..Config::default()
-        };
+        let config = Config { capacity: Some(CAPACITY), lease_chunk: Bytes::ZERO, ..Config::default() };
         let core = Core::new(config, 1, BTreeSet::new(), Nanos::ZERO);
         Self {
             core,
@@ -105,16 +101,8 @@ impl Bench {
             let (client, gpu) = (client(number), gpu(number));
             let session = SessionId(client.0);
             self.closed.push_back(number);
-            self.tell(Event::SessionOpened {
-                session,
-                limit: Some(LIMIT),
-                oversubscribe: false,
-            });
-            self.tell(Event::ClientJoined {
-                client,
-                session,
-                holding: None,
-            });
+            self.tell(Event::SessionOpened { session, limit: Some(LIMIT), oversubscribe: false });
+            self.tell(Event::ClientJoined { client, session, holding: None });
             let used = MEMORY;
             self.tell(Event::Attached { client, gpu, used });
             self.tell(Event::Contexts { client, gpu, live: 1 });
@@ -165,17 +153,8 @@ impl Bench {
         let (client, gpu) = (client(number), gpu(number));
         let event = match self.changes % 5 {
             0 => self.entered(),
-            1 => Event::Reserve {
-                client,
-                gpu,
-                request: RequestId(1),
-                bytes: PIECE,
-            },
-            2 => Event::LeaseSeen {
-                client,
-                gpu,
-                free: PIECE,
-            },
+            1 => Event::Reserve { client, gpu, request: RequestId(1), bytes: PIECE },
+            2 => Event::LeaseSeen { client, gpu, free: PIECE },
             3 => Event::Trim { client, gpu },
             _ => Event::Quota {
                 session: SessionId(client.0),
@@ -193,21 +172,12 @@ impl Bench {
         if word.state() == GateState::Moving {
             self.gates[number] = word.with(GateState::Open);
         }
-        Event::Entered {
-            client: client(number),
-            word,
-            moved: MEMORY,
-            took: Nanos::from_millis(20),
-        }
+        Event::Entered { client: client(number), word, moved: MEMORY, took: Nanos::from_millis(20) }
     }
 
     fn tell(&mut self, event: Event) {
         self.now += STEP;
-        if self
-            .core
-            .next_deadline()
-            .is_some_and(|deadline| deadline <= self.now)
-        {
+        if self.core.next_deadline().is_some_and(|deadline| deadline <= self.now) {
             self.handle(Event::Tick);
         }
         self.handle(event);

@@ -73,18 +73,12 @@ pub(crate) fn measure(socket: &Path, daemon: u32) -> anyhow::Result<Value> {
         let word = member.gate();
         member.say(&TenantRequest::Wait { word })?;
     }
-    let mut crowd = Crowd {
-        members,
-        heard,
-        let_go: None,
-    };
+    let mut crowd = Crowd { members, heard, let_go: None };
     for _ in 0..WARM {
         crowd.turn()?;
     }
     let (busy, begun) = (cpu_time(daemon)?, Instant::now());
-    let grants = (0..TURNS)
-        .map(|_| crowd.turn())
-        .collect::<anyhow::Result<Vec<_>>>()?;
+    let grants = (0..TURNS).map(|_| crowd.turn()).collect::<anyhow::Result<Vec<_>>>()?;
     let cpu = (cpu_time(daemon)? - busy).as_secs_f64() / begun.elapsed().as_secs_f64();
     Ok(json!({
         "sessions": SESSIONS,
@@ -146,20 +140,14 @@ impl Crowd {
         for client in clients(session) {
             let word = self.members[client].set_gate(GateState::Closed);
             said = Instant::now();
-            self.members[client].say(&TenantRequest::Released {
-                word,
-                drain: Nanos::ZERO,
-            })?;
+            self.members[client].say(&TenantRequest::Released { word, drain: Nanos::ZERO })?;
         }
         self.let_go = Some((session, said));
         Ok(took)
     }
 
     fn hear(&self) -> anyhow::Result<Heard> {
-        let heard = self
-            .heard
-            .recv_timeout(PATIENCE)
-            .context("nobody heard anything any more")?;
+        let heard = self.heard.recv_timeout(PATIENCE).context("nobody heard anything any more")?;
         match heard.what {
             What::Wrong(why) => anyhow::bail!("client {}: {why}", heard.client),
             _ => Ok(heard),
@@ -173,11 +161,7 @@ fn clients(session: usize) -> std::ops::Range<usize> {
 
 /// Hears for all clients.
 fn listen(mut peers: Vec<Peer>, sender: &Sender<Heard>) {
-    let wrong = |client, why: String| Heard {
-        client,
-        at: Instant::now(),
-        what: What::Wrong(why),
-    };
+    let wrong = |client, why: String| Heard { client, at: Instant::now(), what: What::Wrong(why) };
     if let Err((client, error)) = listen_until_it_fails(&mut peers, sender) {
         // Nobody listens only when the bench is over.
         let _ = sender.send(wrong(client, format!("{error:#}")));
@@ -191,10 +175,8 @@ fn listen_until_it_fails(peers: &mut [Peer], sender: &Sender<Heard>) -> Result<(
         let data = epoll::EventData::new_u64(client as u64);
         epoll::add(&poll, peer, data, epoll::EventFlags::IN).map_err(all)?;
     }
-    let mut events = [epoll::Event {
-        flags: epoll::EventFlags::empty(),
-        data: epoll::EventData::new_u64(0),
-    }; 64];
+    let mut events =
+        [epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) }; 64];
     loop {
         let ready = epoll::wait(&poll, &mut events, None).map_err(all)?;
         for event in &events[..ready] {
@@ -235,11 +217,6 @@ fn cpu_time(pid: u32) -> anyhow::Result<Duration> {
 fn resident(pid: u32) -> anyhow::Result<u64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-    let kib: u64 = line
-        .context("no VmHWM")?
-        .trim()
-        .trim_end_matches(" kB")
-        .trim()
-        .parse()?;
+    let kib: u64 = line.context("no VmHWM")?.trim().trim_end_matches(" kB").trim().parse()?;
     Ok((kib * 1024).div_ceil(1_000_000))
 }

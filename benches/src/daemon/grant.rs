@@ -57,10 +57,7 @@ pub(crate) fn measure(socket: &Path, daemon: u32) -> anyhow::Result<Value> {
 
 /// This process, those that it starts, and the daemon's only task on one processor.
 fn put_together(daemon: u32) -> anyhow::Result<()> {
-    let daemon = i32::try_from(daemon)
-        .ok()
-        .and_then(Pid::from_raw)
-        .context("no daemon")?;
+    let daemon = i32::try_from(daemon).ok().and_then(Pid::from_raw).context("no daemon")?;
     let may = sched_getaffinity(None)?;
     let last = (0..CpuSet::MAX_CPU).rev().find(|&cpu| may.is_set(cpu));
     let mut one = CpuSet::new();
@@ -72,10 +69,7 @@ fn put_together(daemon: u32) -> anyhow::Result<()> {
 /// One turn; how long it took to come.
 fn turn(client: &mut Client) -> anyhow::Result<Duration> {
     let word = client.gate();
-    ensure!(
-        word.state() == GateState::Closed,
-        "the gate is open before the turn"
-    );
+    ensure!(word.state() == GateState::Closed, "the gate is open before the turn");
     let begun = Instant::now();
     client.peer.say(&TenantRequest::Wait { word })?;
     let granted = client.peer.wait_for(|reply| match reply {
@@ -83,15 +77,9 @@ fn turn(client: &mut Client) -> anyhow::Result<Duration> {
         _ => None,
     })?;
     let took = begun.elapsed();
-    ensure!(
-        granted.state() == GateState::Open,
-        "the turn came with {granted:?}"
-    );
+    ensure!(granted.state() == GateState::Open, "the turn came with {granted:?}");
     let word = client.set_gate(GateState::Closed);
-    let released = TenantRequest::Released {
-        word,
-        drain: Nanos::ZERO,
-    };
+    let released = TenantRequest::Released { word, drain: Nanos::ZERO };
     client.peer.say_both(&released, &TenantRequest::Gpus)?;
     client
         .peer

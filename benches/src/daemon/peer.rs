@@ -136,20 +136,10 @@ pub(crate) struct Client {
 
 impl Client {
     pub(crate) fn join(socket: &Path, token: &Token) -> anyhow::Result<Self> {
-        let role = Role::Client {
-            token: Some(token.clone()),
-            returning: None,
-        };
+        let role = Role::Client { token: Some(token.clone()), returning: None };
         let (mut peer, answer) = Peer::greet(socket, role)?;
-        ensure!(
-            matches!(answer, TenantReply::Welcome(_)),
-            "not welcome: {answer:?}"
-        );
-        let page = page::map(
-            peer.descriptor
-                .take()
-                .context("the welcome came without a page")?,
-        )?;
+        ensure!(matches!(answer, TenantReply::Welcome(_)), "not welcome: {answer:?}");
+        let page = page::map(peer.descriptor.take().context("the welcome came without a page")?)?;
         peer.say(&TenantRequest::Attach(card()))?;
         let gpu = peer.wait_for(|reply| match reply {
             TenantReply::Attached { gpu, .. } => Some(gpu),
@@ -171,11 +161,7 @@ impl Client {
     }
 
     pub(crate) fn question(gpu: GpuId, bytes: Bytes) -> TenantRequest {
-        TenantRequest::Reserve {
-            request: RequestId(1),
-            gpu,
-            bytes,
-        }
+        TenantRequest::Reserve { request: RequestId(1), gpu, bytes }
     }
 
     /// Leaves bytes that it has unused.
@@ -194,11 +180,7 @@ impl Client {
 
     /// Whoever hears for it, and the rest of it.
     pub(crate) fn split(self) -> anyhow::Result<(Peer, Member)> {
-        let member = Member {
-            sender: self.peer.stream.try_clone()?,
-            page: self.page,
-            gpu: self.gpu,
-        };
+        let member = Member { sender: self.peer.stream.try_clone()?, page: self.page, gpu: self.gpu };
         Ok((self.peer, member))
     }
 }

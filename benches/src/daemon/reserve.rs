@@ -23,12 +23,7 @@ pub(crate) fn measure() -> anyhow::Result<Value> {
     leases.attach(0, GpuId(0));
     let reserve = |address| {
         assert!(leases.take(0, BLOCK, Kind::Movable), "the lease is short");
-        let block = Block {
-            size: BLOCK,
-            device: 0,
-            context: 1,
-            origin: Origin::Rewritten,
-        };
+        let block = Block { size: BLOCK, device: 0, context: 1, origin: Origin::Rewritten };
         let _ = books.enter(address, block);
     };
     let give_back = |address| {

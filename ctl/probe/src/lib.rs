@@ -85,10 +85,7 @@ impl Question {
 /// Answers on standard output, line by line. Ends early when nobody reads.
 pub fn answer(question: Question) {
     // Dying is an answer too, and needs no file of gigabytes in the user's folder.
-    let none = rustix::process::Rlimit {
-        current: Some(0),
-        maximum: Some(0),
-    };
+    let none = rustix::process::Rlimit { current: Some(0), maximum: Some(0) };
     let _ = rustix::process::setrlimit(rustix::process::Resource::Core, none);
     match question {
         Question::Cuda => cuda::ask(&mut Teller::new()),
@@ -113,10 +110,7 @@ impl<F: Default + Serialize + DeserializeOwned> Teller<F> {
 
     /// Says what is known and what comes next.
     fn tell(&self, next: Option<&str>) {
-        let progress = Progress {
-            next: next.map(str::to_owned),
-            facts: &self.facts,
-        };
+        let progress = Progress { next: next.map(str::to_owned), facts: &self.facts };
         let Ok(line) = serde_json::to_string(&progress) else {
             return;
         };
@@ -150,10 +144,7 @@ mod tests {
             },
         };
         let line = serde_json::to_string(&progress).unwrap();
-        assert_eq!(
-            serde_json::from_str::<Progress<CudaFacts>>(&line).unwrap(),
-            progress
-        );
+        assert_eq!(serde_json::from_str::<Progress<CudaFacts>>(&line).unwrap(), progress);
         assert_eq!(progress.facts.init, None);
     }
 }

@@ -23,9 +23,7 @@ impl Opened {
                 Ok((Self(Box::leak(Box::new(library))), Loaded::From(file)))
             }
             Err(error) => {
-                let reason = error
-                    .source()
-                    .map_or_else(|| error.to_string(), ToString::to_string);
+                let reason = error.source().map_or_else(|| error.to_string(), ToString::to_string);
                 Err(Loaded::Not(reason))
             }
         }

@@ -119,20 +119,12 @@ fn told(library: &Opened, teller: &mut Teller<NvmlFacts>) {
         let Some(by_index) = library.function::<ByIndex>(&["nvmlDeviceGetHandleByIndex_v2"]) else {
             return;
         };
-        for index in 0..teller
-            .facts
-            .count
-            .and_then(|count| u32::try_from(count).ok())
-            .unwrap_or(0)
-        {
+        for index in 0..teller.facts.count.and_then(|count| u32::try_from(count).ok()).unwrap_or(0) {
             teller.tell(Some("nvmlDeviceGetHandleByIndex_v2"));
             let mut device = std::ptr::null_mut();
             let card = match by_index(index, &raw mut device) {
                 0 => card(library, device),
-                code => NvmlCard {
-                    lost: Some(code),
-                    ..NvmlCard::default()
-                },
+                code => NvmlCard { lost: Some(code), ..NvmlCard::default() },
             };
             teller.facts.cards.push(card);
         }

@@ -39,10 +39,7 @@ impl Log {
             return Err(AuditError::Missing(path.to_owned()));
         }
         files.reverse();
-        Ok(Self {
-            path: path.to_owned(),
-            files,
-        })
+        Ok(Self { path: path.to_owned(), files })
     }
 
     /// The last lines, oldest first, and where the newest file ends by then.
@@ -95,10 +92,7 @@ impl Follow {
     /// From `at` of the newest file on.
     pub(super) fn new(mut log: Log, at: u64) -> Self {
         // There is one, or the log would not have opened.
-        let file = log
-            .files
-            .pop()
-            .unwrap_or_else(|| unreachable!("a log has a file"));
+        let file = log.files.pop().unwrap_or_else(|| unreachable!("a log has a file"));
         let path = log.path;
         Self { path, file, at }
     }
@@ -141,10 +135,7 @@ fn read(mut file: &File, at: u64) -> io::Result<(Vec<String>, u64)> {
     file.seek(SeekFrom::Start(at))?;
     let mut bytes = Vec::new();
     file.read_to_end(&mut bytes)?;
-    let whole = bytes
-        .iter()
-        .rposition(|&byte| byte == b'\n')
-        .map_or(0, |last| last + 1);
+    let whole = bytes.iter().rposition(|&byte| byte == b'\n').map_or(0, |last| last + 1);
     let text = String::from_utf8_lossy(&bytes[..whole]);
     let lines = text.lines().map(str::to_owned).collect();
     Ok((lines, at + u64::try_from(whole).unwrap_or(0)))
@@ -205,11 +196,7 @@ mod tests {
         write(folder, "audit.log.1", "3\n4\n");
         write(folder, "audit.log", "5\n6");
         let log = Log::open(&folder.join("audit.log")).unwrap();
-        assert_eq!(
-            log.tail(1).unwrap().0,
-            ["5"],
-            "a line that is being written is none yet"
-        );
+        assert_eq!(log.tail(1).unwrap().0, ["5"], "a line that is being written is none yet");
         assert_eq!(log.tail(2).unwrap().0, ["4", "5"]);
         assert_eq!(log.tail(9).unwrap().0, ["1", "2", "3", "4", "5"]);
         let mut all = Vec::new();

@@ -43,22 +43,11 @@ pub(crate) fn audit(command: &AuditCommand, places: &Places) -> Result<(), CtlEr
         place.file.clone().unwrap_or_else(default)
     };
     match command {
-        AuditCommand::Tail {
-            lines,
-            follow,
-            json,
-            place,
-        } => {
+        AuditCommand::Tail { lines, follow, json, place } => {
             let log = Log::open(&path(place))?;
             to_its_end(tail(log, *lines, *follow, *json))
         }
-        AuditCommand::Grep {
-            pattern,
-            since,
-            session,
-            json,
-            place,
-        } => {
+        AuditCommand::Grep { pattern, since, session, json, place } => {
             let since = since.as_ref().map(|since| earliest(since, SystemTime::now()));
             to_its_end(Log::open(&path(place))?.each(|line| {
                 let wanted = matches(line, pattern, since, session.as_deref());
@@ -117,9 +106,7 @@ fn is_about(entry: &Entry, which: &str) -> bool {
         Entry::Act(act) => (act.session_id, act.session.as_deref()),
         Entry::Refusal(refusal) => (Some(refusal.session_id), Some(refusal.session.as_str())),
         Entry::Allocation(allocation) => (Some(allocation.session_id), Some(allocation.session.as_str())),
-        Entry::More {
-            session_id, session, ..
-        } => (*session_id, session.as_deref()),
+        Entry::More { session_id, session, .. } => (*session_id, session.as_deref()),
         Entry::Lost { .. } => (None, None),
     };
     Called::by(which).is(id, name)
@@ -159,11 +146,7 @@ mod tests {
             ("", at("2026-11-22T00:14"), None, true),
             ("", at("2026-11-22T00:15"), None, false),
         ] {
-            assert_eq!(
-                matches(PAUSED, pattern, since, session),
-                found,
-                "{pattern} {since:?} {session:?}"
-            );
+            assert_eq!(matches(PAUSED, pattern, since, session), found, "{pattern} {since:?} {session:?}");
         }
         assert!(matches("torn", "torn", None, None) && !matches("torn", "torn", at("1970-01-01"), None));
     }
@@ -171,10 +154,7 @@ mod tests {
     #[test]
     fn an_age_is_an_instant_by_the_clock() {
         let now = SystemTime::UNIX_EPOCH + Duration::from_secs(100);
-        assert_eq!(
-            earliest(&Since::Ago(Nanos::from_secs(60)), now),
-            Moment(40_000_000)
-        );
+        assert_eq!(earliest(&Since::Ago(Nanos::from_secs(60)), now), Moment(40_000_000));
         assert_eq!(earliest(&Since::Ago(Nanos::from_secs(200)), now), Moment(0));
         assert_eq!(earliest(&Since::At(Moment(5)), now), Moment(5));
     }

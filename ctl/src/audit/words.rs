@@ -28,9 +28,7 @@ pub(super) fn of(line: &Line) -> String {
             );
             ("refused", text)
         }
-        Entry::More {
-            session, uid, count, ..
-        } => {
+        Entry::More { session, uid, count, .. } => {
             let text = match (session, uid) {
                 (Some(session), _) => format!("{count} more refusals of {session}"),
                 (None, Some(uid)) => {
@@ -57,10 +55,7 @@ pub(super) fn of(line: &Line) -> String {
             );
             ("memory", text)
         }
-        Entry::Lost { lines } => (
-            "lost",
-            format!("{lines} lines could not be written before this one"),
-        ),
+        Entry::Lost { lines } => ("lost", format!("{lines} lines could not be written before this one")),
     };
     let at = line.at.to_string();
     let second = at.split('.').next().unwrap_or_default();

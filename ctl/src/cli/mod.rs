@@ -25,12 +25,7 @@ pub(crate) use self::values::{Auto, GpuName, Memory, NoneOr, Quantum, Share, Sin
 /// Shares NVIDIA GPUs between processes: each sees the whole card's memory, and takes turns with the
 /// others only when their memory together does not fit.
 #[derive(Debug, Parser)]
-#[command(
-    name = "gpushare-ctl",
-    version,
-    max_term_width = 100,
-    arg_required_else_help = false
-)]
+#[command(name = "gpushare-ctl", version, max_term_width = 100, arg_required_else_help = false)]
 #[command(after_long_help = "\
 Examples:
   gpushare-ctl run -- python train.py
@@ -130,11 +125,7 @@ pub(crate) struct RunArgs {
     #[arg(long, requires = "dry_run")]
     pub(crate) json: bool,
     /// The program and its arguments, after `--`
-    #[arg(
-        required_unless_present = "dry_run",
-        trailing_var_arg = true,
-        value_name = "CMD"
-    )]
+    #[arg(required_unless_present = "dry_run", trailing_var_arg = true, value_name = "CMD")]
     pub(crate) command: Vec<OsString>,
 }
 
@@ -476,9 +467,7 @@ mod tests {
                 .split(' ')
                 .map(Into::into),
         );
-        let Command::Run(run) = cli.unwrap().command else {
-            panic!("not a run")
-        };
+        let Command::Run(run) = cli.unwrap().command else { panic!("not a run") };
         assert_eq!(run.gpu, GpuChoice::Index(1));
         assert_eq!(run.name, None);
         assert_eq!(run.command, ["python", "-m", "x", "--name", "y", "--help"]);

@@ -25,9 +25,7 @@ pub(crate) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Cli, Usa
     let args: Vec<OsString> = args.into_iter().collect();
     Cli::try_parse_from(&args).map_err(|error| {
         let lenient = Cli::command().ignore_errors(true).try_get_matches_from(&args);
-        let command = lenient
-            .ok()
-            .and_then(|matches| matches.subcommand_name().map(str::to_owned));
+        let command = lenient.ok().and_then(|matches| matches.subcommand_name().map(str::to_owned));
         Usage { error, command }
     })
 }
@@ -62,10 +60,7 @@ impl Usage {
         let first = text.split("\n\n").next().unwrap_or(text);
         let first = first.split(" [subcommands: ").next().unwrap_or(first);
         let words: Vec<&str> = first.split_whitespace().collect();
-        let command = self
-            .command
-            .as_ref()
-            .map_or(String::new(), |name| format!(" {name}"));
+        let command = self.command.as_ref().map_or(String::new(), |name| format!(" {name}"));
         format!("{}; see `gpushare-ctl{command} --help`", words.join(" "))
     }
 }

@@ -163,11 +163,7 @@ impl FromStr for Since {
     type Err = SinceError;
 
     fn from_str(text: &str) -> Result<Self, SinceError> {
-        let moment = || {
-            text.parse()
-                .map(Self::At)
-                .map_err(|_| SinceError(text.to_owned()))
-        };
+        let moment = || text.parse().map(Self::At).map_err(|_| SinceError(text.to_owned()));
         text.parse().map(Self::Ago).or_else(|_| moment())
     }
 }

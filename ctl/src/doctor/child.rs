@@ -73,10 +73,7 @@ pub(crate) fn ask<F: Default + DeserializeOwned + Send + 'static>(
 }
 
 fn watch<F: Default + DeserializeOwned + Send + 'static>(command: &mut Command, limit: Duration) -> Asked<F> {
-    let command = command
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped());
+    let command = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = match command.spawn() {
         Ok(child) => child,
         Err(cause) => {
@@ -129,11 +126,7 @@ fn watch<F: Default + DeserializeOwned + Send + 'static>(command: &mut Command, 
     Asked {
         facts: last.facts,
         end: match ended {
-            None => End::Hung {
-                at,
-                after: start.elapsed(),
-                unkillable,
-            },
+            None => End::Hung { at, after: start.elapsed(), unkillable },
             Some(status) if last.next.is_none() && status.success() => End::Finished,
             Some(status) => End::Crashed { at, how: how(status) },
         },
@@ -186,34 +179,20 @@ mod tests {
     fn what_was_known_before_a_crash_is_kept_and_the_call_is_named() {
         let asked = shell(&format!("echo '{AT_INIT}'; echo oh >&2; kill -SEGV $$"), LONG);
         assert_eq!(asked.facts.version, Some(13000));
-        let end = End::Crashed {
-            at: "cuInit".into(),
-            how: "SIGSEGV".into(),
-        };
+        let end = End::Crashed { at: "cuInit".into(), how: "SIGSEGV".into() };
         assert_eq!((asked.end, &*asked.said), (end, "oh"));
     }
 
     #[test]
     fn an_early_exit_is_a_crash_too() {
         let end = shell(&format!("echo '{AT_INIT}'; exit 0"), LONG).end;
-        assert_eq!(
-            end,
-            End::Crashed {
-                at: "cuInit".into(),
-                how: "exit code 0".into()
-            }
-        );
+        assert_eq!(end, End::Crashed { at: "cuInit".into(), how: "exit code 0".into() });
     }
 
     #[test]
     fn a_hang_is_killed_and_named() {
-        let asked = shell(
-            &format!("echo '{AT_INIT}'; exec sleep 1000"),
-            Duration::from_millis(500),
-        );
-        let End::Hung { unkillable, .. } = asked.end else {
-            panic!("{asked:?}")
-        };
+        let asked = shell(&format!("echo '{AT_INIT}'; exec sleep 1000"), Duration::from_millis(500));
+        let End::Hung { unkillable, .. } = asked.end else { panic!("{asked:?}") };
         assert!(!unkillable);
     }
 

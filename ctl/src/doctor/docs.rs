@@ -6,14 +6,8 @@ use super::checks::{CHECKS, Check, Group};
 fn reference() -> String {
     let mut page = INTRODUCTION.to_owned();
     for group in Group::ALL {
-        page += &format!(
-            "\n## {}\n\n| check | looks at | bad if |\n|---|---|---|\n",
-            group.title()
-        );
-        for Check {
-            id, looks_at, bad_if, ..
-        } in CHECKS.iter().filter(|check| check.group == group)
-        {
+        page += &format!("\n## {}\n\n| check | looks at | bad if |\n|---|---|---|\n", group.title());
+        for Check { id, looks_at, bad_if, .. } in CHECKS.iter().filter(|check| check.group == group) {
             page += &format!("| `{id}` | {looks_at} | {bad_if} |\n");
         }
     }

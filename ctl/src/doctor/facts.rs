@@ -50,9 +50,8 @@ impl Root {
     /// The names in a folder, sorted; none if it is not there.
     pub(super) fn list(&self, path: impl AsRef<Path>) -> Vec<String> {
         let entries = fs::read_dir(self.at(path)).into_iter().flatten().flatten();
-        let mut names: Vec<String> = entries
-            .map(|entry| entry.file_name().to_string_lossy().into_owned())
-            .collect();
+        let mut names: Vec<String> =
+            entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
         names.sort();
         names
     }
@@ -78,11 +77,7 @@ impl DaemonFacts {
         let tenant = Client::<Tenant>::connect(dir).map(|client| client.peer());
         let admin =
             Client::<Admin>::connect(dir).and_then(|mut client| status::fetch(&mut client).map(Box::new));
-        Self {
-            dir: dir.clone(),
-            tenant,
-            admin,
-        }
+        Self { dir: dir.clone(), tenant, admin }
     }
 
     /// Whether neither socket has anybody behind it.
@@ -199,10 +194,6 @@ impl<F: Default> Asked<F> {
     }
 
     pub(super) fn told(facts: F) -> Self {
-        Self {
-            facts,
-            end: child::End::Finished,
-            said: String::new(),
-        }
+        Self { facts, end: child::End::Finished, said: String::new() }
     }
 }

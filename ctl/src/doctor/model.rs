@@ -81,13 +81,7 @@ pub(crate) struct Outcome {
 
 impl Outcome {
     fn new(severity: Severity, finding: impl Into<String>) -> Self {
-        Self {
-            subject: None,
-            severity,
-            finding: finding.into(),
-            hint: None,
-            backend: None,
-        }
+        Self { subject: None, severity, finding: finding.into(), hint: None, backend: None }
     }
 
     pub(super) fn ok(finding: impl Into<String>) -> Self {
@@ -160,11 +154,9 @@ impl Report {
     pub(super) fn of(facts: &Facts) -> Self {
         let findings = CHECKS.iter().flat_map(|check| {
             let Check { id, group, look, .. } = *check;
-            look(facts).into_iter().map(move |outcome| Finding {
-                check: id,
-                group,
-                outcome,
-            })
+            look(facts)
+                .into_iter()
+                .map(move |outcome| Finding { check: id, group, outcome })
         });
         Self::from(findings.collect())
     }
@@ -204,11 +196,7 @@ mod tests {
     use super::*;
 
     fn report(outcomes: Vec<Outcome>) -> Report {
-        let of = |outcome| Finding {
-            check: "host.clock",
-            group: Group::Host,
-            outcome,
-        };
+        let of = |outcome| Finding { check: "host.clock", group: Group::Host, outcome };
         Report::from(outcomes.into_iter().map(of).collect())
     }
 
@@ -224,12 +212,7 @@ mod tests {
             Outcome::ok("f"),
         ]);
         assert_eq!(all.exit, 2);
-        let counts = Counts {
-            ok: 1,
-            warning: 1,
-            error: 1,
-            skipped: 1,
-        };
+        let counts = Counts { ok: 1, warning: 1, error: 1, skipped: 1 };
         assert_eq!(all.counts, counts);
     }
 

@@ -41,19 +41,10 @@ impl Colour {
 /// The whole page.
 pub(super) fn render(report: &Report, colour: Colour) -> String {
     let mut page = format!("gpushare-ctl {} doctor\n", report.version);
-    let width = report
-        .findings
-        .iter()
-        .map(|finding| finding.check.len())
-        .max()
-        .unwrap_or(0);
+    let width = report.findings.iter().map(|finding| finding.check.len()).max().unwrap_or(0);
     for group in Group::ALL {
         page += &format!("\n{}\n", group.title());
-        let mut findings = report
-            .findings
-            .iter()
-            .filter(|finding| finding.group == group)
-            .peekable();
+        let mut findings = report.findings.iter().filter(|finding| finding.group == group).peekable();
         while let Some(finding) = findings.next() {
             // What could not be looked at for one reason is one line; the document has them all.
             let mut more = 0;
@@ -83,11 +74,8 @@ fn line(finding: &Finding, more: usize, width: usize, colour: Colour) -> String 
         0 => String::new(),
         more => format!(" (and {more} more)"),
     };
-    let mut text = format!(
-        "  {severity}  {:<width$}  {subject}{}{more}\n",
-        finding.check,
-        harmless(&outcome.finding)
-    );
+    let mut text =
+        format!("  {severity}  {:<width$}  {subject}{}{more}\n", finding.check, harmless(&outcome.finding));
     let below = " ".repeat(2 + 7 + 2 + width + 2);
     if let Some(hint) = &outcome.hint {
         text += &format!("{below}→ {}\n", harmless(hint));
@@ -124,22 +112,13 @@ mod tests {
     use super::*;
 
     fn report() -> Report {
-        let finding = |check, group, outcome| Finding {
-            check,
-            group,
-            outcome,
-        };
+        let finding = |check, group, outcome| Finding { check, group, outcome };
         Report {
             format: 1,
             version: "0.1.0",
             worst: Severity::Error,
             exit: 2,
-            counts: Counts {
-                ok: 1,
-                warning: 0,
-                error: 1,
-                skipped: 0,
-            },
+            counts: Counts { ok: 1, warning: 0, error: 1, skipped: 0 },
             findings: vec![
                 finding(
                     "cards.managed",
@@ -148,11 +127,7 @@ mod tests {
                         .of("cuda0")
                         .backend(Backend::Managed, "pages move"),
                 ),
-                finding(
-                    "host.shm",
-                    Group::Host,
-                    Outcome::error("it\u{1b}[2J is small", "make it larger"),
-                ),
+                finding("host.shm", Group::Host, Outcome::error("it\u{1b}[2J is small", "make it larger")),
             ],
         }
     }
@@ -179,11 +154,8 @@ mod tests {
     #[test]
     fn what_is_skipped_for_one_reason_is_one_line() {
         let mut report = report();
-        let skipped = |check, why: &str| Finding {
-            check,
-            group: Group::Cards,
-            outcome: Outcome::skipped(why),
-        };
+        let skipped =
+            |check, why: &str| Finding { check, group: Group::Cards, outcome: Outcome::skipped(why) };
         report.findings = vec![
             skipped("cards.seen", "no card"),
             skipped("cards.vmm", "no card"),

@@ -78,9 +78,7 @@ pub(super) fn own_version(path: &Path) -> io::Result<Option<String>> {
             return Ok(None);
         };
         let section = elf.section_by_index(section)?;
-        let text = section
-            .data_range(symbol.address(), symbol.size())?
-            .unwrap_or_default();
+        let text = section.data_range(symbol.address(), symbol.size())?.unwrap_or_default();
         let text = text.split(|&byte| byte == 0).next().unwrap_or_default();
         Ok(Some(String::from_utf8_lossy(text).into_owned()))
     })

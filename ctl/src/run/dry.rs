@@ -37,9 +37,7 @@ pub(crate) fn dry_run(args: &RunArgs, places: &Places) -> Result<ExitCode, CtlEr
         }
         None => Prospect::New(wish(args)?),
     };
-    let answer = client
-        .ask(&TenantRequest::Foresee(prospect))
-        .map_err(RunError::from)?;
+    let answer = client.ask(&TenantRequest::Foresee(prospect)).map_err(RunError::from)?;
     let TenantReply::Foreseen(forecast) = answer else {
         return Err(RunError::from(client.unexpected()).into());
     };
@@ -74,15 +72,7 @@ fn page(forecast: &Forecast) -> String {
 }
 
 fn on_card(card: &CardForecast) -> Vec<String> {
-    let CardForecast {
-        gpu,
-        uuid,
-        capacity_bytes,
-        used_bytes,
-        promised_bytes,
-        free_bytes,
-        ..
-    } = card;
+    let CardForecast { gpu, uuid, capacity_bytes, used_bytes, promised_bytes, free_bytes, .. } = card;
     let fit = if card.fits { "fits" } else { "does not fit" };
     let mut lines = vec![
         format!(
@@ -99,10 +89,7 @@ fn on_card(card: &CardForecast) -> Vec<String> {
         },
         match card.mode == card.mode_then {
             true => format!("  the card is shared {}, and stays so", card.mode),
-            false => format!(
-                "  the card is shared {} now, and {} then",
-                card.mode, card.mode_then
-            ),
+            false => format!("  the card is shared {} now, and {} then", card.mode, card.mode_then),
         },
     ];
     if card.bound_ns == Some(Nanos::ZERO) {
@@ -110,11 +97,7 @@ fn on_card(card: &CardForecast) -> Vec<String> {
         return lines;
     }
     for (number, ahead) in (1..).zip(&card.ahead) {
-        let name = if ahead.name.is_empty() {
-            "another session"
-        } else {
-            &ahead.name
-        };
+        let name = if ahead.name.is_empty() { "another session" } else { &ahead.name };
         lines.push(format!(
             "  ahead  {number}. {name} ({}): a turn of about {}",
             ahead.session,
@@ -127,10 +110,9 @@ fn on_card(card: &CardForecast) -> Vec<String> {
         short(card.switch_ns)
     ));
     lines.push(match card.bound_ns {
-        Some(bound) => format!(
-            "  it waits at most {} for a turn, as long as the sessions stay these",
-            short(bound)
-        ),
+        Some(bound) => {
+            format!("  it waits at most {} for a turn, as long as the sessions stay these", short(bound))
+        }
         None => {
             "  how long it waits, the scheduler cannot tell: `gpushare-ctl status` says for what".to_owned()
         }

@@ -54,10 +54,7 @@ impl Elf {
             }
         };
         let (kind, number) = (half(16), half(18));
-        Some(Self {
-            machine: Machine { class, order, number },
-            kind,
-        })
+        Some(Self { machine: Machine { class, order, number }, kind })
     }
 
     /// Whether the loader could preload it.
@@ -76,22 +73,8 @@ struct Layout {
     word: usize,
 }
 
-const BITS_32: Layout = Layout {
-    table: 28,
-    entry_size: 42,
-    entries: 44,
-    offset: 4,
-    size: 16,
-    word: 4,
-};
-const BITS_64: Layout = Layout {
-    table: 32,
-    entry_size: 54,
-    entries: 56,
-    offset: 8,
-    size: 32,
-    word: 8,
-};
+const BITS_32: Layout = Layout { table: 28, entry_size: 42, entries: 44, offset: 4, size: 16, word: 4 };
+const BITS_64: Layout = Layout { table: 32, entry_size: 54, entries: 56, offset: 8, size: 32, word: 8 };
 
 /// The segment that names the loader.
 const INTERPRETER: u64 = 3;

@@ -24,11 +24,7 @@ pub(crate) enum LibraryError {
     #[error(
         "{path} is built for {theirs} and this machine is {ours}; install gpushare for {ours}, or set {LIBRARY}"
     )]
-    WrongMachine {
-        path: PathBuf,
-        theirs: Machine,
-        ours: Machine,
-    },
+    WrongMachine { path: PathBuf, theirs: Machine, ours: Machine },
     #[error(
         "the loader cannot preload {0}, because its path has a space, a colon or a `$`; install it elsewhere, or set {LIBRARY}"
     )]
@@ -59,20 +55,13 @@ fn installed() -> Option<PathBuf> {
 fn check(path: &Path) -> Result<(), LibraryError> {
     let own = Path::new("/proc/self/exe");
     let read = |file: &Path| {
-        Elf::of(file).map_err(|cause| LibraryError::Unreadable {
-            path: file.to_owned(),
-            cause,
-        })
+        Elf::of(file).map_err(|cause| LibraryError::Unreadable { path: file.to_owned(), cause })
     };
     let not_a_library = || LibraryError::NotALibrary(path.to_owned());
     let ours = read(own)?.ok_or_else(not_a_library)?.machine;
     let library = read(path)?.ok_or_else(not_a_library)?;
     if library.machine != ours {
-        return Err(LibraryError::WrongMachine {
-            path: path.to_owned(),
-            theirs: library.machine,
-            ours,
-        });
+        return Err(LibraryError::WrongMachine { path: path.to_owned(), theirs: library.machine, ours });
     }
     if !library.is_library() {
         return Err(not_a_library());

@@ -137,20 +137,14 @@ pub(crate) fn run(args: &RunArgs, places: &Places) -> Result<Infallible, RunErro
     if let Some(card) = card {
         command.env(VISIBLE_DEVICES, card.to_string());
     }
-    Err(RunError::Exec {
-        program: name.to_string_lossy().into_owned(),
-        cause: command.exec(),
-    })
+    Err(RunError::Exec { program: name.to_string_lossy().into_owned(), cause: command.exec() })
 }
 
 /// The session that somebody made before.
 fn join(client: &mut Client<Tenant>, secrets: &RuntimeDir, which: &str) -> Result<Registered, RunError> {
     let (path, token) = token::find(secrets, which)?;
     match client.ask(&TenantRequest::Enter(token))? {
-        TenantReply::Account(Some(_)) => Ok(Registered {
-            token: path,
-            gpu: None,
-        }),
+        TenantReply::Account(Some(_)) => Ok(Registered { token: path, gpu: None }),
         TenantReply::Account(None) => Err(RunError::Unknown(which.to_owned())),
         _ => Err(client.unexpected().into()),
     }
@@ -162,12 +156,7 @@ fn register(
     secrets: &RuntimeDir,
 ) -> Result<Registered, RunError> {
     match client.ask(&TenantRequest::Register(wish(args)?))? {
-        TenantReply::Session {
-            session,
-            name,
-            token,
-            gpu,
-        } => {
+        TenantReply::Session { session, name, token, gpu } => {
             if let Some(wished) = args.name.as_ref().filter(|wished| **wished != name) {
                 exit::warn(&format_args!(
                     "{} is the name of an administrator's session (`--session` joins it); this one is {} ({session})",
@@ -232,35 +221,20 @@ mod tests {
         let cause = || io::Error::from(ErrorKind::PermissionDenied);
         let failures: [RunError; 15] = [
             library::LibraryError::NotFound.into(),
-            library::LibraryError::Unreadable {
-                path: path(),
-                cause: cause(),
-            }
-            .into(),
+            library::LibraryError::Unreadable { path: path(), cause: cause() }.into(),
             library::LibraryError::NotALibrary(path()).into(),
             library::LibraryError::UnloadablePath(path()).into(),
             program::ProgramError::NotFound("x".into()).into(),
             start::StartError::NoScheduler(path()).into(),
-            start::StartError::Unstarted {
-                program: path(),
-                reason: "no".into(),
-            }
-            .into(),
-            start::StartError::Ended {
-                reason: "it said nothing".into(),
-                log: path(),
-            }
-            .into(),
+            start::StartError::Unstarted { program: path(), reason: "no".into() }.into(),
+            start::StartError::Ended { reason: "it said nothing".into(), log: path() }.into(),
             start::StartError::Slow(path()).into(),
             ClientError::Silent(path()).into(),
             RunError::UnknownCard("3".into()),
             RunError::Unknown("team".into()),
             token::TokenError::None("team".into()).into(),
             token::TokenError::Number("s3".into()).into(),
-            RunError::Exec {
-                program: "x".into(),
-                cause: cause(),
-            },
+            RunError::Exec { program: "x".into(), cause: cause() },
         ];
         for failure in failures {
             let sentence = failure.to_string();
@@ -278,12 +252,7 @@ mod tests {
         let seen = visible(&GpuChoice::Uuid(uuid), placed, false).unwrap().unwrap();
         assert!(seen.is_instance(), "CUDA takes an instance by that name only");
         let error = visible(&GpuChoice::Index(3), None, false).unwrap_err();
-        assert!(
-            error
-                .to_string()
-                .starts_with("the daemon does not know card 3 yet"),
-            "{error}"
-        );
+        assert!(error.to_string().starts_with("the daemon does not know card 3 yet"), "{error}");
         assert_eq!(error.code(), exit::RUN_FAILED);
     }
 }

@@ -37,17 +37,11 @@ mod tests {
     fn what_is_there_stays_behind_ours_in_its_order() {
         assert_eq!(prepend(Path::new("/l.so"), None), "/l.so");
         assert_eq!(prepended(""), "/new/libgpushare.so");
-        assert_eq!(
-            prepended("/b.so /a.so:c.so"),
-            "/new/libgpushare.so:/b.so:/a.so:c.so"
-        );
+        assert_eq!(prepended("/b.so /a.so:c.so"), "/new/libgpushare.so:/b.so:/a.so:c.so");
     }
 
     #[test]
     fn no_second_copy_of_ours_stays() {
-        assert_eq!(
-            prepended("/new/libgpushare.so:/a.so:/old/libgpushare.so"),
-            "/new/libgpushare.so:/a.so"
-        );
+        assert_eq!(prepended("/new/libgpushare.so:/a.so:/old/libgpushare.so"), "/new/libgpushare.so:/a.so");
     }
 }

@@ -37,9 +37,7 @@ fn search(name: &OsStr, path: &OsStr) -> Result<PathBuf, ProgramError> {
     } else if name.is_empty() {
         Vec::new()
     } else {
-        std::env::split_paths(path)
-            .map(|folder| folder.join(name))
-            .collect()
+        std::env::split_paths(path).map(|folder| folder.join(name)).collect()
     };
     let mut refused = None;
     for candidate in candidates {
@@ -48,10 +46,7 @@ fn search(name: &OsStr, path: &OsStr) -> Result<PathBuf, ProgramError> {
             Ok(false) => {}
             // As execvp does: a later folder may still have one that can be executed.
             Err(cause) => {
-                refused.get_or_insert(ProgramError::NotExecutable {
-                    program: candidate,
-                    cause,
-                });
+                refused.get_or_insert(ProgramError::NotExecutable { program: candidate, cause });
             }
         }
     }
@@ -98,17 +93,8 @@ mod tests {
 
     #[test]
     fn a_name_with_a_slash_is_a_path() {
-        assert_eq!(
-            search(OsStr::new("/bin/sh"), OsStr::new("")).unwrap(),
-            Path::new("/bin/sh")
-        );
-        assert!(matches!(
-            search(OsStr::new("/"), OsStr::new("")),
-            Err(ProgramError::NotExecutable { .. })
-        ));
-        assert!(matches!(
-            search(OsStr::new(""), OsStr::new("/bin")),
-            Err(ProgramError::NotFound(_))
-        ));
+        assert_eq!(search(OsStr::new("/bin/sh"), OsStr::new("")).unwrap(), Path::new("/bin/sh"));
+        assert!(matches!(search(OsStr::new("/"), OsStr::new("")), Err(ProgramError::NotExecutable { .. })));
+        assert!(matches!(search(OsStr::new(""), OsStr::new("/bin")), Err(ProgramError::NotFound(_))));
     }
 }

@@ -222,10 +222,7 @@ mod tests {
         assert!(!Reach::Musl(program()).is_harmless());
         for reach in [Reach::Static(program()), Reach::Privileged(program())] {
             assert!(reach.is_harmless());
-            assert!(
-                reach.to_string().starts_with("/bin/program "),
-                "the line names the program"
-            );
+            assert!(reach.to_string().starts_with("/bin/program "), "the line names the program");
         }
         assert_eq!(Reach::Loaded.to_string(), "");
     }

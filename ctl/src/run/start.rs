@@ -130,10 +130,7 @@ impl Drop for StartLock {
 /// Starts the daemon of `dir` through [`super::detach()`] and waits until it accepts.
 fn start(dir: &RuntimeDir) -> Result<(), StartError> {
     let program = scheduler()?;
-    let unstarted = |reason: String| StartError::Unstarted {
-        program: program.clone(),
-        reason,
-    };
+    let unstarted = |reason: String| StartError::Unstarted { program: program.clone(), reason };
     let (mut ready, writer) = io::pipe().map_err(|cause| unstarted(cause.to_string()))?;
     let stage = Command::new("/proc/self/exe")
         .args(["start-daemon"])
@@ -157,10 +154,7 @@ fn start(dir: &RuntimeDir) -> Result<(), StartError> {
         _ => ready.read(&mut [0; 64]).map(Some),
     }) {
         Ok(Some(1..)) => Ok(()),
-        Ok(Some(0)) => Err(StartError::Ended {
-            reason: last_line(&dir.log()),
-            log: dir.log(),
-        }),
+        Ok(Some(0)) => Err(StartError::Ended { reason: last_line(&dir.log()), log: dir.log() }),
         Ok(None) => Err(StartError::Slow(dir.log())),
         Err(cause) => Err(unstarted(cause.to_string())),
     }
@@ -170,11 +164,7 @@ fn start(dir: &RuntimeDir) -> Result<(), StartError> {
 pub(crate) fn scheduler() -> Result<PathBuf, StartError> {
     let named = std::env::var_os(SCHEDULER).filter(|path| !path.is_empty());
     let path = named.map_or_else(
-        || {
-            std::env::current_exe()
-                .unwrap_or_default()
-                .with_file_name("gpushare-scheduler")
-        },
+        || std::env::current_exe().unwrap_or_default().with_file_name("gpushare-scheduler"),
         PathBuf::from,
     );
     let path = std::path::absolute(&path).unwrap_or(path);

@@ -94,11 +94,7 @@ impl Draft {
             }),
         };
         match made {
-            Ok(file) => Ok(Self {
-                path,
-                temporary,
-                file,
-            }),
+            Ok(file) => Ok(Self { path, temporary, file }),
             Err(cause) => {
                 let _ = fs::remove_file(&temporary);
                 Err(TokenError::Unwritten { path, cause })
@@ -160,10 +156,7 @@ pub(crate) fn write(dir: &RuntimeDir, token: &Token) -> Result<PathBuf, TokenErr
     let pid = std::process::id();
     // Without /proc the file is one that the next run removes.
     let path = folder.join(name(pid, process::start_time(pid).unwrap_or(0)));
-    create(&path, token).map_err(|cause| TokenError::Unwritten {
-        path: path.clone(),
-        cause,
-    })?;
+    create(&path, token).map_err(|cause| TokenError::Unwritten { path: path.clone(), cause })?;
     Ok(path)
 }
 
@@ -173,11 +166,7 @@ fn create(path: &Path, token: &Token) -> io::Result<()> {
         Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
         _ => {}
     }
-    let mut file = OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(path)?;
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
     file.write_all(line(token).as_bytes())
 }
 
@@ -193,12 +182,7 @@ fn name(pid: u32, start_time: u64) -> String {
 fn prune(folder: &Path) {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     for entry in entries {
-        if entry
-            .file_name()
-            .to_str()
-            .and_then(owner)
-            .is_some_and(|alive| !alive)
-        {
+        if entry.file_name().to_str().and_then(owner).is_some_and(|alive| !alive) {
             let _ = fs::remove_file(entry.path());
         }
     }
@@ -266,10 +250,7 @@ mod tests {
     #[test]
     fn tokens_are_where_the_daemon_keeps_what_lasts() {
         let root = tempfile::tempdir().unwrap();
-        let (dir, state) = (
-            RuntimeDir::new(root.path().join("run")),
-            root.path().join("state"),
-        );
+        let (dir, state) = (RuntimeDir::new(root.path().join("run")), root.path().join("state"));
         fs::create_dir(dir.root()).unwrap();
         let before = keep(&dir, "team", 1);
         std::os::unix::fs::symlink(&state, dir.state_link()).unwrap();

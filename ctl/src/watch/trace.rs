@@ -120,12 +120,7 @@ impl<W: Write + Seek> Trace<W> {
             }
             Happened::SessionEnded { session } => {
                 self.turn(Track::Session(*session), None, "", events);
-                let had: Vec<_> = self
-                    .allocated
-                    .keys()
-                    .filter(|(_, id)| id == session)
-                    .copied()
-                    .collect();
+                let had: Vec<_> = self.allocated.keys().filter(|(_, id)| id == session).copied().collect();
                 for (gpu, session) in had {
                     self.count(gpu, session, Bytes::ZERO, events);
                     self.allocated.remove(&(gpu, session));
@@ -187,15 +182,10 @@ impl<W: Write + Seek> Trace<W> {
         self.allocated.insert((gpu, session), bytes);
         let here = self.allocated.iter().filter(|((card, _), _)| *card == gpu);
         let all: Bytes = here.map(|(_, bytes)| *bytes).sum();
-        let name = self
-            .names
-            .get(&session)
-            .cloned()
-            .unwrap_or_else(|| session.to_string());
-        for (pid, name, bytes) in [
-            (1, format!("{gpu} allocated"), all),
-            (2, format!("{name} allocated on {gpu}"), bytes),
-        ] {
+        let name = self.names.get(&session).cloned().unwrap_or_else(|| session.to_string());
+        for (pid, name, bytes) in
+            [(1, format!("{gpu} allocated"), all), (2, format!("{name} allocated on {gpu}"), bytes)]
+        {
             events.push(json!({
                 "ph": "C", "pid": pid, "ts": micros(self.now), "name": name, "args": { "bytes": bytes }
             }));
@@ -233,23 +223,10 @@ mod tests {
         let (gpu, session) = (GpuId(0), SessionId(3));
         let turned = |to| Happened::Turned { session, to };
         let story = [
-            Happened::ModeChanged {
-                gpu,
-                mode: Mode::Serialized,
-                reason: "a \"reason\"".to_owned(),
-            },
-            Happened::SessionBegan {
-                session,
-                name: "train".to_owned(),
-            },
-            turned(Activity::Waiting {
-                reason: String::new(),
-            }),
-            Happened::Allocated {
-                session,
-                gpu,
-                bytes: Bytes::gib(1),
-            },
+            Happened::ModeChanged { gpu, mode: Mode::Serialized, reason: "a \"reason\"".to_owned() },
+            Happened::SessionBegan { session, name: "train".to_owned() },
+            turned(Activity::Waiting { reason: String::new() }),
+            Happened::Allocated { session, gpu, bytes: Bytes::gib(1) },
             turned(Activity::Moving),
             turned(Activity::Holding),
             turned(Activity::Dropping),
@@ -266,14 +243,7 @@ mod tests {
         }
         assert_eq!(
             slices(trace.out.get_ref()),
-            [
-                "waiting",
-                "moving",
-                "holding",
-                "dropping",
-                "holding",
-                "serialized"
-            ]
+            ["waiting", "moving", "holding", "dropping", "holding", "serialized"]
         );
     }
 }

@@ -34,12 +34,9 @@ impl Words {
         };
         match what {
             Happened::Watching { version, pid } => format!("watching gpushare {version}, pid {pid}"),
-            Happened::CardFound {
-                gpu,
-                uuid,
-                name,
-                total_bytes,
-            } => format!("{gpu} is {name} ({uuid}), {total_bytes}"),
+            Happened::CardFound { gpu, uuid, name, total_bytes } => {
+                format!("{gpu} is {name} ({uuid}), {total_bytes}")
+            }
             Happened::ModeChanged { gpu, mode, reason } => {
                 format!("{gpu} is {mode}: {reason}")
             }
@@ -65,40 +62,24 @@ impl Words {
             Happened::Allocated { session, gpu, bytes } => {
                 format!("{} has {bytes} on {gpu}", named(session))
             }
-            Happened::Granted {
-                session,
-                quantum_ns,
-                waited_ns,
-            } => format!(
+            Happened::Granted { session, quantum_ns, waited_ns } => format!(
                 "{} got the lock for {} after {}",
                 named(session),
                 short(*quantum_ns),
                 short(*waited_ns)
             ),
             Happened::Entered { session, handoff_ns } => {
-                format!(
-                    "{} goes on; the handoff took {}",
-                    named(session),
-                    short(*handoff_ns)
-                )
+                format!("{} goes on; the handoff took {}", named(session), short(*handoff_ns))
             }
             Happened::Dropped { session, drain_ns } => match drain_ns {
                 Some(drain) => format!("{} let go; its drain took {}", named(session), short(*drain)),
                 None => format!("{} let go: it was idle", named(session)),
             },
             Happened::DropReopened { session, tries } => {
-                format!(
-                    "{} got its gate back for a thread that waits there (try {tries})",
-                    named(session)
-                )
+                format!("{} got its gate back for a thread that waits there (try {tries})", named(session))
             }
             Happened::Stuck { session, reason } => format!("{} does not let go: {reason}", named(session)),
-            Happened::Refused {
-                session,
-                gpu,
-                refusal,
-                ..
-            } => format!(
+            Happened::Refused { session, gpu, refusal, .. } => format!(
                 "refused {} to {} on {gpu}: {} of {} are used",
                 refusal.requested,
                 named(session),
@@ -106,10 +87,7 @@ impl Words {
                 refusal.limit
             ),
             Happened::Recovered { after_ns } => {
-                format!(
-                    "the last daemon's processes are back or gone after {}",
-                    short(*after_ns)
-                )
+                format!("the last daemon's processes are back or gone after {}", short(*after_ns))
             }
         }
     }
@@ -126,10 +104,7 @@ mod tests {
         let (began, renamed) = (name("b"), name("b-3"));
         words.words(&Happened::SessionBegan { session, name: began });
         assert_eq!(
-            words.words(&Happened::SessionRenamed {
-                session,
-                name: renamed
-            }),
+            words.words(&Happened::SessionRenamed { session, name: renamed }),
             "b (s3) is called b-3 from now on: an administrator took its name"
         );
         assert_eq!(words.words(&Happened::SessionEnded { session }), "b-3 (s3) ended");

@@ -11,11 +11,7 @@ const REFUSED: &str = r#"{"at":"2026-11-22T00:15:00.000000Z","what":"refusal","o
 fn lines_of_all_files_are_shown_as_people_read_them_and_as_they_are() {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("audit.log.1"), format!("{PAUSED}\n")).unwrap();
-    fs::write(
-        folder.path().join("audit.log"),
-        format!("{REFUSED}\n\x1b[2Jtorn\n"),
-    )
-    .unwrap();
+    fs::write(folder.path().join("audit.log"), format!("{REFUSED}\n\x1b[2Jtorn\n")).unwrap();
     assert_eq!(
         succeeds(&mut ctl(folder.path(), &["audit", "tail"])),
         "\
@@ -24,10 +20,7 @@ fn lines_of_all_files_are_shown_as_people_read_them_and_as_they_are() {
 ?[2Jtorn
 "
     );
-    let json = succeeds(&mut ctl(
-        folder.path(),
-        &["audit", "grep", "refused", "--json", "--session", "s3"],
-    ));
+    let json = succeeds(&mut ctl(folder.path(), &["audit", "grep", "refused", "--json", "--session", "s3"]));
     assert_eq!(json, format!("{REFUSED}\n"));
     let late = ["audit", "grep", "train", "--since", "2026-11-22T00:14:57"];
     assert_eq!(succeeds(&mut ctl(folder.path(), &late)).lines().count(), 1);
@@ -38,9 +31,6 @@ fn a_log_that_is_not_there_is_no_such_thing() {
     let folder = tempfile::tempdir().unwrap();
     let said = fails(&mut ctl(folder.path(), &["audit", "tail"]), 5);
     assert!(said.contains("there is no audit log"), "{said}");
-    let said = fails(
-        &mut ctl(folder.path(), &["audit", "grep", "x", "--since", "soon"]),
-        2,
-    );
+    let said = fails(&mut ctl(folder.path(), &["audit", "grep", "x", "--since", "soon"]), 2);
     assert!(said.contains("neither an age, like 2h"), "{said}");
 }

@@ -18,12 +18,9 @@ fn a_daemon_that_is_down() {
         "no gpushare daemon answers at {}; `gpushare-ctl run` starts one, or run `gpushare-scheduler --user`",
         socket.display()
     );
-    for command in [
-        &["status"][..],
-        &["session", "list"],
-        &["session", "show", "train"],
-        &["set", "quantum", "auto"],
-    ] {
+    for command in
+        [&["status"][..], &["session", "list"], &["session", "show", "train"], &["set", "quantum", "auto"]]
+    {
         assert_eq!(fails(&mut ctl(folder.path(), command), 3), expected);
     }
     // The stale socket of a daemon that was killed.
@@ -36,56 +33,36 @@ fn a_daemon_that_accepts_and_says_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let _silent = UnixListener::bind(RuntimeDir::new(folder.path()).admin_socket()).unwrap();
     let sentence = fails(&mut ctl(folder.path(), &["status"]), 3);
-    assert!(
-        sentence.contains("does not answer within 5s; see its log"),
-        "{sentence}"
-    );
+    assert!(sentence.contains("does not answer within 5s; see its log"), "{sentence}");
 }
 
 #[test]
 fn a_daemon_of_another_protocol_version() {
-    let daemon = Fake::new(
-        |_| TenantReply::Ready { protocol: 7 },
-        |_| AdminReply::Ready { protocol: 7 },
-    );
+    let daemon = Fake::new(|_| TenantReply::Ready { protocol: 7 }, |_| AdminReply::Ready { protocol: 7 });
     let expected = format!(
         "this gpushare speaks protocol {PROTOCOL}, the other side 7; install the same gpushare version on both \
          sides and restart the older one"
     );
     assert_eq!(fails(&mut ctl(daemon.dir(), &["status"]), 1), expected);
-    assert_eq!(
-        fails(&mut ctl(daemon.dir(), &["run", "--", "true"]), 125),
-        expected
-    );
+    assert_eq!(fails(&mut ctl(daemon.dir(), &["run", "--", "true"]), 125), expected);
 }
 
 #[test]
 fn a_daemon_that_refuses_our_protocol_version() {
     let daemon = Fake::for_admins(|_| {
-        AdminReply::Error(failure(
-            FailureCode::Protocol,
-            "speak protocol 7; install gpushare 3",
-        ))
+        AdminReply::Error(failure(FailureCode::Protocol, "speak protocol 7; install gpushare 3"))
     });
-    assert_eq!(
-        fails(&mut ctl(daemon.dir(), &["status"]), 1),
-        "speak protocol 7; install gpushare 3"
-    );
+    assert_eq!(fails(&mut ctl(daemon.dir(), &["status"]), 1), "speak protocol 7; install gpushare 3");
 }
 
 #[test]
 fn something_else_on_the_socket() {
-    let daemon = Fake::raw(
-        |_| b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec(),
-        |_| b"\x03\0\0\0\xff\xff\xff".to_vec(),
-    );
+    let daemon =
+        Fake::raw(|_| b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec(), |_| b"\x03\0\0\0\xff\xff\xff".to_vec());
     for (command, code) in [(&["status"][..], 1), (&["run", "--", "true"], 125)] {
         let sentence = fails(&mut ctl(daemon.dir(), command), code);
         assert!(sentence.contains("makes no sense"), "{sentence}");
-        assert!(
-            sentence.ends_with("install the same gpushare version on both sides"),
-            "{sentence}"
-        );
+        assert!(sentence.ends_with("install the same gpushare version on both sides"), "{sentence}");
     }
 }
 
@@ -93,20 +70,14 @@ fn something_else_on_the_socket() {
 fn a_daemon_that_hangs_up() {
     let daemon = Fake::raw(|_| Vec::new(), |_| Vec::new());
     let sentence = fails(&mut ctl(daemon.dir(), &["status"]), 1);
-    assert!(
-        sentence.ends_with("closed the connection without an answer; its log says why"),
-        "{sentence}"
-    );
+    assert!(sentence.ends_with("closed the connection without an answer; its log says why"), "{sentence}");
 }
 
 #[test]
 fn a_daemon_that_answers_another_question() {
     let daemon = Fake::for_admins(|_| AdminReply::Ready { protocol: PROTOCOL });
     let sentence = fails(&mut ctl(daemon.dir(), &["status"]), 1);
-    assert!(
-        sentence.contains("answered something else than was asked"),
-        "{sentence}"
-    );
+    assert!(sentence.contains("answered something else than was asked"), "{sentence}");
 }
 
 #[test]
@@ -129,8 +100,5 @@ fn a_daemon_that_registers_nobody() {
 #[test]
 fn a_folder_that_cannot_be_made() {
     let sentence = fails(&mut ctl(Path::new("/proc/gpushare"), &["run", "--", "true"]), 125);
-    assert!(
-        sentence.starts_with("cannot make the folder /proc/gpushare: "),
-        "{sentence}"
-    );
+    assert!(sentence.starts_with("cannot make the folder /proc/gpushare: "), "{sentence}");
 }

@@ -59,10 +59,7 @@ fn a_program_that_cannot_be_executed() {
     fs::write(&plain, "#!/bin/sh\n").unwrap();
     fs::set_permissions(&plain, fs::Permissions::from_mode(0o644)).unwrap();
     let sentence = wrong(&["run", "--", plain.to_str().unwrap()], 126);
-    assert!(
-        sentence.contains("cannot be executed: Permission denied"),
-        "{sentence}"
-    );
+    assert!(sentence.contains("cannot be executed: Permission denied"), "{sentence}");
     assert!(sentence.ends_with("check its mode (chmod +x)"), "{sentence}");
 }
 
@@ -89,11 +86,7 @@ fn a_preload_file_of_the_wrong_architecture() {
     let folder = tempfile::tempdir().unwrap();
     let library = folder.path().join("libgpushare.so");
     let mut bytes = fs::read(a_library()).unwrap();
-    let foreign = if cfg!(target_arch = "aarch64") {
-        (62u16, "x86_64")
-    } else {
-        (183, "aarch64")
-    };
+    let foreign = if cfg!(target_arch = "aarch64") { (62u16, "x86_64") } else { (183, "aarch64") };
     bytes[18..20].copy_from_slice(&foreign.0.to_le_bytes());
     fs::write(&library, &bytes).unwrap();
     let (theirs, ours) = (foreign.1, std::env::consts::ARCH);

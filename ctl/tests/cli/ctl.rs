@@ -46,10 +46,7 @@ pub(crate) fn fails(command: &mut Command, code: i32) -> String {
     let said = stderr(&output);
     assert_eq!(output.status.code(), Some(code), "{said}");
     assert_eq!(output.stdout, b"");
-    let sentence = said
-        .strip_prefix("gpushare-ctl: ")
-        .expect("our name in front")
-        .trim_end();
+    let sentence = said.strip_prefix("gpushare-ctl: ").expect("our name in front").trim_end();
     assert!(!sentence.contains('\n'), "{said}");
     sentence.to_owned()
 }

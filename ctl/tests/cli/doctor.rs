@@ -68,9 +68,7 @@ impl Machine {
     }
 
     fn without_driver() -> Self {
-        let machine = Self {
-            folder: tempfile::tempdir().unwrap(),
-        };
+        let machine = Self { folder: tempfile::tempdir().unwrap() };
         for folder in ["root/dev", "root/proc", "lib", "locks"] {
             fs::create_dir_all(machine.path(folder)).unwrap();
         }
@@ -80,10 +78,7 @@ impl Machine {
         symlink("/", machine.path("root/dev/shm")).unwrap();
         let memory = "MemTotal: 65536000 kB\nMemAvailable: 32768000 kB\n";
         machine.put("root/proc/meminfo", memory);
-        let version = format!(
-            "const char gpushare_version[] = \"{}\";",
-            env!("CARGO_PKG_VERSION")
-        );
+        let version = format!("const char gpushare_version[] = \"{}\";", env!("CARGO_PKG_VERSION"));
         machine.compile("libgpushare.so", &version);
         machine
     }
@@ -101,9 +96,7 @@ impl Machine {
     fn driver(&self, init: &str, concurrent: u32) {
         self.compile(
             "libcuda.so.1",
-            &CUDA
-                .replace("INIT", init)
-                .replace("CONCURRENT", &concurrent.to_string()),
+            &CUDA.replace("INIT", init).replace("CONCURRENT", &concurrent.to_string()),
         );
         self.compile("libnvidia-ml.so.1", NVML);
     }
@@ -112,8 +105,7 @@ impl Machine {
     fn compile(&self, name: &str, source: &str) {
         self.put("source.c", source);
         let mut cc = Command::new("cc");
-        cc.args(["-shared", "-fPIC", "-w", "-o"])
-            .arg(self.path("lib").join(name));
+        cc.args(["-shared", "-fPIC", "-w", "-o"]).arg(self.path("lib").join(name));
         assert!(cc.arg(self.path("source.c")).status().unwrap().success());
     }
 
@@ -124,11 +116,7 @@ impl Machine {
         if !arguments.contains(&"--timeout") {
             command.args(["--timeout", "10min"]);
         }
-        for name in [
-            "CUDA_VISIBLE_DEVICES",
-            "NVIDIA_VISIBLE_DEVICES",
-            "CUDA_MPS_PIPE_DIRECTORY",
-        ] {
+        for name in ["CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "CUDA_MPS_PIPE_DIRECTORY"] {
             command.env_remove(name);
         }
         command
@@ -173,27 +161,17 @@ fn text(value: &Value) -> &str {
 fn a_machine_on_which_all_is_well_is_fine() {
     let (document, findings) = report(&mut Machine::new().doctor(&["--program", "sh"]), 0);
     assert_eq!(faults(&document), [""; 0], "{document:#}");
-    assert_eq!(
-        (text(&document["worst"]), &document["exit"]),
-        ("ok", &Value::from(0))
-    );
-    assert_eq!(
-        findings["driver.version"][0]["finding"],
-        "driver 580.65.06 speaks CUDA 13.0"
-    );
+    assert_eq!((text(&document["worst"]), &document["exit"]), ("ok", &Value::from(0)));
+    assert_eq!(findings["driver.version"][0]["finding"], "driver 580.65.06 speaks CUDA 13.0");
     assert_eq!(
         findings["cards.seen"][0]["finding"],
         "Staged Card, 8GiB, GPU-abababab-abab-abab-abab-abababababab"
     );
     assert_eq!(findings["cards.backend"][0]["backend"]["backend"], "managed");
     assert_eq!(findings["preload.loads"][0]["finding"], "the loader takes it");
-    for check in [
-        "cards.mig",
-        "cards.vgpu",
-        "cards.compute-mode",
-        "cards.persistence",
-        "platform.confidential",
-    ] {
+    for check in
+        ["cards.mig", "cards.vgpu", "cards.compute-mode", "cards.persistence", "platform.confidential"]
+    {
         assert_eq!(findings[check][0]["severity"], "ok", "{check}");
     }
     let counts = &document["counts"];
@@ -218,15 +196,9 @@ fn a_driver_that_crashes_is_a_finding_and_everything_else_is_looked_at() {
     let machine = Machine::new();
     machine.driver("*(volatile int *)0 = 0; return 0;", 1);
     let (document, findings) = report(&mut machine.doctor(&[]), 2);
-    assert_eq!(
-        findings["driver.init"][0]["finding"],
-        "libcuda.so.1 crashes its process in cuInit (SIGSEGV)"
-    );
+    assert_eq!(findings["driver.init"][0]["finding"], "libcuda.so.1 crashes its process in cuInit (SIGSEGV)");
     assert_eq!(faults(&document), ["driver.init"]);
-    assert_eq!(
-        findings["driver.version"][0]["finding"],
-        "driver 580.65.06 speaks CUDA 13.0"
-    );
+    assert_eq!(findings["driver.version"][0]["finding"], "driver 580.65.06 speaks CUDA 13.0");
     assert_eq!(findings["host.memory"][0]["severity"], "ok");
 }
 
@@ -236,10 +208,7 @@ fn a_driver_that_hangs_is_a_finding_after_the_time_limit() {
     machine.driver("for (;;) pause(); return 0;", 1);
     let (_, findings) = report(&mut machine.doctor(&["--timeout", "8s"]), 2);
     let finding = text(&findings["driver.init"][0]["finding"]);
-    assert!(
-        finding.starts_with("libcuda.so.1 hangs in cuInit: no answer within "),
-        "{finding}"
-    );
+    assert!(finding.starts_with("libcuda.so.1 hangs in cuInit: no answer within "), "{finding}");
 }
 
 #[test]
@@ -248,10 +217,7 @@ fn a_driver_that_fails_says_what_its_error_means() {
     machine.driver("return 803;", 1);
     let (_, findings) = report(&mut machine.doctor(&[]), 2);
     let init = &findings["driver.init"][0];
-    assert_eq!(
-        init["finding"],
-        "cuInit fails with CUDA_ERROR_SYSTEM_DRIVER_MISMATCH (803)"
-    );
+    assert_eq!(init["finding"], "cuInit fails with CUDA_ERROR_SYSTEM_DRIVER_MISMATCH (803)");
     assert!(text(&init["hint"]).contains("restart the machine"), "{init}");
 }
 
@@ -296,10 +262,7 @@ fn a_daemon_that_answers_is_asked_for_its_version_and_its_stuck_sessions() {
     let good = daemon(two_that_take_turns());
     let (document, findings) = report(&mut machine.doctor_at(good.dir(), &[]), 0);
     assert_eq!(faults(&document), [""; 0], "{document:#}");
-    assert_eq!(
-        findings["daemon.admin"][0]["finding"],
-        "answers: gpushare 0.1.0, 2 sessions on 1 cards"
-    );
+    assert_eq!(findings["daemon.admin"][0]["finding"], "answers: gpushare 0.1.0, 2 sessions on 1 cards");
     // A test's own `/proc` may be of the PID namespace around it.
     let own = fs::read_link("/proc/self").unwrap();
     let told = own == Path::new(&std::process::id().to_string());
@@ -317,10 +280,7 @@ fn a_daemon_that_answers_is_asked_for_its_version_and_its_stuck_sessions() {
 #[test]
 fn a_daemon_of_another_protocol_is_an_error_on_both_sockets() {
     let machine = Machine::new();
-    let other = Fake::new(
-        |_| TenantReply::Ready { protocol: 7 },
-        |_| AdminReply::Ready { protocol: 7 },
-    );
+    let other = Fake::new(|_| TenantReply::Ready { protocol: 7 }, |_| AdminReply::Ready { protocol: 7 });
     let (document, findings) = report(&mut machine.doctor_at(other.dir(), &[]), 2);
     assert_eq!(faults(&document), ["daemon.tenant", "daemon.admin"]);
     assert!(text(&findings["daemon.tenant"][0]["hint"]).contains("install the same gpushare version"));
@@ -355,9 +315,7 @@ fn a_library_that_the_loader_does_not_take_is_an_error() {
     );
     let mut cc = Command::new("cc");
     cc.current_dir(machine.path("lib"));
-    cc.args(["-shared", "-fPIC", "-o"])
-        .arg(&library)
-        .arg(machine.path("source.c"));
+    cc.args(["-shared", "-fPIC", "-o"]).arg(&library).arg(machine.path("source.c"));
     assert!(cc.arg("./libmissing.so").status().unwrap().success());
     fs::remove_file(machine.path("lib/libmissing.so")).unwrap();
     let (document, findings) = report(&mut machine.doctor(&[]), 2);
@@ -394,14 +352,8 @@ fn people_read_groups_with_hints_and_no_colours_in_a_pipe() {
 
 #[test]
 fn the_process_that_asks_the_driver_is_not_for_people() {
-    let sentence = fails(
-        &mut ctl("/nonexistent".as_ref(), &["doctor-probe", "everything"]),
-        2,
-    );
-    assert_eq!(
-        sentence,
-        "this command is a stage of `gpushare-ctl doctor`; use that"
-    );
+    let sentence = fails(&mut ctl("/nonexistent".as_ref(), &["doctor-probe", "everything"]), 2);
+    assert_eq!(sentence, "this command is a stage of `gpushare-ctl doctor`; use that");
 }
 
 /// The files of an archive, by name.
@@ -462,15 +414,9 @@ fn an_archive_has_what_a_report_needs_and_none_of_the_secrets() {
         "root/etc/passwd",
         "root:x:0:0::/root:/bin/sh\nzenobia:x:1001:1001::/srv/homes/zenobia:/bin/sh\n",
     );
-    machine.put(
-        "root/etc/hosts",
-        "127.0.0.1 localhost\n192.0.2.7 node7.lab.example.org node7\n",
-    );
+    machine.put("root/etc/hosts", "127.0.0.1 localhost\n192.0.2.7 node7.lab.example.org node7\n");
     machine.put("root/etc/os-release", "PRETTY_NAME=\"Staged Linux\"\n");
-    machine.put(
-        "root/dev/kmsg",
-        "4,1,2,-;NVRM: Xid (PCI:0000:01:00): 79, name=train of zenobia\n",
-    );
+    machine.put("root/dev/kmsg", "4,1,2,-;NVRM: Xid (PCI:0000:01:00): 79, name=train of zenobia\n");
     let smi = format!(
         "#!/bin/sh\necho 'GPU UUID : GPU-{uuid}'; echo 'Serial Number : 1650123456789'; echo /srv/homes/zenobia/app\n"
     );
@@ -533,11 +479,7 @@ fn an_archive_has_what_a_report_needs_and_none_of_the_secrets() {
         text(&status["gpus"][0]["uuid"]).to_owned()
     };
     assert!(card.starts_with("GPU-[uuid-"), "{card}");
-    assert!(
-        files["scheduler.log"].contains(&format!("WARN {card} is sick")),
-        "{}",
-        files["scheduler.log"]
-    );
+    assert!(files["scheduler.log"].contains(&format!("WARN {card} is sick")), "{}", files["scheduler.log"]);
     assert!(files["nvidia-smi.txt"].contains(&format!("GPU UUID : {card}")));
     assert!(
         files["config.toml"].contains(&format!("[gpus.{card}]\ncapacity = \"4GiB\"")),
@@ -558,10 +500,7 @@ fn an_archive_says_what_it_lacks_and_goes_over_no_file() {
     let archive = machine.path("report.tar.gz");
     let run = || {
         let mut doctor = machine.doctor(&[]);
-        doctor
-            .arg("--bundle")
-            .arg(&archive)
-            .env("PATH", machine.path("bin"));
+        doctor.arg("--bundle").arg(&archive).env("PATH", machine.path("bin"));
         doctor.output().unwrap()
     };
     let first = run();
@@ -573,8 +512,5 @@ fn an_archive_says_what_it_lacks_and_goes_over_no_file() {
     let second = run();
     assert_eq!(second.status.code(), Some(2));
     let said = String::from_utf8(second.stderr).unwrap();
-    assert!(
-        said.ends_with("is there already; choose another name for --bundle\n"),
-        "{said}"
-    );
+    assert!(said.ends_with("is there already; choose another name for --bundle\n"), "{said}");
 }

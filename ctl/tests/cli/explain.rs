@@ -100,10 +100,7 @@ fn a_refusal_after_the_end_is_no_matter_of_quotas() {
         _ => AdminReply::Ready { protocol: PROTOCOL },
     });
     let said = succeeds(&mut ctl(daemon.dir(), &["explain", "infer"]));
-    assert!(
-        said.contains("`gpushare-ctl session renew infer --ttl 2h` lets it go on"),
-        "{said}"
-    );
+    assert!(said.contains("`gpushare-ctl session renew infer --ttl 2h` lets it go on"), "{said}");
     assert!(
         said.contains("asked for 64MiB, and its time was over or it was revoked; it used 8GiB"),
         "{said}"

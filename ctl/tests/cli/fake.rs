@@ -86,12 +86,7 @@ impl<Q: Message + Clone + Send + 'static> Desk<Q> {
                 attend(stream.unwrap(), &notes, &answer);
             }
         });
-        Self {
-            path,
-            asked,
-            closing,
-            thread: Some(thread),
-        }
+        Self { path, asked, closing, thread: Some(thread) }
     }
 
     /// Everything it was asked.
@@ -139,8 +134,5 @@ fn attend<Q: Message + Clone>(
 
 /// A failure that the daemon explains.
 pub(crate) fn failure(code: FailureCode, message: &str) -> Failure {
-    Failure {
-        code,
-        message: message.to_owned(),
-    }
+    Failure { code, message: message.to_owned() }
 }

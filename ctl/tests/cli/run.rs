@@ -42,24 +42,13 @@ fn daemon(gpu: Option<GpuUuid>) -> Fake {
 fn environment(run: &mut Command) -> BTreeMap<String, String> {
     let printed = succeeds(run.args(["--", "env"]));
     let pairs = printed.lines().filter_map(|line| line.split_once('='));
-    pairs
-        .map(|(name, value)| (name.to_owned(), value.to_owned()))
-        .collect()
+    pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
 }
 
 #[test]
 fn the_daemon_hears_what_was_asked_for() {
     let daemon = daemon(None);
-    let options = [
-        "run",
-        "--memory",
-        "8GiB",
-        "--name",
-        "train",
-        "--gpu",
-        CARD_TEXT,
-        "--oversubscribe",
-    ];
+    let options = ["run", "--memory", "8GiB", "--name", "train", "--gpu", CARD_TEXT, "--oversubscribe"];
     succeeds(ctl(daemon.dir(), &options).arg("true"));
     succeeds(&mut ctl(daemon.dir(), &["run", "true"]));
     let full = NewSession {
@@ -68,21 +57,12 @@ fn the_daemon_hears_what_was_asked_for() {
         oversubscribe: true,
         gpu: GpuChoice::Uuid(CARD),
     };
-    let plain = NewSession {
-        name: None,
-        terms: Terms::default(),
-        oversubscribe: false,
-        gpu: GpuChoice::Auto,
-    };
+    let plain =
+        NewSession { name: None, terms: Terms::default(), oversubscribe: false, gpu: GpuChoice::Auto };
     let hello = TenantRequest::Hello(Hello::new(Role::Tool));
     assert_eq!(
         daemon.tenant.asked(),
-        [
-            hello.clone(),
-            TenantRequest::Register(full),
-            hello,
-            TenantRequest::Register(plain)
-        ]
+        [hello.clone(), TenantRequest::Register(full), hello, TenantRequest::Register(plain)]
     );
 }
 
@@ -91,10 +71,7 @@ fn a_name_that_fits_no_message_is_our_callers_mistake() {
     let daemon = daemon(None);
     let name = "x".repeat(20_000);
     assert_eq!(
-        fails(
-            &mut ctl(daemon.dir(), &["run", "--name", &name, "--", "true"]),
-            125
-        ),
+        fails(&mut ctl(daemon.dir(), &["run", "--name", &name, "--", "true"]), 125),
         "the request is too long to be sent to the daemon; choose a shorter --name"
     );
 }
@@ -174,12 +151,7 @@ fn a_run_inside_a_run_has_a_session_and_a_token_of_its_own() {
     assert!(Path::new(&env["GPUSHARE_TOKEN_FILE"]).exists());
     assert_eq!(Path::new(&env["LD_PRELOAD"]), a_library());
     let registered = daemon.tenant.asked().into_iter();
-    assert_eq!(
-        registered
-            .filter(|r| matches!(r, TenantRequest::Register(_)))
-            .count(),
-        2
-    );
+    assert_eq!(registered.filter(|r| matches!(r, TenantRequest::Register(_))).count(), 2);
 }
 
 #[test]
@@ -198,10 +170,7 @@ fn a_script_without_its_interpreter_is_not_found() {
     fs::write(&script, "#!/no/such/interpreter\n").unwrap();
     fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
     let sentence = fails(ctl(daemon.dir(), &["run", "--"]).arg(&script), 127);
-    assert!(
-        sentence.contains("cannot be executed: No such file"),
-        "{sentence}"
-    );
+    assert!(sentence.contains("cannot be executed: No such file"), "{sentence}");
 }
 
 /// The token of a session that an administrator made.
@@ -232,20 +201,11 @@ fn a_file_that_lies_about_is_not_taken_for_the_session_of_its_name() {
     fs::write(folder.path().join("team"), Token([0; 32]).to_hex()).unwrap();
     let mut run = ctl(daemon.dir(), &["run", "--session", "team"]);
     let env = environment(run.current_dir(&folder));
-    assert_eq!(
-        Path::new(&env["GPUSHARE_TOKEN_FILE"]),
-        daemon.dir().join("tokens/team.token")
-    );
+    assert_eq!(Path::new(&env["GPUSHARE_TOKEN_FILE"]), daemon.dir().join("tokens/team.token"));
     let mut by_file = ctl(daemon.dir(), &["run", "--session", "./team", "--", "true"]);
     let said = fails(by_file.current_dir(&folder), 125);
-    assert!(
-        said.contains("knows no session with the token of ./team"),
-        "{said}"
-    );
-    let said = fails(
-        &mut ctl(daemon.dir(), &["run", "--session", "s3", "--", "true"]),
-        125,
-    );
+    assert!(said.contains("knows no session with the token of ./team"), "{said}");
+    let said = fails(&mut ctl(daemon.dir(), &["run", "--session", "s3", "--", "true"]), 125);
     assert!(said.contains("session show s3"), "{said}");
 }
 
@@ -266,16 +226,10 @@ fn a_shell_has_the_token_of_its_session_or_none() {
     let daemon = with_session("team");
     let mut env = ctl(daemon.dir(), &["env"]);
     let lines = succeeds(env.env("GPUSHARE_TOKEN_FILE", "/old"));
-    assert!(
-        lines.lines().any(|line| line == "unset GPUSHARE_TOKEN_FILE"),
-        "{lines}"
-    );
+    assert!(lines.lines().any(|line| line == "unset GPUSHARE_TOKEN_FILE"), "{lines}");
     let mut fish = ctl(daemon.dir(), &["env", "--shell", "fish"]);
     let lines = succeeds(fish.env("GPUSHARE_TOKEN_FILE", "/old"));
-    assert!(
-        lines.lines().any(|line| line == "set -e GPUSHARE_TOKEN_FILE"),
-        "{lines}"
-    );
+    assert!(lines.lines().any(|line| line == "set -e GPUSHARE_TOKEN_FILE"), "{lines}");
     let mut json = ctl(daemon.dir(), &["env", "--json"]);
     let json = succeeds(json.env("GPUSHARE_TOKEN_FILE", "/old"));
     let all: BTreeMap<String, Option<String>> = serde_json::from_str(&json).unwrap();
@@ -308,12 +262,7 @@ fn dry_run(bound_ns: Nanos) -> std::process::Output {
         switch_ns: Nanos::from_millis(220),
         bound_ns: Some(bound_ns),
     };
-    let forecast = Forecast {
-        session: None,
-        name: None,
-        placed: None,
-        cards: vec![card],
-    };
+    let forecast = Forecast { session: None, name: None, placed: None, cards: vec![card] };
     let daemon = Fake::for_tenants(move |request| match request {
         TenantRequest::Hello(_) => TenantReply::Ready { protocol: PROTOCOL },
         _ => TenantReply::Foreseen(Box::new(forecast.clone())),
@@ -331,10 +280,7 @@ fn a_dry_run_says_whether_it_fits_and_by_its_code_too() {
     let fits = dry_run(Nanos::ZERO);
     assert_eq!(fits.status.code(), Some(0));
     let text = String::from_utf8(fits.stdout).unwrap();
-    assert!(
-        text.contains("40GiB fits beside them") && text.contains("at once, without turns"),
-        "{text}"
-    );
+    assert!(text.contains("40GiB fits beside them") && text.contains("at once, without turns"), "{text}");
     let waits = dry_run(Nanos::from_secs(13));
     assert_eq!(waits.status.code(), Some(1));
     let text = String::from_utf8(waits.stdout).unwrap();

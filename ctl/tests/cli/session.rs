@@ -90,15 +90,10 @@ fn willing(status: Status) -> Fake {
             token: (*binding == Binding::Token).then_some(TOKEN),
             gpu: None,
         },
-        AdminRequest::Session(SessionRequest::Token { .. }) => AdminReply::Token {
-            session: SessionId(3),
-            name: "train".into(),
-            token: TOKEN,
-        },
-        _ => AdminReply::Changed {
-            old: "running".into(),
-            new: "changed".into(),
-        },
+        AdminRequest::Session(SessionRequest::Token { .. }) => {
+            AdminReply::Token { session: SessionId(3), name: "train".into(), token: TOKEN }
+        }
+        _ => AdminReply::Changed { old: "running".into(), new: "changed".into() },
     })
 }
 
@@ -147,10 +142,7 @@ fn where_no_token_can_be_written_no_session_is_made() {
     let daemon = willing(two_that_take_turns());
     let nowhere = ["session", "create", "team", "--token-file", "/proc/no/such/file"];
     let said = fails(&mut ctl(daemon.dir(), &nowhere), 1);
-    assert!(
-        said.contains("the token file /proc/no/such/file cannot be written"),
-        "{said}"
-    );
+    assert!(said.contains("the token file /proc/no/such/file cannot be written"), "{said}");
     assert_eq!(requests(&daemon), []);
 }
 
@@ -164,31 +156,16 @@ fn a_session_whose_token_gets_lost_on_the_way_is_taken_away_again() {
         AdminRequest::Hello(_) => AdminReply::Ready { protocol: PROTOCOL },
         AdminRequest::Session(SessionRequest::Create { .. }) => {
             fs::create_dir_all(path.join("in the way")).unwrap();
-            AdminReply::Created {
-                session: SessionId(9),
-                name: "team".into(),
-                token: Some(TOKEN),
-                gpu: None,
-            }
+            AdminReply::Created { session: SessionId(9), name: "team".into(), token: Some(TOKEN), gpu: None }
         }
         _ => AdminReply::Error(failure(FailureCode::NotFound, "gone")),
     });
-    let create = [
-        "session",
-        "create",
-        "team",
-        "--token-file",
-        file.to_str().unwrap(),
-    ];
+    let create = ["session", "create", "team", "--token-file", file.to_str().unwrap()];
     let said = fails(&mut ctl(daemon.dir(), &create), 1);
     assert!(said.contains("cannot be written"), "{said}");
     let last = requests(&daemon).pop();
     assert_eq!(last, Some(SessionRequest::Delete { which: "s9".into() }));
-    assert_eq!(
-        fs::read_dir(folder.path()).unwrap().count(),
-        1,
-        "nothing half done is left"
-    );
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "nothing half done is left");
 }
 
 #[test]
@@ -243,10 +220,6 @@ fn an_end_is_given_anew_or_taken_away() {
     let renew = |ttl| SessionRequest::Renew { which: which(), ttl };
     assert_eq!(
         requests(&daemon),
-        [
-            SessionRequest::Endless { which: which() },
-            renew(Some(Nanos::from_secs(7200))),
-            renew(None)
-        ]
+        [SessionRequest::Endless { which: which() }, renew(Some(Nanos::from_secs(7200))), renew(None)]
     );
 }

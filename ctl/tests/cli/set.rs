@@ -44,11 +44,7 @@ fn a_change_is_an_object_with_the_old_value_and_the_new_one() {
         object(&["set", "weight", "200", "--session", "train"]),
         json!({ "key": "weight", "session": "train", "old": "running", "new": "paused" })
     );
-    for command in [
-        &["pause", "train"][..],
-        &["renew", "train", "--ttl", "1h"],
-        &["revoke", "train"],
-    ] {
+    for command in [&["pause", "train"][..], &["renew", "train", "--ttl", "1h"], &["revoke", "train"]] {
         assert_eq!(
             object(&[&["session"], command].concat()),
             json!({ "key": "state", "session": "train", "old": "running", "new": "paused" })
@@ -73,18 +69,12 @@ fn every_setting_has_its_own_kind_of_value() {
         (["capacity", "auto"], Knob::Capacity(None)),
         (["managed-limit", "10GiB"], Knob::ManagedLimit(Bytes::gib(10))),
         (["epsilon", "2.5%"], Knob::Epsilon(Percent(250))),
-        (
-            ["window-target", "5ms"],
-            Knob::WindowTarget(Nanos::from_millis(5)),
-        ),
+        (["window-target", "5ms"], Knob::WindowTarget(Nanos::from_millis(5))),
         (["mode", "time-sliced"], Knob::Mode(Some(Mode::TimeSliced))),
     ] {
         let (setting, printed) = set(&arguments);
         assert_eq!(setting, Setting { gpu: None, knob });
-        assert!(
-            printed.starts_with(&format!("{} of all cards: ", arguments[0])),
-            "{printed}"
-        );
+        assert!(printed.starts_with(&format!("{} of all cards: ", arguments[0])), "{printed}");
     }
 }
 
@@ -101,8 +91,5 @@ fn a_card_that_the_daemon_does_not_know_is_not_found() {
 fn what_a_reload_changed_is_printed_with_what_needs_a_start() {
     let daemon = daemon(two_that_take_turns());
     let printed = succeeds(&mut ctl(daemon.dir(), &["reload"]));
-    assert_eq!(
-        printed,
-        "metrics: none → 127.0.0.1:1 (takes effect at the next start)\n"
-    );
+    assert_eq!(printed, "metrics: none → 127.0.0.1:1 (takes effect at the next start)\n");
 }

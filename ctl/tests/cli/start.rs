@@ -26,10 +26,7 @@ impl Stage {
         let scheduler = folder.path().join("scheduler");
         fs::write(&scheduler, format!("#!/bin/sh\n{script}\n")).unwrap();
         fs::set_permissions(&scheduler, fs::Permissions::from_mode(0o755)).unwrap();
-        Self {
-            folder,
-            daemon: Fake::for_tenants(|request| register(request, None)),
-        }
+        Self { folder, daemon: Fake::for_tenants(|request| register(request, None)) }
     }
 
     /// Where there is no daemon yet. The folder above it exists.
@@ -52,9 +49,7 @@ impl Stage {
 
     /// Tells the fake daemon where its socket went.
     fn moved(&mut self) {
-        self.daemon
-            .tenant
-            .moved_to(RuntimeDir::new(self.runtime()).tenant_socket());
+        self.daemon.tenant.moved_to(RuntimeDir::new(self.runtime()).tenant_socket());
     }
 }
 
@@ -69,13 +64,7 @@ printf . > "/proc/self/fd/$last"
 #[test]
 fn two_runs_that_race_share_the_one_daemon_that_is_started() {
     let mut stage = Stage::new(GOOD);
-    let spawn = || {
-        stage
-            .run(&["echo", "ran"])
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap()
-    };
+    let spawn = || stage.run(&["echo", "ran"]).stdout(Stdio::piped()).spawn().unwrap();
     let outputs = [spawn(), spawn()].map(|child| child.wait_with_output().unwrap());
     stage.moved();
     for output in outputs {
@@ -101,10 +90,7 @@ fn the_daemon_is_detached_from_whoever_started_it() {
     stage.moved();
     assert_eq!(children.split_whitespace().count(), 1, "only cat itself");
     let log = stage.log();
-    assert!(
-        log.starts_with("started --user --idle-exit 10min --ready-fd "),
-        "{log}"
-    );
+    assert!(log.starts_with("started --user --idle-exit 10min --ready-fd "), "{log}");
     assert!(log.contains("; folder /; preload ; fds"), "{log}");
     // As the kernel writes it: 0 where the leader is outside our PID namespace, which rustix takes for a bug.
     let stat = fs::read_to_string("/proc/self/stat").unwrap();
@@ -142,10 +128,7 @@ fn a_daemon_that_ends_at_once_leaves_its_reason() {
 #[test]
 fn a_scheduler_that_is_not_there() {
     let stage = Stage::new("");
-    let sentence = fails(
-        stage.run(&["true"]).env("GPUSHARE_SCHEDULER", "/no/scheduler"),
-        125,
-    );
+    let sentence = fails(stage.run(&["true"]).env("GPUSHARE_SCHEDULER", "/no/scheduler"), 125);
     assert_eq!(
         sentence,
         "no daemon answers and there is no gpushare-scheduler to start at /no/scheduler; set \
@@ -159,19 +142,13 @@ fn a_scheduler_that_cannot_be_executed() {
     let plain = fs::Permissions::from_mode(0o644);
     fs::set_permissions(stage.folder.path().join("scheduler"), plain).unwrap();
     let sentence = fails(&mut stage.run(&["true"]), 125);
-    assert!(
-        sentence.contains("scheduler cannot be started: Permission denied"),
-        "{sentence}"
-    );
+    assert!(sentence.contains("scheduler cannot be started: Permission denied"), "{sentence}");
 }
 
 #[test]
 fn the_stage_in_between_is_not_for_people() {
     assert_eq!(
-        fails(
-            ctl(Path::new("/nonexistent"), &["start-daemon"]).env_remove("GPUSHARE_RUNTIME_DIR"),
-            125
-        ),
+        fails(ctl(Path::new("/nonexistent"), &["start-daemon"]).env_remove("GPUSHARE_RUNTIME_DIR"), 125),
         "this command is a stage of `gpushare-ctl run`; use that"
     );
 }

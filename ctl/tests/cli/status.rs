@@ -19,10 +19,7 @@ pub(crate) fn daemon(status: Status) -> Fake {
     Fake::for_admins(move |request| match request {
         AdminRequest::Hello(_) => AdminReply::Ready { protocol: PROTOCOL },
         AdminRequest::Status => AdminReply::Status(Box::new(status.clone())),
-        AdminRequest::Set(_) => AdminReply::Changed {
-            old: "3s (computed)".into(),
-            new: "100ms".into(),
-        },
+        AdminRequest::Set(_) => AdminReply::Changed { old: "3s (computed)".into(), new: "100ms".into() },
         AdminRequest::Usage { .. } => AdminReply::Usage(Vec::new()),
         AdminRequest::Reload => AdminReply::Reloaded(vec![Reconfigured {
             key: "metrics".into(),
@@ -33,25 +30,14 @@ pub(crate) fn daemon(status: Status) -> Fake {
         AdminRequest::Watch => AdminReply::Happened(Vec::new()),
         AdminRequest::Explain { .. } => AdminReply::Explained(Box::new(explanation())),
         AdminRequest::Orphaned { .. } => AdminReply::Orphaned(Vec::new()),
-        AdminRequest::Session(_) => AdminReply::Changed {
-            old: "running".into(),
-            new: "paused".into(),
-        },
+        AdminRequest::Session(_) => AdminReply::Changed { old: "running".into(), new: "paused".into() },
     })
 }
 
 /// Two sessions that take turns on one card.
 pub(crate) fn two_that_take_turns() -> Status {
-    let holding = LockView::Holding {
-        epoch: Epoch {
-            generation: 5,
-            counter: 17,
-        },
-    };
-    let waiting = LockView::Waiting {
-        ahead: 1,
-        reason: "train holds gpu0".into(),
-    };
+    let holding = LockView::Holding { epoch: Epoch { generation: 5, counter: 17 } };
+    let waiting = LockView::Waiting { ahead: 1, reason: "train holds gpu0".into() };
     Status {
         daemon: DaemonView {
             version: "0.1.0".into(),
@@ -92,10 +78,7 @@ fn session(number: u64, name: &str, limit: Option<Bytes>, lock: LockView, waited
         name: name.into(),
         implicit: false,
         memory_limit_bytes: limit,
-        state: SessionState {
-            terms: Terms::with_memory(limit),
-            ..SessionState::default()
-        },
+        state: SessionState { terms: Terms::with_memory(limit), ..SessionState::default() },
         gpus: vec![SessionGpuView {
             gpu: GpuId(0),
             allocated_bytes: Bytes::gib(3),
@@ -134,10 +117,7 @@ s3       train  3GiB of 8GiB  holding           0s      5000       -
 s4       infer  3GiB          waiting, 1 ahead  4.2s    5000       train holds gpu0
 "
     );
-    assert_eq!(
-        daemon.admin.asked(),
-        [AdminRequest::Hello(Hello::new(Role::Tool)), AdminRequest::Status]
-    );
+    assert_eq!(daemon.admin.asked(), [AdminRequest::Hello(Hello::new(Role::Tool)), AdminRequest::Status]);
 }
 
 #[test]
@@ -159,10 +139,7 @@ fn a_process_that_stays_on_its_card_is_named_with_the_functions_that_nobody_know
 fn the_json_is_the_model_itself() {
     let daemon = daemon(two_that_take_turns());
     let json = succeeds(&mut ctl(daemon.dir(), &["status", "--json"]));
-    assert_eq!(
-        serde_json::from_str::<Status>(&json).unwrap(),
-        two_that_take_turns()
-    );
+    assert_eq!(serde_json::from_str::<Status>(&json).unwrap(), two_that_take_turns());
 }
 
 #[test]

@@ -44,9 +44,12 @@ s4       infer  alive  5400.2s   61.0s   0.7s  12GiB  7GiB
 s9       train  alive  5400.2s   61.0s   0.7s  12GiB  7GiB"
     );
     assert!(step.ends_with(": whole hours count)"), "{step}");
-    assert!(daemon.admin.asked().contains(&AdminRequest::Usage {
-        since: Nanos::from_secs(1800)
-    }));
+    assert!(
+        daemon
+            .admin
+            .asked()
+            .contains(&AdminRequest::Usage { since: Nanos::from_secs(1800) })
+    );
 }
 
 #[test]

@@ -114,7 +114,11 @@ impl Books {
 
     /// From now on the blocks of one context belong to another.
     pub fn hand_over(&self, from: CUcontext, to: CUcontext) {
-        for block in lock(&self.inner).blocks.values_mut().filter(|block| block.context == from.addr()) {
+        for block in lock(&self.inner)
+            .blocks
+            .values_mut()
+            .filter(|block| block.context == from.addr())
+        {
             block.context = to.addr();
         }
     }
@@ -124,7 +128,10 @@ impl Books {
     pub fn ranges_of(&self, context: CUcontext) -> Vec<(CUdeviceptr, Bytes)> {
         let inner = lock(&self.inner);
         let movable = |block: &Block| block.origin.kind() == Kind::Movable;
-        let here = inner.blocks.iter().filter(|(_, block)| block.context == context.addr() && movable(block));
+        let here = inner
+            .blocks
+            .iter()
+            .filter(|(_, block)| block.context == context.addr() && movable(block));
         here.map(|(&address, block)| (address, block.size)).collect()
     }
 }

@@ -121,7 +121,8 @@ impl Captures {
     fn update<T>(&self, change: impl FnOnce(&mut Vec<Running>) -> T) -> T {
         let mut running = lock(&self.running);
         let answer = change(&mut running);
-        self.count.store(running.iter().filter(|running| !running.broken).count(), Ordering::SeqCst);
+        self.count
+            .store(running.iter().filter(|running| !running.broken).count(), Ordering::SeqCst);
         answer
     }
 }

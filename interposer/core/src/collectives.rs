@@ -51,7 +51,8 @@ impl Collectives {
 
     /// A drain begins under a closed word at `now`, with this target. Those that it lets in must be drained as well.
     pub fn admit(&self, word: GateWord, now: Nanos, target: Nanos) {
-        self.until.store((now + Nanos(target.0.saturating_mul(PATIENCE))).0, Ordering::Relaxed);
+        self.until
+            .store((now + Nanos(target.0.saturating_mul(PATIENCE))).0, Ordering::Relaxed);
         self.admitting.store(u64::from(word.0) + 1, Ordering::SeqCst);
     }
 
@@ -65,7 +66,8 @@ impl Collectives {
     #[must_use]
     pub fn is_admitted(&self, word: GateWord, now: Nanos) -> bool {
         fence(Ordering::SeqCst);
-        self.admitting.load(Ordering::SeqCst) == u64::from(word.0) + 1 && now.0 < self.until.load(Ordering::Relaxed)
+        self.admitting.load(Ordering::SeqCst) == u64::from(word.0) + 1
+            && now.0 < self.until.load(Ordering::Relaxed)
     }
 
     /// Whether a kernel talks to others.
@@ -77,13 +79,16 @@ impl Collectives {
 
 /// A kernel's name as the compiler wrote it. A launch takes functions and kernels of libraries; the driver tells which is which.
 fn name(driver: &Driver, function: CUfunction) -> Option<&'static str> {
-    [driver.func_get_name, driver.kernel_get_name].into_iter().flatten().find_map(|ask| {
-        let mut name: *const c_char = std::ptr::null();
-        // SAFETY: writes one pointer; the driver checks what kind of handle it is given.
-        let found = unsafe { ask(&raw mut name, function) } == CUDA_SUCCESS && !name.is_null();
-        // SAFETY: the driver keeps the name as long as the code is loaded, and it is about to be launched.
-        found.then(|| unsafe { CStr::from_ptr(name) }.to_str().ok())?
-    })
+    [driver.func_get_name, driver.kernel_get_name]
+        .into_iter()
+        .flatten()
+        .find_map(|ask| {
+            let mut name: *const c_char = std::ptr::null();
+            // SAFETY: writes one pointer; the driver checks what kind of handle it is given.
+            let found = unsafe { ask(&raw mut name, function) } == CUDA_SUCCESS && !name.is_null();
+            // SAFETY: the driver keeps the name as long as the code is loaded, and it is about to be launched.
+            found.then(|| unsafe { CStr::from_ptr(name) }.to_str().ok())?
+        })
 }
 
 fn prefixes(list: &str) -> Vec<String> {
@@ -93,7 +98,9 @@ fn prefixes(list: &str) -> Vec<String> {
 
 fn is_communication(name: &str, own: &[String]) -> bool {
     // C++ writes a length before a name.
-    let plain = name.strip_prefix("_Z").map_or(name, |rest| rest.trim_start_matches(|digit: char| digit.is_ascii_digit()));
+    let plain = name
+        .strip_prefix("_Z")
+        .map_or(name, |rest| rest.trim_start_matches(|digit: char| digit.is_ascii_digit()));
     let mut all = NCCL.into_iter().chain(own.iter().map(String::as_str));
     all.any(|prefix| plain.starts_with(prefix))
 }

@@ -7,11 +7,13 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use gpushare_proto::Token;
 use gpushare_proto::codec;
 use gpushare_proto::names::{self, RuntimeDir};
 use gpushare_proto::page::Page;
-use gpushare_proto::tenant::{Account, FailureCode, Hello, Returning, Role, TenantReply, TenantRequest, Welcome};
-use gpushare_proto::Token;
+use gpushare_proto::tenant::{
+    Account, FailureCode, Hello, Returning, Role, TenantReply, TenantRequest, Welcome,
+};
 use gpushare_sys::{fd, page, socket};
 
 use crate::demands::{Demands, DemandsError};
@@ -111,7 +113,11 @@ fn is_shortage(cause: &io::Error) -> bool {
 }
 
 fn list(paths: &[PathBuf]) -> String {
-    paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(" or ")
+    paths
+        .iter()
+        .map(|path| path.display().to_string())
+        .collect::<Vec<_>>()
+        .join(" or ")
 }
 
 /// What a process knows about where its daemon is and who it is itself; read once from the environment.
@@ -135,12 +141,13 @@ impl Address {
         // SAFETY: has no preconditions.
         let uid = unsafe { libc::getuid() };
         // Where the administrator says where it is, the environment says nothing.
-        let named = runtime_dir.map(PathBuf::into_os_string).or_else(|| variable(names::RUNTIME_DIR));
+        let named = runtime_dir
+            .map(PathBuf::into_os_string)
+            .or_else(|| variable(names::RUNTIME_DIR));
         let dirs = RuntimeDir::candidates(named, variable("XDG_RUNTIME_DIR"), uid);
-        let token = variable(names::TOKEN_FILE)
-            .map(|path| read_token(path.into()))
-            .transpose()?;
-        let required = required || token.is_some() || variable(names::REQUIRED).is_some_and(|value| value == "1");
+        let token = variable(names::TOKEN_FILE).map(|path| read_token(path.into())).transpose()?;
+        let required =
+            required || token.is_some() || variable(names::REQUIRED).is_some_and(|value| value == "1");
         let sockets = dirs.iter().map(RuntimeDir::tenant_socket).collect();
         Ok(Self::new(sockets, token, required))
     }
@@ -148,18 +155,17 @@ impl Address {
     /// A process that looks for its daemon at `sockets`, in order.
     #[must_use]
     pub fn new(sockets: Vec<PathBuf>, token: Option<Token>, required: bool) -> Self {
-        Self {
-            sockets,
-            token,
-            required,
-        }
+        Self { sockets, token, required }
     }
 
     /// Connects to the first socket that answers and says hello.
     ///
     /// # Errors
     /// Why there is no connection.
-    pub fn connect(&self, returning: Option<Returning>) -> Result<(Connection, Welcome, &'static Page), ConnectError> {
+    pub fn connect(
+        &self,
+        returning: Option<Returning>,
+    ) -> Result<(Connection, Welcome, &'static Page), ConnectError> {
         let (path, stream) = self.reach(HELLO_TIMEOUT)?;
         let broken = |cause| ConnectError::Broken { path: path.clone(), cause };
         let role = Role::Client { token: self.token.clone(), returning };
@@ -200,7 +206,8 @@ impl Address {
     /// Why there is no answer.
     pub fn account(&self) -> Result<Option<Account>, ConnectError> {
         let (path, stream) = self.reach(ANSWER_TIMEOUT)?;
-        self.ask_account(stream).map_err(|cause| ConnectError::Broken { path: path.clone(), cause })
+        self.ask_account(stream)
+            .map_err(|cause| ConnectError::Broken { path: path.clone(), cause })
     }
 
     fn ask_account(&self, stream: UnixStream) -> io::Result<Option<Account>> {

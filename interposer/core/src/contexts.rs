@@ -72,7 +72,9 @@ pub fn count(live: &[Live], device: CUdevice) -> u32 {
 
 /// One user more of a context, or one less; whether it has any left. Nobody counts a context that is not known.
 pub fn use_again(live: &mut [Live], context: CUcontext, more: bool) -> bool {
-    let Some(known) = live.iter_mut().find(|known| known.context == context) else { return true };
+    let Some(known) = live.iter_mut().find(|known| known.context == context) else {
+        return true;
+    };
     known.users = if more { known.users.saturating_add(1) } else { known.users.saturating_sub(1) };
     known.users > 0
 }
@@ -93,7 +95,9 @@ pub fn primary(live: &[Live], device: CUdevice) -> Option<CUcontext> {
 /// The device whose primary context this is, if it is one.
 #[must_use]
 pub fn primary_of(live: &[Live], context: CUcontext) -> Option<CUdevice> {
-    let found = live.iter().find(|known| known.context == context && known.kind == Kind::Primary);
+    let found = live
+        .iter()
+        .find(|known| known.context == context && known.kind == Kind::Primary);
     found.map(Live::device)
 }
 

@@ -74,7 +74,10 @@ impl Demands {
         if !counts(&what) {
             notice::say_once(
                 &SAID,
-                format_args!("{} does not count: it must be a file of root's that nobody else may write", path.display()),
+                format_args!(
+                    "{} does not count: it must be a file of root's that nobody else may write",
+                    path.display()
+                ),
             );
             return Ok(Self::default());
         }
@@ -147,11 +150,18 @@ mod tests {
     #[test]
     fn what_the_documentation_shows_is_understood() {
         let page = include_str!("../../../docs/systemd.md");
-        let block = page.split("```toml\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
+        let block = page
+            .split("```toml\n")
+            .nth(1)
+            .and_then(|rest| rest.split("```").next())
+            .unwrap();
         let runtime_dir = Some("/run/gpushare".into());
         assert_eq!(Demands::parse(block), Ok(Demands { required: true, runtime_dir }));
         let odd = "runtime_dir = \"/run/a#b\"# required = true";
-        assert_eq!(Demands::parse(odd), Ok(Demands { required: false, runtime_dir: Some("/run/a#b".into()) }));
+        assert_eq!(
+            Demands::parse(odd),
+            Ok(Demands { required: false, runtime_dir: Some("/run/a#b".into()) })
+        );
     }
 
     #[test]
@@ -168,7 +178,14 @@ mod tests {
 
     #[test]
     fn a_line_that_says_nothing_is_named() {
-        for line in ["required", "required = yes", "require = true", "runtime_dir = /run", "runtime_dir = \"run\"", "[client]"] {
+        for line in [
+            "required",
+            "required = yes",
+            "require = true",
+            "runtime_dir = /run",
+            "runtime_dir = \"run\"",
+            "[client]",
+        ] {
             assert_eq!(Demands::parse(&format!("required = true\n{line}")), Err(line.to_owned()));
         }
     }
@@ -176,7 +193,10 @@ mod tests {
     #[test]
     fn only_a_file_that_root_alone_may_write_counts() {
         assert!(is_roots(true, 0, 0o100_644) && is_roots(true, 0, 0o100_600));
-        assert!(is_roots(true, UNMAPPED, 0o100_644) && !is_roots(true, UNMAPPED, 0o100_646), "in a user namespace");
+        assert!(
+            is_roots(true, UNMAPPED, 0o100_644) && !is_roots(true, UNMAPPED, 0o100_646),
+            "in a user namespace"
+        );
         assert!(!is_roots(true, 1000, 0o100_644), "a user's");
         assert!(!is_roots(true, 0, 0o100_664) && !is_roots(true, 0, 0o100_646), "others may write it");
         assert!(!is_roots(false, 0, 0o100_644), "a folder or a device");

@@ -120,12 +120,7 @@ impl Gate {
     #[must_use]
     pub const fn new() -> Self {
         Self {
-            stripes: [const {
-                Stripe {
-                    entered: AtomicU64::new(0),
-                    left: AtomicU64::new(0),
-                }
-            }; STRIPES],
+            stripes: [const { Stripe { entered: AtomicU64::new(0), left: AtomicU64::new(0) } }; STRIPES],
         }
     }
 
@@ -134,10 +129,7 @@ impl Gate {
     #[must_use]
     pub fn new() -> Self {
         Self {
-            stripes: std::array::from_fn(|_| Stripe {
-                entered: AtomicU64::new(0),
-                left: AtomicU64::new(0),
-            }),
+            stripes: std::array::from_fn(|_| Stripe { entered: AtomicU64::new(0), left: AtomicU64::new(0) }),
         }
     }
 
@@ -195,17 +187,15 @@ impl Gate {
     }
 
     fn sum(&self, counter: impl Fn(&Stripe) -> &AtomicU64) -> u64 {
-        self.stripes.iter().fold(0, |sum, stripe| {
-            sum.wrapping_add(counter(stripe).load(Ordering::Acquire))
-        })
+        self.stripes
+            .iter()
+            .fold(0, |sum, stripe| sum.wrapping_add(counter(stripe).load(Ordering::Acquire)))
     }
 
     /// Forgets everybody: for the child of a fork, which has none of its parent's threads.
     pub fn reset(&self) {
         for stripe in &self.stripes {
-            stripe
-                .left
-                .store(stripe.entered.load(Ordering::Relaxed), Ordering::Relaxed);
+            stripe.left.store(stripe.entered.load(Ordering::Relaxed), Ordering::Relaxed);
         }
         THREAD.with(|thread| {
             if thread.place.get() == INSIDE {
@@ -293,10 +283,7 @@ mod tests {
         let gate = Gate::new();
         let idle = word(GateState::Idle);
         let _pass = gate.enter(&idle).unwrap();
-        assert_eq!(
-            GateWord(idle.load(Ordering::SeqCst)),
-            GateWord::new(3, GateState::Open)
-        );
+        assert_eq!(GateWord(idle.load(Ordering::SeqCst)), GateWord::new(3, GateState::Open));
     }
 
     #[test]

@@ -132,7 +132,11 @@ impl Handles {
     /// Everything mapped in a range is mapped no more; what nobody uses any more.
     pub fn unmap(&mut self, address: CUdeviceptr, bytes: Bytes) -> Vec<Charge> {
         let end = address.saturating_add(bytes.0);
-        let gone: Vec<_> = self.mapped.range(address..end).map(|(&start, &(_, piece))| (start, piece)).collect();
+        let gone: Vec<_> = self
+            .mapped
+            .range(address..end)
+            .map(|(&start, &(_, piece))| (start, piece))
+            .collect();
         gone.into_iter()
             .filter_map(|(start, piece)| {
                 self.mapped.remove(&start);
@@ -160,7 +164,13 @@ impl Handles {
     /// A sparse array is about to end: what is in it, which nobody else finds there any more.
     pub fn take_parts(&mut self, resource: u64) -> Parts {
         let first = Tile { resource, kind: 0, plane: [0; 2], from: [0; 3], size: [0; 3] };
-        let last = Tile { resource, kind: u32::MAX, plane: [u32::MAX; 2], from: [u64::MAX; 3], size: [u64::MAX; 3] };
+        let last = Tile {
+            resource,
+            kind: u32::MAX,
+            plane: [u32::MAX; 2],
+            from: [u64::MAX; 3],
+            size: [u64::MAX; 3],
+        };
         let gone: Vec<_> = self.tiles.range(first..=last).map(|(&tile, &piece)| (tile, piece)).collect();
         for (tile, _) in &gone {
             self.tiles.remove(tile);

@@ -131,7 +131,10 @@ impl Leases {
     #[must_use]
     pub fn take(&self, device: CUdevice, bytes: Bytes, kind: Kind) -> bool {
         let shared = self.read();
-        let taken = shared.as_ref().and_then(|shared| shared.row(device)).is_some_and(|row| gpushare_sys::lease::take(row, bytes));
+        let taken = shared
+            .as_ref()
+            .and_then(|shared| shared.row(device))
+            .is_some_and(|row| gpushare_sys::lease::take(row, bytes));
         if taken && let Some(count) = self.of(device) {
             count.add(bytes, kind);
         }
@@ -142,7 +145,9 @@ impl Leases {
     #[must_use]
     pub fn take_up_to(&self, device: CUdevice, bytes: Bytes, kind: Kind) -> Bytes {
         let shared = self.read();
-        let (Some(row), Some(count)) = (shared.as_ref().and_then(|shared| shared.row(device)), self.of(device)) else {
+        let (Some(row), Some(count)) =
+            (shared.as_ref().and_then(|shared| shared.row(device)), self.of(device))
+        else {
             return Bytes::ZERO;
         };
         let taken = gpushare_sys::lease::take_up_to(row, bytes);
@@ -172,13 +177,15 @@ impl Leases {
     /// What is owed of `kind`.
     #[must_use]
     pub fn owed(&self, device: CUdevice, kind: Kind) -> Bytes {
-        self.of(device).map_or(Bytes::ZERO, |count| Bytes(count.owed[kind as usize].load(Ordering::SeqCst)))
+        self.of(device)
+            .map_or(Bytes::ZERO, |count| Bytes(count.owed[kind as usize].load(Ordering::SeqCst)))
     }
 
     /// Whether anything is owed.
     #[must_use]
     pub fn is_in_debt(&self, device: CUdevice) -> bool {
-        self.of(device).is_some_and(|count| count.owed.iter().any(|owed| owed.load(Ordering::SeqCst) > 0))
+        self.of(device)
+            .is_some_and(|count| count.owed.iter().any(|owed| owed.load(Ordering::SeqCst) > 0))
     }
 
     /// Pays debts of `kind` out of `bytes` that were taken for that and counted: they are not counted twice from now
@@ -240,13 +247,15 @@ impl Leases {
     /// Bytes in use on a device by this process.
     #[must_use]
     pub fn used(&self, device: CUdevice) -> Bytes {
-        self.of(device).map_or(Bytes::ZERO, |count| Bytes(count.used.load(Ordering::Relaxed)))
+        self.of(device)
+            .map_or(Bytes::ZERO, |count| Bytes(count.used.load(Ordering::Relaxed)))
     }
 
     /// Those of them that never move.
     #[must_use]
     pub fn fixed(&self, device: CUdevice) -> Bytes {
-        self.of(device).map_or(Bytes::ZERO, |count| Bytes(count.fixed.load(Ordering::SeqCst)))
+        self.of(device)
+            .map_or(Bytes::ZERO, |count| Bytes(count.fixed.load(Ordering::SeqCst)))
     }
 
     /// The most that was ever in use, over all devices.
@@ -329,7 +338,8 @@ impl Count {
         if bytes.is_zero() || owed.load(Ordering::SeqCst) == 0 {
             return Bytes::ZERO;
         }
-        let before = owed.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |owed| Some(owed.saturating_sub(bytes.0)));
+        let before =
+            owed.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |owed| Some(owed.saturating_sub(bytes.0)));
         let (Ok(before) | Err(before)) = before;
         Bytes(before.min(bytes.0))
     }
@@ -576,7 +586,11 @@ mod tests {
             assert_eq!((leases.used(0), leases.fixed(0)), (Bytes::ZERO, Bytes::ZERO));
             assert!(!leases.is_in_debt(0));
             assert!(daemon.fixed <= 0, "{daemon:?}");
-            assert_eq!(page.gpus[3].free.load(Ordering::Relaxed) as i64, daemon.leased, "every byte is somewhere, once");
+            assert_eq!(
+                page.gpus[3].free.load(Ordering::Relaxed) as i64,
+                daemon.leased,
+                "every byte is somewhere, once"
+            );
         }
     }
 

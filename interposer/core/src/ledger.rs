@@ -90,8 +90,12 @@ impl State {
         if !link.tell_at_once(&TenantRequest::RefusedHere { gpu, bytes }) {
             return false;
         }
-        let refusal =
-            MemoryRefusal { requested: bytes, limit: figures.limit, used: figures.used, by: LimitKind::Session };
+        let refusal = MemoryRefusal {
+            requested: bytes,
+            limit: figures.limit,
+            used: figures.used,
+            by: LimitKind::Session,
+        };
         explain(&link.identity().name, bytes, &AskError::Memory(refusal));
         true
     }

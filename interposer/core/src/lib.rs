@@ -9,46 +9,69 @@ pub mod sync;
 
 pub mod gate;
 
-macro_rules! chapters {
-    ($($(#[$doc:meta])* $visibility:vis mod $name:ident;)*) => { $( #[cfg(not(loom))] $(#[$doc])* $visibility mod $name; )* };
-}
+#[cfg(not(loom))]
+pub mod cuda;
+#[cfg(not(loom))]
+pub mod driver;
+#[cfg(not(loom))]
+pub mod dynlink;
+#[cfg(not(loom))]
+pub mod rows;
+#[cfg(not(loom))]
+pub mod unknown;
 
-chapters! {
-    pub mod cuda;
-    pub mod dynlink;
-    pub mod rows;
-    pub mod unknown;
-    pub mod driver;
+#[cfg(not(loom))]
+pub mod books;
+#[cfg(not(loom))]
+pub mod capture;
+#[cfg(not(loom))]
+pub mod collectives;
+#[cfg(not(loom))]
+pub mod contexts;
+#[cfg(not(loom))]
+pub mod handles;
+#[cfg(not(loom))]
+pub mod leases;
+#[cfg(not(loom))]
+pub mod marked;
+#[cfg(not(loom))]
+pub mod pools;
 
-    pub mod books;
-    pub mod handles;
-    pub mod capture;
-    pub mod collectives;
-    pub mod marked;
-    pub mod contexts;
-    pub mod leases;
-    pub mod pools;
+#[cfg(not(loom))]
+pub mod window;
 
-    pub mod window;
+#[cfg(not(loom))]
+pub mod account;
+#[cfg(not(loom))]
+pub mod connection;
+#[cfg(not(loom))]
+pub mod demands;
+#[cfg(not(loom))]
+pub mod guest;
+#[cfg(not(loom))]
+pub mod ledger;
+#[cfg(not(loom))]
+pub mod lifecycle;
+#[cfg(not(loom))]
+pub mod link;
+#[cfg(not(loom))]
+pub mod notice;
+#[cfg(not(loom))]
+pub mod process;
+#[cfg(not(loom))]
+pub mod room;
 
-    pub mod notice;
-    pub mod guest;
-    pub mod demands;
-    pub mod connection;
-    pub mod account;
-    pub mod link;
-    pub mod process;
-    pub mod ledger;
-    pub mod room;
-    pub mod lifecycle;
+#[cfg(not(loom))]
+pub mod grace;
+#[cfg(not(loom))]
+pub mod mover;
+#[cfg(not(loom))]
+pub mod waiting;
 
-    pub mod waiting;
-    pub mod grace;
-    pub mod mover;
-
-    pub mod doors;
-    pub mod nvml;
-}
+#[cfg(not(loom))]
+pub mod doors;
+#[cfg(not(loom))]
+pub mod nvml;
 
 /// Locks a mutex, also one that a panicking thread left: what our mutexes guard is valid between any two
 /// statements that change it, and a guest must not die of another thread's panic.

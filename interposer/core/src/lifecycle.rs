@@ -1,8 +1,8 @@
 //! What a guest owes its host at the two ends of a life: the child of a fork starts as if CUDA was never
 //! touched, and a process that ends is not held up at a gate.
 
-use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::Once;
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
 use crate::{process, waiting};
 

@@ -175,7 +175,9 @@ impl Link {
     /// daemon. Whether it went out.
     pub fn tell_at_once(&self, request: &TenantRequest) -> bool {
         let Ok(sender) = self.sender.try_lock() else { return false };
-        sender.as_ref().is_some_and(|sender| connection::send_at_once(sender, request).is_ok())
+        sender
+            .as_ref()
+            .is_some_and(|sender| connection::send_at_once(sender, request).is_ok())
     }
 
     /// Tells of functions that were handed out and that nobody here knows. Every other message does so too.
@@ -227,7 +229,9 @@ impl Link {
     /// Whether somebody has given up waiting for room, and the answer has not come since.
     fn owes_room(&self) -> bool {
         let questions = lock(&self.questions);
-        questions.iter().any(|(key, question)| matches!(key, Key::Room(_)) && question.abandoned)
+        questions
+            .iter()
+            .any(|(key, question)| matches!(key, Key::Room(_)) && question.abandoned)
     }
 
     fn next_request(&self) -> RequestId {
@@ -269,7 +273,11 @@ impl Link {
                 }
                 return Err(AskError::Silence);
             };
-            questions = self.answered.wait_timeout(questions, rest).unwrap_or_else(PoisonError::into_inner).0;
+            questions = self
+                .answered
+                .wait_timeout(questions, rest)
+                .unwrap_or_else(PoisonError::into_inner)
+                .0;
         }
     }
 
@@ -283,9 +291,7 @@ impl Link {
     ) {
         let (key, answer) = match reply {
             TenantReply::Reserved { request, bytes } => (Key::Memory(request), Answer::Memory(Ok(bytes))),
-            TenantReply::Refused { request, refusal } => {
-                (Key::Memory(request), Answer::Memory(Err(refusal)))
-            }
+            TenantReply::Refused { request, refusal } => (Key::Memory(request), Answer::Memory(Err(refusal))),
             TenantReply::Room { request, bytes } => (Key::Room(request), Answer::Room(bytes)),
             TenantReply::Attached { uuid, gpu } => (Key::Card(uuid), Answer::Card(Ok(gpu))),
             TenantReply::Gate { epoch, .. } => return lock(&self.identity).epoch = Some(epoch),
@@ -310,7 +316,9 @@ impl Link {
         let mut questions = lock(&self.questions);
         let Some(question) = questions.get_mut(&key) else { return };
         let given = match (&question.subject, &answer) {
-            (&Subject::Memory { device, kind, .. }, &Answer::Memory(Ok(bytes))) => Some((device, bytes, kind)),
+            (&Subject::Memory { device, kind, .. }, &Answer::Memory(Ok(bytes))) => {
+                Some((device, bytes, kind))
+            }
             _ => None,
         };
         if let Some((device, bytes, kind)) = given {
@@ -329,7 +337,9 @@ impl Link {
 
     fn open_card(&self) -> Option<Key> {
         let questions = lock(&self.questions);
-        let open = questions.iter().find(|(key, question)| matches!(key, Key::Card(_)) && question.answer.is_none());
+        let open = questions
+            .iter()
+            .find(|(key, question)| matches!(key, Key::Card(_)) && question.answer.is_none());
         open.map(|(&key, _)| key)
     }
 

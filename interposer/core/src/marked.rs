@@ -13,8 +13,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::cuda::{
-    CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_INITIALIZED, CUDA_ERROR_OUT_OF_MEMORY, CUDA_SUCCESS, CUcontext, CUresult,
-    CUstream, STREAM_PER_THREAD,
+    CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_INITIALIZED, CUDA_ERROR_OUT_OF_MEMORY, CUDA_SUCCESS, CUcontext,
+    CUresult, CUstream, STREAM_PER_THREAD,
 };
 use crate::lock;
 use crate::process::State;
@@ -48,7 +48,11 @@ pub struct Mark {
 impl Default for Marked {
     fn default() -> Self {
         let free = || Place { stream: AtomicUsize::new(0), context: AtomicUsize::new(0) };
-        Self { count: AtomicUsize::new(0), places: std::array::from_fn(|_| free()), changing: Mutex::default() }
+        Self {
+            count: AtomicUsize::new(0),
+            places: std::array::from_fn(|_| free()),
+            changing: Mutex::default(),
+        }
     }
 }
 

@@ -217,7 +217,9 @@ impl Mover {
             let context = live.context();
             let event = live.enter(driver, |live| match (driver.ctx_record_event, live.event(driver)) {
                 // SAFETY: both are alive and belong together.
-                (Some(record), Some(event)) if unsafe { record(context, event) } == CUDA_SUCCESS => Some(event),
+                (Some(record), Some(event)) if unsafe { record(context, event) } == CUDA_SUCCESS => {
+                    Some(event)
+                }
                 _ => {
                     // SAFETY: waits; has no arguments. An error means that nothing more will run there.
                     unsafe { (driver.ctx_synchronize)() };
@@ -256,7 +258,9 @@ fn load(page: &Page) -> GateWord {
 }
 
 fn exchange(page: &Page, from: GateWord, to: GateWord) -> bool {
-    page.gate.compare_exchange(from.0, to.0, Ordering::SeqCst, Ordering::SeqCst).is_ok()
+    page.gate
+        .compare_exchange(from.0, to.0, Ordering::SeqCst, Ordering::SeqCst)
+        .is_ok()
 }
 
 fn rest(page: &Page, word: GateWord, span: Duration) {

@@ -25,7 +25,6 @@ use gpushare_sys::unwind::uncancelled;
 use crate::books::Books;
 use crate::capture::Captures;
 use crate::collectives::Collectives;
-use crate::marked::Marked;
 use crate::connection::{Address, ConnectError, Connection};
 use crate::contexts::Contexts;
 use crate::cuda::{CUDA_ERROR_SYSTEM_NOT_READY, CUcontext, CUdevice, CUresult, CUstream};
@@ -36,8 +35,9 @@ use crate::gate::Gate;
 use crate::handles::Handles;
 use crate::leases::Leases;
 use crate::link::{AskError, Link};
-use crate::pools::Pools;
+use crate::marked::Marked;
 use crate::mover::{self, LetGo};
+use crate::pools::Pools;
 use crate::waiting::Waiting;
 use crate::window::driver::OnDriver;
 use crate::window::graphs::Graphs;
@@ -57,9 +57,12 @@ static MUST_NOT_RUN: AtomicBool = AtomicBool::new(false);
 
 /// What the door to a context answers where there is no state.
 pub(crate) fn without_state(real: impl FnOnce() -> CUresult) -> CUresult {
-    if MUST_NOT_RUN.load(Ordering::Relaxed) { CUDA_ERROR_SYSTEM_NOT_READY } else { real() }
+    if MUST_NOT_RUN.load(Ordering::Relaxed) {
+        CUDA_ERROR_SYSTEM_NOT_READY
+    } else {
+        real()
+    }
 }
-
 
 /// The page whose gate and flags hold now.
 #[inline]
@@ -156,7 +159,10 @@ impl State {
                     true => "this process must not use the GPU without sharing it",
                     false => "this process runs without sharing",
                 };
-                notice::say_once(&SAID, format_args!("the CUDA driver lacks {missing}; {what} (update the driver)"));
+                notice::say_once(
+                    &SAID,
+                    format_args!("the CUDA driver lacks {missing}; {what} (update the driver)"),
+                );
                 return None;
             }
         };
@@ -242,7 +248,9 @@ impl State {
         let limits = match limits() {
             Ok(limits) => limits,
             Err((name, error)) => {
-                notice::say(format_args!("{name}: {error}; this process must not use the GPU with a limit that nobody understands"));
+                notice::say(format_args!(
+                    "{name}: {error}; this process must not use the GPU with a limit that nobody understands"
+                ));
                 return Standing::Refused;
             }
         };
@@ -302,7 +310,12 @@ impl State {
         }
     }
 
-    fn come_back(&'static self, link: &Link, address: &Address, limits: Option<&TenantRequest>) -> Connection {
+    fn come_back(
+        &'static self,
+        link: &Link,
+        address: &Address,
+        limits: Option<&TenantRequest>,
+    ) -> Connection {
         let mut pause = Duration::from_millis(20);
         loop {
             std::thread::sleep(pause);
@@ -332,7 +345,9 @@ impl State {
             met = Some((connection, welcome, page));
             Ok::<_, ConnectError>((page, numbers))
         })?;
-        let Some((connection, welcome, page)) = met else { return Err(ConnectError::Absent(Vec::new())) };
+        let Some((connection, welcome, page)) = met else {
+            return Err(ConnectError::Absent(Vec::new()));
+        };
         let old = self::page();
         self.waiting.ask_again();
         turn_to(page);
@@ -485,7 +500,9 @@ impl State {
     pub fn note_first_context(&self, ours: Duration) {
         let ours = u64::try_from(ours.as_nanos()).unwrap_or(u64::MAX).max(1);
         // Another thread's was first otherwise.
-        let _ = self.first_context.compare_exchange(0, ours, Ordering::Relaxed, Ordering::Relaxed);
+        let _ = self
+            .first_context
+            .compare_exchange(0, ours, Ordering::Relaxed, Ordering::Relaxed);
     }
 
     /// Tells the daemon how many contexts a device has.
@@ -567,7 +584,8 @@ pub fn summarise() {
     let Some(state) = State::existing().filter(|_| wanted) else { return };
     let Some(link) = state.link() else { return };
     let window = state.window.get().map(Window::counters);
-    let counted = |counter: fn(&Counters) -> &AtomicU64| window.map_or(0, |all| counter(all).load(Ordering::Relaxed));
+    let counted =
+        |counter: fn(&Counters) -> &AtomicU64| window.map_or(0, |all| counter(all).load(Ordering::Relaxed));
     notice::say(format_args!(
         "session {}: ran {:.1} s, waited {:.1} s at the gate, moved {} to the card, peak {}, first context {:.2} ms, \
          counted {} launches, most in flight {}, held back {}, let through {}",

@@ -60,7 +60,14 @@ impl Row {
         export: &'static CStr,
         wrapper: *const c_void,
     ) -> Self {
-        Self { base, version, per_thread, export, wrapper: Wrapper(wrapper), real: AtomicPtr::new(null_mut()) }
+        Self {
+            base,
+            version,
+            per_thread,
+            export,
+            wrapper: Wrapper(wrapper),
+            real: AtomicPtr::new(null_mut()),
+        }
     }
 
     /// The driver's own function, or null where the driver lacks it.
@@ -81,7 +88,9 @@ impl Row {
     fn resolve(&self) -> *mut c_void {
         let real = dynlink::driver_symbol(self.export);
         // Whoever was first is right: one may have been told while another looked.
-        let known = self.real.compare_exchange(null_mut(), real, Ordering::AcqRel, Ordering::Acquire);
+        let known = self
+            .real
+            .compare_exchange(null_mut(), real, Ordering::AcqRel, Ordering::Acquire);
         known.map_or_else(|known| known, |_| real)
     }
 }
@@ -130,7 +139,11 @@ impl Table {
     /// The rows, file by file.
     #[must_use]
     pub const fn new(files: &'static [&'static [&'static Row]]) -> Self {
-        Self { files, hooks: [const { AtomicPtr::new(null_mut()) }; COUNT], joined: AtomicBool::new(false) }
+        Self {
+            files,
+            hooks: [const { AtomicPtr::new(null_mut()) }; COUNT],
+            joined: AtomicBool::new(false),
+        }
     }
 
     /// The row that a `dlsym` or a linked program asks for.
@@ -144,15 +157,22 @@ impl Table {
     pub fn by_answer(&self, asked: Asked<'_>, answer: *mut c_void, driver: &impl Driver) -> Answer {
         let places = places(asked.base);
         if places.is_empty() {
-            return if is_driver_name(asked.base.to_bytes()) { Answer::Unknown } else { Answer::Driver };
+            return if is_driver_name(asked.base.to_bytes()) {
+                Answer::Unknown
+            } else {
+                Answer::Driver
+            };
         }
         if let Some(row) = self.hooks_among(&places).find(|row| row.real() == answer) {
             return Answer::Hooked(row);
         }
         let newest = c_int::try_from(NEWEST.0).unwrap_or(c_int::MAX);
         let reach = asked.version.min(driver.version());
-        let is_an_export =
-            || variants()[places.clone()].iter().any(|known| driver.export(known.export_for_dlsym()) == answer);
+        let is_an_export = || {
+            variants()[places.clone()]
+                .iter()
+                .any(|known| driver.export(known.export_for_dlsym()) == answer)
+        };
         if reach > newest && !is_an_export() && driver.ask(Asked { version: newest, ..asked }) != answer {
             return Answer::Unknown;
         }
@@ -318,9 +338,17 @@ mod tests {
     fn a_variant_that_only_a_newer_driver_has_is_unknown() {
         let driver = Fake { version: 14_000, newer: NEW };
         assert_eq!(told(c"cuLaunchKernel", 14_000, 0, NEW, &driver), "unknown");
-        assert_eq!(told(c"cuDeviceGetName", 13_060, 0, NEW, &driver), "unknown", "minor versions bring variants too");
+        assert_eq!(
+            told(c"cuDeviceGetName", 13_060, 0, NEW, &driver),
+            "unknown",
+            "minor versions bring variants too"
+        );
         let known = address("cuCtxCreate");
-        assert_eq!(told(c"cuCtxCreate", 14_000, 0, known, &driver), "the driver's", "an export that is known");
+        assert_eq!(
+            told(c"cuCtxCreate", 14_000, 0, known, &driver),
+            "the driver's",
+            "an export that is known"
+        );
         assert_eq!(told(c"cuLaunchKernel", 13_050, 0, TRAMPOLINE, &driver), "cuLaunchKernel");
     }
 
@@ -345,7 +373,10 @@ mod tests {
         let driver = Fake { version: 14_000, newer: NEW };
         CREATE_2.real.store(address("cuCtxCreate_v2"), Ordering::Relaxed);
         for version in [13_000, 14_000] {
-            assert_eq!(told(c"cuCtxCreate", version, 0, address("cuCtxCreate_v2"), &driver), "cuCtxCreate_v2");
+            assert_eq!(
+                told(c"cuCtxCreate", version, 0, address("cuCtxCreate_v2"), &driver),
+                "cuCtxCreate_v2"
+            );
         }
         // The first one is not hooked here, whatever the rule says.
         assert_eq!(told(c"cuCtxCreate", 13_000, 0, address("cuCtxCreate"), &driver), "the driver's");

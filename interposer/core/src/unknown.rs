@@ -107,7 +107,8 @@ mod tests {
         for (name, version) in [("cuA", 0), ("cuB", 13_060), ("cuA", 0), ("cuA", 14_000), ("cuB", 13_060)] {
             unknown.note(name.as_bytes(), version);
         }
-        let expected = [("cuA", 0), ("cuB", 13_060), ("cuA", 14_000)].map(|(name, version)| (name.to_owned(), version));
+        let expected =
+            [("cuA", 0), ("cuB", 13_060), ("cuA", 14_000)].map(|(name, version)| (name.to_owned(), version));
         assert_eq!(all(&unknown), expected);
     }
 

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use gpushare_proto::names;
 use gpushare_proto::tenant::TenantRequest;
 use gpushare_proto::{GateWord, Nanos};
-use gpushare_sys::{clock, futex};
 use gpushare_sys::unwind::cancellation_point;
+use gpushare_sys::{clock, futex};
 
 use crate::gate::Pass;
 use crate::guest::guest_or;
@@ -87,7 +87,9 @@ fn wait(mut word: GateWord) -> Pass<'static> {
         if let Some(pass) = excused(state) {
             return pass;
         }
-        state.waiting.ask(word, |request| state.link().is_some_and(|link| link.tell(request)));
+        state
+            .waiting
+            .ask(word, |request| state.link().is_some_and(|link| link.tell(request)));
         let page = process::page();
         // Whatever ends the sleep, the word is looked at again.
         let _ = futex::wait(&page.gate, word.0, Some(NAP));
@@ -156,7 +158,11 @@ impl Waiting {
         if waited < NOTICE_AFTER || !due {
             return;
         }
-        if self.said.compare_exchange(said, now.max(1), Ordering::Relaxed, Ordering::Relaxed).is_ok() {
+        if self
+            .said
+            .compare_exchange(said, now.max(1), Ordering::Relaxed, Ordering::Relaxed)
+            .is_ok()
+        {
             let reason = state.link().map_or_else(String::new, |link| link.identity().waits_for);
             notice::say(format_args!(
                 "waiting for the GPU since {:.0} s: {reason}; `gpushare-ctl status` shows more ({}=1 sums up at exit)",

@@ -47,10 +47,7 @@ impl Daemon {
             gpus: Vec::new(),
         });
         let frame = codec::encode(&welcome).unwrap();
-        assert_eq!(
-            socket::send_with_fd(&stream, &frame, Some(file.as_fd())).unwrap(),
-            frame.len()
-        );
+        assert_eq!(socket::send_with_fd(&stream, &frame, Some(file.as_fd())).unwrap(), frame.len());
         (Self { stream, page }, hello.role)
     }
 
@@ -61,11 +58,7 @@ impl Daemon {
     /// Takes a request for memory; its number.
     fn asked_for(&mut self, bytes: Bytes) -> gpushare_proto::RequestId {
         match receive(&mut self.stream) {
-            TenantRequest::Reserve {
-                request,
-                bytes: asked,
-                ..
-            } if asked == bytes => request,
+            TenantRequest::Reserve { request, bytes: asked, .. } if asked == bytes => request,
             other => panic!("expected a request for {bytes}, got {other:?}"),
         }
     }
@@ -74,10 +67,7 @@ impl Daemon {
 fn listen(folder: &Path) -> (UnixListener, Address) {
     let path = folder.join("scheduler.sock");
     let listener = UnixListener::bind(&path).unwrap();
-    (
-        listener,
-        Address::new(vec![folder.join("nobody.sock"), path], Some(Token([5; 32])), true),
-    )
+    (listener, Address::new(vec![folder.join("nobody.sock"), path], Some(Token([5; 32])), true))
 }
 
 /// Hears messages until the connection ends, counting memory.
@@ -99,36 +89,20 @@ fn a_process_says_who_it_is_and_maps_the_page_that_it_is_given() {
     let (listener, address) = listen(folder.path());
     let daemon = thread::spawn(move || {
         let (daemon, role) = Daemon::welcome(&listener);
-        daemon
-            .page
-            .gate
-            .store(GateWord::new(1, GateState::Open).0, Ordering::SeqCst);
+        daemon.page.gate.store(GateWord::new(1, GateState::Open).0, Ordering::SeqCst);
         (daemon, role)
     });
     let (_connection, welcome, page) = address.connect(None).unwrap();
     let (_daemon, role) = daemon.join().unwrap();
     assert_eq!((welcome.client, welcome.session), (ClientId(7), SessionId(3)));
-    assert_eq!(
-        role,
-        Role::Client {
-            token: Some(Token([5; 32])),
-            returning: None
-        }
-    );
-    assert_eq!(
-        GateWord(page.gate.load(Ordering::SeqCst)).state(),
-        GateState::Open
-    );
+    assert_eq!(role, Role::Client { token: Some(Token([5; 32])), returning: None });
+    assert_eq!(GateWord(page.gate.load(Ordering::SeqCst)).state(), GateState::Open);
 }
 
 #[test]
 fn without_a_daemon_the_error_names_every_socket_that_was_tried() {
     let folder = tempfile::tempdir().unwrap();
-    let address = Address::new(
-        vec![folder.path().join("a.sock"), folder.path().join("b.sock")],
-        None,
-        false,
-    );
+    let address = Address::new(vec![folder.path().join("a.sock"), folder.path().join("b.sock")], None, false);
     let error = address.connect(None).unwrap_err();
     assert!(matches!(error, ConnectError::Absent(_)));
     let text = error.to_string();
@@ -145,23 +119,12 @@ fn a_refusal_is_passed_on_in_the_daemons_words() {
     let daemon = thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
         receive(&mut stream);
-        let failure = Failure {
-            code: FailureCode::Permission,
-            message: "no such session".to_owned(),
-        };
-        stream
-            .write_all(&codec::encode(&TenantReply::Error(failure)).unwrap())
-            .unwrap();
+        let failure = Failure { code: FailureCode::Permission, message: "no such session".to_owned() };
+        stream.write_all(&codec::encode(&TenantReply::Error(failure)).unwrap()).unwrap();
     });
     let error = address.connect(None).unwrap_err();
     daemon.join().unwrap();
-    assert!(matches!(
-        error,
-        ConnectError::Refused {
-            code: FailureCode::Permission,
-            ..
-        }
-    ));
+    assert!(matches!(error, ConnectError::Refused { code: FailureCode::Permission, .. }));
     assert!(error.to_string().contains("no such session"));
 }
 
@@ -169,19 +132,12 @@ fn a_refusal_is_passed_on_in_the_daemons_words() {
 fn memory_is_counted_before_the_asker_goes_on_and_a_refusal_carries_its_figures() {
     let folder = tempfile::tempdir().unwrap();
     let (listener, address) = listen(folder.path());
-    let refusal = MemoryRefusal {
-        requested: Bytes(9),
-        limit: Bytes(5),
-        used: Bytes(1),
-        by: LimitKind::Session,
-    };
+    let refusal =
+        MemoryRefusal { requested: Bytes(9), limit: Bytes(5), used: Bytes(1), by: LimitKind::Session };
     let daemon = thread::spawn(move || {
         let (mut daemon, _) = Daemon::welcome(&listener);
         let request = daemon.asked_for(Bytes(100));
-        daemon.answer(&TenantReply::Reserved {
-            request,
-            bytes: Bytes(100),
-        });
+        daemon.answer(&TenantReply::Reserved { request, bytes: Bytes(100) });
         let request = daemon.asked_for(Bytes(9));
         daemon.answer(&TenantReply::Refused { request, refusal });
     });
@@ -209,9 +165,7 @@ fn a_daemon_that_takes_no_more_messages_is_left_for_another() {
     let _stalled = daemon.join().unwrap();
     thread::scope(|scope| {
         let reader = scope.spawn(move || connection.receive());
-        let wait = TenantRequest::Wait {
-            word: GateWord::new(1, GateState::Closed),
-        };
+        let wait = TenantRequest::Wait { word: GateWord::new(1, GateState::Closed) };
         // Until its buffer is full, and then the one that is lost.
         while link.tell(&wait) {}
         reader.join().unwrap().unwrap_err();
@@ -226,10 +180,7 @@ fn what_nothing_depends_on_waits_for_nobody_and_leaves_the_connection_whole() {
     let (connection, welcome, _) = address.connect(None).unwrap();
     let link = Link::new(&connection, &welcome).unwrap();
     let (mut stalled, _) = daemon.join().unwrap();
-    let refused = TenantRequest::RefusedHere {
-        gpu: GpuId(0),
-        bytes: Bytes::gib(80),
-    };
+    let refused = TenantRequest::RefusedHere { gpu: GpuId(0), bytes: Bytes::gib(80) };
     let mut told = 0;
     while link.tell_at_once(&refused) {
         told += 1;
@@ -253,10 +204,7 @@ fn a_question_that_a_dying_daemon_left_open_is_asked_again_of_the_next_one() {
         drop(first);
         let (mut second, _) = Daemon::welcome(&listener);
         let request = second.asked_for(Bytes(64));
-        second.answer(&TenantReply::Reserved {
-            request,
-            bytes: Bytes(64),
-        });
+        second.answer(&TenantReply::Reserved { request, bytes: Bytes(64) });
     });
     let (connection, welcome, _) = address.connect(None).unwrap();
     let link = Link::new(&connection, &welcome).unwrap();
@@ -292,11 +240,7 @@ fn a_daemon_that_accepts_and_never_answers_is_found_out_by_knocking() {
     });
     assert!(matches!(address.knock(), Err(ConnectError::Broken { .. })));
     address.knock().unwrap();
-    assert_eq!(
-        daemon.join().unwrap(),
-        Role::Tool,
-        "it says nothing of the process"
-    );
+    assert_eq!(daemon.join().unwrap(), Role::Tool, "it says nothing of the process");
 }
 
 #[test]
@@ -311,17 +255,12 @@ fn a_socket_that_cannot_be_reached_is_no_absent_daemon() {
     };
     assert!(matches!(error(&[&nobody]), ConnectError::Absent(_)));
     let found = error(&[&nobody, &blocked]);
-    assert!(
-        matches!(&found, ConnectError::Unreachable { path, .. } if *path == blocked),
-        "{found}"
-    );
+    assert!(matches!(&found, ConnectError::Unreachable { path, .. } if *path == blocked), "{found}");
 
     // Another one that answers is served all the same.
     let (listener, _) = listen(folder.path());
     let daemon = thread::spawn(move || Daemon::welcome(&listener));
     let there = folder.path().join("scheduler.sock");
-    Address::new(vec![blocked, there], None, true)
-        .connect(None)
-        .unwrap();
+    Address::new(vec![blocked, there], None, true).connect(None).unwrap();
     daemon.join().unwrap();
 }

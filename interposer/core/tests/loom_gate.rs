@@ -32,11 +32,7 @@ fn a_drained_gate_has_nobody_inside() {
         word.store(OPEN.next(GateState::Closed).0, Ordering::Release);
         fence(Ordering::SeqCst);
         if gate.is_empty() {
-            assert_eq!(
-                card.load(Ordering::Relaxed),
-                0,
-                "somebody launches after the drain"
-            );
+            assert_eq!(card.load(Ordering::Relaxed), 0, "somebody launches after the drain");
             launcher.join().unwrap();
             assert_eq!(card.load(Ordering::Relaxed), 0);
         } else {

@@ -32,13 +32,7 @@ fn nobody_is_there_where_nothing_is_or_nobody_listens() {
     drop(UnixListener::bind(at("left")).unwrap());
     fs::write(at("file"), "").unwrap();
     let long = at(&"x".repeat(120));
-    for nobody in [
-        at("nothing"),
-        at("left"),
-        at("file"),
-        at("file/scheduler.sock"),
-        long,
-    ] {
+    for nobody in [at("nothing"), at("left"), at("file"), at("file/scheduler.sock"), long] {
         let error = error(&[&nobody]);
         assert!(error.is_absence(), "{error}");
     }
@@ -101,10 +95,7 @@ fn a_user_whom_the_machines_daemon_is_closed_to_gets_the_users_own() {
     fs::set_permissions(&own, Permissions::from_mode(0o777)).unwrap();
     thread::spawn(move || listener.incoming().for_each(drop));
     let error = without_rights(|| error(&[&path, &own]));
-    assert!(
-        matches!(&error, ConnectError::Broken { path, .. } if *path == own),
-        "{error}"
-    );
+    assert!(matches!(&error, ConnectError::Broken { path, .. } if *path == own), "{error}");
 }
 
 #[test]
@@ -122,30 +113,18 @@ fn a_process_without_descriptors_is_kept_from_a_daemon_that_is_there_only() {
     let path = folder.path().join("scheduler.sock");
     let _listener = UnixListener::bind(&path).unwrap();
     let output = Command::new(std::env::current_exe().unwrap())
-        .args([
-            "--exact",
-            "a_process_that_has_no_descriptors",
-            "--ignored",
-            "--nocapture",
-        ])
+        .args(["--exact", "a_process_that_has_no_descriptors", "--ignored", "--nocapture"])
         .env(SOCKET, &path)
         .output()
         .unwrap();
-    assert!(
-        output.status.success(),
-        "{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
 #[test]
 #[ignore = "started by another test"]
 fn a_process_that_has_no_descriptors() {
     let path = PathBuf::from(std::env::var_os(SOCKET).unwrap());
-    let none = libc::rlimit {
-        rlim_cur: 3,
-        rlim_max: 3,
-    };
+    let none = libc::rlimit { rlim_cur: 3, rlim_max: 3 };
     // SAFETY: the limit is ours and whole.
     let limited = unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const none) };
     assert_eq!(limited, 0);

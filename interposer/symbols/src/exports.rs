@@ -79,12 +79,7 @@ fn dynamic_symbols(file: &[u8]) -> Option<(&[u8], &[u8])> {
 /// A little-endian number of up to eight bytes.
 fn number(from: &[u8], at: usize, bytes: usize) -> Option<u64> {
     let bytes = from.get(at..at.checked_add(bytes)?)?;
-    Some(
-        bytes
-            .iter()
-            .rev()
-            .fold(0, |number, &byte| number << 8 | u64::from(byte)),
-    )
+    Some(bytes.iter().rev().fold(0, |number, &byte| number << 8 | u64::from(byte)))
 }
 
 fn text(names: &[u8], at: usize) -> Option<&str> {
@@ -100,14 +95,7 @@ mod tests {
     #[test]
     fn only_the_drivers_own_names_count() {
         assert!(is_driver_name(b"cuInit"));
-        for other in [
-            &b"cudaMalloc"[..],
-            b"cudbgMain",
-            b"cublasCreate",
-            b"cu",
-            b"",
-            b"acuInit",
-        ] {
+        for other in [&b"cudaMalloc"[..], b"cudbgMain", b"cublasCreate", b"cu", b"", b"acuInit"] {
             assert!(!is_driver_name(other));
         }
     }

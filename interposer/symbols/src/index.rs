@@ -142,11 +142,7 @@ const fn compare(one: &str, other: &str) -> Ordering {
     let mut at = 0;
     while at < one.len() && at < other.len() {
         if one[at] != other[at] {
-            return if one[at] < other[at] {
-                Ordering::Less
-            } else {
-                Ordering::Greater
-            };
+            return if one[at] < other[at] { Ordering::Less } else { Ordering::Greater };
         }
         at += 1;
     }
@@ -178,13 +174,7 @@ mod tests {
     fn no_export_has_two_rows() {
         let twice: Vec<_> = variants()
             .iter()
-            .filter(|variant| {
-                variants()
-                    .iter()
-                    .filter(|other| other.export == variant.export)
-                    .count()
-                    > 1
-            })
+            .filter(|variant| variants().iter().filter(|other| other.export == variant.export).count() > 1)
             .map(|variant| variant.export)
             .collect();
         assert_eq!(twice, [""; 0]);

@@ -27,10 +27,7 @@ fn every_hook_has_a_row_of_the_same_base_version_and_stream() {
         })
         .map(|(export, hook)| (export, hook, by_export(export)))
         .collect();
-    assert!(
-        wrong.is_empty(),
-        "hooks whose rows say something else: {wrong:#?}"
-    );
+    assert!(wrong.is_empty(), "hooks whose rows say something else: {wrong:#?}");
 }
 
 #[test]
@@ -45,11 +42,7 @@ fn every_row_that_is_hooked_has_its_hook() {
 }
 
 fn hook_of(row: &Variant) -> Hook {
-    Hook {
-        base: row.base.to_owned(),
-        version: row.version.0,
-        per_thread: row.per_thread(),
-    }
+    Hook { base: row.base.to_owned(), version: row.version.0, per_thread: row.per_thread() }
 }
 
 /// Every hook, by export.
@@ -90,9 +83,7 @@ fn lines(source: &str) -> Vec<String> {
 
 /// `VIA BASE(ARGUMENTS) = VERSION [TWIN] EXPORT, ...`
 fn parse(line: &str, hooks: &mut BTreeMap<String, Hook>) {
-    let (call, list) = line
-        .rsplit_once('=')
-        .unwrap_or_else(|| panic!("no `=` in {line}"));
+    let (call, list) = line.rsplit_once('=').unwrap_or_else(|| panic!("no `=` in {line}"));
     let base = base_of(call).unwrap_or_else(|| panic!("no base name in {line}"));
     for variant in list.split(',') {
         let words: Vec<_> = variant.split_whitespace().collect();
@@ -129,11 +120,7 @@ fn a_line_with_everything_in_it_is_understood() {
     for line in lines(source) {
         parse(&line, &mut hooks);
     }
-    let hook = |version, per_thread| Hook {
-        base: "cuX".to_owned(),
-        version,
-        per_thread,
-    };
+    let hook = |version, per_thread| Hook { base: "cuX".to_owned(), version, per_thread };
     assert_eq!(
         hooks,
         BTreeMap::from([

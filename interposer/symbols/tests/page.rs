@@ -53,9 +53,7 @@ stream.
         write!(page, "\n## {title}\n\n{about}\n").unwrap();
         for why in reasons(&rows) {
             let mut first = why.chars();
-            let capital = first
-                .next()
-                .map_or(String::new(), |letter| letter.to_uppercase().to_string());
+            let capital = first.next().map_or(String::new(), |letter| letter.to_uppercase().to_string());
             write!(page, "\n{capital}{}:\n\n", first.as_str()).unwrap();
             let of_reason = rows.iter().filter(|row| row.disposition.why() == why);
             let mut base = "";
@@ -83,11 +81,9 @@ stream.
 type Section = (&'static str, &'static str, fn(Disposition) -> bool);
 
 const SECTIONS: [Section; 4] = [
-    (
-        "Wrapped",
-        "A hook stands in front of the driver's function.",
-        |what| matches!(what, Disposition::Wrapped(_)),
-    ),
+    ("Wrapped", "A hook stands in front of the driver's function.", |what| {
+        matches!(what, Disposition::Wrapped(_))
+    }),
     (
         "Answered",
         "A hook answers from gpushare's own tables, instead of the driver or over its answer.",
@@ -98,11 +94,9 @@ const SECTIONS: [Section; 4] = [
         "What gpushare cannot follow. Refused calls return `CUDA_ERROR_NOT_SUPPORTED`; the others reach the driver.",
         |what| matches!(what, Disposition::Refused(_) | Disposition::Unsupported(_)),
     ),
-    (
-        "Passed",
-        "The driver is called as if gpushare were not there.",
-        |what| matches!(what, Disposition::Passed(_)),
-    ),
+    ("Passed", "The driver is called as if gpushare were not there.", |what| {
+        matches!(what, Disposition::Passed(_))
+    }),
 ];
 
 /// The reasons of these rows: of families in the order of the table, others by name.

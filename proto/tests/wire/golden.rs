@@ -74,10 +74,7 @@ fn every_variant_inside_a_message_is_in_some_sample() {
         variants::<FailureCode>(),
     ] {
         for name in inner {
-            assert!(
-                json.contains(&format!("{name:?}")),
-                "no sample holds {name}; {RULES}"
-            );
+            assert!(json.contains(&format!("{name:?}")), "no sample holds {name}; {RULES}");
         }
     }
 }
@@ -96,19 +93,12 @@ fn check<M: Message + PartialEq + Debug>(file: &str, samples: &[Named<M>]) {
                 .unwrap_or_else(|| panic!("{at} has no sample any more; {RULES}"));
             let decoded = decode::<M>(&bytes).unwrap_or_else(|error| panic!("{at}: {error}; {RULES}"));
             assert_eq!(&decoded, *sample, "{at} means something else now; {RULES}");
-            assert_eq!(
-                hex(&body(*sample)),
-                hex(&bytes),
-                "{at} has other bytes now; {RULES}"
-            );
+            assert_eq!(hex(&body(*sample)), hex(&bytes), "{at} has other bytes now; {RULES}");
         }
     }
     let kept: BTreeSet<_> = read(&this_release().join(file)).into_keys().collect();
     for name in samples.keys() {
-        assert!(
-            kept.contains(*name),
-            "the sample {name} has no golden line; {RULES}"
-        );
+        assert!(kept.contains(*name), "the sample {name} has no golden line; {RULES}");
     }
     for variant in variants::<M>() {
         let covered = kept.iter().any(|name| name.split('.').next() == Some(*variant));
@@ -133,18 +123,11 @@ fn golden() -> PathBuf {
 }
 
 fn this_release() -> PathBuf {
-    golden().join(concat!(
-        env!("CARGO_PKG_VERSION_MAJOR"),
-        ".",
-        env!("CARGO_PKG_VERSION_MINOR")
-    ))
+    golden().join(concat!(env!("CARGO_PKG_VERSION_MAJOR"), ".", env!("CARGO_PKG_VERSION_MINOR")))
 }
 
 fn releases() -> Vec<PathBuf> {
-    fs::read_dir(golden())
-        .unwrap()
-        .map(|entry| entry.unwrap().path())
-        .collect()
+    fs::read_dir(golden()).unwrap().map(|entry| entry.unwrap().path()).collect()
 }
 
 /// The golden lines of a file; none if a release did not have that enum yet.

@@ -22,10 +22,7 @@ const MANY: u64 = 200_000_000;
 
 #[test]
 fn nine_bytes_that_claim_a_terabyte_are_refused() {
-    let refused = CodecError::TooLarge {
-        claimed: 0xffff_ffff,
-        limit: MAX_REQUEST,
-    };
+    let refused = CodecError::TooLarge { claimed: 0xffff_ffff, limit: MAX_REQUEST };
     assert_eq!(split::<TenantRequest>(&[0xff; 9]), Err(refused));
     let mut terabyte = [0; 9];
     terabyte[..8].copy_from_slice(&(1u64 << 40).to_le_bytes());
@@ -64,10 +61,7 @@ fn a_header_at_the_limit_passes_and_one_beyond_does_not() {
     assert_eq!(body_length::<TenantReply>(header(MAX_REPLY)), Ok(MAX_REPLY));
     assert!(body_length::<TenantReply>(header(MAX_REPLY + 1)).is_err());
     let beyond = vec![0; MAX_REQUEST + 1];
-    assert!(matches!(
-        decode::<TenantRequest>(&beyond),
-        Err(CodecError::TooLarge { .. })
-    ));
+    assert!(matches!(decode::<TenantRequest>(&beyond), Err(CodecError::TooLarge { .. })));
 }
 
 #[test]
@@ -94,31 +88,19 @@ fn cut<M: Message + PartialEq + Debug>(samples: &[Named<M>]) {
 fn bytes_after_a_message_are_an_error() {
     let mut frame = encode(&TenantRequest::Own).unwrap();
     frame.extend([0, 0]);
-    assert_eq!(
-        decode::<TenantRequest>(&frame[HEADER..]),
-        Err(CodecError::Trailing { left: 2 })
-    );
+    assert_eq!(decode::<TenantRequest>(&frame[HEADER..]), Err(CodecError::Trailing { left: 2 }));
 }
 
 /// Each sequence of each message claims 200 million elements: the decode ends with the frame, because
 /// every element takes at least a byte of it.
 #[test]
 fn a_claim_of_two_hundred_million_elements_ends_with_the_frame() {
-    claim(
-        samples::tenant_requests,
-        "Hello.returning",
-        |message| match message {
-            TenantRequest::Hello(Hello {
-                role:
-                    Role::Client {
-                        returning: Some(returning),
-                        ..
-                    },
-                ..
-            }) => returning.gpus.clear(),
-            other => panic!("{other:?}"),
-        },
-    );
+    claim(samples::tenant_requests, "Hello.returning", |message| match message {
+        TenantRequest::Hello(Hello { role: Role::Client { returning: Some(returning), .. }, .. }) => {
+            returning.gpus.clear()
+        }
+        other => panic!("{other:?}"),
+    });
     claim(samples::tenant_replies, "Welcome", |message| match message {
         TenantReply::Welcome(welcome) => welcome.gpus.clear(),
         other => panic!("{other:?}"),
@@ -225,10 +207,7 @@ fn what_is_no_hello_claims_no_version() {
 fn a_mismatch_is_one_sentence_with_both_versions_and_what_to_do() {
     let sentence = protocol_mismatch(7);
     assert!(sentence.contains(&format!("protocol {PROTOCOL}")), "{sentence}");
-    assert!(
-        sentence.contains("the other side 7; install the same"),
-        "{sentence}"
-    );
+    assert!(sentence.contains("the other side 7; install the same"), "{sentence}");
 }
 
 fn body<M: Message>(message: &M) -> Vec<u8> {

@@ -26,10 +26,7 @@ use gpushare_proto::{
 pub(crate) type Named<M> = (&'static str, M);
 
 const UUID: GpuUuid = GpuUuid::gpu([0x0a, 0x1b, 0x2c, 0x3d, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 0xfe, 0xff]);
-const EPOCH: Epoch = Epoch {
-    generation: 1_234_567_890_123,
-    counter: 300,
-};
+const EPOCH: Epoch = Epoch { generation: 1_234_567_890_123, counter: 300 };
 
 /// From a process to the daemon.
 pub(crate) fn tenant_requests() -> Vec<Named<TenantRequest>> {
@@ -51,31 +48,11 @@ pub(crate) fn tenant_requests() -> Vec<Named<TenantRequest>> {
         ("Hello.returning", client(None, Some(returning()))),
         ("Attach", TenantRequest::Attach(card())),
         ("Contexts", TenantRequest::Contexts { gpu, live: 3 }),
-        (
-            "Reserve",
-            TenantRequest::Reserve {
-                request,
-                gpu,
-                bytes: Bytes::mib(64),
-            },
-        ),
+        ("Reserve", TenantRequest::Reserve { request, gpu, bytes: Bytes::mib(64) }),
         ("Trim", TenantRequest::Trim { gpu }),
         ("Wait", TenantRequest::Wait { word }),
-        (
-            "Entered",
-            TenantRequest::Entered {
-                word,
-                moved: Bytes::gib(2),
-                took: Nanos::from_millis(160),
-            },
-        ),
-        (
-            "Released",
-            TenantRequest::Released {
-                word,
-                drain: Nanos(1_800_000),
-            },
-        ),
+        ("Entered", TenantRequest::Entered { word, moved: Bytes::gib(2), took: Nanos::from_millis(160) }),
+        ("Released", TenantRequest::Released { word, drain: Nanos(1_800_000) }),
         ("Register.auto", register(GpuChoice::Auto)),
         ("Register.index", register(GpuChoice::Index(2))),
         ("Register.uuid", register(GpuChoice::Uuid(UUID))),
@@ -83,59 +60,18 @@ pub(crate) fn tenant_requests() -> Vec<Named<TenantRequest>> {
         ("Gpus", TenantRequest::Gpus),
         ("Account", TenantRequest::Account(None)),
         ("Account.token", TenantRequest::Account(Some(Token([0xa5; 32])))),
-        (
-            "Fixed",
-            TenantRequest::Fixed {
-                gpu,
-                bytes: Bytes::mib(96),
-            },
-        ),
-        (
-            "ReserveFixed",
-            TenantRequest::ReserveFixed {
-                request: RequestId(12),
-                gpu,
-                bytes: Bytes::mib(32),
-            },
-        ),
-        (
-            "Room",
-            TenantRequest::Room {
-                request: RequestId(13),
-                gpu,
-                bytes: Bytes::mib(600),
-            },
-        ),
-        (
-            "Return",
-            TenantRequest::Return {
-                gpu,
-                bytes: Bytes::mib(64),
-            },
-        ),
+        ("Fixed", TenantRequest::Fixed { gpu, bytes: Bytes::mib(96) }),
+        ("ReserveFixed", TenantRequest::ReserveFixed { request: RequestId(12), gpu, bytes: Bytes::mib(32) }),
+        ("Room", TenantRequest::Room { request: RequestId(13), gpu, bytes: Bytes::mib(600) }),
+        ("Return", TenantRequest::Return { gpu, bytes: Bytes::mib(64) }),
         ("Register.prefix", register(GpuChoice::Prefix("GPU-0a1b".into()))),
         ("Attach.instance", TenantRequest::Attach(instance())),
         (
             "UnknownFunction",
-            TenantRequest::UnknownFunction {
-                name: "cuLaunchKernel".into(),
-                version: 14_000,
-            },
+            TenantRequest::UnknownFunction { name: "cuLaunchKernel".into(), version: 14_000 },
         ),
-        (
-            "Limits",
-            TenantRequest::Limits {
-                memory: terms().memory,
-                compute: terms().compute,
-            },
-        ),
-        (
-            "RefusedHere",
-            TenantRequest::RefusedHere {
-                gpu,
-                bytes: Bytes::gib(80),
-            },
-        ),
+        ("Limits", TenantRequest::Limits { memory: terms().memory, compute: terms().compute }),
+        ("RefusedHere", TenantRequest::RefusedHere { gpu, bytes: Bytes::gib(80) }),
         (
             "Foresee.new",
             TenantRequest::Foresee(Prospect::New(NewSession {
@@ -145,10 +81,7 @@ pub(crate) fn tenant_requests() -> Vec<Named<TenantRequest>> {
                 gpu: GpuChoice::Auto,
             })),
         ),
-        (
-            "Foresee.known",
-            TenantRequest::Foresee(Prospect::Known(Token([0xa5; 32]))),
-        ),
+        ("Foresee.known", TenantRequest::Foresee(Prospect::Known(Token([0xa5; 32])))),
         ("Enter", TenantRequest::Enter(Token([0xa5; 32]))),
         ("Settled", TenantRequest::Settled),
     ]
@@ -157,10 +90,7 @@ pub(crate) fn tenant_requests() -> Vec<Named<TenantRequest>> {
 /// From the daemon to a process.
 pub(crate) fn tenant_replies() -> Vec<Named<TenantReply>> {
     let request = RequestId(9);
-    let gate = |state| TenantReply::Gate {
-        word: GateWord::new(70_001, state),
-        epoch: EPOCH,
-    };
+    let gate = |state| TenantReply::Gate { word: GateWord::new(70_001, state), epoch: EPOCH };
     let refused = |by| TenantReply::Refused {
         request,
         refusal: MemoryRefusal {
@@ -183,32 +113,14 @@ pub(crate) fn tenant_replies() -> Vec<Named<TenantReply>> {
             }),
         ),
         ("Ready", TenantReply::Ready { protocol: 1 }),
-        (
-            "Attached",
-            TenantReply::Attached {
-                uuid: UUID,
-                gpu: GpuId(1),
-            },
-        ),
+        ("Attached", TenantReply::Attached { uuid: UUID, gpu: GpuId(1) }),
         ("Gate.open", gate(GateState::Open)),
         ("Gate.closed", gate(GateState::Closed)),
-        (
-            "Reserved",
-            TenantReply::Reserved {
-                request,
-                bytes: Bytes::mib(64),
-            },
-        ),
+        ("Reserved", TenantReply::Reserved { request, bytes: Bytes::mib(64) }),
         ("Refused.session", refused(LimitKind::Session)),
         ("Refused.capacity", refused(LimitKind::Capacity)),
         ("Refused.managed_limit", refused(LimitKind::ManagedLimit)),
-        (
-            "Queued",
-            TenantReply::Queued {
-                ahead: 2,
-                reason: "train holds gpu0".into(),
-            },
-        ),
+        ("Queued", TenantReply::Queued { ahead: 2, reason: "train holds gpu0".into() }),
         (
             "Session",
             TenantReply::Session {
@@ -228,13 +140,7 @@ pub(crate) fn tenant_replies() -> Vec<Named<TenantReply>> {
         ("Error.unavailable", error(FailureCode::Unavailable)),
         ("Account", TenantReply::Account(Some(account()))),
         ("Account.none", TenantReply::Account(None)),
-        (
-            "Room",
-            TenantReply::Room {
-                request: RequestId(13),
-                bytes: Bytes::gib(70),
-            },
-        ),
+        ("Room", TenantReply::Room { request: RequestId(13), bytes: Bytes::gib(70) }),
         (
             "Foreseen",
             TenantReply::Foreseen(Box::new(Forecast {
@@ -260,11 +166,7 @@ fn card_forecast() -> CardForecast {
         fits: false,
         mode: Mode::Parallel,
         mode_then: Mode::Serialized,
-        ahead: vec![AheadView {
-            session: SessionId(5),
-            name: "eval".into(),
-            turn_ns: Nanos::from_secs(3),
-        }],
+        ahead: vec![AheadView { session: SessionId(5), name: "eval".into(), turn_ns: Nanos::from_secs(3) }],
         quantum_ns: Nanos::from_secs(4),
         switch_ns: Nanos::from_millis(220),
         bound_ns: Some(Nanos::from_secs(13)),
@@ -287,37 +189,23 @@ pub(crate) fn admin_requests() -> Vec<Named<AdminRequest>> {
             binding,
         })
     };
-    let change = |change| {
-        AdminRequest::Session(SessionRequest::Change {
-            which: which(),
-            change,
-        })
-    };
+    let change = |change| AdminRequest::Session(SessionRequest::Change { which: which(), change });
     vec![
         ("Hello", AdminRequest::Hello(Hello::new(Role::Tool))),
         ("Status", AdminRequest::Status),
-        (
-            "Set.quantum",
-            set(first, Knob::Quantum(Some(Nanos::from_millis(100)))),
-        ),
+        ("Set.quantum", set(first, Knob::Quantum(Some(Nanos::from_millis(100))))),
         ("Set.quantum_auto", set(all, Knob::Quantum(None))),
         ("Set.mode", set(first, Knob::Mode(Some(Mode::Parallel)))),
         ("Set.mode_sliced", set(first, Knob::Mode(Some(Mode::TimeSliced)))),
         ("Set.mode_auto", set(all, Knob::Mode(None))),
         ("Set.capacity", set(first, Knob::Capacity(Some(Bytes::gib(4))))),
         ("Set.managed_limit", set(all, Knob::ManagedLimit(Bytes::gib(10)))),
-        (
-            "Set.window_target",
-            set(first, Knob::WindowTarget(Nanos::from_millis(5))),
-        ),
+        ("Set.window_target", set(first, Knob::WindowTarget(Nanos::from_millis(5)))),
         ("Set.epsilon", set(all, Knob::Epsilon(Percent(500)))),
         ("Watch", AdminRequest::Watch),
         ("Session.create", create(Binding::Token)),
         ("Session.create_uid", create(Binding::Uid(1000))),
-        (
-            "Session.create_cgroup",
-            create(Binding::Cgroup("/kubepods/pod7".into())),
-        ),
+        ("Session.create_cgroup", create(Binding::Cgroup("/kubepods/pod7".into()))),
         ("Session.memory", change(Change::Memory(terms().memory))),
         ("Session.compute", change(Change::Compute(terms().compute))),
         ("Session.weight", change(Change::Weight(200))),
@@ -330,37 +218,14 @@ pub(crate) fn admin_requests() -> Vec<Named<AdminRequest>> {
                 ttl: Some(Nanos::from_secs(3600)),
             }),
         ),
-        (
-            "Session.revoke",
-            AdminRequest::Session(SessionRequest::Revoke { which: which() }),
-        ),
-        (
-            "Session.delete",
-            AdminRequest::Session(SessionRequest::Delete { which: which() }),
-        ),
-        (
-            "Session.pause",
-            AdminRequest::Session(SessionRequest::Pause { which: which() }),
-        ),
-        (
-            "Session.resume",
-            AdminRequest::Session(SessionRequest::Resume { which: which() }),
-        ),
-        (
-            "Session.endless",
-            AdminRequest::Session(SessionRequest::Endless { which: which() }),
-        ),
-        (
-            "Session.token",
-            AdminRequest::Session(SessionRequest::Token { which: which() }),
-        ),
+        ("Session.revoke", AdminRequest::Session(SessionRequest::Revoke { which: which() })),
+        ("Session.delete", AdminRequest::Session(SessionRequest::Delete { which: which() })),
+        ("Session.pause", AdminRequest::Session(SessionRequest::Pause { which: which() })),
+        ("Session.resume", AdminRequest::Session(SessionRequest::Resume { which: which() })),
+        ("Session.endless", AdminRequest::Session(SessionRequest::Endless { which: which() })),
+        ("Session.token", AdminRequest::Session(SessionRequest::Token { which: which() })),
         ("Explain", AdminRequest::Explain { which: which() }),
-        (
-            "Usage",
-            AdminRequest::Usage {
-                since: Nanos::from_secs(86_400),
-            },
-        ),
+        ("Usage", AdminRequest::Usage { since: Nanos::from_secs(86_400) }),
         ("Reload", AdminRequest::Reload),
         ("Orphaned", AdminRequest::Orphaned { which: which() }),
     ]
@@ -371,23 +236,14 @@ pub(crate) fn admin_replies() -> Vec<Named<AdminReply>> {
     vec![
         ("Ready", AdminReply::Ready { protocol: 1 }),
         ("Status", AdminReply::Status(Box::new(status()))),
-        (
-            "Changed",
-            AdminReply::Changed {
-                old: "3s (computed)".into(),
-                new: "100ms".into(),
-            },
-        ),
+        ("Changed", AdminReply::Changed { old: "3s (computed)".into(), new: "100ms".into() }),
         ("Error", AdminReply::Error(failure(FailureCode::Permission))),
         ("Happened", AdminReply::Happened(happenings())),
         (
             "Happened.renamed",
             AdminReply::Happened(vec![Happening {
                 at_ns: Nanos::from_millis(20),
-                what: Happened::SessionRenamed {
-                    session: SessionId(3),
-                    name: "train-3".into(),
-                },
+                what: Happened::SessionRenamed { session: SessionId(3), name: "train-3".into() },
             }]),
         ),
         (
@@ -401,21 +257,11 @@ pub(crate) fn admin_replies() -> Vec<Named<AdminReply>> {
         ),
         (
             "Token",
-            AdminReply::Token {
-                session: SessionId(3),
-                name: "train".into(),
-                token: Token([0x5a; 32]),
-            },
+            AdminReply::Token { session: SessionId(3), name: "train".into(), token: Token([0x5a; 32]) },
         ),
-        (
-            "Explained",
-            explained(Some(wait(WaitReason::Holders, Some(Nanos::from_millis(4100))))),
-        ),
+        ("Explained", explained(Some(wait(WaitReason::Holders, Some(Nanos::from_millis(4100)))))),
         ("Explained.runs", explained(None)),
-        (
-            "Explained.turn",
-            explained(Some(wait(WaitReason::Turn, Some(Nanos::from_millis(20))))),
-        ),
+        ("Explained.turn", explained(Some(wait(WaitReason::Turn, Some(Nanos::from_millis(20)))))),
         (
             "Explained.stuck",
             explained(Some(wait(
@@ -427,18 +273,9 @@ pub(crate) fn admin_replies() -> Vec<Named<AdminReply>> {
                 None,
             ))),
         ),
-        (
-            "Explained.recovering",
-            explained(Some(wait(WaitReason::Recovering { processes: 2 }, None))),
-        ),
-        (
-            "Explained.standing",
-            explained(Some(wait(WaitReason::Standing, None))),
-        ),
-        (
-            "Explained.limit",
-            explained(Some(wait(WaitReason::Limit { limit: Percent(2500) }, None))),
-        ),
+        ("Explained.recovering", explained(Some(wait(WaitReason::Recovering { processes: 2 }, None)))),
+        ("Explained.standing", explained(Some(wait(WaitReason::Standing, None)))),
+        ("Explained.limit", explained(Some(wait(WaitReason::Limit { limit: Percent(2500) }, None)))),
         (
             "Usage",
             AdminReply::Usage(vec![UsageView {
@@ -475,10 +312,7 @@ pub(crate) fn admin_replies() -> Vec<Named<AdminReply>> {
 }
 
 fn explained(wait: Option<WaitView>) -> AdminReply {
-    let lock = LockView::Waiting {
-        ahead: 1,
-        reason: "infer holds gpu0".into(),
-    };
+    let lock = LockView::Waiting { ahead: 1, reason: "infer holds gpu0".into() };
     AdminReply::Explained(Box::new(Explanation {
         session: session(lock),
         refusals: vec![RefusalView {
@@ -514,11 +348,7 @@ fn wait(reason: WaitReason, about_ns: Option<Nanos>) -> WaitView {
             name: "infer".into(),
             rest_ns: Nanos::from_secs(1),
         }],
-        ahead: vec![AheadView {
-            session: SessionId(5),
-            name: "eval".into(),
-            turn_ns: Nanos::from_secs(3),
-        }],
+        ahead: vec![AheadView { session: SessionId(5), name: "eval".into(), turn_ns: Nanos::from_secs(3) }],
         handoff_ns: Nanos::from_millis(50),
         about_ns,
     }
@@ -529,10 +359,7 @@ fn terms() -> Terms {
     Terms {
         memory: Quota {
             every: Some(Amount::Bytes(Bytes::gib(8))),
-            cards: vec![CardQuota {
-                card: GpuChoice::Index(1),
-                amount: Amount::Share(Percent(5000)),
-            }],
+            cards: vec![CardQuota { card: GpuChoice::Index(1), amount: Amount::Share(Percent(5000)) }],
         },
         compute: Quota::every(Amount::Share(Percent(2500))),
         weight: 200,
@@ -548,58 +375,27 @@ fn happenings() -> Vec<Happening> {
     let turned = |to| Happened::Turned { session, to };
     let reason = || "train holds gpu0".to_owned();
     let all = [
-        Happened::Watching {
-            version: "0.1.0".into(),
-            pid: 4242,
-        },
+        Happened::Watching { version: "0.1.0".into(), pid: 4242 },
         Happened::CardFound {
             gpu,
             uuid: UUID,
             name: "NVIDIA H100 80GB HBM3".into(),
             total_bytes: Bytes::gib(80),
         },
-        Happened::ModeChanged {
-            gpu,
-            mode: Mode::Serialized,
-            reason: "6GiB do not fit 4GiB".into(),
-        },
-        Happened::SessionBegan {
-            session,
-            name: "train".into(),
-        },
-        Happened::ProcessJoined {
-            session,
-            client,
-            pid: 5000,
-        },
+        Happened::ModeChanged { gpu, mode: Mode::Serialized, reason: "6GiB do not fit 4GiB".into() },
+        Happened::SessionBegan { session, name: "train".into() },
+        Happened::ProcessJoined { session, client, pid: 5000 },
         turned(Activity::Idle),
         turned(Activity::Waiting { reason: reason() }),
         turned(Activity::Moving),
         turned(Activity::Holding),
         turned(Activity::Dropping),
-        Happened::Allocated {
-            session,
-            gpu,
-            bytes: Bytes::gib(3),
-        },
-        Happened::Granted {
-            session,
-            quantum_ns: Nanos::from_secs(3),
-            waited_ns: Nanos::from_millis(4200),
-        },
-        Happened::Entered {
-            session,
-            handoff_ns: Nanos::from_millis(160),
-        },
-        Happened::Dropped {
-            session,
-            drain_ns: Some(Nanos(1_800_000)),
-        },
+        Happened::Allocated { session, gpu, bytes: Bytes::gib(3) },
+        Happened::Granted { session, quantum_ns: Nanos::from_secs(3), waited_ns: Nanos::from_millis(4200) },
+        Happened::Entered { session, handoff_ns: Nanos::from_millis(160) },
+        Happened::Dropped { session, drain_ns: Some(Nanos(1_800_000)) },
         Happened::DropReopened { session, tries: 2 },
-        Happened::Stuck {
-            session,
-            reason: reason(),
-        },
+        Happened::Stuck { session, reason: reason() },
         Happened::Refused {
             session,
             client,
@@ -611,27 +407,18 @@ fn happenings() -> Vec<Happening> {
                 by: LimitKind::Session,
             },
         },
-        Happened::Recovered {
-            after_ns: Nanos::from_secs(1),
-        },
+        Happened::Recovered { after_ns: Nanos::from_secs(1) },
         Happened::ProcessLeft { session, client },
         Happened::SessionEnded { session },
     ];
     all.into_iter()
         .zip(1..)
-        .map(|(what, n)| Happening {
-            at_ns: Nanos::from_millis(n),
-            what,
-        })
+        .map(|(what, n)| Happening { at_ns: Nanos::from_millis(n), what })
         .collect()
 }
 
 fn card() -> GpuInfo {
-    GpuInfo {
-        uuid: UUID,
-        name: "NVIDIA H100 80GB HBM3".into(),
-        total: Bytes::gib(80),
-    }
+    GpuInfo { uuid: UUID, name: "NVIDIA H100 80GB HBM3".into(), total: Bytes::gib(80) }
 }
 
 fn instance() -> GpuInfo {
@@ -652,11 +439,7 @@ fn account() -> Account {
             total: Bytes::gib(8),
             used: Bytes::gib(3),
             free: Bytes::gib(5),
-            processes: vec![ProcessAccount {
-                pid: 7,
-                outer_pid: 5000,
-                used: Bytes::gib(3),
-            }],
+            processes: vec![ProcessAccount { pid: 7, outer_pid: 5000, used: Bytes::gib(3) }],
         }],
     }
 }
@@ -666,20 +449,13 @@ fn returning() -> Returning {
         client: ClientId(12),
         session: SessionId(3),
         holding: Some(EPOCH),
-        gpus: vec![ReturningGpu {
-            info: card(),
-            used: Bytes::gib(6),
-            contexts: 1,
-        }],
+        gpus: vec![ReturningGpu { info: card(), used: Bytes::gib(6), contexts: 1 }],
         waiting: true,
     }
 }
 
 fn failure(code: FailureCode) -> Failure {
-    Failure {
-        code,
-        message: "no; ask the administrator".into(),
-    }
+    Failure { code, message: "no; ask the administrator".into() }
 }
 
 /// A status in which every enum of the views appears in every variant.
@@ -695,15 +471,8 @@ pub(crate) fn status() -> Status {
         sessions: vec![
             session(LockView::Idle),
             session(LockView::Holding { epoch: EPOCH }),
-            session(LockView::Dropping {
-                tries: 2,
-                stuck: true,
-                reason: "work in flight".into(),
-            }),
-            session(LockView::Waiting {
-                ahead: 1,
-                reason: "train holds gpu0".into(),
-            }),
+            session(LockView::Dropping { tries: 2, stuck: true, reason: "work in flight".into() }),
+            session(LockView::Waiting { ahead: 1, reason: "train holds gpu0".into() }),
         ],
     }
 }

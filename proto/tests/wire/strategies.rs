@@ -66,11 +66,7 @@ fn text() -> impl Strategy<Value = String> {
 }
 
 fn mode() -> impl Strategy<Value = Mode> {
-    prop_oneof![
-        Just(Mode::Parallel),
-        Just(Mode::TimeSliced),
-        Just(Mode::Serialized)
-    ]
+    prop_oneof![Just(Mode::Parallel), Just(Mode::TimeSliced), Just(Mode::Serialized)]
 }
 
 prop_compose! {
@@ -153,11 +149,7 @@ prop_compose! {
 }
 
 fn binding() -> impl Strategy<Value = Binding> {
-    prop_oneof![
-        Just(Binding::Token),
-        any::<u32>().prop_map(Binding::Uid),
-        text().prop_map(Binding::Cgroup)
-    ]
+    prop_oneof![Just(Binding::Token), any::<u32>().prop_map(Binding::Uid), text().prop_map(Binding::Cgroup)]
 }
 
 fn change() -> impl Strategy<Value = Change> {
@@ -257,11 +249,7 @@ prop_compose! {
 }
 
 fn limit_kind() -> impl Strategy<Value = LimitKind> {
-    prop_oneof![
-        Just(LimitKind::Session),
-        Just(LimitKind::Capacity),
-        Just(LimitKind::ManagedLimit),
-    ]
+    prop_oneof![Just(LimitKind::Session), Just(LimitKind::Capacity), Just(LimitKind::ManagedLimit),]
 }
 
 prop_compose! {
@@ -298,14 +286,8 @@ pub(crate) fn tenant_reply() -> impl Strategy<Value = TenantReply> {
         (request(), bytes()).prop_map(|(request, bytes)| TenantReply::Reserved { request, bytes }),
         (request(), refusal()).prop_map(|(request, refusal)| TenantReply::Refused { request, refusal }),
         (any::<u32>(), text()).prop_map(|(ahead, reason)| TenantReply::Queued { ahead, reason }),
-        (session(), text(), token(), of(uuid())).prop_map(|(session, name, token, gpu)| {
-            TenantReply::Session {
-                session,
-                name,
-                token,
-                gpu,
-            }
-        }),
+        (session(), text(), token(), of(uuid()))
+            .prop_map(|(session, name, token, gpu)| { TenantReply::Session { session, name, token, gpu } }),
         of(session_view().prop_map(Box::new)).prop_map(TenantReply::Own),
         vec(info(), 0..4).prop_map(TenantReply::Gpus),
         failure().prop_map(TenantReply::Error),
@@ -396,20 +378,10 @@ pub(crate) fn admin_reply() -> impl Strategy<Value = AdminReply> {
         failure().prop_map(AdminReply::Error),
         vec((nanos(), happened()), 0..4).prop_map(|happenings| {
             let happenings = happenings.into_iter();
-            AdminReply::Happened(
-                happenings
-                    .map(|(at_ns, what)| Happening { at_ns, what })
-                    .collect(),
-            )
+            AdminReply::Happened(happenings.map(|(at_ns, what)| Happening { at_ns, what }).collect())
         }),
-        (session(), text(), of(token()), of(uuid())).prop_map(|(session, name, token, gpu)| {
-            AdminReply::Created {
-                session,
-                name,
-                token,
-                gpu,
-            }
-        }),
+        (session(), text(), of(token()), of(uuid()))
+            .prop_map(|(session, name, token, gpu)| { AdminReply::Created { session, name, token, gpu } }),
         explanation().prop_map(|explanation| AdminReply::Explained(Box::new(explanation))),
         vec(usage_view(), 0..4).prop_map(AdminReply::Usage),
         (session(), text(), token()).prop_map(|(session, name, token)| AdminReply::Token {
@@ -490,9 +462,7 @@ fn wait_reason() -> impl Strategy<Value = WaitReason> {
         }),
         any::<u32>().prop_map(|processes| WaitReason::Recovering { processes }),
         Just(WaitReason::Standing),
-        any::<u32>().prop_map(|limit| WaitReason::Limit {
-            limit: Percent(limit)
-        }),
+        any::<u32>().prop_map(|limit| WaitReason::Limit { limit: Percent(limit) }),
     ]
 }
 
@@ -542,12 +512,7 @@ fn happened() -> impl Strategy<Value = Happened> {
         (session(), any::<u32>()).prop_map(|(session, tries)| Happened::DropReopened { session, tries }),
         (session(), text()).prop_map(|(session, reason)| Happened::Stuck { session, reason }),
         (session(), client(), gpu(), refusal()).prop_map(|(session, client, gpu, refusal)| {
-            Happened::Refused {
-                session,
-                client,
-                gpu,
-                refusal,
-            }
+            Happened::Refused { session, client, gpu, refusal }
         }),
         nanos().prop_map(|after_ns| Happened::Recovered { after_ns }),
         (session(), text()).prop_map(|(session, name)| Happened::SessionRenamed { session, name }),

@@ -42,10 +42,7 @@ impl Core {
                 total,
                 used,
                 free: total.min(ceiling) - used,
-                processes: session
-                    .books(gpu)
-                    .map(|(client, book)| (client, book.used()))
-                    .collect(),
+                processes: session.books(gpu).map(|(client, book)| (client, book.used())).collect(),
             }
         };
         Some(self.cards.iter().map(account).collect())

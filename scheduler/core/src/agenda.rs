@@ -99,10 +99,7 @@ impl Core {
 
     /// Everybody is to be looked at.
     pub(crate) fn touch_all(&mut self) {
-        self.sessions
-            .ids()
-            .into_iter()
-            .for_each(|id| self.touch_wholly(id));
+        self.sessions.ids().into_iter().for_each(|id| self.touch_wholly(id));
         self.agenda.cards.extend(self.cards.keys());
     }
 
@@ -158,27 +155,21 @@ impl Core {
             if let Some(session) = self.sessions.get_mut(id) {
                 session.touched = false;
                 if deadline != armed {
-                    self.agenda
-                        .set_timer(Timer::Session(id), &mut session.alarm, deadline);
+                    self.agenda.set_timer(Timer::Session(id), &mut session.alarm, deadline);
                 }
             }
         }
         self.agenda.sessions.clear();
         let cards = std::mem::take(&mut self.agenda.cards);
         // When a gang is due depends on each of its cards.
-        let tied = cards
-            .into_iter()
-            .map(|gpu| self.tied(gpu))
-            .fold(cards, GpuSet::with);
+        let tied = cards.into_iter().map(|gpu| self.tied(gpu)).fold(cards, GpuSet::with);
         tied.into_iter().for_each(|gpu| self.run_trickles(gpu));
         for gpu in tied {
             let trickle = self.trickle_deadline(gpu);
             if let Some(card) = self.cards.get_mut(gpu) {
                 let deadline = card.mode.deadline(&self.config);
-                self.agenda
-                    .set_timer(Timer::Mode(gpu), &mut card.alarms.mode, deadline);
-                self.agenda
-                    .set_timer(Timer::Trickle(gpu), &mut card.alarms.trickle, trickle);
+                self.agenda.set_timer(Timer::Mode(gpu), &mut card.alarms.mode, deadline);
+                self.agenda.set_timer(Timer::Trickle(gpu), &mut card.alarms.trickle, trickle);
             }
         }
     }
@@ -186,8 +177,7 @@ impl Core {
     /// A session is no more.
     pub(crate) fn strike(&mut self, id: SessionId) {
         if let Some(mut session) = self.sessions.remove(id) {
-            self.agenda
-                .set_timer(Timer::Session(id), &mut session.alarm, None);
+            self.agenda.set_timer(Timer::Session(id), &mut session.alarm, None);
             self.agenda.sessions.retain(|touched| *touched != id);
         }
     }

@@ -203,10 +203,7 @@ mod tests {
             .iter()
             .map(|(old, new)| format!("{} {old} → {new}", new.key()))
             .collect();
-        assert_eq!(
-            words,
-            ["quantum_min 20ms → 40ms", "stuck_policy run_others → wait"]
-        );
+        assert_eq!(words, ["quantum_min 20ms → 40ms", "stuck_policy run_others → wait"]);
         tunings.iter().for_each(|&(_, tuning)| config.tune(tuning));
         assert_eq!(config, new);
     }

@@ -81,10 +81,7 @@ impl Core {
         Self {
             now,
             knobs: Knobs::new(&config),
-            last_epoch: Epoch {
-                generation,
-                counter: 0,
-            },
+            last_epoch: Epoch { generation, counter: 0 },
             last_ticket: 0,
             cards: ByGpu::default(),
             in_turns: GpuSet::default(),
@@ -156,11 +153,7 @@ impl Core {
         if self.recalls.is_waiting() {
             return Some(self.now);
         }
-        self.recovery
-            .deadline()
-            .into_iter()
-            .chain(self.agenda.next())
-            .min()
+        self.recovery.deadline().into_iter().chain(self.agenda.next()).min()
     }
 
     /// The session that an event is about.
@@ -174,60 +167,34 @@ impl Core {
     fn apply(&mut self, event: Event) {
         match event {
             Event::GpuFound { gpu, total } => self.gpu_found(gpu, total),
-            Event::SessionOpened {
-                session,
-                limit,
-                oversubscribe,
-            } => self.session_opened(session, limit, oversubscribe),
+            Event::SessionOpened { session, limit, oversubscribe } => {
+                self.session_opened(session, limit, oversubscribe)
+            }
             Event::Quota { session, gpu, limit } => self.quota(session, gpu, limit),
             Event::Standing { session, standing } => self.standing(session, standing),
-            Event::Share {
-                session,
-                weight,
-                priority,
-            } => self.share(session, Share::new(weight, priority)),
+            Event::Share { session, weight, priority } => self.share(session, Share::new(weight, priority)),
             Event::Compute { session, gpu, limit } => self.compute(session, gpu, limit),
             Event::SessionClosed { session } => self.session_closed(session),
-            Event::ClientJoined {
-                client,
-                session,
-                holding,
-            } => self.client_joined(client, session, holding),
+            Event::ClientJoined { client, session, holding } => self.client_joined(client, session, holding),
             Event::ClientGone { client } => self.client_gone(client),
             Event::ClientEnded { client } => self.client_ended(client),
             Event::Attached { client, gpu, used } => self.attached(client, gpu, used),
             Event::Contexts { client, gpu, live } => self.contexts(client, gpu, live),
             Event::LeaseSeen { client, gpu, free } => self.lease_seen(client, gpu, free),
-            Event::Reserve {
-                client,
-                gpu,
-                request,
-                bytes,
-            } => self.reserve(client, gpu, request, bytes, Kind::Movable),
-            Event::ReserveFixed {
-                client,
-                gpu,
-                request,
-                bytes,
-            } => self.reserve(client, gpu, request, bytes, Kind::Fixed),
+            Event::Reserve { client, gpu, request, bytes } => {
+                self.reserve(client, gpu, request, bytes, Kind::Movable)
+            }
+            Event::ReserveFixed { client, gpu, request, bytes } => {
+                self.reserve(client, gpu, request, bytes, Kind::Fixed)
+            }
             Event::Fixed { client, gpu, bytes } => self.fixed(client, gpu, bytes),
             Event::Returned { client, gpu, bytes } => self.returned(client, gpu, bytes),
-            Event::Room {
-                client,
-                gpu,
-                request,
-                bytes,
-            } => self.room(client, gpu, request, bytes),
+            Event::Room { client, gpu, request, bytes } => self.room(client, gpu, request, bytes),
             Event::Overhead { client, gpu, bytes } => self.overhead(client, gpu, bytes),
             Event::Recalled { client, gpu, bytes } => self.recalled(client, gpu, bytes),
             Event::Trim { client, gpu } => self.trim(client, gpu),
             Event::Wait { client, word } => self.wait(client, word),
-            Event::Entered {
-                client,
-                word,
-                moved,
-                took,
-            } => self.entered(client, word, moved, took),
+            Event::Entered { client, word, moved, took } => self.entered(client, word, moved, took),
             Event::Released { client, word, drain } => self.released(client, word, drain),
             Event::ExpectedGone { client } => self.recovery.gone(client),
             Event::ExpectedUses { client, gpu, bytes } => self.expected_uses(client, gpu, bytes),
@@ -247,8 +214,7 @@ impl Core {
         let Event::LeaseSeen { client, gpu, free } = event else {
             return false;
         };
-        self.book(client, gpu)
-            .is_some_and(|book| book.free == free.min(book.leased))
+        self.book(client, gpu).is_some_and(|book| book.free == free.min(book.leased))
             && self.effects.is_empty()
             && self.next_deadline().is_none_or(|deadline| deadline > self.now)
     }
@@ -258,8 +224,7 @@ impl Core {
             return;
         }
         let (knobs, config) = (self.knobs, &self.config);
-        self.cards
-            .get_or_insert_with(gpu, || Card::new(total, knobs, config));
+        self.cards.get_or_insert_with(gpu, || Card::new(total, knobs, config));
         self.agenda.look_at(gpu);
     }
 
@@ -358,10 +323,7 @@ impl Core {
     /// Whoever would get a shorter turn now has no more left of the one that it is in: the longest turns last half a minute, and what
     /// was set is in effect at once.
     fn shorten_turns(&mut self) {
-        let holders = self
-            .cards
-            .among(self.in_turns)
-            .flat_map(|(_, card)| &card.census.holders);
+        let holders = self.cards.among(self.in_turns).flat_map(|(_, card)| &card.census.holders);
         for id in holders.copied().collect::<BTreeSet<SessionId>>() {
             let quantum = self.quantum(id, self.expected_move(id));
             if let Some(session) = self.sessions.get_mut(id)

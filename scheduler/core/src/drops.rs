@@ -47,12 +47,7 @@ impl Core {
                 }
             }
         }
-        self.notice(Notice::Dropped {
-            session: id,
-            epoch,
-            gpus,
-            drain,
-        });
+        self.notice(Notice::Dropped { session: id, epoch, gpus, drain });
     }
 
     /// Holders that no longer fit together: the one that grew stays, then those who came first, and last who has it on loan.

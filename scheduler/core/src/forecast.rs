@@ -65,18 +65,12 @@ impl Core {
         then.start(now, gpu, prospect);
         let card = then.cards.get(gpu)?;
         let others = || card.census.members.iter().filter(|&&other| other != id);
-        let sums = |other: &SessionId| {
-            then.sessions
-                .get(*other)
-                .map(|other| other.sums(gpu))
-                .unwrap_or_default()
-        };
+        let sums =
+            |other: &SessionId| then.sessions.get(*other).map(|other| other.sums(gpu)).unwrap_or_default();
         let used = |other: &SessionId| sums(other).used.get();
         let promised = |other: &SessionId| {
             let limit = then.sessions.get(*other).map(|other| other.limit(gpu));
-            limit
-                .filter(|limit| *limit != Bytes::MAX)
-                .unwrap_or_else(|| used(other))
+            limit.filter(|limit| *limit != Bytes::MAX).unwrap_or_else(|| used(other))
         };
         let in_turns = card.takes_turns();
         let waiting = then.waiting(now, id);
@@ -106,59 +100,26 @@ impl Core {
 
     /// Tells the machine of a program that uses all it may and has work.
     fn start(&mut self, now: Nanos, gpu: GpuId, prospect: Prospect) {
-        let Prospect {
-            session,
-            limit,
-            compute,
-            weight,
-            priority,
-            oversubscribe,
-        } = prospect;
+        let Prospect { session, limit, compute, weight, priority, oversubscribe } = prospect;
         let client = NEWCOMER;
         let had = self.sessions.get(session).map(|known| known.sums(gpu).used.get());
-        let opened = Event::SessionOpened {
-            session,
-            limit,
-            oversubscribe,
-        };
-        let share = Event::Share {
-            session,
-            weight,
-            priority,
-        };
+        let opened = Event::SessionOpened { session, limit, oversubscribe };
+        let share = Event::Share { session, weight, priority };
         let new = had.is_none().then_some([opened, share]);
         let used = limit.unwrap_or_default() - had.unwrap_or_default();
         let uses = [
-            Event::Compute {
-                session,
-                gpu,
-                limit: compute,
-            },
-            Event::ClientJoined {
-                client,
-                session,
-                holding: None,
-            },
+            Event::Compute { session, gpu, limit: compute },
+            Event::ClientJoined { client, session, holding: None },
             Event::Attached { client, gpu, used },
             Event::Contexts { client, gpu, live: 1 },
-            Event::Wait {
-                client,
-                word: FIRST_WORD,
-            },
+            Event::Wait { client, word: FIRST_WORD },
         ];
         for event in new.into_iter().flatten().chain(uses) {
             self.handle(now, event);
             while let Some(effect) = self.poll_effect() {
                 // No page has anything to give back here.
                 if let crate::Effect::Recall { client, gpu, .. } = effect {
-                    self.handle(
-                        now,
-                        Event::Recalled {
-                            client,
-                            gpu,
-                            bytes: Bytes::ZERO,
-                        },
-                    );
+                    self.handle(now, Event::Recalled { client, gpu, bytes: Bytes::ZERO });
                 }
             }
         }
@@ -166,12 +127,7 @@ impl Core {
 
     /// The bound on the wait that turns.rs states, for all who take turns on a card now.
     fn bound(&self, gpu: GpuId, card: &Card, id: SessionId) -> Nanos {
-        let share = |id: SessionId| {
-            self.sessions
-                .get(id)
-                .map(|session| session.share)
-                .unwrap_or_default()
-        };
+        let share = |id: SessionId| self.sessions.get(id).map(|session| session.share).unwrap_or_default();
         let turn = |id: SessionId| {
             let brought = self.expected_move(id);
             let switch = card.switch_cost(brought, &self.config);

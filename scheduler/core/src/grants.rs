@@ -304,10 +304,7 @@ impl Core {
             .unwrap_or(self.now);
         let cards = self.turn_cards(id).into_iter();
         let vacated = cards.filter_map(|gpu| Some(self.cards.get(gpu)?.vacated)).max();
-        Entry {
-            asked,
-            handing_over: vacated.unwrap_or_default().max(asked),
-        }
+        Entry { asked, handing_over: vacated.unwrap_or_default().max(asked) }
     }
 
     /// All of a session's memory is in: how long the way to its turn was.

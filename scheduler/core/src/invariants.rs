@@ -85,9 +85,7 @@ impl Invariants {
 
     fn epochs_rise(&mut self, core: &Core, effects: &[Effect]) -> Result<(), Broken> {
         let rule = "epochs rise, and no two sessions have the same";
-        hold(rule, core.last_epoch >= self.epoch, || {
-            format!("{} after {}", core.last_epoch, self.epoch)
-        })?;
+        hold(rule, core.last_epoch >= self.epoch, || format!("{} after {}", core.last_epoch, self.epoch))?;
         let grants = core.sessions.values().filter_map(|session| session.lock.grant());
         let mut epochs: Vec<Epoch> = grants.map(|grant| grant.epoch).collect();
         epochs.sort_unstable();
@@ -168,9 +166,7 @@ fn counts_agree(core: &Core) -> Result<(), Broken> {
                 sums += Sums::of(book, core.config.context_reserve);
             }
             for orphan in core.orphans.values().filter(|orphan| orphan.session == id) {
-                let here = orphan
-                    .sums(core.config.context_reserve)
-                    .filter(|(on, _)| *on == gpu);
+                let here = orphan.sums(core.config.context_reserve).filter(|(on, _)| *on == gpu);
                 here.for_each(|(_, part)| sums += part);
             }
             hold(rule, sums == session.sums(gpu), || {
@@ -182,13 +178,8 @@ fn counts_agree(core: &Core) -> Result<(), Broken> {
                 census.list(id, &Listing::default(), &session.stance().listing(on, turns));
             }
         }
-        let owed = core
-            .sessions
-            .values()
-            .filter_map(|session| session.cards.get(gpu)?.entered);
-        let owed = owed
-            .map(|entered| u128::from(card.charge.owed(core.now, entered).0))
-            .sum();
+        let owed = core.sessions.values().filter_map(|session| session.cards.get(gpu)?.entered);
+        let owed = owed.map(|entered| u128::from(card.charge.owed(core.now, entered).0)).sum();
         let mut charge = card.charge;
         charge.advance(core.now);
         hold("charged time is conserved", charge.is_conserved(owed), || {
@@ -203,11 +194,9 @@ fn counts_agree(core: &Core) -> Result<(), Broken> {
 
 fn holders_fit(core: &Core) -> Result<(), Broken> {
     for (gpu, card) in core.cards.iter() {
-        hold(
-            "holders in turns fit the card, or it is one alone",
-            card.holders_fit(),
-            || format!("{:?} in {:?}", card.census, card.mode),
-        )?;
+        hold("holders in turns fit the card, or it is one alone", card.holders_fit(), || {
+            format!("{:?} in {:?}", card.census, card.mode)
+        })?;
         if !card.moves_memory() {
             continue;
         }
@@ -248,38 +237,21 @@ fn the_dead_are_nowhere(core: &Core) -> Result<(), Broken> {
         .iter()
         .flat_map(|(id, session)| session.clients.keys().map(move |client| (client, id)));
     let living: BTreeMap<ClientId, SessionId> = living.collect();
-    hold(
-        rule,
-        living == core.homes.iter().map(|(client, &home)| (client, home)).collect(),
-        || format!("{living:?} are in sessions, {:?} are alive", core.homes),
-    )?;
-    let undead = core.orphans.keys().find(|client| core.homes.contains(**client));
-    hold(rule, undead.is_none(), || {
-        format!("{undead:?} is alive and left memory behind")
+    hold(rule, living == core.homes.iter().map(|(client, &home)| (client, home)).collect(), || {
+        format!("{living:?} are in sessions, {:?} are alive", core.homes)
     })?;
-    let homeless = core
-        .orphans
-        .values()
-        .find(|orphan| core.sessions.get(orphan.session).is_none());
-    hold(
-        "memory that a dead client left is a session's",
-        homeless.is_none(),
-        || format!("{homeless:?} is nobody's"),
-    )?;
-    let ghost = core
-        .recalls
-        .clients()
-        .find(|client| !core.homes.contains(*client));
-    hold(rule, ghost.is_none(), || {
-        format!("memory is asked back from {ghost:?}")
-    })
+    let undead = core.orphans.keys().find(|client| core.homes.contains(**client));
+    hold(rule, undead.is_none(), || format!("{undead:?} is alive and left memory behind"))?;
+    let homeless = core.orphans.values().find(|orphan| core.sessions.get(orphan.session).is_none());
+    hold("memory that a dead client left is a session's", homeless.is_none(), || {
+        format!("{homeless:?} is nobody's")
+    })?;
+    let ghost = core.recalls.clients().find(|client| !core.homes.contains(*client));
+    hold(rule, ghost.is_none(), || format!("memory is asked back from {ghost:?}"))
 }
 
 fn gates_agree_with_the_lock(core: &Core, id: SessionId, session: &Session) -> Result<(), Broken> {
-    let passages: Vec<Passage> = session
-        .attached()
-        .map(|(_, client)| client.gate.passage())
-        .collect();
+    let passages: Vec<Passage> = session.attached().map(|(_, client)| client.gate.passage()).collect();
     let takes_turns = core.takes_turns(id);
     let may_close = takes_turns || !session.may_run() || core.is_held_up(id);
     let all = |allowed: fn(&Passage) -> bool| passages.iter().all(allowed);
@@ -297,13 +269,9 @@ fn gates_agree_with_the_lock(core: &Core, id: SessionId, session: &Session) -> R
         Lock::Dropping(..) => may_close && all(|p| !matches!(p, Passage::Open | Passage::Moving)),
     };
     let rule = "the gates of a session agree with its lock";
-    hold(rule, agree, || {
-        format!("{id}: {:?} with gates {passages:?}", session.lock)
-    })?;
+    hold(rule, agree, || format!("{id}: {:?} with gates {passages:?}", session.lock))?;
     let has_any = !passages.is_empty() || matches!(session.lock, Lock::Idle);
-    hold(rule, has_any, || {
-        format!("{id} has no processes: {:?}", session.lock)
-    })?;
+    hold(rule, has_any, || format!("{id} has no processes: {:?}", session.lock))?;
     let strangers = session.clients.iter().filter(|(_, client)| !client.is_attached());
     let open = strangers
         .map(|(client, process)| (client, process.gate.passage()))
@@ -323,9 +291,7 @@ fn waits_are_bounded_on(core: &Core, tied: GpuSet) -> Result<(), Broken> {
     let rule = "every waiter has a bound on its wait or a stated reason";
     let Some(head) = core.admissible(tied).next() else {
         let wanted = tied.into_iter().find(|gpu| core.is_wanted(*gpu));
-        return hold(rule, wanted.is_none(), || {
-            format!("{wanted:?} is wanted by nobody")
-        });
+        return hold(rule, wanted.is_none(), || format!("{wanted:?} is wanted by nobody"));
     };
     let wanted = core.turn_cards(head).and(core.wanted);
     hold(rule, !wanted.is_empty(), || {
@@ -339,9 +305,7 @@ fn waits_are_bounded_on(core: &Core, tied: GpuSet) -> Result<(), Broken> {
                 Lock::Holding(_) => core.lock_deadline(session).is_some(),
                 Lock::Dropping(_, drop) => core.lock_deadline(session).is_some() || drop.stuck().is_some(),
             };
-            hold(rule, bounded, || {
-                format!("{head} waits for {id} without bound: {:?}", session.lock)
-            })?;
+            hold(rule, bounded, || format!("{head} waits for {id} without bound: {:?}", session.lock))?;
         }
     }
     Ok(())
@@ -357,23 +321,17 @@ fn nothing_was_overlooked(core: &Core) -> Result<(), Broken> {
     let crowd = core.sessions.len() > FEW;
     let news = |effect: &Effect| matches!(effect, Effect::Figures { .. } | Effect::Queued { .. });
     let found = again.effects.iter().find(|effect| !(crowd && news(effect)));
-    hold("nothing that changed was overlooked", found.is_none(), || {
-        format!("{found:?}")
-    })?;
+    hold("nothing that changed was overlooked", found.is_none(), || format!("{found:?}"))?;
     let (before, after) = (core.next_deadline(), again.next_deadline());
-    hold(
-        "nothing that changed was overlooked",
-        before == after || crowd,
-        || format!("the next deadline was {before:?} and is {after:?}"),
-    )
+    hold("nothing that changed was overlooked", before == after || crowd, || {
+        format!("the next deadline was {before:?} and is {after:?}")
+    })
 }
 
 fn deadlines_lie_ahead(core: &Core) -> Result<(), Broken> {
     let deadline = core.next_deadline();
     let ahead = deadline.is_none_or(|at| at > core.now);
-    hold("no deadline stays in the past", ahead, || {
-        format!("{deadline:?} at {:?}", core.now)
-    })
+    hold("no deadline stays in the past", ahead, || format!("{deadline:?} at {:?}", core.now))
 }
 
 fn effects_reach_somebody(core: &Core, effects: &[Effect]) -> Result<(), Broken> {
@@ -392,11 +350,9 @@ fn effects_reach_somebody(core: &Core, effects: &[Effect]) -> Result<(), Broken>
             | Effect::Kill { client } => client,
             Effect::Notice(_) => continue,
         };
-        hold(
-            "nobody is told anything but the living",
-            core.homes.contains(*target),
-            || format!("{effect:?}"),
-        )?;
+        hold("nobody is told anything but the living", core.homes.contains(*target), || {
+            format!("{effect:?}")
+        })?;
     }
     Ok(())
 }
@@ -414,10 +370,7 @@ mod tests {
     fn a_broken_rule_is_named_with_what_was_found() {
         let mut core = Core::new(Config::default(), 1, [].into(), Nanos(1));
         let mut invariants = Invariants::default();
-        let event = Event::GpuFound {
-            gpu: GPU,
-            total: Bytes::gib(1),
-        };
+        let event = Event::GpuFound { gpu: GPU, total: Bytes::gib(1) };
         core.handle(Nanos(2), event);
         assert_eq!(invariants.after(&core, event, &[]), Ok(()));
 

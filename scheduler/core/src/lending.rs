@@ -177,10 +177,7 @@ impl Core {
     /// Whether a gang is first on any of a holder's cards.
     fn is_kept_for_gangs(&self, id: SessionId) -> bool {
         let mut wanted = self.turn_cards(id).and(self.wanted).into_iter();
-        wanted.any(|gpu| {
-            self.first_on(gpu)
-                .is_some_and(|first| self.turn_cards(first).len() > 1)
-        })
+        wanted.any(|gpu| self.first_on(gpu).is_some_and(|first| self.turn_cards(first).len() > 1))
     }
 
     /// Who goes on beyond its quantum may have to end it where anything changed on its cards, or on those that are tied to them.

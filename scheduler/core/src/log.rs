@@ -224,32 +224,18 @@ mod tests {
 
     #[test]
     fn a_chain_depends_on_every_line_and_their_order() {
-        let [a, b, c] = ["a", "b", "c"].map(|reason| Line::End {
-            reason: reason.to_owned(),
-        });
-        let of = |lines: &[&Line]| {
-            lines
-                .iter()
-                .fold(Chain::default(), |chain, line| chain.with(line))
-        };
+        let [a, b, c] = ["a", "b", "c"].map(|reason| Line::End { reason: reason.to_owned() });
+        let of = |lines: &[&Line]| lines.iter().fold(Chain::default(), |chain, line| chain.with(line));
         let whole = of(&[&a, &b, &c]);
         assert_eq!(serde_json::to_string(&whole).unwrap(), "\"fc328cbcf7773d24\"");
-        for other in [
-            &[&a, &c][..],
-            &[&a, &b, &b, &c],
-            &[&b, &a, &c],
-            &[&a, &b, &c, &c],
-            &[&c],
-        ] {
+        for other in [&[&a, &c][..], &[&a, &b, &b, &c], &[&b, &a, &c], &[&a, &b, &c, &c], &[&c]] {
             assert_ne!(of(other), whole);
         }
     }
 
     #[test]
     fn a_fingerprint_depends_on_every_effect_and_their_order() {
-        let [a, b] = [1, 2].map(|client| Effect::Kill {
-            client: ClientId(client),
-        });
+        let [a, b] = [1, 2].map(|client| Effect::Kill { client: ClientId(client) });
         let of = |effects: &[&Effect]| Fingerprint::of(&effects.iter().copied().cloned().collect::<Vec<_>>());
         assert_eq!(of(&[&a, &b]), of(&[&a, &b]));
         assert_ne!(of(&[&a, &b]), of(&[&b, &a]));

@@ -68,10 +68,7 @@ impl Core {
         if orphan.books.contains(gpu) {
             return;
         }
-        let book = Book {
-            leased: used,
-            ..Book::default()
-        };
+        let book = Book { leased: used, ..Book::default() };
         let (session, sums) = (orphan.session, Sums::of_orphan(&book, assumed));
         orphan.books.insert(gpu, book);
         self.add_up(session, gpu, Sums::default(), sums);

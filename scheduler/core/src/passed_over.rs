@@ -42,10 +42,7 @@ impl Core {
 
     /// A turn of a session, and its handoff, as far as this card goes.
     fn turn_cost(&self, id: SessionId, gpu: GpuId, card: &Card) -> Nanos {
-        let need = self
-            .sessions
-            .get(id)
-            .map(|session| session.sums(gpu).movable.get());
+        let need = self.sessions.get(id).map(|session| session.sums(gpu).movable.get());
         let expected_move = card.expected_move(need.unwrap_or_default());
         card.quantum(expected_move, &self.config) + card.switch_cost(expected_move, &self.config)
     }
@@ -96,11 +93,7 @@ impl Core {
         }
         for gpu in cards {
             let owes = |card: &&Card| card.trickles[class as usize].owes();
-            let cost = self
-                .cards
-                .get(gpu)
-                .filter(owes)
-                .map(|card| self.turn_cost(id, gpu, card));
+            let cost = self.cards.get(gpu).filter(owes).map(|card| self.turn_cost(id, gpu, card));
             if let (Some(card), Some(cost)) = (self.cards.get_mut(gpu), cost) {
                 card.trickles[class as usize].granted(cost);
             }

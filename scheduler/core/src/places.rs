@@ -32,15 +32,9 @@ impl Core {
             });
         }
         if let Some(throttle) = session.throttle.filter(Throttle::is_throttled) {
-            return Some(Place {
-                ahead: 0,
-                reason: WaitsFor::Limit(throttle.limit()),
-            });
+            return Some(Place { ahead: 0, reason: WaitsFor::Limit(throttle.limit()) });
         }
-        Some(Place {
-            ahead: self.ahead(id),
-            reason: self.reason(id),
-        })
+        Some(Place { ahead: self.ahead(id), reason: self.reason(id) })
     }
 
     /// How many wait before a session on the cards that it takes turns on.
@@ -73,12 +67,7 @@ impl Core {
         let cards = self.turn_cards(id);
         let mut holders = BTreeSet::new();
         for gpu in cards {
-            holders.extend(
-                self.cards
-                    .get(gpu)
-                    .into_iter()
-                    .flat_map(|card| &card.census.holders),
-            );
+            holders.extend(self.cards.get(gpu).into_iter().flat_map(|card| &card.census.holders));
         }
         let stuck = holders.iter().find_map(|&session| {
             let Lock::Dropping(_, drop) = &self.sessions.get(session)?.lock else {

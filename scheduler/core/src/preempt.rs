@@ -45,10 +45,7 @@ impl Core {
                     card.budget.spend(cost);
                 }
             }
-            conflicts
-                .into_iter()
-                .flatten()
-                .for_each(|holder| self.end_quantum(holder));
+            conflicts.into_iter().flatten().for_each(|holder| self.end_quantum(holder));
         }
     }
 

@@ -105,10 +105,7 @@ impl Core {
         if self.book(client, gpu).is_some() {
             return;
         }
-        let book = Book {
-            leased: used,
-            ..Book::default()
-        };
+        let book = Book { leased: used, ..Book::default() };
         self.open_book(client, gpu, book);
         if queues && !known {
             self.begin_drop(id);
@@ -131,12 +128,7 @@ impl Core {
             return;
         };
         let bytes = card.room_left();
-        self.effects.push_back(Effect::Room {
-            client,
-            gpu,
-            request,
-            bytes,
-        });
+        self.effects.push_back(Effect::Room { client, gpu, request, bytes });
     }
 
     pub(crate) fn unevictable(&mut self, client: ClientId) {

@@ -113,20 +113,13 @@ impl Recovery {
 
     /// Whether grants must wait on some card.
     pub(crate) fn is_running(&self) -> bool {
-        self.early
-            || self
-                .awaited
-                .values()
-                .any(|client| !client.is_passable(self.policy))
+        self.early || self.awaited.values().any(|client| !client.is_passable(self.policy))
     }
 
     /// Whether grants must wait on any of these cards.
     pub(crate) fn holds_up(&self, cards: GpuSet) -> bool {
         let bars = |gpu| {
-            let mut barring = self
-                .awaited
-                .values()
-                .filter(|client| !client.is_passable(self.policy));
+            let mut barring = self.awaited.values().filter(|client| !client.is_passable(self.policy));
             barring.any(|client| client.may_use(gpu))
         };
         !self.over && (self.early || cards.into_iter().any(bars))
@@ -153,10 +146,7 @@ impl Recovery {
 
     /// Those beside whom others may run, with what each uses of which card.
     pub(crate) fn passable(&self) -> impl Iterator<Item = (GpuId, Bytes)> {
-        let passable = self
-            .awaited
-            .values()
-            .filter(|client| client.is_passable(self.policy));
+        let passable = self.awaited.values().filter(|client| client.is_passable(self.policy));
         passable.flat_map(|client| client.cards.iter().map(|(gpu, &bytes)| (gpu, bytes)))
     }
 
@@ -170,9 +160,7 @@ impl Recovery {
         let Some(awaited) = self.awaited.get_mut(&client).filter(|awaited| awaited.is_away()) else {
             return false;
         };
-        awaited.is = Whereabouts::Back {
-            until: now + ANNOUNCEMENT,
-        };
+        awaited.is = Whereabouts::Back { until: now + ANNOUNCEMENT };
         self.changes += 1;
         true
     }
@@ -269,11 +257,7 @@ mod tests {
         let mut recovery = after([ClientId(1), ClientId(2)]);
         recovery.gone(ClientId(2));
         assert_eq!(recovery.advance(SECOND), (vec![], None), "client 1 is awaited");
-        assert_eq!(
-            recovery.deadline(),
-            Some(Nanos::from_secs(5)),
-            "it is overdue then"
-        );
+        assert_eq!(recovery.deadline(), Some(Nanos::from_secs(5)), "it is overdue then");
         let late = Nanos::from_secs(9);
         assert_eq!(recovery.advance(late), (vec![ClientId(1)], None));
         assert_eq!(recovery.deadline(), None);

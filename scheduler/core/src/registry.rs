@@ -76,10 +76,7 @@ mod tests {
         }
         assert_eq!(registry.remove(4), Some(40));
         assert_eq!(registry.ids(), [1, 2, 3, 9, 15]);
-        assert_eq!(
-            registry.values().copied().collect::<Vec<_>>(),
-            [10, 20, 30, 90, 150]
-        );
+        assert_eq!(registry.values().copied().collect::<Vec<_>>(), [10, 20, 30, 90, 150]);
         *registry.get_or_insert_with(2, || 0) += 1;
         assert_eq!(registry.get(2), Some(&21));
     }

@@ -31,11 +31,7 @@ impl Replay {
     /// Starts as the recorded machine started.
     #[must_use]
     pub fn new(header: &Header) -> Self {
-        Self {
-            core: header.machine(),
-            invariants: Invariants::default(),
-            now: header.started,
-        }
+        Self { core: header.machine(), invariants: Invariants::default(), now: header.started }
     }
 
     /// Tells the machine one thing.
@@ -48,9 +44,7 @@ impl Replay {
         self.core.handle(handled.now, handled.event);
         let effects: Vec<Effect> = std::iter::from_fn(|| self.core.poll_effect()).collect();
         Step {
-            diverged: handled
-                .effects
-                .is_some_and(|recorded| recorded != Fingerprint::of(&effects)),
+            diverged: handled.effects.is_some_and(|recorded| recorded != Fingerprint::of(&effects)),
             broken: back.or_else(|| self.invariants.after(&self.core, handled.event, &effects).err()),
             effects,
         }

@@ -125,11 +125,8 @@ impl Core {
             if begins {
                 turns.insert(gpu);
             }
-            let notice = Notice::ModeChanged {
-                gpu,
-                mode: card.mode.mode(),
-                reason: card.mode.reason().to_owned(),
-            };
+            let notice =
+                Notice::ModeChanged { gpu, mode: card.mode.mode(), reason: card.mode.reason().to_owned() };
             self.notice(notice);
             match begins {
                 true => self.start_level(gpu),
@@ -208,9 +205,7 @@ impl Core {
 
     /// The cards that a session uses.
     pub(crate) fn cards_of(&self, id: SessionId) -> GpuSet {
-        self.sessions
-            .get(id)
-            .map_or_else(GpuSet::default, |session| session.uses)
+        self.sessions.get(id).map_or_else(GpuSet::default, |session| session.uses)
     }
 
     /// Whether somebody waits for room on a card that a session takes turns on. Where it takes none it is in nobody's way.

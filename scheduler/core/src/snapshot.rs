@@ -110,11 +110,7 @@ impl Core {
         let now = self.now.max(now);
         Snapshot {
             recovering: self.recovery.awaited(),
-            gpus: self
-                .cards
-                .iter()
-                .map(|(gpu, card)| self.gpu_snapshot(gpu, card))
-                .collect(),
+            gpus: self.cards.iter().map(|(gpu, card)| self.gpu_snapshot(gpu, card)).collect(),
             sessions: self
                 .sessions
                 .iter()
@@ -262,10 +258,7 @@ fn lock_view(session: &Session, place: Option<Place>) -> LockView {
         Lock::Idle => LockView::Idle,
         Lock::Waiting(_) => {
             let Place { ahead, reason } = place.unwrap_or_default();
-            LockView::Waiting {
-                ahead,
-                reason: reason.to_string(),
-            }
+            LockView::Waiting { ahead, reason: reason.to_string() }
         }
         Lock::Holding(grant) => LockView::Holding { epoch: grant.epoch },
         Lock::Dropping(_, drop) => LockView::Dropping {

@@ -79,12 +79,7 @@ impl Sums {
 
     /// Of a dead process's book: nobody works with it.
     pub(crate) fn of_orphan(book: &Book, assumed: Bytes) -> Self {
-        Self {
-            movable: Total::default(),
-            processes: 0,
-            live: 0,
-            ..Self::of(book, assumed)
-        }
+        Self { movable: Total::default(), processes: 0, live: 0, ..Self::of(book, assumed) }
     }
 
     /// A part of these was `before` and is `after`.
@@ -128,14 +123,8 @@ mod tests {
 
     #[test]
     fn a_claim_of_everything_leaves_no_trace_when_it_is_gone() {
-        let honest = Book {
-            leased: Bytes(5),
-            ..Book::default()
-        };
-        let liar = Book {
-            leased: Bytes::MAX,
-            ..Book::default()
-        };
+        let honest = Book { leased: Bytes(5), ..Book::default() };
+        let liar = Book { leased: Bytes::MAX, ..Book::default() };
         let mut sums = Sums::default();
         sums += Sums::of(&honest, Bytes::ZERO);
         sums += Sums::of(&liar, Bytes::ZERO);

@@ -64,8 +64,7 @@ impl Core {
                 self.touch_members(gpu);
             } else if told.ceilings != before.ceilings && card.alarms.figures.is_none() {
                 let at = Some(self.now + STEP);
-                self.agenda
-                    .set_timer(Timer::Figures(gpu), &mut card.alarms.figures, at);
+                self.agenda.set_timer(Timer::Figures(gpu), &mut card.alarms.figures, at);
             }
             if told.line != before.line {
                 self.line_changed(gpu);
@@ -111,8 +110,7 @@ impl Core {
         card.moved_up = self.now;
         if card.alarms.places.is_none() {
             let at = Some(self.now + STEP);
-            self.agenda
-                .set_timer(Timer::Places(gpu), &mut card.alarms.places, at);
+            self.agenda.set_timer(Timer::Places(gpu), &mut card.alarms.places, at);
         }
     }
 
@@ -139,8 +137,7 @@ impl Core {
             self.touch(id);
         }
         if let Some(card) = self.cards.get_mut(gpu) {
-            self.agenda
-                .set_timer(Timer::Places(gpu), &mut card.alarms.places, later);
+            self.agenda.set_timer(Timer::Places(gpu), &mut card.alarms.places, later);
         }
     }
 
@@ -150,9 +147,7 @@ impl Core {
         // Also who must let go may have threads at its gate; it has no place.
         session.lock.ticket()?;
         let waiting = session.attached().map(|(_, process)| process);
-        let told = waiting
-            .filter(|process| process.gate.waiting())
-            .map(|process| &process.told);
+        let told = waiting.filter(|process| process.gate.waiting()).map(|process| &process.told);
         let old = told.filter_map(|told| match told.queued {
             None => Some(Nanos::ZERO),
             Some(_) => (told.queued_at <= moved_up).then(|| told.queued_at + PAUSE),
@@ -222,11 +217,7 @@ impl Core {
             });
         }
         if let Some(Some(Place { ahead, reason })) = news.queued {
-            self.effects.push_back(Effect::Queued {
-                client,
-                ahead,
-                reason,
-            });
+            self.effects.push_back(Effect::Queued { client, ahead, reason });
         }
     }
 
@@ -282,11 +273,7 @@ impl Core {
                 facts.push(fact);
                 fact
             });
-            let figures = Figures {
-                limit: session.limit(gpu),
-                siblings: used - book.used(),
-                ceiling,
-            };
+            let figures = Figures { limit: session.limit(gpu), siblings: used - book.used(), ceiling };
             if process.told.figures.get(gpu) != Some(&figures) {
                 new.push((gpu, figures));
             }

@@ -92,9 +92,7 @@ impl Core {
 
     /// A session's virtual time on a card by now.
     fn had(&self, session: &Session, card: &Card, on: &OnCard) -> Virtual {
-        let owed = on
-            .entered
-            .map_or(Nanos::ZERO, |entered| card.charge.owed(self.now, entered));
+        let owed = on.entered.map_or(Nanos::ZERO, |entered| card.charge.owed(self.now, entered));
         on.standing().plus(session.share.virtual_time(owed))
     }
 
@@ -177,11 +175,7 @@ impl Core {
             Some(None) => level,
             _ => return,
         };
-        if let Some(on) = self
-            .sessions
-            .get_mut(id)
-            .and_then(|session| session.cards.get_mut(gpu))
-        {
+        if let Some(on) = self.sessions.get_mut(id).and_then(|session| session.cards.get_mut(gpu)) {
             on.had = Some(lifted);
         }
     }
@@ -240,8 +234,7 @@ impl Core {
     }
 
     fn makes_way_on(&self, id: SessionId, gpu: GpuId) -> bool {
-        self.first_on(gpu)
-            .is_none_or(|first| self.yields_to(id, first, gpu))
+        self.first_on(gpu).is_none_or(|first| self.yields_to(id, first, gpu))
     }
 
     /// Whether a holder whose quantum is over lets go for a waiter on a card.
@@ -301,14 +294,8 @@ impl Core {
 
     /// A session has its turn: it made way for long enough.
     pub(crate) fn stand_up(&mut self, id: SessionId) {
-        let cards = self
-            .sessions
-            .get_mut(id)
-            .map(|session| session.cards.values_mut());
-        cards
-            .into_iter()
-            .flatten()
-            .for_each(|on| on.behind = Virtual::default());
+        let cards = self.sessions.get_mut(id).map(|session| session.cards.values_mut());
+        cards.into_iter().flatten().for_each(|on| on.behind = Virtual::default());
     }
 
     /// Another quantum begins.
@@ -325,10 +312,7 @@ impl Core {
     /// A gang waits longer for a holder than it seemed, so that its other cards can be lent.
     pub(crate) fn keeps_gangs(&mut self, id: SessionId) {
         for gpu in self.turn_cards(id) {
-            let ties = self
-                .cards
-                .get(gpu)
-                .is_some_and(|card| !card.census.gangs.is_empty());
+            let ties = self.cards.get(gpu).is_some_and(|card| !card.census.gangs.is_empty());
             if ties {
                 self.agenda.look_at(gpu);
                 self.reordered = true;

@@ -38,15 +38,7 @@ impl File {
     /// `path` in the folder that it was in when that was opened; at most `size` in one file, and `files` before it.
     pub(super) fn new(folder: io::Result<OwnedFd>, path: PathBuf, size: Bytes, files: u32) -> Self {
         let name = path.file_name().unwrap_or(OsStr::new("audit.log")).to_owned();
-        Self {
-            folder,
-            path,
-            name,
-            size,
-            files,
-            open: None,
-            stayed: None,
-        }
+        Self { folder, path, name, size, files, open: None, stayed: None }
     }
 
     pub(super) fn path(&self) -> std::path::Display<'_> {
@@ -82,13 +74,7 @@ impl File {
         if regular && length > 0 {
             file.read_exact_at(&mut last, length - 1)?;
         }
-        self.open = Some(Open {
-            file,
-            length,
-            torn: last != [b'\n'],
-            stays: !regular,
-            regular,
-        });
+        self.open = Some(Open { file, length, torn: last != [b'\n'], stays: !regular, regular });
         Ok(())
     }
 

@@ -103,9 +103,7 @@ impl Audit {
             return None;
         }
         self.reserved += 1;
-        self.reserved
-            .is_multiple_of(self.allocations)
-            .then_some(self.allocations)
+        self.reserved.is_multiple_of(self.allocations).then_some(self.allocations)
     }
 
     /// Lines written so far.
@@ -198,10 +196,7 @@ fn keep(mut file: File, queue: &Receiver<Line>, counts: &Counts) {
     if lost > told && file.prepare().is_ok() {
         let (at, lines) = (now(), lost - told);
         // The daemon ends: there is nobody left to tell if this is lost too.
-        let _ = file.append(&text(&Line {
-            at,
-            entry: Entry::Lost { lines },
-        }));
+        let _ = file.append(&text(&Line { at, entry: Entry::Lost { lines } }));
     }
 }
 

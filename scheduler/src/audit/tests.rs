@@ -9,12 +9,7 @@ use tempfile::TempDir;
 use super::*;
 
 fn settings(path: Option<PathBuf>) -> AuditSettings {
-    AuditSettings {
-        path,
-        size: LEAST_SIZE,
-        files: 2,
-        allocations: 0,
-    }
+    AuditSettings { path, size: LEAST_SIZE, files: 2, allocations: 0 }
 }
 
 fn opened(folder: &Path) -> io::Result<OwnedFd> {
@@ -22,28 +17,17 @@ fn opened(folder: &Path) -> io::Result<OwnedFd> {
 }
 
 fn start(folder: &TempDir) -> Audit {
-    Audit::start(
-        &settings(None),
-        opened(folder.path()),
-        folder.path().join("audit.log"),
-    )
+    Audit::start(&settings(None), opened(folder.path()), folder.path().join("audit.log"))
 }
 
 /// A line that is known by its number.
 fn numbered(count: u64) -> Entry {
-    Entry::More {
-        session_id: Some(SessionId(1)),
-        session: None,
-        uid: None,
-        count,
-    }
+    Entry::More { session_id: Some(SessionId(1)), session: None, uid: None, count }
 }
 
 fn numbers(path: &Path) -> Vec<u64> {
     let text = fs::read_to_string(path).unwrap_or_default();
-    let entries = text
-        .lines()
-        .filter_map(|line| serde_json::from_str::<Line>(line).ok());
+    let entries = text.lines().filter_map(|line| serde_json::from_str::<Line>(line).ok());
     let counts = entries.map(|line| match line.entry {
         Entry::More { count, .. } => count,
         other => panic!("{other:?}"),
@@ -78,10 +62,7 @@ async fn a_full_file_becomes_the_one_before_and_only_so_many_are_kept() {
     assert_eq!(kept.last(), Some(&299));
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 3);
     let sizes = files.map(|path| fs::metadata(path).unwrap().len());
-    assert!(
-        sizes.iter().all(|&size| (1..=LEAST_SIZE.0).contains(&size)),
-        "{sizes:?}"
-    );
+    assert!(sizes.iter().all(|&size| (1..=LEAST_SIZE.0).contains(&size)), "{sizes:?}");
 }
 
 #[tokio::test]
@@ -118,10 +99,7 @@ async fn what_a_full_disk_does_not_take_is_counted() {
     let counts = audit.counts.clone();
     audit.finish().await;
     let (written, lost) = (&counts.written, &counts.lost);
-    assert_eq!(
-        (written.load(Ordering::Relaxed), lost.load(Ordering::Relaxed)),
-        (0, 10)
-    );
+    assert_eq!((written.load(Ordering::Relaxed), lost.load(Ordering::Relaxed)), (0, 10));
 }
 
 #[tokio::test]
@@ -150,22 +128,13 @@ async fn lost_lines_are_a_line_when_it_goes_again() {
 async fn a_reader_that_never_reads_costs_lines_and_no_time() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("audit.log");
-    rustix::fs::mknodat(
-        rustix::fs::CWD,
-        &path,
-        rustix::fs::FileType::Fifo,
-        Mode::RUSR | Mode::WUSR,
-        0,
-    )
-    .unwrap();
+    rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, Mode::RUSR | Mode::WUSR, 0)
+        .unwrap();
     let audit = start(&folder);
     (0..5000).for_each(|n| audit.write(numbered(n)));
     let counts = audit.counts.clone();
     audit.finish().await;
-    let (written, lost) = (
-        counts.written.load(Ordering::Relaxed),
-        counts.lost.load(Ordering::Relaxed),
-    );
+    let (written, lost) = (counts.written.load(Ordering::Relaxed), counts.lost.load(Ordering::Relaxed));
     assert_eq!(written + lost, 5000);
     assert!(written > 0 && lost > 0, "{written} {lost}");
 }
@@ -188,14 +157,8 @@ async fn a_file_that_was_moved_away_is_not_missed() {
 #[test]
 fn one_reservation_in_so_many_gets_a_line() {
     let sampled = |allocations, n| {
-        let mut audit = Audit {
-            allocations,
-            ..Audit::default()
-        };
+        let mut audit = Audit { allocations, ..Audit::default() };
         (0..n).filter(|_| audit.samples_reservation().is_some()).count()
     };
-    assert_eq!(
-        [sampled(0, 9), sampled(1, 9), sampled(3, 9), sampled(4, 9)],
-        [0, 9, 3, 2]
-    );
+    assert_eq!([sampled(0, 9), sampled(1, 9), sampled(3, 9), sampled(4, 9)], [0, 9, 3, 2]);
 }

@@ -122,19 +122,10 @@ impl Scheduling {
     pub(super) fn apply(self, core: &mut Config) {
         replace(&mut core.mode, self.mode.map(Some));
         replace(&mut core.quantum, self.quantum.map(|time| Some(time.0)));
-        replace(
-            &mut core.quantum_min,
-            self.quantum_min.map(|time| time.into_inner().0),
-        );
-        replace(
-            &mut core.quantum_max,
-            self.quantum_max.map(|time| time.into_inner().0),
-        );
+        replace(&mut core.quantum_min, self.quantum_min.map(|time| time.into_inner().0));
+        replace(&mut core.quantum_max, self.quantum_max.map(|time| time.into_inner().0));
         replace(&mut core.epsilon, self.epsilon.map(|share| share.0));
-        replace(
-            &mut core.bandwidth_per_second,
-            self.bandwidth_per_second.map(|bytes| bytes.0),
-        );
+        replace(&mut core.bandwidth_per_second, self.bandwidth_per_second.map(|bytes| bytes.0));
         replace(&mut core.switch_cost, self.switch_cost.map(|time| time.0));
         replace(&mut core.drain_target, self.drain_target.map(|time| time.0));
         replace(&mut core.late_factor, self.late_factor);
@@ -148,15 +139,9 @@ impl Scheduling {
         replace(&mut core.trickle, self.trickle.map(|share| share.0));
         replace(&mut core.budget_max, self.budget_max.map(|time| time.0));
         replace(&mut core.limit_window, self.limit_window.map(|time| time.0));
-        replace(
-            &mut core.limit_carry_over,
-            self.limit_carry_over.map(|share| share.0),
-        );
+        replace(&mut core.limit_carry_over, self.limit_carry_over.map(|share| share.0));
         replace(&mut core.lease_chunk, self.lease_chunk.map(|bytes| bytes.0));
-        replace(
-            &mut core.context_reserve,
-            self.context_reserve.map(|bytes| bytes.0),
-        );
+        replace(&mut core.context_reserve, self.context_reserve.map(|bytes| bytes.0));
     }
 }
 
@@ -168,11 +153,7 @@ impl Scheduling {
             |time: &Option<Spanned<Text<Nanos>>>, usual| time.as_ref().map_or(usual, |time| time.get_ref().0);
         let min = time(&self.quantum_min, usual.quantum_min);
         let max = time(&self.quantum_max, usual.quantum_max);
-        let Some(written) = self
-            .quantum_min
-            .as_ref()
-            .or(self.quantum_max.as_ref())
-            .filter(|_| min > max)
+        let Some(written) = self.quantum_min.as_ref().or(self.quantum_max.as_ref()).filter(|_| min > max)
         else {
             return Ok(());
         };
@@ -194,10 +175,7 @@ impl File {
         match fs::read_to_string(path) {
             Ok(text) => Self::parse(path, &text),
             Err(cause) if cause.kind() == io::ErrorKind::NotFound && named.is_none() => Ok(Self::default()),
-            Err(cause) => Err(ConfigError::Unreadable {
-                path: path.to_owned(),
-                cause,
-            }),
+            Err(cause) => Err(ConfigError::Unreadable { path: path.to_owned(), cause }),
         }
     }
 
@@ -208,9 +186,7 @@ impl File {
             let message = message.replace("field `", "key `").replace('\n', " ");
             // What is wrong with a value does not name its key.
             let written = text.lines().nth(line).and_then(|line| line.split_once('='));
-            let key = written
-                .map(|(key, _)| key.trim())
-                .filter(|key| !message.contains(key));
+            let key = written.map(|(key, _)| key.trim()).filter(|key| !message.contains(key));
             ConfigError::Wrong {
                 path: path.to_owned(),
                 line: line + 1,
@@ -221,9 +197,7 @@ impl File {
             }
         };
         let file: Self = toml::from_str(text).map_err(|error| wrong(error.span(), error.message()))?;
-        file.scheduling
-            .check()
-            .map_err(|(span, message)| wrong(Some(span), &message))?;
+        file.scheduling.check().map_err(|(span, message)| wrong(Some(span), &message))?;
         Ok(file)
     }
 }

@@ -172,10 +172,7 @@ impl std::str::FromStr for Allocations {
         let one_in = match text {
             "off" => Some(0),
             "full" => Some(1),
-            _ => text
-                .strip_prefix("1/")
-                .and_then(|n| n.parse().ok())
-                .filter(|&n| n > 0),
+            _ => text.strip_prefix("1/").and_then(|n| n.parse().ok()).filter(|&n| n > 0),
         };
         one_in.map(Self).ok_or_else(|| {
             format!("`{text}` is not which allocations to keep; write `off`, `full`, or one in so many like `1/100`")
@@ -245,10 +242,7 @@ impl Settings {
     /// # Errors
     /// [`ConfigError`] if the file is not readable or not right in every line.
     pub fn read(args: &Args, around: &Surroundings) -> Result<Self, ConfigError> {
-        let folder = args
-            .runtime_dir
-            .clone()
-            .or(around.runtime_dir.clone().map(PathBuf::from));
+        let folder = args.runtime_dir.clone().or(around.runtime_dir.clone().map(PathBuf::from));
         let system = args.system || (!args.user && around.uid == 0 && folder.is_none());
         let owner = if system { Owner::System } else { Owner::User };
         let file = File::read(args.config.as_deref(), owner)?;
@@ -409,10 +403,7 @@ mod tests {
         assert_eq!(settings.managed_limit, Some(Bytes::gib(16)));
         assert_eq!(settings.metrics, Some(([127, 0, 0, 1], 9999).into()));
         assert_eq!(settings.state, PathBuf::from("/srv/gpushare"));
-        let record = RecordTo {
-            path: "/var/log/gpushare.jsonl".into(),
-            limit: Bytes::mib(2),
-        };
+        let record = RecordTo { path: "/var/log/gpushare.jsonl".into(), limit: Bytes::mib(2) };
         assert_eq!(settings.record, Some(record));
         assert_eq!(settings.core.mode, Some(Mode::Serialized));
         assert_eq!(settings.core.quantum, Some(Nanos::from_secs(2)));
@@ -460,34 +451,20 @@ mod tests {
     #[test]
     fn a_flag_comes_before_the_file() {
         let file = "managed_limit = '16GiB'\nscheduling.mode = 'serialized'\ngpus.0.capacity = '4GiB'";
-        let flags = [
-            "--mode=auto",
-            "--capacity=0=1GiB",
-            "--managed-limit=2GiB",
-            "--managed-limit=1=3GiB",
-        ];
+        let flags = ["--mode=auto", "--capacity=0=1GiB", "--managed-limit=2GiB", "--managed-limit=1=3GiB"];
         let settings = settings(&flags, file).unwrap();
         assert_eq!(settings.core.mode, None);
         assert_eq!(settings.managed_limit, Some(Bytes::gib(2)));
         assert_eq!(settings.cards[&CardName::Index(0)].capacity, Some(Bytes::gib(1)));
-        assert_eq!(
-            settings.cards[&CardName::Index(1)].managed_limit,
-            Some(Bytes::gib(3))
-        );
+        assert_eq!(settings.cards[&CardName::Index(1)].managed_limit, Some(Bytes::gib(3)));
     }
 
     #[test]
     fn a_wrong_key_or_value_is_named_with_its_line() {
         for (file, expected) in [
             ("\nquantm = '2s'", "line 2: unknown key `quantm`"),
-            (
-                "[scheduling]\nquantum = '2 parsecs'",
-                "line 2: quantum: `2 parsecs` is not a time",
-            ),
-            (
-                "[scheduling]\nmode = 'fast'",
-                "line 2: mode: unknown variant `fast`",
-            ),
+            ("[scheduling]\nquantum = '2 parsecs'", "line 2: quantum: `2 parsecs` is not a time"),
+            ("[scheduling]\nmode = 'fast'", "line 2: mode: unknown variant `fast`"),
             ("[self_service]\noversubscribe = true", "missing key `max_memory`"),
             ("[gpus.first]\ncapacity = '1GiB'", "`first` is neither"),
             ("implicit_sessions = [", "line 1"),
@@ -498,18 +475,9 @@ mod tests {
                 "[scheduling]\nepsilon = '100%'",
                 "line 2: epsilon is a share of time to lose: more than 0% and less than 100%, not 100%",
             ),
-            (
-                "[gpus.0]\nquantum = '10us'",
-                "line 2: a quantum of 10µs lets nobody run",
-            ),
-            (
-                "[gpus.0]\n\ncapacity = '1KiB'",
-                "line 3: capacity: 1KiB leaves nothing to share",
-            ),
-            (
-                "[scheduling]\ntrickle = '101%'",
-                "line 2: trickle: `101%` is not a share",
-            ),
+            ("[gpus.0]\nquantum = '10us'", "line 2: a quantum of 10µs lets nobody run"),
+            ("[gpus.0]\n\ncapacity = '1KiB'", "line 3: capacity: 1KiB leaves nothing to share"),
+            ("[scheduling]\ntrickle = '101%'", "line 2: trickle: `101%` is not a share"),
             (
                 "\nscheduling.quantum_min = '1min'",
                 "line 2: scheduling.quantum_min: quantum_min (60s) is longer than quantum_max (30s)",
@@ -527,10 +495,7 @@ mod tests {
         assert_eq!(metrics(&["--user"], ""), None);
         assert_eq!(metrics(&["--system"], ""), Some(SYSTEM_METRICS));
         assert_eq!(metrics(&["--system"], "metrics = 'off'"), None);
-        assert_eq!(
-            metrics(&["--metrics=[::1]:80"], "metrics = 'off'"),
-            Some("[::1]:80".parse().unwrap())
-        );
+        assert_eq!(metrics(&["--metrics=[::1]:80"], "metrics = 'off'"), Some("[::1]:80".parse().unwrap()));
         let error = settings(&[], "metrics = true").unwrap_err().to_string();
         assert!(error.contains("line 1"), "{error}");
     }
@@ -540,10 +505,7 @@ mod tests {
         let settings = |file| settings(&["--log-format=text"], file);
         let usual = settings("log_format = 'json'").unwrap();
         assert_eq!(usual.log_format, LogFormat::Text, "a flag comes first");
-        assert_eq!(
-            (usual.audit.path, usual.audit.size, usual.audit.allocations),
-            (None, AUDIT_SIZE, 0)
-        );
+        assert_eq!((usual.audit.path, usual.audit.size, usual.audit.allocations), (None, AUDIT_SIZE, 0));
         let error = settings("audit.size = '100B'").unwrap_err().to_string();
         assert!(error.contains("at least 4KiB"), "{error}");
         let error = settings("audit.files = 0").unwrap_err().to_string();
@@ -554,10 +516,7 @@ mod tests {
     fn quanta_that_exclude_each_other_are_refused() {
         let file = "[scheduling]\nquantum_min = '2s'\nquantum_max = '1s'";
         let error = settings(&[], file).unwrap_err().to_string();
-        assert!(
-            error.contains("line 2: quantum_min (2s) is longer than quantum_max (1s)"),
-            "{error}"
-        );
+        assert!(error.contains("line 2: quantum_min (2s) is longer than quantum_max (1s)"), "{error}");
     }
 
     #[test]
@@ -572,33 +531,22 @@ mod tests {
     #[test]
     fn root_without_a_folder_is_the_system() {
         let read = |flags: &[&str], uid, runtime_dir: Option<&str>| {
-            let around = Surroundings {
-                uid,
-                runtime_dir: runtime_dir.map(Into::into),
-                ..Surroundings::default()
-            };
+            let around =
+                Surroundings { uid, runtime_dir: runtime_dir.map(Into::into), ..Surroundings::default() };
             let args = Args::parse_from(["x", "--config=/dev/null"].iter().chain(flags));
             let settings = Settings::read(&args, &around).unwrap();
             (settings.owner, settings.runtime, settings.implicit_sessions)
         };
         assert_eq!(read(&[], 0, None), (Owner::System, RuntimeDir::system(), false));
-        assert_eq!(
-            read(&["--user"], 0, None),
-            (Owner::User, RuntimeDir::user(None, 0), true)
-        );
-        assert_eq!(
-            read(&[], 0, Some("/x")),
-            (Owner::User, RuntimeDir::new("/x"), true)
-        );
+        assert_eq!(read(&["--user"], 0, None), (Owner::User, RuntimeDir::user(None, 0), true));
+        assert_eq!(read(&[], 0, Some("/x")), (Owner::User, RuntimeDir::new("/x"), true));
         assert_eq!(read(&[], 7, None).0, Owner::User);
         assert_eq!(read(&["--system"], 0, Some("/x")).0, Owner::System);
     }
     #[test]
     fn what_must_last_is_where_it_lasts_and_else_in_the_daemons_folder() {
-        let around = Surroundings {
-            xdg_state_home: Some("/home/me/.local/state".into()),
-            ..Surroundings::default()
-        };
+        let around =
+            Surroundings { xdg_state_home: Some("/home/me/.local/state".into()), ..Surroundings::default() };
         let under_systemd = Surroundings {
             state_directory: Some("/var/lib/private/shared:/var/lib/other".into()),
             ..around.clone()

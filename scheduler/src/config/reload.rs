@@ -66,12 +66,7 @@ impl Settings {
         let mut changes: Vec<Reconfigured> = tunings
             .iter()
             .map(|(old, new)| {
-                change(
-                    &format!("scheduling.{}", old.key()),
-                    old.to_string(),
-                    new.to_string(),
-                    true,
-                )
+                change(&format!("scheduling.{}", old.key()), old.to_string(), new.to_string(), true)
             })
             .collect();
         let mut compare = |key: &str, old: String, new: String, live: bool| {
@@ -98,10 +93,7 @@ impl Settings {
         compare("idle_exit", time(self.idle_exit), time(new.idle_exit), true);
         let bytes = |settings: &Self| {
             let of = |bytes: gpushare_proto::Bytes| bytes.to_string();
-            [
-                of(settings.core.bandwidth_per_second),
-                of(settings.core.context_reserve),
-            ]
+            [of(settings.core.bandwidth_per_second), of(settings.core.context_reserve)]
         };
         let ([old_rate, old_reserve], [rate, reserve]) = (bytes(self), bytes(&new));
         compare("scheduling.bandwidth_per_second", old_rate, rate, false);
@@ -178,15 +170,8 @@ mod tests {
                 "metrics none → 127.0.0.1:9999 false",
             ]
         );
-        assert_eq!(
-            (settings.metrics, settings.idle_exit),
-            (None, Some(Nanos::from_secs(60)))
-        );
+        assert_eq!((settings.metrics, settings.idle_exit), (None, Some(Nanos::from_secs(60))));
         let (tunings, changes) = settings.follow(new);
-        assert_eq!(
-            (tunings.len(), changes.len()),
-            (0, 2),
-            "said each time until the daemon starts with it"
-        );
+        assert_eq!((tunings.len(), changes.len()), (0, 2), "said each time until the daemon starts with it");
     }
 }

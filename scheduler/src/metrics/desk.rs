@@ -39,12 +39,7 @@ pub(super) struct View {
 
 impl Desk {
     pub(super) fn new(inputs: mpsc::Sender<Input>, events: PrometheusHandle, sensors: Sensors) -> Self {
-        Self {
-            inputs,
-            events,
-            sensors,
-            last: Mutex::default(),
-        }
+        Self { inputs, events, sensors, last: Mutex::default() }
     }
 
     /// The daemon as it is now; none if the core's task does not answer.
@@ -54,11 +49,7 @@ impl Desk {
             return Some(view.clone());
         }
         let picture = timeout(PATIENCE, self.ask()).await.ok()??;
-        let view = Arc::new(View {
-            taken: Instant::now(),
-            picture,
-            text: OnceCell::new(),
-        });
+        let view = Arc::new(View { taken: Instant::now(), picture, text: OnceCell::new() });
         Some(last.insert(view).clone())
     }
 

@@ -13,9 +13,7 @@ pub fn reference() -> String {
         .replace("{grace}", &(ended::GRACE.0 / 60_000_000_000).to_string())
         .replace("{buckets}", &BUCKETS.map(|bound| bound.to_string()).join(", "));
     for (title, prefix) in SECTIONS {
-        page.push_str(&format!(
-            "\n## {title}\n\n| name | type | labels | meaning |\n|---|---|---|---|\n"
-        ));
+        page.push_str(&format!("\n## {title}\n\n| name | type | labels | meaning |\n|---|---|---|---|\n"));
         for family in FAMILIES.iter().filter(|family| section(family) == prefix) {
             page.push_str(&line(family));
         }
@@ -23,11 +21,8 @@ pub fn reference() -> String {
     page
 }
 
-const SECTIONS: [(&str, &str); 3] = [
-    ("The daemon", "gpushare_"),
-    ("Cards", "gpushare_gpu_"),
-    ("Sessions", "gpushare_session_"),
-];
+const SECTIONS: [(&str, &str); 3] =
+    [("The daemon", "gpushare_"), ("Cards", "gpushare_gpu_"), ("Sessions", "gpushare_session_")];
 
 /// The longest of the sections' prefixes that the name has.
 fn section(family: &Family) -> &'static str {
@@ -44,12 +39,7 @@ fn line(family: &Family) -> String {
         [] => "–".to_owned(),
         labels => labels.join(", "),
     };
-    format!(
-        "| `{}` | {} | {labels} | {} |\n",
-        family.name,
-        family.kind.name(),
-        family.help
-    )
+    format!("| `{}` | {} | {labels} | {} |\n", family.name, family.kind.name(), family.help)
 }
 
 const INTRODUCTION: &str = "\

@@ -30,11 +30,7 @@ impl Ended {
     }
 
     fn forget_before(&mut self, now: Nanos) {
-        while self
-            .0
-            .front()
-            .is_some_and(|(at, _)| now - *at >= GRACE || self.0.len() > MOST)
-        {
+        while self.0.front().is_some_and(|(at, _)| now - *at >= GRACE || self.0.len() > MOST) {
             self.0.pop_front();
         }
     }

@@ -50,10 +50,7 @@ impl Events {
                 Kind::Gauge => recorder.describe_gauge(name, None, help),
             }
         }
-        Self {
-            recorder,
-            cards: BTreeMap::new(),
-        }
+        Self { recorder, cards: BTreeMap::new() }
     }
 
     /// What gives the text of all of them.
@@ -74,20 +71,13 @@ impl Events {
             Notice::Granted { gpus, waited, .. } => {
                 self.record(*gpus, |card| &card.grants, *waited);
             }
-            Notice::Entered {
-                gpus,
-                waited,
-                handoff,
-                ..
-            } => {
+            Notice::Entered { gpus, waited, handoff, .. } => {
                 self.record(*gpus, |card| &card.waits, *waited);
                 self.record(*gpus, |card| &card.handoffs, *handoff);
             }
-            Notice::Dropped {
-                gpus,
-                drain: Some(drain),
-                ..
-            } => self.record(*gpus, |card| &card.drains, *drain),
+            Notice::Dropped { gpus, drain: Some(drain), .. } => {
+                self.record(*gpus, |card| &card.drains, *drain)
+            }
             Notice::Refused { gpu, refusal, .. } => {
                 if let Some(card) = self.cards.get(gpu) {
                     card.refused(refusal.by).increment(1);
@@ -111,12 +101,7 @@ impl Events {
 
 impl CardEvents {
     fn new(recorder: &PrometheusRecorder, gpu: GpuId, uuid: GpuUuid) -> Self {
-        let labels = || {
-            vec![
-                Label::new("gpu", gpu.0.to_string()),
-                Label::new("uuid", uuid.to_string()),
-            ]
-        };
+        let labels = || vec![Label::new("gpu", gpu.0.to_string()), Label::new("uuid", uuid.to_string())];
         let key = |family: &Family| Key::from_parts(family.name, labels());
         let histogram = |family| recorder.register_histogram(&key(family), &METADATA);
         let refusals = |limit| {
@@ -165,10 +150,7 @@ mod tests {
         assert_eq!(events.text().render(), "");
         events.card(GPU, CARD);
         assert!(has(&events, "gpushare_gpu_grant_seconds_count{@} 0"));
-        assert!(has(
-            &events,
-            "gpushare_gpu_refusals_total{@,limit=\"capacity\"} 0"
-        ));
+        assert!(has(&events, "gpushare_gpu_refusals_total{@,limit=\"capacity\"} 0"));
     }
 
     #[test]
@@ -183,24 +165,15 @@ mod tests {
         });
         let drop = |drain| Notice::Dropped {
             session: SessionId(1),
-            epoch: Epoch {
-                generation: 1,
-                counter: 1,
-            },
+            epoch: Epoch { generation: 1, counter: 1 },
             gpus: GPU.into(),
             drain,
         };
         events.note(&drop(Some(Nanos::from_millis(3))));
         events.note(&drop(None));
         assert!(has(&events, "gpushare_gpu_wait_seconds_sum{@} 1.5"));
-        assert!(has(
-            &events,
-            "gpushare_gpu_handoff_seconds_bucket{@,le=\"0.025\"} 1"
-        ));
-        assert!(has(
-            &events,
-            "gpushare_gpu_handoff_seconds_bucket{@,le=\"0.01\"} 0"
-        ));
+        assert!(has(&events, "gpushare_gpu_handoff_seconds_bucket{@,le=\"0.025\"} 1"));
+        assert!(has(&events, "gpushare_gpu_handoff_seconds_bucket{@,le=\"0.01\"} 0"));
         assert!(has(&events, "gpushare_gpu_drain_seconds_count{@} 1"));
     }
 
@@ -219,10 +192,7 @@ mod tests {
                 by: LimitKind::Capacity,
             },
         });
-        assert!(has(
-            &events,
-            "gpushare_gpu_refusals_total{@,limit=\"capacity\"} 1"
-        ));
+        assert!(has(&events, "gpushare_gpu_refusals_total{@,limit=\"capacity\"} 1"));
         assert!(has(&events, "gpushare_gpu_refusals_total{@,limit=\"quota\"} 0"));
     }
 }

@@ -45,10 +45,7 @@ impl Guest {
 impl Guests {
     /// None yet, and never more than `most`.
     pub(super) fn new(most: usize) -> Self {
-        Self {
-            most,
-            present: VecDeque::with_capacity(most),
-        }
+        Self { most, present: VecDeque::with_capacity(most) }
     }
 
     /// Attends one more. Another leaves for it if there are too many.

@@ -76,19 +76,13 @@ fn try_start(address: SocketAddr, inputs: mpsc::Sender<Input>) -> io::Result<(Ob
     let listener = TcpListener::bind(address)?;
     listener.set_nonblocking(true)?;
     let address = listener.local_addr()?;
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let events = Events::new();
     let desk = Desk::new(inputs, events.text(), Sensors::start()?);
     let (serving, served) = oneshot::channel();
     thread::Builder::new()
         .name("metrics".to_owned())
         .spawn(move || runtime.block_on(server::serve(listener, desk, served)))?;
-    let observer = Observer {
-        events,
-        ended: Ended::default(),
-        _serving: serving,
-    };
+    let observer = Observer { events, ended: Ended::default(), _serving: serving };
     Ok((observer, address))
 }

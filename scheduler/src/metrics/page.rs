@@ -54,11 +54,7 @@ mod tests {
             ready: true,
             recovering: 0,
             cards: vec![CardPicture {
-                info: GpuInfo {
-                    uuid: CARD,
-                    name: "test card".into(),
-                    total: Bytes::gib(8),
-                },
+                info: GpuInfo { uuid: CARD, name: "test card".into(), total: Bytes::gib(8) },
                 state: GpuSnapshot {
                     gpu: GpuId(0),
                     total_bytes: Bytes::gib(8),
@@ -121,13 +117,7 @@ mod tests {
     #[test]
     fn what_is_not_known_has_no_series() {
         let lines = lines(&picture(), &Readings::new());
-        for name in [
-            "managed_limit",
-            "temperature",
-            "power",
-            "utilization",
-            "memory_used",
-        ] {
+        for name in ["managed_limit", "temperature", "power", "utilization", "memory_used"] {
             assert!(!lines.iter().any(|line| line.contains(name)), "{name}");
         }
     }

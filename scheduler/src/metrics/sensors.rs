@@ -104,10 +104,7 @@ fn watch_cards<R: FnMut() -> Readings>(
     let Some(mut read) = open() else { return };
     loop {
         let readings = read();
-        publish.send_replace(Sample {
-            at: Some(Instant::now()),
-            readings,
-        });
+        publish.send_replace(Sample { at: Some(Instant::now()), readings });
         if asked.recv().is_err() {
             return;
         }
@@ -122,10 +119,7 @@ mod tests {
     use super::*;
 
     fn at_work(milliwatts: u32) -> Readings {
-        let reading = Reading {
-            milliwatts: Some(milliwatts),
-            ..Reading::default()
-        };
+        let reading = Reading { milliwatts: Some(milliwatts), ..Reading::default() };
         [(GpuUuid::gpu([1; 16]), reading)].into()
     }
 

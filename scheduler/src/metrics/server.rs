@@ -49,10 +49,7 @@ struct Patience {
     lifetime: Duration,
 }
 
-const PATIENCE: Patience = Patience {
-    arrival: Duration::from_secs(5),
-    lifetime: Duration::from_secs(15),
-};
+const PATIENCE: Patience = Patience { arrival: Duration::from_secs(5), lifetime: Duration::from_secs(15) };
 
 const PLAIN: &str = "text/plain; charset=utf-8";
 
@@ -127,33 +124,22 @@ async fn attend(stream: TcpStream, desk: Arc<Desk>, patience: Patience, guest: G
 async fn answer(request: Request<Incoming>, desk: &Desk) -> Result<Answer, Infallible> {
     if !matches!(*request.method(), Method::GET | Method::HEAD) {
         let mut answer = say(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD\n");
-        answer
-            .headers_mut()
-            .insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
+        answer.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
         return Ok(answer);
     }
     let path = request.uri().path();
     if !matches!(path, "/metrics" | "/healthz" | "/readyz") {
-        return Ok(say(
-            StatusCode::NOT_FOUND,
-            "there are /metrics, /healthz and /readyz\n",
-        ));
+        return Ok(say(StatusCode::NOT_FOUND, "there are /metrics, /healthz and /readyz\n"));
     }
     let Some(view) = desk.view().await else {
-        return Ok(say(
-            StatusCode::SERVICE_UNAVAILABLE,
-            "the scheduler does not answer\n",
-        ));
+        return Ok(say(StatusCode::SERVICE_UNAVAILABLE, "the scheduler does not answer\n"));
     };
     let picture = &view.picture;
     Ok(match path {
         "/metrics" => with_type(StatusCode::OK, page::CONTENT_TYPE, desk.text(&view).await),
         "/readyz" if !picture.ready => say(
             StatusCode::SERVICE_UNAVAILABLE,
-            format!(
-                "recovering: {} processes of the last daemon are awaited\n",
-                picture.recovering
-            ),
+            format!("recovering: {} processes of the last daemon are awaited\n", picture.recovering),
         ),
         _ => say(StatusCode::OK, "ok\n"),
     })
@@ -166,9 +152,7 @@ fn say(status: StatusCode, words: impl Into<Bytes>) -> Answer {
 fn with_type(status: StatusCode, kind: &'static str, body: Bytes) -> Answer {
     let mut answer = Response::new(Full::new(body));
     *answer.status_mut() = status;
-    answer
-        .headers_mut()
-        .insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+    answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
     answer
 }
 
@@ -188,10 +172,8 @@ mod tests {
     use crate::input::Input;
 
     /// Nobody leaves for want of patience in these tests.
-    const FOR_EVER: Patience = Patience {
-        arrival: Duration::from_secs(3600),
-        lifetime: Duration::from_secs(3600),
-    };
+    const FOR_EVER: Patience =
+        Patience { arrival: Duration::from_secs(3600), lifetime: Duration::from_secs(3600) };
     /// Only a failing test waits so long.
     const LONG: Duration = Duration::from_secs(60);
 
@@ -213,10 +195,7 @@ mod tests {
         let listener = StdListener::bind("127.0.0.1:0").unwrap();
         listener.set_nonblocking(true).unwrap();
         let address = listener.local_addr().unwrap();
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         thread::spawn(move || {
             runtime.block_on(async {
                 let (inputs, mut asked) = mpsc::channel(1);

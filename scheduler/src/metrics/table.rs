@@ -13,9 +13,8 @@ use super::scene::{Card, Scene};
 use super::tenants::{self, Tenant, Usage};
 
 /// The upper bounds of all histograms, in seconds: from a drain of nothing to a wait behind many turns.
-pub(super) const BUCKETS: [f64; 16] = [
-    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0,
-];
+pub(super) const BUCKETS: [f64; 16] =
+    [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0];
 
 /// A metric with all its series.
 #[derive(Clone, Copy, Debug)]
@@ -159,9 +158,7 @@ pub const FAMILIES: &[Family] = &[
         "1, labelled with the card's name",
         Source::Rows(&["gpu", "uuid", "name"], |scene| {
             let cards = scene.cards.values();
-            cards
-                .map(|card| labelled(card, &[&card.info.name], 1.0))
-                .collect()
+            cards.map(|card| labelled(card, &[&card.info.name], 1.0)).collect()
         }),
     ),
     Family::gauge(
@@ -242,11 +239,7 @@ pub const FAMILIES: &[Family] = &[
     Family::gauge(
         "gpushare_gpu_utilization_ratio",
         "Share of the last sample period in which a kernel ran, 0 to 1, as NVML says; no series without NVML",
-        Source::Card(|card| {
-            card.reading
-                .busy_percent
-                .map(|percent| f64::from(percent) / 100.0)
-        }),
+        Source::Card(|card| card.reading.busy_percent.map(|percent| f64::from(percent) / 100.0)),
     ),
     Family::gauge(
         "gpushare_gpu_temperature_celsius",
@@ -256,11 +249,7 @@ pub const FAMILIES: &[Family] = &[
     Family::gauge(
         "gpushare_gpu_power_watts",
         "What the card draws, as NVML says; no series without NVML",
-        Source::Card(|card| {
-            card.reading
-                .milliwatts
-                .map(|milliwatts| f64::from(milliwatts) / 1000.0)
-        }),
+        Source::Card(|card| card.reading.milliwatts.map(|milliwatts| f64::from(milliwatts) / 1000.0)),
     ),
     // Sessions.
     Family::gauge(
@@ -312,12 +301,7 @@ pub const FAMILIES: &[Family] = &[
 
 impl Family {
     const fn new(name: &'static str, kind: Kind, help: &'static str, source: Source) -> Self {
-        Self {
-            name,
-            kind,
-            help,
-            source,
-        }
+        Self { name, kind, help, source }
     }
 
     const fn counter(name: &'static str, help: &'static str, source: Source) -> Self {
@@ -346,10 +330,7 @@ impl Family {
     /// Its series now; none if it is counted elsewhere.
     pub(super) fn rows(&self, scene: &Scene) -> Vec<Row> {
         match self.source {
-            Source::Daemon(read) => vec![Row {
-                labels: Vec::new(),
-                value: read(scene),
-            }],
+            Source::Daemon(read) => vec![Row { labels: Vec::new(), value: read(scene) }],
             Source::Card(read) => {
                 let value = |card| Some(labelled(card, &[], read(card)?));
                 scene.cards.values().filter_map(value).collect()
@@ -407,10 +388,7 @@ fn limit(limit: Bytes) -> Option<f64> {
 }
 
 fn row<const N: usize>(labels: [&str; N], value: f64) -> Row {
-    Row {
-        labels: labels.map(str::to_owned).into(),
-        value,
-    }
+    Row { labels: labels.map(str::to_owned).into(), value }
 }
 
 /// A series of a card with labels besides the card's own.
@@ -435,9 +413,8 @@ fn modes(scene: &Scene) -> Vec<Row> {
 /// Of the sessions that have figures of their own.
 fn holders(scene: &Scene) -> Vec<Row> {
     let own = scene.picture.sessions.iter().take(tenants::MOST);
-    let names: BTreeMap<SessionId, &str> = own
-        .map(|session| (session.state.session, session.name.as_str()))
-        .collect();
+    let names: BTreeMap<SessionId, &str> =
+        own.map(|session| (session.state.session, session.name.as_str())).collect();
     let cards = scene.cards.values();
     cards
         .filter(|card| card.state.mode != Mode::Parallel)

@@ -42,11 +42,7 @@ pub(super) fn tenants(sessions: &[SessionPicture], most: usize) -> Vec<Tenant> {
     let (own, rest) = sessions.split_at(most.min(sessions.len()));
     let mut tenants: Vec<Tenant> = own.iter().map(Tenant::of).collect();
     if !rest.is_empty() {
-        let mut other = Tenant {
-            session: OTHER.to_owned(),
-            name: OTHER.to_owned(),
-            ..Tenant::default()
-        };
+        let mut other = Tenant { session: OTHER.to_owned(), name: OTHER.to_owned(), ..Tenant::default() };
         rest.iter().for_each(|session| other.add(session));
         tenants.push(other);
     }
@@ -71,14 +67,7 @@ impl Tenant {
         self.gpu_time += state.gpu_time_ns;
         self.waited += state.waited_ns;
         self.moved += state.moved_bytes;
-        for &SessionGpuView {
-            gpu,
-            allocated_bytes,
-            leased_bytes,
-            peak_bytes,
-            ..
-        } in &state.gpus
-        {
+        for &SessionGpuView { gpu, allocated_bytes, leased_bytes, peak_bytes, .. } in &state.gpus {
             let usage = self.cards.entry(gpu).or_default();
             usage.allocated += allocated_bytes;
             usage.leased += leased_bytes;

@@ -74,10 +74,7 @@ impl RecordTo {
     /// `FILE.1` from now on. Only recordings are moved or replaced; whatever else is there stays, and nothing is
     /// recorded.
     pub(crate) fn create(&self) -> Result<Reel, RecordError> {
-        let failed = |cause| RecordError::System {
-            path: self.path.clone(),
-            cause,
-        };
+        let failed = |cause| RecordError::System { path: self.path.clone(), cause };
         match found(&self.path)? {
             Found::Nothing => {}
             Found::Empty => fs::remove_file(&self.path).map_err(failed)?,
@@ -93,10 +90,7 @@ impl RecordTo {
             .mode(0o600)
             .open(&self.path)
             .map_err(failed)?;
-        Ok(Reel {
-            to: self.clone(),
-            file,
-        })
+        Ok(Reel { to: self.clone(), file })
     }
 }
 
@@ -109,10 +103,7 @@ enum Found {
 }
 
 fn found(path: &Path) -> Result<Found, RecordError> {
-    let failed = |cause| RecordError::System {
-        path: path.to_owned(),
-        cause,
-    };
+    let failed = |cause| RecordError::System { path: path.to_owned(), cause };
     match fs::symlink_metadata(path) {
         Ok(found) if !found.is_file() => return Err(RecordError::NotAFile(path.to_owned())),
         Ok(_) => {}
@@ -121,10 +112,7 @@ fn found(path: &Path) -> Result<Found, RecordError> {
     }
     let mut beginning = Vec::new();
     File::open(path)
-        .and_then(|file| {
-            file.take(Link::BEGINNING.len() as u64)
-                .read_to_end(&mut beginning)
-        })
+        .and_then(|file| file.take(Link::BEGINNING.len() as u64).read_to_end(&mut beginning))
         .map_err(failed)?;
     match beginning.as_slice() {
         [] => Ok(Found::Empty),
@@ -191,19 +179,12 @@ impl Recorder {
         let (ending, ended) = sync_channel(0);
         let last_word = Arc::new(OnceLock::new());
         let (path, word, limit) = (to.path.clone(), last_word.clone(), to.limit);
-        thread::Builder::new()
-            .name("recorder".to_owned())
-            .spawn(move || {
-                let _ending = ending;
-                write(Tape::new(medium, limit), header, &arriving, &word, &path);
-            })?;
+        thread::Builder::new().name("recorder".to_owned()).spawn(move || {
+            let _ending = ending;
+            write(Tape::new(medium, limit), header, &arriving, &word, &path);
+        })?;
         Ok(Self {
-            running: Some(Running {
-                path: to.path.clone(),
-                notes,
-                last_word,
-                ended,
-            }),
+            running: Some(Running { path: to.path.clone(), notes, last_word, ended }),
             open: None,
         })
     }
@@ -218,11 +199,7 @@ impl Recorder {
     /// This is what it answered.
     pub(crate) fn finish(&mut self, effects: &[Effect]) {
         if let Some((now, event)) = self.open.take() {
-            self.note(Note {
-                now,
-                event,
-                effects: Some(effects.to_vec()),
-            });
+            self.note(Note { now, event, effects: Some(effects.to_vec()) });
         }
     }
 
@@ -246,11 +223,7 @@ impl Drop for Recorder {
     fn drop(&mut self) {
         let survived = self.open.is_none();
         if let Some((now, event)) = self.open.take() {
-            self.note(Note {
-                now,
-                event,
-                effects: None,
-            });
+            self.note(Note { now, event, effects: None });
         }
         if let Some(running) = self.running.take() {
             let reason = if survived {

@@ -104,11 +104,7 @@ impl<M: Medium> Tape<M> {
         let whole = self.ends.iter().rev().find(|end| end.at <= reached);
         self.written = whole.copied().unwrap_or(self.written);
         self.buffer.clear();
-        while self
-            .ends
-            .get(1)
-            .is_some_and(|end| end.at + LAST_WORD <= self.written.at)
-        {
+        while self.ends.get(1).is_some_and(|end| end.at + LAST_WORD <= self.written.at) {
             self.ends.pop_front();
         }
         Ok(result?)

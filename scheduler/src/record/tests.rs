@@ -20,20 +20,13 @@ struct Disk {
 
 impl Disk {
     fn of(size: usize) -> Self {
-        Self {
-            bytes: Arc::default(),
-            size,
-            may: None,
-        }
+        Self { bytes: Arc::default(), size, may: None }
     }
 
     /// One that does nothing until the sender is dropped.
     fn stopped() -> (Self, Sender<()>) {
         let (go_on, may) = std::sync::mpsc::channel();
-        let disk = Self {
-            may: Some(Arc::new(Mutex::new(may))),
-            ..Self::of(usize::MAX)
-        };
+        let disk = Self { may: Some(Arc::new(Mutex::new(may))), ..Self::of(usize::MAX) };
         (disk, go_on)
     }
 
@@ -93,10 +86,7 @@ fn header() -> Header {
 }
 
 fn to(limit: Bytes) -> RecordTo {
-    RecordTo {
-        path: "test".into(),
-        limit,
-    }
+    RecordTo { path: "test".into(), limit }
 }
 
 /// Tells a core and the recorder so many things.
@@ -108,10 +98,7 @@ fn happen(recorder: &mut Recorder, events: u64) {
 }
 
 fn tell(recorder: &mut Recorder, core: &mut Core, n: u64) {
-    let event = Event::GpuFound {
-        gpu: GpuId(u8::try_from(n % 200).unwrap()),
-        total: Bytes::gib(1),
-    };
+    let event = Event::GpuFound { gpu: GpuId(u8::try_from(n % 200).unwrap()), total: Bytes::gib(1) };
     recorder.begin(Nanos(n), event);
     core.handle(Nanos(n), event);
     let effects: Vec<Effect> = std::iter::from_fn(|| core.poll_effect()).collect();
@@ -150,13 +137,7 @@ fn a_disk_that_hangs_ends_the_recording_and_nobody_waits() {
     assert!(recorder.running.is_none());
     drop(recorder);
     drop(go_on);
-    let ended = || {
-        disk.bytes
-            .lock()
-            .unwrap()
-            .windows(7)
-            .any(|bytes| bytes == br#"{"end":"#)
-    };
+    let ended = || disk.bytes.lock().unwrap().windows(7).any(|bytes| bytes == br#"{"end":"#);
     while !ended() {
         thread::yield_now();
     }
@@ -199,28 +180,17 @@ fn an_event_that_the_core_does_not_survive_is_recorded() {
     let fatal = Event::ClientGone { client: ClientId(7) };
     recorder.begin(Nanos(8), fatal);
     drop(recorder);
-    assert_eq!(
-        between(&disk, "the daemon did not survive the last event"),
-        [0, 8]
-    );
-    let Line::Handled(last) = &disk.lines()[2] else {
-        panic!("no event")
-    };
+    assert_eq!(between(&disk, "the daemon did not survive the last event"), [0, 8]);
+    let Line::Handled(last) = &disk.lines()[2] else { panic!("no event") };
     assert_eq!((last.event, last.effects), (fatal, None));
 }
 
 #[test]
 fn a_recording_is_the_owners_alone_and_the_one_before_is_kept() {
     let folder = tempfile::tempdir().unwrap();
-    let to = RecordTo {
-        path: folder.path().join("log.jsonl"),
-        limit: Bytes::mib(1),
-    };
+    let to = RecordTo { path: folder.path().join("log.jsonl"), limit: Bytes::mib(1) };
     for started in [5, 6] {
-        let header = Header {
-            started: Nanos(started),
-            ..header()
-        };
+        let header = Header { started: Nanos(started), ..header() };
         drop(Recorder::start(Some(to.create().unwrap()), header).unwrap());
     }
     assert_eq!(fs::metadata(&to.path).unwrap().mode() & 0o777, 0o600);
@@ -228,10 +198,7 @@ fn a_recording_is_the_owners_alone_and_the_one_before_is_kept() {
         let text = fs::read_to_string(path).unwrap();
         assert!(text.contains(&format!("\"started\":{started},")), "{text}");
     }
-    let folder = RecordTo {
-        path: folder.path().to_owned(),
-        ..to
-    };
+    let folder = RecordTo { path: folder.path().to_owned(), ..to };
     let error = folder.create().unwrap_err().to_string();
     assert!(error.contains("is not a file"), "{error}");
 }
@@ -239,10 +206,7 @@ fn a_recording_is_the_owners_alone_and_the_one_before_is_kept() {
 #[test]
 fn a_file_that_is_no_recording_stays_where_it_is() {
     let folder = tempfile::tempdir().unwrap();
-    let to = RecordTo {
-        path: folder.path().join("thesis"),
-        limit: Bytes::mib(1),
-    };
+    let to = RecordTo { path: folder.path().join("thesis"), limit: Bytes::mib(1) };
     fs::write(&to.path, "chapter one\n").unwrap();
     let error = to.create().unwrap_err().to_string();
     assert!(error.contains("is no recording of ours"), "{error}");
@@ -250,29 +214,19 @@ fn a_file_that_is_no_recording_stays_where_it_is() {
     assert!(!older(&to.path).exists());
 
     // Nor does it disappear as FILE.1, which a recording would take.
-    let first = RecordTo {
-        path: folder.path().join("log"),
-        ..to
-    };
+    let first = RecordTo { path: folder.path().join("log"), ..to };
     drop(Recorder::start(Some(first.create().unwrap()), header()).unwrap());
     fs::write(older(&first.path), "chapter two\n").unwrap();
     let error = first.create().unwrap_err().to_string();
     assert!(error.contains("log.1 is no recording of ours"), "{error}");
     assert_eq!(fs::read_to_string(older(&first.path)).unwrap(), "chapter two\n");
-    assert!(
-        fs::read_to_string(&first.path)
-            .unwrap()
-            .contains("the daemon ended")
-    );
+    assert!(fs::read_to_string(&first.path).unwrap().contains("the daemon ended"));
 }
 
 #[test]
 fn an_empty_file_is_recorded_to() {
     let folder = tempfile::tempdir().unwrap();
-    let to = RecordTo {
-        path: folder.path().join("made-by-mktemp"),
-        limit: Bytes::mib(1),
-    };
+    let to = RecordTo { path: folder.path().join("made-by-mktemp"), limit: Bytes::mib(1) };
     fs::write(&to.path, "").unwrap();
     drop(Recorder::start(Some(to.create().unwrap()), header()).unwrap());
     assert!(fs::read_to_string(&to.path).unwrap().contains("the daemon ended"));

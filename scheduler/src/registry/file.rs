@@ -114,19 +114,13 @@ pub(super) type Identity = (u64, u64);
 
 impl Place {
     pub(super) fn new(folder: OwnedFd, path: PathBuf) -> Self {
-        let name = path
-            .file_name()
-            .unwrap_or_default()
-            .to_string_lossy()
-            .into_owned();
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         Self { folder, path, name }
     }
 
     /// The file that has the name now; none if none has.
     pub(super) fn identity(&self) -> Option<Identity> {
-        Some(identity(
-            &statat(&self.folder, &self.name, AtFlags::SYMLINK_NOFOLLOW).ok()?,
-        ))
+        Some(identity(&statat(&self.folder, &self.name, AtFlags::SYMLINK_NOFOLLOW).ok()?))
     }
 
     /// Opens the store that is there.

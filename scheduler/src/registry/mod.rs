@@ -70,17 +70,9 @@ pub(crate) struct SessionEntry {
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Origin {
     /// A process registered it and holds its token.
-    Registered {
-        token: TokenHash,
-        uid: u32,
-        by: ProcessId,
-    },
+    Registered { token: TokenHash, uid: u32, by: ProcessId },
     /// An administrator made it, and it lives until one deletes it.
-    Created {
-        token: Option<TokenHash>,
-        binding: Binding,
-        uid: u32,
-    },
+    Created { token: Option<TokenHash>, binding: Binding, uid: u32 },
     /// It was made for peers without a token.
     Implicit(ImplicitKey),
 }
@@ -105,26 +97,15 @@ pub(crate) struct CardUse {
 
 impl Book {
     pub(crate) fn new(next_session: u64, next_client: u64) -> Self {
-        Self {
-            boot: boot_id(),
-            next_session,
-            next_client,
-            ..Self::default()
-        }
+        Self { boot: boot_id(), next_session, next_client, ..Self::default() }
     }
 
     /// Whether a number is used that was not given yet, or so great that counting on would wrap.
     fn is_impossible(&self) -> bool {
         let given = |number: u64, next: u64| (1..next).contains(&number);
         let counts = |next: u64| (1..=MOST).contains(&next);
-        let sessions = self
-            .sessions
-            .iter()
-            .all(|entry| given(entry.session.0, self.next_session));
-        let clients = self
-            .clients
-            .iter()
-            .all(|entry| given(entry.client.0, self.next_client));
+        let sessions = self.sessions.iter().all(|entry| given(entry.session.0, self.next_session));
+        let clients = self.clients.iter().all(|entry| given(entry.client.0, self.next_client));
         !(counts(self.next_session) && counts(self.next_client) && sessions && clients)
     }
 
@@ -142,14 +123,10 @@ impl Book {
     /// What is left of it when the machine has started anew: sessions that live until they are deleted.
     fn over_a_boot(mut self) -> Self {
         let (next_session, next_client) = (self.next_session, self.next_client);
-        self.sessions
-            .retain(|entry| matches!(entry.origin, Origin::Created { .. }));
+        self.sessions.retain(|entry| matches!(entry.origin, Origin::Created { .. }));
         let mut sessions = self.sessions;
         sessions.iter_mut().for_each(|entry| entry.entrants.clear());
-        Self {
-            sessions,
-            ..Self::new(next_session, next_client)
-        }
+        Self { sessions, ..Self::new(next_session, next_client) }
     }
 }
 

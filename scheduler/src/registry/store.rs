@@ -155,10 +155,7 @@ impl Store {
     /// its own; that also gives back what the old one had grown to.
     fn make(&self, stored: &Book, old: Option<&Database>) -> Result<Open, Trouble> {
         // From now on somebody may join.
-        let stored = &Book {
-            ended: false,
-            ..stored.clone()
-        };
+        let stored = &Book { ended: false, ..stored.clone() };
         let (database, identity) = self.place.create(|database| {
             careful(|| {
                 let write = database.begin_write()?;
@@ -174,11 +171,7 @@ impl Store {
                 Ok::<_, Trouble>(write.commit()?)
             })
         })?;
-        Ok(Open {
-            database,
-            identity,
-            stored: stored.clone(),
-        })
+        Ok(Open { database, identity, stored: stored.clone() })
     }
 
     /// Brings the file to what `book` says, and adds `spent`. When it returns, that is on the disk.
@@ -279,14 +272,7 @@ impl Store {
 }
 
 pub(crate) fn view(session: SessionId, hour: Hour, spent: Spent) -> UsageView {
-    let Figures {
-        gpu_time,
-        waited,
-        held,
-        moved,
-        peak,
-        ..
-    } = spent.figures;
+    let Figures { gpu_time, waited, held, moved, peak, .. } = spent.figures;
     UsageView {
         session,
         name: spent.name,
@@ -338,27 +324,17 @@ fn load(place: &Place) -> Result<Open, Trouble> {
     if stored.is_impossible() {
         return Err(Trouble::corrupt(&"its numbers are none that a daemon writes"));
     }
-    Ok(Open {
-        database,
-        identity,
-        stored,
-    })
+    Ok(Open { database, identity, stored })
 }
 
 fn read(database: &Database) -> Result<Book, Trouble> {
     let read = database.begin_read()?;
     let meta = read.open_table(META)?;
     let word = |name: &str| {
-        let found = meta
-            .get(name)?
-            .ok_or_else(|| Trouble::corrupt(&format!("it has no {name}")))?;
+        let found = meta.get(name)?.ok_or_else(|| Trouble::corrupt(&format!("it has no {name}")))?;
         Ok::<_, Trouble>(found.value().to_owned())
     };
-    let number = |name: &str| {
-        word(name)?
-            .parse::<u64>()
-            .map_err(|cause| Trouble::corrupt(&cause))
-    };
+    let number = |name: &str| word(name)?.parse::<u64>().map_err(|cause| Trouble::corrupt(&cause));
     match word("format")? {
         format if format == FORMAT => {}
         other => return Err(Trouble::corrupt(&format!("it has format {other}"))),
@@ -407,19 +383,9 @@ fn write_book(write: &WriteTransaction, before: &Book, book: &Book) -> Result<()
     meta.insert("next_session", &*book.next_session.to_string())?;
     meta.insert("next_client", &*book.next_client.to_string())?;
     let number = |entry: &SessionEntry| entry.session.0;
-    difference(
-        &mut write.open_table(SESSIONS)?,
-        &before.sessions,
-        &book.sessions,
-        number,
-    )?;
+    difference(&mut write.open_table(SESSIONS)?, &before.sessions, &book.sessions, number)?;
     let number = |entry: &ClientEntry| entry.client.0;
-    difference(
-        &mut write.open_table(CLIENTS)?,
-        &before.clients,
-        &book.clients,
-        number,
-    )
+    difference(&mut write.open_table(CLIENTS)?, &before.clients, &book.clients, number)
 }
 
 /// Writes the rows that differ and takes out those that are no more.
@@ -450,18 +416,8 @@ fn add_usage(
 ) -> Result<(), Trouble> {
     for (&(hour, session), spent) in pending {
         let key = (hour.0, session.0);
-        let before = table
-            .get(key)?
-            .map(|row| figures(row.value()))
-            .unwrap_or_default();
-        let Figures {
-            gpu_time,
-            waited,
-            held,
-            moved,
-            peak,
-            ..
-        } = before.plus(spent.figures);
+        let before = table.get(key)?.map(|row| figures(row.value())).unwrap_or_default();
+        let Figures { gpu_time, waited, held, moved, peak, .. } = before.plus(spent.figures);
         table.insert(key, (&*spent.name, gpu_time.0, waited.0, held.0, moved.0, peak.0))?;
     }
     if prune {

@@ -106,11 +106,7 @@ mod tests {
 
     #[test]
     fn a_peak_is_counted_in_the_hour_that_it_was_reached_in() {
-        let at = |held, peak| Figures {
-            held: Nanos(held),
-            peak: Bytes(peak),
-            ..Figures::default()
-        };
+        let at = |held, peak| Figures { held: Nanos(held), peak: Bytes(peak), ..Figures::default() };
         assert_eq!(at(9, 70).since(at(4, 70)), at(5, 0));
         assert_eq!(at(9, 80).since(at(4, 70)), at(5, 80));
         assert_eq!(at(9, 80).plus(at(4, 70)), at(13, 80));

@@ -76,10 +76,7 @@ impl Desk {
             };
         }
         let ending = slot.ending;
-        Slot {
-            ending,
-            ..std::mem::take(&mut slot)
-        }
+        Slot { ending, ..std::mem::take(&mut slot) }
     }
 }
 
@@ -188,11 +185,7 @@ mod tests {
     use super::*;
 
     fn news(next_client: u64, act: u64) -> News {
-        News {
-            book: Book::new(1, next_client),
-            spent: Usage::new(),
-            act,
-        }
+        News { book: Book::new(1, next_client), spent: Usage::new(), act }
     }
 
     #[tokio::test]

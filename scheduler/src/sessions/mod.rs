@@ -45,10 +45,7 @@ pub(crate) struct Sessions {
 
 impl Sessions {
     pub(crate) fn new(next: u64) -> Self {
-        Self {
-            all: BTreeMap::new(),
-            next,
-        }
+        Self { all: BTreeMap::new(), next }
     }
 
     pub(crate) fn next(&self) -> u64 {
@@ -75,9 +72,7 @@ impl Sessions {
 
     pub(crate) fn by_token(&self, token: &Token) -> Option<SessionId> {
         let session = self.by_any_token(token)?;
-        self.get(session)
-            .is_some_and(|found| !found.revoked)
-            .then_some(session)
+        self.get(session).is_some_and(|found| !found.revoked).then_some(session)
     }
 
     /// As [`Self::by_token`], also of a session that was revoked.
@@ -118,19 +113,14 @@ impl Sessions {
 
     /// The session that somebody calls by its number or its name.
     pub(crate) fn named(&self, which: &str) -> Result<SessionId, String> {
-        let all = self
-            .iter()
-            .map(|(id, session)| (id, session.name.as_str(), session.is_kept()));
+        let all = self.iter().map(|(id, session)| (id, session.name.as_str(), session.is_kept()));
         called::find(which, all).map_err(|not_one| match not_one {
             NotOne::Nobody => {
                 format!("there is no session {which}; `gpushare-ctl session list` shows them")
             }
             NotOne::Several(found) => {
                 let ids: Vec<String> = found.iter().map(ToString::to_string).collect();
-                format!(
-                    "several sessions are named {which}: {}; name one by its number",
-                    ids.join(", ")
-                )
+                format!("several sessions are named {which}: {}; name one by its number", ids.join(", "))
             }
         })
     }
@@ -167,16 +157,9 @@ impl Sessions {
         let mut suffix = String::new();
         loop {
             suffix.push_str(&format!("-{}", id.0));
-            let kept: String = name
-                .chars()
-                .take(LONGEST_NAME.saturating_sub(suffix.len()))
-                .collect();
+            let kept: String = name.chars().take(LONGEST_NAME.saturating_sub(suffix.len())).collect();
             let other = kept + &suffix;
-            if !self
-                .all
-                .values()
-                .any(|session| session.is_kept() && session.name == other)
-            {
+            if !self.all.values().any(|session| session.is_kept() && session.name == other) {
                 return other;
             }
         }
@@ -193,9 +176,7 @@ impl Sessions {
     /// When the next session's time is over.
     pub(crate) fn next_end(&self, now: Nanos) -> Option<Nanos> {
         let ends = self.all.values().filter(|session| session.told != Standing::Over);
-        ends.filter_map(|session| session.expires)
-            .map(|end| end.max(now))
-            .min()
+        ends.filter_map(|session| session.expires).map(|end| end.max(now)).min()
     }
 
     pub(crate) fn by_key(&self, key: &ImplicitKey) -> Option<SessionId> {
@@ -241,13 +222,7 @@ impl Sessions {
                 revoked: entry.revoked,
                 expires: entry.expires_unix.map(|end| clocks.monotonic(end)),
                 before: entry.totals,
-                ..Session::new(
-                    entry.name,
-                    entry.terms,
-                    entry.origin,
-                    entry.oversubscribe,
-                    entry.card,
-                )
+                ..Session::new(entry.name, entry.terms, entry.origin, entry.oversubscribe, entry.card)
             },
         );
     }
@@ -273,11 +248,7 @@ impl Sessions {
 
     /// Takes the session out if nothing keeps it.
     pub(crate) fn take_if_over(&mut self, session: SessionId) -> Option<Session> {
-        if self.get(session)?.is_over() {
-            self.all.remove(&session)
-        } else {
-            None
-        }
+        if self.get(session)?.is_over() { self.all.remove(&session) } else { None }
     }
 
     /// What the next daemon must know.

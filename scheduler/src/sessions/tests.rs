@@ -5,21 +5,14 @@ use super::*;
 const TOKEN: Token = Token([9; 32]);
 const REGISTRAR: ProcessId = ProcessId { pid: 5, start: 50 };
 
-const CLOCKS: Clocks = Clocks {
-    monotonic: Nanos(1000),
-    unix: 5000,
-};
+const CLOCKS: Clocks = Clocks { monotonic: Nanos(1000), unix: 5000 };
 
 fn created(name: &str, origin: Origin) -> Session {
     Session::new(name.to_owned(), Terms::default(), origin, false, None)
 }
 
 fn bound_to(sessions: &mut Sessions, binding: Binding) -> SessionId {
-    let origin = Origin::Created {
-        token: None,
-        binding,
-        uid: 0,
-    };
+    let origin = Origin::Created { token: None, binding, uid: 0 };
     sessions.add(|id| id.to_string(), |name| created(&name, origin))
 }
 
@@ -46,16 +39,7 @@ fn a_session_is_named_by_its_number_or_by_a_name_that_is_its_own() {
     for _ in 0..2 {
         sessions.add(
             |_| "twin".to_owned(),
-            |name| {
-                created(
-                    &name,
-                    Origin::Created {
-                        token: None,
-                        binding: Binding::Token,
-                        uid: 0,
-                    },
-                )
-            },
+            |name| created(&name, Origin::Created { token: None, binding: Binding::Token, uid: 0 }),
         );
     }
     assert_eq!(sessions.named("s2"), Ok(SessionId(2)));
@@ -65,20 +49,12 @@ fn a_session_is_named_by_its_number_or_by_a_name_that_is_its_own() {
 }
 
 fn by_program(sessions: &mut Sessions, name: &str) -> SessionId {
-    let origin = Origin::Registered {
-        token: TokenHash::of(&TOKEN),
-        uid: 7,
-        by: REGISTRAR,
-    };
+    let origin = Origin::Registered { token: TokenHash::of(&TOKEN), uid: 7, by: REGISTRAR };
     sessions.add(|_| name.to_owned(), |name| created(&name, origin))
 }
 
 fn by_administrator(sessions: &mut Sessions, name: &str) -> SessionId {
-    let origin = Origin::Created {
-        token: None,
-        binding: Binding::Token,
-        uid: 0,
-    };
+    let origin = Origin::Created { token: None, binding: Binding::Token, uid: 0 };
     sessions.add(|_| name.to_owned(), |name| created(&name, origin))
 }
 
@@ -87,20 +63,14 @@ fn a_name_is_the_administrators_whoever_had_it_first() {
     let mut sessions = Sessions::new(1);
     let squatters = [by_program(&mut sessions, "b"), by_program(&mut sessions, "b")];
     assert_eq!(sessions.displace("a"), []);
-    assert_eq!(
-        sessions.displace("b"),
-        [(squatters[0], "b-1".to_owned()), (squatters[1], "b-2".to_owned())]
-    );
+    assert_eq!(sessions.displace("b"), [(squatters[0], "b-1".to_owned()), (squatters[1], "b-2".to_owned())]);
     let own = by_administrator(&mut sessions, "b");
     assert_eq!(sessions.named("b"), Ok(own));
     assert_eq!(sessions.named("b-2"), Ok(squatters[1]));
     assert_eq!(sessions.displace("b"), [], "an administrator's stays");
 
     let late = by_program(&mut sessions, "b");
-    assert_eq!(
-        (sessions.name(late).as_str(), sessions.named("b")),
-        ("b-4", Ok(own))
-    );
+    assert_eq!((sessions.name(late).as_str(), sessions.named("b")), ("b-4", Ok(own)));
     let taken = by_administrator(&mut sessions, "c-7");
     by_administrator(&mut sessions, "c");
     let beside = by_program(&mut sessions, "c");
@@ -114,10 +84,7 @@ fn a_name_that_is_made_up_is_no_longer_than_others() {
     let long = "x".repeat(LONGEST_NAME);
     by_administrator(&mut sessions, &long);
     let beside = by_program(&mut sessions, &long);
-    assert_eq!(
-        sessions.name(beside),
-        format!("{}-1001", "x".repeat(LONGEST_NAME - 5))
-    );
+    assert_eq!(sessions.name(beside), format!("{}-1001", "x".repeat(LONGEST_NAME - 5)));
 }
 
 #[test]
@@ -128,18 +95,12 @@ fn an_end_is_the_same_instant_after_a_restart() {
         session.expires = Some(Nanos(3000));
     }
     assert_eq!(sessions.entries(CLOCKS)[0].expires_unix, Some(7000));
-    let later = Clocks {
-        monotonic: Nanos(50),
-        unix: 6500,
-    };
+    let later = Clocks { monotonic: Nanos(50), unix: 6500 };
     let mut next = Sessions::new(2);
     next.restore(sessions.entries(CLOCKS).remove(0), false, later);
     assert_eq!(next.get(id).unwrap().expires, Some(Nanos(550)));
     let standing = |now| next.get(id).unwrap().standing(Nanos(now));
-    assert_eq!(
-        (standing(549), standing(550)),
-        (StandingView::Good, StandingView::Expired)
-    );
+    assert_eq!((standing(549), standing(550)), (StandingView::Good, StandingView::Expired));
 }
 
 fn with_one() -> (Sessions, SessionId) {
@@ -148,14 +109,7 @@ fn with_one() -> (Sessions, SessionId) {
         |id| format!("session-{}", id.0),
         |name| Session {
             bound: true,
-            ..created(
-                &name,
-                Origin::Registered {
-                    token: TokenHash::of(&TOKEN),
-                    uid: 7,
-                    by: REGISTRAR,
-                },
-            )
+            ..created(&name, Origin::Registered { token: TokenHash::of(&TOKEN), uid: 7, by: REGISTRAR })
         },
     );
     (sessions, session)

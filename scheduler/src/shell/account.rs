@@ -13,9 +13,7 @@ impl Shell {
     pub(super) fn account(&mut self, session: SessionId, asker: &PeerProcess) -> Option<Account> {
         self.look_at_pages_of(session);
         let accounts = self.core.accounts(session)?;
-        let cards = accounts
-            .into_iter()
-            .filter_map(|account| self.card_account(account, asker));
+        let cards = accounts.into_iter().filter_map(|account| self.card_account(account, asker));
         let known = self.sessions.get(session)?;
         Some(Account {
             session,
@@ -31,11 +29,7 @@ impl Shell {
     fn card_account(&self, figures: Figures, asker: &PeerProcess) -> Option<CardAccount> {
         let process = |(client, used)| {
             let peer = &self.clients.get(&client)?.peer;
-            Some(ProcessAccount {
-                pid: peer.pid_as_seen_by(asker),
-                outer_pid: peer.pid,
-                used,
-            })
+            Some(ProcessAccount { pid: peer.pid_as_seen_by(asker), outer_pid: peer.pid, used })
         };
         Some(CardAccount {
             info: self.cards.get(figures.gpu)?.info.clone(),

@@ -37,10 +37,7 @@ impl Shell {
             }
             AdminRequest::Orphaned { ref which } => {
                 let answer = self.orphaned_of(which);
-                self.reply(
-                    connection,
-                    &answer.map_or_else(AdminReply::Error, AdminReply::Orphaned),
-                );
+                self.reply(connection, &answer.map_or_else(AdminReply::Error, AdminReply::Orphaned));
             }
             AdminRequest::Status => {
                 let status = self.status();

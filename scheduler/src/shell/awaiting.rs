@@ -21,11 +21,7 @@ const NAMED: usize = 5;
 impl Shell {
     /// Whether a process that the registry does not know may have been a client of the last daemon.
     pub(super) fn may_be_unwritten(&self, peer: &PeerProcess) -> bool {
-        let patience = self
-            .settings
-            .core
-            .recovery_min
-            .max(self.settings.core.stuck_after);
+        let patience = self.settings.core.recovery_min.max(self.settings.core.stuck_after);
         let older = peer.id.is_some_and(|process| process.start <= self.born);
         older && clock::monotonic() < self.started + patience
     }
@@ -92,11 +88,7 @@ impl Shell {
             .take(NAMED)
             .map(|entry| {
                 let pid = entry.process.pid;
-                format!(
-                    "pid {pid} of {}{}",
-                    self.sessions.name(entry.session),
-                    stopped(pid)
-                )
+                format!("pid {pid} of {}{}", self.sessions.name(entry.session), stopped(pid))
             })
             .collect();
         let more = match all.len().saturating_sub(NAMED) {

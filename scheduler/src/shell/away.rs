@@ -147,9 +147,7 @@ impl Shell {
             self.drop_connection(connection);
         }
         // One that was on no card ended with that.
-        self.clients
-            .contains_key(&returning.client)
-            .then_some(returning.client)
+        self.clients.contains_key(&returning.client).then_some(returning.client)
     }
 
     /// Whether a process or its household has so many clients that are away that it gets no more. Each costs descriptors, as a
@@ -158,9 +156,7 @@ impl Shell {
         let away = || self.clients.values().filter(|client| client.connection.is_none());
         let own = away().filter(|client| client.peer.is(peer)).count();
         let household = &peer.household;
-        let of_household = away()
-            .filter(|client| client.peer.household == *household)
-            .count();
+        let of_household = away().filter(|client| client.peer.household == *household).count();
         let refused = |message| Err(failure(FailureCode::Unavailable, message));
         match () {
             () if own >= MOST_AWAY => refused(format!(
@@ -209,9 +205,7 @@ impl Shell {
         for gpu in before.gpus() {
             let known = self.core.used_bytes(id, gpu).unwrap_or_default();
             let says = gpus.iter().zip(&returning.gpus).find(|(of, _)| **of == gpu);
-            let says = says.map_or(Bytes::ZERO, |(_, had)| {
-                had.used.min(self.credible(session, gpu, false))
-            });
+            let says = says.map_or(Bytes::ZERO, |(_, had)| had.used.min(self.credible(session, gpu, false)));
             if let Some(client) = self.clients.get_mut(&id) {
                 client.page.attach(gpu, known.max(says));
                 client.away.surplus.insert(gpu, known - says);
@@ -224,27 +218,16 @@ impl Shell {
             .user(peer.uid)
             // Every end of a process begins like this: `status` shows who stays like this.
             .debug(format_args!("{id} (pid {}) of {name} is back", peer.pid));
-        self.feed(Event::ClientReturned {
-            client: id,
-            waiting: returning.waiting,
-        });
+        self.feed(Event::ClientReturned { client: id, waiting: returning.waiting });
         for (gpu, had) in gpus.into_iter().zip(&returning.gpus) {
             match self.clients.get(&id).and_then(|client| client.page.leased(gpu)) {
-                Some(bytes) => self.feed(Event::StillUses {
-                    client: id,
-                    gpu,
-                    bytes,
-                }),
+                Some(bytes) => self.feed(Event::StillUses { client: id, gpu, bytes }),
                 None => {
                     let used = had.used.min(self.credible(session, gpu, false));
                     self.attach(id, gpu, used);
                 }
             }
-            self.feed(Event::Contexts {
-                client: id,
-                gpu,
-                live: had.contexts,
-            });
+            self.feed(Event::Contexts { client: id, gpu, live: had.contexts });
         }
         self.keeping.changed();
         self.measure_soon();
@@ -316,11 +299,7 @@ impl Shell {
         );
         self.watch_away(id);
         // Whether it held the lock is not written down: it may have.
-        self.feed(Event::ClientJoined {
-            client: id,
-            session,
-            holding: Some(Epoch::default()),
-        });
+        self.feed(Event::ClientJoined { client: id, session, holding: Some(Epoch::default()) });
         for of in entry.cards {
             if let Ok(gpu) = self.add_card(&of.card) {
                 self.attach(id, gpu, of.used);

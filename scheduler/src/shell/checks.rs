@@ -57,10 +57,7 @@ impl Shell {
     /// Whether a card is known, or one that only its first process makes known.
     fn may_be_there(&self, card: &GpuChoice) -> bool {
         let by_identity = matches!(card, GpuChoice::Uuid(_) | GpuChoice::Prefix(_));
-        let known = self
-            .cards
-            .iter()
-            .any(|(gpu, known)| is_card(card, gpu, known.info.uuid));
+        let known = self.cards.iter().any(|(gpu, known)| is_card(card, gpu, known.info.uuid));
         known || (by_identity && !self.cards.is_complete())
     }
 
@@ -91,14 +88,7 @@ pub(super) fn check_new(new: &NewSession) -> Result<(), Failure> {
     if let Some(name) = &new.name {
         check_name(name).map_err(|error| bad(error.to_string()))?;
     }
-    let Terms {
-        memory,
-        compute,
-        weight,
-        ttl,
-        labels,
-        ..
-    } = &new.terms;
+    let Terms { memory, compute, weight, ttl, labels, .. } = &new.terms;
     check_quota(memory)?;
     check_compute(compute)?;
     check_weight(*weight)?;
@@ -138,18 +128,14 @@ pub(super) fn check_quota(quota: &Quota) -> Result<(), Failure> {
         }
     }
     match quota.cards.iter().any(|card| card.card == GpuChoice::Auto) {
-        true => Err(bad(
-            "a quota for `auto` is for no card; name cards by number or UUID".to_owned(),
-        )),
+        true => Err(bad("a quota for `auto` is for no card; name cards by number or UUID".to_owned())),
         false => Ok(()),
     }
 }
 
 pub(super) fn check_compute(quota: &Quota) -> Result<(), Failure> {
     match quota.amounts().find(|amount| matches!(amount, Amount::Bytes(_))) {
-        Some(bytes) => Err(bad(format!(
-            "{bytes} is no part of a card's time; write a share, like 25%"
-        ))),
+        Some(bytes) => Err(bad(format!("{bytes} is no part of a card's time; write a share, like 25%"))),
         None => check_quota(quota),
     }
 }
@@ -157,17 +143,13 @@ pub(super) fn check_compute(quota: &Quota) -> Result<(), Failure> {
 fn check_weight(weight: u32) -> Result<(), Failure> {
     match (1..=HEAVIEST).contains(&weight) {
         true => Ok(()),
-        false => Err(bad(format!(
-            "a weight is 1 to {HEAVIEST}; most sessions have 100"
-        ))),
+        false => Err(bad(format!("a weight is 1 to {HEAVIEST}; most sessions have 100"))),
     }
 }
 
 pub(super) fn check_ttl(ttl: Nanos) -> Result<(), Failure> {
     match ttl.is_zero() {
-        true => Err(bad(
-            "a session that ends at once is none; write --ttl 2h, or leave it out".to_owned(),
-        )),
+        true => Err(bad("a session that ends at once is none; write --ttl 2h, or leave it out".to_owned())),
         false => Ok(()),
     }
 }

@@ -23,24 +23,12 @@ impl Shell {
                     client.page.set_flags(flags);
                 }
             }
-            Effect::Figures {
-                client,
-                gpu,
-                limit,
-                siblings,
-                ceiling,
-            } => {
+            Effect::Figures { client, gpu, limit, siblings, ceiling } => {
                 if let Some(client) = self.clients.get(&client) {
                     client.page.set_figures(gpu, limit, siblings, ceiling);
                 }
             }
-            Effect::Lease {
-                client,
-                gpu,
-                request,
-                bytes,
-                extra,
-            } => {
+            Effect::Lease { client, gpu, request, bytes, extra } => {
                 if let Some(client) = self.clients.get_mut(&client) {
                     client.page.lease(gpu, bytes, extra);
                     client.away.answered((request, gpu, bytes));
@@ -48,29 +36,19 @@ impl Shell {
                 self.leased(client, gpu, bytes);
                 self.tell(client, &TenantReply::Reserved { request, bytes });
             }
-            Effect::Refuse {
-                client,
-                request,
-                refusal,
-                ..
-            } => self.tell(client, &TenantReply::Refused { request, refusal }),
+            Effect::Refuse { client, request, refusal, .. } => {
+                self.tell(client, &TenantReply::Refused { request, refusal })
+            }
             Effect::Extend { client, gpu, bytes } => {
                 if let Some(client) = self.clients.get_mut(&client) {
                     client.page.lease(gpu, Bytes::ZERO, bytes);
                 }
             }
-            Effect::Room {
-                client,
-                request,
-                bytes,
-                ..
-            } => self.tell(client, &TenantReply::Room { request, bytes }),
+            Effect::Room { client, request, bytes, .. } => {
+                self.tell(client, &TenantReply::Room { request, bytes })
+            }
             Effect::Recall { client, gpu, bytes } => self.recall(client, gpu, bytes),
-            Effect::Queued {
-                client,
-                ahead,
-                reason,
-            } => {
+            Effect::Queued { client, ahead, reason } => {
                 let reason = reason.words(|session| self.name_for(client, session));
                 self.tell_if_not_behind(client, &TenantReply::Queued { ahead, reason });
             }
@@ -110,13 +88,7 @@ impl Shell {
     fn note(&mut self, notice: &Notice) {
         self.measure(notice);
         self.watch_notice(notice);
-        if let &Notice::Refused {
-            session,
-            client,
-            gpu,
-            refusal,
-        } = notice
-        {
+        if let &Notice::Refused { session, client, gpu, refusal } = notice {
             self.keep_refusal(session, client, gpu, refusal);
             match self.refusals.pass(session, clock::monotonic()) {
                 None => return,
@@ -126,9 +98,7 @@ impl Shell {
                     Operation::done(refusing::RESERVE)
                         .of(session, &name)
                         .failed(Outcome::Refused, OUT_OF_MEMORY)
-                        .info(format_args!(
-                            "{more} more refusals of {name} ({session}) were not logged"
-                        ));
+                        .info(format_args!("{more} more refusals of {name} ({session}) were not logged"));
                 }
             }
         }

@@ -21,18 +21,14 @@ impl Shell {
             self.may_enter(peer, process)?;
             let watch = self.watch(peer.pidfd.clone(), Watched::Entrant(process));
             let household = peer.household.clone();
-            self.entrants
-                .enter(Entrant { process, household }, session, watch);
+            self.entrants.enter(Entrant { process, household }, session, watch);
             self.keeping.changed();
             let name = self.sessions.name(session);
             Operation::done("session.enter")
                 .of(session, &name)
                 .process(peer.pid)
                 .user(peer.uid)
-                .debug(format_args!(
-                    "pid {} and all that it starts are of {name}",
-                    peer.pid
-                ));
+                .debug(format_args!("pid {} and all that it starts are of {name}", peer.pid));
         }
         Ok(TenantReply::Account(self.account(session, peer)))
     }

@@ -16,10 +16,7 @@ impl Shell {
         let id = self.named(which)?;
         self.look_at_all_pages();
         let session = self.session_view(id).ok_or_else(|| {
-            failure(
-                FailureCode::NotFound,
-                format!("session {} is just ending", self.sessions.name(id)),
-            )
+            failure(FailureCode::NotFound, format!("session {} is just ending", self.sessions.name(id)))
         })?;
         let now = clock::monotonic();
         let refusals = self.refusals_of(id).map(|refused| RefusalView {
@@ -62,25 +59,15 @@ impl Shell {
     fn wait_view(&self, waiting: Waiting) -> WaitView {
         let name = |session: SessionId| self.sessions.name(session);
         let about_ns = waiting.about();
-        let holder = |(session, rest_ns)| HolderView {
-            session,
-            name: name(session),
-            rest_ns,
-        };
-        let ahead = |(session, turn_ns)| AheadView {
-            session,
-            name: name(session),
-            turn_ns,
-        };
+        let holder = |(session, rest_ns)| HolderView { session, name: name(session), rest_ns };
+        let ahead = |(session, turn_ns)| AheadView { session, name: name(session), turn_ns };
         WaitView {
             reason: match waiting.reason {
                 WaitsFor::Turn => WaitReason::Turn,
                 WaitsFor::Holders(_) => WaitReason::Holders,
-                WaitsFor::Stuck { session, reason } => WaitReason::Stuck {
-                    session,
-                    name: name(session),
-                    reason,
-                },
+                WaitsFor::Stuck { session, reason } => {
+                    WaitReason::Stuck { session, name: name(session), reason }
+                }
                 WaitsFor::Return(processes) => WaitReason::Recovering { processes },
                 WaitsFor::Pardon(_) => WaitReason::Standing,
                 WaitsFor::Limit(limit) => WaitReason::Limit { limit },

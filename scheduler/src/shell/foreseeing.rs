@@ -24,10 +24,8 @@ const NOBODY: SessionId = SessionId(u64::MAX);
 impl Shell {
     pub(super) fn foresee(&mut self, peer: &PeerProcess, prospect: Prospect) -> Result<Forecast, Failure> {
         if self.questions.pass(peer.user, clock::monotonic()).is_none() {
-            let message = format!(
-                "user {} asks more than {QUESTIONS} times a second; wait a second",
-                peer.user
-            );
+            let message =
+                format!("user {} asks more than {QUESTIONS} times a second; wait a second", peer.user);
             return Err(failure(FailureCode::Unavailable, message));
         }
         self.look_at_all_pages();
@@ -54,13 +52,7 @@ impl Shell {
                     return Err(failure(FailureCode::Permission, message));
                 }
                 let name = Some(session.name.clone());
-                (
-                    Some(id),
-                    name,
-                    session.card,
-                    session.terms.clone(),
-                    session.oversubscribe,
-                )
+                (Some(id), name, session.card, session.terms.clone(), session.oversubscribe)
             }
         };
         let here = |uuid: GpuUuid| placed.is_none_or(|placed| placed == uuid);
@@ -73,12 +65,7 @@ impl Shell {
         let cards = cards
             .into_iter()
             .filter_map(|gpu| self.foresee_on(gpu, known, &terms, oversubscribe));
-        Ok(Forecast {
-            session: known,
-            name,
-            placed,
-            cards: cards.collect(),
-        })
+        Ok(Forecast { session: known, name, placed, cards: cards.collect() })
     }
 
     fn foresee_on(
@@ -89,15 +76,11 @@ impl Shell {
         oversubscribe: bool,
     ) -> Option<CardForecast> {
         let info = &self.cards.get(gpu)?.info;
-        let limit = self
-            .amount_on(&terms.memory, gpu)
-            .map(|amount| amount.of(info.total));
-        let compute = self
-            .amount_on(&terms.compute, gpu)
-            .and_then(|amount| match amount {
-                Amount::Share(share) => Some(share),
-                Amount::Bytes(_) => None,
-            });
+        let limit = self.amount_on(&terms.memory, gpu).map(|amount| amount.of(info.total));
+        let compute = self.amount_on(&terms.compute, gpu).and_then(|amount| match amount {
+            Amount::Share(share) => Some(share),
+            Amount::Bytes(_) => None,
+        });
         let session = known.unwrap_or(NOBODY);
         let newcomer = Newcomer {
             session,
@@ -107,27 +90,13 @@ impl Shell {
             priority: terms.priority,
             oversubscribe,
         };
-        let Figures {
-            capacity,
-            promised,
-            used,
-            fits,
-            mode,
-            then,
-            ahead,
-            quantum,
-            switch,
-            bound,
-        } = self.core.foresee(clock::monotonic(), gpu, newcomer)?;
+        let Figures { capacity, promised, used, fits, mode, then, ahead, quantum, switch, bound } =
+            self.core.foresee(clock::monotonic(), gpu, newcomer)?;
         let named = self.settings.owner == Owner::User;
         let before = |(session, turn_ns)| AheadView {
             session,
             // On the system's daemon others are other people.
-            name: if named {
-                self.sessions.name(session)
-            } else {
-                String::new()
-            },
+            name: if named { self.sessions.name(session) } else { String::new() },
             turn_ns,
         };
         Some(CardForecast {

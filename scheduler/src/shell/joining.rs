@@ -81,11 +81,7 @@ impl Shell {
             return self.come_back(connection, (client, peer), returning, (file, page));
         }
         self.may_join(peer)?;
-        let Member {
-            client,
-            session,
-            restored,
-        } = self.member(peer, token, returning)?;
+        let Member { client, session, restored } = self.member(peer, token, returning)?;
         let had = returning.map_or(&[][..], |returning| &returning.gpus);
         let gpus = match self.cards_of(had) {
             Ok(gpus) => gpus,
@@ -137,11 +133,7 @@ impl Shell {
         for (gpu, had) in gpus.into_iter().zip(had) {
             let used = had.used.min(self.credible(session, gpu, restored));
             self.attach(client, gpu, used);
-            self.feed(Event::Contexts {
-                client,
-                gpu,
-                live: had.contexts,
-            });
+            self.feed(Event::Contexts { client, gpu, live: had.contexts });
         }
         self.note_sharing();
         if returning.is_some_and(|returning| returning.waiting)
@@ -183,11 +175,7 @@ impl Shell {
         if let Some(returning) = returning
             && let Some(session) = self.take_expected(peer, returning)
         {
-            return Ok(Member {
-                client: returning.client,
-                session,
-                restored: true,
-            });
+            return Ok(Member { client: returning.client, session, restored: true });
         }
         self.let_expected_be(peer);
         let session = match (self.bound_session(peer), token) {
@@ -206,19 +194,12 @@ impl Shell {
         };
         // What the kernel said of its pid was said of another process if it is dead.
         if peer.is_ending() {
-            return Err(failure(
-                FailureCode::Permission,
-                "the process that connected is dead",
-            ));
+            return Err(failure(FailureCode::Permission, "the process that connected is dead"));
         }
         self.sessions.join(session);
         let client = ClientId(self.next_client);
         self.next_client += 1;
-        Ok(Member {
-            client,
-            session,
-            restored: false,
-        })
+        Ok(Member { client, session, restored: false })
     }
 
     /// The session of a client of the last daemon, if this process is that client.
@@ -249,8 +230,7 @@ impl Shell {
 
     /// The session that a process belongs to by its user or its control group.
     pub(super) fn bound_session(&self, peer: &PeerProcess) -> Option<SessionId> {
-        self.sessions
-            .by_binding([peer.uid, peer.user], || process::cgroups(peer.pid))
+        self.sessions.by_binding([peer.uid, peer.user], || process::cgroups(peer.pid))
     }
 
     /// A session of peers without a token, of whom this is the first.

@@ -129,9 +129,7 @@ impl Keeping {
 
     /// When there is something to do.
     pub(super) fn due(&self) -> Option<Nanos> {
-        let book = self
-            .changed
-            .then(|| self.told.map_or(Nanos::ZERO, |told| told + PACE));
+        let book = self.changed.then(|| self.told.map_or(Nanos::ZERO, |told| told + PACE));
         [book, self.next_count].into_iter().flatten().min()
     }
 
@@ -175,17 +173,9 @@ impl Shell {
             writer.ask(since, answer);
             let inputs = self.inputs.clone();
             tokio::spawn(async move {
-                let answer = answered
-                    .await
-                    .unwrap_or_else(|_| Err("the daemon ends".to_owned()));
+                let answer = answered.await.unwrap_or_else(|_| Err("the daemon ends".to_owned()));
                 // Nobody listens only when the daemon ends.
-                let _ = inputs
-                    .send(Input::Used {
-                        connection,
-                        since,
-                        answer,
-                    })
-                    .await;
+                let _ = inputs.send(Input::Used { connection, since, answer }).await;
             });
         }
     }
@@ -253,20 +243,13 @@ impl Shell {
     pub(crate) fn kept(&mut self, word: &Word) {
         let later = self.keeping.waiting.split_off(&(word.act + 1));
         for (act, waiting) in std::mem::replace(&mut self.keeping.waiting, later) {
-            let Waiting {
-                connection,
-                made,
-                line,
-                refused,
-            } = waiting;
+            let Waiting { connection, made, line, refused } = waiting;
             match &word.failure {
                 None => {
                     if let Some(line) = line {
                         self.write_act(line);
                     }
-                    self.push(connection, |outbox| {
-                        outbox.release::<AdminReply>(act, &BTreeMap::new())
-                    });
+                    self.push(connection, |outbox| outbox.release::<AdminReply>(act, &BTreeMap::new()));
                 }
                 Some(cause) => {
                     let what = match made {
@@ -348,18 +331,12 @@ impl Shell {
         }
         self.keeping.changed = true;
         let sum = self.keeping.spent.entry((hour, id)).or_default();
-        *sum = Spent {
-            name,
-            figures: sum.figures.plus(figures),
-        };
+        *sum = Spent { name, figures: sum.figures.plus(figures) };
     }
 
     /// What a session used so far, and the most that it has allocated on one card now.
     fn figures(&self, state: SessionSnapshot) -> (Figures, Bytes) {
-        let mut session = SessionPicture {
-            name: String::new(),
-            state,
-        };
+        let mut session = SessionPicture { name: String::new(), state };
         self.look_closer(&mut session);
         let state = session.state;
         let most =

@@ -90,15 +90,8 @@ mod tests {
         let (own, theirs) = (process(std::process::id()), process(child.id()));
         assert!(parents(Some(theirs)).any(|parent| parent == own));
         assert!(parents(Some(own)).all(|parent| parent.pid != own.pid && parent.pid > 1));
-        let earlier = ProcessId {
-            start: theirs.start - 1,
-            ..theirs
-        };
-        assert_eq!(
-            parents(Some(earlier)).count(),
-            0,
-            "its pid is another process's by now"
-        );
+        let earlier = ProcessId { start: theirs.start - 1, ..theirs };
+        assert_eq!(parents(Some(earlier)).count(), 0, "its pid is another process's by now");
         drop(child.stdin.take());
         child.wait().unwrap();
         assert_eq!(parents(Some(theirs)).count(), 0);

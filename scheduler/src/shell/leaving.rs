@@ -78,11 +78,7 @@ impl Shell {
             return self.leave(entry.session);
         }
         let client = entry.client;
-        self.feed(Event::ClientJoined {
-            client,
-            session: entry.session,
-            holding: None,
-        });
+        self.feed(Event::ClientJoined { client, session: entry.session, holding: None });
         // Nobody is to make room for one that is dead.
         self.feed(Event::ClientEnded { client });
         for of in &entry.cards {

@@ -147,11 +147,7 @@ impl Shell {
         let answers = self.measuring.meter.as_ref().is_some_and(Meter::ask);
         if answers {
             self.measuring.questions += 1;
-            self.measuring.asked = Some(Asked {
-                at: now,
-                fixed,
-                stale: false,
-            });
+            self.measuring.asked = Some(Asked { at: now, fixed, stale: false });
         } else {
             self.measuring_is_off();
         }
@@ -196,11 +192,7 @@ impl Shell {
             let fixed = after.get(&(id, gpu)).copied().unwrap_or_default().max(before);
             let overhead = client.overheads.entry(gpu).or_default();
             overhead.listed |= on_card.is_some_and(|listed| listed.contains_key(&client.peer.pid));
-            let event = |bytes| Event::Overhead {
-                client: id,
-                gpu,
-                bytes,
-            };
+            let event = |bytes| Event::Overhead { client: id, gpu, bytes };
             news.extend(overhead.read(used, fixed).map(event));
         }
         news.into_iter().for_each(|event| self.feed(event));
@@ -232,11 +224,7 @@ mod tests {
     fn a_rise_is_believed_when_it_is_seen_twice_and_a_fall_at_once() {
         let mut overhead = Overhead::default();
         overhead.read(Some(MIB(518)), Bytes::ZERO);
-        assert_eq!(
-            overhead.read(Some(MIB(2566)), Bytes::ZERO),
-            None,
-            "perhaps not booked yet"
-        );
+        assert_eq!(overhead.read(Some(MIB(2566)), Bytes::ZERO), None, "perhaps not booked yet");
         assert_eq!(overhead.read(Some(MIB(2566)), MIB(2048)), None);
         assert_eq!(overhead.read(Some(MIB(900)), Bytes::ZERO), None);
         assert_eq!(overhead.read(Some(MIB(901)), Bytes::ZERO), Some(Some(MIB(900))));
@@ -245,10 +233,7 @@ mod tests {
 
     #[test]
     fn books_that_say_more_than_nvml_are_no_debt() {
-        assert_eq!(
-            Overhead::default().read(Some(MIB(5)), MIB(9)),
-            Some(Some(Bytes::ZERO))
-        );
+        assert_eq!(Overhead::default().read(Some(MIB(5)), MIB(9)), Some(Some(Bytes::ZERO)));
     }
 
     #[test]

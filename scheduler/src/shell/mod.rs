@@ -159,13 +159,9 @@ impl Shell {
     /// Takes one thing in and does all that follows from it.
     pub(crate) fn handle(&mut self, input: Input) {
         match input {
-            Input::Opened {
-                connection,
-                place,
-                peer,
-                role,
-                outbox,
-            } => self.opened(connection, place, &peer, role, outbox),
+            Input::Opened { connection, place, peer, role, outbox } => {
+                self.opened(connection, place, &peer, role, outbox)
+            }
             Input::Tenant { connection, request } => self.tenant(connection, request),
             Input::Admin { connection, request } => self.admin(connection, &request),
             Input::Observe(answer) => {
@@ -185,11 +181,7 @@ impl Shell {
             Input::Died(Watched::Orphan(client)) => self.orphan_died(client),
             Input::Died(Watched::Entrant(process)) => self.entrant_gone(process),
             Input::Configured { settings, asker } => self.configured(settings, asker.as_ref()),
-            Input::Used {
-                connection,
-                since,
-                answer,
-            } => self.tell_usage(connection, since, answer),
+            Input::Used { connection, since, answer } => self.tell_usage(connection, since, answer),
         }
         self.finish();
     }
@@ -266,9 +258,7 @@ impl Shell {
     /// Reads what lies free in a client's page.
     fn look_at_page(&mut self, client: ClientId) {
         let gpus = self.clients.get(&client).map(|client| client.page.gpus());
-        gpus.into_iter()
-            .flatten()
-            .for_each(|gpu| self.look_at(client, gpu));
+        gpus.into_iter().flatten().for_each(|gpu| self.look_at(client, gpu));
     }
 
     fn look_at_all_pages(&mut self) {
@@ -304,8 +294,7 @@ impl Shell {
 
     fn admit(&mut self, connection: ConnectionId, peer: PeerProcess, outbox: Outbox) {
         let role = ConnectionRole::Tool;
-        self.connections
-            .insert(connection, Connection { peer, role, outbox });
+        self.connections.insert(connection, Connection { peer, role, outbox });
     }
 
     /// Sends to whoever is at the other end, if anybody still is.
@@ -369,10 +358,7 @@ impl Shell {
 
     /// The number of a card, which the core hears of if it is new.
     fn add_card(&mut self, info: &GpuInfo) -> Result<GpuId, CardError> {
-        let info = GpuInfo {
-            name: plain(&info.name),
-            ..*info
-        };
+        let info = GpuInfo { name: plain(&info.name), ..*info };
         let (gpu, events) = self.cards.find_or_add(&info)?;
         if !events.is_empty() {
             info!("{gpu} is {} ({}), {}", info.name, info.uuid, info.total);
@@ -389,8 +375,5 @@ impl Shell {
 
 /// A failure with its sentence.
 fn failure(code: FailureCode, message: impl Into<String>) -> Failure {
-    Failure {
-        code,
-        message: message.into(),
-    }
+    Failure { code, message: message.into() }
 }

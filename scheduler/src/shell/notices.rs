@@ -15,18 +15,11 @@ pub(super) fn log(notice: &Notice, shell: &Shell) {
         Notice::ModeChanged { gpu, mode, reason } => Operation::done("gpu.mode")
             .on(*gpu)
             .info(format_args!("{gpu} is {mode} now: {reason}")),
-        Notice::Granted {
-            session,
-            quantum,
-            waited,
-            ..
-        } => {
+        Notice::Granted { session, quantum, waited, .. } => {
             let name = named(*session);
             Operation::done("lock.grant")
                 .of(*session, &name)
-                .debug(format_args!(
-                    "{name} got the lock for {quantum}, {waited} after it asked"
-                ));
+                .debug(format_args!("{name} got the lock for {quantum}, {waited} after it asked"));
         }
         Notice::Entered { session, handoff, .. } => {
             let name = named(*session);
@@ -58,30 +51,16 @@ pub(super) fn log(notice: &Notice, shell: &Shell) {
                 .failed(Outcome::Failed, "stuck")
                 .warn(format_args!("{name} does not let go: {reason}{stopped}"));
         }
-        Notice::Refused {
-            client,
-            session,
-            gpu,
-            refusal,
-        } => {
+        Notice::Refused { client, session, gpu, refusal } => {
             let name = named(*session);
-            let peer = shell
-                .clients
-                .get(client)
-                .map(|client| (client.peer.pid, client.peer.uid));
+            let peer = shell.clients.get(client).map(|client| (client.peer.pid, client.peer.uid));
             let (pid, uid) = peer.unwrap_or_default();
-            let record = Operation::done(RESERVE)
-                .of(*session, &name)
-                .process(pid)
-                .user(uid);
+            let record = Operation::done(RESERVE).of(*session, &name).process(pid).user(uid);
             let why = match refusal.is_for_good() {
                 true => format!("its time is over or it was revoked, and it uses {}", refusal.used),
-                false => format!(
-                    "{} of {} are used under {}",
-                    refusal.used,
-                    refusal.limit,
-                    limit_name(refusal.by)
-                ),
+                false => {
+                    format!("{} of {} are used under {}", refusal.used, refusal.limit, limit_name(refusal.by))
+                }
             };
             record.on(*gpu).refused(*refusal).warn(format_args!(
                 "refused {} to {name} on {gpu}: {why} ({session}, pid {pid})",

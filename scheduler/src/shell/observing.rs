@@ -46,10 +46,7 @@ impl Shell {
         let mut sessions: Vec<SessionPicture> = snapshot
             .sessions
             .into_iter()
-            .map(|state| SessionPicture {
-                name: self.sessions.name(state.session),
-                state,
-            })
+            .map(|state| SessionPicture { name: self.sessions.name(state.session), state })
             .collect();
         sessions.iter_mut().for_each(|session| self.look_closer(session));
         let living = sessions.len();
@@ -74,10 +71,7 @@ impl Shell {
             recovering: snapshot.recovering,
             cards,
             sessions,
-            audit: AuditPicture {
-                written: self.audit().written(),
-                lost: self.audit().lost(),
-            },
+            audit: AuditPicture { written: self.audit().written(), lost: self.audit().lost() },
             living,
         }
     }
@@ -86,9 +80,7 @@ impl Shell {
     pub(super) fn look_closer(&self, session: &mut SessionPicture) {
         for usage in &mut session.state.gpus {
             let ids = session.state.clients.iter().map(|client| client.client);
-            let free: Bytes = ids
-                .filter_map(|id| Some(self.clients.get(&id)?.page.free(usage.gpu)))
-                .sum();
+            let free: Bytes = ids.filter_map(|id| Some(self.clients.get(&id)?.page.free(usage.gpu))).sum();
             usage.allocated_bytes = usage.leased_bytes - free;
             usage.peak_bytes = usage.peak_bytes.max(usage.allocated_bytes);
         }
@@ -97,8 +89,5 @@ impl Shell {
 
 fn allocated(sessions: &[SessionPicture], gpu: GpuId) -> Bytes {
     let usages = sessions.iter().flat_map(|session| &session.state.gpus);
-    usages
-        .filter(|usage| usage.gpu == gpu)
-        .map(|usage| usage.allocated_bytes)
-        .sum()
+    usages.filter(|usage| usage.gpu == gpu).map(|usage| usage.allocated_bytes).sum()
 }

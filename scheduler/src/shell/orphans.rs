@@ -73,13 +73,7 @@ struct Dead {
 
 impl Dead {
     fn new(now: Nanos, questions: u64) -> Self {
-        Self {
-            since: now,
-            questions,
-            next: now,
-            listed: false,
-            told: false,
-        }
+        Self { since: now, questions, next: now, listed: false, told: false }
     }
 
     /// It is listed still, or nobody knows.
@@ -95,9 +89,7 @@ impl Orphan {
 
     /// When its memory is not back for more than the usual reasons.
     fn usual_end(&self) -> Nanos {
-        self.dead
-            .as_ref()
-            .map_or(self.ended + MOST_DYING, |dead| dead.since + USUAL)
+        self.dead.as_ref().map_or(self.ended + MOST_DYING, |dead| dead.since + USUAL)
     }
 }
 
@@ -108,10 +100,7 @@ impl Orphans {
 
     /// When to ask about one of them.
     pub(super) fn due(&self) -> Option<Nanos> {
-        self.0
-            .values()
-            .filter_map(|orphan| Some(orphan.dead.as_ref()?.next))
-            .min()
+        self.0.values().filter_map(|orphan| Some(orphan.dead.as_ref()?.next)).min()
     }
 
     /// Until when memory may well come back to a card, to one session or to anybody, of those that had ended at a time; none if it is
@@ -175,17 +164,9 @@ impl Shell {
         let id = entry.client;
         let now = clock::monotonic();
         let alive = pidfd.filter(|pidfd| !peer::is_dead(pidfd));
-        let dead = alive
-            .is_none()
-            .then(|| Dead::new(now, self.measuring.questions()));
+        let dead = alive.is_none().then(|| Dead::new(now, self.measuring.questions()));
         let watch = alive.map(|pidfd| self.watch(pidfd, Watched::Orphan(id)));
-        let orphan = Orphan {
-            entry,
-            ended: now,
-            dead,
-            witnessed,
-            _watch: watch.unwrap_or_default(),
-        };
+        let orphan = Orphan { entry, ended: now, dead, witnessed, _watch: watch.unwrap_or_default() };
         self.orphans.0.insert(id, orphan);
         if self.measuring.is_off() {
             self.bury(id);
@@ -242,11 +223,7 @@ impl Shell {
 
     /// What dead processes of a session have on cards still.
     pub(super) fn orphaned(&self, session: SessionId, now: Nanos) -> Vec<OrphanView> {
-        let own = self
-            .orphans
-            .0
-            .values()
-            .filter(|orphan| orphan.entry.session == session);
+        let own = self.orphans.0.values().filter(|orphan| orphan.entry.session == session);
         let cards = own.flat_map(|orphan| orphan.entry.cards.iter().map(move |of| (orphan, of)));
         cards
             .filter_map(|(orphan, of)| {
@@ -297,11 +274,7 @@ mod tests {
     /// One process that used both cards, and died after a number of questions.
     fn dead_after(questions: u64) -> Orphans {
         let used = |uuid| CardUse {
-            card: GpuInfo {
-                uuid,
-                name: "card".into(),
-                total: Bytes::gib(1),
-            },
+            card: GpuInfo { uuid, name: "card".into(), total: Bytes::gib(1) },
             used: Bytes::mib(40),
         };
         let entry = ClientEntry {
@@ -387,9 +360,6 @@ mod tests {
         assert!(!is_over(&mut orphans, [None, None], 1));
         assert_eq!(certain(&orphans, 1), Bytes::ZERO);
         assert!(!is_over(&mut orphans, [Some(vec![]), Some(vec![PID])], 2));
-        assert_eq!(
-            (certain(&orphans, 1), certain(&orphans, 2)),
-            (Bytes::mib(40), Bytes::ZERO)
-        );
+        assert_eq!((certain(&orphans, 1), certain(&orphans, 2)), (Bytes::mib(40), Bytes::ZERO));
     }
 }

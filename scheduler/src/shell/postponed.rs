@@ -38,11 +38,7 @@ impl Shell {
         client: ClientId,
         request: &TenantRequest,
     ) -> Result<(), String> {
-        let asked = Postponed {
-            connection,
-            request: request.clone(),
-            short: None,
-        };
+        let asked = Postponed { connection, request: request.clone(), short: None };
         let Some(waits) = self.decide_if_settled(client, asked)? else {
             return Ok(());
         };

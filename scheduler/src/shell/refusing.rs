@@ -50,22 +50,11 @@ impl Shell {
         if kept.len() >= KEPT_REFUSALS {
             kept.pop_front();
         }
-        kept.push_back(Refused {
-            at,
-            client,
-            pid,
-            gpu,
-            refusal,
-        });
+        kept.push_back(Refused { at, client, pid, gpu, refusal });
         if !self.gets_a_line(Whose::Session(session)) {
             return;
         }
-        let MemoryRefusal {
-            requested,
-            limit,
-            used,
-            by,
-        } = refusal;
+        let MemoryRefusal { requested, limit, used, by } = refusal;
         self.telling.audit.write(Entry::Refusal(Refusal {
             operation: RESERVE.to_owned(),
             session_id: session,

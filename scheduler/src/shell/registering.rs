@@ -39,26 +39,16 @@ impl Shell {
                 ..Session::new(
                     name,
                     wish.terms,
-                    Origin::Registered {
-                        token: TokenHash::of(&token),
-                        uid: peer.user,
-                        by,
-                    },
+                    Origin::Registered { token: TokenHash::of(&token), uid: peer.user, by },
                     wish.oversubscribe,
                     card,
                 )
             },
         );
-        self.watch(peer.pidfd.clone(), Watched::Registrar(session))
-            .until_death();
+        self.watch(peer.pidfd.clone(), Watched::Registrar(session)).until_death();
         self.entrants.moved(by, session);
         let name = self.sessions.name(session);
-        Ok(TenantReply::Session {
-            session,
-            name,
-            token,
-            gpu: card,
-        })
+        Ok(TenantReply::Session { session, name, token, gpu: card })
     }
 
     /// The wish, within what the peer may have.
@@ -126,10 +116,7 @@ impl Shell {
         let unknown = |card: String| {
             failure(
                 FailureCode::NotFound,
-                format!(
-                    "there is no GPU {card}; this daemon has {}",
-                    self.cards_in_words()
-                ),
+                format!("there is no GPU {card}; this daemon has {}", self.cards_in_words()),
             )
         };
         let none_known = self.cards.iter().next().is_none();
@@ -153,10 +140,7 @@ impl Shell {
                     (Some(uuid), None) => Ok(Some(uuid)),
                     (Some(_), Some(_)) => Err(failure(
                         FailureCode::BadRequest,
-                        format!(
-                            "more than one GPU begins with {}; write more of its UUID",
-                            plain(prefix)
-                        ),
+                        format!("more than one GPU begins with {}; write more of its UUID", plain(prefix)),
                     )),
                     (None, _) => Err(unknown(plain(prefix))),
                 }

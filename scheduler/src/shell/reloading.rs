@@ -58,9 +58,7 @@ impl Shell {
         let (tunings, others) = self.settings.follow(new);
         changes.extend(others);
         // First what is so for all cards: a card's own quantum must not be looked at under bounds that are over.
-        tunings
-            .into_iter()
-            .for_each(|tuning| self.feed(Event::Tune(tuning)));
+        tunings.into_iter().for_each(|tuning| self.feed(Event::Tune(tuning)));
         let set = |(gpu, knob)| Event::Set(Setting { gpu: Some(gpu), knob });
         settings.into_iter().map(set).for_each(|event| self.feed(event));
         changes

@@ -52,15 +52,13 @@ impl Shell {
                 let ends = ttl.map_or(Ends::AsBefore, Ends::In);
                 self.administer(which, |session, now| session.renew(ends, now))
             }
-            SessionRequest::Revoke { which } => self.administer(which, |session, now| {
-                Ok(session.stand(now, |session| session.revoked = true))
-            }),
-            SessionRequest::Pause { which } => self.administer(which, |session, now| {
-                Ok(session.stand(now, |session| session.paused = true))
-            }),
-            SessionRequest::Resume { which } => self.administer(which, |session, now| {
-                Ok(session.stand(now, |session| session.paused = false))
-            }),
+            SessionRequest::Revoke { which } => self
+                .administer(which, |session, now| Ok(session.stand(now, |session| session.revoked = true))),
+            SessionRequest::Pause { which } => {
+                self.administer(which, |session, now| Ok(session.stand(now, |session| session.paused = true)))
+            }
+            SessionRequest::Resume { which } => self
+                .administer(which, |session, now| Ok(session.stand(now, |session| session.paused = false))),
             SessionRequest::Endless { which } => {
                 self.administer(which, |session, now| session.renew(Ends::Never, now))
             }
@@ -86,11 +84,8 @@ impl Shell {
             other => other,
         };
         self.check_binding(&binding)?;
-        let taken = |name: &&String| {
-            self.sessions
-                .iter()
-                .any(|(_, known)| known.is_kept() && known.name == **name)
-        };
+        let taken =
+            |name: &&String| self.sessions.iter().any(|(_, known)| known.is_kept() && known.name == **name);
         if let Some(name) = new.name.as_ref().filter(taken) {
             return Err(bad(format!(
                 "there is a session {name} already; choose another name, or delete that one"
@@ -101,11 +96,7 @@ impl Shell {
             Binding::Token => Some(fresh_token()?),
             Binding::Uid(_) | Binding::Cgroup(_) => None,
         };
-        let origin = Origin::Created {
-            token: token.as_ref().map(TokenHash::of),
-            binding,
-            uid: peer.uid,
-        };
+        let origin = Origin::Created { token: token.as_ref().map(TokenHash::of), binding, uid: peer.uid };
         if let Some(name) = &new.name {
             self.displace(peer, name);
         }
@@ -118,12 +109,7 @@ impl Shell {
             },
         );
         let name = self.sessions.name(session);
-        Ok(AdminReply::Created {
-            session,
-            name,
-            token,
-            gpu: card,
-        })
+        Ok(AdminReply::Created { session, name, token, gpu: card })
     }
 
     /// Takes a name from the sessions that programs gave it to.
@@ -178,10 +164,7 @@ impl Shell {
         if let Some(session) = self.sessions.remove(id) {
             self.ended(id, &session);
         }
-        Ok(AdminReply::Changed {
-            old: name,
-            new: "deleted".to_owned(),
-        })
+        Ok(AdminReply::Changed { old: name, new: "deleted".to_owned() })
     }
 
     /// Gives a session another token. Its processes are known without it; who reads the file from now on reads the new one.
@@ -193,19 +176,13 @@ impl Shell {
         };
         let name = session.name.clone();
         match &mut session.origin {
-            _ if session.revoked => Err(bad(format!(
-                "session {name} was revoked, which is for good; create another one"
-            ))),
-            Origin::Created {
-                token: Some(token), ..
-            } => {
+            _ if session.revoked => {
+                Err(bad(format!("session {name} was revoked, which is for good; create another one")))
+            }
+            Origin::Created { token: Some(token), .. } => {
                 *token = TokenHash::of(&fresh);
                 self.keeping.changed();
-                Ok(AdminReply::Token {
-                    session: id,
-                    name,
-                    token: fresh,
-                })
+                Ok(AdminReply::Token { session: id, name, token: fresh })
             }
             Origin::Created { binding, .. } => Err(bad(format!(
                 "session {name} has no token: it is for {binding}, and whoever that is needs none"
@@ -290,10 +267,7 @@ impl Shell {
     /// Those whose time is over by now.
     pub(super) fn end_sessions(&mut self, now: Nanos) {
         let is_over = |session: &Session| {
-            let over = matches!(
-                session.standing(now),
-                StandingView::Expired | StandingView::Revoked
-            );
+            let over = matches!(session.standing(now), StandingView::Expired | StandingView::Revoked);
             over && session.told != Standing::Over
         };
         let over: Vec<SessionId> = self
@@ -340,16 +314,14 @@ impl Session {
                 self.name
             )));
         }
-        let ttl = match ends {
-            Ends::Never => None,
-            Ends::In(ttl) => Some(ttl),
-            Ends::AsBefore => Some(self.terms.ttl.ok_or_else(|| {
-                bad(format!(
-                    "session {} has no end; give it one with --ttl",
-                    self.name
-                ))
-            })?),
-        };
+        let ttl =
+            match ends {
+                Ends::Never => None,
+                Ends::In(ttl) => Some(ttl),
+                Ends::AsBefore => Some(self.terms.ttl.ok_or_else(|| {
+                    bad(format!("session {} has no end; give it one with --ttl", self.name))
+                })?),
+            };
         ttl.map_or(Ok(()), check_ttl)?;
         let words = |session: &Self| match session.expires.map(|end| end - now) {
             None => "no end".to_owned(),

@@ -100,9 +100,7 @@ impl Shell {
         shell.take_cards()?;
         book.sessions.into_iter().for_each(|entry| shell.restore(entry));
         for (entry, pidfd) in living {
-            shell
-                .watch(pidfd.into(), Watched::Expected(entry.client))
-                .until_death();
+            shell.watch(pidfd.into(), Watched::Expected(entry.client)).until_death();
             shell.sessions.join(entry.session);
             shell.expect(entry);
         }
@@ -144,8 +142,7 @@ impl Shell {
         };
         self.sessions.restore(entry, registrar.is_some(), clocks());
         if let Some(pidfd) = registrar {
-            self.watch(pidfd.into(), Watched::Registrar(session))
-                .until_death();
+            self.watch(pidfd.into(), Watched::Registrar(session)).until_death();
         }
         for entrant in entrants {
             self.enter_again(entrant, session);
@@ -173,9 +170,7 @@ impl Shell {
 
 /// Both clocks now.
 pub(super) fn clocks() -> Clocks {
-    let unix = SystemTime::now()
-        .duration_since(SystemTime::UNIX_EPOCH)
-        .unwrap_or_default();
+    let unix = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     Clocks {
         monotonic: clock::monotonic(),
         unix: u64::try_from(unix.as_nanos()).unwrap_or(u64::MAX),

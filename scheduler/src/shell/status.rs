@@ -30,21 +30,14 @@ impl Shell {
                     Some(gpu.into_view(info.uuid, info.name.clone()))
                 })
                 .collect(),
-            sessions: snapshot
-                .sessions
-                .into_iter()
-                .map(|session| self.view(session))
-                .collect(),
+            sessions: snapshot.sessions.into_iter().map(|session| self.view(session)).collect(),
         }
     }
 
     pub(super) fn session_view(&mut self, session: SessionId) -> Option<SessionView> {
         self.look_at_pages_of(session);
         let snapshot = self.core.snapshot(clock::monotonic());
-        let found = snapshot
-            .sessions
-            .into_iter()
-            .find(|found| found.session == session)?;
+        let found = snapshot.sessions.into_iter().find(|found| found.session == session)?;
         Some(self.view(found))
     }
 
@@ -76,9 +69,7 @@ impl Shell {
         let id = snapshot.session;
         let known = self.sessions.get(id);
         let implicit = known.is_some_and(Session::is_implicit);
-        let state = known
-            .map(|session| session.state(clock::monotonic()))
-            .unwrap_or_default();
+        let state = known.map(|session| session.state(clock::monotonic())).unwrap_or_default();
         let waits_for = snapshot.waits_for.clone();
         let process = |client: ClientId| {
             let client = self.clients.get(&client);

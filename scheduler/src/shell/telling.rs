@@ -30,10 +30,7 @@ pub(super) struct Telling {
 
 impl Default for Telling {
     fn default() -> Self {
-        Self {
-            audit: Audit::default(),
-            lines: Throttle::lines(LINES),
-        }
+        Self { audit: Audit::default(), lines: Throttle::lines(LINES) }
     }
 }
 
@@ -121,21 +118,15 @@ impl Shell {
                 old: None,
                 new: self.terms_in_words(*session),
             },
-            AdminReply::Changed { old, new } => Done {
-                session: None,
-                old: Some(old.clone()),
-                new: Some(new.clone()),
-            },
+            AdminReply::Changed { old, new } => {
+                Done { session: None, old: Some(old.clone()), new: Some(new.clone()) }
+            }
             AdminReply::Token { session, name, .. } => Done {
                 session: Some((*session, name.clone())),
                 old: None,
                 new: Some("another token".to_owned()),
             },
-            _ => Done {
-                session: None,
-                old: None,
-                new: None,
-            },
+            _ => Done { session: None, old: None, new: None },
         });
         self.done(peer, intent, result)
     }
@@ -150,12 +141,7 @@ impl Shell {
             Knob::Epsilon(_) => "gpu.set_epsilon",
             Knob::WindowTarget(_) => "gpu.set_window_target",
         };
-        let intent = Intent {
-            operation,
-            session: None,
-            name: None,
-            gpu: setting.gpu,
-        };
+        let intent = Intent { operation, session: None, name: None, gpu: setting.gpu };
         self.write_act(self.acted(peer, intent, answer));
     }
 
@@ -209,11 +195,7 @@ impl Shell {
             name: Some(new.to_owned()),
             gpu: None,
         };
-        let done = Done {
-            session: None,
-            old: Some(old.to_owned()),
-            new: Some(new.to_owned()),
-        };
+        let done = Done { session: None, old: Some(old.to_owned()), new: Some(new.to_owned()) };
         let act = self.done(peer, intent, Ok(done));
         self.write_act(act);
         self.keeping.changed();
@@ -256,18 +238,10 @@ impl Shell {
                 old: None,
                 new: self.terms_in_words(*session),
             },
-            _ => Done {
-                session: None,
-                old: None,
-                new: None,
-            },
+            _ => Done { session: None, old: None, new: None },
         });
-        let intent = Intent {
-            operation: "session.register",
-            session: None,
-            name: wished.map(plain),
-            gpu: None,
-        };
+        let intent =
+            Intent { operation: "session.register", session: None, name: wished.map(plain), gpu: None };
         Some(self.done(peer, intent, result))
     }
 
@@ -283,9 +257,7 @@ impl Shell {
         let operation = Operation::done("process.kill").of(session, &name).process(pid);
         let operation = uid.map_or(operation, |uid| operation.user(uid));
         match cause {
-            None => operation.warn(format_args!(
-                "ended {client} (pid {pid}): it did not let go of the GPU"
-            )),
+            None => operation.warn(format_args!("ended {client} (pid {pid}): it did not let go of the GPU")),
             Some(cause) => operation.failed(Outcome::Failed, "kill").warn(format_args!(
                 "cannot end {client} (pid {pid}), which does not let go of the GPU: {cause}"
             )),
@@ -299,11 +271,7 @@ impl Shell {
             gpu: None,
             old: Some(format!("pid {pid} does not let go of the GPU")),
             new: cause.is_none().then(|| format!("pid {pid} is ended")),
-            result: if cause.is_none() {
-                Outcome::Ok
-            } else {
-                Outcome::Failed
-            },
+            result: if cause.is_none() { Outcome::Ok } else { Outcome::Failed },
             error_code: cause.map(|_| "kill".to_owned()),
             why: cause.map(ToString::to_string),
         }));
@@ -311,12 +279,7 @@ impl Shell {
 
     /// One line in the log, and one for the audit log.
     fn done(&self, peer: &PeerProcess, intent: Intent, result: Result<Done, &Failure>) -> Act {
-        let Intent {
-            operation,
-            session,
-            name,
-            gpu,
-        } = intent;
+        let Intent { operation, session, name, gpu } = intent;
         let (found, old, new, failure) = match result {
             Ok(result) => (result.session, result.old, result.new, None),
             Err(failure) => (None, None, None, Some(failure)),
@@ -342,14 +305,9 @@ impl Shell {
         match (failure, &old, &new) {
             (Some(failure), ..) => record
                 .failed(outcome_of(failure.code), code_name(failure.code))
-                .info(format_args!(
-                    "pid {pid}, user {uid}: {operation}{on} failed: {}",
-                    failure.message
-                )),
+                .info(format_args!("pid {pid}, user {uid}: {operation}{on} failed: {}", failure.message)),
             (None, Some(old), Some(new)) => {
-                record.info(format_args!(
-                    "pid {pid}, user {uid}: {operation}{on}: {old} → {new}"
-                ));
+                record.info(format_args!("pid {pid}, user {uid}: {operation}{on}: {old} → {new}"));
             }
             (None, _, Some(new)) => {
                 record.info(format_args!("pid {pid}, user {uid}: {operation}{on}: {new}"));
@@ -374,13 +332,8 @@ impl Shell {
     fn terms_in_words(&self, session: SessionId) -> Option<String> {
         let known = self.sessions.get(session)?;
         let state = known.state(clock::monotonic());
-        let ends = state
-            .expires_in_ns
-            .map_or(String::new(), |left| format!(", ends in {left}"));
-        Some(format!(
-            "memory {}, for {}{ends}",
-            state.terms.memory, state.binding
-        ))
+        let ends = state.expires_in_ns.map_or(String::new(), |left| format!(", ends in {left}"));
+        Some(format!("memory {}, for {}{ends}", state.terms.memory, state.binding))
     }
 
     /// Whether a tenant gets a line now; those that got none are summed up first.
@@ -407,12 +360,7 @@ impl Shell {
             Whose::User(uid) => (None, Some(uid)),
         };
         let session = name.or_else(|| session_id.map(|session| self.sessions.name(session)));
-        self.telling.audit.write(Entry::More {
-            session_id,
-            session,
-            uid,
-            count,
-        });
+        self.telling.audit.write(Entry::More { session_id, session, uid, count });
     }
 }
 

@@ -43,9 +43,7 @@ impl Shell {
                 Ok(())
             }
             (_, TenantRequest::Own) => {
-                let own = self
-                    .own(role, &peer)
-                    .and_then(|session| self.session_view(session));
+                let own = self.own(role, &peer).and_then(|session| self.session_view(session));
                 self.reply(connection, &TenantReply::Own(own.map(Box::new)));
                 Ok(())
             }
@@ -162,22 +160,12 @@ impl Shell {
             TenantRequest::Reserve { request, gpu, bytes } => {
                 self.must_be_on(client, gpu)?;
                 self.look_at(client, gpu);
-                Event::Reserve {
-                    client,
-                    gpu,
-                    request,
-                    bytes,
-                }
+                Event::Reserve { client, gpu, request, bytes }
             }
             TenantRequest::ReserveFixed { request, gpu, bytes } => {
                 self.must_be_on(client, gpu)?;
                 self.look_at(client, gpu);
-                Event::ReserveFixed {
-                    client,
-                    gpu,
-                    request,
-                    bytes,
-                }
+                Event::ReserveFixed { client, gpu, request, bytes }
             }
             TenantRequest::Fixed { gpu, bytes } => {
                 self.must_be_on(client, gpu)?;
@@ -194,12 +182,7 @@ impl Shell {
             }
             TenantRequest::Room { request, gpu, bytes } => {
                 self.must_be_on(client, gpu)?;
-                Event::Room {
-                    client,
-                    gpu,
-                    request,
-                    bytes,
-                }
+                Event::Room { client, gpu, request, bytes }
             }
             TenantRequest::RefusedHere { gpu, bytes } => {
                 self.must_be_on(client, gpu)?;
@@ -216,12 +199,7 @@ impl Shell {
                 self.look_at_page(client);
                 Event::Wait { client, word }
             }
-            TenantRequest::Entered { word, moved, took } => Event::Entered {
-                client,
-                word,
-                moved,
-                took,
-            },
+            TenantRequest::Entered { word, moved, took } => Event::Entered { client, word, moved, took },
             TenantRequest::Released { word, drain } => {
                 self.look_at_page(client);
                 Event::Released { client, word, drain }

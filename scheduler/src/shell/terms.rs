@@ -30,18 +30,11 @@ impl Shell {
             Some(Amount::Share(_)) | None => None,
         };
         let oversubscribe = session.oversubscribe;
-        let share = Event::Share {
-            session: id,
-            weight: session.terms.weight,
-            priority: session.terms.priority,
-        };
+        let share =
+            Event::Share { session: id, weight: session.terms.weight, priority: session.terms.priority };
         let gpus: Vec<GpuId> = self.cards.iter().map(|(gpu, _)| gpu).collect();
         // Nothing comes between these: a share of a card is no limit to the core for no event of anybody's.
-        self.feed(Event::SessionOpened {
-            session: id,
-            limit,
-            oversubscribe,
-        });
+        self.feed(Event::SessionOpened { session: id, limit, oversubscribe });
         self.feed(share);
         gpus.into_iter().for_each(|gpu| self.tell_quota(id, gpu));
     }
@@ -89,10 +82,7 @@ impl Shell {
             StandingView::Expired | StandingView::Revoked => Standing::Over,
         };
         if std::mem::replace(&mut session.told, standing) != standing {
-            self.feed(Event::Standing {
-                session: id,
-                standing,
-            });
+            self.feed(Event::Standing { session: id, standing });
         }
     }
 }

@@ -92,37 +92,16 @@ impl Shell {
         let what = match notice.clone() {
             // Seen as a difference.
             Notice::ModeChanged { .. } => return,
-            Notice::Granted {
-                session,
-                quantum,
-                waited,
-                ..
-            } => Happened::Granted {
-                session,
-                quantum_ns: quantum,
-                waited_ns: waited,
-            },
-            Notice::Entered { session, handoff, .. } => Happened::Entered {
-                session,
-                handoff_ns: handoff,
-            },
-            Notice::Dropped { session, drain, .. } => Happened::Dropped {
-                session,
-                drain_ns: drain,
-            },
+            Notice::Granted { session, quantum, waited, .. } => {
+                Happened::Granted { session, quantum_ns: quantum, waited_ns: waited }
+            }
+            Notice::Entered { session, handoff, .. } => Happened::Entered { session, handoff_ns: handoff },
+            Notice::Dropped { session, drain, .. } => Happened::Dropped { session, drain_ns: drain },
             Notice::DropReopened { session, tries } => Happened::DropReopened { session, tries },
             Notice::Stuck { session, reason } => Happened::Stuck { session, reason },
-            Notice::Refused {
-                client,
-                session,
-                gpu,
-                refusal,
-            } => Happened::Refused {
-                session,
-                client,
-                gpu,
-                refusal,
-            },
+            Notice::Refused { client, session, gpu, refusal } => {
+                Happened::Refused { session, client, gpu, refusal }
+            }
             Notice::Recovered { after } => Happened::Recovered { after_ns: after },
             // The log and `status` name it.
             Notice::Overdue { .. } => return,
@@ -182,20 +161,13 @@ impl Shell {
                 });
             }
             if before.is_none_or(|(before, _)| before != mode) {
-                news.push(Happened::ModeChanged {
-                    gpu,
-                    mode: *mode,
-                    reason: reason.clone(),
-                });
+                news.push(Happened::ModeChanged { gpu, mode: *mode, reason: reason.clone() });
             }
         }
         for (&session, shown) in &to.sessions {
             self.session_differences(session, from.sessions.get(&session), shown, news);
         }
-        let over = from
-            .sessions
-            .iter()
-            .filter(|(id, _)| !to.sessions.contains_key(id));
+        let over = from.sessions.iter().filter(|(id, _)| !to.sessions.contains_key(id));
         for (&session, before) in over {
             let left = before.clients.iter();
             news.extend(left.map(|&client| Happened::ProcessLeft { session, client }));
@@ -244,10 +216,7 @@ impl Shell {
 impl View {
     fn of(snapshot: &Snapshot, sessions: &Sessions) -> Self {
         let shown = snapshot.sessions.iter().map(|session| {
-            let moving = session
-                .clients
-                .iter()
-                .any(|client| client.gate == GateState::Moving);
+            let moving = session.clients.iter().any(|client| client.gate == GateState::Moving);
             let activity = match &session.lock {
                 LockView::Idle => Activity::Idle,
                 LockView::Waiting { .. } => Activity::Waiting {
@@ -272,9 +241,7 @@ impl View {
         });
         let cards = snapshot.gpus.iter();
         Self {
-            cards: cards
-                .map(|gpu| (gpu.gpu, (gpu.mode, gpu.reason.clone())))
-                .collect(),
+            cards: cards.map(|gpu| (gpu.gpu, (gpu.mode, gpu.reason.clone()))).collect(),
             sessions: shown.collect(),
         }
     }

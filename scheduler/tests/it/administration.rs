@@ -20,22 +20,14 @@ fn another_user_may_not_administrate() {
     fs::set_permissions(place.path(""), Permissions::from_mode(0o755)).unwrap();
     as_nobody(|| {
         let failure = administrator(&place.runtime()).err().unwrap();
-        assert!(
-            failure.message.contains("Permission denied"),
-            "{}",
-            failure.message
-        );
+        assert!(failure.message.contains("Permission denied"), "{}", failure.message);
     });
     // Should the socket ever be open to all, the kernel's word still counts.
     fs::set_permissions(place.runtime().admin_socket(), Permissions::from_mode(0o666)).unwrap();
     as_nobody(|| {
         let failure = administrator(&place.runtime()).err().unwrap();
         assert_eq!(failure.code, FailureCode::Permission);
-        assert!(
-            failure.message.contains("user 65534 may not administrate"),
-            "{}",
-            failure.message
-        );
+        assert!(failure.message.contains("user 65534 may not administrate"), "{}", failure.message);
     });
 }
 
@@ -49,10 +41,7 @@ fn the_status_knows_cards_sessions_and_processes() {
     let status = daemon.status();
     assert_eq!((status.daemon.pid, status.daemon.recovering), (daemon.pid(), 0));
     let card = &status.gpus[0];
-    assert_eq!(
-        (card.gpu, card.uuid, card.name.as_str()),
-        (gpu, CARD, "test card")
-    );
+    assert_eq!((card.gpu, card.uuid, card.name.as_str()), (gpu, CARD, "test card"));
     assert_eq!(card.total_bytes, Bytes::gib(1));
     assert_eq!(card.capacity_bytes, Bytes::mib(512));
     assert_eq!(card.managed_limit_bytes, Bytes::gib(2));
@@ -75,18 +64,9 @@ fn a_setting_takes_effect_and_says_what_it_was() {
         administrator.say(&AdminRequest::Set(Setting { gpu, knob }));
         administrator.hear()
     };
-    let changed = |old: &str, new: &str| AdminReply::Changed {
-        old: old.into(),
-        new: new.into(),
-    };
-    assert_eq!(
-        set(None, Knob::Mode(Some(Mode::Serialized))),
-        changed("as memory fits", "serialized")
-    );
-    assert_eq!(
-        set(Some(GpuId(0)), Knob::Quantum(Some(Nanos::from_secs(2)))),
-        changed("computed", "2s")
-    );
+    let changed = |old: &str, new: &str| AdminReply::Changed { old: old.into(), new: new.into() };
+    assert_eq!(set(None, Knob::Mode(Some(Mode::Serialized))), changed("as memory fits", "serialized"));
+    assert_eq!(set(Some(GpuId(0)), Knob::Quantum(Some(Nanos::from_secs(2)))), changed("computed", "2s"));
     let unknown = set(Some(GpuId(9)), Knob::Quantum(None));
     assert!(matches!(unknown, AdminReply::Error(failure) if failure.code == FailureCode::NotFound));
     for (senseless, least) in [

@@ -30,19 +30,14 @@ fn a_tenant_that_is_refused_in_a_loop_gets_a_few_lines_and_all_are_counted() {
     let (lines, more) = eventually("every refusal is in the audit log", || {
         let text = fs::read_to_string(place.runtime().audit()).unwrap_or_default();
         let (mut lines, mut more) = (0, 0);
-        for line in text
-            .lines()
-            .filter_map(|line| serde_json::from_str::<Line>(line).ok())
-        {
+        for line in text.lines().filter_map(|line| serde_json::from_str::<Line>(line).ok()) {
             match line.entry {
                 Entry::Refusal(refusal) => {
                     assert_eq!((refusal.pid, refusal.by), (pid, LimitKind::Capacity));
                     assert_eq!(refusal.requested, Bytes::gib(2));
                     lines += 1;
                 }
-                Entry::More {
-                    session_id, count, ..
-                } => {
+                Entry::More { session_id, count, .. } => {
                     assert!(session_id.is_some());
                     more += count;
                 }
@@ -53,18 +48,13 @@ fn a_tenant_that_is_refused_in_a_loop_gets_a_few_lines_and_all_are_counted() {
     });
     assert!(lines >= 32 && more > 0, "{lines} {more}");
     let log = place.log();
-    assert!(
-        log.matches("refused 2GiB").count() < 32,
-        "the log is no more patient"
-    );
+    assert!(log.matches("refused 2GiB").count() < 32, "the log is no more patient");
 }
 
 /// The acts in the audit log with this name.
 fn acts(place: &Place, operation: &str) -> Vec<Act> {
     let text = fs::read_to_string(place.runtime().audit()).unwrap_or_default();
-    let lines = text
-        .lines()
-        .filter_map(|line| serde_json::from_str::<Line>(line).ok());
+    let lines = text.lines().filter_map(|line| serde_json::from_str::<Line>(line).ok());
     let acts = lines.filter_map(|line| match line.entry {
         Entry::Act(act) if act.operation == operation => Some(act),
         _ => None,
@@ -83,17 +73,9 @@ fn ask(daemon: &Daemon, request: &AdminRequest) -> AdminReply {
 }
 
 fn create(name: &str, ttl: Option<Nanos>) -> AdminRequest {
-    let terms = Terms {
-        ttl,
-        ..Terms::default()
-    };
+    let terms = Terms { ttl, ..Terms::default() };
     AdminRequest::Session(SessionRequest::Create {
-        new: NewSession {
-            name: Some(name.to_owned()),
-            terms,
-            oversubscribe: false,
-            gpu: GpuChoice::Auto,
-        },
+        new: NewSession { name: Some(name.to_owned()), terms, oversubscribe: false, gpu: GpuChoice::Auto },
         binding: Binding::Token,
     })
 }
@@ -169,17 +151,13 @@ fn a_tenant_who_knocks_all_the_time_gets_a_few_lines_and_all_are_counted() {
         stream
     };
     let _open: Vec<_> = (0..KNOCKS).map(|_| knock()).collect();
-    eventually("a line", || {
-        (acts(&place, "daemon.administrate").len() >= 32).then_some(())
-    });
+    eventually("a line", || (acts(&place, "daemon.administrate").len() >= 32).then_some(()));
     // What got no line is summed up before the next one that gets one.
     thread::sleep(Duration::from_millis(1100));
     let _one_more = knock();
     let lines = eventually("every knock to be counted", || {
         let text = fs::read_to_string(place.runtime().audit()).ok()?;
-        let entries = text
-            .lines()
-            .filter_map(|line| serde_json::from_str::<Line>(line).ok());
+        let entries = text.lines().filter_map(|line| serde_json::from_str::<Line>(line).ok());
         let counts: Vec<u64> = entries
             .map(|line| match line.entry {
                 Entry::Act(_) => 1,
@@ -197,18 +175,9 @@ fn the_end_of_a_sessions_time_is_in_the_audit_log_also_while_it_is_paused() {
     let place = Place::new();
     let daemon = place.start(&[]);
     let ttl = Some(Nanos::from_secs(1));
-    assert!(matches!(
-        ask(&daemon, &create("runs", ttl)),
-        AdminReply::Created { .. }
-    ));
-    assert!(matches!(
-        ask(&daemon, &create("rests", ttl)),
-        AdminReply::Created { .. }
-    ));
-    assert!(matches!(
-        ask(&daemon, &pause("rests")),
-        AdminReply::Changed { .. }
-    ));
+    assert!(matches!(ask(&daemon, &create("runs", ttl)), AdminReply::Created { .. }));
+    assert!(matches!(ask(&daemon, &create("rests", ttl)), AdminReply::Created { .. }));
+    assert!(matches!(ask(&daemon, &pause("rests")), AdminReply::Changed { .. }));
     let all = eventually("both ends", || {
         let acts = acts(&place, "session.expire");
         (acts.len() == 2).then_some(acts)
@@ -225,51 +194,32 @@ fn the_end_of_a_sessions_time_is_in_the_audit_log_also_while_it_is_paused() {
         })
         .collect();
     let pid = daemon.pid();
-    assert_eq!(
-        told,
-        [
-            ("runs", "running", "expired", pid),
-            ("rests", "paused", "expired", pid)
-        ]
-    );
+    assert_eq!(told, [("runs", "running", "expired", pid), ("rests", "paused", "expired", pid)]);
 }
 
 #[test]
 fn an_act_that_is_in_force_and_not_on_the_disk_says_so_in_its_only_line() {
     let place = Place::new();
     let daemon = place.start(&[]);
-    assert!(matches!(
-        ask(&daemon, &create("kept", None)),
-        AdminReply::Created { .. }
-    ));
+    assert!(matches!(ask(&daemon, &create("kept", None)), AdminReply::Created { .. }));
     let in_the_way = place.runtime().root().join("registry.redb.new");
     fs::remove_file(place.runtime().registry()).unwrap();
     fs::create_dir(&in_the_way).unwrap();
-    assert!(matches!(
-        ask(&daemon, &create("lost", None)),
-        AdminReply::Error(_)
-    ));
+    assert!(matches!(ask(&daemon, &create("lost", None)), AdminReply::Error(_)));
     assert!(matches!(ask(&daemon, &pause("kept")), AdminReply::Error(_)));
     fs::remove_dir(&in_the_way).unwrap();
     daemon.terminate();
 
     let outcomes = |operation| -> Vec<_> {
         let acts = acts(&place, operation).into_iter();
-        acts.map(|act| (act.session.unwrap(), act.result, act.error_code))
-            .collect()
+        acts.map(|act| (act.session.unwrap(), act.result, act.error_code)).collect()
     };
     let not_kept = Some("not_kept".to_owned());
     assert_eq!(
         outcomes("session.create"),
-        [
-            ("kept".to_owned(), Outcome::Ok, None),
-            ("lost".to_owned(), Outcome::Failed, not_kept.clone())
-        ]
+        [("kept".to_owned(), Outcome::Ok, None), ("lost".to_owned(), Outcome::Failed, not_kept.clone())]
     );
-    assert_eq!(
-        outcomes("session.pause"),
-        [("kept".to_owned(), Outcome::Failed, not_kept)]
-    );
+    assert_eq!(outcomes("session.pause"), [("kept".to_owned(), Outcome::Failed, not_kept)]);
     let pause = the_act(&place, "session.pause");
     assert_eq!(pause.new.as_deref(), Some("paused"));
     assert!(pause.why.unwrap().contains("it is in force"));

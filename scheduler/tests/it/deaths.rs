@@ -59,9 +59,7 @@ fn a_killed_waiter_leaves_the_queue() {
         matches!(lock_of(&daemon, second), Some(LockView::Waiting { .. })).then_some(())
     });
     waiter.kill();
-    eventually("the queue to be empty", || {
-        daemon.status().gpus[0].queue.is_empty().then_some(())
-    });
+    eventually("the queue to be empty", || daemon.status().gpus[0].queue.is_empty().then_some(()));
     holds(&daemon, first);
 }
 
@@ -96,9 +94,7 @@ fn a_session_outlives_its_clients_but_not_the_process_that_registered_it() {
         view.expect("the session lives").clients.is_empty().then_some(())
     });
     process.kill();
-    eventually("the session to be over", || {
-        daemon.status().sessions.is_empty().then_some(())
-    });
+    eventually("the session to be over", || daemon.status().sessions.is_empty().then_some(()));
 }
 
 #[test]
@@ -113,27 +109,18 @@ fn a_stopped_holder_is_named() {
     kill_process(pid, Signal::STOP).unwrap();
     let mut waiter = daemon.join(Some(&second_token));
     wanting(&mut waiter);
-    let reason = eventually("the first to be asked to let go", || {
-        match lock_of(&daemon, first) {
-            Some(LockView::Dropping { reason, .. }) => Some(reason),
-            _ => None,
-        }
+    let reason = eventually("the first to be asked to let go", || match lock_of(&daemon, first) {
+        Some(LockView::Dropping { reason, .. }) => Some(reason),
+        _ => None,
     });
-    assert!(
-        reason.ends_with(&format!("; pid {} is stopped", holder.pid())),
-        "{reason}"
-    );
+    assert!(reason.ends_with(&format!("; pid {} is stopped", holder.pid())), "{reason}");
 }
 
 #[test]
 fn a_stuck_holder_is_killed_where_that_is_the_policy() {
     let place = Place::new();
     let config = place.path("config.toml");
-    fs::write(
-        &config,
-        "[scheduling]\nstuck_policy = 'kill'\nstuck_after = '50ms'",
-    )
-    .unwrap();
+    fs::write(&config, "[scheduling]\nstuck_policy = 'kill'\nstuck_after = '50ms'").unwrap();
     let config = ["--config", config.to_str().unwrap()];
     let daemon = place.start(&[&SHORT_TURNS[..], &config].concat());
     let (first, first_token) = daemon.register("first", None);
@@ -144,9 +131,5 @@ fn a_stuck_holder_is_killed_where_that_is_the_policy() {
     let mut waiter = daemon.join(Some(&second_token));
     wanting(&mut waiter);
     waiter.enter();
-    assert!(
-        place.log().contains("it did not let go of the GPU"),
-        "{}",
-        place.log()
-    );
+    assert!(place.log().contains("it did not let go of the GPU"), "{}", place.log());
 }

@@ -18,11 +18,7 @@ fn a_child_of_a_process_that_entered_stays_in_though_it_has_no_token_and_its_par
     let token = made(&daemon, "jail", Terms::default());
     let mut parent = Process::entering(&place, &token);
     assert_eq!(parent.begets(), SessionId(1));
-    assert_eq!(
-        daemon.status().sessions.len(),
-        1,
-        "nobody has a session of its own"
-    );
+    assert_eq!(daemon.status().sessions.len(), 1, "nobody has a session of its own");
 }
 
 #[test]
@@ -64,11 +60,7 @@ fn who_entered_sessions_that_are_over_costs_no_descriptor() {
     let place = Place::new();
     let daemon = place.start(&[]);
     let mut tool = daemon.tool();
-    let descriptors = || {
-        fs::read_dir(format!("/proc/{}/fd", daemon.pid()))
-            .unwrap()
-            .count()
-    };
+    let descriptors = || fs::read_dir(format!("/proc/{}/fd", daemon.pid())).unwrap().count();
     let mut passes_through = |name: &str| {
         let token = made(&daemon, name, Terms::default());
         tool.say(&TenantRequest::Enter(token));
@@ -82,9 +74,7 @@ fn who_entered_sessions_that_are_over_costs_no_descriptor() {
     let before = descriptors();
     (0..16).for_each(|n| passes_through(&format!("next-{n}")));
     // Those of the administrators close a little later.
-    eventually("no more descriptors than before", || {
-        (descriptors() <= before).then_some(())
-    });
+    eventually("no more descriptors than before", || (descriptors() <= before).then_some(()));
 }
 
 #[test]

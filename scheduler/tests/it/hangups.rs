@@ -29,11 +29,7 @@ fn view(daemon: &Daemon, session: SessionId) -> SessionView {
 }
 
 fn allocated(daemon: &Daemon, session: SessionId) -> Bytes {
-    view(daemon, session)
-        .gpus
-        .iter()
-        .map(|gpu| gpu.allocated_bytes)
-        .sum()
+    view(daemon, session).gpus.iter().map(|gpu| gpu.allocated_bytes).sum()
 }
 
 /// The one client of a session, on the card.
@@ -86,10 +82,7 @@ fn it_is_back_with_what_was_known_of_it_whatever_it_says() {
     // It says nothing at all of the card.
     hang_up(&place, &client);
     let gpus = vec![];
-    let had = Returning {
-        gpus,
-        ..returning(&client, None)
-    };
+    let had = Returning { gpus, ..returning(&client, None) };
     let back = join(&place.runtime(), Some(&token), Some(had)).unwrap();
     assert_eq!(back.welcome.client, client.welcome.client);
     assert_eq!(allocated(&daemon, session), QUOTA);
@@ -103,9 +96,7 @@ fn an_answer_that_was_lost_with_the_connection_is_given_again_and_booked_once() 
     let (request, bytes) = (RequestId(7777), QUOTA);
     let asks = TenantRequest::Reserve { request, gpu, bytes };
     client.peer.say(&asks);
-    eventually("it to be booked", || {
-        (allocated(&daemon, session) == QUOTA).then_some(())
-    });
+    eventually("it to be booked", || (allocated(&daemon, session) == QUOTA).then_some(()));
     hang_up(&place, &client);
     let mut had = returning(&client, None);
     had.gpus[0].used = Bytes::ZERO;
@@ -130,9 +121,7 @@ fn what_it_gave_back_unheard_is_free_when_it_has_asked_again_for_what_it_was_not
     let (request, bytes) = (RequestId(7777), Bytes::mib(8));
     let asks = TenantRequest::Reserve { request, gpu, bytes };
     client.peer.say(&asks);
-    eventually("it to be booked", || {
-        (allocated(&daemon, session) == Bytes::mib(88)).then_some(())
-    });
+    eventually("it to be booked", || (allocated(&daemon, session) == Bytes::mib(88)).then_some(()));
     hang_up(&place, &client);
     // 30 MiB of the first were given back on a connection that was none any more; of the answer nothing was heard.
     let mut had = returning(&client, None);
@@ -165,37 +154,23 @@ fn its_lock_is_given_to_nobody_while_it_lives_and_it_is_named() {
     hang_up(&place, &holder);
     let mut waiter = daemon.join(Some(&second_token));
     wanting(&mut waiter);
-    let reason = eventually("the first to be asked to let go", || {
-        match lock_of(&daemon, first) {
-            Some(LockView::Dropping { reason, .. }) => Some(reason),
-            _ => None,
-        }
+    let reason = eventually("the first to be asked to let go", || match lock_of(&daemon, first) {
+        Some(LockView::Dropping { reason, .. }) => Some(reason),
+        _ => None,
     });
     let named = format!("; pid {} hung up and lives", std::process::id());
     assert!(reason.ends_with(&named), "{reason}");
-    assert_eq!(
-        holder.gate().state(),
-        GateState::Closed,
-        "its page closes its gate"
-    );
+    assert_eq!(holder.gate().state(), GateState::Closed, "its page closes its gate");
     assert!(matches!(lock_of(&daemon, second), Some(LockView::Waiting { .. })));
 
     // Back, it is asked again, under the first word of another page.
-    let mut back = join(
-        &place.runtime(),
-        Some(&first_token),
-        Some(returning(&holder, None)),
-    )
-    .unwrap();
-    let word = eventually("its gate to be closed anew", || {
-        Some(back.gate()).filter(|word| word.change() > 0)
-    });
+    let mut back = join(&place.runtime(), Some(&first_token), Some(returning(&holder, None))).unwrap();
+    let word =
+        eventually("its gate to be closed anew", || Some(back.gate()).filter(|word| word.change() > 0));
     assert_eq!(word.state(), GateState::Closed);
     assert!(matches!(lock_of(&daemon, second), Some(LockView::Waiting { .. })));
-    back.peer.say(&TenantRequest::Released {
-        word,
-        drain: gpushare_proto::Nanos::ZERO,
-    });
+    back.peer
+        .say(&TenantRequest::Released { word, drain: gpushare_proto::Nanos::ZERO });
     waiter.enter();
 }
 
@@ -203,11 +178,7 @@ fn its_lock_is_given_to_nobody_while_it_lives_and_it_is_named() {
 fn its_lock_goes_on_by_the_stuck_policy() {
     let place = Place::new();
     let config = place.path("config.toml");
-    fs::write(
-        &config,
-        "[scheduling]\nstuck_policy = 'kill'\nstuck_after = '50ms'",
-    )
-    .unwrap();
+    fs::write(&config, "[scheduling]\nstuck_policy = 'kill'\nstuck_after = '50ms'").unwrap();
     let config = ["--config", config.to_str().unwrap()];
     let daemon = place.start(&[&SHORT_TURNS[..], &config].concat());
     let (_, first_token) = daemon.register("first", None);
@@ -216,11 +187,7 @@ fn its_lock_goes_on_by_the_stuck_policy() {
     let mut waiter = daemon.join(Some(&second_token));
     wanting(&mut waiter);
     waiter.enter();
-    assert!(
-        place.log().contains("it did not let go of the GPU"),
-        "{}",
-        place.log()
-    );
+    assert!(place.log().contains("it did not let go of the GPU"), "{}", place.log());
 }
 
 #[test]
@@ -239,9 +206,7 @@ fn with_its_death_all_is_free() {
     assert_eq!(allocated(&daemon, first), Bytes::mib(100));
     holder.kill();
     waiter.enter();
-    eventually("what it had to be free", || {
-        allocated(&daemon, first).is_zero().then_some(())
-    });
+    eventually("what it had to be free", || allocated(&daemon, first).is_zero().then_some(()));
     assert!(view(&daemon, first).clients.is_empty());
 }
 
@@ -282,21 +247,12 @@ fn a_user_is_away_as_often_at_most_as_it_may_connect() {
     let (first, hung_up) = Process::hanging_up_as(&place, 12345);
     let (second, refused) = Process::hanging_up_as(&place, 12345);
     assert_eq!((hung_up, refused), (9, 0));
-    assert!(
-        place.log().contains("processes of user 12345 hung up 9 times"),
-        "{}",
-        place.log()
-    );
+    assert!(place.log().contains("processes of user 12345 hung up 9 times"), "{}", place.log());
     let (_other, other) = Process::hanging_up_as(&place, 12346);
     assert_eq!(other, 9, "another user is not concerned");
     drop((first, second));
     eventually("all of the first user's to be gone", || {
-        let clients = daemon
-            .status()
-            .sessions
-            .iter()
-            .map(|view| view.clients.len())
-            .sum::<usize>();
+        let clients = daemon.status().sessions.iter().map(|view| view.clients.len()).sum::<usize>();
         (clients == 9).then_some(())
     });
     assert_eq!(Process::hanging_up_as(&place, 12345).1, 9);

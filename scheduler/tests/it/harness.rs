@@ -30,11 +30,7 @@ const LONG: Duration = Duration::from_secs(20);
 pub(crate) const CARD: GpuUuid = GpuUuid::gpu([0xca; 16]);
 
 pub(crate) fn card() -> GpuInfo {
-    GpuInfo {
-        uuid: CARD,
-        name: "test card".into(),
-        total: Bytes::gib(1),
-    }
+    GpuInfo { uuid: CARD, name: "test card".into(), total: Bytes::gib(1) }
 }
 
 /// Waits until `found` finds something.
@@ -78,11 +74,7 @@ impl Place {
     }
 
     fn command(&self, runtime: &RuntimeDir, flags: &[&str]) -> Command {
-        let log = File::options()
-            .create(true)
-            .append(true)
-            .open(self.path("log"))
-            .unwrap();
+        let log = File::options().create(true).append(true).open(self.path("log")).unwrap();
         let mut command = Command::new(env!("CARGO_BIN_EXE_gpushare-scheduler"));
         command
             .env_clear()
@@ -271,10 +263,8 @@ fn connect(path: &Path) -> io::Result<UnixStream> {
 /// The administrator's socket of the daemon that serves a folder; what the system or the daemon says
 /// against it otherwise.
 pub(crate) fn administrator(runtime: &RuntimeDir) -> Result<Peer<AdminRequest, AdminReply>, Failure> {
-    let stream = connect(&runtime.admin_socket()).map_err(|cause| Failure {
-        code: FailureCode::Permission,
-        message: cause.to_string(),
-    })?;
+    let stream = connect(&runtime.admin_socket())
+        .map_err(|cause| Failure { code: FailureCode::Permission, message: cause.to_string() })?;
     let mut peer = Peer::over(stream);
     peer.say(&AdminRequest::Hello(Hello::new(Role::Tool)));
     match peer.hear() {
@@ -329,10 +319,7 @@ pub(crate) fn join_at(
     returning: Option<Returning>,
 ) -> Result<Client, Failure> {
     let mut peer: Peer<TenantRequest, TenantReply> = Peer::over(connect(socket).unwrap());
-    peer.say(&TenantRequest::Hello(Hello::new(Role::Client {
-        token: token.cloned(),
-        returning,
-    })));
+    peer.say(&TenantRequest::Hello(Hello::new(Role::Client { token: token.cloned(), returning })));
     match peer.hear() {
         TenantReply::Welcome(welcome) => {
             let page = page::map(peer.descriptor.take().expect("a welcome comes with a page")).unwrap();
@@ -353,12 +340,7 @@ pub(crate) struct Peer<Request, Reply> {
 
 impl<Request: Message, Reply: Message> Peer<Request, Reply> {
     pub(crate) fn over(stream: UnixStream) -> Self {
-        Self {
-            stream,
-            buffer: Vec::new(),
-            descriptor: None,
-            kinds: std::marker::PhantomData,
-        }
+        Self { stream, buffer: Vec::new(), descriptor: None, kinds: std::marker::PhantomData }
     }
 
     pub(crate) fn say(&mut self, request: &Request) {
@@ -433,11 +415,8 @@ impl Client {
             TenantReply::Gate { word, epoch } if word.state() != GateState::Closed => Some((word, epoch)),
             _ => None,
         });
-        self.peer.say(&TenantRequest::Entered {
-            word,
-            moved: Bytes::ZERO,
-            took: Nanos::ZERO,
-        });
+        self.peer
+            .say(&TenantRequest::Entered { word, moved: Bytes::ZERO, took: Nanos::ZERO });
         epoch
     }
 

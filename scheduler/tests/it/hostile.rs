@@ -41,16 +41,12 @@ fn garbage_closes_the_connection_with_a_reason() {
     let place = Place::new();
     let daemon = place.start(&[]);
     let mut stream = daemon.connect();
-    stream
-        .write_all(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        .unwrap();
+    stream.write_all(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
     let Some(TenantReply::Error(failure)) = last_words(stream) else {
         panic!("no reason");
     };
     assert_eq!(failure.code, FailureCode::BadRequest);
-    eventually("the reason in the log", || {
-        place.log().contains("larger than the limit").then_some(())
-    });
+    eventually("the reason in the log", || place.log().contains("larger than the limit").then_some(()));
     serves(&daemon);
 }
 
@@ -100,10 +96,7 @@ fn who_does_not_say_who_it_is_is_closed() {
     serves(&daemon);
     assert_eq!(last_words(silent), None);
     eventually("the reason in the log", || {
-        place
-            .log()
-            .contains("did not say within 5s who it is")
-            .then_some(())
+        place.log().contains("did not say within 5s who it is").then_some(())
     });
 }
 
@@ -113,9 +106,7 @@ fn who_never_reads_is_closed() {
     let daemon = place.start(&[]);
     let mut peer = daemon.tool();
     let question = codec::encode(&TenantRequest::Gpus).unwrap();
-    eventually("the daemon to close the connection", || {
-        peer.stream.write_all(&question).err()
-    });
+    eventually("the daemon to close the connection", || peer.stream.write_all(&question).err());
     assert!(place.log().contains("it does not read"), "{}", place.log());
     serves(&daemon);
 }
@@ -125,14 +116,8 @@ fn another_protocol_is_told_both_versions() {
     let place = Place::new();
     let daemon = place.start(&[]);
     let mut stream = daemon.connect();
-    let other = Hello {
-        magic: MAGIC,
-        protocol: 99,
-        role: Role::Tool,
-    };
-    stream
-        .write_all(&codec::encode(&TenantRequest::Hello(other)).unwrap())
-        .unwrap();
+    let other = Hello { magic: MAGIC, protocol: 99, role: Role::Tool };
+    stream.write_all(&codec::encode(&TenantRequest::Hello(other)).unwrap()).unwrap();
     let Some(TenantReply::Error(failure)) = last_words(stream) else {
         panic!("no reason");
     };
@@ -145,9 +130,7 @@ fn the_first_message_must_be_a_hello_and_the_second_must_not() {
     let place = Place::new();
     let daemon = place.start(&[]);
     let mut stream = daemon.connect();
-    stream
-        .write_all(&codec::encode(&TenantRequest::Own).unwrap())
-        .unwrap();
+    stream.write_all(&codec::encode(&TenantRequest::Own).unwrap()).unwrap();
     assert!(
         matches!(last_words(stream), Some(TenantReply::Error(failure)) if failure.message.contains("hello"))
     );
@@ -163,11 +146,9 @@ fn a_card_that_the_process_is_not_on_ends_the_connection() {
     let place = Place::new();
     let daemon = place.start(&[]);
     let mut client = daemon.join(None);
-    client.peer.say(&TenantRequest::Reserve {
-        request: RequestId(1),
-        gpu: GpuId(7),
-        bytes: Bytes::gib(1),
-    });
+    client
+        .peer
+        .say(&TenantRequest::Reserve { request: RequestId(1), gpu: GpuId(7), bytes: Bytes::gib(1) });
     assert!(matches!(client.peer.hear(), TenantReply::Error(failure) if failure.message.contains("gpu7")));
     assert_eq!(client.peer.listen(), None);
     assert_eq!(daemon.status().sessions, []);

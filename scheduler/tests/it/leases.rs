@@ -16,10 +16,7 @@ fn the_lease_lies_in_the_page_and_the_limit_holds() {
     let (_, token) = daemon.register("small", Some(Bytes::mib(256)));
     let mut client = daemon.join(Some(&token));
     let gpu = client.attach();
-    assert_eq!(
-        client.page.gpus[0].limit.load(Ordering::Acquire),
-        Bytes::mib(256).0
-    );
+    assert_eq!(client.page.gpus[0].limit.load(Ordering::Acquire), Bytes::mib(256).0);
 
     let granted = client.reserve(gpu, Bytes::mib(100));
     assert!(matches!(granted, TenantReply::Reserved { bytes, .. } if bytes == Bytes::mib(100)));
@@ -36,13 +33,7 @@ fn the_lease_lies_in_the_page_and_the_limit_holds() {
     let session = status.sessions.iter().find(|view| view.name == "small").unwrap();
     assert_eq!(session.gpus[0].allocated_bytes, Bytes::mib(100));
     assert_eq!(session.refusals, 1);
-    assert!(
-        place
-            .log()
-            .contains("refused 157MiB to small on gpu0: 100MiB of 256MiB"),
-        "{}",
-        place.log()
-    );
+    assert!(place.log().contains("refused 157MiB to small on gpu0: 100MiB of 256MiB"), "{}", place.log());
 }
 
 #[test]
@@ -56,10 +47,7 @@ fn a_siblings_unused_lease_is_taken_back_before_anybody_is_refused() {
     idle.reserve(gpu, Bytes::mib(4));
     assert!(idle.page.gpus[0].free.load(Ordering::Acquire) > 0);
     let all_the_rest = busy.reserve(gpu, Bytes::mib(252));
-    assert!(
-        matches!(all_the_rest, TenantReply::Reserved { .. }),
-        "{all_the_rest:?}"
-    );
+    assert!(matches!(all_the_rest, TenantReply::Reserved { .. }), "{all_the_rest:?}");
     assert_eq!(idle.page.gpus[0].free.load(Ordering::Acquire), 0);
 }
 
@@ -74,14 +62,8 @@ fn a_forged_page_gains_nothing() {
     forger.reserve(gpu, Bytes::mib(60));
     forger.page.gpus[0].free.store(u64::MAX, Ordering::Release);
     // It says that it uses nothing of its 60 MiB, so they are taken back, and not a byte more.
-    assert!(matches!(
-        honest.reserve(gpu, Bytes::mib(64)),
-        TenantReply::Reserved { .. }
-    ));
-    assert!(matches!(
-        honest.reserve(gpu, Bytes::mib(1)),
-        TenantReply::Refused { .. }
-    ));
+    assert!(matches!(honest.reserve(gpu, Bytes::mib(64)), TenantReply::Reserved { .. }));
+    assert!(matches!(honest.reserve(gpu, Bytes::mib(1)), TenantReply::Refused { .. }));
 }
 
 #[test]
@@ -92,10 +74,7 @@ fn what_a_dead_client_had_is_free() {
     let dying = Process::asking(&place, Some(&token), Bytes::mib(64), 1);
     let mut living = daemon.join(Some(&token));
     let gpu = living.attach();
-    assert!(matches!(
-        living.reserve(gpu, Bytes::mib(1)),
-        TenantReply::Refused { .. }
-    ));
+    assert!(matches!(living.reserve(gpu, Bytes::mib(1)), TenantReply::Refused { .. }));
     drop(dying);
     eventually("the quota to be free", || {
         let answer = living.reserve(gpu, Bytes::mib(64));

@@ -122,22 +122,10 @@ fn the_last_figures_of_a_session_that_ended_stay_for_a_while() {
     let (mut process, session) = Process::registering(&place);
     let client = Process::asking(&place, None, Bytes::gib(64), 1);
     let labels = format!("session=\"{}\",name=\"short\"", session.0);
-    shows(
-        address,
-        &[
-            "gpushare_sessions 2",
-            &format!("gpushare_session_processes{{{labels}}} 0"),
-        ],
-    );
+    shows(address, &["gpushare_sessions 2", &format!("gpushare_session_processes{{{labels}}} 0")]);
     process.kill();
     drop(client);
-    shows(
-        address,
-        &[
-            "gpushare_sessions 0",
-            &format!("gpushare_session_processes{{{labels}}} 0"),
-        ],
-    );
+    shows(address, &["gpushare_sessions 0", &format!("gpushare_session_processes{{{labels}}} 0")]);
     let refusals = scrape(address);
     let of_sessions =
         |line: &&str| line.starts_with("gpushare_session_refusals_total") && line.ends_with(" 1");
@@ -206,10 +194,7 @@ fn readers_that_do_not_read_do_no_harm() {
     let mut client = daemon.join(None);
     let gpu = client.attach();
     client.reserve(gpu, Bytes::mib(10));
-    shows(
-        address,
-        &["gpushare_sessions 1", "gpushare_gpu_allocated_bytes{@} 10485760"],
-    );
+    shows(address, &["gpushare_sessions 1", "gpushare_gpu_allocated_bytes{@} 10485760"]);
     assert_eq!(daemon.status().sessions.len(), 1);
 }
 
@@ -256,10 +241,7 @@ fn a_taken_port_is_said_and_the_daemon_goes_on() {
     assert_eq!(daemon.status().daemon.pid, daemon.pid());
     let log = place.log();
     let said = log.lines().find(|line| line.contains("cannot serve metrics"));
-    assert!(
-        said.is_some_and(|line| line.contains(&address) && line.contains("WARN")),
-        "{log}"
-    );
+    assert!(said.is_some_and(|line| line.contains(&address) && line.contains("WARN")), "{log}");
 }
 
 #[test]
@@ -280,15 +262,10 @@ fn a_daemon_is_ready_when_all_of_the_last_one_are_back() {
     assert_eq!((status, words.contains("2 processes")), (503, true), "{words}");
     assert_eq!(get(address, "/healthz").0, 200);
     shows(address, &["gpushare_ready 0", "gpushare_recovering_processes 2"]);
-    let mut back = daemon.return_as(Returning {
-        waiting: true,
-        ..returning(&waiter, None)
-    });
+    let mut back = daemon.return_as(Returning { waiting: true, ..returning(&waiter, None) });
     holder.kill();
     back.enter();
-    eventually("the daemon to be ready", || {
-        (get(address, "/readyz").0 == 200).then_some(())
-    });
+    eventually("the daemon to be ready", || (get(address, "/readyz").0 == 200).then_some(()));
     shows(address, &["gpushare_ready 1", "gpushare_recovering_processes 0"]);
 }
 
@@ -298,16 +275,10 @@ fn other_paths_and_methods_are_refused() {
     let (_daemon, address) = start(&place, &[]);
     let (status, words) = get(address, "/");
     assert_eq!((status, words.contains("/metrics")), (404, true));
-    let posted = exchange(
-        address,
-        "POST /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n",
-    );
+    let posted = exchange(address, "POST /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n");
     assert!(posted.starts_with("HTTP/1.1 405 "), "{posted}");
     let head = exchange(address, "HEAD /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
-    assert!(
-        head.starts_with("HTTP/1.1 200 ") && head.ends_with("\r\n\r\n"),
-        "{head}"
-    );
+    assert!(head.starts_with("HTTP/1.1 200 ") && head.ends_with("\r\n\r\n"), "{head}");
     assert!(head.contains("text/plain; version=0.0.4"), "{head}");
 }
 

@@ -9,12 +9,7 @@ use crate::audit::the_act;
 use crate::harness::{CARD, Client, Daemon, Place, card, eventually, join};
 
 fn new(name: &str, terms: Terms) -> NewSession {
-    NewSession {
-        name: Some(name.to_owned()),
-        terms,
-        oversubscribe: false,
-        gpu: GpuChoice::Auto,
-    }
+    NewSession { name: Some(name.to_owned()), terms, oversubscribe: false, gpu: GpuChoice::Auto }
 }
 
 fn ask(daemon: &Daemon, request: SessionRequest) -> AdminReply {
@@ -31,9 +26,7 @@ fn create(daemon: &Daemon, name: &str, terms: Terms, binding: Binding) -> AdminR
 /// The token of a new session.
 pub(crate) fn made(daemon: &Daemon, name: &str, terms: Terms) -> Token {
     match create(daemon, name, terms, Binding::Token) {
-        AdminReply::Created {
-            token: Some(token), ..
-        } => token,
+        AdminReply::Created { token: Some(token), .. } => token,
         other => panic!("not made: {other:?}"),
     }
 }
@@ -54,10 +47,7 @@ fn sessions(daemon: &Daemon) -> Vec<(String, bool, usize)> {
 fn only_on(card: GpuChoice) -> Terms {
     let amount = Amount::Bytes(Bytes::mib(512));
     Terms {
-        memory: Quota {
-            every: None,
-            cards: vec![CardQuota { card, amount }],
-        },
+        memory: Quota { every: None, cards: vec![CardQuota { card, amount }] },
         ..Terms::default()
     }
 }
@@ -82,11 +72,7 @@ fn a_name_that_a_program_took_is_the_administrators_all_the_same() {
     daemon.register("b", None);
     assert_eq!(
         sessions(&daemon),
-        [
-            (format!("b-{}", squatter.0), false, 1),
-            ("b".to_owned(), true, 0),
-            ("b-3".to_owned(), false, 0)
-        ]
+        [(format!("b-{}", squatter.0), false, 1), ("b".to_owned(), true, 0), ("b-3".to_owned(), false, 0)]
     );
     let act = the_act(&place, "session.rename");
     assert_eq!(
@@ -101,11 +87,7 @@ fn a_name_that_a_program_took_is_the_administrators_all_the_same() {
     client.enter();
 
     let twice = refused(create(&daemon, "b", Terms::default(), Binding::Token));
-    assert!(
-        twice.message.contains("there is a session b already"),
-        "{}",
-        twice.message
-    );
+    assert!(twice.message.contains("there is a session b already"), "{}", twice.message);
 }
 
 #[test]
@@ -121,11 +103,7 @@ fn nobody_names_a_session_by_a_number() {
         };
         assert_eq!(by_administrator, by_program);
         assert_eq!(by_program.code, FailureCode::BadRequest);
-        assert!(
-            by_program.message.contains("reads as the number of one"),
-            "{}",
-            by_program.message
-        );
+        assert!(by_program.message.contains("reads as the number of one"), "{}", by_program.message);
     }
 }
 
@@ -144,10 +122,7 @@ fn another_token_takes_the_place_of_the_first() {
     assert_eq!(old.code, FailureCode::NotFound);
     let _joins = daemon.join(Some(&token));
     assert_eq!(sessions(&daemon), [("team".to_owned(), true, 2)]);
-    assert_eq!(
-        the_act(&place, "session.token").new.as_deref(),
-        Some("another token")
-    );
+    assert_eq!(the_act(&place, "session.token").new.as_deref(), Some("another token"));
     assert!(!place.log().contains(&token.to_hex()));
 
     daemon.kill();
@@ -209,9 +184,7 @@ fn a_process_whose_environment_limits_no_card_that_is_there_gets_none() {
     let failure = announce(&mut client).expect("its limit limits nothing");
     assert!(failure.message.contains(&CARD.to_string()), "{}", failure.message);
     drop(client);
-    eventually("the session to end", || {
-        sessions(&daemon).is_empty().then_some(())
-    });
+    eventually("the session to end", || sessions(&daemon).is_empty().then_some(()));
 
     let mut client = daemon.join(None);
     client.peer.say(&TenantRequest::Limits {
@@ -229,11 +202,7 @@ fn a_control_group_is_one_with_and_without_a_slash_behind() {
     create(&daemon, "pods", Terms::default(), of("/pods/a/"));
     assert_eq!(daemon.status().sessions[0].state.binding, of("/pods/a"));
     let again = refused(create(&daemon, "again", Terms::default(), of("/pods/a")));
-    assert!(
-        again.message.contains("belongs to session pods already"),
-        "{}",
-        again.message
-    );
+    assert!(again.message.contains("belongs to session pods already"), "{}", again.message);
     let root = refused(create(&daemon, "root", Terms::default(), of("//")));
     assert!(root.message.contains("is no control group"), "{}", root.message);
 }
@@ -245,19 +214,10 @@ fn whoever_sets_less_than_is_used_is_told_so() {
     let token = made(&daemon, "team", Terms::with_memory(Some(Bytes::mib(512))));
     let mut client = daemon.join(Some(&token));
     let gpu = client.attach();
-    assert!(matches!(
-        client.reserve(gpu, Bytes::mib(256)),
-        TenantReply::Reserved { .. }
-    ));
+    assert!(matches!(client.reserve(gpu, Bytes::mib(256)), TenantReply::Reserved { .. }));
     let set = |memory: Bytes| {
         let change = Change::Memory(Quota::every(Amount::Bytes(memory)));
-        match ask(
-            &daemon,
-            SessionRequest::Change {
-                which: "team".into(),
-                change,
-            },
-        ) {
+        match ask(&daemon, SessionRequest::Change { which: "team".into(), change }) {
             AdminReply::Changed { new, .. } => new,
             other => panic!("not changed: {other:?}"),
         }
@@ -273,10 +233,7 @@ fn whoever_sets_less_than_is_used_is_told_so() {
 fn an_end_can_be_taken_away_and_a_refusal_after_it_says_that_time_is_over() {
     let place = Place::new();
     let daemon = place.start(&[]);
-    let ends = Terms {
-        ttl: Some(Nanos::from_millis(1)),
-        ..Terms::default()
-    };
+    let ends = Terms { ttl: Some(Nanos::from_millis(1)), ..Terms::default() };
     let token = made(&daemon, "short", ends);
     let mut client = daemon.join(Some(&token));
     let gpu = client.attach();
@@ -286,25 +243,14 @@ fn an_end_can_be_taken_away_and_a_refusal_after_it_says_that_time_is_over() {
     });
     assert!(refusal.is_for_good(), "{refusal:?}");
     eventually("the log to say so", || {
-        place
-            .log()
-            .contains("its time is over or it was revoked")
-            .then_some(())
+        place.log().contains("its time is over or it was revoked").then_some(())
     });
 
-    match ask(
-        &daemon,
-        SessionRequest::Endless {
-            which: "short".into(),
-        },
-    ) {
+    match ask(&daemon, SessionRequest::Endless { which: "short".into() }) {
         AdminReply::Changed { old, new } => assert_eq!((old.as_str(), new.as_str()), ("expired", "no end")),
         other => panic!("not changed: {other:?}"),
     }
-    assert!(matches!(
-        client.reserve(gpu, Bytes::mib(1)),
-        TenantReply::Reserved { .. }
-    ));
+    assert!(matches!(client.reserve(gpu, Bytes::mib(1)), TenantReply::Reserved { .. }));
     let state = &daemon.status().sessions[0].state;
     assert_eq!((state.terms.ttl, state.expires_in_ns), (None, None));
 }

@@ -35,9 +35,7 @@ fn reload(daemon: &Daemon) -> AdminReply {
 }
 
 fn changes(daemon: &Daemon) -> Vec<String> {
-    let AdminReply::Reloaded(changes) = reload(daemon) else {
-        panic!("it was refused")
-    };
+    let AdminReply::Reloaded(changes) = reload(daemon) else { panic!("it was refused") };
     let words = |Reconfigured { key, old, new, live }: Reconfigured| format!("{key}: {old} → {new}, {live}");
     changes.into_iter().map(words).collect()
 }
@@ -46,9 +44,7 @@ fn changes(daemon: &Daemon) -> Vec<String> {
 fn acts(place: &Place, count: usize) -> Vec<Act> {
     eventually("all acts are in the audit log", || {
         let text = fs::read_to_string(place.runtime().audit()).unwrap_or_default();
-        let lines = text
-            .lines()
-            .filter_map(|line| serde_json::from_str::<Line>(line).ok());
+        let lines = text.lines().filter_map(|line| serde_json::from_str::<Line>(line).ok());
         let acts = lines.filter_map(|line| match line.entry {
             Entry::Act(act) if act.operation == "daemon.reload" => Some(act),
             _ => None,
@@ -64,25 +60,16 @@ fn a_signal_puts_a_good_file_into_force_within_a_second() {
     let daemon = start(&place, "");
     let mut client = daemon.join(None);
     client.attach();
-    write(
-        &place,
-        "[gpus.0]\nmode = 'serialized'\nquantum = '2s'\n[scheduling]\nquantum_min = '40ms'",
-    );
+    write(&place, "[gpus.0]\nmode = 'serialized'\nquantum = '2s'\n[scheduling]\nquantum_min = '40ms'");
     let asked = Instant::now();
     hang_up(&daemon);
     let card = eventually("the mode is the file's", || {
-        daemon
-            .status()
-            .gpus
-            .pop()
-            .filter(|card| card.mode == Mode::Serialized)
+        daemon.status().gpus.pop().filter(|card| card.mode == Mode::Serialized)
     });
     assert!(asked.elapsed() < Duration::from_secs(1), "{:?}", asked.elapsed());
     assert_eq!(card.quantum_ns, Nanos::from_secs(2));
-    let said: Vec<(Option<String>, Option<String>)> = acts(&place, 3)
-        .into_iter()
-        .map(|act| (act.old, act.new))
-        .collect();
+    let said: Vec<(Option<String>, Option<String>)> =
+        acts(&place, 3).into_iter().map(|act| (act.old, act.new)).collect();
     let words = |old: &str, new: &str| (Some(old.to_owned()), Some(new.to_owned()));
     assert_eq!(
         said,
@@ -92,11 +79,7 @@ fn a_signal_puts_a_good_file_into_force_within_a_second() {
             words("scheduling.quantum_min 20ms", "scheduling.quantum_min 40ms"),
         ]
     );
-    assert!(
-        place.log().contains("quantum of gpu0: computed → 2s"),
-        "{}",
-        place.log()
-    );
+    assert!(place.log().contains("quantum of gpu0: computed → 2s"), "{}", place.log());
 }
 
 #[test]
@@ -106,19 +89,10 @@ fn a_file_that_is_wrong_anywhere_changes_nothing_and_is_named_with_key_value_and
     let mut client = daemon.join(None);
     client.attach();
     let before = daemon.status().gpus;
-    write(
-        &place,
-        "[gpus.0]\nmode = 'serialized'\n[scheduling]\nquantum_max = '10ms'\ntrickle = '200%'",
-    );
-    let AdminReply::Error(failure) = reload(&daemon) else {
-        panic!("it was taken")
-    };
+    write(&place, "[gpus.0]\nmode = 'serialized'\n[scheduling]\nquantum_max = '10ms'\ntrickle = '200%'");
+    let AdminReply::Error(failure) = reload(&daemon) else { panic!("it was taken") };
     assert_eq!(failure.code, FailureCode::BadRequest);
-    assert!(
-        failure.message.starts_with("nothing was changed: "),
-        "{}",
-        failure.message
-    );
+    assert!(failure.message.starts_with("nothing was changed: "), "{}", failure.message);
     let wrong = "is wrong in line 5: trickle: `200%` is not a share";
     assert!(failure.message.contains(wrong), "{}", failure.message);
     hang_up(&daemon);
@@ -150,11 +124,7 @@ fn what_was_set_is_gone_and_what_needs_a_start_is_said() {
         ]
     );
     assert_eq!(changes(&daemon), ["metrics: none → 127.0.0.1:1, false"]);
-    assert!(
-        place.log().contains("takes effect at the next start"),
-        "{}",
-        place.log()
-    );
+    assert!(place.log().contains("takes effect at the next start"), "{}", place.log());
 }
 
 #[test]
@@ -167,18 +137,10 @@ fn a_program_hears_before_it_starts_whether_it_fits_and_what_a_turn_costs() {
     client.reserve(gpu, Bytes::mib(600));
     let foresee = |memory| -> Forecast {
         let terms = Terms {
-            memory: Quota {
-                every: Some(Amount::Bytes(memory)),
-                cards: Vec::new(),
-            },
+            memory: Quota { every: Some(Amount::Bytes(memory)), cards: Vec::new() },
             ..Terms::default()
         };
-        let new = NewSession {
-            name: None,
-            terms,
-            oversubscribe: false,
-            gpu: GpuChoice::Auto,
-        };
+        let new = NewSession { name: None, terms, oversubscribe: false, gpu: GpuChoice::Auto };
         let mut tool = daemon.tool();
         tool.say(&TenantRequest::Foresee(Prospect::New(new)));
         match tool.hear() {
@@ -187,30 +149,14 @@ fn a_program_hears_before_it_starts_whether_it_fits_and_what_a_turn_costs() {
         }
     };
     let small = &foresee(Bytes::mib(100)).cards[0];
-    assert_eq!(
-        (small.fits, small.mode_then, small.bound_ns),
-        (true, Mode::Parallel, Some(Nanos::ZERO))
-    );
-    assert_eq!(
-        (small.capacity_bytes, small.promised_bytes),
-        (Bytes::mib(900), Bytes::mib(700))
-    );
+    assert_eq!((small.fits, small.mode_then, small.bound_ns), (true, Mode::Parallel, Some(Nanos::ZERO)));
+    assert_eq!((small.capacity_bytes, small.promised_bytes), (Bytes::mib(900), Bytes::mib(700)));
     let large = &foresee(Bytes::mib(800)).cards[0];
-    assert_eq!(
-        (large.fits, large.mode, large.mode_then),
-        (false, Mode::Parallel, Mode::Serialized)
-    );
+    assert_eq!((large.fits, large.mode, large.mode_then), (false, Mode::Parallel, Mode::Serialized));
     assert_eq!(large.ahead[0].name, "there");
     // It catches up for a turn and its change, and is met in a turn that may be half as long again.
     let bound = large.bound_ns.unwrap();
-    assert!(
-        bound > Nanos::from_millis(2500) && bound < Nanos::from_secs(3),
-        "{bound}"
-    );
+    assert!(bound > Nanos::from_millis(2500) && bound < Nanos::from_secs(3), "{bound}");
     let status = daemon.status();
-    assert_eq!(
-        (status.sessions.len(), status.gpus[0].mode),
-        (1, Mode::Parallel),
-        "nothing was made"
-    );
+    assert_eq!((status.sessions.len(), status.gpus[0].mode), (1, Mode::Parallel), "nothing was made");
 }

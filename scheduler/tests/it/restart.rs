@@ -22,11 +22,7 @@ pub(crate) fn returning(client: &Client, holding: Option<Epoch>) -> Returning {
         client: client.welcome.client,
         session: client.welcome.session,
         holding,
-        gpus: vec![ReturningGpu {
-            info: card(),
-            used: Bytes::mib(100),
-            contexts: 1,
-        }],
+        gpus: vec![ReturningGpu { info: card(), used: Bytes::mib(100), contexts: 1 }],
         waiting: false,
     }
 }
@@ -55,10 +51,7 @@ fn sessions_and_holders_survive_a_kill() {
     let daemon = place.start(&TURNS);
     let status = daemon.status();
     assert_eq!(status.daemon.recovering, 1);
-    assert_eq!(
-        (status.sessions[0].session, status.sessions[0].name.as_str()),
-        (session, "durable")
-    );
+    assert_eq!((status.sessions[0].session, status.sessions[0].name.as_str()), (session, "durable"));
     assert_eq!(status.sessions[0].memory_limit_bytes, Some(Bytes::mib(256)));
 
     let back = daemon.return_as(returning(&client, Some(epoch)));
@@ -90,17 +83,11 @@ fn nothing_is_granted_until_all_are_back_or_dead() {
     daemon.kill();
 
     let daemon = place.start(&TURNS);
-    let mut back = daemon.return_as(Returning {
-        waiting: true,
-        ..returning(&waiter, None)
-    });
+    let mut back = daemon.return_as(Returning { waiting: true, ..returning(&waiter, None) });
     // The holder does not come back, and as long as it lives it may be running.
     let status = daemon.status();
     assert_eq!(status.daemon.recovering, 1);
-    assert!(!matches!(
-        lock_of(&daemon, second),
-        Some(LockView::Holding { .. })
-    ));
+    assert!(!matches!(lock_of(&daemon, second), Some(LockView::Holding { .. })));
     holder.kill();
     back.enter();
     assert_eq!(daemon.status().daemon.recovering, 0);
@@ -121,11 +108,8 @@ fn a_process_that_is_not_back_yet_keeps_its_share_of_the_quota() {
 
     let daemon = place.start(&[]);
     let mut early = daemon.return_as(returning(&early, None));
-    let asked = TenantRequest::Reserve {
-        request: RequestId(7),
-        gpu: early.welcome.gpus[0],
-        bytes: Bytes::mib(100),
-    };
+    let asked =
+        TenantRequest::Reserve { request: RequestId(7), gpu: early.welcome.gpus[0], bytes: Bytes::mib(100) };
     early.peer.say(&asked);
     // All that is said after it is answered before it.
     early.peer.say(&TenantRequest::Own);
@@ -185,10 +169,7 @@ fn a_registry_that_does_not_read_is_set_aside() {
     // What a process says it uses is booked all the same, under a new number.
     let mut old = daemon.join(None);
     old.attach();
-    let claimed = Returning {
-        client: ClientId(77),
-        ..returning(&old, None)
-    };
+    let claimed = Returning { client: ClientId(77), ..returning(&old, None) };
     let back = daemon.return_as(claimed);
     assert_ne!(back.welcome.client, ClientId(77));
     assert_eq!(daemon.status().gpus[0].allocated_bytes, Bytes::mib(100));
@@ -212,9 +193,7 @@ fn pause(which: String) -> AdminRequest {
 /// What each session may do, by its name.
 fn standings(daemon: &Daemon) -> BTreeMap<String, StandingView> {
     let sessions = daemon.status().sessions.into_iter();
-    sessions
-        .map(|session| (session.name, session.state.standing))
-        .collect()
+    sessions.map(|session| (session.name, session.state.standing)).collect()
 }
 
 #[test]
@@ -280,27 +259,19 @@ fn an_act_that_cannot_be_kept_is_in_force_and_says_so_and_a_session_is_not_made(
     assert!(message.contains("no session was made"), "{message}");
     let message = refused(&pause("before".to_owned()));
     assert!(message.contains("it is in force"), "{message}");
-    assert_eq!(
-        standings(&daemon),
-        BTreeMap::from([("before".to_owned(), StandingView::Paused)])
-    );
+    assert_eq!(standings(&daemon), BTreeMap::from([("before".to_owned(), StandingView::Paused)]));
     // When it can be written, all of it is.
     fs::remove_dir(&in_the_way).unwrap();
     assert!(matches!(ask(&create("after")), AdminReply::Created { .. }));
     daemon.kill();
     let daemon = place.start(&[]);
     let both = [("after", StandingView::Good), ("before", StandingView::Paused)];
-    assert_eq!(
-        standings(&daemon),
-        BTreeMap::from(both.map(|(name, standing)| (name.to_owned(), standing)))
-    );
+    assert_eq!(standings(&daemon), BTreeMap::from(both.map(|(name, standing)| (name.to_owned(), standing))));
 }
 
 pub(crate) fn usage(daemon: &Daemon) -> Vec<UsageView> {
     let mut administrator = daemon.administrator();
-    administrator.say(&AdminRequest::Usage {
-        since: Nanos::from_secs(7200),
-    });
+    administrator.say(&AdminRequest::Usage { since: Nanos::from_secs(7200) });
     match administrator.hear() {
         AdminReply::Usage(usages) => usages,
         other => panic!("no usage: {other:?}"),
@@ -317,25 +288,15 @@ fn what_was_used_goes_on_over_restarts_and_stays_when_the_session_is_over() {
     client.enter();
     let held = |daemon: &Daemon, least: Nanos| {
         eventually("time to be held", || {
-            let view = daemon
-                .status()
-                .sessions
-                .into_iter()
-                .find(|view| view.session == session)?;
+            let view = daemon.status().sessions.into_iter().find(|view| view.session == session)?;
             (view.held_ns > least).then_some(view.held_ns)
         })
     };
     held(&daemon, Nanos::from_millis(30));
     let first = usage(&daemon).remove(0);
-    assert_eq!(
-        (first.session, first.name.as_str(), first.alive),
-        (session, "worker", true)
-    );
+    assert_eq!((first.session, first.name.as_str(), first.alive), (session, "worker", true));
     assert!(first.held_ns > Nanos::from_millis(30), "{first:?}");
-    assert!(
-        first.peak_bytes > Bytes::ZERO && first.gpu_time_ns >= first.held_ns,
-        "{first:?}"
-    );
+    assert!(first.peak_bytes > Bytes::ZERO && first.gpu_time_ns >= first.held_ns, "{first:?}");
     daemon.kill();
 
     let daemon = place.start(&TURNS);
@@ -354,11 +315,5 @@ fn what_was_used_goes_on_over_restarts_and_stays_when_the_session_is_over() {
         .into_iter()
         .map(|usage| (usage.name, usage.alive, usage.held_ns >= first.held_ns))
         .collect();
-    assert_eq!(
-        names,
-        [
-            ("worker".to_owned(), true, true),
-            ("idle".to_owned(), true, false)
-        ]
-    );
+    assert_eq!(names, [("worker".to_owned(), true, true), ("idle".to_owned(), true, false)]);
 }

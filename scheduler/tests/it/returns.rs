@@ -68,10 +68,7 @@ fn a_stopped_process_of_the_last_daemon_is_named_and_others_run_that_fit_beside_
     wanting(&mut waiter);
     let why = reason(&daemon, second);
     let named = format!("pid {} of first (it is stopped)", holder.pid());
-    assert!(
-        why.contains("waits for 1 process to return") && why.contains(&named),
-        "{why}"
-    );
+    assert!(why.contains("waits for 1 process to return") && why.contains(&named), "{why}");
     // 100 MiB beside its 100 MiB fit the card.
     waiter.enter();
     let log = place.log();
@@ -95,9 +92,7 @@ fn who_does_not_fit_beside_a_stopped_process_of_the_last_daemon_waits_and_says_f
     let (mut holder, daemon, (second, token)) = awaiting(&place, &flags);
     let mut waiter = daemon.join(Some(&token));
     wanting(&mut waiter);
-    eventually("the process to be overdue", || {
-        place.log().contains("is not back after").then_some(())
-    });
+    eventually("the process to be overdue", || place.log().contains("is not back after").then_some(()));
     let why = reason(&daemon, second);
     assert!(why.contains(&format!("pid {} of first", holder.pid())), "{why}");
     holder.kill();
@@ -114,9 +109,7 @@ fn a_stopped_process_of_the_last_daemon_is_ended_where_that_is_the_policy() {
     waiter.enter();
     let killed = eventually("the kill in the audit log", || {
         let text = fs::read_to_string(place.runtime().audit()).ok()?;
-        let lines = text
-            .lines()
-            .filter_map(|line| serde_json::from_str::<Line>(line).ok());
+        let lines = text.lines().filter_map(|line| serde_json::from_str::<Line>(line).ok());
         lines.into_iter().find_map(|line| match line.entry {
             Entry::Act(act) if act.operation == "process.kill" => Some(act),
             _ => None,
@@ -184,14 +177,9 @@ fn a_client_that_no_registry_knows_and_that_held_the_lock_lets_its_work_end_firs
     let closed = eventually("its gate to be closed anew", || {
         Some(back.gate()).filter(|word| word.change() > 0 && word.state() == GateState::Closed)
     });
-    assert!(matches!(
-        lock_of(&daemon, session),
-        Some(LockView::Dropping { .. })
-    ));
-    back.peer.say(&TenantRequest::Released {
-        word: closed,
-        drain: Nanos::from_millis(1),
-    });
+    assert!(matches!(lock_of(&daemon, session), Some(LockView::Dropping { .. })));
+    back.peer
+        .say(&TenantRequest::Released { word: closed, drain: Nanos::from_millis(1) });
     waiter.enter();
 }
 
@@ -203,9 +191,7 @@ fn a_client_of_a_revoked_session_that_no_registry_knows_still_counts() {
     let mut client = daemon.join(Some(&token));
     client.attach();
     let mut administrator = daemon.administrator();
-    administrator.say(&AdminRequest::Session(SessionRequest::Revoke {
-        which: "revoked".to_owned(),
-    }));
+    administrator.say(&AdminRequest::Session(SessionRequest::Revoke { which: "revoked".to_owned() }));
     administrator.hear();
     written(&place, 1);
     daemon.kill();
@@ -230,11 +216,8 @@ fn who_floods_a_daemon_that_awaits_its_sibling_is_closed() {
     let daemon = place.start(&[]);
     let mut flood = daemon.join(Some(&token));
     let gpu = flood.attach();
-    let mut asks = (1..=400).map(|request| TenantRequest::Reserve {
-        request: RequestId(request),
-        gpu,
-        bytes: Bytes(1),
-    });
+    let mut asks =
+        (1..=400).map(|request| TenantRequest::Reserve { request: RequestId(request), gpu, bytes: Bytes(1) });
     assert!(asks.all(|asks| flood.peer.try_say(&asks) || asks_many(&place)));
     eventually("the reason in the log", || asks_many(&place).then_some(()));
 }

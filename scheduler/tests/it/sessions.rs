@@ -42,17 +42,7 @@ fn a_name_of_other_characters_than_names_have_is_refused() {
     let place = Place::new();
     let daemon = place.start(&[]);
     let mut tool = daemon.tool();
-    for name in [
-        "",
-        "train\u{202e}1",
-        "train\u{200b}",
-        "a\nb",
-        "\u{feff}a",
-        "a b",
-        "学習",
-        "..",
-        "-x",
-    ] {
+    for name in ["", "train\u{202e}1", "train\u{200b}", "a\nb", "\u{feff}a", "a b", "学習", "..", "-x"] {
         tool.say(&TenantRequest::Register(NewSession {
             name: Some(name.to_owned()),
             terms: Terms::default(),
@@ -63,11 +53,7 @@ fn a_name_of_other_characters_than_names_have_is_refused() {
             panic!("{name:?} is taken");
         };
         assert_eq!(failure.code, FailureCode::BadRequest);
-        assert!(
-            failure.message.contains("letters, digits and"),
-            "{}",
-            failure.message
-        );
+        assert!(failure.message.contains("letters, digits and"), "{}", failure.message);
     }
     daemon.register("kube-system/pod_0.b", None);
 }
@@ -93,10 +79,7 @@ fn a_waiting_process_is_told_the_name_of_who_holds_the_card() {
         LockView::Waiting { reason, .. } if session.session == second => Some(reason.clone()),
         _ => None,
     };
-    assert_eq!(
-        daemon.status().sessions.iter().find_map(waits).as_deref(),
-        Some("held by first")
-    );
+    assert_eq!(daemon.status().sessions.iter().find_map(waits).as_deref(), Some("held by first"));
 }
 
 #[test]
@@ -105,28 +88,17 @@ fn a_token_decides_the_session() {
     let daemon = place.start(&[]);
     let (session, token) = daemon.register("train", Some(Bytes::gib(1)));
     let client = daemon.join(Some(&token));
-    assert_eq!(
-        (client.welcome.session, client.welcome.name.as_str()),
-        (session, "train")
-    );
+    assert_eq!((client.welcome.session, client.welcome.name.as_str()), (session, "train"));
 
     let status = daemon.status();
-    let view = status
-        .sessions
-        .iter()
-        .find(|view| view.session == session)
-        .unwrap();
+    let view = status.sessions.iter().find(|view| view.session == session).unwrap();
     assert_eq!(view.memory_limit_bytes, Some(Bytes::gib(1)));
     assert_eq!(view.clients[0].pid, std::process::id());
     assert!(!view.implicit);
 
     let unknown = join(&place.runtime(), Some(&Token([0; 32])), None).err().unwrap();
     assert_eq!(unknown.code, FailureCode::NotFound);
-    assert!(
-        unknown.message.contains("gpushare-ctl run"),
-        "{}",
-        unknown.message
-    );
+    assert!(unknown.message.contains("gpushare-ctl run"), "{}", unknown.message);
 }
 
 #[test]
@@ -203,10 +175,7 @@ fn a_session_is_told_of_its_memory_by_its_token_before_it_has_a_process_and_afte
     assert_eq!((before.session, before.limit), (session, Some(Bytes::mib(512))));
     let card = &before.cards[0];
     assert_eq!(card.info.uuid, CARD);
-    assert_eq!(
-        (card.total, card.used, card.free),
-        (Bytes::mib(512), Bytes::ZERO, Bytes::mib(512))
-    );
+    assert_eq!((card.total, card.used, card.free), (Bytes::mib(512), Bytes::ZERO, Bytes::mib(512)));
     assert_eq!(card.processes, []);
 
     let mut client = daemon.join(Some(&token));
@@ -214,11 +183,7 @@ fn a_session_is_told_of_its_memory_by_its_token_before_it_has_a_process_and_afte
     let after = account(&mut tool);
     assert_eq!(after.cards[0].total, before.cards[0].total);
     let pid = std::process::id();
-    let own = ProcessAccount {
-        pid,
-        outer_pid: pid,
-        used: Bytes::ZERO,
-    };
+    let own = ProcessAccount { pid, outer_pid: pid, used: Bytes::ZERO };
     assert_eq!(after.cards[0].processes, [own], "and not the stranger's");
 
     tool.say(&TenantRequest::Account(Some(Token([1; 32]))));
@@ -269,11 +234,7 @@ fn the_systems_daemon_serves_whom_it_is_configured_to_serve() {
         panic!("no session");
     };
     let status = daemon.status();
-    let view = status
-        .sessions
-        .iter()
-        .find(|view| view.session == session)
-        .unwrap();
+    let view = status.sessions.iter().find(|view| view.session == session).unwrap();
     assert_eq!(view.memory_limit_bytes, Some(Bytes::gib(1)));
     tool.say(&wish(None, GpuChoice::Auto));
     assert!(
@@ -325,10 +286,7 @@ fn three_hundred_clients_start_at_once() {
                 })
             })
             .collect();
-        starting
-            .into_iter()
-            .map(|client| client.join().unwrap())
-            .collect()
+        starting.into_iter().map(|client| client.join().unwrap()).collect()
     });
     let numbers: BTreeSet<_> = clients.iter().map(|client| client.welcome.client).collect();
     assert_eq!(numbers.len(), 300);
@@ -339,10 +297,6 @@ fn three_hundred_clients_start_at_once() {
         join(&place.runtime(), None, None).err()
     });
     assert_eq!(refused.code, FailureCode::Unavailable);
-    assert!(
-        refused.message.contains("hung up 64 times"),
-        "{}",
-        refused.message
-    );
+    assert!(refused.message.contains("hung up 64 times"), "{}", refused.message);
     assert_eq!(daemon.status().sessions[0].clients.len(), 300);
 }

@@ -33,11 +33,7 @@ fn the_second_daemon_of_a_card_names_the_first() {
         panic!("two daemons have one card");
     };
     assert_eq!(failure.code, FailureCode::Unavailable);
-    assert!(
-        failure.message.contains(&format!("(pid {})", first.pid())),
-        "{}",
-        failure.message
-    );
+    assert!(failure.message.contains(&format!("(pid {})", first.pid())), "{}", failure.message);
 
     // The first one's death frees the card, and the second one's client need only ask again.
     first.kill();
@@ -71,10 +67,7 @@ fn a_folder_where_the_socket_belongs_is_named() {
     fs::create_dir_all(place.runtime().tenant_socket()).unwrap();
     let (code, said) = place.fail(&[]);
     assert_eq!(code, Some(1), "{said}");
-    assert!(
-        said.contains("scheduler.sock is not a socket; remove it"),
-        "{said}"
-    );
+    assert!(said.contains("scheduler.sock is not a socket; remove it"), "{said}");
 }
 
 #[test]
@@ -130,11 +123,7 @@ fn a_wrong_key_is_named_with_its_file() {
 #[test]
 fn a_wrong_flag_is_a_usage_error() {
     let place = Place::new();
-    for flags in [
-        ["--capacity", "0=lots"],
-        ["--quantum", "fast"],
-        ["--nonsense", "1"],
-    ] {
+    for flags in [["--capacity", "0=lots"], ["--quantum", "fast"], ["--nonsense", "1"]] {
         let (code, said) = place.fail(&flags);
         assert_eq!(code, Some(2), "{said}");
         assert_eq!(said.lines().count(), 1, "{said}");
@@ -152,10 +141,7 @@ fn a_daemon_whose_folder_is_taken_away_or_replaced_says_so_and_ends() {
         let next = replaced.then(|| place.start(&[]));
         assert_eq!(daemon.wait().code(), Some(1));
         let log = place.log();
-        assert!(
-            log.contains("was taken away or replaced under this daemon"),
-            "{log}"
-        );
+        assert!(log.contains("was taken away or replaced under this daemon"), "{log}");
         if let Some(next) = next {
             assert_eq!(next.status().daemon.recovering, 0);
             assert!(place.runtime().tenant_socket().exists());

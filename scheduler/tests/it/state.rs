@@ -43,9 +43,7 @@ fn reboot(registry: &Path) {
 /// By name, with their memory limits.
 fn sessions(daemon: &Daemon) -> Vec<(String, Option<Bytes>)> {
     let sessions = daemon.status().sessions.into_iter();
-    sessions
-        .map(|session| (session.name, session.memory_limit_bytes))
-        .collect()
+    sessions.map(|session| (session.name, session.memory_limit_bytes)).collect()
 }
 
 #[test]
@@ -79,13 +77,7 @@ fn after_a_reboot_what_was_made_to_last_is_there_and_nobody_of_before_is_awaited
         .into_iter()
         .map(|used| (used.name, used.alive, used.held_ns > Nanos::from_millis(20)))
         .collect();
-    assert_eq!(
-        used,
-        [
-            ("lasting".to_owned(), true, false),
-            ("of-a-process".to_owned(), false, true)
-        ]
-    );
+    assert_eq!(used, [("lasting".to_owned(), true, false), ("of-a-process".to_owned(), false, true)]);
     let back = daemon.return_as(returning(&client, None));
     assert_ne!(back.welcome.client, client.welcome.client);
 }
@@ -169,10 +161,7 @@ fn what_administrators_did_lasts_as_long_as_what_they_made() {
         let text = fs::read_to_string(state.join("audit.log")).ok()?;
         text.contains("session.create").then_some(text)
     });
-    assert_eq!(
-        place.runtime().audit(),
-        state.canonicalize().unwrap().join("audit.log")
-    );
+    assert_eq!(place.runtime().audit(), state.canonicalize().unwrap().join("audit.log"));
     assert!(line.contains(r#""session":"lasting""#), "{line}");
     assert!(!place.runtime().root().join("audit.log").exists());
     daemon.terminate();

@@ -19,45 +19,21 @@ fn a_watcher_is_told_how_things_are_and_then_what_happens() {
     let (new, token) = daemon.register("new", None);
     drop(Process::asking(&place, Some(&token), Bytes::mib(8), 1));
     let mut last = gpushare_proto::Nanos::ZERO;
-    while !told
-        .iter()
-        .any(|what| matches!(what, Happened::ProcessLeft { .. }))
-    {
-        let AdminReply::Happened(news) = watcher.hear() else {
-            panic!("no news")
-        };
+    while !told.iter().any(|what| matches!(what, Happened::ProcessLeft { .. })) {
+        let AdminReply::Happened(news) = watcher.hear() else { panic!("no news") };
         for happening in news {
             assert!(happening.at_ns >= last, "{happening:?}");
             last = happening.at_ns;
             told.push(happening.what);
         }
     }
-    let began = |session, name: &str| Happened::SessionBegan {
-        session,
-        name: name.into(),
-    };
+    let began = |session, name: &str| Happened::SessionBegan { session, name: name.into() };
     assert!(matches!(told[0], Happened::Watching { .. }));
     assert_eq!(told[1], began(old, "old"));
     assert!(told.contains(&began(new, "new")));
-    let holds = |what: &Happened| {
-        matches!(
-            what,
-            Happened::Turned {
-                to: Activity::Holding,
-                ..
-            }
-        )
-    };
+    let holds = |what: &Happened| matches!(what, Happened::Turned { to: Activity::Holding, .. });
     assert!(told.iter().any(holds), "{told:?}");
-    let mode = |what: &Happened| {
-        matches!(
-            what,
-            Happened::ModeChanged {
-                mode: Mode::Parallel,
-                ..
-            }
-        )
-    };
+    let mode = |what: &Happened| matches!(what, Happened::ModeChanged { mode: Mode::Parallel, .. });
     assert!(told.iter().any(mode), "{told:?}");
     assert!(
         told.iter()
@@ -75,14 +51,9 @@ fn a_watcher_is_told_who_lost_its_name() {
     watcher.say(&AdminRequest::Watch);
     assert!(matches!(watcher.hear(), AdminReply::Happened(_)));
     made(&daemon, "b", Terms::default());
-    let AdminReply::Happened(news) = watcher.hear() else {
-        panic!("no news")
-    };
+    let AdminReply::Happened(news) = watcher.hear() else { panic!("no news") };
     let news: Vec<Happened> = news.into_iter().map(|happening| happening.what).collect();
-    let renamed = Happened::SessionRenamed {
-        session,
-        name: "b-1".into(),
-    };
+    let renamed = Happened::SessionRenamed { session, name: "b-1".into() };
     assert_eq!(news.first(), Some(&renamed), "{news:?}");
     assert!(matches!(&news[1], Happened::SessionBegan { name, .. } if name == "b"));
 }

@@ -21,10 +21,7 @@ fn every_lookup_of_libcudarts_start_gets_exactly_its_variant() -> anyhow::Result
     assert_eq!(lookups.wrong, [], "of {} lookups", lookups.compared);
     // libcudart itself makes 481 (lookups.txt says what the difference is).
     assert!(lookups.compared > 1000, "{} lookups", lookups.compared);
-    assert!(
-        lookups.passed > 0 && lookups.nothing > 0,
-        "some are not ours, and some are nobody's"
-    );
+    assert!(lookups.passed > 0 && lookups.nothing > 0, "some are not ours, and some are nobody's");
     // The work that the program does with what it found.
     assert_eq!(lookups.word, "word 0 0 0 77 - - -");
     Ok(())
@@ -51,10 +48,7 @@ fn both_kinds_of_default_stream_and_each_age_have_a_wrapper_of_their_own() -> an
         "cuMemPrefetchAsync_v2_ptsz",
         "cuStreamBeginCapture_v2",
     ];
-    let missing: BTreeSet<_> = expected
-        .iter()
-        .filter(|&&export| !lookups.ours.contains(export))
-        .collect();
+    let missing: BTreeSet<_> = expected.iter().filter(|&&export| !lookups.ours.contains(export)).collect();
     assert!(missing.is_empty(), "{missing:?} never answered");
     Ok(())
 }
@@ -85,10 +79,7 @@ fn every_export_of_the_driver_and_of_the_library_has_a_row() -> anyhow::Result<(
     let rows: BTreeSet<_> = variants().iter().map(|row| row.export.to_owned()).collect();
     let (driver, library) = (exports_of(Part::SimulatedCuda)?, exports_of(Part::Library)?);
     assert!(driver.contains("cuLaunchKernel_ptsz") && library.contains("cuLaunchKernel_ptsz"));
-    let unknown: Vec<_> = driver
-        .union(&library)
-        .filter(|&export| !rows.contains(export))
-        .collect();
+    let unknown: Vec<_> = driver.union(&library).filter(|&export| !rows.contains(export)).collect();
     assert!(unknown.is_empty(), "without a row: {unknown:?}");
     Ok(())
 }

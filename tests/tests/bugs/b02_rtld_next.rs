@@ -14,22 +14,11 @@ fn what_comes_next_is_next_after_the_library_that_asks_also_when_asked_twice() -
     for (layer, flag) in [("upper", "-DNO_MALLOC"), ("lower", "-DWITH_MALLOC")] {
         let library = format!("lib/lib{layer}.so");
         let layer = format!("-DLAYER={layer}");
-        foreign::compile(
-            &world,
-            "layer.c",
-            &library,
-            &["-shared", "-fPIC", &layer, flag, "-ldl"],
-        )?;
+        foreign::compile(&world, "layer.c", &library, &["-shared", "-fPIC", &layer, flag, "-ldl"])?;
     }
     let lib = format!("-L{}", world.folder().join("lib").display());
-    let libraries = [
-        "-Wl,--no-as-needed,--allow-shlib-undefined",
-        &lib,
-        "-lupper",
-        "-llower",
-        "-l:libcuda.so.1",
-        "-ldl",
-    ];
+    let libraries =
+        ["-Wl,--no-as-needed,--allow-shlib-undefined", &lib, "-lupper", "-llower", "-l:libcuda.so.1", "-ldl"];
     let program = foreign::compile(&world, "layered.c", "layered", &libraries)?;
 
     let native = foreign::run(&world, &Sharing::Native, &program, &[])?;

@@ -22,12 +22,7 @@ struct Door {
 }
 
 const DOORS: &[Door] = &[
-    Door {
-        name: "mem",
-        take: |n| format!("alloc x{n} 64MiB"),
-        free,
-        last: None,
-    },
+    Door { name: "mem", take: |n| format!("alloc x{n} 64MiB"), free, last: None },
     Door {
         name: "pitch",
         take: |n| format!("alloc x{n} 64MiB --door pitch"),
@@ -108,18 +103,8 @@ fn holds_at(world: &World, daemon: &Daemon, door: &Door, sharing: &Sharing) -> a
                 door.name
             );
         }
-        assert_eq!(
-            daemon.session("a")?.gpus[0].allocated_bytes,
-            QUOTA,
-            "{}, {round}",
-            door.name
-        );
-        assert_eq!(
-            program.must("mem-info")?.number("free_bytes"),
-            0,
-            "{}, {round}",
-            door.name
-        );
+        assert_eq!(daemon.session("a")?.gpus[0].allocated_bytes, QUOTA, "{}, {round}", door.name);
+        assert_eq!(program.must("mem-info")?.number("free_bytes"), 0, "{}, {round}", door.name);
         for n in 0..FIT {
             program.must(&(door.free)(n))?;
         }
@@ -127,19 +112,9 @@ fn holds_at(world: &World, daemon: &Daemon, door: &Door, sharing: &Sharing) -> a
         if let Some(last) = door.last {
             program.must(last)?;
         }
-        assert_eq!(
-            program.must("mem-info")?.number("free_bytes"),
-            QUOTA.0,
-            "{}, {round}",
-            door.name
-        );
+        assert_eq!(program.must("mem-info")?.number("free_bytes"), QUOTA.0, "{}, {round}", door.name);
     }
-    assert_eq!(
-        daemon.session("a")?.gpus[0].allocated_bytes,
-        Bytes::ZERO,
-        "{}",
-        door.name
-    );
+    assert_eq!(daemon.session("a")?.gpus[0].allocated_bytes, Bytes::ZERO, "{}", door.name);
     program.must("alloc all 512MiB")?;
     program.quit()?;
     daemon.until("the session is over", |status| status.sessions.is_empty())?;
@@ -151,9 +126,7 @@ fn a_quota_holds_at_every_door() -> anyhow::Result<()> {
     let world = World::simulated(Artifacts::of_tests()?, Bytes::gib(4))?;
     let daemon = Daemon::start(&world, &[])?;
     let sharing = Sharing::limited("a", QUOTA);
-    DOORS
-        .iter()
-        .try_for_each(|door| holds_at(&world, &daemon, door, &sharing))
+    DOORS.iter().try_for_each(|door| holds_at(&world, &daemon, door, &sharing))
 }
 
 #[test]
@@ -162,9 +135,7 @@ fn a_quota_holds_for_memory_that_stays_on_the_card() -> anyhow::Result<()> {
     let daemon = Daemon::start(&world, &[])?;
     let sharing = Sharing::limited("a", QUOTA).and(&["--backend", "native"]);
     let plain = DOORS.iter().filter(|door| PLAIN.contains(&door.name));
-    plain
-        .into_iter()
-        .try_for_each(|door| holds_at(&world, &daemon, door, &sharing))
+    plain.into_iter().try_for_each(|door| holds_at(&world, &daemon, door, &sharing))
 }
 
 #[test]

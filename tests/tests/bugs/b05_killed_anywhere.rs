@@ -48,9 +48,7 @@ fn all_is_there(daemon: &Daemon, survivor: &mut Program, death: &str) -> anyhow:
     daemon.until("the daemon knows of the death", |status| {
         status.sessions.iter().all(|session| session.clients.len() == 1)
     })?;
-    survivor
-        .must(&format!("alloc all {QUOTA}"))
-        .with_context(|| death.to_owned())?;
+    survivor.must(&format!("alloc all {QUOTA}")).with_context(|| death.to_owned())?;
     assert_eq!(survivor.ask("alloc more 4KiB")?.error(), OUT_OF_MEMORY, "{death}");
     survivor.must("free all")?;
     waits_for(daemon, death, Bytes::ZERO)
@@ -58,12 +56,7 @@ fn all_is_there(daemon: &Daemon, survivor: &mut Program, death: &str) -> anyhow:
 
 /// The daemon's figure of what the session has; a process does not say when it is inside of a call.
 fn waits_for(daemon: &Daemon, what: &str, bytes: Bytes) -> anyhow::Result<()> {
-    daemon.until(what, |status| {
-        status
-            .gpus
-            .first()
-            .is_some_and(|gpu| gpu.allocated_bytes == bytes)
-    })?;
+    daemon.until(what, |status| status.gpus.first().is_some_and(|gpu| gpu.allocated_bytes == bytes))?;
     Ok(())
 }
 
@@ -80,10 +73,7 @@ fn who_dies_inside_an_allocation_leaves_its_quota_to_its_siblings() -> anyhow::R
         let inside = victim.tell(&format!("alloc x {BLOCK} --door {door}"))?;
         waits_for(&daemon, "the victim's reservation", BLOCK)?;
         // It counts while it lives, booked or not.
-        assert_eq!(
-            survivor.ask(&format!("alloc all {QUOTA}"))?.error(),
-            OUT_OF_MEMORY
-        );
+        assert_eq!(survivor.ask(&format!("alloc all {QUOTA}"))?.error(), OUT_OF_MEMORY);
         assert_eq!(victim.peek(inside), None, "{door} is not inside {call}");
         victim.kill()?;
         all_is_there(&daemon, &mut survivor, &format!("killed inside {call} by {door}"))?;
@@ -96,11 +86,7 @@ fn who_dies_inside_a_free_leaves_its_quota_to_its_siblings() -> anyhow::Result<(
     let world = world()?;
     let daemon = Daemon::start(&world, &[])?;
     let mut survivor = session_of(&world, "a", QUOTA, 1)?.remove(0);
-    for (door, call) in [
-        ("mem", "cuMemFree"),
-        ("array", "cuArrayDestroy"),
-        ("handle", "cuMemUnmap"),
-    ] {
+    for (door, call) in [("mem", "cuMemFree"), ("array", "cuArrayDestroy"), ("handle", "cuMemUnmap")] {
         let mut command = member(&world, &survivor)?;
         command.env("SIMGPU_FAULTS", format!("{call}=hangs"));
         let mut victim = Program::begin(command, &world, &format!("victim-{call}"))?;
@@ -147,10 +133,7 @@ fn who_dies_at_any_instant_of_a_loop_leaves_its_quota_to_its_siblings() -> anyho
     let mut seed = 5_u64;
     for death in 0..DEATHS {
         let mut victims = Vec::new();
-        for (which, door) in ["mem", "handle", "array", "async", "pool", "graph"]
-            .into_iter()
-            .enumerate()
-        {
+        for (which, door) in ["mem", "handle", "array", "async", "pool", "graph"].into_iter().enumerate() {
             if !(death + which as u64).is_multiple_of(3) {
                 continue;
             }
@@ -176,15 +159,9 @@ fn who_dies_at_any_instant_of_a_loop_leaves_its_quota_to_its_siblings() -> anyho
         let instant = Duration::from_micros((seed >> 33) % 30_000);
         thread::sleep(instant);
         // Signals first, so that they die at about the same time, inside of each other's recalls.
-        victims
-            .iter()
-            .try_for_each(|victim| victim.process().signal(Signal::KILL))?;
+        victims.iter().try_for_each(|victim| victim.process().signal(Signal::KILL))?;
         victims.iter_mut().try_for_each(Program::kill)?;
-        all_is_there(
-            &daemon,
-            &mut survivor,
-            &format!("death {death} after {instant:?}"),
-        )?;
+        all_is_there(&daemon, &mut survivor, &format!("death {death} after {instant:?}"))?;
     }
     Ok(())
 }

@@ -76,18 +76,11 @@ fn the_last_block_is_taken_out_of_the_page_of_a_stopped_sibling() -> anyhow::Res
         racers[keeper].process().signal(Signal::STOP)?;
         let mut stopped = racers.remove(keeper);
         let winners = race(&mut racers, "mem")?;
-        assert_eq!(
-            winners.len(),
-            1,
-            "{winners:?} got what racer {keeper} left unused"
-        );
+        assert_eq!(winners.len(), 1, "{winners:?} got what racer {keeper} left unused");
         assert_eq!(allocated(&daemon)?, QUOTA);
         stopped.process().signal(Signal::CONT)?;
         // What was taken from it is gone for it too.
-        assert_eq!(
-            stopped.ask(&format!("alloc last {BLOCK}"))?.error(),
-            OUT_OF_MEMORY
-        );
+        assert_eq!(stopped.ask(&format!("alloc last {BLOCK}"))?.error(), OUT_OF_MEMORY);
         racers[winners[0]].must("free last")?;
         stopped.must(&format!("alloc last {BLOCK}"))?;
         stopped.must("free last")?;

@@ -16,9 +16,7 @@ use crate::tenants::{SHORT_TURNS, tenant, world};
 fn traits(status: &Path) -> anyhow::Result<Vec<String>> {
     const TRAITS: [&str; 6] = ["Umask:", "SigIgn:", "SigCgt:", "SigBlk:", "SigPnd:", "ShdPnd:"];
     let status = fs::read_to_string(status)?;
-    let lines = status
-        .lines()
-        .filter(|line| TRAITS.iter().any(|name| line.starts_with(name)));
+    let lines = status.lines().filter(|line| TRAITS.iter().any(|name| line.starts_with(name)));
     Ok(lines.map(str::to_owned).collect())
 }
 
@@ -38,11 +36,7 @@ fn umask_and_signal_dispositions_are_untouched() -> anyhow::Result<()> {
     let native = working(&world, &Sharing::Native, "native")?;
     let shared = working(&world, &Sharing::Preload, "shared")?;
     let of = |program: &Program| {
-        traits(
-            &Path::new("/proc")
-                .join(program.process().pid().to_string())
-                .join("status"),
-        )
+        traits(&Path::new("/proc").join(program.process().pid().to_string()).join("status"))
     };
     let (native, shared) = (of(&native)?, of(&shared)?);
     assert_eq!(native.len(), 6, "{native:?}");
@@ -88,11 +82,7 @@ fn stdout_is_the_programs_own_to_the_byte() -> anyhow::Result<()> {
     let probe = |sharing: &Sharing| -> anyhow::Result<_> {
         let mut command = world.workload(sharing);
         let output = command.arg("probe").stdin(Stdio::null()).output()?;
-        Ok((
-            output.status.code(),
-            String::from_utf8(output.stdout)?,
-            String::from_utf8(output.stderr)?,
-        ))
+        Ok((output.status.code(), String::from_utf8(output.stdout)?, String::from_utf8(output.stderr)?))
     };
     let native = probe(&Sharing::Native)?;
     assert_eq!(native.0, Some(0));

@@ -43,10 +43,7 @@ fn a_program_that_must_share_is_refused_until_there_is_a_daemon() -> anyhow::Res
     let mut strict = start()?;
     strict.ready()?;
     strict.must("alloc x 4MiB")?;
-    assert_eq!(
-        daemon.status()?.sessions[0].gpus[0].allocated_bytes,
-        Bytes::mib(4)
-    );
+    assert_eq!(daemon.status()?.sessions[0].gpus[0].allocated_bytes, Bytes::mib(4));
     Ok(())
 }
 
@@ -72,9 +69,8 @@ fn a_daemon_that_is_killed_again_and_again_loses_no_byte_and_no_waiter() -> anyh
             a.answer(of_a)?;
             b.answer(of_b)?;
         }
-        let status = daemon.until("both are back", |status| {
-            status.daemon.recovering == 0 && status.sessions.len() == 2
-        })?;
+        let status = daemon
+            .until("both are back", |status| status.daemon.recovering == 0 && status.sessions.len() == 2)?;
         assert_eq!(status.gpus[0].allocated_bytes, Bytes::mib(80));
     }
     assert!(a.must("check x 18")?.flag("matches"));
@@ -85,10 +81,7 @@ fn a_daemon_that_is_killed_again_and_again_loses_no_byte_and_no_waiter() -> anyh
 /// Connections to both sockets of the daemon.
 fn doors(world: &World) -> anyhow::Result<[UnixStream; 2]> {
     let runtime = world.runtime_dir();
-    Ok([
-        UnixStream::connect(runtime.tenant_socket())?,
-        UnixStream::connect(runtime.admin_socket())?,
-    ])
+    Ok([UnixStream::connect(runtime.tenant_socket())?, UnixStream::connect(runtime.admin_socket())?])
 }
 
 #[test]

@@ -24,11 +24,7 @@ fn same_as_natively(way: &str) -> anyhow::Result<String> {
     let family = family(&world)?;
     let native = foreign::run(&world, &Sharing::Native, &family, &[way])?;
     for sharing in [Sharing::Preload, Sharing::session("family")] {
-        assert_eq!(
-            foreign::run(&world, &sharing, &family, &[way])?,
-            native,
-            "{sharing:?}"
-        );
+        assert_eq!(foreign::run(&world, &sharing, &family, &[way])?, native, "{sharing:?}");
         daemon.until("nothing is left of it", |status| {
             status.sessions.iter().all(|session| session.clients.is_empty())
                 && status.gpus.iter().all(|gpu| gpu.allocated_bytes.is_zero())
@@ -39,10 +35,7 @@ fn same_as_natively(way: &str) -> anyhow::Result<String> {
 
 #[test]
 fn parent_and_child_both_use_the_card_after_a_fork_before_cuda() -> anyhow::Result<()> {
-    assert_eq!(
-        same_as_natively("before")?,
-        "child 7\nparent 9\nthe child ended with 0\n"
-    );
+    assert_eq!(same_as_natively("before")?, "child 7\nparent 9\nthe child ended with 0\n");
     Ok(())
 }
 
@@ -50,19 +43,13 @@ fn parent_and_child_both_use_the_card_after_a_fork_before_cuda() -> anyhow::Resu
 fn the_child_of_a_fork_after_cuda_is_told_what_cuda_tells_it_and_its_parent_loses_nothing()
 -> anyhow::Result<()> {
     let said = same_as_natively("after")?;
-    assert!(
-        said.ends_with("the child ended with 3\nparent 11\nparent again 12\n"),
-        "{said}"
-    );
+    assert!(said.ends_with("the child ended with 3\nparent 11\nparent again 12\n"), "{said}");
     Ok(())
 }
 
 #[test]
 fn a_child_that_executes_another_program_uses_the_card_beside_its_parent() -> anyhow::Result<()> {
-    assert_eq!(
-        same_as_natively("spawn")?,
-        "alone 16\nthe child ended with 0\nparent 13\n"
-    );
+    assert_eq!(same_as_natively("spawn")?, "alone 16\nthe child ended with 0\nparent 13\n");
     Ok(())
 }
 

@@ -48,17 +48,8 @@ fn race(quantum: Nanos) -> anyhow::Result<()> {
     let card = ["--memory", "128MiB", "--slice-us", "20"];
     let world = World::with_card_flags(Artifacts::of_tests()?, &card)?;
     let flag = quantum.to_string();
-    let daemon = Daemon::start(
-        &world,
-        &[
-            "--mode",
-            "serialized",
-            "--capacity",
-            "0=24MiB",
-            "--quantum",
-            &flag,
-        ],
-    )?;
+    let daemon =
+        Daemon::start(&world, &["--mode", "serialized", "--capacity", "0=24MiB", "--quantum", &flag])?;
     let mut programs = [hammer(&world, "a")?, hammer(&world, "b")?];
     let handoffs = daemon.status()?.gpus[0].handoffs;
     let since = world.card().expect("a simulated card").stats()?.now_nanos;
@@ -85,10 +76,7 @@ fn race(quantum: Nanos) -> anyhow::Result<()> {
     let changes = changes_of_hands(&world, since)?;
     let status = daemon.status()?;
     let handoffs = status.gpus[0].handoffs - handoffs;
-    assert!(
-        handoffs > 4,
-        "the lock changed hands {handoffs} times in turns of {quantum}"
-    );
+    assert!(handoffs > 4, "the lock changed hands {handoffs} times in turns of {quantum}");
     assert!(
         changes <= handoffs,
         "in turns of {quantum} the card changed hands {changes} times, the lock {handoffs} times"

@@ -37,17 +37,12 @@ fn two_programs_that_contend_capture_and_replay_right_in_every_mode() -> anyhow:
             }
         }
         let expected = 3 * ROUNDS * REPLAYS * 3;
-        assert!(
-            program.must(&format!("check x {expected}"))?.flag("matches"),
-            "{name}"
-        );
+        assert!(program.must(&format!("check x {expected}"))?.flag("matches"), "{name}");
         Ok(())
     };
     std::thread::scope(|scope| {
         let programs = ["a", "b"].map(|name| scope.spawn(move || work(name)));
-        programs
-            .into_iter()
-            .try_for_each(|program| program.join().expect("no panic"))
+        programs.into_iter().try_for_each(|program| program.join().expect("no panic"))
     })?;
     assert!(daemon.status()?.gpus[0].handoffs >= 4, "they contended");
     Ok(())

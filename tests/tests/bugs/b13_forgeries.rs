@@ -54,22 +54,15 @@ impl Honest {
         holder.must("stream s")?;
         holder.must("spin 60s --until stop --on s")?;
         waiter.tell("fill x 2")?;
-        daemon.until("one holds and one waits", |status| {
-            holds(status, "holder") && waits(status, "waiter")
-        })?;
+        daemon
+            .until("one holds and one waits", |status| holds(status, "holder") && waits(status, "waiter"))?;
         Ok(Self { holder, waiter })
     }
 
     fn books(daemon: &Daemon) -> anyhow::Result<[Books; 2]> {
         let books = |name| {
             let view = daemon.session(name)?;
-            anyhow::Ok((
-                view.memory_limit_bytes,
-                view.gpus,
-                view.clients,
-                view.lock,
-                view.refusals,
-            ))
+            anyhow::Ok((view.memory_limit_bytes, view.gpus, view.clients, view.lock, view.refusals))
         };
         Ok([books("holder")?, books("waiter")?])
     }
@@ -175,11 +168,7 @@ impl Liar {
 /// The card, with a size of the liar's own.
 fn card(daemon: &Daemon, total: Bytes) -> anyhow::Result<GpuInfo> {
     let card = daemon.status()?.gpus.remove(0);
-    Ok(GpuInfo {
-        uuid: card.uuid,
-        name: "another name\n\x1b[2J".to_owned(),
-        total,
-    })
+    Ok(GpuInfo { uuid: card.uuid, name: "another name\n\x1b[2J".to_owned(), total })
 }
 
 #[test]
@@ -189,11 +178,7 @@ fn forged_sizes_cost_only_who_forges_them() -> anyhow::Result<()> {
     let mut honest = Honest::start(&world, &daemon)?;
     let total = daemon.status()?.gpus[0].total_bytes;
     let (mut liar, gpu) = Liar::on_card(&world, &daemon)?;
-    assert_eq!(
-        daemon.status()?.gpus[0].total_bytes,
-        total,
-        "a card is as large as it was"
-    );
+    assert_eq!(daemon.status()?.gpus[0].total_bytes, total, "a card is as large as it was");
     let (request, bytes) = (RequestId(7), Bytes::MAX);
     for lie in [
         TenantRequest::Contexts { gpu, live: u32::MAX },
@@ -202,21 +187,16 @@ fn forged_sizes_cost_only_who_forges_them() -> anyhow::Result<()> {
         TenantRequest::Trim { gpu },
         TenantRequest::RefusedHere { gpu, bytes },
         TenantRequest::Room { request, gpu, bytes },
-        TenantRequest::Entered {
-            word: GateWord::new(1, GateState::Moving),
-            moved: bytes,
-            took: Nanos(1),
-        },
+        TenantRequest::Entered { word: GateWord::new(1, GateState::Moving), moved: bytes, took: Nanos(1) },
     ] {
         honest.are_unmoved_by(&daemon, &format!("{lie:?}"), || {
             liar.say(&lie)?;
             liar.settle()
         })?;
     }
-    for lie in [
-        TenantRequest::Reserve { request, gpu, bytes },
-        TenantRequest::ReserveFixed { request, gpu, bytes },
-    ] {
+    for lie in
+        [TenantRequest::Reserve { request, gpu, bytes }, TenantRequest::ReserveFixed { request, gpu, bytes }]
+    {
         honest.are_unmoved_by(&daemon, &format!("{lie:?}"), || {
             liar.say(&lie)?;
             let refused = liar.hear_until(|reply| match reply {
@@ -239,22 +219,10 @@ fn a_forged_release_takes_the_lock_from_nobody() -> anyhow::Result<()> {
     let (mut liar, _) = Liar::on_card(&world, &daemon)?;
     honest.are_unmoved_by(&daemon, "releases", || {
         for change in (0..40).chain([u32::MAX >> 2]) {
-            for state in [
-                GateState::Closed,
-                GateState::Moving,
-                GateState::Open,
-                GateState::Idle,
-            ] {
+            for state in [GateState::Closed, GateState::Moving, GateState::Open, GateState::Idle] {
                 let word = GateWord::new(change, state);
-                liar.say(&TenantRequest::Released {
-                    word,
-                    drain: Nanos(u64::MAX),
-                })?;
-                liar.say(&TenantRequest::Entered {
-                    word,
-                    moved: Bytes::MAX,
-                    took: Nanos::ZERO,
-                })?;
+                liar.say(&TenantRequest::Released { word, drain: Nanos(u64::MAX) })?;
+                liar.say(&TenantRequest::Entered { word, moved: Bytes::MAX, took: Nanos::ZERO })?;
             }
         }
         liar.settle()
@@ -273,46 +241,21 @@ fn who_says_it_is_somebody_else_is_a_stranger() -> anyhow::Result<()> {
         bail!("the holder holds nothing: {view:?}");
     };
     let info = card(&daemon, Bytes::gib(1))?;
-    for (who, of) in [
-        (client, session),
-        (client, SessionId(999)),
-        (ClientId(999), session),
-    ] {
-        for holding in [
-            Some(epoch),
-            Some(Epoch {
-                generation: u64::MAX,
-                counter: u64::MAX,
-            }),
-        ] {
+    for (who, of) in [(client, session), (client, SessionId(999)), (ClientId(999), session)] {
+        for holding in [Some(epoch), Some(Epoch { generation: u64::MAX, counter: u64::MAX })] {
             let returning = Returning {
                 client: who,
                 session: of,
                 holding,
-                gpus: vec![ReturningGpu {
-                    info: info.clone(),
-                    used: Bytes::ZERO,
-                    contexts: u32::MAX,
-                }],
+                gpus: vec![ReturningGpu { info: info.clone(), used: Bytes::ZERO, contexts: u32::MAX }],
                 waiting: true,
             };
             honest.are_unmoved_by(&daemon, &format!("{returning:?}"), || {
                 let (_liar, welcome) = Liar::join(&world, None, Some(returning.clone()))?;
-                ensure!(
-                    welcome.client != client && welcome.session != session,
-                    "{welcome:?}"
-                );
-                let own = daemon
-                    .status()?
-                    .sessions
-                    .into_iter()
-                    .find(|own| own.session == welcome.session);
-                let pids: Vec<u32> = own
-                    .context("no session")?
-                    .clients
-                    .iter()
-                    .map(|client| client.pid)
-                    .collect();
+                ensure!(welcome.client != client && welcome.session != session, "{welcome:?}");
+                let own = daemon.status()?.sessions.into_iter().find(|own| own.session == welcome.session);
+                let pids: Vec<u32> =
+                    own.context("no session")?.clients.iter().map(|client| client.pid).collect();
                 // By the kernel's word, whatever was said.
                 ensure!(pids.iter().all(|pid| *pid == std::process::id()), "{pids:?}");
                 Ok(())
@@ -374,12 +317,10 @@ fn nine_bytes_that_claim_a_terabyte_get_nothing_at_either_door() -> anyhow::Resu
                     stream.write_all(claim)?;
                     stream.shutdown(std::net::Shutdown::Write)?;
                     // A reason or none, and the end.
-                    stream
-                        .read_to_end(&mut Vec::new())
-                        .or_else(|error| match error.kind() {
-                            std::io::ErrorKind::ConnectionReset => Ok(0),
-                            _ => Err(error),
-                        })?;
+                    stream.read_to_end(&mut Vec::new()).or_else(|error| match error.kind() {
+                        std::io::ErrorKind::ConnectionReset => Ok(0),
+                        _ => Err(error),
+                    })?;
                 }
             }
             // And of one that was let in before.

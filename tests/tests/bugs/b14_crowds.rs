@@ -31,9 +31,7 @@ fn three_hundred_processes_start_within_seconds_and_each_is_served() -> anyhow::
     for process in &mut crowd {
         let stdin = process.take_stdin().context("no stdin")?;
         let mut said = BufReader::new(process.take_stdout().context("no stdout")?).lines();
-        let word = said
-            .next()
-            .with_context(|| format!("it ended: {}", process.stderr()))??;
+        let word = said.next().with_context(|| format!("it ended: {}", process.stderr()))??;
         assert_eq!(word, "21");
         conversations.push((stdin, said));
     }

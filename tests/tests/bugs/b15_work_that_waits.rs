@@ -13,14 +13,7 @@ use crate::tenants::{SHORT_TURNS, holds, lock, tenant, waits, world};
 /// A tenant with a flag, two streams, and something in flight that nothing but its own thread `@later` ends.
 fn waiting_for(world: &World, in_flight: &str) -> anyhow::Result<Program> {
     let mut program = tenant(world, "a")?;
-    for line in [
-        "alloc flag 4KiB",
-        "set flag 0",
-        "stream s",
-        "stream t",
-        "fill x 0 --on s",
-        "sync",
-    ] {
+    for line in ["alloc flag 4KiB", "set flag 0", "stream s", "stream t", "fill x 0 --on s", "sync"] {
         program.must(line)?;
     }
     program.must(in_flight)?;
@@ -34,9 +27,7 @@ fn a_drop_is_undone(in_flight: &str, later: &[&str]) -> anyhow::Result<()> {
     let mut b = tenant(&world, "b")?;
     let mut a = waiting_for(&world, in_flight)?;
     let fill = b.tell("fill x 2")?;
-    daemon.until("a is told to let go", |status| {
-        waits(status, "b") && !holds(status, "a")
-    })?;
+    daemon.until("a is told to let go", |status| waits(status, "b") && !holds(status, "a"))?;
     let lines: Vec<_> = later
         .iter()
         .map(|line| a.tell(&format!("@later {line}")))
@@ -59,28 +50,17 @@ fn a_host_function_that_waits_for_a_later_launch() -> anyhow::Result<()> {
 
 #[test]
 fn a_wait_value_that_another_stream_satisfies() -> anyhow::Result<()> {
-    a_drop_is_undone(
-        "wait-value flag 1 --on s",
-        &["fill x 3 --on t", "fill flag 1 --on t"],
-    )
+    a_drop_is_undone("wait-value flag 1 --on s", &["fill x 3 --on t", "fill flag 1 --on t"])
 }
 
 #[test]
 fn a_copy_by_a_proxy_thread_that_a_kernel_waits_for() -> anyhow::Result<()> {
-    a_drop_is_undone(
-        "spin 60s --until flag --on s",
-        &["put x 3 --async --on t", "put flag 1 --async --on t"],
-    )
+    a_drop_is_undone("spin 60s --until flag --on s", &["put x 3 --async --on t", "put flag 1 --async --on t"])
 }
 
 #[test]
 fn a_persistent_kernel_that_later_kernels_feed() -> anyhow::Result<()> {
-    let feed = [
-        "add x 1 --on t",
-        "add x 1 --on t",
-        "add x 1 --on t",
-        "fill flag 1 --on t",
-    ];
+    let feed = ["add x 1 --on t", "add x 1 --on t", "add x 1 --on t", "fill flag 1 --on t"];
     a_drop_is_undone("spin 60s --until flag --on s", &feed)
 }
 

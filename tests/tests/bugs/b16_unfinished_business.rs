@@ -29,11 +29,7 @@ impl Cancelling {
         let mut process = Process::start(command, world.folder(), "cancelled")?;
         let steps = process.take_stdin().context("it has no stdin")?;
         let answers = BufReader::new(process.take_stdout().context("it has no stdout")?).lines();
-        let mut program = Self {
-            process,
-            steps,
-            answers,
-        };
+        let mut program = Self { process, steps, answers };
         assert_eq!(program.answer()?, "word 1");
         Ok(program)
     }
@@ -172,18 +168,13 @@ fn a_freed_block_that_is_used_again_at_once_on_another_stream_keeps_its_new_word
             program.must("alloc y 8MiB")?;
             program.must("fill y 7 --on t")?;
             program.must("sync t")?;
-            assert!(
-                program.must("check y 7")?.flag("matches"),
-                "{name} in round {round}"
-            );
+            assert!(program.must("check y 7")?.flag("matches"), "{name} in round {round}");
         }
         Ok(())
     };
     std::thread::scope(|scope| {
         let programs = ["a", "b"].map(|name| scope.spawn(move || work(name)));
-        programs
-            .into_iter()
-            .try_for_each(|program| program.join().expect("no panic"))
+        programs.into_iter().try_for_each(|program| program.join().expect("no panic"))
     })?;
     assert!(daemon.status()?.gpus[0].handoffs >= 2, "they contended");
     Ok(())
@@ -209,14 +200,9 @@ fn a_free_during_a_capture_is_answered_as_natively_and_charged_to_the_byte() -> 
         let mut answers = Vec::new();
         for sharing in [Sharing::Native, Sharing::session("a")] {
             let mut program = Program::hold(&world, &sharing, "a")?;
-            for line in [
-                "alloc x 40MiB",
-                "alloc y 4MiB",
-                "alloc z 4MiB",
-                "stream s",
-                "fill x 0 --on s",
-                "sync",
-            ] {
+            for line in
+                ["alloc x 40MiB", "alloc y 4MiB", "alloc z 4MiB", "stream s", "fill x 0 --on s", "sync"]
+            {
                 program.must(line)?;
             }
             program.must(&format!("capture s --mode {mode}"))?;

@@ -21,17 +21,11 @@ fn cudarc_computes_the_same_and_sees_its_limit_as_the_card() -> anyhow::Result<(
     let native = said(&Sharing::Native)?;
     assert_eq!(
         native,
-        format!(
-            "262144 of 262144 words are 42\n{} bytes on Simulated GPU\n",
-            Bytes::mib(64).0
-        )
+        format!("262144 of 262144 words are 42\n{} bytes on Simulated GPU\n", Bytes::mib(64).0)
     );
     assert_eq!(said(&Sharing::Preload)?, native);
     let limited = said(&Sharing::limited("cudarc", Bytes::mib(16)))?;
-    assert_eq!(
-        limited,
-        native.replace(&Bytes::mib(64).0.to_string(), &Bytes::mib(16).0.to_string())
-    );
+    assert_eq!(limited, native.replace(&Bytes::mib(64).0.to_string(), &Bytes::mib(16).0.to_string()));
     daemon.until("nothing is left of it", |status| status.sessions.is_empty())?;
     Ok(())
 }
@@ -56,9 +50,7 @@ fn nvml_wrapper_is_told_of_its_session_inside_one_and_of_the_card_outside() -> a
     let limit = Bytes::mib(16).0.to_string();
     let (_, used) = native.trim_end().rsplit_once('\n').unwrap_or_default();
     assert!(used.ends_with(others), "{native}");
-    let own = native
-        .replace(&card, &limit)
-        .replace(used, "0 used by 0 processes");
+    let own = native.replace(&card, &limit).replace(used, "0 used by 0 processes");
     assert_eq!(said(&Sharing::limited("nvml", Bytes::mib(16)))?, own);
     Ok(())
 }

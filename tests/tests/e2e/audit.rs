@@ -39,10 +39,7 @@ impl Configuration {
     }
 
     fn set(&self, audit: &str) -> anyhow::Result<()> {
-        Ok(fs::write(
-            &self.path,
-            format!("{}\n[audit]\n{audit}\n", self.usual),
-        )?)
+        Ok(fs::write(&self.path, format!("{}\n[audit]\n{audit}\n", self.usual))?)
     }
 }
 
@@ -112,9 +109,7 @@ fn a_refusal_is_in_the_log_the_audit_log_the_metrics_and_the_explanation() -> an
     let (requested, limit, used) = (Bytes::mib(10), Bytes::mib(32), Bytes::mib(24));
 
     let records = records(&daemon)?;
-    let refused = records
-        .iter()
-        .find(|record| record["operation"] == "memory.reserve");
+    let refused = records.iter().find(|record| record["operation"] == "memory.reserve");
     let refused = refused.unwrap_or_else(|| panic!("{records:?}"));
     let id = refused["session_id"].as_u64();
     for (key, value) in [
@@ -137,50 +132,25 @@ fn a_refusal_is_in_the_log_the_audit_log_the_metrics_and_the_explanation() -> an
     }
 
     let entries = audited(&daemon, |entry| matches!(entry, Entry::Refusal(_)))?;
-    let [audit] = refusals(&entries)[..] else {
-        panic!("{entries:?}")
-    };
-    assert_eq!(
-        (Some(audit.session_id.0), audit.session.as_str(), audit.pid),
-        (id, "a", pid)
-    );
-    assert_eq!(
-        (audit.requested, audit.limit, audit.used),
-        (requested, limit, used)
-    );
+    let [audit] = refusals(&entries)[..] else { panic!("{entries:?}") };
+    assert_eq!((Some(audit.session_id.0), audit.session.as_str(), audit.pid), (id, "a", pid));
+    assert_eq!((audit.requested, audit.limit, audit.used), (requested, limit, used));
     assert_eq!((audit.by, audit.gpu), (LimitKind::Session, GpuId(0)));
     assert_eq!(audit.error_code, OUT_OF_MEMORY);
 
     let facts = explanation(&daemon, "a")?;
-    let [kept] = facts.refusals[..] else {
-        panic!("{facts:?}")
-    };
+    let [kept] = facts.refusals[..] else { panic!("{facts:?}") };
     let figures = kept.refusal;
-    assert_eq!(
-        (figures.requested, figures.limit, figures.used),
-        (requested, limit, used)
-    );
+    assert_eq!((figures.requested, figures.limit, figures.used), (requested, limit, used));
     assert_eq!((kept.pid, kept.gpu, facts.wait), (pid, GpuId(0), None));
-    assert_eq!(
-        (facts.cards[0].limit_bytes, facts.cards[0].used_bytes),
-        (Some(limit), used)
-    );
+    assert_eq!((facts.cards[0].limit_bytes, facts.cards[0].used_bytes), (Some(limit), used));
     let said = daemon.ctl(&["explain", "a"])?;
-    assert!(
-        said.contains("asked for 10MiB, and 24MiB of 32MiB are used under its quota"),
-        "{said}"
-    );
+    assert!(said.contains("asked for 10MiB, and 24MiB of 32MiB are used under its quota"), "{said}");
 
     let page = metrics(&daemon)?;
     for line in [
-        format!(
-            "gpushare_session_refusals_total{{session=\"{}\",name=\"a\"}} 1",
-            audit.session_id.0
-        ),
-        format!(
-            "uuid=\"{}\",limit=\"quota\"}} 1",
-            audit.uuid.unwrap_or_else(|| panic!("no card"))
-        ),
+        format!("gpushare_session_refusals_total{{session=\"{}\",name=\"a\"}} 1", audit.session_id.0),
+        format!("uuid=\"{}\",limit=\"quota\"}} 1", audit.uuid.unwrap_or_else(|| panic!("no card"))),
         "gpushare_audit_lost_lines_total 0".to_owned(),
     ] {
         assert!(page.contains(&line), "no {line} in\n{page}");
@@ -198,49 +168,23 @@ fn an_act_says_by_whom_and_what_was_and_is_also_when_it_fails() -> anyhow::Resul
     daemon.ctl(&["set", "quantum", "100ms"])?;
     assert!(daemon.ctl(&["session", "revoke", "nobody"]).is_err());
     daemon.ctl(&["session", "delete", "team"])?;
-    let entries = audited(
-        &daemon,
-        |entry| matches!(entry, Entry::Act(act) if act.operation == "session.delete"),
-    )?;
+    let entries =
+        audited(&daemon, |entry| matches!(entry, Entry::Act(act) if act.operation == "session.delete"))?;
     let acts = acts(&entries);
     let told: Vec<_> = acts
         .iter()
         .map(|act| {
             let (old, new) = (act.old.as_deref(), act.new.as_deref());
-            (
-                act.operation.as_str(),
-                act.session.as_deref(),
-                old,
-                new,
-                act.result,
-            )
+            (act.operation.as_str(), act.session.as_deref(), old, new, act.result)
         })
         .collect();
     let (team, nobody) = (Some("team"), Some("nobody"));
     assert_eq!(
         told,
         [
-            (
-                "session.create",
-                team,
-                None,
-                Some("memory 64MiB, for its token"),
-                Outcome::Ok
-            ),
-            (
-                "session.pause",
-                team,
-                Some("running"),
-                Some("paused"),
-                Outcome::Ok
-            ),
-            (
-                "session.set_memory",
-                team,
-                Some("64MiB"),
-                Some("32MiB"),
-                Outcome::Ok
-            ),
+            ("session.create", team, None, Some("memory 64MiB, for its token"), Outcome::Ok),
+            ("session.pause", team, Some("running"), Some("paused"), Outcome::Ok),
+            ("session.set_memory", team, Some("64MiB"), Some("32MiB"), Outcome::Ok),
             ("gpu.set_quantum", None, told[3].2, told[3].3, Outcome::Ok),
             ("session.revoke", nobody, None, None, Outcome::Failed),
             ("session.delete", team, Some("team"), Some("deleted"), Outcome::Ok),
@@ -252,19 +196,8 @@ fn an_act_says_by_whom_and_what_was_and_is_also_when_it_fails() -> anyhow::Resul
     assert_eq!(ids, [true, true, true, false, false, true]);
     assert_eq!(acts[4].error_code.as_deref(), Some("not_found"));
 
-    let said = daemon.ctl(&[
-        "audit",
-        "grep",
-        "session.pause",
-        "--session",
-        "team",
-        "--since",
-        "1h",
-    ])?;
-    assert!(
-        said.contains("session.pause team (s") && said.contains("running → paused"),
-        "{said}"
-    );
+    let said = daemon.ctl(&["audit", "grep", "session.pause", "--session", "team", "--since", "1h"])?;
+    assert!(said.contains("session.pause team (s") && said.contains("running → paused"), "{said}");
     assert_eq!(said.lines().count(), 1, "{said}");
     assert_eq!(daemon.ctl(&["audit", "grep", "", "--since", "9999-01-01"])?, "");
     Ok(())
@@ -276,13 +209,8 @@ fn whoever_waits_is_told_for_whom_and_about_how_long() -> anyhow::Result<()> {
     let world = World::simulated(Artifacts::of_tests()?, Bytes::mib(64))?;
     let daemon = Daemon::start(&world, &["--quantum", "10min", "--mode", "serialized"])?;
     let mut first = Program::hold(&world, &Sharing::session("first"), "first")?;
-    for line in [
-        "alloc x 40MiB",
-        "alloc stop 4KiB",
-        "set stop 0",
-        "stream s",
-        "spin 60s --until stop --on s",
-    ] {
+    for line in ["alloc x 40MiB", "alloc stop 4KiB", "set stop 0", "stream s", "spin 60s --until stop --on s"]
+    {
         first.must(line)?;
     }
     let mut second = Program::hold(&world, &Sharing::session("second"), "second")?;
@@ -297,21 +225,12 @@ fn whoever_waits_is_told_for_whom_and_about_how_long() -> anyhow::Result<()> {
     assert_eq!(wait.holders[0].name, "first");
     assert_eq!(wait.about_ns, Some(wait.holders[0].rest_ns + wait.handoff_ns));
     let said = daemon.ctl(&["explain", "second"])?;
-    assert!(
-        said.contains("second waits for its turn") && said.contains("now    first"),
-        "{said}"
-    );
+    assert!(said.contains("second waits for its turn") && said.contains("now    first"), "{said}");
     daemon.ctl(&["session", "pause", "second"])?;
     let facts = explanation(&daemon, "second")?;
-    assert_eq!(
-        facts.wait.map(|wait| (wait.reason, wait.about_ns)),
-        Some((WaitReason::Standing, None))
-    );
+    assert_eq!(facts.wait.map(|wait| (wait.reason, wait.about_ns)), Some((WaitReason::Standing, None)));
     let said = daemon.ctl(&["explain", "second"])?;
-    assert!(
-        said.contains("`gpushare-ctl session resume second` lets it go on"),
-        "{said}"
-    );
+    assert!(said.contains("`gpushare-ctl session resume second` lets it go on"), "{said}");
     assert_eq!(second.peek(filled), None);
     first.must("write-value stop 1")?;
     Ok(())
@@ -328,17 +247,12 @@ fn a_log_that_is_full_is_rotated_and_read_over_all_its_files() -> anyhow::Result
     }
     program.must("alloc x 48MiB")?;
     daemon.ctl(&["session", "create", "last"])?;
-    let entries = audited(
-        &daemon,
-        |entry| matches!(entry, Entry::Act(act) if act.session.as_deref() == Some("last")),
-    )?;
+    let entries =
+        audited(&daemon, |entry| matches!(entry, Entry::Act(act) if act.session.as_deref() == Some("last")))?;
     let reserved = entries.iter().any(|entry| match entry {
-        Entry::Allocation(Allocation {
-            bytes,
-            leased,
-            one_in,
-            ..
-        }) => *bytes == Bytes::mib(48) && *leased >= *bytes && *one_in == 1,
+        Entry::Allocation(Allocation { bytes, leased, one_in, .. }) => {
+            *bytes == Bytes::mib(48) && *leased >= *bytes && *one_in == 1
+        }
         _ => false,
     });
     assert!(reserved, "{entries:?}");
@@ -375,11 +289,7 @@ fn a_disk_that_is_full_or_a_log_that_cannot_be_written_holds_nobody_up() -> anyh
             Ok(Some(()).filter(|()| lost.is_some_and(|lost| lost != "0")))
         })?;
         let log = daemon.process().stderr();
-        assert_eq!(
-            log.matches("cannot write the audit log").count(),
-            number,
-            "once a daemon: {log}"
-        );
+        assert_eq!(log.matches("cannot write the audit log").count(), number, "once a daemon: {log}");
         program.quit()?;
         assert!(daemon.stop()?.success());
     }

@@ -24,11 +24,7 @@ fn memory_that_moves_is_not_handed_to_other_processes_and_a_line_says_what_to_do
         assert_eq!(program.ask("ipc x")?.error(), Some("CUDA_ERROR_NOT_SUPPORTED"));
     }
     let stderr = program.process().stderr();
-    assert_eq!(
-        stderr.matches("gpushare-ctl run --backend native").count(),
-        1,
-        "{stderr}"
-    );
+    assert_eq!(stderr.matches("gpushare-ctl run --backend native").count(), 1, "{stderr}");
     Ok(())
 }
 
@@ -56,26 +52,16 @@ fn memory_that_was_rewritten_answers_as_plain_memory_does() -> anyhow::Result<()
         program.must("alloc x 4MiB")?;
         program.must("alloc own 4MiB --door managed")?;
         program.must("alloc mapped 4MiB --door handle")?;
-        [
-            "retain x",
-            "preferred x",
-            "retain own",
-            "preferred own",
-            "retain mapped",
-            "free mapped",
-        ]
-        .into_iter()
-        .map(|line| Ok(program.ask(line)?.error().map(str::to_owned)))
-        .collect()
+        ["retain x", "preferred x", "retain own", "preferred own", "retain mapped", "free mapped"]
+            .into_iter()
+            .map(|line| Ok(program.ask(line)?.error().map(str::to_owned)))
+            .collect()
     };
     let alone = ask(&Sharing::Native, "alone")?;
     assert_eq!(ask(&Sharing::session("shared"), "shared")?, alone);
     assert_eq!(ask(&native("native"), "native")?, alone);
     let refused = Some("CUDA_ERROR_INVALID_VALUE".to_owned());
-    assert_eq!(
-        alone,
-        [refused.clone(), refused.clone(), refused, None, None, None]
-    );
+    assert_eq!(alone, [refused.clone(), refused.clone(), refused, None, None, None]);
     Ok(())
 }
 
@@ -88,15 +74,8 @@ fn memory_by_handle_is_free_when_its_last_use_is_over() -> anyhow::Result<()> {
     program.must("alloc x 62MiB --door handle")?;
     program.must("fill x 3")?;
     assert!(program.must("check x 3")?.flag("matches"));
-    assert_eq!(
-        used()?,
-        Bytes::mib(62),
-        "its handle is released, its mapping is there"
-    );
-    assert_eq!(
-        program.ask("alloc y 4MiB --door handle")?.error(),
-        Some("CUDA_ERROR_OUT_OF_MEMORY")
-    );
+    assert_eq!(used()?, Bytes::mib(62), "its handle is released, its mapping is there");
+    assert_eq!(program.ask("alloc y 4MiB --door handle")?.error(), Some("CUDA_ERROR_OUT_OF_MEMORY"));
     program.must("retain x")?;
     assert_eq!(used()?, Bytes::mib(62));
     program.must("free x")?;
@@ -114,9 +93,6 @@ fn an_unknown_backend_is_named_and_the_program_runs() -> anyhow::Result<()> {
     program.ready()?;
     program.must("alloc x 4MiB")?;
     let stderr = program.process().stderr();
-    assert!(
-        stderr.contains("\"fast\" is no backend; write managed"),
-        "{stderr}"
-    );
+    assert!(stderr.contains("\"fast\" is no backend; write managed"), "{stderr}");
     Ok(())
 }

@@ -24,11 +24,7 @@ fn a_capture_survives_a_drop_and_its_graph_replays_right() -> anyhow::Result<()>
         daemon.until("b waits for the card", |status| !status.gpus[0].queue.is_empty())?;
         a.must("add x 1 --on s")?;
         a.must("add x 2 --on s")?;
-        assert_eq!(
-            b.peek(fill),
-            None,
-            "the lock is held while a capture runs ({mode})"
-        );
+        assert_eq!(b.peek(fill), None, "the lock is held while a capture runs ({mode})");
         a.must("end-capture s g")?;
         b.answer(fill)?;
 
@@ -51,11 +47,7 @@ fn what_we_ask_about_pools_breaks_no_capture() -> anyhow::Result<()> {
     a.must("alloc p 1MiB --door async")?;
     a.must("free-async p")?;
     a.must("sync")?;
-    for (mode, beside) in [
-        ("global", "mem-info"),
-        ("thread", "mem-info"),
-        ("global", "@other mem-info"),
-    ] {
+    for (mode, beside) in [("global", "mem-info"), ("thread", "mem-info"), ("global", "@other mem-info")] {
         a.must(&format!("capture s --mode {mode}"))?;
         a.must("add x 1 --on s")?;
         a.must(beside)?;
@@ -125,12 +117,8 @@ const FORBIDDEN: Option<&str> = Some("CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED");
 
 #[test]
 fn the_lock_is_returned_after_a_capture_that_was_invalidated_and_is_never_ended() -> anyhow::Result<()> {
-    let afterwards = [
-        ("fill x 3", None),
-        ("sync", FORBIDDEN),
-        ("end-capture s g", INVALIDATED),
-        ("check x 3", None),
-    ];
+    let afterwards =
+        [("fill x 3", None), ("sync", FORBIDDEN), ("end-capture s g", INVALIDATED), ("check x 3", None)];
     the_lock_is_returned("", &[("sync s", FORBIDDEN)], &afterwards)
 }
 
@@ -149,11 +137,7 @@ fn the_lock_is_returned_after_a_capture_whose_context_dies() -> anyhow::Result<(
 fn the_lock_is_returned_after_a_capture_whose_graph_cannot_be_instantiated() -> anyhow::Result<()> {
     let out_of_memory = Some("CUDA_ERROR_OUT_OF_MEMORY");
     let afterwards = [("fill x 3", None), ("check x 3", None)];
-    the_lock_is_returned(
-        "cuGraphInstantiateWithFlags=2",
-        &[("end-capture s g", out_of_memory)],
-        &afterwards,
-    )
+    the_lock_is_returned("cuGraphInstantiateWithFlags=2", &[("end-capture s g", out_of_memory)], &afterwards)
 }
 
 /// An attempt by the wrong thread ends nothing. It spoils the capture though, so that there is nothing left to hold the
@@ -161,11 +145,7 @@ fn the_lock_is_returned_after_a_capture_whose_graph_cannot_be_instantiated() -> 
 #[test]
 fn the_lock_is_returned_after_another_thread_tried_to_end_the_capture() -> anyhow::Result<()> {
     let wrong_thread = Some("CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD");
-    let afterwards = [
-        ("end-capture s g", INVALIDATED),
-        ("fill x 3", None),
-        ("check x 3", None),
-    ];
+    let afterwards = [("end-capture s g", INVALIDATED), ("fill x 3", None), ("check x 3", None)];
     the_lock_is_returned("", &[("@other end-capture s g", wrong_thread)], &afterwards)
 }
 
@@ -190,11 +170,7 @@ fn a_stream_that_joins_a_capture_by_an_event_is_recorded_while_a_drop_is_pending
         a.must("@other get y")?;
         a.must("record f --on t")?;
         a.must("wait-event f --on s")?;
-        assert_eq!(
-            b.peek(fill),
-            None,
-            "the lock is held while a capture runs ({mode})"
-        );
+        assert_eq!(b.peek(fill), None, "the lock is held while a capture runs ({mode})");
         a.must("end-capture s g")?;
         b.answer(fill)?;
         a.must("replay g --on s")?;

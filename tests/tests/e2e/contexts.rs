@@ -29,10 +29,7 @@ fn what_a_context_had_is_free_when_it_ends() -> anyhow::Result<()> {
     let (_daemon, mut program) = begin(&world)?;
     program.must("make c")?;
     program.must("alloc-in c x 60MiB")?;
-    assert_eq!(
-        program.ask("alloc y 2MiB")?.error(),
-        Some("CUDA_ERROR_OUT_OF_MEMORY")
-    );
+    assert_eq!(program.ask("alloc y 2MiB")?.error(), Some("CUDA_ERROR_OUT_OF_MEMORY"));
     program.must("end c")?;
     program.must("alloc y 60MiB")?;
     Ok(())
@@ -46,10 +43,7 @@ fn a_context_lives_until_its_last_user_detaches() -> anyhow::Result<()> {
     program.must("attach c")?;
     program.must("alloc-in c x 60MiB")?;
     program.must("detach c")?;
-    assert_eq!(
-        program.ask("alloc y 2MiB")?.error(),
-        Some("CUDA_ERROR_OUT_OF_MEMORY")
-    );
+    assert_eq!(program.ask("alloc y 2MiB")?.error(), Some("CUDA_ERROR_OUT_OF_MEMORY"));
     assert_eq!(used(&daemon)?, LIMIT);
     program.must("detach c")?;
     program.must("alloc y 60MiB")?;
@@ -63,10 +57,7 @@ fn who_detaches_from_the_primary_context_ends_nothing() -> anyhow::Result<()> {
     program.must("detach-primary")?;
     program.must("alloc x 60MiB")?;
     assert_eq!(used(&daemon)?, LIMIT);
-    assert_eq!(
-        program.ask("alloc y 2MiB")?.error(),
-        Some("CUDA_ERROR_OUT_OF_MEMORY")
-    );
+    assert_eq!(program.ask("alloc y 2MiB")?.error(), Some("CUDA_ERROR_OUT_OF_MEMORY"));
     Ok(())
 }
 
@@ -76,16 +67,11 @@ fn memory_asked_for_in_a_part_of_the_card_is_charged_and_lives_on_with_the_card(
     let (daemon, mut program) = begin(&world)?;
     program.must("green part")?;
     program.must("alloc-in part x 60MiB")?;
-    assert_eq!(
-        program.ask("alloc y 2MiB")?.error(),
-        Some("CUDA_ERROR_OUT_OF_MEMORY")
-    );
+    assert_eq!(program.ask("alloc y 2MiB")?.error(), Some("CUDA_ERROR_OUT_OF_MEMORY"));
     program.must("end part")?;
     assert_eq!(used(&daemon)?, LIMIT);
     program.must("reset")?;
-    daemon.until("nothing is allocated", |status| {
-        status.gpus[0].allocated_bytes.is_zero()
-    })?;
+    daemon.until("nothing is allocated", |status| status.gpus[0].allocated_bytes.is_zero())?;
     Ok(())
 }
 
@@ -98,8 +84,6 @@ fn the_primary_context_lives_as_long_as_a_part_of_the_card() -> anyhow::Result<(
     program.must("release")?;
     assert_eq!(used(&daemon)?, Bytes::mib(4));
     program.must("end part")?;
-    daemon.until("nothing is allocated", |status| {
-        status.gpus[0].allocated_bytes.is_zero()
-    })?;
+    daemon.until("nothing is allocated", |status| status.gpus[0].allocated_bytes.is_zero())?;
     Ok(())
 }

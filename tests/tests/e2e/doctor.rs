@@ -39,27 +39,15 @@ fn a_simulated_machine_with_everything_is_well() -> anyhow::Result<()> {
         ("driver.init", "cuInit succeeds, and the driver shows 1 card"),
         ("driver.nvml", "NVML answers and knows 1 card"),
         ("preload.loads", "the loader takes it"),
-        (
-            "daemon.tenant",
-            &format!("a daemon answers (pid {pid}) in this build's protocol"),
-        ),
+        ("daemon.tenant", &format!("a daemon answers (pid {pid}) in this build's protocol")),
         ("daemon.recovering", "grants are given"),
     ] {
         assert_eq!(of(&found, check), [("ok", finding)], "{check}");
     }
-    for check in [
-        "driver.library",
-        "cards.backend",
-        "caller.user",
-        "libc.version",
-        "preload.build",
-        "preload.program",
-    ] {
-        assert!(
-            of(&found, check).iter().all(|(severity, _)| *severity == "ok"),
-            "{:?}",
-            of(&found, check)
-        );
+    for check in
+        ["driver.library", "cards.backend", "caller.user", "libc.version", "preload.build", "preload.program"]
+    {
+        assert!(of(&found, check).iter().all(|(severity, _)| *severity == "ok"), "{:?}", of(&found, check));
     }
     let locks = of(&found, "daemon.locks");
     assert_eq!(locks[1..], [("ok", "the daemon has it")], "{locks:?}");
@@ -89,10 +77,7 @@ fn a_daemon_that_was_killed_leaves_a_stale_socket_that_is_named() -> anyhow::Res
     daemon.kill()?;
     let found = findings(&world)?;
     let tenant = of(&found, "daemon.tenant");
-    assert!(
-        tenant[0].0 == "warning" && tenant[0].1.contains("is stale"),
-        "{tenant:?}"
-    );
+    assert!(tenant[0].0 == "warning" && tenant[0].1.contains("is stale"), "{tenant:?}");
     assert_eq!(of(&found, "daemon.program")[0].0, "ok");
     let locks = of(&found, "daemon.locks");
     assert!(locks[1].1.starts_with("left by a daemon that died"), "{locks:?}");

@@ -45,11 +45,7 @@ impl Doors {
         let mut process = Process::start(command, world.folder(), "doors")?;
         let stdin = process.take_stdin().context("it has no stdin")?;
         let lines = BufReader::new(process.take_stdout().context("it has no stdout")?).lines();
-        let mut doors = Self {
-            process,
-            stdin,
-            lines,
-        };
+        let mut doors = Self { process, stdin, lines };
         assert_eq!(doors.line()?, "ready");
         Ok(doors)
     }

@@ -28,10 +28,7 @@ fn a_program_that_never_touches_cuda_pays_nothing_and_prints_nothing() -> anyhow
     let looks =
         "ls /proc/self/task | wc -l; ls -l /proc/self/fd | grep -c socket; grep -c '^' /proc/self/stat";
     let (with, said) = shell(&world, looks)?;
-    let without = Command::new("/bin/sh")
-        .args(["-c", looks])
-        .stdin(Stdio::null())
-        .output()?;
+    let without = Command::new("/bin/sh").args(["-c", looks]).stdin(Stdio::null()).output()?;
     assert_eq!(with, String::from_utf8_lossy(&without.stdout));
     assert_eq!(said, "");
     Ok(())
@@ -43,28 +40,11 @@ fn exit_status_signals_and_umask_are_the_programs_own() -> anyhow::Result<()> {
     let _daemon = Daemon::start(&world, &[])?;
     let run = Sharing::session("shell");
     let mut command = world.sharing(&run, "/bin/sh".as_ref());
-    let status = command
-        .args(["-c", "umask; kill -TERM $$"])
-        .stdin(Stdio::null())
-        .output()?;
-    assert_eq!(
-        String::from_utf8_lossy(&status.stdout).trim().len(),
-        4,
-        "umask printed as ever"
-    );
-    assert_eq!(
-        std::os::unix::process::ExitStatusExt::signal(&status.status),
-        Some(15)
-    );
+    let status = command.args(["-c", "umask; kill -TERM $$"]).stdin(Stdio::null()).output()?;
+    assert_eq!(String::from_utf8_lossy(&status.stdout).trim().len(), 4, "umask printed as ever");
+    assert_eq!(std::os::unix::process::ExitStatusExt::signal(&status.status), Some(15));
     let mut command = world.sharing(&run, "/bin/sh".as_ref());
-    assert_eq!(
-        command
-            .args(["-c", "exit 41"])
-            .stdin(Stdio::null())
-            .status()?
-            .code(),
-        Some(41)
-    );
+    assert_eq!(command.args(["-c", "exit 41"]).stdin(Stdio::null()).status()?.code(), Some(41));
     Ok(())
 }
 
@@ -79,15 +59,9 @@ fn a_summary_comes_at_the_end_if_it_is_asked_for() -> anyhow::Result<()> {
     program.must("alloc x 8MiB")?;
     assert!(program.quit()?.success());
     let said = program.process().stderr();
-    assert!(
-        said.contains("session alice: ran") && said.contains("peak 8MiB"),
-        "{said}"
-    );
+    assert!(said.contains("session alice: ran") && said.contains("peak 8MiB"), "{said}");
     // What gpushare itself took while the first context was made.
-    assert!(
-        said.contains("first context ") && !said.contains("first context 0.00 ms"),
-        "{said}"
-    );
+    assert!(said.contains("first context ") && !said.contains("first context 0.00 ms"), "{said}");
     Ok(())
 }
 
@@ -100,10 +74,7 @@ fn a_child_is_in_the_session_of_its_parent() -> anyhow::Result<()> {
     command
         .args(["-c", "\"$0\" hold; true"])
         .arg(world.workload(&Sharing::Native).get_program());
-    command
-        .stdin(Stdio::piped())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null());
+    command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
     let mut shell = command.spawn()?;
     daemon.until("the child is in its parent's session", |status| {
         let family = status.sessions.iter().find(|session| session.name == "family");
@@ -111,8 +82,6 @@ fn a_child_is_in_the_session_of_its_parent() -> anyhow::Result<()> {
     })?;
     drop(shell.stdin.take());
     shell.wait()?;
-    daemon.until("the session is over with its last process", |status| {
-        status.sessions.is_empty()
-    })?;
+    daemon.until("the session is over with its last process", |status| status.sessions.is_empty())?;
     Ok(())
 }

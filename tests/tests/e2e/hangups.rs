@@ -50,10 +50,7 @@ fn what_a_program_has_that_hangs_up_is_its_own_until_it_dies() -> anyhow::Result
     assert!(quiet.must("check x 7")?.flag("matches"));
     quiet.must("free x")?;
     daemon.until("what it freed to be free", |status| {
-        status
-            .gpus
-            .first()
-            .is_some_and(|gpu| gpu.allocated_bytes == Bytes::mib(23))
+        status.gpus.first().is_some_and(|gpu| gpu.allocated_bytes == Bytes::mib(23))
     })?;
     quiet.must("alloc x 40MiB")?;
     assert!(sibling.ask("alloc z 2MiB")?.error().is_some());
@@ -62,10 +59,7 @@ fn what_a_program_has_that_hangs_up_is_its_own_until_it_dies() -> anyhow::Result
     assert!(sibling.ask("alloc z 2MiB")?.error().is_some());
     quiet.kill()?;
     daemon.until("all that it had to be free", |status| {
-        status
-            .gpus
-            .first()
-            .is_some_and(|gpu| gpu.allocated_bytes == Bytes::mib(23))
+        status.gpus.first().is_some_and(|gpu| gpu.allocated_bytes == Bytes::mib(23))
     })?;
     sibling.must("alloc z 40MiB")?;
     Ok(())
@@ -98,10 +92,7 @@ fn what_a_program_had_that_became_another_one_is_free_once_the_driver_lists_it_n
         clients.map(|client| client.pid).collect()
     };
     let both = daemon.status()?;
-    assert_eq!(
-        (pids(&both).len(), both.gpus[0].allocated_bytes),
-        (2, Bytes::mib(60))
-    );
+    assert_eq!((pids(&both).len(), both.gpus[0].allocated_bytes), (2, Bytes::mib(60)));
     let left = daemon.until("what became another program to be no client", |status| {
         pids(status) == [quiet.process().pid()]
     })?;

@@ -175,9 +175,7 @@ fn the_processes_of_a_session_run_together() -> anyhow::Result<()> {
     first.must("alloc x 20MiB")?;
     second.must("alloc x 20MiB")?;
     let mut other = tenant(&world, "other")?;
-    let lines: Vec<_> = (0..10)
-        .map(|_| other.tell("fill x 5"))
-        .collect::<Result<_, _>>()?;
+    let lines: Vec<_> = (0..10).map(|_| other.tell("fill x 5")).collect::<Result<_, _>>()?;
     first.must("fill x 1")?;
     second.must("fill x 2")?;
     daemon.until("both processes count as one session", |status| {
@@ -228,14 +226,7 @@ fn undone_drops(kernels: &str, before: &[&str], second: &str) -> anyhow::Result<
     command.env(names::COMMUNICATION_KERNELS, kernels);
     let mut a = Program::begin(command, &world, "a")?;
     a.ready()?;
-    let usual = [
-        "alloc x 40MiB",
-        "alloc flag 4KiB",
-        "stream s",
-        "stream t",
-        "fill flag 0",
-        "sync",
-    ];
+    let usual = ["alloc x 40MiB", "alloc flag 4KiB", "stream s", "stream t", "fill flag 0", "sync"];
     for line in usual.iter().chain(before) {
         a.must(line)?;
     }
@@ -264,15 +255,8 @@ const A_GRAPH: [&str; 3] = ["capture t", FILL, "end-capture t g"];
 /// The second half of a collective finds the gate closed while its first half spins.
 #[test]
 fn a_kernel_that_work_in_flight_spins_for_is_let_in_at_once_where_its_name_tells() -> anyhow::Result<()> {
-    assert_eq!(
-        undone_drops("all_gather,fill", &[], FILL)?,
-        0,
-        "it came in while the drain ran"
-    );
-    assert!(
-        undone_drops(OTHERS, &[], FILL)? > 0,
-        "what nobody knows waits until the drop is late"
-    );
+    assert_eq!(undone_drops("all_gather,fill", &[], FILL)?, 0, "it came in while the drain ran");
+    assert!(undone_drops(OTHERS, &[], FILL)? > 0, "what nobody knows waits until the drop is late");
     Ok(())
 }
 

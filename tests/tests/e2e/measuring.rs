@@ -34,9 +34,7 @@ fn a_context_takes_what_is_measured_of_it_whatever_the_process_allocates() -> an
     let file = world.folder().join("recording");
     let mut daemon = Daemon::start(&world, &["--record", file.to_str().context("no text")?])?;
     let mut a = Program::hold(&world, &Sharing::session("a"), "a")?;
-    daemon.until("a's context is measured", |status| {
-        status.gpus[0].capacity_bytes == CARD - context()
-    })?;
+    daemon.until("a's context is measured", |status| status.gpus[0].capacity_bytes == CARD - context())?;
 
     // Managed memory is not in the figure. What cannot move takes room, whether the daemon was told of it yet or measured it.
     a.must("alloc x 16MiB")?;
@@ -54,9 +52,7 @@ fn a_context_takes_what_is_measured_of_it_whatever_the_process_allocates() -> an
         status.gpus[0].capacity_bytes == CARD - Bytes::mib(8) - context()
     })?;
     a.quit()?;
-    daemon.until("nothing is left of a's", |status| {
-        status.gpus[0].capacity_bytes == CARD
-    })?;
+    daemon.until("nothing is left of a's", |status| status.gpus[0].capacity_bytes == CARD)?;
 
     assert!(daemon.stop()?.success());
     let (header, events, _) = events_of(&world, "recording")?;

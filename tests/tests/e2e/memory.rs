@@ -43,28 +43,17 @@ fn what_is_more_than_the_whole_limit_is_refused_in_the_process_and_the_daemon_st
     let daemon = Daemon::start(&world, &[])?;
     let mut program = Program::hold(&world, &Sharing::limited("a", Bytes::mib(32)), "a")?;
     program.must("alloc x 8MiB")?;
-    for door in [
-        "mem", "pitch", "managed", "async", "pool", "graph", "handle", "array", "mipmap",
-    ] {
+    for door in ["mem", "pitch", "managed", "async", "pool", "graph", "handle", "array", "mipmap"] {
         let refused = program.ask(&format!("alloc y 33MiB --door {door}"))?;
         assert_eq!(refused.error(), Some("CUDA_ERROR_OUT_OF_MEMORY"), "{door}");
     }
-    let told = daemon.until("every refusal is counted", |status| {
-        status.sessions[0].refusals >= 9
-    })?;
+    let told = daemon.until("every refusal is counted", |status| status.sessions[0].refusals >= 9)?;
     assert_eq!(told.sessions[0].refusals, 9);
     assert_eq!(told.gpus[0].allocated_bytes, Bytes::mib(8));
     let log = daemon.process().stderr();
-    assert!(
-        log.contains("refused 33MiB to a on gpu0: 8MiB of 32MiB are used under its quota"),
-        "{log}"
-    );
+    assert!(log.contains("refused 33MiB to a on gpu0: 8MiB of 32MiB are used under its quota"), "{log}");
     let line = "33MiB refused: 8MiB of this session's memory limit, 32MiB, are in use";
-    assert!(
-        program.process().stderr().contains(line),
-        "{}",
-        program.process().stderr()
-    );
+    assert!(program.process().stderr().contains(line), "{}", program.process().stderr());
     // The daemon is asked as ever for what could be had.
     program.must("alloc y 24MiB")?;
     Ok(())
@@ -78,15 +67,10 @@ fn a_refusal_in_the_process_needs_no_daemon_that_listens() -> anyhow::Result<()>
     let mut program = Program::hold(&world, &Sharing::limited("a", Bytes::mib(32)), "a")?;
     daemon.process().signal(Signal::STOP)?;
     for _ in 0..10 {
-        assert_eq!(
-            program.ask("alloc y 33MiB")?.error(),
-            Some("CUDA_ERROR_OUT_OF_MEMORY")
-        );
+        assert_eq!(program.ask("alloc y 33MiB")?.error(), Some("CUDA_ERROR_OUT_OF_MEMORY"));
     }
     daemon.process().signal(Signal::CONT)?;
-    let told = daemon.until("every refusal is counted", |status| {
-        status.sessions[0].refusals >= 10
-    })?;
+    let told = daemon.until("every refusal is counted", |status| status.sessions[0].refusals >= 10)?;
     assert_eq!(told.sessions[0].refusals, 10);
     Ok(())
 }
@@ -100,10 +84,7 @@ fn the_card_looks_as_large_as_the_limit() -> anyhow::Result<()> {
     let info = program.must("mem-info")?;
     assert_eq!(Bytes(info.number("total_bytes")), Bytes::mib(32));
     assert_eq!(Bytes(info.number("free_bytes")), Bytes::mib(20));
-    assert_eq!(
-        Bytes(program.must("total-mem")?.number("total_bytes")),
-        Bytes::mib(32)
-    );
+    assert_eq!(Bytes(program.must("total-mem")?.number("total_bytes")), Bytes::mib(32));
     Ok(())
 }
 
@@ -121,15 +102,7 @@ fn rewritten_memory_says_that_it_is_device_memory_of_its_own_size() -> anyhow::R
         let mut range = program.must("range x 4096")?.json().clone();
         // Addresses and times differ from run to run.
         for line in [&mut facts, &mut range] {
-            for name in [
-                "address",
-                "ns",
-                "id",
-                "device_pointer",
-                "context",
-                "range_start",
-                "buffer_id",
-            ] {
+            for name in ["address", "ns", "id", "device_pointer", "context", "range_start", "buffer_id"] {
                 line.as_object_mut().map(|line| line.remove(name));
             }
         }
@@ -154,9 +127,8 @@ fn all_sessions_together_stay_below_the_managed_limit() -> anyhow::Result<()> {
             .contains("the card's limit for the managed memory of all sessions")
     );
     a.kill()?;
-    daemon.until("what the dead one had is free", |status| {
-        status.gpus[0].allocated_bytes == Bytes::mib(24)
-    })?;
+    daemon
+        .until("what the dead one had is free", |status| status.gpus[0].allocated_bytes == Bytes::mib(24))?;
     b.must("alloc y 40MiB")?;
     Ok(())
 }
@@ -180,9 +152,7 @@ fn a_context_that_is_reset_gives_back_all_it_held() -> anyhow::Result<()> {
     let mut program = Program::hold(&world, &Sharing::limited("a", Bytes::mib(32)), "a")?;
     program.must("alloc x 30MiB")?;
     program.must("reset")?;
-    daemon.until("nothing is allocated", |status| {
-        status.gpus[0].allocated_bytes.is_zero()
-    })?;
+    daemon.until("nothing is allocated", |status| status.gpus[0].allocated_bytes.is_zero())?;
     assert_eq!(daemon.session("a")?.gpus[0].peak_bytes, Bytes::mib(30));
     Ok(())
 }

@@ -38,10 +38,7 @@ fn both_ways(world: &World) -> anyhow::Result<[PathBuf; 2]> {
 
 /// The program's lines without its own pid, and that pid.
 fn said(text: &str) -> (Vec<String>, String) {
-    let pid = text
-        .lines()
-        .find_map(|line| line.strip_prefix("pid "))
-        .unwrap_or_default();
+    let pid = text.lines().find_map(|line| line.strip_prefix("pid ")).unwrap_or_default();
     // Other numbers may hold the same digits: a pid is a word, or comes before what it has.
     let own = [format!(" {pid}="), format!(" {pid}")];
     let named = |line: &str| match line.strip_suffix(&own[1]) {
@@ -80,9 +77,7 @@ fn inside_a_session_nvml_and_cuda_show_its_limit_its_use_and_its_own_processes()
     neighbour.must("fill x 1")?;
     neighbour.must("sync")?;
     for smi in both_ways(&world)? {
-        let steps = [
-            "pid", "nvml", "init", "total", "context", "total", "info", "alloc=4", "info", "nvml",
-        ];
+        let steps = ["pid", "nvml", "init", "total", "context", "total", "info", "alloc=4", "info", "nvml"];
         let (lines, _) = said(&foreign::run(&world, &limited(), &smi, &steps)?);
         let at = |line: &str| lines.iter().position(|said| said == line);
         let nvml: Vec<usize> = lines
@@ -91,37 +86,20 @@ fn inside_a_session_nvml_and_cuda_show_its_limit_its_use_and_its_own_processes()
             .filter(|(_, line)| line.starts_with("GPU-"))
             .map(|(at, _)| at)
             .collect();
-        let [before, after] = nvml[..] else {
-            panic!("{lines:?}")
-        };
+        let [before, after] = nvml[..] else { panic!("{lines:?}") };
         let expected = picture(Bytes::ZERO, "");
         assert_eq!(lines[before..before + expected.len()], expected, "before CUDA");
-        let totals = lines
-            .iter()
-            .filter(|line| line.starts_with("device 0 "))
-            .collect::<Vec<_>>();
+        let totals = lines.iter().filter(|line| line.starts_with("device 0 ")).collect::<Vec<_>>();
         assert_eq!(totals.len(), 2);
         assert_eq!(totals[0], totals[1], "before and after the first context");
         assert!(totals[0].ends_with(&format!(" total={}", LIMIT.0)), "{totals:?}");
+        assert!(at(&format!("info total={} free={}", LIMIT.0, LIMIT.0)).is_some(), "{lines:?}");
         assert!(
-            at(&format!("info total={} free={}", LIMIT.0, LIMIT.0)).is_some(),
-            "{lines:?}"
-        );
-        assert!(
-            at(&format!(
-                "info total={} free={}",
-                LIMIT.0,
-                (LIMIT - Bytes::mib(4)).0
-            ))
-            .is_some(),
+            at(&format!("info total={} free={}", LIMIT.0, (LIMIT - Bytes::mib(4)).0)).is_some(),
             "{lines:?}"
         );
         let expected = picture(Bytes::mib(4), &format!(" PID={}", Bytes::mib(4).0));
-        assert_eq!(
-            lines[after..after + expected.len()],
-            expected,
-            "with a context and memory"
-        );
+        assert_eq!(lines[after..after + expected.len()], expected, "with a context and memory");
         assert!(at(" accounting PID").is_some(), "{lines:?}");
     }
     Ok(())
@@ -136,11 +114,8 @@ fn a_process_that_only_looks_sees_the_others_of_its_session_and_is_none_of_them(
     let mut holder = Program::hold(&world, &limited(), "holder")?;
     holder.must("alloc x 6MiB")?;
     for smi in both_ways(&world)? {
-        let mut looking = Looking::start(
-            &world,
-            beside(&world, &holder, &smi)?,
-            &["nvml", "threads", "wait"],
-        )?;
+        let mut looking =
+            Looking::start(&world, beside(&world, &holder, &smi)?, &["nvml", "threads", "wait"])?;
         let lines = looking.until_it_waits()?;
         let own = format!(" {}={}", holder.process().pid(), Bytes::mib(6).0);
         let expected = picture(Bytes::mib(6), &own);
@@ -159,14 +134,8 @@ fn outside_a_session_everything_is_as_without_gpushare() -> anyhow::Result<()> {
     neighbour.must("alloc x 8MiB")?;
     for smi in both_ways(&world)? {
         let native = foreign::run(&world, &Sharing::Native, &smi, &["nvml", "threads"])?;
-        assert!(
-            native.contains(&format!(" {}=", neighbour.process().pid())),
-            "{native}"
-        );
-        assert_eq!(
-            foreign::run(&world, &Sharing::Preload, &smi, &["nvml", "threads"])?,
-            native
-        );
+        assert!(native.contains(&format!(" {}=", neighbour.process().pid())), "{native}");
+        assert_eq!(foreign::run(&world, &Sharing::Preload, &smi, &["nvml", "threads"])?, native);
     }
     Ok(())
 }
@@ -181,10 +150,7 @@ fn a_client_without_a_token_is_told_of_the_session_that_it_fell_into() -> anyhow
     let steps = ["pid", "context", "alloc=4", "nvml"];
     let (lines, _) = said(&foreign::run(&world, &Sharing::Preload, &smi, &steps)?);
     let (total, used) = (CARD.0, Bytes::mib(4).0);
-    assert!(
-        lines[2].starts_with(&format!(" memory total={total} used={used} ")),
-        "{lines:?}"
-    );
+    assert!(lines[2].starts_with(&format!(" memory total={total} used={used} ")), "{lines:?}");
     assert!(lines.contains(&format!(" v3 PID={used}")), "{lines:?}");
     Ok(())
 }
@@ -241,14 +207,9 @@ fn a_child_asks_for_itself_after_a_fork_before_cuda() -> anyhow::Result<()> {
     let world = world()?;
     let daemon = Daemon::start(&world, &[])?;
     let smi = foreign::program(&world, "smi")?;
-    let steps = [
-        "nvml", "fork", "pid", "init", "total", "context", "alloc=4", "nvml",
-    ];
+    let steps = ["nvml", "fork", "pid", "init", "total", "context", "alloc=4", "nvml"];
     let (lines, _) = said(&foreign::run(&world, &limited(), &smi, &steps)?);
-    let after = lines
-        .iter()
-        .rposition(|line| line.starts_with("GPU-"))
-        .context("no picture")?;
+    let after = lines.iter().rposition(|line| line.starts_with("GPU-")).context("no picture")?;
     let expected = picture(Bytes::mib(4), &format!(" PID={}", Bytes::mib(4).0));
     assert_eq!(lines[after..after + expected.len()], expected);
     daemon.until("nothing is left of it", |status| status.sessions.is_empty())?;
@@ -264,22 +225,10 @@ fn without_a_limit_the_card_keeps_its_size_and_free_is_what_it_can_back() -> any
     let text = foreign::run(&world, &Sharing::session("smi"), &smi, &steps)?;
     assert_eq!(text.matches(&format!("total={}\n", CARD.0)).count(), 2, "{text}");
     let free = (Bytes::mib(24) - Bytes::mib(4)).0;
-    assert!(
-        text.contains(&format!("info total={} free={free}\n", CARD.0)),
-        "{text}"
-    );
+    assert!(text.contains(&format!("info total={} free={free}\n", CARD.0)), "{text}");
     let used = Bytes::mib(4).0;
-    assert!(
-        text.contains(&format!(" memory total={} used={used} free={free}\n", CARD.0)),
-        "{text}"
-    );
-    assert!(
-        text.contains(&format!(
-            " memory_v2 total={} used={used} free={free} sum=1",
-            CARD.0
-        )),
-        "{text}"
-    );
+    assert!(text.contains(&format!(" memory total={} used={used} free={free}\n", CARD.0)), "{text}");
+    assert!(text.contains(&format!(" memory_v2 total={} used={used} free={free} sum=1", CARD.0)), "{text}");
     Ok(())
 }
 
@@ -290,19 +239,9 @@ fn what_is_free_stays_right_while_memory_comes_and_goes_and_errors_stay_the_driv
     let native = foreign::run(&world, &Sharing::Native, &program, &[])?;
     let _daemon = Daemon::start(&world, &[])?;
     let shared = foreign::run(&world, &limited(), &program, &[])?;
-    let (moments, code) = (
-        |line: &str| line.split(' ').take(2).collect::<Vec<_>>().join(" "),
-        201,
-    );
-    assert!(
-        native.lines().map(moments).eq(shared.lines().map(moments)),
-        "{native}\n{shared}"
-    );
-    assert_eq!(
-        shared.matches(&format!("a-context {code}\n")).count(),
-        2,
-        "{shared}"
-    );
+    let (moments, code) = (|line: &str| line.split(' ').take(2).collect::<Vec<_>>().join(" "), 201);
+    assert!(native.lines().map(moments).eq(shared.lines().map(moments)), "{native}\n{shared}");
+    assert_eq!(shared.matches(&format!("a-context {code}\n")).count(), 2, "{shared}");
     let total = LIMIT.0 >> 10;
     let free: Vec<(&str, String)> = shared
         .lines()
@@ -337,24 +276,14 @@ fn what_others_took_of_all_that_a_card_gives_is_free_for_nobody() -> anyhow::Res
     let mut other = Program::hold(&world, &Sharing::session("other"), "other")?;
     let mut own = Program::hold(&world, &Sharing::limited("own", Bytes::mib(32)), "own")?;
     other.must("alloc x 24MiB")?;
-    daemon.until("it is booked", |status| {
-        status.gpus[0].allocated_bytes == Bytes::mib(24)
-    })?;
+    daemon.until("it is booked", |status| status.gpus[0].allocated_bytes == Bytes::mib(24))?;
     let told = own.must("mem-info")?;
     let told = ["total_bytes", "free_bytes"].map(|name| Bytes(told.number(name)));
     assert_eq!(told, [Bytes::mib(32), Bytes::mib(16)]);
     let smi = foreign::program(&world, "smi")?;
     let (limit, free) = (Bytes::mib(32).0, Bytes::mib(16).0);
-    let inside = foreign::run(
-        &world,
-        &Sharing::limited("third", Bytes::mib(32)),
-        &smi,
-        &["nvml"],
-    )?;
-    assert!(
-        inside.contains(&format!(" memory total={limit} used=0 free={free}\n")),
-        "{inside}"
-    );
+    let inside = foreign::run(&world, &Sharing::limited("third", Bytes::mib(32)), &smi, &["nvml"])?;
+    assert!(inside.contains(&format!(" memory total={limit} used=0 free={free}\n")), "{inside}");
     Ok(())
 }
 
@@ -368,10 +297,7 @@ fn a_strangers_work_is_none_of_a_sessions_utilization() -> anyhow::Result<()> {
     stranger.must("sync")?;
     let smi = foreign::program(&world, "smi")?;
     let inside = foreign::run(&world, &limited(), &smi, &["nvml"])?;
-    assert!(
-        inside.contains(" samples code=6\n infos code=6\n utilization code=0 idle\n"),
-        "{inside}"
-    );
+    assert!(inside.contains(" samples code=6\n infos code=6\n utilization code=0 idle\n"), "{inside}");
     Ok(())
 }
 
@@ -402,21 +328,9 @@ fn nvidia_smi_is_told_past_nvml_of_its_own_sessions_processes_alone() -> anyhow:
              without an argument: 0\n"
         )
     };
-    assert_eq!(
-        answer(world.program(&program), "")?,
-        expected(&everybody),
-        "native"
-    );
-    assert_eq!(
-        answer(world.program(&program), &library)?,
-        expected(&everybody),
-        "outside a session"
-    );
-    assert_eq!(
-        answer(beside(&world, &holder, &program)?, &library)?,
-        expected(&own),
-        "beside the holder"
-    );
+    assert_eq!(answer(world.program(&program), "")?, expected(&everybody), "native");
+    assert_eq!(answer(world.program(&program), &library)?, expected(&everybody), "outside a session");
+    assert_eq!(answer(beside(&world, &holder, &program)?, &library)?, expected(&own), "beside the holder");
     Ok(())
 }
 

@@ -83,9 +83,7 @@ fn keeps_and_gives_back(backend: &str) -> anyhow::Result<()> {
     assert!(sibling.ask("alloc z 1MiB")?.error().is_some());
 
     drop(child);
-    daemon.until("what it kept to be free", |status| {
-        status.gpus[0].allocated_bytes == Bytes::mib(24)
-    })?;
+    daemon.until("what it kept to be free", |status| status.gpus[0].allocated_bytes == Bytes::mib(24))?;
     sibling.must("alloc z 40MiB")?;
     assert!(!daemon.ctl(&["explain", "two"])?.contains("which ended"));
     Ok(())
@@ -144,14 +142,9 @@ fn a_session_whose_memory_a_card_keeps_is_not_deleted() -> anyhow::Result<()> {
     let member = session(&daemon)?;
     let (pid, child) = killed(&world, &member, "native")?;
     let refused = daemon.ctl(&["session", "delete", "two"]).unwrap_err();
-    assert!(
-        format!("{refused:#}").contains(&format!("pid {pid}")),
-        "{refused:#}"
-    );
+    assert!(format!("{refused:#}").contains(&format!("pid {pid}")), "{refused:#}");
     drop(child);
-    daemon.until("what it kept to be free", |status| {
-        status.gpus[0].allocated_bytes == Bytes::ZERO
-    })?;
+    daemon.until("what it kept to be free", |status| status.gpus[0].allocated_bytes == Bytes::ZERO)?;
     daemon.ctl(&["session", "delete", "two"])?;
     Ok(())
 }
@@ -192,21 +185,14 @@ fn what_the_dead_have_is_no_returning_process_to_claim() -> anyhow::Result<()> {
         session: daemon.session("two")?.session,
         holding: None,
         gpus: vec![ReturningGpu {
-            info: GpuInfo {
-                uuid: card.uuid,
-                name: card.name,
-                total: CARD,
-            },
+            info: GpuInfo { uuid: card.uuid, name: card.name, total: CARD },
             used: QUOTA,
             contexts: 0,
         }],
         waiting: false,
     });
     let mut liar = Tenant::at(&world.runtime_dir())?;
-    liar.say(&TenantRequest::Hello(Hello::new(Role::Client {
-        token,
-        returning,
-    })))?;
+    liar.say(&TenantRequest::Hello(Hello::new(Role::Client { token, returning })))?;
     daemon.until("the liar to be there", |status| {
         status.sessions.iter().any(|session| !session.clients.is_empty())
     })?;

@@ -27,23 +27,14 @@ fn a_recorded_run_replays_to_the_same_effects_and_breaks_no_rule() -> anyhow::Re
     let load = ["--steps", "30", "--compute", "2ms"];
     let mut runs = Vec::new();
     for name in ["a", "b"] {
-        runs.push(Training::start(
-            &world,
-            &Sharing::session(name),
-            name,
-            Bytes::mib(48),
-            &load,
-        )?);
+        runs.push(Training::start(&world, &Sharing::session(name), name, Bytes::mib(48), &load)?);
     }
     for run in &mut runs {
         assert_eq!(run.report()?.corrupted, 0);
     }
     let limited = Sharing::limited("c", Bytes::mib(16));
     let mut small = Program::hold(&world, &limited, "c")?;
-    assert_eq!(
-        small.ask("alloc x 32MiB")?.error(),
-        Some("CUDA_ERROR_OUT_OF_MEMORY")
-    );
+    assert_eq!(small.ask("alloc x 32MiB")?.error(), Some("CUDA_ERROR_OUT_OF_MEMORY"));
     small.must("alloc x 12MiB")?;
     small.kill()?;
     let mut survivor = Program::hold(&world, &Sharing::session("d"), "d")?;
@@ -72,16 +63,8 @@ fn a_recorded_run_replays_to_the_same_effects_and_breaks_no_rule() -> anyhow::Re
             _ => None,
         })
         .collect();
-    assert!(
-        notices
-            .iter()
-            .any(|notice| matches!(notice, Notice::Granted { .. }))
-    );
-    assert!(
-        notices
-            .iter()
-            .any(|notice| matches!(notice, Notice::Refused { .. }))
-    );
+    assert!(notices.iter().any(|notice| matches!(notice, Notice::Granted { .. })));
+    assert!(notices.iter().any(|notice| matches!(notice, Notice::Refused { .. })));
 
     let (header, events, end) = events_of(&world, "recording")?;
     assert_eq!(end.as_deref(), Some("the daemon ended"));
@@ -129,11 +112,7 @@ pub(crate) fn events_of(world: &World, name: &str) -> anyhow::Result<(Header, Ve
         }
     }
     let header = header.expect("a header");
-    assert!(
-        events
-            .iter()
-            .any(|handled| matches!(handled.event, Event::ClientJoined { .. }))
-    );
+    assert!(events.iter().any(|handled| matches!(handled.event, Event::ClientJoined { .. })));
     Ok((header, events, end))
 }
 
@@ -143,11 +122,7 @@ pub(crate) fn replay(header: &Header, events: &[Handled]) -> Vec<Effect> {
     let mut effects = Vec::new();
     for handled in events {
         let step = replay.step(handled);
-        assert!(
-            handled.effects.is_some() && !step.diverged,
-            "{handled:?}: {:?}",
-            step.effects
-        );
+        assert!(handled.effects.is_some() && !step.diverged, "{handled:?}: {:?}", step.effects);
         assert_eq!(step.broken, None, "{handled:?}");
         effects.extend(step.effects);
     }

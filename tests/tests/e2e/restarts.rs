@@ -30,9 +30,8 @@ fn a_daemon_that_is_killed_under_load_and_restarted_loses_nothing() -> anyhow::R
         Training::start(&world, &Sharing::session(name), name, Bytes::mib(40), &flags)
     };
     let (mut a, mut b) = (start("a")?, start("b")?);
-    let before = daemon.until("they take turns", |status| {
-        status.gpus.first().is_some_and(|gpu| gpu.handoffs >= 2)
-    })?;
+    let before =
+        daemon.until("they take turns", |status| status.gpus.first().is_some_and(|gpu| gpu.handoffs >= 2))?;
     daemon.kill()?;
     daemon.restart()?;
     let after = daemon.until("both are back and take turns", |status| {
@@ -92,10 +91,7 @@ fn without_a_daemon_a_program_runs_natively_with_one_line() -> anyhow::Result<()
     program.quit()?;
     let said = program.process().stderr();
     assert_eq!(said.lines().count(), 1, "{said}");
-    assert!(
-        said.contains("no scheduler answers") && said.contains("without sharing"),
-        "{said}"
-    );
+    assert!(said.contains("no scheduler answers") && said.contains("without sharing"), "{said}");
     Ok(())
 }
 
@@ -119,26 +115,14 @@ fn a_program_that_must_share_is_refused_its_first_context_without_a_daemon() -> 
     let world = world()?;
     let token = world.folder().join("token");
     fs::write(&token, "ab".repeat(32))?;
-    for (name, value) in [
-        (names::REQUIRED, "1".into()),
-        (names::TOKEN_FILE, token.into_os_string()),
-    ] {
+    for (name, value) in [(names::REQUIRED, "1".into()), (names::TOKEN_FILE, token.into_os_string())] {
         let mut command = world.workload(&Sharing::Preload);
         command.env(name, value);
         let mut program = Program::begin(command, &world, name)?;
         let error = format!("{:#}", program.ready().unwrap_err());
         assert!(error.contains("cuDevicePrimaryCtxRetain"), "{name}: {error}");
-        assert!(
-            error.contains("SYSTEM_NOT_READY") || error.contains("802"),
-            "{name}: {error}"
-        );
-        assert!(
-            program
-                .process()
-                .stderr()
-                .contains("must not use the GPU without it"),
-            "{name}"
-        );
+        assert!(error.contains("SYSTEM_NOT_READY") || error.contains("802"), "{name}: {error}");
+        assert!(program.process().stderr().contains("must not use the GPU without it"), "{name}");
     }
     Ok(())
 }
@@ -197,9 +181,7 @@ fn under_demands(command: &Command, demands: &str) -> Option<Command> {
         .arg(command.get_program())
         .args(command.get_args());
     entered.env_clear();
-    let set = command
-        .get_envs()
-        .filter_map(|(name, value)| Some((name, value?)));
+    let set = command.get_envs().filter_map(|(name, value)| Some((name, value?)));
     entered.envs(set);
     Some(entered)
 }
@@ -220,15 +202,8 @@ fn what_the_administrator_demands_beats_the_environment() -> anyhow::Result<()> 
 
     // Where root is nobody, its file is root's still.
     let mut inner = Command::new("unshare");
-    inner
-        .arg("-U")
-        .arg(command.get_program())
-        .args(command.get_args());
-    inner.envs(
-        command
-            .get_envs()
-            .filter_map(|(name, value)| Some((name, value?))),
-    );
+    inner.arg("-U").arg(command.get_program()).args(command.get_args());
+    inner.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
     let nobody = under_demands(&inner, "required = true # always\n").context("as before")?;
     let mut program = Program::begin(nobody, &world, "nobody")?;
     assert!(program.ready().is_err());

@@ -32,11 +32,7 @@ fn a_call_that_finds_the_card_full_is_made_once_more() -> anyhow::Result<()> {
 fn a_card_that_stays_full_says_so_and_nothing_is_charged() -> anyhow::Result<()> {
     let world = World::simulated(Artifacts::of_tests()?, Bytes::mib(256))?;
     let daemon = Daemon::start(&world, &[])?;
-    let mut program = begin(
-        &world,
-        &Sharing::session("a"),
-        "cuArray3DCreate@1+=2,cuMemCreate@1+=2",
-    )?;
+    let mut program = begin(&world, &Sharing::session("a"), "cuArray3DCreate@1+=2,cuMemCreate@1+=2")?;
     program.ready()?;
     for door in ["array", "handle"] {
         let refused = program.ask(&format!("alloc {door} 4MiB --door {door}"))?;
@@ -51,9 +47,6 @@ fn a_program_alone_hears_of_a_full_card_at_once() -> anyhow::Result<()> {
     let world = World::simulated(Artifacts::of_tests()?, Bytes::mib(256))?;
     let mut program = begin(&world, &Sharing::Native, "cuMemAlloc@1=2")?;
     program.ready()?;
-    assert_eq!(
-        program.ask("alloc x 4MiB")?.error(),
-        Some("CUDA_ERROR_OUT_OF_MEMORY")
-    );
+    assert_eq!(program.ask("alloc x 4MiB")?.error(), Some("CUDA_ERROR_OUT_OF_MEMORY"));
     Ok(())
 }

@@ -19,11 +19,7 @@ const LOAD: [&str; 6] = ["--steps", "60", "--compute", "2ms", "--door", "managed
 fn what_fits_the_card_runs_side_by_side() -> anyhow::Result<()> {
     let world = World::simulated(Artifacts::of_tests()?, Bytes::mib(256))?;
     let daemon = Daemon::start(&world, &[])?;
-    let mut programs = start_two(
-        &world,
-        &[Sharing::session("a"), Sharing::session("b")],
-        Bytes::mib(64),
-    )?;
+    let mut programs = start_two(&world, &[Sharing::session("a"), Sharing::session("b")], Bytes::mib(64))?;
     daemon.until("both hold the card at once", |status| {
         status
             .gpus
@@ -47,36 +43,16 @@ fn what_does_not_fit_takes_turns_and_does_not_thrash() -> anyhow::Result<()> {
     };
     let world = World::simulated(Artifacts::of_tests()?, CARD)?;
     let daemon = Daemon::start(&world, &["--quantum", "500ms"])?;
-    let mut programs = start_two(
-        &world,
-        &[Sharing::session("a"), Sharing::session("b")],
-        HALF_TOO_MUCH,
-    )?;
+    let mut programs = start_two(&world, &[Sharing::session("a"), Sharing::session("b")], HALF_TOO_MUCH)?;
     daemon.until("they take turns", |status| {
-        status
-            .gpus
-            .iter()
-            .any(|gpu| gpu.mode == Mode::Serialized && gpu.handoffs > 0)
+        status.gpus.iter().any(|gpu| gpu.mode == Mode::Serialized && gpu.handoffs > 0)
     })?;
     let with = finish(&world, &mut programs)?;
 
-    assert!(
-        with.faults * 4 <= without.faults,
-        "faults: {} with, {} without",
-        with.faults,
-        without.faults
-    );
+    assert!(with.faults * 4 <= without.faults, "faults: {} with, {} without", with.faults, without.faults);
     let moved = |counters: &Counters| counters.fault_bytes + counters.prefetched_in + counters.evicted_bytes;
-    assert!(
-        moved(&with) * 2 <= moved(&without),
-        "bytes: {} with, {} without",
-        moved(&with),
-        moved(&without)
-    );
-    assert!(
-        daemon.status()?.gpus[0].moved_bytes > Bytes::ZERO,
-        "what a mover brought in is counted"
-    );
+    assert!(moved(&with) * 2 <= moved(&without), "bytes: {} with, {} without", moved(&with), moved(&without));
+    assert!(daemon.status()?.gpus[0].moved_bytes > Bytes::ZERO, "what a mover brought in is counted");
     Ok(())
 }
 
@@ -88,13 +64,9 @@ fn a_session_that_ends_its_overload_brings_everybody_back_side_by_side() -> anyh
     let mut b = Program::hold(&world, &Sharing::session("b"), "b")?;
     a.must("alloc x 40MiB")?;
     b.must("alloc x 40MiB")?;
-    daemon.until("it is overloaded", |status| {
-        status.gpus[0].mode == Mode::Serialized
-    })?;
+    daemon.until("it is overloaded", |status| status.gpus[0].mode == Mode::Serialized)?;
     b.must("free x")?;
-    daemon.until("it is not any more", |status| {
-        status.gpus[0].mode == Mode::Parallel
-    })?;
+    daemon.until("it is not any more", |status| status.gpus[0].mode == Mode::Parallel)?;
     a.must("fill x 1")?;
     b.must("empty")?;
     Ok(())
@@ -114,11 +86,7 @@ fn every_way_to_look_up_the_driver_meets_the_same_gate_and_books() -> anyhow::Re
         assert!(program.must("check x 7")?.flag("matches"));
         let refused = program.ask("alloc y 6MiB")?;
         assert_eq!(refused.error(), Some("CUDA_ERROR_OUT_OF_MEMORY"), "{way}");
-        assert_eq!(
-            daemon.session(way)?.gpus[0].allocated_bytes,
-            Bytes::mib(12),
-            "{way}"
-        );
+        assert_eq!(daemon.session(way)?.gpus[0].allocated_bytes, Bytes::mib(12), "{way}");
         program.quit()?;
     }
     Ok(())

@@ -23,10 +23,7 @@ fn member(name: &str) -> Sharing {
 
 /// Where `session create` puts the token of a session.
 fn token_file(world: &World, name: &str) -> PathBuf {
-    world
-        .runtime_dir()
-        .state_dir()
-        .join(format!("tokens/{name}.token"))
+    world.runtime_dir().state_dir().join(format!("tokens/{name}.token"))
 }
 
 fn standing(daemon: &Daemon<'_>, name: &str) -> anyhow::Result<StandingView> {
@@ -37,15 +34,7 @@ fn standing(daemon: &Daemon<'_>, name: &str) -> anyhow::Result<StandingView> {
 fn programs_join_a_session_by_its_name_and_share_its_quota() -> anyhow::Result<()> {
     let world = world()?;
     let daemon = Daemon::start(&world, &[])?;
-    let said = daemon.ctl(&[
-        "session",
-        "create",
-        "team",
-        "--memory",
-        "64MiB",
-        "--label",
-        "owner=alice",
-    ])?;
+    let said = daemon.ctl(&["session", "create", "team", "--memory", "64MiB", "--label", "owner=alice"])?;
     assert!(said.contains("gpushare-ctl run --session team"), "{said}");
     let mut a = Program::hold(&world, &member("team"), "a")?;
     let mut b = Program::hold(&world, &member("team"), "b")?;
@@ -57,14 +46,8 @@ fn programs_join_a_session_by_its_name_and_share_its_quota() -> anyhow::Result<(
     assert_eq!(session.state.terms.labels["owner"], "alice");
     a.quit()?;
     b.quit()?;
-    daemon.until("it is without processes", |status| {
-        status.sessions[0].clients.is_empty()
-    })?;
-    assert_eq!(
-        daemon.session("team")?.gpus[0].peak_bytes,
-        Bytes::mib(64),
-        "it lives on"
-    );
+    daemon.until("it is without processes", |status| status.sessions[0].clients.is_empty())?;
+    assert_eq!(daemon.session("team")?.gpus[0].peak_bytes, Bytes::mib(64), "it lives on");
     daemon.ctl(&["session", "delete", "team"])?;
     daemon.until("it is deleted", |status| status.sessions.is_empty())?;
     Ok(())
@@ -129,10 +112,7 @@ fn a_limit_of_the_environment_holds_over_a_daemon_that_had_no_time_to_write_it_d
         let session = status.sessions.first();
         session.is_some_and(|session| {
             session.memory_limit_bytes == Some(Bytes::mib(16))
-                && session
-                    .gpus
-                    .iter()
-                    .any(|gpu| gpu.allocated_bytes == Bytes::mib(8))
+                && session.gpus.iter().any(|gpu| gpu.allocated_bytes == Bytes::mib(8))
         })
     })?;
     program.must("alloc y 8MiB")?;
@@ -150,10 +130,7 @@ fn a_limit_that_nobody_understands_is_no_leave_to_run_without_one() -> anyhow::R
     let refused = program.ready().unwrap_err().to_string();
     assert!(refused.contains("CUresult 802"), "{refused}");
     let stderr = program.process().stderr();
-    assert!(
-        stderr.contains("GPUSHARE_MEMORY_LIMIT: `plenty` is not"),
-        "{stderr}"
-    );
+    assert!(stderr.contains("GPUSHARE_MEMORY_LIMIT: `plenty` is not"), "{stderr}");
     Ok(())
 }
 
@@ -220,10 +197,7 @@ fn who_throws_its_token_away_below_a_shell_without_a_gpu_stays_in_the_session_th
     let daemon = Daemon::start(&world, &[])?;
     daemon.ctl(&["session", "create", "jail", "--memory", "16MiB"])?;
     let mut command = world.sharing(&member("jail"), "/bin/sh".as_ref());
-    let away = format!(
-        "setsid --wait --fork env -u {} \"$0\" \"$@\"; exit $?",
-        names::TOKEN_FILE
-    );
+    let away = format!("setsid --wait --fork env -u {} \"$0\" \"$@\"; exit $?", names::TOKEN_FILE);
     command.arg("-c").arg(away).arg(world.path(Part::Workload));
     let mut program = Program::begin(command, &world, "inmate")?;
     program.ready()?;
@@ -261,9 +235,7 @@ fn a_program_is_told_that_the_time_of_its_session_is_over() -> anyhow::Result<()
     let mut program = Program::hold(&world, &member("short"), "short")?;
     program.must("alloc x 1MiB")?;
     daemon.ctl(&["session", "renew", "short", "--ttl", "1ms"])?;
-    daemon.until("its time is over", |status| {
-        status.sessions[0].state.standing == StandingView::Expired
-    })?;
+    daemon.until("its time is over", |status| status.sessions[0].state.standing == StandingView::Expired)?;
     assert_eq!(program.ask("alloc y 200MiB")?.error(), OUT_OF_MEMORY);
     let said = program.process().stderr();
     assert!(
@@ -272,10 +244,7 @@ fn a_program_is_told_that_the_time_of_its_session_is_over() -> anyhow::Result<()
         "{said}"
     );
     let explained = daemon.ctl(&["explain", "short"])?;
-    assert!(
-        explained.contains("its time was over or it was revoked"),
-        "{explained}"
-    );
+    assert!(explained.contains("its time was over or it was revoked"), "{explained}");
     assert!(!explained.contains("set memory"), "{explained}");
     daemon.ctl(&["session", "renew", "short", "--ttl", "none"])?;
     program.must("alloc y 200MiB")?;
@@ -308,17 +277,10 @@ fn a_paused_program_waits_and_says_why_and_goes_on() -> anyhow::Result<()> {
     let daemon = Daemon::start(&world, &[])?;
     let mut program = Program::hold(&world, &Sharing::session("a"), "a")?;
     program.must("alloc x 4MiB")?;
-    assert_eq!(
-        daemon.ctl(&["session", "pause", "a"])?,
-        "session a: running → paused\n"
-    );
+    assert_eq!(daemon.ctl(&["session", "pause", "a"])?, "session a: running → paused\n");
     let filled = program.tell("fill x 7")?;
     let status = daemon.until("it waits", |status| status.sessions[0].clients[0].waiting)?;
-    assert!(
-        format!("{:?}", status.sessions[0].lock).contains("paused"),
-        "{:?}",
-        status.sessions[0].lock
-    );
+    assert!(format!("{:?}", status.sessions[0].lock).contains("paused"), "{:?}", status.sessions[0].lock);
     assert_eq!(program.peek(filled), None);
     daemon.ctl(&["session", "resume", "a"])?;
     assert_eq!(program.answer(filled)?.error(), None);
@@ -336,18 +298,12 @@ fn after_its_time_a_session_keeps_what_it_has_and_gets_nothing_until_it_is_renew
     program.must("fill x 9")?;
     program.must("sync")?;
     daemon.ctl(&["session", "renew", "short", "--ttl", "1ms"])?;
-    daemon.until("its time is over", |status| {
-        status.sessions[0].state.standing == StandingView::Expired
-    })?;
+    daemon.until("its time is over", |status| status.sessions[0].state.standing == StandingView::Expired)?;
     assert_eq!(program.ask("alloc y 4MiB")?.error(), OUT_OF_MEMORY);
     let copied = program.tell("get x")?;
     daemon.until("it waits", |status| status.sessions[0].clients[0].waiting)?;
     daemon.ctl(&["session", "renew", "short", "--ttl", "1h"])?;
-    assert_eq!(
-        program.answer(copied)?.number("first"),
-        9,
-        "nothing of it is lost"
-    );
+    assert_eq!(program.answer(copied)?.number("first"), 9, "nothing of it is lost");
     program.must("alloc y 4MiB")?;
     assert_eq!(standing(&daemon, "short")?, StandingView::Good);
     Ok(())
@@ -375,10 +331,7 @@ fn a_revoked_token_opens_nothing_any_more() -> anyhow::Result<()> {
         .unwrap_err()
         .to_string();
     assert!(error.contains("for good"), "{error}");
-    let error = daemon
-        .ctl(&["session", "delete", "gone"])
-        .unwrap_err()
-        .to_string();
+    let error = daemon.ctl(&["session", "delete", "gone"]).unwrap_err().to_string();
     assert!(error.contains("stop them first"), "{error}");
     Ok(())
 }
@@ -423,22 +376,14 @@ fn a_session_may_be_that_of_a_user_whatever_token_its_processes_have() -> anyhow
     let daemon = Daemon::start(&world, &[])?;
     let uid = rustix::process::getuid().as_raw().to_string();
     daemon.ctl(&["session", "create", "mine", "--memory", "16MiB", "--uid", &uid])?;
-    for (sharing, name) in [
-        (Sharing::Preload, "preloaded"),
-        (Sharing::session("other"), "other"),
-    ] {
+    for (sharing, name) in [(Sharing::Preload, "preloaded"), (Sharing::session("other"), "other")] {
         let mut program = Program::hold(&world, &sharing, name)?;
         assert_eq!(program.ask("alloc x 17MiB")?.error(), OUT_OF_MEMORY, "{name}");
-        assert_eq!(
-            program.must("mem-info")?.number("total_bytes"),
-            Bytes::mib(16).0,
-            "{name}"
-        );
+        assert_eq!(program.must("mem-info")?.number("total_bytes"), Bytes::mib(16).0, "{name}");
         assert_eq!(daemon.session("mine")?.clients.len(), 1);
         program.quit()?;
-        daemon.until("it is gone", |status| {
-            status.sessions.iter().all(|session| session.clients.is_empty())
-        })?;
+        daemon
+            .until("it is gone", |status| status.sessions.iter().all(|session| session.clients.is_empty()))?;
     }
     Ok(())
 }
@@ -447,18 +392,13 @@ fn a_session_may_be_that_of_a_user_whatever_token_its_processes_have() -> anyhow
 fn a_session_that_was_made_to_last_is_there_after_a_restart() -> anyhow::Result<()> {
     let world = world()?;
     let mut daemon = Daemon::start(&world, &[])?;
-    daemon.ctl(&[
-        "session", "create", "team", "--memory", "0=64MiB", "--ttl", "1h", "--weight", "200",
-    ])?;
+    daemon.ctl(&["session", "create", "team", "--memory", "0=64MiB", "--ttl", "1h", "--weight", "200"])?;
     daemon.ctl(&["session", "pause", "team"])?;
     let before = daemon.session("team")?.state;
     daemon.kill()?;
     daemon.restart()?;
     let after = daemon.session("team")?.state;
-    assert_eq!(
-        (after.terms, after.standing),
-        (before.terms, StandingView::Paused)
-    );
+    assert_eq!((after.terms, after.standing), (before.terms, StandingView::Paused));
     assert!(after.expires_in_ns <= before.expires_in_ns && after.expires_in_ns.is_some());
     daemon.ctl(&["session", "resume", "team"])?;
     let mut program = Program::hold(&world, &member("team"), "team")?;

@@ -31,13 +31,7 @@ impl Newer {
         let world = World::simulated(Artifacts::of_tests()?, Bytes::mib(64))?;
         fs::create_dir(world.folder().join("newer"))?;
         let driver = world.path(Part::SimulatedCuda).display().to_string();
-        let flags = [
-            "-shared",
-            "-fPIC",
-            "-Wl,-soname,libcuda.so.1,--no-as-needed",
-            &driver,
-            "-ldl",
-        ];
+        let flags = ["-shared", "-fPIC", "-Wl,-soname,libcuda.so.1,--no-as-needed", &driver, "-ldl"];
         foreign::compile(&world, "newer_driver.c", "newer/libcuda.so.1", &flags)?;
         let program = foreign::program(&world, "looks_ahead")?;
         Ok(Self { world, program })
@@ -91,11 +85,7 @@ fn a_process_that_was_handed_what_nobody_knows_stays_on_its_card_and_is_named() 
     let looking = newer.look(&Sharing::session("ahead"), ways)?;
     assert_eq!(
         looking.said,
-        [
-            "cuConjure: libcuda.so.1",
-            "cuMemAlloc: libgpushare.so",
-            "cuLaunchKernel: libcuda.so.1"
-        ]
+        ["cuConjure: libcuda.so.1", "cuMemAlloc: libgpushare.so", "cuLaunchKernel: libcuda.so.1"]
     );
     let functions = ["cuConjure", "cuLaunchKernel (14.0)"];
     until_handed(&daemon, &functions)?;
@@ -126,10 +116,7 @@ fn names_of_other_libraries_and_variants_that_are_known_change_nothing() -> anyh
     );
     let status = daemon.until("the process is there", |status| client(status).is_some())?;
     let client = client(&status).context("it is there")?;
-    assert!(
-        client.evictable && client.unknown_functions.is_empty(),
-        "{client:?}"
-    );
+    assert!(client.evictable && client.unknown_functions.is_empty(), "{client:?}");
     Ok(())
 }
 
@@ -138,12 +125,7 @@ fn with_a_poor_driver(required: &str) -> anyhow::Result<(String, String)> {
     let world = World::simulated(Artifacts::of_tests()?, Bytes::mib(64))?;
     let _daemon = Daemon::start(&world, &[])?;
     fs::create_dir(world.folder().join("poor"))?;
-    foreign::compile(
-        &world,
-        "poor_driver.c",
-        "poor/libcuda.so.1",
-        &["-shared", "-fPIC"],
-    )?;
+    foreign::compile(&world, "poor_driver.c", "poor/libcuda.so.1", &["-shared", "-fPIC"])?;
     let program = foreign::program(&world, "retains")?;
     let mut command = world.sharing(&Sharing::Preload, &program);
     command
@@ -158,10 +140,7 @@ fn with_a_poor_driver(required: &str) -> anyhow::Result<(String, String)> {
 fn a_process_that_must_share_has_no_context_of_a_driver_that_cannot_be_shared() -> anyhow::Result<()> {
     let (answer, said) = with_a_poor_driver("1")?;
     assert_eq!(answer, "802");
-    assert!(
-        said.contains("must not use the GPU without sharing it (update the driver)"),
-        "{said}"
-    );
+    assert!(said.contains("must not use the GPU without sharing it (update the driver)"), "{said}");
     let (answer, said) = with_a_poor_driver("0")?;
     assert_eq!(answer, "0");
     assert!(said.contains("runs without sharing"), "{said}");

@@ -15,10 +15,7 @@ use gpushare_tests::world::{Sharing, World};
 fn a_trace_of_turns_is_whole_also_when_the_daemon_dies() -> anyhow::Result<()> {
     let world = World::simulated(Artifacts::of_tests()?, Bytes::mib(64))?;
     let mut daemon = Daemon::start(&world, &["--quantum", "100ms"])?;
-    let (trace, said) = (
-        world.folder().join("trace.json"),
-        world.folder().join("watch.out"),
-    );
+    let (trace, said) = (world.folder().join("trace.json"), world.folder().join("watch.out"));
     let mut command = world.part(Part::Ctl);
     command.args(["watch", "--json", "--trace"]).arg(&trace);
     command.stdin(Stdio::null()).stdout(fs::File::create(&said)?);
@@ -31,13 +28,7 @@ fn a_trace_of_turns_is_whole_also_when_the_daemon_dies() -> anyhow::Result<()> {
     let mut runs = Vec::new();
     for name in ["a", "b"] {
         let memory = Bytes::mib(48);
-        runs.push(Training::start(
-            &world,
-            &Sharing::session(name),
-            name,
-            memory,
-            &load,
-        )?);
+        runs.push(Training::start(&world, &Sharing::session(name), name, memory, &load)?);
     }
     for run in &mut runs {
         assert_eq!(run.report()?.corrupted, 0);

@@ -32,19 +32,13 @@ fn tell_all(program: &mut Program, line: &str, times: usize) -> anyhow::Result<V
 
 /// How many of these launches have returned to the program.
 fn returned(program: &Program, lines: &[Ticket]) -> u64 {
-    lines
-        .iter()
-        .take_while(|&&line| program.peek(line).is_some())
-        .count() as u64
+    lines.iter().take_while(|&&line| program.peek(line).is_some()).count() as u64
 }
 
 /// Kernels of a program that the card has done.
 fn kernels(world: &World, program: &Program) -> anyhow::Result<u64> {
     let stats = world.card().expect("a simulated card").stats()?;
-    let own = stats
-        .processes
-        .iter()
-        .find(|known| known.pid == program.process().pid());
+    let own = stats.processes.iter().find(|known| known.pid == program.process().pid());
     Ok(own.map_or(0, |own| own.counters.kernels))
 }
 
@@ -140,14 +134,8 @@ fn a_program_whose_launches_wait_for_a_later_one_is_delayed_and_not_blocked() ->
     a.must("write-value flag 1")?;
     a.must("sync")?;
     let [counted, in_flight, held_back, let_through] = summary(&mut a)?;
-    assert!(
-        counted >= 200 && in_flight >= 200,
-        "{counted} counted, {in_flight} in flight"
-    );
-    assert!(
-        held_back > 0 && let_through > 0,
-        "{held_back} held back, {let_through} let through"
-    );
+    assert!(counted >= 200 && in_flight >= 200, "{counted} counted, {in_flight} in flight");
+    assert!(held_back > 0 && let_through > 0, "{held_back} held back, {let_through} let through");
     drop(b);
     Ok(())
 }

@@ -18,10 +18,7 @@ impl Gpu {
     /// The primary context.
     #[must_use]
     pub fn primary(&self) -> Held {
-        Held {
-            context: self.context,
-            part: None,
-        }
+        Held { context: self.context, part: None }
     }
 
     /// Makes a context.
@@ -29,9 +26,7 @@ impl Gpu {
         let mut context = 0;
         // SAFETY: the result is writable.
         unsafe {
-            self.device
-                .driver
-                .ctx_create(&raw mut context, 0, self.device.ordinal)?;
+            self.device.driver.ctx_create(&raw mut context, 0, self.device.ordinal)?;
         };
         self.enter()?;
         Ok(Held { context, part: None })
@@ -54,9 +49,7 @@ impl Gpu {
     pub fn attach(&self, held: Held) -> Result<(), CudaError> {
         let mut context = 0;
         // SAFETY: the result is writable.
-        self.inside(held, || unsafe {
-            self.device.driver.ctx_attach(&raw mut context, 0)
-        })
+        self.inside(held, || unsafe { self.device.driver.ctx_attach(&raw mut context, 0) })
     }
 
     /// Is one user less.

@@ -45,10 +45,7 @@ impl Device {
             driver.init(0)?;
             driver.device_get(&raw mut device, ordinal)?;
         }
-        Ok(Self {
-            driver,
-            ordinal: device,
-        })
+        Ok(Self { driver, ordinal: device })
     }
 
     /// What the device is.

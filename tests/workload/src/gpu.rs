@@ -27,11 +27,7 @@ impl Gpu {
         // SAFETY: the context was just retained.
         unsafe { device.driver.ctx_set_current(context)? };
         let kernels = Kernels::load(&device.driver)?;
-        Ok(Self {
-            device,
-            context,
-            kernels,
-        })
+        Ok(Self { device, context, kernels })
     }
 
     /// Makes the context current on the calling thread.

@@ -217,11 +217,7 @@ mod tests {
 
     #[test]
     fn a_cooperative_grid_stays_small_enough_for_any_card() {
-        let all = Kernel::Fill {
-            p: 0,
-            n: 1 << 30,
-            value: 0,
-        };
+        let all = Kernel::Fill { p: 0, n: 1 << 30, value: 0 };
         assert_eq!(all.blocks(LaunchDoor::Plain), 1024);
         assert_eq!(all.blocks(LaunchDoor::Cooperative), 32);
         assert_eq!(Kernel::Empty.blocks(LaunchDoor::Ex), 1);

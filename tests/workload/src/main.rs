@@ -36,19 +36,11 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let Arguments {
-        device,
-        resolve,
-        command,
-    } = Arguments::parse();
+    let Arguments { device, resolve, command } = Arguments::parse();
     let open = move || Device::open(resolve, device);
     match command {
         Command::Probe => finish(open().and_then(|device| device.facts())),
-        Command::Train(plan) => finish(
-            open()
-                .and_then(Gpu::start)
-                .and_then(|gpu| train::run(&gpu, &plan)),
-        ),
+        Command::Train(plan) => finish(open().and_then(Gpu::start).and_then(|gpu| train::run(&gpu, &plan))),
         Command::Hold(options) => {
             hold::run(open, &options).unwrap_or_else(|error| finish(Err::<(), CudaError>(error)))
         }

@@ -88,12 +88,7 @@ pub struct PoolProperties {
 
 impl PoolProperties {
     fn new(device: c_int) -> Self {
-        Self {
-            kind: 1,
-            handle_types: 0,
-            location: [1, device],
-            rest: [0; 9],
-        }
+        Self { kind: 1, handle_types: 0, location: [1, device], rest: [0; 9] }
     }
 }
 
@@ -228,9 +223,7 @@ impl Gpu {
         let mut pool = 0;
         // SAFETY: both live for the call.
         unsafe {
-            self.device
-                .driver
-                .mem_pool_create(&raw mut pool, &raw const properties)?;
+            self.device.driver.mem_pool_create(&raw mut pool, &raw const properties)?;
         };
         *made = Some(pool);
         Ok(pool)
@@ -266,12 +259,7 @@ impl Gpu {
     fn allocate_by_handle(&self, bytes: usize) -> Result<DevicePtr, CudaError> {
         let driver = &self.device.driver;
         let location = [1, self.device.ordinal];
-        let properties = HandleProperties {
-            kind: 1,
-            handle_types: 0,
-            location,
-            rest: [0; 2],
-        };
+        let properties = HandleProperties { kind: 1, handle_types: 0, location, rest: [0; 2] };
         let access = AccessDescription { location, flags: 3 };
         let (mut handle, mut address) = (0, 0);
         // SAFETY: all results are writable, and the handles and addresses are those that the driver gave.
@@ -307,11 +295,7 @@ impl Gpu {
     pub fn ipc_handle(&self, buffer: Buffer) -> Result<(), CudaError> {
         let mut handle = [0; 64];
         // SAFETY: the result is writable.
-        unsafe {
-            self.device
-                .driver
-                .ipc_get_mem_handle(&raw mut handle, buffer.address)
-        }
+        unsafe { self.device.driver.ipc_get_mem_handle(&raw mut handle, buffer.address) }
     }
 
     /// Asks of managed memory where it prefers to be.
@@ -395,9 +379,7 @@ impl Gpu {
         let (mut base, mut bytes) = (0, 0);
         // SAFETY: both results are writable.
         unsafe {
-            self.device
-                .driver
-                .mem_address_range(&raw mut base, &raw mut bytes, address)?;
+            self.device.driver.mem_address_range(&raw mut base, &raw mut bytes, address)?;
         }
         Ok((base, Bytes(bytes as u64)))
     }
@@ -407,11 +389,7 @@ impl Gpu {
         let attribute = |which: c_int| {
             let mut value = 0u64;
             // SAFETY: every attribute asked for here is at most eight bytes wide.
-            unsafe {
-                self.device
-                    .driver
-                    .pointer_attribute((&raw mut value).cast(), which, address)
-            }?;
+            unsafe { self.device.driver.pointer_attribute((&raw mut value).cast(), which, address) }?;
             Ok(value)
         };
         Ok(PointerFacts {
@@ -427,11 +405,7 @@ impl Gpu {
     pub fn upload(&self, to: Buffer, words: &[u32]) -> Result<(), CudaError> {
         let bytes = size_of_val(words);
         // SAFETY: the host memory is `words`, borrowed for the call; the driver checks the device side.
-        unsafe {
-            self.device
-                .driver
-                .memcpy_to_device(to.address, words.as_ptr().cast(), bytes)
-        }
+        unsafe { self.device.driver.memcpy_to_device(to.address, words.as_ptr().cast(), bytes) }
     }
 
     /// Fills `words` from the start of a buffer.
@@ -471,21 +445,13 @@ impl Gpu {
         let bytes = size_of_val(words);
         let to = words.as_ptr().cast_mut().cast::<c_void>();
         // SAFETY: the host memory is never freed and made of atomics, so it may be written at any time.
-        unsafe {
-            self.device
-                .driver
-                .memcpy_to_host_async(to, from.address, bytes, stream)
-        }
+        unsafe { self.device.driver.memcpy_to_host_async(to, from.address, bytes, stream) }
     }
 
     /// Copies a whole buffer to the start of another and waits.
     pub fn copy(&self, from: Buffer, to: Buffer) -> Result<(), CudaError> {
         // SAFETY: both are device addresses; the driver checks their ranges.
-        unsafe {
-            self.device
-                .driver
-                .memcpy_on_device(to.address, from.address, from.len())
-        }
+        unsafe { self.device.driver.memcpy_on_device(to.address, from.address, from.len()) }
     }
 
     /// Sets every word of a buffer, waiting for it unless a stream is named.
@@ -495,10 +461,7 @@ impl Gpu {
         unsafe {
             match stream {
                 None => self.device.driver.memset_d32(to.address, value, words),
-                Some(stream) => self
-                    .device
-                    .driver
-                    .memset_d32_async(to.address, value, words, stream),
+                Some(stream) => self.device.driver.memset_d32_async(to.address, value, words, stream),
             }
         }
     }
@@ -508,11 +471,7 @@ impl Gpu {
         let sum = self.allocate(Bytes(8), Door::Mem)?;
         self.set(sum, 0, None)?;
         self.synchronize()?;
-        let kernel = Kernel::Checksum {
-            p: buffer.address,
-            n: buffer.words(),
-            out: sum.address,
-        };
+        let kernel = Kernel::Checksum { p: buffer.address, n: buffer.words(), out: sum.address };
         self.launch(kernel, DEFAULT_STREAM)?;
         let mut words = [0; 2];
         self.download(sum, &mut words)?;

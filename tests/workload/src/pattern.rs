@@ -56,9 +56,10 @@ mod tests {
     use crate::memory::Door;
 
     fn by_hand(words: &[u32]) -> u64 {
-        words.iter().zip(0u64..).fold(0, |sum, (&word, i)| {
-            sum.wrapping_add(u64::from(word).wrapping_mul(2 * i + 1))
-        })
+        words
+            .iter()
+            .zip(0u64..)
+            .fold(0, |sum, (&word, i)| sum.wrapping_add(u64::from(word).wrapping_mul(2 * i + 1)))
     }
 
     #[test]
@@ -82,11 +83,7 @@ mod tests {
 
     #[test]
     fn a_uniform_buffer_is_one_product() {
-        let buffer = Buffer {
-            address: 0,
-            bytes: Bytes(4_000),
-            door: Door::Mem,
-        };
+        let buffer = Buffer { address: 0, bytes: Bytes(4_000), door: Door::Mem };
         assert_eq!(uniform_checksum(buffer, 9), by_hand(&[9; 1_000]));
     }
 }

@@ -56,21 +56,15 @@ impl Symbols {
                 Some((*function, flags))
             }
         };
-        Ok(Self {
-            library,
-            proc_address,
-        })
+        Ok(Self { library, proc_address })
     }
 
     /// The address of one function, if the driver has it.
     pub(crate) fn find(&self, base: &str, export: &str, version: c_int) -> Option<*mut c_void> {
         match self.proc_address {
             Some((get, flags)) => {
-                let version = if flags == PER_THREAD_STREAM {
-                    version.max(PER_THREAD_SINCE)
-                } else {
-                    version
-                };
+                let version =
+                    if flags == PER_THREAD_STREAM { version.max(PER_THREAD_SINCE) } else { version };
                 let name = CString::new(base).ok()?;
                 let mut address = ptr::null_mut();
                 let mut status = 0;
@@ -89,7 +83,5 @@ impl Symbols {
 
 /// The loader's own words, which it keeps one level down.
 fn reason(error: &libloading::Error) -> String {
-    error
-        .source()
-        .map_or_else(|| error.to_string(), ToString::to_string)
+    error.source().map_or_else(|| error.to_string(), ToString::to_string)
 }

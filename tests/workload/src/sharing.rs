@@ -21,10 +21,6 @@ pub fn mark_communication(stream: Handle, on: bool) -> Result<(), CudaError> {
     // SAFETY: takes a handle by value.
     match unsafe { mark(stream, c_int::from(on)) } {
         0 => Ok(()),
-        code => Err(CudaError::Driver {
-            call: MARK,
-            code,
-            name: "an error".to_owned(),
-        }),
+        code => Err(CudaError::Driver { call: MARK, code, name: "an error".to_owned() }),
     }
 }

@@ -92,11 +92,7 @@ impl Gpu {
     pub fn block_on(&self, latch: &Latch, stream: Handle) -> Result<(), CudaError> {
         let argument = Box::into_raw(Box::new(latch.clone()));
         // SAFETY: the driver calls the function once with its argument, which nobody frees before.
-        let answer = unsafe {
-            self.device
-                .driver
-                .launch_host_func(stream, wait_for_latch, argument.cast())
-        };
+        let answer = unsafe { self.device.driver.launch_host_func(stream, wait_for_latch, argument.cast()) };
         if answer.is_err() {
             // SAFETY: the driver refused the call, so the box is still ours.
             drop(unsafe { Box::from_raw(argument) });
@@ -107,11 +103,7 @@ impl Gpu {
     /// Blocks a stream until the word at `address` is at least `value`.
     pub fn wait_value(&self, address: DevicePtr, value: u32, stream: Handle) -> Result<(), CudaError> {
         // SAFETY: a device address, which the driver checks.
-        unsafe {
-            self.device
-                .driver
-                .stream_wait_value(stream, address, value, WAIT_GEQ)
-        }
+        unsafe { self.device.driver.stream_wait_value(stream, address, value, WAIT_GEQ) }
     }
 
     /// Stores `value` at `address` when the stream comes to it.
@@ -163,9 +155,7 @@ impl Gpu {
         let mut milliseconds = 0.0;
         // SAFETY: the result is writable.
         unsafe {
-            self.device
-                .driver
-                .event_elapsed(&raw mut milliseconds, from, to)?;
+            self.device.driver.event_elapsed(&raw mut milliseconds, from, to)?;
         }
         Ok(milliseconds)
     }

@@ -172,27 +172,16 @@ fn steps(gpu: &Gpu, plan: &Plan, buffers: &[Buffer]) -> Result<Steps, CudaError>
         }
         times.begins.push(clock::now());
         for buffer in buffers {
-            let touch = Kernel::Touch {
-                p: buffer.address,
-                n: buffer.words(),
-                stride: TOUCH_STRIDE,
-            };
+            let touch = Kernel::Touch { p: buffer.address, n: buffer.words(), stride: TOUCH_STRIDE };
             gpu.launch(touch, DEFAULT_STREAM)?;
         }
         let buffer = buffers[turn(plan, step)];
-        let add = Kernel::Add {
-            p: buffer.address,
-            n: buffer.words(),
-            value: summand(step),
-        };
+        let add = Kernel::Add { p: buffer.address, n: buffer.words(), value: summand(step) };
         for _ in 0..plan.passes {
             gpu.launch(add, DEFAULT_STREAM)?;
         }
         if !plan.compute.is_zero() {
-            let compute = Kernel::Spin {
-                flag: 0,
-                nanoseconds: plan.compute.0,
-            };
+            let compute = Kernel::Spin { flag: 0, nanoseconds: plan.compute.0 };
             gpu.launch(compute, DEFAULT_STREAM)?;
         }
         let done = gpu.event()?;

@@ -24,14 +24,7 @@ use crate::output::progress;
 /// How often what takes no time is measured; the median counts.
 const RUNS: usize = 5;
 /// A card for one session of the crowd, which lets go before its quantum is over.
-const TURNS: [&str; 6] = [
-    "--mode",
-    "serialized",
-    "--capacity",
-    "0=64MiB",
-    "--quantum",
-    "30s",
-];
+const TURNS: [&str; 6] = ["--mode", "serialized", "--capacity", "0=64MiB", "--quantum", "30s"];
 
 /// All figures.
 #[derive(Clone, Copy, Debug, Serialize)]
@@ -146,11 +139,7 @@ fn refuse(world: &World, hotpath: &Path, driver: &Path) -> anyhow::Result<f64> {
             command.args(["--call", "refuse", "--batches", "20"]);
             command
         })?;
-        ensure!(
-            run.library == Part::Library.file(),
-            "the call was {}'s",
-            run.library
-        );
+        ensure!(run.library == Part::Library.file(), "the call was {}'s", run.library);
         refusing.push(run.call_ns);
     }
     Ok(median(&mut refusing))
@@ -159,10 +148,7 @@ fn refuse(world: &World, hotpath: &Path, driver: &Path) -> anyhow::Result<f64> {
 /// The bench with the daemon's socket.
 fn talking(world: &World, bench: &Path, what: &str) -> Command {
     let mut command = world.program(bench);
-    command
-        .arg(what)
-        .arg("--socket")
-        .arg(world.runtime_dir().tenant_socket());
+    command.arg(what).arg("--socket").arg(world.runtime_dir().tenant_socket());
     command
 }
 
@@ -189,12 +175,7 @@ impl Quota {
     fn bounds(&self) -> [(f64, f64, &'static str, &'static str); 6] {
         let echo = self.echo_p50_us;
         [
-            (
-                self.reserve_ns,
-                100.0,
-                "reserving and entering a block takes",
-                "ns",
-            ),
+            (self.reserve_ns, 100.0, "reserving and entering a block takes", "ns"),
             (self.refuse_local_us, 5.0, "a refusal in the process takes", "us"),
             (
                 self.recall_p99_us,
@@ -263,11 +244,7 @@ mod tests {
     #[test]
     fn every_broken_bound_has_its_sentence() {
         AT_THE_BOUND.hold().unwrap();
-        let slow = Quota {
-            recall_p99_us: 140.5,
-            daemon_rss_mb: 101.0,
-            ..AT_THE_BOUND
-        };
+        let slow = Quota { recall_p99_us: 140.5, daemon_rss_mb: 101.0, ..AT_THE_BOUND };
         assert_eq!(
             slow.hold().unwrap_err().to_string(),
             "the 99th percentile of a recall, with 4 echoes and 100 us as its bound, is 140.5 us, at most 140.0 are \

@@ -59,10 +59,7 @@ pub(super) fn measure() -> anyhow::Result<Sched> {
     let daemon = Daemon::start(&world, &TURNS)?;
     progress("asking for turns");
     let grant: Grant = parsed(talking_about(&world, bench, "grant", &daemon))?;
-    progress(format_args!(
-        "the 99th percentile of an echo was {} us",
-        grant.echo_p99_us
-    ));
+    progress(format_args!("the 99th percentile of an echo was {} us", grant.echo_p99_us));
     Ok(Sched {
         events_per_s: core.events_per_s,
         echo_p50_us: grant.echo_p50_us,
@@ -74,12 +71,7 @@ pub(super) fn measure() -> anyhow::Result<Sched> {
 impl Sched {
     /// Whether every figure is on the right side of its bound.
     pub(super) fn hold(&self) -> anyhow::Result<()> {
-        let Self {
-            events_per_s,
-            echo_p50_us: echo,
-            grant_p50_us,
-            grant_p99_us,
-        } = *self;
+        let Self { events_per_s, echo_p50_us: echo, grant_p50_us, grant_p99_us } = *self;
         let needed = EVENTS_PER_S as f64;
         let (p50, p99) = (1.5 * echo + 5.0, 2.0 * echo + 20.0);
         let figures = [
@@ -110,12 +102,7 @@ impl Sched {
 
 impl fmt::Display for Sched {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            events_per_s,
-            echo_p50_us,
-            grant_p50_us,
-            grant_p99_us,
-        } = self;
+        let Self { events_per_s, echo_p50_us, grant_p50_us, grant_p99_us } = self;
         write!(
             f,
             "the core takes {events_per_s} events a second of 1000 sessions on 8 cards; a turn on a free card comes within \
@@ -138,11 +125,7 @@ mod tests {
     #[test]
     fn every_broken_bound_has_its_sentence() {
         AT_THE_BOUND.hold().unwrap();
-        let slow = Sched {
-            events_per_s: 999_999,
-            grant_p50_us: 20.5,
-            ..AT_THE_BOUND
-        };
+        let slow = Sched { events_per_s: 999_999, grant_p50_us: 20.5, ..AT_THE_BOUND };
         assert_eq!(
             slow.hold().unwrap_err().to_string(),
             "the core takes 999999 events a second, at least 1000000 are needed; the median grant, with 1.5 echoes and 5 us \

@@ -116,10 +116,7 @@ impl Place {
 
 impl Said {
     pub(crate) fn broke(&self, sentence: String) {
-        self.broken
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .push(sentence);
+        self.broken.lock().unwrap_or_else(PoisonError::into_inner).push(sentence);
     }
 }
 
@@ -142,10 +139,7 @@ impl Crew {
             std::io::Write::write_all(&mut file, token.to_hex().as_bytes())?;
             Ok(path)
         });
-        let place = |session| Place {
-            session,
-            ..Place::default()
-        };
+        let place = |session| Place { session, ..Place::default() };
         Ok(Self {
             places: (0..tokens.len())
                 .flat_map(|session| std::iter::repeat_with(move || place(session)).take(each))
@@ -175,18 +169,14 @@ impl Crew {
         let place = &self.places[number];
         let mut program = self.begin(world, place.session, &format!("program-{number}"))?;
         let pid = program.process().pid();
-        let pidfd = pidfd_open(
-            Pid::from_raw(pid.cast_signed()).context("no pid")?,
-            PidfdFlags::empty(),
-        )?;
+        let pidfd = pidfd_open(Pid::from_raw(pid.cast_signed()).context("no pid")?, PidfdFlags::empty())?;
         place.now().process = Some((pid, Arc::new(pidfd)));
         let begun = Instant::now();
         let ready = program.ready_within(PATIENCE);
         if ready.is_err() && begun.elapsed() >= PATIENCE {
             count(&self.said.hung);
-            self.said.broke(format!(
-                "program {number} (pid {pid}) was not ready within {PATIENCE:?}"
-            ));
+            self.said
+                .broke(format!("program {number} (pid {pid}) was not ready within {PATIENCE:?}"));
         }
         ready.map(|()| program)
     }
@@ -279,22 +269,10 @@ fn ask(program: &mut Program, line: &Line) -> anyhow::Result<Answer> {
 /// What a program is told.
 #[derive(Debug)]
 enum Line {
-    Allocate {
-        name: String,
-        bytes: Bytes,
-        door: &'static str,
-    },
-    Free {
-        name: String,
-    },
-    Fill {
-        name: String,
-        value: u64,
-    },
-    Check {
-        name: String,
-        value: u64,
-    },
+    Allocate { name: String, bytes: Bytes, door: &'static str },
+    Free { name: String },
+    Fill { name: String, value: u64 },
+    Check { name: String, value: u64 },
     Look,
 }
 
@@ -317,10 +295,7 @@ impl Line {
             (0..4, _) => Self::Free { name },
             (4, _) => Self::Look,
             (5..8, Some(value)) => Self::Check { name, value },
-            _ => Self::Fill {
-                name,
-                value: dice.below(1 << 20),
-            },
+            _ => Self::Fill { name, value: dice.below(1 << 20) },
         }
     }
 

@@ -16,10 +16,8 @@ use crate::output::progress;
 
 /// Set for the command that runs in a mount namespace of its own.
 const INSIDE: &str = "GPUSHARE_CHAOS_INSIDE";
-const NAMESPACES: [&[&str]; 2] = [
-    &["--mount", "--propagation", "private"],
-    &["--map-root-user", "--mount", "--propagation", "private"],
-];
+const NAMESPACES: [&[&str]; 2] =
+    [&["--mount", "--propagation", "private"], &["--map-root-user", "--mount", "--propagation", "private"]];
 
 /// Starts this command again in a mount namespace of its own, if that is possible and not yet so.
 pub(super) fn enter() -> anyhow::Result<()> {
@@ -62,17 +60,11 @@ impl Disk {
     pub(super) fn on(folder: &Path) -> Self {
         let text = folder.display().to_string();
         let mounted = env::var_os(INSIDE).is_some()
-            && works(
-                "mount",
-                &["-t", "tmpfs", "-o", "size=6m,mode=700", "tmpfs", &text],
-            );
+            && works("mount", &["-t", "tmpfs", "-o", "size=6m,mode=700", "tmpfs", &text]);
         if !mounted {
             progress("no tmpfs can be mounted here: instead of a full disk the registry cannot be written");
         }
-        Self {
-            folder: folder.to_owned(),
-            mounted,
-        }
+        Self { folder: folder.to_owned(), mounted }
     }
 
     pub(super) fn kind(&self) -> &'static str {
@@ -80,11 +72,7 @@ impl Disk {
     }
 
     fn ballast(&self) -> PathBuf {
-        self.folder.join(if self.mounted {
-            "ballast"
-        } else {
-            "registry.redb.new"
-        })
+        self.folder.join(if self.mounted { "ballast" } else { "registry.redb.new" })
     }
 
     pub(super) fn fill(&self) -> anyhow::Result<()> {

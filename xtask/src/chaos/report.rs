@@ -62,8 +62,7 @@ impl Report {
             self.broken.push(format!("{} programs hung", self.hung));
         }
         if self.corrupted > 0 {
-            self.broken
-                .push(format!("{} buffers were corrupted", self.corrupted));
+            self.broken.push(format!("{} buffers were corrupted", self.corrupted));
         }
     }
 
@@ -96,11 +95,7 @@ impl fmt::Display for Report {
             "{} answers, {} refusals, {} checkpoints",
             self.answers, self.refusals, self.checkpoints
         )?;
-        write!(
-            f,
-            "{} bytes lost, {} hung, {} corrupted",
-            self.bytes_lost, self.hung, self.corrupted
-        )
+        write!(f, "{} bytes lost, {} hung, {} corrupted", self.bytes_lost, self.hung, self.corrupted)
     }
 }
 

@@ -43,11 +43,7 @@ pub(super) fn half_a_frame(
 ) -> anyhow::Result<Lingering> {
     let mut command = world.program(&env::current_exe()?);
     command
-        .args([
-            "chaos",
-            "--stranger",
-            &format!("{seed}:{card}:{}", u8::from(lingers)),
-        ])
+        .args(["chaos", "--stranger", &format!("{seed}:{card}:{}", u8::from(lingers))])
         .env(names::TOKEN_FILE, token)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped());
@@ -89,27 +85,14 @@ fn begin_a_frame(
         } else {
             Administrator::at(runtime)?
         };
-        peer.write(part(
-            &encode(&AdminRequest::Hello(Hello::new(Role::Tool)))?,
-            &mut dice,
-        ))?;
+        peer.write(part(&encode(&AdminRequest::Hello(Hello::new(Role::Tool)))?, &mut dice))?;
         return Ok(Lingering::Admin(peer));
     }
     let mut peer = Tenant::at(runtime)?;
-    let client = TenantRequest::Hello(Hello::new(Role::Client {
-        token: Some(token),
-        returning: None,
-    }));
-    let attach = TenantRequest::Attach(GpuInfo {
-        uuid: card,
-        name: "half a frame".to_owned(),
-        total: Bytes::gib(1),
-    });
-    let reserve = TenantRequest::Reserve {
-        request: RequestId(1),
-        gpu: GpuId(0),
-        bytes: Bytes::mib(2),
-    };
+    let client = TenantRequest::Hello(Hello::new(Role::Client { token: Some(token), returning: None }));
+    let attach =
+        TenantRequest::Attach(GpuInfo { uuid: card, name: "half a frame".to_owned(), total: Bytes::gib(1) });
+    let reserve = TenantRequest::Reserve { request: RequestId(1), gpu: GpuId(0), bytes: Bytes::mib(2) };
     let messages = [client, attach, reserve];
     let whole = dice.index(if lingers { 2 } else { messages.len() });
     for message in &messages[..whole] {
@@ -146,11 +129,7 @@ pub(super) fn noise(runtime: &RuntimeDir, seed: u64) -> anyhow::Result<()> {
         peer.write(&bytes)?;
         let _ = peer.hear();
     } else {
-        let mut peer = if introduced {
-            Tenant::tool(runtime)?
-        } else {
-            Tenant::at(runtime)?
-        };
+        let mut peer = if introduced { Tenant::tool(runtime)? } else { Tenant::at(runtime)? };
         peer.set_patience(MOMENT)?;
         peer.write(&bytes)?;
         let _ = peer.hear();

@@ -79,14 +79,7 @@ pub(crate) fn measure(plan: &Plan, artifacts: &Artifacts, side: Side) -> anyhow:
             let flags = plan.daemon_flags();
             let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
             let daemon = Daemon::start(&world, &flags)?;
-            race(
-                plan,
-                &world,
-                Some(&daemon),
-                Sharing::session,
-                "mem",
-                Start::AtOnce,
-            )
+            race(plan, &world, Some(&daemon), Sharing::session, "mem", Start::AtOnce)
         }
     }
 }
@@ -112,9 +105,7 @@ fn race(
     let mut programs: Vec<Training> = Vec::new();
     for (name, seed) in NAMES.iter().zip(["1", "1001"]) {
         if let (Some(first), Start::InTurn) = (programs.first_mut(), order) {
-            patience::until("the end of the first program", || {
-                Ok(first.ended()?.then_some(()))
-            })?;
+            patience::until("the end of the first program", || Ok(first.ended()?.then_some(())))?;
         }
         let mut flags = vec!["--steps", &steps, "--seed", seed, "--door", door];
         flags.extend(plan.work);
@@ -133,10 +124,8 @@ fn race(
     })?;
     let elapsed = start.elapsed();
 
-    let reports: Vec<train::Report> = programs
-        .iter_mut()
-        .map(Training::report)
-        .collect::<anyhow::Result<_>>()?;
+    let reports: Vec<train::Report> =
+        programs.iter_mut().map(Training::report).collect::<anyhow::Result<_>>()?;
     let stats = world.card().map(gpushare_tests::card::Card::stats).transpose()?;
     Ok(Measured {
         elapsed,
@@ -152,11 +141,7 @@ fn race(
 }
 
 fn turns(status: &Status) -> Turns {
-    let mut drains: Vec<Nanos> = status
-        .gpus
-        .iter()
-        .flat_map(|gpu| gpu.drains_ns.iter().copied())
-        .collect();
+    let mut drains: Vec<Nanos> = status.gpus.iter().flat_map(|gpu| gpu.drains_ns.iter().copied()).collect();
     drains.sort_unstable();
     Turns {
         handoffs: status.gpus.iter().map(|gpu| gpu.handoffs).sum(),

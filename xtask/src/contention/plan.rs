@@ -118,13 +118,7 @@ impl Plan {
 
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            gpu,
-            memory,
-            room,
-            steps,
-            ..
-        } = self;
+        let Self { gpu, memory, room, steps, .. } = self;
         write!(
             f,
             "two programs of {memory} each on {gpu} with room for {room}: \

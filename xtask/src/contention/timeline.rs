@@ -32,11 +32,7 @@ impl Timeline {
     pub(crate) fn of_card(stats: &Stats, pids: [u32; 2]) -> Self {
         let turns = stats.timeline.iter().filter_map(|interval| {
             let who = pids.iter().position(|&pid| pid == interval.pid)?;
-            Some(Turn {
-                who,
-                from: Nanos(interval.from),
-                to: Nanos(interval.to),
-            })
+            Some(Turn { who, from: Nanos(interval.from), to: Nanos(interval.to) })
         });
         Self::new(turns.collect())
     }
@@ -57,9 +53,7 @@ impl Timeline {
                 busy[index as usize] += to.min(end) - from.max(begin);
             }
         }
-        busy.into_iter()
-            .map(|nanos| (nanos * 100 / slot).min(100))
-            .collect()
+        busy.into_iter().map(|nanos| (nanos * 100 / slot).min(100)).collect()
     }
 }
 
@@ -77,10 +71,7 @@ impl Sampler {
         let from = self.last.replace(now).unwrap_or(now);
         for session in &status.sessions {
             let who = NAMES.iter().position(|name| *name == session.name);
-            let holds = status
-                .gpus
-                .iter()
-                .any(|gpu| gpu.holders.contains(&session.session));
+            let holds = status.gpus.iter().any(|gpu| gpu.holders.contains(&session.session));
             if let (Some(who), true) = (who, holds) {
                 self.turns.push(Turn { who, from, to: now });
             }
@@ -99,19 +90,11 @@ mod tests {
 
     #[test]
     fn a_turn_fills_the_slots_it_covers_by_their_share() {
-        let turn = |who, from, to| Turn {
-            who,
-            from: Nanos(from),
-            to: Nanos(to),
-        };
+        let turn = |who, from, to| Turn { who, from: Nanos(from), to: Nanos(to) };
         let timeline = Timeline::new(vec![turn(0, 1_000, 1_015), turn(1, 1_015, 1_040)]);
         let slot = Duration::from_nanos(10);
         assert_eq!(timeline.shares(0, slot, 4), [100, 50, 0, 0]);
         assert_eq!(timeline.shares(1, slot, 4), [0, 50, 100, 100]);
-        assert_eq!(
-            timeline.shares(1, slot, 2),
-            [0, 50],
-            "what lies beyond the picture is left out"
-        );
+        assert_eq!(timeline.shares(1, slot, 2), [0, 50], "what lies beyond the picture is left out");
     }
 }

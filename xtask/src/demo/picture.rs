@@ -41,9 +41,7 @@ pub(crate) fn draw(plan: &Plan, without: &Measured, with: &Measured) -> String {
 }
 
 fn panel(svg: &mut String, top: u32, name: &str, run: &Measured, length: Duration) {
-    let faults = run
-        .faults
-        .map_or(String::new(), |faults| format!(", {faults} page faults"));
+    let faults = run.faults.map_or(String::new(), |faults| format!(", {faults} page faults"));
     let title = format!("{name}: {:.1} s{faults}", run.elapsed.as_secs_f64());
     text(svg, 16, top, "font-weight=\"bold\"", &title);
     for ((lane, name), color) in (0..).zip(NAMES).zip(COLORS) {
@@ -56,13 +54,7 @@ fn panel(svg: &mut String, top: u32, name: &str, run: &Measured, length: Duratio
         );
         match &run.timeline {
             Some(timeline) => lane_of(svg, timeline, lane as usize, y, color, length),
-            None => text(
-                svg,
-                LEFT + 12,
-                y + 20,
-                "fill=\"#777\"",
-                "the driver's own time slices do not show",
-            ),
+            None => text(svg, LEFT + 12, y + 20, "fill=\"#777\"", "the driver's own time slices do not show"),
         }
     }
     axis(svg, top + 12 + 2 * LANE, length);
@@ -70,10 +62,7 @@ fn panel(svg: &mut String, top: u32, name: &str, run: &Measured, length: Duratio
 
 fn lane_of(svg: &mut String, timeline: &Timeline, who: usize, y: u32, color: &str, length: Duration) {
     let shares = timeline.shares(who, length / WIDTH, WIDTH);
-    let shades: Vec<u64> = shares
-        .iter()
-        .map(|share| (share * SHADES).div_ceil(100))
-        .collect();
+    let shades: Vec<u64> = shares.iter().map(|share| (share * SHADES).div_ceil(100)).collect();
     let mut x = LEFT as usize;
     for run in shades.chunk_by(|a, b| a == b) {
         if run[0] > 0 {
@@ -95,18 +84,8 @@ fn axis(svg: &mut String, y: u32, length: Duration) {
     let every = if seconds > 20.0 { 5 } else { 1 };
     for second in (0..=length.as_secs()).step_by(every) {
         let x = LEFT + (second as f64 / seconds * f64::from(WIDTH)) as u32;
-        let _ = writeln!(
-            svg,
-            "<line x1=\"{x}\" y1=\"{y}\" x2=\"{x}\" y2=\"{}\" stroke=\"#777\"/>",
-            y + 5
-        );
-        text(
-            svg,
-            x,
-            y + 20,
-            "fill=\"#777\" font-size=\"12\" text-anchor=\"middle\"",
-            &format!("{second} s"),
-        );
+        let _ = writeln!(svg, "<line x1=\"{x}\" y1=\"{y}\" x2=\"{x}\" y2=\"{}\" stroke=\"#777\"/>", y + 5);
+        text(svg, x, y + 20, "fill=\"#777\" font-size=\"12\" text-anchor=\"middle\"", &format!("{second} s"));
     }
 }
 

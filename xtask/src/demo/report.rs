@@ -42,10 +42,7 @@ impl Report {
         Self {
             gpu: plan.gpu.clone(),
             clients: NAMES.len(),
-            without: Without {
-                seconds: thousandths(without.elapsed.as_secs_f64()),
-                faults: without.faults,
-            },
+            without: Without { seconds: thousandths(without.elapsed.as_secs_f64()), faults: without.faults },
             with: With {
                 seconds: thousandths(with.elapsed.as_secs_f64()),
                 faults: with.faults,
@@ -72,20 +69,10 @@ impl fmt::Display for Report {
         writeln!(f, "{} programs on {}", self.clients, self.gpu)?;
         writeln!(f)?;
         writeln!(f, "{:<18}{:>12}{:>12}", "", "without", "with")?;
-        row(
-            f,
-            "seconds",
-            Some(format!("{:.2}", without.seconds)),
-            Some(format!("{:.2}", with.seconds)),
-        )?;
+        row(f, "seconds", Some(format!("{:.2}", without.seconds)), Some(format!("{:.2}", with.seconds)))?;
         row(f, "page faults", without.faults, with.faults)?;
         row(f, "handoffs", Some("-"), with.handoffs)?;
-        row(
-            f,
-            "drain (median)",
-            Some("-"),
-            with.drain_ms_p50.map(|ms| format!("{ms:.2} ms")),
-        )?;
+        row(f, "drain (median)", Some("-"), with.drain_ms_p50.map(|ms| format!("{ms:.2} ms")))?;
         writeln!(f)?;
         match self.corrupted {
             0 => writeln!(f, "every buffer of both held what it must")?,
@@ -117,9 +104,6 @@ fn row<A: ToString, B: ToString>(
     with: Option<B>,
 ) -> fmt::Result {
     let cell = |value: Option<String>| value.unwrap_or_else(|| "not told".to_owned());
-    let (without, with) = (
-        cell(without.map(|v| v.to_string())),
-        cell(with.map(|v| v.to_string())),
-    );
+    let (without, with) = (cell(without.map(|v| v.to_string())), cell(with.map(|v| v.to_string())));
     writeln!(f, "{name:<18}{without:>12}{with:>12}")
 }

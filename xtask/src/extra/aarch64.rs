@@ -56,11 +56,7 @@ pub(super) fn check() -> anyhow::Result<()> {
     let library = &library[Part::Library.target()];
     floor_of(library)?;
     let world = World::on_this_machine(Artifacts::of_tests()?)?;
-    elsewhere::finds_symbols(
-        &world,
-        ARCHITECTURE,
-        tools.emulated(&world, library, world.folder()),
-    )
+    elsewhere::finds_symbols(&world, ARCHITECTURE, tools.emulated(&world, library, world.folder()))
 }
 
 impl Tools {
@@ -68,14 +64,8 @@ impl Tools {
         let debian = Debian::of_this_machine();
         let std = debian.dependency("rust-web-clippy", "libstd-rust-web-")?;
         let llvm = debian.dependency(&std, "libllvm")?;
-        let toolchain = [
-            "rustc-web",
-            "rust-web-clippy",
-            &std,
-            &llvm,
-            "libstd-rust-web-dev",
-            "libstd-rust-web-dev:arm64",
-        ];
+        let toolchain =
+            ["rustc-web", "rust-web-clippy", &std, &llvm, "libstd-rust-web-dev", "libstd-rust-web-dev:arm64"];
         let toolchain = debian.unpack("rust", &toolchain)?;
         let sysroot = debian.unpack("arm64", &["libc6:arm64", "libgcc-s1:arm64"])?;
         let qemu = debian.unpack("qemu", &["qemu-user-static"])?;
@@ -115,14 +105,7 @@ impl Tools {
             .env("RUSTC", self.scripts.join("rustc"))
             .env("RUSTC_WORKSPACE_WRAPPER", self.scripts.join("clippy-driver"))
             .env("RUSTFLAGS", "-Dwarnings")
-            .args([
-                "check",
-                "--quiet",
-                "--target",
-                TARGET,
-                "--target-dir",
-                "target/aarch64-lint",
-            ]);
+            .args(["check", "--quiet", "--target", TARGET, "--target-dir", "target/aarch64-lint"]);
         for part in Part::SHIPPED {
             check.args(["--package", part.package()]);
         }

@@ -13,11 +13,7 @@ use gpushare_tests::world::{Sharing, World};
 
 use crate::tools;
 
-const PACKAGES: [&str; 3] = [
-    "cuda-bindings==13.5.0",
-    "cuda-pathfinder==1.9.0",
-    "nvidia-ml-py==13.615.71",
-];
+const PACKAGES: [&str; 3] = ["cuda-bindings==13.5.0", "cuda-pathfinder==1.9.0", "nvidia-ml-py==13.615.71"];
 
 pub(super) fn packages() -> anyhow::Result<()> {
     let python = python()?;
@@ -53,10 +49,7 @@ fn smi(world: &World, python: &Path) -> anyhow::Result<()> {
     };
     let expected = said(&Sharing::Native)?.replace(&card.0.to_string(), &limit.0.to_string());
     let shared = said(&Sharing::limited("smi", limit))?;
-    ensure!(
-        shared == expected,
-        "nvidia_ml.py said {shared} instead of {expected}"
-    );
+    ensure!(shared == expected, "nvidia_ml.py said {shared} instead of {expected}");
     Ok(())
 }
 

@@ -18,10 +18,8 @@ use crate::output::progress;
 use crate::stage;
 
 /// Names of tests, or parts of them: sharing and turns; captures; variants of a symbol and the search order; fork.
-const TESTS: [(&str, &[&str]); 2] = [
-    ("e2e", &["sharing::", "captures::", "guests::"]),
-    ("bugs", &["b01", "b02", "b08", "b10", "b12"]),
-];
+const TESTS: [(&str, &[&str]); 2] =
+    [("e2e", &["sharing::", "captures::", "guests::"]), ("bugs", &["b01", "b02", "b08", "b10", "b12"])];
 
 /// The Debian with glibc 2.31.
 const OLDER: &str = "bullseye";
@@ -34,21 +32,10 @@ pub(super) fn check() -> anyhow::Result<()> {
         let mut cargo = cargo::cargo();
         cargo
             .env(SHIPPED, stage.folder())
-            .args([
-                "test",
-                "--quiet",
-                "--package",
-                "gpushare-tests",
-                "--test",
-                binary,
-                "--",
-            ])
+            .args(["test", "--quiet", "--package", "gpushare-tests", "--test", binary, "--"])
             .args(tests);
         let said = output_of(cargo)?;
-        ensure!(
-            !said.contains("running 0 tests"),
-            "there is nothing to check in {binary}: {said}"
-        );
+        ensure!(!said.contains("running 0 tests"), "there is nothing to check in {binary}: {said}");
     }
     on_an_older_glibc(stage.folder())
 }
@@ -69,10 +56,7 @@ fn on_an_older_glibc(stage: &Path) -> anyhow::Result<()> {
     let lib = root.join("lib").join(format!("{architecture}-linux-gnu"));
     let loader = fs::read_dir(&lib)?
         .filter_map(|entry| Some(entry.ok()?.path()))
-        .find(|path| {
-            path.file_name()
-                .is_some_and(|name| name.to_string_lossy().starts_with("ld-2."))
-        });
+        .find(|path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("ld-2.")));
     let loader = loader.with_context(|| format!("{} has no loader", lib.display()))?;
 
     let world = World::simulated(Artifacts::of_tests()?, Bytes::mib(64))?;

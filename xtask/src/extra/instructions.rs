@@ -71,11 +71,7 @@ pub(crate) fn measure() -> anyhow::Result<Instructions> {
     symlink(&built["noopcuda"], driver.join("libcuda.so.1"))?;
     let _daemon = Daemon::start(&world, &[])?;
     let count = |call: &str| count(&world, &driver, &built["instructions"], call);
-    Ok(Instructions {
-        launch: count("launch")?,
-        allocate: count("allocate")?,
-        free: count("free")?,
-    })
+    Ok(Instructions { launch: count("launch")?, allocate: count("allocate")?, free: count("free")? })
 }
 
 /// Writes them down, for later changes to be compared with.
@@ -108,11 +104,7 @@ fn count(world: &World, driver: &Path, program: &Path, call: &str) -> anyhow::Re
 
     // Callgrind numbers threads from the first, which is the program's own.
     let counts = fs::read_to_string(world.folder().join(format!("{call}-01")))?;
-    ensure!(
-        counts.contains(Part::Library.file()),
-        "the {call} did not go through {}",
-        Part::Library.file()
-    );
+    ensure!(counts.contains(Part::Library.file()), "the {call} did not go through {}", Part::Library.file());
     Ok(total(&counts)? / CALLS)
 }
 
@@ -138,15 +130,8 @@ fn compare(written: Instructions, measured: Instructions) -> anyhow::Result<()> 
 
 impl fmt::Display for Instructions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            launch,
-            allocate,
-            free,
-        } = self;
-        write!(
-            f,
-            "a launch takes {launch} instructions, an allocation {allocate}, a free {free}"
-        )
+        let Self { launch, allocate, free } = self;
+        write!(f, "a launch takes {launch} instructions, an allocation {allocate}, a free {free}")
     }
 }
 
@@ -154,19 +139,11 @@ impl fmt::Display for Instructions {
 mod tests {
     use super::*;
 
-    const WRITTEN: Instructions = Instructions {
-        launch: 100,
-        allocate: 500,
-        free: 400,
-    };
+    const WRITTEN: Instructions = Instructions { launch: 100, allocate: 500, free: 400 };
 
     #[test]
     fn a_few_instructions_more_or_less_are_the_compilers() {
-        let measured = Instructions {
-            launch: 103,
-            allocate: 485,
-            ..WRITTEN
-        };
+        let measured = Instructions { launch: 103, allocate: 485, ..WRITTEN };
         compare(WRITTEN, measured).unwrap();
     }
 
@@ -175,23 +152,14 @@ mod tests {
         for free in [387, 413] {
             let error = compare(WRITTEN, Instructions { free, ..WRITTEN }).unwrap_err();
             let error = error.to_string();
-            assert!(
-                error.contains(&format!("a free {free}; written down:")),
-                "{error}"
-            );
-            assert!(
-                error.contains("`cargo xtask bench instructions --write`"),
-                "{error}"
-            );
+            assert!(error.contains(&format!("a free {free}; written down:")), "{error}");
+            assert!(error.contains("`cargo xtask bench instructions --write`"), "{error}");
         }
     }
 
     #[test]
     fn callgrinds_total_is_found_among_its_lines() {
-        assert_eq!(
-            total("events: Ir\nfn=(1) x\n12 7\ntotals: 108004\n").unwrap(),
-            108_004
-        );
+        assert_eq!(total("events: Ir\nfn=(1) x\n12 7\ntotals: 108004\n").unwrap(), 108_004);
         assert!(total("events: Ir\n").is_err());
     }
 }

@@ -19,9 +19,6 @@ pub(super) fn check() -> anyhow::Result<()> {
         "target/loom",
     ]);
     let said = output_of(cargo)?;
-    ensure!(
-        !said.contains("running 0 tests"),
-        "there is nothing to check: {said}"
-    );
+    ensure!(!said.contains("running 0 tests"), "there is nothing to check: {said}");
     Ok(())
 }

@@ -29,10 +29,7 @@ pub(super) fn check() -> anyhow::Result<()> {
     let is_hello = |output: &Output| output.status.code() == Some(41) && output.stdout == b"hello\n";
 
     let native = world.program(&musl).output()?;
-    ensure!(
-        is_hello(&native) && native.stderr.is_empty(),
-        "natively {native:?}"
-    );
+    ensure!(is_hello(&native) && native.stderr.is_empty(), "natively {native:?}");
     let preloaded = world.sharing(&Sharing::Preload, &musl).output()?;
     ensure!(
         preloaded.status.code() == Some(127) && preloaded.stdout.is_empty(),
@@ -61,19 +58,14 @@ fn for_the_whole_system(world: &World, musl: &Path) -> anyhow::Result<()> {
         unshare
     };
     if let Err(error) = output_of(in_it("true".as_ref(), &[])) {
-        progress(format_args!(
-            "SKIPPED /etc/ld.so.preload: no mount namespace can be made here ({error:#})"
-        ));
+        progress(format_args!("SKIPPED /etc/ld.so.preload: no mount namespace can be made here ({error:#})"));
         return Ok(());
     }
     let library = world.path(Part::Library);
     fs::write(etc.join("ld.so.preload"), format!("{}\n", library.display()))?;
 
     let maps = output_of(in_it("cat".as_ref(), &["/proc/self/maps"]))?;
-    ensure!(
-        maps.contains(Part::Library.file()),
-        "a program of glibc has no preload: {maps}"
-    );
+    ensure!(maps.contains(Part::Library.file()), "a program of glibc has no preload: {maps}");
     let flags = ["-static", "-nostdlib", "-ffreestanding"];
     let alone = foreign::compile(world, "static.c", "static", &flags)?;
     for (program, said, code) in [(musl, "hello\n", 41), (&alone, "", 7)] {

@@ -36,15 +36,8 @@ pub(super) fn check() -> anyhow::Result<()> {
     drop(stdin);
     let output = python.wait_with_output()?;
     let said = String::from_utf8_lossy(&output.stderr);
-    ensure!(
-        output.status.success(),
-        "the script ended with {}: {said}",
-        output.status
-    );
-    ensure!(
-        line == "16777216 bytes hold 0xabcd1234\n",
-        "the script said {line:?}: {said}"
-    );
+    ensure!(output.status.success(), "the script ended with {}: {said}", output.status);
+    ensure!(line == "16777216 bytes hold 0xabcd1234\n", "the script said {line:?}: {said}");
     let allocated: Bytes = session?.gpus.iter().map(|gpu| gpu.allocated_bytes).sum();
     ensure!(allocated == Bytes::mib(16), "the daemon sees {allocated}");
     Ok(())

@@ -25,10 +25,7 @@ pub(super) fn check() -> anyhow::Result<()> {
     let (native, _) = look_at_cat(&world, &Sharing::Native)?;
     let (preloaded, maps) = look_at_cat(&world, &Sharing::Preload)?;
     ensure!(maps.contains("libgpushare.so"), "the library was not loaded");
-    ensure!(
-        preloaded == native,
-        "with the preload {preloaded:?}, without it {native:?}"
-    );
+    ensure!(preloaded == native, "with the preload {preloaded:?}, without it {native:?}");
     Ok(())
 }
 

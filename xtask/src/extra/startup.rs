@@ -36,9 +36,7 @@ pub(super) fn check() -> anyhow::Result<()> {
     };
     let ((without, _), (with, ours)) = (count(&Sharing::Native)?, count(&Sharing::Preload)?);
     let added = with.saturating_sub(without);
-    progress(format_args!(
-        "a program without CUDA starts {added} instructions later, {ours} of them ours"
-    ));
+    progress(format_args!("a program without CUDA starts {added} instructions later, {ours} of them ours"));
     ensure!(
         added > 0 && added <= ADDED && ours <= OURS,
         "a start costs {added} instructions more, {ours} of them ours; {ADDED} and {OURS} are allowed"

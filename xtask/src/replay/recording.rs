@@ -52,12 +52,7 @@ impl Recording {
     pub(crate) fn open(path: &Path) -> anyhow::Result<Self> {
         let file = File::open(path).with_context(|| format!("cannot open {}", path.display()))?;
         let mut reader = BufReader::new(file);
-        let no_recording = || {
-            format!(
-                "{} is no recording of `gpushare-scheduler --record`",
-                path.display()
-            )
-        };
+        let no_recording = || format!("{} is no recording of `gpushare-scheduler --record`", path.display());
         let mut first = Vec::new();
         reader.read_until(b'\n', &mut first).with_context(no_recording)?;
         let link: Link = serde_json::from_slice(&first).with_context(|| match format_of(&first) {

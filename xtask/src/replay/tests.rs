@@ -24,47 +24,26 @@ fn header() -> Header {
 
 /// Two sessions that do not fit the card together, as a daemon would record them.
 fn recorded() -> Vec<Line> {
-    let session = |n| Event::SessionOpened {
-        session: SessionId(n),
-        limit: None,
-        oversubscribe: false,
-    };
-    let mut events = vec![Event::GpuFound {
-        gpu: GPU,
-        total: Bytes::gib(10),
-    }];
+    let session = |n| Event::SessionOpened { session: SessionId(n), limit: None, oversubscribe: false };
+    let mut events = vec![Event::GpuFound { gpu: GPU, total: Bytes::gib(10) }];
     for n in 1..=2 {
         let client = ClientId(n);
         events.push(session(n));
-        events.push(Event::ClientJoined {
-            client,
-            session: SessionId(n),
-            holding: None,
-        });
-        events.push(Event::Attached {
-            client,
-            gpu: GPU,
-            used: Bytes::gib(6),
-        });
+        events.push(Event::ClientJoined { client, session: SessionId(n), holding: None });
+        events.push(Event::Attached { client, gpu: GPU, used: Bytes::gib(6) });
         let word = GateWord(0);
         events.push(Event::Wait { client, word });
     }
     let mut machine = Replay::new(&header());
     let mut lines = vec![Line::Header(Box::new(header()))];
     for (n, event) in events.into_iter().enumerate() {
-        let mut handled = Handled {
-            now: Nanos::from_secs(2 + n as u64),
-            event,
-            effects: None,
-        };
+        let mut handled = Handled { now: Nanos::from_secs(2 + n as u64), event, effects: None };
         let step = machine.step(&handled);
         assert_eq!(step.broken, None);
         handled.effects = Some(Fingerprint::of(&step.effects));
         lines.push(Line::Handled(handled));
     }
-    lines.push(Line::End {
-        reason: "the daemon ended".to_owned(),
-    });
+    lines.push(Line::End { reason: "the daemon ended".to_owned() });
     lines
 }
 
@@ -96,43 +75,27 @@ fn the_same_log_gives_the_same_effects() {
     let (second, again) = replayed(&log, true).unwrap();
     assert_eq!((&first, &report), (&second, &again));
     assert!(report.is_clean(), "{report}");
-    assert_eq!(
-        (report.events, report.ending),
-        (9, Ending::Said("the daemon ended".to_owned()))
-    );
-    let lines: Vec<serde_json::Value> = first
-        .lines()
-        .map(|line| serde_json::from_str(line).unwrap())
-        .collect();
+    assert_eq!((report.events, report.ending), (9, Ending::Said("the daemon ended".to_owned())));
+    let lines: Vec<serde_json::Value> =
+        first.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!(lines.len(), 9);
     assert_eq!(lines[0]["line"], 2);
     assert_eq!(lines[0]["event"]["GpuFound"]["gpu"], 0);
-    let effects: usize = lines
-        .iter()
-        .map(|line| line["effects"].as_array().unwrap().len())
-        .sum();
+    let effects: usize = lines.iter().map(|line| line["effects"].as_array().unwrap().len()).sum();
     assert_eq!(effects as u64, report.effects);
 }
 
 #[test]
 fn people_read_the_line_the_time_and_what_follows() {
     let (told, _) = replayed(&text(&recorded()), false).unwrap();
-    assert!(
-        told.starts_with("      2      1.000000 s  GpuFound gpu=0 total=10737418240\n"),
-        "{told}"
-    );
-    assert!(
-        told.contains("→ Notice ModeChanged={gpu=0 mode=serialized"),
-        "{told}"
-    );
+    assert!(told.starts_with("      2      1.000000 s  GpuFound gpu=0 total=10737418240\n"), "{told}");
+    assert!(told.contains("→ Notice ModeChanged={gpu=0 mode=serialized"), "{told}");
 }
 
 #[test]
 fn other_effects_than_the_daemons_are_found_and_the_replay_goes_on() {
     let mut lines = recorded();
-    let Line::Handled(third) = &mut lines[3] else {
-        panic!("no event")
-    };
+    let Line::Handled(third) = &mut lines[3] else { panic!("no event") };
     third.effects = Some(Fingerprint::of(&[Effect::Kill { client: ClientId(1) }]));
     let (_, report) = replayed(&text(&lines), false).unwrap();
     assert_eq!((report.diverged_at_line, report.events), (Some(4), 9));
@@ -160,12 +123,7 @@ fn what_is_no_recording_is_refused_with_its_line() {
     for (content, expected) in [
         ("", "is no recording"),
         ("hello\n", "is no recording"),
-        (
-            &text(&[Line::End {
-                reason: "x".to_owned(),
-            }]),
-            "it has no header",
-        ),
+        (&text(&[Line::End { reason: "x".to_owned() }]), "it has no header"),
         (&newer, "has format 3"),
         (&older, "has format 1"),
         (&torn, "line 4 of"),
@@ -181,22 +139,13 @@ fn a_broken_rule_ends_the_replay_with_its_line() {
         version: "0.1.0".to_owned(),
         events: 7,
         effects: 3,
-        broken: Some(Break {
-            line: 8,
-            rule: "epochs rise".to_owned(),
-            found: "1:2 after 1:3".to_owned(),
-        }),
+        broken: Some(Break { line: 8, rule: "epochs rise".to_owned(), found: "1:2 after 1:3".to_owned() }),
         diverged_at_line: None,
         altered_at_line: None,
         ending: Ending::Nothing,
     };
     assert!(!report.is_clean());
-    assert!(
-        report
-            .to_string()
-            .ends_with("broken in line 8: epochs rise: 1:2 after 1:3"),
-        "{report}"
-    );
+    assert!(report.to_string().ends_with("broken in line 8: epochs rise: 1:2 after 1:3"), "{report}");
 }
 
 #[test]
@@ -233,11 +182,7 @@ fn a_line_that_is_changed_removed_repeated_or_moved_is_named() {
     for (from, to, line) in [
         ("\"version\":\"0.0.9\"", "\"version\":\"0.0.8\"", 1),
         ("\"now\":2000000000,", "\"now\":2000000001,", 2),
-        (
-            "\"session\":1,\"limit\":null",
-            "\"session\":1,\"limit\":9007199254740993",
-            3,
-        ),
+        ("\"session\":1,\"limit\":null", "\"session\":1,\"limit\":9007199254740993", 3),
         ("the daemon ended", "the daemon endet", 11),
     ] {
         assert!(whole.contains(from), "{whole}");
@@ -256,15 +201,10 @@ fn a_line_that_is_changed_removed_repeated_or_moved_is_named() {
 fn time_that_runs_backwards_is_a_broken_rule() {
     for (line, early) in [(1, Nanos(7)), (4, Nanos::from_secs(3))] {
         let mut lines = recorded();
-        let Line::Handled(handled) = &mut lines[line] else {
-            panic!("no event")
-        };
+        let Line::Handled(handled) = &mut lines[line] else { panic!("no event") };
         handled.now = early;
         let (_, report) = replayed(&text(&lines), false).unwrap();
         let broken = report.broken.expect("a broken rule");
-        assert_eq!(
-            (broken.line, broken.rule.as_str()),
-            (line as u64 + 1, "time does not run backwards")
-        );
+        assert_eq!((broken.line, broken.rule.as_str()), (line as u64 + 1, "time does not run backwards"));
     }
 }

@@ -10,9 +10,7 @@ pub(super) fn words(thing: &impl Serialize) -> serde_json::Result<String> {
         Value::Object(variant) if variant.len() == 1 => {
             let variant = variant.iter().map(|(name, content)| match content {
                 Value::Object(fields) => {
-                    let fields = fields
-                        .iter()
-                        .map(|(name, value)| format!(" {name}={}", short(value)));
+                    let fields = fields.iter().map(|(name, value)| format!(" {name}={}", short(value)));
                     name.clone() + &fields.collect::<String>()
                 }
                 other => format!("{name} {}", short(other)),
@@ -29,14 +27,9 @@ fn short(value: &Value) -> String {
         Value::String(text) => text.clone(),
         Value::Null => "none".to_owned(),
         Value::Array(items) => format!("[{}]", join(items.iter().map(short))),
-        Value::Object(fields) => format!(
-            "{{{}}}",
-            join(
-                fields
-                    .iter()
-                    .map(|(name, value)| format!("{name}={}", short(value)))
-            )
-        ),
+        Value::Object(fields) => {
+            format!("{{{}}}", join(fields.iter().map(|(name, value)| format!("{name}={}", short(value)))))
+        }
         other => other.to_string(),
     }
 }
@@ -57,14 +50,8 @@ mod tests {
     fn every_shape_of_event_and_effect_has_its_words() {
         let client = ClientId(3);
         assert_eq!(words(&Event::Tick).unwrap(), "Tick");
-        assert_eq!(
-            words(&Event::ClientGone { client }).unwrap(),
-            "ClientGone client=3"
-        );
-        let set = Event::Set(Setting {
-            gpu: None,
-            knob: Knob::Mode(Some(Mode::Parallel)),
-        });
+        assert_eq!(words(&Event::ClientGone { client }).unwrap(), "ClientGone client=3");
+        let set = Event::Set(Setting { gpu: None, knob: Knob::Mode(Some(Mode::Parallel)) });
         assert_eq!(words(&set).unwrap(), "Set gpu=none knob={Mode=parallel}");
         let changed = Effect::Notice(Notice::ModeChanged {
             gpu: GpuId(0),

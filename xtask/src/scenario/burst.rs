@@ -72,10 +72,9 @@ fn beside(artifacts: &Artifacts) -> anyhow::Result<Promise> {
         ..burst.clone()
     };
     for _ in 0..ROUNDS {
-        for (loads, times) in [
-            (&[burst.clone()][..], &mut alone),
-            (&[burst.clone(), hog.clone()], &mut beside),
-        ] {
+        for (loads, times) in
+            [(&[burst.clone()][..], &mut alone), (&[burst.clone(), hog.clone()], &mut beside)]
+        {
             let world = World::with_card_flags(artifacts, &SLOW_CARD)?;
             let _daemon = Daemon::start(&world, &[])?;
             times.extend(load::run(&world, loads)?[0].latencies());
@@ -89,11 +88,9 @@ fn beside(artifacts: &Artifacts) -> anyhow::Result<Promise> {
     natively.sort_unstable();
     let at = |times: &[Nanos], percent| Duration::from(percentile(times, percent));
     let (solo, p99) = (at(&alone, 99), at(&beside, 99));
-    for (what, times) in [
-        ("alone", &alone),
-        ("beside a hog", &beside),
-        ("beside it without gpushare", &natively),
-    ] {
+    for (what, times) in
+        [("alone", &alone), ("beside a hog", &beside), ("beside it without gpushare", &natively)]
+    {
         progress(format_args!(
             "a burst {what}: p50 {:?}, p99 {:?}, worst {:?}",
             at(times, 50),
@@ -112,11 +109,7 @@ fn beside(artifacts: &Artifacts) -> anyhow::Result<Promise> {
 /// Bursts that need the hog's room.
 fn in_turns(artifacts: &Artifacts) -> anyhow::Result<[Promise; 2]> {
     let world = World::simulated(artifacts, CARD)?;
-    let constants = world
-        .card()
-        .context("there is no simulated card")?
-        .stats()?
-        .constants;
+    let constants = world.card().context("there is no simulated card")?.stats()?.constants;
     let capacity = constants.memory - 2 * constants.context_memory;
     let rate = moving::rate(&world, HOG)?;
     let moves = moving::time(Bytes((HOG.0 + BURST.0) - capacity), rate);
@@ -130,16 +123,12 @@ fn in_turns(artifacts: &Artifacts) -> anyhow::Result<[Promise; 2]> {
         steps: LONG_BURSTS,
         work: &BURST_WORK,
     };
-    let solo = load::run(&world, std::slice::from_ref(&burst))?
-        .remove(0)
-        .latencies();
+    let solo = load::run(&world, std::slice::from_ref(&burst))?.remove(0).latencies();
     let solo = Duration::from(percentile(&solo, 50));
     let s = moves + USUAL_DRAIN;
     let every = SELDOM.max(20 * (2 * s + solo));
     let floor = moves + solo;
-    progress(format_args!(
-        "a burst takes {solo:?} alone, the floor is {floor:?}; one every {every:?}"
-    ));
+    progress(format_args!("a burst takes {solo:?} alone, the floor is {floor:?}; one every {every:?}"));
 
     let stretch = every * LONG_BURSTS;
     let hog = |time| Load {
@@ -158,13 +147,7 @@ fn in_turns(artifacts: &Artifacts) -> anyhow::Result<[Promise; 2]> {
     let watch = Watch::start(&world)?;
     let every = format!("{}ns", every.as_nanos());
     let work = [&BURST_WORK[..], &["--every", &every]].concat();
-    let both = [
-        hog(stretch),
-        Load {
-            work: &work,
-            ..burst.clone()
-        },
-    ];
+    let both = [hog(stretch), Load { work: &work, ..burst.clone() }];
     let done = load::run(&world, &both)?;
     let turns = watch.end()?;
     let after = hog_alone()?;

@@ -45,12 +45,7 @@ pub(crate) fn run() -> anyhow::Result<Promises> {
     let undisturbed = beside_a_limit(&artifacts)?;
     let mut rows = vec![
         Promise::at_least("Jain's index of four equal hogs that fit", EQUAL, fits, ""),
-        Promise::at_least(
-            "Jain's index of four equal hogs of which two fit",
-            EQUAL,
-            in_turns,
-            "",
-        ),
+        Promise::at_least("Jain's index of four equal hogs of which two fit", EQUAL, in_turns, ""),
         Promise::at_least(
             "two free sessions beside one limited to 25% / beside the same unlimited",
             UNDISTURBED,
@@ -73,20 +68,12 @@ enum Fit {
 /// Steps a second of four equal programs that always have work.
 fn hogs(artifacts: &Artifacts, fit: Fit) -> anyhow::Result<Vec<f64>> {
     let (world, memory, work, window, share) = match fit {
-        Fit::Together => (
-            World::with_card_flags(artifacts, &SLOW_CARD)?,
-            SHARED_MEMORY,
-            &SHARED_WORK[..],
-            WINDOW,
-            0.25,
-        ),
-        Fit::TwoAtOnce => (
-            World::simulated(artifacts, CARD)?,
-            Bytes::mib(100),
-            &TURNS_WORK[..],
-            LONG_WINDOW,
-            0.5,
-        ),
+        Fit::Together => {
+            (World::with_card_flags(artifacts, &SLOW_CARD)?, SHARED_MEMORY, &SHARED_WORK[..], WINDOW, 0.25)
+        }
+        Fit::TwoAtOnce => {
+            (World::simulated(artifacts, CARD)?, Bytes::mib(100), &TURNS_WORK[..], LONG_WINDOW, 0.5)
+        }
     };
     let _daemon = Daemon::start(&world, &[])?;
     let loads = ["first", "second", "third", "fourth"].map(|name| Load {
@@ -134,11 +121,7 @@ fn beside(artifacts: &Artifacts, limit: Option<u32>) -> anyhow::Result<Vec<f64>>
         Some(_) => (0.46, 0.1),
         None => (0.34, 0.34),
     };
-    let shares = [
-        ("free-1", None, free),
-        ("free-2", None, free),
-        ("third", limit, third),
-    ];
+    let shares = [("free-1", None, free), ("free-2", None, free), ("third", limit, third)];
     let loads = shares.map(|(name, compute_limit, share)| Load {
         name,
         compute_limit,

@@ -70,10 +70,7 @@ pub(super) fn run_as(
     }
     let begun = Instant::now();
     while !all_ended(&mut programs)? {
-        ensure!(
-            begun.elapsed() < PATIENCE,
-            "the programs have not ended within {PATIENCE:?}"
-        );
+        ensure!(begun.elapsed() < PATIENCE, "the programs have not ended within {PATIENCE:?}");
         thread::sleep(Duration::from_millis(20));
     }
     programs.iter_mut().map(steps_of).collect()
@@ -103,10 +100,7 @@ pub(super) fn together(all: &[Steps], length: Duration) -> anyhow::Result<Range<
     let begins = *begun.context("nobody did anything")? + Nanos::from(START);
     let ends = begins + Nanos::from(length);
     let last = all.iter().filter_map(|steps| steps.ends.last()).min();
-    ensure!(
-        last.is_some_and(|last| *last >= ends),
-        "a program ended before its {length:?} were over"
-    );
+    ensure!(last.is_some_and(|last| *last >= ends), "a program ended before its {length:?} were over");
     Ok(begins..ends)
 }
 

@@ -36,11 +36,7 @@ pub(super) fn rows(artifacts: &Artifacts) -> anyhow::Result<Vec<Promise>> {
     let only = *one.first().context("a program has no rate")?;
     let row = |name, promised, measured| Promise::within(name, promised, TOLERANCE, measured, "%");
     Ok(vec![
-        row(
-            "two processes of a session limited to 40%, together",
-            LIMIT,
-            first + second,
-        ),
+        row("two processes of a session limited to 40%, together", LIMIT, first + second),
         row("one of them", LIMIT / 2.0, first),
         row("the other", LIMIT / 2.0, second),
         row("one of them while the other has nothing to do", LIMIT, only),

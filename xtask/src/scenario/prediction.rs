@@ -46,16 +46,8 @@ pub(super) fn rows(artifacts: &Artifacts) -> anyhow::Result<Vec<Promise>> {
     };
     let seconds = |time: Nanos| Duration::from(time).as_secs_f64();
     Ok(vec![
-        row(
-            "quantum, as the simulator predicts ± 10%",
-            seconds(expected),
-            seconds(quantum),
-        ),
-        row(
-            "makespan, as the simulator predicts ± 10%",
-            seconds(predicted.makespan),
-            makespan.as_secs_f64(),
-        ),
+        row("quantum, as the simulator predicts ± 10%", seconds(expected), seconds(quantum)),
+        row("makespan, as the simulator predicts ± 10%", seconds(predicted.makespan), makespan.as_secs_f64()),
     ])
 }
 
@@ -103,13 +95,7 @@ fn in_turns(artifacts: &Artifacts, steps: u32, flags: &[&str]) -> anyhow::Result
 }
 
 fn hog(name: &str, steps: u32) -> Load<'_> {
-    Load {
-        name,
-        compute_limit: None,
-        memory: MEMORY,
-        steps,
-        work: &TURNS_WORK,
-    }
+    Load { name, compute_limit: None, memory: MEMORY, steps, work: &TURNS_WORK }
 }
 
 /// From the first step's beginning to the last one's end.

@@ -57,14 +57,7 @@ impl Promise {
     /// What is printed is what is judged: the measured value in thousandths.
     fn new(name: &'static str, op: Op, promised: f64, measured: f64, unit: &'static str) -> Self {
         let measured = (measured * 1e3).round() / 1e3;
-        Self {
-            name,
-            op,
-            promised,
-            measured,
-            unit,
-            tolerance: 0.0,
-        }
+        Self { name, op, promised, measured, unit, tolerance: 0.0 }
     }
 
     fn kept(&self) -> bool {
@@ -141,11 +134,7 @@ mod tests {
         assert!(Promises::new(vec![kept.clone()]).all_kept());
         let promises = Promises::new(vec![kept, broken]);
         assert!(!promises.all_kept());
-        assert_eq!(
-            promises.to_string().matches("BROKEN").count(),
-            1,
-            "the table points at the broken one"
-        );
+        assert_eq!(promises.to_string().matches("BROKEN").count(), 1, "the table points at the broken one");
     }
 
     #[test]

@@ -19,12 +19,7 @@ const FASTER: f64 = 3.0;
 
 pub(crate) fn run() -> anyhow::Result<Promises> {
     let artifacts = programs::release()?;
-    let plan = Plan {
-        steps: 80,
-        work: ["--compute", "60ms"],
-        quantum: None,
-        ..Plan::simulated()
-    };
+    let plan = Plan { steps: 80, work: ["--compute", "60ms"], quantum: None, ..Plan::simulated() };
     progress(&plan);
     let run = |side| -> anyhow::Result<Measured> {
         let run = measure(&plan, &artifacts, side)?;

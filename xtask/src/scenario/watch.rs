@@ -51,10 +51,7 @@ impl Watch {
             };
             match what {
                 Happened::Granted { quantum_ns, .. } => turns.quanta.push(quantum_ns),
-                Happened::Dropped {
-                    drain_ns: Some(drain),
-                    ..
-                } => turns.drains.push(drain),
+                Happened::Dropped { drain_ns: Some(drain), .. } => turns.drains.push(drain),
                 _ => {}
             }
         }

@@ -104,11 +104,7 @@ impl<'a> Accounts<'a> {
             entitled.push(card.entitled[class]);
         }
         let account = &mut self.sessions[who];
-        account.period = Some(Period {
-            began: now,
-            given: account.given,
-            entitled,
-        });
+        account.period = Some(Period { began: now, given: account.given, entitled });
     }
 
     /// `who` was given so much of one card.
@@ -168,16 +164,10 @@ impl<'a> Accounts<'a> {
     /// Jain's index; 1 where nobody was entitled to anything.
     pub(super) fn jain(&self) -> f64 {
         let entitled = self.sessions.iter().filter(|account| account.entitled > 0.0);
-        let shares: Vec<f64> = entitled
-            .map(|account| (account.given / account.entitled).min(1.0))
-            .collect();
+        let shares: Vec<f64> = entitled.map(|account| (account.given / account.entitled).min(1.0)).collect();
         let sum: f64 = shares.iter().sum();
         let squares: f64 = shares.iter().map(|share| share * share).sum();
-        if squares == 0.0 {
-            1.0
-        } else {
-            sum * sum / (shares.len() as f64 * squares)
-        }
+        if squares == 0.0 { 1.0 } else { sum * sum / (shares.len() as f64 * squares) }
     }
 }
 
@@ -192,11 +182,7 @@ mod tests {
 
     fn two(first: &str, second: &str) -> Vec<Tenant> {
         let session = |terms| format!("[[sessions]]\nname = 'a'\nmemory = '1GB'\nprogram = 'hog'\n{terms}\n");
-        let text = format!(
-            "until = '1h'\nmemory = '10GB'\n{}{}",
-            session(first),
-            session(second)
-        );
+        let text = format!("until = '1h'\nmemory = '10GB'\n{}{}", session(first), session(second));
         Trace::parse("test", &text).unwrap().tenants
     }
 

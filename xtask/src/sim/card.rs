@@ -162,10 +162,7 @@ impl Card {
         self.touch(now, who);
         self.resident
             .entry(who)
-            .or_insert(Residence {
-                bytes: Bytes::ZERO,
-                used: now,
-            })
+            .or_insert(Residence { bytes: Bytes::ZERO, used: now })
             .bytes += bytes;
         self.by_age.insert((now, who));
         self.moved += bytes;
@@ -249,11 +246,7 @@ mod tests {
         card.start(ms(0), 1, WORK, GB);
         assert_eq!(card.next_end(), Some(ms(30)));
         card.start(ms(10), 2, WORK, GB);
-        assert_eq!(
-            card.next_end(),
-            Some(ms(50)),
-            "20 ms are left of the first, at half the speed"
-        );
+        assert_eq!(card.next_end(), Some(ms(50)), "20 ms are left of the first, at half the speed");
         assert_eq!(card.done(ms(50)), [1]);
         assert_eq!(card.stop(ms(50), 1), WORK);
         assert_eq!(card.next_end(), Some(ms(60)));
@@ -291,15 +284,8 @@ mod tests {
         );
         card.start(ms(1000), 1, WORK, six);
         card.stop(ms(1030), 1);
-        assert_eq!(
-            card.bring_in(ms(2000), 3, Bytes(5_000_000_000)),
-            (Bytes(5_000_000_000), ms(2500))
-        );
-        assert_eq!(
-            card.missing(2, Bytes(3_000_000_000)),
-            Bytes(3_000_000_000),
-            "it never ran"
-        );
+        assert_eq!(card.bring_in(ms(2000), 3, Bytes(5_000_000_000)), (Bytes(5_000_000_000), ms(2500)));
+        assert_eq!(card.missing(2, Bytes(3_000_000_000)), Bytes(3_000_000_000), "it never ran");
         assert_eq!(card.missing(1, six), GB, "the rest of the room is its");
         card.forget(3);
         assert_eq!(card.bring_in(ms(3000), 1, six), (GB, ms(3100)));
@@ -311,11 +297,7 @@ mod tests {
         card.bring_in(ms(0), 1, eight);
         card.bring_in(ms(1000), 2, eight);
         assert_eq!(card.missing(1, eight), Bytes(6_000_000_000));
-        assert_eq!(
-            card.bring_in(ms(2000), 1, eight),
-            (eight, ms(2800)),
-            "and not 6 GB of it"
-        );
+        assert_eq!(card.bring_in(ms(2000), 1, eight), (eight, ms(2800)), "and not 6 GB of it");
         assert_eq!(card.missing(2, eight), Bytes(6_000_000_000));
         // One that ran less recently than the entrant goes first.
         let mut card = self::card();

@@ -11,12 +11,8 @@ use super::report::{Curves, Report, Row};
 
 const SIZE: (u32, u32) = (720, 400);
 /// Told apart by those who see no red and green, too (Okabe and Ito).
-const COLOURS: [RGBColor; 4] = [
-    RGBColor(0, 114, 178),
-    RGBColor(230, 159, 0),
-    RGBColor(0, 158, 115),
-    RGBColor(204, 121, 167),
-];
+const COLOURS: [RGBColor; 4] =
+    [RGBColor(0, 114, 178), RGBColor(230, 159, 0), RGBColor(0, 158, 115), RGBColor(204, 121, 167)];
 /// The shortest time that has a place: an axis of powers of ten has no zero.
 const SHORTEST: f64 = 1e-3;
 
@@ -26,14 +22,8 @@ pub(super) fn figures(report: &Report, curves: &[Curves], folder: &Path) -> anyh
     let waits = |curves: &Curves| curves.waits.clone();
     let delays = |curves: &Curves| curves.delays.clone();
     let all = [
-        (
-            "waits",
-            shares(&format!("{}: waits at the gate", report.trace), curves, waits)?,
-        ),
-        (
-            "delays",
-            shares(&format!("{}: delays of bursts", report.trace), curves, delays)?,
-        ),
+        ("waits", shares(&format!("{}: waits at the gate", report.trace), curves, waits)?),
+        ("delays", shares(&format!("{}: delays of bursts", report.trace), curves, delays)?),
         ("bars", Some(bars(report)?)),
     ];
     let mut files = Vec::new();
@@ -108,10 +98,7 @@ fn steps(times: &[f64]) -> Vec<(f64, f64)> {
     let count = times.len().min(200);
     let point = |n: usize| {
         let rank = (times.len() * n).div_ceil(count).max(1);
-        (
-            times[rank - 1].max(SHORTEST),
-            100.0 * rank as f64 / times.len() as f64,
-        )
+        (times[rank - 1].max(SHORTEST), 100.0 * rank as f64 / times.len() as f64)
     };
     (0..=count).map(point).collect()
 }
@@ -156,10 +143,7 @@ fn legend(area: &Area<'_>, report: &Report) -> anyhow::Result<()> {
 }
 
 fn panel(area: &Area<'_>, what: &str, values: &[Option<f64>]) -> anyhow::Result<()> {
-    let most = values
-        .iter()
-        .flatten()
-        .fold(1e-3, |most: f64, value| most.max(*value));
+    let most = values.iter().flatten().fold(1e-3, |most: f64, value| most.max(*value));
     let mut chart = ChartBuilder::on(area)
         .caption(what, ("sans-serif", 14))
         .margin(8)

@@ -236,8 +236,7 @@ impl<'a, P: Policy> Run<'a, P> {
             Gate::Entering { told } => {
                 player.gate = Gate::Open;
                 if told {
-                    self.replies
-                        .push_back((who, Reply::Entered(bytes, self.now - since)));
+                    self.replies.push_back((who, Reply::Entered(bytes, self.now - since)));
                 }
                 if self.players[who].phase.is_some() {
                     self.start(who);
@@ -257,9 +256,7 @@ impl<'a, P: Policy> Run<'a, P> {
         }
         let memory = self.trace.tenants[who].memory;
         let cards = self.cards_of(who);
-        let missing = cards
-            .iter()
-            .any(|&card| !self.cards[card].missing(who, memory).is_zero());
+        let missing = cards.iter().any(|&card| !self.cards[card].missing(who, memory).is_zero());
         let fits = cards.iter().all(|&card| self.cards[card].has_room_beside(memory));
         if missing && fits {
             self.bring_in(who, false);
@@ -310,11 +307,7 @@ impl<'a, P: Policy> Run<'a, P> {
     fn job_done(&mut self, who: Who, card: usize) {
         let done = self.cards[card].stop(self.now, who);
         self.accounts.give(who, done);
-        let nth = self
-            .cards_of(who)
-            .iter()
-            .position(|&own| own == card)
-            .unwrap_or(0);
+        let nth = self.cards_of(who).iter().position(|&own| own == card).unwrap_or(0);
         let player = &mut self.players[who];
         player.left[nth] = (player.left[nth] - done).max(0.0);
         player.running -= 1;

@@ -17,11 +17,7 @@ pub(super) struct Progress {
 impl Progress {
     pub(super) fn new() -> Self {
         let now = Instant::now();
-        Self {
-            begun: now,
-            told: now,
-            events: 0,
-        }
+        Self { begun: now, told: now, events: 0 }
     }
 
     /// One thing more happened.

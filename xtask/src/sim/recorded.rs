@@ -181,12 +181,7 @@ impl Watcher {
         let Some(view) = self.core.session_snapshot(self.now, session) else {
             return;
         };
-        let peak = view
-            .gpus
-            .iter()
-            .map(|card| card.peak_bytes)
-            .max()
-            .unwrap_or_default();
+        let peak = view.gpus.iter().map(|card| card.peak_bytes).max().unwrap_or_default();
         if let Some(seen) = self.sessions.get_mut(&session) {
             seen.memory = seen.memory.max(peak);
         }
@@ -214,12 +209,8 @@ impl Watcher {
 
     fn into_trace(mut self, name: String, started: Nanos) -> anyhow::Result<Trace> {
         let ended = self.now;
-        let numbers: BTreeMap<GpuId, GpuId> = self
-            .cards
-            .keys()
-            .zip(0..)
-            .map(|(&gpu, number)| (gpu, GpuId(number)))
-            .collect();
+        let numbers: BTreeMap<GpuId, GpuId> =
+            self.cards.keys().zip(0..).map(|(&gpu, number)| (gpu, GpuId(number))).collect();
         self.sessions.values_mut().for_each(|seen| seen.rests(ended));
         let mut tenants: Vec<Tenant> = self
             .sessions
@@ -230,10 +221,7 @@ impl Watcher {
         ensure!(!tenants.is_empty(), "nobody used a card in the recording {name}");
         tenants.sort_by_key(|tenant| tenant.arrives);
         let capacity = self.cards.values().copied().min().unwrap_or_default();
-        let config = Config {
-            capacity: Some(capacity),
-            ..self.config
-        };
+        let config = Config { capacity: Some(capacity), ..self.config };
         let machine = Machine {
             gpus: u8::try_from(numbers.len())?,
             bandwidth: config.bandwidth_per_second,
@@ -280,10 +268,7 @@ impl Seen {
     fn rests(&mut self, now: Nanos) {
         let work = Nanos(self.work.round() as u64);
         if self.busy && !work.is_zero() {
-            self.pieces.push(Piece {
-                pause: self.pause,
-                work,
-            });
+            self.pieces.push(Piece { pause: self.pause, work });
         }
         (self.busy, self.work, self.rested) = (false, 0.0, now);
     }
@@ -292,11 +277,7 @@ impl Seen {
         Tenant {
             name,
             arrives: self.arrived - started,
-            gpus: self
-                .gpus
-                .iter()
-                .filter_map(|gpu| numbers.get(gpu).copied())
-                .collect(),
+            gpus: self.gpus.iter().filter_map(|gpu| numbers.get(gpu).copied()).collect(),
             memory: self.memory,
             weight: WEIGHT,
             priority: Priority::Normal,

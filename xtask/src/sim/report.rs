@@ -73,20 +73,11 @@ impl Row {
         let (waits, delays) = (in_order(&accounts.waits), in_order(&accounts.delays));
         let of = |times: &[f64], percent| rounded(percentile(times, percent));
         let delay = |percent| (!delays.is_empty()).then(|| of(&delays, percent));
-        let first = trace
-            .tenants
-            .iter()
-            .map(|tenant| tenant.arrives)
-            .min()
-            .unwrap_or_default();
+        let first = trace.tenants.iter().map(|tenant| tenant.arrives).min().unwrap_or_default();
         let ended: Option<Vec<Nanos>> = outcome.ended.iter().copied().collect();
         let last = ended.and_then(|ended| ended.into_iter().max());
         let (busy, work) = (accounts.busy().0 as f64, accounts.given());
-        let lost = if busy > 0.0 {
-            (1.0 - work / busy).max(0.0) * 100.0
-        } else {
-            0.0
-        };
+        let lost = if busy > 0.0 { (1.0 - work / busy).max(0.0) * 100.0 } else { 0.0 };
         let row = Self {
             policy,
             ended: outcome.ended.iter().flatten().count(),
@@ -103,11 +94,7 @@ impl Row {
             lost_percent: rounded(lost),
             work_s: rounded(work / 1e9),
         };
-        let curves = Curves {
-            policy,
-            waits,
-            delays,
-        };
+        let curves = Curves { policy, waits, delays };
         (row, curves)
     }
 }
@@ -137,12 +124,7 @@ fn or_none(value: Option<f64>) -> String {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            trace,
-            gpus,
-            sessions,
-            rows,
-        } = self;
+        let Self { trace, gpus, sessions, rows } = self;
         write!(f, "{:<28}", format!("{trace}: {sessions} sessions, {gpus} GPUs"))?;
         rows.iter().try_for_each(|row| write!(f, "{:>14}", row.policy))?;
         for (what, figure) in LINES {

@@ -71,21 +71,9 @@ impl Tenant {
     pub(super) fn introduction(&self, number: u64, capacity: Bytes) -> Vec<Event> {
         let (session, client) = (SessionId(number), ClientId(number));
         let mut events = vec![
-            Event::SessionOpened {
-                session,
-                limit: None,
-                oversubscribe: self.memory > capacity,
-            },
-            Event::Share {
-                session,
-                weight: self.weight,
-                priority: self.priority,
-            },
-            Event::ClientJoined {
-                client,
-                session,
-                holding: None,
-            },
+            Event::SessionOpened { session, limit: None, oversubscribe: self.memory > capacity },
+            Event::Share { session, weight: self.weight, priority: self.priority },
+            Event::ClientJoined { client, session, holding: None },
         ];
         for &gpu in &self.gpus {
             let limit = Some(self.compute).filter(|limit| limit.0 < 10_000);
@@ -99,12 +87,7 @@ impl Tenant {
 
     /// What it does, from its arrival on.
     pub(super) fn phases(&self) -> Phases<'_> {
-        Phases {
-            tenant: self,
-            dice: Dice::new(self.seed),
-            given: Nanos::ZERO,
-            count: 0,
-        }
+        Phases { tenant: self, dice: Dice::new(self.seed), given: Nanos::ZERO, count: 0 }
     }
 }
 
@@ -185,10 +168,7 @@ mod tests {
     fn a_hog_asks_for_all_of_its_work_at_once() {
         let hog = tenant(Program::Hog, Some(ms(70)));
         let mut phases = hog.phases();
-        let phase = Phase {
-            begins: ms(3),
-            work: ms(70),
-        };
+        let phase = Phase { begins: ms(3), work: ms(70) };
         assert_eq!(phases.next(ms(3), ms(3)), Some(phase));
         assert_eq!(phases.next(ms(3), ms(90)), None);
     }

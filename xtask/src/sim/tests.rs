@@ -81,9 +81,8 @@ fn five_seconds_for_each_gigabyte() {
 #[test]
 fn bursts_wait_for_their_memory_once() {
     let bursts = "{ bursts = { work = '10ms', every = '1s' } }";
-    let trace = trace(&format!(
-        "[[sessions]]\nname = 'b'\nmemory = '1GB'\nprogram = {bursts}\nwork = '30ms'"
-    ));
+    let trace =
+        trace(&format!("[[sessions]]\nname = 'b'\nmemory = '1GB'\nprogram = {bursts}\nwork = '30ms'"));
     let (row, curves) = of(&trace, Fifo::fixed(&trace.machine));
     assert_eq!(row.makespan_s, Some(2.01));
     assert_eq!(curves.delays, [0.0, 0.0, 0.1]);
@@ -101,17 +100,10 @@ fn a_burst_beside_a_hog_is_served_within_a_turn_and_all_work_is_done() {
     assert_eq!((ours.ended, ours.work_s), (2, 61.0));
     assert_eq!(curves.delays.len(), 10);
     let quantum_max = 30.0;
-    assert!(
-        curves.delays.iter().all(|delay| *delay < quantum_max + 2.0),
-        "{:?}",
-        curves.delays
-    );
+    assert!(curves.delays.iter().all(|delay| *delay < quantum_max + 2.0), "{:?}", curves.delays);
     let theirs = row(&trace, Fifo::fixed(&trace.machine));
     assert_eq!((theirs.ended, theirs.work_s), (2, 61.0));
-    assert!(
-        ours.makespan_s < theirs.makespan_s,
-        "an idle holder keeps the card for 5 s there"
-    );
+    assert!(ours.makespan_s < theirs.makespan_s, "an idle holder keeps the card for 5 s there");
 }
 
 /// A thread asks for the next turn while the last work drains: nobody who is behind its session in line is let in beside the next.
@@ -205,11 +197,7 @@ fn work_that_was_asked_for_is_done_and_no_more() {
         let ours = row(&trace, gpushare(&trace));
         let theirs = row(&trace, Fifo::fixed(&trace.machine));
         assert_eq!((ours.ended, ours.work_s), (trace.tenants.len(), asked), "{name}");
-        assert_eq!(
-            (theirs.ended, theirs.work_s),
-            (trace.tenants.len(), asked),
-            "{name}"
-        );
+        assert_eq!((theirs.ended, theirs.work_s), (trace.tenants.len(), asked), "{name}");
     }
 }
 
@@ -219,31 +207,13 @@ fn the_same_trace_gives_the_same_figures_byte_for_byte() {
     let [first, second] = folders.each_ref().map(|folder| {
         let (report, curves) = simulate(&Trace::load("notebooks").unwrap());
         let files = draw::figures(&report, &curves, folder.path()).unwrap();
-        let names: Vec<_> = files
-            .iter()
-            .map(|file| file.file_name().unwrap().to_owned())
-            .collect();
-        let drawn: Vec<String> = files
-            .iter()
-            .map(|file| fs::read_to_string(file).unwrap())
-            .collect();
+        let names: Vec<_> = files.iter().map(|file| file.file_name().unwrap().to_owned()).collect();
+        let drawn: Vec<String> = files.iter().map(|file| fs::read_to_string(file).unwrap()).collect();
         (serde_json::to_string(&report).unwrap(), names, drawn)
     });
     assert_eq!(first, second);
-    assert_eq!(
-        first.1,
-        [
-            "sim-notebooks-waits.svg",
-            "sim-notebooks-delays.svg",
-            "sim-notebooks-bars.svg"
-        ]
-    );
-    assert!(
-        first
-            .2
-            .iter()
-            .all(|svg| svg.starts_with("<svg") && svg.contains("gpushare"))
-    );
+    assert_eq!(first.1, ["sim-notebooks-waits.svg", "sim-notebooks-delays.svg", "sim-notebooks-bars.svg"]);
+    assert!(first.2.iter().all(|svg| svg.starts_with("<svg") && svg.contains("gpushare")));
 }
 
 #[test]
@@ -271,11 +241,7 @@ fn the_trace_in_the_documentation_reads() {
     };
     assert_eq!(trace.tenants.iter().filter(equal).count(), 11);
     let usual = trace::Machine::of(Bytes::gib(80));
-    let said = trace::Machine {
-        gpus: 2,
-        thrashing: 5.4,
-        ..usual
-    };
+    let said = trace::Machine { gpus: 2, thrashing: 5.4, ..usual };
     assert_eq!(trace.machine, said, "the page shows what is usual");
     assert!((usual.thrashing - 5.4).abs() < 0.05);
     for name in Trace::names() {
@@ -288,14 +254,8 @@ fn a_trace_that_cannot_be_is_refused_with_what_is_wrong() {
     let error = |text: &str| format!("{:#}", Trace::parse("t", text).unwrap_err());
     let card = "until = '1s'\nmemory = '1GB'\n";
     let session = "[[sessions]]\nname = 'a'\nmemory = '1GB'\nprogram = 'hog'\n";
-    assert_eq!(
-        error(&format!("{card}sessions = []")),
-        "nobody comes in the trace t"
-    );
-    assert_eq!(
-        error(&format!("{card}{session}gpus = 2")),
-        "sessions a of the trace t: 2 GPUs of 1"
-    );
+    assert_eq!(error(&format!("{card}sessions = []")), "nobody comes in the trace t");
+    assert_eq!(error(&format!("{card}{session}gpus = 2")), "sessions a of the trace t: 2 GPUs of 1");
     assert!(error(&format!("{card}{session}work = '5s..1s'")).contains("`5s..1s` begins above its end"));
     assert!(error(&format!("{card}{session}arrives = 'soon'")).contains("`soon` is not a time"));
     assert!(
@@ -311,67 +271,16 @@ fn a_recording_becomes_who_did_what_when() {
     let open = moving.with(GateState::Open);
     let closed = moving.with(GateState::Closed);
     let seconds = Nanos::from_secs;
-    let capacity = Event::Set(Setting {
-        gpu: Some(gpu),
-        knob: Knob::Capacity(Some(Bytes::gib(8))),
-    });
+    let capacity = Event::Set(Setting { gpu: Some(gpu), knob: Knob::Capacity(Some(Bytes::gib(8))) });
     let events = [
-        (
-            1,
-            Event::GpuFound {
-                gpu,
-                total: Bytes::gib(10),
-            },
-        ),
+        (1, Event::GpuFound { gpu, total: Bytes::gib(10) }),
         (1, capacity),
-        (
-            2,
-            Event::SessionOpened {
-                session,
-                limit: None,
-                oversubscribe: false,
-            },
-        ),
-        (
-            2,
-            Event::ClientJoined {
-                client,
-                session,
-                holding: None,
-            },
-        ),
-        (
-            2,
-            Event::Attached {
-                client,
-                gpu,
-                used: Bytes::gib(6),
-            },
-        ),
-        (
-            3,
-            Event::Wait {
-                client,
-                word: FIRST_WORD,
-            },
-        ),
-        (
-            3,
-            Event::Entered {
-                client,
-                word: moving,
-                moved: Bytes::gib(6),
-                took: seconds(1),
-            },
-        ),
-        (
-            5,
-            Event::Released {
-                client,
-                word: open,
-                drain: Nanos::ZERO,
-            },
-        ),
+        (2, Event::SessionOpened { session, limit: None, oversubscribe: false }),
+        (2, Event::ClientJoined { client, session, holding: None }),
+        (2, Event::Attached { client, gpu, used: Bytes::gib(6) }),
+        (3, Event::Wait { client, word: FIRST_WORD }),
+        (3, Event::Entered { client, word: moving, moved: Bytes::gib(6), took: seconds(1) }),
+        (5, Event::Released { client, word: open, drain: Nanos::ZERO }),
         (6, Event::Wait { client, word: closed }),
         (7, Event::ClientGone { client }),
     ];
@@ -383,43 +292,25 @@ fn a_recording_becomes_who_did_what_when() {
         incomplete: false,
         started: seconds(1),
         unix_seconds: 0,
-        config: Config {
-            mode: Some(Mode::Serialized),
-            ..Config::default()
-        },
+        config: Config { mode: Some(Mode::Serialized), ..Config::default() },
     };
-    let handled = events.map(|(at, event)| {
-        Line::Handled(Handled {
-            now: seconds(at),
-            event,
-            effects: None,
-        })
-    });
+    let handled = events.map(|(at, event)| Line::Handled(Handled { now: seconds(at), event, effects: None }));
     let mut chain = Chain::default();
-    let lines = [Line::Header(Box::new(header))]
-        .into_iter()
-        .chain(handled)
-        .map(|line| {
-            chain = chain.with(&line);
-            serde_json::to_string(&Link { line, chain }).unwrap() + "\n"
-        });
+    let lines = [Line::Header(Box::new(header))].into_iter().chain(handled).map(|line| {
+        chain = chain.with(&line);
+        serde_json::to_string(&Link { line, chain }).unwrap() + "\n"
+    });
     let folder = TempDir::new().unwrap();
     let path = folder.path().join("day.jsonl");
     fs::write(&path, lines.collect::<String>()).unwrap();
 
     let trace = Trace::load(path.to_str().unwrap()).unwrap();
-    assert_eq!(
-        (trace.name.as_str(), trace.machine.capacity),
-        ("day", Bytes::gib(8))
-    );
+    assert_eq!((trace.name.as_str(), trace.machine.capacity), ("day", Bytes::gib(8)));
     let [tenant] = trace.tenants.as_slice() else {
         panic!("{:?}", trace.tenants);
     };
     assert_eq!((tenant.arrives, tenant.memory), (seconds(1), Bytes::gib(6)));
-    let piece = |pause, work| Piece {
-        pause: seconds(pause),
-        work: seconds(work),
-    };
+    let piece = |pause, work| Piece { pause: seconds(pause), work: seconds(work) };
     assert_eq!(tenant.program, Program::Recorded(vec![piece(1, 2), piece(1, 1)]));
     let row = row(&trace, gpushare(&trace));
     assert_eq!((row.ended, row.work_s), (1, 3.0));

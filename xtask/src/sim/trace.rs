@@ -146,9 +146,7 @@ impl Trace {
             return recorded::trace(path);
         }
         let text = String::from_utf8(bytes).with_context(|| format!("{name} is no text"))?;
-        let stem = path
-            .file_stem()
-            .map_or_else(|| name.into(), |stem| stem.to_string_lossy());
+        let stem = path.file_stem().map_or_else(|| name.into(), |stem| stem.to_string_lossy());
         Self::parse(&stem, &text)
     }
 
@@ -173,14 +171,8 @@ impl Trace {
             window: file.window.map_or(usual.window, |text| text.0),
             thrashing: file.thrashing.unwrap_or(usual.thrashing),
         };
-        ensure!(
-            !machine.bandwidth.is_zero(),
-            "in the trace {name} nothing can move: bandwidth is 0"
-        );
-        ensure!(
-            machine.thrashing >= 1.0,
-            "in the trace {name} thrashing makes work faster"
-        );
+        ensure!(!machine.bandwidth.is_zero(), "in the trace {name} nothing can move: bandwidth is 0");
+        ensure!(machine.thrashing >= 1.0, "in the trace {name} thrashing makes work faster");
         let mut tenants = Vec::new();
         let mut dealt = 0;
         for group in &file.sessions {
@@ -268,8 +260,5 @@ impl Group {
 }
 
 fn built_in(name: &str) -> Option<&'static str> {
-    BUILT_IN
-        .iter()
-        .find(|(known, _)| *known == name)
-        .map(|(_, text)| *text)
+    BUILT_IN.iter().find(|(known, _)| *known == name).map(|(_, text)| *text)
 }

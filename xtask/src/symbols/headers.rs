@@ -67,9 +67,7 @@ pub(super) fn fetch() -> anyhow::Result<BTreeMap<&'static str, Release>> {
                     found.asked.extend(names_in(&fs::read(&file)?));
                 }
             }
-            found
-                .listed
-                .retain(|listed| !NOT_ON_LINUX.contains(&listed.base.as_str()));
+            found.listed.retain(|listed| !NOT_ON_LINUX.contains(&listed.base.as_str()));
             ensure!(
                 found.listed.len() > 500 && found.asked.len() > 400,
                 "the headers of CUDA {release} list only {} functions, and its libcudart names only {}",
@@ -102,10 +100,7 @@ fn names_in(library: &[u8]) -> impl Iterator<Item = String> {
     library
         .split(|&byte| byte == 0)
         .filter(|text| is_driver_name(text))
-        .filter(|text| {
-            text.iter()
-                .all(|&byte| byte.is_ascii_alphanumeric() || byte == b'_')
-        })
+        .filter(|text| text.iter().all(|&byte| byte.is_ascii_alphanumeric() || byte == b'_'))
         .map(|text| String::from_utf8_lossy(text).into_owned())
 }
 
@@ -149,16 +144,8 @@ mod tests {
         let header = "typedef CUresult (CUDAAPI *PFN_cuInit_v2000)(unsigned int Flags);\n\
                       typedef CUresult (CUDAAPI *PFN_cuMemcpy_v7000_ptds)(CUdeviceptr_v2 dst);\n\
                       #define PFN_cuInit  PFN_cuInit_v2000\n";
-        let listed: Vec<_> = parse(header)
-            .map(|listed| (listed.to_string(), listed.has_row()))
-            .collect();
-        assert_eq!(
-            listed,
-            [
-                ("cuInit 2000".to_owned(), true),
-                ("cuMemcpy 7000 per thread".to_owned(), true)
-            ]
-        );
+        let listed: Vec<_> = parse(header).map(|listed| (listed.to_string(), listed.has_row())).collect();
+        assert_eq!(listed, [("cuInit 2000".to_owned(), true), ("cuMemcpy 7000 per thread".to_owned(), true)]);
     }
 
     #[test]

@@ -46,10 +46,7 @@ pub(super) fn write(
 ) -> Result<(), BundleError> {
     let unwritten = |cause: io::Error| match cause.kind() {
         ErrorKind::AlreadyExists => BundleError::Exists(file.to_owned()),
-        _ => BundleError::Unwritten {
-            path: file.to_owned(),
-            cause,
-        },
+        _ => BundleError::Unwritten { path: file.to_owned(), cause },
     };
     let mut redactor = Redactor::of_this_machine(facts);
     let parts = parts::collect(facts, report, args, &mut redactor);
@@ -71,9 +68,7 @@ pub(super) fn write(
 }
 
 fn archive(parts: &[Part]) -> io::Result<Vec<u8>> {
-    let now = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .map_or(0, |time| time.as_secs());
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
     let mut tar = tar::Builder::new(GzEncoder::new(Vec::new(), Compression::default()));
     for part in parts {
         let Ok(text) = &part.text else { continue };
@@ -94,11 +89,7 @@ fn tell(stderr: &mut impl io::Write, file: &Path, parts: &[Part], redactor: &Red
             Err(why) => writeln!(stderr, "  out  {:<18} {why}", part.name)?,
         }
     }
-    writeln!(
-        stderr,
-        "  redacted: {}; look through it before you send it",
-        redactor.summary()
-    )
+    writeln!(stderr, "  redacted: {}; look through it before you send it", redactor.summary())
 }
 
 #[cfg(test)]
@@ -111,10 +102,8 @@ mod tests {
 
     #[test]
     fn an_archive_holds_the_parts_that_there_are() {
-        let parts = [
-            Part::new("a.txt", Ok("hello".to_owned())),
-            Part::new("b.txt", Err("not here".to_owned())),
-        ];
+        let parts =
+            [Part::new("a.txt", Ok("hello".to_owned())), Part::new("b.txt", Err("not here".to_owned()))];
         let bytes = archive(&parts).unwrap();
         let mut tar = tar::Archive::new(GzDecoder::new(&bytes[..]));
         let mut found = Vec::new();
@@ -122,16 +111,9 @@ mod tests {
             let mut entry = entry.unwrap();
             let mut text = String::new();
             entry.read_to_string(&mut text).unwrap();
-            found.push((
-                entry.path().unwrap().display().to_string(),
-                text,
-                entry.header().mode().unwrap(),
-            ));
+            found.push((entry.path().unwrap().display().to_string(), text, entry.header().mode().unwrap()));
         }
-        assert_eq!(
-            found,
-            [("gpushare-doctor/a.txt".to_owned(), "hello".to_owned(), 0o600)]
-        );
+        assert_eq!(found, [("gpushare-doctor/a.txt".to_owned(), "hello".to_owned(), 0o600)]);
         let mut said = Vec::new();
         tell(&mut said, "/x".as_ref(), &parts, &Redactor::default()).unwrap();
         let said = String::from_utf8(said).unwrap();

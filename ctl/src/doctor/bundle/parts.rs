@@ -61,10 +61,7 @@ pub(super) fn collect(
     let status = facts
         .status()
         .ok_or_else(|| "no daemon tells its status to this user".to_owned());
-    parts.push(Part::new(
-        "status.json",
-        status.and_then(|status| document(serde_json::to_value(status))),
-    ));
+    parts.push(Part::new("status.json", status.and_then(|status| document(serde_json::to_value(status)))));
     let plain = [
         ("report.txt", Ok(text::render(report, Colour::Off))),
         ("versions.txt", Ok(versions(facts))),
@@ -75,18 +72,11 @@ pub(super) fn collect(
         ("xid.txt", xids(facts)),
         (
             "nvidia-smi.txt",
-            output(
-                Command::new("nvidia-smi").arg("-q"),
-                Duration::from_nanos(args.timeout.0),
-            ),
+            output(Command::new("nvidia-smi").arg("-q"), Duration::from_nanos(args.timeout.0)),
         ),
     ];
     let redacted = plain.into_iter().map(|(name, text)| {
-        Part::new(
-            name,
-            text.map(|text| redactor.text(&text))
-                .map_err(|why| redactor.text(&why)),
-        )
+        Part::new(name, text.map(|text| redactor.text(&text)).map_err(|why| redactor.text(&why)))
     });
     parts.extend(redacted);
     parts
@@ -94,11 +84,7 @@ pub(super) fn collect(
 
 fn versions(facts: &Facts) -> String {
     let mut text = format!("gpushare-ctl {}\n", env!("CARGO_PKG_VERSION"));
-    for status in facts
-        .daemons
-        .iter()
-        .filter_map(|daemon| daemon.admin.as_ref().ok())
-    {
+    for status in facts.daemons.iter().filter_map(|daemon| daemon.admin.as_ref().ok()) {
         text += &format!("gpushare-scheduler {}\n", status.daemon.version);
     }
     if let Ok(library) = &facts.library {
@@ -155,12 +141,10 @@ fn config(facts: &Facts, args: &DoctorArgs) -> Result<String, String> {
 /// The end of the log of the first daemon that has one.
 fn log(facts: &Facts) -> Result<String, String> {
     let logs = facts.daemons.iter().map(|daemon| daemon.dir.log());
-    logs.into_iter()
-        .find_map(|path| read_end(&path, LOG_END).ok())
-        .ok_or_else(|| {
-            "no log in a daemon's folder; that of a service is where the system keeps it (`journalctl`)"
-                .to_owned()
-        })
+    logs.into_iter().find_map(|path| read_end(&path, LOG_END).ok()).ok_or_else(|| {
+        "no log in a daemon's folder; that of a service is where the system keeps it (`journalctl`)"
+            .to_owned()
+    })
 }
 
 fn xids(facts: &Facts) -> Result<String, String> {

@@ -26,20 +26,10 @@ use serde_json::Value;
 use super::super::facts::Facts;
 
 /// Parts of a key's name that make its value a secret.
-const SECRET_KEYS: [&str; 8] = [
-    "token",
-    "secret",
-    "password",
-    "passwd",
-    "credential",
-    "apikey",
-    "api_key",
-    "private",
-];
+const SECRET_KEYS: [&str; 8] =
+    ["token", "secret", "password", "passwd", "credential", "apikey", "api_key", "private"];
 /// Names of users that say nothing about anybody.
-const NOBODYS: [&str; 8] = [
-    "root", "nobody", "daemon", "bin", "sys", "user", "nvidia", "gpushare",
-];
+const NOBODYS: [&str; 8] = ["root", "nobody", "daemon", "bin", "sys", "user", "nvidia", "gpushare"];
 /// Names of hosts that say nothing.
 const NOWHERE: [&str; 3] = ["localhost", "localdomain", "ip6-localhost"];
 /// The number of the first user of a person.
@@ -95,10 +85,7 @@ impl Redactor {
             let [name, _, uid, _, _, home, ..] = fields[..] else {
                 continue;
             };
-            if uid
-                .parse()
-                .is_ok_and(|uid: u32| uid >= FIRST_PERSON || uid == facts.uid)
-            {
+            if uid.parse().is_ok_and(|uid: u32| uid >= FIRST_PERSON || uid == facts.uid) {
                 redactor.user(name);
                 redactor.home(home);
             }
@@ -112,9 +99,7 @@ impl Redactor {
         redactor.host(read("/etc/hostname").trim());
         for line in read("/etc/hosts").lines() {
             let line = line.split('#').next().unwrap_or("");
-            line.split_whitespace()
-                .skip(1)
-                .for_each(|name| redactor.host(name));
+            line.split_whitespace().skip(1).for_each(|name| redactor.host(name));
         }
         for line in read("/etc/resolv.conf").lines() {
             let mut words = line.split_whitespace();
@@ -172,10 +157,8 @@ impl Redactor {
         match counts.is_empty() {
             true => "nothing was met that had to go".to_owned(),
             false => {
-                let counts: Vec<String> = counts
-                    .iter()
-                    .map(|(kind, count)| format!("{count} × {kind}"))
-                    .collect();
+                let counts: Vec<String> =
+                    counts.iter().map(|(kind, count)| format!("{count} × {kind}")).collect();
                 counts.join(", ")
             }
         }
@@ -251,10 +234,7 @@ impl Redactor {
         if word.contains('/') {
             for home in self.homes.clone() {
                 if let Some(at) = word.find(&home)
-                    && matches!(
-                        word.as_bytes().get(at + home.len()),
-                        None | Some(b'/' | b':' | b',' | b'=')
-                    )
+                    && matches!(word.as_bytes().get(at + home.len()), None | Some(b'/' | b':' | b',' | b'='))
                 {
                     let (before, after) = (word[..at].to_owned(), word[at + home.len()..].to_owned());
                     return self.word(&before) + &self.pseudonym(Kind::Home, &home) + &self.word(&after);
@@ -268,11 +248,7 @@ impl Redactor {
                 }
                 // A list of paths goes on behind the name: `/home/bob:/usr/lib`.
                 let end = folder.find([':', ',', '=']).unwrap_or(folder.len());
-                let (name, rest) = if in_home {
-                    folder.split_at(end)
-                } else {
-                    ("", folder)
-                };
+                let (name, rest) = if in_home { folder.split_at(end) } else { ("", folder) };
                 if !name.is_empty() {
                     shown += &self.pseudonym(Kind::User, &name.to_ascii_lowercase());
                 }
@@ -398,10 +374,7 @@ impl Redactor {
                 let label = word[..start].trim_end_matches(|c| !is_other(c));
                 start = label.len();
             }
-            thing = lower[start..end]
-                .split('.')
-                .find(|label| !label.is_empty())
-                .unwrap_or(thing);
+            thing = lower[start..end].split('.').find(|label| !label.is_empty()).unwrap_or(thing);
         }
         let (before, after) = (word[..start].to_owned(), word[end..].to_owned());
         let thing = thing.to_owned();
@@ -433,10 +406,8 @@ fn is_secret_key(key: &str) -> bool {
 fn secret_value(line: &str) -> Option<usize> {
     let end = line.find(['=', ':'])?;
     let key = line[..end].trim().trim_matches(['"', '\'']);
-    let is_key = !key.is_empty()
-        && key
-            .chars()
-            .all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.'));
+    let is_key =
+        !key.is_empty() && key.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.'));
     (is_key && is_secret_key(key) && !line[end + 1..].trim().is_empty()).then_some(end + 1)
 }
 
@@ -445,15 +416,10 @@ fn inline_secret(line: &str) -> Option<(usize, usize)> {
     let is_key = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
     let mut from = 0;
     while let Some(start) = line[from..].find(is_key).map(|at| from + at) {
-        let end = line[start..]
-            .find(|c| !is_key(c))
-            .map_or(line.len(), |at| start + at);
+        let end = line[start..].find(|c| !is_key(c)).map_or(line.len(), |at| start + at);
         from = end;
         let behind = line[end..].trim_start_matches(['"', '\'', '\\']).trim_start();
-        let Some(value) = behind
-            .strip_prefix(['=', ':'])
-            .filter(|_| is_secret_key(&line[start..end]))
-        else {
+        let Some(value) = behind.strip_prefix(['=', ':']).filter(|_| is_secret_key(&line[start..end])) else {
             continue;
         };
         let value = value.trim_start().trim_start_matches('\\');
@@ -496,9 +462,7 @@ fn find_ipv4(word: &str) -> Option<(usize, usize, Ipv4Addr)> {
     let is_part = |c: char| c.is_ascii_digit() || c == '.';
     let mut from = 0;
     while let Some(start) = word[from..].find(is_part).map(|at| from + at) {
-        let end = word[start..]
-            .find(|c| !is_part(c))
-            .map_or(word.len(), |at| start + at);
+        let end = word[start..].find(|c| !is_part(c)).map_or(word.len(), |at| start + at);
         from = end;
         let text = word[start..end].trim_end_matches('.');
         let is_apart = |c: Option<char>| c.is_none_or(|c| !c.is_alphanumeric());
@@ -537,18 +501,12 @@ mod tests {
 
     #[test]
     fn names_of_users_and_hosts_go_wherever_they_stand() {
-        assert_eq!(
-            shown("Nov 21 node7 sshd: alice logged in"),
-            "Nov 21 [host-1] sshd: [user-1] logged in"
-        );
+        assert_eq!(shown("Nov 21 node7 sshd: alice logged in"), "Nov 21 [host-1] sshd: [user-1] logged in");
         assert_eq!(
             shown("alice's, (ALICE) alice-train malice alice2"),
             "[user-1]'s, ([user-1]) [user-1]-train malice alice2"
         );
-        assert_eq!(
-            shown("root of NODE7.cluster.example.com:22"),
-            "root of [host-1]:22"
-        );
+        assert_eq!(shown("root of NODE7.cluster.example.com:22"), "root of [host-1]:22");
         assert_eq!(
             shown("ip-10-1-2-4.cluster.example.com node7 node7.cluster.example.com"),
             "[host-1] [host-2] [host-2]"
@@ -557,23 +515,11 @@ mod tests {
 
     #[test]
     fn paths_lose_the_names_in_them() {
-        assert_eq!(
-            shown("/data/people/alice/x.so:/usr/lib/y.so"),
-            "[home-1]/x.so:/usr/lib/y.so"
-        );
-        assert_eq!(
-            shown("LD_LIBRARY_PATH=/home/bob/lib"),
-            "LD_LIBRARY_PATH=/home/[user-1]/lib"
-        );
+        assert_eq!(shown("/data/people/alice/x.so:/usr/lib/y.so"), "[home-1]/x.so:/usr/lib/y.so");
+        assert_eq!(shown("LD_LIBRARY_PATH=/home/bob/lib"), "LD_LIBRARY_PATH=/home/[user-1]/lib");
         assert_eq!(shown("\"/home/bob\""), "\"/home/[user-1]\"");
-        assert_eq!(
-            shown("/lib:/home/Bob:/home/bob/x"),
-            "/lib:/home/[user-1]:/home/[user-1]/x"
-        );
-        assert_eq!(
-            shown("fe80::7/64 http://10.1.2.3:80/x"),
-            "[ip-1]/64 http://[ip-2]:80/x"
-        );
+        assert_eq!(shown("/lib:/home/Bob:/home/bob/x"), "/lib:/home/[user-1]:/home/[user-1]/x");
+        assert_eq!(shown("fe80::7/64 http://10.1.2.3:80/x"), "[ip-1]/64 http://[ip-2]:80/x");
         assert_eq!(shown("/tmp/gpushare-1000/tenant"), "/tmp/gpushare-1000/tenant");
     }
 
@@ -595,10 +541,7 @@ mod tests {
     #[test]
     fn secrets_go_by_their_looks_and_by_their_keys() {
         let token = "a5".repeat(32);
-        assert_eq!(
-            shown(&format!("token file holds {token}!")),
-            "token file holds [secret-1]!"
-        );
+        assert_eq!(shown(&format!("token file holds {token}!")), "token file holds [secret-1]!");
         assert_eq!(shown(&format!("docker-{token}.scope")), "docker-[secret-1].scope");
         assert_eq!(
             shown("api_token = \"hunter2\"\nquantum = \"1s\"\n"),
@@ -614,18 +557,12 @@ mod tests {
             "GET /x?a=1&api_key=[secret]&b=2, password: [secret]; token=\n"
         );
         assert_eq!(shown("GPUSHARE_TOKEN_FILE=/run/x"), "GPUSHARE_TOKEN_FILE=/run/x");
-        assert_eq!(
-            shown("    Serial Number   : 1650123\n"),
-            "    Serial Number   : [serial]\n"
-        );
+        assert_eq!(shown("    Serial Number   : 1650123\n"), "    Serial Number   : [serial]\n");
     }
 
     #[test]
     fn addresses_go_and_those_of_the_machine_to_itself_stay() {
-        assert_eq!(
-            shown("10.1.2.3:9402, 10.1.2.3 and 10.1.2.4."),
-            "[ip-1]:9402, [ip-1] and [ip-2]."
-        );
+        assert_eq!(shown("10.1.2.3:9402, 10.1.2.3 and 10.1.2.4."), "[ip-1]:9402, [ip-1] and [ip-2].");
         assert_eq!(shown("fe80::1 2001:db8::7, ::1"), "[ip-1] [ip-2], ::1");
         assert_eq!(shown("127.0.0.1:9402 0.0.0.0"), "127.0.0.1:9402 0.0.0.0");
         assert_eq!(shown("02:42:ac:11:00:02"), "[mac-1]");
@@ -680,9 +617,7 @@ mod tests {
         ];
         // An address of IPv6 is made of what stands around others.
         let borders_v6 = " \"'([{<|;#%\t→\\";
-        let pairs = around
-            .iter()
-            .flat_map(|before| around.iter().map(move |after| (before, after)));
+        let pairs = around.iter().flat_map(|before| around.iter().map(move |after| (before, after)));
         for (before, after) in pairs {
             for one in planted {
                 if one.contains("::") && !(borders_v6.contains(before) && borders_v6.contains(after)) {
@@ -726,10 +661,7 @@ mod tests {
             "\\",
         ];
         let mut redactor = redactor();
-        for (one, two) in pieces
-            .iter()
-            .flat_map(|one| pieces.iter().map(move |two| (one, two)))
-        {
+        for (one, two) in pieces.iter().flat_map(|one| pieces.iter().map(move |two| (one, two))) {
             for three in pieces {
                 redactor.text(&format!("{one}{two}{three}{one}"));
             }

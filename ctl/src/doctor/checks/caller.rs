@@ -37,10 +37,7 @@ pub(super) fn user(facts: &Facts) -> Vec<Outcome> {
 /// Who `uid` is outside, by the lines `first here, first outside, how many` of a map.
 fn outside(map: &str, uid: u32) -> Option<u32> {
     map.lines().find_map(|line| {
-        let numbers: Vec<u32> = line
-            .split_whitespace()
-            .filter_map(|word| word.parse().ok())
-            .collect();
+        let numbers: Vec<u32> = line.split_whitespace().filter_map(|word| word.parse().ok()).collect();
         let [here, there, count] = numbers[..] else {
             return None;
         };
@@ -104,17 +101,15 @@ pub(super) fn pid_namespace(facts: &Facts) -> Vec<Outcome> {
             "the daemon is in a PID namespace below this one: it cannot see this process by a pid",
             "run the daemon on the host, or its container with `--pid=host`",
         ),
-        (_, Err(cause)) | (Err(cause), _) => Outcome::skipped(format!(
-            "the daemon's PID namespace is not to be seen ({cause}); as root it is"
-        )),
+        (_, Err(cause)) | (Err(cause), _) => {
+            Outcome::skipped(format!("the daemon's PID namespace is not to be seen ({cause}); as root it is"))
+        }
     }]
 }
 
 pub(super) fn token(facts: &Facts) -> Vec<Outcome> {
     let Some(path) = facts.var(TOKEN_FILE).map(Path::new) else {
-        return vec![Outcome::ok(format!(
-            "{TOKEN_FILE} is not set; `gpushare-ctl run` sets it"
-        ))];
+        return vec![Outcome::ok(format!("{TOKEN_FILE} is not set; `gpushare-ctl run` sets it"))];
     };
     vec![judge_token(facts, path).of(path.display().to_string())]
 }
@@ -200,16 +195,9 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let facts = Facts::bare(root.path());
         fs::create_dir_all(root.path().join("proc/self")).unwrap();
-        fs::write(
-            root.path().join("proc/self/uid_map"),
-            format!("{} 4242 1\n", facts.uid),
-        )
-        .unwrap();
+        fs::write(root.path().join("proc/self/uid_map"), format!("{} 4242 1\n", facts.uid)).unwrap();
         let [outcome] = &user(&facts)[..] else { panic!() };
-        assert!(
-            outcome.severity == Ok && outcome.finding.contains("user 4242 outside"),
-            "{outcome:?}"
-        );
+        assert!(outcome.severity == Ok && outcome.finding.contains("user 4242 outside"), "{outcome:?}");
     }
 
     #[test]
@@ -231,11 +219,7 @@ mod tests {
         let mut facts = Facts::bare("/".as_ref());
         assert_eq!(pid_namespace(&facts)[0].severity, Skipped);
         answering(&mut facts, 0);
-        assert!(
-            pid_namespace(&facts)[0]
-                .finding
-                .contains("outside this PID namespace")
-        );
+        assert!(pid_namespace(&facts)[0].finding.contains("outside this PID namespace"));
         answering(&mut facts, std::process::id());
         let expected = if Facts::proc_is_ours() { Ok } else { Skipped };
         assert_eq!(pid_namespace(&facts)[0].severity, expected);

@@ -41,9 +41,7 @@ fn told<T: Copy>(
 pub(super) fn seen(facts: &Facts) -> Vec<Outcome> {
     let mut outcomes = each(facts, |card| {
         let name = card.name.as_deref().unwrap_or("a card without a name");
-        let memory = card
-            .total
-            .map_or(String::new(), |total| format!(", {}", Bytes(total)));
+        let memory = card.total.map_or(String::new(), |total| format!(", {}", Bytes(total)));
         let uuid = card.uuid.map_or(String::new(), |uuid| format!(", {uuid}"));
         Outcome::ok(format!("{name}{memory}{uuid}"))
     });
@@ -191,10 +189,7 @@ pub(super) fn compute_mode(facts: &Facts) -> Vec<Outcome> {
         |_, mode| match mode {
             0 => Outcome::ok("any number of processes"),
             2 => Outcome::error("prohibited: no process may use the card", hint),
-            _ => Outcome::error(
-                "exclusive: only one process may use the card, so nobody can share it",
-                hint,
-            ),
+            _ => Outcome::error("exclusive: only one process may use the card, so nobody can share it", hint),
         },
     )
 }
@@ -250,10 +245,7 @@ mod tests {
         let facts = with(h100());
         let [outcome] = &backend(&facts)[..] else { panic!() };
         assert_eq!(outcome.severity, Ok);
-        assert_eq!(
-            outcome.finding,
-            "managed; remap later: it has handles of card and host"
-        );
+        assert_eq!(outcome.finding, "managed; remap later: it has handles of card and host");
         assert_eq!(outcome.backend.as_ref().unwrap().backend, Backend::Managed);
         for check in [seen, managed, vmm, posix_fd, rdma, host_numa] {
             assert_eq!(check(&facts)[0].severity, Ok);
@@ -264,10 +256,7 @@ mod tests {
     #[test]
     fn without_concurrent_access_it_is_native() {
         for concurrent_managed in [Some(0), None] {
-            let facts = with(CudaCard {
-                concurrent_managed,
-                ..h100()
-            });
+            let facts = with(CudaCard { concurrent_managed, ..h100() });
             for check in [managed, backend] {
                 let [outcome] = &check(&facts)[..] else { panic!() };
                 assert_eq!(outcome.severity, Warning);
@@ -284,10 +273,7 @@ mod tests {
         assert_eq!(managed(&facts)[0].finding, "no managed memory");
         for check in [posix_fd, rdma, host_numa] {
             let [outcome] = &check(&facts)[..] else { panic!() };
-            assert!(
-                outcome.severity == Ok && outcome.finding.contains("no"),
-                "{outcome:?}"
-            );
+            assert!(outcome.severity == Ok && outcome.finding.contains("no"), "{outcome:?}");
         }
     }
 
@@ -301,10 +287,7 @@ mod tests {
     #[test]
     fn an_exclusive_card_cannot_be_shared() {
         let mode = |mode| {
-            let card = NvmlCard {
-                compute_mode: Some(mode),
-                ..NvmlCard::default()
-            };
+            let card = NvmlCard { compute_mode: Some(mode), ..NvmlCard::default() };
             compute_mode(&with_nvml(card))[0].severity
         };
         assert_eq!([mode(0), mode(2), mode(3)], [Ok, Error, Error]);
@@ -313,29 +296,16 @@ mod tests {
     #[test]
     fn mig_vgpu_and_persistence_are_told_as_they_are() {
         let mig_of = |now, pending| {
-            let card = NvmlCard {
-                mig: Some(now),
-                mig_pending: Some(pending),
-                ..NvmlCard::default()
-            };
+            let card = NvmlCard { mig: Some(now), mig_pending: Some(pending), ..NvmlCard::default() };
             mig(&with_nvml(card))[0].severity
         };
         assert_eq!([mig_of(0, 0), mig_of(1, 1), mig_of(0, 1)], [Ok, Ok, Warning]);
         let vgpu_of = |mode| {
-            let card = NvmlCard {
-                virtualization: Some(mode),
-                ..NvmlCard::default()
-            };
+            let card = NvmlCard { virtualization: Some(mode), ..NvmlCard::default() };
             vgpu(&with_nvml(card))[0].severity
         };
-        assert_eq!(
-            [vgpu_of(0), vgpu_of(1), vgpu_of(2), vgpu_of(3)],
-            [Ok, Ok, Warning, Warning]
-        );
-        let idle = persistence(&with_nvml(NvmlCard {
-            persistence: Some(0),
-            ..NvmlCard::default()
-        }));
+        assert_eq!([vgpu_of(0), vgpu_of(1), vgpu_of(2), vgpu_of(3)], [Ok, Ok, Warning, Warning]);
+        let idle = persistence(&with_nvml(NvmlCard { persistence: Some(0), ..NvmlCard::default() }));
         assert!(idle[0].severity == Ok && idle[0].hint.is_some());
         assert_eq!(mig(&with_nvml(NvmlCard::default()))[0].severity, Skipped);
     }

@@ -80,11 +80,7 @@ pub(super) fn tenant(facts: &Facts) -> Vec<Outcome> {
         match &daemon.tenant {
             Ok(peer) => Outcome::ok(format!(
                 "a daemon answers{} in this build's protocol",
-                if peer.pid == 0 {
-                    String::new()
-                } else {
-                    format!(" (pid {})", peer.pid)
-                }
+                if peer.pid == 0 { String::new() } else { format!(" (pid {})", peer.pid) }
             )),
             Err(error) => refused(error, &socket),
         }
@@ -127,19 +123,14 @@ fn refused(error: &ClientError, socket: &Path) -> Outcome {
     if let ClientError::Absent(_) = error {
         return match socket.symlink_metadata().is_ok() {
             true => Outcome::warning(
-                format!(
-                    "{} is stale: its daemon died, and nobody has started one since",
-                    socket.display()
-                ),
+                format!("{} is stale: its daemon died, and nobody has started one since", socket.display()),
                 "start one (`gpushare-ctl run` does): it replaces the socket; its log says why the last one died",
             ),
             false => Outcome::ok("no daemon here"),
         };
     }
     let sentence = error.to_string();
-    let (finding, hint) = sentence
-        .rsplit_once("; ")
-        .unwrap_or((&sentence, "see the daemon's log"));
+    let (finding, hint) = sentence.rsplit_once("; ").unwrap_or((&sentence, "see the daemon's log"));
     Outcome::error(finding, hint)
 }
 
@@ -150,11 +141,7 @@ pub(super) fn build(facts: &Facts) -> Vec<Outcome> {
         .iter()
         .filter(|daemon| daemon.tenant.is_ok() || daemon.admin.is_ok())
         .map(|daemon| {
-            let theirs = daemon
-                .admin
-                .as_ref()
-                .ok()
-                .map(|status| status.daemon.version.clone());
+            let theirs = daemon.admin.as_ref().ok().map(|status| status.daemon.version.clone());
             let pid = daemon.tenant.as_ref().map_or(0, |peer| peer.pid);
             // The kernel appends this to the link of a program whose file is gone.
             let replaced = Facts::proc_is_ours()
@@ -294,10 +281,8 @@ pub(super) fn locks(facts: &Facts) -> Vec<Outcome> {
         let known = facts
             .answering()
             .is_some_and(|(_, peer)| peer.pid.to_string() == pid || peer.pid == 0);
-        let lives = Facts::proc_is_ours()
-            && pid
-                .parse::<u32>()
-                .is_ok_and(|pid| !gpushare_sys::process::is_dead(pid));
+        let lives =
+            Facts::proc_is_ours() && pid.parse::<u32>().is_ok_and(|pid| !gpushare_sys::process::is_dead(pid));
         outcomes.push(
             match (known, lives) {
                 (true, _) => Outcome::ok("the daemon has it"),
@@ -355,10 +340,7 @@ mod tests {
             facts.set(name, value);
             let outcomes = tenant(&facts);
             assert_eq!(outcomes.len(), 2);
-            assert!(
-                outcomes[1].severity == Error && outcomes[1].finding.contains(name),
-                "{outcomes:?}"
-            );
+            assert!(outcomes[1].severity == Error && outcomes[1].finding.contains(name), "{outcomes:?}");
         }
     }
 
@@ -370,10 +352,7 @@ mod tests {
         fs::create_dir_all(dir.tenant_dir()).unwrap();
         drop(UnixListener::bind(dir.tenant_socket()).unwrap());
         let [outcome] = &tenant(&facts)[..] else { panic!() };
-        assert!(
-            outcome.severity == Warning && outcome.finding.contains("is stale"),
-            "{outcome:?}"
-        );
+        assert!(outcome.severity == Warning && outcome.finding.contains("is stale"), "{outcome:?}");
     }
 
     #[test]
@@ -398,11 +377,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let mut facts = facts(root.path());
         assert!(stuck(&facts).is_empty() && recovering(&facts).is_empty() && build(&facts).is_empty());
-        let lock = LockView::Dropping {
-            tries: 3,
-            stuck: true,
-            reason: "work in flight".into(),
-        };
+        let lock = LockView::Dropping { tries: 3, stuck: true, reason: "work in flight".into() };
         let mut status = Status {
             daemon: DaemonView {
                 version: env!("CARGO_PKG_VERSION").into(),
@@ -443,10 +418,7 @@ mod tests {
         let [outcome] = &unknown(&facts)[..] else { panic!() };
         assert_eq!(
             (outcome.severity, &*outcome.finding),
-            (
-                Warning,
-                "was handed what gpushare does not know: cuAscend (14.0), cuConjure"
-            )
+            (Warning, "was handed what gpushare does not know: cuAscend (14.0), cuConjure")
         );
         status.daemon.recovering = 1;
         status.daemon.version = "0.0.1".into();
@@ -466,13 +438,7 @@ mod tests {
         let [outcome] = &tenant(&facts)[..] else { panic!() };
         assert_eq!(outcome.severity, Error);
         assert!(outcome.finding.ends_with("the other side 7"), "{outcome:?}");
-        assert!(
-            outcome
-                .hint
-                .as_ref()
-                .unwrap()
-                .starts_with("install the same gpushare version")
-        );
+        assert!(outcome.hint.as_ref().unwrap().starts_with("install the same gpushare version"));
     }
 
     #[test]
@@ -503,11 +469,7 @@ mod tests {
         fs::write(folder.join("gpushare-GPU-1"), format!("{}\n", std::process::id())).unwrap();
         let expected = if Facts::proc_is_ours() { Warning } else { Ok };
         assert_eq!(locks(&facts)[1].severity, expected);
-        facts.daemons[0].tenant = Result::Ok(Peer {
-            pid: std::process::id(),
-            uid: 0,
-            gid: 0,
-        });
+        facts.daemons[0].tenant = Result::Ok(Peer { pid: std::process::id(), uid: 0, gid: 0 });
         assert_eq!(locks(&facts)[1].finding, "the daemon has it");
         facts.set(LOCK_DIR, root.path().join("nowhere"));
         assert_eq!(locks(&facts)[0].severity, Skipped);

@@ -54,10 +54,9 @@ pub(super) fn library(facts: &Facts) -> Vec<Outcome> {
             "remove the stubs folder from LD_LIBRARY_PATH and /etc/ld.so.conf.d",
         ),
         Some(Loaded::From(path)) => Outcome::ok(format!("{LIBCUDA} is {path}")),
-        Some(Loaded::Not(reason)) => Outcome::error(
-            format!("no NVIDIA driver: {LIBCUDA} does not load ({reason})"),
-            NO_DRIVER,
-        ),
+        Some(Loaded::Not(reason)) => {
+            Outcome::error(format!("no NVIDIA driver: {LIBCUDA} does not load ({reason})"), NO_DRIVER)
+        }
         None => died(&facts.cuda, LIBCUDA),
     }]
 }
@@ -80,10 +79,9 @@ pub(super) fn init(facts: &Facts) -> Vec<Outcome> {
             ),
             _ => died(&facts.cuda, LIBCUDA),
         },
-        (_, Some(code)) => Outcome::error(
-            format!("cuInit fails with {}", cuda_error(code).0),
-            cuda_error(code).1,
-        ),
+        (_, Some(code)) => {
+            Outcome::error(format!("cuInit fails with {}", cuda_error(code).0), cuda_error(code).1)
+        }
         (_, None) if cuda.missing.is_empty() => died(&facts.cuda, LIBCUDA),
         (_, None) => Outcome::error(
             format!("{LIBCUDA} has no {}: it is no driver", cuda.missing.join(", ")),
@@ -106,11 +104,7 @@ fn died<F>(asked: &Asked<F>, library: &str) -> Outcome {
             format!("{library} crashes its process in {at} ({how})"),
             "programs will crash there, too: reinstall NVIDIA's driver of the kernel module's version; `dmesg` may say more",
         ),
-        End::Hung {
-            at,
-            after,
-            unkillable,
-        } => {
+        End::Hung { at, after, unkillable } => {
             let kernel = if *unkillable {
                 ", and its process cannot be killed: it hangs in the kernel"
             } else {
@@ -133,14 +127,8 @@ fn died<F>(asked: &Asked<F>, library: &str) -> Outcome {
 fn cuda_error(code: i32) -> (String, &'static str) {
     let (name, hint) = match code {
         2 => ("CUDA_ERROR_OUT_OF_MEMORY", "free some memory of the host"),
-        3 => (
-            "CUDA_ERROR_NOT_INITIALIZED",
-            "load the kernel module: `sudo nvidia-modprobe -u -c 0`",
-        ),
-        STUB => (
-            "CUDA_ERROR_STUB_LIBRARY",
-            "remove the toolkit's stubs folder from LD_LIBRARY_PATH",
-        ),
+        3 => ("CUDA_ERROR_NOT_INITIALIZED", "load the kernel module: `sudo nvidia-modprobe -u -c 0`"),
+        STUB => ("CUDA_ERROR_STUB_LIBRARY", "remove the toolkit's stubs folder from LD_LIBRARY_PATH"),
         46 => (
             "CUDA_ERROR_DEVICE_UNAVAILABLE",
             "a card is in exclusive mode or lost; see cards.compute-mode and driver.nvml",
@@ -153,10 +141,9 @@ fn cuda_error(code: i32) -> (String, &'static str) {
             "CUDA_ERROR_INVALID_DEVICE",
             "CUDA_VISIBLE_DEVICES names a card that is not there; see caller.visible",
         ),
-        304 => (
-            "CUDA_ERROR_OPERATING_SYSTEM",
-            "a call of the system failed: look at driver.nodes and `dmesg`",
-        ),
+        304 => {
+            ("CUDA_ERROR_OPERATING_SYSTEM", "a call of the system failed: look at driver.nodes and `dmesg`")
+        }
         802 => (
             "CUDA_ERROR_SYSTEM_NOT_READY",
             "on machines with NVSwitch start its manager: `sudo systemctl start nvidia-fabricmanager`",
@@ -174,10 +161,7 @@ fn cuda_error(code: i32) -> (String, &'static str) {
             "CUDA_ERROR_UNKNOWN",
             "often /dev/nvidia-uvm is missing or the card fell off the bus: see driver.uvm and `dmesg`",
         ),
-        _ => (
-            "CUresult",
-            "look up the number in NVIDIA's CUresult, and look at `dmesg`",
-        ),
+        _ => ("CUresult", "look up the number in NVIDIA's CUresult, and look at `dmesg`"),
     };
     (format!("{name} ({code})"), hint)
 }
@@ -245,10 +229,9 @@ pub(super) fn nvml(facts: &Facts) -> Vec<Outcome> {
             format!("{LIBNVML} does not load ({reason}): the daemon knows cards only by their first process"),
             "install the driver's utilities; in a container add `utility` to NVIDIA_DRIVER_CAPABILITIES",
         ),
-        (_, Some(0)) if facts.nvml.end == End::Finished => Outcome::ok(format!(
-            "NVML answers and knows {}",
-            cards(nvml.count.unwrap_or(0))
-        )),
+        (_, Some(0)) if facts.nvml.end == End::Finished => {
+            Outcome::ok(format!("NVML answers and knows {}", cards(nvml.count.unwrap_or(0))))
+        }
         (_, Some(0) | None) => died(&facts.nvml, LIBNVML),
         (_, Some(18)) => Outcome::error(
             "NVML and the kernel module are of two versions (NVML_ERROR_LIB_RM_VERSION_MISMATCH)",
@@ -326,9 +309,7 @@ fn node(facts: &Facts, path: &str, hint: &str) -> Outcome {
 
 pub(super) fn xid(facts: &Facts) -> Vec<Outcome> {
     vec![match xid_lines(facts) {
-        Err(cause) => Outcome::skipped(format!(
-            "the kernel's log is not readable ({cause}); as root it is"
-        )),
+        Err(cause) => Outcome::skipped(format!("the kernel's log is not readable ({cause}); as root it is")),
         Ok(lines) if lines.is_empty() => Outcome::ok("no Xid since boot"),
         Ok(lines) => Outcome::warning(
             format!(
@@ -361,16 +342,8 @@ pub(in crate::doctor) fn xid_lines(facts: &Facts) -> std::io::Result<Vec<String>
     }
     let text = String::from_utf8_lossy(&text);
     // A record is `priority,number,microseconds,flags;message`.
-    let message = |line: &str| {
-        line.split_once(';')
-            .map_or(line, |(_, message)| message)
-            .to_owned()
-    };
-    Ok(text
-        .lines()
-        .filter(|line| line.contains("NVRM: Xid"))
-        .map(message)
-        .collect())
+    let message = |line: &str| line.split_once(';').map_or(line, |(_, message)| message).to_owned();
+    Ok(text.lines().filter(|line| line.contains("NVRM: Xid")).map(message).collect())
 }
 
 #[cfg(test)]
@@ -427,10 +400,7 @@ mod tests {
         for name in ["nvidiactl", "nvidia0", "nvidia10", "nvidia-caps"] {
             symlink("/dev/null", root.path().join("dev").join(name)).unwrap();
         }
-        let subjects: Vec<_> = nodes(&facts)
-            .into_iter()
-            .filter_map(|outcome| outcome.subject)
-            .collect();
+        let subjects: Vec<_> = nodes(&facts).into_iter().filter_map(|outcome| outcome.subject).collect();
         assert_eq!(subjects, ["/dev/nvidiactl", "/dev/nvidia0", "/dev/nvidia10"]);
     }
 
@@ -439,36 +409,20 @@ mod tests {
         let (_root, mut facts) = staged();
         facts.cuda.facts.init = Some(803);
         let [outcome] = &init(&facts)[..] else { panic!() };
-        assert_eq!(
-            outcome.finding,
-            "cuInit fails with CUDA_ERROR_SYSTEM_DRIVER_MISMATCH (803)"
-        );
+        assert_eq!(outcome.finding, "cuInit fails with CUDA_ERROR_SYSTEM_DRIVER_MISMATCH (803)");
         facts.cuda.facts.init = Some(0);
         facts.cuda.facts.count = Some(0);
         assert_eq!(severities(&init(&facts)), [Error]);
         facts.cuda.facts.count = Some(2);
-        assert_eq!(
-            init(&facts)[0].finding,
-            "cuInit succeeds, and the driver shows 2 cards"
-        );
+        assert_eq!(init(&facts)[0].finding, "cuInit succeeds, and the driver shows 2 cards");
     }
 
     #[test]
     fn a_crash_and_a_hang_are_named_by_their_call() {
         let (_root, mut facts) = staged();
-        facts.cuda.end = End::Crashed {
-            at: "cuInit".into(),
-            how: "SIGSEGV".into(),
-        };
-        assert_eq!(
-            init(&facts)[0].finding,
-            "libcuda.so.1 crashes its process in cuInit (SIGSEGV)"
-        );
-        facts.cuda.end = End::Hung {
-            at: "cuInit".into(),
-            after: Duration::from_secs(30),
-            unkillable: true,
-        };
+        facts.cuda.end = End::Crashed { at: "cuInit".into(), how: "SIGSEGV".into() };
+        assert_eq!(init(&facts)[0].finding, "libcuda.so.1 crashes its process in cuInit (SIGSEGV)");
+        facts.cuda.end = End::Hung { at: "cuInit".into(), after: Duration::from_secs(30), unkillable: true };
         assert_eq!(
             init(&facts)[0].finding,
             "libcuda.so.1 hangs in cuInit: no answer within 30s, and its process cannot be killed: it hangs in the kernel"
@@ -483,10 +437,7 @@ mod tests {
         let (root, mut facts) = staged();
         let line = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.65.06  Release Build\n";
         fs::write(root.path().join("proc/driver/nvidia/version"), line).unwrap();
-        assert_eq!(
-            kernel(&facts)[0].finding,
-            "the kernel module is version 580.65.06"
-        );
+        assert_eq!(kernel(&facts)[0].finding, "the kernel module is version 580.65.06");
         facts.cuda.facts.version = Some(13000);
         facts.nvml.facts.driver = Some("580.65.06".into());
         assert_eq!(version(&facts)[0].finding, "driver 580.65.06 speaks CUDA 13.0");
@@ -510,17 +461,11 @@ mod tests {
         facts.cuda.facts.library = Some(Loaded::From(path.display().to_string()));
         assert_eq!(severities(&symbols(&facts)), [Skipped]);
         build("int cuInit(unsigned f) { return 0; } void helper(void) {}");
-        assert_eq!(
-            symbols(&facts)[0].finding,
-            "all 1 functions of the driver are known"
-        );
+        assert_eq!(symbols(&facts)[0].finding, "all 1 functions of the driver are known");
         build("int cuInit(unsigned f) { return 0; } int cuMemAllocFromTheMoon(void) { return 0; }");
         let found = symbols(&facts);
         assert_eq!(severities(&found), [Warning]);
-        assert_eq!(
-            found[0].finding,
-            "1 of 2 functions of the driver are not known: cuMemAllocFromTheMoon"
-        );
+        assert_eq!(found[0].finding, "1 of 2 functions of the driver are not known: cuMemAllocFromTheMoon");
     }
 
     #[test]

@@ -15,13 +15,7 @@ const SMALL_SHM: Bytes = Bytes::mib(64);
 /// Seconds since 1970 at which no gpushare existed.
 const TOO_EARLY: u64 = 1_735_689_600;
 /// Clocks that a process reads without a system call.
-const FAST_CLOCKS: [&str; 5] = [
-    "tsc",
-    "kvm-clock",
-    "arch_sys_counter",
-    "hyperv_clocksource_tsc_page",
-    "xen",
-];
+const FAST_CLOCKS: [&str; 5] = ["tsc", "kvm-clock", "arch_sys_counter", "hyperv_clocksource_tsc_page", "xen"];
 
 pub(super) fn memory(facts: &Facts) -> Vec<Outcome> {
     let Ok(text) = facts.root.read("/proc/meminfo") else {
@@ -29,12 +23,7 @@ pub(super) fn memory(facts: &Facts) -> Vec<Outcome> {
     };
     let field = |name: &str| {
         let line = text.lines().find_map(|line| line.strip_prefix(name))?;
-        let kib: u64 = line
-            .trim_start_matches(':')
-            .split_whitespace()
-            .next()?
-            .parse()
-            .ok()?;
+        let kib: u64 = line.trim_start_matches(':').split_whitespace().next()?.parse().ok()?;
         Some(Bytes(kib << 10))
     };
     let (Some(total), Some(available)) = (field("MemTotal"), field("MemAvailable")) else {
@@ -69,10 +58,8 @@ pub(super) fn shm(facts: &Facts) -> Vec<Outcome> {
             "mount it: `mount -t tmpfs tmpfs /dev/shm`",
         ),
         Ok(found) => {
-            let (size, free) = (
-                Bytes(found.f_blocks * found.f_frsize),
-                Bytes(found.f_bavail * found.f_frsize),
-            );
+            let (size, free) =
+                (Bytes(found.f_blocks * found.f_frsize), Bytes(found.f_bavail * found.f_frsize));
             match size <= SMALL_SHM {
                 true => Outcome::warning(
                     format!(
@@ -91,23 +78,17 @@ pub(super) fn memlock(facts: &Facts) -> Vec<Outcome> {
     vec![match getrlimit(Resource::Memlock).current {
         None => Outcome::ok("any amount of memory may be locked"),
         Some(limit) if rdma => Outcome::warning(
-            format!(
-                "{} may be locked, and there are RDMA devices, which lock what they send",
-                Bytes(limit)
-            ),
+            format!("{} may be locked, and there are RDMA devices, which lock what they send", Bytes(limit)),
             "set `ulimit -l unlimited`; in a container `--ulimit memlock=-1`",
         ),
-        Some(limit) => Outcome::ok(format!(
-            "{} may be locked; pinned memory of CUDA does not count",
-            Bytes(limit)
-        )),
+        Some(limit) => {
+            Outcome::ok(format!("{} may be locked; pinned memory of CUDA does not count", Bytes(limit)))
+        }
     }]
 }
 
 pub(super) fn clock(facts: &Facts) -> Vec<Outcome> {
-    let now = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .map_or(0, |time| time.as_secs());
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
     if now < TOO_EARLY {
         return vec![Outcome::warning(
             "the clock is not set: times in logs are wrong",

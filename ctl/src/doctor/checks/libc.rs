@@ -8,28 +8,17 @@ use super::super::model::Outcome;
 use super::super::versions;
 
 /// Where distributions keep it.
-const FOLDERS: [&str; 6] = [
-    "/lib/x86_64-linux-gnu",
-    "/lib/aarch64-linux-gnu",
-    "/lib64",
-    "/usr/lib64",
-    "/usr/lib",
-    "/lib",
-];
+const FOLDERS: [&str; 6] =
+    ["/lib/x86_64-linux-gnu", "/lib/aarch64-linux-gnu", "/lib64", "/usr/lib64", "/usr/lib", "/lib"];
 
 pub(super) fn version(facts: &Facts) -> Vec<Outcome> {
     let Ok(library) = &facts.library else {
-        return vec![Outcome::skipped(
-            "there is no library to look at; see preload.library",
-        )];
+        return vec![Outcome::skipped("there is no library to look at; see preload.library")];
     };
     let needs = match versions::read(library) {
         Ok(linked) => linked.needs,
         Err(cause) => {
-            return vec![Outcome::skipped(format!(
-                "{} cannot be read ({cause})",
-                library.display()
-            ))];
+            return vec![Outcome::skipped(format!("{} cannot be read ({cause})", library.display()))];
         }
     };
     let Some(libc) = found(facts) else {
@@ -38,10 +27,7 @@ pub(super) fn version(facts: &Facts) -> Vec<Outcome> {
     let has = versions::read(&libc).ok().and_then(|linked| linked.offers);
     vec![match (needs, has) {
         (Some(needs), Some(has)) if needs > has => Outcome::error(
-            format!(
-                "libgpushare.so needs glibc {needs}, and {} is {has}",
-                libc.display()
-            ),
+            format!("libgpushare.so needs glibc {needs}, and {} is {has}", libc.display()),
             "install gpushare from its release, which needs glibc 2.17, or use a newer image",
         ),
         (Some(needs), Some(has)) => {
@@ -53,11 +39,7 @@ pub(super) fn version(facts: &Facts) -> Vec<Outcome> {
 }
 
 pub(super) fn musl(facts: &Facts) -> Vec<Outcome> {
-    let loader = facts
-        .root
-        .list("/lib")
-        .into_iter()
-        .find(|name| name.starts_with("ld-musl-"));
+    let loader = facts.root.list("/lib").into_iter().find(|name| name.starts_with("ld-musl-"));
     vec![match (loader, found(facts)) {
         (None, _) => Outcome::ok("no musl"),
         (Some(_), Some(_)) => {
@@ -74,9 +56,7 @@ pub(super) fn musl(facts: &Facts) -> Vec<Outcome> {
 fn found(facts: &Facts) -> Option<PathBuf> {
     let used = || {
         let maps = fs::read_to_string("/proc/self/maps").ok()?;
-        let paths = maps
-            .lines()
-            .filter_map(|line| line.find('/').map(|start| &line[start..]));
+        let paths = maps.lines().filter_map(|line| line.find('/').map(|start| &line[start..]));
         let is_libc = |path: &&str| path.ends_with("/libc.so.6") || path.contains("/libc-2.");
         paths.into_iter().find(is_libc).map(PathBuf::from)
     };
@@ -101,11 +81,7 @@ mod tests {
     /// Compiles `source` with `flags` to `path`.
     fn cc(folder: &Path, path: &Path, source: &str, flags: &[&str]) {
         fs::write(folder.join("source.c"), source).unwrap();
-        fs::write(
-            folder.join("versions"),
-            "GLIBC_2.2.5 { f; };\nGLIBC_2.17 { g; } GLIBC_2.2.5;\n",
-        )
-        .unwrap();
+        fs::write(folder.join("versions"), "GLIBC_2.2.5 { f; };\nGLIBC_2.17 { g; } GLIBC_2.2.5;\n").unwrap();
         let built = Command::new("cc")
             .current_dir(folder)
             .args(["-shared", "-fPIC", "-nostdlib", "source.c", "-o"])
@@ -129,12 +105,7 @@ mod tests {
             &["-Wl,--version-script=versions", "-Wl,-soname,libc.so.6"],
         );
         let library = root.path().join("libgpushare.so");
-        cc(
-            root.path(),
-            &library,
-            "void g(void); void h(void) { g(); }",
-            &[libc.to_str().unwrap()],
-        );
+        cc(root.path(), &library, "void g(void); void h(void) { g(); }", &[libc.to_str().unwrap()]);
         let mut facts = Facts::bare(root.path());
         facts.library = Result::Ok(library.clone());
         let [outcome] = &version(&facts)[..] else { panic!() };
@@ -144,12 +115,7 @@ mod tests {
         );
 
         fs::write(root.path().join("versions"), "").unwrap();
-        cc(
-            root.path(),
-            &library,
-            "void g(void); void h(void) { g(); }",
-            &[libc.to_str().unwrap()],
-        );
+        cc(root.path(), &library, "void g(void); void h(void) { g(); }", &[libc.to_str().unwrap()]);
         // The same C library without its newer half.
         cc(
             root.path(),
@@ -162,12 +128,7 @@ mod tests {
         );
         let [outcome] = &version(&facts)[..] else { panic!() };
         assert_eq!(outcome.severity, Error);
-        assert!(
-            outcome
-                .finding
-                .starts_with("libgpushare.so needs glibc 2.17, and "),
-            "{outcome:?}"
-        );
+        assert!(outcome.finding.starts_with("libgpushare.so needs glibc 2.17, and "), "{outcome:?}");
         assert!(outcome.finding.ends_with("libc.so.6 is 2.2"), "{outcome:?}");
     }
 

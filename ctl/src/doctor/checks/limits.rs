@@ -21,9 +21,7 @@ pub(super) fn limits(facts: &Facts) -> Vec<Outcome> {
         })
         .collect();
     match set.is_empty() {
-        true => vec![Outcome::ok(format!(
-            "{MEMORY_LIMIT} and {COMPUTE_LIMIT} are not set"
-        ))],
+        true => vec![Outcome::ok(format!("{MEMORY_LIMIT} and {COMPUTE_LIMIT} are not set"))],
         false => set,
     }
 }
@@ -51,10 +49,7 @@ fn judge(text: &str, cards: &[GpuView]) -> Outcome {
             format!(
                 "{quota} is for no card of this machine, and programs from here are refused their first context"
             ),
-            format!(
-                "name one of its cards, {}, or limit every card, like 8GiB",
-                names()
-            ),
+            format!("name one of its cards, {}, or limit every card, like 8GiB", names()),
         );
     }
     match others(&quota, is_there) {
@@ -138,9 +133,6 @@ mod tests {
         assert_eq!(limits(&facts)[0].severity, Ok);
         facts.set(COMPUTE_LIMIT, "{}");
         let [outcome] = &limits(&facts)[..] else { panic!() };
-        assert_eq!(
-            (outcome.severity, outcome.subject.as_deref()),
-            (Error, Some(COMPUTE_LIMIT))
-        );
+        assert_eq!((outcome.severity, outcome.subject.as_deref()), (Error, Some(COMPUTE_LIMIT)));
     }
 }

@@ -20,10 +20,7 @@ use super::facts::Facts;
 use super::model::Outcome;
 
 /// A row.
-#[cfg_attr(
-    not(test),
-    expect(dead_code, reason = "two of the columns are for docs/doctor.md alone")
-)]
+#[cfg_attr(not(test), expect(dead_code, reason = "two of the columns are for docs/doctor.md alone"))]
 pub(crate) struct Check {
     /// `group.name`, in reports and the JSON document; never changes.
     pub(super) id: &'static str,

@@ -48,11 +48,7 @@ pub(super) fn mps(facts: &Facts) -> Vec<Outcome> {
 }
 
 pub(super) fn wsl(facts: &Facts) -> Vec<Outcome> {
-    let version = facts
-        .root
-        .read("/proc/version")
-        .unwrap_or_default()
-        .to_lowercase();
+    let version = facts.root.read("/proc/version").unwrap_or_default().to_lowercase();
     let is_wsl = facts.root.has("/dev/dxg") || version.contains("microsoft");
     vec![match is_wsl {
         false => Outcome::ok("not WSL"),
@@ -93,11 +89,8 @@ mod tests {
         let facts = Facts::bare(root.path());
         assert_eq!(wsl(&facts)[0].severity, Ok);
         fs::create_dir(root.path().join("proc")).unwrap();
-        fs::write(
-            root.path().join("proc/version"),
-            "Linux version 6.6.87.2-microsoft-standard-WSL2",
-        )
-        .unwrap();
+        fs::write(root.path().join("proc/version"), "Linux version 6.6.87.2-microsoft-standard-WSL2")
+            .unwrap();
         let [outcome] = &wsl(&facts)[..] else { panic!() };
         assert_eq!(outcome.severity, Warning);
         assert_eq!(outcome.backend.as_ref().unwrap().backend, Backend::Native);

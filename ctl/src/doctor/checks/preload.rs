@@ -23,9 +23,7 @@ pub(super) fn library(facts: &Facts) -> Vec<Outcome> {
         Ok(path) => Outcome::ok(format!("{}", path.display())),
         Err(error) => {
             let sentence = error.to_string();
-            let (finding, hint) = sentence
-                .rsplit_once("; ")
-                .unwrap_or((&sentence, "install gpushare again"));
+            let (finding, hint) = sentence.rsplit_once("; ").unwrap_or((&sentence, "install gpushare again"));
             Outcome::error(finding, hint)
         }
     }]
@@ -69,14 +67,12 @@ pub(super) fn build(facts: &Facts) -> Vec<Outcome> {
     let hint = "install gpushare-ctl, gpushare-scheduler and libgpushare.so from one release";
     vec![match versions::own_version(library) {
         Ok(Some(theirs)) if theirs == own => Outcome::ok(format!("both are gpushare {own}")),
-        Ok(Some(theirs)) => Outcome::warning(
-            format!("the library is gpushare {theirs}, and this is {own}"),
-            hint,
-        ),
-        Ok(None) => Outcome::warning(
-            "the library does not say its version: it is old, or not gpushare's",
-            hint,
-        ),
+        Ok(Some(theirs)) => {
+            Outcome::warning(format!("the library is gpushare {theirs}, and this is {own}"), hint)
+        }
+        Ok(None) => {
+            Outcome::warning("the library does not say its version: it is old, or not gpushare's", hint)
+        }
         Err(cause) => Outcome::skipped(format!("it cannot be read ({cause})")),
     }]
 }
@@ -123,10 +119,7 @@ fn judge(facts: &Facts, list: &[PathBuf], resolve: impl Fn(&Path) -> PathBuf, ch
             format!("{change} so that one is left"),
         ),
         (_, Some(gone), _) => Outcome::warning(
-            format!(
-                "{} is not there: the loader warns, and the program runs without it",
-                gone.display()
-            ),
+            format!("{} is not there: the loader warns, and the program runs without it", gone.display()),
             format!("{change} so that it is gone"),
         ),
         (_, _, Some((path, library))) => Outcome::warning(
@@ -139,18 +132,13 @@ fn judge(facts: &Facts, list: &[PathBuf], resolve: impl Fn(&Path) -> PathBuf, ch
         ),
         ([only], ..) => Outcome::ok(format!("it names {}", only.display())),
         ([], ..) if list.is_empty() => Outcome::ok("it is empty"),
-        ([], ..) => Outcome::ok(format!(
-            "it names {} other files, which stay behind ours",
-            list.len()
-        )),
+        ([], ..) => Outcome::ok(format!("it names {} other files, which stay behind ours", list.len())),
     }
 }
 
 pub(super) fn environment(facts: &Facts) -> Vec<Outcome> {
     let Some(list) = facts.var("LD_PRELOAD") else {
-        return vec![Outcome::ok(
-            "LD_PRELOAD is not set; `gpushare-ctl run` sets it for the program",
-        )];
+        return vec![Outcome::ok("LD_PRELOAD is not set; `gpushare-ctl run` sets it for the program")];
     };
     vec![judge(facts, &entries(list), Path::to_owned, "change LD_PRELOAD").of("LD_PRELOAD")]
 }
@@ -176,9 +164,7 @@ pub(super) fn system(facts: &Facts) -> Vec<Outcome> {
         ),
         Some(ours)
             if facts.var("LD_PRELOAD").is_some_and(|list| {
-                entries(list)
-                    .iter()
-                    .any(|path| is_ours(path) && !is_same(path, &resolve(ours)))
+                entries(list).iter().any(|path| is_ours(path) && !is_same(path, &resolve(ours)))
             }) =>
         {
             Outcome::error(
@@ -197,9 +183,7 @@ pub(super) fn system(facts: &Facts) -> Vec<Outcome> {
 pub(super) fn secure_exec(_: &Facts) -> Vec<Outcome> {
     let vector = fs::read("/proc/self/auxv").unwrap_or_default();
     let word = |bytes: &[u8]| bytes.try_into().map(u64::from_ne_bytes).unwrap_or(0);
-    let mut pairs = vector
-        .chunks_exact(16)
-        .map(|pair| (word(&pair[..8]), word(&pair[8..])));
+    let mut pairs = vector.chunks_exact(16).map(|pair| (word(&pair[..8]), word(&pair[8..])));
     vec![match pairs.any(|(kind, value)| kind == AT_SECURE && value != 0) {
         true => Outcome::error(
             "this process was started with more rights than its caller: the loader ignores LD_PRELOAD",
@@ -211,18 +195,15 @@ pub(super) fn secure_exec(_: &Facts) -> Vec<Outcome> {
 
 pub(super) fn program(facts: &Facts) -> Vec<Outcome> {
     let Some(name) = &facts.program else {
-        return vec![Outcome::skipped(
-            "no program was named; `--program python` looks at one",
-        )];
+        return vec![Outcome::skipped("no program was named; `--program python` looks at one")];
     };
     let subject = name.to_string_lossy().into_owned();
     let path = match programs::find(name) {
         Ok(path) => path,
         Err(error) => {
             let sentence = error.to_string();
-            let (finding, hint) = sentence
-                .rsplit_once("; ")
-                .unwrap_or((&sentence, "check its name and PATH"));
+            let (finding, hint) =
+                sentence.rsplit_once("; ").unwrap_or((&sentence, "check its name and PATH"));
             return vec![Outcome::error(finding, hint).of(subject)];
         }
     };
@@ -234,17 +215,11 @@ fn reachable(path: &Path) -> Outcome {
     match Reach::of(path) {
         Reach::Loaded => Outcome::ok(format!("a preload reaches {}", path.display())),
         Reach::Static(program) => Outcome::error(
-            format!(
-                "{} is static: nothing can be preloaded into it",
-                program.display()
-            ),
+            format!("{} is static: nothing can be preloaded into it", program.display()),
             "link it dynamically (a static libcudart is fine); dynamic programs that it starts share",
         ),
         Reach::Musl(program) => Outcome::error(
-            format!(
-                "{} is linked with musl, which loads neither CUDA nor {NAME}",
-                program.display()
-            ),
+            format!("{} is linked with musl, which loads neither CUDA nor {NAME}", program.display()),
             "run a program of a glibc system",
         ),
         Reach::Privileged(program) => Outcome::error(
@@ -301,23 +276,14 @@ mod tests {
         let (severity, finding) = Stage::new().preloading(&["new/libgpushare.so", "old/libgpushare.so"]);
         assert_eq!(
             (severity, &*finding),
-            (
-                Error,
-                "it names libgpushare.so 2 times: they would gate each other"
-            )
+            (Error, "it names libgpushare.so 2 times: they would gate each other")
         );
         let (severity, finding) = Stage::new().preloading(&["new/libgpushare.so", "new/libgpushare.so"]);
         assert_eq!(severity, Error, "{finding}");
         let (severity, finding) = Stage::new().preloading(&["old/libgpushare.so"]);
-        assert!(
-            severity == Warning && finding.contains("is another file than"),
-            "{finding}"
-        );
+        assert!(severity == Warning && finding.contains("is another file than"), "{finding}");
         let (severity, finding) = Stage::new().preloading(&["gone/libother.so"]);
-        assert!(
-            severity == Warning && finding.contains("is not there"),
-            "{finding}"
-        );
+        assert!(severity == Warning && finding.contains("is not there"), "{finding}");
     }
 
     #[test]
@@ -349,13 +315,8 @@ mod tests {
         asked.facts.clear();
         asked.said = "ERROR: ld.so: object '/x' from LD_PRELOAD cannot be preloaded".into();
         stage.facts.preloaded = Some(asked);
-        let [outcome] = &loads(&stage.facts)[..] else {
-            panic!()
-        };
-        assert!(
-            outcome.severity == Error && outcome.finding.contains("ERROR: ld.so"),
-            "{outcome:?}"
-        );
+        let [outcome] = &loads(&stage.facts)[..] else { panic!() };
+        assert!(outcome.severity == Error && outcome.finding.contains("ERROR: ld.so"), "{outcome:?}");
     }
 
     #[test]
@@ -399,9 +360,7 @@ mod tests {
         let musl = root.path().join("musl");
         fs::write(root.path().join("main.c"), "int main(void) { return 0; }").unwrap();
         let mut cc = Command::new("cc");
-        cc.arg("-Wl,--dynamic-linker=/lib/ld-musl-x86_64.so.1")
-            .arg("-o")
-            .arg(&musl);
+        cc.arg("-Wl,--dynamic-linker=/lib/ld-musl-x86_64.so.1").arg("-o").arg(&musl);
         assert!(cc.arg(root.path().join("main.c")).status().unwrap().success());
         assert!(reachable(&musl).severity == Error && reachable(&musl).finding.contains("musl"));
         let script = root.path().join("script");

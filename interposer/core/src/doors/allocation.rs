@@ -5,9 +5,7 @@ use std::ffi::c_uint;
 use gpushare_proto::{Backend, Bytes};
 
 use crate::books::{Block, Books, Origin};
-use crate::cuda::{
-    CUDA_SUCCESS, CUdevice, CUdeviceptr, CUresult, MEM_ATTACH_GLOBAL,
-};
+use crate::cuda::{CUDA_SUCCESS, CUdevice, CUdeviceptr, CUresult, MEM_ATTACH_GLOBAL};
 use crate::process::State;
 
 /// What the hardware aligns rows to: the pitch that `cuMemAllocPitch` gives on every card since Pascal.
@@ -25,7 +23,9 @@ pub unsafe fn alloc(address: *mut CUdeviceptr, size: usize, mut real: impl FnMut
     // SAFETY: `address` is writable.
     unsafe {
         match state.backend {
-            Backend::Managed => charged(state, device, address, size, Origin::Rewritten, || state.managed(address, size)),
+            Backend::Managed => {
+                charged(state, device, address, size, Origin::Rewritten, || state.managed(address, size))
+            }
             Backend::Native => charged(state, device, address, size, Origin::Native, real),
         }
     }
@@ -36,7 +36,9 @@ pub unsafe fn alloc(address: *mut CUdeviceptr, size: usize, mut real: impl FnMut
 /// # Safety
 /// `address` is null or writable, as the driver's function demands.
 pub unsafe fn alloc_narrow(address: *mut u32, size: c_uint, mut real: impl FnMut() -> CUresult) -> CUresult {
-    let Some((state, device)) = shared().filter(|_| !address.is_null() && size > 0) else { return real() };
+    let Some((state, device)) = shared().filter(|_| !address.is_null() && size > 0) else {
+        return real();
+    };
     // SAFETY: `address` is writable.
     unsafe { charged(state, device, address, size as usize, Origin::Native, real) }
 }
@@ -80,8 +82,9 @@ pub unsafe fn alloc_pitch(
                 return unsafe { charged(state, device, address, size, Origin::Native, real) };
             }
             // SAFETY: `address` is writable.
-            let result =
-                unsafe { charged(state, device, address, size, Origin::Rewritten, || state.managed(address, size)) };
+            let result = unsafe {
+                charged(state, device, address, size, Origin::Rewritten, || state.managed(address, size))
+            };
             if result == CUDA_SUCCESS {
                 // SAFETY: `pitch` is writable.
                 unsafe { pitch.write(row) };
@@ -113,7 +116,8 @@ pub unsafe fn alloc_managed(
 /// `cuMemFree`. An address that is not in the books goes to the driver untouched.
 pub fn free(address: CUdeviceptr, real: impl FnOnce() -> CUresult) -> CUresult {
     // Struck before the driver may hand the address out again.
-    let Some((state, block)) = State::existing().and_then(|state| Some((state, state.books.strike(address)?)))
+    let Some((state, block)) =
+        State::existing().and_then(|state| Some((state, state.books.strike(address)?)))
     else {
         let result = real();
         if let (CUDA_SUCCESS, Some(state)) = (result, State::existing()) {

@@ -73,7 +73,14 @@ impl<Size: Width> From<Flat<Size>> for Shape {
 
 impl<Size: Width> From<Solid<Size>> for Shape {
     fn from(Solid { width, height, depth, format, channels, flags }: Solid<Size>) -> Self {
-        Self { width: width.wide(), height: height.wide(), depth: depth.wide(), format, channels, flags }
+        Self {
+            width: width.wide(),
+            height: height.wide(),
+            depth: depth.wide(),
+            format,
+            channels,
+            flags,
+        }
     }
 }
 
@@ -91,10 +98,23 @@ impl Shape {
         let channels = u64::from(self.channels);
         let per_element = match self.format {
             // 8 bits a channel; the formats of video among them have parts of smaller size, and are charged for whole ones.
-            0x01 | 0x08 | 0xa2 | 0xa5 | 0xa8 | 0xb0 | 0xb2 | 0xb4 | 0x51..=0x53 | 0x55 | 0x57 | 0x59 | 0x5b | 0x5d => channels,
+            0x01
+            | 0x08
+            | 0xa2
+            | 0xa5
+            | 0xa8
+            | 0xb0
+            | 0xb2
+            | 0xb4
+            | 0x51..=0x53
+            | 0x55
+            | 0x57
+            | 0x59
+            | 0x5b
+            | 0x5d => channels,
             // 16 bits a channel.
-            0x02 | 0x09 | 0x10 | 0x9f | 0xa1 | 0xa3 | 0xa4 | 0xa6 | 0xa7 | 0xb1 | 0xb3 | 0xb5 | 0x54 | 0x56 | 0x58 | 0x5a | 0x5c
-            | 0x5e => 2 * channels,
+            0x02 | 0x09 | 0x10 | 0x9f | 0xa1 | 0xa3 | 0xa4 | 0xa6 | 0xa7 | 0xb1 | 0xb3 | 0xb5 | 0x54
+            | 0x56 | 0x58 | 0x5a | 0x5c | 0x5e => 2 * channels,
             // Formats that name their own number of channels.
             0xc0 | 0xc6 => 1,
             0xc1 | 0xc3 | 0xc7 | 0xc9 => 2,
@@ -121,9 +141,14 @@ impl Shape {
     fn bytes(self) -> Bytes {
         let [row, rows] = self.rows();
         let (rows, depth) = (rows.max(1), self.depth.max(1));
-        let together = |size: u64, most: u64| size.checked_next_power_of_two().map_or(most, |next| next.min(most));
+        let together =
+            |size: u64, most: u64| size.checked_next_power_of_two().map_or(most, |next| next.min(most));
         let volume = self.depth > 1 && !self.has_layers();
-        let (tall, deep) = if volume { (BLOCK[1], together(depth, DEEPEST)) } else { (together(rows, TALLEST).max(BLOCK[1]), 1) };
+        let (tall, deep) = if volume {
+            (BLOCK[1], together(depth, DEEPEST))
+        } else {
+            (together(rows, TALLEST).max(BLOCK[1]), 1)
+        };
         let up = |size: u64, to: u64| size.checked_next_multiple_of(to).unwrap_or(u64::MAX);
         let bytes = up(row, BLOCK[0]).saturating_mul(up(rows, tall)).saturating_mul(up(depth, deep));
         Bytes(bytes.max(PAGE))
@@ -140,7 +165,10 @@ impl Shape {
     fn levels(self, levels: c_uint) -> Bytes {
         let largest = self.width.max(self.height).max(self.depth).max(1);
         let made = levels.clamp(1, 1 + largest.ilog2());
-        std::iter::successors(Some(self), |level| Some(level.half())).take(made as usize).map(Self::bytes).sum()
+        std::iter::successors(Some(self), |level| Some(level.half()))
+            .take(made as usize)
+            .map(Self::bytes)
+            .sum()
     }
 }
 
@@ -179,7 +207,9 @@ unsafe fn charged<Descriptor: Copy + Into<Shape>>(
     size: impl FnOnce(Shape) -> Bytes,
     mut real: impl FnMut() -> CUresult,
 ) -> CUresult {
-    let Some((state, device)) = shared().filter(|_| !array.is_null() && !descriptor.is_null()) else { return real() };
+    let Some((state, device)) = shared().filter(|_| !array.is_null() && !descriptor.is_null()) else {
+        return real();
+    };
     // SAFETY: readable.
     let shape: Shape = unsafe { descriptor.read() }.into();
     if shape.width == 0 || shape.flags & ARRAY_WITHOUT_MEMORY != 0 {
@@ -194,7 +224,12 @@ unsafe fn charged<Descriptor: Copy + Into<Shape>>(
         state.give_back(device, size, Origin::Native.kind());
         return result;
     }
-    let block = Block { size, device, context: state.driver.current_context().addr(), origin: Origin::Native };
+    let block = Block {
+        size,
+        device,
+        context: state.driver.current_context().addr(),
+        origin: Origin::Native,
+    };
     // SAFETY: written by the driver.
     state.book(&state.arrays, unsafe { array.read() }.addr() as u64, block);
     result
@@ -208,7 +243,9 @@ pub fn destroy(array: CUarray, real: impl FnOnce() -> CUresult) -> CUresult {
     let block = state.arrays.strike(key);
     let result = mapping::end_array(state, key, real);
     match block {
-        Some(block) if result == CUDA_SUCCESS => state.give_back(block.device, block.size, block.origin.kind()),
+        Some(block) if result == CUDA_SUCCESS => {
+            state.give_back(block.device, block.size, block.origin.kind())
+        }
         Some(block) => state.book(&state.arrays, key, block),
         None => {}
     }

@@ -3,8 +3,9 @@
 use std::ffi::c_int;
 
 use crate::cuda::{
-    CAPTURE_STATUS_ACTIVE, CAPTURE_STATUS_INVALIDATED, CAPTURE_STATUS_NONE, CUDA_ERROR_STREAM_CAPTURE_UNMATCHED,
-    CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD, CUDA_SUCCESS, CUcontext, CUresult, CUstream, STREAM_PER_THREAD,
+    CAPTURE_STATUS_ACTIVE, CAPTURE_STATUS_INVALIDATED, CAPTURE_STATUS_NONE,
+    CUDA_ERROR_STREAM_CAPTURE_UNMATCHED, CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD, CUDA_SUCCESS, CUcontext,
+    CUresult, CUstream, STREAM_PER_THREAD,
 };
 use crate::doors::work;
 use crate::driver::Driver;
@@ -88,7 +89,11 @@ impl State {
 impl Driver {
     /// `CUstreamCaptureStatus` of a stream that is not the legacy one; `None` where the driver does not say.
     fn capture_status(&self, stream: CUstream) -> Option<c_int> {
-        let named = if stream.is_null() { std::ptr::without_provenance_mut(STREAM_PER_THREAD) } else { stream };
+        let named = if stream.is_null() {
+            std::ptr::without_provenance_mut(STREAM_PER_THREAD)
+        } else {
+            stream
+        };
         let mut status = CAPTURE_STATUS_ACTIVE;
         // SAFETY: writes one integer; the stream is the application's, and alive.
         let asked = unsafe { self.stream_is_capturing?(named, &raw mut status) };

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use crate::contexts::{Kind, Live, count, green, primary, primary_of, remove, use_again};
 use crate::cuda::{CUDA_SUCCESS, CUcontext, CUdevice, CUgreenCtx, CUresult};
-use crate::room;
 use crate::process::{State, without_state};
+use crate::room;
 use crate::window::markers::Frozen;
 
 /// A context is made on `device`, or its primary one retained; `made` is where the driver writes it.
@@ -198,7 +198,12 @@ fn bury(
     state.sizes.forget(device);
     state.captures.end_context(context);
     state.marked.end_context(context);
-    for block in state.books.strike_context(context).into_iter().chain(state.arrays.strike_context(context)) {
+    for block in state
+        .books
+        .strike_context(context)
+        .into_iter()
+        .chain(state.arrays.strike_context(context))
+    {
         state.give_back(block.device, block.size, block.origin.kind());
     }
     state.look_at_pools(device);

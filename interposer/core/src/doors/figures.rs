@@ -129,7 +129,11 @@ pub unsafe fn get_info_narrow(free: *mut u32, total: *mut u32, real: impl FnOnce
 ///
 /// # Safety
 /// `total` is null or writable, as the driver's function demands.
-pub unsafe fn total_mem_narrow(total: *mut u32, device: CUdevice, real: impl FnOnce() -> CUresult) -> CUresult {
+pub unsafe fn total_mem_narrow(
+    total: *mut u32,
+    device: CUdevice,
+    real: impl FnOnce() -> CUresult,
+) -> CUresult {
     let result = real();
     let card = State::get().and_then(|state| state.total(device));
     if let (CUDA_SUCCESS, Some(card), false) = (result, card, total.is_null()) {

@@ -57,7 +57,9 @@ pub struct AnyNode {
 /// # Safety
 /// `parameters` is null or readable, as the driver's function demands.
 pub unsafe fn add_alloc_node(parameters: *const NodeParameters, real: impl FnOnce() -> CUresult) -> CUresult {
-    let Some((state, current)) = shared().filter(|_| !parameters.is_null()) else { return real() };
+    let Some((state, current)) = shared().filter(|_| !parameters.is_null()) else {
+        return real();
+    };
     // SAFETY: readable.
     let NodeParameters { location, bytes, .. } = unsafe { parameters.read() };
     let device = location.device().unwrap_or(current);
@@ -99,7 +101,9 @@ pub fn after_launch() {
 
 #[cold]
 fn charge(state: &'static State) {
-    let Some(device) = state.driver.current_device().filter(|&device| state.gpu(device).is_some()) else { return };
+    let Some(device) = state.driver.current_device().filter(|&device| state.gpu(device).is_some()) else {
+        return;
+    };
     let source = Source::Graphs(device);
     let pool = state.pools.know(source, device, Kind::Fixed);
     Held::new(state, source, &pool).accept();

@@ -5,9 +5,9 @@ use std::ptr::null_mut;
 
 use crate::books::{Block, Origin};
 use crate::cuda::{
-    ATTRIBUTE_CONTEXT, ATTRIBUTE_DEVICE_ORDINAL, ATTRIBUTE_HOST_POINTER, ATTRIBUTE_IS_IPC_CAPABLE, ATTRIBUTE_IS_MANAGED,
-    ATTRIBUTE_MEMORY_TYPE, ATTRIBUTE_RANGE_SIZE, ATTRIBUTE_RANGE_START, CUDA_ERROR_INVALID_VALUE, CUDA_SUCCESS, CUdeviceptr, CUpointerAttribute, CUresult,
-    MEMORYTYPE_DEVICE,
+    ATTRIBUTE_CONTEXT, ATTRIBUTE_DEVICE_ORDINAL, ATTRIBUTE_HOST_POINTER, ATTRIBUTE_IS_IPC_CAPABLE,
+    ATTRIBUTE_IS_MANAGED, ATTRIBUTE_MEMORY_TYPE, ATTRIBUTE_RANGE_SIZE, ATTRIBUTE_RANGE_START,
+    CUDA_ERROR_INVALID_VALUE, CUDA_SUCCESS, CUdeviceptr, CUpointerAttribute, CUresult, MEMORYTYPE_DEVICE,
 };
 use crate::process::State;
 
@@ -21,7 +21,9 @@ pub unsafe fn attribute(
     address: CUdeviceptr,
     real: impl FnOnce() -> CUresult,
 ) -> CUresult {
-    let Some((start, block)) = rewritten(address).filter(|_| !data.is_null()) else { return real() };
+    let Some((start, block)) = rewritten(address).filter(|_| !data.is_null()) else {
+        return real();
+    };
     if attribute == ATTRIBUTE_HOST_POINTER {
         // Device memory has no address on the host.
         return CUDA_ERROR_INVALID_VALUE;
@@ -98,7 +100,10 @@ pub fn range(address: CUdeviceptr, real: impl FnOnce() -> CUresult) -> CUresult 
 
 /// The block around an address, if we made it differently.
 pub(super) fn rewritten(address: CUdeviceptr) -> Option<(CUdeviceptr, Block)> {
-    State::existing()?.books.holding(address).filter(|(_, block)| block.origin == Origin::Rewritten)
+    State::existing()?
+        .books
+        .holding(address)
+        .filter(|(_, block)| block.origin == Origin::Rewritten)
 }
 
 /// Writes our answer over the driver's, for the attributes that managed memory answers otherwise.

@@ -8,7 +8,8 @@ use gpushare_proto::Bytes;
 use super::location::Properties;
 use super::work;
 use crate::cuda::{
-    ARRAY_PART_TAIL, CUDA_ERROR_INVALID_VALUE, CUDA_SUCCESS, CUdeviceptr, CUmemHandle, CUresult, MEM_OPERATION_MAP,
+    ARRAY_PART_TAIL, CUDA_ERROR_INVALID_VALUE, CUDA_SUCCESS, CUdeviceptr, CUmemHandle, CUresult,
+    MEM_OPERATION_MAP,
 };
 use crate::handles::{Charge, Handles, Tile};
 use crate::leases::Kind;
@@ -48,7 +49,9 @@ pub unsafe fn create(
     }
     // SAFETY: readable.
     let Properties { location, .. } = unsafe { properties.read() };
-    let (Some(state), Some(device)) = (State::get(), location.device()) else { return real() };
+    let (Some(state), Some(device)) = (State::get(), location.device()) else {
+        return real();
+    };
     // It may come before any context.
     if let Err(refused) = state.admit(device) {
         return refused;
@@ -83,7 +86,12 @@ pub fn release(handle: CUmemHandle, real: impl FnOnce() -> CUresult) -> CUresult
 }
 
 /// `cuMemMap`.
-pub fn map(address: CUdeviceptr, size: usize, handle: CUmemHandle, real: impl FnOnce() -> CUresult) -> CUresult {
+pub fn map(
+    address: CUdeviceptr,
+    size: usize,
+    handle: CUmemHandle,
+    real: impl FnOnce() -> CUresult,
+) -> CUresult {
     after(real, |handles| {
         handles.map(address, Bytes(size as u64), handle);
         None
@@ -224,7 +232,11 @@ mod tests {
 
     #[test]
     fn a_part_of_a_tail_is_the_same_whatever_lies_between_its_fields() {
-        let tail = |padding: u64| ArrayMap { part_kind: ARRAY_PART_TAIL, part: [(padding << 32) | 2, 64, 32, padding], ..LEVEL };
+        let tail = |padding: u64| ArrayMap {
+            part_kind: ARRAY_PART_TAIL,
+            part: [(padding << 32) | 2, 64, 32, padding],
+            ..LEVEL
+        };
         assert_eq!(tail(0).tile(), tail(7).tile());
         let Tile { plane, from, size, .. } = tail(0).tile();
         assert_eq!((plane, from, size), ([0, 2], [64, 0, 0], [32, 0, 0]));

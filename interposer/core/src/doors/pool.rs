@@ -17,12 +17,12 @@ use std::ptr::null_mut;
 use gpushare_proto::Bytes;
 
 use super::allocation::shared;
+use super::location::{Location, Properties};
 use crate::cuda::{
-    ALLOCATION_MANAGED, CUDA_ERROR_OUT_OF_MEMORY, CUDA_SUCCESS, CUdevice, CUdeviceptr, CUmemoryPool, CUresult, CUstream,
-    STREAM_PER_THREAD,
+    ALLOCATION_MANAGED, CUDA_ERROR_OUT_OF_MEMORY, CUDA_SUCCESS, CUdevice, CUdeviceptr, CUmemoryPool,
+    CUresult, CUstream, STREAM_PER_THREAD,
 };
 use crate::doors::work::DefaultStream;
-use super::location::{Location, Properties};
 use crate::leases::Kind;
 use crate::pools::{Held, Source};
 use crate::process::State;
@@ -81,7 +81,11 @@ pub fn free_async(
     let stream = named(stream, default);
     if let Some(block) = state.books.strike(address) {
         // Memory that is no pool's: the driver would refuse ours, since it is managed. What it asks for is an order.
-        let result = if state.captures.any() { real() } else { free_in_order(state, address, stream) };
+        let result = if state.captures.any() {
+            real()
+        } else {
+            free_in_order(state, address, stream)
+        };
         match result {
             CUDA_SUCCESS => state.give_back(block.device, block.size, block.origin.kind()),
             _ => state.book(&state.books, address, block),
@@ -153,7 +157,9 @@ pub unsafe fn named_by_location(
     real: impl FnOnce() -> CUresult,
 ) -> CUresult {
     let result = real();
-    if let (CUDA_SUCCESS, Some(state), false, false) = (result, State::get(), pool.is_null(), location.is_null()) {
+    if let (CUDA_SUCCESS, Some(state), false, false) =
+        (result, State::get(), pool.is_null(), location.is_null())
+    {
         // SAFETY: the driver read the location and wrote the handle.
         let (pool, location) = unsafe { (pool.read(), location.read()) };
         know(state, pool, location, kind);
@@ -193,7 +199,8 @@ unsafe fn allocate(
     }
     let size = Bytes(size as u64);
     let mut held = Held::new(state, source, &pool);
-    let pledged = if !state.leases.is_in_debt(pool.device) && state.leases.take(pool.device, size, pool.kind) {
+    let pledged = if !state.leases.is_in_debt(pool.device) && state.leases.take(pool.device, size, pool.kind)
+    {
         size
     } else {
         let lacks = held.lacks(size);

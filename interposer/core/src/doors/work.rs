@@ -5,8 +5,8 @@ use std::ffi::{c_uint, c_void};
 use std::ptr::null_mut;
 use std::sync::atomic::Ordering;
 
-use gpushare_proto::{GateWord, Nanos};
 use gpushare_proto::page::{FLAG_CONTENDED, FLAG_LIMITED, Page};
+use gpushare_proto::{GateWord, Nanos};
 
 use crate::cuda::{CUDA_SUCCESS, CUfunction, CUgraph, CUgraphExec, CUresult, CUstream, LAUNCH_PROGRAMMATIC};
 use crate::gate::{self, Pass};
@@ -136,8 +136,11 @@ impl LaunchConfig {
             return false;
         }
         // SAFETY: the caller says so.
-        let attributes = unsafe { std::slice::from_raw_parts(self.attributes, self.attribute_count as usize) };
-        attributes.iter().any(|attribute| attribute.id == LAUNCH_PROGRAMMATIC && attribute.value[0] as u32 != 0)
+        let attributes =
+            unsafe { std::slice::from_raw_parts(self.attributes, self.attribute_count as usize) };
+        attributes
+            .iter()
+            .any(|attribute| attribute.id == LAUNCH_PROGRAMMATIC && attribute.value[0] as u32 != 0)
     }
 }
 
@@ -181,13 +184,19 @@ unsafe fn admit(work: Work, default: DefaultStream) -> Option<()> {
 ///
 /// # Safety
 /// `made` is null or writable, as the driver's function demands.
-pub unsafe fn instantiate(made: *mut CUgraphExec, graph: CUgraph, real: impl FnOnce() -> CUresult) -> CUresult {
+pub unsafe fn instantiate(
+    made: *mut CUgraphExec,
+    graph: CUgraph,
+    real: impl FnOnce() -> CUresult,
+) -> CUresult {
     let result = real();
     if let (CUDA_SUCCESS, Some(state), false) = (result, State::existing(), made.is_null())
         && state.window.get().is_some()
     {
         // SAFETY: the driver just wrote the handle there.
-        state.graphs.made(unsafe { made.read() }, contents(&state.driver, &state.collectives, graph));
+        state
+            .graphs
+            .made(unsafe { made.read() }, contents(&state.driver, &state.collectives, graph));
     }
     result
 }

@@ -124,7 +124,8 @@ unsafe fn take_strangers_out(argument: *mut c_void) {
 unsafe fn pids_in<'answer>(argument: *mut c_void) -> Option<&'answer mut Pids> {
     // SAFETY: by the contract.
     let control = unsafe { argument.cast::<Control>().as_ref() }?;
-    let is_list = control.command == GET_PIDS && control.size as usize == size_of::<Pids>() && control.status == 0;
+    let is_list =
+        control.command == GET_PIDS && control.size as usize == size_of::<Pids>() && control.status == 0;
     let pids = control.parameters.cast::<Pids>();
     if !is_list || !pids.is_aligned() {
         return None;

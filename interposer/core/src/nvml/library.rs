@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 use gpushare_proto::GpuUuid;
 
-use super::types::{Device, NVML_SUCCESS, NvmlReturn, NO_INSTANCE, Sample};
+use super::types::{Device, NO_INSTANCE, NVML_SUCCESS, NvmlReturn, Sample};
 use crate::dynlink;
 
 /// Room for `NVML_DEVICE_UUID_V2_BUFFER_SIZE`.

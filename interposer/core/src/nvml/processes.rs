@@ -35,7 +35,12 @@ type List<T> = unsafe extern "C-unwind" fn(Device, *mut c_uint, *mut T) -> NvmlR
 ///
 /// # Safety
 /// As the library's function demands, here and below.
-pub unsafe fn running<T: Listed>(real: List<T>, device: Device, count: *mut c_uint, infos: *mut T) -> NvmlReturn {
+pub unsafe fn running<T: Listed>(
+    real: List<T>,
+    device: Device,
+    count: *mut c_uint,
+    infos: *mut T,
+) -> NvmlReturn {
     let card = if count.is_null() { None } else { Card::of(device) };
     // SAFETY: the caller's own arguments.
     let Some(card) = card else { return unsafe { real(device, count, infos) } };
@@ -97,20 +102,30 @@ pub unsafe fn details(
     });
     let booked = |mut entry: ProcessDetail| {
         let books = card.processes();
-        let process = books.iter().find(|process| process.pid == entry.pid || process.outer_pid == entry.pid);
+        let process = books
+            .iter()
+            .find(|process| process.pid == entry.pid || process.outer_pid == entry.pid);
         entry.used = process.map_or(entry.used, |process| process.used.0);
         entry
     };
     let own = all.map(|all| kept(&card, all).into_iter().map(booked).collect::<Vec<_>>());
     // SAFETY: the caller's room.
-    own.map_or_else(|refused| refused, |own| unsafe { hand_over(&own, &raw mut asked.count, asked.processes) })
+    own.map_or_else(
+        |refused| refused,
+        |own| unsafe { hand_over(&own, &raw mut asked.count, asked.processes) },
+    )
 }
 
 /// `nvmlDeviceGetAccountingPids`.
 ///
 /// # Safety
 /// As above.
-pub unsafe fn accounted(real: List<c_uint>, device: Device, count: *mut c_uint, pids: *mut c_uint) -> NvmlReturn {
+pub unsafe fn accounted(
+    real: List<c_uint>,
+    device: Device,
+    count: *mut c_uint,
+    pids: *mut c_uint,
+) -> NvmlReturn {
     // SAFETY: the caller's own arguments.
     unsafe { own(real, device, count, pids) }
 }
@@ -133,7 +148,9 @@ pub unsafe fn accounting<T>(
 }
 
 /// All that a function of NVML lists, with as much room as it says it needs.
-pub(super) fn whole<T: Copy + Default>(ask: impl Fn(*mut c_uint, *mut T) -> NvmlReturn) -> Result<Vec<T>, NvmlReturn> {
+pub(super) fn whole<T: Copy + Default>(
+    ask: impl Fn(*mut c_uint, *mut T) -> NvmlReturn,
+) -> Result<Vec<T>, NvmlReturn> {
     let mut count = 0;
     match ask(&raw mut count, null_mut()) {
         NVML_SUCCESS if count == 0 => return Ok(Vec::new()),

@@ -85,9 +85,10 @@ pub unsafe fn infos(
         }
     });
     // SAFETY: the caller's room.
-    all.map_or_else(|refused| refused, |all| unsafe {
-        hand_over_some(&kept(&card, all), &raw mut asked.count, asked.samples)
-    })
+    all.map_or_else(
+        |refused| refused,
+        |all| unsafe { hand_over_some(&kept(&card, all), &raw mut asked.count, asked.samples) },
+    )
 }
 
 /// Nothing to report is something that NVML does not find.

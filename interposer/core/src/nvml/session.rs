@@ -36,7 +36,11 @@ impl Card {
         let own = ordinal.map_or(Bytes::ZERO, |(state, ordinal)| state.leases.used(ordinal));
         let is_kept = |account: &Arc<Account>| account::on(account, uuid).is_some();
         let account = &members.0;
-        let parts = if account.as_ref().is_some_and(is_kept) { Vec::new() } else { library::instances(device) };
+        let parts = if account.as_ref().is_some_and(is_kept) {
+            Vec::new()
+        } else {
+            library::instances(device)
+        };
         (account.is_some() || figures.is_some()).then_some(Self { uuid, members, figures, own, parts })
     }
 
@@ -55,7 +59,9 @@ impl Card {
         if parts.is_empty() {
             return (total, Bytes::ZERO, total);
         }
-        let sum = |figure: fn(&CardAccount) -> Bytes| parts.iter().map(|part| figure(part)).sum::<Bytes>().min(size);
+        let sum = |figure: fn(&CardAccount) -> Bytes| {
+            parts.iter().map(|part| figure(part)).sum::<Bytes>().min(size)
+        };
         (sum(|part| part.total), sum(|part| part.used), sum(|part| part.free))
     }
 
@@ -71,9 +77,13 @@ impl Card {
         let Some(account) = &self.members.0 else {
             return vec![ProcessAccount { pid, outer_pid: pid, used }];
         };
-        let mut processes = account::on(account, self.uuid).map_or_else(Vec::new, |card| card.processes.clone());
+        let mut processes =
+            account::on(account, self.uuid).map_or_else(Vec::new, |card| card.processes.clone());
         // Its own bytes a process knows better than what was heard a moment ago.
-        if let Some(own) = processes.iter_mut().find(|process| process.pid == pid && self.figures.is_some()) {
+        if let Some(own) = processes
+            .iter_mut()
+            .find(|process| process.pid == pid && self.figures.is_some())
+        {
             own.used = used;
         }
         processes

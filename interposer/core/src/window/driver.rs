@@ -67,7 +67,8 @@ impl Card for OnDriver {
         let create = || {
             let mut event = null_mut();
             // SAFETY: writes one handle.
-            (unsafe { (driver.event_create)(&raw mut event, EVENT_DISABLE_TIMING) } == CUDA_SUCCESS).then_some(event)
+            (unsafe { (driver.event_create)(&raw mut event, EVENT_DISABLE_TIMING) } == CUDA_SUCCESS)
+                .then_some(event)
         };
         if driver.current_context() == context {
             return create();

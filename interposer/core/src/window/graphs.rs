@@ -9,7 +9,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
 use crate::collectives::Collectives;
 use crate::cuda::{
-    CUDA_SUCCESS, CUfunction, CUgraph, CUgraphExec, CUgraphNode, CUresult, KernelNode, NODE_GRAPH, NODE_KERNEL,
+    CUDA_SUCCESS, CUfunction, CUgraph, CUgraphExec, CUgraphNode, CUresult, KernelNode, NODE_GRAPH,
+    NODE_KERNEL,
 };
 use crate::driver::Driver;
 use crate::lock;
@@ -48,13 +49,19 @@ impl Contents {
     const UNKNOWN: Self = Self { kernels: 1, talks: false };
 
     fn and(self, other: Self) -> Self {
-        Self { kernels: self.kernels.saturating_add(other.kernels), talks: self.talks || other.talks }
+        Self {
+            kernels: self.kernels.saturating_add(other.kernels),
+            talks: self.talks || other.talks,
+        }
     }
 }
 
 impl Default for Graphs {
     fn default() -> Self {
-        Self { places: (0..PLACES).map(|_| Place::default()).collect(), changing: Mutex::default() }
+        Self {
+            places: (0..PLACES).map(|_| Place::default()).collect(),
+            changing: Mutex::default(),
+        }
     }
 }
 
@@ -62,7 +69,10 @@ impl Graphs {
     /// A graph was made ready.
     pub fn made(&self, graph: CUgraphExec, contents: Contents) {
         let _changing = lock(&self.changing);
-        let of = |wanted: usize| self.near(graph.addr()).find(|place| place.graph.load(Ordering::Relaxed) == wanted);
+        let of = |wanted: usize| {
+            self.near(graph.addr())
+                .find(|place| place.graph.load(Ordering::Relaxed) == wanted)
+        };
         let Some(place) = of(graph.addr()).or_else(|| of(0)) else { return };
         place.kernels.store(contents.kernels.max(1), Ordering::Relaxed);
         place.talks.store(contents.talks, Ordering::Relaxed);
@@ -90,7 +100,8 @@ impl Graphs {
     /// What a launch of it counts as.
     #[must_use]
     pub fn size(&self, graph: CUgraphExec) -> u64 {
-        self.find(graph).map_or(1, |place| u64::from(place.kernels.load(Ordering::Relaxed)))
+        self.find(graph)
+            .map_or(1, |place| u64::from(place.kernels.load(Ordering::Relaxed)))
     }
 
     /// Whether a kernel in it talks to other cards.
@@ -100,7 +111,8 @@ impl Graphs {
     }
 
     fn find(&self, graph: CUgraphExec) -> Option<&Place> {
-        self.near(graph.addr()).find(|place| place.graph.load(Ordering::Acquire) == graph.addr())
+        self.near(graph.addr())
+            .find(|place| place.graph.load(Ordering::Acquire) == graph.addr())
     }
 
     fn near(&self, address: usize) -> impl Iterator<Item = &Place> {
@@ -143,7 +155,8 @@ fn look_into(driver: &Driver, collectives: &Collectives, graph: CUgraph, deeper:
                 let mut within = std::ptr::null_mut();
                 // SAFETY: writes one handle.
                 let asked = unsafe { get_graph(node, &raw mut within) };
-                let known = (asked == CUDA_SUCCESS).then(|| look_into(driver, collectives, within, deeper - 1));
+                let known =
+                    (asked == CUDA_SUCCESS).then(|| look_into(driver, collectives, within, deeper - 1));
                 known.flatten().unwrap_or(Contents::UNKNOWN)
             }
             _ => Contents::default(),
@@ -157,7 +170,9 @@ fn kernel(driver: &Driver, node: CUgraphNode) -> Option<CUfunction> {
     let mut launched = KernelNode::default();
     // SAFETY: writes one structure of this layout.
     let asked = unsafe { driver.graph_kernel_node_get_params?(node, &raw mut launched) };
-    let named = [launched.function, launched.kernel].into_iter().find(|handle| !handle.is_null());
+    let named = [launched.function, launched.kernel]
+        .into_iter()
+        .find(|handle| !handle.is_null());
     named.filter(|_| asked == CUDA_SUCCESS)
 }
 

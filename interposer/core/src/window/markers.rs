@@ -140,7 +140,9 @@ impl Markers {
     #[must_use]
     pub fn slot(&self, stream: Stream, card: &impl Card) -> Option<&Slot> {
         let key = stream.key();
-        let slot = self.find(key).or_else(|| self.claim(key, card.context_of(stream).addr(), card))?;
+        let slot = self
+            .find(key)
+            .or_else(|| self.claim(key, card.context_of(stream).addr(), card))?;
         (!slot.blind.load(Ordering::Relaxed)).then_some(slot)
     }
 
@@ -187,7 +189,9 @@ impl Markers {
             return 0;
         }
         let context = slot.context.load(Ordering::Relaxed);
-        let event = self.take(context).or_else(|| card.create(std::ptr::with_exposed_provenance_mut(context)));
+        let event = self
+            .take(context)
+            .or_else(|| card.create(std::ptr::with_exposed_provenance_mut(context)));
         let Some(event) = event.filter(|&event| card.mark(stream, event)) else {
             slot.blind.store(true, Ordering::Relaxed);
             return slot.let_go();
@@ -271,21 +275,32 @@ impl Markers {
     pub fn freeze(&self, context: CUcontext) -> Frozen<'_> {
         let context = context.addr();
         let of_context = self.all().filter(|slot| slot.context.load(Ordering::Relaxed) == context);
-        Frozen { markers: self, context, held: of_context.map(|slot| (slot, Held::wait_for(&slot.held))).collect() }
+        Frozen {
+            markers: self,
+            context,
+            held: of_context.map(|slot| (slot, Held::wait_for(&slot.held))).collect(),
+        }
     }
 
     fn pool(&self, context: usize) -> Option<&Pool> {
         let known = self.pools.iter().find(|pool| pool.context.load(Ordering::Acquire) == context);
         known.or_else(|| {
             self.pools.iter().find(|pool| {
-                pool.context.compare_exchange(0, context, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+                pool.context
+                    .compare_exchange(0, context, Ordering::AcqRel, Ordering::Relaxed)
+                    .is_ok()
             })
         })
     }
 
     fn take(&self, context: usize) -> Option<CUevent> {
-        let mut spare = self.pool(context)?.events.iter().filter(|event| event.load(Ordering::Relaxed) != 0);
-        let event = spare.find_map(|event| Some(event.swap(0, Ordering::AcqRel)).filter(|&event| event != 0))?;
+        let mut spare = self
+            .pool(context)?
+            .events
+            .iter()
+            .filter(|event| event.load(Ordering::Relaxed) != 0);
+        let event =
+            spare.find_map(|event| Some(event.swap(0, Ordering::AcqRel)).filter(|&event| event != 0))?;
         Some(std::ptr::with_exposed_provenance_mut(event))
     }
 
@@ -327,7 +342,10 @@ impl Slot {
     /// Whether a marker is due when one comes every `stride` launches. The first comes at once, so that something is known early.
     #[must_use]
     pub fn is_due(&self, stride: u32) -> bool {
-        let bare = self.submitted.load(Ordering::Relaxed).saturating_sub(self.covered.load(Ordering::Relaxed));
+        let bare = self
+            .submitted
+            .load(Ordering::Relaxed)
+            .saturating_sub(self.covered.load(Ordering::Relaxed));
         bare >= u64::from(stride) || (bare > 0 && !self.is_marked())
     }
 
@@ -342,7 +360,11 @@ impl Slot {
     pub fn oldest(&self) -> u64 {
         let (first, markers) = self.ends();
         let covers = self.ring[first % RING].covers.load(Ordering::Relaxed);
-        if markers == 0 { 0 } else { covers.saturating_sub(self.done.load(Ordering::Relaxed)) }
+        if markers == 0 {
+            0
+        } else {
+            covers.saturating_sub(self.done.load(Ordering::Relaxed))
+        }
     }
 
     /// The driver is given `launches` more. `now` is asked for if they are the first without a marker.

@@ -20,9 +20,9 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering}
 
 use gpushare_proto::Nanos;
 
+use super::Card;
 use super::aimd::{Aimd, Completion, DRAIN_TARGET, START};
 use super::markers::{Markers, Reaped, Slot, Stream};
-use super::Card;
 
 /// Pauses between two looks at a marker: short at first, for it may be nearly done.
 const PAUSE_MIN: Nanos = Nanos(20_000);
@@ -303,5 +303,10 @@ impl Controller {
 fn completion(reaped: Reaped, in_flight: u64) -> Completion {
     let Reaped { launches, took, exact, in_flight: of_stream } = reaped;
     let share = u128::from(took.0) * u128::from(of_stream) / u128::from(in_flight.max(1));
-    Completion { launches, took: Nanos(u64::try_from(share).unwrap_or(u64::MAX)), exact, in_flight }
+    Completion {
+        launches,
+        took: Nanos(u64::try_from(share).unwrap_or(u64::MAX)),
+        exact,
+        in_flight,
+    }
 }

@@ -18,10 +18,7 @@ pub(crate) struct SwitchBudget {
 impl SwitchBudget {
     /// Full.
     pub(crate) fn new(now: Nanos, most: Nanos) -> Self {
-        Self {
-            tokens: u128::from(most.0) * FINE,
-            at: now,
-        }
+        Self { tokens: u128::from(most.0) * FINE, at: now }
     }
 
     /// What is there by now.

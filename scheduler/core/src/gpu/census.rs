@@ -67,11 +67,7 @@ impl Census {
         self.list_share(old, new);
         count(&mut self.holding, old.keeps(), new.keeps());
         let limited = |listing: &Listing| listing.limit.is_some();
-        count(
-            &mut self.limited,
-            old.holds() && limited(old),
-            new.holds() && limited(new),
-        );
+        count(&mut self.limited, old.holds() && limited(old), new.holds() && limited(new));
         let holding = &mut self.limited_holding;
         count(holding, old.keeps() && limited(old), new.keeps() && limited(new));
         move_one(&mut self.classes, old.runs_in(), new.runs_in());
@@ -182,15 +178,11 @@ impl Census {
     pub(crate) fn first_payers(&self, class: Class) -> impl Iterator<Item = SessionId> {
         let after = |&(share, ..): &(Share, i128, SessionId)| {
             let last = (share, i128::MAX, SessionId(u64::MAX));
-            self.payers
-                .range((Bound::Excluded(last), Bound::Unbounded))
-                .next()
+            self.payers.range((Bound::Excluded(last), Bound::Unbounded)).next()
         };
         let payers = std::iter::successors(self.payers.first(), move |payer| after(payer));
         let payers = payers.skip_while(move |(share, ..)| share.class < class);
-        payers
-            .take_while(move |(share, ..)| share.class == class)
-            .map(|&(.., id)| id)
+        payers.take_while(move |(share, ..)| share.class == class).map(|&(.., id)| id)
     }
 
     /// Whether one of a class waits while none of it holds the lock, because one of a higher class holds it or waits too.
@@ -234,10 +226,7 @@ impl Census {
     /// Whether it counts the same.
     pub(crate) fn is_like(&self, other: &Self) -> bool {
         let line = self.line;
-        let other = Self {
-            line,
-            ..other.clone()
-        };
+        let other = Self { line, ..other.clone() };
         *self == other
     }
 

@@ -44,10 +44,7 @@ impl Charge {
     pub(crate) fn enter(&mut self, now: Nanos, asked: Nanos) -> (u128, Nanos) {
         self.advance(now);
         self.sharers += 1;
-        let pause = self
-            .vacant
-            .take()
-            .map_or(Nanos::ZERO, |since| now - since.max(asked));
+        let pause = self.vacant.take().map_or(Nanos::ZERO, |since| now - since.max(asked));
         self.spent += u128::from(pause.0);
         self.paid += u128::from(pause.0);
         (self.clock, pause)

@@ -202,8 +202,7 @@ impl Card {
     /// seat is in nobody's way, as long as its memory is not.
     pub(crate) fn room(&self, passable: bool) -> Room {
         let seated = self.census.seated(self.takes_turns());
-        self.room_beside(self.passed(passable).0)
-            .taken(seated, self.census.held())
+        self.room_beside(self.passed(passable).0).taken(seated, self.census.held())
     }
 
     /// The same if everybody had let go who does.
@@ -288,12 +287,7 @@ impl Card {
     /// a limit is one over a window, with several slices in each.
     pub(crate) fn limit_slice(&self, config: &Config) -> Nanos {
         let longest = Nanos(config.limit_window.0 / SLICES);
-        quantum::quantum(
-            config.switch_cost,
-            self.knobs.epsilon,
-            config.quantum_min,
-            longest,
-        )
+        quantum::quantum(config.switch_cost, self.knobs.epsilon, config.quantum_min, longest)
     }
 
     /// Whether turns last as long as somebody said.
@@ -336,8 +330,7 @@ impl Card {
             let rate = u128::from(bytes.0) * u128::from(Nanos::from_secs(1).0) / u128::from(took.0.max(1));
             let rate = u64::try_from(rate).unwrap_or(u64::MAX);
             let usual = config.bandwidth_per_second.0;
-            self.bandwidth
-                .add(rate.max(usual / BELIEF).min(usual.saturating_mul(BELIEF)));
+            self.bandwidth.add(rate.max(usual / BELIEF).min(usual.saturating_mul(BELIEF)));
         }
     }
 }
@@ -347,10 +340,7 @@ mod tests {
     use super::*;
 
     fn card() -> Card {
-        let config = Config {
-            bandwidth_per_second: Bytes(1_000_000_000),
-            ..Config::default()
-        };
+        let config = Config { bandwidth_per_second: Bytes(1_000_000_000), ..Config::default() };
         Card::new(Bytes(10_000_000_000), Knobs::new(&config), &config)
     }
 
@@ -362,10 +352,7 @@ mod tests {
     fn a_measured_bandwidth_replaces_the_configured_one_in_steps() {
         let mut card = card();
         assert_eq!(transfer(&card), Nanos::from_secs(8));
-        let config = Config {
-            bandwidth_per_second: Bytes(1_000_000_000),
-            ..Config::default()
-        };
+        let config = Config { bandwidth_per_second: Bytes(1_000_000_000), ..Config::default() };
         card.measure(Bytes(5_000_000_000), Nanos::from_secs(1), &config);
         assert_eq!(transfer(&card), Nanos::from_secs(4));
         card.measure(Bytes(1), Nanos::from_secs(1), &config);
@@ -375,10 +362,7 @@ mod tests {
     #[test]
     fn a_lie_about_bandwidth_is_believed_within_bounds() {
         let mut card = card();
-        let config = Config {
-            bandwidth_per_second: Bytes(1_000_000_000),
-            ..Config::default()
-        };
+        let config = Config { bandwidth_per_second: Bytes(1_000_000_000), ..Config::default() };
         card.measure(Bytes::gib(1), Nanos::ZERO, &config);
         assert_eq!(card.bandwidth.get(), (3 * 1_000_000_000 + 16_000_000_000) / 4);
         card.measure(Bytes::gib(1), Nanos::MAX, &config);
@@ -399,9 +383,6 @@ mod tests {
     fn a_fixed_quantum_is_taken_as_it_is() {
         let mut card = card();
         card.knobs.set(Knob::Quantum(Some(Nanos::from_secs(7))));
-        assert_eq!(
-            card.quantum(Nanos::from_secs(100), &Config::default()),
-            Nanos::from_secs(7)
-        );
+        assert_eq!(card.quantum(Nanos::from_secs(100), &Config::default()), Nanos::from_secs(7));
     }
 }

@@ -34,10 +34,9 @@ impl Facts {
 
     fn reason(&self) -> String {
         match self.contention {
-            _ if self.needed > self.capacity => format!(
-                "the working sets need {}, the capacity is {}",
-                self.needed, self.capacity
-            ),
+            _ if self.needed > self.capacity => {
+                format!("the working sets need {}, the capacity is {}", self.needed, self.capacity)
+            }
             Some(reason) => reason.to_owned(),
             None => "the working sets fit the card".to_owned(),
         }
@@ -143,11 +142,7 @@ mod tests {
     const SECOND: Nanos = Nanos::from_secs(1);
 
     fn needing(needed: u64) -> Facts {
-        Facts {
-            needed: Bytes(needed),
-            capacity: Bytes(100),
-            contention: None,
-        }
+        Facts { needed: Bytes(needed), capacity: Bytes(100), contention: None }
     }
 
     fn choose(choice: &mut ModeChoice, at: Nanos, needed: u64) -> Mode {
@@ -160,16 +155,9 @@ mod tests {
         let mut choice = ModeChoice::new();
         assert_eq!(choose(&mut choice, Nanos(0), 100), Mode::Parallel);
         assert_eq!(choose(&mut choice, Nanos(0), 101), Mode::Serialized);
-        assert_eq!(
-            choice.reason(),
-            "the working sets need 101B, the capacity is 100B"
-        );
+        assert_eq!(choice.reason(), "the working sets need 101B, the capacity is 100B");
         assert_eq!(choose(&mut choice, SECOND, 90), Mode::Serialized);
-        assert_eq!(
-            choose(&mut choice, SECOND + SECOND, 91),
-            Mode::Serialized,
-            "not low for long enough"
-        );
+        assert_eq!(choose(&mut choice, SECOND + SECOND, 91), Mode::Serialized, "not low for long enough");
         assert_eq!(choose(&mut choice, Nanos::from_secs(3), 90), Mode::Serialized);
         assert_eq!(choice.deadline(&Config::default()), Some(Nanos::from_secs(5)));
         assert_eq!(choose(&mut choice, Nanos::from_secs(5), 90), Mode::Parallel);
@@ -180,15 +168,9 @@ mod tests {
     fn unequal_sessions_that_fit_are_sliced_until_nothing_contends_for_a_while() {
         let mut choice = ModeChoice::new();
         let config = Config::default();
-        let unequal = |needed| Facts {
-            contention: Some("they are not equal"),
-            ..needing(needed)
-        };
+        let unequal = |needed| Facts { contention: Some("they are not equal"), ..needing(needed) };
         assert!(choice.choose(Nanos(0), None, unequal(50), &config));
-        assert_eq!(
-            (choice.mode(), choice.reason()),
-            (Mode::TimeSliced, "they are not equal")
-        );
+        assert_eq!((choice.mode(), choice.reason()), (Mode::TimeSliced, "they are not equal"));
         assert!(choice.choose(SECOND, None, unequal(101), &config));
         assert_eq!(choice.mode(), Mode::Serialized);
         assert!(!choice.choose(SECOND, None, unequal(90), &config));

@@ -55,10 +55,7 @@ mod tests {
     fn the_quantum_stays_between_its_bounds() {
         assert_eq!(default_quantum(Nanos::ZERO), Nanos::from_millis(20));
         assert_eq!(default_quantum(Nanos::from_secs(60)), Nanos::from_secs(30));
-        assert_eq!(
-            quantum(Nanos(1), Percent(0), Nanos(1), Nanos::from_secs(30)),
-            Nanos::from_secs(30)
-        );
+        assert_eq!(quantum(Nanos(1), Percent(0), Nanos(1), Nanos::from_secs(30)), Nanos::from_secs(30));
         assert_eq!(quantum(Nanos(1), Percent(10_000), Nanos(0), Nanos(0)), SHORTEST);
     }
 

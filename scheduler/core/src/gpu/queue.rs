@@ -35,21 +35,12 @@ pub(crate) struct Room {
 impl Room {
     /// With nobody there.
     pub(crate) const fn empty(seats: usize, capacity: Bytes) -> Self {
-        Self {
-            seats,
-            holders: 0,
-            capacity,
-            held: Bytes::ZERO,
-        }
+        Self { seats, holders: 0, capacity, held: Bytes::ZERO }
     }
 
     /// The same where `holders` have `held` bytes.
     pub(crate) const fn taken(self, holders: usize, held: Bytes) -> Self {
-        Self {
-            holders,
-            held,
-            ..self
-        }
+        Self { holders, held, ..self }
     }
 
     /// A session with `bytes` is there.
@@ -233,29 +224,15 @@ mod tests {
 
     #[test]
     fn who_waits_behind_a_reserved_card_reserves_its_others_too() {
-        let waiters = [
-            needs(1, &[(A, 8)]),
-            needs(2, &[(A, 1), (B, 8)]),
-            needs(3, &[(B, 1)]),
-        ];
+        let waiters = [needs(1, &[(A, 8)]), needs(2, &[(A, 1), (B, 8)]), needs(3, &[(B, 1)])];
         let admission = admit(&waiters, &mut rooms(&[(A, 4)]));
-        assert_eq!(
-            admission.admitted.as_slice(),
-            [],
-            "session 3 would keep card B from session 2 for ever"
-        );
-        assert_eq!(
-            admission.wanted,
-            A.into(),
-            "session 2 hurries nobody before it is its turn"
-        );
+        assert_eq!(admission.admitted.as_slice(), [], "session 3 would keep card B from session 2 for ever");
+        assert_eq!(admission.wanted, A.into(), "session 2 hurries nobody before it is its turn");
     }
 
     #[test]
     fn where_one_goes_beside_another_that_does_not_let_go_a_second_one_does_not() {
-        let mut rooms: Rooms = [(A, Room::empty(2, Bytes(10)).taken(1, Bytes(4)))]
-            .into_iter()
-            .collect();
+        let mut rooms: Rooms = [(A, Room::empty(2, Bytes(10)).taken(1, Bytes(4)))].into_iter().collect();
         let admission = admit(&[needs(1, &[(A, 4)]), needs(2, &[(A, 1)])], &mut rooms);
         assert_eq!(admission.admitted.as_slice(), [SessionId(1)]);
         assert_eq!(admission.wanted, A.into());
@@ -264,11 +241,7 @@ mod tests {
     #[test]
     fn who_came_first_stays_and_who_fits_beside_stays_too() {
         let holders = [needs(1, &[(A, 6)]), needs(2, &[(A, 5)]), needs(3, &[(A, 4)])];
-        let surplus = surplus(
-            cards(&holders),
-            |id, gpu| need(&holders, id, gpu),
-            &mut rooms(&[]),
-        );
+        let surplus = surplus(cards(&holders), |id, gpu| need(&holders, id, gpu), &mut rooms(&[]));
         assert_eq!(surplus, [SessionId(2)]);
     }
 }

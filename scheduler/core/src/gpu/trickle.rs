@@ -50,8 +50,7 @@ impl Trickle {
     pub(crate) fn due(&self, cost: Nanos, share: Percent) -> Option<Nanos> {
         let missing = fine(cost).saturating_sub(self.owed);
         let span = missing.div_ceil(u128::from(share.0).max(1));
-        self.waits
-            .then(|| self.at + Nanos(u64::try_from(span).unwrap_or(u64::MAX)))
+        self.waits.then(|| self.at + Nanos(u64::try_from(span).unwrap_or(u64::MAX)))
     }
 
     /// One of the class was granted a turn.

@@ -55,11 +55,8 @@ pub(crate) struct Excess {
 }
 
 /// What meets a process that asks for memory on a card that it did not attach.
-pub(crate) const NOT_ATTACHED: Excess = Excess {
-    by: LimitKind::Session,
-    limit: Bytes::ZERO,
-    bytes: Bytes::MAX,
-};
+pub(crate) const NOT_ATTACHED: Excess =
+    Excess { by: LimitKind::Session, limit: Bytes::ZERO, bytes: Bytes::MAX };
 
 impl Excess {
     pub(crate) fn scope(&self) -> Scope {
@@ -90,11 +87,7 @@ impl Limits {
                 Some(sum) => sum - limit,
                 None => Bytes::MAX,
             };
-            (!over.is_zero()).then_some(Excess {
-                by,
-                limit,
-                bytes: over,
-            })
+            (!over.is_zero()).then_some(Excess { by, limit, bytes: over })
         })
     }
 
@@ -116,9 +109,7 @@ impl Limits {
         };
         let card = managed.min(packing - (self.card_managed + bytes));
         let part = |room: Bytes, processes: u64| Bytes(room.0 / (2 * processes.max(1)));
-        chunk
-            .min(part(session, session_processes))
-            .min(part(card, card_processes))
+        chunk.min(part(session, session_processes)).min(part(card, card_processes))
     }
 }
 
@@ -142,76 +133,42 @@ mod tests {
     fn the_last_byte_is_granted_and_the_next_is_not() {
         assert_eq!(limits().excess(Bytes(10)), None);
         let excess = limits().excess(Bytes(11)).unwrap();
-        assert_eq!(
-            (excess.by, excess.limit, excess.bytes),
-            (LimitKind::Session, Bytes(100), Bytes(1))
-        );
+        assert_eq!((excess.by, excess.limit, excess.bytes), (LimitKind::Session, Bytes(100), Bytes(1)));
     }
 
     #[test]
     fn each_limit_says_its_name() {
-        let unlimited = Limits {
-            quota: Bytes::MAX,
-            ..limits()
-        };
+        let unlimited = Limits { quota: Bytes::MAX, ..limits() };
         assert_eq!(unlimited.excess(Bytes(51)).unwrap().by, LimitKind::ManagedLimit);
         assert_eq!(unlimited.excess(Bytes(111)).unwrap().by, LimitKind::Capacity);
     }
 
     #[test]
     fn what_the_driver_keeps_counts_against_the_quota_and_not_twice_against_the_ceiling() {
-        let charged = Limits {
-            session_charged: Bytes(4),
-            ..limits()
-        };
+        let charged = Limits { session_charged: Bytes(4), ..limits() };
         assert_eq!(charged.excess(Bytes(6)), None);
         assert_eq!(charged.excess(Bytes(7)).unwrap().bytes, Bytes(1));
         assert_eq!(charged.extra(Bytes(2), Bytes(64), Bytes::MAX, 1, 1), Bytes(2));
-        let unlimited = Limits {
-            quota: Bytes::MAX,
-            managed: Bytes::MAX,
-            ..charged
-        };
+        let unlimited = Limits { quota: Bytes::MAX, managed: Bytes::MAX, ..charged };
         assert_eq!(unlimited.excess(Bytes(110)), None);
-        let over = Limits {
-            session_charged: Bytes::MAX,
-            ..limits()
-        };
+        let over = Limits { session_charged: Bytes::MAX, ..limits() };
         assert_eq!(over.excess(Bytes::ZERO), None);
         assert!(over.excess(Bytes(1)).is_some());
     }
 
     #[test]
     fn no_sum_overflows_into_a_grant() {
-        let unlimited = Limits {
-            quota: Bytes::MAX,
-            ceiling: Bytes::MAX,
-            managed: Bytes::MAX,
-            ..limits()
-        };
+        let unlimited = Limits { quota: Bytes::MAX, ceiling: Bytes::MAX, managed: Bytes::MAX, ..limits() };
         assert!(unlimited.excess(Bytes::MAX).is_some());
     }
 
     #[test]
     fn the_extra_leaves_room_for_the_others() {
         let chunk = Bytes(64);
-        assert_eq!(
-            limits().extra(Bytes(2), chunk, Bytes::MAX, 1, 1),
-            Bytes(4),
-            "half of the quota's last 8"
-        );
+        assert_eq!(limits().extra(Bytes(2), chunk, Bytes::MAX, 1, 1), Bytes(4), "half of the quota's last 8");
         assert_eq!(limits().extra(Bytes(2), chunk, Bytes::MAX, 2, 2), Bytes(2));
-        assert_eq!(
-            limits().extra(Bytes(2), chunk, Bytes(252), 1, 1),
-            Bytes(0),
-            "the card is full of leases"
-        );
-        let wide = Limits {
-            quota: Bytes(1 << 40),
-            ceiling: Bytes::MAX,
-            managed: Bytes::MAX,
-            ..limits()
-        };
+        assert_eq!(limits().extra(Bytes(2), chunk, Bytes(252), 1, 1), Bytes(0), "the card is full of leases");
+        let wide = Limits { quota: Bytes(1 << 40), ceiling: Bytes::MAX, managed: Bytes::MAX, ..limits() };
         assert_eq!(wide.extra(Bytes(2), chunk, Bytes::MAX, 1, 1), chunk);
     }
 }

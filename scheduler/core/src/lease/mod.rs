@@ -80,15 +80,8 @@ impl Core {
         let Some(session) = self.session_of(client) else {
             return;
         };
-        self.recalls.request = Some(Request {
-            session,
-            client,
-            gpu,
-            id,
-            bytes,
-            kind,
-            tried: BTreeSet::new(),
-        });
+        self.recalls.request =
+            Some(Request { session, client, gpu, id, bytes, kind, tried: BTreeSet::new() });
         self.decide_request(true);
     }
 
@@ -125,11 +118,7 @@ impl Core {
     /// A session that has more than it may have gives back what lies unused in its pages: it would be memory that it got
     /// afterwards.
     pub(crate) fn recall_unused(&mut self, id: SessionId) {
-        let clients = self
-            .sessions
-            .get(id)
-            .into_iter()
-            .flat_map(|session| session.clients.iter());
+        let clients = self.sessions.get(id).into_iter().flat_map(|session| session.clients.iter());
         let books: Vec<(ClientId, GpuId)> = clients
             .flat_map(|(client, process)| process.books.keys().map(move |gpu| (client, gpu)))
             .collect();
@@ -193,11 +182,7 @@ impl Core {
             book.leased += again;
             book.free += again;
         });
-        self.effects.push_back(Effect::Extend {
-            client,
-            gpu,
-            bytes: again,
-        });
+        self.effects.push_back(Effect::Extend { client, gpu, bytes: again });
     }
 
     /// A process has more free lease than is useful: all but one chunk comes back.
@@ -249,10 +234,7 @@ impl Core {
         self.book(client, gpu)?;
         let session = self.session_of(client)?;
         let excess = self.limits(session, gpu, kind)?.excess(bytes)?;
-        let free: Bytes = self
-            .books_in(excess.scope(), session, gpu)
-            .map(|(_, book)| book.free)
-            .sum();
+        let free: Bytes = self.books_in(excess.scope(), session, gpu).map(|(_, book)| book.free).sum();
         // The card's room is another one when others have less.
         let never = excess.by == LimitKind::Session && bytes > excess.limit;
         (free < excess.bytes && !never).then_some(excess.by)
@@ -263,11 +245,7 @@ impl Core {
         let card = self.cards.get(gpu)?;
         let sums = session.sums(gpu);
         Some(Limits {
-            quota: if session.may_grow() {
-                session.limit(gpu)
-            } else {
-                Bytes::ZERO
-            },
+            quota: if session.may_grow() { session.limit(gpu) } else { Bytes::ZERO },
             ceiling: session.ceiling(gpu, card),
             managed: card.managed_limit(),
             session_leased: sums.leased.get(),
@@ -366,12 +344,7 @@ impl Core {
             used: session.sums(gpu).used.get() + session.sums(gpu).charged.get(),
             by: LimitKind::Session,
         };
-        self.notice(Notice::Refused {
-            client,
-            session: id,
-            gpu,
-            refusal,
-        });
+        self.notice(Notice::Refused { client, session: id, gpu, refusal });
     }
 
     fn refuse(&mut self, request: &Request, excess: Excess) {
@@ -386,12 +359,7 @@ impl Core {
             LimitKind::Capacity => sums.used.get(),
             LimitKind::ManagedLimit => card.map_or(Bytes::ZERO, |card| card.census.sums.used.get()),
         };
-        let refusal = MemoryRefusal {
-            requested: request.bytes,
-            limit: excess.limit,
-            used,
-            by: excess.by,
-        };
+        let refusal = MemoryRefusal { requested: request.bytes, limit: excess.limit, used, by: excess.by };
         self.effects.push_back(Effect::Refuse {
             client: request.client,
             gpu: request.gpu,

@@ -60,11 +60,7 @@ impl Clock {
         let before = self.loan.map(|loan| loan.until);
         let until = before.filter(|&end| end > now && end <= until).unwrap_or(until);
         let (found, relied_on) = (now, false);
-        self.loan = Some(Loan {
-            until,
-            found,
-            relied_on,
-        });
+        self.loan = Some(Loan { until, found, relied_on });
     }
 
     pub(crate) const fn is_lent(&self) -> bool {
@@ -110,11 +106,7 @@ mod tests {
     #[test]
     fn the_quantum_begins_when_the_memory_is_in() {
         let mut clock = Clock::granted(Nanos(100), Nanos(1000), Nanos(50));
-        assert_eq!(
-            clock.end(),
-            Nanos(1300),
-            "while nobody says so: four expected moves"
-        );
+        assert_eq!(clock.end(), Nanos(1300), "while nobody says so: four expected moves");
         clock.entered(Nanos(160));
         assert_eq!(clock.end(), Nanos(1160));
         clock.entered(Nanos(200));

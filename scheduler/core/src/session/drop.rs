@@ -63,10 +63,7 @@ impl PendingDrop {
             since: now,
             patience,
             tries: 0,
-            phase: Phase::Closed {
-                since: now,
-                late_at: now + patience,
-            },
+            phase: Phase::Closed { since: now, late_at: now + patience },
             sleeper: None,
             stuck: None,
             killed: false,
@@ -108,11 +105,7 @@ impl PendingDrop {
     /// Goes on at `now`. `sleeper`: whether a thread of the session sleeps at its gate.
     pub(crate) fn advance(&mut self, now: Nanos, sleeper: bool, config: &Config) -> Vec<Step> {
         self.sleeper = sleeper.then(|| self.sleeper.unwrap_or(now));
-        let steps = [
-            self.turn(now, config),
-            self.report(now, sleeper, config),
-            self.kill(now, config),
-        ];
+        let steps = [self.turn(now, config), self.report(now, sleeper, config), self.kill(now, config)];
         steps.into_iter().flatten().collect()
     }
 
@@ -121,9 +114,7 @@ impl PendingDrop {
             Phase::Closed { late_at, .. } if self.undo_at(late_at, config).is_some_and(|at| now >= at) => {
                 self.tries = self.tries.saturating_add(1);
                 let pause = doubled(config.drain_target, self.tries).min(config.retry_max);
-                self.phase = Phase::Reopened {
-                    until: now + pause.max(Nanos(1)),
-                };
+                self.phase = Phase::Reopened { until: now + pause.max(Nanos(1)) };
                 Some(Step::Reopen)
             }
             Phase::Reopened { until } if now >= until => {
@@ -181,11 +172,7 @@ impl PendingDrop {
         };
         let kill = config.stuck_policy == StuckPolicy::Kill && !self.killed;
         let stuck = (self.stuck.is_none() || kill).then(|| self.since + config.stuck_after);
-        [Some(phase), stuck]
-            .into_iter()
-            .flatten()
-            .filter(|&at| at > now)
-            .min()
+        [Some(phase), stuck].into_iter().flatten().filter(|&at| at > now).min()
     }
 }
 

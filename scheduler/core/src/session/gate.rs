@@ -54,11 +54,7 @@ pub(crate) struct Gate {
 
 impl Gate {
     pub(crate) const fn new() -> Self {
-        Self {
-            word: FIRST_WORD,
-            passage: Passage::Shut,
-            waiting: false,
-        }
+        Self { word: FIRST_WORD, passage: Passage::Shut, waiting: false }
     }
 
     pub(crate) const fn passage(&self) -> Passage {

@@ -22,11 +22,7 @@ pub(crate) struct Turn {
 impl Turn {
     /// Before everybody of a class.
     pub(crate) fn first_of(class: Class) -> Self {
-        Self {
-            class,
-            had: Virtual::default(),
-            ticket: Ticket(0),
-        }
+        Self { class, had: Virtual::default(), ticket: Ticket(0) }
     }
 }
 

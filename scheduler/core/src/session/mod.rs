@@ -128,10 +128,7 @@ impl Session {
             (Some(throttle), Some(limit)) if throttle.limit() != limit => throttle.set(limit, now, config),
             (Some(_), Some(_)) | (None, None) => {}
             (None, Some(limit)) => {
-                let mut throttle = self
-                    .parked
-                    .take()
-                    .unwrap_or_else(|| Throttle::new(limit, now, config));
+                let mut throttle = self.parked.take().unwrap_or_else(|| Throttle::new(limit, now, config));
                 throttle.set(limit, now, config);
                 self.throttle = Some(throttle);
             }
@@ -282,9 +279,7 @@ impl Session {
 
     /// Processes whose work is still in flight, as far as we know.
     pub(crate) fn in_flight(&self) -> impl Iterator<Item = ClientId> {
-        self.attached()
-            .filter(|(_, client)| !client.gate.let_go())
-            .map(|(id, _)| id)
+        self.attached().filter(|(_, client)| !client.gate.let_go()).map(|(id, _)| id)
     }
 
     /// Opens every gate that is not open, for `epoch`. Where memory `moves`, processes that have some bring it in first.
@@ -296,11 +291,7 @@ impl Session {
                 let moving = moves && !client.movable().is_zero();
                 client.unproven &= !granted;
                 let word = client.gate.open(moving);
-                effects.push_back(Effect::Gate {
-                    client: id,
-                    word,
-                    epoch,
-                });
+                effects.push_back(Effect::Gate { client: id, word, epoch });
             }
         }
     }
@@ -323,11 +314,7 @@ impl Session {
             if opens {
                 client.unproven = false;
                 let word = client.gate.open(false);
-                effects.push_back(Effect::Gate {
-                    client: id,
-                    word,
-                    epoch: grant.epoch,
-                });
+                effects.push_back(Effect::Gate { client: id, word, epoch: grant.epoch });
             }
         }
     }
@@ -351,11 +338,7 @@ impl Session {
         for (id, client) in self.attached_mut() {
             if client.gate.passes() {
                 let word = client.gate.close();
-                effects.push_back(Effect::Gate {
-                    client: id,
-                    word,
-                    epoch,
-                });
+                effects.push_back(Effect::Gate { client: id, word, epoch });
             }
         }
     }

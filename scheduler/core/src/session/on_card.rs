@@ -79,11 +79,7 @@ impl Stance {
         if !on.is_attached() {
             return Listing::default();
         }
-        let turn = |ticket| Turn {
-            class: self.share.class,
-            had: on.standing(),
-            ticket,
-        };
+        let turn = |ticket| Turn { class: self.share.class, had: on.standing(), ticket };
         Listing {
             member: true,
             live: on.sums.live > 0,

@@ -45,10 +45,7 @@ impl Default for Share {
 
 impl Share {
     pub(crate) fn new(weight: u32, priority: Priority) -> Self {
-        Self {
-            class: priority.into(),
-            weight: weight.clamp(1, 10_000),
-        }
+        Self { class: priority.into(), weight: weight.clamp(1, 10_000) }
     }
 
     /// How long another share must run to have had as much as `span` is to this one.
@@ -105,10 +102,7 @@ mod tests {
     fn thrice_the_weight_runs_thrice_as_long_for_the_same_virtual_time() {
         let (usual, heavy) = (Share::default(), Share::new(300, Priority::Normal));
         let second = Nanos::from_secs(1);
-        assert_eq!(
-            usual.virtual_time(second),
-            heavy.virtual_time(Nanos::from_secs(3))
-        );
+        assert_eq!(usual.virtual_time(second), heavy.virtual_time(Nanos::from_secs(3)));
     }
 
     #[test]

@@ -147,10 +147,7 @@ mod tests {
             let from = now;
             throttle.run(now, true, false, &config);
             now = throttle.deadline().unwrap();
-            assert!(
-                throttle.judge(now, config.quantum_min, &config),
-                "its slice is over"
-            );
+            assert!(throttle.judge(now, config.quantum_min, &config), "its slice is over");
             now += drain;
             throttle.run(now, false, false, &config);
             held += now.min(Nanos::from_secs(10)) - from;
@@ -164,10 +161,7 @@ mod tests {
             for drain in [Nanos::ZERO, ms(2), ms(10), ms(50)] {
                 let percent_of_percent = held_in_ten_seconds(limit, drain).0 / 1_000_000;
                 let error = percent_of_percent.abs_diff(u64::from(limit));
-                assert!(
-                    error <= 200,
-                    "{limit} became {percent_of_percent} with drains of {drain}"
-                );
+                assert!(error <= 200, "{limit} became {percent_of_percent} with drains of {drain}");
             }
         }
     }

@@ -93,11 +93,7 @@ fn play(world: &mut World, step: &Step) {
         Step::Reach(_, gpu) => world.attach(client, gpu),
         Step::Die(_) => world.dies(client),
         Step::Stand(_, standing) => world.send(Event::Standing { session, standing }),
-        Step::Share(_, weight, priority) => world.send(Event::Share {
-            session,
-            weight,
-            priority,
-        }),
+        Step::Share(_, weight, priority) => world.send(Event::Share { session, weight, priority }),
         Step::Compute(_, limit) => {
             let limit = limit.map(Percent);
             world.send(Event::Compute { session, gpu, limit });
@@ -112,9 +108,7 @@ fn late_figures(world: &World) -> Vec<Effect> {
     again.touch_all();
     again.settle();
     let effects = std::iter::from_fn(|| again.poll_effect());
-    effects
-        .filter(|effect| matches!(effect, Effect::Figures { .. }))
-        .collect()
+    effects.filter(|effect| matches!(effect, Effect::Figures { .. })).collect()
 }
 
 /// Since when each waiting process has a place that it was not told, nor any other.
@@ -199,10 +193,7 @@ proptest! {
 
 /// A crowd on cards that are switched early.
 fn switching(crowd: &[(u8, u64, bool)]) -> World {
-    let config = Config {
-        budget_max: Config::default().budget_max,
-        ..plain()
-    };
+    let config = Config { budget_max: Config::default().budget_max, ..plain() };
     world_of(config, crowd)
 }
 

@@ -4,10 +4,7 @@ use super::world::{GPU, World, gib, ms, plain};
 use crate::Config;
 
 fn long_turns() -> World {
-    World::new(Config {
-        quantum: Some(Nanos::from_secs(30)),
-        ..plain()
-    })
+    World::new(Config { quantum: Some(Nanos::from_secs(30)), ..plain() })
 }
 
 #[test]

@@ -13,16 +13,9 @@ fn what_never_moves_leaves_the_capacity_and_the_working_sets() {
     let (_, a) = world.program(gib(4));
     assert!(world.allocate_fixed(a, GPU, gib(3)));
     let card = world.card();
-    assert_eq!(
-        (card.capacity_bytes, card.fixed_bytes, card.allocated_bytes),
-        (gib(7), gib(3), gib(7))
-    );
+    assert_eq!((card.capacity_bytes, card.fixed_bytes, card.allocated_bytes), (gib(7), gib(3), gib(7)));
     let (_, b) = world.program(gib(3));
-    assert_eq!(
-        world.card().mode,
-        Mode::Parallel,
-        "seven of ten move, three do not"
-    );
+    assert_eq!(world.card().mode, Mode::Parallel, "seven of ten move, three do not");
     assert!(world.allocate(b, GPU, gib(1)));
     assert_eq!(world.card().mode, Mode::Serialized);
 }
@@ -64,11 +57,7 @@ fn fixed_memory_that_is_freed_comes_back_as_movable_only_within_the_managed_limi
     world.set(Knob::ManagedLimit(gib(6)));
     assert!(world.allocate_fixed(a, GPU, gib(1)));
     world.free_fixed(a, GPU, gib(1));
-    assert_eq!(
-        world.free_lease(a, GPU),
-        Bytes::mib(128),
-        "a little, for the next allocation"
-    );
+    assert_eq!(world.free_lease(a, GPU), Bytes::mib(128), "a little, for the next allocation");
 }
 
 #[test]
@@ -85,10 +74,7 @@ fn allocating_and_freeing_fixed_memory_over_and_over_asks_nobody() {
         world.free_fixed(a, GPU, Bytes::mib(32));
     }
     let asked = |(_, event): &(_, Event)| !matches!(event, Event::LeaseSeen { .. });
-    assert_eq!(
-        world.history[before..].iter().filter(|said| asked(said)).count(),
-        0
-    );
+    assert_eq!(world.history[before..].iter().filter(|said| asked(said)).count(), 0);
 }
 
 #[test]
@@ -107,46 +93,21 @@ fn a_lie_about_fixed_memory_is_believed_up_to_the_lease() {
     let mut world = World::new(plain());
     world.honest = false;
     let (_, a) = world.program(gib(2));
-    world.send(Event::Fixed {
-        client: a,
-        gpu: GPU,
-        bytes: Bytes::MAX,
-    });
+    world.send(Event::Fixed { client: a, gpu: GPU, bytes: Bytes::MAX });
     assert_eq!(world.card().fixed_bytes, gib(2));
-    world.send(Event::Returned {
-        client: a,
-        gpu: GPU,
-        bytes: Bytes::MAX,
-    });
+    world.send(Event::Returned { client: a, gpu: GPU, bytes: Bytes::MAX });
     let card = world.card();
-    assert_eq!(
-        (card.fixed_bytes, card.allocated_bytes),
-        (Bytes::ZERO, Bytes::ZERO)
-    );
+    assert_eq!((card.fixed_bytes, card.allocated_bytes), (Bytes::ZERO, Bytes::ZERO));
 }
 
 #[test]
 fn measured_contexts_replace_the_assumed_ones() {
-    let mut world = World::new(Config {
-        context_reserve: gib(1),
-        ..plain()
-    });
+    let mut world = World::new(Config { context_reserve: gib(1), ..plain() });
     let (_, a) = world.program(Bytes::ZERO);
     assert_eq!(world.card().capacity_bytes, gib(9));
-    world.send(Event::Overhead {
-        client: a,
-        gpu: GPU,
-        bytes: Some(gib(2)),
-    });
-    assert_eq!(
-        (world.card().capacity_bytes, world.card().overhead_bytes),
-        (gib(8), gib(2))
-    );
-    world.send(Event::Overhead {
-        client: a,
-        gpu: GPU,
-        bytes: None,
-    });
+    world.send(Event::Overhead { client: a, gpu: GPU, bytes: Some(gib(2)) });
+    assert_eq!((world.card().capacity_bytes, world.card().overhead_bytes), (gib(8), gib(2)));
+    world.send(Event::Overhead { client: a, gpu: GPU, bytes: None });
     assert_eq!(world.card().capacity_bytes, gib(9));
 }
 
@@ -159,20 +120,12 @@ fn what_the_driver_keeps_beyond_a_gibibyte_leaves_less_of_the_quota_and_takes_no
         world.attach(client, GPU);
         client
     });
-    let measured = |client, bytes| Event::Overhead {
-        client,
-        gpu: GPU,
-        bytes,
-    };
+    let measured = |client, bytes| Event::Overhead { client, gpu: GPU, bytes };
     assert!(world.allocate(a, GPU, gib(3)));
     world.send(measured(a, Some(gib(1))));
     world.send(measured(b, Some(gib(3))));
     let free = |world: &World| world.core.accounts(session).unwrap()[0].free;
-    assert_eq!(
-        free(&world),
-        gib(1),
-        "two of six are the driver's, three are allocated"
-    );
+    assert_eq!(free(&world), gib(1), "two of six are the driver's, three are allocated");
     world.take();
     assert!(!world.allocate(a, GPU, gib(1) + Bytes(1)));
     let refusal = world.take().into_iter().find_map(|effect| match effect {
@@ -180,20 +133,14 @@ fn what_the_driver_keeps_beyond_a_gibibyte_leaves_less_of_the_quota_and_takes_no
         _ => None,
     });
     let refusal = refusal.unwrap();
-    assert_eq!(
-        (refusal.by, refusal.limit, refusal.used),
-        (LimitKind::Session, gib(6), gib(5))
-    );
+    assert_eq!((refusal.by, refusal.limit, refusal.used), (LimitKind::Session, gib(6), gib(5)));
     assert!(world.allocate(a, GPU, gib(1)));
 
     world.send(measured(b, Some(gib(5))));
     assert_eq!((free(&world), world.used(a, GPU)), (Bytes::ZERO, gib(4)));
     assert!(!world.allocate(a, GPU, Bytes(1)));
     world.free(a, GPU, gib(3));
-    assert!(
-        world.allocate(b, GPU, gib(1)),
-        "one is allocated, four are the driver's"
-    );
+    assert!(world.allocate(b, GPU, gib(1)), "one is allocated, four are the driver's");
     assert!(!world.allocate(b, GPU, Bytes(1)));
     world.send(measured(b, None));
     assert!(world.allocate(b, GPU, gib(4)));
@@ -201,25 +148,12 @@ fn what_the_driver_keeps_beyond_a_gibibyte_leaves_less_of_the_quota_and_takes_no
 
 #[test]
 fn room_is_what_all_that_cannot_move_leaves() {
-    let mut world = World::new(Config {
-        context_reserve: gib(1),
-        ..plain()
-    });
+    let mut world = World::new(Config { context_reserve: gib(1), ..plain() });
     let (_, a) = world.program(gib(5));
     assert!(world.allocate_fixed(a, GPU, gib(2)));
     world.take();
     let request = RequestId(77);
-    world.send(Event::Room {
-        client: a,
-        gpu: GPU,
-        request,
-        bytes: gib(1),
-    });
-    let answer = Effect::Room {
-        client: a,
-        gpu: GPU,
-        request,
-        bytes: gib(7),
-    };
+    world.send(Event::Room { client: a, gpu: GPU, request, bytes: gib(1) });
+    let answer = Effect::Room { client: a, gpu: GPU, request, bytes: gib(7) };
     assert_eq!(world.take(), [answer]);
 }

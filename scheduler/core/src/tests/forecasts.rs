@@ -23,10 +23,7 @@ fn what_fits_runs_at_once_and_waits_for_nobody() {
     let mut world = World::new(plain());
     world.busy_program(gib(4));
     let foreseen = foresee(&world, gib(5));
-    assert_eq!(
-        (foreseen.mode, foreseen.then, foreseen.fits),
-        (Mode::Parallel, Mode::Parallel, true)
-    );
+    assert_eq!((foreseen.mode, foreseen.then, foreseen.fits), (Mode::Parallel, Mode::Parallel, true));
     assert_eq!((foreseen.used, foreseen.promised), (gib(4), gib(4)));
     assert_eq!((foreseen.ahead, foreseen.bound), (vec![], Some(Nanos::ZERO)));
 }
@@ -39,10 +36,7 @@ fn what_does_not_fit_takes_turns_and_its_wait_is_within_the_bound() {
     world.busy_program(gib(6));
     world.run_for(Nanos::from_secs(5));
     let foreseen = foresee(&world, gib(6));
-    assert_eq!(
-        (foreseen.mode, foreseen.then, foreseen.fits),
-        (Mode::Serialized, Mode::Serialized, false)
-    );
+    assert_eq!((foreseen.mode, foreseen.then, foreseen.fits), (Mode::Serialized, Mode::Serialized, false));
     assert_eq!((foreseen.ahead.is_empty(), foreseen.quantum), (false, ms(100)));
     let bound = foreseen.bound.unwrap();
 
@@ -50,10 +44,7 @@ fn what_does_not_fit_takes_turns_and_its_wait_is_within_the_bound() {
     world.run_for(Nanos::from_secs(20));
     let turns = world.view(session).held_ns.0 / ms(100).0;
     let longest = Nanos(world.view(session).waited_ns.0 / turns.max(1));
-    assert!(
-        turns > 20 && longest <= bound,
-        "{longest} on average of {turns} turns, {bound} foreseen"
-    );
+    assert!(turns > 20 && longest <= bound, "{longest} on average of {turns} turns, {bound} foreseen");
 }
 
 #[test]

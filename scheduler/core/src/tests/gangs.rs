@@ -6,10 +6,7 @@ use super::world::{GPU, OTHER_GPU, World, gib, ms, plain};
 use crate::{Config, Event};
 
 fn two_cards() -> World {
-    let mut world = World::new(Config {
-        quantum: Some(ms(100)),
-        ..plain()
-    });
+    let mut world = World::new(Config { quantum: Some(ms(100)), ..plain() });
     world.second_card();
     world
 }
@@ -36,11 +33,7 @@ fn a_gang_is_granted_all_its_cards_at_one_instant_or_none() {
     assert_eq!(world.open(&[a, b, gang]), [true, true, false]);
     world.habits(b).drain = ms(30);
     world.run_for(ms(60));
-    assert_eq!(
-        world.open(&[a, b, gang]),
-        [false, false, false],
-        "one card has drained"
-    );
+    assert_eq!(world.open(&[a, b, gang]), [false, false, false], "one card has drained");
     world.run_for(ms(20));
     assert_eq!(world.gate(gang).state(), GateState::Moving);
 }
@@ -114,11 +107,8 @@ fn who_goes_on_for_a_gang_lets_go_for_the_next_in_line_when_the_gang_is_gone() {
 
 /// Turns of a second on two cards that move 2 GiB in 20 ms: a holder on each, a gang that waits for both, and one behind it on the first.
 fn one_behind_a_gang() -> (World, [ClientId; 4]) {
-    let mut world = World::new(Config {
-        quantum: Some(Nanos::from_secs(1)),
-        bandwidth_per_second: gib(100),
-        ..plain()
-    });
+    let mut world =
+        World::new(Config { quantum: Some(Nanos::from_secs(1)), bandwidth_per_second: gib(100), ..plain() });
     world.second_card();
     let (_, a) = on(&mut world, &[GPU]);
     let (_, b) = on(&mut world, &[OTHER_GPU]);
@@ -150,11 +140,7 @@ fn what_was_lent_is_a_turn_like_any_for_those_who_wait_for_one_card() {
     world.run_for(ms(30));
     assert!(world.passes(next));
     let (first, client) = on(&mut world, &[GPU]);
-    world.send(Event::Share {
-        session: first,
-        weight: 100,
-        priority: Priority::High,
-    });
+    world.send(Event::Share { session: first, weight: 100, priority: Priority::High });
     world.run_for(ms(900));
     assert_eq!(world.open(&[b, gang, next, client]), [true, false, true, false]);
     world.run_for(ms(200));
@@ -168,11 +154,7 @@ fn what_was_lent_ends_sooner_for_who_waits_for_one_card_where_turns_are_set_shor
     world.dies(a);
     world.run_for(ms(30));
     let (first, client) = on(&mut world, &[GPU]);
-    world.send(Event::Share {
-        session: first,
-        weight: 100,
-        priority: Priority::High,
-    });
+    world.send(Event::Share { session: first, weight: 100, priority: Priority::High });
     world.run_for(ms(300));
     assert_eq!(world.open(&[next, client]), [true, false]);
     world.set(Knob::Quantum(Some(ms(500))));
@@ -184,11 +166,8 @@ fn what_was_lent_ends_sooner_for_who_waits_for_one_card_where_turns_are_set_shor
 
 #[test]
 fn of_holders_that_grow_apart_a_borrower_lets_go_though_it_was_the_one_that_grew() {
-    let mut world = World::new(Config {
-        quantum: Some(Nanos::from_secs(1)),
-        bandwidth_per_second: gib(100),
-        ..plain()
-    });
+    let mut world =
+        World::new(Config { quantum: Some(Nanos::from_secs(1)), bandwidth_per_second: gib(100), ..plain() });
     world.second_card();
     let (_, a) = world.busy_program(gib(4));
     on(&mut world, &[OTHER_GPU]);
@@ -228,11 +207,8 @@ fn a_card_is_not_lent_for_less_than_pays_for_moving_in_and_out() {
 
 #[test]
 fn a_card_is_lent_also_while_a_gang_waits_in_the_line_of_another() {
-    let mut world = World::new(Config {
-        quantum: Some(Nanos::from_secs(1)),
-        bandwidth_per_second: gib(100),
-        ..plain()
-    });
+    let mut world =
+        World::new(Config { quantum: Some(Nanos::from_secs(1)), bandwidth_per_second: gib(100), ..plain() });
     world.second_card();
     let (_, b) = on(&mut world, &[OTHER_GPU]);
     let [(_, before), (_, gang), (_, a)] = [&[OTHER_GPU][..], &[GPU, OTHER_GPU], &[GPU]].map(|cards| {
@@ -264,11 +240,7 @@ fn a_card_is_not_emptied_for_a_gang_while_the_holder_of_another_has_its_turn_ren
         let sessions = cards.map(|gpu| (gpu, on(&mut world, &[gpu]).0));
         let of = |wanted| sessions.iter().find(|(gpu, _)| *gpu == wanted).unwrap().1;
         let (light, heavy) = (of(GPU), of(OTHER_GPU));
-        world.send(Event::Share {
-            session: heavy,
-            weight: 1000,
-            priority: Priority::Normal,
-        });
+        world.send(Event::Share { session: heavy, weight: 1000, priority: Priority::Normal });
         let (gang, _) = on(&mut world, &[GPU, OTHER_GPU]);
         world.run_for(Nanos::from_secs(20));
         let held = [light, heavy, gang].map(|session| world.view(session).held_ns.0 / 200_000_000);
@@ -350,27 +322,14 @@ fn a_holder_that_reaches_for_a_card_with_a_queue_queues_up_for_both() {
     world.attach(a, OTHER_GPU);
     assert!(!world.passes(a));
     world.run_for(Nanos::from_secs(1));
-    assert!(
-        world
-            .core
-            .snapshot(world.now)
-            .gpus
-            .iter()
-            .all(|gpu| gpu.handoffs > 3)
-    );
+    assert!(world.core.snapshot(world.now).gpus.iter().all(|gpu| gpu.handoffs > 3));
 }
 
 #[test]
 fn a_gang_that_waited_for_a_card_where_turns_end_is_admitted_on_the_other() {
-    let mut world = World::new(Config {
-        quantum: Some(Nanos::from_secs(30)),
-        ..plain()
-    });
+    let mut world = World::new(Config { quantum: Some(Nanos::from_secs(30)), ..plain() });
     world.second_card();
-    world.send(Event::Set(Setting {
-        gpu: Some(GPU),
-        knob: Knob::Mode(Some(Mode::Serialized)),
-    }));
+    world.send(Event::Set(Setting { gpu: Some(GPU), knob: Knob::Mode(Some(Mode::Serialized)) }));
     let [(_, first), (session, second)] = [(), ()].map(|()| {
         let session = world.session();
         let client = world.join(session);
@@ -381,30 +340,18 @@ fn a_gang_that_waited_for_a_card_where_turns_end_is_admitted_on_the_other() {
     world.arrives(first);
     for weight in [200, 100] {
         let priority = Priority::Normal;
-        world.send(Event::Share {
-            session,
-            weight,
-            priority,
-        });
+        world.send(Event::Share { session, weight, priority });
         world.arrives(second);
         world.run_for(ms(1900));
         assert_eq!(world.open(&[first, second]), [true, false], "one at a time");
     }
     world.run_for(ms(200));
-    assert_eq!(
-        world.open(&[first, second]),
-        [true, true],
-        "equal for two seconds, and they fit"
-    );
+    assert_eq!(world.open(&[first, second]), [true, true], "equal for two seconds, and they fit");
 }
 
 #[test]
 fn who_is_new_on_a_card_begins_beside_those_who_use_it_and_not_beside_a_gang_that_another_card_holds_up() {
-    let mut world = World::new(Config {
-        quantum: Some(ms(400)),
-        bandwidth_per_second: gib(1000),
-        ..plain()
-    });
+    let mut world = World::new(Config { quantum: Some(ms(400)), bandwidth_per_second: gib(1000), ..plain() });
     world.second_card();
     let third = world.third_card();
     let begins = |world: &mut World, cards: &[(GpuId, u64)]| {
@@ -436,18 +383,10 @@ fn who_is_new_on_a_card_begins_beside_those_who_use_it_and_not_beside_a_gang_tha
 
 #[test]
 fn those_behind_a_gang_that_waits_elsewhere_take_turns_meanwhile() {
-    let mut world = World::new(Config {
-        quantum: Some(ms(100)),
-        bandwidth_per_second: gib(1000),
-        ..plain()
-    });
+    let mut world = World::new(Config { quantum: Some(ms(100)), bandwidth_per_second: gib(1000), ..plain() });
     world.second_card();
     let (held_up, _) = on(&mut world, &[OTHER_GPU]);
-    world.send(Event::Share {
-        session: held_up,
-        weight: 10_000,
-        priority: Priority::High,
-    });
+    world.send(Event::Share { session: held_up, weight: 10_000, priority: Priority::High });
     on(&mut world, &[GPU, OTHER_GPU]);
     let singles = [(); 2].map(|()| on(&mut world, &[GPU]).0);
     world.run_for(ms(500));

@@ -64,13 +64,8 @@ impl Search {
             ..plain()
         });
         world.second_card();
-        let mut search = Self {
-            world,
-            clients: Vec::new(),
-            asked: BTreeMap::new(),
-            comers,
-            path: Vec::new(),
-        };
+        let mut search =
+            Self { world, clients: Vec::new(), asked: BTreeMap::new(), comers, path: Vec::new() };
         for cards in sessions {
             search.comes(cards);
         }
@@ -151,10 +146,7 @@ impl Search {
             self.clone().everybody_has_a_turn();
             return 1;
         }
-        moves
-            .into_iter()
-            .map(|one| self.after(one).orders(depth - 1))
-            .sum()
+        moves.into_iter().map(|one| self.after(one).orders(depth - 1)).sum()
     }
 
     /// The longest wait that is promised now: each of the others catches up with all that one may have had by now and in the turn
@@ -169,12 +161,7 @@ impl Search {
     /// From now on everybody answers and always has work.
     fn everybody_has_a_turn(mut self) {
         for &client in &self.clients {
-            *self.world.habits(client) = Habits {
-                drain: DRAIN,
-                moves: MOVE,
-                busy: true,
-                answers: true,
-            };
+            *self.world.habits(client) = Habits { drain: DRAIN, moves: MOVE, busy: true, answers: true };
         }
         for client in self.clients.clone() {
             match self.world.gate(client).state() {
@@ -202,12 +189,8 @@ impl Search {
 }
 
 /// Two cards and three sessions, at least one of them a gang; other orders of sessions and cards are the same by symmetry.
-const STARTS: [&[&[GpuId]]; 4] = [
-    &[BOTH, BOTH, BOTH],
-    &[BOTH, BOTH, FIRST],
-    &[BOTH, FIRST, FIRST],
-    &[BOTH, FIRST, SECOND],
-];
+const STARTS: [&[&[GpuId]]; 4] =
+    [&[BOTH, BOTH, BOTH], &[BOTH, BOTH, FIRST], &[BOTH, FIRST, FIRST], &[BOTH, FIRST, SECOND]];
 
 #[test]
 fn three_sessions_on_two_cards_have_their_turns_whatever_the_order() {

@@ -6,11 +6,7 @@ use crate::config::StuckPolicy;
 use crate::{Config, Effect, Notice};
 
 fn short_turns(policy: StuckPolicy) -> World {
-    World::new(Config {
-        quantum: Some(ms(100)),
-        stuck_policy: policy,
-        ..plain()
-    })
+    World::new(Config { quantum: Some(ms(100)), stuck_policy: policy, ..plain() })
 }
 
 /// A holder that drains in `drain`, and somebody who waits for it. At 100 ms the drop begins.
@@ -44,14 +40,8 @@ fn a_late_drop_with_a_thread_at_the_gate_is_undone_under_the_same_epoch() {
     assert_eq!(world.gate(a), closed.next(GateState::Open));
     assert!(!world.passes(b));
     assert_eq!(world.card().aborted_drops, 1);
-    let LockView::Holding { epoch } = before else {
-        panic!("{before:?}")
-    };
-    let reopened = Effect::Gate {
-        client: a,
-        word: world.gate(a),
-        epoch,
-    };
+    let LockView::Holding { epoch } = before else { panic!("{before:?}") };
+    let reopened = Effect::Gate { client: a, word: world.gate(a), epoch };
     let effects = world.take();
     assert!(effects.contains(&reopened));
     assert!(effects.contains(&Effect::Notice(Notice::DropReopened { session, tries: 1 })));
@@ -106,10 +96,7 @@ fn a_holder_that_is_late_while_nobody_waits_at_its_gate_stays_closed_and_is_stuc
     let LockView::Waiting { reason, .. } = world.view(other).lock else {
         panic!("still waiting")
     };
-    assert!(
-        reason.starts_with("session s1 does not let go: its work in flight has not ended"),
-        "{reason}"
-    );
+    assert!(reason.starts_with("session s1 does not let go: its work in flight has not ended"), "{reason}");
 }
 
 #[test]
@@ -148,10 +135,7 @@ fn a_holder_is_stuck_after_five_tries_and_still_opened_from_time_to_time() {
     assert!(stuck(&mut world, session));
     let before = world.card().aborted_drops;
     world.run_for(Nanos::from_secs(120));
-    assert!(
-        world.card().aborted_drops >= before + 4,
-        "at most 30 s closed at a time"
-    );
+    assert!(world.card().aborted_drops >= before + 4, "at most 30 s closed at a time");
 }
 
 #[test]
@@ -194,10 +178,7 @@ fn a_stuck_holder_is_killed_only_if_that_is_the_policy_and_not_before_its_time()
     world.run_for(ms(4990));
     assert!(!world.take().contains(&Effect::Kill { client: a }));
     world.run_for(ms(20));
-    let kills = world
-        .take()
-        .into_iter()
-        .filter(|effect| matches!(effect, Effect::Kill { .. }));
+    let kills = world.take().into_iter().filter(|effect| matches!(effect, Effect::Kill { .. }));
     assert_eq!(kills.collect::<Vec<_>>(), [Effect::Kill { client: a }]);
     world.dies(a);
     world.run_for(ms(30));
@@ -212,11 +193,7 @@ fn all_processes_of_a_session_are_reopened_for_the_one_that_waits() {
     world.attach(peer, GPU);
     world.habits(peer).busy = true;
     world.run_for(ms(10));
-    assert_eq!(
-        world.open(&[a, peer]),
-        [false, false],
-        "the peer has drained, its thread waits at the gate"
-    );
+    assert_eq!(world.open(&[a, peer]), [false, false], "the peer has drained, its thread waits at the gate");
     world.run_for(ms(33));
     assert_eq!(world.open(&[a, peer]), [true, true]);
 }

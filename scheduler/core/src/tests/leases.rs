@@ -20,11 +20,7 @@ fn small_session<const N: usize>(world: &mut World) -> (SessionId, [ClientId; N]
 
 fn refusal(world: &mut World) -> MemoryRefusal {
     let refusal = |effect| {
-        if let Effect::Refuse { refusal, .. } = effect {
-            Some(refusal)
-        } else {
-            None
-        }
+        if let Effect::Refuse { refusal, .. } = effect { Some(refusal) } else { None }
     };
     world.take().into_iter().find_map(refusal).unwrap()
 }
@@ -58,11 +54,7 @@ fn a_refusal_of_the_process_itself_counts_like_ours_if_its_quota_is_less() {
     let (session, [a]) = small_session(&mut world);
     assert!(world.allocate(a, GPU, Bytes::mib(100)));
     world.take();
-    let refused = |bytes| Event::RefusedHere {
-        client: a,
-        gpu: GPU,
-        bytes,
-    };
+    let refused = |bytes| Event::RefusedHere { client: a, gpu: GPU, bytes };
     world.send(refused(Bytes::mib(512)));
     assert_eq!(world.take(), [], "it could have had them");
     world.send(refused(Bytes::mib(513)));
@@ -72,12 +64,7 @@ fn a_refusal_of_the_process_itself_counts_like_ours_if_its_quota_is_less() {
         used: Bytes::mib(100),
         by: LimitKind::Session,
     };
-    let notice = Notice::Refused {
-        client: a,
-        session,
-        gpu: GPU,
-        refusal,
-    };
+    let notice = Notice::Refused { client: a, session, gpu: GPU, refusal };
     assert_eq!(world.take(), [Effect::Notice(notice)]);
     assert_eq!(world.view(session).refusals, 1);
 }
@@ -90,17 +77,9 @@ fn a_lease_brings_something_extra_so_that_the_next_allocation_asks_nobody() {
     assert_eq!(world.free_lease(a, GPU), Bytes::mib(64));
     world.take();
     assert!(world.allocate(a, GPU, MIB));
-    assert!(
-        !world
-            .take()
-            .iter()
-            .any(|effect| matches!(effect, Effect::Lease { .. }))
-    );
+    assert!(!world.take().iter().any(|effect| matches!(effect, Effect::Lease { .. })));
     let view = &world.view(session).gpus[0];
-    assert_eq!(
-        (view.allocated_bytes, view.leased_bytes),
-        (Bytes::mib(2), Bytes::mib(65))
-    );
+    assert_eq!((view.allocated_bytes, view.leased_bytes), (Bytes::mib(2), Bytes::mib(65)));
 }
 
 #[test]
@@ -112,10 +91,7 @@ fn nobody_is_refused_while_a_sibling_has_free_lease() {
     }
     assert!(world.free_lease(b, GPU) > Bytes::ZERO);
     assert!(world.allocate(a, GPU, Bytes::mib(212)), "300 of 512 MiB are used");
-    assert_eq!(
-        [a, b, c].map(|client| world.free_lease(client, GPU)),
-        [Bytes::ZERO; 3]
-    );
+    assert_eq!([a, b, c].map(|client| world.free_lease(client, GPU)), [Bytes::ZERO; 3]);
     assert!(!world.allocate(b, GPU, Bytes(1)));
 }
 
@@ -125,10 +101,7 @@ fn bytes_that_were_freed_unseen_are_found_before_a_refusal() {
     let (_, [a, b]) = small_session(&mut world);
     assert!(world.allocate(a, GPU, Bytes::mib(512)));
     world.free(a, GPU, Bytes::mib(10));
-    assert!(
-        world.allocate(b, GPU, Bytes::mib(10)),
-        "the machine last saw nothing free"
-    );
+    assert!(world.allocate(b, GPU, Bytes::mib(10)), "the machine last saw nothing free");
     assert!(!world.allocate(b, GPU, Bytes(1)));
 }
 
@@ -158,23 +131,14 @@ fn one_session_may_be_as_large_as_the_capacity_unless_it_may_oversubscribe() {
 
 #[test]
 fn all_sessions_together_stay_below_the_managed_limit() {
-    let mut world = World::new(Config {
-        managed_limit: Some(gib(12)),
-        ..chunky()
-    });
+    let mut world = World::new(Config { managed_limit: Some(gib(12)), ..chunky() });
     let (_, a) = world.program(gib(6));
     let (_, b) = world.program(gib(5));
-    assert!(
-        world.allocate(b, GPU, gib(1)),
-        "what lay free in a's page was taken back"
-    );
+    assert!(world.allocate(b, GPU, gib(1)), "what lay free in a's page was taken back");
     world.take();
     assert!(!world.allocate(a, GPU, Bytes(1)));
     let refusal = refusal(&mut world);
-    assert_eq!(
-        (refusal.by, refusal.limit, refusal.used),
-        (LimitKind::ManagedLimit, gib(12), gib(12))
-    );
+    assert_eq!((refusal.by, refusal.limit, refusal.used), (LimitKind::ManagedLimit, gib(12), gib(12)));
 }
 
 #[test]
@@ -192,16 +156,9 @@ fn unused_leases_alone_do_not_fill_a_card_where_the_working_sets_fit() {
     let (_, a) = world.program(gib(5));
     assert_eq!(world.free_lease(a, GPU), Bytes::mib(64));
     let (_, b) = world.program(gib(5) - Bytes::mib(80));
-    assert_eq!(
-        world.free_lease(b, GPU),
-        Bytes::mib(4),
-        "a quarter of the last 16 MiB"
-    );
+    assert_eq!(world.free_lease(b, GPU), Bytes::mib(4), "a quarter of the last 16 MiB");
     world.allocate(b, GPU, Bytes::mib(76));
-    assert!(
-        world.card().mode_changes == 0,
-        "both fit, whatever they make of their leases"
-    );
+    assert!(world.card().mode_changes == 0, "both fit, whatever they make of their leases");
 }
 
 #[test]
@@ -245,12 +202,7 @@ fn memory_on_a_card_that_was_not_attached_is_refused() {
     world.second_card();
     let (_, a) = world.program(gib(1));
     world.take();
-    world.send(Event::Reserve {
-        client: a,
-        gpu: OTHER_GPU,
-        request: RequestId(9),
-        bytes: MIB,
-    });
+    world.send(Event::Reserve { client: a, gpu: OTHER_GPU, request: RequestId(9), bytes: MIB });
     assert_eq!(refusal(&mut world).limit, Bytes::ZERO);
 }
 
@@ -258,11 +210,7 @@ fn memory_on_a_card_that_was_not_attached_is_refused() {
 fn a_repeated_answer_to_a_recall_books_nothing() {
     let mut world = World::new(plain());
     let (session, a) = world.program(gib(2));
-    world.send(Event::Recalled {
-        client: a,
-        gpu: GPU,
-        bytes: gib(1),
-    });
+    world.send(Event::Recalled { client: a, gpu: GPU, bytes: gib(1) });
     assert_eq!(world.view(session).gpus[0].leased_bytes, gib(2));
 }
 
@@ -271,26 +219,12 @@ fn an_answer_to_a_recall_is_believed_up_to_what_was_asked() {
     let mut world = World::new(plain());
     let (session, [a, b]) = small_session(&mut world);
     assert!(world.allocate(a, GPU, Bytes::mib(512)));
-    let reserve = Event::Reserve {
-        client: b,
-        gpu: GPU,
-        request: RequestId(1),
-        bytes: MIB,
-    };
+    let reserve = Event::Reserve { client: b, gpu: GPU, request: RequestId(1), bytes: MIB };
     world.core.handle(world.now, reserve);
-    world.core.handle(
-        world.now,
-        Event::Recalled {
-            client: a,
-            gpu: GPU,
-            bytes: gib(1),
-        },
-    );
-    assert_eq!(
-        world.view(session).gpus[0].leased_bytes,
-        Bytes::mib(512),
-        "one of 512 MiB changed hands"
-    );
+    world
+        .core
+        .handle(world.now, Event::Recalled { client: a, gpu: GPU, bytes: gib(1) });
+    assert_eq!(world.view(session).gpus[0].leased_bytes, Bytes::mib(512), "one of 512 MiB changed hands");
 }
 
 #[test]
@@ -299,19 +233,9 @@ fn nothing_is_expected_of_the_dead() {
         let mut world = World::new(plain());
         let (_, clients) = small_session::<2>(&mut world);
         assert!(world.allocate(clients[0], GPU, Bytes::mib(512)));
-        let reserve = Event::Reserve {
-            client: clients[1],
-            gpu: GPU,
-            request: RequestId(1),
-            bytes: MIB,
-        };
+        let reserve = Event::Reserve { client: clients[1], gpu: GPU, request: RequestId(1), bytes: MIB };
         world.core.handle(world.now, reserve);
-        world.core.handle(
-            world.now,
-            Event::ClientGone {
-                client: clients[dies],
-            },
-        );
+        world.core.handle(world.now, Event::ClientGone { client: clients[dies] });
         invariants::check(&world.core).unwrap();
     }
 }
@@ -321,21 +245,12 @@ fn a_request_is_decided_even_if_the_answer_to_a_recall_never_comes() {
     let mut world = World::new(plain());
     let (_, [a, b]) = small_session(&mut world);
     assert!(world.allocate(a, GPU, Bytes::mib(512)));
-    let reserve = Event::Reserve {
-        client: b,
-        gpu: GPU,
-        request: RequestId(1),
-        bytes: MIB,
-    };
+    let reserve = Event::Reserve { client: b, gpu: GPU, request: RequestId(1), bytes: MIB };
     world.core.handle(world.now, reserve);
     assert_eq!(world.core.next_deadline(), Some(world.now));
     world.core.handle(world.now, Event::Tick);
     let effects = std::iter::from_fn(|| world.core.poll_effect());
-    assert!(
-        effects
-            .into_iter()
-            .any(|effect| matches!(effect, Effect::Refuse { .. }))
-    );
+    assert!(effects.into_iter().any(|effect| matches!(effect, Effect::Refuse { .. })));
 }
 
 #[test]
@@ -344,11 +259,7 @@ fn what_free_lease_can_make_up_for_is_kept_from_nobody_and_neither_is_what_can_n
     let (_, [a, b]) = small_session(&mut world);
     assert!(world.allocate(a, GPU, Bytes::mib(100)));
     assert!(!world.free_lease(a, GPU).is_zero());
-    let in_the_way = |mib| {
-        world
-            .core
-            .limit_in_the_way(b, GPU, Bytes::mib(mib), Kind::Movable)
-    };
+    let in_the_way = |mib| world.core.limit_in_the_way(b, GPU, Bytes::mib(mib), Kind::Movable);
     assert_eq!(in_the_way(412), None);
     assert_eq!(in_the_way(413), Some(LimitKind::Session));
     assert_eq!(in_the_way(513), None, "more than the quota");

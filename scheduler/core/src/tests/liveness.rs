@@ -36,17 +36,9 @@ fn program() -> impl Strategy<Value = Program> {
 fn start(world: &mut World, program: &Program, priority: Priority) -> (SessionId, ClientId) {
     let (session, client) = world.program(Bytes::gib(program.gibs));
     let weight = program.weight;
-    world.send(Event::Share {
-        session,
-        weight,
-        priority,
-    });
-    *world.habits(client) = Habits {
-        drain: ms(program.drain),
-        moves: ms(program.moves),
-        busy: true,
-        answers: true,
-    };
+    world.send(Event::Share { session, weight, priority });
+    *world.habits(client) =
+        Habits { drain: ms(program.drain), moves: ms(program.moves), busy: true, answers: true };
     world.arrives(client);
     (session, client)
 }
@@ -115,25 +107,14 @@ proptest! {
 #[test]
 fn time_is_shared_by_weight_where_everything_fits() {
     let mut world = World::new(plain());
-    let program = |weight| Program {
-        gibs: 1,
-        drain: 2,
-        moves: 0,
-        weight,
-    };
+    let program = |weight| Program { gibs: 1, drain: 2, moves: 0, weight };
     let sessions = [100, 200, 300].map(|weight| start(&mut world, &program(weight), Priority::Normal).0);
     world.run_for(Nanos::from_secs(60));
     let held = sessions.map(|session| world.view(session).held_ns.0 / 1_000_000);
     let total: u64 = held.iter().sum();
-    assert!(
-        (59_900..=60_010).contains(&total),
-        "one holds at a time, and always one: {held:?}"
-    );
+    assert!((59_900..=60_010).contains(&total), "one holds at a time, and always one: {held:?}");
     for (held, sixths) in held.into_iter().zip([1, 2, 3]) {
         let fair = total * sixths / 6;
-        assert!(
-            held.abs_diff(fair) <= 100,
-            "{held} of {total} ms, fair are {fair}"
-        );
+        assert!(held.abs_diff(fair) <= 100, "{held} of {total} ms, fair are {fair}");
     }
 }

@@ -20,10 +20,7 @@ fn with_a_stuck_holder(world: &mut World, bytes: Bytes) {
 
 /// Turns of 100 ms on a card of 10 GiB [`with_a_stuck_holder`].
 fn beside_a_stuck_holder(bytes: Bytes) -> World {
-    let mut world = World::new(Config {
-        quantum: Some(ms(100)),
-        ..plain()
-    });
+    let mut world = World::new(Config { quantum: Some(ms(100)), ..plain() });
     with_a_stuck_holder(&mut world, bytes);
     world
 }
@@ -54,11 +51,7 @@ fn a_class_that_is_passed_over_has_its_trickle_though_its_first_waits_for_a_stuc
     let of_class = |world: &mut World, gibs, priority| {
         let (session, client) = world.program(gib(gibs));
         let weight = 100;
-        world.send(Event::Share {
-            session,
-            weight,
-            priority,
-        });
+        world.send(Event::Share { session, weight, priority });
         world.gets_busy(client);
         session
     };
@@ -84,10 +77,7 @@ fn nobody_lets_go_for(world: &mut World, large: ClientId) {
 
 #[test]
 fn nobody_lets_go_for_one_that_is_larger_than_the_card_while_somebody_is_stuck_there_with_nothing() {
-    let mut world = World::new(Config {
-        quantum: Some(ms(100)),
-        ..plain()
-    });
+    let mut world = World::new(Config { quantum: Some(ms(100)), ..plain() });
     let (_, stuck) = world.program(Bytes::ZERO);
     world.habits(stuck).drain = Nanos::from_secs(1_000_000);
     let session = world.session_with(None, true);
@@ -100,10 +90,7 @@ fn nobody_lets_go_for_one_that_is_larger_than_the_card_while_somebody_is_stuck_t
 
 #[test]
 fn nobody_lets_go_for_one_that_waits_for_a_stuck_holder_where_no_memory_moves() {
-    let mut world = World::new(Config {
-        quantum: Some(ms(100)),
-        ..plain()
-    });
+    let mut world = World::new(Config { quantum: Some(ms(100)), ..plain() });
     world.set(Knob::Mode(Some(Mode::TimeSliced)));
     let (_, stuck) = world.program(gib(6));
     world.arrives(stuck);
@@ -119,19 +106,9 @@ fn a_policy_that_is_set_later_holds_for_those_who_do_not_return() {
         (StuckPolicy::RunOthers, StuckPolicy::Wait, false),
         (StuckPolicy::Wait, StuckPolicy::RunOthers, true),
     ] {
-        let mut world = World::after_restart(
-            Config {
-                stuck_policy: before,
-                quantum: Some(ms(100)),
-                ..plain()
-            },
-            [501],
-        );
-        world.send(Event::ExpectedUses {
-            client: ClientId(501),
-            gpu: GPU,
-            bytes: gib(6),
-        });
+        let mut world =
+            World::after_restart(Config { stuck_policy: before, quantum: Some(ms(100)), ..plain() }, [501]);
+        world.send(Event::ExpectedUses { client: ClientId(501), gpu: GPU, bytes: gib(6) });
         let (_, a) = world.busy_program(gib(5));
         world.run_for(Nanos::from_secs(10));
         world.send(Event::Tune(Tuning::StuckPolicy(after)));
@@ -153,11 +130,8 @@ fn whoever_is_behind_one_that_waits_for_a_stuck_holder_is_told_of_nobodys_turn_b
 
 #[test]
 fn a_card_is_not_emptied_for_a_gang_that_waits_for_another_holder_beside_a_stuck_one() {
-    let mut world = World::new(Config {
-        quantum: Some(Nanos::from_secs(1)),
-        bandwidth_per_second: gib(100),
-        ..plain()
-    });
+    let mut world =
+        World::new(Config { quantum: Some(Nanos::from_secs(1)), bandwidth_per_second: gib(100), ..plain() });
     world.second_card();
     with_a_stuck_holder(&mut world, gib(4));
     let on = |world: &mut World, cards: &[(GpuId, u64)]| {
@@ -185,10 +159,7 @@ fn a_card_is_not_emptied_for_a_gang_that_waits_for_another_holder_beside_a_stuck
 
 #[test]
 fn who_wakes_beside_a_stuck_holder_pays_for_an_early_switch_as_anywhere() {
-    let mut world = World::new(Config {
-        budget_max: Config::default().budget_max,
-        ..plain()
-    });
+    let mut world = World::new(Config { budget_max: Config::default().budget_max, ..plain() });
     with_a_stuck_holder(&mut world, gib(4));
     let (_, wakes) = world.program(gib(5));
     let (_, here) = world.busy_program(gib(4));

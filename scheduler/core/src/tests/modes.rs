@@ -43,10 +43,7 @@ fn when_memory_no_longer_fits_who_came_first_stays_and_the_rest_drops() {
 
 #[test]
 fn a_context_takes_its_reserve_from_the_capacity() {
-    let mut world = World::new(Config {
-        context_reserve: gib(1),
-        ..plain()
-    });
+    let mut world = World::new(Config { context_reserve: gib(1), ..plain() });
     let (_, a) = world.program(gib(4));
     assert_eq!(world.card().capacity_bytes, gib(9));
     let (_, b) = world.program(gib(5));
@@ -141,10 +138,7 @@ fn a_clock_that_runs_backwards_stands_still() {
 #[test]
 fn who_makes_a_card_too_small_has_its_first_turn_soon_and_the_turns_after_that_pay_for_their_switches() {
     // 2 GiB too many move in 0.2 s.
-    let config = Config {
-        bandwidth_per_second: gib(10),
-        ..plain()
-    };
+    let config = Config { bandwidth_per_second: gib(10), ..plain() };
     let mut world = World::new(config.clone());
     let (_, a) = world.busy_program(gib(6));
     let (_, b) = world.busy_program(gib(6));

@@ -4,10 +4,7 @@ use super::world::{GPU, World, gib, ms, plain};
 use crate::{Config, Notice};
 
 fn with_quantum(quantum: Nanos) -> World {
-    World::new(Config {
-        quantum: Some(quantum),
-        ..plain()
-    })
+    World::new(Config { quantum: Some(quantum), ..plain() })
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -22,27 +19,15 @@ fn seen(world: &mut World, of: SessionId) -> Vec<Seen> {
     let notices = world.notices().into_iter();
     notices
         .filter_map(|notice| match notice {
-            Notice::Granted {
-                session,
-                gpus,
-                waited,
-                ..
-            } if session == of => {
+            Notice::Granted { session, gpus, waited, .. } if session == of => {
                 assert_eq!(gpus, GPU.into());
                 Some(Seen::Granted { waited })
             }
-            Notice::Entered {
-                session,
-                gpus,
-                waited,
-                handoff,
-            } if session == of => {
+            Notice::Entered { session, gpus, waited, handoff } if session == of => {
                 assert_eq!(gpus, GPU.into());
                 Some(Seen::Entered { waited, handoff })
             }
-            Notice::Dropped {
-                session, gpus, drain, ..
-            } if session == of => {
+            Notice::Dropped { session, gpus, drain, .. } if session == of => {
                 assert_eq!(gpus, GPU.into());
                 Some(Seen::Dropped { drain })
             }
@@ -65,22 +50,13 @@ fn a_handoff_lasts_from_the_order_to_let_go_until_the_memory_is_in() {
         [
             Seen::Dropped { drain: Some(ms(2)) },
             Seen::Granted { waited: ms(128) },
-            Seen::Entered {
-                waited: ms(148),
-                handoff: ms(50)
-            },
+            Seen::Entered { waited: ms(148), handoff: ms(50) },
         ]
     );
     world.run_for(ms(150));
     assert_eq!(
         seen(&mut world, first),
-        [
-            Seen::Granted { waited: ms(122) },
-            Seen::Entered {
-                waited: ms(142),
-                handoff: ms(22)
-            },
-        ]
+        [Seen::Granted { waited: ms(122) }, Seen::Entered { waited: ms(142), handoff: ms(22) },]
     );
 }
 
@@ -118,13 +94,7 @@ fn who_finds_the_card_free_waits_for_nothing() {
     world.run_for(ms(1));
     assert_eq!(
         seen(&mut world, second),
-        [
-            Seen::Granted { waited: Nanos::ZERO },
-            Seen::Entered {
-                waited: Nanos::ZERO,
-                handoff: Nanos::ZERO
-            },
-        ]
+        [Seen::Granted { waited: Nanos::ZERO }, Seen::Entered { waited: Nanos::ZERO, handoff: Nanos::ZERO },]
     );
 }
 
@@ -136,11 +106,7 @@ fn gpu_time_runs_in_every_mode_but_not_while_idle_or_waiting() {
     assert_eq!(world.view(first).gpu_time_ns, ms(500), "in parallel mode");
     let (second, _) = world.busy_program(gib(6));
     world.run_for(ms(10));
-    assert_eq!(
-        world.view(second).gpu_time_ns,
-        ms(2),
-        "its drain, when the card became too small"
-    );
+    assert_eq!(world.view(second).gpu_time_ns, ms(2), "its drain, when the card became too small");
     world.goes_idle(a);
     world.run_for(ms(100));
     assert_eq!(world.view(first).gpu_time_ns, ms(510));

@@ -25,11 +25,7 @@ fn bereaved() -> (World, SessionId, [ClientId; 2]) {
 fn what_a_dead_process_left_counts_against_its_sessions_quota_until_the_driver_has_it() {
     let (mut world, session, [dead, sibling]) = bereaved();
     assert_eq!(world.view(session).gpus[0].allocated_bytes, gib(3));
-    assert_eq!(
-        world.view(session).gpus[0].leased_bytes,
-        gib(3),
-        "no lease of the dead"
-    );
+    assert_eq!(world.view(session).gpus[0].leased_bytes, gib(3), "no lease of the dead");
     assert!(world.allocate(sibling, GPU, gib(1)));
     assert!(!world.allocate(sibling, GPU, Bytes(1)));
     world.dies(dead);
@@ -51,11 +47,7 @@ fn who_ended_is_buried_once() {
 fn nobody_joins_as_one_who_ended() {
     let (mut world, session, [dead, _]) = bereaved();
     let processes = world.view(session).clients.len();
-    world.send(Event::ClientJoined {
-        client: dead,
-        session,
-        holding: None,
-    });
+    world.send(Event::ClientJoined { client: dead, session, holding: None });
     assert_eq!(world.view(session).clients.len(), processes);
 }
 
@@ -92,11 +84,7 @@ fn what_was_left_under_the_last_daemon_counts_and_makes_nobody_take_turns() {
     let dead = world.join(session);
     world.ends(dead);
     for _ in 0..2 {
-        world.send(Event::Attached {
-            client: dead,
-            gpu: GPU,
-            used: gib(6),
-        });
+        world.send(Event::Attached { client: dead, gpu: GPU, used: gib(6) });
     }
     assert_eq!(world.view(session).gpus[0].allocated_bytes, gib(6));
     assert_eq!(world.card().mode, Mode::Parallel);

@@ -7,30 +7,15 @@ use super::world::{GPU, OTHER_GPU, World, gib, ms, plain};
 use crate::config::StuckPolicy;
 use crate::{Config, Effect, Event, Notice, WaitsFor};
 
-const HELD: Option<Epoch> = Some(Epoch {
-    generation: 1,
-    counter: 9,
-});
+const HELD: Option<Epoch> = Some(Epoch { generation: 1, counter: 9 });
 
 /// A client of the last daemon comes back with 6 GiB.
 fn returns(world: &mut World, id: u64, holding: Option<Epoch>) -> ClientId {
     let (client, session) = (ClientId(id), SessionId(id));
-    world.send(Event::SessionOpened {
-        session,
-        limit: Some(gib(4)),
-        oversubscribe: false,
-    });
+    world.send(Event::SessionOpened { session, limit: Some(gib(4)), oversubscribe: false });
     world.join_as(client);
-    world.send(Event::ClientJoined {
-        client,
-        session,
-        holding,
-    });
-    world.send(Event::Attached {
-        client,
-        gpu: GPU,
-        used: gib(6),
-    });
+    world.send(Event::ClientJoined { client, session, holding });
+    world.send(Event::Attached { client, gpu: GPU, used: gib(6) });
     client
 }
 
@@ -53,20 +38,10 @@ fn nothing_is_granted_until_everyone_is_back_or_dead() {
     world.run_for(Nanos::from_secs(60));
     assert_eq!(world.open(&[a, new]), [false, false]);
     let waiting = &world.core.snapshot(world.now).sessions[0].lock;
-    assert!(
-        format!("{waiting:?}").contains("waits for 1 process to return"),
-        "{waiting:?}"
-    );
+    assert!(format!("{waiting:?}").contains("waits for 1 process to return"), "{waiting:?}");
     world.take();
-    world.send(Event::ExpectedGone {
-        client: ClientId(502),
-    });
-    assert_eq!(
-        world.notices(),
-        [Notice::Recovered {
-            after: Nanos::from_secs(60)
-        }]
-    );
+    world.send(Event::ExpectedGone { client: ClientId(502) });
+    assert_eq!(world.notices(), [Notice::Recovered { after: Nanos::from_secs(60) }]);
     assert_eq!(world.open(&[a, new]), [true, true]);
 }
 
@@ -95,11 +70,7 @@ fn holders_whose_claims_do_not_fit_together_drop_by_the_usual_rule() {
     let b = returns(&mut world, 502, HELD);
     assert_eq!(world.open(&[a, b]), [true, false]);
     world.run_for(Nanos::from_secs(60));
-    assert_eq!(
-        world.open(&[a, b]),
-        [true, false],
-        "b has let go and nobody of it waits"
-    );
+    assert_eq!(world.open(&[a, b]), [true, false], "b has let go and nobody of it waits");
 }
 
 #[test]
@@ -122,18 +93,11 @@ fn an_expected_client_that_dies_after_its_return_is_not_awaited_again() {
 
 /// One whom the last daemon knew to use so much of a card.
 fn used(world: &mut World, id: u64, gpu: GpuId, bytes: Bytes) {
-    world.send(Event::ExpectedUses {
-        client: ClientId(id),
-        gpu,
-        bytes,
-    });
+    world.send(Event::ExpectedUses { client: ClientId(id), gpu, bytes });
 }
 
 fn policy(stuck_policy: StuckPolicy) -> Config {
-    Config {
-        stuck_policy,
-        ..plain()
-    }
+    Config { stuck_policy, ..plain() }
 }
 
 /// A session with a process on one card that has `bytes` there and always has work.
@@ -154,19 +118,13 @@ fn who_used_one_card_holds_up_that_one_only() {
     let (here, a) = busy_on(&mut world, GPU, gib(1));
     let (_, b) = busy_on(&mut world, OTHER_GPU, gib(1));
     world.run_for(ms(999));
-    assert_eq!(
-        world.open(&[a, b]),
-        [false, false],
-        "the first second is everybody's"
-    );
+    assert_eq!(world.open(&[a, b]), [false, false], "the first second is everybody's");
     world.run_for(ms(1));
     assert_eq!(world.open(&[a, b]), [false, true]);
     world.run_for(Nanos::from_secs(600));
     assert_eq!(world.open(&[a, b]), [false, true], "the policy is to wait");
     assert_eq!(world.core.awaited_by(here), [ClientId(501)]);
-    world.send(Event::ExpectedGone {
-        client: ClientId(501),
-    });
+    world.send(Event::ExpectedGone { client: ClientId(501) });
     assert_eq!(world.open(&[a, b]), [true, true]);
 }
 
@@ -191,11 +149,7 @@ fn who_does_not_return_is_reported_and_others_run_that_fit_beside_it() {
     world.run_for(ms(1));
     let client = ClientId(501);
     let after = Nanos::from_secs(5);
-    assert!(
-        world.notices().contains(&Notice::Overdue { client, after }),
-        "{:?}",
-        world.notices()
-    );
+    assert!(world.notices().contains(&Notice::Overdue { client, after }), "{:?}", world.notices());
     assert!(world.passes(fits));
     assert_eq!(world.core.snapshot(world.now).recovering, 1);
     assert!(!world.core.is_recovering(), "nobody waits for it any more");
@@ -212,21 +166,13 @@ fn what_does_not_fit_beside_one_who_does_not_return_waits_and_is_told_for_whom()
     assert!(world.passes(b), "others pass the one that waits");
     assert_eq!(world.turns(), [small], "and let go for nothing that it could use");
     let waiting = world.core.waiting(world.now, large).unwrap();
-    assert_eq!(
-        (waiting.reason.clone(), waiting.about()),
-        (WaitsFor::Return(1), None)
-    );
+    assert_eq!((waiting.reason.clone(), waiting.about()), (WaitsFor::Return(1), None));
     // When it comes after all, it is a holder like any other.
     let late = returns(&mut world, 501, HELD);
     assert!(world.passes(late) || world.passes(b));
     world.run_for(Nanos::from_secs(60));
     let ended = world.notices();
-    assert!(
-        ended
-            .iter()
-            .any(|notice| matches!(notice, Notice::Recovered { .. })),
-        "{ended:?}"
-    );
+    assert!(ended.iter().any(|notice| matches!(notice, Notice::Recovered { .. })), "{ended:?}");
 }
 
 #[test]
@@ -247,9 +193,7 @@ fn who_does_not_return_is_ended_where_that_is_the_policy() {
         .collect();
     assert_eq!(killed, [ClientId(501)], "once, and nobody who is back");
     assert!(!world.passes(a), "until the kernel says that it is dead");
-    world.send(Event::ExpectedGone {
-        client: ClientId(501),
-    });
+    world.send(Event::ExpectedGone { client: ClientId(501) });
     world.run_for(ms(20));
     assert!(world.passes(a));
 }
@@ -257,21 +201,13 @@ fn who_does_not_return_is_ended_where_that_is_the_policy() {
 #[test]
 fn who_says_that_it_held_the_lock_and_was_in_no_registry_lets_its_work_end_first() {
     let mut world = World::after_restart(plain(), [501]);
-    world.send(Event::Set(Setting {
-        gpu: None,
-        knob: Knob::Mode(Some(Mode::Serialized)),
-    }));
-    world.send(Event::ExpectedGone {
-        client: ClientId(501),
-    });
+    world.send(Event::Set(Setting { gpu: None, knob: Knob::Mode(Some(Mode::Serialized)) }));
+    world.send(Event::ExpectedGone { client: ClientId(501) });
     let (_, waiter) = busy_on(&mut world, GPU, gib(6));
     // It drains in 2 ms.
     let unknown = returns(&mut world, 777, HELD);
     assert_eq!(world.gate(unknown).state(), GateState::Closed);
-    assert!(
-        world.gate(unknown).change() > 0,
-        "its mover drains what is in flight"
-    );
+    assert!(world.gate(unknown).change() > 0, "its mover drains what is in flight");
     let lock = |world: &World| format!("{:?}", world.core.snapshot(world.now).sessions[1].lock);
     assert!(lock(&world).contains("Dropping"), "{}", lock(&world));
     world.run_for(ms(2));
@@ -284,10 +220,7 @@ fn who_says_that_it_held_the_lock_and_was_in_no_registry_lets_its_work_end_first
 fn a_second_is_waited_for_those_whom_no_registry_knows() {
     let mut world = World::new(plain());
     world.core = crate::Core::new(plain(), World::GENERATION, [].into(), World::START).expecting_others();
-    world.send(Event::GpuFound {
-        gpu: GPU,
-        total: gib(10),
-    });
+    world.send(Event::GpuFound { gpu: GPU, total: gib(10) });
     let (_, a) = busy_on(&mut world, GPU, gib(1));
     world.run_for(ms(999));
     assert!(!world.passes(a));
@@ -311,20 +244,13 @@ fn told(effects: &[Effect]) -> (BTreeMap<ClientId, WaitsFor>, usize) {
 #[test]
 fn in_a_crowd_too_whoever_waits_for_the_return_of_others_hears_within_a_second_how_many_are_missing() {
     for mode in [Mode::Parallel, Mode::Serialized] {
-        let config = Config {
-            mode: Some(mode),
-            ..policy(StuckPolicy::Wait)
-        };
+        let config = Config { mode: Some(mode), ..policy(StuckPolicy::Wait) };
         let mut world = World::after_restart(config, 501..541);
-        let waiting: Vec<ClientId> = (0..24)
-            .map(|_| busy_on(&mut world, GPU, Bytes::mib(64)).1)
-            .collect();
+        let waiting: Vec<ClientId> = (0..24).map(|_| busy_on(&mut world, GPU, Bytes::mib(64)).1).collect();
         world.run_for(Nanos::from_secs(2));
         world.take();
         for gone in 501..521 {
-            world.send(Event::ExpectedGone {
-                client: ClientId(gone),
-            });
+            world.send(Event::ExpectedGone { client: ClientId(gone) });
             world.run_for(ms(10));
         }
         world.run_for(ms(1100));
@@ -339,33 +265,21 @@ fn in_a_crowd_too_whoever_waits_for_the_return_of_others_hears_within_a_second_h
 fn in_a_crowd_those_who_must_let_go_take_nobodys_turn_to_hear_who_is_missing() {
     let mut world = World::after_restart(policy(StuckPolicy::Wait), 501..541);
     world.set(Knob::Mode(Some(Mode::Serialized)));
-    let waiting: Vec<ClientId> = (0..24)
-        .map(|_| busy_on(&mut world, GPU, Bytes::mib(64)).1)
-        .collect();
+    let waiting: Vec<ClientId> = (0..24).map(|_| busy_on(&mut world, GPU, Bytes::mib(64)).1).collect();
     for id in 701..713 {
         let (client, session) = (ClientId(id), SessionId(id));
-        world.send(Event::SessionOpened {
-            session,
-            limit: None,
-            oversubscribe: false,
-        });
+        world.send(Event::SessionOpened { session, limit: None, oversubscribe: false });
         world.join_as(client);
         let habits = world.habits(client);
         (habits.drain, habits.busy) = (Nanos::from_secs(3600), true);
-        world.send(Event::ClientJoined {
-            client,
-            session,
-            holding: HELD,
-        });
+        world.send(Event::ClientJoined { client, session, holding: HELD });
         let (gpu, used) = (GPU, Bytes::ZERO);
         world.send(Event::Attached { client, gpu, used });
     }
     world.run_for(Nanos::from_secs(2));
     world.take();
     for gone in 501..521 {
-        world.send(Event::ExpectedGone {
-            client: ClientId(gone),
-        });
+        world.send(Event::ExpectedGone { client: ClientId(gone) });
     }
     world.run_for(ms(1100));
     let (last, _) = told(&world.take());

@@ -7,11 +7,7 @@ use crate::config::StuckPolicy;
 use crate::{Config, Event, Notice};
 
 fn serialized(stuck_policy: StuckPolicy) -> World {
-    World::new(Config {
-        stuck_policy,
-        quantum: Some(ms(100)),
-        ..plain()
-    })
+    World::new(Config { stuck_policy, quantum: Some(ms(100)), ..plain() })
 }
 
 #[test]
@@ -47,15 +43,8 @@ fn who_returns_with_less_than_was_known_is_not_believed_and_with_more_is() {
     let (session, a) = world.program(gib(4));
     world.honest = false;
     for (says, booked) in [(1, 4), (6, 6), (0, 6)] {
-        world.send(Event::ClientReturned {
-            client: a,
-            waiting: false,
-        });
-        world.send(Event::StillUses {
-            client: a,
-            gpu: GPU,
-            bytes: gib(says),
-        });
+        world.send(Event::ClientReturned { client: a, waiting: false });
+        world.send(Event::StillUses { client: a, gpu: GPU, bytes: gib(says) });
         assert_eq!(world.view(session).gpus[0].allocated_bytes, gib(booked), "{says}");
     }
 }
@@ -69,10 +58,7 @@ fn a_waiter_that_returns_keeps_its_place() {
         let waiters: Vec<_> = waiters.filter(|&client| !world.passes(client)).collect();
         assert_eq!(waiters.len(), 2);
         if returns {
-            waiters
-                .into_iter()
-                .rev()
-                .for_each(|client| world.comes_back(client));
+            waiters.into_iter().rev().for_each(|client| world.comes_back(client));
         }
         world.take();
         world.run_for(ms(400));

@@ -91,12 +91,8 @@ fn state() -> impl Strategy<Value = GateState> {
 fn knob() -> impl Strategy<Value = Knob> {
     prop_oneof![
         prop::option::of(0_u64..5_000).prop_map(|quantum| Knob::Quantum(quantum.map(ms))),
-        prop::option::of(prop_oneof![
-            Just(Mode::Parallel),
-            Just(Mode::TimeSliced),
-            Just(Mode::Serialized)
-        ])
-        .prop_map(Knob::Mode),
+        prop::option::of(prop_oneof![Just(Mode::Parallel), Just(Mode::TimeSliced), Just(Mode::Serialized)])
+            .prop_map(Knob::Mode),
         prop::option::of(0_u64..20).prop_map(|capacity| Knob::Capacity(capacity.map(gib))),
         (0_u64..40).prop_map(|limit| Knob::ManagedLimit(gib(limit))),
         (0_u32..=10_000).prop_map(|epsilon| Knob::Epsilon(Percent(epsilon))),
@@ -177,11 +173,7 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 fn config() -> impl Strategy<Value = Config> {
-    let policy = prop_oneof![
-        Just(StuckPolicy::Wait),
-        Just(StuckPolicy::RunOthers),
-        Just(StuckPolicy::Kill)
-    ];
+    let policy = prop_oneof![Just(StuckPolicy::Wait), Just(StuckPolicy::RunOthers), Just(StuckPolicy::Kill)];
     (policy, 0_u64..=1, 0_u64..=2, any::<bool>()).prop_map(|(stuck_policy, reserve, chunks, short)| Config {
         stuck_policy,
         context_reserve: gib(reserve),
@@ -218,11 +210,7 @@ fn play(world: &mut World, step: Step) {
         }
         Step::Share(which, weight, priority) => {
             if let Some(session) = nth(world.sessions(), which) {
-                world.send(Event::Share {
-                    session,
-                    weight,
-                    priority,
-                });
+                world.send(Event::Share { session, weight, priority });
             }
         }
         Step::Compute(which, gpu, limit) => {
@@ -253,32 +241,16 @@ fn play(world: &mut World, step: Step) {
         }
         Step::Return(who, holding, gibs) => {
             let (client, session) = (ClientId(RETURNING + who), SessionId(RETURNING));
-            world.send(Event::SessionOpened {
-                session,
-                limit: None,
-                oversubscribe: false,
-            });
+            world.send(Event::SessionOpened { session, limit: None, oversubscribe: false });
             world.join_as(client);
             let holding = holding.then_some(Epoch::default());
-            world.send(Event::ClientJoined {
-                client,
-                session,
-                holding,
-            });
-            world.send(Event::Attached {
-                client,
-                gpu: GPU,
-                used: gib(gibs),
-            });
+            world.send(Event::ClientJoined { client, session, holding });
+            world.send(Event::Attached { client, gpu: GPU, used: gib(gibs) });
         }
-        Step::ExpectedUses(who, gpu, gibs) => world.send(Event::ExpectedUses {
-            client: ClientId(RETURNING + who),
-            gpu,
-            bytes: gib(gibs),
-        }),
-        Step::ExpectedGone(who) => world.send(Event::ExpectedGone {
-            client: ClientId(RETURNING + who),
-        }),
+        Step::ExpectedUses(who, gpu, gibs) => {
+            world.send(Event::ExpectedUses { client: ClientId(RETURNING + who), gpu, bytes: gib(gibs) })
+        }
+        Step::ExpectedGone(who) => world.send(Event::ExpectedGone { client: ClientId(RETURNING + who) }),
         Step::Set(gpu, knob) => world.send(Event::Set(Setting { gpu, knob })),
         Step::Forge(forgery) => forge(world, &forgery),
         Step::Left(who, gpu, gibs) => {
@@ -337,12 +309,9 @@ fn act(world: &mut World, client: ClientId, step: &Step) {
             let bytes = gibs.map(gib);
             world.send(Event::Overhead { client, gpu, bytes });
         }
-        Step::AskRoom(_, gpu) => world.send(Event::Room {
-            client,
-            gpu,
-            request: RequestId(0),
-            bytes: gib(1),
-        }),
+        Step::AskRoom(_, gpu) => {
+            world.send(Event::Room { client, gpu, request: RequestId(0), bytes: gib(1) })
+        }
         Step::Look(_, gpu) => world.look(client, gpu),
         Step::Trim(_, gpu) => {
             world.look(client, gpu);
@@ -373,76 +342,40 @@ fn forge(world: &mut World, forgery: &Forgery) {
     let event = match *forgery {
         Forgery::Wait(who, off, state) => {
             let client = client(who);
-            Event::Wait {
-                client,
-                word: word(world, client, off, state),
-            }
+            Event::Wait { client, word: word(world, client, off, state) }
         }
         Forgery::Entered(who, off, moved, took) => {
             let client = client(who);
             let word = word(world, client, off, GateState::Moving);
-            Event::Entered {
-                client,
-                word,
-                moved: Bytes(moved),
-                took: Nanos(took),
-            }
+            Event::Entered { client, word, moved: Bytes(moved), took: Nanos(took) }
         }
         Forgery::Released(who, off, state, drain) => {
             let client = client(who);
-            Event::Released {
-                client,
-                word: word(world, client, off, state),
-                drain: Nanos(drain),
-            }
+            Event::Released { client, word: word(world, client, off, state), drain: Nanos(drain) }
         }
-        Forgery::Recalled(who, gpu, bytes) => Event::Recalled {
-            client: client(who),
-            gpu,
-            bytes: Bytes(bytes),
-        },
-        Forgery::LeaseSeen(who, gpu, free) => Event::LeaseSeen {
-            client: client(who),
-            gpu,
-            free: Bytes(free),
-        },
-        Forgery::Reserve(who, gpu, bytes) => Event::Reserve {
-            client: client(who),
-            gpu,
-            request: RequestId(bytes),
-            bytes: Bytes(bytes),
-        },
-        Forgery::Contexts(who, gpu, live) => Event::Contexts {
-            client: client(who),
-            gpu,
-            live,
-        },
-        Forgery::Fixed(who, gpu, bytes) => Event::Fixed {
-            client: client(who),
-            gpu,
-            bytes: Bytes(bytes),
-        },
-        Forgery::Returned(who, gpu, bytes) => Event::Returned {
-            client: client(who),
-            gpu,
-            bytes: Bytes(bytes),
-        },
-        Forgery::ReserveFixed(who, gpu, bytes) => Event::ReserveFixed {
-            client: client(who),
-            gpu,
-            request: RequestId(bytes),
-            bytes: Bytes(bytes),
-        },
-        Forgery::RefusedHere(who, gpu, bytes) => Event::RefusedHere {
-            client: client(who),
-            gpu,
-            bytes: Bytes(bytes),
-        },
-        Forgery::Stranger(id) => Event::ClientJoined {
-            client: ClientId(id),
-            session: SessionId(id),
-            holding: None,
-        },
+        Forgery::Recalled(who, gpu, bytes) => {
+            Event::Recalled { client: client(who), gpu, bytes: Bytes(bytes) }
+        }
+        Forgery::LeaseSeen(who, gpu, free) => {
+            Event::LeaseSeen { client: client(who), gpu, free: Bytes(free) }
+        }
+        Forgery::Reserve(who, gpu, bytes) => {
+            Event::Reserve { client: client(who), gpu, request: RequestId(bytes), bytes: Bytes(bytes) }
+        }
+        Forgery::Contexts(who, gpu, live) => Event::Contexts { client: client(who), gpu, live },
+        Forgery::Fixed(who, gpu, bytes) => Event::Fixed { client: client(who), gpu, bytes: Bytes(bytes) },
+        Forgery::Returned(who, gpu, bytes) => {
+            Event::Returned { client: client(who), gpu, bytes: Bytes(bytes) }
+        }
+        Forgery::ReserveFixed(who, gpu, bytes) => {
+            Event::ReserveFixed { client: client(who), gpu, request: RequestId(bytes), bytes: Bytes(bytes) }
+        }
+        Forgery::RefusedHere(who, gpu, bytes) => {
+            Event::RefusedHere { client: client(who), gpu, bytes: Bytes(bytes) }
+        }
+        Forgery::Stranger(id) => {
+            Event::ClientJoined { client: ClientId(id), session: SessionId(id), holding: None }
+        }
     };
     world.send(event);
 }
@@ -454,12 +387,7 @@ fn nth<T>(all: Vec<T>, which: usize) -> Option<T> {
 
 /// The log of a run, given to a new machine, leads to the same effects.
 fn replay(world: &World, config: Config, expected: impl IntoIterator<Item = ClientId>) -> Vec<Effect> {
-    let mut core = Core::new(
-        config,
-        World::GENERATION,
-        expected.into_iter().collect(),
-        World::START,
-    );
+    let mut core = Core::new(config, World::GENERATION, expected.into_iter().collect(), World::START);
     let mut effects = Vec::new();
     for &(now, event) in &world.history {
         core.handle(now, event);
@@ -573,10 +501,7 @@ fn a_gang_that_becomes_due_by_time_alone_is_not_overlooked() {
         Step::Share(0, 100, Priority::High),
         Step::Run(4692),
         Step::Run(49),
-        Step::OpenSession {
-            limit: None,
-            oversubscribe: false,
-        },
+        Step::OpenSession { limit: None, oversubscribe: false },
     ] {
         play(&mut world, step);
     }

@@ -42,11 +42,7 @@ fn busy(weights: &'static [u32]) -> impl Strategy<Value = Busy> {
 fn begins(world: &mut World, busy: &Busy) -> (ClientId, u64) {
     let session = world.session();
     let client = world.join(session);
-    world.send(Event::Share {
-        session,
-        weight: busy.weight,
-        priority: Priority::Normal,
-    });
+    world.send(Event::Share { session, weight: busy.weight, priority: Priority::Normal });
     for &(gpu, bytes) in &busy.needs {
         world.attach(client, gpu);
         world.allocate(client, gpu, bytes);
@@ -59,11 +55,8 @@ fn begins(world: &mut World, busy: &Busy) -> (ClientId, u64) {
 
 /// The longest wait of anybody in a minute, in hundredths of its bound.
 fn longest_wait(set: &[Busy]) -> u64 {
-    let mut world = World::new(Config {
-        quantum: Some(ms(QUANTUM)),
-        bandwidth_per_second: gib(1000),
-        ..plain()
-    });
+    let mut world =
+        World::new(Config { quantum: Some(ms(QUANTUM)), bandwidth_per_second: gib(1000), ..plain() });
     world.second_card();
     world.third_card();
     let sessions: Vec<_> = set.iter().map(|busy| begins(&mut world, busy)).collect();
@@ -109,8 +102,5 @@ fn nobody_of_equals_waits_longer_for_gangs_than_for_others() {
 #[test]
 fn whoever_has_less_weight_waits_seldom_longer_for_gangs_than_for_others() {
     let waits = longest_waits(&[50, 100, 200, 400]);
-    assert!(
-        waits[SETS * 9 / 10] <= 100 && waits[SETS - 1] <= 300,
-        "percent of the bound: {waits:?}"
-    );
+    assert!(waits[SETS * 9 / 10] <= 100 && waits[SETS - 1] <= 300, "percent of the bound: {waits:?}");
 }

@@ -17,19 +17,11 @@ fn limited(world: &mut World, percent: u32) -> (SessionId, ClientId) {
 }
 
 fn limit(world: &mut World, session: SessionId, percent: Option<u32>) {
-    world.send(Event::Compute {
-        session,
-        gpu: GPU,
-        limit: percent.map(|percent| Percent(percent * 100)),
-    });
+    world.send(Event::Compute { session, gpu: GPU, limit: percent.map(|percent| Percent(percent * 100)) });
 }
 
 fn share(world: &mut World, session: SessionId, weight: u32, priority: Priority) {
-    world.send(Event::Share {
-        session,
-        weight,
-        priority,
-    });
+    world.send(Event::Share { session, weight, priority });
 }
 
 /// What sessions hold of ten seconds, in hundredths of a percent.
@@ -42,10 +34,7 @@ fn rates<const N: usize>(world: &mut World, sessions: [SessionId; N]) -> [u64; N
 
 fn assert_near(rates: &[u64], promised: &[u64]) {
     for (rate, promised) in rates.iter().zip(promised) {
-        assert!(
-            rate.abs_diff(promised * 100) <= 200,
-            "{rates:?} are not {promised} percent"
-        );
+        assert!(rate.abs_diff(promised * 100) <= 200, "{rates:?} are not {promised} percent");
     }
 }
 
@@ -110,10 +99,7 @@ fn two_processes_of_a_limited_session_share_one_bucket_and_run_at_once() {
     let rate = (world.view(session).gpu_time_ns - before).0 / 1_000_000;
     // Drains count as held and are no open gate.
     assert!(rate.abs_diff(2500) <= 200, "{rate}");
-    assert!(
-        any.abs_diff(2500) <= 400,
-        "the gates of both together, not one after the other: {any}"
-    );
+    assert!(any.abs_diff(2500) <= 400, "the gates of both together, not one after the other: {any}");
     assert_eq!(each[0].abs_diff(each[1]), 0, "{each:?}");
 }
 
@@ -156,10 +142,7 @@ fn a_limit_holds_in_serialized_mode_too() {
 
 #[test]
 fn to_wait_for_a_long_turn_of_somebody_else_costs_nothing_of_a_limit() {
-    let mut world = World::new(Config {
-        quantum: Some(ms(500)),
-        ..plain()
-    });
+    let mut world = World::new(Config { quantum: Some(ms(500)), ..plain() });
     let (slow, _) = limited(&mut world, 20);
     let (other, _) = world.busy_program(gib(1));
     share(&mut world, other, 200, Priority::Normal);
@@ -218,18 +201,10 @@ fn sessions_of_one_weight_that_fit_run_side_by_side() {
     share(&mut world, b, 200, Priority::Normal);
     world.run_for(ms(5));
     assert_eq!(world.card().mode, Mode::TimeSliced);
-    assert_eq!(
-        world.open(&[a, second]).into_iter().filter(|open| *open).count(),
-        1,
-        "one at a time"
-    );
+    assert_eq!(world.open(&[a, second]).into_iter().filter(|open| *open).count(), 1, "one at a time");
     share(&mut world, b, 100, Priority::Normal);
     world.run_for(Nanos::from_secs(3));
-    assert_eq!(
-        world.open(&[a, second]),
-        [true, true],
-        "equal again, for two seconds"
-    );
+    assert_eq!(world.open(&[a, second]), [true, true], "equal again, for two seconds");
 }
 
 #[test]
@@ -257,10 +232,7 @@ fn a_high_class_goes_first_and_a_low_one_gets_its_trickle() {
 }
 
 fn with_budget() -> World {
-    World::new(Config {
-        budget_max: Nanos::from_secs(2),
-        ..plain()
-    })
+    World::new(Config { budget_max: Nanos::from_secs(2), ..plain() })
 }
 
 #[test]
@@ -359,15 +331,9 @@ fn a_limited_session_whose_memory_moves_for_long_runs_all_the_same() {
 
 /// Two cards, of which the second is always time-sliced.
 fn with_a_sliced_card() -> World {
-    let mut world = World::new(Config {
-        quantum: Some(ms(100)),
-        ..plain()
-    });
+    let mut world = World::new(Config { quantum: Some(ms(100)), ..plain() });
     world.second_card();
-    world.send(Event::Set(Setting {
-        gpu: Some(OTHER_GPU),
-        knob: Knob::Mode(Some(Mode::TimeSliced)),
-    }));
+    world.send(Event::Set(Setting { gpu: Some(OTHER_GPU), knob: Knob::Mode(Some(Mode::TimeSliced)) }));
     world
 }
 
@@ -384,10 +350,7 @@ fn a_gang_that_has_a_card_to_itself_does_not_lag_behind_on_the_other() {
     world.gets_busy(gang);
     world.run_for(Nanos::from_secs(100));
     let open = open_for(&mut world, gang, Nanos::from_secs(100));
-    assert!(
-        open >= Nanos::from_secs(30),
-        "its part is a half, less its moves: {open}"
-    );
+    assert!(open >= Nanos::from_secs(30), "its part is a half, less its moves: {open}");
 }
 
 #[test]
@@ -411,10 +374,7 @@ fn who_comes_to_a_card_with_the_lock_in_hand_starts_level_there() {
 
 #[test]
 fn a_pause_earns_no_turns() {
-    let mut world = World::new(Config {
-        quantum: Some(ms(100)),
-        ..plain()
-    });
+    let mut world = World::new(Config { quantum: Some(ms(100)), ..plain() });
     let (paused, _) = world.busy_program(gib(6));
     let (_, b) = world.busy_program(gib(6));
     world.run_for(Nanos::from_secs(1));
@@ -458,10 +418,7 @@ fn what_a_session_owes_its_limit_outlives_its_process() {
 
 #[test]
 fn one_who_does_not_let_go_is_passed_where_memory_does_not_move() {
-    let mut world = World::new(Config {
-        stuck_policy: StuckPolicy::RunOthers,
-        ..plain()
-    });
+    let mut world = World::new(Config { stuck_policy: StuckPolicy::RunOthers, ..plain() });
     let (a, stuck) = world.busy_program(gib(1));
     let (_, b) = world.busy_program(gib(1));
     share(&mut world, a, 200, Priority::Normal);
@@ -493,10 +450,7 @@ fn a_turn_that_was_owed_is_not_cut_short() {
         }
     }
     assert!(open >= ms(1500), "a twentieth of a minute is 3 s: {open}");
-    assert!(
-        world.view(high).held_ns >= Nanos::from_secs(45),
-        "{h} has the rest"
-    );
+    assert!(world.view(high).held_ns >= Nanos::from_secs(45), "{h} has the rest");
 }
 
 #[test]
@@ -506,9 +460,5 @@ fn one_endless_drain_does_not_make_everybody_wait_for_long() {
     let (_, _) = world.busy_program(gib(6));
     world.habits(a).drain = Nanos::from_secs(600);
     world.run_for(Nanos::from_secs(700));
-    assert!(
-        world.card().expected_drain_ns <= ms(200),
-        "{}",
-        world.card().expected_drain_ns
-    );
+    assert!(world.card().expected_drain_ns <= ms(200), "{}", world.card().expected_drain_ns);
 }

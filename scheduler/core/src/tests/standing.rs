@@ -20,10 +20,7 @@ fn a_paused_session_lets_go_and_goes_on_when_it_is_resumed() {
         panic!("{:?}", world.view(session).lock)
     };
     assert!(reason.contains("paused"), "{reason}");
-    assert!(
-        world.allocate(a, GPU, gib(1)),
-        "it keeps its memory and may ask for more"
-    );
+    assert!(world.allocate(a, GPU, gib(1)), "it keeps its memory and may ask for more");
     stand(&mut world, session, Standing::Good);
     world.run_for(ms(50));
     assert_eq!(world.open(&[a, b]), [true, true]);
@@ -63,18 +60,10 @@ fn a_lowered_quota_takes_unused_leases_back_and_refuses_what_is_new() {
     let mut world = World::new(chunky());
     let (session, a) = world.program(gib(2));
     assert!(!world.free_lease(a, GPU).is_zero());
-    let quota = |limit| Event::Quota {
-        session,
-        gpu: GPU,
-        limit,
-    };
+    let quota = |limit| Event::Quota { session, gpu: GPU, limit };
     world.send(quota(Some(gib(1))));
     assert_eq!(world.free_lease(a, GPU), Bytes::ZERO);
-    assert_eq!(
-        world.view(session).gpus[0].allocated_bytes,
-        gib(2),
-        "nothing of it is lost"
-    );
+    assert_eq!(world.view(session).gpus[0].allocated_bytes, gib(2), "nothing of it is lost");
     assert!(!world.allocate(a, GPU, Bytes(1)));
     world.send(quota(Some(gib(3))));
     assert!(world.allocate(a, GPU, gib(1)));
@@ -91,11 +80,7 @@ fn a_quota_of_one_card_is_not_that_of_another() {
     let a = world.join(session);
     world.attach(a, GPU);
     world.attach(a, OTHER_GPU);
-    world.send(Event::Quota {
-        session,
-        gpu: GPU,
-        limit: Some(gib(1)),
-    });
+    world.send(Event::Quota { session, gpu: GPU, limit: Some(gib(1)) });
     assert!(!world.allocate(a, GPU, gib(2)));
     assert!(world.allocate(a, OTHER_GPU, gib(2)));
 }

@@ -5,17 +5,10 @@ use crate::{Config, Effect, Event};
 
 #[test]
 fn contexts_that_nobody_can_have_leave_the_others_their_room() {
-    let mut world = World::new(Config {
-        context_reserve: Bytes::mib(512),
-        ..plain()
-    });
+    let mut world = World::new(Config { context_reserve: Bytes::mib(512), ..plain() });
     let (honest, _) = world.program(gib(1));
     let (_, liar) = world.program(Bytes::ZERO);
-    world.send(Event::Contexts {
-        client: liar,
-        gpu: GPU,
-        live: u32::MAX,
-    });
+    world.send(Event::Contexts { client: liar, gpu: GPU, live: u32::MAX });
     let card = &world.core.accounts(honest).unwrap()[0];
     assert_eq!(card.free, gib(10) - gib(1) - Bytes::mib(512 * (1 + 8)));
 }
@@ -28,69 +21,24 @@ fn who_is_not_there_changes_nothing() {
     let word = GateWord::new(1, GateState::Open);
     for event in [
         Event::SessionClosed { session },
-        Event::ClientJoined {
-            client,
-            session,
-            holding: None,
-        },
+        Event::ClientJoined { client, session, holding: None },
         Event::ClientGone { client },
         Event::ClientEnded { client },
-        Event::Attached {
-            client,
-            gpu,
-            used: gib(1),
-        },
+        Event::Attached { client, gpu, used: gib(1) },
         Event::Contexts { client, gpu, live: 1 },
-        Event::LeaseSeen {
-            client,
-            gpu,
-            free: gib(1),
-        },
-        Event::Reserve {
-            client,
-            gpu,
-            request: RequestId(1),
-            bytes: gib(1),
-        },
-        Event::Recalled {
-            client,
-            gpu,
-            bytes: gib(1),
-        },
+        Event::LeaseSeen { client, gpu, free: gib(1) },
+        Event::Reserve { client, gpu, request: RequestId(1), bytes: gib(1) },
+        Event::Recalled { client, gpu, bytes: gib(1) },
         Event::Trim { client, gpu },
         Event::Wait { client, word },
-        Event::Entered {
-            client,
-            word,
-            moved: gib(1),
-            took: Nanos(1),
-        },
-        Event::Released {
-            client,
-            word,
-            drain: Nanos(1),
-        },
+        Event::Entered { client, word, moved: gib(1), took: Nanos(1) },
+        Event::Released { client, word, drain: Nanos(1) },
         Event::ExpectedGone { client },
-        Event::ExpectedUses {
-            client,
-            gpu: GPU,
-            bytes: Bytes::MAX,
-        },
+        Event::ExpectedUses { client, gpu: GPU, bytes: Bytes::MAX },
         Event::Unevictable { client },
-        Event::ClientReturned {
-            client,
-            waiting: true,
-        },
-        Event::StillUses {
-            client,
-            gpu,
-            bytes: Bytes::MAX,
-        },
-        Event::RefusedHere {
-            client,
-            gpu: GPU,
-            bytes: Bytes::MAX,
-        },
+        Event::ClientReturned { client, waiting: true },
+        Event::StillUses { client, gpu, bytes: Bytes::MAX },
+        Event::RefusedHere { client, gpu: GPU, bytes: Bytes::MAX },
     ] {
         world.send(event);
         assert_eq!(world.take(), [], "{event:?}");
@@ -103,11 +51,7 @@ fn a_closed_session_takes_nobody_in_and_is_forgotten_with_its_last_process() {
     let (session, a) = world.program(gib(1));
     world.send(Event::SessionClosed { session });
     let late = ClientId(999);
-    world.send(Event::ClientJoined {
-        client: late,
-        session,
-        holding: None,
-    });
+    world.send(Event::ClientJoined { client: late, session, holding: None });
     assert_eq!(world.view(session).clients.len(), 1);
     world.dies(a);
     assert_eq!(world.core.snapshot(world.now).sessions, []);
@@ -119,11 +63,7 @@ fn a_card_that_does_not_exist_cannot_be_attached() {
     let session = world.session();
     let a = world.join(session);
     world.take();
-    world.send(Event::Attached {
-        client: a,
-        gpu: GpuId(200),
-        used: gib(1),
-    });
+    world.send(Event::Attached { client: a, gpu: GpuId(200), used: gib(1) });
     assert_eq!(world.take(), []);
 }
 
@@ -132,34 +72,12 @@ fn figures_at_the_end_of_the_number_line_are_survived() {
     let mut world = World::new(plain());
     let session = world.session_with(None, true);
     let a = world.join(session);
-    world.send(Event::Attached {
-        client: a,
-        gpu: GPU,
-        used: Bytes::MAX,
-    });
-    world.send(Event::Contexts {
-        client: a,
-        gpu: GPU,
-        live: u32::MAX,
-    });
-    world.send(Event::LeaseSeen {
-        client: a,
-        gpu: GPU,
-        free: Bytes::MAX,
-    });
+    world.send(Event::Attached { client: a, gpu: GPU, used: Bytes::MAX });
+    world.send(Event::Contexts { client: a, gpu: GPU, live: u32::MAX });
+    world.send(Event::LeaseSeen { client: a, gpu: GPU, free: Bytes::MAX });
     world.take();
-    world.send(Event::Reserve {
-        client: a,
-        gpu: GPU,
-        request: RequestId(1),
-        bytes: Bytes::MAX,
-    });
-    assert!(
-        world
-            .take()
-            .iter()
-            .any(|effect| matches!(effect, Effect::Refuse { .. }))
-    );
+    world.send(Event::Reserve { client: a, gpu: GPU, request: RequestId(1), bytes: Bytes::MAX });
+    assert!(world.take().iter().any(|effect| matches!(effect, Effect::Refuse { .. })));
     world.core.handle(Nanos::MAX, Event::Tick);
     assert_eq!(world.core.next_deadline(), None);
 }

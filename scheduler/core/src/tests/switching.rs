@@ -12,13 +12,8 @@ const COST: Nanos = ms(50);
 
 /// Worlds that differ in this alone: a switch costs nothing more, or [`COST`].
 fn worlds() -> [World; 2] {
-    [Nanos::ZERO, COST].map(|switch_cost| {
-        World::new(Config {
-            switch_cost,
-            quantum: Some(ms(100)),
-            ..plain()
-        })
-    })
+    [Nanos::ZERO, COST]
+        .map(|switch_cost| World::new(Config { switch_cost, quantum: Some(ms(100)), ..plain() }))
 }
 
 #[test]
@@ -31,11 +26,7 @@ fn a_forecast_has_it_in_the_switch_and_in_the_bound_on_the_wait() {
     });
     assert_eq!(dear.switch - free.switch, COST);
     let bounds = dear.bound.unwrap() - free.bound.unwrap();
-    assert_eq!(
-        bounds,
-        ms(4 * 50),
-        "both others catch up with one and have one themselves"
-    );
+    assert_eq!(bounds, ms(4 * 50), "both others catch up with one and have one themselves");
 }
 
 #[test]
@@ -57,11 +48,7 @@ fn a_class_that_is_passed_over_pays_for_it() {
         let start = |world: &mut World, priority| -> ClientId {
             let (session, client) = world.program(gib(1));
             let weight = 100;
-            world.send(Event::Share {
-                session,
-                weight,
-                priority,
-            });
+            world.send(Event::Share { session, weight, priority });
             world.gets_busy(client);
             client
         };
@@ -82,21 +69,12 @@ fn a_class_that_is_passed_over_pays_for_it() {
 /// Of a limited session's time in parallel mode, ε is what it may lose by being stopped and started.
 #[test]
 fn a_limited_session_spends_at_once_what_pays_for_being_stopped_and_started() {
-    for (switch_cost, slice) in [
-        (Nanos::ZERO, ms(20)),
-        (Nanos(1_500_000), Nanos(28_500_000)),
-        (ms(50), ms(100)),
-    ] {
-        let mut world = World::new(Config {
-            switch_cost,
-            ..plain()
-        });
+    for (switch_cost, slice) in
+        [(Nanos::ZERO, ms(20)), (Nanos(1_500_000), Nanos(28_500_000)), (ms(50), ms(100))]
+    {
+        let mut world = World::new(Config { switch_cost, ..plain() });
         let (session, client) = world.busy_program(gib(1));
-        world.send(Event::Compute {
-            session,
-            gpu: GPU,
-            limit: Some(Percent(5000)),
-        });
+        world.send(Event::Compute { session, gpu: GPU, limit: Some(Percent(5000)) });
         // The first slice is the one that it begins with.
         world.run_for(ms(2000));
         while world.passes(client) {
@@ -108,9 +86,6 @@ fn a_limited_session_spends_at_once_what_pays_for_being_stopped_and_started() {
         }
         let saved_up = world.now - closed;
         let expected = Nanos(2 * slice.0);
-        assert!(
-            saved_up <= expected + ms(4) && expected <= saved_up + ms(4),
-            "{switch_cost}: {saved_up}"
-        );
+        assert!(saved_up <= expected + ms(4) && expected <= saved_up + ms(4), "{switch_cost}: {saved_up}");
     }
 }

@@ -6,10 +6,7 @@ use crate::config::Tuning;
 use crate::{Config, Effect, Event, Notice};
 
 fn with_quantum(quantum: Nanos) -> Config {
-    Config {
-        quantum: Some(quantum),
-        ..plain()
-    }
+    Config { quantum: Some(quantum), ..plain() }
 }
 
 #[test]
@@ -49,11 +46,7 @@ fn the_next_is_admitted_only_when_the_last_work_of_the_one_before_has_ended() {
     assert_eq!(world.gate(b).state(), GateState::Moving);
     world.run_for(ms(20));
     assert!(world.passes(b));
-    assert_eq!(
-        world.card().drains_ns,
-        [ms(2), ms(30)],
-        "the first was b's, when the card became too small"
-    );
+    assert_eq!(world.card().drains_ns, [ms(2), ms(30)], "the first was b's, when the card became too small");
 }
 
 #[test]
@@ -73,21 +66,14 @@ fn the_quantum_begins_when_the_memory_is_in() {
 
 #[test]
 fn a_process_that_never_says_entered_has_four_expected_moves_and_a_quantum() {
-    let mut world = World::new(Config {
-        bandwidth_per_second: gib(1),
-        ..with_quantum(ms(100))
-    });
+    let mut world = World::new(Config { bandwidth_per_second: gib(1), ..with_quantum(ms(100)) });
     let (_, a) = world.busy_program(gib(6));
     let (_, b) = world.busy_program(gib(6));
     world.habits(b).moves = Nanos::from_secs(3600);
     world.run_for(ms(102));
     assert_eq!(world.gate(b).state(), GateState::Moving);
     world.run_for(ms(8099));
-    assert_eq!(
-        world.gate(b).state(),
-        GateState::Moving,
-        "2 GiB too many move in 2 s"
-    );
+    assert_eq!(world.gate(b).state(), GateState::Moving, "2 GiB too many move in 2 s");
     world.run_for(ms(1));
     assert_eq!(world.gate(b).state(), GateState::Closed);
     world.run_for(ms(30));
@@ -96,19 +82,12 @@ fn a_process_that_never_says_entered_has_four_expected_moves_and_a_quantum() {
 
 #[test]
 fn the_quantum_pays_for_the_excess_that_has_to_move() {
-    let mut world = World::new(Config {
-        bandwidth_per_second: gib(10),
-        ..plain()
-    });
+    let mut world = World::new(Config { bandwidth_per_second: gib(10), ..plain() });
     let (_, _) = world.busy_program(gib(6));
     let (_, _) = world.busy_program(gib(6));
     world.run_for(ms(10));
     let cost = world.card().expected_drain_ns + plain().switch_cost + ms(200);
-    assert_eq!(
-        world.card().quantum_ns,
-        Nanos(cost.0 * 19),
-        "5% of the time go to handoffs"
-    );
+    assert_eq!(world.card().quantum_ns, Nanos(cost.0 * 19), "5% of the time go to handoffs");
     world.set(Knob::Quantum(Some(ms(300))));
     assert_eq!(world.card().quantum_ns, ms(300));
 }
@@ -130,19 +109,13 @@ fn a_shorter_quantum_also_ends_the_turn_that_is_under_way_and_a_longer_one_begin
     world.send(Event::Tune(Tuning::QuantumMax(Nanos::from_secs(1))));
     assert!(world.passes(b), "a fixed quantum knows no longest");
     world.set(Knob::Quantum(None));
-    assert!(
-        !world.passes(b),
-        "it has been there for longer than any computed one may be"
-    );
+    assert!(!world.passes(b), "it has been there for longer than any computed one may be");
 }
 
 /// A process asks for all of its memory, 6 GiB, and says so; 2 GiB of it have to move, and that is what the next move takes too.
 #[test]
 fn the_quantum_pays_for_what_moves_take_whatever_was_there_already() {
-    let mut world = World::new(Config {
-        bandwidth_per_second: gib(10),
-        ..plain()
-    });
+    let mut world = World::new(Config { bandwidth_per_second: gib(10), ..plain() });
     for _ in 0..2 {
         let (_, client) = world.busy_program(gib(6));
         world.habits(client).moves = ms(80);
@@ -151,11 +124,7 @@ fn the_quantum_pays_for_what_moves_take_whatever_was_there_already() {
     let cost = world.card().expected_drain_ns + ms(80);
     let promised = Nanos(cost.0 * 19);
     let off = world.card().quantum_ns.0.abs_diff(promised.0);
-    assert!(
-        off < promised.0 / 50,
-        "{} instead of {promised}",
-        world.card().quantum_ns
-    );
+    assert!(off < promised.0 / 50, "{} instead of {promised}", world.card().quantum_ns);
 }
 
 #[test]
@@ -169,12 +138,7 @@ fn a_grant_says_its_quantum_and_epochs_rise() {
         .notices()
         .into_iter()
         .filter_map(|notice| match notice {
-            Notice::Granted {
-                session,
-                epoch,
-                quantum,
-                ..
-            } => Some((session, epoch.counter, quantum)),
+            Notice::Granted { session, epoch, quantum, .. } => Some((session, epoch.counter, quantum)),
             _ => None,
         })
         .collect();
@@ -188,11 +152,7 @@ fn who_fits_beside_the_holder_runs_beside_it() {
     let (_, b) = world.busy_program(gib(6));
     let (_, c) = world.busy_program(gib(3));
     world.run_for(ms(50));
-    assert_eq!(
-        world.open(&[a, b, c]),
-        [true, false, true],
-        "c was there when the holders were chosen"
-    );
+    assert_eq!(world.open(&[a, b, c]), [true, false, true], "c was there when the holders were chosen");
 }
 
 #[test]
@@ -294,10 +254,7 @@ fn waiting_and_holding_are_timed() {
     assert_eq!(world.view(second).waited_ns, ms(40));
     assert_eq!(world.view(first).held_ns, ms(90));
     assert!(matches!(world.view(first).lock, LockView::Holding { .. }));
-    assert!(matches!(
-        world.view(second).lock,
-        LockView::Waiting { ahead: 0, .. }
-    ));
+    assert!(matches!(world.view(second).lock, LockView::Waiting { ahead: 0, .. }));
 }
 
 #[test]
@@ -308,11 +265,7 @@ fn a_stale_release_is_ignored() {
     world.habits(a).answers = false;
     let open = world.gate(a);
     world.run_for(ms(101));
-    world.send(Event::Released {
-        client: a,
-        word: open,
-        drain: Nanos::ZERO,
-    });
+    world.send(Event::Released { client: a, word: open, drain: Nanos::ZERO });
     assert_eq!(world.gate(b).state(), GateState::Closed);
     world.take();
     world.lets_go(a, Nanos::ZERO);
@@ -338,9 +291,7 @@ fn a_wait_is_about_the_rest_of_the_holder_and_the_turns_ahead() {
     assert!([first, second, third].contains(&holder));
     assert_eq!(waits(&world, holder), None, "it has its turn");
     let (next, last) = (waits(&world, queue[0]).unwrap(), waits(&world, queue[1]).unwrap());
-    let [(who, rest)] = next.holders[..] else {
-        panic!("{next:?}")
-    };
+    let [(who, rest)] = next.holders[..] else { panic!("{next:?}") };
     assert_eq!((who, next.ahead.len()), (holder, 0));
     assert!(rest <= ms(100), "{rest}");
     assert_eq!(next.about(), Some(rest + next.handoff));

@@ -33,10 +33,7 @@ pub(super) fn plain() -> Config {
 
 /// The same with leases of 64 MiB.
 pub(super) fn chunky() -> Config {
-    Config {
-        lease_chunk: Bytes::mib(64),
-        ..plain()
-    }
+    Config { lease_chunk: Bytes::mib(64), ..plain() }
 }
 
 /// What a process does when it is told something.
@@ -108,10 +105,7 @@ impl World {
             history: Vec::new(),
             honest: true,
         };
-        world.send(Event::GpuFound {
-            gpu: GPU,
-            total: gib(10),
-        });
+        world.send(Event::GpuFound { gpu: GPU, total: gib(10) });
         world
     }
 
@@ -159,13 +153,7 @@ impl World {
         match *effect {
             Effect::Gate { client, word, .. } => self.gate_changed(client, word),
             Effect::Flags { client, flags } => self.processes.get_mut(&client)?.flags = flags,
-            Effect::Lease {
-                client,
-                gpu,
-                bytes,
-                extra,
-                ..
-            } => {
+            Effect::Lease { client, gpu, bytes, extra, .. } => {
                 let process = self.processes.get_mut(&client)?;
                 *process.used.entry(gpu).or_default() += bytes;
                 *process.free.entry(gpu).or_default() += extra;
@@ -191,11 +179,8 @@ impl World {
 
     /// Whoever still has work in flight fits beside the session that was granted a turn, whatever the machine believes.
     fn turn_is_safe(&self, entrant: SessionId) {
-        let in_flight = |client: &ClientId| {
-            self.processes
-                .get(client)
-                .is_some_and(|process| process.in_flight)
-        };
+        let in_flight =
+            |client: &ClientId| self.processes.get(client).is_some_and(|process| process.in_flight);
         for (gpu, card) in self.core.cards.iter().filter(|(_, card)| card.takes_turns()) {
             let here = self
                 .core
@@ -212,10 +197,7 @@ impl World {
                 .flat_map(|(_, session)| session.books(gpu).map(|(_, book)| book.movable()))
                 .sum();
             let enters = here.iter().any(|(id, _)| *id == entrant);
-            assert!(
-                !enters || here.len() == 1 || used <= card.capacity(),
-                "{used} run on {gpu}"
-            );
+            assert!(!enters || here.len() == 1 || used <= card.capacity(), "{used} run on {gpu}");
         }
     }
 
@@ -240,15 +222,7 @@ impl World {
             GateState::Moving => {
                 let moved = process.used.values().copied().sum();
                 let took = habits.moves;
-                self.plan(
-                    took,
-                    Event::Entered {
-                        client,
-                        word,
-                        moved,
-                        took,
-                    },
-                );
+                self.plan(took, Event::Entered { client, word, moved, took });
             }
             GateState::Open | GateState::Idle => {}
         }
@@ -267,11 +241,7 @@ impl World {
         else {
             return;
         };
-        if self
-            .processes
-            .get(&client)
-            .is_some_and(|process| process.gate == word)
-        {
+        if self.processes.get(&client).is_some_and(|process| process.gate == word) {
             match event {
                 Event::Entered { .. } => self.set_gate(client, word.with(GateState::Open)),
                 Event::Released { .. } => self.ends_work(client),
@@ -287,11 +257,7 @@ impl World {
         loop {
             let planned = self.agenda.keys().next().map(|&(at, _)| at);
             let deadline = self.core.next_deadline();
-            let next = [planned, deadline]
-                .into_iter()
-                .flatten()
-                .min()
-                .filter(|&at| at <= end);
+            let next = [planned, deadline].into_iter().flatten().min().filter(|&at| at <= end);
             let Some(next) = next else { break };
             self.now = self.now.max(next);
             if planned != Some(next) {
@@ -338,11 +304,7 @@ impl World {
     pub(super) fn session_with(&mut self, limit: Option<Bytes>, oversubscribe: bool) -> SessionId {
         self.next_id += 1;
         let session = SessionId(self.next_id);
-        self.send(Event::SessionOpened {
-            session,
-            limit,
-            oversubscribe,
-        });
+        self.send(Event::SessionOpened { session, limit, oversubscribe });
         session
     }
 
@@ -351,11 +313,7 @@ impl World {
         self.next_id += 1;
         let client = ClientId(self.next_id);
         self.join_as(client);
-        self.send(Event::ClientJoined {
-            client,
-            session,
-            holding: None,
-        });
+        self.send(Event::ClientJoined { client, session, holding: None });
         client
     }
 
@@ -372,22 +330,13 @@ impl World {
                 told: BTreeMap::new(),
                 asks_fixed: false,
                 in_flight: false,
-                habits: Habits {
-                    drain: ms(2),
-                    moves: ms(20),
-                    busy: false,
-                    answers: true,
-                },
+                habits: Habits { drain: ms(2), moves: ms(20), busy: false, answers: true },
             },
         );
     }
 
     pub(super) fn attach(&mut self, client: ClientId, gpu: GpuId) {
-        self.send(Event::Attached {
-            client,
-            gpu,
-            used: Bytes::ZERO,
-        });
+        self.send(Event::Attached { client, gpu, used: Bytes::ZERO });
         self.send(Event::Contexts { client, gpu, live: 1 });
     }
 
@@ -422,12 +371,7 @@ impl World {
         self.look(client, gpu);
         let before = self.used(client, gpu);
         self.next_id += 1;
-        self.send(Event::Reserve {
-            client,
-            gpu,
-            request: RequestId(self.next_id),
-            bytes,
-        });
+        self.send(Event::Reserve { client, gpu, request: RequestId(self.next_id), bytes });
         self.used(client, gpu) == before + bytes
     }
 
@@ -457,12 +401,7 @@ impl World {
         self.look(client, gpu);
         self.processes.get_mut(&client).unwrap().asks_fixed = true;
         self.next_id += 1;
-        self.send(Event::ReserveFixed {
-            client,
-            gpu,
-            request: RequestId(self.next_id),
-            bytes,
-        });
+        self.send(Event::ReserveFixed { client, gpu, request: RequestId(self.next_id), bytes });
         self.processes.get_mut(&client).unwrap().asks_fixed = false;
         self.fixed(client, gpu) == fixed + bytes
     }
@@ -515,11 +454,7 @@ impl World {
         self.set_gate(client, open.with(GateState::Closed));
         self.ends_work(client);
         let drain = Nanos::ZERO;
-        self.send(Event::Released {
-            client,
-            word: open,
-            drain,
-        });
+        self.send(Event::Released { client, word: open, drain });
     }
 
     /// The memory of the process is in, after `took`.
@@ -527,12 +462,7 @@ impl World {
         let word = self.gate(client);
         let moved = self.processes[&client].used.values().copied().sum();
         self.set_gate(client, word.with(GateState::Open));
-        self.send(Event::Entered {
-            client,
-            word,
-            moved,
-            took,
-        });
+        self.send(Event::Entered { client, word, moved, took });
     }
 
     /// The process lets go now and says that its drain took `drain`.
@@ -628,11 +558,7 @@ impl World {
     }
 
     pub(super) fn used(&self, client: ClientId, gpu: GpuId) -> Bytes {
-        self.processes[&client]
-            .used
-            .get(&gpu)
-            .copied()
-            .unwrap_or_default()
+        self.processes[&client].used.get(&gpu).copied().unwrap_or_default()
     }
 
     pub(super) fn fixed(&self, client: ClientId, gpu: GpuId) -> Bytes {
@@ -641,11 +567,7 @@ impl World {
     }
 
     pub(super) fn free_lease(&self, client: ClientId, gpu: GpuId) -> Bytes {
-        self.processes[&client]
-            .free
-            .get(&gpu)
-            .copied()
-            .unwrap_or_default()
+        self.processes[&client].free.get(&gpu).copied().unwrap_or_default()
     }
 
     pub(super) fn card(&self) -> GpuSnapshot {
@@ -665,13 +587,7 @@ impl World {
     pub(super) fn notices(&mut self) -> Vec<Notice> {
         let effects = self.take().into_iter();
         effects
-            .filter_map(|effect| {
-                if let Effect::Notice(notice) = effect {
-                    Some(notice)
-                } else {
-                    None
-                }
-            })
+            .filter_map(|effect| if let Effect::Notice(notice) = effect { Some(notice) } else { None })
             .collect()
     }
 
@@ -679,13 +595,11 @@ impl World {
     pub(super) fn turns(&mut self) -> Vec<SessionId> {
         let notices = self.notices().into_iter();
         notices
-            .filter_map(|notice| {
-                if let Notice::Granted { session, .. } = notice {
-                    Some(session)
-                } else {
-                    None
-                }
-            })
+            .filter_map(
+                |notice| {
+                    if let Notice::Granted { session, .. } = notice { Some(session) } else { None }
+                },
+            )
             .collect()
     }
 }

@@ -15,17 +15,11 @@ fn entry(number: u64) -> SessionEntry {
         terms: Terms::default(),
         oversubscribe: false,
         card: None,
-        origin: Origin::Implicit(ImplicitKey {
-            uid: 7,
-            scope: Scope::PosixSession(9),
-        }),
+        origin: Origin::Implicit(ImplicitKey { uid: 7, scope: Scope::PosixSession(9) }),
         paused: false,
         revoked: false,
         expires_unix: None,
-        totals: Figures {
-            held: Nanos(5),
-            ..Figures::default()
-        },
+        totals: Figures { held: Nanos(5), ..Figures::default() },
         entrants: vec![],
     }
 }
@@ -43,11 +37,7 @@ fn book(sessions: u64) -> Book {
 }
 
 fn used(hour: Hour, session: u64, held: u64) -> Usage {
-    let figures = Figures {
-        held: Nanos(held),
-        peak: Bytes(held),
-        ..Figures::default()
-    };
+    let figures = Figures { held: Nanos(held), peak: Bytes(held), ..Figures::default() };
     let name = format!("train-{session}");
     Usage::from([((hour, SessionId(session)), Spent { name, figures })])
 }
@@ -62,15 +52,11 @@ fn at(folder: &Path) -> At {
 
 /// A folder that costs no fsync: hundreds of rounds must not wait for a disk.
 fn in_memory() -> tempfile::TempDir {
-    tempfile::tempdir_in("/dev/shm")
-        .or_else(|_| tempfile::tempdir())
-        .unwrap()
+    tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
 }
 
 fn names(folder: &Path) -> Vec<String> {
-    let names = fs::read_dir(folder)
-        .unwrap()
-        .map(|entry| entry.unwrap().file_name());
+    let names = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name());
     let mut names: Vec<String> = names.map(|name| name.into_string().unwrap()).collect();
     names.sort();
     names
@@ -97,18 +83,9 @@ fn the_latest_book_is_what_the_next_daemon_reads() {
 fn a_book_with_numbers_that_would_wrap_or_were_not_given_is_set_aside() {
     let folder = tempfile::tempdir().unwrap();
     let impossible = [
-        Book {
-            next_session: u64::MAX,
-            ..book(2)
-        },
-        Book {
-            next_client: 0,
-            ..book(2)
-        },
-        Book {
-            next_session: 2,
-            ..book(2)
-        },
+        Book { next_session: u64::MAX, ..book(2) },
+        Book { next_client: 0, ..book(2) },
+        Book { next_session: 2, ..book(2) },
     ];
     for (n, impossible) in impossible.iter().enumerate() {
         let (mut store, _) = open(folder.path());
@@ -123,10 +100,7 @@ fn a_book_with_numbers_that_would_wrap_or_were_not_given_is_set_aside() {
 fn what_is_no_store_is_set_aside_and_said() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("registry.redb");
-    for (n, text) in ["", "{\"format\": 1, ", &"x".repeat(100_000)]
-        .into_iter()
-        .enumerate()
-    {
+    for (n, text) in ["", "{\"format\": 1, ", &"x".repeat(100_000)].into_iter().enumerate() {
         fs::write(&path, text).unwrap();
         assert_eq!(open(folder.path()).1, Book::new(1, 1));
         let aside = folder.path().join(format!("registry.redb.corrupt-{n}"));
@@ -142,23 +116,13 @@ fn what_is_no_store_is_set_aside_and_said() {
 fn after_a_reboot_only_the_numbers_go_on_and_what_was_made_to_last_and_usage() {
     let folder = tempfile::tempdir().unwrap();
     let (mut store, _) = open(folder.path());
-    let mut old = Book {
-        boot: "another".into(),
-        ..book(2)
-    };
-    old.sessions[1].origin = Origin::Created {
-        token: None,
-        binding: Binding::Uid(7),
-        uid: 0,
-    };
+    let mut old = Book { boot: "another".into(), ..book(2) };
+    old.sessions[1].origin = Origin::Created { token: None, binding: Binding::Uid(7), uid: 0 };
     store.write(&old, used(Hour::now(), 1, 9)).unwrap();
     drop(store);
     let (store, read) = open(folder.path());
     assert_eq!((read.next_session, read.next_client), (3, 4));
-    assert_eq!(
-        (read.sessions, read.clients),
-        (vec![old.sessions[1].clone()], vec![])
-    );
+    assert_eq!((read.sessions, read.clients), (vec![old.sessions[1].clone()], vec![]));
     assert_eq!(store.usage(Hour::now()).unwrap()[0].held_ns, Nanos(9));
 }
 
@@ -173,10 +137,7 @@ fn another_daemons_registry_at_the_same_path_stays() {
     fs::write(ours.join("registry.redb"), "another's").unwrap();
     store.write(&book(2), Usage::new()).unwrap();
     drop(store);
-    assert_eq!(
-        fs::read_to_string(ours.join("registry.redb")).unwrap(),
-        "another's"
-    );
+    assert_eq!(fs::read_to_string(ours.join("registry.redb")).unwrap(), "another's");
     assert_eq!(open(&gone).1, book(2));
 }
 
@@ -204,14 +165,7 @@ fn usage_adds_up_by_session_since_an_hour() {
     let held = |store: &Store, back| {
         let found = store.usage(hour(back)).unwrap().into_iter();
         found
-            .map(|usage| {
-                (
-                    usage.session.0,
-                    usage.held_ns.0,
-                    usage.peak_bytes.0,
-                    usage.from_unix_s,
-                )
-            })
+            .map(|usage| (usage.session.0, usage.held_ns.0, usage.peak_bytes.0, usage.from_unix_s))
             .collect::<Vec<_>>()
     };
     let today = hour(0).began();
@@ -261,9 +215,7 @@ fn who_makes_many_sessions_that_do_little_pushes_out_its_own_usage() {
     let (mut store, _) = open(folder.path());
     let spent = |hour, session, time| {
         let mut usage = used(Hour(hour), session, 1);
-        usage
-            .values_mut()
-            .for_each(|spent| spent.figures.gpu_time = Nanos(time));
+        usage.values_mut().for_each(|spent| spent.figures.gpu_time = Nanos(time));
         usage
     };
     store.write(&book(2), spent(1, 1, 1000)).unwrap();
@@ -395,10 +347,7 @@ fn what_a_daemon_kept_in_its_own_folder_is_taken_over_with_its_usage() {
     let (store, read) = open();
     assert_eq!(read, book(2));
     assert_eq!(store.usage(Hour::now()).unwrap()[0].held_ns, Nanos(9));
-    assert_eq!(
-        (names(&run), names(&lib)),
-        (vec![], vec!["registry.redb".to_owned()])
-    );
+    assert_eq!((names(&run), names(&lib)), (vec![], vec!["registry.redb".to_owned()]));
     drop(store);
     assert_eq!(open().1, book(2), "and the next finds it there");
 }
@@ -451,10 +400,7 @@ fn a_registry_is_complete_when_nobody_can_have_joined_after_its_last_word() {
         !open(folder.path()).0.is_complete(),
         "the one that ended well has had a successor, which did not"
     );
-    let another_boot = Book {
-        boot: "another".into(),
-        ..book(2)
-    };
+    let another_boot = Book { boot: "another".into(), ..book(2) };
     open(folder.path()).0.write(&another_boot, Usage::new()).unwrap();
     assert!(open(folder.path()).0.is_complete());
     fs::write(folder.path().join("registry.redb"), "half").unwrap();

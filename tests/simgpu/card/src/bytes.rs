@@ -32,21 +32,10 @@ impl SharedBytes {
         ftruncate(&fd, len.max(1))?;
         // SAFETY: a fresh mapping at an address the kernel chooses; nothing else is there.
         let base = unsafe {
-            mmap(
-                std::ptr::null_mut(),
-                size,
-                ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::SHARED,
-                &fd,
-                0,
-            )?
+            mmap(std::ptr::null_mut(), size, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, &fd, 0)?
         };
         let base = NonNull::new(base.cast()).ok_or_else(|| io::Error::other("mapped at zero"))?;
-        Ok(Self {
-            base,
-            len,
-            fd: Some(fd),
-        })
+        Ok(Self { base, len, fd: Some(fd) })
     }
 
     /// The descriptor, to be sent to the client. Answers once: the card itself only needs the mapping.
@@ -114,11 +103,9 @@ impl SharedBytes {
     /// Copies `len` bytes within or between allocations; the ranges may overlap. Answers whether both exist.
     #[must_use]
     pub fn copy(from: &Self, from_offset: u64, to: &Self, to_offset: u64, len: u64) -> bool {
-        let (Some(source), Some(target), Ok(size)) = (
-            from.check(from_offset, len, 1),
-            to.check(to_offset, len, 1),
-            usize::try_from(len),
-        ) else {
+        let (Some(source), Some(target), Ok(size)) =
+            (from.check(from_offset, len, 1), to.check(to_offset, len, 1), usize::try_from(len))
+        else {
             return false;
         };
         // SAFETY: both ranges lie in their mappings; `copy` allows them to overlap.

@@ -23,10 +23,7 @@ impl Clock {
     /// Switched on now.
     #[must_use]
     pub fn start() -> Self {
-        Self {
-            started: Instant::now(),
-            held_back: Duration::ZERO,
-        }
+        Self { started: Instant::now(), held_back: Duration::ZERO }
     }
 
     /// The time, given what is due next.

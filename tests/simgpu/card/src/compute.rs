@@ -77,9 +77,7 @@ impl Compute {
     pub(crate) fn forget(&mut self, client: ClientId, now: Time) -> Option<TurnTaken> {
         self.lanes.remove(&client);
         self.waiting.retain(|waiting| *waiting != client);
-        self.turn
-            .take_if(|turn| turn.client == client)
-            .map(|turn| turn.taken(now))
+        self.turn.take_if(|turn| turn.client == client).map(|turn| turn.taken(now))
     }
 
     /// Who computes now and since when.
@@ -122,10 +120,7 @@ impl Compute {
             if over != Ok(false) {
                 let counters = memory.counters.entry(spinner.key.client).or_default();
                 counters.kernels += 1;
-                finished.push(Finished {
-                    key: spinner.key,
-                    outcome: over.map(|_| None),
-                });
+                finished.push(Finished { key: spinner.key, outcome: over.map(|_| None) });
             }
             over == Ok(false)
         });
@@ -137,10 +132,7 @@ impl Compute {
             {
                 let key = walk.key;
                 lane.walks.pop_front();
-                finished.push(Finished {
-                    key,
-                    outcome: Err(error),
-                });
+                finished.push(Finished { key, outcome: Err(error) });
             }
         }
         if turn.piece_end.is_none()
@@ -156,10 +148,7 @@ impl Compute {
                 Err(error) => {
                     let key = walk.key;
                     lane.walks.pop_front();
-                    finished.push(Finished {
-                        key,
-                        outcome: Err(error),
-                    });
+                    finished.push(Finished { key, outcome: Err(error) });
                 }
             }
             lane.left = None;
@@ -187,13 +176,8 @@ impl Compute {
         if self.turn.is_none()
             && let Some(client) = self.waiting.pop_front()
         {
-            self.turn = Some(Turn {
-                client,
-                since: now,
-                slice_end: now + slice,
-                piece_end: None,
-                next_poll: now,
-            });
+            self.turn =
+                Some(Turn { client, since: now, slice_end: now + slice, piece_end: None, next_poll: now });
         }
         taken
     }
@@ -208,10 +192,6 @@ impl Compute {
 
 impl Turn {
     fn taken(&self, now: Time) -> TurnTaken {
-        TurnTaken {
-            client: self.client,
-            from: self.since,
-            to: now,
-        }
+        TurnTaken { client: self.client, from: self.since, to: now }
     }
 }

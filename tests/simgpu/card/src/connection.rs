@@ -105,13 +105,7 @@ impl Connection {
     /// If the card refuses or is gone.
     pub fn call(&self, request: Request, payload: &[u8]) -> Result<Reply, CallError> {
         let token = self.next_token.fetch_add(1, Ordering::Relaxed);
-        self.send(
-            &Question {
-                token: Some(token),
-                request,
-            },
-            payload,
-        )?;
+        self.send(&Question { token: Some(token), request }, payload)?;
         let (result, payload, fd) = self.wait(token)?;
         let answer = result.map_err(CallError::Refused)?;
         Ok(Reply { answer, payload, fd })
@@ -153,10 +147,7 @@ impl Connection {
                 continue;
             };
             drop(arrived);
-            let mut reader = Reader {
-                inbox: Some(inbox),
-                connection: self,
-            };
+            let mut reader = Reader { inbox: Some(inbox), connection: self };
             let received = reader.receive();
             arrived = lock(&self.arrived);
             reader.leave();
@@ -210,21 +201,14 @@ impl Drop for Reader<'_> {
     }
 }
 
-#[allow(
-    unsafe_code,
-    reason = "rustix's poll is no place where a thread may be cancelled"
-)]
+#[allow(unsafe_code, reason = "rustix's poll is no place where a thread may be cancelled")]
 /// Waits until there is something to read. A thread may be cancelled here, as in the waits of the real driver.
 fn wait_for_bytes(socket: &UnixStream) {
     // As libc declares it, except that a thread which is cancelled in it unwinds.
     unsafe extern "C-unwind" {
         fn poll(fds: *mut libc::pollfd, count: libc::nfds_t, timeout: libc::c_int) -> libc::c_int;
     }
-    let mut readable = libc::pollfd {
-        fd: socket.as_raw_fd(),
-        events: libc::POLLIN,
-        revents: 0,
-    };
+    let mut readable = libc::pollfd { fd: socket.as_raw_fd(), events: libc::POLLIN, revents: 0 };
     // SAFETY: one descriptor, ours. Whatever ends the wait, the caller reads.
     unsafe { poll(&raw mut readable, 1, -1) };
 }

@@ -59,10 +59,7 @@ impl Faults {
     /// # Errors
     /// A sentence about the first name that is none of them, with those that are like it.
     pub fn check(&self, exports: &[&str]) -> Result<(), String> {
-        let strange = self
-            .0
-            .iter()
-            .find(|fault| !exports.iter().any(|export| fault.is_about(export)));
+        let strange = self.0.iter().find(|fault| !exports.iter().any(|export| fault.is_about(export)));
         let Some(Fault { call, .. }) = strange else {
             return Ok(());
         };
@@ -71,9 +68,7 @@ impl Faults {
             [] => "use the exported name of a function, like cuMemAlloc".to_owned(),
             near => format!("use {}", near.join(" or ")),
         };
-        Err(format!(
-            "SIMGPU_FAULTS: the simulated driver has no {call}; {instead}"
-        ))
+        Err(format!("SIMGPU_FAULTS: the simulated driver has no {call}; {instead}"))
     }
 
     /// Counts a call and answers what becomes of it.
@@ -204,18 +199,9 @@ mod tests {
 
     #[test]
     fn what_is_no_fault_is_named_with_what_to_write() {
-        for text in [
-            "cuInit",
-            "cuInit@0=1",
-            "cuInit@x=1",
-            "cuInit=never",
-            "cuInit=slow:5",
-        ] {
+        for text in ["cuInit", "cuInit@0=1", "cuInit@x=1", "cuInit=never", "cuInit=slow:5"] {
             let sentence = Faults::parse(text).unwrap_err();
-            assert!(
-                sentence.contains(text) && sentence.contains("CALL@N=CODE"),
-                "{sentence}"
-            );
+            assert!(sentence.contains(text) && sentence.contains("CALL@N=CODE"), "{sentence}");
         }
         assert!(Faults::parse("").unwrap().of("cuInit").is_none());
     }
@@ -224,12 +210,7 @@ mod tests {
     fn a_call_that_the_driver_lacks_is_refused_with_the_names_that_are_like_it() {
         let exports = ["cuInit", "cuMemAlloc_v2", "cuMemAllocManaged", "cuLaunchKernel"];
         let said = |text| Faults::parse(text).unwrap().check(&exports);
-        for known in [
-            "",
-            "cuMemAlloc=2",
-            "cuMemAlloc_v2=2",
-            "cuInit=3, cuLaunchKernel@2=hangs",
-        ] {
+        for known in ["", "cuMemAlloc=2", "cuMemAlloc_v2=2", "cuInit=3, cuLaunchKernel@2=hangs"] {
             assert_eq!(said(known), Ok(()));
         }
         for (unknown, near) in [

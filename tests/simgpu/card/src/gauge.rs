@@ -56,11 +56,7 @@ impl Gauge {
     }
 }
 
-#[expect(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "always positive and small"
-)]
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "always positive and small")]
 fn round(value: f64) -> u32 {
     value.round() as u32
 }
@@ -72,10 +68,7 @@ mod tests {
     #[test]
     fn power_and_temperature_rise_with_work_and_fall_without() {
         let mut gauge = Gauge::default();
-        assert_eq!(
-            (gauge.milliwatts(Time::ZERO), gauge.degrees(Time::ZERO)),
-            (70_000, 32)
-        );
+        assert_eq!((gauge.milliwatts(Time::ZERO), gauge.degrees(Time::ZERO)), (70_000, 32));
         gauge.set(Time::ZERO, true);
         let second = Duration::from_secs(1);
         assert_eq!((gauge.milliwatts(second), gauge.degrees(second)), (350_000, 63));

@@ -96,22 +96,10 @@ impl Kernel {
         let word = |value: u64| value as u32;
         Some(match (name, parameters) {
             ("empty", _) => Self::Empty,
-            ("fill", &[p, n, value]) => Self::Fill {
-                p,
-                n,
-                value: word(value),
-            },
-            ("add", &[p, n, value]) => Self::Add {
-                p,
-                n,
-                value: word(value),
-            },
+            ("fill", &[p, n, value]) => Self::Fill { p, n, value: word(value) },
+            ("add", &[p, n, value]) => Self::Add { p, n, value: word(value) },
             ("checksum", &[p, n, out]) => Self::Checksum { p, n, out },
-            ("touch", &[p, n, stride]) => Self::Touch {
-                p,
-                n,
-                stride: stride.max(1),
-            },
+            ("touch", &[p, n, stride]) => Self::Touch { p, n, stride: stride.max(1) },
             ("spin", &[flag, nanoseconds]) => Self::Spin { flag, nanoseconds },
             _ => return None,
         })

@@ -47,10 +47,7 @@ impl Link {
             Err(error) => {
                 let key = walk.key;
                 self.walks.pop_front();
-                finished.push(Finished {
-                    key,
-                    outcome: Err(error),
-                });
+                finished.push(Finished { key, outcome: Err(error) });
             }
         }
     }

@@ -155,11 +155,7 @@ impl Card {
                 self.clients.insert(client, Client::new(pid));
             }
             Input::Gone(client) => self.gone(client),
-            Input::Said {
-                client,
-                question,
-                payload,
-            } => {
+            Input::Said { client, question, payload } => {
                 let token = question.token;
                 let answer = self.obey(client, question, payload);
                 if let Some(result) = answer.transpose() {
@@ -174,18 +170,10 @@ impl Card {
     #[must_use]
     pub fn next_deadline(&self) -> Option<Time> {
         let engines = self.gpus.iter().flat_map(|gpu| {
-            [
-                gpu.compute.next_deadline(),
-                gpu.link_in.next_deadline(),
-                gpu.link_out.next_deadline(),
-            ]
+            [gpu.compute.next_deadline(), gpu.link_in.next_deadline(), gpu.link_out.next_deadline()]
         });
         let timer = self.timers.first_key_value().map(|((time, _), _)| *time);
-        engines
-            .flatten()
-            .chain(timer)
-            .min()
-            .map(|time| time.max(self.now))
+        engines.flatten().chain(timer).min().map(|time| time.max(self.now))
     }
 
     /// The next thing to do for the card.
@@ -298,12 +286,7 @@ impl Card {
             return;
         };
         let gpu = u32::try_from(gpu).unwrap_or(u32::MAX);
-        self.timeline.push(Interval {
-            gpu,
-            pid,
-            from: nanos(from),
-            to: nanos(to),
-        });
+        self.timeline.push(Interval { gpu, pid, from: nanos(from), to: nanos(to) });
     }
 
     fn set_timer(&mut self, at: Time, timer: Timer) {
@@ -318,12 +301,7 @@ impl Card {
     }
 
     fn say(&mut self, client: ClientId, message: Message, payload: Vec<u8>, fd: Option<OwnedFd>) {
-        self.effects.push_back(Effect::Say {
-            client,
-            message,
-            payload,
-            fd,
-        });
+        self.effects.push_back(Effect::Say { client, message, payload, fd });
     }
 }
 

@@ -121,10 +121,7 @@ fn main() -> anyhow::Result<()> {
     let card = Card::new(options.constants(), options.gpus());
     let mut server = Server::listen(&options.socket, card)
         .with_context(|| format!("cannot listen at {}", options.socket.display()))?;
-    println!(
-        "{}",
-        serde_json::json!({ "ready": true, "socket": options.socket })
-    );
+    println!("{}", serde_json::json!({ "ready": true, "socket": options.socket }));
     server.run(&endings)?;
     if options.json_stats {
         println!("{}", serde_json::to_string(&server.stats())?);
@@ -135,10 +132,7 @@ fn main() -> anyhow::Result<()> {
 /// A descriptor that becomes readable when the parent ends.
 fn parent() -> anyhow::Result<OwnedFd> {
     let parent = rustix::process::getppid().context("there is no parent")?;
-    Ok(rustix::process::pidfd_open(
-        parent,
-        rustix::process::PidfdFlags::empty(),
-    )?)
+    Ok(rustix::process::pidfd_open(parent, rustix::process::PidfdFlags::empty())?)
 }
 
 /// The instances of a GPU, with UUIDs that follow from its own.
@@ -152,10 +146,7 @@ fn instances(whole: &GpuDescription, parts: &[u64]) -> Vec<GpuDescription> {
             uuid,
             memory: *memory,
             bus: whole.bus,
-            part_of: Some(Divided {
-                name: whole.name.clone(),
-                uuid: whole.uuid,
-            }),
+            part_of: Some(Divided { name: whole.name.clone(), uuid: whole.uuid }),
         }
     };
     (0..).zip(parts).map(instance).collect()
@@ -179,25 +170,17 @@ fn bytes(text: &str) -> Result<u64, String> {
         "MB" => 1_000_000,
         "GB" => 1_000_000_000,
         unit => {
-            return Err(format!(
-                "unit {unit} is not known; use B, KiB, MiB, GiB, MB or GB"
-            ));
+            return Err(format!("unit {unit} is not known; use B, KiB, MiB, GiB, MB or GB"));
         }
     };
     let number: u64 = digits
         .parse()
         .map_err(|_| format!("{text} is no number of bytes; write it like 256MiB"))?;
-    number
-        .checked_mul(unit)
-        .ok_or_else(|| format!("{text} is too much"))
+    number.checked_mul(unit).ok_or_else(|| format!("{text} is too much"))
 }
 
 fn uuid(text: &str) -> Result<[u8; 16], String> {
-    let digits: String = text
-        .trim_start_matches("GPU-")
-        .chars()
-        .filter(|c| *c != '-')
-        .collect();
+    let digits: String = text.trim_start_matches("GPU-").chars().filter(|c| *c != '-').collect();
     let number = u128::from_str_radix(&digits, 16).map_err(|_| format!("{text} is no UUID"))?;
     if digits.len() == 32 {
         Ok(number.to_be_bytes())

@@ -82,9 +82,7 @@ impl Memory {
 
     /// Free and total bytes of a GPU.
     pub(crate) fn room(&self, gpu: GpuIndex) -> Option<(u64, u64)> {
-        self.gpus
-            .get(gpu.0 as usize)
-            .map(|gpu| (gpu.free(), gpu.capacity()))
+        self.gpus.get(gpu.0 as usize).map(|gpu| (gpu.free(), gpu.capacity()))
     }
 
     /// Takes bytes that cannot move, for a context.
@@ -123,11 +121,7 @@ impl Memory {
             }
             return Err(Failure::Host);
         };
-        let fd = if kind == Kind::Device {
-            None
-        } else {
-            bytes.take_fd()
-        };
+        let fd = if kind == Kind::Device { None } else { bytes.take_fd() };
         bytes.drop_fd();
         let allocation = Allocation {
             len,
@@ -147,10 +141,7 @@ impl Memory {
         let Some(end) = address.checked_add(len).filter(|end| *end > address) else {
             return false;
         };
-        let before = self
-            .spaces
-            .get(&client)
-            .and_then(|space| space.range(..end).next_back());
+        let before = self.spaces.get(&client).and_then(|space| space.range(..end).next_back());
         before.is_none_or(|(start, found)| start + found.len <= address)
     }
 
@@ -183,11 +174,8 @@ impl Memory {
         let Some(space) = self.spaces.get(&client) else {
             return;
         };
-        let addresses: Vec<u64> = space
-            .iter()
-            .filter(|(_, a)| chosen(a))
-            .map(|(address, _)| *address)
-            .collect();
+        let addresses: Vec<u64> =
+            space.iter().filter(|(_, a)| chosen(a)).map(|(address, _)| *address).collect();
         for address in addresses {
             let _ = self.free(client, address);
         }
@@ -209,9 +197,7 @@ impl Memory {
 
     /// The kind of memory at an address.
     pub(crate) fn kind_at(&self, client: ClientId, address: u64) -> Option<Kind> {
-        self.place(client, address, 1)
-            .ok()
-            .map(|place| place.allocation.kind)
+        self.place(client, address, 1).ok().map(|place| place.allocation.kind)
     }
 
     /// The bytes behind a range that must lie in one allocation.
@@ -331,11 +317,7 @@ impl Memory {
         }
         let last = (place.offset + len - 1) / PAGE;
         let page = |index| {
-            let page = PageId {
-                client,
-                base: place.base,
-                index,
-            };
+            let page = PageId { client, base: place.base, index };
             (page, PAGE.min(place.allocation.len - index * PAGE))
         };
         Ok((place.offset / PAGE..=last).map(page).collect())
@@ -353,10 +335,6 @@ impl Memory {
         if offset.checked_add(len).is_none_or(|end| end > allocation.len) {
             return Err(IllegalAddress);
         }
-        Ok(Place {
-            base,
-            offset,
-            allocation,
-        })
+        Ok(Place { base, offset, allocation })
     }
 }

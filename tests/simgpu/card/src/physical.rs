@@ -57,12 +57,7 @@ impl Memory {
         if !shareable && place != Place::Host {
             bytes.drop_fd();
         }
-        let physical = Physical {
-            len,
-            place,
-            bytes: Rc::new(bytes),
-            shareable,
-        };
+        let physical = Physical { len, place, bytes: Rc::new(bytes), shareable };
         self.handles.insert((client, handle), Rc::new(physical));
         Ok(())
     }
@@ -93,19 +88,14 @@ impl Memory {
         }
         let handles = self.handles.values();
         let mapped =
-            self.spaces
-                .values()
-                .flat_map(BTreeMap::values)
-                .filter_map(|allocation| match &allocation.backing {
+            self.spaces.values().flat_map(BTreeMap::values).filter_map(|allocation| {
+                match &allocation.backing {
                     Backing::Physical(physical) => Some(physical),
                     _ => None,
-                });
+                }
+            });
         let shared = |physical: &&Rc<Physical>| physical.shareable && physical.bytes.inode() == Some(inode);
-        let found = handles
-            .chain(mapped)
-            .find(shared)
-            .ok_or(Failure::Unknown)?
-            .clone();
+        let found = handles.chain(mapped).find(shared).ok_or(Failure::Unknown)?.clone();
         let answer = (found.len, found.place);
         self.handles.insert((client, handle), found);
         Ok(answer)
@@ -119,11 +109,7 @@ impl Memory {
         len: u64,
         handle: HandleId,
     ) -> Result<Option<OwnedFd>, Failure> {
-        let physical = self
-            .handles
-            .get(&(client, handle))
-            .ok_or(Failure::Unknown)?
-            .clone();
+        let physical = self.handles.get(&(client, handle)).ok_or(Failure::Unknown)?.clone();
         if len > physical.len || !self.is_vacant(client, address, len) {
             return Err(Failure::Unknown);
         }
@@ -160,10 +146,7 @@ impl Memory {
         allowed: bool,
     ) -> Result<(), Failure> {
         for start in self.mappings(client, address, len)? {
-            let mapping = self
-                .spaces
-                .get_mut(&client)
-                .and_then(|space| space.get_mut(&start));
+            let mapping = self.spaces.get_mut(&client).and_then(|space| space.get_mut(&start));
             if let Some(Access::Only(gpus)) = mapping.map(|mapping| &mut mapping.access) {
                 if allowed {
                     gpus.insert(gpu);
@@ -184,12 +167,8 @@ impl Memory {
             Backing::Physical(physical) => Some(physical),
             _ => None,
         });
-        let here = handles
-            .chain(mapped)
-            .filter(|physical| physical.place == Place::Gpu(gpu));
-        let each: BTreeMap<_, u64> = here
-            .map(|physical| (Rc::as_ptr(physical), physical.len))
-            .collect();
+        let here = handles.chain(mapped).filter(|physical| physical.place == Place::Gpu(gpu));
+        let each: BTreeMap<_, u64> = here.map(|physical| (Rc::as_ptr(physical), physical.len)).collect();
         each.values().sum()
     }
 
@@ -204,12 +183,7 @@ impl Memory {
 
     /// One reference less; the last one gives the room back.
     pub(crate) fn let_go(&mut self, physical: Rc<Physical>) {
-        if let Some(Physical {
-            place: Place::Gpu(gpu),
-            len,
-            ..
-        }) = Rc::into_inner(physical)
-        {
+        if let Some(Physical { place: Place::Gpu(gpu), len, .. }) = Rc::into_inner(physical) {
             self.give_back(gpu, len);
         }
     }
@@ -227,10 +201,6 @@ impl Memory {
             next = start + mapping.len;
             starts.push(start);
         }
-        if next == end {
-            Ok(starts)
-        } else {
-            Err(Failure::Unknown)
-        }
+        if next == end { Ok(starts) } else { Err(Failure::Unknown) }
     }
 }

@@ -96,11 +96,7 @@ impl Pool {
         };
         let (_, left) = self.blocks.swap_remove(index);
         self.usage.used -= left;
-        self.pending.push(Pending {
-            address,
-            stream,
-            left,
-        });
+        self.pending.push(Pending { address, stream, left });
         true
     }
 

@@ -50,10 +50,7 @@ impl Memory {
 
     /// All that the pools of a client have reserved on a GPU.
     pub(crate) fn pooled_on(&self, client: ClientId, gpu: GpuIndex) -> u64 {
-        let pools = self
-            .pools_of(client)
-            .map(|(_, pool)| pool)
-            .filter(|pool| pool.gpu == gpu);
+        let pools = self.pools_of(client).map(|(_, pool)| pool).filter(|pool| pool.gpu == gpu);
         pools.map(|pool| pool.usage().reserved).sum()
     }
 
@@ -64,16 +61,10 @@ impl Memory {
         stream: StreamId,
         ops: &[Op],
     ) -> Result<(), Failure> {
-        if !ops
-            .iter()
-            .any(|op| matches!(op, Op::Allocate { .. } | Op::Release(_)))
-        {
+        if !ops.iter().any(|op| matches!(op, Op::Allocate { .. } | Op::Release(_))) {
             return Ok(());
         }
-        let before: Vec<_> = self
-            .pools_of(client)
-            .map(|(id, pool)| (*id, pool.clone()))
-            .collect();
+        let before: Vec<_> = self.pools_of(client).map(|(id, pool)| (*id, pool.clone())).collect();
         let noted = ops.iter().try_for_each(|op| match *op {
             Op::Allocate { address, len, pool } => self.reserve_block(client, stream, (address, len), pool),
             Op::Release(address) => self.release_block(client, stream, address),
@@ -153,13 +144,7 @@ impl Memory {
     /// The stream comes to the release of a block. Whatever else has come to be at its address stays.
     pub(crate) fn end_block(&mut self, client: ClientId, address: u64) {
         let space = self.spaces.entry(client).or_default();
-        if matches!(
-            space.get(&address),
-            Some(Allocation {
-                backing: Backing::Pool(_),
-                ..
-            })
-        ) {
+        if matches!(space.get(&address), Some(Allocation { backing: Backing::Pool(_), .. })) {
             space.remove(&address);
         }
         let all = (client, PoolId(0))..=(client, PoolId(u32::MAX));
@@ -178,10 +163,8 @@ impl Memory {
 
     /// What a synchronise does: every pool keeps its threshold.
     pub(crate) fn trim_pools(&mut self, client: ClientId) {
-        let pools: Vec<(PoolId, u64)> = self
-            .pools_of(client)
-            .map(|((_, id), pool)| (*id, pool.threshold))
-            .collect();
+        let pools: Vec<(PoolId, u64)> =
+            self.pools_of(client).map(|((_, id), pool)| (*id, pool.threshold)).collect();
         for (pool, threshold) in pools {
             let _ = self.trim_pool(client, pool, threshold);
         }

@@ -43,14 +43,8 @@ impl Module {
                 let after = after.trim_start();
                 let end = after.find(|c: char| !(c.is_alphanumeric() || c == '_' || c == '$'))?;
                 let (name, rest) = after.split_at(end);
-                let list = rest
-                    .trim_start()
-                    .strip_prefix('(')
-                    .and_then(|rest| rest.split(')').next());
-                Some(Entry {
-                    name: name.to_owned(),
-                    parameters: parameters(list.unwrap_or("")),
-                })
+                let list = rest.trim_start().strip_prefix('(').and_then(|rest| rest.split(')').next());
+                Some(Entry { name: name.to_owned(), parameters: parameters(list.unwrap_or("")) })
             })
             .collect();
         Self { entries }
@@ -67,15 +61,8 @@ fn parameters(list: &str) -> Vec<Parameter> {
     let mut offset = 0;
     list.split(',')
         .filter_map(|declaration| {
-            let mut words = declaration
-                .split_whitespace()
-                .skip_while(|word| *word != ".param")
-                .skip(1);
-            let bits: usize = words
-                .next()?
-                .trim_start_matches(|c: char| !c.is_ascii_digit())
-                .parse()
-                .ok()?;
+            let mut words = declaration.split_whitespace().skip_while(|word| *word != ".param").skip(1);
+            let bits: usize = words.next()?.trim_start_matches(|c: char| !c.is_ascii_digit()).parse().ok()?;
             let size = (bits / 8).max(1);
             offset = usize::next_multiple_of(offset, size);
             let parameter = Parameter { offset, size };
@@ -95,13 +82,7 @@ mod tests {
             "// .entry not_this(\n.visible .entry fill(.param .u64 p,\n .param .u32 a, .param .u64 b)\n{ ret; }",
         );
         assert_eq!(module.entries.len(), 1);
-        let offsets: Vec<usize> = module
-            .entry("fill")
-            .unwrap()
-            .parameters
-            .iter()
-            .map(|p| p.offset)
-            .collect();
+        let offsets: Vec<usize> = module.entry("fill").unwrap().parameters.iter().map(|p| p.offset).collect();
         assert_eq!(offsets, [0, 8, 16]);
     }
 

@@ -135,10 +135,7 @@ impl Queues {
             Op::Record(event) | Op::RecordContext(event) => Some(event),
             _ => None,
         };
-        stream.head = Some(Head {
-            records,
-            question: task.question(),
-        });
+        stream.head = Some(Head { records, question: task.question() });
         Some((id, task))
     }
 
@@ -149,10 +146,7 @@ impl Queues {
         };
         let Some(head) = stream.head.take() else { return };
         stream.completed += 1;
-        let here = Fence {
-            stream: id,
-            position: stream.completed,
-        };
+        let here = Fence { stream: id, position: stream.completed };
         if let Some(event) = head.records.and_then(|event| self.events.get_mut(&event))
             && event.fence == Some(here)
         {
@@ -166,10 +160,7 @@ impl Queues {
         match work {
             Work::Stream(stream) => {
                 let found = self.streams.get(&stream).ok_or(Failure::Unknown)?;
-                let mut fences = vec![Fence {
-                    stream,
-                    position: found.submitted,
-                }];
+                let mut fences = vec![Fence { stream, position: found.submitted }];
                 if found.kind == StreamKind::Legacy {
                     fences.extend(self.tails(found.context, |kind| kind == StreamKind::Blocking));
                 }
@@ -177,12 +168,9 @@ impl Queues {
             }
             Work::Position(stream, position) => Ok(vec![Fence { stream, position }]),
             Work::Context(context) => Ok(self.tails(context, |_| true)),
-            Work::Event(event) => Ok(self
-                .events
-                .get(&event)
-                .and_then(|event| event.fence)
-                .into_iter()
-                .collect()),
+            Work::Event(event) => {
+                Ok(self.events.get(&event).and_then(|event| event.fence).into_iter().collect())
+            }
         }
     }
 
@@ -190,10 +178,7 @@ impl Queues {
     pub(crate) fn all_fences(&self) -> Vec<Fence> {
         self.streams
             .iter()
-            .map(|(&stream, found)| Fence {
-                stream,
-                position: found.submitted,
-            })
+            .map(|(&stream, found)| Fence { stream, position: found.submitted })
             .collect()
     }
 
@@ -206,11 +191,9 @@ impl Queues {
 
     pub(crate) fn time_of(&self, event: EventId) -> Result<Time, Failure> {
         let event = self.events.get(&event).ok_or(Failure::Unknown)?;
-        event.at.ok_or(if event.fence.is_some() {
-            Failure::NotReady
-        } else {
-            Failure::Unknown
-        })
+        event
+            .at
+            .ok_or(if event.fence.is_some() { Failure::NotReady } else { Failure::Unknown })
     }
 
     /// Drops all work, as after an error from which nothing recovers, and answers the questions that it would have
@@ -233,10 +216,7 @@ impl Queues {
             .filter(|(_, stream)| stream.context == context && chosen(stream.kind));
         streams
             .filter(|(_, stream)| stream.completed < stream.submitted)
-            .map(|(&id, stream)| Fence {
-                stream: id,
-                position: stream.submitted,
-            })
+            .map(|(&id, stream)| Fence { stream: id, position: stream.submitted })
             .collect()
     }
 
@@ -270,16 +250,7 @@ mod tests {
     }
 
     fn submit(queues: &mut Queues, stream: StreamId, op: Op) {
-        queues
-            .submit(
-                stream,
-                Task {
-                    op,
-                    payload: Vec::new(),
-                    token: None,
-                },
-            )
-            .unwrap();
+        queues.submit(stream, Task { op, payload: Vec::new(), token: None }).unwrap();
     }
 
     fn started(queues: &mut Queues) -> Vec<StreamId> {

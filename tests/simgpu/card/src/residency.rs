@@ -94,13 +94,7 @@ impl Residency {
         let evicted = self.make_room(len)?;
         self.managed += len;
         self.by_age.insert(self.next_stamp, page);
-        self.pages.insert(
-            page,
-            Resident {
-                stamp: self.next_stamp,
-                len,
-            },
-        );
+        self.pages.insert(page, Resident { stamp: self.next_stamp, len });
         self.next_stamp += 1;
         Ok(evicted)
     }
@@ -126,15 +120,7 @@ impl Residency {
 
     /// Forgets the pages of an allocation that is no more.
     pub(crate) fn forget(&mut self, client: ClientId, base: u64) {
-        let range = PageId {
-            client,
-            base,
-            index: 0,
-        }..=PageId {
-            client,
-            base,
-            index: u64::MAX,
-        };
+        let range = PageId { client, base, index: 0 }..=PageId { client, base, index: u64::MAX };
         let pages: Vec<PageId> = self.pages.range(range).map(|(page, _)| *page).collect();
         for page in pages {
             self.expel(&page);
@@ -160,11 +146,7 @@ mod tests {
     use super::*;
 
     fn page(client: u32, index: u64) -> PageId {
-        PageId {
-            client: ClientId(client),
-            base: 0x1000,
-            index,
-        }
+        PageId { client: ClientId(client), base: 0x1000, index }
     }
 
     #[test]
@@ -176,10 +158,7 @@ mod tests {
         card.touch(page(1, 0));
         assert_eq!(card.admit(page(2, 1), 10), Ok(vec![(page(2, 0), 10)]));
         assert!(card.holds(&page(1, 0)));
-        assert_eq!(
-            (card.resident_of(ClientId(1)), card.resident_of(ClientId(2))),
-            (20, 10)
-        );
+        assert_eq!((card.resident_of(ClientId(1)), card.resident_of(ClientId(2))), (20, 10));
     }
 
     #[test]

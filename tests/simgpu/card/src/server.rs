@@ -99,9 +99,7 @@ impl Server {
         let due = self.card.next_deadline();
         let now = self.clock.now(due);
         let timeout = due.map(|due| timespec(due.saturating_sub(now)));
-        let endings = endings
-            .iter()
-            .map(|fd| (Source::Ending, fd.as_fd(), PollFlags::IN));
+        let endings = endings.iter().map(|fd| (Source::Ending, fd.as_fd(), PollFlags::IN));
         let listener = std::iter::once((Source::Listener, self.listener.as_fd(), PollFlags::IN));
         let peers = self.peers.iter().map(|(client, peer)| {
             let flags = if peer.outbox.is_empty() {
@@ -120,10 +118,7 @@ impl Server {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
-        let happened = sources
-            .into_iter()
-            .zip(fds)
-            .map(|(source, fd)| (source, fd.revents()));
+        let happened = sources.into_iter().zip(fds).map(|(source, fd)| (source, fd.revents()));
         Ok(happened.filter(|(_, flags)| !flags.is_empty()).collect())
     }
 
@@ -136,18 +131,9 @@ impl Server {
             }
             let client = ClientId(self.next_client);
             self.next_client += 1;
-            self.peers.insert(
-                client,
-                Peer {
-                    socket,
-                    inbox: Inbox::default(),
-                    outbox: VecDeque::new(),
-                },
-            );
-            self.handle(Input::Connected {
-                client,
-                pid: pid.unsigned_abs(),
-            });
+            self.peers
+                .insert(client, Peer { socket, inbox: Inbox::default(), outbox: VecDeque::new() });
+            self.handle(Input::Connected { client, pid: pid.unsigned_abs() });
         }
     }
 
@@ -169,11 +155,7 @@ impl Server {
                 }
                 Ok(Some(frame)) => {
                     let (question, payload) = (frame.head, frame.payload);
-                    self.handle(Input::Said {
-                        client,
-                        question,
-                        payload,
-                    });
+                    self.handle(Input::Said { client, question, payload });
                 }
                 Ok(None) if open => return,
                 Ok(None) | Err(_) => break,
@@ -205,12 +187,7 @@ impl Server {
         self.card.handle(now, input);
         while let Some(effect) = self.card.poll_effect() {
             match effect {
-                Effect::Say {
-                    client,
-                    message,
-                    payload,
-                    fd,
-                } => self.say(client, &message, &payload, fd),
+                Effect::Say { client, message, payload, fd } => self.say(client, &message, &payload, fd),
                 Effect::Stop => self.stopping = true,
             }
         }

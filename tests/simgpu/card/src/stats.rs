@@ -105,15 +105,11 @@ impl Stats {
         let window = self.now_nanos.saturating_sub(since).max(1);
         let living = self.processes.iter().filter(|process| process.alive);
         let share = |pid: u32| {
-            let own = self
-                .timeline
-                .iter()
-                .filter(|turn| (turn.gpu, turn.pid) == (gpu, pid));
+            let own = self.timeline.iter().filter(|turn| (turn.gpu, turn.pid) == (gpu, pid));
             let past: u64 = own.map(|turn| turn.to.saturating_sub(turn.from.max(since))).sum();
             let running = self.gpus.get(gpu as usize).filter(|gpu| gpu.running == Some(pid));
-            let present = running.map_or(0, |gpu| {
-                self.now_nanos.saturating_sub(gpu.running_since.max(since))
-            });
+            let present =
+                running.map_or(0, |gpu| self.now_nanos.saturating_sub(gpu.running_since.max(since)));
             u32::try_from((past + present).min(window) * 100 / window).unwrap_or(100)
         };
         living
@@ -127,11 +123,7 @@ impl ProcessStats {
     /// Its bytes on one GPU, without managed memory.
     #[must_use]
     pub fn bytes_on(&self, gpu: u32) -> u64 {
-        let found = self
-            .gpus
-            .iter()
-            .zip(&self.gpu_bytes)
-            .find(|(index, _)| **index == gpu);
+        let found = self.gpus.iter().zip(&self.gpu_bytes).find(|(index, _)| **index == gpu);
         found.map_or(0, |(_, bytes)| *bytes)
     }
 }

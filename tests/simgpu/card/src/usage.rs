@@ -14,17 +14,12 @@ impl Memory {
 
     /// Bytes of a client that cannot move, on all GPUs.
     pub(crate) fn fixed_of(&self, client: ClientId) -> u64 {
-        (0..)
-            .zip(&self.gpus)
-            .map(|(gpu, _)| self.fixed_on(client, GpuIndex(gpu)))
-            .sum()
+        (0..).zip(&self.gpus).map(|(gpu, _)| self.fixed_on(client, GpuIndex(gpu))).sum()
     }
 
     /// Bytes of a client on a GPU that cannot move, its contexts not counted.
     pub(crate) fn fixed_on(&self, client: ClientId, gpu: GpuIndex) -> u64 {
-        let own = self.own(client, |allocation| {
-            allocation.kind == Kind::Device && allocation.gpu == gpu
-        });
+        let own = self.own(client, |allocation| allocation.kind == Kind::Device && allocation.gpu == gpu);
         own + self.pooled_on(client, gpu) + self.physical_on(client, gpu)
     }
 

@@ -22,33 +22,11 @@ use crate::wire::{Plane, Shape};
 #[derive(Debug)]
 pub(crate) enum Job {
     Kernel(Kernel),
-    Copy {
-        to: Plane,
-        from: Plane,
-        shape: Shape,
-    },
-    Set {
-        to: Plane,
-        shape: Shape,
-        value: u32,
-        element: u8,
-    },
-    Upload {
-        to: Plane,
-        shape: Shape,
-        data: Vec<u8>,
-    },
-    Download {
-        from: Plane,
-        shape: Shape,
-        data: Vec<u8>,
-        token: u64,
-    },
-    Prefetch {
-        address: u64,
-        len: u64,
-        to: Option<GpuIndex>,
-    },
+    Copy { to: Plane, from: Plane, shape: Shape },
+    Set { to: Plane, shape: Shape, value: u32, element: u8 },
+    Upload { to: Plane, shape: Shape, data: Vec<u8> },
+    Download { from: Plane, shape: Shape, data: Vec<u8>, token: u64 },
+    Prefetch { address: u64, len: u64, to: Option<GpuIndex> },
 }
 
 /// Bytes that a download found, for the question with this token.
@@ -78,14 +56,7 @@ pub(crate) struct Walk {
 
 impl Walk {
     pub(crate) fn new(key: StreamKey, gpu: GpuIndex, job: Job) -> Self {
-        Self {
-            key,
-            gpu,
-            job,
-            begun: false,
-            piece: 0..0,
-            sum: 0,
-        }
+        Self { key, gpu, job, begun: false, piece: 0..0, sum: 0 }
     }
 
     /// Chooses the next piece and answers how long it takes; `None` when all is done.
@@ -98,11 +69,7 @@ impl Walk {
         let time = match &self.job {
             Job::Kernel(kernel) => {
                 let kernel = kernel.clone();
-                let launch = if first {
-                    memory.constants.launch
-                } else {
-                    Duration::ZERO
-                };
+                let launch = if first { memory.constants.launch } else { Duration::ZERO };
                 launch + self.begin_words(memory, &kernel, start)?
             }
             Job::Prefetch { address, to, .. } => {
@@ -128,9 +95,7 @@ impl Walk {
                 if count > 0 {
                     let (p, _) = kernel.words();
                     let (bytes, offset) = memory.bytes(client, p + self.piece.start * 4, count * 4)?;
-                    let sum = kernel
-                        .compute(bytes, offset, self.piece.start, count)
-                        .ok_or(IllegalAddress)?;
+                    let sum = kernel.compute(bytes, offset, self.piece.start, count).ok_or(IllegalAddress)?;
                     self.sum = self.sum.wrapping_add(sum);
                 }
                 Ok(())
@@ -150,12 +115,7 @@ impl Walk {
                     })
                 })
             }
-            Job::Set {
-                to,
-                shape,
-                value,
-                element,
-            } => {
+            Job::Set { to, shape, value, element } => {
                 let pattern = pattern(*value, *element);
                 rows(&self.piece, *shape).try_for_each(|(row, column, len)| {
                     let start = to.address + row * to.pitch + column;
@@ -179,9 +139,7 @@ impl Walk {
                     })
                 })
             }
-            Job::Download {
-                from, shape, data, ..
-            } => {
+            Job::Download { from, shape, data, .. } => {
                 memory.counters.entry(client).or_default().downloaded_bytes +=
                     self.piece.end - self.piece.start;
                 rows(&self.piece, *shape).try_for_each(|(row, column, len)| {
@@ -203,10 +161,7 @@ impl Walk {
             Job::Download { data, token, .. } => Some(Delivery { token, data }),
             _ => None,
         };
-        Finished {
-            key: self.key,
-            outcome: Ok(delivery),
-        }
+        Finished { key: self.key, outcome: Ok(delivery) }
     }
 
     fn length(&self) -> u64 {
@@ -296,10 +251,7 @@ impl Walk {
             memory.counters.entry(self.key.client).or_default().kernels += 1;
             if let Kernel::Checksum { out, .. } = kernel {
                 let (bytes, offset) = memory.bytes(self.key.client, *out, 8)?;
-                bytes
-                    .wide_word(offset)
-                    .ok_or(IllegalAddress)?
-                    .fetch_add(self.sum, Relaxed);
+                bytes.wide_word(offset).ok_or(IllegalAddress)?.fetch_add(self.sum, Relaxed);
             }
         }
         Ok(())
@@ -318,12 +270,7 @@ pub(crate) struct Spinner {
 
 impl Spinner {
     pub(crate) fn new(key: StreamKey, flag: u64, limit: Duration) -> Self {
-        Self {
-            key,
-            flag,
-            limit,
-            until: None,
-        }
+        Self { key, flag, limit, until: None }
     }
 
     pub(crate) fn start(&mut self, now: Time) {

@@ -85,10 +85,7 @@ impl Descriptor {
     /// The most levels that a mipmap of this can have.
     pub(crate) fn levels(&self) -> u32 {
         let layered = self.flags & LAYERED != 0;
-        let largest = self
-            .width
-            .max(self.height)
-            .max(if layered { 0 } else { self.depth });
+        let largest = self.width.max(self.height).max(if layered { 0 } else { self.depth });
         usize::BITS - largest.leading_zeros()
     }
 

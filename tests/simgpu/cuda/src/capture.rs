@@ -77,10 +77,7 @@ impl State {
             mode,
             thread: thread::current().id(),
             origin: stream,
-            graph: into
-                .and_then(|graph| self.graphs.get(&graph))
-                .cloned()
-                .unwrap_or_default(),
+            graph: into.and_then(|graph| self.graphs.get(&graph)).cloned().unwrap_or_default(),
             into,
             frontiers: HashMap::from([(stream, after)]),
             invalid: false,
@@ -102,11 +99,7 @@ impl State {
             return Err(self.invalidate(id, Code::STREAM_CAPTURE_UNMATCHED));
         }
         let capture = self.captures.remove(&id).ok_or(Code::INVALID_VALUE)?;
-        for stream in self
-            .streams
-            .values_mut()
-            .filter(|stream| stream.capture == Some(id))
-        {
+        for stream in self.streams.values_mut().filter(|stream| stream.capture == Some(id)) {
             stream.capture = None;
         }
         match (capture.invalid, capture.is_joined()) {
@@ -162,10 +155,7 @@ impl State {
     /// A capture in a stream that is ordered with the legacy stream of this context.
     fn capture_ordered_with(&self, context: ContextId) -> Option<u32> {
         let ordered = |stream: &&Stream| stream.context == context && stream.kind == StreamKind::Blocking;
-        self.streams
-            .values()
-            .filter(ordered)
-            .find_map(|stream| stream.capture)
+        self.streams.values().filter(ordered).find_map(|stream| stream.capture)
     }
 
     /// Writes a piece of work down.
@@ -176,10 +166,7 @@ impl State {
         };
         let frontier = capture.frontiers.entry(stream).or_default();
         let after = std::mem::replace(frontier, Frontier::from([node]));
-        capture
-            .graph
-            .nodes
-            .insert(node, Node::new(Kind::of(&op), vec![op], after));
+        capture.graph.nodes.insert(node, Node::new(Kind::of(&op), vec![op], after));
     }
 
     /// Records an event in a capture: it stands for the stream's frontier.
@@ -234,20 +221,11 @@ impl State {
             true => capture.mode != RELAXED,
             false => mode == GLOBAL && capture.mode == GLOBAL,
         };
-        let broken: Vec<u32> = self
-            .captures
-            .iter()
-            .filter(|(_, c)| forbids(c))
-            .map(|(id, _)| *id)
-            .collect();
+        let broken: Vec<u32> = self.captures.iter().filter(|(_, c)| forbids(c)).map(|(id, _)| *id).collect();
         for id in &broken {
             self.invalidate(*id, Code::STREAM_CAPTURE_UNSUPPORTED);
         }
-        if broken.is_empty() {
-            Ok(())
-        } else {
-            Err(Code::STREAM_CAPTURE_UNSUPPORTED)
-        }
+        if broken.is_empty() { Ok(()) } else { Err(Code::STREAM_CAPTURE_UNSUPPORTED) }
     }
 
     /// Waiting for a stream that captures breaks its capture.
@@ -267,9 +245,7 @@ impl State {
             .iter()
             .filter(|(_, stream)| stream.context == context && stream.capture.is_some());
         let streams: Vec<StreamId> = streams.map(|(id, _)| *id).collect();
-        streams
-            .into_iter()
-            .try_for_each(|stream| self.refuse_capturing(stream))
+        streams.into_iter().try_for_each(|stream| self.refuse_capturing(stream))
     }
 
     fn invalidate(&mut self, id: u32, code: Code) -> Code {
@@ -284,27 +260,12 @@ impl Capture {
     /// Whether everything that was written down comes before the end of the first stream.
     fn is_joined(&self) -> bool {
         let mut reached = Frontier::new();
-        let mut next: Vec<u32> = self
-            .frontiers
-            .get(&self.origin)
-            .into_iter()
-            .flatten()
-            .copied()
-            .collect();
+        let mut next: Vec<u32> = self.frontiers.get(&self.origin).into_iter().flatten().copied().collect();
         while let Some(node) = next.pop() {
             if reached.insert(node) {
-                next.extend(
-                    self.graph
-                        .nodes
-                        .get(&node)
-                        .into_iter()
-                        .flat_map(|node| &node.after),
-                );
+                next.extend(self.graph.nodes.get(&node).into_iter().flat_map(|node| &node.after));
             }
         }
-        self.frontiers
-            .values()
-            .flatten()
-            .all(|node| reached.contains(node))
+        self.frontiers.values().flatten().all(|node| reached.contains(node))
     }
 }

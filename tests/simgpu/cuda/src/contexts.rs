@@ -39,9 +39,7 @@ pub(crate) fn destroy(context: ContextId) -> Answer {
     state.events.retain(|_, event| event.context != context);
     state.arrays.retain(|_, array| array.context != context);
     state.mipmaps.retain(|_, mipmap| mipmap.context != context);
-    state
-        .allocations
-        .retain(|_, allocation| allocation.context != context);
+    state.allocations.retain(|_, allocation| allocation.context != context);
     Ok(())
 }
 
@@ -69,12 +67,7 @@ pub(crate) fn release_primary(device: i32, reset: bool) -> Answer {
     let index = usize::try_from(device).map_err(|_| Code::INVALID_DEVICE)?;
     let ended = {
         let mut state = driver.state();
-        if reset
-            && state
-                .contexts
-                .values()
-                .any(|found| found.part && found.device == device)
-        {
+        if reset && state.contexts.values().any(|found| found.part && found.device == device) {
             return Err(Code::NOT_PERMITTED);
         }
         let primary = &mut state.primaries[index];
@@ -84,10 +77,7 @@ pub(crate) fn release_primary(device: i32, reset: bool) -> Answer {
         primary.references = if reset { 0 } else { primary.references - 1 };
         if primary.references == 0 {
             let Primary { context, flags, .. } = *primary;
-            *primary = Primary {
-                flags,
-                ..Primary::default()
-            };
+            *primary = Primary { flags, ..Primary::default() };
             context
         } else {
             None
@@ -108,11 +98,7 @@ pub(crate) fn make_part(device: i32) -> Answer<ContextId> {
 
 /// Ends a part, and its use of the primary context.
 pub(crate) fn destroy_part(part: ContextId) -> Answer {
-    let found = driver()?
-        .state()
-        .contexts
-        .get(&part)
-        .map(|found| (found.device, found.part));
+    let found = driver()?.state().contexts.get(&part).map(|found| (found.device, found.part));
     let Some((device, true)) = found else {
         return Err(Code::INVALID_CONTEXT);
     };
@@ -130,17 +116,9 @@ pub(crate) fn make_stream(
     let driver = driver()?;
     let mut state = driver.state();
     let id = StreamId(state.fresh());
-    state.streams.insert(
-        id,
-        Stream {
-            context,
-            flags,
-            priority,
-            kind,
-            submitted: 0,
-            capture: None,
-        },
-    );
+    state
+        .streams
+        .insert(id, Stream { context, flags, priority, kind, submitted: 0, capture: None });
     driver.tell(Request::CreateStream(id, context, kind))?;
     Ok(id)
 }

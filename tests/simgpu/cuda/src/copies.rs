@@ -87,15 +87,7 @@ pub(crate) fn set(stream: StreamId, to: Plane, shape: Shape, value: u32, element
     if !to.address.is_multiple_of(u64::from(element)) {
         return Err(Code::INVALID_VALUE);
     }
-    work::submit(
-        stream,
-        Op::Set {
-            to,
-            shape,
-            value,
-            element,
-        },
-    )?;
+    work::submit(stream, Op::Set { to, shape, value, element })?;
     if wait == Wait::AsTheDriverDoes && kind != Kind::Device {
         work::synchronize(Work::Stream(stream))?;
     }
@@ -105,21 +97,14 @@ pub(crate) fn set(stream: StreamId, to: Plane, shape: Shape, value: u32, element
 /// Cuts a copy into messages of a bearable size: whole rows, or parts of one.
 fn pieces(to: Plane, from: Plane, shape: Shape, copy: impl Fn(Plane, Plane, Shape) -> Answer) -> Answer {
     let rows = (CHUNK / shape.width).clamp(1, shape.rows);
-    let width = if rows > 1 {
-        shape.width
-    } else {
-        shape.width.min(CHUNK)
-    };
+    let width = if rows > 1 { shape.width } else { shape.width.min(CHUNK) };
     let at = |plane: Plane, row: u64, column: u64| Plane {
         address: plane.address + row * plane.pitch + column,
         ..plane
     };
     for row in (0..shape.rows).step_by(usize::try_from(rows).unwrap_or(1)) {
         for column in (0..shape.width).step_by(usize::try_from(width).unwrap_or(1)) {
-            let part = Shape {
-                width: width.min(shape.width - column),
-                rows: rows.min(shape.rows - row),
-            };
+            let part = Shape { width: width.min(shape.width - column), rows: rows.min(shape.rows - row) };
             copy(at(to, row, column), at(from, row, column), part)?;
         }
     }

@@ -30,17 +30,11 @@ const PER_THREAD: Handle = 2;
 
 /// The current context.
 pub(crate) fn context() -> Answer<ContextId> {
-    let context = STACK
-        .with_borrow(|stack| stack.last().copied())
-        .ok_or(Code::INVALID_CONTEXT)?;
+    let context = STACK.with_borrow(|stack| stack.last().copied()).ok_or(Code::INVALID_CONTEXT)?;
     let driver = driver()?;
     driver.healthy()?;
     let exists = driver.state().contexts.contains_key(&context);
-    if exists {
-        Ok(context)
-    } else {
-        Err(Code::INVALID_CONTEXT)
-    }
+    if exists { Ok(context) } else { Err(Code::INVALID_CONTEXT) }
 }
 
 /// The device of the current context.

@@ -77,13 +77,7 @@ pub(crate) fn init() -> Answer {
     }
     let state = Mutex::new(State::new(gpus.len()));
     let health = Health::map(link.health().ok_or(Code::NO_DEVICE)?)?;
-    let _ = DRIVER.set(Driver {
-        health,
-        link,
-        path,
-        gpus,
-        state,
-    });
+    let _ = DRIVER.set(Driver { health, link, path, gpus, state });
     // SAFETY: both functions are ours, take nothing, and only touch an atomic and the socket.
     unsafe {
         libc::pthread_atfork(None, None, Some(forked));
@@ -160,10 +154,10 @@ extern "C" fn ended() {
 /// instances have no index: one is a device only if it is named first, and then it is the only one; or if there is
 /// nothing else and no list.
 fn visible(gpus: Vec<GpuDescription>, order: Option<&str>, chosen: Option<&str>) -> Vec<Visible> {
-    let all = gpus.into_iter().zip(0..).map(|(description, index)| Visible {
-        index: GpuIndex(index),
-        description,
-    });
+    let all = gpus
+        .into_iter()
+        .zip(0..)
+        .map(|(description, index)| Visible { index: GpuIndex(index), description });
     let (instances, mut wholes): (Vec<_>, Vec<_>) = all.partition(|gpu| gpu.description.part_of.is_some());
     // What has more memory counts as faster: all of them compute alike.
     if order != Some("PCI_BUS_ID") {
@@ -182,11 +176,7 @@ fn visible(gpus: Vec<GpuDescription>, order: Option<&str>, chosen: Option<&str>)
         own.starts_with(&name)
     };
     if let Some(name) = names.first().filter(|name| name.starts_with("MIG-")) {
-        return instances
-            .into_iter()
-            .filter(|gpu| begins(gpu, name))
-            .take(1)
-            .collect();
+        return instances.into_iter().filter(|gpu| begins(gpu, name)).take(1).collect();
     }
     let mut picked: Vec<usize> = Vec::new();
     for name in names {

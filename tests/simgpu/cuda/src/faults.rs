@@ -47,10 +47,7 @@ pub(crate) fn answer(call: &str) -> Option<u32> {
 /// The work that is put into the stream instead of this.
 pub(crate) fn bend(op: Op) -> Vec<Op> {
     match OF_THIS_CALL.take() {
-        Some(Effect::Hang) => vec![Op::Kernel(Kernel::Spin {
-            flag: 0,
-            nanoseconds: u64::MAX,
-        })],
+        Some(Effect::Hang) => vec![Op::Kernel(Kernel::Spin { flag: 0, nanoseconds: u64::MAX })],
         Some(Effect::Fail(error)) => vec![Op::Fail(error)],
         Some(Effect::Slow(time)) => vec![Op::Pause(time), op],
         Some(Effect::Answer(_)) | None => vec![op],

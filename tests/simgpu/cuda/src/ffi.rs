@@ -171,10 +171,7 @@ impl Image {
         if magic == ELF || FAT_BINARY.contains(&magic) {
             return Err(Code::NO_BINARY_FOR_GPU);
         }
-        Text(self.0.cast())
-            .get()
-            .map(str::to_owned)
-            .map_err(|_| Code::INVALID_IMAGE)
+        Text(self.0.cast()).get().map(str::to_owned).map_err(|_| Code::INVALID_IMAGE)
     }
 }
 
@@ -259,8 +256,5 @@ impl Host {
 }
 
 fn number(bytes: &[u8]) -> u64 {
-    bytes
-        .iter()
-        .rev()
-        .fold(0, |number, byte| (number << 8) | u64::from(*byte))
+    bytes.iter().rev().fold(0, |number, byte| (number << 8) | u64::from(*byte))
 }

@@ -82,13 +82,7 @@ pub(crate) enum Mismatch {
 
 impl Node {
     pub(crate) fn new(kind: Kind, work: Vec<Op>, after: Frontier) -> Self {
-        Self {
-            kind,
-            work,
-            after,
-            params: Params::None,
-            cloned_from: None,
-        }
+        Self { kind, work, after, params: Params::None, cloned_from: None }
     }
 }
 
@@ -150,16 +144,10 @@ impl Graph {
         let numbers: BTreeMap<u32, u32> = self.nodes.keys().map(|id| (*id, fresh())).collect();
         let copied = self.nodes.iter().map(|(id, node)| {
             let after = node.after.iter().map(|before| numbers[before]).collect();
-            let copy = Node {
-                after,
-                cloned_from: Some(*id),
-                ..node.clone()
-            };
+            let copy = Node { after, cloned_from: Some(*id), ..node.clone() };
             (numbers[id], copy)
         });
-        Self {
-            nodes: copied.collect(),
-        }
+        Self { nodes: copied.collect() }
     }
 
     /// Takes over the work of a graph of the same shape.
@@ -168,12 +156,7 @@ impl Graph {
         if self.nodes.len() != from.nodes.len() {
             return Err((Mismatch::Topology, last));
         }
-        let places: BTreeMap<u32, u32> = from
-            .nodes
-            .keys()
-            .copied()
-            .zip(self.nodes.keys().copied())
-            .collect();
+        let places: BTreeMap<u32, u32> = from.nodes.keys().copied().zip(self.nodes.keys().copied()).collect();
         for (own, (id, new)) in self.nodes.values().zip(&from.nodes) {
             if own.kind != new.kind {
                 return Err((Mismatch::NodeType, *id));

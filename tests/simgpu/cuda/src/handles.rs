@@ -35,8 +35,6 @@ impl Tag {
     pub(crate) fn id(self, handle: Handle) -> Option<u32> {
         let number = handle.checked_sub((self as usize) << TAG_SHIFT)?;
         let fits = number >> TAG_SHIFT == 0 && number.is_multiple_of(STEP);
-        u32::try_from((number / STEP).checked_sub(1)?)
-            .ok()
-            .filter(|_| fits)
+        u32::try_from((number / STEP).checked_sub(1)?).ok().filter(|_| fits)
     }
 }

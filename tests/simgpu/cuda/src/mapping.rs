@@ -35,10 +35,7 @@ impl Reservation {
         let aligned = start.next_multiple_of(align);
         unmap(start, aligned - start);
         unmap(aligned + size, start + whole - aligned - size);
-        Ok(Self {
-            address: aligned as u64,
-            size,
-        })
+        Ok(Self { address: aligned as u64, size })
     }
 
     /// Whether a range lies in this one.
@@ -75,11 +72,7 @@ impl Reservation {
 
     /// Allows or forbids the program a part of these addresses.
     pub(crate) fn protect(&self, address: u64, len: usize, allowed: bool) {
-        let access = if allowed {
-            libc::PROT_READ | libc::PROT_WRITE
-        } else {
-            libc::PROT_NONE
-        };
+        let access = if allowed { libc::PROT_READ | libc::PROT_WRITE } else { libc::PROT_NONE };
         if self.holds(address, len as u64) {
             // SAFETY: a part of this reservation's own range.
             unsafe { libc::mprotect(address as *mut libc::c_void, len, access) };

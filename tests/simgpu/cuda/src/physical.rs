@@ -59,9 +59,7 @@ pub(crate) struct Mapping {
 
 impl State {
     pub(crate) fn physical(&mut self, handle: u64) -> Answer<(u32, &mut Physical)> {
-        let id = usize::try_from(handle)
-            .ok()
-            .and_then(|handle| Tag::Physical.id(handle));
+        let id = usize::try_from(handle).ok().and_then(|handle| Tag::Physical.id(handle));
         let id = id.ok_or(Code::INVALID_VALUE)?;
         let found = self.physical.get_mut(&id).filter(|found| found.references > 0);
         Ok((id, found.ok_or(Code::INVALID_VALUE)?))
@@ -69,16 +67,8 @@ impl State {
 
     /// The reservation around a range.
     fn reservation(&self, address: u64, len: u64) -> Answer<&Reservation> {
-        let (_, found) = self
-            .reserved
-            .range(..=address)
-            .next_back()
-            .ok_or(Code::INVALID_VALUE)?;
-        if found.holds(address, len) {
-            Ok(found)
-        } else {
-            Err(Code::INVALID_VALUE)
-        }
+        let (_, found) = self.reserved.range(..=address).next_back().ok_or(Code::INVALID_VALUE)?;
+        if found.holds(address, len) { Ok(found) } else { Err(Code::INVALID_VALUE) }
     }
 
     /// Starts of the mappings that make up a range exactly.
@@ -96,11 +86,7 @@ impl State {
             next = start + found.len;
             starts.push(start);
         }
-        if next == end {
-            Ok(starts)
-        } else {
-            Err(Code::INVALID_VALUE)
-        }
+        if next == end { Ok(starts) } else { Err(Code::INVALID_VALUE) }
     }
 
     /// Whether anything is mapped into a range.
@@ -150,10 +136,7 @@ pub(crate) fn map(address: u64, len: u64, handle: u64) -> Answer {
     }
     let device = location.device()?;
     let kind = if device == CPU { Kind::Pinned } else { Kind::Device };
-    let mapping = Mapping {
-        handle: id,
-        access: HashMap::new(),
-    };
+    let mapping = Mapping { handle: id, access: HashMap::new() };
     let mapped = Allocation {
         len,
         kind,
@@ -177,10 +160,7 @@ pub(crate) fn unmap(address: u64, len: u64) -> Answer {
     let size = usize::try_from(len).map_err(|_| Code::INVALID_VALUE)?;
     state.reservation(address, len)?.clear(address, size)?;
     for start in starts {
-        let Some(Allocation {
-            source: Source::Mapping(mapping),
-            ..
-        }) = state.allocations.remove(&start)
+        let Some(Allocation { source: Source::Mapping(mapping), .. }) = state.allocations.remove(&start)
         else {
             continue;
         };
@@ -201,12 +181,8 @@ pub(crate) fn set_access(address: u64, len: u64, who: AccessDescription) -> Answ
     let allowed = who.allows()?;
     let device = who.location.device()?;
     if device == CPU {
-        let on_host = |start: &u64| {
-            state
-                .allocations
-                .get(start)
-                .is_some_and(|found| found.kind == Kind::Pinned)
-        };
+        let on_host =
+            |start: &u64| state.allocations.get(start).is_some_and(|found| found.kind == Kind::Pinned);
         if !starts.iter().all(on_host) {
             return Err(Code::INVALID_DEVICE);
         }
@@ -214,20 +190,13 @@ pub(crate) fn set_access(address: u64, len: u64, who: AccessDescription) -> Answ
         state.reservation(address, len)?.protect(address, size, allowed);
     } else {
         let gpu = driver.gpu(device)?.index;
-        let request = Request::SetAccess {
-            address,
-            len,
-            gpu,
-            allowed,
-        };
+        let request = Request::SetAccess { address, len, gpu, allowed };
         driver.call(request)?;
     }
     for start in starts {
         let found = state.allocations.get_mut(&start).map(|found| &mut found.source);
         if let Some(Source::Mapping(mapping)) = found {
-            mapping
-                .access
-                .insert((who.location.kind, who.location.id), who.flags);
+            mapping.access.insert((who.location.kind, who.location.id), who.flags);
         }
     }
     Ok(())

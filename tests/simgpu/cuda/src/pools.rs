@@ -88,11 +88,7 @@ pub(crate) fn normal(device: i32) -> Answer<u32> {
 
 /// The pool that a device uses now.
 pub(crate) fn current(device: i32) -> Answer<u32> {
-    let chosen = driver()?
-        .state()
-        .device_pools
-        .get(&device)
-        .and_then(|pools| pools.chosen);
+    let chosen = driver()?.state().device_pools.get(&device).and_then(|pools| pools.chosen);
     chosen.map_or_else(|| normal(device), Ok)
 }
 
@@ -134,18 +130,10 @@ pub(crate) fn allocate(bytes: usize, pool: Option<u32>, stream: StreamId) -> Ans
         None => current(device)?,
     };
     let len = bytes as u64;
-    let again = if capturing {
-        None
-    } else {
-        driver.state().reuse(pool, stream, len)
-    };
+    let again = if capturing { None } else { driver.state().reuse(pool, stream, len) };
     let addresses = again.map_or_else(|| Reservation::new(bytes), Ok)?;
     let address = addresses.address;
-    let op = Op::Allocate {
-        address,
-        len,
-        pool: PoolId(pool),
-    };
+    let op = Op::Allocate { address, len, pool: PoolId(pool) };
     let asked = work::submit_and_hear(stream, op);
     let mut state = driver.state();
     if let Err(code) = asked {
@@ -153,19 +141,8 @@ pub(crate) fn allocate(bytes: usize, pool: Option<u32>, stream: StreamId) -> Ans
         return Err(code);
     }
     let device = state.pools.get(&pool).map_or(device, |pool| pool.device);
-    let source = if capturing {
-        Source::Graph(addresses)
-    } else {
-        Source::Pool(pool, addresses)
-    };
-    let allocation = Allocation {
-        len,
-        kind: Kind::Device,
-        context,
-        flags: 0,
-        device,
-        source,
-    };
+    let source = if capturing { Source::Graph(addresses) } else { Source::Pool(pool, addresses) };
+    let allocation = Allocation { len, kind: Kind::Device, context, flags: 0, device, source };
     state.allocations.insert(address, allocation);
     Ok(address)
 }
@@ -187,11 +164,8 @@ pub(crate) fn free(address: u64, stream: StreamId) -> Answer {
     let of_pool = |found: &Allocation| matches!(found.source, Source::Pool(..));
     if !capturing
         && state.allocations.get(&address).is_some_and(of_pool)
-        && let Some(Allocation {
-            len,
-            source: Source::Pool(pool, addresses),
-            ..
-        }) = state.allocations.remove(&address)
+        && let Some(Allocation { len, source: Source::Pool(pool, addresses), .. }) =
+            state.allocations.remove(&address)
     {
         state.keep(pool, Some(stream), len, addresses);
     }
@@ -244,11 +218,7 @@ impl State {
 
     fn keep(&mut self, pool: u32, stream: Option<StreamId>, len: u64, addresses: Reservation) {
         if let Some(pool) = self.pools.get_mut(&pool) {
-            pool.free.push(Free {
-                stream,
-                len,
-                addresses,
-            });
+            pool.free.push(Free { stream, len, addresses });
         }
     }
 }

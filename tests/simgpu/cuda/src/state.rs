@@ -153,14 +153,12 @@ impl State {
 
     pub(crate) fn context(&self, handle: Handle) -> Answer<ContextId> {
         let id = Tag::Context.id(handle).map(ContextId);
-        id.filter(|id| self.contexts.contains_key(id))
-            .ok_or(Code::INVALID_CONTEXT)
+        id.filter(|id| self.contexts.contains_key(id)).ok_or(Code::INVALID_CONTEXT)
     }
 
     pub(crate) fn event(&self, handle: Handle) -> Answer<EventId> {
         let id = Tag::Event.id(handle).map(EventId);
-        id.filter(|id| self.events.contains_key(id))
-            .ok_or(Code::INVALID_HANDLE)
+        id.filter(|id| self.events.contains_key(id)).ok_or(Code::INVALID_HANDLE)
     }
 
     pub(crate) fn stream(&mut self, id: StreamId) -> Answer<&mut Stream> {

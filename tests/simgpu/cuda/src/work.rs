@@ -19,9 +19,7 @@ const EVERY: u64 = 128;
 
 /// Puts work into a stream.
 pub(crate) fn submit(stream: StreamId, op: Op) -> Answer {
-    faults::bend(op)
-        .into_iter()
-        .try_for_each(|op| submit_one(stream, op))
+    faults::bend(op).into_iter().try_for_each(|op| submit_one(stream, op))
 }
 
 fn submit_one(stream: StreamId, op: Op) -> Answer {

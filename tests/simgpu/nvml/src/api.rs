@@ -461,10 +461,7 @@ fn shares(device: Device, last_seen: u64) -> Answer<Vec<(u32, u32, u64)>> {
     if shares.is_empty() {
         return Err(Code::NOT_FOUND);
     }
-    Ok(shares
-        .into_iter()
-        .map(|(pid, percent)| (pid, percent, now / 1_000))
-        .collect())
+    Ok(shares.into_iter().map(|(pid, percent)| (pid, percent, now / 1_000)).collect())
 }
 
 /// Hands a list over. `count` is the caller's room, and becomes the length; without room that is all.

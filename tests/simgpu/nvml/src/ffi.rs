@@ -105,8 +105,6 @@ impl Text {
         }
         // SAFETY: not null; the C caller promises a terminated string.
         let text = unsafe { CStr::from_ptr(self.0) };
-        text.to_str()
-            .map(str::to_owned)
-            .map_err(|_| Code::INVALID_ARGUMENT)
+        text.to_str().map(str::to_owned).map_err(|_| Code::INVALID_ARGUMENT)
     }
 }

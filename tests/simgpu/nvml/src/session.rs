@@ -42,11 +42,7 @@ pub(crate) fn open() -> Answer {
         let observer = Observer::connect(Path::new(&socket)).map_err(|_| Code::DRIVER_NOT_LOADED)?;
         let description = observer.describe().map_err(|_| Code::DRIVER_NOT_LOADED)?;
         let samples = Mutex::new(vec![(0, 0); description.gpus.len()]);
-        open.session = Some(Arc::new(Session {
-            observer,
-            description,
-            samples,
-        }));
+        open.session = Some(Arc::new(Session { observer, description, samples }));
     }
     open.users += 1;
     Ok(())
@@ -55,10 +51,7 @@ pub(crate) fn open() -> Answer {
 /// One user less; the last one hangs up.
 pub(crate) fn close() -> Answer {
     let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
-    let open = open
-        .as_mut()
-        .filter(|open| open.users > 0)
-        .ok_or(Code::UNINITIALIZED)?;
+    let open = open.as_mut().filter(|open| open.users > 0).ok_or(Code::UNINITIALIZED)?;
     open.users -= 1;
     if open.users == 0 {
         open.session = None;
@@ -68,9 +61,7 @@ pub(crate) fn close() -> Answer {
 
 pub(crate) fn session() -> Answer<Arc<Session>> {
     let open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
-    open.as_ref()
-        .and_then(|open| open.session.clone())
-        .ok_or(Code::UNINITIALIZED)
+    open.as_ref().and_then(|open| open.session.clone()).ok_or(Code::UNINITIALIZED)
 }
 
 /// What a handle means: one GPU of the card, or all instances of a divided one.
@@ -114,11 +105,7 @@ impl Session {
             }
             Some(_) => return Err(Code::INVALID_ARGUMENT),
         };
-        Ok(Place {
-            number,
-            gpus,
-            instance,
-        })
+        Ok(Place { number, gpus, instance })
     }
 
     /// The handle of an instance, if there is one of this number.

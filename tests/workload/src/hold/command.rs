@@ -43,13 +43,11 @@ pub(super) enum Word {
 impl Line {
     pub(super) fn parse(id: u64, text: &str) -> Self {
         let text = text.trim();
-        let (thread, command) = match text
-            .strip_prefix('@')
-            .map(|rest| rest.split_once(' ').unwrap_or((rest, "")))
-        {
-            Some((thread, command)) => (thread, command.trim()),
-            None => (MAIN, text),
-        };
+        let (thread, command) =
+            match text.strip_prefix('@').map(|rest| rest.split_once(' ').unwrap_or((rest, ""))) {
+                Some((thread, command)) => (thread, command.trim()),
+                None => (MAIN, text),
+            };
         let word = match command {
             "quit" => Ok(Word::Quit),
             "exit" => Ok(Word::Exit),
@@ -58,11 +56,7 @@ impl Line {
                 .map(|prompt| Word::Command(prompt.command))
                 .map_err(|error| error.to_string()),
         };
-        let header = Header {
-            id,
-            thread: thread.to_owned(),
-            command: command.to_owned(),
-        };
+        let header = Header { id, thread: thread.to_owned(), command: command.to_owned() };
         Self { header, word }
     }
 }
@@ -134,10 +128,7 @@ mod tests {
         assert_eq!(line.header.thread, "b");
         assert!(matches!(
             line.word,
-            Ok(Word::Command(Command::Launch(LaunchCommand::Fill {
-                value: 7,
-                ..
-            })))
+            Ok(Word::Command(Command::Launch(LaunchCommand::Fill { value: 7, .. })))
         ));
         assert_eq!(Line::parse(4, "sync").header.thread, "main");
     }
@@ -152,15 +143,7 @@ mod tests {
     #[test]
     fn a_wrong_line_says_what_is_wrong() {
         let error = |text| Line::parse(1, text).word.err().unwrap_or_default();
-        assert!(
-            error("alloc a 8apples").contains("write it like 8GiB"),
-            "{}",
-            error("alloc a 8apples")
-        );
-        assert!(
-            error("fly").contains("unrecognized subcommand"),
-            "{}",
-            error("fly")
-        );
+        assert!(error("alloc a 8apples").contains("write it like 8GiB"), "{}", error("alloc a 8apples"));
+        assert!(error("fly").contains("unrecognized subcommand"), "{}", error("fly"));
     }
 }

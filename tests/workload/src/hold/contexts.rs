@@ -23,11 +23,7 @@ pub(super) enum ContextCommand {
     /// Destroy a context or a part
     End { context: String },
     /// Allocate a buffer in a context
-    AllocIn {
-        context: String,
-        buffer: String,
-        bytes: Bytes,
-    },
+    AllocIn { context: String, buffer: String, bytes: Bytes },
 }
 
 impl Desk {
@@ -44,11 +40,7 @@ impl Desk {
                 gpu.end(held)?;
                 self.contexts.take(context)?;
             }
-            ContextCommand::AllocIn {
-                context,
-                buffer,
-                bytes,
-            } => {
+            ContextCommand::AllocIn { context, buffer, bytes } => {
                 let held = self.contexts.get(context)?;
                 let made = gpu.inside(held, || gpu.allocate(*bytes, Door::Mem))?;
                 self.buffers.put(buffer, made);

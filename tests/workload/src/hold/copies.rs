@@ -47,22 +47,12 @@ impl Desk {
     pub(super) fn copies(&self, command: &CopyCommand) -> Answer {
         let gpu = self.gpu()?;
         match command {
-            CopyCommand::Put {
-                buffer,
-                value,
-                r#async: false,
-                ..
-            } => {
+            CopyCommand::Put { buffer, value, r#async: false, .. } => {
                 let buffer = self.buffers.get(buffer)?;
                 gpu.upload(buffer, &vec![*value; len(buffer)])?;
                 done()
             }
-            CopyCommand::Put {
-                buffer,
-                value,
-                r#async: true,
-                stream,
-            } => {
+            CopyCommand::Put { buffer, value, r#async: true, stream } => {
                 let buffer = self.buffers.get(buffer)?;
                 gpu.upload_async(buffer, host_words(buffer, *value), self.stream(stream)?)?;
                 done()
@@ -89,17 +79,8 @@ impl Desk {
                 gpu.copy(self.buffers.get(from)?, self.buffers.get(to)?)?;
                 done()
             }
-            CopyCommand::Set {
-                buffer,
-                value,
-                r#async,
-                stream,
-            } => {
-                let stream = if *r#async {
-                    Some(self.stream(stream)?)
-                } else {
-                    None
-                };
+            CopyCommand::Set { buffer, value, r#async, stream } => {
+                let stream = if *r#async { Some(self.stream(stream)?) } else { None };
                 gpu.set(self.buffers.get(buffer)?, *value, stream)?;
                 done()
             }
@@ -113,8 +94,5 @@ fn len(buffer: Buffer) -> usize {
 
 /// Host memory as large as a buffer, for the rest of the process.
 fn host_words(buffer: Buffer, value: u32) -> HostWords {
-    (0..buffer.words())
-        .map(|_| AtomicU32::new(value))
-        .collect::<Vec<_>>()
-        .leak()
+    (0..buffer.words()).map(|_| AtomicU32::new(value)).collect::<Vec<_>>().leak()
 }

@@ -77,11 +77,7 @@ impl Desk {
 
     /// The GPU, with its context current on this thread.
     pub(super) fn gpu(&self) -> Result<&Gpu, CudaError> {
-        let gpu = self
-            .gpu
-            .get_or_init(|| (self.start)())
-            .as_ref()
-            .map_err(Clone::clone)?;
+        let gpu = self.gpu.get_or_init(|| (self.start)()).as_ref().map_err(Clone::clone)?;
         gpu.enter()?;
         Ok(gpu)
     }
@@ -91,11 +87,7 @@ impl Desk {
         let gpu = self.gpu()?;
         let buffer = gpu.allocate(bytes, Door::Mem)?;
         self.buffers.put("hold", buffer);
-        let fill = Kernel::Fill {
-            p: buffer.address,
-            n: buffer.words(),
-            value: 1,
-        };
+        let fill = Kernel::Fill { p: buffer.address, n: buffer.words(), value: 1 };
         gpu.launch(fill, DEFAULT_STREAM)?;
         gpu.synchronize()
     }

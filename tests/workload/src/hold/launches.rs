@@ -67,51 +67,24 @@ pub(super) enum LaunchCommand {
 impl Desk {
     pub(super) fn launches(&self, command: &LaunchCommand) -> Answer {
         match command {
-            LaunchCommand::Fill {
-                buffer,
-                value,
-                launch,
-            } => {
+            LaunchCommand::Fill { buffer, value, launch } => {
                 let buffer = self.buffers.get(buffer)?;
-                let kernel = Kernel::Fill {
-                    p: buffer.address,
-                    n: buffer.words(),
-                    value: *value,
-                };
+                let kernel = Kernel::Fill { p: buffer.address, n: buffer.words(), value: *value };
                 self.launch(kernel, launch)
             }
-            LaunchCommand::Add {
-                buffer,
-                value,
-                launch,
-            } => {
+            LaunchCommand::Add { buffer, value, launch } => {
                 let buffer = self.buffers.get(buffer)?;
-                let kernel = Kernel::Add {
-                    p: buffer.address,
-                    n: buffer.words(),
-                    value: *value,
-                };
+                let kernel = Kernel::Add { p: buffer.address, n: buffer.words(), value: *value };
                 self.launch(kernel, launch)
             }
-            LaunchCommand::Touch {
-                buffer,
-                stride,
-                launch,
-            } => {
+            LaunchCommand::Touch { buffer, stride, launch } => {
                 let buffer = self.buffers.get(buffer)?;
-                let kernel = Kernel::Touch {
-                    p: buffer.address,
-                    n: buffer.words(),
-                    stride: *stride,
-                };
+                let kernel = Kernel::Touch { p: buffer.address, n: buffer.words(), stride: *stride };
                 self.launch(kernel, launch)
             }
             LaunchCommand::Spin { limit, until, launch } => {
                 let flag = until.as_deref().map(|name| self.buffers.get(name)).transpose()?;
-                let kernel = Kernel::Spin {
-                    flag: flag.map_or(0, |flag| flag.address),
-                    nanoseconds: limit.0,
-                };
+                let kernel = Kernel::Spin { flag: flag.map_or(0, |flag| flag.address), nanoseconds: limit.0 };
                 self.launch(kernel, launch)
             }
             LaunchCommand::Empty { count, launch } => {

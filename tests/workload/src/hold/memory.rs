@@ -80,11 +80,7 @@ impl Desk {
                 done()
             }
             MemoryCommand::FreeAddress { address } => {
-                gpu.free(Buffer {
-                    address: *address,
-                    bytes: Bytes::ZERO,
-                    door: Door::Mem,
-                })?;
+                gpu.free(Buffer { address: *address, bytes: Bytes::ZERO, door: Door::Mem })?;
                 done()
             }
             MemoryCommand::MemInfo => {
@@ -92,9 +88,9 @@ impl Desk {
                 Ok(json!({ "free_bytes": free, "total_bytes": total }))
             }
             MemoryCommand::TotalMem => Ok(json!({ "total_bytes": gpu.device.total_memory()? })),
-            MemoryCommand::Attributes { buffer, offset } => Ok(json!(
-                gpu.pointer_facts(self.buffers.get(buffer)?.address + offset.0)?
-            )),
+            MemoryCommand::Attributes { buffer, offset } => {
+                Ok(json!(gpu.pointer_facts(self.buffers.get(buffer)?.address + offset.0)?))
+            }
             MemoryCommand::Range { buffer, offset } => {
                 let (base, bytes) = gpu.address_range(self.buffers.get(buffer)?.address + offset.0)?;
                 Ok(json!({ "address": base, "bytes": bytes }))

@@ -20,10 +20,7 @@ pub(super) struct Names<T> {
 
 impl<T: Clone> Names<T> {
     pub(super) fn new(kind: &'static str) -> Self {
-        Self {
-            kind,
-            things: Mutex::default(),
-        }
+        Self { kind, things: Mutex::default() }
     }
 
     /// Gives a thing a name, which may have been another's before.
@@ -41,10 +38,7 @@ impl<T: Clone> Names<T> {
     }
 
     fn unknown(&self, name: &str) -> Unknown {
-        Unknown {
-            kind: self.kind,
-            name: name.to_owned(),
-        }
+        Unknown { kind: self.kind, name: name.to_owned() }
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<String, T>> {

@@ -120,26 +120,17 @@ impl Desk {
                 self.latches.put(name, latch.clone());
                 gpu.block_on(&latch, self.stream(stream)?)?;
             }
-            StreamCommand::WaitValue {
-                buffer,
-                value,
-                stream,
-            } => {
+            StreamCommand::WaitValue { buffer, value, stream } => {
                 gpu.wait_value(self.buffers.get(buffer)?.address, *value, self.stream(stream)?)?;
             }
-            StreamCommand::WriteValue {
-                buffer,
-                value,
-                stream,
-            } => {
+            StreamCommand::WriteValue { buffer, value, stream } => {
                 gpu.write_value(self.buffers.get(buffer)?.address, *value, self.stream(stream)?)?;
             }
             StreamCommand::Capture { stream, mode } => {
                 gpu.begin_capture(self.streams.get(stream)?, *mode)?;
             }
             StreamCommand::EndCapture { stream, graph } => {
-                self.graphs
-                    .put(graph, gpu.end_capture(self.streams.get(stream)?)?);
+                self.graphs.put(graph, gpu.end_capture(self.streams.get(stream)?)?);
             }
             StreamCommand::Replay { graph, stream } => {
                 gpu.replay(self.graphs.get(graph)?, self.stream(stream)?)?;

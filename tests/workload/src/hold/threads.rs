@@ -23,10 +23,7 @@ struct Thread {
 
 impl Threads {
     pub(super) fn new(desk: Arc<Desk>) -> Self {
-        Self {
-            desk,
-            by_name: BTreeMap::new(),
-        }
+        Self { desk, by_name: BTreeMap::new() }
     }
 
     /// Gives a command to the thread that its line names, which is started if it is new.

@@ -104,26 +104,16 @@ impl Fifo {
 
     fn settle(&mut self, now: Nanos) {
         self.admit(now);
-        let wanted: BTreeSet<GpuId> = self
-            .queue
-            .iter()
-            .flat_map(|who| self.guests[who].gpus.clone())
-            .collect();
+        let wanted: BTreeSet<GpuId> =
+            self.queue.iter().flat_map(|who| self.guests[who].gpus.clone()).collect();
         for &who in &self.holders {
             let Some(guest) = self.guests.get_mut(&who) else {
                 continue;
             };
             let is_wanted = guest.gpus.iter().any(|gpu| wanted.contains(gpu));
-            let news = if is_wanted {
-                self.told.insert(who)
-            } else {
-                self.told.remove(&who)
-            };
+            let news = if is_wanted { self.told.insert(who) } else { self.told.remove(&who) };
             if news {
-                self.words.push_back(Word::Wanted {
-                    who,
-                    wanted: is_wanted,
-                });
+                self.words.push_back(Word::Wanted { who, wanted: is_wanted });
             }
             if is_wanted && !guest.shut && guest.until.is_some_and(|until| until <= now) {
                 guest.shut = true;
@@ -135,12 +125,8 @@ impl Fifo {
     /// Whoever finds all its cards free, and none of them reserved by somebody before.
     fn admit(&mut self, now: Nanos) {
         let of = |who: &Who| self.guests[who].gpus.iter().copied();
-        let mut taken: BTreeSet<GpuId> = self
-            .holders
-            .iter()
-            .filter(|who| self.takes_turns(**who))
-            .flat_map(of)
-            .collect();
+        let mut taken: BTreeSet<GpuId> =
+            self.holders.iter().filter(|who| self.takes_turns(**who)).flat_map(of).collect();
         let mut admitted = Vec::new();
         for who in &self.queue {
             let turns = self.takes_turns(*who);
@@ -198,12 +184,7 @@ impl Policy for Fifo {
     }
 
     fn arrives(&mut self, now: Nanos, who: Who, tenant: &Tenant) {
-        let guest = Guest {
-            gpus: tenant.gpus.clone(),
-            memory: tenant.memory,
-            until: None,
-            shut: false,
-        };
+        let guest = Guest { gpus: tenant.gpus.clone(), memory: tenant.memory, until: None, shut: false };
         self.guests.insert(who, guest);
         for &gpu in &tenant.gpus {
             let demand = self.demand.entry(gpu).or_default();
@@ -245,10 +226,7 @@ impl Policy for Fifo {
     fn deadline(&self) -> Option<Nanos> {
         let ending = self.holders.iter().filter(|who| self.told.contains(who));
         let guests = ending.filter_map(|who| self.guests.get(who));
-        guests
-            .filter(|guest| !guest.shut)
-            .filter_map(|guest| guest.until)
-            .min()
+        guests.filter(|guest| !guest.shut).filter_map(|guest| guest.until).min()
     }
 
     fn wake(&mut self, now: Nanos) {

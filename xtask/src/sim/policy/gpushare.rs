@@ -60,10 +60,7 @@ impl Gpushare {
                 self.gates[who] = word;
                 self.words.push_back(match word.state() {
                     GateState::Closed => Word::Shut { who },
-                    state => Word::Pass {
-                        who,
-                        moves: state == GateState::Moving,
-                    },
+                    state => Word::Pass { who, moves: state == GateState::Moving },
                 });
             }
             Effect::Flags { client, flags } => {
@@ -119,12 +116,7 @@ impl Policy for Gpushare {
         let client = ClientId(number(who));
         if self.gates[who].state() == GateState::Moving {
             let word = self.set_gate(who, GateState::Open);
-            let entered = Event::Entered {
-                client,
-                word,
-                moved,
-                took,
-            };
+            let entered = Event::Entered { client, word, moved, took };
             self.tell(now, entered);
         }
     }

@@ -41,7 +41,10 @@ struct State {
 }
 
 enum Op {
-    Kernel { left: u64, order: u64 },
+    Kernel {
+        left: u64,
+        order: u64,
+    },
     /// Is over when so many kernels have been launched.
     Until(u64),
     Mark(usize),
@@ -165,7 +168,11 @@ impl State {
             queue.iter().map(left).sum()
         };
         let streams = self.streams.values().map(work);
-        if self.engine_per_stream { streams.max().unwrap_or_default() } else { streams.sum() }
+        if self.engine_per_stream {
+            streams.max().unwrap_or_default()
+        } else {
+            streams.sum()
+        }
     }
 
     fn advance(&mut self, mut nanos: u64) {
@@ -179,7 +186,9 @@ impl State {
             self.now += step;
             nanos -= step;
             for (stream, _) in running {
-                if let Some(Op::Kernel { left, .. }) = self.streams.get_mut(&stream).and_then(VecDeque::front_mut) {
+                if let Some(Op::Kernel { left, .. }) =
+                    self.streams.get_mut(&stream).and_then(VecDeque::front_mut)
+                {
                     *left -= step;
                 }
             }

@@ -136,7 +136,10 @@ fn a_program_whose_launches_wait_for_later_launches_ends() {
         let model = Model::default();
         let step = |number| {
             let number = number as u64;
-            Step { until: (number.is_multiple_of(ahead)).then_some(number + ahead), ..Step::new(5 * MICRO) }
+            Step {
+                until: (number.is_multiple_of(ahead)).then_some(number + ahead),
+                ..Step::new(5 * MICRO)
+            }
         };
         let (window, _) = run(&model, 10_000, step);
         let (launches, let_through) = counted(&window);

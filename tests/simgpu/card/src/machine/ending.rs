@@ -100,8 +100,7 @@ impl Card {
         let client = self.clients.get_mut(&id).ok_or(Failure::Unknown)?;
         let gpu = client.contexts.remove(&context).ok_or(Failure::Unknown)?;
         client.queues.destroy_context(context);
-        self.memory
-            .free_where(id, |allocation| allocation.context == context);
+        self.memory.free_where(id, |allocation| allocation.context == context);
         self.memory.give_back(gpu, self.memory.constants.context_memory);
         Ok(())
     }

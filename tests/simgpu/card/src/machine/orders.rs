@@ -45,32 +45,21 @@ impl Card {
             }
             Request::DestroyContext(context) => {
                 let fences = client.queues.fences(Work::Context(context))?;
-                client.waiters.push(Waiter {
-                    fences,
-                    token,
-                    then: Then::DestroyContext(context),
-                });
+                client
+                    .waiters
+                    .push(Waiter { fences, token, then: Then::DestroyContext(context) });
                 return Ok(None);
             }
             Request::CreateStream(stream, context, kind) => client.queues.create(stream, context, kind),
             Request::DestroyStream(stream) => client.queues.destroy(stream),
-            Request::Allocate {
-                address,
-                len,
-                kind,
-                context,
-            } => {
+            Request::Allocate { address, len, kind, context } => {
                 let gpu = *client.contexts.get(&context).ok_or(Failure::Unknown)?;
                 let fd = self.memory.allocate(id, address, len, kind, (context, gpu))?;
                 return self.hand_over(id, token, fd);
             }
             Request::Free(address) => {
                 let fences = client.queues.all_fences();
-                client.waiters.push(Waiter {
-                    fences,
-                    token,
-                    then: Then::Free(address),
-                });
+                client.waiters.push(Waiter { fences, token, then: Then::Free(address) });
                 return Ok(None);
             }
             Request::Submit(stream, op) => {
@@ -86,11 +75,7 @@ impl Card {
                 let ops = client.graphs.get(&graph).ok_or(Failure::Unknown)?;
                 self.memory.note_blocks(id, stream, ops)?;
                 for op in ops {
-                    let task = Task {
-                        op: op.clone(),
-                        payload: Vec::new(),
-                        token: None,
-                    };
+                    let task = Task { op: op.clone(), payload: Vec::new(), token: None };
                     client.queues.submit(stream, task)?;
                 }
             }
@@ -100,11 +85,7 @@ impl Card {
             Request::DropEvent(event) => client.queues.drop_event(event),
             Request::Synchronize(work) => {
                 let fences = client.queues.fences(work)?;
-                client.waiters.push(Waiter {
-                    fences,
-                    token,
-                    then: Then::Answer,
-                });
+                client.waiters.push(Waiter { fences, token, then: Then::Answer });
                 return Ok(None);
             }
             Request::Query(work) => {
@@ -118,20 +99,10 @@ impl Card {
             }
             Request::HostDone(call) => {
                 // It comes on the callback connection and is about the driver's stream.
-                let driver = if let Role::Callbacks(driver) = client.role {
-                    driver
-                } else {
-                    id
-                };
-                let found = self
-                    .clients
-                    .get_mut(&driver)
-                    .and_then(|driver| driver.host_calls.remove(&call));
+                let driver = if let Role::Callbacks(driver) = client.role { driver } else { id };
+                let found = self.clients.get_mut(&driver).and_then(|driver| driver.host_calls.remove(&call));
                 if let Some(stream) = found {
-                    self.complete(StreamKey {
-                        client: driver,
-                        stream,
-                    });
+                    self.complete(StreamKey { client: driver, stream });
                 }
             }
             Request::MemoryInfo(gpu) => {
@@ -142,25 +113,14 @@ impl Card {
                 return Ok(Some(Answer::Memory { free, total }));
             }
             Request::WhereIs { address, len } => {
-                let place = self
-                    .memory
-                    .whereabouts(id, address, len)
-                    .map_err(|_| Failure::Unknown)?;
+                let place = self.memory.whereabouts(id, address, len).map_err(|_| Failure::Unknown)?;
                 return Ok(Some(Answer::Resident(place)));
             }
             Request::Describe => {
                 let gpus = self.gpus.iter().map(|gpu| gpu.description.clone()).collect();
-                return Ok(Some(Answer::Description(Box::new(Description {
-                    gpus,
-                    constants,
-                }))));
+                return Ok(Some(Answer::Description(Box::new(Description { gpus, constants }))));
             }
-            Request::CreateHandle {
-                handle,
-                len,
-                place,
-                shareable,
-            } => {
+            Request::CreateHandle { handle, len, place, shareable } => {
                 self.memory.create_handle(id, handle, len, place, shareable)?;
                 let time = match place {
                     Place::Host => constants.host_create.time_for(len),
@@ -183,12 +143,9 @@ impl Card {
                 return self.hand_over(id, token, fd);
             }
             Request::Unmap { address, len } => self.memory.unmap(id, address, len)?,
-            Request::SetAccess {
-                address,
-                len,
-                gpu,
-                allowed,
-            } => self.memory.set_access(id, address, len, gpu, allowed)?,
+            Request::SetAccess { address, len, gpu, allowed } => {
+                self.memory.set_access(id, address, len, gpu, allowed)?
+            }
             Request::CreatePool { pool, gpu, limit } => self.memory.create_pool(id, pool, gpu, limit)?,
             Request::DestroyPool(pool) => self.memory.destroy_pool(id, pool)?,
             Request::TrimPool(pool, keep) => self.memory.trim_pool(id, pool, keep)?,

@@ -13,18 +13,11 @@ impl Card {
         gpus.sort_unstable();
         gpus.dedup();
         let mut counters = self.memory.counters.get(&id).copied().unwrap_or_default();
-        counters.compute_nanos += self
-            .gpus
-            .iter()
-            .map(|gpu| self.turn_so_far(gpu, Some(id)))
-            .sum::<u64>();
+        counters.compute_nanos += self.gpus.iter().map(|gpu| self.turn_so_far(gpu, Some(id))).sum::<u64>();
         ProcessStats {
             pid: client.pid,
             alive: !client.dead,
-            gpu_bytes: gpus
-                .iter()
-                .map(|gpu| self.bytes_on(GpuIndex(*gpu), id, client))
-                .collect(),
+            gpu_bytes: gpus.iter().map(|gpu| self.bytes_on(GpuIndex(*gpu), id, client)).collect(),
             gpus,
             context_bytes: contexts * self.memory.constants.context_memory,
             device_bytes: self.memory.fixed_of(id),
@@ -52,21 +45,13 @@ impl Card {
     /// What has happened so far. The clock's own facts are the shell's to fill in.
     #[must_use]
     pub fn stats(&self) -> Stats {
-        let drivers = self
-            .clients
-            .iter()
-            .filter(|(_, client)| client.role == Role::Driver);
-        let living: Vec<ProcessStats> = drivers
-            .map(|(id, client)| self.process_stats(*id, client))
-            .collect();
+        let drivers = self.clients.iter().filter(|(_, client)| client.role == Role::Driver);
+        let living: Vec<ProcessStats> = drivers.map(|(id, client)| self.process_stats(*id, client)).collect();
         let mut total = self.total_forgotten;
         living.iter().for_each(|process| total.add(&process.counters));
         let gpus = self.gpus.iter().zip(0..).map(|(gpu, index)| {
             let (free, total) = self.memory.room(GpuIndex(index)).unwrap_or_default();
-            let running = gpu
-                .compute
-                .running()
-                .and_then(|(client, _)| self.clients.get(&client));
+            let running = gpu.compute.running().and_then(|(client, _)| self.clients.get(&client));
             GpuStats {
                 name: gpu.description.name.clone(),
                 uuid: gpu.description.uuid_text(),

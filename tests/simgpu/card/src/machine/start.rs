@@ -17,23 +17,11 @@ impl Card {
         let walk = |job| Walk::new(key, gpu, job);
         match task.op {
             Op::Kernel(Kernel::Spin { flag, nanoseconds }) => {
-                engines
-                    .compute
-                    .spin(Spinner::new(key, flag, Time::from_nanos(nanoseconds)));
+                engines.compute.spin(Spinner::new(key, flag, Time::from_nanos(nanoseconds)));
             }
             Op::Kernel(kernel) => engines.compute.push(walk(Job::Kernel(kernel))),
-            Op::Set {
-                to,
-                shape,
-                value,
-                element,
-            } => {
-                engines.compute.push(walk(Job::Set {
-                    to,
-                    shape,
-                    value,
-                    element,
-                }));
+            Op::Set { to, shape, value, element } => {
+                engines.compute.push(walk(Job::Set { to, shape, value, element }));
             }
             Op::Copy { to, from, shape } => {
                 let pinned = |address| self.memory.kind_at(key.client, address) == Some(Kind::Pinned);
@@ -47,43 +35,21 @@ impl Card {
                 }
             }
             Op::Upload { to, shape } => {
-                engines.link_in.push(walk(Job::Upload {
-                    to,
-                    shape,
-                    data: task.payload,
-                }));
+                engines.link_in.push(walk(Job::Upload { to, shape, data: task.payload }));
             }
             Op::Download { from, shape } => {
                 let token = task.token.unwrap_or(0);
-                engines.link_out.push(walk(Job::Download {
-                    from,
-                    shape,
-                    data: Vec::new(),
-                    token,
-                }));
+                engines
+                    .link_out
+                    .push(walk(Job::Download { from, shape, data: Vec::new(), token }));
             }
             Op::Prefetch { address, len, to } => {
-                let link = if to.is_some() {
-                    &mut engines.link_in
-                } else {
-                    &mut engines.link_out
-                };
+                let link = if to.is_some() { &mut engines.link_in } else { &mut engines.link_out };
                 link.push(walk(Job::Prefetch { address, len, to }));
             }
             Op::HostCall(call) => self.call_host(key, call),
-            Op::WaitValue {
-                address,
-                value,
-                test,
-                wide,
-            } => {
-                let wait = ValueWait {
-                    stream: key.stream,
-                    address,
-                    value,
-                    test,
-                    wide,
-                };
+            Op::WaitValue { address, value, test, wide } => {
+                let wait = ValueWait { stream: key.stream, address, value, test, wide };
                 self.wait_for_value(key, wait);
             }
             Op::WriteValue { address, value, wide } => {
@@ -159,18 +125,9 @@ impl Card {
         self.polling = false;
         let ids: Vec<ClientId> = self.clients.keys().copied().collect();
         for id in ids {
-            let waits = self
-                .clients
-                .get_mut(&id)
-                .map(|client| std::mem::take(&mut client.value_waits));
+            let waits = self.clients.get_mut(&id).map(|client| std::mem::take(&mut client.value_waits));
             for wait in waits.into_iter().flatten() {
-                self.wait_for_value(
-                    StreamKey {
-                        client: id,
-                        stream: wait.stream,
-                    },
-                    wait,
-                );
+                self.wait_for_value(StreamKey { client: id, stream: wait.stream }, wait);
             }
             self.pump(id);
         }
@@ -196,10 +153,7 @@ impl Card {
     }
 
     pub(super) fn write_value(&self, client: ClientId, address: u64, value: u64, wide: bool) -> Option<()> {
-        let (bytes, offset) = self
-            .memory
-            .bytes(client, address, if wide { 8 } else { 4 })
-            .ok()?;
+        let (bytes, offset) = self.memory.bytes(client, address, if wide { 8 } else { 4 }).ok()?;
         if wide {
             bytes.wide_word(offset)?.store(value, Relaxed);
         } else {

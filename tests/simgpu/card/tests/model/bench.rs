@@ -63,14 +63,10 @@ impl Bench {
     pub(crate) fn process(&mut self) -> ClientId {
         self.clients += 1;
         let client = ClientId(self.clients);
-        self.handle(Input::Connected {
-            client,
-            pid: self.clients,
-        });
+        self.handle(Input::Connected { client, pid: self.clients });
         let (_, _, health) = self.ask(client, Request::Hello(Role::Driver)).unwrap();
         self.health.insert(client, File::from(health.unwrap()));
-        self.ask(client, Request::CreateContext(CONTEXT, GpuIndex(0)))
-            .unwrap();
+        self.ask(client, Request::CreateContext(CONTEXT, GpuIndex(0))).unwrap();
         self.stream(client, LEGACY, StreamKind::Legacy);
         client
     }
@@ -107,16 +103,8 @@ impl Bench {
         len: u64,
         kind: Kind,
     ) -> Result<(), Failure> {
-        self.ask(
-            client,
-            Request::Allocate {
-                address,
-                len,
-                kind,
-                context: CONTEXT,
-            },
-        )
-        .map(|_| ())
+        self.ask(client, Request::Allocate { address, len, kind, context: CONTEXT })
+            .map(|_| ())
     }
 
     pub(crate) fn free_memory(&mut self, client: ClientId, address: u64) {
@@ -141,29 +129,21 @@ impl Bench {
     pub(crate) fn time_beside_others(&mut self, client: ClientId, op: Op) -> Duration {
         let start = self.now;
         self.submit(client, op);
-        self.request(client, Request::Synchronize(Work::Stream(LEGACY)))
-            .unwrap();
+        self.request(client, Request::Synchronize(Work::Stream(LEGACY))).unwrap();
         self.now - start
     }
 
     pub(crate) fn synchronize(&mut self, client: ClientId) -> Result<(), Failure> {
-        self.ask(client, Request::Synchronize(Work::Context(CONTEXT)))
-            .map(|_| ())
+        self.ask(client, Request::Synchronize(Work::Context(CONTEXT))).map(|_| ())
     }
 
     pub(crate) fn done(&mut self, client: ClientId, work: Work) -> bool {
-        matches!(
-            self.ask(client, Request::Query(work)).unwrap().0,
-            Answer::Ready(true)
-        )
+        matches!(self.ask(client, Request::Query(work)).unwrap().0, Answer::Ready(true))
     }
 
     pub(crate) fn download(&mut self, client: ClientId, address: u64, len: u64) -> Vec<u8> {
         let from = Plane { address, pitch: 0 };
-        let op = Op::Download {
-            from,
-            shape: Shape { width: len, rows: 1 },
-        };
+        let op = Op::Download { from, shape: Shape { width: len, rows: 1 } };
         self.ask(client, Request::Submit(LEGACY, op)).unwrap().1
     }
 
@@ -172,8 +152,7 @@ impl Bench {
     }
 
     pub(crate) fn launch_graph_and_hear(&mut self, client: ClientId) -> Result<(), Failure> {
-        self.request(client, Request::LaunchGraph(LEGACY, GRAPH))
-            .map(|_| ())
+        self.request(client, Request::LaunchGraph(LEGACY, GRAPH)).map(|_| ())
     }
 
     pub(crate) fn launch_graph(&mut self, client: ClientId) {
@@ -234,10 +213,7 @@ impl Bench {
 
     fn stats_of(&self, client: ClientId) -> ProcessStats {
         let processes = self.card.stats().processes;
-        processes
-            .into_iter()
-            .find(|process| process.pid == client.0)
-            .unwrap()
+        processes.into_iter().find(|process| process.pid == client.0).unwrap()
     }
 
     pub(crate) fn request(&mut self, client: ClientId, request: Request) -> Result<Answer, Failure> {
@@ -246,11 +222,7 @@ impl Bench {
 
     fn tell(&mut self, client: ClientId, request: Request) {
         let question = Question { token: None, request };
-        self.handle(Input::Said {
-            client,
-            question,
-            payload: Vec::new(),
-        });
+        self.handle(Input::Said { client, question, payload: Vec::new() });
     }
 
     /// Asks and lets time pass until the answer is there.
@@ -261,23 +233,13 @@ impl Bench {
     ) -> Result<(Answer, Vec<u8>, Option<OwnedFd>), Failure> {
         self.tokens += 1;
         let token = self.tokens;
-        let question = Question {
-            token: Some(token),
-            request,
-        };
-        self.handle(Input::Said {
-            client,
-            question,
-            payload: Vec::new(),
-        });
+        let question = Question { token: Some(token), request };
+        self.handle(Input::Said { client, question, payload: Vec::new() });
         loop {
             if let Some((result, payload, fd)) = self.replies.remove(&token) {
                 return result.map(|answer| (answer, payload, fd));
             }
-            self.now = self
-                .card
-                .next_deadline()
-                .expect("no answer, and nothing will happen any more");
+            self.now = self.card.next_deadline().expect("no answer, and nothing will happen any more");
             self.handle(Input::Tick);
         }
     }
@@ -285,13 +247,7 @@ impl Bench {
     fn handle(&mut self, input: Input) {
         self.card.handle(self.now, input);
         while let Some(effect) = self.card.poll_effect() {
-            if let Effect::Say {
-                message: Message::Answer(token, result),
-                payload,
-                fd,
-                ..
-            } = effect
-            {
+            if let Effect::Say { message: Message::Answer(token, result), payload, fd, .. } = effect {
                 self.replies.insert(token, (result, payload, fd));
             }
         }

@@ -19,26 +19,15 @@ const FAR_BASE: u64 = BASE + 256 * MIB;
 fn bench() -> (Bench, ClientId) {
     let mut bench = Bench::with_gpus(Constants::default(), 2);
     let process = bench.process();
-    bench
-        .request(process, Request::CreateContext(FAR, SECOND))
-        .unwrap();
+    bench.request(process, Request::CreateContext(FAR, SECOND)).unwrap();
     bench.allocate(process, BASE, 4 * MIB, Kind::Device).unwrap();
-    let far = Request::Allocate {
-        address: FAR_BASE,
-        len: 4 * MIB,
-        kind: Kind::Device,
-        context: FAR,
-    };
+    let far = Request::Allocate { address: FAR_BASE, len: 4 * MIB, kind: Kind::Device, context: FAR };
     bench.request(process, far).unwrap();
     (bench, process)
 }
 
 fn fill(address: u64) -> Op {
-    Op::Kernel(Kernel::Fill {
-        p: address,
-        n: MIB / 4,
-        value: 3,
-    })
+    Op::Kernel(Kernel::Fill { p: address, n: MIB / 4, value: 3 })
 }
 
 fn peer(from: GpuIndex, to: GpuIndex, allowed: bool) -> Request {
@@ -64,10 +53,7 @@ fn a_kernel_reaches_the_other_gpu_only_as_its_peer_and_more_slowly() {
     assert_eq!(far, constants.launch + constants.peer.time_for(MIB));
     bench.request(process, peer(FIRST, SECOND, false)).unwrap();
     bench.submit(process, fill(FAR_BASE));
-    assert_eq!(
-        bench.synchronize(process),
-        Err(Failure::Sticky(Sticky::IllegalAddress))
-    );
+    assert_eq!(bench.synchronize(process), Err(Failure::Sticky(Sticky::IllegalAddress)));
 }
 
 #[test]
@@ -75,11 +61,7 @@ fn a_copy_between_gpus_needs_no_peers_and_goes_over_the_link() {
     let (mut bench, process) = bench();
     bench.time(process, fill(BASE));
     let plane = |address| Plane { address, pitch: 0 };
-    let copy = Op::Copy {
-        to: plane(FAR_BASE),
-        from: plane(BASE),
-        shape: Shape { width: MIB, rows: 1 },
-    };
+    let copy = Op::Copy { to: plane(FAR_BASE), from: plane(BASE), shape: Shape { width: MIB, rows: 1 } };
     assert_eq!(bench.time(process, copy), Constants::default().peer.time_for(MIB));
     assert_eq!(bench.download(process, FAR_BASE + MIB - 4, 4), 3u32.to_le_bytes());
 }
@@ -106,10 +88,7 @@ fn a_failed_assertion_stops_all_work_of_its_process_and_is_seen_without_asking()
     assert_eq!(bench.health(process), Sticky::Assert as u32);
     let failure = Err(Failure::Sticky(Sticky::Assert));
     assert_eq!(bench.synchronize(process), failure);
-    assert_eq!(
-        bench.allocate(process, BASE + 64 * MIB, MIB, Kind::Managed),
-        failure
-    );
+    assert_eq!(bench.allocate(process, BASE + 64 * MIB, MIB, Kind::Managed), failure);
 }
 
 #[test]
@@ -130,10 +109,7 @@ fn a_pause_holds_up_its_stream_alone() {
 fn the_sensors_follow_the_work() {
     let (mut bench, process) = bench();
     let cool = bench.sensors();
-    let spin = Op::Kernel(Kernel::Spin {
-        flag: 0,
-        nanoseconds: 1_000_000_000,
-    });
+    let spin = Op::Kernel(Kernel::Spin { flag: 0, nanoseconds: 1_000_000_000 });
     bench.time(process, spin);
     let (degrees, milliwatts) = bench.sensors();
     assert_eq!(cool, (32, 70_000));

@@ -12,18 +12,11 @@ use crate::bench::{BASE, Bench, MIB};
 const MILLISECOND: Duration = Duration::from_millis(1);
 
 fn touch(address: u64, len: u64) -> Op {
-    Op::Kernel(Kernel::Touch {
-        p: address,
-        n: len / 4,
-        stride: PAGE / 4,
-    })
+    Op::Kernel(Kernel::Touch { p: address, n: len / 4, stride: PAGE / 4 })
 }
 
 fn spin(time: Duration) -> Op {
-    Op::Kernel(Kernel::Spin {
-        flag: 0,
-        nanoseconds: u64::try_from(time.as_nanos()).unwrap(),
-    })
+    Op::Kernel(Kernel::Spin { flag: 0, nanoseconds: u64::try_from(time.as_nanos()).unwrap() })
 }
 
 #[test]
@@ -47,32 +40,13 @@ fn a_prefetch_is_faster_than_faults_and_spares_them() {
     let mut bench = Bench::new(Constants::default());
     let process = bench.process();
     bench.allocate(process, BASE, 64 * MIB, Kind::Managed).unwrap();
-    let time = bench.time(
-        process,
-        Op::Prefetch {
-            address: BASE,
-            len: 64 * MIB,
-            to: Some(GpuIndex(0)),
-        },
-    );
-    assert_eq!(
-        time,
-        (0..32)
-            .map(|_| Constants::default().prefetch_in.time_for(PAGE))
-            .sum()
-    );
+    let time = bench.time(process, Op::Prefetch { address: BASE, len: 64 * MIB, to: Some(GpuIndex(0)) });
+    assert_eq!(time, (0..32).map(|_| Constants::default().prefetch_in.time_for(PAGE)).sum());
     bench.time(process, touch(BASE, 64 * MIB));
     assert_eq!(bench.counters(process).faults, 0);
     assert_eq!(bench.counters(process).prefetched_in, 64 * MIB);
 
-    bench.time(
-        process,
-        Op::Prefetch {
-            address: BASE,
-            len: 64 * MIB,
-            to: None,
-        },
-    );
+    bench.time(process, Op::Prefetch { address: BASE, len: 64 * MIB, to: None });
     assert_eq!(bench.counters(process).prefetched_out, 64 * MIB);
     assert_eq!(bench.resident(process), 0);
 }
@@ -108,41 +82,22 @@ fn two_processes_over_the_card_thrash_and_taking_turns_does_not() {
             }
         }
         bench.finish();
-        (
-            bench.now() - start,
-            processes
-                .iter()
-                .map(|process| bench.counters(*process).faults)
-                .sum(),
-        )
+        (bench.now() - start, processes.iter().map(|process| bench.counters(*process).faults).sum())
     }
     let (together, together_faults) = run(false);
     let (in_turns, in_turns_faults) = run(true);
-    assert!(
-        in_turns_faults * 4 <= together_faults,
-        "{in_turns_faults} against {together_faults} faults"
-    );
+    assert!(in_turns_faults * 4 <= together_faults, "{in_turns_faults} against {together_faults} faults");
     assert!(in_turns * 2 <= together, "{in_turns:?} against {together:?}");
 }
 
 #[test]
 fn slices_share_the_card_evenly_even_in_the_middle_of_a_kernel() {
-    let mut bench = Bench::new(Constants {
-        kernel: Rate(200_000_000),
-        ..Constants::default()
-    });
+    let mut bench = Bench::new(Constants { kernel: Rate(200_000_000), ..Constants::default() });
     let processes = [bench.process(), bench.process()];
     // Each piece of 2 MiB takes 10 ms, five slices.
     for process in processes {
         bench.allocate(process, BASE, 10 * MIB, Kind::Device).unwrap();
-        bench.submit(
-            process,
-            Op::Kernel(Kernel::Fill {
-                p: BASE,
-                n: 10 * MIB / 4,
-                value: 1,
-            }),
-        );
+        bench.submit(process, Op::Kernel(Kernel::Fill { p: BASE, n: 10 * MIB / 4, value: 1 }));
     }
     bench.advance(40 * MILLISECOND);
     let shares = processes.map(|process| Duration::from_nanos(bench.counters(process).compute_nanos));
@@ -166,23 +121,9 @@ fn kernels_compute_what_they_say() {
     bench.allocate(process, BASE, 8 * MIB, Kind::Managed).unwrap();
     bench.allocate(process, 2 * BASE, 8, Kind::Device).unwrap();
     let n = 2 * MIB;
-    bench.submit(
-        process,
-        Op::Kernel(Kernel::Fill {
-            p: BASE,
-            n,
-            value: u32::MAX,
-        }),
-    );
+    bench.submit(process, Op::Kernel(Kernel::Fill { p: BASE, n, value: u32::MAX }));
     bench.submit(process, Op::Kernel(Kernel::Add { p: BASE, n, value: 4 }));
-    bench.submit(
-        process,
-        Op::Kernel(Kernel::Checksum {
-            p: BASE,
-            n,
-            out: 2 * BASE,
-        }),
-    );
+    bench.submit(process, Op::Kernel(Kernel::Checksum { p: BASE, n, out: 2 * BASE }));
     let sum = bench.download(process, 2 * BASE, 8);
     assert_eq!(u64::from_le_bytes(sum.try_into().unwrap()), 3 * n * n);
 }
@@ -192,22 +133,8 @@ fn copies_and_fills_reach_rows_and_nothing_between_them() {
     let mut bench = Bench::new(Constants::default());
     let process = bench.process();
     bench.allocate(process, BASE, 64, Kind::Device).unwrap();
-    let (to, shape) = (
-        Plane {
-            address: BASE + 2,
-            pitch: 16,
-        },
-        Shape { width: 4, rows: 3 },
-    );
-    bench.submit(
-        process,
-        Op::Set {
-            to,
-            shape,
-            value: 0x0201,
-            element: 2,
-        },
-    );
+    let (to, shape) = (Plane { address: BASE + 2, pitch: 16 }, Shape { width: 4, rows: 3 });
+    bench.submit(process, Op::Set { to, shape, value: 0x0201, element: 2 });
     let bytes = bench.download(process, BASE, 64);
     assert_eq!(bytes[..16], [0, 0, 1, 2, 1, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
     assert_eq!(bytes[34..38], [1, 2, 1, 2]);
@@ -222,25 +149,12 @@ fn a_stream_waits_for_a_value_that_another_one_writes() {
     bench.stream(process, waiting, StreamKind::NonBlocking);
     bench.stream(process, writing, StreamKind::NonBlocking);
     bench.allocate(process, BASE, 64, Kind::Device).unwrap();
-    let wait = Op::WaitValue {
-        address: BASE,
-        value: 1,
-        test: Test::GreaterOrEqual,
-        wide: false,
-    };
+    let wait = Op::WaitValue { address: BASE, value: 1, test: Test::GreaterOrEqual, wide: false };
     bench.submit_to(process, waiting, wait);
     bench.submit_to(process, waiting, Op::Record(EventId(1)));
     bench.advance(5 * MILLISECOND);
     assert!(!bench.done(process, Work::Event(EventId(1))));
-    bench.submit_to(
-        process,
-        writing,
-        Op::WriteValue {
-            address: BASE,
-            value: 1,
-            wide: false,
-        },
-    );
+    bench.submit_to(process, writing, Op::WriteValue { address: BASE, value: 1, wide: false });
     bench.advance(MILLISECOND);
     assert!(bench.done(process, Work::Event(EventId(1))));
 }
@@ -253,27 +167,12 @@ fn a_spinning_kernel_ends_when_its_flag_is_set_and_others_run_beside_it() {
     bench.stream(process, spinning, StreamKind::NonBlocking);
     bench.stream(process, other, StreamKind::NonBlocking);
     bench.allocate(process, BASE, 64, Kind::Device).unwrap();
-    bench.submit_to(
-        process,
-        spinning,
-        Op::Kernel(Kernel::Spin {
-            flag: BASE,
-            nanoseconds: u64::MAX,
-        }),
-    );
+    bench.submit_to(process, spinning, Op::Kernel(Kernel::Spin { flag: BASE, nanoseconds: u64::MAX }));
     bench.submit_to(process, other, Op::Kernel(Kernel::Empty));
     bench.advance(5 * MILLISECOND);
     assert!(bench.done(process, Work::Stream(other)));
     assert!(!bench.done(process, Work::Stream(spinning)));
-    bench.submit_to(
-        process,
-        other,
-        Op::Kernel(Kernel::Fill {
-            p: BASE,
-            n: 1,
-            value: 1,
-        }),
-    );
+    bench.submit_to(process, other, Op::Kernel(Kernel::Fill { p: BASE, n: 1, value: 1 }));
     bench.advance(MILLISECOND);
     assert!(bench.done(process, Work::Stream(spinning)));
 }
@@ -297,11 +196,7 @@ fn a_graph_replays_its_work_each_time() {
     let mut bench = Bench::new(Constants::default());
     let process = bench.process();
     bench.allocate(process, BASE, 64, Kind::Device).unwrap();
-    let add = Op::Kernel(Kernel::Add {
-        p: BASE,
-        n: 1,
-        value: 5,
-    });
+    let add = Op::Kernel(Kernel::Add { p: BASE, n: 1, value: 5 });
     bench.define_graph(process, vec![add.clone(), add]);
     for _ in 0..3 {
         bench.launch_graph(process);
@@ -313,16 +208,10 @@ fn a_graph_replays_its_work_each_time() {
 fn device_memory_runs_out_and_managed_memory_does_not() {
     let mut bench = Bench::new(Constants::default());
     let process = bench.process();
-    assert_eq!(
-        bench.allocate(process, BASE, 300 * MIB, Kind::Device),
-        Err(Failure::OutOfMemory)
-    );
+    assert_eq!(bench.allocate(process, BASE, 300 * MIB, Kind::Device), Err(Failure::OutOfMemory));
     assert_eq!(bench.allocate(process, BASE, 300 * MIB, Kind::Managed), Ok(()));
     assert_eq!(bench.allocate(process, 1 << 40, 254 * MIB, Kind::Device), Ok(()));
-    assert_eq!(
-        bench.allocate(process, 2 << 40, MIB, Kind::Device),
-        Err(Failure::OutOfMemory)
-    );
+    assert_eq!(bench.allocate(process, 2 << 40, MIB, Kind::Device), Err(Failure::OutOfMemory));
 }
 
 #[test]
@@ -350,10 +239,7 @@ fn a_death_stops_the_work_now_and_gives_the_memory_back_a_little_later() {
     assert_eq!(bench.free(), before);
     bench.advance(Constants::default().death_release);
     assert_eq!(bench.free(), 254 * MIB);
-    assert_eq!(
-        bench.time(other, Op::Kernel(Kernel::Empty)),
-        Constants::default().launch
-    );
+    assert_eq!(bench.time(other, Op::Kernel(Kernel::Empty)), Constants::default().launch);
 }
 
 #[test]
@@ -369,23 +255,10 @@ fn a_goodbye_gives_the_memory_back_at_once() {
 fn an_illegal_address_ends_the_process_work_and_nobody_elses() {
     let mut bench = Bench::new(Constants::default());
     let (bad, good) = (bench.process(), bench.process());
-    bench.submit(
-        bad,
-        Op::Kernel(Kernel::Fill {
-            p: 0xdead_0000,
-            n: 4,
-            value: 1,
-        }),
-    );
+    bench.submit(bad, Op::Kernel(Kernel::Fill { p: 0xdead_0000, n: 4, value: 1 }));
     bench.advance(MILLISECOND);
-    assert_eq!(
-        bench.synchronize(bad),
-        Err(Failure::Sticky(Sticky::IllegalAddress))
-    );
-    assert_eq!(
-        bench.allocate(bad, BASE, 4, Kind::Device),
-        Err(Failure::Sticky(Sticky::IllegalAddress))
-    );
+    assert_eq!(bench.synchronize(bad), Err(Failure::Sticky(Sticky::IllegalAddress)));
+    assert_eq!(bench.allocate(bad, BASE, 4, Kind::Device), Err(Failure::Sticky(Sticky::IllegalAddress)));
     assert_eq!(bench.synchronize(good), Ok(()));
 }
 

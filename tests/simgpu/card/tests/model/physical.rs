@@ -13,15 +13,7 @@ const TWO: HandleId = HandleId(2);
 
 fn create(bench: &mut Bench, client: ClientId, handle: HandleId, place: Place) -> Result<Answer, Failure> {
     let (len, shareable) = (2 * MIB, true);
-    bench.request(
-        client,
-        Request::CreateHandle {
-            handle,
-            len,
-            place,
-            shareable,
-        },
-    )
+    bench.request(client, Request::CreateHandle { handle, len, place, shareable })
 }
 
 fn map(bench: &mut Bench, client: ClientId, address: u64, handle: HandleId) -> Result<Answer, Failure> {
@@ -31,21 +23,12 @@ fn map(bench: &mut Bench, client: ClientId, address: u64, handle: HandleId) -> R
 
 fn allow(bench: &mut Bench, client: ClientId, address: u64, len: u64) {
     let (gpu, allowed) = (GPU, true);
-    let request = Request::SetAccess {
-        address,
-        len,
-        gpu,
-        allowed,
-    };
+    let request = Request::SetAccess { address, len, gpu, allowed };
     bench.request(client, request).unwrap();
 }
 
 fn fill(address: u64, len: u64, value: u32) -> Op {
-    Op::Kernel(Kernel::Fill {
-        p: address,
-        n: len / 4,
-        value,
-    })
+    Op::Kernel(Kernel::Fill { p: address, n: len / 4, value })
 }
 
 #[test]
@@ -70,10 +53,7 @@ fn memory_is_reached_only_where_access_was_given() {
     create(&mut bench, process, ONE, Place::Gpu(GPU)).unwrap();
     map(&mut bench, process, BASE, ONE).unwrap();
     bench.submit(process, fill(BASE, 64, 1));
-    assert_eq!(
-        bench.synchronize(process),
-        Err(Failure::Sticky(Sticky::IllegalAddress))
-    );
+    assert_eq!(bench.synchronize(process), Err(Failure::Sticky(Sticky::IllegalAddress)));
 }
 
 #[test]
@@ -113,9 +93,7 @@ fn room_comes_back_with_the_last_handle_mapping_or_import() {
     bench.request(importer, Request::ReleaseHandle(TWO)).unwrap();
     let context_gone = Constants::default().context_memory;
     assert_eq!(bench.free(), before + context_gone - 2 * MIB);
-    bench
-        .request(importer, Request::Unmap { address: BASE, len })
-        .unwrap();
+    bench.request(importer, Request::Unmap { address: BASE, len }).unwrap();
     assert_eq!(bench.free(), before + context_gone);
 }
 
@@ -139,12 +117,8 @@ fn host_memory_is_slow_to_make_slow_to_compute_on_and_no_room_of_the_card() {
 fn an_unshared_handle_cannot_be_exported() {
     let mut bench = Bench::new(Constants::default());
     let process = bench.process();
-    let request = Request::CreateHandle {
-        handle: ONE,
-        len: 2 * MIB,
-        place: Place::Gpu(GPU),
-        shareable: false,
-    };
+    let request =
+        Request::CreateHandle { handle: ONE, len: 2 * MIB, place: Place::Gpu(GPU), shareable: false };
     bench.request(process, request).unwrap();
     let shared = bench.request(process, Request::ShareHandle(ONE));
     assert_eq!(shared.unwrap_err(), Failure::Unknown);
@@ -159,9 +133,7 @@ fn an_unmap_does_not_wait_and_what_runs_there_fails() {
     allow(&mut bench, process, BASE, 2 * MIB);
     bench.submit(process, fill(BASE, 2 * MIB, 1));
     let len = 2 * MIB;
-    bench
-        .request(process, Request::Unmap { address: BASE, len })
-        .unwrap();
+    bench.request(process, Request::Unmap { address: BASE, len }).unwrap();
     let failure = Err(Failure::Sticky(Sticky::IllegalAddress));
     assert_eq!(bench.synchronize(process), failure);
 }

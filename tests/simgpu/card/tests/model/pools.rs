@@ -19,9 +19,7 @@ fn bench() -> (Bench, ClientId) {
     bench.stream(process, ONE, StreamKind::NonBlocking);
     bench.stream(process, OTHER, StreamKind::NonBlocking);
     let (pool, gpu, limit) = (POOL, GpuIndex(0), 0);
-    bench
-        .request(process, Request::CreatePool { pool, gpu, limit })
-        .unwrap();
+    bench.request(process, Request::CreatePool { pool, gpu, limit }).unwrap();
     (bench, process)
 }
 
@@ -45,18 +43,11 @@ fn usage(bench: &mut Bench, client: ClientId) -> PoolUse {
 }
 
 fn fill(address: u64) -> Op {
-    Op::Kernel(Kernel::Fill {
-        p: address,
-        n: 16,
-        value: 5,
-    })
+    Op::Kernel(Kernel::Fill { p: address, n: 16, value: 5 })
 }
 
 fn spin(time: Duration) -> Op {
-    Op::Kernel(Kernel::Spin {
-        flag: 0,
-        nanoseconds: u64::try_from(time.as_nanos()).unwrap(),
-    })
+    Op::Kernel(Kernel::Spin { flag: 0, nanoseconds: u64::try_from(time.as_nanos()).unwrap() })
 }
 
 #[test]
@@ -67,10 +58,7 @@ fn a_block_lives_between_its_places_in_the_stream() {
     bench.submit_to(process, ONE, Op::Release(BASE));
     assert_eq!(bench.synchronize(process), Ok(()));
     bench.submit_to(process, ONE, fill(BASE));
-    assert_eq!(
-        bench.synchronize(process),
-        Err(Failure::Sticky(Sticky::IllegalAddress))
-    );
+    assert_eq!(bench.synchronize(process), Err(Failure::Sticky(Sticky::IllegalAddress)));
 }
 
 #[test]
@@ -91,16 +79,11 @@ fn a_busy_stream_uses_its_own_freed_block_again_and_another_stream_takes_new_roo
 fn a_synchronise_gives_back_what_is_above_the_threshold() {
     let (mut bench, process) = bench();
     let free = bench.free();
-    bench
-        .request(process, Request::SetPoolThreshold(POOL, 2 * MIB))
-        .unwrap();
+    bench.request(process, Request::SetPoolThreshold(POOL, 2 * MIB)).unwrap();
     allocate(&mut bench, process, ONE, BASE, 8 * MIB).unwrap();
     bench.submit_to(process, ONE, Op::Release(BASE));
     bench.finish();
-    let (reserved, used) = (
-        usage(&mut bench, process).reserved,
-        usage(&mut bench, process).used,
-    );
+    let (reserved, used) = (usage(&mut bench, process).reserved, usage(&mut bench, process).used);
     assert_eq!((reserved, used), (8 * MIB, 0));
     bench.synchronize(process).unwrap();
     assert_eq!(usage(&mut bench, process).reserved, 2 * MIB);
@@ -113,10 +96,7 @@ fn a_synchronise_gives_back_what_is_above_the_threshold() {
 #[test]
 fn a_block_that_finds_no_room_is_refused_when_asked_for() {
     let (mut bench, process) = bench();
-    assert_eq!(
-        allocate(&mut bench, process, ONE, BASE, 300 * MIB),
-        Err(Failure::OutOfMemory)
-    );
+    assert_eq!(allocate(&mut bench, process, ONE, BASE, 300 * MIB), Err(Failure::OutOfMemory));
     assert_eq!(usage(&mut bench, process), PoolUse::default());
     assert_eq!(bench.synchronize(process), Ok(()));
 }
@@ -137,22 +117,14 @@ fn a_block_can_be_freed_outside_of_streams_and_a_destroyed_pool_leaves_nothing()
 #[test]
 fn a_graph_takes_its_blocks_with_every_launch_all_or_none() {
     let (mut bench, process) = bench();
-    let block = |address| Op::Allocate {
-        address,
-        len: 2 * MIB,
-        pool: POOL,
-    };
+    let block = |address| Op::Allocate { address, len: 2 * MIB, pool: POOL };
     bench.define_graph(process, vec![block(BASE), fill(BASE), Op::Release(BASE)]);
     for _ in 0..2 {
         assert_eq!(bench.launch_graph_and_hear(process), Ok(()));
     }
     assert_eq!(bench.synchronize(process), Ok(()));
     assert_eq!(usage(&mut bench, process).used_high, 2 * MIB);
-    let large = Op::Allocate {
-        address: BASE + 256 * MIB,
-        len: 300 * MIB,
-        pool: POOL,
-    };
+    let large = Op::Allocate { address: BASE + 256 * MIB, len: 300 * MIB, pool: POOL };
     bench.define_graph(process, vec![block(BASE), large]);
     assert_eq!(bench.launch_graph_and_hear(process), Err(Failure::OutOfMemory));
     assert_eq!(usage(&mut bench, process).used, 0);

@@ -56,22 +56,11 @@ const NOWHERE: Side = Side {
 };
 
 fn in_array(array: Handle, at: [usize; 3]) -> Side {
-    Side {
-        kind: ARRAY,
-        array,
-        at,
-        ..NOWHERE
-    }
+    Side { kind: ARRAY, array, at, ..NOWHERE }
 }
 
 fn in_host(host: u64, pitch: usize, height: usize) -> Side {
-    Side {
-        kind: HOST,
-        host,
-        pitch,
-        height,
-        ..NOWHERE
-    }
+    Side { kind: HOST, host, pitch, height, ..NOWHERE }
 }
 
 #[test]
@@ -87,19 +76,8 @@ pub(crate) fn fills_arrays() {
     let program = Program::start();
     let (mut free_before, mut total, mut free) = (0, 0, 0);
     assert_eq!(program.cuMemGetInfo_v2(&mut free_before, &mut total), 0);
-    let descriptor = Descriptor {
-        size: [4, 3, 2],
-        format: UNSIGNED_BYTES,
-        channels: 2,
-        flags: 0,
-    };
-    let (mut array, mut found) = (
-        0,
-        Descriptor {
-            channels: 0,
-            ..descriptor
-        },
-    );
+    let descriptor = Descriptor { size: [4, 3, 2], format: UNSIGNED_BYTES, channels: 2, flags: 0 };
+    let (mut array, mut found) = (0, Descriptor { channels: 0, ..descriptor });
     assert_eq!(program.cuArray3DCreate_v2(&mut array, &descriptor), 0);
     assert_eq!(program.cuArray3DGetDescriptor_v2(&mut found, array), 0);
     assert_eq!(found, descriptor);
@@ -124,10 +102,7 @@ pub(crate) fn fills_arrays() {
     assert_eq!(program.cuMemcpy3D_v2(&read), 0);
     assert_eq!(back[..10], [1, 2, 3, 4, 0, 0, 5, 6, 7, 8]);
     assert_eq!(back[12..22], [9, 10, 11, 12, 0, 0, 13, 14, 15, 16]);
-    let beyond = Copy3d {
-        size: [8, 2, 2],
-        ..write
-    };
+    let beyond = Copy3d { size: [8, 2, 2], ..write };
     assert_eq!(program.cuMemcpy3D_v2(&beyond), INVALID_VALUE);
 
     // As one row of bytes: row 1 of slice 0 starts after the 8 bytes of row 0.
@@ -139,25 +114,13 @@ pub(crate) fn fills_arrays() {
     assert_eq!(program.cuArrayDestroy(array), INVALID_HANDLE);
 
     let (mut mipmap, mut level) = (0, 0);
-    let picture = Descriptor {
-        size: [16, 8, 0],
-        format: UNSIGNED_BYTES,
-        channels: 1,
-        flags: 0,
-    };
+    let picture = Descriptor { size: [16, 8, 0], format: UNSIGNED_BYTES, channels: 1, flags: 0 };
     assert_eq!(program.cuMipmappedArrayCreate(&mut mipmap, &picture, 99), 0);
     assert_eq!(program.cuMipmappedArrayGetLevel(&mut level, mipmap, 2), 0);
     assert_eq!(program.cuArray3DGetDescriptor_v2(&mut found, level), 0);
     assert_eq!(found.size, [4, 2, 0]);
-    assert_eq!(
-        program.cuMipmappedArrayGetLevel(&mut level, mipmap, 5),
-        INVALID_VALUE
-    );
-    assert_eq!(
-        program.cuArrayDestroy(level),
-        INVALID_HANDLE,
-        "it belongs to the mipmap"
-    );
+    assert_eq!(program.cuMipmappedArrayGetLevel(&mut level, mipmap, 5), INVALID_VALUE);
+    assert_eq!(program.cuArrayDestroy(level), INVALID_HANDLE, "it belongs to the mipmap");
     assert_eq!(program.cuMipmappedArrayDestroy(mipmap), 0);
     assert_eq!(program.cuMemGetInfo_v2(&mut free, &mut total), 0);
     assert_eq!(free, free_before);

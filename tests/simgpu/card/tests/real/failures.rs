@@ -18,10 +18,7 @@ fn a_failed_assertion_is_the_answer_to_every_later_call_and_no_other_process() {
     let mut dying = card.program("dies_of_an_assertion");
     assert_success(
         "dies_of_an_assertion",
-        &dying
-            .env("SIMGPU_FAULTS", "cuLaunchKernel@2=asserts")
-            .output()
-            .unwrap(),
+        &dying.env("SIMGPU_FAULTS", "cuLaunchKernel@2=asserts").output().unwrap(),
     );
     card.run("computes");
     card.end();
@@ -53,10 +50,7 @@ fn calls_go_wrong_as_ordered() {
     let card = CardProcess::start(&[]);
     let mut command = card.program("meets_faults");
     let orders = "cuMemAlloc@2=2, cuMemcpyHtoD=slow:20ms, cuLaunchKernel@2=hangs";
-    assert_success(
-        "meets_faults",
-        &command.env("SIMGPU_FAULTS", orders).output().unwrap(),
-    );
+    assert_success("meets_faults", &command.env("SIMGPU_FAULTS", orders).output().unwrap());
     card.end();
 }
 
@@ -90,11 +84,8 @@ pub(crate) fn meets_faults() {
 #[test]
 fn an_old_driver_has_no_new_functions() {
     let card = CardProcess::start(&[]);
-    for (version, number, found) in [
-        ("12.0", 12_000, false),
-        ("12.8", 12_080, true),
-        ("13.1", 13_010, true),
-    ] {
+    for (version, number, found) in [("12.0", 12_000, false), ("12.8", 12_080, true), ("13.1", 13_010, true)]
+    {
         let mut command = card.program("looks_up_old");
         command.env("SIMGPU_DRIVER_VERSION", version);
         command.env("EXPECTED", format!("{number} {found}"));
@@ -109,10 +100,7 @@ pub(crate) fn looks_up_old() {
     assert_eq!(program.cuDriverGetVersion(&mut version), 0);
     let lookup = |name: &str, flags| {
         let (text, mut pointer, mut status) = (CString::new(name).unwrap(), 0, 9);
-        assert_eq!(
-            program.cuGetProcAddress_v2(text.as_ptr(), &mut pointer, 13_010, flags, &mut status),
-            0
-        );
+        assert_eq!(program.cuGetProcAddress_v2(text.as_ptr(), &mut pointer, 13_010, flags, &mut status), 0);
         (pointer, status)
     };
     let (pointer, status) = lookup("cuCtxRecordEvent", 0);
@@ -124,10 +112,7 @@ pub(crate) fn looks_up_old() {
     } else {
         "cuStreamGetCaptureInfo_v2_ptsz"
     };
-    assert_eq!(
-        lookup("cuStreamGetCaptureInfo", 2).0,
-        program.symbol(variant).unwrap() as usize
-    );
+    assert_eq!(lookup("cuStreamGetCaptureInfo", 2).0, program.symbol(variant).unwrap() as usize);
     let nvml = nvml_wrapper::Nvml::builder()
         .lib_path(library("simgpu-nvml").as_os_str())
         .init()
@@ -146,17 +131,10 @@ fn wrong_orders_are_told_and_nothing_starts() {
         ("SIMGPU_DRIVER_VERSION", "11.8", DRIVER_MISMATCH),
     ] {
         let mut command = card.program("refuses_to_start");
-        let output = command
-            .env(variable, text)
-            .env("EXPECTED", code.to_string())
-            .output()
-            .unwrap();
+        let output = command.env(variable, text).env("EXPECTED", code.to_string()).output().unwrap();
         assert_success(variable, &output);
         let told = String::from_utf8_lossy(&output.stderr);
-        assert!(
-            told.contains(variable) && told.contains("use") | told.contains("write"),
-            "{told}"
-        );
+        assert!(told.contains(variable) && told.contains("use") | told.contains("write"), "{told}");
     }
     card.end();
 }
@@ -170,11 +148,7 @@ pub(crate) fn refuses_to_start() {
 fn a_card_that_falls_off_is_lost_for_cuda_and_nvml() {
     let card = CardProcess::start(&["--gpus", "2"]);
     let mut command = card.program("loses_a_card");
-    let mut child = command
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     assert!(lines.any(|line| line.unwrap().contains("on its way")));
     card.observer().fall_off(GpuIndex(0)).unwrap();

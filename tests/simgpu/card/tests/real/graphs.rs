@@ -111,49 +111,22 @@ pub(crate) fn builds_graphs() {
     assert_eq!(program.cuStreamCreate(&mut stream, 1), 0);
     assert_eq!(program.cuMemAlloc_v2(&mut words, 64), 0);
     assert_eq!(program.cuGraphCreate(&mut graph, 0), 0);
-    let build = Builder {
-        program,
-        kernels,
-        graph,
-    };
+    let build = Builder { program, kernels, graph };
 
     // Made against the order in which they must run: add comes after the memset, which is made later.
     let add = build.kernel("add", [words, 4, 2], &[]);
-    let clear = MemsetNode {
-        to: words,
-        pitch: 0,
-        value: 5,
-        element: 4,
-        width: 16,
-        height: 1,
-    };
+    let clear = MemsetNode { to: words, pitch: 0, value: 5, element: 4, width: 16, height: 1 };
     let (mut memset, mut host, mut empty) = (0, 0, 0);
-    assert_eq!(
-        program.cuGraphAddMemsetNode(&mut memset, graph, null(), 0, &clear, 0),
-        0
-    );
+    assert_eq!(program.cuGraphAddMemsetNode(&mut memset, graph, null(), 0, &clear, 0), 0);
     assert_eq!(program.cuGraphAddDependencies(graph, &memset, &add, 1), 0);
-    assert_eq!(
-        program.cuGraphAddDependencies(graph, &memset, &add, 1),
-        INVALID_VALUE,
-        "twice"
-    );
-    let call = HostNode {
-        function: count,
-        data: std::ptr::null_mut(),
-    };
+    assert_eq!(program.cuGraphAddDependencies(graph, &memset, &add, 1), INVALID_VALUE, "twice");
+    let call = HostNode { function: count, data: std::ptr::null_mut() };
     assert_eq!(program.cuGraphAddHostNode(&mut host, graph, &add, 1, &call), 0);
     assert_eq!(program.cuGraphAddEmptyNode(&mut empty, graph, &host, 1), 0);
 
     let (mut nodes, mut roots, mut kind) = (0, 0, 9);
-    assert_eq!(
-        program.cuGraphGetNodes(graph, std::ptr::null_mut(), &mut nodes),
-        0
-    );
-    assert_eq!(
-        program.cuGraphGetRootNodes(graph, std::ptr::null_mut(), &mut roots),
-        0
-    );
+    assert_eq!(program.cuGraphGetNodes(graph, std::ptr::null_mut(), &mut nodes), 0);
+    assert_eq!(program.cuGraphGetRootNodes(graph, std::ptr::null_mut(), &mut roots), 0);
     assert_eq!((nodes, roots), (4, 1));
     let (mut before, mut one) = (0, 1);
     assert_eq!(program.cuGraphNodeGetDependencies(add, &mut before, &mut one), 0);
@@ -175,10 +148,7 @@ pub(crate) fn builds_graphs() {
     // A circle is no graph that could run.
     assert_eq!(program.cuGraphAddDependencies(graph, &empty, &memset, 1), 0);
     let mut circle = 0;
-    assert_eq!(
-        program.cuGraphInstantiateWithFlags(&mut circle, graph, 0),
-        INVALID_VALUE
-    );
+    assert_eq!(program.cuGraphInstantiateWithFlags(&mut circle, graph, 0), INVALID_VALUE);
     assert_eq!(program.cuGraphRemoveDependencies(graph, &empty, &memset, 1), 0);
 
     tells_kernels(program, add, memset);
@@ -188,19 +158,10 @@ pub(crate) fn builds_graphs() {
 
 /// A kernel node tells what it launches, another node does not.
 fn tells_kernels(program: &Program, add: Handle, memset: Handle) {
-    let mut params = KernelNode {
-        function: 0,
-        shape: [0; 7],
-        parameters: null(),
-        extra: 0,
-        kernel: 0,
-        context: 0,
-    };
+    let mut params =
+        KernelNode { function: 0, shape: [0; 7], parameters: null(), extra: 0, kernel: 0, context: 0 };
     let mut name = null();
-    assert_eq!(
-        program.cuGraphKernelNodeGetParams_v2(memset, &mut params),
-        INVALID_VALUE
-    );
+    assert_eq!(program.cuGraphKernelNodeGetParams_v2(memset, &mut params), INVALID_VALUE);
     assert_eq!(program.cuGraphKernelNodeGetParams_v2(add, &mut params), 0);
     assert_eq!(program.cuFuncGetName(&mut name, params.function), 0);
     // SAFETY: the driver keeps the name as long as the module is loaded.
@@ -231,19 +192,13 @@ fn changes_graphs(build: &Builder<'_>, exec: Handle, stream: Handle, add: Handle
 
     const TOPOLOGY_CHANGED: u32 = 2;
     assert_eq!(program.cuGraphDestroyNode(cloned), 0);
-    assert_eq!(
-        program.cuGraphExecUpdate(exec, clone, &mut error, &mut result),
-        UPDATE_FAILURE
-    );
+    assert_eq!(program.cuGraphExecUpdate(exec, clone, &mut error, &mut result), UPDATE_FAILURE);
     assert_eq!((result, run(exec)), (TOPOLOGY_CHANGED, 6));
 
     // A graph inside another one is copied when it is put there.
     let (mut outer, mut child, mut inner, mut both) = (0, 0, 0, 0);
     assert_eq!(program.cuGraphCreate(&mut outer, 0), 0);
-    assert_eq!(
-        program.cuGraphAddChildGraphNode(&mut child, outer, null(), 0, graph),
-        0
-    );
+    assert_eq!(program.cuGraphAddChildGraphNode(&mut child, outer, null(), 0, graph), 0);
     assert_eq!(program.cuGraphChildGraphNodeGetGraph(child, &mut inner), 0);
     assert_ne!(inner, graph);
     assert_eq!(program.cuGraphInstantiateWithFlags(&mut both, outer, 0), 0);
@@ -262,15 +217,8 @@ fn uses_graph_memory(build: &Builder<'_>, stream: Handle, words: u64) {
         bytes: 2 * MIB,
         address: 0,
     };
-    assert_eq!(
-        program.cuGraphAddMemAllocNode(&mut allocate, graph, null(), 0, &mut params),
-        0
-    );
-    let inside = Builder {
-        program,
-        kernels,
-        graph,
-    };
+    assert_eq!(program.cuGraphAddMemAllocNode(&mut allocate, graph, null(), 0, &mut params), 0);
+    let inside = Builder { program, kernels, graph };
     let fill = inside.kernel("fill", [params.address, 2, 3], &[allocate]);
     let sum = inside.kernel("checksum", [params.address, 2, words], &[fill]);
     assert_eq!(
@@ -278,10 +226,7 @@ fn uses_graph_memory(build: &Builder<'_>, stream: Handle, words: u64) {
         INVALID_VALUE,
         "not a graph's"
     );
-    assert_eq!(
-        program.cuGraphAddMemFreeNode(&mut free, graph, &sum, 1, params.address),
-        0
-    );
+    assert_eq!(program.cuGraphAddMemFreeNode(&mut free, graph, &sum, 1, params.address), 0);
     assert_eq!(program.cuGraphInstantiateWithFlags(&mut exec, graph, 0), 0);
     assert_eq!(program.cuMemsetD32Async(words, 0, 2, stream), 0);
     for _ in 0..2 {
@@ -296,10 +241,7 @@ fn uses_graph_memory(build: &Builder<'_>, stream: Handle, words: u64) {
     params.bytes = 300 * MIB;
     let mut large = 0;
     assert_eq!(program.cuGraphCreate(&mut graph, 0), 0);
-    assert_eq!(
-        program.cuGraphAddMemAllocNode(&mut allocate, graph, null(), 0, &mut params),
-        0
-    );
+    assert_eq!(program.cuGraphAddMemAllocNode(&mut allocate, graph, null(), 0, &mut params), 0);
     assert_eq!(program.cuGraphInstantiateWithFlags(&mut large, graph, 0), 0);
     assert_eq!(program.cuGraphLaunch(large, stream), OUT_OF_MEMORY);
     assert_eq!(program.cuGraphLaunch(exec, stream), 0);
@@ -333,14 +275,7 @@ fn adds_any_node(program: &Program, stream: Handle, words: u64) {
     let mut memset = AnyNode {
         kind: MEMSET,
         reserved: [0; 3],
-        params: MemsetNode {
-            to: words,
-            pitch: 0,
-            value: 77,
-            element: 4,
-            width: 1,
-            height: 1,
-        },
+        params: MemsetNode { to: words, pitch: 0, value: 77, element: 4, width: 1, height: 1 },
         rest: [0; 29],
     };
     assert_eq!(add(&mut fill, &[block], (&raw mut memset).cast()), 0);
@@ -348,11 +283,7 @@ fn adds_any_node(program: &Program, stream: Handle, words: u64) {
     assert_eq!(program.cuGraphLaunch(exec, stream), 0);
     assert_eq!(program.cuStreamSynchronize(stream), 0);
     assert_eq!(program.words(words, 1), [77]);
-    assert_eq!(
-        program.cuGraphLaunch(exec, stream),
-        INVALID_VALUE,
-        "its block was not freed"
-    );
+    assert_eq!(program.cuGraphLaunch(exec, stream), INVALID_VALUE, "its block was not freed");
     assert_eq!(program.cuMemFreeAsync(allocate.params.address, stream), 0);
     assert_eq!(program.cuGraphLaunch(exec, stream), 0);
     assert_eq!(program.cuMemFreeAsync(allocate.params.address, stream), 0);

@@ -36,22 +36,12 @@ impl CardProcess {
         let folder = tempfile::tempdir().unwrap();
         let socket = folder.path().join("card.sock");
         let mut command = Command::new(env!("CARGO_BIN_EXE_simgpu-card"));
-        command
-            .arg("--socket")
-            .arg(&socket)
-            .arg("--die-with-parent")
-            .args(options);
+        command.arg("--socket").arg(&socket).arg("--die-with-parent").args(options);
         let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let mut ready = String::new();
-        BufReader::new(child.stdout.as_mut().unwrap())
-            .read_line(&mut ready)
-            .unwrap();
+        BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut ready).unwrap();
         assert!(ready.contains("\"ready\":true"), "{ready}");
-        Self {
-            child,
-            socket,
-            folder,
-        }
+        Self { child, socket, folder }
     }
 
     fn observer(&self) -> Observer {
@@ -61,9 +51,7 @@ impl CardProcess {
     fn program(&self, scenario: &str) -> Command {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args(["--exact", "scenario", "--nocapture"]);
-        command
-            .env("SIMGPU_SCENARIO", scenario)
-            .env("SIMGPU_SOCKET", &self.socket);
+        command.env("SIMGPU_SCENARIO", scenario).env("SIMGPU_SOCKET", &self.socket);
         command
     }
 
@@ -87,15 +75,8 @@ impl Drop for CardProcess {
 }
 
 fn assert_success(scenario: &str, output: &Output) {
-    let (out, error) = (
-        String::from_utf8_lossy(&output.stdout),
-        String::from_utf8_lossy(&output.stderr),
-    );
-    assert!(
-        output.status.success(),
-        "{scenario}: {}\n{out}\n{error}",
-        output.status
-    );
+    let (out, error) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{scenario}: {}\n{out}\n{error}", output.status);
 }
 
 /// Not a test of its own: what the child processes run.
@@ -138,11 +119,7 @@ fn programs_compute_and_leave_nothing() {
     card.run("computes");
     let stats = card.observer().stats().unwrap();
     assert_eq!(stats.gpus[0].free, stats.gpus[0].total);
-    assert!(
-        stats.total.faults > 0 && stats.total.kernels >= 3,
-        "{:?}",
-        stats.total
-    );
+    assert!(stats.total.faults > 0 && stats.total.kernels >= 3, "{:?}", stats.total);
     assert!(!stats.timeline.is_empty());
     card.end();
 }
@@ -162,35 +139,20 @@ fn computes() {
     assert_eq!(program.launch(kernels, "add", 0, &[managed, n64, 2]), 0);
     assert_eq!(program.launch(kernels, "checksum", 0, &[managed, n64, sum]), 0);
     assert_eq!(program.cuCtxSynchronize(), 0);
-    assert_eq!(
-        program.words(sum, 2),
-        [(7 * n64 * n64) as u32, ((7 * n64 * n64) >> 32) as u32]
-    );
+    assert_eq!(program.words(sum, 2), [(7 * n64 * n64) as u32, ((7 * n64 * n64) >> 32) as u32]);
 
     let host: Vec<u32> = (0..u32::try_from(n).unwrap()).collect();
     assert_eq!(program.cuMemcpyHtoD_v2(device, host.as_ptr().cast(), n * 4), 0);
     assert_eq!(program.launch(kernels, "add", 0, &[device, n64, 1]), 0);
-    assert_eq!(
-        program.cuMemcpyDtoHAsync_v2(pinned as *mut u8, device, n * 4, 0),
-        0
-    );
+    assert_eq!(program.cuMemcpyDtoHAsync_v2(pinned as *mut u8, device, n * 4, 0), 0);
     assert_eq!(program.cuStreamSynchronize(0), 0);
     let back = program.words(pinned, count);
     assert!(back.iter().zip(1..).all(|(word, expected)| *word == expected));
 
     let mut kind = 0;
-    assert_eq!(
-        (program.cuPointerGetAttribute(&mut kind, 2, managed), kind),
-        (0, 2)
-    );
-    assert_eq!(
-        (program.cuPointerGetAttribute(&mut kind, 8, managed + 4), kind),
-        (0, 1)
-    );
-    assert_eq!(
-        (program.cuPointerGetAttribute(&mut kind, 8, device), kind),
-        (0, 0)
-    );
+    assert_eq!((program.cuPointerGetAttribute(&mut kind, 2, managed), kind), (0, 2));
+    assert_eq!((program.cuPointerGetAttribute(&mut kind, 8, managed + 4), kind), (0, 1));
+    assert_eq!((program.cuPointerGetAttribute(&mut kind, 8, device), kind), (0, 0));
     assert_eq!(program.cuPointerGetAttribute(&mut kind, 2, 0x1000), 1);
 
     let (mut free, mut total, mut too_much) = (0, 0, 0);
@@ -233,18 +195,8 @@ fn looks_up() {
         ("cuMemPrefetchAsync", 12_020, 2, "cuMemPrefetchAsync_v2_ptsz"),
         ("cuStreamBeginCapture", 10_000, 0, "cuStreamBeginCapture"),
         ("cuStreamBeginCapture", 10_010, 0, "cuStreamBeginCapture_v2"),
-        (
-            "cuStreamGetCaptureInfo",
-            11_030,
-            2,
-            "cuStreamGetCaptureInfo_v2_ptsz",
-        ),
-        (
-            "cuStreamGetCaptureInfo",
-            12_030,
-            2,
-            "cuStreamGetCaptureInfo_v3_ptsz",
-        ),
+        ("cuStreamGetCaptureInfo", 11_030, 2, "cuStreamGetCaptureInfo_v2_ptsz"),
+        ("cuStreamGetCaptureInfo", 12_030, 2, "cuStreamGetCaptureInfo_v3_ptsz"),
         ("cuGraphLaunch", 10_000, 2, "cuGraphLaunch_ptsz"),
         ("cuMemAllocAsync", 11_020, 0, "cuMemAllocAsync"),
         ("cuMemAllocAsync", 11_020, 2, "cuMemAllocAsync_ptsz"),
@@ -258,14 +210,8 @@ fn looks_up() {
         ("cuGetProcAddress", 11_030, 0, "cuGetProcAddress"),
         ("cuGetProcAddress", 12_000, 0, "cuGetProcAddress_v2"),
     ] {
-        let expected = program
-            .symbol(export)
-            .unwrap_or_else(|| panic!("no export {export}")) as usize;
-        assert_eq!(
-            lookup(name, version, flags),
-            (0, expected, 0),
-            "{name} {version} {flags}"
-        );
+        let expected = program.symbol(export).unwrap_or_else(|| panic!("no export {export}")) as usize;
+        assert_eq!(lookup(name, version, flags), (0, expected, 0), "{name} {version} {flags}");
     }
     // What driver 580 answers on an H100 where there is nothing to answer.
     assert_eq!(lookup("", 0, 0), (0, 0, 1));
@@ -308,20 +254,11 @@ fn captures() {
     assert_eq!(program.cuStreamWaitEvent(second, forked, 0), 0);
     assert_eq!(program.launch(kernels, "add", second, &[words, 1, 10]), 0);
     assert_eq!(program.cuEventRecord(joined, second), 0);
-    assert_eq!(
-        program.cuLaunchHostFunc(origin, count_call, std::ptr::null_mut()),
-        0
-    );
+    assert_eq!(program.cuLaunchHostFunc(origin, count_call, std::ptr::null_mut()), 0);
     assert_eq!(program.cuStreamWaitEvent(origin, joined, 0), 0);
     let (mut graph, mut exec, mut nodes) = (0, 0, 0);
     assert_eq!(program.cuStreamEndCapture(origin, &mut graph), 0);
-    assert_eq!(
-        (
-            program.cuGraphGetNodes(graph, std::ptr::null_mut(), &mut nodes),
-            nodes
-        ),
-        (0, 3)
-    );
+    assert_eq!((program.cuGraphGetNodes(graph, std::ptr::null_mut(), &mut nodes), nodes), (0, 3));
 
     assert_eq!(program.words(words, 2), [1, 1]);
     assert_eq!(program.cuGraphInstantiateWithFlags(&mut exec, graph, 0), 0);
@@ -350,48 +287,20 @@ fn breaks_captures() {
         assert_eq!(program.cuStreamEndCapture(blocking, &mut graph), end);
         assert_eq!(program.launch(kernels, "empty", blocking, &[]), 0);
     };
-    broken(
-        &mut || program.cuStreamSynchronize(blocking),
-        UNSUPPORTED,
-        INVALIDATED,
-    );
+    broken(&mut || program.cuStreamSynchronize(blocking), UNSUPPORTED, INVALIDATED);
     broken(&mut || program.cuCtxSynchronize(), UNSUPPORTED, INVALIDATED);
     broken(&mut || program.cuStreamQuery(other), UNSUPPORTED, INVALIDATED);
-    broken(
-        &mut || program.cuCtxRecordEvent(0, event),
-        UNSUPPORTED,
-        INVALIDATED,
-    );
-    broken(
-        &mut || program.cuMemAlloc_v2(&mut memory, 64),
-        UNSUPPORTED,
-        INVALIDATED,
-    );
+    broken(&mut || program.cuCtxRecordEvent(0, event), UNSUPPORTED, INVALIDATED);
+    broken(&mut || program.cuMemAlloc_v2(&mut memory, 64), UNSUPPORTED, INVALIDATED);
     // Seen on an H200, driver 580: a pool's figures cannot be asked for, those of graphs and of the card can.
     let (mut pool, mut reserved, mut free, mut total) = (0, 0, 0, 0);
     broken(&mut || program.cuDeviceGetDefaultMemPool(&mut pool, 0), 0, 0);
-    broken(
-        &mut || program.cuMemPoolGetAttribute(pool, 5, &mut reserved),
-        UNSUPPORTED,
-        INVALIDATED,
-    );
+    broken(&mut || program.cuMemPoolGetAttribute(pool, 5, &mut reserved), UNSUPPORTED, INVALIDATED);
     broken(&mut || program.cuMemPoolTrimTo(pool, 0), UNSUPPORTED, INVALIDATED);
-    broken(
-        &mut || program.cuMemAllocAsync(&mut memory, 64, other),
-        UNSUPPORTED,
-        INVALIDATED,
-    );
-    broken(
-        &mut || program.cuDeviceGetGraphMemAttribute(0, 2, &mut reserved),
-        0,
-        0,
-    );
+    broken(&mut || program.cuMemAllocAsync(&mut memory, 64, other), UNSUPPORTED, INVALIDATED);
+    broken(&mut || program.cuDeviceGetGraphMemAttribute(0, 2, &mut reserved), 0, 0);
     broken(&mut || program.cuMemGetInfo_v2(&mut free, &mut total), 0, 0);
-    broken(
-        &mut || program.launch(kernels, "empty", 0, &[]),
-        IMPLICIT,
-        INVALIDATED,
-    );
+    broken(&mut || program.launch(kernels, "empty", 0, &[]), IMPLICIT, INVALIDATED);
     broken(&mut || program.launch(kernels, "empty", other, &[]), 0, 0);
     let mut status = 0;
     broken(&mut || program.cuStreamIsCapturing(0, &mut status), IMPLICIT, 0);
@@ -427,10 +336,7 @@ fn waits() {
     assert_eq!(program.cuMemAllocManaged(&mut flag, 4, 1), 0);
 
     assert_eq!(program.cuStreamWaitValue32_v2(first, flag, 1, 0), 0);
-    assert_eq!(
-        program.cuLaunchHostFunc(first, count_call, std::ptr::null_mut()),
-        0
-    );
+    assert_eq!(program.cuLaunchHostFunc(first, count_call, std::ptr::null_mut()), 0);
     assert_eq!(program.cuEventRecord(end, first), 0);
     assert_eq!(program.cuEventQuery(end), NOT_READY);
     assert_eq!(CALLS.load(Ordering::SeqCst), 0);
@@ -472,10 +378,7 @@ fn shares_between_threads() {
                 assert_eq!(program.cuCtxSetCurrent(context), 0);
                 assert_eq!(program.cuStreamCreate(&mut stream, 1), 0);
                 for round in 1..=100 {
-                    assert_eq!(
-                        program.launch(kernels, "add", stream, &[words + 4 * thread, 1, 1]),
-                        0
-                    );
+                    assert_eq!(program.launch(kernels, "add", stream, &[words + 4 * thread, 1, 1]), 0);
                     assert_eq!(program.cuStreamSynchronize(stream), 0);
                     let word = words as usize + 4 * usize::try_from(thread).unwrap();
                     // SAFETY: managed memory of this process, which nothing writes now.
@@ -557,9 +460,7 @@ fn a_killed_process_leaves_its_memory_on_the_card_while_a_child_of_it_lives() {
     let mut parent = command.stdout(Stdio::piped()).spawn().unwrap();
     let lines = BufReader::new(parent.stdout.take().unwrap()).lines();
     let said = lines.map_while(Result::ok);
-    let child = said
-        .filter_map(|line| line.strip_prefix("child ")?.parse::<i32>().ok())
-        .next();
+    let child = said.filter_map(|line| line.strip_prefix("child ")?.parse::<i32>().ok()).next();
     let child = child.and_then(rustix::process::Pid::from_raw).unwrap();
     parent.kill().unwrap();
     parent.wait().unwrap();
@@ -597,18 +498,9 @@ fn dies_with_a_child() {
 fn a_program_sees_the_devices_it_may_see() {
     let card = CardProcess::start(&["--gpus", "3"]);
     let uuid = card.observer().describe().unwrap().gpus[2].uuid_text();
-    for (visible, count) in [
-        ("0", 1),
-        ("2,1", 2),
-        (uuid.as_str(), 1),
-        ("0,7,1", 1),
-        ("", -1),
-        ("-1", -1),
-    ] {
+    for (visible, count) in [("0", 1), ("2,1", 2), (uuid.as_str(), 1), ("0,7,1", 1), ("", -1), ("-1", -1)] {
         let mut command = card.program("counts_devices");
-        command
-            .env("CUDA_VISIBLE_DEVICES", visible)
-            .env("EXPECTED", count.to_string());
+        command.env("CUDA_VISIBLE_DEVICES", visible).env("EXPECTED", count.to_string());
         assert_success(visible, &command.output().unwrap());
     }
     card.end();
@@ -631,10 +523,7 @@ fn counts_devices() {
 fn nvml_tells_the_same_story() {
     let card = CardProcess::start(&["--memory", "64MiB"]);
     let uuid = card.observer().describe().unwrap().gpus[0].uuid_text();
-    assert_success(
-        "monitors",
-        &card.program("monitors").env("EXPECTED", uuid).output().unwrap(),
-    );
+    assert_success("monitors", &card.program("monitors").env("EXPECTED", uuid).output().unwrap());
     card.end();
 }
 
@@ -677,10 +566,7 @@ fn monitors() {
     // Shares are whole percents of a second at most, so the first one takes some time to show.
     let of_us = loop {
         let samples = device.process_utilization_stats(None).unwrap_or_default();
-        if let Some(sample) = samples
-            .into_iter()
-            .find(|sample| sample.pid == std::process::id())
-        {
+        if let Some(sample) = samples.into_iter().find(|sample| sample.pid == std::process::id()) {
             break sample;
         }
     };

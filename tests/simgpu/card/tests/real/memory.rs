@@ -13,13 +13,7 @@ const HOST_NUMA: [u32; 2] = [3, 0];
 const READ_WRITE: u32 = 3;
 
 fn on(place: [u32; 2]) -> Properties {
-    Properties {
-        kind: 1,
-        handle_types: 1,
-        place,
-        security: 0,
-        flags: [0; 8],
-    }
+    Properties { kind: 1, handle_types: 1, place, security: 0, flags: [0; 8] }
 }
 
 fn used(program: &Program) -> usize {
@@ -41,29 +35,16 @@ pub(crate) fn maps_memory() {
     let program = Program::start();
     let kernels = program.kernels();
     let (mut granularity, mut start, mut one, mut two, mut host) = (0, 0, 0, 0, 0);
-    assert_eq!(
-        program.cuMemGetAllocationGranularity(&mut granularity, &on(DEVICE), 0),
-        0
-    );
+    assert_eq!(program.cuMemGetAllocationGranularity(&mut granularity, &on(DEVICE), 0), 0);
     assert_eq!(granularity, 2 * MIB);
     let before = used(&program);
     assert_eq!(program.cuMemAddressReserve(&mut start, 8 * MIB, 0, 0, 0), 0);
-    assert_eq!(
-        program.cuMemCreate(&mut one, 3 * MIB, &on(DEVICE), 0),
-        INVALID_VALUE
-    );
+    assert_eq!(program.cuMemCreate(&mut one, 3 * MIB, &on(DEVICE), 0), INVALID_VALUE);
     assert_eq!(program.cuMemCreate(&mut one, 2 * MIB, &on(DEVICE), 0), 0);
     assert_eq!(program.cuMemCreate(&mut two, 2 * MIB, &on(DEVICE), 0), 0);
     assert_eq!(program.cuMemCreate(&mut host, 2 * MIB, &on(HOST_NUMA), 0), 0);
-    assert_eq!(
-        used(&program),
-        before + 4 * MIB,
-        "host memory takes no room of the card"
-    );
-    assert_eq!(
-        program.cuMemMap(start + (8 * MIB) as u64, 2 * MIB, 0, one, 0),
-        INVALID_VALUE
-    );
+    assert_eq!(used(&program), before + 4 * MIB, "host memory takes no room of the card");
+    assert_eq!(program.cuMemMap(start + (8 * MIB) as u64, 2 * MIB, 0, one, 0), INVALID_VALUE);
     assert_eq!(program.cuMemMap(start, 2 * MIB, 0, one, 0), 0);
     assert_eq!(program.cuMemMap(start, 2 * MIB, 0, two, 0), INVALID_VALUE);
     let next = start + (2 * MIB) as u64;
@@ -91,18 +72,12 @@ pub(crate) fn maps_memory() {
     let mut plain = 0;
     assert_eq!(program.cuMemAlloc_v2(&mut plain, 4096), 0);
     let mut again = 0;
-    assert_eq!(
-        program.cuMemRetainAllocationHandle(&mut again, plain),
-        INVALID_VALUE
-    );
+    assert_eq!(program.cuMemRetainAllocationHandle(&mut again, plain), INVALID_VALUE);
     assert_eq!(program.cuMemFree_v2(plain), 0);
     assert_eq!(program.cuMemRetainAllocationHandle(&mut again, start + 5), 0);
     assert_eq!(again, one);
     let mut properties = on(HOST_NUMA);
-    assert_eq!(
-        program.cuMemGetAllocationPropertiesFromHandle(&mut properties, one),
-        0
-    );
+    assert_eq!(program.cuMemGetAllocationPropertiesFromHandle(&mut properties, one), 0);
     assert_eq!(properties, on(DEVICE));
     assert_eq!(program.cuMemRelease(again), 0);
 
@@ -111,10 +86,7 @@ pub(crate) fn maps_memory() {
     assert_eq!(program.cuMemAddressReserve(&mut away, 2 * MIB, 0, 0, 0), 0);
     assert_eq!(program.cuMemMap(away, 2 * MIB, 0, host, 0), 0);
     assert_eq!(program.cuMemSetAccess(away, 2 * MIB, &everybody, 1), 0);
-    assert_eq!(
-        program.cuMemSetAccess(away, 2 * MIB, &[HOST_NUMA[0], 0, READ_WRITE], 1),
-        0
-    );
+    assert_eq!(program.cuMemSetAccess(away, 2 * MIB, &[HOST_NUMA[0], 0, READ_WRITE], 1), 0);
     assert_eq!(program.cuMemcpyDtoD_v2(away, start, 2 * MIB), 0);
     assert_eq!(program.cuCtxSynchronize(), 0);
     // SAFETY: the mapping is the host's too since access was set, and nobody else uses it.
@@ -130,11 +102,7 @@ pub(crate) fn maps_memory() {
     assert_eq!(program.cuMemRelease(one), 0);
     assert_eq!(used(&program), before + 2 * MIB);
 
-    assert_eq!(
-        program.cuMemAddressFree(start, 8 * MIB),
-        INVALID_VALUE,
-        "something is mapped"
-    );
+    assert_eq!(program.cuMemAddressFree(start, 8 * MIB), INVALID_VALUE, "something is mapped");
     assert_eq!(program.cuMemUnmap(start, MIB), INVALID_VALUE, "half a mapping");
     assert_eq!(program.cuMemUnmap(start, 4 * MIB), 0);
     assert_eq!(program.cuMemAddressFree(start, 8 * MIB), 0);
@@ -158,10 +126,7 @@ pub(crate) fn exports() {
     if let Ok(descriptor) = std::env::var("IMPORT") {
         let (mut handle, mut start) = (0, 0);
         let descriptor: usize = descriptor.parse().unwrap();
-        assert_eq!(
-            program.cuMemImportFromShareableHandle(&mut handle, descriptor, 1),
-            0
-        );
+        assert_eq!(program.cuMemImportFromShareableHandle(&mut handle, descriptor, 1), 0);
         assert_eq!(program.cuMemAddressReserve(&mut start, 2 * MIB, 0, 0, 0), 0);
         assert_eq!(program.cuMemMap(start, 2 * MIB, 0, handle, 0), 0);
         assert_eq!(program.cuMemSetAccess(start, 2 * MIB, &everybody, 1), 0);
@@ -176,10 +141,7 @@ pub(crate) fn exports() {
     assert_eq!(program.cuMemMap(start, 2 * MIB, 0, handle, 0), 0);
     assert_eq!(program.cuMemSetAccess(start, 2 * MIB, &everybody, 1), 0);
     assert_eq!(program.launch(kernels, "fill", 0, &[start, 1, 5]), 0);
-    assert_eq!(
-        program.cuMemExportToShareableHandle(&mut descriptor, handle, 1, 0),
-        0
-    );
+    assert_eq!(program.cuMemExportToShareableHandle(&mut descriptor, handle, 1, 0), 0);
     // SAFETY: the driver has just made it for us.
     let shared = unsafe { OwnedFd::from_raw_fd(descriptor) };
     let mut child = std::process::Command::new(std::env::current_exe().unwrap());
@@ -217,10 +179,7 @@ pub(crate) fn uses_pools() {
     assert_eq!(program.cuMemAllocAsync(&mut block, 3 * MIB, stream), 0);
     assert_eq!(program.launch(kernels, "fill", stream, &[block, 16, 3]), 0);
     let mut read = [0u8; 4];
-    assert_eq!(
-        program.cuMemcpyDtoHAsync_v2(read.as_mut_ptr(), block, 4, stream),
-        0
-    );
+    assert_eq!(program.cuMemcpyDtoHAsync_v2(read.as_mut_ptr(), block, 4, stream), 0);
     assert_eq!(program.cuStreamSynchronize(stream), 0);
     assert_eq!(read, 3u32.to_le_bytes());
     assert_eq!(program.cuMemPoolGetAttribute(pool, RESERVED, &mut reading), 0);
@@ -240,10 +199,7 @@ pub(crate) fn uses_pools() {
     assert_eq!(program.cuStreamSynchronize(stream), 0);
     assert_eq!(program.cuMemPoolGetAttribute(pool, RESERVED, &mut reading), 0);
     assert_eq!(reading, 0, "a synchronise keeps the threshold, which is none");
-    assert_eq!(
-        program.cuMemAllocAsync(&mut block, 300 * MIB, stream),
-        OUT_OF_MEMORY
-    );
+    assert_eq!(program.cuMemAllocAsync(&mut block, 300 * MIB, stream), OUT_OF_MEMORY);
 
     // A pool of one's own, with a limit and a threshold.
     let properties = [1, 1, 0, (8 * MIB) as u64, 0, 0, 0, 0, 0, 0, 0];
@@ -253,10 +209,7 @@ pub(crate) fn uses_pools() {
     assert_eq!(program.cuDeviceSetMemPool(0, own), 0);
     assert_eq!(program.cuMemAllocAsync(&mut block, 8 * MIB, stream), 0);
     let mut more = 0;
-    assert_eq!(
-        program.cuMemAllocFromPoolAsync(&mut more, 2 * MIB, own, stream),
-        OUT_OF_MEMORY
-    );
+    assert_eq!(program.cuMemAllocFromPoolAsync(&mut more, 2 * MIB, own, stream), OUT_OF_MEMORY);
     assert_eq!(program.cuMemFreeAsync(block, stream), 0);
     assert_eq!(program.cuStreamSynchronize(stream), 0);
     assert_eq!(program.cuMemPoolGetAttribute(own, RESERVED, &mut reading), 0);
@@ -287,10 +240,7 @@ pub(crate) fn captures_pools() {
     assert_eq!(program.launch(kernels, "checksum", stream, &[block, 4, sum]), 0);
     assert_eq!(program.cuMemFreeAsync(block, stream), 0);
     assert_eq!(program.cuStreamEndCapture(stream, &mut graph), 0);
-    assert_eq!(
-        program.cuGraphGetNodes(graph, std::ptr::null_mut(), &mut nodes),
-        0
-    );
+    assert_eq!(program.cuGraphGetNodes(graph, std::ptr::null_mut(), &mut nodes), 0);
     assert_eq!(nodes, 4);
     assert_eq!(program.cuGraphInstantiateWithFlags(&mut exec, graph, 0), 0);
     for _ in 0..3 {

@@ -216,19 +216,7 @@ impl Program {
         let launch = self.symbol("cuLaunchKernel").unwrap();
         // SAFETY: the signature is the one of cuda.h.
         let launch: Launch = unsafe { std::mem::transmute(launch) };
-        launch(
-            function,
-            8,
-            1,
-            1,
-            128,
-            1,
-            1,
-            0,
-            stream,
-            pointers.as_ptr(),
-            std::ptr::null(),
-        )
+        launch(function, 8, 1, 1, 128, 1, 1, 0, stream, pointers.as_ptr(), std::ptr::null())
     }
 
     /// Reads device memory as words.
@@ -247,33 +235,16 @@ pub(crate) fn library(package: &str) -> PathBuf {
     static BUILT: OnceLock<Vec<String>> = OnceLock::new();
     let files = BUILT.get_or_init(|| {
         let mut cargo = Command::new(env!("CARGO"));
-        cargo.args([
-            "build",
-            "--quiet",
-            "-p",
-            "simgpu-cuda",
-            "-p",
-            "simgpu-nvml",
-            "--message-format=json",
-        ]);
-        let output = cargo
-            .current_dir(env!("CARGO_MANIFEST_DIR"))
-            .output()
-            .expect("cargo runs");
-        assert!(
-            output.status.success(),
-            "{}",
-            String::from_utf8_lossy(&output.stderr)
-        );
+        cargo.args(["build", "--quiet", "-p", "simgpu-cuda", "-p", "simgpu-nvml", "--message-format=json"]);
+        let output = cargo.current_dir(env!("CARGO_MANIFEST_DIR")).output().expect("cargo runs");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         let lines = String::from_utf8(output.stdout).expect("cargo writes JSON");
         let artifacts = lines
             .lines()
             .filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
         let names =
             artifacts.flat_map(|artifact| artifact["filenames"].as_array().cloned().unwrap_or_default());
-        names
-            .filter_map(|name| name.as_str().map(str::to_owned))
-            .collect()
+        names.filter_map(|name| name.as_str().map(str::to_owned)).collect()
     });
     let name = format!("lib{}.so", package.replace("gpu-", ""));
     let found = files.iter().find(|file| file.ends_with(&name));

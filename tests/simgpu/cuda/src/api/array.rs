@@ -104,12 +104,7 @@ fn create(array: Out<Handle>, descriptor: Descriptor) -> Answer {
     let address = memory::allocate(descriptor.bytes()?, Kind::Device, 0)?;
     let mut state = driver()?.state();
     let id = state.fresh();
-    let made = Array {
-        descriptor,
-        address,
-        context,
-        is_level: false,
-    };
+    let made = Array { descriptor, address, context, is_level: false };
     state.arrays.insert(id, made);
     array.set(Tag::Array.handle(id))
 }

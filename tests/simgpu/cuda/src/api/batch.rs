@@ -101,11 +101,7 @@ api! {
 }
 
 fn none(flags: u64) -> Answer {
-    if flags == 0 {
-        Ok(())
-    } else {
-        Err(Code::INVALID_VALUE)
-    }
+    if flags == 0 { Ok(()) } else { Err(Code::INVALID_VALUE) }
 }
 
 fn memory_operations(
@@ -126,11 +122,7 @@ fn memory_operations(
     (0..count as usize).try_for_each(|index| {
         let one = operations.at(index)?;
         let wide = one.kind == WAIT[1] || one.kind == WRITE[1];
-        let value = if wide {
-            one.value
-        } else {
-            one.value & u64::from(u32::MAX)
-        };
+        let value = if wide { one.value } else { one.value & u64::from(u32::MAX) };
         match one.kind {
             kind if WAIT.contains(&kind) => stream::wait_value(target, one.address, value, one.flags, wide),
             kind if WRITE.contains(&kind) => stream::write_value(target, one.address, value, one.flags, wide),
@@ -152,14 +144,7 @@ fn copies(
         return Err(Code::INVALID_VALUE);
     }
     (0..count).try_for_each(|index| {
-        copy::row(
-            stream,
-            default,
-            to.at(index)?,
-            from.at(index)?,
-            bytes.at(index)?,
-            Wait::Never,
-        )
+        copy::row(stream, default, to.at(index)?, from.at(index)?, bytes.at(index)?, Wait::Never)
     })
 }
 

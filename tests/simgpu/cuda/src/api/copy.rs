@@ -248,26 +248,13 @@ fn in_array(array: Handle, offset: usize, bytes: usize) -> Answer<u64> {
 
 /// Fails unless the card knows the address.
 fn device(address: u64) -> Answer {
-    driver()?
-        .state()
-        .kind_at(address)
-        .map(|_| ())
-        .ok_or(Code::INVALID_VALUE)
+    driver()?.state().kind_at(address).map(|_| ()).ok_or(Code::INVALID_VALUE)
 }
 
 pub(crate) fn row(stream: Handle, default: Default, to: u64, from: u64, bytes: usize, wait: Wait) -> Answer {
     let plane = |address| Plane { address, pitch: 0 };
     let stream = current::stream(stream, default)?;
-    copy(
-        stream,
-        plane(to),
-        plane(from),
-        Shape {
-            width: bytes as u64,
-            rows: 1,
-        },
-        wait,
-    )
+    copy(stream, plane(to), plane(from), Shape { width: bytes as u64, rows: 1 }, wait)
 }
 
 fn rows(stream: Handle, default: Default, what: &Copy2d, wait: Wait) -> Answer {
@@ -279,17 +266,11 @@ fn rows(stream: Handle, default: Default, what: &Copy2d, wait: Wait) -> Answer {
         if pitch < what.width + side.x {
             return Err(Code::INVALID_VALUE);
         }
-        Ok(Plane {
-            address: address + (side.y * pitch + side.x) as u64,
-            pitch: pitch as u64,
-        })
+        Ok(Plane { address: address + (side.y * pitch + side.x) as u64, pitch: pitch as u64 })
     };
     let (to, from) = (plane(&what.to)?, plane(&what.from)?);
     drop(state);
-    let shape = Shape {
-        width: what.width as u64,
-        rows: what.height as u64,
-    };
+    let shape = Shape { width: what.width as u64, rows: what.height as u64 };
     copy(stream, to, from, shape, wait)
 }
 
@@ -305,25 +286,15 @@ fn slices(stream: Handle, default: Default, what: &Copy3d, wait: Wait) -> Answer
 pub(crate) fn planes(what: &Copy3d, state: &State) -> Answer<Vec<(Plane, Plane, Shape)>> {
     let plane = |side: &Side3d, slice: usize| -> Answer<Plane> {
         let pitch = if side.pitch == 0 { what.width } else { side.pitch };
-        let height = if side.height == 0 {
-            what.height
-        } else {
-            side.height
-        };
+        let height = if side.height == 0 { what.height } else { side.height };
         let Layout { address, pitch, rows } = side.memory.layout(state, pitch, height)?;
         if pitch < what.width + side.x {
             return Err(Code::INVALID_VALUE);
         }
         let row = (side.z + slice) * rows + side.y;
-        Ok(Plane {
-            address: address + (row * pitch + side.x) as u64,
-            pitch: pitch as u64,
-        })
+        Ok(Plane { address: address + (row * pitch + side.x) as u64, pitch: pitch as u64 })
     };
-    let shape = Shape {
-        width: what.width as u64,
-        rows: what.height as u64,
-    };
+    let shape = Shape { width: what.width as u64, rows: what.height as u64 };
     (0..what.depth)
         .map(|slice| Ok((plane(&what.to, slice)?, plane(&what.from, slice)?, shape)))
         .collect()

@@ -88,8 +88,7 @@ enum Change {
 pub(crate) fn frontier(graph: &Graph, nodes: In<Handle>, count: usize) -> Answer<Frontier> {
     let number = |index| {
         let id = Tag::GraphNode.id(nodes.at(index)?);
-        id.filter(|id| graph.nodes.contains_key(id))
-            .ok_or(Code::INVALID_VALUE)
+        id.filter(|id| graph.nodes.contains_key(id)).ok_or(Code::INVALID_VALUE)
     };
     (0..count).map(number).collect()
 }
@@ -106,11 +105,7 @@ fn change(graph: Handle, from: In<Handle>, to: In<Handle>, count: usize, change:
             return Err(Code::INVALID_VALUE);
         }
         let after = &mut changed.nodes.get_mut(&to).ok_or(Code::INVALID_VALUE)?.after;
-        let was_so = if change == Change::Add {
-            !after.insert(from)
-        } else {
-            !after.remove(&from)
-        };
+        let was_so = if change == Change::Add { !after.insert(from) } else { !after.remove(&from) };
         if was_so {
             return Err(Code::INVALID_VALUE);
         }

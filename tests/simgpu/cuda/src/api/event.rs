@@ -84,10 +84,8 @@ fn record(event: Handle, stream: Handle, default: Default, external: bool) -> An
     let event = {
         let mut state = driver()?.state();
         let event = state.event(event)?;
-        let (of_event, of_stream) = (
-            state.events.get(&event).map(|e| e.context),
-            state.stream(stream)?.context,
-        );
+        let (of_event, of_stream) =
+            (state.events.get(&event).map(|e| e.context), state.stream(stream)?.context);
         if of_event != Some(of_stream) {
             return Err(Code::INVALID_HANDLE);
         }
@@ -107,10 +105,7 @@ fn record(event: Handle, stream: Handle, default: Default, external: bool) -> An
 fn outside_captures(event: Handle) -> Answer<EventId> {
     let mut state = driver()?.state();
     let id = state.event(event)?;
-    if matches!(
-        state.events.get(&id).map(|event| &event.recorded),
-        Some(Recorded::InCapture(..))
-    ) {
+    if matches!(state.events.get(&id).map(|event| &event.recorded), Some(Recorded::InCapture(..))) {
         return Err(Code::CAPTURED_EVENT);
     }
     state.unsafe_call()?;

@@ -154,11 +154,7 @@ api! {
 
 /// The card does not know a block of the graph as a free one: it is there since an earlier launch.
 fn not_freed(code: Code) -> Code {
-    if code == Code::INVALID_HANDLE {
-        Code::INVALID_VALUE
-    } else {
-        code
-    }
+    if code == Code::INVALID_HANDLE { Code::INVALID_VALUE } else { code }
 }
 
 fn instantiate(exec: Out<Handle>, graph: Handle) -> Answer {

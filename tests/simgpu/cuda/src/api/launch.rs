@@ -74,9 +74,7 @@ pub(crate) fn kernel(
     extra: Option<Extra>,
 ) -> Answer<Kernel> {
     let function = module::function_of(function)?;
-    let threads = block
-        .iter()
-        .try_fold(1u32, |threads, size| threads.checked_mul(*size));
+    let threads = block.iter().try_fold(1u32, |threads, size| threads.checked_mul(*size));
     if grid.contains(&0) || threads.is_none_or(|threads| threads == 0 || threads > 1024) {
         return Err(Code::INVALID_VALUE);
     }

@@ -97,23 +97,12 @@ pub(crate) fn prefetch(
     stream: simgpu_card::ids::StreamId,
 ) -> Answer {
     managed(address, len)?;
-    work::submit(
-        stream,
-        Op::Prefetch {
-            address,
-            len: len as u64,
-            to,
-        },
-    )
+    work::submit(stream, Op::Prefetch { address, len: len as u64, to })
 }
 
 fn advise(address: u64, len: usize, advice: u32) -> Answer {
     managed(address, len)?;
-    if (1..=6).contains(&advice) {
-        Ok(())
-    } else {
-        Err(Code::INVALID_VALUE)
-    }
+    if (1..=6).contains(&advice) { Ok(()) } else { Err(Code::INVALID_VALUE) }
 }
 
 /// Fails unless the range is managed memory of one allocation.
@@ -130,17 +119,10 @@ pub(crate) fn managed(address: u64, len: usize) -> Answer {
 
 fn whereabouts(address: u64, len: usize) -> Answer<i32> {
     let driver = driver()?;
-    let CardAnswer::Resident(place) = driver
-        .call(Request::WhereIs {
-            address,
-            len: len as u64,
-        })?
-        .answer
+    let CardAnswer::Resident(place) = driver.call(Request::WhereIs { address, len: len as u64 })?.answer
     else {
         return Err(Code::UNKNOWN);
     };
     let ordinal = place.and_then(|place| driver.gpus.iter().position(|gpu| gpu.index == place));
-    Ok(ordinal
-        .and_then(|ordinal| i32::try_from(ordinal).ok())
-        .unwrap_or(CPU))
+    Ok(ordinal.and_then(|ordinal| i32::try_from(ordinal).ok()).unwrap_or(CPU))
 }

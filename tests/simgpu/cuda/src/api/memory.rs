@@ -77,12 +77,7 @@ pub(crate) fn allocate(bytes: usize, kind: Kind, flags: u32) -> Answer<u64> {
     driver.state().unsafe_call()?;
     let addresses = Reservation::new(bytes)?;
     let (address, len) = (addresses.address, bytes as u64);
-    let reply = driver.call(Request::Allocate {
-        address,
-        len,
-        kind,
-        context,
-    })?;
+    let reply = driver.call(Request::Allocate { address, len, kind, context })?;
     if let Some(memory) = reply.fd
         && let Err(error) = addresses.fill(&memory)
     {

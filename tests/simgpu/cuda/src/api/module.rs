@@ -138,12 +138,7 @@ api! {
 /// The function behind a handle.
 pub(crate) fn function_of(handle: Handle) -> Answer<Function> {
     let id = Tag::Function.id(handle).ok_or(Code::INVALID_HANDLE)?;
-    driver()?
-        .state()
-        .functions
-        .get(&id)
-        .cloned()
-        .ok_or(Code::INVALID_HANDLE)
+    driver()?.state().functions.get(&id).cloned().ok_or(Code::INVALID_HANDLE)
 }
 
 /// A loaded function of this name: which of several does not matter, they do the same.
@@ -151,9 +146,7 @@ pub(crate) fn named(name: &str) -> Answer<Handle> {
     let state = driver()?.state();
     let mut functions = state.functions.iter();
     let found = functions.find(|(_, function)| function.entry.name == name);
-    found
-        .map(|(&id, _)| Tag::Function.handle(id))
-        .ok_or(Code::NOT_FOUND)
+    found.map(|(&id, _)| Tag::Function.handle(id)).ok_or(Code::NOT_FOUND)
 }
 
 fn keep(text: &str) -> Answer<Handle> {
@@ -177,12 +170,7 @@ fn forget(module: Handle) -> Answer {
 
 fn parsed(module: Handle) -> Answer<Arc<Module>> {
     let id = Tag::Module.id(module).ok_or(Code::INVALID_HANDLE)?;
-    driver()?
-        .state()
-        .modules
-        .get(&id)
-        .cloned()
-        .ok_or(Code::INVALID_HANDLE)
+    driver()?.state().modules.get(&id).cloned().ok_or(Code::INVALID_HANDLE)
 }
 
 /// A function of a module: it must be in its text and one that the card can run.

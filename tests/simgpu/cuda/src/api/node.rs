@@ -228,24 +228,13 @@ impl KernelNodeV2 {
             parameters: KernelParams::none(),
             extra: Extra::none(),
         };
-        Self {
-            node,
-            kernel: 0,
-            _context: 0,
-        }
+        Self { node, kernel: 0, _context: 0 }
     }
 
     /// The function that is meant, by either name.
     pub(crate) fn one(self) -> KernelNode {
-        let function = if self.node.function == 0 {
-            self.kernel
-        } else {
-            self.node.function
-        };
-        KernelNode {
-            function,
-            ..self.node
-        }
+        let function = if self.node.function == 0 { self.kernel } else { self.node.function };
+        KernelNode { function, ..self.node }
     }
 }
 
@@ -267,54 +256,30 @@ pub(crate) fn memcpy(params: Copy3d) -> Answer<Node> {
     if !copies.iter().all(|(to, from, _)| known(to) && known(from)) {
         return Err(Code::NOT_SUPPORTED);
     }
-    let work = copies
-        .into_iter()
-        .map(|(to, from, shape)| Op::Copy { to, from, shape });
-    Ok(Node {
-        params: Params::Memcpy(params),
-        ..made(Kind::Memcpy, work.collect())
-    })
+    let work = copies.into_iter().map(|(to, from, shape)| Op::Copy { to, from, shape });
+    Ok(Node { params: Params::Memcpy(params), ..made(Kind::Memcpy, work.collect()) })
 }
 
 pub(crate) fn memset(params: MemsetParams) -> Answer<Node> {
-    let MemsetParams {
-        to,
-        pitch,
-        value,
-        element,
-        width,
-        height,
-    } = params;
+    let MemsetParams { to, pitch, value, element, width, height } = params;
     let fits = [1, 2, 4].contains(&element) && to.is_multiple_of(u64::from(element.max(1)));
     let known = driver()?.state().kind_at(to).is_some();
-    let shape = Shape {
-        width: width as u64 * u64::from(element),
-        rows: height as u64,
-    };
+    let shape = Shape { width: width as u64 * u64::from(element), rows: height as u64 };
     if !fits || !known || shape.width == 0 || shape.rows == 0 {
         return Err(Code::INVALID_VALUE);
     }
     let work = Op::Set {
-        to: Plane {
-            address: to,
-            pitch: pitch as u64,
-        },
+        to: Plane { address: to, pitch: pitch as u64 },
         shape,
         value,
         element: u8::try_from(element).map_err(|_| Code::INVALID_VALUE)?,
     };
-    Ok(Node {
-        params: Params::Memset(params),
-        ..made(Kind::Memset, vec![work])
-    })
+    Ok(Node { params: Params::Memset(params), ..made(Kind::Memset, vec![work]) })
 }
 
 pub(crate) fn host(params: HostParams) -> Answer<Node> {
     let call = callbacks::register(HostFunction::Plain(params.function, params.data), Calls::Many)?;
-    Ok(Node {
-        params: Params::Host(params),
-        ..made(Kind::Host, vec![Op::HostCall(call)])
-    })
+    Ok(Node { params: Params::Host(params), ..made(Kind::Host, vec![Op::HostCall(call)]) })
 }
 
 /// The child is copied: what becomes of it later does not matter.
@@ -324,10 +289,7 @@ pub(crate) fn child(child: Handle) -> Answer<Node> {
     let copy = child.copy(|| state.fresh());
     let (work, id) = (copy.work()?, state.fresh());
     state.graphs.insert(id, copy);
-    Ok(Node {
-        params: Params::Child(id),
-        ..made(Kind::Graph, work)
-    })
+    Ok(Node { params: Params::Child(id), ..made(Kind::Graph, work) })
 }
 
 /// Puts a node into a graph.
@@ -372,9 +334,7 @@ fn change_in(exec: Handle, node: Handle, made: Node) -> Answer {
 }
 
 fn replace(found: Option<&mut Node>, made: Node) -> Answer {
-    let found = found
-        .filter(|found| found.kind == made.kind)
-        .ok_or(Code::INVALID_VALUE)?;
+    let found = found.filter(|found| found.kind == made.kind).ok_or(Code::INVALID_VALUE)?;
     (found.work, found.params) = (made.work, made.params);
     Ok(())
 }

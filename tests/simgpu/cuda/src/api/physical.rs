@@ -164,12 +164,7 @@ api! {
 }
 
 fn keep(id: u32, len: u64, properties: Properties) -> Answer<u64> {
-    let physical = Physical {
-        len,
-        properties,
-        references: 1,
-        mappings: 0,
-    };
+    let physical = Physical { len, properties, references: 1, mappings: 0 };
     driver()?.state().physical.insert(id, physical);
     Ok(Tag::Physical.handle(id) as u64)
 }
@@ -193,7 +188,5 @@ fn inode(descriptor: usize) -> Answer<u64> {
     }
     // SAFETY: only looked at, and never closed: it is the caller's.
     let file = ManuallyDrop::new(unsafe { std::fs::File::from_raw_fd(descriptor) });
-    file.metadata()
-        .map(|found| found.ino())
-        .map_err(|_| Code::INVALID_VALUE)
+    file.metadata().map(|found| found.ino()).map_err(|_| Code::INVALID_VALUE)
 }

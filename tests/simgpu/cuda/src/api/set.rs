@@ -95,10 +95,7 @@ macro_rules! patterns {
 patterns!(u8, u16, u32);
 
 fn plane(address: u64, pitch: usize) -> Plane {
-    Plane {
-        address,
-        pitch: pitch as u64,
-    }
+    Plane { address, pitch: pitch as u64 }
 }
 
 fn row(stream: Handle, default: Default, to: u64, pattern: Pattern, count: usize, wait: Wait) -> Answer {
@@ -115,9 +112,6 @@ fn rows(
     wait: Wait,
 ) -> Answer {
     let stream = current::stream(stream, default)?;
-    let shape = Shape {
-        width: size.0 as u64 * u64::from(pattern.size),
-        rows: size.1 as u64,
-    };
+    let shape = Shape { width: size.0 as u64 * u64::from(pattern.size), rows: size.1 as u64 };
     copies::set(stream, to, shape, pattern.value, pattern.size, wait)
 }

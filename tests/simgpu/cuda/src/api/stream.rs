@@ -206,15 +206,7 @@ pub(crate) fn wait_value(stream: StreamId, address: u64, value: u64, flags: u32,
         _ => return Err(Code::INVALID_VALUE),
     };
     reachable(address, wide)?;
-    work::submit(
-        stream,
-        Op::WaitValue {
-            address,
-            value,
-            test,
-            wide,
-        },
-    )
+    work::submit(stream, Op::WaitValue { address, value, test, wide })
 }
 
 pub(crate) fn write_value(stream: StreamId, address: u64, value: u64, flags: u32, wide: bool) -> Answer {
@@ -229,9 +221,5 @@ pub(crate) fn write_value(stream: StreamId, address: u64, value: u64, flags: u32
 fn reachable(address: u64, wide: bool) -> Answer {
     let aligned = address.is_multiple_of(if wide { 8 } else { 4 });
     let known = driver()?.state().kind_at(address).is_some();
-    if aligned && known {
-        Ok(())
-    } else {
-        Err(Code::INVALID_VALUE)
-    }
+    if aligned && known { Ok(()) } else { Err(Code::INVALID_VALUE) }
 }
