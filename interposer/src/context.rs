@@ -4,11 +4,11 @@ use std::ffi::{c_int, c_uint};
 
 use gpushare_client::contexts::Kind::{Created, Primary};
 use gpushare_client::cuda::{CUcontext, CUdevice, CUgraph, CUgreenCtx, CUstream};
-use gpushare_client::doors::capture::{begin, destroy as destroy_stream, end};
-use gpushare_client::doors::context::{
+use gpushare_client::hooks::capture::{begin, destroy as destroy_stream, end};
+use gpushare_client::hooks::context::{
     attach, create, create_green, destroy, destroy_green, detach, release_primary,
 };
-use gpushare_client::doors::module::{load, load_library};
+use gpushare_client::hooks::module::{load, load_library};
 
 use crate::hook::{Pointer, hooks};
 

@@ -9,7 +9,7 @@
 //!   [graph: graph, stream]   name(arguments) = ...;                   the same, and may take memory for itself
 //!   graph     name(arguments) = ...;                                  gated, and may take memory for itself
 //!   blocking  name(arguments) = ...;                                  waits for its default stream first
-//!   [door: a, b] name(arguments) = ...;                               calls door(a, b, || the real one)
+//!   [hook: a, b] name(arguments) = ...;                               calls hook(a, b, || the real one)
 //! ```
 //!
 //! `name` is what `cuGetProcAddress` takes; each variant gives the CUDA version that introduced it, `ptsz` or
@@ -17,8 +17,8 @@
 //! the exported function and its row of the table.
 //!
 //! Hooks and the driver's functions may unwind: a thread that is cancelled inside the driver, or an exception that a
-//! callback throws, passes and gives back what its door holds. Panics of ours stop here ([`guest`]). The
-//! gate's own doors cannot panic while it is open, and what they do while it is closed stops its panics itself.
+//! callback throws, passes and gives back what its hook holds. Panics of ours stop here ([`guest`]). The
+//! gate's own hooks cannot panic while it is open, and what they do while it is closed stops its panics itself.
 //!
 //! [`guest`]: gpushare_client::guest::guest
 
@@ -29,12 +29,12 @@ pub(crate) type Pointer = *mut c_void;
 
 macro_rules! hooks {
     (@enter gated $row:ident $real:expr) => {{
-        let _pass = gpushare_client::doors::work::pass();
+        let _pass = gpushare_client::hooks::work::pass();
         $real
     }};
     (@enter [ordered: $stream:expr] $row:ident $real:expr) => {{
         let page = gpushare_client::process::page();
-        let _pass = gpushare_client::doors::work::pass_with(page, || gpushare_client::doors::work::Work::One($stream));
+        let _pass = gpushare_client::hooks::work::pass_with(page, || gpushare_client::hooks::work::Work::One($stream));
         $real
     }};
     (@enter [one: $stream:expr] $row:ident $real:expr) => {
@@ -48,33 +48,33 @@ macro_rules! hooks {
     };
     (@enter [graph: $graph:expr, $stream:expr] $row:ident $real:expr) => {{
         let result = hooks!(@window Graph($graph, $stream), $row $real);
-        gpushare_client::doors::graph_memory::after_launch();
+        gpushare_client::hooks::graph_memory::after_launch();
         result
     }};
     // One call of the driver for both ways: with two, each launch would keep its arguments for the other.
     (@window $work:ident($($given:expr),*), $row:ident $real:expr) => {{
         let page = gpushare_client::process::page();
-        let work = || gpushare_client::doors::work::Work::$work($($given),*);
-        if gpushare_client::doors::work::is_windowed(page) {
-            gpushare_client::doors::work::pass_window(work(), $row.default_stream());
+        let work = || gpushare_client::hooks::work::Work::$work($($given),*);
+        if gpushare_client::hooks::work::is_windowed(page) {
+            gpushare_client::hooks::work::pass_window(work(), $row.default_stream());
         }
-        let _pass = gpushare_client::doors::work::pass_with(page, work);
+        let _pass = gpushare_client::hooks::work::pass_with(page, work);
         $real
     }};
     (@enter graph $row:ident $real:expr) => {{
         let result = {
-            let _pass = gpushare_client::doors::work::pass();
+            let _pass = gpushare_client::hooks::work::pass();
             $real
         };
-        gpushare_client::doors::graph_memory::after_launch();
+        gpushare_client::hooks::graph_memory::after_launch();
         result
     }};
     (@enter blocking $row:ident $real:expr) => {{
-        let _pass = gpushare_client::doors::work::pass_blocking($row.default_stream());
+        let _pass = gpushare_client::hooks::work::pass_blocking($row.default_stream());
         $real
     }};
-    (@enter [$door:path : $($given:expr),*] $row:ident $real:expr) => {
-        gpushare_client::guest::guest(move || $door($($given,)* move || $real))
+    (@enter [$hook:path : $($given:expr),*] $row:ident $real:expr) => {
+        gpushare_client::guest::guest(move || $hook($($given,)* move || $real))
     };
     (@twin) => { false };
     (@twin $mark:ident) => { true };
@@ -97,7 +97,7 @@ macro_rules! hooks {
         hooks!(@function $via $arguments $export);
     };
     (@function $via:tt ($($arg:ident: $type:ty),*) $export:ident) => {
-        /// The driver's function of this name, through its door.
+        /// The driver's function of this name, through its hook.
         ///
         /// # Safety
         /// As the CUDA driver API demands of its caller.
@@ -115,7 +115,7 @@ macro_rules! hooks {
                     unsafe extern "C-unwind" fn($($type),*) -> gpushare_client::cuda::CUresult,
                 >(real)
             };
-            // SAFETY: the arguments are the application's own, and the door is told what they are.
+            // SAFETY: the arguments are the application's own, and the hook is told what they are.
             #[allow(unused_unsafe)]
             unsafe { hooks!(@enter $via row real($($arg),*)) }
         }

@@ -3,15 +3,15 @@
 use std::ffi::{c_int, c_uint, c_ulonglong};
 
 use gpushare_client::cuda::{CUarray, CUdevice, CUdeviceptr, CUmemHandle, CUpointerAttribute, CUstream};
-use gpushare_client::doors::allocation::{
+use gpushare_client::hooks::allocation::{
     alloc, alloc_managed, alloc_narrow, alloc_pitch, alloc_pitch_narrow, free,
 };
-use gpushare_client::doors::array::{self, Flat, Solid, create_levels};
-use gpushare_client::doors::figures::{get_info, get_info_narrow, total_mem, total_mem_narrow};
-use gpushare_client::doors::identity::{address_range, attribute, attributes, range};
-use gpushare_client::doors::ipc::{hand_out, prepare};
-use gpushare_client::doors::location::Properties;
-use gpushare_client::doors::mapping::{self, ArrayMap, map, map_arrays, release, retain, unmap};
+use gpushare_client::hooks::array::{self, Flat, Solid, create_levels};
+use gpushare_client::hooks::figures::{get_info, get_info_narrow, total_mem, total_mem_narrow};
+use gpushare_client::hooks::identity::{address_range, attribute, attributes, range};
+use gpushare_client::hooks::ipc::{hand_out, prepare};
+use gpushare_client::hooks::location::Properties;
+use gpushare_client::hooks::mapping::{self, ArrayMap, map, map_arrays, release, retain, unmap};
 
 use crate::hook::{Pointer, hooks};
 

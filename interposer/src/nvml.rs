@@ -1,7 +1,7 @@
 //! NVML: what it tells about memory and processes. One line per function, made to an export and its row by one macro.
 //!
 //! ```text
-//!   [door] name(arguments);      calls door(the real one, arguments)
+//!   [hook] name(arguments);      calls hook(the real one, arguments)
 //! ```
 
 use std::ffi::c_uint;
@@ -17,7 +17,7 @@ use gpushare_client::nvml::types::{
 use crate::hook::Pointer;
 
 macro_rules! functions {
-    ($([$door:path] $name:ident($($arg:ident: $type:ty),*);)*) => {
+    ($([$hook:path] $name:ident($($arg:ident: $type:ty),*);)*) => {
         $(
             mod $name {
                 pub(super) static ROW: gpushare_client::nvml::rows::Row = gpushare_client::nvml::rows::Row::new(
@@ -27,7 +27,7 @@ macro_rules! functions {
                 );
             }
 
-            /// The library's function of this name, through its door.
+            /// The library's function of this name, through its hook.
             ///
             /// # Safety
             /// As NVML demands of its caller.
@@ -46,7 +46,7 @@ macro_rules! functions {
                             *mut std::ffi::c_void,
                             unsafe extern "C-unwind" fn($($type),*) -> gpushare_client::nvml::types::NvmlReturn,
                         >(real);
-                        $door(real, $($arg),*)
+                        $hook(real, $($arg),*)
                     }
                 })
             }

@@ -15,7 +15,7 @@ use gpushare_proto::Bytes;
 
 use crate::cuda::{CUdevice, CUdeviceptr, CUmemHandle};
 
-/// All of it. The doors hold its lock across the driver's call, so that a handle or an address which the driver gives
+/// All of it. The hooks hold its lock across the driver's call, so that a handle or an address which the driver gives
 /// out again is never taken for the one before.
 #[derive(Debug, Default)]
 pub struct Handles {

@@ -1,4 +1,4 @@
-//! What the doors do with quota: reserve before they call the driver, give back after a free, charge what is there
+//! What the hooks do with quota: reserve before they call the driver, give back after a free, charge what is there
 //! already. The counting is in `leases.rs`; here the daemon is asked and told.
 
 use std::sync::atomic::AtomicBool;

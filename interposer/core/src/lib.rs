@@ -2,7 +2,7 @@
 //! they decide is here, where it can be tested.
 //!
 //! In reading order: the gate that a launch passes; the way into the real driver; the books of
-//! what the process has; the connection to the daemon; the threads that act on its word; and the doors, one
+//! what the process has; the connection to the daemon; the threads that act on its word; and the hooks, one
 //! module per family of hooked calls. Under `--cfg loom` only the gate is built: the rest talks to the kernel.
 
 pub mod sync;
@@ -69,7 +69,7 @@ pub mod mover;
 pub mod waiting;
 
 #[cfg(not(loom))]
-pub mod doors;
+pub mod hooks;
 #[cfg(not(loom))]
 pub mod nvml;
 

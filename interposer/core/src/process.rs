@@ -28,11 +28,11 @@ use crate::collectives::Collectives;
 use crate::connection::{Address, ConnectError, Connection};
 use crate::contexts::Contexts;
 use crate::cuda::{CUDA_ERROR_SYSTEM_NOT_READY, CUcontext, CUdevice, CUresult, CUstream};
-use crate::doors::figures::Sizes;
-use crate::doors::graph_memory::GraphMemory;
 use crate::driver::Driver;
 use crate::gate::Gate;
 use crate::handles::Handles;
+use crate::hooks::figures::Sizes;
+use crate::hooks::graph_memory::GraphMemory;
 use crate::leases::Leases;
 use crate::link::{AskError, Link};
 use crate::marked::Marked;
@@ -55,7 +55,7 @@ static STATE: AtomicPtr<State> = AtomicPtr::new(null_mut());
 /// Whether the process must share and its driver cannot be shared.
 static MUST_NOT_RUN: AtomicBool = AtomicBool::new(false);
 
-/// What the door to a context answers where there is no state.
+/// What the hook to a context answers where there is no state.
 pub(crate) fn without_state(real: impl FnOnce() -> CUresult) -> CUresult {
     if MUST_NOT_RUN.load(Ordering::Relaxed) {
         CUDA_ERROR_SYSTEM_NOT_READY
@@ -489,7 +489,7 @@ impl State {
     pub fn shared_device(&'static self) -> Option<CUdevice> {
         self.link()?;
         let device = self.driver.current_device()?;
-        // A context that came through a door we do not know is noticed here.
+        // A context that came through a hook we do not know is noticed here.
         if self.leases.gpu(device).is_none() && self.admit(device).is_err() {
             return None;
         }

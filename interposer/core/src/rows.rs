@@ -22,8 +22,8 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use gpushare_symbols::{COUNT, NEWEST, Variant, is_driver_name, place_of, places_of, variants};
 
 use crate::cuda::PROC_PER_THREAD_DEFAULT_STREAM;
-use crate::doors::work::DefaultStream;
 use crate::dynlink;
+use crate::hooks::work::DefaultStream;
 
 /// One hooked symbol.
 #[derive(Debug)]

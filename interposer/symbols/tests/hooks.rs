@@ -114,7 +114,7 @@ fn base_of(call: &str) -> Option<&str> {
 
 #[test]
 fn a_line_with_everything_in_it_is_understood() {
-    let source = "hooks! {\n // gated\n [door: Kind::One(2), size] cuX(\n f: *mut (u8, u8), size: usize // bytes\n ) = \
+    let source = "hooks! {\n // gated\n [hook: Kind::One(2), size] cuX(\n f: *mut (u8, u8), size: usize // bytes\n ) = \
                   3020 cuX_v2, 12_000 ptsz cuX_v2_ptsz;\n}\n";
     let mut hooks = BTreeMap::new();
     for line in lines(source) {

@@ -14,8 +14,8 @@ use crate::cuda::{
     CUDA_ERROR_NOT_READY, CUDA_SUCCESS, CUcontext, CUevent, CUstream, EVENT_DISABLE_TIMING, STREAM_LEGACY,
     STREAM_PER_THREAD,
 };
-use crate::doors::work::DefaultStream;
 use crate::gate;
+use crate::hooks::work::DefaultStream;
 use crate::lifecycle;
 use crate::process::{State, page};
 

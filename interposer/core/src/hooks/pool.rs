@@ -22,7 +22,7 @@ use crate::cuda::{
     ALLOCATION_MANAGED, CUDA_ERROR_OUT_OF_MEMORY, CUDA_SUCCESS, CUdevice, CUdeviceptr, CUmemoryPool,
     CUresult, CUstream, STREAM_PER_THREAD,
 };
-use crate::doors::work::DefaultStream;
+use crate::hooks::work::DefaultStream;
 use crate::leases::Kind;
 use crate::pools::{Held, Source};
 use crate::process::State;

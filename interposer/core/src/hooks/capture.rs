@@ -7,8 +7,8 @@ use crate::cuda::{
     CUDA_ERROR_STREAM_CAPTURE_UNMATCHED, CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD, CUDA_SUCCESS, CUcontext,
     CUresult, CUstream, STREAM_PER_THREAD,
 };
-use crate::doors::work;
 use crate::driver::Driver;
+use crate::hooks::work;
 use crate::process::State;
 
 /// A capture begins: with the lock held, and it stays held until the capture ends.

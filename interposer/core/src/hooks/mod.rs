@@ -1,4 +1,4 @@
-//! The doors: what each family of hooked calls does around the real one. Every function here gets the
+//! The hooks: what each family of hooked calls does around the real one. Every function here gets the
 //! driver's own function first, then the application's arguments as they came.
 
 pub mod allocation;
