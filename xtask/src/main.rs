@@ -41,6 +41,8 @@ mod sim;
 
 mod symbols;
 
+mod imports;
+
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -80,6 +82,8 @@ enum Command {
     Sim(sim::Options),
     /// Count what is done about the driver's functions, and hold the list against NVIDIA's headers
     Symbols,
+    /// Find circles of imports that are wider than one folder
+    Imports(imports::Options),
     /// Prepare a machine with a real GPU
     #[command(subcommand)]
     Gpu(Gpu),
@@ -106,6 +110,7 @@ fn main() -> ExitCode {
         Command::Replay(options) => replay::run(&options, json),
         Command::Sim(options) => sim::run(&options, json),
         Command::Symbols => symbols::run(json),
+        Command::Imports(options) => imports::run(&options, json),
         Command::Gpu(Gpu::Stage) => stage::run(json),
         Command::Gpu(Gpu::Suite(options)) => suite::run(&options, json),
     };
