@@ -4,7 +4,7 @@ use gpushare_proto::Bytes;
 use gpushare_proto::admin::{AdminReply, AdminRequest, LockView};
 use gpushare_proto::explain::{CardLimitsView, Explanation, OrphanView, RefusalView, WaitReason, WaitView};
 use gpushare_proto::page::LimitKind;
-use gpushare_proto::session::StandingView;
+use gpushare_proto::session::SessionPhase;
 use gpushare_proto::tenant::FailureCode;
 use serde::Serialize;
 
@@ -72,14 +72,14 @@ fn page(all: &Explained) -> String {
 fn standing(facts: &Explanation) -> Option<String> {
     let name = &facts.session.name;
     match facts.session.state.standing {
-        StandingView::Good => None,
-        StandingView::Paused => Some(format!(
+        SessionPhase::Good => None,
+        SessionPhase::Paused => Some(format!(
             "it is paused: it keeps its memory and is granted nothing; `gpushare-ctl session resume {name}` lets it go on"
         )),
-        StandingView::Expired => Some(format!(
+        SessionPhase::Expired => Some(format!(
             "its time is over: no grants and no new memory; `gpushare-ctl session renew {name} --ttl 2h` lets it go on"
         )),
-        StandingView::Revoked => Some(
+        SessionPhase::Revoked => Some(
             "it was revoked, which is for good: no grants and no new memory; make another one with `gpushare-ctl session \
              create`, and delete this one when its processes have ended"
             .to_owned(),
@@ -168,7 +168,7 @@ fn refusals(facts: &Explanation) -> Vec<String> {
     }];
     lines.extend(facts.refusals.iter().rev().map(refusal));
     // About a session whose time is over it is said above.
-    if !last.refusal.is_for_good() {
+    if !last.refusal.is_permanent() {
         lines.push(remedy(last.refusal.by, &facts.session.name));
     }
     lines
@@ -199,7 +199,7 @@ fn orphaned(views: &[OrphanView]) -> Vec<String> {
 
 fn refusal(view: &RefusalView) -> String {
     let RefusalView { ago_ns, pid, gpu, refusal, .. } = view;
-    if refusal.is_for_good() {
+    if refusal.is_permanent() {
         return format!(
             "  {} ago, pid {pid} on {gpu}: asked for {}, and its time was over or it was revoked; it used {}",
             short(*ago_ns),

@@ -1,6 +1,6 @@
 //! `reload`: the daemon reads its configuration again, and what that changed is printed.
 
-use gpushare_proto::admin::{AdminReply, AdminRequest, Reconfigured};
+use gpushare_proto::admin::{AdminReply, AdminRequest, ConfigChange};
 
 use crate::cli::ReloadArgs;
 use crate::client::{Admin, Client};
@@ -22,11 +22,11 @@ pub(crate) fn reload(args: &ReloadArgs, places: &Places) -> Result<(), CtlError>
     Ok(())
 }
 
-fn page(changes: &[Reconfigured]) -> String {
+fn page(changes: &[ConfigChange]) -> String {
     if changes.is_empty() {
         return "nothing changed: the daemon runs with what its configuration says\n".to_owned();
     }
-    let line = |Reconfigured { key, old, new, live }: &Reconfigured| {
+    let line = |ConfigChange { key, old, new, live }: &ConfigChange| {
         let when = if *live { "" } else { " (takes effect at the next start)" };
         format!("{}: {} → {}{when}\n", harmless(key), harmless(old), harmless(new))
     };

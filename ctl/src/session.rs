@@ -1,7 +1,7 @@
 //! `session`: the sessions of a daemon: to look at, to make, to change.
 
 use gpushare_proto::admin::{AdminReply, AdminRequest, SessionRequest, SessionView};
-use gpushare_proto::called::{self, NotOne};
+use gpushare_proto::lookup::{self, LookupError};
 use gpushare_proto::session::Binding;
 use gpushare_proto::tenant::NewSession;
 use serde_json::json;
@@ -207,10 +207,10 @@ fn find<'a>(sessions: &'a [SessionView], which: &str) -> Result<&'a SessionView,
             _ => "`gpushare-ctl session list` names them".to_owned(),
         },
     };
-    match called::find(which, all()) {
+    match lookup::find(which, all()) {
         Ok(id) => sessions.iter().find(|session| session.session == id).ok_or_else(nobody),
-        Err(NotOne::Nobody) => Err(nobody()),
-        Err(NotOne::Several(found)) => {
+        Err(LookupError::NotFound) => Err(nobody()),
+        Err(LookupError::Ambiguous(found)) => {
             Err(CtlError::Ambiguous { name: which.to_owned(), count: found.len(), numbers: list(found) })
         }
     }

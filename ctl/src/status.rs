@@ -1,7 +1,7 @@
 //! `status`: the daemon's one model, as JSON or as two tables.
 
 use gpushare_proto::admin::{AdminReply, AdminRequest, GpuView, LockView, SessionView, Status};
-use gpushare_proto::session::{Binding, StandingView, Terms};
+use gpushare_proto::session::{Binding, SessionPhase, Terms};
 use gpushare_proto::{Bytes, GateState};
 
 use crate::cli::StatusArgs;
@@ -124,14 +124,14 @@ fn memory(session: &SessionView) -> String {
 /// What a session does, or may not do, and why.
 fn lock(session: &SessionView) -> (String, String) {
     let standing = match session.state.standing {
-        StandingView::Good => "idle",
-        StandingView::Paused => "paused",
-        StandingView::Expired => "expired",
-        StandingView::Revoked => "revoked",
+        SessionPhase::Good => "idle",
+        SessionPhase::Paused => "paused",
+        SessionPhase::Expired => "expired",
+        SessionPhase::Revoked => "revoked",
     };
     match &session.lock {
         LockView::Idle => (standing.to_owned(), String::new()),
-        LockView::Waiting { reason, .. } if session.state.standing != StandingView::Good => {
+        LockView::Waiting { reason, .. } if session.state.standing != SessionPhase::Good => {
             (standing.to_owned(), reason.clone())
         }
         LockView::Holding { .. } => ("holding".to_owned(), String::new()),

@@ -3,7 +3,7 @@
 //! Names and reasons come from other users' processes, so nothing that steers a terminal passes.
 
 use gpushare_proto::Nanos;
-use gpushare_proto::text::is_plain;
+use gpushare_proto::text::is_printable;
 
 /// Rows under a header, each column as wide as its widest cell.
 #[derive(Debug)]
@@ -43,7 +43,7 @@ impl Table {
 
 /// `text` without what controls a terminal, hides or turns.
 pub(crate) fn harmless(text: &str) -> String {
-    text.chars().map(|c| if is_plain(c) { c } else { '?' }).collect()
+    text.chars().map(|c| if is_printable(c) { c } else { '?' }).collect()
 }
 
 /// Several names in one cell.

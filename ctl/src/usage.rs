@@ -4,7 +4,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use gpushare_proto::Nanos;
 use gpushare_proto::admin::{AdminReply, AdminRequest, UsageView};
-use gpushare_proto::called::Called;
+use gpushare_proto::lookup::SessionRef;
 
 use crate::cli::UsageArgs;
 use crate::client::{Admin, Client};
@@ -36,10 +36,10 @@ pub(crate) fn usage(args: &UsageArgs, places: &Places) -> Result<(), CtlError> {
 
 /// Those that are called so: sessions that ended may have had the same name.
 fn of(usages: Vec<UsageView>, which: &str) -> Result<Vec<UsageView>, CtlError> {
-    let called = Called::by(which);
+    let called = SessionRef::parse(which);
     let found: Vec<_> = usages
         .into_iter()
-        .filter(|usage| called.is(Some(usage.session), Some(&usage.name)))
+        .filter(|usage| called.matches(Some(usage.session), Some(&usage.name)))
         .collect();
     match found.is_empty() {
         true => Err(CtlError::NotFound {

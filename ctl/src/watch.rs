@@ -8,7 +8,7 @@ use std::io::{self, ErrorKind, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
-use gpushare_proto::admin::{AdminReply, AdminRequest, Happening};
+use gpushare_proto::admin::{AdminReply, AdminRequest, WatchEvent};
 
 use crate::cli::WatchArgs;
 use crate::client::{Admin, Client};
@@ -25,7 +25,7 @@ pub(crate) fn watch(args: &WatchArgs, places: &Places) -> Result<(), CtlError> {
     let mut reply = client.ask(&AdminRequest::Watch)?;
     client.wait_forever()?;
     loop {
-        let AdminReply::Happened(happenings) = reply else {
+        let AdminReply::Events(happenings) = reply else {
             return Err(client.unexpected().into());
         };
         if let (Some(trace), Some(path)) = (&mut trace, &args.trace) {
@@ -39,7 +39,7 @@ pub(crate) fn watch(args: &WatchArgs, places: &Places) -> Result<(), CtlError> {
     }
 }
 
-fn tell(happenings: &[Happening], json: bool, words: &mut Words) -> io::Result<()> {
+fn tell(happenings: &[WatchEvent], json: bool, words: &mut Words) -> io::Result<()> {
     let mut stdout = io::stdout().lock();
     for happening in happenings {
         match json {

@@ -14,7 +14,7 @@ use crate::{Bytes, GpuId, GpuUuid, SessionId};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Line {
     /// When.
-    pub at: Moment,
+    pub at: Timestamp,
     /// What.
     #[serde(flatten)]
     pub entry: Entry,
@@ -25,11 +25,13 @@ pub struct Line {
 #[serde(tag = "what", rename_all = "snake_case")]
 pub enum Entry {
     /// Somebody changed a session or a setting, or tried to.
-    Act(Act),
+    #[serde(rename = "act")]
+    Action(Action),
     /// Memory was refused.
     Refusal(Refusal),
     /// More of a tenant's doing than it gets lines for.
-    More {
+    #[serde(rename = "more")]
+    Omitted {
         /// Whose refusals, if they were a session's.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         session_id: Option<SessionId>,
@@ -53,7 +55,7 @@ pub enum Entry {
 
 /// Somebody did something.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Act {
+pub struct Action {
     /// What, like `session.pause`.
     pub operation: String,
     /// By whom, as the kernel told the daemon.
@@ -170,12 +172,12 @@ impl Outcome {
 /// as instants do; read with as few of its parts as a person writes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
-pub struct Moment(pub u64);
+pub struct Timestamp(pub u64);
 
 /// A text that is no instant.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is not an instant; write it like 2026-11-22, 2026-11-22T00:14 or 2026-11-22T00:14:56Z (UTC)")]
-pub struct MomentError(String);
+pub struct TimestampError(String);
 
 const SECOND: u64 = 1_000_000;
 const DAY: u64 = 86_400;
@@ -184,7 +186,7 @@ const DAYS_TO_1970: u64 = 719_468;
 /// The days of 400 years.
 const ERA: u64 = 146_097;
 
-impl fmt::Display for Moment {
+impl fmt::Display for Timestamp {
     /// The calendar by eras of 400 years that begin in March, so that a leap day is the last of its year.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (seconds, micros) = (self.0 / SECOND, self.0 % SECOND);
@@ -206,15 +208,15 @@ impl fmt::Display for Moment {
     }
 }
 
-impl FromStr for Moment {
-    type Err = MomentError;
+impl FromStr for Timestamp {
+    type Err = TimestampError;
 
-    fn from_str(text: &str) -> Result<Self, MomentError> {
-        parse(text.trim()).ok_or_else(|| MomentError(text.to_owned()))
+    fn from_str(text: &str) -> Result<Self, TimestampError> {
+        parse(text.trim()).ok_or_else(|| TimestampError(text.to_owned()))
     }
 }
 
-fn parse(text: &str) -> Option<Moment> {
+fn parse(text: &str) -> Option<Timestamp> {
     let text = text.strip_suffix('Z').unwrap_or(text);
     let (date, time) = text.split_once(['T', ' ']).unwrap_or((text, "00:00"));
     let mut parts = date.split('-').map(|part| number(part, 4));
@@ -245,7 +247,7 @@ fn parse(text: &str) -> Option<Moment> {
     let day_of_year = (153 * march_month + 2) / 5 + day - 1;
     let days = era * ERA + of_era * 365 + of_era / 4 - of_era / 100 + day_of_year;
     let seconds = (days - DAYS_TO_1970) * DAY + hour * 3600 + minute * 60 + second;
-    Some(Moment(seconds * SECOND + micros))
+    Some(Timestamp(seconds * SECOND + micros))
 }
 
 fn number(text: &str, longest: usize) -> Option<u64> {
@@ -253,16 +255,16 @@ fn number(text: &str, longest: usize) -> Option<u64> {
     digits.then(|| text.parse().ok()).flatten()
 }
 
-impl From<Moment> for String {
-    fn from(moment: Moment) -> Self {
+impl From<Timestamp> for String {
+    fn from(moment: Timestamp) -> Self {
         moment.to_string()
     }
 }
 
-impl TryFrom<String> for Moment {
-    type Error = MomentError;
+impl TryFrom<String> for Timestamp {
+    type Error = TimestampError;
 
-    fn try_from(text: String) -> Result<Self, MomentError> {
+    fn try_from(text: String) -> Result<Self, TimestampError> {
         text.parse()
     }
 }
@@ -281,27 +283,27 @@ mod tests {
             (1_735_689_600, "2025-01-01T00:00:00.000000Z"),
             (4_107_542_400, "2100-03-01T00:00:00.000000Z"),
         ] {
-            let moment = Moment(seconds * SECOND);
+            let moment = Timestamp(seconds * SECOND);
             assert_eq!(moment.to_string(), text);
             assert_eq!(text.parse(), Ok(moment));
         }
-        assert_eq!("1970-01-01T00:00:01.5".parse(), Ok(Moment(1_500_000)));
+        assert_eq!("1970-01-01T00:00:01.5".parse(), Ok(Timestamp(1_500_000)));
     }
 
     #[test]
     fn a_person_may_leave_out_what_is_zero() {
         for text in ["2000-02-29", "2000-02-29T00:00", "2000-02-29 00:00:00"] {
-            assert_eq!(text.parse(), Ok(Moment(951_782_400 * SECOND)), "{text}");
+            assert_eq!(text.parse(), Ok(Timestamp(951_782_400 * SECOND)), "{text}");
         }
         for text in ["", "yesterday", "2000-13-01", "2000-02", "2000-02-29T25:00", "1969-12-31"] {
-            assert!(text.parse::<Moment>().unwrap_err().to_string().contains("2026-11-22"), "{text}");
+            assert!(text.parse::<Timestamp>().unwrap_err().to_string().contains("2026-11-22"), "{text}");
         }
     }
 
     #[test]
     fn a_line_is_flat_and_says_what_it_is() {
         let line = Line {
-            at: Moment(0),
+            at: Timestamp(0),
             entry: Entry::Refusal(Refusal {
                 operation: "memory.reserve".into(),
                 session_id: SessionId(3),

@@ -19,7 +19,7 @@ pub mod admin;
 
 pub mod explain;
 
-pub mod forecast;
+pub mod dry_run;
 
 pub mod audit;
 
@@ -27,7 +27,7 @@ pub mod codec;
 
 pub mod names;
 
-pub mod called;
+pub mod lookup;
 
 pub mod text;
 

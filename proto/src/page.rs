@@ -165,7 +165,7 @@ impl MemoryRefusal {
     /// Whether it is because the session's time is over, or it was revoked: then it has a quota of nothing, and no session
     /// is made with one.
     #[must_use]
-    pub fn is_for_good(&self) -> bool {
+    pub fn is_permanent(&self) -> bool {
         self.by == LimitKind::Session && self.limit.is_zero()
     }
 }

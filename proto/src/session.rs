@@ -80,7 +80,7 @@ impl Quota {
     }
 
     /// Whether it is for single cards, and for none of those that `is_there`: a limit that limits nothing.
-    pub fn misses(&self, is_there: impl Fn(&GpuChoice) -> bool) -> bool {
+    pub fn matches_no_card(&self, is_there: impl Fn(&GpuChoice) -> bool) -> bool {
         let named = self.every.is_none() && !self.cards.is_empty();
         named && !self.cards.iter().any(|card| is_there(&card.card))
     }
@@ -225,7 +225,7 @@ impl fmt::Display for Priority {
 }
 
 /// What a weight is relative to: a session of weight 200 gets twice the time of one that has this.
-pub const USUAL_WEIGHT: u32 = 100;
+pub const DEFAULT_WEIGHT: u32 = 100;
 
 /// What a session may have. Compute limit, weight and priority are kept and shown; nothing enforces them yet.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -234,7 +234,7 @@ pub struct Terms {
     pub memory: Quota,
     /// The most of each card's time, in shares.
     pub compute: Quota,
-    /// Its part of the time that sessions take turns in, relative to [`USUAL_WEIGHT`].
+    /// Its part of the time that sessions take turns in, relative to [`DEFAULT_WEIGHT`].
     pub weight: u32,
     /// Its class.
     pub priority: Priority,
@@ -249,7 +249,7 @@ impl Default for Terms {
         Self {
             memory: Quota::default(),
             compute: Quota::default(),
-            weight: USUAL_WEIGHT,
+            weight: DEFAULT_WEIGHT,
             priority: Priority::default(),
             ttl: None,
             labels: BTreeMap::new(),
@@ -294,7 +294,7 @@ impl fmt::Display for Binding {
 /// What a session may do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum StandingView {
+pub enum SessionPhase {
     /// Everything.
     #[default]
     Good,

@@ -24,7 +24,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 use crate::admin::SessionView;
-use crate::forecast::{Forecast, Prospect};
+use crate::dry_run::{DryRunSession, Forecast};
 use crate::ids::{ClientId, Epoch, GpuId, GpuUuid, RequestId, SessionId, Token};
 use crate::page::{GateWord, MemoryRefusal};
 use crate::session::{Quota, Terms};
@@ -91,15 +91,15 @@ pub enum TenantRequest {
     },
     /// Registers a session for the caller. Answered by [`TenantReply::Session`] or [`TenantReply::Error`].
     Register(NewSession),
-    /// Asks for the caller's own session. Answered by [`TenantReply::Own`].
-    Own,
+    /// Asks for the caller's own session. Answered by [`TenantReply::OwnSession`].
+    OwnSession,
     /// Asks which cards there are. Answered by [`TenantReply::Gpus`].
     Gpus,
     /// Asks what a session may use and uses: that of the token as in a hello, else the caller's own. Answered by
-    /// [`TenantReply::Account`].
-    Account(Option<Token>),
+    /// [`TenantReply::SessionMemory`].
+    SessionMemory(Option<Token>),
     /// How many of the bytes that the process has on a card never move: native allocations, pools, arrays, handles.
-    /// Never more than is true: told late when they grow, and taken back by [`Self::Return`] before they shrink.
+    /// Never more than is true: told late when they grow, and taken back by [`Self::ReturnFixed`] before they shrink.
     Fixed {
         /// The card.
         gpu: GpuId,
@@ -116,8 +116,8 @@ pub enum TenantRequest {
         bytes: Bytes,
     },
     /// The driver is about to take memory that is nobody's quota: a context, a module. Asks for physical room before,
-    /// or after the driver found none. Answered by [`TenantReply::Room`], when there is room or none will come.
-    Room {
+    /// or after the driver found none. Answered by [`TenantReply::Headroom`], when there is room or none will come.
+    Headroom {
         /// Comes back in the answer.
         request: RequestId,
         /// The card.
@@ -127,7 +127,7 @@ pub enum TenantRequest {
     },
     /// Bytes that counted as fixed are free, and lie nowhere: they are the daemon's, which may put them into the page,
     /// where movable memory may take them.
-    Return {
+    ReturnFixed {
         /// The card.
         gpu: GpuId,
         /// How many.
@@ -151,21 +151,21 @@ pub enum TenantRequest {
     },
     /// The process refused an allocation itself: it is larger than the whole quota, so the answer was in the page. Not
     /// answered; for the daemon to count and to log, if it is so.
-    RefusedHere {
+    RefusedLocally {
         /// The card.
         gpu: GpuId,
         /// What the allocation needed.
         bytes: Bytes,
     },
-    /// What a program would get that is not started yet; nothing is made of it. Answered by [`TenantReply::Foreseen`] or
+    /// What a program would get that is not started yet; nothing is made of it. Answered by [`TenantReply::DryRun`] or
     /// [`TenantReply::Error`].
-    Foresee(Prospect),
+    DryRun(DryRunSession),
     /// The process and all that it starts belong to the session of this token from now on, also those that throw the token
-    /// away. Answered by [`TenantReply::Account`]; none if there is no such session.
-    Enter(Token),
+    /// away. Answered by [`TenantReply::SessionMemory`]; none if there is no such session.
+    Join(Token),
     /// A process that came back has asked again whatever it asked on its last connection. What is booked for it beyond that, and
     /// beyond what it said that it uses, it gave back there unheard.
-    Settled,
+    Reconciled,
 }
 
 /// The first message of a connection. Its first two fields are the same in every protocol version.
@@ -365,27 +365,27 @@ pub enum TenantReply {
         gpu: Option<GpuUuid>,
     },
     /// The caller's own session.
-    Own(Option<Box<SessionView>>),
+    OwnSession(Option<Box<SessionView>>),
     /// The cards.
     Gpus(Vec<GpuInfo>),
     /// The request failed.
     Error(Failure),
     /// What a session may use and uses; none if there is no such session.
-    Account(Option<Account>),
-    /// Answers [`TenantRequest::Room`].
-    Room {
+    SessionMemory(Option<SessionMemory>),
+    /// Answers [`TenantRequest::Headroom`].
+    Headroom {
         /// The question.
         request: RequestId,
         /// What is free on the card beside all that cannot move.
         bytes: Bytes,
     },
-    /// Answers [`TenantRequest::Foresee`].
-    Foreseen(Box<Forecast>),
+    /// Answers [`TenantRequest::DryRun`].
+    DryRun(Box<Forecast>),
 }
 
 /// The one story about a session's memory, for whoever asks on its behalf without being a client of it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Account {
+pub struct SessionMemory {
     /// The session's number.
     pub session: SessionId,
     /// Its name.
@@ -393,12 +393,12 @@ pub struct Account {
     /// Its quota on any card, also one that the daemon has not met; none for none.
     pub limit: Option<Bytes>,
     /// The cards that the daemon knows.
-    pub cards: Vec<CardAccount>,
+    pub cards: Vec<CardMemory>,
 }
 
 /// A session on one card, whether or not it was ever there.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct CardAccount {
+pub struct CardMemory {
     /// The card.
     pub info: GpuInfo,
     /// How large the card is to the session: its quota, or the card where that is less.
@@ -408,12 +408,12 @@ pub struct CardAccount {
     /// What it may still allocate. Not always the rest: a card may be unable to back all of a quota.
     pub free: Bytes,
     /// The session's processes on it.
-    pub processes: Vec<ProcessAccount>,
+    pub processes: Vec<ProcessMemory>,
 }
 
 /// One process of a session on one card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ProcessAccount {
+pub struct ProcessMemory {
     /// Its pid as the caller sees it, where both are in one PID namespace; else as the daemon does.
     pub pid: u32,
     /// Its pid as the kernel told the daemon.

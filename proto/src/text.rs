@@ -40,7 +40,7 @@ const UNSEEN: [(u32, u32); 30] = [
 
 /// Whether a character does no more than to be seen.
 #[must_use]
-pub fn is_plain(character: char) -> bool {
+pub fn is_printable(character: char) -> bool {
     let code = u32::from(character);
     let unseen = UNSEEN.iter().any(|(first, last)| (*first..=*last).contains(&code));
     !(character.is_control() || unseen)
@@ -53,7 +53,7 @@ mod tests {
     #[test]
     fn what_is_seen_is_plain_in_any_script() {
         for text in ["train-7 (b)", "Öl", "学習", "обучение", "تدريب", "🚀"] {
-            assert!(text.chars().all(is_plain), "{text}");
+            assert!(text.chars().all(is_printable), "{text}");
         }
     }
 
@@ -79,7 +79,7 @@ mod tests {
             '\u{fff9}',
             '\u{e0041}',
         ] {
-            assert!(!is_plain(character), "{character:?}");
+            assert!(!is_printable(character), "{character:?}");
         }
     }
 

@@ -8,7 +8,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use gpushare_core::Event;
-use gpushare_proto::admin::{Knob, Mode, Reconfigured, Setting};
+use gpushare_proto::admin::{ConfigChange, Knob, Mode, Setting};
 use gpushare_proto::page::MAX_GPUS;
 use gpushare_proto::tenant::{Failure, FailureCode, GpuInfo};
 use gpushare_proto::{Bytes, GpuId, GpuUuid, Nanos, Percent};
@@ -217,7 +217,7 @@ impl Cards {
     }
 
     /// Follows settings that were read again: what is another one on which card, and in words. What was set meanwhile is gone.
-    pub(crate) fn reload(&mut self, settings: &Settings) -> (Vec<(GpuId, Knob)>, Vec<Reconfigured>) {
+    pub(crate) fn reload(&mut self, settings: &Settings) -> (Vec<(GpuId, Knob)>, Vec<ConfigChange>) {
         self.limits.clone_from(&settings.cards);
         self.defaults = Knobs::new(settings);
         let (mut changed, mut words) = (Vec::new(), Vec::new());
@@ -227,7 +227,7 @@ impl Cards {
             let old = card.knobs;
             for knob in old.changes(&new) {
                 changed.push((number, knob));
-                words.push(Reconfigured {
+                words.push(ConfigChange {
                     key: format!("{} of {number}", name(knob)),
                     old: old.words(knob),
                     new: new.words(knob),

@@ -7,8 +7,8 @@ use std::io::{self, ErrorKind, Write as _};
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
-use gpushare_proto::audit::{Entry, Line, Moment};
-use gpushare_proto::called::Called;
+use gpushare_proto::audit::{Entry, Line, Timestamp};
+use gpushare_proto::lookup::SessionRef;
 
 use crate::cli::{AuditCommand, AuditPlace, Since};
 use crate::exit::CtlError;
@@ -79,19 +79,19 @@ fn to_its_end(result: Result<(), CtlError>) -> Result<(), CtlError> {
 }
 
 /// The instant that is meant, by the clock of this machine.
-fn earliest(since: &Since, now: SystemTime) -> Moment {
+fn earliest(since: &Since, now: SystemTime) -> Timestamp {
     match since {
         Since::At(moment) => *moment,
         Since::Ago(span) => {
             let now = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
             let micros = now.saturating_sub(Duration::from(*span)).as_micros();
-            Moment(u64::try_from(micros).unwrap_or(u64::MAX))
+            Timestamp(u64::try_from(micros).unwrap_or(u64::MAX))
         }
     }
 }
 
 /// Whether a line is one that was asked for. The pattern may be in what people read or in the JSON.
-fn matches(raw: &str, pattern: &str, since: Option<Moment>, session: Option<&str>) -> bool {
+fn matches(raw: &str, pattern: &str, since: Option<Timestamp>, session: Option<&str>) -> bool {
     let line: Option<Line> = serde_json::from_str(raw).ok();
     let shown = line.as_ref().map(words::of);
     let has = raw.contains(pattern) || shown.is_some_and(|shown| shown.contains(pattern));
@@ -103,13 +103,13 @@ fn matches(raw: &str, pattern: &str, since: Option<Moment>, session: Option<&str
 
 fn is_about(entry: &Entry, which: &str) -> bool {
     let (id, name) = match entry {
-        Entry::Act(act) => (act.session_id, act.session.as_deref()),
+        Entry::Action(act) => (act.session_id, act.session.as_deref()),
         Entry::Refusal(refusal) => (Some(refusal.session_id), Some(refusal.session.as_str())),
         Entry::Allocation(allocation) => (Some(allocation.session_id), Some(allocation.session.as_str())),
-        Entry::More { session_id, session, .. } => (*session_id, session.as_deref()),
+        Entry::Omitted { session_id, session, .. } => (*session_id, session.as_deref()),
         Entry::Lost { .. } => (None, None),
     };
-    Called::by(which).is(id, name)
+    SessionRef::parse(which).matches(id, name)
 }
 
 /// Prints a line: as it is, or as people read it. What is no line of ours is shown as far as it harms nobody.
@@ -154,8 +154,8 @@ mod tests {
     #[test]
     fn an_age_is_an_instant_by_the_clock() {
         let now = SystemTime::UNIX_EPOCH + Duration::from_secs(100);
-        assert_eq!(earliest(&Since::Ago(Nanos::from_secs(60)), now), Moment(40_000_000));
-        assert_eq!(earliest(&Since::Ago(Nanos::from_secs(200)), now), Moment(0));
-        assert_eq!(earliest(&Since::At(Moment(5)), now), Moment(5));
+        assert_eq!(earliest(&Since::Ago(Nanos::from_secs(60)), now), Timestamp(40_000_000));
+        assert_eq!(earliest(&Since::Ago(Nanos::from_secs(200)), now), Timestamp(0));
+        assert_eq!(earliest(&Since::At(Timestamp(5)), now), Timestamp(5));
     }
 }

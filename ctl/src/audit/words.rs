@@ -1,7 +1,7 @@
 //! A line of the audit log as people read it.
 
 use gpushare_proto::Bytes;
-use gpushare_proto::audit::{Act, Entry, Line, Outcome};
+use gpushare_proto::audit::{Action, Entry, Line, Outcome};
 use gpushare_proto::page::LimitKind;
 
 use crate::table::harmless;
@@ -9,7 +9,7 @@ use crate::table::harmless;
 /// `2026-11-22T00:14:56Z  act      user 0, pid 7: session.pause train (s3): running → paused`.
 pub(super) fn of(line: &Line) -> String {
     let (kind, text) = match &line.entry {
-        Entry::Act(act) => ("act", act_words(act)),
+        Entry::Action(act) => ("act", act_words(act)),
         Entry::Refusal(refusal) => {
             let by = match refusal.by {
                 LimitKind::Session => "its quota",
@@ -28,7 +28,7 @@ pub(super) fn of(line: &Line) -> String {
             );
             ("refused", text)
         }
-        Entry::More { session, uid, count, .. } => {
+        Entry::Omitted { session, uid, count, .. } => {
             let text = match (session, uid) {
                 (Some(session), _) => format!("{count} more refusals of {session}"),
                 (None, Some(uid)) => {
@@ -62,7 +62,7 @@ pub(super) fn of(line: &Line) -> String {
     harmless(&format!("{second}Z  {kind:<8} {text}"))
 }
 
-fn act_words(act: &Act) -> String {
+fn act_words(act: &Action) -> String {
     let mut text = format!("user {}, pid {}: {}", act.uid, act.pid, act.operation);
     match (&act.session, act.session_id, act.gpu) {
         (Some(name), Some(id), _) => text += &format!(" {name} ({id})"),

@@ -3,9 +3,9 @@
 use std::str::FromStr;
 
 use clap::Args;
-use gpushare_proto::admin::LEAST_MEMORY;
+use gpushare_proto::admin::MIN_MEMORY;
 use gpushare_proto::names::{COMPUTE_LIMIT, MEMORY_LIMIT};
-use gpushare_proto::session::{Amount, Priority, Quota, QuotaError, Terms, USUAL_WEIGHT};
+use gpushare_proto::session::{Amount, DEFAULT_WEIGHT, Priority, Quota, QuotaError, Terms};
 use gpushare_proto::{Bytes, Nanos};
 
 /// What a session may have.
@@ -56,7 +56,7 @@ impl TermsArgs {
         Ok(Terms {
             memory: limit(&self.memory, MEMORY_LIMIT)?,
             compute: limit(&self.compute, COMPUTE_LIMIT)?,
-            weight: self.weight.unwrap_or(USUAL_WEIGHT),
+            weight: self.weight.unwrap_or(DEFAULT_WEIGHT),
             priority: self.priority.unwrap_or_default(),
             ttl: self.ttl,
             labels: self
@@ -99,7 +99,7 @@ pub(crate) struct Limit(pub(crate) Quota);
 pub(crate) enum LimitError {
     #[error(transparent)]
     Quota(#[from] QuotaError),
-    #[error("{0} is too little to share; write {LEAST_MEMORY} or more")]
+    #[error("{0} is too little to share; write {MIN_MEMORY} or more")]
     Little(Bytes),
 }
 
@@ -109,7 +109,7 @@ impl FromStr for Limit {
     fn from_str(text: &str) -> Result<Self, LimitError> {
         let quota: Quota = text.parse()?;
         let little = quota.amounts().find_map(|amount| match amount {
-            Amount::Bytes(bytes) if bytes < LEAST_MEMORY => Some(bytes),
+            Amount::Bytes(bytes) if bytes < MIN_MEMORY => Some(bytes),
             _ => None,
         });
         little.map_or(Ok(Self(quota)), |bytes| Err(LimitError::Little(bytes)))

@@ -2,8 +2,8 @@
 
 use std::str::FromStr;
 
-use gpushare_proto::admin::{LEAST_MEMORY, LEAST_QUANTUM};
-use gpushare_proto::audit::Moment;
+use gpushare_proto::admin::{MIN_MEMORY, MIN_QUANTUM};
+use gpushare_proto::audit::Timestamp;
 use gpushare_proto::tenant::{GpuChoice, UnknownCard};
 use gpushare_proto::units::UnitError;
 use gpushare_proto::{Bytes, GpuUuid, Nanos, Percent};
@@ -33,9 +33,9 @@ pub(crate) struct AutoError<E>(E);
 pub(crate) enum ValueError {
     #[error(transparent)]
     Unit(#[from] UnitError),
-    #[error("{0} lets nobody run; write {LEAST_QUANTUM} or more")]
+    #[error("{0} lets nobody run; write {MIN_QUANTUM} or more")]
     ShortQuantum(Nanos),
-    #[error("{0} is too little to share; write {LEAST_MEMORY} or more")]
+    #[error("{0} is too little to share; write {MIN_MEMORY} or more")]
     LittleMemory(Bytes),
     #[error("{0} is no share of time to lose; write more than 0% and less than 100%")]
     NoShare(Percent),
@@ -81,7 +81,7 @@ impl FromStr for Quantum {
 
     fn from_str(text: &str) -> Result<Self, ValueError> {
         match text.parse()? {
-            quantum if quantum < LEAST_QUANTUM => Err(ValueError::ShortQuantum(quantum)),
+            quantum if quantum < MIN_QUANTUM => Err(ValueError::ShortQuantum(quantum)),
             quantum => Ok(Self(quantum)),
         }
     }
@@ -96,7 +96,7 @@ impl FromStr for Memory {
 
     fn from_str(text: &str) -> Result<Self, ValueError> {
         match text.parse()? {
-            bytes if bytes < LEAST_MEMORY => Err(ValueError::LittleMemory(bytes)),
+            bytes if bytes < MIN_MEMORY => Err(ValueError::LittleMemory(bytes)),
             bytes => Ok(Self(bytes)),
         }
     }
@@ -156,7 +156,7 @@ pub(crate) enum Since {
     /// So long ago.
     Ago(Nanos),
     /// Then.
-    At(Moment),
+    At(Timestamp),
 }
 
 impl FromStr for Since {

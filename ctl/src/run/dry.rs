@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use gpushare_proto::Nanos;
-use gpushare_proto::forecast::{CardForecast, Forecast, Prospect};
+use gpushare_proto::dry_run::{CardForecast, DryRunSession, Forecast};
 use gpushare_proto::tenant::{TenantReply, TenantRequest};
 
 use super::{RunError, program, start, token, wish};
@@ -33,12 +33,12 @@ pub(crate) fn dry_run(args: &RunArgs, places: &Places) -> Result<ExitCode, CtlEr
     let prospect = match &args.session {
         Some(which) => {
             let (_, token) = token::find(places.secrets(&daemon), which).map_err(RunError::from)?;
-            Prospect::Known(token)
+            DryRunSession::Existing(token)
         }
-        None => Prospect::New(wish(args)?),
+        None => DryRunSession::New(wish(args)?),
     };
-    let answer = client.ask(&TenantRequest::Foresee(prospect)).map_err(RunError::from)?;
-    let TenantReply::Foreseen(forecast) = answer else {
+    let answer = client.ask(&TenantRequest::DryRun(prospect)).map_err(RunError::from)?;
+    let TenantReply::DryRun(forecast) = answer else {
         return Err(RunError::from(client.unexpected()).into());
     };
     match args.json {

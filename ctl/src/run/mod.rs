@@ -143,9 +143,9 @@ pub(crate) fn run(args: &RunArgs, places: &Places) -> Result<Infallible, RunErro
 /// The session that somebody made before.
 fn join(client: &mut Client<Tenant>, secrets: &RuntimeDir, which: &str) -> Result<Registered, RunError> {
     let (path, token) = token::find(secrets, which)?;
-    match client.ask(&TenantRequest::Enter(token))? {
-        TenantReply::Account(Some(_)) => Ok(Registered { token: path, gpu: None }),
-        TenantReply::Account(None) => Err(RunError::Unknown(which.to_owned())),
+    match client.ask(&TenantRequest::Join(token))? {
+        TenantReply::SessionMemory(Some(_)) => Ok(Registered { token: path, gpu: None }),
+        TenantReply::SessionMemory(None) => Err(RunError::Unknown(which.to_owned())),
         _ => Err(client.unexpected().into()),
     }
 }

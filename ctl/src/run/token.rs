@@ -9,7 +9,7 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use gpushare_proto::Token;
-use gpushare_proto::called::Called;
+use gpushare_proto::lookup::SessionRef;
 use gpushare_proto::names::RuntimeDir;
 use gpushare_sys::folder::{self, FolderError};
 use gpushare_sys::process;
@@ -45,9 +45,9 @@ pub(crate) fn find(dir: &RuntimeDir, which: &str) -> Result<(PathBuf, Token), To
     let mut places = kept_places(dir, which).into_iter().chain([PathBuf::from(which)]);
     let path = places.find(|path| path.is_file()).ok_or_else(|| {
         let which = harmless(which);
-        match Called::by(&which) {
-            Called::Number(_) => TokenError::Number(which),
-            Called::Name(_) => TokenError::None(which),
+        match SessionRef::parse(&which) {
+            SessionRef::Number(_) => TokenError::Number(which),
+            SessionRef::Name(_) => TokenError::None(which),
         }
     })?;
     // The program may change its folder.

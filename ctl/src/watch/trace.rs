@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Seek, SeekFrom, Write};
 
-use gpushare_proto::admin::{Activity, Happened, Happening};
+use gpushare_proto::admin::{Activity, WatchEvent, WatchEventKind};
 use gpushare_proto::{Bytes, GpuId, Nanos, SessionId};
 use serde_json::{Value, json};
 
@@ -73,9 +73,9 @@ impl<W: Write + Seek> Trace<W> {
     }
 
     /// Adds these, in order.
-    pub(super) fn add(&mut self, happenings: &[Happening]) -> io::Result<()> {
+    pub(super) fn add(&mut self, happenings: &[WatchEvent]) -> io::Result<()> {
         let mut events = Vec::new();
-        for Happening { at_ns, what } in happenings {
+        for WatchEvent { at_ns, what } in happenings {
             self.now = self.now.max(*at_ns);
             self.happened(what, &mut events);
         }
@@ -101,24 +101,24 @@ impl<W: Write + Seek> Trace<W> {
         Ok(())
     }
 
-    fn happened(&mut self, what: &Happened, events: &mut Vec<Value>) {
+    fn happened(&mut self, what: &WatchEventKind, events: &mut Vec<Value>) {
         match what {
-            Happened::CardFound { gpu, name, .. } => {
+            WatchEventKind::CardFound { gpu, name, .. } => {
                 events.push(named(Track::Card(*gpu), &format!("{gpu} {name}")));
             }
-            Happened::ModeChanged { gpu, mode, reason } => {
+            WatchEventKind::ModeChanged { gpu, mode, reason } => {
                 self.turn(Track::Card(*gpu), Some(mode.name()), reason, events);
             }
-            Happened::SessionBegan { session, name } => {
+            WatchEventKind::SessionBegan { session, name } => {
                 let name = format!("{session} {name}");
                 events.push(named(Track::Session(*session), &name));
                 self.names.insert(*session, name);
             }
             // The track has another name; what was counted under the old one goes on there.
-            Happened::SessionRenamed { session, name } => {
+            WatchEventKind::SessionRenamed { session, name } => {
                 events.push(named(Track::Session(*session), &format!("{session} {name}")));
             }
-            Happened::SessionEnded { session } => {
+            WatchEventKind::SessionEnded { session } => {
                 self.turn(Track::Session(*session), None, "", events);
                 let had: Vec<_> = self.allocated.keys().filter(|(_, id)| id == session).copied().collect();
                 for (gpu, session) in had {
@@ -126,7 +126,7 @@ impl<W: Write + Seek> Trace<W> {
                     self.allocated.remove(&(gpu, session));
                 }
             }
-            Happened::Turned { session, to } => {
+            WatchEventKind::Turned { session, to } => {
                 let (slice, reason) = match to {
                     Activity::Idle => (None, ""),
                     Activity::Waiting { reason } => (Some("waiting"), reason.as_str()),
@@ -136,25 +136,25 @@ impl<W: Write + Seek> Trace<W> {
                 };
                 self.turn(Track::Session(*session), slice, reason, events);
             }
-            Happened::Allocated { session, gpu, bytes } => self.count(*gpu, *session, *bytes, events),
-            Happened::Refused { session, refusal, .. } => {
+            WatchEventKind::Allocated { session, gpu, bytes } => self.count(*gpu, *session, *bytes, events),
+            WatchEventKind::Refused { session, refusal, .. } => {
                 let asked =
                     json!({ "requested": refusal.requested, "limit": refusal.limit, "used": refusal.used });
                 events.push(self.instant(*session, "refused", &asked));
             }
-            Happened::DropReopened { session, tries } => {
+            WatchEventKind::DropReopened { session, tries } => {
                 events.push(self.instant(*session, "drop reopened", &json!({ "tries": tries })));
             }
-            Happened::Stuck { session, reason } => {
+            WatchEventKind::Stuck { session, reason } => {
                 events.push(self.instant(*session, "stuck", &json!({ "reason": reason })));
             }
-            Happened::Watching { .. }
-            | Happened::ProcessJoined { .. }
-            | Happened::ProcessLeft { .. }
-            | Happened::Granted { .. }
-            | Happened::Entered { .. }
-            | Happened::Dropped { .. }
-            | Happened::Recovered { .. } => {}
+            WatchEventKind::Watching { .. }
+            | WatchEventKind::ProcessJoined { .. }
+            | WatchEventKind::ProcessLeft { .. }
+            | WatchEventKind::Granted { .. }
+            | WatchEventKind::Entered { .. }
+            | WatchEventKind::Dropped { .. }
+            | WatchEventKind::Recovered { .. } => {}
         }
     }
 
@@ -221,24 +221,24 @@ mod tests {
     #[test]
     fn the_trace_is_whole_after_every_write_and_its_slices_follow_one_another() {
         let (gpu, session) = (GpuId(0), SessionId(3));
-        let turned = |to| Happened::Turned { session, to };
+        let turned = |to| WatchEventKind::Turned { session, to };
         let story = [
-            Happened::ModeChanged { gpu, mode: Mode::Serialized, reason: "a \"reason\"".to_owned() },
-            Happened::SessionBegan { session, name: "train".to_owned() },
+            WatchEventKind::ModeChanged { gpu, mode: Mode::Serialized, reason: "a \"reason\"".to_owned() },
+            WatchEventKind::SessionBegan { session, name: "train".to_owned() },
             turned(Activity::Waiting { reason: String::new() }),
-            Happened::Allocated { session, gpu, bytes: Bytes::gib(1) },
+            WatchEventKind::Allocated { session, gpu, bytes: Bytes::gib(1) },
             turned(Activity::Moving),
             turned(Activity::Holding),
             turned(Activity::Dropping),
             turned(Activity::Idle),
             turned(Activity::Holding),
-            Happened::SessionEnded { session },
+            WatchEventKind::SessionEnded { session },
         ];
         let mut trace = Trace::on(Cursor::new(Vec::new())).unwrap();
         assert!(slices(trace.out.get_ref()).is_empty());
         for (what, n) in story.into_iter().zip(1..) {
             let at_ns = Nanos::from_millis(n);
-            trace.add(&[Happening { at_ns, what }]).unwrap();
+            trace.add(&[WatchEvent { at_ns, what }]).unwrap();
             slices(trace.out.get_ref());
         }
         assert_eq!(

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use gpushare_proto::SessionId;
-use gpushare_proto::admin::{Activity, Happened, Happening};
+use gpushare_proto::admin::{Activity, WatchEvent, WatchEventKind};
 
 use crate::table::{harmless, short};
 
@@ -15,15 +15,16 @@ pub(super) struct Words {
 
 impl Words {
     /// The line, which begins with the daemon's time.
-    pub(super) fn line(&mut self, happening: &Happening) -> String {
+    pub(super) fn line(&mut self, happening: &WatchEvent) -> String {
         let millis = happening.at_ns.0 / 1_000_000;
         let text = harmless(&self.words(&happening.what)).to_string();
         format!("{:>8}.{:03} s  {text}", millis / 1000, millis % 1000)
     }
 
-    fn words(&mut self, what: &Happened) -> String {
+    fn words(&mut self, what: &WatchEventKind) -> String {
         let before = match what {
-            Happened::SessionBegan { session, name } | Happened::SessionRenamed { session, name } => {
+            WatchEventKind::SessionBegan { session, name }
+            | WatchEventKind::SessionRenamed { session, name } => {
                 self.names.insert(*session, format!("{name} ({session})"))
             }
             _ => None,
@@ -33,60 +34,62 @@ impl Words {
             None => session.to_string(),
         };
         match what {
-            Happened::Watching { version, pid } => format!("watching gpushare {version}, pid {pid}"),
-            Happened::CardFound { gpu, uuid, name, total_bytes } => {
+            WatchEventKind::Watching { version, pid } => format!("watching gpushare {version}, pid {pid}"),
+            WatchEventKind::CardFound { gpu, uuid, name, total_bytes } => {
                 format!("{gpu} is {name} ({uuid}), {total_bytes}")
             }
-            Happened::ModeChanged { gpu, mode, reason } => {
+            WatchEventKind::ModeChanged { gpu, mode, reason } => {
                 format!("{gpu} is {mode}: {reason}")
             }
-            Happened::SessionBegan { session, .. } => format!("{} began", named(session)),
-            Happened::SessionEnded { session } => format!("{} ended", named(session)),
-            Happened::SessionRenamed { session, name } => format!(
+            WatchEventKind::SessionBegan { session, .. } => format!("{} began", named(session)),
+            WatchEventKind::SessionEnded { session } => format!("{} ended", named(session)),
+            WatchEventKind::SessionRenamed { session, name } => format!(
                 "{} is called {name} from now on: an administrator took its name",
                 before.unwrap_or_else(|| session.to_string())
             ),
-            Happened::ProcessJoined { session, client, pid } => {
+            WatchEventKind::ProcessJoined { session, client, pid } => {
                 format!("{} has process {client}, pid {pid}", named(session))
             }
-            Happened::ProcessLeft { session, client } => {
+            WatchEventKind::ProcessLeft { session, client } => {
                 format!("{} lost process {client}", named(session))
             }
-            Happened::Turned { session, to } => match to {
+            WatchEventKind::Turned { session, to } => match to {
                 Activity::Idle => format!("{} is idle", named(session)),
                 Activity::Waiting { reason } => format!("{} waits: {reason}", named(session)),
                 Activity::Moving => format!("{} brings its memory in", named(session)),
                 Activity::Holding => format!("{} may run", named(session)),
                 Activity::Dropping => format!("{} must let go", named(session)),
             },
-            Happened::Allocated { session, gpu, bytes } => {
+            WatchEventKind::Allocated { session, gpu, bytes } => {
                 format!("{} has {bytes} on {gpu}", named(session))
             }
-            Happened::Granted { session, quantum_ns, waited_ns } => format!(
+            WatchEventKind::Granted { session, quantum_ns, waited_ns } => format!(
                 "{} got the lock for {} after {}",
                 named(session),
                 short(*quantum_ns),
                 short(*waited_ns)
             ),
-            Happened::Entered { session, handoff_ns } => {
+            WatchEventKind::Entered { session, handoff_ns } => {
                 format!("{} goes on; the handoff took {}", named(session), short(*handoff_ns))
             }
-            Happened::Dropped { session, drain_ns } => match drain_ns {
+            WatchEventKind::Dropped { session, drain_ns } => match drain_ns {
                 Some(drain) => format!("{} let go; its drain took {}", named(session), short(*drain)),
                 None => format!("{} let go: it was idle", named(session)),
             },
-            Happened::DropReopened { session, tries } => {
+            WatchEventKind::DropReopened { session, tries } => {
                 format!("{} got its gate back for a thread that waits there (try {tries})", named(session))
             }
-            Happened::Stuck { session, reason } => format!("{} does not let go: {reason}", named(session)),
-            Happened::Refused { session, gpu, refusal, .. } => format!(
+            WatchEventKind::Stuck { session, reason } => {
+                format!("{} does not let go: {reason}", named(session))
+            }
+            WatchEventKind::Refused { session, gpu, refusal, .. } => format!(
                 "refused {} to {} on {gpu}: {} of {} are used",
                 refusal.requested,
                 named(session),
                 refusal.used,
                 refusal.limit
             ),
-            Happened::Recovered { after_ns } => {
+            WatchEventKind::Recovered { after_ns } => {
                 format!("the last daemon's processes are back or gone after {}", short(*after_ns))
             }
         }
@@ -102,11 +105,11 @@ mod tests {
         let (mut words, session) = (Words::default(), SessionId(3));
         let name = |name: &str| name.to_owned();
         let (began, renamed) = (name("b"), name("b-3"));
-        words.words(&Happened::SessionBegan { session, name: began });
+        words.words(&WatchEventKind::SessionBegan { session, name: began });
         assert_eq!(
-            words.words(&Happened::SessionRenamed { session, name: renamed }),
+            words.words(&WatchEventKind::SessionRenamed { session, name: renamed }),
             "b (s3) is called b-3 from now on: an administrator took its name"
         );
-        assert_eq!(words.words(&Happened::SessionEnded { session }), "b-3 (s3) ended");
+        assert_eq!(words.words(&WatchEventKind::SessionEnded { session }), "b-3 (s3) ended");
     }
 }

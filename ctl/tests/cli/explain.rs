@@ -5,7 +5,7 @@ use gpushare_proto::explain::{
     AheadView, CardLimitsView, Explanation, HolderView, OrphanView, RefusalView, WaitReason, WaitView,
 };
 use gpushare_proto::page::{LimitKind, MemoryRefusal};
-use gpushare_proto::session::StandingView;
+use gpushare_proto::session::SessionPhase;
 use gpushare_proto::tenant::{Failure, FailureCode, PROTOCOL};
 use gpushare_proto::{Bytes, ClientId, GpuId, GpuUuid, Nanos, SessionId};
 
@@ -93,7 +93,7 @@ fn the_json_is_what_the_daemon_said() {
 fn a_refusal_after_the_end_is_no_matter_of_quotas() {
     let mut facts = explanation();
     facts.refusals[0].refusal.limit = Bytes::ZERO;
-    facts.session.state.standing = StandingView::Expired;
+    facts.session.state.standing = SessionPhase::Expired;
     let daemon = Fake::for_admins(move |request| match request {
         AdminRequest::Explain { .. } => AdminReply::Explained(Box::new(facts.clone())),
         AdminRequest::Orphaned { .. } => AdminReply::Orphaned(Vec::new()),

@@ -8,10 +8,10 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use gpushare_proto::admin::Mode;
-use gpushare_proto::forecast::{CardForecast, Forecast};
+use gpushare_proto::dry_run::{CardForecast, Forecast};
 use gpushare_proto::session::Terms;
 use gpushare_proto::tenant::{
-    Account, GpuChoice, Hello, NewSession, PROTOCOL, Role, TenantReply, TenantRequest,
+    GpuChoice, Hello, NewSession, PROTOCOL, Role, SessionMemory, TenantReply, TenantRequest,
 };
 use gpushare_proto::{Bytes, GpuId, GpuUuid, Nanos, SessionId, Token};
 
@@ -179,13 +179,13 @@ const KEPT: Token = Token([0xc3; 32]);
 /// A daemon that knows that session only, with its token where `session create` puts it.
 fn with_session(name: &str) -> Fake {
     let daemon = Fake::for_tenants(|request| match request {
-        TenantRequest::Enter(token) if *token == KEPT => TenantReply::Account(Some(Account {
+        TenantRequest::Join(token) if *token == KEPT => TenantReply::SessionMemory(Some(SessionMemory {
             session: SessionId(3),
             name: "team".into(),
             limit: None,
             cards: Vec::new(),
         })),
-        TenantRequest::Enter(_) => TenantReply::Account(None),
+        TenantRequest::Join(_) => TenantReply::SessionMemory(None),
         other => register(other, None),
     });
     let tokens = daemon.dir().join("tokens");
@@ -265,13 +265,13 @@ fn dry_run(bound_ns: Nanos) -> std::process::Output {
     let forecast = Forecast { session: None, name: None, placed: None, cards: vec![card] };
     let daemon = Fake::for_tenants(move |request| match request {
         TenantRequest::Hello(_) => TenantReply::Ready { protocol: PROTOCOL },
-        _ => TenantReply::Foreseen(Box::new(forecast.clone())),
+        _ => TenantReply::DryRun(Box::new(forecast.clone())),
     });
     let output = ctl(daemon.dir(), &["run", "--dry-run", "-m", "40GiB", "true"])
         .output()
         .unwrap();
     let asked = daemon.tenant.asked();
-    assert!(matches!(asked[..], [_, TenantRequest::Foresee(_)]), "{asked:?}");
+    assert!(matches!(asked[..], [_, TenantRequest::DryRun(_)]), "{asked:?}");
     output
 }
 

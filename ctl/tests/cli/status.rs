@@ -3,7 +3,7 @@
 use std::process::Stdio;
 
 use gpushare_proto::admin::{
-    AdminReply, AdminRequest, ClientView, DaemonView, GpuView, LockView, Mode, Reconfigured, SessionGpuView,
+    AdminReply, AdminRequest, ClientView, ConfigChange, DaemonView, GpuView, LockView, Mode, SessionGpuView,
     SessionState, SessionView, Status,
 };
 use gpushare_proto::session::Terms;
@@ -21,13 +21,13 @@ pub(crate) fn daemon(status: Status) -> Fake {
         AdminRequest::Status => AdminReply::Status(Box::new(status.clone())),
         AdminRequest::Set(_) => AdminReply::Changed { old: "3s (computed)".into(), new: "100ms".into() },
         AdminRequest::Usage { .. } => AdminReply::Usage(Vec::new()),
-        AdminRequest::Reload => AdminReply::Reloaded(vec![Reconfigured {
+        AdminRequest::Reload => AdminReply::Reloaded(vec![ConfigChange {
             key: "metrics".into(),
             old: "none".into(),
             new: "127.0.0.1:1".into(),
             live: false,
         }]),
-        AdminRequest::Watch => AdminReply::Happened(Vec::new()),
+        AdminRequest::Watch => AdminReply::Events(Vec::new()),
         AdminRequest::Explain { .. } => AdminReply::Explained(Box::new(explanation())),
         AdminRequest::Orphaned { .. } => AdminReply::Orphaned(Vec::new()),
         AdminRequest::Session(_) => AdminReply::Changed { old: "running".into(), new: "paused".into() },

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use gpushare_proto::tenant::{Account, CardAccount};
+use gpushare_proto::tenant::{CardMemory, SessionMemory};
 use gpushare_proto::{Bytes, GpuUuid};
 use gpushare_sys::unwind::uncancelled;
 
@@ -38,14 +38,14 @@ struct Desk {
 
 #[derive(Debug, Default)]
 struct Heard {
-    account: Option<Arc<Account>>,
+    account: Option<Arc<SessionMemory>>,
     /// Until when nothing is asked.
     until: Option<Instant>,
 }
 
 /// The account of the session; `None` for a process without one, and as long as no daemon ever answered.
 #[must_use]
-pub fn present() -> Option<Arc<Account>> {
+pub fn present() -> Option<Arc<SessionMemory>> {
     let desk = Desk::get();
     let address = desk.address.as_ref()?;
     let is_client = State::existing().is_some_and(|state| state.link().is_some());
@@ -75,13 +75,13 @@ pub fn outdated() {
 
 /// How large a card is to the session; [`Bytes::MAX`] if the session has no limit there.
 #[must_use]
-pub fn total(account: &Account, uuid: GpuUuid) -> Bytes {
+pub fn total(account: &SessionMemory, uuid: GpuUuid) -> Bytes {
     on(account, uuid).map_or(account.limit.unwrap_or(Bytes::MAX), |card| card.total)
 }
 
 /// The session on one card, if the daemon knows the card.
 #[must_use]
-pub fn on(account: &Account, uuid: GpuUuid) -> Option<&CardAccount> {
+pub fn on(account: &SessionMemory, uuid: GpuUuid) -> Option<&CardMemory> {
     account.cards.iter().find(|card| card.info.uuid == uuid)
 }
 

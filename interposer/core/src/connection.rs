@@ -12,7 +12,7 @@ use gpushare_proto::codec;
 use gpushare_proto::names::{self, RuntimeDir};
 use gpushare_proto::page::Page;
 use gpushare_proto::tenant::{
-    Account, FailureCode, Hello, Returning, Role, TenantReply, TenantRequest, Welcome,
+    FailureCode, Hello, Returning, Role, SessionMemory, TenantReply, TenantRequest, Welcome,
 };
 use gpushare_sys::{fd, page, socket};
 
@@ -204,22 +204,22 @@ impl Address {
     ///
     /// # Errors
     /// Why there is no answer.
-    pub fn account(&self) -> Result<Option<Account>, ConnectError> {
+    pub fn account(&self) -> Result<Option<SessionMemory>, ConnectError> {
         let (path, stream) = self.reach(ANSWER_TIMEOUT)?;
         self.ask_account(stream)
             .map_err(|cause| ConnectError::Broken { path: path.clone(), cause })
     }
 
-    fn ask_account(&self, stream: UnixStream) -> io::Result<Option<Account>> {
+    fn ask_account(&self, stream: UnixStream) -> io::Result<Option<SessionMemory>> {
         let mut connection = Connection::new(stream)?;
         connection.stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
         let _guarded = lifecycle::guard_question(connection.descriptor());
         send(&connection.stream, &TenantRequest::Hello(Hello::new(Role::Tool)))?;
-        send(&connection.stream, &TenantRequest::Account(self.token.clone()))?;
+        send(&connection.stream, &TenantRequest::SessionMemory(self.token.clone()))?;
         loop {
             match connection.receive()? {
                 TenantReply::Ready { .. } => {}
-                TenantReply::Account(account) => return Ok(account),
+                TenantReply::SessionMemory(account) => return Ok(account),
                 other => return Err(io::Error::other(format!("unexpected answer: {other:?}"))),
             }
         }

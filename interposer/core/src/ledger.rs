@@ -87,7 +87,7 @@ impl State {
         let beyond = |figures: &Figures| !figures.limit.is_zero() && bytes > figures.limit;
         let Some(figures) = self.leases.figures(device).filter(beyond) else { return false };
         let (Some(link), Some(gpu)) = (self.link(), self.gpu(device)) else { return false };
-        if !link.tell_at_once(&TenantRequest::RefusedHere { gpu, bytes }) {
+        if !link.tell_at_once(&TenantRequest::RefusedLocally { gpu, bytes }) {
             return false;
         }
         let refusal = MemoryRefusal {
@@ -117,7 +117,7 @@ impl State {
         let Some(link) = self.link() else { return false };
         link.tell(&match news {
             News::Trim(gpu) => TenantRequest::Trim { gpu },
-            News::Return(gpu, bytes) => TenantRequest::Return { gpu, bytes },
+            News::Return(gpu, bytes) => TenantRequest::ReturnFixed { gpu, bytes },
             News::Fixed(gpu, bytes) => TenantRequest::Fixed { gpu, bytes },
         })
     }
@@ -127,7 +127,7 @@ impl State {
 fn explain(session: &str, size: Bytes, error: &AskError) {
     static SAID: AtomicBool = AtomicBool::new(false);
     match error {
-        AskError::Memory(refusal) if refusal.is_for_good() => notice::say_once(
+        AskError::Memory(refusal) if refusal.is_permanent() => notice::say_once(
             &SAID,
             format_args!(
                 "{} refused: the time of session {session} is over, or it was revoked, and it gets no new memory; one whose time is \

@@ -292,7 +292,7 @@ impl Link {
         let (key, answer) = match reply {
             TenantReply::Reserved { request, bytes } => (Key::Memory(request), Answer::Memory(Ok(bytes))),
             TenantReply::Refused { request, refusal } => (Key::Memory(request), Answer::Memory(Err(refusal))),
-            TenantReply::Room { request, bytes } => (Key::Room(request), Answer::Room(bytes)),
+            TenantReply::Headroom { request, bytes } => (Key::Room(request), Answer::Room(bytes)),
             TenantReply::Attached { uuid, gpu } => (Key::Card(uuid), Answer::Card(Ok(gpu))),
             TenantReply::Gate { epoch, .. } => return lock(&self.identity).epoch = Some(epoch),
             TenantReply::Queued { ahead, reason } => {
@@ -308,10 +308,10 @@ impl Link {
             TenantReply::Welcome(_)
             | TenantReply::Ready { .. }
             | TenantReply::Session { .. }
-            | TenantReply::Own(_)
+            | TenantReply::OwnSession(_)
             | TenantReply::Gpus(_)
-            | TenantReply::Account(_)
-            | TenantReply::Foreseen(_) => return,
+            | TenantReply::SessionMemory(_)
+            | TenantReply::DryRun(_) => return,
         };
         let mut questions = lock(&self.questions);
         let Some(question) = questions.get_mut(&key) else { return };
@@ -362,7 +362,7 @@ impl Subject {
                 })
             }
             (&Self::Room { device, bytes }, Key::Room(request)) => {
-                Some(TenantRequest::Room { request, gpu: gpu(device)?, bytes })
+                Some(TenantRequest::Headroom { request, gpu: gpu(device)?, bytes })
             }
             (Self::Card(info), _) => Some(TenantRequest::Attach(info.clone())),
             (Self::Memory { .. } | Self::Room { .. }, _) => None,
@@ -408,7 +408,7 @@ mod tests {
         assert!(matches!(link.ask_room(0, GpuId(0), Bytes(1)), Err(AskError::Silence)));
         assert_eq!(link.next_request(), RequestId(1), "it was not asked");
 
-        let answer = TenantReply::Room { request: RequestId(7), bytes: Bytes(1) };
+        let answer = TenantReply::Headroom { request: RequestId(7), bytes: Bytes(1) };
         link.hear(answer, |_, _, _| (), |_, _, _| ());
         assert!(!link.owes_room());
     }

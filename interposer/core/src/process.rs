@@ -357,7 +357,7 @@ impl State {
         futex::wake_all(&old.gate);
         link.plug(&connection, &welcome, |device| self.leases.gpu(device))
             .map_err(|cause| ConnectError::Broken { path: "its socket".into(), cause })?;
-        link.tell(&TenantRequest::Settled);
+        link.tell(&TenantRequest::Reconciled);
         if let Some(limits) = limits {
             link.tell(limits);
         }

@@ -180,7 +180,7 @@ fn what_nothing_depends_on_waits_for_nobody_and_leaves_the_connection_whole() {
     let (connection, welcome, _) = address.connect(None).unwrap();
     let link = Link::new(&connection, &welcome).unwrap();
     let (mut stalled, _) = daemon.join().unwrap();
-    let refused = TenantRequest::RefusedHere { gpu: GpuId(0), bytes: Bytes::gib(80) };
+    let refused = TenantRequest::RefusedLocally { gpu: GpuId(0), bytes: Bytes::gib(80) };
     let mut told = 0;
     while link.tell_at_once(&refused) {
         told += 1;

@@ -1,9 +1,9 @@
 //! The administrator's socket (mode 0600), and the views that `gpushare-ctl` prints as table or JSON:
 //! one model, serialised once.
 
-mod happening;
 mod settings;
 mod views;
+mod watch;
 
 use serde::{Deserialize, Serialize};
 
@@ -13,11 +13,11 @@ use crate::session::{Binding, Priority, Quota};
 use crate::tenant::{Failure, Hello, NewSession};
 use crate::units::Nanos;
 
-pub use happening::{Activity, Happened, Happening};
-pub use settings::{Knob, LEAST_MEMORY, LEAST_QUANTUM, Mode, Reconfigured, Setting, UnknownMode};
+pub use settings::{ConfigChange, Knob, MIN_MEMORY, MIN_QUANTUM, Mode, Setting, UnknownMode};
 pub use views::{
     ClientView, DaemonView, GpuView, LockView, SessionGpuView, SessionState, SessionView, Status, UsageView,
 };
+pub use watch::{Activity, WatchEvent, WatchEventKind};
 
 /// From `gpushare-ctl` to the daemon.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -28,7 +28,7 @@ pub enum AdminRequest {
     Status,
     /// Changes one setting.
     Set(Setting),
-    /// Everything that happens from now on, beginning with how things are. Answered by [`AdminReply::Happened`]
+    /// Everything that happens from now on, beginning with how things are. Answered by [`AdminReply::Events`]
     /// until the connection ends; a watcher that does not keep up is disconnected.
     Watch,
     /// Makes or changes a session. Answered by [`AdminReply::Created`] or [`AdminReply::Changed`].
@@ -141,7 +141,7 @@ pub enum AdminReply {
     /// The request failed.
     Error(Failure),
     /// More that a watcher asked for, in order.
-    Happened(Vec<Happening>),
+    Events(Vec<WatchEvent>),
     /// A session was made.
     Created {
         /// Its number.
@@ -167,7 +167,7 @@ pub enum AdminReply {
         token: Token,
     },
     /// Answers [`AdminRequest::Reload`]: what the file changed.
-    Reloaded(Vec<Reconfigured>),
+    Reloaded(Vec<ConfigChange>),
     /// Answers [`AdminRequest::Orphaned`].
     Orphaned(Vec<OrphanView>),
 }

@@ -84,7 +84,7 @@ impl FromStr for Mode {
 
 /// A key of the configuration that is another one than what the daemon runs with.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Reconfigured {
+pub struct ConfigChange {
     /// Which one: `scheduling.quantum_min`, or `quantum of gpu0`.
     pub key: String,
     /// What it was, in words.
@@ -96,6 +96,6 @@ pub struct Reconfigured {
 }
 
 /// The shortest quantum that is taken: shorter ones are spent on handoffs alone.
-pub const LEAST_QUANTUM: Nanos = Nanos::from_millis(1);
+pub const MIN_QUANTUM: Nanos = Nanos::from_millis(1);
 /// The least memory that is taken, of a card or a session: less holds no allocation.
-pub const LEAST_MEMORY: Bytes = Bytes::mib(1);
+pub const MIN_MEMORY: Bytes = Bytes::mib(1);

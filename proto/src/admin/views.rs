@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::settings::Mode;
 use crate::ids::{ClientId, Epoch, GpuId, GpuUuid, SessionId};
 use crate::page::GateState;
-use crate::session::{Binding, StandingView, Terms};
+use crate::session::{Binding, SessionPhase, Terms};
 use crate::units::{Bytes, Nanos};
 
 /// Everything that `gpushare-ctl status` shows.
@@ -106,7 +106,7 @@ pub struct SessionState {
     /// What it may have.
     pub terms: Terms,
     /// What it may do now.
-    pub standing: StandingView,
+    pub standing: SessionPhase,
     /// When its time is over; none for one without an end, and zero when it is.
     pub expires_in_ns: Option<Nanos>,
     /// Which processes are its own.

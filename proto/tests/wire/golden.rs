@@ -15,7 +15,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use gpushare_proto::GateState;
-use gpushare_proto::admin::{Activity, Change, Happened, Knob, LockView, Mode, SessionRequest};
+use gpushare_proto::admin::{Activity, Change, Knob, LockView, Mode, SessionRequest, WatchEventKind};
 use gpushare_proto::codec::{HEADER, Message, decode, encode};
 use gpushare_proto::explain::WaitReason;
 use gpushare_proto::page::LimitKind;
@@ -65,7 +65,7 @@ fn every_variant_inside_a_message_is_in_some_sample() {
         variants::<Mode>(),
         variants::<GateState>(),
         variants::<LockView>(),
-        variants::<Happened>(),
+        variants::<WatchEventKind>(),
         variants::<Activity>(),
         variants::<LimitKind>(),
         variants::<WaitReason>(),

@@ -86,7 +86,7 @@ fn cut<M: Message + PartialEq + Debug>(samples: &[Named<M>]) {
 
 #[test]
 fn bytes_after_a_message_are_an_error() {
-    let mut frame = encode(&TenantRequest::Own).unwrap();
+    let mut frame = encode(&TenantRequest::OwnSession).unwrap();
     frame.extend([0, 0]);
     assert_eq!(decode::<TenantRequest>(&frame[HEADER..]), Err(CodecError::Trailing { left: 2 }));
 }
@@ -111,8 +111,8 @@ fn a_claim_of_two_hundred_million_elements_ends_with_the_frame() {
     });
     let own: [fn(&mut SessionView); 2] = [|own| own.gpus.clear(), |own| own.clients.clear()];
     for empty in own {
-        claim(samples::tenant_replies, "Own", |message| match message {
-            TenantReply::Own(Some(session)) => empty(session),
+        claim(samples::tenant_replies, "OwnSession", |message| match message {
+            TenantReply::OwnSession(Some(session)) => empty(session),
             other => panic!("{other:?}"),
         });
     }
@@ -195,7 +195,7 @@ fn a_hello_of_another_version_still_says_its_version() {
 
 #[test]
 fn what_is_no_hello_claims_no_version() {
-    let own = body(&TenantRequest::Own);
+    let own = body(&TenantRequest::OwnSession);
     let hello = body(&TenantRequest::Hello(Hello::new(Role::Tool)));
     assert_eq!(claimed_protocol(&own), None);
     assert_eq!(claimed_protocol(b""), None);

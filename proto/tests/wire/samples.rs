@@ -4,19 +4,19 @@
 //! Like the variants, samples are append-only: the golden bytes of each release are compared with them.
 
 use gpushare_proto::admin::{
-    Activity, AdminReply, AdminRequest, Change, ClientView, DaemonView, GpuView, Happened, Happening, Knob,
-    LockView, Mode, Reconfigured, SessionGpuView, SessionRequest, SessionState, SessionView, Setting, Status,
-    UsageView,
+    Activity, AdminReply, AdminRequest, Change, ClientView, ConfigChange, DaemonView, GpuView, Knob,
+    LockView, Mode, SessionGpuView, SessionRequest, SessionState, SessionView, Setting, Status, UsageView,
+    WatchEvent, WatchEventKind,
 };
+use gpushare_proto::dry_run::{CardForecast, DryRunSession, Forecast};
 use gpushare_proto::explain::{
     AheadView, CardLimitsView, Explanation, HolderView, OrphanView, RefusalView, WaitReason, WaitView,
 };
-use gpushare_proto::forecast::{CardForecast, Forecast, Prospect};
 use gpushare_proto::page::{LimitKind, MemoryRefusal};
-use gpushare_proto::session::{Amount, Binding, CardQuota, Priority, Quota, StandingView, Terms};
+use gpushare_proto::session::{Amount, Binding, CardQuota, Priority, Quota, SessionPhase, Terms};
 use gpushare_proto::tenant::{
-    Account, CardAccount, Failure, FailureCode, GpuChoice, GpuInfo, Hello, NewSession, ProcessAccount,
-    Returning, ReturningGpu, Role, TenantReply, TenantRequest, Welcome,
+    CardMemory, Failure, FailureCode, GpuChoice, GpuInfo, Hello, NewSession, ProcessMemory, Returning,
+    ReturningGpu, Role, SessionMemory, TenantReply, TenantRequest, Welcome,
 };
 use gpushare_proto::{
     Bytes, ClientId, Epoch, GateState, GateWord, GpuId, GpuUuid, Nanos, Percent, RequestId, SessionId, Token,
@@ -56,14 +56,14 @@ pub(crate) fn tenant_requests() -> Vec<Named<TenantRequest>> {
         ("Register.auto", register(GpuChoice::Auto)),
         ("Register.index", register(GpuChoice::Index(2))),
         ("Register.uuid", register(GpuChoice::Uuid(UUID))),
-        ("Own", TenantRequest::Own),
+        ("OwnSession", TenantRequest::OwnSession),
         ("Gpus", TenantRequest::Gpus),
-        ("Account", TenantRequest::Account(None)),
-        ("Account.token", TenantRequest::Account(Some(Token([0xa5; 32])))),
+        ("SessionMemory", TenantRequest::SessionMemory(None)),
+        ("SessionMemory.token", TenantRequest::SessionMemory(Some(Token([0xa5; 32])))),
         ("Fixed", TenantRequest::Fixed { gpu, bytes: Bytes::mib(96) }),
         ("ReserveFixed", TenantRequest::ReserveFixed { request: RequestId(12), gpu, bytes: Bytes::mib(32) }),
-        ("Room", TenantRequest::Room { request: RequestId(13), gpu, bytes: Bytes::mib(600) }),
-        ("Return", TenantRequest::Return { gpu, bytes: Bytes::mib(64) }),
+        ("Headroom", TenantRequest::Headroom { request: RequestId(13), gpu, bytes: Bytes::mib(600) }),
+        ("ReturnFixed", TenantRequest::ReturnFixed { gpu, bytes: Bytes::mib(64) }),
         ("Register.prefix", register(GpuChoice::Prefix("GPU-0a1b".into()))),
         ("Attach.instance", TenantRequest::Attach(instance())),
         (
@@ -71,19 +71,19 @@ pub(crate) fn tenant_requests() -> Vec<Named<TenantRequest>> {
             TenantRequest::UnknownFunction { name: "cuLaunchKernel".into(), version: 14_000 },
         ),
         ("Limits", TenantRequest::Limits { memory: terms().memory, compute: terms().compute }),
-        ("RefusedHere", TenantRequest::RefusedHere { gpu, bytes: Bytes::gib(80) }),
+        ("RefusedLocally", TenantRequest::RefusedLocally { gpu, bytes: Bytes::gib(80) }),
         (
-            "Foresee.new",
-            TenantRequest::Foresee(Prospect::New(NewSession {
+            "DryRun.new",
+            TenantRequest::DryRun(DryRunSession::New(NewSession {
                 name: None,
                 terms: terms(),
                 oversubscribe: false,
                 gpu: GpuChoice::Auto,
             })),
         ),
-        ("Foresee.known", TenantRequest::Foresee(Prospect::Known(Token([0xa5; 32])))),
-        ("Enter", TenantRequest::Enter(Token([0xa5; 32]))),
-        ("Settled", TenantRequest::Settled),
+        ("DryRun.known", TenantRequest::DryRun(DryRunSession::Existing(Token([0xa5; 32])))),
+        ("Join", TenantRequest::Join(Token([0xa5; 32]))),
+        ("Reconciled", TenantRequest::Reconciled),
     ]
 }
 
@@ -130,20 +130,20 @@ pub(crate) fn tenant_replies() -> Vec<Named<TenantReply>> {
                 gpu: Some(UUID),
             },
         ),
-        ("Own", TenantReply::Own(Some(Box::new(session(LockView::Idle))))),
-        ("Own.none", TenantReply::Own(None)),
+        ("OwnSession", TenantReply::OwnSession(Some(Box::new(session(LockView::Idle))))),
+        ("OwnSession.none", TenantReply::OwnSession(None)),
         ("Gpus", TenantReply::Gpus(vec![card()])),
         ("Error.protocol", error(FailureCode::Protocol)),
         ("Error.bad_request", error(FailureCode::BadRequest)),
         ("Error.permission", error(FailureCode::Permission)),
         ("Error.not_found", error(FailureCode::NotFound)),
         ("Error.unavailable", error(FailureCode::Unavailable)),
-        ("Account", TenantReply::Account(Some(account()))),
-        ("Account.none", TenantReply::Account(None)),
-        ("Room", TenantReply::Room { request: RequestId(13), bytes: Bytes::gib(70) }),
+        ("SessionMemory", TenantReply::SessionMemory(Some(account()))),
+        ("SessionMemory.none", TenantReply::SessionMemory(None)),
+        ("Headroom", TenantReply::Headroom { request: RequestId(13), bytes: Bytes::gib(70) }),
         (
-            "Foreseen",
-            TenantReply::Foreseen(Box::new(Forecast {
+            "DryRun",
+            TenantReply::DryRun(Box::new(Forecast {
                 session: Some(SessionId(3)),
                 name: Some("train".into()),
                 placed: Some(UUID),
@@ -238,12 +238,12 @@ pub(crate) fn admin_replies() -> Vec<Named<AdminReply>> {
         ("Status", AdminReply::Status(Box::new(status()))),
         ("Changed", AdminReply::Changed { old: "3s (computed)".into(), new: "100ms".into() }),
         ("Error", AdminReply::Error(failure(FailureCode::Permission))),
-        ("Happened", AdminReply::Happened(happenings())),
+        ("Events", AdminReply::Events(happenings())),
         (
-            "Happened.renamed",
-            AdminReply::Happened(vec![Happening {
+            "Events.renamed",
+            AdminReply::Events(vec![WatchEvent {
                 at_ns: Nanos::from_millis(20),
-                what: Happened::SessionRenamed { session: SessionId(3), name: "train-3".into() },
+                what: WatchEventKind::SessionRenamed { session: SessionId(3), name: "train-3".into() },
             }]),
         ),
         (
@@ -292,7 +292,7 @@ pub(crate) fn admin_replies() -> Vec<Named<AdminReply>> {
         ),
         (
             "Reloaded",
-            AdminReply::Reloaded(vec![Reconfigured {
+            AdminReply::Reloaded(vec![ConfigChange {
                 key: "scheduling.quantum_min".into(),
                 old: "20ms".into(),
                 new: "40ms".into(),
@@ -370,33 +370,37 @@ fn terms() -> Terms {
 }
 
 /// One of each that there was at first.
-fn happenings() -> Vec<Happening> {
+fn happenings() -> Vec<WatchEvent> {
     let (gpu, session, client) = (GpuId(0), SessionId(3), ClientId(12));
-    let turned = |to| Happened::Turned { session, to };
+    let turned = |to| WatchEventKind::Turned { session, to };
     let reason = || "train holds gpu0".to_owned();
     let all = [
-        Happened::Watching { version: "0.1.0".into(), pid: 4242 },
-        Happened::CardFound {
+        WatchEventKind::Watching { version: "0.1.0".into(), pid: 4242 },
+        WatchEventKind::CardFound {
             gpu,
             uuid: UUID,
             name: "NVIDIA H100 80GB HBM3".into(),
             total_bytes: Bytes::gib(80),
         },
-        Happened::ModeChanged { gpu, mode: Mode::Serialized, reason: "6GiB do not fit 4GiB".into() },
-        Happened::SessionBegan { session, name: "train".into() },
-        Happened::ProcessJoined { session, client, pid: 5000 },
+        WatchEventKind::ModeChanged { gpu, mode: Mode::Serialized, reason: "6GiB do not fit 4GiB".into() },
+        WatchEventKind::SessionBegan { session, name: "train".into() },
+        WatchEventKind::ProcessJoined { session, client, pid: 5000 },
         turned(Activity::Idle),
         turned(Activity::Waiting { reason: reason() }),
         turned(Activity::Moving),
         turned(Activity::Holding),
         turned(Activity::Dropping),
-        Happened::Allocated { session, gpu, bytes: Bytes::gib(3) },
-        Happened::Granted { session, quantum_ns: Nanos::from_secs(3), waited_ns: Nanos::from_millis(4200) },
-        Happened::Entered { session, handoff_ns: Nanos::from_millis(160) },
-        Happened::Dropped { session, drain_ns: Some(Nanos(1_800_000)) },
-        Happened::DropReopened { session, tries: 2 },
-        Happened::Stuck { session, reason: reason() },
-        Happened::Refused {
+        WatchEventKind::Allocated { session, gpu, bytes: Bytes::gib(3) },
+        WatchEventKind::Granted {
+            session,
+            quantum_ns: Nanos::from_secs(3),
+            waited_ns: Nanos::from_millis(4200),
+        },
+        WatchEventKind::Entered { session, handoff_ns: Nanos::from_millis(160) },
+        WatchEventKind::Dropped { session, drain_ns: Some(Nanos(1_800_000)) },
+        WatchEventKind::DropReopened { session, tries: 2 },
+        WatchEventKind::Stuck { session, reason: reason() },
+        WatchEventKind::Refused {
             session,
             client,
             gpu,
@@ -407,13 +411,13 @@ fn happenings() -> Vec<Happening> {
                 by: LimitKind::Session,
             },
         },
-        Happened::Recovered { after_ns: Nanos::from_secs(1) },
-        Happened::ProcessLeft { session, client },
-        Happened::SessionEnded { session },
+        WatchEventKind::Recovered { after_ns: Nanos::from_secs(1) },
+        WatchEventKind::ProcessLeft { session, client },
+        WatchEventKind::SessionEnded { session },
     ];
     all.into_iter()
         .zip(1..)
-        .map(|(what, n)| Happening { at_ns: Nanos::from_millis(n), what })
+        .map(|(what, n)| WatchEvent { at_ns: Nanos::from_millis(n), what })
         .collect()
 }
 
@@ -429,17 +433,17 @@ fn instance() -> GpuInfo {
     }
 }
 
-fn account() -> Account {
-    Account {
+fn account() -> SessionMemory {
+    SessionMemory {
         session: SessionId(3),
         name: "train".into(),
         limit: Some(Bytes::gib(8)),
-        cards: vec![CardAccount {
+        cards: vec![CardMemory {
             info: card(),
             total: Bytes::gib(8),
             used: Bytes::gib(3),
             free: Bytes::gib(5),
-            processes: vec![ProcessAccount { pid: 7, outer_pid: 5000, used: Bytes::gib(3) }],
+            processes: vec![ProcessMemory { pid: 7, outer_pid: 5000, used: Bytes::gib(3) }],
         }],
     }
 }
@@ -519,7 +523,7 @@ fn session(lock: LockView) -> SessionView {
         memory_limit_bytes: Some(Bytes::gib(8)),
         state: SessionState {
             terms: terms(),
-            standing: StandingView::Paused,
+            standing: SessionPhase::Paused,
             expires_in_ns: Some(Nanos::from_secs(90)),
             binding: Binding::Uid(1000),
             kept: true,

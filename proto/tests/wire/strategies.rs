@@ -1,19 +1,19 @@
 //! Any message at all, for property tests. Texts hold anything, sequences may be empty.
 
 use gpushare_proto::admin::{
-    Activity, AdminReply, AdminRequest, Change, ClientView, DaemonView, GpuView, Happened, Happening, Knob,
-    LockView, Mode, Reconfigured, SessionGpuView, SessionRequest, SessionState, SessionView, Setting, Status,
-    UsageView,
+    Activity, AdminReply, AdminRequest, Change, ClientView, ConfigChange, DaemonView, GpuView, Knob,
+    LockView, Mode, SessionGpuView, SessionRequest, SessionState, SessionView, Setting, Status, UsageView,
+    WatchEvent, WatchEventKind,
 };
+use gpushare_proto::dry_run::{CardForecast, DryRunSession, Forecast};
 use gpushare_proto::explain::{
     AheadView, CardLimitsView, Explanation, HolderView, OrphanView, RefusalView, WaitReason, WaitView,
 };
-use gpushare_proto::forecast::{CardForecast, Forecast, Prospect};
 use gpushare_proto::page::{LimitKind, MemoryRefusal};
-use gpushare_proto::session::{Amount, Binding, CardQuota, Priority, Quota, StandingView, Terms};
+use gpushare_proto::session::{Amount, Binding, CardQuota, Priority, Quota, SessionPhase, Terms};
 use gpushare_proto::tenant::{
-    Account, CardAccount, Failure, FailureCode, GpuChoice, GpuInfo, Hello, NewSession, ProcessAccount,
-    Returning, ReturningGpu, Role, TenantReply, TenantRequest, Welcome,
+    CardMemory, Failure, FailureCode, GpuChoice, GpuInfo, Hello, NewSession, ProcessMemory, Returning,
+    ReturningGpu, Role, SessionMemory, TenantReply, TenantRequest, Welcome,
 };
 use gpushare_proto::{
     Bytes, ClientId, Epoch, GateState, GateWord, GpuId, GpuUuid, Nanos, Percent, RequestId, SessionId, Token,
@@ -179,7 +179,7 @@ prop_compose! {
     fn session_state()(
         terms in terms(),
         standing in prop_oneof![
-            Just(StandingView::Good), Just(StandingView::Paused), Just(StandingView::Expired), Just(StandingView::Revoked),
+            Just(SessionPhase::Good), Just(SessionPhase::Paused), Just(SessionPhase::Expired), Just(SessionPhase::Revoked),
         ],
         expires_in_ns in of(nanos()), binding in binding(), kept: bool,
     ) -> SessionState {
@@ -215,28 +215,28 @@ pub(crate) fn tenant_request() -> impl Strategy<Value = TenantRequest> {
         }),
         (word(), nanos()).prop_map(|(word, drain)| TenantRequest::Released { word, drain }),
         new_session().prop_map(TenantRequest::Register),
-        Just(TenantRequest::Own),
+        Just(TenantRequest::OwnSession),
         Just(TenantRequest::Gpus),
-        of(token()).prop_map(TenantRequest::Account),
+        of(token()).prop_map(TenantRequest::SessionMemory),
         (gpu(), bytes()).prop_map(|(gpu, bytes)| TenantRequest::Fixed { gpu, bytes }),
         (request(), gpu(), bytes()).prop_map(|(request, gpu, bytes)| TenantRequest::ReserveFixed {
             request,
             gpu,
             bytes
         }),
-        (request(), gpu(), bytes()).prop_map(|(request, gpu, bytes)| TenantRequest::Room {
+        (request(), gpu(), bytes()).prop_map(|(request, gpu, bytes)| TenantRequest::Headroom {
             request,
             gpu,
             bytes
         }),
-        (gpu(), bytes()).prop_map(|(gpu, bytes)| TenantRequest::Return { gpu, bytes }),
+        (gpu(), bytes()).prop_map(|(gpu, bytes)| TenantRequest::ReturnFixed { gpu, bytes }),
         (text(), any::<u32>()).prop_map(|(name, version)| TenantRequest::UnknownFunction { name, version }),
         (quota(), quota()).prop_map(|(memory, compute)| TenantRequest::Limits { memory, compute }),
-        (gpu(), bytes()).prop_map(|(gpu, bytes)| TenantRequest::RefusedHere { gpu, bytes }),
-        new_session().prop_map(|new| TenantRequest::Foresee(Prospect::New(new))),
-        token().prop_map(|token| TenantRequest::Foresee(Prospect::Known(token))),
-        token().prop_map(TenantRequest::Enter),
-        Just(TenantRequest::Settled),
+        (gpu(), bytes()).prop_map(|(gpu, bytes)| TenantRequest::RefusedLocally { gpu, bytes }),
+        new_session().prop_map(|new| TenantRequest::DryRun(DryRunSession::New(new))),
+        token().prop_map(|token| TenantRequest::DryRun(DryRunSession::Existing(token))),
+        token().prop_map(TenantRequest::Join),
+        Just(TenantRequest::Reconciled),
     ]
 }
 
@@ -288,12 +288,12 @@ pub(crate) fn tenant_reply() -> impl Strategy<Value = TenantReply> {
         (any::<u32>(), text()).prop_map(|(ahead, reason)| TenantReply::Queued { ahead, reason }),
         (session(), text(), token(), of(uuid()))
             .prop_map(|(session, name, token, gpu)| { TenantReply::Session { session, name, token, gpu } }),
-        of(session_view().prop_map(Box::new)).prop_map(TenantReply::Own),
+        of(session_view().prop_map(Box::new)).prop_map(TenantReply::OwnSession),
         vec(info(), 0..4).prop_map(TenantReply::Gpus),
         failure().prop_map(TenantReply::Error),
-        of(account()).prop_map(TenantReply::Account),
-        (request(), bytes()).prop_map(|(request, bytes)| TenantReply::Room { request, bytes }),
-        forecast().prop_map(|forecast| TenantReply::Foreseen(Box::new(forecast))),
+        of(account()).prop_map(TenantReply::SessionMemory),
+        (request(), bytes()).prop_map(|(request, bytes)| TenantReply::Headroom { request, bytes }),
+        forecast().prop_map(|forecast| TenantReply::DryRun(Box::new(forecast))),
     ]
 }
 
@@ -322,24 +322,24 @@ prop_compose! {
 }
 
 prop_compose! {
-    fn process_account()(pid: u32, outer_pid: u32, used in bytes()) -> ProcessAccount {
-        ProcessAccount { pid, outer_pid, used }
+    fn process_account()(pid: u32, outer_pid: u32, used in bytes()) -> ProcessMemory {
+        ProcessMemory { pid, outer_pid, used }
     }
 }
 
 prop_compose! {
     fn card_account()(
         info in info(), total in bytes(), used in bytes(), free in bytes(), processes in vec(process_account(), 0..4),
-    ) -> CardAccount {
-        CardAccount { info, total, used, free, processes }
+    ) -> CardMemory {
+        CardMemory { info, total, used, free, processes }
     }
 }
 
 prop_compose! {
     fn account()(
         session in session(), name in text(), limit in of(bytes()), cards in vec(card_account(), 0..4),
-    ) -> Account {
-        Account { session, name, limit, cards }
+    ) -> SessionMemory {
+        SessionMemory { session, name, limit, cards }
     }
 }
 
@@ -378,7 +378,7 @@ pub(crate) fn admin_reply() -> impl Strategy<Value = AdminReply> {
         failure().prop_map(AdminReply::Error),
         vec((nanos(), happened()), 0..4).prop_map(|happenings| {
             let happenings = happenings.into_iter();
-            AdminReply::Happened(happenings.map(|(at_ns, what)| Happening { at_ns, what }).collect())
+            AdminReply::Events(happenings.map(|(at_ns, what)| WatchEvent { at_ns, what }).collect())
         }),
         (session(), text(), of(token()), of(uuid()))
             .prop_map(|(session, name, token, gpu)| { AdminReply::Created { session, name, token, gpu } }),
@@ -401,8 +401,8 @@ prop_compose! {
 }
 
 prop_compose! {
-    fn reconfigured()(key in text(), old in text(), new in text(), live in any::<bool>()) -> Reconfigured {
-        Reconfigured { key, old, new, live }
+    fn reconfigured()(key in text(), old in text(), new in text(), live in any::<bool>()) -> ConfigChange {
+        ConfigChange { key, old, new, live }
     }
 }
 
@@ -478,44 +478,45 @@ prop_compose! {
     }
 }
 
-fn happened() -> impl Strategy<Value = Happened> {
+fn happened() -> impl Strategy<Value = WatchEventKind> {
     prop_oneof![
-        (text(), any::<u32>()).prop_map(|(version, pid)| Happened::Watching { version, pid }),
-        (gpu(), uuid(), text(), bytes()).prop_map(|(gpu, uuid, name, total_bytes)| Happened::CardFound {
+        (text(), any::<u32>()).prop_map(|(version, pid)| WatchEventKind::Watching { version, pid }),
+        (gpu(), uuid(), text(), bytes()).prop_map(|(gpu, uuid, name, total_bytes)| {
+            WatchEventKind::CardFound { gpu, uuid, name, total_bytes }
+        }),
+        (gpu(), mode(), text()).prop_map(|(gpu, mode, reason)| WatchEventKind::ModeChanged {
             gpu,
-            uuid,
-            name,
-            total_bytes
+            mode,
+            reason
         }),
-        (gpu(), mode(), text()).prop_map(|(gpu, mode, reason)| Happened::ModeChanged { gpu, mode, reason }),
-        (session(), text()).prop_map(|(session, name)| Happened::SessionBegan { session, name }),
-        session().prop_map(|session| Happened::SessionEnded { session }),
-        (session(), client(), any::<u32>()).prop_map(|(session, client, pid)| Happened::ProcessJoined {
-            session,
-            client,
-            pid
-        }),
-        (session(), client()).prop_map(|(session, client)| Happened::ProcessLeft { session, client }),
-        (session(), activity()).prop_map(|(session, to)| Happened::Turned { session, to }),
-        (session(), gpu(), bytes()).prop_map(|(session, gpu, bytes)| Happened::Allocated {
+        (session(), text()).prop_map(|(session, name)| WatchEventKind::SessionBegan { session, name }),
+        session().prop_map(|session| WatchEventKind::SessionEnded { session }),
+        (session(), client(), any::<u32>())
+            .prop_map(|(session, client, pid)| WatchEventKind::ProcessJoined { session, client, pid }),
+        (session(), client()).prop_map(|(session, client)| WatchEventKind::ProcessLeft { session, client }),
+        (session(), activity()).prop_map(|(session, to)| WatchEventKind::Turned { session, to }),
+        (session(), gpu(), bytes()).prop_map(|(session, gpu, bytes)| WatchEventKind::Allocated {
             session,
             gpu,
             bytes
         }),
-        (session(), nanos(), nanos()).prop_map(|(session, quantum_ns, waited_ns)| Happened::Granted {
+        (session(), nanos(), nanos()).prop_map(|(session, quantum_ns, waited_ns)| WatchEventKind::Granted {
             session,
             quantum_ns,
             waited_ns
         }),
-        (session(), nanos()).prop_map(|(session, handoff_ns)| Happened::Entered { session, handoff_ns }),
-        (session(), of(nanos())).prop_map(|(session, drain_ns)| Happened::Dropped { session, drain_ns }),
-        (session(), any::<u32>()).prop_map(|(session, tries)| Happened::DropReopened { session, tries }),
-        (session(), text()).prop_map(|(session, reason)| Happened::Stuck { session, reason }),
+        (session(), nanos())
+            .prop_map(|(session, handoff_ns)| WatchEventKind::Entered { session, handoff_ns }),
+        (session(), of(nanos()))
+            .prop_map(|(session, drain_ns)| WatchEventKind::Dropped { session, drain_ns }),
+        (session(), any::<u32>())
+            .prop_map(|(session, tries)| WatchEventKind::DropReopened { session, tries }),
+        (session(), text()).prop_map(|(session, reason)| WatchEventKind::Stuck { session, reason }),
         (session(), client(), gpu(), refusal()).prop_map(|(session, client, gpu, refusal)| {
-            Happened::Refused { session, client, gpu, refusal }
+            WatchEventKind::Refused { session, client, gpu, refusal }
         }),
-        nanos().prop_map(|after_ns| Happened::Recovered { after_ns }),
-        (session(), text()).prop_map(|(session, name)| Happened::SessionRenamed { session, name }),
+        nanos().prop_map(|after_ns| WatchEventKind::Recovered { after_ns }),
+        (session(), text()).prop_map(|(session, name)| WatchEventKind::SessionRenamed { session, name }),
     ]
 }
 

@@ -15,7 +15,7 @@ const NEWCOMER: ClientId = ClientId(u64::MAX);
 
 /// The session that a program would belong to.
 #[derive(Clone, Copy, Debug)]
-pub struct Prospect {
+pub struct DryRunSession {
     /// Its number, or one that no session has.
     pub session: SessionId,
     /// Its quota on the card in question.
@@ -58,7 +58,7 @@ pub struct Forecast {
 impl Core {
     /// What a session would get on a card if one more process of it used the whole of its quota there.
     #[must_use]
-    pub fn foresee(&self, now: Nanos, gpu: GpuId, prospect: Prospect) -> Option<Forecast> {
+    pub fn foresee(&self, now: Nanos, gpu: GpuId, prospect: DryRunSession) -> Option<Forecast> {
         let mode = self.cards.get(gpu)?.mode.mode();
         let id = prospect.session;
         let mut then = self.clone();
@@ -99,8 +99,8 @@ impl Core {
     }
 
     /// Tells the machine of a program that uses all it may and has work.
-    fn start(&mut self, now: Nanos, gpu: GpuId, prospect: Prospect) {
-        let Prospect { session, limit, compute, weight, priority, oversubscribe } = prospect;
+    fn start(&mut self, now: Nanos, gpu: GpuId, prospect: DryRunSession) {
+        let DryRunSession { session, limit, compute, weight, priority, oversubscribe } = prospect;
         let client = NEWCOMER;
         let had = self.sessions.get(session).map(|known| known.sums(gpu).used.get());
         let opened = Event::SessionOpened { session, limit, oversubscribe };

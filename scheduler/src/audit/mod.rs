@@ -24,7 +24,7 @@ use std::time::{Duration, SystemTime};
 use std::{io, thread};
 
 use gpushare_proto::Bytes;
-use gpushare_proto::audit::{Entry, Line, Moment};
+use gpushare_proto::audit::{Entry, Line, Timestamp};
 use rustix::fs::{Mode, OFlags};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
@@ -137,9 +137,9 @@ fn folder_of(path: &std::path::Path) -> io::Result<OwnedFd> {
     Ok(rustix::fs::open(folder, flags, Mode::empty())?)
 }
 
-fn now() -> Moment {
+fn now() -> Timestamp {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-    Moment(u64::try_from(since.unwrap_or_default().as_micros()).unwrap_or(u64::MAX))
+    Timestamp(u64::try_from(since.unwrap_or_default().as_micros()).unwrap_or(u64::MAX))
 }
 
 /// Writes whatever comes, until nothing will.
@@ -164,7 +164,7 @@ fn keep(mut file: File, queue: &Receiver<Line>, counts: &Counts) {
                 result = file.append(&text(&Line { at: line.at, entry }));
                 told = if result.is_ok() { lost } else { told };
             }
-            lasting |= matches!(line.entry, Entry::Act(_));
+            lasting |= matches!(line.entry, Entry::Action(_));
             if result.is_ok() {
                 result = file.append(&text(&line));
             }

@@ -22,14 +22,14 @@ fn start(folder: &TempDir) -> Audit {
 
 /// A line that is known by its number.
 fn numbered(count: u64) -> Entry {
-    Entry::More { session_id: Some(SessionId(1)), session: None, uid: None, count }
+    Entry::Omitted { session_id: Some(SessionId(1)), session: None, uid: None, count }
 }
 
 fn numbers(path: &Path) -> Vec<u64> {
     let text = fs::read_to_string(path).unwrap_or_default();
     let entries = text.lines().filter_map(|line| serde_json::from_str::<Line>(line).ok());
     let counts = entries.map(|line| match line.entry {
-        Entry::More { count, .. } => count,
+        Entry::Omitted { count, .. } => count,
         other => panic!("{other:?}"),
     });
     counts.collect()

@@ -11,7 +11,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use gpushare_core::config::Tuning;
-use gpushare_proto::admin::Reconfigured;
+use gpushare_proto::admin::ConfigChange;
 use tokio::sync::mpsc;
 
 use super::{ConfigError, Settings, Surroundings};
@@ -61,9 +61,9 @@ impl Reader {
 impl Settings {
     /// Takes over what can change while the daemon runs; what that was, and what else is another. Settings of single cards are
     /// the cards' own ([`crate::cards::Cards::reload`]), and the core must hear the tunings.
-    pub(crate) fn follow(&mut self, new: Self) -> (Vec<Tuning>, Vec<Reconfigured>) {
+    pub(crate) fn follow(&mut self, new: Self) -> (Vec<Tuning>, Vec<ConfigChange>) {
         let tunings = self.core.tunings(&new.core);
-        let mut changes: Vec<Reconfigured> = tunings
+        let mut changes: Vec<ConfigChange> = tunings
             .iter()
             .map(|(old, new)| {
                 change(&format!("scheduling.{}", old.key()), old.to_string(), new.to_string(), true)
@@ -126,9 +126,9 @@ fn words(value: &impl std::fmt::Debug) -> String {
     inner.map_or_else(|| text.replace("None", "none"), str::to_owned)
 }
 
-fn change(key: &str, old: String, new: String, live: bool) -> Reconfigured {
+fn change(key: &str, old: String, new: String, live: bool) -> ConfigChange {
     let key = key.to_owned();
-    Reconfigured { key, old, new, live }
+    ConfigChange { key, old, new, live }
 }
 
 #[cfg(test)]

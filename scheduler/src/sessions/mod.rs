@@ -10,7 +10,7 @@ mod tests;
 use std::collections::BTreeMap;
 
 use gpushare_core::Standing;
-use gpushare_proto::called::{self, LONGEST_NAME, NotOne};
+use gpushare_proto::lookup::{self, LookupError, MAX_SESSION_NAME};
 use gpushare_proto::session::Binding;
 use gpushare_proto::{Nanos, SessionId, Token};
 
@@ -114,11 +114,11 @@ impl Sessions {
     /// The session that somebody calls by its number or its name.
     pub(crate) fn named(&self, which: &str) -> Result<SessionId, String> {
         let all = self.iter().map(|(id, session)| (id, session.name.as_str(), session.is_kept()));
-        called::find(which, all).map_err(|not_one| match not_one {
-            NotOne::Nobody => {
+        lookup::find(which, all).map_err(|not_one| match not_one {
+            LookupError::NotFound => {
                 format!("there is no session {which}; `gpushare-ctl session list` shows them")
             }
-            NotOne::Several(found) => {
+            LookupError::Ambiguous(found) => {
                 let ids: Vec<String> = found.iter().map(ToString::to_string).collect();
                 format!("several sessions are named {which}: {}; name one by its number", ids.join(", "))
             }
@@ -157,7 +157,7 @@ impl Sessions {
         let mut suffix = String::new();
         loop {
             suffix.push_str(&format!("-{}", id.0));
-            let kept: String = name.chars().take(LONGEST_NAME.saturating_sub(suffix.len())).collect();
+            let kept: String = name.chars().take(MAX_SESSION_NAME.saturating_sub(suffix.len())).collect();
             let other = kept + &suffix;
             if !self.all.values().any(|session| session.is_kept() && session.name == other) {
                 return other;

@@ -2,7 +2,7 @@
 
 use gpushare_core::Standing;
 use gpushare_proto::admin::SessionState;
-use gpushare_proto::session::{Binding, StandingView, Terms};
+use gpushare_proto::session::{Binding, SessionPhase, Terms};
 use gpushare_proto::{Bytes, GpuUuid, Nanos};
 
 use crate::registry::{Figures, Hour, Origin};
@@ -128,12 +128,12 @@ impl Session {
     }
 
     /// What it may do at a time, in the words that people read.
-    pub(crate) fn standing(&self, now: Nanos) -> StandingView {
+    pub(crate) fn standing(&self, now: Nanos) -> SessionPhase {
         match self.expires {
-            _ if self.revoked => StandingView::Revoked,
-            Some(end) if end <= now => StandingView::Expired,
-            _ if self.paused => StandingView::Paused,
-            _ => StandingView::Good,
+            _ if self.revoked => SessionPhase::Revoked,
+            Some(end) if end <= now => SessionPhase::Expired,
+            _ if self.paused => SessionPhase::Paused,
+            _ => SessionPhase::Good,
         }
     }
 }

@@ -1,4 +1,4 @@
-use gpushare_proto::session::{StandingView, Terms};
+use gpushare_proto::session::{SessionPhase, Terms};
 
 use super::*;
 
@@ -81,10 +81,10 @@ fn a_name_is_the_administrators_whoever_had_it_first() {
 #[test]
 fn a_name_that_is_made_up_is_no_longer_than_others() {
     let mut sessions = Sessions::new(1000);
-    let long = "x".repeat(LONGEST_NAME);
+    let long = "x".repeat(MAX_SESSION_NAME);
     by_administrator(&mut sessions, &long);
     let beside = by_program(&mut sessions, &long);
-    assert_eq!(sessions.name(beside), format!("{}-1001", "x".repeat(LONGEST_NAME - 5)));
+    assert_eq!(sessions.name(beside), format!("{}-1001", "x".repeat(MAX_SESSION_NAME - 5)));
 }
 
 #[test]
@@ -100,7 +100,7 @@ fn an_end_is_the_same_instant_after_a_restart() {
     next.restore(sessions.entries(CLOCKS).remove(0), false, later);
     assert_eq!(next.get(id).unwrap().expires, Some(Nanos(550)));
     let standing = |now| next.get(id).unwrap().standing(Nanos(now));
-    assert_eq!((standing(549), standing(550)), (StandingView::Good, StandingView::Expired));
+    assert_eq!((standing(549), standing(550)), (SessionPhase::Good, SessionPhase::Expired));
 }
 
 fn with_one() -> (Sessions, SessionId) {

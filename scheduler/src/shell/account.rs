@@ -3,19 +3,19 @@
 use gpushare_core::account::Account as Figures;
 use gpushare_proto::SessionId;
 use gpushare_proto::session::Amount;
-use gpushare_proto::tenant::{Account, CardAccount, ProcessAccount};
+use gpushare_proto::tenant::{CardMemory, ProcessMemory, SessionMemory};
 
 use super::Shell;
 use crate::identity::PeerProcess;
 
 impl Shell {
     /// The account of a session, for `asker`.
-    pub(super) fn account(&mut self, session: SessionId, asker: &PeerProcess) -> Option<Account> {
+    pub(super) fn account(&mut self, session: SessionId, asker: &PeerProcess) -> Option<SessionMemory> {
         self.look_at_pages_of(session);
         let accounts = self.core.accounts(session)?;
         let cards = accounts.into_iter().filter_map(|account| self.card_account(account, asker));
         let known = self.sessions.get(session)?;
-        Some(Account {
+        Some(SessionMemory {
             session,
             name: known.name.clone(),
             limit: match known.terms.memory.every {
@@ -26,12 +26,12 @@ impl Shell {
         })
     }
 
-    fn card_account(&self, figures: Figures, asker: &PeerProcess) -> Option<CardAccount> {
+    fn card_account(&self, figures: Figures, asker: &PeerProcess) -> Option<CardMemory> {
         let process = |(client, used)| {
             let peer = &self.clients.get(&client)?.peer;
-            Some(ProcessAccount { pid: peer.pid_as_seen_by(asker), outer_pid: peer.pid, used })
+            Some(ProcessMemory { pid: peer.pid_as_seen_by(asker), outer_pid: peer.pid, used })
         };
-        Some(CardAccount {
+        Some(CardMemory {
             info: self.cards.get(figures.gpu)?.info.clone(),
             total: figures.total,
             used: figures.used,

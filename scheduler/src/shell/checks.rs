@@ -1,10 +1,10 @@
 //! What nobody can mean: sessions, limits and bindings that are refused before anything is done.
 
-use gpushare_proto::admin::{Change, LEAST_MEMORY};
-use gpushare_proto::called::check_name;
+use gpushare_proto::admin::{Change, MIN_MEMORY};
+use gpushare_proto::lookup::check_name;
 use gpushare_proto::session::{Amount, Binding, Quota, Terms};
 use gpushare_proto::tenant::{Failure, FailureCode, GpuChoice, NewSession};
-use gpushare_proto::text::is_plain;
+use gpushare_proto::text::is_printable;
 use gpushare_proto::{Nanos, Percent, SessionId};
 
 use super::tenant::plain;
@@ -45,7 +45,7 @@ impl Shell {
         let quotas = [("memory", &terms.memory), ("compute", &terms.compute)];
         let (what, quota) = quotas
             .into_iter()
-            .find(|(_, quota)| quota.misses(|card| self.may_be_there(card)))?;
+            .find(|(_, quota)| quota.matches_no_card(|card| self.may_be_there(card)))?;
         Some(bad(format!(
             "its session's {what} limit ({}) is for no card of this machine, which has {}; name one of them, or limit every \
              card (like 8GiB)",
@@ -93,7 +93,8 @@ pub(super) fn check_new(new: &NewSession) -> Result<(), Failure> {
     check_compute(compute)?;
     check_weight(*weight)?;
     ttl.map_or(Ok(()), check_ttl)?;
-    let text = |text: &String| !text.is_empty() && text.len() <= LONGEST_LABEL && text.chars().all(is_plain);
+    let text =
+        |text: &String| !text.is_empty() && text.len() <= LONGEST_LABEL && text.chars().all(is_printable);
     match labels.len() <= MOST_LABELS && labels.iter().all(|(key, value)| text(key) && text(value)) {
         true => Ok(()),
         false => Err(bad(format!(
@@ -114,9 +115,9 @@ pub(super) fn check_change(change: &Change) -> Result<(), Failure> {
 pub(super) fn check_quota(quota: &Quota) -> Result<(), Failure> {
     for amount in quota.amounts() {
         match amount {
-            Amount::Bytes(memory) if memory < LEAST_MEMORY => {
+            Amount::Bytes(memory) if memory < MIN_MEMORY => {
                 return Err(bad(format!(
-                    "a session can do nothing with {memory}; ask for {LEAST_MEMORY} or more"
+                    "a session can do nothing with {memory}; ask for {MIN_MEMORY} or more"
                 )));
             }
             Amount::Share(share) if share.0 == 0 || share > ALL => {

@@ -45,7 +45,7 @@ impl Shell {
                 }
             }
             Effect::Room { client, request, bytes, .. } => {
-                self.tell(client, &TenantReply::Room { request, bytes })
+                self.tell(client, &TenantReply::Headroom { request, bytes })
             }
             Effect::Recall { client, gpu, bytes } => self.recall(client, gpu, bytes),
             Effect::Queued { client, ahead, reason } => {

@@ -15,7 +15,7 @@ impl Shell {
     pub(super) fn enter(&mut self, peer: &PeerProcess, token: &Token) -> Result<TenantReply, Failure> {
         let bound = self.bound_session(peer);
         let Some(session) = bound.or_else(|| self.sessions.by_token(token)) else {
-            return Ok(TenantReply::Account(None));
+            return Ok(TenantReply::SessionMemory(None));
         };
         if let Some(process) = peer.id {
             self.may_enter(peer, process)?;
@@ -30,7 +30,7 @@ impl Shell {
                 .user(peer.uid)
                 .debug(format_args!("pid {} and all that it starts are of {name}", peer.pid));
         }
-        Ok(TenantReply::Account(self.account(session, peer)))
+        Ok(TenantReply::SessionMemory(self.account(session, peer)))
     }
 
     fn may_enter(&self, peer: &PeerProcess, process: ProcessId) -> Result<(), Failure> {

@@ -2,10 +2,10 @@
 //!
 //! Each answer takes a copy of the machine, so a user gets so many a second.
 
-use gpushare_core::forecast::{Forecast as Figures, Prospect as Newcomer};
+use gpushare_core::forecast::{DryRunSession as Newcomer, Forecast as Figures};
+use gpushare_proto::dry_run::{CardForecast, DryRunSession, Forecast};
 use gpushare_proto::explain::AheadView;
-use gpushare_proto::forecast::{CardForecast, Forecast, Prospect};
-use gpushare_proto::session::{Amount, StandingView, Terms};
+use gpushare_proto::session::{Amount, SessionPhase, Terms};
 use gpushare_proto::tenant::{Failure, FailureCode};
 use gpushare_proto::{GpuId, GpuUuid, SessionId};
 use gpushare_sys::clock;
@@ -22,7 +22,11 @@ pub(super) const QUESTIONS: u64 = 10;
 const NOBODY: SessionId = SessionId(u64::MAX);
 
 impl Shell {
-    pub(super) fn foresee(&mut self, peer: &PeerProcess, prospect: Prospect) -> Result<Forecast, Failure> {
+    pub(super) fn foresee(
+        &mut self,
+        peer: &PeerProcess,
+        prospect: DryRunSession,
+    ) -> Result<Forecast, Failure> {
         if self.questions.pass(peer.user, clock::monotonic()).is_none() {
             let message =
                 format!("user {} asks more than {QUESTIONS} times a second; wait a second", peer.user);
@@ -30,13 +34,13 @@ impl Shell {
         }
         self.look_at_all_pages();
         let (known, name, placed, terms, oversubscribe) = match prospect {
-            Prospect::New(wish) => {
+            DryRunSession::New(wish) => {
                 let wish = self.permitted(peer, wish)?;
                 check_new(&wish)?;
                 let placed = self.place(&wish.gpu)?;
                 (None, wish.name, placed, wish.terms, wish.oversubscribe)
             }
-            Prospect::Known(token) => {
+            DryRunSession::Existing(token) => {
                 let session = self.sessions.by_token(&token);
                 let found = session.and_then(|id| Some((id, self.sessions.get(id)?)));
                 let Some((id, session)) = found else {
@@ -44,7 +48,7 @@ impl Shell {
                         "the daemon knows no session with that token; see `gpushare-ctl session list`";
                     return Err(failure(FailureCode::NotFound, message));
                 };
-                if session.standing(clock::monotonic()) != StandingView::Good {
+                if session.standing(clock::monotonic()) != SessionPhase::Good {
                     let message = format!(
                         "session {0} is granted nothing: it is paused or over; `gpushare-ctl explain {0}` says more",
                         session.name

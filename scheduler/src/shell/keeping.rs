@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 
 use gpushare_core::snapshot::SessionSnapshot;
 use gpushare_proto::admin::{AdminReply, SessionGpuView, UsageView};
-use gpushare_proto::audit::{Act, Outcome};
+use gpushare_proto::audit::{Action, Outcome};
 use gpushare_proto::codec::Message;
 use gpushare_proto::tenant::{Failure, FailureCode, TenantReply};
 use gpushare_proto::{Bytes, ClientId, Nanos, SessionId};
@@ -80,7 +80,7 @@ struct Waiting {
     /// The session that it made.
     made: Option<SessionId>,
     /// Its line in the audit log, if it gets one.
-    line: Option<Act>,
+    line: Option<Action>,
     /// What it is told if the act cannot be kept.
     refused: fn(&mut Shell, ConnectionId, u64, Failure),
 }
@@ -219,7 +219,12 @@ impl Shell {
     }
 
     /// Answers an act once it is on the disk.
-    pub(super) fn reply_when_kept<M: Done>(&mut self, connection: ConnectionId, done: &M, line: Option<Act>) {
+    pub(super) fn reply_when_kept<M: Done>(
+        &mut self,
+        connection: ConnectionId,
+        done: &M,
+        line: Option<Action>,
+    ) {
         self.keeping.acts += 1;
         self.keeping.changed = true;
         self.keeping.urgent = true;

@@ -56,7 +56,7 @@ pub(super) fn log(notice: &Notice, shell: &Shell) {
             let peer = shell.clients.get(client).map(|client| (client.peer.pid, client.peer.uid));
             let (pid, uid) = peer.unwrap_or_default();
             let record = Operation::done(RESERVE).of(*session, &name).process(pid).user(uid);
-            let why = match refusal.is_for_good() {
+            let why = match refusal.is_permanent() {
                 true => format!("its time is over or it was revoked, and it uses {}", refusal.used),
                 false => {
                     format!("{} of {} are used under {}", refusal.used, refusal.limit, limit_name(refusal.by))

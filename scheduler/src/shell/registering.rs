@@ -1,6 +1,6 @@
 //! Sessions that peers register for themselves: what they may have, and which card they are placed on.
 
-use gpushare_proto::session::{Amount, Priority, USUAL_WEIGHT};
+use gpushare_proto::session::{Amount, DEFAULT_WEIGHT, Priority};
 use gpushare_proto::tenant::{Failure, FailureCode, GpuChoice, NewSession, TenantReply};
 use gpushare_proto::{Bytes, GpuId, GpuUuid, SessionId};
 use gpushare_sys::clock;
@@ -90,7 +90,7 @@ impl Shell {
         let most = Amount::Bytes(service.max_memory);
         wish.terms.memory.every = wish.terms.memory.every.or(Some(most));
         // These are given, not taken.
-        wish.terms.weight = wish.terms.weight.min(USUAL_WEIGHT);
+        wish.terms.weight = wish.terms.weight.min(DEFAULT_WEIGHT);
         wish.terms.priority = wish.terms.priority.min(Priority::Normal);
         Ok(wish)
     }

@@ -3,7 +3,7 @@
 //! What was read comes back as an input and is put into force in one go: no event of anybody's comes between.
 
 use gpushare_core::Event;
-use gpushare_proto::admin::{AdminReply, Reconfigured, Setting};
+use gpushare_proto::admin::{AdminReply, ConfigChange, Setting};
 use gpushare_proto::tenant::{Failure, FailureCode};
 use tracing::{info, warn};
 
@@ -50,7 +50,7 @@ impl Shell {
         }
     }
 
-    fn follow(&mut self, new: Settings) -> Vec<Reconfigured> {
+    fn follow(&mut self, new: Settings) -> Vec<ConfigChange> {
         let (settings, mut changes) = self.cards.reload(&new);
         for client in self.clients.values() {
             self.cards.aim(&client.page);
@@ -65,11 +65,11 @@ impl Shell {
     }
 }
 
-fn say(changes: &[Reconfigured]) {
+fn say(changes: &[ConfigChange]) {
     if changes.is_empty() {
         info!("the configuration was read again; it says what is in effect already");
     }
-    for Reconfigured { key, old, new, live } in changes {
+    for ConfigChange { key, old, new, live } in changes {
         match live {
             true => info!("the configuration was read again: {key}: {old} → {new}"),
             false => {

@@ -3,7 +3,7 @@
 use gpushare_core::Standing;
 use gpushare_proto::admin::{AdminReply, Change, SessionRequest};
 use gpushare_proto::audit::Outcome;
-use gpushare_proto::session::{Binding, Quota, StandingView, Terms};
+use gpushare_proto::session::{Binding, Quota, SessionPhase, Terms};
 use gpushare_proto::tenant::{Failure, FailureCode, NewSession};
 use gpushare_proto::{ClientId, Nanos, SessionId, Token};
 use gpushare_sys::clock;
@@ -267,7 +267,7 @@ impl Shell {
     /// Those whose time is over by now.
     pub(super) fn end_sessions(&mut self, now: Nanos) {
         let is_over = |session: &Session| {
-            let over = matches!(session.standing(now), StandingView::Expired | StandingView::Revoked);
+            let over = matches!(session.standing(now), SessionPhase::Expired | SessionPhase::Revoked);
             over && session.told != Standing::Over
         };
         let over: Vec<SessionId> = self
@@ -338,10 +338,10 @@ impl Session {
     fn stand(&mut self, now: Nanos, act: impl FnOnce(&mut Self)) -> (String, String) {
         let words = |session: &Self| {
             match session.standing(now) {
-                StandingView::Good => "running",
-                StandingView::Paused => "paused",
-                StandingView::Expired => "expired",
-                StandingView::Revoked => "revoked",
+                SessionPhase::Good => "running",
+                SessionPhase::Paused => "paused",
+                SessionPhase::Expired => "expired",
+                SessionPhase::Revoked => "revoked",
             }
             .to_owned()
         };

@@ -3,8 +3,8 @@
 //! A tenant that is refused in a loop, or registers in one, gets so many lines a second and their sum: nobody pushes what
 //! administrators did out of the audit log.
 
-use gpushare_proto::admin::{AdminReply, Change, Knob, Reconfigured, SessionRequest, Setting};
-use gpushare_proto::audit::{Act, Entry, Outcome};
+use gpushare_proto::admin::{AdminReply, Change, ConfigChange, Knob, SessionRequest, Setting};
+use gpushare_proto::audit::{Action, Entry, Outcome};
 use gpushare_proto::tenant::{Failure, FailureCode, TenantReply};
 use gpushare_proto::{ClientId, GpuId, SessionId};
 use gpushare_sys::clock;
@@ -111,7 +111,7 @@ impl Shell {
         peer: &PeerProcess,
         intent: Intent,
         answer: &Result<AdminReply, Failure>,
-    ) -> Act {
+    ) -> Action {
         let result = answer.as_ref().map(|reply| match reply {
             AdminReply::Created { session, name, .. } => Done {
                 session: Some((*session, name.clone())),
@@ -146,10 +146,10 @@ impl Shell {
     }
 
     /// The configuration was read again, and says so much else.
-    pub(super) fn was_reconfigured(&self, peer: Option<&PeerProcess>, changes: &[Reconfigured]) {
-        for Reconfigured { key, old, new, live } in changes {
+    pub(super) fn was_reconfigured(&self, peer: Option<&PeerProcess>, changes: &[ConfigChange]) {
+        for ConfigChange { key, old, new, live } in changes {
             let at = if *live { "" } else { " (at the next start)" };
-            self.write_act(Act {
+            self.write_act(Action {
                 old: Some(short(format!("{key} {old}"))),
                 new: Some(short(format!("{key} {new}{at}"))),
                 ..reload(peer)
@@ -159,7 +159,7 @@ impl Shell {
 
     /// It was read again, and refused.
     pub(super) fn was_not_reconfigured(&self, peer: Option<&PeerProcess>, why: &str) {
-        self.write_act(Act {
+        self.write_act(Action {
             result: Outcome::Failed,
             error_code: Some(code_name(FailureCode::BadRequest).to_owned()),
             why: Some(short(why.to_owned())),
@@ -172,7 +172,7 @@ impl Shell {
         if !self.gets_a_line(Whose::User(uid)) {
             return;
         }
-        self.write_act(Act {
+        self.write_act(Action {
             operation: "daemon.administrate".to_owned(),
             uid,
             pid,
@@ -203,7 +203,7 @@ impl Shell {
 
     /// The time of a session is over.
     pub(super) fn expired(&self, id: SessionId, was: &str) {
-        self.write_act(Act {
+        self.write_act(Action {
             operation: "session.expire".to_owned(),
             uid: rustix::process::geteuid().as_raw(),
             pid: std::process::id(),
@@ -218,8 +218,8 @@ impl Shell {
         });
     }
 
-    pub(super) fn write_act(&self, act: Act) {
-        self.telling.audit.write(Entry::Act(act));
+    pub(super) fn write_act(&self, act: Action) {
+        self.telling.audit.write(Entry::Action(act));
     }
 
     /// A process registered a session for itself, or was not let; its line, if it gets one.
@@ -228,7 +228,7 @@ impl Shell {
         peer: &PeerProcess,
         wished: Option<&str>,
         answer: &Result<TenantReply, Failure>,
-    ) -> Option<Act> {
+    ) -> Option<Action> {
         if !self.gets_a_line(Whose::User(peer.user)) {
             return None;
         }
@@ -262,7 +262,7 @@ impl Shell {
                 "cannot end {client} (pid {pid}), which does not let go of the GPU: {cause}"
             )),
         }
-        self.telling.audit.write(Entry::Act(Act {
+        self.telling.audit.write(Entry::Action(Action {
             operation: "process.kill".to_owned(),
             uid: rustix::process::geteuid().as_raw(),
             pid: std::process::id(),
@@ -278,7 +278,7 @@ impl Shell {
     }
 
     /// One line in the log, and one for the audit log.
-    fn done(&self, peer: &PeerProcess, intent: Intent, result: Result<Done, &Failure>) -> Act {
+    fn done(&self, peer: &PeerProcess, intent: Intent, result: Result<Done, &Failure>) -> Action {
         let Intent { operation, session, name, gpu } = intent;
         let (found, old, new, failure) = match result {
             Ok(result) => (result.session, result.old, result.new, None),
@@ -314,7 +314,7 @@ impl Shell {
             }
             (None, ..) => record.info(format_args!("pid {pid}, user {uid}: {operation}{on}")),
         }
-        Act {
+        Action {
             operation: operation.to_owned(),
             uid,
             pid,
@@ -360,7 +360,7 @@ impl Shell {
             Whose::User(uid) => (None, Some(uid)),
         };
         let session = name.or_else(|| session_id.map(|session| self.sessions.name(session)));
-        self.telling.audit.write(Entry::More { session_id, session, uid, count });
+        self.telling.audit.write(Entry::Omitted { session_id, session, uid, count });
     }
 }
 
@@ -372,8 +372,8 @@ fn short(text: String) -> String {
 }
 
 /// The configuration was read again for `peer`. Who sent a signal is not known: then the daemon did it.
-fn reload(peer: Option<&PeerProcess>) -> Act {
-    Act {
+fn reload(peer: Option<&PeerProcess>) -> Action {
+    Action {
         operation: "daemon.reload".to_owned(),
         uid: peer.map_or_else(|| rustix::process::geteuid().as_raw(), |peer| peer.uid),
         pid: peer.map_or_else(std::process::id, |peer| peer.pid),

@@ -4,10 +4,10 @@
 //! connection; a wish that cannot be granted is answered and the connection goes on.
 
 use gpushare_core::Event;
-use gpushare_proto::called::LONGEST_NAME;
 use gpushare_proto::codec::{self, HEADER};
+use gpushare_proto::lookup::MAX_SESSION_NAME;
 use gpushare_proto::tenant::{Failure, FailureCode, GpuInfo, TenantReply, TenantRequest};
-use gpushare_proto::text::is_plain;
+use gpushare_proto::text::is_printable;
 use gpushare_proto::{Bytes, ClientId, GpuId, SessionId};
 
 use super::{ConnectionRole, Shell, failure};
@@ -17,7 +17,7 @@ use crate::input::ConnectionId;
 use crate::operation::Operation;
 
 /// The longest name of a session or a card that is shown, in characters.
-const MAX_NAME: usize = LONGEST_NAME;
+const MAX_NAME: usize = MAX_SESSION_NAME;
 
 impl Shell {
     pub(super) fn tenant(&mut self, connection: ConnectionId, request: TenantRequest) {
@@ -42,9 +42,9 @@ impl Shell {
                 }
                 Ok(())
             }
-            (_, TenantRequest::Own) => {
+            (_, TenantRequest::OwnSession) => {
                 let own = self.own(role, &peer).and_then(|session| self.session_view(session));
-                self.reply(connection, &TenantReply::Own(own.map(Box::new)));
+                self.reply(connection, &TenantReply::OwnSession(own.map(Box::new)));
                 Ok(())
             }
             (_, TenantRequest::Gpus) => {
@@ -52,24 +52,24 @@ impl Shell {
                 self.reply(connection, &TenantReply::Gpus(cards));
                 Ok(())
             }
-            (_, TenantRequest::Account(token)) => {
+            (_, TenantRequest::SessionMemory(token)) => {
                 let session = match (self.bound_session(&peer), token) {
                     (Some(bound), _) => Some(bound),
                     (None, Some(token)) => self.sessions.by_token(&token),
                     (None, None) => self.own(role, &peer),
                 };
                 let account = session.and_then(|session| self.account(session, &peer));
-                self.reply(connection, &TenantReply::Account(account));
+                self.reply(connection, &TenantReply::SessionMemory(account));
                 Ok(())
             }
-            (_, TenantRequest::Enter(token)) => {
+            (_, TenantRequest::Join(token)) => {
                 let answer = self.enter(&peer, &token).unwrap_or_else(TenantReply::Error);
                 self.reply(connection, &answer);
                 Ok(())
             }
-            (_, TenantRequest::Foresee(prospect)) => {
+            (_, TenantRequest::DryRun(prospect)) => {
                 let answer = self.foresee(&peer, prospect).map(Box::new);
-                let answer = answer.map_or_else(TenantReply::Error, TenantReply::Foreseen);
+                let answer = answer.map_or_else(TenantReply::Error, TenantReply::DryRun);
                 self.reply(connection, &answer);
                 Ok(())
             }
@@ -171,20 +171,20 @@ impl Shell {
                 self.must_be_on(client, gpu)?;
                 Event::Fixed { client, gpu, bytes }
             }
-            TenantRequest::Return { gpu, bytes } => {
+            TenantRequest::ReturnFixed { gpu, bytes } => {
                 self.must_be_on(client, gpu)?;
                 self.give_up(client, gpu, bytes);
                 return Ok(());
             }
-            TenantRequest::Settled => {
+            TenantRequest::Reconciled => {
                 self.settle_return(client);
                 return Ok(());
             }
-            TenantRequest::Room { request, gpu, bytes } => {
+            TenantRequest::Headroom { request, gpu, bytes } => {
                 self.must_be_on(client, gpu)?;
                 Event::Room { client, gpu, request, bytes }
             }
-            TenantRequest::RefusedHere { gpu, bytes } => {
+            TenantRequest::RefusedLocally { gpu, bytes } => {
                 self.must_be_on(client, gpu)?;
                 // For the figures in its line.
                 self.look_at(client, gpu);
@@ -207,11 +207,11 @@ impl Shell {
             TenantRequest::Hello(_) => return Err("the connection has had its hello".to_owned()),
             TenantRequest::Attach(_)
             | TenantRequest::Register(_)
-            | TenantRequest::Own
+            | TenantRequest::OwnSession
             | TenantRequest::Gpus
-            | TenantRequest::Account(_)
-            | TenantRequest::Foresee(_)
-            | TenantRequest::Enter(_)
+            | TenantRequest::SessionMemory(_)
+            | TenantRequest::DryRun(_)
+            | TenantRequest::Join(_)
             | TenantRequest::Limits { .. }
             | TenantRequest::UnknownFunction { .. } => return Ok(()),
         };
@@ -250,7 +250,7 @@ impl Shell {
 
 /// A peer's text as it may stand in a log: short, and without anything that moves a terminal's cursor.
 pub(super) fn plain(text: &str) -> String {
-    text.chars().filter(|c| is_plain(*c)).take(MAX_NAME).collect()
+    text.chars().filter(|c| is_printable(*c)).take(MAX_NAME).collect()
 }
 
 #[cfg(test)]

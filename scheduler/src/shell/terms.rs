@@ -1,7 +1,7 @@
 //! What the core hears of a session: its terms, what they come to on each card, and what it may do.
 
 use gpushare_core::{Event, Standing};
-use gpushare_proto::session::{Amount, CardQuota, Quota, StandingView};
+use gpushare_proto::session::{Amount, CardQuota, Quota, SessionPhase};
 use gpushare_proto::tenant::GpuChoice;
 use gpushare_proto::{Bytes, GpuId, GpuUuid, Percent, SessionId};
 use gpushare_sys::clock;
@@ -77,9 +77,9 @@ impl Shell {
             return;
         };
         let standing = match session.standing(now) {
-            StandingView::Good => Standing::Good,
-            StandingView::Paused => Standing::Paused,
-            StandingView::Expired | StandingView::Revoked => Standing::Over,
+            SessionPhase::Good => Standing::Good,
+            SessionPhase::Paused => Standing::Paused,
+            SessionPhase::Expired | SessionPhase::Revoked => Standing::Over,
         };
         if std::mem::replace(&mut session.told, standing) != standing {
             self.feed(Event::Standing { session: id, standing });

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use gpushare_core::Notice;
 use gpushare_core::snapshot::Snapshot;
-use gpushare_proto::admin::{Activity, AdminReply, Happened, Happening, LockView, Mode};
+use gpushare_proto::admin::{Activity, AdminReply, LockView, Mode, WatchEvent, WatchEventKind};
 use gpushare_proto::{Bytes, ClientId, GateState, GpuId, Nanos, SessionId};
 use gpushare_sys::clock;
 
@@ -28,7 +28,7 @@ const PAUSE: Nanos = Nanos::from_millis(10);
 pub(super) struct Watchers {
     who: BTreeSet<ConnectionId>,
     known: View,
-    pending: Vec<Happening>,
+    pending: Vec<WatchEvent>,
     /// When they may be told again.
     next: Nanos,
 }
@@ -71,7 +71,7 @@ impl Shell {
         self.tell_watchers();
         let now = clock::monotonic();
         let view = View::of(&self.core.snapshot(now), &self.sessions);
-        let mut all = vec![Happened::Watching {
+        let mut all = vec![WatchEventKind::Watching {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
         }];
@@ -79,8 +79,8 @@ impl Shell {
         self.watchers.known = view;
         self.watchers.who.insert(connection);
         let at_ns = now - self.started;
-        let all = all.into_iter().map(|what| Happening { at_ns, what }).collect();
-        self.reply(connection, &AdminReply::Happened(all));
+        let all = all.into_iter().map(|what| WatchEvent { at_ns, what }).collect();
+        self.reply(connection, &AdminReply::Events(all));
         self.note_sharing();
     }
 
@@ -93,21 +93,23 @@ impl Shell {
             // Seen as a difference.
             Notice::ModeChanged { .. } => return,
             Notice::Granted { session, quantum, waited, .. } => {
-                Happened::Granted { session, quantum_ns: quantum, waited_ns: waited }
+                WatchEventKind::Granted { session, quantum_ns: quantum, waited_ns: waited }
             }
-            Notice::Entered { session, handoff, .. } => Happened::Entered { session, handoff_ns: handoff },
-            Notice::Dropped { session, drain, .. } => Happened::Dropped { session, drain_ns: drain },
-            Notice::DropReopened { session, tries } => Happened::DropReopened { session, tries },
-            Notice::Stuck { session, reason } => Happened::Stuck { session, reason },
+            Notice::Entered { session, handoff, .. } => {
+                WatchEventKind::Entered { session, handoff_ns: handoff }
+            }
+            Notice::Dropped { session, drain, .. } => WatchEventKind::Dropped { session, drain_ns: drain },
+            Notice::DropReopened { session, tries } => WatchEventKind::DropReopened { session, tries },
+            Notice::Stuck { session, reason } => WatchEventKind::Stuck { session, reason },
             Notice::Refused { client, session, gpu, refusal } => {
-                Happened::Refused { session, client, gpu, refusal }
+                WatchEventKind::Refused { session, client, gpu, refusal }
             }
-            Notice::Recovered { after } => Happened::Recovered { after_ns: after },
+            Notice::Recovered { after } => WatchEventKind::Recovered { after_ns: after },
             // The log and `status` name it.
             Notice::Overdue { .. } => return,
         };
         let at_ns = clock::monotonic() - self.started;
-        self.watchers.pending.push(Happening { at_ns, what });
+        self.watchers.pending.push(WatchEvent { at_ns, what });
     }
 
     /// Notes what has changed, and tells it if it is time.
@@ -131,7 +133,7 @@ impl Shell {
         let mut news = Vec::new();
         self.differences(&self.watchers.known, &view, &mut news);
         let at_ns = now - self.started;
-        let news = news.into_iter().map(|what| Happening { at_ns, what });
+        let news = news.into_iter().map(|what| WatchEvent { at_ns, what });
         self.watchers.pending.extend(news);
         self.watchers.known = view;
     }
@@ -140,7 +142,7 @@ impl Shell {
         if self.watchers.pending.is_empty() {
             return;
         }
-        let news = AdminReply::Happened(std::mem::take(&mut self.watchers.pending));
+        let news = AdminReply::Events(std::mem::take(&mut self.watchers.pending));
         self.watchers.next = clock::monotonic() + PAUSE;
         let who: Vec<ConnectionId> = self.watchers.who.iter().copied().collect();
         for connection in who {
@@ -149,11 +151,11 @@ impl Shell {
     }
 
     /// What leads from one view to the other.
-    fn differences(&self, from: &View, to: &View, news: &mut Vec<Happened>) {
+    fn differences(&self, from: &View, to: &View, news: &mut Vec<WatchEventKind>) {
         for (&gpu, (mode, reason)) in &to.cards {
             let before = from.cards.get(&gpu);
             if let (None, Some(card)) = (before, self.cards.get(gpu)) {
-                news.push(Happened::CardFound {
+                news.push(WatchEventKind::CardFound {
                     gpu,
                     uuid: card.info.uuid,
                     name: card.info.name.clone(),
@@ -161,7 +163,7 @@ impl Shell {
                 });
             }
             if before.is_none_or(|(before, _)| before != mode) {
-                news.push(Happened::ModeChanged { gpu, mode: *mode, reason: reason.clone() });
+                news.push(WatchEventKind::ModeChanged { gpu, mode: *mode, reason: reason.clone() });
             }
         }
         for (&session, shown) in &to.sessions {
@@ -170,8 +172,8 @@ impl Shell {
         let over = from.sessions.iter().filter(|(id, _)| !to.sessions.contains_key(id));
         for (&session, before) in over {
             let left = before.clients.iter();
-            news.extend(left.map(|&client| Happened::ProcessLeft { session, client }));
-            news.push(Happened::SessionEnded { session });
+            news.extend(left.map(|&client| WatchEventKind::ProcessLeft { session, client }));
+            news.push(WatchEventKind::SessionEnded { session });
         }
     }
 
@@ -180,35 +182,35 @@ impl Shell {
         session: SessionId,
         before: Option<&SessionShown>,
         now: &SessionShown,
-        news: &mut Vec<Happened>,
+        news: &mut Vec<WatchEventKind>,
     ) {
         if before.is_none() {
             let name = now.name.clone();
-            news.push(Happened::SessionBegan { session, name });
+            news.push(WatchEventKind::SessionBegan { session, name });
         }
         if before.is_some_and(|before| before.name != now.name) {
             let name = now.name.clone();
-            news.push(Happened::SessionRenamed { session, name });
+            news.push(WatchEventKind::SessionRenamed { session, name });
         }
         let nobody = BTreeSet::new();
         let were = before.map_or(&nobody, |before| &before.clients);
         for &client in now.clients.difference(were) {
             let pid = self.clients.get(&client).map_or(0, |client| client.peer.pid);
-            news.push(Happened::ProcessJoined { session, client, pid });
+            news.push(WatchEventKind::ProcessJoined { session, client, pid });
         }
         for &client in were.difference(&now.clients) {
-            news.push(Happened::ProcessLeft { session, client });
+            news.push(WatchEventKind::ProcessLeft { session, client });
         }
         for (&gpu, &bytes) in &now.allocated {
             if before.and_then(|before| before.allocated.get(&gpu)) != Some(&bytes) {
-                news.push(Happened::Allocated { session, gpu, bytes });
+                news.push(WatchEventKind::Allocated { session, gpu, bytes });
             }
         }
         // For whom a session waits may change often; that it waits is what counts.
         let kind = std::mem::discriminant::<Activity>;
         if before.is_none_or(|before| kind(&before.activity) != kind(&now.activity)) {
             let to = now.activity.clone();
-            news.push(Happened::Turned { session, to });
+            news.push(WatchEventKind::Turned { session, to });
         }
     }
 }

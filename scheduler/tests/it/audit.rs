@@ -7,7 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use gpushare_proto::admin::{AdminReply, AdminRequest, Knob, Mode, SessionRequest, Setting};
-use gpushare_proto::audit::{Act, Entry, Line, Outcome};
+use gpushare_proto::audit::{Action, Entry, Line, Outcome};
 use gpushare_proto::codec::{self, Message};
 use gpushare_proto::page::LimitKind;
 use gpushare_proto::session::{Binding, Terms};
@@ -37,7 +37,7 @@ fn a_tenant_that_is_refused_in_a_loop_gets_a_few_lines_and_all_are_counted() {
                     assert_eq!(refusal.requested, Bytes::gib(2));
                     lines += 1;
                 }
-                Entry::More { session_id, count, .. } => {
+                Entry::Omitted { session_id, count, .. } => {
                     assert!(session_id.is_some());
                     more += count;
                 }
@@ -52,17 +52,17 @@ fn a_tenant_that_is_refused_in_a_loop_gets_a_few_lines_and_all_are_counted() {
 }
 
 /// The acts in the audit log with this name.
-fn acts(place: &Place, operation: &str) -> Vec<Act> {
+fn acts(place: &Place, operation: &str) -> Vec<Action> {
     let text = fs::read_to_string(place.runtime().audit()).unwrap_or_default();
     let lines = text.lines().filter_map(|line| serde_json::from_str::<Line>(line).ok());
     let acts = lines.filter_map(|line| match line.entry {
-        Entry::Act(act) if act.operation == operation => Some(act),
+        Entry::Action(act) if act.operation == operation => Some(act),
         _ => None,
     });
     acts.collect()
 }
 
-pub(crate) fn the_act(place: &Place, operation: &str) -> Act {
+pub(crate) fn the_act(place: &Place, operation: &str) -> Action {
     eventually(operation, || acts(place, operation).pop())
 }
 
@@ -160,8 +160,8 @@ fn a_tenant_who_knocks_all_the_time_gets_a_few_lines_and_all_are_counted() {
         let entries = text.lines().filter_map(|line| serde_json::from_str::<Line>(line).ok());
         let counts: Vec<u64> = entries
             .map(|line| match line.entry {
-                Entry::Act(_) => 1,
-                Entry::More { count, .. } => count,
+                Entry::Action(_) => 1,
+                Entry::Omitted { count, .. } => count,
                 other => panic!("{other:?}"),
             })
             .collect();

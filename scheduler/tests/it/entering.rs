@@ -40,9 +40,9 @@ fn a_process_is_in_the_session_that_it_entered_last() {
     let [first, second] = ["first", "second"].map(|name| made(&daemon, name, Terms::default()));
     let enter = |token: &Token| {
         let mut tool = daemon.tool();
-        tool.say(&TenantRequest::Enter(token.clone()));
+        tool.say(&TenantRequest::Join(token.clone()));
         match tool.hear() {
-            TenantReply::Account(account) => account.map(|account| account.session),
+            TenantReply::SessionMemory(account) => account.map(|account| account.session),
             other => panic!("no account: {other:?}"),
         }
     };
@@ -63,8 +63,8 @@ fn who_entered_sessions_that_are_over_costs_no_descriptor() {
     let descriptors = || fs::read_dir(format!("/proc/{}/fd", daemon.pid())).unwrap().count();
     let mut passes_through = |name: &str| {
         let token = made(&daemon, name, Terms::default());
-        tool.say(&TenantRequest::Enter(token));
-        assert!(matches!(tool.hear(), TenantReply::Account(Some(_))));
+        tool.say(&TenantRequest::Join(token));
+        assert!(matches!(tool.hear(), TenantReply::SessionMemory(Some(_))));
         let mut administrator = daemon.administrator();
         let which = name.to_owned();
         administrator.say(&AdminRequest::Session(SessionRequest::Delete { which }));

@@ -131,12 +131,12 @@ fn what_it_gave_back_unheard_is_free_when_it_has_asked_again_for_what_it_was_not
     let answer = TenantReply::Reserved { request, bytes };
     back.hear_until(|reply| (reply == answer).then_some(()));
     assert_eq!(allocated(&daemon, session), Bytes::mib(88));
-    back.peer.say(&TenantRequest::Settled);
+    back.peer.say(&TenantRequest::Reconciled);
     eventually("what nobody has to be free", || {
         (allocated(&daemon, session) == Bytes::mib(58)).then_some(())
     });
     // Said again it frees nothing more.
-    back.peer.say(&TenantRequest::Settled);
+    back.peer.say(&TenantRequest::Reconciled);
     back.reserve(gpu, Bytes::mib(70));
     assert_eq!(allocated(&daemon, session), QUOTA);
 }

@@ -130,7 +130,7 @@ fn the_first_message_must_be_a_hello_and_the_second_must_not() {
     let place = Place::new();
     let daemon = place.start(&[]);
     let mut stream = daemon.connect();
-    stream.write_all(&codec::encode(&TenantRequest::Own).unwrap()).unwrap();
+    stream.write_all(&codec::encode(&TenantRequest::OwnSession).unwrap()).unwrap();
     assert!(
         matches!(last_words(stream), Some(TenantReply::Error(failure)) if failure.message.contains("hello"))
     );

@@ -241,7 +241,7 @@ fn an_end_can_be_taken_away_and_a_refusal_after_it_says_that_time_is_over() {
         TenantReply::Refused { refusal, .. } => Some(refusal),
         _ => None,
     });
-    assert!(refusal.is_for_good(), "{refusal:?}");
+    assert!(refusal.is_permanent(), "{refusal:?}");
     eventually("the log to say so", || {
         place.log().contains("its time is over or it was revoked").then_some(())
     });

@@ -240,9 +240,9 @@ fn a_process_that_enters() {
         }
     };
     let mut tool = tool_at(&socket);
-    tool.say(&TenantRequest::Enter(Token::from_hex(token).unwrap()));
+    tool.say(&TenantRequest::Join(Token::from_hex(token).unwrap()));
     let refused = match tool.hear() {
-        TenantReply::Account(Some(_)) => 0,
+        TenantReply::SessionMemory(Some(_)) => 0,
         TenantReply::Error(failure) if failure.code == FailureCode::Unavailable => 1,
         other => panic!("neither in nor refused: {other:?}"),
     };

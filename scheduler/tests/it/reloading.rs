@@ -3,9 +3,9 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
-use gpushare_proto::admin::{AdminReply, AdminRequest, Knob, Mode, Reconfigured, Setting};
-use gpushare_proto::audit::{Act, Entry, Line, Outcome};
-use gpushare_proto::forecast::{Forecast, Prospect};
+use gpushare_proto::admin::{AdminReply, AdminRequest, ConfigChange, Knob, Mode, Setting};
+use gpushare_proto::audit::{Action, Entry, Line, Outcome};
+use gpushare_proto::dry_run::{DryRunSession, Forecast};
 use gpushare_proto::session::{Amount, Quota, Terms};
 use gpushare_proto::tenant::{FailureCode, GpuChoice, NewSession, TenantReply, TenantRequest};
 use gpushare_proto::{Bytes, Nanos};
@@ -36,20 +36,20 @@ fn reload(daemon: &Daemon) -> AdminReply {
 
 fn changes(daemon: &Daemon) -> Vec<String> {
     let AdminReply::Reloaded(changes) = reload(daemon) else { panic!("it was refused") };
-    let words = |Reconfigured { key, old, new, live }: Reconfigured| format!("{key}: {old} → {new}, {live}");
+    let words = |ConfigChange { key, old, new, live }: ConfigChange| format!("{key}: {old} → {new}, {live}");
     changes.into_iter().map(words).collect()
 }
 
 /// The lines of the audit log about it, once there are so many.
-fn acts(place: &Place, count: usize) -> Vec<Act> {
+fn acts(place: &Place, count: usize) -> Vec<Action> {
     eventually("all acts are in the audit log", || {
         let text = fs::read_to_string(place.runtime().audit()).unwrap_or_default();
         let lines = text.lines().filter_map(|line| serde_json::from_str::<Line>(line).ok());
         let acts = lines.filter_map(|line| match line.entry {
-            Entry::Act(act) if act.operation == "daemon.reload" => Some(act),
+            Entry::Action(act) if act.operation == "daemon.reload" => Some(act),
             _ => None,
         });
-        let acts: Vec<Act> = acts.collect();
+        let acts: Vec<Action> = acts.collect();
         (acts.len() >= count).then_some(acts)
     })
 }
@@ -142,9 +142,9 @@ fn a_program_hears_before_it_starts_whether_it_fits_and_what_a_turn_costs() {
         };
         let new = NewSession { name: None, terms, oversubscribe: false, gpu: GpuChoice::Auto };
         let mut tool = daemon.tool();
-        tool.say(&TenantRequest::Foresee(Prospect::New(new)));
+        tool.say(&TenantRequest::DryRun(DryRunSession::New(new)));
         match tool.hear() {
-            TenantReply::Foreseen(forecast) => *forecast,
+            TenantReply::DryRun(forecast) => *forecast,
             other => panic!("{other:?}"),
         }
     };

@@ -7,7 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use gpushare_proto::admin::{AdminReply, AdminRequest, LockView, SessionRequest, UsageView};
-use gpushare_proto::session::{Binding, StandingView, Terms};
+use gpushare_proto::session::{Binding, SessionPhase, Terms};
 use gpushare_proto::tenant::{
     FailureCode, GpuChoice, NewSession, Returning, ReturningGpu, TenantReply, TenantRequest,
 };
@@ -112,9 +112,9 @@ fn a_process_that_is_not_back_yet_keeps_its_share_of_the_quota() {
         TenantRequest::Reserve { request: RequestId(7), gpu: early.welcome.gpus[0], bytes: Bytes::mib(100) };
     early.peer.say(&asked);
     // All that is said after it is answered before it.
-    early.peer.say(&TenantRequest::Own);
+    early.peer.say(&TenantRequest::OwnSession);
     let own = early.hear_until(|reply| match reply {
-        TenantReply::Own(own) => own,
+        TenantReply::OwnSession(own) => own,
         TenantReply::Reserved { .. } => panic!("these bytes may be the other's"),
         _ => None,
     });
@@ -191,7 +191,7 @@ fn pause(which: String) -> AdminRequest {
 }
 
 /// What each session may do, by its name.
-fn standings(daemon: &Daemon) -> BTreeMap<String, StandingView> {
+fn standings(daemon: &Daemon) -> BTreeMap<String, SessionPhase> {
     let sessions = daemon.status().sessions.into_iter();
     sessions.map(|session| (session.name, session.state.standing)).collect()
 }
@@ -199,7 +199,7 @@ fn standings(daemon: &Daemon) -> BTreeMap<String, StandingView> {
 #[test]
 fn whatever_was_acknowledged_survives_a_kill_at_any_instant() {
     let place = Place::new();
-    let mut acknowledged: BTreeMap<String, StandingView> = BTreeMap::new();
+    let mut acknowledged: BTreeMap<String, SessionPhase> = BTreeMap::new();
     let mut seed = 11_u64;
     for round in 0..12 {
         let daemon = place.start(&[]);
@@ -208,7 +208,7 @@ fn whatever_was_acknowledged_survives_a_kill_at_any_instant() {
             // The act that was under way when it was killed may have been kept as well.
             let kept = found.get(name);
             assert!(
-                kept == Some(standing) || (kept == Some(&StandingView::Paused)),
+                kept == Some(standing) || (kept == Some(&SessionPhase::Paused)),
                 "round {round}: {name} is {kept:?}, {standing:?} was acknowledged"
             );
         }
@@ -224,11 +224,11 @@ fn whatever_was_acknowledged_survives_a_kill_at_any_instant() {
             if !administrator.try_say(&create(&name)) || administrator.listen().is_none() {
                 break;
             }
-            acknowledged.insert(name.clone(), StandingView::Good);
+            acknowledged.insert(name.clone(), SessionPhase::Good);
             if !administrator.try_say(&pause(name.clone())) || administrator.listen().is_none() {
                 break;
             }
-            acknowledged.insert(name, StandingView::Paused);
+            acknowledged.insert(name, SessionPhase::Paused);
         }
         killer.join().unwrap();
     }
@@ -259,13 +259,13 @@ fn an_act_that_cannot_be_kept_is_in_force_and_says_so_and_a_session_is_not_made(
     assert!(message.contains("no session was made"), "{message}");
     let message = refused(&pause("before".to_owned()));
     assert!(message.contains("it is in force"), "{message}");
-    assert_eq!(standings(&daemon), BTreeMap::from([("before".to_owned(), StandingView::Paused)]));
+    assert_eq!(standings(&daemon), BTreeMap::from([("before".to_owned(), SessionPhase::Paused)]));
     // When it can be written, all of it is.
     fs::remove_dir(&in_the_way).unwrap();
     assert!(matches!(ask(&create("after")), AdminReply::Created { .. }));
     daemon.kill();
     let daemon = place.start(&[]);
-    let both = [("after", StandingView::Good), ("before", StandingView::Paused)];
+    let both = [("after", SessionPhase::Good), ("before", SessionPhase::Paused)];
     assert_eq!(standings(&daemon), BTreeMap::from(both.map(|(name, standing)| (name.to_owned(), standing))));
 }
 

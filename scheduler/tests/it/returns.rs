@@ -111,7 +111,7 @@ fn a_stopped_process_of_the_last_daemon_is_ended_where_that_is_the_policy() {
         let text = fs::read_to_string(place.runtime().audit()).ok()?;
         let lines = text.lines().filter_map(|line| serde_json::from_str::<Line>(line).ok());
         lines.into_iter().find_map(|line| match line.entry {
-            Entry::Act(act) if act.operation == "process.kill" => Some(act),
+            Entry::Action(act) if act.operation == "process.kill" => Some(act),
             _ => None,
         })
     });

@@ -6,9 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 
 use gpushare_proto::admin::{LockView, SessionView};
 use gpushare_proto::session::Terms;
-use gpushare_proto::tenant::{
-    FailureCode, GpuChoice, NewSession, ProcessAccount, TenantReply, TenantRequest,
-};
+use gpushare_proto::tenant::{FailureCode, GpuChoice, NewSession, ProcessMemory, TenantReply, TenantRequest};
 use gpushare_proto::{Bytes, Token};
 
 use crate::deaths::holds;
@@ -120,11 +118,11 @@ fn a_session_asks_for_itself() {
     let place = Place::new();
     let daemon = place.start(&[]);
     let mut tool = daemon.tool();
-    tool.say(&TenantRequest::Own);
-    assert_eq!(tool.hear(), TenantReply::Own(None));
+    tool.say(&TenantRequest::OwnSession);
+    assert_eq!(tool.hear(), TenantReply::OwnSession(None));
     let (session, _) = daemon.register("mine", None);
-    tool.say(&TenantRequest::Own);
-    assert!(matches!(tool.hear(), TenantReply::Own(Some(view)) if view.session == session));
+    tool.say(&TenantRequest::OwnSession);
+    assert!(matches!(tool.hear(), TenantReply::OwnSession(Some(view)) if view.session == session));
 }
 
 #[test]
@@ -165,9 +163,9 @@ fn a_session_is_told_of_its_memory_by_its_token_before_it_has_a_process_and_afte
     let (session, token) = daemon.register("mine", Some(Bytes::mib(512)));
     let mut tool = daemon.tool();
     let account = |tool: &mut Peer<TenantRequest, TenantReply>| {
-        tool.say(&TenantRequest::Account(Some(token.clone())));
+        tool.say(&TenantRequest::SessionMemory(Some(token.clone())));
         match tool.hear() {
-            TenantReply::Account(Some(account)) => account,
+            TenantReply::SessionMemory(Some(account)) => account,
             other => panic!("no account: {other:?}"),
         }
     };
@@ -183,11 +181,11 @@ fn a_session_is_told_of_its_memory_by_its_token_before_it_has_a_process_and_afte
     let after = account(&mut tool);
     assert_eq!(after.cards[0].total, before.cards[0].total);
     let pid = std::process::id();
-    let own = ProcessAccount { pid, outer_pid: pid, used: Bytes::ZERO };
+    let own = ProcessMemory { pid, outer_pid: pid, used: Bytes::ZERO };
     assert_eq!(after.cards[0].processes, [own], "and not the stranger's");
 
-    tool.say(&TenantRequest::Account(Some(Token([1; 32]))));
-    assert_eq!(tool.hear(), TenantReply::Account(None));
+    tool.say(&TenantRequest::SessionMemory(Some(Token([1; 32]))));
+    assert_eq!(tool.hear(), TenantReply::SessionMemory(None));
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Watchers are told what happens, and nobody waits for one.
 
 use gpushare_proto::Bytes;
-use gpushare_proto::admin::{Activity, AdminReply, AdminRequest, Happened, Mode};
+use gpushare_proto::admin::{Activity, AdminReply, AdminRequest, Mode, WatchEventKind};
 use gpushare_proto::session::Terms;
 
 use crate::harness::{Place, eventually};
@@ -19,25 +19,26 @@ fn a_watcher_is_told_how_things_are_and_then_what_happens() {
     let (new, token) = daemon.register("new", None);
     drop(Process::asking(&place, Some(&token), Bytes::mib(8), 1));
     let mut last = gpushare_proto::Nanos::ZERO;
-    while !told.iter().any(|what| matches!(what, Happened::ProcessLeft { .. })) {
-        let AdminReply::Happened(news) = watcher.hear() else { panic!("no news") };
+    while !told.iter().any(|what| matches!(what, WatchEventKind::ProcessLeft { .. })) {
+        let AdminReply::Events(news) = watcher.hear() else { panic!("no news") };
         for happening in news {
             assert!(happening.at_ns >= last, "{happening:?}");
             last = happening.at_ns;
             told.push(happening.what);
         }
     }
-    let began = |session, name: &str| Happened::SessionBegan { session, name: name.into() };
-    assert!(matches!(told[0], Happened::Watching { .. }));
+    let began = |session, name: &str| WatchEventKind::SessionBegan { session, name: name.into() };
+    assert!(matches!(told[0], WatchEventKind::Watching { .. }));
     assert_eq!(told[1], began(old, "old"));
     assert!(told.contains(&began(new, "new")));
-    let holds = |what: &Happened| matches!(what, Happened::Turned { to: Activity::Holding, .. });
+    let holds = |what: &WatchEventKind| matches!(what, WatchEventKind::Turned { to: Activity::Holding, .. });
     assert!(told.iter().any(holds), "{told:?}");
-    let mode = |what: &Happened| matches!(what, Happened::ModeChanged { mode: Mode::Parallel, .. });
+    let mode =
+        |what: &WatchEventKind| matches!(what, WatchEventKind::ModeChanged { mode: Mode::Parallel, .. });
     assert!(told.iter().any(mode), "{told:?}");
     assert!(
         told.iter()
-            .any(|what| matches!(what, Happened::Allocated { bytes, .. } if *bytes >= Bytes::mib(8))),
+            .any(|what| matches!(what, WatchEventKind::Allocated { bytes, .. } if *bytes >= Bytes::mib(8))),
         "{told:?}"
     );
 }
@@ -49,13 +50,13 @@ fn a_watcher_is_told_who_lost_its_name() {
     let (session, _) = daemon.register("b", None);
     let mut watcher = daemon.administrator();
     watcher.say(&AdminRequest::Watch);
-    assert!(matches!(watcher.hear(), AdminReply::Happened(_)));
+    assert!(matches!(watcher.hear(), AdminReply::Events(_)));
     made(&daemon, "b", Terms::default());
-    let AdminReply::Happened(news) = watcher.hear() else { panic!("no news") };
-    let news: Vec<Happened> = news.into_iter().map(|happening| happening.what).collect();
-    let renamed = Happened::SessionRenamed { session, name: "b-1".into() };
+    let AdminReply::Events(news) = watcher.hear() else { panic!("no news") };
+    let news: Vec<WatchEventKind> = news.into_iter().map(|happening| happening.what).collect();
+    let renamed = WatchEventKind::SessionRenamed { session, name: "b-1".into() };
     assert_eq!(news.first(), Some(&renamed), "{news:?}");
-    assert!(matches!(&news[1], Happened::SessionBegan { name, .. } if name == "b"));
+    assert!(matches!(&news[1], WatchEventKind::SessionBegan { name, .. } if name == "b"));
 }
 
 #[test]

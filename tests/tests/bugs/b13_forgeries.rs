@@ -183,10 +183,10 @@ fn forged_sizes_cost_only_who_forges_them() -> anyhow::Result<()> {
     for lie in [
         TenantRequest::Contexts { gpu, live: u32::MAX },
         TenantRequest::Fixed { gpu, bytes },
-        TenantRequest::Return { gpu, bytes },
+        TenantRequest::ReturnFixed { gpu, bytes },
         TenantRequest::Trim { gpu },
-        TenantRequest::RefusedHere { gpu, bytes },
-        TenantRequest::Room { request, gpu, bytes },
+        TenantRequest::RefusedLocally { gpu, bytes },
+        TenantRequest::Headroom { request, gpu, bytes },
         TenantRequest::Entered { word: GateWord::new(1, GateState::Moving), moved: bytes, took: Nanos(1) },
     ] {
         honest.are_unmoved_by(&daemon, &format!("{lie:?}"), || {
@@ -284,15 +284,15 @@ fn a_forged_token_opens_nothing_and_tells_nothing() -> anyhow::Result<()> {
             let message = format!("{:#}", refused.err().context("it was let in")?);
             ensure!(message.contains("knows no session with that token"), "{message}");
             let (mut tool, _) = Liar::greet(&world, Role::Tool)?;
-            tool.say(&TenantRequest::Account(Some(Token(forged))))?;
-            ensure!(tool.hear()? == TenantReply::Account(None));
+            tool.say(&TenantRequest::SessionMemory(Some(Token(forged))))?;
+            ensure!(tool.hear()? == TenantReply::SessionMemory(None));
         }
         Ok(())
     })?;
     // The real one is its session's, for whoever has the file.
     let (mut tool, _) = Liar::greet(&world, Role::Tool)?;
-    tool.say(&TenantRequest::Account(Some(token)))?;
-    assert!(matches!(tool.hear()?, TenantReply::Account(Some(account)) if account.name == "holder"));
+    tool.say(&TenantRequest::SessionMemory(Some(token)))?;
+    assert!(matches!(tool.hear()?, TenantReply::SessionMemory(Some(account)) if account.name == "holder"));
     let log = daemon.process().stderr();
     assert!(!log.contains(text.trim()), "the log holds a token");
     honest.go_on()

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context as _;
-use gpushare_proto::audit::{Act, Allocation, Entry, Line, Outcome, Refusal};
+use gpushare_proto::audit::{Action, Allocation, Entry, Line, Outcome, Refusal};
 use gpushare_proto::explain::{Explanation, WaitReason};
 use gpushare_proto::page::LimitKind;
 use gpushare_proto::{Bytes, GpuId};
@@ -55,10 +55,10 @@ fn audited(daemon: &Daemon<'_>, has: impl Fn(&Entry) -> bool) -> anyhow::Result<
     })
 }
 
-fn acts(entries: &[Entry]) -> Vec<&Act> {
-    fn act(entry: &Entry) -> Option<&Act> {
+fn acts(entries: &[Entry]) -> Vec<&Action> {
+    fn act(entry: &Entry) -> Option<&Action> {
         match entry {
-            Entry::Act(act) => Some(act),
+            Entry::Action(act) => Some(act),
             _ => None,
         }
     }
@@ -169,7 +169,7 @@ fn an_act_says_by_whom_and_what_was_and_is_also_when_it_fails() -> anyhow::Resul
     assert!(daemon.ctl(&["session", "revoke", "nobody"]).is_err());
     daemon.ctl(&["session", "delete", "team"])?;
     let entries =
-        audited(&daemon, |entry| matches!(entry, Entry::Act(act) if act.operation == "session.delete"))?;
+        audited(&daemon, |entry| matches!(entry, Entry::Action(act) if act.operation == "session.delete"))?;
     let acts = acts(&entries);
     let told: Vec<_> = acts
         .iter()
@@ -247,8 +247,10 @@ fn a_log_that_is_full_is_rotated_and_read_over_all_its_files() -> anyhow::Result
     }
     program.must("alloc x 48MiB")?;
     daemon.ctl(&["session", "create", "last"])?;
-    let entries =
-        audited(&daemon, |entry| matches!(entry, Entry::Act(act) if act.session.as_deref() == Some("last")))?;
+    let entries = audited(
+        &daemon,
+        |entry| matches!(entry, Entry::Action(act) if act.session.as_deref() == Some("last")),
+    )?;
     let reserved = entries.iter().any(|entry| match entry {
         Entry::Allocation(Allocation { bytes, leased, one_in, .. }) => {
             *bytes == Bytes::mib(48) && *leased >= *bytes && *one_in == 1

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-use gpushare_proto::session::StandingView;
+use gpushare_proto::session::SessionPhase;
 use gpushare_proto::{Bytes, names};
 use gpushare_tests::artifacts::{Artifacts, Part};
 use gpushare_tests::daemon::Daemon;
@@ -26,7 +26,7 @@ fn token_file(world: &World, name: &str) -> PathBuf {
     world.runtime_dir().state_dir().join(format!("tokens/{name}.token"))
 }
 
-fn standing(daemon: &Daemon<'_>, name: &str) -> anyhow::Result<StandingView> {
+fn standing(daemon: &Daemon<'_>, name: &str) -> anyhow::Result<SessionPhase> {
     Ok(daemon.session(name)?.state.standing)
 }
 
@@ -235,7 +235,7 @@ fn a_program_is_told_that_the_time_of_its_session_is_over() -> anyhow::Result<()
     let mut program = Program::hold(&world, &member("short"), "short")?;
     program.must("alloc x 1MiB")?;
     daemon.ctl(&["session", "renew", "short", "--ttl", "1ms"])?;
-    daemon.until("its time is over", |status| status.sessions[0].state.standing == StandingView::Expired)?;
+    daemon.until("its time is over", |status| status.sessions[0].state.standing == SessionPhase::Expired)?;
     assert_eq!(program.ask("alloc y 200MiB")?.error(), OUT_OF_MEMORY);
     let said = program.process().stderr();
     assert!(
@@ -298,14 +298,14 @@ fn after_its_time_a_session_keeps_what_it_has_and_gets_nothing_until_it_is_renew
     program.must("fill x 9")?;
     program.must("sync")?;
     daemon.ctl(&["session", "renew", "short", "--ttl", "1ms"])?;
-    daemon.until("its time is over", |status| status.sessions[0].state.standing == StandingView::Expired)?;
+    daemon.until("its time is over", |status| status.sessions[0].state.standing == SessionPhase::Expired)?;
     assert_eq!(program.ask("alloc y 4MiB")?.error(), OUT_OF_MEMORY);
     let copied = program.tell("get x")?;
     daemon.until("it waits", |status| status.sessions[0].clients[0].waiting)?;
     daemon.ctl(&["session", "renew", "short", "--ttl", "1h"])?;
     assert_eq!(program.answer(copied)?.number("first"), 9, "nothing of it is lost");
     program.must("alloc y 4MiB")?;
-    assert_eq!(standing(&daemon, "short")?, StandingView::Good);
+    assert_eq!(standing(&daemon, "short")?, SessionPhase::Good);
     Ok(())
 }
 
@@ -398,7 +398,7 @@ fn a_session_that_was_made_to_last_is_there_after_a_restart() -> anyhow::Result<
     daemon.kill()?;
     daemon.restart()?;
     let after = daemon.session("team")?.state;
-    assert_eq!((after.terms, after.standing), (before.terms, StandingView::Paused));
+    assert_eq!((after.terms, after.standing), (before.terms, SessionPhase::Paused));
     assert!(after.expires_in_ns <= before.expires_in_ns && after.expires_in_ns.is_some());
     daemon.ctl(&["session", "resume", "team"])?;
     let mut program = Program::hold(&world, &member("team"), "team")?;

@@ -157,7 +157,7 @@ pub(super) fn asks_and_never_reads(runtime: &RuntimeDir, seed: u64) -> anyhow::R
         _ => {
             let mut peer = Tenant::tool(runtime)?;
             peer.set_patience(MOMENT)?;
-            let asked = (0..QUESTIONS).try_for_each(|_| peer.say(&TenantRequest::Account(None)));
+            let asked = (0..QUESTIONS).try_for_each(|_| peer.say(&TenantRequest::SessionMemory(None)));
             drop(asked);
             Ok(Lingering::Tenant(peer))
         }

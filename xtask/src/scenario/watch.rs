@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::Stdio;
 
 use gpushare_proto::Nanos;
-use gpushare_proto::admin::{Happened, Happening};
+use gpushare_proto::admin::{WatchEvent, WatchEventKind};
 use gpushare_tests::artifacts::Part;
 use gpushare_tests::patience;
 use gpushare_tests::process::Process;
@@ -46,12 +46,12 @@ impl Watch {
         let mut turns = Turns::default();
         for line in fs::read_to_string(&self.said)?.lines() {
             // The last line may be cut.
-            let Ok(Happening { what, .. }) = serde_json::from_str(line) else {
+            let Ok(WatchEvent { what, .. }) = serde_json::from_str(line) else {
                 continue;
             };
             match what {
-                Happened::Granted { quantum_ns, .. } => turns.quanta.push(quantum_ns),
-                Happened::Dropped { drain_ns: Some(drain), .. } => turns.drains.push(drain),
+                WatchEventKind::Granted { quantum_ns, .. } => turns.quanta.push(quantum_ns),
+                WatchEventKind::Dropped { drain_ns: Some(drain), .. } => turns.drains.push(drain),
                 _ => {}
             }
         }

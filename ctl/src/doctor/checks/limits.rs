@@ -44,7 +44,7 @@ fn judge(text: &str, cards: &[GpuView]) -> Outcome {
     if cards.is_empty() {
         return Outcome::ok(format!("{quota}; which cards there are, no daemon tells"));
     }
-    if quota.misses(is_there) {
+    if quota.matches_no_card(is_there) {
         return Outcome::error(
             format!(
                 "{quota} is for no card of this machine, and programs from here are refused their first context"

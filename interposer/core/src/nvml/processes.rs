@@ -3,7 +3,7 @@
 use std::ffi::c_uint;
 use std::ptr::null_mut;
 
-use gpushare_proto::tenant::ProcessAccount;
+use gpushare_proto::tenant::ProcessMemory;
 
 use super::library;
 use super::session::Card;
@@ -26,7 +26,7 @@ pub trait Entry: Copy + Default {
 /// A process in a list of NVML's.
 pub trait Listed: Entry {
     /// One of the session's, on an instance of the card.
-    fn own(process: &ProcessAccount, instance: (c_uint, c_uint)) -> Self;
+    fn own(process: &ProcessMemory, instance: (c_uint, c_uint)) -> Self;
 }
 
 type List<T> = unsafe extern "C-unwind" fn(Device, *mut c_uint, *mut T) -> NvmlReturn;
@@ -226,13 +226,13 @@ impl Entry for ProcessDetail {
 }
 
 impl Listed for Process1 {
-    fn own(process: &ProcessAccount, _: (c_uint, c_uint)) -> Self {
+    fn own(process: &ProcessMemory, _: (c_uint, c_uint)) -> Self {
         Self { pid: process.pid, used: process.used.0 }
     }
 }
 
 impl Listed for Process2 {
-    fn own(process: &ProcessAccount, (gpu_instance, compute_instance): (c_uint, c_uint)) -> Self {
+    fn own(process: &ProcessMemory, (gpu_instance, compute_instance): (c_uint, c_uint)) -> Self {
         Self { pid: process.pid, used: process.used.0, gpu_instance, compute_instance }
     }
 }

@@ -3,7 +3,7 @@
 use std::process;
 use std::sync::Arc;
 
-use gpushare_proto::tenant::{Account, CardAccount, ProcessAccount};
+use gpushare_proto::tenant::{CardMemory, ProcessMemory, SessionMemory};
 use gpushare_proto::{Bytes, GpuUuid};
 
 use super::library;
@@ -34,7 +34,7 @@ impl Card {
         let ordinal = state.and_then(|state| Some((state, state.device_of(uuid)?)));
         let figures = ordinal.and_then(|(state, ordinal)| state.leases.figures(ordinal));
         let own = ordinal.map_or(Bytes::ZERO, |(state, ordinal)| state.leases.used(ordinal));
-        let is_kept = |account: &Arc<Account>| account::on(account, uuid).is_some();
+        let is_kept = |account: &Arc<SessionMemory>| account::on(account, uuid).is_some();
         let account = &members.0;
         let parts = if account.as_ref().is_some_and(is_kept) {
             Vec::new()
@@ -59,9 +59,8 @@ impl Card {
         if parts.is_empty() {
             return (total, Bytes::ZERO, total);
         }
-        let sum = |figure: fn(&CardAccount) -> Bytes| {
-            parts.iter().map(|part| figure(part)).sum::<Bytes>().min(size)
-        };
+        let sum =
+            |figure: fn(&CardMemory) -> Bytes| parts.iter().map(|part| figure(part)).sum::<Bytes>().min(size);
         (sum(|part| part.total), sum(|part| part.used), sum(|part| part.free))
     }
 
@@ -72,10 +71,10 @@ impl Card {
     }
 
     /// The session's processes on the card; this one alone where nobody answers for the others.
-    pub(super) fn processes(&self) -> Vec<ProcessAccount> {
+    pub(super) fn processes(&self) -> Vec<ProcessMemory> {
         let (pid, used) = (process::id(), self.own);
         let Some(account) = &self.members.0 else {
-            return vec![ProcessAccount { pid, outer_pid: pid, used }];
+            return vec![ProcessMemory { pid, outer_pid: pid, used }];
         };
         let mut processes =
             account::on(account, self.uuid).map_or_else(Vec::new, |card| card.processes.clone());
@@ -97,7 +96,7 @@ impl Card {
 
 /// The processes of the caller's session, on whatever card; this one alone where nobody answers for the others.
 #[derive(Clone, Debug)]
-pub(super) struct Members(Option<Arc<Account>>);
+pub(super) struct Members(Option<Arc<SessionMemory>>);
 
 impl Members {
     /// `None` outside a session.

@@ -4,7 +4,7 @@ use gpushare_proto::session::Priority;
 use gpushare_proto::{Nanos, Percent};
 
 /// The weight of a session that nobody gave another.
-const USUAL_WEIGHT: u32 = 100;
+const DEFAULT_WEIGHT: u32 = 100;
 /// Weights go from 1 to this; virtual time counts in parts of a nanosecond so fine that none of them rounds it away.
 const HEAVIEST: u128 = 10_000;
 
@@ -39,7 +39,7 @@ impl From<Priority> for Class {
 
 impl Default for Share {
     fn default() -> Self {
-        Self::new(USUAL_WEIGHT, Priority::default())
+        Self::new(DEFAULT_WEIGHT, Priority::default())
     }
 }
 

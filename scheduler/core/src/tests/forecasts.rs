@@ -3,11 +3,11 @@ use gpushare_proto::session::Priority;
 use gpushare_proto::{Bytes, Nanos, SessionId};
 
 use super::world::{GPU, World, gib, ms, plain};
-use crate::forecast::{Forecast, Prospect};
+use crate::forecast::{DryRunSession, Forecast};
 
 /// What a session of the usual share would meet.
 pub(super) fn foresee(world: &World, limit: Bytes) -> Forecast {
-    let prospect = Prospect {
+    let prospect = DryRunSession {
         session: SessionId(900),
         limit: Some(limit),
         compute: None,

@@ -12,11 +12,11 @@ use crate::units::{Bytes, Nanos};
 
 /// Which session a program would belong to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Prospect {
+pub enum DryRunSession {
     /// One that would be registered for it.
     New(NewSession),
     /// One that is there, by its secret.
-    Known(Token),
+    Existing(Token),
 }
 
 /// What it would get.

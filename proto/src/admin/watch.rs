@@ -9,17 +9,17 @@ use crate::units::{Bytes, Nanos};
 
 /// Something that a watcher is told.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Happening {
+pub struct WatchEvent {
     /// When, in nanoseconds since the daemon started. Never less than the one before.
     pub at_ns: Nanos,
     /// What.
-    pub what: Happened,
+    pub what: WatchEventKind,
 }
 
 /// What a watcher is told. Its first is [`Self::Watching`], then comes how things are, as if it happened just now.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Happened {
+pub enum WatchEventKind {
     /// The watch begins.
     Watching {
         /// The daemon's package version.

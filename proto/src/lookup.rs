@@ -10,21 +10,21 @@
 use crate::SessionId;
 
 /// The longest name that somebody may give a session.
-pub const LONGEST_NAME: usize = 64;
+pub const MAX_SESSION_NAME: usize = 64;
 
 /// What a text calls a session by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Called<'a> {
+pub enum SessionRef<'a> {
     /// Its number.
     Number(SessionId),
     /// Its name.
     Name(&'a str),
 }
 
-impl<'a> Called<'a> {
+impl<'a> SessionRef<'a> {
     /// What it is called by: digits, with or without an `s` in front, are a number.
     #[must_use]
-    pub fn by(text: &'a str) -> Self {
+    pub fn parse(text: &'a str) -> Self {
         let digits = text.strip_prefix('s').unwrap_or(text);
         let number = digits.bytes().all(|byte| byte.is_ascii_digit());
         match digits.parse() {
@@ -35,7 +35,7 @@ impl<'a> Called<'a> {
 
     /// Whether a session of this number and name is called so.
     #[must_use]
-    pub fn is(self, session: Option<SessionId>, name: Option<&str>) -> bool {
+    pub fn matches(self, session: Option<SessionId>, name: Option<&str>) -> bool {
         match self {
             Self::Number(number) => session == Some(number),
             Self::Name(own) => name == Some(own),
@@ -45,11 +45,11 @@ impl<'a> Called<'a> {
 
 /// Why a text calls no session.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum NotOne {
+pub enum LookupError {
     /// There is none.
-    Nobody,
+    NotFound,
     /// There are several of that name.
-    Several(Vec<SessionId>),
+    Ambiguous(Vec<SessionId>),
 }
 
 /// The session that is called `which` among those of a number, a name, and whether an administrator made it.
@@ -59,11 +59,11 @@ pub enum NotOne {
 pub fn find<'a>(
     which: &str,
     sessions: impl IntoIterator<Item = (SessionId, &'a str, bool)>,
-) -> Result<SessionId, NotOne> {
-    let called = Called::by(which);
+) -> Result<SessionId, LookupError> {
+    let called = SessionRef::parse(which);
     let mut found: Vec<(SessionId, bool)> = sessions
         .into_iter()
-        .filter(|&(id, name, _)| called.is(Some(id), Some(name)))
+        .filter(|&(id, name, _)| called.matches(Some(id), Some(name)))
         .map(|(id, _, made)| (id, made))
         .collect();
     if found.iter().any(|&(_, made)| made) {
@@ -71,8 +71,8 @@ pub fn find<'a>(
     }
     match found[..] {
         [(id, _)] => Ok(id),
-        [] => Err(NotOne::Nobody),
-        [..] => Err(NotOne::Several(found.into_iter().map(|(id, _)| id).collect())),
+        [] => Err(LookupError::NotFound),
+        [..] => Err(LookupError::Ambiguous(found.into_iter().map(|(id, _)| id).collect())),
     }
 }
 
@@ -81,7 +81,7 @@ pub fn find<'a>(
 pub enum NameError {
     /// It has characters, or a length, that names have not.
     #[error(
-        "`{0}` is no name for a session: use 1 to {LONGEST_NAME} letters, digits and `-`, `_`, `.` or `/` of ASCII, a letter or a digit first"
+        "`{0}` is no name for a session: use 1 to {MAX_SESSION_NAME} letters, digits and `-`, `_`, `.` or `/` of ASCII, a letter or a digit first"
     )]
     Spelling(String),
     /// It would be read as a number.
@@ -96,10 +96,15 @@ pub enum NameError {
 /// # Errors
 /// [`NameError`], which shows no more of the text than is seen.
 pub fn check_name(text: &str) -> Result<(), NameError> {
-    let shown = || text.chars().filter(|c| crate::text::is_plain(*c)).take(LONGEST_NAME).collect();
+    let shown = || {
+        text.chars()
+            .filter(|c| crate::text::is_printable(*c))
+            .take(MAX_SESSION_NAME)
+            .collect()
+    };
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"-_./".contains(&byte);
     let begins = text.bytes().next().is_some_and(|byte| byte.is_ascii_alphanumeric());
-    if !begins || text.len() > LONGEST_NAME || !text.bytes().all(fits) {
+    if !begins || text.len() > MAX_SESSION_NAME || !text.bytes().all(fits) {
         return Err(NameError::Spelling(shown()));
     }
     let digits = text.strip_prefix('s').unwrap_or(text);
@@ -120,7 +125,7 @@ mod tests {
             assert_eq!(find(which, sessions()), Ok(SessionId(7)), "{which}");
         }
         for which in ["+7", "s", "", "s+7", "8", "99999999999999999999999"] {
-            assert_eq!(find(which, sessions()), Err(NotOne::Nobody), "{which}");
+            assert_eq!(find(which, sessions()), Err(LookupError::NotFound), "{which}");
         }
     }
 
@@ -130,7 +135,7 @@ mod tests {
         assert_eq!(find("b", both), Ok(SessionId(2)));
         assert_eq!(find("s1", both), Ok(SessionId(1)));
         let tenants = [(SessionId(1), "b", false), (SessionId(2), "b", false)];
-        assert_eq!(find("b", tenants), Err(NotOne::Several(vec![SessionId(1), SessionId(2)])));
+        assert_eq!(find("b", tenants), Err(LookupError::Ambiguous(vec![SessionId(1), SessionId(2)])));
     }
 
     #[test]
@@ -138,11 +143,11 @@ mod tests {
         for name in ["train", "7b", "session-7", "gpu_a.2", "kube-system/pod-0", "sa"] {
             assert_eq!(check_name(name), Ok(()), "{name}");
         }
-        assert_eq!(check_name(&"x".repeat(LONGEST_NAME)), Ok(()));
+        assert_eq!(check_name(&"x".repeat(MAX_SESSION_NAME)), Ok(()));
         for name in ["", "-x", ".x", "/x", "a b", "a%2Fb", "学習", "a\nb", "train\u{200b}"] {
             assert!(matches!(check_name(name), Err(NameError::Spelling(_))), "{name:?}");
         }
-        assert!(check_name(&"x".repeat(LONGEST_NAME + 1)).is_err());
+        assert!(check_name(&"x".repeat(MAX_SESSION_NAME + 1)).is_err());
         for name in ["3", "s3", "99999999999999999999999"] {
             let sentence = check_name(name).unwrap_err().to_string();
             assert!(sentence.contains(&format!("like job-{name}")), "{sentence}");
