@@ -16,10 +16,9 @@ use tracing::info;
 
 use crate::audit::Audit;
 use crate::config::{Reader, Settings, Source};
-use crate::connection::{Admin, Tenant};
-use crate::door::{House, attend};
+use crate::connections::{Acceptor, Admin, ConnectionLimit, Tenant, accept};
 use crate::exit::Stop;
-use crate::household::HouseholdLimit;
+use crate::input::Input;
 use crate::metrics;
 use crate::ready;
 use crate::record::RecordTo;
@@ -28,7 +27,10 @@ use crate::shell::Shell;
 use crate::sockets::{Folder, Sockets};
 use crate::state::State;
 
-/// Messages that wait for the shell, from all connections together.
+/// Capacity of the queue of messages from all connections together.
+const EVENTS: usize = 256;
+
+/// Capacity of the queue of inputs from the daemon's own tasks and threads.
 const INPUTS: usize = 256;
 
 /// How often the daemon looks whether its folder is still there.
@@ -74,8 +76,9 @@ async fn serve(
     let registry = settings.runtime.registry();
     let (inputs, mut arriving) = mpsc::channel(INPUTS);
     let uid = rustix::process::geteuid().as_raw();
-    let limit = HouseholdLimit::new(settings.connections_per_user);
-    let house = Arc::new(House::new(uid, limit.clone(), inputs.clone()));
+    let limit = ConnectionLimit::new(settings.connections_per_user);
+    let (events, mut from_peers) = mpsc::channel(EVENTS);
+    let acceptor = Arc::new(Acceptor::new(uid, limit.clone(), events));
     let root = settings.runtime.root().display().to_string();
     let (metrics, observed) = (settings.metrics, inputs.clone());
     let audit = Audit::start(&settings.audit, state.descriptor(&folder), settings.state.join(AUDIT));
@@ -92,8 +95,8 @@ async fn serve(
     let mut writer = Writer::start(store).map_err(system("start a thread for its registry"))?;
     let listener = |socket| UnixListener::from_std(socket).map_err(system("listen on a socket"));
     let doors = [
-        tokio::spawn(attend::<Tenant>(listener(tenant)?, house.clone())),
-        tokio::spawn(attend::<Admin>(listener(admin)?, house)),
+        tokio::spawn(accept::<Tenant>(listener(tenant)?, acceptor.clone())),
+        tokio::spawn(accept::<Admin>(listener(admin)?, acceptor)),
     ];
     let mut terminated = signal(SignalKind::terminate()).map_err(system("wait for signals"))?;
     let mut interrupted = signal(SignalKind::interrupt()).map_err(system("wait for signals"))?;
@@ -112,6 +115,7 @@ async fn serve(
                 Some(input) => shell.handle(input),
                 None => break,
             },
+            Some(event) = from_peers.recv() => shell.handle(Input::Connection(event)),
             word = writer.word() => shell.kept(&word),
             () = sleep(until(due)), if due.is_some() => shell.wake(),
             _ = watch.tick() => if let Err(error) = folder.check() {

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use gpushare_proto::SessionId;
 use serde::{Deserialize, Serialize};
 
-use crate::household::Household;
+use crate::identity::Principal;
 use crate::identity::{ProcessId, Watch};
 
 /// One of them, as it outlives a daemon.
@@ -17,7 +17,8 @@ use crate::identity::{ProcessId, Watch};
 pub(crate) struct Entrant {
     pub(crate) process: ProcessId,
     /// With whom it is counted: each is watched, which costs a descriptor.
-    pub(crate) household: Household,
+    #[serde(rename = "household")]
+    pub(crate) principal: Principal,
 }
 
 /// Where one is, as long as somebody watches for its death.
@@ -54,9 +55,9 @@ impl Entrants {
         (stay.entrant.process == process).then_some(stay.session)
     }
 
-    /// How many of a household's there are.
-    pub(crate) fn of(&self, household: &Household) -> usize {
-        let ours = |stay: &&Stay| stay.entrant.household == *household;
+    /// How many of a principal's there are.
+    pub(crate) fn of(&self, principal: &Principal) -> usize {
+        let ours = |stay: &&Stay| stay.entrant.principal == *principal;
         self.0.values().filter(ours).count()
     }
 
@@ -88,8 +89,8 @@ mod tests {
 
     fn entrant(pid: u32, start: u64) -> Entrant {
         let process = ProcessId { pid, start };
-        let household = Household::own();
-        Entrant { process, household }
+        let principal = Principal::own();
+        Entrant { process, principal }
     }
 
     #[test]
@@ -104,7 +105,7 @@ mod tests {
         entrants.moved(other.process, B);
         entrants.gone(one.process);
         assert_eq!(entrants.session_of(one.process), None);
-        assert_eq!(entrants.of(&Household::own()), 1);
+        assert_eq!(entrants.of(&Principal::own()), 1);
         entrants.over(B);
         assert_eq!(entrants.session_of(other.process), None);
     }

@@ -1,31 +1,29 @@
-//! The gpushare daemon: one per GPU, a tokio shell around the decision machine of `gpushare-core`.
+//! The gpushare daemon: one for all cards of a machine or user. A tokio shell around the decision machine of
+//! `gpushare-core`.
 #![forbid(unsafe_code)]
 
-// What it is told.
+// Settings: command line, configuration file.
 pub mod args;
 pub mod config;
 
-// Its life, and how it ends.
+// Life of the daemon: start, main loop, end.
 pub mod daemon;
 pub mod exit;
 pub mod ready;
 
-// What is its own alone: the folder with the sockets, that for what must last, the cards.
+// Resources that one daemon owns alone: runtime folder with its sockets, state folder, cards.
 pub mod lock;
-mod meter;
 pub mod nvml;
 pub mod sockets;
 pub mod state;
 
-// Who comes.
-mod connection;
-mod door;
+// Peers: who they are, their connections, what they send.
+mod connections;
 mod entrants;
-mod household;
 mod identity;
 mod input;
 
-// What it keeps.
+// State: cards, sessions, shared pages, and what outlives the daemon.
 mod cards;
 mod knob;
 mod pages;
@@ -33,12 +31,12 @@ mod registry;
 mod secret;
 mod sessions;
 
-// What it tells of itself.
+// The task that owns the core and answers all inputs.
+mod shell;
+
+// Reports: audit log, metrics, operations, recordings, the limit on log lines.
 mod audit;
+mod log_limiter;
 pub mod metrics;
 pub mod operation;
-
-// What it does, the recording of it, and the log that nobody may fill.
 pub mod record;
-mod shell;
-mod throttle;

@@ -134,7 +134,7 @@ pub struct Settings {
     pub implicit_sessions: bool,
     /// Whether peers may register sessions with the system's daemon.
     pub self_service: Option<SelfService>,
-    /// Connections at a time of one household: another user, or any user in a container.
+    /// Connections at a time of one principal: another user, or any user in a container.
     pub connections_per_user: usize,
     /// Where to serve metrics.
     pub metrics: Option<SocketAddr>,

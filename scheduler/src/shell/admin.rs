@@ -5,7 +5,7 @@ use gpushare_proto::admin::{AdminReply, AdminRequest, Setting};
 use gpushare_proto::tenant::{Failure, FailureCode};
 
 use super::{ConnectionRole, Shell, failure};
-use crate::input::ConnectionId;
+use crate::connections::ConnectionId;
 use crate::knob::check;
 
 impl Shell {

@@ -32,8 +32,9 @@ use gpushare_proto::{Bytes, ClientId, Epoch, GpuId, RequestId};
 use super::measuring::Overhead;
 use super::unknown::UnknownFunctions;
 use super::{Client, ConnectionRole, Shell, failure};
+use crate::connections::ConnectionId;
 use crate::identity::{PeerProcess, Watch};
-use crate::input::{ConnectionId, Watched};
+use crate::input::Watched;
 use crate::nvml::Usages;
 use crate::operation::Operation;
 use crate::pages::ClientPage;
@@ -150,21 +151,21 @@ impl Shell {
         self.clients.contains_key(&returning.client).then_some(returning.client)
     }
 
-    /// Whether a process or its household has so many clients that are away that it gets no more. Each costs descriptors, as a
-    /// connection does: so a household has as many at most.
+    /// Whether a process or its principal has so many clients that are away that it gets no more. Each costs descriptors, as a
+    /// connection does: so a principal has as many at most.
     pub(super) fn may_join(&self, peer: &PeerProcess) -> Result<(), Failure> {
         let away = || self.clients.values().filter(|client| client.connection.is_none());
         let own = away().filter(|client| client.peer.is(peer)).count();
-        let household = &peer.household;
-        let of_household = away().filter(|client| client.peer.household == *household).count();
+        let principal = &peer.principal;
+        let of_principal = away().filter(|client| client.peer.principal == *principal).count();
         let refused = |message| Err(failure(FailureCode::Unavailable, message));
         match () {
             () if own >= MOST_AWAY => refused(format!(
                 "the process hung up {MOST_AWAY} times and may still use what it had each time; end it"
             )),
-            () if !self.limit.allows(household, of_household) => refused(format!(
-                "processes of {household} hung up {} times and may still use what they had each time; end them",
-                self.limit.most
+            () if !self.limit.allows(principal, of_principal) => refused(format!(
+                "processes of {principal} hung up {} times and may still use what they had each time; end them",
+                self.limit.most()
             )),
             () => Ok(()),
         }

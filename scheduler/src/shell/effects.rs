@@ -90,7 +90,7 @@ impl Shell {
         self.watch_notice(notice);
         if let &Notice::Refused { session, client, gpu, refusal } = notice {
             self.keep_refusal(session, client, gpu, refusal);
-            match self.refusals.pass(session, clock::monotonic()) {
+            match self.refusals.admit(session, clock::monotonic()) {
                 None => return,
                 Some(0) => {}
                 Some(more) => {

@@ -20,8 +20,8 @@ impl Shell {
         if let Some(process) = peer.id {
             self.may_enter(peer, process)?;
             let watch = self.watch(peer.pidfd.clone(), Watched::Entrant(process));
-            let household = peer.household.clone();
-            self.entrants.enter(Entrant { process, household }, session, watch);
+            let principal = peer.principal.clone();
+            self.entrants.enter(Entrant { process, principal }, session, watch);
             self.keeping.changed();
             let name = self.sessions.name(session);
             Operation::done("session.enter")
@@ -34,16 +34,16 @@ impl Shell {
     }
 
     fn may_enter(&self, peer: &PeerProcess, process: ProcessId) -> Result<(), Failure> {
-        let household = &peer.household;
+        let principal = &peer.principal;
         let is_in = self.entrants.session_of(process).is_some();
-        if is_in || self.limit.allows(household, self.entrants.of(household)) {
+        if is_in || self.limit.allows(principal, self.entrants.of(principal)) {
             return Ok(());
         }
         Err(failure(
             FailureCode::Unavailable,
             format!(
-                "{household} has {} processes already that entered a session; end one first",
-                self.limit.most
+                "{principal} has {} processes already that entered a session; end one first",
+                self.limit.most()
             ),
         ))
     }

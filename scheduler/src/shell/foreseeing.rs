@@ -27,7 +27,7 @@ impl Shell {
         peer: &PeerProcess,
         prospect: DryRunSession,
     ) -> Result<Forecast, Failure> {
-        if self.questions.pass(peer.user, clock::monotonic()).is_none() {
+        if self.questions.admit(peer.user, clock::monotonic()).is_none() {
             let message =
                 format!("user {} asks more than {QUESTIONS} times a second; wait a second", peer.user);
             return Err(failure(FailureCode::Unavailable, message));

@@ -25,9 +25,8 @@ use super::away::Away;
 use super::tenant::plain;
 use super::unknown::UnknownFunctions;
 use super::{Client, ConnectionRole, Shell, failure};
-use crate::connection::Outbox;
+use crate::connections::{ConnectionId, Outbox, Socket};
 use crate::identity::{ImplicitKey, PeerProcess};
-use crate::input::{ConnectionId, Place};
 use crate::operation::Operation;
 use crate::pages::ClientPage;
 use crate::registry::Origin;
@@ -45,16 +44,18 @@ impl Shell {
     pub(super) fn opened(
         &mut self,
         connection: ConnectionId,
-        place: Place,
+        socket: Socket,
         peer: &PeerProcess,
         role: Role,
         outbox: Outbox,
     ) {
         self.admit(connection, peer.clone(), outbox);
-        match (place, role) {
-            (Place::Admin, _) => self.reply(connection, &AdminReply::Ready { protocol: PROTOCOL }),
-            (Place::Tenant, Role::Tool) => self.reply(connection, &TenantReply::Ready { protocol: PROTOCOL }),
-            (Place::Tenant, Role::Client { token, returning }) => {
+        match (socket, role) {
+            (Socket::Admin, _) => self.reply(connection, &AdminReply::Ready { protocol: PROTOCOL }),
+            (Socket::Tenant, Role::Tool) => {
+                self.reply(connection, &TenantReply::Ready { protocol: PROTOCOL })
+            }
+            (Socket::Tenant, Role::Client { token, returning }) => {
                 if let Err(failure) = self.join(connection, peer, token.as_ref(), returning.as_ref()) {
                     self.refuse(connection, failure, TenantReply::Error);
                 }

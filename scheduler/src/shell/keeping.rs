@@ -22,7 +22,8 @@ use tracing::warn;
 
 use super::start::clocks;
 use super::{Client, Shell, failure};
-use crate::input::{ConnectionId, Input};
+use crate::connections::ConnectionId;
+use crate::input::Input;
 use crate::metrics::SessionPicture;
 use crate::registry::{Book, CardUse, ClientEntry, Figures, Hour, News, Spent, Usage, Word, Writer, view};
 use crate::sessions::Session;

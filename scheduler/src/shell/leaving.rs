@@ -11,7 +11,7 @@ use gpushare_core::Event;
 use gpushare_proto::{ClientId, SessionId};
 
 use super::{ConnectionRole, Shell};
-use crate::input::ConnectionId;
+use crate::connections::ConnectionId;
 use crate::operation::Operation;
 use crate::registry::ClientEntry;
 use crate::sessions::Session;
@@ -108,7 +108,7 @@ impl Shell {
 
     /// The session is no more.
     pub(super) fn ended(&mut self, id: SessionId, session: &Session) {
-        self.refusals.forget(&id);
+        self.refusals.remove(&id);
         self.entrants.over(id);
         self.forget_refusals(id);
         self.sum_up(id, &session.name);

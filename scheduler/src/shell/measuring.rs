@@ -24,7 +24,7 @@ use gpushare_sys::clock;
 use tracing::{debug, warn};
 
 use super::Shell;
-use crate::meter::Meter;
+use crate::nvml::Meter;
 use crate::nvml::Usages;
 
 /// How long a context has to come into being.

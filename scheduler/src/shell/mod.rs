@@ -55,18 +55,17 @@ use tracing::info;
 
 use crate::cards::{CardError, Cards};
 use crate::config::{Reader, Settings};
-use crate::connection::{Outbox, Unsent};
+use crate::connections::{ConnectionEvent, ConnectionId, ConnectionLimit, Outbox, Unsent};
 use crate::entrants::Entrants;
-use crate::household::HouseholdLimit;
 use crate::identity::{PeerProcess, Watch};
-use crate::input::{ConnectionId, Input, Watched};
+use crate::input::{Input, Watched};
+use crate::log_limiter::LogLimiter;
 use crate::metrics::Observer;
 use crate::operation::{Operation, code_name, outcome_of};
 use crate::pages::ClientPage;
 use crate::record::Recorder;
 use crate::registry::ClientEntry;
 use crate::sessions::Sessions;
-use crate::throttle::Throttle;
 
 use tenant::plain;
 use unknown::UnknownFunctions;
@@ -78,7 +77,7 @@ const POLL: Nanos = Nanos::from_millis(500);
 #[derive(Debug)]
 pub(crate) struct Shell {
     settings: Settings,
-    limit: HouseholdLimit,
+    limit: ConnectionLimit,
     /// Where they can be read again.
     reader: Option<Reader>,
     started: Nanos,
@@ -108,9 +107,9 @@ pub(crate) struct Shell {
     measuring: measuring::Measuring,
     idle_since: Option<Nanos>,
     watchers: watch::Watchers,
-    refusals: Throttle<SessionId>,
+    refusals: LogLimiter<SessionId>,
     /// What is asked that takes long to answer, by user.
-    questions: Throttle<u32>,
+    questions: LogLimiter<u32>,
     telling: telling::Telling,
     refused: refusing::Refusals,
     /// Whom metrics are reported to, if to anybody.
@@ -159,19 +158,13 @@ impl Shell {
     /// Takes one thing in and does all that follows from it.
     pub(crate) fn handle(&mut self, input: Input) {
         match input {
-            Input::Opened { connection, place, peer, role, outbox } => {
-                self.opened(connection, place, &peer, role, outbox)
-            }
-            Input::Tenant { connection, request } => self.tenant(connection, request),
-            Input::Admin { connection, request } => self.admin(connection, &request),
+            Input::Connection(event) => self.connection_event(event),
             Input::Observe(answer) => {
                 // A reader that is gone has no use for it.
                 let _ = answer.send(self.picture());
             }
-            Input::Trespassed { process, why } => self.trespassed(process, why),
             Input::Measured(Some(usages)) => self.measured(&usages),
             Input::Measured(None) => self.measuring_is_off(),
-            Input::Closed { connection } => self.drop_connection(connection),
             Input::Died(Watched::Registrar(session)) => {
                 self.sessions.unbind(session);
                 self.close_if_over(session);
@@ -184,6 +177,18 @@ impl Shell {
             Input::Used { connection, since, answer } => self.tell_usage(connection, since, answer),
         }
         self.finish();
+    }
+
+    fn connection_event(&mut self, event: ConnectionEvent) {
+        match event {
+            ConnectionEvent::Opened { connection, socket, peer, role, outbox } => {
+                self.opened(connection, socket, &peer, role, outbox)
+            }
+            ConnectionEvent::Tenant { connection, request } => self.tenant(connection, request),
+            ConnectionEvent::Admin { connection, request } => self.admin(connection, &request),
+            ConnectionEvent::Closed { connection } => self.drop_connection(connection),
+            ConnectionEvent::Trespassed { process, why } => self.trespassed(process, why),
+        }
     }
 
     /// Does what is due by now.

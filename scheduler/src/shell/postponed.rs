@@ -15,7 +15,7 @@ use gpushare_proto::{Bytes, ClientId, GpuId, Nanos};
 use gpushare_sys::clock;
 
 use super::{ConnectionRole, Shell};
-use crate::input::ConnectionId;
+use crate::connections::ConnectionId;
 
 /// So many requests of one connection wait: a thread has one at a time, and whoever does not wait for answers must not fill the
 /// daemon with them.

@@ -19,16 +19,16 @@ use super::telling::Telling;
 use super::watch::Watchers;
 use crate::cards::{CardError, Cards};
 use crate::config::{Owner, Settings};
+use crate::connections::ConnectionLimit;
 use crate::entrants::Entrants;
 use crate::exit::Stop;
-use crate::household::HouseholdLimit;
 use crate::input::{Input, Watched};
 use crate::lock::LockError;
+use crate::log_limiter::LogLimiter;
 use crate::nvml;
 use crate::record::{Recorder, Reel};
 use crate::registry::{Book, ClientEntry, Origin, SessionEntry};
 use crate::sessions::{Clocks, Sessions};
-use crate::throttle::Throttle;
 
 impl Shell {
     /// Takes the machine's cards, and goes on where the last daemon's `book` ends; unless that is `complete`, others may come
@@ -40,7 +40,7 @@ impl Shell {
         settings: Settings,
         book: Book,
         complete: bool,
-        (inputs, limit): (mpsc::Sender<Input>, HouseholdLimit),
+        (inputs, limit): (mpsc::Sender<Input>, ConnectionLimit),
         reel: Option<Reel>,
     ) -> Result<Self, Stop> {
         let known: BTreeSet<SessionId> = book.sessions.iter().map(|entry| entry.session).collect();
@@ -87,8 +87,8 @@ impl Shell {
             keeping: Keeping::default(),
             next_poll: None,
             measuring: Measuring::default(),
-            refusals: Throttle::default(),
-            questions: Throttle::lines(QUESTIONS),
+            refusals: LogLimiter::default(),
+            questions: LogLimiter::lines(QUESTIONS),
             telling: Telling::default(),
             refused: Refusals::default(),
             observer: None,

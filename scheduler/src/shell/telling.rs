@@ -13,8 +13,8 @@ use super::Shell;
 use super::tenant::plain;
 use crate::audit::Audit;
 use crate::identity::PeerProcess;
+use crate::log_limiter::LogLimiter;
 use crate::operation::{Operation, code_name, outcome_of};
-use crate::throttle::Throttle;
 
 /// Lines of the audit log that one tenant gets in a second.
 const LINES: u64 = 32;
@@ -25,12 +25,12 @@ const LONGEST: usize = 512;
 #[derive(Debug)]
 pub(super) struct Telling {
     pub(super) audit: Audit,
-    lines: Throttle<Whose>,
+    lines: LogLimiter<Whose>,
 }
 
 impl Default for Telling {
     fn default() -> Self {
-        Self { audit: Audit::default(), lines: Throttle::lines(LINES) }
+        Self { audit: Audit::default(), lines: LogLimiter::lines(LINES) }
     }
 }
 
@@ -338,7 +338,7 @@ impl Shell {
 
     /// Whether a tenant gets a line now; those that got none are summed up first.
     pub(super) fn gets_a_line(&mut self, whose: Whose) -> bool {
-        let Some(left_out) = self.telling.lines.pass(whose, clock::monotonic()) else {
+        let Some(left_out) = self.telling.lines.admit(whose, clock::monotonic()) else {
             return false;
         };
         self.more(whose, None, left_out);
@@ -347,7 +347,7 @@ impl Shell {
 
     /// A session is no more: what it got no line for is summed up.
     pub(super) fn sum_up(&mut self, session: SessionId, name: &str) {
-        let left_out = self.telling.lines.forget(&Whose::Session(session));
+        let left_out = self.telling.lines.remove(&Whose::Session(session));
         self.more(Whose::Session(session), Some(name.to_owned()), left_out);
     }
 

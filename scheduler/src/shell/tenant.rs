@@ -11,9 +11,8 @@ use gpushare_proto::text::is_printable;
 use gpushare_proto::{Bytes, ClientId, GpuId, SessionId};
 
 use super::{ConnectionRole, Shell, failure};
-use crate::connection::{Dialect as _, End, Tenant};
+use crate::connections::{ConnectionId, Dialect as _, End, Tenant};
 use crate::identity::{PeerProcess, ProcessId};
-use crate::input::ConnectionId;
 use crate::operation::Operation;
 
 /// The longest name of a session or a card that is shown, in characters.

@@ -17,7 +17,7 @@ use gpushare_proto::{Bytes, ClientId, GateState, GpuId, Nanos, SessionId};
 use gpushare_sys::clock;
 
 use super::Shell;
-use crate::input::ConnectionId;
+use crate::connections::ConnectionId;
 use crate::sessions::Sessions;
 
 /// How often watchers are told at most.

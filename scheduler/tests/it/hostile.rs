@@ -95,9 +95,7 @@ fn who_does_not_say_who_it_is_is_closed() {
     let silent = daemon.connect();
     serves(&daemon);
     assert_eq!(last_words(silent), None);
-    eventually("the reason in the log", || {
-        place.log().contains("did not say within 5s who it is").then_some(())
-    });
+    eventually("the reason in the log", || place.log().contains("sent no hello within 5s").then_some(()));
 }
 
 #[test]

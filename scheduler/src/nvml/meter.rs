@@ -10,8 +10,8 @@ use std::thread;
 
 use tokio::sync::mpsc;
 
+use super::Usages;
 use crate::input::Input;
-use crate::nvml::{self, Usages};
 
 /// Whom to ask.
 #[derive(Debug)]
@@ -26,8 +26,8 @@ impl Meter {
     /// If there can be no more threads.
     pub(crate) fn start(inputs: mpsc::Sender<Input>) -> io::Result<Self> {
         Self::reading(inputs, || {
-            let nvml = nvml::load().ok()?;
-            Some(move || nvml::usages(&nvml))
+            let nvml = super::load().ok()?;
+            Some(move || super::usages(&nvml))
         })
     }
 

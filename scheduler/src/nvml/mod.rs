@@ -4,6 +4,8 @@
 //! A GPU that is divided into MIG instances is no card: nobody can use it as a whole. Each of its instances is one,
 //! in the place of the GPU, with its own identity and memory.
 
+mod meter;
+
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 
@@ -15,6 +17,8 @@ use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::struct_wrappers::device::ProcessInfo;
 use nvml_wrapper::{Device, Nvml};
 use tracing::{debug, info, warn};
+
+pub(crate) use meter::Meter;
 
 use crate::metrics::{Reading, Readings};
 

@@ -1,0 +1,289 @@
+//! One connection, from its hello to its end.
+//!
+//! ```text
+//!   socket ─▶ hello (5 s) ─▶ read: header, limit, body, decode ─▶ ConnectionEvent ─▶ shell
+//!   socket ◀─ write ◀─ queue of 64 frames ◀─ Outbox ◀─────────────────────────────── shell
+//!   pidfd ──▶ dead
+//! ```
+//!
+//! A peer is not trusted and cannot stall the shell. Reading waits while the shell is busy. A peer that does not
+//! read fills its own queue and is closed then; its shared page still has the state of its lock.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
+
+use gpushare_proto::admin::{AdminReply, AdminRequest};
+use gpushare_proto::codec::{self, CodecError, HEADER, Message};
+use gpushare_proto::tenant::{Failure, FailureCode, Hello, MAGIC, PROTOCOL, TenantReply, TenantRequest};
+use gpushare_sys::socket::send_with_fd;
+use tokio::io::{AsyncReadExt, BufReader, Interest};
+use tokio::net::UnixStream;
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+
+use super::outbox::{Outbox, Outgoing};
+use super::{ConnectionEvent, ConnectionId, Socket};
+use crate::identity::{self, PeerProcess};
+
+/// Time for a peer's hello, and for a last message to go out.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Bytes read ahead by one system call. Most frames have a few bytes, and system calls dominate the cost of a turn.
+const READ_AHEAD: usize = 1024;
+
+type Reader = BufReader<OwnedReadHalf>;
+
+/// Messages of one of the two sockets.
+pub(crate) trait Dialect: Send + 'static {
+    type Request: Message + Send;
+    type Reply: Message + Send;
+    const SOCKET: Socket;
+
+    fn hello(request: Self::Request) -> Option<Hello>;
+    fn event(connection: ConnectionId, request: Self::Request) -> ConnectionEvent;
+    fn failure(failure: Failure) -> Self::Reply;
+
+    /// Returns whether bytes without a meaning on this socket are an administrator's request.
+    fn is_administration(_body: &[u8]) -> bool {
+        false
+    }
+}
+
+/// Messages of the tenant socket.
+pub(crate) struct Tenant;
+/// Messages of the administrator's socket.
+pub(crate) struct Admin;
+
+impl Dialect for Tenant {
+    type Request = TenantRequest;
+    type Reply = TenantReply;
+    const SOCKET: Socket = Socket::Tenant;
+
+    fn hello(request: TenantRequest) -> Option<Hello> {
+        match request {
+            TenantRequest::Hello(hello) => Some(hello),
+            _ => None,
+        }
+    }
+    fn event(connection: ConnectionId, request: TenantRequest) -> ConnectionEvent {
+        ConnectionEvent::Tenant { connection, request }
+    }
+    fn failure(failure: Failure) -> TenantReply {
+        TenantReply::Error(failure)
+    }
+    fn is_administration(body: &[u8]) -> bool {
+        codec::decode::<AdminRequest>(body).is_ok()
+    }
+}
+
+impl Dialect for Admin {
+    type Request = AdminRequest;
+    type Reply = AdminReply;
+    const SOCKET: Socket = Socket::Admin;
+
+    fn hello(request: AdminRequest) -> Option<Hello> {
+        match request {
+            AdminRequest::Hello(hello) => Some(hello),
+            _ => None,
+        }
+    }
+    fn event(connection: ConnectionId, request: AdminRequest) -> ConnectionEvent {
+        ConnectionEvent::Admin { connection, request }
+    }
+    fn failure(failure: Failure) -> AdminReply {
+        AdminReply::Error(failure)
+    }
+}
+
+/// Cause of a connection's end.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum End {
+    #[error("the peer hung up")]
+    HangUp,
+    #[error("the peer is dead")]
+    Dead,
+    #[error("the daemon closed it")]
+    Finished,
+    #[error("the peer hung up in the middle of a message")]
+    Cut,
+    #[error("the peer sent no hello within {PATIENCE:?}")]
+    Silent,
+    #[error("the peer does not speak gpushare")]
+    Foreign,
+    #[error("the peer asks for administration on the tenants' socket, which serves no administrator")]
+    Administration,
+    #[error("the peer speaks protocol {0}, this daemon {PROTOCOL}")]
+    Protocol(u16),
+    #[error(transparent)]
+    Codec(#[from] CodecError),
+    #[error("the socket failed: {0}")]
+    Socket(io::Error),
+}
+
+impl End {
+    /// Returns whether a well-behaved peer may end a connection like this.
+    pub(crate) fn is_usual(&self) -> bool {
+        matches!(self, Self::HangUp | Self::Dead | Self::Finished)
+    }
+}
+
+impl From<io::Error> for End {
+    fn from(error: io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => Self::HangUp,
+            _ => Self::Socket(error),
+        }
+    }
+}
+
+/// Serves one connection until it ends. Reports its hello, its messages and its end as events.
+pub(crate) async fn serve<D: Dialect>(
+    stream: UnixStream,
+    connection: ConnectionId,
+    peer: PeerProcess,
+    events: mpsc::Sender<ConnectionEvent>,
+) -> End {
+    let (mut reader, writer) = split(stream);
+    let role = match timeout(PATIENCE, hello::<D>(&mut reader)).await {
+        Ok(Ok(hello)) => hello.role,
+        Ok(Err(end)) => return refuse::<D>(&writer, end).await,
+        Err(_) => return End::Silent,
+    };
+    let (outbox, outgoing, closed) = Outbox::new();
+    let (pidfd, process) = (peer.pidfd.clone(), (peer.pid, peer.uid));
+    let opened = ConnectionEvent::Opened { connection, socket: D::SOCKET, peer, role, outbox };
+    if events.send(opened).await.is_err() {
+        return End::Finished;
+    }
+    let end = tokio::select! {
+        end = read::<D>(&mut reader, connection, &events) => end,
+        end = write(&writer, outgoing) => end,
+        () = identity::death(pidfd) => End::Dead,
+        _ = closed => End::Finished,
+    };
+    // The receiver is gone only when the daemon ends.
+    if matches!(end, End::Administration) {
+        let why = end.to_string();
+        let _ = events.send(ConnectionEvent::Trespassed { process, why }).await;
+    }
+    let _ = events.send(ConnectionEvent::Closed { connection }).await;
+    end
+}
+
+fn split(stream: UnixStream) -> (Reader, OwnedWriteHalf) {
+    let (reader, writer) = stream.into_split();
+    (BufReader::with_capacity(READ_AHEAD, reader), writer)
+}
+
+/// Reads a peer's first message, whatever it is, and answers with a failure.
+pub(crate) async fn turn_away<D: Dialect>(stream: UnixStream, failure: Failure) {
+    let (mut reader, writer) = split(stream);
+    let _ = timeout(PATIENCE, hello::<D>(&mut reader)).await;
+    send_failure::<D>(&writer, failure).await;
+}
+
+/// Reads the first message, which must be a hello of this protocol version.
+async fn hello<D: Dialect>(reader: &mut Reader) -> Result<Hello, End> {
+    let body = frame::<D::Request>(reader).await?;
+    match codec::claimed_protocol(&body) {
+        None => return Err(End::Foreign),
+        Some(PROTOCOL) => {}
+        Some(other) => return Err(End::Protocol(other)),
+    }
+    D::hello(codec::decode(&body)?)
+        .filter(|hello| hello.magic == MAGIC)
+        .ok_or(End::Foreign)
+}
+
+async fn refuse<D: Dialect>(writer: &OwnedWriteHalf, end: End) -> End {
+    let failure = match &end {
+        End::Protocol(theirs) => Some((FailureCode::Protocol, codec::protocol_mismatch(*theirs))),
+        End::Codec(cause) => Some((FailureCode::BadRequest, cause.to_string())),
+        End::Foreign => {
+            Some((FailureCode::BadRequest, "the first message must be a hello of gpushare".to_owned()))
+        }
+        _ => None,
+    };
+    if let Some((code, message)) = failure {
+        send_failure::<D>(writer, Failure { code, message }).await;
+    }
+    end
+}
+
+async fn send_failure<D: Dialect>(writer: &OwnedWriteHalf, failure: Failure) {
+    if let Ok(frame) = codec::encode(&D::failure(failure)) {
+        // Best effort: the connection ends in any case.
+        let _ = timeout(PATIENCE, send(writer, &frame, None)).await;
+    }
+}
+
+async fn read<D: Dialect>(
+    reader: &mut Reader,
+    connection: ConnectionId,
+    events: &mpsc::Sender<ConnectionEvent>,
+) -> End {
+    loop {
+        let body = match frame::<D::Request>(reader).await {
+            Ok(body) => body,
+            Err(end) => return end,
+        };
+        match codec::decode(&body) {
+            Ok(request) => {
+                if events.send(D::event(connection, request)).await.is_err() {
+                    return End::Finished;
+                }
+            }
+            Err(_) if D::is_administration(&body) => return End::Administration,
+            Err(error) => return error.into(),
+        }
+    }
+}
+
+/// Reads the next frame and returns its body. Checks the length before it allocates the body.
+async fn frame<M: Message>(reader: &mut Reader) -> Result<Vec<u8>, End> {
+    let mut header = [0; HEADER];
+    let first = reader.read(&mut header).await?;
+    if first == 0 {
+        return Err(End::HangUp);
+    }
+    fill(reader, &mut header[first..]).await?;
+    let mut body = vec![0; codec::body_length::<M>(header)?];
+    fill(reader, &mut body).await?;
+    Ok(body)
+}
+
+async fn fill(reader: &mut Reader, rest: &mut [u8]) -> Result<(), End> {
+    match reader.read_exact(rest).await {
+        Ok(_) => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Err(End::Cut),
+        Err(error) => Err(error.into()),
+    }
+}
+
+async fn write(writer: &OwnedWriteHalf, mut queue: mpsc::Receiver<Outgoing>) -> End {
+    while let Some(next) = queue.recv().await {
+        let sent = send(writer, &next.frame, next.descriptor);
+        if next.last {
+            let _ = timeout(PATIENCE, sent).await;
+            return End::Finished;
+        }
+        if let Err(error) = sent.await {
+            return error.into();
+        }
+    }
+    End::Finished
+}
+
+async fn send(writer: &OwnedWriteHalf, mut frame: &[u8], mut descriptor: Option<OwnedFd>) -> io::Result<()> {
+    let socket: &UnixStream = writer.as_ref();
+    while !frame.is_empty() {
+        let with = descriptor.as_ref().map(AsFd::as_fd);
+        let sent = socket
+            .async_io(Interest::WRITABLE, || send_with_fd(socket, frame, with))
+            .await?;
+        descriptor = None;
+        frame = &frame[sent..];
+    }
+    Ok(())
+}

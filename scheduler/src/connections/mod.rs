@@ -1,0 +1,71 @@
+//! Connections of tenants and administrators, from accept to end.
+//!
+//! ```text
+//!   socket ─▶ listener: may this peer connect? how many has its principal? ─▶ connection ─▶ events ─▶ shell
+//!                                                                    socket ◀─ outbox ◀─────────────┘
+//! ```
+//!
+//! The modules here know sockets, frames and peers. They decide nothing about sessions or memory: each connection
+//! reports [`ConnectionEvent`]s, and the shell answers through the connection's [`Outbox`].
+
+mod connection;
+mod limit;
+mod listener;
+mod outbox;
+
+use std::fmt;
+
+use gpushare_proto::admin::AdminRequest;
+use gpushare_proto::tenant::{Role, TenantRequest};
+
+use crate::identity::PeerProcess;
+
+pub(crate) use connection::{Admin, Dialect, End, Tenant};
+pub(crate) use limit::ConnectionLimit;
+pub(crate) use listener::{Acceptor, accept};
+pub(crate) use outbox::{Outbox, Unsent};
+
+/// Number of a connection, unique over the daemon's life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct ConnectionId(pub(crate) u64);
+
+impl fmt::Display for ConnectionId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "connection {}", self.0)
+    }
+}
+
+/// One of the daemon's two sockets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Socket {
+    /// Socket for processes that share a GPU.
+    Tenant,
+    /// Socket for administration.
+    Admin,
+}
+
+/// Report of a connection to the shell.
+#[derive(Debug)]
+pub(crate) enum ConnectionEvent {
+    /// A peer said hello.
+    Opened {
+        connection: ConnectionId,
+        socket: Socket,
+        peer: PeerProcess,
+        role: Role,
+        outbox: Outbox,
+    },
+    /// A message on the tenant socket.
+    Tenant { connection: ConnectionId, request: TenantRequest },
+    /// A message on the administrator's socket.
+    Admin { connection: ConnectionId, request: AdminRequest },
+    /// The end of a connection, by hang-up, death of the peer, or the daemon's own decision.
+    Closed { connection: ConnectionId },
+    /// A request for administration by a peer that is no administrator.
+    Trespassed {
+        /// Pid and user id of the peer, as the kernel reports them.
+        process: (u32, u32),
+        /// Reason of the refusal, for the audit log.
+        why: String,
+    },
+}

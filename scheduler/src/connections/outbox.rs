@@ -1,0 +1,162 @@
+//! The shell's end of a connection: a bounded queue of frames, with replies held back until the store has answered.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::convert::Infallible;
+use std::os::fd::OwnedFd;
+
+use gpushare_proto::codec::{self, Message};
+use tokio::sync::{mpsc, oneshot};
+
+/// Frames that wait for a slow peer, beyond what the kernel buffers.
+const QUEUE: usize = 64;
+
+/// Frame on its way to the peer.
+#[derive(Debug)]
+pub(super) struct Outgoing {
+    pub(super) frame: Vec<u8>,
+    pub(super) descriptor: Option<OwnedFd>,
+    /// Whether the connection ends after this frame.
+    pub(super) last: bool,
+}
+
+impl Outgoing {
+    fn of<M: Message>(message: &M) -> Result<Self, Unsent> {
+        let frame = codec::encode(message).map_err(|_| Unsent::TooLong)?;
+        Ok(Self { frame, descriptor: None, last: false })
+    }
+}
+
+/// Sender of messages to one peer. Dropping it closes the connection at once.
+#[derive(Debug)]
+pub(crate) struct Outbox {
+    queue: mpsc::Sender<Outgoing>,
+    /// Replies that wait until the store has written the act with their number, and all messages behind them.
+    held: VecDeque<(Option<u64>, Outgoing)>,
+    _open: oneshot::Sender<Infallible>,
+}
+
+/// Reason why a message is not sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Unsent {
+    #[error("it does not read")]
+    Full,
+    #[error("what it asked for is longer than a message may be")]
+    TooLong,
+}
+
+impl Outbox {
+    /// Creates an outbox, the queue that it fills, and a channel that closes when the outbox is dropped.
+    pub(super) fn new() -> (Self, mpsc::Receiver<Outgoing>, oneshot::Receiver<Infallible>) {
+        let (queue, outgoing) = mpsc::channel(QUEUE);
+        let (_open, closed) = oneshot::channel();
+        (Self { queue, held: VecDeque::new(), _open }, outgoing, closed)
+    }
+
+    /// Queues a message.
+    pub(crate) fn send<M: Message>(&mut self, message: &M) -> Result<(), Unsent> {
+        self.push(Outgoing::of(message)?)
+    }
+
+    /// Queues a message that carries a descriptor.
+    pub(crate) fn send_with<M: Message>(&mut self, message: &M, descriptor: OwnedFd) -> Result<(), Unsent> {
+        self.push(Outgoing { descriptor: Some(descriptor), ..Outgoing::of(message)? })
+    }
+
+    /// Queues the last message. The connection ends when it is sent.
+    pub(crate) fn send_last<M: Message>(&mut self, message: &M) -> Result<(), Unsent> {
+        self.push(Outgoing { last: true, ..Outgoing::of(message)? })
+    }
+
+    /// Holds a message, and all later ones, until [`Self::release`] names the act that it answers.
+    pub(crate) fn send_after<M: Message>(&mut self, act: u64, message: &M) -> Result<(), Unsent> {
+        self.hold(Some(act), Outgoing::of(message)?)
+    }
+
+    /// Sends the replies to all acts up to `through`; those named in `instead` are replaced by the message there.
+    pub(crate) fn release<M: Message>(
+        &mut self,
+        through: u64,
+        instead: &BTreeMap<u64, M>,
+    ) -> Result<(), Unsent> {
+        let is_due = |(act, _): &(Option<u64>, Outgoing)| act.is_none_or(|act| act <= through);
+        let due = self.held.iter().take_while(|held| is_due(held)).count();
+        let due: Vec<_> = self.held.drain(..due).collect();
+        for (act, outgoing) in due {
+            let replacement = act.and_then(|act| instead.get(&act)).map(Outgoing::of).transpose()?;
+            self.enqueue(replacement.unwrap_or(outgoing))?;
+        }
+        Ok(())
+    }
+
+    /// Returns whether half of the queue is taken, so that the peer gets only messages that it depends on.
+    pub(crate) fn is_behind(&self) -> bool {
+        self.queue.capacity() < QUEUE / 2
+    }
+
+    fn push(&mut self, outgoing: Outgoing) -> Result<(), Unsent> {
+        match self.held.is_empty() {
+            true => self.enqueue(outgoing),
+            false => self.hold(None, outgoing),
+        }
+    }
+
+    fn hold(&mut self, act: Option<u64>, outgoing: Outgoing) -> Result<(), Unsent> {
+        if self.held.len() >= QUEUE {
+            return Err(Unsent::Full);
+        }
+        self.held.push_back((act, outgoing));
+        Ok(())
+    }
+
+    fn enqueue(&self, outgoing: Outgoing) -> Result<(), Unsent> {
+        match self.queue.try_send(outgoing) {
+            // A connection that has just ended reports that itself.
+            Ok(()) | Err(mpsc::error::TrySendError::Closed(_)) => Ok(()),
+            Err(mpsc::error::TrySendError::Full(_)) => Err(Unsent::Full),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gpushare_proto::codec::HEADER;
+    use gpushare_proto::tenant::{GpuInfo, PROTOCOL, TenantReply, TenantRequest};
+    use gpushare_proto::{Bytes, GpuUuid};
+
+    use super::*;
+
+    #[test]
+    fn held_replies_go_out_in_order_and_failed_ones_are_replaced() {
+        let (mut outbox, mut outgoing, _) = Outbox::new();
+        let said = |protocol| TenantReply::Ready { protocol };
+        assert_eq!(outbox.send_after(1, &said(1)), Ok(()));
+        assert_eq!(outbox.send(&said(2)), Ok(()));
+        assert_eq!(outbox.send_after(2, &said(3)), Ok(()));
+        assert_eq!(outbox.send(&said(4)), Ok(()));
+        assert!(outgoing.try_recv().is_err());
+        let mut heard = || {
+            let frame = outgoing.try_recv().ok()?.frame;
+            codec::decode::<TenantReply>(&frame[HEADER..]).ok()
+        };
+        assert_eq!(outbox.release::<TenantReply>(1, &BTreeMap::new()), Ok(()));
+        assert_eq!((heard(), heard(), heard()), (Some(said(1)), Some(said(2)), None));
+        assert_eq!(outbox.release(2, &BTreeMap::from([(2, said(9))])), Ok(()));
+        assert_eq!((heard(), heard(), heard()), (Some(said(9)), Some(said(4)), None));
+    }
+
+    #[test]
+    fn a_message_that_is_too_long_is_no_full_queue() {
+        let (mut outbox, _outgoing, _) = Outbox::new();
+        let long = TenantRequest::Attach(GpuInfo {
+            uuid: GpuUuid::gpu([1; 16]),
+            name: "x".repeat(32 << 20),
+            total: Bytes::gib(1),
+        });
+        assert_eq!(outbox.send(&long), Err(Unsent::TooLong));
+        let ready = TenantReply::Ready { protocol: PROTOCOL };
+        for _ in 0..QUEUE {
+            assert_eq!(outbox.send(&ready), Ok(()));
+        }
+        assert_eq!(outbox.send(&ready), Err(Unsent::Full));
+    }
+}

@@ -1,0 +1,149 @@
+//! Finds the container that a control group belongs to.
+//!
+//! ```text
+//!   /system.slice/docker-1f2e.scope/init           container /system.slice/docker-1f2e.scope
+//!   /kubepods/burstable/pod1/2                     container /kubepods/burstable/pod1/2
+//!   /../9c3b/init                                  container /../9c3b, seen by a daemon in another container
+//!   /user.slice/user-1000.slice/session-3.scope    no container
+//! ```
+//!
+//! A container names the groups inside its own group itself, so they are cut off. Otherwise a container could
+//! appear as many.
+
+/// Folders of control groups in which each group is a container, or has containers.
+const FOLDERS: [&str; 4] = ["docker", "lxc", "garden", "libpod_parent"];
+/// Parts of the names of containers' groups.
+const MARKS: [&str; 6] = ["docker-", "libpod-", "crio-", "cri-containerd", "lxc.", "nspawn"];
+/// Suffix of groups that hold other groups only.
+const SLICE: &str = ".slice";
+/// Prefix of the groups in which Kubernetes keeps its pods.
+const PODS: &str = "kubepods";
+/// Suffix of groups whose inner groups are made by the service that runs there.
+const SERVICE: &str = ".service";
+
+/// Returns the control group of the container that `group` belongs to.
+pub(super) fn container(group: &str) -> Option<&str> {
+    match beside(group) {
+        None => named(group),
+        // A slice is no container.
+        Some(slice) if slice.ends_with(SLICE) => named(group).or(Some(slice)),
+        // The container may choose the names that follow.
+        container => container,
+    }
+}
+
+/// Returns the outermost group that does not hold this daemon, if the daemon sees the path relative to its own.
+///
+/// A daemon in a container sees `/..` in place of the names above its own group.
+fn beside(group: &str) -> Option<&str> {
+    let mut parts = parts(group).skip(1).peekable();
+    parts.next_if(|(part, _)| *part == "..")?;
+    let beside = parts.find(|(part, _)| *part != "..");
+    Some(&group[..beside.map_or(group.len(), |(_, end)| end)])
+}
+
+/// Returns the path up to the first part that is named like a container.
+fn named(group: &str) -> Option<&str> {
+    let mut parts = parts(group).peekable();
+    while let Some((part, end)) = parts.next() {
+        let up_to = |end: usize| Some(&group[..end]);
+        if MARKS.iter().any(|mark| part.contains(mark)) {
+            return up_to(end);
+        }
+        if FOLDERS.contains(&part) {
+            return up_to(parts.peek().map_or(end, |&(_, end)| end));
+        }
+        if part.starts_with(PODS) {
+            // A group inside a pod is a container. A path that ends above the pods counts as a whole.
+            let is_pod = |(part, _): &(&str, usize)| part.starts_with("pod") || part.contains("-pod");
+            let pod = Some((part, end)).filter(is_pod).or_else(|| parts.find(is_pod));
+            let inside = parts.next().or(pod);
+            return up_to(inside.map_or(group.len(), |(_, end)| end));
+        }
+    }
+    None
+}
+
+/// Returns the service that made a container's group, or the group itself if no service is on its path.
+pub(super) fn maker(container: &str) -> &str {
+    let service = parts(container).find(|(part, _)| part.ends_with(SERVICE));
+    service.map_or(container, |(_, end)| &container[..end])
+}
+
+/// Parts of a path, each with the offset of its end.
+fn parts(path: &str) -> impl Iterator<Item = (&str, usize)> {
+    path.split('/').scan(0, |start, part| {
+        let end = *start + part.len();
+        *start = end + 1;
+        Some((part, end))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DOCKER: &str = "/system.slice/docker-1f2e.scope";
+
+    #[test]
+    fn containers_are_known_by_their_control_group() {
+        for path in [
+            "/docker/1f2e",
+            DOCKER,
+            "/kubepods/burstable/pod1/2",
+            "/kubepods.slice/kubepods-pod1.slice/cri-containerd-2.scope",
+            "/kubepods.slice/kubepods-pod1.slice/2",
+            "/kubepods/besteffort",
+            "/user.slice/user-1000.slice/libpod-9.scope",
+            "/machine.slice/systemd-nspawn@box.service",
+            "/lxc.payload.box",
+            "/lxc/box",
+        ] {
+            assert_eq!(container(path), Some(path));
+        }
+        for path in [
+            "/",
+            "",
+            "/user.slice/user-1000.slice/session-3.scope",
+            "/init.scope",
+            "/system.slice/docker.service",
+        ] {
+            assert_eq!(container(path), None, "{path}");
+        }
+    }
+
+    #[test]
+    fn groups_inside_a_container_are_that_container() {
+        for inside in ["/init", "/a/b/c", "/docker/another", "/kubepods/pod7/8"] {
+            for outer in [
+                "/docker/1f2e",
+                DOCKER,
+                "/kubepods/burstable/pod1/2",
+                "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod1.slice/crio-2.scope",
+                "/lxc/box",
+            ] {
+                assert_eq!(container(&format!("{outer}{inside}")), Some(outer));
+            }
+        }
+    }
+
+    #[test]
+    fn a_daemon_in_a_container_sees_the_others_by_relative_paths() {
+        for (outside, is) in [
+            ("/../9c3b", "/../9c3b"),
+            ("/../9c3b/docker/x", "/../9c3b"),
+            ("/../9c3b/init/x", "/../9c3b"),
+            ("/../../podb/2/init", "/../../podb"),
+            ("/../../../user.slice/user-0.slice/session-1.scope", "/../../../user.slice"),
+            ("/../..", "/../.."),
+            ("/../../docker-2.scope/init", "/../../docker-2.scope"),
+            ("/../../kubepods-podb.slice/crio-2.scope/x-pod/y", "/../../kubepods-podb.slice/crio-2.scope"),
+            (
+                "/../../../kubepods-burstable.slice/kubepods-burstable-podb.slice/2/x",
+                "/../../../kubepods-burstable.slice/kubepods-burstable-podb.slice/2",
+            ),
+        ] {
+            assert_eq!(container(outside), Some(is));
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! The principal of a process: its user, in one container or outside of any.
+//!
+//! Limits count by principal. Root in a container without a user namespace has user id 0, like the system's daemon,
+//! so a user id alone would not tell the two apart. Where the kernel does not say which container a process is in
+//! (another PID namespace, or it died meanwhile), all such processes of a user are one principal.
+//!
+//! A user's own service manager may make containers at will. All containers of one manager are one principal.
+
+use std::fmt;
+
+use gpushare_sys::process;
+use serde::{Deserialize, Serialize};
+
+use super::container::{container, maker};
+
+/// Location of a process relative to containers.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Location {
+    Outside,
+    /// Control group of the container, or of the service that made it.
+    Container(String),
+    Unknown,
+}
+
+/// User whose processes are counted together, in one container or outside of any.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub(crate) struct Principal {
+    uid: u32,
+    at: Location,
+}
+
+impl Principal {
+    /// Returns the principal of process `pid`, which runs for `uid`.
+    ///
+    /// `is_alive` is called after the control groups are read: if the process is dead by then, its pid may belong to
+    /// another one, and the location is unknown.
+    pub(crate) fn of(uid: u32, pid: u32, is_alive: impl FnOnce() -> bool) -> Self {
+        let groups = process::cgroups(pid);
+        let believed = is_alive().then_some(&groups);
+        Self::in_groups(uid, believed.into_iter().flatten().map(String::as_str))
+    }
+
+    /// Returns the principal of this process.
+    pub(crate) fn own() -> Self {
+        Self::of(rustix::process::geteuid().as_raw(), std::process::id(), || true)
+    }
+
+    /// Returns the principal of a user's process in these control groups.
+    pub(crate) fn in_groups<'a>(uid: u32, groups: impl IntoIterator<Item = &'a str>) -> Self {
+        let mut groups = groups.into_iter().peekable();
+        let is_known = groups.peek().is_some();
+        let at = match groups.find_map(container) {
+            Some(container) => Location::Container(maker(container).to_owned()),
+            None if is_known => Location::Outside,
+            None => Location::Unknown,
+        };
+        Self { uid, at }
+    }
+
+    /// Returns whether the kernel said where the process is.
+    pub(crate) fn is_located(&self) -> bool {
+        self.at != Location::Unknown
+    }
+}
+
+/// Text like `user 0 in container /docker/1f2e`.
+impl fmt::Display for Principal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.at {
+            Location::Outside => write!(f, "user {}", self.uid),
+            Location::Container(group) => write!(f, "user {} in container {group}", self.uid),
+            Location::Unknown => write!(f, "user {} in an unknown container", self.uid),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_inside_a_container_are_the_same_principal() {
+        let root_in = |group: &str| Principal::in_groups(0, Some(group));
+        let docker = "/system.slice/docker-1f2e.scope";
+        assert_eq!(root_in(docker), root_in(&format!("{docker}/init")));
+        assert_ne!(root_in(docker), root_in("/docker/other"));
+        assert_eq!(root_in(docker).to_string(), format!("user 0 in container {docker}"));
+        let old_hierarchies = ["/system.slice/containerd.service", "/docker/1f2e", "/docker/1f2e"];
+        assert_eq!(Principal::in_groups(0, old_hierarchies), root_in("/docker/1f2e"));
+    }
+
+    #[test]
+    fn all_containers_of_one_users_manager_are_one_principal() {
+        let manager = "/user.slice/user-1000.slice/user@1000.service";
+        let called = |name: &str| Principal::in_groups(1000, Some(format!("{manager}/{name}/x").as_str()));
+        assert_eq!(called("libpod-1.scope"), called("docker/2"));
+        assert_eq!(called("app.slice"), Principal::in_groups(1000, Some("/")));
+        let service = "/machine.slice/systemd-nspawn@box.service";
+        let inside = Principal::in_groups(0, Some(service));
+        assert_eq!(inside.to_string(), format!("user 0 in container {service}"));
+    }
+
+    #[test]
+    fn control_groups_of_a_dead_process_are_not_believed() {
+        let pid = std::process::id();
+        assert_eq!(Principal::of(7, pid, || true), Principal { uid: 7, ..Principal::own() });
+        assert_eq!(Principal::of(7, pid, || false), Principal::in_groups(7, None));
+        assert_eq!(Principal::of(7, 0, || true), Principal::in_groups(7, None));
+    }
+}

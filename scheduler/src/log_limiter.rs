@@ -1,0 +1,86 @@
+//! Limits log lines per key, so that no tenant can fill the log. Omitted lines are counted.
+
+use std::collections::BTreeMap;
+
+use gpushare_proto::Nanos;
+
+/// Time for which a key's number of lines is limited.
+const WINDOW: Nanos = Nanos::from_secs(1);
+
+/// Limiter of log lines: at most `lines` for each key within a second.
+#[derive(Debug)]
+pub(crate) struct LogLimiter<K> {
+    lines: u64,
+    windows: BTreeMap<K, Window>,
+}
+
+/// Lines of one key since its window began.
+#[derive(Clone, Copy, Debug)]
+struct Window {
+    began: Nanos,
+    written: u64,
+    omitted: u64,
+}
+
+impl<K> Default for LogLimiter<K> {
+    fn default() -> Self {
+        Self::lines(1)
+    }
+}
+
+impl<K> LogLimiter<K> {
+    /// Creates a limiter of this many lines per key and second.
+    pub(crate) const fn lines(lines: u64) -> Self {
+        Self { lines, windows: BTreeMap::new() }
+    }
+}
+
+impl<K: Ord> LogLimiter<K> {
+    /// Returns the number of lines omitted before this one, or `None` if this one is to be omitted too.
+    pub(crate) fn admit(&mut self, key: K, now: Nanos) -> Option<u64> {
+        let fresh = Window { began: now, written: 0, omitted: 0 };
+        let window = self.windows.entry(key).or_insert(fresh);
+        let mut omitted = 0;
+        if now - window.began >= WINDOW {
+            omitted = std::mem::replace(window, fresh).omitted;
+        }
+        if window.written == self.lines {
+            window.omitted += 1;
+            return None;
+        }
+        window.written += 1;
+        Some(omitted)
+    }
+
+    /// Removes a key; returns the number of its omitted lines that were not reported.
+    pub(crate) fn remove(&mut self, key: &K) -> u64 {
+        self.windows.remove(key).map_or(0, |window| window.omitted)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_key_gets_one_line_a_second() {
+        let mut limiter = LogLimiter::default();
+        let at = Nanos::from_millis;
+        assert_eq!(limiter.admit('a', at(0)), Some(0));
+        assert_eq!(limiter.admit('a', at(10)), None);
+        assert_eq!(limiter.admit('b', at(10)), Some(0));
+        assert_eq!(limiter.admit('a', at(999)), None);
+        assert_eq!(limiter.admit('a', at(1000)), Some(2));
+        assert_eq!(limiter.admit('a', at(1500)), None);
+        assert_eq!(limiter.remove(&'a'), 1);
+        assert_eq!(limiter.admit('a', at(1501)), Some(0));
+    }
+
+    #[test]
+    fn a_limiter_may_allow_several_lines_a_second() {
+        let mut limiter = LogLimiter::lines(2);
+        let at = Nanos::from_millis;
+        let admitted = [0, 1, 2, 3, 1000, 1001, 1002].map(|ms| limiter.admit((), at(ms)));
+        assert_eq!(admitted, [Some(0), Some(0), None, None, Some(2), Some(0), None]);
+    }
+}
