@@ -1,5 +1,7 @@
-//! `ioctl`: passed on as it came, but for one answer of the NVIDIA driver's (`gpushare_client::nvml::control` says which).
-//! Every program calls it, so all others cost a load, a comparison and a jump.
+//! `ioctl`: every call goes to the C library. One answer of the NVIDIA driver is corrected afterwards (see
+//! `gpushare_client::nvml::control`).
+//!
+//! Every program calls `ioctl`. A call that is not about NVIDIA costs one load, one comparison and one jump.
 
 use std::ffi::{c_int, c_ulong, c_void};
 

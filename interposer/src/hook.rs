@@ -1,24 +1,22 @@
-//! The one macro that makes a hook of a line.
+//! The macro that makes the exported functions of the driver, and their rows of the hook table, from lines like these:
 //!
 //! ```text
-//!   gated     name(arguments) = 4000 export, 7000 ptsz export_ptsz;   passes the gate
-//!   [ordered: stream]        name(arguments) = ...;                   the same in a stream, which may carry communication
-//!   [one: stream]            name(arguments) = ...;                   passes the window of its stream, then the gate
-//!   [kernel: f, stream]      name(arguments) = ...;                   the same for a kernel, which may talk to others
-//!   [configured: f, config]  name(arguments) = ...;                   the same, with the stream in a configuration
-//!   [graph: graph, stream]   name(arguments) = ...;                   the same, and may take memory for itself
-//!   graph     name(arguments) = ...;                                  gated, and may take memory for itself
-//!   blocking  name(arguments) = ...;                                  waits for its default stream first
-//!   [hook: a, b] name(arguments) = ...;                               calls hook(a, b, || the real one)
+//!   gated export twin(arguments);            passes the gate
+//!   [ordered: stream] ...                    passes the gate; the stream may carry communication with other cards
+//!   [one: stream] ...                        passes the launch window of its stream, then the gate
+//!   [kernel: function, stream] ...           as `one`; the kernel may communicate with other cards
+//!   [configured: function, config] ...       as `kernel`, with the stream in a launch configuration
+//!   [graph: graph, stream] ...               as `one`; a graph may take memory when it is launched
+//!   blocking ...                             waits for its default stream, then passes the gate
+//!   [hook: a, b] ...                         calls hook(a, b, || the driver's function)
 //! ```
 //!
-//! `name` is what `cuGetProcAddress` takes; each variant gives the CUDA version that introduced it, `ptsz` or
-//! `ptds` if it is the twin for the per-thread default stream, and the driver's export. For each variant the macro makes
-//! the exported function and its row of the table.
+//! A line names every export that has these arguments and this behaviour. `gpushare-symbols` knows the base name and
+//! the CUDA version of each export.
 //!
-//! Hooks and the driver's functions may unwind: a thread that is cancelled inside the driver, or an exception that a
-//! callback throws, passes and gives back what its hook holds. Panics of ours stop here ([`guest`]). The
-//! gate's own hooks cannot panic while it is open, and what they do while it is closed stops its panics itself.
+//! Hooks and driver functions may unwind: a cancelled thread, or an exception thrown by a callback, passes through
+//! a hook, which releases what it holds. Panics of gpushare stop in [`guest`]. An open gate cannot panic, and a
+//! closed one catches its own panics, so hooks that only pass the gate need no [`guest`].
 //!
 //! [`guest`]: gpushare_client::guest::guest
 
@@ -61,14 +59,6 @@ macro_rules! hooks {
         let _pass = gpushare_client::hooks::work::pass_with(page, work);
         $real
     }};
-    (@enter graph $row:ident $real:expr) => {{
-        let result = {
-            let _pass = gpushare_client::hooks::work::pass();
-            $real
-        };
-        gpushare_client::hooks::graph_memory::after_launch();
-        result
-    }};
     (@enter blocking $row:ident $real:expr) => {{
         let _pass = gpushare_client::hooks::work::pass_blocking($row.default_stream());
         $real
@@ -76,27 +66,16 @@ macro_rules! hooks {
     (@enter [$hook:path : $($given:expr),*] $row:ident $real:expr) => {
         gpushare_client::guest::guest(move || $hook($($given,)* move || $real))
     };
-    (@twin) => { false };
-    (@twin $mark:ident) => { true };
-    (@name $name:ident) => {
-        // SAFETY: an identifier has no NUL, and one is appended.
-        unsafe { std::ffi::CStr::from_bytes_with_nul_unchecked(concat!(stringify!($name), "\0").as_bytes()) }
-    };
 
     // One exported function and its row.
-    (@variant $via:tt $base:ident $arguments:tt $version:literal [$($twin:ident)?] $export:ident) => {
+    (@export $via:tt ($($arg:ident: $type:ty),*) $export:ident) => {
         mod $export {
             pub(super) static ROW: gpushare_client::rows::Row = gpushare_client::rows::Row::new(
-                crate::hook::hooks!(@name $base),
-                $version,
-                crate::hook::hooks!(@twin $($twin)?),
-                crate::hook::hooks!(@name $export),
+                concat!(stringify!($export), "\0"),
                 super::$export as *const std::ffi::c_void,
             );
         }
-        hooks!(@function $via $arguments $export);
-    };
-    (@function $via:tt ($($arg:ident: $type:ty),*) $export:ident) => {
+
         /// The driver's function of this name, through its hook.
         ///
         /// # Safety
@@ -120,21 +99,16 @@ macro_rules! hooks {
             unsafe { hooks!(@enter $via row real($($arg),*)) }
         }
     };
+    (@line $via:tt $arguments:tt $($export:ident)+) => {
+        $( hooks!(@export $via $arguments $export); )+
+    };
 
     // All lines of a file.
-    ($($via:tt $base:ident $arguments:tt = $($version:literal $($export:ident)+),+;)*) => {
-        $($( hooks!(@split $via $base $arguments $version $($export)+); )+)*
+    ($($via:tt $($export:ident)+ ($($arguments:tt)*);)*) => {
+        $( hooks!(@line $via ($($arguments)*) $($export)+); )*
         /// The rows of this file.
-        pub(crate) static ROWS: &[&gpushare_client::rows::Row] = &[$($( hooks!(@row $($export)+) ),+),*];
+        pub(crate) static ROWS: &[&gpushare_client::rows::Row] = &[$($(&$export::ROW),+),*];
     };
-    (@split $via:tt $base:ident $arguments:tt $version:literal $export:ident) => {
-        hooks!(@variant $via $base $arguments $version [] $export);
-    };
-    (@split $via:tt $base:ident $arguments:tt $version:literal $twin:ident $export:ident) => {
-        hooks!(@variant $via $base $arguments $version [$twin] $export);
-    };
-    (@row $export:ident) => { &$export::ROW };
-    (@row $twin:ident $export:ident) => { &$export::ROW };
 }
 
 pub(crate) use hooks;

@@ -1,4 +1,4 @@
-//! The ways to find a driver function, answered with ours.
+//! `dlsym` and `cuGetProcAddress`: they return gpushare's function where the driver's is hooked.
 
 use std::arch::naked_asm;
 use std::ffi::{c_char, c_int, c_void};
@@ -16,20 +16,19 @@ use crate::nvml::NVML;
 hooks! {
     [get_proc_address: &TABLE, symbol, answer, version, flags] cuGetProcAddress(
         symbol: *const c_char, answer: *mut Pointer, version: c_int, flags: u64
-    ) = 11030 cuGetProcAddress;
-    [get_proc_address: &TABLE, symbol, answer, version, flags] cuGetProcAddress(
+    );
+    [get_proc_address: &TABLE, symbol, answer, version, flags] cuGetProcAddress_v2(
         symbol: *const c_char, answer: *mut Pointer, version: c_int, flags: u64, status: *mut c_int
-    ) = 12000 cuGetProcAddress_v2;
+    );
 }
 
-/// Where [`dlsym`] jumps when a name is not ours.
+/// Target of the jump in [`dlsym`] when a name is not hooked.
 static REAL_DLSYM: AtomicPtr<c_void> = AtomicPtr::new(no_dlsym as *mut c_void);
 
-/// `dlsym(3)`: our functions for the driver's names; for everything else a jump to the real one.
+/// `dlsym(3)`: returns gpushare's function for a hooked name, and jumps to the real `dlsym` otherwise.
 ///
-/// `RTLD_NEXT` and `RTLD_DEFAULT` mean something else for every caller, and the real function finds its
-/// caller in the return address. So it must be jumped to with registers and stack as they came, never
-/// called.
+/// `RTLD_NEXT` and `RTLD_DEFAULT` depend on the caller, which the real function finds by its return address.
+/// So registers and stack must be as they came: a jump, never a call.
 ///
 /// # Safety
 /// As dlsym(3).
@@ -55,7 +54,7 @@ pub(crate) unsafe extern "C" fn dlsym(handle: *mut c_void, name: *const c_char) 
     )
 }
 
-/// As above.
+/// `dlsym(3)`, as for `x86_64`.
 ///
 /// # Safety
 /// As dlsym(3).
@@ -82,7 +81,7 @@ pub(crate) unsafe extern "C" fn dlsym(handle: *mut c_void, name: *const c_char) 
     )
 }
 
-/// Our answer, or null; sees to it that there is something to jump to.
+/// Returns gpushare's function or null, after making sure that [`REAL_DLSYM`] is set if it can be.
 unsafe extern "C" fn answer(handle: *mut c_void, name: *const c_char) -> *mut c_void {
     if REAL_DLSYM.load(Ordering::Relaxed) == no_dlsym as *mut c_void
         && let Some(real) = dynlink::real_dlsym()
@@ -102,7 +101,7 @@ unsafe extern "C" fn answer(handle: *mut c_void, name: *const c_char) -> *mut c_
     guest_or(answer, std::ptr::null_mut)
 }
 
-/// On a C library whose `dlsym` we cannot find: nothing is ever found.
+/// Stands for `dlsym` where the C library's own cannot be found. Finds nothing.
 unsafe extern "C" fn no_dlsym(_: *mut c_void, _: *const c_char) -> *mut c_void {
     std::ptr::null_mut()
 }

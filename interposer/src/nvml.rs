@@ -1,7 +1,8 @@
-//! NVML: what it tells about memory and processes. One line per function, made to an export and its row by one macro.
+//! NVML: the functions that report memory, processes and utilization. A macro makes an export and its row
+//! from each line:
 //!
 //! ```text
-//!   [hook] name(arguments);      calls hook(the real one, arguments)
+//!   [hook] name(arguments);      calls hook(the library's function, arguments)
 //! ```
 
 use std::ffi::c_uint;
@@ -21,8 +22,7 @@ macro_rules! functions {
         $(
             mod $name {
                 pub(super) static ROW: gpushare_client::nvml::rows::Row = gpushare_client::nvml::rows::Row::new(
-                    // SAFETY: an identifier has no NUL, and one is appended.
-                    unsafe { std::ffi::CStr::from_bytes_with_nul_unchecked(concat!(stringify!($name), "\0").as_bytes()) },
+                    concat!(stringify!($name), "\0"),
                     super::$name as *const std::ffi::c_void,
                 );
             }
@@ -33,7 +33,7 @@ macro_rules! functions {
             /// As NVML demands of its caller.
             #[unsafe(no_mangle)]
             pub(crate) unsafe extern "C-unwind" fn $name($($arg: $type),*) -> gpushare_client::nvml::types::NvmlReturn {
-                // What is no NVML error is no CUDA error either: both call it 999.
+                // 999 is the unknown error of NVML and of CUDA, so the guard of CUDA hooks serves here too.
                 gpushare_client::guest::guest(|| {
                     let real = $name::ROW.real();
                     if real.is_null() {

@@ -1,4 +1,4 @@
-//! Where managed memory is: prefetch and discard. `cuMemAdvise` is not here: it says where pages should be and moves none.
+//! Placement of managed memory: prefetch and discard. `cuMemAdvise` needs no hook, because it moves no page.
 
 use std::ffi::{c_int, c_uint};
 
@@ -15,21 +15,18 @@ pub(crate) struct Location {
 }
 
 hooks! {
-    [one: stream] cuMemPrefetchAsync(
+    [one: stream] cuMemPrefetchAsync cuMemPrefetchAsync_ptsz(
         address: CUdeviceptr, bytes: usize, device: CUdevice, stream: CUstream
-    ) = 8000 cuMemPrefetchAsync, 8000 ptsz cuMemPrefetchAsync_ptsz;
-    [one: stream] cuMemPrefetchAsync(
+    );
+    [one: stream] cuMemPrefetchAsync_v2 cuMemPrefetchAsync_v2_ptsz(
         address: CUdeviceptr, bytes: usize, location: Location, flags: c_uint, stream: CUstream
-    ) = 12020 cuMemPrefetchAsync_v2, 12020 ptsz cuMemPrefetchAsync_v2_ptsz;
-    [one: stream] cuMemPrefetchBatchAsync(
+    );
+    [one: stream] cuMemPrefetchBatchAsync cuMemPrefetchBatchAsync_ptsz cuMemDiscardAndPrefetchBatchAsync
+        cuMemDiscardAndPrefetchBatchAsync_ptsz(
         addresses: Pointer, sizes: Pointer, count: usize, locations: Pointer, indices: Pointer,
         location_count: usize, flags: u64, stream: CUstream
-    ) = 13000 cuMemPrefetchBatchAsync, 13000 ptsz cuMemPrefetchBatchAsync_ptsz;
-    [one: stream] cuMemDiscardBatchAsync(
+    );
+    [one: stream] cuMemDiscardBatchAsync cuMemDiscardBatchAsync_ptsz(
         addresses: Pointer, sizes: Pointer, count: usize, flags: u64, stream: CUstream
-    ) = 13000 cuMemDiscardBatchAsync, 13000 ptsz cuMemDiscardBatchAsync_ptsz;
-    [one: stream] cuMemDiscardAndPrefetchBatchAsync(
-        addresses: Pointer, sizes: Pointer, count: usize, locations: Pointer, indices: Pointer,
-        location_count: usize, flags: u64, stream: CUstream
-    ) = 13000 cuMemDiscardAndPrefetchBatchAsync, 13000 ptsz cuMemDiscardAndPrefetchBatchAsync_ptsz;
+    );
 }

@@ -5,25 +5,14 @@
 //! says about that process and who made its user namespace, descriptors (also those that a process is started with) and clocks, folders that are one user's, and what unwinds through us.
 
 pub mod page;
-
 pub mod lease;
-
 pub mod futex;
-
 pub mod socket;
-
 pub mod peer;
-
 pub mod process;
-
 pub mod user_namespace;
-
 pub mod fd;
-
 pub mod passed;
-
 pub mod clock;
-
 pub mod folder;
-
 pub mod unwind;

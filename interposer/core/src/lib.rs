@@ -6,7 +6,6 @@
 //! module per family of hooked calls. Under `--cfg loom` only the gate is built: the rest talks to the kernel.
 
 pub mod sync;
-
 pub mod gate;
 
 #[cfg(not(loom))]

@@ -19,7 +19,9 @@ use std::ops::Range;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
-use gpushare_symbols::{COUNT, NEWEST, Variant, is_driver_name, place_of, places_of, variants};
+use gpushare_symbols::{
+    COUNT, NEWEST, Variant, is_driver_name, is_per_thread, place_of, places_of, variants,
+};
 
 use crate::cuda::PROC_PER_THREAD_DEFAULT_STREAM;
 use crate::dynlink;
@@ -28,14 +30,10 @@ use crate::hooks::work::DefaultStream;
 /// One hooked symbol.
 #[derive(Debug)]
 pub struct Row {
-    /// The name that `cuGetProcAddress` takes.
-    pub base: &'static CStr,
-    /// The CUDA version that introduced this variant, as `cuGetProcAddress` counts (11040 is 11.4).
-    pub version: c_int,
-    /// Whether this is the twin for the per-thread default stream.
-    pub per_thread: bool,
-    /// The name that the driver exports.
+    /// Name that the driver exports.
     pub export: &'static CStr,
+    /// Whether this is the twin for the per-thread default stream.
+    per_thread: bool,
     /// Our function.
     pub wrapper: Wrapper,
     real: AtomicPtr<c_void>,
@@ -51,20 +49,15 @@ unsafe impl Sync for Wrapper {}
 unsafe impl Send for Wrapper {}
 
 impl Row {
-    /// A row whose real function is not known yet.
+    /// Creates the row of an export, given with a NUL at its end.
     #[must_use]
-    pub const fn new(
-        base: &'static CStr,
-        version: c_int,
-        per_thread: bool,
-        export: &'static CStr,
-        wrapper: *const c_void,
-    ) -> Self {
+    pub const fn new(export: &'static str, wrapper: *const c_void) -> Self {
+        let Ok(export) = CStr::from_bytes_with_nul(export.as_bytes()) else {
+            panic!("an export is a name and a NUL")
+        };
         Self {
-            base,
-            version,
-            per_thread,
             export,
+            per_thread: is_per_thread(export.to_bytes()),
             wrapper: Wrapper(wrapper),
             real: AtomicPtr::new(null_mut()),
         }
@@ -242,16 +235,16 @@ fn by_rule(places: &Range<usize>, reach: c_int, flags: u64) -> Option<usize> {
 mod tests {
     use super::*;
 
-    const fn row(base: &'static CStr, version: c_int, per_thread: bool, export: &'static CStr) -> Row {
-        Row::new(base, version, per_thread, export, std::ptr::null())
+    const fn row(export: &'static str) -> Row {
+        Row::new(export, std::ptr::null())
     }
 
-    static LAUNCH: Row = row(c"cuLaunchKernel", 4000, false, c"cuLaunchKernel");
-    static LAUNCH_PTSZ: Row = row(c"cuLaunchKernel", 7000, true, c"cuLaunchKernel_ptsz");
-    static CREATE_2: Row = row(c"cuCtxCreate", 3020, false, c"cuCtxCreate_v2");
-    static CREATE_3: Row = row(c"cuCtxCreate", 11_040, false, c"cuCtxCreate_v3");
-    static CREATE_4: Row = row(c"cuCtxCreate", 12_050, false, c"cuCtxCreate_v4");
-    static HOST: Row = row(c"cuLaunchHostFunc", 10_000, false, c"cuLaunchHostFunc");
+    static LAUNCH: Row = row("cuLaunchKernel\0");
+    static LAUNCH_PTSZ: Row = row("cuLaunchKernel_ptsz\0");
+    static CREATE_2: Row = row("cuCtxCreate_v2\0");
+    static CREATE_3: Row = row("cuCtxCreate_v3\0");
+    static CREATE_4: Row = row("cuCtxCreate_v4\0");
+    static HOST: Row = row("cuLaunchHostFunc\0");
     static ROWS: [&Row; 6] = [&LAUNCH, &LAUNCH_PTSZ, &CREATE_2, &CREATE_3, &CREATE_4, &HOST];
     static TABLE: Table = Table::new(&[&ROWS]);
 
@@ -363,7 +356,11 @@ mod tests {
     #[test]
     fn names_that_are_not_hooked_pass_through() {
         assert_eq!(asked(c"cuDeviceGetName", 13_000, 0, 13_000), "the driver's");
-        assert!(TABLE.by_export(c"cuLaunchKernel_ptsz").is_some_and(|row| row.per_thread));
+        assert!(
+            TABLE
+                .by_export(c"cuLaunchKernel_ptsz")
+                .is_some_and(|row| row.export == c"cuLaunchKernel_ptsz")
+        );
         assert!(TABLE.by_export(c"cuDeviceGetName").is_none());
         assert!(TABLE.by_export(c"").is_none());
     }

@@ -10,19 +10,15 @@
 #![forbid(unsafe_code)]
 
 mod disposition;
-
 mod variant;
-
 mod table;
-
 mod index;
-
 mod exports;
 
 pub use disposition::{Disposition, Family};
 pub use exports::{NoLibrary, driver_exports, is_driver_name};
 pub use index::{COUNT, by_base, by_export, disposition, place_of, places_of, variants};
-pub use variant::{Variant, Version};
+pub use variant::{Variant, Version, is_per_thread};
 
 /// The newest CUDA release whose variants are all in the table.
 pub const NEWEST: Version = Version(13_050);

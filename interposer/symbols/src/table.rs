@@ -13,19 +13,12 @@
 //! another group.
 
 mod work;
-
 mod memory;
-
 mod contexts;
-
 mod devices;
-
 mod modules;
-
 mod graphs;
-
 mod interop;
-
 mod unlisted;
 
 use crate::{Disposition, Variant};

@@ -53,12 +53,7 @@ impl Variant {
     /// Whether it is the twin for the per-thread default stream.
     #[must_use]
     pub const fn per_thread(&self) -> bool {
-        // The suffix is `_ptsz` for a function with a stream argument, `_ptds` for one without.
-        let name = self.export.as_bytes();
-        let Some((_, [b'_', b'p', b't', kind @ (b's' | b'd'), last])) = name.split_last_chunk::<5>() else {
-            return false;
-        };
-        matches!((kind, last), (b's', b'z') | (b'd', b's'))
+        is_per_thread(self.export.as_bytes())
     }
 
     /// Whether a header of CUDA lists it; `cuGetProcAddress` hands out nothing else.
@@ -72,6 +67,13 @@ impl Variant {
     pub const fn export_for_dlsym(&self) -> &'static CStr {
         self.terminated
     }
+}
+
+/// Whether an export is a twin for the per-thread default stream. The suffix is `_ptsz` for a function with a stream
+/// argument and `_ptds` for one without.
+#[must_use]
+pub const fn is_per_thread(export: &[u8]) -> bool {
+    matches!(export, [.., b'_', b'p', b't', b's', b'z'] | [.., b'_', b'p', b't', b'd', b's'])
 }
 
 #[cfg(test)]

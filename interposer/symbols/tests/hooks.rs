@@ -1,131 +1,66 @@
-//! The rows that are wrapped, answered or refused are exactly the hooks: the lines of `interposer/src/`.
+//! Checks that the hooks, which are the lines of `interposer/src/`, are exactly the rows with a hooked disposition.
 //!
-//! They are read as text, because the library that they make takes over `dlsym` in every program it is in.
+//! The lines are read as text, because a test that links the library would get its `dlsym`.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::fs;
-use std::path::Path;
 
-use gpushare_symbols::{Variant, by_export, variants};
-
-/// What a line says of a variant.
-#[derive(Debug, PartialEq, Eq)]
-struct Hook {
-    base: String,
-    version: u32,
-    per_thread: bool,
-}
+use gpushare_symbols::{by_export, variants};
 
 #[test]
-fn every_hook_has_a_row_of_the_same_base_version_and_stream() {
+fn the_hooks_are_exactly_the_hooked_rows() {
     let hooks = hooks();
     assert!(hooks.len() > 100, "only {} hooks found", hooks.len());
-    let wrong: Vec<_> = hooks
-        .iter()
-        .filter(|(export, hook)| {
-            by_export(export).is_none_or(|row| hook_of(row) != **hook || !row.disposition.is_hooked())
-        })
-        .map(|(export, hook)| (export, hook, by_export(export)))
-        .collect();
-    assert!(wrong.is_empty(), "hooks whose rows say something else: {wrong:#?}");
-}
-
-#[test]
-fn every_row_that_is_hooked_has_its_hook() {
-    let hooks = hooks();
-    let missing: Vec<_> = variants()
-        .iter()
-        .filter(|row| row.disposition.is_hooked() && !hooks.contains_key(row.export))
-        .map(|row| row.export)
-        .collect();
+    let is_hooked = |export: &str| by_export(export).is_some_and(|row| row.disposition.is_hooked());
+    let without_row: Vec<_> = hooks.iter().filter(|export| !is_hooked(export)).collect();
+    assert!(without_row.is_empty(), "hooks without a row that says so: {without_row:?}");
+    let hooked = variants().iter().filter(|row| row.disposition.is_hooked());
+    let missing: Vec<_> = hooked.filter(|row| !hooks.contains(row.export)).map(|row| row.export).collect();
     assert!(missing.is_empty(), "without a hook: {missing:?}");
 }
 
-fn hook_of(row: &Variant) -> Hook {
-    Hook { base: row.base.to_owned(), version: row.version.0, per_thread: row.per_thread() }
-}
-
-/// Every hook, by export.
-fn hooks() -> BTreeMap<String, Hook> {
-    let mut hooks = BTreeMap::new();
-    read(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../src"), &mut hooks);
+/// The exports of every hook.
+fn hooks() -> BTreeSet<String> {
+    let mut hooks = BTreeSet::new();
+    for entry in fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../src")).unwrap() {
+        for export in exports(&fs::read_to_string(entry.unwrap().path()).unwrap()) {
+            assert!(hooks.insert(export.clone()), "{export} is hooked twice");
+        }
+    }
     hooks
 }
 
-fn read(folder: &Path, hooks: &mut BTreeMap<String, Hook>) {
-    for entry in fs::read_dir(folder).unwrap() {
-        let path = entry.unwrap().path();
-        if path.is_dir() {
-            read(&path, hooks);
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
-            let source = fs::read_to_string(&path).unwrap();
-            for line in lines(&source) {
-                parse(&line, hooks);
-            }
-        }
-    }
-}
-
-/// The lines of all `hooks! { ... }` of a source, without comments. They hold no braces and no strings.
-fn lines(source: &str) -> Vec<String> {
+/// The exports that the `hooks! { ... }` of a source names. A line is `VIA EXPORT... (ARGUMENTS);`, without braces.
+fn exports(source: &str) -> Vec<String> {
     let code: Vec<_> = source
         .lines()
         .map(|line| line.split_once("//").map_or(line, |(code, _)| code))
         .collect();
-    let code = code.join(" ");
-    code.split("hooks! {")
-        .skip(1)
-        .filter_map(|rest| rest.split_once('}'))
-        .flat_map(|(block, _)| block.split(';').map(str::to_owned).collect::<Vec<_>>())
-        .filter(|line| !line.trim().is_empty())
+    let blocks = code.join(" ");
+    let blocks = blocks.split("hooks! {").skip(1).filter_map(|rest| rest.split_once('}'));
+    let lines = blocks
+        .flat_map(|(block, _)| block.split(';'))
+        .filter(|line| !line.trim().is_empty());
+    lines
+        .flat_map(|line| names(line).unwrap_or_else(|| panic!("no exports in {line}")))
         .collect()
 }
 
-/// `VIA BASE(ARGUMENTS) = VERSION [TWIN] EXPORT, ...`
-fn parse(line: &str, hooks: &mut BTreeMap<String, Hook>) {
-    let (call, list) = line.rsplit_once('=').unwrap_or_else(|| panic!("no `=` in {line}"));
-    let base = base_of(call).unwrap_or_else(|| panic!("no base name in {line}"));
-    for variant in list.split(',') {
-        let words: Vec<_> = variant.split_whitespace().collect();
-        let (version, per_thread, export) = match words[..] {
-            [version, export] => (version, false, export),
-            [version, _twin, export] => (version, true, export),
-            _ => panic!("no variant: {variant} in {line}"),
-        };
-        let hook = Hook {
-            base: base.to_owned(),
-            version: version.replace('_', "").parse().unwrap(),
-            per_thread,
-        };
-        let twice = hooks.insert(export.to_owned(), hook);
-        assert!(twice.is_none(), "{export} is hooked twice");
-    }
-}
-
-/// The name in front of the last parentheses.
-fn base_of(call: &str) -> Option<&str> {
+/// The words between a line's family and its arguments, the last parentheses.
+fn names(line: &str) -> Option<Vec<String>> {
     let mut depth = 0;
-    let open = call.char_indices().rev().find_map(|(at, letter)| {
+    let open = line.char_indices().rev().find_map(|(at, letter)| {
         depth += i32::from(letter == ')') - i32::from(letter == '(');
         (letter == '(' && depth == 0).then_some(at)
     })?;
-    call[..open].split_whitespace().last()
+    let head = line[..open].trim();
+    let (_, names) = head.rsplit_once(']').or_else(|| head.split_once(' '))?;
+    Some(names.split_whitespace().map(str::to_owned).collect())
 }
 
 #[test]
 fn a_line_with_everything_in_it_is_understood() {
-    let source = "hooks! {\n // gated\n [hook: Kind::One(2), size] cuX(\n f: *mut (u8, u8), size: usize // bytes\n ) = \
-                  3020 cuX_v2, 12_000 ptsz cuX_v2_ptsz;\n}\n";
-    let mut hooks = BTreeMap::new();
-    for line in lines(source) {
-        parse(&line, &mut hooks);
-    }
-    let hook = |version, per_thread| Hook { base: "cuX".to_owned(), version, per_thread };
-    assert_eq!(
-        hooks,
-        BTreeMap::from([
-            ("cuX_v2".to_owned(), hook(3020, false)),
-            ("cuX_v2_ptsz".to_owned(), hook(12_000, true)),
-        ])
-    );
+    let source = "hooks! {\n // gated\n [hook: Kind::One(2), size] cuX_v2\n cuX_v2_ptsz(\n f: *mut (u8, u8) // bytes\n );
+                  gated cuY(a: u8);\n}\n";
+    assert_eq!(exports(source), ["cuX_v2", "cuX_v2_ptsz", "cuY"]);
 }

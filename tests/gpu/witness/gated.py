@@ -1,7 +1,7 @@
 """The driver calls that gpushare gates, as the library's own sources say, checked against what it exports.
 
-gated          cuMemcpy(...) = 4000 cuMemcpy, 7000 ptds cuMemcpy_ptds;
-[one: stream]  cuLaunchKernel(...) = 4000 cuLaunchKernel, 7000 ptsz cuLaunchKernel_ptsz;
+gated          cuMemcpy cuMemcpy_ptds(...);
+[one: stream]  cuLaunchKernel cuLaunchKernel_ptsz(...);
 """
 
 import re
@@ -10,7 +10,10 @@ from pathlib import Path
 
 SOURCES = Path(__file__).resolve().parents[3] / "interposer" / "src"
 
-ROW = re.compile(r"^\s*(?:gated|graph|blocking|\[(?:one|kernel|configured|graph|instantiate_and_upload): [^]]*\])\s+cu\w+\s*\([^;]*?\)\s*=\s*([^;]*);", re.MULTILINE)
+ROW = re.compile(
+    r"^\s*(?:gated|blocking|\[(?:one|kernel|configured|graph|instantiate_and_upload): [^]]*\])\s+((?:cu\w+\s*)+)\([^;]*;",
+    re.MULTILINE,
+)
 EXPORT = re.compile(r"\bcu\w+")
 
 

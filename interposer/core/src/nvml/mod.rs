@@ -17,17 +17,10 @@
 //! NVML is used without CUDA and before `cuInit`: nothing here makes a context, a client or a thread.
 
 pub mod types;
-
 pub mod rows;
-
 mod library;
-
 mod session;
-
 pub mod memory;
-
 pub mod processes;
-
 pub mod samples;
-
 pub mod control;

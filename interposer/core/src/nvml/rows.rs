@@ -21,9 +21,12 @@ pub struct Row {
 pub struct Table(pub &'static [&'static Row]);
 
 impl Row {
-    /// A row whose real function is not known yet.
+    /// Creates the row of an export, given with a NUL at its end.
     #[must_use]
-    pub const fn new(name: &'static CStr, wrapper: *const c_void) -> Self {
+    pub const fn new(name: &'static str, wrapper: *const c_void) -> Self {
+        let Ok(name) = CStr::from_bytes_with_nul(name.as_bytes()) else {
+            panic!("an export is a name and a NUL")
+        };
         Self { name, wrapper: Wrapper(wrapper), real: AtomicPtr::new(null_mut()) }
     }
 
