@@ -1,6 +1,6 @@
-//! The lines of the audit log: one JSON object each, written by the daemon and read by `gpushare-ctl audit`.
+//! Lines of the audit log: one JSON object each, written by the daemon and read by `gpushare-ctl audit`.
 //!
-//! Like the wire it only grows: keys are added, none changes its meaning. docs/audit.md explains them.
+//! The format is append-only: keys are added and never change their meaning. docs/audit.md explains each key.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,154 +10,154 @@ use serde::{Deserialize, Serialize};
 use crate::page::LimitKind;
 use crate::{Bytes, GpuId, GpuUuid, SessionId};
 
-/// One line.
+/// One line of the audit log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Line {
-    /// When.
+    /// Time of the event.
     pub at: Timestamp,
-    /// What.
+    /// Event that the line records.
     #[serde(flatten)]
     pub entry: Entry,
 }
 
-/// What a line is about: the key `what`.
+/// Event that a line records; the key `what` names its kind.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "what", rename_all = "snake_case")]
 pub enum Entry {
-    /// Somebody changed a session or a setting, or tried to.
+    /// A user or the daemon changed a session or a setting, or tried to.
     #[serde(rename = "act")]
     Action(Action),
-    /// Memory was refused.
+    /// The daemon refused memory.
     Refusal(Refusal),
-    /// More of a tenant's doing than it gets lines for.
+    /// Events of one tenant above its rate limit, which got no lines of their own.
     #[serde(rename = "more")]
     Omitted {
-        /// Whose refusals, if they were a session's.
+        /// Session whose refusals were omitted; none if registrations were.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         session_id: Option<SessionId>,
-        /// Its name.
+        /// Name of the session that asked for memory.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         session: Option<String>,
-        /// Whose registrations, if they were a user's.
+        /// User whose registrations were omitted; none if refusals were.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         uid: Option<u32>,
-        /// How many.
+        /// Number of events.
         count: u64,
     },
-    /// A process was leased memory.
+    /// The daemon leased memory to a process.
     Allocation(Allocation),
-    /// Lines that could not be written before this one.
+    /// Lines before this one that could not be written.
     Lost {
-        /// How many.
+        /// Number of events.
         lines: u64,
     },
 }
 
-/// Somebody did something.
+/// Change of a session or setting, done or attempted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Action {
-    /// What, like `session.pause`.
+    /// Name of the operation, like `session.pause`.
     pub operation: String,
-    /// By whom, as the kernel told the daemon.
+    /// User id of the process that asked for the operation, from the kernel.
     pub uid: u32,
-    /// By which process.
+    /// Pid of the process that asked for the operation.
     pub pid: u32,
-    /// To which session, if it is about one that exists.
+    /// Number of the affected session, if it exists.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session_id: Option<SessionId>,
-    /// Its name, or what was asked for under that name.
+    /// Name of the affected session, or the name in the request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<String>,
-    /// To which card, if it is about one alone.
+    /// Affected card, if the operation is about a single card.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpu: Option<GpuId>,
-    /// What was.
+    /// Value before the operation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub old: Option<String>,
-    /// What is.
+    /// Value after the operation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub new: Option<String>,
-    /// What came of it.
+    /// Result of the operation.
     pub result: Outcome,
-    /// Of what failed.
+    /// Kind of failure, for programs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error_code: Option<String>,
-    /// Why it failed, in words.
+    /// Reason of the failure, in words.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
 }
 
-/// Memory was refused.
+/// A refusal of memory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Refusal {
-    /// `memory.reserve`.
+    /// Name of the operation: `memory.reserve`.
     pub operation: String,
-    /// To whom.
+    /// Number of the session that asked for memory.
     pub session_id: SessionId,
-    /// Its name.
+    /// Name of the session that asked for memory.
     pub session: String,
-    /// The user of the process that asked.
+    /// User id of the process that asked for memory.
     pub uid: u32,
-    /// The process.
+    /// Pid of the process that asked for memory.
     pub pid: u32,
-    /// On which card.
+    /// The daemon's number of the card.
     pub gpu: GpuId,
-    /// The card's identity.
+    /// Identity of the card.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uuid: Option<GpuUuid>,
-    /// What was asked for.
+    /// Bytes that the process asked for.
     pub requested: Bytes,
-    /// The limit that it would pass.
+    /// Limit that the request would exceed, in bytes.
     pub limit: Bytes,
-    /// What is used under that limit.
+    /// Bytes in use that count against the limit.
     pub used: Bytes,
-    /// Which limit that is.
+    /// Kind of the limit.
     pub by: LimitKind,
-    /// [`Outcome::Refused`].
+    /// Result of the request: [`Outcome::Refused`].
     pub result: Outcome,
-    /// What the program is told.
+    /// CUDA error that the program gets.
     pub error_code: String,
 }
 
-/// A process was leased memory.
+/// A lease of memory to a process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Allocation {
-    /// `memory.reserve`.
+    /// Name of the operation: `memory.reserve`.
     pub operation: String,
-    /// To whom.
+    /// Number of the session that asked for memory.
     pub session_id: SessionId,
-    /// Its name.
+    /// Name of the session that asked for memory.
     pub session: String,
-    /// The user of the process that asked.
+    /// User id of the process that asked for memory.
     pub uid: u32,
-    /// The process.
+    /// Pid of the process that asked for memory.
     pub pid: u32,
-    /// On which card.
+    /// The daemon's number of the card.
     pub gpu: GpuId,
-    /// What it asked for.
+    /// Bytes that the process asked for.
     pub bytes: Bytes,
-    /// What it has leased of the card from now on, used or not.
+    /// Bytes of the card leased to the process after this lease, used or not.
     pub leased: Bytes,
-    /// [`Outcome::Ok`].
+    /// Result of the request: [`Outcome::Ok`].
     pub result: Outcome,
-    /// Of so many reservations this one is in the log.
+    /// Sampling rate: one of this many reservations is in the log.
     pub one_in: u64,
 }
 
-/// What came of an operation.
+/// Result of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
-    /// It was done.
+    /// The operation was done.
     Ok,
-    /// A rule or a limit forbids it.
+    /// A rule or a limit forbids the operation.
     Refused,
-    /// It could not be done.
+    /// The operation could not be done.
     Failed,
 }
 
 impl Outcome {
-    /// As it is written.
+    /// Returns the name of the result in the log.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -168,26 +168,27 @@ impl Outcome {
     }
 }
 
-/// An instant of the wall clock, in microseconds since 1970. Written `2026-11-22T00:14:56.123456Z`, so that texts sort
-/// as instants do; read with as few of its parts as a person writes.
+/// Time of the wall clock, in microseconds since 1970. Written `2026-11-22T00:14:56.123456Z`, so that texts
+/// sort by time; parsed with missing parts too, like `2026-11-22`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Timestamp(pub u64);
 
-/// A text that is no instant.
+/// Error for a text that is not a time.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is not an instant; write it like 2026-11-22, 2026-11-22T00:14 or 2026-11-22T00:14:56Z (UTC)")]
+#[error("`{0}` is not a time; write it like 2026-11-22, 2026-11-22T00:14 or 2026-11-22T00:14:56Z (UTC)")]
 pub struct TimestampError(String);
 
 const SECOND: u64 = 1_000_000;
 const DAY: u64 = 86_400;
-/// The days from the first of March of the year 0 to the first of January 1970.
+/// Days from 1 March of the year 0 to 1 January 1970.
 const DAYS_TO_1970: u64 = 719_468;
-/// The days of 400 years.
+/// Days in 400 years.
 const ERA: u64 = 146_097;
 
 impl fmt::Display for Timestamp {
-    /// The calendar by eras of 400 years that begin in March, so that a leap day is the last of its year.
+    /// Computes the date in eras of 400 years that begin in March, so that a leap day is the last day of its
+    /// year.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (seconds, micros) = (self.0 / SECOND, self.0 % SECOND);
         let (days, second) = (seconds / DAY + DAYS_TO_1970, seconds % DAY);

@@ -1,22 +1,22 @@
-//! How a process gets the memory that its program asks for.
+//! The memory backends: the kind of driver memory that a process gets for its allocations.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// How memory gets onto the card and out of it.
+/// Kind of driver memory that backs a program's allocations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Backend {
-    /// Managed memory: the driver moves it, page by page.
+    /// Managed memory: the driver can move it out of the card, page by page.
     #[default]
     Managed,
-    /// The driver's plain memory: it stays where it is, and can be shared with other processes and devices.
+    /// Plain device memory: it stays on the card and can be shared with other processes and devices.
     Native,
 }
 
-/// A word that names no backend.
+/// Error for a word that names no backend.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{0:?} is no backend; write managed (memory moves out of the card when others need it) or native (it stays)"
+    "{0:?} is not a backend; write managed (memory can move out of the card) or native (memory stays on the card)"
 )]
 pub struct UnknownBackend(String);
 
@@ -51,6 +51,6 @@ mod tests {
             assert_eq!(backend.to_string().parse(), Ok(backend));
         }
         let sentence = "remap".parse::<Backend>().unwrap_err().to_string();
-        assert!(sentence.starts_with("\"remap\" is no backend; write managed"), "{sentence}");
+        assert!(sentence.starts_with("\"remap\" is not a backend; write managed"), "{sentence}");
     }
 }

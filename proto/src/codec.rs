@@ -1,14 +1,13 @@
-//! Frames: a little-endian `u32` length, then a message in bincode's standard encoding.
+//! Frames of messages: a little-endian `u32` length, then a message in bincode's standard encoding.
 //!
 //! ```text
 //!   4 bytes          at most M::MAX bytes
 //!   length, LE │ message ............... │ next frame
 //! ```
 //!
-//! The length is checked against the message's limit before anything is read or allocated, the decoder
-//! claims no more memory than that many bytes can stand for, and bytes left over after a message are an
-//! error. The encoding library is an implementation detail of this module; golden bytes in
-//! `tests/golden/` keep it honest.
+//! The length is checked against the message's limit before anything is read or allocated. The decoder
+//! allocates no more memory than that many bytes can encode. Bytes after the message are an error. Only this
+//! module uses the encoding library; golden bytes in `tests/golden/` fix its output.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -16,32 +15,34 @@ use serde::de::DeserializeOwned;
 use crate::admin::{AdminReply, AdminRequest};
 use crate::tenant::{MAGIC, PROTOCOL, TenantReply, TenantRequest};
 
-/// Bytes of the length in front of a message.
+/// Size of the length field in front of a message, in bytes.
 pub const HEADER: usize = 4;
-/// The largest message a peer may send to the daemon.
+/// Maximum size of a message to the daemon, in bytes.
 pub const MAX_REQUEST: usize = 16 << 10;
-/// The largest message the daemon sends.
+/// Maximum size of a message from the daemon, in bytes.
 pub const MAX_REPLY: usize = 4 << 20;
 
-/// What one encoded byte can stand for: a small `u64` takes one byte on the wire, and the decoder counts
-/// the eight that it takes in memory. A smaller limit would refuse what [`encode`] accepts.
+/// Bytes in memory per encoded byte, at most: a small `u64` takes one byte on the wire and eight in memory.
+/// With a smaller factor the decoder would refuse messages that [`encode`] accepts.
 const MEMORY_PER_BYTE: usize = 8;
 
-/// How much of a peer's own words an error repeats.
+/// Maximum length of the decoder's message that an error repeats, in characters; it can contain the peer's
+/// text.
 const CAUSE_LENGTH: usize = 160;
 
-/// A message of one of the two sockets. Sealed: only the four enums are, and none of them holds a
-/// sequence of zero-sized elements, so a claimed length always costs the claimant real bytes. (The
-/// decoder checks the claimed length of a text, but not that of a sequence: it would spin on `()`.)
+/// A message of one of the two sockets, implemented by four enums.
+///
+/// The trait is sealed since the decoder checks the claimed length of a text but not of a sequence: it would
+/// loop on a claimed sequence of zero-sized elements. None of the four enums contains one.
 pub trait Message: Serialize + DeserializeOwned + sealed::Sealed {
-    /// The largest encoded size, in bytes.
+    /// Maximum encoded size, in bytes.
     const MAX: usize;
 }
 
 mod sealed {
     use bincode::error::DecodeError;
 
-    /// Decodes within the memory that so many bytes can stand for.
+    /// Decodes `body`, with memory limited in proportion to its length.
     pub trait Sealed: Sized {
         fn read(body: &[u8]) -> Result<(Self, usize), DecodeError>;
     }
@@ -67,31 +68,31 @@ message! {
     AdminReply: MAX_REPLY,
 }
 
-/// Why bytes are no message.
+/// Reason why bytes are not a message.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CodecError {
-    /// The header claims more than the limit.
+    /// The header claims more bytes than the limit.
     #[error(
         "a frame of {claimed} bytes is larger than the limit of {limit}; the peer does not speak gpushare"
     )]
     TooLarge {
-        /// What the header says.
+        /// Length in the header, in bytes.
         claimed: usize,
-        /// What is allowed.
+        /// Maximum length of the message type, in bytes.
         limit: usize,
     },
     /// The bytes do not decode.
     #[error("a frame does not decode as {expected}: {cause}")]
     Malformed {
-        /// The message type.
+        /// Name of the expected message type.
         expected: &'static str,
-        /// What the decoder said.
+        /// Message of the decoder.
         cause: String,
     },
-    /// Bytes are left over.
+    /// Bytes follow the message inside its frame.
     #[error("a frame has {left} bytes after its message")]
     Trailing {
-        /// How many.
+        /// Number of bytes after the message.
         left: usize,
     },
 }
@@ -100,10 +101,10 @@ fn encoding() -> bincode::config::Configuration {
     bincode::config::standard()
 }
 
-/// `message` as a frame, header included.
+/// Encodes `message` as a frame with its header.
 ///
 /// # Errors
-/// [`CodecError::TooLarge`] if it does not fit the message's limit.
+/// [`CodecError::TooLarge`] if the message exceeds [`Message::MAX`].
 pub fn encode<M: Message>(message: &M) -> Result<Vec<u8>, CodecError> {
     let mut frame = vec![0; HEADER];
     bincode::serde::encode_into_std_write(message, &mut frame, encoding())
@@ -117,8 +118,9 @@ pub fn encode<M: Message>(message: &M) -> Result<Vec<u8>, CodecError> {
     Ok(frame)
 }
 
-/// Decodes with a limit for the memory that fits the body: it is a constant to the decoder, so there are a few. A text of
-/// a few bytes that claims to be longer than the longest message is refused before anything is allocated for it.
+/// Decodes with the smallest memory limit that fits the body. The decoder takes the limit as a constant, so
+/// there are four. A short body with a text that claims a large length is refused before anything is
+/// allocated.
 fn read<M: DeserializeOwned>(body: &[u8]) -> Result<(M, usize), bincode::error::DecodeError> {
     const SMALL: usize = 1 << 10;
     const LARGE: usize = 1 << 18;
@@ -136,10 +138,10 @@ fn read_within<M: DeserializeOwned, const MEMORY: usize>(
     bincode::serde::decode_from_slice(body, encoding().with_limit::<MEMORY>())
 }
 
-/// The length of the body that follows `header`.
+/// Returns the length of the body that follows `header`.
 ///
 /// # Errors
-/// [`CodecError::TooLarge`] if it passes the limit of `M`: do not read on.
+/// [`CodecError::TooLarge`] if the length exceeds the limit of `M`: do not read on.
 pub fn body_length<M: Message>(header: [u8; HEADER]) -> Result<usize, CodecError> {
     let claimed = u32::from_le_bytes(header) as usize;
     if claimed > M::MAX {
@@ -148,10 +150,10 @@ pub fn body_length<M: Message>(header: [u8; HEADER]) -> Result<usize, CodecError
     Ok(claimed)
 }
 
-/// The message in `body`, all of it.
+/// Decodes the message that fills all of `body`.
 ///
 /// # Errors
-/// [`CodecError::Malformed`] or [`CodecError::Trailing`].
+/// [`CodecError`] if `body` is too long, does not decode, or has bytes after the message.
 pub fn decode<M: Message>(body: &[u8]) -> Result<M, CodecError> {
     if body.len() > M::MAX {
         return Err(CodecError::TooLarge { claimed: body.len(), limit: M::MAX });
@@ -163,10 +165,11 @@ pub fn decode<M: Message>(body: &[u8]) -> Result<M, CodecError> {
     }
 }
 
-/// The first complete message in `buffer` and the bytes it took; `None` if more must be read first.
+/// Decodes the first message in `buffer`; returns it and the length of its frame, or `None` if the frame is
+/// incomplete.
 ///
 /// # Errors
-/// As [`body_length`] and [`decode`]: the connection is of no further use.
+/// [`CodecError`] of [`body_length`] or [`decode`]; the connection cannot be used any more.
 pub fn split<M: Message>(buffer: &[u8]) -> Result<Option<(M, usize)>, CodecError> {
     let Some(header) = buffer.first_chunk::<HEADER>() else {
         return Ok(None);
@@ -178,8 +181,8 @@ pub fn split<M: Message>(buffer: &[u8]) -> Result<Option<(M, usize)>, CodecError
     }
 }
 
-/// The protocol version that a first message claims, also when the rest of it is of another version:
-/// `None` if it is no hello at all. Equal to [`PROTOCOL`] for a peer of this build.
+/// Returns the protocol version that a first message claims, also if its other fields are of another version;
+/// `None` if it is not a hello. A peer of this build claims [`PROTOCOL`].
 #[must_use]
 pub fn claimed_protocol(body: &[u8]) -> Option<u16> {
     let hello = 0u32;
@@ -188,7 +191,7 @@ pub fn claimed_protocol(body: &[u8]) -> Option<u16> {
     (variant == hello && magic == MAGIC).then_some(protocol)
 }
 
-/// The sentence for a peer whose protocol is not ours.
+/// Returns the error message for a peer with protocol version `peer`.
 #[must_use]
 pub fn protocol_mismatch(peer: u16) -> String {
     format!(

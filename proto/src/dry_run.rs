@@ -1,6 +1,5 @@
-//! What a program would get that is not started yet: whether its memory fits, and how long it may wait for its turns.
-//!
-//! Asked for by `gpushare-ctl run --dry-run`; nothing is made of it.
+//! The dry run (`gpushare-ctl run --dry-run`): a forecast of whether a program's memory fits and how long it
+//! may wait for its turns. It changes nothing in the daemon.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,60 +9,62 @@ use crate::ids::{GpuId, GpuUuid, SessionId, Token};
 use crate::tenant::NewSession;
 use crate::units::{Bytes, Nanos};
 
-/// Which session a program would belong to.
+/// Session that a dry run assumes for the program.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum DryRunSession {
-    /// One that would be registered for it.
+    /// A session that would be registered for the program.
     New(NewSession),
-    /// One that is there, by its secret.
+    /// An existing session, selected by its token.
     Existing(Token),
 }
 
-/// What it would get.
+/// Forecast for one program on every card that it could use.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Forecast {
-    /// The session, if it is there already.
+    /// Number of the session if it exists already.
     pub session: Option<SessionId>,
-    /// Its name; none if one would be made up.
+    /// Name of the session; none if the daemon would choose one.
     pub name: Option<String>,
-    /// The card it would be placed on, if one would be chosen.
+    /// Card on which the daemon would place the session; none if it would not choose one.
     pub placed: Option<GpuUuid>,
-    /// On that card, or on each that is known.
+    /// Forecasts for the chosen card, or for each known card if none is chosen.
     pub cards: Vec<CardForecast>,
 }
 
-/// What it would get on one card.
+/// Forecast for one program on one card.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CardForecast {
-    /// The card.
+    /// The daemon's number of the card.
     pub gpu: GpuId,
-    /// Its identity.
+    /// Identity of the card.
     pub uuid: GpuUuid,
-    /// Its memory.
+    /// Total memory of the card.
     pub total_bytes: Bytes,
-    /// What may be resident together.
+    /// Capacity of the card: bytes that may be resident at the same time.
     pub capacity_bytes: Bytes,
-    /// What the other sessions on it may have by their quotas; of those without a quota what they have.
+    /// Sum over the other sessions on the card: the quota of each, or its allocated bytes if it has no quota.
     pub promised_bytes: Bytes,
-    /// What the other sessions on it have.
+    /// Bytes that the other sessions have allocated on the card.
     pub used_bytes: Bytes,
-    /// What is left of the capacity beside that, for the session alone.
+    /// Capacity of the card less the bytes that the other sessions have allocated.
     pub free_bytes: Bytes,
-    /// The session's quota here, which is taken for what it will use; none without a quota, and then only what it uses by now counts.
+    /// Quota of the session on the card, which the forecast takes as its future use; none without a quota, in
+    /// which case the forecast counts the session's present use.
     pub asked_bytes: Option<Bytes>,
-    /// Whether that fits beside what the others have.
+    /// Whether the session's future use fits beside the bytes that the other sessions have allocated.
     pub fits: bool,
-    /// How the card is shared now.
+    /// Present mode of the card.
     pub mode: Mode,
-    /// How it would be shared if all of that were used.
+    /// Mode of the card if the session and the others used all of their forecast bytes.
     pub mode_then: Mode,
-    /// Sessions whose turns would come first, each with its turn; without names where they are other users'.
+    /// Sessions whose turns would come first, each with its turn's length; names of other users' sessions are
+    /// empty.
     pub ahead: Vec<AheadView>,
-    /// The session's own turn.
+    /// Length of the session's own turn.
     pub quantum_ns: Nanos,
-    /// What a change of turns to it is expected to take.
+    /// Expected time of a handoff to the session.
     pub switch_ns: Nanos,
-    /// The longest wait for a turn while the sessions stay what they are and always have work; zero without turns, none where
-    /// that depends on nothing that the daemon knows.
+    /// Longest wait for a turn if the set of sessions stays as it is and each always has work. Zero if the
+    /// card is used without turns; none if the daemon knows no bound.
     pub bound_ns: Option<Nanos>,
 }

@@ -1,4 +1,4 @@
-//! Why a session was refused memory and why it waits: the facts. Sentences are made of them by whoever shows them.
+//! Facts about a session's refusals and waits, for `gpushare-ctl explain`, which makes sentences of them.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,134 +6,136 @@ use crate::admin::SessionView;
 use crate::page::MemoryRefusal;
 use crate::{Bytes, ClientId, GpuId, GpuUuid, Nanos, Percent, SessionId};
 
-/// How many refusals of a session the daemon keeps.
+/// Number of refusals that the daemon keeps per session.
 pub const KEPT_REFUSALS: usize = 8;
 
-/// What is known of one session's refusals and waits.
+/// Refusals and present wait of one session.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Explanation {
-    /// The session as `status` has it.
+    /// The session as `gpushare-ctl status` shows it.
     pub session: SessionView,
-    /// The latest refusals, oldest first, at most [`KEPT_REFUSALS`]. They end with the daemon.
+    /// Latest refusals of the session, oldest first, at most [`KEPT_REFUSALS`]; lost when the daemon ends.
     pub refusals: Vec<RefusalView>,
-    /// What limits it on the cards that it uses, or on all if it uses none.
+    /// Limits of the session on each card that it uses, or on all cards if it uses none.
     pub cards: Vec<CardLimitsView>,
-    /// For what it waits; none if it does not.
+    /// Present wait of the session; none if it does not wait.
     pub wait: Option<WaitView>,
 }
 
 /// One refusal of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RefusalView {
-    /// How long ago.
+    /// Time since the refusal.
     pub ago_ns: Nanos,
-    /// The process that asked.
+    /// Client id of the process that asked.
     pub client: ClientId,
-    /// Its pid, as the kernel told the daemon.
+    /// Pid of the process that asked, in the daemon's PID namespace.
     pub pid: u32,
-    /// The card.
+    /// The daemon's number of the card.
     pub gpu: GpuId,
-    /// The figures.
+    /// Limit and figures of the refusal.
     pub refusal: MemoryRefusal,
 }
 
-/// What a dead process has on a card until the driver takes it back.
+/// Memory of a dead process on a card that the driver has not freed yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OrphanView {
-    /// The pid that it had.
+    /// Former pid of the dead process.
     pub pid: u32,
-    /// The card.
+    /// The daemon's number of the card.
     pub gpu: GpuId,
-    /// How much, as the books have it.
+    /// Bytes that the daemon has booked for the dead process.
     pub bytes: Bytes,
-    /// How long ago it ended.
+    /// Time since the end of the process.
     pub ago_ns: Nanos,
 }
 
-/// What limits a session on one card, each with what is used under it.
+/// Limits of a session on one card, each with the bytes in use that count against it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CardLimitsView {
-    /// The card.
+    /// The daemon's number of the card.
     pub gpu: GpuId,
-    /// Its identity.
+    /// Identity of the card.
     pub uuid: GpuUuid,
-    /// The session's quota here; none for no limit.
+    /// Quota of the session on the card; none for no limit.
     pub limit_bytes: Option<Bytes>,
-    /// What the session uses here.
+    /// Bytes that the session uses on the card.
     pub used_bytes: Bytes,
-    /// What may be resident together, which no session may exceed that was not made with `--oversubscribe`.
+    /// Capacity of the card: bytes that may be resident at the same time. A session without `--oversubscribe`
+    /// may not exceed it.
     pub capacity_bytes: Bytes,
-    /// The most managed memory of all sessions together.
+    /// Limit on the managed memory of all sessions on the card together.
     pub managed_limit_bytes: Bytes,
-    /// What all sessions use.
+    /// Bytes that all sessions use on the card.
     pub all_used_bytes: Bytes,
 }
 
-/// For what a session waits, and what lies before its turn.
+/// Wait of a session: the reason and the turns that come first.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WaitView {
-    /// For what.
+    /// Reason of the wait.
     pub reason: WaitReason,
-    /// The sessions that hold the lock on its cards.
+    /// Sessions that hold the lock on the waiting session's cards.
     pub holders: Vec<HolderView>,
-    /// The sessions whose turn comes first, in order.
+    /// Sessions whose turn comes first, in order.
     pub ahead: Vec<AheadView>,
-    /// What a change of turns is expected to take: the work in flight that ends, and the session's own memory that comes in.
+    /// Expected time of a handoff: the drain of the work in flight and the move of the session's memory to
+    /// the card.
     pub handoff_ns: Nanos,
-    /// How long until its turn if the one before lets go when its time is over and all those ahead use their turns to
-    /// the end, one after the other; none where that depends on nothing that the daemon knows.
+    /// Expected time until the session's turn if the holders and all sessions ahead use their whole turns,
+    /// one after the other; none if the daemon cannot know it.
     pub about_ns: Option<Nanos>,
 }
 
-/// For what a session waits.
+/// Reason why a session waits.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WaitReason {
-    /// Nothing: it is the next.
+    /// No obstacle: the session is next.
     Turn,
-    /// Others hold the lock.
+    /// Other sessions hold the lock.
     Holders,
-    /// A holder does not let go.
+    /// A holder does not give the lock back.
     Stuck {
-        /// The holder.
+        /// Number of the stuck holder.
         session: SessionId,
-        /// Its name.
+        /// Name of the stuck holder.
         name: String,
-        /// What that one waits for.
+        /// State of the stuck holder, in words.
         reason: String,
     },
-    /// After a restart of the daemon its former processes are awaited.
+    /// The daemon has restarted and awaits the processes of before.
     Recovering {
-        /// So many.
+        /// Number of awaited processes.
         processes: u32,
     },
-    /// Somebody must let the session go on: its standing says who.
+    /// The session is paused, expired or revoked; its `standing` says which.
     Standing,
-    /// It has used up its compute limit for now.
+    /// The session has used up its compute limit for now.
     Limit {
-        /// How much of the time it may have.
+        /// Compute limit: share of the card's time.
         limit: Percent,
     },
 }
 
-/// A session that has the lock.
+/// A session that holds the lock.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HolderView {
-    /// Its number.
+    /// Number of the holder.
     pub session: SessionId,
-    /// Its name.
+    /// Name of the holder.
     pub name: String,
-    /// What is left of its time; zero when it was told to let go.
+    /// Rest of the holder's turn; zero once it was asked to give the lock back.
     pub rest_ns: Nanos,
 }
 
-/// A session whose turn comes first.
+/// A session whose turn comes before that of the waiting session.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AheadView {
-    /// Its number.
+    /// Number of the session ahead.
     pub session: SessionId,
-    /// Its name.
+    /// Name of the session ahead.
     pub name: String,
-    /// How long its turn is expected to be.
+    /// Expected length of the turn of the session ahead.
     pub turn_ns: Nanos,
 }

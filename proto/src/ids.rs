@@ -1,4 +1,4 @@
-//! Names of things, as newtypes: a client can never be passed where a session is meant.
+//! Ids as newtypes, so that a client id cannot be passed where a session id is expected.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -23,29 +23,28 @@ macro_rules! id {
 }
 
 id!(
-    /// A tenant. Unique in one daemon's registry, also over restarts.
+    /// Number of a session. Unique in a daemon's registry, across restarts too.
     SessionId(u64), "s"
 );
 id!(
-    /// One connected process of a session. Unique in one daemon's registry, also over restarts.
+    /// Number of one connected process of a session. Unique in a daemon's registry, across restarts too.
     ClientId(u64), "c"
 );
 id!(
-    /// A card, as the daemon numbers them; also the card's row in every client's page.
+    /// The daemon's number of a card; also the index of the card's row in every shared page.
     GpuId(u8), "gpu"
 );
 id!(
-    /// Ties the answer to the question on one connection.
+    /// Number that a request carries and its reply repeats; unique within one connection.
     RequestId(u64), "r"
 );
 
-/// A grant's number. Strictly rising over the life of a machine: the generation comes from the boot
-/// clock at the daemon's start, the counter from the core.
+/// Number of a grant. It rises strictly from the machine's boot on: each daemon start has a later generation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Epoch {
-    /// Nanoseconds of the boot clock when the daemon started.
+    /// Boot clock at the start of the daemon, in nanoseconds.
     pub generation: u64,
-    /// Grants of that daemon so far.
+    /// Number of grants that the daemon has made since its start.
     pub counter: u64,
 }
 
@@ -55,11 +54,11 @@ impl fmt::Display for Epoch {
     }
 }
 
-/// A card's identity as the driver and NVML give it: sixteen bytes, and whether they name a whole GPU (`GPU-…`) or
-/// an instance of one that is divided (`MIG-…`).
+/// Identity of a card as CUDA and NVML report it: sixteen bytes and the kind, a whole GPU (`GPU-…`) or a MIG
+/// instance (`MIG-…`).
 ///
-/// The bytes alone are the identity. What they name is for the text, which CUDA and NVML take in one form only; not
-/// everybody who knows the bytes knows it, and a card named both ways must not become two.
+/// Only the bytes are compared. The kind is needed for the text, which CUDA and NVML accept in one form only;
+/// a source that knows the bytes may not know the kind, and both texts of one card must stay one card.
 #[derive(Clone, Copy, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct GpuUuid {
@@ -67,7 +66,7 @@ pub struct GpuUuid {
     is_instance: bool,
 }
 
-/// A text that is no card's UUID.
+/// Error for a text that is not the UUID of a card.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "`{0}` is not a GPU UUID; `nvidia-smi -L` lists them (GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx, or MIG-…)"
@@ -78,31 +77,31 @@ const GPU: &str = "GPU-";
 const MIG: &str = "MIG-";
 
 impl GpuUuid {
-    /// A whole GPU.
+    /// Returns the identity of a whole GPU.
     #[must_use]
     pub const fn gpu(bytes: [u8; 16]) -> Self {
         Self { bytes, is_instance: false }
     }
 
-    /// A MIG instance of a GPU.
+    /// Returns the identity of a MIG instance.
     #[must_use]
     pub const fn mig(bytes: [u8; 16]) -> Self {
         Self { bytes, is_instance: true }
     }
 
-    /// The sixteen bytes, as `cuDeviceGetUuid_v2` gives them.
+    /// Returns the sixteen bytes as `cuDeviceGetUuid_v2` reports them.
     #[must_use]
     pub const fn bytes(self) -> [u8; 16] {
         self.bytes
     }
 
-    /// Whether it is a MIG instance.
+    /// Returns whether the card is a MIG instance.
     #[must_use]
     pub const fn is_instance(self) -> bool {
         self.is_instance
     }
 
-    /// Whether `text` is this card's UUID or the beginning of it, as `CUDA_VISIBLE_DEVICES` takes it.
+    /// Returns whether `text` is this card's UUID or a prefix of it, in the form of `CUDA_VISIBLE_DEVICES`.
     #[must_use]
     pub fn begins_with(self, text: &str) -> bool {
         let (own, text) = (self.to_string(), text.to_ascii_lowercase());
@@ -188,19 +187,20 @@ impl From<GpuUuid> for String {
     }
 }
 
-/// The secret that lets a process join a session: 256 random bits. Never printed.
+/// Secret that lets a process join a session: 256 random bits. Its `Debug` output hides them.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Token(pub [u8; 32]);
 
 impl Token {
-    /// The token as the 64 hex digits that a token file holds.
+    /// Returns the token as 64 hex digits, the content of a token file.
     #[must_use]
     pub fn to_hex(&self) -> String {
         self.0.iter().map(|byte| format!("{byte:02x}")).collect()
     }
 
-    /// A token from the text of a token file; `None` if it is anything but 64 hex digits.
+    /// Parses the text of a token file; `None` unless it is 64 hex digits with optional white space around
+    /// them.
     #[must_use]
     pub fn from_hex(text: &str) -> Option<Self> {
         let text = text.trim();

@@ -1,8 +1,8 @@
-//! What the parts of gpushare say to each other.
+//! The language that the parts of gpushare share: quantities, ids, messages and file names.
 //!
-//! In reading order: the units and ids that every crate uses, the page a client shares with the
-//! daemon, the messages on the two sockets, the lines of the audit log, the codec that carries messages, the names of files and
-//! environment variables that people meet, how they call a session, and which of somebody else's characters they see.
+//! In reading order: units and ids; the page that a process shares with the daemon; the messages of the
+//! tenant socket and the admin socket; the lines of the audit log; the codec of the messages; names of files
+//! and environment variables; lookup of a session by number or name; printable characters; memory backends.
 #![forbid(unsafe_code)]
 
 pub mod units;

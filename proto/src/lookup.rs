@@ -1,28 +1,28 @@
-//! How people call a session: by its number or by its name. One rule for every command, so that none means another session.
+//! Lookup of a session by the number or name that a person typed. All commands share this rule.
 //!
 //! ```text
-//!   3, s3          the number, always      no session is given a name that reads as one
-//!   train, ns/pod  the name                the administrator's session before those that programs gave the same name
+//!   3, s3          a number      names that read as a number are refused
+//!   train, ns/pod  a name        a session that an administrator made wins over others of the same name
 //! ```
 //!
-//! Names are few characters: what is typed in a shell, stands in a file's name (`/` apart) and cannot look like something else.
+//! Names consist of ASCII letters, digits and `-_./`: easy to type in a shell, and no two look alike.
 
 use crate::SessionId;
 
-/// The longest name that somebody may give a session.
+/// Maximum length of a session's name, in bytes.
 pub const MAX_SESSION_NAME: usize = 64;
 
-/// What a text calls a session by.
+/// Reference to a session as a person typed it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SessionRef<'a> {
-    /// Its number.
+    /// The session's number, typed as `3` or `s3`.
     Number(SessionId),
-    /// Its name.
+    /// The session's name.
     Name(&'a str),
 }
 
 impl<'a> SessionRef<'a> {
-    /// What it is called by: digits, with or without an `s` in front, are a number.
+    /// Parses a reference: digits with or without a leading `s` are a number, all else is a name.
     #[must_use]
     pub fn parse(text: &'a str) -> Self {
         let digits = text.strip_prefix('s').unwrap_or(text);
@@ -33,7 +33,7 @@ impl<'a> SessionRef<'a> {
         }
     }
 
-    /// Whether a session of this number and name is called so.
+    /// Returns whether the reference matches a session with this number and name.
     #[must_use]
     pub fn matches(self, session: Option<SessionId>, name: Option<&str>) -> bool {
         match self {
@@ -43,19 +43,20 @@ impl<'a> SessionRef<'a> {
     }
 }
 
-/// Why a text calls no session.
+/// Reason why a reference does not select exactly one session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LookupError {
-    /// There is none.
+    /// No session matches.
     NotFound,
-    /// There are several of that name.
+    /// Several sessions have that name.
     Ambiguous(Vec<SessionId>),
 }
 
-/// The session that is called `which` among those of a number, a name, and whether an administrator made it.
+/// Returns the one session that `which` refers to. Each session is given as its number, its name, and whether
+/// an administrator made it.
 ///
 /// # Errors
-/// If it is none or several.
+/// [`LookupError`] if no session or more than one matches.
 pub fn find<'a>(
     which: &str,
     sessions: impl IntoIterator<Item = (SessionId, &'a str, bool)>,
@@ -76,25 +77,25 @@ pub fn find<'a>(
     }
 }
 
-/// A text that is no name for a session.
+/// Error for a text that cannot be a session's name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NameError {
-    /// It has characters, or a length, that names have not.
+    /// The length or a character is not allowed.
     #[error(
-        "`{0}` is no name for a session: use 1 to {MAX_SESSION_NAME} letters, digits and `-`, `_`, `.` or `/` of ASCII, a letter or a digit first"
+        "`{0}` cannot be a session's name: use 1 to {MAX_SESSION_NAME} ASCII letters, digits, `-`, `_`, `.` or `/`, and begin with a letter or digit"
     )]
     Spelling(String),
-    /// It would be read as a number.
+    /// The text would be read as a session's number.
     #[error(
-        "`{0}` is no name for a session, since it reads as the number of one; add a letter, like job-{0}"
+        "`{0}` cannot be a session's name because it reads as a session's number; add a letter, like job-{0}"
     )]
     Number(String),
 }
 
-/// Whether somebody may name a session so.
+/// Checks whether `text` may be a session's name.
 ///
 /// # Errors
-/// [`NameError`], which shows no more of the text than is seen.
+/// [`NameError`]; its message repeats only the printable characters of the text.
 pub fn check_name(text: &str) -> Result<(), NameError> {
     let shown = || {
         text.chars()
@@ -119,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_reads_as_a_number_is_one_and_never_a_name() {
+    fn a_text_that_reads_as_a_number_is_never_a_name() {
         let sessions = || [(SessionId(3), "7", false), (SessionId(7), "train", false)];
         for which in ["7", "s7", "train", "007"] {
             assert_eq!(find(which, sessions()), Ok(SessionId(7)), "{which}");

@@ -1,65 +1,68 @@
-//! Names that people meet: environment variables, folders, sockets.
+//! Names of environment variables, folders, files and sockets.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-/// Path of a file (mode 0600) with the session's token.
+/// Environment variable: path of a file (mode 0600) that holds the session's token.
 pub const TOKEN_FILE: &str = "GPUSHARE_TOKEN_FILE";
-/// `1`: a process that finds no daemon must not run (its first context is refused).
+/// Environment variable: `1` refuses the first CUDA context of a process that finds no daemon.
 pub const REQUIRED: &str = "GPUSHARE_REQUIRED";
-/// The folder with the sockets, instead of the system's or the user's.
+/// Environment variable: folder with the sockets, in place of the system's and the user's.
 pub const RUNTIME_DIR: &str = "GPUSHARE_RUNTIME_DIR";
-/// The folder with the cards' lock files, instead of `/run/lock`.
+/// Environment variable: folder with the lock files of the cards, in place of `/run/lock`.
 pub const LOCK_DIR: &str = "GPUSHARE_LOCK_DIR";
-/// How memory is allocated: a [`Backend`](crate::Backend).
+/// Environment variable: how memory is allocated, a [`Backend`](crate::Backend).
 pub const BACKEND: &str = "GPUSHARE_BACKEND";
-/// The most memory of each card, as `gpushare-ctl run --memory` takes it, or JSON by card.
+/// Environment variable: memory limit per card, in the form of `gpushare-ctl run --memory` or as JSON by
+/// card.
 pub const MEMORY_LIMIT: &str = "GPUSHARE_MEMORY_LIMIT";
-/// The most of each card's time, as `gpushare-ctl run --compute` takes it, or JSON by card.
+/// Environment variable: limit of each card's time, in the form of `gpushare-ctl run --compute` or as JSON by
+/// card.
 pub const COMPUTE_LIMIT: &str = "GPUSHARE_COMPUTE_LIMIT";
-/// Beginnings of the names of kernels that talk to other cards, besides NCCL's: separated by commas.
+/// Environment variable: comma-separated name prefixes of kernels that communicate with other cards, besides
+/// NCCL's.
 pub const COMMUNICATION_KERNELS: &str = "GPUSHARE_COMMUNICATION_KERNELS";
-/// `1`: one line on stderr at exit with what the process got.
+/// Environment variable: `1` prints one line on stderr at exit that sums up card time, waits and memory.
 pub const SUMMARY: &str = "GPUSHARE_SUMMARY";
-/// What the daemon's log holds: a filter of `tracing-subscriber`, like `debug`.
+/// Environment variable: filter of the daemon's log in the syntax of `tracing-subscriber`, like `debug`.
 pub const LOG: &str = "GPUSHARE_LOG";
-/// The library that `gpushare-ctl run` preloads, instead of the one beside it.
+/// Environment variable: library that `gpushare-ctl run` preloads, in place of the one beside it.
 pub const LIBRARY: &str = "GPUSHARE_LIBRARY";
-/// The daemon that `gpushare-ctl run` starts, instead of the one beside it.
+/// Environment variable: daemon that `gpushare-ctl run` starts, in place of the one beside it.
 pub const SCHEDULER: &str = "GPUSHARE_SCHEDULER";
 
-/// The system daemon's folder.
+/// Runtime folder of the system's daemon.
 pub const SYSTEM_RUNTIME_DIR: &str = "/run/gpushare";
-/// Where the system's daemon keeps what must outlive a restart of the machine, unless it is told another folder.
+/// Default folder of the system's daemon for data that outlives a restart of the machine.
 pub const SYSTEM_STATE_DIR: &str = "/var/lib/gpushare";
-/// The daemon's store in its state folder.
+/// File name of the daemon's store in its state folder.
 pub const REGISTRY: &str = "registry.redb";
-/// The audit log in its state folder.
+/// File name of the audit log in the daemon's state folder.
 pub const AUDIT: &str = "audit.log";
-/// The system daemon's configuration.
+/// Path of the configuration of the system's daemon.
 pub const SYSTEM_CONFIG: &str = "/etc/gpushare/config.toml";
-/// What the machine's administrator demands of every process that uses a GPU, whatever its environment says.
+/// Path of the administrator's rules for every process that uses a GPU; they override the environment.
 pub const SYSTEM_CLIENT: &str = "/etc/gpushare/client.toml";
-/// Where the lock files of the cards are unless [`LOCK_DIR`] says otherwise.
+/// Default folder of the cards' lock files; [`LOCK_DIR`] overrides it.
 pub const SYSTEM_LOCK_DIR: &str = "/run/lock";
 
-/// The files of one daemon, by its runtime folder.
+/// Runtime folder of one daemon, with the paths of the files in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RuntimeDir(PathBuf);
 
 impl RuntimeDir {
-    /// The files below `root`.
+    /// Returns the runtime folder at `root`.
     pub fn new(root: impl Into<PathBuf>) -> Self {
         Self(root.into())
     }
 
-    /// The system daemon's.
+    /// Returns the runtime folder of the system's daemon.
     #[must_use]
     pub fn system() -> Self {
         Self::new(SYSTEM_RUNTIME_DIR)
     }
 
-    /// The user's own: `$XDG_RUNTIME_DIR/gpushare`, else `/tmp/gpushare-UID`.
+    /// Returns the user's own runtime folder: `$XDG_RUNTIME_DIR/gpushare`, else `/tmp/gpushare-UID`.
     #[must_use]
     pub fn user(xdg_runtime_dir: Option<OsString>, uid: u32) -> Self {
         match xdg_runtime_dir.filter(|dir| Path::new(dir).is_absolute()) {
@@ -68,8 +71,8 @@ impl RuntimeDir {
         }
     }
 
-    /// The folders a process looks in for its daemon, in order: the one that `override_dir`
-    /// ([`RUNTIME_DIR`]) names and no other, else the system's, then the user's own.
+    /// Returns the folders in which a process looks for its daemon, in order: only `override_dir`
+    /// ([`RUNTIME_DIR`]) if it is set, else the system's folder and then the user's own.
     #[must_use]
     pub fn candidates(
         override_dir: Option<OsString>,
@@ -82,64 +85,64 @@ impl RuntimeDir {
         }
     }
 
-    /// The folder itself.
+    /// Returns the path of the folder.
     #[must_use]
     pub fn root(&self) -> &Path {
         &self.0
     }
 
-    /// The folder that containers get: only the tenant socket is in it.
+    /// Folder that is mounted into containers; it holds only the tenant socket.
     #[must_use]
     pub fn tenant_dir(&self) -> PathBuf {
         self.0.join("tenant")
     }
 
-    /// The socket for sharing processes.
+    /// Socket for processes that use a card.
     #[must_use]
     pub fn tenant_socket(&self) -> PathBuf {
         self.tenant_dir().join("scheduler.sock")
     }
 
-    /// The socket for administration (0600).
+    /// Socket for administration (mode 0600).
     #[must_use]
     pub fn admin_socket(&self) -> PathBuf {
         self.0.join("admin.sock")
     }
 
-    /// What outlives a daemon: sessions, what they used, whom a restarted one must wait for. Here unless the daemon has a
-    /// state folder elsewhere.
+    /// Store of sessions, usage and connected processes, which outlives the daemon; used if there is no other
+    /// state folder.
     #[must_use]
     pub fn registry(&self) -> PathBuf {
         self.0.join(REGISTRY)
     }
 
-    /// What administrators did and what was refused, unless the daemon's configuration says another file.
+    /// Default path of the audit log; the daemon's configuration may name another file.
     #[must_use]
     pub fn audit(&self) -> PathBuf {
         self.state_dir().join(AUDIT)
     }
 
-    /// The log of a daemon that was started by `gpushare-ctl run`.
+    /// Log of a daemon that `gpushare-ctl run` started.
     #[must_use]
     pub fn log(&self) -> PathBuf {
         self.0.join("scheduler.log")
     }
 
-    /// Token files of the sessions that `gpushare-ctl run` registered.
+    /// Folder with the token files of the sessions that `gpushare-ctl run` registered.
     #[must_use]
     pub fn tokens_dir(&self) -> PathBuf {
         self.0.join("tokens")
     }
 
-    /// A link to the daemon's state folder, where that is another one: for whoever looks for what lasts (token files of sessions,
-    /// the audit log), also when the daemon does not run.
+    /// Symbolic link to the daemon's state folder if that is elsewhere. Tools follow it to token files and
+    /// the audit log, even while the daemon is down.
     #[must_use]
     pub fn state_link(&self) -> PathBuf {
         self.0.join("state")
     }
 
-    /// Where the daemon keeps what outlives a restart of the machine: where the link leads; without one beside the system's store, or
-    /// with everything else.
+    /// Returns the folder for data that outlives a restart of the machine: the target of [`Self::state_link`]
+    /// if it exists, else [`SYSTEM_STATE_DIR`] for the system's daemon and the runtime folder for any other.
     #[must_use]
     pub fn state_dir(&self) -> PathBuf {
         match std::fs::read_link(self.state_link()) {
@@ -161,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lasts_is_in_the_runtime_folder_unless_a_link_there_says_where() {
+    fn the_state_folder_follows_the_link_in_the_runtime_folder() {
         let folder = std::env::temp_dir().join(format!("gpushare-names-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
         let dir = RuntimeDir::new(&folder);

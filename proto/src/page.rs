@@ -1,17 +1,18 @@
-//! The page that one client shares with the daemon: what must be fast in the process is leased here.
+//! The page of memory that one process shares with the daemon: its gate, and per card a lease of quota, so
+//! that launches and allocations seldom need a message.
 //!
 //! ```text
-//!   byte 0     gate     who may submit work: a change number and a state in one futex word
-//!        4     flags    whether others use the card, whether others wait for it
+//!   byte 0     gate     change number and state of the gate, one futex word
+//!        4     flags    whether other sessions use the card, wait for it; whether there is a compute limit
 //!        8     layout   version of this layout
-//!        12    drain    how long a drop of this process should take
-//!        64    gpus[0]  bytes of quota the process may still take without asking, and what it is told
+//!        12    drain    target duration of a drop, in microseconds
+//!        64    gpus[0]  free lease, quota, bytes of sibling processes, ceiling
 //!        128   gpus[1]  ...
 //! ```
 //!
-//! The daemon writes everything; the process may only change the gate's *state* under the same change
-//! number, and take from or put back to `free`, both by compare-and-swap. The daemon treats the page as hostile:
-//! a process that writes anything else here harms nobody's books but its own.
+//! The daemon writes every field. The process writes two by compare-and-swap: the *state* of the gate under
+//! an unchanged change number, and `free`, from which it takes and to which it returns bytes. The daemon does
+//! not trust the page: other writes of a process affect only that process's own accounts.
 
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
@@ -21,45 +22,48 @@ use crate::units::Bytes;
 
 /// Size of the shared page, in bytes.
 pub const PAGE_SIZE: usize = 4096;
-/// How many cards one daemon manages.
+/// Maximum number of cards that one daemon manages.
 pub const MAX_GPUS: usize = 16;
-/// Version of this layout, in [`Page::layout`].
+/// Version of the page's layout, stored in [`Page::layout`].
 pub const PAGE_LAYOUT: u32 = 1;
 
-/// Another session uses a card of this one: bound the work in flight, wait for streams outside the gate.
+/// Flag: another session uses a card of this process. The process bounds its work in flight and waits for
+/// streams outside the gate.
 pub const FLAG_CONTENDED: u32 = 1;
-/// Another session waits for the lock: give it back when idle.
+/// Flag: another session waits for the lock. The process gives the lock back when it is idle.
 pub const FLAG_WANTED: u32 = 2;
-/// The session has a compute limit: bound the work in flight, so that its turns end when they should.
+/// Flag: the session has a compute limit. The process bounds its work in flight so that turns end in time.
 pub const FLAG_LIMITED: u32 = 4;
 
-/// What a thread that arrives at the gate may do.
+/// State of a gate: it decides whether a thread passes or sleeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[repr(u32)]
 pub enum GateState {
-    /// Sleep; ask for the lock.
+    /// Threads sleep; the process asks for the lock.
     Closed = 0,
-    /// Sleep; the lock is ours, a mover brings the memory in and opens.
+    /// Threads sleep; the process has the lock, brings its memory onto the card and then opens the gate.
     Moving = 1,
-    /// Pass.
+    /// Threads pass.
     Open = 2,
-    /// A mover is proving that nothing is in flight to give the lock back early: set [`Self::Open`] again, then pass.
+    /// The drainer checks whether nothing is in flight, to give the lock back early. A thread sets
+    /// [`Self::Open`] again and passes.
     Idle = 3,
 }
 
-/// The gate in 32 bits: a change number that the daemon raises at every change, and a [`GateState`].
+/// The gate in 32 bits: 30 bits of change number, which the daemon raises at every change, and 2 of
+/// [`GateState`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct GateWord(pub u32);
 
 impl GateWord {
-    /// The word for change number `change` (its low 30 bits count) in `state`.
+    /// Returns the word with the low 30 bits of `change` and with `state`.
     #[must_use]
     pub const fn new(change: u32, state: GateState) -> Self {
         Self((change << 2) | state as u32)
     }
 
-    /// The state.
+    /// Returns the state.
     #[must_use]
     pub const fn state(self) -> GateState {
         match self.0 & 3 {
@@ -70,41 +74,41 @@ impl GateWord {
         }
     }
 
-    /// The change number.
+    /// Returns the change number.
     #[must_use]
     pub const fn change(self) -> u32 {
         self.0 >> 2
     }
 
-    /// The same change in another state, as the process may write it.
+    /// Returns the word with the same change number and another state, which is all that a process may write.
     #[must_use]
     pub const fn with(self, state: GateState) -> Self {
         Self::new(self.change(), state)
     }
 
-    /// The word that follows this one when the daemon changes the gate to `state`.
+    /// Returns the word that the daemon writes to change the gate to `state`: the next change number.
     #[must_use]
     pub const fn next(self, state: GateState) -> Self {
         Self::new(self.change().wrapping_add(1), state)
     }
 }
 
-/// One card's row in the page.
+/// Row of one card in the page.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 pub struct LeaseRow {
-    /// Bytes the process may still take.
+    /// Bytes of quota leased to the process and not taken yet.
     pub free: AtomicU64,
-    /// The session's quota on this card; `u64::MAX` for none.
+    /// Quota of the session on the card, in bytes; `u64::MAX` for no quota.
     pub limit: AtomicU64,
-    /// Bytes that other processes of the same session use on this card.
+    /// Bytes that the other processes of the session use on the card.
     pub siblings: AtomicU64,
-    /// The most that one session may use on this card at present, quota or not.
+    /// Bytes that any one session may use on the card at present, whatever its quota.
     pub ceiling: AtomicU64,
 }
 
 impl LeaseRow {
-    /// A row that leases nothing.
+    /// Returns a row with an empty lease and without limits.
     #[must_use]
     pub const fn new() -> Self {
         Self {
@@ -116,24 +120,24 @@ impl LeaseRow {
     }
 }
 
-/// The whole page. Lives in a sealed memory file that both sides map (`gpushare-sys`).
+/// The shared page. It lies in a sealed memory file that both sides map (`gpushare-sys`).
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 pub struct Page {
-    /// A [`GateWord`].
+    /// The gate, a [`GateWord`].
     pub gate: AtomicU32,
-    /// [`FLAG_CONTENDED`], [`FLAG_WANTED`], [`FLAG_LIMITED`].
+    /// Bit set of [`FLAG_CONTENDED`], [`FLAG_WANTED`] and [`FLAG_LIMITED`].
     pub flags: AtomicU32,
-    /// [`PAGE_LAYOUT`].
+    /// Version of the layout, [`PAGE_LAYOUT`].
     pub layout: AtomicU32,
-    /// What a drop of this process should take, in microseconds; zero from a daemon that does not say.
+    /// Target duration of a drop of this process, in microseconds; zero if the daemon states none.
     pub drain_target: AtomicU32,
-    /// One row per card, by `GpuId`.
+    /// One row per card, indexed by `GpuId`.
     pub gpus: [LeaseRow; MAX_GPUS],
 }
 
 impl Page {
-    /// A page whose gate is in `state`, for a process that shares with nobody, and for tests.
+    /// Returns a page without limits whose gate is in `state`: for a process without a daemon, and for tests.
     #[must_use]
     pub const fn new(state: GateState) -> Self {
         Self {
@@ -148,37 +152,37 @@ impl Page {
 
 const _: () = assert!(size_of::<Page>() <= PAGE_SIZE);
 
-/// A refusal of memory, with what an operator needs to understand it.
+/// Figures of one refused request for memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemoryRefusal {
-    /// What was asked for.
+    /// Bytes that the request asked for.
     pub requested: Bytes,
-    /// The limit that it would pass.
+    /// Limit that the request would exceed, in bytes.
     pub limit: Bytes,
-    /// What is used under that limit.
+    /// Bytes in use that count against the limit.
     pub used: Bytes,
-    /// Which limit that is.
+    /// Kind of the limit.
     pub by: LimitKind,
 }
 
 impl MemoryRefusal {
-    /// Whether it is because the session's time is over, or it was revoked: then it has a quota of nothing, and no session
-    /// is made with one.
+    /// Returns whether no later request can succeed: an expired or revoked session has a quota of zero, and
+    /// no session is created with that.
     #[must_use]
     pub fn is_permanent(&self) -> bool {
         self.by == LimitKind::Session && self.limit.is_zero()
     }
 }
 
-/// Which limit refuses memory.
+/// Kind of limit that refuses memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LimitKind {
-    /// The session's own memory quota.
+    /// Memory quota of the session.
     Session,
-    /// One session may not be larger than the card's capacity (`--oversubscribe` lifts it).
+    /// Capacity of the card, which bounds each session that was made without `--oversubscribe`.
     Capacity,
-    /// The card's `managed_limit`: all managed memory of all sessions together.
+    /// The card's `managed_limit` on the managed memory of all sessions together.
     ManagedLimit,
 }
 

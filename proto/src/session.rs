@@ -1,4 +1,5 @@
-//! What a session may have, in the words of whoever gives it.
+//! Terms of a session: quotas of memory and card time, weight, priority, lifetime, and the processes it is
+//! bound to.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,18 +11,18 @@ use crate::tenant::{GpuChoice, UnknownCard};
 use crate::units::UnitError;
 use crate::{Bytes, Nanos, Percent};
 
-/// How much of a card: of its memory, or of its time, which is counted in shares only.
+/// Amount of a card's memory or time. Time is always a share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Amount {
-    /// So many bytes.
+    /// A number of bytes.
     Bytes(Bytes),
-    /// A share of what the card has.
+    /// A share of the whole card.
     Share(Percent),
 }
 
 impl Amount {
-    /// On a card of `total`.
+    /// Returns the amount in bytes on a card with `total` bytes.
     #[must_use]
     pub fn of(self, total: Bytes) -> Bytes {
         match self {
@@ -54,70 +55,69 @@ impl fmt::Display for Amount {
     }
 }
 
-/// How much of each card.
+/// Limit on each card, of its memory or of its time.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Quota {
-    /// On every card that is not named; none for no limit.
+    /// Limit on every card that `cards` does not name; none for no limit.
     pub every: Option<Amount>,
-    /// On single cards.
+    /// Limits on single cards.
     pub cards: Vec<CardQuota>,
 }
 
-/// How much of one card.
+/// Limit on one card.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CardQuota {
-    /// Which; never [`GpuChoice::Auto`].
+    /// The limited card; never [`GpuChoice::Auto`].
     pub card: GpuChoice,
-    /// How much.
+    /// The limit.
     pub amount: Amount,
 }
 
 impl Quota {
-    /// The same on every card.
+    /// Returns a quota with the same limit on every card.
     #[must_use]
     pub fn every(amount: Amount) -> Self {
         Self { every: Some(amount), cards: Vec::new() }
     }
 
-    /// Whether it is for single cards, and for none of those that `is_there`: a limit that limits nothing.
+    /// Returns whether the quota limits nothing: it names single cards only, and `is_there` is false for each
+    /// of them.
     pub fn matches_no_card(&self, is_there: impl Fn(&GpuChoice) -> bool) -> bool {
         let named = self.every.is_none() && !self.cards.is_empty();
         named && !self.cards.iter().any(|card| is_there(&card.card))
     }
 
-    /// All amounts that are named.
+    /// Returns the limit on every card and those on single cards.
     pub fn amounts(&self) -> impl Iterator<Item = Amount> {
         let cards = self.cards.iter().map(|card| card.amount);
         self.every.into_iter().chain(cards)
     }
 }
 
-/// A text that is no quota.
+/// Error for a text that is not a quota.
 #[derive(Debug, thiserror::Error)]
 pub enum QuotaError {
-    /// An amount is none.
+    /// An amount does not parse.
     #[error(transparent)]
     Amount(#[from] UnitError),
-    /// A card is none.
+    /// A card does not parse.
     #[error(transparent)]
     Card(#[from] UnknownCard),
-    /// `auto` is no card.
-    #[error("`auto` is no card; write its number or its UUID")]
+    /// The text names `auto` as a card.
+    #[error("`auto` does not name one card; write a card's number or UUID")]
     Auto,
-    /// It begins like JSON and is none that says a quota.
-    #[error(
-        "it is no JSON object of limits by card ({0}); write it like {{\"0\": 2147483648, \"1\": \"50%\"}}"
-    )]
+    /// The text begins like JSON and is not a JSON object of limits by card.
+    #[error("not a JSON object of limits by card ({0}); write it like {{\"0\": 2147483648, \"1\": \"50%\"}}")]
     Json(String),
-    /// It is a limit of nothing, and no limit must not look like one.
-    #[error("it names no card; write it like {{\"0\": 2147483648}}, or 8GiB for every card")]
+    /// The text limits no card; this must not pass for a limit.
+    #[error("the limit names no card; write it like {{\"0\": 2147483648}}, or 8GiB for every card")]
     Empty,
-    /// Something is limited twice.
+    /// The text limits a card twice.
     #[error("{0} has two limits; write one")]
     Twice(String),
 }
 
-/// `8GiB`, `50%`, card by card `0=8GiB,1=50%`, or as JSON `{"0": 2147483648, "GPU-…": "50%"}`.
+/// Parses `8GiB`, `50%`, a list by card `0=8GiB,1=50%`, or JSON `{"0": 2147483648, "GPU-…": "50%"}`.
 impl FromStr for Quota {
     type Err = QuotaError;
 
@@ -158,7 +158,7 @@ impl FromStr for Quota {
     }
 }
 
-/// Numbers are bytes.
+/// Parses a JSON object of limits by card; its numbers are bytes.
 fn by_card(text: &str) -> Result<Vec<(Option<String>, String)>, QuotaError> {
     let limits: BTreeMap<String, serde_json::Value> =
         serde_json::from_str(text).map_err(|error| QuotaError::Json(error.to_string()))?;
@@ -183,20 +183,20 @@ impl fmt::Display for Quota {
     }
 }
 
-/// Who goes first.
+/// Priority class of a session: the order in which classes get the lock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Priority {
-    /// After the others.
+    /// After the normal class.
     Low,
-    /// As most.
+    /// The default class.
     #[default]
     Normal,
-    /// Before the others.
+    /// Before the normal class.
     High,
 }
 
-/// A word that is no priority.
+/// Error for a word that is not a priority.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is not a priority; write low, normal or high")]
 pub struct UnknownPriority(String);
@@ -224,23 +224,23 @@ impl fmt::Display for Priority {
     }
 }
 
-/// What a weight is relative to: a session of weight 200 gets twice the time of one that has this.
+/// Default weight. A session of weight 200 gets twice the card time of one with this weight.
 pub const DEFAULT_WEIGHT: u32 = 100;
 
-/// What a session may have. Compute limit, weight and priority are kept and shown; nothing enforces them yet.
+/// Terms of a session: its limits, share of turns, lifetime and labels.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Terms {
-    /// Memory.
+    /// Memory limit per card.
     pub memory: Quota,
-    /// The most of each card's time, in shares.
+    /// Limit of each card's time, as a share.
     pub compute: Quota,
-    /// Its part of the time that sessions take turns in, relative to [`DEFAULT_WEIGHT`].
+    /// Share of the time on a contended card, relative to [`DEFAULT_WEIGHT`].
     pub weight: u32,
-    /// Its class.
+    /// Priority class.
     pub priority: Priority,
-    /// For how long, from when it is created or renewed; none for good.
+    /// Lifetime from creation or renewal; none for no end.
     pub ttl: Option<Nanos>,
-    /// For people and their scripts.
+    /// Labels for users and their scripts; the daemon does not interpret them.
     pub labels: BTreeMap<String, String>,
 }
 
@@ -258,7 +258,7 @@ impl Default for Terms {
 }
 
 impl Terms {
-    /// So much memory of every card, and no more said.
+    /// Returns default terms with a memory limit on every card.
     #[must_use]
     pub fn with_memory(memory: Option<Bytes>) -> Self {
         Self {
@@ -268,16 +268,17 @@ impl Terms {
     }
 }
 
-/// Which processes are a session's.
+/// Rule that decides which processes belong to a session.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Binding {
-    /// Those that have its token.
+    /// Processes that have the session's token.
     #[default]
     Token,
-    /// All of a user, whatever token they have.
+    /// All processes of a user, whatever token they have.
     Uid(u32),
-    /// All in a control group and below it, whatever token they have: its path below the hierarchy's root.
+    /// All processes in a control group or below it, whatever token they have. The path is relative to the
+    /// hierarchy's root.
     Cgroup(String),
 }
 
@@ -291,18 +292,18 @@ impl fmt::Display for Binding {
     }
 }
 
-/// What a session may do.
+/// Phase in the life of a session, which decides what the session may do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SessionPhase {
-    /// Everything.
+    /// The session gets grants and memory.
     #[default]
     Good,
-    /// It keeps what it has, and nothing is granted to it.
+    /// An administrator paused the session: it keeps its memory and gets no grants.
     Paused,
-    /// Its time is over: no grants, no new memory.
+    /// The session's lifetime is over: no grants and no new memory.
     Expired,
-    /// As expired, and its token is no more.
+    /// An administrator revoked the session: no grants, no new memory, and its token is invalid.
     Revoked,
 }
 
@@ -345,9 +346,9 @@ mod tests {
     fn what_is_no_quota_says_what_would_be_one() {
         assert!(read("a lot").contains("write it like 8GiB"), "{}", read("a lot"));
         assert!(read("first=1GiB").contains("write its number"));
-        assert!(read("auto=1GiB").contains("no card"));
+        assert!(read("auto=1GiB").contains("does not name one card"));
         assert!(read("1GiB,2GiB").contains("two limits") && read("0=1GiB,gpu0=2GiB").contains("two limits"));
-        assert!(read(r#"{"0": 1.5GiB}"#).contains("no JSON object"));
+        assert!(read(r#"{"0": 1.5GiB}"#).contains("not a JSON object"));
         assert!(read(r#"{"0": true}"#).contains("neither a number nor a text"));
         assert!(read("{}").contains("names no card"));
     }

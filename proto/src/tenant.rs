@@ -1,22 +1,22 @@
-//! The tenant socket: what a sharing process and the daemon say to each other. Anyone may connect, so
-//! nothing here administers anything but the peer's own session.
+//! Messages of the tenant socket, between a process that uses a card and the daemon. Any user may connect, so
+//! these messages can affect only the peer's own session.
 //!
 //! ```text
 //!   process                                 daemon
-//!   Hello ─────────────────────────────────▶        who is it? kernel's facts, then the token
+//!   Hello ─────────────────────────────────▶        identity: the kernel's credentials, then the token
 //!         ◀───────────────────── Welcome + page     a sealed memory file, by SCM_RIGHTS
 //!   Attach{uuid} ──────────────────────────▶        before the first context on a card
 //!         ◀──────────────────────────── Attached
 //!   Reserve{bytes} ────────────────────────▶        only when the lease is short
 //!         ◀───────────────── Reserved | Refused
-//!   Room{bytes} ───────────────────────────▶        before the driver takes memory of its own
-//!         ◀──────────────────────────────── Room
+//!   Headroom{bytes} ───────────────────────▶        before the driver takes memory of its own
+//!         ◀──────────────────────────── Headroom
 //!   Wait ──────────────────────────────────▶        a thread sleeps at the closed gate
 //!         ◀──────────────────────────────── Gate    every change of the gate, also written to the page
-//!   Entered / Released ────────────────────▶        memory is in / drained and let go
+//!   Entered / Released ────────────────────▶        memory is on the card / drained, lock given back
 //! ```
 //!
-//! Enums are append-only: a new message goes to the end, no variant ever changes its fields.
+//! Enums are append-only: a new message is added at the end, and no variant changes its fields.
 
 use std::fmt;
 use std::str::FromStr;
@@ -30,246 +30,256 @@ use crate::page::{GateWord, MemoryRefusal};
 use crate::session::{Quota, Terms};
 use crate::units::{Bytes, Nanos};
 
-/// What stands in front of the protocol version in the first message.
+/// Bytes in front of the protocol version in the first message.
 pub const MAGIC: [u8; 4] = *b"GPSH";
-/// The protocol spoken by this build.
+/// Protocol version of this build.
 pub const PROTOCOL: u16 = 1;
 
-/// How many functions that nobody knows a process tells of.
+/// Maximum number of unknown driver functions that a process reports.
 pub const MAX_UNKNOWN: usize = 16;
-/// How long the name of such a function can be, in bytes.
+/// Maximum length of the name of a reported unknown driver function, in bytes.
 pub const MAX_UNKNOWN_NAME: usize = 64;
 
-/// From a process to the daemon.
+/// Message from a process to the daemon.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum TenantRequest {
-    /// The first message of every connection.
+    /// First message of every connection.
     Hello(Hello),
-    /// The process is about to use a card. Answered by [`TenantReply::Attached`] or [`TenantReply::Error`].
+    /// Announces that the process is about to use a card. Answered by [`TenantReply::Attached`] or
+    /// [`TenantReply::Error`].
     Attach(GpuInfo),
-    /// How many contexts the process has on a card now.
+    /// Reports the number of contexts that the process has on a card.
     Contexts {
-        /// The card.
+        /// The daemon's number of the card.
         gpu: GpuId,
-        /// Live contexts.
+        /// Number of live contexts of the process on the card.
         live: u32,
     },
-    /// Asks for bytes beyond the lease. Answered by [`TenantReply::Reserved`] or [`TenantReply::Refused`].
+    /// Asks for bytes of quota beyond the lease. Answered by [`TenantReply::Reserved`] or
+    /// [`TenantReply::Refused`].
     Reserve {
-        /// Comes back in the answer.
+        /// Id of this request; the answer repeats it.
         request: RequestId,
-        /// The card.
+        /// The daemon's number of the card.
         gpu: GpuId,
-        /// What the allocation needs. The daemon may lease more.
+        /// Bytes that the allocation needs; the daemon may lease more.
         bytes: Bytes,
     },
-    /// More lease lies free in the page than is useful: the daemon may take it back.
+    /// Offers unused lease: the page holds more free bytes than is useful, and the daemon may take them back.
     Trim {
-        /// The card.
+        /// The daemon's number of the card.
         gpu: GpuId,
     },
-    /// A thread sleeps at the gate since this change.
+    /// Reports that a thread sleeps at the closed gate.
     Wait {
-        /// The word it saw.
+        /// Gate word that the thread saw.
         word: GateWord,
     },
-    /// Memory has been brought in after a grant and the gate is open.
+    /// Reports that the process has brought its memory onto the card after a grant and opened the gate.
     Entered {
-        /// The word that granted.
+        /// Gate word of the grant.
         word: GateWord,
-        /// Bytes asked to move to the card.
+        /// Bytes that the process asked the driver to move to the card.
         moved: Bytes,
-        /// Time it took.
+        /// Duration of the move.
         took: Nanos,
     },
-    /// No thread is inside and nothing is in flight: the lock is back.
+    /// Gives the lock back: no thread is inside the gate and no work is in flight.
     Released {
-        /// The word that closed the gate, or the one under which the process went idle.
+        /// Gate word that closed the gate, or under which the process became idle.
         word: GateWord,
-        /// From the gate's closing to the end of the last work in flight.
+        /// Time from the closing of the gate to the end of the last work in flight.
         drain: Nanos,
     },
     /// Registers a session for the caller. Answered by [`TenantReply::Session`] or [`TenantReply::Error`].
     Register(NewSession),
     /// Asks for the caller's own session. Answered by [`TenantReply::OwnSession`].
     OwnSession,
-    /// Asks which cards there are. Answered by [`TenantReply::Gpus`].
+    /// Asks for the list of cards. Answered by [`TenantReply::Gpus`].
     Gpus,
-    /// Asks what a session may use and uses: that of the token as in a hello, else the caller's own. Answered by
+    /// Asks for the quota and memory use of a session: the token's, else the caller's own. Answered by
     /// [`TenantReply::SessionMemory`].
     SessionMemory(Option<Token>),
-    /// How many of the bytes that the process has on a card never move: native allocations, pools, arrays, handles.
-    /// Never more than is true: told late when they grow, and taken back by [`Self::ReturnFixed`] before they shrink.
+    /// Reports the fixed bytes of the process on a card, which cannot move: native allocations, pools,
+    /// arrays, handles.
+    ///
+    /// The report never exceeds the truth: growth is reported after the allocation, and [`Self::ReturnFixed`]
+    /// takes bytes back before they are freed.
     Fixed {
-        /// The card.
+        /// The daemon's number of the card.
         gpu: GpuId,
-        /// All of them.
+        /// Total of the process's fixed bytes on the card.
         bytes: Bytes,
     },
-    /// As [`Self::Reserve`], for bytes that will never move. If they are given they count among the fixed ones at once.
+    /// Asks for bytes of quota that will never move, else like [`Self::Reserve`]. Granted bytes count as
+    /// fixed at once.
     ReserveFixed {
-        /// Comes back in the answer.
+        /// Id of this request; the answer repeats it.
         request: RequestId,
-        /// The card.
+        /// The daemon's number of the card.
         gpu: GpuId,
-        /// What the allocation needs. The daemon may lease more.
+        /// Bytes that the allocation needs; the daemon may lease more.
         bytes: Bytes,
     },
-    /// The driver is about to take memory that is nobody's quota: a context, a module. Asks for physical room before,
-    /// or after the driver found none. Answered by [`TenantReply::Headroom`], when there is room or none will come.
+    /// Asks for physical memory for the driver's own use (a context, a module), which no quota covers.
+    ///
+    /// Sent before the driver allocates, or after it failed. Answered by [`TenantReply::Headroom`] as soon as
+    /// there is headroom, or when none can be made.
     Headroom {
-        /// Comes back in the answer.
+        /// Id of this request; the answer repeats it.
         request: RequestId,
-        /// The card.
+        /// The daemon's number of the card.
         gpu: GpuId,
-        /// How much the driver may need.
+        /// Bytes that the driver may need.
         bytes: Bytes,
     },
-    /// Bytes that counted as fixed are free, and lie nowhere: they are the daemon's, which may put them into the page,
-    /// where movable memory may take them.
+    /// Returns freed bytes that counted as fixed. The daemon may lease them again through the page, for
+    /// movable memory.
     ReturnFixed {
-        /// The card.
+        /// The daemon's number of the card.
         gpu: GpuId,
-        /// How many.
+        /// Number of bytes returned.
         bytes: Bytes,
     },
-    /// The driver handed the process a function that its library does not know: what that does to memory is not
-    /// seen, so the process's memory must stay where it is. At most [`MAX_UNKNOWN`] are told.
+    /// Reports a driver function that gpushare does not know. Its effect on memory cannot be seen, so the
+    /// memory of the process must not be moved. A process reports at most [`MAX_UNKNOWN`].
     UnknownFunction {
-        /// What the process asked for; at most [`MAX_UNKNOWN_NAME`] bytes.
+        /// Name of the function, at most [`MAX_UNKNOWN_NAME`] bytes.
         name: String,
-        /// The CUDA version it asked for, as `cuGetProcAddress` counts; 0 for a `dlsym`.
+        /// CUDA version that the process asked `cuGetProcAddress` for; 0 for a `dlsym`.
         version: u32,
     },
-    /// What the process's environment says that its session may have. It counts for a session that the daemon made for
-    /// processes without a token, and for that only once.
+    /// Limits from the environment of the process. The daemon applies them once, and only to a session that
+    /// it made itself for processes without a token.
     Limits {
-        /// Memory.
+        /// Memory limit per card.
         memory: Quota,
-        /// Time.
+        /// Limit of each card's time.
         compute: Quota,
     },
-    /// The process refused an allocation itself: it is larger than the whole quota, so the answer was in the page. Not
-    /// answered; for the daemon to count and to log, if it is so.
+    /// Reports an allocation that the process refused itself because it exceeds the whole quota in the page.
+    /// It has no answer; the daemon verifies, counts and logs it.
     RefusedLocally {
-        /// The card.
+        /// The daemon's number of the card.
         gpu: GpuId,
-        /// What the allocation needed.
+        /// Bytes that the allocation needed.
         bytes: Bytes,
     },
-    /// What a program would get that is not started yet; nothing is made of it. Answered by [`TenantReply::DryRun`] or
-    /// [`TenantReply::Error`].
+    /// Asks for a forecast for a program that is not started; changes nothing. Answered by
+    /// [`TenantReply::DryRun`] or [`TenantReply::Error`].
     DryRun(DryRunSession),
-    /// The process and all that it starts belong to the session of this token from now on, also those that throw the token
-    /// away. Answered by [`TenantReply::SessionMemory`]; none if there is no such session.
+    /// Joins the process and all its later descendants to the token's session, even those that drop the
+    /// token. Answered by [`TenantReply::SessionMemory`], which is none if no session has the token.
     Join(Token),
-    /// A process that came back has asked again whatever it asked on its last connection. What is booked for it beyond that, and
-    /// beyond what it said that it uses, it gave back there unheard.
+    /// Ends the reports of a process that reconnected: it has repeated all its open requests. The daemon
+    /// frees the bytes booked for the process beyond these requests and its reported use; their return was
+    /// lost.
     Reconciled,
 }
 
-/// The first message of a connection. Its first two fields are the same in every protocol version.
+/// First message of a connection. Its first two fields are the same in every protocol version.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {
-    /// [`MAGIC`].
+    /// The bytes [`MAGIC`].
     pub magic: [u8; 4],
-    /// [`PROTOCOL`] of the sender.
+    /// Protocol version of the sender, [`PROTOCOL`] for this build.
     pub protocol: u16,
-    /// What the connection is for.
+    /// Purpose of the connection.
     pub role: Role,
 }
 
 impl Hello {
-    /// A hello of this build.
+    /// Returns the hello of this build.
     #[must_use]
     pub fn new(role: Role) -> Self {
         Self { magic: MAGIC, protocol: PROTOCOL, role }
     }
 }
 
-/// What a connection is for.
+/// Purpose of a connection.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Role {
-    /// A process that will use a GPU.
+    /// A process that will use a card.
     Client {
-        /// The session's secret, if the process has one.
+        /// Token of the session, if the process has one.
         token: Option<Token>,
-        /// What the process holds, if it comes back after a lost connection.
+        /// State of a process that reconnects after a lost connection; none for a new one.
         returning: Option<Returning>,
     },
-    /// A command-line tool: registers or asks, uses no GPU.
+    /// A command-line tool: registers sessions or asks questions and uses no card.
     Tool,
 }
 
-/// What a process had when it lost its daemon. A claim: it is booked, and no grant rests on it alone.
+/// State of a process that reconnects to a daemon. It is a claim: the daemon books it, and does not grant on
+/// it alone.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Returning {
-    /// Who it was.
+    /// The process's client id from before.
     pub client: ClientId,
-    /// The session it belonged to.
+    /// The process's session from before.
     pub session: SessionId,
-    /// The epoch it holds, if it has not let go of it.
+    /// Epoch of the grant that the process still holds.
     pub holding: Option<Epoch>,
-    /// Per card: what it has reserved and how many contexts it has.
+    /// Reserved bytes and contexts of the process, per card.
     pub gpus: Vec<ReturningGpu>,
-    /// Whether a thread sleeps at its gate.
+    /// Whether a thread of the process sleeps at its gate.
     pub waiting: bool,
 }
 
-/// One card of a returning process.
+/// One card of a process that reconnects.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReturningGpu {
-    /// The card, as at [`TenantRequest::Attach`].
+    /// The card as in [`TenantRequest::Attach`].
     pub info: GpuInfo,
-    /// Bytes reserved, committed or about to be.
+    /// Bytes that the process has reserved on the card, allocated or not.
     pub used: Bytes,
-    /// Live contexts.
+    /// Number of live contexts of the process on the card.
     pub contexts: u32,
 }
 
-/// A card as the process sees it through the driver.
+/// A card as the driver describes it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GpuInfo {
-    /// Its identity.
+    /// Identity of the card.
     pub uuid: GpuUuid,
-    /// Its name, for people.
+    /// Product name of the card.
     pub name: String,
-    /// Its memory.
+    /// Total memory of the card.
     pub total: Bytes,
 }
 
-/// A session to be registered by `gpushare-ctl run`.
+/// A session that `gpushare-ctl run` or `session create` asks for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NewSession {
-    /// A name for people; the daemon makes one up if there is none.
+    /// Name of the session; none lets the daemon choose one.
     pub name: Option<String>,
-    /// What it may have.
+    /// Limits, share and labels of the session.
     pub terms: Terms,
-    /// Whether one session may be larger than a card's capacity.
+    /// Whether the session may use more memory than the capacity of a card.
     pub oversubscribe: bool,
-    /// Which card it wants.
+    /// Card on which the session is to be placed.
     pub gpu: GpuChoice,
 }
 
-/// Which card a session wants.
+/// Choice of a card for a session.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum GpuChoice {
-    /// The least loaded one.
+    /// The least loaded card.
     Auto,
-    /// By the daemon's index.
+    /// The card with this number.
     Index(u8),
-    /// By identity.
+    /// The card with this identity.
     Uuid(GpuUuid),
-    /// By the beginning of its identity, as `CUDA_VISIBLE_DEVICES` takes it (`GPU-0a1b`).
+    /// The card whose UUID begins so, in the form of `CUDA_VISIBLE_DEVICES` (`GPU-0a1b`).
     Prefix(String),
 }
 
-/// A text that names no card.
+/// Error for a text that names no card.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is not a card; write its number in `gpushare-ctl status` (0 or gpu0) or its UUID")]
 pub struct UnknownCard(String);
 
-/// As people write it: `auto`, `0`, `gpu0`, a UUID or its beginning, in any case.
+/// Parses `auto`, `0`, `gpu0`, a UUID or the beginning of one, in upper or lower case.
 impl FromStr for GpuChoice {
     type Err = UnknownCard;
 
@@ -281,7 +291,7 @@ impl FromStr for GpuChoice {
         if let Ok(index) = text.strip_prefix("gpu").unwrap_or(text).parse() {
             return Ok(Self::Index(index));
         }
-        // The kind is written large everywhere, the digits small.
+        // UUIDs are compared with the kind in upper case and the digits in lower case.
         let (kind, digits) = text.split_at_checked(4).unwrap_or((text, ""));
         let spelled = format!("{}{}", kind.to_ascii_uppercase(), digits.to_ascii_lowercase());
         if let Ok(uuid) = spelled.parse() {
@@ -308,155 +318,158 @@ impl fmt::Display for GpuChoice {
     }
 }
 
-/// From the daemon to a process.
+/// Message from the daemon to a process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum TenantReply {
-    /// Answers a client's hello. The page's memory file comes with this message.
+    /// Answers the hello of a process. The memory file of its page comes with this message.
     Welcome(Welcome),
-    /// Answers a tool's hello.
+    /// Answers the hello of a tool.
     Ready {
-        /// The daemon's protocol.
+        /// Protocol version of the daemon.
         protocol: u16,
     },
-    /// The card's number.
+    /// Answers [`TenantRequest::Attach`].
     Attached {
-        /// Which card.
+        /// Identity of the card.
         uuid: GpuUuid,
-        /// Its number with this daemon, and its row in the page.
+        /// The daemon's number of the card, which is also its row in the page.
         gpu: GpuId,
     },
-    /// The gate changed; the page says the same. `Closed` asks for a drain and [`TenantRequest::Released`].
+    /// Reports a change of the gate, which is also in the page. `Closed` asks for a drain and
+    /// [`TenantRequest::Released`].
     Gate {
-        /// The new word.
+        /// New gate word.
         word: GateWord,
-        /// The grant that it belongs to.
+        /// Epoch of the grant to which the change belongs.
         epoch: Epoch,
     },
-    /// The lease grew; the bytes are in the page already, or with the request if it was asked for.
+    /// Answers a reservation that succeeded.
     Reserved {
-        /// The question.
+        /// Id of the request that this message answers.
         request: RequestId,
-        /// Bytes that are the caller's now, beyond what lies in the page.
+        /// Bytes that the process now has, in addition to the free lease in the page.
         bytes: Bytes,
     },
-    /// The bytes are not to be had.
+    /// Answers a reservation that was refused.
     Refused {
-        /// The question.
+        /// Id of the request that this message answers.
         request: RequestId,
-        /// Why.
+        /// Limit and figures of the refusal.
         refusal: MemoryRefusal,
     },
-    /// What a sleeping thread waits for, for its one line on stderr.
+    /// Reports why a thread of the process sleeps; the process prints it on stderr.
     Queued {
-        /// Sessions ahead.
+        /// Number of sessions whose turn comes first.
         ahead: u32,
-        /// Who holds the card, or what else it waits for.
+        /// Holders of the card, or another reason for the wait, in words.
         reason: String,
     },
-    /// A session was registered.
+    /// Answers [`TenantRequest::Register`].
     Session {
-        /// Its number.
+        /// Number of the new session.
         session: SessionId,
-        /// Its name.
+        /// Name of the new session.
         name: String,
-        /// Its secret.
+        /// Token of the new session.
         token: Token,
-        /// The card it was placed on, if one was chosen.
+        /// Card on which the session was placed; none if it was not asked for.
         gpu: Option<GpuUuid>,
     },
-    /// The caller's own session.
+    /// Answers [`TenantRequest::OwnSession`]; none if the caller belongs to no session.
     OwnSession(Option<Box<SessionView>>),
-    /// The cards.
+    /// Answers [`TenantRequest::Gpus`].
     Gpus(Vec<GpuInfo>),
-    /// The request failed.
+    /// Answers a request that failed.
     Error(Failure),
-    /// What a session may use and uses; none if there is no such session.
+    /// Answers [`TenantRequest::SessionMemory`] and [`TenantRequest::Join`]; none if there is no such
+    /// session.
     SessionMemory(Option<SessionMemory>),
     /// Answers [`TenantRequest::Headroom`].
     Headroom {
-        /// The question.
+        /// Id of the request that this message answers.
         request: RequestId,
-        /// What is free on the card beside all that cannot move.
+        /// Bytes of the card that unmovable memory does not occupy.
         bytes: Bytes,
     },
     /// Answers [`TenantRequest::DryRun`].
     DryRun(Box<Forecast>),
 }
 
-/// The one story about a session's memory, for whoever asks on its behalf without being a client of it.
+/// Quota and memory use of a session, as NVML queries of its processes report them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SessionMemory {
-    /// The session's number.
+    /// Number of the session.
     pub session: SessionId,
-    /// Its name.
+    /// Name of the session.
     pub name: String,
-    /// Its quota on any card, also one that the daemon has not met; none for none.
+    /// Quota of the session on each card that has no quota of its own; none for no limit.
     pub limit: Option<Bytes>,
-    /// The cards that the daemon knows.
+    /// Memory of the session on each card that the daemon knows.
     pub cards: Vec<CardMemory>,
 }
 
-/// A session on one card, whether or not it was ever there.
+/// Memory of a session on one card, whether or not the session has used the card.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CardMemory {
-    /// The card.
+    /// The daemon's number of the card.
     pub info: GpuInfo,
-    /// How large the card is to the session: its quota, or the card where that is less.
+    /// Apparent size of the card to the session: the smaller of quota and card.
     pub total: Bytes,
-    /// What the session uses.
+    /// Bytes that the session uses on the card.
     pub used: Bytes,
-    /// What it may still allocate. Not always the rest: a card may be unable to back all of a quota.
+    /// Bytes that the session may still allocate; less than `total - used` if the card cannot back the whole
+    /// quota.
     pub free: Bytes,
-    /// The session's processes on it.
+    /// Processes of the session on the card.
     pub processes: Vec<ProcessMemory>,
 }
 
-/// One process of a session on one card.
+/// Memory of one process on one card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProcessMemory {
-    /// Its pid as the caller sees it, where both are in one PID namespace; else as the daemon does.
+    /// Pid of the process in the caller's PID namespace if both share one, else in the daemon's.
     pub pid: u32,
-    /// Its pid as the kernel told the daemon.
+    /// Pid of the process in the daemon's PID namespace.
     pub outer_pid: u32,
-    /// What it uses.
+    /// Bytes that the process uses on the card.
     pub used: Bytes,
 }
 
-/// Answers a client's hello.
+/// Answer to the hello of a process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Welcome {
-    /// The daemon's protocol.
+    /// Protocol version of the daemon.
     pub protocol: u16,
-    /// Who the process is from now on.
+    /// Client id of the process.
     pub client: ClientId,
-    /// Its session.
+    /// Session of the process.
     pub session: SessionId,
-    /// The session's name, for messages.
+    /// Name of the session, for messages.
     pub name: String,
-    /// Row numbers of the cards of a returning process, in its order.
+    /// Numbers of the cards of a process that reconnects, in the order of its [`Returning::gpus`].
     pub gpus: Vec<GpuId>,
 }
 
-/// Why a request failed, on either socket.
+/// Failure of a request on either socket.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
-    /// For programs.
+    /// Kind of the failure, for programs.
     pub code: FailureCode,
-    /// One sentence with what to do.
+    /// One sentence that says what failed and what to do.
     pub message: String,
 }
 
-/// The kinds of failure, as exit codes and retries need them.
+/// Kind of failure; exit codes and retries depend on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FailureCode {
-    /// The peers speak different protocols.
+    /// The peers use different protocol versions.
     Protocol,
-    /// The message makes no sense here.
+    /// The message is invalid in this state of the connection.
     BadRequest,
-    /// The peer may not do that.
+    /// The peer lacks the permission.
     Permission,
-    /// There is no such thing.
+    /// The session or card does not exist.
     NotFound,
-    /// Another daemon has the card, or a limit of the daemon is reached.
+    /// Another daemon has the card, or the daemon has reached a limit.
     Unavailable,
 }

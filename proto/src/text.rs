@@ -1,11 +1,11 @@
-//! Which characters of a text that somebody else wrote are shown as they are: in a terminal, a log, a label.
+//! The printable characters: those of a tenant's text that terminals, logs and labels may show unchanged.
 //!
-//! Not those that control the terminal, and not those that are invisible or turn the direction of what follows: two
-//! names that look alike would be two sessions, and a line would read as another one.
+//! Control characters could command the terminal. Invisible characters and changes of direction would let two
+//! sessions have names that look alike, or make a line read as another one.
 
-/// Characters without a shape of their own (Unicode's general categories Cf, Zl and Zp, the fillers that look like
-/// nothing, and private use), in order.
-const UNSEEN: [(u32, u32); 30] = [
+/// Ranges of invisible characters in ascending order: Unicode's categories Cf, Zl and Zp, fillers that look
+/// like white space, and private use.
+const INVISIBLE: [(u32, u32); 30] = [
     (0x00ad, 0x00ad),
     (0x034f, 0x034f),
     (0x0600, 0x0605),
@@ -38,12 +38,12 @@ const UNSEEN: [(u32, u32); 30] = [
     (0xefffe, 0x10ffff),
 ];
 
-/// Whether a character does no more than to be seen.
+/// Returns whether a character is visible and controls nothing.
 #[must_use]
 pub fn is_printable(character: char) -> bool {
     let code = u32::from(character);
-    let unseen = UNSEEN.iter().any(|(first, last)| (*first..=*last).contains(&code));
-    !(character.is_control() || unseen)
+    let invisible = INVISIBLE.iter().any(|(first, last)| (*first..=*last).contains(&code));
+    !(character.is_control() || invisible)
 }
 
 #[cfg(test)]
@@ -51,14 +51,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_seen_is_plain_in_any_script() {
+    fn visible_text_of_any_script_is_printable() {
         for text in ["train-7 (b)", "Öl", "学習", "обучение", "تدريب", "🚀"] {
             assert!(text.chars().all(is_printable), "{text}");
         }
     }
 
     #[test]
-    fn what_controls_turns_or_hides_is_not() {
+    fn controls_and_invisible_characters_are_not() {
         for character in [
             '\0',
             '\n',
@@ -85,7 +85,7 @@ mod tests {
 
     #[test]
     fn the_ranges_are_in_order() {
-        assert!(UNSEEN.iter().all(|(first, last)| first <= last));
-        assert!(UNSEEN.windows(2).all(|pair| pair[0].1 < pair[1].0));
+        assert!(INVISIBLE.iter().all(|(first, last)| first <= last));
+        assert!(INVISIBLE.windows(2).all(|pair| pair[0].1 < pair[1].0));
     }
 }

@@ -7,23 +7,23 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// A number of bytes. Written `8GiB`, `512MiB`, `1.5GiB`, `4096`; printed in the largest binary unit
-/// that keeps it readable.
+/// Number of bytes. Parsed from `8GiB`, `512MiB`, `1.5GiB` or `4096`; printed in the largest binary unit that
+/// is not above the value, with at most one decimal.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Bytes(pub u64);
 
-/// A span of time, or an instant on the monotonic clock of whoever says it, in nanoseconds.
+/// Nanoseconds: a duration, or an instant on the monotonic clock of the process that states it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Nanos(pub u64);
 
-/// A share, kept in hundredths of a percent so that decisions need no floats. Written `5%` or `0.5%`.
+/// A share in hundredths of a percent (an integer, so that decisions need no floats). Written `5%` or `0.5%`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Percent(pub u32);
 
-/// A text that is no quantity. The message says what would be one.
+/// Error for a text that is not a quantity; the message shows the accepted form.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{text}` is not {expected}")]
 pub struct UnitError {
@@ -40,9 +40,9 @@ impl UnitError {
 macro_rules! arithmetic {
     ($unit:ident) => {
         impl $unit {
-            /// Nothing.
+            /// Zero.
             pub const ZERO: Self = Self(0);
-            /// The greatest value, which stands for "no limit".
+            /// The largest value; it stands for "no limit".
             pub const MAX: Self = Self(u64::MAX);
 
             /// `self - other`, or zero where that would be negative.
@@ -60,14 +60,14 @@ macro_rules! arithmetic {
                 }
             }
 
-            /// Whether this is nothing.
+            /// Returns whether the value is zero.
             #[must_use]
             pub const fn is_zero(self) -> bool {
                 self.0 == 0
             }
         }
 
-        /// Saturates: a sum of quantities from hostile messages must not wrap or panic.
+        /// Saturating addition: a sum of quantities from hostile messages must not wrap or panic.
         impl Add for $unit {
             type Output = Self;
             fn add(self, other: Self) -> Self {
@@ -81,7 +81,7 @@ macro_rules! arithmetic {
             }
         }
 
-        /// Saturates at zero.
+        /// Saturating subtraction: the result is at least zero.
         impl Sub for $unit {
             type Output = Self;
             fn sub(self, other: Self) -> Self {
@@ -178,7 +178,8 @@ impl fmt::Display for Percent {
     }
 }
 
-/// A decimal number as `(value, scale)` with `value / 10^scale`, at most nine places.
+/// Parses a decimal number with at most nine decimal places into `(value, scale)`; it equals `value /
+/// 10^scale`.
 fn decimal(text: &str) -> Option<(u128, u32)> {
     let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
     let digits = |s: &str| s.bytes().all(|b| b.is_ascii_digit());
@@ -190,7 +191,7 @@ fn decimal(text: &str) -> Option<(u128, u32)> {
     Some((value, scale))
 }
 
-/// `text` as a decimal times `unit`, where that fits 64 bits.
+/// Parses `text` as a decimal number and multiplies it by `unit`; `None` if the result exceeds 64 bits.
 fn scaled(text: &str, unit: u64) -> Option<u64> {
     let (value, scale) = decimal(text.trim())?;
     u64::try_from(value.checked_mul(u128::from(unit))? / 10u128.pow(scale)).ok()

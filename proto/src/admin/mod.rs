@@ -1,5 +1,4 @@
-//! The administrator's socket (mode 0600), and the views that `gpushare-ctl` prints as table or JSON:
-//! one model, serialised once.
+//! Messages of the admin socket (mode 0600), and the views that `gpushare-ctl` prints as a table or as JSON.
 
 mod settings;
 mod views;
@@ -19,154 +18,158 @@ pub use views::{
 };
 pub use watch::{Activity, WatchEvent, WatchEventKind};
 
-/// From `gpushare-ctl` to the daemon.
+/// Message from `gpushare-ctl` to the daemon.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum AdminRequest {
-    /// The first message of every connection, with [`crate::tenant::Role::Tool`].
+    /// First message of every connection, with [`crate::tenant::Role::Tool`].
     Hello(Hello),
-    /// Everything.
+    /// Asks for the state of the daemon, the cards and the sessions. Answered by [`AdminReply::Status`].
     Status,
-    /// Changes one setting.
+    /// Changes one setting. Answered by [`AdminReply::Changed`].
     Set(Setting),
-    /// Everything that happens from now on, beginning with how things are. Answered by [`AdminReply::Events`]
-    /// until the connection ends; a watcher that does not keep up is disconnected.
+    /// Asks for all events from now on, after events that describe the present state. Answered by
+    /// [`AdminReply::Events`] until the connection ends; a watcher that reads too slowly is disconnected.
     Watch,
-    /// Makes or changes a session. Answered by [`AdminReply::Created`] or [`AdminReply::Changed`].
+    /// Creates or changes a session. Answered by [`AdminReply::Created`], [`AdminReply::Changed`] or
+    /// [`AdminReply::Token`].
     Session(SessionRequest),
-    /// Why a session was refused memory, and why it waits. Answered by [`AdminReply::Explained`].
+    /// Asks why a session was refused memory and why it waits. Answered by [`AdminReply::Explained`].
     Explain {
-        /// Its number (`3`, `s3`) or its name.
+        /// Number (`3`, `s3`) or name of the session.
         which: String,
     },
-    /// What sessions used, the ended ones too. Answered by [`AdminReply::Usage`].
+    /// Asks for the usage of all sessions, ended ones too. Answered by [`AdminReply::Usage`].
     Usage {
-        /// Counted from so long ago, back to the beginning of that hour.
+        /// Length of the period, which ends now and is extended to the start of its first hour.
         since: Nanos,
     },
-    /// Reads the configuration file again and follows it, or refuses it as a whole. Answered by [`AdminReply::Reloaded`].
+    /// Reads the configuration file again and applies all of it or, on an error, none. Answered by
+    /// [`AdminReply::Reloaded`].
     Reload,
-    /// What dead processes of a session have on the cards still. Answered by [`AdminReply::Orphaned`].
+    /// Asks for the memory that dead processes of a session still have on cards. Answered by
+    /// [`AdminReply::Orphaned`].
     Orphaned {
-        /// The session, by name or number.
+        /// Number (`3`, `s3`) or name of the session.
         which: String,
     },
 }
 
-/// What becomes of a session.
+/// Creation or change of a session.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum SessionRequest {
-    /// Makes one that lives until it is deleted.
+    /// Creates a session that lives until it is deleted.
     Create {
-        /// What it is.
+        /// Name and terms of the new session.
         new: NewSession,
-        /// Whose.
+        /// Rule that decides which processes belong to the new session.
         binding: Binding,
     },
-    /// Changes one of its terms.
+    /// Changes one term of a session.
     Change {
-        /// Its number (`3`, `s3`) or its name.
+        /// Number (`3`, `s3`) or name of the session.
         which: String,
-        /// What.
+        /// The changed term.
         change: Change,
     },
-    /// Begins its time anew; what had expired goes on.
+    /// Restarts the lifetime of a session; an expired session works again.
     Renew {
-        /// As above.
+        /// Number (`3`, `s3`) or name of the session.
         which: String,
-        /// For how long; none for as long as before.
+        /// New lifetime; none for the same as before.
         ttl: Option<Nanos>,
     },
-    /// Ends it for good: its token is no more, its processes keep what they have and get nothing.
+    /// Ends a session: its token becomes invalid; its processes keep their memory and get no more memory or
+    /// grants.
     Revoke {
-        /// As above.
+        /// Number (`3`, `s3`) or name of the session.
         which: String,
     },
-    /// Takes it away. It must have no processes.
+    /// Deletes a session, which must have no processes.
     Delete {
-        /// As above.
+        /// Number (`3`, `s3`) or name of the session.
         which: String,
     },
-    /// Grants it nothing until it is resumed.
+    /// Pauses a session: it gets no grants until it is resumed.
     Pause {
-        /// As above.
+        /// Number (`3`, `s3`) or name of the session.
         which: String,
     },
-    /// Lets a paused one go on.
+    /// Resumes a paused session.
     Resume {
-        /// As above.
+        /// Number (`3`, `s3`) or name of the session.
         which: String,
     },
-    /// Takes its end away: it lasts until it is deleted.
+    /// Removes the end of a session's lifetime: it lasts until it is deleted.
     Endless {
-        /// As above.
+        /// Number (`3`, `s3`) or name of the session.
         which: String,
     },
-    /// Gives it another token; the one of before is no more. Answered by [`AdminReply::Token`].
+    /// Gives a session a new token and invalidates the old one. Answered by [`AdminReply::Token`].
     Token {
-        /// As above.
+        /// Number (`3`, `s3`) or name of the session.
         which: String,
     },
 }
 
-/// A change of a session's terms.
+/// New value of one of a session's terms.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Change {
-    /// Its memory.
+    /// Memory limit per card.
     Memory(Quota),
-    /// The most of a card's time.
+    /// Limit of each card's time.
     Compute(Quota),
-    /// Its part of the time.
+    /// Weight: share of the time on a contended card.
     Weight(u32),
-    /// Its class.
+    /// Priority class.
     Priority(Priority),
 }
 
-/// From the daemon to `gpushare-ctl`.
+/// Message from the daemon to `gpushare-ctl`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum AdminReply {
     /// Answers the hello.
     Ready {
-        /// The daemon's protocol.
+        /// Protocol version of the daemon.
         protocol: u16,
     },
     /// Answers [`AdminRequest::Status`].
     Status(Box<Status>),
-    /// The setting is in effect.
+    /// Reports that a change is in effect.
     Changed {
-        /// In words, per card that it touched: what it was.
+        /// Old value in words, for each card that changed.
         old: String,
-        /// What it is now.
+        /// New value in words.
         new: String,
     },
-    /// The request failed.
+    /// Answers a request that failed.
     Error(Failure),
-    /// More that a watcher asked for, in order.
+    /// Next events for a watcher, in order.
     Events(Vec<WatchEvent>),
-    /// A session was made.
+    /// Answers [`SessionRequest::Create`].
     Created {
-        /// Its number.
+        /// Number of the new session.
         session: SessionId,
-        /// Its name.
+        /// Name of the new session.
         name: String,
-        /// Its secret, if that is what it is bound to.
+        /// Token of the new session, if the session is bound to its token.
         token: Option<Token>,
-        /// The card it was placed on, if one was chosen.
+        /// Card on which the session was placed; none if it was not asked for.
         gpu: Option<GpuUuid>,
     },
     /// Answers [`AdminRequest::Explain`].
     Explained(Box<Explanation>),
-    /// Answers [`AdminRequest::Usage`], by session number; if there are very many, the newest.
+    /// Answers [`AdminRequest::Usage`], ordered by session number; only the newest sessions if not all fit.
     Usage(Vec<UsageView>),
     /// Answers [`SessionRequest::Token`].
     Token {
-        /// Whose it is.
+        /// Number of the session.
         session: SessionId,
-        /// Its name.
+        /// Name of the session.
         name: String,
-        /// Its secret from now on.
+        /// New token of the session.
         token: Token,
     },
-    /// Answers [`AdminRequest::Reload`]: what the file changed.
+    /// Answers [`AdminRequest::Reload`] with the changed keys.
     Reloaded(Vec<ConfigChange>),
     /// Answers [`AdminRequest::Orphaned`].
     Orphaned(Vec<OrphanView>),

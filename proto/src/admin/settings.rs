@@ -1,4 +1,4 @@
-//! What an administrator can set while the daemon runs.
+//! Settings that an administrator can change while the daemon runs.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,50 +8,51 @@ use serde::{Deserialize, Serialize};
 use crate::ids::GpuId;
 use crate::units::{Bytes, Nanos, Percent};
 
-/// A setting that can change while the daemon runs.
+/// Change of a setting while the daemon runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Setting {
-    /// For one card, or for all.
+    /// Card to change; none for all cards.
     pub gpu: Option<GpuId>,
-    /// What to change.
+    /// Setting and its new value.
     pub knob: Knob,
 }
 
-/// The settings. Defaults are in one place, the core's `Config`.
+/// A setting of a card with its value. The defaults are in the core's `Config`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Knob {
-    /// A fixed time quantum; none computes it from the cost of a handoff.
+    /// Fixed quantum; none computes it from the cost of a handoff.
     Quantum(Option<Nanos>),
-    /// The mode; none lets the daemon choose.
+    /// Fixed mode; none lets the daemon choose.
     Mode(Option<Mode>),
-    /// What may be resident together; none takes the card's total less the reserve.
+    /// Capacity: bytes that may be resident at the same time; none takes the card's total less the reserve.
     Capacity(Option<Bytes>),
-    /// The most managed memory of all sessions together.
+    /// Limit on the managed memory of all sessions together.
     ManagedLimit(Bytes),
-    /// The share of time one is ready to lose to handoffs.
+    /// Share of card time that handoffs may cost.
     Epsilon(Percent),
-    /// How long the work in flight of a process may take: what its window aims at.
+    /// Target of a process's launch window: the time that its work in flight takes.
     WindowTarget(Nanos),
 }
 
-/// How a card is shared.
+/// Mode: the way in which sessions share a card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
-    /// The working sets fit: every gate is open.
+    /// The working sets fit together, and every gate is open.
     Parallel,
-    /// They do not fit: sessions take turns.
+    /// The working sets do not fit together, and sessions take turns.
     Serialized,
-    /// They fit, and sessions take short turns, because they are not equal or their limits add up to the whole card.
+    /// The working sets fit, and sessions take short turns: their weights or priorities differ, or their
+    /// compute limits add up to the whole card.
     #[serde(rename = "time-sliced")]
     TimeSliced,
 }
 
 impl Mode {
-    /// All of them, the one that holds up least first.
+    /// All modes, ordered by increasing waits.
     pub const ALL: [Self; 3] = [Self::Parallel, Self::TimeSliced, Self::Serialized];
 
-    /// As people write it.
+    /// Returns the name that users write.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -68,7 +69,7 @@ impl fmt::Display for Mode {
     }
 }
 
-/// A word that is no mode.
+/// Error for a word that is not a mode.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is not a mode; write parallel, time-sliced or serialized")]
 pub struct UnknownMode(String);
@@ -82,20 +83,20 @@ impl FromStr for Mode {
     }
 }
 
-/// A key of the configuration that is another one than what the daemon runs with.
+/// Configuration key whose value in the file differs from the daemon's.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ConfigChange {
-    /// Which one: `scheduling.quantum_min`, or `quantum of gpu0`.
+    /// Name of the key: `scheduling.quantum_min`, or `quantum of gpu0`.
     pub key: String,
-    /// What it was, in words.
+    /// Old value, in words.
     pub old: String,
-    /// What the file says.
+    /// Value in the file.
     pub new: String,
-    /// Whether that is in effect; if not, it will be at the daemon's next start.
+    /// Whether the new value is in effect; otherwise it takes effect at the daemon's next start.
     pub live: bool,
 }
 
-/// The shortest quantum that is taken: shorter ones are spent on handoffs alone.
+/// Minimum quantum; a shorter one would be spent on handoffs alone.
 pub const MIN_QUANTUM: Nanos = Nanos::from_millis(1);
-/// The least memory that is taken, of a card or a session: less holds no allocation.
+/// Minimum capacity of a card and minimum memory limit of a session; less would hold no allocation.
 pub const MIN_MEMORY: Bytes = Bytes::mib(1);

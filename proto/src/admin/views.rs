@@ -1,4 +1,4 @@
-//! How things are: what `gpushare-ctl status` and `usage` print, as table or JSON.
+//! Views of the present state that `gpushare-ctl status` and `usage` print as a table or as JSON.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,193 +8,195 @@ use crate::page::GateState;
 use crate::session::{Binding, SessionPhase, Terms};
 use crate::units::{Bytes, Nanos};
 
-/// Everything that `gpushare-ctl status` shows.
+/// State of the daemon, the cards and the sessions, as `gpushare-ctl status` shows it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Status {
-    /// The daemon itself.
+    /// State of the daemon.
     pub daemon: DaemonView,
-    /// The cards, by number.
+    /// Cards, ordered by number.
     pub gpus: Vec<GpuView>,
-    /// The sessions, by number.
+    /// Sessions, ordered by number.
     pub sessions: Vec<SessionView>,
 }
 
-/// The daemon itself.
+/// State of the daemon.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DaemonView {
-    /// Its package version.
+    /// Package version of the daemon.
     pub version: String,
-    /// Its process.
+    /// Pid of the daemon.
     pub pid: u32,
-    /// Nanoseconds since it started.
+    /// Time since the start of the daemon.
     pub uptime_ns: Nanos,
-    /// Clients of the last daemon that are neither back nor dead; grants on their cards wait for them.
+    /// Number of processes of the last daemon that have neither reconnected nor ended; grants on their cards
+    /// wait.
     pub recovering: u32,
 }
 
-/// One card.
+/// State of one card.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GpuView {
-    /// Its number.
+    /// The daemon's number of the card.
     pub gpu: GpuId,
-    /// Its identity.
+    /// Identity of the card.
     pub uuid: GpuUuid,
-    /// Its name.
+    /// Product name of the card.
     pub name: String,
-    /// Its memory.
+    /// Total memory of the card.
     pub total_bytes: Bytes,
-    /// What may be resident together.
+    /// Capacity of the card: bytes that may be resident at the same time.
     pub capacity_bytes: Bytes,
-    /// What the sessions have allocated.
+    /// Bytes that all sessions have allocated on the card.
     pub allocated_bytes: Bytes,
-    /// The most managed memory of all sessions together.
+    /// Limit on the managed memory of all sessions on the card together.
     pub managed_limit_bytes: Bytes,
-    /// How it is shared now.
+    /// Present mode of the card.
     pub mode: Mode,
-    /// Why.
+    /// Reason of the present mode, in words.
     pub reason: String,
-    /// Mode changes so far.
+    /// Number of mode changes since the daemon's start.
     pub mode_changes: u64,
-    /// Sessions that hold the lock.
+    /// Sessions that hold the card's lock.
     pub holders: Vec<SessionId>,
-    /// Sessions that wait for it, in order.
+    /// Sessions that wait for the card's lock, in order.
     pub queue: Vec<SessionId>,
-    /// The quantum of the next grant.
+    /// Quantum of the next grant.
     pub quantum_ns: Nanos,
-    /// Grants in serialized mode so far.
+    /// Number of grants in serialized mode since the daemon's start.
     pub handoffs: u64,
-    /// Drops that were reopened because work in flight seemed to wait for a thread at the gate.
+    /// Number of drops that were reopened because work in flight seemed to wait for a thread at the gate.
     pub aborted_drops: u64,
-    /// The latest drains, oldest first, at most 256.
+    /// Durations of the latest drains, oldest first, at most 256.
     pub drains_ns: Vec<Nanos>,
-    /// Moving average of the drain.
+    /// Moving average of the drains.
     pub expected_drain_ns: Nanos,
-    /// Bytes moved to the card on grants.
+    /// Bytes moved to the card on grants since the daemon's start.
     pub moved_bytes: Bytes,
 }
 
-/// One session.
+/// State of one session.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SessionView {
-    /// Its number.
+    /// Number of the session.
     pub session: SessionId,
-    /// Its name.
+    /// Name of the session.
     pub name: String,
-    /// Whether the daemon made it for peers without a token.
+    /// Whether the daemon made the session for processes without a token.
     pub implicit: bool,
-    /// Its quota on every card that has none of its own, where that is a number of bytes.
+    /// Memory limit on every card without a limit of its own; none if there is no limit or the limit is a
+    /// share.
     pub memory_limit_bytes: Option<Bytes>,
-    /// What it was given, and what has become of it.
+    /// Terms and phase of the session.
     pub state: SessionState,
-    /// What it uses, per card.
+    /// Memory of the session on each card that it uses.
     pub gpus: Vec<SessionGpuView>,
-    /// Its processes.
+    /// Connected processes of the session.
     pub clients: Vec<ClientView>,
-    /// What its lock is doing.
+    /// Whether the session holds the lock or waits for it.
     pub lock: LockView,
-    /// Time spent waiting at the gate so far.
+    /// Total time that the session has waited at the gate.
     pub waited_ns: Nanos,
-    /// Wall time with an open gate in serialized mode so far.
+    /// Total wall time with an open gate in serialized mode.
     pub held_ns: Nanos,
-    /// Refused allocations so far.
+    /// Number of refused allocations.
     pub refusals: u64,
 }
 
-/// What a session was given, and what has become of it.
+/// Terms and phase of a session.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SessionState {
-    /// What it may have.
+    /// Limits, share and labels of the session.
     pub terms: Terms,
-    /// What it may do now.
+    /// Present phase of the session.
     pub standing: SessionPhase,
-    /// When its time is over; none for one without an end, and zero when it is.
+    /// Rest of the session's lifetime; none if it has no end, zero if it is over.
     pub expires_in_ns: Option<Nanos>,
-    /// Which processes are its own.
+    /// Rule that decides which processes belong to the session.
     pub binding: Binding,
-    /// Whether it lives until somebody deletes it.
+    /// Whether the session outlives its processes, until it is deleted.
     pub kept: bool,
 }
 
-/// A session on one card.
+/// Memory of a session on one card.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SessionGpuView {
-    /// The card.
+    /// The daemon's number of the card.
     pub gpu: GpuId,
-    /// Bytes allocated.
+    /// Bytes that the session has allocated on the card.
     pub allocated_bytes: Bytes,
-    /// Its quota here; none for no limit.
+    /// Quota of the session on the card; none for no limit.
     pub limit_bytes: Option<Bytes>,
-    /// Bytes leased to its processes, allocated or not.
+    /// Bytes of quota leased to the session's processes, allocated or not.
     pub leased_bytes: Bytes,
-    /// The most that was ever allocated.
+    /// Maximum of the bytes that the session has had allocated on the card.
     pub peak_bytes: Bytes,
 }
 
-/// What a session used.
+/// Usage of one session over a period.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UsageView {
-    /// Its number.
+    /// Number of the session.
     pub session: SessionId,
-    /// Its name.
+    /// Name of the session.
     pub name: String,
-    /// Whether it is there now.
+    /// Whether the session exists now.
     pub alive: bool,
-    /// The beginning of the first hour that is counted and in which it used anything, in seconds since 1970.
+    /// Start of the first hour of the period in which the session used anything, in seconds since 1970.
     pub from_unix_s: u64,
-    /// Wall time in which it could submit work: with the lock, and not known to be idle.
+    /// Wall time in which the session could submit work: it held the lock and was not known to be idle.
     pub gpu_time_ns: Nanos,
-    /// Time spent waiting at the gate.
+    /// Time that the session waited at the gate.
     pub waited_ns: Nanos,
     /// Wall time with an open gate in serialized mode.
     pub held_ns: Nanos,
-    /// Bytes brought in on grants.
+    /// Bytes moved to a card on grants.
     pub moved_bytes: Bytes,
-    /// The most that was allocated on one card.
+    /// Maximum of the bytes allocated on one card.
     pub peak_bytes: Bytes,
 }
 
-/// What a session's lock is doing.
+/// State of a session's lock.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LockView {
-    /// Neither holds nor waits.
+    /// The session neither holds the lock nor waits for it.
     Idle,
-    /// Holds the lock.
+    /// The session holds the lock.
     Holding {
-        /// Its grant.
+        /// Epoch of the grant.
         epoch: Epoch,
     },
-    /// Is asked to let go.
+    /// The session was asked to give the lock back.
     Dropping {
-        /// Tries so far.
+        /// Number of tries to drain the session.
         tries: u32,
-        /// Whether it is reported as stuck.
+        /// Whether the drop is reported as stuck.
         stuck: bool,
-        /// What it waits for.
+        /// Reason why the drop is not complete, in words.
         reason: String,
     },
-    /// Waits for the lock.
+    /// The session waits for the lock.
     Waiting {
-        /// Sessions ahead.
+        /// Number of sessions whose turn comes first.
         ahead: u32,
-        /// For whom or what.
+        /// Reason of the wait, in words.
         reason: String,
     },
 }
 
-/// One process.
+/// State of one connected process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClientView {
-    /// Its number.
+    /// Client id of the process.
     pub client: ClientId,
-    /// Its pid, as the kernel told the daemon.
+    /// Pid of the process in the daemon's PID namespace.
     pub pid: u32,
-    /// Its gate.
+    /// State of the gate of the process.
     pub gate: GateState,
-    /// Whether one of its threads sleeps at the gate.
+    /// Whether a thread of the process sleeps at the gate.
     pub waiting: bool,
-    /// Whether its memory may be moved off the card.
+    /// Whether the memory of the process may be moved off the card.
     pub evictable: bool,
-    /// Driver functions that it was handed and that gpushare does not know: why it is not evictable.
+    /// Driver functions of the process that gpushare does not know; any makes the process not evictable.
     pub unknown_functions: Vec<String>,
 }

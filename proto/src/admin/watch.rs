@@ -1,4 +1,4 @@
-//! What `gpushare-ctl watch` is told.
+//! Events that the daemon reports to `gpushare-ctl watch`.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,167 +7,169 @@ use crate::ids::{ClientId, GpuId, GpuUuid, SessionId};
 use crate::page::MemoryRefusal;
 use crate::units::{Bytes, Nanos};
 
-/// Something that a watcher is told.
+/// An event with its time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WatchEvent {
-    /// When, in nanoseconds since the daemon started. Never less than the one before.
+    /// Time of the event since the daemon's start; it never decreases.
     pub at_ns: Nanos,
-    /// What.
+    /// Event.
     pub what: WatchEventKind,
 }
 
-/// What a watcher is told. Its first is [`Self::Watching`], then comes how things are, as if it happened just now.
+/// Event that a watcher is told. The first is [`Self::Watching`]; then come events that build up the present
+/// state.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WatchEventKind {
-    /// The watch begins.
+    /// The watch began.
     Watching {
-        /// The daemon's package version.
+        /// Package version of the daemon.
         version: String,
-        /// Its process.
+        /// Pid of the daemon.
         pid: u32,
     },
-    /// A card is known.
+    /// The daemon found a card.
     CardFound {
-        /// Its number.
+        /// The daemon's number of the card.
         gpu: GpuId,
-        /// Its identity.
+        /// Identity of the card.
         uuid: GpuUuid,
-        /// Its name.
+        /// Product name of the card.
         name: String,
-        /// Its memory.
+        /// Total memory of the card.
         total_bytes: Bytes,
     },
-    /// How a card is shared.
+    /// The mode of a card changed.
     ModeChanged {
-        /// The card.
+        /// The daemon's number of the card.
         gpu: GpuId,
-        /// The mode.
+        /// New mode of the card.
         mode: Mode,
-        /// Why.
+        /// Reason of the new mode, in words.
         reason: String,
     },
-    /// A session is known.
+    /// A session began.
     SessionBegan {
-        /// Its number.
+        /// Number of the session.
         session: SessionId,
-        /// Its name.
+        /// Name of the session.
         name: String,
     },
-    /// A session is over.
+    /// A session ended.
     SessionEnded {
-        /// Its number.
+        /// Number of the session.
         session: SessionId,
     },
     /// A process joined its session.
     ProcessJoined {
-        /// The session.
+        /// Number of the session.
         session: SessionId,
-        /// The process.
+        /// Client id of the process.
         client: ClientId,
-        /// Its pid, as the kernel told the daemon.
+        /// Pid of the process in the daemon's PID namespace.
         pid: u32,
     },
-    /// A process is gone.
+    /// A process left its session.
     ProcessLeft {
-        /// The session.
+        /// Number of the session.
         session: SessionId,
-        /// The process.
+        /// Client id of the process.
         client: ClientId,
     },
-    /// What a session does.
+    /// The activity of a session changed.
     Turned {
-        /// The session.
+        /// Number of the session.
         session: SessionId,
-        /// What it does from now on.
+        /// New activity of the session.
         to: Activity,
     },
-    /// What a session has allocated on a card.
+    /// The memory of a session on a card changed.
     Allocated {
-        /// The session.
+        /// Number of the session.
         session: SessionId,
-        /// The card.
+        /// The daemon's number of the card.
         gpu: GpuId,
-        /// Bytes in all.
+        /// Total bytes that the session has allocated on the card.
         bytes: Bytes,
     },
     /// A session got the lock in serialized mode.
     Granted {
-        /// The session.
+        /// Number of the session.
         session: SessionId,
-        /// Its quantum.
+        /// Quantum of the grant.
         quantum_ns: Nanos,
-        /// Since it queued up.
+        /// Time from the session's entry into the queue to the grant.
         waited_ns: Nanos,
     },
-    /// The memory of a session that got the lock is in.
+    /// A session that got the lock has brought its memory onto the card.
     Entered {
-        /// The session.
+        /// Number of the session.
         session: SessionId,
-        /// Since the last session to make room was told to, or since it queued up, whichever came later.
+        /// Time since the last drop that this grant needed, or since the session's entry into the queue if
+        /// that is later.
         handoff_ns: Nanos,
     },
-    /// A session let go of the lock.
+    /// A session gave the lock back.
     Dropped {
-        /// The session.
+        /// Number of the session.
         session: SessionId,
-        /// Its drain; none if it went idle before it was told to let go.
+        /// Duration of the drain; none if the session was idle and gave the lock back unasked.
         drain_ns: Option<Nanos>,
     },
-    /// A drop was late while a thread slept at the session's gate, and was reopened.
+    /// A drop was late while a thread of the session slept at the gate, so the gate was reopened.
     DropReopened {
-        /// The session.
+        /// Number of the session.
         session: SessionId,
-        /// Tries so far.
+        /// Number of tries to drain the session.
         tries: u32,
     },
-    /// A session does not let go.
+    /// A session does not give the lock back.
     Stuck {
-        /// The session.
+        /// Number of the session.
         session: SessionId,
-        /// What it waits for.
+        /// Reason why the session does not give the lock back, in words.
         reason: String,
     },
-    /// Memory was refused.
+    /// The daemon refused memory.
     Refused {
-        /// The session.
+        /// Number of the session.
         session: SessionId,
-        /// The process.
+        /// Client id of the process.
         client: ClientId,
-        /// The card.
+        /// The daemon's number of the card.
         gpu: GpuId,
-        /// The figures.
+        /// Limit and figures of the refusal.
         refusal: MemoryRefusal,
     },
-    /// All processes of the last daemon are back or gone: grants begin.
+    /// All processes of the last daemon have reconnected or ended, and grants begin.
     Recovered {
-        /// How long that took.
+        /// Duration of the recovery.
         after_ns: Nanos,
     },
-    /// A session is called otherwise: an administrator wanted its name.
+    /// A session got another name because an administrator gave its name to a new session.
     SessionRenamed {
-        /// Its number.
+        /// Number of the session.
         session: SessionId,
-        /// Its name from now on.
+        /// New name of the session.
         name: String,
     },
 }
 
-/// What a session does, as far as the daemon can tell.
+/// Activity of a session as the daemon knows it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Activity {
-    /// Neither holds the lock nor waits for it.
+    /// The session neither holds the lock nor waits for it.
     Idle,
-    /// Waits for the lock.
+    /// The session waits for the lock.
     Waiting {
-        /// For whom or what.
+        /// Reason of the wait, in words.
         reason: String,
     },
-    /// Has the lock, and brings its memory in.
+    /// The session has the lock and brings its memory onto the card.
     Moving,
-    /// Has the lock, and may submit work.
+    /// The session has the lock and may submit work.
     Holding,
-    /// Lets its work in flight end, to give the lock back.
+    /// The session waits for its work in flight to end, to give the lock back.
     Dropping,
 }

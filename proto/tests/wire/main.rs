@@ -1,11 +1,7 @@
-//! What goes over the wire stays what it is, and hostile bytes stay harmless.
+//! Tests of the wire: released bytes stay as they are, messages come back equal, hostile bytes do no harm.
 
-mod samples;
-
+mod any_message;
 mod golden;
-
-mod strategies;
-
-mod round_trip;
-
 mod hostile;
+mod round_trip;
+mod samples;

@@ -93,6 +93,6 @@ fn an_unknown_backend_is_named_and_the_program_runs() -> anyhow::Result<()> {
     program.ready()?;
     program.must("alloc x 4MiB")?;
     let stderr = program.process().stderr();
-    assert!(stderr.contains("\"fast\" is no backend; write managed"), "{stderr}");
+    assert!(stderr.contains("\"fast\" is not a backend; write managed"), "{stderr}");
     Ok(())
 }
