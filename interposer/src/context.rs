@@ -2,8 +2,8 @@
 
 use std::ffi::{c_int, c_uint};
 
-use gpushare_client::contexts::Kind::{Created, Primary};
-use gpushare_client::cuda::{CUcontext, CUdevice, CUgraph, CUgreenCtx, CUstream};
+use gpushare_client::driver::contexts::Kind::{Created, Primary};
+use gpushare_client::driver::types::{CUcontext, CUdevice, CUgraph, CUgreenCtx, CUstream};
 use gpushare_client::hooks::capture::{begin, destroy as destroy_stream, end};
 use gpushare_client::hooks::context::{
     attach, create, create_green, destroy, destroy_green, detach, release_primary,

@@ -3,7 +3,7 @@
 
 use std::ffi::c_uint;
 
-use gpushare_client::cuda::{CUarray, CUcontext, CUdeviceptr, CUstream};
+use gpushare_client::driver::types::{CUarray, CUcontext, CUdeviceptr, CUstream};
 
 use crate::hook::{Pointer, hooks};
 

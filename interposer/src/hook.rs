@@ -70,7 +70,7 @@ macro_rules! hooks {
     // One exported function and its row.
     (@export $via:tt ($($arg:ident: $type:ty),*) $export:ident) => {
         mod $export {
-            pub(super) static ROW: gpushare_client::rows::Row = gpushare_client::rows::Row::new(
+            pub(super) static ROW: gpushare_client::driver::hook_table::Row = gpushare_client::driver::hook_table::Row::new(
                 concat!(stringify!($export), "\0"),
                 super::$export as *const std::ffi::c_void,
             );
@@ -81,17 +81,17 @@ macro_rules! hooks {
         /// # Safety
         /// As the CUDA driver API demands of its caller.
         #[unsafe(no_mangle)]
-        pub(crate) unsafe extern "C-unwind" fn $export($($arg: $type),*) -> gpushare_client::cuda::CUresult {
+        pub(crate) unsafe extern "C-unwind" fn $export($($arg: $type),*) -> gpushare_client::driver::types::CUresult {
             use $export::ROW as row;
             let real = row.real();
             if real.is_null() {
-                return gpushare_client::cuda::CUDA_ERROR_NOT_FOUND;
+                return gpushare_client::driver::types::CUDA_ERROR_NOT_FOUND;
             }
             // SAFETY: the driver's export of this name has this type (CUDA driver API).
             let real = unsafe {
                 std::mem::transmute::<
                     *mut std::ffi::c_void,
-                    unsafe extern "C-unwind" fn($($type),*) -> gpushare_client::cuda::CUresult,
+                    unsafe extern "C-unwind" fn($($type),*) -> gpushare_client::driver::types::CUresult,
                 >(real)
             };
             // SAFETY: the arguments are the application's own, and the hook is told what they are.
@@ -107,7 +107,7 @@ macro_rules! hooks {
     ($($via:tt $($export:ident)+ ($($arguments:tt)*);)*) => {
         $( hooks!(@line $via ($($arguments)*) $($export)+); )*
         /// The rows of this file.
-        pub(crate) static ROWS: &[&gpushare_client::rows::Row] = &[$($(&$export::ROW),+),*];
+        pub(crate) static ROWS: &[&gpushare_client::driver::hook_table::Row] = &[$($(&$export::ROW),+),*];
     };
 }
 

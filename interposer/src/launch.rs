@@ -7,7 +7,7 @@
 use std::ffi::{c_int, c_uint};
 use std::ptr::null_mut;
 
-use gpushare_client::cuda::{CUfunction, CUgraph, CUgraphExec, CUstream};
+use gpushare_client::driver::types::{CUfunction, CUgraph, CUgraphExec, CUstream};
 use gpushare_client::hooks::work::{LaunchConfig, destroy_graph, instantiate, instantiate_and_upload};
 
 use crate::hook::{Pointer, hooks};

@@ -18,7 +18,7 @@ mod control;
 mod marks;
 mod lookup;
 
-use gpushare_client::rows::Table;
+use gpushare_client::driver::hook_table::Table;
 
 /// Version of this library. `gpushare-ctl doctor` reads it from the file, because loading a broken library is
 /// unsafe.

@@ -4,7 +4,7 @@ use std::arch::naked_asm;
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use gpushare_client::dynlink;
+use gpushare_client::driver::dynlink;
 use gpushare_client::guest::guest_or;
 use gpushare_client::hooks::lookup::{dlsym_answer, get_proc_address};
 use gpushare_client::nvml::rows as nvml;

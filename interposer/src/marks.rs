@@ -2,7 +2,7 @@
 
 use std::ffi::c_int;
 
-use gpushare_client::cuda::{CUresult, CUstream};
+use gpushare_client::driver::types::{CUresult, CUstream};
 use gpushare_client::guest::guest;
 use gpushare_client::marked::mark;
 

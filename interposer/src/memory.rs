@@ -2,7 +2,9 @@
 
 use std::ffi::{c_int, c_uint, c_ulonglong};
 
-use gpushare_client::cuda::{CUarray, CUdevice, CUdeviceptr, CUmemHandle, CUpointerAttribute, CUstream};
+use gpushare_client::driver::types::{
+    CUarray, CUdevice, CUdeviceptr, CUmemHandle, CUpointerAttribute, CUstream,
+};
 use gpushare_client::hooks::allocation::{
     alloc, alloc_managed, alloc_narrow, alloc_pitch, alloc_pitch_narrow, free,
 };

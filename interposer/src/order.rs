@@ -7,7 +7,7 @@
 
 use std::ffi::c_uint;
 
-use gpushare_client::cuda::{CUdeviceptr, CUstream};
+use gpushare_client::driver::types::{CUdeviceptr, CUstream};
 
 use crate::hook::{Pointer, hooks};
 

@@ -2,7 +2,7 @@
 
 use std::ffi::{c_int, c_uint};
 
-use gpushare_client::cuda::{CUdevice, CUdeviceptr, CUstream};
+use gpushare_client::driver::types::{CUdevice, CUdeviceptr, CUstream};
 
 use crate::hook::{Pointer, hooks};
 

@@ -2,13 +2,13 @@
 
 use std::ffi::c_int;
 
-use gpushare_client::cuda::{CUdevice, CUdeviceptr, CUgraph, CUmemoryPool, CUstream};
+use gpushare_client::driver::types::DefaultStream::{Legacy, PerThread};
+use gpushare_client::driver::types::{CUdevice, CUdeviceptr, CUgraph, CUmemoryPool, CUstream};
 use gpushare_client::hooks::graph_memory::{AnyNode, NodeParameters, add_alloc_node, add_node, trim};
 use gpushare_client::hooks::location::{Location, Properties};
 use gpushare_client::hooks::pool::{
     alloc_async, alloc_from_pool_async, create, free_async, named_by_device, named_by_location, shrinks,
 };
-use gpushare_client::hooks::work::DefaultStream::{Legacy, PerThread};
 
 use crate::hook::{Pointer, hooks};
 

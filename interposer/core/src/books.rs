@@ -5,7 +5,7 @@ use std::sync::{Condvar, Mutex, PoisonError};
 
 use gpushare_proto::Bytes;
 
-use crate::cuda::{CUcontext, CUdevice, CUdeviceptr};
+use crate::driver::types::{CUcontext, CUdevice, CUdeviceptr};
 use crate::leases::Kind;
 use crate::lock;
 

@@ -8,7 +8,7 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::cuda::{CUcontext, CUstream, STREAM_PER_THREAD};
+use crate::driver::types::{CUcontext, CUstream, STREAM_PER_THREAD};
 use crate::lock;
 
 /// The captures that were begun and not ended.

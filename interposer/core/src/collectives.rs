@@ -22,8 +22,8 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use gpushare_proto::{GateWord, Nanos, names};
 
-use crate::cuda::{CUDA_SUCCESS, CUfunction};
 use crate::driver::Driver;
+use crate::driver::types::{CUDA_SUCCESS, CUfunction};
 
 /// How NCCL's kernels begin, of all its releases.
 const NCCL: [&str; 2] = ["ncclDevKernel", "ncclKernel"];

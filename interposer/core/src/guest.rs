@@ -3,7 +3,7 @@
 
 use gpushare_sys::unwind::stop_panics;
 
-use crate::cuda::{CUDA_ERROR_UNKNOWN, CUresult};
+use crate::driver::types::{CUDA_ERROR_UNKNOWN, CUresult};
 use crate::notice;
 
 /// Runs a hook. A panic becomes an error code and a line.
@@ -32,7 +32,7 @@ fn apologise() {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cuda::CUDA_SUCCESS;
+    use crate::driver::types::CUDA_SUCCESS;
 
     #[test]
     fn a_panic_in_a_hook_is_an_error_code() {

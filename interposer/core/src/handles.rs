@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 
 use gpushare_proto::Bytes;
 
-use crate::cuda::{CUdevice, CUdeviceptr, CUmemHandle};
+use crate::driver::types::{CUdevice, CUdeviceptr, CUmemHandle};
 
 /// All of it. The hooks hold its lock across the driver's call, so that a handle or an address which the driver gives
 /// out again is never taken for the one before.

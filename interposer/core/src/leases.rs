@@ -26,7 +26,7 @@ use std::sync::{Mutex, PoisonError, RwLock};
 use gpushare_proto::page::{LeaseRow, MAX_GPUS, Page};
 use gpushare_proto::{Bytes, GpuId};
 
-use crate::cuda::CUdevice;
+use crate::driver::types::CUdevice;
 use crate::lock;
 
 /// Free lease beyond which a process offers some back.

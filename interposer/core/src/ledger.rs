@@ -7,7 +7,7 @@ use gpushare_proto::Bytes;
 use gpushare_proto::page::{LimitKind, MemoryRefusal};
 use gpushare_proto::tenant::TenantRequest;
 
-use crate::cuda::{CUDA_ERROR_OUT_OF_MEMORY, CUdevice, CUresult};
+use crate::driver::types::{CUDA_ERROR_OUT_OF_MEMORY, CUdevice, CUresult};
 use crate::leases::{Figures, Kind, News};
 use crate::link::AskError;
 use crate::process::State;

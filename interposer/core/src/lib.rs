@@ -9,15 +9,7 @@ pub mod sync;
 pub mod gate;
 
 #[cfg(not(loom))]
-pub mod cuda;
-#[cfg(not(loom))]
 pub mod driver;
-#[cfg(not(loom))]
-pub mod dynlink;
-#[cfg(not(loom))]
-pub mod rows;
-#[cfg(not(loom))]
-pub mod unknown;
 
 #[cfg(not(loom))]
 pub mod books;
@@ -25,8 +17,6 @@ pub mod books;
 pub mod capture;
 #[cfg(not(loom))]
 pub mod collectives;
-#[cfg(not(loom))]
-pub mod contexts;
 #[cfg(not(loom))]
 pub mod handles;
 #[cfg(not(loom))]

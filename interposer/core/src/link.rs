@@ -18,9 +18,9 @@ use gpushare_proto::tenant::{Failure, GpuInfo, TenantReply, TenantRequest, Welco
 use gpushare_proto::{Bytes, ClientId, Epoch, GpuId, GpuUuid, RequestId, SessionId};
 
 use crate::connection::{self, Connection};
-use crate::cuda::CUdevice;
+use crate::driver::types::CUdevice;
+use crate::driver::unknown::UNKNOWN;
 use crate::leases::Kind;
-use crate::unknown::UNKNOWN;
 use crate::{lifecycle, lock};
 
 /// How long a question waits for a daemon that is restarting.

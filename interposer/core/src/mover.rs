@@ -24,8 +24,8 @@ use gpushare_proto::tenant::TenantRequest;
 use gpushare_proto::{Bytes, GateState, GateWord, Nanos};
 use gpushare_sys::{clock, futex};
 
-use crate::contexts::Live;
-use crate::cuda::{CAPTURE_MODE_RELAXED, CUDA_ERROR_NOT_READY, CUDA_SUCCESS, CUevent};
+use crate::driver::contexts::Live;
+use crate::driver::types::{CAPTURE_MODE_RELAXED, CUDA_ERROR_NOT_READY, CUDA_SUCCESS, CUevent};
 use crate::grace::Grace;
 use crate::lock;
 use crate::process::{GATE, State, page};

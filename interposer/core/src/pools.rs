@@ -18,8 +18,10 @@ use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 
 use gpushare_proto::Bytes;
 
-use crate::cuda::{CUDA_SUCCESS, CUdevice, CUmemoryPool, GRAPH_MEM_RESERVED, POOL_RESERVED, POOL_USED};
 use crate::driver::Driver;
+use crate::driver::types::{
+    CUDA_SUCCESS, CUdevice, CUmemoryPool, GRAPH_MEM_RESERVED, POOL_RESERVED, POOL_USED,
+};
 use crate::leases::Kind;
 use crate::lock;
 use crate::process::State;

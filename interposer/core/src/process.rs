@@ -26,9 +26,10 @@ use crate::books::Books;
 use crate::capture::Captures;
 use crate::collectives::Collectives;
 use crate::connection::{Address, ConnectError, Connection};
-use crate::contexts::Contexts;
-use crate::cuda::{CUDA_ERROR_SYSTEM_NOT_READY, CUcontext, CUdevice, CUresult, CUstream};
 use crate::driver::Driver;
+use crate::driver::contexts::Contexts;
+use crate::driver::dynlink;
+use crate::driver::types::{CUDA_ERROR_SYSTEM_NOT_READY, CUcontext, CUdevice, CUresult, CUstream};
 use crate::gate::Gate;
 use crate::handles::Handles;
 use crate::hooks::figures::Sizes;
@@ -43,7 +44,7 @@ use crate::window::driver::OnDriver;
 use crate::window::graphs::Graphs;
 use crate::window::markers::Frozen;
 use crate::window::throttle::{Counters, Window};
-use crate::{account, dynlink, lifecycle, lock, notice};
+use crate::{account, lifecycle, lock, notice};
 
 /// The process's one gate.
 pub static GATE: Gate = Gate::new();

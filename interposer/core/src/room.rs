@@ -4,7 +4,7 @@
 
 use gpushare_proto::Bytes;
 
-use crate::cuda::{CUDA_ERROR_OUT_OF_MEMORY, CUdevice, CUresult};
+use crate::driver::types::{CUDA_ERROR_OUT_OF_MEMORY, CUdevice, CUresult};
 use crate::process::State;
 
 /// What a context takes until it is measured.

@@ -5,7 +5,7 @@ use std::ffi::c_uint;
 use gpushare_proto::{Backend, Bytes};
 
 use crate::books::{Block, Books, Origin};
-use crate::cuda::{CUDA_SUCCESS, CUdevice, CUdeviceptr, CUresult, MEM_ATTACH_GLOBAL};
+use crate::driver::types::{CUDA_SUCCESS, CUdevice, CUdeviceptr, CUresult, MEM_ATTACH_GLOBAL};
 use crate::process::State;
 
 /// What the hardware aligns rows to: the pitch that `cuMemAllocPitch` gives on every card since Pascal.

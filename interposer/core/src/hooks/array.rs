@@ -12,7 +12,9 @@ use gpushare_proto::Bytes;
 use super::allocation::shared;
 use super::mapping;
 use crate::books::{Block, Origin};
-use crate::cuda::{ARRAY_CUBEMAP, ARRAY_LAYERED, ARRAY_WITHOUT_MEMORY, CUDA_SUCCESS, CUarray, CUresult};
+use crate::driver::types::{
+    ARRAY_CUBEMAP, ARRAY_LAYERED, ARRAY_WITHOUT_MEMORY, CUDA_SUCCESS, CUarray, CUresult,
+};
 use crate::process::State;
 
 /// `CUDA_ARRAY_DESCRIPTOR`; `Size` is 32 bits wide in its first version.

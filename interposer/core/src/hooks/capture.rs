@@ -2,12 +2,12 @@
 
 use std::ffi::c_int;
 
-use crate::cuda::{
+use crate::driver::Driver;
+use crate::driver::types::{
     CAPTURE_STATUS_ACTIVE, CAPTURE_STATUS_INVALIDATED, CAPTURE_STATUS_NONE,
     CUDA_ERROR_STREAM_CAPTURE_UNMATCHED, CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD, CUDA_SUCCESS, CUcontext,
     CUresult, CUstream, STREAM_PER_THREAD,
 };
-use crate::driver::Driver;
 use crate::hooks::work;
 use crate::process::State;
 

@@ -3,8 +3,8 @@
 use std::sync::MutexGuard;
 use std::time::{Duration, Instant};
 
-use crate::contexts::{Kind, Live, count, green, primary, primary_of, remove, use_again};
-use crate::cuda::{CUDA_SUCCESS, CUcontext, CUdevice, CUgreenCtx, CUresult};
+use crate::driver::contexts::{Kind, Live, count, green, primary, primary_of, remove, use_again};
+use crate::driver::types::{CUDA_SUCCESS, CUcontext, CUdevice, CUgreenCtx, CUresult};
 use crate::process::{State, without_state};
 use crate::room;
 use crate::window::markers::Frozen;

@@ -11,7 +11,7 @@ use gpushare_proto::page::MAX_GPUS;
 
 use super::allocation::shared;
 use crate::account;
-use crate::cuda::{CUDA_SUCCESS, CUdevice, CUresult};
+use crate::driver::types::{CUDA_SUCCESS, CUdevice, CUresult};
 use crate::leases::Figures;
 use crate::process::State;
 

@@ -8,7 +8,7 @@ use gpushare_proto::Bytes;
 
 use super::allocation::shared;
 use super::location::Location;
-use crate::cuda::{CUDA_SUCCESS, CUdevice, CUresult, NODE_MEM_ALLOC};
+use crate::driver::types::{CUDA_SUCCESS, CUdevice, CUresult, NODE_MEM_ALLOC};
 use crate::guest::guest_or;
 use crate::leases::Kind;
 use crate::pools::{Held, Source};

@@ -4,7 +4,7 @@
 use std::sync::atomic::AtomicBool;
 
 use super::identity::rewritten;
-use crate::cuda::{CUDA_ERROR_NOT_SUPPORTED, CUdeviceptr, CUresult};
+use crate::driver::types::{CUDA_ERROR_NOT_SUPPORTED, CUdeviceptr, CUresult};
 use crate::notice;
 
 /// `cuIpcGetMemHandle`, `cuMemGetHandleForAddressRange`.

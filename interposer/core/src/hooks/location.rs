@@ -2,7 +2,7 @@
 
 use std::ffi::c_int;
 
-use crate::cuda::{CUdevice, LOCATION_DEVICE, LOCATION_PART_OF_DEVICE};
+use crate::driver::types::{CUdevice, LOCATION_DEVICE, LOCATION_PART_OF_DEVICE};
 
 /// `CUmemLocation`.
 #[derive(Clone, Copy, Debug)]

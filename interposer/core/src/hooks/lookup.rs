@@ -6,11 +6,11 @@ use std::sync::atomic::{AtomicI32, Ordering};
 
 use gpushare_symbols::{is_driver_name, place_of};
 
-use crate::cuda::{CUDA_SUCCESS, CUresult};
-use crate::dynlink;
+use crate::driver::dynlink;
+use crate::driver::hook_table::{Answer, Asked, Lookup, Table};
+use crate::driver::types::{CUDA_SUCCESS, CUresult};
+use crate::driver::unknown::UNKNOWN;
 use crate::process::State;
-use crate::rows::{Answer, Asked, Driver, Table};
-use crate::unknown::UNKNOWN;
 
 /// What our `dlsym` answers: our function for a driver symbol, or null for "not ours, ask the real one".
 ///
@@ -106,7 +106,7 @@ struct Real;
 /// `cuGetProcAddress` of CUDA 11.3, which every driver that we run on has.
 type GetProcAddress = unsafe extern "C" fn(*const c_char, *mut *mut c_void, c_int, u64) -> CUresult;
 
-impl Driver for Real {
+impl Lookup for Real {
     fn version(&self) -> c_int {
         static VERSION: AtomicI32 = AtomicI32::new(0);
         match VERSION.load(Ordering::Relaxed) {

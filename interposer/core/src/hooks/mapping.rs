@@ -7,7 +7,7 @@ use gpushare_proto::Bytes;
 
 use super::location::Properties;
 use super::work;
-use crate::cuda::{
+use crate::driver::types::{
     ARRAY_PART_TAIL, CUDA_ERROR_INVALID_VALUE, CUDA_SUCCESS, CUdeviceptr, CUmemHandle, CUresult,
     MEM_OPERATION_MAP,
 };

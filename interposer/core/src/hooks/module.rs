@@ -1,7 +1,7 @@
 //! Code comes onto the card: for itself, for the stacks of its kernels, for what the libraries that brought it keep.
 
 use super::allocation::shared;
-use crate::cuda::CUresult;
+use crate::driver::types::CUresult;
 use crate::process::State;
 use crate::room;
 

@@ -18,11 +18,11 @@ use gpushare_proto::Bytes;
 
 use super::allocation::shared;
 use super::location::{Location, Properties};
-use crate::cuda::{
+use crate::driver::types::DefaultStream;
+use crate::driver::types::{
     ALLOCATION_MANAGED, CUDA_ERROR_OUT_OF_MEMORY, CUDA_SUCCESS, CUdevice, CUdeviceptr, CUmemoryPool,
     CUresult, CUstream, STREAM_PER_THREAD,
 };
-use crate::hooks::work::DefaultStream;
 use crate::leases::Kind;
 use crate::pools::{Held, Source};
 use crate::process::State;
@@ -279,7 +279,7 @@ fn device_of(state: &State, stream: CUstream, current: CUdevice) -> CUdevice {
     }
     let live = state.contexts.visit();
     let found = live.iter().find(|live| live.context() == context);
-    found.map_or(current, crate::contexts::Live::device)
+    found.map_or(current, crate::driver::contexts::Live::device)
 }
 
 fn current_pool(state: &State, device: CUdevice) -> Option<CUmemoryPool> {

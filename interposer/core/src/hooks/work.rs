@@ -8,7 +8,9 @@ use std::sync::atomic::Ordering;
 use gpushare_proto::page::{FLAG_CONTENDED, FLAG_LIMITED, Page};
 use gpushare_proto::{GateWord, Nanos};
 
-use crate::cuda::{CUDA_SUCCESS, CUfunction, CUgraph, CUgraphExec, CUresult, CUstream, LAUNCH_PROGRAMMATIC};
+use crate::driver::types::{
+    CUDA_SUCCESS, CUfunction, CUgraph, CUgraphExec, CUresult, CUstream, DefaultStream, LAUNCH_PROGRAMMATIC,
+};
 use crate::gate::{self, Pass};
 use crate::guest::guest_or;
 use crate::process::{GATE, State, page};
@@ -16,15 +18,6 @@ use crate::waiting;
 use crate::window::driver::OnDriver;
 use crate::window::graphs::contents;
 use crate::window::throttle::Launch;
-
-/// Whose default stream a call without a stream argument means.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DefaultStream {
-    /// The one that orders all blocking streams.
-    Legacy,
-    /// The calling thread's own.
-    PerThread,
-}
 
 /// Passes the gate; holds it open while the pass lives.
 #[inline]

@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use gpushare_sys::unwind::uncancelled;
 
 use super::session::Members;
-use crate::dynlink;
+use crate::driver::dynlink;
 use crate::guest::guest_or;
 
 /// `ioctl(2)`, for one argument that is a pointer. It is variadic in C, and where we run such an argument is passed like any other.

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use gpushare_proto::GpuUuid;
 
 use super::types::{Device, NO_INSTANCE, NVML_SUCCESS, NvmlReturn, Sample};
-use crate::dynlink;
+use crate::driver::dynlink;
 
 /// Room for `NVML_DEVICE_UUID_V2_BUFFER_SIZE`.
 const UUID_ROOM: usize = 96;

@@ -5,8 +5,8 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use super::library;
-use crate::dynlink;
-use crate::rows::Wrapper;
+use crate::driver::dynlink;
+use crate::driver::hook_table::Wrapper;
 
 /// One hooked function.
 #[derive(Debug)]

@@ -10,12 +10,12 @@ use gpushare_sys::unwind::cancellation_point;
 
 use super::Card;
 use super::markers::Stream;
-use crate::cuda::{
+use crate::driver::types::DefaultStream;
+use crate::driver::types::{
     CUDA_ERROR_NOT_READY, CUDA_SUCCESS, CUcontext, CUevent, CUstream, EVENT_DISABLE_TIMING, STREAM_LEGACY,
     STREAM_PER_THREAD,
 };
 use crate::gate;
-use crate::hooks::work::DefaultStream;
 use crate::lifecycle;
 use crate::process::{State, page};
 

@@ -8,11 +8,11 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
 use crate::collectives::Collectives;
-use crate::cuda::{
+use crate::driver::Driver;
+use crate::driver::types::{
     CUDA_SUCCESS, CUfunction, CUgraph, CUgraphExec, CUgraphNode, CUresult, KernelNode, NODE_GRAPH,
     NODE_KERNEL,
 };
-use crate::driver::Driver;
 use crate::lock;
 
 const PLACES: usize = 1024;
@@ -179,7 +179,7 @@ fn kernel(driver: &Driver, node: CUgraphNode) -> Option<CUfunction> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cuda::CUDA_ERROR_INVALID_VALUE;
+    use crate::driver::types::CUDA_ERROR_INVALID_VALUE;
 
     fn graph(number: usize) -> CUgraphExec {
         std::ptr::without_provenance_mut(number * 64)

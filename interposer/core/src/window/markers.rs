@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering}
 use gpushare_proto::Nanos;
 
 use super::Card;
-use crate::cuda::{CUcontext, CUevent};
+use crate::driver::types::{CUcontext, CUevent};
 
 /// Streams that can be watched at once.
 const SLOTS: usize = 256;

@@ -21,7 +21,7 @@ mod tests;
 
 use gpushare_proto::Nanos;
 
-use crate::cuda::{CUcontext, CUevent};
+use crate::driver::types::{CUcontext, CUevent};
 use markers::Stream;
 
 /// What markers and throttle ask of the driver and of the world. None of it waits for the card.

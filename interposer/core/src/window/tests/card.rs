@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use gpushare_proto::Nanos;
 
-use crate::cuda::{CUcontext, CUevent};
+use crate::driver::types::{CUcontext, CUevent};
 use crate::window::Card;
 use crate::window::aimd::DRAIN_TARGET;
 use crate::window::markers::Stream;

@@ -5,7 +5,7 @@ use std::thread;
 
 use gpushare_proto::Nanos;
 
-use crate::cuda::{CUcontext, CUevent};
+use crate::driver::types::{CUcontext, CUevent};
 use crate::window::Card;
 use crate::window::markers::{Markers, Stream};
 

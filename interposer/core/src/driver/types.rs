@@ -35,6 +35,15 @@ pub type CUmemoryPool = *mut c_void;
 /// `CUpointer_attribute`.
 pub type CUpointerAttribute = c_uint;
 
+/// Default stream that a call without a stream argument means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DefaultStream {
+    /// The legacy default stream, which orders all blocking streams of its context.
+    Legacy,
+    /// The calling thread's own default stream.
+    PerThread,
+}
+
 /// No error.
 pub const CUDA_SUCCESS: CUresult = 0;
 /// An argument is out of range.

@@ -23,9 +23,9 @@ use gpushare_symbols::{
     COUNT, NEWEST, Variant, is_driver_name, is_per_thread, place_of, places_of, variants,
 };
 
-use crate::cuda::PROC_PER_THREAD_DEFAULT_STREAM;
-use crate::dynlink;
-use crate::hooks::work::DefaultStream;
+use crate::driver::dynlink;
+use crate::driver::types::DefaultStream;
+use crate::driver::types::PROC_PER_THREAD_DEFAULT_STREAM;
 
 /// One hooked symbol.
 #[derive(Debug)]
@@ -119,7 +119,7 @@ pub enum Answer {
 }
 
 /// What the driver is asked to tell variants apart.
-pub trait Driver {
+pub trait Lookup {
     /// Its CUDA version.
     fn version(&self) -> c_int;
     /// Its export of a name, or null.
@@ -147,7 +147,7 @@ impl Table {
 
     /// What `answer` is, which the driver gave for `asked`, by the rules above.
     #[must_use]
-    pub fn by_answer(&self, asked: Asked<'_>, answer: *mut c_void, driver: &impl Driver) -> Answer {
+    pub fn by_answer(&self, asked: Asked<'_>, answer: *mut c_void, driver: &impl Lookup) -> Answer {
         let places = places(asked.base);
         if places.is_empty() {
             return if is_driver_name(asked.base.to_bytes()) {
@@ -262,7 +262,7 @@ mod tests {
         newer: *mut c_void,
     }
 
-    impl Driver for Fake {
+    impl Lookup for Fake {
         fn version(&self) -> c_int {
             self.version
         }

@@ -3,8 +3,10 @@
 
 use std::sync::{Mutex, MutexGuard};
 
-use crate::cuda::{CUcontext, CUdevice, CUevent, CUstream, EVENT_DISABLE_TIMING, STREAM_NON_BLOCKING};
 use crate::driver::Driver;
+use crate::driver::types::{
+    CUcontext, CUdevice, CUevent, CUstream, EVENT_DISABLE_TIMING, STREAM_NON_BLOCKING,
+};
 use crate::lock;
 
 /// Whose a context is.

@@ -1,0 +1,12 @@
+//! The real CUDA driver: its types, the functions that gpushare calls itself, the live contexts, and the hook table, which
+//! joins each hooked symbol with the driver's own function.
+
+pub mod types;
+
+pub mod dynlink;
+mod functions;
+pub mod contexts;
+pub mod hook_table;
+pub mod unknown;
+
+pub use functions::Driver;
