@@ -7,11 +7,11 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
 
-use gpushare_core::Event;
+use gpushare_core::{Event, Knobs};
 use gpushare_proto::admin::{ConfigChange, Knob, Mode, Setting};
 use gpushare_proto::page::MAX_GPUS;
 use gpushare_proto::tenant::{Failure, FailureCode, GpuInfo};
-use gpushare_proto::{Bytes, GpuId, GpuUuid, Nanos, Percent};
+use gpushare_proto::{Bytes, GpuId, GpuUuid};
 
 use crate::args::CardName;
 use crate::config::{CardLimits, Settings};
@@ -41,75 +41,6 @@ impl From<CardError> for Failure {
             CardError::Unknown(_) => FailureCode::NotFound,
         };
         Self { code, message: error.to_string() }
-    }
-}
-
-/// What is set for a card. None is what the core makes of it.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Knobs {
-    quantum: Option<Nanos>,
-    mode: Option<Mode>,
-    capacity: Option<Bytes>,
-    managed_limit: Option<Bytes>,
-    epsilon: Percent,
-    window_target: Nanos,
-}
-
-impl Knobs {
-    fn new(settings: &Settings) -> Self {
-        Self {
-            quantum: settings.core.quantum,
-            mode: settings.core.mode,
-            capacity: settings.core.capacity,
-            managed_limit: settings.managed_limit,
-            epsilon: settings.core.epsilon,
-            window_target: settings.core.drain_target,
-        }
-    }
-
-    /// The one in the place of `knob`, in words.
-    fn words(&self, knob: Knob) -> String {
-        fn or(value: Option<impl ToString>, otherwise: &str) -> String {
-            value.map_or_else(|| otherwise.to_owned(), |value| value.to_string())
-        }
-        match knob {
-            Knob::Quantum(_) => or(self.quantum, "computed"),
-            Knob::Mode(_) => or(self.mode.map(Mode::name), "as memory fits"),
-            Knob::Capacity(_) => or(self.capacity, "total less reserve"),
-            Knob::ManagedLimit(_) => or(self.managed_limit, "computed"),
-            Knob::Epsilon(_) => self.epsilon.to_string(),
-            Knob::WindowTarget(_) => self.window_target.to_string(),
-        }
-    }
-
-    /// All of them.
-    fn all(&self) -> impl Iterator<Item = Knob> {
-        let always = [
-            Knob::Quantum(self.quantum),
-            Knob::Mode(self.mode),
-            Knob::Capacity(self.capacity),
-            Knob::Epsilon(self.epsilon),
-            Knob::WindowTarget(self.window_target),
-        ];
-        let limit = self.managed_limit.map(Knob::ManagedLimit);
-        limit.into_iter().chain(always)
-    }
-
-    /// Those that lead from here to `new`.
-    fn changes(&self, new: &Self) -> Vec<Knob> {
-        let old: Vec<Knob> = self.all().collect();
-        new.all().filter(|knob| !old.contains(knob)).collect()
-    }
-
-    fn set(&mut self, knob: Knob) {
-        match knob {
-            Knob::Quantum(value) => self.quantum = value,
-            Knob::Mode(value) => self.mode = value,
-            Knob::Capacity(value) => self.capacity = value,
-            Knob::ManagedLimit(value) => self.managed_limit = Some(value),
-            Knob::Epsilon(value) => self.epsilon = value,
-            Knob::WindowTarget(value) => self.window_target = value,
-        }
     }
 }
 
@@ -151,9 +82,9 @@ impl Cards {
             complete: false,
             lock_dir: settings.lock_dir.clone(),
             limits: settings.cards.clone(),
-            defaults: Knobs::new(settings),
-            // A limit of managed memory depends on the card: it is told of each.
-            told: Knobs { managed_limit: None, ..Knobs::new(settings) },
+            defaults: defaults(settings),
+            // The limit of managed memory depends on the card, so it is told of each.
+            told: Knobs { managed_limit: None, ..Knobs::new(&settings.core) },
         }
     }
 
@@ -203,23 +134,23 @@ impl Cards {
         let (mut old, mut new) = (Vec::new(), Vec::new());
         for (number, card) in numbered(self.all.iter_mut()) {
             if gpu.is_none_or(|gpu| gpu == number) {
-                old.push((number, card.knobs.words(knob)));
+                old.push((number, setting_words(&card.knobs, knob)));
                 card.knobs.set(knob);
-                new.push((number, card.knobs.words(knob)));
+                new.push((number, setting_words(&card.knobs, knob)));
             }
         }
-        let before = self.defaults.words(knob);
+        let before = setting_words(&self.defaults, knob);
         if gpu.is_none() {
             self.defaults.set(knob);
             self.told.set(knob);
         }
-        (summary(&old, before), summary(&new, self.defaults.words(knob)))
+        (summary(&old, before), summary(&new, setting_words(&self.defaults, knob)))
     }
 
     /// Follows settings that were read again: what is another one on which card, and in words. What was set meanwhile is gone.
     pub(crate) fn reload(&mut self, settings: &Settings) -> (Vec<(GpuId, Knob)>, Vec<ConfigChange>) {
         self.limits.clone_from(&settings.cards);
-        self.defaults = Knobs::new(settings);
+        self.defaults = defaults(settings);
         let (mut changed, mut words) = (Vec::new(), Vec::new());
         for number in (0..).map(GpuId).take(self.all.len()) {
             let Some(card) = self.get(number) else { continue };
@@ -229,8 +160,8 @@ impl Cards {
                 changed.push((number, knob));
                 words.push(ConfigChange {
                     key: format!("{} of {number}", name(knob)),
-                    old: old.words(knob),
-                    new: new.words(knob),
+                    old: setting_words(&old, knob),
+                    new: setting_words(&new, knob),
                     live: true,
                 });
             }
@@ -270,6 +201,26 @@ impl Cards {
                 .or(index.window_target)
                 .unwrap_or(self.defaults.window_target),
         }
+    }
+}
+
+/// Settings of a card for which the configuration names none of its own.
+fn defaults(settings: &Settings) -> Knobs {
+    Knobs { managed_limit: settings.managed_limit, ..Knobs::new(&settings.core) }
+}
+
+/// The setting in the place of `knob`, in words.
+fn setting_words(knobs: &Knobs, knob: Knob) -> String {
+    fn or(value: Option<impl ToString>, otherwise: &str) -> String {
+        value.map_or_else(|| otherwise.to_owned(), |value| value.to_string())
+    }
+    match knob {
+        Knob::Quantum(_) => or(knobs.quantum, "computed"),
+        Knob::Mode(_) => or(knobs.mode.map(Mode::name), "as memory fits"),
+        Knob::Capacity(_) => or(knobs.capacity, "total less reserve"),
+        Knob::ManagedLimit(_) => or(knobs.managed_limit, "computed"),
+        Knob::Epsilon(_) => knobs.epsilon.to_string(),
+        Knob::WindowTarget(_) => knobs.window_target.to_string(),
     }
 }
 
@@ -316,6 +267,7 @@ fn available(meminfo: &str) -> Option<Bytes> {
 #[cfg(test)]
 mod tests {
     use clap::Parser;
+    use gpushare_proto::Nanos;
 
     use super::*;
     use crate::args::Args;

@@ -77,6 +77,7 @@ mod tests;
 pub use crate::core::Core;
 pub use config::Config;
 pub use event::{Effect, Event, Notice, Standing, WaitsFor};
+pub use gpu::knobs::Knobs;
 pub use gpu_set::GpuSet;
 pub use lease::Kind;
 pub use session::gate::FIRST_WORD;

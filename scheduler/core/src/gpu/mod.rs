@@ -3,6 +3,7 @@
 pub(crate) mod budget;
 pub(crate) mod census;
 pub(crate) mod charge;
+pub(crate) mod knobs;
 pub(crate) mod mode;
 pub(crate) mod quantum;
 pub(crate) mod queue;
@@ -10,8 +11,8 @@ pub(crate) mod trickle;
 
 use std::collections::VecDeque;
 
-use gpushare_proto::admin::{Knob, Mode};
-use gpushare_proto::{Bytes, Nanos, Percent};
+use gpushare_proto::admin::Mode;
+use gpushare_proto::{Bytes, Nanos};
 
 use crate::average::Average;
 use crate::config::Config;
@@ -19,6 +20,7 @@ use crate::session::share::Virtual;
 use budget::SwitchBudget;
 use census::Census;
 use charge::Charge;
+use knobs::Knobs;
 use mode::{Facts, ModeChoice};
 use queue::Room;
 use trickle::Trickle;
@@ -33,41 +35,6 @@ const SUBSTANTIAL_MOVE: Bytes = Bytes::mib(64);
 const BELIEF: u64 = 16;
 /// So many slices fit into the window over which a compute limit holds, unless the shortest quantum is longer.
 const SLICES: u64 = 10;
-
-/// What the administrator can set, per card.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Knobs {
-    quantum: Option<Nanos>,
-    mode: Option<Mode>,
-    capacity: Option<Bytes>,
-    managed_limit: Option<Bytes>,
-    epsilon: Percent,
-    window_target: Nanos,
-}
-
-impl Knobs {
-    pub(crate) const fn new(config: &Config) -> Self {
-        Self {
-            quantum: config.quantum,
-            mode: config.mode,
-            capacity: config.capacity,
-            managed_limit: config.managed_limit,
-            epsilon: config.epsilon,
-            window_target: config.drain_target,
-        }
-    }
-
-    pub(crate) const fn set(&mut self, knob: Knob) {
-        match knob {
-            Knob::Quantum(quantum) => self.quantum = quantum,
-            Knob::Mode(mode) => self.mode = mode,
-            Knob::Capacity(capacity) => self.capacity = capacity,
-            Knob::ManagedLimit(limit) => self.managed_limit = Some(limit),
-            Knob::Epsilon(epsilon) => self.epsilon = epsilon,
-            Knob::WindowTarget(target) => self.window_target = target,
-        }
-    }
-}
 
 /// What sessions were told that follows from others on the card.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -337,6 +304,8 @@ impl Card {
 
 #[cfg(test)]
 mod tests {
+    use gpushare_proto::admin::Knob;
+
     use super::*;
 
     fn card() -> Card {
