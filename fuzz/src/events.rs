@@ -7,9 +7,8 @@
 use std::collections::BTreeSet;
 
 use gpushare_core::config::{StuckPolicy, Tuning};
-use gpushare_core::event::Standing;
 use gpushare_core::invariants::Invariants;
-use gpushare_core::{Config, Core, Effect, Event};
+use gpushare_core::{Config, Core, Effect, Event, Standing};
 use gpushare_proto::admin::{Knob, Mode, Setting};
 use gpushare_proto::session::Priority;
 use gpushare_proto::{

@@ -6,6 +6,9 @@ use gpushare_proto::admin::Mode;
 use gpushare_proto::{Bytes, Nanos, Percent};
 use serde::{Deserialize, Serialize};
 
+/// Lower bound of every quantum: a configured quantum of 0 must not spin the queue.
+pub(crate) const SHORTEST_QUANTUM: Nanos = Nanos::from_millis(1);
+
 /// What the decisions depend on besides events.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]

@@ -1,27 +1,21 @@
-//! The pure decision machine of gpushare: no I/O, no clock, no threads, no floats.
+//! Decision machine of gpushare: it has no I/O, no clock, no threads and no floats.
 //!
-//! Events go in with the time they happened, effects come out, and the shell sleeps until the next
+//! Events go in with the time at which they happened, effects come out, and the shell sleeps until the next
 //! deadline. The same events always give the same effects.
 #![forbid(unsafe_code)]
 #![deny(clippy::float_arithmetic)]
 
 pub mod config;
+pub mod events;
 
-pub mod event;
+mod values;
 
-mod core;
+mod memory;
+mod session;
 
-mod processes;
+mod card;
 
-mod few;
-
-mod gpu_set;
-
-mod registry;
-
-mod agenda;
-
-mod settle;
+mod machine;
 
 mod turns;
 
@@ -35,50 +29,33 @@ mod drops;
 
 mod lending;
 
-mod session;
-
-mod sums;
-
-mod books;
-
-mod gpu;
-
-mod lease;
-
 mod recovery;
 
 mod orphans;
 
 mod places;
 
-pub mod waiting;
-
-pub mod forecast;
-
-mod tell;
-
-pub mod snapshot;
-
-pub mod account;
-
-pub mod invariants;
-
-pub mod log;
-
-pub mod replay;
-
 mod average;
 
-mod stopwatch;
+mod view;
 
 #[cfg(test)]
 mod tests;
 
-pub use crate::core::Core;
+pub use card::knobs::Knobs;
 pub use config::Config;
-pub use event::{Effect, Event, Notice, Standing, WaitsFor};
-pub use gpu::knobs::Knobs;
-pub use gpu_set::GpuSet;
-pub use lease::Kind;
+pub use events::{Effect, Event, Notice, Standing, WaitsFor};
+pub use machine::Core;
+pub use memory::recalls::Kind;
 pub use session::gate::FIRST_WORD;
-pub use snapshot::Snapshot;
+pub use values::gpu_set::GpuSet;
+pub use view::figures::MemoryFigures;
+pub use view::snapshot::Snapshot;
+pub use view::{forecast, invariants, log, replay, snapshot, waiting};
+
+// Names of files that are still to move.
+use card as gpu;
+use events as event;
+use machine as core;
+use memory::sums;
+use values::{gpu_set, small_map as few};

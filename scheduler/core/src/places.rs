@@ -8,7 +8,6 @@ use crate::core::Core;
 use crate::event::WaitsFor;
 use crate::gpu_set::GpuSet;
 use crate::session::lock::Lock;
-use crate::session::throttle::Throttle;
 
 /// A place in the queue.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -31,8 +30,8 @@ impl Core {
                 reason: WaitsFor::Pardon(session.standing),
             });
         }
-        if let Some(throttle) = session.throttle.filter(Throttle::is_throttled) {
-            return Some(Place { ahead: 0, reason: WaitsFor::Limit(throttle.limit()) });
+        if let Some(limit) = session.compute.in_force().filter(|_| session.is_throttled()) {
+            return Some(Place { ahead: 0, reason: WaitsFor::Limit(limit) });
         }
         Some(Place { ahead: self.ahead(id), reason: self.reason(id) })
     }

@@ -1,6 +1,6 @@
 //! What a session is told about its memory: the core's figures with the kernel's names of its processes.
 
-use gpushare_core::account::Account as Figures;
+use gpushare_core::MemoryFigures;
 use gpushare_proto::SessionId;
 use gpushare_proto::session::Amount;
 use gpushare_proto::tenant::{CardMemory, ProcessMemory, SessionMemory};
@@ -12,7 +12,7 @@ impl Shell {
     /// The account of a session, for `asker`.
     pub(super) fn account(&mut self, session: SessionId, asker: &PeerProcess) -> Option<SessionMemory> {
         self.look_at_pages_of(session);
-        let accounts = self.core.accounts(session)?;
+        let accounts = self.core.memory_figures(session)?;
         let cards = accounts.into_iter().filter_map(|account| self.card_account(account, asker));
         let known = self.sessions.get(session)?;
         Some(SessionMemory {
@@ -26,7 +26,7 @@ impl Shell {
         })
     }
 
-    fn card_account(&self, figures: Figures, asker: &PeerProcess) -> Option<CardMemory> {
+    fn card_account(&self, figures: MemoryFigures, asker: &PeerProcess) -> Option<CardMemory> {
         let process = |(client, used)| {
             let peer = &self.clients.get(&client)?.peer;
             Some(ProcessMemory { pid: peer.pid_as_seen_by(asker), outer_pid: peer.pid, used })

@@ -199,7 +199,7 @@ impl Shell {
         self.look_at_pages_of(id);
         let uses: Vec<String> = self
             .core
-            .accounts(id)
+            .memory_figures(id)
             .unwrap_or_default()
             .into_iter()
             .filter_map(|account| {

@@ -5,30 +5,31 @@
 
 pub(crate) mod client;
 pub(crate) mod clock;
+pub(crate) mod compute_limit;
 pub(crate) mod drop;
 pub(crate) mod gate;
 pub(crate) mod lock;
 pub(crate) mod on_card;
+pub(crate) mod registry;
 pub(crate) mod share;
-pub(crate) mod throttle;
 
 use std::collections::VecDeque;
 
-use gpushare_proto::{Bytes, ClientId, Epoch, GpuId, Nanos, Percent};
+use gpushare_proto::{Bytes, ClientId, Epoch, GpuId, Nanos};
 
 use crate::config::Config;
-use crate::event::{Effect, Standing};
-use crate::few::{ByGpu, Few};
-use crate::gpu::Card;
-use crate::gpu_set::GpuSet;
-use crate::stopwatch::Stopwatch;
-use crate::sums::Sums;
-use client::{Book, Client, Past};
+use crate::events::{Effect, Standing};
+use crate::memory::book::Book;
+use crate::memory::sums::Sums;
+use crate::values::gpu_set::GpuSet;
+use crate::values::small_map::{ByGpu, SmallMap};
+use crate::values::stopwatch::Stopwatch;
+use client::{Client, Past};
+use compute_limit::ComputeLimits;
 use gate::Passage;
 use lock::{Grant, Lock};
 use on_card::{OnCard, Presence, Stance};
 use share::Share;
-use throttle::Throttle;
 
 /// A tenant.
 #[derive(Clone, Debug)]
@@ -39,12 +40,7 @@ pub(crate) struct Session {
     pub(crate) quotas: ByGpu<Bytes>,
     pub(crate) standing: Standing,
     pub(crate) share: Share,
-    /// Compute limits of single cards.
-    pub(crate) limits: ByGpu<Percent>,
-    /// The least of those on the cards that it uses, at work.
-    pub(crate) throttle: Option<Throttle>,
-    /// The same while none of the cards that it uses has a limit.
-    pub(crate) parked: Option<Throttle>,
+    pub(crate) compute: ComputeLimits,
     /// Whether its turn was owed to its class: nobody cuts it short.
     pub(crate) owed: bool,
     /// When it last let go of a turn, and whether it was told to.
@@ -53,7 +49,7 @@ pub(crate) struct Session {
     pub(crate) oversubscribe: bool,
     /// Whether it gets no more clients.
     pub(crate) closed: bool,
-    pub(crate) clients: Few<ClientId, Client>,
+    pub(crate) clients: SmallMap<ClientId, Client>,
     pub(crate) lock: Lock,
     pub(crate) waited: Stopwatch,
     pub(crate) held: Stopwatch,
@@ -83,14 +79,12 @@ impl Session {
             quotas: ByGpu::default(),
             standing: Standing::Good,
             share: Share::default(),
-            limits: ByGpu::default(),
-            throttle: None,
-            parked: None,
+            compute: ComputeLimits::default(),
             owed: false,
             left: None,
             oversubscribe,
             closed: false,
-            clients: Few::default(),
+            clients: SmallMap::default(),
             lock: Lock::Idle,
             waited: Stopwatch::default(),
             held: Stopwatch::default(),
@@ -108,57 +102,24 @@ impl Session {
 
     /// What all its cards should know of it.
     pub(crate) fn stance(&self) -> Stance {
-        let queued = self.may_run() && !self.is_throttled();
+        let queued = self.may_run() && !self.compute.is_exhausted();
         Stance {
             presence: Presence::of(&self.lock),
             ticket: self.lock.ticket().filter(|_| queued),
             share: self.share,
-            limit: self.throttle.as_ref().map(Throttle::limit),
+            limit: self.compute.in_force(),
             gang: self.uses.len() > 1,
         }
     }
 
-    /// Its compute limit is the one of the cards that it uses.
-    pub(crate) fn watch_limit(&mut self, now: Nanos, config: &Config) {
-        if self.limits.is_empty() && self.throttle.is_none() && self.parked.is_none() {
-            return;
-        }
-        let limit = self.compute_limit().filter(|limit| limit.0 < 10_000);
-        match (&mut self.throttle, limit) {
-            (Some(throttle), Some(limit)) if throttle.limit() != limit => throttle.set(limit, now, config),
-            (Some(_), Some(_)) | (None, None) => {}
-            (None, Some(limit)) => {
-                let mut throttle = self.parked.take().unwrap_or_else(|| Throttle::new(limit, now, config));
-                throttle.set(limit, now, config);
-                self.throttle = Some(throttle);
-            }
-            // Where no card that it uses has a limit, what it owes is not forgotten: it may be back on one that has.
-            (Some(_), None) => {
-                self.parked = self.throttle.take();
-                if let Some(parked) = &mut self.parked {
-                    parked.run(now, false, false, config);
-                }
-            }
-        }
-        if self.limits.is_empty() {
-            self.parked = None;
-        }
-    }
-
-    /// Whether it has a compute limit.
+    /// Whether a compute limit is in force.
     pub(crate) fn is_limited(&self) -> bool {
-        self.throttle.is_some()
+        self.compute.in_force().is_some()
     }
 
-    /// Whether it has used up its compute limit for now.
+    /// Whether the session has used up its compute limit for now.
     pub(crate) fn is_throttled(&self) -> bool {
-        self.throttle.is_some_and(|throttle| throttle.is_throttled())
-    }
-
-    /// The compute limit that counts: the least on the cards that it uses.
-    pub(crate) fn compute_limit(&self) -> Option<Percent> {
-        let limits = self.uses.into_iter().filter_map(|gpu| self.limits.get(gpu));
-        limits.copied().min()
+        self.compute.is_exhausted()
     }
 
     /// Its quota on one card; [`Bytes::MAX`] for none.
@@ -213,24 +174,6 @@ impl Session {
     /// Whether it takes turns on any of its cards.
     pub(crate) fn takes_turns(&self, in_turns: GpuSet) -> bool {
         !self.turn_cards(in_turns).is_empty()
-    }
-
-    /// The most that it may use on `card`, number `gpu`, quota or not: what the others' fixed memory leaves of it.
-    pub(crate) fn ceiling(&self, gpu: GpuId, card: &Card) -> Bytes {
-        self.ceiling_beside(self.sums(gpu).fixed.get(), card)
-    }
-
-    fn ceiling_beside(&self, fixed: Bytes, card: &Card) -> Bytes {
-        match self.oversubscribe {
-            true => Bytes::MAX,
-            false => card.capacity_beside(fixed),
-        }
-    }
-
-    /// [`Self::ceiling`], and what the managed limit leaves beside the `fixed` memory of its own that is not managed.
-    pub(crate) fn reach(&self, fixed: Bytes, card: &Card) -> Bytes {
-        let managed = card.managed_limit() + fixed;
-        self.ceiling_beside(fixed, card).min(managed)
     }
 
     /// Whether a thread of any of its processes sleeps at the gate.
@@ -326,10 +269,9 @@ impl Session {
         self.waited.run(waits, now);
         self.held.run(holds && self.takes_turns(in_turns), now);
         self.gpu_time.run(holds && self.may_be_working(), now);
-        let open = self.throttle.is_some() && self.has_open_gate();
-        let waits = waits && self.may_run();
-        if let Some(throttle) = &mut self.throttle {
-            throttle.run(now, open, waits, config);
+        if self.is_limited() {
+            let (open, waits) = (self.has_open_gate(), waits && self.may_run());
+            self.compute.run(now, open, waits, config);
         }
     }
 

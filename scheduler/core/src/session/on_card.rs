@@ -4,7 +4,7 @@ use gpushare_proto::{Bytes, Nanos, Percent};
 
 use super::lock::{Lock, Ticket, Turn};
 use super::share::{Share, Virtual};
-use crate::sums::{Sums, Total};
+use crate::memory::sums::{Sums, Total};
 
 /// A session on a card that any of its processes ever attached.
 #[derive(Clone, Copy, Debug, Default)]
@@ -20,9 +20,9 @@ pub(crate) struct OnCard {
     pub(crate) behind: Virtual,
     /// What it paid for turns so far.
     pub(crate) charged: Nanos,
-    /// The clock of [`crate::gpu::charge`] when it last began to pay, while it does.
+    /// The clock of [`crate::card::charge`] when it last began to pay, while it does.
     pub(crate) entered: Option<u128>,
-    /// As what the card counts it: [`crate::gpu::census`] keeps both in step.
+    /// As what the card counts it: [`crate::card::census`] keeps both in step.
     pub(crate) listed: Listing,
 }
 

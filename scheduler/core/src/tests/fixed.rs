@@ -124,7 +124,7 @@ fn what_the_driver_keeps_beyond_a_gibibyte_leaves_less_of_the_quota_and_takes_no
     assert!(world.allocate(a, GPU, gib(3)));
     world.send(measured(a, Some(gib(1))));
     world.send(measured(b, Some(gib(3))));
-    let free = |world: &World| world.core.accounts(session).unwrap()[0].free;
+    let free = |world: &World| world.core.memory_figures(session).unwrap()[0].free;
     assert_eq!(free(&world), gib(1), "two of six are the driver's, three are allocated");
     world.take();
     assert!(!world.allocate(a, GPU, gib(1) + Bytes(1)));

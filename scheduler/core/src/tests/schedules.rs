@@ -421,7 +421,7 @@ proptest! {
         let effects = world.take();
         prop_assert_eq!(effects, replay(&world, config, expected.into_iter().map(ClientId)));
 
-        let mut had_any = world.core.homes.ids();
+        let mut had_any = world.core.sessions.clients().map(|(client, _)| client).collect::<Vec<_>>();
         had_any.extend(world.core.orphans.keys());
         for client in had_any {
             world.dies(client);

@@ -9,7 +9,7 @@ fn contexts_that_nobody_can_have_leave_the_others_their_room() {
     let (honest, _) = world.program(gib(1));
     let (_, liar) = world.program(Bytes::ZERO);
     world.send(Event::Contexts { client: liar, gpu: GPU, live: u32::MAX });
-    let card = &world.core.accounts(honest).unwrap()[0];
+    let card = &world.core.memory_figures(honest).unwrap()[0];
     assert_eq!(card.free, gib(10) - gib(1) - Bytes::mib(512 * (1 + 8)));
 }
 

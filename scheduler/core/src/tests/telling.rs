@@ -66,13 +66,13 @@ fn what_others_took_of_the_cards_limit_is_not_promised_to_anybody_else() {
     world.attach(a, GPU);
     world.attach(b, GPU);
     world.allocate(b, GPU, gib(3));
-    let accounts = world.core.accounts(mine).unwrap();
+    let accounts = world.core.memory_figures(mine).unwrap();
     let card = &accounts[0];
     assert_eq!((card.used, card.free), (Bytes::ZERO, gib(5)));
-    let theirs = world.core.accounts(theirs).unwrap().remove(0);
+    let theirs = world.core.memory_figures(theirs).unwrap().remove(0);
     assert_eq!((theirs.total, theirs.used, theirs.free), (gib(4), gib(3), gib(1)));
     assert_eq!(theirs.processes, [(b, gib(3))]);
-    assert_eq!(world.core.accounts(SessionId(99)), None);
+    assert_eq!(world.core.memory_figures(SessionId(99)), None);
 }
 
 #[test]

@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use gpushare_proto::admin::{Knob, Setting};
 use gpushare_proto::{Bytes, ClientId, GateState, GateWord, GpuId, Nanos, RequestId, SessionId};
 
-use crate::invariants::Invariants;
-use crate::snapshot::{GpuSnapshot, SessionSnapshot};
+use crate::view::invariants::Invariants;
+use crate::view::snapshot::{GpuSnapshot, SessionSnapshot};
 use crate::{Config, Core, Effect, Event, FIRST_WORD, Notice};
 
 pub(super) const GPU: GpuId = GpuId(0);

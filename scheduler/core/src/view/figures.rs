@@ -9,13 +9,13 @@
 
 use gpushare_proto::{Bytes, ClientId, GpuId, SessionId};
 
-use crate::core::Core;
-use crate::gpu::Card;
+use crate::card::Card;
+use crate::machine::Core;
 use crate::session::Session;
 
 /// A session on one card, whether or not it was ever there.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Account {
+pub struct MemoryFigures {
     /// The card.
     pub gpu: GpuId,
     /// How large the card is to the session.
@@ -31,13 +31,13 @@ pub struct Account {
 impl Core {
     /// The session's account on each card; `None` for a session that is not.
     #[must_use]
-    pub fn accounts(&self, id: SessionId) -> Option<Vec<Account>> {
+    pub fn memory_figures(&self, id: SessionId) -> Option<Vec<MemoryFigures>> {
         let session = self.sessions.get(id)?;
-        let account = |(gpu, card): (GpuId, &Card)| {
+        let figures = |(gpu, card): (GpuId, &Card)| {
             let total = session.limit(gpu).min(card.total);
             let used = session.sums(gpu).used.get();
             let ceiling = backed(session, gpu, card);
-            Account {
+            MemoryFigures {
                 gpu,
                 total,
                 used,
@@ -45,22 +45,19 @@ impl Core {
                 processes: session.books(gpu).map(|(client, book)| (client, book.used())).collect(),
             }
         };
-        Some(self.cards.iter().map(account).collect())
+        Some(self.cards.iter().map(figures).collect())
     }
 
     /// Whether a process only said that it held the lock of the last daemon, and got nothing of this one since.
     #[must_use]
     pub fn is_unproven(&self, client: ClientId) -> bool {
-        let home = self.homes.get(client).and_then(|&home| self.sessions.get(home));
-        home.and_then(|home| home.clients.get(client))
-            .is_some_and(|client| client.unproven)
+        self.sessions.client(client).is_some_and(|client| client.unproven)
     }
 
     /// How many of a process's bytes on a card never move, as far as it told; `None` for one that is not there.
     #[must_use]
     pub fn fixed_bytes(&self, client: ClientId, gpu: GpuId) -> Option<Bytes> {
-        let home = self.sessions.get(*self.homes.get(client)?)?;
-        Some(home.clients.get(client)?.books.get(gpu)?.fixed())
+        Some(self.book(client, gpu)?.fixed())
     }
 
     /// What a process uses of a card, as last seen; `None` for one that is not there.
@@ -82,7 +79,8 @@ pub(crate) fn backed(session: &Session, gpu: GpuId, card: &Card) -> Bytes {
         Bytes::MAX => Bytes::MAX,
         limit => limit - (card.needed() - sums.movable.get()) + fixed,
     };
-    let reach = session.reach(fixed, card).min(left);
+    let ceiling = card.ceiling(fixed, session.oversubscribe);
+    let reach = ceiling.min(card.managed_limit() + fixed).min(left);
     match sums.charged.get() {
         Bytes::ZERO => reach,
         charged => reach.min(session.limit(gpu) - charged),

@@ -140,6 +140,14 @@ impl Card {
         self.before_fixed() - (self.fixed() - fixed)
     }
 
+    /// Most bytes that one session may use here, whatever its quota: the capacity beside the fixed bytes of the others.
+    pub(crate) fn ceiling(&self, own_fixed: Bytes, oversubscribe: bool) -> Bytes {
+        match oversubscribe {
+            true => Bytes::MAX,
+            false => self.capacity_beside(own_fixed),
+        }
+    }
+
     /// What may be resident together if everything moved.
     pub(crate) fn before_fixed(&self) -> Bytes {
         self.knobs.capacity.unwrap_or(self.total - self.reserve())

@@ -15,7 +15,7 @@
 use gpushare_proto::Bytes;
 use gpushare_proto::page::LimitKind;
 
-use super::Kind;
+use crate::memory::recalls::Kind;
 
 /// Whose free lease counts against a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,8 +7,8 @@ use std::collections::BTreeSet;
 
 use gpushare_proto::{Nanos, SessionId};
 
-use crate::core::Core;
-use crate::event::WaitsFor;
+use crate::events::WaitsFor;
+use crate::machine::Core;
 use crate::session::lock::Lock;
 
 /// For what a session waits.

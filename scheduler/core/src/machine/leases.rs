@@ -7,72 +7,22 @@
 //!      Recalled ───┴── Recall from the next process that may have free lease ── none left ──▶ Refuse
 //! ```
 //!
-//! What lies free in a page is known only as last seen, so every process under the limit is asked, the one with the most
-//! free lease first, and only for what is missing. Nobody is refused while room exists.
+//! The machine knows the free lease of a page only as last seen. So it asks every process under the limit, the one with
+//! the most free lease first, for as much as is missing. It refuses only when all of them have answered.
 
-mod limits;
-
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use gpushare_proto::page::{LimitKind, MemoryRefusal};
 use gpushare_proto::{Bytes, ClientId, GpuId, RequestId, SessionId};
 
-use crate::core::Core;
-use crate::event::{Effect, Notice};
-use crate::session::client::Book;
-use limits::{Excess, Limits, Scope};
+use crate::events::{Effect, Notice};
+use crate::machine::Core;
+use crate::memory::book::Book;
+use crate::memory::limits::{Excess, Limits, NOT_ATTACHED, Scope};
+use crate::memory::recalls::{Kind, Request};
 
-/// So many chunks of free lease a process may have before it offers some back.
+/// A process keeps at most this many chunks of free lease before it offers some back.
 const KEPT_CHUNKS: u64 = 2;
-
-/// Open questions about leases.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Recalls {
-    /// The request that waits for what is being recalled.
-    request: Option<Request>,
-    /// What was asked of a page and is not answered yet. An answer is believed up to this, and once.
-    asked: BTreeMap<(ClientId, GpuId), Bytes>,
-}
-
-impl Recalls {
-    /// Whether a request waits for an answer that the shell owes us.
-    pub(crate) fn is_waiting(&self) -> bool {
-        self.request.is_some()
-    }
-
-    /// Everybody who is spoken of.
-    pub(crate) fn clients(&self) -> impl Iterator<Item = ClientId> {
-        let asker = self.request.iter().map(|request| request.client);
-        asker.chain(self.asked.keys().map(|&(client, _)| client))
-    }
-
-    /// Nothing is expected of a dead client.
-    pub(crate) fn forget(&mut self, client: ClientId) {
-        self.asked.retain(|&(asked, _), _| asked != client);
-        self.request = self.request.take().filter(|request| request.client != client);
-    }
-}
-
-/// A [`crate::Event::Reserve`] that is being decided.
-#[derive(Clone, Debug)]
-struct Request {
-    session: SessionId,
-    client: ClientId,
-    gpu: GpuId,
-    id: RequestId,
-    bytes: Bytes,
-    kind: Kind,
-    tried: BTreeSet<ClientId>,
-}
-
-/// What the bytes of a request become.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// Managed memory, as far as we know.
-    Movable,
-    /// Something that never moves.
-    Fixed,
-}
 
 impl Core {
     /// A process asks for `bytes` beyond its lease.
@@ -80,14 +30,14 @@ impl Core {
         let Some(session) = self.session_of(client) else {
             return;
         };
-        self.recalls.request =
-            Some(Request { session, client, gpu, id, bytes, kind, tried: BTreeSet::new() });
+        let tried = BTreeSet::new();
+        self.recalls.suspend(Request { session, client, gpu, id, bytes, kind, tried });
         self.decide_request(true);
     }
 
     /// The shell took `bytes` out of a page.
     pub(crate) fn recalled(&mut self, client: ClientId, gpu: GpuId, bytes: Bytes) {
-        let Some(asked) = self.recalls.asked.remove(&(client, gpu)) else {
+        let Some(asked) = self.recalls.answered(client, gpu) else {
             return;
         };
         self.change_book(client, gpu, |book| {
@@ -101,7 +51,7 @@ impl Core {
         self.decide_request(true);
     }
 
-    /// The free lease of a page, as the shell saw it.
+    /// The shell saw `free` bytes of lease unused in a page.
     pub(crate) fn lease_seen(&mut self, client: ClientId, gpu: GpuId, free: Bytes) {
         let Some(id) = self.session_of(client) else { return };
         let grew = self.change_book(client, gpu, |book| {
@@ -112,22 +62,21 @@ impl Core {
         if grew == Some(true) {
             self.grown = Some(id);
         }
-        self.recall_unused_of(id, client, gpu);
+        self.recall_excess_of(id, client, gpu);
     }
 
-    /// A session that has more than it may have gives back what lies unused in its pages: it would be memory that it got
-    /// afterwards.
-    pub(crate) fn recall_unused(&mut self, id: SessionId) {
+    /// Asks the free lease of a session back that is beyond its quota, or all of it if the session may not grow.
+    pub(crate) fn recall_excess(&mut self, id: SessionId) {
         let clients = self.sessions.get(id).into_iter().flat_map(|session| session.clients.iter());
         let books: Vec<(ClientId, GpuId)> = clients
             .flat_map(|(client, process)| process.books.keys().map(move |gpu| (client, gpu)))
             .collect();
         for (client, gpu) in books {
-            self.recall_unused_of(id, client, gpu);
+            self.recall_excess_of(id, client, gpu);
         }
     }
 
-    fn recall_unused_of(&mut self, id: SessionId, client: ClientId, gpu: GpuId) {
+    fn recall_excess_of(&mut self, id: SessionId, client: ClientId, gpu: GpuId) {
         let Some(session) = self.sessions.get(id) else {
             return;
         };
@@ -137,18 +86,18 @@ impl Core {
         };
         let free = self.book(client, gpu).map_or(Bytes::ZERO, |book| book.free);
         let bytes = free.min(excess);
-        if !bytes.is_zero() && !self.recalls.asked.contains_key(&(client, gpu)) {
+        if !bytes.is_zero() && !self.recalls.is_asked(client, gpu) {
             self.recall(client, gpu, bytes);
         }
     }
 
-    /// How many of a process's bytes never move. They leave the card's capacity, and the managed limit.
+    /// A process says how many of its bytes never move. They leave the card's capacity and the managed limit.
     pub(crate) fn fixed(&mut self, client: ClientId, gpu: GpuId, bytes: Bytes) {
         self.change_book(client, gpu, |book| book.fixed = bytes.min(book.leased));
     }
 
-    /// Bytes that never moved came back. A little goes into the page, where the next allocation takes it without a
-    /// question, if the managed limit allows that it becomes managed memory.
+    /// A process gives back bytes that never moved. Some of them go into its page as free lease, so that the next
+    /// allocation needs no question, as far as the managed limit allows.
     pub(crate) fn returned(&mut self, client: ClientId, gpu: GpuId, bytes: Bytes) {
         let Some(session) = self.session_of(client) else {
             return;
@@ -160,21 +109,12 @@ impl Core {
             (bytes, book.free)
         });
         let Some((bytes, free)) = back else { return };
-        let request = Request {
-            session,
-            client,
-            gpu,
-            id: RequestId(0),
-            bytes: Bytes::ZERO,
-            kind: Kind::Movable,
-            tried: BTreeSet::new(),
-        };
         let Some(limits) = self.limits(session, gpu, Kind::Movable) else {
             return;
         };
         let most = Bytes(self.config.lease_chunk.0.saturating_mul(KEPT_CHUNKS));
-        let room = self.extra(&request, limits, most).min(bytes);
-        let again = room.min(most - free);
+        let extra = self.extra(session, gpu, Bytes::ZERO, limits, most);
+        let again = extra.min(bytes).min(most - free);
         if again.is_zero() {
             return;
         }
@@ -185,13 +125,12 @@ impl Core {
         self.effects.push_back(Effect::Extend { client, gpu, bytes: again });
     }
 
-    /// A process has more free lease than is useful: all but one chunk comes back.
+    /// A process has more free lease than is useful: all but one chunk is asked back.
     pub(crate) fn trim(&mut self, client: ClientId, gpu: GpuId) {
-        let keep = self.config.lease_chunk;
         let Some(book) = self.book(client, gpu) else {
             return;
         };
-        let bytes = book.free - keep;
+        let bytes = book.free - self.config.lease_chunk;
         if !bytes.is_zero() {
             self.recall(client, gpu, bytes);
         }
@@ -199,13 +138,13 @@ impl Core {
 
     /// Decides the open request: grants it, asks for another lease back if `may_recall`, or refuses it.
     pub(crate) fn decide_request(&mut self, may_recall: bool) {
-        let Some(mut request) = self.recalls.request.take() else {
+        let Some(mut request) = self.recalls.resume() else {
             return;
         };
         let attached = self.book(request.client, request.gpu).is_some();
         let limits = self.limits(request.session, request.gpu, request.kind);
         let Some(limits) = limits.filter(|_| attached) else {
-            return self.refuse(&request, limits::NOT_ATTACHED);
+            return self.refuse(&request, NOT_ATTACHED);
         };
         let Some(excess) = limits.excess(request.bytes) else {
             return self.lease(&request, limits);
@@ -214,15 +153,17 @@ impl Core {
             Some(lender) => {
                 request.tried.insert(lender);
                 let gpu = request.gpu;
-                self.recalls.request = Some(request);
+                self.recalls.suspend(request);
                 self.recall(lender, gpu, excess.bytes);
             }
             None => self.refuse(&request, excess),
         }
     }
 
-    /// The limit that keeps `bytes` from a process; none where there is room, or may be when free lease is asked back, where there never
-    /// will be, and for a card that it did not attach.
+    /// Returns the limit that keeps `bytes` from a process now, and may not do so later.
+    ///
+    /// `None` if the bytes fit, if free lease that can be asked back may make room, if they are more than the session's
+    /// whole quota, or if the process did not attach the card.
     #[must_use]
     pub fn limit_in_the_way(
         &self,
@@ -235,7 +176,6 @@ impl Core {
         let session = self.session_of(client)?;
         let excess = self.limits(session, gpu, kind)?.excess(bytes)?;
         let free: Bytes = self.books_in(excess.scope(), session, gpu).map(|(_, book)| book.free).sum();
-        // The card's room is another one when others have less.
         let never = excess.by == LimitKind::Session && bytes > excess.limit;
         (free < excess.bytes && !never).then_some(excess.by)
     }
@@ -246,7 +186,7 @@ impl Core {
         let sums = session.sums(gpu);
         Some(Limits {
             quota: if session.may_grow() { session.limit(gpu) } else { Bytes::ZERO },
-            ceiling: session.ceiling(gpu, card),
+            ceiling: card.ceiling(sums.fixed.get(), session.oversubscribe),
             managed: card.managed_limit(),
             session_leased: sums.leased.get(),
             session_charged: sums.charged.get(),
@@ -255,24 +195,24 @@ impl Core {
         })
     }
 
-    /// The process that is asked next for free lease: the one with the most, as last seen.
+    /// Process that is asked next for free lease: of those not asked yet, the one with the most as last seen.
     fn lender(&self, request: &Request, excess: &Excess) -> Option<ClientId> {
         self.books_in(excess.scope(), request.session, request.gpu)
             .filter(|(client, book)| !book.leased.is_zero() && !request.tried.contains(client))
-            .filter(|(client, _)| !self.recalls.asked.contains_key(&(*client, request.gpu)))
+            .filter(|(client, _)| !self.recalls.is_asked(*client, request.gpu))
             .max_by_key(|(client, book)| (book.free, std::cmp::Reverse(*client)))
             .map(|(client, _)| client)
     }
 
-    /// The books on a card whose free lease counts against a session's limit.
+    /// Books on a card whose free lease counts against a session's limit.
     fn books_in(
         &self,
         scope: Scope,
         session: SessionId,
         gpu: GpuId,
     ) -> impl Iterator<Item = (ClientId, &Book)> {
-        let everybody = self.cards.get(gpu).map(|card| card.census.members.iter());
-        everybody
+        let members = self.cards.get(gpu).map(|card| card.census.members.iter());
+        members
             .into_iter()
             .flatten()
             .filter(move |id| scope == Scope::Card || **id == session)
@@ -281,53 +221,49 @@ impl Core {
     }
 
     fn recall(&mut self, client: ClientId, gpu: GpuId, bytes: Bytes) {
-        self.recalls.asked.insert((client, gpu), bytes);
+        self.recalls.ask(client, gpu, bytes);
         self.effects.push_back(Effect::Recall { client, gpu, bytes });
     }
 
     fn lease(&mut self, request: &Request, limits: Limits) {
-        let extra = self.extra(request, limits, self.config.lease_chunk);
-        let booked = self.change_book(request.client, request.gpu, |book| {
-            book.leased += request.bytes + extra;
+        let &Request { session, client, gpu, bytes, .. } = request;
+        let extra = self.extra(session, gpu, bytes, limits, self.config.lease_chunk);
+        let booked = self.change_book(client, gpu, |book| {
+            book.leased += bytes + extra;
             book.free += extra;
             if request.kind == Kind::Fixed {
-                book.fixed = book.fixed() + request.bytes;
+                book.fixed = book.fixed() + bytes;
             }
         });
         if booked.is_none() {
             return;
         }
-        if let Some(client) = self.client_mut(request.client) {
-            client.unproven = false;
+        if let Some(process) = self.client_mut(client) {
+            process.unproven = false;
         }
-        self.grown = Some(request.session);
-        self.effects.push_back(Effect::Lease {
-            client: request.client,
-            gpu: request.gpu,
-            request: request.id,
-            bytes: request.bytes,
-            extra,
-        });
+        self.grown = Some(session);
+        self.effects
+            .push_back(Effect::Lease { client, gpu, request: request.id, bytes, extra });
     }
 
-    /// What is leased beyond the question, at most `most`. Unused leases alone must not fill the card where the working sets fit.
-    fn extra(&self, request: &Request, limits: Limits, most: Bytes) -> Bytes {
-        let Some(card) = self.cards.get(request.gpu) else {
+    /// Bytes that are leased beyond the `bytes` asked for, at most `most`. Where the working sets fit the card, unused
+    /// leases alone must not fill it.
+    fn extra(&self, id: SessionId, gpu: GpuId, bytes: Bytes, limits: Limits, most: Bytes) -> Bytes {
+        let Some(card) = self.cards.get(gpu) else {
             return Bytes::ZERO;
         };
-        let fits = card.needed() + request.bytes <= card.capacity();
-        let session = self.sessions.get(request.session);
+        let fits = card.needed() + bytes <= card.capacity();
+        let session = self.sessions.get(id);
         limits.extra(
-            request.bytes,
+            bytes,
             most,
             if fits { card.capacity() } else { Bytes::MAX },
-            session.map_or(0, |session| session.sums(request.gpu).processes),
+            session.map_or(0, |session| session.sums(gpu).processes),
             card.census.sums.processes,
         )
     }
 
-    /// A process refused `bytes` without a question. Where its quota is less, that is one more refusal of the session's, as
-    /// if it had asked; else it means nothing.
+    /// A process refused `bytes` by itself. That is a refusal of its session if `bytes` exceed the quota, else nothing.
     pub(crate) fn refused_here(&mut self, client: ClientId, gpu: GpuId, bytes: Bytes) {
         let Some(id) = self.session_of(client) else { return };
         let attached = self.book(client, gpu).is_some();
@@ -348,29 +284,21 @@ impl Core {
     }
 
     fn refuse(&mut self, request: &Request, excess: Excess) {
-        let Some(session) = self.sessions.get_mut(request.session) else {
+        let &Request { session: id, client, gpu, .. } = request;
+        let Some(session) = self.sessions.get_mut(id) else {
             return;
         };
         session.refusals += 1;
-        let sums = session.sums(request.gpu);
-        let card = self.cards.get(request.gpu);
+        let sums = session.sums(gpu);
+        let card = self.cards.get(gpu);
         let used = match excess.by {
             LimitKind::Session => sums.used.get() + sums.charged.get(),
             LimitKind::Capacity => sums.used.get(),
             LimitKind::ManagedLimit => card.map_or(Bytes::ZERO, |card| card.census.sums.used.get()),
         };
         let refusal = MemoryRefusal { requested: request.bytes, limit: excess.limit, used, by: excess.by };
-        self.effects.push_back(Effect::Refuse {
-            client: request.client,
-            gpu: request.gpu,
-            request: request.id,
-            refusal,
-        });
-        self.effects.push_back(Effect::Notice(Notice::Refused {
-            client: request.client,
-            session: request.session,
-            gpu: request.gpu,
-            refusal,
-        }));
+        self.effects
+            .push_back(Effect::Refuse { client, gpu, request: request.id, refusal });
+        self.notice(Notice::Refused { client, session: id, gpu, refusal });
     }
 }

@@ -7,7 +7,7 @@ use std::ops::{AddAssign, SubAssign};
 
 use gpushare_proto::Bytes;
 
-use crate::session::client::Book;
+use crate::memory::book::Book;
 
 /// A sum of bytes that forgets nothing at the top.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]

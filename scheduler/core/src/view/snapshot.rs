@@ -4,9 +4,9 @@
 use gpushare_proto::admin::{ClientView, GpuView, LockView, Mode, SessionGpuView, SessionState, SessionView};
 use gpushare_proto::{Bytes, ClientId, GateState, GpuId, GpuUuid, Nanos, SessionId};
 
-use crate::core::Core;
-use crate::event::WaitsFor;
-use crate::gpu::Card;
+use crate::card::Card;
+use crate::events::WaitsFor;
+use crate::machine::Core;
 use crate::places::Place;
 use crate::session::Session;
 use crate::session::lock::Lock;

@@ -6,14 +6,14 @@
 
 use gpushare_proto::{ClientId, GpuId, SessionId};
 
-use crate::core::Core;
-use crate::few::ByGpu;
-use crate::gpu::Card;
-use crate::gpu_set::GpuSet;
-use crate::session::client::Book;
+use crate::card::Card;
+use crate::machine::Core;
+use crate::memory::book::Book;
+use crate::memory::sums::Sums;
 use crate::session::on_card::OnCard;
 use crate::session::share::Class;
-use crate::sums::Sums;
+use crate::values::gpu_set::GpuSet;
+use crate::values::small_map::ByGpu;
 
 impl Core {
     /// Changes what a process has on a card that it attached; `None` if it did not.
@@ -41,10 +41,7 @@ impl Core {
     /// A process attached a card.
     pub(crate) fn open_book(&mut self, client: ClientId, gpu: GpuId, book: Book) {
         let Some(id) = self.session_of(client) else { return };
-        let Some(session) = self.sessions.get_mut(id) else {
-            return;
-        };
-        let Some(process) = session.clients.get_mut(client) else {
+        let Some(process) = self.sessions.client_mut(client) else {
             return;
         };
         process.books.insert(gpu, book);
@@ -53,15 +50,15 @@ impl Core {
         self.recount(id);
     }
 
-    /// A process is gone from its session; what its books were.
-    pub(crate) fn close_books(&mut self, id: SessionId, client: ClientId) -> Option<ByGpu<Book>> {
-        let process = self.sessions.get_mut(id)?.clients.remove(client)?;
+    /// Takes a process out of its session, and its books out of all sums.
+    pub(crate) fn close_books(&mut self, client: ClientId) -> Option<(SessionId, ByGpu<Book>)> {
+        let (id, process) = self.sessions.leave(client)?;
         for (gpu, book) in process.books.iter() {
             let before = Sums::of(book, self.config.context_reserve);
             self.add_up(id, gpu, before, Sums::default());
         }
         self.recount(id);
-        Some(process.books)
+        Some((id, process.books))
     }
 
     /// What a session has on a card was `before` in one part and is `after`.
@@ -81,10 +78,9 @@ impl Core {
         self.agenda.look_at(gpu);
     }
 
-    /// What a process has on a card.
+    /// Book of a process on a card that it attached.
     pub(crate) fn book(&self, client: ClientId, gpu: GpuId) -> Option<&Book> {
-        let home = *self.homes.get(client)?;
-        self.sessions.get(home)?.clients.get(client)?.books.get(gpu)
+        self.sessions.book(client, gpu)
     }
 
     /// Makes the cards count a session as it is. Where it becomes one of those who share a card's time, it starts beside them.
@@ -92,7 +88,7 @@ impl Core {
         let Some(session) = self.sessions.get_mut(id) else {
             return;
         };
-        session.watch_limit(self.now, &self.config);
+        session.compute.choose(session.uses, self.now, &self.config);
         let (stance, turns) = (session.stance(), session.turn_cards(self.in_turns));
         let begins = session.cards.iter().filter(|(gpu, on)| {
             let shares = on.is_attached() && stance.shares(turns.contains(*gpu));

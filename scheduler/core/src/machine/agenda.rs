@@ -13,8 +13,8 @@ use std::collections::BTreeSet;
 
 use gpushare_proto::{GpuId, Nanos, SessionId};
 
-use crate::core::Core;
-use crate::gpu_set::GpuSet;
+use crate::machine::Core;
+use crate::values::gpu_set::GpuSet;
 
 /// When time alone changes something, and what.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -19,13 +19,13 @@
 
 use gpushare_proto::{Bytes, GpuId, Nanos, SessionId};
 
+use crate::card::Card;
 use crate::config::StuckPolicy;
-use crate::core::Core;
-use crate::event::{Effect, Notice};
-use crate::gpu::Card;
-use crate::gpu_set::GpuSet;
+use crate::events::{Effect, Notice};
+use crate::machine::Core;
 use crate::session::Session;
 use crate::session::lock::Lock;
+use crate::values::gpu_set::GpuSet;
 
 impl Core {
     /// Derives everything that follows from the facts.
@@ -39,7 +39,7 @@ impl Core {
             };
             let returned = session.has_returned();
             if session.is_limited() {
-                core.throttle(id);
+                core.judge_compute_limit(id);
             }
             if returned {
                 core.resume_returned(id);
@@ -157,14 +157,13 @@ impl Core {
         }
     }
 
-    /// A session may have used up its compute limit, or have some of it again.
-    fn throttle(&mut self, id: SessionId) {
+    /// Closes or opens the queue for a session whose compute limit is used up, or no longer.
+    fn judge_compute_limit(&mut self, id: SessionId) {
         let slice = self.slice(id);
-        if let Some(session) = self.sessions.get_mut(id)
-            && let Some(throttle) = &mut session.throttle
-        {
-            let before = throttle.is_throttled();
-            if throttle.judge(self.now, slice, &self.config) != before {
+        if let Some(session) = self.sessions.get_mut(id) {
+            let before = session.is_throttled();
+            session.compute.judge(self.now, slice, &self.config);
+            if session.is_throttled() != before {
                 self.recount(id);
             }
         }
@@ -215,7 +214,7 @@ impl Core {
 
     /// When time alone changes what a session's lock is doing.
     pub(crate) fn lock_deadline(&self, session: &Session) -> Option<Nanos> {
-        let limit = |session: &Session| session.throttle?.deadline();
+        let limit = |session: &Session| session.compute.deadline();
         match &session.lock {
             Lock::Idle => None,
             Lock::Waiting(_) => limit(session),

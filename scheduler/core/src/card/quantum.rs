@@ -7,8 +7,7 @@
 
 use gpushare_proto::{Bytes, Nanos, Percent};
 
-/// No quantum is shorter: a configured zero must not spin the queue.
-pub(crate) const SHORTEST: Nanos = Nanos::from_millis(1);
+pub(crate) use crate::config::SHORTEST_QUANTUM as SHORTEST;
 
 /// Time to move `bytes` at `bandwidth` a second.
 pub(crate) fn transfer(bytes: Bytes, bandwidth: Bytes) -> Nanos {

@@ -5,9 +5,9 @@ use gpushare_proto::admin::Mode;
 use gpushare_proto::session::Priority;
 use gpushare_proto::{Bytes, ClientId, GpuId, Nanos, Percent, SessionId};
 
-use crate::core::Core;
-use crate::event::Event;
-use crate::gpu::Card;
+use crate::card::Card;
+use crate::events::Event;
+use crate::machine::Core;
 use crate::session::gate::FIRST_WORD;
 
 /// Nobody's number.

@@ -22,8 +22,8 @@ use gpushare_proto::{ClientId, Nanos};
 use serde::{Deserialize, Serialize};
 
 use crate::config::Config;
-use crate::core::Core;
-use crate::event::{Effect, Event};
+use crate::events::{Effect, Event};
+use crate::machine::Core;
 
 /// The form that is written and read here.
 pub const FORMAT: u32 = 2;

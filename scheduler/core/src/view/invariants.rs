@@ -13,16 +13,16 @@ use std::fmt;
 
 use gpushare_proto::{Bytes, ClientId, Epoch, GpuId, SessionId};
 
-use crate::core::Core;
-use crate::event::{Effect, Event};
-use crate::gpu::census::Census;
-use crate::gpu_set::GpuSet;
+use crate::card::census::Census;
+use crate::events::{Effect, Event};
+use crate::machine::Core;
+use crate::memory::sums::Sums;
 use crate::session::Session;
 use crate::session::gate::Passage;
 use crate::session::lock::Lock;
 use crate::session::on_card::Listing;
-use crate::sums::Sums;
-use crate::tell::FEW;
+use crate::values::gpu_set::GpuSet;
+use crate::view::updates::FEW;
 
 /// A rule that does not hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -112,12 +112,12 @@ impl Invariants {
                     let charged = session.sums(gpu).charged.get();
                     let within = session.may_grow()
                         && leased + charged <= session.limit(gpu)
-                        && leased <= session.ceiling(gpu, card);
+                        && leased <= card.ceiling(session.sums(gpu).fixed.get(), session.oversubscribe);
                     hold("granted quota never grows beyond a limit", within, || {
                         format!(
                             "{id} grew to {leased} on {gpu}, beside {charged} of the driver's; its quota is {}, its ceiling {}",
                             session.limit(gpu),
-                            session.ceiling(gpu, card),
+                            card.ceiling(session.sums(gpu).fixed.get(), session.oversubscribe),
                         )
                     })?;
                 }
@@ -237,16 +237,16 @@ fn the_dead_are_nowhere(core: &Core) -> Result<(), Broken> {
         .iter()
         .flat_map(|(id, session)| session.clients.keys().map(move |client| (client, id)));
     let living: BTreeMap<ClientId, SessionId> = living.collect();
-    hold(rule, living == core.homes.iter().map(|(client, &home)| (client, home)).collect(), || {
-        format!("{living:?} are in sessions, {:?} are alive", core.homes)
+    hold(rule, living.iter().map(|(&client, &home)| (client, home)).eq(core.sessions.clients()), || {
+        format!("{living:?} are in sessions, {:?} are alive", core.sessions.clients().collect::<Vec<_>>())
     })?;
-    let undead = core.orphans.keys().find(|client| core.homes.contains(**client));
+    let undead = core.orphans.keys().find(|client| core.sessions.of(**client).is_some());
     hold(rule, undead.is_none(), || format!("{undead:?} is alive and left memory behind"))?;
     let homeless = core.orphans.values().find(|orphan| core.sessions.get(orphan.session).is_none());
     hold("memory that a dead client left is a session's", homeless.is_none(), || {
         format!("{homeless:?} is nobody's")
     })?;
-    let ghost = core.recalls.clients().find(|client| !core.homes.contains(*client));
+    let ghost = core.recalls.clients().find(|client| core.sessions.of(*client).is_none());
     hold(rule, ghost.is_none(), || format!("memory is asked back from {ghost:?}"))
 }
 
@@ -350,7 +350,7 @@ fn effects_reach_somebody(core: &Core, effects: &[Effect]) -> Result<(), Broken>
             | Effect::Kill { client } => client,
             Effect::Notice(_) => continue,
         };
-        hold("nobody is told anything but the living", core.homes.contains(*target), || {
+        hold("nobody is told anything but the living", core.sessions.of(*target).is_some(), || {
             format!("{effect:?}")
         })?;
     }
@@ -380,7 +380,7 @@ mod tests {
             broken.to_string(),
             "nobody is told anything but the living: Kill { client: ClientId(9) }"
         );
-        core.homes.insert(ClientId(9), SessionId(1));
+        core.recalls.ask(ClientId(9), GPU, Bytes::ZERO);
         let broken = invariants.after(&core, event, &[]).unwrap_err();
         assert_eq!(broken.rule, "a dead client holds nothing");
     }

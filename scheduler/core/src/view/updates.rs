@@ -11,15 +11,15 @@ use gpushare_proto::{Bytes, ClientId, GpuId, Nanos, SessionId};
 
 use smallvec::SmallVec;
 
-use crate::account::backed;
-use crate::agenda::Timer;
-use crate::core::Core;
-use crate::event::Effect;
-use crate::gpu::{Card, Told};
-use crate::gpu_set::GpuSet;
+use crate::card::{Card, Told};
+use crate::events::Effect;
+use crate::machine::Core;
+use crate::machine::agenda::Timer;
 use crate::places::Place;
 use crate::session::Session;
 use crate::session::client::{Client, Figures};
+use crate::values::gpu_set::GpuSet;
+use crate::view::figures::backed;
 
 /// So many sessions may wait without its being a long queue, and be on a card without being many.
 pub(crate) const FEW: usize = 16;

@@ -6,7 +6,7 @@ use std::ops::Index;
 use gpushare_proto::{ClientId, GpuId};
 use smallvec::SmallVec;
 
-use crate::gpu_set::GpuSet;
+use crate::values::gpu_set::GpuSet;
 
 /// What a value is found by.
 pub(crate) trait Key: Copy + Ord + fmt::Display {
@@ -29,18 +29,18 @@ impl Key for ClientId {
 
 /// A value for each of a few keys, in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Few<K, T>(SmallVec<[(K, T); 1]>);
+pub(crate) struct SmallMap<K, T>(SmallVec<[(K, T); 1]>);
 
 /// A value for each of some cards, in order.
-pub(crate) type ByGpu<T> = Few<GpuId, T>;
+pub(crate) type ByGpu<T> = SmallMap<GpuId, T>;
 
-impl<K, T> Default for Few<K, T> {
+impl<K, T> Default for SmallMap<K, T> {
     fn default() -> Self {
         Self(SmallVec::new())
     }
 }
 
-impl<K: Key, T> Few<K, T> {
+impl<K: Key, T> SmallMap<K, T> {
     /// Where a key is, or where it would be.
     #[inline]
     fn find(&self, key: K) -> Result<usize, usize> {
@@ -124,7 +124,7 @@ impl<T> ByGpu<T> {
     }
 }
 
-impl<K: Key, T> Index<K> for Few<K, T> {
+impl<K: Key, T> Index<K> for SmallMap<K, T> {
     type Output = T;
 
     fn index(&self, key: K) -> &T {
@@ -135,7 +135,7 @@ impl<K: Key, T> Index<K> for Few<K, T> {
     }
 }
 
-impl<K: Key, T> FromIterator<(K, T)> for Few<K, T> {
+impl<K: Key, T> FromIterator<(K, T)> for SmallMap<K, T> {
     fn from_iter<I: IntoIterator<Item = (K, T)>>(pairs: I) -> Self {
         let mut map = Self::default();
         map.extend(pairs);
@@ -143,7 +143,7 @@ impl<K: Key, T> FromIterator<(K, T)> for Few<K, T> {
     }
 }
 
-impl<K: Key, T> Extend<(K, T)> for Few<K, T> {
+impl<K: Key, T> Extend<(K, T)> for SmallMap<K, T> {
     fn extend<I: IntoIterator<Item = (K, T)>>(&mut self, pairs: I) {
         for (key, value) in pairs {
             self.insert(key, value);

@@ -2,10 +2,10 @@
 
 use gpushare_proto::Nanos;
 
-use crate::core::Core;
-use crate::event::Effect;
-use crate::invariants::{Broken, Invariants};
-use crate::log::{Fingerprint, Handled, Header};
+use crate::events::Effect;
+use crate::machine::Core;
+use crate::view::invariants::{Broken, Invariants};
+use crate::view::log::{Fingerprint, Handled, Header};
 
 /// A machine that is told what another was.
 #[derive(Clone, Debug)]

@@ -2,20 +2,20 @@
 
 use gpushare_proto::{Bytes, ClientId, Epoch, GateWord, GpuId, Nanos, RequestId, SessionId};
 
-use crate::core::Core;
-use crate::event::Effect;
-use crate::few::ByGpu;
-use crate::gpu_set::GpuSet;
-use crate::session::client::{Book, Client, Past, Told};
+use crate::events::Effect;
+use crate::machine::Core;
+use crate::memory::book::Book;
+use crate::session::client::{Client, Past, Told};
 use crate::session::gate::LetGo;
 use crate::session::lock::Lock;
+use crate::values::gpu_set::GpuSet;
+use crate::values::small_map::ByGpu;
 
 impl Core {
     pub(crate) fn client_joined(&mut self, client: ClientId, session: SessionId, holding: Option<Epoch>) {
-        let Some(home) = self.sessions.get_mut(session).filter(|home| !home.closed) else {
-            return;
-        };
-        if self.homes.contains(client) || self.orphans.contains_key(&client) {
+        let opened = self.sessions.get(session).is_some_and(|session| !session.closed);
+        let known = self.sessions.of(client).is_some() || self.orphans.contains_key(&client);
+        if !opened || known {
             return;
         }
         let past = match (self.recovery.returned(client, self.now), holding) {
@@ -23,8 +23,7 @@ impl Core {
             (true, Some(_)) => Past::Held,
             (false, Some(_)) => Past::Claims,
         };
-        home.clients.insert(client, Client::new(past));
-        self.homes.insert(client, session);
+        self.sessions.join(session, client, Client::new(past));
     }
 
     pub(crate) fn expected_uses(&mut self, client: ClientId, gpu: GpuId, bytes: Bytes) {
@@ -83,8 +82,7 @@ impl Core {
     pub(crate) fn part_with(&mut self, client: ClientId) -> Option<(SessionId, ByGpu<Book>)> {
         self.recovery.gone(client);
         self.recalls.forget(client);
-        let home = self.homes.remove(client)?;
-        let books = self.close_books(home, client)?;
+        let (home, books) = self.close_books(client)?;
         if let Some(session) = self.sessions.get_mut(home)
             && session.attached().next().is_none()
         {

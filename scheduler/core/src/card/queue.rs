@@ -18,8 +18,8 @@
 use gpushare_proto::{Bytes, GpuId, SessionId};
 use smallvec::SmallVec;
 
-use crate::few::ByGpu;
-use crate::gpu_set::GpuSet;
+use crate::values::gpu_set::GpuSet;
+use crate::values::small_map::ByGpu;
 
 /// What is taken on a card that takes turns.
 #[derive(Clone, Copy, Debug)]

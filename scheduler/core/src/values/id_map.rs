@@ -1,31 +1,28 @@
-//! Where sessions and clients are found: by number, at the cost of one probe. Whoever looks at all of them does so in order,
-//! so that the same events always give the same effects.
+//! Hash map from numbers to values that is iterated in ascending order of the numbers.
+//!
+//! The order makes decisions repeatable: the same events always give the same effects.
 
 use std::hash::Hash;
 
 use rustc_hash::FxHashMap;
 
-/// Values by number.
+/// Values by number, found with one probe.
 #[derive(Clone, Debug)]
-pub(crate) struct Registry<K, V>(FxHashMap<K, V>);
+pub(crate) struct IdMap<K, V>(FxHashMap<K, V>);
 
-impl<K, V> Default for Registry<K, V> {
+impl<K, V> Default for IdMap<K, V> {
     fn default() -> Self {
         Self(FxHashMap::default())
     }
 }
 
-impl<K: Copy + Ord + Hash, V> Registry<K, V> {
+impl<K: Copy + Ord + Hash, V> IdMap<K, V> {
     pub(crate) fn get(&self, id: K) -> Option<&V> {
         self.0.get(&id)
     }
 
     pub(crate) fn get_mut(&mut self, id: K) -> Option<&mut V> {
         self.0.get_mut(&id)
-    }
-
-    pub(crate) fn contains(&self, id: K) -> bool {
-        self.0.contains_key(&id)
     }
 
     pub(crate) fn get_or_insert_with(&mut self, id: K, new: impl FnOnce() -> V) -> &mut V {
@@ -44,21 +41,21 @@ impl<K: Copy + Ord + Hash, V> Registry<K, V> {
         self.0.len()
     }
 
-    /// All numbers, in order.
+    /// All numbers, ascending.
     pub(crate) fn ids(&self) -> Vec<K> {
         let mut ids: Vec<K> = self.0.keys().copied().collect();
         ids.sort_unstable();
         ids
     }
 
-    /// All values, in the order of their numbers.
+    /// All values, by ascending number.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (K, &V)> {
         let mut all: Vec<(K, &V)> = self.0.iter().map(|(id, value)| (*id, value)).collect();
         all.sort_unstable_by_key(|(id, _)| *id);
         all.into_iter()
     }
 
-    /// All values, in the order of their numbers.
+    /// All values, by ascending number.
     pub(crate) fn values(&self) -> impl Iterator<Item = &V> {
         self.iter().map(|(_, value)| value)
     }
@@ -69,15 +66,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whoever_looks_at_all_sees_them_in_order() {
-        let mut registry = Registry::default();
+    fn iteration_is_in_ascending_order() {
+        let mut map = IdMap::default();
         for id in [3, 1, 4, 15, 9, 2] {
-            registry.insert(id, id * 10);
+            map.insert(id, id * 10);
         }
-        assert_eq!(registry.remove(4), Some(40));
-        assert_eq!(registry.ids(), [1, 2, 3, 9, 15]);
-        assert_eq!(registry.values().copied().collect::<Vec<_>>(), [10, 20, 30, 90, 150]);
-        *registry.get_or_insert_with(2, || 0) += 1;
-        assert_eq!(registry.get(2), Some(&21));
+        assert_eq!(map.remove(4), Some(40));
+        assert_eq!(map.ids(), [1, 2, 3, 9, 15]);
+        assert_eq!(map.values().copied().collect::<Vec<_>>(), [10, 20, 30, 90, 150]);
+        *map.get_or_insert_with(2, || 0) += 1;
+        assert_eq!(map.get(2), Some(&21));
     }
 }

@@ -15,26 +15,33 @@
 //! changed (agenda.rs) and depends on no history but what is written down. So it does not matter in which order facts
 //! arrive, and a lost or repeated message leaves no decision behind.
 
+pub(crate) mod agenda;
+
+mod books;
+mod leases;
+mod processes;
+mod sessions;
+mod settings;
+
+mod settle;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use gpushare_proto::admin::Setting;
-use gpushare_proto::{Bytes, ClientId, Epoch, GpuId, Nanos, Percent, SessionId};
+use gpushare_proto::{ClientId, Epoch, Nanos, SessionId};
 
-use crate::agenda::Agenda;
-use crate::config::{Config, Tuning};
-use crate::event::{Effect, Event, Notice, Standing};
-use crate::few::ByGpu;
-use crate::gpu::Card;
-use crate::gpu::knobs::Knobs;
-use crate::gpu_set::GpuSet;
-use crate::lease::{Kind, Recalls};
+use crate::card::Card;
+use crate::card::knobs::Knobs;
+use crate::config::Config;
+use crate::events::{Effect, Event, Notice};
+use crate::memory::recalls::{Kind, Recalls};
 use crate::orphans::Orphan;
 use crate::recovery::Recovery;
-use crate::registry::Registry;
-use crate::session::Session;
 use crate::session::client::Client;
-use crate::session::lock::Lock;
+use crate::session::registry::Sessions;
 use crate::session::share::Share;
+use crate::values::gpu_set::GpuSet;
+use crate::values::small_map::ByGpu;
+use agenda::Agenda;
 
 /// The decision machine of one daemon.
 ///
@@ -54,9 +61,7 @@ pub struct Core {
     pub(crate) wanted: GpuSet,
     /// Those where somebody may go on beyond its quantum.
     pub(crate) lent: GpuSet,
-    pub(crate) sessions: Registry<SessionId, Session>,
-    /// Where each client is found.
-    pub(crate) homes: Registry<ClientId, SessionId>,
+    pub(crate) sessions: Sessions,
     /// What dead processes have on cards still.
     pub(crate) orphans: BTreeMap<ClientId, Orphan>,
     pub(crate) recovery: Recovery,
@@ -88,8 +93,7 @@ impl Core {
             in_turns: GpuSet::default(),
             wanted: GpuSet::default(),
             lent: GpuSet::default(),
-            sessions: Registry::default(),
-            homes: Registry::default(),
+            sessions: Sessions::default(),
             orphans: BTreeMap::new(),
             recovery: Recovery::new(expected, now, &config),
             barred: GpuSet::default(),
@@ -220,129 +224,12 @@ impl Core {
             && self.next_deadline().is_none_or(|deadline| deadline > self.now)
     }
 
-    fn gpu_found(&mut self, gpu: GpuId, total: Bytes) {
-        if gpu.0 >= GpuSet::MOST {
-            return;
-        }
-        let (knobs, config) = (self.knobs, &self.config);
-        self.cards.get_or_insert_with(gpu, || Card::new(total, knobs, config));
-        self.agenda.look_at(gpu);
-    }
-
-    /// A session that is already known gets the new limits.
-    fn session_opened(&mut self, id: SessionId, limit: Option<Bytes>, oversubscribe: bool) {
-        let new = || Session::new(limit, oversubscribe);
-        let session = self.sessions.get_or_insert_with(id, new);
-        session.limit = limit.unwrap_or(Bytes::MAX);
-        session.figures_moved = true;
-        session.oversubscribe = oversubscribe;
-        self.recall_unused(id);
-    }
-
-    fn quota(&mut self, id: SessionId, gpu: GpuId, limit: Option<Bytes>) {
-        if let Some(session) = self.sessions.get_mut(id) {
-            session.quotas.insert(gpu, limit.unwrap_or(Bytes::MAX));
-            session.figures_moved = true;
-            self.recall_unused(id);
-        }
-    }
-
-    /// What follows for its turns is settled with all the rest.
-    fn standing(&mut self, id: SessionId, standing: Standing) {
-        if let Some(session) = self.sessions.get_mut(id) {
-            session.standing = standing;
-            session.figures_moved = true;
-            self.recount(id);
-            self.recall_unused(id);
-        }
-    }
-
-    /// What it had so far it had at its old weight.
-    fn share(&mut self, id: SessionId, share: Share) {
-        self.settle_charges(id);
-        let Some(session) = self.sessions.get_mut(id) else {
-            return;
-        };
-        let another = session.share.class != share.class;
-        session.share = share;
-        if another {
-            self.start_anew(id);
-        }
-        self.recount(id);
-    }
-
-    fn compute(&mut self, id: SessionId, gpu: GpuId, limit: Option<Percent>) {
-        if let Some(session) = self.sessions.get_mut(id) {
-            match limit {
-                Some(limit) => session.limits.insert(gpu, limit),
-                None => session.limits.remove(gpu),
-            };
-            self.recount(id);
-        }
-    }
-
-    fn session_closed(&mut self, id: SessionId) {
-        if let Some(session) = self.sessions.get_mut(id) {
-            session.closed = true;
-            self.forget_empty(id);
-        }
-    }
-
-    pub(crate) fn forget_empty(&mut self, id: SessionId) {
-        let empty = |session: &Session| session.closed && session.clients.is_empty();
-        if self.sessions.get(id).is_some_and(empty) && !self.has_orphans(id) {
-            self.strike(id);
-        }
-    }
-
-    fn set(&mut self, setting: Setting) {
-        self.cards.keys().for_each(|gpu| self.agenda.look_at(gpu));
-        match setting.gpu {
-            Some(gpu) => {
-                if let Some(card) = self.cards.get_mut(gpu) {
-                    card.knobs.set(setting.knob);
-                }
-            }
-            None => {
-                self.knobs.set(setting.knob);
-                for card in self.cards.values_mut() {
-                    card.knobs.set(setting.knob);
-                }
-            }
-        }
-        self.shorten_turns();
-    }
-
-    /// Every timer may be another one.
-    fn tune(&mut self, tuning: Tuning) {
-        self.config.tune(tuning);
-        self.recovery.follow(self.config.stuck_policy);
-        self.shorten_turns();
-        self.touch_all();
-    }
-
-    /// Whoever would get a shorter turn now has no more left of the one that it is in: the longest turns last half a minute, and what
-    /// was set is in effect at once.
-    fn shorten_turns(&mut self) {
-        let holders = self.cards.among(self.in_turns).flat_map(|(_, card)| &card.census.holders);
-        for id in holders.copied().collect::<BTreeSet<SessionId>>() {
-            let quantum = self.quantum(id, self.expected_move(id));
-            if let Some(session) = self.sessions.get_mut(id)
-                && let Lock::Holding(grant) = &mut session.lock
-                && grant.clock.shorten(quantum)
-            {
-                self.touch(id);
-            }
-        }
-    }
-
     pub(crate) fn session_of(&self, client: ClientId) -> Option<SessionId> {
-        self.homes.get(client).copied()
+        self.sessions.of(client)
     }
 
     pub(crate) fn client_mut(&mut self, client: ClientId) -> Option<&mut Client> {
-        let home = *self.homes.get(client)?;
-        self.sessions.get_mut(home)?.clients.get_mut(client)
+        self.sessions.client_mut(client)
     }
 
     pub(crate) fn notice(&mut self, notice: Notice) {

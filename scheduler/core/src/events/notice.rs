@@ -4,7 +4,7 @@ use gpushare_proto::page::MemoryRefusal;
 use gpushare_proto::{ClientId, Epoch, GpuId, Nanos, SessionId};
 use serde::{Deserialize, Serialize};
 
-use crate::gpu_set::GpuSet;
+use crate::values::gpu_set::GpuSet;
 
 /// What an operator should be able to read in the log afterwards.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

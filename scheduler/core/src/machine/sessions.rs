@@ -1,0 +1,73 @@
+//! Events about sessions: limits, standing, share of the time, and their end.
+
+use gpushare_proto::{Bytes, GpuId, Percent, SessionId};
+
+use crate::events::Standing;
+use crate::machine::Core;
+use crate::session::Session;
+use crate::session::share::Share;
+
+impl Core {
+    /// Opens a session, or gives one that is known new limits.
+    pub(super) fn session_opened(&mut self, id: SessionId, limit: Option<Bytes>, oversubscribe: bool) {
+        let new = || Session::new(limit, oversubscribe);
+        let session = self.sessions.get_or_insert_with(id, new);
+        session.limit = limit.unwrap_or(Bytes::MAX);
+        session.figures_moved = true;
+        session.oversubscribe = oversubscribe;
+        self.recall_excess(id);
+    }
+
+    pub(super) fn quota(&mut self, id: SessionId, gpu: GpuId, limit: Option<Bytes>) {
+        if let Some(session) = self.sessions.get_mut(id) {
+            session.quotas.insert(gpu, limit.unwrap_or(Bytes::MAX));
+            session.figures_moved = true;
+            self.recall_excess(id);
+        }
+    }
+
+    pub(super) fn standing(&mut self, id: SessionId, standing: Standing) {
+        if let Some(session) = self.sessions.get_mut(id) {
+            session.standing = standing;
+            session.figures_moved = true;
+            self.recount(id);
+            self.recall_excess(id);
+        }
+    }
+
+    /// Changes the weight and class of a session. Its turns so far are charged at the old weight.
+    pub(super) fn share(&mut self, id: SessionId, share: Share) {
+        self.settle_charges(id);
+        let Some(session) = self.sessions.get_mut(id) else {
+            return;
+        };
+        let another = session.share.class != share.class;
+        session.share = share;
+        if another {
+            self.start_anew(id);
+        }
+        self.recount(id);
+    }
+
+    pub(super) fn compute(&mut self, id: SessionId, gpu: GpuId, limit: Option<Percent>) {
+        if let Some(session) = self.sessions.get_mut(id) {
+            session.compute.set(gpu, limit);
+            self.recount(id);
+        }
+    }
+
+    pub(super) fn session_closed(&mut self, id: SessionId) {
+        if let Some(session) = self.sessions.get_mut(id) {
+            session.closed = true;
+            self.forget_empty(id);
+        }
+    }
+
+    /// Removes a session that is closed and has neither processes nor memory that dead processes left.
+    pub(crate) fn forget_empty(&mut self, id: SessionId) {
+        let empty = |session: &Session| session.closed && session.clients.is_empty();
+        if self.sessions.get(id).is_some_and(empty) && !self.has_orphans(id) {
+            self.strike(id);
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! Events about cards and about settings of the administrator.
+
+use std::collections::BTreeSet;
+
+use gpushare_proto::admin::Setting;
+use gpushare_proto::{Bytes, GpuId, SessionId};
+
+use crate::card::Card;
+use crate::config::Tuning;
+use crate::machine::Core;
+use crate::session::lock::Lock;
+use crate::values::gpu_set::GpuSet;
+
+impl Core {
+    pub(super) fn gpu_found(&mut self, gpu: GpuId, total: Bytes) {
+        if gpu.0 >= GpuSet::MOST {
+            return;
+        }
+        let (knobs, config) = (self.knobs, &self.config);
+        self.cards.get_or_insert_with(gpu, || Card::new(total, knobs, config));
+        self.agenda.look_at(gpu);
+    }
+
+    pub(super) fn set(&mut self, setting: Setting) {
+        self.cards.keys().for_each(|gpu| self.agenda.look_at(gpu));
+        match setting.gpu {
+            Some(gpu) => {
+                if let Some(card) = self.cards.get_mut(gpu) {
+                    card.knobs.set(setting.knob);
+                }
+            }
+            None => {
+                self.knobs.set(setting.knob);
+                for card in self.cards.values_mut() {
+                    card.knobs.set(setting.knob);
+                }
+            }
+        }
+        self.shorten_turns();
+    }
+
+    /// Changes a setting that is the same for all cards, and looks at everything again: each timer may change.
+    pub(super) fn tune(&mut self, tuning: Tuning) {
+        self.config.tune(tuning);
+        self.recovery.follow(self.config.stuck_policy);
+        self.shorten_turns();
+        self.touch_all();
+    }
+
+    /// Shortens the running turns of sessions that would get a shorter one now, so that a setting is in effect at once:
+    /// turns can last half a minute.
+    fn shorten_turns(&mut self) {
+        let holders = self.cards.among(self.in_turns).flat_map(|(_, card)| &card.census.holders);
+        for id in holders.copied().collect::<BTreeSet<SessionId>>() {
+            let quantum = self.quantum(id, self.expected_move(id));
+            if let Some(session) = self.sessions.get_mut(id)
+                && let Lock::Holding(grant) = &mut session.lock
+                && grant.clock.shorten(quantum)
+            {
+                self.touch(id);
+            }
+        }
+    }
+}

@@ -1,0 +1,8 @@
+//! Memory accounting: what processes have on the cards, and what may be leased to them.
+
+pub(crate) mod book;
+pub(crate) mod sums;
+
+pub(crate) mod limits;
+
+pub(crate) mod recalls;

@@ -1,0 +1,79 @@
+//! Lease requests that are being decided, and bytes that were asked back from pages.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use gpushare_proto::{Bytes, ClientId, GpuId, RequestId, SessionId};
+
+/// Use of the bytes that a request asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Managed memory, which can move off the card.
+    Movable,
+    /// Memory that never moves: pools, arrays, graphs.
+    Fixed,
+}
+
+/// Request for a lease ([`crate::Event::Reserve`]) that is being decided.
+#[derive(Clone, Debug)]
+pub(crate) struct Request {
+    pub(crate) session: SessionId,
+    pub(crate) client: ClientId,
+    pub(crate) gpu: GpuId,
+    pub(crate) id: RequestId,
+    pub(crate) bytes: Bytes,
+    pub(crate) kind: Kind,
+    /// Processes that were already asked to give free lease back for this request.
+    pub(crate) tried: BTreeSet<ClientId>,
+}
+
+/// The open request, and the questions to pages that are not answered yet.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Recalls {
+    request: Option<Request>,
+    /// Bytes asked back from each page. An answer counts up to this number, and once.
+    asked: BTreeMap<(ClientId, GpuId), Bytes>,
+}
+
+impl Recalls {
+    /// Keeps a request until the page that was asked has answered.
+    pub(crate) fn suspend(&mut self, request: Request) {
+        self.request = Some(request);
+    }
+
+    /// Takes the open request out, to be decided.
+    pub(crate) fn resume(&mut self) -> Option<Request> {
+        self.request.take()
+    }
+
+    /// Whether a request waits for an answer that the shell owes.
+    pub(crate) fn is_waiting(&self) -> bool {
+        self.request.is_some()
+    }
+
+    /// Notes that `bytes` were asked back from a page.
+    pub(crate) fn ask(&mut self, client: ClientId, gpu: GpuId, bytes: Bytes) {
+        self.asked.insert((client, gpu), bytes);
+    }
+
+    /// Whether a page was asked and has not answered.
+    pub(crate) fn is_asked(&self, client: ClientId, gpu: GpuId) -> bool {
+        self.asked.contains_key(&(client, gpu))
+    }
+
+    /// Ends a question to a page and returns the number of bytes that were asked for.
+    pub(crate) fn answered(&mut self, client: ClientId, gpu: GpuId) -> Option<Bytes> {
+        self.asked.remove(&(client, gpu))
+    }
+
+    /// All clients that are named in the request or in a question.
+    pub(crate) fn clients(&self) -> impl Iterator<Item = ClientId> {
+        let asker = self.request.iter().map(|request| request.client);
+        asker.chain(self.asked.keys().map(|&(client, _)| client))
+    }
+
+    /// Drops the request and the questions of a client that is dead.
+    pub(crate) fn forget(&mut self, client: ClientId) {
+        self.asked.retain(|&(asked, _), _| asked != client);
+        self.request = self.request.take().filter(|request| request.client != client);
+    }
+}
