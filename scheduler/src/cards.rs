@@ -271,12 +271,12 @@ mod tests {
 
     use super::*;
     use crate::args::Args;
-    use crate::config::Surroundings;
+    use crate::config::Environment;
 
     fn cards(lock_dir: &tempfile::TempDir, flags: &[&str]) -> Cards {
         let mut args = Args::parse_from(["x", "--user"].iter().chain(flags));
         args.lock_dir = Some(lock_dir.path().to_owned());
-        Cards::new(&Settings::read(&args, &Surroundings::default()).unwrap())
+        Cards::new(&Settings::read(&args, &Environment::default()).unwrap())
     }
 
     fn info(n: u8, total: Bytes) -> GpuInfo {
@@ -338,7 +338,7 @@ mod tests {
         let mut cards = cards(&folder, &["--quantum=2s"]);
         let (gpu, _) = cards.find_or_add(&info(1, Bytes::gib(1))).unwrap();
         let mut settings =
-            Settings::read(&Args::parse_from(["x", "--quantum=2s"]), &Surroundings::default()).unwrap();
+            Settings::read(&Args::parse_from(["x", "--quantum=2s"]), &Environment::default()).unwrap();
         assert_eq!(cards.reload(&settings), (vec![], vec![]), "the same as at the start");
 
         let knob = Knob::Quantum(Some(Nanos::from_secs(9)));

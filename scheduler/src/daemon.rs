@@ -80,7 +80,8 @@ async fn serve(
     let (events, mut from_peers) = mpsc::channel(EVENTS);
     let acceptor = Arc::new(Acceptor::new(uid, limit.clone(), events));
     let root = settings.runtime.root().display().to_string();
-    let (metrics, observed) = (settings.metrics, inputs.clone());
+    let metrics = settings.metrics;
+    let (requests, mut observed) = mpsc::channel(1);
     let audit = Audit::start(&settings.audit, state.descriptor(&folder), settings.state.join(AUDIT));
     let reel = settings.record.as_ref().map(RecordTo::create).transpose()?;
     let (at, before) = state.places(&folder, &registry).map_err(system("keep its folder open"))?;
@@ -88,7 +89,7 @@ async fn serve(
     let mut shell = Shell::new(settings, book, store.is_complete(), (inputs, limit), reel)?;
     shell.audit_in(audit);
     shell.read_from(Reader::new(source));
-    if let Some(observer) = metrics.and_then(|address| metrics::start(address, observed)) {
+    if let Some(observer) = metrics.and_then(|address| metrics::start(address, requests)) {
         shell.observe(observer);
     }
     let Sockets { tenant, admin } = folder.listen()?;
@@ -116,6 +117,7 @@ async fn serve(
                 None => break,
             },
             Some(event) = from_peers.recv() => shell.handle(Input::Connection(event)),
+            Some(answer) = observed.recv() => shell.handle(Input::Observe(answer)),
             word = writer.word() => shell.kept(&word),
             () = sleep(until(due)), if due.is_some() => shell.wake(),
             _ = watch.tick() => if let Err(error) = folder.check() {

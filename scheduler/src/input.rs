@@ -2,12 +2,11 @@
 
 use gpushare_proto::admin::UsageView;
 use gpushare_proto::{ClientId, SessionId};
-use tokio::sync::oneshot;
 
 use crate::config::{ConfigError, Settings};
 use crate::connections::{ConnectionEvent, ConnectionId};
 use crate::identity::{PeerProcess, ProcessId};
-use crate::metrics::Picture;
+use crate::metrics::PictureRequest;
 use crate::nvml::Usages;
 use crate::registry::Hour;
 
@@ -17,7 +16,7 @@ pub(crate) enum Input {
     /// A report of a connection.
     Connection(ConnectionEvent),
     /// Somebody reads the metrics.
-    Observe(oneshot::Sender<Picture>),
+    Observe(PictureRequest),
     /// What processes have on the cards, as NVML says; none where there is no NVML.
     Measured(Option<Usages>),
     /// A process that the daemon watches without a connection is dead.

@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use clap::Parser;
 use gpushare_proto::names;
 use gpushare_scheduler::args::{Args, LogFormat};
-use gpushare_scheduler::config::{Source, Surroundings};
+use gpushare_scheduler::config::{Environment, Source};
 use gpushare_scheduler::{daemon, exit::Stop, operation};
 use gpushare_sys::passed;
 use tracing::field::Field;
@@ -48,7 +48,7 @@ fn end(usage: &clap::Error) -> ExitCode {
 }
 
 fn run(args: &Args, passed: Vec<(String, OwnedFd)>) -> Result<(), Stop> {
-    let source = Source { args: args.clone(), around: Surroundings::of_this_process() };
+    let source = Source { args: args.clone(), environment: Environment::of_this_process() };
     let settings = source.read()?;
     start_log(settings.log_format);
     daemon::run(settings, source, passed, args.ready_fd)

@@ -23,7 +23,6 @@ use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, TrySendError, sync_cha
 use std::time::{Duration, SystemTime};
 use std::{io, thread};
 
-use gpushare_proto::Bytes;
 use gpushare_proto::audit::{Entry, Line, Timestamp};
 use rustix::fs::{Mode, OFlags};
 use tokio::sync::oneshot;
@@ -207,9 +206,6 @@ fn text(line: &Line) -> Vec<u8> {
     text.push(b'\n');
     text
 }
-
-/// The least that a file of the audit log may have.
-pub(crate) const LEAST_SIZE: Bytes = Bytes(4096);
 
 #[cfg(test)]
 mod tests;

@@ -7,9 +7,10 @@ use gpushare_proto::SessionId;
 use tempfile::TempDir;
 
 use super::*;
+use crate::config::MIN_AUDIT_SIZE;
 
 fn settings(path: Option<PathBuf>) -> AuditSettings {
-    AuditSettings { path, size: LEAST_SIZE, files: 2, allocations: 0 }
+    AuditSettings { path, size: MIN_AUDIT_SIZE, files: 2, allocations: 0 }
 }
 
 fn opened(folder: &Path) -> io::Result<OwnedFd> {
@@ -62,7 +63,7 @@ async fn a_full_file_becomes_the_one_before_and_only_so_many_are_kept() {
     assert_eq!(kept.last(), Some(&299));
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 3);
     let sizes = files.map(|path| fs::metadata(path).unwrap().len());
-    assert!(sizes.iter().all(|&size| (1..=LEAST_SIZE.0).contains(&size)), "{sizes:?}");
+    assert!(sizes.iter().all(|&size| (1..=MIN_AUDIT_SIZE.0).contains(&size)), "{sizes:?}");
 }
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! The configuration file: TOML, checked whole.
+//! Reads the configuration file: TOML, checked as a whole before any value is used.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -16,12 +16,11 @@ use gpushare_proto::{Bytes, Nanos, Percent};
 use serde::{Deserialize, Deserializer};
 use toml::Spanned;
 
-use super::{Allocations, ConfigError, MOST_FILES, Owner, replace};
+use super::{Allocations, ConfigError, MIN_AUDIT_SIZE, MOST_AUDIT_FILES, Owner, replace};
 use crate::args::{CardName, LogFormat, MetricsAt};
-use crate::audit::LEAST_SIZE;
 use crate::knob::check;
 
-/// A quantity as people write it: `"8GiB"`, `"250ms"`, `"5%"`.
+/// Value written as text, like `"8GiB"`, `"250ms"` or `"5%"`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Text<T>(pub(super) T);
 
@@ -87,7 +86,7 @@ pub(super) struct SelfServiceFile {
     pub(super) oversubscribe: bool,
 }
 
-/// The core's settings, by the same names.
+/// Settings of the core, by the names that they have there.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct Scheduling {
@@ -120,33 +119,25 @@ pub(super) struct Scheduling {
 
 impl Scheduling {
     pub(super) fn apply(self, core: &mut Config) {
+        macro_rules! take {
+            ($($field:ident)*) => {
+                $(replace(&mut core.$field, self.$field.map(|value| value.0));)*
+            };
+        }
+        take! {
+            epsilon bandwidth_per_second switch_cost drain_target retry_max stuck_after parallel_below
+            parallel_after credit trickle budget_max limit_window limit_carry_over lease_chunk context_reserve
+        }
         replace(&mut core.mode, self.mode.map(Some));
         replace(&mut core.quantum, self.quantum.map(|time| Some(time.0)));
         replace(&mut core.quantum_min, self.quantum_min.map(|time| time.into_inner().0));
         replace(&mut core.quantum_max, self.quantum_max.map(|time| time.into_inner().0));
-        replace(&mut core.epsilon, self.epsilon.map(|share| share.0));
-        replace(&mut core.bandwidth_per_second, self.bandwidth_per_second.map(|bytes| bytes.0));
-        replace(&mut core.switch_cost, self.switch_cost.map(|time| time.0));
-        replace(&mut core.drain_target, self.drain_target.map(|time| time.0));
         replace(&mut core.late_factor, self.late_factor);
-        replace(&mut core.retry_max, self.retry_max.map(|time| time.0));
         replace(&mut core.stuck_tries, self.stuck_tries);
-        replace(&mut core.stuck_after, self.stuck_after.map(|time| time.0));
         replace(&mut core.stuck_policy, self.stuck_policy);
-        replace(&mut core.parallel_below, self.parallel_below.map(|share| share.0));
-        replace(&mut core.parallel_after, self.parallel_after.map(|time| time.0));
-        replace(&mut core.credit, self.credit.map(|share| share.0));
-        replace(&mut core.trickle, self.trickle.map(|share| share.0));
-        replace(&mut core.budget_max, self.budget_max.map(|time| time.0));
-        replace(&mut core.limit_window, self.limit_window.map(|time| time.0));
-        replace(&mut core.limit_carry_over, self.limit_carry_over.map(|share| share.0));
-        replace(&mut core.lease_chunk, self.lease_chunk.map(|bytes| bytes.0));
-        replace(&mut core.context_reserve, self.context_reserve.map(|bytes| bytes.0));
     }
-}
 
-impl Scheduling {
-    /// Refuses quanta that exclude each other.
+    /// Checks that the shortest quantum is not longer than the longest.
     fn check(&self) -> Result<(), (Range<usize>, String)> {
         let usual = Config::default();
         let time =
@@ -165,7 +156,7 @@ impl Scheduling {
 }
 
 impl File {
-    /// The file that was named; else the system's, which need not be there.
+    /// Reads the file `named` on the command line, else the system's, which may be absent.
     pub(super) fn read(named: Option<&Path>, owner: Owner) -> Result<Self, ConfigError> {
         let path = match (named, owner) {
             (Some(path), _) => path,
@@ -184,7 +175,7 @@ impl File {
             let start = span.map_or(0, |span| span.start);
             let line = text.bytes().take(start).filter(|&byte| byte == b'\n').count();
             let message = message.replace("field `", "key `").replace('\n', " ");
-            // What is wrong with a value does not name its key.
+            // An error about a value does not name its key.
             let written = text.lines().nth(line).and_then(|line| line.split_once('='));
             let key = written.map(|(key, _)| key.trim()).filter(|key| !message.contains(key));
             ConfigError::Wrong {
@@ -202,7 +193,7 @@ impl File {
     }
 }
 
-/// Makes a function that reads a value and refuses what nobody can mean.
+/// Defines functions that deserialize a value and check its range.
 macro_rules! checked {
     ($($name:ident: $type:ty = $check:expr;)*) => {
         $(
@@ -222,12 +213,12 @@ checked! {
     target: Text<Nanos> = |target| check(Knob::WindowTarget(target.0));
     capacity: Text<Bytes> = |bytes| check(Knob::Capacity(Some(bytes.0)));
     managed_limit: Text<Bytes> = |bytes| check(Knob::ManagedLimit(bytes.0));
-    audit_size: Text<Bytes> = |size| match size.0 < LEAST_SIZE {
-        true => Err(format!("audit files of {} hold next to nothing; give them at least {LEAST_SIZE}", size.0)),
+    audit_size: Text<Bytes> = |size| match size.0 < MIN_AUDIT_SIZE {
+        true => Err(format!("an audit file of {} is too small; give it at least {MIN_AUDIT_SIZE}", size.0)),
         false => Ok(()),
     };
-    audit_files: u32 = |files| match (1..=MOST_FILES).contains(files) {
+    audit_files: u32 = |files| match (1..=MOST_AUDIT_FILES).contains(files) {
         true => Ok(()),
-        false => Err(format!("[audit] keeps {files} full files; keep 1 to {MOST_FILES}")),
+        false => Err(format!("[audit] keeps {files} full files; keep 1 to {MOST_AUDIT_FILES}")),
     };
 }

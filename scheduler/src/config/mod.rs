@@ -1,7 +1,7 @@
-//! What the daemon was told: flags before the configuration file before the defaults.
+//! Settings of the daemon. Flags come before the configuration file, the file before the defaults.
 //!
-//! The file is checked whole before anything of it is used, and a key that nobody knows is an error: a
-//! misspelt limit must not be a limit that is not there.
+//! The file is checked as a whole before any of it is used. An unknown key is an error, because a limit with a
+//! misspelt key would otherwise be missing without a word.
 
 mod file;
 mod reload;
@@ -24,144 +24,146 @@ pub use reload::Source;
 use crate::args::{Args, CardName, ForCard, ForCards, LogFormat, MetricsAt, ModeChoice};
 use crate::record::RecordTo;
 
-/// What one file of the audit log may have, and how many full ones are kept, unless configured.
+/// Default size of one audit file, and default number of full files that are kept.
 const AUDIT_SIZE: Bytes = Bytes::mib(16);
 const AUDIT_FILES: u32 = 8;
-/// More are a mistake: each rotation renames them all.
-const MOST_FILES: u32 = 1000;
-/// Connections that one user other than the daemon's own may have at a time, unless configured.
+/// Least size of one audit file.
+pub(crate) const MIN_AUDIT_SIZE: Bytes = Bytes(4096);
+/// Greatest number of full audit files. Each rotation renames them all.
+const MOST_AUDIT_FILES: u32 = 1000;
+/// Default number of connections of one principal other than the daemon's own.
 const CONNECTIONS_PER_USER: usize = 256;
-/// Sessions that one user may register with the system's daemon, unless configured.
+/// Default number of sessions that one user may register with the system's daemon.
 const SESSIONS_PER_USER: usize = 64;
 
-/// A recording ends at this size, unless configured.
+/// Default size at which a recording ends.
 const RECORD_LIMIT: Bytes = Bytes::gib(1);
-/// The least that a recording may be limited to.
+/// Least size limit of a recording.
 const MIN_RECORD: Bytes = Bytes::mib(1);
 
-/// Where the system's daemon serves metrics, unless configured.
+/// Default address of the system's daemon for metrics.
 const SYSTEM_METRICS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9402);
 
-/// What is wrong with the flags or the file.
+/// Error in the flags or in the configuration file.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file cannot be read.
     #[error("cannot read the configuration file {}: {cause}; name another with --config", path.display())]
     Unreadable {
-        /// The file.
+        /// Configuration file.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the system.
         cause: io::Error,
     },
-    /// The file says something that has no meaning.
+    /// The file has an unknown key, a wrong value or bad syntax.
     #[error("the configuration file {} is wrong in line {line}: {message}", path.display())]
     Wrong {
-        /// The file.
+        /// Configuration file.
         path: PathBuf,
-        /// Where.
+        /// Number of the line, from 1.
         line: usize,
-        /// What.
+        /// Description of the error.
         message: String,
     },
-    /// Not even the start of a recording fits.
-    #[error("a recording of {0} holds next to nothing; give record_limit at least {MIN_RECORD}")]
+    /// The size limit of a recording is too small.
+    #[error("a recording limited to {0} is too small; set record_limit to at least {MIN_RECORD}")]
     Record(Bytes),
 }
 
 impl ConfigError {
-    /// Whether the cause is a lack of permission.
+    /// Returns whether the cause is a lack of permission.
     #[must_use]
     pub fn is_denied(&self) -> bool {
         matches!(self, Self::Unreadable { cause, .. } if cause.kind() == io::ErrorKind::PermissionDenied)
     }
 }
 
-/// Whom the daemon serves.
+/// Processes that the daemon serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Owner {
-    /// One user.
+    /// Processes of one user.
     User,
-    /// Everybody on the machine.
+    /// Processes of all users of the machine.
     System,
 }
 
-/// What tenants of the system's daemon may take for themselves.
+/// Limits on sessions that users register with the system's daemon themselves.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SelfService {
-    /// The largest quota.
+    /// Largest memory quota of such a session.
     pub max_memory: Bytes,
-    /// Sessions of one user at a time.
+    /// Greatest number of such sessions of one user.
     pub max_sessions: usize,
-    /// Whether a session may be larger than a card's capacity.
+    /// Whether a quota may exceed a card's capacity.
     pub oversubscribe: bool,
 }
 
-/// What was said about one card.
+/// Settings of one card; `None` for a default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CardLimits {
-    /// What may be resident together.
+    /// Bytes that may be resident on the card together.
     pub capacity: Option<Bytes>,
-    /// The most managed memory of all sessions together.
+    /// Greatest number of managed bytes of all sessions together.
     pub managed_limit: Option<Bytes>,
-    /// How it is shared.
+    /// Fixed sharing mode.
     pub mode: Option<Mode>,
-    /// A fixed quantum.
+    /// Fixed quantum.
     pub quantum: Option<Nanos>,
-    /// The share of time that handoffs may cost.
+    /// Greatest share of time that handoffs may cost.
     pub epsilon: Option<Percent>,
-    /// How long a process's work in flight may take.
+    /// Target for the time that a process's work in flight takes to drain.
     pub window_target: Option<Nanos>,
 }
 
-/// Everything the daemon was told.
+/// All settings of the daemon.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Whom it serves.
+    /// Processes that the daemon serves.
     pub owner: Owner,
-    /// Where its sockets are.
+    /// Folder with the daemon's sockets.
     pub runtime: RuntimeDir,
-    /// Where it keeps what must outlive a restart of the machine.
+    /// Folder for state that outlives a restart of the machine.
     pub state: PathBuf,
-    /// Where the cards' lock files are.
+    /// Folder with the lock files of the cards.
     pub lock_dir: PathBuf,
-    /// What the decisions depend on.
+    /// Settings of the scheduling decisions.
     pub core: Config,
-    /// The managed limit of cards that have none of their own.
+    /// Managed limit of cards without a limit of their own.
     pub managed_limit: Option<Bytes>,
-    /// What was said about single cards.
+    /// Settings of single cards.
     pub cards: BTreeMap<CardName, CardLimits>,
-    /// Whether peers without a token get a session.
+    /// Whether peers without a token get an implicit session.
     pub implicit_sessions: bool,
-    /// Whether peers may register sessions with the system's daemon.
+    /// Limits on self-registered sessions of the system's daemon; `None` if users may not register any.
     pub self_service: Option<SelfService>,
-    /// Connections at a time of one principal: another user, or any user in a container.
+    /// Greatest number of connections of one principal: a user other than the daemon's, or any user in a container.
     pub connections_per_user: usize,
-    /// Where to serve metrics.
+    /// Address for metrics; `None` for no metrics.
     pub metrics: Option<SocketAddr>,
-    /// End after this time without sessions.
+    /// Time without sessions after which the daemon ends.
     pub idle_exit: Option<Nanos>,
-    /// Where to record what the core is told.
+    /// Recording of the core's events; `None` for no recording.
     pub record: Option<RecordTo>,
-    /// How log lines look.
+    /// Format of log lines.
     pub log_format: LogFormat,
-    /// The audit log.
+    /// Settings of the audit log.
     pub audit: AuditSettings,
 }
 
-/// Where the audit log is and what is in it.
+/// Settings of the audit log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AuditSettings {
-    /// The file; none for `audit.log` in the state folder.
+    /// File of the log; `None` for `audit.log` in the state folder.
     pub path: Option<PathBuf>,
-    /// The most that one file may have.
+    /// Greatest size of one file.
     pub size: Bytes,
-    /// How many full files are kept.
+    /// Number of full files that are kept.
     pub files: u32,
-    /// Of how many reservations one gets a line; 0 for none.
+    /// Number of reservations of which one is logged; 0 for none.
     pub allocations: u64,
 }
 
-/// Which reservations get a line, as people write it.
+/// Sampling of reservations in the audit log: `off`, `full`, or one in so many like `1/100`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Allocations(u64);
 
@@ -175,30 +177,30 @@ impl std::str::FromStr for Allocations {
             _ => text.strip_prefix("1/").and_then(|n| n.parse().ok()).filter(|&n| n > 0),
         };
         one_in.map(Self).ok_or_else(|| {
-            format!("`{text}` is not which allocations to keep; write `off`, `full`, or one in so many like `1/100`")
+            format!("`{text}` does not say which allocations to log; write `off`, `full`, or one in so many like `1/100`")
         })
     }
 }
 
-/// What the daemon finds around it. Read once, at the start.
+/// User and environment variables of the daemon, read once at its start.
 #[derive(Clone, Debug, Default)]
-pub struct Surroundings {
-    /// Its effective user.
+pub struct Environment {
+    /// Effective user id.
     pub uid: u32,
-    /// [`names::RUNTIME_DIR`].
+    /// Value of [`names::RUNTIME_DIR`].
     pub runtime_dir: Option<OsString>,
-    /// `XDG_RUNTIME_DIR`.
+    /// Value of `XDG_RUNTIME_DIR`.
     pub xdg_runtime_dir: Option<OsString>,
-    /// [`names::LOCK_DIR`].
+    /// Value of [`names::LOCK_DIR`].
     pub lock_dir: Option<OsString>,
-    /// `STATE_DIRECTORY`, which systemd sets.
+    /// Value of `STATE_DIRECTORY`, which systemd sets.
     pub state_directory: Option<OsString>,
-    /// `XDG_STATE_HOME`.
+    /// Value of `XDG_STATE_HOME`.
     pub xdg_state_home: Option<OsString>,
 }
 
-impl Surroundings {
-    /// Those of this process.
+impl Environment {
+    /// Reads the environment of this process.
     #[must_use]
     pub fn of_this_process() -> Self {
         let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
@@ -211,15 +213,15 @@ impl Surroundings {
             xdg_state_home: variable("XDG_STATE_HOME"),
         }
     }
-}
 
-impl Surroundings {
-    /// The state folder where none is configured. A daemon in a folder of its own keeps everything there, so that two never
-    /// share a store. A user's home may be on many machines at a time, so it is used where it was said to be for such things only.
+    /// Returns the default state folder; `None` for the runtime folder.
+    ///
+    /// A daemon with its own runtime folder keeps its state there, so that two daemons never share a store. A home
+    /// folder may be shared between machines, so it is used only if `XDG_STATE_HOME` names a folder for state.
     fn state(&self, owner: Owner, has_own_folder: bool) -> Option<PathBuf> {
         match owner {
             Owner::System => {
-                // A service may have several.
+                // A service may have several state folders.
                 let first = |folders: &OsString| {
                     let text = folders.to_str()?.split(':').next()?;
                     Some(PathBuf::from(text)).filter(|folder| folder.is_absolute())
@@ -237,13 +239,13 @@ impl Surroundings {
 }
 
 impl Settings {
-    /// Reads the file, if there is one, and puts it together with the flags.
+    /// Reads the configuration file, if there is one, and combines it with the flags and the environment.
     ///
     /// # Errors
-    /// [`ConfigError`] if the file is not readable or not right in every line.
-    pub fn read(args: &Args, around: &Surroundings) -> Result<Self, ConfigError> {
-        let folder = args.runtime_dir.clone().or(around.runtime_dir.clone().map(PathBuf::from));
-        let system = args.system || (!args.user && around.uid == 0 && folder.is_none());
+    /// [`ConfigError`] if the file is not readable or has an error in any line.
+    pub fn read(args: &Args, environment: &Environment) -> Result<Self, ConfigError> {
+        let folder = args.runtime_dir.clone().or(environment.runtime_dir.clone().map(PathBuf::from));
+        let system = args.system || (!args.user && environment.uid == 0 && folder.is_none());
         let owner = if system { Owner::System } else { Owner::User };
         let file = File::read(args.config.as_deref(), owner)?;
 
@@ -294,11 +296,11 @@ impl Settings {
         }
 
         let state = args.state_dir.clone().or(file.state_dir);
-        let state = state.or_else(|| around.state(owner, folder.is_some()));
+        let state = state.or_else(|| environment.state(owner, folder.is_some()));
         let runtime = match (folder, owner) {
             (Some(folder), _) => RuntimeDir::new(folder),
             (None, Owner::System) => RuntimeDir::system(),
-            (None, Owner::User) => RuntimeDir::user(around.xdg_runtime_dir.clone(), around.uid),
+            (None, Owner::User) => RuntimeDir::user(environment.xdg_runtime_dir.clone(), environment.uid),
         };
 
         Ok(Self {
@@ -308,7 +310,7 @@ impl Settings {
             lock_dir: args
                 .lock_dir
                 .clone()
-                .or(around.lock_dir.clone().map(PathBuf::from))
+                .or(environment.lock_dir.clone().map(PathBuf::from))
                 .unwrap_or_else(|| names::SYSTEM_LOCK_DIR.into()),
             core,
             managed_limit,
@@ -354,7 +356,7 @@ mod tests {
         fs::write(&path, file).unwrap();
         let mut args = Args::parse_from(["x"].iter().chain(flags));
         args.config = Some(path);
-        Settings::read(&args, &Surroundings::default())
+        Settings::read(&args, &Environment::default())
     }
 
     #[test]
@@ -501,7 +503,7 @@ mod tests {
     }
 
     #[test]
-    fn an_audit_log_has_room_and_keeps_something() {
+    fn an_audit_log_has_a_least_size_and_number_of_files() {
         let settings = |file| settings(&["--log-format=text"], file);
         let usual = settings("log_format = 'json'").unwrap();
         assert_eq!(usual.log_format, LogFormat::Text, "a flag comes first");
@@ -520,7 +522,7 @@ mod tests {
     }
 
     #[test]
-    fn a_recording_has_a_limit_and_the_limit_some_room() {
+    fn a_recording_has_a_limit_of_at_least_1_mib() {
         assert_eq!(settings(&[], "").unwrap().record, None);
         let record = settings(&["--record=a"], "record = 'b'").unwrap().record.unwrap();
         assert_eq!((record.path, record.limit), ("a".into(), RECORD_LIMIT));
@@ -531,10 +533,10 @@ mod tests {
     #[test]
     fn root_without_a_folder_is_the_system() {
         let read = |flags: &[&str], uid, runtime_dir: Option<&str>| {
-            let around =
-                Surroundings { uid, runtime_dir: runtime_dir.map(Into::into), ..Surroundings::default() };
+            let environment =
+                Environment { uid, runtime_dir: runtime_dir.map(Into::into), ..Environment::default() };
             let args = Args::parse_from(["x", "--config=/dev/null"].iter().chain(flags));
-            let settings = Settings::read(&args, &around).unwrap();
+            let settings = Settings::read(&args, &environment).unwrap();
             (settings.owner, settings.runtime, settings.implicit_sessions)
         };
         assert_eq!(read(&[], 0, None), (Owner::System, RuntimeDir::system(), false));
@@ -544,29 +546,29 @@ mod tests {
         assert_eq!(read(&["--system"], 0, Some("/x")).0, Owner::System);
     }
     #[test]
-    fn what_must_last_is_where_it_lasts_and_else_in_the_daemons_folder() {
-        let around =
-            Surroundings { xdg_state_home: Some("/home/me/.local/state".into()), ..Surroundings::default() };
-        let under_systemd = Surroundings {
+    fn the_state_folder_is_persistent_where_one_is_known() {
+        let environment =
+            Environment { xdg_state_home: Some("/home/me/.local/state".into()), ..Environment::default() };
+        let under_systemd = Environment {
             state_directory: Some("/var/lib/private/shared:/var/lib/other".into()),
-            ..around.clone()
+            ..environment.clone()
         };
-        let read = |flags: &[&str], around: &Surroundings| {
+        let read = |flags: &[&str], environment: &Environment| {
             let args = Args::parse_from(["x", "--config=/dev/null"].iter().chain(flags));
-            Settings::read(&args, around).unwrap().state
+            Settings::read(&args, environment).unwrap().state
         };
-        for (flags, around, expected) in [
-            (&["--system"][..], &around, names::SYSTEM_STATE_DIR),
+        for (flags, environment, expected) in [
+            (&["--system"][..], &environment, names::SYSTEM_STATE_DIR),
             (&["--system"], &under_systemd, "/var/lib/private/shared"),
-            (&["--system", "--runtime-dir=/x"], &around, "/x"),
+            (&["--system", "--runtime-dir=/x"], &environment, "/x"),
             (&["--system", "--state-dir=/y"], &under_systemd, "/y"),
-            (&["--user"], &around, "/home/me/.local/state/gpushare"),
-            // Of the service that the user's daemon was started in, not its own.
+            (&["--user"], &environment, "/home/me/.local/state/gpushare"),
+            // It belongs to the service that started the user's daemon.
             (&["--user"], &under_systemd, "/home/me/.local/state/gpushare"),
-            (&["--user", "--runtime-dir=/x"], &around, "/x"),
-            (&["--user"], &Surroundings::default(), "/tmp/gpushare-0"),
+            (&["--user", "--runtime-dir=/x"], &environment, "/x"),
+            (&["--user"], &Environment::default(), "/tmp/gpushare-0"),
         ] {
-            assert_eq!(read(flags, around), PathBuf::from(expected), "{flags:?}");
+            assert_eq!(read(flags, environment), PathBuf::from(expected), "{flags:?}");
         }
         let file = settings(&["--user"], "state_dir = '/z'").unwrap().state;
         assert_eq!(file, PathBuf::from("/z"));

@@ -1,43 +1,42 @@
-//! Reading the configuration again, and what of it can change while the daemon runs.
+//! Reads the configuration again while the daemon runs, and applies the settings that can change live.
 //!
 //! ```text
-//!   SIGHUP, `gpushare-ctl reload` ─▶ Source::read ─▶ Settings, all of them, or why not ─▶ the shell
+//!   SIGHUP, `gpushare-ctl reload` ─▶ Source::read ─▶ all settings, or an error ─▶ the shell
 //!                                     (a thread that may wait for a disk)
 //! ```
 //!
-//! Everything counts as at the start: flags before the file before the defaults. What was set by `gpushare-ctl set` is gone by
-//! that, as it would be after a restart. A file that is wrong anywhere changes nothing.
+//! Precedence is the same as at the start: flags, then the file, then the defaults. Values set by `gpushare-ctl set` are
+//! lost, as after a restart. A file with any error changes nothing.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use gpushare_core::config::Tuning;
+use gpushare_proto::Nanos;
 use gpushare_proto::admin::ConfigChange;
-use tokio::sync::mpsc;
 
-use super::{ConfigError, Settings, Surroundings};
+use super::{ConfigError, Environment, Settings};
 use crate::args::Args;
-use crate::input::{Asker, Input};
 
-/// Where settings come from.
+/// Source of the settings.
 #[derive(Clone, Debug, Default)]
 pub struct Source {
-    /// The flags.
+    /// Flags of the command line.
     pub args: Args,
-    /// What was around at the start.
-    pub around: Surroundings,
+    /// Environment of the daemon at its start.
+    pub environment: Environment,
 }
 
 impl Source {
-    /// The settings as they are written now.
+    /// Reads the settings as they are written now.
     ///
     /// # Errors
-    /// As [`Settings::read`].
+    /// Like [`Settings::read`].
     pub fn read(&self) -> Result<Settings, ConfigError> {
-        Settings::read(&self.args, &self.around)
+        Settings::read(&self.args, &self.environment)
     }
 }
 
-/// Reads them aside, in the order in which it was asked: what was read later is told later.
+/// Reads settings on other threads, one reading after the other, so that the latest reading is delivered last.
 #[derive(Clone, Debug)]
 pub(crate) struct Reader(Arc<Mutex<Source>>);
 
@@ -46,21 +45,19 @@ impl Reader {
         Self(Arc::new(Mutex::new(source)))
     }
 
-    /// Reads them and reports to `inputs`. Must be called inside a runtime.
-    pub(crate) fn start(&self, inputs: mpsc::Sender<Input>, asker: Option<Asker>) {
+    /// Reads the settings on a thread of the runtime and passes them to `deliver` there.
+    pub(crate) fn start(&self, deliver: impl FnOnce(Result<Box<Settings>, ConfigError>) + Send + 'static) {
         let source = self.0.clone();
         tokio::task::spawn_blocking(move || {
             let source = source.lock().unwrap_or_else(PoisonError::into_inner);
-            let settings = source.read().map(Box::new);
-            // Nobody listens only when the daemon ends.
-            let _ = inputs.blocking_send(Input::Configured { settings, asker });
+            deliver(source.read().map(Box::new));
         });
     }
 }
 
 impl Settings {
-    /// Takes over what can change while the daemon runs; what that was, and what else is another. Settings of single cards are
-    /// the cards' own ([`crate::cards::Cards::reload`]), and the core must hear the tunings.
+    /// Takes over the settings that can change live. Returns the tunings for the core, and all changes, those that need a
+    /// restart included. The caller applies settings of single cards.
     pub(crate) fn follow(&mut self, new: Self) -> (Vec<Tuning>, Vec<ConfigChange>) {
         let tunings = self.core.tunings(&new.core);
         let mut changes: Vec<ConfigChange> = tunings
@@ -88,16 +85,14 @@ impl Settings {
             "implicit_sessions" implicit_sessions;
             "self_service" self_service;
         }
-        let time =
-            |time: Option<gpushare_proto::Nanos>| time.map_or("off".to_owned(), |time| time.to_string());
+        let time = |time: Option<Nanos>| time.map_or("off".to_owned(), |time| time.to_string());
         compare("idle_exit", time(self.idle_exit), time(new.idle_exit), true);
-        let bytes = |settings: &Self| {
-            let of = |bytes: gpushare_proto::Bytes| bytes.to_string();
-            [of(settings.core.bandwidth_per_second), of(settings.core.context_reserve)]
-        };
-        let ([old_rate, old_reserve], [rate, reserve]) = (bytes(self), bytes(&new));
-        compare("scheduling.bandwidth_per_second", old_rate, rate, false);
-        compare("scheduling.context_reserve", old_reserve, reserve, false);
+        for (key, old, new) in [
+            ("bandwidth_per_second", self.core.bandwidth_per_second, new.core.bandwidth_per_second),
+            ("context_reserve", self.core.context_reserve, new.core.context_reserve),
+        ] {
+            compare(&format!("scheduling.{key}"), old.to_string(), new.to_string(), false);
+        }
         compare! { false:
             "connections_per_user" connections_per_user;
             "state_dir" state;
@@ -119,7 +114,7 @@ impl Settings {
     }
 }
 
-/// A value without the words of the language it is kept in.
+/// Formats a value without the syntax of Rust's `Option`.
 fn words(value: &impl std::fmt::Debug) -> String {
     let text = format!("{value:?}");
     let inner = text.strip_prefix("Some(").and_then(|text| text.strip_suffix(')'));
@@ -136,7 +131,6 @@ mod tests {
     use std::fs;
 
     use clap::Parser as _;
-    use gpushare_proto::Nanos;
 
     use super::*;
 
@@ -145,12 +139,11 @@ mod tests {
         fs::write(&path, text).unwrap();
         let mut args = Args::parse_from(["x", "--user"]);
         args.config = Some(path);
-        let around = Surroundings::default();
-        Source { args, around }
+        Source { args, environment: Environment::default() }
     }
 
     #[test]
-    fn what_cannot_change_live_is_said_and_stays_as_it_is() {
+    fn a_setting_that_needs_a_restart_is_reported_and_kept() {
         let folder = tempfile::tempdir().unwrap();
         let mut settings = source(&folder, "").read().unwrap();
         let text = "metrics = '127.0.0.1:9999'\nidle_exit = '1min'\nscheduling.stuck_after = '9s'\nscheduling.context_reserve = '1GiB'";
@@ -172,6 +165,10 @@ mod tests {
         );
         assert_eq!((settings.metrics, settings.idle_exit), (None, Some(Nanos::from_secs(60))));
         let (tunings, changes) = settings.follow(new);
-        assert_eq!((tunings.len(), changes.len()), (0, 2), "said each time until the daemon starts with it");
+        assert_eq!(
+            (tunings.len(), changes.len()),
+            (0, 2),
+            "reported each time until the daemon starts with it"
+        );
     }
 }

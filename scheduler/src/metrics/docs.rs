@@ -1,14 +1,14 @@
-//! docs/metrics.md, made of the table.
+//! Writes docs/metrics.md from the table.
 
 use super::ended;
+use super::sessions;
 use super::table::{BUCKETS, FAMILIES, Family};
-use super::tenants;
 
-/// The reference of all metrics, in Markdown.
+/// Returns the reference of all metrics, in Markdown.
 #[must_use]
 pub fn reference() -> String {
     let mut page = INTRODUCTION
-        .replace("{most}", &tenants::MOST.to_string())
+        .replace("{most}", &sessions::MOST.to_string())
         .replace("{ended}", &ended::MOST.to_string())
         .replace("{grace}", &(ended::GRACE.0 / 60_000_000_000).to_string())
         .replace("{buckets}", &BUCKETS.map(|bound| bound.to_string()).join(", "));
@@ -24,7 +24,7 @@ pub fn reference() -> String {
 const SECTIONS: [(&str, &str); 3] =
     [("The daemon", "gpushare_"), ("Cards", "gpushare_gpu_"), ("Sessions", "gpushare_session_")];
 
-/// The longest of the sections' prefixes that the name has.
+/// Returns the longest section prefix that the name has.
 fn section(family: &Family) -> &'static str {
     let prefixes = SECTIONS.iter().map(|(_, prefix)| *prefix);
     prefixes
@@ -45,39 +45,44 @@ fn line(family: &Family) -> String {
 const INTRODUCTION: &str = "\
 # Metrics
 
-The daemon tells Prometheus how its cards are shared. This page is made of the table in
-`scheduler/src/metrics/table.rs`; do not edit it, run
-`GPUSHARE_REGENERATE=1 cargo test -p gpushare-scheduler --lib metrics` after changing that.
+The daemon exports metrics for Prometheus. This page is made from the table in `scheduler/src/metrics/table.rs`. To
+change it, edit the table and run `GPUSHARE_REGENERATE=1 cargo test -p gpushare-scheduler --lib metrics`.
 
-The system's daemon serves metrics at `127.0.0.1:9402`, a user's own only when asked to:
+## Endpoint
+
+The system's daemon serves metrics at `127.0.0.1:9402`. A user's own daemon serves them only on request:
 
 ```console
 $ gpushare-scheduler --user --metrics 127.0.0.1:9402
 ```
 
-or by the key `metrics = \"127.0.0.1:9402\"` of the configuration file; `off` turns them off. There is neither
-encryption nor a password: an address other than the loopback's tells everybody who can reach it the names of sessions. If the port
-is taken the daemon says so in its log and goes on without.
+The key `metrics = \"127.0.0.1:9402\"` of the configuration file does the same, and `off` turns metrics off. There
+is no encryption and no password: everybody who can reach the address can read the names of all sessions. If the
+port is taken, the daemon logs that and runs without metrics.
 
 | path | answer |
 |---|---|
-| `/metrics` | everything below, in Prometheus' text format |
-| `/healthz` | 200 if the daemon is alive and decides, 503 if its scheduler does not answer within two seconds |
-| `/readyz` | 200 if it gives grants, 503 while processes of the last daemon are awaited after a restart |
+| `/metrics` | all metrics, in Prometheus' text format |
+| `/healthz` | 200 if the scheduler answers within two seconds, else 503 |
+| `/readyz` | 200 if grants are given, 503 while the daemon waits for processes of the last daemon after a restart |
 
-Labels: `gpu` is the daemon's number of a card and `uuid` its identity; `session` is the number of a session, which is never
-used twice, and `name` its name. At most {most} sessions are told apart, the oldest first; the rest together is
-`session=\"other\"`. The last figures of a session that ended stay for {grace} minutes, of at most {ended} sessions, so that a
-scraper finds what a short job used. Figures are at most a quarter of a second old, those of NVML a second.
+At most 32 connections are open at a time. A new connection is always accepted. If there are too many, the oldest
+one that has sent no request is closed, or else the oldest of all.
 
-Histograms have the buckets {buckets} seconds and one for everything.
+## Labels and figures
 
-A session has no series of resident bytes today: its memory is managed memory, which the driver moves page by page, and
-no call tells how much of it is on the card. `gpushare_gpu_memory_used_bytes` says what is there, of everybody
-together. The series comes with the handoff engine, which moves the memory itself and so knows where it is.
+`gpu` is the daemon's number of a card, and `uuid` its identity. `session` is the number of a session, which is never
+reused, and `name` is its name. At most {most} sessions are shown by themselves, the oldest first. All others are
+summed up as `session=\"other\"`. The last figures of an ended session stay for {grace} minutes, for at most {ended}
+sessions, so that a scraper sees what a short job used.
 
-At most 32 connections are served at a time. Another one is always taken, and then the oldest is closed that has asked
-for nothing, or else the oldest of all.
+Figures are at most a quarter of a second old, those of NVML at most a second.
+
+Histograms have buckets up to {buckets} seconds, and one for all observations.
+
+No metric tells how much of a session's memory is resident. Its memory is managed memory, which the driver moves
+page by page, and no call reports where it is. `gpushare_gpu_memory_used_bytes` has the memory in use on the card by
+all processes together.
 ";
 
 #[cfg(test)]

@@ -1,5 +1,4 @@
-//! Sessions that are over, for as long as it takes to be read: most scrapers come once a minute or more often, and
-//! the last figures of a job are those that people want.
+//! Last figures of ended sessions, kept for five minutes so that a scraper sees what a short job used.
 
 use std::collections::VecDeque;
 
@@ -7,23 +6,23 @@ use gpushare_proto::Nanos;
 
 use super::picture::SessionPicture;
 
-/// How long the last figures of a session are shown.
+/// Time for which the last figures of a session are shown.
 pub(super) const GRACE: Nanos = Nanos::from_secs(300);
-/// Of how many sessions.
+/// Greatest number of ended sessions that are shown.
 pub(super) const MOST: usize = 256;
 
-/// The sessions that ended last, the oldest first.
+/// Sessions that ended a short while ago, in the order of their ends.
 #[derive(Debug, Default)]
 pub(crate) struct Ended(VecDeque<(Nanos, SessionPicture)>);
 
 impl Ended {
-    /// A session ends at `now` with these figures.
+    /// Adds a session that ends at `now` with these figures.
     pub(crate) fn add(&mut self, now: Nanos, session: SessionPicture) {
         self.0.push_back((now, session));
         self.forget_before(now);
     }
 
-    /// Those to show at `now`, the last one first.
+    /// Returns the sessions to show at `now`, the latest first.
     pub(crate) fn at(&mut self, now: Nanos) -> impl Iterator<Item = &SessionPicture> {
         self.forget_before(now);
         self.0.iter().rev().map(|(_, session)| session)
@@ -38,7 +37,7 @@ impl Ended {
 
 #[cfg(test)]
 mod tests {
-    use crate::metrics::tenants::tests::session;
+    use crate::metrics::sessions::tests::session;
 
     use super::*;
 
@@ -50,7 +49,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_that_is_over_is_shown_for_five_minutes() {
+    fn an_ended_session_is_shown_for_five_minutes() {
         let mut ended = Ended::default();
         ended.add(Nanos::from_secs(10), session(1));
         ended.add(Nanos::from_secs(20), session(2));
@@ -60,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn many_that_end_at_once_are_not_all_kept() {
+    fn only_so_many_ended_sessions_are_kept() {
         let mut ended = Ended::default();
         (0..1000).for_each(|n| ended.add(Nanos::from_secs(1), session(n)));
         let shown = shown(&mut ended, 1);

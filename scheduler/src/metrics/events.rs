@@ -1,4 +1,4 @@
-//! What happens and is counted when it happens, by card: how long waits, drains and handoffs were, and refusals.
+//! Histograms and counters that are updated as things happen, by card: waits, drains, handoffs, refusals.
 
 use std::collections::BTreeMap;
 
@@ -10,10 +10,10 @@ use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle, Prometheu
 
 use super::table::{self, FAMILIES, Family, Kind};
 
-/// Where these are from, which the exporter does not show.
+/// Origin of the metrics, which the recorder wants and the exporter does not show.
 const METADATA: Metadata<'static> = Metadata::new(module_path!(), Level::INFO, None);
 
-/// The histograms and counters of all cards.
+/// Histograms and counters of all cards.
 pub(crate) struct Events {
     recorder: PrometheusRecorder,
     cards: BTreeMap<GpuId, CardEvents>,
@@ -53,19 +53,19 @@ impl Events {
         Self { recorder, cards: BTreeMap::new() }
     }
 
-    /// What gives the text of all of them.
-    pub(super) fn text(&self) -> PrometheusHandle {
+    /// Returns the handle that renders them.
+    pub(super) fn handle(&self) -> PrometheusHandle {
         self.recorder.handle()
     }
 
-    /// A card is there: its series begin at zero.
+    /// Adds a card, whose series begin at zero.
     pub(crate) fn card(&mut self, gpu: GpuId, uuid: GpuUuid) {
         self.cards
             .entry(gpu)
             .or_insert_with(|| CardEvents::new(&self.recorder, gpu, uuid));
     }
 
-    /// The core noted something. What it says of cards that are not here is not counted.
+    /// Counts a notice of the core. Cards that were not added are not counted.
     pub(crate) fn note(&self, notice: &Notice) {
         match notice {
             Notice::Granted { gpus, waited, .. } => {
@@ -141,13 +141,13 @@ mod tests {
 
     fn has(events: &Events, line: &str) -> bool {
         let line = line.replace('@', &format!("gpu=\"0\",uuid=\"{CARD}\""));
-        events.text().render().lines().any(|said| said == line)
+        events.handle().render().lines().any(|said| said == line)
     }
 
     #[test]
     fn the_series_of_a_card_begin_at_zero() {
         let mut events = Events::new();
-        assert_eq!(events.text().render(), "");
+        assert_eq!(events.handle().render(), "");
         events.card(GPU, CARD);
         assert!(has(&events, "gpushare_gpu_grant_seconds_count{@} 0"));
         assert!(has(&events, "gpushare_gpu_refusals_total{@,limit=\"capacity\"} 0"));

@@ -1,4 +1,4 @@
-//! A scene in Prometheus' text format.
+//! Writes a scene in Prometheus' text format.
 
 use metrics::{Key, Label};
 use metrics_exporter_prometheus::LabelSet;
@@ -7,10 +7,10 @@ use metrics_exporter_prometheus::formatting::{write_help_line, write_metric_line
 use super::scene::Scene;
 use super::table::{FAMILIES, Family, Row};
 
-/// What the page is, for a reader.
+/// Content type of the page.
 pub(super) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// All families that are read, each with its HELP and TYPE; those without a series are left out.
+/// Writes all families that are read at a scrape, each with its HELP and TYPE. Families without a series are left out.
 pub(super) fn text(scene: &Scene) -> String {
     let mut page = String::new();
     for family in FAMILIES {
@@ -41,8 +41,8 @@ mod tests {
     use gpushare_proto::{Bytes, GpuId, GpuUuid, Nanos, SessionId};
 
     use crate::metrics::picture::{AuditPicture, CardPicture, Picture};
-    use crate::metrics::sensors::{Reading, Readings};
-    use crate::metrics::tenants::tests::session;
+    use crate::metrics::sessions::tests::session;
+    use crate::nvml::{Reading, Readings};
 
     use super::*;
 
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_has_no_series() {
+    fn an_unknown_value_has_no_series() {
         let lines = lines(&picture(), &Readings::new());
         for name in ["managed_limit", "temperature", "power", "utilization", "memory_used"] {
             assert!(!lines.iter().any(|line| line.contains(name)), "{name}");
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn what_sensors_say_is_shown() {
+    fn sensor_values_are_shown() {
         let reading = Reading {
             used: Some(Bytes::gib(2)),
             busy_percent: Some(75),
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn in_parallel_mode_nobody_is_the_holder() {
+    fn in_parallel_mode_no_session_is_the_holder() {
         let mut picture = picture();
         picture.cards[0].state.mode = Mode::Parallel;
         let lines = lines(&picture, &Readings::new());

@@ -1,42 +1,43 @@
-//! What the core's task hands over when it is asked: plain copies, put into words elsewhere.
+//! Copy of the daemon's figures that the core's task hands over on request.
 
 use gpushare_core::snapshot::{GpuSnapshot, SessionSnapshot};
 use gpushare_proto::Nanos;
 use gpushare_proto::tenant::GpuInfo;
 
-/// The daemon at one instant.
-#[derive(Clone, Debug)]
+/// Figures of the daemon at one instant.
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Picture {
-    /// Time since it started.
+    /// Time since the daemon started.
     pub(crate) uptime: Nanos,
-    /// Whether grants are given: not while processes of the last daemon are awaited.
+    /// Whether the daemon gives grants, and not only waits for processes of the last daemon.
     pub(crate) ready: bool,
     /// Clients of the last daemon that are neither back nor dead.
     pub(crate) recovering: u32,
     pub(crate) cards: Vec<CardPicture>,
-    /// The living by number, then those that ended a short while ago, the last one first.
+    /// Open sessions by number, then those that ended a short while ago, the latest first.
     pub(crate) sessions: Vec<SessionPicture>,
-    /// Lines of the audit log that were written, and those that could not be.
     pub(crate) audit: AuditPicture,
-    /// How many of the sessions live.
+    /// Number of open sessions in `sessions`.
     pub(crate) living: usize,
 }
 
-/// The audit log.
+/// Line counts of the audit log.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct AuditPicture {
+    /// Lines written since the daemon started.
     pub(crate) written: u64,
+    /// Lines that could not be written since the daemon started.
     pub(crate) lost: u64,
 }
 
-/// A card.
+/// Figures of one card.
 #[derive(Clone, Debug)]
 pub(crate) struct CardPicture {
     pub(crate) info: GpuInfo,
     pub(crate) state: GpuSnapshot,
 }
 
-/// A session.
+/// Figures of one session.
 #[derive(Clone, Debug)]
 pub(crate) struct SessionPicture {
     pub(crate) name: String,

@@ -1,4 +1,4 @@
-//! Everything that the table's rows read: the picture, the sessions as they are shown, and what the sensors say.
+//! Everything that the table's rows read: the picture, the sensor values, and the sessions as they are shown.
 
 use std::collections::BTreeMap;
 
@@ -6,18 +6,18 @@ use gpushare_core::snapshot::GpuSnapshot;
 use gpushare_proto::GpuId;
 use gpushare_proto::tenant::GpuInfo;
 
-use super::picture::Picture;
-use super::sensors::{Reading, Readings};
-use super::tenants::{self, Tenant};
+use super::picture::{CardPicture, Picture};
+use super::sessions::{self, SessionRow};
+use crate::nvml::{Reading, Readings};
 
-/// The daemon and its cards at one instant.
+/// Daemon, cards and sessions at one instant.
 pub(super) struct Scene<'a> {
     pub(super) picture: &'a Picture,
     pub(super) cards: BTreeMap<GpuId, Card<'a>>,
-    pub(super) tenants: Vec<Tenant>,
+    pub(super) sessions: Vec<SessionRow>,
 }
 
-/// A card.
+/// Card with its sensor values.
 pub(super) struct Card<'a> {
     pub(super) info: &'a GpuInfo,
     pub(super) state: &'a GpuSnapshot,
@@ -26,21 +26,20 @@ pub(super) struct Card<'a> {
 
 impl<'a> Scene<'a> {
     pub(super) fn new(picture: &'a Picture, readings: &Readings) -> Self {
-        let card = |card: &'a super::CardPicture| {
-            let reading = readings.get(&card.info.uuid).copied().unwrap_or_default();
-            let (info, state) = (&card.info, &card.state);
+        let card = |CardPicture { info, state }: &'a CardPicture| {
+            let reading = readings.get(&info.uuid).copied().unwrap_or_default();
             (state.gpu, Card { info, state, reading })
         };
         Self {
             picture,
             cards: picture.cards.iter().map(card).collect(),
-            tenants: tenants::tenants(&picture.sessions, tenants::MOST),
+            sessions: sessions::rows(&picture.sessions, sessions::MOST),
         }
     }
 }
 
 impl Card<'_> {
-    /// The labels that every series of a card has: `gpu` and `uuid`.
+    /// Returns the values of the labels that every series of a card has: `gpu` and `uuid`.
     pub(super) fn labels(&self) -> Vec<String> {
         vec![self.state.gpu.0.to_string(), self.info.uuid.to_string()]
     }

@@ -1,113 +1,61 @@
-//! What NVML says of the cards, asked at most once a second by a thread of its own: the driver may take its time, or
-//! never answer again when a card falls off. A reading that is too old is not shown.
+//! Sensor values of the cards, read from NVML at most once a second. Values that are too old are not shown.
 
-use std::collections::BTreeMap;
 use std::io;
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::thread;
 use std::time::{Duration, Instant};
 
-use gpushare_proto::{Bytes, GpuUuid};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-use crate::nvml;
+use crate::nvml::{self, Reader, Readings};
 
-/// A reading is not repeated before this.
+/// Time for which readings are used again.
 const FRESH: Duration = Duration::from_secs(1);
-/// A reading is not shown after this.
+/// Age from which readings are not shown.
 const STALE: Duration = Duration::from_secs(10);
-/// How long a scrape waits for the driver.
+/// Time that a scrape waits for the driver.
 const PATIENCE: Duration = Duration::from_millis(300);
 
-/// What NVML says of a card; none of it is certain to be there.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Reading {
-    /// Memory in use by everybody.
-    pub(crate) used: Option<Bytes>,
-    /// Share of the last sample period in which a kernel ran.
-    pub(crate) busy_percent: Option<u32>,
-    pub(crate) celsius: Option<u32>,
-    pub(crate) milliwatts: Option<u32>,
-}
-
-/// By card.
-pub(crate) type Readings = BTreeMap<GpuUuid, Reading>;
-
-/// The thread that asks NVML.
+/// Latest readings, with the thread that refreshes them.
 #[derive(Debug)]
 pub(super) struct Sensors {
-    ask: SyncSender<()>,
+    reader: Reader,
     latest: watch::Receiver<Sample>,
 }
 
-#[derive(Clone, Debug, Default)]
-struct Sample {
-    at: Option<Instant>,
-    readings: Readings,
-}
-
-impl Sample {
-    fn is_younger_than(&self, age: Duration) -> bool {
-        self.at.is_some_and(|at| at.elapsed() < age)
-    }
-}
+/// Readings with their time; none yet by default.
+type Sample = Option<(Instant, Readings)>;
 
 impl Sensors {
-    /// Starts the thread, which loads NVML when it is asked for the first time, and ends where there is none.
+    /// Starts the thread, which loads NVML at the first scrape.
     ///
     /// # Errors
-    /// If there can be no more threads.
+    /// If the system has no thread.
     pub(super) fn start() -> io::Result<Self> {
-        Self::reading(|| {
-            let nvml = nvml::load().ok()?;
-            Some(move || nvml::readings(&nvml))
-        })
+        Self::with(|deliver| Reader::start("sensors", nvml::readings, deliver))
     }
 
-    fn reading<R: FnMut() -> Readings>(
-        open: impl FnOnce() -> Option<R> + Send + 'static,
+    fn with(
+        start: impl FnOnce(Box<dyn FnMut(Option<Readings>) -> bool + Send>) -> io::Result<Reader>,
     ) -> io::Result<Self> {
-        let (ask, asked) = sync_channel(1);
         let (publish, latest) = watch::channel(Sample::default());
-        thread::Builder::new()
-            .name("sensors".to_owned())
-            .spawn(move || watch_cards(open, &asked, &publish))?;
-        Ok(Self { ask, latest })
+        let deliver = move |readings: Option<Readings>| {
+            publish.send_replace(readings.map(|readings| (Instant::now(), readings)));
+            !publish.is_closed()
+        };
+        Ok(Self { reader: start(Box::new(deliver))?, latest })
     }
 
-    /// What the cards' sensors say now, or said a short while ago.
+    /// Returns the cards' sensor values, which are up to ten seconds old if the driver is slow.
     pub(super) async fn read(&self) -> Readings {
         let mut latest = self.latest.clone();
-        let fresh = latest.borrow_and_update().is_younger_than(FRESH);
-        if !fresh {
-            // Refused if the thread is busy with the last request, or gone: then there is nothing to wait for but it.
-            let _ = self.ask.try_send(());
+        let is_younger_than =
+            |sample: &Sample, age| sample.as_ref().is_some_and(|(at, _)| at.elapsed() < age);
+        let fresh = is_younger_than(&latest.borrow_and_update(), FRESH);
+        if !fresh && self.reader.ask() {
             let _ = timeout(PATIENCE, latest.changed()).await;
         }
-        let sample = latest.borrow();
-        match sample.is_younger_than(STALE) {
-            true => sample.readings.clone(),
-            false => Readings::new(),
-        }
-    }
-}
-
-fn watch_cards<R: FnMut() -> Readings>(
-    open: impl FnOnce() -> Option<R>,
-    asked: &Receiver<()>,
-    publish: &watch::Sender<Sample>,
-) {
-    if asked.recv().is_err() {
-        return;
-    }
-    let Some(mut read) = open() else { return };
-    loop {
-        let readings = read();
-        publish.send_replace(Sample { at: Some(Instant::now()), readings });
-        if asked.recv().is_err() {
-            return;
-        }
+        let sample = latest.borrow().clone().filter(|(at, _)| at.elapsed() < STALE);
+        sample.map(|(_, readings)| readings).unwrap_or_default()
     }
 }
 
@@ -116,41 +64,48 @@ mod tests {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicU32, Ordering};
 
-    use super::*;
+    use gpushare_proto::GpuUuid;
 
-    fn at_work(milliwatts: u32) -> Readings {
+    use super::*;
+    use crate::nvml::Reading;
+
+    fn sensors<R: FnMut() -> Readings + 'static>(
+        open: impl FnOnce() -> Option<R> + Send + 'static,
+    ) -> Sensors {
+        Sensors::with(|deliver| Reader::reading("test", open, deliver)).unwrap()
+    }
+
+    fn readings(milliwatts: u32) -> Readings {
         let reading = Reading { milliwatts: Some(milliwatts), ..Reading::default() };
         [(GpuUuid::gpu([1; 16]), reading)].into()
     }
 
     #[tokio::test]
-    async fn many_scrapes_are_one_reading() {
-        let asked = Arc::new(AtomicU32::new(0));
-        let count = asked.clone();
-        let sensors =
-            Sensors::reading(move || Some(move || at_work(count.fetch_add(1, Ordering::Relaxed)))).unwrap();
-        assert_eq!(sensors.read().await, at_work(0));
-        assert_eq!(sensors.read().await, at_work(0));
-        assert_eq!(asked.load(Ordering::Relaxed), 1);
+    async fn scrapes_within_a_second_share_a_reading() {
+        let reads = Arc::new(AtomicU32::new(0));
+        let count = reads.clone();
+        let sensors = sensors(move || Some(move || readings(count.fetch_add(1, Ordering::Relaxed))));
+        assert_eq!(sensors.read().await, readings(0));
+        assert_eq!(sensors.read().await, readings(0));
+        assert_eq!(reads.load(Ordering::Relaxed), 1);
     }
 
     #[tokio::test]
-    async fn a_driver_that_never_answers_holds_up_nobody() {
+    async fn a_driver_that_never_answers_blocks_no_scrape() {
         let (_hold, never) = std::sync::mpsc::channel::<()>();
-        let sensors = Sensors::reading(move || {
+        let sensors = sensors(move || {
             Some(move || {
                 let _ = never.recv();
                 Readings::new()
             })
-        })
-        .unwrap();
+        });
         assert_eq!(sensors.read().await, Readings::new());
         assert_eq!(sensors.read().await, Readings::new());
     }
 
     #[tokio::test]
-    async fn without_nvml_there_is_nothing_to_read() {
-        let sensors = Sensors::reading(|| None::<fn() -> Readings>).unwrap();
+    async fn without_nvml_there_are_no_readings() {
+        let sensors = sensors(|| None::<fn() -> Readings>);
         assert_eq!(sensors.read().await, Readings::new());
         assert_eq!(sensors.read().await, Readings::new());
     }

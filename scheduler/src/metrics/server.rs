@@ -1,13 +1,13 @@
-//! The HTTP side: three paths, one request a connection, and an end to every patience.
+//! HTTP server of the metrics: three paths, one request a connection, and a time limit for each connection.
 //!
-//! Every connection is taken at once. When there are too many, one is closed for it: the oldest that has asked for
-//! nothing, or else the oldest of all (`guests.rs`). So neither silence nor slow reading keeps a scraper out.
+//! Every connection is accepted at once. If there are too many, another one is closed: the oldest that has sent no
+//! request, or else the oldest of all (`connections.rs`). So neither silent nor slow readers keep a scraper out.
 //!
 //! | path | answer |
 //! |---|---|
 //! | `/metrics` | the page |
-//! | `/healthz` | 200 if the core's task answers |
-//! | `/readyz` | 200 if grants are given, 503 while processes of the last daemon are awaited |
+//! | `/healthz` | 200 if the core's task answers, else 503 |
+//! | `/readyz` | 200 if grants are given, 503 while the daemon waits for processes of the last daemon |
 
 use std::convert::Infallible;
 use std::net::TcpListener as StdListener;
@@ -27,125 +27,125 @@ use tokio::task::yield_now;
 use tokio::time::{interval, sleep, timeout};
 use tracing::{debug, warn};
 
-use super::desk::Desk;
-use super::guests::{Guest, Guests};
+use super::cache::Cache;
+use super::connections::{Activity, Connections};
 use super::page;
 
-/// Connections at a time.
+/// Greatest number of open connections.
 const CONNECTIONS: usize = 32;
-/// The longest request that is read.
+/// Longest request that is read.
 const REQUEST_BYTES: usize = 8 * 1024;
-/// How often histograms are sorted while nobody reads them.
+/// Interval at which histograms are sorted without a scrape.
 const UPKEEP: Duration = Duration::from_secs(60);
-/// A pause after a connection that could not be had, which is mostly for want of descriptors.
+/// Pause after a failed accept, which mostly means that no descriptor is left.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// How long a connection may take.
+/// Time limits of a connection.
 #[derive(Clone, Copy, Debug)]
-struct Patience {
-    /// For its request to arrive.
-    arrival: Duration,
-    /// Altogether, so that a slow reader leaves at some time.
+struct Limits {
+    /// Time for the request to arrive.
+    request: Duration,
+    /// Time for the whole connection.
     lifetime: Duration,
 }
 
-const PATIENCE: Patience = Patience { arrival: Duration::from_secs(5), lifetime: Duration::from_secs(15) };
+const LIMITS: Limits = Limits { request: Duration::from_secs(5), lifetime: Duration::from_secs(15) };
 
 const PLAIN: &str = "text/plain; charset=utf-8";
 
 type Answer = Response<Full<Bytes>>;
 
-/// Serves until the daemon has ended.
-pub(super) async fn serve(listener: StdListener, desk: Desk, served: oneshot::Receiver<()>) {
+/// Serves until the daemon ends.
+pub(super) async fn serve(listener: StdListener, cache: Cache, served: oneshot::Receiver<()>) {
     let listener = match TcpListener::from_std(listener) {
         Ok(listener) => listener,
         Err(cause) => return warn!("cannot serve metrics: {cause}"),
     };
-    let desk = Arc::new(desk);
+    let cache = Arc::new(cache);
     tokio::select! {
-        () = accept(&listener, &desk, PATIENCE) => {}
-        () = upkeep(&desk) => {}
+        () = accept(&listener, &cache, LIMITS) => {}
+        () = upkeep(&cache) => {}
         _ = served => {}
     }
 }
 
-async fn upkeep(desk: &Desk) {
+async fn upkeep(cache: &Cache) {
     let mut due = interval(UPKEEP);
     loop {
         due.tick().await;
-        desk.sort_events();
+        cache.sort_events();
     }
 }
 
-async fn accept(listener: &TcpListener, desk: &Arc<Desk>, patience: Patience) {
-    let mut guests = Guests::new(CONNECTIONS);
+async fn accept(listener: &TcpListener, cache: &Arc<Cache>, limits: Limits) {
+    let mut connections = Connections::new(CONNECTIONS);
     let mut refused = false;
     loop {
         match listener.accept().await {
             Ok((stream, _)) => {
-                let desk = desk.clone();
-                guests.admit(|guest| attend(stream, desk, patience, guest));
+                let cache = cache.clone();
+                connections.add(|activity| serve_one(stream, cache, limits, activity));
                 refused = false;
-                // Once round for the driver to see what has arrived, once for the guest to read it: whoever came with
-                // a request is no silent guest when the next one comes.
+                // One yield lets the runtime see the bytes that arrived, one lets the connection read them. So a
+                // connection that came with a request counts as one that asked before the next one is accepted.
                 yield_now().await;
                 yield_now().await;
             }
             Err(cause) => {
                 if !std::mem::replace(&mut refused, true) {
-                    warn!("cannot take a connection for metrics: {cause}; trying again until it goes");
+                    warn!("cannot accept a connection for metrics: {cause}; trying again every {PAUSE:?}");
                 }
-                guests.dismiss_one();
+                connections.close_one();
                 sleep(PAUSE).await;
             }
         }
     }
 }
 
-/// One connection, from its request to its end.
-async fn attend(stream: TcpStream, desk: Arc<Desk>, patience: Patience, guest: Guest) {
+/// Serves one connection, from its request to its end.
+async fn serve_one(stream: TcpStream, cache: Arc<Cache>, limits: Limits, activity: Activity) {
     let service = service_fn(|request| {
-        guest.asks();
-        answer(request, &desk)
+        activity.has_asked();
+        answer(request, &cache)
     });
     let connection = http1::Builder::new()
         .keep_alive(false)
         .timer(TokioTimer::new())
-        .header_read_timeout(patience.arrival)
+        .header_read_timeout(limits.request)
         .max_buf_size(REQUEST_BYTES)
         .serve_connection(TokioIo::new(stream), service);
-    match timeout(patience.lifetime, connection).await {
+    match timeout(limits.lifetime, connection).await {
         Ok(Ok(())) => {}
         Ok(Err(cause)) => debug!("a reader of metrics left: {cause}"),
-        Err(_) => debug!("a reader of metrics took longer than {:?}", patience.lifetime),
+        Err(_) => debug!("a reader of metrics took longer than {:?}", limits.lifetime),
     }
 }
 
-async fn answer(request: Request<Incoming>, desk: &Desk) -> Result<Answer, Infallible> {
+async fn answer(request: Request<Incoming>, cache: &Cache) -> Result<Answer, Infallible> {
     if !matches!(*request.method(), Method::GET | Method::HEAD) {
-        let mut answer = say(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD\n");
+        let mut answer = respond(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD\n");
         answer.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
         return Ok(answer);
     }
     let path = request.uri().path();
     if !matches!(path, "/metrics" | "/healthz" | "/readyz") {
-        return Ok(say(StatusCode::NOT_FOUND, "there are /metrics, /healthz and /readyz\n"));
+        return Ok(respond(StatusCode::NOT_FOUND, "there are /metrics, /healthz and /readyz\n"));
     }
-    let Some(view) = desk.view().await else {
-        return Ok(say(StatusCode::SERVICE_UNAVAILABLE, "the scheduler does not answer\n"));
+    let Some(view) = cache.view().await else {
+        return Ok(respond(StatusCode::SERVICE_UNAVAILABLE, "the scheduler does not answer\n"));
     };
     let picture = &view.picture;
     Ok(match path {
-        "/metrics" => with_type(StatusCode::OK, page::CONTENT_TYPE, desk.text(&view).await),
-        "/readyz" if !picture.ready => say(
+        "/metrics" => with_type(StatusCode::OK, page::CONTENT_TYPE, cache.text(&view).await),
+        "/readyz" if !picture.ready => respond(
             StatusCode::SERVICE_UNAVAILABLE,
-            format!("recovering: {} processes of the last daemon are awaited\n", picture.recovering),
+            format!("recovering: waiting for {} processes of the last daemon\n", picture.recovering),
         ),
-        _ => say(StatusCode::OK, "ok\n"),
+        _ => respond(StatusCode::OK, "ok\n"),
     })
 }
 
-fn say(status: StatusCode, words: impl Into<Bytes>) -> Answer {
+fn respond(status: StatusCode, words: impl Into<Bytes>) -> Answer {
     with_type(status, PLAIN, words.into())
 }
 
@@ -162,34 +162,21 @@ mod tests {
     use std::net::{SocketAddr, TcpStream};
     use std::thread;
 
-    use gpushare_proto::Nanos;
     use tokio::sync::mpsc;
 
+    use super::super::cache::PictureRequest;
     use super::super::events::Events;
     use super::super::picture::Picture;
     use super::super::sensors::Sensors;
     use super::*;
-    use crate::input::Input;
 
-    /// Nobody leaves for want of patience in these tests.
-    const FOR_EVER: Patience =
-        Patience { arrival: Duration::from_secs(3600), lifetime: Duration::from_secs(3600) };
-    /// Only a failing test waits so long.
+    /// Limits that no connection reaches in these tests.
+    const FOR_EVER: Limits =
+        Limits { request: Duration::from_secs(3600), lifetime: Duration::from_secs(3600) };
+    /// Time-out of a failing test.
     const LONG: Duration = Duration::from_secs(60);
 
-    fn picture() -> Picture {
-        Picture {
-            uptime: Nanos(0),
-            ready: true,
-            recovering: 0,
-            cards: Vec::new(),
-            sessions: Vec::new(),
-            audit: crate::metrics::AuditPicture::default(),
-            living: 0,
-        }
-    }
-
-    /// A server that loses patience with nobody, for as long as the test does not drop the sender.
+    /// Starts a server without time limits, which ends when the test drops the sender.
     fn start() -> (SocketAddr, oneshot::Sender<()>) {
         let (end, ended) = oneshot::channel();
         let listener = StdListener::bind("127.0.0.1:0").unwrap();
@@ -198,18 +185,17 @@ mod tests {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         thread::spawn(move || {
             runtime.block_on(async {
-                let (inputs, mut asked) = mpsc::channel(1);
-                let desk = Arc::new(Desk::new(inputs, Events::new().text(), Sensors::start().unwrap()));
+                let (requests, mut asked) = mpsc::channel::<PictureRequest>(1);
+                let sensors = Sensors::start().unwrap();
+                let cache = Arc::new(Cache::new(requests, Events::new().handle(), sensors));
                 let core = async {
-                    while let Some(input) = asked.recv().await {
-                        if let Input::Observe(answer) = input {
-                            let _ = answer.send(picture());
-                        }
+                    while let Some(answer) = asked.recv().await {
+                        let _ = answer.send(Picture { ready: true, ..Picture::default() });
                     }
                 };
                 let listener = TcpListener::from_std(listener).unwrap();
                 tokio::select! {
-                    () = accept(&listener, &desk, FOR_EVER) => {}
+                    () = accept(&listener, &cache, FOR_EVER) => {}
                     () = core => {}
                     _ = ended => {}
                 }
@@ -244,20 +230,20 @@ mod tests {
     }
 
     #[test]
-    fn neither_silent_nor_slow_readers_keep_a_scraper_out() {
+    fn silent_and_slow_readers_keep_no_scraper_out() {
         let (address, _end) = start();
         let silent: Vec<_> = (0..200).map(|_| connect(address)).collect();
         let _slow: Vec<_> = (0..40).map(|_| asking(address, "/metrics")).collect();
         for path in ["/metrics", "/healthz", "/readyz"] {
             assert_eq!(status_of(asking(address, path)), "HTTP/1.1 200 OK");
         }
-        // Patience has ended nobody: those were closed who had to make room.
+        // No time limit was reached: connections were closed to make room.
         let gone = silent.iter().filter(|silent| !is_open(silent)).count();
         assert!(gone > 200 - CONNECTIONS, "{gone}");
     }
 
     #[test]
-    fn the_silent_leave_first_and_the_oldest_of_them() {
+    fn the_oldest_silent_connection_is_closed_first() {
         let (address, _end) = start();
         let silent: Vec<_> = (0..CONNECTIONS).map(|_| connect(address)).collect();
         let mut half = connect(address);
@@ -265,7 +251,7 @@ mod tests {
         for _ in 0..20 {
             assert_eq!(status_of(asking(address, "/readyz")), "HTTP/1.1 200 OK");
         }
-        // One made room for the half request, and one for the first question; a question that is answered leaves.
+        // One was closed for the half request and one for the first full one; an answered connection ends by itself.
         let open: Vec<bool> = silent.iter().map(is_open).collect();
         assert_eq!(open[..2], [false; 2]);
         assert_eq!(open[2..], [true; CONNECTIONS - 2]);

@@ -1,7 +1,7 @@
-//! Every metric: its name, what it means, and where its values come from. The page, the exporter's descriptions and
-//! docs/metrics.md are all made of these rows, so a metric is added by adding a row.
+//! Table of all metrics: name, meaning, and source of the values.
 //!
-//! Names are as Prometheus recommends: base units, `_total` for what only rises.
+//! The page, the exporter's descriptions and docs/metrics.md are made of these rows, so a metric is added by adding a
+//! row. Names follow Prometheus' conventions: base units, and `_total` for counters.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,37 +10,37 @@ use gpushare_proto::admin::{LockView, Mode};
 use gpushare_proto::{Bytes, Nanos, SessionId};
 
 use super::scene::{Card, Scene};
-use super::tenants::{self, Tenant, Usage};
+use super::sessions::{self, SessionRow, Usage};
 
-/// The upper bounds of all histograms, in seconds: from a drain of nothing to a wait behind many turns.
+/// Upper bounds of all histograms' buckets in seconds: from an empty drain to a wait behind many turns.
 pub(super) const BUCKETS: [f64; 16] =
     [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0];
 
-/// A metric with all its series.
+/// Metric with all its series.
 #[derive(Clone, Copy, Debug)]
 pub struct Family {
-    /// What a query calls it.
+    /// Name in queries.
     pub name: &'static str,
-    /// What it may do.
+    /// Type in the sense of Prometheus.
     pub kind: Kind,
-    /// What it means, in a sentence without a full stop.
+    /// Meaning, in one sentence without a full stop.
     pub help: &'static str,
     pub(super) source: Source,
 }
 
-/// What a metric may do.
+/// Type of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Only rises.
+    /// Value that only rises.
     Counter,
-    /// Rises and falls.
+    /// Value that rises and falls.
     Gauge,
-    /// How many observations were at most how large.
+    /// Numbers of observations by size.
     Histogram,
 }
 
 impl Kind {
-    /// As the page's TYPE line has it.
+    /// Returns the name in the page's TYPE lines.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -51,7 +51,7 @@ impl Kind {
     }
 }
 
-/// Where the values come from, and with that, which series there are.
+/// Source of a metric's values, which also determines its series.
 #[derive(Clone, Copy)]
 pub(super) enum Source {
     /// One value.
@@ -59,12 +59,12 @@ pub(super) enum Source {
     /// A value for each card that has one.
     Card(fn(&Card) -> Option<f64>),
     /// A value for each session that has one.
-    Session(fn(&Tenant) -> Option<f64>),
+    Session(fn(&SessionRow) -> Option<f64>),
     /// A value for each session and card.
     SessionOnCard(fn(&Usage) -> f64),
     /// Series with these labels.
     Rows(&'static [&'static str], fn(&Scene) -> Vec<Row>),
-    /// Counted when it happens (`events.rs`), with these labels.
+    /// Events counted as they happen (`events.rs`), with these labels.
     Events(&'static [&'static str]),
 }
 
@@ -74,7 +74,7 @@ impl std::fmt::Debug for Source {
     }
 }
 
-/// One series: the values of its labels, and its own.
+/// One series: values of its labels, and its value.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Row {
     pub(super) labels: Vec<String>,
@@ -83,25 +83,25 @@ pub(super) struct Row {
 
 const CARD: &[&str] = &["gpu", "uuid"];
 
-/// From queueing up to the lock.
+/// Waits for the lock.
 pub(super) const GRANTS: Family = Family::histogram(
     "gpushare_gpu_grant_seconds",
-    "Time from a session's queueing up to its getting the lock, in turns",
+    "Time from a session's entry into the queue to its grant, in turns",
 );
-/// From queueing up to going on.
+/// Waits until a session can run again.
 pub(super) const WAITS: Family = Family::histogram(
     "gpushare_gpu_wait_seconds",
-    "Time from a session's queueing up to its going on with its memory in, in turns",
+    "Time from a session's entry into the queue until it runs with its memory moved in, in turns",
 );
-/// From the order to let go to the end of the last work.
+/// Durations of drains.
 pub(super) const DRAINS: Family = Family::histogram(
     "gpushare_gpu_drain_seconds",
-    "Time from the order to let go to the end of a session's last work",
+    "Time from the request to release the lock to the end of the session's work in flight",
 );
-/// What a change of turns costs.
+/// Costs of handoffs.
 pub(super) const HANDOFFS: Family = Family::histogram(
     "gpushare_gpu_handoff_seconds",
-    "Time from the order to let go to the next session's memory being in: drain and move",
+    "Time from the request to release the lock until the next session's memory is in: drain and move",
 );
 /// Refused allocations.
 pub(super) const REFUSALS: Family = Family::counter(
@@ -124,7 +124,7 @@ pub const FAMILIES: &[Family] = &[
     ),
     Family::gauge(
         "gpushare_ready",
-        "1 if grants are given, 0 while processes of the last daemon are awaited",
+        "1 if grants are given, 0 while the daemon waits for processes of the last daemon",
         Source::Daemon(|scene| f64::from(u8::from(scene.picture.ready))),
     ),
     Family::gauge(
@@ -132,14 +132,10 @@ pub const FAMILIES: &[Family] = &[
         "Processes of the last daemon that are neither back nor dead",
         Source::Daemon(|scene| f64::from(scene.picture.recovering)),
     ),
-    Family::gauge(
-        "gpushare_sessions",
-        "Sessions that are open",
-        Source::Daemon(|scene| scene.picture.living as f64),
-    ),
+    Family::gauge("gpushare_sessions", "Open sessions", Source::Daemon(|scene| scene.picture.living as f64)),
     Family::gauge(
         "gpushare_stuck_sessions",
-        "Sessions that were told to let go and do not; the log says what they wait for",
+        "Sessions that did not release the lock in time; the log names what they wait for",
         Source::Daemon(|scene| stuck(scene) as f64),
     ),
     Family::counter(
@@ -149,7 +145,7 @@ pub const FAMILIES: &[Family] = &[
     ),
     Family::counter(
         "gpushare_audit_lost_lines_total",
-        "Lines that the audit log should have and has not: its disk is full, slow or read-only",
+        "Lines missing in the audit log because its disk is full, slow or read-only",
         Source::Daemon(|scene| scene.picture.audit.lost as f64),
     ),
     // Cards.
@@ -163,7 +159,7 @@ pub const FAMILIES: &[Family] = &[
     ),
     Family::gauge(
         "gpushare_gpu_mode",
-        "1 for the mode that the card is in, 0 for the other",
+        "1 for the mode that the card is in, 0 for the others",
         Source::Rows(&["gpu", "uuid", "mode"], modes),
     ),
     Family::counter(
@@ -173,7 +169,7 @@ pub const FAMILIES: &[Family] = &[
     ),
     Family::gauge(
         "gpushare_gpu_holder",
-        "1 for each session that holds the lock in turns; no series in parallel mode, where all do",
+        "1 for each session that holds the lock in turns; no series in parallel mode, where all hold it",
         Source::Rows(&["gpu", "uuid", "session", "name"], holders),
     ),
     Family::gauge(
@@ -188,7 +184,7 @@ pub const FAMILIES: &[Family] = &[
     ),
     Family::gauge(
         "gpushare_gpu_quantum_seconds",
-        "How long the next turn would last",
+        "Length of the next turn",
         Source::Card(|card| Some(seconds(card.state.quantum_ns))),
     ),
     Family::counter(
@@ -198,12 +194,12 @@ pub const FAMILIES: &[Family] = &[
     ),
     Family::counter(
         "gpushare_gpu_aborted_drops_total",
-        "Orders to let go that were undone, because work in flight seemed to wait for a thread at the gate",
+        "Requests to release the lock that were undone, because work in flight seemed to wait for a thread at the gate",
         Source::Card(|card| Some(card.state.aborted_drops as f64)),
     ),
     Family::counter(
         "gpushare_gpu_moved_bytes_total",
-        "Bytes brought in on grants",
+        "Bytes moved onto the card on grants",
         Source::Card(|card| Some(bytes(card.state.moved_bytes))),
     ),
     GRANTS,
@@ -213,42 +209,42 @@ pub const FAMILIES: &[Family] = &[
     REFUSALS,
     Family::gauge(
         "gpushare_gpu_memory_bytes",
-        "The card's memory",
+        "Memory of the card",
         Source::Card(|card| Some(bytes(card.state.total_bytes))),
     ),
     Family::gauge(
         "gpushare_gpu_memory_used_bytes",
-        "Memory in use by everybody on the card, as NVML says; no series without NVML",
+        "Memory in use on the card by all processes, from NVML; no series without NVML",
         Source::Card(|card| card.reading.used.map(bytes)),
     ),
     Family::gauge(
         "gpushare_gpu_capacity_bytes",
-        "What may be resident together",
+        "Bytes that may be resident on the card together",
         Source::Card(|card| Some(bytes(card.state.capacity_bytes))),
     ),
     Family::gauge(
         "gpushare_gpu_allocated_bytes",
-        "What all sessions have allocated, resident or not",
+        "Bytes that all sessions have allocated, resident or not",
         Source::Card(|card| Some(bytes(card.state.allocated_bytes))),
     ),
     Family::gauge(
         "gpushare_gpu_managed_limit_bytes",
-        "The most managed memory of all sessions together; no series without a limit",
+        "Limit on the managed memory of all sessions together; no series without a limit",
         Source::Card(|card| limit(card.state.managed_limit_bytes)),
     ),
     Family::gauge(
         "gpushare_gpu_utilization_ratio",
-        "Share of the last sample period in which a kernel ran, 0 to 1, as NVML says; no series without NVML",
+        "Share of the last sample period in which a kernel ran, 0 to 1, from NVML; no series without NVML",
         Source::Card(|card| card.reading.busy_percent.map(|percent| f64::from(percent) / 100.0)),
     ),
     Family::gauge(
         "gpushare_gpu_temperature_celsius",
-        "The card's temperature, as NVML says; no series without NVML",
+        "Temperature of the card, from NVML; no series without NVML",
         Source::Card(|card| card.reading.celsius.map(f64::from)),
     ),
     Family::gauge(
         "gpushare_gpu_power_watts",
-        "What the card draws, as NVML says; no series without NVML",
+        "Power draw of the card, from NVML; no series without NVML",
         Source::Card(|card| card.reading.milliwatts.map(|milliwatts| f64::from(milliwatts) / 1000.0)),
     ),
     // Sessions.
@@ -259,22 +255,22 @@ pub const FAMILIES: &[Family] = &[
     ),
     Family::gauge(
         "gpushare_session_quota_bytes",
-        "The session's quota on each card; no series without a quota",
+        "Quota of the session on each card; no series without a quota",
         Source::Session(|session| session.quota.map(bytes)),
     ),
     Family::gauge(
         "gpushare_session_allocated_bytes",
-        "What the session has allocated, resident or not",
+        "Bytes that the session has allocated, resident or not",
         Source::SessionOnCard(|usage| bytes(usage.allocated)),
     ),
     Family::gauge(
         "gpushare_session_leased_bytes",
-        "Quota in the hands of the session's processes, used or not",
+        "Bytes of quota leased to the session's processes, used or not",
         Source::SessionOnCard(|usage| bytes(usage.leased)),
     ),
     Family::gauge(
         "gpushare_session_peak_bytes",
-        "The most that the session was seen to have allocated",
+        "Highest number of allocated bytes seen",
         Source::SessionOnCard(|usage| bytes(usage.peak)),
     ),
     Family::counter(
@@ -284,7 +280,7 @@ pub const FAMILIES: &[Family] = &[
     ),
     Family::counter(
         "gpushare_session_gpu_seconds_total",
-        "Wall time in which the session could submit work: it held the lock and was not known to be idle, in any mode",
+        "Wall time in which the session held the lock and was not known to be idle, in any mode",
         Source::Session(|session| Some(seconds(session.gpu_time))),
     ),
     Family::counter(
@@ -294,7 +290,7 @@ pub const FAMILIES: &[Family] = &[
     ),
     Family::counter(
         "gpushare_session_moved_bytes_total",
-        "Bytes that the session brought in on grants",
+        "Bytes of the session moved onto a card on grants",
         Source::Session(|session| Some(bytes(session.moved))),
     ),
 ];
@@ -316,18 +312,18 @@ impl Family {
         Self::new(name, Kind::Histogram, help, Source::Events(CARD))
     }
 
-    /// The labels of each of its series.
+    /// Returns the label names of each series.
     #[must_use]
     pub fn labels(&self) -> &'static [&'static str] {
         self.source.labels()
     }
 
-    /// Whether it is counted when it happens instead of read when somebody asks.
+    /// Returns whether events are counted as they happen, instead of values read at each scrape.
     pub(super) fn is_counted(&self) -> bool {
         matches!(self.source, Source::Events(_))
     }
 
-    /// Its series now; none if it is counted elsewhere.
+    /// Returns the current series; none if events are counted instead.
     pub(super) fn rows(&self, scene: &Scene) -> Vec<Row> {
         match self.source {
             Source::Daemon(read) => vec![Row { labels: Vec::new(), value: read(scene) }],
@@ -336,24 +332,19 @@ impl Family {
                 scene.cards.values().filter_map(value).collect()
             }
             Source::Session(read) => {
-                let value = |tenant: &Tenant| {
-                    Some(Row {
-                        labels: vec![tenant.session.clone(), tenant.name.clone()],
-                        value: read(tenant)?,
-                    })
-                };
-                scene.tenants.iter().filter_map(value).collect()
+                let row =
+                    |session: &SessionRow| Some(Row { labels: session.labels(), value: read(session)? });
+                scene.sessions.iter().filter_map(row).collect()
             }
             Source::SessionOnCard(read) => {
-                let tenants = scene.tenants.iter();
-                let usages = tenants.flat_map(|tenant| tenant.cards.iter().map(move |on| (tenant, on)));
-                let value = |(tenant, (gpu, usage)): (&Tenant, (_, &Usage))| {
-                    let mut labels = vec![tenant.session.clone(), tenant.name.clone()];
+                let sessions = scene.sessions.iter();
+                let usages = sessions.flat_map(|session| session.cards.iter().map(move |on| (session, on)));
+                let row = |(session, (gpu, usage)): (&SessionRow, (_, &Usage))| {
+                    let mut labels = session.labels();
                     labels.extend(scene.cards.get(gpu)?.labels());
-                    let value = read(usage);
-                    Some(Row { labels, value })
+                    Some(Row { labels, value: read(usage) })
                 };
-                usages.filter_map(value).collect()
+                usages.filter_map(row).collect()
             }
             Source::Rows(_, read) => read(scene),
             Source::Events(_) => Vec::new(),
@@ -373,7 +364,7 @@ impl Source {
     }
 }
 
-/// A time as Prometheus has it.
+/// Converts a time to seconds.
 pub(super) fn seconds(time: Nanos) -> f64 {
     Duration::from(time).as_secs_f64()
 }
@@ -382,7 +373,7 @@ fn bytes(bytes: Bytes) -> f64 {
     bytes.0 as f64
 }
 
-/// A limit, if there is one.
+/// Converts a limit to bytes; `None` for no limit.
 fn limit(limit: Bytes) -> Option<f64> {
     (limit != Bytes::MAX).then(|| bytes(limit))
 }
@@ -391,7 +382,7 @@ fn row<const N: usize>(labels: [&str; N], value: f64) -> Row {
     Row { labels: labels.map(str::to_owned).into(), value }
 }
 
-/// A series of a card with labels besides the card's own.
+/// Returns a series of a card with more labels than the card's own.
 fn labelled(card: &Card, more: &[&str], value: f64) -> Row {
     let mut labels = card.labels();
     labels.extend(more.iter().map(|&label| label.to_owned()));
@@ -410,9 +401,9 @@ fn modes(scene: &Scene) -> Vec<Row> {
         .collect()
 }
 
-/// Of the sessions that have figures of their own.
+/// Returns the holders among the sessions that are shown by themselves.
 fn holders(scene: &Scene) -> Vec<Row> {
-    let own = scene.picture.sessions.iter().take(tenants::MOST);
+    let own = scene.picture.sessions.iter().take(sessions::MOST);
     let names: BTreeMap<SessionId, &str> =
         own.map(|session| (session.state.session, session.name.as_str())).collect();
     let cards = scene.cards.values();

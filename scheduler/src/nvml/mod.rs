@@ -1,10 +1,11 @@
-//! The cards that NVIDIA's management library knows. It is optional: without it a card is known from what
-//! its first client announces.
+//! Cards, sensors and processes as NVIDIA's management library (NVML) reports them.
 //!
-//! A GPU that is divided into MIG instances is no card: nobody can use it as a whole. Each of its instances is one,
-//! in the place of the GPU, with its own identity and memory.
+//! NVML is optional: without it the daemon learns of a card from the first client that uses it.
+//!
+//! A GPU that is divided into MIG instances cannot be used as a whole. Each of its instances is a card instead, with
+//! its own identity and memory.
 
-mod meter;
+mod reader;
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -18,17 +19,15 @@ use nvml_wrapper::struct_wrappers::device::ProcessInfo;
 use nvml_wrapper::{Device, Nvml};
 use tracing::{debug, info, warn};
 
-pub(crate) use meter::Meter;
+pub(crate) use reader::Reader;
 
-use crate::metrics::{Reading, Readings};
-
-/// The library's name as the driver's own packages install it, without the development link.
+/// File name of the library in the driver's packages, without the link for developers.
 const LIBRARY: &str = "libnvidia-ml.so.1";
 
 /// `NVML_DEVICE_MIG_ENABLE`.
 const MIG_ENABLED: u32 = 1;
 
-/// The machine's cards in NVML's order; none without the library.
+/// Returns the machine's cards in NVML's order; none without the library.
 #[must_use]
 pub fn cards() -> Vec<GpuInfo> {
     let nvml = match load() {
@@ -48,7 +47,7 @@ pub fn cards() -> Vec<GpuInfo> {
         .collect()
 }
 
-/// What can be a card, in NVML's order.
+/// Returns all undivided GPUs and all MIG instances, in NVML's order.
 fn devices(nvml: &Nvml) -> impl Iterator<Item = Device<'_>> {
     let whole = (0..nvml.device_count().unwrap_or(0)).filter_map(|index| {
         nvml.device_by_index(index)
@@ -57,12 +56,12 @@ fn devices(nvml: &Nvml) -> impl Iterator<Item = Device<'_>> {
     });
     whole.flat_map(|device| match device.mig_mode() {
         Ok(mode) if mode.current == MIG_ENABLED => instances(&device),
-        // Also where the library or the GPU does not know of instances.
+        // An error means that the library or the GPU does not support instances.
         _ => vec![device],
     })
 }
 
-/// The instances of a divided GPU. Their numbers have gaps where other sizes would begin.
+/// Returns the instances of a divided GPU. Their indexes have gaps where instances of other sizes could begin.
 fn instances<'nvml>(device: &Device<'nvml>) -> Vec<Device<'nvml>> {
     let most = device.mig_device_count().unwrap_or(0);
     (0..most).filter_map(|index| device.mig_device_by_index(index).ok()).collect()
@@ -71,12 +70,28 @@ fn instances<'nvml>(device: &Device<'nvml>) -> Vec<Device<'nvml>> {
 /// Loads the library.
 ///
 /// # Errors
-/// If there is none, or it does not come to terms with the driver.
+/// If there is none, or it does not match the driver.
 pub(crate) fn load() -> Result<Nvml, NvmlError> {
     Nvml::builder().lib_path(OsStr::new(LIBRARY)).init()
 }
 
-/// What the sensors of all cards say; a card that does not answer is left out.
+/// Sensor values of one card; `None` for a value that NVML does not report.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Reading {
+    /// Memory in use on the card by all processes.
+    pub(crate) used: Option<Bytes>,
+    /// Share of the last sample period in which a kernel ran.
+    pub(crate) busy_percent: Option<u32>,
+    /// Temperature of the GPU.
+    pub(crate) celsius: Option<u32>,
+    /// Power draw of the card.
+    pub(crate) milliwatts: Option<u32>,
+}
+
+/// Sensor values by card.
+pub(crate) type Readings = BTreeMap<GpuUuid, Reading>;
+
+/// Reads the sensors of all cards. A card that does not answer is left out.
 pub(crate) fn readings(nvml: &Nvml) -> Readings {
     devices(nvml)
         .filter_map(|device| {
@@ -92,21 +107,21 @@ pub(crate) fn readings(nvml: &Nvml) -> Readings {
         .collect()
 }
 
-/// What each process has on a card, by pid; none where NVML lists the process and does not know its bytes.
+/// Bytes of each process on one card, by pid; `None` if NVML lists the process without its bytes.
 pub(crate) type OnCard = BTreeMap<u32, Option<Bytes>>;
 
-/// The processes on each card; none for one that fails to say this time.
+/// Processes on each card; `None` for a card whose list could not be read this time.
 pub(crate) type Usages = BTreeMap<GpuUuid, Option<OnCard>>;
 
-/// What the processes on all cards have there; a card that never says is left out.
+/// Lists the processes on all cards. A card that can never list them is left out.
 pub(crate) fn usages(nvml: &Nvml) -> Usages {
     devices(nvml)
         .filter_map(|device| {
             let uuid = device.uuid().ok()?.parse().ok()?;
             match device.running_compute_processes() {
                 Ok(processes) => Some((uuid, Some(processes.iter().map(usage).collect()))),
-                Err(cause) if never_says(&cause) => None,
-                // Whoever starts programs while their number is asked for brings this about as well.
+                Err(cause) if is_permanent(&cause) => None,
+                // A process that starts between NVML's count and its list causes this too.
                 Err(cause) => {
                     debug!("NVML does not list the processes on {uuid} now: {cause}");
                     Some((uuid, None))
@@ -124,9 +139,8 @@ fn usage(process: &ProcessInfo) -> (u32, Option<Bytes>) {
     (process.pid, bytes)
 }
 
-/// Whether a card has nothing to list, today or tomorrow: a driver that lists nobody (WSL, a guest), or a card that is gone with all
-/// that was on it.
-fn never_says(cause: &NvmlError) -> bool {
+/// Returns whether a card will never list processes: its driver cannot (WSL, a virtual machine), or the card is lost.
+fn is_permanent(cause: &NvmlError) -> bool {
     matches!(
         cause,
         NvmlError::NotSupported

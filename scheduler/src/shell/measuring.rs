@@ -24,8 +24,8 @@ use gpushare_sys::clock;
 use tracing::{debug, warn};
 
 use super::Shell;
-use crate::nvml::Meter;
-use crate::nvml::Usages;
+use crate::input::Input;
+use crate::nvml::{self, Reader, Usages};
 
 /// How long a context has to come into being.
 const SOON: Nanos = Nanos::from_secs(1);
@@ -38,7 +38,7 @@ const STALE: Nanos = Nanos::from_secs(30);
 #[derive(Debug, Default)]
 pub(super) struct Measuring {
     next: Option<Nanos>,
-    meter: Option<Meter>,
+    meter: Option<Reader>,
     asked: Option<Asked>,
     /// How many questions were asked.
     questions: u64,
@@ -136,7 +136,9 @@ impl Shell {
     fn ask_meter(&mut self, now: Nanos, all: bool) {
         let fixed = all.then(|| self.fixed_now());
         if self.measuring.meter.is_none() {
-            match Meter::start(self.inputs.clone()) {
+            let inputs = self.inputs.clone();
+            let deliver = move |usages| inputs.blocking_send(Input::Measured(usages)).is_ok();
+            match Reader::start("meter", nvml::usages, deliver) {
                 Ok(meter) => self.measuring.meter = Some(meter),
                 Err(cause) => {
                     warn!("what contexts take is not measured now: {cause}");
@@ -144,7 +146,7 @@ impl Shell {
                 }
             }
         }
-        let answers = self.measuring.meter.as_ref().is_some_and(Meter::ask);
+        let answers = self.measuring.meter.as_ref().is_some_and(Reader::ask);
         if answers {
             self.measuring.questions += 1;
             self.measuring.asked = Some(Asked { at: now, fixed, stale: false });

@@ -9,7 +9,7 @@ use tracing::{info, warn};
 
 use super::{Shell, failure};
 use crate::config::{ConfigError, Reader, Settings};
-use crate::input::Asker;
+use crate::input::{Asker, Input};
 
 impl Shell {
     /// Gets settings from there when it is told to read them again.
@@ -20,7 +20,11 @@ impl Shell {
     /// Has the configuration read again; `None` asks by a signal.
     pub(crate) fn read_again(&mut self, asker: Option<Asker>) {
         if let Some(reader) = &self.reader {
-            reader.start(self.inputs.clone(), asker);
+            let inputs = self.inputs.clone();
+            reader.start(move |settings| {
+                // The receiver is gone only when the daemon ends.
+                let _ = inputs.blocking_send(Input::Configured { settings, asker });
+            });
         }
     }
 

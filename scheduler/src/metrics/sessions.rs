@@ -1,5 +1,5 @@
-//! The sessions as they are shown: each by itself, and what are too many together as `other`, so that no number of
-//! sessions makes a page that nobody can store.
+//! Sessions as the page shows them: the first thousand each, all others summed up as `other`. So the number of series is
+//! bounded.
 
 use std::collections::BTreeMap;
 
@@ -8,18 +8,18 @@ use gpushare_proto::{Bytes, GpuId, Nanos};
 
 use super::picture::SessionPicture;
 
-/// How many sessions have figures of their own.
+/// Number of sessions that are shown by themselves.
 pub(super) const MOST: usize = 1000;
-/// What the rest is called, by number and by name.
+/// Label of the sum of all other sessions, as number and as name.
 const OTHER: &str = "other";
 
-/// A session, or the sum of many.
+/// Figures of one session, or of many summed up.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Tenant {
-    /// Its number, or `other`.
+pub(super) struct SessionRow {
+    /// Number of the session, or `other`.
     pub(super) session: String,
     pub(super) name: String,
-    /// Its quota on each card; none for no quota, and for many together.
+    /// Quota on each card; `None` without a quota, and for a sum.
     pub(super) quota: Option<Bytes>,
     pub(super) processes: u64,
     pub(super) refusals: u64,
@@ -29,7 +29,7 @@ pub(super) struct Tenant {
     pub(super) cards: BTreeMap<GpuId, Usage>,
 }
 
-/// What it has on one card.
+/// Memory of a session on one card.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Usage {
     pub(super) allocated: Bytes,
@@ -37,28 +37,34 @@ pub(super) struct Usage {
     pub(super) peak: Bytes,
 }
 
-/// The first `most` by themselves, the others as one.
-pub(super) fn tenants(sessions: &[SessionPicture], most: usize) -> Vec<Tenant> {
+/// Returns the first `most` sessions by themselves and the others as one row.
+pub(super) fn rows(sessions: &[SessionPicture], most: usize) -> Vec<SessionRow> {
     let (own, rest) = sessions.split_at(most.min(sessions.len()));
-    let mut tenants: Vec<Tenant> = own.iter().map(Tenant::of).collect();
+    let mut rows: Vec<SessionRow> = own.iter().map(SessionRow::of).collect();
     if !rest.is_empty() {
-        let mut other = Tenant { session: OTHER.to_owned(), name: OTHER.to_owned(), ..Tenant::default() };
+        let mut other =
+            SessionRow { session: OTHER.to_owned(), name: OTHER.to_owned(), ..SessionRow::default() };
         rest.iter().for_each(|session| other.add(session));
-        tenants.push(other);
+        rows.push(other);
     }
-    tenants
+    rows
 }
 
-impl Tenant {
+impl SessionRow {
     fn of(session: &SessionPicture) -> Self {
-        let mut tenant = Self {
+        let mut row = Self {
             session: session.state.session.0.to_string(),
             name: session.name.clone(),
             quota: session.state.memory_limit_bytes,
             ..Self::default()
         };
-        tenant.add(session);
-        tenant
+        row.add(session);
+        row
+    }
+
+    /// Returns the values of the labels `session` and `name`.
+    pub(super) fn labels(&self) -> Vec<String> {
+        vec![self.session.clone(), self.name.clone()]
     }
 
     fn add(&mut self, SessionPicture { state, .. }: &SessionPicture) {
@@ -84,7 +90,7 @@ pub(super) mod tests {
 
     use super::*;
 
-    /// A session with a GiB on the first card and three refusals.
+    /// Session with 1 GiB on the first card and three refusals.
     pub(in crate::metrics) fn session(id: u64) -> SessionPicture {
         SessionPicture {
             name: format!("session-{id}"),
@@ -113,8 +119,8 @@ pub(super) mod tests {
     #[test]
     fn sessions_beyond_the_most_are_shown_together() {
         let sessions: Vec<_> = (1..=5).map(session).collect();
-        let shown = tenants(&sessions, 2);
-        let names: Vec<_> = shown.iter().map(|tenant| tenant.name.as_str()).collect();
+        let shown = rows(&sessions, 2);
+        let names: Vec<_> = shown.iter().map(|row| row.name.as_str()).collect();
         assert_eq!(names, ["session-1", "session-2", "other"]);
         assert_eq!(shown[0].quota, Some(Bytes::gib(4)));
         assert_eq!((shown[2].quota, shown[2].refusals), (None, 9));
@@ -122,8 +128,8 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn few_sessions_have_no_others() {
-        assert_eq!(tenants(&[session(1), session(2)], 2).len(), 2);
-        assert_eq!(tenants(&[], 2), []);
+    fn there_is_no_sum_of_no_sessions() {
+        assert_eq!(rows(&[session(1), session(2)], 2).len(), 2);
+        assert_eq!(rows(&[], 2), []);
     }
 }

@@ -1,5 +1,4 @@
-//! What a reader is told: one picture at a time, asked of the core's task at most four times a second however many
-//! readers there are, and one text of it that they all share.
+//! Cache between scrapers and the core's task: one picture a quarter second at most, and one text that all share.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,23 +12,25 @@ use super::page;
 use super::picture::Picture;
 use super::scene::Scene;
 use super::sensors::Sensors;
-use crate::input::Input;
 
-/// A picture is shown so long.
+/// Time for which a picture is served again.
 const FRESH: Duration = Duration::from_millis(250);
-/// A core's task that does not answer within this is not well.
+/// Time within which a healthy core's task answers.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Asks, and remembers the answer.
+/// Request for a picture, answered by the core's task.
+pub(crate) type PictureRequest = oneshot::Sender<Picture>;
+
+/// Latest picture of the daemon, with what is needed to refresh it.
 #[derive(Debug)]
-pub(super) struct Desk {
-    inputs: mpsc::Sender<Input>,
+pub(super) struct Cache {
+    requests: mpsc::Sender<PictureRequest>,
     events: PrometheusHandle,
     sensors: Sensors,
     last: Mutex<Option<Arc<View>>>,
 }
 
-/// A picture, and its text if somebody wanted it.
+/// Picture with its text, which is made when the first scraper wants it.
 #[derive(Debug)]
 pub(super) struct View {
     taken: Instant,
@@ -37,29 +38,33 @@ pub(super) struct View {
     text: OnceCell<Bytes>,
 }
 
-impl Desk {
-    pub(super) fn new(inputs: mpsc::Sender<Input>, events: PrometheusHandle, sensors: Sensors) -> Self {
-        Self { inputs, events, sensors, last: Mutex::default() }
+impl Cache {
+    pub(super) fn new(
+        requests: mpsc::Sender<PictureRequest>,
+        events: PrometheusHandle,
+        sensors: Sensors,
+    ) -> Self {
+        Self { requests, events, sensors, last: Mutex::default() }
     }
 
-    /// The daemon as it is now; none if the core's task does not answer.
+    /// Returns a fresh view of the daemon; `None` if the core's task does not answer in time.
     pub(super) async fn view(&self) -> Option<Arc<View>> {
         let mut last = self.last.lock().await;
         if let Some(view) = last.as_ref().filter(|view| view.taken.elapsed() < FRESH) {
             return Some(view.clone());
         }
-        let picture = timeout(PATIENCE, self.ask()).await.ok()??;
+        let picture = timeout(PATIENCE, self.request()).await.ok()??;
         let view = Arc::new(View { taken: Instant::now(), picture, text: OnceCell::new() });
         Some(last.insert(view).clone())
     }
 
-    async fn ask(&self) -> Option<Picture> {
+    async fn request(&self) -> Option<Picture> {
         let (answer, answered) = oneshot::channel();
-        self.inputs.send(Input::Observe(answer)).await.ok()?;
+        self.requests.send(answer).await.ok()?;
         answered.await.ok()
     }
 
-    /// The page.
+    /// Returns the text of a view for `/metrics`.
     pub(super) async fn text(&self, view: &View) -> Bytes {
         let write = async || {
             let readings = self.sensors.read().await;
@@ -70,7 +75,7 @@ impl Desk {
         view.text.get_or_init(write).await.clone()
     }
 
-    /// Empties what the histograms have gathered since they were last read into their buckets.
+    /// Sorts the samples that histograms have gathered since the last scrape into their buckets.
     pub(super) fn sort_events(&self) {
         self.events.run_upkeep();
     }

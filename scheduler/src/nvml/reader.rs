@@ -1,0 +1,104 @@
+//! A thread that asks NVML when it is told to. A call may take long, or never return when a card falls off the bus, so
+//! no other task makes it.
+//!
+//! The thread loads the library at the first request and keeps it: on an H200 (driver 580.159.04) each load and unload
+//! leaves a descriptor open. Without requests NVML is not loaded at all.
+
+use std::io;
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::thread;
+
+use nvml_wrapper::Nvml;
+
+/// Handle of the thread, which ends when the handle is dropped.
+#[derive(Debug)]
+pub(crate) struct Reader {
+    requests: SyncSender<()>,
+}
+
+impl Reader {
+    /// Starts a thread that answers each request with one `read`; without NVML it delivers `None` once and ends.
+    ///
+    /// `deliver` returns whether anything still wants answers.
+    ///
+    /// # Errors
+    /// If the system has no thread.
+    pub(crate) fn start<T>(
+        name: &str,
+        read: fn(&Nvml) -> T,
+        deliver: impl FnMut(Option<T>) -> bool + Send + 'static,
+    ) -> io::Result<Self>
+    where
+        T: 'static,
+    {
+        Self::reading(name, move || super::load().ok().map(|nvml| move || read(&nvml)), deliver)
+    }
+
+    /// Starts the thread with another source than NVML, which `open` opens at the first request.
+    pub(crate) fn reading<T, R: FnMut() -> T>(
+        name: &str,
+        open: impl FnOnce() -> Option<R> + Send + 'static,
+        deliver: impl FnMut(Option<T>) -> bool + Send + 'static,
+    ) -> io::Result<Self> {
+        let (requests, arriving) = sync_channel(1);
+        let thread = thread::Builder::new().name(name.to_owned());
+        thread.spawn(move || answer(open, &arriving, deliver))?;
+        Ok(Self { requests })
+    }
+
+    /// Requests a reading, unless one is requested already. Returns false if no answer will ever come.
+    pub(crate) fn ask(&self) -> bool {
+        !matches!(self.requests.try_send(()), Err(TrySendError::Disconnected(())))
+    }
+}
+
+fn answer<T, R: FnMut() -> T>(
+    open: impl FnOnce() -> Option<R>,
+    requests: &Receiver<()>,
+    mut deliver: impl FnMut(Option<T>) -> bool,
+) {
+    if requests.recv().is_err() {
+        return;
+    }
+    let Some(mut read) = open() else {
+        deliver(None);
+        return;
+    };
+    while deliver(Some(read())) && requests.recv().is_ok() {}
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+
+    use super::*;
+
+    #[test]
+    fn each_request_has_one_answer() {
+        let (answers, answered) = channel();
+        let mut count = 0;
+        let read = move || {
+            count += 1;
+            count
+        };
+        let deliver = move |answer| answers.send(answer).is_ok();
+        let reader = Reader::reading("test", move || Some(read), deliver).unwrap();
+        for expected in [1, 2] {
+            assert!(reader.ask());
+            assert_eq!(answered.recv(), Ok(Some(expected)));
+        }
+        drop(reader);
+        assert!(answered.recv().is_err(), "the thread ends with its handle");
+    }
+
+    #[test]
+    fn without_nvml_the_first_answer_is_the_last() {
+        let (answers, answered) = channel();
+        let deliver = move |answer: Option<()>| answers.send(answer).is_ok();
+        let reader = Reader::reading("test", || None::<fn()>, deliver).unwrap();
+        reader.ask();
+        assert_eq!(answered.recv(), Ok(None));
+        assert!(answered.recv().is_err());
+        assert!(!reader.ask());
+    }
+}
