@@ -24,7 +24,7 @@ use gpushare_proto::tenant::TenantRequest;
 use gpushare_proto::{Bytes, GateState, GateWord, Nanos};
 use gpushare_sys::{clock, futex};
 
-use crate::driver::contexts::Live;
+use crate::driver::contexts::List;
 use crate::driver::types::{CAPTURE_MODE_RELAXED, CUDA_ERROR_NOT_READY, CUDA_SUCCESS, CUevent};
 use crate::grace::Grace;
 use crate::lock;
@@ -231,7 +231,7 @@ impl Mover {
         Some(marks)
     }
 
-    fn is_pending(&self, live: &[Live], mark: Mark) -> bool {
+    fn is_pending(&self, live: &List, mark: Mark) -> bool {
         // A context that was destroyed meanwhile took its work and its event along.
         let alive = live.iter().any(|known| known.context().addr() == mark.context);
         // SAFETY: the event lives as long as its context, which the caller's lock keeps. Anything but

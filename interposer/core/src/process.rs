@@ -28,7 +28,7 @@ use crate::collectives::Collectives;
 use crate::connection::{Address, ConnectError, Connection};
 use crate::driver::Driver;
 use crate::driver::contexts::Contexts;
-use crate::driver::dynlink;
+use crate::driver::dynlink::LIBCUDA;
 use crate::driver::types::{CUDA_ERROR_SYSTEM_NOT_READY, CUcontext, CUdevice, CUresult, CUstream};
 use crate::gate::Gate;
 use crate::handles::Handles;
@@ -149,7 +149,7 @@ impl State {
     #[cold]
     fn begin() -> Option<&'static Self> {
         static SAID: AtomicBool = AtomicBool::new(false);
-        let driver = match Driver::load(dynlink::driver_symbol) {
+        let driver = match Driver::load(|name| LIBCUDA.symbol(name)) {
             Ok(driver) => driver,
             Err(missing) => {
                 let missing = missing.to_string_lossy();

@@ -1,5 +1,7 @@
-//! The application's live contexts. Movers borrow them, never retain one: whoever destroys a context
-//! holds this list's lock while it does, and movers hold it for each short visit.
+//! Live contexts of the application.
+//!
+//! The threads that drain and move memory borrow contexts and never retain them. A hook that may destroy a
+//! context holds the lock of this list while it does. A borrower holds the lock for each short visit.
 
 use std::sync::{Mutex, MutexGuard};
 
@@ -9,114 +11,146 @@ use crate::driver::types::{
 };
 use crate::lock;
 
-/// Whose a context is.
+/// Origin of a context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// The device's own, shared by everybody who retains it.
+    /// The primary context of a device, shared by all that retain it.
     Primary,
-    /// Made by the application.
+    /// A context that the application created.
     Created,
-    /// A part of the card, by its own handle. It dies with that. The primary context lives as long as any part, and has its
-    /// memory.
+    /// A green context, with the address of its green handle. It dies with that handle. Its memory belongs to
+    /// the primary context, which lives as long as any green context.
     Green(usize),
 }
 
-/// A live context and what the movers keep in it; both die with it.
+/// A live context with the event and the stream that gpushare keeps in it. Both die with the context.
 #[derive(Debug)]
 pub struct Live {
     context: CUcontext,
     device: CUdevice,
     kind: Kind,
-    /// Users that hold it by the old counting calls.
+    /// Users by `cuCtxAttach` and `cuCtxDetach`, the creator included.
     users: u32,
     event: Option<CUevent>,
     stream: Option<CUstream>,
 }
 
-// SAFETY: the handles are the driver's, which is thread-safe; we only pass them back to it.
+// SAFETY: the driver is thread-safe, and the handles are only passed back to it.
 unsafe impl Send for Live {}
 
-/// The list.
+/// Lock around the list of live contexts.
 #[derive(Debug, Default)]
 pub struct Contexts {
-    live: Mutex<Vec<Live>>,
+    live: Mutex<List>,
 }
 
+/// List of live contexts.
+#[derive(Debug, Default)]
+pub struct List(Vec<Live>);
+
 impl Contexts {
-    /// A context is alive. Returns [`count`] of the device now, or `None` if it was known.
+    /// Adds a context. Returns the number of contexts on the device, or `None` if the context was known.
     pub fn created(&self, context: CUcontext, device: CUdevice, kind: Kind) -> Option<u32> {
         let mut live = self.visit();
-        if context.is_null() || live.iter().any(|known| known.context == context) {
+        if context.is_null() || live.0.iter().any(|known| known.context == context) {
             return None;
         }
-        live.push(Live { context, device, kind, users: 1, event: None, stream: None });
-        Some(count(&live, device))
+        live.0.push(Live { context, device, kind, users: 1, event: None, stream: None });
+        Some(live.count(device))
     }
 
-    /// The device of each live context that takes memory of its own.
+    /// Returns the device of each live context that has memory of its own.
     #[must_use]
     pub fn devices(&self) -> Vec<CUdevice> {
         self.visit().iter().filter(|known| !known.is_part()).map(Live::device).collect()
     }
 
-    /// Holds movers off: while the guard lives, contexts may be destroyed.
-    pub fn visit(&self) -> MutexGuard<'_, Vec<Live>> {
+    /// Locks the list. A context may be destroyed only while the guard lives.
+    pub fn visit(&self) -> MutexGuard<'_, List> {
         lock(&self.live)
     }
 }
 
-/// Live contexts on a device; parts of it are none, since they are within another's.
-#[must_use]
-pub fn count(live: &[Live], device: CUdevice) -> u32 {
-    let whole = live.iter().filter(|known| known.device == device && !known.is_part());
-    u32::try_from(whole.count()).unwrap_or(u32::MAX)
-}
+impl List {
+    /// Number of live contexts on a device. Green contexts do not count, because they are part of another
+    /// context.
+    #[must_use]
+    pub fn count(&self, device: CUdevice) -> u32 {
+        let whole = self.0.iter().filter(|known| known.device == device && !known.is_part());
+        u32::try_from(whole.count()).unwrap_or(u32::MAX)
+    }
 
-/// One user more of a context, or one less; whether it has any left. Nobody counts a context that is not known.
-pub fn use_again(live: &mut [Live], context: CUcontext, more: bool) -> bool {
-    let Some(known) = live.iter_mut().find(|known| known.context == context) else {
-        return true;
-    };
-    known.users = if more { known.users.saturating_add(1) } else { known.users.saturating_sub(1) };
-    known.users > 0
-}
+    /// Adds a user of a context.
+    pub fn attach(&mut self, context: CUcontext) {
+        if let Some(known) = self.find(context) {
+            known.users = known.users.saturating_add(1);
+        }
+    }
 
-/// Takes a dead context off the list; the device it was on, if it was known.
-pub fn remove(live: &mut Vec<Live>, context: CUcontext) -> Option<CUdevice> {
-    let at = live.iter().position(|known| known.context == context)?;
-    Some(live.swap_remove(at).device)
-}
+    /// Removes a user of a context, and returns whether that was the last one. Users of an unknown context
+    /// are not counted.
+    pub fn detach(&mut self, context: CUcontext) -> bool {
+        self.find(context).is_some_and(|known| {
+            known.users = known.users.saturating_sub(1);
+            known.users == 0
+        })
+    }
 
-/// The primary context of a device, if it is alive.
-#[must_use]
-pub fn primary(live: &[Live], device: CUdevice) -> Option<CUcontext> {
-    let primary = live.iter().find(|known| known.device == device && known.kind == Kind::Primary);
-    primary.map(Live::context)
-}
+    fn find(&mut self, context: CUcontext) -> Option<&mut Live> {
+        self.0.iter_mut().find(|known| known.context == context)
+    }
 
-/// The device whose primary context this is, if it is one.
-#[must_use]
-pub fn primary_of(live: &[Live], context: CUcontext) -> Option<CUdevice> {
-    let found = live
-        .iter()
-        .find(|known| known.context == context && known.kind == Kind::Primary);
-    found.map(Live::device)
-}
+    /// Removes a dead context and returns its device, if it was known.
+    pub fn remove(&mut self, context: CUcontext) -> Option<CUdevice> {
+        let at = self.0.iter().position(|known| known.context == context)?;
+        Some(self.0.swap_remove(at).device)
+    }
 
-/// The context of a green one, by that one's handle.
-#[must_use]
-pub fn green(live: &[Live], handle: usize) -> Option<CUcontext> {
-    live.iter().find(|known| known.kind == Kind::Green(handle)).map(Live::context)
+    /// Returns the live primary context of a device.
+    #[must_use]
+    pub fn primary(&self, device: CUdevice) -> Option<CUcontext> {
+        let primary = self
+            .0
+            .iter()
+            .find(|known| known.device == device && known.kind == Kind::Primary);
+        primary.map(Live::context)
+    }
+
+    /// Returns the device whose primary context this is.
+    #[must_use]
+    pub fn primary_of(&self, context: CUcontext) -> Option<CUdevice> {
+        let found = self
+            .0
+            .iter()
+            .find(|known| known.context == context && known.kind == Kind::Primary);
+        found.map(Live::device)
+    }
+
+    /// Returns the context behind a green handle.
+    #[must_use]
+    pub fn green(&self, handle: usize) -> Option<CUcontext> {
+        self.0.iter().find(|known| known.kind == Kind::Green(handle)).map(Live::context)
+    }
+
+    /// Iterates over the live contexts.
+    pub fn iter(&self) -> impl Iterator<Item = &Live> {
+        self.0.iter()
+    }
+
+    /// Iterates over the live contexts, to enter them.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Live> {
+        self.0.iter_mut()
+    }
 }
 
 impl Live {
-    /// The context.
+    /// Handle of the context.
     #[must_use]
     pub fn context(&self) -> CUcontext {
         self.context
     }
 
-    /// Its device.
+    /// Ordinal of the context's device.
     #[must_use]
     pub fn device(&self) -> CUdevice {
         self.device
@@ -126,20 +160,20 @@ impl Live {
         matches!(self.kind, Kind::Green(_))
     }
 
-    /// Runs `work` with the context current, as a guest of its owner.
+    /// Runs `work` with the context current in the calling thread.
     pub fn enter<T>(&mut self, driver: &Driver, work: impl FnOnce(&mut Self) -> T) -> Option<T> {
-        // SAFETY: the context is alive: its destroyers need the lock that the caller holds.
+        // SAFETY: the context is alive, because destroying it needs the lock that the caller holds.
         if unsafe { (driver.ctx_push_current)(self.context) } != 0 {
             return None;
         }
         let result = work(self);
         let mut popped = std::ptr::null_mut();
-        // SAFETY: pops what was pushed above.
+        // SAFETY: pops the context that was pushed here.
         unsafe { (driver.ctx_pop_current)(&raw mut popped) };
         Some(result)
     }
 
-    /// The mover's event in this context. Call inside [`Self::enter`].
+    /// Returns gpushare's event in this context. Call it inside [`Self::enter`].
     pub fn event(&mut self, driver: &Driver) -> Option<CUevent> {
         self.event = self.event.or_else(|| {
             let mut event = std::ptr::null_mut();
@@ -149,7 +183,7 @@ impl Live {
         self.event
     }
 
-    /// The mover's stream in this context. Call inside [`Self::enter`].
+    /// Returns gpushare's stream in this context. Call it inside [`Self::enter`].
     pub fn stream(&mut self, driver: &Driver) -> Option<CUstream> {
         self.stream = self.stream.or_else(|| {
             let mut stream = std::ptr::null_mut();
@@ -176,12 +210,12 @@ mod tests {
         assert_eq!(contexts.created(context(2), 0, Kind::Created), Some(2));
         assert_eq!(contexts.created(context(3), 1, Kind::Created), Some(1));
         let mut live = contexts.visit();
-        assert_eq!(primary(&live, 0), Some(context(1)));
-        assert_eq!(primary(&live, 1), None);
-        assert_eq!((primary_of(&live, context(1)), primary_of(&live, context(2))), (Some(0), None));
-        assert_eq!(remove(&mut live, context(1)), Some(0));
-        assert_eq!(remove(&mut live, context(1)), None);
-        assert_eq!((count(&live, 0), count(&live, 1)), (1, 1));
+        assert_eq!(live.primary(0), Some(context(1)));
+        assert_eq!(live.primary(1), None);
+        assert_eq!((live.primary_of(context(1)), live.primary_of(context(2))), (Some(0), None));
+        assert_eq!(live.remove(context(1)), Some(0));
+        assert_eq!(live.remove(context(1)), None);
+        assert_eq!((live.count(0), live.count(1)), (1, 1));
     }
 
     #[test]
@@ -189,10 +223,10 @@ mod tests {
         let contexts = Contexts::default();
         contexts.created(context(1), 0, Kind::Created);
         let mut live = contexts.visit();
-        assert!(use_again(&mut live, context(1), true));
-        assert!(use_again(&mut live, context(1), false));
-        assert!(!use_again(&mut live, context(1), false));
-        assert!(use_again(&mut live, context(9), false), "of a stranger nobody knows");
+        live.attach(context(1));
+        assert!(!live.detach(context(1)));
+        assert!(live.detach(context(1)));
+        assert!(!live.detach(context(9)), "an unknown context is never dead");
     }
 
     #[test]
@@ -200,8 +234,8 @@ mod tests {
         let contexts = Contexts::default();
         contexts.created(context(1), 0, Kind::Primary);
         contexts.created(context(2), 0, Kind::Green(7));
-        assert_eq!(green(&contexts.visit(), 7), Some(context(2)));
-        assert_eq!(primary(&contexts.visit(), 0), Some(context(1)));
+        assert_eq!(contexts.visit().green(7), Some(context(2)));
+        assert_eq!(contexts.visit().primary(0), Some(context(1)));
     }
 
     #[test]

@@ -1,24 +1,24 @@
-//! The way around our own `dlsym`: the C library's real one, and the real driver's handle.
+//! Symbol lookup past gpushare's own exports: the C library's `dlsym`, and the handles of the libraries
+//! behind the hooks.
 //!
-//! Our library exports `dlsym`, so a plain call would come back to us. glibc has no internal name for it
-//! since 2.34; `dlvsym`, which we do not export, finds it after us in the search order. The driver's
-//! symbols are looked up in libcuda's own handle, never with `RTLD_NEXT`: another interposer
-//! behind us that forwards to its next would loop.
+//! The library exports `dlsym`, so a plain call would find itself. Since 2.34, glibc has no internal name for
+//! it. `dlvsym`, which gpushare does not export, finds the next `dlsym` in the search order. Symbols of the
+//! driver are looked up in its own handle, never with `RTLD_NEXT`: another interposer that forwards to its
+//! next would loop.
 
-use std::ffi::{CStr, c_char, c_void};
-use std::ptr::{null, null_mut};
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 /// `dlsym(3)`.
 pub type Dlsym = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
 
-/// Versions under which glibc exports `dlsym`, by architecture and age.
+/// Symbol versions under which glibc exports `dlsym`. They differ by architecture and age.
 const VERSIONS: [&CStr; 3] = [c"GLIBC_2.2.5", c"GLIBC_2.34", c"GLIBC_2.17"];
 
 static REAL: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
-static LIBCUDA: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
 
-/// The C library's `dlsym`, or `None` where it has another version than we know.
+/// The C library's `dlsym`, or `None` if its symbol version is unknown.
 #[must_use]
 pub fn real_dlsym() -> Option<Dlsym> {
     let mut address = REAL.load(Ordering::Acquire);
@@ -34,7 +34,7 @@ pub fn real_dlsym() -> Option<Dlsym> {
     Some(unsafe { std::mem::transmute::<*mut c_void, Dlsym>(address) })
 }
 
-/// Looks `name` up in `handle`, past our own exports.
+/// Looks `name` up in `handle`, past the exports of gpushare.
 ///
 /// # Safety
 /// `handle` is one that `dlsym(3)` takes.
@@ -47,41 +47,60 @@ pub unsafe fn symbol_in(handle: *mut c_void, name: &CStr) -> *mut c_void {
     }
 }
 
-/// The real driver's handle, or null where there is no driver.
-#[must_use]
-pub fn libcuda() -> *mut c_void {
-    let known = LIBCUDA.load(Ordering::Acquire);
-    if !known.is_null() {
-        return known;
-    }
-    // SAFETY: a literal name; the library is loaded already unless a caller linked only to us.
-    let handle = unsafe { libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_LAZY) };
-    LIBCUDA.store(handle, Ordering::Release);
-    handle
+/// A library behind the hooks. Its handle is never closed.
+#[derive(Debug)]
+pub struct Library {
+    file: &'static CStr,
+    handle: AtomicPtr<c_void>,
 }
 
-/// The real driver's handle, or null where it is not loaded; never loads it.
-#[must_use]
-pub fn loaded_libcuda() -> *mut c_void {
-    let known = LIBCUDA.load(Ordering::Acquire);
-    if !known.is_null() {
-        return known;
+/// The CUDA driver.
+pub static LIBCUDA: Library = Library::new(c"libcuda.so.1");
+/// The NVIDIA Management Library.
+pub static LIBNVML: Library = Library::new(c"libnvidia-ml.so.1");
+
+impl Library {
+    const fn new(file: &'static CStr) -> Self {
+        Self { file, handle: AtomicPtr::new(null_mut()) }
     }
-    // SAFETY: a literal name.
-    let handle = unsafe { libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
-    LIBCUDA.store(handle, Ordering::Release);
-    handle
+
+    /// Looks `name` up, after loading the library if need be. Null if either is missing.
+    #[must_use]
+    pub fn symbol(&self, name: &CStr) -> *mut c_void {
+        self.find(name, 0)
+    }
+
+    /// Looks `name` up if the library is loaded, and returns null otherwise.
+    #[must_use]
+    pub fn symbol_if_loaded(&self, name: &CStr) -> *mut c_void {
+        self.find(name, libc::RTLD_NOLOAD)
+    }
+
+    fn find(&self, name: &CStr, flags: c_int) -> *mut c_void {
+        let mut handle = self.handle.load(Ordering::Acquire);
+        if handle.is_null() {
+            // SAFETY: the name ends with a NUL. A library is found by it whatever path it was loaded from.
+            handle = unsafe { libc::dlopen(self.file.as_ptr(), libc::RTLD_LAZY | flags) };
+            self.handle.store(handle, Ordering::Release);
+        }
+        if handle.is_null() {
+            return null_mut();
+        }
+        // SAFETY: the handle came from `dlopen` and is never closed.
+        unsafe { symbol_in(handle, name) }
+    }
 }
 
-/// The real driver's `name`, or null.
+/// The name in a literal that ends with a NUL.
+///
+/// # Panics
+/// The literal has no NUL at its end; the compiler reports that.
 #[must_use]
-pub fn driver_symbol(name: &CStr) -> *mut c_void {
-    let handle = libcuda();
-    if handle.is_null() {
-        return null::<c_void>().cast_mut();
+pub const fn name(with_end: &'static str) -> &'static CStr {
+    match CStr::from_bytes_with_nul(with_end.as_bytes()) {
+        Ok(name) => name,
+        Err(_) => panic!("a name has one NUL, at its end"),
     }
-    // SAFETY: the handle came from `dlopen` and is never closed.
-    unsafe { symbol_in(handle, name) }
 }
 
 #[cfg(test)]

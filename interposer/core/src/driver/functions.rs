@@ -1,44 +1,59 @@
-//! The driver functions that we call ourselves: the real ones, looked up once past our own hooks. A thread may be
-//! cancelled inside any of them, as in those that the application calls.
+//! Driver functions that gpushare calls itself, looked up once past its own hooks. A thread may be cancelled
+//! inside any of them, as inside those that the application calls.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 
-use crate::driver::types::{
+use super::dynlink::name;
+use super::types::{
     CAPTURE_MODE_RELAXED, CUcontext, CUdevice, CUdeviceptr, CUevent, CUfunction, CUgraph, CUgraphNode,
     CUgreenCtx, CUmemoryPool, CUresult, CUstream, KernelNode,
 };
 
 macro_rules! driver {
     (
-        required { $( $(#[$rdoc:meta])* $rname:ident: fn($($rarg:ty),*) = $rexport:literal; )* }
-        optional { $( $(#[$odoc:meta])* $oname:ident: fn($($oarg:ty),*) = $oexport:literal; )* }
+        required { $($rname:ident: $rexport:ident($($rarg:ty),*);)* }
+        optional { $($oname:ident: $oexport:ident($($oarg:ty),*);)* }
     ) => {
-        /// Real driver functions. Each field is the export of its name.
+        /// Functions of the real driver. A function that an older driver may lack is an `Option`.
         #[derive(Clone, Copy, Debug)]
         pub struct Driver {
-            $( $(#[$rdoc])* pub $rname: unsafe extern "C-unwind" fn($($rarg),*) -> CUresult, )*
-            $( $(#[$odoc])* pub $oname: Option<unsafe extern "C-unwind" fn($($oarg),*) -> CUresult>, )*
+            $(
+                #[doc = concat!("The driver's `", stringify!($rexport), "`.")]
+                pub $rname: unsafe extern "C-unwind" fn($($rarg),*) -> CUresult,
+            )*
+            $(
+                #[doc = concat!("The driver's `", stringify!($oexport), "`, if it has it.")]
+                pub $oname: Option<unsafe extern "C-unwind" fn($($oarg),*) -> CUresult>,
+            )*
         }
 
         impl Driver {
-            /// Looks every function up; the name of the first required one that is missing otherwise.
+            /// Looks up every function.
             ///
             /// # Errors
-            /// The missing symbol: not a CUDA driver, or one older than we support.
+            /// Name of a required function that is missing: no CUDA driver, or one that is too old.
             pub fn load(lookup: impl Fn(&CStr) -> *mut c_void) -> Result<Self, &'static CStr> {
                 Ok(Self {
                     $( $rname: {
-                        let address = lookup($rexport);
+                        let name = name(concat!(stringify!($rexport), "\0"));
+                        let address = lookup(name);
                         if address.is_null() {
-                            return Err($rexport);
+                            return Err(name);
                         }
                         // SAFETY: the driver's export of this name has this type (CUDA driver API).
-                        unsafe { std::mem::transmute::<*mut c_void, unsafe extern "C-unwind" fn($($rarg),*) -> CUresult>(address) }
+                        unsafe {
+                            std::mem::transmute::<*mut c_void, unsafe extern "C-unwind" fn($($rarg),*) -> CUresult>(address)
+                        }
                     }, )*
                     $( $oname: {
-                        let address = lookup($oexport);
-                        // SAFETY: as above; a null address becomes `None`.
-                        unsafe { std::mem::transmute::<*mut c_void, Option<unsafe extern "C-unwind" fn($($oarg),*) -> CUresult>>(address) }
+                        let address = lookup(name(concat!(stringify!($oexport), "\0")));
+                        // SAFETY: the driver's export of this name has this type; a null address becomes
+                        // `None`.
+                        unsafe {
+                            std::mem::transmute::<*mut c_void, Option<unsafe extern "C-unwind" fn($($oarg),*) -> CUresult>>(
+                                address,
+                            )
+                        }
                     }, )*
                 })
             }
@@ -48,100 +63,69 @@ macro_rules! driver {
 
 driver! {
     required {
-        /// The device of the calling thread's context.
-        ctx_get_device: fn(*mut CUdevice) = c"cuCtxGetDevice";
-        /// The calling thread's context.
-        ctx_get_current: fn(*mut CUcontext) = c"cuCtxGetCurrent";
-        /// Makes a context current.
-        ctx_push_current: fn(CUcontext) = c"cuCtxPushCurrent_v2";
-        /// And takes it off again.
-        ctx_pop_current: fn(*mut CUcontext) = c"cuCtxPopCurrent_v2";
-        /// Waits for all work of the current context.
-        ctx_synchronize: fn() = c"cuCtxSynchronize";
-        /// A device's identity, 16 bytes.
-        device_get_uuid: fn(*mut [u8; 16], CUdevice) = c"cuDeviceGetUuid";
-        /// A device's name.
-        device_get_name: fn(*mut c_char, c_int, CUdevice) = c"cuDeviceGetName";
-        /// A device's memory.
-        device_total_mem: fn(*mut usize, CUdevice) = c"cuDeviceTotalMem_v2";
-        /// A device's primary context, with one more user.
-        primary_ctx_retain: fn(*mut CUcontext, CUdevice) = c"cuDevicePrimaryCtxRetain";
-        /// One user less of it.
-        primary_ctx_release: fn(CUdevice) = c"cuDevicePrimaryCtxRelease_v2";
-        /// Whether a device's primary context is alive.
-        primary_ctx_get_state: fn(CUdevice, *mut c_uint, *mut c_int) = c"cuDevicePrimaryCtxGetState";
-        /// The driver's CUDA version.
-        driver_get_version: fn(*mut c_int) = c"cuDriverGetVersion";
-        /// Managed memory.
-        mem_alloc_managed: fn(*mut CUdeviceptr, usize, c_uint) = c"cuMemAllocManaged";
-        /// Frees memory.
-        mem_free: fn(CUdeviceptr) = c"cuMemFree_v2";
-        /// Moves managed memory (the form without a location struct).
-        mem_prefetch_async: fn(CUdeviceptr, usize, CUdevice, CUstream) = c"cuMemPrefetchAsync";
-        /// A stream of our own.
-        stream_create: fn(*mut CUstream, c_uint) = c"cuStreamCreate";
-        /// Waits for a stream.
-        stream_synchronize: fn(CUstream) = c"cuStreamSynchronize";
-        /// Waits for a stream; null is the calling thread's own default stream.
-        stream_synchronize_ptsz: fn(CUstream) = c"cuStreamSynchronize_ptsz";
-        /// An event.
-        event_create: fn(*mut CUevent, c_uint) = c"cuEventCreate";
-        /// Whether an event's work is done.
-        event_query: fn(CUevent) = c"cuEventQuery";
-        /// The calling thread's capture mode: ours is relaxed, so that we break nobody's capture.
-        thread_exchange_capture_mode: fn(*mut c_int) = c"cuThreadExchangeStreamCaptureMode";
+        ctx_get_device: cuCtxGetDevice(*mut CUdevice);
+        ctx_get_current: cuCtxGetCurrent(*mut CUcontext);
+        ctx_push_current: cuCtxPushCurrent_v2(CUcontext);
+        ctx_pop_current: cuCtxPopCurrent_v2(*mut CUcontext);
+        ctx_synchronize: cuCtxSynchronize();
+        device_get_uuid: cuDeviceGetUuid(*mut [u8; 16], CUdevice);
+        device_get_name: cuDeviceGetName(*mut c_char, c_int, CUdevice);
+        device_total_mem: cuDeviceTotalMem_v2(*mut usize, CUdevice);
+        primary_ctx_retain: cuDevicePrimaryCtxRetain(*mut CUcontext, CUdevice);
+        primary_ctx_release: cuDevicePrimaryCtxRelease_v2(CUdevice);
+        primary_ctx_get_state: cuDevicePrimaryCtxGetState(CUdevice, *mut c_uint, *mut c_int);
+        driver_get_version: cuDriverGetVersion(*mut c_int);
+        mem_alloc_managed: cuMemAllocManaged(*mut CUdeviceptr, usize, c_uint);
+        mem_free: cuMemFree_v2(CUdeviceptr);
+        mem_prefetch_async: cuMemPrefetchAsync(CUdeviceptr, usize, CUdevice, CUstream);
+        stream_create: cuStreamCreate(*mut CUstream, c_uint);
+        stream_synchronize: cuStreamSynchronize(CUstream);
+        stream_synchronize_ptsz: cuStreamSynchronize_ptsz(CUstream);
+        event_create: cuEventCreate(*mut CUevent, c_uint);
+        event_query: cuEventQuery(CUevent);
+        thread_exchange_capture_mode: cuThreadExchangeStreamCaptureMode(*mut c_int);
     }
     optional {
-        /// A pool's figures. CUDA 11.2.
-        mem_pool_get_attribute: fn(CUmemoryPool, c_int, *mut c_void) = c"cuMemPoolGetAttribute";
-        /// The pool that a device allocates from. CUDA 11.2.
-        device_get_mem_pool: fn(*mut CUmemoryPool, CUdevice) = c"cuDeviceGetMemPool";
-        /// Makes a pool give back what it does not use. CUDA 11.2.
-        mem_pool_trim_to: fn(CUmemoryPool, usize) = c"cuMemPoolTrimTo";
-        /// Frees in the order of a stream. CUDA 11.2.
-        mem_free_async: fn(CUdeviceptr, CUstream) = c"cuMemFreeAsync";
-        /// What graphs took for themselves. CUDA 11.4.
-        graph_mem_get_attribute: fn(CUdevice, c_int, *mut c_void) = c"cuDeviceGetGraphMemAttribute";
-        /// A device's identity; tells MIG instances apart. CUDA 11.4.
-        device_get_uuid_v2: fn(*mut [u8; 16], CUdevice) = c"cuDeviceGetUuid_v2";
-        /// Whether a stream captures. CUDA 10.0.
-        stream_is_capturing: fn(CUstream, *mut c_int) = c"cuStreamIsCapturing";
-        /// The context of a stream. CUDA 9.2.
-        stream_get_ctx: fn(CUstream, *mut CUcontext) = c"cuStreamGetCtx";
-        /// The context of a part of a card. CUDA 12.4.
-        ctx_from_green_ctx: fn(*mut CUcontext, CUgreenCtx) = c"cuCtxFromGreenCtx";
-        /// An event in a stream.
-        event_record: fn(CUevent, CUstream) = c"cuEventRecord";
-        /// An event in a stream; null is the calling thread's own default stream. CUDA 7.
-        event_record_ptsz: fn(CUevent, CUstream) = c"cuEventRecord_ptsz";
-        /// An event's end.
-        event_destroy: fn(CUevent) = c"cuEventDestroy_v2";
-        /// The nodes of a graph, or how many there are. CUDA 10.0.
-        graph_get_nodes: fn(CUgraph, *mut CUgraphNode, *mut usize) = c"cuGraphGetNodes";
-        /// What a node is. CUDA 10.0.
-        graph_node_get_type: fn(CUgraphNode, *mut c_int) = c"cuGraphNodeGetType";
-        /// The graph within a node. CUDA 10.0.
-        graph_child_get_graph: fn(CUgraphNode, *mut CUgraph) = c"cuGraphChildGraphNodeGetGraph";
-        /// What a kernel node launches. CUDA 12.0.
-        graph_kernel_node_get_params: fn(CUgraphNode, *mut KernelNode) = c"cuGraphKernelNodeGetParams_v2";
-        /// A function's name, kept by the driver. CUDA 12.3.
-        func_get_name: fn(*mut *const c_char, CUfunction) = c"cuFuncGetName";
-        /// The same of a kernel of a library. CUDA 12.3.
-        kernel_get_name: fn(*mut *const c_char, CUfunction) = c"cuKernelGetName";
-        /// An event after everything that a context has in flight. CUDA 12.5.
-        ctx_record_event: fn(CUcontext, CUevent) = c"cuCtxRecordEvent";
+        event_record: cuEventRecord(CUevent, CUstream);
+        event_destroy: cuEventDestroy_v2(CUevent);
+        // Since CUDA 7.
+        event_record_ptsz: cuEventRecord_ptsz(CUevent, CUstream);
+        // Since CUDA 9.2.
+        stream_get_ctx: cuStreamGetCtx(CUstream, *mut CUcontext);
+        // Since CUDA 10.0.
+        stream_is_capturing: cuStreamIsCapturing(CUstream, *mut c_int);
+        graph_get_nodes: cuGraphGetNodes(CUgraph, *mut CUgraphNode, *mut usize);
+        graph_node_get_type: cuGraphNodeGetType(CUgraphNode, *mut c_int);
+        graph_child_get_graph: cuGraphChildGraphNodeGetGraph(CUgraphNode, *mut CUgraph);
+        // Since CUDA 11.2.
+        mem_pool_get_attribute: cuMemPoolGetAttribute(CUmemoryPool, c_int, *mut c_void);
+        device_get_mem_pool: cuDeviceGetMemPool(*mut CUmemoryPool, CUdevice);
+        mem_pool_trim_to: cuMemPoolTrimTo(CUmemoryPool, usize);
+        mem_free_async: cuMemFreeAsync(CUdeviceptr, CUstream);
+        // Since CUDA 11.4.
+        graph_mem_get_attribute: cuDeviceGetGraphMemAttribute(CUdevice, c_int, *mut c_void);
+        device_get_uuid_v2: cuDeviceGetUuid_v2(*mut [u8; 16], CUdevice);
+        // Since CUDA 12.0.
+        graph_kernel_node_get_params: cuGraphKernelNodeGetParams_v2(CUgraphNode, *mut KernelNode);
+        // Since CUDA 12.3.
+        func_get_name: cuFuncGetName(*mut *const c_char, CUfunction);
+        kernel_get_name: cuKernelGetName(*mut *const c_char, CUfunction);
+        // Since CUDA 12.4.
+        ctx_from_green_ctx: cuCtxFromGreenCtx(*mut CUcontext, CUgreenCtx);
+        // Since CUDA 12.5.
+        ctx_record_event: cuCtxRecordEvent(CUcontext, CUevent);
     }
 }
 
 impl Driver {
-    /// Asks in relaxed mode: questions of ours that the driver thinks unsafe beside a capture must not break one of the
-    /// application's.
+    /// Runs `ask` with the calling thread's capture mode relaxed. Otherwise a question that the driver
+    /// forbids beside a capture would invalidate a capture of the application.
     pub fn relaxed<T>(&self, ask: impl FnOnce() -> T) -> T {
         let mut mode = CAPTURE_MODE_RELAXED;
         // SAFETY: exchanges one integer.
         unsafe { (self.thread_exchange_capture_mode)(&raw mut mode) };
         let answer = ask();
-        // SAFETY: as above; the application's mode is back.
+        // SAFETY: exchanges one integer; this restores the application's mode.
         unsafe { (self.thread_exchange_capture_mode)(&raw mut mode) };
         answer
     }

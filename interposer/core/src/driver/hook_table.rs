@@ -1,17 +1,17 @@
-//! One row per hooked driver symbol, and the choice among the variants of one base name.
+//! Hook table: one row per hooked driver symbol, and the choice among the variants of one base name.
 //!
-//! An application reaches a function as an export (`cuMemcpyHtoD_v2_ptds`) or through `cuGetProcAddress`
-//! (base `cuMemcpyHtoD`, a version, flags). Each variant has an ABI of its own, so the choice must be exact:
+//! An application finds a function as an export (`cuMemcpyHtoD_v2_ptds`) or through `cuGetProcAddress` (base
+//! name `cuMemcpyHtoD`, a version, flags). Each variant has its own ABI, so the choice must be exact:
 //!
-//! 1. the real driver is asked first; what it does not have, we do not claim;
-//! 2. the pointer that it answers tells the variant, because it is that variant's export;
-//! 3. where it is not (a driver whose exports are trampolines), the rule tells: the newest variant not
-//!    newer than what was asked and what the driver has, for the flags asked;
-//! 4. where both are newer than the list of all symbols, the driver is asked again with the list's newest
-//!    version: the same pointer is a variant that we know, another is one that nobody here knows.
+//! 1. The driver answers first. If it lacks the function, gpushare claims nothing.
+//! 2. The answered pointer is looked for among the driver's exports. A match names the variant.
+//! 3. Without a match (a driver that answers trampolines), the newest variant counts that is not newer than
+//!    the version asked for and than the driver, for the flags asked for.
+//! 4. If both versions are newer than the symbol list, the driver is asked again with the list's newest
+//!    version. Equal pointers mean a known variant; different ones mean an unknown variant.
 //!
-//! Which variants there are, hooked or not, is what `gpushare-symbols` lists; the rows say which of them are hooked.
-//! Both are joined once, by a row's place in that list, so that a lookup is a binary search.
+//! `gpushare-symbols` lists all variants, hooked or not. The rows are joined with that list once, by place,
+//! so that a lookup is a binary search.
 
 use std::ffi::{CStr, c_int, c_void};
 use std::fmt;
@@ -23,38 +23,35 @@ use gpushare_symbols::{
     COUNT, NEWEST, Variant, is_driver_name, is_per_thread, place_of, places_of, variants,
 };
 
-use crate::driver::dynlink;
-use crate::driver::types::DefaultStream;
-use crate::driver::types::PROC_PER_THREAD_DEFAULT_STREAM;
+use super::dynlink::{LIBCUDA, name};
+use super::types::{DefaultStream, PROC_PER_THREAD_DEFAULT_STREAM};
 
-/// One hooked symbol.
+/// A hooked symbol: its export, gpushare's function for it, and the driver's.
 #[derive(Debug)]
 pub struct Row {
     /// Name that the driver exports.
     pub export: &'static CStr,
     /// Whether this is the twin for the per-thread default stream.
     per_thread: bool,
-    /// Our function.
+    /// Address of gpushare's function.
     pub wrapper: Wrapper,
     real: AtomicPtr<c_void>,
 }
 
-/// Our function for a row, as an address.
+/// Address of gpushare's function for a row.
 #[derive(Clone, Copy, Debug)]
 pub struct Wrapper(pub *const c_void);
 
-// SAFETY: the address of a function; it is never read through and never changes.
+// SAFETY: the address of a function, which is never read through and never changes.
 unsafe impl Sync for Wrapper {}
-// SAFETY: as above.
+// SAFETY: the address of a function, which is never read through and never changes.
 unsafe impl Send for Wrapper {}
 
 impl Row {
     /// Creates the row of an export, given with a NUL at its end.
     #[must_use]
     pub const fn new(export: &'static str, wrapper: *const c_void) -> Self {
-        let Ok(export) = CStr::from_bytes_with_nul(export.as_bytes()) else {
-            panic!("an export is a name and a NUL")
-        };
+        let export = name(export);
         Self {
             export,
             per_thread: is_per_thread(export.to_bytes()),
@@ -63,7 +60,7 @@ impl Row {
         }
     }
 
-    /// The driver's own function, or null where the driver lacks it.
+    /// Returns the driver's function, or null if the driver lacks it.
     #[inline]
     #[must_use]
     pub fn real(&self) -> *mut c_void {
@@ -71,7 +68,7 @@ impl Row {
         if real.is_null() { self.resolve() } else { real }
     }
 
-    /// The default stream that this variant means.
+    /// Returns the default stream that this variant uses.
     #[must_use]
     pub fn default_stream(&self) -> DefaultStream {
         if self.per_thread { DefaultStream::PerThread } else { DefaultStream::Legacy }
@@ -79,8 +76,8 @@ impl Row {
 
     #[cold]
     fn resolve(&self) -> *mut c_void {
-        let real = dynlink::driver_symbol(self.export);
-        // Whoever was first is right: one may have been told while another looked.
+        let real = LIBCUDA.symbol(self.export);
+        // The first thread's answer stays, because it may have been returned already.
         let known = self
             .real
             .compare_exchange(null_mut(), real, Ordering::AcqRel, Ordering::Acquire);
@@ -88,48 +85,48 @@ impl Row {
     }
 }
 
-/// All rows of a library.
+/// All rows of the library.
 pub struct Table {
     files: &'static [&'static [&'static Row]],
-    /// By place in the list of all symbols; null for what is not hooked.
+    /// Rows by place in the symbol list; null for a symbol that is not hooked.
     hooks: [AtomicPtr<Row>; COUNT],
     joined: AtomicBool,
 }
 
-/// What was asked of `cuGetProcAddress`.
+/// Arguments of a call of `cuGetProcAddress`.
 #[derive(Clone, Copy, Debug)]
 pub struct Asked<'a> {
-    /// The name.
+    /// Base name of the function.
     pub base: &'a CStr,
-    /// The CUDA version.
+    /// CUDA version that the caller was built for (11040 is 11.4).
     pub version: c_int,
-    /// The kind of default stream.
+    /// Flags that select the kind of default stream.
     pub flags: u64,
 }
 
-/// What an answer of the driver's `cuGetProcAddress` is.
+/// Meaning of an answer of the driver's `cuGetProcAddress`.
 #[derive(Clone, Copy, Debug)]
 pub enum Answer {
-    /// A function that is hooked.
+    /// The function is hooked.
     Hooked(&'static Row),
-    /// A function that the driver is to serve itself.
+    /// The function is known and not hooked.
     Driver,
-    /// A function that is not in the list of all symbols.
+    /// The function is not in the symbol list.
     Unknown,
 }
 
-/// What the driver is asked to tell variants apart.
+/// Questions to the driver that tell variants apart.
 pub trait Lookup {
-    /// Its CUDA version.
+    /// Returns the driver's CUDA version.
     fn version(&self) -> c_int;
-    /// Its export of a name, or null.
+    /// Returns the driver's export of a name, or null.
     fn export(&self, name: &CStr) -> *mut c_void;
-    /// What its own `cuGetProcAddress` answers; null for nothing.
+    /// Returns the answer of the driver's `cuGetProcAddress`, or null.
     fn ask(&self, asked: Asked<'_>) -> *mut c_void;
 }
 
 impl Table {
-    /// The rows, file by file.
+    /// Creates the table of the rows of several files.
     #[must_use]
     pub const fn new(files: &'static [&'static [&'static Row]]) -> Self {
         Self {
@@ -139,13 +136,13 @@ impl Table {
         }
     }
 
-    /// The row that a `dlsym` or a linked program asks for.
+    /// Finds the row of an export.
     #[must_use]
     pub fn by_export(&self, name: &CStr) -> Option<&'static Row> {
         self.hook(place_of(name.to_bytes())?)
     }
 
-    /// What `answer` is, which the driver gave for `asked`, by the rules above.
+    /// Classifies the driver's `answer` to `asked` by the rules of this module.
     #[must_use]
     pub fn by_answer(&self, asked: Asked<'_>, answer: *mut c_void, driver: &impl Lookup) -> Answer {
         let places = places(asked.base);
@@ -186,11 +183,11 @@ impl Table {
         if !self.joined.load(Ordering::Acquire) {
             self.join();
         }
-        // SAFETY: null, or a row that lives for ever.
+        // SAFETY: null, or a row that is never freed.
         unsafe { self.hooks.get(place)?.load(Ordering::Relaxed).as_ref() }
     }
 
-    /// Notes each row at its place. Two threads that do it at once store the same.
+    /// Stores each row at its place. Two threads that do this at once store the same values.
     #[cold]
     fn join(&self) {
         for &row in self.files.iter().copied().flatten() {
@@ -208,7 +205,7 @@ impl fmt::Debug for Table {
     }
 }
 
-/// Where the variants of a base name are; the one of an export, for who asks by that.
+/// Places of a base name's variants. An export's own name counts as the base name of that one variant.
 fn places(base: &CStr) -> Range<usize> {
     let name = base.to_bytes();
     let places = places_of(name);
@@ -220,8 +217,8 @@ fn places(base: &CStr) -> Range<usize> {
 
 fn by_rule(places: &Range<usize>, reach: c_int, flags: u64) -> Option<usize> {
     let known = variants();
-    // A function without a twin has one variant for both kinds of default stream; one that has is there for callers who want
-    // their own stream from the twin's version on.
+    // A function without a twin has one variant for both kinds of default stream. Otherwise the flag selects
+    // the twins.
     let has_twin = known[places.clone()].iter().any(Variant::per_thread);
     let wanted = has_twin && flags & PROC_PER_THREAD_DEFAULT_STREAM != 0;
     let reach = u32::try_from(reach).unwrap_or(0);
@@ -248,7 +245,7 @@ mod tests {
     static ROWS: [&Row; 6] = [&LAUNCH, &LAUNCH_PTSZ, &CREATE_2, &CREATE_3, &CREATE_4, &HOST];
     static TABLE: Table = Table::new(&[&ROWS]);
 
-    /// Every export's address, as the fakes below number them.
+    /// Address of an export in the fake driver.
     fn address(export: &str) -> *mut c_void {
         std::ptr::without_provenance_mut(place_of(export).map_or(0, |place| 0x1000 + place))
     }
@@ -256,7 +253,7 @@ mod tests {
     const TRAMPOLINE: *mut c_void = std::ptr::without_provenance_mut(0x10);
     const NEW: *mut c_void = std::ptr::without_provenance_mut(0x20);
 
-    /// A driver of some version, which answers by trampolines up to 13.5 and by `newer` beyond.
+    /// Fake driver of some version. It answers trampolines up to 13.5 and `newer` beyond.
     struct Fake {
         version: c_int,
         newer: *mut c_void,
@@ -284,7 +281,7 @@ mod tests {
         }
     }
 
-    /// Of a driver with trampolines.
+    /// Answer for a driver with trampolines.
     fn asked(base: &CStr, version: c_int, flags: u64, driver: c_int) -> String {
         told(base, version, flags, TRAMPOLINE, &Fake { version: driver, newer: TRAMPOLINE })
     }
@@ -375,7 +372,7 @@ mod tests {
                 "cuCtxCreate_v2"
             );
         }
-        // The first one is not hooked here, whatever the rule says.
+        // The first variant is not hooked here, although the rule would select a hooked one.
         assert_eq!(told(c"cuCtxCreate", 13_000, 0, address("cuCtxCreate"), &driver), "the driver's");
         assert_eq!(told(c"cuCtxCreate_v2", 13_000, 0, address("cuCtxCreate_v2"), &driver), "cuCtxCreate_v2");
     }

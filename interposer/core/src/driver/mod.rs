@@ -1,5 +1,5 @@
-//! The real CUDA driver: its types, the functions that gpushare calls itself, the live contexts, and the hook table, which
-//! joins each hooked symbol with the driver's own function.
+//! The real CUDA driver: its types, the functions that gpushare calls itself, the live contexts, and the hook
+//! table, which joins each hooked symbol with the driver's own function.
 
 pub mod types;
 

@@ -1,28 +1,30 @@
-//! Functions of the driver that were handed out though the list of all symbols does not know them: those of a
-//! driver newer than the list. What they do is not seen, so the memory of this process must stay where it is.
+//! Functions of the driver that a program got although the symbol list lacks them, because the driver is
+//! newer.
+//!
+//! gpushare does not see what they do, so the daemon no longer moves memory of this process off the card.
 //!
 //! ```text
 //!   dlsym, cuGetProcAddress ── note ──▶ sixteen slots ── link, before its next message ──▶ daemon
 //! ```
 //!
-//! Noting takes no lock and no memory, because `dlsym` may be called by an allocator. More than the slots hold
-//! changes nothing: one is enough for the consequence, and the names are for people.
+//! Noting takes no lock and no memory, because an allocator may call `dlsym`. Names beyond the slots are
+//! dropped: one name is enough for the consequence, and the others only inform people.
 
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicUsize, Ordering};
 
 use gpushare_proto::tenant::{MAX_UNKNOWN, MAX_UNKNOWN_NAME};
 
-/// The process's one list. The child of a fork has what its parent was handed.
+/// Unknown functions of this process. The child of a fork keeps its parent's.
 pub static UNKNOWN: Unknown = Unknown::new();
 
-/// Names, in the order in which they were noted.
+/// List of names in the order in which they were noted.
 #[derive(Debug)]
 pub struct Unknown {
     slots: [Slot; MAX_UNKNOWN],
     taken: AtomicUsize,
 }
 
-/// A name, once its length is not zero.
+/// Slot for one name; it is filled once its length is not zero.
 #[derive(Debug)]
 struct Slot {
     name: [AtomicU8; MAX_UNKNOWN_NAME],
@@ -37,20 +39,20 @@ impl Unknown {
         Self { slots: [const { Slot::new() }; MAX_UNKNOWN], taken: AtomicUsize::new(0) }
     }
 
-    /// Notes a name that was handed out, and the CUDA version that it was asked for with; 0 for `dlsym`.
+    /// Notes a name and the CUDA version that it was asked for with; 0 for `dlsym`.
     pub fn note(&self, name: &[u8], version: u32) {
         let name = &name[..name.len().min(MAX_UNKNOWN_NAME)];
         let taken = self.taken.load(Ordering::Acquire);
         if taken >= MAX_UNKNOWN || self.slots[..taken].iter().any(|slot| slot.holds(name, version)) {
             return;
         }
-        // Two threads that note the same at once fill two slots: the daemon keeps one.
+        // Two threads that note the same name at once fill two slots. The daemon keeps one.
         if let Some(slot) = self.slots.get(self.taken.fetch_add(1, Ordering::AcqRel)) {
             slot.fill(name, version);
         }
     }
 
-    /// The name and version in a slot; `None` while it is empty or being filled.
+    /// Returns the name and version in a slot; `None` while it is empty or being filled.
     #[must_use]
     pub fn get(&self, slot: usize) -> Option<(String, u32)> {
         let slot = self.slots.get(slot)?;

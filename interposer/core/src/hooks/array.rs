@@ -246,7 +246,7 @@ pub fn destroy(array: CUarray, real: impl FnOnce() -> CUresult) -> CUresult {
     let result = mapping::end_array(state, key, real);
     match block {
         Some(block) if result == CUDA_SUCCESS => {
-            state.give_back(block.device, block.size, block.origin.kind())
+            state.give_back(block.device, block.size, block.origin.kind());
         }
         Some(block) => state.book(&state.arrays, key, block),
         None => {}

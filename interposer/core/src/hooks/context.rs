@@ -3,7 +3,7 @@
 use std::sync::MutexGuard;
 use std::time::{Duration, Instant};
 
-use crate::driver::contexts::{Kind, Live, count, green, primary, primary_of, remove, use_again};
+use crate::driver::contexts::{Kind, List, Live};
 use crate::driver::types::{CUDA_SUCCESS, CUcontext, CUdevice, CUgreenCtx, CUresult};
 use crate::process::{State, without_state};
 use crate::room;
@@ -33,7 +33,7 @@ pub unsafe fn create(
     };
     let result = match kind {
         // It is there already, and only gets one more user.
-        Kind::Primary if primary(&state.contexts.visit(), device).is_some() => call(),
+        Kind::Primary if state.contexts.visit().primary(device).is_some() => call(),
         _ => state.ask_and_try(device, room::CONTEXT, call),
     };
     if result == CUDA_SUCCESS && !made.is_null() {
@@ -63,7 +63,7 @@ pub fn destroy(context: CUcontext, real: impl FnOnce() -> CUresult) -> CUresult 
 pub fn release_primary(device: CUdevice, real: impl FnOnce() -> CUresult) -> CUresult {
     let Some(state) = State::existing() else { return real() };
     let live = state.contexts.visit();
-    let frozen = primary(&live, device).and_then(|context| state.freeze(context));
+    let frozen = live.primary(device).and_then(|context| state.freeze(context));
     let result = real();
     if result == CUDA_SUCCESS {
         bury_primary_if_dead(state, live, device, frozen);
@@ -79,7 +79,7 @@ pub unsafe fn attach(made: *mut CUcontext, real: impl FnOnce() -> CUresult) -> C
     let result = real();
     if let (CUDA_SUCCESS, Some(state), false) = (result, State::existing(), made.is_null()) {
         // SAFETY: the driver just wrote the handle there.
-        use_again(&mut state.contexts.visit(), unsafe { made.read() }, true);
+        state.contexts.visit().attach(unsafe { made.read() });
     }
     result
 }
@@ -92,10 +92,10 @@ pub fn detach(context: CUcontext, real: impl FnOnce() -> CUresult) -> CUresult {
     let frozen = state.freeze(context);
     let result = real();
     if result == CUDA_SUCCESS {
-        match primary_of(&live, context) {
+        match live.primary_of(context) {
             Some(device) => bury_primary_if_dead(state, live, device, frozen),
-            None if use_again(&mut live, context, false) => {}
-            None => bury(state, live, context, frozen),
+            None if live.detach(context) => bury(state, live, context, frozen),
+            None => {}
         }
     }
     result
@@ -115,7 +115,7 @@ pub unsafe fn create_green(
     if let Err(refused) = state.admit(device) {
         return refused;
     }
-    let has_primary = || primary(&state.contexts.visit(), device).is_some();
+    let has_primary = || state.contexts.visit().primary(device).is_some();
     let room = if has_primary() { room::PART } else { room::CONTEXT };
     let result = state.ask_and_try(device, room, real);
     if let (CUDA_SUCCESS, Some(convert), false) = (result, state.driver.ctx_from_green_ctx, made.is_null()) {
@@ -137,14 +137,14 @@ pub unsafe fn create_green(
 pub fn destroy_green(part: CUgreenCtx, real: impl FnOnce() -> CUresult) -> CUresult {
     let Some(state) = State::existing() else { return real() };
     let mut live = state.contexts.visit();
-    let context = green(&live, part.addr());
+    let context = live.green(part.addr());
     let frozen = context.and_then(|context| state.freeze(context));
     let of_primary = live.iter().find(|known| Some(known.context()) == context).map(Live::device);
-    let of_primary = of_primary.and_then(|device| state.freeze(primary(&live, device)?));
+    let of_primary = of_primary.and_then(|device| state.freeze(live.primary(device)?));
     let result = real();
     let Some(context) = context.filter(|_| result == CUDA_SUCCESS) else { return result };
-    let Some(device) = remove(&mut live, context) else { return result };
-    if let Some(primary) = primary(&live, device) {
+    let Some(device) = live.remove(context) else { return result };
+    if let Some(primary) = live.primary(device) {
         state.books.hand_over(context, primary);
         state.arrays.hand_over(context, primary);
     }
@@ -172,7 +172,7 @@ fn note_primary(state: &State, device: CUdevice) {
 /// Whoever used the primary context of a device was perhaps the last one.
 fn bury_primary_if_dead(
     state: &'static State,
-    live: MutexGuard<'_, Vec<Live>>,
+    live: MutexGuard<'_, List>,
     device: CUdevice,
     frozen: Option<Frozen<'_>>,
 ) {
@@ -180,20 +180,20 @@ fn bury_primary_if_dead(
     // SAFETY: writes two integers.
     let asked = unsafe { (state.driver.primary_ctx_get_state)(device, &raw mut flags, &raw mut active) };
     let dead = asked == CUDA_SUCCESS && active == 0;
-    if let Some(context) = primary(&live, device).filter(|_| dead) {
+    if let Some(context) = live.primary(device).filter(|_| dead) {
         bury(state, live, context, frozen);
     }
 }
 
 fn bury(
     state: &'static State,
-    mut live: MutexGuard<'_, Vec<Live>>,
+    mut live: MutexGuard<'_, List>,
     context: CUcontext,
     frozen: Option<Frozen<'_>>,
 ) {
     state.bury_markers(frozen);
-    let Some(device) = remove(&mut live, context) else { return };
-    let left = count(&live, device);
+    let Some(device) = live.remove(context) else { return };
+    let left = live.count(device);
     drop(live);
     state.sizes.forget(device);
     state.captures.end_context(context);

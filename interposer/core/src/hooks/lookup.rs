@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicI32, Ordering};
 
 use gpushare_symbols::{is_driver_name, place_of};
 
-use crate::driver::dynlink;
+use crate::driver::dynlink::{self, LIBCUDA};
 use crate::driver::hook_table::{Answer, Asked, Lookup, Table};
 use crate::driver::types::{CUDA_SUCCESS, CUresult};
 use crate::driver::unknown::UNKNOWN;
@@ -51,12 +51,7 @@ pub unsafe fn dlsym_answer(table: &Table, handle: *mut c_void, name: *const c_ch
 /// # Safety
 /// `handle` is one that `dlsym` takes.
 unsafe fn note_if_drivers(handle: *mut c_void, name: &CStr) {
-    let driver = dynlink::loaded_libcuda();
-    if driver.is_null() {
-        return;
-    }
-    // SAFETY: the handle came from `dlopen` and is never closed.
-    let theirs = unsafe { dynlink::symbol_in(driver, name) };
+    let theirs = LIBCUDA.symbol_if_loaded(name);
     // SAFETY: the caller vouches for the handle.
     let found = || unsafe { dynlink::symbol_in(handle, name) };
     // Who asks for the next one after itself finds the driver's if there is one.
@@ -120,11 +115,11 @@ impl Lookup for Real {
     }
 
     fn export(&self, name: &CStr) -> *mut c_void {
-        dynlink::driver_symbol(name)
+        LIBCUDA.symbol(name)
     }
 
     fn ask(&self, asked: Asked<'_>) -> *mut c_void {
-        let address = dynlink::driver_symbol(c"cuGetProcAddress");
+        let address = LIBCUDA.symbol(c"cuGetProcAddress");
         // SAFETY: the driver's export of this name has this type (CUDA driver API); null becomes `None`.
         let ask = unsafe { std::mem::transmute::<*mut c_void, Option<GetProcAddress>>(address) };
         let mut found = null_mut();

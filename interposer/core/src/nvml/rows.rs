@@ -1,14 +1,13 @@
-//! One row per hooked function of NVML. It has no versions to choose among: each is an export under its own name.
+//! Hook table of NVML: one row per hooked function. NVML has no variants; each function is one export.
 
 use std::ffi::{CStr, c_char, c_void};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use super::library;
-use crate::driver::dynlink;
+use crate::driver::dynlink::{self, LIBNVML, Library};
 use crate::driver::hook_table::Wrapper;
 
-/// One hooked function.
+/// A hooked function of NVML.
 #[derive(Debug)]
 pub struct Row {
     name: &'static CStr,
@@ -16,7 +15,7 @@ pub struct Row {
     real: AtomicPtr<c_void>,
 }
 
-/// All rows.
+/// All hooked functions of NVML.
 #[derive(Clone, Copy, Debug)]
 pub struct Table(pub &'static [&'static Row]);
 
@@ -24,30 +23,31 @@ impl Row {
     /// Creates the row of an export, given with a NUL at its end.
     #[must_use]
     pub const fn new(name: &'static str, wrapper: *const c_void) -> Self {
-        let Ok(name) = CStr::from_bytes_with_nul(name.as_bytes()) else {
-            panic!("an export is a name and a NUL")
-        };
-        Self { name, wrapper: Wrapper(wrapper), real: AtomicPtr::new(null_mut()) }
+        Self {
+            name: dynlink::name(name),
+            wrapper: Wrapper(wrapper),
+            real: AtomicPtr::new(null_mut()),
+        }
     }
 
-    /// The library's own function, or null where it lacks it. Loads the library: whoever calls our function means it.
+    /// NVML's own function, or null if the library lacks it. Loads NVML, because the program calls it.
     #[must_use]
     pub fn real(&self) -> *mut c_void {
-        self.resolve(false)
+        self.resolve(Library::symbol)
     }
 
-    fn resolve(&self, loaded: bool) -> *mut c_void {
+    fn resolve(&self, find: impl FnOnce(&'static Library, &CStr) -> *mut c_void) -> *mut c_void {
         let mut real = self.real.load(Ordering::Acquire);
         if real.is_null() {
-            real = library::symbol(self.name, loaded);
+            real = find(&LIBNVML, self.name);
             self.real.store(real, Ordering::Release);
         }
         real
     }
 }
 
-/// What our `dlsym` answers for a name of NVML, or null for "not ours, ask the real one": as for the driver's names, only
-/// where the real one would have answered with the library's function or with our own export.
+/// Returns gpushare's function for a hooked name of NVML, and null if the real `dlsym` must answer. Like
+/// [`crate::hooks::lookup::dlsym_answer`] it replaces only NVML's own function or gpushare's export of that name.
 ///
 /// # Safety
 /// The arguments are those of a call of `dlsym`.
@@ -63,7 +63,7 @@ pub unsafe fn dlsym_answer(table: Table, handle: *mut c_void, name: *const c_cha
     let Some(row) = table.0.iter().find(|row| row.name == name) else { return null_mut() };
     // SAFETY: the caller's handle.
     let found = unsafe { dynlink::symbol_in(handle, name) };
-    let (real, ours) = (row.resolve(true), row.wrapper.0.cast_mut());
+    let (real, ours) = (row.resolve(Library::symbol_if_loaded), row.wrapper.0.cast_mut());
     let claimed = !found.is_null() && !real.is_null() && (found == real || found == ours);
     if claimed { ours } else { null_mut() }
 }
