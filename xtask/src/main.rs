@@ -4,44 +4,30 @@
 #![forbid(unsafe_code)]
 
 mod output;
-
-mod programs;
-
-mod tools;
-
-mod venv;
+mod promise;
 
 mod debian;
-
+mod programs;
 mod shipped;
+mod tools;
+mod venv;
 
 mod contention;
-
 mod demo;
 
-mod scenario;
-
-mod fuzz;
-
-mod soak;
-
-mod chaos;
-
 mod bench;
-
-mod stage;
-
-mod suite;
-
-mod extra;
-
-mod replay;
-
+mod chaos;
+mod fuzz;
+mod scenario;
 mod sim;
 
+mod extra;
+mod imports;
 mod symbols;
 
-mod imports;
+mod replay;
+mod stage;
+mod suite;
 
 use std::process::ExitCode;
 
@@ -69,8 +55,6 @@ enum Command {
     Chaos(chaos::Options),
     /// Give the codec and the core what nobody would, for so long; fails if one of them panics or breaks a rule
     Fuzz(fuzz::Options),
-    /// Draw random schedules for the core's property tests, and search its gangs deeper; fails with the seed of what fails
-    Soak(soak::Options),
     /// Measure one thing
     #[command(subcommand)]
     Bench(bench::Bench),
@@ -104,7 +88,6 @@ fn main() -> ExitCode {
         Command::Scenario(scenario) => scenario::run(&scenario, json),
         Command::Chaos(options) => chaos::run(&options, json),
         Command::Fuzz(options) => fuzz::run(&options, json),
-        Command::Soak(options) => soak::run(&options, json),
         Command::Bench(bench) => bench::run(&bench, json),
         Command::CiExtra(options) => extra::run(&options, json),
         Command::Replay(options) => replay::run(&options, json),

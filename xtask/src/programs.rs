@@ -1,4 +1,4 @@
-//! Where the programs come from: cargo builds them, or they lie beside this one.
+//! Source of the programs under test: cargo builds them, or they lie beside this program.
 
 use std::env;
 use std::path::PathBuf;
@@ -9,12 +9,21 @@ use gpushare_tests::cargo::{self, Profile, Progress};
 
 use crate::output::progress;
 
-/// Release builds of everything. Run by cargo, it builds them; run from a stage, on a machine that may
-/// have no Rust, it takes those in its own folder.
+/// Release builds of everything, for measurements.
 pub(crate) fn release() -> anyhow::Result<Artifacts> {
+    built(Profile::Release, "in release (some minutes the first time)")
+}
+
+/// Debug builds of everything, which are ready sooner and share their dependencies with this program.
+pub(crate) fn debug() -> anyhow::Result<Artifacts> {
+    built(Profile::Dev, "the daemon, the library and the simulated card (about a minute the first time)")
+}
+
+/// Run by cargo, it builds; run from a stage, on a machine that may have no Rust, it takes those in its own folder.
+fn built(profile: Profile, what: &str) -> anyhow::Result<Artifacts> {
     if by_cargo() {
-        progress("building in release (a minute or two the first time)");
-        Artifacts::build(Profile::Release, Progress::Shown)
+        progress(format_args!("building {what}"));
+        Artifacts::build(profile, Progress::Shown)
     } else {
         Artifacts::beside(&own_folder()?)
     }

@@ -1,4 +1,4 @@
-//! The result of the demo: one model, as a table or as JSON.
+//! Result of the demo: one model, as a table with both timelines, or as JSON.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -17,8 +17,11 @@ pub(crate) struct Report {
     without: Without,
     with: With,
     /// Buffers of all runs that were wrong at the end.
-    pub(crate) corrupted: u32,
+    corrupted: u32,
     svg: PathBuf,
+    /// Lines that show which program had the card when.
+    #[serde(skip)]
+    timelines: Vec<String>,
     /// The numbers that a simulated card ran with.
     simulated: Option<Constants>,
 }
@@ -38,6 +41,12 @@ struct With {
 }
 
 impl Report {
+    /// Values of the demo's promises, in the order of their bounds.
+    pub(crate) fn values(&self) -> Vec<f64> {
+        let handoffs = self.with.handoffs.map_or(f64::NAN, |handoffs| handoffs as f64);
+        vec![self.without.seconds / self.with.seconds, handoffs, f64::from(self.corrupted)]
+    }
+
     pub(crate) fn new(plan: &Plan, without: &Measured, with: &Measured, svg: &Path) -> Self {
         Self {
             gpu: plan.gpu.clone(),
@@ -54,9 +63,37 @@ impl Report {
             },
             corrupted: without.corrupted + with.corrupted,
             svg: svg.to_owned(),
+            timelines: timelines(without, with),
             simulated: with.constants.clone(),
         }
     }
+}
+
+/// Characters of a timeline: with its margin it fits a terminal of 80 columns.
+const WIDTH: u32 = 72;
+/// From no time of a slot to all of it.
+const SHADES: [char; 5] = [' ', '░', '▒', '▓', '█'];
+
+/// Both runs, each as wide as the page: a line for each program, as dark as its share of the card was.
+fn timelines(without: &Measured, with: &Measured) -> Vec<String> {
+    let mut lines = vec!["Who had the card when:".to_owned()];
+    for (title, run) in [("without gpushare", without), ("with gpushare", with)] {
+        let slot = run.elapsed / WIDTH;
+        let (seconds, column) = (run.elapsed.as_secs_f64(), slot.as_secs_f64());
+        lines.push(format!("{title}: {seconds:.1} s, {column:.2} s a column"));
+        for (who, name) in NAMES.iter().enumerate() {
+            let lane: String = match &run.timeline {
+                Some(timeline) => timeline.shares(who, slot, WIDTH).into_iter().map(shade).collect(),
+                None => "(the driver's own time slices do not show)".to_owned(),
+            };
+            lines.push(format!("  {name} |{}", lane.trim_end()));
+        }
+    }
+    lines
+}
+
+fn shade(percent: u64) -> char {
+    SHADES[(percent as usize * (SHADES.len() - 1)).div_ceil(100)]
 }
 
 fn thousandths(value: f64) -> f64 {
@@ -92,7 +129,8 @@ impl fmt::Display for Report {
                 card.slice
             )?;
         }
-        write!(f, "who had the GPU when: {}", self.svg.display())
+        self.timelines.iter().try_for_each(|line| writeln!(f, "{line}"))?;
+        write!(f, "The same as a picture: {}", self.svg.display())
     }
 }
 

@@ -15,18 +15,17 @@ use gpushare_workload::report::percentile;
 
 use crate::output::progress;
 use crate::programs;
+use crate::promise::{Bound, Check, Effort};
 
 use super::fairness::{CARD, SHARED_MEMORY, SHARED_WORK, SLOW_CARD, TURNS_WORK};
 use super::load::{self, Load};
 use super::moving;
-use super::promise::{Promise, Promises};
 use super::watch::{Watch, median};
 
 /// Beyond its time alone, where both fit.
 const BESIDE: Duration = Duration::from_millis(20);
 /// Beyond floor and drain, where they do not.
 const IN_TURNS: Duration = Duration::from_millis(50);
-const HOG_KEEPS: f64 = 0.90;
 const ROUNDS: usize = 2;
 /// In each round.
 const SHORT_BURSTS: u32 = 75;
@@ -42,20 +41,27 @@ const BURST_WORK: [&str; 4] = ["--passes", "0", "--compute", "100ms"];
 /// Before the first burst's drain was seen.
 const USUAL_DRAIN: Duration = Duration::from_millis(10);
 
-pub(crate) fn run() -> anyhow::Result<Promises> {
-    let artifacts = programs::release()?;
-    let mut rows = vec![beside(&artifacts)?];
-    rows.extend(in_turns(&artifacts)?);
-    Ok(Promises::new(rows))
-}
+pub(super) const CHECK: Check = Check {
+    name: "burst",
+    effort: Effort::Timed,
+    bounds: &[
+        Bound::at_most("p99 of a burst beside a program that fits / (p99 alone + 20 ms)", 1.0, "×"),
+        Bound::at_most("first result of a burst in turns / (floor + drain + 50 ms)", 1.0, "×"),
+        Bound::at_least("rate of the program beside bursts in turns / its rate alone", 0.90, "×"),
+    ],
+    measure: run,
+};
 
-fn ms(time: Duration) -> f64 {
-    time.as_secs_f64() * 1e3
+fn run() -> anyhow::Result<Vec<f64>> {
+    let artifacts = programs::release()?;
+    let beside = beside(&artifacts)?;
+    let [first_result, kept] = in_turns(&artifacts)?;
+    Ok(vec![beside, first_result, kept])
 }
 
 /// Bursts every 200 ms, alone and beside a hog that fits, in alternation. What the card makes of both without gpushare is told
 /// too, since where both fit the card shares itself.
-fn beside(artifacts: &Artifacts) -> anyhow::Result<Promise> {
+fn beside(artifacts: &Artifacts) -> anyhow::Result<f64> {
     let (mut alone, mut beside, mut natively) = (Vec::new(), Vec::new(), Vec::new());
     let every = format!("{}ms", OFTEN.as_millis());
     let burst = Load {
@@ -98,16 +104,11 @@ fn beside(artifacts: &Artifacts) -> anyhow::Result<Promise> {
             at(times, 100)
         ));
     }
-    Ok(Promise::at_most(
-        "p99 of a burst every 200 ms beside a hog that fits",
-        rounded(ms(solo + BESIDE)),
-        ms(p99),
-        "ms",
-    ))
+    Ok(p99.as_secs_f64() / (solo + BESIDE).as_secs_f64())
 }
 
 /// Bursts that need the hog's room.
-fn in_turns(artifacts: &Artifacts) -> anyhow::Result<[Promise; 2]> {
+fn in_turns(artifacts: &Artifacts) -> anyhow::Result<[f64; 2]> {
     let world = World::simulated(artifacts, CARD)?;
     let constants = world.card().context("there is no simulated card")?.stats()?.constants;
     let capacity = constants.memory - 2 * constants.context_memory;
@@ -163,18 +164,6 @@ fn in_turns(artifacts: &Artifacts) -> anyhow::Result<[Promise; 2]> {
         done[1].latencies(),
         turns.drains
     ));
-    Ok([
-        Promise::at_most(
-            "first result of a burst that does not fit beside the hog",
-            rounded(ms(floor + drain + IN_TURNS)),
-            ms(worst.into()),
-            "ms",
-        ),
-        Promise::at_least("rate of that hog / its rate alone", HOG_KEEPS, kept, "×"),
-    ])
-}
-
-/// As a promise is printed.
-fn rounded(value: f64) -> f64 {
-    (value * 10.0).round() / 10.0
+    let promised = floor + drain + IN_TURNS;
+    Ok([Duration::from(worst).as_secs_f64() / promised.as_secs_f64(), kept])
 }

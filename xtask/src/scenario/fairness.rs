@@ -13,14 +13,12 @@ use gpushare_tests::world::World;
 
 use crate::output::progress;
 use crate::programs;
+use crate::promise::{Bound, Check, Effort};
 
 use super::load::{self, Load, Steps};
 use super::one_limit;
 use super::prediction;
-use super::promise::{Promise, Promises};
 
-const EQUAL: f64 = 0.99;
-const UNDISTURBED: f64 = 0.98;
 pub(super) const WINDOW: Duration = Duration::from_secs(10);
 /// Long enough for ten turns of each.
 const LONG_WINDOW: Duration = Duration::from_secs(80);
@@ -36,26 +34,33 @@ pub(super) const CARD: Bytes = Bytes::mib(256);
 /// Touches all memory, and waits.
 pub(super) const TURNS_WORK: [&str; 6] = ["--passes", "0", "--compute", "4ms", "--async-ahead", "4"];
 
-pub(crate) fn run() -> anyhow::Result<Promises> {
+pub(super) const CHECK: Check = Check {
+    name: "fairness",
+    effort: Effort::Timed,
+    bounds: &[
+        Bound::at_least("Jain's index of four equal programs that fit", 0.99, ""),
+        Bound::at_least("Jain's index of four equal programs of which two fit", 0.99, ""),
+        Bound::at_least("two free sessions beside one limited to 25% / beside the same unlimited", 0.98, "×"),
+        Bound::near("two processes of a session limited to 40%, together", 40.0, 2.0, "%"),
+        Bound::near("first of two processes of a session limited to 40%", 20.0, 2.0, "%"),
+        Bound::near("second of two processes of a session limited to 40%", 20.0, 2.0, "%"),
+        Bound::near("process of a session limited to 40% while the other idles", 40.0, 2.0, "%"),
+        Bound::near("quantum of two programs in turns / predicted by the simulator", 1.0, 0.1, "×"),
+        Bound::near("makespan of two programs in turns / predicted by the simulator", 1.0, 0.1, "×"),
+    ],
+    measure: run,
+};
+
+fn run() -> anyhow::Result<Vec<f64>> {
     let artifacts = programs::release()?;
     let fits = jain(&hogs(&artifacts, Fit::Together)?);
-    progress(format_args!("four hogs that fit: Jain {fits:.4}"));
+    progress(format_args!("four programs that fit: Jain {fits:.4}"));
     let in_turns = jain(&hogs(&artifacts, Fit::TwoAtOnce)?);
-    progress(format_args!("four hogs of which two fit: Jain {in_turns:.4}"));
-    let undisturbed = beside_a_limit(&artifacts)?;
-    let mut rows = vec![
-        Promise::at_least("Jain's index of four equal hogs that fit", EQUAL, fits, ""),
-        Promise::at_least("Jain's index of four equal hogs of which two fit", EQUAL, in_turns, ""),
-        Promise::at_least(
-            "two free sessions beside one limited to 25% / beside the same unlimited",
-            UNDISTURBED,
-            undisturbed,
-            "×",
-        ),
-    ];
-    rows.extend(one_limit::rows(&artifacts)?);
-    rows.extend(prediction::rows(&artifacts)?);
-    Ok(Promises::new(rows))
+    progress(format_args!("four programs of which two fit: Jain {in_turns:.4}"));
+    let mut values = vec![fits, in_turns, beside_a_limit(&artifacts)?];
+    values.extend(one_limit::percents(&artifacts)?);
+    values.extend(prediction::ratios(&artifacts)?);
+    Ok(values)
 }
 
 /// Whether four hogs take turns.

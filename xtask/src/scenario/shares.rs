@@ -12,12 +12,10 @@ use gpushare_tests::world::World;
 
 use crate::output::progress;
 use crate::programs;
+use crate::promise::{Bound, Check, Effort};
 
 use super::load::{self, Load};
-use super::promise::{Promise, Promises};
 
-/// Within so many points of the limit.
-const TOLERANCE: f64 = 2.0;
 const WINDOW: Duration = Duration::from_secs(10);
 const CARD: Bytes = Bytes::mib(256);
 const MEMORY: Bytes = Bytes::mib(16);
@@ -25,26 +23,33 @@ const MEMORY: Bytes = Bytes::mib(16);
 const STEP: Duration = Duration::from_millis(4);
 const WORK: [&str; 4] = ["--compute", "4ms", "--async-ahead", "4"];
 
-pub(crate) fn run() -> anyhow::Result<Promises> {
+pub(super) const CHECK: Check = Check {
+    name: "shares",
+    effort: Effort::Timed,
+    bounds: &[
+        Bound::near("compute limit of 25%, alone", 25.0, 2.0, "%"),
+        Bound::near("compute limit of 50%, alone", 50.0, 2.0, "%"),
+        Bound::near("compute limit of 75%, alone", 75.0, 2.0, "%"),
+        Bound::near("compute limit of 25% beside one of 75%", 25.0, 2.0, "%"),
+        Bound::near("compute limit of 75% beside one of 25%", 75.0, 2.0, "%"),
+        Bound::near("compute limit of 30% beside one of 60%", 30.0, 2.0, "%"),
+        Bound::near("compute limit of 60% beside one of 30%", 60.0, 2.0, "%"),
+    ],
+    measure: run,
+};
+
+fn run() -> anyhow::Result<Vec<f64>> {
     let artifacts = programs::release()?;
     let alone = rates(&artifacts, &[None])?[0];
     progress(format_args!("{alone:.1} steps a second alone, without a limit"));
-    let mut rows = Vec::new();
-    for (names, limits) in [
-        (&["25% alone"][..], &[25][..]),
-        (&["50% alone"], &[50]),
-        (&["75% alone"], &[75]),
-        (&["25% beside 75%", "75% beside 25%"], &[25, 75]),
-        (&["30% beside 60%", "60% beside 30%"], &[30, 60]),
-    ] {
-        let given: Vec<Option<u32>> = limits.iter().copied().map(Some).collect();
-        for ((rate, limit), name) in rates(&artifacts, &given)?.iter().zip(limits).zip(names) {
-            let percent = 100.0 * rate / alone;
-            progress(format_args!("{name}: {percent:.2}%"));
-            rows.push(Promise::within(name, f64::from(*limit), TOLERANCE, percent, "%"));
-        }
+    let mut percents = Vec::new();
+    for limits in [&[25][..], &[50], &[75], &[25, 75], &[30, 60]] {
+        let limited: Vec<Option<u32>> = limits.iter().copied().map(Some).collect();
+        let rates = rates(&artifacts, &limited)?;
+        percents.extend(rates.iter().map(|rate| 100.0 * rate / alone));
+        progress(format_args!("limits of {limits:?} percent: {rates:.1?} steps a second"));
     }
-    Ok(Promises::new(rows))
+    Ok(percents)
 }
 
 /// Steps a second of programs that run at once, each under its limit.

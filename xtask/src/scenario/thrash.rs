@@ -9,15 +9,20 @@ use crate::contention::measure::{Measured, Side, measure};
 use crate::contention::plan::Plan;
 use crate::output::progress;
 use crate::programs;
+use crate::promise::{Bound, Check, Effort};
 
-use super::promise::{Promise, Promises};
+pub(super) const CHECK: Check = Check {
+    name: "thrash",
+    effort: Effort::Timed,
+    bounds: &[
+        Bound::at_most("makespan with gpushare / one after the other", 1.15, "×"),
+        Bound::at_least("makespan without gpushare / with it", 3.0, "×"),
+        Bound::at_most("corrupted buffers of thrashing programs", 0.0, "buffers"),
+    ],
+    measure: run,
+};
 
-/// At most so many times as long as one after the other.
-const SLOWER: f64 = 1.15;
-/// At least so many times as fast as without gpushare.
-const FASTER: f64 = 3.0;
-
-pub(crate) fn run() -> anyhow::Result<Promises> {
+fn run() -> anyhow::Result<Vec<f64>> {
     let artifacts = programs::release()?;
     let plan = Plan { steps: 80, work: ["--compute", "60ms"], quantum: None, ..Plan::simulated() };
     progress(&plan);
@@ -32,19 +37,5 @@ pub(crate) fn run() -> anyhow::Result<Promises> {
 
     let seconds = |run: &Measured| run.elapsed.as_secs_f64();
     let corrupted: u32 = [&in_turn, &without, &with].map(|run| run.corrupted).iter().sum();
-    Ok(Promises::new(vec![
-        Promise::at_most(
-            "makespan with gpushare / one after the other",
-            SLOWER,
-            seconds(&with) / seconds(&in_turn),
-            "×",
-        ),
-        Promise::at_least(
-            "makespan without gpushare / with it",
-            FASTER,
-            seconds(&without) / seconds(&with),
-            "×",
-        ),
-        Promise::at_most("corrupted buffers", 0.0, f64::from(corrupted), "buffers"),
-    ]))
+    Ok(vec![seconds(&with) / seconds(&in_turn), seconds(&without) / seconds(&with), f64::from(corrupted)])
 }

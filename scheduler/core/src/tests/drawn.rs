@@ -1,5 +1,5 @@
-//! How many cases are drawn: as many as a test says, or in a soak (`cargo xtask soak`) in the same proportion as the
-//! schedules, whose number it gives as `PROPTEST_CASES`, and whose seed as `PROPTEST_RNG_SEED`.
+//! Number of cases that property tests draw: as many as a test says, or with `PROPTEST_CASES=N` in the same proportion as the
+//! schedules, of which there are then N. `PROPTEST_RNG_SEED` chooses them.
 
 use proptest::test_runner::{Config, RngAlgorithm};
 

@@ -224,14 +224,14 @@ fn a_gang_has_its_turn_also_where_one_of_its_cards_is_held_by_who_is_not_looked_
 }
 
 #[test]
-#[ignore = "takes minutes; cargo xtask soak runs it"]
+#[ignore = "takes minutes; run it by cargo test -p gpushare-core deeper_ -- --ignored"]
 fn deeper_three_sessions_on_two_cards_have_their_turns_whatever_the_order() {
     let orders = STARTS.map(|start| Search::new(start, 0).orders(8));
     assert!(orders.iter().all(|orders| *orders > 10_000), "{orders:?}");
 }
 
 #[test]
-#[ignore = "takes minutes; cargo xtask soak runs it"]
+#[ignore = "takes minutes; run it by cargo test -p gpushare-core deeper_ -- --ignored"]
 fn deeper_a_gang_has_its_turn_against_streams_of_single_card_sessions_whatever_the_order() {
     let orders = Search::new(&[BOTH, FIRST, SECOND], 2).orders(7);
     assert!(orders > 10_000, "{orders}");
