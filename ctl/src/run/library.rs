@@ -63,7 +63,7 @@ fn check(path: &Path) -> Result<(), LibraryError> {
     if library.machine != ours {
         return Err(LibraryError::WrongMachine { path: path.to_owned(), theirs: library.machine, ours });
     }
-    if !library.is_library() {
+    if !library.is_library {
         return Err(not_a_library());
     }
     let special = |byte: &u8| byte.is_ascii_whitespace() || matches!(byte, b':' | b'$');

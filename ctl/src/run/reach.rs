@@ -17,7 +17,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
-use super::elf;
+use super::elf::Elf;
 
 /// As many as the kernel follows.
 const SCRIPTS: usize = 5;
@@ -116,9 +116,7 @@ fn interpreter_of_script(script: &Path) -> Option<PathBuf> {
 
 /// Who loads `program`; `None` if that cannot be told.
 fn loader(program: &Path) -> Option<Loader> {
-    let file = File::open(program).ok()?;
-    let interpreter = elf::interpreter(&file).ok()??;
-    Some(match interpreter {
+    Some(match Elf::of(program).ok()??.interpreter {
         Some(interpreter) => by_name(&interpreter).unwrap_or(Loader::Glibc),
         // A loader that is started as a program has none itself: `ld-linux-x86-64.so.2 ./program`.
         None => std::fs::canonicalize(program)

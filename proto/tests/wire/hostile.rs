@@ -97,7 +97,7 @@ fn bytes_after_a_message_are_an_error() {
 fn a_claim_of_two_hundred_million_elements_ends_with_the_frame() {
     claim(samples::tenant_requests, "Hello.returning", |message| match message {
         TenantRequest::Hello(Hello { role: Role::Client { returning: Some(returning), .. }, .. }) => {
-            returning.gpus.clear()
+            returning.gpus.clear();
         }
         other => panic!("{other:?}"),
     });
