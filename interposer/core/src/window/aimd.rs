@@ -1,60 +1,61 @@
-//! How many launches may be in flight: additive increase, multiplicative decrease. Pure: no clock and no CUDA; it is fed with
-//! what completed and how long that took, and answers with a window.
+//! Window size by additive increase and multiplicative decrease (AIMD): how many launches may be in flight.
+//! Pure: it is fed with completions and their durations.
 //!
 //! ```text
-//!   cost   = nanoseconds ÷ launches of the last completions, older ones count less
-//!   drain  = launches in flight × cost                what a holder would take to let go
-//!   above the target   W = W ÷ 2         by more than a marker's worth, which is as well as work in flight is known
-//!   below it           W += 8 for each marker's worth of launches, if the window was what held the program back,
-//!                           and never beyond target ÷ cost
+//!   cost   = nanoseconds ÷ launches of the last completions; older ones count less
+//!   drain  = launches in flight × cost                time that a drop has to wait
+//!   drain > target + target ÷ 8   W = W ÷ 2     (work in flight is known only to one marker, W ÷ 8)
+//!   else, if the window was full  W += 8        for each marker's worth of launches, up to target ÷ cost
 //! ```
 //!
-//! A window that nobody fills does not grow: what it would have let through was not seen. It stops growing where the
-//! measured rate says that the target is full: eight kernels of 8 ms more would be 64 ms more. Kernels longer than the target
-//! leave W = 1, and [`Aimd::drain`] says what a drop then really takes.
+//! A window that the program does not fill stays as it is, because nothing was learned about a larger one.
+//! Growth ends where the measured cost says that the target is reached. Kernels longer than the target give
+//! `W = 1`, and [`Aimd::drain`] then says how long a drop really takes.
 //!
-//! A completion that was noticed late (the program was elsewhere, or the card may have been idle) tells only that a launch does
-//! not cost *more* than that, and is used if it is less than what was believed.
+//! A completion that was noticed late bounds the cost from above. It counts only if it is below the present
+//! estimate. Notice is late when no thread looked in time, or when the card may have been idle meanwhile.
 
 use gpushare_proto::Nanos;
 
-/// Where a window begins.
+/// Launches in a new window.
 pub const START: u32 = 64;
-/// What one marker's worth of launches adds.
+/// Launches that the window grows by for each marker's worth of completed launches.
 pub const INCREASE: u32 = 8;
-/// Markers in a window.
+/// Number of markers in a full window.
 pub const MARKERS: u32 = 8;
-/// Nobody runs further ahead than this, however short its kernels are.
+/// Largest window, in launches.
 pub const LARGEST: u32 = 1 << 16;
-/// How long a drop should take.
+/// Default for the time that a drop should take.
 pub const DRAIN_TARGET: Nanos = Nanos::from_millis(10);
 
-/// The controller.
+/// Window size and measured cost of a launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Aimd {
     window: u32,
-    /// Of the last completions, the same share of both forgotten at each: their quotient is the cost of a launch.
+    /// Nanoseconds of the last completions. Each completion reduces this sum and `launches` by the same
+    /// share, so that nanos ÷ launches is the cost of one launch.
     nanos: u64,
-    /// In parts of `UNIT`, so that forgetting a share of a single launch does not round away.
+    /// Launches of the last completions, in parts of [`UNIT`], so that rounding loses nothing of a single
+    /// launch.
     launches: u64,
 }
 
-/// Launches that are known to have completed since the last time.
+/// Launches whose completion was noticed at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Completion {
-    /// How many, graphs by their kernel nodes.
+    /// Number of launches; a graph counts as its kernel nodes.
     pub launches: u64,
-    /// In what time, by the share that they had of the card.
+    /// Time that they took, by their share of the work in flight.
     pub took: Nanos,
-    /// Whether the card was at work on them all that time. If not, it is only a bound.
+    /// Whether the card worked on them for all of `took`. If not, `took` is an upper bound.
     pub exact: bool,
-    /// Launches in flight when they completed, they among them.
+    /// Launches in flight when these completed, themselves included.
     pub in_flight: u64,
 }
 
-/// One launch, as it is remembered.
+/// Weight of one launch in [`Aimd`]'s sum of launches.
 const UNIT: u64 = 1 << 20;
-/// How many samples are remembered, about: one window's.
+/// Number of completions that the sums remember, about one window.
 const MEMORY: u64 = 8;
 
 impl Default for Aimd {
@@ -64,43 +65,43 @@ impl Default for Aimd {
 }
 
 impl Aimd {
-    /// As [`Self::parts`] gave it.
+    /// Restores a controller from its [`Self::parts`].
     #[must_use]
     pub const fn from_parts(window: u32, nanos: u64, launches: u64) -> Self {
         Self { window, nanos, launches }
     }
 
-    /// For who keeps it in atomics: window and sums.
+    /// Returns window, nanoseconds and launches, to be kept in atomics.
     #[must_use]
     pub const fn parts(self) -> (u32, u64, u64) {
         (self.window, self.nanos, self.launches)
     }
 
-    /// Launches that may be in flight.
+    /// Number of launches that may be in flight.
     #[must_use]
     pub const fn window(&self) -> u32 {
         self.window
     }
 
-    /// Launches from one marker to the next.
+    /// Number of launches from one marker to the next.
     #[must_use]
     pub const fn stride(&self) -> u32 {
         stride(self.window)
     }
 
-    /// What a launch takes by measurement; zero before anything completed.
+    /// Measured time of one launch; zero before the first completion.
     #[must_use]
     pub fn cost(&self) -> Nanos {
         self.drain(1)
     }
 
-    /// What so many launches in flight take to complete.
+    /// Time until `in_flight` launches are completed, by the measured cost.
     #[must_use]
     pub fn drain(&self, in_flight: u64) -> Nanos {
         Nanos(ratio(self.nanos, in_flight.saturating_mul(UNIT), self.launches))
     }
 
-    /// Launches completed.
+    /// Learns from completed launches and adapts the window to `target`.
     pub fn completed(&mut self, completion: Completion, target: Nanos) {
         let Completion { launches, took, exact, in_flight } = completion;
         if launches == 0 {
@@ -112,9 +113,9 @@ impl Aimd {
         if self.launches == 0 {
             return;
         }
-        // What exceeds the window is on its way out already, and is no reason to halve it again.
+        // Launches beyond the window are draining already, so they are no reason to halve it again.
         let held = in_flight.min(u64::from(self.window));
-        // Work in flight is known to a marker, so less than that is no excess.
+        // Work in flight is known only to one marker, so less than that is no excess.
         let excess = target.0.saturating_add(target.0 / u64::from(MARKERS));
         if self.drain(held).0 > excess {
             self.window = (self.window / 2).max(1);
@@ -123,13 +124,15 @@ impl Aimd {
         }
     }
 
-    /// What was in flight waited for a launch that the window kept out, so the window was too small by what had to be let through.
+    /// Grows the window after a launch was let through because work in flight may have waited for it.
+    /// `in_flight` then says how large the window had to be.
     pub fn released(&mut self, in_flight: u64, target: Nanos) {
         let missing = in_flight.saturating_sub(u64::from(self.window));
         self.grow_by(missing.max(u64::from(INCREASE)), target);
     }
 
-    /// Forgets an eighth, and what is more than a window: of a window that was large, little is left when it is small.
+    /// Adds a completion to the sums, of which one eighth is dropped first. A window that has shrunk also
+    /// drops what it no longer holds.
     fn learn(&mut self, launches: u64, nanos: u64) {
         let old = self.launches - self.launches / MEMORY;
         let most = u64::from(self.window).max(launches.saturating_mul(MEMORY)).saturating_mul(UNIT);
@@ -153,13 +156,13 @@ impl Aimd {
     }
 }
 
-/// `a`·`b` ÷ `c`, rounded; zero for nothing.
+/// Returns a × b ÷ c, rounded; zero if c is zero.
 fn ratio(a: u64, b: u64, c: u64) -> u64 {
     let product = u128::from(a) * u128::from(b) + u128::from(c / 2);
     u64::try_from(product.checked_div(u128::from(c)).unwrap_or_default()).unwrap_or(u64::MAX)
 }
 
-/// Launches from one marker to the next within a window.
+/// Number of launches from one marker to the next in a window of this size.
 #[must_use]
 pub const fn stride(window: u32) -> u32 {
     if window < MARKERS { 1 } else { window / MARKERS }
@@ -172,8 +175,8 @@ mod tests {
     const MICRO: u64 = 1_000;
     const MILLI: u64 = 1_000_000;
 
-    /// A program that launches as far ahead as it may, kernel after kernel of `cost`, marker after marker, on a card that does one
-    /// thing at a time. Returns the controller and the longest drain in the second half.
+    /// A program that launches as far ahead as it may, kernel after kernel of `cost`, marker after marker, on
+    /// a card that does one thing at a time. Returns the controller and the longest drain in the second half.
     fn saturated(mut cost: impl FnMut(u64) -> u64, markers: usize) -> (Aimd, Nanos) {
         let (mut aimd, mut kernel, mut longest) = (Aimd::default(), 0, 0);
         for marker in 0..markers {

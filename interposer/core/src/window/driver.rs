@@ -1,4 +1,4 @@
-//! The card as the real driver has it.
+//! The [`Card`] of a real process: driver calls, the clock, and the gate's word as an alarm.
 
 use std::ptr::null_mut;
 use std::sync::atomic::Ordering;
@@ -19,12 +19,12 @@ use crate::gate;
 use crate::lifecycle;
 use crate::process::{State, page};
 
-/// The driver, and the process around it.
+/// Access to the driver and to the process around it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OnDriver(pub(crate) &'static State);
 
 impl OnDriver {
-    /// What a stream argument names, in the calling thread.
+    /// Identity of the stream that an argument names in the calling thread.
     #[must_use]
     pub(crate) fn stream(&self, stream: CUstream, default: DefaultStream) -> Stream {
         let current = || self.0.driver.current_context().addr();
@@ -40,10 +40,10 @@ impl OnDriver {
     fn legacy(&self, context: usize, event: CUevent) -> bool {
         let driver = &self.0.driver;
         let recorded = match driver.ctx_record_event {
-            // SAFETY: the context is the calling thread's, and the event is of it.
+            // SAFETY: the context is the calling thread's, and the event belongs to it.
             Some(record) => unsafe { record(std::ptr::with_exposed_provenance_mut(context), event) },
             None => match driver.event_record {
-                // SAFETY: as above; null is the legacy stream here.
+                // SAFETY: the event belongs to the current context; null is the legacy stream.
                 Some(record) => unsafe { record(event, null_mut()) },
                 None => return false,
             },
@@ -73,20 +73,20 @@ impl Card for OnDriver {
         if driver.current_context() == context {
             return create();
         }
-        // SAFETY: the context is alive: a stream of it is being launched on.
+        // SAFETY: the context is alive, because a stream of it is being launched on.
         if unsafe { (driver.ctx_push_current)(context) } != CUDA_SUCCESS {
             return None;
         }
         let event = create();
         let mut popped = null_mut();
-        // SAFETY: pops what was pushed above.
+        // SAFETY: pops the context that was pushed here.
         unsafe { (driver.ctx_pop_current)(&raw mut popped) };
         event
     }
 
     fn destroy(&self, event: CUevent) {
         if let Some(destroy) = self.0.driver.event_destroy {
-            // SAFETY: ours, and nobody has it any more.
+            // SAFETY: the event is gpushare's own and no longer used.
             unsafe { destroy(event) };
         }
     }
@@ -96,16 +96,18 @@ impl Card for OnDriver {
         let (record, stream) = match stream {
             Stream::Legacy(context) => return self.legacy(context, event),
             Stream::Own(handle) => (driver.event_record, std::ptr::with_exposed_provenance_mut(handle)),
-            // Only the thread itself can name it, and it is the one that calls.
+            // Only the thread itself can name this stream, and it is the calling one.
             Stream::PerThread(..) => (driver.event_record_ptsz, null_mut()),
         };
-        // SAFETY: the stream is the application's and alive, since it launches on it; the event is of its context.
+        // SAFETY: the stream is the application's, which launches on it now; the event belongs to its
+        // context.
         record.is_some_and(|record| unsafe { record(event, stream) } == CUDA_SUCCESS)
     }
 
     fn is_done(&self, event: CUevent) -> bool {
-        // SAFETY: the event lives as long as its context, whose destroyers wait for who holds the slot. Anything but "not ready"
-        // ends the wait: a context with a sticky error runs nothing more.
+        // SAFETY: the event lives as long as its context, which is destroyed only after the slot's holder is
+        // done. Every answer but "not ready" ends the wait, because a context with a sticky error runs
+        // nothing more.
         unsafe { (self.0.driver.event_query)(event) != CUDA_ERROR_NOT_READY }
     }
 
@@ -122,10 +124,10 @@ impl Card for OnDriver {
     }
 
     fn pause(&self, span: Nanos) -> bool {
-        // A thread that is told to end does so here: it has nothing, and natively it would not be waiting.
+        // A cancelled thread ends here. It holds nothing, and without gpushare it would not wait.
         cancellation_point();
         let gate = &page().gate;
-        // Woken early it looks again; nothing depends on how long this was.
+        // An early wake-up only means another look.
         let _ = futex::wait(gate, gate.load(Ordering::Relaxed), Some(Duration::from(span)));
         !lifecycle::is_exiting()
     }

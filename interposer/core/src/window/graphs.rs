@@ -1,8 +1,8 @@
-//! What is in a graph: its kernel nodes, counted when it is made ready, and whether one of them talks to other cards. A hint; what
-//! is charged is time.
+//! Graphs that are ready to be launched: how many kernels each has, and whether one communicates with other
+//! cards. The figures are hints; sessions are charged by time.
 //!
-//! A launch finds it by a hash and without a lock; what does not fit into the table counts as one launch that talks to nobody, as do
-//! nodes that are exchanged later and the bodies of conditional nodes.
+//! A launch finds its graph by a hash, without a lock. A graph that does not fit into the table counts as one
+//! launch without communication. So do nodes that are exchanged later, and the bodies of conditional nodes.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
@@ -15,37 +15,37 @@ use crate::driver::types::{
 };
 use crate::lock;
 
-const PLACES: usize = 1024;
+const ENTRIES: usize = 1024;
 const PROBES: usize = 16;
-/// Graphs within graphs are counted so deep.
-const DEEPEST: usize = 4;
+/// Depth to which graphs within graphs are counted.
+const MAX_DEPTH: usize = 4;
 
-/// Graphs that are ready to be launched.
+/// Table of the instantiated graphs.
 #[derive(Debug)]
 pub struct Graphs {
-    places: Box<[Place]>,
-    /// Held by who makes or destroys one.
+    entries: Box<[Entry]>,
+    /// Held while a graph is entered or removed.
     changing: Mutex<()>,
 }
 
 #[derive(Debug, Default)]
-struct Place {
+struct Entry {
     graph: AtomicUsize,
     kernels: AtomicU32,
     talks: AtomicBool,
 }
 
-/// What is in a graph.
+/// Kernels of a graph.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Contents {
-    /// Kernel nodes, those of graphs within it too.
+    /// Number of kernel nodes, those of child graphs included.
     pub kernels: u32,
-    /// Whether one of them is a kernel that talks to other cards.
+    /// Whether a kernel communicates with other cards.
     pub talks: bool,
 }
 
 impl Contents {
-    /// What nobody can tell.
+    /// Contents of a graph that the driver does not describe.
     const UNKNOWN: Self = Self { kernels: 1, talks: false };
 
     fn and(self, other: Self) -> Self {
@@ -59,27 +59,28 @@ impl Contents {
 impl Default for Graphs {
     fn default() -> Self {
         Self {
-            places: (0..PLACES).map(|_| Place::default()).collect(),
+            entries: (0..ENTRIES).map(|_| Entry::default()).collect(),
             changing: Mutex::default(),
         }
     }
 }
 
 impl Graphs {
-    /// A graph was made ready.
+    /// Enters an instantiated graph.
     pub fn made(&self, graph: CUgraphExec, contents: Contents) {
         let _changing = lock(&self.changing);
         let of = |wanted: usize| {
             self.near(graph.addr())
-                .find(|place| place.graph.load(Ordering::Relaxed) == wanted)
+                .find(|entry| entry.graph.load(Ordering::Relaxed) == wanted)
         };
-        let Some(place) = of(graph.addr()).or_else(|| of(0)) else { return };
-        place.kernels.store(contents.kernels.max(1), Ordering::Relaxed);
-        place.talks.store(contents.talks, Ordering::Relaxed);
-        place.graph.store(graph.addr(), Ordering::Release);
+        let Some(entry) = of(graph.addr()).or_else(|| of(0)) else { return };
+        entry.kernels.store(contents.kernels.max(1), Ordering::Relaxed);
+        entry.talks.store(contents.talks, Ordering::Relaxed);
+        entry.graph.store(graph.addr(), Ordering::Release);
     }
 
-    /// And is destroyed. It is forgotten before that: afterwards the handle may be another thread's new graph.
+    /// Removes a graph and calls the driver to destroy it. Removing comes first, because afterwards the
+    /// handle may be another thread's new graph.
     pub fn destroy(&self, graph: CUgraphExec, real: impl FnOnce() -> CUresult) -> CUresult {
         let known = self.take(graph);
         let result = real();
@@ -91,51 +92,51 @@ impl Graphs {
 
     fn take(&self, graph: CUgraphExec) -> Option<Contents> {
         let _changing = lock(&self.changing);
-        let place = self.find(graph)?;
-        place.graph.store(0, Ordering::Release);
-        let kernels = place.kernels.load(Ordering::Relaxed);
-        Some(Contents { kernels, talks: place.talks.load(Ordering::Relaxed) })
+        let entry = self.find(graph)?;
+        entry.graph.store(0, Ordering::Release);
+        let kernels = entry.kernels.load(Ordering::Relaxed);
+        Some(Contents { kernels, talks: entry.talks.load(Ordering::Relaxed) })
     }
 
-    /// What a launch of it counts as.
+    /// Number of launches that a launch of this graph counts as.
     #[must_use]
     pub fn size(&self, graph: CUgraphExec) -> u64 {
         self.find(graph)
-            .map_or(1, |place| u64::from(place.kernels.load(Ordering::Relaxed)))
+            .map_or(1, |entry| u64::from(entry.kernels.load(Ordering::Relaxed)))
     }
 
-    /// Whether a kernel in it talks to other cards.
+    /// Whether a kernel in this graph communicates with other cards.
     #[must_use]
     pub fn talks(&self, graph: CUgraphExec) -> bool {
-        self.find(graph).is_some_and(|place| place.talks.load(Ordering::Relaxed))
+        self.find(graph).is_some_and(|entry| entry.talks.load(Ordering::Relaxed))
     }
 
-    fn find(&self, graph: CUgraphExec) -> Option<&Place> {
+    fn find(&self, graph: CUgraphExec) -> Option<&Entry> {
         self.near(graph.addr())
-            .find(|place| place.graph.load(Ordering::Acquire) == graph.addr())
+            .find(|entry| entry.graph.load(Ordering::Acquire) == graph.addr())
     }
 
-    fn near(&self, address: usize) -> impl Iterator<Item = &Place> {
+    fn near(&self, address: usize) -> impl Iterator<Item = &Entry> {
         let from = ((address as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as usize;
-        (0..PROBES).map(move |step| &self.places[(from + step) % PLACES])
+        (0..PROBES).map(move |step| &self.entries[(from + step) % ENTRIES])
     }
 }
 
-/// What is in a graph and in the graphs within it.
+/// Counts the kernels of a graph and of its child graphs.
 #[must_use]
 pub fn contents(driver: &Driver, collectives: &Collectives, graph: CUgraph) -> Contents {
-    look_into(driver, collectives, graph, DEEPEST).unwrap_or(Contents::UNKNOWN)
+    count(driver, collectives, graph, MAX_DEPTH).unwrap_or(Contents::UNKNOWN)
 }
 
-fn look_into(driver: &Driver, collectives: &Collectives, graph: CUgraph, deeper: usize) -> Option<Contents> {
+fn count(driver: &Driver, collectives: &Collectives, graph: CUgraph, deeper: usize) -> Option<Contents> {
     let (get_nodes, get_type) = (driver.graph_get_nodes?, driver.graph_node_get_type?);
     let mut many = 0;
-    // SAFETY: without an array the driver writes how many there are.
+    // SAFETY: without an array the driver only writes the number of nodes.
     if unsafe { get_nodes(graph, std::ptr::null_mut(), &raw mut many) } != CUDA_SUCCESS {
         return None;
     }
     let mut nodes: Vec<CUgraphNode> = vec![std::ptr::null_mut(); many];
-    // SAFETY: the array has as many places as it is said to have.
+    // SAFETY: the array has `many` elements.
     if unsafe { get_nodes(graph, nodes.as_mut_ptr(), &raw mut many) } != CUDA_SUCCESS {
         return None;
     }
@@ -148,15 +149,15 @@ fn look_into(driver: &Driver, collectives: &Collectives, graph: CUgraph, deeper:
         }
         match (kind, driver.graph_child_get_graph) {
             (NODE_KERNEL, _) => {
-                let talks = kernel(driver, node).is_some_and(|function| collectives.is_one(driver, function));
+                let talks = launched_function(driver, node)
+                    .is_some_and(|function| collectives.is_one(driver, function));
                 Contents { kernels: 1, talks }
             }
             (NODE_GRAPH, Some(get_graph)) if deeper > 0 => {
                 let mut within = std::ptr::null_mut();
                 // SAFETY: writes one handle.
                 let asked = unsafe { get_graph(node, &raw mut within) };
-                let known =
-                    (asked == CUDA_SUCCESS).then(|| look_into(driver, collectives, within, deeper - 1));
+                let known = (asked == CUDA_SUCCESS).then(|| count(driver, collectives, within, deeper - 1));
                 known.flatten().unwrap_or(Contents::UNKNOWN)
             }
             _ => Contents::default(),
@@ -165,8 +166,8 @@ fn look_into(driver: &Driver, collectives: &Collectives, graph: CUgraph, deeper:
     Some(found.fold(Contents::default(), Contents::and))
 }
 
-/// What a kernel node launches: a function, or a kernel of a library.
-fn kernel(driver: &Driver, node: CUgraphNode) -> Option<CUfunction> {
+/// Function or library kernel that a kernel node launches.
+fn launched_function(driver: &Driver, node: CUgraphNode) -> Option<CUfunction> {
     let mut launched = KernelNode::default();
     // SAFETY: writes one structure of this layout.
     let asked = unsafe { driver.graph_kernel_node_get_params?(node, &raw mut launched) };
@@ -208,7 +209,7 @@ mod tests {
         graphs.made(graph(1), talks);
         assert_eq!(graphs.destroy(graph(1), || CUDA_ERROR_INVALID_VALUE), CUDA_ERROR_INVALID_VALUE);
         assert_eq!((graphs.size(graph(1)), graphs.talks(graph(1))), (9, true));
-        // Another thread makes one while the first has not returned from the driver yet.
+        // Another thread enters a graph of the same handle before this one returns from the driver.
         graphs.destroy(graph(1), || {
             graphs.made(graph(1), quiet(3));
             CUDA_SUCCESS
@@ -231,10 +232,10 @@ mod tests {
     #[test]
     fn more_graphs_than_places_count_as_one_launch() {
         let graphs = Graphs::default();
-        (1..=2 * PLACES).for_each(|number| graphs.made(graph(number), quiet(7)));
-        let known = (1..=2 * PLACES).filter(|&number| graphs.size(graph(number)) == 7).count();
-        assert!((PLACES / 2..=PLACES).contains(&known), "{known}");
-        (1..=2 * PLACES).for_each(|number| _ = graphs.destroy(graph(number), || CUDA_SUCCESS));
+        (1..=2 * ENTRIES).for_each(|number| graphs.made(graph(number), quiet(7)));
+        let known = (1..=2 * ENTRIES).filter(|&number| graphs.size(graph(number)) == 7).count();
+        assert!((ENTRIES / 2..=ENTRIES).contains(&known), "{known}");
+        (1..=2 * ENTRIES).for_each(|number| _ = graphs.destroy(graph(number), || CUDA_SUCCESS));
         assert_eq!(graphs.size(graph(1)), 1);
     }
 }

@@ -1,4 +1,4 @@
-//! Which launches of a stream are known to be done: a ring of events per stream.
+//! Markers: one ring of events per stream, which tells how many of the stream's launches are done.
 //!
 //! ```text
 //!   launches of a stream   1 2 3 4 5 6 7 8 9 …
@@ -6,14 +6,19 @@
 //!                        ├ done ┤├ in flight ──┤
 //! ```
 //!
-//! Streams have slots in a table of fixed size, found by a hash without any lock. Who works on a slot's ring holds it, and who finds
-//! it held goes on without: nobody waits for another thread here, except who destroys a stream or a context. A marker comes *before*
-//! a launch and covers those that came earlier, so that a launch with programmatic dependence, which would lose its overlap, can be
-//! left without one; a stream that has no other launches has no markers, and is never held back. A marker of the legacy stream orders all
-//! blocking streams on drivers before CUDA 12.5: there it comes only while the last launch of all was on that stream too.
+//! Streams have slots in a table of fixed size, found by a hash without a lock. A thread that works on a
+//! slot's ring holds the slot. A thread that finds a slot held goes on without it, so the launch path never
+//! waits. Only the destruction of a stream or context waits for a holder.
 //!
-//! The last launches of a stream that nobody uses any more have no marker behind them. When somebody is short of
-//! window they are taken for done after a while.
+//! A marker comes *before* a launch and covers the earlier ones. So a launch with programmatic dependence,
+//! which would lose its overlap, can go without a marker. A stream with only such launches has no markers and
+//! is never held back.
+//!
+//! Before CUDA 12.5 a marker of the legacy stream orders all blocking streams. There it is placed only while
+//! the last launch of the process was on that stream too.
+//!
+//! The last launches of an unused stream have no marker behind them. When the window is short they are taken
+//! for done after a while ([`Markers::expire`]).
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
@@ -22,29 +27,30 @@ use gpushare_proto::Nanos;
 use super::Card;
 use crate::driver::types::{CUcontext, CUevent};
 
-/// Streams that can be watched at once.
+/// Number of streams that can be watched at once.
 const SLOTS: usize = 256;
-/// How far from its own place a stream may be.
+/// Number of places that a stream's slot is looked for in.
 const PROBES: usize = 16;
-/// Markers of one stream: a window has eight, and graphs and halving add some.
+/// Markers of one stream. A window has eight; graphs and halving need some more.
 const RING: usize = 16;
-/// Contexts with a pool, and spare events of each.
+/// Number of contexts with a pool of spare events.
 const POOLS: usize = 16;
+/// Spare events of one context.
 const SPARE: usize = 64;
 
-/// A stream, by what tells it from all others.
+/// Identity of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stream {
-    /// One that the application made, by its handle.
+    /// A stream that the application created, by its handle.
     Own(usize),
-    /// A context's legacy stream.
+    /// The legacy default stream of a context.
     Legacy(usize),
-    /// A thread's own stream in a context: the thread by its number.
+    /// The default stream of a thread in a context: the context, then the thread's number.
     PerThread(usize, usize),
 }
 
 impl Stream {
-    /// As two words; the second is zero for what the application made.
+    /// Returns the stream as two words. The second is zero for a stream that the application created.
     fn key(self) -> (usize, usize) {
         match self {
             Self::Own(handle) => (handle, 0),
@@ -54,37 +60,42 @@ impl Stream {
     }
 }
 
-/// All streams.
+/// Table of the streams that are watched.
 #[derive(Debug)]
 pub struct Markers {
     slots: Box<[Slot]>,
     pools: Box<[Pool]>,
-    /// Held by who gives out a slot, so that no stream gets two.
+    /// Held while a slot is given to a stream, so that no stream gets two.
     claiming: AtomicBool,
 }
 
-/// One stream.
+/// Slot of one stream.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub struct Slot {
     used: AtomicBool,
     name: AtomicUsize,
     of: AtomicUsize,
-    /// Where its events live.
+    /// Context that the stream's events belong to.
     context: AtomicUsize,
     held: AtomicBool,
-    /// A marker failed here: not watched any more.
+    /// Whether a marker failed; the stream is no longer watched.
     blind: AtomicBool,
-    /// Launches that the driver was given, those that have a marker behind them, and those that are done.
+    /// Launches given to the driver since the slot was taken.
     submitted: AtomicU64,
+    /// Launches with a marker behind them.
     covered: AtomicU64,
+    /// Launches that are known to be done.
     done: AtomicU64,
-    /// When the first launch without a marker came.
+    /// Time of the first launch without a marker behind it, in nanoseconds.
     began: AtomicU64,
-    /// When a look found anything done, and when one found the oldest marker pending.
+    /// Time of the last look that found a launch done, in nanoseconds.
     reaped_at: AtomicU64,
+    /// Time of the last look that found the oldest marker pending, in nanoseconds.
     pending_at: AtomicU64,
+    /// Place of the oldest marker in the ring.
     first: AtomicU32,
+    /// Number of pending markers.
     markers: AtomicU32,
     ring: [Marker; RING],
 }
@@ -93,34 +104,35 @@ pub struct Slot {
 struct Marker {
     event: AtomicUsize,
     covers: AtomicU64,
-    /// When the first launch that it covers came, and when it was placed.
+    /// Time of the first launch that the marker covers, in nanoseconds.
     began: AtomicU64,
+    /// Time at which the marker was placed, in nanoseconds.
     placed: AtomicU64,
-    /// Whether an earlier one was pending when it came: the stream never ran dry in between.
+    /// Whether an earlier marker was pending at `placed`, so that the stream was never idle in between.
     behind: AtomicBool,
 }
 
-/// Spare events of a context.
+/// Spare events of one context.
 #[derive(Debug)]
 struct Pool {
     context: AtomicUsize,
     events: [AtomicUsize; SPARE],
 }
 
-/// What a look at a stream found done.
+/// Launches of a stream that a look found done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reaped {
-    /// Launches.
+    /// Number of launches that are done since the last look.
     pub launches: u64,
-    /// In what time, at most.
+    /// Upper bound of the time that they took.
     pub took: Nanos,
-    /// Whether the card was at work on them all that time.
+    /// Whether the card worked on them for all of `took`.
     pub exact: bool,
-    /// Launches of the stream that were in flight, they among them.
+    /// Launches of the stream in flight before the look, the done ones included.
     pub in_flight: u64,
 }
 
-/// How much of a completion's time may pass between two looks for it to be known when it was: 1 ÷ this.
+/// An end is known exactly if the last look at the pending marker was at most `took` ÷ this before.
 const SHARP: u64 = 8;
 
 impl Default for Markers {
@@ -135,8 +147,8 @@ impl Default for Markers {
 }
 
 impl Markers {
-    /// The slot of a stream; one that is free, or idle, if it has none. `None` where there is no room, or another thread is
-    /// giving out one just now.
+    /// Returns the slot of a stream, which may be a free or idle one that it takes now. `None` if all are in
+    /// use, if another thread takes one now, or if the stream is not watched.
     #[must_use]
     pub fn slot(&self, stream: Stream, card: &impl Card) -> Option<&Slot> {
         let key = stream.key();
@@ -146,7 +158,7 @@ impl Markers {
         (!slot.blind.load(Ordering::Relaxed)).then_some(slot)
     }
 
-    /// Every stream that is watched.
+    /// Iterates over the slots in use.
     pub fn all(&self) -> impl Iterator<Item = &Slot> {
         self.slots.iter().filter(|slot| slot.used.load(Ordering::Acquire))
     }
@@ -178,12 +190,12 @@ impl Markers {
         Some(slot)
     }
 
-    /// Puts a marker behind all launches of a stream so far. If it cannot be marked it is not watched any more: how many were in
-    /// flight there.
+    /// Places a marker behind all launches of a stream so far. Returns 0, or the launches in flight if the
+    /// driver fails: then the stream is no longer watched.
     pub fn place(&self, slot: &Slot, stream: Stream, card: &impl Card) -> u64 {
         let Some(_held) = Held::take(&slot.held) else { return 0 };
         let (first, markers) = slot.ends();
-        // Read before the event is recorded: what comes meanwhile is not covered.
+        // Read before the event is recorded, which covers nothing that comes meanwhile.
         let covers = slot.submitted.load(Ordering::Acquire);
         if markers == RING || covers == slot.covered.load(Ordering::Relaxed) {
             return 0;
@@ -194,7 +206,7 @@ impl Markers {
             .or_else(|| card.create(std::ptr::with_exposed_provenance_mut(context)));
         let Some(event) = event.filter(|&event| card.mark(stream, event)) else {
             slot.blind.store(true, Ordering::Relaxed);
-            return slot.let_go();
+            return slot.take_for_done();
         };
         let marker = &slot.ring[(first + markers) % RING];
         marker.event.store(event.expose_provenance(), Ordering::Relaxed);
@@ -207,10 +219,11 @@ impl Markers {
         0
     }
 
-    /// What is done of a stream since somebody last looked.
+    /// Returns the launches of a stream that are done since the last look.
     ///
-    /// The time is exact if its beginning and its end are known: the beginning, if the stream had work without a gap since the last
-    /// look, or if the marker was there for most of it; the end, if there is work left, or if somebody looked shortly before.
+    /// The time is exact if its beginning and its end are known. The beginning is known if the stream was
+    /// never idle since the last look, or if the marker was there for at least half of the time. The end is
+    /// known if work is left, or if a look shortly before found it pending.
     #[must_use]
     pub fn reap(&self, slot: &Slot, card: &impl Card) -> Reaped {
         let Some(_held) = Held::take(&slot.held) else { return Reaped::default() };
@@ -251,27 +264,27 @@ impl Markers {
         Reaped { launches: done - before, took: Nanos(took), exact: from && to, in_flight }
     }
 
-    /// Takes launches for done that came before `since` and have no marker behind them; how many.
+    /// Takes launches without a marker that came before `since` for done, and returns their number.
     #[must_use]
-    pub fn forgive(&self, slot: &Slot, since: Nanos) -> u64 {
+    pub fn expire(&self, slot: &Slot, since: Nanos) -> u64 {
         let Some(_held) = Held::take(&slot.held) else { return 0 };
         if slot.ends().1 > 0 || slot.began.load(Ordering::Relaxed) > since.0 {
             return 0;
         }
-        slot.let_go()
+        slot.take_for_done()
     }
 
-    /// A stream is destroyed; its launches that were in flight.
+    /// Frees the slot of a destroyed stream, and returns its launches that were in flight.
     pub fn stream_is_gone(&self, stream: usize, card: &impl Card) -> u64 {
         let Some(slot) = self.find(Stream::Own(stream).key()) else { return 0 };
         let _held = Held::wait_for(&slot.held);
         let context = slot.context.load(Ordering::Relaxed);
-        let left = slot.let_go();
+        let left = slot.take_for_done();
         slot.clear(|event| self.put(context, event, card));
         left
     }
 
-    /// Keeps everybody off the streams of a context while the guard lives: whoever destroys the context has it.
+    /// Holds all streams of a context that is about to be destroyed, while the guard lives.
     pub fn freeze(&self, context: CUcontext) -> Frozen<'_> {
         let context = context.addr();
         let of_context = self.all().filter(|slot| slot.context.load(Ordering::Relaxed) == context);
@@ -332,14 +345,15 @@ impl Slot {
         (self.first.load(Ordering::Relaxed) as usize, self.markers.load(Ordering::Acquire) as usize)
     }
 
-    /// Launches that are not known to be done.
+    /// Number of launches that are not known to be done.
     #[must_use]
     pub fn in_flight(&self) -> u64 {
         let done = self.done.load(Ordering::Acquire);
         self.submitted.load(Ordering::Acquire).saturating_sub(done)
     }
 
-    /// Whether a marker is due when one comes every `stride` launches. The first comes at once, so that something is known early.
+    /// Whether a marker is due at one every `stride` launches. The first comes at once, so that something is
+    /// known early.
     #[must_use]
     pub fn is_due(&self, stride: u32) -> bool {
         let bare = self
@@ -349,13 +363,13 @@ impl Slot {
         bare >= u64::from(stride) || (bare > 0 && !self.is_marked())
     }
 
-    /// Whether any marker is pending, as far as is known.
+    /// Whether a marker is pending, as far as is known.
     #[must_use]
     pub fn is_marked(&self) -> bool {
         self.markers.load(Ordering::Acquire) > 0
     }
 
-    /// Launches that the oldest marker covers.
+    /// Number of launches that the oldest marker covers.
     #[must_use]
     pub fn oldest(&self) -> u64 {
         let (first, markers) = self.ends();
@@ -367,7 +381,7 @@ impl Slot {
         }
     }
 
-    /// The driver is given `launches` more. `now` is asked for if they are the first without a marker.
+    /// Counts launches given to the driver. Asks for the time if they are the first without a marker.
     pub fn submitted(&self, launches: u64, now: impl FnOnce() -> Nanos) {
         if self.submitted.load(Ordering::Relaxed) == self.covered.load(Ordering::Relaxed) {
             self.began.store(now().0, Ordering::Relaxed);
@@ -375,15 +389,15 @@ impl Slot {
         self.submitted.fetch_add(launches, Ordering::AcqRel);
     }
 
-    /// All is done, for who holds it; how much was in flight.
-    fn let_go(&self) -> u64 {
+    /// Takes all launches for done, and returns how many were in flight. The caller holds the slot.
+    fn take_for_done(&self) -> u64 {
         let submitted = self.submitted.load(Ordering::Acquire);
         let done = self.done.swap(submitted, Ordering::AcqRel);
         self.covered.store(submitted, Ordering::Release);
         submitted.saturating_sub(done)
     }
 
-    /// Nobody's, for who holds it. Its events go to `put`.
+    /// Frees the slot and gives its events to `put`. The caller holds the slot.
     fn clear(&self, put: impl Fn(CUevent)) {
         self.used.store(false, Ordering::Release);
         let (first, markers) = self.ends();
@@ -395,11 +409,11 @@ impl Slot {
         self.blind.store(false, Ordering::Relaxed);
         self.reaped_at.store(0, Ordering::Relaxed);
         self.pending_at.store(0, Ordering::Relaxed);
-        self.let_go();
+        self.take_for_done();
     }
 }
 
-/// The streams of a context, held.
+/// Guard that holds the streams of a context.
 #[derive(Debug)]
 pub struct Frozen<'a> {
     markers: &'a Markers,
@@ -408,7 +422,7 @@ pub struct Frozen<'a> {
 }
 
 impl Frozen<'_> {
-    /// The context is dead, and the events with it; the launches that were in flight there.
+    /// Drops the events, which died with the context, and returns the launches that were in flight.
     pub fn bury(&self) -> u64 {
         let pools = self.markers.pools.iter();
         for pool in pools.filter(|pool| pool.context.load(Ordering::Acquire) == self.context) {
@@ -416,7 +430,7 @@ impl Frozen<'_> {
             pool.context.store(0, Ordering::Release);
         }
         let left = self.held.iter().map(|(slot, _)| {
-            let left = slot.let_go();
+            let left = slot.take_for_done();
             slot.clear(|_| ());
             left
         });
@@ -424,18 +438,18 @@ impl Frozen<'_> {
     }
 }
 
-/// Something that one thread has at a time.
+/// Guard of a flag that one thread holds at a time.
 #[derive(Debug)]
 struct Held<'a>(&'a AtomicBool);
 
 impl<'a> Held<'a> {
     fn take(flag: &'a AtomicBool) -> Option<Self> {
         let taken = !flag.load(Ordering::Relaxed) && !flag.swap(true, Ordering::Acquire);
-        // Only then is there a guard: one that is made and dropped lets go of what another thread holds.
+        // The guard is made only after success: dropping one clears the flag.
         taken.then(|| Self(flag))
     }
 
-    /// For who is not on the launch path. Whoever has it is in a call of the driver that does not wait.
+    /// Waits for the holder, which is in a driver call that does not wait. Not for the launch path.
     fn wait_for(flag: &'a AtomicBool) -> Self {
         loop {
             if let Some(held) = Self::take(flag) {

@@ -1,20 +1,22 @@
-//! The kernel window: how much of a process's work may be in flight, because that is what a drop has to wait for.
+//! Launch window: bounds the work of a process in flight, because a drop has to wait for it.
 //!
 //! ```text
-//!   launch ──▶ throttle ──▶ one more in flight ──▶ gate ──▶ the driver
+//!   launch ──▶ launch_window ──▶ one more in flight ──▶ gate ──▶ the driver
 //!                │  full? wait for the stream's oldest marker
 //!                ▼
-//!              markers   one event every W/8 launches, per stream ──▶ aimd   what completed in what time: W
+//!              markers   one event every W/8 launches, per stream ──▶ aimd   completions and durations give W
 //! ```
 //!
-//! It is on while another session has a context on the card or the session has a compute limit: both are flags in the shared page,
-//! and while neither is set a launch pays one look at them. Nothing here locks, and nothing allocates once a stream has its events.
+//! The window is on while another session has a context on the card, or while the session has a compute
+//! limit. Both are flags in the shared page. While neither is set, a launch pays one load. Nothing here takes
+//! a lock, and nothing allocates once a stream has its events.
 
 pub mod aimd;
 pub(crate) mod driver;
 pub mod graphs;
 pub mod markers;
-pub mod throttle;
+pub mod launch_window;
+pub use launch_window as throttle;
 
 #[cfg(test)]
 mod tests;
@@ -24,26 +26,27 @@ use gpushare_proto::Nanos;
 use crate::driver::types::{CUcontext, CUevent};
 use markers::Stream;
 
-/// What markers and throttle ask of the driver and of the world. None of it waits for the card.
+/// Driver and environment of a launch window. No method waits for the card.
 pub trait Card {
-    /// The context that a stream's events belong to.
+    /// Returns the context that a stream's events belong to.
     fn context_of(&self, stream: Stream) -> CUcontext;
-    /// A new event there.
+    /// Creates an event in a context.
     fn create(&self, context: CUcontext) -> Option<CUevent>;
-    /// An event that is not needed any more.
+    /// Destroys an event.
     fn destroy(&self, event: CUevent);
-    /// Puts an event behind everything that `stream` was given; whether that went well.
+    /// Records an event behind all work of a stream, and returns whether that succeeded.
     fn mark(&self, stream: Stream, event: CUevent) -> bool;
-    /// Whether an event's work is done.
+    /// Whether the work before an event is done.
     fn is_done(&self, event: CUevent) -> bool;
-    /// Whether a marker of this stream would order other streams, so that it may only come right after a launch there.
+    /// Whether a marker of this stream orders other streams too, so that it may only follow a launch on this
+    /// stream.
     fn orders_others(&self, stream: Stream) -> bool;
-    /// Whether a capture runs: what is launched may be recorded and not executed.
+    /// Whether a capture runs, so that a launch may be recorded and not executed.
     fn is_capturing(&self) -> bool;
-    /// Time since some beginning.
+    /// Time since an arbitrary beginning.
     fn now(&self) -> Nanos;
-    /// Sleeps for about so long; `false` if nobody may wait any more.
+    /// Sleeps for about `span`. Returns `false` if no thread may wait any more.
     fn pause(&self, span: Nanos) -> bool;
-    /// Runs a question or a marker where no capture can be broken by it; `None` while one runs.
+    /// Runs a question or a marker that a capture would not survive; `None` while a capture runs.
     fn undisturbed<T>(&self, ask: impl FnOnce() -> T) -> Option<T>;
 }

@@ -1,5 +1,5 @@
-//! A card in virtual time. It has one engine, or one per stream, and runs each stream in order; time passes when somebody waits
-//! for it or launches.
+//! Model of a card in virtual time. It has one engine, or one per stream, and runs each stream in order. Time
+//! passes when the program launches or waits.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
@@ -9,15 +9,15 @@ use gpushare_proto::Nanos;
 use crate::driver::types::{CUcontext, CUevent};
 use crate::window::Card;
 use crate::window::aimd::DRAIN_TARGET;
+use crate::window::launch_window::{Launch, Window};
 use crate::window::markers::Stream;
-use crate::window::throttle::{Launch, Window};
 
-/// What a launch costs the host.
+/// Host time of one launch.
 const HOST: u64 = 1_000;
 pub(super) const MICRO: u64 = 1_000;
 pub(super) const MILLI: u64 = 1_000_000;
 
-/// The card, and the program's clock.
+/// Model of the card and of the program's clock.
 #[derive(Default)]
 pub(super) struct Model {
     state: RefCell<State>,
@@ -26,7 +26,7 @@ pub(super) struct Model {
 #[derive(Default)]
 struct State {
     now: u64,
-    /// Time in which the engine had nothing to do.
+    /// Time in which the engine was idle.
     idle: u64,
     streams: BTreeMap<(u8, usize, usize), VecDeque<Op>>,
     engine_per_stream: bool,
@@ -35,7 +35,7 @@ struct State {
     capturing: bool,
     exiting: bool,
     orders_others: bool,
-    /// The stream of the last launch, unless a marker came since.
+    /// Stream of the last launch, unless a marker came since.
     last: Option<Stream>,
     order: u64,
 }
@@ -45,18 +45,18 @@ enum Op {
         left: u64,
         order: u64,
     },
-    /// Is over when so many kernels have been launched.
+    /// Kernel that ends when this many kernels have been launched.
     Until(u64),
     Mark(usize),
 }
 
-/// What a program does next.
+/// Next step of a program.
 #[derive(Clone, Copy)]
 pub(super) struct Step {
     pub(super) stream: Stream,
     pub(super) size: u64,
     pub(super) cost: u64,
-    /// The stream waits until so many launches were made.
+    /// The stream waits until this many launches were made.
     pub(super) until: Option<u64>,
     pub(super) programmatic: bool,
 }
@@ -71,13 +71,14 @@ impl Step {
     }
 }
 
-/// What a run showed in its second half.
+/// Figures of the second half of a run.
 #[derive(Debug)]
 pub(super) struct Seen {
-    /// The longest that a drop would have taken at any moment.
+    /// Longest time that a drop would have taken at any moment.
     pub(super) drain: Nanos,
-    /// Time without work, of that half's.
+    /// Time in which the card was idle, in nanoseconds.
     pub(super) idle: u64,
+    /// Length of that half, in nanoseconds.
     pub(super) span: u64,
 }
 
@@ -114,14 +115,14 @@ impl Model {
         self.state.borrow().done.len()
     }
 
-    /// One launch of a program.
+    /// Makes one launch of a program.
     pub(super) fn launch(&self, window: &Window, step: Step) {
         let launch = Launch { stream: step.stream, size: step.size, programmatic: step.programmatic };
         window.admit(launch, DRAIN_TARGET, self);
         self.state.borrow_mut().launch(step);
     }
 
-    /// A program from its first launch to its last.
+    /// Runs a program to its end.
     pub(super) fn run(&self, window: &Window, steps: impl ExactSizeIterator<Item = Step>) -> Seen {
         let half = steps.len() / 2;
         let (mut drain, mut idle, mut from) = (0, 0, 0);
@@ -199,7 +200,7 @@ impl State {
         }
     }
 
-    /// The kernels that run now, and what is left of them.
+    /// Kernels that run now, with their remaining time.
     fn running(&mut self) -> Vec<((u8, usize, usize), u64)> {
         self.settle();
         let mut ready: Vec<_> = self
@@ -215,7 +216,7 @@ impl State {
         ready.into_iter().map(|(_, stream, left)| (stream, left)).collect()
     }
 
-    /// Takes off what is over.
+    /// Removes kernels that are done.
     fn settle(&mut self) {
         for queue in self.streams.values_mut() {
             while let Some(op) = queue.front() {

@@ -1,13 +1,13 @@
-//! Programs that launch as far ahead as they may, until the drain is what the target says.
+//! Tests of programs that launch as far ahead as they may: the drain converges to the target.
 
 use gpushare_proto::Nanos;
 
 use super::card::{MICRO, MILLI, Model, Seen, Step};
 use crate::window::aimd::DRAIN_TARGET;
+use crate::window::launch_window::Window;
 use crate::window::markers::Stream;
-use crate::window::throttle::Window;
 
-/// A quarter more than the target: a window is known to a marker, and a pause late.
+/// Upper bound of the drain: the window is known only to one marker, and a pause may end late.
 const NEAR: Nanos = Nanos(DRAIN_TARGET.0 + DRAIN_TARGET.0 / 4);
 
 fn run(model: &Model, launches: usize, step: impl Fn(usize) -> Step) -> (Window, Seen) {
@@ -22,7 +22,7 @@ fn counted(window: &Window) -> (u64, u64) {
     (counters.launches.load(Relaxed), counters.let_through.load(Relaxed))
 }
 
-/// The card had something to do all the time.
+/// The card was never idle for long.
 fn assert_never_dry(seen: &Seen) {
     assert!(seen.idle * 100 <= seen.span, "the card was idle: {seen:?}");
 }
@@ -49,7 +49,7 @@ fn kernels_of_50_ms_go_one_by_one() {
     let (window, seen) = run(&Model::default(), 400, |_| Step::new(50 * MILLI));
     assert_eq!(window.aimd().window(), 1);
     assert!(seen.drain <= Nanos(50 * MILLI), "{seen:?}");
-    // It says what a drop takes then.
+    // The controller knows how long a drop takes then.
     assert!((50 * MILLI..51 * MILLI).contains(&window.aimd().drain(1).0), "{:?}", window.aimd());
     assert_never_dry(&seen);
 }
@@ -63,12 +63,12 @@ fn kernels_of_200_ms_go_one_by_one_too() {
 
 #[test]
 fn mixtures() {
-    // Nine short ones and a longer one: 545 µs on average.
+    // Nine short kernels and a longer one take 545 µs on average.
     let mixed = |number| Step::new(if number % 10 == 0 { 5 * MILLI } else { 50 * MICRO });
     let (_, seen) = run(&Model::default(), 4_000, mixed);
     assert!(seen.drain <= Nanos(2 * DRAIN_TARGET.0), "{seen:?}");
     assert_never_dry(&seen);
-    // Two thousand short ones and one that is five targets long by itself.
+    // Two thousand short kernels, and one that takes five targets alone.
     let mixed = |number| Step::new(if number % 2_000 == 0 { 50 * MILLI } else { 5 * MICRO });
     let (_, seen) = run(&Model::default(), 100_000, mixed);
     assert!(seen.drain <= Nanos(50 * MILLI + NEAR.0), "{seen:?}");
@@ -123,13 +123,13 @@ fn graphs_count_as_their_kernels() {
     let (window, seen) = run(&Model::default(), 2_000, |_| graph);
     assert!((1_500..=2_100).contains(&window.aimd().window()), "{:?}", window.aimd());
     assert!(seen.drain <= Nanos(NEAR.0), "{seen:?}");
-    // A graph that is larger than any window for its time goes alone.
+    // A graph that is larger than the window goes alone.
     let large = Step { size: 20_000, ..Step::new(100 * MILLI) };
     let (_, seen) = run(&Model::default(), 200, |_| large);
     assert_eq!(seen.drain, Nanos(100 * MILLI));
 }
 
-/// What is launched waits for a launch that comes later: more of them than any window at the start.
+/// The launches wait for one that comes later, and are more than a new window admits.
 #[test]
 fn a_program_whose_launches_wait_for_later_launches_ends() {
     for (ahead, patience) in [(10, 0), (70, 1), (100, 3), (1_000, 40)] {
@@ -145,12 +145,12 @@ fn a_program_whose_launches_wait_for_later_launches_ends() {
         let (launches, let_through) = counted(&window);
         assert_eq!(launches, 10_000);
         assert!(let_through <= patience, "{ahead} ahead: {let_through} let through, {:?}", window.aimd());
-        // No kernel became dear by having waited.
+        // Waiting made no kernel seem slow.
         assert!(window.aimd().cost() < Nanos(MILLI), "{ahead} ahead: {:?}", window.aimd());
     }
 }
 
-/// One stream waits for what another one is given: that one has nothing in flight and is not held back.
+/// One stream waits for another, which has nothing in flight and is not held back.
 #[test]
 fn a_stream_that_feeds_another_is_not_held_back() {
     let model = Model::with_an_engine_per_stream();

@@ -1,4 +1,4 @@
-//! The whole window in virtual time: controller, markers and throttle against a card that is a model.
+//! Tests of the whole window in virtual time: controller, markers and launch window with a model of a card.
 
 mod card;
 mod converging;

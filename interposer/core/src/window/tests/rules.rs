@@ -1,10 +1,10 @@
-//! Where a marker may be and where not, what is counted, and what is forgotten. The model of the card asserts the places.
+//! Tests of the places of markers, of counting and of expiry. The model of the card asserts the places.
 
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::card::{MICRO, MILLI, Model, Step};
+use crate::window::launch_window::Window;
 use crate::window::markers::Stream;
-use crate::window::throttle::Window;
 
 fn launches(window: &Window) -> u64 {
     window.counters().launches.load(Relaxed)
@@ -18,7 +18,7 @@ fn the_first_window_is_admitted_at_once_and_has_its_markers() {
     }
     assert_eq!(model.now_nanos(), 64 * MICRO, "nobody waited");
     assert_eq!(window.in_flight(), 64);
-    // The first behind the first launch, then one every eight.
+    // The first follows the first launch, then one follows every eight.
     assert_eq!(model.markers_made(), 8);
 }
 
@@ -28,7 +28,7 @@ fn a_full_window_waits_for_the_oldest_marker_and_not_for_the_stream() {
     for _ in 0..65 {
         model.launch(&window, Step::new(100 * MICRO));
     }
-    // The marker behind the first launch, and not the sixty-four.
+    // The marker behind the first launch is done, the sixty-four are not.
     assert!(model.now_nanos() < MILLI, "{}", model.now_nanos());
     assert_eq!(window.counters().held_back.load(Relaxed), 1);
 }
@@ -44,14 +44,14 @@ fn a_launch_of_any_size_is_admitted_when_nothing_is_in_flight() {
 #[test]
 fn a_launch_is_held_back_for_four_targets_and_no_longer() {
     let (model, window) = (Model::default(), Window::default());
-    // What is in flight never ends.
+    // Work in flight never ends.
     for _ in 0..65 {
         model.launch(&window, Step { until: Some(u64::MAX), ..Step::new(MICRO) });
     }
     let waited = model.now_nanos();
     assert!((40 * MILLI..41 * MILLI).contains(&waited), "{waited}");
     assert_eq!(window.counters().let_through.load(Relaxed), 1);
-    // Then a marker's worth goes with it.
+    // Then one marker's worth of launches goes through.
     for _ in 0..7 {
         model.launch(&window, Step::new(MICRO));
     }
@@ -72,7 +72,8 @@ fn nothing_is_counted_and_nothing_marked_while_the_process_captures() {
     assert_eq!(launches(&window), 2);
 }
 
-/// Every launch but each hundredth has programmatic dependence; the model asserts that no marker precedes one.
+/// Every launch but each hundredth has programmatic dependence; the model asserts that no marker precedes
+/// one.
 #[test]
 fn no_marker_comes_before_a_launch_with_programmatic_dependence() {
     let (model, window) = (Model::default(), Window::default());
@@ -106,7 +107,7 @@ fn a_process_that_ends_waits_for_nothing() {
     assert!(model.now_nanos() < 10 * MILLI, "{}", model.now_nanos());
 }
 
-/// Threads come and go, and nobody marks the end of what they launched last.
+/// Threads come and go, and leave no marker behind their last launches.
 #[test]
 fn what_ended_threads_left_behind_does_not_fill_the_window() {
     let (model, window) = (Model::default(), Window::default());

@@ -1,4 +1,4 @@
-//! Real threads at one table of markers: nothing is taken for done that is not, and nothing is lost.
+//! Tests of real threads at one table of markers: no launch is taken for done too early, and none is lost.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::thread;
@@ -12,12 +12,12 @@ use crate::window::markers::{Markers, Stream};
 const STREAMS: usize = 3;
 const EVENTS: usize = 4096;
 
-/// A card whose streams are done as far as somebody said, and whose events remember where in their stream they are.
+/// Card whose streams are done as far as the test says. Its events remember their place in the stream.
 struct Ledger {
     launched: [AtomicU64; STREAMS],
     done: [AtomicU64; STREAMS],
     made: AtomicUsize,
-    /// By event: stream in the low bits, and the launches before it.
+    /// For each event: the stream in the low bits, and the number of launches before it.
     at: Vec<AtomicU64>,
     /// Whether an event belongs to a marker.
     marks: Vec<AtomicBool>,
@@ -102,7 +102,7 @@ fn threads_on_the_same_streams_lose_and_invent_nothing() {
         for turn in 0..EACH as usize {
             let which = (seed + turn) % STREAMS;
             let stream = Stream::Own(0x40 * (which + 1));
-            // Another thread may be giving out this very slot.
+            // Another thread may be taking this slot.
             let Some(slot) = markers.slot(stream, &ledger) else { continue };
             if slot.is_due(4) {
                 reaped.fetch_add(markers.reap(slot, &ledger).launches, Ordering::SeqCst);
@@ -116,7 +116,7 @@ fn threads_on_the_same_streams_lose_and_invent_nothing() {
     };
     let submitted: u64 = thread::scope(|scope| {
         let launchers: Vec<_> = (0..4).map(|seed| scope.spawn(move || launch(seed))).collect();
-        // The card works off what it has, bit by bit.
+        // The card completes its work step by step.
         let card = scope.spawn(|| {
             while !over.load(Ordering::SeqCst) {
                 for (launched, done) in ledger.launched.iter().zip(&ledger.done) {
@@ -144,7 +144,7 @@ fn threads_on_the_same_streams_lose_and_invent_nothing() {
     }
     assert!(submitted > 0);
     assert_eq!(reaped.into_inner(), submitted);
-    // A thread may look past an event that another one puts back just then; 20,000 markers were placed.
+    // A thread may overlook an event that another one puts back at that moment. 20,000 markers were placed.
     let made = ledger.made.into_inner();
     assert!(made <= 500, "events are used again: {made}");
 }

@@ -1,20 +1,22 @@
-//! How a launch that finds the window full is held back: for a while, and never for good.
+//! Launch window: holds back a launch that finds the window full, for a limited time.
 //!
 //! ```text
 //!   in flight + its own ≤ W                  go on
-//!   nothing in flight on its stream          go on     a launch of any size; also what another stream waits for
+//!   nothing in flight on its stream          go on     (also a launch that another stream waits for)
 //!   else wait for the oldest marker of its own stream, then look again
-//!     after 4 × target                       go on     whatever it is, work in flight may be waiting for this very launch
+//!     after 4 × target                       go on     (work in flight may wait for this launch)
 //! ```
 //!
-//! It waits before the gate, so that a thread which is held back holds up no drop. It asks in short pauses rather than by a call
-//! that blocks, since that would have no end of its own.
+//! The wait is before the gate, so that a held back thread delays no drop. It polls in short pauses, because
+//! a blocking driver call has no time limit.
 //!
-//! Where what it waits for takes longer than the target by measurement, patience is four times that instead, up to a hundred targets:
-//! kernels of 50 ms would else go through faster than they end. If nothing at all completed while a thread waited, the program may be one that launches far ahead
-//! of what releases it: the next launches go through as well, a marker's worth at first and twice as many each time, up to
-//! [`START`]; a completion ends that. What completes right after a launch was let through waited for it, and says nothing
-//! about the card's rate.
+//! If the awaited work takes longer than the target by measurement, the limit is 4 × that time, at most 100 ×
+//! target. Otherwise kernels of 50 ms would be let through faster than they end.
+//!
+//! If nothing completed while a thread waited, the program may launch far ahead of a launch that releases the
+//! others. Then the next launches go through too: one marker's worth at first, twice as many each time, up to
+//! [`START`]. A completion ends that. Work that completes right after a launch was let through had waited for
+//! it, and says nothing about the card's rate.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
@@ -24,49 +26,50 @@ use super::Card;
 use super::aimd::{Aimd, Completion, DRAIN_TARGET, START};
 use super::markers::{Markers, Reaped, Slot, Stream};
 
-/// Pauses between two looks at a marker: short at first, for it may be nearly done.
+/// Shortest pause between two looks at a marker. Pauses double up to [`PAUSE_MAX`].
 const PAUSE_MIN: Nanos = Nanos(20_000);
 const PAUSE_MAX: Nanos = Nanos(200_000);
-/// How long a launch is held back, in targets, and in the time that its oldest marker should take.
-const PATIENCE: u64 = 4;
-/// The most of it, in targets.
-const PATIENCE_MOST: u64 = 100;
-/// What completes within this part of the patience after a launch was let through had waited for it.
+/// Time limit of a wait: this many targets, or this many times the expected time of the oldest marker.
+const LIMIT: u64 = 4;
+/// Upper bound of the time limit, in targets.
+const LIMIT_MOST: u64 = 100;
+/// A completion within limit ÷ this after a launch was let through had waited for that launch.
 const SOON: u64 = 16;
-/// After how many looks at its own stream a thread looks at all others.
+/// Number of looks at its own stream after which a thread looks at all streams.
 const LOOKS: u32 = 8;
 
-/// The window of a process.
+/// Launch window of a process.
 #[derive(Debug, Default)]
 pub struct Window {
     markers: Markers,
     /// Launches in flight on all streams, as far as is known.
     in_flight: AtomicU64,
     controller: Controller,
-    /// The slot of the last launch of all.
+    /// Address of the slot of the process's last launch.
     last: AtomicUsize,
-    /// Launches that go through because nothing completed, and how often that was so in a row.
+    /// Launches that may still go through because nothing completed.
     spare: AtomicU32,
     fruitless: AtomicU32,
-    /// When a launch was last let through.
+    /// Time at which a launch was last let through, in nanoseconds; 0 if never.
     let_through_at: AtomicU64,
     counters: Counters,
 }
 
-/// What a window did.
+/// Counters of a window since its beginning.
 #[derive(Debug, Default)]
 pub struct Counters {
-    /// Launches that were counted.
+    /// Number of launches.
     pub launches: AtomicU64,
-    /// The most that were in flight at once.
+    /// Most launches that were in flight at once.
     pub most: AtomicU64,
-    /// Launches that were held back.
+    /// Number of launches that were held back.
     pub held_back: AtomicU64,
-    /// Those of them that went through although the window was full.
+    /// Number of held back launches that went through although the window was full.
     pub let_through: AtomicU64,
 }
 
-/// The controller, shared. Who finds it held goes on without: another stream's completion is as good.
+/// AIMD controller in atomics. A thread that finds it held skips its update, because the next completion
+/// serves as well.
 #[derive(Debug)]
 struct Controller {
     held: AtomicBool,
@@ -87,52 +90,54 @@ impl Default for Controller {
     }
 }
 
-/// A launch, as the window sees it.
+/// A launch, as far as the window is concerned.
 #[derive(Clone, Copy, Debug)]
 pub struct Launch {
-    /// Where.
+    /// Stream of the launch.
     pub stream: Stream,
-    /// How many launches it is worth: a graph counts as its kernel nodes.
+    /// Number of launches that it counts as: a graph counts as its kernel nodes.
     pub size: u64,
-    /// Whether it may begin before the one ahead of it ends: a marker between the two would keep it from that.
+    /// Whether it may begin before the launch ahead of it ends. A marker between the two would prevent that.
     pub programmatic: bool,
 }
 
 impl Window {
-    /// What it did so far.
+    /// Returns the counters.
     #[must_use]
     pub fn counters(&self) -> &Counters {
         &self.counters
     }
 
-    /// Launches in flight, as far as is known.
+    /// Number of launches in flight, as far as is known.
     #[must_use]
     pub fn in_flight(&self) -> u64 {
         self.in_flight.load(Ordering::Relaxed)
     }
 
-    /// How many may be, and what they take.
+    /// Returns the present window and cost of a launch.
     #[must_use]
     pub fn aimd(&self) -> Aimd {
         self.controller.load()
     }
 
-    /// Its markers, for who ends streams and contexts.
+    /// Returns the markers, for hooks that end streams and contexts.
     #[must_use]
     pub fn markers(&self) -> &Markers {
         &self.markers
     }
 
-    /// So many launches are gone with a stream or a context.
+    /// Subtracts launches that ended with their stream or context.
     pub fn forget(&self, launches: u64) {
-        self.less(launches);
+        self.subtract(launches);
     }
 
-    /// Comes before a launch: places a marker if one is due, waits while the window is full, and counts it. A launch that the driver then
-    /// refuses, or that another thread overtakes on the same stream, is done one marker early; nothing depends on that.
+    /// Admits a launch: places a marker if one is due, waits while the window is full, and counts the launch.
+    ///
+    /// A launch that the driver refuses, or that another thread overtakes on its stream, counts as done one
+    /// marker early. That does no harm.
     pub fn admit(&self, launch: Launch, target: Nanos, card: &impl Card) {
         let target = if target == Nanos::ZERO { DRAIN_TARGET } else { target };
-        // A capture records and does not execute.
+        // A capture records its launches and executes none.
         if card.is_capturing() {
             return;
         }
@@ -176,7 +181,8 @@ impl Window {
         let (mut pause, mut looks, mut completed) = (PAUSE_MIN, 0, false);
         loop {
             card.undisturbed(|| self.mark(slot, launch, card));
-            // A launch with programmatic dependence places no marker, and without one there is nothing to wait for.
+            // A launch with programmatic dependence places no marker. Without a marker there is nothing to
+            // wait for.
             if !slot.is_marked() || !card.pause(pause) {
                 return;
             }
@@ -190,21 +196,21 @@ impl Window {
                     completed |= self.look_at_all(slot, target, card);
                 }
             });
-            // Nobody waits while the process captures.
+            // A process that captures does not wait.
             if looked.is_none() || self.fits(slot, launch) || self.use_spare() {
                 return;
             }
-            let (patience, overdue) = self.patience(slot, target);
-            if card.now().saturating_sub(since) >= patience {
+            let (limit, overdue) = self.time_limit(slot, target);
+            if card.now().saturating_sub(since) >= limit {
                 return self.let_through(overdue && !completed, card);
             }
         }
     }
 
-    /// How long a launch is held back, and whether what it waits for should have completed long before.
-    fn patience(&self, slot: &Slot, target: Nanos) -> (Nanos, bool) {
-        let long = target.max(self.aimd().drain(slot.oldest())).0.saturating_mul(PATIENCE);
-        let most = target.0.saturating_mul(PATIENCE_MOST);
+    /// Returns the time limit of a wait, and whether the awaited work is overdue by then.
+    fn time_limit(&self, slot: &Slot, target: Nanos) -> (Nanos, bool) {
+        let long = target.max(self.aimd().drain(slot.oldest())).0.saturating_mul(LIMIT);
+        let most = target.0.saturating_mul(LIMIT_MOST);
         (Nanos(long.min(most)), long <= most)
     }
 
@@ -225,14 +231,14 @@ impl Window {
 
     fn mark(&self, slot: &Slot, launch: Launch, card: &impl Card) {
         let due = slot.is_due(self.aimd().stride());
-        // A marker that orders other streams orders nothing new right after a launch of its own.
+        // A marker that orders other streams adds no order right after a launch on its own stream.
         let is_last = || self.last.load(Ordering::Relaxed) == std::ptr::from_ref(slot).addr();
         if due && !launch.programmatic && (!card.orders_others(launch.stream) || is_last()) {
-            self.less(self.markers.place(slot, launch.stream, card));
+            self.subtract(self.markers.place(slot, launch.stream, card));
         }
     }
 
-    /// Notes what is done of a stream; whether anything was.
+    /// Subtracts the launches of a stream that are done. Returns whether there were any.
     fn look(&self, slot: &Slot, target: Nanos, card: &impl Card) -> bool {
         let reaped = self.markers.reap(slot, card);
         if reaped.launches == 0 {
@@ -240,11 +246,11 @@ impl Window {
         }
         self.fruitless.store(0, Ordering::Relaxed);
         self.spare.store(0, Ordering::Relaxed);
-        let soon = target.0 * PATIENCE / SOON;
+        let soon = target.0 * LIMIT / SOON;
         let let_through = self.let_through_at.load(Ordering::Relaxed);
         let released = let_through > 0 && card.now().0 < let_through.saturating_add(soon);
         let in_flight = self.in_flight().max(reaped.in_flight);
-        self.less(reaped.launches);
+        self.subtract(reaped.launches);
         self.controller.update(|aimd| {
             if released {
                 aimd.released(in_flight, target);
@@ -255,21 +261,21 @@ impl Window {
         true
     }
 
-    /// Looks at the other streams too: who used them may have gone, and what they had in flight fills the window.
+    /// Looks at all streams. The window may be full of launches on streams that no thread uses any more.
     fn look_at_all(&self, own: &Slot, target: Nanos, card: &impl Card) -> bool {
         let mut any = false;
         let now = card.now();
         for slot in self.markers.all().filter(|slot| slot.in_flight() > 0) {
             any |= self.look(slot, target, card);
             if !std::ptr::eq(slot, own) && !slot.is_marked() {
-                let long_ago = now.saturating_sub(self.patience(slot, target).0);
-                self.less(self.markers.forgive(slot, long_ago));
+                let long_ago = now.saturating_sub(self.time_limit(slot, target).0);
+                self.subtract(self.markers.expire(slot, long_ago));
             }
         }
         any
     }
 
-    fn less(&self, launches: u64) {
+    fn subtract(&self, launches: u64) {
         if launches > 0 {
             let less = |in_flight: u64| Some(in_flight.saturating_sub(launches));
             // Always succeeds.
@@ -298,8 +304,8 @@ impl Controller {
     }
 }
 
-/// What a stream did counts by its share of all that was in flight: of four streams that take turns each takes four times as long,
-/// and one with little to do says little.
+/// Scales a completion by its stream's share of the work in flight. Of four streams that take turns, each
+/// takes four times as long; a stream with little work says little.
 fn completion(reaped: Reaped, in_flight: u64) -> Completion {
     let Reaped { launches, took, exact, in_flight: of_stream } = reaped;
     let share = u128::from(took.0) * u128::from(of_stream) / u128::from(in_flight.max(1));
