@@ -1,4 +1,4 @@
-//! Every default of scheduling decisions, in one place. Each can be set in the daemon's configuration.
+//! Settings of scheduling decisions with their defaults. Each can be set in the daemon's configuration.
 
 use std::fmt;
 
@@ -9,76 +9,77 @@ use serde::{Deserialize, Serialize};
 /// Lower bound of every quantum: a configured quantum of 0 must not spin the queue.
 pub(crate) const SHORTEST_QUANTUM: Nanos = Nanos::from_millis(1);
 
-/// What the decisions depend on besides events.
+/// Settings on which decisions depend, beside events.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// The share of time one is ready to lose to handoffs.
+    /// Share ε of the time that may be lost to handoffs.
     pub epsilon: Percent,
-    /// The shortest quantum.
+    /// Shortest computed quantum.
     pub quantum_min: Nanos,
-    /// The longest quantum.
+    /// Longest computed quantum.
     pub quantum_max: Nanos,
-    /// What a handoff moves per second while nothing was measured.
+    /// Bytes that a handoff moves per second, until measured.
     pub bandwidth_per_second: Bytes,
-    /// What a handoff costs besides its drain and its moves: the card changes contexts, and what kept it busy begins anew.
+    /// Cost of a handoff beside its drain and its moves: the card changes contexts, and its pipeline starts
+    /// empty.
     pub switch_cost: Nanos,
-    /// What a drain should take.
+    /// Time that a drain should take.
     pub drain_target: Nanos,
-    /// A drop is late after this many times the larger of the drain target and the expected drain.
+    /// A drop is late after `late_factor × max(drain target, expected drain)`.
     pub late_factor: u32,
-    /// The longest pause between two tries of a drop.
+    /// Longest pause between two tries of a drop.
     pub retry_max: Nanos,
-    /// A drop is stuck after this many tries,
+    /// Number of tries after which a drop is reported as stuck.
     pub stuck_tries: u32,
-    /// or after this long.
+    /// Time after which a drop is reported as stuck.
     pub stuck_after: Nanos,
-    /// What to do about a stuck holder.
+    /// Policy for a holder that does not let go.
     pub stuck_policy: StuckPolicy,
-    /// Back to parallel when the working sets fit this share of the capacity
+    /// Share of the capacity that the working sets must fit before a card returns to parallel mode.
     pub parallel_below: Percent,
-    /// for this long.
+    /// Time for which the working sets must fit before a card returns to parallel mode.
     pub parallel_after: Nanos,
-    /// The largest lease beyond what was asked for.
+    /// Largest free lease that is added to a request.
     pub lease_chunk: Bytes,
-    /// Memory that one context takes on the card, until measured.
+    /// Memory that one context is assumed to take on the card, until measured.
     pub context_reserve: Bytes,
-    /// After a restart: grants wait at least this long for the clients of the last daemon.
+    /// Shortest time for which grants wait for processes of the last daemon after a restart.
     pub recovery_min: Nanos,
-    /// What a session that wakes may be ahead of the others: this share of a quantum.
+    /// Share of a quantum by which a session that wakes may be ahead of the others.
     pub credit: Percent,
-    /// What a class that waits behind another gets all the same.
+    /// Share of the time that a lower class gets although a higher one waits.
     pub trickle: Percent,
-    /// The most that is saved up for early switches.
+    /// Most time that is saved up for early switches.
     pub budget_max: Nanos,
-    /// Compute limits hold over this long,
+    /// Window over which a compute limit holds.
     pub limit_window: Nanos,
-    /// and this share of it can be saved up by idleness.
+    /// Share of the window that an idle session can save up under a compute limit.
     pub limit_carry_over: Percent,
-    /// A fixed quantum instead of the computed one.
+    /// Fixed quantum instead of the computed one.
     pub quantum: Option<Nanos>,
-    /// A fixed mode instead of the chosen one.
+    /// Fixed mode instead of the chosen one.
     pub mode: Option<Mode>,
-    /// What may be resident together, instead of the card's total less the reserve.
+    /// Bytes that may be resident together, instead of the card's total less the reserve for contexts.
     pub capacity: Option<Bytes>,
-    /// The most managed memory of all sessions together, per card.
+    /// Most managed memory of all sessions together, per card.
     pub managed_limit: Option<Bytes>,
 }
 
-/// Makes a [`Tuning`] of each row.
+/// Generates a variant of [`Tuning`] for each row.
 macro_rules! tunings {
     ($($field:ident $variant:ident $type:ty;)*) => {
-        /// A new value of one setting that is the same for all cards.
+        /// New value of a setting that is the same for all cards.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
         pub enum Tuning {
             $(
-                #[doc = concat!("Of [`Config::", stringify!($field), "`].")]
+                #[doc = concat!("New value of [`Config::", stringify!($field), "`].")]
                 $variant($type),
             )*
         }
 
         impl Tuning {
-            /// Its name, as in the daemon's configuration.
+            /// Key of the setting in the daemon's configuration.
             #[must_use]
             pub const fn key(self) -> &'static str {
                 match self {
@@ -103,7 +104,7 @@ macro_rules! tunings {
                 }
             }
 
-            /// What must be tuned to come from these settings to `new` ones, each with what it was.
+            /// Returns the changes that lead from these settings to `new`, as pairs of old and new value.
             #[must_use]
             pub fn tunings(&self, new: &Self) -> Vec<(Tuning, Tuning)> {
                 let pairs = [$((Tuning::$variant(self.$field), Tuning::$variant(new.$field)),)*];
@@ -113,8 +114,8 @@ macro_rules! tunings {
     };
 }
 
-// What is not here is set per card (`gpushare_proto::admin::Knob`), or fixed for the machine's life: what contexts are
-// assumed to take is in every sum, and the rest is looked at once.
+// Other settings are per card (`gpushare_proto::admin::Knob`) or fixed for the machine's life: the assumed
+// size of a context is part of every sum, and the rest is read once.
 tunings! {
     quantum_min QuantumMin Nanos;
     quantum_max QuantumMax Nanos;
@@ -135,15 +136,15 @@ tunings! {
     switch_cost SwitchCost Nanos;
 }
 
-/// What to do about a holder that does not drain while nobody waits at its gate.
+/// Policy for a holder that does not drain while none of its threads waits at the gate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StuckPolicy {
-    /// Report it and keep trying.
+    /// Report the holder and keep trying.
     Wait,
-    /// Also admit waiters, out of order, that fit beside it.
+    /// Also admit waiting sessions that fit beside the holder, out of order.
     RunOthers,
-    /// End its processes.
+    /// Kill the holder's processes.
     Kill,
 }
 

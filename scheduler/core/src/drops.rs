@@ -1,4 +1,5 @@
-//! Who must let go, and who has: holders that no longer fit together, quanta that are over, drops that are late.
+//! Who must let go, and who has: holders that no longer fit together, quanta that are over, drops that are
+//! late.
 
 use gpushare_proto::{GpuId, Nanos, SessionId};
 
@@ -50,7 +51,8 @@ impl Core {
         self.notice(Notice::Dropped { session: id, epoch, gpus, drain });
     }
 
-    /// Holders that no longer fit together: the one that grew stays, then those who came first, and last who has it on loan.
+    /// Holders that no longer fit together: the one that grew stays, then those who came first, and last who
+    /// has it on loan.
     pub(crate) fn fit_holders(&mut self) {
         for gpu in self.agenda.cards() {
             let Some(card) = self.cards.get(gpu).filter(|card| !card.holders_fit()) else {
@@ -114,8 +116,8 @@ impl Core {
         cards.map(Card::usual_drain).max().unwrap_or_default()
     }
 
-    /// Quanta end, and late drops go on as `session/drop.rs` says. Whether one became stuck, which may let others pass, or who
-    /// went on for its sake has to look again.
+    /// Quanta end, and late drops go on as `session/drop.rs` says. Whether one became stuck, which may let
+    /// others pass, or who went on for its sake has to look again.
     pub(crate) fn push_holders(&mut self) -> bool {
         let mut again = false;
         for at in 0..self.agenda.len() {

@@ -1,5 +1,5 @@
-//! Who gets the lock: everybody in parallel mode, whose turn it is (turns.rs) where sessions take turns, and those who held it
-//! when the last daemon ended.
+//! Who gets the lock: everybody in parallel mode, whose turn it is (turns.rs) where sessions take turns, and
+//! those who held it when the last daemon ended.
 
 use gpushare_proto::{ClientId, GpuId, Nanos, SessionId};
 
@@ -28,8 +28,8 @@ enum Occasion {
 }
 
 impl Core {
-    /// Holders of the last daemon run on under a fresh grant as soon as they announce a card. Those who only say that they held
-    /// it are made to let go of it.
+    /// Holders of the last daemon run on under a fresh grant as soon as they announce a card. Those who only
+    /// say that they held it are made to let go of it.
     pub(crate) fn resume_returned(&mut self, id: SessionId) {
         let Some(session) = self.sessions.get_mut(id) else {
             return;
@@ -76,8 +76,8 @@ impl Core {
         }
     }
 
-    /// Where nobody takes turns, everybody holds the lock, and drops end. Elsewhere whoever has a thread at its gate waits, and
-    /// who may not run, or not now, lets go, whether or not anybody waits.
+    /// Where nobody takes turns, everybody holds the lock, and drops end. Elsewhere whoever has a thread at
+    /// its gate waits, and who may not run, or not now, lets go, whether or not anybody waits.
     pub(crate) fn queue_or_run(&mut self, id: SessionId) {
         let Some(session) = self.sessions.get(id) else {
             return;
@@ -135,8 +135,8 @@ impl Core {
     fn grant_turns_on(&mut self, tied: GpuSet) {
         self.touch_lent(tied);
         loop {
-            // Whoever was owed a turn is not once it has it, and floors rise: the order is another one then. What was lent is no room
-            // any more, so that others are in the way of those who wait.
+            // Whoever was owed a turn is not once it has it, and floors rise: the order is another one then.
+            // What was lent is no room any more, so that others are in the way of those who wait.
             tied.into_iter().for_each(|gpu| self.run_trickles(gpu));
             let shifts = tied.len() > 1 || self.owes_somebody(tied);
             let waiters = self.admissible(tied).map(|id| (id, self.turn_cards(id)));
@@ -178,8 +178,8 @@ impl Core {
         tied
     }
 
-    /// Those in line that need wait for nobody's return, nor for one that does not let go. The others reserve nothing, and nobody lets
-    /// go for them: who knows until when.
+    /// Those in line that need wait for nobody's return, nor for one that does not let go. The others reserve
+    /// nothing, and nobody lets go for them: who knows until when.
     pub(crate) fn admissible(&self, cards: GpuSet) -> impl Iterator<Item = SessionId> {
         self.in_line(cards).filter(|&id| self.is_admissible(id))
     }

@@ -1,5 +1,6 @@
-//! Who has a card beyond its turn, since a gang that it waits for waits for another card in any case: holders whose quantum is over go on,
-//! and room that nobody uses is lent to whoever is behind the gang, another gang too. All of them take turns at that as at any time.
+//! Who has a card beyond its turn, since a gang that it waits for waits for another card in any case: holders
+//! whose quantum is over go on, and room that nobody uses is lent to whoever is behind the gang, another gang
+//! too. All of them take turns at that as at any time.
 //!
 //! ```text
 //!   gpu0  ── holder ── quantum over ┄┄ goes on ┄┄┄┐
@@ -8,10 +9,12 @@
 //!                                                 └─▶ the gang begins on all three
 //! ```
 //!
-//! That is looked at again whenever anything changes on the cards that the gang ties together, so the gang begins no later for it
-//! than by a drain, where the last of those for whom it waits lets go before its time. What is lent is charged like any turn, and against
-//! others than gangs a borrower's turn is one: whoever wakes waits for its end, or pays for an early switch (preempt.rs). If that one goes before
-//! the gang, the gang waits for the rest of that turn too. Nothing is kept free for one behind the gang that is not small enough.
+//! That is looked at again whenever anything changes on the cards that the gang ties together, so the gang
+//! begins no later for it than by a drain, where the last of those for whom it waits lets go before its time.
+//! What is lent is charged like any turn, and against others than gangs a borrower's turn is one: whoever
+//! wakes waits for its end, or pays for an early switch (preempt.rs). If that one goes before the gang, the
+//! gang waits for the rest of that turn too. Nothing is kept free for one behind the gang that is not small
+//! enough.
 
 use gpushare_proto::{GpuId, Nanos, SessionId};
 
@@ -21,11 +24,13 @@ use crate::gpu::{quantum, queue};
 use crate::gpu_set::GpuSet;
 use crate::session::lock::Lock;
 
-/// A card is lent for so many switches at least: the borrower moves in and the gang in again, and half of the time is of use.
+/// A card is lent for so many switches at least: the borrower moves in and the gang in again, and half of the
+/// time is of use.
 const WORTH_LENDING: u64 = 4;
 
 impl Core {
-    /// Cards that wait for a gang, which waits for others in any case, are lent to those behind it in line; whether any was.
+    /// Cards that wait for a gang, which waits for others in any case, are lent to those behind it in line;
+    /// whether any was.
     pub(crate) fn lend_cards(&mut self, tied: GpuSet) -> bool {
         if tied.len() < 2 || !tied.overlaps(self.wanted) {
             return false;
@@ -63,8 +68,8 @@ impl Core {
         until - self.now >= worth.max(quantum::SHORTEST)
     }
 
-    /// A holder whose turn is over lets go for somebody behind the gang whose turn it rather is, or goes on until then, for another turn at
-    /// most, or until anything changes.
+    /// A holder whose turn is over lets go for somebody behind the gang whose turn it rather is, or goes on
+    /// until then, for another turn at most, or until anything changes.
     pub(crate) fn go_on(&mut self, id: SessionId, until: Nanos) {
         let grant = self.sessions.get(id).and_then(|session| session.lock.holding());
         if grant.is_some_and(|grant| self.now >= grant.clock.end()) && self.yields_behind(id, until) {
@@ -74,7 +79,8 @@ impl Core {
         self.lend(id, until.min(turn));
     }
 
-    /// Whether somebody would borrow a holder's cards until then if it let go, and has more of a right to them.
+    /// Whether somebody would borrow a holder's cards until then if it let go, and has more of a right to
+    /// them.
     fn yields_behind(&self, id: SessionId, until: Nanos) -> bool {
         let cards = self.turn_cards(id);
         let tied = self.tied_to(cards);
@@ -103,15 +109,17 @@ impl Core {
         }
     }
 
-    /// Until when the next in line on a holder's cards wait in any case: gangs for other cards, others for the end of what was lent
-    /// to it while that is no longer than a turn; `None` where one of them waits for this holder alone.
+    /// Until when the next in line on a holder's cards wait in any case: gangs for other cards, others for
+    /// the end of what was lent to it while that is no longer than a turn; `None` where one of them waits for
+    /// this holder alone.
     pub(crate) fn useless_until(&self, id: SessionId) -> Option<Nanos> {
         let own = self.turn_cards(id);
         let first = |gpu| self.first_on(gpu);
         self.useless_until_on(own.and(self.wanted), own, first, self.borrowed_turn(id))
     }
 
-    /// Until when those who are first on each of `cards` wait for others than somebody's `own` in any case, or for its `turn`.
+    /// Until when those who are first on each of `cards` wait for others than somebody's `own` in any case,
+    /// or for its `turn`.
     fn useless_until_on(
         &self,
         cards: GpuSet,
@@ -136,8 +144,8 @@ impl Core {
         grant.clock.is_lent().then(|| grant.clock.turn_end())
     }
 
-    /// When there may be room for a waiter on a card: those whose turns end first let go first, and whoever fits beside it stays. Who is
-    /// stuck does not let go at any time.
+    /// When there may be room for a waiter on a card: those whose turns end first let go first, and whoever
+    /// fits beside it stays. Who is stuck does not let go at any time.
     fn room_at(&self, gpu: GpuId, waiter: SessionId) -> Nanos {
         let (Some(card), Some(mut room)) = (self.cards.get(gpu), self.room_on(gpu)) else {
             return self.now;
@@ -157,8 +165,8 @@ impl Core {
         at
     }
 
-    /// When a holder lets go at the earliest. Who goes on for the gang's sake lets go as soon as nobody else keeps it: two of them
-    /// would wait for each other.
+    /// When a holder lets go at the earliest. Who goes on for the gang's sake lets go as soon as nobody else
+    /// keeps it: two of them would wait for each other.
     fn turn_ends(&self, id: SessionId) -> Nanos {
         let Some(grant) = self.sessions.get(id).and_then(|session| session.lock.holding()) else {
             return self.now;
@@ -180,7 +188,8 @@ impl Core {
         wanted.any(|gpu| self.first_on(gpu).is_some_and(|first| self.turn_cards(first).len() > 1))
     }
 
-    /// Who goes on beyond its quantum may have to end it where anything changed on its cards, or on those that are tied to them.
+    /// Who goes on beyond its quantum may have to end it where anything changed on its cards, or on those
+    /// that are tied to them.
     pub(crate) fn touch_lent(&mut self, tied: GpuSet) -> bool {
         let here = tied.and(self.lent);
         let holders = self.cards.among(here).flat_map(|(_, card)| &card.census.holders);
@@ -192,8 +201,8 @@ impl Core {
         !lent.is_empty()
     }
 
-    /// Whoever goes on does so until the end that was found, unless that was found just now. Floors rise with time and order
-    /// gangs anew, which is looked at when anything else changes.
+    /// Whoever goes on does so until the end that was found, unless that was found just now. Floors rise with
+    /// time and order gangs anew, which is looked at when anything else changes.
     pub(crate) fn rely_on_loans(&mut self) {
         for id in self.sessions.ids() {
             if let Some(session) = self.sessions.get_mut(id)

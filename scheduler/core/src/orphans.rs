@@ -4,11 +4,13 @@
 //!   ClientEnded ──▶ no lock, no gate, no lease; its books are orphans ── ClientGone ──▶ nothing
 //! ```
 //!
-//! The driver gives memory back when the last process has closed the card's files, and a forked child has those of its parent. If
-//! it were free in the books before, whoever forks a sleeper and dies could have a whole quota again, as often as it likes.
+//! The driver gives memory back when the last process has closed the card's files, and a forked child has
+//! those of its parent. If it were free in the books before, whoever forks a sleeper and dies could have a
+//! whole quota again, as often as it likes.
 //!
-//! An orphan counts against its session's quota and takes room on the card as it did. It is no working set: nobody uses it, nobody
-//! brings it in, and the driver may move what of it is managed out of the way of others.
+//! An orphan counts against its session's quota and takes room on the card as it did. It is no working set:
+//! nobody uses it, nobody brings it in, and the driver may move what of it is managed out of the way of
+//! others.
 
 use gpushare_proto::{Bytes, ClientId, GpuId, SessionId};
 

@@ -1,7 +1,9 @@
-//! The turns that are owed to classes which are passed over: when one is due, and to whom (gpu/trickle.rs counts the debt).
+//! The turns that are owed to classes which are passed over: when one is due, and to whom (gpu/trickle.rs
+//! counts the debt).
 //!
-//! The first of the lowest class that is owed a turn and its handoff goes before everybody. A gang must be owed one on each of its
-//! cards where its class is passed over. Every turn is taken off the debt, owed or not.
+//! The first of the lowest class that is owed a turn and its handoff goes before everybody. A gang must be
+//! owed one on each of its cards where its class is passed over. Every turn is taken off the debt, owed or
+//! not.
 
 use gpushare_proto::{GpuId, Nanos, SessionId};
 
@@ -28,7 +30,8 @@ impl Core {
         })
     }
 
-    /// The first of a class: who waits for others to return, or to let go some time, would have the turns of all behind it.
+    /// The first of a class: who waits for others to return, or to let go some time, would have the turns of
+    /// all behind it.
     fn first_admissible(&self, card: &Card, class: Class) -> Option<SessionId> {
         let mut line = card.census.in_line_of(class).map(|(_, id)| id);
         line.find(|&id| self.is_admissible(id))

@@ -1,10 +1,10 @@
-//! Who need not wait for the end of a quantum: a session that slept and whose time is at or behind that of the holders, while the
-//! card has something saved up for early switches.
+//! Who need not wait for the end of a quantum: a session that slept and whose time is at or behind that of
+//! the holders, while the card has something saved up for early switches.
 //!
 //! Where the administrator fixed the quantum, turns last that long and nobody switches early.
 //!
-//! So a notebook's cell or a rare request is served as soon as the holder has drained. A program that was made to let go
-//! and comes back at once did not sleep: it waits for its turn.
+//! So a notebook's cell or a rare request is served as soon as the holder has drained. A program that was
+//! made to let go and comes back at once did not sleep: it waits for its turn.
 
 use std::cmp::Reverse;
 
@@ -49,7 +49,8 @@ impl Core {
         }
     }
 
-    /// Whom a waiter needs to let go on a card, from the one that had most; none if that would not help, or somebody else is first.
+    /// Whom a waiter needs to let go on a card, from the one that had most; none if that would not help, or
+    /// somebody else is first.
     fn in_the_way(&self, id: SessionId, gpu: GpuId) -> Option<Vec<SessionId>> {
         let first = self.admissible(gpu.into()).next();
         let card = self.cards.get(gpu).filter(|_| first == Some(id))?;

@@ -1,5 +1,6 @@
-//! After a restart: whose return is awaited before anything is granted. Clients of the last daemon may be running
-//! under its grants; until each of them is back or dead, a grant of ours could put two holders on one card.
+//! After a restart: whose return is awaited before anything is granted. Clients of the last daemon may be
+//! running under its grants; until each of them is back or dead, a grant of ours could put two holders on one
+//! card.
 //!
 //! ```text
 //!   start ──────── 1 s ─────────────── stuck_after ──────────────────▶
@@ -10,8 +11,9 @@
 //!                      │                               │   kill        it is ended
 //! ```
 //!
-//! Who is away without a word of its cards may use any: it holds up all of them, and nobody knows what would fit beside it.
-//! The first second is everybody's, since a client that joined just before the end may be in no registry.
+//! Who is away without a word of its cards may use any: it holds up all of them, and nobody knows what would
+//! fit beside it. The first second is everybody's, since a client that joined just before the end may be in
+//! no registry.
 
 use std::collections::{BTreeMap, BTreeSet};
 

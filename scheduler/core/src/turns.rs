@@ -1,7 +1,8 @@
 //! Whose turn it is: weighted virtual time.
 //!
-//! A session has a virtual time on each card: what it was charged for turns there ÷ its weight. Of a class, the waiter with
-//! the least goes next; classes come one after the other, and one that is passed over is owed a trickle.
+//! A session has a virtual time on each card: what it was charged for turns there ÷ its weight. Of a class,
+//! the waiter with the least goes next; classes come one after the other, and one that is passed over is owed
+//! a trickle.
 //!
 //! ```text
 //!              floor: the least of those who wait or hold
@@ -11,18 +12,20 @@
 //!     └ slept: wakes half a quantum before the floor at best
 //! ```
 //!
-//! A session on several cards waits with the greatest of its distances from the floors, so that its order is the same on each
-//! of them. At the end of a quantum a holder goes on if the first in line is more than half a quantum ahead of it, else it
-//! lets go. Where the first in line is a gang that waits for another card in any case, it goes on until then, or those behind the gang have
-//! the card in turns (lending.rs). Where it waits, a gang keeps the floors of all its cards down, so that it is first some time; before its turn
-//! it gives up what another card kept it from, and whoever is new begins level with the others.
+//! A session on several cards waits with the greatest of its distances from the floors, so that its order is
+//! the same on each of them. At the end of a quantum a holder goes on if the first in line is more than half
+//! a quantum ahead of it, else it lets go. Where the first in line is a gang that waits for another card in
+//! any case, it goes on until then, or those behind the gang have the card in turns (lending.rs). Where it
+//! waits, a gang keeps the floors of all its cards down, so that it is first some time; before its turn it
+//! gives up what another card kept it from, and whoever is new begins level with the others.
 //!
-//! **Bound.** For a fixed set of sessions of one class that always have work, session i waits at most
-//! Σ over j≠i of [(wⱼ/wᵢ)(qᵢ+sᵢ) + (3/2)qⱼ + sⱼ], plus what the switch budget holds: each j catches up with what i had more, ends the
-//! quantum that it is in, and may be renewed half a quantum early. A class that is passed over waits (q+s)/trickle more. q is the quantum
-//! and s what a switch costs, as [`Card::switch_cost`] says, `switch_cost` of the configuration included. A gang waits for the drain of those
-//! to whom its cards were lent as well, and for the rest of such a turn where somebody wakes on one of its cards who goes before it. Who waits for
-//! memory that does not come back (grants.rs) has no bound.
+//! **Bound.** For a fixed set of sessions of one class that always have work, session i waits at most Σ over
+//! j≠i of [(wⱼ/wᵢ)(qᵢ+sᵢ) + (3/2)qⱼ + sⱼ], plus what the switch budget holds: each j catches up with what i
+//! had more, ends the quantum that it is in, and may be renewed half a quantum early. A class that is passed
+//! over waits (q+s)/trickle more. q is the quantum and s what a switch costs, as [`Card::switch_cost`] says,
+//! `switch_cost` of the configuration included. A gang waits for the drain of those to whom its cards were
+//! lent as well, and for the rest of such a turn where somebody wakes on one of its cards who goes before it.
+//! Who waits for memory that does not come back (grants.rs) has no bound.
 
 use std::collections::BTreeSet;
 
@@ -109,8 +112,9 @@ impl Core {
         lags.max().unwrap_or_default()
     }
 
-    /// Where a session begins on a card: at the least that anybody else has had there. A gang that another card holds up keeps the floor
-    /// down, and so does who waits for memory that does not come back: whoever began there would be far behind all others.
+    /// Where a session begins on a card: at the least that anybody else has had there. A gang that another
+    /// card holds up keeps the floor down, and so does who waits for memory that does not come back: whoever
+    /// began there would be far behind all others.
     fn level(&mut self, id: SessionId, gpu: GpuId, class: Class) -> Virtual {
         let floor = self.raise_floor(gpu, class);
         let held_down = |card: &&Card| card.census.has_gangs() || self.is_anything_lost(gpu.into());
@@ -119,8 +123,8 @@ impl Core {
         beside.unwrap_or(floor).max(floor)
     }
 
-    /// The least that anybody else of a class has had on a card: of those who have their turn and of those who wait for this card alone,
-    /// else of the gangs that wait.
+    /// The least that anybody else of a class has had on a card: of those who have their turn and of those
+    /// who wait for this card alone, else of the gangs that wait.
     fn least_beside(&self, id: SessionId, gpu: GpuId, card: &Card, class: Class) -> Option<Virtual> {
         let line = || {
             let others = card.census.in_line_of(class).filter(|&(_, other)| other != id);
@@ -137,8 +141,8 @@ impl Core {
         least.or_else(|| line().next().map(|(turn, _)| turn.had))
     }
 
-    /// Before its turn a gang gives up what it could not have had of a card, as another one holds it up: it would keep everybody else from that
-    /// card for as long some day.
+    /// Before its turn a gang gives up what it could not have had of a card, as another one holds it up: it
+    /// would keep everybody else from that card for as long some day.
     pub(crate) fn forgive(&mut self, id: SessionId) {
         let cards = self.turn_cards(id);
         if cards.len() < 2 {
@@ -158,8 +162,8 @@ impl Core {
         }
     }
 
-    /// A session becomes one of those who share a card's time: it may be ahead of the others by its credit, and no more. A
-    /// new one starts level.
+    /// A session becomes one of those who share a card's time: it may be ahead of the others by its credit,
+    /// and no more. A new one starts level.
     pub(crate) fn lift(&mut self, id: SessionId, gpu: GpuId) {
         let Some(share) = self.sessions.get(id).map(|session| session.share) else {
             return;
@@ -220,7 +224,7 @@ impl Core {
         let share = session.share;
         for (gpu, on) in session.cards.iter_mut() {
             if let (Some(entered), Some(card)) = (on.entered, self.cards.get_mut(gpu)) {
-                let (charged, entered) = card.charge.settle(self.now, entered);
+                let (charged, entered) = card.charge.pay_so_far(self.now, entered);
                 on.pay(charged, share);
                 on.entered = Some(entered);
             }
@@ -268,7 +272,8 @@ impl Core {
         line.find(|&first| self.turn_cards(first).contains(gpu))
     }
 
-    /// A holder lets go for the first in line on a card. It stands behind that one then, if it is of its class.
+    /// A holder lets go for the first in line on a card. It stands behind that one then, if it is of its
+    /// class.
     pub(crate) fn make_way(&mut self, id: SessionId, gpu: GpuId) {
         let first = self.first_on(gpu).and_then(|first| self.sessions.get(first));
         let standing = first.and_then(|first| Some((first.share.class, first.cards.get(gpu)?.standing())));

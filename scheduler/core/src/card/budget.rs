@@ -1,14 +1,15 @@
-//! How many switches are made for somebody who does not want to wait for a quantum.
+//! Budget for early switches: switches that end a quantum for a session that just woke.
 //!
-//! The budget fills at the share ε of wall time that one is ready to lose, and each early switch costs both its handoffs. So
-//! a rare burst is served at once, and one that comes all the time slows down instead of starving the holder.
+//! The budget fills with the share ε of wall time that may be lost, and each early switch spends the cost of
+//! both its handoffs. So a rare burst is served at once, while steady bursts wait instead of starving the
+//! holder.
 
 use gpushare_proto::{Nanos, Percent};
 
-/// Parts of a nanosecond, as ε is in hundredths of a percent.
+/// Tokens in a nanosecond: ε is in hundredths of a percent, so nothing is rounded.
 const FINE: u128 = 10_000;
 
-/// What may be spent on early switches of one card.
+/// Time that may be spent on early switches of one card.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SwitchBudget {
     tokens: u128,
@@ -16,12 +17,12 @@ pub(crate) struct SwitchBudget {
 }
 
 impl SwitchBudget {
-    /// Full.
+    /// Creates a full budget.
     pub(crate) fn new(now: Nanos, most: Nanos) -> Self {
         Self { tokens: u128::from(most.0) * FINE, at: now }
     }
 
-    /// What is there by now.
+    /// Fills the budget up to `now`, and returns it.
     pub(crate) fn available(&mut self, now: Nanos, epsilon: Percent, most: Nanos) -> Nanos {
         let elapsed = u128::from((now - self.at).0);
         self.at = self.at.max(now);
@@ -30,7 +31,7 @@ impl SwitchBudget {
         Nanos(u64::try_from(self.tokens / FINE).unwrap_or(u64::MAX))
     }
 
-    /// Pays for a switch.
+    /// Subtracts the cost of a switch.
     pub(crate) fn spend(&mut self, cost: Nanos) {
         self.tokens = self.tokens.saturating_sub(u128::from(cost.0) * FINE);
     }
@@ -41,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_fills_at_epsilon_and_never_overflows() {
+    fn the_budget_fills_at_epsilon_and_never_overflows() {
         let (epsilon, most) = (Percent(500), Nanos::from_secs(2));
         let mut budget = SwitchBudget::new(Nanos(0), most);
         assert_eq!(budget.available(Nanos::from_secs(3600), epsilon, most), most);

@@ -131,7 +131,8 @@ impl Census {
         (self.limits >= 10_000).then_some("the compute limits add up to the whole card")
     }
 
-    /// How many sessions with the lock stand in each other's way where memory does not: those with a compute limit, or `all`.
+    /// How many sessions with the lock stand in each other's way where memory does not: those with a compute
+    /// limit, or `all`.
     pub(crate) fn seated(&self, all: bool) -> usize {
         match all {
             true => self.holders.len(),
@@ -185,7 +186,8 @@ impl Census {
         payers.take_while(move |(share, ..)| share.class == class).map(|&(.., id)| id)
     }
 
-    /// Whether one of a class waits while none of it holds the lock, because one of a higher class holds it or waits too.
+    /// Whether one of a class waits while none of it holds the lock, because one of a higher class holds it
+    /// or waits too.
     pub(crate) fn is_passed_over(&self, class: Class) -> bool {
         let higher = || Class::ALL.into_iter().take_while(move |higher| *higher < class);
         let goes_first = |higher: Class| self.classes[higher as usize] + self.waiting[higher as usize] > 0;

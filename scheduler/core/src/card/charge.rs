@@ -1,33 +1,32 @@
-//! Who pays for the time of a card that takes turns: whoever holds it, in equal parts.
+//! Charges for the time of a card: its present holders pay for it in equal parts.
 //!
 //! ```text
-//!   clock   what each of the holders of now pays, added up:  elapsed ÷ holders
+//!   clock   Σ elapsed ÷ holders, the time that each present holder pays
 //!   a holder pays  clock when it lets go − clock when it was granted
 //! ```
 //!
-//! So a grant and a release cost the same however many hold the card. Conserved: what everybody paid and still owes, and the
-//! rest that could not be divided yet, is the time in which somebody held the card, and the pauses that were kept for an
-//! entrant.
+//! So a grant and a release cost the same however many sessions hold the card. Time is conserved:
+//! `paid + owed + undivided = time held + pauses paid by entrants`.
 
 use gpushare_proto::Nanos;
 
-/// The account of one card.
+/// Charge clock of one card, with the sums that prove conservation.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Charge {
     clock: u128,
     undivided: u128,
     sharers: u32,
     at: Nanos,
-    /// Since when nobody holds it while somebody waits.
+    /// Time since which the card has no holder although a session waits.
     vacant: Option<Nanos>,
-    /// The time in which somebody held it, and the pauses that an entrant paid.
+    /// Time in which the card was held, plus the pauses that entrants paid.
     spent: u128,
-    /// What was paid of it.
+    /// Time that sessions have paid so far.
     paid: u128,
 }
 
 impl Charge {
-    /// Time passes.
+    /// Advances the clock to `now`.
     pub(crate) fn advance(&mut self, now: Nanos) {
         let elapsed = u128::from((now - self.at).0);
         self.at = self.at.max(now);
@@ -40,7 +39,8 @@ impl Charge {
         }
     }
 
-    /// A session that waits since `asked` holds it. What it pays for the pause that was kept for it.
+    /// Adds a holder that waits since `asked`. Returns the reading of the clock, and the pause for which the
+    /// holder pays.
     pub(crate) fn enter(&mut self, now: Nanos, asked: Nanos) -> (u128, Nanos) {
         self.advance(now);
         self.sharers += 1;
@@ -50,32 +50,32 @@ impl Charge {
         (self.clock, pause)
     }
 
-    /// A session that `entered` lets go. What it pays.
-    pub(crate) fn leave(&mut self, now: Nanos, entered: u128, somebody_waits: bool) -> Nanos {
+    /// Removes a holder that `entered` at that reading of the clock, and returns the time that it pays.
+    pub(crate) fn leave(&mut self, now: Nanos, entered: u128, is_wanted: bool) -> Nanos {
         let owed = self.owed(now, entered);
         self.advance(now);
         self.sharers -= 1;
-        self.vacant = (self.sharers == 0 && somebody_waits).then_some(now);
+        self.vacant = (self.sharers == 0 && is_wanted).then_some(now);
         self.paid += u128::from(owed.0);
         owed
     }
 
-    /// A session that `entered` pays what it owes, and goes on. What it pays, and when it entered now.
-    pub(crate) fn settle(&mut self, now: Nanos, entered: u128) -> (Nanos, u128) {
+    /// Charges a holder so far. Returns the time that it pays, and the reading at which it enters anew.
+    pub(crate) fn pay_so_far(&mut self, now: Nanos, entered: u128) -> (Nanos, u128) {
         let owed = self.owed(now, entered);
         self.advance(now);
         self.paid += u128::from(owed.0);
         (owed, entered + u128::from(owed.0))
     }
 
-    /// What a session that `entered` owes by now.
+    /// Time that a holder owes by now.
     pub(crate) fn owed(&self, now: Nanos, entered: u128) -> Nanos {
         let mut ahead = *self;
         ahead.advance(now);
         Nanos(u64::try_from(ahead.clock - entered).unwrap_or(u64::MAX))
     }
 
-    /// Whether everything was paid but what `owed` sums up and what could not be divided.
+    /// Whether `spent = paid + owed + undivided`, where `owed` is the sum over all holders.
     pub(crate) fn is_conserved(&self, owed: u128) -> bool {
         self.spent == self.paid + owed + self.undivided
     }
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn the_pause_that_was_kept_for_an_entrant_is_the_entrants() {
+    fn an_entrant_pays_for_the_pause_before_its_turn() {
         let mut charge = Charge::default();
         let (a, _) = charge.enter(Nanos(0), Nanos(0));
         charge.leave(Nanos(10), a, true);
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn a_card_that_nobody_waits_for_costs_nobody_anything() {
+    fn nobody_pays_for_a_card_that_was_not_wanted() {
         let mut charge = Charge::default();
         let (a, _) = charge.enter(Nanos(0), Nanos(0));
         charge.leave(Nanos(10), a, false);

@@ -33,7 +33,8 @@ const UNUSUAL: Nanos = Nanos::from_secs(2);
 const SUBSTANTIAL_MOVE: Bytes = Bytes::mib(64);
 /// A measured bandwidth is believed within this factor of the configured one: it comes from the tenant.
 const BELIEF: u64 = 16;
-/// So many slices fit into the window over which a compute limit holds, unless the shortest quantum is longer.
+/// So many slices fit into the window over which a compute limit holds, unless the shortest quantum is
+/// longer.
 const SLICES: u64 = 10;
 
 /// What sessions were told that follows from others on the card.
@@ -43,8 +44,8 @@ pub(crate) struct Told {
     pub(crate) users: u32,
     /// See [`Census::line`].
     pub(crate) line: u64,
-    /// What one session may have depends on these: the capacity and what never moves of it, the managed limit and what is
-    /// taken of it.
+    /// What one session may have depends on these: the capacity and what never moves of it, the managed limit
+    /// and what is taken of it.
     pub(crate) ceilings: [Bytes; 4],
 }
 
@@ -140,7 +141,8 @@ impl Card {
         self.before_fixed() - (self.fixed() - fixed)
     }
 
-    /// Most bytes that one session may use here, whatever its quota: the capacity beside the fixed bytes of the others.
+    /// Most bytes that one session may use here, whatever its quota: the capacity beside the fixed bytes of
+    /// the others.
     pub(crate) fn ceiling(&self, own_fixed: Bytes, oversubscribe: bool) -> Bytes {
         match oversubscribe {
             true => Bytes::MAX,
@@ -173,8 +175,8 @@ impl Card {
         self.mode.mode() == Mode::Serialized
     }
 
-    /// What is taken here by those who take turns. Beside a holder that does not let go and is `passable` another one has its turn: its
-    /// seat is in nobody's way, as long as its memory is not.
+    /// What is taken here by those who take turns. Beside a holder that does not let go and is `passable`
+    /// another one has its turn: its seat is in nobody's way, as long as its memory is not.
     pub(crate) fn room(&self, passable: bool) -> Room {
         let seated = self.census.seated(self.takes_turns());
         self.room_beside(self.passed(passable).0).taken(seated, self.census.held())
@@ -243,7 +245,8 @@ impl Card {
         }
     }
 
-    /// What a switch to an entrant costs whose move takes `expected_move`: the drain of who lets go, the move, and what is lost besides.
+    /// What a switch to an entrant costs whose move takes `expected_move`: the drain of who lets go, the
+    /// move, and what is lost besides.
     pub(crate) fn switch_cost(&self, expected_move: Nanos, config: &Config) -> Nanos {
         self.expected_drain() + expected_move + config.switch_cost
     }
@@ -257,9 +260,10 @@ impl Card {
         quantum::quantum(cost, self.knobs.epsilon, config.quantum_min, config.quantum_max)
     }
 
-    /// What a limited session spends at once where no memory moves: its work ends and begins anew with each slice, which may cost it
-    /// no more of its time than any other switch. Its drain is none of that cost, as it works meanwhile. However little may be lost,
-    /// a limit is one over a window, with several slices in each.
+    /// What a limited session spends at once where no memory moves: its work ends and begins anew with each
+    /// slice, which may cost it no more of its time than any other switch. Its drain is none of that cost, as
+    /// it works meanwhile. However little may be lost, a limit is one over a window, with several slices in
+    /// each.
     pub(crate) fn limit_slice(&self, config: &Config) -> Nanos {
         let longest = Nanos(config.limit_window.0 / SLICES);
         quantum::quantum(config.switch_cost, self.knobs.epsilon, config.quantum_min, longest)
@@ -275,7 +279,8 @@ impl Card {
         self.expected_drain().max(self.knobs.window_target)
     }
 
-    /// What may be spent on early switches: nothing where the quantum is fixed, since turns last that long then.
+    /// What may be spent on early switches: nothing where the quantum is fixed, since turns last that long
+    /// then.
     pub(crate) fn budget(&mut self, now: Nanos, config: &Config) -> Nanos {
         if self.knobs.quantum.is_some() {
             return Nanos::ZERO;

@@ -1,4 +1,4 @@
-//! Parallel, time-sliced or serialized: chosen per card, with hysteresis on the way back.
+//! Choice of a card's mode: parallel, time-sliced or serialized, with hysteresis on the way back.
 //!
 //! ```text
 //!              unequal shares, or limits of 100% together        working sets > capacity
@@ -12,18 +12,18 @@ use gpushare_proto::{Bytes, Nanos, Percent};
 
 use crate::config::Config;
 
-/// What a mode is chosen from.
+/// Facts from which a mode is chosen.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Facts {
-    /// The working sets of everybody.
+    /// Sum of all working sets.
     pub(crate) needed: Bytes,
     pub(crate) capacity: Bytes,
-    /// Why sessions that fit must take turns all the same.
+    /// Reason for turns among sessions whose working sets fit.
     pub(crate) contention: Option<&'static str>,
 }
 
 impl Facts {
-    /// The mode without hysteresis.
+    /// Mode without hysteresis.
     fn mode(&self) -> Mode {
         match self.contention {
             _ if self.needed > self.capacity => Mode::Serialized,
@@ -43,13 +43,13 @@ impl Facts {
     }
 }
 
-/// The mode of one card and how it came about.
+/// Mode of one card, with its reason.
 #[derive(Clone, Debug)]
 pub(crate) struct ModeChoice {
     mode: Mode,
     reason: String,
     changes: u64,
-    /// Since when a mode that holds up fewer would do.
+    /// Time since which a less restrictive mode would do.
     low_since: Option<Nanos>,
 }
 
@@ -75,7 +75,7 @@ impl ModeChoice {
         self.changes
     }
 
-    /// Chooses again; whether the mode changed.
+    /// Chooses the mode anew, and returns whether it changed.
     pub(crate) fn choose(&mut self, now: Nanos, fixed: Option<Mode>, facts: Facts, config: &Config) -> bool {
         if let Some(mode) = fixed {
             self.low_since = None;
@@ -104,7 +104,7 @@ impl ModeChoice {
         }
     }
 
-    /// When time alone changes the mode.
+    /// Time at which the mode changes if nothing else happens.
     pub(crate) fn deadline(&self, config: &Config) -> Option<Nanos> {
         Some(self.low_since? + config.parallel_after)
     }
@@ -121,7 +121,7 @@ impl ModeChoice {
     }
 }
 
-/// How much a mode holds up.
+/// Rank of a mode by how much it restricts sessions.
 fn severity(mode: Mode) -> u8 {
     match mode {
         Mode::Parallel => 0,

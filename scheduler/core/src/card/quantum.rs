@@ -1,9 +1,10 @@
-//! How long a turn lasts, from what a handoff costs.
+//! Length of a turn, computed from the cost of a handoff.
 //!
-//! A handoff that costs `s` may take a share `ε` of the time: a turn of `s · (1/ε − 1)` makes it so. Only the excess
-//! moves: the working sets of everybody less the capacity, and never more than the entrant has.
+//! A handoff of cost `s` may take the share `ε` of the time, so a turn lasts `s · (1/ε − 1)`. Only the excess
+//! moves: `min(entrant's working set, Σ working sets − capacity)`.
 //!
-//! At 50 GB/s and ε = 5%, 8 GB to move are s = 0.16 s and 3 s of quantum; nothing to move and 2 ms of drain are 40 ms.
+//! At 50 GB/s and ε = 5%, 8 GB to move are s = 0.16 s and 3 s of quantum; nothing to move and 2 ms of drain
+//! are 40 ms.
 
 use gpushare_proto::{Bytes, Nanos, Percent};
 
@@ -15,12 +16,12 @@ pub(crate) fn transfer(bytes: Bytes, bandwidth: Bytes) -> Nanos {
     Nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
 }
 
-/// What an entrant with `own` bytes has to bring in when everybody together needs `total`.
+/// Bytes that an entrant with `own` bytes has to bring in if all sessions together need `total`.
 pub(crate) fn excess(own: Bytes, total: Bytes, capacity: Bytes) -> Bytes {
     own.min(total - capacity)
 }
 
-/// The turn that pays for a handoff of `cost`.
+/// Length of the turn that pays for a handoff of `cost`.
 pub(crate) fn quantum(cost: Nanos, epsilon: Percent, shortest: Nanos, longest: Nanos) -> Nanos {
     let share = u128::from(epsilon.0.min(10_000));
     let turn = match share {

@@ -1,10 +1,11 @@
 //! Who is admitted next on the cards that take turns: in one order over all cards.
 //!
-//! Waiters are looked at in their order (class, time had, ticket). One that fits beside the holders on every one of its cards is
-//! admitted on all of them at once. One that does not reserves all its cards: nobody behind it is admitted there, and on
-//! the cards where it does not fit the holders are not renewed; they let go together, once it would fit everywhere (lending.rs). The
-//! first in line is never reserved against, so its cards drain and it is admitted: no deadlock, and a stream of single-card
-//! sessions cannot starve a session with many. What it cannot use yet is lent meanwhile (lending.rs).
+//! Waiters are looked at in their order (class, time had, ticket). One that fits beside the holders on every
+//! one of its cards is admitted on all of them at once. One that does not reserves all its cards: nobody
+//! behind it is admitted there, and on the cards where it does not fit the holders are not renewed; they let
+//! go together, once it would fit everywhere (lending.rs). The first in line is never reserved against, so
+//! its cards drain and it is admitted: no deadlock, and a stream of single-card sessions cannot starve a
+//! session with many. What it cannot use yet is lent meanwhile (lending.rs).
 //!
 //! ```text
 //!   order     1:{gpu0}  2:{gpu0,gpu1}  3:{gpu1}  4:{gpu2}
@@ -12,8 +13,9 @@
 //!             admitted   reserves 0, 1 ───┘ waits  admitted
 //! ```
 //!
-//! Who would not fit beside a stuck holder (policy `run_others`) even if everybody else let go is in no line: others pass it. Whoever
-//! would reserves its cards like anybody, or those who fit as it is would pass it for as long as the stuck one stays.
+//! Who would not fit beside a stuck holder (policy `run_others`) even if everybody else let go is in no line:
+//! others pass it. Whoever would reserves its cards like anybody, or those who fit as it is would pass it for
+//! as long as the stuck one stays.
 
 use gpushare_proto::{Bytes, GpuId, SessionId};
 use smallvec::SmallVec;
@@ -73,7 +75,8 @@ pub(crate) struct Admission {
     pub(crate) wanted: GpuSet,
 }
 
-/// Admits who may enter. `waiters` in the order of their right to, each with its cards in `rooms`; `need` is what one needs on one.
+/// Admits who may enter. `waiters` in the order of their right to, each with its cards in `rooms`; `need` is
+/// what one needs on one.
 pub(crate) fn admit(
     waiters: impl IntoIterator<Item = (SessionId, GpuSet)>,
     need: impl Fn(SessionId, GpuId) -> Bytes,

@@ -1,7 +1,8 @@
 //! What a class is owed that waits behind another: a small share of the time, so that nobody starves.
 //!
-//! While somebody of the class waits and nobody of it holds the card, its debt grows at the trickle's share of wall time. Once
-//! the debt pays for a turn and its handoff, the first of the class goes first, and the turn is taken off the debt.
+//! While somebody of the class waits and nobody of it holds the card, its debt grows at the trickle's share
+//! of wall time. Once the debt pays for a turn and its handoff, the first of the class goes first, and the
+//! turn is taken off the debt.
 
 use gpushare_proto::{Nanos, Percent};
 
@@ -22,7 +23,8 @@ impl Trickle {
     /// Time passes; from now on the class `waits` or does not.
     pub(crate) fn run(&mut self, now: Nanos, waits: bool, config: &Config) {
         if self.waits {
-            // No more than two of the longest turns: who was held up for an hour does not hold the others up for minutes.
+            // No more than two of the longest turns: who was held up for an hour does not hold the others up
+            // for minutes.
             let most = fine(config.quantum_max + config.quantum_max);
             let owed = self.owed + u128::from((now - self.at).0) * u128::from(config.trickle.0);
             self.owed = owed.min(most.max(self.owed));

@@ -1,4 +1,4 @@
-//! What the machine wants done.
+//! Effects: actions that the machine asks the shell for.
 
 use gpushare_proto::page::MemoryRefusal;
 use gpushare_proto::{Bytes, ClientId, Epoch, GateWord, GpuId, RequestId};
@@ -6,105 +6,107 @@ use serde::{Deserialize, Serialize};
 
 use super::{Notice, WaitsFor};
 
-/// Something must be done. The shell does it at once and in order, before it takes another event.
+/// Action that the shell carries out at once and in order, before it takes another event.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Effect {
-    /// Store the word in the page, wake its sleepers if it opens, and tell the process.
+    /// Store a gate word in the page, wake sleeping threads if the gate opens, and tell the process.
     Gate {
-        /// The process.
+        /// Number of the process.
         client: ClientId,
-        /// The new word.
+        /// New gate word.
         word: GateWord,
-        /// The grant it belongs to.
+        /// Epoch of the grant that the word belongs to.
         epoch: Epoch,
     },
-    /// Store the page's flags ([`gpushare_proto::page::FLAG_CONTENDED`], [`gpushare_proto::page::FLAG_WANTED`]).
+    /// Store the flags of a page, such as [`gpushare_proto::page::FLAG_CONTENDED`].
     Flags {
-        /// The process.
+        /// Number of the process.
         client: ClientId,
-        /// The flags.
+        /// All flags of the page.
         flags: u32,
     },
-    /// Store what the process is told about a card: its session's limit, ceiling and its siblings' use.
+    /// Store the memory figures of one card in a page.
     Figures {
-        /// The process.
+        /// Number of the process.
         client: ClientId,
-        /// The card.
+        /// Number of the card.
         gpu: GpuId,
-        /// The session's quota; [`Bytes::MAX`] for none.
+        /// Quota of the session; [`Bytes::MAX`] for none.
         limit: Bytes,
-        /// Bytes used by other processes of the session.
+        /// Bytes that the other processes of the session use.
         siblings: Bytes,
-        /// The most that one session may use now.
+        /// Most bytes that the session may use now, whatever its quota.
         ceiling: Bytes,
     },
-    /// Answer a [`Event::Reserve`](super::Event::Reserve): `bytes` go to the asker, `extra` into its page.
+    /// Grant a request ([`Event::Reserve`](super::Event::Reserve)): the process gets `bytes`, and its page
+    /// `extra`.
     Lease {
-        /// The process.
+        /// Number of the process.
         client: ClientId,
-        /// The card.
+        /// Number of the card.
         gpu: GpuId,
-        /// The question.
+        /// Number of the request.
         request: RequestId,
-        /// What was asked for.
+        /// Bytes that were asked for.
         bytes: Bytes,
-        /// What goes into the page besides.
+        /// Bytes of free lease that go into the page in addition.
         extra: Bytes,
     },
-    /// Answer a [`Event::Reserve`](super::Event::Reserve) with a refusal.
+    /// Refuse a request ([`Event::Reserve`](super::Event::Reserve)).
     Refuse {
-        /// The process.
+        /// Number of the process.
         client: ClientId,
-        /// The card.
+        /// Number of the card.
         gpu: GpuId,
-        /// The question.
+        /// Number of the request.
         request: RequestId,
-        /// Why.
+        /// Limit that was exceeded, with figures.
         refusal: MemoryRefusal,
     },
-    /// Take up to `bytes` of free lease out of the page and answer with [`Event::Recalled`](super::Event::Recalled).
+    /// Take up to `bytes` of free lease out of the page and answer with
+    /// [`Event::Recalled`](super::Event::Recalled).
     Recall {
-        /// The process.
+        /// Number of the process.
         client: ClientId,
-        /// The card.
+        /// Number of the card.
         gpu: GpuId,
-        /// At most so much.
+        /// Most bytes to take.
         bytes: Bytes,
     },
-    /// Tell a process what its sleeping threads wait for.
+    /// Tell a process its place in the queue and the reason for its wait.
     Queued {
-        /// The process.
+        /// Number of the process.
         client: ClientId,
-        /// Sessions ahead of it.
+        /// Number of sessions that come first.
         ahead: u32,
-        /// For whom or what.
+        /// Reason for the wait.
         reason: WaitsFor,
     },
-    /// End a process ([`crate::config::StuckPolicy::Kill`]).
+    /// Kill a process ([`crate::config::StuckPolicy::Kill`]).
     Kill {
-        /// The process.
+        /// Number of the process.
         client: ClientId,
     },
-    /// Say something in the log.
+    /// Report something in the log.
     Notice(Notice),
-    /// Put bytes into the page that nobody asked for: they came back by [`Event::Returned`](super::Event::Returned).
+    /// Add free lease to a page, from bytes that came back by [`Event::Returned`](super::Event::Returned).
     Extend {
-        /// The process.
+        /// Number of the process.
         client: ClientId,
-        /// The card.
+        /// Number of the card.
         gpu: GpuId,
-        /// Bytes.
+        /// Number of bytes.
         bytes: Bytes,
     },
-    /// Answer a [`Event::Room`](super::Event::Room).
+    /// Answer to [`Event::Room`](super::Event::Room).
     Room {
-        /// The process.
+        /// Number of the process.
         client: ClientId,
-        /// The card.
+        /// Number of the card.
         gpu: GpuId,
-        /// The question.
+        /// Number of the request.
         request: RequestId,
-        /// What is free beside all that cannot move.
+        /// Bytes of the card that are free, or free if all movable memory leaves.
         bytes: Bytes,
     },
 }

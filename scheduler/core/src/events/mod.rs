@@ -1,4 +1,4 @@
-//! What happens to the machine, and what it wants done.
+//! Events that the machine is told, and effects that it asks for.
 
 mod effect;
 mod notice;
@@ -14,285 +14,289 @@ pub use self::notice::Notice;
 pub use self::waits_for::WaitsFor;
 use crate::config::Tuning;
 
-/// What a session may do.
+/// Permission of a session to run and to grow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Standing {
-    /// Everything that it has quota and turns for.
+    /// The session may run, and may allocate within its quota.
     #[default]
     Good,
-    /// Nothing is granted to it; it keeps what it has and may ask for memory.
+    /// The session gets no turn. It keeps its memory and may allocate more.
     Paused,
-    /// Nothing is granted to it and it gets no more memory; it keeps what it has.
+    /// The session expired or was revoked: it gets no turn and no more memory, and keeps what it has.
     Over,
 }
 
-/// Something happened. The shell has already established who a peer is; everything else in here may be
-/// a lie, a repetition or out of order, and no event may panic the machine.
+/// Fact that the shell tells the machine.
+///
+/// The shell has established which process speaks. Everything else may be a lie, a repetition or out of
+/// order, and no event may panic the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Event {
-    /// A card exists. Repeats are ignored.
+    /// A card exists. The machine ignores repetitions.
     GpuFound {
-        /// Its number.
+        /// Number of the card.
         gpu: GpuId,
-        /// Its memory.
+        /// Total memory of the card.
         total: Bytes,
     },
-    /// A session exists.
+    /// A session exists, or has new limits.
     SessionOpened {
-        /// Its number.
+        /// Number of the session.
         session: SessionId,
-        /// Its quota on each card.
+        /// Quota of the session on each card; `None` for no limit.
         limit: Option<Bytes>,
-        /// Whether it may be larger than a card's capacity.
+        /// Whether the session may use more memory than a card's capacity.
         oversubscribe: bool,
     },
-    /// What a session may have on one card, where that is not what it may have on each.
+    /// A session has a quota of its own on one card.
     Quota {
-        /// The session.
+        /// Number of the session.
         session: SessionId,
-        /// The card.
+        /// Number of the card.
         gpu: GpuId,
-        /// How much; none for no limit of its own.
+        /// Quota on that card; `None` for no limit.
         limit: Option<Bytes>,
     },
-    /// What a session may do from now on.
+    /// The permission of a session changed.
     Standing {
-        /// The session.
+        /// Number of the session.
         session: SessionId,
-        /// Which it is.
+        /// Permission from now on.
         standing: Standing,
     },
     /// A session will get no more clients.
     SessionClosed {
-        /// Its number.
+        /// Number of the session.
         session: SessionId,
     },
     /// A process joined a session.
     ClientJoined {
-        /// The process.
+        /// Number of the process.
         client: ClientId,
-        /// Its session.
+        /// Number of the session that the process joins.
         session: SessionId,
-        /// For one that comes back from the last daemon: the epoch it says it holds. Who was awaited runs on; who was not must
-        /// let its work end first.
+        /// Epoch of the grant that a process of the last daemon says it holds. An expected process runs on;
+        /// the work of any other must end first.
         holding: Option<Epoch>,
     },
-    /// A process is dead, by the kernel's word.
+    /// A process is dead, as the kernel reports, and its memory is free.
     ClientGone {
-        /// The process.
+        /// Number of the process.
         client: ClientId,
     },
-    /// A process is about to use a card, or one that is dead has left memory there.
+    /// A process is about to use a card, or a dead one left memory there.
     Attached {
-        /// The process.
+        /// Number of the process.
         client: ClientId,
-        /// The card.
+        /// Number of the card.
         gpu: GpuId,
-        /// For one that comes back: the bytes it says it uses. Booked even beyond the quota.
+        /// Bytes that a returning process says it uses. They are booked even beyond the quota.
         used: Bytes,
     },
-    /// How many contexts a process has on a card.
+    /// The number of a process's contexts on a card changed.
     Contexts {
-        /// The process.
+        /// Number of the process.
         client: ClientId,
-        /// The card.
+        /// Number of the card.
         gpu: GpuId,
-        /// Live contexts.
+        /// Number of live contexts.
         live: u32,
     },
-    /// What lies free in the process's page, clamped by the shell to what was leased. Sent before any
-    /// other event of that client that depends on it, and now and then.
+    /// The shell looked at the free lease in a process's page. It does so before every event that depends on
+    /// it, and now and then.
     LeaseSeen {
-        /// The process.
+        /// Number of the process.
         client: ClientId,
-        /// The card.
+        /// Number of the card.
         gpu: GpuId,
-        /// Leased bytes that are not used.
+        /// Leased bytes that the process does not use, at most what was leased.
         free: Bytes,
     },
-    /// A process asks for bytes beyond its lease.
+    /// A process asks for bytes of managed memory beyond its lease.
     Reserve {
-        /// The process.
+        /// Number of the process.
         client: ClientId,
-        /// The card.
+        /// Number of the card.
         gpu: GpuId,
-        /// Comes back in the answer.
+        /// Number that the answer repeats.
         request: RequestId,
-        /// Bytes.
+        /// Number of bytes.
         bytes: Bytes,
     },
-    /// Answers [`Effect::Recall`]: the shell took these bytes out of the page. Arrives before the next outside event.
+    /// Answer to [`Effect::Recall`]: the shell took bytes out of a page. It comes before any other event.
     Recalled {
-        /// The process.
+        /// Number of the process.
         client: ClientId,
-        /// The card.
+        /// Number of the card.
         gpu: GpuId,
-        /// Bytes taken back.
+        /// Bytes that were taken back.
         bytes: Bytes,
     },
     /// A process has more free lease than is useful.
     Trim {
-        /// The process.
+        /// Number of the process.
         client: ClientId,
-        /// The card.
+        /// Number of the card.
         gpu: GpuId,
     },
-    /// A thread sleeps at the gate.
+    /// A thread of a process sleeps at the gate.
     Wait {
-        /// The process.
+        /// Number of the process.
         client: ClientId,
-        /// The word it saw.
+        /// Gate word that the thread saw.
         word: GateWord,
     },
-    /// Memory is in after a grant.
+    /// A process has brought its memory in after a grant.
     Entered {
-        /// The process.
+        /// Number of the process.
         client: ClientId,
-        /// The word that granted.
+        /// Gate word of the grant.
         word: GateWord,
-        /// Bytes asked to move.
+        /// Bytes that the process asked the driver to move.
         moved: Bytes,
-        /// Time it took.
+        /// Duration of the move.
         took: Nanos,
     },
-    /// A process let go.
+    /// A process has no work in flight any more: it drained, or went idle.
     Released {
-        /// The process.
+        /// Number of the process.
         client: ClientId,
-        /// The word that closed its gate, or the open one under which it went idle.
+        /// Gate word that closed the gate, or the open one under which the process went idle.
         word: GateWord,
-        /// From the gate's closing to the end of the last work.
+        /// Time from the closing of the gate to the end of the last work.
         drain: Nanos,
     },
-    /// A client of the last daemon is dead and will not come back.
+    /// An expected process of the last daemon is dead.
     ExpectedGone {
-        /// The process.
+        /// Number of the process.
         client: ClientId,
     },
-    /// The administrator changed a setting.
+    /// The administrator changed a setting of one card or of all.
     Set(Setting),
-    /// Nothing but time: the deadline was reached.
+    /// The deadline of the machine was reached.
     Tick,
-    /// As [`Self::Reserve`], for bytes that never move: they count as fixed as soon as they are given.
+    /// A process asks for bytes that never move. They count as fixed as soon as they are leased.
     ReserveFixed {
-        /// The process.
+        /// Number of the process.
         client: ClientId,
-        /// The card.
+        /// Number of the card.
         gpu: GpuId,
-        /// Comes back in the answer.
+        /// Number that the answer repeats.
         request: RequestId,
-        /// Bytes.
+        /// Number of bytes.
         bytes: Bytes,
     },
-    /// How many of a process's bytes never move.
+    /// A process says how many of its bytes never move.
     Fixed {
-        /// The process.
+        /// Number of the process.
         client: ClientId,
-        /// The card.
+        /// Number of the card.
         gpu: GpuId,
-        /// Bytes; believed up to what was leased.
+        /// Fixed bytes; the machine believes them up to what was leased.
         bytes: Bytes,
     },
-    /// A process gives back bytes that never moved, past its page.
+    /// A process gives fixed bytes back directly, not by its page.
     Returned {
-        /// The process.
+        /// Number of the process.
         client: ClientId,
-        /// The card.
+        /// Number of the card.
         gpu: GpuId,
-        /// Bytes, clamped by the shell to what was leased.
+        /// Bytes that are given back, at most what was leased.
         bytes: Bytes,
     },
     /// A process asks for physical room for the driver's own memory.
     Room {
-        /// The process.
+        /// Number of the process.
         client: ClientId,
-        /// The card.
+        /// Number of the card.
         gpu: GpuId,
-        /// Comes back in the answer.
+        /// Number that the answer repeats.
         request: RequestId,
-        /// How much the driver may need.
+        /// Bytes that the driver may need.
         bytes: Bytes,
     },
-    /// What a process's contexts and the rest of the driver's memory take beside what it allocated, as measured.
+    /// Memory that contexts and the driver take for a process, beside its allocations, was measured.
     Overhead {
-        /// The process.
+        /// Number of the process.
         client: ClientId,
-        /// The card.
+        /// Number of the card.
         gpu: GpuId,
-        /// Bytes; none if it cannot be measured any more.
+        /// Measured bytes; `None` if they cannot be measured any more.
         bytes: Option<Bytes>,
     },
-    /// What a process does with its memory is not seen any more: it must stay where it is, for good.
+    /// A process uses driver functions that the library does not know. Its memory must stay on its card from
+    /// now on.
     Unevictable {
-        /// The process.
+        /// Number of the process.
         client: ClientId,
     },
-    /// A session's share of the time where sessions take turns.
+    /// The weight or the priority of a session changed.
     Share {
-        /// The session.
+        /// Number of the session.
         session: SessionId,
-        /// 1 to 10,000; 100 is usual.
+        /// Weight from 1 to 10,000; the default is 100.
         weight: u32,
-        /// Its class.
+        /// Priority class of the session.
         priority: Priority,
     },
-    /// How much of the time a session may hold the lock on one card.
+    /// The compute limit of a session on one card changed.
     Compute {
-        /// The session.
+        /// Number of the session.
         session: SessionId,
-        /// The card.
+        /// Number of the card.
         gpu: GpuId,
-        /// How much; none for no limit.
+        /// Largest share of the time with the lock; `None` for no limit.
         limit: Option<Percent>,
     },
-    /// A process says that it refused an allocation by itself, because it is larger than the whole quota.
+    /// A process refused an allocation by itself, because it exceeds the whole quota.
     RefusedHere {
-        /// The process.
+        /// Number of the process.
         client: ClientId,
-        /// The card.
+        /// Number of the card.
         gpu: GpuId,
-        /// What the allocation needed.
+        /// Bytes that the allocation needed.
         bytes: Bytes,
     },
-    /// What a client of the last daemon used of a card, as that daemon wrote it down. Of whom nothing is said before it may come
-    /// back, that one may use any card.
+    /// Memory that an expected process used on a card, as the last daemon recorded. A process without a
+    /// record may use any card.
     ExpectedUses {
-        /// The process.
+        /// Number of the process.
         client: ClientId,
-        /// The card.
+        /// Number of the card.
         gpu: GpuId,
-        /// Bytes.
+        /// Number of bytes.
         bytes: Bytes,
     },
-    /// A process that lost its connection and lives is back, with another page: its gate is as it was, nothing lies free, and
-    /// what never moves is to be said anew.
+    /// A process that had lost its connection is back with a new page. Its gate is as it was, its free lease
+    /// is gone, and it reports its fixed bytes again.
     ClientReturned {
-        /// The process.
+        /// Number of the process.
         client: ClientId,
-        /// Whether a thread of it sleeps at the gate.
+        /// Whether a thread of the process sleeps at the gate.
         waiting: bool,
     },
-    /// What a process that is back says it uses. Booked even beyond the quota where that is more than was known; never less.
+    /// A returning process says how much it uses. More than is known is booked even beyond the quota; less
+    /// changes nothing.
     StillUses {
-        /// The process.
+        /// Number of the process.
         client: ClientId,
-        /// The card.
+        /// Number of the card.
         gpu: GpuId,
-        /// Bytes.
+        /// Number of bytes.
         bytes: Bytes,
     },
-    /// A setting that is the same for all cards is another one from now on.
+    /// A setting that is the same for all cards changed.
     Tune(Tuning),
-    /// A process is dead, by the kernel's word, and its memory is on the cards still: another process has their files open.
-    /// [`Self::ClientGone`] follows when it is not.
+    /// A process is dead, but another process keeps the card's files open, so its memory is not free yet.
+    /// [`Self::ClientGone`] follows when it is.
     ClientEnded {
-        /// The process.
+        /// Number of the process.
         client: ClientId,
     },
 }
 
 impl Event {
-    /// The process that it is about.
+    /// Process that the event is about.
     pub(crate) const fn client(&self) -> Option<ClientId> {
         match *self {
             Self::GpuFound { .. }
@@ -331,7 +335,7 @@ impl Event {
         }
     }
 
-    /// The session that it is about, where it names no process.
+    /// Session that the event is about, if it names no process.
     pub(crate) const fn session(&self) -> Option<SessionId> {
         match *self {
             Self::SessionOpened { session, .. }

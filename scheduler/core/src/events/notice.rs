@@ -1,4 +1,4 @@
-//! What the log is told.
+//! Notices: decisions that are worth a line in the log.
 
 use gpushare_proto::page::MemoryRefusal;
 use gpushare_proto::{ClientId, Epoch, GpuId, Nanos, SessionId};
@@ -6,88 +6,89 @@ use serde::{Deserialize, Serialize};
 
 use crate::values::gpu_set::GpuSet;
 
-/// What an operator should be able to read in the log afterwards.
+/// Decision that an operator can read in the log afterwards.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Notice {
     /// A card changed its mode.
     ModeChanged {
-        /// The card.
+        /// Number of the card.
         gpu: GpuId,
-        /// The new mode.
+        /// Mode from now on.
         mode: gpushare_proto::admin::Mode,
-        /// Why.
+        /// Reason for the change, in words.
         reason: String,
     },
-    /// A session got the lock in serialized mode.
+    /// A session was granted a turn.
     Granted {
-        /// The session.
+        /// Number of the session.
         session: SessionId,
-        /// Its grant.
+        /// Epoch of the grant.
         epoch: Epoch,
-        /// Its quantum.
+        /// Length of the turn.
         quantum: Nanos,
-        /// The cards that it takes turns on.
+        /// Cards on which the session takes turns.
         gpus: GpuSet,
-        /// Since it queued up.
+        /// Time since the session queued up.
         waited: Nanos,
     },
-    /// The memory of a session that got the lock in serialized mode is in: it goes on.
+    /// A session that was granted a turn has its memory on the card and runs.
     Entered {
-        /// The session.
+        /// Number of the session.
         session: SessionId,
-        /// The cards that it takes turns on.
+        /// Cards on which the session takes turns.
         gpus: GpuSet,
-        /// Since it queued up.
+        /// Time since the session queued up.
         waited: Nanos,
-        /// Since the last session to make room was told to, or since it queued up, whichever came later.
+        /// Time since the last holder was told to make room, or since the session queued up if that was
+        /// later.
         handoff: Nanos,
     },
-    /// A session let go.
+    /// A session gave the lock back.
     Dropped {
-        /// The session.
+        /// Number of the session.
         session: SessionId,
-        /// Its grant.
+        /// Epoch of the grant.
         epoch: Epoch,
-        /// The cards that it takes turns on.
+        /// Cards on which the session takes turns.
         gpus: GpuSet,
-        /// Its drain; none if it went idle before it was told to let go.
+        /// Duration of the drain; `None` if the session went idle before it was told to let go.
         drain: Option<Nanos>,
     },
-    /// A drop was late while a thread slept at the session's gate, and was reopened.
+    /// A drop was late while a thread slept at the session's gate, so the gates opened again.
     DropReopened {
-        /// The session.
+        /// Number of the session.
         session: SessionId,
-        /// Tries so far.
+        /// Number of tries so far.
         tries: u32,
     },
-    /// A session does not let go.
+    /// A session does not give the lock back in time.
     Stuck {
-        /// The session.
+        /// Number of the session.
         session: SessionId,
-        /// What it waits for.
+        /// Reason, in words.
         reason: String,
     },
-    /// Memory was refused.
+    /// A process was refused memory.
     Refused {
-        /// The process.
+        /// Number of the process.
         client: ClientId,
-        /// Its session.
+        /// Number of the process's session.
         session: SessionId,
-        /// The card.
+        /// Number of the card.
         gpu: GpuId,
-        /// The figures.
+        /// Limit that was exceeded, with figures.
         refusal: MemoryRefusal,
     },
-    /// All clients of the last daemon are back or dead: grants begin.
+    /// Every expected process of the last daemon is back or dead, so grants begin.
     Recovered {
-        /// How long that took.
+        /// Time since the start of the daemon.
         after: Nanos,
     },
-    /// A client of the last daemon lives and does not come back.
+    /// An expected process of the last daemon lives and has not come back.
     Overdue {
-        /// The process.
+        /// Number of the process.
         client: ClientId,
-        /// How long it was awaited.
+        /// Time since the start of the daemon.
         after: Nanos,
     },
 }

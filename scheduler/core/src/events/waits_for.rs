@@ -1,4 +1,4 @@
-//! For what a session waits, and how that is said.
+//! Reasons for a wait, and their wording.
 
 use std::fmt;
 
@@ -7,34 +7,34 @@ use serde::{Deserialize, Serialize};
 
 use super::Standing;
 
-/// For what a session waits that wants its turn.
+/// Reason why a session that wants a turn does not have one yet.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum WaitsFor {
-    /// Nothing: it is the next.
+    /// The session is next.
     #[default]
     Turn,
-    /// These hold the lock, one at least.
+    /// Other sessions hold the lock.
     Holders(Vec<SessionId>),
     /// A holder does not let go.
     Stuck {
-        /// The holder.
+        /// Number of the holder.
         session: SessionId,
-        /// What that one waits for.
+        /// Reason why the holder does not let go, in words.
         reason: String,
     },
-    /// So many processes of the last daemon that may use its cards are awaited.
+    /// Expected processes of the last daemon may use the session's cards; the number is how many.
     Return(u32),
-    /// Somebody must let the session go on.
+    /// The session is paused, expired or revoked.
     Pardon(Standing),
-    /// It has used up its compute limit for now.
+    /// The session has used up its compute limit for now.
     Limit(Percent),
 }
 
 impl WaitsFor {
-    /// So many holders are named.
+    /// Most holders that are named in words.
     const NAMED: usize = 5;
 
-    /// In words, with the names that only the shell knows.
+    /// Wording, with the session names that only the shell knows.
     #[must_use]
     pub fn words(&self, name: impl Fn(SessionId) -> String) -> String {
         match self {
@@ -65,7 +65,7 @@ impl WaitsFor {
     }
 }
 
-/// With numbers for names.
+/// Wording with numbers instead of names.
 impl fmt::Display for WaitsFor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.words(|session| session.to_string()))

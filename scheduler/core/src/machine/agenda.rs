@@ -1,13 +1,13 @@
-//! What is to be looked at: nothing else can have changed.
+//! Agenda: the sessions and cards that may have changed, and the timers that add to it.
 //!
 //! ```text
 //!   an event ──▶ touches the sessions and cards that it is about ──┐
-//!   a timer that is due ──▶ touches what it was set for ───────────┼──▶ settle looks at these, and at whom they touch
+//!   a timer that is due ──▶ touches what it was set for ───────────┼──▶ settle looks at all of these
 //!   a card whose mode, users or line changed ──▶ its sessions ─────┘
 //! ```
 //!
-//! A session that is touched needlessly costs time and changes nothing; the tests settle everything once more after each
-//! event and want no effects from that.
+//! A session that is touched needlessly costs time and changes nothing. An invariant checks that no change is
+//! overlooked: after each event it settles everything again and expects no effects.
 
 use std::collections::BTreeSet;
 
@@ -16,32 +16,32 @@ use gpushare_proto::{GpuId, Nanos, SessionId};
 use crate::machine::Core;
 use crate::values::gpu_set::GpuSet;
 
-/// When time alone changes something, and what.
+/// Purpose of a timer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Timer {
-    /// What a session's lock is doing.
+    /// The state of a session's lock changes.
     Session(SessionId),
-    /// The mode of a card.
+    /// The mode of a card may change.
     Mode(GpuId),
     /// When a class that is passed over on a card is due.
     Trickle(GpuId),
-    /// When those who wait in a long queue may hear of other places.
+    /// Sessions in a long queue are told their places.
     Places(GpuId),
-    /// When everybody on a card hears of other figures.
+    /// All sessions on a card are told their memory figures.
     Figures(GpuId),
 }
 
-/// What is to be looked at, and when.
+/// Sessions and cards to look at, and pending timers.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Agenda {
-    /// Each once: the session knows that it is in here.
+    /// Sessions to look at, each once: `Session::touched` marks them.
     sessions: Vec<SessionId>,
     cards: GpuSet,
     timers: BTreeSet<(Nanos, Timer)>,
 }
 
 impl Agenda {
-    /// A card changed.
+    /// Adds a card.
     pub(crate) fn look_at(&mut self, gpu: GpuId) {
         self.cards.insert(gpu);
     }
@@ -50,7 +50,7 @@ impl Agenda {
         self.cards
     }
 
-    /// How many sessions are on it. Whoever looks at each may put more there, at the end.
+    /// Number of sessions to look at. More may be added at the end while they are looked at.
     pub(crate) fn len(&self) -> usize {
         self.sessions.len()
     }
@@ -59,7 +59,7 @@ impl Agenda {
         self.sessions[at]
     }
 
-    /// Sets, moves or stops a timer that was set for `armed`.
+    /// Sets, moves or stops a timer. `armed` is the time for which it is set.
     pub(crate) fn set_timer(&mut self, timer: Timer, armed: &mut Option<Nanos>, at: Option<Nanos>) {
         if *armed == at {
             return;
@@ -73,12 +73,12 @@ impl Agenda {
         *armed = at;
     }
 
-    /// When the next timer is due.
+    /// Time at which the next timer is due.
     pub(crate) fn next(&self) -> Option<Nanos> {
         self.timers.first().map(|&(at, _)| at)
     }
 
-    /// A timer that is due.
+    /// Takes out a timer that is due.
     fn due(&mut self, now: Nanos) -> Option<Timer> {
         let (_, timer) = *self.timers.first().filter(|(at, _)| *at <= now)?;
         self.timers.pop_first();
@@ -87,7 +87,7 @@ impl Agenda {
 }
 
 impl Core {
-    /// A session is to be looked at.
+    /// Adds a session.
     pub(crate) fn touch(&mut self, id: SessionId) {
         if let Some(session) = self.sessions.get_mut(id)
             && !session.touched
@@ -97,20 +97,20 @@ impl Core {
         }
     }
 
-    /// Everybody is to be looked at.
+    /// Adds all sessions, with their figures, and all cards.
     pub(crate) fn touch_all(&mut self) {
         self.sessions.ids().into_iter().for_each(|id| self.touch_wholly(id));
         self.agenda.cards.extend(self.cards.keys());
     }
 
-    /// Everybody on a card is to be looked at.
+    /// Adds a card and all sessions on it, with their figures.
     pub(crate) fn touch_members(&mut self, gpu: GpuId) {
         let members = self.cards.get(gpu).map(|card| card.census.members.clone());
         members.into_iter().flatten().for_each(|id| self.touch_wholly(id));
         self.agenda.look_at(gpu);
     }
 
-    /// A session is to be looked at, its figures too.
+    /// Adds a session and marks its figures as changed.
     fn touch_wholly(&mut self, id: SessionId) {
         if let Some(session) = self.sessions.get_mut(id) {
             session.figures_moved = true;
@@ -118,10 +118,10 @@ impl Core {
         }
     }
 
-    /// Timers that are due.
-    pub(crate) fn ring(&mut self) {
+    /// Handles the timers that are due.
+    pub(crate) fn fire_timers(&mut self) {
         while let Some(timer) = self.agenda.due(self.now) {
-            if let Some(alarm) = self.alarm(timer) {
+            if let Some(alarm) = self.armed_at(timer) {
                 *alarm = None;
             }
             match timer {
@@ -133,8 +133,8 @@ impl Core {
         }
     }
 
-    /// Where it is written down for when a timer is set.
-    fn alarm(&mut self, timer: Timer) -> Option<&mut Option<Nanos>> {
+    /// Field that holds the time for which a timer is set.
+    fn armed_at(&mut self, timer: Timer) -> Option<&mut Option<Nanos>> {
         match timer {
             Timer::Session(id) => Some(&mut self.sessions.get_mut(id)?.alarm),
             Timer::Mode(gpu) => Some(&mut self.cards.get_mut(gpu)?.alarms.mode),
@@ -144,7 +144,7 @@ impl Core {
         }
     }
 
-    /// Everything was looked at: timers are set for what comes next.
+    /// Empties the agenda and sets the timers of the sessions and cards on it.
     pub(crate) fn close_agenda(&mut self) {
         for at in 0..self.agenda.len() {
             let id = self.agenda.session(at);
@@ -174,8 +174,8 @@ impl Core {
         }
     }
 
-    /// A session is no more.
-    pub(crate) fn strike(&mut self, id: SessionId) {
+    /// Removes a session.
+    pub(crate) fn remove_session(&mut self, id: SessionId) {
         if let Some(mut session) = self.sessions.remove(id) {
             self.agenda.set_timer(Timer::Session(id), &mut session.alarm, None);
             self.agenda.sessions.retain(|touched| *touched != id);

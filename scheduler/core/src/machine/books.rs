@@ -1,7 +1,7 @@
-//! The one way to change a book: everything that is added up from books changes with it.
+//! Changes of memory books, and of everything that is derived from them.
 //!
 //! ```text
-//!   change_book ─▶ Book ─▶ the session's sums on the card, and the card's ─▶ as what the card counts the session
+//!   change_book ─▶ Book ─▶ sums of the session and of the card ─▶ entry of the session in the card's index
 //! ```
 
 use gpushare_proto::{ClientId, GpuId, SessionId};
@@ -16,7 +16,7 @@ use crate::values::gpu_set::GpuSet;
 use crate::values::small_map::ByGpu;
 
 impl Core {
-    /// Changes what a process has on a card that it attached; `None` if it did not.
+    /// Changes the book of a process on a card. `None` if the process did not attach the card.
     pub(crate) fn change_book<T>(
         &mut self,
         client: ClientId,
@@ -38,7 +38,7 @@ impl Core {
         Some(result)
     }
 
-    /// A process attached a card.
+    /// Opens the book of a process on a card.
     pub(crate) fn open_book(&mut self, client: ClientId, gpu: GpuId, book: Book) {
         let Some(id) = self.session_of(client) else { return };
         let Some(process) = self.sessions.client_mut(client) else {
@@ -61,7 +61,7 @@ impl Core {
         Some((id, process.books))
     }
 
-    /// What a session has on a card was `before` in one part and is `after`.
+    /// Replaces `before` by `after` in the sums of a session and of a card.
     pub(crate) fn add_up(&mut self, id: SessionId, gpu: GpuId, before: Sums, after: Sums) {
         let (Some(session), Some(card)) = (self.sessions.get_mut(id), self.cards.get_mut(gpu)) else {
             return;
@@ -83,7 +83,8 @@ impl Core {
         self.sessions.book(client, gpu)
     }
 
-    /// Makes the cards count a session as it is. Where it becomes one of those who share a card's time, it starts beside them.
+    /// Updates a session's entry in the indexes of its cards. Where it begins to share the time, its virtual
+    /// time is lifted.
     pub(crate) fn recount(&mut self, id: SessionId) {
         let Some(session) = self.sessions.get_mut(id) else {
             return;
@@ -102,14 +103,14 @@ impl Core {
         self.touch(id);
     }
 
-    /// Finds the floors anew of the cards whose gangs are in line on this one. Only gangs compare floors; whoever is lifted
-    /// finds them anew.
+    /// Raises the virtual-time floors of the cards that gangs tie to this one. Only gangs compare floors;
+    /// `lift` raises the floor that it needs by itself.
     pub(crate) fn raise_floors(&mut self, gpu: GpuId) {
         let has_gangs = |card: &Card| !card.census.gangs.is_empty();
         if !self.cards.get(gpu).is_some_and(has_gangs) {
             return;
         }
-        // A holder that nobody hurries is not looked at for as long as it likes, and pays all the while.
+        // A holder on a card that is not wanted is not looked at, though its virtual time grows.
         for tied in self.tied(gpu) {
             let floors = |core: &Self| core.cards.get(tied).map(|card| card.floors);
             let before = floors(self);
@@ -123,7 +124,8 @@ impl Core {
         }
     }
 
-    /// Puts a session into the books of its cards as it is; the cards where it begins or ends to share the time.
+    /// Lists a session in the indexes of its cards, and returns the cards where it begins or ends to share
+    /// the time.
     fn list(&mut self, id: SessionId) -> GpuSet {
         let mut moved = GpuSet::default();
         let Some(session) = self.sessions.get_mut(id) else {
@@ -162,7 +164,7 @@ impl Core {
             self.agenda.look_at(gpu);
         }
         if !moved.is_empty() {
-            // What it waits for on one card may hold it up on the others, or no more.
+            // A wait on one card can hold the session up on its other cards, or no longer.
             session.uses.into_iter().for_each(|gpu| self.agenda.look_at(gpu));
         }
         moved

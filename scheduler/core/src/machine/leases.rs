@@ -7,8 +7,9 @@
 //!      Recalled ───┴── Recall from the next process that may have free lease ── none left ──▶ Refuse
 //! ```
 //!
-//! The machine knows the free lease of a page only as last seen. So it asks every process under the limit, the one with
-//! the most free lease first, for as much as is missing. It refuses only when all of them have answered.
+//! The machine knows the free lease of a page only as last seen. So it asks every process under the limit,
+//! the one with the most free lease first, for as much as is missing. It refuses only when all of them have
+//! answered.
 
 use std::collections::BTreeSet;
 
@@ -65,7 +66,8 @@ impl Core {
         self.recall_excess_of(id, client, gpu);
     }
 
-    /// Asks the free lease of a session back that is beyond its quota, or all of it if the session may not grow.
+    /// Asks the free lease of a session back that is beyond its quota, or all of it if the session may not
+    /// grow.
     pub(crate) fn recall_excess(&mut self, id: SessionId) {
         let clients = self.sessions.get(id).into_iter().flat_map(|session| session.clients.iter());
         let books: Vec<(ClientId, GpuId)> = clients
@@ -96,8 +98,8 @@ impl Core {
         self.change_book(client, gpu, |book| book.fixed = bytes.min(book.leased));
     }
 
-    /// A process gives back bytes that never moved. Some of them go into its page as free lease, so that the next
-    /// allocation needs no question, as far as the managed limit allows.
+    /// A process gives back bytes that never moved. Some of them go into its page as free lease, so that the
+    /// next allocation needs no question, as far as the managed limit allows.
     pub(crate) fn returned(&mut self, client: ClientId, gpu: GpuId, bytes: Bytes) {
         let Some(session) = self.session_of(client) else {
             return;
@@ -162,8 +164,8 @@ impl Core {
 
     /// Returns the limit that keeps `bytes` from a process now, and may not do so later.
     ///
-    /// `None` if the bytes fit, if free lease that can be asked back may make room, if they are more than the session's
-    /// whole quota, or if the process did not attach the card.
+    /// `None` if the bytes fit, if free lease that can be asked back may make room, if they are more than the
+    /// session's whole quota, or if the process did not attach the card.
     #[must_use]
     pub fn limit_in_the_way(
         &self,
@@ -246,8 +248,8 @@ impl Core {
             .push_back(Effect::Lease { client, gpu, request: request.id, bytes, extra });
     }
 
-    /// Bytes that are leased beyond the `bytes` asked for, at most `most`. Where the working sets fit the card, unused
-    /// leases alone must not fill it.
+    /// Bytes that are leased beyond the `bytes` asked for, at most `most`. Where the working sets fit the
+    /// card, unused leases alone must not fill it.
     fn extra(&self, id: SessionId, gpu: GpuId, bytes: Bytes, limits: Limits, most: Bytes) -> Bytes {
         let Some(card) = self.cards.get(gpu) else {
             return Bytes::ZERO;
@@ -263,7 +265,8 @@ impl Core {
         )
     }
 
-    /// A process refused `bytes` by itself. That is a refusal of its session if `bytes` exceed the quota, else nothing.
+    /// A process refused `bytes` by itself. That is a refusal of its session if `bytes` exceed the quota,
+    /// else nothing.
     pub(crate) fn refused_here(&mut self, client: ClientId, gpu: GpuId, bytes: Bytes) {
         let Some(id) = self.session_of(client) else { return };
         let attached = self.book(client, gpu).is_some();

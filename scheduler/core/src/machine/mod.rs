@@ -1,19 +1,19 @@
-//! The machine: events go in, decisions come out.
+//! Decision machine: takes events in, derives decisions, and gives effects out.
 //!
 //! ```text
 //!   handle(now, event) ── apply: note the fact ──▶ books, gates, limits
 //!                              │
 //!                              ▼
 //!                         settle: derive what follows from all facts
-//!                           modes ─▶ who let go ─▶ who is admitted ─▶ who must let go ─▶ what each is told
+//!                           modes ─▶ released locks ─▶ grants ─▶ drops ─▶ messages to processes
 //!                              │
 //!                              ▼
 //!   poll_effect() ◀───────── effects, in order
 //! ```
 //!
-//! Applying an event decides nothing (except about leases, which answer a question); settling looks at everything that can have
-//! changed (agenda.rs) and depends on no history but what is written down. So it does not matter in which order facts
-//! arrive, and a lost or repeated message leaves no decision behind.
+//! Applying an event only records a fact; leases are the exception, since they answer a question. Settling
+//! then looks at everything that can have changed (agenda.rs), and depends on recorded facts alone. So the
+//! order of facts does not matter, and a lost or repeated message leaves no wrong decision behind.
 
 pub(crate) mod agenda;
 
@@ -43,45 +43,48 @@ use crate::values::gpu_set::GpuSet;
 use crate::values::small_map::ByGpu;
 use agenda::Agenda;
 
-/// The decision machine of one daemon.
+/// Decision machine of one daemon.
 ///
-/// After every [`Self::handle`], drain [`Self::poll_effect`]; then sleep until [`Self::next_deadline`] at the latest.
+/// After every [`Self::handle`], drain [`Self::poll_effect`]; then sleep until [`Self::next_deadline`] at the
+/// latest.
 #[derive(Clone, Debug)]
 pub struct Core {
     pub(crate) now: Nanos,
     pub(crate) config: Config,
-    /// For cards to come.
+    /// Settings of cards that are found later.
     pub(crate) knobs: Knobs,
     pub(crate) last_epoch: Epoch,
     pub(crate) last_ticket: u64,
     pub(crate) cards: ByGpu<Card>,
-    /// Those that take turns.
+    /// Cards on which all sessions take turns.
     pub(crate) in_turns: GpuSet,
-    /// Those where a waiter needs holders to make room.
+    /// Cards on which a waiting session needs holders to make room.
     pub(crate) wanted: GpuSet,
     /// Those where somebody may go on beyond its quantum.
     pub(crate) lent: GpuSet,
     pub(crate) sessions: Sessions,
-    /// What dead processes have on cards still.
+    /// Memory that dead processes still have on cards.
     pub(crate) orphans: BTreeMap<ClientId, Orphan>,
     pub(crate) recovery: Recovery,
-    /// The cards on which grants wait for clients of the last daemon.
+    /// Cards on which grants wait for processes of the last daemon.
     pub(crate) barred: GpuSet,
     pub(crate) recalls: Recalls,
-    /// The session whose memory grew by the event in hand: other holders make room for it, but a newcomer whose bytes end parallel
-    /// mode pushes nobody out.
+    /// Session whose memory grew by the current event. Other holders make room for it, unless its growth
+    /// ended parallel mode.
     pub(crate) grown: Option<SessionId>,
     /// Whether floors rose since the lines were last looked at: gangs may be elsewhere in theirs.
     pub(crate) reordered: bool,
     pub(crate) agenda: Agenda,
-    /// Who slept, and woke by the event in hand.
+    /// Sessions that had slept and woke by the current event.
     pub(crate) wakers: Vec<SessionId>,
     pub(crate) effects: VecDeque<Effect>,
 }
 
 impl Core {
-    /// A machine that starts at `now`. `generation` is the boot clock in nanoseconds; `expected` are the clients that
-    /// the last daemon knew, of which each will join or be reported by [`Event::ExpectedGone`].
+    /// Creates a machine that starts at `now`.
+    ///
+    /// `generation` is the boot clock in nanoseconds. `expected` are the processes that the last daemon knew;
+    /// each will join or be reported by [`Event::ExpectedGone`].
     #[must_use]
     pub fn new(config: Config, generation: u64, expected: BTreeSet<ClientId>, now: Nanos) -> Self {
         Self {
@@ -107,15 +110,15 @@ impl Core {
         }
     }
 
-    /// The same, where clients of the last daemon may come back that are not `expected`: it was killed, and may not have had
-    /// time to write them down.
+    /// Also waits for processes of the last daemon that are not `expected`: a daemon that was killed may not
+    /// have recorded all of them.
     #[must_use]
     pub fn expecting_others(mut self) -> Self {
         self.recovery.expect_others();
         self
     }
 
-    /// Takes one event in. A clock that runs backwards stands still.
+    /// Takes one event in. A time before the last event's counts as that one.
     pub fn handle(&mut self, now: Nanos, event: Event) {
         self.now = self.now.max(now);
         self.grown = None;
@@ -134,24 +137,25 @@ impl Core {
         if let Some(subject) = subject.or_else(|| self.subject(event)) {
             self.touch(subject);
         }
-        // What is being asked back from many pages follows from none of the answers, but from all of them.
+        // A request that is suspended depends on the answers of several pages, so nothing is settled before
+        // the last one.
         if !self.recalls.is_waiting() {
             self.settle();
         }
     }
 
-    /// The next thing to do, in order.
+    /// Next effect to carry out, in order.
     pub fn poll_effect(&mut self) -> Option<Effect> {
         self.effects.pop_front()
     }
 
-    /// Whether grants wait for clients of the last daemon.
+    /// Whether grants wait for processes of the last daemon.
     #[must_use]
     pub fn is_recovering(&self) -> bool {
         self.recovery.is_running()
     }
 
-    /// When to send [`Event::Tick`] at the latest. Later than the last event, unless the shell owes an
+    /// Latest time for [`Event::Tick`]. It is later than the last event, unless the shell owes an
     /// [`Event::Recalled`].
     #[must_use]
     pub fn next_deadline(&self) -> Option<Nanos> {
@@ -161,7 +165,7 @@ impl Core {
         self.recovery.deadline().into_iter().chain(self.agenda.next()).min()
     }
 
-    /// The session that an event is about.
+    /// Session that an event is about.
     fn subject(&self, event: Event) -> Option<SessionId> {
         match event.client() {
             Some(client) => self.session_of(client),
@@ -213,8 +217,8 @@ impl Core {
         }
     }
 
-    /// Whether a look at a page showed what was known, and no time is up: then nothing follows. The shell looks at every page
-    /// now and then, and most have not changed.
+    /// Whether an event changes nothing: a look at a page that showed the known figures while no timer is
+    /// due. The shell looks at every page now and then, and most have not changed.
     fn is_known(&self, event: Event) -> bool {
         let Event::LeaseSeen { client, gpu, free } = event else {
             return false;

@@ -1,4 +1,4 @@
-//! What is heard of processes: they come and return, use cards, wait for their turn, say that their memory is in or their work done, and go.
+//! Events about processes: joining and returning, cards, contexts, waiting, entering, releasing, and death.
 
 use gpushare_proto::{Bytes, ClientId, Epoch, GateWord, GpuId, Nanos, RequestId, SessionId};
 
@@ -6,7 +6,7 @@ use crate::events::Effect;
 use crate::machine::Core;
 use crate::memory::book::Book;
 use crate::session::client::{Client, Past, Told};
-use crate::session::gate::LetGo;
+use crate::session::gate::Release;
 use crate::session::lock::Lock;
 use crate::values::gpu_set::GpuSet;
 use crate::values::small_map::ByGpu;
@@ -32,8 +32,10 @@ impl Core {
         }
     }
 
-    /// What it leased and does not use is nobody's any more; the lock and its place in the queue stay its session's. Of its drain
-    /// or its entering nothing was heard, so both are asked for again.
+    /// Continues with a process that is back on a new page.
+    ///
+    /// Its free lease is gone; its session keeps the lock or the place in the queue. The answer to the last
+    /// gate word may be lost, so the machine sends an equal word again.
     pub(crate) fn client_returned(&mut self, client: ClientId, waiting: bool) {
         let Some(id) = self.session_of(client) else { return };
         let Some(process) = self.client_mut(client) else {
@@ -53,7 +55,7 @@ impl Core {
         session.figures_moved = true;
         let epoch = session.lock.grant().map(|grant| grant.epoch);
         if let Some(process) = session.clients.get_mut(client)
-            && let Some((word, epoch)) = process.gate.begin_anew(waiting).zip(epoch)
+            && let Some((word, epoch)) = process.gate.move_to_new_page(waiting).zip(epoch)
         {
             self.effects.push_back(Effect::Gate { client, word, epoch });
         }
@@ -78,7 +80,7 @@ impl Core {
         self.bury(client);
     }
 
-    /// A process has no part in anything any more; whose it was, and its books.
+    /// Removes a process from everything, and returns its session and its books.
     pub(crate) fn part_with(&mut self, client: ClientId) -> Option<(SessionId, ByGpu<Book>)> {
         self.recovery.gone(client);
         self.recalls.forget(client);
@@ -92,7 +94,8 @@ impl Core {
         Some((home, books))
     }
 
-    /// A holder that reaches for one more card, where others wait for their turn, queues up for all its cards.
+    /// Opens the book of a process on a card. A holder whose new card is wanted by others queues up again for
+    /// all its cards.
     pub(crate) fn attached(&mut self, client: ClientId, gpu: GpuId, used: Bytes) {
         let Some(id) = self.session_of(client) else {
             return self.left_on(client, gpu, used);
@@ -114,12 +117,13 @@ impl Core {
         self.change_book(client, gpu, |book| book.contexts = live);
     }
 
-    /// What contexts take was measured; none where nobody can measure it any more.
+    /// Notes the measured driver memory of a process; `None` if it cannot be measured any more.
     pub(crate) fn overhead(&mut self, client: ClientId, gpu: GpuId, bytes: Option<Bytes>) {
         self.change_book(client, gpu, |book| book.overhead = bytes);
     }
 
-    /// A process asks what the driver may take. Nothing is moved out for it yet, so the answer is at once.
+    /// Answers how much memory the driver may take. Nothing is moved out for that, so the answer is
+    /// immediate.
     pub(crate) fn room(&mut self, client: ClientId, gpu: GpuId, request: RequestId, _bytes: Bytes) {
         let known = self.book(client, gpu).is_some();
         let Some(card) = self.cards.get(gpu).filter(|_| known) else {
@@ -174,14 +178,16 @@ impl Core {
         let Some(process) = session.clients.get_mut(client) else {
             return;
         };
-        let let_go = process.gate.released(word);
-        if let (Some(LetGo::Drained), Lock::Dropping(_, drop)) = (let_go, &mut session.lock) {
+        let release = process.gate.released(word);
+        if let (Some(Release::Drained), Lock::Dropping(_, drop)) = (release, &mut session.lock) {
             drop.drained(now, drain);
         }
     }
 
-    /// Bytes moved by one process, shared out over its cards. It asks for all that it has and cannot know what was there: how
-    /// fast the card is follows from what did not fit beside the others.
+    /// Accounts the bytes that a process moved, divided equally over its cards.
+    ///
+    /// A process asks the driver for all its memory and cannot know how much was there already. So the
+    /// bandwidth is computed from the part that did not fit beside the other sessions.
     pub(crate) fn note_move(&mut self, id: SessionId, cards: GpuSet, moved: Bytes, took: Nanos) {
         let share = Bytes(moved.0 / u64::from(cards.len().max(1)));
         for gpu in cards {

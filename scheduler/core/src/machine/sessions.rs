@@ -67,7 +67,7 @@ impl Core {
     pub(crate) fn forget_empty(&mut self, id: SessionId) {
         let empty = |session: &Session| session.closed && session.clients.is_empty();
         if self.sessions.get(id).is_some_and(empty) && !self.has_orphans(id) {
-            self.strike(id);
+            self.remove_session(id);
         }
     }
 }

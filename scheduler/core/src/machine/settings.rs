@@ -39,7 +39,8 @@ impl Core {
         self.shorten_turns();
     }
 
-    /// Changes a setting that is the same for all cards, and looks at everything again: each timer may change.
+    /// Changes a setting that is the same for all cards, and looks at everything again: each timer may
+    /// change.
     pub(super) fn tune(&mut self, tuning: Tuning) {
         self.config.tune(tuning);
         self.recovery.follow(self.config.stuck_policy);
@@ -47,8 +48,8 @@ impl Core {
         self.touch_all();
     }
 
-    /// Shortens the running turns of sessions that would get a shorter one now, so that a setting is in effect at once:
-    /// turns can last half a minute.
+    /// Shortens the running turns of sessions that would get a shorter one now, so that a setting is in
+    /// effect at once: turns can last half a minute.
     fn shorten_turns(&mut self) {
         let holders = self.cards.among(self.in_turns).flat_map(|(_, card)| &card.census.holders);
         for id in holders.copied().collect::<BTreeSet<SessionId>>() {

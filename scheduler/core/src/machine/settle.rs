@@ -1,21 +1,21 @@
-//! What follows from the facts, derived after every event for whatever is on the agenda: the modes of the cards, and who
-//! holds the lock.
+//! Settling: after every event, derives card modes, grants and drops for the sessions and cards on the
+//! agenda.
 //!
 //! ```text
-//!   facts ─▶ modes ─▶ ┌ collect   who let go ─▶ idle
+//!   facts ─▶ modes ─▶ ┌ collect   all gates released ─▶ lock idle
 //!                     │ enqueue   a thread sleeps ─▶ waiting, with a ticket
 //!                     │ stop      paused, over, or beyond its compute limit ─▶ dropping
-//!                     │ grant     in parallel: everybody; in turns: the first in line (turns.rs, gpu/queue.rs)
+//!                     │ grant     in parallel: every session; in turns: the first in line (turns.rs, card/queue.rs)
 //!                     │ fit       holders that no longer fit together ─▶ dropping
-//!                     │ preempt   somebody woke who may go first (preempt.rs) ─▶ quanta end
-//!                     │ expire    quantum over, and it is somebody else's turn ─▶ dropping
+//!                     │ preempt   a session woke that may go first (preempt.rs) ─▶ quanta end
+//!                     │ expire    quantum over, and it is another session's turn ─▶ dropping
 //!                     │ push      late drops: reopen, close again, stuck (session/drop.rs)
-//!                     └─ again while a drop completed or became stuck on the spot, somebody went on for nobody's sake any more, or the
-//!                        order of gangs changed
-//!             ─▶ gates of late joiners ─▶ flags, figures, places in the queue (tell.rs) ─▶ timers
+//!                     └─ again while a drop completed or became stuck at once, a reason to go on ended, or the order of
+//!                        gangs changed
+//!             ─▶ gates of late joiners ─▶ flags, figures, places in the queue (view/updates.rs) ─▶ timers
 //! ```
 //!
-//! Each step looks at the sessions on the agenda or at the cards on it, and puts there whom it changes.
+//! Each step looks at the sessions or cards on the agenda, and adds those that it changes.
 
 use gpushare_proto::{Bytes, GpuId, Nanos, SessionId};
 
@@ -31,7 +31,7 @@ impl Core {
     /// Derives everything that follows from the facts.
     pub(crate) fn settle(&mut self) {
         self.recover();
-        self.ring();
+        self.fire_timers();
         self.choose_modes();
         self.look_each(|core, id| {
             let Some(session) = core.sessions.get(id) else {
@@ -57,12 +57,12 @@ impl Core {
                 break;
             }
         }
-        self.spread_the_news();
+        self.touch_members_of_changed_cards();
         self.look_each(Self::conclude);
         self.close_agenda();
     }
 
-    /// Looks at each session on the agenda, also at those that come onto it meanwhile.
+    /// Calls `look` for each session on the agenda, and for those that are added meanwhile.
     pub(crate) fn look_each(&mut self, look: impl Fn(&mut Self, SessionId)) {
         let mut at = 0;
         while at < self.agenda.len() {
@@ -71,7 +71,7 @@ impl Core {
         }
     }
 
-    /// What follows for a session alone.
+    /// Opens gates of late joiners, runs the stopwatches and sends the updates of one session.
     fn conclude(&mut self, id: SessionId) {
         if let Some(session) = self.sessions.get_mut(id) {
             session.open_joiners(self.in_turns, &mut self.effects);
@@ -79,11 +79,11 @@ impl Core {
             if session.has_entered() {
                 self.note_entry(id);
             }
-            self.tell(id);
+            self.update_processes(id);
         }
     }
 
-    /// Who is awaited changes for whom grants wait.
+    /// Advances the recovery after a restart, and touches everything when its state changes.
     fn recover(&mut self) {
         if self.recovery.is_over() {
             return;
@@ -140,9 +140,10 @@ impl Core {
         }
     }
 
-    /// The turns of those who held the lock in parallel mode begin now. No switch began them, so they have none to pay for, and whoever made
-    /// the card too small has its first turn soon: a notebook is not kept waiting for half a minute. The switches that follow
-    /// are paid for by the turns that they begin, so no more is lost than ε.
+    /// Starts the clocks of sessions that held the lock in parallel mode.
+    ///
+    /// No switch began these turns, so they need not be long enough to pay for one. A newcomer has its first
+    /// turn soon instead of after half a minute. Each later switch is paid for by the turn that it begins.
     fn start_clocks(&mut self, began: GpuSet) {
         for at in 0..self.agenda.len() {
             let id = self.agenda.session(at);
@@ -169,7 +170,8 @@ impl Core {
         }
     }
 
-    /// What a limited session spends at once: where its memory moves for it, a whole turn.
+    /// Time that a session with a compute limit spends at once: a whole turn where its memory moves, else a
+    /// slice.
     fn slice(&self, id: SessionId) -> Nanos {
         let cards = || self.cards.among(self.cards_of(id)).map(|(_, card)| card);
         if cards().any(Card::moves_memory) {
@@ -179,7 +181,7 @@ impl Core {
         slices.max().unwrap_or(self.config.quantum_min)
     }
 
-    /// Whoever is on a card is counted by its new mode.
+    /// Updates the index entries of all sessions on a card whose mode changed.
     fn recount_members(&mut self, gpu: GpuId) {
         let members = self.cards.get(gpu).map(|card| card.census.members.clone());
         members.into_iter().flatten().for_each(|id| self.recount(id));
@@ -190,29 +192,29 @@ impl Core {
         !self.turn_cards(id).is_empty()
     }
 
-    /// What a session needs on a card.
+    /// Working set of a session on a card.
     pub(crate) fn need(&self, id: SessionId, gpu: GpuId) -> Bytes {
         let session = self.sessions.get(id);
         session.map_or(Bytes::ZERO, |session| session.sums(gpu).movable.get())
     }
 
-    /// The cards that a session takes turns on.
+    /// Cards on which a session takes turns.
     pub(crate) fn turn_cards(&self, id: SessionId) -> GpuSet {
         let session = self.sessions.get(id);
         session.map_or_else(GpuSet::default, |session| session.turn_cards(self.in_turns))
     }
 
-    /// The cards that a session uses.
+    /// Cards that a session uses.
     pub(crate) fn cards_of(&self, id: SessionId) -> GpuSet {
         self.sessions.get(id).map_or_else(GpuSet::default, |session| session.uses)
     }
 
-    /// Whether somebody waits for room on a card that a session takes turns on. Where it takes none it is in nobody's way.
+    /// Whether another session waits for room on a card on which this one takes turns.
     pub(crate) fn stands_in_the_way(&self, session: &Session) -> bool {
         session.turn_cards(self.in_turns).overlaps(self.wanted)
     }
 
-    /// When time alone changes what a session's lock is doing.
+    /// Time at which the state of a session's lock changes if nothing else happens.
     pub(crate) fn lock_deadline(&self, session: &Session) -> Option<Nanos> {
         let limit = |session: &Session| session.compute.deadline();
         match &session.lock {
@@ -227,7 +229,7 @@ impl Core {
         }
     }
 
-    /// What a session's lock does from now on.
+    /// Sets the state of a session's lock.
     pub(crate) fn set_lock(&mut self, id: SessionId, lock: Lock) {
         if let Some(session) = self.sessions.get_mut(id) {
             session.lock = lock;

@@ -9,58 +9,59 @@
 
 use gpushare_proto::Bytes;
 
-/// What the driver may take for a process beside what it allocated, without its counting against the quota: contexts,
-/// kernels, and what ordinary libraries keep.
+/// Driver memory of one process that does not count against the quota: contexts, kernels, and buffers of
+/// libraries.
 const ALLOWANCE: Bytes = Bytes::gib(1);
 
-/// How many contexts of one process are believed to take room that nobody measured. What they take is missing to everybody, so
-/// a process must not be able to make the card small by a number.
+/// Most unmeasured contexts of one process that are assumed to take memory. Otherwise a process could make
+/// the card small for all others by claiming a large number.
 const MOST_CONTEXTS: u32 = 8;
 
-/// What one process has on one card.
+/// Memory of one process on one card.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Book {
     /// Bytes of quota that the process may use without asking.
     pub(crate) leased: Bytes,
-    /// Those of them that lay unused in its page when last seen.
+    /// Leased bytes that lay unused in the process's page when last seen.
     pub(crate) free: Bytes,
-    /// Those of them that never move, as the process said: never more than is true, if it is honest.
+    /// Leased bytes that never move, as the process reported. An honest process never reports more than is
+    /// true.
     pub(crate) fixed: Bytes,
-    /// Live contexts.
+    /// Number of live contexts.
     pub(crate) contexts: u32,
-    /// What its contexts and the rest of the driver's memory take, where that was measured.
+    /// Measured bytes of the process's contexts and of other driver memory; `None` while not measured.
     pub(crate) overhead: Option<Bytes>,
 }
 
 impl Book {
-    /// Bytes allocated, as last seen.
+    /// Allocated bytes, as last seen.
     pub(crate) fn used(&self) -> Bytes {
         self.leased - self.free
     }
 
-    /// Bytes that never move. Whoever claims more than was leased is believed so far.
+    /// Bytes that never move, at most the leased ones.
     pub(crate) fn fixed(&self) -> Bytes {
         self.fixed.min(self.leased)
     }
 
-    /// The most that may be managed memory: all that was leased and is not known to be something else.
+    /// Most bytes that may be managed memory: `leased − fixed`.
     pub(crate) fn managed(&self) -> Bytes {
         self.leased - self.fixed
     }
 
-    /// What moves in and out: the working set.
+    /// Working set, the bytes that move in and out: `used − fixed`.
     pub(crate) fn movable(&self) -> Bytes {
         self.used() - self.fixed
     }
 
-    /// What its contexts take beside what it allocated; `assumed` for each until measured.
+    /// Bytes of contexts and of other driver memory; until measured, `assumed` for each context.
     pub(crate) fn overhead(&self, assumed: Bytes) -> Bytes {
         let believed = self.contexts.min(MOST_CONTEXTS);
         let contexts = Bytes(assumed.0.saturating_mul(u64::from(believed)));
         self.overhead.unwrap_or(contexts)
     }
 
-    /// What was measured beyond the allowance (deep stacks, large tables of modules): it counts against the quota.
+    /// Measured driver memory beyond the allowance, such as deep stacks. It counts against the quota.
     pub(crate) fn charged(&self) -> Bytes {
         self.overhead.unwrap_or_default() - ALLOWANCE
     }

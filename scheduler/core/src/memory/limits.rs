@@ -1,60 +1,60 @@
-//! Whether bytes may be leased: three limits, each with what is charged to it.
+//! Limits of leases: each limit with the bytes that are charged to it, and the leases that can be asked back.
 //!
 //! ```text
-//!   session's quota on the card    Σ leased of the session    recall free lease from: its processes
-//!   one session's ceiling          Σ leased of the session                            its processes
-//!   the card's managed limit       Σ leased and not fixed of everybody                everybody
+//!   limit                          charged                              free lease is asked back from
+//!   session's quota on the card    Σ leased of the session              its processes
+//!   one session's ceiling          Σ leased of the session              its processes
+//!   the card's managed limit       Σ (leased − fixed) of all sessions   all processes on the card
 //! ```
 //!
-//! To the quota is also charged what the driver keeps for the session's processes beyond an allowance; the card's capacity is
-//! without it already.
+//! Driver memory beyond an allowance is charged to the quota too. The card's capacity does not contain it.
 //!
-//! Leased counts, not used: a process takes what was leased to it without asking. So a lease that lies unused in somebody's
-//! page is taken back before anybody is refused.
+//! Leased bytes count, not used ones: a process takes what was leased to it without asking. So unused lease
+//! is asked back before a request is refused.
 
 use gpushare_proto::Bytes;
 use gpushare_proto::page::LimitKind;
 
 use crate::memory::recalls::Kind;
 
-/// Whose free lease counts against a limit.
+/// Processes whose free lease counts against a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Scope {
-    /// The processes of the asker's session.
+    /// Processes of the session that asks.
     Session,
-    /// Everybody on the card.
+    /// All processes on the card.
     Card,
 }
 
-/// The limits that a request meets, and what is charged to them before it.
+/// Limits that apply to a request, and the bytes that are charged to them already.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
-    /// The session's quota.
+    /// Quota of the session on the card.
     pub(crate) quota: Bytes,
-    /// What one session may use on this card.
+    /// Most bytes that one session may use on the card.
     pub(crate) ceiling: Bytes,
-    /// What all may use on this card.
+    /// Most managed memory of all sessions on the card.
     pub(crate) managed: Bytes,
-    /// Leased to the session.
+    /// Bytes leased to the session.
     pub(crate) session_leased: Bytes,
-    /// What counts against the quota besides.
+    /// Driver memory that counts against the quota.
     pub(crate) session_charged: Bytes,
-    /// Leased to everybody and not known to be fixed.
+    /// Bytes leased to all sessions that may be managed memory.
     pub(crate) card_managed: Bytes,
-    /// What the bytes that are asked for will be.
+    /// Use of the requested bytes.
     pub(crate) kind: Kind,
 }
 
-/// A limit that a request would pass.
+/// Limit that a request would exceed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Excess {
     pub(crate) by: LimitKind,
     pub(crate) limit: Bytes,
-    /// By how much.
+    /// Bytes beyond the limit.
     pub(crate) bytes: Bytes,
 }
 
-/// What meets a process that asks for memory on a card that it did not attach.
+/// Refusal of a process that asks for memory on a card that it did not attach.
 pub(crate) const NOT_ATTACHED: Excess =
     Excess { by: LimitKind::Session, limit: Bytes::ZERO, bytes: Bytes::MAX };
 
@@ -68,7 +68,7 @@ impl Excess {
 }
 
 impl Limits {
-    /// The first limit that `bytes` more would pass.
+    /// First limit that `bytes` more would exceed.
     pub(crate) fn excess(&self, bytes: Bytes) -> Option<Excess> {
         let managed = match self.kind {
             Kind::Movable => bytes,
@@ -91,8 +91,10 @@ impl Limits {
         })
     }
 
-    /// What may be leased beyond `bytes`, so that the next allocations need no question: at most `chunk`, and at most half
-    /// of a fair part of what is left. `packing` is what may be leased before unused leases alone would fill the card.
+    /// Bytes to lease beyond `bytes`, so that the next allocations need no question.
+    ///
+    /// That is `min(chunk, rest / (2 × processes))`, where `rest` is what each limit leaves. Beyond `packing`
+    /// leased bytes, unused leases alone would fill the card.
     pub(crate) fn extra(
         &self,
         bytes: Bytes,
@@ -144,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_driver_keeps_counts_against_the_quota_and_not_twice_against_the_ceiling() {
+    fn driver_memory_counts_against_the_quota_but_not_the_ceiling() {
         let charged = Limits { session_charged: Bytes(4), ..limits() };
         assert_eq!(charged.excess(Bytes(6)), None);
         assert_eq!(charged.excess(Bytes(7)).unwrap().bytes, Bytes(1));
@@ -163,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn the_extra_leaves_room_for_the_others() {
+    fn the_free_lease_leaves_room_for_other_processes() {
         let chunk = Bytes(64);
         assert_eq!(limits().extra(Bytes(2), chunk, Bytes::MAX, 1, 1), Bytes(4), "half of the quota's last 8");
         assert_eq!(limits().extra(Bytes(2), chunk, Bytes::MAX, 2, 2), Bytes(2));

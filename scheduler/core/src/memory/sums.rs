@@ -1,7 +1,7 @@
-//! What books add up to, kept as they change: nobody adds up all books for one event.
+//! Sums of books, updated as books change, so that no event has to add up all books.
 //!
-//! A process may claim any number of bytes. Sums of claims are wide, so that what was added is taken away again
-//! exactly, whatever it was.
+//! A process may claim any number of bytes. The sums have 128 bits, so that each claim can be subtracted
+//! exactly.
 
 use std::ops::{AddAssign, SubAssign};
 
@@ -9,7 +9,7 @@ use gpushare_proto::Bytes;
 
 use crate::memory::book::Book;
 
-/// A sum of bytes that forgets nothing at the top.
+/// Sum of bytes that does not saturate at 2⁶⁴.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Total(u128);
 
@@ -37,32 +37,32 @@ impl SubAssign for Total {
     }
 }
 
-/// Of one book, of a session's on one card, or of all on a card.
+/// Sums over one book, over the books of a session on one card, or over all books on a card.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Sums {
-    /// Bytes leased, used or not.
+    /// Leased bytes, used or not.
     pub(crate) leased: Total,
-    /// Bytes allocated.
+    /// Allocated bytes.
     pub(crate) used: Total,
-    /// Those of them that never move.
+    /// Allocated bytes that never move.
     pub(crate) fixed: Total,
-    /// The others: the working set.
+    /// Working set: allocated bytes that can move.
     pub(crate) movable: Total,
-    /// Bytes leased that may be managed memory.
+    /// Leased bytes that may be managed memory.
     pub(crate) managed: Total,
-    /// Bytes that nobody leased and that count against the quota all the same: what the driver keeps beyond an allowance. They
-    /// leave less to be leased, and take back nothing that was.
+    /// Driver memory beyond the allowance. It counts against the quota, so less can be leased, but no lease
+    /// is taken back.
     pub(crate) charged: Total,
-    /// What the contexts take, measured or assumed.
+    /// Bytes of contexts and of other driver memory, measured or assumed.
     pub(crate) overhead: Total,
-    /// How many books.
+    /// Number of books.
     pub(crate) processes: u64,
-    /// How many of them have a live context.
+    /// Number of books with a live context.
     pub(crate) live: u64,
 }
 
 impl Sums {
-    /// Of one book, where a context that nobody measured takes `assumed`.
+    /// Sums over one book; an unmeasured context takes `assumed` bytes.
     pub(crate) fn of(book: &Book, assumed: Bytes) -> Self {
         Self {
             leased: book.leased.into(),
@@ -77,12 +77,12 @@ impl Sums {
         }
     }
 
-    /// Of a dead process's book: nobody works with it.
+    /// Sums over the book of a dead process, which has no working set.
     pub(crate) fn of_orphan(book: &Book, assumed: Bytes) -> Self {
         Self { movable: Total::default(), processes: 0, live: 0, ..Self::of(book, assumed) }
     }
 
-    /// A part of these was `before` and is `after`.
+    /// Subtracts `before` and adds `after`.
     pub(crate) fn replace(&mut self, before: Self, after: Self) {
         *self -= before;
         *self += after;

@@ -1,4 +1,4 @@
-//! One process of a session: its gate, its books, and what it was last told.
+//! One process of a session: its gate, its books, and the values that it was last told.
 
 use gpushare_proto::{Bytes, Nanos};
 
@@ -7,33 +7,36 @@ pub(crate) use crate::memory::book::Book;
 use crate::places::Place;
 use crate::values::small_map::ByGpu;
 
-/// What the process was told about a card.
+/// Memory figures of one card that a process was told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Figures {
+    /// Quota of the session.
     pub(crate) limit: Bytes,
+    /// Bytes that the other processes of the session use.
     pub(crate) siblings: Bytes,
+    /// Most bytes that the session may use, whatever its quota.
     pub(crate) ceiling: Bytes,
 }
 
-/// What the process was told last, so that it is told again only when that changes.
+/// Values that a process was told last. It is told again only when one changes.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Told {
     pub(crate) flags: u32,
     pub(crate) figures: ByGpu<Figures>,
     pub(crate) queued: Option<Place>,
-    /// When it was told that.
+    /// Time at which the process was told its place in the queue.
     pub(crate) queued_at: Nanos,
 }
 
-/// What a process had of the lock when the last daemon ended.
+/// Claim of a process to the lock of the last daemon.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Past {
-    /// Nothing.
+    /// The process claims nothing.
     #[default]
     Nothing,
-    /// It held it, and runs on.
+    /// The process held the lock as the registry says, and runs on.
     Held,
-    /// It says that it held it, and nobody knows: what it may have in flight ends first.
+    /// The process says that it held the lock, without proof. Its work in flight must end first.
     Claims,
 }
 
@@ -41,14 +44,14 @@ pub(crate) enum Past {
 #[derive(Clone, Debug)]
 pub(crate) struct Client {
     pub(crate) gate: Gate,
-    /// Until it announces a card.
+    /// Claim to the lock of the last daemon, until the process announces a card.
     pub(crate) past: Past,
-    /// Whether nothing but its word says that it ever held the lock, and this machine granted it nothing so far.
+    /// Whether the process claims a lock without proof, and was granted nothing since.
     pub(crate) unproven: bool,
-    /// By card that it attached.
+    /// Memory on each card that the process attached.
     pub(crate) books: ByGpu<Book>,
     pub(crate) told: Told,
-    /// Whether its memory may be moved off the card by us; never again once it was not.
+    /// Whether the scheduler may move the process's memory off the card. Once false, it stays false.
     pub(crate) evictable: bool,
 }
 
@@ -64,12 +67,12 @@ impl Client {
         }
     }
 
-    /// Whether the process uses any card; before that its gate matters to nobody.
+    /// Whether the process uses any card. Before that its gate is never opened.
     pub(crate) fn is_attached(&self) -> bool {
         !self.books.is_empty()
     }
 
-    /// Its working set on all cards.
+    /// Working set of the process on all cards.
     pub(crate) fn movable(&self) -> Bytes {
         self.books.values().map(Book::movable).sum()
     }

@@ -1,7 +1,7 @@
 //! When a quantum ends. It begins when the memory is in, so that a slow move does not eat the turn; a client
-//! that never says so has four times the expected move to itself, and no more. Its holder may have the card on loan, while
-//! the one whose turn it is could not use it (lending.rs): longer than the quantum, or shorter. A quantum that is set shorter meanwhile is
-//! this one's too.
+//! that never says so has four times the expected move to itself, and no more. Its holder may have the card
+//! on loan, while the one whose turn it is could not use it (lending.rs): longer than the quantum, or
+//! shorter. A quantum that is set shorter meanwhile is this one's too.
 
 use gpushare_proto::Nanos;
 

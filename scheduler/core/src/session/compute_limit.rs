@@ -9,8 +9,8 @@
 //!          │ exhausted  until a slice is there
 //! ```
 //!
-//! Held time counts from the open gate to the end of the drain. So a long drain is paid back by a longer pause, and a
-//! session gets its limit in the long run whatever its kernels are like.
+//! Held time counts from the open gate to the end of the drain. So a long drain is paid back by a longer
+//! pause, and a session gets its limit in the long run whatever its kernels are like.
 
 use gpushare_proto::{GpuId, Nanos, Percent};
 
@@ -27,7 +27,8 @@ pub(crate) struct ComputeLimits {
     by_card: ByGpu<Percent>,
     /// Bucket of the limit that is in force.
     bucket: Option<TokenBucket>,
-    /// Bucket from before the session left the cards that have a limit. Its debt is in force again when it returns.
+    /// Bucket from before the session left the cards that have a limit. Its debt is in force again when it
+    /// returns.
     parked: Option<TokenBucket>,
 }
 
@@ -77,14 +78,16 @@ impl ComputeLimits {
         self.bucket.is_some_and(|bucket| bucket.is_exhausted())
     }
 
-    /// Decides whether the limit is used up; `slice` is the time that must be saved up before the session runs again.
+    /// Decides whether the limit is used up; `slice` is the time that must be saved up before the session
+    /// runs again.
     pub(crate) fn judge(&mut self, now: Nanos, slice: Nanos, config: &Config) {
         if let Some(bucket) = &mut self.bucket {
             bucket.judge(now, slice, config);
         }
     }
 
-    /// Accounts the time so far. From now on the session holds the lock if `held`, and waits for it if `waits`.
+    /// Accounts the time so far. From now on the session holds the lock if `held`, and waits for it if
+    /// `waits`.
     pub(crate) fn run(&mut self, now: Nanos, held: bool, waits: bool, config: &Config) {
         if let Some(bucket) = &mut self.bucket {
             bucket.run(now, held, waits, config);
@@ -97,7 +100,8 @@ impl ComputeLimits {
     }
 }
 
-/// Tokens are counted in ten thousandths of a nanosecond, as limits are in hundredths of a percent: nothing is rounded.
+/// Tokens are counted in ten thousandths of a nanosecond, as limits are in hundredths of a percent: nothing
+/// is rounded.
 const FINE: i128 = 10_000;
 
 /// Bucket of time that a session may hold the lock.
@@ -157,7 +161,8 @@ impl TokenBucket {
         }
     }
 
-    /// Accounts the time so far and returns whether the limit is used up. If so, `slice` must be saved up first.
+    /// Accounts the time so far and returns whether the limit is used up. If so, `slice` must be saved up
+    /// first.
     fn judge(&mut self, now: Nanos, slice: Nanos, config: &Config) -> bool {
         self.advance(now, config);
         if self.tokens <= 0 {
@@ -176,7 +181,8 @@ impl TokenBucket {
         let missing = match (self.exhausted, self.held) {
             (true, false) => self.slice() - self.tokens,
             (false, true) => self.tokens,
-            // The end of a drain decides how long the session must wait; a session that waits uses nothing up.
+            // The end of a drain decides how long the session must wait; a session that waits uses nothing
+            // up.
             (true, true) | (false, false) => return None,
         };
         let rate = self.rate().abs().max(1);
@@ -189,8 +195,8 @@ impl TokenBucket {
         i128::from(self.limit.0) - if self.held { FINE } else { 0 }
     }
 
-    /// Most tokens that can be saved up: a part of the window, but at least a slice. While the session waits for the
-    /// turns of others the bound is the longest quantum, since a session that waits is not idle.
+    /// Most tokens that can be saved up: a part of the window, but at least a slice. While the session waits
+    /// for the turns of others the bound is the longest quantum, since a session that waits is not idle.
     fn full(&self, config: &Config) -> i128 {
         let limit = i128::from(self.limit.0);
         let window = i128::from(config.limit_window.0) * limit;

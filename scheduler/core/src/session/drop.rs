@@ -1,5 +1,5 @@
-//! One drop: how a session that was told to let go is made to, without ever creating a wait that the program would
-//! not have natively.
+//! One drop: how a session that was told to let go is made to, without ever creating a wait that the program
+//! would not have natively.
 //!
 //! ```text
 //!   close ──▶ Closed ──late, a thread sleeps at the gate──▶ Reopened ──pause over──▶ close again, twice as patient
@@ -9,13 +9,14 @@
 //! ```
 //!
 //! Work in flight may be waiting for the very thread that sleeps at the gate (a collective's proxy, a host
-//! function, a kernel spinning on a flag). That cannot be told from work that is merely long, so a late drop with
-//! a sleeper is undone and tried again. Every try is twice as patient as the one before, up to the
-//! longest quantum: a program that runs a second ahead is drained after a few tries, and one that truly needs its thread
-//! is held up no longer than another session's turn would.
+//! function, a kernel spinning on a flag). That cannot be told from work that is merely long, so a late drop
+//! with a sleeper is undone and tried again. Every try is twice as patient as the one before, up to the
+//! longest quantum: a program that runs a second ahead is drained after a few tries, and one that truly needs
+//! its thread is held up no longer than another session's turn would.
 //!
-//! A thread that has just arrived undoes nothing for another drain target: a program that waits for its work and
-//! then launches more arrives at the very moment at which its drain is done, and the report of that is on its way.
+//! A thread that has just arrived undoes nothing for another drain target: a program that waits for its work
+//! and then launches more arrives at the very moment at which its drain is done, and the report of that is on
+//! its way.
 
 use gpushare_proto::Nanos;
 

@@ -1,5 +1,7 @@
-//! The gate of one client, as the machine knows it. The word itself lies in the client's page, where the
-//! client may change the state under our change number; this is what we may rely on.
+//! Gate of one process, as the machine knows it.
+//!
+//! The gate word lies in the process's page, where the process may change the state but not the change
+//! number. This is the part that the machine can rely on.
 //!
 //! ```text
 //!            open                 Entered
@@ -12,39 +14,39 @@
 //!    └─────────────────────────── Closing ◀──┘ close
 //! ```
 //!
-//! A message counts only if it names the current change number: what was sent before our last change is
-//! about a gate that is no more.
+//! A message counts only if it names the current change number. Other messages are about an earlier word.
 
 use gpushare_proto::{GateState, GateWord};
 
-/// The word in a page that was never written.
+/// Gate word of a page that was never written.
 pub const FIRST_WORD: GateWord = GateWord::new(0, GateState::Closed);
 
-/// Who may pass, and what we wait for.
+/// State of a gate, and the message that the machine waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Passage {
     /// Closed, nothing in flight.
     Shut,
-    /// Closed by the client itself, which proved that nothing is in flight; its session still holds the lock.
+    /// Closed by the process itself, which proved that nothing is in flight. Its session still holds the
+    /// lock.
     Idle,
-    /// Closed by us; the client drains.
+    /// Closed by the machine; the process drains.
     Closing,
-    /// Granted; the client brings its memory in and opens.
+    /// Granted; the process brings its memory in and then opens the gate.
     Moving,
-    /// Open.
+    /// Open: threads may submit work.
     Open,
 }
 
-/// What a `Released` meant.
+/// Meaning of an [`crate::Event::Released`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum LetGo {
-    /// The drain that we asked for is done.
+pub(crate) enum Release {
+    /// The process finished the drain that the machine asked for.
     Drained,
-    /// The client went idle on its own.
+    /// The process went idle on its own.
     WentIdle,
 }
 
-/// One client's gate.
+/// Gate of one process.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Gate {
     word: GateWord,
@@ -66,12 +68,12 @@ impl Gate {
         matches!(self.passage, Passage::Moving | Passage::Open)
     }
 
-    /// Whether memory is being brought in.
+    /// Whether the process brings its memory in.
     pub(crate) const fn is_moving(&self) -> bool {
         matches!(self.passage, Passage::Moving)
     }
 
-    /// Whether the client has nothing in flight.
+    /// Whether the process has nothing in flight.
     pub(crate) const fn let_go(&self) -> bool {
         matches!(self.passage, Passage::Shut | Passage::Idle)
     }
@@ -81,12 +83,12 @@ impl Gate {
         self.waiting && !self.passes()
     }
 
-    /// The state as people see it.
+    /// State of the gate word, as `status` shows it.
     pub(crate) const fn state(&self) -> GateState {
         self.word.state()
     }
 
-    /// Opens, by way of [`Passage::Moving`] if memory has to come in first.
+    /// Opens the gate, by way of [`Passage::Moving`] if memory has to come in first.
     pub(crate) fn open(&mut self, moving: bool) -> GateWord {
         let (state, passage) = match moving {
             true => (GateState::Moving, Passage::Moving),
@@ -95,25 +97,27 @@ impl Gate {
         self.change(state, passage)
     }
 
-    /// Closes and asks for a drain.
+    /// Closes the gate and asks for a drain.
     pub(crate) fn close(&mut self) -> GateWord {
         self.change(GateState::Closed, Passage::Closing)
     }
 
-    /// The session gave the lock back: an idle client's gate is now closed like any other.
+    /// Notes that the session gave the lock back: the gate of an idle process is now closed like any other.
     pub(crate) fn shut(&mut self) {
         self.passage = Passage::Shut;
     }
 
-    /// A thread says that it sleeps. Where we believe the gate open, only a thread that saw it *closed* under the same
-    /// change counts: its word overtook the `Released` of a client that went idle.
+    /// Notes that a thread sleeps at the gate.
+    ///
+    /// If the machine believes the gate open, only a thread counts that saw it *closed* under the same change
+    /// number: its message overtook the `Released` of a process that went idle.
     pub(crate) fn wait(&mut self, word: GateWord) {
         if self.is_current(word) && (!self.passes() || word.state() == GateState::Closed) {
             self.waiting = true;
         }
     }
 
-    /// The memory is in. Whether that was expected.
+    /// Notes that the memory is in, and returns whether that was expected.
     pub(crate) fn entered(&mut self, word: GateWord) -> bool {
         let expected = self.is_current(word) && self.passage == Passage::Moving;
         if expected {
@@ -123,28 +127,27 @@ impl Gate {
         expected
     }
 
-    /// The client let go under `word`, if that is the current one.
-    pub(crate) fn released(&mut self, word: GateWord) -> Option<LetGo> {
+    /// Notes that the process let go under `word`. `None` if the word is not the current one.
+    pub(crate) fn released(&mut self, word: GateWord) -> Option<Release> {
         if !self.is_current(word) {
             return None;
         }
         match self.passage {
             Passage::Closing => {
                 self.passage = Passage::Shut;
-                Some(LetGo::Drained)
+                Some(Release::Drained)
             }
             Passage::Moving | Passage::Open => {
                 self.word = self.word.with(GateState::Closed);
                 self.passage = Passage::Idle;
-                Some(LetGo::WentIdle)
+                Some(Release::WentIdle)
             }
             Passage::Shut | Passage::Idle => None,
         }
     }
 
-    /// The client has another page, on which no word was written yet: the one that means there what the last one meant, if
-    /// that is not the first.
-    pub(crate) fn begin_anew(&mut self, waiting: bool) -> Option<GateWord> {
+    /// Moves the gate to a new page, and returns the word to write there, unless the gate stays closed.
+    pub(crate) fn move_to_new_page(&mut self, waiting: bool) -> Option<GateWord> {
         let passage = self.passage;
         *self = Self::new();
         let word = match passage {
@@ -179,7 +182,7 @@ mod tests {
         let open = gate.open(false);
         let closed = gate.close();
         assert_eq!(gate.released(open), None);
-        assert_eq!(gate.released(closed), Some(LetGo::Drained));
+        assert_eq!(gate.released(closed), Some(Release::Drained));
         assert_eq!(gate.released(closed), None, "a repetition means nothing");
     }
 
@@ -187,7 +190,7 @@ mod tests {
     fn a_client_that_goes_idle_closes_under_our_change_number() {
         let mut gate = Gate::new();
         let open = gate.open(false);
-        assert_eq!(gate.released(open), Some(LetGo::WentIdle));
+        assert_eq!(gate.released(open), Some(Release::WentIdle));
         gate.wait(open.with(GateState::Closed));
         assert!(gate.waiting());
         assert_eq!(gate.open(false), open.next(GateState::Open));
@@ -200,35 +203,35 @@ mod tests {
         let open = gate.open(false);
         gate.wait(open.with(GateState::Closed));
         assert!(!gate.waiting(), "as far as we know it is open");
-        assert_eq!(gate.released(open), Some(LetGo::WentIdle));
+        assert_eq!(gate.released(open), Some(Release::WentIdle));
         assert!(gate.waiting());
     }
 
     #[test]
-    fn on_another_page_an_open_gate_is_open_and_a_drain_is_asked_for_again() {
+    fn a_new_page_keeps_an_open_gate_open_and_asks_for_the_drain_again() {
         let mut gate = Gate::new();
-        assert_eq!(gate.begin_anew(true), None);
+        assert_eq!(gate.move_to_new_page(true), None);
         assert!(gate.waiting());
         gate.open(false);
         gate.close();
         gate.open(false);
-        assert_eq!(gate.begin_anew(true), Some(FIRST_WORD.next(GateState::Open)));
+        assert_eq!(gate.move_to_new_page(true), Some(FIRST_WORD.next(GateState::Open)));
         assert!(!gate.waiting(), "it passes");
         let before = gate.close();
-        let after = gate.begin_anew(false).unwrap();
+        let after = gate.move_to_new_page(false).unwrap();
         assert_eq!(after, FIRST_WORD.next(GateState::Closed));
         assert_ne!(after, before);
-        assert_eq!(gate.released(after), Some(LetGo::Drained));
+        assert_eq!(gate.released(after), Some(Release::Drained));
     }
 
     #[test]
-    fn a_thread_that_sleeps_while_memory_moves_waits_for_nobody_else() {
+    fn a_thread_that_sleeps_while_memory_moves_is_forgotten_when_it_is_in() {
         let mut gate = Gate::new();
         let moving = gate.open(true);
         gate.wait(moving);
         assert!(gate.entered(moving));
         assert_eq!(gate.state(), GateState::Open);
-        assert_eq!(gate.released(moving), Some(LetGo::WentIdle));
+        assert_eq!(gate.released(moving), Some(Release::WentIdle));
         assert!(!gate.waiting());
     }
 }

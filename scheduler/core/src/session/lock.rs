@@ -1,5 +1,7 @@
-//! What a session's lock is doing. There is one lock for all cards of a session: it is granted on all of them
-//! at one instant and let go on all of them, so nobody ever holds a part and waits for the rest.
+//! State of a session's lock.
+//!
+//! A session has one lock for all its cards. It is granted and dropped on all of them at once, so that no
+//! session holds a part of its cards and waits for the rest.
 
 use gpushare_proto::{Epoch, Nanos};
 
@@ -7,7 +9,7 @@ use super::clock::Clock;
 use super::drop::PendingDrop;
 use super::share::{Class, Virtual};
 
-/// A session's place in the queue, global over cards: the least waits longest.
+/// Number that a session draws when it queues up, one sequence for all cards. The lowest waits longest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Ticket(pub(crate) u64);
 
@@ -26,39 +28,40 @@ impl Turn {
     }
 }
 
-/// The right to submit work.
+/// Right of a session to submit work.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Grant {
     pub(crate) epoch: Epoch,
     pub(crate) clock: Clock,
-    /// For a turn, until its memory is in.
+    /// Times of a turn's beginning, until the memory is in.
     pub(crate) entry: Option<Entry>,
 }
 
-/// When the way to a turn began, for those who ask afterwards how long it was.
+/// Times at which the way to a turn began, to report its length afterwards.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Entry {
-    /// The session queued up.
+    /// Time at which the session queued up.
     pub(crate) asked: Nanos,
-    /// The last session to make room was told to, or this one queued up, whichever came later.
+    /// Time at which the last holder was told to make room, or at which the session queued up if that was
+    /// later.
     pub(crate) handing_over: Nanos,
 }
 
-/// What a session's lock is doing.
+/// State of a session's lock.
 #[derive(Clone, Debug)]
 pub(crate) enum Lock {
-    /// Neither holds nor waits.
+    /// The session neither holds the lock nor waits for it.
     Idle,
-    /// Waits for its turn.
+    /// The session waits for its turn.
     Waiting(Ticket),
-    /// May submit work.
+    /// The session may submit work.
     Holding(Grant),
-    /// Must let go.
+    /// The session was told to let go and has not yet.
     Dropping(Grant, PendingDrop),
 }
 
 impl Lock {
-    /// The grant, also while it is being dropped.
+    /// Grant of the session, also while it is being dropped.
     pub(crate) fn grant(&self) -> Option<&Grant> {
         match self {
             Self::Holding(grant) | Self::Dropping(grant, _) => Some(grant),
@@ -66,7 +69,7 @@ impl Lock {
         }
     }
 
-    /// The grant while nobody asked for it back.
+    /// Grant of the session, unless it is being dropped.
     pub(crate) fn holding(&self) -> Option<&Grant> {
         match self {
             Self::Holding(grant) => Some(grant),

@@ -1,6 +1,6 @@
-//! A session: its processes, their common lock, and what it used.
+//! Session: the processes of one tenant, their common lock, and their usage.
 //!
-//! The unit of scheduling is the session: all gates of its processes open and close together, because the
+//! The session is the unit of scheduling: all gates of its processes open and close together, because the
 //! processes may wait for each other.
 
 pub(crate) mod client;
@@ -31,44 +31,44 @@ use lock::{Grant, Lock};
 use on_card::{OnCard, Presence, Stance};
 use share::Share;
 
-/// A tenant.
+/// One tenant.
 #[derive(Clone, Debug)]
 pub(crate) struct Session {
     /// Quota on each card that has none of its own; [`Bytes::MAX`] for none.
     pub(crate) limit: Bytes,
-    /// Quotas of single cards.
+    /// Quotas on single cards, which replace the common one.
     pub(crate) quotas: ByGpu<Bytes>,
     pub(crate) standing: Standing,
     pub(crate) share: Share,
     pub(crate) compute: ComputeLimits,
     /// Whether its turn was owed to its class: nobody cuts it short.
     pub(crate) owed: bool,
-    /// When it last let go of a turn, and whether it was told to.
+    /// Time at which the session last gave the lock back, and whether it was told to.
     pub(crate) left: Option<(Nanos, bool)>,
-    /// Whether it may be larger than a card's capacity.
+    /// Whether the session may use more memory than a card's capacity.
     pub(crate) oversubscribe: bool,
-    /// Whether it gets no more clients.
+    /// Whether the session accepts no more processes.
     pub(crate) closed: bool,
     pub(crate) clients: SmallMap<ClientId, Client>,
     pub(crate) lock: Lock,
     pub(crate) waited: Stopwatch,
     pub(crate) held: Stopwatch,
-    /// Runs while it could submit work: with the lock, and not known to be idle.
+    /// Time in which the session could submit work: with the lock, and not known to be idle.
     pub(crate) gpu_time: Stopwatch,
-    /// Bytes brought in on grants.
+    /// Bytes that its processes brought in on grants.
     pub(crate) moved: Bytes,
     pub(crate) refusals: u64,
-    /// By card that any process ever attached.
+    /// State on each card that any process ever attached.
     pub(crate) cards: ByGpu<OnCard>,
-    /// Those that a process uses now.
+    /// Cards that a process uses now.
     pub(crate) uses: GpuSet,
-    /// Whether what its processes may have and what others have changed, perhaps.
+    /// Whether memory figures that its processes were told may have changed.
     pub(crate) figures_moved: bool,
-    /// Whether it is its turn to hear of its place in a long queue.
+    /// Whether its processes are to be told their place, although the queue is long.
     pub(crate) hears_place: bool,
-    /// Whether it is on the agenda.
+    /// Whether the session is on the agenda.
     pub(crate) touched: bool,
-    /// When it will be.
+    /// Time of the session's timer on the agenda.
     pub(crate) alarm: Option<Nanos>,
 }
 
@@ -100,7 +100,7 @@ impl Session {
         }
     }
 
-    /// What all its cards should know of it.
+    /// Facts for the indexes of all its cards.
     pub(crate) fn stance(&self) -> Stance {
         let queued = self.may_run() && !self.compute.is_exhausted();
         Stance {
@@ -122,22 +122,22 @@ impl Session {
         self.compute.is_exhausted()
     }
 
-    /// Its quota on one card; [`Bytes::MAX`] for none.
+    /// Quota on one card; [`Bytes::MAX`] for none.
     pub(crate) fn limit(&self, gpu: GpuId) -> Bytes {
         self.quotas.get(gpu).copied().unwrap_or(self.limit)
     }
 
-    /// Whether it may be granted anything.
+    /// Whether the session may be granted turns.
     pub(crate) fn may_run(&self) -> bool {
         self.standing == Standing::Good
     }
 
-    /// Whether it may get more memory.
+    /// Whether the session may allocate more memory.
     pub(crate) fn may_grow(&self) -> bool {
         self.standing != Standing::Over
     }
 
-    /// Its processes that use a card.
+    /// Processes that use a card.
     pub(crate) fn attached(&self) -> impl Iterator<Item = (ClientId, &Client)> {
         self.clients.iter().filter(|(_, client)| client.is_attached())
     }
@@ -146,24 +146,25 @@ impl Session {
         self.clients.iter_mut().filter(|(_, client)| client.is_attached())
     }
 
-    /// The books of its processes on one card.
+    /// Books of its processes on one card.
     pub(crate) fn books(&self, gpu: GpuId) -> impl Iterator<Item = (ClientId, &Book)> {
         let clients = self.clients.iter();
         clients.filter_map(move |(id, client)| Some((id, client.books.get(gpu)?)))
     }
 
-    /// What its processes have on one card.
+    /// Sums over the books on one card.
     pub(crate) fn sums(&self, gpu: GpuId) -> Sums {
         self.cards.get(gpu).map(|on| on.sums).unwrap_or_default()
     }
 
-    /// The cards that its processes use, in order, with its working set on each.
+    /// Cards that its processes use, in order, with the working set on each.
     pub(crate) fn needs(&self) -> impl Iterator<Item = (GpuId, Bytes)> {
         let uses = self.uses.into_iter();
         uses.map(|gpu| (gpu, self.sums(gpu).movable.get()))
     }
 
-    /// The cards that it takes turns on, where all sessions do so on some.
+    /// Cards on which the session takes turns, if all sessions do so on `in_turns`. A session with a compute
+    /// limit takes turns on all its cards.
     pub(crate) fn turn_cards(&self, in_turns: GpuSet) -> GpuSet {
         match self.is_limited() {
             true => self.uses,
@@ -171,17 +172,18 @@ impl Session {
         }
     }
 
-    /// Whether it takes turns on any of its cards.
+    /// Whether the session takes turns on any card.
     pub(crate) fn takes_turns(&self, in_turns: GpuSet) -> bool {
         !self.turn_cards(in_turns).is_empty()
     }
 
-    /// Whether a thread of any of its processes sleeps at the gate.
+    /// Whether any thread of its processes sleeps at a gate.
     pub(crate) fn has_sleeper(&self) -> bool {
         self.attached().any(|(_, client)| client.gate.waiting())
     }
 
-    /// Whether the lock is back: the drop is complete, or, where it takes turns, every process went idle on its own.
+    /// Whether the lock is back: the drop is complete, or, where the session takes turns, every process went
+    /// idle.
     pub(crate) fn has_let_go(&self, in_turns: GpuSet) -> bool {
         match self.lock {
             Lock::Idle | Lock::Waiting(_) => false,
@@ -193,41 +195,43 @@ impl Session {
         }
     }
 
-    /// Whether any of its processes still brings its memory in.
+    /// Whether any process still brings its memory in.
     pub(crate) fn is_moving(&self) -> bool {
         self.clients.values().any(|client| client.gate.is_moving())
     }
 
-    /// Whether the way to its turn is over, and nobody was told how long it was.
+    /// Whether the memory of a turn is in, and the length of the way there was not reported yet.
     pub(crate) fn has_entered(&self) -> bool {
         let on_its_way = matches!(self.lock, Lock::Holding(Grant { entry: Some(_), .. }));
         on_its_way && !self.is_moving()
     }
 
-    /// Whether a process of the last daemon's announced a card, and nothing followed from that yet.
+    /// Whether a process with a claim to the lock of the last daemon announced a card, and the claim is
+    /// undecided.
     pub(crate) fn has_returned(&self) -> bool {
         self.attached().any(|(_, client)| client.past != Past::Nothing)
     }
 
-    /// Whether it holds the lock and any of its processes is not known to be idle.
+    /// Whether the session has the lock and any process is not known to be idle.
     pub(crate) fn may_be_working(&self) -> bool {
         self.lock.grant().is_some() && self.in_flight().next().is_some()
     }
 
-    /// Whether any of its gates is open, or closed with work that still runs.
+    /// Whether any gate is open, or closed with work still in flight.
     pub(crate) fn has_open_gate(&self) -> bool {
         let mut passages = self.attached().map(|(_, client)| client.gate.passage());
         passages.any(|passage| matches!(passage, Passage::Open | Passage::Closing))
     }
 
-    /// Processes whose work is still in flight, as far as we know.
+    /// Processes that may have work in flight.
     pub(crate) fn in_flight(&self) -> impl Iterator<Item = ClientId> {
         self.attached().filter(|(_, client)| !client.gate.let_go()).map(|(id, _)| id)
     }
 
-    /// Opens every gate that is not open, for `epoch`. Where memory `moves`, processes that have some bring it in first.
+    /// Opens every closed gate under `epoch`. If memory `moves`, processes with a working set bring it in
+    /// first.
     pub(crate) fn open(&mut self, epoch: Epoch, moves: bool, effects: &mut VecDeque<Effect>) {
-        // Between two tries of a drop nothing is granted.
+        // Gates that open between two tries of a drop are no grant.
         let granted = matches!(self.lock, Lock::Holding(_));
         for (id, client) in self.attached_mut() {
             if !client.gate.passes() {
@@ -239,8 +243,8 @@ impl Session {
         }
     }
 
-    /// Opens the gates of a holder's processes that came after the grant, or went idle and have work again; in parallel mode
-    /// also those that are merely idle.
+    /// Opens the gates of a holder's processes that joined after the grant, or went idle and have work again.
+    /// Where the session takes no turns, all idle ones open.
     pub(crate) fn open_joiners(&mut self, in_turns: GpuSet, effects: &mut VecDeque<Effect>) {
         let Lock::Holding(grant) = self.lock else { return };
         let joins = |client: &Client| matches!(client.gate.passage(), Passage::Shut | Passage::Idle);
@@ -262,7 +266,7 @@ impl Session {
         }
     }
 
-    /// What it does from now on is added up.
+    /// Starts and stops the session's stopwatches according to its lock.
     pub(crate) fn run_stopwatches(&mut self, now: Nanos, in_turns: GpuSet, config: &Config) {
         let waits = self.lock.ticket().is_some();
         let holds = self.lock.grant().is_some();
@@ -275,7 +279,7 @@ impl Session {
         }
     }
 
-    /// Closes every gate that threads may pass, and asks for the drains.
+    /// Closes every gate that passes, and asks for the drains.
     pub(crate) fn close(&mut self, epoch: Epoch, effects: &mut VecDeque<Effect>) {
         for (id, client) in self.attached_mut() {
             if client.gate.passes() {
@@ -285,7 +289,7 @@ impl Session {
         }
     }
 
-    /// Closes the gates of these processes as if they had been open, and asks for the drains.
+    /// Closes the gates of `claimants` as if they had been open, and asks for the drains.
     pub(crate) fn close_those(
         &mut self,
         claimants: &[ClientId],
@@ -300,7 +304,7 @@ impl Session {
         }
     }
 
-    /// The lock is back, or nobody is left to hold it: idle processes are closed like the others from now on.
+    /// Sets the lock to idle, and treats the gates of idle processes as closed by the machine.
     pub(crate) fn shut(&mut self) {
         self.lock = Lock::Idle;
         for client in self.clients.values_mut() {

@@ -1,4 +1,4 @@
-//! What a session has on one card, and as what the card counts it.
+//! State of a session on one card, and the entry by which the card's index counts it.
 
 use gpushare_proto::{Bytes, Nanos, Percent};
 
@@ -6,23 +6,23 @@ use super::lock::{Lock, Ticket, Turn};
 use super::share::{Share, Virtual};
 use crate::memory::sums::{Sums, Total};
 
-/// A session on a card that any of its processes ever attached.
+/// State of a session on a card that any of its processes ever attached.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct OnCard {
-    /// Of its processes' books, and of what dead ones left.
+    /// Sums over the books of the session's processes, dead ones with memory left included.
     pub(crate) sums: Sums,
-    /// The most that was ever allocated.
+    /// Most bytes that were ever allocated at once.
     pub(crate) peak: Bytes,
-    /// Its virtual time, once it ever waited for a turn here.
+    /// Virtual time of the session here, once it has waited for a turn.
     pub(crate) had: Option<Virtual>,
-    /// The virtual time of whom it last made way for: it stands behind that one until it is its turn again, however little it
-    /// had itself.
+    /// Virtual time of the session for which this one last made way. Until its next turn it queues behind
+    /// that time.
     pub(crate) behind: Virtual,
-    /// What it paid for turns so far.
+    /// Time that the session was charged for turns so far.
     pub(crate) charged: Nanos,
-    /// The clock of [`crate::card::charge`] when it last began to pay, while it does.
+    /// Reading of the card's charge clock when the session began to pay; `None` while it does not pay.
     pub(crate) entered: Option<u128>,
-    /// As what the card counts it: [`crate::card::census`] keeps both in step.
+    /// Entry in the card's index, equal to the one that the index counts.
     pub(crate) listed: Listing,
 }
 
@@ -32,49 +32,50 @@ impl OnCard {
         self.sums.processes > 0
     }
 
-    /// Where it stands in line.
+    /// Virtual time that decides the session's place in the queue.
     pub(crate) fn standing(&self) -> Virtual {
         self.had.unwrap_or_default().max(self.behind)
     }
 
-    /// What it had when the card's clock stood at nothing, as it were: that and the clock is what it has had, while it pays.
+    /// Charged time minus the reading of the charge clock. While the session pays, adding the clock gives its
+    /// time had.
     fn start(&self, share: Share) -> i128 {
         let entered = i128::try_from(self.entered.unwrap_or_default()).unwrap_or(i128::MAX);
         share.real_time(self.standing()).saturating_sub(entered)
     }
 
-    /// Pays for its time.
+    /// Charges the session for a span of time.
     pub(crate) fn pay(&mut self, charged: Nanos, share: Share) {
         self.charged += charged;
         self.had = Some(self.had.unwrap_or_default().plus(share.virtual_time(charged)));
     }
 }
 
-/// What a session is to all of its cards.
+/// Facts about a session that are the same for all its cards.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Stance {
     pub(crate) presence: Presence,
     /// If it waits and may be granted anything.
     pub(crate) ticket: Option<Ticket>,
     pub(crate) share: Share,
-    /// Its compute limit.
+    /// Compute limit of the session.
     pub(crate) limit: Option<Percent>,
-    /// Whether it uses more than one.
+    /// Whether the session uses more than one card.
     pub(crate) gang: bool,
 }
 
 impl Stance {
-    /// Whether it pays for the time of a card that it uses.
+    /// Whether the session pays for the time of a card that it uses.
     pub(crate) fn pays(&self, takes_turns: bool) -> bool {
         takes_turns && self.presence != Presence::None
     }
 
-    /// Whether it is one of those who share the time of a card that it uses in turns: it waits for one, or has one.
+    /// Whether the session waits for a turn on a card or has one.
     pub(crate) fn shares(&self, takes_turns: bool) -> bool {
         takes_turns && (self.ticket.is_some() || self.presence != Presence::None)
     }
 
-    /// As what a card counts it, where it takes turns or does not.
+    /// Entry for the index of a card on which the session `takes_turns`, or does not.
     pub(crate) fn listing(&self, on: &OnCard, takes_turns: bool) -> Listing {
         if !on.is_attached() {
             return Listing::default();
@@ -94,45 +95,46 @@ impl Stance {
     }
 }
 
-/// What a card knows of a session.
+/// Entry of a session in the index of a card.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Listing {
-    /// Whether it uses the card.
+    /// Whether the session uses the card.
     pub(crate) member: bool,
-    /// Whether it has a live context.
+    /// Whether the session has a live context there.
     pub(crate) live: bool,
-    /// Its working set.
+    /// Working set of the session on the card.
     pub(crate) movable: Total,
     pub(crate) presence: Presence,
-    /// Its place in the order, if it waits and may be granted anything.
+    /// Sort key of the session in the queue, if it waits and may be granted a turn.
     pub(crate) queued: Option<Turn>,
     pub(crate) share: Share,
-    /// Its compute limit.
+    /// Compute limit of the session.
     pub(crate) limit: Option<Percent>,
-    /// Whether it uses other cards too.
+    /// Whether the session uses other cards too.
     pub(crate) gang: bool,
-    /// Whether it pays for the card's time, and where it began to: of two with the same share the one with less has had less.
+    /// Start of the session's charge if it pays for the card's time. Of two sessions with the same share, the
+    /// one with the lower value has had less.
     pub(crate) pays: Option<i128>,
 }
 
 impl Listing {
-    /// Whether it is one of those who share the card's time in turns: it waits for one, or has one.
+    /// Whether the session waits for a turn on the card or has one.
     pub(crate) fn shares(&self) -> bool {
         self.queued.is_some() || self.pays.is_some()
     }
 }
 
-/// What a session's lock takes of a card.
+/// Room that a session's lock takes on a card.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Presence {
-    /// Nothing.
+    /// No room: the session does not have the lock.
     #[default]
     None,
-    /// Room for what it has there.
+    /// Room for the working set.
     Holding,
-    /// The same until it has let go.
+    /// Room for the working set until the session has let go.
     Dropping,
-    /// The same, and it does not let go.
+    /// Room for the working set of a session that does not let go in time.
     Stuck,
 }
 

@@ -5,7 +5,8 @@ use gpushare_proto::{Nanos, Percent};
 
 /// The weight of a session that nobody gave another.
 const DEFAULT_WEIGHT: u32 = 100;
-/// Weights go from 1 to this; virtual time counts in parts of a nanosecond so fine that none of them rounds it away.
+/// Weights go from 1 to this; virtual time counts in parts of a nanosecond so fine that none of them rounds
+/// it away.
 const HEAVIEST: u128 = 10_000;
 
 /// Who comes before whom, and how much more often.

@@ -237,7 +237,8 @@ fn who_goes_on_for_a_gang_may_have_to_let_go_sooner_when_something_happens() {
     steps.iter().for_each(|step| play(&mut world, step));
 }
 
-/// A holder that is far behind has its turn anew when a gang can begin, which therefore waits for it longer than until its quantum is over.
+/// A holder that is far behind has its turn anew when a gang can begin, which therefore waits for it longer
+/// than until its quantum is over.
 #[test]
 fn where_one_goes_on_that_a_gang_waits_for_its_other_cards_can_be_lent_for_longer() {
     let crowd = [

@@ -105,7 +105,8 @@ fn who_goes_on_for_a_gang_lets_go_for_the_next_in_line_when_the_gang_is_gone() {
     assert_eq!(world.gate(next).state(), GateState::Moving);
 }
 
-/// Turns of a second on two cards that move 2 GiB in 20 ms: a holder on each, a gang that waits for both, and one behind it on the first.
+/// Turns of a second on two cards that move 2 GiB in 20 ms: a holder on each, a gang that waits for both, and
+/// one behind it on the first.
 fn one_behind_a_gang() -> (World, [ClientId; 4]) {
     let mut world =
         World::new(Config { quantum: Some(Nanos::from_secs(1)), bandwidth_per_second: gib(100), ..plain() });

@@ -1,4 +1,5 @@
-//! Gangs, searched exhaustively: from each start below, every order of a bounded number of events over two cards.
+//! Gangs, searched exhaustively: from each start below, every order of a bounded number of events over two
+//! cards.
 //!
 //! ```text
 //!   start ─┬─ a process asks, lets go, has its memory in, goes idle ─┬─ ... so many events deep
@@ -6,10 +7,10 @@
 //!          └─ where sessions stream in: another one comes to a card ─┘
 //! ```
 //!
-//! Two of the sessions never fit one card together. After every event the invariants hold (`World::send`), and nobody is granted a card
-//! on which others still work. From every end, once all processes answer and always have work, each session has its
-//! turn within what `turns.rs` promises ([`Search::bound`]): nobody is stuck, and a gang is not starved by those who want one of
-//! its cards.
+//! Two of the sessions never fit one card together. After every event the invariants hold (`World::send`),
+//! and nobody is granted a card on which others still work. From every end, once all processes answer and
+//! always have work, each session has its turn within what `turns.rs` promises ([`Search::bound`]): nobody is
+//! stuck, and a gang is not starved by those who want one of its cards.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -24,7 +25,8 @@ const SECOND: &[GpuId] = &[OTHER_GPU];
 const QUANTUM: Nanos = ms(100);
 const MOVE: Nanos = ms(20);
 const DRAIN: Nanos = ms(2);
-/// A card that was in another mode is back within two seconds, and a drop that was late is tried again within one.
+/// A card that was in another mode is back within two seconds, and a drop that was late is tried again within
+/// one.
 const DELAYS: Nanos = ms(3000);
 
 /// One event of an order.
@@ -149,8 +151,8 @@ impl Search {
         moves.into_iter().map(|one| self.after(one).orders(depth - 1)).sum()
     }
 
-    /// The longest wait that is promised now: each of the others catches up with all that one may have had by now and in the turn
-    /// that it is in, and ends its own.
+    /// The longest wait that is promised now: each of the others catches up with all that one may have had by
+    /// now and in the turn that it is in, and ends its own.
     fn bound(&self) -> Nanos {
         let handoff = MOVE + DRAIN;
         let had = self.world.now - World::START + QUANTUM + handoff;
@@ -188,7 +190,8 @@ impl Search {
     }
 }
 
-/// Two cards and three sessions, at least one of them a gang; other orders of sessions and cards are the same by symmetry.
+/// Two cards and three sessions, at least one of them a gang; other orders of sessions and cards are the same
+/// by symmetry.
 const STARTS: [&[&[GpuId]]; 4] =
     [&[BOTH, BOTH, BOTH], &[BOTH, BOTH, FIRST], &[BOTH, FIRST, FIRST], &[BOTH, FIRST, SECOND]];
 
@@ -204,8 +207,8 @@ fn a_gang_has_its_turn_against_streams_of_single_card_sessions_whatever_the_orde
     assert!(orders > 100, "{orders}");
 }
 
-/// Found by the deeper search: the gang holds both cards for long. Then one session has the first card to itself, and two take turns
-/// on the second.
+/// Found by the deeper search: the gang holds both cards for long. Then one session has the first card to
+/// itself, and two take turns on the second.
 #[test]
 fn a_gang_has_its_turn_also_where_one_of_its_cards_is_held_by_who_is_not_looked_at() {
     let start = Search::new(&[BOTH, FIRST, SECOND], 1);

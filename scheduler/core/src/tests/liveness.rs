@@ -9,8 +9,8 @@ use super::world::{Habits, World, ms, plain};
 use crate::{Config, Event};
 
 const QUANTUM_MAX: Nanos = Nanos::from_secs(1);
-/// A drain of at most 60 ms with the tries it may take, and a move of at most 100 ms, which is expected to take 0.8 s until it was
-/// measured; `switch_cost` besides.
+/// A drain of at most 60 ms with the tries it may take, and a move of at most 100 ms, which is expected to
+/// take 0.8 s until it was measured; `switch_cost` besides.
 const HANDOFF: Nanos = Nanos::from_secs(1);
 const BUDGET: Nanos = Nanos::from_secs(2);
 

@@ -1,4 +1,5 @@
-//! Who waits beside those who do not let go, or do not return, where others run meanwhile (policy `run_others`).
+//! Who waits beside those who do not let go, or do not return, where others run meanwhile (policy
+//! `run_others`).
 
 use gpushare_proto::admin::{Knob, Mode};
 use gpushare_proto::session::Priority;

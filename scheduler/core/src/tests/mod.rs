@@ -1,4 +1,5 @@
-//! The machine's rules, each as a sentence, in virtual time; and what holds after every event whatever happens.
+//! The machine's rules, each as a sentence, in virtual time; and what holds after every event whatever
+//! happens.
 
 mod crowds;
 mod drawn;

@@ -1,4 +1,5 @@
-//! Processes that lost their connection and live: nothing of theirs is anybody else's meanwhile, nor by their return.
+//! Processes that lost their connection and live: nothing of theirs is anybody else's meanwhile, nor by their
+//! return.
 
 use gpushare_proto::{Bytes, GateState, Nanos};
 

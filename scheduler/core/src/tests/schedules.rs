@@ -1,5 +1,6 @@
-//! Random schedules: processes that obey and processes that do not, time jumps, lost, repeated and forged messages,
-//! restarts. What must hold is checked after every event (`src/invariants.rs`); that nothing panics is a part of it.
+//! Random schedules: processes that obey and processes that do not, time jumps, lost, repeated and forged
+//! messages, restarts. What must hold is checked after every event (`src/invariants.rs`); that nothing panics
+//! is a part of it.
 
 use gpushare_proto::admin::{Knob, Mode, Setting};
 use gpushare_proto::session::Priority;

@@ -112,7 +112,8 @@ fn a_shorter_quantum_also_ends_the_turn_that_is_under_way_and_a_longer_one_begin
     assert!(!world.passes(b), "it has been there for longer than any computed one may be");
 }
 
-/// A process asks for all of its memory, 6 GiB, and says so; 2 GiB of it have to move, and that is what the next move takes too.
+/// A process asks for all of its memory, 6 GiB, and says so; 2 GiB of it have to move, and that is what the
+/// next move takes too.
 #[test]
 fn the_quantum_pays_for_what_moves_take_whatever_was_there_already() {
     let mut world = World::new(Config { bandwidth_per_second: gib(10), ..plain() });

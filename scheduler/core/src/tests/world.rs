@@ -1,5 +1,5 @@
-//! Pages and processes around the machine, in virtual time: effects are carried out as the shell would, and processes
-//! answer as the library would, unless told otherwise.
+//! Pages and processes around the machine, in virtual time: effects are carried out as the shell would, and
+//! processes answer as the library would, unless told otherwise.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,7 +21,8 @@ pub(super) const fn gib(n: u64) -> Bytes {
     Bytes::gib(n)
 }
 
-/// Contexts take nothing, leases are exact and nobody switches early, so that the figures in tests are the ones they name.
+/// Contexts take nothing, leases are exact and nobody switches early, so that the figures in tests are the
+/// ones they name.
 pub(super) fn plain() -> Config {
     Config {
         context_reserve: Bytes::ZERO,
@@ -148,7 +149,8 @@ impl World {
         }
     }
 
-    /// Does to the pages what the shell does; processes plan their answers. Returns what the shell answers at once.
+    /// Does to the pages what the shell does; processes plan their answers. Returns what the shell answers at
+    /// once.
     fn carry_out(&mut self, effect: &Effect) -> Option<Event> {
         match *effect {
             Effect::Gate { client, word, .. } => self.gate_changed(client, word),
@@ -177,7 +179,8 @@ impl World {
         None
     }
 
-    /// Whoever still has work in flight fits beside the session that was granted a turn, whatever the machine believes.
+    /// Whoever still has work in flight fits beside the session that was granted a turn, whatever the machine
+    /// believes.
     fn turn_is_safe(&self, entrant: SessionId) {
         let in_flight =
             |client: &ClientId| self.processes.get(client).is_some_and(|process| process.in_flight);
@@ -406,7 +409,8 @@ impl World {
         self.fixed(client, gpu) == fixed + bytes
     }
 
-    /// Of bytes that never moved, those that the machine counts as such go back to it, the others into the page.
+    /// Of bytes that never moved, those that the machine counts as such go back to it, the others into the
+    /// page.
     pub(super) fn free_fixed(&mut self, client: ClientId, gpu: GpuId, bytes: Bytes) {
         let process = self.processes.get_mut(&client).unwrap();
         let fixed = process.fixed.entry(gpu).or_default();

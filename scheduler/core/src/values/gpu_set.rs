@@ -1,4 +1,4 @@
-//! Some of a node's cards, as a word: compared and joined without looking at each.
+//! Set of a node's cards in one 64-bit word.
 
 use std::fmt;
 use std::iter::FusedIterator;
@@ -6,7 +6,7 @@ use std::iter::FusedIterator;
 use gpushare_proto::GpuId;
 use serde::{Deserialize, Serialize};
 
-/// Some of a node's cards.
+/// Set of cards of this node.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "Vec<GpuId>", try_from = "Vec<GpuId>")]
 pub struct GpuSet(u64);
@@ -36,7 +36,7 @@ impl fmt::Debug for GpuSet {
 }
 
 impl GpuSet {
-    /// A node has fewer.
+    /// Largest number of cards in a node.
     pub(crate) const MOST: u8 = 64;
 
     fn bit(gpu: GpuId) -> u64 {
@@ -44,7 +44,7 @@ impl GpuSet {
         1 << (gpu.0 % Self::MOST)
     }
 
-    /// Whether it was not there.
+    /// Adds a card, and returns whether it was not in the set.
     pub(crate) fn insert(&mut self, gpu: GpuId) -> bool {
         let before = self.0;
         self.0 |= Self::bit(gpu);
@@ -67,7 +67,7 @@ impl GpuSet {
         self.0.count_ones()
     }
 
-    /// The least, which is taken out.
+    /// Takes out the card with the lowest number.
     pub(crate) fn pop_first(&mut self) -> Option<GpuId> {
         let first = self.into_iter().next()?;
         self.remove(first);
@@ -95,7 +95,7 @@ impl GpuSet {
     }
 }
 
-/// In order.
+/// Iterator over a set of cards, by ascending number.
 #[derive(Clone, Debug)]
 pub struct GpuSetIter(u64);
 
@@ -151,7 +151,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_set_of_cards_is_in_order_too() {
+    fn iteration_is_in_ascending_order() {
         let mut set: GpuSet = [GpuId(63), GpuId(2), GpuId(0)].into_iter().collect();
         assert!(!set.insert(GpuId(2)));
         assert_eq!(set.pop_first(), Some(GpuId(0)));

@@ -1,4 +1,7 @@
-//! Maps of few: a node has few cards, a session mostly uses one, with one process. Looking at all of them beats a tree.
+//! Map of a few keys, in a sorted vector.
+//!
+//! A node has few cards, and most sessions use one card with one process. For so few keys a vector is faster
+//! than a tree.
 
 use std::fmt;
 use std::ops::Index;
@@ -8,14 +11,14 @@ use smallvec::SmallVec;
 
 use crate::values::gpu_set::GpuSet;
 
-/// What a value is found by.
+/// Key of a [`SmallMap`].
 pub(crate) trait Key: Copy + Ord + fmt::Display {
-    /// Where it mostly is.
+    /// Index at which the key is likely to be.
     fn guess(self) -> usize;
 }
 
 impl Key for GpuId {
-    /// All cards of the node are mostly known, each at its own number.
+    /// Usually all cards of the node are in the map, each at its own number.
     fn guess(self) -> usize {
         self.0.into()
     }
@@ -27,11 +30,11 @@ impl Key for ClientId {
     }
 }
 
-/// A value for each of a few keys, in order.
+/// Map from keys to values, iterated in ascending order of the keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SmallMap<K, T>(SmallVec<[(K, T); 1]>);
 
-/// A value for each of some cards, in order.
+/// Map from cards to values.
 pub(crate) type ByGpu<T> = SmallMap<GpuId, T>;
 
 impl<K, T> Default for SmallMap<K, T> {
@@ -41,7 +44,7 @@ impl<K, T> Default for SmallMap<K, T> {
 }
 
 impl<K: Key, T> SmallMap<K, T> {
-    /// Where a key is, or where it would be.
+    /// Index of a key, or the index at which it would be inserted.
     #[inline]
     fn find(&self, key: K) -> Result<usize, usize> {
         match self.0.get(key.guess()) {
@@ -62,7 +65,7 @@ impl<K: Key, T> SmallMap<K, T> {
         self.find(key).is_ok()
     }
 
-    /// What was there before, if anything.
+    /// Inserts a value, and returns the one it replaces.
     pub(crate) fn insert(&mut self, key: K, value: T) -> Option<T> {
         if self.0.last().is_none_or(|(last, _)| *last < key) {
             self.0.push((key, value));
@@ -118,7 +121,7 @@ impl<K: Key, T> SmallMap<K, T> {
 }
 
 impl<T> ByGpu<T> {
-    /// What is there for these cards, in order.
+    /// Values of the given cards, in order.
     pub(crate) fn among(&self, cards: GpuSet) -> impl Iterator<Item = (GpuId, &T)> {
         cards.into_iter().filter_map(|gpu| Some((gpu, self.get(gpu)?)))
     }

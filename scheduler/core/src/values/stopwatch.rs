@@ -1,8 +1,8 @@
-//! Adds up how long something was the case.
+//! Stopwatch: sums the time for which a condition held.
 
 use gpushare_proto::Nanos;
 
-/// Runs while told so.
+/// Sum of the spans in which it ran.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Stopwatch {
     total: Nanos,
@@ -10,7 +10,7 @@ pub(crate) struct Stopwatch {
 }
 
 impl Stopwatch {
-    /// Whether it runs from `now` on.
+    /// Starts or stops the watch at `now`.
     pub(crate) fn run(&mut self, running: bool, now: Nanos) {
         match (self.since, running) {
             (None, true) => self.since = Some(now),
@@ -22,12 +22,12 @@ impl Stopwatch {
         }
     }
 
-    /// Since when it runs, if it does.
+    /// Time since which the watch runs.
     pub(crate) const fn since(&self) -> Option<Nanos> {
         self.since
     }
 
-    /// The sum up to `now`.
+    /// Sum of all spans up to `now`.
     pub(crate) fn read(&self, now: Nanos) -> Nanos {
         match self.since {
             Some(since) => self.total + (now - since),

@@ -1,10 +1,10 @@
-//! What a session is told about its memory when it asks from outside its pages: the same figures, by the same rules,
-//! as its processes read in theirs.
+//! Memory figures of a session, for requests from outside its pages. They follow the rules of the figures in
+//! the pages.
 //!
 //! ```text
-//!   total   its quota, or the card where that is less    never changes while the session lives
-//!   used    what its own processes have
-//!   free    what it may still allocate: the rest of total, within its ceiling
+//!   total   min(quota, card)                     never changes while the session lives
+//!   used    bytes of the session's own processes
+//!   free    min(total, ceiling) − used
 //! ```
 
 use gpushare_proto::{Bytes, ClientId, GpuId, SessionId};
@@ -13,30 +13,30 @@ use crate::card::Card;
 use crate::machine::Core;
 use crate::session::Session;
 
-/// A session on one card, whether or not it was ever there.
+/// Memory figures of a session on one card, whether or not the session ever used the card.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemoryFigures {
-    /// The card.
+    /// Number of the card.
     pub gpu: GpuId,
-    /// How large the card is to the session.
+    /// Size of the card as the session sees it.
     pub total: Bytes,
-    /// What the session uses.
+    /// Bytes that the session uses.
     pub used: Bytes,
-    /// What it may still allocate.
+    /// Bytes that the session may still allocate.
     pub free: Bytes,
-    /// Its processes that are on the card, with what each uses.
+    /// Processes of the session on the card, with the bytes that each uses.
     pub processes: Vec<(ClientId, Bytes)>,
 }
 
 impl Core {
-    /// The session's account on each card; `None` for a session that is not.
+    /// Memory figures of a session on each card; `None` if there is no such session.
     #[must_use]
     pub fn memory_figures(&self, id: SessionId) -> Option<Vec<MemoryFigures>> {
         let session = self.sessions.get(id)?;
         let figures = |(gpu, card): (GpuId, &Card)| {
             let total = session.limit(gpu).min(card.total);
             let used = session.sums(gpu).used.get();
-            let ceiling = backed(session, gpu, card);
+            let ceiling = present_ceiling(session, gpu, card);
             MemoryFigures {
                 gpu,
                 total,
@@ -48,28 +48,30 @@ impl Core {
         Some(self.cards.iter().map(figures).collect())
     }
 
-    /// Whether a process only said that it held the lock of the last daemon, and got nothing of this one since.
+    /// Whether a process claimed the lock of the last daemon without proof, and was granted nothing since.
     #[must_use]
     pub fn is_unproven(&self, client: ClientId) -> bool {
         self.sessions.client(client).is_some_and(|client| client.unproven)
     }
 
-    /// How many of a process's bytes on a card never move, as far as it told; `None` for one that is not there.
+    /// Bytes of a process on a card that never move, as it reported; `None` if it did not attach the card.
     #[must_use]
     pub fn fixed_bytes(&self, client: ClientId, gpu: GpuId) -> Option<Bytes> {
         Some(self.book(client, gpu)?.fixed())
     }
 
-    /// What a process uses of a card, as last seen; `None` for one that is not there.
+    /// Bytes that a process uses on a card, as last seen; `None` if it did not attach the card.
     #[must_use]
     pub fn used_bytes(&self, client: ClientId, gpu: GpuId) -> Option<Bytes> {
         Some(self.book(client, gpu)?.used())
     }
 }
 
-/// The most that a session may use on a card at present, quota or not: what one session may, and no more than the
-/// others leave of what all together may. What the driver keeps for it at the cost of its quota is not there for it either.
-pub(crate) fn backed(session: &Session, gpu: GpuId, card: &Card) -> Bytes {
+/// Most bytes that a session may use on a card at present.
+///
+/// That is the session's ceiling, within the managed limit beside the other sessions. Driver memory that is
+/// charged to the quota is subtracted.
+pub(crate) fn present_ceiling(session: &Session, gpu: GpuId, card: &Card) -> Bytes {
     let sums = session.sums(gpu);
     if !session.may_grow() {
         return sums.used.get();

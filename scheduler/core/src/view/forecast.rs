@@ -1,5 +1,7 @@
-//! What a program would get that is not started yet: the machine itself says so, as a copy that is told of the program and then
-//! thrown away. So the answer follows from the same rules as everything else, and nothing is changed by the question.
+//! Forecast for a program that is not started yet (`run --dry-run`).
+//!
+//! A copy of the machine is told that the program starts, and is thrown away after the answer. So the
+//! forecast follows the same rules as the decisions, and changes nothing.
 
 use gpushare_proto::admin::Mode;
 use gpushare_proto::session::Priority;
@@ -10,53 +12,53 @@ use crate::events::Event;
 use crate::machine::Core;
 use crate::session::gate::FIRST_WORD;
 
-/// Nobody's number.
+/// Number of the process in the forecast, which no real process has.
 const NEWCOMER: ClientId = ClientId(u64::MAX);
 
-/// The session that a program would belong to.
+/// Session that the program would belong to.
 #[derive(Clone, Copy, Debug)]
 pub struct DryRunSession {
-    /// Its number, or one that no session has.
+    /// Number of the session, or one that no session has.
     pub session: SessionId,
-    /// Its quota on the card in question.
+    /// Quota of the session on the card in question.
     pub limit: Option<Bytes>,
-    /// Its compute limit there.
+    /// Compute limit of the session on the card in question.
     pub compute: Option<Percent>,
-    /// Its part of the time.
+    /// Weight of the session's share of the time.
     pub weight: u32,
-    /// Its class.
+    /// Priority class of the session.
     pub priority: Priority,
-    /// Whether it may be larger than the card.
+    /// Whether the session may use more memory than the card's capacity.
     pub oversubscribe: bool,
 }
 
-/// What it would get.
+/// Outcome of starting the program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Forecast {
-    /// What may be resident together, with one context more if it has none there.
+    /// Bytes that may be resident together, less one more context if the session has none there.
     pub capacity: Bytes,
-    /// What the others may have by their quotas, or have where they have none.
+    /// Sum of the other sessions' quotas; a session without a quota counts with the bytes that it uses.
     pub promised: Bytes,
-    /// What the others have.
+    /// Bytes that the other sessions use.
     pub used: Bytes,
-    /// Whether it fits beside them, if it uses its whole quota.
+    /// Whether the session fits beside the others if it uses its whole quota.
     pub fits: bool,
-    /// How the card is shared.
+    /// Mode of the card now.
     pub mode: Mode,
-    /// How it would be.
+    /// Mode of the card with the program.
     pub then: Mode,
-    /// Whose turns would come first, and how long each is.
+    /// Sessions whose turns would come first, with the length of each turn.
     pub ahead: Vec<(SessionId, Nanos)>,
-    /// Its own turn.
+    /// Length of the session's own turn.
     pub quantum: Nanos,
-    /// What a change of turns to it would take.
+    /// Duration of a change of turns to the session.
     pub switch: Nanos,
-    /// The longest wait for a turn (turns.rs); none where time alone does not end it.
+    /// Bound on the wait for a turn (turns.rs); `None` if time alone does not end the wait.
     pub bound: Option<Nanos>,
 }
 
 impl Core {
-    /// What a session would get on a card if one more process of it used the whole of its quota there.
+    /// Returns the outcome for a session if one more of its processes used its whole quota on a card.
     #[must_use]
     pub fn foresee(&self, now: Nanos, gpu: GpuId, prospect: DryRunSession) -> Option<Forecast> {
         let mode = self.cards.get(gpu)?.mode.mode();
@@ -75,7 +77,7 @@ impl Core {
         let in_turns = card.takes_turns();
         let waiting = then.waiting(now, id);
         let ahead = waiting.iter().flat_map(|waiting| {
-            // Who holds now comes first as well; what is left of its turn is less than a whole one.
+            // Holders come first as well; the rest of their turn is less than a whole one.
             let holders = waiting.holders.iter().filter(|&&(holder, _)| holder != id);
             holders.chain(&waiting.ahead).copied()
         });
@@ -98,7 +100,7 @@ impl Core {
         })
     }
 
-    /// Tells the machine of a program that uses all it may and has work.
+    /// Tells the machine that a program starts, uses its whole quota and has work.
     fn start(&mut self, now: Nanos, gpu: GpuId, prospect: DryRunSession) {
         let DryRunSession { session, limit, compute, weight, priority, oversubscribe } = prospect;
         let client = NEWCOMER;
@@ -117,7 +119,7 @@ impl Core {
         for event in new.into_iter().flatten().chain(uses) {
             self.handle(now, event);
             while let Some(effect) = self.poll_effect() {
-                // No page has anything to give back here.
+                // There are no pages here, so nothing comes back.
                 if let crate::Effect::Recall { client, gpu, .. } = effect {
                     self.handle(now, Event::Recalled { client, gpu, bytes: Bytes::ZERO });
                 }
@@ -125,7 +127,7 @@ impl Core {
         }
     }
 
-    /// The bound on the wait that turns.rs states, for all who take turns on a card now.
+    /// Bound on the wait as turns.rs states it, for the sessions that take turns on a card now.
     fn bound(&self, gpu: GpuId, card: &Card, id: SessionId) -> Nanos {
         let share = |id: SessionId| self.sessions.get(id).map(|session| session.share).unwrap_or_default();
         let turn = |id: SessionId| {

@@ -1,12 +1,11 @@
-//! What is true after every event, whatever happened: the machine's tests and `cargo xtask replay` hold it
-//! against these rules (the project's ARCHITECTURE.md says why each matters).
+//! Invariants of the machine, checked after every event by its tests and by `cargo xtask replay`.
 //!
 //! ```text
 //!   handle(now, event) ─▶ effects ─▶ Invariants::after(core, event, effects) ─▶ all well, or the first Broken
 //! ```
 //!
-//! Nothing here runs in a daemon. Rules about one moment look at the machine alone; rules about what may only
-//! change in one direction remember the moment before.
+//! Nothing here runs in a daemon. Rules about one moment look at the machine alone. Rules about values that
+//! may only change in one direction remember the moment before.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -24,12 +23,12 @@ use crate::session::on_card::Listing;
 use crate::values::gpu_set::GpuSet;
 use crate::view::updates::FEW;
 
-/// A rule that does not hold.
+/// Rule that does not hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Broken {
-    /// The rule, as a sentence.
+    /// Rule, as a sentence.
     pub rule: &'static str,
-    /// What was found instead.
+    /// Values that break the rule.
     pub found: String,
 }
 
@@ -41,14 +40,14 @@ impl fmt::Display for Broken {
 
 impl std::error::Error for Broken {}
 
-/// Looks at the machine at one moment, between two events.
+/// Checks the rules about one moment, between two events.
 ///
 /// # Errors
 /// The first rule that does not hold.
 pub fn check(core: &Core) -> Result<(), Broken> {
-    the_dead_are_nowhere(core)?;
+    dead_processes_hold_nothing(core)?;
     if core.recalls.is_waiting() {
-        // It settles when it has the answers that the shell owes it.
+        // The machine settles when it has the answers that the shell owes.
         return Ok(());
     }
     counts_agree(core)?;
@@ -62,7 +61,7 @@ pub fn check(core: &Core) -> Result<(), Broken> {
     deadlines_lie_ahead(core)
 }
 
-/// Holds a machine against its rules, event by event.
+/// Checker of a machine, event by event.
 #[derive(Clone, Debug, Default)]
 pub struct Invariants {
     epoch: Epoch,
@@ -71,7 +70,7 @@ pub struct Invariants {
 }
 
 impl Invariants {
-    /// Looks at the machine after `event` was handled and gave `effects`.
+    /// Checks all rules after `event` was handled and gave `effects`.
     ///
     /// # Errors
     /// The first rule that does not hold.
@@ -101,7 +100,7 @@ impl Invariants {
         Ok(())
     }
 
-    /// What a returning process says it uses is booked even beyond the quota; nothing else is.
+    /// Only the bytes that a returning process says it uses are booked beyond the quota.
     fn leases_grow_within_limits(&mut self, core: &Core, event: Event) -> Result<(), Broken> {
         let before = std::mem::take(&mut self.leased);
         for (id, session) in core.sessions.iter() {
@@ -127,7 +126,8 @@ impl Invariants {
         Ok(())
     }
 
-    /// Whoever says that less of its memory is fixed than before has that booked; an honest process gives it back instead.
+    /// Whoever says that less of its memory is fixed than before has that booked; an honest process gives it
+    /// back instead.
     fn managed_memory_grows_within_its_limit(&mut self, core: &Core, event: Event) -> Result<(), Broken> {
         let told = matches!(
             event,
@@ -155,7 +155,7 @@ fn hold(rule: &'static str, holds: bool, found: impl FnOnce() -> String) -> Resu
     }
 }
 
-/// What is kept as books and locks change is what comes out when everything is added up anew.
+/// Sums and indexes that are updated by each change equal those that are computed anew.
 fn counts_agree(core: &Core) -> Result<(), Broken> {
     let rule = "what is counted as it changes is what there is";
     for (gpu, card) in core.cards.iter() {
@@ -218,7 +218,7 @@ fn holders_fit(core: &Core) -> Result<(), Broken> {
     Ok(())
 }
 
-/// What never moves is nobody else's room, and it is never more than was leased.
+/// Fixed bytes reduce the capacity, and are never more than was leased.
 fn fixed_memory_takes_room(core: &Core) -> Result<(), Broken> {
     for (gpu, card) in core.cards.iter() {
         let (fixed, leased) = (card.fixed(), card.census.sums.leased.get());
@@ -230,7 +230,7 @@ fn fixed_memory_takes_room(core: &Core) -> Result<(), Broken> {
     Ok(())
 }
 
-fn the_dead_are_nowhere(core: &Core) -> Result<(), Broken> {
+fn dead_processes_hold_nothing(core: &Core) -> Result<(), Broken> {
     let rule = "a dead client holds nothing";
     let living = core
         .sessions
@@ -279,7 +279,7 @@ fn gates_agree_with_the_lock(core: &Core, id: SessionId, session: &Session) -> R
     hold(rule, open.is_none(), || format!("{open:?} of {id} uses no card"))
 }
 
-/// The first in line waits for holders whose quantum ends or whose drop goes on, or says for whom it waits.
+/// The first in line waits for holders whose quantum ends or whose drop goes on, or has a stated reason.
 fn waits_are_bounded(core: &Core) -> Result<(), Broken> {
     for gpu in core.cards.keys() {
         waits_are_bounded_on(core, core.tied(gpu))?;
@@ -311,7 +311,8 @@ fn waits_are_bounded_on(core: &Core, tied: GpuSet) -> Result<(), Broken> {
     Ok(())
 }
 
-/// Looking at everything finds nothing that was not on the agenda. In a crowd news may be told later, so those are left out.
+/// Looking at everything finds nothing that was not on the agenda. In a crowd news may be told later, so
+/// those are left out.
 fn nothing_was_overlooked(core: &Core) -> Result<(), Broken> {
     let mut again = core.clone();
     again.effects.clear();

@@ -1,4 +1,4 @@
-//! The form of a recording: what the machine was told, one JSON line each, and a fingerprint of what it answered.
+//! Format of a recording: one JSON line per event, with a fingerprint of its effects.
 //!
 //! ```text
 //!   {"line":{"header":{"format":2,"version":"0.1.0","generation":…,"expected":[],"started":…,"config":{…}}},"chain":"…"}
@@ -7,11 +7,11 @@
 //!   {"line":{"end":{"reason":"the daemon ended"}},"chain":"…"}  ◀── of this line and of all before it ────────┘
 //! ```
 //!
-//! The same lines lead a new machine to the same effects, so the effects themselves need not be kept: eight bytes
-//! of each event's tell whether a replay still does what the daemon did. An edit may leave all effects as they are, so
-//! each line also carries the fingerprint of everything up to itself: whoever reads along knows the line at which the
-//! file is not the daemon's any more. (Not who changed it: a chain can be made anew.) What is not in here: names,
-//! pids, paths and tokens, which the machine never learns.
+//! The same events lead a new machine to the same effects, so the effects are not kept. A fingerprint of
+//! eight bytes tells whether a replay still gives the same ones. Each line also has a fingerprint of
+//! everything up to itself, so that an edited or missing line is found. It does not prove who wrote the file:
+//! a chain can be computed anew. A recording has no names, pids, paths or tokens, since the machine never
+//! learns them.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -25,64 +25,64 @@ use crate::config::Config;
 use crate::events::{Effect, Event};
 use crate::machine::Core;
 
-/// The form that is written and read here.
+/// Version of the format.
 pub const FORMAT: u32 = 2;
 
-/// A line as it is written.
+/// Line of a recording with its place in the chain.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Link {
-    /// What it says.
+    /// Content of the line.
     pub line: Line,
-    /// Of it and of all before it.
+    /// Fingerprint of this line and of all before it.
     pub chain: Chain,
 }
 
 impl Link {
-    /// How every recording begins.
+    /// First bytes of every recording.
     pub const BEGINNING: &'static str = r#"{"line":{"header":{"format":"#;
 }
 
-/// A line of a recording.
+/// Content of a line.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Line {
-    /// The first.
+    /// First line: the start of the machine.
     Header(Box<Header>),
-    /// An event, in order.
+    /// Event that the machine handled.
     Handled(Handled),
-    /// The last, unless the daemon was killed.
+    /// Last line, missing if the daemon was killed.
     End {
-        /// Why nothing follows.
+        /// Reason for the end, in words.
         reason: String,
     },
 }
 
-/// With what the machine started.
+/// State with which the machine started.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Header {
-    /// [`FORMAT`].
+    /// Version of the format: [`FORMAT`].
     pub format: u32,
-    /// Of the gpushare that decided.
+    /// Version of the gpushare that recorded.
     pub version: String,
-    /// The boot clock, as given to the machine.
+    /// Generation that was given to the machine: the boot clock in nanoseconds.
     pub generation: u64,
-    /// The clients that it waited for.
+    /// Processes of the last daemon that the machine waited for.
     pub expected: BTreeSet<ClientId>,
-    /// Whether others could come back as well.
+    /// Whether processes that were not recorded could come back too.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub incomplete: bool,
-    /// The machine's clock at its start.
+    /// Clock of the machine at its start.
     pub started: Nanos,
-    /// The same instant for people: seconds since 1970.
+    /// Time of the start, in seconds since 1970.
     pub unix_seconds: u64,
-    /// What decisions depended on besides events.
+    /// Settings of the machine.
     pub config: Config,
 }
 
 impl Header {
-    /// A machine as it was at the start of the recording.
+    /// Creates a machine as it was at the start of the recording.
     #[must_use]
     pub fn machine(&self) -> Core {
         let (config, expected) = (self.config.clone(), self.expected.clone());
@@ -98,23 +98,22 @@ impl Header {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Handled {
-    /// The time that came with the event.
+    /// Time that came with the event.
     pub now: Nanos,
-    /// What happened.
+    /// Event that the machine took in.
     pub event: Event,
-    /// Of what the machine answered; none if it never did.
+    /// Fingerprint of the effects; `None` if the machine never returned from the event.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub effects: Option<Fingerprint>,
 }
 
-/// Sixty-four bits of a list of effects (FNV-1a of its JSON). Equal lists have equal fingerprints on every machine
-/// and with every compiler; others hardly ever.
+/// Hash of a list of effects: 64-bit FNV-1a of its JSON. It does not depend on the machine or the compiler.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Fingerprint(u64);
 
 impl Fingerprint {
-    /// Of `effects`, in their order.
+    /// Fingerprint of `effects`, which depends on their order.
     #[must_use]
     pub fn of(effects: &[Effect]) -> Self {
         let mut hash = Hash(fnv::FnvHasher::default());
@@ -123,14 +122,13 @@ impl Fingerprint {
     }
 }
 
-/// Sixty-four bits of a recording up to a line. Lines that are changed, missing, repeated or in another order give
-/// another one.
+/// Hash of a recording up to a line. A changed, missing, repeated or moved line changes it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Chain(Fingerprint);
 
 impl Chain {
-    /// The chain with one line more; that of nothing is the default.
+    /// Chain with one more line; the default is the chain of no line.
     #[must_use]
     pub fn with(self, line: &Line) -> Self {
         let mut hash = Hash(fnv::FnvHasher::default());
@@ -166,7 +164,7 @@ struct Hash(fnv::FnvHasher);
 
 impl Hash {
     fn add(&mut self, thing: &impl Serialize) {
-        // What is recorded is made of numbers, texts and enums, and the hash takes everything: neither can fail.
+        // Neither can fail: recorded values are numbers, texts and enums, and the hash accepts every byte.
         let _ = serde_json::to_writer(self, thing);
     }
 }

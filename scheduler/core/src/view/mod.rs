@@ -1,4 +1,5 @@
-//! The machine as others see it: what processes are told, what `status` shows, recordings, and the rules that hold.
+//! The machine as others see it: what processes are told, what `status` shows, recordings, and the rules that
+//! hold.
 
 pub(crate) mod figures;
 pub(crate) mod updates;

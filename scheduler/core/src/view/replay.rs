@@ -1,4 +1,4 @@
-//! Doing again what a daemon did: the events of a recording, given to a machine that starts as that one did.
+//! Replay of a recording: its events are given to a machine that starts as the recorded one did.
 
 use gpushare_proto::Nanos;
 
@@ -7,34 +7,34 @@ use crate::machine::Core;
 use crate::view::invariants::{Broken, Invariants};
 use crate::view::log::{Fingerprint, Handled, Header};
 
-/// A machine that is told what another was.
+/// Machine that takes the events of a recording in.
 #[derive(Clone, Debug)]
 pub struct Replay {
     core: Core,
     invariants: Invariants,
-    /// The time of the last event.
+    /// Time of the last event.
     now: Nanos,
 }
 
-/// What came of one event.
+/// Outcome of one event.
 #[derive(Clone, Debug)]
 pub struct Step {
-    /// What the machine wants done.
+    /// Effects of the event.
     pub effects: Vec<Effect>,
-    /// Whether the daemon did something else.
+    /// Whether the daemon recorded other effects.
     pub diverged: bool,
-    /// The first rule that does not hold now.
+    /// First invariant that does not hold after the event.
     pub broken: Option<Broken>,
 }
 
 impl Replay {
-    /// Starts as the recorded machine started.
+    /// Creates a machine that starts as the recorded one did.
     #[must_use]
     pub fn new(header: &Header) -> Self {
         Self { core: header.machine(), invariants: Invariants::default(), now: header.started }
     }
 
-    /// Tells the machine one thing.
+    /// Gives the machine one recorded event.
     pub fn step(&mut self, handled: &Handled) -> Step {
         let back = (handled.now < self.now).then(|| Broken {
             rule: "time does not run backwards",

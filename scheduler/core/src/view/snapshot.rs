@@ -1,5 +1,5 @@
-//! What the machine looks like from outside: everything that `gpushare-ctl status` shows, except what
-//! only the shell knows (names, identities of cards, pids), which the shell adds.
+//! Snapshot of the machine for `gpushare-ctl status`. The shell adds what only it knows: names, pids,
+//! identities of cards.
 
 use gpushare_proto::admin::{ClientView, GpuView, LockView, Mode, SessionGpuView, SessionState, SessionView};
 use gpushare_proto::{Bytes, ClientId, GateState, GpuId, GpuUuid, Nanos, SessionId};
@@ -11,100 +11,101 @@ use crate::places::Place;
 use crate::session::Session;
 use crate::session::lock::Lock;
 
-/// The whole machine at one instant.
+/// State of the whole machine at one instant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Snapshot {
-    /// Clients of the last daemon that are neither back nor dead; grants on their cards wait for them.
+    /// Number of processes of the last daemon that are neither back nor dead. Grants on their cards wait for
+    /// them.
     pub recovering: u32,
-    /// The cards, by number.
+    /// Cards, by number.
     pub gpus: Vec<GpuSnapshot>,
-    /// The sessions, by number.
+    /// Sessions, by number.
     pub sessions: Vec<SessionSnapshot>,
 }
 
-/// One card: [`GpuView`] without its identity.
+/// State of one card: [`GpuView`] without its identity.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GpuSnapshot {
-    /// Its number.
+    /// Number of the card.
     pub gpu: GpuId,
-    /// Its memory.
+    /// Total memory of the card.
     pub total_bytes: Bytes,
-    /// What may be resident together.
+    /// Bytes that may be resident together.
     pub capacity_bytes: Bytes,
-    /// What the sessions have allocated.
+    /// Bytes that the sessions have allocated.
     pub allocated_bytes: Bytes,
-    /// What of that never moves.
+    /// Allocated bytes that never move.
     pub fixed_bytes: Bytes,
-    /// What contexts and the rest of the driver's memory take besides, measured or assumed.
+    /// Bytes of contexts and of other driver memory, measured or assumed.
     pub overhead_bytes: Bytes,
-    /// The most managed memory of all sessions together; [`Bytes::MAX`] for no limit.
+    /// Most managed memory of all sessions together; [`Bytes::MAX`] for no limit.
     pub managed_limit_bytes: Bytes,
-    /// How it is shared now.
+    /// Present mode of sharing.
     pub mode: Mode,
-    /// Why.
+    /// Reason for the mode, in words.
     pub reason: String,
-    /// Mode changes so far.
+    /// Number of mode changes so far.
     pub mode_changes: u64,
     /// Sessions that hold the lock.
     pub holders: Vec<SessionId>,
-    /// Sessions that wait for it, in order.
+    /// Sessions that wait for the lock, in order.
     pub queue: Vec<SessionId>,
-    /// The quantum of the next grant.
+    /// Length of the next turn.
     pub quantum_ns: Nanos,
-    /// Grants in serialized mode so far.
+    /// Number of turns granted so far.
     pub handoffs: u64,
-    /// Drops that were reopened.
+    /// Number of drops whose gates were opened again.
     pub aborted_drops: u64,
-    /// The latest drains, oldest first, at most 256.
+    /// Latest drains, oldest first, at most 256.
     pub drains_ns: Vec<Nanos>,
-    /// Moving average of the drain.
+    /// Moving average of the drains.
     pub expected_drain_ns: Nanos,
-    /// Bytes moved to the card on grants.
+    /// Bytes that processes moved to the card on grants.
     pub moved_bytes: Bytes,
 }
 
-/// One session: [`SessionView`] without its name.
+/// State of one session: [`SessionView`] without its name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SessionSnapshot {
-    /// Its number.
+    /// Number of the session.
     pub session: SessionId,
-    /// Its quota on each card that has none of its own.
+    /// Quota on each card without a quota of its own; `None` for no limit.
     pub memory_limit_bytes: Option<Bytes>,
-    /// What it uses, per card.
+    /// Memory of the session on each card.
     pub gpus: Vec<SessionGpuView>,
-    /// Its processes.
+    /// Processes of the session.
     pub clients: Vec<ClientSnapshot>,
-    /// What its lock is doing, with numbers for names.
+    /// State of the session's lock, with numbers instead of names.
     pub lock: LockView,
-    /// For what it waits, if it does.
+    /// Reason for the session's wait, if it waits.
     pub waits_for: Option<WaitsFor>,
-    /// Time spent waiting at the gate so far.
+    /// Time that the session has waited for its turns so far.
     pub waited_ns: Nanos,
-    /// Wall time with an open gate in serialized mode so far.
+    /// Wall time that the session has held turns so far.
     pub held_ns: Nanos,
-    /// Wall time in any mode in which it could submit work: with the lock, and not known to be idle.
+    /// Wall time in which the session could submit work: with the lock, and not known to be idle.
     pub gpu_time_ns: Nanos,
-    /// Bytes brought in on grants.
+    /// Bytes that the session's processes brought in on grants.
     pub moved_bytes: Bytes,
-    /// Refused allocations so far.
+    /// Number of refused allocations so far.
     pub refusals: u64,
 }
 
-/// One process: [`ClientView`] without what only the shell knows.
+/// State of one process: [`ClientView`] without its pid and its unknown functions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClientSnapshot {
-    /// Its number.
+    /// Number of the process.
     pub client: ClientId,
-    /// Its gate.
+    /// State of the process's gate.
     pub gate: GateState,
-    /// Whether one of its threads sleeps at the gate.
+    /// Whether a thread of the process sleeps at the gate.
     pub waiting: bool,
-    /// Whether its memory may be moved off the card.
+    /// Whether the process's memory may be moved off the card.
     pub evictable: bool,
 }
 
 impl Core {
-    /// What `status` shows.
+    /// Returns the state of the whole machine.
     #[must_use]
     pub fn snapshot(&self, now: Nanos) -> Snapshot {
         let now = self.now.max(now);
@@ -119,7 +120,7 @@ impl Core {
         }
     }
 
-    /// One session, as it is before it ends: without its place in the queue.
+    /// Returns the state of one session that ends, without its place in the queue.
     #[must_use]
     pub fn session_snapshot(&self, now: Nanos, id: SessionId) -> Option<SessionSnapshot> {
         let session = self.sessions.get(id)?;
@@ -151,7 +152,7 @@ impl Core {
 }
 
 impl GpuSnapshot {
-    /// The view of a card that the shell knows by `uuid` and `name`.
+    /// Adds the identity of the card.
     #[must_use]
     pub fn into_view(self, uuid: GpuUuid, name: String) -> GpuView {
         GpuView {
@@ -178,8 +179,8 @@ impl GpuSnapshot {
 }
 
 impl SessionSnapshot {
-    /// The view of a session that the shell knows by `name`, with the pid of each of its processes and the functions
-    /// that it was handed and nobody knows.
+    /// Adds the name of the session. `process` returns the pid of a process, and the driver functions that it
+    /// was handed and that the library does not know.
     #[must_use]
     pub fn into_view(
         self,

@@ -1,10 +1,10 @@
-//! What processes are told besides their gates, each thing only when it changes: flags, figures about memory, and
-//! what they wait for.
+//! Updates for processes, beside their gates: flags, memory figures and places in the queue, each when it
+//! changes.
 //!
-//! In a long queue every grant changes the place of everybody, and a thousand messages would go out with each. There a process
-//! hears of its place when few others do, and of another one after a second: it needs the place for one line on stderr, and
-//! whoever is granted waits for all that goes out. On a card with many sessions what one allocates may change
-//! what all others may have; they hear of that together, a hundred times a second at most.
+//! In a long queue every grant changes all places, and each grant would wait for a thousand messages. There a
+//! process is told its place at most once a second, and few processes at the same time. On a card with many
+//! sessions one allocation may change the figures of all others; these go out together, at most a hundred
+//! times a second.
 
 use gpushare_proto::page::{FLAG_CONTENDED, FLAG_LIMITED, FLAG_WANTED};
 use gpushare_proto::{Bytes, ClientId, GpuId, Nanos, SessionId};
@@ -19,45 +19,45 @@ use crate::places::Place;
 use crate::session::Session;
 use crate::session::client::{Client, Figures};
 use crate::values::gpu_set::GpuSet;
-use crate::view::figures::backed;
+use crate::view::figures::present_ceiling;
 
-/// So many sessions may wait without its being a long queue, and be on a card without being many.
+/// Largest number of sessions in a queue, or on a card, that are told every change at once.
 pub(crate) const FEW: usize = 16;
-/// How long a process in a long queue is not told of another place.
+/// Shortest time between two places that a process in a long queue is told.
 const PAUSE: Nanos = Nanos::from_secs(1);
-/// So many are told of another place at once in a long queue, and the next of them after a step.
+/// Number of sessions in a long queue that are told their places in one step.
 const AT_ONCE: usize = 8;
 const STEP: Nanos = Nanos::from_millis(10);
 
-/// The figures of cards that changed.
+/// Memory figures that changed, by card.
 type Changed = SmallVec<[(GpuId, Figures); 1]>;
 
-/// Of a session, by card: what it uses, and the most that it may.
+/// Bytes that a session uses and the most that it may use, by card.
 type Facts = SmallVec<[(GpuId, Bytes, Bytes); 1]>;
 
-/// What is new to a process.
+/// Changes that a process has not been told yet.
 #[derive(Debug)]
-struct News {
+struct Update {
     client: ClientId,
     flags: Option<u32>,
     figures: Changed,
     queued: Option<Option<Place>>,
 }
 
-impl News {
+impl Update {
     fn is_none(&self) -> bool {
         self.flags.is_none() && self.figures.is_empty() && self.queued.is_none()
     }
 }
 
 impl Core {
-    /// Puts those on the agenda to whom a change on a card is news.
-    pub(crate) fn spread_the_news(&mut self) {
+    /// Adds the sessions to the agenda whose processes a change on a card concerns.
+    pub(crate) fn touch_members_of_changed_cards(&mut self) {
         for gpu in self.agenda.cards() {
             let Some(card) = self.cards.get_mut(gpu) else {
                 continue;
             };
-            let told = card.news();
+            let told = card.state_to_tell();
             let before = std::mem::replace(&mut card.told, told);
             let few = card.census.members.len() <= FEW;
             if told.users != before.users || (told.ceilings != before.ceilings && few) {
@@ -72,7 +72,8 @@ impl Core {
         }
     }
 
-    /// Those who wait for the clients of the last daemon hear how many are missing: where they are many, as of their places.
+    /// Tells waiting processes how many processes of the last daemon are missing; many sessions are told in
+    /// steps.
     pub(crate) fn tell_who_is_awaited(&mut self) {
         if self.sessions.len() <= FEW {
             return self.touch_all();
@@ -91,7 +92,7 @@ impl Core {
         if card.census.queue.len() <= FEW {
             card.moved_up = self.now;
             for (_, id) in card.census.queue.clone() {
-                // Also a gang that stands in a long queue elsewhere, which need not change.
+                // A gang may stand in a long queue on another card, which did not change.
                 if let Some(session) = self.sessions.get_mut(id) {
                     session.hears_place = true;
                 }
@@ -102,7 +103,7 @@ impl Core {
         }
     }
 
-    /// What those wait for who wait on a card is another from now on, and they are many.
+    /// Starts to tell the sessions in a card's long queue their places, step by step.
     fn tell_places_soon(&mut self, gpu: GpuId) {
         let Some(card) = self.cards.get_mut(gpu) else {
             return;
@@ -114,18 +115,18 @@ impl Core {
         }
     }
 
-    /// The next few in a long queue hear of their places.
+    /// Tells the next few sessions in a long queue their places.
     pub(crate) fn tell_places_again(&mut self, gpu: GpuId) {
         let Some(card) = self.cards.get(gpu) else { return };
         let census = &card.census;
-        // Whom the return of others holds up is in no queue where nobody takes turns.
+        // During recovery sessions also wait on cards without turns, which have no queue.
         let waiting: Vec<SessionId> = match self.recovery.is_over() {
             true => census.queue.iter().map(|&(_, id)| id).collect(),
             false => census.members.iter().copied().collect(),
         };
         let due = |id| Some((self.place_is_old(id, card.moved_up)?, id));
         let mut old: Vec<(Nanos, SessionId)> = waiting.into_iter().filter_map(due).collect();
-        // Whoever waits for longest, or those in front would hear of each of their places and those behind of none.
+        // The longest untold first; else the front would be told every place and the rest none.
         old.sort_unstable_by_key(|&(due, _)| due);
         let now = old.iter().take(AT_ONCE).take_while(|&&(due, _)| due <= self.now);
         let turn = old[..now.count()].to_vec();
@@ -141,10 +142,10 @@ impl Core {
         }
     }
 
-    /// When a session may hear of its place, if it has not since the line `moved_up`.
+    /// Time at which a session may be told its place, if it was not told since the queue `moved_up`.
     fn place_is_old(&self, id: SessionId, moved_up: Nanos) -> Option<Nanos> {
         let session = self.sessions.get(id)?;
-        // Also who must let go may have threads at its gate; it has no place.
+        // A session that is dropping may have threads at its gate, but has no place.
         session.lock.ticket()?;
         let waiting = session.attached().map(|(_, process)| process);
         let told = waiting.filter(|process| process.gate.waiting()).map(|process| &process.told);
@@ -155,20 +156,20 @@ impl Core {
         old.min()
     }
 
-    /// Tells a session's processes what is new to them.
-    pub(crate) fn tell(&mut self, id: SessionId) {
+    /// Sends the updates of one session's processes.
+    pub(crate) fn update_processes(&mut self, id: SessionId) {
         let Some(session) = self.sessions.get(id) else {
             return;
         };
-        // Whoever has a compute limit is glad to prove that it is idle.
+        // A session with a compute limit gains from proving that it is idle.
         let wanted =
             session.lock.grant().is_some() && (self.stands_in_the_way(session) || session.is_limited());
         let hears = session.hears_place || !self.is_in_a_crowd(session);
-        let mut news: SmallVec<[News; 1]> = SmallVec::new();
+        let mut updates: SmallVec<[Update; 1]> = SmallVec::new();
         let (mut place, mut facts) = (None, Facts::new());
         for (client, process) in session.attached() {
             let flags = self.flags(process, session, wanted);
-            let new = News {
+            let update = Update {
                 client,
                 flags: (flags != process.told.flags).then_some(flags),
                 figures: match session.figures_moved {
@@ -177,37 +178,37 @@ impl Core {
                 },
                 queued: self.queued(id, process, hears, &mut place),
             };
-            if !new.is_none() {
-                news.push(new);
+            if !update.is_none() {
+                updates.push(update);
             }
         }
-        news.into_iter().for_each(|news| self.tell_news(news));
+        updates.into_iter().for_each(|update| self.send_update(update));
         if let Some(session) = self.sessions.get_mut(id) {
             session.figures_moved = false;
             if std::mem::take(&mut session.hears_place) {
-                // Also where it stands as it did: it had its turn to hear, and others have theirs.
+                // Set even if the place is the same: the others in the queue come next.
                 let told = session.clients.values_mut().map(|process| &mut process.told);
                 told.for_each(|told| told.queued_at = self.now);
             }
         }
     }
 
-    fn tell_news(&mut self, news: News) {
-        let (client, now) = (news.client, self.now);
+    fn send_update(&mut self, update: Update) {
+        let (client, now) = (update.client, self.now);
         let Some(process) = self.client_mut(client) else {
             return;
         };
         let told = &mut process.told;
-        told.flags = news.flags.unwrap_or(told.flags);
-        told.figures.extend(news.figures.iter().copied());
-        if let Some(place) = &news.queued {
+        told.flags = update.flags.unwrap_or(told.flags);
+        told.figures.extend(update.figures.iter().copied());
+        if let Some(place) = &update.queued {
             told.queued.clone_from(place);
             told.queued_at = now;
         }
-        if let Some(flags) = news.flags {
+        if let Some(flags) = update.flags {
             self.effects.push_back(Effect::Flags { client, flags });
         }
-        for (gpu, figures) in news.figures {
+        for (gpu, figures) in update.figures {
             self.effects.push_back(Effect::Figures {
                 client,
                 gpu,
@@ -216,12 +217,13 @@ impl Core {
                 ceiling: figures.ceiling,
             });
         }
-        if let Some(Some(Place { ahead, reason })) = news.queued {
+        if let Some(Some(Place { ahead, reason })) = update.queued {
             self.effects.push_back(Effect::Queued { client, ahead, reason });
         }
     }
 
-    /// The place that a process is to be told, or none where it waits no more. `place` is its session's, once it is known.
+    /// Change of the place that a process was told: `Some(None)` if it waits no longer. `place` caches the
+    /// session's place.
     fn queued(
         &self,
         id: SessionId,
@@ -242,7 +244,7 @@ impl Core {
         (told.queued != *place).then(|| place.clone())
     }
 
-    /// Whether it stands in a long queue. Who is kept out of all queues hears at once why.
+    /// Whether a session stands in a long queue. A session that is kept out of all queues is told at once.
     fn is_in_a_crowd(&self, session: &Session) -> bool {
         let queues = session.cards.iter().filter(|(_, on)| on.listed.queued.is_some());
         let mut cards = queues.filter_map(|(gpu, _)| self.cards.get(gpu));
@@ -260,7 +262,8 @@ impl Core {
         flag(contended, FLAG_CONTENDED) | flag(wanted, FLAG_WANTED) | limited
     }
 
-    /// The figures that differ from those that the process was told. `facts` are its session's, by card: use and ceiling.
+    /// Figures that differ from those that the process was told. `facts` caches the session's use and ceiling
+    /// by card.
     fn new_figures(&self, session: &Session, process: &Client, facts: &mut Facts) -> Changed {
         let mut new = Changed::new();
         for (gpu, book) in process.books.iter() {
@@ -269,7 +272,7 @@ impl Core {
             };
             let known = facts.iter().find(|(known, ..)| *known == gpu).copied();
             let (_, used, ceiling) = known.unwrap_or_else(|| {
-                let fact = (gpu, session.sums(gpu).used.get(), backed(session, gpu, card));
+                let fact = (gpu, session.sums(gpu).used.get(), present_ceiling(session, gpu, card));
                 facts.push(fact);
                 fact
             });
@@ -283,8 +286,8 @@ impl Core {
 }
 
 impl Card {
-    /// What everybody here should know.
-    fn news(&self) -> Told {
+    /// State of the card that concerns all sessions on it.
+    fn state_to_tell(&self) -> Told {
         let limit = self.managed_limit();
         let taken = match limit {
             Bytes::MAX => Bytes::ZERO,

@@ -1,7 +1,7 @@
-//! What lies before a waiting session's turn, for whoever asks: nothing is decided by it.
+//! Estimate of a session's wait for its turn, for `explain`. No decision depends on it.
 //!
-//! The estimate is that of the slow case: the holder runs until its time is over, and all who are ahead use their turns to the end, one
-//! after the other. Sessions that fit together, or go idle early, make it shorter.
+//! It is the slow case: the holder runs until its time is over, and all sessions ahead use their whole turns,
+//! one after the other. Sessions that fit together, or go idle early, make the wait shorter.
 
 use std::collections::BTreeSet;
 
@@ -11,21 +11,21 @@ use crate::events::WaitsFor;
 use crate::machine::Core;
 use crate::session::lock::Lock;
 
-/// For what a session waits.
+/// Wait of a session, with its reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Waiting {
-    /// For whom or what.
+    /// Reason for the wait.
     pub reason: WaitsFor,
-    /// Who holds the lock on its cards, and what is left of their time.
+    /// Holders of the session's cards, with the rest of their time.
     pub holders: Vec<(SessionId, Nanos)>,
-    /// Whose turn comes first, in order, and how long each is expected to be.
+    /// Sessions whose turn comes first, in order, with the expected length of each turn.
     pub ahead: Vec<(SessionId, Nanos)>,
-    /// What a change of turns is expected to take.
+    /// Expected duration of a change of turns.
     pub handoff: Nanos,
 }
 
 impl Waiting {
-    /// How long until its turn; none where time alone changes nothing.
+    /// Estimated time until the session's turn; `None` if time alone does not end the wait.
     #[must_use]
     pub fn about(&self) -> Option<Nanos> {
         match self.reason {
@@ -40,7 +40,7 @@ impl Waiting {
 }
 
 impl Core {
-    /// What lies before a session's turn, if it waits for one.
+    /// Wait of a session; `None` if it does not wait.
     #[must_use]
     pub fn waiting(&self, now: Nanos, id: SessionId) -> Option<Waiting> {
         let now = self.now.max(now);
