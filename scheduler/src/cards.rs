@@ -1,30 +1,32 @@
-//! The cards this daemon has: their numbers, who they are, and what was set for each.
+//! The cards of this daemon: their numbers, identities and settings.
 //!
-//! A card is found at the start by NVML, or later by the first process that announces it. Its number is its
-//! row in every page, so numbers are given once and never taken back.
+//! NVML lists the cards at the start. Without NVML a card is found when the first process announces it. A card's
+//! number is its row in every page, so it never changes.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
 
 use gpushare_core::{Event, Knobs};
-use gpushare_proto::admin::{ConfigChange, Knob, Mode, Setting};
+use gpushare_proto::admin::{ConfigChange, Knob, Setting};
 use gpushare_proto::page::MAX_GPUS;
 use gpushare_proto::tenant::{Failure, FailureCode, GpuInfo};
 use gpushare_proto::{Bytes, GpuId, GpuUuid};
 
 use crate::args::CardName;
+use crate::clients::page::ClientPage;
 use crate::config::{CardLimits, Settings};
+use crate::knob::{name, words};
 use crate::lock::{CardLock, LockError};
-use crate::pages::ClientPage;
 
-/// Why a process cannot use a card here.
+/// Reason why a process cannot use a card here.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CardError {
     #[error(transparent)]
     Lock(#[from] LockError),
     #[error(
-        "this daemon has {MAX_GPUS} cards already and cannot take {0} as well; use one of those, or give the program a daemon of its own with --runtime-dir"
+        "this daemon has {MAX_GPUS} cards already and cannot take {0} as well; use one of those, or give the program \
+         a daemon of its own with --runtime-dir"
     )]
     Full(GpuUuid),
     #[error("{0} says that it has no memory; is the driver healthy? `nvidia-smi` tells")]
@@ -44,18 +46,18 @@ impl From<CardError> for Failure {
     }
 }
 
-/// One card.
+/// A card.
 #[derive(Debug)]
 pub(crate) struct Card {
     pub(crate) info: GpuInfo,
     knobs: Knobs,
-    /// What it gets where nobody says how much of it may be managed memory.
+    /// Managed limit of the card if none is set.
     managed_limit: Bytes,
     _lock: CardLock,
 }
 
 impl Card {
-    /// The most that could ever be allocated on it.
+    /// Returns the most bytes that can ever be allocated on the card.
     pub(crate) fn most(&self) -> Bytes {
         self.knobs.managed_limit.unwrap_or(Bytes::ZERO).max(self.info.total)
     }
@@ -65,13 +67,13 @@ impl Card {
 #[derive(Debug)]
 pub(crate) struct Cards {
     all: Vec<Card>,
-    /// Whether NVML listed the machine's cards and tenants are not believed about others.
+    /// Whether NVML listed all cards of the machine, so that tenants cannot announce others.
     complete: bool,
     lock_dir: PathBuf,
     limits: BTreeMap<CardName, CardLimits>,
-    /// For cards to come,
+    /// Settings of cards that the configuration does not name.
     defaults: Knobs,
-    /// and what the core has for them.
+    /// Settings that the core gives a new card.
     told: Knobs,
 }
 
@@ -83,22 +85,22 @@ impl Cards {
             lock_dir: settings.lock_dir.clone(),
             limits: settings.cards.clone(),
             defaults: defaults(settings),
-            // The limit of managed memory depends on the card, so it is told of each.
+            // The managed limit depends on the card, so it is sent for each card.
             told: Knobs { managed_limit: None, ..Knobs::new(&settings.core) },
         }
     }
 
-    /// From now on what is not here is no card of this machine.
+    /// Refuses other cards from now on.
     pub(crate) fn close(&mut self) {
         self.complete = true;
     }
 
-    /// Whether all cards of this machine are here.
+    /// Returns whether all cards of the machine are known.
     pub(crate) fn is_complete(&self) -> bool {
         self.complete
     }
 
-    /// The number of a card, and the events that tell the core of it if it is new.
+    /// Returns the number of a card, and the events that announce a new card to the core.
     pub(crate) fn find_or_add(&mut self, info: &GpuInfo) -> Result<(GpuId, Vec<Event>), CardError> {
         if let Some(gpu) = self.by_uuid(info.uuid) {
             return Ok((gpu, Vec::new()));
@@ -128,50 +130,51 @@ impl Cards {
         self.all.get(usize::from(gpu.0))
     }
 
-    /// Changes a setting of one card, or of all and those to come: what it was and is, in words.
+    /// Changes a setting of one card, or of all present and future ones. Returns the old and new value in words.
     pub(crate) fn set(&mut self, setting: Setting) -> (String, String) {
         let Setting { gpu, knob } = setting;
         let (mut old, mut new) = (Vec::new(), Vec::new());
         for (number, card) in numbered(self.all.iter_mut()) {
             if gpu.is_none_or(|gpu| gpu == number) {
-                old.push((number, setting_words(&card.knobs, knob)));
+                old.push((number, words(&card.knobs, knob)));
                 card.knobs.set(knob);
-                new.push((number, setting_words(&card.knobs, knob)));
+                new.push((number, words(&card.knobs, knob)));
             }
         }
-        let before = setting_words(&self.defaults, knob);
+        let before = words(&self.defaults, knob);
         if gpu.is_none() {
             self.defaults.set(knob);
             self.told.set(knob);
         }
-        (summary(&old, before), summary(&new, setting_words(&self.defaults, knob)))
+        (summary(&old, before), summary(&new, words(&self.defaults, knob)))
     }
 
-    /// Follows settings that were read again: what is another one on which card, and in words. What was set meanwhile is gone.
+    /// Follows the configuration that was read again, and drops what was set since. Returns the changed settings of
+    /// each card, and the changes in words.
     pub(crate) fn reload(&mut self, settings: &Settings) -> (Vec<(GpuId, Knob)>, Vec<ConfigChange>) {
         self.limits.clone_from(&settings.cards);
         self.defaults = defaults(settings);
-        let (mut changed, mut words) = (Vec::new(), Vec::new());
+        let (mut changed, mut changes) = (Vec::new(), Vec::new());
         for number in (0..).map(GpuId).take(self.all.len()) {
             let Some(card) = self.get(number) else { continue };
             let new = self.knobs(number, &card.info, card.managed_limit);
             let old = card.knobs;
             for knob in old.changes(&new) {
                 changed.push((number, knob));
-                words.push(ConfigChange {
+                changes.push(ConfigChange {
                     key: format!("{} of {number}", name(knob)),
-                    old: setting_words(&old, knob),
-                    new: setting_words(&new, knob),
+                    old: words(&old, knob),
+                    new: words(&new, knob),
                     live: true,
                 });
             }
             self.all[usize::from(number.0)].knobs = new;
         }
-        (changed, words)
+        (changed, changes)
     }
 
-    /// Tells a process how long its work in flight may take: the least of its cards.
-    pub(crate) fn aim(&self, page: &ClientPage) {
+    /// Sets how long a process's work in flight may take: the least window target of its cards.
+    pub(crate) fn set_drain_target(&self, page: &ClientPage) {
         let cards = page.gpus().filter_map(|gpu| self.get(gpu));
         if let Some(target) = cards.map(|card| card.knobs.window_target).min() {
             page.set_drain_target(target);
@@ -204,39 +207,12 @@ impl Cards {
     }
 }
 
-/// Settings of a card for which the configuration names none of its own.
+/// Returns the settings of a card that the configuration does not name.
 fn defaults(settings: &Settings) -> Knobs {
     Knobs { managed_limit: settings.managed_limit, ..Knobs::new(&settings.core) }
 }
 
-/// The setting in the place of `knob`, in words.
-fn setting_words(knobs: &Knobs, knob: Knob) -> String {
-    fn or(value: Option<impl ToString>, otherwise: &str) -> String {
-        value.map_or_else(|| otherwise.to_owned(), |value| value.to_string())
-    }
-    match knob {
-        Knob::Quantum(_) => or(knobs.quantum, "computed"),
-        Knob::Mode(_) => or(knobs.mode.map(Mode::name), "as memory fits"),
-        Knob::Capacity(_) => or(knobs.capacity, "total less reserve"),
-        Knob::ManagedLimit(_) => or(knobs.managed_limit, "computed"),
-        Knob::Epsilon(_) => knobs.epsilon.to_string(),
-        Knob::WindowTarget(_) => knobs.window_target.to_string(),
-    }
-}
-
-/// As `gpushare-ctl set` has it.
-const fn name(knob: Knob) -> &'static str {
-    match knob {
-        Knob::Quantum(_) => "quantum",
-        Knob::Mode(_) => "mode",
-        Knob::Capacity(_) => "capacity",
-        Knob::ManagedLimit(_) => "managed-limit",
-        Knob::Epsilon(_) => "epsilon",
-        Knob::WindowTarget(_) => "window-target",
-    }
-}
-
-/// The value that all cards have, or each card's own; `otherwise` where there is no card.
+/// Returns the value that all cards share, or each card's value; `otherwise` if there is no card.
 fn summary(values: &[(GpuId, String)], otherwise: String) -> String {
     let Some((_, first)) = values.first() else {
         return otherwise;
@@ -252,7 +228,7 @@ fn numbered<T>(cards: impl Iterator<Item = T>) -> impl Iterator<Item = (GpuId, T
     (0..).map(GpuId).zip(cards)
 }
 
-/// What managed memory may take of the host, until a host budget says better.
+/// Returns the host memory that managed memory may take by default.
 fn half_of_available_memory() -> Bytes {
     let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     Bytes(available(&text).unwrap_or(Bytes::ZERO).0 / 2)
@@ -268,6 +244,7 @@ fn available(meminfo: &str) -> Option<Bytes> {
 mod tests {
     use clap::Parser;
     use gpushare_proto::Nanos;
+    use gpushare_proto::admin::Mode;
 
     use super::*;
     use crate::args::Args;

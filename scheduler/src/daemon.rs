@@ -17,13 +17,13 @@ use tracing::info;
 use crate::audit::Audit;
 use crate::config::{Reader, Settings, Source};
 use crate::connections::{Acceptor, Admin, ConnectionLimit, Tenant, accept};
+use crate::engine::Engine;
 use crate::exit::Stop;
 use crate::input::Input;
 use crate::metrics;
 use crate::ready;
 use crate::record::RecordTo;
 use crate::registry::{Store, Writer};
-use crate::shell::Shell;
 use crate::sockets::{Folder, Sockets};
 use crate::state::State;
 
@@ -86,11 +86,11 @@ async fn serve(
     let reel = settings.record.as_ref().map(RecordTo::create).transpose()?;
     let (at, before) = state.places(&folder, &registry).map_err(system("keep its folder open"))?;
     let (store, book) = Store::open(at, before).map_err(system("open its registry"))?;
-    let mut shell = Shell::new(settings, book, store.is_complete(), (inputs, limit), reel)?;
-    shell.audit_in(audit);
-    shell.read_from(Reader::new(source));
+    let mut engine = Engine::resume(settings, book, store.is_complete(), (inputs, limit), reel)?;
+    engine.set_audit(audit);
+    engine.set_reader(Reader::new(source));
     if let Some(observer) = metrics.and_then(|address| metrics::start(address, requests)) {
-        shell.observe(observer);
+        engine.set_observer(observer);
     }
     let Sockets { tenant, admin } = folder.listen()?;
     let mut writer = Writer::start(store).map_err(system("start a thread for its registry"))?;
@@ -108,42 +108,42 @@ async fn serve(
     let mut watch = interval(FOLDER_WATCH);
     watch.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut gone = None;
-    while !shell.is_idle_for_long() {
-        shell.keep(&writer);
-        let due = shell.next_wake();
+    while !engine.is_idle_for_long() {
+        engine.write_if_due(&writer);
+        let due = engine.next_wake();
         tokio::select! {
             input = arriving.recv() => match input {
-                Some(input) => shell.handle(input),
+                Some(input) => engine.handle(input),
                 None => break,
             },
-            Some(event) = from_peers.recv() => shell.handle(Input::Connection(event)),
-            Some(answer) = observed.recv() => shell.handle(Input::Observe(answer)),
-            word = writer.word() => shell.kept(&word),
-            () = sleep(until(due)), if due.is_some() => shell.wake(),
+            Some(event) = from_peers.recv() => engine.handle(Input::Connection(event)),
+            Some(answer) = observed.recv() => engine.handle(Input::Observe(answer)),
+            word = writer.word() => engine.written(&word),
+            () = sleep(until(due)), if due.is_some() => engine.wake(),
             _ = watch.tick() => if let Err(error) = folder.check() {
                 gone = Some(error);
                 break;
             },
-            _ = hung_up.recv() => shell.read_again(None),
+            _ = hung_up.recv() => engine.read_settings(None),
             _ = terminated.recv() => break,
             _ = interrupted.recv() => break,
         }
     }
 
     doors.iter().for_each(tokio::task::JoinHandle::abort);
-    shell.keep_last(&writer);
+    engine.write_last(&writer);
     let (word, has_usage) = writer.finish().await;
-    shell.kept(&word);
+    engine.written(&word);
     // What is still in the daemon's folder then, is what could not be taken over.
     let lasting = match state.is_apart() {
         true => registry.exists(),
         false => has_usage,
     };
-    shell.take_audit().finish().await;
+    engine.take_audit().finish().await;
     if let Some(error) = gone {
         return Err(error.into());
     }
-    let awaited = shell.is_needed();
+    let awaited = engine.is_needed();
     folder.leave(awaited, lasting);
     info!("ended{}", if awaited { "; the processes it served run on" } else { "" });
     Ok(())

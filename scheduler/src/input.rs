@@ -1,4 +1,4 @@
-//! What reaches the shell from outside.
+//! Inputs of the daemon's task.
 
 use gpushare_proto::admin::UsageView;
 use gpushare_proto::{ClientId, SessionId};
@@ -10,37 +10,37 @@ use crate::metrics::PictureRequest;
 use crate::nvml::Usages;
 use crate::registry::Hour;
 
-/// Something from outside.
+/// An event from outside of the daemon's task.
 #[derive(Debug)]
 pub(crate) enum Input {
     /// A report of a connection.
     Connection(ConnectionEvent),
-    /// Somebody reads the metrics.
+    /// The metrics server asks for the daemon's state.
     Observe(PictureRequest),
-    /// What processes have on the cards, as NVML says; none where there is no NVML.
+    /// NVML answered which process has what on which card; none if there is no NVML.
     Measured(Option<Usages>),
-    /// A process that the daemon watches without a connection is dead.
+    /// A watched process without a connection died.
     Died(Watched),
     /// The configuration was read again.
     Configured { settings: Result<Box<Settings>, ConfigError>, asker: Option<Asker> },
-    /// What sessions used, as the store has it since the beginning of an hour.
+    /// The store answered how much each session used since an hour.
     Used { connection: ConnectionId, since: Hour, answer: Result<Vec<UsageView>, String> },
 }
 
-/// An administrator who waits for an answer.
+/// Connection and process of an administrator who waits for an answer.
 pub(crate) type Asker = (ConnectionId, PeerProcess);
 
-/// Why a process without a connection is watched.
+/// Reason for watching a process that has no connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Watched {
-    /// It registered this session.
+    /// The process registered this session.
     Registrar(SessionId),
-    /// It was this client of the last daemon.
-    Expected(ClientId),
-    /// It is this client and hung up.
+    /// The process was this client of the last daemon.
+    Awaited(ClientId),
+    /// The process is this client and hung up.
     Away(ClientId),
-    /// It was this client, and is ending.
+    /// The process was this client and is ending.
     Orphan(ClientId),
-    /// It entered a session.
-    Entrant(ProcessId),
+    /// The process entered a session.
+    Joined(ProcessId),
 }

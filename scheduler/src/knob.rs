@@ -1,14 +1,15 @@
-//! What nobody can mean by a setting, whether it comes from the configuration or from `gpushare-ctl set`.
+//! Settings of a card in words, and the check of their values.
 
+use gpushare_core::Knobs;
 use gpushare_proto::Nanos;
-use gpushare_proto::admin::{Knob, MIN_MEMORY, MIN_QUANTUM};
+use gpushare_proto::admin::{Knob, MIN_MEMORY, MIN_QUANTUM, Mode};
 
-/// What a launch or two take,
-const LEAST_TARGET: Nanos = Nanos(100_000);
-/// and what nobody at a notebook would want to wait for.
-const MOST_TARGET: Nanos = Nanos::from_secs(10);
+/// Shortest window target: the time of a launch or two.
+const MIN_TARGET: Nanos = Nanos(100_000);
+/// Longest window target. Longer drains make interactive sessions wait too long.
+const MAX_TARGET: Nanos = Nanos::from_secs(10);
 
-/// Refuses what nobody can mean.
+/// Refuses a value that makes no sense.
 pub(crate) fn check(knob: Knob) -> Result<(), String> {
     match knob {
         Knob::Quantum(Some(quantum)) if quantum < MIN_QUANTUM => {
@@ -17,12 +18,39 @@ pub(crate) fn check(knob: Knob) -> Result<(), String> {
         Knob::Capacity(Some(bytes)) | Knob::ManagedLimit(bytes) if bytes < MIN_MEMORY => {
             Err(format!("{bytes} leaves nothing to share; use {MIN_MEMORY} or more"))
         }
-        Knob::WindowTarget(target) if target < LEAST_TARGET || target > MOST_TARGET => Err(format!(
-            "a window target of {target} is no time for work in flight; use {LEAST_TARGET} to {MOST_TARGET}"
+        Knob::WindowTarget(target) if target < MIN_TARGET || target > MAX_TARGET => Err(format!(
+            "a window target of {target} is no time for work in flight; use {MIN_TARGET} to {MAX_TARGET}"
         )),
         Knob::Epsilon(share) if share.0 == 0 || share.0 >= 10_000 => {
             Err(format!("epsilon is a share of time to lose: more than 0% and less than 100%, not {share}"))
         }
         _ => Ok(()),
+    }
+}
+
+/// Returns the value of the setting that `knob` names, in words.
+pub(crate) fn words(knobs: &Knobs, knob: Knob) -> String {
+    fn or(value: Option<impl ToString>, otherwise: &str) -> String {
+        value.map_or_else(|| otherwise.to_owned(), |value| value.to_string())
+    }
+    match knob {
+        Knob::Quantum(_) => or(knobs.quantum, "computed"),
+        Knob::Mode(_) => or(knobs.mode.map(Mode::name), "as memory fits"),
+        Knob::Capacity(_) => or(knobs.capacity, "total less reserve"),
+        Knob::ManagedLimit(_) => or(knobs.managed_limit, "computed"),
+        Knob::Epsilon(_) => knobs.epsilon.to_string(),
+        Knob::WindowTarget(_) => knobs.window_target.to_string(),
+    }
+}
+
+/// Returns the name of a setting, as in `gpushare-ctl set`.
+pub(crate) const fn name(knob: Knob) -> &'static str {
+    match knob {
+        Knob::Quantum(_) => "quantum",
+        Knob::Mode(_) => "mode",
+        Knob::Capacity(_) => "capacity",
+        Knob::ManagedLimit(_) => "managed-limit",
+        Knob::Epsilon(_) => "epsilon",
+        Knob::WindowTarget(_) => "window-target",
     }
 }

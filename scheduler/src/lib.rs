@@ -19,20 +19,24 @@ pub mod state;
 
 // Peers: who they are, their connections, what they send.
 mod connections;
-mod entrants;
 mod identity;
 mod input;
+mod peers;
 
-// State: cards, sessions, shared pages, and what outlives the daemon.
+// State: cards, sessions, and what outlives the daemon.
 mod cards;
 mod knob;
-mod pages;
 mod registry;
 mod secret;
 mod sessions;
 
-// The task that owns the core and answers all inputs.
-mod shell;
+// The task that owns the core, and what it does by capability.
+mod clients;
+mod engine;
+mod memory;
+mod persist;
+mod report;
+mod requests;
 
 // Reports: audit log, metrics, operations, recordings, the limit on log lines.
 mod audit;

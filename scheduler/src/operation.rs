@@ -1,18 +1,22 @@
-//! What the log says of an operation: a sentence for people, and the same fields for programs in every record.
+//! Records of operations in the log, and the failures that peers are told.
 //!
-//! As JSON a record has `session_id`, `pid`, `operation`, `bytes`, `result` and `error_code`, so that one query fits all
-//! of them; 0 and `none` stand where an operation has none of that. As text it is the sentence alone, which says all
-//! of it in words.
+//! Each record is a sentence for people and fields for programs. As JSON every record has `session_id`, `pid`,
+//! `operation`, `bytes`, `result` and `error_code`, so that one query fits all; 0 and `none` stand for a missing
+//! value. As text a record is the sentence alone, which has all values in words.
 
 use std::fmt;
 
 use gpushare_proto::audit::Outcome;
+use gpushare_proto::lookup::MAX_SESSION_NAME;
 use gpushare_proto::page::{LimitKind, MemoryRefusal};
-use gpushare_proto::tenant::FailureCode;
+use gpushare_proto::tenant::{Failure, FailureCode};
+use gpushare_proto::text::is_printable;
 use gpushare_proto::{Bytes, GpuId, SessionId};
 use tracing::Level;
 
-/// The fields that text leaves to the sentence.
+use crate::identity::PeerProcess;
+
+/// Fields that a record as text leaves out, since its sentence has them.
 pub const FIELDS: [&str; 13] = [
     "session_id",
     "session",
@@ -29,10 +33,10 @@ pub const FIELDS: [&str; 13] = [
     "by",
 ];
 
-/// What a program is told that gets no memory.
+/// Error code of a refused request for memory, as programs get it from CUDA.
 pub(crate) const OUT_OF_MEMORY: &str = "CUDA_ERROR_OUT_OF_MEMORY";
 
-/// Something that was done, refused or failed.
+/// Record of an operation that was done, refused or failed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Operation<'a> {
     name: &'static str,
@@ -47,7 +51,7 @@ pub(crate) struct Operation<'a> {
 }
 
 impl<'a> Operation<'a> {
-    /// One that was done.
+    /// Starts the record of a successful operation.
     pub(crate) const fn done(name: &'static str) -> Self {
         Self {
             name,
@@ -62,47 +66,57 @@ impl<'a> Operation<'a> {
         }
     }
 
-    /// On this session.
+    /// Sets the session that the operation concerns.
     pub(crate) const fn of(mut self, session: SessionId, name: &'a str) -> Self {
         self.session = Some((session, name));
         self
     }
 
-    /// By or to this process.
+    /// Sets the process that the operation concerns or that asked for it.
     pub(crate) const fn process(mut self, pid: u32) -> Self {
         self.pid = pid;
         self
     }
 
-    /// By or to a process of this user.
+    /// Sets the user of that process.
     pub(crate) const fn user(mut self, uid: u32) -> Self {
         self.uid = Some(uid);
         self
     }
 
-    /// On this card.
+    /// Sets the process and its user.
+    pub(crate) const fn peer(self, peer: &PeerProcess) -> Self {
+        self.process(peer.pid).user(peer.uid)
+    }
+
+    /// Sets the card that the operation concerns.
     pub(crate) const fn on(mut self, gpu: GpuId) -> Self {
         self.gpu = Some(gpu);
         self
     }
 
-    /// About so much memory.
+    /// Sets the bytes that the operation concerns.
     pub(crate) const fn bytes(mut self, bytes: Bytes) -> Self {
         self.bytes = bytes;
         self
     }
 
-    /// It was not done.
+    /// Marks the operation as refused or failed.
     pub(crate) const fn failed(mut self, outcome: Outcome, error_code: &'static str) -> Self {
         self.outcome = outcome;
         self.error_code = error_code;
         self
     }
 
-    /// It was refused by a limit of memory.
+    /// Marks the operation as refused by a memory limit, with that limit's figures.
     pub(crate) const fn refused(mut self, refusal: MemoryRefusal) -> Self {
         self.refusal = Some(refusal);
         self.bytes = refusal.requested;
+        self.out_of_memory()
+    }
+
+    /// Marks the operation as refused for lack of memory.
+    pub(crate) const fn out_of_memory(self) -> Self {
         self.failed(Outcome::Refused, OUT_OF_MEMORY)
     }
 
@@ -119,7 +133,7 @@ impl<'a> Operation<'a> {
     }
 
     fn say(&self, level: Level, sentence: fmt::Arguments<'_>) {
-        // The level of a record is part of where it is made, so there is one for each.
+        // `tracing` needs the level at compile time, so there is one call for each level.
         macro_rules! record {
             ($level:expr) => {
                 tracing::event!(
@@ -150,7 +164,7 @@ impl<'a> Operation<'a> {
     }
 }
 
-/// A failure as the wire has it.
+/// Returns the name of a failure code in records.
 pub(crate) const fn code_name(code: FailureCode) -> &'static str {
     match code {
         FailureCode::Protocol => "protocol",
@@ -161,7 +175,7 @@ pub(crate) const fn code_name(code: FailureCode) -> &'static str {
     }
 }
 
-/// Whether a failure is somebody's decision.
+/// Returns the outcome of a failed operation: refused if a rule forbids it, else failed.
 pub(crate) const fn outcome_of(code: FailureCode) -> Outcome {
     match code {
         FailureCode::Permission => Outcome::Refused,
@@ -169,11 +183,38 @@ pub(crate) const fn outcome_of(code: FailureCode) -> Outcome {
     }
 }
 
-/// A limit as programs read it.
+/// Returns the name of a limit in records.
 pub(crate) const fn limit_key(limit: LimitKind) -> &'static str {
     match limit {
         LimitKind::Session => "session",
         LimitKind::Capacity => "capacity",
         LimitKind::ManagedLimit => "managed_limit",
+    }
+}
+
+/// Makes a failure for a peer.
+pub(crate) fn failure(code: FailureCode, message: impl Into<String>) -> Failure {
+    Failure { code, message: message.into() }
+}
+
+/// Makes the failure of a request that cannot be meant so.
+pub(crate) fn bad_request(message: impl Into<String>) -> Failure {
+    failure(FailureCode::BadRequest, message)
+}
+
+/// Returns a peer's text in a form that is safe in a log: cut, and without characters that move a cursor.
+pub(crate) fn plain(text: &str) -> String {
+    text.chars().filter(|c| is_printable(*c)).take(MAX_SESSION_NAME).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_peers_text_cannot_forge_a_log_line() {
+        assert_eq!(plain("a\nb\x1b[2J"), "ab[2J");
+        assert_eq!(plain("train\u{202e}1\u{200b}"), "train1");
+        assert_eq!(plain(&"x".repeat(99)).len(), MAX_SESSION_NAME);
     }
 }

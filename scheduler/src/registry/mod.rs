@@ -22,7 +22,7 @@ use gpushare_proto::tenant::GpuInfo;
 use gpushare_proto::{Bytes, ClientId, GpuUuid, SessionId};
 use serde::{Deserialize, Serialize};
 
-use crate::entrants::Entrant;
+use crate::clients::joined::JoinedProcess;
 use crate::identity::{ImplicitKey, ProcessId};
 use crate::secret::TokenHash;
 
@@ -60,9 +60,9 @@ pub(crate) struct SessionEntry {
     pub(crate) expires_unix: Option<u64>,
     /// What it has used so far, under all daemons.
     pub(crate) totals: Figures,
-    /// The processes that entered it.
-    #[serde(default)]
-    pub(crate) entrants: Vec<Entrant>,
+    /// Processes that entered the session.
+    #[serde(default, rename = "entrants")]
+    pub(crate) joined: Vec<JoinedProcess>,
 }
 
 /// Where a session comes from.
@@ -125,7 +125,7 @@ impl Book {
         let (next_session, next_client) = (self.next_session, self.next_client);
         self.sessions.retain(|entry| matches!(entry.origin, Origin::Created { .. }));
         let mut sessions = self.sessions;
-        sessions.iter_mut().for_each(|entry| entry.entrants.clear());
+        sessions.iter_mut().for_each(|entry| entry.joined.clear());
         Self { sessions, ..Self::new(next_session, next_client) }
     }
 }

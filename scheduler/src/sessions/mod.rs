@@ -1,9 +1,11 @@
-//! The sessions: who may join which, and when one is over.
+//! The table of sessions: which session a token, a process or a name belongs to, and when a session is over.
 //!
-//! A registered session lives as long as the process that registered it or any of its clients; an implicit
-//! one as long as its clients. Clients of the last daemon that may still return count.
+//! An administrator's session lasts until it is deleted. A registered one lasts as long as the process that
+//! registered it or any of its clients, an implicit one as long as its clients. Clients of the last daemon that
+//! may return count too.
 
 mod session;
+pub(crate) mod terms;
 #[cfg(test)]
 mod tests;
 
@@ -13,13 +15,14 @@ use gpushare_core::Standing;
 use gpushare_proto::lookup::{self, LookupError, MAX_SESSION_NAME};
 use gpushare_proto::session::Binding;
 use gpushare_proto::{Nanos, SessionId, Token};
+use gpushare_sys::process;
 
 pub(crate) use self::session::Session;
-use crate::identity::{ImplicitKey, ProcessId};
+use crate::identity::{ImplicitKey, PeerProcess, ProcessId};
 use crate::registry::{Origin, SessionEntry};
 use crate::secret::TokenHash;
 
-/// Both clocks at one instant: ends are kept in the time of people, since no other goes on over a restart.
+/// Both clocks at one instant. Ends of sessions are stored in wall clock time, which goes on over a restart.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clocks {
     pub(crate) monotonic: Nanos,
@@ -44,10 +47,12 @@ pub(crate) struct Sessions {
 }
 
 impl Sessions {
+    /// Makes an empty table whose first session gets the number `next`.
     pub(crate) fn new(next: u64) -> Self {
         Self { all: BTreeMap::new(), next }
     }
 
+    /// Returns the number of the next session.
     pub(crate) fn next(&self) -> u64 {
         self.next
     }
@@ -64,30 +69,31 @@ impl Sessions {
         self.all.iter().map(|(&id, session)| (id, session))
     }
 
-    /// A session's name, for people.
+    /// Returns a session's name; its number if it is gone.
     pub(crate) fn name(&self, session: SessionId) -> String {
         self.get(session)
             .map_or_else(|| session.to_string(), |session| session.name.clone())
     }
 
+    /// Returns the session that a token opens. A revoked session is opened by none.
     pub(crate) fn by_token(&self, token: &Token) -> Option<SessionId> {
         let session = self.by_any_token(token)?;
         self.get(session).is_some_and(|found| !found.revoked).then_some(session)
     }
 
-    /// As [`Self::by_token`], also of a session that was revoked.
+    /// Returns the session of a token, also if it was revoked.
     pub(crate) fn by_any_token(&self, token: &Token) -> Option<SessionId> {
         let hash = TokenHash::of(token);
         self.find(|session| session.token().is_some_and(|ours| ours.matches(&hash)))
     }
 
-    /// The session that a process belongs to whatever token it has: that of the closest control group, else that
-    /// of its user, else that of who answers for it.
-    pub(crate) fn by_binding(
-        &self,
-        users: [u32; 2],
-        cgroups: impl FnOnce() -> Vec<String>,
-    ) -> Option<SessionId> {
+    /// Returns the session that a process belongs to by its control group or its user, whatever token it has.
+    pub(crate) fn bound(&self, peer: &PeerProcess) -> Option<SessionId> {
+        self.by_binding([peer.uid, peer.user], || process::cgroups(peer.pid))
+    }
+
+    /// Returns the session bound to the closest of the control groups, else to the first bound one of the users.
+    fn by_binding(&self, users: [u32; 2], cgroups: impl FnOnce() -> Vec<String>) -> Option<SessionId> {
         let bindings = || {
             self.iter().filter_map(|(id, session)| match &session.origin {
                 Origin::Created { binding, .. } => Some((id, binding)),
@@ -111,7 +117,7 @@ impl Sessions {
         group.map(|(_, id)| id).or_else(|| user().map(|(id, _)| id))
     }
 
-    /// The session that somebody calls by its number or its name.
+    /// Returns the session with this number or name.
     pub(crate) fn named(&self, which: &str) -> Result<SessionId, String> {
         let all = self.iter().map(|(id, session)| (id, session.name.as_str(), session.is_kept()));
         lookup::find(which, all).map_err(|not_one| match not_one {
@@ -125,15 +131,15 @@ impl Sessions {
         })
     }
 
-    /// Gives an administrator's new session its name: what programs have named so is called otherwise from now on. Who that was,
-    /// with their new names.
+    /// Frees a name for an administrator's new session: programs' sessions of that name get another one. Returns
+    /// these sessions with their new names.
     pub(crate) fn displace(&mut self, name: &str) -> Vec<(SessionId, String)> {
-        let squatters: Vec<SessionId> = self
+        let renamed: Vec<SessionId> = self
             .iter()
             .filter(|(_, session)| session.name == name && !session.is_kept())
             .map(|(id, _)| id)
             .collect();
-        let displaced = squatters.into_iter().map(|id| {
+        let displaced = renamed.into_iter().map(|id| {
             let other = self.beside(name, id);
             if let Some(session) = self.all.get_mut(&id) {
                 session.name.clone_from(&other);
@@ -143,7 +149,7 @@ impl Sessions {
         displaced.collect()
     }
 
-    /// The name that a session gets which nobody made to last: the wished one, unless an administrator's has it.
+    /// Returns a name for a program's session: the wished one, unless an administrator's session has it.
     fn free(&self, wished: String, id: SessionId) -> String {
         let is_kept = |session: &Session| session.is_kept() && session.name == wished;
         match self.all.values().any(is_kept) {
@@ -152,7 +158,7 @@ impl Sessions {
         }
     }
 
-    /// A name like another one that no administrator's session has.
+    /// Returns a name that begins like another one and that no administrator's session has.
     fn beside(&self, name: &str, id: SessionId) -> String {
         let mut suffix = String::new();
         loop {
@@ -173,21 +179,23 @@ impl Sessions {
         self.all.remove(&session)
     }
 
-    /// When the next session's time is over.
+    /// Returns the time at which the next session expires.
     pub(crate) fn next_end(&self, now: Nanos) -> Option<Nanos> {
         let ends = self.all.values().filter(|session| session.told != Standing::Over);
         ends.filter_map(|session| session.expires).map(|end| end.max(now)).min()
     }
 
+    /// Returns the implicit session of a key.
     pub(crate) fn by_key(&self, key: &ImplicitKey) -> Option<SessionId> {
         self.find(|session| matches!(&session.origin, Origin::Implicit(ours) if ours == key))
     }
 
+    /// Returns the session that a process registered.
     pub(crate) fn by_registrar(&self, process: ProcessId) -> Option<SessionId> {
         self.find(|session| matches!(&session.origin, Origin::Registered { by, .. } if *by == process))
     }
 
-    /// How many sessions a user registered.
+    /// Returns the number of living sessions that a user registered.
     pub(crate) fn registered_by(&self, user: u32) -> usize {
         self.all
             .values()
@@ -195,8 +203,8 @@ impl Sessions {
             .count()
     }
 
-    /// A new session under a new number. `name` makes it from the number; one that an administrator's session has is not given
-    /// to a program's.
+    /// Adds a session under a new number. `name` makes its name from the number. A program's session does not get
+    /// the name of an administrator's.
     pub(crate) fn add(
         &mut self,
         name: impl FnOnce(SessionId) -> String,
@@ -212,7 +220,7 @@ impl Sessions {
         id
     }
 
-    /// A session of the last daemon under its old number.
+    /// Adds a session of the last daemon under its old number.
     pub(crate) fn restore(&mut self, entry: SessionEntry, bound: bool, clocks: Clocks) {
         self.all.insert(
             entry.session,
@@ -227,31 +235,33 @@ impl Sessions {
         );
     }
 
+    /// Counts one more client of a session.
     pub(crate) fn join(&mut self, session: SessionId) {
         if let Some(session) = self.all.get_mut(&session) {
             session.clients += 1;
         }
     }
 
+    /// Counts one client of a session less.
     pub(crate) fn leave(&mut self, session: SessionId) {
         if let Some(session) = self.all.get_mut(&session) {
             session.clients = session.clients.saturating_sub(1);
         }
     }
 
-    /// The process that registered it is dead.
+    /// Notes the death of the process that registered a session.
     pub(crate) fn unbind(&mut self, session: SessionId) {
         if let Some(session) = self.all.get_mut(&session) {
             session.bound = false;
         }
     }
 
-    /// Takes the session out if nothing keeps it.
+    /// Takes a session out if nothing keeps it.
     pub(crate) fn take_if_over(&mut self, session: SessionId) -> Option<Session> {
         if self.get(session)?.is_over() { self.all.remove(&session) } else { None }
     }
 
-    /// What the next daemon must know.
+    /// Returns the registry's entries of all sessions.
     pub(crate) fn entries(&self, clocks: Clocks) -> Vec<SessionEntry> {
         self.iter()
             .map(|(id, session)| SessionEntry {
@@ -265,7 +275,7 @@ impl Sessions {
                 revoked: session.revoked,
                 expires_unix: session.expires.map(|end| clocks.unix(end)),
                 totals: session.before.plus(session.used),
-                entrants: Vec::new(),
+                joined: Vec::new(),
             })
             .collect()
     }

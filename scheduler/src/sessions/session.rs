@@ -1,4 +1,4 @@
-//! One session: what it was given, what has become of it, and what was counted of it.
+//! One session: its terms, its state and its counted usage.
 
 use gpushare_core::Standing;
 use gpushare_proto::admin::SessionState;
@@ -8,35 +8,35 @@ use gpushare_proto::{Bytes, GpuUuid, Nanos};
 use crate::registry::{Figures, Hour, Origin};
 use crate::secret::TokenHash;
 
-/// One session.
+/// A session.
 #[derive(Debug)]
 pub(crate) struct Session {
     pub(crate) name: String,
     pub(crate) terms: Terms,
     pub(crate) oversubscribe: bool,
-    /// The card it was placed on.
+    /// Card that the session was placed on; none for any card.
     pub(crate) card: Option<GpuUuid>,
     pub(crate) origin: Origin,
-    /// Whether the process that registered it lives; never true for an implicit one.
+    /// Whether the process that registered the session lives; false for other sessions.
     pub(crate) bound: bool,
-    /// Clients connected or still expected back.
+    /// Number of clients: connected, away, awaited, or dead with memory on a card.
     pub(crate) clients: usize,
     pub(crate) paused: bool,
     pub(crate) revoked: bool,
-    /// When its time is over, on the monotonic clock.
+    /// End of the session's time on the monotonic clock; none for no end.
     pub(crate) expires: Option<Nanos>,
-    /// What the core knows of that.
+    /// Standing that the core was last told.
     pub(crate) told: Standing,
-    /// What it used under daemons of before.
+    /// Usage under earlier daemons.
     pub(crate) before: Figures,
-    /// What it used under this one, as of the last look.
+    /// Usage under this daemon, as of the last count.
     pub(crate) used: Figures,
-    /// The most that was counted of its memory in an hour: the latest in which it had any.
+    /// Counted peak of the session's memory in its latest hour with memory.
     pub(crate) peak: (Hour, Bytes),
 }
 
 impl Session {
-    /// One that nobody has joined.
+    /// Makes a session without clients.
     pub(crate) fn new(
         name: String,
         terms: Terms,
@@ -62,7 +62,8 @@ impl Session {
         }
     }
 
-    /// What came to what was counted of it, and its peak of this hour. A peak is news when it is the hour's greatest.
+    /// Returns the usage since the last count and the peak of this hour. The peak is part of the usage only if it is
+    /// a new one.
     pub(crate) fn news(&self, used: Figures, allocated: Bytes, hour: Hour) -> (Figures, (Hour, Bytes)) {
         let mut news = used.since(self.used);
         let counted = match self.peak.0 == hour {
@@ -77,7 +78,7 @@ impl Session {
         (news, (hour, peak.max(counted)))
     }
 
-    /// Counts what came.
+    /// Counts the usage so far. Returns the usage since the last count.
     pub(crate) fn count(&mut self, used: Figures, allocated: Bytes, hour: Hour) -> Figures {
         let (news, peak) = self.news(used, allocated, hour);
         (self.used, self.peak) = (used, peak);
@@ -88,7 +89,7 @@ impl Session {
         matches!(self.origin, Origin::Implicit(_))
     }
 
-    /// Whose it is.
+    /// Returns the user that the session belongs to.
     pub(crate) fn uid(&self) -> u32 {
         match &self.origin {
             Origin::Registered { uid, .. } | Origin::Created { uid, .. } => *uid,
@@ -96,7 +97,7 @@ impl Session {
         }
     }
 
-    /// Whether it lives until somebody deletes it.
+    /// Returns whether the session lasts until an administrator deletes it.
     pub(crate) fn is_kept(&self) -> bool {
         matches!(self.origin, Origin::Created { .. })
     }
@@ -105,7 +106,7 @@ impl Session {
         self.clients == 0 && !self.bound && !self.is_kept()
     }
 
-    /// What it was given, and what has become of it by now.
+    /// Returns the session's terms and state for tools.
     pub(crate) fn state(&self, now: Nanos) -> SessionState {
         SessionState {
             terms: self.terms.clone(),
@@ -127,7 +128,7 @@ impl Session {
         }
     }
 
-    /// What it may do at a time, in the words that people read.
+    /// Returns whether the session may run at a time, as tools show it.
     pub(crate) fn standing(&self, now: Nanos) -> SessionPhase {
         match self.expires {
             _ if self.revoked => SessionPhase::Revoked,

@@ -103,7 +103,7 @@ fn nobody_names_a_session_by_a_number() {
         };
         assert_eq!(by_administrator, by_program);
         assert_eq!(by_program.code, FailureCode::BadRequest);
-        assert!(by_program.message.contains("reads as the number of one"), "{}", by_program.message);
+        assert!(by_program.message.contains("reads as a session's number"), "{}", by_program.message);
     }
 }
 

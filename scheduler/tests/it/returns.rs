@@ -223,5 +223,5 @@ fn who_floods_a_daemon_that_awaits_its_sibling_is_closed() {
 }
 
 fn asks_many(place: &Place) -> bool {
-    place.log().contains("256 requests of the process wait already")
+    place.log().contains("256 memory requests of the process wait already")
 }

@@ -51,7 +51,7 @@ fn a_name_of_other_characters_than_names_have_is_refused() {
             panic!("{name:?} is taken");
         };
         assert_eq!(failure.code, FailureCode::BadRequest);
-        assert!(failure.message.contains("letters, digits and"), "{}", failure.message);
+        assert!(failure.message.contains("ASCII letters, digits"), "{}", failure.message);
     }
     daemon.register("kube-system/pod_0.b", None);
 }

@@ -20,7 +20,7 @@ fn entry(number: u64) -> SessionEntry {
         revoked: false,
         expires_unix: None,
         totals: Figures { held: Nanos(5), ..Figures::default() },
-        entrants: vec![],
+        joined: vec![],
     }
 }
 

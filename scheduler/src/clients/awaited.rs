@@ -1,0 +1,102 @@
+//! Clients of the last daemon that may come back, and processes that may be unwritten ones.
+//!
+//! A join is written some 20 ms and one fsync after it, since an fsync for each would delay all. A daemon that is
+//! killed in that time leaves a client that no registry knows. Its library reconnects, usually within a second,
+//! and by the kernel's word its process is older than the new daemon. That does not prove that it was a client.
+//! So its claims only cost itself: the bytes that it says it uses count up to its session's quota, and the work
+//! that it says it may have in flight must end before other sessions run on that card.
+
+use std::collections::BTreeMap;
+
+use gpushare_core::WaitsFor;
+use gpushare_proto::{ClientId, SessionId};
+use gpushare_sys::process;
+
+use crate::identity::{PeerProcess, ProcessId};
+use crate::registry::ClientEntry;
+use crate::sessions::Sessions;
+
+/// Largest number of awaited processes that a message names.
+const NAMED: usize = 5;
+
+/// Clients of the last daemon whose processes live and have not reconnected.
+#[derive(Debug, Default)]
+pub(crate) struct Awaited(BTreeMap<ClientId, ClientEntry>);
+
+impl Awaited {
+    pub(crate) fn insert(&mut self, entry: ClientEntry) {
+        self.0.insert(entry.client, entry);
+    }
+
+    pub(crate) fn remove(&mut self, client: ClientId) -> Option<ClientEntry> {
+        self.0.remove(&client)
+    }
+
+    /// Removes a client if `peer` is its process. Returns its session.
+    pub(crate) fn take(&mut self, client: ClientId, peer: &PeerProcess) -> Option<SessionId> {
+        let is_same = peer.id == Some(self.get(client)?.process);
+        is_same.then(|| self.remove(client))?.map(|entry| entry.session)
+    }
+
+    /// Removes all clients of a process.
+    pub(crate) fn take_all(&mut self, peer: &PeerProcess) -> Vec<ClientEntry> {
+        let is_same = |_: &ClientId, entry: &mut ClientEntry| peer.id == Some(entry.process);
+        self.0.extract_if(.., is_same).map(|(_, entry)| entry).collect()
+    }
+
+    pub(crate) fn get(&self, client: ClientId) -> Option<&ClientEntry> {
+        self.0.get(&client)
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub(crate) fn entries(&self) -> impl Iterator<Item = &ClientEntry> {
+        self.0.values()
+    }
+
+    /// Returns whether a client of the session is awaited.
+    pub(crate) fn has_any_of(&self, session: SessionId) -> bool {
+        self.entries().any(|entry| entry.session == session)
+    }
+
+    /// Returns the session that a process was a client of under the last daemon.
+    pub(crate) fn session_of(&self, process: ProcessId) -> Option<SessionId> {
+        let entry = self.entries().find(|entry| entry.process == process);
+        entry.map(|entry| entry.session)
+    }
+
+    /// Names the awaited processes among `clients`, if the session waits for their return.
+    pub(crate) fn in_words(
+        &self,
+        waits_for: &WaitsFor,
+        clients: &[ClientId],
+        sessions: &Sessions,
+    ) -> Option<String> {
+        let WaitsFor::Return(_) = waits_for else {
+            return None;
+        };
+        let entries = clients.iter().filter_map(|client| self.get(*client)).take(NAMED);
+        let named: Vec<String> = entries
+            .map(|entry| {
+                let pid = entry.process.pid;
+                format!("pid {pid} of {}{}", sessions.name(entry.session), stopped(pid))
+            })
+            .collect();
+        let more = match clients.len().saturating_sub(NAMED) {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        (!named.is_empty()).then(|| format!("{}{more}", named.join(", ")))
+    }
+}
+
+/// Returns a remark for a process that is stopped, as by SIGSTOP; else an empty text.
+pub(crate) fn stopped(pid: u32) -> &'static str {
+    if process::is_stopped(pid) { " (it is stopped)" } else { "" }
+}

@@ -1,0 +1,134 @@
+//! State of a client that must outlive its connection: answers that may be lost, and a watch over its process.
+//!
+//! An answer may be lost with the connection. So the latest answers are remembered: on its next connection the
+//! library asks again under the same number and gets the same answer, without a second booking. When it has
+//! asked for all of them it says so. Bytes that are booked beyond that are free: the process gave them back on
+//! the lost connection.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use gpushare_proto::{Bytes, GpuId, RequestId};
+
+use crate::identity::Watch;
+
+/// Number of answers that are remembered: about one for each thread that waits.
+const ANSWERS: usize = 64;
+/// Number of consecutive NVML answers without the process that prove that it runs another program.
+const UNLISTED: u32 = 2;
+
+/// Bytes of a card that were leased for a request.
+type Answer = (RequestId, GpuId, Bytes);
+
+/// State of a client that outlives its connection.
+#[derive(Debug, Default)]
+pub(crate) struct Away {
+    /// Latest answers on this connection.
+    answers: VecDeque<Answer>,
+    /// Answers on earlier connections that may be asked for again.
+    repeats: VecDeque<Answer>,
+    /// Bytes booked beyond the client's claim on its return and not asked for again yet, by card.
+    surplus: BTreeMap<GpuId, Bytes>,
+    /// Reports the death of the process.
+    watch: Option<Watch>,
+    /// Number of consecutive NVML answers that did not list the process.
+    unlisted: u32,
+}
+
+impl Away {
+    /// Remembers an answer on this connection.
+    pub(crate) fn answered(&mut self, answer: Answer) {
+        if self.answers.len() == ANSWERS {
+            self.answers.pop_front();
+        }
+        self.answers.push_back(answer);
+    }
+
+    /// Ends the connection. Its answers may be asked for again on the next one, like older ones still.
+    pub(crate) fn disconnected(&mut self) {
+        self.repeats.append(&mut self.answers);
+        let forgotten = self.repeats.len().saturating_sub(ANSWERS);
+        self.repeats.drain(..forgotten);
+        self.unlisted = 0;
+    }
+
+    /// Takes an answer of NVML in. Returns whether the process runs another program by now.
+    pub(crate) fn is_over(&mut self, unlisted: bool) -> bool {
+        self.unlisted = if unlisted { self.unlisted + 1 } else { 0 };
+        self.unlisted >= UNLISTED
+    }
+
+    /// Returns whether a request was answered on an earlier connection. Each answer is repeated once.
+    pub(crate) fn repeats(&mut self, answer: Answer) -> bool {
+        let found = self.repeats.iter().position(|of| *of == answer);
+        let repeated = found.and_then(|at| self.repeats.remove(at)).is_some();
+        if repeated && let Some(surplus) = self.surplus.get_mut(&answer.1) {
+            *surplus -= answer.2;
+        }
+        repeated
+    }
+
+    /// Sets the bytes of a card that are booked beyond the client's claim.
+    pub(crate) fn set_surplus(&mut self, gpu: GpuId, bytes: Bytes) {
+        self.surplus.insert(gpu, bytes);
+    }
+
+    /// Takes the bytes that were not asked for again, by card.
+    pub(crate) fn take_surplus(&mut self) -> BTreeMap<GpuId, Bytes> {
+        std::mem::take(&mut self.surplus)
+    }
+
+    pub(crate) fn is_watched(&self) -> bool {
+        self.watch.is_some()
+    }
+
+    pub(crate) fn set_watch(&mut self, watch: Watch) {
+        self.watch = Some(watch);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_is_given_again_once_and_on_a_later_connection_only() {
+        let answer = (RequestId(7), GpuId(0), Bytes(5));
+        let mut away = Away::default();
+        away.answered(answer);
+        assert!(!away.repeats(answer), "nobody hung up");
+        away.disconnected();
+        assert!(!away.repeats((RequestId(7), GpuId(0), Bytes(6))));
+        assert!(away.repeats(answer));
+        assert!(!away.repeats(answer));
+    }
+
+    #[test]
+    fn who_hangs_up_again_before_it_asks_is_answered_on_the_connection_after_that() {
+        let answer = (RequestId(7), GpuId(0), Bytes(5));
+        let mut away = Away::default();
+        away.answered(answer);
+        away.disconnected();
+        away.disconnected();
+        assert!(away.repeats(answer));
+        assert!(!away.repeats(answer));
+    }
+
+    #[test]
+    fn one_answer_that_does_not_list_a_process_is_no_end_of_its_program() {
+        let mut away = Away::default();
+        let over = [true, false, true, true].map(|unlisted| away.is_over(unlisted));
+        assert_eq!(over, [false, false, false, true]);
+        away.disconnected();
+        assert!(!away.is_over(true), "it was back, and is away anew");
+    }
+
+    #[test]
+    fn the_latest_answers_are_remembered() {
+        let mut away = Away::default();
+        let answer = |n| (RequestId(n), GpuId(0), Bytes(n));
+        (0..=ANSWERS as u64).for_each(|n| away.answered(answer(n)));
+        away.disconnected();
+        assert!(!away.repeats(answer(0)));
+        assert!(away.repeats(answer(1)) && away.repeats(answer(ANSWERS as u64)));
+    }
+}

@@ -1,0 +1,214 @@
+//! From a hello to a client: which process of which session it is.
+//!
+//! ```text
+//!   returning, and the same process is away            the client that it was (returning.rs)
+//!   returning, with the registry's pid and start time  the client that it was
+//!   bound by its user or control group                 the session that it is bound to
+//!   with a token                                       the session of the token, or a refusal
+//!   else                                               the session of a parent (ancestry.rs), else the
+//!                                                      implicit session of its user and container or job
+//! ```
+//!
+//! The memory that a returning process claims to use is booked in any case, since used memory must count. Who it
+//! was is believed only by the kernel's word.
+
+use gpushare_core::Event;
+use gpushare_proto::session::Terms;
+use gpushare_proto::tenant::{Failure, FailureCode, PROTOCOL, Returning, ReturningGpu, TenantReply, Welcome};
+use gpushare_proto::{Bytes, ClientId, GpuId, SessionId, Token};
+use gpushare_sys::{clock, process};
+
+use super::ancestry::Ancestry;
+use super::leave;
+use super::page::ClientPage;
+use super::returning::{becomes_away, check_away_limit, come_back, returning_client};
+use super::table::Client;
+use crate::connections::ConnectionId;
+use crate::engine::Engine;
+use crate::identity::PeerProcess;
+use crate::operation::{Operation, failure, plain};
+use crate::registry::Origin;
+use crate::sessions::Session;
+
+/// A new client's number and session.
+struct Member {
+    client: ClientId,
+    session: SessionId,
+    /// Whether it is a client of the last daemon, by pid and start time.
+    restored: bool,
+}
+
+/// Makes the process of a connection a client, or refuses it.
+pub(crate) fn join(
+    engine: &mut Engine,
+    connection: ConnectionId,
+    peer: &PeerProcess,
+    token: Option<&Token>,
+    returning: Option<&Returning>,
+) -> Result<(), Failure> {
+    let (file, page) = ClientPage::create().map_err(|cause| {
+        failure(
+            FailureCode::Unavailable,
+            format!(
+                "the daemon has no page for the process ({cause}); end other processes, or raise its limit of \
+                 open files"
+            ),
+        )
+    })?;
+    if let Some(returning) = returning
+        && let Some(client) = returning_client(engine, peer, returning)
+    {
+        return come_back(engine, connection, (client, peer), returning, (file, page));
+    }
+    check_away_limit(engine, peer)?;
+    let Member { client: id, session, restored } = find_member(engine, peer, token, returning)?;
+    let had = returning.map_or(&[][..], |returning| &returning.gpus);
+    let gpus = match add_cards(engine, had) {
+        Ok(gpus) => gpus,
+        Err(failure) => {
+            engine.feed(Event::ClientGone { client: id });
+            leave::leave_session(engine, session);
+            return Err(failure);
+        }
+    };
+    let name = engine.sessions.name(session);
+    let welcome = Welcome { protocol: PROTOCOL, client: id, session, name: name.clone(), gpus: gpus.clone() };
+    engine
+        .peers
+        .send(connection, |outbox| outbox.send_with(&TenantReply::Welcome(welcome), file));
+    engine.peers.become_client(connection, id);
+    let mut client = Client::new(session, peer, page, restored);
+    client.connection = Some(connection);
+    engine.clients.insert(id, client);
+    engine.persistence.changed();
+    engine.persistence.count_from(clock::monotonic());
+    Operation::done("process.join")
+        .of(session, &name)
+        .peer(peer)
+        .debug(format_args!("{id} is pid {} of {session}", peer.pid));
+    let holding = returning
+        .filter(|_| restored || may_be_unwritten(engine, peer))
+        .and_then(|returning| returning.holding);
+    engine.feed(Event::ClientJoined { client: id, session, holding });
+    for (gpu, had) in gpus.into_iter().zip(had) {
+        let used = had.used.min(credible_bytes(engine, session, gpu, restored));
+        engine.attach(id, gpu, used);
+        engine.feed(Event::Contexts { client: id, gpu, live: had.contexts });
+    }
+    engine.update_poll();
+    if returning.is_some_and(|returning| returning.waiting)
+        && let Some(word) = engine.clients.get(id).map(|client| client.page.gate())
+    {
+        engine.feed(Event::Wait { client: id, word });
+    }
+    Ok(())
+}
+
+/// Returns the numbers of the cards that a returning process was on.
+pub(super) fn add_cards(engine: &mut Engine, had: &[ReturningGpu]) -> Result<Vec<GpuId>, Failure> {
+    had.iter().map(|had| Ok(engine.add_card(&had.info)?)).collect()
+}
+
+/// Returns the most bytes of a card that a returning process may claim to use.
+///
+/// For a client of the registry it is the most that the card can ever back. For another process it is also at
+/// most the rest of its session's quota. An honest process loses nothing by that: all processes of its session
+/// were within the quota when the last daemon ended, and nothing is leased until they are back.
+pub(super) fn credible_bytes(engine: &Engine, session: SessionId, gpu: GpuId, restored: bool) -> Bytes {
+    let Some(card) = engine.cards.get(gpu) else {
+        return Bytes::ZERO;
+    };
+    match engine.limit_on(session, gpu) {
+        Some(limit) if !restored => {
+            let siblings = engine.clients.of(session);
+            let leased: Bytes = siblings.filter_map(|client| client.page.leased(gpu)).sum();
+            let left = engine.orphans.certain_bytes(session, card.info.uuid);
+            card.most().min(limit - leased - left)
+        }
+        _ => card.most(),
+    }
+}
+
+/// Returns whether a process that the registry does not name may have been a client of the last daemon.
+fn may_be_unwritten(engine: &Engine, peer: &PeerProcess) -> bool {
+    let core = &engine.settings.core;
+    let patience = core.recovery_min.max(core.stuck_after);
+    let is_older = peer.id.is_some_and(|process| process.start <= engine.start_ticks);
+    is_older && clock::monotonic() < engine.started + patience
+}
+
+fn find_member(
+    engine: &mut Engine,
+    peer: &PeerProcess,
+    token: Option<&Token>,
+    returning: Option<&Returning>,
+) -> Result<Member, Failure> {
+    if let Some(&Returning { client, .. }) = returning
+        && let Some(session) = engine.awaited.take(client, peer)
+    {
+        // Its place in the session's count of clients becomes the returned client's.
+        return Ok(Member { client, session, restored: true });
+    }
+    // A process that does not say who it was may still have what it had.
+    for entry in engine.awaited.take_all(peer) {
+        becomes_away(engine, entry, peer);
+    }
+    let session = match (engine.sessions.bound(peer), token) {
+        // The kernel's word comes before the peer's.
+        (Some(bound), _) => bound,
+        (None, Some(token)) => by_token(engine, token, returning.is_some())?,
+        (None, None) => match ancestry(engine).session_of(peer) {
+            Some(session) => session,
+            None => open_implicit(engine, peer)?,
+        },
+    };
+    // If the process is dead, its pid was perhaps another process's when the kernel was asked about it.
+    if peer.is_ending() {
+        return Err(failure(FailureCode::Permission, "the process that connected is dead"));
+    }
+    engine.sessions.join(session);
+    Ok(Member { client: engine.clients.new_id(), session, restored: false })
+}
+
+/// Returns the facts about the sessions of processes.
+pub(crate) fn ancestry(engine: &Engine) -> Ancestry<'_> {
+    let Engine { sessions, clients, awaited, joined, .. } = engine;
+    Ancestry { sessions, clients, awaited, joined }
+}
+
+/// Returns the session of a token. A process may return to a revoked session, where its memory must count.
+fn by_token(engine: &Engine, token: &Token, returning: bool) -> Result<SessionId, Failure> {
+    let session = match returning {
+        true => engine.sessions.by_any_token(token),
+        false => engine.sessions.by_token(token),
+    };
+    session.ok_or_else(|| {
+        failure(
+            FailureCode::NotFound,
+            "this daemon knows no session with that token; start the program again with `gpushare-ctl run`",
+        )
+    })
+}
+
+/// Opens the implicit session of a process, which is the first one there.
+fn open_implicit(engine: &mut Engine, peer: &PeerProcess) -> Result<SessionId, Failure> {
+    if !engine.settings.implicit_sessions {
+        return Err(failure(
+            FailureCode::Permission,
+            "this daemon serves only processes of a session; start the program with `gpushare-ctl run`",
+        ));
+    }
+    let key = peer.implicit_key();
+    let program = process::comm(peer.pid).unwrap_or_else(|| "process".to_owned());
+    let (words, uid) = (key.to_string(), key.uid);
+    let session = engine.open_session(
+        |id| format!("{}-{}", plain(&program), id.0),
+        |name| Session::new(name, Terms::default(), Origin::Implicit(key), false, None),
+    );
+    let name = engine.sessions.name(session);
+    Operation::done("session.open")
+        .of(session, &name)
+        .user(uid)
+        .info(format_args!("{session} is the session of {words}"));
+    Ok(session)
+}

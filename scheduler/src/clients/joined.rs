@@ -1,0 +1,129 @@
+//! Joined processes: those that entered a session with its token for themselves and for all that they start.
+//!
+//! `run --session NAME` enters the session before it becomes the program. So a child that throws the token away
+//! stays in the session, also where none of its parents ever used a GPU.
+//!
+//! The kernel says which process it is; the token only says which session. The entry holds until the process is
+//! dead or the session is over, also over restarts of the daemon. A process is in one session at a time: the one
+//! that it entered or registered last.
+
+use std::collections::BTreeMap;
+
+use gpushare_proto::SessionId;
+use serde::{Deserialize, Serialize};
+
+use crate::identity::Principal;
+use crate::identity::{ProcessId, Watch};
+
+/// A process that entered a session, as the registry stores it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct JoinedProcess {
+    pub(crate) process: ProcessId,
+    /// User and container whose limit counts the process: its watch costs a descriptor.
+    #[serde(rename = "household")]
+    pub(crate) principal: Principal,
+}
+
+/// A joined process with its session, while its death is watched for.
+#[derive(Debug)]
+struct Membership {
+    joined: JoinedProcess,
+    session: SessionId,
+    _watch: Watch,
+}
+
+/// All joined processes, by pid.
+#[derive(Debug, Default)]
+pub(crate) struct JoinedProcesses(BTreeMap<u32, Membership>);
+
+impl JoinedProcesses {
+    /// Adds a process to a session. It leaves the session that it was in.
+    pub(crate) fn enter(&mut self, joined: JoinedProcess, session: SessionId, watch: Watch) {
+        let pid = joined.process.pid;
+        self.0.insert(pid, Membership { joined, session, _watch: watch });
+    }
+
+    /// Moves a joined process to the session that it registered. Does nothing for other processes.
+    pub(crate) fn move_to(&mut self, process: ProcessId, session: SessionId) {
+        if let Some(member) = self.0.get_mut(&process.pid)
+            && member.joined.process == process
+        {
+            member.session = session;
+        }
+    }
+
+    /// Returns the session that a process entered.
+    pub(crate) fn session_of(&self, process: ProcessId) -> Option<SessionId> {
+        let member = self.0.get(&process.pid)?;
+        (member.joined.process == process).then_some(member.session)
+    }
+
+    /// Returns the number of joined processes that count for a user and container.
+    pub(crate) fn count_of(&self, principal: &Principal) -> usize {
+        let members = self.0.values();
+        members.filter(|member| member.joined.principal == *principal).count()
+    }
+
+    /// Returns the joined processes of a session.
+    pub(crate) fn of_session(&self, session: SessionId) -> Vec<JoinedProcess> {
+        let inside = self.0.values().filter(|member| member.session == session);
+        inside.map(|member| member.joined.clone()).collect()
+    }
+
+    /// Removes a dead process.
+    pub(crate) fn remove(&mut self, process: ProcessId) {
+        if self.session_of(process).is_some() {
+            self.0.remove(&process.pid);
+        }
+    }
+
+    /// Removes the processes of a session that is over.
+    pub(crate) fn remove_session(&mut self, session: SessionId) {
+        self.0.retain(|_, member| member.session != session);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: SessionId = SessionId(1);
+    const B: SessionId = SessionId(2);
+
+    fn process(pid: u32, start: u64) -> JoinedProcess {
+        let process = ProcessId { pid, start };
+        let principal = Principal::own();
+        JoinedProcess { process, principal }
+    }
+
+    #[test]
+    fn a_process_is_in_the_session_that_it_entered_last() {
+        let mut joined = JoinedProcesses::default();
+        let (one, other) = (process(5, 50), process(6, 60));
+        joined.enter(one.clone(), A, Watch::default());
+        joined.enter(other.clone(), A, Watch::default());
+        joined.enter(one.clone(), B, Watch::default());
+        assert_eq!(joined.session_of(one.process), Some(B));
+        assert_eq!(joined.of_session(A), std::slice::from_ref(&other));
+        joined.move_to(other.process, B);
+        joined.remove(one.process);
+        assert_eq!(joined.session_of(one.process), None);
+        assert_eq!(joined.count_of(&Principal::own()), 1);
+        joined.remove_session(B);
+        assert_eq!(joined.session_of(other.process), None);
+    }
+
+    #[test]
+    fn a_reused_pid_is_not_the_joined_process() {
+        let mut joined = JoinedProcesses::default();
+        joined.enter(process(5, 50), A, Watch::default());
+        let later = process(5, 51);
+        joined.move_to(later.process, B);
+        joined.remove(later.process);
+        assert_eq!(joined.session_of(later.process), None);
+        assert_eq!(joined.session_of(process(5, 50).process), Some(A));
+        joined.enter(later.clone(), B, Watch::default());
+        joined.remove(process(5, 50).process);
+        assert_eq!(joined.session_of(later.process), Some(B));
+    }
+}

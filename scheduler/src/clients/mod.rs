@@ -1,0 +1,17 @@
+//! Processes that use a GPU: how they join, leave, hang up and return, and what dead ones leave behind.
+
+// Facts, each with one owner.
+pub(crate) mod ancestry;
+pub(crate) mod awaited;
+pub(crate) mod away;
+pub(crate) mod joined;
+pub(crate) mod orphans;
+pub(crate) mod page;
+pub(crate) mod table;
+pub(crate) mod unknown;
+
+// Events, which concern several facts.
+pub(crate) mod enter;
+pub(crate) mod join;
+pub(crate) mod leave;
+pub(crate) mod returning;

@@ -1,0 +1,321 @@
+//! Memory of dead processes, which counts until the driver has taken it back.
+//!
+//! ```text
+//!   client ends ──▶ orphan ── dead, and NVML is asked ──▶ its pid is on none of its cards ──▶ gone
+//!                     ▲                                     │ its pid is listed
+//!                     └────── asked again, ever later ◀─────┘ after a second the log says so
+//! ```
+//!
+//! The kernel reports every thread of a process as ending some 60 ms before the driver has let go of the cards.
+//! The first event frees the lock, the second one the memory. Usually NVML lists a process no more once it is
+//! dead. It lists the process for longer if a forked child has the card's files open. On an H200 (driver
+//! 580.159.04) the card then keeps all memory, also managed memory, which NVML's own figure leaves out. So the
+//! booked bytes of a dead process count while NVML lists its pid, and while NVML does not answer: making NVML
+//! fail gains a tenant nothing.
+//!
+//! A dead process counts for nothing if NVML cannot be asked about it: without NVML, on a card that NVML does not
+//! know or never lists processes on, and for a process without a pid in our namespace.
+
+use std::collections::BTreeMap;
+
+use gpushare_proto::explain::OrphanView;
+use gpushare_proto::{Bytes, ClientId, GpuUuid, Nanos, SessionId};
+
+use crate::cards::Cards;
+use crate::identity::Watch;
+use crate::nvml::Usages;
+use crate::registry::{CardUse, ClientEntry};
+
+/// Shortest pause between two questions. Each pause is as long as the process has been dead, within the bounds.
+const FIRST_PAUSE: Nanos = Nanos::from_millis(2);
+/// Longest pause between two questions.
+const LONGEST_PAUSE: Nanos = Nanos::from_secs(1);
+/// Time after a death in which its memory is usually back. Requests without room wait for that.
+const USUAL: Nanos = Nanos::from_millis(100);
+/// Longest time that such requests wait for the death of a process that is ending.
+const MOST_DYING: Nanos = Nanos::from_secs(2);
+/// Time after a death from which on its memory is not expected back by itself.
+pub(crate) const LONG: Nanos = Nanos::from_secs(1);
+
+/// Ended processes whose memory is still on a card.
+#[derive(Debug, Default)]
+pub(crate) struct Orphans(BTreeMap<ClientId, Orphan>);
+
+/// Memory of one ended process.
+#[derive(Debug)]
+struct Orphan {
+    entry: ClientEntry,
+    ended: Nanos,
+    /// None while the process is ending and not dead.
+    dead: Option<Dead>,
+    /// Whether the process ended under this daemon, so that the entry is exact.
+    witnessed: bool,
+    /// Reports the death of a process that is ending.
+    _watch: Watch,
+}
+
+/// State of the questions to NVML about a dead process.
+#[derive(Debug)]
+struct Dead {
+    since: Nanos,
+    /// Number of questions asked before the death. Their answers say nothing about it.
+    questions: u64,
+    /// Time of the next question.
+    next: Nanos,
+    /// Whether NVML listed the process after its death.
+    listed: bool,
+    /// Whether the log says that the card keeps the memory.
+    logged: bool,
+}
+
+impl Dead {
+    fn new(now: Nanos, questions: u64) -> Self {
+        Self { since: now, questions, next: now, listed: false, logged: false }
+    }
+
+    /// Postpones the next question: the process is still listed, or NVML did not answer.
+    fn wait(&mut self, now: Nanos) {
+        self.next = now + (now - self.since).clamp(FIRST_PAUSE, LONGEST_PAUSE);
+    }
+}
+
+impl Orphan {
+    fn uses(&self, card: GpuUuid) -> bool {
+        self.entry.cards.iter().any(|of| of.card.uuid == card)
+    }
+
+    /// Returns the time from which on the memory is late.
+    fn usual_end(&self) -> Nanos {
+        self.dead.as_ref().map_or(self.ended + MOST_DYING, |dead| dead.since + USUAL)
+    }
+}
+
+impl Orphans {
+    /// Adds an ended process: a dead one, unless `alive` watches for its death. `questions` is the number of
+    /// questions that NVML was asked so far.
+    pub(crate) fn add(
+        &mut self,
+        entry: ClientEntry,
+        alive: Option<Watch>,
+        witnessed: bool,
+        now: Nanos,
+        questions: u64,
+    ) {
+        let dead = alive.is_none().then(|| Dead::new(now, questions));
+        let orphan = Orphan { ended: now, dead, witnessed, _watch: alive.unwrap_or_default(), entry };
+        self.0.insert(orphan.entry.client, orphan);
+    }
+
+    /// Notes the death of a process that was ending.
+    pub(crate) fn died(&mut self, id: ClientId, now: Nanos, questions: u64) {
+        if let Some(orphan) = self.0.get_mut(&id) {
+            orphan.dead = Some(Dead::new(now, questions));
+        }
+    }
+
+    /// Removes a process. Returns its entry, and whether the log said that the card keeps its memory.
+    pub(crate) fn remove(&mut self, id: ClientId) -> Option<(ClientEntry, bool)> {
+        let Orphan { entry, dead, .. } = self.0.remove(&id)?;
+        Some((entry, dead.is_some_and(|dead| dead.logged)))
+    }
+
+    pub(crate) fn ids(&self) -> Vec<ClientId> {
+        self.0.keys().copied().collect()
+    }
+
+    pub(crate) fn entries(&self) -> impl Iterator<Item = &ClientEntry> {
+        self.0.values().map(|orphan| &orphan.entry)
+    }
+
+    /// Returns the time of the next question.
+    pub(crate) fn due(&self) -> Option<Nanos> {
+        self.0.values().filter_map(|orphan| Some(orphan.dead.as_ref()?.next)).min()
+    }
+
+    /// Returns until when memory of a card may be expected back, of one session or of all. Only processes that
+    /// had ended at the time `ended` count. Returns none if no such memory is to be expected.
+    pub(crate) fn expected_back(
+        &self,
+        card: GpuUuid,
+        of: Option<SessionId>,
+        (ended, now): (Nanos, Nanos),
+    ) -> Option<Nanos> {
+        let there = self.0.values().filter(|orphan| {
+            let counts = of.is_none_or(|session| orphan.entry.session == session);
+            counts && orphan.ended <= ended && orphan.uses(card)
+        });
+        there.map(Orphan::usual_end).filter(|&end| end > now).max()
+    }
+
+    /// Returns the bytes that dead processes of a session have on a card for sure. A process that died without a
+    /// daemon may have freed some of its entry, so it counts only once NVML has listed it.
+    pub(crate) fn certain_bytes(&self, session: SessionId, card: GpuUuid) -> Bytes {
+        let listed = |orphan: &Orphan| orphan.dead.as_ref().is_some_and(|dead| dead.listed);
+        let own = self.0.values().filter(|orphan| orphan.entry.session == session);
+        let certain = own.filter(|orphan| orphan.witnessed || listed(orphan));
+        let cards = certain.flat_map(|orphan| &orphan.entry.cards);
+        cards.filter(|of| of.card.uuid == card).map(|of| of.used).sum()
+    }
+
+    /// Postpones all questions, since NVML cannot be asked now.
+    pub(crate) fn ask_later(&mut self, now: Nanos) {
+        let dead = self.0.values_mut().filter_map(|orphan| orphan.dead.as_mut());
+        dead.for_each(|dead| dead.wait(now));
+    }
+
+    /// Takes the answer to question number `asked` in. Returns the processes that are listed on none of their
+    /// cards; the others are asked about again later.
+    pub(crate) fn unlisted(&mut self, usages: &Usages, asked: u64, now: Nanos) -> Vec<ClientId> {
+        let mut unlisted = Vec::new();
+        for (&id, Orphan { entry, dead, .. }) in &mut self.0 {
+            let Some(dead) = dead.as_mut().filter(|dead| dead.questions < asked) else {
+                continue;
+            };
+            let on = |of: &CardUse| match usages.get(&of.card.uuid) {
+                Some(Some(listed)) => Some(listed.contains_key(&entry.process.pid)),
+                Some(None) => None,
+                None => Some(false),
+            };
+            dead.listed |= entry.cards.iter().any(|of| on(of) == Some(true));
+            if entry.cards.iter().any(|of| on(of) != Some(false)) {
+                dead.wait(now);
+            } else {
+                unlisted.push(id);
+            }
+        }
+        unlisted
+    }
+
+    /// Returns the processes whose memory a card has kept for long since the last call.
+    pub(crate) fn newly_late(&mut self, now: Nanos) -> Vec<&ClientEntry> {
+        let late = |orphan: &mut Orphan| {
+            let dead = orphan.dead.as_mut();
+            let dead = dead.filter(|dead| !dead.logged && now - dead.since >= LONG);
+            dead.map(|dead| dead.logged = true).is_some()
+        };
+        let all = self.0.values_mut();
+        all.filter_map(|orphan| late(orphan).then_some(&orphan.entry)).collect()
+    }
+
+    /// Returns the memory of a session's dead processes, for `gpushare-ctl explain`.
+    pub(crate) fn views(&self, session: SessionId, now: Nanos, cards: &Cards) -> Vec<OrphanView> {
+        let own = self.0.values().filter(|orphan| orphan.entry.session == session);
+        let on_cards = own.flat_map(|orphan| orphan.entry.cards.iter().map(move |of| (orphan, of)));
+        let view = |(orphan, of): (&Orphan, &CardUse)| {
+            Some(OrphanView {
+                pid: orphan.entry.process.pid,
+                gpu: cards.by_uuid(of.card.uuid)?,
+                bytes: of.used,
+                ago_ns: now - orphan.ended,
+            })
+        };
+        on_cards.filter_map(view).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use gpushare_proto::tenant::GpuInfo;
+
+    use super::*;
+    use crate::identity::ProcessId;
+
+    const CARD: GpuUuid = GpuUuid::gpu([1; 16]);
+    const OTHER: GpuUuid = GpuUuid::gpu([2; 16]);
+    const PID: u32 = 7;
+    const NOW: Nanos = Nanos::from_secs(9);
+
+    /// One process that used both cards, and died after a number of questions.
+    fn dead_after(questions: u64) -> Orphans {
+        let used = |uuid| CardUse {
+            card: GpuInfo { uuid, name: "card".into(), total: Bytes::gib(1) },
+            used: Bytes::mib(40),
+        };
+        let entry = ClientEntry {
+            client: ClientId(1),
+            session: SessionId(1),
+            process: ProcessId { pid: PID, start: 70 },
+            cards: [CARD, OTHER].map(used).to_vec(),
+        };
+        let orphan = Orphan {
+            entry,
+            ended: NOW,
+            dead: Some(Dead::new(NOW, questions)),
+            witnessed: false,
+            _watch: Watch::default(),
+        };
+        Orphans(BTreeMap::from([(ClientId(1), orphan)]))
+    }
+
+    fn is_over(orphans: &mut Orphans, usages: [Option<Vec<u32>>; 2], asked: u64) -> bool {
+        let list = |pids: Vec<u32>| pids.into_iter().map(|pid| (pid, None)).collect();
+        let usages = usages.map(|pids| pids.map(list));
+        let usages = [CARD, OTHER].into_iter().zip(usages).collect();
+        !orphans.unlisted(&usages, asked, NOW).is_empty()
+    }
+
+    #[test]
+    fn whoever_is_listed_on_no_card_has_nothing_there() {
+        let mut orphans = dead_after(0);
+        assert!(!is_over(&mut orphans, [Some(vec![PID]), Some(vec![])], 1));
+        assert!(!is_over(&mut orphans, [Some(vec![]), Some(vec![5, PID])], 2));
+        assert!(is_over(&mut orphans, [Some(vec![]), Some(vec![5])], 3));
+    }
+
+    #[test]
+    fn a_card_that_fails_to_say_who_is_there_frees_nothing() {
+        let mut orphans = dead_after(0);
+        assert!(!is_over(&mut orphans, [Some(vec![]), None], 1));
+        assert!(is_over(&mut orphans, [Some(vec![]), Some(vec![])], 2));
+    }
+
+    #[test]
+    fn a_card_that_nvml_does_not_know_keeps_nothing() {
+        assert_eq!(dead_after(0).unlisted(&Usages::new(), 1, NOW), [ClientId(1)]);
+    }
+
+    #[test]
+    fn an_answer_to_a_question_from_before_the_death_says_nothing() {
+        let mut orphans = dead_after(3);
+        assert!(!is_over(&mut orphans, [Some(vec![]), Some(vec![])], 3));
+        assert!(is_over(&mut orphans, [Some(vec![]), Some(vec![])], 4));
+    }
+
+    #[test]
+    fn the_longer_one_is_dead_the_less_often_it_is_asked_about() {
+        let mut dead = Dead::new(NOW, 0);
+        let pauses: BTreeSet<u64> = [0, 30, 5_000]
+            .map(|ms| {
+                let now = NOW + Nanos::from_millis(ms);
+                dead.wait(now);
+                (dead.next - now).0 / 1_000_000
+            })
+            .into();
+        assert_eq!(pauses, [2, 30, 1_000].into());
+    }
+
+    #[test]
+    fn a_request_waits_for_those_only_that_ended_before_it_on_its_card() {
+        let orphans = dead_after(0);
+        let back = |card, of, ended| orphans.expected_back(card, of, (ended, NOW));
+        assert_eq!(back(CARD, None, NOW), Some(NOW + USUAL));
+        assert_eq!(back(CARD, Some(SessionId(1)), NOW), Some(NOW + USUAL));
+        assert_eq!(back(CARD, Some(SessionId(2)), NOW), None);
+        assert_eq!(back(CARD, None, Nanos(NOW.0 - 1)), None);
+        assert_eq!(back(GpuUuid::gpu([3; 16]), None, NOW), None);
+        assert_eq!(orphans.expected_back(CARD, None, (NOW, NOW + USUAL)), None);
+    }
+
+    #[test]
+    fn what_is_written_of_one_that_died_without_a_daemon_is_certain_once_it_is_listed() {
+        let mut orphans = dead_after(0);
+        let certain = |orphans: &Orphans, session| orphans.certain_bytes(SessionId(session), CARD);
+        assert_eq!(certain(&orphans, 1), Bytes::ZERO);
+        assert!(!is_over(&mut orphans, [None, None], 1));
+        assert_eq!(certain(&orphans, 1), Bytes::ZERO);
+        assert!(!is_over(&mut orphans, [Some(vec![]), Some(vec![PID])], 2));
+        assert_eq!((certain(&orphans, 1), certain(&orphans, 2)), (Bytes::mib(40), Bytes::ZERO));
+    }
+}

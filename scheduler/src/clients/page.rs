@@ -1,0 +1,215 @@
+//! The daemon's side of a client's shared page, and the bytes leased through it.
+//!
+//! The page is hostile: its process can write anything into it. So the free bytes in a row count at most up to the
+//! bytes leased there. Besides these only the gate is read, which decides nothing here.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::Ordering;
+
+use gpushare_proto::page::{LeaseRow, MAX_GPUS};
+use gpushare_proto::{Bytes, GateState, GateWord, GpuId, Nanos};
+use gpushare_sys::page::SharedPage;
+use gpushare_sys::{futex, lease, page};
+
+/// A client's page with the bytes leased through it.
+#[derive(Debug)]
+pub(crate) struct ClientPage {
+    page: SharedPage,
+    /// Bytes of each card leased to the process, used or free; none for a card that it is not on.
+    leased: [Option<Bytes>; MAX_GPUS],
+    /// Free bytes of each row that the core knows; none after a lease or a recall.
+    known: [Option<Bytes>; MAX_GPUS],
+}
+
+impl ClientPage {
+    /// Makes a page with a closed gate. Returns its file for the client too.
+    pub(crate) fn create() -> io::Result<(OwnedFd, Self)> {
+        let (file, page) = page::create()?;
+        Ok((file, Self { page, leased: [None; MAX_GPUS], known: [None; MAX_GPUS] }))
+    }
+
+    /// Puts the process on a card with the bytes that it uses there already. A repetition changes nothing.
+    pub(crate) fn attach(&mut self, gpu: GpuId, used: Bytes) {
+        if let Some(leased) = self.leased.get_mut(usize::from(gpu.0)) {
+            leased.get_or_insert(used);
+        }
+    }
+
+    /// Returns the cards that the process is on.
+    pub(crate) fn gpus(&self) -> impl Iterator<Item = GpuId> + use<> {
+        let leased = self.leased;
+        (0..).map(GpuId).zip(leased).filter_map(|(gpu, leased)| leased.map(|_| gpu))
+    }
+
+    pub(crate) fn is_on(&self, gpu: GpuId) -> bool {
+        self.leased(gpu).is_some()
+    }
+
+    /// Returns the free bytes in a row, at most the leased bytes.
+    pub(crate) fn free(&self, gpu: GpuId) -> Bytes {
+        match (self.row(gpu), self.leased(gpu)) {
+            (Some(row), Some(leased)) => Bytes(row.free.load(Ordering::Relaxed)).min(leased),
+            _ => Bytes::ZERO,
+        }
+    }
+
+    /// Returns the free bytes in a row if the core does not know them. Most rows seldom change, and each event costs
+    /// the core time.
+    pub(crate) fn news(&mut self, gpu: GpuId) -> Option<Bytes> {
+        let free = self.free(gpu);
+        let known = self.known.get_mut(usize::from(gpu.0))?;
+        (known.replace(free) != Some(free)).then_some(free)
+    }
+
+    /// Forgets what the core knows of a row, before both change.
+    fn forget_known(&mut self, gpu: GpuId) {
+        if let Some(known) = self.known.get_mut(usize::from(gpu.0)) {
+            *known = None;
+        }
+    }
+
+    /// Leases `bytes` to a waiting thread, and `extra` bytes into the row.
+    pub(crate) fn lease(&mut self, gpu: GpuId, bytes: Bytes, extra: Bytes) {
+        self.forget_known(gpu);
+        if let Some(Some(leased)) = self.leased.get_mut(usize::from(gpu.0)) {
+            *leased += bytes + extra;
+        }
+        if let Some(row) = self.row(gpu) {
+            lease::put(row, extra);
+        }
+    }
+
+    /// Takes free bytes out of the row, at most the leased ones. Returns how many.
+    pub(crate) fn recall(&mut self, gpu: GpuId, bytes: Bytes) -> Bytes {
+        self.forget_known(gpu);
+        let (Some(row), Some(leased)) = (self.row(gpu), self.leased(gpu)) else {
+            return Bytes::ZERO;
+        };
+        let taken = lease::take_up_to(row, bytes.min(leased));
+        if let Some(rest) = self.leased.get_mut(usize::from(gpu.0)) {
+            *rest = Some(leased - taken);
+        }
+        taken
+    }
+
+    /// Ends the lease of bytes that the process says it neither uses nor keeps free. Returns how many can be so.
+    pub(crate) fn give_up(&mut self, gpu: GpuId, bytes: Bytes) -> Bytes {
+        let free = self.free(gpu);
+        self.forget_known(gpu);
+        let Some(Some(leased)) = self.leased.get_mut(usize::from(gpu.0)) else {
+            return Bytes::ZERO;
+        };
+        let given = bytes.min(*leased - free);
+        *leased -= given;
+        given
+    }
+
+    /// Changes the gate and wakes all threads that sleep at it. Each reads the new word itself.
+    pub(crate) fn set_gate(&self, word: GateWord) {
+        self.page.gate.store(word.0, Ordering::SeqCst);
+        futex::wake_all(&self.page.gate);
+    }
+
+    /// Returns the gate's word.
+    pub(crate) fn gate(&self) -> GateWord {
+        GateWord(self.page.gate.load(Ordering::SeqCst))
+    }
+
+    /// Closes the gate of a page that is given up.
+    pub(crate) fn close(&self) {
+        self.set_gate(self.gate().next(GateState::Closed));
+    }
+
+    /// Changes the flags and wakes the process's mover, which sleeps at the gate.
+    pub(crate) fn set_flags(&self, flags: u32) {
+        self.page.flags.store(flags, Ordering::Release);
+        futex::wake_all(&self.page.gate);
+    }
+
+    /// Sets how long the process's work in flight may take: in microseconds, at least one.
+    pub(crate) fn set_drain_target(&self, target: Nanos) {
+        let micros = u32::try_from(target.0 / 1000).unwrap_or(u32::MAX).max(1);
+        self.page.drain_target.store(micros, Ordering::Relaxed);
+    }
+
+    /// Sets the limit of a row, the bytes of the session's other processes, and the ceiling of its free bytes.
+    pub(crate) fn set_figures(&self, gpu: GpuId, limit: Bytes, siblings: Bytes, ceiling: Bytes) {
+        if let Some(row) = self.row(gpu) {
+            row.limit.store(limit.0, Ordering::Relaxed);
+            row.siblings.store(siblings.0, Ordering::Relaxed);
+            row.ceiling.store(ceiling.0, Ordering::Relaxed);
+        }
+    }
+
+    fn row(&self, gpu: GpuId) -> Option<&LeaseRow> {
+        self.page.gpus.get(usize::from(gpu.0))
+    }
+
+    /// Returns the bytes of a card leased to the process; none for a card that it is not on.
+    pub(crate) fn leased(&self, gpu: GpuId) -> Option<Bytes> {
+        self.leased.get(usize::from(gpu.0)).copied().flatten()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GPU: GpuId = GpuId(3);
+
+    #[test]
+    fn a_forged_row_counts_up_to_what_was_leased() {
+        let (file, mut ours) = ClientPage::create().unwrap();
+        let theirs = page::map(&file).unwrap();
+        ours.attach(GPU, Bytes(100));
+        ours.attach(GPU, Bytes(9999));
+        ours.lease(GPU, Bytes(10), Bytes(5));
+        assert_eq!(ours.free(GPU), Bytes(5));
+
+        theirs.gpus[3].free.store(u64::MAX, Ordering::Relaxed);
+        assert_eq!(ours.free(GPU), Bytes(115));
+        assert_eq!(ours.recall(GPU, Bytes(1000)), Bytes(115));
+        assert_eq!(ours.recall(GPU, Bytes(1000)), Bytes::ZERO);
+        assert_eq!(ours.free(GPU), Bytes::ZERO);
+    }
+
+    #[test]
+    fn a_card_that_the_process_is_not_on_has_nothing() {
+        let (file, mut ours) = ClientPage::create().unwrap();
+        page::map(&file).unwrap().gpus[3].free.store(9, Ordering::Relaxed);
+        assert_eq!(ours.recall(GPU, Bytes(9)), Bytes::ZERO);
+        assert_eq!(ours.recall(GpuId(200), Bytes(9)), Bytes::ZERO);
+        ours.lease(GpuId(200), Bytes(1), Bytes(1));
+        assert!(!ours.is_on(GpuId(200)) && ours.gpus().next().is_none());
+        ours.attach(GPU, Bytes::ZERO);
+        assert_eq!(ours.gpus().collect::<Vec<_>>(), [GPU]);
+    }
+
+    #[test]
+    fn what_the_core_knows_is_no_news() {
+        let (file, mut ours) = ClientPage::create().unwrap();
+        let theirs = page::map(&file).unwrap();
+        ours.attach(GPU, Bytes(100));
+        assert_eq!(ours.news(GPU), Some(Bytes::ZERO));
+        assert_eq!(ours.news(GPU), None);
+        theirs.gpus[3].free.store(7, Ordering::Relaxed);
+        assert_eq!(ours.news(GPU), Some(Bytes(7)));
+        // The row is unchanged, but the core counts with what it leased and recalled.
+        ours.lease(GPU, Bytes::ZERO, Bytes(5));
+        theirs.gpus[3].free.store(7, Ordering::Relaxed);
+        assert_eq!(ours.news(GPU), Some(Bytes(7)));
+        ours.recall(GPU, Bytes(2));
+        theirs.gpus[3].free.store(7, Ordering::Relaxed);
+        assert_eq!(ours.news(GPU), Some(Bytes(7)));
+        assert_eq!(ours.news(GpuId(200)), None);
+    }
+
+    #[test]
+    fn a_closed_gate_is_a_new_change() {
+        let (_file, ours) = ClientPage::create().unwrap();
+        ours.set_gate(GateWord::new(4, GateState::Open));
+        ours.close();
+        assert_eq!(ours.gate(), GateWord::new(5, GateState::Closed));
+    }
+}

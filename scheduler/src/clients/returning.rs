@@ -1,0 +1,232 @@
+//! Processes that hung up and live, and their return.
+//!
+//! A process may close its connection at any time; only the kernel reports its death. Until then it may use
+//! everything that it was given, so it keeps it: leases, cards, the lock or its place in the queue.
+//!
+//! A killed process closes its sockets while the kernel ends it. It is dead some 60 ms later, when the driver has
+//! let go of its cards. In between the kernel reports each of its threads as ending. That counts as its end, since
+//! it will use nothing more.
+//!
+//! ```text
+//!   client ── hang-up, process alive ─▶ away ── the same process says who it was ──▶ client, with a new page
+//!      │                                 │
+//!      └── dead, or on no card ──▶ gone ◀┴── dead, or it runs another program
+//! ```
+//!
+//! The core treats a client that is away like a stopped one: its gate closes, its free lease is taken back, and a
+//! drop that it does not answer is stuck. On its return it is booked with at least the bytes known before.
+//!
+//! A process that does not say who it was is a second client beside the one that is away. After an `exec` the
+//! first one is over when NVML, which listed the process on each of its cards, twice does not. Without NVML it
+//! lasts as long as the process.
+
+use std::os::fd::OwnedFd;
+
+use gpushare_core::Event;
+use gpushare_proto::tenant::{Failure, FailureCode, PROTOCOL, Returning, TenantReply, Welcome};
+use gpushare_proto::{Bytes, ClientId, Epoch, GpuId};
+
+use super::join::{add_cards, credible_bytes};
+use super::leave::{add_dead_of_last_daemon, close_connection, remove_client};
+use super::page::ClientPage;
+use super::table::Client;
+use crate::connections::ConnectionId;
+use crate::engine::Engine;
+use crate::identity::PeerProcess;
+use crate::input::Watched;
+use crate::memory::overhead::Overhead;
+use crate::memory::reserve::give_up;
+use crate::nvml::Usages;
+use crate::operation::{Operation, failure};
+use crate::registry::ClientEntry;
+
+/// Largest number of clients of one process that may be away. Each costs a page.
+const MOST_AWAY: usize = 64;
+
+/// Ends a client's connection. The client is away if its process lives and is on a card.
+pub(super) fn hang_up(engine: &mut Engine, id: ClientId) {
+    let Some(client) = engine.clients.get_mut(id) else {
+        return;
+    };
+    client.connection = None;
+    client.away.disconnected();
+    let has_nothing = client.page.gpus().next().is_none();
+    // An unproven claim must not keep a card from others for as long as its process likes.
+    if has_nothing || client.peer.is_ending() || engine.machine.is_unproven(id) {
+        return remove_client(engine, id);
+    }
+    let name = engine.sessions.name(client.session);
+    Operation::done("process.hangup")
+        .of(client.session, &name)
+        .peer(&client.peer)
+        // At debug level, since every end of a process begins like this. `status` shows clients that stay away.
+        .debug(format_args!(
+            "pid {} of {name} hung up and lives: what {id} has stays its own until it is back or dead",
+            client.peer.pid
+        ));
+    watch_away(engine, id);
+    engine.update_poll();
+}
+
+fn watch_away(engine: &mut Engine, id: ClientId) {
+    let client = engine.clients.get(id).filter(|client| !client.away.is_watched());
+    if let Some(pidfd) = client.map(|client| client.peer.pidfd.clone()) {
+        let watch = engine.watch(pidfd, Watched::Away(id));
+        if let Some(client) = engine.clients.get_mut(id) {
+            client.away.set_watch(watch);
+        }
+    }
+}
+
+/// Returns the client of this process that comes back. Its old connection, if there is one, is closed.
+pub(super) fn returning_client(
+    engine: &mut Engine,
+    peer: &PeerProcess,
+    returning: &Returning,
+) -> Option<ClientId> {
+    let client = engine.clients.get(returning.client)?;
+    if !client.peer.is(peer) {
+        return None;
+    }
+    // The process lost its connection before the daemon noticed.
+    if let Some(connection) = client.connection {
+        close_connection(engine, connection);
+    }
+    // A client on no card ended with its connection.
+    engine.clients.get(returning.client).map(|_| returning.client)
+}
+
+/// Refuses a new client of a process or a user and container that has the most clients away.
+///
+/// Each client that is away costs descriptors, as a connection does. So the limit of connections applies.
+pub(super) fn check_away_limit(engine: &Engine, peer: &PeerProcess) -> Result<(), Failure> {
+    let principal = &peer.principal;
+    let own = engine.clients.away().filter(|client| client.peer.is(peer)).count();
+    let away = engine.clients.away();
+    let of_principal = away.filter(|client| client.peer.principal == *principal).count();
+    let refused = |message| Err(failure(FailureCode::Unavailable, message));
+    if own >= MOST_AWAY {
+        return refused(format!(
+            "the process hung up {MOST_AWAY} times and may still use what it had each time; end it"
+        ));
+    }
+    if !engine.limit.allows(principal, of_principal) {
+        return refused(format!(
+            "processes of {principal} hung up {} times and may still use what they had each time; end them",
+            engine.limit.most()
+        ));
+    }
+    Ok(())
+}
+
+/// Gives a client that was away its new connection and page, and books what it says it uses.
+pub(super) fn come_back(
+    engine: &mut Engine,
+    connection: ConnectionId,
+    (id, peer): (ClientId, &PeerProcess),
+    returning: &Returning,
+    (file, page): (OwnedFd, ClientPage),
+) -> Result<(), Failure> {
+    let gpus = add_cards(engine, &returning.gpus)?;
+    engine.read_page(id);
+    let Some(client) = engine.clients.get_mut(id) else {
+        return Ok(());
+    };
+    let before = std::mem::replace(&mut client.page, page);
+    before.close();
+    client.connection = Some(connection);
+    client.peer = peer.clone();
+    // Answers that were granted while it was away did not reach it.
+    client.away.disconnected();
+    let session = client.session;
+    let name = engine.sessions.name(session);
+    let welcome = Welcome { protocol: PROTOCOL, client: id, session, name: name.clone(), gpus: gpus.clone() };
+    engine
+        .peers
+        .send(connection, |outbox| outbox.send_with(&TenantReply::Welcome(welcome), file));
+    engine.peers.become_client(connection, id);
+    for gpu in before.gpus() {
+        let known = engine.machine.used_bytes(id, gpu).unwrap_or_default();
+        let claim = gpus.iter().zip(&returning.gpus).find(|(of, _)| **of == gpu);
+        let claim =
+            claim.map_or(Bytes::ZERO, |(_, had)| had.used.min(credible_bytes(engine, session, gpu, false)));
+        if let Some(client) = engine.clients.get_mut(id) {
+            client.page.attach(gpu, known.max(claim));
+            client.away.set_surplus(gpu, known - claim);
+            engine.cards.set_drain_target(&client.page);
+        }
+    }
+    Operation::done("process.return")
+        .of(session, &name)
+        .peer(peer)
+        .debug(format_args!("{id} (pid {}) of {name} is back", peer.pid));
+    engine.feed(Event::ClientReturned { client: id, waiting: returning.waiting });
+    for (gpu, had) in gpus.into_iter().zip(&returning.gpus) {
+        match engine.clients.get(id).and_then(|client| client.page.leased(gpu)) {
+            Some(bytes) => engine.feed(Event::StillUses { client: id, gpu, bytes }),
+            None => {
+                let used = had.used.min(credible_bytes(engine, session, gpu, false));
+                engine.attach(id, gpu, used);
+            }
+        }
+        engine.feed(Event::Contexts { client: id, gpu, live: had.contexts });
+    }
+    engine.persistence.changed();
+    engine.metering.measure_soon();
+    engine.update_poll();
+    Ok(())
+}
+
+/// Frees what a returned client is booked with beyond its requests, once it has repeated all of them.
+///
+/// The client gave these bytes back on its last connection, and the message was lost.
+pub(crate) fn all_repeated(engine: &mut Engine, id: ClientId) {
+    let client = engine.clients.get_mut(id);
+    let surplus = client.map(|client| client.away.take_surplus()).unwrap_or_default();
+    for (gpu, bytes) in surplus {
+        give_up(engine, id, gpu, bytes);
+    }
+}
+
+/// Turns an awaited client into one that is away: its process came without saying who it was.
+///
+/// A client whose cards are not known is forgotten.
+pub(super) fn becomes_away(engine: &mut Engine, entry: ClientEntry, peer: &PeerProcess) {
+    let (id, session) = (entry.client, entry.session);
+    let page = ClientPage::create().map(|(_, page)| page);
+    let (Ok(page), false) = (page, entry.cards.is_empty()) else {
+        engine.feed(Event::ExpectedGone { client: id });
+        return add_dead_of_last_daemon(engine, entry);
+    };
+    engine.clients.insert(id, Client::new(session, peer, page, true));
+    watch_away(engine, id);
+    // The registry does not say whether it held the lock, so it may have.
+    engine.feed(Event::ClientJoined { client: id, session, holding: Some(Epoch::default()) });
+    for of in entry.cards {
+        if let Ok(gpu) = engine.add_card(&of.card) {
+            engine.attach(id, gpu, of.used);
+        }
+    }
+}
+
+/// Removes the clients that are away and run another program by now: NVML lists them on none of their cards.
+pub(crate) fn remove_unlisted(engine: &mut Engine, usages: &Usages) {
+    let mut over = Vec::new();
+    for (id, client) in engine.clients.iter_mut() {
+        if client.connection.is_some() {
+            continue;
+        }
+        let pid = client.peer.pid;
+        let ended = |gpu: GpuId| {
+            let was_listed = client.overheads.get(&gpu).is_some_and(Overhead::was_listed);
+            let card = engine.cards.get(gpu).and_then(|card| usages.get(&card.info.uuid));
+            let listed = card.and_then(Option::as_ref);
+            was_listed && listed.is_some_and(|listed| !listed.contains_key(&pid))
+        };
+        let unlisted = client.page.gpus().all(ended);
+        if client.away.is_over(unlisted) {
+            over.push(id);
+        }
+    }
+    over.into_iter().for_each(|id| remove_client(engine, id));
+}

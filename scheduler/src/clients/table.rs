@@ -1,0 +1,164 @@
+//! The table of clients: processes that said hello as users of a GPU and are not known to be dead.
+
+use std::collections::BTreeMap;
+
+use gpushare_core::snapshot::SessionSnapshot;
+use gpushare_proto::{Bytes, ClientId, GpuId, SessionId};
+
+use super::away::Away;
+use super::page::ClientPage;
+use super::unknown::UnknownFunctions;
+use crate::cards::Cards;
+use crate::connections::ConnectionId;
+use crate::identity::{PeerProcess, ProcessId};
+use crate::memory::overhead::Overhead;
+use crate::registry::{CardUse, ClientEntry};
+
+/// A process of a session.
+#[derive(Debug)]
+pub(crate) struct Client {
+    pub(crate) session: SessionId,
+    /// Connection of the process; none while it is away, which means that it hung up and lives.
+    pub(crate) connection: Option<ConnectionId>,
+    pub(crate) peer: PeerProcess,
+    pub(crate) away: Away,
+    /// Whether the last daemon's registry names this client, so that its session's terms are known.
+    pub(crate) restored: bool,
+    pub(crate) page: ClientPage,
+    /// Measured bytes of the driver for this process, by card.
+    pub(crate) overheads: BTreeMap<GpuId, Overhead>,
+    /// Driver functions that the process asked for and its library does not know.
+    pub(crate) unknown: UnknownFunctions,
+}
+
+impl Client {
+    /// Makes a client that is on no card yet.
+    pub(crate) fn new(session: SessionId, peer: &PeerProcess, page: ClientPage, restored: bool) -> Self {
+        Self {
+            session,
+            connection: None,
+            peer: peer.clone(),
+            away: Away::default(),
+            restored,
+            page,
+            overheads: BTreeMap::new(),
+            unknown: UnknownFunctions::default(),
+        }
+    }
+
+    /// Returns the client's entry in the registry; none for a process without a pid in our namespace.
+    pub(crate) fn entry(&self, client: ClientId, cards: &Cards) -> Option<ClientEntry> {
+        let page = &self.page;
+        let card_use = |gpu| {
+            let used = page.leased(gpu)? - page.free(gpu);
+            Some(CardUse { card: cards.get(gpu)?.info.clone(), used })
+        };
+        Some(ClientEntry {
+            client,
+            session: self.session,
+            process: self.peer.id?,
+            cards: page.gpus().filter_map(card_use).collect(),
+        })
+    }
+}
+
+/// All clients, by number.
+#[derive(Debug)]
+pub(crate) struct Clients {
+    all: BTreeMap<ClientId, Client>,
+    next: u64,
+}
+
+impl Clients {
+    /// Makes an empty table whose first new client gets the number `next`.
+    pub(crate) fn new(next: u64) -> Self {
+        Self { all: BTreeMap::new(), next }
+    }
+
+    /// Returns a number that no client has had.
+    pub(crate) fn new_id(&mut self) -> ClientId {
+        self.next += 1;
+        ClientId(self.next - 1)
+    }
+
+    /// Returns the number of the next new client.
+    pub(crate) fn next(&self) -> u64 {
+        self.next
+    }
+
+    pub(crate) fn insert(&mut self, id: ClientId, client: Client) {
+        self.all.insert(id, client);
+    }
+
+    pub(crate) fn remove(&mut self, id: ClientId) -> Option<Client> {
+        self.all.remove(&id)
+    }
+
+    pub(crate) fn get(&self, id: ClientId) -> Option<&Client> {
+        self.all.get(&id)
+    }
+
+    pub(crate) fn get_mut(&mut self, id: ClientId) -> Option<&mut Client> {
+        self.all.get_mut(&id)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.all.is_empty()
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (ClientId, &Client)> {
+        self.all.iter().map(|(&id, client)| (id, client))
+    }
+
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (ClientId, &mut Client)> {
+        self.all.iter_mut().map(|(&id, client)| (id, client))
+    }
+
+    /// Returns the clients of a session.
+    pub(crate) fn of(&self, session: SessionId) -> impl Iterator<Item = &Client> {
+        self.all.values().filter(move |client| client.session == session)
+    }
+
+    /// Returns the clients whose processes hung up and live.
+    pub(crate) fn away(&self) -> impl Iterator<Item = &Client> {
+        self.all.values().filter(|client| client.connection.is_none())
+    }
+
+    /// Returns the open connection of a client.
+    pub(crate) fn connection(&self, id: ClientId) -> Option<ConnectionId> {
+        self.get(id)?.connection
+    }
+
+    /// Returns the session that a process is a client of.
+    pub(crate) fn session_of(&self, process: ProcessId) -> Option<SessionId> {
+        let client = self.all.values().find(|client| client.peer.id == Some(process));
+        client.map(|client| client.session)
+    }
+
+    /// Refuses a message about a card that the client is not on.
+    pub(crate) fn check_is_on(&self, id: ClientId, gpu: GpuId) -> Result<(), String> {
+        match self.get(id) {
+            Some(client) if client.page.is_on(gpu) => Ok(()),
+            _ => Err(format!("the process has not said that it uses {gpu}")),
+        }
+    }
+
+    /// Sets the allocated bytes in a snapshot to what the pages of the session's clients say now.
+    pub(crate) fn update_allocated(&self, session: &mut SessionSnapshot) {
+        for usage in &mut session.gpus {
+            let ids = session.clients.iter().map(|client| client.client);
+            let free: Bytes = ids.filter_map(|id| Some(self.get(id)?.page.free(usage.gpu))).sum();
+            usage.allocated_bytes = usage.leased_bytes - free;
+            usage.peak_bytes = usage.peak_bytes.max(usage.allocated_bytes);
+        }
+    }
+
+    /// Returns whether clients of two sessions are on the same card.
+    pub(crate) fn share_a_card(&self) -> bool {
+        let mut users: BTreeMap<GpuId, SessionId> = BTreeMap::new();
+        self.all.values().any(|client| {
+            let mut gpus = client.page.gpus();
+            gpus.any(|gpu| *users.entry(gpu).or_insert(client.session) != client.session)
+        })
+    }
+}

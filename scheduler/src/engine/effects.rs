@@ -1,0 +1,128 @@
+//! Effects of the core: words into pages, messages into outboxes, records into the log.
+
+use gpushare_core::{Effect, Event, Notice};
+use gpushare_proto::tenant::TenantReply;
+use gpushare_proto::{Bytes, ClientId, SessionId};
+use gpushare_sys::{clock, peer};
+
+use super::Engine;
+use crate::operation::Operation;
+use crate::report::log;
+
+impl Engine {
+    pub(super) fn perform(&mut self, effect: Effect) {
+        match effect {
+            Effect::Gate { client, word, epoch } => {
+                if let Some(client) = self.clients.get(client) {
+                    client.page.set_gate(word);
+                }
+                self.tell(client, &TenantReply::Gate { word, epoch });
+            }
+            Effect::Flags { client, flags } => {
+                if let Some(client) = self.clients.get(client) {
+                    client.page.set_flags(flags);
+                }
+            }
+            Effect::Figures { client, gpu, limit, siblings, ceiling } => {
+                if let Some(client) = self.clients.get(client) {
+                    client.page.set_figures(gpu, limit, siblings, ceiling);
+                }
+            }
+            Effect::Lease { client, gpu, request, bytes, extra } => {
+                if let Some(client) = self.clients.get_mut(client) {
+                    client.page.lease(gpu, bytes, extra);
+                    client.away.answered((request, gpu, bytes));
+                    self.audit.leased(client, &self.sessions, gpu, bytes);
+                }
+                self.tell(client, &TenantReply::Reserved { request, bytes });
+            }
+            Effect::Refuse { client, request, refusal, .. } => {
+                self.tell(client, &TenantReply::Refused { request, refusal });
+            }
+            Effect::Extend { client, gpu, bytes } => {
+                if let Some(client) = self.clients.get_mut(client) {
+                    client.page.lease(gpu, Bytes::ZERO, bytes);
+                }
+            }
+            Effect::Room { client, request, bytes, .. } => {
+                self.tell(client, &TenantReply::Headroom { request, bytes });
+            }
+            Effect::Recall { client, gpu, bytes } => {
+                let page = self.clients.get_mut(client).map(|client| &mut client.page);
+                let bytes = page.map_or(Bytes::ZERO, |page| page.recall(gpu, bytes));
+                // Not `feed`, which performs this effect and takes up the next ones.
+                self.machine.decide(Event::Recalled { client, gpu, bytes });
+            }
+            Effect::Queued { client, ahead, reason } => {
+                let reason = reason.words(|session| self.name_for(client, session));
+                if let Some(connection) = self.clients.connection(client) {
+                    self.peers.reply_if_idle(connection, &TenantReply::Queued { ahead, reason });
+                }
+            }
+            Effect::Kill { client } => self.kill(client),
+            Effect::Notice(notice) => self.note(&notice),
+        }
+    }
+
+    fn tell(&mut self, client: ClientId, message: &TenantReply) {
+        if let Some(connection) = self.clients.connection(client) {
+            self.peers.reply(connection, message);
+        }
+    }
+
+    /// Returns the name of a session for a client: its number only, if it belongs to another user.
+    fn name_for(&self, client: ClientId, session: SessionId) -> String {
+        let user = self.clients.get(client).map(|client| client.peer.user);
+        match self.sessions.get(session) {
+            Some(found) if user == Some(found.uid()) => found.name.clone(),
+            _ => session.to_string(),
+        }
+    }
+
+    /// Kills a client's process, or an awaited one. A process that is dead already is heard of from its pidfd.
+    fn kill(&self, id: ClientId) {
+        let (session, pid, uid, killed) = if let Some(client) = self.clients.get(id) {
+            (client.session, client.peer.pid, Some(client.peer.uid), peer::kill(&client.peer.pidfd))
+        } else if let Some(entry) = self.awaited.get(id)
+            && let Some(pidfd) = entry.process.open()
+        {
+            (entry.session, entry.process.pid, None, peer::kill(&pidfd))
+        } else {
+            return;
+        };
+        let name = self.sessions.name(session);
+        self.audit.killed(id, (session, name), (pid, uid), killed.err().as_ref());
+    }
+
+    fn note(&mut self, notice: &Notice) {
+        let now = clock::monotonic();
+        self.metrics.note(notice, &self.cards);
+        self.watchers.note(notice, now - self.started);
+        if let &Notice::Refused { session, client, gpu, refusal } = notice {
+            let process = self.clients.get(client);
+            let (pid, uid) = process.map_or((0, 0), |client| (client.peer.pid, client.peer.uid));
+            let uuid = self.cards.get(gpu).map(|card| card.info.uuid);
+            self.refusals.keep(now, session, (client, pid), gpu, refusal);
+            self.audit.refused(session, &self.sessions, (pid, uid), (gpu, uuid), refusal);
+            let Some(left_out) = self.refusals.pass_to_log(session, now) else {
+                return;
+            };
+            if left_out > 0 {
+                let name = self.sessions.name(session);
+                Operation::done("memory.reserve")
+                    .of(session, &name)
+                    .out_of_memory()
+                    .info(format_args!("{left_out} more refusals of {name} ({session}) were not logged"));
+            }
+        }
+        match notice {
+            &Notice::Overdue { client, after } => {
+                if let Some(entry) = self.awaited.get(client) {
+                    let name = self.sessions.name(entry.session);
+                    log::overdue(entry, &name, self.settings.core.stuck_policy, after);
+                }
+            }
+            notice => log::notice(notice, &self.sessions, &self.clients),
+        }
+    }
+}

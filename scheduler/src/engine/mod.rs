@@ -1,0 +1,277 @@
+//! The state of the daemon's task: the decision machine and the facts around it, each with one owner.
+//!
+//! ```text
+//!   Input ──▶ task ──▶ requests, clients, memory, persist ──▶ feed(event) ──▶ core
+//!                                                                 ▲             │ effects, in order
+//!                                                                 │             ▼
+//!                                                Recalled ◀───────┴──── pages, outboxes, log, audit
+//! ```
+//!
+//! Everything here runs to its end without an await, so no event comes between another one and its effects.
+//! Slow work (writing to a peer, the store) is handed over. A peer whose outbox is full is noted, and closed
+//! when the effects are done.
+//!
+//! [`Engine`] only holds the parts. Each part keeps its facts private and lies in the folder of its
+//! capability, beside the functions that handle events with several parts.
+
+mod effects;
+mod machine;
+mod task;
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use gpushare_core::{Event, Standing};
+use gpushare_proto::audit::Action;
+use gpushare_proto::session::SessionPhase;
+use gpushare_proto::tenant::{Failure, GpuInfo};
+use gpushare_proto::{Bytes, ClientId, GpuId, Nanos, SessionId};
+use gpushare_sys::clock;
+use tokio::sync::mpsc;
+use tracing::info;
+
+use crate::cards::{CardError, Cards};
+use crate::clients::awaited::Awaited;
+use crate::clients::joined::JoinedProcesses;
+use crate::clients::orphans::Orphans;
+use crate::clients::table::{Client, Clients};
+use crate::config::{Reader, Settings};
+use crate::connections::ConnectionId;
+use crate::connections::ConnectionLimit;
+use crate::identity::Watch;
+use crate::input::{Asker, Input, Watched};
+use crate::log_limiter::LogLimiter;
+use crate::memory::metering::Metering;
+use crate::memory::postponed::Postponed;
+use crate::memory::refusals::Refusals;
+use crate::operation::{Operation, plain};
+use crate::peers::Peers;
+use crate::persist::queue::{ActReply, Persistence};
+use crate::report::audit::AuditTrail;
+use crate::report::metrics::Metrics;
+use crate::report::watch::{Scene, Watchers};
+use crate::sessions::terms::{limit_on, quota_events, terms_events};
+use crate::sessions::{Session, Sessions};
+
+pub(crate) use machine::Machine;
+
+/// Interval between two looks at all pages, while sessions share a card or a tool watches.
+const POLL: Nanos = Nanos::from_millis(500);
+
+/// All parts of the daemon's task.
+#[derive(Debug)]
+pub(crate) struct Engine {
+    pub(crate) settings: Settings,
+    /// Reads the configuration again on demand.
+    pub(crate) reader: Option<Reader>,
+    /// Limit of connections and of other watched processes, for each user and container.
+    pub(crate) limit: ConnectionLimit,
+    /// Start of the daemon on the monotonic clock.
+    pub(crate) started: Nanos,
+    /// Start of the daemon in the kernel's unit for starts of processes: clock ticks since boot.
+    pub(crate) start_ticks: u64,
+    pub(crate) machine: Machine,
+    pub(crate) cards: Cards,
+    pub(crate) sessions: Sessions,
+    pub(crate) joined: JoinedProcesses,
+    pub(crate) clients: Clients,
+    pub(crate) awaited: Awaited,
+    pub(crate) orphans: Orphans,
+    pub(crate) peers: Peers,
+    pub(crate) postponed: Postponed,
+    pub(crate) persistence: Persistence,
+    pub(crate) metering: Metering,
+    pub(crate) watchers: Watchers,
+    pub(crate) refusals: Refusals,
+    /// Limits the dry runs of each user.
+    pub(crate) dry_runs: LogLimiter<u32>,
+    pub(crate) audit: AuditTrail,
+    pub(crate) metrics: Metrics,
+    /// Time of the next look at all pages; none while no session shares a card and no tool watches.
+    pub(crate) next_poll: Option<Nanos>,
+    /// Start of the time in which no process, session or connection needs the daemon.
+    pub(crate) idle_since: Option<Nanos>,
+    /// Sender of inputs to this task, for threads and watches.
+    pub(crate) inputs: mpsc::Sender<Input>,
+}
+
+impl Engine {
+    /// Gives the core an event and performs the effects that follow.
+    pub(crate) fn feed(&mut self, event: Event) {
+        self.machine.decide(event);
+        while let Some(effect) = self.machine.next_effect() {
+            self.perform(effect);
+        }
+    }
+
+    pub(crate) fn feed_all(&mut self, events: impl IntoIterator<Item = Event>) {
+        events.into_iter().for_each(|event| self.feed(event));
+    }
+
+    /// Tells the core the free bytes in one row of a client's page, if they changed.
+    pub(crate) fn read_row(&mut self, client: ClientId, gpu: GpuId) {
+        let page = self.clients.get_mut(client).map(|client| &mut client.page);
+        if let Some(free) = page.and_then(|page| page.news(gpu)) {
+            self.feed(Event::LeaseSeen { client, gpu, free });
+        }
+    }
+
+    /// Tells the core the free bytes in all rows of a client's page that changed.
+    pub(crate) fn read_page(&mut self, client: ClientId) {
+        let gpus = self.clients.get(client).map(|client| client.page.gpus());
+        gpus.into_iter().flatten().for_each(|gpu| self.read_row(client, gpu));
+    }
+
+    /// Tells the core the free bytes in the pages of one session's clients, or of all clients.
+    pub(crate) fn read_pages(&mut self, session: Option<SessionId>) {
+        let read = |client: &Client| session.is_none_or(|session| client.session == session);
+        let ids: Vec<ClientId> = self
+            .clients
+            .iter()
+            .filter(|(_, client)| read(client))
+            .map(|(id, _)| id)
+            .collect();
+        ids.into_iter().for_each(|id| self.read_page(id));
+    }
+
+    /// Starts or ends the periodic look at all pages.
+    pub(crate) fn update_poll(&mut self) {
+        let is_needed = self.clients.share_a_card() || !self.watchers.is_empty();
+        self.next_poll = match is_needed {
+            true => self.next_poll.or_else(|| Some(clock::monotonic() + POLL)),
+            false => None,
+        };
+    }
+
+    /// Reports the death of a process that has no connection as an input, until the watch is dropped.
+    pub(crate) fn watch(&self, pidfd: Arc<OwnedFd>, watched: Watched) -> Watch {
+        let inputs = self.inputs.clone();
+        Watch::over(pidfd, async move {
+            // The receiver is gone only when the daemon ends.
+            let _ = inputs.send(Input::Died(watched)).await;
+        })
+    }
+
+    /// Returns the number of a card. A new card is announced to the core with every session's quota on it.
+    pub(crate) fn add_card(&mut self, info: &GpuInfo) -> Result<GpuId, CardError> {
+        let info = GpuInfo { name: plain(&info.name), ..*info };
+        let (gpu, events) = self.cards.find_or_add(&info)?;
+        if events.is_empty() {
+            return Ok(gpu);
+        }
+        info!("{gpu} is {} ({}), {}", info.name, info.uuid, info.total);
+        self.feed_all(events);
+        let quotas = |(id, session)| quota_events(id, session, &self.cards, gpu);
+        let quotas: Vec<Event> = self.sessions.iter().flat_map(quotas).collect();
+        self.feed_all(quotas);
+        Ok(gpu)
+    }
+
+    /// Books a card for a client, with the bytes that it uses there already.
+    pub(crate) fn attach(&mut self, id: ClientId, gpu: GpuId, used: Bytes) {
+        if let Some(client) = self.clients.get_mut(id) {
+            client.page.attach(gpu, used);
+            self.cards.set_drain_target(&client.page);
+            let (peer, name) = (&client.peer, self.sessions.name(client.session));
+            Operation::done("process.attach")
+                .of(client.session, &name)
+                .peer(peer)
+                .on(gpu)
+                .bytes(used)
+                .debug(format_args!("{id} (pid {}) of {name} uses {gpu}", peer.pid));
+        }
+        self.feed(Event::Attached { client: id, gpu, used });
+        self.persistence.changed();
+        self.metering.measure_soon();
+    }
+
+    /// Makes a session, and tells the core its terms.
+    pub(crate) fn open_session(
+        &mut self,
+        name: impl FnOnce(SessionId) -> String,
+        make: impl FnOnce(String) -> Session,
+    ) -> SessionId {
+        let id = self.sessions.add(name, make);
+        self.persistence.changed();
+        self.send_terms(id);
+        id
+    }
+
+    /// Tells the core the terms of a session and what they come to on each card.
+    pub(crate) fn send_terms(&mut self, id: SessionId) {
+        if let Some(session) = self.sessions.get(id) {
+            // Nothing may come between: until its quota of each card is known, a share is no limit to the core.
+            let events = terms_events(id, session, &self.cards);
+            self.feed_all(events);
+        }
+    }
+
+    /// Tells the core whether a session may run, if that changed.
+    pub(crate) fn send_standing(&mut self, id: SessionId) {
+        let now = clock::monotonic();
+        let Some(session) = self.sessions.get_mut(id) else {
+            return;
+        };
+        let standing = match session.standing(now) {
+            SessionPhase::Good => Standing::Good,
+            SessionPhase::Paused => Standing::Paused,
+            SessionPhase::Expired | SessionPhase::Revoked => Standing::Over,
+        };
+        if std::mem::replace(&mut session.told, standing) != standing {
+            self.feed(Event::Standing { session: id, standing });
+        }
+    }
+
+    /// Returns a session's memory quota on a card; none for no limit.
+    pub(crate) fn limit_on(&self, session: SessionId, gpu: GpuId) -> Option<Bytes> {
+        limit_on(self.sessions.get(session)?, &self.cards, gpu)
+    }
+
+    /// Sets the drain time in the pages of all clients, after a change of a card's setting.
+    pub(crate) fn set_drain_targets(&self) {
+        for (_, client) in self.clients.iter() {
+            self.cards.set_drain_target(&client.page);
+        }
+    }
+
+    /// Answers an act: a success once the act is on the disk, a failure at once. Its line goes into the audit log
+    /// at the same time.
+    pub(crate) fn reply_to_act<M: ActReply>(
+        &mut self,
+        connection: ConnectionId,
+        answer: Result<M, Failure>,
+        line: Option<Action>,
+    ) {
+        match answer {
+            Ok(reply) => {
+                self.persistence.answer_when_written(&mut self.peers, connection, &reply, line);
+            }
+            Err(failure) => {
+                if let Some(line) = line {
+                    self.audit.write_act(line);
+                }
+                self.peers.reply(connection, &M::failed(failure));
+            }
+        }
+    }
+
+    /// Has the configuration read again, for an administrator or because of a signal.
+    pub(crate) fn read_settings(&self, asker: Option<Asker>) {
+        if let Some(reader) = &self.reader {
+            let inputs = self.inputs.clone();
+            reader.start(move |settings| {
+                // The receiver is gone only when the daemon ends.
+                let _ = inputs.blocking_send(Input::Configured { settings, asker });
+            });
+        }
+    }
+
+    /// Sends the whole state to a watcher, and events from now on.
+    pub(crate) fn start_watch(&mut self, connection: ConnectionId) {
+        self.read_pages(None);
+        let Self { machine, cards, sessions, clients, watchers, peers, started, .. } = self;
+        let scene = Scene { core: machine, cards, sessions, clients, started: *started };
+        watchers.start(connection, &scene, peers);
+        self.update_poll();
+    }
+}

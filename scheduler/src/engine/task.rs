@@ -1,0 +1,182 @@
+//! The daemon's task: takes inputs and due times, and passes them to the capability that handles them.
+
+use gpushare_core::Event;
+use gpushare_proto::Nanos;
+use gpushare_proto::admin::AdminReply;
+use gpushare_proto::tenant::{PROTOCOL, Role, TenantReply};
+use gpushare_sys::clock;
+
+use super::{Engine, POLL};
+use crate::audit::Audit;
+use crate::clients::{join, leave};
+use crate::config::Reader;
+use crate::connections::{ConnectionEvent, ConnectionId, Socket};
+use crate::identity::PeerProcess;
+use crate::input::{Input, Watched};
+use crate::memory::{measure, reserve};
+use crate::metrics::Observer;
+use crate::operation::bad_request;
+use crate::persist::{store, usage};
+use crate::registry::{Word, Writer};
+use crate::report::status;
+use crate::report::watch::Scene;
+use crate::requests::{admin, reload, sessions, tenant};
+
+impl Engine {
+    /// Handles one input and everything that follows from it.
+    pub(crate) fn handle(&mut self, input: Input) {
+        match input {
+            Input::Connection(event) => self.handle_connection(event),
+            Input::Observe(answer) => {
+                // A reader that is gone needs no answer.
+                let _ = answer.send(status::picture(self));
+            }
+            Input::Measured(Some(usages)) => measure::measured(self, &usages),
+            Input::Measured(None) => measure::turn_off(self),
+            Input::Died(Watched::Registrar(session)) => {
+                self.sessions.unbind(session);
+                leave::end_session_if_over(self, session);
+            }
+            Input::Died(Watched::Awaited(client)) => leave::remove_awaited(self, client),
+            Input::Died(Watched::Away(client)) => leave::remove_client(self, client),
+            Input::Died(Watched::Orphan(client)) => leave::orphan_died(self, client),
+            Input::Died(Watched::Joined(process)) => {
+                self.joined.remove(process);
+                self.persistence.changed();
+            }
+            Input::Configured { settings, asker } => reload::configured(self, settings, asker.as_ref()),
+            Input::Used { connection, since, answer } => {
+                usage::answer_usage(self, connection, since, answer);
+            }
+        }
+        self.finish();
+    }
+
+    fn handle_connection(&mut self, event: ConnectionEvent) {
+        match event {
+            ConnectionEvent::Opened { connection, socket, peer, role, outbox } => {
+                self.peers.admit(connection, peer.clone(), outbox);
+                self.opened(connection, socket, &peer, role);
+            }
+            ConnectionEvent::Tenant { connection, request } => tenant::handle(self, connection, &request),
+            ConnectionEvent::Admin { connection, request } => admin::handle(self, connection, &request),
+            ConnectionEvent::Closed { connection } => leave::close_connection(self, connection),
+            ConnectionEvent::Trespassed { process, why } => self.audit.trespassed(process, why),
+        }
+    }
+
+    fn opened(&mut self, connection: ConnectionId, socket: Socket, peer: &PeerProcess, role: Role) {
+        match (socket, role) {
+            (Socket::Admin, _) => {
+                self.peers.reply(connection, &AdminReply::Ready { protocol: PROTOCOL });
+            }
+            (Socket::Tenant, Role::Tool) => {
+                self.peers.reply(connection, &TenantReply::Ready { protocol: PROTOCOL });
+            }
+            (Socket::Tenant, Role::Client { token, returning }) => {
+                let joined = join::join(self, connection, peer, token.as_ref(), returning.as_ref());
+                if let Err(failure) = joined {
+                    leave::refuse(self, connection, failure, TenantReply::Error);
+                }
+            }
+        }
+    }
+
+    /// Does what is due by now.
+    pub(crate) fn wake(&mut self) {
+        let now = clock::monotonic();
+        if self.machine.next_deadline().is_some_and(|deadline| deadline <= now) {
+            self.feed(Event::Tick);
+        }
+        sessions::end_expired(self, now);
+        if self.next_poll.is_some_and(|poll| poll <= now) {
+            self.next_poll = Some(now + POLL);
+            self.read_pages(None);
+        }
+        measure::measure_if_due(self, now);
+        usage::count_if_due(self, now);
+        self.finish();
+    }
+
+    /// Returns the latest time of the next [`Self::wake`].
+    pub(crate) fn next_wake(&self) -> Option<Nanos> {
+        let times = [
+            self.machine.next_deadline(),
+            self.next_poll,
+            self.idle_end(),
+            self.watchers.due(),
+            reserve::postponed_due(self),
+            self.metering.due(self.orphans.due()),
+            self.persistence.due(),
+            self.sessions.next_end(clock::monotonic()),
+        ];
+        times.into_iter().flatten().min()
+    }
+
+    /// Decides waiting requests, sends events to watchers, closes failed connections and notes whether the daemon
+    /// is idle.
+    fn finish(&mut self) {
+        for (connection, message) in reserve::retry_postponed(self) {
+            leave::refuse(self, connection, bad_request(message), TenantReply::Error);
+        }
+        let Self { machine, cards, sessions, clients, watchers, peers, started, .. } = self;
+        let scene = Scene { core: machine, cards, sessions, clients, started: *started };
+        watchers.update(&scene, peers);
+        leave::close_unsent(self);
+        let is_idle = !self.is_needed() && self.peers.is_empty();
+        self.idle_since = is_idle.then(|| self.idle_since.unwrap_or_else(clock::monotonic));
+    }
+
+    /// Returns whether processes or sessions need this daemon or the next one.
+    pub(crate) fn is_needed(&self) -> bool {
+        !(self.clients.is_empty() && self.awaited.is_empty() && self.sessions.is_empty())
+    }
+
+    /// Returns whether the daemon has been idle for as long as configured.
+    pub(crate) fn is_idle_for_long(&self) -> bool {
+        self.idle_end().is_some_and(|end| end <= clock::monotonic())
+    }
+
+    fn idle_end(&self) -> Option<Nanos> {
+        Some(self.idle_since? + self.settings.idle_exit?)
+    }
+}
+
+/// Settings, audit log, metrics and store, which the daemon brings.
+impl Engine {
+    /// Reads the configuration by `reader` from now on.
+    pub(crate) fn set_reader(&mut self, reader: Reader) {
+        self.reader = Some(reader);
+    }
+
+    /// Writes acts and refusals to `audit` from now on.
+    pub(crate) fn set_audit(&mut self, audit: Audit) {
+        self.audit.write_to(audit);
+    }
+
+    /// Takes the audit log, to be closed.
+    pub(crate) fn take_audit(&mut self) -> Audit {
+        self.audit.take()
+    }
+
+    /// Reports events to the metrics' `observer` from now on.
+    pub(crate) fn set_observer(&mut self, observer: Observer) {
+        self.metrics.report_to(observer);
+    }
+
+    /// Hands the store what it must hear by now.
+    pub(crate) fn write_if_due(&mut self, writer: &Writer) {
+        store::write_if_due(self, writer);
+    }
+
+    /// Hands the store everything, as the daemon ends.
+    pub(crate) fn write_last(&mut self, writer: &Writer) {
+        store::write_last(self, writer);
+    }
+
+    /// Takes the store's word that acts are on the disk, or that they cannot be.
+    pub(crate) fn written(&mut self, word: &Word) {
+        store::written(self, word);
+        self.finish();
+    }
+}

@@ -1,0 +1,11 @@
+//! Memory requests that wait or are refused, and the measurement of the driver's own memory.
+
+// Facts, each with one owner.
+pub(crate) mod metering;
+pub(crate) mod overhead;
+pub(crate) mod postponed;
+pub(crate) mod refusals;
+
+// Events, which concern several facts.
+pub(crate) mod measure;
+pub(crate) mod reserve;

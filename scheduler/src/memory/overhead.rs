@@ -1,0 +1,77 @@
+//! Driver overhead of one process on one card: contexts, kernels and stacks, as NVML shows them.
+//!
+//! NVML's figure of a process is its contexts and its memory that cannot move; managed memory is in no figure
+//! (docs/results/real-card-suite.md). So `overhead = used − fixed`, with the fixed bytes that are booked.
+//!
+//! Memory may come and go between question and answer. So the least possible overhead counts: the greater of the
+//! fixed bytes before and after, and the smaller of two consecutive answers.
+
+use gpushare_proto::Bytes;
+
+/// Measured overhead of a process on one card.
+#[derive(Debug, Default)]
+pub(crate) struct Overhead {
+    /// Overhead by the latest answer.
+    last: Option<Bytes>,
+    /// Overhead that the core knows.
+    sent: Option<Bytes>,
+    /// Whether NVML ever listed the process on the card.
+    listed: bool,
+}
+
+impl Overhead {
+    pub(crate) fn was_listed(&self) -> bool {
+        self.listed
+    }
+
+    pub(crate) fn note_listed(&mut self, listed: bool) {
+        self.listed |= listed;
+    }
+
+    /// Takes an answer in. Returns the overhead for the core if it changed; `Some(None)` is "not known".
+    pub(crate) fn read(&mut self, used: Option<Bytes>, fixed: Bytes) -> Option<Option<Bytes>> {
+        let now = used.map(|used| used - fixed);
+        let before = std::mem::replace(&mut self.last, now);
+        let least = now.map(|now| now.min(before.unwrap_or(now)));
+        (std::mem::replace(&mut self.sent, least) != least).then_some(least)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: fn(u64) -> Bytes = Bytes::mib;
+
+    #[test]
+    fn what_is_used_beside_the_books_is_told_once() {
+        let mut overhead = Overhead::default();
+        assert_eq!(overhead.read(Some(MIB(518)), Bytes::ZERO), Some(Some(MIB(518))));
+        assert_eq!(overhead.read(Some(MIB(1542)), MIB(1024)), None);
+    }
+
+    #[test]
+    fn a_rise_is_believed_when_it_is_seen_twice_and_a_fall_at_once() {
+        let mut overhead = Overhead::default();
+        overhead.read(Some(MIB(518)), Bytes::ZERO);
+        assert_eq!(overhead.read(Some(MIB(2566)), Bytes::ZERO), None, "perhaps not booked yet");
+        assert_eq!(overhead.read(Some(MIB(2566)), MIB(2048)), None);
+        assert_eq!(overhead.read(Some(MIB(900)), Bytes::ZERO), None);
+        assert_eq!(overhead.read(Some(MIB(901)), Bytes::ZERO), Some(Some(MIB(900))));
+        assert_eq!(overhead.read(Some(MIB(400)), Bytes::ZERO), Some(Some(MIB(400))));
+    }
+
+    #[test]
+    fn books_that_say_more_than_nvml_are_no_debt() {
+        assert_eq!(Overhead::default().read(Some(MIB(5)), MIB(9)), Some(Some(Bytes::ZERO)));
+    }
+
+    #[test]
+    fn without_a_figure_the_assumption_is_back() {
+        let mut overhead = Overhead::default();
+        assert_eq!(overhead.read(None, Bytes::ZERO), None, "nothing was told");
+        overhead.read(Some(MIB(518)), Bytes::ZERO);
+        assert_eq!(overhead.read(None, Bytes::ZERO), Some(None));
+        assert_eq!(overhead.read(Some(MIB(600)), Bytes::ZERO), Some(Some(MIB(600))));
+    }
+}

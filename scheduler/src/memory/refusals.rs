@@ -1,0 +1,67 @@
+//! The last refused memory requests of each session, and the limit of their lines in the log.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use gpushare_proto::explain::{KEPT_REFUSALS, RefusalView};
+use gpushare_proto::page::MemoryRefusal;
+use gpushare_proto::{ClientId, GpuId, Nanos, SessionId};
+
+use crate::log_limiter::LogLimiter;
+
+/// Refused memory requests by session.
+#[derive(Debug, Default)]
+pub(crate) struct Refusals {
+    kept: BTreeMap<SessionId, VecDeque<Refused>>,
+    log: LogLimiter<SessionId>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Refused {
+    at: Nanos,
+    client: ClientId,
+    pid: u32,
+    gpu: GpuId,
+    refusal: MemoryRefusal,
+}
+
+impl Refusals {
+    /// Adds a refusal, and drops the session's oldest one beyond [`KEPT_REFUSALS`].
+    pub(crate) fn keep(
+        &mut self,
+        at: Nanos,
+        session: SessionId,
+        (client, pid): (ClientId, u32),
+        gpu: GpuId,
+        refusal: MemoryRefusal,
+    ) {
+        let kept = self.kept.entry(session).or_default();
+        if kept.len() >= KEPT_REFUSALS {
+            kept.pop_front();
+        }
+        kept.push_back(Refused { at, client, pid, gpu, refusal });
+    }
+
+    /// Returns none if a refusal gets no line in the log now, else the number of refusals left out before.
+    pub(crate) fn pass_to_log(&mut self, session: SessionId, now: Nanos) -> Option<u64> {
+        self.log.admit(session, now)
+    }
+
+    /// Returns the last refusals of a session for `gpushare-ctl explain`, the oldest first.
+    pub(crate) fn views(&self, session: SessionId, now: Nanos) -> Vec<RefusalView> {
+        let view = |&Refused { at, client, pid, gpu, refusal }: &Refused| RefusalView {
+            ago_ns: now - at,
+            client,
+            pid,
+            gpu,
+            refusal,
+        };
+        let kept = self.kept.get(&session);
+        kept.into_iter().flatten().map(view).collect()
+    }
+
+    /// Removes the refusals of a session that is over.
+    pub(crate) fn forget(&mut self, session: SessionId) {
+        self.kept.remove(&session);
+        self.log.remove(&session);
+    }
+}

@@ -1,0 +1,109 @@
+//! The open connections: which process is at the other end, what it is there for, and its outbox.
+
+use std::collections::BTreeMap;
+
+use gpushare_proto::ClientId;
+use gpushare_proto::codec::Message;
+
+use crate::connections::ConnectionId;
+use crate::connections::{Outbox, Unsent};
+use crate::identity::PeerProcess;
+
+/// Connections whose peer has said hello.
+#[derive(Debug, Default)]
+pub(crate) struct Peers {
+    open: BTreeMap<ConnectionId, Peer>,
+    /// Connections that lost a message: they are closed once the current input is done.
+    unsent: BTreeMap<ConnectionId, Unsent>,
+}
+
+#[derive(Debug)]
+struct Peer {
+    process: PeerProcess,
+    role: PeerRole,
+    outbox: Outbox,
+}
+
+/// Purpose of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PeerRole {
+    /// A command-line tool.
+    Tool,
+    /// A process that uses a GPU.
+    Client(ClientId),
+    /// A peer that was sent its last message.
+    Ending,
+}
+
+impl Peers {
+    /// Adds a connection, at first as a tool's.
+    pub(crate) fn admit(&mut self, connection: ConnectionId, process: PeerProcess, outbox: Outbox) {
+        self.open.insert(connection, Peer { process, role: PeerRole::Tool, outbox });
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.open.is_empty()
+    }
+
+    /// Returns the role and the process of a connection.
+    pub(crate) fn get(&self, connection: ConnectionId) -> Option<(PeerRole, &PeerProcess)> {
+        self.open.get(&connection).map(|peer| (peer.role, &peer.process))
+    }
+
+    /// Returns the client that a connection belongs to.
+    pub(crate) fn client(&self, connection: ConnectionId) -> Option<ClientId> {
+        match self.open.get(&connection)?.role {
+            PeerRole::Client(client) => Some(client),
+            PeerRole::Tool | PeerRole::Ending => None,
+        }
+    }
+
+    pub(crate) fn become_client(&mut self, connection: ConnectionId, client: ClientId) {
+        if let Some(peer) = self.open.get_mut(&connection) {
+            peer.role = PeerRole::Client(client);
+        }
+    }
+
+    /// Ignores the connection's requests from now on. Returns the client that it belonged to.
+    pub(crate) fn end(&mut self, connection: ConnectionId) -> Option<ClientId> {
+        let client = self.client(connection);
+        if let Some(peer) = self.open.get_mut(&connection) {
+            peer.role = PeerRole::Ending;
+        }
+        client
+    }
+
+    pub(crate) fn remove(&mut self, connection: ConnectionId) {
+        self.open.remove(&connection);
+    }
+
+    /// Queues a message for a peer, if the connection is still open.
+    pub(crate) fn reply<M: Message>(&mut self, connection: ConnectionId, message: &M) {
+        self.send(connection, |outbox| outbox.send(message));
+    }
+
+    /// Queues a message unless earlier ones still wait: for messages that a peer can do without.
+    pub(crate) fn reply_if_idle<M: Message>(&mut self, connection: ConnectionId, message: &M) {
+        if self.open.get(&connection).is_some_and(|peer| !peer.outbox.is_behind()) {
+            self.reply(connection, message);
+        }
+    }
+
+    /// Does something with the outbox of a connection, and notes its failure.
+    pub(crate) fn send(
+        &mut self,
+        connection: ConnectionId,
+        send: impl FnOnce(&mut Outbox) -> Result<(), Unsent>,
+    ) {
+        if let Some(peer) = self.open.get_mut(&connection)
+            && let Err(why) = send(&mut peer.outbox)
+        {
+            self.unsent.entry(connection).or_insert(why);
+        }
+    }
+
+    /// Takes one connection that lost a message, and the reason.
+    pub(crate) fn next_unsent(&mut self) -> Option<(ConnectionId, Unsent)> {
+        self.unsent.pop_first()
+    }
+}

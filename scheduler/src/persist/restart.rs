@@ -1,0 +1,184 @@
+//! Start of the daemon's task: takes the machine's cards and goes on from the last daemon's book.
+
+use std::collections::BTreeSet;
+use std::os::fd::OwnedFd;
+use std::time::SystemTime;
+
+use gpushare_core::{Event, log};
+use gpushare_proto::SessionId;
+use gpushare_sys::{clock, process};
+use tokio::sync::mpsc;
+use tracing::{info, warn};
+
+use crate::cards::{CardError, Cards};
+use crate::clients::awaited::Awaited;
+use crate::clients::joined::JoinedProcesses;
+use crate::clients::orphans::Orphans;
+use crate::clients::table::Clients;
+use crate::clients::{enter, leave};
+use crate::config::{Owner, Settings};
+use crate::connections::ConnectionLimit;
+use crate::engine::{Engine, Machine};
+use crate::exit::Stop;
+use crate::input::{Input, Watched};
+use crate::lock::LockError;
+use crate::log_limiter::LogLimiter;
+use crate::memory::metering::Metering;
+use crate::memory::postponed::Postponed;
+use crate::memory::refusals::Refusals;
+use crate::nvml;
+use crate::peers::Peers;
+use crate::persist::queue::Persistence;
+use crate::record::Reel;
+use crate::registry::{Book, ClientEntry, Origin, SessionEntry};
+use crate::report::audit::AuditTrail;
+use crate::report::metrics::Metrics;
+use crate::report::watch::Watchers;
+use crate::requests::dry_run::PER_SECOND;
+use crate::sessions::{Clocks, Sessions};
+
+impl Engine {
+    /// Takes the machine's cards and goes on where the last daemon's `book` ends.
+    ///
+    /// If the book is not `complete`, clients may come back that it does not name. The core's events are recorded
+    /// on the `reel`. Must be called inside a runtime.
+    ///
+    /// # Errors
+    /// If another daemon has one of the cards, or nothing can be recorded.
+    pub(crate) fn resume(
+        settings: Settings,
+        book: Book,
+        complete: bool,
+        (inputs, limit): (mpsc::Sender<Input>, ConnectionLimit),
+        reel: Option<Reel>,
+    ) -> Result<Self, Stop> {
+        let known: BTreeSet<SessionId> = book.sessions.iter().map(|entry| entry.session).collect();
+        let (mut living, mut dead) = (Vec::new(), Vec::new());
+        for entry in book.clients {
+            if known.contains(&entry.session) {
+                match entry.process.open() {
+                    Some(pidfd) => living.push((entry, pidfd)),
+                    None => dead.push(entry),
+                }
+            }
+        }
+        let started = clock::monotonic();
+        let unix = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        let header = log::Header {
+            format: log::FORMAT,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            generation: clock::boot().0,
+            expected: living.iter().map(|(entry, _)| entry.client).collect(),
+            incomplete: !complete,
+            started,
+            unix_seconds: unix.unwrap_or_default().as_secs(),
+            config: settings.core.clone(),
+        };
+        let mut engine = Self {
+            reader: None,
+            limit,
+            started,
+            start_ticks: process::start_time(std::process::id()).unwrap_or(0),
+            machine: Machine::start(header, reel)?,
+            cards: Cards::new(&settings),
+            sessions: Sessions::new(book.next_session),
+            joined: JoinedProcesses::default(),
+            clients: Clients::new(book.next_client),
+            awaited: Awaited::default(),
+            orphans: Orphans::default(),
+            peers: Peers::default(),
+            postponed: Postponed::default(),
+            persistence: Persistence::default(),
+            metering: Metering::default(),
+            watchers: Watchers::default(),
+            refusals: Refusals::default(),
+            dry_runs: LogLimiter::lines(PER_SECOND),
+            audit: AuditTrail::default(),
+            metrics: Metrics::default(),
+            next_poll: None,
+            idle_since: Some(started),
+            inputs,
+            settings,
+        };
+        take_cards(&mut engine)?;
+        for entry in book.sessions {
+            restore_session(&mut engine, entry);
+        }
+        for (entry, pidfd) in living {
+            await_client(&mut engine, entry, pidfd);
+        }
+        for entry in dead {
+            engine.sessions.join(entry.session);
+            leave::add_dead_of_last_daemon(&mut engine, entry);
+        }
+        for session in known {
+            leave::end_session_if_over(&mut engine, session);
+        }
+        if !engine.awaited.is_empty() {
+            info!(
+                "waiting for {} processes of the last daemon before anything is granted on their cards",
+                engine.awaited.len()
+            );
+        }
+        Ok(engine)
+    }
+}
+
+fn take_cards(engine: &mut Engine) -> Result<(), LockError> {
+    let found = nvml::cards();
+    for info in &found {
+        match engine.add_card(info) {
+            Ok(_) => {}
+            Err(CardError::Lock(error)) => return Err(error),
+            Err(error) => warn!("{error}"),
+        }
+    }
+    // A user's own daemon may also serve cards that NVML does not list: simulated ones.
+    if !found.is_empty() && engine.settings.owner == Owner::System {
+        engine.cards.close();
+    }
+    Ok(())
+}
+
+fn restore_session(engine: &mut Engine, mut entry: SessionEntry) {
+    let session = entry.session;
+    let joined = std::mem::take(&mut entry.joined);
+    let registrar = match entry.origin {
+        Origin::Registered { by, .. } => by.open(),
+        Origin::Implicit(_) | Origin::Created { .. } => None,
+    };
+    engine.sessions.restore(entry, registrar.is_some(), clocks());
+    if let Some(pidfd) = registrar {
+        engine.watch(pidfd.into(), Watched::Registrar(session)).until_death();
+    }
+    for process in joined {
+        enter::restore(engine, process, session);
+    }
+    engine.send_terms(session);
+    engine.send_standing(session);
+}
+
+/// Waits for a living client of the last daemon to reconnect.
+///
+/// The core hears what it used if all its cards are known. A card that is not known yet may be one of ours by the
+/// time the client comes.
+fn await_client(engine: &mut Engine, entry: ClientEntry, pidfd: OwnedFd) {
+    let client = entry.client;
+    engine.watch(pidfd.into(), Watched::Awaited(client)).until_death();
+    engine.sessions.join(entry.session);
+    let cards = entry.cards.iter();
+    let known: Option<Vec<_>> = cards.map(|of| Some((engine.add_card(&of.card).ok()?, of.used))).collect();
+    engine.awaited.insert(entry);
+    for (gpu, bytes) in known.into_iter().flatten() {
+        engine.feed(Event::ExpectedUses { client, gpu, bytes });
+    }
+}
+
+/// Returns both clocks at this instant.
+pub(super) fn clocks() -> Clocks {
+    let unix = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    Clocks {
+        monotonic: clock::monotonic(),
+        unix: u64::try_from(unix.as_nanos()).unwrap_or(u64::MAX),
+    }
+}

@@ -1,0 +1,127 @@
+//! Writes of the book to the store, and the answers that wait for them.
+//!
+//! ```text
+//!   act ──▶ in force at once, answer held ──▶ book ──▶ store ──▶ word ──▶ answer, or a failure
+//! ```
+//!
+//! An act is answered when it is on the disk. If the store fails the act stays in force and the answer says so: a
+//! pause or a revocation that undid itself would let a tenant go on against its administrator's order. Only a new
+//! session is removed again, since its token reaches nobody.
+
+use std::collections::BTreeMap;
+
+use gpushare_proto::SessionId;
+use gpushare_proto::admin::AdminReply;
+use gpushare_proto::audit::{Action, Outcome};
+use gpushare_proto::tenant::FailureCode;
+use gpushare_sys::clock;
+use tokio::sync::oneshot;
+use tracing::warn;
+
+use super::queue::WaitingAnswer;
+use super::restart::clocks;
+use super::usage;
+use crate::clients::leave;
+use crate::engine::Engine;
+use crate::input::Input;
+use crate::operation::failure;
+use crate::registry::{Book, Hour, Word, Writer};
+
+/// Error code of an act that is in force and not on the disk.
+const NOT_KEPT: &str = "not_kept";
+
+/// Hands the store what is due.
+pub(crate) fn write_if_due(engine: &mut Engine, writer: &Writer) {
+    let now = clock::monotonic();
+    if engine.persistence.is_due(now) {
+        write(engine, writer, false);
+    }
+}
+
+/// Hands the store everything, as the daemon ends and accepts no client any more.
+pub(crate) fn write_last(engine: &mut Engine, writer: &Writer) {
+    usage::count_all(engine, clock::monotonic());
+    engine.persistence.changed();
+    write(engine, writer, true);
+}
+
+fn write(engine: &mut Engine, writer: &Writer, last: bool) {
+    if engine.persistence.begin_write(clock::monotonic()) {
+        let book = book(engine);
+        let book = if last { book.ended() } else { book };
+        writer.publish(engine.persistence.news(book));
+    }
+    for (connection, since) in engine.persistence.take_questions() {
+        let (answer, answered) = oneshot::channel();
+        let since = Hour::back(since);
+        writer.ask(since, answer);
+        let inputs = engine.inputs.clone();
+        tokio::spawn(async move {
+            let answer = answered.await.unwrap_or_else(|_| Err("the daemon ends".to_owned()));
+            // The receiver is gone only when the daemon ends.
+            let _ = inputs.send(Input::Used { connection, since, answer }).await;
+        });
+    }
+}
+
+fn book(engine: &Engine) -> Book {
+    let mut book = Book::new(engine.sessions.next(), engine.clients.next());
+    book.sessions = engine.sessions.entries(clocks());
+    for entry in &mut book.sessions {
+        entry.joined = engine.joined.of_session(entry.session);
+    }
+    book.clients.extend(engine.awaited.entries().cloned());
+    book.clients.extend(engine.orphans.entries().cloned());
+    let living = engine.clients.iter();
+    book.clients
+        .extend(living.filter_map(|(id, client)| client.entry(id, &engine.cards)));
+    book
+}
+
+/// Releases the answers to all acts up to the one that the store reports, or fails them.
+pub(crate) fn written(engine: &mut Engine, word: &Word) {
+    for (act, waiting) in engine.persistence.take_answers(word.act) {
+        match &word.failure {
+            None => {
+                if let Some(line) = waiting.line {
+                    engine.audit.write_act(line);
+                }
+                let nothing = BTreeMap::<u64, AdminReply>::new();
+                engine.peers.send(waiting.connection, |outbox| outbox.release(act, &nothing));
+            }
+            Some(cause) => fail(engine, act, waiting, cause),
+        }
+    }
+}
+
+fn fail(engine: &mut Engine, act: u64, waiting: WaitingAnswer, cause: &str) {
+    let WaitingAnswer { connection, made, line, fail } = waiting;
+    let outcome = match made {
+        Some(session) => remove_new_session(engine, session),
+        None => "it is in force, but the daemon's next start may undo it",
+    };
+    let message = format!(
+        "the daemon cannot write its registry ({cause}): {outcome}; make room for it, or look at its log"
+    );
+    warn!("an act of {connection} is not kept: {message}");
+    if let Some(line) = line {
+        engine.audit.write_act(Action {
+            result: Outcome::Failed,
+            error_code: Some(NOT_KEPT.to_owned()),
+            why: Some(message.clone()),
+            ..line
+        });
+    }
+    fail(&mut engine.peers, connection, act, failure(FailureCode::Unavailable, message));
+}
+
+/// Removes a session whose token reaches nobody. Returns the outcome in words.
+fn remove_new_session(engine: &mut Engine, id: SessionId) -> &'static str {
+    if engine.sessions.get(id).is_some_and(|session| session.clients > 0) {
+        return "the session was made and has processes, but the daemon's next start may not know it";
+    }
+    if let Some(session) = engine.sessions.remove(id) {
+        leave::forget_session(engine, id, &session);
+    }
+    "no session was made"
+}

@@ -1,0 +1,93 @@
+//! Usage of each session: counted every second while there are clients, summed up by the hour in the store.
+
+use std::collections::BTreeMap;
+
+use gpushare_core::snapshot::SessionSnapshot;
+use gpushare_proto::admin::{AdminReply, SessionGpuView, UsageView};
+use gpushare_proto::tenant::FailureCode;
+use gpushare_proto::{Bytes, Nanos, SessionId};
+use gpushare_sys::clock;
+
+use crate::connections::ConnectionId;
+use crate::engine::Engine;
+use crate::operation::failure;
+use crate::registry::{Figures, Hour, Spent, view};
+use crate::sessions::Session;
+
+/// Counts the usage of all sessions if it is time.
+pub(crate) fn count_if_due(engine: &mut Engine, now: Nanos) {
+    if engine.persistence.counts_now(now, !engine.clients.is_empty()) {
+        count_all(engine, now);
+    }
+}
+
+pub(super) fn count_all(engine: &mut Engine, now: Nanos) {
+    let hour = Hour::now();
+    let ids: Vec<SessionId> = engine.sessions.iter().map(|(id, _)| id).collect();
+    for id in ids {
+        if let Some((figures, allocated)) = figures(engine, now, id)
+            && let Some(session) = engine.sessions.get_mut(id)
+        {
+            let news = session.count(figures, allocated, hour);
+            engine.persistence.add_usage(hour, id, &session.name, news);
+        }
+    }
+}
+
+/// Counts the last usage of a session that was taken out of the table and is still known to the core.
+pub(crate) fn count_last(engine: &mut Engine, id: SessionId, session: &Session) {
+    let hour = Hour::now();
+    if let Some((figures, allocated)) = figures(engine, clock::monotonic(), id) {
+        let (news, _) = session.news(figures, allocated, hour);
+        engine.persistence.add_usage(hour, id, &session.name, news);
+    }
+}
+
+/// Returns the usage of a session under this daemon, and the most that it has allocated on one card now.
+fn figures(engine: &Engine, now: Nanos, id: SessionId) -> Option<(Figures, Bytes)> {
+    let mut state = engine.machine.session_snapshot(now, id)?;
+    engine.clients.update_allocated(&mut state);
+    let most = |state: &SessionSnapshot, bytes: fn(&SessionGpuView) -> Bytes| {
+        state.gpus.iter().map(bytes).max().unwrap_or(Bytes::ZERO)
+    };
+    let figures = Figures {
+        gpu_time: state.gpu_time_ns,
+        waited: state.waited_ns,
+        held: state.held_ns,
+        moved: state.moved_bytes,
+        peak: most(&state, |gpu| gpu.peak_bytes),
+        refusals: state.refusals,
+    };
+    Some((figures, most(&state, |gpu| gpu.allocated_bytes)))
+}
+
+/// Asks the store for the sessions' usage up to now.
+pub(crate) fn ask_usage(engine: &mut Engine, connection: ConnectionId, since: Nanos) {
+    count_all(engine, clock::monotonic());
+    engine.persistence.ask_usage(connection, since);
+}
+
+/// Answers with the usage in the store. Living sessions without usage are listed too.
+pub(crate) fn answer_usage(
+    engine: &mut Engine,
+    connection: ConnectionId,
+    since: Hour,
+    answer: Result<Vec<UsageView>, String>,
+) {
+    let reply = match answer {
+        Ok(usages) => {
+            let mut all: BTreeMap<SessionId, UsageView> =
+                usages.into_iter().map(|usage| (usage.session, usage)).collect();
+            for (id, session) in engine.sessions.iter() {
+                let none = || Spent { name: session.name.clone(), figures: Figures::default() };
+                all.entry(id).or_insert_with(|| view(id, since, none())).alive = true;
+            }
+            AdminReply::Usage(all.into_values().collect())
+        }
+        Err(cause) => AdminReply::Error(failure(
+            FailureCode::Unavailable,
+            format!("the daemon cannot read its registry ({cause}); look at its log"),
+        )),
+    };
+    engine.peers.reply(connection, &reply);
+}

@@ -1,0 +1,429 @@
+//! Lines of the audit log: acts of administrators, refusals and samples of leases, and acts of the daemon itself.
+//!
+//! Acts of administrators always get a line. A tenant gets [`LINES`] a second, so that it cannot fill the log; lines
+//! left out are summed up in the next one.
+
+use gpushare_proto::admin::{AdminReply, Change, ConfigChange, Knob, SessionRequest, Setting};
+use gpushare_proto::audit::{Action, Allocation, Entry, Outcome, Refusal};
+use gpushare_proto::page::MemoryRefusal;
+use gpushare_proto::tenant::{Failure, FailureCode, TenantReply};
+use gpushare_proto::{Bytes, ClientId, GpuId, GpuUuid, SessionId};
+use gpushare_sys::clock;
+
+use crate::audit::Audit;
+use crate::clients::table::Client;
+use crate::identity::PeerProcess;
+use crate::log_limiter::LogLimiter;
+use crate::operation::{OUT_OF_MEMORY, Operation, code_name, outcome_of, plain};
+use crate::sessions::Sessions;
+
+/// Lines that one tenant gets in a second.
+const LINES: u64 = 32;
+/// Longest text in a line, in characters.
+const LONGEST: usize = 512;
+const RESERVE: &str = "memory.reserve";
+
+/// The audit log with the limit of each tenant's lines.
+#[derive(Debug)]
+pub(crate) struct AuditTrail {
+    log: Audit,
+    lines: LogLimiter<Tenant>,
+}
+
+impl Default for AuditTrail {
+    fn default() -> Self {
+        Self { log: Audit::default(), lines: LogLimiter::lines(LINES) }
+    }
+}
+
+/// Key of a tenant's line limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Tenant {
+    Session(SessionId),
+    User(u32),
+}
+
+/// A request that is about to be carried out for a peer.
+#[derive(Debug, Default)]
+pub(crate) struct Intent {
+    operation: &'static str,
+    session: Option<SessionId>,
+    name: Option<String>,
+    gpu: Option<GpuId>,
+}
+
+/// Result of a request: the session that it made, and its old and new value in words.
+#[derive(Default)]
+struct Done {
+    session: Option<(SessionId, String)>,
+    old: Option<String>,
+    new: Option<String>,
+}
+
+impl AuditTrail {
+    /// Writes lines to `log` from now on.
+    pub(crate) fn write_to(&mut self, log: Audit) {
+        self.log = log;
+    }
+
+    /// Takes the audit log, to be closed.
+    pub(crate) fn take(&mut self) -> Audit {
+        std::mem::take(&mut self.log)
+    }
+
+    /// Returns the numbers of lines written and lost.
+    pub(crate) fn counts(&self) -> (u64, u64) {
+        (self.log.written(), self.log.lost())
+    }
+
+    pub(crate) fn write_act(&self, act: Action) {
+        self.log.write(Entry::Action(act));
+    }
+
+    /// Records a changed setting of a card, or the failure to change it.
+    pub(crate) fn set(&self, peer: &PeerProcess, setting: Setting, answer: &Result<AdminReply, Failure>) {
+        let operation = match setting.knob {
+            Knob::Quantum(_) => "gpu.set_quantum",
+            Knob::Mode(_) => "gpu.set_mode",
+            Knob::Capacity(_) => "gpu.set_capacity",
+            Knob::ManagedLimit(_) => "gpu.set_managed_limit",
+            Knob::Epsilon(_) => "gpu.set_epsilon",
+            Knob::WindowTarget(_) => "gpu.set_window_target",
+        };
+        let intent = Intent { operation, gpu: setting.gpu, ..Intent::default() };
+        self.write_act(record(peer, intent, answer.as_ref().map(changed)));
+    }
+
+    /// Records what changed when the configuration was read again.
+    pub(crate) fn reloaded(&self, peer: Option<&PeerProcess>, changes: &[ConfigChange]) {
+        for ConfigChange { key, old, new, live } in changes {
+            let at = if *live { "" } else { " (at the next start)" };
+            self.write_act(Action {
+                old: Some(short(format!("{key} {old}"))),
+                new: Some(short(format!("{key} {new}{at}"))),
+                ..act_of("daemon.reload", peer)
+            });
+        }
+    }
+
+    /// Records that the configuration was read again and refused.
+    pub(crate) fn reload_failed(&self, peer: Option<&PeerProcess>, why: &str) {
+        self.write_act(Action {
+            result: Outcome::Failed,
+            error_code: Some(code_name(FailureCode::BadRequest).to_owned()),
+            why: Some(short(why.to_owned())),
+            ..act_of("daemon.reload", peer)
+        });
+    }
+
+    /// Records that a session lost its name to a new one of an administrator.
+    pub(crate) fn renamed(&self, peer: &PeerProcess, session: SessionId, old: &str, new: &str) {
+        let intent = Intent {
+            operation: "session.rename",
+            session: Some(session),
+            name: Some(new.to_owned()),
+            gpu: None,
+        };
+        let done = Done { session: None, old: Some(old.to_owned()), new: Some(new.to_owned()) };
+        self.write_act(record(peer, intent, Ok(done)));
+    }
+
+    /// Records that the time of a session is over.
+    pub(crate) fn expired(&self, id: SessionId, name: &str, was: &str) {
+        Operation::done("session.expire")
+            .of(id, name)
+            .info(format_args!("the time of session {name} ({id}) is over"));
+        self.write_act(Action {
+            session_id: Some(id),
+            session: Some(name.to_owned()),
+            old: Some(was.to_owned()),
+            new: Some("expired".to_owned()),
+            ..act_of("session.expire", None)
+        });
+    }
+
+    /// Records that the daemon killed a process, or could not.
+    pub(crate) fn killed(
+        &self,
+        client: ClientId,
+        (session, name): (SessionId, String),
+        (pid, uid): (u32, Option<u32>),
+        cause: Option<&std::io::Error>,
+    ) {
+        let operation = Operation::done("process.kill").of(session, &name).process(pid);
+        let operation = uid.map_or(operation, |uid| operation.user(uid));
+        match cause {
+            None => operation.warn(format_args!("ended {client} (pid {pid}): it did not let go of the GPU")),
+            Some(cause) => operation.failed(Outcome::Failed, "kill").warn(format_args!(
+                "cannot end {client} (pid {pid}), which does not let go of the GPU: {cause}"
+            )),
+        }
+        self.write_act(Action {
+            session_id: Some(session),
+            session: Some(name),
+            old: Some(format!("pid {pid} does not let go of the GPU")),
+            new: cause.is_none().then(|| format!("pid {pid} is ended")),
+            result: if cause.is_none() { Outcome::Ok } else { Outcome::Failed },
+            error_code: cause.map(|_| "kill".to_owned()),
+            why: cause.map(ToString::to_string),
+            ..act_of("process.kill", None)
+        });
+    }
+
+    /// Records an administrative request of a peer that is no administrator.
+    pub(crate) fn trespassed(&mut self, (pid, uid): (u32, u32), why: String) {
+        if self.passes(Tenant::User(uid), "") {
+            self.write_act(Action {
+                uid,
+                pid,
+                result: Outcome::Refused,
+                error_code: Some(code_name(FailureCode::Permission).to_owned()),
+                why: Some(short(why)),
+                ..act_of("daemon.administrate", None)
+            });
+        }
+    }
+
+    /// Returns the line for a session that a process registered or failed to; none if it gets no line now.
+    pub(crate) fn registered(
+        &mut self,
+        peer: &PeerProcess,
+        wished: Option<&str>,
+        answer: &Result<TenantReply, Failure>,
+        sessions: &Sessions,
+    ) -> Option<Action> {
+        if !self.passes(Tenant::User(peer.user), "") {
+            return None;
+        }
+        let result = answer.as_ref().map(|reply| match reply {
+            TenantReply::Session { session, name, .. } => made(*session, name, sessions),
+            _ => Done::default(),
+        });
+        let name = wished.map(plain);
+        Some(record(peer, Intent { operation: "session.register", name, ..Intent::default() }, result))
+    }
+
+    /// Records a refused request for memory.
+    pub(crate) fn refused(
+        &mut self,
+        session: SessionId,
+        sessions: &Sessions,
+        (pid, uid): (u32, u32),
+        (gpu, uuid): (GpuId, Option<GpuUuid>),
+        MemoryRefusal { requested, limit, used, by }: MemoryRefusal,
+    ) {
+        let name = sessions.name(session);
+        if !self.passes(Tenant::Session(session), &name) {
+            return;
+        }
+        self.log.write(Entry::Refusal(Refusal {
+            operation: RESERVE.to_owned(),
+            session_id: session,
+            session: name,
+            uid,
+            pid,
+            gpu,
+            uuid,
+            requested,
+            limit,
+            used,
+            by,
+            result: Outcome::Refused,
+            error_code: OUT_OF_MEMORY.to_owned(),
+        }));
+    }
+
+    /// Records a lease: all of them in the log at debug level, some of them in the audit log.
+    pub(crate) fn leased(&mut self, client: &Client, sessions: &Sessions, gpu: GpuId, bytes: Bytes) {
+        let (session, pid) = (client.session, client.peer.pid);
+        let name = sessions.name(session);
+        Operation::done(RESERVE)
+            .of(session, &name)
+            .process(pid)
+            .on(gpu)
+            .bytes(bytes)
+            .debug(format_args!("{name} got {bytes} on {gpu}, pid {pid}"));
+        if let Some(one_in) = self.log.samples_reservation() {
+            self.log.write(Entry::Allocation(Allocation {
+                operation: RESERVE.to_owned(),
+                session_id: session,
+                session: name,
+                uid: client.peer.uid,
+                pid,
+                gpu,
+                bytes,
+                leased: client.page.leased(gpu).unwrap_or_default(),
+                result: Outcome::Ok,
+                one_in,
+            }));
+        }
+    }
+
+    /// Sums up the lines left out for a session that is over.
+    pub(crate) fn forget(&mut self, session: SessionId, name: &str) {
+        let tenant = Tenant::Session(session);
+        let left_out = self.lines.remove(&tenant);
+        self.sum_up(tenant, name, left_out);
+    }
+
+    /// Returns whether a tenant gets a line now. The lines left out before are summed up first.
+    fn passes(&mut self, tenant: Tenant, session: &str) -> bool {
+        let left_out = self.lines.admit(tenant, clock::monotonic());
+        self.sum_up(tenant, session, left_out.unwrap_or(0));
+        left_out.is_some()
+    }
+
+    fn sum_up(&self, tenant: Tenant, session: &str, count: u64) {
+        if count > 0 {
+            self.log.write(match tenant {
+                Tenant::Session(id) => {
+                    let session = Some(session.to_owned());
+                    Entry::Omitted { session_id: Some(id), session, uid: None, count }
+                }
+                Tenant::User(uid) => {
+                    Entry::Omitted { session_id: None, session: None, uid: Some(uid), count }
+                }
+            });
+        }
+    }
+}
+
+/// Describes an administrator's request, before it is carried out.
+pub(crate) fn intent(request: &SessionRequest, sessions: &Sessions) -> Intent {
+    let (operation, which) = match request {
+        SessionRequest::Create { new, .. } => {
+            // The name may be another session's until this one is made.
+            let name = new.name.as_deref().map(plain);
+            return Intent { operation: "session.create", name, ..Intent::default() };
+        }
+        SessionRequest::Change { which, change } => {
+            let operation = match change {
+                Change::Memory(_) => "session.set_memory",
+                Change::Compute(_) => "session.set_compute",
+                Change::Weight(_) => "session.set_weight",
+                Change::Priority(_) => "session.set_priority",
+            };
+            (operation, which)
+        }
+        SessionRequest::Renew { which, .. } | SessionRequest::Endless { which } => ("session.renew", which),
+        SessionRequest::Revoke { which } => ("session.revoke", which),
+        SessionRequest::Delete { which } => ("session.delete", which),
+        SessionRequest::Pause { which } => ("session.pause", which),
+        SessionRequest::Resume { which } => ("session.resume", which),
+        SessionRequest::Token { which } => ("session.token", which),
+    };
+    let which = plain(which);
+    let session = sessions.named(&which).ok();
+    let name = session.map_or(which, |session| sessions.name(session));
+    Intent { operation, session, name: Some(name), gpu: None }
+}
+
+/// Logs an administrator's request with its answer. Returns its line for the audit log, which is written when the
+/// outcome is certain.
+pub(crate) fn acted(
+    peer: &PeerProcess,
+    intent: Intent,
+    answer: &Result<AdminReply, Failure>,
+    sessions: &Sessions,
+) -> Action {
+    let result = answer.as_ref().map(|reply| match reply {
+        AdminReply::Created { session, name, .. } => made(*session, name, sessions),
+        AdminReply::Token { session, name, .. } => Done {
+            session: Some((*session, name.clone())),
+            old: None,
+            new: Some("another token".to_owned()),
+        },
+        reply => changed(reply),
+    });
+    record(peer, intent, result)
+}
+
+fn changed(reply: &AdminReply) -> Done {
+    match reply {
+        AdminReply::Changed { old, new } => {
+            Done { session: None, old: Some(old.clone()), new: Some(new.clone()) }
+        }
+        _ => Done::default(),
+    }
+}
+
+fn made(session: SessionId, name: &str, sessions: &Sessions) -> Done {
+    let terms = sessions.get(session).map(|known| {
+        let state = known.state(clock::monotonic());
+        let ends = state.expires_in_ns.map_or(String::new(), |left| format!(", ends in {left}"));
+        format!("memory {}, for {}{ends}", state.terms.memory, state.binding)
+    });
+    Done { session: Some((session, name.to_owned())), old: None, new: terms }
+}
+
+/// Logs a request with its result. Returns its line for the audit log.
+fn record(peer: &PeerProcess, intent: Intent, result: Result<Done, &Failure>) -> Action {
+    let Intent { operation, session, name, gpu } = intent;
+    let (Done { session: found, old, new }, failure) = match result {
+        Ok(done) => (done, None),
+        Err(failure) => (Done::default(), Some(failure)),
+    };
+    let (session, name) = match found {
+        Some((session, name)) => (Some(session), Some(name)),
+        None => (session, name),
+    };
+    let mut record = Operation::done(operation).peer(peer);
+    if let (Some(session), Some(name)) = (session, &name) {
+        record = record.of(session, name);
+    }
+    if let Some(gpu) = gpu {
+        record = record.on(gpu);
+    }
+    let on = match (session, &name, gpu) {
+        (Some(session), Some(name), _) => format!(" {name} ({session})"),
+        (None, Some(name), _) => format!(" {name}"),
+        (_, _, Some(gpu)) => format!(" of {gpu}"),
+        _ => String::new(),
+    };
+    let (pid, uid) = (peer.pid, peer.uid);
+    let outcome = match (failure, &old, &new) {
+        (Some(failure), ..) => {
+            record = record.failed(outcome_of(failure.code), code_name(failure.code));
+            format!(" failed: {}", failure.message)
+        }
+        (None, Some(old), Some(new)) => format!(": {old} → {new}"),
+        (None, _, Some(new)) => format!(": {new}"),
+        (None, ..) => String::new(),
+    };
+    record.info(format_args!("pid {pid}, user {uid}: {operation}{on}{outcome}"));
+    Action {
+        session_id: session,
+        session: name,
+        gpu,
+        old: old.map(short),
+        new: new.map(short),
+        result: failure.map_or(Outcome::Ok, |failure| outcome_of(failure.code)),
+        error_code: failure.map(|failure| code_name(failure.code).to_owned()),
+        why: failure.map(|failure| short(failure.message.clone())),
+        ..act_of(operation, Some(peer))
+    }
+}
+
+/// Returns a line about a successful act of `peer`; without a peer, of the daemon itself.
+fn act_of(operation: &str, peer: Option<&PeerProcess>) -> Action {
+    Action {
+        operation: operation.to_owned(),
+        uid: peer.map_or_else(|| rustix::process::geteuid().as_raw(), |peer| peer.uid),
+        pid: peer.map_or_else(std::process::id, |peer| peer.pid),
+        session_id: None,
+        session: None,
+        gpu: None,
+        old: None,
+        new: None,
+        result: Outcome::Ok,
+        error_code: None,
+        why: None,
+    }
+}
+
+fn short(text: String) -> String {
+    match text.char_indices().nth(LONGEST) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text,
+    }
+}

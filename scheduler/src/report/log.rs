@@ -1,0 +1,152 @@
+//! Records in the log about the core's notices and about processes.
+
+use gpushare_core::Notice;
+use gpushare_core::config::StuckPolicy;
+use gpushare_proto::audit::Outcome;
+use gpushare_proto::page::LimitKind;
+use gpushare_proto::{Nanos, SessionId};
+use gpushare_sys::process;
+
+use crate::clients::awaited::stopped;
+use crate::clients::table::Clients;
+use crate::operation::Operation;
+use crate::registry::ClientEntry;
+use crate::sessions::Sessions;
+
+/// Writes the record of a notice of the core.
+pub(crate) fn notice(notice: &Notice, sessions: &Sessions, clients: &Clients) {
+    let session = match notice {
+        Notice::ModeChanged { gpu, mode, reason } => {
+            Operation::done("gpu.mode")
+                .on(*gpu)
+                .info(format_args!("{gpu} is {mode} now: {reason}"));
+            return;
+        }
+        Notice::Recovered { after } => {
+            Operation::done("daemon.recover").info(format_args!(
+                "all processes of the last daemon are back or gone after {after}; grants begin"
+            ));
+            return;
+        }
+        // Its record needs the registry's entry (see `overdue`).
+        Notice::Overdue { .. } => return,
+        Notice::Granted { session, .. }
+        | Notice::Entered { session, .. }
+        | Notice::Dropped { session, .. }
+        | Notice::DropReopened { session, .. }
+        | Notice::Stuck { session, .. }
+        | Notice::Refused { session, .. } => *session,
+    };
+    let name = sessions.name(session);
+    let record = |operation| Operation::done(operation).of(session, &name);
+    match notice {
+        Notice::Granted { quantum, waited, .. } => record("lock.grant")
+            .debug(format_args!("{name} got the lock for {quantum}, {waited} after it asked")),
+        Notice::Entered { handoff, .. } => {
+            record("lock.enter").debug(format_args!("{name} goes on; the handoff took {handoff}"))
+        }
+        Notice::Dropped { drain: Some(drain), .. } => {
+            record("lock.drop").debug(format_args!("{name} let go after {drain}"))
+        }
+        Notice::Dropped { drain: None, .. } => {
+            record("lock.drop").debug(format_args!("{name} let go of its own accord"))
+        }
+        Notice::DropReopened { tries, .. } => {
+            record("lock.drop").failed(Outcome::Failed, "reopened").info(format_args!(
+                "{name} got its gate back: work in flight seems to wait for a thread there (try {tries})"
+            ))
+        }
+        Notice::Stuck { reason, .. } => {
+            let stopped = stopped_clients(clients, session);
+            let stopped = stopped.map_or(String::new(), |stopped| format!("; {stopped}"));
+            record("lock.drop")
+                .failed(Outcome::Failed, "stuck")
+                .warn(format_args!("{name} does not let go: {reason}{stopped}"));
+        }
+        Notice::Refused { client, gpu, refusal, .. } => {
+            let peer = clients.get(*client).map(|client| (client.peer.pid, client.peer.uid));
+            let (pid, uid) = peer.unwrap_or_default();
+            let used = refusal.used;
+            let why = match refusal.is_permanent() {
+                true => format!("its time is over or it was revoked, and it uses {used}"),
+                false => format!("{used} of {} are used under {}", refusal.limit, limit_name(refusal.by)),
+            };
+            record("memory.reserve")
+                .process(pid)
+                .user(uid)
+                .on(*gpu)
+                .refused(*refusal)
+                .warn(format_args!(
+                    "refused {} to {name} on {gpu}: {why} ({session}, pid {pid})",
+                    refusal.requested
+                ));
+        }
+        Notice::ModeChanged { .. } | Notice::Recovered { .. } | Notice::Overdue { .. } => {}
+    }
+}
+
+fn limit_name(limit: LimitKind) -> &'static str {
+    match limit {
+        LimitKind::Session => "its quota",
+        LimitKind::Capacity => "the card's capacity",
+        LimitKind::ManagedLimit => "the card's managed limit",
+    }
+}
+
+/// Names the processes of a session that are stopped or hung up; none if there is none.
+pub(crate) fn stopped_clients(clients: &Clients, session: SessionId) -> Option<String> {
+    let words = clients.of(session).filter_map(|client| {
+        let pid = client.peer.pid;
+        match client.connection {
+            None => Some(format!("pid {pid} hung up and lives")),
+            Some(_) => process::is_stopped(pid).then(|| format!("pid {pid} is stopped")),
+        }
+    });
+    let words: Vec<String> = words.collect();
+    (!words.is_empty()).then(|| words.join(", "))
+}
+
+/// Warns of a client of the last daemon that lives and has not come back.
+pub(crate) fn overdue(entry: &ClientEntry, name: &str, policy: StuckPolicy, after: Nanos) {
+    let pid = entry.process.pid;
+    let cards: Vec<String> = entry
+        .cards
+        .iter()
+        .map(|of| format!("{} of {}", of.used, of.card.uuid))
+        .collect();
+    let is_anywhere = cards.is_empty();
+    let cards = if is_anywhere { "any card".to_owned() } else { cards.join(", ") };
+    let policy = match policy {
+        StuckPolicy::Kill => "it is ended",
+        StuckPolicy::RunOthers if !is_anywhere => "others run that fit beside that",
+        _ => "nothing is granted there until it comes back or ends",
+    };
+    Operation::done("process.return")
+        .of(entry.session, name)
+        .process(pid)
+        .failed(Outcome::Failed, "overdue")
+        .warn(format_args!(
+            "pid {pid} of {name}, a process of the last daemon{}, is not back after {after} and may use {cards}; \
+             {policy}",
+            stopped(pid)
+        ));
+}
+
+/// Warns that a card keeps the memory of a dead process.
+pub(crate) fn memory_kept(entry: &ClientEntry, name: &str) {
+    let pid = entry.process.pid;
+    let cards: Vec<String> = entry
+        .cards
+        .iter()
+        .map(|of| format!("{} on {}", of.used, of.card.uuid))
+        .collect();
+    Operation::done("memory.return")
+        .of(entry.session, name)
+        .process(pid)
+        .failed(Outcome::Failed, "kept")
+        .warn(format_args!(
+            "pid {pid} of {name} is dead and the card keeps its memory ({}): a process that it forked has the \
+             card's files open. It counts as the session's until that one ends; `fuser -v /dev/nvidia*` names it",
+            cards.join(", ")
+        ));
+}

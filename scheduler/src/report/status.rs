@@ -1,0 +1,113 @@
+//! State of the daemon for `gpushare-ctl status` and for the metrics: the core's snapshot with names, pids and
+//! states of processes.
+
+use gpushare_core::snapshot::SessionSnapshot;
+use gpushare_proto::admin::{DaemonView, LockView, SessionView, Status};
+use gpushare_proto::{Bytes, ClientId, GpuId, SessionId};
+use gpushare_sys::clock;
+
+use super::log::stopped_clients;
+use crate::engine::Engine;
+use crate::metrics::{AuditPicture, CardPicture, Picture, SessionPicture};
+use crate::sessions::Session;
+
+/// Returns the state of all cards and sessions.
+pub(crate) fn status(engine: &mut Engine) -> Status {
+    engine.read_pages(None);
+    let now = clock::monotonic();
+    let snapshot = engine.machine.snapshot(now);
+    let cards = snapshot.gpus.into_iter().filter_map(|gpu| {
+        let info = &engine.cards.get(gpu.gpu)?.info;
+        Some(gpu.into_view(info.uuid, info.name.clone()))
+    });
+    Status {
+        daemon: DaemonView {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            pid: std::process::id(),
+            uptime_ns: now - engine.started,
+            recovering: snapshot.recovering,
+        },
+        gpus: cards.collect(),
+        sessions: snapshot.sessions.into_iter().map(|session| view(engine, session)).collect(),
+    }
+}
+
+/// Returns the state of one session; none if the core does not know it any more.
+pub(crate) fn session_view(engine: &mut Engine, session: SessionId) -> Option<SessionView> {
+    engine.read_pages(Some(session));
+    let snapshot = engine.machine.snapshot(clock::monotonic());
+    let found = snapshot.sessions.into_iter().find(|found| found.session == session)?;
+    Some(view(engine, found))
+}
+
+fn view(engine: &Engine, snapshot: SessionSnapshot) -> SessionView {
+    let sessions = &engine.sessions;
+    let id = snapshot.session;
+    let known = sessions.get(id);
+    let implicit = known.is_some_and(Session::is_implicit);
+    let state = known.map(|session| session.state(clock::monotonic())).unwrap_or_default();
+    let waits_for = snapshot.waits_for.clone();
+    let process = |client: ClientId| {
+        let client = engine.clients.get(client);
+        client.map_or((0, Vec::new()), |client| (client.peer.pid, client.unknown.list()))
+    };
+    let mut view = snapshot.into_view(sessions.name(id), implicit, state, process);
+    if let Some(Session { before, .. }) = known {
+        view.waited_ns += before.waited;
+        view.held_ns += before.held;
+        view.refusals = view.refusals.saturating_add(before.refusals);
+    }
+    match (&mut view.lock, waits_for) {
+        (LockView::Dropping { reason, .. }, _) => {
+            if let Some(stopped) = stopped_clients(&engine.clients, id) {
+                *reason = format!("{reason}; {stopped}");
+            }
+        }
+        (LockView::Waiting { reason, .. }, Some(waits_for)) => {
+            *reason = waits_for.words(|session| sessions.name(session));
+            let awaited = engine.machine.awaited_by(id);
+            if let Some(awaited) = engine.awaited.in_words(&waits_for, &awaited, sessions) {
+                *reason = format!("{reason}: {awaited}");
+            }
+        }
+        _ => {}
+    }
+    view
+}
+
+/// Returns the state of the daemon for the metrics.
+///
+/// The pages are only read here. The core hears of free bytes at its own times.
+pub(crate) fn picture(engine: &mut Engine) -> Picture {
+    let now = clock::monotonic();
+    let snapshot = engine.machine.snapshot(now);
+    let sessions = snapshot.sessions.into_iter().map(|mut state| {
+        engine.clients.update_allocated(&mut state);
+        SessionPicture { name: engine.sessions.name(state.session), state }
+    });
+    let mut sessions: Vec<SessionPicture> = sessions.collect();
+    let living = sessions.len();
+    let cards = snapshot.gpus.into_iter().filter_map(|mut state| {
+        state.allocated_bytes = allocated(&sessions, state.gpu);
+        let info = engine.cards.get(state.gpu)?.info.clone();
+        Some(CardPicture { info, state })
+    });
+    let cards = cards.collect();
+    engine.metrics.name_cards(&engine.cards);
+    sessions.extend(engine.metrics.ended());
+    let (written, lost) = engine.audit.counts();
+    Picture {
+        uptime: now - engine.started,
+        ready: !engine.machine.is_recovering(),
+        recovering: snapshot.recovering,
+        cards,
+        sessions,
+        audit: AuditPicture { written, lost },
+        living,
+    }
+}
+
+fn allocated(sessions: &[SessionPicture], gpu: GpuId) -> Bytes {
+    let usages = sessions.iter().flat_map(|session| &session.state.gpus);
+    usages.filter(|usage| usage.gpu == gpu).map(|usage| usage.allocated_bytes).sum()
+}

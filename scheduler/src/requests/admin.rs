@@ -1,0 +1,74 @@
+//! Requests on the administrator's socket.
+
+use gpushare_core::Event;
+use gpushare_proto::SessionId;
+use gpushare_proto::admin::{AdminReply, AdminRequest, Setting};
+use gpushare_proto::explain::OrphanView;
+use gpushare_proto::tenant::{Failure, FailureCode};
+use gpushare_sys::clock;
+
+use super::explain::explain;
+use super::sessions::{named, session_request};
+use crate::clients::leave::refuse;
+use crate::connections::ConnectionId;
+use crate::engine::Engine;
+use crate::knob;
+use crate::operation::{bad_request, failure};
+use crate::peers::PeerRole;
+use crate::persist::usage::ask_usage;
+use crate::report::audit::{acted, intent};
+use crate::report::status::status;
+
+/// Carries out a request and answers it. The answer to an act is held until the act is on the disk.
+pub(crate) fn handle(engine: &mut Engine, connection: ConnectionId, request: &AdminRequest) {
+    let peer = match engine.peers.get(connection) {
+        None | Some((PeerRole::Ending, _)) => return,
+        Some((_, peer)) => peer.clone(),
+    };
+    let answer = match *request {
+        AdminRequest::Session(ref request) => {
+            let intent = intent(request, &engine.sessions);
+            let answer = session_request(engine, &peer, request);
+            let line = acted(&peer, intent, &answer, &engine.sessions);
+            return engine.reply_to_act(connection, answer, Some(line));
+        }
+        AdminRequest::Explain { ref which } => {
+            explain(engine, which).map(|explanation| AdminReply::Explained(Box::new(explanation)))
+        }
+        AdminRequest::Orphaned { ref which } => orphans(engine, which).map(AdminReply::Orphaned),
+        AdminRequest::Status => Ok(AdminReply::Status(Box::new(status(engine)))),
+        AdminRequest::Set(setting) => {
+            let answer = set(engine, setting);
+            engine.audit.set(&peer, setting, &answer);
+            answer
+        }
+        AdminRequest::Reload => return engine.read_settings(Some((connection, peer))),
+        AdminRequest::Watch => return engine.start_watch(connection),
+        AdminRequest::Usage { since } => return ask_usage(engine, connection, since),
+        AdminRequest::Hello(_) => {
+            let failure = bad_request("the connection has had its hello; send a hello once, first");
+            return refuse(engine, connection, failure, AdminReply::Error);
+        }
+    };
+    let reply = answer.unwrap_or_else(AdminReply::Error);
+    engine.peers.reply(connection, &reply);
+}
+
+/// Changes a setting of one card or of all.
+fn set(engine: &mut Engine, setting: Setting) -> Result<AdminReply, Failure> {
+    if let Some(gpu) = setting.gpu.filter(|gpu| engine.cards.get(*gpu).is_none()) {
+        let message = format!("there is no {gpu}; `gpushare-ctl status` lists the cards");
+        return Err(failure(FailureCode::NotFound, message));
+    }
+    knob::check(setting.knob).map_err(bad_request)?;
+    let (old, new) = engine.cards.set(setting);
+    engine.set_drain_targets();
+    engine.feed(Event::Set(setting));
+    Ok(AdminReply::Changed { old, new })
+}
+
+/// Returns the memory of a session's dead processes.
+fn orphans(engine: &Engine, which: &str) -> Result<Vec<OrphanView>, Failure> {
+    let id: SessionId = named(&engine.sessions, which)?;
+    Ok(engine.orphans.views(id, clock::monotonic(), &engine.cards))
+}

@@ -1,0 +1,156 @@
+//! Checks of sessions, limits and bindings, before anything is done.
+
+use gpushare_proto::admin::{Change, MIN_MEMORY};
+use gpushare_proto::lookup::check_name;
+use gpushare_proto::session::{Amount, Binding, Quota, Terms};
+use gpushare_proto::tenant::{Failure, FailureCode, GpuChoice, NewSession};
+use gpushare_proto::text::is_printable;
+use gpushare_proto::{Nanos, Percent, SessionId};
+
+use super::placement::{cards_in_words, may_exist};
+use crate::cards::Cards;
+use crate::engine::Engine;
+use crate::operation::{bad_request, failure, plain};
+use crate::registry::Origin;
+use crate::sessions::Sessions;
+
+/// Largest number of labels of a session.
+const MOST_LABELS: usize = 16;
+/// Longest key or value of a label, in bytes.
+const LONGEST_LABEL: usize = 256;
+/// Greatest weight of a session.
+const HEAVIEST: u32 = 10_000;
+/// All of a card: 100%.
+const ALL: Percent = Percent(10_000);
+
+/// Refuses limits for a card that does not exist, which would limit nothing.
+pub(super) fn check_cards(cards: &Cards, terms: &Terms) -> Result<(), Failure> {
+    check_quota_cards(cards, &terms.memory)?;
+    check_quota_cards(cards, &terms.compute)
+}
+
+pub(super) fn check_quota_cards(cards: &Cards, quota: &Quota) -> Result<(), Failure> {
+    if cards.iter().next().is_none() {
+        return Ok(());
+    }
+    match quota.cards.iter().find(|limit| !may_exist(cards, &limit.card)) {
+        Some(limit) => {
+            let (card, known) = (plain(&limit.card.to_string()), cards_in_words(cards));
+            let message = format!("there is no card {card} to limit; this daemon has {known}");
+            Err(failure(FailureCode::NotFound, message))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Refuses a card to a session whose limits are all for cards that do not exist: it would have no limit.
+pub(super) fn unlimited_by_mistake(engine: &Engine, session: SessionId) -> Option<Failure> {
+    let terms = &engine.sessions.get(session)?.terms;
+    let quotas = [("memory", &terms.memory), ("compute", &terms.compute)];
+    let misses = |quota: &Quota| quota.matches_no_card(|card| may_exist(&engine.cards, card));
+    let (what, quota) = quotas.into_iter().find(|(_, quota)| misses(quota))?;
+    Some(bad_request(format!(
+        "its session's {what} limit ({}) is for no card of this machine, which has {}; name one of them, or limit \
+         every card (like 8GiB)",
+        plain(&quota.to_string()),
+        cards_in_words(&engine.cards)
+    )))
+}
+
+/// Refuses a binding that is no control group, or is another session's.
+pub(super) fn check_binding(sessions: &Sessions, binding: &Binding) -> Result<(), Failure> {
+    if let Binding::Cgroup(path) = binding
+        && (!path.starts_with('/') || path.trim_end_matches('/').is_empty())
+    {
+        return Err(bad_request(format!(
+            "`{}` is no control group; write its path as /proc/PID/cgroup has it, like /system.slice/train.service",
+            plain(path)
+        )));
+    }
+    let owner = sessions.iter().find(|(_, session)| match &session.origin {
+        Origin::Created { binding: theirs, .. } => theirs == binding && *binding != Binding::Token,
+        _ => false,
+    });
+    match owner {
+        Some((_, session)) => Err(bad_request(format!(
+            "{binding} belongs to session {} already; delete that one first",
+            session.name
+        ))),
+        None => Ok(()),
+    }
+}
+
+/// Checks the name, the terms and the labels of a new session.
+pub(super) fn check_new(new: &NewSession) -> Result<(), Failure> {
+    if let Some(name) = &new.name {
+        check_name(name).map_err(|error| bad_request(error.to_string()))?;
+    }
+    let Terms { memory, compute, weight, ttl, labels, .. } = &new.terms;
+    check_quota(memory)?;
+    check_compute(compute)?;
+    check_weight(*weight)?;
+    ttl.map_or(Ok(()), check_ttl)?;
+    let is_text =
+        |text: &str| !text.is_empty() && text.len() <= LONGEST_LABEL && text.chars().all(is_printable);
+    let mut all = labels.iter();
+    match labels.len() <= MOST_LABELS && all.all(|(key, value)| is_text(key) && is_text(value)) {
+        true => Ok(()),
+        false => Err(bad_request(format!(
+            "a session has at most {MOST_LABELS} labels, each of 1 to {LONGEST_LABEL} visible characters"
+        ))),
+    }
+}
+
+pub(super) fn check_change(change: &Change) -> Result<(), Failure> {
+    match change {
+        Change::Memory(quota) => check_quota(quota),
+        Change::Compute(quota) => check_compute(quota),
+        Change::Weight(weight) => check_weight(*weight),
+        Change::Priority(_) => Ok(()),
+    }
+}
+
+pub(super) fn check_quota(quota: &Quota) -> Result<(), Failure> {
+    for amount in quota.amounts() {
+        match amount {
+            Amount::Bytes(memory) if memory < MIN_MEMORY => {
+                return Err(bad_request(format!(
+                    "a session can do nothing with {memory}; ask for {MIN_MEMORY} or more"
+                )));
+            }
+            Amount::Share(share) if share.0 == 0 || share > ALL => {
+                let message = format!("{share} is no part of a card; write more than 0% and at most 100%");
+                return Err(bad_request(message));
+            }
+            _ => {}
+        }
+    }
+    match quota.cards.iter().any(|card| card.card == GpuChoice::Auto) {
+        true => Err(bad_request("a quota for `auto` is for no card; name cards by number or UUID")),
+        false => Ok(()),
+    }
+}
+
+pub(super) fn check_compute(quota: &Quota) -> Result<(), Failure> {
+    match quota.amounts().find(|amount| matches!(amount, Amount::Bytes(_))) {
+        Some(bytes) => {
+            let message = format!("{bytes} is no part of a card's time; write a share, like 25%");
+            Err(bad_request(message))
+        }
+        None => check_quota(quota),
+    }
+}
+
+fn check_weight(weight: u32) -> Result<(), Failure> {
+    match (1..=HEAVIEST).contains(&weight) {
+        true => Ok(()),
+        false => Err(bad_request(format!("a weight is 1 to {HEAVIEST}; most sessions have 100"))),
+    }
+}
+
+pub(super) fn check_ttl(ttl: Nanos) -> Result<(), Failure> {
+    match ttl.is_zero() {
+        true => Err(bad_request("a session cannot end at once; write --ttl 2h, or leave it out")),
+        false => Ok(()),
+    }
+}

@@ -1,0 +1,12 @@
+//! Requests of processes, tools and administrators, with their checks and answers.
+
+pub(crate) mod admin;
+mod checks;
+pub(crate) mod dry_run;
+mod explain;
+pub(crate) mod memory_report;
+mod placement;
+mod register;
+pub(crate) mod reload;
+pub(crate) mod sessions;
+pub(crate) mod tenant;

@@ -1,0 +1,88 @@
+//! Sessions that processes register for themselves, within the limits of self-service.
+
+use gpushare_proto::session::{Amount, DEFAULT_WEIGHT, Priority};
+use gpushare_proto::tenant::{Failure, FailureCode, NewSession, TenantReply};
+use gpushare_sys::clock;
+
+use super::checks::{check_cards, check_new};
+use super::placement::{largest_card, place};
+use super::sessions::new_token;
+use crate::config::Owner;
+use crate::engine::Engine;
+use crate::identity::PeerProcess;
+use crate::input::Watched;
+use crate::operation::failure;
+use crate::registry::Origin;
+use crate::secret::TokenHash;
+use crate::sessions::Session;
+
+/// Makes a session that lasts as long as the process that registers it, or any of its clients.
+pub(super) fn register(
+    engine: &mut Engine,
+    peer: &PeerProcess,
+    wish: NewSession,
+) -> Result<TenantReply, Failure> {
+    let wish = permitted(engine, peer, wish)?;
+    check_new(&wish)?;
+    check_cards(&engine.cards, &wish.terms)?;
+    let by = peer.id.ok_or_else(|| {
+        failure(
+            FailureCode::Permission,
+            "the process is in a pid namespace that the daemon does not see; register the session outside",
+        )
+    })?;
+    let card = place(engine, &wish.gpu)?;
+    let token = new_token()?;
+    let now = clock::monotonic();
+    let session = engine.open_session(
+        |id| wish.name.unwrap_or_else(|| format!("session-{}", id.0)),
+        |name| {
+            let expires = wish.terms.ttl.map(|ttl| now + ttl);
+            let origin = Origin::Registered { token: TokenHash::of(&token), uid: peer.user, by };
+            let session = Session::new(name, wish.terms, origin, wish.oversubscribe, card);
+            Session { bound: true, expires, ..session }
+        },
+    );
+    engine.watch(peer.pidfd.clone(), Watched::Registrar(session)).until_death();
+    engine.joined.move_to(by, session);
+    let name = engine.sessions.name(session);
+    Ok(TenantReply::Session { session, name, token, gpu: card })
+}
+
+/// Returns the wish, reduced to what the peer may have. Refuses a wish that asks for more memory or sessions.
+pub(super) fn permitted(
+    engine: &Engine,
+    peer: &PeerProcess,
+    mut wish: NewSession,
+) -> Result<NewSession, Failure> {
+    let denied = |message: String| Err(failure(FailureCode::Permission, message));
+    if engine.settings.owner == Owner::User {
+        return Ok(wish);
+    }
+    let Some(service) = &engine.settings.self_service else {
+        return denied(
+            "this daemon lets nobody register sessions; ask its administrator for a session, or for \
+             [self_service] in /etc/gpushare/config.toml"
+                .to_owned(),
+        );
+    };
+    let most = service.max_memory;
+    let largest = largest_card(&engine.cards);
+    if wish.terms.memory.amounts().any(|amount| amount.of(largest) > most) {
+        return denied(format!("sessions get at most {most} here; ask for --memory {most}"));
+    }
+    if wish.oversubscribe && !service.oversubscribe {
+        return denied("sessions may not be larger than a card here; run without --oversubscribe".to_owned());
+    }
+    if engine.sessions.registered_by(peer.user) >= service.max_sessions {
+        return denied(format!(
+            "user {} has {} sessions here already; end one first",
+            peer.user, service.max_sessions
+        ));
+    }
+    wish.terms.memory.every = wish.terms.memory.every.or(Some(Amount::Bytes(most)));
+    // More than the usual weight and priority is only an administrator's to give.
+    wish.terms.weight = wish.terms.weight.min(DEFAULT_WEIGHT);
+    wish.terms.priority = wish.terms.priority.min(Priority::Normal);
+    Ok(wish)
+}

@@ -1,0 +1,71 @@
+//! Reading the configuration again: all of it takes effect, or nothing.
+//!
+//! The settings that were read come back as an input. They take effect in one go, without an event in between.
+
+use gpushare_core::Event;
+use gpushare_proto::admin::{AdminReply, ConfigChange, Setting};
+use gpushare_proto::tenant::{Failure, FailureCode};
+use tracing::{info, warn};
+
+use crate::config::{ConfigError, Settings};
+use crate::engine::Engine;
+use crate::input::Asker;
+use crate::operation::failure;
+
+/// Follows the settings that were read, or reports why they were refused. Without an asker, a signal asked.
+pub(crate) fn configured(
+    engine: &mut Engine,
+    settings: Result<Box<Settings>, ConfigError>,
+    asker: Option<&Asker>,
+) {
+    let answer = settings.map(|settings| follow(engine, *settings)).map_err(|error| {
+        let code = match error.is_denied() {
+            true => FailureCode::Permission,
+            false => FailureCode::BadRequest,
+        };
+        failure(code, format!("nothing was changed: {error}"))
+    });
+    let peer = asker.map(|(_, peer)| peer);
+    match &answer {
+        Ok(changes) => {
+            log(changes);
+            engine.audit.reloaded(peer, changes);
+        }
+        Err(Failure { message, .. }) => {
+            warn!("the configuration was read again, and {message}");
+            engine.audit.reload_failed(peer, message);
+        }
+    }
+    if let Some((connection, _)) = asker {
+        let reply = answer.map_or_else(AdminReply::Error, AdminReply::Reloaded);
+        engine.peers.reply(*connection, &reply);
+    }
+}
+
+fn follow(engine: &mut Engine, new: Settings) -> Vec<ConfigChange> {
+    let (settings, mut changes) = engine.cards.reload(&new);
+    engine.set_drain_targets();
+    let (tunings, others) = engine.settings.follow(new);
+    changes.extend(others);
+    // First the settings of all cards: a card's own quantum must be checked against the new bounds.
+    engine.feed_all(tunings.into_iter().map(Event::Tune));
+    let set = |(gpu, knob)| Event::Set(Setting { gpu: Some(gpu), knob });
+    engine.feed_all(settings.into_iter().map(set));
+    changes
+}
+
+fn log(changes: &[ConfigChange]) {
+    if changes.is_empty() {
+        info!("the configuration was read again; it says what is in effect already");
+    }
+    for ConfigChange { key, old, new, live } in changes {
+        match live {
+            true => info!("the configuration was read again: {key}: {old} → {new}"),
+            false => {
+                warn!(
+                    "the configuration was read again: {key}: {old} → {new} takes effect at the next start"
+                );
+            }
+        }
+    }
+}

@@ -1,0 +1,244 @@
+//! Requests on the tenant socket.
+//!
+//! ```text
+//!   request of any peer ──▶ answered here
+//!   request of a client ──▶ answered here, or the core's event ──▶ feed
+//! ```
+//!
+//! A message that makes no sense ends the connection: one about a card that the process is not on, or a client's
+//! message from a tool. A request that cannot be granted is answered, and the connection goes on.
+
+use gpushare_core::{Event, Kind};
+use gpushare_proto::codec::{self, HEADER};
+use gpushare_proto::tenant::{Failure, GpuInfo, NewSession, TenantReply, TenantRequest};
+use gpushare_proto::{Bytes, ClientId, SessionId};
+
+use super::checks::unlimited_by_mistake;
+use super::dry_run::dry_run;
+use super::memory_report::memory_report;
+use super::register::register;
+use super::sessions::limit_implicit;
+use crate::clients::enter::enter;
+use crate::clients::join::ancestry;
+use crate::clients::leave::refuse;
+use crate::clients::returning::all_repeated;
+use crate::connections::ConnectionId;
+use crate::connections::{Dialect as _, End, Tenant};
+use crate::engine::Engine;
+use crate::identity::PeerProcess;
+use crate::memory::postponed::Reservation;
+use crate::memory::reserve::{give_up, reserve};
+use crate::operation::{Operation, bad_request};
+use crate::peers::PeerRole;
+use crate::report::status::session_view;
+
+/// Reason for ending a connection because of its message.
+enum Nonsense {
+    /// A tool sent a message of a client.
+    NotAClient,
+    Message(String),
+}
+
+impl From<String> for Nonsense {
+    fn from(message: String) -> Self {
+        Self::Message(message)
+    }
+}
+
+/// Carries out a request and answers it.
+pub(crate) fn handle(engine: &mut Engine, connection: ConnectionId, request: &TenantRequest) {
+    let Some((role, peer)) = engine.peers.get(connection) else {
+        return;
+    };
+    if role == PeerRole::Ending {
+        return;
+    }
+    let peer = peer.clone();
+    let event = carry_out(engine, connection, role, &peer, request);
+    let message = match event {
+        Ok(event) => return engine.feed_all(event),
+        Err(Nonsense::Message(message)) => message,
+        Err(Nonsense::NotAClient) => {
+            // An administrator's message may read as another one here.
+            if codec::encode(request).is_ok_and(|frame| Tenant::is_administration(&frame[HEADER..])) {
+                let why = End::Administration.to_string();
+                engine.audit.trespassed((peer.pid, peer.uid), why);
+            }
+            "only a process that shares a GPU may say that".to_owned()
+        }
+    };
+    refuse(engine, connection, bad_request(message), TenantReply::Error);
+}
+
+/// Answers a request, or returns the event that tells the core.
+///
+/// The core decides on the bytes in the process's page as they are now. So these are read before such an event.
+fn carry_out(
+    engine: &mut Engine,
+    connection: ConnectionId,
+    role: PeerRole,
+    peer: &PeerProcess,
+    request: &TenantRequest,
+) -> Result<Option<Event>, Nonsense> {
+    let client = || match role {
+        PeerRole::Client(client) => Ok(client),
+        PeerRole::Tool | PeerRole::Ending => Err(Nonsense::NotAClient),
+    };
+    let on = |engine: &Engine, gpu| {
+        let client = client()?;
+        engine.clients.check_is_on(client, gpu)?;
+        Ok::<ClientId, Nonsense>(client)
+    };
+    let mut reply = None;
+    let mut event = None;
+    match *request {
+        // Any peer may send these.
+        TenantRequest::Register(ref wish) => register_and_reply(engine, connection, peer, wish),
+        TenantRequest::OwnSession => {
+            let own = own_session(engine, role, peer).and_then(|session| session_view(engine, session));
+            reply = Some(TenantReply::OwnSession(own.map(Box::new)));
+        }
+        TenantRequest::Gpus => {
+            let cards = engine.cards.iter().map(|(_, card)| card.info.clone());
+            reply = Some(TenantReply::Gpus(cards.collect()));
+        }
+        TenantRequest::SessionMemory(ref token) => {
+            let session = match (engine.sessions.bound(peer), token) {
+                (Some(bound), _) => Some(bound),
+                (None, Some(token)) => engine.sessions.by_token(token),
+                (None, None) => own_session(engine, role, peer),
+            };
+            let report = session.and_then(|session| memory_report(engine, session, peer));
+            reply = Some(TenantReply::SessionMemory(report));
+        }
+        TenantRequest::Join(ref token) => {
+            reply = Some(enter(engine, peer, token).unwrap_or_else(TenantReply::Error));
+        }
+        TenantRequest::DryRun(ref prospect) => {
+            let forecast = dry_run(engine, peer, prospect.clone()).map(Box::new);
+            reply = Some(forecast.map_or_else(TenantReply::Error, TenantReply::DryRun));
+        }
+        // Only clients may send these.
+        TenantRequest::Hello(_) => {
+            client()?;
+            return Err("the connection has had its hello".to_owned().into());
+        }
+        TenantRequest::Attach(ref info) => {
+            reply = attach(engine, connection, client()?, info).err().map(TenantReply::Error);
+        }
+        TenantRequest::UnknownFunction { ref name, version } => {
+            event = note_unknown(engine, client()?, name, version);
+        }
+        TenantRequest::Limits { ref memory, ref compute } => {
+            limit_implicit(engine, client()?, memory, compute)?;
+        }
+        TenantRequest::Reserve { request, gpu, bytes } => {
+            let reservation = Reservation { request, gpu, bytes, kind: Kind::Movable };
+            reserve(engine, connection, client()?, reservation)?;
+        }
+        TenantRequest::ReserveFixed { request, gpu, bytes } => {
+            let reservation = Reservation { request, gpu, bytes, kind: Kind::Fixed };
+            reserve(engine, connection, client()?, reservation)?;
+        }
+        TenantRequest::Contexts { gpu, live } => {
+            let client = on(engine, gpu)?;
+            engine.metering.measure_soon();
+            event = Some(Event::Contexts { client, gpu, live });
+        }
+        TenantRequest::Fixed { gpu, bytes } => {
+            event = Some(Event::Fixed { client: on(engine, gpu)?, gpu, bytes });
+        }
+        TenantRequest::ReturnFixed { gpu, bytes } => {
+            let client = on(engine, gpu)?;
+            give_up(engine, client, gpu, bytes);
+        }
+        TenantRequest::Reconciled => all_repeated(engine, client()?),
+        TenantRequest::Headroom { request, gpu, bytes } => {
+            event = Some(Event::Room { client: on(engine, gpu)?, gpu, request, bytes });
+        }
+        TenantRequest::RefusedLocally { gpu, bytes } => {
+            let client = on(engine, gpu)?;
+            // For the figures in the refusal's record.
+            engine.read_row(client, gpu);
+            event = Some(Event::RefusedHere { client, gpu, bytes });
+        }
+        TenantRequest::Trim { gpu } => {
+            let client = on(engine, gpu)?;
+            engine.read_row(client, gpu);
+            event = Some(Event::Trim { client, gpu });
+        }
+        TenantRequest::Wait { word } => {
+            let client = client()?;
+            engine.read_page(client);
+            event = Some(Event::Wait { client, word });
+        }
+        TenantRequest::Entered { word, moved, took } => {
+            event = Some(Event::Entered { client: client()?, word, moved, took });
+        }
+        TenantRequest::Released { word, drain } => {
+            let client = client()?;
+            engine.read_page(client);
+            event = Some(Event::Released { client, word, drain });
+        }
+    }
+    if let Some(reply) = reply {
+        engine.peers.reply(connection, &reply);
+    }
+    Ok(event)
+}
+
+fn register_and_reply(engine: &mut Engine, connection: ConnectionId, peer: &PeerProcess, wish: &NewSession) {
+    let answer = register(engine, peer, wish.clone());
+    let line = engine.audit.registered(peer, wish.name.as_deref(), &answer, &engine.sessions);
+    engine.reply_to_act(connection, answer, line);
+}
+
+/// Puts a client on a card. The client gets the card's number before any message of the core about it.
+fn attach(
+    engine: &mut Engine,
+    connection: ConnectionId,
+    client: ClientId,
+    info: &GpuInfo,
+) -> Result<(), Failure> {
+    let gpu = engine.add_card(info)?;
+    let session = engine.clients.get(client).map(|client| client.session);
+    if let Some(failure) = session.and_then(|session| unlimited_by_mistake(engine, session)) {
+        return Err(failure);
+    }
+    let attached = TenantReply::Attached { uuid: info.uuid, gpu };
+    engine.peers.reply(connection, &attached);
+    if engine.clients.check_is_on(client, gpu).is_err() {
+        engine.attach(client, gpu, Bytes::ZERO);
+        engine.update_poll();
+    }
+    Ok(())
+}
+
+/// Notes a function of a newer driver. From the first one on, the process's memory stays on its card.
+fn note_unknown(engine: &mut Engine, id: ClientId, name: &str, version: u32) -> Option<Event> {
+    let client = engine.clients.get_mut(id)?;
+    if !client.unknown.add(name, version) {
+        return None;
+    }
+    let (pid, name) = (client.peer.pid, client.unknown.list().join(", "));
+    let session = engine.sessions.name(client.session);
+    Operation::done("process.unknown_function")
+        .of(client.session, &session)
+        .peer(&client.peer)
+        .warn(format_args!(
+            "process {pid} of {session} was handed {name}, which this gpushare does not know: its memory stays on              the card; update gpushare"
+        ));
+    Some(Event::Unevictable { client: id })
+}
+
+/// Returns the session of a peer: the one that it is a client of, else one by its ancestry.
+fn own_session(engine: &Engine, role: PeerRole, peer: &PeerProcess) -> Option<SessionId> {
+    let ancestry = ancestry(engine);
+    match role {
+        PeerRole::Client(client) => engine.clients.get(client).map(|client| client.session),
+        PeerRole::Tool | PeerRole::Ending => {
+            let client = peer.id.and_then(|process| ancestry.client_session(process));
+            client.or_else(|| ancestry.session_of(peer))
+        }
+    }
+}

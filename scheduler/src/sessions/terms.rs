@@ -1,0 +1,70 @@
+//! The terms of a session as the core's events: its share, and its limits in bytes and time on each card.
+
+use gpushare_core::Event;
+use gpushare_proto::session::{Amount, Quota};
+use gpushare_proto::tenant::GpuChoice;
+use gpushare_proto::{Bytes, GpuId, GpuUuid, Percent, SessionId};
+
+use super::Session;
+use crate::cards::Cards;
+
+/// Returns whether `choice` names the card with this number and UUID.
+pub(crate) fn names_card(choice: &GpuChoice, gpu: GpuId, uuid: GpuUuid) -> bool {
+    match choice {
+        GpuChoice::Auto => false,
+        GpuChoice::Index(index) => GpuId(*index) == gpu,
+        GpuChoice::Uuid(named) => *named == uuid,
+        GpuChoice::Prefix(prefix) => uuid.begins_with(prefix),
+    }
+}
+
+/// Returns the events that tell the core all terms of a session.
+pub(crate) fn terms_events(id: SessionId, session: &Session, cards: &Cards) -> Vec<Event> {
+    let limit = match session.terms.memory.every {
+        Some(Amount::Bytes(bytes)) => Some(bytes),
+        // A share depends on the card, so it is sent as a quota of each card.
+        Some(Amount::Share(_)) | None => None,
+    };
+    let terms = &session.terms;
+    let mut events = vec![
+        Event::SessionOpened { session: id, limit, oversubscribe: session.oversubscribe },
+        Event::Share { session: id, weight: terms.weight, priority: terms.priority },
+    ];
+    let quotas = cards.iter().flat_map(|(gpu, _)| quota_events(id, session, cards, gpu));
+    events.extend(quotas);
+    events
+}
+
+/// Returns the events that tell the core a session's limits on one card.
+pub(crate) fn quota_events(id: SessionId, session: &Session, cards: &Cards, gpu: GpuId) -> [Event; 2] {
+    let compute = compute_on(&session.terms.compute, cards, gpu);
+    [
+        Event::Quota { session: id, gpu, limit: limit_on(session, cards, gpu) },
+        Event::Compute { session: id, gpu, limit: compute },
+    ]
+}
+
+/// Returns a session's memory quota on a card; none for no limit.
+pub(crate) fn limit_on(session: &Session, cards: &Cards, gpu: GpuId) -> Option<Bytes> {
+    memory_on(&session.terms.memory, cards, gpu)
+}
+
+/// Returns the bytes that a memory quota allows on a card; none for no limit.
+pub(crate) fn memory_on(quota: &Quota, cards: &Cards, gpu: GpuId) -> Option<Bytes> {
+    Some(amount_on(quota, cards, gpu)?.of(cards.get(gpu)?.info.total))
+}
+
+/// Returns the share of time that a compute quota allows on a card; none for no limit.
+pub(crate) fn compute_on(quota: &Quota, cards: &Cards, gpu: GpuId) -> Option<Percent> {
+    match amount_on(quota, cards, gpu)? {
+        Amount::Share(share) => Some(share),
+        // Such a quota is refused when it is set.
+        Amount::Bytes(_) => None,
+    }
+}
+
+fn amount_on(quota: &Quota, cards: &Cards, gpu: GpuId) -> Option<Amount> {
+    let uuid = cards.get(gpu)?.info.uuid;
+    let own = quota.cards.iter().find(|own| names_card(&own.card, gpu, uuid));
+    own.map(|own| own.amount).or(quota.every)
+}
