@@ -1,13 +1,14 @@
-//! Who is on a card, as `nvidia-smi` asks: not by a function of NVML's, but by a control call of the driver's resource
-//! manager, which libnvidia-ml makes by `ioctl`. Our own `ioctl` is found first and takes strangers out of that one answer.
+//! Process list of a card as `nvidia-smi` asks for it: libnvidia-ml makes a control call of the driver's
+//! resource manager by `ioctl`. gpushare's own `ioctl` is found first and removes processes of other sessions
+//! from that answer.
 //!
 //! ```text
-//!   ioctl(REQUEST) ─▶ the real one ─▶ 0 and a control call ─▶ GET_PIDS, of the size we know, and status 0 ─▶ own pids stay
-//!        any other ─▶ the real one ─▶ what it said
+//!   ioctl(REQUEST) ─▶ the real one ─▶ 0 and a control call ─▶ GET_PIDS of the known size ─▶ own pids stay
+//!        any other ─▶ the real one ─▶ unchanged answer
 //! ```
 //!
-//! What each process has is asked afterwards, pid by pid of this list. An answer of another size is another driver's, which
-//! we do not know, and stays as it is: a longer list is better than a wrong one.
+//! libnvidia-ml then asks for the memory of each process in this list. An answer of another size comes from
+//! an unknown driver version and stays as it is: a longer list is better than a wrong one.
 
 use std::ffi::{c_int, c_long, c_uint, c_ulong, c_void};
 use std::mem::transmute;
@@ -20,14 +21,15 @@ use super::session::Members;
 use crate::driver::dynlink;
 use crate::guest::guest_or;
 
-/// `ioctl(2)`, for one argument that is a pointer. It is variadic in C, and where we run such an argument is passed like any other.
+/// `ioctl(2)` with one pointer argument. It is variadic in C; on the supported platforms such an argument is
+/// passed like any other.
 pub type Ioctl = unsafe extern "C-unwind" fn(c_int, c_ulong, *mut c_void) -> c_int;
 
-/// `NV_ESC_RM_CONTROL` with a [`Control`].
+/// Request number `NV_ESC_RM_CONTROL` with a [`Control`].
 const REQUEST: c_uint = 0xc020_462a;
-/// `NV2080_CTRL_CMD_GPU_GET_PIDS`.
+/// Command `NV2080_CTRL_CMD_GPU_GET_PIDS`.
 const GET_PIDS: u32 = 0x2080_018d;
-/// `NV2080_CTRL_GPU_GET_PIDS_MAX_COUNT`.
+/// `NV2080_CTRL_GPU_GET_PIDS_MAX_COUNT`: most pids in an answer.
 const ROOM: usize = 950;
 
 /// `NVOS54_PARAMETERS`.
@@ -55,7 +57,7 @@ struct Pids {
 
 static REAL: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
 
-/// What would have been called without us: the C library's, or that of another library which stands behind us.
+/// Returns the next `ioctl` after gpushare's: the C library's, or another library's in front of it.
 #[inline]
 #[must_use]
 pub fn real() -> Ioctl {
@@ -63,21 +65,21 @@ pub fn real() -> Ioctl {
     if known.is_null() {
         return find();
     }
-    // SAFETY: only `find` stores there, and what it stores has this type.
+    // SAFETY: only `find` stores there, and it stores a function of this type.
     unsafe { transmute::<*mut c_void, Ioctl>(known) }
 }
 
 #[cold]
 fn find() -> Ioctl {
-    // SAFETY: a handle that dlsym takes, resolved for this library.
+    // SAFETY: `RTLD_NEXT` is a handle that dlsym takes; it is resolved for this library.
     let next = keeping_errno(|| unsafe { dynlink::symbol_in(libc::RTLD_NEXT, c"ioctl") });
     let real = if next.is_null() { by_number as *mut c_void } else { next };
     REAL.store(real, Ordering::Relaxed);
-    // SAFETY: every `ioctl` of a C library can be called like this, and `by_number` has this type.
+    // SAFETY: every `ioctl` of a C library can be called with this type, and `by_number` has it.
     unsafe { transmute::<*mut c_void, Ioctl>(real) }
 }
 
-/// Where there is no other `ioctl` to be found.
+/// Makes the system call itself, where no other `ioctl` is found.
 unsafe extern "C-unwind" fn by_number(file: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
     // SAFETY: the caller's own arguments.
     let result: c_long = unsafe { libc::syscall(libc::SYS_ioctl, file, request, argument) };
@@ -85,30 +87,30 @@ unsafe extern "C-unwind" fn by_number(file: c_int, request: c_ulong, argument: *
     result as c_int
 }
 
-/// Whether an `ioctl` that was answered may be one to look at. The kernel reads 32 bits of a request, whatever is above them.
+/// Whether an answered `ioctl` may be a control call. The kernel reads only the lower 32 bits of a request.
 #[inline]
 #[must_use]
 pub const fn is_of_interest(request: c_ulong, result: c_int) -> bool {
     request as c_uint == REQUEST && result == 0
 }
 
-/// Takes strangers out of an answer, if it is a list of pids and its reader is in a session.
+/// Removes processes of other sessions from an answer, if it is a list of pids for a process in a session.
 ///
 /// # Safety
-/// `argument` is that of an `ioctl` that [`is_of_interest`].
+/// `argument` is that of an `ioctl` for which [`is_of_interest`] is true.
 #[cold]
 pub unsafe fn answered(argument: *mut c_void) {
-    // `ioctl` is no place where a thread may be cancelled, and leaves errno alone when all is well.
+    // `ioctl` must neither be a cancellation point nor change errno after a success.
     keeping_errno(|| {
         uncancelled(|| {
-            // SAFETY: by the contract.
+            // SAFETY: the caller's promise.
             guest_or(|| unsafe { take_strangers_out(argument) }, || ());
         });
     });
 }
 
 /// # Safety
-/// As [`answered`].
+/// `argument` is that of an `ioctl` for which [`is_of_interest`] is true.
 unsafe fn take_strangers_out(argument: *mut c_void) {
     // SAFETY: the driver has just written its status there.
     let Some(answer) = (unsafe { pids_in(argument) }) else { return };
@@ -117,12 +119,12 @@ unsafe fn take_strangers_out(argument: *mut c_void) {
     }
 }
 
-/// The list that a control call was answered with, if it is one.
+/// Returns the list that a control call was answered with, if it is one.
 ///
 /// # Safety
 /// `argument` is null or a control call's.
 unsafe fn pids_in<'answer>(argument: *mut c_void) -> Option<&'answer mut Pids> {
-    // SAFETY: by the contract.
+    // SAFETY: the caller's promise.
     let control = unsafe { argument.cast::<Control>().as_ref() }?;
     let is_list =
         control.command == GET_PIDS && control.size as usize == size_of::<Pids>() && control.status == 0;
@@ -130,11 +132,11 @@ unsafe fn pids_in<'answer>(argument: *mut c_void) -> Option<&'answer mut Pids> {
     if !is_list || !pids.is_aligned() {
         return None;
     }
-    // SAFETY: the driver has just written so many bytes there, and the caller reads them when we are done.
+    // SAFETY: the driver has just written this many bytes there, and the caller reads them only afterwards.
     unsafe { pids.as_mut() }
 }
 
-/// Leaves those of a list that `is_own`, in their order.
+/// Keeps the pids for which `is_own` is true, in their order.
 fn keep(answer: &mut Pids, is_own: impl Fn(u32) -> bool) {
     let Some(listed) = answer.pids.get_mut(..answer.count as usize) else { return };
     let mut kept = 0;
@@ -148,14 +150,14 @@ fn keep(answer: &mut Pids, is_own: impl Fn(u32) -> bool) {
     answer.count = kept as u32;
 }
 
-/// Runs `work`, and the application does not see what it did to errno.
+/// Runs `work` and restores errno.
 fn keeping_errno<T>(work: impl FnOnce() -> T) -> T {
-    // SAFETY: the thread's own, for as long as it lives.
+    // SAFETY: errno of this thread, which lives as long as the thread.
     let errno = unsafe { libc::__errno_location() };
-    // SAFETY: as above.
+    // SAFETY: errno of this thread.
     let before = unsafe { errno.read() };
     let made = work();
-    // SAFETY: as above.
+    // SAFETY: errno of this thread.
     unsafe { errno.write(before) };
     made
 }

@@ -19,7 +19,7 @@ pub(super) fn uuid(device: Device) -> Option<GpuUuid> {
         return None;
     }
     let mut text = [0; UUID_BYTES];
-    // SAFETY: the library's export of this name has this type (NVML API); it writes at most as many bytes as it is told.
+    // SAFETY: the library's export of this name has this type (NVML API), and writes no more than it is told.
     let result = unsafe {
         let get_uuid = std::mem::transmute::<*mut c_void, GetUuid>(get_uuid);
         get_uuid(device, text.as_mut_ptr(), (UUID_BYTES - 1) as c_uint)

@@ -1,4 +1,4 @@
-//! How much memory a card has.
+//! Memory of a card, as NVML reports it: the session's quota as its size.
 
 use gpushare_proto::Bytes;
 
@@ -8,7 +8,7 @@ use super::types::{Device, Memory, MemoryV2, NVML_SUCCESS, NvmlReturn};
 /// `nvmlDeviceGetMemoryInfo`.
 ///
 /// # Safety
-/// As the library's function demands, here and below.
+/// As the library's function demands.
 pub unsafe fn info(
     real: unsafe extern "C-unwind" fn(Device, *mut Memory) -> NvmlReturn,
     device: Device,
@@ -25,16 +25,16 @@ pub unsafe fn info(
     }
 }
 
-/// `nvmlDeviceGetMemoryInfo_v2`. What a card cannot back of a quota at present is what its system keeps.
+/// `nvmlDeviceGetMemoryInfo_v2`. Quota that the card cannot provide now counts as reserved by the system.
 ///
 /// # Safety
-/// As above.
+/// As the library's function demands.
 pub unsafe fn info_v2(
     real: unsafe extern "C-unwind" fn(Device, *mut MemoryV2) -> NvmlReturn,
     device: Device,
     memory: *mut MemoryV2,
 ) -> NvmlReturn {
-    // SAFETY: as above.
+    // SAFETY: the caller's own arguments; after success the library has written what they point to.
     unsafe {
         let result = real(device, memory);
         if let Some(card) = told(result, device, memory.is_null()) {

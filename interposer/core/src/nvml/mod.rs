@@ -1,20 +1,21 @@
-//! NVML, NVIDIA's management library, as a session sees it: the same card that CUDA tells it about, and nobody but itself
-//! on it.
+//! NVML (NVIDIA Management Library) as a session sees it: the same card that CUDA reports, with only the
+//! session's own processes on it.
 //!
 //! | question | answer inside a session |
 //! |---|---|
-//! | memory of a card or of a MIG instance | the quota as total, what the session has as used |
-//! | processes that compute | the session's own, with what each has in the books |
-//! | processes that draw, MPS clients, process samples, accounting | those of them that are the session's own |
-//! | utilization of the card | the sum of the session's own processes, where NVML knows it by process |
-//! | the same processes by pid, as `nvidia-smi` asks the kernel past NVML's functions | the session's own (`control.rs`) |
-//! | everything else (BAR1, clocks, power, temperature, names) | the card's own: there is one of it |
+//! | memory of a card or of a MIG instance | the quota as total, the session's allocations as used |
+//! | compute processes | the session's own, with their charged bytes |
+//! | graphics processes, MPS clients, process samples, accounting | those that belong to the session |
+//! | utilization of the card | the sum of the session's processes, where NVML knows it by process |
+//! | compute processes by pid, as `nvidia-smi` asks the kernel | the session's own (`control.rs`) |
+//! | everything else (BAR1, clocks, power, temperature, names) | the card's own |
 //!
-//! Pids are as the caller sees them where it shares a PID namespace with the process, as in a container of its own; of
-//! processes elsewhere they are as the kernel told the daemon.
+//! Pids are those of the caller's PID namespace if it shares one with the process. Otherwise they are those
+//! that the kernel told the daemon.
 //!
-//! The real function is always asked first, and what it refuses stays refused. Outside a session nothing changes.
-//! NVML is used without CUDA and before `cuInit`: nothing here makes a context, a client or a thread.
+//! The real function is always called first, and its errors are returned. Outside a session nothing changes.
+//! A program may use NVML without CUDA and before `cuInit`, so nothing here creates a context, a client or a
+//! thread.
 
 pub mod types;
 pub mod rows;

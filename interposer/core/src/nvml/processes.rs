@@ -1,4 +1,4 @@
-//! Who is on a card: of a session, its own processes.
+//! Processes on a card: the session's own.
 
 use std::ffi::c_uint;
 use std::ptr::null_mut;
@@ -12,29 +12,30 @@ use super::types::{
     NVML_SUCCESS, NvmlReturn, Process1, Process2, ProcessDetail, ProcessDetailList,
 };
 
-/// How often a list is asked for again that grew meanwhile.
+/// Number of times that a list is read again because it grew meanwhile.
 const TRIES: u32 = 8;
-/// Room for those that come while a list is being read.
+/// Spare entries for processes that start while a list is being read.
 const SPARE: c_uint = 16;
 
-/// Something that NVML lists by process.
+/// Entry of an NVML list that names a process.
 pub trait Entry: Copy + Default {
-    /// Which process.
+    /// Returns the pid of the process.
     fn pid(&self) -> c_uint;
 }
 
-/// A process in a list of NVML's.
+/// Entry of an NVML list of processes that use memory.
 pub trait Listed: Entry {
-    /// One of the session's, on an instance of the card.
+    /// Creates the entry of a process of the session, on an instance of the card.
     fn own(process: &ProcessMemory, instance: (c_uint, c_uint)) -> Self;
 }
 
 type List<T> = unsafe extern "C-unwind" fn(Device, *mut c_uint, *mut T) -> NvmlReturn;
 
-/// `nvmlDeviceGetComputeRunningProcesses` and its newer forms: the session's processes by the daemon's books.
+/// `nvmlDeviceGetComputeRunningProcesses` and its newer forms: the session's processes, with the bytes that
+/// the daemon counts.
 ///
 /// # Safety
-/// As the library's function demands, here and below.
+/// As the library's function demands.
 pub unsafe fn running<T: Listed>(
     real: List<T>,
     device: Device,
@@ -45,11 +46,11 @@ pub unsafe fn running<T: Listed>(
     // SAFETY: the caller's own arguments.
     let Some(card) = card else { return unsafe { real(device, count, infos) } };
     if !card.is_kept() {
-        // SAFETY: as above.
+        // SAFETY: the caller's own arguments.
         return unsafe { own(real, device, count, infos) };
     }
     let mut none = 0;
-    // SAFETY: no room is given, so nothing but the count is written.
+    // SAFETY: with no room given, the library writes only the count.
     match unsafe { real(device, &raw mut none, null_mut()) } {
         NVML_SUCCESS | NVML_ERROR_INSUFFICIENT_SIZE => {}
         refused => return refused,
@@ -59,28 +60,29 @@ pub unsafe fn running<T: Listed>(
         false => (NO_INSTANCE, NO_INSTANCE),
     };
     let own: Vec<T> = card.processes().iter().map(|process| T::own(process, instance)).collect();
-    // SAFETY: the caller's room.
+    // SAFETY: the caller's array.
     unsafe { hand_over(&own, count, infos) }
 }
 
-/// Lists that the daemon knows nothing of (processes that draw, MPS clients): the library's, without strangers.
+/// Lists that the daemon does not keep (graphics processes, MPS clients): the library's, without other
+/// sessions.
 ///
 /// # Safety
-/// As above.
+/// As the library's function demands.
 pub unsafe fn own<T: Entry>(real: List<T>, device: Device, count: *mut c_uint, infos: *mut T) -> NvmlReturn {
     let card = if count.is_null() { None } else { Card::of(device) };
     // SAFETY: the caller's own arguments.
     let Some(card) = card else { return unsafe { real(device, count, infos) } };
-    // SAFETY: what is asked is given room for.
+    // SAFETY: `whole` provides the room that it passes.
     let all = whole(|room, entries| unsafe { real(device, room, entries) });
-    // SAFETY: the caller's room.
+    // SAFETY: the caller's array.
     all.map_or_else(|refused| refused, |all| unsafe { hand_over(&kept(&card, all), count, infos) })
 }
 
 /// `nvmlDeviceGetRunningProcessDetailList`.
 ///
 /// # Safety
-/// As above.
+/// As the library's function demands.
 pub unsafe fn details(
     real: unsafe extern "C-unwind" fn(Device, *mut ProcessDetailList) -> NvmlReturn,
     device: Device,
@@ -89,14 +91,14 @@ pub unsafe fn details(
     let card = if list.is_null() { None } else { Card::of(device) };
     // SAFETY: the caller's own arguments.
     let Some(card) = card else { return unsafe { real(device, list) } };
-    // SAFETY: not null, and the caller's to read and write.
+    // SAFETY: not null; the caller provides it to be read and written.
     let asked = unsafe { &mut *list };
     let all = whole(|room, processes| {
-        // SAFETY: `whole` gives room for what it says.
+        // SAFETY: `whole` provides the room that it passes.
         let mut whole = ProcessDetailList { count: unsafe { room.read() }, processes, ..*asked };
-        // SAFETY: a list of ours.
+        // SAFETY: a list made here, for the duration of the call.
         let result = unsafe { real(device, &raw mut whole) };
-        // SAFETY: as above.
+        // SAFETY: a list made here, for the duration of the call.
         unsafe { room.write(whole.count) };
         result
     });
@@ -109,7 +111,7 @@ pub unsafe fn details(
         entry
     };
     let own = all.map(|all| kept(&card, all).into_iter().map(booked).collect::<Vec<_>>());
-    // SAFETY: the caller's room.
+    // SAFETY: the caller's array.
     own.map_or_else(
         |refused| refused,
         |own| unsafe { hand_over(&own, &raw mut asked.count, asked.processes) },
@@ -119,7 +121,7 @@ pub unsafe fn details(
 /// `nvmlDeviceGetAccountingPids`.
 ///
 /// # Safety
-/// As above.
+/// As the library's function demands.
 pub unsafe fn accounted(
     real: List<c_uint>,
     device: Device,
@@ -130,10 +132,10 @@ pub unsafe fn accounted(
     unsafe { own(real, device, count, pids) }
 }
 
-/// `nvmlDeviceGetAccountingStats`: there is no process but the session's own.
+/// `nvmlDeviceGetAccountingStats`: refuses processes of other sessions.
 ///
 /// # Safety
-/// As above.
+/// As the library's function demands.
 pub unsafe fn accounting<T>(
     real: unsafe extern "C-unwind" fn(Device, c_uint, *mut T) -> NvmlReturn,
     device: Device,
@@ -147,7 +149,7 @@ pub unsafe fn accounting<T>(
     unsafe { real(device, pid, stats) }
 }
 
-/// All that a function of NVML lists, with as much room as it says it needs.
+/// Reads a whole list of NVML, with as much room as NVML asks for.
 pub(super) fn whole<T: Copy + Default>(
     ask: impl Fn(*mut c_uint, *mut T) -> NvmlReturn,
 ) -> Result<Vec<T>, NvmlReturn> {
@@ -173,19 +175,19 @@ pub(super) fn whole<T: Copy + Default>(
     Err(NVML_ERROR_INSUFFICIENT_SIZE)
 }
 
-/// Those of a list that are the session's.
+/// Keeps the entries that belong to the session.
 pub(super) fn kept<T: Entry>(card: &Card, all: Vec<T>) -> Vec<T> {
     all.into_iter().filter(|entry| card.owns(entry.pid())).collect()
 }
 
-/// Writes a list as NVML does: its length in any case, and itself if there is room for all of it.
+/// Writes a list as NVML does: always its length, and the entries if there is room for all.
 ///
 /// # Safety
 /// `count` is readable and writable, and `entries` has room for as many as it says.
 pub(super) unsafe fn hand_over<T: Copy>(own: &[T], count: *mut c_uint, entries: *mut T) -> NvmlReturn {
-    // SAFETY: by the contract.
+    // SAFETY: the caller's promise.
     let room = unsafe { count.read() } as usize;
-    // SAFETY: as above. No card has so many processes that their number is cut.
+    // SAFETY: the caller's promise. The number of processes of a card fits.
     unsafe { count.write(own.len() as c_uint) };
     if own.len() > room {
         return NVML_ERROR_INSUFFICIENT_SIZE;
@@ -196,7 +198,7 @@ pub(super) unsafe fn hand_over<T: Copy>(own: &[T], count: *mut c_uint, entries: 
     if entries.is_null() {
         return NVML_ERROR_INVALID_ARGUMENT;
     }
-    // SAFETY: there is room.
+    // SAFETY: the comparison above showed that there is room.
     unsafe { entries.copy_from_nonoverlapping(own.as_ptr(), own.len()) };
     NVML_SUCCESS
 }
@@ -241,9 +243,9 @@ impl Listed for Process2 {
 mod tests {
     use super::*;
 
-    /// A list of NVML's with three entries.
+    /// NVML list with three entries.
     fn three(count: *mut c_uint, entries: *mut c_uint) -> NvmlReturn {
-        // SAFETY: the callers below give what they say.
+        // SAFETY: the callers below give the room that they state.
         unsafe { hand_over(&[7, 8, 9], count, entries) }
     }
 

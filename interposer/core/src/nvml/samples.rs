@@ -1,4 +1,4 @@
-//! Who keeps a card busy: of a session, its own processes.
+//! Utilization of a card by process: of the session's own processes.
 
 use std::ffi::c_uint;
 
@@ -9,11 +9,11 @@ use super::types::{
     Device, NVML_ERROR_NOT_FOUND, NVML_SUCCESS, NvmlReturn, Sample, SampleInfo, SampleInfos, Utilization,
 };
 
-/// `nvmlDeviceGetUtilizationRates`: the sum of the session's processes, never more than the card's own figure. Where
-/// NVML does not know it by process (MIG, some virtual GPUs) it is the card's.
+/// `nvmlDeviceGetUtilizationRates`: the sum of the session's processes, at most the card's own figure. Where
+/// NVML does not know it by process (MIG, some virtual GPUs) it is the card's figure.
 ///
 /// # Safety
-/// As the library's function demands, here and below.
+/// As the library's function demands.
 pub unsafe fn rates(
     real: unsafe extern "C-unwind" fn(Device, *mut Utilization) -> NvmlReturn,
     device: Device,
@@ -23,7 +23,8 @@ pub unsafe fn rates(
     let result = unsafe { real(device, rates) };
     let card = if result == NVML_SUCCESS && !rates.is_null() { Card::of(device) } else { None };
     let Some((card, get_samples)) = card.zip(library::get_samples()) else { return result };
-    // SAFETY: `whole` gives room for what it says. All samples that NVML keeps: about the last second.
+    // SAFETY: `whole` provides the room that it passes. NVML keeps samples of about one second, all of which
+    // are read.
     let own = match whole(|count, samples| unsafe { get_samples(device, samples, count, 0) }) {
         Ok(all) => kept(&card, all),
         Err(NVML_ERROR_NOT_FOUND) => Vec::new(),
@@ -44,7 +45,7 @@ pub unsafe fn rates(
 /// `nvmlDeviceGetProcessUtilization`.
 ///
 /// # Safety
-/// As above.
+/// As the library's function demands.
 pub unsafe fn samples(
     real: GetSamples,
     device: Device,
@@ -55,16 +56,16 @@ pub unsafe fn samples(
     let card = if count.is_null() { None } else { Card::of(device) };
     // SAFETY: the caller's own arguments.
     let Some(card) = card else { return unsafe { real(device, samples, count, last_seen) } };
-    // SAFETY: `whole` gives room for what it says.
+    // SAFETY: `whole` provides the room that it passes.
     let all = whole(|room, samples| unsafe { real(device, samples, room, last_seen) });
-    // SAFETY: the caller's room.
+    // SAFETY: the caller's array.
     all.map_or_else(|refused| refused, |all| unsafe { hand_over_some(&kept(&card, all), count, samples) })
 }
 
 /// `nvmlDeviceGetProcessesUtilizationInfo`.
 ///
 /// # Safety
-/// As above.
+/// As the library's function demands.
 pub unsafe fn infos(
     real: unsafe extern "C-unwind" fn(Device, *mut SampleInfos) -> NvmlReturn,
     device: Device,
@@ -73,10 +74,10 @@ pub unsafe fn infos(
     let card = if infos.is_null() { None } else { Card::of(device) };
     // SAFETY: the caller's own arguments.
     let Some(card) = card else { return unsafe { real(device, infos) } };
-    // SAFETY: not null, and the caller's to read and write.
+    // SAFETY: not null; the caller provides it to be read and written.
     let asked = unsafe { &mut *infos };
     let all = whole(|room, samples| {
-        // SAFETY: `whole` gives room for what it says, and the list is ours.
+        // SAFETY: `whole` provides the room that it passes, and the list is made here.
         unsafe {
             let mut whole = SampleInfos { count: room.read(), samples, ..*asked };
             let result = real(device, &raw mut whole);
@@ -84,26 +85,26 @@ pub unsafe fn infos(
             result
         }
     });
-    // SAFETY: the caller's room.
+    // SAFETY: the caller's array.
     all.map_or_else(
         |refused| refused,
         |all| unsafe { hand_over_some(&kept(&card, all), &raw mut asked.count, asked.samples) },
     )
 }
 
-/// Nothing to report is something that NVML does not find.
+/// Writes a list of samples; an empty one is the error `NVML_ERROR_NOT_FOUND`, as in NVML.
 ///
 /// # Safety
 /// As [`hand_over`].
 unsafe fn hand_over_some<T: Copy>(own: &[T], count: *mut c_uint, samples: *mut T) -> NvmlReturn {
-    // SAFETY: by the contract.
+    // SAFETY: the caller's promise.
     match unsafe { hand_over(own, count, samples) } {
         NVML_SUCCESS if own.is_empty() => NVML_ERROR_NOT_FOUND,
         result => result,
     }
 }
 
-/// The last sample of each process.
+/// Returns the last sample of each process.
 fn newest(samples: &[Sample]) -> impl Iterator<Item = &Sample> {
     let is_last = |sample: &Sample| {
         samples

@@ -1,4 +1,4 @@
-//! The session on the card that an NVML handle means, and whose processes are in it.
+//! Session on the card that an NVML handle names, and the processes in that session.
 
 use std::process;
 use std::sync::Arc;
@@ -12,16 +12,16 @@ use crate::account;
 use crate::leases::Figures;
 use crate::process::State;
 
-/// What a session is told about one card.
+/// View of one card from a session.
 #[derive(Clone, Debug)]
 pub(super) struct Card {
     pub(super) uuid: GpuUuid,
     members: Members,
-    /// The process's own figures, which are of this very moment, if it uses the card.
+    /// Figures of this process itself, if it uses the card. They are exact, unlike the daemon's.
     figures: Option<Figures>,
-    /// The instances of a divided GPU.
+    /// UUIDs of the instances of a partitioned GPU.
     parts: Vec<GpuUuid>,
-    /// Of them, what is this process's.
+    /// Bytes of this process on those instances.
     own: Bytes,
 }
 
@@ -44,7 +44,7 @@ impl Card {
         (account.is_some() || figures.is_some()).then_some(Self { uuid, members, figures, own, parts })
     }
 
-    /// Total, used and free of a card of `size`.
+    /// Total, used and free bytes for a card of `size`.
     pub(super) fn memory(&self, size: Bytes) -> (Bytes, Bytes, Bytes) {
         if let Some(figures) = self.figures {
             return (figures.total(size), figures.used, figures.free(size));
@@ -54,7 +54,7 @@ impl Card {
         if let Some(card) = account::on(account, self.uuid) {
             return (total, card.used, card.free.min(total - card.used));
         }
-        // A divided GPU is no card of the daemon's, but its instances are.
+        // The daemon schedules the instances of a partitioned GPU, not the GPU itself.
         let parts: Vec<_> = self.parts.iter().filter_map(|&part| account::on(account, part)).collect();
         if parts.is_empty() {
             return (total, Bytes::ZERO, total);
@@ -64,13 +64,14 @@ impl Card {
         (sum(|part| part.total), sum(|part| part.used), sum(|part| part.free))
     }
 
-    /// Whether the daemon keeps books of it: not of a GPU that is divided, and not of one that it has not met.
+    /// Whether the daemon counts memory of this card. It does not for a partitioned GPU, or for a card that
+    /// it has not met.
     pub(super) fn is_kept(&self) -> bool {
         let account = self.members.0.as_ref();
         account.is_none_or(|account| account::on(account, self.uuid).is_some())
     }
 
-    /// The session's processes on the card; this one alone where nobody answers for the others.
+    /// Processes of the session on the card. Only this one if the daemon does not answer.
     pub(super) fn processes(&self) -> Vec<ProcessMemory> {
         let (pid, used) = (process::id(), self.own);
         let Some(account) = &self.members.0 else {
@@ -78,7 +79,7 @@ impl Card {
         };
         let mut processes =
             account::on(account, self.uuid).map_or_else(Vec::new, |card| card.processes.clone());
-        // Its own bytes a process knows better than what was heard a moment ago.
+        // A process knows its own bytes better than the daemon, whose answer may be a moment old.
         if let Some(own) = processes
             .iter_mut()
             .find(|process| process.pid == pid && self.figures.is_some())
@@ -88,13 +89,13 @@ impl Card {
         processes
     }
 
-    /// Whether a pid is one of the session's.
+    /// Whether a pid belongs to the session.
     pub(super) fn owns(&self, pid: u32) -> bool {
         self.members.has(pid)
     }
 }
 
-/// The processes of the caller's session, on whatever card; this one alone where nobody answers for the others.
+/// Processes of the caller's session on any card. Only this one if the daemon does not answer.
 #[derive(Clone, Debug)]
 pub(super) struct Members(Option<Arc<SessionMemory>>);
 
@@ -106,8 +107,8 @@ impl Members {
         (account.is_some() || is_client()).then_some(Self(account))
     }
 
-    /// Whether a pid is one of them. The driver says it as the kernel does outside, or as it is in the caller's PID
-    /// namespace: that depends on the driver.
+    /// Whether a pid belongs to the session. Depending on its version, the driver reports pids of the host or
+    /// of the caller's PID namespace.
     pub(super) fn has(&self, pid: u32) -> bool {
         match &self.0 {
             Some(account) => {

@@ -1,4 +1,4 @@
-//! The types and values of NVML that we look at (NVML API reference, `nvml.h`).
+//! Types and values of NVML that gpushare reads or writes (NVML API reference, `nvml.h`).
 
 use std::ffi::{c_int, c_uint, c_void};
 
@@ -11,41 +11,41 @@ pub type Device = *mut c_void;
 pub const NVML_SUCCESS: NvmlReturn = 0;
 /// An argument is out of range.
 pub const NVML_ERROR_INVALID_ARGUMENT: NvmlReturn = 2;
-/// There is no such thing.
+/// The queried object does not exist.
 pub const NVML_ERROR_NOT_FOUND: NvmlReturn = 6;
-/// The caller's room is too small; the call says how much is needed.
+/// The caller's array is too small; the call returns the length that is needed.
 pub const NVML_ERROR_INSUFFICIENT_SIZE: NvmlReturn = 7;
 /// The library lacks the function.
 pub const NVML_ERROR_FUNCTION_NOT_FOUND: NvmlReturn = 13;
 
-/// What stands for an instance's number where there is no instance (`nvmlProcessInfo_t`).
+/// Number in place of an instance's where there is no instance (`nvmlProcessInfo_t`).
 pub const NO_INSTANCE: c_uint = c_uint::MAX;
 
 /// `nvmlMemory_t`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct Memory {
-    /// All of it.
+    /// Bytes of the card's memory.
     pub total: u64,
-    /// What can be allocated.
+    /// Bytes that can be allocated.
     pub free: u64,
-    /// What is.
+    /// Bytes that are allocated.
     pub used: u64,
 }
 
-/// `nvmlMemory_v2_t`. The caller writes the version, and we never do.
+/// `nvmlMemory_v2_t`. Only the caller writes its version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct MemoryV2 {
-    /// Size and number of this layout.
+    /// Size and version of this layout.
     pub version: c_uint,
-    /// All of it.
+    /// Bytes of the card's memory.
     pub total: u64,
-    /// What the system keeps.
+    /// Bytes that the system reserves.
     pub reserved: u64,
-    /// What can be allocated.
+    /// Bytes that can be allocated.
     pub free: u64,
-    /// What is.
+    /// Bytes that are allocated.
     pub used: u64,
 }
 
@@ -53,9 +53,9 @@ pub struct MemoryV2 {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Process1 {
-    /// Which process.
+    /// Pid of the process.
     pub pid: c_uint,
-    /// Its bytes on the card.
+    /// Bytes of the process on the card.
     pub used: u64,
 }
 
@@ -63,13 +63,13 @@ pub struct Process1 {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Process2 {
-    /// Which process.
+    /// Pid of the process.
     pub pid: c_uint,
-    /// Its bytes on the card.
+    /// Bytes of the process on the card.
     pub used: u64,
-    /// Its GPU instance, or [`NO_INSTANCE`].
+    /// GPU instance of the process, or [`NO_INSTANCE`].
     pub gpu_instance: c_uint,
-    /// Its compute instance, or [`NO_INSTANCE`].
+    /// Compute instance of the process, or [`NO_INSTANCE`].
     pub compute_instance: c_uint,
 }
 
@@ -77,15 +77,15 @@ pub struct Process2 {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct ProcessDetail {
-    /// Which process.
+    /// Pid of the process.
     pub pid: c_uint,
-    /// Its bytes on the card.
+    /// Bytes of the process on the card.
     pub used: u64,
-    /// Its GPU instance, or [`NO_INSTANCE`].
+    /// GPU instance of the process, or [`NO_INSTANCE`].
     pub gpu_instance: c_uint,
-    /// Its compute instance, or [`NO_INSTANCE`].
+    /// Compute instance of the process, or [`NO_INSTANCE`].
     pub compute_instance: c_uint,
-    /// Its bytes of protected memory.
+    /// Bytes of protected memory of the process.
     pub protected: u64,
 }
 
@@ -93,13 +93,13 @@ pub struct ProcessDetail {
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct ProcessDetailList {
-    /// Size and number of this layout.
+    /// Size and version of this layout.
     pub version: c_uint,
-    /// Which kind of processes.
+    /// Kind of processes that the list is asked for.
     pub mode: c_uint,
-    /// Room, then number.
+    /// Length of the array, then the number of processes.
     pub count: c_uint,
-    /// Where.
+    /// Array that the library fills.
     pub processes: *mut ProcessDetail,
 }
 
@@ -107,9 +107,9 @@ pub struct ProcessDetailList {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct Utilization {
-    /// Time with a kernel.
+    /// Percent of time in which a kernel ran.
     pub gpu: c_uint,
-    /// Time with memory being read or written.
+    /// Percent of time in which memory was read or written.
     pub memory: c_uint,
 }
 
@@ -117,17 +117,17 @@ pub struct Utilization {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Sample {
-    /// Which process.
+    /// Pid of the process.
     pub pid: c_uint,
-    /// When, in microseconds.
+    /// Time of the sample, in microseconds.
     pub timestamp: u64,
-    /// Percent of time with a kernel.
+    /// Percent of time in which a kernel ran.
     pub sm: c_uint,
-    /// Percent of time with memory being read or written.
+    /// Percent of time in which memory was read or written.
     pub memory: c_uint,
-    /// Percent of the encoder.
+    /// Percent of the encoder's capacity.
     pub encoder: c_uint,
-    /// Percent of the decoder.
+    /// Percent of the decoder's capacity.
     pub decoder: c_uint,
 }
 
@@ -135,21 +135,21 @@ pub struct Sample {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct SampleInfo {
-    /// When, in microseconds.
+    /// Time of the sample, in microseconds.
     pub timestamp: u64,
-    /// Which process.
+    /// Pid of the process.
     pub pid: c_uint,
-    /// Percent of time with a kernel.
+    /// Percent of time in which a kernel ran.
     pub sm: c_uint,
-    /// Percent of time with memory being read or written.
+    /// Percent of time in which memory was read or written.
     pub memory: c_uint,
-    /// Percent of the encoder.
+    /// Percent of the encoder's capacity.
     pub encoder: c_uint,
-    /// Percent of the decoder.
+    /// Percent of the decoder's capacity.
     pub decoder: c_uint,
-    /// Percent of the JPEG decoder.
+    /// Percent of the JPEG decoder's capacity.
     pub jpeg: c_uint,
-    /// Percent of the optical flow engine.
+    /// Percent of the optical flow engine's capacity.
     pub flow: c_uint,
 }
 
@@ -157,13 +157,13 @@ pub struct SampleInfo {
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct SampleInfos {
-    /// Size and number of this layout.
+    /// Size and version of this layout.
     pub version: c_uint,
-    /// Room, then number.
+    /// Length of the array, then the number of samples.
     pub count: c_uint,
-    /// Samples after this, in microseconds.
+    /// Only samples after this time are wanted, in microseconds.
     pub last_seen: u64,
-    /// Where.
+    /// Array that the library fills.
     pub samples: *mut SampleInfo,
 }
 
