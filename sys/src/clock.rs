@@ -1,15 +1,15 @@
-//! The two clocks gpushare uses. Neither is ever set back.
+//! Clocks. Neither of the two is ever set back.
 
 use gpushare_proto::Nanos;
 use rustix::time::{ClockId, Timespec, clock_gettime};
 
-/// Time since the machine started, sleep included. Orders the daemons of one machine.
+/// Time since the machine started, suspends included. The daemons of one machine are ordered by it.
 #[must_use]
 pub fn boot() -> Nanos {
     nanos(clock_gettime(ClockId::Boottime))
 }
 
-/// Time that passes while the machine runs. For durations and deadlines.
+/// Time in which the machine ran, suspends excluded. For durations and deadlines.
 #[must_use]
 pub fn monotonic() -> Nanos {
     nanos(clock_gettime(ClockId::Monotonic))

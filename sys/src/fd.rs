@@ -1,8 +1,8 @@
-//! Descriptors of a guest in somebody else's process.
+//! File descriptors of gpushare in an application's process.
 //!
-//! Ours have high numbers, but none beyond what the process's table holds at present. A table that grows while threads
-//! share it makes the kernel wait for all its processors (`synchronize_rcu`, 6 to 17 ms on a machine with an H200), and
-//! every thread that opens a file with it; a process has threads from `cuInit` on.
+//! They get high numbers, but none beyond the present size of the process's descriptor table. Growing a table
+//! that threads share makes the kernel wait for all processors (`synchronize_rcu`: 6 to 17 ms on a machine
+//! with an H200), and all threads that open a file with it. A process has threads from `cuInit` on.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -10,21 +10,21 @@ use std::os::fd::OwnedFd;
 
 use rustix::io::fcntl_dupfd_cloexec;
 
-/// Above what programs use that number their descriptors themselves (shells, daemons that close 3 to 255).
+/// First number above those that programs choose themselves (shells, daemons that close 3 to 255).
 const HIGH: i32 = 500;
-/// How many of ours there are at once at most: two connections, the second handle of each, and a question.
+/// Most descriptors of gpushare in a process: two connections, the second handle of each, and a question.
 const OURS: i32 = 8;
 
-/// The same descriptor under a high number, close-on-exec; unchanged if the process may not have one.
+/// Moves a descriptor to a high number, close-on-exec. Returns it unchanged if the process may not have one.
 #[must_use]
 pub fn move_high(descriptor: OwnedFd) -> OwnedFd {
     let lowest = room().map_or(HIGH, |room| HIGH.min(room - OURS));
     fcntl_dupfd_cloexec(&descriptor, lowest).unwrap_or(descriptor)
 }
 
-/// How many descriptors the table of the process holds before it grows; `None` where `/proc` does not tell.
+/// Number of descriptors that the process's table holds before it grows; `None` if `/proc` does not say.
 fn room() -> Option<i32> {
-    // The line is among the first ten; the whole file takes the kernel much longer than these bytes.
+    // The line is among the first ten, and the whole file takes the kernel much longer than these bytes.
     let mut beginning = [0; 512];
     let length = File::open("/proc/thread-self/status").ok()?.read(&mut beginning).ok()?;
     room_in(&String::from_utf8_lossy(&beginning[..length]))
@@ -35,13 +35,13 @@ fn room_in(status: &str) -> Option<i32> {
     line.trim().parse().ok().filter(|&room| room > OURS)
 }
 
-/// Marks every descriptor from `first` on close-on-exec, so that a program started from here to stay, as a
-/// daemon, does not keep a pipe of the caller's caller open.
+/// Marks every descriptor from `first` on close-on-exec. A daemon started from here then keeps no pipe of a
+/// caller open.
 ///
 /// # Errors
-/// If the kernel is older than Linux 5.11: nothing is marked.
+/// The kernel is older than Linux 5.11. Then no descriptor is marked.
 pub fn close_on_exec_from(first: u32) -> io::Result<()> {
-    // SAFETY: a flag of descriptors changes, no descriptor is closed and no memory is touched.
+    // SAFETY: only a flag of the descriptors changes; no descriptor is closed and no memory is touched.
     let result =
         unsafe { libc::syscall(libc::SYS_close_range, first, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC) };
     match result {
@@ -61,10 +61,11 @@ mod tests {
 
     use super::*;
 
-    /// Runs `test` in a thread with a table of descriptors of its own, which no other test changes.
+    /// Runs `test` in a thread with its own descriptor table, which no other test changes.
     fn alone(test: impl FnOnce() + Send) {
         let run = || {
-            // SAFETY: the calling thread gets a table of its own without the others' descriptors; they keep theirs.
+            // SAFETY: the calling thread gets its own table without the others' descriptors; the other
+            // threads keep theirs.
             let unshared = unsafe {
                 libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, libc::CLOSE_RANGE_UNSHARE)
             };

@@ -1,27 +1,28 @@
-//! Folders that only one user may write to: a daemon's runtime folder, its tenants' below it, the token files'.
+//! Folders that only one user may write to: a daemon's runtime folder, its tenants' folders, those of token
+//! files.
 //!
-//! Some of them are in `/tmp` or another place where anyone could have made them first, so a folder that is there is
-//! looked at before it is trusted: a real folder, ours, and nobody else's to write to.
+//! Some are in `/tmp` or another place where any user could have created them first. So an existing folder is
+//! trusted only if it is a real folder, belongs to the caller, and is writable by no other user.
 
 use std::fs::{self, DirBuilder, File, Permissions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-/// Why a folder cannot be used. By which option another one is chosen, says whoever has that option.
+/// Reason why a folder cannot be used. The caller adds which option chooses another folder.
 #[derive(Debug, thiserror::Error)]
 pub enum FolderError {
-    /// The system refuses.
+    /// The system refused an operation.
     #[error("cannot {what} {}: {cause}; choose another folder", path.display())]
     System {
-        /// What was tried.
+        /// Operation that was tried.
         what: &'static str,
-        /// On what.
+        /// Path of the operation.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the system.
         cause: io::Error,
     },
-    /// Something else has that name, perhaps a link.
+    /// The name belongs to something else, perhaps a link.
     #[error("{} is not a folder; remove it or choose another folder", .0.display())]
     NoFolder(PathBuf),
     /// The folder is another user's.
@@ -30,23 +31,23 @@ pub enum FolderError {
         path.display()
     )]
     Foreign {
-        /// The folder.
+        /// Path of the folder.
         path: PathBuf,
-        /// Whose it is.
+        /// User id of the owner.
         owner: u32,
-        /// Who asks.
+        /// User id of this process.
         us: u32,
     },
-    /// Others may write to the folder.
+    /// Other users may write to the folder.
     #[error(
         "others may write to {path} (mode {mode:o}); run `chmod go-w {path}` once you know why, or choose another \
          folder",
         path = path.display()
     )]
     Open {
-        /// The folder.
+        /// Path of the folder.
         path: PathBuf,
-        /// Its permissions.
+        /// Permission bits of the folder.
         mode: u32,
     },
 }
@@ -63,15 +64,15 @@ impl FolderError {
     }
 }
 
-/// Makes a folder with these permissions, or checks the one that is there; whether it was made.
+/// Creates a folder with these permissions, or checks the existing one. Returns whether it was created.
 ///
 /// # Errors
-/// [`FolderError`] if it is not ours alone to write to.
+/// [`FolderError`] if other users may write to it, or if it cannot be created.
 pub fn take(path: &Path, mode: u32) -> Result<bool, FolderError> {
     let failed = |what| move |cause| FolderError::System { what, path: path.to_owned(), cause };
     match DirBuilder::new().mode(mode).create(path) {
         Ok(()) => {
-            // The umask may have taken more away.
+            // The umask may have removed more permissions.
             let permissions = Permissions::from_mode(mode);
             fs::set_permissions(path, permissions).map_err(failed("set the permissions of"))?;
             return Ok(true);

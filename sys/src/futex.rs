@@ -1,4 +1,4 @@
-//! Sleeping on a word of the shared page. The futexes are shared between processes, not private.
+//! Futexes: sleeping on a word of the shared page. They are shared between processes, not private.
 
 use std::io;
 use std::sync::atomic::AtomicU32;
@@ -7,14 +7,14 @@ use std::time::Duration;
 use rustix::io::Errno;
 use rustix::thread::futex::{self, Flags, Timespec};
 
-/// Why a sleep ended. Look at the word again whatever it was: wakes may be spurious.
+/// Reason why a sleep ended. The caller must read the word again in any case, because wakes may be spurious.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Woken {
-    /// Somebody woke us.
+    /// Another thread woke this one.
     Woken,
-    /// The word was not the expected one: no sleep at all.
+    /// The word was not the expected one, so there was no sleep.
     Changed,
-    /// The time is over.
+    /// The timeout passed.
     TimedOut,
     /// A signal handler ran.
     Interrupted,
@@ -23,9 +23,9 @@ pub enum Woken {
 /// Sleeps while `word` is `expected`, at most for `timeout`.
 ///
 /// # Errors
-/// None that a mapped word can cause; the kernel's word is passed on.
+/// The kernel's error. A mapped word causes none.
 pub fn wait(word: &AtomicU32, expected: u32, timeout: Option<Duration>) -> io::Result<Woken> {
-    // A span beyond the kernel's range is as good as none.
+    // A timeout beyond the kernel's range counts as none.
     let timeout = timeout.and_then(|span| Timespec::try_from(span).ok());
     match futex::wait(word, Flags::empty(), expected, timeout.as_ref()) {
         Ok(()) => Ok(Woken::Woken),
@@ -36,9 +36,9 @@ pub fn wait(word: &AtomicU32, expected: u32, timeout: Option<Duration>) -> io::R
     }
 }
 
-/// Wakes everybody who sleeps on `word`, in any process; how many that were.
+/// Wakes all threads of any process that sleep on `word`, and returns their number.
 pub fn wake_all(word: &AtomicU32) -> usize {
-    // The only errors are bad addresses, and a reference is none.
+    // The only errors are bad addresses, which a reference cannot be.
     futex::wake(word, Flags::empty(), i32::MAX.unsigned_abs()).unwrap_or(0)
 }
 

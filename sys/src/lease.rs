@@ -1,4 +1,4 @@
-//! The bytes that lie free in a row of the page: both sides change them, only ever by compare-and-swap.
+//! Free bytes in a row of the shared page. Daemon and client change them by compare-and-swap only.
 //!
 //! ```text
 //!   daemon ── put ──▶ ┌──────┐ ── take (all or nothing) ──▶ an allocation
@@ -6,15 +6,15 @@
 //!                     └──────┘
 //! ```
 //!
-//! Every byte that leaves the row goes to exactly one taker. The number guards no other memory, so
-//! nothing here orders anything but itself.
+//! Every byte that leaves the row goes to exactly one taker. The number guards no other memory, so relaxed
+//! ordering suffices.
 
 use std::sync::atomic::Ordering::Relaxed;
 
 use gpushare_proto::Bytes;
 use gpushare_proto::page::LeaseRow;
 
-/// Takes `bytes` out of the row, all or nothing.
+/// Takes `bytes` out of the row, all or none. Returns whether it did.
 #[must_use]
 pub fn take(row: &LeaseRow, bytes: Bytes) -> bool {
     row.free
@@ -22,14 +22,14 @@ pub fn take(row: &LeaseRow, bytes: Bytes) -> bool {
         .is_ok()
 }
 
-/// Puts `bytes` into the row. Stops at the greatest number rather than wrap: a forged row gains nothing.
+/// Puts `bytes` into the row. Saturates instead of wrapping, so that a forged row gains nothing.
 pub fn put(row: &LeaseRow, bytes: Bytes) {
     let _ = row
         .free
         .fetch_update(Relaxed, Relaxed, |free| Some(free.saturating_add(bytes.0)));
 }
 
-/// Takes what there is, at most `bytes`; how much it was.
+/// Takes at most `bytes` out of the row, and returns how many.
 #[must_use]
 pub fn take_up_to(row: &LeaseRow, bytes: Bytes) -> Bytes {
     let before = row

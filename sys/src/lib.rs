@@ -1,8 +1,8 @@
-//! The little unsafe that gpushare needs from Linux.
+//! Linux interfaces that need `unsafe`, or that daemon and clients share.
 //!
-//! In reading order: the page that a client shares with the daemon and the bytes leased in it, sleeping
-//! on a word of it, passing it over a socket, who is at the other end of that socket, what the kernel
-//! says about that process and who made its user namespace, descriptors (also those that a process is started with) and clocks, folders that are one user's, and what unwinds through us.
+//! In reading order: the shared page and the bytes leased in it; sleeping on a word of it; sockets, their
+//! peers, and what `/proc` says about a process; descriptors; clocks; folders of one user; unwinding through
+//! hooks.
 
 pub mod page;
 pub mod lease;

@@ -1,4 +1,4 @@
-//! The memory file behind a client's shared page.
+//! Shared page of a client: the memory file behind it, and its mapping.
 //!
 //! ```text
 //!   daemon: create ──▶ memfd, one page, sealed against resizing ──▶ map ──▶ SharedPage
@@ -6,8 +6,8 @@
 //!   client: recv ──────▶ map: seals? size? layout? ──────────────────────▶ SharedPage
 //! ```
 //!
-//! A mapping of a file that somebody else can shrink is a SIGBUS waiting to happen, so [`map`] takes no
-//! file that is not sealed against it: neither side can harm the other by what it does to the file.
+//! If another process shrinks a mapped file, access to the mapping is a SIGBUS. So [`map`] takes only a file
+//! that is sealed against resizing.
 
 use std::io;
 use std::ops::Deref;
@@ -20,10 +20,10 @@ use rustix::fs::{self, MemfdFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::mm::{self, MapFlags, ProtFlags};
 
-/// Why a descriptor is no page of ours.
+/// Reason why a descriptor is not a usable page.
 #[derive(Debug, thiserror::Error)]
 pub enum PageError {
-    /// The file can be resized under us, or is no memory file.
+    /// The file can be resized while it is mapped, or is no memory file.
     #[error("the shared page's file is not sealed against resizing; it does not come from a gpushare daemon")]
     Unsealed,
     /// The file has another size.
@@ -31,19 +31,19 @@ pub enum PageError {
         "the shared page's file has {found} bytes instead of {PAGE_SIZE}; it does not come from a gpushare daemon"
     )]
     Size {
-        /// Its size.
+        /// Size of the file, in bytes.
         found: u64,
     },
-    /// The page is laid out as this build does not know.
+    /// This build does not know the layout of the page.
     #[error(
         "the shared page has layout {found}, this build knows {PAGE_LAYOUT}; \
          install the same gpushare version on both sides"
     )]
     Layout {
-        /// Its layout.
+        /// Layout number in the page.
         found: u32,
     },
-    /// The kernel refused.
+    /// The kernel refused an operation.
     #[error("cannot map the shared page: {0}")]
     System(#[from] io::Error),
 }
@@ -54,13 +54,13 @@ impl From<Errno> for PageError {
     }
 }
 
-/// A mapped page, unmapped on drop.
+/// Mapped page, unmapped on drop.
 #[derive(Debug)]
 pub struct SharedPage(NonNull<Page>);
 
 // SAFETY: the mapping belongs to the process, not to a thread, and `Page` consists of atomics only.
 unsafe impl Send for SharedPage {}
-// SAFETY: as above: through `&Page` nothing but atomic access is possible.
+// SAFETY: `&Page` gives nothing but atomic access.
 unsafe impl Sync for SharedPage {}
 
 impl Deref for SharedPage {
@@ -82,10 +82,10 @@ impl Drop for SharedPage {
     }
 }
 
-/// A new page: sealed, its layout stored, all else zero. The descriptor is for the client.
+/// Creates a page: sealed, with its layout number, otherwise zero. The descriptor is for the client.
 ///
 /// # Errors
-/// What the kernel says, for example that the process has too many open files.
+/// The kernel's error, for example that the process has too many open files.
 pub fn create() -> io::Result<(OwnedFd, SharedPage)> {
     let file = memory_file()?;
     fs::ftruncate(&file, PAGE_SIZE as u64)?;
@@ -95,7 +95,7 @@ pub fn create() -> io::Result<(OwnedFd, SharedPage)> {
     Ok((file, page))
 }
 
-/// Maps the page behind a descriptor that somebody sent.
+/// Maps the page behind a descriptor that another process sent.
 ///
 /// # Errors
 /// [`PageError`] if the file is anything but a sealed page of this layout.
@@ -117,16 +117,16 @@ pub fn map(file: impl AsFd) -> Result<SharedPage, PageError> {
 
 fn memory_file() -> io::Result<OwnedFd> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-    // Kernels that can be told to refuse executable memory files know this flag; older ones answer EINVAL.
+    // Kernels that can be told to refuse executable memory files know this flag. Older ones answer EINVAL.
     match fs::memfd_create("gpushare-page", flags | MemfdFlags::NOEXEC_SEAL) {
         Err(Errno::INVAL) => Ok(fs::memfd_create("gpushare-page", flags)?),
         other => Ok(other?),
     }
 }
 
-/// Maps a file that the caller knows to have PAGE_SIZE bytes for good.
+/// Maps a file that is known to keep PAGE_SIZE bytes.
 fn mapping(file: impl AsFd) -> io::Result<SharedPage> {
-    // SAFETY: a fresh mapping at an address of the kernel's choice touches no memory of ours.
+    // SAFETY: a new mapping at an address of the kernel's choice overlaps no memory of this process.
     let address = unsafe {
         mm::mmap(ptr::null_mut(), PAGE_SIZE, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, file, 0)?
     };

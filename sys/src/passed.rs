@@ -1,23 +1,23 @@
-//! Sockets that whoever started this process has opened for it (sd_listen_fds(3)).
+//! Sockets that the parent process has opened for this one (socket activation, sd_listen_fds(3)).
 //!
-//! systemd binds them, keeps them while the process is restarted, and hands them over as descriptors from 3 on. The
-//! environment that says so is taken away here: it is about this process alone, and a child that believed it
-//! would take a stranger's descriptors for sockets.
+//! systemd binds them, keeps them while the process restarts, and passes them as descriptors from 3 on. Their
+//! environment variables are removed here. They concern this process only; a child that believed them would
+//! take other descriptors for sockets.
 
 use std::env;
 use std::fs;
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 
-/// The first descriptor that is passed.
+/// First descriptor that is passed.
 const FIRST: RawFd = 3;
-/// The process that they are for, how many, and what each is called.
+/// Variables with the pid that the descriptors are for, their number, and their names.
 const VARIABLES: [&str; 3] = ["LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"];
 
-/// What was passed, in order, each with its name or an empty one. Nothing the second time.
+/// Returns the passed descriptors in order, each with its name or an empty one. A second call returns none.
 ///
 /// # Errors
-/// The environment promises descriptors that are not open, or the process has threads already, so that its
+/// The environment names descriptors that are not open, or the process has threads already, so that its
 /// environment cannot be changed.
 pub fn take() -> io::Result<Vec<(String, OwnedFd)>> {
     let [pid, count, names] = VARIABLES.map(|name| env::var(name).ok());
@@ -28,8 +28,7 @@ pub fn take() -> io::Result<Vec<(String, OwnedFd)>> {
         return Err(io::Error::other("the process has threads, and its environment may not change"));
     }
     for name in VARIABLES {
-        // SAFETY: this is the only thread, as was just counted, so nobody reads the environment meanwhile; only a
-        // thread can start another one.
+        // SAFETY: this is the only thread, as counted above, so no thread reads the environment meanwhile.
         unsafe { env::remove_var(name) };
     }
     let numbers = numbers(std::process::id(), pid.as_deref(), count.as_deref());
@@ -40,7 +39,8 @@ pub fn take() -> io::Result<Vec<(String, OwnedFd)>> {
         .collect()
 }
 
-/// The descriptors that the variables speak of; none if they are for another process or make no sense.
+/// Returns the numbers of the descriptors that the variables name. Empty if they are for another process or
+/// invalid.
 fn numbers(own: u32, pid: Option<&str>, count: Option<&str>) -> std::ops::Range<RawFd> {
     let ours = pid.and_then(|pid| pid.parse().ok()) == Some(own);
     let count = count.and_then(|count| count.parse::<u16>().ok()).filter(|_| ours);
@@ -48,12 +48,12 @@ fn numbers(own: u32, pid: Option<&str>, count: Option<&str>) -> std::ops::Range<
 }
 
 fn own(number: RawFd) -> io::Result<OwnedFd> {
-    // SAFETY: a flag changes, if the descriptor is open at all.
+    // SAFETY: sets a flag, if the descriptor is open at all.
     if unsafe { libc::fcntl(number, libc::F_SETFD, libc::FD_CLOEXEC) } == -1 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: it is open, as the kernel just said. Whoever started this process passed it on to be owned here, and the
-    // variables that speak of it are gone, so nobody takes it twice.
+    // SAFETY: the descriptor is open, as the kernel just answered. The parent passed it to be owned here, and
+    // the variables that name it are removed, so it is taken once.
     Ok(unsafe { OwnedFd::from_raw_fd(number) })
 }
 

@@ -1,4 +1,4 @@
-//! Who is at the other end of a Unix socket, by the kernel's word alone.
+//! Process at the other end of a Unix socket, as the kernel reports it.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -7,68 +7,70 @@ use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
 
-/// The process that connected, as it was at that moment.
+/// Process that connected, at the moment of its connecting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer {
-    /// Its pid in our namespace; 0 if it has none here.
+    /// Pid in this process's PID namespace; 0 if it has none here.
     pub pid: u32,
-    /// Its effective user.
+    /// Effective user id.
     pub uid: u32,
-    /// Its effective group.
+    /// Effective group id.
     pub gid: u32,
 }
 
-/// The peer of a connected socket (`SO_PEERCRED`).
+/// Returns the peer of a connected socket (`SO_PEERCRED`).
 ///
 /// # Errors
-/// If the socket is no Unix socket.
+/// The socket is no Unix socket.
 pub fn credentials(socket: impl AsFd) -> io::Result<Peer> {
-    // SAFETY: `ucred` is three integers, so whatever the kernel writes is one.
+    // SAFETY: `ucred` is three integers, so all bit patterns are valid.
     let ucred: libc::ucred = unsafe { option(&socket, libc::SO_PEERCRED)? };
     Ok(Peer { pid: u32::try_from(ucred.pid).unwrap_or(0), uid: ucred.uid, gid: ucred.gid })
 }
 
-/// A pidfd of the peer: `SO_PEERPIDFD` (Linux 6.5), which cannot name another process, else
-/// `pidfd_open(pid)`, which can if the peer died and its number was given away already.
+/// Returns a pidfd of the peer, by `SO_PEERPIDFD` (Linux 6.5) or else by `pidfd_open(pid)`. The latter names
+/// another process if the peer has died and its pid was reused.
 ///
 /// # Errors
-/// If the peer is dead, or has no pid in our namespace.
+/// The peer is dead, or has no pid in this PID namespace.
 pub fn pidfd(socket: impl AsFd, pid: u32) -> io::Result<OwnedFd> {
     // SAFETY: the kernel writes one descriptor number.
     let number: io::Result<RawFd> = unsafe { option(&socket, libc::SO_PEERPIDFD) };
     match number {
-        // SAFETY: the kernel has just made this descriptor for us, close-on-exec, and nobody else knows it.
+        // SAFETY: the kernel has just made this descriptor for this process, close-on-exec, and no other code
+        // knows it.
         Ok(number) => Ok(unsafe { OwnedFd::from_raw_fd(number) }),
         Err(error) if error.raw_os_error() == Some(libc::ENOPROTOOPT) => open(pid),
         Err(error) => Err(error),
     }
 }
 
-/// A pidfd of a process by its number. Compare its start time afterwards: numbers are given away again.
+/// Returns a pidfd of a process by its pid. The caller compares the start time afterwards, because pids are
+/// reused.
 ///
 /// # Errors
-/// If there is no such process.
+/// There is no such process.
 pub fn open(pid: u32) -> io::Result<OwnedFd> {
     let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::NotFound)?;
     Ok(pidfd_open(pid, PidfdFlags::empty())?)
 }
 
-/// Whether the process behind a pidfd is dead. One that cannot be asked about is not.
+/// Whether the process behind a pidfd is dead. If the kernel cannot be asked, it counts as alive.
 #[must_use]
 pub fn is_dead(pidfd: impl AsFd) -> bool {
     let mut polled = [PollFd::new(&pidfd, PollFlags::IN)];
     poll(&mut polled, Some(&rustix::fs::Timespec::default())).is_ok_and(|ready| ready > 0)
 }
 
-/// Ends a process for good.
+/// Kills a process with SIGKILL.
 ///
 /// # Errors
-/// If it is dead already, or not ours to end.
+/// The process is dead, or this process lacks the permission.
 pub fn kill(pidfd: impl AsFd) -> io::Result<()> {
     Ok(rustix::process::pidfd_send_signal(pidfd, Signal::KILL)?)
 }
 
-/// One option of a socket.
+/// Reads an option of a socket.
 ///
 /// # Safety
 /// Every bit pattern must be a valid `T`, and the option must be of `T`'s size.
@@ -88,7 +90,7 @@ unsafe fn option<T>(socket: impl AsFd, name: libc::c_int) -> io::Result<T> {
     if result != 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: zeroed before and written by the kernel; the caller promises that any bits are a `T`.
+    // SAFETY: zeroed, then written by the kernel; the caller promises that all bit patterns are a valid `T`.
     Ok(unsafe { value.assume_init() })
 }
 

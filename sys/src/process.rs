@@ -1,54 +1,55 @@
-//! What the kernel says about a process in `/proc`.
+//! Facts about a process from `/proc`.
 //!
-//! A pid names a process only while it lives, so a caller that keeps what it read here holds a pidfd from
-//! before, or compares [`start_time`] with what it knew.
+//! A pid names a process only while it lives. A caller that keeps facts therefore holds a pidfd from before,
+//! or compares [`start_time`] with an earlier one.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// When the process started, in clock ticks since boot. With its pid it is one process only.
+/// Start time of the process, in clock ticks since boot. Together with the pid it identifies the process.
 #[must_use]
 pub fn start_time(pid: u32) -> Option<u64> {
     started(&stat(pid)?)
 }
 
-/// The name of its program, as `ps` shows it.
+/// Name of the process's program, as `ps` shows it.
 #[must_use]
 pub fn comm(pid: u32) -> Option<String> {
     let stat = stat(pid)?;
     Some(stat[stat.find('(')? + 1..stat.rfind(')')?].to_owned())
 }
 
-/// Whether it is stopped, by a signal or by a tracer.
+/// Whether the process is stopped, by a signal or by a tracer.
 #[must_use]
 pub fn is_stopped(pid: u32) -> bool {
     matches!(stat(pid).as_deref().and_then(|stat| field(stat, 3)), Some("T" | "t"))
 }
 
-/// Whether it is dead, even if its parent has not yet taken note.
+/// Whether the process is dead, even if its parent has not waited for it yet.
 #[must_use]
 pub fn is_dead(pid: u32) -> bool {
     matches!(stat(pid).as_deref().and_then(|stat| field(stat, 3)), None | Some("Z" | "X"))
 }
 
-/// Whether it has come to its end and is not gone yet: none of its threads will run another instruction of its own. A process
-/// that is killed closes its sockets here, and dies when its drivers have let go of it: a card's takes some 60 ms.
+/// Whether the process is exiting: none of its threads will run another instruction of the program. A killed
+/// process closes its sockets first, and dies when its drivers are done; a card's driver takes about 60 ms.
 #[must_use]
 pub fn is_ending(pid: u32) -> bool {
-    /// Threads that are reaped while they are counted are the usual end of a process.
+    /// Number of attempts. Threads that disappear while they are counted are usual at the end of a process.
     const LOOKS: usize = 8;
     (0..LOOKS).find_map(|_| are_all_exiting(pid)).unwrap_or(false)
 }
 
-/// Whether all threads of a process are exiting; none if they changed meanwhile.
+/// Whether all threads of a process are exiting; `None` if they changed meanwhile.
 ///
-/// A list of threads proves nothing: one of them may start another and be gone before it is looked at. So whoever was exiting is
-/// looked at again: as long as all of these are there, and are as many as the kernel counts, there is no other, and they start none.
+/// A list of threads alone proves nothing, because a thread may start another one and be gone before it is
+/// read. So the exiting threads are read again. If all are still there, and are as many as the kernel counts,
+/// there is no other thread, and these start none.
 fn are_all_exiting(pid: u32) -> Option<bool> {
     let mut exiting = Vec::new();
     for thread in fs::read_dir(format!("/proc/{pid}/task")).ok()? {
         let path = thread.ok()?.path().join("stat");
-        // One that cannot be read is missing in the count.
+        // A thread that cannot be read is missing in the count.
         let Some(stat) = read(&path) else { continue };
         if !is_exiting(&stat) {
             return Some(false);
@@ -67,42 +68,43 @@ fn are_all_exiting(pid: u32) -> Option<bool> {
 
 /// Whether the kernel has begun to end the thread of this stat line.
 fn is_exiting(stat: &str) -> bool {
-    /// `PF_EXITING` of linux/sched.h: as old as `/proc`, and `ps -o f` shows it.
+    /// `PF_EXITING` of linux/sched.h, which `ps -o f` shows too.
     const EXITING: u32 = 4;
     let flags = field(stat, 9).and_then(|flags| flags.parse::<u32>().ok());
     flags.is_some_and(|flags| flags & EXITING != 0)
 }
 
-/// Its parent: the process that started it, or that took it over when that one died.
+/// Pid of the parent: the process that started it, or that adopted it.
 #[must_use]
 pub fn parent(pid: u32) -> Option<u32> {
     field(&stat(pid)?, 4)?.parse().ok()
 }
 
-/// Its POSIX session: the login, or the job of a batch system, that it belongs to.
+/// POSIX session of the process: the login, or the job of a batch system, that it belongs to.
 #[must_use]
 pub fn posix_session(pid: u32) -> Option<u32> {
     field(&stat(pid)?, 6)?.parse().ok()
 }
 
-/// Its control groups, the one in the unified hierarchy first; none if nobody knows. In the old hierarchies it may be in others:
-/// with both kinds Docker keeps its containers in the old ones, and the unified one names Docker's own service.
+/// Control groups of the process, that of the unified hierarchy first; empty if they cannot be read. With
+/// both kinds of hierarchies, Docker keeps its containers in the old ones, and the unified one names Docker's
+/// own service.
 #[must_use]
 pub fn cgroups(pid: u32) -> Vec<String> {
     let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
     cgroup_paths(&text).map(str::to_owned).collect()
 }
 
-/// A process as those see it that are in its own PID namespace.
+/// Process as seen from inside its own PID namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Inside {
-    /// Its PID namespace.
+    /// Inode number of its PID namespace.
     pub namespace: PathBuf,
-    /// Its pid there.
+    /// Pid of the process in that namespace.
     pub pid: u32,
 }
 
-/// How a process is seen from within its PID namespace; `None` if we may not look.
+/// Returns the view from inside the process's PID namespace; `None` if it may not be read.
 #[must_use]
 pub fn inside(pid: u32) -> Option<Inside> {
     let namespace = fs::read_link(format!("/proc/{pid}/ns/pid")).ok()?;
@@ -111,7 +113,7 @@ pub fn inside(pid: u32) -> Option<Inside> {
     Some(Inside { namespace, pid })
 }
 
-/// The last number of the line with a process's pids, from our namespace inwards.
+/// Returns the last pid in the line of pids, which go from this namespace inwards.
 fn innermost_pid(status: &str) -> Option<u32> {
     let line = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
     line.split_ascii_whitespace().next_back()?.parse().ok()
@@ -122,24 +124,24 @@ fn stat(pid: u32) -> Option<String> {
 }
 
 fn read(stat: &Path) -> Option<String> {
-    // The name is the process's own choice and need not be UTF-8.
+    // The process chooses its own name, which need not be UTF-8.
     let bytes = fs::read(stat).ok()?;
     Some(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// When the process or thread of this stat line started.
+/// Start time in a stat line of a process or thread.
 fn started(stat: &str) -> Option<u64> {
     field(stat, 22)?.parse().ok()
 }
 
-/// Field `number` of a stat line, counted from 1 as in proc(5). The second one is a name that may itself
-/// hold spaces and parentheses, so fields are counted from the last `)`.
+/// Field `number` of a stat line, counted from 1 as in proc(5). The second field is a name that may contain
+/// spaces and parentheses, so counting begins at the last `)`.
 fn field(stat: &str, number: usize) -> Option<&str> {
     let after_name = &stat[stat.rfind(')')? + 1..];
     after_name.split_ascii_whitespace().nth(number.checked_sub(3)?)
 }
 
-/// The kernel names the unified hierarchy last.
+/// Paths of control groups, last line first, because the kernel lists the unified hierarchy last.
 fn cgroup_paths(text: &str) -> impl Iterator<Item = &str> {
     text.lines().rev().filter_map(|line| line.splitn(3, ':').nth(2))
 }
@@ -196,7 +198,8 @@ mod tests {
     }
 
     extern "C" fn start_next(_: *mut libc::c_void) -> *mut libc::c_void {
-        // SAFETY: an attribute is plain data that the first call makes whole, and the function has no argument to outlive.
+        // SAFETY: the attribute is initialised by the first call, and the function has no argument that could
+        // dangle.
         unsafe {
             let mut detached = std::mem::zeroed();
             libc::pthread_attr_init(&raw mut detached);
@@ -211,15 +214,15 @@ mod tests {
 
     #[test]
     fn a_process_whose_threads_end_and_start_others_is_not_ending() {
-        // SAFETY: the child starts threads and ends its first one; it touches nothing that a lock of ours could keep from it but
-        // the allocator, which glibc makes whole again.
+        // SAFETY: the child starts threads and ends its first one. It takes no lock but the allocator's,
+        // which glibc resets.
         let pid = unsafe { libc::fork() };
         if pid == 0 {
             let most = libc::rlimit { rlim_cur: 20, rlim_max: 20 };
-            // SAFETY: the limit is whole; it ends a child that outlives us.
+            // SAFETY: the limit is initialised; it ends a child that outlives the test.
             unsafe { libc::setrlimit(libc::RLIMIT_CPU, &raw const most) };
             start_next(std::ptr::null_mut());
-            // SAFETY: has no preconditions; it ends this thread alone, and nothing of it is used any more.
+            // SAFETY: has no preconditions; it ends only this thread, of which nothing is used any more.
             unsafe { libc::syscall(libc::SYS_exit, 0) };
         }
         let child = u32::try_from(pid).unwrap();
@@ -227,7 +230,7 @@ mod tests {
         let was_ending = (0..3000).any(|_| is_ending(child));
         let lived = !crate::peer::is_dead(&pidfd);
         crate::peer::kill(&pidfd).unwrap();
-        // SAFETY: the child is ours, and nobody asks for its status.
+        // SAFETY: the child belongs to this test, and no other code waits for it.
         unsafe { libc::waitpid(pid, std::ptr::null_mut(), 0) };
         assert!(lived && !was_ending);
     }

@@ -1,7 +1,7 @@
-//! Connecting to a Unix socket, and bytes and at most one descriptor over it.
+//! Unix sockets: connecting, and sending bytes with at most one descriptor.
 //!
-//! No SIGPIPE, every descriptor closes on exec, and descriptors nobody asked for are closed at once: a
-//! peer cannot fill our table.
+//! There is no SIGPIPE, every descriptor is close-on-exec, and unexpected descriptors are closed at once, so
+//! that a peer cannot fill this process's table.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -19,11 +19,11 @@ use rustix::net::{
     socket_with,
 };
 
-/// Connects to the socket at `path`. Where it has as many connections waiting as it takes, that is waited for until
-/// `patience` is over: without a limit it would be for ever where nobody accepts. The same limit holds for sending afterwards.
+/// Connects to the socket at `path`. If its queue of connections is full, waits up to `patience`. Without a
+/// limit this could last for ever. Later sends have the same limit.
 ///
 /// # Errors
-/// What the system says; `WouldBlock` if patience is over.
+/// The system's error; `WouldBlock` after `patience`.
 pub fn connect(path: &Path, patience: Duration) -> io::Result<UnixStream> {
     let address = SocketAddrUnix::new(path)?;
     let (family, kind) = (AddressFamily::UNIX, SocketType::STREAM);
@@ -33,7 +33,7 @@ pub fn connect(path: &Path, patience: Duration) -> io::Result<UnixStream> {
     loop {
         match rustix::net::connect(&socket, &address) {
             Ok(()) => break,
-            // A timer's signals must not make it longer. No time at all would mean for ever.
+            // A timer's signals must not prolong the wait. Zero would mean no limit.
             Err(Errno::INTR) => {
                 let left = end.saturating_duration_since(Instant::now());
                 if left < Duration::from_micros(1) {
@@ -48,10 +48,10 @@ pub fn connect(path: &Path, patience: Duration) -> io::Result<UnixStream> {
     Ok(UnixStream::from(socket))
 }
 
-/// Sends what fits of `bytes`, and `descriptor` with the first of them; how many bytes went out.
+/// Sends as much of `bytes` as fits, with `descriptor` at the first byte. Returns the number of bytes sent.
 ///
 /// # Errors
-/// The socket's, `WouldBlock` included if it does not block.
+/// The socket's error, `WouldBlock` included if it does not block.
 pub fn send_with_fd(
     socket: impl AsFd,
     bytes: &[u8],
@@ -67,21 +67,22 @@ pub fn send_with_fd(
     Ok(sent)
 }
 
-/// Sends what fits of `bytes` at this moment; how many bytes went out. Never waits, also on a socket that blocks.
+/// Sends as much of `bytes` as fits now, without waiting even on a blocking socket. Returns the number of
+/// bytes sent.
 ///
 /// # Errors
-/// The socket's; `WouldBlock` if nothing fits.
+/// The socket's error; `WouldBlock` if nothing fits.
 pub fn send_at_once(socket: impl AsFd, bytes: &[u8]) -> io::Result<usize> {
     let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
     Ok(retry_on_intr(|| send(&socket, bytes, flags))?)
 }
 
-/// Receives into `buffer`: how many bytes (none at the end), and the descriptor that came with them.
+/// Receives into `buffer`. Returns the number of bytes (0 at the end) and a descriptor that came with them.
 ///
 /// # Errors
-/// The socket's, `WouldBlock` included if it does not block.
+/// The socket's error, `WouldBlock` included if it does not block.
 pub fn recv_with_fd(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<(usize, Option<OwnedFd>)> {
-    // The kernel itself drops what does not fit here; alignment leaves room for a second one.
+    // The kernel drops descriptors that do not fit here. Alignment leaves room for a second one.
     let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let received = retry_on_intr(|| {
@@ -115,7 +116,7 @@ mod tests {
         page::map(&descriptor).unwrap();
     }
 
-    /// A socket that has the one connection waiting that it takes, and nobody accepts.
+    /// Creates a socket whose queue of one connection is full.
     fn crowded(folder: &Path) -> (OwnedFd, std::path::PathBuf, UnixStream) {
         let path = folder.join("crowded.sock");
         let socket =
@@ -197,7 +198,7 @@ mod tests {
         let mut buffer = [0; 16];
         let (_, first) = recv_with_fd(&b, &mut buffer).unwrap();
         drop((first.unwrap(), theirs));
-        // Only when every copy is closed does the other end see the end.
+        // The other end reads the end of the stream only once every copy is closed.
         assert_eq!(recv_with_fd(&ours, &mut buffer).unwrap().0, 0);
     }
 

@@ -1,22 +1,23 @@
-//! Panics stop here; everything else that unwinds goes on.
+//! Stops panics of gpushare, and lets all other unwinding pass.
 //!
-//! A hook stands between two programs that are not ours. A panic of our own must not leave it, but what unwinds
-//! for reasons of theirs must pass: a thread that is cancelled inside a driver call (`pthread_cancel` unwinds it to its
-//! end), a C++ exception that a callback throws. [`std::panic::catch_unwind`] aborts the process on both. So
-//! [`stop_panics`] puts a frame of its own on the stack, whose personality routine claims our panics alone:
+//! A hook stands between the application and the driver. A panic of gpushare must not leave it. Unwinding of
+//! others must pass: a thread cancelled inside a driver call (`pthread_cancel` unwinds it), or a C++
+//! exception thrown by a callback. [`std::panic::catch_unwind`] aborts the process on both. So
+//! [`stop_panics`] puts a frame of its own on the stack, whose personality routine claims only gpushare's
+//! panics:
 //!
 //! ```text
 //!   application ─▶ hook ─▶ frame ─▶ our code ─▶ the driver
 //!                            │          └ panic          claimed, raised again where std catches it
-//!                            └ anything else             passes; our values are dropped on its way
+//!                            └ anything else             passes; values are dropped on its way
 //! ```
 //!
-//! Rust's reference does not promise what a forced unwinding does to frames that have values to drop. Rust's own
-//! personality routine runs their landing pads as the C++ ABI for Itanium asks, and the tests here and the
-//! end-to-end tests hold it to that.
+//! Rust's reference does not say what forced unwinding does to frames with values to drop. Rust's personality
+//! routine runs their landing pads as the Itanium C++ ABI requires. The tests here and the end-to-end tests
+//! check that.
 //!
-//! A call of the C library that Rust declares as `extern "C"` must not be where a thread is cancelled: that is an
-//! abort again. So code of ours that makes such calls does it [`uncancelled`], and a wait of ours names its own
+//! A function of the C library that Rust declares as `extern "C"` must not be a cancellation point, because
+//! unwinding through it aborts. So gpushare makes such calls [`uncancelled`], and its waits have an explicit
 //! [`cancellation_point`].
 
 use std::arch::naked_asm;
@@ -24,60 +25,60 @@ use std::ffi::{c_int, c_void};
 use std::mem::ManuallyDrop;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Runs `work`; `None` if it panicked. Any other unwinding passes through.
+/// Runs `work`, and returns `None` if it panicked. Any other unwinding passes through.
 #[inline]
 pub fn stop_panics<T, F: FnOnce() -> T>(work: F) -> Option<T> {
     let mut slot = Slot { work: ManuallyDrop::new(work) };
-    // SAFETY: `run` gets the slot that it is made for, which outlives the call.
+    // SAFETY: `run` gets the slot of its own type, which outlives the call.
     let panic = unsafe { claim_panics(run::<T, F>, (&raw mut slot).cast()) };
     if !panic.is_null() {
         end(panic);
         return None;
     }
-    // SAFETY: `run` came back, so it has put the result there.
+    // SAFETY: `run` returned, so it has stored the result there.
     Some(ManuallyDrop::into_inner(unsafe { slot.made }))
 }
 
-/// What goes in, and then what comes out.
+/// Slot for the work, then for its result.
 union Slot<T, F> {
     work: ManuallyDrop<F>,
     made: ManuallyDrop<T>,
 }
 
 unsafe extern "C-unwind" fn run<T, F: FnOnce() -> T>(slot: *mut c_void) {
-    // SAFETY: `stop_panics` passes its own slot with the work in it, which nobody else takes.
+    // SAFETY: `stop_panics` passes its own slot with the work in it, which is taken once.
     let (slot, work) = unsafe {
         let slot = slot.cast::<Slot<T, F>>();
         (slot, ManuallyDrop::take(&mut (*slot).work))
     };
     let made = Slot { made: ManuallyDrop::new(work()) };
-    // SAFETY: the same slot; what was in it has been taken.
+    // SAFETY: the same slot, whose work was taken above.
     unsafe { slot.write(made) };
 }
 
-/// Lets std end a panic of ours: raised again, and caught in the frame above.
+/// Lets std end a panic: raises it again and catches it in this frame.
 #[cold]
 fn end(panic: *mut c_void) {
-    // SAFETY: the personality routine below gave us this exception and nobody else.
+    // SAFETY: the exception comes from the personality routine below, which hands it to no other code.
     let raise = || unsafe { _Unwind_RaiseException(panic) };
-    // A payload whose drop panics is a panic too; nobody wants it.
+    // Dropping a payload may panic too. That panic is dropped as well.
     let _ = catch_unwind(AssertUnwindSafe(|| drop(catch_unwind(AssertUnwindSafe(raise)))));
 }
 
-/// Where a thread that was told to end may do so, as in a call of the C library that waits.
+/// Ends the calling thread here if it was cancelled.
 #[inline]
 pub fn cancellation_point() {
-    // SAFETY: takes nothing. If it does not return, what is alive here is dropped.
+    // SAFETY: has no argument. If it does not return, values alive here are dropped.
     unsafe { pthread_testcancel() }
 }
 
-/// Runs `work` without the thread's being cancelled in it.
+/// Runs `work` with cancellation of the thread disabled.
 pub fn uncancelled<T>(work: impl FnOnce() -> T) -> T {
     let _held = Held::new();
     work()
 }
 
-/// Holds cancellation off while it lives.
+/// Guard that disables cancellation.
 struct Held(c_int);
 
 impl Held {
@@ -99,7 +100,7 @@ impl Drop for Held {
     }
 }
 
-// The unwinder's own interface (Itanium C++ ABI, "Exception Handling"), and two functions that POSIX has.
+// Functions of the unwinder (Itanium C++ ABI, "Exception Handling") and of POSIX threads.
 unsafe extern "C-unwind" {
     fn _Unwind_RaiseException(exception: *mut c_void) -> c_int;
     fn pthread_testcancel();
@@ -116,10 +117,10 @@ const FORCE_UNWIND: c_int = 8;
 const HANDLER_FOUND: c_int = 6;
 const INSTALL_CONTEXT: c_int = 7;
 const CONTINUE_UNWIND: c_int = 8;
-/// The class of Rust's exceptions: vendor and language.
+/// Class of Rust's exceptions: vendor and language.
 const RUST: u64 = u64::from_ne_bytes(*b"MOZ\0RUST");
 
-/// Claims panics of this copy of std. Another copy's, in a host that is written in Rust too, are foreign.
+/// Claims panics of this copy of std. Panics of another copy, in an application written in Rust, are foreign.
 unsafe extern "C" fn personality(
     _version: c_int,
     actions: c_int,
@@ -133,8 +134,8 @@ unsafe extern "C" fn personality(
     if actions & SEARCH_PHASE != 0 {
         return HANDLER_FOUND;
     }
-    // SAFETY: the unwinder's own context; the frame's "language specific data" is the address to go on at, with the
-    // exception in the register that holds the result.
+    // SAFETY: the context is the unwinder's own. The frame's language specific data is the address to
+    // continue at, and the result register gets the exception.
     unsafe {
         _Unwind_SetGR(context, 0, exception.expose_provenance());
         _Unwind_SetIP(context, _Unwind_GetLanguageSpecificData(context));
@@ -142,7 +143,7 @@ unsafe extern "C" fn personality(
     INSTALL_CONTEXT
 }
 
-/// Calls `call(data)`; answers null, or the panic that came out of it.
+/// Calls `call(data)`, and returns null or the panic that it raised.
 #[cfg(target_arch = "x86_64")]
 #[unsafe(naked)]
 unsafe extern "C-unwind" fn claim_panics(
@@ -169,7 +170,7 @@ unsafe extern "C-unwind" fn claim_panics(
     )
 }
 
-/// As above.
+/// Calls `call(data)`, and returns null or the panic that it raised.
 #[cfg(target_arch = "aarch64")]
 #[unsafe(naked)]
 unsafe extern "C-unwind" fn claim_panics(
@@ -209,7 +210,7 @@ mod tests {
 
     use super::*;
 
-    /// Counts its drops.
+    /// Value that counts its drops.
     struct Guest<'a>(&'a Cell<u32>);
 
     impl Drop for Guest<'_> {
@@ -266,7 +267,7 @@ mod tests {
             INSIDE.store(1, Ordering::SeqCst);
             loop {
                 uncancelled(|| {
-                    // Would be the end, were it not held off.
+                    // Would end the thread if cancellation were not disabled.
                     cancellation_point();
                     thread::yield_now();
                 });
@@ -280,8 +281,8 @@ mod tests {
     #[test]
     fn a_cancelled_thread_passes_and_drops_what_it_had() {
         const CANCELED: *mut c_void = std::ptr::without_provenance_mut(usize::MAX);
-        // SAFETY: the thread is joined here; its function differs from the declared one in that it may unwind, which
-        // is how a thread is cancelled.
+        // SAFETY: the thread is joined here. Its function may unwind, unlike the declared type, because a
+        // thread is cancelled that way.
         let ended = unsafe {
             let mut thread = std::mem::zeroed();
             let start = transmute::<

@@ -1,20 +1,21 @@
-//! Who made the user namespace that a process is in.
+//! Creator of the user namespace that a process is in.
 //!
-//! A user with subordinate ids (`/etc/subuid`: tens of thousands of them, by the defaults of most distributions) becomes each of
-//! them in a user namespace of its own. To the kernel these are other users, but it also tells who made the namespace.
+//! A user with subordinate ids (`/etc/subuid`, tens of thousands on most distributions) can become each of
+//! them in a user namespace of its own. The kernel treats these as other users, but it also knows the creator
+//! of the namespace.
 
 use std::fs::File;
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::os::unix::fs::MetadataExt;
 
-/// Of linux/nsfs.h.
+/// Request `NS_GET_PARENT` of linux/nsfs.h.
 const GET_PARENT: libc::Ioctl = 0xb702;
 const GET_OWNER_UID: libc::Ioctl = 0xb704;
-/// The kernel nests no more of them.
+/// Deepest nesting of user namespaces that the kernel allows.
 const DEEPEST: usize = 33;
 
-/// The user who made the namespace in ours that a process is in, or that is around the one it is in; none if it is in ours, or
-/// if nobody may look.
+/// User who created the outermost namespace around the process that is still inside this process's namespace.
+/// `None` if both are in the same namespace, or if it may not be read.
 #[must_use]
 pub fn maker(pid: u32) -> Option<u32> {
     let own = identity(&File::open("/proc/self/ns/user").ok()?)?;
@@ -37,11 +38,12 @@ fn identity(namespace: &File) -> Option<(u64, u64)> {
     Some((of.dev(), of.ino()))
 }
 
-/// None if it is around ours.
+/// Returns the parent namespace; `None` if it is outside this process's namespace.
 fn parent(namespace: &File) -> Option<File> {
     // SAFETY: this request takes no argument; the file keeps the descriptor open meanwhile.
     let descriptor = unsafe { libc::ioctl(namespace.as_raw_fd(), GET_PARENT) };
-    // SAFETY: the kernel has just made this descriptor for us, close-on-exec, and nobody else knows it.
+    // SAFETY: the kernel has just made this descriptor for this process, close-on-exec, and no other code
+    // knows it.
     (descriptor >= 0).then(|| unsafe { File::from_raw_fd(descriptor) })
 }
 

@@ -47,7 +47,8 @@ impl Row {
 }
 
 /// Returns gpushare's function for a hooked name of NVML, and null if the real `dlsym` must answer. Like
-/// [`crate::hooks::lookup::dlsym_answer`] it replaces only NVML's own function or gpushare's export of that name.
+/// [`crate::hooks::lookup::dlsym_answer`] it replaces only NVML's own function or gpushare's export of that
+/// name.
 ///
 /// # Safety
 /// The arguments are those of a call of `dlsym`.
