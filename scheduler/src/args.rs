@@ -1,4 +1,4 @@
-//! The command line.
+//! Command line of the daemon.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -11,8 +11,8 @@ use serde::Deserialize;
 
 /// Shares this machine's NVIDIA GPUs among many processes.
 ///
-/// As root it is the system's daemon, else the user's own; --user and --system say otherwise, and so does
-/// a folder given by --runtime-dir or GPUSHARE_RUNTIME_DIR, which makes it the user's own.
+/// Started by root it is the system's daemon, else the user's own. --user and --system override this. A
+/// folder given by --runtime-dir or GPUSHARE_RUNTIME_DIR makes it the user's own.
 #[derive(Clone, Debug, Default, Parser)]
 #[command(name = "gpushare-scheduler", version)]
 #[command(group(ArgGroup::new("owner").args(["user", "system"])))]
@@ -25,47 +25,47 @@ pub struct Args {
     /// Serve this user's own processes only
     #[arg(long)]
     pub user: bool,
-    /// Serve everybody on this machine
+    /// Serve the processes of all users of this machine
     #[arg(long)]
     pub system: bool,
-    /// The folder for the sockets [default: /run/gpushare, or $XDG_RUNTIME_DIR/gpushare for a user]
+    /// Folder for the sockets [default: /run/gpushare, or $XDG_RUNTIME_DIR/gpushare for a user]
     #[arg(long, value_name = "FOLDER")]
     pub runtime_dir: Option<PathBuf>,
-    /// The folder for what outlives a restart of the machine [default: /var/lib/gpushare with --system, or
-    /// $XDG_STATE_HOME/gpushare; else, and where --runtime-dir is given, that folder]
+    /// Folder for state that outlives a restart of the machine [default: /var/lib/gpushare with --system, or
+    /// $XDG_STATE_HOME/gpushare; else, and with --runtime-dir, that folder]
     #[arg(long, value_name = "FOLDER")]
     pub state_dir: Option<PathBuf>,
-    /// The configuration file [default: /etc/gpushare/config.toml with --system, if there is one]
+    /// Configuration file [default: /etc/gpushare/config.toml with --system, if there is one]
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// What may be resident together on a card, by its index or UUID (repeatable)
+    /// Bytes that may be resident together on a card, by its index or UUID (repeatable)
     #[arg(long, value_name = "GPU=BYTES")]
     pub capacity: Vec<ForCard>,
-    /// The most managed memory of all sessions together, on every card or on one (repeatable)
+    /// Limit on the managed memory of all sessions together, on every card or on one (repeatable)
     #[arg(long, value_name = "[GPU=]BYTES")]
     pub managed_limit: Vec<ForCards>,
-    /// A fixed time quantum instead of the computed one, like 2s
+    /// Fixed time quantum instead of the computed one, like 2s
     #[arg(long, value_name = "TIME")]
     pub quantum: Option<Nanos>,
-    /// Run everybody in parallel, or one after the other, or as it fits
+    /// Run all sessions in parallel, or in turns, or decide by their memory
     #[arg(long, value_name = "MODE")]
     pub mode: Option<ModeChoice>,
     /// End after this time without sessions, like 10min
     #[arg(long, value_name = "TIME")]
     pub idle_exit: Option<Nanos>,
-    /// Where to serve metrics for Prometheus, or `off` [default: 127.0.0.1:9402 with --system, else off]
+    /// Address for Prometheus metrics, or `off` [default: 127.0.0.1:9402 with --system, else off]
     #[arg(long, value_name = "ADDRESS")]
     pub metrics: Option<MetricsAt>,
-    /// The folder for the cards' lock files [default: /run/lock]
+    /// Folder for the cards' lock files [default: /run/lock]
     #[arg(long, value_name = "FOLDER")]
     pub lock_dir: Option<PathBuf>,
-    /// Record what the scheduler is told, for `cargo xtask replay`; a recording of that name becomes FILE.1
+    /// Record the scheduler's events for `cargo xtask replay`; an older recording of that name becomes FILE.1
     #[arg(long, value_name = "FILE")]
     pub record: Option<PathBuf>,
     /// End the recording at this size [default: 1GiB]
     #[arg(long, value_name = "SIZE")]
     pub record_limit: Option<Bytes>,
-    /// How log lines on stderr look [default: text]
+    /// Format of log lines on stderr [default: text]
     #[arg(long, value_name = "FORMAT")]
     pub log_format: Option<LogFormat>,
     /// Write one byte to this inherited pipe when both sockets listen
@@ -73,23 +73,23 @@ pub struct Args {
     pub ready_fd: Option<u32>,
 }
 
-/// How log lines look.
+/// Format of log lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LogFormat {
-    /// For people.
+    /// Plain text for people.
     #[default]
     Text,
-    /// One JSON object a line.
+    /// One JSON object per line.
     Json,
 }
 
-/// Where metrics are served.
+/// Address for metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MetricsAt {
-    /// Nowhere.
+    /// No metrics.
     Off,
-    /// There.
+    /// Address to listen at.
     Address(SocketAddr),
 }
 
@@ -108,21 +108,21 @@ impl FromStr for MetricsAt {
     }
 }
 
-/// A mode on the command line.
+/// Sharing mode on the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ModeChoice {
-    /// As the memory fits.
+    /// Mode chosen by the sessions' memory and weights.
     Auto,
-    /// Everybody at once.
+    /// All sessions at once.
     Parallel,
-    /// One after the other for a short time, without moving memory.
+    /// Short turns without moving memory.
     TimeSliced,
-    /// In turns.
+    /// Turns in which memory moves.
     Serialized,
 }
 
 impl ModeChoice {
-    /// The mode it fixes, if it fixes one.
+    /// Returns the fixed mode; `None` for `auto`.
     #[must_use]
     pub fn fixed(self) -> Option<Mode> {
         match self {
@@ -134,12 +134,12 @@ impl ModeChoice {
     }
 }
 
-/// A card as people name it.
+/// Card as named on the command line and in the configuration file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum CardName {
-    /// By the daemon's number.
+    /// Index of the card, in the daemon's order.
     Index(u8),
-    /// By identity.
+    /// UUID of the card.
     Uuid(GpuUuid),
 }
 
@@ -156,12 +156,12 @@ impl FromStr for CardName {
     }
 }
 
-/// Bytes for one card.
+/// Number of bytes for one card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ForCard {
-    /// The card.
+    /// Name of the card.
     pub card: CardName,
-    /// The bytes.
+    /// Number of bytes.
     pub bytes: Bytes,
 }
 
@@ -176,12 +176,12 @@ impl FromStr for ForCard {
     }
 }
 
-/// Bytes for every card or for one.
+/// Number of bytes for all cards or for one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ForCards {
-    /// For every card that is not named.
+    /// Number for each card without one of its own.
     Every(Bytes),
-    /// For this one.
+    /// Number for one card.
     One(ForCard),
 }
 
@@ -202,7 +202,7 @@ fn positive(text: &str) -> Result<Bytes, String> {
         .parse()
         .map_err(|error: gpushare_proto::units::UnitError| error.to_string())?;
     if bytes.is_zero() {
-        return Err(format!("`{text}` leaves no memory for anybody; give at least 1MiB"));
+        return Err(format!("`{text}` leaves no memory for any session; give at least 1MiB"));
     }
     Ok(bytes)
 }

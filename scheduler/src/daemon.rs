@@ -1,6 +1,7 @@
-//! A daemon's life: take the folder, remember, take the cards, listen, serve until told or idle, leave.
+//! Life of the daemon: it takes its folders, reads the registry, takes the cards, listens, serves until a
+//! signal or until idle, and cleans up.
 
-use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixListener as StdUnixListener;
 use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,18 +34,20 @@ const EVENTS: usize = 256;
 /// Capacity of the queue of inputs from the daemon's own tasks and threads.
 const INPUTS: usize = 256;
 
-/// How often the daemon looks whether its folder is still there.
+/// Interval at which the daemon checks that its runtime folder is still at its path.
 const FOLDER_WATCH: Duration = Duration::from_secs(2);
 
-/// Serves until a signal or until idle for as long as configured, on the sockets that were `passed` where there are
-/// any; the settings are read again from the `source` when somebody asks. `ready` is the descriptor of a pipe that hears when the sockets listen.
+/// Serves until a signal, or until there was no session for the configured time.
+///
+/// Uses the sockets that were `passed`, if any. Reads the settings again from `source` on request. Writes to
+/// the pipe with the descriptor number `ready` when both sockets listen.
 ///
 /// # Errors
 /// [`Stop`] if the daemon cannot start.
 pub fn run(
     settings: Settings,
     source: Source,
-    passed: Vec<(String, OwnedFd)>,
+    passed: Vec<StdUnixListener>,
     ready: Option<u32>,
 ) -> Result<(), Stop> {
     let system = |what| move |cause| Stop::System { what, cause };
@@ -53,11 +56,12 @@ pub fn run(
         .enable_all()
         .build()
         .map_err(system("start an event loop"))?;
-    // As a task: whoever hears for a connection hands over to the task that is next, without a look at the sockets between.
+    // Run as a task, so that tokio can switch from a connection's task to this one without polling the
+    // sockets first.
     let served = runtime.block_on(runtime.spawn(serve(settings, source, passed, ready)));
     served.unwrap_or_else(|cause| match cause.try_into_panic() {
         Ok(panic) => resume_unwind(panic),
-        // Nobody aborts it.
+        // The task is never aborted.
         Err(_) => Ok(()),
     })
 }
@@ -65,14 +69,14 @@ pub fn run(
 async fn serve(
     settings: Settings,
     source: Source,
-    passed: Vec<(String, OwnedFd)>,
+    passed: Vec<StdUnixListener>,
     ready: Option<u32>,
 ) -> Result<(), Stop> {
     let system = |what| move |cause| Stop::System { what, cause };
     let mut folder = Folder::take(&settings.runtime, settings.owner)?;
     folder.adopt(passed)?;
     let state = State::take(&settings, &folder)?;
-    folder.say_where(state.is_apart().then_some(&settings.state));
+    folder.link_state(state.is_apart().then_some(&settings.state));
     let registry = settings.runtime.registry();
     let (inputs, mut arriving) = mpsc::channel(INPUTS);
     let uid = rustix::process::geteuid().as_raw();
@@ -95,7 +99,7 @@ async fn serve(
     let Sockets { tenant, admin } = folder.listen()?;
     let mut writer = Writer::start(store).map_err(system("start a thread for its registry"))?;
     let listener = |socket| UnixListener::from_std(socket).map_err(system("listen on a socket"));
-    let doors = [
+    let listeners = [
         tokio::spawn(accept::<Tenant>(listener(tenant)?, acceptor.clone())),
         tokio::spawn(accept::<Admin>(listener(admin)?, acceptor)),
     ];
@@ -103,7 +107,7 @@ async fn serve(
     let mut interrupted = signal(SignalKind::interrupt()).map_err(system("wait for signals"))?;
     let mut hung_up = signal(SignalKind::hangup()).map_err(system("wait for signals"))?;
     info!("serving {root}");
-    ready::say(ready);
+    ready::report(ready);
 
     let mut watch = interval(FOLDER_WATCH);
     watch.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -130,11 +134,11 @@ async fn serve(
         }
     }
 
-    doors.iter().for_each(tokio::task::JoinHandle::abort);
+    listeners.iter().for_each(tokio::task::JoinHandle::abort);
     engine.write_last(&writer);
     let (word, has_usage) = writer.finish().await;
     engine.written(&word);
-    // What is still in the daemon's folder then, is what could not be taken over.
+    // With a separate state folder, a registry in the runtime folder is one that could not be taken over.
     let lasting = match state.is_apart() {
         true => registry.exists(),
         false => has_usage,
@@ -153,7 +157,7 @@ fn until(due: Option<Nanos>) -> Duration {
     due.map_or(Duration::ZERO, |due| (due - clock::monotonic()).into())
 }
 
-/// Each client takes two descriptors. What the system grants is enough or it is not.
+/// Raises the soft limit on descriptors to the hard limit, because each client takes two.
 fn raise_descriptor_limit() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);

@@ -1,4 +1,4 @@
-//! Why the daemon does not start or ends badly, and the exit code that says so to a program.
+//! Errors that end the daemon, and their exit codes.
 
 use std::io::{self, ErrorKind};
 use std::process::ExitCode;
@@ -9,37 +9,38 @@ use crate::record::RecordError;
 use crate::sockets::SocketError;
 use crate::state::StateError;
 
-/// Whatever ends the daemon with anything but success.
+/// Error that ends the daemon.
 #[derive(Debug, thiserror::Error)]
 pub enum Stop {
-    /// A flag or the configuration file makes no sense.
+    /// A flag or the configuration file is wrong.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// The folder or one of the sockets is not to be had.
+    /// The runtime folder or one of the sockets is not available.
     #[error(transparent)]
     Sockets(#[from] SocketError),
-    /// The folder for what must last is not to be had.
+    /// The state folder is not available.
     #[error(transparent)]
     State(#[from] StateError),
     /// A card belongs to another daemon.
     #[error(transparent)]
     Lock(#[from] LockError),
-    /// What the core is told cannot be recorded as asked.
+    /// The recording cannot be started.
     #[error(transparent)]
     Record(#[from] RecordError),
-    /// The system refuses something that every daemon needs.
-    #[error("cannot {what}: {cause}; look at the limits of its user (`ulimit -a`) and at the system's log")]
+    /// A system call that every daemon needs failed.
+    #[error("cannot {what}: {cause}; check the limits of its user (`ulimit -a`) and the system's log")]
     System {
-        /// What was tried.
+        /// Action that failed, as a verb.
         what: &'static str,
-        /// What the system said.
+        /// Error of the system.
         cause: io::Error,
     },
 }
 
 impl Stop {
-    /// 1 for an error, 2 for a wrong flag or configuration, 4 for a lack of permission. 0 is success, and
-    /// 3 (no daemon) is for the programs that look for one.
+    /// Returns the exit code: 2 for a wrong flag or configuration, 4 for a lack of permission, else 1.
+    ///
+    /// 0 is success, and 3 (no daemon) is for programs that look for a daemon.
     #[must_use]
     pub fn code(&self) -> ExitCode {
         let denied = match self {

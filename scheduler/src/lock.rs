@@ -1,9 +1,10 @@
-//! One daemon per card: a lock file per card that every daemon of the machine tries.
+//! Locks: one daemon for each card and for each folder.
 //!
-//! The lock is the kernel's (`flock`), so it ends with its daemon however that ends; the file's text, the
-//! holder's pid, is for the message of the second one. The file is everybody's to open and write, so that
-//! another user's daemon can try after a crash; whoever takes the lock checks that the file is still the
-//! one at that path, since the last holder takes it away.
+//! A card has a lock file that every daemon of the machine tries to lock. The lock is the kernel's (`flock`),
+//! so it ends with its daemon in any case. The file contains the holder's pid, for the other daemon's error
+//! message. Every user may open and write the file, so that another user's daemon can take over after a
+//! crash. The holder removes the file at its end, so a daemon that gets the lock checks that the file is
+//! still at its path.
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Read, Seek, Write};
@@ -15,26 +16,29 @@ use gpushare_sys::folder::is_at;
 use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::io::Errno;
 
-/// Tries against other daemons that come and go at the same moment.
+/// Number of tries while other daemons start and end at the same moment.
 const TRIES: u32 = 16;
 
-/// Why a card is not ours.
+/// Error of a card's lock.
 #[derive(Debug, thiserror::Error)]
 pub enum LockError {
-    /// Another daemon has it.
-    #[error("{uuid} already belongs to a gpushare daemon{}; a card has one daemon: use that one or stop it first", holder(*pid))]
+    /// Another daemon serves the card.
+    #[error(
+        "{uuid} already belongs to a gpushare daemon{}; a card has one daemon: use that one or stop it first",
+        holder(*pid)
+    )]
     Taken {
-        /// The card.
+        /// Identity of the card.
         uuid: GpuUuid,
-        /// The other daemon, as it wrote itself down.
+        /// Pid of the other daemon, from its lock file.
         pid: Option<u32>,
     },
-    /// The system refuses.
+    /// A system call failed.
     #[error("cannot lock {}: {cause}; choose another folder with --lock-dir", path.display())]
     System {
-        /// The lock file.
+        /// Lock file of the card.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the system.
         cause: io::Error,
     },
 }
@@ -44,14 +48,14 @@ fn holder(pid: Option<u32>) -> String {
 }
 
 impl LockError {
-    /// Whether the cause is a lack of permission.
+    /// Returns whether the cause is a lack of permission.
     #[must_use]
     pub fn is_denied(&self) -> bool {
         matches!(self, Self::System { cause, .. } if cause.kind() == io::ErrorKind::PermissionDenied)
     }
 }
 
-/// A card that is ours until drop.
+/// Lock on a card, held until drop.
 #[derive(Debug)]
 pub struct CardLock {
     path: PathBuf,
@@ -59,22 +63,17 @@ pub struct CardLock {
 }
 
 impl CardLock {
-    /// Takes the card, now or never.
+    /// Takes the lock without waiting.
     ///
     /// # Errors
-    /// [`LockError`] if another daemon has it, or the folder is not to be written to.
+    /// [`LockError`] if another daemon has it, or the folder is not writable.
     pub fn take(folder: &Path, uuid: GpuUuid) -> Result<Self, LockError> {
         let path = folder.join(format!("gpushare-{uuid}"));
         let system = |cause| LockError::System { path: path.clone(), cause };
         for _ in 0..TRIES {
             let mut file = open(&path).map_err(system)?;
-            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-                Ok(()) => {}
-                Err(Errno::WOULDBLOCK) => {
-                    let pid = written_pid(&mut file);
-                    return Err(LockError::Taken { uuid, pid });
-                }
-                Err(errno) => return Err(system(errno.into())),
+            if !try_lock(&file).map_err(system)? {
+                return Err(LockError::Taken { uuid, pid: written_pid(&mut file) });
             }
             if is_at(&file, &path) {
                 write_pid(&mut file).map_err(system)?;
@@ -87,13 +86,30 @@ impl CardLock {
 
 impl Drop for CardLock {
     fn drop(&mut self) {
-        // Still locked: nobody else can have put another file there. A failure leaves a file of a few bytes.
+        // The lock is still held, so the file at the path is this one. A failure leaves a file of a few
+        // bytes.
         let _ = fs::remove_file(&self.path);
     }
 }
 
-/// Opens the file, or makes it. Never follows a link, and never opens a foreign file with O_CREAT, which
-/// Linux refuses in a sticky folder.
+/// Opens a folder and locks it; `None` if another daemon has it locked.
+pub(crate) fn lock_folder(path: &Path) -> io::Result<Option<File>> {
+    let folder = File::open(path)?;
+    Ok(try_lock(&folder)?.then_some(folder))
+}
+
+/// Locks a file; returns false if another process has it locked.
+fn try_lock(file: &File) -> io::Result<bool> {
+    match flock(file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(true),
+        Err(Errno::WOULDBLOCK) => Ok(false),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+/// Opens or creates the lock file without following a link.
+///
+/// Existing files are opened without `O_CREAT`, which Linux refuses for a foreign file in a sticky folder.
 fn open(path: &Path) -> io::Result<File> {
     let nofollow = OFlags::NOFOLLOW.bits().cast_signed();
     let mut options = OpenOptions::new();
@@ -146,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_a_dead_daemon_left_does_not_count() {
+    fn the_lock_file_of_a_dead_daemon_is_taken_over() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join(format!("gpushare-{CARD}"));
         fs::write(&path, "4194304000\n").unwrap();

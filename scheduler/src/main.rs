@@ -1,9 +1,9 @@
-//! The gpushare daemon's program: flags in, exit code out.
+//! Program of the gpushare daemon: parses flags, starts the log, returns the exit code.
 #![forbid(unsafe_code)]
 
 use std::fmt;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixListener;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -11,7 +11,7 @@ use gpushare_proto::names;
 use gpushare_scheduler::args::{Args, LogFormat};
 use gpushare_scheduler::config::{Environment, Source};
 use gpushare_scheduler::{daemon, exit::Stop, operation};
-use gpushare_sys::passed;
+use listenfd::ListenFd;
 use tracing::field::Field;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::format::{Writer, debug_fn};
@@ -21,10 +21,7 @@ fn main() -> ExitCode {
         Ok(args) => args,
         Err(usage) => return end(&usage),
     };
-    // Before anything can have a thread.
-    let passed = passed::take()
-        .map_err(|cause| Stop::System { what: "take over the sockets that it was started with", cause });
-    match passed.and_then(|passed| run(&args, passed)) {
+    match passed_sockets().and_then(|passed| run(&args, passed)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(stop) => {
             eprintln!("gpushare-scheduler: {stop}");
@@ -33,8 +30,17 @@ fn main() -> ExitCode {
     }
 }
 
-/// Prints the help that was asked for, or what is wrong with the flags in one sentence: the first paragraph
-/// of clap's.
+/// Takes over the sockets that systemd passed. Changes the environment, so it must run before any thread
+/// starts.
+fn passed_sockets() -> Result<Vec<UnixListener>, Stop> {
+    let mut passed = ListenFd::from_env();
+    let sockets = (0..passed.len()).filter_map(|number| passed.take_unix_listener(number).transpose());
+    let what = "take over the sockets that it was started with";
+    sockets.collect::<io::Result<_>>().map_err(|cause| Stop::System { what, cause })
+}
+
+/// Prints the requested help, or an error of the flags in one sentence: the first paragraph of clap's
+/// message.
 fn end(usage: &clap::Error) -> ExitCode {
     if !usage.use_stderr() {
         usage.exit();
@@ -47,7 +53,7 @@ fn end(usage: &clap::Error) -> ExitCode {
     ExitCode::from(2)
 }
 
-fn run(args: &Args, passed: Vec<(String, OwnedFd)>) -> Result<(), Stop> {
+fn run(args: &Args, passed: Vec<UnixListener>) -> Result<(), Stop> {
     let source = Source { args: args.clone(), environment: Environment::of_this_process() };
     let settings = source.read()?;
     start_log(settings.log_format);
@@ -63,7 +69,7 @@ fn start_log(format: LogFormat) {
     }
 }
 
-/// A record as people read it: the sentence, and what is not said in it.
+/// Formats a log record for people: the sentence, and the fields that the sentence does not contain.
 fn words(writer: &mut Writer<'_>, field: &Field, value: &dyn fmt::Debug) -> fmt::Result {
     match field.name() {
         "message" => write!(writer, "{value:?}"),

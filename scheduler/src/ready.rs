@@ -1,4 +1,4 @@
-//! Telling whoever started the daemon that it listens: a byte into an inherited pipe, or systemd's word.
+//! Reports that the daemon is ready, by a byte to an inherited pipe and by systemd's notification socket.
 
 use std::ffi::OsStr;
 use std::fs::OpenOptions;
@@ -9,8 +9,8 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 
 use tracing::warn;
 
-/// Says it everywhere it is awaited. The daemon serves whether it is heard or not.
-pub fn say(pipe: Option<u32>) {
+/// Reports readiness to the `pipe` and to systemd, as far as they are there. Failures are only logged.
+pub fn report(pipe: Option<u32>) {
     if let Some(number) = pipe
         && let Err(cause) = write_byte(number)
     {
@@ -23,13 +23,13 @@ pub fn say(pipe: Option<u32>) {
     }
 }
 
-/// Through /proc, since the number alone gives no right to the descriptor. Works for pipes.
+/// Writes to a pipe, which is opened through /proc because safe code cannot own a descriptor by its number.
 fn write_byte(number: u32) -> io::Result<()> {
     let mut pipe = OpenOptions::new().write(true).open(format!("/proc/self/fd/{number}"))?;
     pipe.write_all(b"\n")
 }
 
-/// sd_notify(3).
+/// Sends `READY=1` as in sd_notify(3), to a path or to an abstract address.
 fn notify(socket: &OsStr) -> io::Result<()> {
     let address = match socket.as_bytes().strip_prefix(b"@") {
         Some(name) => SocketAddr::from_abstract_name(name)?,
@@ -44,13 +44,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn systemd_hears_the_word() {
+    fn systemd_is_notified() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("notify");
         let systemd = UnixDatagram::bind(&path).unwrap();
         notify(path.as_os_str()).unwrap();
-        let mut word = [0; 16];
-        let length = systemd.recv(&mut word).unwrap();
-        assert_eq!(&word[..length], b"READY=1");
+        let mut message = [0; 16];
+        let length = systemd.recv(&mut message).unwrap();
+        assert_eq!(&message[..length], b"READY=1");
     }
 }

@@ -1,4 +1,4 @@
-//! What is kept of a token: its hash. Whoever reads the registry, or the memory of the daemon, learns no secret.
+//! Hash of a token. The daemon keeps only hashes, so neither its registry nor its memory contains the secret.
 
 use gpushare_proto::Token;
 use serde::{Deserialize, Serialize};
@@ -14,7 +14,7 @@ impl TokenHash {
         Self(Sha256::digest(token.0).into())
     }
 
-    /// Whether it is of `other`'s token, in a time that tells nothing about where they differ.
+    /// Returns whether both are hashes of one token, in constant time.
     pub(crate) fn matches(&self, other: &Self) -> bool {
         self.0.ct_eq(&other.0).into()
     }
@@ -31,7 +31,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_hash_knows_its_own_token_and_shows_nothing() {
+    fn a_hash_matches_its_token_and_hides_it() {
         let hash = TokenHash::of(&Token([7; 32]));
         assert!(hash.matches(&TokenHash::of(&Token([7; 32]))));
         assert!(!hash.matches(&TokenHash::of(&Token([8; 32]))));

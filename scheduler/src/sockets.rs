@@ -1,16 +1,16 @@
-//! The daemon's folder and its two sockets.
+//! The daemon's runtime folder and its two sockets.
 //!
 //! ```text
-//!   <runtime>/                      locked (flock) by the one daemon that serves it
+//!   <runtime>/                      locked (flock) by the daemon that serves it
 //!     admin.sock               0600
 //!     tenant/scheduler.sock    0666 for the system's daemon, 0600 in a 0700 folder for a user's own
 //! ```
 //!
-//! Sockets that were passed to the daemon (systemd's) are taken over instead, if they are what they should be. They stay
-//! when it ends: connections queue up in them until the next daemon takes them over, and nobody sees a refusal.
+//! Sockets that systemd passes to the daemon are used instead, if they are at these paths. They stay when the
+//! daemon ends: connections queue up in them until the next daemon takes them over.
 //!
-//! What lies in the way is replaced only if it is a socket that nobody answers on. The lock on the folder
-//! settles who may look: of any number of daemons that start at once, one serves and the others name it.
+//! A file at a socket's path is replaced only if it is a socket on which no process listens. The lock on the
+//! folder decides between daemons that start at once: one serves, and the others report its pid.
 
 use std::fs::{self, File, Permissions};
 use std::io;
@@ -22,67 +22,69 @@ use std::path::{Path, PathBuf};
 use gpushare_proto::names::RuntimeDir;
 use gpushare_sys::folder::{FolderError, is_at};
 use gpushare_sys::{folder, peer};
-use rustix::fs::{FlockOperation, flock};
-use rustix::io::Errno;
-use rustix::net::{SocketType, sockopt};
+use rustix::net::sockopt;
 use tracing::warn;
 
 use crate::config::Owner;
+use crate::lock::lock_folder;
 
-/// The longest path that fits a socket's address, in bytes.
+/// Longest path that fits a socket address, in bytes.
 const MAX_PATH: usize = 107;
 
-/// Why the sockets are not to be had.
+/// Error of the runtime folder or its sockets.
 #[derive(Debug, thiserror::Error)]
 pub enum SocketError {
-    /// The system refuses.
-    #[error("cannot {what} {}: {cause}; look at who owns it, or choose another folder with --runtime-dir", path.display())]
+    /// A system call failed.
+    #[error(
+        "cannot {what} {}: {cause}; check its owner, or choose another folder with --runtime-dir",
+        path.display()
+    )]
     System {
-        /// What was tried.
+        /// Action that failed, as a verb.
         what: &'static str,
-        /// On what.
+        /// File or folder of the action.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the system.
         cause: io::Error,
     },
-    /// The folder is not ours alone.
+    /// Others may write to the folder, or it is no folder.
     #[error("{0} with --runtime-dir")]
     Folder(#[from] FolderError),
-    /// The folder is not at its path any more.
+    /// The folder was moved or replaced while the daemon served it.
     #[error(
-        "{} was taken away or replaced under this daemon, which nobody finds any more; it ends, and the processes it \
-         served run on and come back to the next one",
+        "{} was moved or replaced, so no process finds this daemon any more; the daemon ends, and the processes \
+         that it served run on and connect to the next one",
         .0.display()
     )]
     Gone(PathBuf),
-    /// Something that is no socket is where the socket belongs.
+    /// The path of a socket is taken by something else.
     #[error("{} is not a socket; remove it or choose another folder with --runtime-dir", .0.display())]
     NoSocket(PathBuf),
-    /// The path does not fit a socket's address.
+    /// The path of a socket does not fit a socket address.
     #[error(
         "the socket path {} has {length} bytes and may have {MAX_PATH}; choose a shorter --runtime-dir",
         path.display()
     )]
     TooLong {
-        /// The path.
+        /// Path of the socket.
         path: PathBuf,
-        /// Its length.
+        /// Length of the path in bytes.
         length: usize,
     },
-    /// A socket that was passed to the daemon is not one of its two.
-    #[error("the passed socket {name} {what}; see docs/systemd.md")]
+    /// A passed socket cannot be one of the daemon's two.
+    #[error("passed socket number {number} {what}; see docs/systemd.md")]
     Passed {
-        /// Its name, or its place.
-        name: String,
-        /// What is wrong with it.
+        /// Number of the socket, from 0.
+        number: usize,
+        /// Description of what is wrong with it.
         what: String,
     },
-    /// Another daemon serves this folder.
+    /// Another daemon serves the folder.
     #[error("a gpushare daemon{} already serves {}; use it, or stop it first", process(*pid), path.display())]
     Busy {
-        /// The other one, if it answers.
+        /// Pid of the other daemon, if it answers.
         pid: Option<u32>,
-        /// The folder.
+        /// Runtime folder.
         path: PathBuf,
     },
 }
@@ -92,7 +94,7 @@ fn process(pid: Option<u32>) -> String {
 }
 
 impl SocketError {
-    /// Whether the cause is a lack of permission.
+    /// Returns whether the cause is a lack of permission.
     #[must_use]
     pub fn is_denied(&self) -> bool {
         match self {
@@ -107,31 +109,32 @@ impl SocketError {
     }
 }
 
-/// The folder, ours until drop or [`Folder::leave`].
+/// The runtime folder, locked until drop or [`Folder::leave`].
 #[derive(Debug)]
 pub struct Folder {
     runtime: RuntimeDir,
     owner: Owner,
+    /// Whether this daemon made the folder.
     made: bool,
     lock: File,
-    /// Those of somebody else who keeps them: tenant's and administrator's.
+    /// Tenant's and administrator's socket, if they were passed to the daemon.
     passed: [Option<UnixListener>; 2],
 }
 
-/// Both sockets, listening.
+/// The daemon's two listening sockets.
 #[derive(Debug)]
 pub struct Sockets {
-    /// For sharing processes.
+    /// Socket for processes that share a GPU.
     pub tenant: UnixListener,
-    /// For administration.
+    /// Socket for administration.
     pub admin: UnixListener,
 }
 
 impl Folder {
-    /// Makes the folder if it is not there, checks it, and locks it.
+    /// Makes the folder if it is missing, checks it, and locks it.
     ///
     /// # Errors
-    /// [`SocketError`] if it is not ours alone to write to, or another daemon serves it.
+    /// [`SocketError`] if others may write to it, or another daemon serves it.
     pub fn take(runtime: &RuntimeDir, owner: Owner) -> Result<Self, SocketError> {
         for path in [runtime.tenant_socket(), runtime.admin_socket()] {
             let length = path.as_os_str().len();
@@ -140,40 +143,26 @@ impl Folder {
             }
         }
         let made = folder::take(runtime.root(), mode(owner))?;
-        let lock = File::open(runtime.root()).map_err(SocketError::system("open", runtime.root()))?;
-        match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => {}
-            Err(Errno::WOULDBLOCK) => {
-                return Err(SocketError::Busy {
-                    pid: who_answers(&runtime.tenant_socket()).ok().flatten(),
-                    path: runtime.root().to_owned(),
-                });
-            }
-            Err(errno) => return Err(SocketError::system("lock", runtime.root())(errno.into())),
-        }
+        let lock = lock_folder(runtime.root()).map_err(SocketError::system("lock", runtime.root()))?;
+        let lock = lock.ok_or_else(|| SocketError::Busy {
+            pid: listening_process(&runtime.tenant_socket()).ok().flatten(),
+            path: runtime.root().to_owned(),
+        })?;
         Ok(Self { runtime: runtime.clone(), owner, made, lock, passed: [None, None] })
     }
 
-    /// Takes over sockets that the daemon was started with. Which is which their paths say.
+    /// Takes over sockets that were passed to the daemon. Their paths tell which is which.
     ///
     /// # Errors
-    /// [`SocketError::Passed`] if one is not a listening socket at one of the two paths, both are at one, or the
-    /// administrator's is open to others.
-    pub fn adopt(&mut self, passed: Vec<(String, OwnedFd)>) -> Result<(), SocketError> {
-        for (nth, (name, socket)) in passed.into_iter().enumerate() {
-            let refuse = |what: String| SocketError::Passed {
-                name: match name.as_str() {
-                    "" | "unknown" => format!("number {nth}"),
-                    name => format!("`{name}`"),
-                },
-                what,
-            };
-            let listens = sockopt::socket_acceptconn(&socket).is_ok_and(|listens| listens)
-                && sockopt::socket_type(&socket) == Ok(SocketType::STREAM);
-            let listener = UnixListener::from(socket);
+    /// [`SocketError::Passed`] if one is not a listening socket at one of the two paths, both are at one, or
+    /// the administrator's is open to others.
+    pub fn adopt(&mut self, passed: Vec<UnixListener>) -> Result<(), SocketError> {
+        for (number, listener) in passed.into_iter().enumerate() {
+            let refuse = |what: String| SocketError::Passed { number, what };
+            let listens = sockopt::socket_acceptconn(&listener).is_ok_and(|listens| listens);
             let address = listener.local_addr().ok().filter(|_| listens);
             let Some(path) = address.as_ref().and_then(|address| address.as_pathname()) else {
-                return Err(refuse("is not a listening stream socket with a path".to_owned()));
+                return Err(refuse("is not a listening socket with a path".to_owned()));
             };
             let ours = [self.runtime.tenant_socket(), self.runtime.admin_socket()];
             let Some(which) = ours.iter().position(|own| is_same(own, path)) else {
@@ -199,10 +188,10 @@ impl Folder {
         Ok(())
     }
 
-    /// Binds the sockets that were not passed. From then on connections queue up.
+    /// Binds the sockets that were not passed. Connections queue up from then on.
     ///
     /// # Errors
-    /// [`SocketError`] if something is in the way.
+    /// [`SocketError`] if a path is taken.
     pub fn listen(&self) -> Result<Sockets, SocketError> {
         folder::take(&self.runtime.tenant_dir(), mode(self.owner))?;
         let tenant_mode = match self.owner {
@@ -216,10 +205,10 @@ impl Folder {
         })
     }
 
-    /// Whether the folder is still at its path.
+    /// Checks that the folder is still at its path.
     ///
     /// # Errors
-    /// [`SocketError::Gone`] if it is not: nobody finds this daemon any more.
+    /// [`SocketError::Gone`] if it is not, so that no process finds this daemon any more.
     pub fn check(&self) -> Result<(), SocketError> {
         match is_at(&self.lock, self.runtime.root()) {
             true => Ok(()),
@@ -227,14 +216,14 @@ impl Folder {
         }
     }
 
-    /// Whether `path` leads to this folder.
+    /// Returns whether `path` leads to this folder.
     pub(crate) fn is_at(&self, path: &Path) -> bool {
         fs::canonicalize(path).is_ok_and(|path| is_at(&self.lock, &path))
     }
 
-    /// Says in the folder where the daemon's state folder is, if that is another one. Where it cannot be said, token files are
-    /// kept here.
-    pub(crate) fn say_where(&self, state: Option<&Path>) {
+    /// Makes the link to the daemon's state folder, if that is another folder. Without the link, tools look
+    /// for token files here.
+    pub(crate) fn link_state(&self, state: Option<&Path>) {
         let link = self.runtime.state_link();
         if fs::symlink_metadata(&link).is_ok_and(|found| found.is_symlink()) {
             let _ = fs::remove_file(&link);
@@ -247,25 +236,24 @@ impl Folder {
         }
     }
 
-    /// The folder itself, wherever it is by now.
+    /// Opens the folder again, even if it was moved.
     ///
     /// # Errors
-    /// Out of descriptors.
+    /// If no descriptor is left.
     pub fn descriptor(&self) -> io::Result<OwnedFd> {
         self.lock.as_fd().try_clone_to_owned()
     }
 
-    /// Takes the sockets away, but for those that were passed. Unless `awaited` by somebody who will come back, the token
-    /// files go too, and the folder with the registry unless something of `lasting` worth is in it, as usage that somebody may
-    /// ask the next daemon for; a folder that was there before us stays.
+    /// Removes the sockets that were not passed, and what no later daemon needs.
     ///
-    /// A folder that was taken away under us is left alone: what is at its path by now may be another
-    /// daemon's.
+    /// All other files stay if clients of this daemon run on (`awaited`). The registry stays if it holds
+    /// usage (`lasting`). The folder stays if it was there before this daemon. A folder that was replaced is
+    /// left alone, because the one at the path may belong to another daemon.
     pub fn leave(self, awaited: bool, lasting: bool) {
         if !is_at(&self.lock, self.runtime.root()) {
             return;
         }
-        // What is gone already, or still holds somebody else's file, is as it should be.
+        // Errors mean that a file is gone already, or that a folder holds files of others.
         let [tenant, admin] = &self.passed;
         if admin.is_none() {
             let _ = fs::remove_file(self.runtime.admin_socket());
@@ -283,7 +271,7 @@ impl Folder {
         }
         let _ = fs::remove_file(self.runtime.registry());
         if self.made {
-            self.say_where(None);
+            self.link_state(None);
             let _ = fs::remove_dir(self.runtime.root());
         }
     }
@@ -309,7 +297,7 @@ impl Folder {
         Ok(listener)
     }
 
-    /// Removes a socket that nobody answers on.
+    /// Removes a socket that no process listens on.
     fn clear(&self, path: &Path) -> Result<(), SocketError> {
         match fs::symlink_metadata(path) {
             Err(cause) if cause.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -319,14 +307,14 @@ impl Folder {
             }
             Ok(_) => {}
         }
-        match who_answers(path).map_err(SocketError::system("connect to", path))? {
+        match listening_process(path).map_err(SocketError::system("connect to", path))? {
             Some(pid) => Err(SocketError::Busy { pid: Some(pid), path: self.runtime.root().to_owned() }),
             None => fs::remove_file(path).map_err(SocketError::system("replace", path)),
         }
     }
 }
 
-/// What others may do in the folders.
+/// Permissions of the folders.
 fn mode(owner: Owner) -> u32 {
     match owner {
         Owner::System => 0o755,
@@ -334,14 +322,14 @@ fn mode(owner: Owner) -> u32 {
     }
 }
 
-/// Whether a socket's address is this path, also through a link like `/var/run`.
+/// Returns whether a socket's address is this path, possibly through a link like `/var/run`.
 fn is_same(own: &Path, address: &Path) -> bool {
     let real = |path: &Path| path.canonicalize().ok();
     own == address || (real(own).is_some() && real(own) == real(address))
 }
 
-/// The process that listens on a socket; none if nobody does.
-fn who_answers(path: &Path) -> io::Result<Option<u32>> {
+/// Returns the process that listens on a socket; `None` if no process does.
+fn listening_process(path: &Path) -> io::Result<Option<u32>> {
     match UnixStream::connect(path) {
         Ok(stream) => Ok(Some(peer::credentials(stream.as_fd())?.pid)),
         Err(cause) if cause.kind() == io::ErrorKind::ConnectionRefused => Ok(None),
@@ -363,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn a_users_own_sockets_are_for_that_user() {
+    fn a_users_own_sockets_are_closed_to_others() {
         let root = tempfile::tempdir().unwrap();
         let runtime = runtime(&root);
         let folder = Folder::take(&runtime, Owner::User).unwrap();
@@ -377,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn anyone_may_reach_the_systems_tenant_socket_only() {
+    fn the_systems_tenant_socket_is_open_to_all() {
         let root = tempfile::tempdir().unwrap();
         let runtime = runtime(&root);
         let folder = Folder::take(&runtime, Owner::System).unwrap();
@@ -388,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stale_socket_is_replaced_and_a_living_one_is_not() {
+    fn a_stale_socket_is_replaced_and_a_served_one_is_not() {
         let root = tempfile::tempdir().unwrap();
         let runtime = runtime(&root);
         let folder = Folder::take(&runtime, Owner::User).unwrap();
@@ -402,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_socket_stays() {
+    fn a_file_in_place_of_a_socket_stays() {
         let root = tempfile::tempdir().unwrap();
         let runtime = runtime(&root);
         let folder = Folder::take(&runtime, Owner::User).unwrap();
@@ -412,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_that_is_not_ours_alone_is_refused() {
+    fn a_folder_that_others_may_write_to_is_refused() {
         let root = tempfile::tempdir().unwrap();
         let runtime = runtime(&root);
         fs::write(runtime.root(), "").unwrap();
@@ -450,10 +438,6 @@ mod tests {
         assert!(!runtime.root().exists());
     }
 
-    fn passed(socket: impl Into<OwnedFd>) -> Vec<(String, OwnedFd)> {
-        vec![("mine".to_owned(), socket.into())]
-    }
-
     #[test]
     fn a_passed_socket_is_served_and_stays() {
         let root = tempfile::tempdir().unwrap();
@@ -462,7 +446,7 @@ mod tests {
         let systemds = UnixListener::bind(runtime.admin_socket()).unwrap();
         fs::set_permissions(runtime.admin_socket(), Permissions::from_mode(0o600)).unwrap();
         let _queued = UnixStream::connect(runtime.admin_socket()).unwrap();
-        folder.adopt(passed(systemds.try_clone().unwrap())).unwrap();
+        folder.adopt(vec![systemds.try_clone().unwrap()]).unwrap();
         let sockets = folder.listen().unwrap();
         sockets.admin.accept().unwrap();
         folder.leave(false, false);
@@ -472,35 +456,33 @@ mod tests {
     }
 
     #[test]
-    fn a_passed_socket_that_is_not_ours_is_named_with_what_is_wrong() {
+    fn a_wrong_passed_socket_is_refused_with_the_reason() {
         let root = tempfile::tempdir().unwrap();
         let runtime = runtime(&root);
         let mut folder = Folder::take(&runtime, Owner::User).unwrap();
         let refused =
-            |folder: &mut Folder, socket: OwnedFd| folder.adopt(passed(socket)).unwrap_err().to_string();
+            |folder: &mut Folder, socket: UnixListener| folder.adopt(vec![socket]).unwrap_err().to_string();
 
-        let file = File::open(root.path()).unwrap();
-        let said = refused(&mut folder, file.into());
-        assert!(said.contains("`mine` is not a listening stream socket"), "{said}");
         let (connected, _other) = UnixStream::pair().unwrap();
-        assert!(refused(&mut folder, connected.into()).contains("is not a listening"));
+        let said = refused(&mut folder, OwnedFd::from(connected).into());
+        assert!(said.contains("number 0 is not a listening socket"), "{said}");
 
         let elsewhere = UnixListener::bind(root.path().join("elsewhere")).unwrap();
-        let said = refused(&mut folder, elsewhere.into());
+        let said = refused(&mut folder, elsewhere);
         assert!(said.contains("elsewhere, and this daemon's are") && said.contains("admin.sock"), "{said}");
 
         let open = UnixListener::bind(runtime.admin_socket()).unwrap();
         fs::set_permissions(runtime.admin_socket(), Permissions::from_mode(0o666)).unwrap();
-        let said = refused(&mut folder, open.try_clone().unwrap().into());
+        let said = refused(&mut folder, open.try_clone().unwrap());
         assert!(said.contains("mode 666; give it SocketMode=0600"), "{said}");
 
         fs::set_permissions(runtime.admin_socket(), Permissions::from_mode(0o600)).unwrap();
-        folder.adopt(passed(open.try_clone().unwrap())).unwrap();
-        assert!(refused(&mut folder, open.into()).contains("is a second one at"));
+        folder.adopt(vec![open.try_clone().unwrap()]).unwrap();
+        assert!(refused(&mut folder, open).contains("is a second one at"));
     }
 
     #[test]
-    fn what_somebody_will_come_back_for_stays() {
+    fn the_registry_stays_for_clients_that_will_return() {
         let root = tempfile::tempdir().unwrap();
         let runtime = runtime(&root);
         let folder = Folder::take(&runtime, Owner::User).unwrap();

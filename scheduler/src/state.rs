@@ -1,12 +1,12 @@
-//! The folder for what must outlive a restart of the machine: sessions that were made to last with their
-//! tokens, usage, and what administrators did.
+//! The state folder: persistent sessions with their tokens, usage, and the audit log.
 //!
 //! ```text
-//!   /run/gpushare        sockets, tokens of programs, state ─┐      gone after a reboot
-//!   /var/lib/gpushare    registry.redb, tokens, audit.log  ◀─┘      stays; what it says of processes counts on its own boot only
+//!   /run/gpushare        sockets, tokens of programs, state ─┐   gone after a reboot
+//!   /var/lib/gpushare    registry.redb, tokens, audit.log  ◀─┘   stays
 //! ```
 //!
-//! A daemon whose two folders are one has the lock on it already. Another one is locked for itself: a store has one writer.
+//! The state folder may be the runtime folder, which is locked already. Another folder gets a lock of its
+//! own, because a store has one writer.
 
 use std::fs::{DirBuilder, File};
 use std::io;
@@ -16,35 +16,40 @@ use std::path::{Path, PathBuf};
 
 use gpushare_proto::names;
 use gpushare_sys::folder::{self, FolderError};
-use rustix::fs::{FlockOperation, flock};
-use rustix::io::Errno;
 
 use crate::config::{Owner, Settings};
+use crate::lock::lock_folder;
 use crate::sockets::Folder;
 
-/// Why there is no folder for what must last.
+/// Error of the state folder.
 #[derive(Debug, thiserror::Error)]
 pub enum StateError {
-    /// It is not ours alone.
+    /// Others may write to the folder, or it is no folder.
     #[error("{0} with --state-dir")]
     Folder(#[from] FolderError),
-    /// The system refuses.
-    #[error("cannot {what} {}: {cause}; look at who owns it, or choose another folder with --state-dir", path.display())]
+    /// A system call failed.
+    #[error(
+        "cannot {what} {}: {cause}; check its owner, or choose another folder with --state-dir",
+        path.display()
+    )]
     System {
-        /// What was tried.
+        /// Action that failed, as a verb.
         what: &'static str,
-        /// On what.
+        /// File or folder of the action.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the system.
         cause: io::Error,
     },
-    /// Another daemon keeps its sessions there.
-    #[error("another gpushare daemon keeps its sessions in {}; give this one another folder with --state-dir", .0.display())]
+    /// Another daemon uses the folder.
+    #[error(
+        "another gpushare daemon keeps its sessions in {}; give this one another folder with --state-dir",
+        .0.display()
+    )]
     Busy(PathBuf),
 }
 
 impl StateError {
-    /// Whether the cause is a lack of permission.
+    /// Returns whether the cause is a lack of permission.
     #[must_use]
     pub fn is_denied(&self) -> bool {
         match self {
@@ -55,19 +60,19 @@ impl StateError {
     }
 }
 
-/// A folder that is held open, and where that was.
+/// Folder that is held open, and the path of a file in it.
 pub(crate) type At = (OwnedFd, PathBuf);
 
-/// The state folder, ours until drop.
+/// The state folder, locked until drop.
 #[derive(Debug)]
 pub(crate) struct State {
     registry: PathBuf,
-    /// None for the daemon's own folder.
+    /// Lock on the folder; `None` if it is the runtime folder, which is locked already.
     lock: Option<File>,
 }
 
 impl State {
-    /// Makes the folder if it is not there, checks it, and locks it.
+    /// Makes the folder if it is missing, checks it, and locks it.
     pub(crate) fn take(settings: &Settings, own: &Folder) -> Result<Self, StateError> {
         let path = &settings.state;
         let registry = path.join(names::REGISTRY);
@@ -76,25 +81,23 @@ impl State {
             return Ok(Self { registry, lock: None });
         }
         if let (Owner::User, Some(parent)) = (settings.owner, path.parent()) {
-            // Nobody may have needed `$XDG_STATE_HOME` before.
+            // `$XDG_STATE_HOME` itself may not exist yet.
             let made = DirBuilder::new().recursive(true).mode(0o700).create(parent);
-            made.map_err(system("make the folder around"))?;
+            made.map_err(system("make the parent folder of"))?;
         }
         folder::take(path, 0o700)?;
-        let lock = File::open(path).map_err(system("open"))?;
-        match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => Ok(Self { registry, lock: Some(lock) }),
-            Err(Errno::WOULDBLOCK) => Err(StateError::Busy(path.clone())),
-            Err(errno) => Err(system("lock")(errno.into())),
+        match lock_folder(path).map_err(system("lock"))? {
+            None => Err(StateError::Busy(path.clone())),
+            lock => Ok(Self { registry, lock }),
         }
     }
 
-    /// Whether it is a folder of its own.
+    /// Returns whether the state folder is another folder than the runtime folder.
     pub(crate) fn is_apart(&self) -> bool {
         self.lock.is_some()
     }
 
-    /// The folder itself, wherever it is by now.
+    /// Opens the folder again, even if it was moved.
     pub(crate) fn descriptor(&self, own: &Folder) -> io::Result<OwnedFd> {
         match &self.lock {
             None => own.descriptor(),
@@ -102,7 +105,7 @@ impl State {
         }
     }
 
-    /// Where the registry is, and where a daemon without a state folder left one.
+    /// Returns the place of the registry, and the place where an older release kept it in the runtime folder.
     pub(crate) fn places(&self, own: &Folder, before: &Path) -> io::Result<(At, Option<At>)> {
         match &self.lock {
             None => Ok(((own.descriptor()?, self.registry.clone()), None)),

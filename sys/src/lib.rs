@@ -12,7 +12,6 @@ pub mod peer;
 pub mod process;
 pub mod user_namespace;
 pub mod fd;
-pub mod passed;
 pub mod clock;
 pub mod folder;
 pub mod unwind;

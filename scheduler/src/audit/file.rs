@@ -1,4 +1,4 @@
-//! The file: appended to, never cut, and renamed when it is full.
+//! File of the audit log: appended to, never truncated, and rotated when it is full.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Write};
@@ -10,7 +10,7 @@ use gpushare_proto::Bytes;
 use rustix::fs::{AtFlags, Mode, OFlags, openat, renameat, statat};
 use rustix::io::Errno;
 
-/// The file that is written to, and those before it.
+/// The current file and its older ones.
 #[derive(Debug)]
 pub(super) struct File {
     folder: io::Result<OwnedFd>,
@@ -19,33 +19,35 @@ pub(super) struct File {
     size: Bytes,
     files: u32,
     open: Option<Open>,
-    /// Why the present file could not be renamed, until somebody is told.
-    stayed: Option<io::Error>,
+    /// Error of the last rotation, until it is reported.
+    rotation_error: Option<io::Error>,
 }
 
 #[derive(Debug)]
 struct Open {
     file: std::fs::File,
     length: u64,
-    /// Whether the last line has no end: the disk was full, or a daemon was killed.
+    /// Whether the last line is incomplete, after a full disk or a killed daemon.
     torn: bool,
-    /// Pipes and devices are not renamed, nor what cannot be (`chattr +a`).
+    /// Whether the file is never rotated: a pipe, a device, or a file that could not be renamed (`chattr
+    /// +a`).
     stays: bool,
     regular: bool,
 }
 
 impl File {
-    /// `path` in the folder that it was in when that was opened; at most `size` in one file, and `files` before it.
+    /// `path` in the folder that it was in when that was opened; at most `size` in one file, and `files`
+    /// before it.
     pub(super) fn new(folder: io::Result<OwnedFd>, path: PathBuf, size: Bytes, files: u32) -> Self {
         let name = path.file_name().unwrap_or(OsStr::new("audit.log")).to_owned();
-        Self { folder, path, name, size, files, open: None, stayed: None }
+        Self { folder, path, name, size, files, open: None, rotation_error: None }
     }
 
     pub(super) fn path(&self) -> std::path::Display<'_> {
         Path::display(&self.path)
     }
 
-    /// Opens it unless it is open and still the one of that name: somebody may have moved it.
+    /// Opens the file, unless it is open and still at its path.
     pub(super) fn prepare(&mut self) -> io::Result<()> {
         let folder = self
             .folder
@@ -59,7 +61,7 @@ impl File {
                 Err(cause) => return Err(cause.into()),
             }
         }
-        // To read as well: whether the last line is whole. Never to wait: a pipe may have no reader.
+        // RDWR, to read whether the last line is complete. NONBLOCK, because a pipe may have no reader.
         let flags = OFlags::RDWR
             | OFlags::APPEND
             | OFlags::CREATE
@@ -86,11 +88,11 @@ impl File {
             && let Err(cause) = self.rotate()
         {
             match &mut self.open {
-                // Not tried again: each try would push the oldest file out.
+                // Not tried again, because each try would remove the oldest file.
                 Some(open) => open.stays = true,
                 None => return Err(cause),
             }
-            self.stayed = Some(cause);
+            self.rotation_error = Some(cause);
         }
         let Some(open) = &mut self.open else {
             return Err(io::Error::from(io::ErrorKind::NotFound));
@@ -101,12 +103,12 @@ impl File {
         open.add(line)
     }
 
-    /// Why the present file could not be renamed, once.
-    pub(super) fn stayed(&mut self) -> Option<io::Error> {
-        self.stayed.take()
+    /// Takes the error of the last rotation, if it failed.
+    pub(super) fn rotation_error(&mut self) -> Option<io::Error> {
+        self.rotation_error.take()
     }
 
-    /// On the disk, not only on its way.
+    /// Waits until all lines are on the disk.
     pub(super) fn sync(&self) -> io::Result<()> {
         match &self.open {
             Some(open) if open.regular => open.file.sync_data(),
@@ -114,7 +116,7 @@ impl File {
         }
     }
 
-    /// Each file becomes the one before it, and the oldest is no more.
+    /// Renames each file to the next number, which replaces the oldest, and opens a new one.
     fn rotate(&mut self) -> io::Result<()> {
         if let Ok(folder) = &self.folder {
             for number in (1..=self.files).rev() {
@@ -138,7 +140,7 @@ impl File {
 }
 
 impl Open {
-    /// Adds bytes that end a line. If only a part goes in, the next line begins on a line of its own.
+    /// Appends bytes that end with a line break. Records whether only a part was written.
     fn add(&mut self, mut bytes: &[u8]) -> io::Result<()> {
         while !bytes.is_empty() {
             match self.file.write(bytes) {

@@ -1,17 +1,16 @@
-//! The audit log: who changed what, and who was refused memory, for those who ask weeks later.
+//! The audit log: changes by administrators, and refusals of memory, as lines of JSON.
 //!
 //! ```text
-//!   the core's task                              the audit thread
-//!   act, refusal, reservation ─▶ queue of 2048 ─▶ a line of JSON ─▶ audit.log ─ full ─▶ audit.log.1 ─▶ … ─▶ gone
-//!                                  │ full                            │ disk full, read-only
-//!                                  ▼                                 ▼
-//!                               counted ◀────────────────────────── counted: a line of its own as soon as one can be
-//!                                                                   written, and a metric
+//!   the core's task                        the audit thread
+//!   entry ─▶ queue of 2048 ─▶ line of JSON ─▶ audit.log ─ full ─▶ audit.log.1 ─▶ … ─▶ removed
+//!              │ full               │ disk full, read-only
+//!              ▼                    ▼
+//!            counted ◀──────────── counted: reported by a metric, and by a line once one can be written
 //! ```
 //!
-//! The core's task only hands over, and never waits: a slow disk costs lines, not grants. The file is opened through its
-//! folder's descriptor, so that a folder that was replaced is not written to. A session that is refused in a loop gets
-//! thirty-two lines a second and a sum, so that no tenant can push out what others did.
+//! The core's task never waits: a slow disk costs lines, not grants. The file is opened through a descriptor
+//! of its folder, so a folder that was replaced is not written to. A session that is refused in a loop gets
+//! thirty-two lines a second and a sum, so no tenant can push out the entries about others.
 
 mod file;
 
@@ -19,7 +18,7 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, TrySendError, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::{Duration, SystemTime};
 use std::{io, thread};
 
@@ -32,37 +31,39 @@ use tracing::{info, warn};
 use crate::config::AuditSettings;
 use file::File;
 
-/// Lines that may wait for the disk. None is longer than a few hundred bytes.
-const WAITING: usize = 2048;
-/// How long the daemon's end waits for the disk.
-const LAST_WORDS: Duration = Duration::from_secs(2);
-/// How many lines are written before the disk is asked again whether the file is still the file.
+/// Capacity of the queue of lines. A line has a few hundred bytes.
+const QUEUE: usize = 2048;
+/// Time that the daemon waits for the disk at its end.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// Number of lines that are written between two checks that the file is still at its path.
 const BATCH: usize = 256;
 
-/// How many lines there were.
+/// Line counts since the daemon started.
 #[derive(Debug, Default)]
 struct Counts {
     written: AtomicU64,
     lost: AtomicU64,
 }
 
-/// The core's end of it; the default writes nothing.
+/// The core's end of the audit log. The default writes nothing.
 #[derive(Debug, Default)]
 pub(crate) struct Audit {
     lines: Option<SyncSender<Line>>,
     counts: Arc<Counts>,
     ended: Option<oneshot::Receiver<()>>,
+    /// Number of reservations of which one is logged; 0 for none.
     allocations: u64,
+    /// Reservations since the daemon started.
     reserved: u64,
 }
 
 impl Audit {
-    /// Writes to the configured file, else to the `default` in the folder `at`. A daemon without an audit log is
-    /// better than none: what goes wrong is said in the log and counted.
+    /// Starts the thread, which writes to the configured file, else to `default` in the open folder `at`. A failure
+    /// is logged, and the daemon goes on without an audit log.
     pub(crate) fn start(settings: &AuditSettings, at: io::Result<OwnedFd>, default: PathBuf) -> Self {
         let counts = Arc::new(Counts::default());
         let (ending, ended) = oneshot::channel();
-        let (lines, queue) = sync_channel(WAITING);
+        let (lines, queue) = sync_channel(QUEUE);
         let path = settings.path.clone().unwrap_or(default);
         let folder = match &settings.path {
             None => at,
@@ -71,12 +72,12 @@ impl Audit {
         let file = File::new(folder, path, settings.size, settings.files);
         let theirs = counts.clone();
         let writing = thread::Builder::new().name("audit".to_owned()).spawn(move || {
-            keep(file, &queue, &theirs);
-            // Nobody waits if the daemon was in a hurry.
+            write_lines(file, &queue, &theirs);
+            // The receiver is gone if the daemon did not wait.
             let _ = ending.send(());
         });
         if let Err(cause) = writing {
-            warn!("there is no audit log: the system has no thread for it ({cause})");
+            warn!("there is no audit log: cannot start its thread: {cause}");
         }
         Self {
             lines: Some(lines),
@@ -87,16 +88,16 @@ impl Audit {
         }
     }
 
-    /// Writes a line, or counts it if too many wait already.
+    /// Queues a line, or counts it as lost if the queue is full.
     pub(crate) fn write(&self, entry: Entry) {
         let line = Line { at: now(), entry };
         let Some(lines) = &self.lines else { return };
-        if let Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) = lines.try_send(line) {
+        if lines.try_send(line).is_err() {
             self.counts.lost.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// Whether the reservation that is at hand is one of those that get a line: of how many, then.
+    /// Counts a reservation. Returns the number of reservations that its line stands for, if it gets a line.
     pub(crate) fn samples_reservation(&mut self) -> Option<u64> {
         if self.allocations == 0 {
             return None;
@@ -105,28 +106,28 @@ impl Audit {
         self.reserved.is_multiple_of(self.allocations).then_some(self.allocations)
     }
 
-    /// Lines written so far.
+    /// Number of lines written since the daemon started.
     pub(crate) fn written(&self) -> u64 {
         self.counts.written.load(Ordering::Relaxed)
     }
 
-    /// Lines lost so far.
+    /// Number of lines lost since the daemon started.
     pub(crate) fn lost(&self) -> u64 {
         self.counts.lost.load(Ordering::Relaxed)
     }
 
-    /// Ends when the last line is written, or the disk has had its time.
+    /// Resolves when the last line is written, or after two seconds.
     pub(crate) async fn finish(mut self) {
         drop(self.lines.take());
         if let Some(ended) = self.ended.take()
-            && timeout(LAST_WORDS, ended).await.is_err()
+            && timeout(PATIENCE, ended).await.is_err()
         {
             warn!("the disk did not take the last lines of the audit log");
         }
     }
 }
 
-/// The folder of a path, held open.
+/// Opens the folder of a path.
 fn folder_of(path: &std::path::Path) -> io::Result<OwnedFd> {
     let folder = match path.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder,
@@ -141,29 +142,24 @@ fn now() -> Timestamp {
     Timestamp(u64::try_from(since.unwrap_or_default().as_micros()).unwrap_or(u64::MAX))
 }
 
-/// Writes whatever comes, until nothing will.
-fn keep(mut file: File, queue: &Receiver<Line>, counts: &Counts) {
-    let mut told = 0;
+/// Writes lines until the sender is dropped.
+fn write_lines(mut file: File, queue: &Receiver<Line>, counts: &Counts) {
+    let mut reported = 0;
     let mut failing = false;
     while let Ok(first) = queue.recv() {
         let mut batch = vec![first];
-        while batch.len() < BATCH {
-            match queue.try_recv() {
-                Ok(line) => batch.push(line),
-                Err(TryRecvError::Empty | TryRecvError::Disconnected) => break,
-            }
-        }
+        batch.extend(queue.try_iter().take(BATCH - 1));
         let mut result = file.prepare();
-        let mut lasting = false;
+        let mut has_act = false;
         for line in batch {
             let lost = counts.lost.load(Ordering::Relaxed);
-            if result.is_ok() && lost > told {
-                let lines = lost - told;
+            if result.is_ok() && lost > reported {
+                let lines = lost - reported;
                 let entry = Entry::Lost { lines };
                 result = file.append(&text(&Line { at: line.at, entry }));
-                told = if result.is_ok() { lost } else { told };
+                reported = if result.is_ok() { lost } else { reported };
             }
-            lasting |= matches!(line.entry, Entry::Action(_));
+            has_act |= matches!(line.entry, Entry::Action(_));
             if result.is_ok() {
                 result = file.append(&text(&line));
             }
@@ -173,35 +169,32 @@ fn keep(mut file: File, queue: &Receiver<Line>, counts: &Counts) {
             };
             count.fetch_add(1, Ordering::Relaxed);
         }
-        if lasting && result.is_ok() {
+        if has_act && result.is_ok() {
             result = file.sync();
         }
-        if let Some(cause) = file.stayed() {
-            warn!(
-                "the audit log {} is full and stays as it is: {cause}; it grows until it can be renamed",
-                file.path()
-            );
+        if let Some(cause) = file.rotation_error() {
+            warn!("cannot rotate the audit log {}: {cause}; it grows beyond its size", file.path());
         }
         match result {
             Ok(()) if std::mem::take(&mut failing) => info!("the audit log {} is written again", file.path()),
             Err(cause) if !std::mem::replace(&mut failing, true) => warn!(
-                "cannot write the audit log {}: {cause}; its lines are counted and lost until it can",
+                "cannot write the audit log {}: {cause}; lines are lost and counted until it can be written",
                 file.path()
             ),
             _ => {}
         }
     }
     let lost = counts.lost.load(Ordering::Relaxed);
-    if lost > told && file.prepare().is_ok() {
-        let (at, lines) = (now(), lost - told);
-        // The daemon ends: there is nobody left to tell if this is lost too.
+    if lost > reported && file.prepare().is_ok() {
+        let (at, lines) = (now(), lost - reported);
+        // The daemon ends, so a loss of this line cannot be reported.
         let _ = file.append(&text(&Line { at, entry: Entry::Lost { lines } }));
     }
 }
 
-/// A line as it is written.
+/// Formats a line as JSON.
 fn text(line: &Line) -> Vec<u8> {
-    // Made of numbers and texts, so this cannot fail.
+    // A line consists of numbers and texts, so this cannot fail.
     let mut text = serde_json::to_vec(line).unwrap_or_default();
     text.push(b'\n');
     text

@@ -21,7 +21,7 @@ fn start(folder: &TempDir) -> Audit {
     Audit::start(&settings(None), opened(folder.path()), folder.path().join("audit.log"))
 }
 
-/// A line that is known by its number.
+/// Entry that is recognized by its number.
 fn numbered(count: u64) -> Entry {
     Entry::Omitted { session_id: Some(SessionId(1)), session: None, uid: None, count }
 }
@@ -37,7 +37,7 @@ fn numbers(path: &Path) -> Vec<u64> {
 }
 
 #[tokio::test]
-async fn lines_are_in_order_and_for_the_owner_alone() {
+async fn lines_are_in_order_and_readable_by_the_owner_only() {
     let folder = tempfile::tempdir().unwrap();
     let audit = start(&folder);
     (0..5).for_each(|n| audit.write(numbered(n)));
@@ -52,7 +52,7 @@ async fn lines_are_in_order_and_for_the_owner_alone() {
 }
 
 #[tokio::test]
-async fn a_full_file_becomes_the_one_before_and_only_so_many_are_kept() {
+async fn full_files_are_rotated_and_only_so_many_are_kept() {
     let folder = tempfile::tempdir().unwrap();
     let audit = start(&folder);
     (0..300).for_each(|n| audit.write(numbered(n)));
@@ -81,7 +81,7 @@ async fn a_folder_that_was_replaced_is_not_written_to() {
 }
 
 #[tokio::test]
-async fn a_line_begins_on_a_line_of_its_own_after_a_torn_one() {
+async fn after_an_incomplete_line_the_next_one_starts_anew() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("audit.log");
     fs::write(&path, "{\"at\":\"20").unwrap();
@@ -93,7 +93,7 @@ async fn a_line_begins_on_a_line_of_its_own_after_a_torn_one() {
 }
 
 #[tokio::test]
-async fn what_a_full_disk_does_not_take_is_counted() {
+async fn lines_lost_on_a_full_disk_are_counted() {
     let full = PathBuf::from("/dev/full");
     let audit = Audit::start(&settings(Some(full)), opened(Path::new("/dev")), PathBuf::new());
     (0..10).for_each(|n| audit.write(numbered(n)));
@@ -104,10 +104,10 @@ async fn what_a_full_disk_does_not_take_is_counted() {
 }
 
 #[tokio::test]
-async fn lost_lines_are_a_line_when_it_goes_again() {
+async fn lost_lines_are_reported_once_the_log_can_be_written() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("audit.log");
-    // Neither a file nor something that can be opened to write.
+    // A folder cannot be opened for writing.
     fs::create_dir(&path).unwrap();
     let audit = start(&folder);
     audit.write(numbered(1));
@@ -126,7 +126,7 @@ async fn lost_lines_are_a_line_when_it_goes_again() {
 }
 
 #[tokio::test]
-async fn a_reader_that_never_reads_costs_lines_and_no_time() {
+async fn a_pipe_that_is_never_read_costs_lines_and_no_time() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("audit.log");
     rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, Mode::RUSR | Mode::WUSR, 0)
@@ -141,7 +141,7 @@ async fn a_reader_that_never_reads_costs_lines_and_no_time() {
 }
 
 #[tokio::test]
-async fn a_file_that_was_moved_away_is_not_missed() {
+async fn after_a_move_of_the_file_a_new_one_is_written() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("audit.log");
     let audit = start(&folder);
@@ -156,7 +156,7 @@ async fn a_file_that_was_moved_away_is_not_missed() {
 }
 
 #[test]
-fn one_reservation_in_so_many_gets_a_line() {
+fn one_reservation_in_so_many_is_logged() {
     let sampled = |allocations, n| {
         let mut audit = Audit { allocations, ..Audit::default() };
         (0..n).filter(|_| audit.samples_reservation().is_some()).count()

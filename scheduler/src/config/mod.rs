@@ -1,7 +1,7 @@
 //! Settings of the daemon. Flags come before the configuration file, the file before the defaults.
 //!
-//! The file is checked as a whole before any of it is used. An unknown key is an error, because a limit with a
-//! misspelt key would otherwise be missing without a word.
+//! The file is checked as a whole before any of it is used. An unknown key is an error, because a limit with
+//! a misspelt key would otherwise be missing without a word.
 
 mod file;
 mod reload;
@@ -136,7 +136,8 @@ pub struct Settings {
     pub implicit_sessions: bool,
     /// Limits on self-registered sessions of the system's daemon; `None` if users may not register any.
     pub self_service: Option<SelfService>,
-    /// Greatest number of connections of one principal: a user other than the daemon's, or any user in a container.
+    /// Greatest number of connections of one principal: a user other than the daemon's, or any user in a
+    /// container.
     pub connections_per_user: usize,
     /// Address for metrics; `None` for no metrics.
     pub metrics: Option<SocketAddr>,
@@ -216,8 +217,9 @@ impl Environment {
 
     /// Returns the default state folder; `None` for the runtime folder.
     ///
-    /// A daemon with its own runtime folder keeps its state there, so that two daemons never share a store. A home
-    /// folder may be shared between machines, so it is used only if `XDG_STATE_HOME` names a folder for state.
+    /// A daemon with its own runtime folder keeps its state there, so that two daemons never share a store. A
+    /// home folder may be shared between machines, so it is used only if `XDG_STATE_HOME` names a folder for
+    /// state.
     fn state(&self, owner: Owner, has_own_folder: bool) -> Option<PathBuf> {
         match owner {
             Owner::System => {

@@ -5,8 +5,8 @@
 //!                                     (a thread that may wait for a disk)
 //! ```
 //!
-//! Precedence is the same as at the start: flags, then the file, then the defaults. Values set by `gpushare-ctl set` are
-//! lost, as after a restart. A file with any error changes nothing.
+//! Precedence is the same as at the start: flags, then the file, then the defaults. Values set by
+//! `gpushare-ctl set` are lost, as after a restart. A file with any error changes nothing.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -36,7 +36,8 @@ impl Source {
     }
 }
 
-/// Reads settings on other threads, one reading after the other, so that the latest reading is delivered last.
+/// Reads settings on other threads, one reading after the other, so that the latest reading is delivered
+/// last.
 #[derive(Clone, Debug)]
 pub(crate) struct Reader(Arc<Mutex<Source>>);
 
@@ -56,8 +57,8 @@ impl Reader {
 }
 
 impl Settings {
-    /// Takes over the settings that can change live. Returns the tunings for the core, and all changes, those that need a
-    /// restart included. The caller applies settings of single cards.
+    /// Takes over the settings that can change live. Returns the tunings for the core, and all changes, those
+    /// that need a restart included. The caller applies settings of single cards.
     pub(crate) fn follow(&mut self, new: Self) -> (Vec<Tuning>, Vec<ConfigChange>) {
         let tunings = self.core.tunings(&new.core);
         let mut changes: Vec<ConfigChange> = tunings

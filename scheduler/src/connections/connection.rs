@@ -6,8 +6,8 @@
 //!   pidfd ──▶ dead
 //! ```
 //!
-//! A peer is not trusted and cannot stall the shell. Reading waits while the shell is busy. A peer that does not
-//! read fills its own queue and is closed then; its shared page still has the state of its lock.
+//! A peer is not trusted and cannot stall the shell. Reading waits while the shell is busy. A peer that does
+//! not read fills its own queue and is closed then; its shared page still has the state of its lock.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -29,7 +29,8 @@ use crate::identity::{self, PeerProcess};
 
 /// Time for a peer's hello, and for a last message to go out.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Bytes read ahead by one system call. Most frames have a few bytes, and system calls dominate the cost of a turn.
+/// Bytes read ahead by one system call. Most frames have a few bytes, and system calls dominate the cost of a
+/// turn.
 const READ_AHEAD: usize = 1024;
 
 type Reader = BufReader<OwnedReadHalf>;

@@ -1,7 +1,7 @@
 //! The limit on what one principal may hold at a time: connections, hung-up clients, joined processes.
 //!
-//! Each of these costs the daemon descriptors. The daemon's own principal has no limit: an administrator must get
-//! through when the users have used up theirs.
+//! Each of these costs the daemon descriptors. The daemon's own principal has no limit: an administrator must
+//! get through when the users have used up theirs.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -34,7 +34,8 @@ impl ConnectionLimit {
     }
 }
 
-/// Open connections of each principal. The strong count of a principal's mark is one more than its connections.
+/// Open connections of each principal. The strong count of a principal's mark is one more than its
+/// connections.
 #[derive(Debug, Default)]
 pub(super) struct OpenConnections(HashMap<Principal, Arc<()>>);
 

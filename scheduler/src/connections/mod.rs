@@ -5,8 +5,8 @@
 //!                                                                    socket ◀─ outbox ◀─────────────┘
 //! ```
 //!
-//! The modules here know sockets, frames and peers. They decide nothing about sessions or memory: each connection
-//! reports [`ConnectionEvent`]s, and the shell answers through the connection's [`Outbox`].
+//! The modules here know sockets, frames and peers. They decide nothing about sessions or memory: each
+//! connection reports [`ConnectionEvent`]s, and the shell answers through the connection's [`Outbox`].
 
 mod connection;
 mod limit;

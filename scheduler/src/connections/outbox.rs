@@ -1,4 +1,5 @@
-//! The shell's end of a connection: a bounded queue of frames, with replies held back until the store has answered.
+//! The shell's end of a connection: a bounded queue of frames, with replies held back until the store has
+//! answered.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::convert::Infallible;
@@ -72,7 +73,8 @@ impl Outbox {
         self.hold(Some(act), Outgoing::of(message)?)
     }
 
-    /// Sends the replies to all acts up to `through`; those named in `instead` are replaced by the message there.
+    /// Sends the replies to all acts up to `through`; those named in `instead` are replaced by the message
+    /// there.
     pub(crate) fn release<M: Message>(
         &mut self,
         through: u64,

@@ -32,7 +32,8 @@ pub(super) fn container(group: &str) -> Option<&str> {
     }
 }
 
-/// Returns the outermost group that does not hold this daemon, if the daemon sees the path relative to its own.
+/// Returns the outermost group that does not hold this daemon, if the daemon sees the path relative to its
+/// own.
 ///
 /// A daemon in a container sees `/..` in place of the names above its own group.
 fn beside(group: &str) -> Option<&str> {

@@ -1,8 +1,8 @@
 //! Identity of a peer, as the kernel reports it, and the implicit session that it belongs to.
 //!
-//! Peers without a token and without a known parent process share one session per user and container. Outside of
-//! containers they share one per user and POSIX session. So a fork gains nothing, and the ranks of one job stay
-//! together.
+//! Peers without a token and without a known parent process share one session per user and container. Outside
+//! of containers they share one per user and POSIX session. So a fork gains nothing, and the ranks of one job
+//! stay together.
 
 mod container;
 mod principal;
@@ -43,8 +43,8 @@ pub(crate) struct PeerProcess {
     pub(crate) uid: u32,
     /// User who is accountable: the maker of the process's user namespace if that is not root, else `uid`.
     ///
-    /// A user with subordinate ids counts once by this. Container engines make namespaces as root, so users in their
-    /// containers stay distinct.
+    /// A user with subordinate ids counts once by this. Container engines make namespaces as root, so users
+    /// in their containers stay distinct.
     pub(crate) user: u32,
     /// Identity of the process; `None` if it has no pid in the daemon's namespace.
     pub(crate) id: Option<ProcessId>,
@@ -87,7 +87,8 @@ impl PeerProcess {
         self.id.is_some() && self.id == other.id
     }
 
-    /// Returns the pid in the PID namespace of both processes if they share one, else the pid in the daemon's.
+    /// Returns the pid in the PID namespace of both processes if they share one, else the pid in the
+    /// daemon's.
     pub(crate) fn pid_as_seen_by(&self, asker: &Self) -> u32 {
         match (&self.inside, &asker.inside) {
             (Some(own), Some(theirs)) if own.namespace == theirs.namespace => own.pid,

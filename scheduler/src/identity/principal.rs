@@ -1,8 +1,9 @@
 //! The principal of a process: its user, in one container or outside of any.
 //!
-//! Limits count by principal. Root in a container without a user namespace has user id 0, like the system's daemon,
-//! so a user id alone would not tell the two apart. Where the kernel does not say which container a process is in
-//! (another PID namespace, or it died meanwhile), all such processes of a user are one principal.
+//! Limits count by principal. Root in a container without a user namespace has user id 0, like the system's
+//! daemon, so a user id alone would not tell the two apart. Where the kernel does not say which container a
+//! process is in (another PID namespace, or it died meanwhile), all such processes of a user are one
+//! principal.
 //!
 //! A user's own service manager may make containers at will. All containers of one manager are one principal.
 
@@ -33,8 +34,8 @@ pub(crate) struct Principal {
 impl Principal {
     /// Returns the principal of process `pid`, which runs for `uid`.
     ///
-    /// `is_alive` is called after the control groups are read: if the process is dead by then, its pid may belong to
-    /// another one, and the location is unknown.
+    /// `is_alive` is called after the control groups are read: if the process is dead by then, its pid may
+    /// belong to another one, and the location is unknown.
     pub(crate) fn of(uid: u32, pid: u32, is_alive: impl FnOnce() -> bool) -> Self {
         let groups = process::cgroups(pid);
         let believed = is_alive().then_some(&groups);

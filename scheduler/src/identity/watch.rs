@@ -15,8 +15,8 @@ const POLL: Duration = Duration::from_millis(20);
 
 /// Resolves when the process behind a pidfd is dead.
 ///
-/// Watches a copy, because one descriptor can be watched only once and several tasks may wait for one process. Polls
-/// if no descriptor is left for the copy.
+/// Watches a copy, because one descriptor can be watched only once and several tasks may wait for one
+/// process. Polls if no descriptor is left for the copy.
 #[expect(
     deprecated,
     reason = "the safe constructor; an `OwnedFd` keeps the promise that the unsafe one asks for"

@@ -1,4 +1,5 @@
-//! Cache between scrapers and the core's task: one picture a quarter second at most, and one text that all share.
+//! Cache between scrapers and the core's task: one picture a quarter second at most, and one text that all
+//! share.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -6,7 +6,8 @@
 //!             └── closed first; without a silent one, the oldest of all
 //! ```
 //!
-//! A scraper sends its request as soon as it is connected, and is the newest then. So it is the last to be closed.
+//! A scraper sends its request as soon as it is connected, and is the newest then. So it is the last to be
+//! closed.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

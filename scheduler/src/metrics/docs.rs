@@ -45,8 +45,9 @@ fn line(family: &Family) -> String {
 const INTRODUCTION: &str = "\
 # Metrics
 
-The daemon exports metrics for Prometheus. This page is made from the table in `scheduler/src/metrics/table.rs`. To
-change it, edit the table and run `GPUSHARE_REGENERATE=1 cargo test -p gpushare-scheduler --lib metrics`.
+The daemon exports metrics for Prometheus. This page is made from the table in
+`scheduler/src/metrics/table.rs`. After a change of the table, this command writes the page again:
+`GPUSHARE_REGENERATE=1 cargo test -p gpushare-scheduler --lib metrics`.
 
 ## Endpoint
 
@@ -56,9 +57,9 @@ The system's daemon serves metrics at `127.0.0.1:9402`. A user's own daemon serv
 $ gpushare-scheduler --user --metrics 127.0.0.1:9402
 ```
 
-The key `metrics = \"127.0.0.1:9402\"` of the configuration file does the same, and `off` turns metrics off. There
-is no encryption and no password: everybody who can reach the address can read the names of all sessions. If the
-port is taken, the daemon logs that and runs without metrics.
+The key `metrics = \"127.0.0.1:9402\"` of the configuration file does the same, and `off` turns metrics off.
+There is no encryption and no password: everybody who can reach the address can read the names of all
+sessions. If the port is taken, the daemon logs that and runs without metrics.
 
 | path | answer |
 |---|---|
@@ -66,23 +67,25 @@ port is taken, the daemon logs that and runs without metrics.
 | `/healthz` | 200 if the scheduler answers within two seconds, else 503 |
 | `/readyz` | 200 if grants are given, 503 while the daemon waits for processes of the last daemon after a restart |
 
-At most 32 connections are open at a time. A new connection is always accepted. If there are too many, the oldest
-one that has sent no request is closed, or else the oldest of all.
+At most 32 connections are open at a time. A new connection is always accepted. If there are too many, the
+oldest one that has sent no request is closed, or else the oldest of all.
 
 ## Labels and figures
 
-`gpu` is the daemon's number of a card, and `uuid` its identity. `session` is the number of a session, which is never
-reused, and `name` is its name. At most {most} sessions are shown by themselves, the oldest first. All others are
-summed up as `session=\"other\"`. The last figures of an ended session stay for {grace} minutes, for at most {ended}
-sessions, so that a scraper sees what a short job used.
+`gpu` is the daemon's number of a card, and `uuid` its identity. `session` is the number of a session,
+which is never reused, and `name` is its name. At most {most} sessions are shown by themselves, the oldest
+first. All others are summed up as `session=\"other\"`. The last figures of an ended session stay for {grace}
+minutes, for at most {ended} sessions, so that a scraper sees what a short job used.
 
 Figures are at most a quarter of a second old, those of NVML at most a second.
 
-Histograms have buckets up to {buckets} seconds, and one for all observations.
+Histograms have buckets up to
+{buckets} seconds,
+and one for all observations.
 
-No metric tells how much of a session's memory is resident. Its memory is managed memory, which the driver moves
-page by page, and no call reports where it is. `gpushare_gpu_memory_used_bytes` has the memory in use on the card by
-all processes together.
+No metric tells how much of a session's memory is resident. Its memory is managed memory, which the driver
+moves page by page, and no call reports where it is. `gpushare_gpu_memory_used_bytes` has the memory in use
+on the card by all processes together.
 ";
 
 #[cfg(test)]

@@ -9,9 +9,9 @@
 //!                                               GET /metrics ────┘
 //! ```
 //!
-//! The core's task does two things: it adds to histograms whose buckets are atomics, and it copies its figures on
-//! request, at most four times a second. Connections, formatting and NVML have threads of their own, so no reader and
-//! no driver can delay a grant. Without scrapes there is no work.
+//! The core's task does two things: it adds to histograms whose buckets are atomics, and it copies its
+//! figures on request, at most four times a second. Connections, formatting and NVML have threads of their
+//! own, so no reader and no driver can delay a grant. Without scrapes there is no work.
 //!
 //! The number of series is bounded by the cards of the machine and by a thousand sessions (`sessions.rs`).
 
@@ -53,8 +53,8 @@ pub(crate) struct Observer {
     _serving: oneshot::Sender<()>,
 }
 
-/// Serves metrics at `address`, with figures that are requested by `requests`. A failure is logged, and the daemon goes
-/// on without metrics.
+/// Serves metrics at `address`, with figures that are requested by `requests`. A failure is logged, and the
+/// daemon goes on without metrics.
 pub(crate) fn start(address: SocketAddr, requests: mpsc::Sender<PictureRequest>) -> Option<Observer> {
     match try_start(address, requests) {
         Ok((observer, address)) => {

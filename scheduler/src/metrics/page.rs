@@ -10,7 +10,8 @@ use super::table::{FAMILIES, Family, Row};
 /// Content type of the page.
 pub(super) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// Writes all families that are read at a scrape, each with its HELP and TYPE. Families without a series are left out.
+/// Writes all families that are read at a scrape, each with its HELP and TYPE. Families without a series are
+/// left out.
 pub(super) fn text(scene: &Scene) -> String {
     let mut page = String::new();
     for family in FAMILIES {

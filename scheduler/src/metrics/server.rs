@@ -1,7 +1,8 @@
 //! HTTP server of the metrics: three paths, one request a connection, and a time limit for each connection.
 //!
-//! Every connection is accepted at once. If there are too many, another one is closed: the oldest that has sent no
-//! request, or else the oldest of all (`connections.rs`). So neither silent nor slow readers keep a scraper out.
+//! Every connection is accepted at once. If there are too many, another one is closed: the oldest that has
+//! sent no request, or else the oldest of all (`connections.rs`). So neither silent nor slow readers keep a
+//! scraper out.
 //!
 //! | path | answer |
 //! |---|---|
@@ -86,8 +87,9 @@ async fn accept(listener: &TcpListener, cache: &Arc<Cache>, limits: Limits) {
                 let cache = cache.clone();
                 connections.add(|activity| serve_one(stream, cache, limits, activity));
                 refused = false;
-                // One yield lets the runtime see the bytes that arrived, one lets the connection read them. So a
-                // connection that came with a request counts as one that asked before the next one is accepted.
+                // One yield lets the runtime see the bytes that arrived, one lets the connection read them.
+                // So a connection that came with a request counts as one that asked before the next one is
+                // accepted.
                 yield_now().await;
                 yield_now().await;
             }
@@ -251,7 +253,8 @@ mod tests {
         for _ in 0..20 {
             assert_eq!(status_of(asking(address, "/readyz")), "HTTP/1.1 200 OK");
         }
-        // One was closed for the half request and one for the first full one; an answered connection ends by itself.
+        // One was closed for the half request and one for the first full one; an answered connection ends by
+        // itself.
         let open: Vec<bool> = silent.iter().map(is_open).collect();
         assert_eq!(open[..2], [false; 2]);
         assert_eq!(open[2..], [true; CONNECTIONS - 2]);

@@ -1,5 +1,5 @@
-//! Sessions as the page shows them: the first thousand each, all others summed up as `other`. So the number of series is
-//! bounded.
+//! Sessions as the page shows them: the first thousand each, all others summed up as `other`. So the number
+//! of series is bounded.
 
 use std::collections::BTreeMap;
 

@@ -1,7 +1,7 @@
 //! Table of all metrics: name, meaning, and source of the values.
 //!
-//! The page, the exporter's descriptions and docs/metrics.md are made of these rows, so a metric is added by adding a
-//! row. Names follow Prometheus' conventions: base units, and `_total` for counters.
+//! The page, the exporter's descriptions and docs/metrics.md are made of these rows, so a metric is added by
+//! adding a row. Names follow Prometheus' conventions: base units, and `_total` for counters.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -2,8 +2,8 @@
 //!
 //! NVML is optional: without it the daemon learns of a card from the first client that uses it.
 //!
-//! A GPU that is divided into MIG instances cannot be used as a whole. Each of its instances is a card instead, with
-//! its own identity and memory.
+//! A GPU that is divided into MIG instances cannot be used as a whole. Each of its instances is a card
+//! instead, with its own identity and memory.
 
 mod reader;
 
@@ -61,7 +61,8 @@ fn devices(nvml: &Nvml) -> impl Iterator<Item = Device<'_>> {
     })
 }
 
-/// Returns the instances of a divided GPU. Their indexes have gaps where instances of other sizes could begin.
+/// Returns the instances of a divided GPU. Their indexes have gaps where instances of other sizes could
+/// begin.
 fn instances<'nvml>(device: &Device<'nvml>) -> Vec<Device<'nvml>> {
     let most = device.mig_device_count().unwrap_or(0);
     (0..most).filter_map(|index| device.mig_device_by_index(index).ok()).collect()
@@ -139,7 +140,8 @@ fn usage(process: &ProcessInfo) -> (u32, Option<Bytes>) {
     (process.pid, bytes)
 }
 
-/// Returns whether a card will never list processes: its driver cannot (WSL, a virtual machine), or the card is lost.
+/// Returns whether a card will never list processes: its driver cannot (WSL, a virtual machine), or the card
+/// is lost.
 fn is_permanent(cause: &NvmlError) -> bool {
     matches!(
         cause,

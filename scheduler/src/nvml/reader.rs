@@ -1,8 +1,8 @@
-//! A thread that asks NVML when it is told to. A call may take long, or never return when a card falls off the bus, so
-//! no other task makes it.
+//! A thread that asks NVML when it is told to. A call may take long, or never return when a card falls off
+//! the bus, so no other task makes it.
 //!
-//! The thread loads the library at the first request and keeps it: on an H200 (driver 580.159.04) each load and unload
-//! leaves a descriptor open. Without requests NVML is not loaded at all.
+//! The thread loads the library at the first request and keeps it: on an H200 (driver 580.159.04) each load
+//! and unload leaves a descriptor open. Without requests NVML is not loaded at all.
 
 use std::io;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
@@ -17,7 +17,8 @@ pub(crate) struct Reader {
 }
 
 impl Reader {
-    /// Starts a thread that answers each request with one `read`; without NVML it delivers `None` once and ends.
+    /// Starts a thread that answers each request with one `read`; without NVML it delivers `None` once and
+    /// ends.
     ///
     /// `deliver` returns whether anything still wants answers.
     ///

@@ -1,14 +1,14 @@
-//! Recording what the core is told, for `cargo xtask replay`.
+//! Records the core's events for `cargo xtask replay`.
 //!
 //! ```text
-//!   shell ── begin(now, event), core.handle, finish(effects) ──▶ bounded queue ──▶ thread: one JSON line each ──▶ tape
-//!                                                                   │ full                          │ disk full, limit
-//!                                                                   └───────▶ the recording ends ◀──┘
+//!   shell ─ begin(now, event), core.handle, finish(effects) ─▶ bounded queue ─▶ thread: JSON lines ─▶ tape
+//!                                                                │ full                  │ disk full, limit
+//!                                                                └─▶ the recording ends ◀┘
 //! ```
 //!
-//! The daemon never waits for the disk: when the queue is full, the recording ends, not the daemon. Whatever ends it
-//! is logged, and is the file's last line. An event is noted before the core sees it, so that one which the core
-//! does not survive is in the file too.
+//! The daemon never waits for the disk. If the queue is full, the recording ends. The reason of an end is
+//! logged, and is the last line of the file. An event is noted before the core sees it, so that an event on
+//! which the core panics is in the file too.
 
 mod tape;
 
@@ -28,41 +28,45 @@ use tracing::{info, warn};
 
 use tape::{Medium, Tape};
 
-/// Events that wait for the disk.
+/// Capacity of the queue of events.
 const QUEUE: usize = 4096;
-/// How long the end of the daemon waits for the disk.
+/// Time that the daemon waits for the disk at its end.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Where to record, and how much.
+/// File and size limit of a recording.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecordTo {
-    /// The file.
+    /// Path of the file.
     pub path: PathBuf,
-    /// Its greatest size.
+    /// Size at which the recording ends.
     pub limit: Bytes,
 }
 
-/// A recording cannot be started.
+/// Error at the start of a recording.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
-    /// Something else has that name.
+    /// The path is taken by something that is no file.
     #[error("{} is not a file; record to another place with --record", .0.display())]
     NotAFile(PathBuf),
-    /// Somebody's file has that name.
-    #[error("{} is no recording of ours, and is not moved away for one; record to another place with --record, or remove it", .0.display())]
+    /// The path is taken by a file that is no recording.
+    #[error(
+        "{} is no recording of ours and is not replaced by one; record to another place with --record, or \
+         remove it",
+        .0.display()
+    )]
     NotARecording(PathBuf),
-    /// The system refuses.
-    #[error("cannot record to {}: {cause}; make its folder writable, or start without --record", path.display())]
+    /// A system call failed.
+    #[error("cannot record to {}: {cause}; make its folder writable, or do not use --record", path.display())]
     System {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the system.
         cause: io::Error,
     },
 }
 
 impl RecordError {
-    /// Whether the cause is a lack of permission.
+    /// Returns whether the cause is a lack of permission.
     #[must_use]
     pub fn is_denied(&self) -> bool {
         matches!(self, Self::System { cause, .. } if cause.kind() == io::ErrorKind::PermissionDenied)
@@ -70,9 +74,10 @@ impl RecordError {
 }
 
 impl RecordTo {
-    /// Makes the file, for its owner alone. The recording that has that name, perhaps of a daemon that died, is
-    /// `FILE.1` from now on. Only recordings are moved or replaced; whatever else is there stays, and nothing is
-    /// recorded.
+    /// Creates the file with mode 0600.
+    ///
+    /// An older recording at the path is renamed to `FILE.1`. Files that are no recordings are never moved or
+    /// replaced.
     pub(crate) fn create(&self) -> Result<Reel, RecordError> {
         let failed = |cause| RecordError::System { path: self.path.clone(), cause };
         match found(&self.path)? {
@@ -94,10 +99,10 @@ impl RecordTo {
     }
 }
 
-/// What has the name of a recording.
+/// File found at the path of a recording.
 enum Found {
     Nothing,
-    /// A file without content: of a daemon that died at once, or of `mktemp`.
+    /// Empty file, of a daemon that died at once or of `mktemp`.
     Empty,
     Recording,
 }
@@ -127,18 +132,18 @@ fn older(path: &Path) -> PathBuf {
     name.into()
 }
 
-/// An empty file to record to.
+/// Empty file to record to.
 #[derive(Debug)]
 pub(crate) struct Reel {
     to: RecordTo,
     file: File,
 }
 
-/// The shell's end of a recording.
+/// The shell's end of a recording. The default records nothing.
 #[derive(Debug, Default)]
 pub(crate) struct Recorder {
     running: Option<Running>,
-    /// What the core is being told.
+    /// Event that the core is handling.
     open: Option<(Nanos, Event)>,
 }
 
@@ -146,8 +151,8 @@ pub(crate) struct Recorder {
 struct Running {
     path: PathBuf,
     notes: SyncSender<Note>,
-    last_word: Arc<OnceLock<String>>,
-    /// Disconnected when the thread has ended.
+    end_reason: Arc<OnceLock<String>>,
+    /// Channel that is disconnected when the thread has ended.
     ended: Receiver<()>,
 }
 
@@ -159,7 +164,7 @@ struct Note {
 }
 
 impl Recorder {
-    /// Records on `reel`, or nothing without one.
+    /// Starts a recording on `reel`; records nothing without one.
     pub(crate) fn start(reel: Option<Reel>, header: Header) -> Result<Self, RecordError> {
         let Some(Reel { to, file }) = reel else {
             return Ok(Self::default());
@@ -177,26 +182,26 @@ impl Recorder {
     ) -> io::Result<Self> {
         let (notes, arriving) = sync_channel(queue);
         let (ending, ended) = sync_channel(0);
-        let last_word = Arc::new(OnceLock::new());
-        let (path, word, limit) = (to.path.clone(), last_word.clone(), to.limit);
+        let end_reason = Arc::new(OnceLock::new());
+        let (path, word, limit) = (to.path.clone(), end_reason.clone(), to.limit);
         thread::Builder::new().name("recorder".to_owned()).spawn(move || {
             let _ending = ending;
             write(Tape::new(medium, limit), header, &arriving, &word, &path);
         })?;
         Ok(Self {
-            running: Some(Running { path: to.path.clone(), notes, last_word, ended }),
+            running: Some(Running { path: to.path.clone(), notes, end_reason, ended }),
             open: None,
         })
     }
 
-    /// The core is about to be told this.
+    /// Notes an event before the core handles it.
     pub(crate) fn begin(&mut self, now: Nanos, event: Event) {
         if self.running.is_some() {
             self.open = Some((now, event));
         }
     }
 
-    /// This is what it answered.
+    /// Records the noted event with the core's effects.
     pub(crate) fn finish(&mut self, effects: &[Effect]) {
         if let Some((now, event)) = self.open.take() {
             self.note(Note { now, event, effects: Some(effects.to_vec()) });
@@ -210,10 +215,10 @@ impl Recorder {
             Err(TrySendError::Full(_)) => {
                 let reason = "the disk is too slow for the events";
                 warn!("the recording {} ends: {reason}", running.path.display());
-                let _ = running.last_word.set(reason.to_owned());
+                let _ = running.end_reason.set(reason.to_owned());
                 self.running = None;
             }
-            // It ended on its own and has said why.
+            // The thread has ended and has logged the reason.
             Err(TrySendError::Disconnected(_)) => self.running = None,
         }
     }
@@ -231,7 +236,7 @@ impl Drop for Recorder {
             } else {
                 "the daemon did not survive the last event"
             };
-            let _ = running.last_word.set(reason.to_owned());
+            let _ = running.end_reason.set(reason.to_owned());
             drop(running.notes);
             if running.ended.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
                 warn!(
@@ -243,16 +248,16 @@ impl Drop for Recorder {
     }
 }
 
-/// Writes what arrives until nothing can, and then why.
+/// Writes all notes, and then a last line with the reason of the end.
 fn write(
     mut tape: Tape<impl Medium>,
     header: Header,
     arriving: &Receiver<Note>,
-    last_word: &OnceLock<String>,
+    end_reason: &OnceLock<String>,
     path: &Path,
 ) {
     let reason = match write_all(&mut tape, header, arriving) {
-        Ok(()) => last_word.get().cloned().unwrap_or_default(),
+        Ok(()) => end_reason.get().cloned().unwrap_or_default(),
         Err(stopped) => {
             warn!("the recording {} ends: {stopped}", path.display());
             stopped.to_string()
@@ -263,7 +268,7 @@ fn write(
     }
 }
 
-/// What has arrived is on the tape whenever nothing more is there.
+/// Writes notes until the sender is dropped. Flushes whenever the queue is empty.
 fn write_all(
     tape: &mut Tape<impl Medium>,
     header: Header,

@@ -1,7 +1,7 @@
-//! Lines on a disk that may be full or have a limit, with room for the last one.
+//! Writes lines to a file with a size limit, on a disk that may be full, with room for a last line.
 //!
-//! A full disk takes no last line either, so what was written last makes room for it: a place to cut is remembered,
-//! between two lines, at least [`LAST_WORD`] before the end.
+//! A full disk takes no last line either. So the tape remembers the end of a line at least [`LAST_LINE`] bytes
+//! before the end of the file, and cuts the file there if the last line does not fit.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -10,12 +10,12 @@ use std::io::{self, ErrorKind, Seek, SeekFrom, Write};
 use gpushare_core::log::{Chain, Line, Link};
 use gpushare_proto::Bytes;
 
-/// The longest last line.
-const LAST_WORD: u64 = 512;
-/// What is handed to the system at a time.
+/// Greatest length of the last line.
+const LAST_LINE: u64 = 512;
+/// Number of bytes that are written at a time.
 const CHUNK: usize = 64 * 1024;
 
-/// Why no line more can be written.
+/// Reason why no more lines can be written.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Stopped {
     #[error("it has reached its limit of {0}; --record-limit sets another")]
@@ -24,9 +24,9 @@ pub(super) enum Stopped {
     Disk(#[from] io::Error),
 }
 
-/// What a tape is written to.
+/// File that a tape is written to.
 pub(super) trait Medium: Write {
-    /// Forgets everything from `at` on, and goes on there.
+    /// Truncates at `at`, and continues there.
     fn cut(&mut self, at: u64) -> io::Result<()>;
 }
 
@@ -37,22 +37,22 @@ impl Medium for File {
     }
 }
 
-/// Lines, one after the other.
+/// Writer of lines that form a hash chain.
 #[derive(Debug)]
 pub(super) struct Tape<M> {
     medium: M,
     limit: Bytes,
-    /// Whole lines that are not written yet.
+    /// Complete lines that are not written yet.
     buffer: Vec<u8>,
-    /// Of the last line of the buffer.
+    /// Chain up to the last line of the buffer.
     chain: Chain,
-    /// Where the lines end that are not long written, in order.
+    /// Ends of the latest lines, in order.
     ends: VecDeque<End>,
-    /// Where the last line ends that is written.
+    /// End of the last complete line in the file.
     written: End,
 }
 
-/// The end of a line.
+/// End of a line.
 #[derive(Clone, Copy, Debug, Default)]
 struct End {
     at: u64,
@@ -75,7 +75,7 @@ impl<M: Medium> Tape<M> {
         let before = self.buffer.len();
         let chain = self.push(self.chain, line)?;
         let at = self.written.at + self.buffer.len() as u64;
-        if at + LAST_WORD > self.limit.0 {
+        if at + LAST_LINE > self.limit.0 {
             self.buffer.truncate(before);
             self.flush()?;
             return Err(Stopped::Limit(self.limit));
@@ -88,7 +88,7 @@ impl<M: Medium> Tape<M> {
         Ok(())
     }
 
-    /// Writes what waits; of what does not fit, the lines that do.
+    /// Writes the buffer. If not all of it fits, counts the lines that do.
     pub(super) fn flush(&mut self) -> Result<(), Stopped> {
         let mut taken = 0;
         let mut result = Ok(());
@@ -104,7 +104,7 @@ impl<M: Medium> Tape<M> {
         let whole = self.ends.iter().rev().find(|end| end.at <= reached);
         self.written = whole.copied().unwrap_or(self.written);
         self.buffer.clear();
-        while self.ends.get(1).is_some_and(|end| end.at + LAST_WORD <= self.written.at) {
+        while self.ends.get(1).is_some_and(|end| end.at + LAST_LINE <= self.written.at) {
             self.ends.pop_front();
         }
         Ok(result?)
@@ -113,8 +113,8 @@ impl<M: Medium> Tape<M> {
     /// Writes the last line.
     pub(super) fn end(&mut self, reason: &str) -> io::Result<()> {
         let room = self.ends.front().copied();
-        let room = room.filter(|end| end.at + LAST_WORD <= self.written.at);
-        // What a failed write has left behind is half a line.
+        let room = room.filter(|end| end.at + LAST_LINE <= self.written.at);
+        // A failed write may have left half a line, which is cut off.
         match (self.end_at(self.written, reason), room) {
             (Err(_), Some(room)) => self.end_at(room, reason),
             (first, _) => first,
@@ -129,7 +129,7 @@ impl<M: Medium> Tape<M> {
         self.medium.write_all(&self.buffer)
     }
 
-    /// Adds a line to the buffer that follows those of `chain`; the chain with it.
+    /// Adds a line after those of `chain` to the buffer, and returns the chain with it.
     fn push(&mut self, chain: Chain, line: Line) -> io::Result<Chain> {
         let chain = chain.with(&line);
         serde_json::to_writer(&mut self.buffer, &Link { line, chain })?;

@@ -10,7 +10,7 @@ use gpushare_proto::{ClientId, GpuId};
 
 use super::*;
 
-/// A disk that takes so many bytes, each time after it is told to go on (if it must be told).
+/// Disk of a limited size, which may wait for permission before each write.
 #[derive(Clone)]
 struct Disk {
     bytes: Arc<Mutex<Vec<u8>>>,
@@ -23,7 +23,7 @@ impl Disk {
         Self { bytes: Arc::default(), size, may: None }
     }
 
-    /// One that does nothing until the sender is dropped.
+    /// Returns a disk that blocks until the sender is dropped.
     fn stopped() -> (Self, Sender<()>) {
         let (go_on, may) = std::sync::mpsc::channel();
         let disk = Self { may: Some(Arc::new(Mutex::new(may))), ..Self::of(usize::MAX) };
@@ -89,8 +89,8 @@ fn to(limit: Bytes) -> RecordTo {
     RecordTo { path: "test".into(), limit }
 }
 
-/// Tells a core and the recorder so many things.
-fn happen(recorder: &mut Recorder, events: u64) {
+/// Passes so many events to a core and to the recorder.
+fn handle_events(recorder: &mut Recorder, events: u64) {
     let mut core = header().machine();
     for n in 0..events {
         tell(recorder, &mut core, n);
@@ -105,7 +105,7 @@ fn tell(recorder: &mut Recorder, core: &mut Core, n: u64) {
     recorder.finish(&effects);
 }
 
-/// The events of a recording that starts with its header and ends with this reason, numbered by their time.
+/// Returns the times of a recording's events, and checks its header and the reason of its end.
 fn between(disk: &Disk, end: &str) -> Vec<u64> {
     let mut lines = disk.lines();
     assert!(matches!(lines.remove(0), Line::Header(_)));
@@ -121,19 +121,19 @@ fn between(disk: &Disk, end: &str) -> Vec<u64> {
 }
 
 #[test]
-fn everything_is_recorded_in_order_and_the_end_is_said() {
+fn events_are_recorded_in_order_with_the_reason_of_the_end() {
     let disk = Disk::of(usize::MAX);
     let mut recorder = Recorder::on(disk.clone(), &to(Bytes::gib(1)), header(), QUEUE).unwrap();
-    happen(&mut recorder, 3000);
+    handle_events(&mut recorder, 3000);
     drop(recorder);
     assert_eq!(between(&disk, "the daemon ended"), (0..3000).collect::<Vec<_>>());
 }
 
 #[test]
-fn a_disk_that_hangs_ends_the_recording_and_nobody_waits() {
+fn a_disk_that_hangs_ends_the_recording_without_a_wait() {
     let (disk, go_on) = Disk::stopped();
     let mut recorder = Recorder::on(disk.clone(), &to(Bytes::gib(1)), header(), 16).unwrap();
-    happen(&mut recorder, 100);
+    handle_events(&mut recorder, 100);
     assert!(recorder.running.is_none());
     drop(recorder);
     drop(go_on);
@@ -151,7 +151,7 @@ fn a_full_disk_ends_the_recording_with_a_last_line() {
     for size in [4000, 4001, 4050, 200_000] {
         let disk = Disk::of(size);
         let mut recorder = Recorder::on(disk.clone(), &to(Bytes::gib(1)), header(), QUEUE).unwrap();
-        happen(&mut recorder, 3000);
+        handle_events(&mut recorder, 3000);
         drop(recorder);
         let events = between(&disk, "the disk does not take it");
         assert!(!events.is_empty() && events.len() < 3000);
@@ -160,11 +160,11 @@ fn a_full_disk_ends_the_recording_with_a_last_line() {
 }
 
 #[test]
-fn the_limit_is_kept_with_the_last_line() {
+fn the_size_limit_includes_the_last_line() {
     let disk = Disk::of(usize::MAX);
     let limit = Bytes(100_000);
     let mut recorder = Recorder::on(disk.clone(), &to(limit), header(), QUEUE).unwrap();
-    happen(&mut recorder, 3000);
+    handle_events(&mut recorder, 3000);
     drop(recorder);
     let events = between(&disk, "it has reached its limit of 97.6KiB");
     assert!(events.len() > 500, "{}", events.len());
@@ -173,10 +173,10 @@ fn the_limit_is_kept_with_the_last_line() {
 }
 
 #[test]
-fn an_event_that_the_core_does_not_survive_is_recorded() {
+fn an_event_on_which_the_core_panics_is_recorded() {
     let disk = Disk::of(usize::MAX);
     let mut recorder = Recorder::on(disk.clone(), &to(Bytes::gib(1)), header(), QUEUE).unwrap();
-    happen(&mut recorder, 1);
+    handle_events(&mut recorder, 1);
     let fatal = Event::ClientGone { client: ClientId(7) };
     recorder.begin(Nanos(8), fatal);
     drop(recorder);
@@ -186,7 +186,7 @@ fn an_event_that_the_core_does_not_survive_is_recorded() {
 }
 
 #[test]
-fn a_recording_is_the_owners_alone_and_the_one_before_is_kept() {
+fn a_recording_is_private_and_the_last_one_is_kept() {
     let folder = tempfile::tempdir().unwrap();
     let to = RecordTo { path: folder.path().join("log.jsonl"), limit: Bytes::mib(1) };
     for started in [5, 6] {
@@ -204,7 +204,7 @@ fn a_recording_is_the_owners_alone_and_the_one_before_is_kept() {
 }
 
 #[test]
-fn a_file_that_is_no_recording_stays_where_it_is() {
+fn a_file_that_is_no_recording_stays() {
     let folder = tempfile::tempdir().unwrap();
     let to = RecordTo { path: folder.path().join("thesis"), limit: Bytes::mib(1) };
     fs::write(&to.path, "chapter one\n").unwrap();
@@ -213,7 +213,7 @@ fn a_file_that_is_no_recording_stays_where_it_is() {
     assert_eq!(fs::read_to_string(&to.path).unwrap(), "chapter one\n");
     assert!(!older(&to.path).exists());
 
-    // Nor does it disappear as FILE.1, which a recording would take.
+    // A file at FILE.1 stays too, where the last recording would go.
     let first = RecordTo { path: folder.path().join("log"), ..to };
     drop(Recorder::start(Some(first.create().unwrap()), header()).unwrap());
     fs::write(older(&first.path), "chapter two\n").unwrap();

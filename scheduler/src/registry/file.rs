@@ -1,5 +1,5 @@
-//! The store's file: found, made and set aside by its name in a folder that is held open, so that another daemon's at the
-//! same path is never touched.
+//! The store's file: found, made and set aside by its name in a folder that is held open, so that another
+//! daemon's at the same path is never touched.
 
 use std::any::Any;
 use std::cell::Cell;
@@ -255,7 +255,8 @@ thread_local! {
     static CARE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Does something with the store. The store's library panics on some damage: that is an answer too, said by us.
+/// Does something with the store. The store's library panics on some damage: that is an answer too, said by
+/// us.
 pub(super) fn careful<T, E: From<Trouble>>(act: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
     static QUIET: Once = Once::new();
     QUIET.call_once(|| {

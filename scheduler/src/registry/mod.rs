@@ -6,9 +6,9 @@
 //!     └──── word: all acts up to here are on the disk ◀──┘        next daemon ◀── whose processes still live?
 //! ```
 //!
-//! The thread works beside the shell, so a slow disk delays no grant; an administrator's tool waits for the word. Clients
-//! are of use on the boot that wrote them only, what was made to last and usage also on the next. A file that does not
-//! read is set aside, never guessed at.
+//! The thread works beside the shell, so a slow disk delays no grant; an administrator's tool waits for the
+//! word. Clients are of use on the boot that wrote them only, what was made to last and usage also on the
+//! next. A file that does not read is set aside, never guessed at.
 
 mod file;
 mod store;

@@ -6,9 +6,9 @@
 //!   usage     hour, session ──▶ name, GPU time, waited, held, moved, peak
 //! ```
 //!
-//! Every commit is fsynced. The library could do without (`Durability::None`), but such a commit is lost with the process,
-//! and a client that the next daemon does not know of is one that it does not wait for; and what it calls `Eventual` is
-//! fsynced on Linux all the same. The shell gathers what is in no hurry instead.
+//! Every commit is fsynced. The library could do without (`Durability::None`), but such a commit is lost with
+//! the process, and a client that the next daemon does not know of is one that it does not wait for; and what
+//! it calls `Eventual` is fsynced on Linux all the same. The shell gathers what is in no hurry instead.
 
 use gpushare_proto::admin::UsageView;
 use gpushare_proto::{Bytes, Nanos, SessionId};
@@ -63,9 +63,9 @@ struct Open {
 }
 
 impl Store {
-    /// Opens the store in a folder that is held open: should another daemon's be at its path by now, its registry stays as
-    /// it is. With it comes what the last daemon left; an empty book if there is none. What is only where it was kept
-    /// `before` is taken over.
+    /// Opens the store in a folder that is held open: should another daemon's be at its path by now, its
+    /// registry stays as it is. With it comes what the last daemon left; an empty book if there is none. What
+    /// is only where it was kept `before` is taken over.
     ///
     /// # Errors
     /// If there is one that may be fine and cannot be opened now: to go on without it would forget sessions.
@@ -110,13 +110,14 @@ impl Store {
         Ok((store, if same_boot { book } else { book.over_a_boot() }))
     }
 
-    /// Whether the last daemon had time for its last word, or there was none on this boot: else somebody may come back whom
-    /// the book does not know.
+    /// Whether the last daemon had time for its last word, or there was none on this boot: else somebody may
+    /// come back whom the book does not know.
     pub(crate) fn is_complete(&self) -> bool {
         self.complete
     }
 
-    /// Opens the file that is there by now, or makes one; what was in it, if there was one. One that does not read is set aside.
+    /// Opens the file that is there by now, or makes one; what was in it, if there was one. One that does not
+    /// read is set aside.
     fn attach(&mut self) -> Result<Option<Book>, Trouble> {
         self.open = None;
         if let Some(open) = found(&self.place, &mut self.complete)? {
@@ -150,9 +151,9 @@ impl Store {
 
     /// Makes a file with this book, and with the usage that is in another one.
     ///
-    /// What is on a file's first page about its own layout has no checksum: a bit of it may go unnoticed on reading and spoil
-    /// what is written later. So a file is written by the process that made it and only read by the next, which makes
-    /// its own; that also gives back what the old one had grown to.
+    /// What is on a file's first page about its own layout has no checksum: a bit of it may go unnoticed on
+    /// reading and spoil what is written later. So a file is written by the process that made it and only
+    /// read by the next, which makes its own; that also gives back what the old one had grown to.
     fn make(&self, stored: &Book, old: Option<&Database>) -> Result<Open, Trouble> {
         // From now on somebody may join.
         let stored = &Book { ended: false, ..stored.clone() };
@@ -204,7 +205,8 @@ impl Store {
                     book.clients.len()
                 );
                 open.stored.clone_from(book);
-                // A commit that failed and is there all the same counts its second twice, which is the worst of it.
+                // A commit that failed and is there all the same counts its second twice, which is the worst
+                // of it.
                 self.pending.clear();
                 self.pruned = Some(hour);
                 Ok(())
@@ -429,7 +431,8 @@ fn add_usage(
     Ok(())
 }
 
-/// Of each session the latest hours stay. What time it is does not count: a clock that jumps makes nothing old.
+/// Of each session the latest hours stay. What time it is does not count: a clock that jumps makes nothing
+/// old.
 fn forget_old_usage(table: &mut Table<'_, (u64, u64), Row<'static>>) -> Result<(), Trouble> {
     let mut kept: BTreeMap<u64, usize> = BTreeMap::new();
     let mut old = Vec::new();
@@ -447,8 +450,8 @@ fn forget_old_usage(table: &mut Table<'_, (u64, u64), Row<'static>>) -> Result<(
     Ok(())
 }
 
-/// Those rows go first that say least, the oldest of them before: so whoever makes many sessions that do little pushes out
-/// its own.
+/// Those rows go first that say least, the oldest of them before: so whoever makes many sessions that do
+/// little pushes out its own.
 fn forget_least_usage(table: &mut Table<'_, (u64, u64), Row<'static>>) -> Result<(), Trouble> {
     let mut rows = Vec::new();
     for row in table.iter()? {

@@ -1,6 +1,7 @@
 //! What sessions used: running totals of each, and what came to them hour by hour.
 //!
-//! An hour is the smallest step that is kept: thirty days of them are small, and nobody settles an account by the minute.
+//! An hour is the smallest step that is kept: thirty days of them are small, and nobody settles an account by
+//! the minute.
 
 use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};

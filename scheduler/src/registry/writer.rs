@@ -126,7 +126,8 @@ impl Writer {
         self.words.borrow_and_update().clone()
     }
 
-    /// Ends when the last book is written, or cannot be: its last word, and whether there is usage that somebody may ask for.
+    /// Ends when the last book is written, or cannot be: its last word, and whether there is usage that
+    /// somebody may ask for.
     pub(crate) async fn finish(self) -> (Word, bool) {
         self.desk.slot().ending = true;
         self.desk.news.notify_one();
@@ -136,7 +137,8 @@ impl Writer {
     }
 }
 
-/// Writes each book that is the latest, and one that could not be written again until it is or there is another one.
+/// Writes each book that is the latest, and one that could not be written again until it is or there is
+/// another one.
 fn keep(mut store: Store, desk: &Desk, say: &watch::Sender<Word>) -> bool {
     let mut latest: Option<(Book, u64)> = None;
     let mut retry: Option<(Instant, Duration)> = None;

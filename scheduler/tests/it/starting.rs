@@ -141,7 +141,7 @@ fn a_daemon_whose_folder_is_taken_away_or_replaced_says_so_and_ends() {
         let next = replaced.then(|| place.start(&[]));
         assert_eq!(daemon.wait().code(), Some(1));
         let log = place.log();
-        assert!(log.contains("was taken away or replaced under this daemon"), "{log}");
+        assert!(log.contains("was moved or replaced, so no process finds this daemon"), "{log}");
         if let Some(next) = next {
             assert_eq!(next.status().daemon.recovering, 0);
             assert!(place.runtime().tenant_socket().exists());
