@@ -3,6 +3,7 @@
 //! ```text
 //!   launch    launches, by one thread or several at once
 //!   memory    allocations and frees, a hundred of each in turn, while a hundred blocks are held
+//!   atomic    atomic additions to a counter of its own: no call of the driver, but what the others are compared with
 //!   refuse    allocations that are larger than any quota; by the clock, since somebody else is told meanwhile
 //!   hold      none: has a context until its stdin ends, so that others are not alone
 //!   resolve   lookups of 481 functions, as many as libcudart makes when it starts; once, in a new process
@@ -14,8 +15,10 @@
 mod launch;
 
 use std::ffi::{CString, c_char, c_int, c_void};
+use std::hint::black_box;
 use std::ptr::null_mut;
 use std::sync::Barrier;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use std::{fs, thread};
 
@@ -71,6 +74,7 @@ enum Call {
     #[default]
     Launch,
     Memory,
+    Atomic,
     Refuse,
     Hold,
     Resolve,
@@ -83,6 +87,7 @@ fn main() -> anyhow::Result<()> {
     let line = match arguments.call {
         Call::Launch => launches(&driver, &arguments)?,
         Call::Memory => memory(&driver, arguments.batches)?,
+        Call::Atomic => atomic(&arguments)?,
         Call::Refuse => refuse(&driver, arguments.batches)?,
         Call::Hold => hold(&driver)?,
         Call::Resolve => resolve(&driver)?,
@@ -113,6 +118,19 @@ fn launches(driver: &Library, arguments: &Arguments) -> anyhow::Result<serde_jso
         "call_ns": median(nanos)? / f64::from(calls),
         "library": library_of(*launch as usize)?,
     }))
+}
+
+fn atomic(arguments: &Arguments) -> anyhow::Result<serde_json::Value> {
+    let counter = AtomicU64::new(0);
+    let batch = |_| {
+        let start = cpu_time();
+        for _ in 0..arguments.calls {
+            black_box(&counter).fetch_add(1, Ordering::SeqCst);
+        }
+        cpu_time() - start
+    };
+    let nanos = (0..arguments.batches).map(batch).collect();
+    Ok(serde_json::json!({ "call_ns": median(nanos)? / f64::from(arguments.calls), "library": "" }))
 }
 
 fn memory(driver: &Library, batches: usize) -> anyhow::Result<serde_json::Value> {

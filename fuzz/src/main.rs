@@ -51,6 +51,9 @@ struct Arguments {
     /// How long, all targets together
     #[arg(long, default_value_t = 60)]
     seconds: u64,
+    /// Number of rounds instead of a time: each gives some hundreds of inputs
+    #[arg(long, conflicts_with = "seconds")]
+    rounds: Option<u64>,
     /// Which bytes
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -106,8 +109,11 @@ fn run(arguments: &Arguments) -> anyhow::Result<Report> {
     let mut report = Report { seed: arguments.seed, ..Report::default() };
     let mut dice = Dice::new(arguments.seed);
     let end = Instant::now() + Duration::from_secs(arguments.seconds);
+    let mut rounds = 0;
+    let more = |rounds| arguments.rounds.map_or_else(|| Instant::now() < end, |wanted| rounds < wanted);
     let mut core = Vec::new();
-    while Instant::now() < end && report.found.len() < 10 {
+    while more(rounds) && report.found.len() < 10 {
+        rounds += 1;
         for (name, golden) in codec::ENUMS.into_iter().zip(&golden) {
             for _ in 0..50 {
                 let input = mutate::almost(golden, &mut dice);

@@ -15,7 +15,7 @@
 //! off by up to eleven days, forwards or, at the next restart, backwards.
 
 use std::collections::VecDeque;
-use std::process::{Command, ExitCode};
+use std::process::{Command, ExitCode, Output};
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 use std::thread;
@@ -29,15 +29,17 @@ use gpushare_proto::names::RuntimeDir;
 use gpushare_proto::{Bytes, Token};
 use gpushare_tests::artifacts::Artifacts;
 use gpushare_tests::daemon::Daemon;
+use gpushare_tests::dice::Dice;
 use gpushare_tests::hangup::hang_up;
 use gpushare_tests::peer::{Administrator, Tenant};
 use gpushare_tests::world::World;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::Signal;
+use serde_json::Value;
 
 use crate::output::{progress, result};
 use crate::programs;
-use gpushare_tests::dice::Dice;
+use crate::promise::{Bound, Check, Effort};
 
 mod crew;
 mod disk;
@@ -97,14 +99,51 @@ pub(crate) fn run(options: &Options, json: bool) -> anyhow::Result<ExitCode> {
     Ok(if report.broken.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// A few seconds of it, for `ci-extra`. A command of its own, since it moves into a namespace.
+/// Eight seconds of it on debug builds, for `ci-extra`.
 pub(crate) fn check() -> anyhow::Result<()> {
-    let output = Command::new(env::current_exe()?)
-        .args(["chaos", "--dev", "--seconds", "8", "--seed", "1", "--json"])
-        .output()?;
+    let output = apart(&["--dev", "--seconds", "8"])?;
     ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr).trim());
     Ok(())
 }
+
+/// Runs it as a command of its own, since it moves into a namespace.
+fn apart(arguments: &[&str]) -> anyhow::Result<Output> {
+    let mut command = Command::new(env::current_exe()?);
+    Ok(command.args(["chaos", "--seed", "1", "--json"]).args(arguments).output()?)
+}
+
+pub(crate) const CHECK: Check = Check {
+    name: "chaos",
+    effort: Effort::Timed,
+    bounds: &[
+        Bound::at_most("chaos: bytes lost", 0.0, "bytes"),
+        Bound::at_most("chaos: programs that hung", 0.0, "programs"),
+        Bound::at_most("chaos: corrupted buffers", 0.0, "buffers"),
+        Bound::at_most("chaos: broken rules", 0.0, ""),
+        Bound::at_least("chaos: recoveries from the death of a program", 50.0, ""),
+        Bound::at_least("chaos: restarts of the daemon", 5.0, ""),
+        Bound::at_most("chaos: p99 of a recovery / the quantum of 50 ms", 1.0, "×"),
+    ],
+    measure: || {
+        let output = apart(&["--seconds", "60"])?;
+        let report: Value = serde_json::from_slice(&output.stdout)
+            .with_context(|| String::from_utf8_lossy(&output.stderr).trim().to_owned())?;
+        let sentences = report["broken"].as_array().map_or(&[][..], Vec::as_slice);
+        sentences
+            .iter()
+            .for_each(|sentence| progress(format_args!("BROKEN: {sentence}")));
+        let value = |name: &str| report[name].as_f64().unwrap_or(f64::NAN);
+        Ok(vec![
+            value("bytes_lost"),
+            value("hung"),
+            value("corrupted"),
+            sentences.len() as f64,
+            value("recoveries"),
+            value("restarts"),
+            value("recovery_p99_ms") / 50.0,
+        ])
+    },
+};
 
 /// The whole run on these programs.
 fn break_things(artifacts: &Artifacts, seed: u64, seconds: u64) -> anyhow::Result<Report> {

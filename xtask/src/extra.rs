@@ -13,8 +13,6 @@ use crate::output::{progress, result};
 
 mod clients;
 
-pub(crate) mod instructions;
-
 mod loom;
 
 mod python;
@@ -31,23 +29,19 @@ mod elsewhere;
 
 mod aarch64;
 
-mod startup;
-
 /// One check: its name, and what it does.
 type Check = (&'static str, fn() -> anyhow::Result<()>);
 
-const CHECKS: [Check; 13] = [
+const CHECKS: [Check; 11] = [
     ("loom: the gate under every interleaving", loom::check),
     ("quiet: a program without CUDA notices nothing", quiet::check),
-    ("instructions: launch, allocation and free cost what is written down", instructions::check),
     ("python: ctypes shares the simulated card", python::check),
     ("clients: NVIDIA's packages say what they say natively", clients::packages),
     ("symbols: every function of CUDA's headers has a row, and every row a header", crate::symbols::check),
     ("chaos: nothing is lost and nobody hangs while things break", crate::chaos::check),
-    ("fuzz: the codec and the core survive what nobody would say", crate::fuzz::check),
+    ("promises: counted values and virtual times keep their bounds", crate::promises::check),
     ("suite: the real card's suite judges as it should", suite::check),
     ("floor: what is shipped asks for no glibc newer than 2.17, and does what the tests say", floor::check),
-    ("startup: a program without CUDA starts as fast as ever", startup::check),
     ("musl: neither way of preloading harms a program of musl", musl::check),
     ("aarch64: built, linted, and shares the card in emulation", aarch64::check),
 ];

@@ -2,11 +2,16 @@
 //!
 //! They are a program of their own, whose allocator counts, built with the checks of a debug build.
 
+use std::collections::BTreeMap;
 use std::process::{Command, ExitCode};
 
-use anyhow::{Context, ensure};
+use anyhow::Context;
 use clap::Args;
 use gpushare_tests::cargo::{self, Profile, Progress};
+use serde::Deserialize;
+
+use crate::output::progress;
+use crate::promise::{Bound, Check, Effort};
 
 /// How long, and which bytes.
 #[derive(Args)]
@@ -19,8 +24,33 @@ pub(crate) struct Options {
     seed: u64,
 }
 
+pub(crate) const CHECK: Check = Check {
+    name: "fuzz",
+    effort: Effort::Counted,
+    bounds: &[
+        Bound::at_least("inputs of the fuzzer", 10_000.0, "inputs"),
+        Bound::at_most("inputs that made the codec or the core panic or break a rule", 0.0, "inputs"),
+    ],
+    measure: || {
+        #[derive(Deserialize)]
+        struct Report {
+            inputs: BTreeMap<String, u64>,
+            found: BTreeMap<String, String>,
+        }
+        let output = fuzzer(&["--rounds", "100", "--json"])?.output()?;
+        let report: Report = serde_json::from_slice(&output.stdout)
+            .with_context(|| String::from_utf8_lossy(&output.stderr).trim().to_owned())?;
+        report
+            .found
+            .values()
+            .for_each(|sentence| progress(format_args!("BROKEN: {sentence}")));
+        Ok(vec![report.inputs.values().sum::<u64>() as f64, report.found.len() as f64])
+    },
+};
+
 pub(crate) fn run(options: &Options, json: bool) -> anyhow::Result<ExitCode> {
-    let mut command = fuzzer(options.seconds, options.seed)?;
+    let (seconds, seed) = (options.seconds.to_string(), options.seed.to_string());
+    let mut command = fuzzer(&["--seconds", &seconds, "--seed", &seed])?;
     if json {
         command.arg("--json");
     }
@@ -28,22 +58,10 @@ pub(crate) fn run(options: &Options, json: bool) -> anyhow::Result<ExitCode> {
     Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// A few seconds of it.
-pub(crate) fn check() -> anyhow::Result<()> {
-    let output = fuzzer(6, 1)?.arg("--json").output()?;
-    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr).trim());
-    Ok(())
-}
-
-fn fuzzer(seconds: u64, seed: u64) -> anyhow::Result<Command> {
+fn fuzzer(arguments: &[&str]) -> anyhow::Result<Command> {
     const NAME: &str = "gpushare-fuzz";
     let mut built = cargo::build(&[NAME], Profile::Dev, Progress::Hidden)?;
     let mut command = Command::new(built.remove(NAME).context("the fuzzer was not built")?);
-    command.current_dir(cargo::workspace()).args([
-        "--seconds",
-        &seconds.to_string(),
-        "--seed",
-        &seed.to_string(),
-    ]);
+    command.current_dir(cargo::workspace()).args(arguments);
     Ok(command)
 }

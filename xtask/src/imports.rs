@@ -17,7 +17,7 @@ use clap::Args;
 use gpushare_tests::cargo;
 use serde::Serialize;
 
-use crate::output::result;
+use crate::output::{progress, result};
 
 mod source;
 
@@ -58,6 +58,15 @@ pub(crate) fn run(options: &Options, json: bool) -> anyhow::Result<ExitCode> {
     let fine = options.report || outcome.circles.is_empty();
     result(&outcome, json)?;
     Ok(if fine { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Number of circles in all crates, each of which is named on stderr.
+pub(crate) fn count() -> anyhow::Result<usize> {
+    let outcome = Outcome::of(&[])?;
+    if !outcome.circles.is_empty() {
+        progress(&outcome);
+    }
+    Ok(outcome.circles.len())
 }
 
 impl Outcome {

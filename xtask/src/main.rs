@@ -1,6 +1,6 @@
 //! Developer commands. Progress goes to stderr; under `--json` stdout ends with one line of JSON.
 //!
-//! In reading order: where programs come from, how results are told, what is run, and the commands.
+//! In reading order: output and promises, the tools and programs that commands need, measurements, checks, and the rest.
 #![forbid(unsafe_code)]
 
 mod output;
@@ -23,6 +23,7 @@ mod sim;
 
 mod extra;
 mod imports;
+mod promises;
 mod symbols;
 
 mod replay;
@@ -48,23 +49,25 @@ struct Arguments {
 enum Command {
     /// Two programs that together need 1.5 times the card, without and with gpushare
     Demo(demo::Options),
-    /// Hold gpushare against what it promises, on the simulated card; fails if a promise is broken
+    /// Measure every promise, and write docs/results/scoreboard.md; fails if one does not hold
+    Promises(promises::Options),
+    /// Measure one scenario's promises on the simulated card; fails if one does not hold
     #[command(subcommand)]
     Scenario(scenario::Scenario),
-    /// Break things at random on the simulated card; fails if bytes are lost, a program hangs, or the dead hold what is not theirs
+    /// Break things at random on the simulated card; fails if bytes are lost, a program hangs, or memory of a dead program stays
     Chaos(chaos::Options),
-    /// Give the codec and the core what nobody would, for so long; fails if one of them panics or breaks a rule
+    /// Give random bytes to the codec and random events to the core; fails if one of them panics or breaks a rule
     Fuzz(fuzz::Options),
     /// Measure one thing
     #[command(subcommand)]
     Bench(bench::Bench),
     /// The checks that need other tools; installs what is missing
     CiExtra(extra::Options),
-    /// Do again what a recorded daemon did, and hold it against the scheduler's rules
+    /// Replay the decisions of a recorded daemon, and check them against the scheduler's rules
     Replay(replay::Options),
-    /// Run the scheduler's core in virtual time on a trace, against what others do on the same cards
+    /// Run the scheduler's core in virtual time on a trace, beside other schedulers on the same cards
     Sim(sim::Options),
-    /// Count what is done about the driver's functions, and hold the list against NVIDIA's headers
+    /// Count how the driver's functions are treated, and compare the list with NVIDIA's headers
     Symbols,
     /// Find circles of imports that are wider than one folder
     Imports(imports::Options),
@@ -85,6 +88,7 @@ fn main() -> ExitCode {
     let Arguments { json, command } = Arguments::parse();
     let outcome = match command {
         Command::Demo(options) => demo::run(&options, json),
+        Command::Promises(options) => promises::run(&options, json),
         Command::Scenario(scenario) => scenario::run(&scenario, json),
         Command::Chaos(options) => chaos::run(&options, json),
         Command::Fuzz(options) => fuzz::run(&options, json),

@@ -9,7 +9,8 @@
 use std::fmt;
 use std::process::ExitCode;
 
-use serde::Serialize;
+use anyhow::bail;
+use serde::{Deserialize, Serialize};
 
 use crate::output::{progress, result};
 
@@ -74,13 +75,14 @@ impl Bound {
             Op::Near(tolerance) => (measured - self.promised).abs() <= tolerance,
         };
         Promise {
-            name: self.name,
+            name: self.name.to_owned(),
             op: self.op,
             promised: self.promised,
             measured: Some(measured),
-            unit: self.unit,
+            unit: self.unit.to_owned(),
             holds: Some(holds),
             skipped: false,
+            record: None,
         }
     }
 
@@ -92,16 +94,29 @@ impl Bound {
 /// One promise, and what came of it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Promise {
-    pub(crate) name: &'static str,
+    pub(crate) name: String,
     op: Op,
     promised: f64,
     /// Nothing if it was skipped; `null` in JSON too where the value is not a number.
     pub(crate) measured: Option<f64>,
-    unit: &'static str,
+    unit: String,
     /// Nothing if it was skipped.
     pub(crate) holds: Option<bool>,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub(crate) skipped: bool,
+    /// Origin of a value that was measured on a real card, and not now.
+    #[serde(rename = "recorded", skip_serializing_if = "Option::is_none")]
+    pub(crate) record: Option<Record>,
+}
+
+/// Origin of a recorded value.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Record {
+    pub(crate) card: String,
+    pub(crate) driver: String,
+    pub(crate) command: String,
+    pub(crate) date: String,
+    pub(crate) commit: String,
 }
 
 impl Promise {
@@ -120,13 +135,41 @@ impl Promise {
         value.trim_end().to_owned()
     }
 
-    /// `holds`, `BROKEN` or `skipped`.
-    pub(crate) fn verdict(&self) -> &'static str {
-        match self.holds {
+    /// Whether it holds, in a word; of a recorded value, whether it did, and when.
+    fn verdict(&self) -> String {
+        let verdict = match self.holds {
             Some(true) => "holds",
             Some(false) => "BROKEN",
             None => "skipped",
+        };
+        match &self.record {
+            Some(record) => format!("{verdict} on {} of {}", record.card, record.date),
+            None => verdict.to_owned(),
         }
+    }
+
+    /// Judges a value that was measured on a real card; `op` is the sign of its bound.
+    pub(crate) fn recorded(
+        name: String,
+        op: &str,
+        promised: f64,
+        tolerance: f64,
+        measured: f64,
+        unit: String,
+        record: Record,
+    ) -> anyhow::Result<Self> {
+        let op = match op {
+            "≤" => Op::AtMost,
+            "≥" => Op::AtLeast,
+            "±" => Op::Near(tolerance),
+            _ => bail!("{name}: {op} is none of ≤, ≥ and ±"),
+        };
+        Ok(Self {
+            name,
+            unit,
+            record: Some(record),
+            ..Bound { name: "", op, promised, unit: "" }.judge(measured)
+        })
     }
 }
 
@@ -173,7 +216,7 @@ impl Promises {
         self.rows
             .iter()
             .filter(|row| row.holds == Some(false))
-            .map(|row| row.name)
+            .map(|row| row.name.as_str())
             .collect()
     }
 

@@ -31,6 +31,7 @@ use clap::Args;
 use gpushare_proto::Nanos;
 
 use crate::output::{progress, result};
+use crate::promise::{Bound, Check, Effort};
 use policy::Policy;
 use policy::fifo::Fifo;
 use policy::gpushare::Gpushare;
@@ -80,6 +81,43 @@ pub(crate) fn predict(text: &str) -> anyhow::Result<Prediction> {
     let (first, last) = first.zip(last).context("the sessions of a prediction did not end")?;
     Ok(Prediction { quanta: outcome.quanta, makespan: last - first })
 }
+
+pub(crate) const CHECK: Check = Check {
+    name: "sim",
+    effort: Effort::Counted,
+    bounds: &[
+        Bound::at_least("simulator, hogs: Jain's index", 0.98, ""),
+        Bound::at_most("simulator, hogs: p99 of a wait / that of FCFS", 0.75, "×"),
+        Bound::at_most("simulator, hogs: time lost / that of FCFS", 0.75, "×"),
+        Bound::at_least("simulator, notebooks: Jain's index", 0.98, ""),
+        Bound::at_most("simulator, notebooks: p99 of a wait / that of FCFS", 0.75, "×"),
+        Bound::at_most("simulator, notebooks: time lost / that of FCFS", 0.75, "×"),
+        Bound::at_least("simulator, mixed: Jain's index", 0.98, ""),
+        Bound::at_most("simulator, mixed: p99 of a wait / that of FCFS", 0.75, "×"),
+        Bound::at_most("simulator, mixed: time lost / that of FCFS", 0.75, "×"),
+        Bound::at_least("simulator, gangs: Jain's index", 0.97, ""),
+        Bound::at_most("simulator, gangs: p99 of a wait / that of FCFS", 0.75, "×"),
+        Bound::at_most("simulator, gangs: time lost / that of FCFS", 0.75, "×"),
+        Bound::at_least("simulator, crowd: Jain's index", 0.98, ""),
+        Bound::at_most("simulator, crowd: p99 of a wait / that of FCFS", 0.75, "×"),
+        Bound::at_most("simulator, crowd: time lost / that of FCFS", 0.75, "×"),
+    ],
+    measure: || {
+        let values = |name: &str| -> anyhow::Result<[f64; 3]> {
+            let trace = Trace::load(name)?;
+            let (gpushare, _) =
+                of(&trace, Gpushare::new(trace.config.clone(), &trace.machine, trace.tenants.len()));
+            let (fcfs, _) = of(&trace, Fifo::fixed(&trace.machine));
+            Ok([
+                gpushare.jain,
+                gpushare.wait_p99_s / fcfs.wait_p99_s,
+                gpushare.lost_percent / fcfs.lost_percent,
+            ])
+        };
+        let all = ["hogs", "notebooks", "mixed", "gangs", "crowd"].map(values);
+        Ok(all.into_iter().collect::<anyhow::Result<Vec<_>>>()?.concat())
+    },
+};
 
 /// Every scheduler on the same sessions and cards.
 fn simulate(trace: &Trace) -> (Report, Vec<Curves>) {

@@ -51,7 +51,11 @@ enum Command {
         daemon: u32,
     },
     /// Give the core events as fast as it takes them
-    Core,
+    Core {
+        /// Give it so many rounds of events, and measure no time
+        #[arg(long)]
+        rounds: Option<u64>,
+    },
     /// Ask for a turn on a card that is free, and an echo to compare with
     Grant {
         /// The daemon's socket for tenants
@@ -82,7 +86,7 @@ fn main() -> anyhow::Result<()> {
         Command::Reserve => reserve::measure()?,
         Command::Recall { socket } => recall::measure(&socket)?,
         Command::Crowd { socket, daemon } => crowd::measure(&socket, daemon)?,
-        Command::Core => core::measure()?,
+        Command::Core { rounds } => core::measure(rounds)?,
         Command::Grant { socket, daemon } => grant::measure(&socket, daemon)?,
         Command::Sibling { socket } => return recall::sibling(&socket),
         Command::Echo { socket, length } => return echo::answer(&socket, length),

@@ -1,35 +1,40 @@
-//! What a quota costs: bytes taken in the process, a refusal there, the last byte when it lies in the pages of stopped
-//! siblings, and a daemon with a thousand clients. No GPU and no simulated card: the driver does nothing, and most clients
-//! only speak the protocol (`benches/src/daemon/`).
+//! Cost of a quota: bytes taken in the process, a refusal there, the last byte when it lies in the pages of stopped siblings, and
+//! a daemon with a thousand clients, most of which only speak the protocol (`benches/src/daemon/`).
 
 use std::fmt;
-use std::fs;
-use std::os::unix::fs::symlink;
-use std::path::Path;
-use std::process::Command;
 
-use anyhow::{Context, ensure};
 use gpushare_proto::Bytes;
-use gpushare_tests::artifacts::{Artifacts, Part};
-use gpushare_tests::cargo::{self, Profile, Progress};
 use gpushare_tests::daemon::Daemon;
-use gpushare_tests::process::output_of;
-use gpushare_tests::world::{Sharing, World};
-use gpushare_workload::report::percentile;
-use serde::de::DeserializeOwned;
+use gpushare_tests::world::Sharing;
 use serde::{Deserialize, Serialize};
 
+use super::{Call, RUNS, Rig, ensure_hooked, median, parsed};
 use crate::output::progress;
+use crate::promise::{Bound, Check, Effort};
 
-/// How often what takes no time is measured; the median counts.
-const RUNS: usize = 5;
+pub(super) const CHECK: Check = Check {
+    name: "quota",
+    effort: Effort::Timed,
+    bounds: &[
+        Bound::at_most("reservation of a block in the process", 20.0, "atomic additions"),
+        Bound::at_most("refusal in the process", 1000.0, "atomic additions"),
+        Bound::at_most("p99 of a recall from 32 siblings / (4 echoes + 100 us)", 1.0, "×"),
+        Bound::at_most("p99 of a grant with 1000 clients / (2 echoes + 2 ms)", 1.0, "×"),
+        Bound::at_most("processors that the daemon uses with 1000 clients", 1.0, ""),
+        Bound::at_most("memory of the daemon with 1000 clients", 100.0, "MB"),
+    ],
+    measure: || Ok(measure()?.values()),
+};
+
 /// A card for one session of the crowd, which lets go before its quantum is over.
 const TURNS: [&str; 6] = ["--mode", "serialized", "--capacity", "0=64MiB", "--quantum", "30s"];
 
-/// All figures.
+/// Figures of the benchmark.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(super) struct Quota {
-    /// Bytes taken from the lease, and a block entered in the books.
+    /// An atomic addition, for comparison.
+    atomic_ns: f64,
+    /// Bytes taken from the lease, and a block entered in the list of allocations.
     reserve_ns: f64,
     /// From the call of an allocation above the whole limit to its error; the median.
     refuse_local_us: f64,
@@ -54,12 +59,6 @@ struct Reserve {
 }
 
 #[derive(Deserialize)]
-struct Refuse {
-    call_ns: f64,
-    library: String,
-}
-
-#[derive(Deserialize)]
 struct Recall {
     recall_p50_us: f64,
     recall_p99_us: f64,
@@ -79,33 +78,27 @@ struct Crowd {
 }
 
 pub(super) fn measure() -> anyhow::Result<Quota> {
-    progress("building in release");
-    let artifacts = Artifacts::build(Profile::Release, Progress::Shown)?;
-    let built = cargo::build(&["gpushare-benches"], Profile::Release, Progress::Shown)?;
-    let world = World::on_this_machine(&artifacts)?;
-    let driver = world.folder().join("noop");
-    fs::create_dir(&driver)?;
-    symlink(&built["noopcuda"], driver.join("libcuda.so.1"))?;
-    let bench = &built["daemon"];
-
+    let rig = Rig::build()?;
     progress("reserving in the process");
-    let reserve = reserve(&world, bench)?;
-    let daemon = Daemon::start(&world, &[])?;
+    let atomic_ns = rig.atomic_ns()?;
+    let reserve_ns = reserve(&rig)?;
+    let daemon = Daemon::start(&rig.world, &[])?;
     progress("refusing in the process");
-    let refuse_ns = refuse(&world, &built["hotpath"], &driver)?;
+    let refuse_ns = refuse(&rig)?;
     progress("taking back what siblings leave unused");
-    let recall: Recall = parsed(talking(&world, bench, "recall"))?;
+    let recall: Recall = parsed(rig.peer("recall"))?;
     progress(format_args!(
         "the median recall took {} us, an echo {} us (p99)",
         recall.recall_p50_us, recall.echo_p99_us
     ));
     drop(daemon);
-    let daemon = Daemon::start(&world, &TURNS)?;
+    let daemon = Daemon::start(&rig.world, &TURNS)?;
     progress("handing the card around among a thousand");
-    let crowd: Crowd = parsed(talking_about(&world, bench, "crowd", &daemon))?;
+    let crowd: Crowd = parsed(rig.peer_of("crowd", &daemon))?;
     progress(format_args!("the median grant took {} us", crowd.grant_p50_us));
     Ok(Quota {
-        reserve_ns: reserve,
+        atomic_ns,
+        reserve_ns,
         refuse_local_us: (refuse_ns / 10.0).round() / 100.0,
         recall_p99_us: recall.recall_p99_us,
         echo_p50_us: recall.echo_p50_us,
@@ -117,95 +110,49 @@ pub(super) fn measure() -> anyhow::Result<Quota> {
     })
 }
 
-fn reserve(world: &World, bench: &Path) -> anyhow::Result<f64> {
+fn reserve(rig: &Rig) -> anyhow::Result<f64> {
     let (mut reserving, mut giving_back) = (Vec::new(), Vec::new());
     for _ in 0..RUNS {
-        let mut command = world.program(bench);
+        let mut command = rig.world.program(&rig.built["daemon"]);
         command.arg("reserve");
         let run: Reserve = parsed(command)?;
         reserving.push(run.reserve_ns);
         giving_back.push(run.give_back_ns);
     }
-    progress(format_args!("giving back takes {} ns", median(&mut giving_back)));
-    Ok(median(&mut reserving))
+    progress(format_args!("giving back takes {} ns", median(giving_back)));
+    Ok(median(reserving))
 }
 
-fn refuse(world: &World, hotpath: &Path, driver: &Path) -> anyhow::Result<f64> {
+fn refuse(rig: &Rig) -> anyhow::Result<f64> {
+    let sharing = Sharing::limited("refused", Bytes::gib(1));
     let mut refusing = Vec::new();
     for _ in 0..RUNS {
-        let mut command = world.sharing(&Sharing::limited("refused", Bytes::gib(1)), hotpath);
-        command.env("LD_LIBRARY_PATH", driver);
-        let run: Refuse = parsed({
-            command.args(["--call", "refuse", "--batches", "20"]);
-            command
-        })?;
-        ensure!(run.library == Part::Library.file(), "the call was {}'s", run.library);
+        let run: Call = parsed(rig.caller(&sharing, &["--call", "refuse", "--batches", "20"]))?;
+        ensure_hooked(&run.library, true)?;
         refusing.push(run.call_ns);
     }
-    Ok(median(&mut refusing))
-}
-
-/// The bench with the daemon's socket.
-fn talking(world: &World, bench: &Path, what: &str) -> Command {
-    let mut command = world.program(bench);
-    command.arg(what).arg("--socket").arg(world.runtime_dir().tenant_socket());
-    command
-}
-
-/// The same with its process.
-pub(super) fn talking_about(world: &World, bench: &Path, what: &str, daemon: &Daemon) -> Command {
-    let mut command = talking(world, bench, what);
-    command.arg("--daemon").arg(daemon.process().pid().to_string());
-    command
-}
-
-/// What the bench printed.
-pub(super) fn parsed<T: DeserializeOwned>(command: Command) -> anyhow::Result<T> {
-    let line = output_of(command)?;
-    serde_json::from_str(&line).with_context(|| format!("no measurement: {line}"))
-}
-
-fn median(figures: &mut [f64]) -> f64 {
-    figures.sort_by(f64::total_cmp);
-    percentile(figures, 50)
+    Ok(median(refusing))
 }
 
 impl Quota {
-    /// Each figure that has a bound, with the bound and both in words.
-    fn bounds(&self) -> [(f64, f64, &'static str, &'static str); 6] {
-        let echo = self.echo_p50_us;
-        [
-            (self.reserve_ns, 100.0, "reserving and entering a block takes", "ns"),
-            (self.refuse_local_us, 5.0, "a refusal in the process takes", "us"),
-            (
-                self.recall_p99_us,
-                4.0 * echo + 100.0,
-                "the 99th percentile of a recall, with 4 echoes and 100 us as its bound, is",
-                "us",
-            ),
-            (
-                self.grant_p99_us,
-                2000.0 + 2.0 * echo,
-                "the 99th percentile of a grant, with 2 ms and 2 echoes as its bound, is",
-                "us",
-            ),
-            (self.daemon_cpu, 1.0, "the daemon keeps busy", "processors"),
-            (self.daemon_rss_mb, 100.0, "the daemon has", "MB in memory"),
+    /// Values of the promises, in the order of their bounds.
+    pub(super) fn values(&self) -> Vec<f64> {
+        let (atomic, echo) = (self.atomic_ns, self.echo_p50_us);
+        vec![
+            self.reserve_ns / atomic,
+            self.refuse_local_us * 1e3 / atomic,
+            self.recall_p99_us / (4.0 * echo + 100.0),
+            self.grant_p99_us / (2.0 * echo + 2000.0),
+            self.daemon_cpu,
+            self.daemon_rss_mb,
         ]
-    }
-
-    /// Whether no figure is above its bound.
-    pub(super) fn hold(&self) -> anyhow::Result<()> {
-        super::within(self.bounds().into_iter().map(|(measured, bound, what, unit)| {
-            let sentence = format!("{what} {measured} {unit}, at most {bound:.1} are allowed");
-            (measured, bound, sentence)
-        }))
     }
 }
 
 impl fmt::Display for Quota {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
+            atomic_ns: _,
             reserve_ns,
             refuse_local_us,
             recall_p99_us,
@@ -222,33 +169,5 @@ impl fmt::Display for Quota {
              {recall_p99_us} us (p99) where an echo takes {echo_p50_us} us; with {clients} clients in {sessions} sessions a \
              grant takes {grant_p99_us} us (p99), and the daemon {daemon_cpu} processors and {daemon_rss_mb} MB"
         )
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const AT_THE_BOUND: Quota = Quota {
-        reserve_ns: 100.0,
-        refuse_local_us: 5.0,
-        recall_p99_us: 140.0,
-        echo_p50_us: 10.0,
-        sessions: 500,
-        clients: 1000,
-        grant_p99_us: 2020.0,
-        daemon_cpu: 1.0,
-        daemon_rss_mb: 100.0,
-    };
-
-    #[test]
-    fn every_broken_bound_has_its_sentence() {
-        AT_THE_BOUND.hold().unwrap();
-        let slow = Quota { recall_p99_us: 140.5, daemon_rss_mb: 101.0, ..AT_THE_BOUND };
-        assert_eq!(
-            slow.hold().unwrap_err().to_string(),
-            "the 99th percentile of a recall, with 4 echoes and 100 us as its bound, is 140.5 us, at most 140.0 are \
-             allowed; the daemon has 101 MB in memory, at most 100.0 are allowed"
-        );
     }
 }

@@ -1,26 +1,35 @@
-//! What a decision costs: events a second in the core alone, and the way from a request to the open gate over the daemon's
-//! socket, beside an echo of the same frame over the same kind of socket. The clients only speak the protocol
-//! (`benches/src/daemon/`).
+//! Cost of a decision: events a second in the core alone, and the time from a request to the open gate over the daemon's socket,
+//! beside an echo of the same frame over the same kind of socket. The clients only speak the protocol (`benches/src/daemon/`).
 
 use std::fmt;
 
-use gpushare_tests::artifacts::Artifacts;
-use gpushare_tests::cargo::{self, Profile, Progress};
 use gpushare_tests::daemon::Daemon;
-use gpushare_tests::world::World;
 use serde::{Deserialize, Serialize};
 
-use super::quota::{parsed, talking_about};
+use super::{Rig, parsed};
 use crate::output::progress;
+use crate::promise::{Bound, Check, Effort};
 
-/// The one session takes turns with nobody.
+pub(super) const CHECK: Check = Check {
+    name: "sched",
+    effort: Effort::Timed,
+    bounds: &[
+        Bound::at_most("event in the core: 1000 sessions on 8 cards", 250.0, "atomic additions"),
+        Bound::at_most("median of a grant / (1.5 echoes + 5 us)", 1.0, "×"),
+        Bound::at_most("p99 of a grant / (2 echoes + 20 us)", 1.0, "×"),
+    ],
+    measure: || Ok(measure()?.values()),
+};
+
+/// Mode in which even the only session must ask for its turns.
 const TURNS: [&str; 2] = ["--mode", "serialized"];
-const EVENTS_PER_S: u64 = 1_000_000;
 
-/// All figures.
+/// Figures of the benchmark.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(super) struct Sched {
-    /// Of 1000 sessions on 8 cards.
+    /// An atomic addition, for comparison.
+    atomic_ns: f64,
+    /// Events of 1000 sessions on 8 cards.
     events_per_s: u64,
     /// The same frame to another process and back; the median.
     echo_p50_us: f64,
@@ -44,23 +53,18 @@ struct Grant {
 }
 
 pub(super) fn measure() -> anyhow::Result<Sched> {
-    progress("building in release");
-    let artifacts = Artifacts::build(Profile::Release, Progress::Shown)?;
-    let built = cargo::build(&["gpushare-benches"], Profile::Release, Progress::Shown)?;
-    let world = World::on_this_machine(&artifacts)?;
-    let bench = &built["daemon"];
-
+    let rig = Rig::build()?;
+    let atomic_ns = rig.atomic_ns()?;
     progress("giving the core events");
-    let core: Core = parsed({
-        let mut command = world.program(bench);
-        command.arg("core");
-        command
-    })?;
-    let daemon = Daemon::start(&world, &TURNS)?;
+    let mut core = rig.world.program(&rig.built["daemon"]);
+    core.arg("core");
+    let core: Core = parsed(core)?;
+    let daemon = Daemon::start(&rig.world, &TURNS)?;
     progress("asking for turns");
-    let grant: Grant = parsed(talking_about(&world, bench, "grant", &daemon))?;
+    let grant: Grant = parsed(rig.peer_of("grant", &daemon))?;
     progress(format_args!("the 99th percentile of an echo was {} us", grant.echo_p99_us));
     Ok(Sched {
+        atomic_ns,
         events_per_s: core.events_per_s,
         echo_p50_us: grant.echo_p50_us,
         grant_p50_us: grant.grant_p50_us,
@@ -69,67 +73,24 @@ pub(super) fn measure() -> anyhow::Result<Sched> {
 }
 
 impl Sched {
-    /// Whether every figure is on the right side of its bound.
-    pub(super) fn hold(&self) -> anyhow::Result<()> {
-        let Self { events_per_s, echo_p50_us: echo, grant_p50_us, grant_p99_us } = *self;
-        let needed = EVENTS_PER_S as f64;
-        let (p50, p99) = (1.5 * echo + 5.0, 2.0 * echo + 20.0);
-        let figures = [
-            (
-                needed,
-                events_per_s as f64,
-                format!("the core takes {events_per_s} events a second, at least {EVENTS_PER_S} are needed"),
-            ),
-            (
-                grant_p50_us,
-                p50,
-                format!(
-                    "the median grant, with 1.5 echoes and 5 us as its bound, is {grant_p50_us} us, at most {p50:.1} are allowed"
-                ),
-            ),
-            (
-                grant_p99_us,
-                p99,
-                format!(
-                    "the 99th percentile of a grant, with 2 echoes and 20 us as its bound, is {grant_p99_us} us, at most \
-                     {p99:.1} are allowed"
-                ),
-            ),
-        ];
-        super::within(figures.into_iter())
+    /// Values of the promises, in the order of their bounds.
+    pub(super) fn values(&self) -> Vec<f64> {
+        let echo = self.echo_p50_us;
+        vec![
+            1e9 / self.events_per_s as f64 / self.atomic_ns,
+            self.grant_p50_us / (1.5 * echo + 5.0),
+            self.grant_p99_us / (2.0 * echo + 20.0),
+        ]
     }
 }
 
 impl fmt::Display for Sched {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { events_per_s, echo_p50_us, grant_p50_us, grant_p99_us } = self;
+        let Self { events_per_s, echo_p50_us, grant_p50_us, grant_p99_us, .. } = self;
         write!(
             f,
             "the core takes {events_per_s} events a second of 1000 sessions on 8 cards; a turn on a free card comes within \
              {grant_p50_us} us (p50) and {grant_p99_us} us (p99) where an echo takes {echo_p50_us} us"
         )
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const AT_THE_BOUND: Sched = Sched {
-        events_per_s: 1_000_000,
-        echo_p50_us: 10.0,
-        grant_p50_us: 20.0,
-        grant_p99_us: 40.0,
-    };
-
-    #[test]
-    fn every_broken_bound_has_its_sentence() {
-        AT_THE_BOUND.hold().unwrap();
-        let slow = Sched { events_per_s: 999_999, grant_p50_us: 20.5, ..AT_THE_BOUND };
-        assert_eq!(
-            slow.hold().unwrap_err().to_string(),
-            "the core takes 999999 events a second, at least 1000000 are needed; the median grant, with 1.5 echoes and 5 us \
-             as its bound, is 20.5 us, at most 20.0 are allowed"
-        );
     }
 }

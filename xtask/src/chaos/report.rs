@@ -55,6 +55,10 @@ impl Report {
 
     /// Adds what the figures break to what was seen to break.
     pub(crate) fn judge(&mut self) {
+        if self.recoveries == 0 {
+            self.broken
+                .push("no program's death was recovered from, so nothing was tested".to_owned());
+        }
         if self.bytes_lost > 0 {
             self.broken.push(format!("{} bytes were lost", self.bytes_lost));
         }
@@ -106,6 +110,9 @@ mod tests {
     #[test]
     fn every_broken_promise_has_its_sentence() {
         let mut report = Report::default();
+        report.judge();
+        assert_eq!(report.broken.len(), 1, "nothing was recovered: {:?}", report.broken);
+        report.broken.clear();
         report.recovered(vec![Duration::from_millis(50)]);
         report.judge();
         report.judge_time();
