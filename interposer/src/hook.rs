@@ -18,7 +18,7 @@
 //! a hook, which releases what it holds. Panics of gpushare stop in [`guest`]. An open gate cannot panic, and a
 //! closed one catches its own panics, so hooks that only pass the gate need no [`guest`].
 //!
-//! [`guest`]: gpushare_client::guest::guest
+//! [`guest`]: gpushare_client::process::panics::guest
 
 use std::ffi::c_void;
 
@@ -31,7 +31,7 @@ macro_rules! hooks {
         $real
     }};
     (@enter [ordered: $stream:expr] $row:ident $real:expr) => {{
-        let page = gpushare_client::process::page();
+        let page = gpushare_client::gate::page();
         let _pass = gpushare_client::hooks::work::pass_with(page, || gpushare_client::hooks::work::Work::One($stream));
         $real
     }};
@@ -51,7 +51,7 @@ macro_rules! hooks {
     }};
     // One call of the driver for both ways: with two, each launch would keep its arguments for the other.
     (@window $work:ident($($given:expr),*), $row:ident $real:expr) => {{
-        let page = gpushare_client::process::page();
+        let page = gpushare_client::gate::page();
         let work = || gpushare_client::hooks::work::Work::$work($($given),*);
         if gpushare_client::hooks::work::is_windowed(page) {
             gpushare_client::hooks::work::pass_window(work(), $row.default_stream());
@@ -64,7 +64,7 @@ macro_rules! hooks {
         $real
     }};
     (@enter [$hook:path : $($given:expr),*] $row:ident $real:expr) => {
-        gpushare_client::guest::guest(move || $hook($($given,)* move || $real))
+        gpushare_client::process::panics::guest(move || $hook($($given,)* move || $real))
     };
 
     // One exported function and its row.

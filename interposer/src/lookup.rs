@@ -5,9 +5,9 @@ use std::ffi::{c_char, c_int, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use gpushare_client::driver::dynlink;
-use gpushare_client::guest::guest_or;
 use gpushare_client::hooks::lookup::{dlsym_answer, get_proc_address};
 use gpushare_client::nvml::rows as nvml;
+use gpushare_client::process::panics::guest_or;
 
 use crate::TABLE;
 use crate::hook::{Pointer, hooks};

@@ -3,8 +3,8 @@
 use std::ffi::c_int;
 
 use gpushare_client::driver::types::{CUresult, CUstream};
-use gpushare_client::guest::guest;
-use gpushare_client::marked::mark;
+use gpushare_client::hooks::marks::mark;
+use gpushare_client::process::panics::guest;
 
 /// `int gpushare_mark_communication(CUstream stream, int on)`: marks or unmarks `stream` as one that carries
 /// communication with other cards. Returns a `CUresult`.

@@ -34,7 +34,7 @@ macro_rules! functions {
             #[unsafe(no_mangle)]
             pub(crate) unsafe extern "C-unwind" fn $name($($arg: $type),*) -> gpushare_client::nvml::types::NvmlReturn {
                 // 999 is the unknown error of NVML and of CUDA, so the guard of CUDA hooks serves here too.
-                gpushare_client::guest::guest(|| {
+                gpushare_client::process::panics::guest(|| {
                     let real = $name::ROW.real();
                     if real.is_null() {
                         return gpushare_client::nvml::types::NVML_ERROR_FUNCTION_NOT_FOUND;

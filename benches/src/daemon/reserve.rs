@@ -1,8 +1,8 @@
 //! What stands between an application and the driver when it allocates: the lease's bytes are taken and the block is entered,
 //! while a hundred others are there. The driver's part is left out.
 
-use gpushare_client::books::{Block, Books, Origin};
-use gpushare_client::leases::{Kind, Leases};
+use gpushare_client::memory::allocations::{Allocations, Block, Origin};
+use gpushare_client::memory::lease::{Lease, MemoryKind};
 use gpushare_proto::page::Page;
 use gpushare_proto::{Bytes, GateState, GpuId};
 use rustix::time::{ClockId, clock_gettime};
@@ -18,17 +18,17 @@ const TURNS: usize = 20_000;
 pub(crate) fn measure() -> anyhow::Result<Value> {
     let page: &'static Page = Box::leak(Box::new(Page::new(GateState::Open)));
     gpushare_sys::lease::put(&page.gpus[0], Bytes::mib(64));
-    let (leases, books) = (Leases::default(), Books::default());
-    leases.share(page);
-    leases.attach(0, GpuId(0));
+    let (lease, blocks) = (Lease::default(), Allocations::default());
+    lease.use_page(page);
+    lease.attach(0, GpuId(0));
     let reserve = |address| {
-        assert!(leases.take(0, BLOCK, Kind::Movable), "the lease is short");
+        assert!(lease.take(0, BLOCK, MemoryKind::Movable), "the lease is short");
         let block = Block { size: BLOCK, device: 0, context: 1, origin: Origin::Rewritten };
-        let _ = books.enter(address, block);
+        let _ = blocks.insert(address, block);
     };
     let give_back = |address| {
-        let block = books.strike(address).expect("it was entered");
-        leases.give_back(block.device, block.size, block.origin.kind(), |_| false);
+        let block = blocks.remove(address).expect("it was entered");
+        lease.give_back(block.device, block.size, block.origin.kind(), |_| false);
     };
     // Addresses come in the order in which a driver gives them, and never again.
     let mut next = (1 << 40..).step_by(4096);

@@ -1,4 +1,4 @@
-//! The process's side of the tenant socket, against a daemon that is played here.
+//! The process's side of the tenant socket, against a daemon that the test plays.
 #![cfg(not(loom))]
 
 use std::io::{Read, Write};
@@ -8,16 +8,17 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
-use gpushare_client::connection::{Address, ConnectError, Connection};
-use gpushare_client::leases::Kind;
-use gpushare_client::link::{AskError, Link};
+use gpushare_client::daemon::MemoryKind;
+use gpushare_client::daemon::address::{Address, ConnectError};
+use gpushare_client::daemon::connection::Connection;
+use gpushare_client::daemon::link::{AskError, Link};
 use gpushare_proto::page::{LimitKind, MemoryRefusal};
 use gpushare_proto::tenant::{Failure, FailureCode, PROTOCOL, Role, TenantReply, TenantRequest, Welcome};
 use gpushare_proto::{Bytes, ClientId, GateState, GateWord, GpuId, SessionId, Token, codec};
 use gpushare_sys::page::{self, SharedPage};
 use gpushare_sys::socket;
 
-/// The daemon's end of one connection.
+/// Daemon's end of one connection.
 struct Daemon {
     stream: UnixStream,
     page: SharedPage,
@@ -32,7 +33,7 @@ fn receive(stream: &mut UnixStream) -> TenantRequest {
 }
 
 impl Daemon {
-    /// Accepts, takes the hello and welcomes.
+    /// Accepts a client and welcomes it; returns the role of its hello.
     fn welcome(listener: &UnixListener) -> (Self, Role) {
         let (mut stream, _) = listener.accept().unwrap();
         let TenantRequest::Hello(hello) = receive(&mut stream) else {
@@ -55,7 +56,7 @@ impl Daemon {
         self.stream.write_all(&codec::encode(reply).unwrap()).unwrap();
     }
 
-    /// Takes a request for memory; its number.
+    /// Receives a request for memory; returns its number.
     fn asked_for(&mut self, bytes: Bytes) -> gpushare_proto::RequestId {
         match receive(&mut self.stream) {
             TenantRequest::Reserve { request, bytes: asked, .. } if asked == bytes => request,
@@ -64,29 +65,26 @@ impl Daemon {
     }
 }
 
-fn listen(folder: &Path) -> (UnixListener, Address) {
+fn bind(folder: &Path) -> (UnixListener, Address) {
     let path = folder.join("scheduler.sock");
     let listener = UnixListener::bind(&path).unwrap();
     (listener, Address::new(vec![folder.join("nobody.sock"), path], Some(Token([5; 32])), true))
 }
 
-/// Hears messages until the connection ends, counting memory.
-fn hear(link: &Link, mut connection: Connection, counted: &AtomicU64) {
+/// Receives messages until the connection ends, and counts memory.
+fn listen(link: &Link, mut connection: Connection, counted: &AtomicU64) {
     while let Ok(reply) = connection.receive() {
-        link.hear(
-            reply,
-            |_, bytes, _| {
-                counted.fetch_add(bytes.0, Ordering::SeqCst);
-            },
-            |_, _, _| (),
-        );
+        let surplus = link.receive(reply, |grant| {
+            counted.fetch_add(grant.bytes.0, Ordering::SeqCst);
+        });
+        assert_eq!(surplus, None);
     }
 }
 
 #[test]
-fn a_process_says_who_it_is_and_maps_the_page_that_it_is_given() {
+fn a_client_says_hello_and_maps_the_page() {
     let folder = tempfile::tempdir().unwrap();
-    let (listener, address) = listen(folder.path());
+    let (listener, address) = bind(folder.path());
     let daemon = thread::spawn(move || {
         let (daemon, role) = Daemon::welcome(&listener);
         daemon.page.gate.store(GateWord::new(1, GateState::Open).0, Ordering::SeqCst);
@@ -113,9 +111,9 @@ fn without_a_daemon_the_error_names_every_socket_that_was_tried() {
 }
 
 #[test]
-fn a_refusal_is_passed_on_in_the_daemons_words() {
+fn a_refusal_keeps_the_daemons_words() {
     let folder = tempfile::tempdir().unwrap();
-    let (listener, address) = listen(folder.path());
+    let (listener, address) = bind(folder.path());
     let daemon = thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
         receive(&mut stream);
@@ -129,9 +127,9 @@ fn a_refusal_is_passed_on_in_the_daemons_words() {
 }
 
 #[test]
-fn memory_is_counted_before_the_asker_goes_on_and_a_refusal_carries_its_figures() {
+fn memory_counts_before_the_asking_thread_goes_on() {
     let folder = tempfile::tempdir().unwrap();
-    let (listener, address) = listen(folder.path());
+    let (listener, address) = bind(folder.path());
     let refusal =
         MemoryRefusal { requested: Bytes(9), limit: Bytes(5), used: Bytes(1), by: LimitKind::Session };
     let daemon = thread::spawn(move || {
@@ -145,10 +143,10 @@ fn memory_is_counted_before_the_asker_goes_on_and_a_refusal_carries_its_figures(
     let link = Link::new(&connection, &welcome).unwrap();
     let counted = AtomicU64::new(0);
     thread::scope(|scope| {
-        scope.spawn(|| hear(&link, connection, &counted));
-        link.ask_memory(0, GpuId(0), Bytes(100), Kind::Movable).unwrap();
+        scope.spawn(|| listen(&link, connection, &counted));
+        link.ask_memory(0, GpuId(0), Bytes(100), MemoryKind::Movable).unwrap();
         assert_eq!(counted.load(Ordering::SeqCst), 100);
-        let refused = link.ask_memory(0, GpuId(0), Bytes(9), Kind::Movable).unwrap_err();
+        let refused = link.ask_memory(0, GpuId(0), Bytes(9), MemoryKind::Movable).unwrap_err();
         assert!(matches!(refused, AskError::Memory(figures) if figures == refusal));
         assert_eq!(counted.load(Ordering::SeqCst), 100);
         daemon.join().unwrap();
@@ -156,9 +154,9 @@ fn memory_is_counted_before_the_asker_goes_on_and_a_refusal_carries_its_figures(
 }
 
 #[test]
-fn a_daemon_that_takes_no_more_messages_is_left_for_another() {
+fn a_connection_that_takes_no_more_messages_is_shut_down() {
     let folder = tempfile::tempdir().unwrap();
-    let (listener, address) = listen(folder.path());
+    let (listener, address) = bind(folder.path());
     let daemon = thread::spawn(move || Daemon::welcome(&listener));
     let (mut connection, welcome, _) = address.connect(None).unwrap();
     let link = Link::new(&connection, &welcome).unwrap();
@@ -167,37 +165,37 @@ fn a_daemon_that_takes_no_more_messages_is_left_for_another() {
         let reader = scope.spawn(move || connection.receive());
         let wait = TenantRequest::Wait { word: GateWord::new(1, GateState::Closed) };
         // Until its buffer is full, and then the one that is lost.
-        while link.tell(&wait) {}
+        while link.send(&wait) {}
         reader.join().unwrap().unwrap_err();
     });
 }
 
 #[test]
-fn what_nothing_depends_on_waits_for_nobody_and_leaves_the_connection_whole() {
+fn a_message_that_may_be_lost_never_blocks_nor_breaks_the_connection() {
     let folder = tempfile::tempdir().unwrap();
-    let (listener, address) = listen(folder.path());
+    let (listener, address) = bind(folder.path());
     let daemon = thread::spawn(move || Daemon::welcome(&listener));
     let (connection, welcome, _) = address.connect(None).unwrap();
     let link = Link::new(&connection, &welcome).unwrap();
     let (mut stalled, _) = daemon.join().unwrap();
     let refused = TenantRequest::RefusedLocally { gpu: GpuId(0), bytes: Bytes::gib(80) };
     let mut told = 0;
-    while link.tell_at_once(&refused) {
+    while link.try_send(&refused) {
         told += 1;
     }
     for _ in 0..told {
         assert_eq!(receive(&mut stalled.stream), refused);
     }
-    assert!(link.tell_at_once(&refused), "it is heard again");
+    assert!(link.try_send(&refused), "there is space again");
     assert_eq!(receive(&mut stalled.stream), refused);
     link.unplug();
-    assert!(!link.tell_at_once(&refused), "there is nobody");
+    assert!(!link.try_send(&refused), "without a connection");
 }
 
 #[test]
-fn a_question_that_a_dying_daemon_left_open_is_asked_again_of_the_next_one() {
+fn an_open_question_is_asked_again_of_the_next_daemon() {
     let folder = tempfile::tempdir().unwrap();
-    let (listener, address) = listen(folder.path());
+    let (listener, address) = bind(folder.path());
     let daemon = thread::spawn(move || {
         let (mut first, _) = Daemon::welcome(&listener);
         first.asked_for(Bytes(64));
@@ -211,22 +209,22 @@ fn a_question_that_a_dying_daemon_left_open_is_asked_again_of_the_next_one() {
     let counted = AtomicU64::new(0);
     thread::scope(|scope| {
         scope.spawn(|| {
-            hear(&link, connection, &counted);
+            listen(&link, connection, &counted);
             link.unplug();
             let (connection, welcome, _) = address.connect(None).unwrap();
             link.plug(&connection, &welcome, |_| Some(GpuId(2))).unwrap();
-            hear(&link, connection, &counted);
+            listen(&link, connection, &counted);
         });
-        link.ask_memory(0, GpuId(0), Bytes(64), Kind::Movable).unwrap();
+        link.ask_memory(0, GpuId(0), Bytes(64), MemoryKind::Movable).unwrap();
         daemon.join().unwrap();
     });
     assert_eq!(counted.load(Ordering::SeqCst), 64);
 }
 
 #[test]
-fn a_daemon_that_accepts_and_never_answers_is_found_out_by_knocking() {
+fn a_daemon_that_accepts_and_never_answers_fails_the_probe() {
     let folder = tempfile::tempdir().unwrap();
-    let (listener, address) = listen(folder.path());
+    let (listener, address) = bind(folder.path());
     let daemon = thread::spawn(move || {
         // The first one is cut off without a word, the second one is answered.
         drop(listener.accept().unwrap());
@@ -238,13 +236,13 @@ fn a_daemon_that_accepts_and_never_answers_is_found_out_by_knocking() {
         stream.write_all(&codec::encode(&ready).unwrap()).unwrap();
         hello.role
     });
-    assert!(matches!(address.knock(), Err(ConnectError::Broken { .. })));
-    address.knock().unwrap();
-    assert_eq!(daemon.join().unwrap(), Role::Tool, "it says nothing of the process");
+    assert!(matches!(address.probe(), Err(ConnectError::Broken { .. })));
+    address.probe().unwrap();
+    assert_eq!(daemon.join().unwrap(), Role::Tool, "nothing about the process");
 }
 
 #[test]
-fn a_socket_that_cannot_be_reached_is_no_absent_daemon() {
+fn an_unreachable_socket_is_no_absent_daemon() {
     let folder = tempfile::tempdir().unwrap();
     let (nobody, file) = (folder.path().join("nobody.sock"), folder.path().join("file"));
     std::fs::write(&file, "").unwrap();
@@ -258,7 +256,7 @@ fn a_socket_that_cannot_be_reached_is_no_absent_daemon() {
     assert!(matches!(&found, ConnectError::Unreachable { path, .. } if *path == blocked), "{found}");
 
     // Another one that answers is served all the same.
-    let (listener, _) = listen(folder.path());
+    let (listener, _) = bind(folder.path());
     let daemon = thread::spawn(move || Daemon::welcome(&listener));
     let there = folder.path().join("scheduler.sock");
     Address::new(vec![blocked, there], None, true).connect(None).unwrap();

@@ -1,19 +1,19 @@
-//! Every interleaving of threads that enter and one that closes. Run by
+//! All interleavings of threads that enter the gate and one that closes it. Run by
 //! `RUSTFLAGS="--cfg loom" cargo test -p gpushare-client --test loom_gate --release --target-dir target/loom`.
 #![cfg(loom)]
 
 use gpushare_client::gate::Gate;
-use gpushare_client::sync::{AtomicU32, Ordering, fence};
 use gpushare_proto::{GateState, GateWord};
 use loom::sync::Arc;
+use loom::sync::atomic::{AtomicU32, Ordering, fence};
 use loom::thread;
 
 const OPEN: GateWord = GateWord::new(1, GateState::Open);
 
-/// One thread launches, one closes and waits until nobody is inside: the launch never overlaps what
-/// comes after the drain.
+/// One thread launches; another closes the gate and waits until it is empty. The launch never overlaps what comes
+/// after the drain.
 #[test]
-fn a_drained_gate_has_nobody_inside() {
+fn a_drained_gate_has_no_thread_inside() {
     loom::model(|| {
         let gate = Arc::new(Gate::new());
         let word = Arc::new(AtomicU32::new(OPEN.0));
@@ -32,7 +32,7 @@ fn a_drained_gate_has_nobody_inside() {
         word.store(OPEN.next(GateState::Closed).0, Ordering::Release);
         fence(Ordering::SeqCst);
         if gate.is_empty() {
-            assert_eq!(card.load(Ordering::Relaxed), 0, "somebody launches after the drain");
+            assert_eq!(card.load(Ordering::Relaxed), 0, "a launch after the drain");
             launcher.join().unwrap();
             assert_eq!(card.load(Ordering::Relaxed), 0);
         } else {
@@ -41,8 +41,8 @@ fn a_drained_gate_has_nobody_inside() {
     });
 }
 
-/// A mover proves idleness while a thread arrives: either the thread takes the gate back and the mover
-/// sees that, or the mover closes and the thread waits. Never both.
+/// The drainer proves idleness while a thread arrives. Either the thread reopens the gate and the drainer sees it,
+/// or the drainer closes it and the thread waits.
 #[test]
 fn a_proof_of_idleness_and_an_arrival_exclude_each_other() {
     loom::model(|| {

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread;
 
-use gpushare_client::connection::{Address, ConnectError};
+use gpushare_client::daemon::address::{Address, ConnectError};
 
 /// Where a process started by another test connects to.
 const SOCKET: &str = "GPUSHARE_TEST_SOCKET";
@@ -18,7 +18,7 @@ const SOCKET: &str = "GPUSHARE_TEST_SOCKET";
 /// Why a process that looks at `sockets` finds no daemon.
 fn error(sockets: &[&Path]) -> ConnectError {
     let sockets = sockets.iter().map(|&socket| socket.to_owned()).collect();
-    Address::new(sockets, None, false).account().unwrap_err()
+    Address::new(sockets, None, false).session_memory().unwrap_err()
 }
 
 fn is_unreachable(error: &ConnectError, at: &Path, errno: i32) -> bool {

@@ -59,7 +59,7 @@ fn our_threads_take_none_of_the_programs_signals() -> anyhow::Result<()> {
     for task in fs::read_dir(format!("/proc/{}/task", a.process().pid()))? {
         let task = task?.path();
         let name = fs::read_to_string(task.join("comm"))?;
-        if ["gpushare-link", "gpushare-mover"].contains(&name.trim()) {
+        if ["gpushare-link", "gpushare-drain"].contains(&name.trim()) {
             ours += 1;
             let blocked = traits(&task.join("status"))?
                 .into_iter()

@@ -52,7 +52,7 @@ fn what_is_more_than_the_whole_limit_is_refused_in_the_process_and_the_daemon_st
     assert_eq!(told.gpus[0].allocated_bytes, Bytes::mib(8));
     let log = daemon.process().stderr();
     assert!(log.contains("refused 33MiB to a on gpu0: 8MiB of 32MiB are used under its quota"), "{log}");
-    let line = "33MiB refused: 8MiB of this session's memory limit, 32MiB, are in use";
+    let line = "33MiB refused: this session uses 8MiB of its memory limit of 32MiB";
     assert!(program.process().stderr().contains(line), "{}", program.process().stderr());
     // The daemon is asked as ever for what could be had.
     program.must("alloc y 24MiB")?;
@@ -124,7 +124,7 @@ fn all_sessions_together_stay_below_the_managed_limit() -> anyhow::Result<()> {
     assert!(
         b.process()
             .stderr()
-            .contains("the card's limit for the managed memory of all sessions")
+            .contains("all sessions together use 40MiB of the card's managed limit of 64MiB")
     );
     a.kill()?;
     daemon

@@ -399,7 +399,7 @@ impl<'a, P: Policy> Run<'a, P> {
         let player = &mut self.players[who];
         if player.wanted && player.phase.is_none() && player.gate == Gate::Open {
             player.gate = Gate::Shut;
-            player.grace.gave_back(self.now);
+            player.grace.note_release(self.now);
             self.replies.push_back((who, Reply::WentIdle));
         }
     }

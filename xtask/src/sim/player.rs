@@ -1,6 +1,6 @@
 //! A session in a run: its gate, the work that it is at, and what it says.
 
-use gpushare_client::grace::Grace;
+use gpushare_client::gate::idle::Grace;
 use gpushare_proto::{Bytes, Nanos};
 
 use super::card::Work;

@@ -9,7 +9,7 @@ use crate::driver::Driver;
 use crate::driver::types::{
     CUcontext, CUdevice, CUevent, CUstream, EVENT_DISABLE_TIMING, STREAM_NON_BLOCKING,
 };
-use crate::lock;
+use crate::process::lock;
 
 /// Origin of a context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,6 +7,7 @@ pub mod dynlink;
 mod functions;
 pub mod contexts;
 pub mod hook_table;
+mod questions;
 pub mod unknown;
 
 pub use functions::Driver;

@@ -4,9 +4,10 @@ use std::ffi::c_uint;
 
 use gpushare_proto::{Backend, Bytes};
 
-use crate::books::{Block, Books, Origin};
 use crate::driver::types::{CUDA_SUCCESS, CUdevice, CUdeviceptr, CUresult, MEM_ATTACH_GLOBAL};
-use crate::process::State;
+use crate::memory::Table;
+use crate::memory::allocations::Origin;
+use crate::state::State;
 
 /// What the hardware aligns rows to: the pitch that `cuMemAllocPitch` gives on every card since Pascal.
 const PITCH_ALIGNMENT: usize = 512;
@@ -22,9 +23,9 @@ pub unsafe fn alloc(address: *mut CUdeviceptr, size: usize, mut real: impl FnMut
     }
     // SAFETY: `address` is writable.
     unsafe {
-        match state.backend {
+        match state.memory.backend() {
             Backend::Managed => {
-                charged(state, device, address, size, Origin::Rewritten, || state.managed(address, size))
+                charged(state, device, address, size, Origin::Rewritten, || managed(state, address, size))
             }
             Backend::Native => charged(state, device, address, size, Origin::Native, real),
         }
@@ -77,13 +78,13 @@ pub unsafe fn alloc_pitch(
     let size = row.and_then(|row| row.checked_mul(height));
     match (row, size) {
         (Some(row), Some(size)) if size > 0 && !address.is_null() && !pitch.is_null() => {
-            if state.backend == Backend::Native {
+            if state.memory.backend() == Backend::Native {
                 // SAFETY: `address` is writable.
                 return unsafe { charged(state, device, address, size, Origin::Native, real) };
             }
             // SAFETY: `address` is writable.
             let result = unsafe {
-                charged(state, device, address, size, Origin::Rewritten, || state.managed(address, size))
+                charged(state, device, address, size, Origin::Rewritten, || managed(state, address, size))
             };
             if result == CUDA_SUCCESS {
                 // SAFETY: `pitch` is writable.
@@ -115,23 +116,10 @@ pub unsafe fn alloc_managed(
 
 /// `cuMemFree`. An address that is not in the books goes to the driver untouched.
 pub fn free(address: CUdeviceptr, real: impl FnOnce() -> CUresult) -> CUresult {
-    // Struck before the driver may hand the address out again.
-    let Some((state, block)) =
-        State::existing().and_then(|state| Some((state, state.books.strike(address)?)))
-    else {
-        let result = real();
-        if let (CUDA_SUCCESS, Some(state)) = (result, State::existing()) {
-            state.look_at_pools_here();
-        }
-        return result;
-    };
-    let result = real();
-    if result == CUDA_SUCCESS {
-        state.give_back(block.device, block.size, block.origin.kind());
-    } else {
-        state.book(&state.books, address, block);
+    match State::existing() {
+        Some(state) => state.memory.free(Table::Blocks, address, |_| real()),
+        None => real(),
     }
-    result
 }
 
 pub(super) fn shared() -> Option<(&'static State, CUdevice)> {
@@ -139,7 +127,7 @@ pub(super) fn shared() -> Option<(&'static State, CUdevice)> {
     Some((state, state.shared_device()?))
 }
 
-/// Runs `allocate` with `size` reserved, and books what it made.
+/// Runs `allocate`, which allocates `size` bytes, within the quota, and records the block.
 ///
 /// # Safety
 /// `allocate` writes `address` when it succeeds.
@@ -151,33 +139,19 @@ unsafe fn charged<Address: Copy + Into<CUdeviceptr>>(
     origin: Origin,
     allocate: impl FnMut() -> CUresult,
 ) -> CUresult {
-    let size = Bytes(size as u64);
-    if let Err(refused) = state.reserve(device, size, origin.kind()) {
-        return refused;
-    }
-    let result = state.with_room(device, size, allocate);
-    if result != CUDA_SUCCESS {
-        state.give_back(device, size, origin.kind());
-        return result;
-    }
-    let context = state.driver.current_context().addr();
     // SAFETY: written by `allocate`.
-    let address = unsafe { address.read() }.into();
-    state.book(&state.books, address, Block { size, device, context, origin });
-    result
+    let key = || unsafe { address.read() }.into();
+    state
+        .memory
+        .allocate(Table::Blocks, device, Bytes(size as u64), origin, allocate, key)
 }
 
-impl State {
-    /// Enters a block whose quota was reserved. One that nobody has struck yet gives its own back.
-    pub(super) fn book(&self, books: &Books, address: CUdeviceptr, block: Block) {
-        if let Some(dead) = books.enter(address, block) {
-            self.give_back(dead.device, dead.size, dead.origin.kind());
-        }
-    }
-
-    fn managed(&self, address: *mut CUdeviceptr, size: usize) -> CUresult {
-        let flags: c_uint = MEM_ATTACH_GLOBAL;
-        // SAFETY: `alloc` and `alloc_pitch` checked the pointer.
-        unsafe { (self.driver.mem_alloc_managed)(address, size, flags) }
-    }
+/// Allocates managed memory instead of device memory.
+///
+/// # Safety
+/// `address` is writable.
+unsafe fn managed(state: &State, address: *mut CUdeviceptr, size: usize) -> CUresult {
+    let flags: c_uint = MEM_ATTACH_GLOBAL;
+    // SAFETY: the caller says so.
+    unsafe { (state.driver.mem_alloc_managed)(address, size, flags) }
 }

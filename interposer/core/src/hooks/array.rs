@@ -11,11 +11,10 @@ use gpushare_proto::Bytes;
 
 use super::allocation::shared;
 use super::mapping;
-use crate::books::{Block, Origin};
-use crate::driver::types::{
-    ARRAY_CUBEMAP, ARRAY_LAYERED, ARRAY_WITHOUT_MEMORY, CUDA_SUCCESS, CUarray, CUresult,
-};
-use crate::process::State;
+use crate::driver::types::{ARRAY_CUBEMAP, ARRAY_LAYERED, ARRAY_WITHOUT_MEMORY, CUarray, CUresult};
+use crate::memory::Table;
+use crate::memory::allocations::Origin;
+use crate::state::State;
 
 /// `CUDA_ARRAY_DESCRIPTOR`; `Size` is 32 bits wide in its first version.
 #[derive(Clone, Copy, Debug)]
@@ -217,41 +216,18 @@ unsafe fn charged<Descriptor: Copy + Into<Shape>>(
     if shape.width == 0 || shape.flags & ARRAY_WITHOUT_MEMORY != 0 {
         return real();
     }
-    let size = size(shape);
-    if let Err(refused) = state.reserve(device, size, Origin::Native.kind()) {
-        return refused;
-    }
-    let result = state.with_room(device, size, real);
-    if result != CUDA_SUCCESS {
-        state.give_back(device, size, Origin::Native.kind());
-        return result;
-    }
-    let block = Block {
-        size,
-        device,
-        context: state.driver.current_context().addr(),
-        origin: Origin::Native,
-    };
     // SAFETY: written by the driver.
-    state.book(&state.arrays, unsafe { array.read() }.addr() as u64, block);
-    result
+    let key = || unsafe { array.read() }.addr() as u64;
+    state
+        .memory
+        .allocate(Table::Arrays, device, size(shape), Origin::Native, real, key)
 }
 
 /// `cuArrayDestroy`, `cuMipmappedArrayDestroy`.
 pub fn destroy(array: CUarray, real: impl FnOnce() -> CUresult) -> CUresult {
     let Some(state) = State::existing() else { return real() };
     let key = array.addr() as u64;
-    // Struck before the driver may hand the handle out again.
-    let block = state.arrays.strike(key);
-    let result = mapping::end_array(state, key, real);
-    match block {
-        Some(block) if result == CUDA_SUCCESS => {
-            state.give_back(block.device, block.size, block.origin.kind());
-        }
-        Some(block) => state.book(&state.arrays, key, block),
-        None => {}
-    }
-    result
+    state.memory.free(Table::Arrays, key, |_| mapping::end_array(state, key, real))
 }
 
 #[cfg(test)]

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use crate::driver::contexts::{Kind, List, Live};
 use crate::driver::types::{CUDA_SUCCESS, CUcontext, CUdevice, CUgreenCtx, CUresult};
-use crate::process::{State, without_state};
-use crate::room;
+use crate::memory::headroom;
+use crate::state::{State, without_state};
 use crate::window::markers::Frozen;
 
 /// A context is made on `device`, or its primary one retained; `made` is where the driver writes it.
@@ -34,13 +34,13 @@ pub unsafe fn create(
     let result = match kind {
         // It is there already, and only gets one more user.
         Kind::Primary if state.contexts.visit().primary(device).is_some() => call(),
-        _ => state.ask_and_try(device, room::CONTEXT, call),
+        _ => state.memory.ask_and_call(device, headroom::CONTEXT, call),
     };
     if result == CUDA_SUCCESS && !made.is_null() {
         // SAFETY: the driver just wrote the handle there.
         let context = unsafe { made.read() };
         if let Some(live) = state.contexts.created(context, device, kind) {
-            state.tell_contexts(device, live);
+            state.send_contexts(device, live);
         }
         state.note_first_context(begun.elapsed().saturating_sub(theirs));
     }
@@ -51,7 +51,7 @@ pub unsafe fn create(
 pub fn destroy(context: CUcontext, real: impl FnOnce() -> CUresult) -> CUresult {
     let Some(state) = State::existing() else { return real() };
     let live = state.contexts.visit();
-    let frozen = state.freeze(context);
+    let frozen = state.window.freeze(context);
     let result = real();
     if result == CUDA_SUCCESS {
         bury(state, live, context, frozen);
@@ -63,7 +63,7 @@ pub fn destroy(context: CUcontext, real: impl FnOnce() -> CUresult) -> CUresult 
 pub fn release_primary(device: CUdevice, real: impl FnOnce() -> CUresult) -> CUresult {
     let Some(state) = State::existing() else { return real() };
     let live = state.contexts.visit();
-    let frozen = live.primary(device).and_then(|context| state.freeze(context));
+    let frozen = live.primary(device).and_then(|context| state.window.freeze(context));
     let result = real();
     if result == CUDA_SUCCESS {
         bury_primary_if_dead(state, live, device, frozen);
@@ -89,7 +89,7 @@ pub fn detach(context: CUcontext, real: impl FnOnce() -> CUresult) -> CUresult {
     let Some(state) = State::existing() else { return real() };
     // It may be the last one, so as for a context that is destroyed.
     let mut live = state.contexts.visit();
-    let frozen = state.freeze(context);
+    let frozen = state.window.freeze(context);
     let result = real();
     if result == CUDA_SUCCESS {
         match live.primary_of(context) {
@@ -116,8 +116,8 @@ pub unsafe fn create_green(
         return refused;
     }
     let has_primary = || state.contexts.visit().primary(device).is_some();
-    let room = if has_primary() { room::PART } else { room::CONTEXT };
-    let result = state.ask_and_try(device, room, real);
+    let room = if has_primary() { headroom::GREEN_CONTEXT } else { headroom::CONTEXT };
+    let result = state.memory.ask_and_call(device, room, real);
     if let (CUDA_SUCCESS, Some(convert), false) = (result, state.driver.ctx_from_green_ctx, made.is_null()) {
         if !has_primary() {
             note_primary(state, device);
@@ -138,19 +138,18 @@ pub fn destroy_green(part: CUgreenCtx, real: impl FnOnce() -> CUresult) -> CUres
     let Some(state) = State::existing() else { return real() };
     let mut live = state.contexts.visit();
     let context = live.green(part.addr());
-    let frozen = context.and_then(|context| state.freeze(context));
+    let frozen = context.and_then(|context| state.window.freeze(context));
     let of_primary = live.iter().find(|known| Some(known.context()) == context).map(Live::device);
-    let of_primary = of_primary.and_then(|device| state.freeze(live.primary(device)?));
+    let of_primary = of_primary.and_then(|device| state.window.freeze(live.primary(device)?));
     let result = real();
     let Some(context) = context.filter(|_| result == CUDA_SUCCESS) else { return result };
     let Some(device) = live.remove(context) else { return result };
     if let Some(primary) = live.primary(device) {
-        state.books.hand_over(context, primary);
-        state.arrays.hand_over(context, primary);
+        state.memory.move_context(context, primary);
     }
-    state.captures.end_context(context);
-    state.marked.end_context(context);
-    state.bury_markers(frozen);
+    state.gate.captures.end_context(context);
+    state.gate.marked.end_context(context);
+    state.window.end_context(frozen);
     bury_primary_if_dead(state, live, device, of_primary);
     result
 }
@@ -165,7 +164,7 @@ fn note_primary(state: &State, device: CUdevice) {
     // SAFETY: gives back what was taken above.
     unsafe { (state.driver.primary_ctx_release)(device) };
     if let Some(live) = state.contexts.created(context, device, Kind::Primary) {
-        state.tell_contexts(device, live);
+        state.send_contexts(device, live);
     }
 }
 
@@ -191,21 +190,12 @@ fn bury(
     context: CUcontext,
     frozen: Option<Frozen<'_>>,
 ) {
-    state.bury_markers(frozen);
+    state.window.end_context(frozen);
     let Some(device) = live.remove(context) else { return };
     let left = live.count(device);
     drop(live);
-    state.sizes.forget(device);
-    state.captures.end_context(context);
-    state.marked.end_context(context);
-    for block in state
-        .books
-        .strike_context(context)
-        .into_iter()
-        .chain(state.arrays.strike_context(context))
-    {
-        state.give_back(block.device, block.size, block.origin.kind());
-    }
-    state.look_at_pools(device);
-    state.tell_contexts(device, left);
+    state.gate.captures.end_context(context);
+    state.gate.marked.end_context(context);
+    state.memory.end_context(context, device);
+    state.send_contexts(device, left);
 }

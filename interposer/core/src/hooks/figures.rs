@@ -4,42 +4,13 @@
 //! The driver is asked once for the size of each card; from then on what is free is known here, and the question
 //! costs less than the driver's own answer. Where anything is unusual the driver answers, with its own error.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-
 use gpushare_proto::Bytes;
-use gpushare_proto::page::MAX_GPUS;
 
 use super::allocation::shared;
-use crate::account;
 use crate::driver::types::{CUDA_SUCCESS, CUdevice, CUresult};
-use crate::leases::Figures;
-use crate::process::State;
-
-/// How large each card is, as the driver's `cuMemGetInfo` said when it was asked; 0 before that.
-#[derive(Debug, Default)]
-pub struct Sizes([AtomicU64; MAX_GPUS]);
-
-impl Sizes {
-    fn of(&self, device: CUdevice) -> Option<Bytes> {
-        let size = self.slot(device)?.load(Ordering::Relaxed);
-        (size > 0).then_some(Bytes(size))
-    }
-
-    fn learn(&self, device: CUdevice, size: Bytes) {
-        if let Some(slot) = self.slot(device) {
-            slot.store(size.0, Ordering::Relaxed);
-        }
-    }
-
-    /// A context of the device died: whoever still has it current is to hear so from the driver.
-    pub fn forget(&self, device: CUdevice) {
-        self.learn(device, Bytes::ZERO);
-    }
-
-    fn slot(&self, device: CUdevice) -> Option<&AtomicU64> {
-        self.0.get(usize::try_from(device).ok()?)
-    }
-}
+use crate::memory::lease::Figures;
+use crate::state::State;
+use crate::state::inquiry;
 
 /// `cuMemGetInfo`.
 ///
@@ -54,12 +25,12 @@ pub unsafe fn get_info(free: *mut usize, total: *mut usize, real: impl FnOnce() 
     }
     let result = real();
     if let (CUDA_SUCCESS, true, Some((state, device))) = (result, wanted, shared()) {
-        state.look_at_pools(device);
-        if let Some(figures) = state.leases.figures(device) {
+        state.memory.shrink_pools(device);
+        if let Some(figures) = state.memory.lease().figures(device) {
             // SAFETY: both are writable, and the driver just wrote both.
             unsafe {
                 let card = Bytes(total.read() as u64);
-                state.sizes.learn(device, card);
+                state.memory.set_card_size(device, card);
                 tell(free, total, card, figures);
             }
         }
@@ -71,9 +42,9 @@ pub unsafe fn get_info(free: *mut usize, total: *mut usize, real: impl FnOnce() 
 fn known() -> Option<(Bytes, Figures)> {
     let state = State::existing()?;
     let device = state.driver.current_device()?;
-    let card = state.sizes.of(device)?;
-    state.look_at_pools(device);
-    Some((card, state.leases.figures(device)?))
+    let card = state.memory.card_size(device)?;
+    state.memory.shrink_pools(device);
+    Some((card, state.memory.lease().figures(device)?))
 }
 
 /// # Safety
@@ -110,9 +81,9 @@ pub unsafe fn total_mem(total: *mut usize, device: CUdevice, real: impl FnOnce()
 pub unsafe fn get_info_narrow(free: *mut u32, total: *mut u32, real: impl FnOnce() -> CUresult) -> CUresult {
     let result = real();
     let told = shared().and_then(|(state, device)| {
-        let card = state.total(device)?;
-        state.look_at_pools(device);
-        let figures = state.leases.figures(device)?;
+        let card = state.driver.total(device)?;
+        state.memory.shrink_pools(device);
+        let figures = state.memory.lease().figures(device)?;
         Some((figures.free(card), figures.total(card)))
     });
     if let (CUDA_SUCCESS, Some(told), false, false) = (result, told, free.is_null(), total.is_null()) {
@@ -135,7 +106,7 @@ pub unsafe fn total_mem_narrow(
     real: impl FnOnce() -> CUresult,
 ) -> CUresult {
     let result = real();
-    let card = State::get().and_then(|state| state.total(device));
+    let card = State::get().and_then(|state| state.driver.total(device));
     if let (CUDA_SUCCESS, Some(card), false) = (result, card, total.is_null()) {
         // SAFETY: writable.
         unsafe { total.write(narrow(size(device, card))) };
@@ -149,33 +120,9 @@ fn narrow(bytes: Bytes) -> u32 {
 
 fn size(device: CUdevice, card: Bytes) -> Bytes {
     let Some(state) = State::get() else { return card };
-    if let Some(figures) = state.leases.figures(device) {
+    if let Some(figures) = state.memory.lease().figures(device) {
         return figures.total(card);
     }
-    let told = account::present().zip(state.uuid(device));
-    told.map_or(card, |(account, uuid)| account::total(&account, uuid).min(card))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_size_is_known_from_its_learning_to_its_forgetting() {
-        let sizes = Sizes::default();
-        assert_eq!(sizes.of(0), None);
-        sizes.learn(0, Bytes::gib(8));
-        assert_eq!((sizes.of(0), sizes.of(1)), (Some(Bytes::gib(8)), None));
-        sizes.forget(0);
-        assert_eq!(sizes.of(0), None);
-    }
-
-    #[test]
-    fn an_ordinal_that_is_none_has_no_size() {
-        let sizes = Sizes::default();
-        for device in [-1, 16, CUdevice::MAX] {
-            sizes.learn(device, Bytes::gib(8));
-            assert_eq!(sizes.of(device), None);
-        }
-    }
+    let told = inquiry::session_memory().zip(state.driver.uuid(device));
+    told.map_or(card, |(session, uuid)| inquiry::total(&session, uuid).min(card))
 }

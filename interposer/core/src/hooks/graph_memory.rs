@@ -2,33 +2,16 @@
 //! charged by what that has taken from the card, after each launch of a process that has ever made such a node.
 
 use std::ffi::{c_int, c_void};
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use gpushare_proto::Bytes;
 
 use super::allocation::shared;
 use super::location::Location;
+use crate::daemon::MemoryKind;
 use crate::driver::types::{CUDA_SUCCESS, CUdevice, CUresult, NODE_MEM_ALLOC};
-use crate::guest::guest_or;
-use crate::leases::Kind;
-use crate::pools::{Held, Source};
-use crate::process::State;
-
-/// Whether graphs of this process have memory of their own. One that never made such a node pays one load a launch.
-#[derive(Debug, Default)]
-pub struct GraphMemory(AtomicBool);
-
-impl GraphMemory {
-    /// A node that allocates was made.
-    pub fn note(&self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-
-    #[inline]
-    fn is_used(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
-    }
-}
+use crate::memory::pools::PoolId;
+use crate::process::panics::guest_or;
+use crate::state::State;
 
 /// `CUDA_MEM_ALLOC_NODE_PARAMS`.
 #[derive(Clone, Copy, Debug)]
@@ -64,15 +47,15 @@ pub unsafe fn add_alloc_node(parameters: *const NodeParameters, real: impl FnOnc
     let NodeParameters { location, bytes, .. } = unsafe { parameters.read() };
     let device = location.device().unwrap_or(current);
     let bytes = Bytes(bytes as u64);
-    if state.gpu(device).is_some() {
-        if let Err(refused) = state.reserve(device, bytes, Kind::Fixed) {
+    if state.memory.gpu(device).is_some() {
+        if let Err(refused) = state.memory.reserve(device, bytes, MemoryKind::Fixed) {
             return refused;
         }
-        state.give_back(device, bytes, Kind::Fixed);
+        state.memory.give_back(device, bytes, MemoryKind::Fixed);
     }
     let result = real();
     if result == CUDA_SUCCESS {
-        state.graph_memory.note();
+        state.memory.note_graph_memory();
     }
     result
 }
@@ -94,26 +77,29 @@ pub unsafe fn add_node(parameters: *const AnyNode, real: impl FnOnce() -> CUresu
 /// A graph was launched or uploaded.
 #[inline]
 pub fn after_launch() {
-    if let Some(state) = State::existing().filter(|state| state.graph_memory.is_used()) {
+    if let Some(state) = State::existing().filter(|state| state.memory.has_graph_memory()) {
         guest_or(|| charge(state), || ());
     }
 }
 
 #[cold]
 fn charge(state: &'static State) {
-    let Some(device) = state.driver.current_device().filter(|&device| state.gpu(device).is_some()) else {
+    let Some(device) = state
+        .driver
+        .current_device()
+        .filter(|&device| state.memory.gpu(device).is_some())
+    else {
         return;
     };
-    let source = Source::Graphs(device);
-    let pool = state.pools.know(source, device, Kind::Fixed);
-    Held::new(state, source, &pool).accept();
+    let pool = state.memory.register_pool(PoolId::Graphs(device), device, MemoryKind::Fixed);
+    state.memory.lock_pool(&pool).charge_all();
 }
 
 /// `cuDeviceGraphMemTrim`: the driver gives unused memory of graphs back.
 pub fn trim(device: CUdevice, real: impl FnOnce() -> CUresult) -> CUresult {
     let result = real();
     if let Some(state) = State::existing() {
-        state.look_at_pools(device);
+        state.memory.shrink_pools(device);
     }
     result
 }

@@ -3,13 +3,13 @@
 use std::ffi::{c_int, c_uint, c_void};
 use std::ptr::null_mut;
 
-use crate::books::{Block, Origin};
 use crate::driver::types::{
     ATTRIBUTE_CONTEXT, ATTRIBUTE_DEVICE_ORDINAL, ATTRIBUTE_HOST_POINTER, ATTRIBUTE_IS_IPC_CAPABLE,
     ATTRIBUTE_IS_MANAGED, ATTRIBUTE_MEMORY_TYPE, ATTRIBUTE_RANGE_SIZE, ATTRIBUTE_RANGE_START,
     CUDA_ERROR_INVALID_VALUE, CUDA_SUCCESS, CUdeviceptr, CUpointerAttribute, CUresult, MEMORYTYPE_DEVICE,
 };
-use crate::process::State;
+use crate::memory::allocations::{Block, Origin};
+use crate::state::State;
 
 /// `cuPointerGetAttribute`.
 ///
@@ -101,8 +101,8 @@ pub fn range(address: CUdeviceptr, real: impl FnOnce() -> CUresult) -> CUresult 
 /// The block around an address, if we made it differently.
 pub(super) fn rewritten(address: CUdeviceptr) -> Option<(CUdeviceptr, Block)> {
     State::existing()?
-        .books
-        .holding(address)
+        .memory
+        .block_around(address)
         .filter(|(_, block)| block.origin == Origin::Rewritten)
 }
 

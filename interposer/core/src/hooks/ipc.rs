@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicBool;
 
 use super::identity::rewritten;
 use crate::driver::types::{CUDA_ERROR_NOT_SUPPORTED, CUdeviceptr, CUresult};
-use crate::notice;
+use crate::process::stderr;
 
 /// `cuIpcGetMemHandle`, `cuMemGetHandleForAddressRange`.
 pub fn hand_out(address: CUdeviceptr, real: impl FnOnce() -> CUresult) -> CUresult {
@@ -26,9 +26,9 @@ pub fn prepare(address: CUdeviceptr, real: impl FnOnce() -> CUresult) -> CUresul
 }
 
 fn refuse() {
-    static SAID: AtomicBool = AtomicBool::new(false);
-    notice::say_once(
-        &SAID,
+    static PRINTED: AtomicBool = AtomicBool::new(false);
+    stderr::print_once(
+        &PRINTED,
         format_args!(
             "this program shares memory of the card with another process or device, which memory that moves cannot; \
              start it with `gpushare-ctl run --backend native` (or GPUSHARE_BACKEND=native), then its memory stays on the card"

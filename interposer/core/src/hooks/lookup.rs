@@ -10,7 +10,7 @@ use crate::driver::dynlink::{self, LIBCUDA};
 use crate::driver::hook_table::{Answer, Asked, Lookup, Table};
 use crate::driver::types::{CUDA_SUCCESS, CUresult};
 use crate::driver::unknown::UNKNOWN;
-use crate::process::State;
+use crate::state::State;
 
 /// What our `dlsym` answers: our function for a driver symbol, or null for "not ours, ask the real one".
 ///
@@ -87,8 +87,8 @@ pub unsafe fn get_proc_address(
         Answer::Driver => {}
         Answer::Unknown => {
             UNKNOWN.note(base.to_bytes(), u32::try_from(version).unwrap_or(0));
-            if let Some(link) = State::existing().and_then(State::link) {
-                link.tell_unknown();
+            if let Some(link) = State::existing().and_then(|state| state.daemon.link()) {
+                link.send_unknown();
             }
         }
     }

@@ -11,10 +11,8 @@ use crate::driver::types::{
     ARRAY_PART_TAIL, CUDA_ERROR_INVALID_VALUE, CUDA_SUCCESS, CUdeviceptr, CUmemHandle, CUresult,
     MEM_OPERATION_MAP,
 };
-use crate::handles::{Charge, Handles, Tile};
-use crate::leases::Kind;
-use crate::lock;
-use crate::process::State;
+use crate::memory::handles::{Charge, Handles, Tile};
+use crate::state::State;
 
 /// `CUarrayMapInfo`.
 #[derive(Clone, Copy, Debug)]
@@ -56,16 +54,13 @@ pub unsafe fn create(
     if let Err(refused) = state.admit(device) {
         return refused;
     }
-    if state.gpu(device).is_none() {
+    if state.memory.gpu(device).is_none() {
         return real();
     }
     let charge = Charge { device, bytes: Bytes(size as u64) };
-    if let Err(refused) = state.reserve(charge.device, charge.bytes, Kind::Fixed) {
-        return refused;
-    }
     let call = || {
         // Not held while the daemon is asked, which may not answer.
-        let mut handles = lock(&state.handles);
+        let mut handles = state.memory.handles();
         let result = real();
         if result == CUDA_SUCCESS {
             // SAFETY: written by the driver.
@@ -73,11 +68,7 @@ pub unsafe fn create(
         }
         result
     };
-    let result = state.with_room(charge.device, charge.bytes, call);
-    if result != CUDA_SUCCESS {
-        state.uncharge(charge);
-    }
-    result
+    state.memory.create_piece(charge.device, charge.bytes, call)
 }
 
 /// `cuMemRelease`.
@@ -149,19 +140,19 @@ pub unsafe fn map_arrays(parts: *const ArrayMap, count: c_uint, real: impl FnOnc
 /// An array is destroyed: what was mapped into it is used there no more. It is taken out before the driver may give the
 /// array's handle out again.
 pub(super) fn end_array(state: &State, resource: u64, real: impl FnOnce() -> CUresult) -> CUresult {
-    let parts = lock(&state.handles).take_parts(resource);
+    let parts = state.memory.handles().take_parts(resource);
     let result = real();
     if parts.is_empty() {
         return result;
     }
-    let mut handles = lock(&state.handles);
+    let mut handles = state.memory.handles();
     if result != CUDA_SUCCESS {
         handles.put_back(parts);
         return result;
     }
     let free = handles.end(parts);
     drop(handles);
-    free.into_iter().for_each(|charge| state.uncharge(charge));
+    state.memory.give_back_pieces(free);
     result
 }
 
@@ -171,21 +162,15 @@ fn after<I: IntoIterator<Item = Charge>>(
     note: impl FnOnce(&mut Handles) -> I,
 ) -> CUresult {
     let Some(state) = State::existing() else { return real() };
-    let mut handles = lock(&state.handles);
+    let mut handles = state.memory.handles();
     let result = real();
     if result != CUDA_SUCCESS {
         return result;
     }
     let free = note(&mut handles);
     drop(handles);
-    free.into_iter().for_each(|charge| state.uncharge(charge));
+    state.memory.give_back_pieces(free);
     result
-}
-
-impl State {
-    fn uncharge(&self, charge: Charge) {
-        self.give_back(charge.device, charge.bytes, Kind::Fixed);
-    }
 }
 
 impl ArrayMap {

@@ -12,6 +12,7 @@ pub mod ipc;
 pub mod location;
 pub mod lookup;
 pub mod mapping;
+pub mod marks;
 pub mod module;
 pub mod pool;
 pub mod work;

@@ -2,13 +2,13 @@
 
 use super::allocation::shared;
 use crate::driver::types::CUresult;
-use crate::process::State;
-use crate::room;
+use crate::memory::headroom;
+use crate::state::State;
 
 /// `cuModuleLoad…`: into the current context.
 pub fn load(mut real: impl FnMut() -> CUresult) -> CUresult {
     match shared() {
-        Some((state, device)) => state.ask_and_try(device, room::MODULE, real),
+        Some((state, device)) => state.memory.ask_and_call(device, headroom::MODULE, real),
         None => real(),
     }
 }
@@ -17,7 +17,7 @@ pub fn load(mut real: impl FnMut() -> CUresult) -> CUresult {
 pub fn load_library(mut real: impl FnMut() -> CUresult) -> CUresult {
     let device = State::existing().and_then(|state| Some((state, state.driver.current_device()?)));
     match device {
-        Some((state, device)) => state.with_room(device, room::MODULE, real),
+        Some((state, device)) => state.memory.call_with_headroom(device, headroom::MODULE, real),
         None => real(),
     }
 }

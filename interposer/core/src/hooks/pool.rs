@@ -18,14 +18,15 @@ use gpushare_proto::Bytes;
 
 use super::allocation::shared;
 use super::location::{Location, Properties};
+use crate::daemon::MemoryKind;
 use crate::driver::types::DefaultStream;
 use crate::driver::types::{
     ALLOCATION_MANAGED, CUDA_ERROR_OUT_OF_MEMORY, CUDA_SUCCESS, CUdevice, CUdeviceptr, CUmemoryPool,
     CUresult, CUstream, STREAM_PER_THREAD,
 };
-use crate::leases::Kind;
-use crate::pools::{Held, Source};
-use crate::process::State;
+use crate::memory::Table;
+use crate::memory::pools::{LockedPool, PoolId};
+use crate::state::State;
 
 /// `cuMemAllocAsync`: from the pool that the stream's device uses now.
 ///
@@ -79,24 +80,11 @@ pub fn free_async(
 ) -> CUresult {
     let Some(state) = State::existing() else { return real() };
     let stream = named(stream, default);
-    if let Some(block) = state.books.strike(address) {
-        // Memory that is no pool's: the driver would refuse ours, since it is managed. What it asks for is an order.
-        let result = if state.captures.any() {
-            real()
-        } else {
-            free_in_order(state, address, stream)
-        };
-        match result {
-            CUDA_SUCCESS => state.give_back(block.device, block.size, block.origin.kind()),
-            _ => state.book(&state.books, address, block),
-        }
-        return result;
-    }
-    let result = real();
-    if result == CUDA_SUCCESS {
-        state.look_at_pools_here();
-    }
-    result
+    state.memory.free(Table::Blocks, address, |known| match known {
+        // The driver would refuse a block that is no pool's. The application asks for an order, which a wait keeps.
+        true if !state.gate.captures.any() => free_in_order(state, address, stream),
+        _ => real(),
+    })
 }
 
 /// `cuMemPoolCreate`.
@@ -121,10 +109,7 @@ pub unsafe fn create(
 pub fn shrinks(pool: CUmemoryPool, real: impl FnOnce() -> CUresult) -> CUresult {
     let result = real();
     if let Some(state) = State::existing() {
-        let source = Source::pool(pool);
-        if let Some(known) = state.pools.find(source) {
-            Held::new(state, source, &known).shrink();
-        }
+        state.memory.shrink_pool(PoolId::of(pool));
     }
     result
 }
@@ -141,7 +126,9 @@ pub unsafe fn named_by_device(
     let result = real();
     if let (CUDA_SUCCESS, Some(state), false) = (result, State::get(), pool.is_null()) {
         // SAFETY: the driver just wrote the handle.
-        state.pools.know(Source::pool(unsafe { pool.read() }), device, Kind::Fixed);
+        state
+            .memory
+            .register_pool(PoolId::of(unsafe { pool.read() }), device, MemoryKind::Fixed);
     }
     result
 }
@@ -170,12 +157,12 @@ pub unsafe fn named_by_location(
 /// A pool elsewhere than on a card is nobody's quota here. Managed memory has no device: it is charged to the one that
 /// its user is on.
 fn know(state: &'static State, pool: CUmemoryPool, location: Location, kind: c_int) {
-    let kind = if kind == ALLOCATION_MANAGED { Kind::Movable } else { Kind::Fixed };
+    let kind = if kind == ALLOCATION_MANAGED { MemoryKind::Movable } else { MemoryKind::Fixed };
     let device = location.device().or_else(|| match kind {
-        Kind::Movable => state.driver.current_device(),
-        Kind::Fixed => None,
+        MemoryKind::Movable => state.driver.current_device(),
+        MemoryKind::Fixed => None,
     });
-    state.pools.know(Source::pool(pool), device.unwrap_or(ELSEWHERE), kind);
+    state.memory.register_pool(PoolId::of(pool), device.unwrap_or(ELSEWHERE), kind);
 }
 
 /// The device of memory that is on no card.
@@ -192,28 +179,26 @@ unsafe fn allocate(
     stream: CUstream,
     real: impl FnOnce() -> CUresult,
 ) -> CUresult {
-    let source = Source::pool(handle);
-    let pool = state.pools.know(source, device, Kind::Fixed);
-    if address.is_null() || size == 0 || state.gpu(pool.device).is_none() {
+    let pool = state.memory.register_pool(PoolId::of(handle), device, MemoryKind::Fixed);
+    if address.is_null() || size == 0 || state.memory.gpu(pool.device).is_none() {
         return real();
     }
     let size = Bytes(size as u64);
-    let mut held = Held::new(state, source, &pool);
-    let pledged = if !state.leases.is_in_debt(pool.device) && state.leases.take(pool.device, size, pool.kind)
-    {
+    let mut held = state.memory.lock_pool(&pool);
+    let pledged = if state.memory.try_reserve(pool.device, size, pool.kind) {
         size
     } else {
-        let lacks = held.lacks(size);
-        if !lacks.is_zero()
-            && let Err(refused) = state.reserve(pool.device, lacks, pool.kind)
+        let missing = held.missing(size);
+        if !missing.is_zero()
+            && let Err(refused) = state.memory.reserve(pool.device, missing, pool.kind)
         {
             return refused;
         }
-        lacks
+        missing
     };
     let result = real();
     if result != CUDA_SUCCESS {
-        state.give_back(pool.device, pledged, pool.kind);
+        state.memory.give_back(pool.device, pledged, pool.kind);
         held.shrink();
         return result;
     }
@@ -229,19 +214,25 @@ unsafe fn allocate(
 
 /// The pool took more than there is quota for: as if it had never been asked.
 #[cold]
-fn undo(state: &State, held: &mut Held<'_>, pool: CUmemoryPool, address: CUdeviceptr, stream: CUstream) {
+fn undo(
+    state: &State,
+    held: &mut LockedPool<'_>,
+    pool: CUmemoryPool,
+    address: CUdeviceptr,
+    stream: CUstream,
+) {
     if let (Some(free), Some(trim)) = (state.driver.mem_free_async, state.driver.mem_pool_trim_to) {
         // SAFETY: frees what was just allocated, in the order of the same stream; the pool is the application's own.
         unsafe {
             free(address, stream);
             // A wait would break a capture; then what is there is owed until the pool gives it back.
-            if !state.captures.any() {
+            if !state.gate.captures.any() {
                 (state.driver.stream_synchronize)(stream);
                 trim(pool, held.charged().0 as usize);
             }
         }
     }
-    held.accept();
+    held.charge_all();
 }
 
 /// The stream that a handle means: null is the thread's own one for a call of that kind.
@@ -254,7 +245,7 @@ fn named(stream: CUstream, default: DefaultStream) -> CUstream {
 
 /// Whether a call on `stream` is recorded now: then a graph of this process has memory of its own from now on.
 fn records(state: &State, stream: CUstream) -> bool {
-    if !state.captures.any() {
+    if !state.gate.captures.any() {
         return false;
     }
     let mut status = 0;
@@ -262,7 +253,7 @@ fn records(state: &State, stream: CUstream) -> bool {
     // SAFETY: writes one integer; may be asked at any time.
     let records = unsafe { ask(stream, &raw mut status) } == CUDA_SUCCESS && status != 0;
     if records {
-        state.graph_memory.note();
+        state.memory.note_graph_memory();
     }
     records
 }

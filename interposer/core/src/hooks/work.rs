@@ -11,10 +11,9 @@ use gpushare_proto::{GateWord, Nanos};
 use crate::driver::types::{
     CUDA_SUCCESS, CUfunction, CUgraph, CUgraphExec, CUresult, CUstream, DefaultStream, LAUNCH_PROGRAMMATIC,
 };
-use crate::gate::{self, Pass};
-use crate::guest::guest_or;
-use crate::process::{GATE, State, page};
-use crate::waiting;
+use crate::gate::{self, GATE, Pass, page};
+use crate::process::panics::guest_or;
+use crate::state::State;
 use crate::window::driver::OnDriver;
 use crate::window::graphs::contents;
 use crate::window::throttle::Launch;
@@ -30,7 +29,7 @@ pub fn pass() -> Pass<'static> {
 pub fn pass_by(page: &Page) -> Pass<'static> {
     match GATE.enter(&page.gate) {
         Ok(pass) => pass,
-        Err(word) => waiting::at_gate(word),
+        Err(word) => wait(word),
     }
 }
 
@@ -49,13 +48,30 @@ pub unsafe fn pass_with(page: &Page, work: impl FnOnce() -> Work) -> Pass<'stati
     }
 }
 
+/// Waits at the closed gate. A panic of ours there lets the thread through.
+#[cold]
+fn wait(word: GateWord) -> Pass<'static> {
+    let wait = || match State::existing() {
+        Some(state) => state.gate.wait(word),
+        None => GATE.enter_anyway(),
+    };
+    guest_or(wait, || GATE.enter_anyway())
+}
+
 /// # Safety
 /// As above.
 #[cold]
 #[inline(never)]
 unsafe fn wait_with(word: GateWord, work: Work) -> Pass<'static> {
     // SAFETY: the caller says so.
-    waiting::at_gate_with(word, |state| unsafe { work.talks(state) })
+    let pass = || unsafe {
+        let state = State::existing()?;
+        if !work.talks(state) {
+            return None;
+        }
+        state.gate.pass_communication(word)
+    };
+    guest_or(pass, || None).unwrap_or_else(|| wait(word))
 }
 
 /// Whether launches are counted: others use the card, or the session has a compute limit.
@@ -86,15 +102,19 @@ impl Work {
     unsafe fn talks(self, state: &State) -> bool {
         let (stream, is_one) = match self {
             Self::One(stream) => (stream, false),
-            Self::Kernel(function, stream) => (stream, state.collectives.is_one(&state.driver, function)),
+            Self::Kernel(function, stream) => {
+                (stream, state.gate.collectives.is_collective(&state.driver, function))
+            }
             // SAFETY: the caller says so.
             Self::Configured(function, config) => match unsafe { config.as_ref() } {
-                Some(config) => (config.stream, state.collectives.is_one(&state.driver, function)),
+                Some(config) => {
+                    (config.stream, state.gate.collectives.is_collective(&state.driver, function))
+                }
                 None => return false,
             },
-            Self::Graph(graph, stream) => (stream, state.graphs.talks(graph)),
+            Self::Graph(graph, stream) => (stream, state.window.graphs().talks(graph)),
         };
-        is_one || state.marked.has(stream)
+        is_one || state.gate.marked.contains(stream)
     }
 }
 
@@ -159,14 +179,14 @@ unsafe fn admit(work: Work, default: DefaultStream) -> Option<()> {
     let window = state.window.get()?;
     let (stream, size, programmatic) = match work {
         Work::One(stream) | Work::Kernel(_, stream) => (stream, 1, false),
-        Work::Graph(graph, stream) => (stream, state.graphs.size(graph), false),
+        Work::Graph(graph, stream) => (stream, state.window.graphs().size(graph), false),
         // SAFETY: null, or readable as the caller says.
         Work::Configured(_, config) => unsafe {
             let config = config.as_ref()?;
             (config.stream, 1, config.is_programmatic())
         },
     };
-    let card = OnDriver(state);
+    let card = OnDriver::new(&state.driver, &state.gate.captures);
     let launch = Launch { stream: card.stream(stream, default), size, programmatic };
     let target = Nanos(u64::from(page().drain_target.load(Ordering::Relaxed)) * 1_000);
     window.admit(launch, target, &card);
@@ -188,8 +208,9 @@ pub unsafe fn instantiate(
     {
         // SAFETY: the driver just wrote the handle there.
         state
-            .graphs
-            .made(unsafe { made.read() }, contents(&state.driver, &state.collectives, graph));
+            .window
+            .graphs()
+            .made(unsafe { made.read() }, contents(&state.driver, &state.gate.collectives, graph));
     }
     result
 }
@@ -214,7 +235,7 @@ pub unsafe fn instantiate_and_upload(
 /// A graph that was ready is destroyed.
 pub fn destroy_graph(graph: *mut c_void, real: impl FnOnce() -> CUresult) -> CUresult {
     match State::existing() {
-        Some(state) => state.graphs.destroy(graph, real),
+        Some(state) => state.window.graphs().destroy(graph, real),
         None => real(),
     }
 }
@@ -233,7 +254,7 @@ pub fn pass_blocking(stream: DefaultStream) -> Pass<'static> {
 fn settle(stream: DefaultStream) {
     let Some(state) = State::existing() else { return };
     // A wait would break a capture; the call itself then tells the application what it may not do.
-    if state.captures.any() {
+    if state.gate.captures.any() {
         return;
     }
     let synchronize = match stream {

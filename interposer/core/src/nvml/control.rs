@@ -19,7 +19,7 @@ use gpushare_sys::unwind::uncancelled;
 
 use super::session::Members;
 use crate::driver::dynlink;
-use crate::guest::guest_or;
+use crate::process::panics::guest_or;
 
 /// `ioctl(2)` with one pointer argument. It is variadic in C; on the supported platforms such an argument is
 /// passed like any other.

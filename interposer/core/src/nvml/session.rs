@@ -8,9 +8,9 @@ use gpushare_proto::{Bytes, GpuUuid};
 
 use super::library;
 use super::types::Device;
-use crate::account;
-use crate::leases::Figures;
-use crate::process::State;
+use crate::memory::lease::Figures;
+use crate::state::State;
+use crate::state::inquiry;
 
 /// View of one card from a session.
 #[derive(Clone, Debug)]
@@ -32,9 +32,9 @@ impl Card {
         let state = State::existing();
         let uuid = library::uuid(device)?;
         let ordinal = state.and_then(|state| Some((state, state.device_of(uuid)?)));
-        let figures = ordinal.and_then(|(state, ordinal)| state.leases.figures(ordinal));
-        let own = ordinal.map_or(Bytes::ZERO, |(state, ordinal)| state.leases.used(ordinal));
-        let is_kept = |account: &Arc<SessionMemory>| account::on(account, uuid).is_some();
+        let figures = ordinal.and_then(|(state, ordinal)| state.memory.lease().figures(ordinal));
+        let own = ordinal.map_or(Bytes::ZERO, |(state, ordinal)| state.memory.lease().used(ordinal));
+        let is_kept = |account: &Arc<SessionMemory>| inquiry::card(account, uuid).is_some();
         let account = &members.0;
         let parts = if account.as_ref().is_some_and(is_kept) {
             Vec::new()
@@ -50,12 +50,12 @@ impl Card {
             return (figures.total(size), figures.used, figures.free(size));
         }
         let Some(account) = &self.members.0 else { return (size, Bytes::ZERO, size) };
-        let total = account::total(account, self.uuid).min(size);
-        if let Some(card) = account::on(account, self.uuid) {
+        let total = inquiry::total(account, self.uuid).min(size);
+        if let Some(card) = inquiry::card(account, self.uuid) {
             return (total, card.used, card.free.min(total - card.used));
         }
         // The daemon schedules the instances of a partitioned GPU, not the GPU itself.
-        let parts: Vec<_> = self.parts.iter().filter_map(|&part| account::on(account, part)).collect();
+        let parts: Vec<_> = self.parts.iter().filter_map(|&part| inquiry::card(account, part)).collect();
         if parts.is_empty() {
             return (total, Bytes::ZERO, total);
         }
@@ -68,7 +68,7 @@ impl Card {
     /// it has not met.
     pub(super) fn is_kept(&self) -> bool {
         let account = self.members.0.as_ref();
-        account.is_none_or(|account| account::on(account, self.uuid).is_some())
+        account.is_none_or(|account| inquiry::card(account, self.uuid).is_some())
     }
 
     /// Processes of the session on the card. Only this one if the daemon does not answer.
@@ -78,7 +78,7 @@ impl Card {
             return vec![ProcessMemory { pid, outer_pid: pid, used }];
         };
         let mut processes =
-            account::on(account, self.uuid).map_or_else(Vec::new, |card| card.processes.clone());
+            inquiry::card(account, self.uuid).map_or_else(Vec::new, |card| card.processes.clone());
         // A process knows its own bytes better than the daemon, whose answer may be a moment old.
         if let Some(own) = processes
             .iter_mut()
@@ -102,9 +102,8 @@ pub(super) struct Members(Option<Arc<SessionMemory>>);
 impl Members {
     /// `None` outside a session.
     pub(super) fn of_caller() -> Option<Self> {
-        let account = account::present();
-        let is_client = || State::existing().is_some_and(|state| state.link().is_some());
-        (account.is_some() || is_client()).then_some(Self(account))
+        let account = inquiry::session_memory();
+        (account.is_some() || State::is_shared()).then_some(Self(account))
     }
 
     /// Whether a pid belongs to the session. Depending on its version, the driver reports pids of the host or

@@ -5,29 +5,40 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use gpushare_proto::Nanos;
-use gpushare_sys::futex;
 use gpushare_sys::unwind::cancellation_point;
+use gpushare_sys::{clock, futex};
 
 use super::Card;
 use super::markers::Stream;
+use crate::driver::Driver;
 use crate::driver::types::DefaultStream;
 use crate::driver::types::{
     CUDA_ERROR_NOT_READY, CUDA_SUCCESS, CUcontext, CUevent, CUstream, EVENT_DISABLE_TIMING, STREAM_LEGACY,
     STREAM_PER_THREAD,
 };
 use crate::gate;
-use crate::lifecycle;
-use crate::process::{State, page};
+use crate::gate::captures::Captures;
+use crate::gate::page;
+use crate::process::exit;
 
 /// Access to the driver and to the process around it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct OnDriver(pub(crate) &'static State);
+pub(crate) struct OnDriver {
+    driver: &'static Driver,
+    captures: &'static Captures,
+}
 
 impl OnDriver {
+    /// Creates the access over the process's driver and captures.
+    #[must_use]
+    pub(crate) fn new(driver: &'static Driver, captures: &'static Captures) -> Self {
+        Self { driver, captures }
+    }
+
     /// Identity of the stream that an argument names in the calling thread.
     #[must_use]
     pub(crate) fn stream(&self, stream: CUstream, default: DefaultStream) -> Stream {
-        let current = || self.0.driver.current_context().addr();
+        let current = || self.driver.current_context().addr();
         match (stream.expose_provenance(), default) {
             (0, DefaultStream::Legacy) | (STREAM_LEGACY, _) => Stream::Legacy(current()),
             (0, DefaultStream::PerThread) | (STREAM_PER_THREAD, _) => {
@@ -38,7 +49,7 @@ impl OnDriver {
     }
 
     fn legacy(&self, context: usize, event: CUevent) -> bool {
-        let driver = &self.0.driver;
+        let driver = self.driver;
         let recorded = match driver.ctx_record_event {
             // SAFETY: the context is the calling thread's, and the event belongs to it.
             Some(record) => unsafe { record(std::ptr::with_exposed_provenance_mut(context), event) },
@@ -55,7 +66,7 @@ impl OnDriver {
 impl Card for OnDriver {
     fn context_of(&self, stream: Stream) -> CUcontext {
         match stream {
-            Stream::Own(handle) => self.0.driver.context_of(std::ptr::with_exposed_provenance_mut(handle)),
+            Stream::Own(handle) => self.driver.context_of(std::ptr::with_exposed_provenance_mut(handle)),
             Stream::Legacy(context) | Stream::PerThread(context, _) => {
                 std::ptr::with_exposed_provenance_mut(context)
             }
@@ -63,7 +74,7 @@ impl Card for OnDriver {
     }
 
     fn create(&self, context: CUcontext) -> Option<CUevent> {
-        let driver = &self.0.driver;
+        let driver = self.driver;
         let create = || {
             let mut event = null_mut();
             // SAFETY: writes one handle.
@@ -85,14 +96,14 @@ impl Card for OnDriver {
     }
 
     fn destroy(&self, event: CUevent) {
-        if let Some(destroy) = self.0.driver.event_destroy {
+        if let Some(destroy) = self.driver.event_destroy {
             // SAFETY: the event is gpushare's own and no longer used.
             unsafe { destroy(event) };
         }
     }
 
     fn mark(&self, stream: Stream, event: CUevent) -> bool {
-        let driver = &self.0.driver;
+        let driver = self.driver;
         let (record, stream) = match stream {
             Stream::Legacy(context) => return self.legacy(context, event),
             Stream::Own(handle) => (driver.event_record, std::ptr::with_exposed_provenance_mut(handle)),
@@ -108,19 +119,19 @@ impl Card for OnDriver {
         // SAFETY: the event lives as long as its context, which is destroyed only after the slot's holder is
         // done. Every answer but "not ready" ends the wait, because a context with a sticky error runs
         // nothing more.
-        unsafe { (self.0.driver.event_query)(event) != CUDA_ERROR_NOT_READY }
+        unsafe { (self.driver.event_query)(event) != CUDA_ERROR_NOT_READY }
     }
 
     fn orders_others(&self, stream: Stream) -> bool {
-        matches!(stream, Stream::Legacy(_)) && self.0.driver.ctx_record_event.is_none()
+        matches!(stream, Stream::Legacy(_)) && self.driver.ctx_record_event.is_none()
     }
 
     fn is_capturing(&self) -> bool {
-        self.0.captures.any()
+        self.captures.any()
     }
 
     fn now(&self) -> Nanos {
-        self.0.started.elapsed().into()
+        clock::monotonic()
     }
 
     fn pause(&self, span: Nanos) -> bool {
@@ -129,10 +140,10 @@ impl Card for OnDriver {
         let gate = &page().gate;
         // An early wake-up only means another look.
         let _ = futex::wait(gate, gate.load(Ordering::Relaxed), Some(Duration::from(span)));
-        !lifecycle::is_exiting()
+        !exit::is_exiting()
     }
 
     fn undisturbed<T>(&self, ask: impl FnOnce() -> T) -> Option<T> {
-        self.0.captures.undisturbed(ask)
+        self.captures.undisturbed(ask)
     }
 }

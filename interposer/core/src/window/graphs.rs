@@ -7,13 +7,13 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
-use crate::collectives::Collectives;
 use crate::driver::Driver;
 use crate::driver::types::{
     CUDA_SUCCESS, CUfunction, CUgraph, CUgraphExec, CUgraphNode, CUresult, KernelNode, NODE_GRAPH,
     NODE_KERNEL,
 };
-use crate::lock;
+use crate::gate::collectives::Collectives;
+use crate::process::lock;
 
 const ENTRIES: usize = 1024;
 const PROBES: usize = 16;
@@ -150,7 +150,7 @@ fn count(driver: &Driver, collectives: &Collectives, graph: CUgraph, deeper: usi
         match (kind, driver.graph_child_get_graph) {
             (NODE_KERNEL, _) => {
                 let talks = launched_function(driver, node)
-                    .is_some_and(|function| collectives.is_one(driver, function));
+                    .is_some_and(|function| collectives.is_collective(driver, function));
                 Contents { kernels: 1, talks }
             }
             (NODE_GRAPH, Some(get_graph)) if deeper > 0 => {

@@ -1,31 +1,33 @@
-//! Stream captures that are running. While one runs, the process holds its lock and nothing synchronises:
-//! what is launched into a capture is recorded, not executed, and any wait of ours would break it.
+//! Stream captures that run. Launches into a capture are recorded and not executed, and a wait of ours would break
+//! it. So while one runs, the process keeps its lock and nothing synchronises.
 //!
-//! What counts is the stream in which a capture began. Streams that join it by an event are part of it and end with it. A
-//! capture that something has invalidated still has to be ended by the application, which may never do
-//! so; but there is nothing left in it that a wait could break, so it holds no lock.
+//! A capture is known by the stream in which it began; streams that join it by an event end with it. The
+//! application may never end a capture that was invalidated. Such a capture has nothing that a wait could break, so
+//! it does not count.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::driver::types::{CUcontext, CUstream, STREAM_PER_THREAD};
-use crate::lock;
+use crate::driver::Driver;
+use crate::driver::contexts::Contexts;
+use crate::driver::types::{CAPTURE_STATUS_INVALIDATED, CUcontext, CUstream, STREAM_PER_THREAD};
+use crate::process::lock;
 
-/// The captures that were begun and not ended.
+/// Captures that have begun and not ended.
 #[derive(Debug, Default)]
-pub struct Captures {
+pub(crate) struct Captures {
     running: Mutex<Vec<Running>>,
-    /// How many of them are worth holding a lock for.
+    /// Number of valid captures: those that a wait could break.
     count: AtomicUsize,
-    /// How many are being begun just now.
+    /// Number of captures that are beginning now.
     beginning: AtomicUsize,
-    /// Threads that ask the driver what a capture would not survive.
+    /// Number of threads in driver calls that would break a capture.
     asking: AtomicUsize,
 }
 
-/// One more somewhere while it lives.
+/// Guard that keeps a counter one higher while it lives.
 #[derive(Debug)]
-pub struct Counted<'a>(&'a AtomicUsize);
+pub(crate) struct Counted<'a>(&'a AtomicUsize);
 
 impl<'a> Counted<'a> {
     fn new(counter: &'a AtomicUsize) -> Self {
@@ -42,75 +44,76 @@ impl Drop for Counted<'_> {
 
 /// A capture.
 #[derive(Debug)]
-pub struct Running {
+pub(crate) struct Running {
     stream: usize,
-    /// The context that it dies with.
+    /// Address of the context that it dies with.
     context: usize,
-    /// Whether it was invalidated.
-    broken: bool,
+    invalidated: bool,
 }
 
 impl Captures {
-    /// A capture began on `stream` in `context`.
-    pub fn begin(&self, stream: CUstream, context: CUcontext) {
-        let running = Running { stream: name(stream), context: context.addr(), broken: false };
+    /// Adds a capture that began on `stream` in `context`.
+    pub(crate) fn begin(&self, stream: CUstream, context: CUcontext) {
+        let running = Running { stream: name(stream), context: context.addr(), invalidated: false };
         self.update(|captures| captures.push(running));
     }
 
-    /// The capture on `stream` ended, well or badly. Unknown streams are ignored.
-    pub fn end(&self, stream: CUstream) {
+    /// Removes the capture on `stream`, which ended with or without an error. Unknown streams are ignored.
+    pub(crate) fn end(&self, stream: CUstream) {
         drop(self.take(stream));
     }
 
-    /// Takes the capture on `stream` off the list, if there is one. Nobody asks the driver about the stream any more.
+    /// Removes and returns the capture on `stream`. The driver is not asked about the stream afterwards.
     #[must_use]
-    pub fn take(&self, stream: CUstream) -> Option<Running> {
+    pub(crate) fn take(&self, stream: CUstream) -> Option<Running> {
         self.update(|captures| {
             let at = captures.iter().position(|running| running.stream == name(stream))?;
             Some(captures.swap_remove(at))
         })
     }
 
-    /// Takes that back: the stream is still there.
-    pub fn put_back(&self, running: Running) {
+    /// Restores a capture whose stream was not destroyed after all.
+    pub(crate) fn put_back(&self, running: Running) {
         self.update(|captures| captures.push(running));
     }
 
-    /// A context is gone, and its streams with it.
-    pub fn end_context(&self, context: CUcontext) {
+    /// Removes the captures of a context that was destroyed, with its streams.
+    pub(crate) fn end_context(&self, context: CUcontext) {
         self.update(|captures| captures.retain(|running| running.context != context.addr()));
     }
 
-    /// Notes which captures of a context are `invalidated`. A thread's own stream is left out: only that thread
-    /// can name it. No stream is destroyed by the application meanwhile.
-    pub fn look_at(&self, context: CUcontext, invalidated: impl Fn(CUstream) -> bool) {
+    /// Notes which captures of a context are `invalidated`. A thread's own stream is left out, since only that thread
+    /// can name it. The caller sees to it that no stream is destroyed meanwhile.
+    fn check(&self, context: CUcontext, invalidated: impl Fn(CUstream) -> bool) {
         self.update(|captures| {
             let here = captures.iter_mut().filter(|running| {
-                !running.broken && running.context == context.addr() && running.stream != STREAM_PER_THREAD
+                !running.invalidated
+                    && running.context == context.addr()
+                    && running.stream != STREAM_PER_THREAD
             });
             for running in here {
-                running.broken = invalidated(std::ptr::with_exposed_provenance_mut(running.stream));
+                running.invalidated = invalidated(std::ptr::with_exposed_provenance_mut(running.stream));
             }
         });
     }
 
-    /// Whether any capture runs in this process that a wait could break.
+    /// Returns whether a capture runs that a wait could break, as far as is known.
     #[must_use]
-    pub fn any(&self) -> bool {
+    pub(crate) fn any(&self) -> bool {
         self.count.load(Ordering::SeqCst) > 0
     }
 
-    /// Runs what would break a capture: events, and questions about them. `None` while one runs or begins. Whoever begins one and
-    /// whoever asks each say so before they look at the other (Dekker's argument, as at the gate), so neither needs a lock.
-    pub fn undisturbed<T>(&self, ask: impl FnOnce() -> T) -> Option<T> {
+    /// Runs driver calls about events, which would break a capture; `None` while one runs or begins. Both sides count
+    /// themselves before they look at the other (Dekker's argument, as at the gate), so neither needs a lock.
+    pub(crate) fn undisturbed<T>(&self, ask: impl FnOnce() -> T) -> Option<T> {
         let _asking = Counted::new(&self.asking);
         let quiet = self.beginning.load(Ordering::SeqCst) == 0 && !self.any();
         quiet.then(ask)
     }
 
-    /// Comes before a capture begins, and lives until it is entered here: nobody asks the driver meanwhile. Those that do so now are in
-    /// calls that do not wait.
-    pub fn beginning(&self) -> Counted<'_> {
+    /// Holds off [`Self::undisturbed`] calls from before a capture begins until it is added. Calls that run now are
+    /// waited for; they do not block.
+    pub(crate) fn beginning(&self) -> Counted<'_> {
         let beginning = Counted::new(&self.beginning);
         while self.asking.load(Ordering::SeqCst) > 0 {
             std::thread::yield_now();
@@ -118,16 +121,30 @@ impl Captures {
         beginning
     }
 
+    /// Returns whether a capture runs that a wait could break, after asking the driver which ones are invalidated.
+    pub(crate) fn is_capturing(&self, driver: &Driver, contexts: &Contexts) -> bool {
+        if self.any() {
+            for live in contexts.visit().iter_mut() {
+                let context = live.context();
+                live.enter(driver, |_| {
+                    let status = |stream| driver.capture_status(stream);
+                    self.check(context, |stream| status(stream) == Some(CAPTURE_STATUS_INVALIDATED));
+                });
+            }
+        }
+        self.any()
+    }
+
     fn update<T>(&self, change: impl FnOnce(&mut Vec<Running>) -> T) -> T {
         let mut running = lock(&self.running);
         let answer = change(&mut running);
         self.count
-            .store(running.iter().filter(|running| !running.broken).count(), Ordering::SeqCst);
+            .store(running.iter().filter(|running| !running.invalidated).count(), Ordering::SeqCst);
         answer
     }
 }
 
-/// One name for a stream that has two: the null stream of a capture is the thread's own, since the legacy
+/// Returns one name for a stream that has two. The null stream of a capture is the thread's own, since the legacy
 /// stream cannot be captured.
 fn name(stream: CUstream) -> usize {
     match stream.expose_provenance() {
@@ -164,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_asks_while_a_capture_begins_or_runs() {
+    fn no_driver_call_is_made_while_a_capture_begins_or_runs() {
         let captures = Captures::default();
         assert_eq!(captures.undisturbed(|| 7), Some(7));
         let beginning = captures.beginning();
@@ -177,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn a_capture_that_begins_waits_for_who_asks() {
+    fn a_capture_that_begins_waits_for_a_call_under_way() {
         use std::sync::atomic::AtomicBool;
         let (captures, inside) = (Captures::default(), AtomicBool::new(false));
         std::thread::scope(|scope| {
@@ -210,14 +227,14 @@ mod tests {
     }
 
     #[test]
-    fn a_broken_capture_is_worth_no_lock_and_may_still_end() {
+    fn an_invalidated_capture_does_not_count_and_may_still_end() {
         let (a, b) = (std::ptr::without_provenance_mut(0x10), std::ptr::without_provenance_mut(0x20));
         let captures = Captures::default();
         captures.begin(a, CONTEXT);
-        captures.look_at(std::ptr::without_provenance_mut(0x200), |_| true);
+        captures.check(std::ptr::without_provenance_mut(0x200), |_| true);
         assert!(captures.any(), "another context's");
         captures.begin(b, CONTEXT);
-        captures.look_at(CONTEXT, |stream| stream == a);
+        captures.check(CONTEXT, |stream| stream == a);
         assert!(captures.any());
         captures.end(b);
         assert!(!captures.any());

@@ -1,32 +1,34 @@
-//! The gate: what every call that gives work to a card passes, and what a drop closes.
+//! The striped counters of the gate: which threads are inside.
 //!
-//! A thread says that it is inside *before* it looks at the gate's word; whoever closes the gate changes
-//! the word *before* counting who is inside. Both put a sequentially consistent fence between the
-//! two steps, so one of them always sees the other (Dekker's argument; `tests/loom_gate.rs` checks it):
+//! A thread counts itself as inside *before* it reads the gate's word. Closing the gate changes the word *before*
+//! the counters are read. A sequentially consistent fence lies between the two steps on both sides, so one side
+//! always sees the other (Dekker's argument; `tests/loom_gate.rs` checks it):
 //!
 //! ```text
-//!   thread                         mover (or daemon, by the shared page)
+//!   thread                         drainer (or daemon, by the shared page)
 //!   entered[stripe] += 1           word = closed
 //!   ── fence ──                    ── fence ──
-//!   word open?  yes: call          left, then entered: equal?  yes: nobody is inside
+//!   word open?  yes: call          left, then entered: equal?  yes: no thread is inside
 //!               no:  left += 1, sleep
 //! ```
 //!
-//! The counters only rise, one pair per stripe, so a thread on its own core writes its own cache line, the number of entries tells
-//! whether anything was launched lately, and sums need no snapshot: if Σ left (read first) equals
-//! Σ entered, then every stripe was empty at the moment its `left` was read.
+//! The counters only rise. If Σ left (read first) equals Σ entered, every stripe was empty at the moment its `left`
+//! was read, so the sums need no snapshot. Σ entered also tells whether anything was launched lately.
 //!
-//! An open gate costs two atomic additions, one fence and two loads. Nothing here allocates, locks or
-//! makes a system call.
+//! An open gate costs two atomic additions, one fence and two loads. Nothing here allocates, locks or makes a
+//! system call.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize as StdAtomicUsize, Ordering as StdOrdering};
 
 use gpushare_proto::{GateState, GateWord};
 
-use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
+#[cfg(loom)]
+use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+#[cfg(not(loom))]
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
-/// Stripes of the counters. More than this many threads share them, which costs time, not correctness.
+/// Number of stripes. With more threads than stripes some share one, which costs time and not correctness.
 #[cfg(not(loom))]
 const STRIPES: usize = 64;
 #[cfg(loom)]
@@ -39,42 +41,42 @@ struct Stripe {
     left: AtomicU64,
 }
 
-/// Who is inside. One per process.
+/// Counters of the threads inside the gate. One per process.
 #[derive(Debug)]
 pub struct Gate {
     stripes: [Stripe; STRIPES],
 }
 
-/// A thread inside the gate; leaves when dropped. A nested one does nothing.
+/// A thread inside the gate, which leaves when this is dropped. A nested pass does nothing.
 #[derive(Debug)]
 #[must_use = "a pass that is dropped at once guards nothing"]
 pub struct Pass<'a> {
     stripe: Option<&'a Stripe>,
 }
 
-/// This thread's stripe and where it is. Plain cells without a destructor: reading them never
-/// allocates and is safe in a thread that is ending.
+/// A thread's stripe and whether it is inside. Plain cells without a destructor: reading them never allocates and is
+/// safe in a thread that is ending.
 struct Thread {
     stripe: Cell<usize>,
-    place: Cell<u32>,
+    position: Cell<u32>,
 }
 
-/// Where a thread is. One that was never here has no stripe yet, and is found by the same look that finds it inside.
+/// Positions of a thread. A new one has no stripe yet; one comparison with `OUTSIDE` finds both other cases.
 const OUTSIDE: u32 = 0;
 const INSIDE: u32 = 1;
 #[cfg(not(loom))]
-const NEVER_HERE: u32 = 2;
+const NEW: u32 = 2;
 
 #[cfg(not(loom))]
 thread_local! {
-    static THREAD: Thread = const { Thread { stripe: Cell::new(0), place: Cell::new(NEVER_HERE) } };
+    static THREAD: Thread = const { Thread { stripe: Cell::new(0), position: Cell::new(NEW) } };
 }
 #[cfg(loom)]
 loom::thread_local! {
-    static THREAD: Thread = Thread { stripe: Cell::new(0), place: Cell::new(OUTSIDE) };
+    static THREAD: Thread = Thread { stripe: Cell::new(0), position: Cell::new(OUTSIDE) };
 }
 
-/// The calling thread's number, by which its own default stream is told from others'. Given once; a later thread never has it again.
+/// Returns the calling thread's number, which tells its own default stream from others'. No later thread gets it.
 #[must_use]
 pub fn thread_number() -> usize {
     THREAD.with(|thread| {
@@ -83,39 +85,39 @@ pub fn thread_number() -> usize {
     })
 }
 
-/// Whether the calling thread is inside the gate: the driver calls one of its functions from another.
+/// Returns whether the calling thread is inside the gate, as when the driver calls one of its functions from another.
 #[must_use]
 pub fn is_inside() -> bool {
-    THREAD.with(|thread| thread.place.get() == INSIDE)
+    THREAD.with(|thread| thread.position.get() == INSIDE)
 }
 
-/// Hands out stripes to threads, round robin.
+/// Stripe of the next new thread.
 static NEXT_STRIPE: StdAtomicUsize = StdAtomicUsize::new(0);
 
 impl Thread {
-    /// Its stripe, if it is not inside.
+    /// Returns the stripe of a thread that is not inside.
     #[inline]
     fn outside(&self) -> Option<usize> {
-        if self.place.get() == OUTSIDE {
+        if self.position.get() == OUTSIDE {
             Some(self.stripe.get())
         } else {
-            self.arrive()
+            self.assign_stripe()
         }
     }
 
     #[cold]
-    fn arrive(&self) -> Option<usize> {
-        if self.place.get() == INSIDE {
+    fn assign_stripe(&self) -> Option<usize> {
+        if self.position.get() == INSIDE {
             return None;
         }
         self.stripe.set(NEXT_STRIPE.fetch_add(1, StdOrdering::Relaxed));
-        self.place.set(OUTSIDE);
+        self.position.set(OUTSIDE);
         Some(self.stripe.get())
     }
 }
 
 impl Gate {
-    /// A gate with nobody inside.
+    /// Creates a gate with no thread inside.
     #[cfg(not(loom))]
     #[must_use]
     pub const fn new() -> Self {
@@ -124,7 +126,7 @@ impl Gate {
         }
     }
 
-    /// A gate with nobody inside.
+    /// Creates a gate with no thread inside.
     #[cfg(loom)]
     #[must_use]
     pub fn new() -> Self {
@@ -133,11 +135,10 @@ impl Gate {
         }
     }
 
-    /// Enters if `word` is open; otherwise says which word to wait on. A thread that is inside already
-    /// passes, whatever the word says: the drop waits for it.
+    /// Enters if `word` is open. A thread that is inside already passes in any case, since the drain waits for it.
     ///
     /// # Errors
-    /// The word that is not open.
+    /// The word as it was read, if it is not open: the one to wait on.
     #[inline]
     pub fn enter(&self, word: &AtomicU32) -> Result<Pass<'_>, GateWord> {
         THREAD.with(|thread| {
@@ -149,7 +150,7 @@ impl Gate {
             fence(Ordering::SeqCst);
             let seen = GateWord(word.load(Ordering::Acquire));
             if seen.state() == GateState::Open || cancel_idle(word, seen) {
-                thread.place.set(INSIDE);
+                thread.position.set(INSIDE);
                 return Ok(Pass { stripe: Some(stripe) });
             }
             stripe.left.fetch_add(1, Ordering::Release);
@@ -157,7 +158,7 @@ impl Gate {
         })
     }
 
-    /// Enters whatever the word says. For work that a capture records and for a process that is ending.
+    /// Enters also through a closed gate. For work that a capture records and for a process that is ending.
     pub fn enter_anyway(&self) -> Pass<'_> {
         THREAD.with(|thread| {
             let Some(stripe) = thread.outside() else {
@@ -166,12 +167,12 @@ impl Gate {
             let stripe = &self.stripes[stripe % STRIPES];
             stripe.entered.fetch_add(1, Ordering::Relaxed);
             fence(Ordering::SeqCst);
-            thread.place.set(INSIDE);
+            thread.position.set(INSIDE);
             Pass { stripe: Some(stripe) }
         })
     }
 
-    /// Whether nobody is inside. After the word was closed, a `true` is final: who comes later sees it closed.
+    /// Returns whether no thread is inside. Once the word is closed, `true` is final: later threads see it closed.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         fence(Ordering::SeqCst);
@@ -180,7 +181,7 @@ impl Gate {
         left == entered
     }
 
-    /// How often anybody entered so far. Unchanged over a while: nothing was launched in it.
+    /// Returns the number of entries so far. While it is unchanged, nothing was launched.
     #[must_use]
     pub fn entries(&self) -> u64 {
         self.sum(|stripe| &stripe.entered)
@@ -192,14 +193,14 @@ impl Gate {
             .fold(0, |sum, stripe| sum.wrapping_add(counter(stripe).load(Ordering::Acquire)))
     }
 
-    /// Forgets everybody: for the child of a fork, which has none of its parent's threads.
+    /// Empties the gate in the child of a fork, which has none of its parent's threads.
     pub fn reset(&self) {
         for stripe in &self.stripes {
             stripe.left.store(stripe.entered.load(Ordering::Relaxed), Ordering::Relaxed);
         }
         THREAD.with(|thread| {
-            if thread.place.get() == INSIDE {
-                thread.place.set(OUTSIDE);
+            if thread.position.get() == INSIDE {
+                thread.position.set(OUTSIDE);
             }
         });
     }
@@ -216,26 +217,26 @@ impl Drop for Pass<'_> {
     #[inline]
     fn drop(&mut self) {
         if let Some(stripe) = self.stripe {
-            THREAD.with(|thread| thread.place.set(OUTSIDE));
+            THREAD.with(|thread| thread.position.set(OUTSIDE));
             stripe.left.fetch_add(1, Ordering::Release);
         }
     }
 }
 
-/// A mover is proving that the process is idle; it is not: take the gate back from it.
+/// Reopens a gate whose word is idle: the drainer was proving that the process is idle, and it is not.
 #[cold]
-fn take_back(word: &AtomicU32, seen: GateWord) -> bool {
+fn reopen(word: &AtomicU32, seen: GateWord) -> bool {
     let open = seen.with(GateState::Open);
     match word.compare_exchange(seen.0, open.0, Ordering::SeqCst, Ordering::SeqCst) {
         Ok(_) => true,
-        // Another thread was faster. Anything else: wait on the new word.
+        // Another thread may have been faster. Otherwise the caller waits on the new word.
         Err(now) => now == open.0,
     }
 }
 
 #[inline]
 fn cancel_idle(word: &AtomicU32, seen: GateWord) -> bool {
-    seen.state() == GateState::Idle && take_back(word, seen)
+    seen.state() == GateState::Idle && reopen(word, seen)
 }
 
 #[cfg(all(test, not(loom)))]
@@ -247,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn an_open_gate_lets_in_and_counts() {
+    fn an_open_gate_admits_and_counts() {
         let gate = Gate::new();
         let pass = gate.enter(&word(GateState::Open)).unwrap();
         assert!(!gate.is_empty());
@@ -257,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn a_closed_gate_names_the_word_to_wait_on() {
+    fn a_closed_gate_returns_the_word_to_wait_on() {
         let gate = Gate::new();
         for state in [GateState::Closed, GateState::Moving] {
             assert_eq!(gate.enter(&word(state)).unwrap_err(), GateWord::new(3, state));
@@ -279,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn an_arriving_thread_cancels_the_proof_of_idleness() {
+    fn an_arriving_thread_reopens_an_idle_gate() {
         let gate = Gate::new();
         let idle = word(GateState::Idle);
         let _pass = gate.enter(&idle).unwrap();
@@ -287,14 +288,14 @@ mod tests {
     }
 
     #[test]
-    fn a_capture_passes_a_closed_gate_and_is_counted() {
+    fn an_unconditional_entry_passes_a_closed_gate_and_is_counted() {
         let gate = Gate::new();
         let _pass = gate.enter_anyway();
         assert!(!gate.is_empty());
     }
 
     #[test]
-    fn the_child_of_a_fork_starts_with_nobody_inside() {
+    fn the_child_of_a_fork_starts_with_an_empty_gate() {
         let gate = Gate::new();
         std::mem::forget(gate.enter(&word(GateState::Open)));
         assert!(!gate.is_empty());

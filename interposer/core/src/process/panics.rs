@@ -1,32 +1,32 @@
-//! What a panic of ours becomes: never the application's. What unwinds through us for reasons of the application's
-//! own (`gpushare_sys::unwind` tells which) is none of our business and passes.
+//! Panics of the library itself: they end in the hook and never reach the application. Other unwinding, such as
+//! a cancelled thread or an exception of a callback, passes through (`gpushare_sys::unwind` tells them apart).
 
 use gpushare_sys::unwind::stop_panics;
 
+use super::stderr;
 use crate::driver::types::{CUDA_ERROR_UNKNOWN, CUresult};
-use crate::notice;
 
-/// Runs a hook. A panic becomes an error code and a line.
+/// Runs a hook. A panic in it becomes `CUDA_ERROR_UNKNOWN` and a line on stderr.
 #[inline]
 pub fn guest(hook: impl FnOnce() -> CUresult) -> CUresult {
     guest_or(hook, || CUDA_ERROR_UNKNOWN)
 }
 
-/// Runs what has another answer than an error code for a panic.
+/// Runs `work`; after a panic in it prints a line and returns `otherwise()`.
 #[inline]
 pub fn guest_or<T>(work: impl FnOnce() -> T, otherwise: impl FnOnce() -> T) -> T {
     match stop_panics(work) {
         Some(made) => made,
         None => {
-            apologise();
+            report();
             otherwise()
         }
     }
 }
 
 #[cold]
-fn apologise() {
-    notice::say(format_args!("internal error in a CUDA call; please report it"));
+fn report() {
+    stderr::print(format_args!("internal error in a CUDA call; please report it"));
 }
 
 #[cfg(test)]

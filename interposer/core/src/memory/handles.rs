@@ -1,4 +1,4 @@
-//! Physical memory that the application names by handle (`cuMemCreate`), and what keeps it alive.
+//! Physical memory that the application names by handle (`cuMemCreate`), and its uses.
 //!
 //! ```text
 //!   created, retained ──▶ references of a handle ─┐
@@ -6,7 +6,7 @@
 //!   mapped into a sparse array ───────────────────┘
 //! ```
 //!
-//! The driver counts in the same way: a piece that was released lives on while it is mapped. What another process imports is
+//! The driver counts alike: a piece that was released lives while it is mapped. Memory that another process imports is
 //! charged to the process that made it, as long as that has a use of its own.
 
 use std::collections::BTreeMap;
@@ -15,10 +15,10 @@ use gpushare_proto::Bytes;
 
 use crate::driver::types::{CUdevice, CUdeviceptr, CUmemHandle};
 
-/// All of it. The hooks hold its lock across the driver's call, so that a handle or an address which the driver gives
-/// out again is never taken for the one before.
+/// Pieces of memory and their uses. Hooks lock them across the driver's call, so that a handle or an address which the
+/// driver gives out again is never taken for the one before.
 #[derive(Debug, Default)]
-pub struct Handles {
+pub(crate) struct Handles {
     pieces: BTreeMap<PieceId, Piece>,
     handles: BTreeMap<CUmemHandle, Named>,
     mapped: BTreeMap<CUdeviceptr, (Bytes, PieceId)>,
@@ -26,7 +26,7 @@ pub struct Handles {
     made: u64,
 }
 
-/// One piece of memory. The driver may give several handles for it, and the same handle again for another piece.
+/// Number of a piece of memory. A piece may have several handles, and a handle may name another piece later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct PieceId(u64);
 
@@ -42,38 +42,38 @@ struct Named {
     references: u64,
 }
 
-/// What a piece is charged with.
+/// Charge of a piece of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Charge {
-    /// The card.
+pub(crate) struct Charge {
+    /// Device that it is charged to.
     pub device: CUdevice,
-    /// How much.
+    /// Size of the piece.
     pub bytes: Bytes,
 }
 
-/// A part of a sparse array, in the words of `CUarrayMapInfo`.
+/// Part of a sparse array, as in `CUarrayMapInfo`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Tile {
-    /// The array or the mipmap.
+pub(crate) struct Tile {
+    /// Handle of the array or mipmap.
     pub resource: u64,
-    /// Which kind of part it is.
+    /// Kind of part: a level or the tail.
     pub kind: u32,
-    /// Level (0 in a tail) and layer.
+    /// Level (0 in the tail) and layer.
     pub plane: [u32; 2],
-    /// Where it begins in each direction, or in a tail.
+    /// Offset in each dimension, or in the tail.
     pub from: [u64; 3],
-    /// How far it reaches from there.
+    /// Extent in each dimension, or bytes in the tail.
     pub size: [u64; 3],
 }
 
-/// What was in a sparse array when its end began.
+/// Parts of a sparse array that is being destroyed.
 #[derive(Debug, Default)]
-pub struct Parts(Vec<(Tile, PieceId)>);
+pub(crate) struct Parts(Vec<(Tile, PieceId)>);
 
 impl Parts {
-    /// Whether there was nothing.
+    /// Returns whether there are none.
     #[must_use]
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 }
@@ -84,7 +84,7 @@ impl Tile {
         (0..3).all(|way| self.from[way] <= other.from[way] && end(other, way) <= end(self, way))
     }
 
-    /// Where tiles that it holds may be in the order of tiles, and others too.
+    /// Returns the range, in the order of tiles, that contains all tiles within this one, and maybe others.
     fn around(self) -> std::ops::RangeInclusive<Self> {
         let last = [0, 1, 2].map(|way| self.from[way].saturating_add(self.size[way]));
         Self { size: [0; 3], ..self }..=Self { from: last, size: [u64::MAX; 3], ..self }
@@ -92,45 +92,45 @@ impl Tile {
 }
 
 impl Handles {
-    /// A new piece, by its first handle.
-    pub fn create(&mut self, handle: CUmemHandle, charge: Charge) {
+    /// Adds a piece by its first handle.
+    pub(crate) fn create(&mut self, handle: CUmemHandle, charge: Charge) {
         let piece = PieceId(self.made);
         self.made += 1;
         self.pieces.insert(piece, Piece { charge, uses: 1 });
         self.handles.insert(handle, Named { piece, references: 1 });
     }
 
-    /// The memory that is mapped around an address was given this handle.
-    pub fn retain(&mut self, handle: CUmemHandle, address: CUdeviceptr) {
+    /// Adds a reference by `handle` to the piece that is mapped around an address.
+    pub(crate) fn retain(&mut self, handle: CUmemHandle, address: CUdeviceptr) {
         let Some(piece) = self.mapped_at(address) else { return };
         let named = self.handles.entry(handle).or_insert(Named { piece, references: 0 });
         if named.piece == piece {
             named.references += 1;
-            self.used(piece);
+            self.add_use(piece);
         }
     }
 
-    /// One reference of a handle less; what nobody uses any more.
-    pub fn release(&mut self, handle: CUmemHandle) -> Option<Charge> {
+    /// Removes a reference of a handle; returns the charge of a piece without further use.
+    pub(crate) fn release(&mut self, handle: CUmemHandle) -> Option<Charge> {
         let named = self.handles.get_mut(&handle)?;
         let piece = named.piece;
         named.references -= 1;
         if named.references == 0 {
             self.handles.remove(&handle);
         }
-        self.unused(piece)
+        self.remove_use(piece)
     }
 
-    /// A handle is mapped at an address. One that is not ours (imported, or on the host) is nobody's charge here.
-    pub fn map(&mut self, address: CUdeviceptr, bytes: Bytes, handle: CUmemHandle) {
+    /// Notes that a handle is mapped at an address. An imported handle or one of host memory is ignored.
+    pub(crate) fn map(&mut self, address: CUdeviceptr, bytes: Bytes, handle: CUmemHandle) {
         if let Some(piece) = self.handles.get(&handle).map(|named| named.piece) {
             self.mapped.insert(address, (bytes, piece));
-            self.used(piece);
+            self.add_use(piece);
         }
     }
 
-    /// Everything mapped in a range is mapped no more; what nobody uses any more.
-    pub fn unmap(&mut self, address: CUdeviceptr, bytes: Bytes) -> Vec<Charge> {
+    /// Removes all mappings in a range; returns the charges of pieces without further use.
+    pub(crate) fn unmap(&mut self, address: CUdeviceptr, bytes: Bytes) -> Vec<Charge> {
         let end = address.saturating_add(bytes.0);
         let gone: Vec<_> = self
             .mapped
@@ -140,29 +140,29 @@ impl Handles {
         gone.into_iter()
             .filter_map(|(start, piece)| {
                 self.mapped.remove(&start);
-                self.unused(piece)
+                self.remove_use(piece)
             })
             .collect()
     }
 
-    /// A part of a sparse array has another memory, or none; what nobody uses any more. Whatever was mapped within it is
-    /// gone; what reaches beyond it is still in use there, and is charged until that goes too or the array ends.
-    pub fn tile(&mut self, tile: Tile, handle: Option<CUmemHandle>) -> Vec<Charge> {
+    /// Maps a handle, or nothing, into a part of a sparse array; returns the charges of pieces without further use.
+    /// Mappings within the part end. A piece that reaches beyond it is charged until that mapping or the array ends.
+    pub(crate) fn tile(&mut self, tile: Tile, handle: Option<CUmemHandle>) -> Vec<Charge> {
         let around = self.tiles.range(tile.around()).map(|(&known, &piece)| (known, piece));
         let gone = Parts(around.filter(|(known, _)| tile.holds(known)).collect());
         for (known, _) in &gone.0 {
             self.tiles.remove(known);
         }
         if let Some(piece) = handle.and_then(|handle| self.handles.get(&handle)).map(|named| named.piece) {
-            // Before the others are let go: it may be the same piece again.
-            self.used(piece);
+            // Before the others are released, since it may be the same piece again.
+            self.add_use(piece);
             self.tiles.insert(tile, piece);
         }
         self.end(gone)
     }
 
-    /// A sparse array is about to end: what is in it, which nobody else finds there any more.
-    pub fn take_parts(&mut self, resource: u64) -> Parts {
+    /// Removes and returns the parts of a sparse array that is about to be destroyed.
+    pub(crate) fn take_parts(&mut self, resource: u64) -> Parts {
         let first = Tile { resource, kind: 0, plane: [0; 2], from: [0; 3], size: [0; 3] };
         let last = Tile {
             resource,
@@ -178,14 +178,14 @@ impl Handles {
         Parts(gone)
     }
 
-    /// It did not end.
-    pub fn put_back(&mut self, parts: Parts) {
+    /// Restores the parts of an array that was not destroyed after all.
+    pub(crate) fn put_back(&mut self, parts: Parts) {
         self.tiles.extend(parts.0);
     }
 
-    /// It has ended; what nobody uses any more.
-    pub fn end(&mut self, parts: Parts) -> Vec<Charge> {
-        parts.0.into_iter().filter_map(|(_, piece)| self.unused(piece)).collect()
+    /// Ends the use of an array's parts; returns the charges of pieces without further use.
+    pub(crate) fn end(&mut self, parts: Parts) -> Vec<Charge> {
+        parts.0.into_iter().filter_map(|(_, piece)| self.remove_use(piece)).collect()
     }
 
     fn mapped_at(&self, address: CUdeviceptr) -> Option<PieceId> {
@@ -193,13 +193,13 @@ impl Handles {
         (address - start < bytes.0).then_some(piece)
     }
 
-    fn used(&mut self, piece: PieceId) {
+    fn add_use(&mut self, piece: PieceId) {
         if let Some(piece) = self.pieces.get_mut(&piece) {
             piece.uses += 1;
         }
     }
 
-    fn unused(&mut self, id: PieceId) -> Option<Charge> {
+    fn remove_use(&mut self, id: PieceId) -> Option<Charge> {
         let piece = self.pieces.get_mut(&id)?;
         piece.uses -= 1;
         if piece.uses > 0 {
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sparse_array_keeps_what_is_in_it_until_it_is_taken_out_or_ends() {
+    fn a_sparse_array_keeps_its_pieces_until_unmapped_or_destroyed() {
         let mut handles = one();
         handles.create(8, OTHER);
         assert_eq!(handles.tile(tile(0, 64), Some(7)), []);
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_mapped_by_parts_may_be_taken_out_at_once() {
+    fn several_parts_may_be_unmapped_at_once() {
         let mut handles = one();
         handles.create(8, OTHER);
         handles.tile(tile(0, 64), Some(7));
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_mapped_at_once_is_charged_while_a_part_of_it_is_there() {
+    fn a_piece_is_charged_while_a_part_of_it_is_mapped() {
         let mut handles = one();
         handles.tile(tile(0, 128), Some(7));
         assert_eq!(handles.release(7), None);
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn an_array_that_took_the_place_of_one_that_ends_keeps_what_is_in_it() {
+    fn an_array_under_a_reused_handle_keeps_its_pieces() {
         let mut handles = one();
         handles.create(8, OTHER);
         handles.tile(tile(0, 64), Some(7));
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_ours_is_nobodys_charge() {
+    fn unknown_handles_are_not_charged() {
         let mut handles = Handles::default();
         handles.map(0x10000, Bytes(0x1000), 7);
         handles.retain(7, 0x10000);

@@ -1,5 +1,5 @@
-//! Lines on stderr, for what the user must know. Never panics, never touches stdout, and a
-//! stderr that is closed or that nobody reads any more is fine.
+//! Lines on stderr for the user. Printing never panics and never touches stdout. A closed stderr, or a pipe
+//! without a reader, is no error.
 
 use std::ffi::c_int;
 use std::mem::zeroed;
@@ -9,13 +9,13 @@ use std::{fmt, io};
 
 use gpushare_sys::unwind::uncancelled;
 
-/// Writes one line, beginning with our name.
-pub fn say(line: fmt::Arguments<'_>) {
+/// Prints one line that begins with "gpushare: ".
+pub fn print(line: fmt::Arguments<'_>) {
     write_quietly(libc::STDERR_FILENO, &format!("gpushare: {line}\n"));
 }
 
-/// Writes, and takes back the SIGPIPE that a pipe without a reader raises: the host's end must not be that we said
-/// something. A failed write is nobody's problem.
+/// Writes `text` and takes back the SIGPIPE that a pipe without a reader raises, since our line must not end the
+/// host. A failed write is ignored.
 fn write_quietly(descriptor: c_int, text: &str) {
     // SAFETY: each set is initialised by the call that it is given to first; the buffer is valid for its length.
     uncancelled(|| unsafe {
@@ -26,7 +26,7 @@ fn write_quietly(descriptor: c_int, text: &str) {
         libc::pthread_sigmask(libc::SIG_BLOCK, &raw const pipe, &raw mut before);
         let written = libc::write(descriptor, text.as_ptr().cast(), text.len());
         let raised = written < 0 && io::Error::last_os_error().raw_os_error() == Some(libc::EPIPE);
-        // One that was pending before is the host's own.
+        // A signal that was pending before is the host's own.
         if raised && libc::sigismember(&raw const pending, libc::SIGPIPE) == 0 {
             let at_once: libc::timespec = zeroed();
             libc::sigtimedwait(&raw const pipe, null_mut(), &raw const at_once);
@@ -35,10 +35,10 @@ fn write_quietly(descriptor: c_int, text: &str) {
     });
 }
 
-/// Says something at most once in a process.
-pub fn say_once(said: &AtomicBool, line: fmt::Arguments<'_>) {
-    if !said.swap(true, Ordering::Relaxed) {
-        say(line);
+/// Prints a line unless `printed` is set, and sets it.
+pub fn print_once(printed: &AtomicBool, line: fmt::Arguments<'_>) {
+    if !printed.swap(true, Ordering::Relaxed) {
+        print(line);
     }
 }
 
@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pipe_that_nobody_reads_does_not_end_the_host() {
+    fn a_pipe_without_a_reader_does_not_end_the_host() {
         let (reader, writer) = io::pipe().unwrap();
         drop(reader);
         // SAFETY: sets a disposition, which the child alone has; a test binary ignores the signal otherwise.

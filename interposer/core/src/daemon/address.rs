@@ -1,0 +1,280 @@
+//! Where the process's daemon is, who the process is to it, and how it is reached.
+//!
+//! An absent daemon leaves a process to itself. One that is there and cannot be reached does not: beside the sessions
+//! that it serves, an unshared program would break their limits.
+
+use std::io;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use gpushare_proto::Token;
+use gpushare_proto::names::{self, RuntimeDir};
+use gpushare_proto::page::Page;
+use gpushare_proto::tenant::{
+    FailureCode, Hello, Returning, Role, SessionMemory, TenantReply, TenantRequest, Welcome,
+};
+use gpushare_sys::{page, socket};
+
+use super::connection::{Connection, HELLO_TIMEOUT, send};
+use super::machine_config::{MachineConfig, MachineConfigError};
+use crate::process::fork;
+
+/// Time within which a daemon answers a question of a process that is no client.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long to wait for descriptors that other threads may close, and the pause between two tries.
+const SHORTAGE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_millis(20));
+
+/// Reason why there is no connection.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectError {
+    /// No daemon listens on any of these sockets.
+    #[error("no scheduler answers at {}; start one with `gpushare-scheduler`, or run the program with `gpushare-ctl run`", list(.0))]
+    Absent(Vec<PathBuf>),
+    /// A socket that this process cannot connect to.
+    #[error("cannot reach the scheduler at {}: {cause}; {}", path.display(), remedy(cause))]
+    Unreachable {
+        /// The socket.
+        path: PathBuf,
+        /// Error of the system.
+        cause: io::Error,
+        /// Whether a daemon may be there.
+        may_be_there: bool,
+    },
+    /// The machine's configuration is not understood.
+    #[error(transparent)]
+    MachineConfig(#[from] MachineConfigError),
+    /// The token file is unusable.
+    #[error("the token file {} is not usable: {reason}; start the program with `gpushare-ctl run`", path.display())]
+    Token {
+        /// Its path.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The daemon refused the process.
+    #[error("the scheduler refused this process: {message}")]
+    Refused {
+        /// Kind of the refusal.
+        code: FailureCode,
+        /// The daemon's words.
+        message: String,
+    },
+    /// The daemon's answer is missing or makes no sense.
+    #[error("the scheduler at {} did not answer as it should: {cause}", path.display())]
+    Broken {
+        /// The socket.
+        path: PathBuf,
+        /// Error that ended the conversation.
+        cause: io::Error,
+    },
+}
+
+impl ConnectError {
+    /// Returns whether there is no daemon, so that the process may run without sharing.
+    #[must_use]
+    pub fn is_absence(&self) -> bool {
+        match self {
+            Self::Absent(_) => true,
+            Self::Unreachable { may_be_there, .. } => !may_be_there,
+            Self::MachineConfig(_) | Self::Token { .. } | Self::Refused { .. } | Self::Broken { .. } => false,
+        }
+    }
+}
+
+fn remedy(cause: &io::Error) -> &'static str {
+    match cause.raw_os_error() {
+        Some(libc::EMFILE | libc::ENFILE) => "raise the limit of open files (`ulimit -n`)",
+        Some(libc::EACCES | libc::EPERM) => {
+            "it is not open to this user: ask its administrator, or name your own daemon's folder in GPUSHARE_RUNTIME_DIR"
+        }
+        Some(libc::EAGAIN) => "it has more connections waiting than it takes; see its log, and try again",
+        _ => "look at what is there, or name another folder in GPUSHARE_RUNTIME_DIR",
+    }
+}
+
+/// Returns whether a failed connection means that no daemon is there.
+fn means_absent(cause: &io::Error) -> bool {
+    matches!(cause.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused)
+}
+
+/// Returns whether a connection failed because the user has no permission.
+fn is_denial(cause: &io::Error) -> bool {
+    cause.kind() == io::ErrorKind::PermissionDenied
+}
+
+/// Returns whether a connection failed for want of descriptors or memory.
+fn is_shortage(cause: &io::Error) -> bool {
+    matches!(cause.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM))
+}
+
+fn list(paths: &[PathBuf]) -> String {
+    paths
+        .iter()
+        .map(|path| path.display().to_string())
+        .collect::<Vec<_>>()
+        .join(" or ")
+}
+
+/// Sockets of the daemon and the process's token, read once from the environment.
+#[derive(Clone, Debug)]
+pub struct Address {
+    sockets: Vec<PathBuf>,
+    token: Option<Token>,
+    /// Whether the process must not run without a daemon.
+    pub required: bool,
+}
+
+impl Address {
+    /// Reads the environment, over which the machine's configuration has precedence.
+    ///
+    /// # Errors
+    /// [`ConnectError::Token`] for a token file without a token, [`ConnectError::MachineConfig`] for a configuration that
+    /// is not understood.
+    pub fn from_environment() -> Result<Self, ConnectError> {
+        let MachineConfig { required, runtime_dir } = MachineConfig::read(Path::new(names::SYSTEM_CLIENT))?;
+        let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
+        // SAFETY: has no preconditions.
+        let uid = unsafe { libc::getuid() };
+        let named = runtime_dir
+            .map(PathBuf::into_os_string)
+            .or_else(|| variable(names::RUNTIME_DIR));
+        let dirs = RuntimeDir::candidates(named, variable("XDG_RUNTIME_DIR"), uid);
+        let token = variable(names::TOKEN_FILE).map(|path| read_token(path.into())).transpose()?;
+        let required =
+            required || token.is_some() || variable(names::REQUIRED).is_some_and(|value| value == "1");
+        let sockets = dirs.iter().map(RuntimeDir::tenant_socket).collect();
+        Ok(Self::new(sockets, token, required))
+    }
+
+    /// Creates the address of a daemon at one of `sockets`, tried in order.
+    #[must_use]
+    pub fn new(sockets: Vec<PathBuf>, token: Option<Token>, required: bool) -> Self {
+        Self { sockets, token, required }
+    }
+
+    /// Connects as a client to the first socket that answers.
+    ///
+    /// # Errors
+    /// See [`ConnectError`].
+    pub fn connect(
+        &self,
+        returning: Option<Returning>,
+    ) -> Result<(Connection, Welcome, &'static Page), ConnectError> {
+        let (path, stream) = self.connect_any(HELLO_TIMEOUT)?;
+        let broken = |cause| ConnectError::Broken { path: path.clone(), cause };
+        let role = Role::Client { token: self.token.clone(), returning };
+        let mut connection = Connection::new(stream).map_err(broken)?;
+        match connection.hello(role).map_err(broken)? {
+            (TenantReply::Welcome(welcome), Some(file)) => {
+                let page = page::map(file).map_err(|cause| broken(io::Error::other(cause)))?;
+                // Threads may sleep on a page for as long as the process lives.
+                let page: &'static page::SharedPage = Box::leak(Box::new(page));
+                Ok((connection, welcome, page))
+            }
+            (TenantReply::Error(failure), _) => {
+                Err(ConnectError::Refused { code: failure.code, message: failure.message })
+            }
+            (other, _) => Err(broken(io::Error::other(format!("unexpected answer to hello: {other:?}")))),
+        }
+    }
+
+    /// Checks that a daemon answers. A returning process does so before it holds a lock for its hello.
+    ///
+    /// # Errors
+    /// See [`ConnectError`].
+    pub fn probe(&self) -> Result<(), ConnectError> {
+        let (path, stream) = self.connect_any(HELLO_TIMEOUT)?;
+        let hello = Connection::new(stream).and_then(|mut connection| connection.hello(Role::Tool));
+        hello
+            .map(drop)
+            .map_err(|cause| ConnectError::Broken { path: path.clone(), cause })
+    }
+
+    /// Returns whether the process has a session's token.
+    #[must_use]
+    pub fn has_token(&self) -> bool {
+        self.token.is_some()
+    }
+
+    /// Asks for limit and use of the process's session, on a connection for this one question; `None` without a session.
+    ///
+    /// # Errors
+    /// See [`ConnectError`].
+    pub fn session_memory(&self) -> Result<Option<SessionMemory>, ConnectError> {
+        let (path, stream) = self.connect_any(ANSWER_TIMEOUT)?;
+        self.ask_session_memory(stream)
+            .map_err(|cause| ConnectError::Broken { path: path.clone(), cause })
+    }
+
+    fn ask_session_memory(&self, stream: UnixStream) -> io::Result<Option<SessionMemory>> {
+        let mut connection = Connection::new(stream)?;
+        connection.stream().set_read_timeout(Some(ANSWER_TIMEOUT))?;
+        let _guarded = fork::guard_inquiry(connection.descriptor());
+        send(connection.stream(), &TenantRequest::Hello(Hello::new(Role::Tool)))?;
+        send(connection.stream(), &TenantRequest::SessionMemory(self.token.clone()))?;
+        loop {
+            match connection.receive()? {
+                TenantReply::Ready { .. } => {}
+                TenantReply::SessionMemory(memory) => return Ok(memory),
+                other => return Err(io::Error::other(format!("unexpected answer: {other:?}"))),
+            }
+        }
+    }
+
+    /// Connects to the first socket with a listener. A busy daemon is not passed over, since it has the cards. A daemon
+    /// that is closed to this user is: the user's own daemon gets none of its cards.
+    fn connect_any(&self, patience: Duration) -> Result<(&PathBuf, UnixStream), ConnectError> {
+        let mut unreachable: Option<ConnectError> = None;
+        for (nth, path) in self.sockets.iter().enumerate() {
+            let cause = match connect(path, patience) {
+                Ok(stream) => return Ok((path, stream)),
+                Err(cause) if means_absent(&cause) => continue,
+                Err(cause) => cause,
+            };
+            let denied = is_denial(&cause);
+            let may_be_there = match denied {
+                // A later socket is the user's own. Without permission there, the user has no daemon there.
+                true => nth == 0,
+                false => exists(path),
+            };
+            let error = ConnectError::Unreachable { path: path.clone(), cause, may_be_there };
+            if may_be_there && !denied {
+                return Err(error);
+            }
+            if unreachable.as_ref().is_none_or(|known| may_be_there && known.is_absence()) {
+                unreachable = Some(error);
+            }
+        }
+        Err(unreachable.unwrap_or_else(|| ConnectError::Absent(self.sockets.clone())))
+    }
+}
+
+/// Returns whether a path exists, or may exist where we have no permission to look.
+fn exists(path: &Path) -> bool {
+    path.symlink_metadata().map_or_else(|cause| is_denial(&cause), |_| true)
+}
+
+/// Connects. Waits for a place in the daemon's queue, and for descriptors where there is a socket.
+fn connect(path: &Path, patience: Duration) -> io::Result<UnixStream> {
+    let end = Instant::now() + SHORTAGE.0;
+    loop {
+        match socket::connect(path, patience) {
+            Err(cause) if is_shortage(&cause) => {
+                // Fails at once where there is no socket.
+                path.symlink_metadata()?;
+                if Instant::now() >= end {
+                    return Err(cause);
+                }
+                std::thread::sleep(SHORTAGE.1);
+            }
+            result => return result,
+        }
+    }
+}
+
+fn read_token(path: PathBuf) -> Result<Token, ConnectError> {
+    let text = std::fs::read_to_string(&path)
+        .map_err(|cause| ConnectError::Token { path: path.clone(), reason: cause.to_string() })?;
+    Token::from_hex(&text).ok_or(ConnectError::Token { path, reason: "it does not hold a token".to_owned() })
+}

@@ -1,0 +1,115 @@
+//! One connection to the daemon: whole messages in and out.
+
+use std::io;
+use std::net::Shutdown;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use gpushare_proto::codec;
+use gpushare_proto::tenant::{Hello, Role, TenantReply, TenantRequest};
+use gpushare_sys::{fd, socket};
+
+/// Time within which a daemon answers a hello.
+pub(super) const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
+/// Time for which a full socket may block a thread of the application.
+const SEND_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// A connection with its receive buffer.
+#[derive(Debug)]
+pub struct Connection {
+    stream: UnixStream,
+    buffer: Vec<u8>,
+    file: Option<OwnedFd>,
+}
+
+impl Connection {
+    pub(super) fn new(stream: UnixStream) -> io::Result<Self> {
+        let stream = UnixStream::from(fd::move_high(stream.into()));
+        stream.set_read_timeout(Some(HELLO_TIMEOUT))?;
+        stream.set_write_timeout(Some(SEND_TIMEOUT))?;
+        Ok(Self { stream, buffer: Vec::new(), file: None })
+    }
+
+    pub(super) fn stream(&self) -> &UnixStream {
+        &self.stream
+    }
+
+    /// Says hello and waits for the answer, which may bring the file of a page.
+    pub(super) fn hello(&mut self, role: Role) -> io::Result<(TenantReply, Option<OwnedFd>)> {
+        send(&self.stream, &TenantRequest::Hello(Hello::new(role)))?;
+        let reply = self.receive()?;
+        self.stream.set_read_timeout(None)?;
+        Ok((reply, self.file.take()))
+    }
+
+    /// Returns a second handle on the socket, for sending.
+    ///
+    /// # Errors
+    /// Out of descriptors.
+    pub fn sender(&self) -> io::Result<UnixStream> {
+        Ok(UnixStream::from(fd::move_high(self.stream.try_clone()?.into())))
+    }
+
+    /// Waits for the next message.
+    ///
+    /// # Errors
+    /// The connection is gone, or the bytes are no message.
+    pub fn receive(&mut self) -> io::Result<TenantReply> {
+        loop {
+            if let Some((reply, length)) = codec::split(&self.buffer).map_err(io::Error::other)? {
+                self.buffer.drain(..length);
+                return Ok(reply);
+            }
+            let mut chunk = [0; 4096];
+            let (length, file) = socket::recv_with_fd(&self.stream, &mut chunk)?;
+            if length == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            self.buffer.extend_from_slice(&chunk[..length]);
+            self.file = file.map(fd::move_high).or(self.file.take());
+        }
+    }
+
+    /// Returns the socket's number, which the child of a fork must close.
+    #[must_use]
+    pub fn descriptor(&self) -> RawFd {
+        self.stream.as_raw_fd()
+    }
+}
+
+/// Sends one message whole. A connection that does not take it is shut down, since a part of a message would garble
+/// the next one. The reading side sees the end and connects anew.
+///
+/// # Errors
+/// The connection is gone or stalled for a second.
+pub(super) fn send(stream: &UnixStream, request: &TenantRequest) -> io::Result<()> {
+    let frame = codec::encode(request).map_err(io::Error::other)?;
+    send_all(stream, &frame).inspect_err(|_| {
+        // Fails only where the connection is closed already.
+        let _ = stream.shutdown(Shutdown::Both);
+    })
+}
+
+/// Sends one message whole, or none of it where that would block.
+///
+/// # Errors
+/// The connection is gone or full.
+pub(super) fn send_at_once(stream: &UnixStream, request: &TenantRequest) -> io::Result<()> {
+    let frame = codec::encode(request).map_err(io::Error::other)?;
+    let sent = socket::send_at_once(stream, &frame)?;
+    if sent < frame.len() {
+        // A part was sent, so the rest must follow.
+        return send_all(stream, &frame[sent..]);
+    }
+    Ok(())
+}
+
+fn send_all(stream: &UnixStream, mut rest: &[u8]) -> io::Result<()> {
+    while !rest.is_empty() {
+        // Not `write`: a hang-up must not raise SIGPIPE in the host.
+        let sent = socket::send_with_fd(stream, rest, None)?;
+        rest = &rest[sent..];
+    }
+    Ok(())
+}

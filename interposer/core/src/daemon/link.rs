@@ -1,0 +1,305 @@
+//! The link to the daemon, which outlives connections: the sending side, the process's identity and its questions.
+//!
+//! The daemon writes most of what it decides into the page, where sleeping threads and the drainer see it. The link
+//! carries the rest: answers, reasons, and the loss of a connection. Without a connection the process goes on under
+//! the page that it has. Nothing here calls CUDA.
+
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixStream;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use gpushare_proto::tenant::{GpuInfo, TenantReply, TenantRequest, Welcome};
+use gpushare_proto::{Bytes, ClientId, Epoch, GpuId, SessionId};
+
+use super::MemoryKind;
+use super::connection::{self, Connection};
+pub use super::questions::{AskError, Grant};
+use super::questions::{Questions, Subject};
+use crate::driver::types::CUdevice;
+use crate::driver::unknown::UNKNOWN;
+use crate::process::{fork, lock};
+
+/// Time for which a question waits for a daemon that restarts.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Time for which a question for headroom waits, since the driver has the last word there.
+const HEADROOM_PATIENCE: Duration = Duration::from_secs(2);
+
+/// Link to the daemon.
+#[derive(Debug)]
+pub struct Link {
+    sender: Mutex<Option<UnixStream>>,
+    /// Number of unknown functions that this daemon was told of; changed with the sender locked.
+    sent_unknown: AtomicUsize,
+    questions: Questions,
+    identity: Mutex<Identity>,
+}
+
+/// Identity of the process at the daemon, and the daemon's last words to it.
+#[derive(Clone, Debug)]
+pub struct Identity {
+    /// Number of the client.
+    pub client: ClientId,
+    /// Number of the session.
+    pub session: SessionId,
+    /// Name of the session.
+    pub name: String,
+    /// Number of the last grant.
+    pub epoch: Option<Epoch>,
+    /// Reason for which sleeping threads wait.
+    pub waits_for: String,
+}
+
+impl Link {
+    /// Creates a link over a connection that was welcomed.
+    ///
+    /// # Errors
+    /// The process has no descriptor left.
+    pub fn new(connection: &Connection, welcome: &Welcome) -> std::io::Result<Self> {
+        let link = Self {
+            sender: Mutex::new(None),
+            sent_unknown: AtomicUsize::new(0),
+            questions: Questions::default(),
+            identity: Mutex::new(Identity {
+                client: welcome.client,
+                session: welcome.session,
+                name: welcome.name.clone(),
+                epoch: None,
+                waits_for: "the scheduler".to_owned(),
+            }),
+        };
+        link.plug(connection, welcome, |_| None)?;
+        Ok(link)
+    }
+
+    /// Sends through `connection` from now on, and asks the open questions again. `gpu` returns the daemon's present
+    /// number of a device.
+    ///
+    /// # Errors
+    /// The process has no descriptor left.
+    pub fn plug(
+        &self,
+        connection: &Connection,
+        welcome: &Welcome,
+        gpu: impl Fn(CUdevice) -> Option<GpuId>,
+    ) -> std::io::Result<()> {
+        let sender = connection.sender()?;
+        fork::guard_connection([connection.descriptor(), sender.as_raw_fd()]);
+        {
+            let mut identity = lock(&self.identity);
+            identity.client = welcome.client;
+            identity.session = welcome.session;
+            identity.name.clone_from(&welcome.name);
+        }
+        // With both locks held, a question is either repeated here or sent by its own thread.
+        let open = self.questions.lock();
+        for request in open.requests(gpu) {
+            // The reading side notices a connection that broke again.
+            let _ = connection::send(&sender, &request);
+        }
+        self.sent_unknown.store(0, Ordering::Relaxed);
+        self.send_unknown_by(&sender);
+        *lock(&self.sender) = Some(sender);
+        Ok(())
+    }
+
+    /// Sends nothing until the next [`Self::plug`], after the connection was lost.
+    pub fn unplug(&self) {
+        // First, since another thread may open a file under a number that is closed.
+        fork::guard_connection([-1, -1]);
+        *lock(&self.sender) = None;
+    }
+
+    /// Sends a message; returns whether it went out. Without a connection it is dropped, since a process that returns
+    /// tells a daemon everything.
+    pub fn send(&self, request: &TenantRequest) -> bool {
+        // The reading side notices a broken connection and connects anew.
+        lock(&self.sender).as_ref().is_some_and(|sender| {
+            // First, since the daemon's decision on this message depends on them.
+            self.send_unknown_by(sender);
+            connection::send(sender, request).is_ok()
+        })
+    }
+
+    /// Sends a message on which nothing depends, if that blocks for neither another thread nor the daemon; returns
+    /// whether it went out.
+    pub fn try_send(&self, request: &TenantRequest) -> bool {
+        let Ok(sender) = self.sender.try_lock() else { return false };
+        sender
+            .as_ref()
+            .is_some_and(|sender| connection::send_at_once(sender, request).is_ok())
+    }
+
+    /// Tells the daemon of unknown functions that were handed out. Every other message does so too.
+    pub fn send_unknown(&self) {
+        if let Some(sender) = lock(&self.sender).as_ref() {
+            self.send_unknown_by(sender);
+        }
+    }
+
+    fn send_unknown_by(&self, sender: &UnixStream) {
+        let sent = self.sent_unknown.load(Ordering::Relaxed);
+        for slot in sent.. {
+            let Some((name, version)) = UNKNOWN.get(slot) else { break };
+            // The next daemon is told of all if the connection breaks.
+            let _ = connection::send(sender, &TenantRequest::UnknownFunction { name, version });
+            self.sent_unknown.store(slot + 1, Ordering::Relaxed);
+        }
+    }
+
+    /// Asks for memory beyond the lease. [`Self::receive`] has counted it when this returns.
+    ///
+    /// # Errors
+    /// [`AskError::Memory`] or [`AskError::Silence`].
+    pub fn ask_memory(
+        &self,
+        device: CUdevice,
+        gpu: GpuId,
+        bytes: Bytes,
+        kind: MemoryKind,
+    ) -> Result<(), AskError> {
+        self.ask(Subject::Memory(Grant { device, bytes, kind }), Some(gpu), PATIENCE)
+            .map(drop)
+    }
+
+    /// Asks the daemon for headroom for memory that the driver takes for itself. While an earlier such question is
+    /// unanswered none is asked, so that a daemon that hangs delays a program once.
+    ///
+    /// # Errors
+    /// [`AskError::Silence`].
+    pub fn ask_headroom(&self, device: CUdevice, gpu: GpuId, bytes: Bytes) -> Result<(), AskError> {
+        if self.questions.lock().owes_headroom() {
+            return Err(AskError::Silence);
+        }
+        self.ask(Subject::Headroom { device, bytes }, Some(gpu), HEADROOM_PATIENCE)
+            .map(drop)
+    }
+
+    /// Announces a card and asks for its number.
+    ///
+    /// # Errors
+    /// [`AskError::Card`] or [`AskError::Silence`].
+    pub fn ask_card(&self, info: GpuInfo) -> Result<GpuId, AskError> {
+        self.ask(Subject::Card(info), None, PATIENCE)?.ok_or(AskError::Silence)
+    }
+
+    fn ask(
+        &self,
+        subject: Subject,
+        gpu: Option<GpuId>,
+        patience: Duration,
+    ) -> Result<Option<GpuId>, AskError> {
+        self.questions.ask(
+            subject,
+            |_| gpu,
+            patience,
+            |request| {
+                self.send(request);
+            },
+        )
+    }
+
+    /// Takes in one message. Memory goes through `count` at once, before any thread can see what is used. Returns memory
+    /// that no thread waits for any more.
+    pub fn receive(&self, reply: TenantReply, count: impl FnOnce(Grant)) -> Option<Grant> {
+        match reply {
+            TenantReply::Gate { epoch, .. } => lock(&self.identity).epoch = Some(epoch),
+            TenantReply::Queued { ahead, reason } => {
+                let sessions = if ahead == 1 { "session" } else { "sessions" };
+                lock(&self.identity).waits_for = format!("{reason} ({ahead} {sessions} ahead)");
+            }
+            reply => return self.questions.answer(reply, count),
+        }
+        None
+    }
+
+    /// Returns the process's identity at the daemon.
+    #[must_use]
+    pub fn identity(&self) -> Identity {
+        lock(&self.identity).clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::os::fd::RawFd;
+    use std::sync::MutexGuard;
+
+    use gpushare_proto::RequestId;
+    use gpushare_proto::tenant::PROTOCOL;
+    use gpushare_sys::fd;
+
+    use super::*;
+
+    /// Held by a test that has a link, since `process/fork.rs` knows the sockets of one.
+    static ONE: Mutex<()> = Mutex::new(());
+
+    fn link() -> (MutexGuard<'static, ()>, Link, Connection, UnixStream) {
+        let alone = lock(&ONE);
+        let (ours, daemon) = UnixStream::pair().unwrap();
+        let connection = Connection::new(ours).unwrap();
+        let welcome = Welcome {
+            protocol: PROTOCOL,
+            client: ClientId(1),
+            session: SessionId(1),
+            name: "test".to_owned(),
+            gpus: Vec::new(),
+        };
+        let link = Link::new(&connection, &welcome).unwrap();
+        (alone, link, connection, daemon)
+    }
+
+    #[test]
+    fn a_daemon_that_owes_an_answer_about_headroom_is_not_asked() {
+        let (_alone, link, _connection, _daemon) = link();
+        let subject = Subject::Headroom { device: 0, bytes: Bytes(1) };
+        let given_up = link.ask(subject, Some(GpuId(0)), Duration::ZERO);
+        assert!(matches!(given_up, Err(AskError::Silence)));
+        assert!(matches!(link.ask_headroom(0, GpuId(0), Bytes(1)), Err(AskError::Silence)));
+        assert_eq!(link.questions.lock().requests(|_| Some(GpuId(0))).count(), 1, "only the first");
+
+        let answer = TenantReply::Headroom { request: RequestId(1), bytes: Bytes(1) };
+        assert_eq!(link.receive(answer, |_| ()), None);
+        assert!(!link.questions.lock().owes_headroom());
+    }
+
+    extern "C" fn fork_child() {
+        fork::close_sockets();
+    }
+
+    extern "C" fn at_exit() {}
+
+    /// Returns which of the descriptors are open in the child of a fork.
+    fn in_child(descriptors: [RawFd; 2]) -> [bool; 2] {
+        let mut status = 0;
+        // SAFETY: the child makes only system calls.
+        unsafe {
+            let child = libc::fork();
+            if child == 0 {
+                let open = descriptors.map(|descriptor| libc::fcntl(descriptor, libc::F_GETFD) >= 0);
+                libc::_exit(i32::from(open[0]) | (i32::from(open[1]) << 1));
+            }
+            assert_eq!(libc::waitpid(child, &raw mut status, 0), child);
+        }
+        assert!(libc::WIFEXITED(status));
+        [1, 2].map(|bit| libc::WEXITSTATUS(status) & bit != 0)
+    }
+
+    #[test]
+    fn the_child_of_a_fork_closes_only_our_sockets() {
+        fork::register(fork_child, at_exit);
+        let (_alone, link, connection, _daemon) = link();
+        let sender = lock(&link.sender).as_ref().map_or(-1, AsRawFd::as_raw_fd);
+        let sockets = [connection.descriptor(), sender];
+        assert_eq!(in_child(sockets), [false, false]);
+
+        link.unplug();
+        drop(connection);
+        let others = [(); 2].map(|()| fd::move_high(File::open("/dev/null").unwrap().into()));
+        let numbers = [others[0].as_raw_fd(), others[1].as_raw_fd()];
+        assert_eq!(numbers, sockets, "the lowest free numbers above the low ones");
+        assert_eq!(in_child(numbers), [true, true]);
+    }
+}

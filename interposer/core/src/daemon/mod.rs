@@ -1,0 +1,74 @@
+//! The daemon as a process sees it: where it is, the connection to it, and the questions and answers over that.
+//!
+//! ```text
+//!   address     sockets, token, machine_config ──▶ connection    whole messages over one socket
+//!                                                      │
+//!   questions   wait for their answers ◀──── link ◀────┘         outlives connections
+//! ```
+
+pub mod address;
+pub mod connection;
+pub mod link;
+pub(crate) mod machine_config;
+mod questions;
+
+use std::sync::OnceLock;
+
+use gpushare_proto::tenant::TenantRequest;
+
+use link::Link;
+
+/// Whether bytes can leave the card while they are allocated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MemoryKind {
+    /// Managed memory: the driver moves it.
+    Movable,
+    /// Memory that stays on the card: native allocations, pools, arrays, memory by handle.
+    Fixed,
+}
+
+/// Membership of the process: decided when it makes its first context, and never changed.
+#[derive(Debug)]
+pub(crate) enum Membership {
+    /// It shares the card and has a link to a daemon.
+    Shared(Box<Link>),
+    /// It runs without sharing, since there is no daemon.
+    Native,
+    /// It must not use the card.
+    Refused,
+}
+
+/// The process's membership, and the link that comes with it.
+#[derive(Debug, Default)]
+pub(crate) struct Daemon {
+    membership: OnceLock<Membership>,
+}
+
+impl Daemon {
+    /// Returns the membership; the first caller decides it by `join`.
+    pub(crate) fn membership(&self, join: impl FnOnce() -> Membership) -> &Membership {
+        self.membership.get_or_init(join)
+    }
+
+    /// Waits until the membership is decided, and returns the link of a process that shares.
+    pub(crate) fn wait_for_link(&self) -> Option<&Link> {
+        match self.membership.wait() {
+            Membership::Shared(link) => Some(link),
+            Membership::Native | Membership::Refused => None,
+        }
+    }
+
+    /// Returns the link, if the process shares.
+    #[inline]
+    pub(crate) fn link(&self) -> Option<&Link> {
+        match self.membership.get() {
+            Some(Membership::Shared(link)) => Some(link),
+            _ => None,
+        }
+    }
+
+    /// Sends a message; returns whether it went out.
+    pub(crate) fn send(&self, request: &TenantRequest) -> bool {
+        self.link().is_some_and(|link| link.send(request))
+    }
+}

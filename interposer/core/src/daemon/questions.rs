@@ -1,0 +1,184 @@
+//! Questions to the daemon that wait for their answers, and that a returned daemon is asked again.
+
+use std::collections::BTreeMap;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use gpushare_proto::page::MemoryRefusal;
+use gpushare_proto::tenant::{Failure, GpuInfo, TenantReply, TenantRequest};
+use gpushare_proto::{Bytes, GpuId, RequestId};
+
+use super::MemoryKind;
+use crate::driver::types::CUdevice;
+use crate::process::lock;
+
+/// Reason why a question has no good answer.
+#[derive(Debug)]
+pub enum AskError {
+    /// The daemon did not answer in time.
+    Silence,
+    /// The daemon refused memory.
+    Memory(MemoryRefusal),
+    /// The daemon refused a card.
+    Card(Failure),
+}
+
+/// Memory that the daemon was asked for, or gave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Grant {
+    /// Device as the process numbers it.
+    pub device: CUdevice,
+    /// Bytes of the session's quota.
+    pub bytes: Bytes,
+    /// Whether they can leave the card.
+    pub kind: MemoryKind,
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum Subject {
+    Memory(Grant),
+    Headroom { device: CUdevice, bytes: Bytes },
+    Card(GpuInfo),
+}
+
+/// Number of a card, for a question about one.
+type Answer = Result<Option<GpuId>, AskError>;
+
+#[derive(Debug)]
+struct Question {
+    subject: Subject,
+    answer: Option<Answer>,
+    /// Whether no thread waits any more: memory that comes must go back.
+    abandoned: bool,
+}
+
+/// Open questions of a process.
+#[derive(Debug, Default)]
+pub(super) struct Questions {
+    open: Mutex<Open>,
+    answered: Condvar,
+}
+
+/// Questions by their numbers, which the daemon repeats in its answers.
+#[derive(Debug, Default)]
+pub(super) struct Open {
+    last: u64,
+    questions: BTreeMap<RequestId, Question>,
+}
+
+impl Questions {
+    /// Locks the questions, so that none is asked or answered meanwhile.
+    pub(super) fn lock(&self) -> MutexGuard<'_, Open> {
+        lock(&self.open)
+    }
+
+    /// Asks by `send` and waits for the answer. `gpu` returns the daemon's number of a device.
+    pub(super) fn ask(
+        &self,
+        subject: Subject,
+        gpu: impl Fn(CUdevice) -> Option<GpuId>,
+        patience: Duration,
+        send: impl FnOnce(&TenantRequest),
+    ) -> Answer {
+        let deadline = Instant::now() + patience;
+        let mut open = self.lock();
+        open.last += 1;
+        let id = RequestId(open.last);
+        if let Some(request) = subject.request(id, gpu) {
+            send(&request);
+        }
+        open.questions.insert(id, Question { subject, answer: None, abandoned: false });
+        loop {
+            let Some(question) = open.questions.get_mut(&id) else { return Err(AskError::Silence) };
+            if let Some(answer) = question.answer.take() {
+                open.questions.remove(&id);
+                return answer;
+            }
+            let Some(rest) = deadline.checked_duration_since(Instant::now()) else {
+                question.abandoned = true;
+                return Err(AskError::Silence);
+            };
+            open = self.answered.wait_timeout(open, rest).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// Notes an answer. Memory goes through `count` before the asking thread can go on. Returns memory that no thread
+    /// waits for any more.
+    pub(super) fn answer(&self, reply: TenantReply, count: impl FnOnce(Grant)) -> Option<Grant> {
+        let mut open = self.lock();
+        let (id, answer, given) = match reply {
+            TenantReply::Reserved { request, bytes } => (request, Ok(None), Some(bytes)),
+            TenantReply::Refused { request, refusal } => (request, Err(AskError::Memory(refusal)), None),
+            TenantReply::Headroom { request, .. } => (request, Ok(None), None),
+            TenantReply::Attached { uuid, gpu } => {
+                (open.card(|info| info.uuid == uuid)?, Ok(Some(gpu)), None)
+            }
+            // Only a question for a card fails with words, and there is one at a time.
+            TenantReply::Error(failure) => (open.card(|_| true)?, Err(AskError::Card(failure)), None),
+            // Other replies answer no question of a client.
+            _ => return None,
+        };
+        let question = open.questions.get_mut(&id)?;
+        let grant = match (&question.subject, given) {
+            (Subject::Memory(asked), Some(bytes)) => Some(Grant { bytes, ..*asked }),
+            _ => None,
+        };
+        if let Some(grant) = grant {
+            count(grant);
+        }
+        if question.abandoned {
+            open.questions.remove(&id);
+            return grant;
+        }
+        question.answer = Some(answer);
+        self.answered.notify_all();
+        None
+    }
+}
+
+impl Open {
+    /// Returns the messages that ask the open questions again.
+    pub(super) fn requests(
+        &self,
+        gpu: impl Fn(CUdevice) -> Option<GpuId>,
+    ) -> impl Iterator<Item = TenantRequest> {
+        let unanswered = self.questions.iter().filter(|(_, question)| question.answer.is_none());
+        unanswered.filter_map(move |(&id, question)| question.subject.request(id, &gpu))
+    }
+
+    /// Returns whether a thread gave up waiting for headroom and the answer has not come since.
+    pub(super) fn owes_headroom(&self) -> bool {
+        self.questions
+            .values()
+            .any(|question| matches!(question.subject, Subject::Headroom { .. }) && question.abandoned)
+    }
+
+    /// Returns the latest unanswered question for a card of which `is_meant`.
+    fn card(&self, is_meant: impl Fn(&GpuInfo) -> bool) -> Option<RequestId> {
+        let mut latest_first = self.questions.iter().rev();
+        let meant = |question: &Question| match &question.subject {
+            Subject::Card(info) => question.answer.is_none() && is_meant(info),
+            Subject::Memory(_) | Subject::Headroom { .. } => false,
+        };
+        latest_first.find(|(_, question)| meant(question)).map(|(&id, _)| id)
+    }
+}
+
+impl Subject {
+    /// Returns the message for this question; `None` if the daemon does not know its device yet.
+    fn request(&self, request: RequestId, gpu: impl Fn(CUdevice) -> Option<GpuId>) -> Option<TenantRequest> {
+        Some(match self {
+            Self::Memory(Grant { device, bytes, kind }) => {
+                let (gpu, bytes) = (gpu(*device)?, *bytes);
+                match kind {
+                    MemoryKind::Movable => TenantRequest::Reserve { request, gpu, bytes },
+                    MemoryKind::Fixed => TenantRequest::ReserveFixed { request, gpu, bytes },
+                }
+            }
+            Self::Headroom { device, bytes } => {
+                TenantRequest::Headroom { request, gpu: gpu(*device)?, bytes: *bytes }
+            }
+            Self::Card(info) => TenantRequest::Attach(info.clone()),
+        })
+    }
+}

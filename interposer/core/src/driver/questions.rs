@@ -1,0 +1,78 @@
+//! Questions to the driver: devices, contexts, streams.
+
+use std::ffi::{CStr, c_char, c_int};
+use std::ptr::{null_mut, without_provenance_mut};
+
+use gpushare_proto::tenant::GpuInfo;
+use gpushare_proto::{Bytes, GpuUuid};
+
+use super::Driver;
+use crate::driver::types::{
+    CAPTURE_STATUS_ACTIVE, CUDA_SUCCESS, CUcontext, CUdevice, CUresult, CUstream, STREAM_PER_THREAD,
+};
+
+impl Driver {
+    /// Returns the context of a stream; the current one where the driver does not say.
+    pub(crate) fn context_of(&self, stream: CUstream) -> CUcontext {
+        // A thread's own stream is in its current context.
+        let ask = self.stream_get_ctx.filter(|_| stream.addr() > STREAM_PER_THREAD);
+        let known = ask.and_then(|ask| {
+            let mut context = null_mut();
+            // SAFETY: writes one handle; the stream is the application's.
+            (unsafe { ask(stream, &raw mut context) } == CUDA_SUCCESS).then_some(context)
+        });
+        known.unwrap_or_else(|| self.current_context())
+    }
+
+    /// Returns the `CUstreamCaptureStatus` of a stream other than the legacy one; `None` where the driver does not say.
+    pub(crate) fn capture_status(&self, stream: CUstream) -> Option<c_int> {
+        let named = if stream.is_null() {
+            without_provenance_mut(STREAM_PER_THREAD)
+        } else {
+            stream
+        };
+        let mut status = CAPTURE_STATUS_ACTIVE;
+        // SAFETY: writes one integer; the stream is the application's, and alive.
+        let asked = unsafe { self.stream_is_capturing?(named, &raw mut status) };
+        (asked == CUDA_SUCCESS).then_some(status)
+    }
+
+    /// Returns UUID, name and size of a device; `None` for an ordinal that is none.
+    pub(crate) fn describe(&self, device: CUdevice) -> Option<GpuInfo> {
+        let (uuid, total) = (self.uuid(device)?, self.total(device)?);
+        let mut name: [c_char; 128] = [0; 128];
+        // SAFETY: writes within the buffer that it is given.
+        if unsafe { (self.device_get_name)(name.as_mut_ptr(), 127, device) } != CUDA_SUCCESS {
+            return None;
+        }
+        // SAFETY: the last byte of the buffer is never written.
+        let name = unsafe { CStr::from_ptr(name.as_ptr()) }.to_string_lossy().into_owned();
+        Some(GpuInfo { uuid, name, total })
+    }
+
+    /// Returns the size of a device's memory; `None` for an ordinal that is none.
+    #[must_use]
+    pub fn total(&self, device: CUdevice) -> Option<Bytes> {
+        let mut total = 0;
+        // SAFETY: writes one integer.
+        let asked = unsafe { (self.device_total_mem)(&raw mut total, device) };
+        (asked == CUDA_SUCCESS).then_some(Bytes(total as u64))
+    }
+
+    /// Returns a device's UUID; `None` for an ordinal that is none. For a MIG instance the old function returns the UUID
+    /// of the GPU and the new one its own, so the device is an instance where they differ.
+    #[must_use]
+    pub fn uuid(&self, device: CUdevice) -> Option<GpuUuid> {
+        let ask = |get_uuid: unsafe extern "C-unwind" fn(*mut [u8; 16], CUdevice) -> CUresult| {
+            let mut uuid = [0; 16];
+            // SAFETY: writes sixteen bytes.
+            (unsafe { get_uuid(&raw mut uuid, device) } == CUDA_SUCCESS).then_some(uuid)
+        };
+        let gpu = ask(self.device_get_uuid);
+        match self.device_get_uuid_v2.and_then(ask) {
+            Some(own) if gpu.is_some_and(|gpu| gpu != own) => Some(GpuUuid::mig(own)),
+            Some(own) => Some(GpuUuid::gpu(own)),
+            None => gpu.map(GpuUuid::gpu),
+        }
+    }
+}

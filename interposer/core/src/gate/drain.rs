@@ -1,0 +1,285 @@
+//! The drainer: a thread that does what the gate's word asks of the process.
+//!
+//! It is level-triggered. It reads the word, does what that word asks, and gives up at once when the word changes. So
+//! a drop can be undone and a grant taken away at any moment:
+//!
+//! ```text
+//!   closed          drain: no thread inside, no capture, nothing in flight   → Released{word}
+//!   moving          bring the memory in                                      → open the gate, Entered{word}
+//!   open, wanted    quiet for the idle grace? prove it (word = idle)          → close it, Released{open word}
+//!   open            rest
+//! ```
+//!
+//! Work in flight is polled by events and never waited for by a call that blocks. A drop that turns out to wait for a
+//! thread at the gate must stay abortable.
+
+use std::sync::Mutex;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use gpushare_proto::page::{FLAG_WANTED, Page};
+use gpushare_proto::tenant::TenantRequest;
+use gpushare_proto::{Bytes, GateState, GateWord, Nanos};
+use gpushare_sys::{clock, futex};
+
+use super::idle::Grace;
+use super::in_flight::InFlight;
+use super::wait::Gatekeeper;
+use super::{GATE, page};
+use crate::daemon::Daemon;
+use crate::driver::Driver;
+use crate::driver::contexts::Contexts;
+use crate::driver::types::CAPTURE_MODE_RELAXED;
+use crate::memory::Memory;
+use crate::process::lock;
+
+/// Longest rest, since the page may have been replaced meanwhile.
+const REST: Duration = Duration::from_secs(1);
+/// Pause between two looks at work in flight, as a part of the time so far. The card is idle and counts as held between
+/// the end of the work and the look; a limited program pays for that once in each slice of some 30 ms.
+const POLL_PART: u32 = 64;
+const POLL_MIN: Duration = Duration::from_micros(20);
+const POLL_MAX: Duration = Duration::from_millis(1);
+
+/// The task that a word sets the drainer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Task {
+    Rest,
+    Drain,
+    BringIn,
+    WatchIdle,
+}
+
+fn task(word: GateWord, answered: bool, flags: u32) -> Task {
+    match word.state() {
+        GateState::Closed if answered => Task::Rest,
+        GateState::Closed => Task::Drain,
+        GateState::Moving => Task::BringIn,
+        GateState::Open if flags & FLAG_WANTED != 0 => Task::WatchIdle,
+        // The drainer itself sets idle, which never outlives `watch_idle`.
+        GateState::Open | GateState::Idle => Task::Rest,
+    }
+}
+
+/// The closed word that was answered last, with the page it was in. A returned daemon's page counts its changes from
+/// the beginning, so an equal word there is another drop.
+#[derive(Debug, Default)]
+pub(super) struct AnsweredDrop(Mutex<Option<(usize, GateWord)>>);
+
+impl AnsweredDrop {
+    /// Returns whether nothing is left to give back under the closed `word` of `page`: it was answered, or nothing was
+    /// ever granted.
+    pub(super) fn covers(&self, page: &Page, word: GateWord) -> bool {
+        word.change() == 0 || *lock(&self.0) == Some((std::ptr::from_ref(page).addr(), word))
+    }
+
+    fn note(&self, page: &Page, word: GateWord) {
+        *lock(&self.0) = Some((std::ptr::from_ref(page).addr(), word));
+    }
+}
+
+/// The drainer thread's parts of the process, and its idle grace.
+#[derive(Debug)]
+pub(crate) struct Drainer {
+    driver: &'static Driver,
+    daemon: &'static Daemon,
+    contexts: &'static Contexts,
+    memory: &'static Memory,
+    gate: &'static Gatekeeper,
+    grace: Grace,
+}
+
+impl Drainer {
+    /// Creates a drainer over the parts of the process.
+    pub(crate) fn new(
+        driver: &'static Driver,
+        daemon: &'static Daemon,
+        contexts: &'static Contexts,
+        memory: &'static Memory,
+        gate: &'static Gatekeeper,
+    ) -> Self {
+        Self { driver, daemon, contexts, memory, gate, grace: Grace::default() }
+    }
+
+    /// Runs in the drainer's thread for as long as the process lives.
+    pub(crate) fn run(mut self) {
+        let mut mode = CAPTURE_MODE_RELAXED;
+        // SAFETY: exchanges one integer. Our event queries must not break a capture of the application.
+        unsafe { (self.driver.thread_exchange_capture_mode)(&raw mut mode) };
+        loop {
+            self.step();
+        }
+    }
+
+    fn step(&mut self) {
+        let page = page();
+        let word = load(page);
+        let answered = self.gate.answered.covers(page, word);
+        match task(word, answered, page.flags.load(Ordering::Acquire)) {
+            Task::Rest => rest(page, word, REST),
+            Task::Drain => self.drain(page, word),
+            Task::BringIn => self.bring_in(page, word),
+            Task::WatchIdle => self.watch_idle(page, word),
+        }
+    }
+
+    fn drain(&mut self, page: &'static Page, word: GateWord) {
+        let since = Instant::now();
+        let (collectives, entries) = (&self.gate.collectives, GATE.entries());
+        let target = Nanos(u64::from(page.drain_target.load(Ordering::Relaxed)) * 1_000);
+        collectives.admit(word, clock::monotonic(), target);
+        let drained = self.drained(page, word);
+        collectives.end_admission();
+        // A thread that entered after the gate had closed launched behind the marks.
+        if drained && (GATE.entries() == entries || self.drained(page, word)) {
+            self.gate.answered.note(page, word);
+            self.daemon
+                .send(&TenantRequest::Released { word, drain: since.elapsed().into() });
+        }
+    }
+
+    fn bring_in(&mut self, page: &'static Page, word: GateWord) {
+        let since = Instant::now();
+        self.grace.judge(self.gate.waiters.since());
+        // A process that met its daemon again may be in a capture, which a mark of ours would break.
+        let capturing = self.is_capturing();
+        let moved = if capturing { Bytes::ZERO } else { self.prefetch() };
+        if !capturing && !self.in_flight_done(page, word) {
+            return;
+        }
+        let open = word.with(GateState::Open);
+        if exchange(page, word, open) {
+            futex::wake_all(&page.gate);
+            self.gate.moved.fetch_add(moved.0, Ordering::Relaxed);
+            self.daemon
+                .send(&TenantRequest::Entered { word, moved, took: since.elapsed().into() });
+        }
+    }
+
+    /// Asks the driver to bring every managed range to its card. Page faults bring what it could not.
+    fn prefetch(&self) -> Bytes {
+        let driver = self.driver;
+        let mut moved = Bytes::ZERO;
+        for live in self.contexts.visit().iter_mut() {
+            let (context, device) = (live.context(), live.device());
+            live.enter(driver, |live| {
+                if let Some(stream) = live.stream(driver) {
+                    moved += self.memory.prefetch(context, device, stream);
+                }
+            });
+        }
+        moved
+    }
+
+    fn watch_idle(&mut self, page: &'static Page, word: GateWord) {
+        self.grace.judge(self.gate.waiters.since());
+        let entries = GATE.entries();
+        rest(page, word, self.grace.span().into());
+        let quiet = load(page) == word && GATE.entries() == entries && GATE.is_empty();
+        if !quiet || self.is_capturing() {
+            return;
+        }
+        let (idle, since) = (word.with(GateState::Idle), Instant::now());
+        if !exchange(page, word, idle) || !self.drained(page, idle) {
+            // A thread reopened the gate, or the daemon closed it.
+            self.grace.extend();
+            return;
+        }
+        let closed = word.with(GateState::Closed);
+        if exchange(page, idle, closed) {
+            self.grace.note_release(clock::monotonic());
+            self.gate.answered.note(page, closed);
+            self.daemon
+                .send(&TenantRequest::Released { word, drain: since.elapsed().into() });
+        }
+    }
+
+    /// Waits until no thread is inside, no capture runs and nothing is in flight; `false` if the word changed first.
+    fn drained(&self, page: &Page, word: GateWord) -> bool {
+        poll(page, word, || GATE.is_empty() && !self.is_capturing() && GATE.is_empty())
+            && self.in_flight_done(page, word)
+    }
+
+    /// Waits for everything in flight in every context; `false` if the word changed first.
+    fn in_flight_done(&self, page: &Page, word: GateWord) -> bool {
+        let (driver, contexts) = (self.driver, self.contexts);
+        let mut marks = None;
+        poll(page, word, || {
+            marks = marks.take().or_else(|| InFlight::mark(driver, contexts, &self.gate.captures));
+            marks.as_mut().is_some_and(|marks| marks.is_done(driver, contexts))
+        })
+    }
+
+    fn is_capturing(&self) -> bool {
+        self.gate.captures.is_capturing(self.driver, self.contexts)
+    }
+}
+
+fn load(page: &Page) -> GateWord {
+    GateWord(page.gate.load(Ordering::Acquire))
+}
+
+fn exchange(page: &Page, from: GateWord, to: GateWord) -> bool {
+    page.gate
+        .compare_exchange(from.0, to.0, Ordering::SeqCst, Ordering::SeqCst)
+        .is_ok()
+}
+
+/// Sleeps for at most `span` while the word stays. The caller reads the word again.
+fn rest(page: &Page, word: GateWord, span: Duration) {
+    let _ = futex::wait(&page.gate, word.0, Some(span));
+}
+
+/// Calls `done` with growing pauses until it returns `true`; returns `false` if the word changed first.
+fn poll(page: &Page, word: GateWord, mut done: impl FnMut() -> bool) -> bool {
+    let began = Instant::now();
+    loop {
+        if load(page) != word || !std::ptr::eq(page, super::page()) {
+            return false;
+        }
+        if done() {
+            return true;
+        }
+        let pause = began.elapsed() / POLL_PART;
+        rest(page, word, pause.clamp(POLL_MIN, POLL_MAX));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CLOSED: GateWord = GateWord::new(4, GateState::Closed);
+
+    #[test]
+    fn each_word_sets_one_task() {
+        assert_eq!(task(CLOSED, false, 0), Task::Drain);
+        assert_eq!(task(CLOSED, true, 0), Task::Rest);
+        assert_eq!(task(CLOSED.with(GateState::Moving), false, 0), Task::BringIn);
+        assert_eq!(task(CLOSED.with(GateState::Open), false, 0), Task::Rest);
+        assert_eq!(task(CLOSED.with(GateState::Open), false, FLAG_WANTED), Task::WatchIdle);
+    }
+
+    #[test]
+    fn a_closed_word_is_answered_once_and_its_successor_again() {
+        let (page, answered) = (Page::new(GateState::Closed), AnsweredDrop::default());
+        assert!(!answered.covers(&page, CLOSED));
+        answered.note(&page, CLOSED);
+        assert!(answered.covers(&page, CLOSED));
+        assert!(!answered.covers(&page, CLOSED.next(GateState::Closed)));
+    }
+
+    #[test]
+    fn an_equal_word_in_a_returned_daemons_page_is_answered_again() {
+        let pages = [Page::new(GateState::Closed), Page::new(GateState::Closed)];
+        let answered = AnsweredDrop::default();
+        answered.note(&pages[0], CLOSED);
+        assert!(!answered.covers(&pages[1], CLOSED));
+    }
+
+    #[test]
+    fn a_process_without_a_grant_has_nothing_to_give_back() {
+        let first = GateWord::new(0, GateState::Closed);
+        assert!(AnsweredDrop::default().covers(&Page::new(GateState::Closed), first));
+    }
+}

@@ -1,0 +1,106 @@
+//! The idle grace: how long a holder must be quiet before it counts as idle. It begins at 10 ms, doubles after a
+//! release that was wrong and halves after one that was right.
+//!
+//! ```text
+//!   release for idleness ──── a thread wants the lock within 100 ms ──▶ wrong: twice as long, 50 ms at most
+//!                        └─── later or not at all ────────────────────▶ right: half as long, 5 ms at least
+//! ```
+//!
+//! The time when the thread wants the lock counts, not the time of the grant, which depends on others' turns. The
+//! module is pure, so that the simulator's processes use it too.
+
+use gpushare_proto::Nanos;
+
+const FIRST: Nanos = Nanos::from_millis(10);
+const LEAST: Nanos = Nanos::from_millis(5);
+const MOST: Nanos = Nanos::from_millis(50);
+/// A process that wants the lock again this soon was not idle.
+const SOON: Nanos = Nanos(2 * MOST.0);
+
+/// Idle grace of a process: how long it must be quiet before it counts as idle.
+#[derive(Clone, Copy, Debug)]
+pub struct Grace {
+    span: Nanos,
+    /// Time of the last release for idleness, until that release is judged.
+    released: Option<Nanos>,
+}
+
+impl Default for Grace {
+    fn default() -> Self {
+        Self { span: FIRST, released: None }
+    }
+}
+
+impl Grace {
+    /// Returns how long no thread may have entered the gate.
+    #[must_use]
+    pub const fn span(&self) -> Nanos {
+        self.span
+    }
+
+    /// Doubles the span after the process was taken for idle and was not.
+    pub fn extend(&mut self) {
+        self.span = Nanos(self.span.0 * 2).min(MOST);
+    }
+
+    /// Notes that the lock was released for idleness.
+    pub fn note_release(&mut self, now: Nanos) {
+        self.released = Some(now);
+    }
+
+    /// Judges the last release now that the lock is granted again. A thread last wanted it at `wanted`.
+    pub fn judge(&mut self, wanted: Nanos) {
+        let Some(released) = self.released.take() else { return };
+        if wanted >= released && wanted - released < SOON {
+            self.extend();
+        } else {
+            self.span = Nanos(self.span.0 / 2).max(LEAST);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn ms(n: u64) -> Nanos {
+        Nanos::from_millis(n)
+    }
+
+    #[test]
+    fn the_span_doubles_if_the_lock_is_wanted_soon_and_halves_otherwise() {
+        let mut grace = Grace::default();
+        for (released, wanted, span, why) in [
+            (1000, 1030, 20, "wanted at once"),
+            (2000, 2100, 10, "a pause of a person"),
+            (3000, 2000, 5, "not wanted"),
+        ] {
+            grace.note_release(ms(released));
+            grace.judge(ms(wanted));
+            assert_eq!(grace.span(), ms(span), "{why}");
+        }
+    }
+
+    #[test]
+    fn each_release_for_idleness_is_judged_once() {
+        let mut grace = Grace::default();
+        grace.judge(ms(1000));
+        assert_eq!(grace.span(), FIRST);
+        grace.note_release(ms(1000));
+        grace.judge(ms(1001));
+        grace.judge(ms(1001));
+        assert_eq!(grace.span(), ms(20));
+    }
+
+    #[test]
+    fn the_grace_stays_within_its_bounds() {
+        let mut grace = Grace::default();
+        (0..9).for_each(|_| grace.extend());
+        assert_eq!(grace.span(), MOST);
+        for _ in 0..9 {
+            grace.note_release(ms(1000));
+            grace.judge(Nanos::ZERO);
+        }
+        assert_eq!(grace.span(), LEAST);
+    }
+}

@@ -1,0 +1,65 @@
+//! Work in flight: an event at the end of each context's work, polled until it is done.
+//!
+//! Drivers before CUDA 12.5 have no event that covers a whole context. There the context is synchronised instead.
+
+use crate::driver::Driver;
+use crate::driver::contexts::{Contexts, List};
+use crate::driver::types::{CUDA_ERROR_NOT_READY, CUDA_SUCCESS, CUevent};
+
+use super::captures::Captures;
+
+/// Marks at the end of the work that was in flight in each context at some moment.
+#[derive(Debug)]
+pub(super) struct InFlight(Vec<Mark>);
+
+/// Mark at the end of one context's work.
+#[derive(Clone, Copy, Debug)]
+struct Mark {
+    context: usize,
+    event: CUevent,
+}
+
+impl InFlight {
+    /// Marks the end of each context's work; `None` while a capture runs, which a mark would break.
+    pub(super) fn mark(driver: &Driver, contexts: &Contexts, captures: &Captures) -> Option<Self> {
+        let mut marks = Vec::new();
+        let mut contexts = contexts.visit();
+        // Captures begin under the same lock, so none begins from here on.
+        if captures.any() {
+            return None;
+        }
+        for live in contexts.iter_mut() {
+            let context = live.context();
+            let event = live.enter(driver, |live| match (driver.ctx_record_event, live.event(driver)) {
+                // SAFETY: both are alive and belong together.
+                (Some(record), Some(event)) if unsafe { record(context, event) } == CUDA_SUCCESS => {
+                    Some(event)
+                }
+                _ => {
+                    // SAFETY: waits; has no arguments. An error means that nothing more will run there.
+                    unsafe { (driver.ctx_synchronize)() };
+                    None
+                }
+            });
+            marks.extend(event.flatten().map(|event| Mark { context: context.addr(), event }));
+        }
+        Some(Self(marks))
+    }
+
+    /// Returns whether all marked work is done.
+    pub(super) fn is_done(&mut self, driver: &Driver, contexts: &Contexts) -> bool {
+        let live = contexts.visit();
+        self.0.retain(|mark| mark.is_pending(driver, &live));
+        self.0.is_empty()
+    }
+}
+
+impl Mark {
+    fn is_pending(self, driver: &Driver, live: &List) -> bool {
+        // A context that was destroyed meanwhile took its work and its event along.
+        let alive = live.iter().any(|known| known.context().addr() == self.context);
+        // SAFETY: the event lives as long as its context, which the caller's lock keeps. Anything but "not ready" ends
+        // the wait: a context with a sticky error runs nothing more.
+        alive && unsafe { (driver.event_query)(self.event) } == CUDA_ERROR_NOT_READY
+    }
+}

@@ -1,0 +1,26 @@
+//! The gate that every call passes which gives work to a card, and what happens while it is closed.
+//!
+//! ```text
+//!   a thread ──▶ entry ── closed? ──▶ wait    sleeps on the page's word; exceptions: captures, collectives,
+//!                  │                          communication (marked streams)
+//!                  ▼ open
+//!              the driver
+//!
+//!   drain   a thread that answers a closed gate once nothing is in flight, and opens a granted one
+//!   idle    how long a process must be quiet before the drainer gives its grant back
+//! ```
+
+pub(crate) mod captures;
+pub(crate) mod collectives;
+pub(crate) mod communication;
+pub(crate) mod drain;
+mod entry;
+mod in_flight;
+pub mod idle;
+mod page;
+pub(crate) mod wait;
+mod waiters;
+
+pub use entry::{Gate, Pass, is_inside, thread_number};
+pub use page::{GATE, page};
+pub(crate) use page::{reset, set_page, wake_sleepers};

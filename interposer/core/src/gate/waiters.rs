@@ -1,0 +1,145 @@
+//! The threads that sleep at the closed gate: how many, for how long, the question that they ask the daemon, and the
+//! line on stderr after two seconds.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use gpushare_proto::{GateWord, Nanos, names};
+use gpushare_sys::clock;
+
+use crate::process::stderr;
+
+/// Time after which a wait is worth a line on stderr.
+const NOTICE_AFTER: Duration = Duration::from_secs(2);
+/// Least time between two such lines of one process.
+const NOTICE_EVERY: Nanos = Nanos::from_secs(60);
+
+/// Threads of this process at the gate.
+#[derive(Debug, Default)]
+pub(super) struct Waiters {
+    /// Number of threads that sleep now.
+    sleepers: AtomicU32,
+    /// Time on the monotonic clock when the gate last got a sleeper after it had none.
+    since: AtomicU64,
+    /// Nanoseconds that all threads have slept so far.
+    waited: AtomicU64,
+    /// Word that the daemon was last asked about, plus one; zero for none.
+    asked: AtomicU64,
+    /// Time of the last line on stderr on the monotonic clock; zero for none.
+    printed: AtomicU64,
+}
+
+/// A thread that sleeps, counted until it wakes or is cancelled.
+pub(super) struct Sleeper<'a> {
+    waiters: &'a Waiters,
+    since: Instant,
+}
+
+impl Waiters {
+    /// Counts the calling thread as a sleeper.
+    pub(super) fn add(&self) -> Sleeper<'_> {
+        if self.sleepers.fetch_add(1, Ordering::SeqCst) == 0 {
+            self.since.store(clock::monotonic().0, Ordering::Relaxed);
+        }
+        Sleeper { waiters: self, since: Instant::now() }
+    }
+
+    /// Returns whether any thread sleeps.
+    pub(super) fn any(&self) -> bool {
+        self.sleepers.load(Ordering::SeqCst) > 0
+    }
+
+    /// Returns when the gate last got a sleeper after it had none.
+    pub(super) fn since(&self) -> Nanos {
+        Nanos(self.since.load(Ordering::Relaxed))
+    }
+
+    /// Returns the time that all threads have slept so far.
+    pub(super) fn waited(&self) -> Nanos {
+        Nanos(self.waited.load(Ordering::Relaxed))
+    }
+
+    /// Asks for the lock by `send`, once for each word. A question that was not sent is asked again.
+    pub(super) fn ask(&self, word: GateWord, send: impl FnOnce() -> bool) {
+        let mark = u64::from(word.0) + 1;
+        if self.asked.swap(mark, Ordering::AcqRel) != mark && !send() {
+            self.ask_again();
+        }
+    }
+
+    /// Makes the next waiting thread ask again, since a daemon that returned does not know its predecessor's questions.
+    pub(super) fn ask_again(&self) {
+        self.asked.store(0, Ordering::Release);
+    }
+
+    /// Prints what a thread waits for, if it has waited for long and no line was printed lately.
+    fn explain(&self, waited: Duration, reason: impl FnOnce() -> String) {
+        let now = clock::monotonic().0;
+        let printed = self.printed.load(Ordering::Relaxed);
+        let due = printed == 0 || now.saturating_sub(printed) >= NOTICE_EVERY.0;
+        if waited < NOTICE_AFTER || !due {
+            return;
+        }
+        let exchanged = self
+            .printed
+            .compare_exchange(printed, now, Ordering::Relaxed, Ordering::Relaxed);
+        if exchanged.is_ok() {
+            stderr::print(format_args!(
+                "waiting for the GPU since {:.0} s: {}; `gpushare-ctl status` shows more ({}=1 prints a summary at exit)",
+                waited.as_secs_f64(),
+                reason(),
+                names::SUMMARY,
+            ));
+        }
+    }
+}
+
+impl Sleeper<'_> {
+    /// Prints what the thread waits for, if it has waited for long and no line was printed lately.
+    pub(super) fn explain(&self, reason: impl FnOnce() -> String) {
+        self.waiters.explain(self.since.elapsed(), reason);
+    }
+}
+
+impl Drop for Sleeper<'_> {
+    fn drop(&mut self) {
+        self.waiters.sleepers.fetch_sub(1, Ordering::SeqCst);
+        self.waiters
+            .waited
+            .fetch_add(Nanos::from(self.since.elapsed()).0, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gpushare_proto::GateState;
+
+    use super::*;
+
+    const CLOSED: GateWord = GateWord::new(4, GateState::Closed);
+
+    #[test]
+    fn a_word_is_asked_about_once() {
+        let waiters = Waiters::default();
+        let mut asked = 0;
+        for word in [CLOSED, CLOSED, CLOSED.next(GateState::Closed)] {
+            waiters.ask(word, || {
+                asked += 1;
+                true
+            });
+        }
+        assert_eq!(asked, 2);
+    }
+
+    #[test]
+    fn a_question_that_was_not_sent_is_asked_again() {
+        let waiters = Waiters::default();
+        waiters.ask(CLOSED, || false);
+        let mut asked = false;
+        waiters.ask(CLOSED, || {
+            asked = true;
+            true
+        });
+        assert!(asked);
+    }
+}

@@ -1,0 +1,216 @@
+//! Memory that the process has allocated, by address or handle.
+
+use std::collections::BTreeMap;
+use std::sync::{Condvar, Mutex, PoisonError};
+
+use gpushare_proto::Bytes;
+
+use crate::daemon::MemoryKind;
+use crate::driver::types::{CUcontext, CUdevice, CUdeviceptr};
+use crate::process::lock;
+
+/// One allocation, as the application asked for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Block {
+    /// Bytes that the application asked for, which are charged.
+    pub size: Bytes,
+    /// Device that it is charged to.
+    pub device: CUdevice,
+    /// Address of the context that it dies with.
+    pub context: usize,
+    /// Way in which it came to be.
+    pub origin: Origin,
+}
+
+/// Way in which a block came to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// Managed memory that the application asked for as device memory. Hooks hide that it is managed.
+    Rewritten,
+    /// Managed memory that the application asked for.
+    Managed,
+    /// Device memory of the driver, which never moves.
+    Native,
+}
+
+impl Origin {
+    /// Returns how the bytes are counted.
+    #[must_use]
+    pub const fn kind(self) -> MemoryKind {
+        match self {
+            Self::Rewritten | Self::Managed => MemoryKind::Movable,
+            Self::Native => MemoryKind::Fixed,
+        }
+    }
+}
+
+/// Blocks of the process, by address or handle.
+#[derive(Debug, Default)]
+pub struct Allocations {
+    inner: Mutex<Inner>,
+    /// Notified when `held` is cleared.
+    released: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    blocks: BTreeMap<CUdeviceptr, Block>,
+    /// Block that the drainer prefetches now. Removing it waits, since the driver must not be asked for freed memory.
+    held: Option<CUdeviceptr>,
+}
+
+impl Allocations {
+    /// Inserts a block. Returns a dead block at the same address: its context died, another thread has not removed it
+    /// yet, and the driver gave the address out again.
+    #[must_use]
+    pub fn insert(&self, address: CUdeviceptr, block: Block) -> Option<Block> {
+        lock(&self.inner).blocks.insert(address, block)
+    }
+
+    /// Removes the block that begins at `address`; `None` if it is not ours. Waits while it is prefetched.
+    #[must_use]
+    pub fn remove(&self, address: CUdeviceptr) -> Option<Block> {
+        let mut inner = lock(&self.inner);
+        while inner.held == Some(address) {
+            inner = self.released.wait(inner).unwrap_or_else(PoisonError::into_inner);
+        }
+        inner.blocks.remove(&address)
+    }
+
+    /// Runs `ask` while the block that begins at `address` cannot be removed; `None` if it was. Only the drainer calls
+    /// this. A free that waits for it is not in the driver yet, so it holds no lock that `ask` needs.
+    pub fn hold<R>(&self, address: CUdeviceptr, ask: impl FnOnce() -> R) -> Option<R> {
+        {
+            let mut inner = lock(&self.inner);
+            inner.blocks.contains_key(&address).then_some(())?;
+            inner.held = Some(address);
+        }
+        let answer = ask();
+        lock(&self.inner).held = None;
+        self.released.notify_all();
+        Some(answer)
+    }
+
+    /// Returns the block around `address` and its beginning.
+    #[must_use]
+    pub fn around(&self, address: CUdeviceptr) -> Option<(CUdeviceptr, Block)> {
+        let inner = lock(&self.inner);
+        let (&start, &block) = inner.blocks.range(..=address).next_back()?;
+        (address - start < block.size.0).then_some((start, block))
+    }
+
+    /// Removes all blocks that die with a context.
+    #[must_use]
+    pub fn remove_context(&self, context: CUcontext) -> Vec<Block> {
+        let mut inner = lock(&self.inner);
+        let (dead, kept) = std::mem::take(&mut inner.blocks)
+            .into_iter()
+            .partition::<BTreeMap<_, _>, _>(|(_, block)| block.context == context.addr());
+        inner.blocks = kept;
+        dead.into_values().collect()
+    }
+
+    /// Moves the blocks of one context to another.
+    pub fn move_context(&self, from: CUcontext, to: CUcontext) {
+        for block in lock(&self.inner)
+            .blocks
+            .values_mut()
+            .filter(|block| block.context == from.addr())
+        {
+            block.context = to.addr();
+        }
+    }
+
+    /// Returns the managed ranges of a context in address order.
+    #[must_use]
+    pub fn managed_ranges(&self, context: CUcontext) -> Vec<(CUdeviceptr, Bytes)> {
+        let inner = lock(&self.inner);
+        let movable = |block: &Block| block.origin.kind() == MemoryKind::Movable;
+        let here = inner
+            .blocks
+            .iter()
+            .filter(|(_, block)| block.context == context.addr() && movable(block));
+        here.map(|(&address, block)| (address, block.size)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn block(size: u64, context: usize) -> Block {
+        Block { size: Bytes(size), device: 0, context, origin: Origin::Rewritten }
+    }
+
+    #[test]
+    fn an_address_inside_a_block_finds_it_and_one_past_it_does_not() {
+        let blocks = Allocations::default();
+        assert_eq!(blocks.insert(0x1000, block(0x100, 1)), None);
+        assert_eq!(blocks.around(0x1000), Some((0x1000, block(0x100, 1))));
+        assert_eq!(blocks.around(0x10ff), Some((0x1000, block(0x100, 1))));
+        assert_eq!(blocks.around(0x1100), None);
+        assert_eq!(blocks.around(0xfff), None);
+    }
+
+    #[test]
+    fn a_block_that_is_held_is_removed_only_afterwards() {
+        use std::sync::atomic::{AtomicBool, Ordering};
+        use std::thread;
+        use std::time::Duration;
+
+        let blocks = Allocations::default();
+        assert_eq!(blocks.insert(0x1000, block(0x100, 1)), None);
+        assert_eq!(blocks.insert(0x2000, block(0x100, 1)), None);
+        let asked = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let held = blocks.hold(0x1000, || {
+                let free = scope.spawn(|| (blocks.remove(0x1000), asked.load(Ordering::SeqCst)));
+                assert_eq!(blocks.remove(0x2000), Some(block(0x100, 1)), "another block");
+                thread::sleep(Duration::from_millis(20));
+                assert!(!free.is_finished());
+                asked.store(true, Ordering::SeqCst);
+                free
+            });
+            let free = held.expect("the block was there").join().expect("no panic");
+            assert_eq!(free, (Some(block(0x100, 1)), true));
+        });
+        assert_eq!(blocks.hold(0x1000, || ()), None);
+    }
+
+    #[test]
+    fn only_the_beginning_of_a_block_is_freed_and_only_once() {
+        let blocks = Allocations::default();
+        assert_eq!(blocks.insert(0x1000, block(0x100, 1)), None);
+        assert_eq!(blocks.remove(0x1001), None);
+        assert_eq!(blocks.remove(0x1000), Some(block(0x100, 1)));
+        assert_eq!(blocks.remove(0x1000), None);
+    }
+
+    #[test]
+    fn an_address_given_out_again_replaces_a_dead_block() {
+        let blocks = Allocations::default();
+        assert_eq!(blocks.insert(0x1000, block(0x100, 1)), None);
+        assert_eq!(blocks.insert(0x1000, block(0x200, 2)), Some(block(0x100, 1)));
+        assert_eq!(blocks.remove_context(std::ptr::without_provenance_mut(1)), []);
+        assert_eq!(blocks.remove(0x1000), Some(block(0x200, 2)));
+    }
+
+    #[test]
+    fn moved_blocks_die_with_their_new_context() {
+        let blocks = Allocations::default();
+        let context = std::ptr::without_provenance_mut;
+        assert_eq!(blocks.insert(0x1000, block(0x100, 1)), None);
+        blocks.move_context(context(1), context(2));
+        assert_eq!(blocks.remove_context(context(1)), []);
+        assert_eq!(blocks.remove_context(context(2)), [block(0x100, 2)]);
+    }
+
+    #[test]
+    fn a_contexts_blocks_die_with_it() {
+        let blocks = Allocations::default();
+        assert_eq!(blocks.insert(0x1000, block(0x100, 1)), None);
+        assert_eq!(blocks.insert(0x2000, block(0x200, 2)), None);
+        assert_eq!(blocks.remove_context(std::ptr::without_provenance_mut(1)), [block(0x100, 1)]);
+        assert_eq!(blocks.managed_ranges(std::ptr::without_provenance_mut(2)), [(0x2000, Bytes(0x200))]);
+    }
+}

@@ -1,0 +1,520 @@
+//! The lease: bytes of quota that the process takes at memory speed, by compare-and-swap from its page. The daemon is
+//! asked only when the page is short (`quota.rs`). Devices are numbered as the process does.
+//!
+//! ```text
+//!   take ──▶ row.free ≥ bytes?  yes: row.free −= bytes, used += bytes
+//!                               no:  the daemon is asked; its answer counts as used at once
+//!   give back ──▶ used −= bytes; pays debts first, then row.free += bytes
+//!                                fixed bytes that were reported go back to the daemon instead
+//! ```
+//!
+//! **Fixed bytes.** The daemon limits managed memory, and counts as managed all leased bytes that were not reported as
+//! fixed. So the invariant is `reported ≤ fixed`. `reported` rises when the daemon is asked for something anyway. It
+//! falls when reported bytes are freed: those go back to the daemon, since managed memory could take them unseen from
+//! the page.
+//!
+//! **Debts.** Memory may be there before it is reserved (a pool that grew, a graph that was launched). It counts even
+//! beyond the limit. Bytes that are given back pay such a debt first, and nothing is reserved before it is paid.
+//!
+//! A daemon that returns brings a new page, which starts empty, and is told what is used. The lock around the page makes
+//! "taken from the page" and "counted as used" one step for that moment.
+
+use std::sync::atomic::Ordering;
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use gpushare_proto::page::{LeaseRow, MAX_GPUS, Page};
+use gpushare_proto::{Bytes, GpuId};
+
+use super::usage::Usage;
+pub use crate::daemon::MemoryKind;
+use crate::driver::types::CUdevice;
+
+/// Free bytes in a row beyond which the process offers some back.
+const TRIM_ABOVE: Bytes = Bytes::mib(128);
+
+/// Lease of the process.
+#[derive(Debug, Default)]
+pub struct Lease {
+    shared: RwLock<Option<Shared>>,
+    devices: [Usage; MAX_GPUS],
+}
+
+/// Page of the daemon, and the row of each device in it.
+#[derive(Clone, Debug)]
+struct Shared {
+    page: &'static Page,
+    rows: [Option<GpuId>; MAX_GPUS],
+}
+
+/// Limits and use of the session on one device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Figures {
+    /// Quota of the session; [`Bytes::MAX`] for none.
+    pub limit: Bytes,
+    /// Most bytes that the session may use at present, for lack of capacity.
+    pub ceiling: Bytes,
+    /// Bytes that the session uses, this process included.
+    pub used: Bytes,
+}
+
+impl Figures {
+    /// Returns the size of the card as the session sees it: its quota or the card. It never changes.
+    #[must_use]
+    pub fn total(&self, card: Bytes) -> Bytes {
+        self.limit.min(card)
+    }
+
+    /// Returns the bytes that the session may still allocate, as far as the card can back them.
+    #[must_use]
+    pub fn free(&self, card: Bytes) -> Bytes {
+        self.total(card).min(self.ceiling) - self.used
+    }
+}
+
+/// News for the daemon about leased bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Report {
+    /// So many bytes are free in the row that the daemon should take some.
+    Trim(GpuId),
+    /// Bytes that were reported as fixed are free, and the daemon's again.
+    ReturnFixed(GpuId, Bytes),
+    /// Total of fixed bytes, more than reported before.
+    Fixed(GpuId, Bytes),
+}
+
+impl Lease {
+    /// Takes bytes from `page` from now on.
+    pub fn use_page(&self, page: &'static Page) {
+        *self.write() = Some(Shared { page, rows: [None; MAX_GPUS] });
+    }
+
+    /// Sets the daemon's number of a device.
+    pub fn attach(&self, device: CUdevice, gpu: GpuId) {
+        if let (Some(shared), Some(slot)) = (self.write().as_mut(), index(device)) {
+            shared.rows[slot] = Some(gpu);
+        }
+    }
+
+    /// Returns the daemon's number of a device, if the process attached to it.
+    #[must_use]
+    pub fn gpu(&self, device: CUdevice) -> Option<GpuId> {
+        self.read().as_ref()?.gpu(device)
+    }
+
+    /// Takes `bytes` from the page and counts them; `false` if it is short.
+    #[must_use]
+    pub fn take(&self, device: CUdevice, bytes: Bytes, kind: MemoryKind) -> bool {
+        let shared = self.read();
+        let row = shared.as_ref().and_then(|shared| shared.row(device));
+        let taken = row.is_some_and(|row| gpushare_sys::lease::take(row, bytes));
+        if taken && let Some(usage) = self.usage(device) {
+            usage.add(bytes, kind);
+        }
+        taken
+    }
+
+    /// Takes at most `bytes` from the page and counts them; returns how many.
+    #[must_use]
+    pub fn take_up_to(&self, device: CUdevice, bytes: Bytes, kind: MemoryKind) -> Bytes {
+        let shared = self.read();
+        let row = shared.as_ref().and_then(|shared| shared.row(device));
+        let (Some(row), Some(usage)) = (row, self.usage(device)) else { return Bytes::ZERO };
+        let taken = gpushare_sys::lease::take_up_to(row, bytes);
+        usage.add(taken, kind);
+        taken
+    }
+
+    /// Counts bytes that the daemon gave to an allocation. It knows which of them are fixed.
+    pub fn add_granted(&self, device: CUdevice, bytes: Bytes, kind: MemoryKind) {
+        if let Some(usage) = self.usage(device) {
+            usage.add_granted(bytes, kind);
+        }
+    }
+
+    /// Counts bytes that are there without a lease.
+    pub fn add_debt(&self, device: CUdevice, bytes: Bytes, kind: MemoryKind) {
+        if let Some(usage) = self.usage(device) {
+            usage.add_debt(bytes, kind);
+        }
+    }
+
+    /// Returns the bytes of `kind` that are there without a lease.
+    #[must_use]
+    pub fn debt(&self, device: CUdevice, kind: MemoryKind) -> Bytes {
+        self.usage(device).map_or(Bytes::ZERO, |usage| usage.debt(kind))
+    }
+
+    /// Returns whether any bytes are there without a lease.
+    #[must_use]
+    pub fn has_debt(&self, device: CUdevice) -> bool {
+        self.usage(device).is_some_and(Usage::has_debt)
+    }
+
+    /// Pays a debt with `bytes` that were taken for it and counted. Returns the rest, if others paid meanwhile.
+    #[must_use]
+    pub fn pay_debt(&self, device: CUdevice, bytes: Bytes, kind: MemoryKind) -> Bytes {
+        let Some(usage) = self.usage(device) else { return bytes };
+        let paid = usage.pay_debt(bytes, kind);
+        usage.remove(paid, kind);
+        bytes - paid
+    }
+
+    /// Puts `bytes` back. `send` sends a report before any thread can take the bytes again, and returns whether it went
+    /// out.
+    pub fn give_back(&self, device: CUdevice, bytes: Bytes, kind: MemoryKind, send: impl Fn(Report) -> bool) {
+        let shared = self.read();
+        let (Some(shared), Some(usage)) = (shared.as_ref(), self.usage(device)) else { return };
+        let (Some(row), Some(gpu)) = (shared.row(device), shared.gpu(device)) else { return };
+        usage.remove(bytes, kind);
+        let mut free = bytes;
+        for debt in [kind, kind.other()] {
+            free = free - usage.pay_debt(free, debt);
+        }
+        if kind == MemoryKind::Fixed {
+            free = free - usage.return_reported(free, |back| send(Report::ReturnFixed(gpu, back)));
+        }
+        if free.is_zero() {
+            return;
+        }
+        gpushare_sys::lease::put(row, free);
+        if Bytes(row.free.load(Ordering::Relaxed)) > TRIM_ABOVE {
+            send(Report::Trim(gpu));
+        }
+    }
+
+    /// Reports the fixed bytes, if they are more than the daemon knows of.
+    pub fn report_fixed(&self, device: CUdevice, send: impl Fn(Report) -> bool) {
+        if let (Some(usage), Some(gpu)) = (self.usage(device), self.gpu(device)) {
+            usage.report_fixed(|fixed| send(Report::Fixed(gpu, fixed)));
+        }
+    }
+
+    /// Returns the devices that the process attached to.
+    #[must_use]
+    pub fn devices(&self) -> Vec<CUdevice> {
+        self.read().as_ref().map_or_else(Vec::new, Shared::devices)
+    }
+
+    /// Returns limits and use of the session on a device; `None` for a device that is not shared.
+    #[must_use]
+    pub fn figures(&self, device: CUdevice) -> Option<Figures> {
+        let shared = self.read();
+        let row = shared.as_ref()?.row(device)?;
+        let (limit, ceiling) = (row.limit.load(Ordering::Relaxed), row.ceiling.load(Ordering::Relaxed));
+        let used = self.used(device) + Bytes(row.siblings.load(Ordering::Relaxed));
+        Some(Figures { limit: Bytes(limit), ceiling: Bytes(ceiling), used })
+    }
+
+    /// Returns the bytes that this process uses on a device.
+    #[must_use]
+    pub fn used(&self, device: CUdevice) -> Bytes {
+        self.usage(device).map_or(Bytes::ZERO, Usage::used)
+    }
+
+    /// Returns the most bytes that were in use at once, summed over all devices.
+    #[must_use]
+    pub fn peak(&self) -> Bytes {
+        self.devices.iter().map(Usage::peak).sum()
+    }
+
+    /// Replaces the page by a returned daemon's. `greet` says hello with the bytes in use, while none is taken or put
+    /// back, and returns the new page and the new numbers of the devices. The daemon books all of these bytes, so debts
+    /// are gone, and what is fixed must be reported anew.
+    ///
+    /// # Errors
+    /// Those of `greet`; the old page stays then.
+    pub fn replace_page<E>(
+        &self,
+        greet: impl FnOnce(&[(CUdevice, Bytes)]) -> Result<(&'static Page, Vec<GpuId>), E>,
+    ) -> Result<(), E> {
+        let mut shared = self.write();
+        let devices: Vec<CUdevice> = shared.as_ref().map_or_else(Vec::new, Shared::devices);
+        let used: Vec<_> = devices.iter().map(|&device| (device, self.used(device))).collect();
+        let (page, numbers) = greet(&used)?;
+        let mut rows = [None; MAX_GPUS];
+        for (device, gpu) in devices.into_iter().zip(numbers) {
+            if let Some(slot) = index(device) {
+                rows[slot] = Some(gpu);
+                self.devices[slot].forget_daemon();
+            }
+        }
+        *shared = Some(Shared { page, rows });
+        Ok(())
+    }
+
+    fn usage(&self, device: CUdevice) -> Option<&Usage> {
+        index(device).map(|slot| &self.devices[slot])
+    }
+
+    fn read(&self) -> RwLockReadGuard<'_, Option<Shared>> {
+        self.shared.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, Option<Shared>> {
+        self.shared.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl MemoryKind {
+    const fn other(self) -> Self {
+        match self {
+            Self::Movable => Self::Fixed,
+            Self::Fixed => Self::Movable,
+        }
+    }
+}
+
+impl Shared {
+    fn gpu(&self, device: CUdevice) -> Option<GpuId> {
+        self.rows[index(device)?]
+    }
+
+    fn row(&self, device: CUdevice) -> Option<&'static LeaseRow> {
+        self.page.gpus.get(usize::from(self.gpu(device)?.0))
+    }
+
+    fn devices(&self) -> Vec<CUdevice> {
+        (0..).zip(&self.rows).filter_map(|(device, row)| row.map(|_| device)).collect()
+    }
+}
+
+fn index(device: CUdevice) -> Option<usize> {
+    usize::try_from(device).ok().filter(|&slot| slot < MAX_GPUS)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+
+    use std::sync::Mutex;
+
+    use gpushare_proto::GateState;
+
+    use super::MemoryKind::{Fixed, Movable};
+    use super::*;
+    use crate::process::lock;
+
+    fn page(free: u64) -> &'static Page {
+        let page = Box::leak(Box::new(Page::new(GateState::Open)));
+        page.gpus[3].free.store(free, Ordering::Relaxed);
+        page
+    }
+
+    fn leased(free: u64) -> (Lease, &'static Page) {
+        let (lease, page) = (Lease::default(), page(free));
+        lease.use_page(page);
+        lease.attach(0, GpuId(3));
+        (lease, page)
+    }
+
+    fn fixed(lease: &Lease) -> Bytes {
+        Bytes(lease.devices[0].leased_fixed()) + lease.debt(0, Fixed)
+    }
+
+    /// Gives bytes back; returns the reports.
+    fn give(lease: &Lease, bytes: Bytes, kind: MemoryKind) -> Vec<Report> {
+        let reports = RefCell::new(Vec::new());
+        lease.give_back(0, bytes, kind, |report| {
+            reports.borrow_mut().push(report);
+            true
+        });
+        reports.into_inner()
+    }
+
+    fn fixed_reports(lease: &Lease) -> Vec<Report> {
+        let reports = RefCell::new(Vec::new());
+        lease.report_fixed(0, |report| {
+            reports.borrow_mut().push(report);
+            true
+        });
+        reports.into_inner()
+    }
+
+    #[test]
+    fn taken_bytes_count_and_can_be_taken_again_after_their_return() {
+        let (lease, page) = leased(100);
+        assert!(lease.take(0, Bytes(60), Movable));
+        assert!(!lease.take(0, Bytes(60), Movable));
+        assert_eq!(lease.used(0), Bytes(60));
+        assert_eq!(give(&lease, Bytes(60), Movable), [], "a little stays for the next allocation");
+        assert_eq!(page.gpus[3].free.load(Ordering::Relaxed), 100);
+        assert_eq!((lease.used(0), lease.peak()), (Bytes::ZERO, Bytes(60)));
+    }
+
+    #[test]
+    fn a_device_without_a_row_has_nothing_to_take() {
+        let (lease, _) = leased(100);
+        assert!(!lease.take(1, Bytes(1), Movable));
+        assert!(!lease.take(-1, Bytes(1), Movable));
+        assert!(!lease.take(99, Bytes(1), Movable));
+        assert_eq!(lease.take_up_to(99, Bytes(1), Movable), Bytes::ZERO);
+        assert_eq!(lease.figures(1), None);
+    }
+
+    #[test]
+    fn many_free_bytes_are_offered_back() {
+        let (lease, _) = leased(Bytes::gib(1).0);
+        assert!(lease.take(0, Bytes::gib(1), Movable));
+        assert_eq!(give(&lease, Bytes::gib(1), Movable), [Report::Trim(GpuId(3))]);
+    }
+
+    #[test]
+    fn reported_fixed_bytes_go_back_to_the_daemon_others_to_the_page() {
+        let (lease, page) = leased(100);
+        lease.add_granted(0, Bytes(50), Fixed);
+        assert!(lease.take(0, Bytes(30), Fixed));
+        assert_eq!(give(&lease, Bytes(20), Fixed), [], "50 are reported, and 60 are left");
+        assert_eq!(page.gpus[3].free.load(Ordering::Relaxed), 90);
+        assert_eq!(give(&lease, Bytes(25), Fixed), [Report::ReturnFixed(GpuId(3), Bytes(15))]);
+        assert_eq!(page.gpus[3].free.load(Ordering::Relaxed), 100);
+        assert_eq!((fixed(&lease), lease.used(0)), (Bytes(35), Bytes(35)));
+    }
+
+    #[test]
+    fn only_more_fixed_bytes_are_reported() {
+        let (lease, _) = leased(100);
+        assert!(lease.take(0, Bytes(30), Fixed));
+        assert_eq!(fixed_reports(&lease), [Report::Fixed(GpuId(3), Bytes(30))]);
+        assert_eq!(fixed_reports(&lease), []);
+        assert_eq!(give(&lease, Bytes(30), Fixed), [Report::ReturnFixed(GpuId(3), Bytes(30))]);
+        assert_eq!(fixed_reports(&lease), []);
+    }
+
+    #[test]
+    fn a_lost_report_is_repeated() {
+        let (lease, _) = leased(100);
+        assert!(lease.take(0, Bytes(30), Fixed));
+        lease.report_fixed(0, |_| false);
+        assert_eq!(fixed_reports(&lease), [Report::Fixed(GpuId(3), Bytes(30))]);
+    }
+
+    #[test]
+    fn bytes_given_back_pay_debts_first() {
+        let (lease, page) = leased(10);
+        lease.add_debt(0, Bytes(40), Fixed);
+        assert!(lease.has_debt(0));
+        assert_eq!((lease.used(0), fixed(&lease)), (Bytes(40), Bytes(40)));
+        assert_eq!(fixed_reports(&lease), [], "they are not leased");
+        lease.add_granted(0, Bytes(30), Movable);
+        assert_eq!(give(&lease, Bytes(30), Movable), []);
+        assert_eq!((lease.debt(0, Fixed), lease.used(0)), (Bytes(10), Bytes(40)));
+        assert_eq!(page.gpus[3].free.load(Ordering::Relaxed), 10);
+        assert_eq!(give(&lease, Bytes(40), Fixed), []);
+        assert!(!lease.has_debt(0));
+        assert_eq!(page.gpus[3].free.load(Ordering::Relaxed), 40);
+        assert_eq!((lease.used(0), fixed(&lease)), (Bytes::ZERO, Bytes::ZERO));
+    }
+
+    #[test]
+    fn the_payment_of_a_debt_that_was_paid_meanwhile_is_left_over() {
+        let (lease, _) = leased(0);
+        lease.add_debt(0, Bytes(40), Movable);
+        lease.add_granted(0, Bytes(40), Movable);
+        assert_eq!(give(&lease, Bytes(25), Movable), []);
+        assert_eq!(lease.pay_debt(0, Bytes(40), Movable), Bytes(25));
+        assert!(!lease.has_debt(0));
+        assert_eq!(lease.used(0), Bytes(40), "15 paid, and 25 left over");
+    }
+
+    /// Leased and fixed bytes as the daemon counts them from the messages in their order.
+    #[derive(Debug, Default)]
+    struct Daemon {
+        leased: i64,
+        fixed: i64,
+    }
+
+    #[test]
+    fn the_daemon_never_counts_more_fixed_bytes_than_there_are() {
+        for _ in 0..20 {
+            let (lease, page) = leased(0);
+            let daemon = Mutex::new(Daemon::default());
+            let receive = |report| {
+                let mut daemon = lock(&daemon);
+                match report {
+                    Report::Fixed(_, bytes) => daemon.fixed = bytes.0 as i64,
+                    Report::ReturnFixed(_, bytes) => {
+                        daemon.leased -= bytes.0 as i64;
+                        daemon.fixed = (daemon.fixed - bytes.0 as i64).max(0);
+                    }
+                    Report::Trim(_) => {}
+                }
+                true
+            };
+            std::thread::scope(|scope| {
+                for seed in 0..4_u64 {
+                    let (lease, receive, daemon) = (&lease, &receive, &daemon);
+                    scope.spawn(move || {
+                        for round in 0..300_u64 {
+                            let bytes = Bytes(1 + (seed * 7 + round * 13) % 40);
+                            let kind = if (seed + round) % 3 == 0 { Movable } else { Fixed };
+                            let debt = (seed + round) % 5 == 0;
+                            if debt {
+                                lease.add_debt(0, bytes, kind);
+                            } else if !lease.take(0, bytes, kind) {
+                                lease.report_fixed(0, receive);
+                                let mut daemon = lock(daemon);
+                                daemon.leased += bytes.0 as i64;
+                                if kind == Fixed {
+                                    daemon.fixed += bytes.0 as i64;
+                                }
+                                lease.add_granted(0, bytes, kind);
+                            }
+                            lease.give_back(0, bytes, kind, receive);
+                        }
+                    });
+                }
+            });
+            let daemon = lock(&daemon);
+            assert_eq!((lease.used(0), fixed(&lease)), (Bytes::ZERO, Bytes::ZERO));
+            assert!(!lease.has_debt(0));
+            assert!(daemon.fixed <= 0, "{daemon:?}");
+            assert_eq!(
+                page.gpus[3].free.load(Ordering::Relaxed) as i64,
+                daemon.leased,
+                "every byte is in one place"
+            );
+        }
+    }
+
+    #[test]
+    fn a_returned_daemon_books_the_used_bytes_and_brings_an_empty_page() {
+        let (lease, _) = leased(100);
+        assert!(lease.take(0, Bytes(60), Fixed));
+        lease.add_debt(0, Bytes(5), Movable);
+        assert_eq!(fixed_reports(&lease).len(), 1);
+        let fresh = page(0);
+        lease
+            .replace_page(|used| {
+                assert_eq!(used, [(0, Bytes(65))]);
+                Ok::<_, ()>((fresh, vec![GpuId(5)]))
+            })
+            .unwrap();
+        assert_eq!(lease.gpu(0), Some(GpuId(5)));
+        assert!(!lease.take(0, Bytes(1), Movable), "the rest of the old lease is gone");
+        assert!(!lease.has_debt(0), "the daemon booked all");
+        assert_eq!(fixed_reports(&lease), [Report::Fixed(GpuId(5), Bytes(60))]);
+        assert_eq!(give(&lease, Bytes(5), Movable), []);
+        assert_eq!(fresh.gpus[5].free.load(Ordering::Relaxed), 5);
+    }
+
+    #[test]
+    fn figures_include_the_quota_and_the_use_of_siblings() {
+        let (lease, page) = leased(100);
+        page.gpus[3].limit.store(1000, Ordering::Relaxed);
+        page.gpus[3].siblings.store(200, Ordering::Relaxed);
+        assert!(lease.take(0, Bytes(50), Movable));
+        let figures = lease.figures(0).unwrap();
+        assert_eq!(figures, Figures { limit: Bytes(1000), ceiling: Bytes::MAX, used: Bytes(250) });
+        assert_eq!((figures.total(Bytes(5000)), figures.free(Bytes(5000))), (Bytes(1000), Bytes(750)));
+        assert_eq!((figures.total(Bytes(600)), figures.free(Bytes(600))), (Bytes(600), Bytes(350)));
+    }
+
+    #[test]
+    fn a_quota_beyond_the_capacity_keeps_its_total_and_has_less_free() {
+        let (lease, page) = leased(100);
+        page.gpus[3].limit.store(1000, Ordering::Relaxed);
+        page.gpus[3].ceiling.store(400, Ordering::Relaxed);
+        let figures = lease.figures(0).unwrap();
+        assert_eq!((figures.total(Bytes(5000)), figures.free(Bytes(5000))), (Bytes(1000), Bytes(400)));
+    }
+}

@@ -1,0 +1,218 @@
+//! Memory of the process: what it has allocated, and the session's quota for it.
+//!
+//! ```text
+//!   a hook ──▶ quota ──▶ lease ──▶ the page's row of the device, or a question to the daemon
+//!                │
+//!                ▼ granted
+//!           the driver ──▶ allocations · handles · pools     what gives the quota back later
+//! ```
+//!
+//! `headroom.rs` asks for physical memory where the driver takes it for itself.
+
+pub mod allocations;
+pub(crate) mod handles;
+pub(crate) mod headroom;
+pub mod lease;
+pub(crate) mod pools;
+mod quota;
+mod sizes;
+mod usage;
+
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use gpushare_proto::{Backend, Bytes, GpuId, names};
+
+use crate::daemon::{Daemon, MemoryKind};
+use crate::driver::Driver;
+use crate::driver::types::{CUDA_SUCCESS, CUcontext, CUdevice, CUdeviceptr, CUresult, CUstream};
+use crate::process::{lock, stderr};
+use allocations::{Allocations, Block, Origin};
+use handles::{Charge, Handles};
+use lease::Lease;
+use pools::Pools;
+use sizes::Sizes;
+
+/// Memory of the process.
+#[derive(Debug)]
+pub(crate) struct Memory {
+    driver: Driver,
+    daemon: Arc<Daemon>,
+    backend: Backend,
+    lease: Lease,
+    /// Held by the thread that pays debts.
+    paying: Mutex<()>,
+    blocks: Allocations,
+    arrays: Allocations,
+    handles: Mutex<Handles>,
+    pools: Pools,
+    sizes: Sizes,
+}
+
+/// Table of allocations.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Table {
+    /// Memory by its address.
+    Blocks,
+    /// Arrays by their handles.
+    Arrays,
+}
+
+impl Memory {
+    /// Creates an empty one, with the backend that the environment names.
+    pub(crate) fn new(driver: Driver, daemon: Arc<Daemon>) -> Self {
+        Self {
+            driver,
+            daemon,
+            backend: backend(),
+            lease: Lease::default(),
+            paying: Mutex::default(),
+            blocks: Allocations::default(),
+            arrays: Allocations::default(),
+            handles: Mutex::default(),
+            pools: Pools::default(),
+            sizes: Sizes::default(),
+        }
+    }
+
+    /// Returns how the application's device memory is allocated.
+    pub(crate) fn backend(&self) -> Backend {
+        self.backend
+    }
+
+    /// Runs `call`, which allocates `size` bytes, within the quota, and records the block under `key()`.
+    pub(crate) fn allocate(
+        &self,
+        table: Table,
+        device: CUdevice,
+        size: Bytes,
+        origin: Origin,
+        call: impl FnMut() -> CUresult,
+        key: impl FnOnce() -> u64,
+    ) -> CUresult {
+        let result = self.reserve_and_call(device, size, origin.kind(), call);
+        if result == CUDA_SUCCESS {
+            let context = self.driver.current_context().addr();
+            self.record(table, key(), Block { size, device, context, origin });
+        }
+        result
+    }
+
+    /// Runs `call`, which frees the memory under `key`, and gives its quota back. `call` learns whether the memory is in
+    /// the table. Other memory may be a pool's, so the pools are looked at.
+    pub(crate) fn free(&self, table: Table, key: u64, call: impl FnOnce(bool) -> CUresult) -> CUresult {
+        // Removed before the driver may give the address out again.
+        let block = self.table(table).remove(key);
+        let result = call(block.is_some());
+        match (block, result, table) {
+            (Some(block), CUDA_SUCCESS, _) => self.give_back_block(block),
+            (Some(block), ..) => self.record(table, key, block),
+            (None, CUDA_SUCCESS, Table::Blocks) => self.shrink_current_pools(),
+            (None, ..) => {}
+        }
+        result
+    }
+
+    fn record(&self, table: Table, key: u64, block: Block) {
+        if let Some(dead) = self.table(table).insert(key, block) {
+            self.give_back_block(dead);
+        }
+    }
+
+    fn give_back_block(&self, block: Block) {
+        self.give_back(block.device, block.size, block.origin.kind());
+    }
+
+    fn table(&self, table: Table) -> &Allocations {
+        match table {
+            Table::Blocks => &self.blocks,
+            Table::Arrays => &self.arrays,
+        }
+    }
+
+    /// Returns the block around an address and its beginning.
+    pub(crate) fn block_around(&self, address: CUdeviceptr) -> Option<(CUdeviceptr, Block)> {
+        self.blocks.around(address)
+    }
+
+    /// Gives the quota of everything back that died with a context.
+    pub(crate) fn end_context(&self, context: CUcontext, device: CUdevice) {
+        self.sizes.forget(device);
+        for table in [&self.blocks, &self.arrays] {
+            let dead = table.remove_context(context);
+            dead.into_iter().for_each(|block| self.give_back_block(block));
+        }
+        self.shrink_pools(device);
+    }
+
+    /// Moves the memory of one context to another.
+    pub(crate) fn move_context(&self, from: CUcontext, to: CUcontext) {
+        self.blocks.move_context(from, to);
+        self.arrays.move_context(from, to);
+    }
+
+    /// Asks the driver to bring the managed blocks of a context to its device; returns their bytes.
+    pub(crate) fn prefetch(&self, context: CUcontext, device: CUdevice, stream: CUstream) -> Bytes {
+        let mut moved = Bytes::ZERO;
+        for (address, size) in self.blocks.managed_ranges(context) {
+            let asked = self.blocks.hold(address, || {
+                // SAFETY: the range is ours, and a thread that frees it waits.
+                unsafe { (self.driver.mem_prefetch_async)(address, size.0 as usize, device, stream) }
+            });
+            if asked == Some(CUDA_SUCCESS) {
+                moved += size;
+            }
+        }
+        moved
+    }
+
+    /// Locks the memory by handle.
+    pub(crate) fn handles(&self) -> MutexGuard<'_, Handles> {
+        lock(&self.handles)
+    }
+
+    /// Runs `call`, which creates a piece of memory by handle, within the quota.
+    pub(crate) fn create_piece(
+        &self,
+        device: CUdevice,
+        bytes: Bytes,
+        call: impl FnMut() -> CUresult,
+    ) -> CUresult {
+        self.reserve_and_call(device, bytes, MemoryKind::Fixed, call)
+    }
+
+    /// Gives the quota of pieces of memory back.
+    pub(crate) fn give_back_pieces(&self, pieces: impl IntoIterator<Item = Charge>) {
+        for Charge { device, bytes } in pieces {
+            self.give_back(device, bytes, MemoryKind::Fixed);
+        }
+    }
+
+    /// Returns the size of a card as the driver's `cuMemGetInfo` returned it, if it was asked.
+    pub(crate) fn card_size(&self, device: CUdevice) -> Option<Bytes> {
+        self.sizes.get(device)
+    }
+
+    /// Remembers the size of a card.
+    pub(crate) fn set_card_size(&self, device: CUdevice, size: Bytes) {
+        self.sizes.set(device, size);
+    }
+
+    /// Returns the lease, for the daemon's side of it and for figures.
+    pub(crate) fn lease(&self) -> &Lease {
+        &self.lease
+    }
+
+    /// Returns the daemon's number of a device, if the process attached to it.
+    pub(crate) fn gpu(&self, device: CUdevice) -> Option<GpuId> {
+        self.lease.gpu(device)
+    }
+}
+
+/// Returns the backend that the environment names.
+fn backend() -> Backend {
+    let Some(word) = std::env::var_os(names::BACKEND) else { return Backend::default() };
+    word.to_string_lossy().parse().unwrap_or_else(|error| {
+        stderr::print(format_args!("{}: {error}; memory is managed now", names::BACKEND));
+        Backend::default()
+    })
+}

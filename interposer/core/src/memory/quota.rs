@@ -1,0 +1,183 @@
+//! Quota of the session: reserved before the driver is called, given back after a free, charged where memory is there
+//! already. The lease counts (`lease.rs`); the daemon is asked and told here.
+
+use std::sync::atomic::AtomicBool;
+
+use gpushare_proto::Bytes;
+use gpushare_proto::page::{LimitKind, MemoryRefusal};
+use gpushare_proto::tenant::TenantRequest;
+
+use super::Memory;
+use super::lease::Report;
+use crate::daemon::MemoryKind;
+use crate::daemon::link::AskError;
+use crate::driver::types::{CUDA_ERROR_OUT_OF_MEMORY, CUDA_SUCCESS, CUdevice, CUresult};
+use crate::process::{lock, stderr};
+
+impl Memory {
+    /// Takes `bytes` of quota on a shared device, before the driver is called. Debts are paid first.
+    ///
+    /// # Errors
+    /// `CUDA_ERROR_OUT_OF_MEMORY`, with a line on stderr the first time.
+    pub(crate) fn reserve(&self, device: CUdevice, bytes: Bytes, kind: MemoryKind) -> Result<(), CUresult> {
+        if self.lease.has_debt(device) {
+            self.pay_debts(device)?;
+        }
+        if self.lease.take(device, bytes, kind) {
+            return Ok(());
+        }
+        if self.refuse_locally(device, bytes) {
+            return Err(CUDA_ERROR_OUT_OF_MEMORY);
+        }
+        // A pool may have shrunk when a stream was waited for, which must be seen before anything is refused.
+        self.shrink_pools(device);
+        if self.lease.take(device, bytes, kind) {
+            return Ok(());
+        }
+        self.ask(device, bytes, kind)
+    }
+
+    /// Takes `bytes` of quota if the lease has them and there is no debt; returns whether it did.
+    pub(crate) fn try_reserve(&self, device: CUdevice, bytes: Bytes, kind: MemoryKind) -> bool {
+        !self.lease.has_debt(device) && self.lease.take(device, bytes, kind)
+    }
+
+    /// Runs `call`, which allocates, with quota reserved. Gives the quota back if the call fails.
+    pub(super) fn reserve_and_call(
+        &self,
+        device: CUdevice,
+        bytes: Bytes,
+        kind: MemoryKind,
+        call: impl FnMut() -> CUresult,
+    ) -> CUresult {
+        if let Err(refused) = self.reserve(device, bytes, kind) {
+            return refused;
+        }
+        let result = self.call_with_headroom(device, bytes, call);
+        if result != CUDA_SUCCESS {
+            self.give_back(device, bytes, kind);
+        }
+        result
+    }
+
+    /// Gives quota back.
+    pub(crate) fn give_back(&self, device: CUdevice, bytes: Bytes, kind: MemoryKind) {
+        self.lease.give_back(device, bytes, kind, |report| self.send(report));
+    }
+
+    /// Charges memory that is there already, even beyond the limit. The part without a lease is a debt.
+    pub(crate) fn charge(&self, device: CUdevice, bytes: Bytes, kind: MemoryKind) {
+        let rest = bytes - self.lease.take_up_to(device, bytes, kind);
+        if !rest.is_zero() && self.ask(device, rest, kind).is_err() {
+            self.lease.add_debt(device, rest, kind);
+        }
+    }
+
+    /// Reports all fixed bytes to a daemon that has just returned.
+    pub(crate) fn report_fixed(&self) {
+        for device in self.lease.devices() {
+            self.lease.report_fixed(device, |report| self.send(report));
+        }
+    }
+
+    /// Asks for the bytes of all debts, and pays them.
+    #[cold]
+    fn pay_debts(&self, device: CUdevice) -> Result<(), CUresult> {
+        let _one_at_a_time = lock(&self.paying);
+        for kind in [MemoryKind::Movable, MemoryKind::Fixed] {
+            let debt = self.lease.debt(device, kind);
+            let rest = debt - self.lease.take_up_to(device, debt, kind);
+            self.pay_debt(device, debt - rest, kind);
+            if !rest.is_zero() {
+                self.ask(device, rest, kind)?;
+                self.pay_debt(device, rest, kind);
+            }
+        }
+        Ok(())
+    }
+
+    /// Pays a debt with `bytes` that were taken for it, and gives back the part that others paid meanwhile.
+    fn pay_debt(&self, device: CUdevice, bytes: Bytes, kind: MemoryKind) {
+        let left = self.lease.pay_debt(device, bytes, kind);
+        if !left.is_zero() {
+            self.give_back(device, left, kind);
+        }
+    }
+
+    /// Refuses a request for more than the whole quota without asking, since the answer is known. The daemon is told, as
+    /// it counts and logs refusals. Where telling would block, returns `false` and the daemon is asked as usual.
+    fn refuse_locally(&self, device: CUdevice, bytes: Bytes) -> bool {
+        // The limit is zero in a page that the daemon has not written a quota into yet.
+        let beyond = |limit: Bytes| !limit.is_zero() && bytes > limit;
+        let Some(figures) = self.lease.figures(device).filter(|figures| beyond(figures.limit)) else {
+            return false;
+        };
+        let (Some(link), Some(gpu)) = (self.daemon.link(), self.lease.gpu(device)) else {
+            return false;
+        };
+        if !link.try_send(&TenantRequest::RefusedLocally { gpu, bytes }) {
+            return false;
+        }
+        let refusal = MemoryRefusal {
+            requested: bytes,
+            limit: figures.limit,
+            used: figures.used,
+            by: LimitKind::Session,
+        };
+        print_refusal(&link.identity().name, bytes, &AskError::Memory(refusal));
+        true
+    }
+
+    fn ask(&self, device: CUdevice, bytes: Bytes, kind: MemoryKind) -> Result<(), CUresult> {
+        let (Some(link), Some(gpu)) = (self.daemon.link(), self.lease.gpu(device)) else {
+            return Err(CUDA_ERROR_OUT_OF_MEMORY);
+        };
+        // Fixed bytes that the daemon takes for managed ones would count against other sessions.
+        self.lease.report_fixed(device, |report| self.send(report));
+        link.ask_memory(device, gpu, bytes, kind).map_err(|error| {
+            print_refusal(&link.identity().name, bytes, &error);
+            CUDA_ERROR_OUT_OF_MEMORY
+        })
+    }
+
+    fn send(&self, report: Report) -> bool {
+        self.daemon.send(&match report {
+            Report::Trim(gpu) => TenantRequest::Trim { gpu },
+            Report::ReturnFixed(gpu, bytes) => TenantRequest::ReturnFixed { gpu, bytes },
+            Report::Fixed(gpu, bytes) => TenantRequest::Fixed { gpu, bytes },
+        })
+    }
+}
+
+/// Prints once in a process why memory was refused. Frameworks probe and retry; the daemon logs each refusal.
+fn print_refusal(session: &str, size: Bytes, error: &AskError) {
+    static PRINTED: AtomicBool = AtomicBool::new(false);
+    let refusal = match error {
+        AskError::Memory(refusal) => refusal,
+        AskError::Silence | AskError::Card(_) => {
+            return stderr::print_once(
+                &PRINTED,
+                format_args!("{size} refused: the scheduler does not answer"),
+            );
+        }
+    };
+    let MemoryRefusal { requested, limit, used, by } = *refusal;
+    let reason = if refusal.is_permanent() {
+        format!(
+            "session {session} has expired or was revoked and gets no new memory; an expired one goes on after \
+             `gpushare-ctl session renew {session} --ttl 2h`"
+        )
+    } else {
+        let of = match by {
+            LimitKind::Session => format!("this session uses {used} of its memory limit of {limit}"),
+            LimitKind::Capacity => format!(
+                "this session uses {used} of the {limit} that the card has for one session (`--oversubscribe` lifts that limit)"
+            ),
+            LimitKind::ManagedLimit => {
+                format!("all sessions together use {used} of the card's managed limit of {limit}")
+            }
+        };
+        format!("{of}; further refusals are only in the scheduler's log")
+    };
+    stderr::print_once(&PRINTED, format_args!("{requested} refused: {reason}"));
+}

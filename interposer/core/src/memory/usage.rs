@@ -1,0 +1,139 @@
+//! Bytes that the process uses on one device, and how many of them the daemon knows to be fixed.
+//!
+//! Invariant: `reported ≤ fixed − debt of fixed bytes`, in every interleaving (`lease.rs` says why, and tests it).
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use gpushare_proto::Bytes;
+
+use crate::daemon::MemoryKind;
+use crate::process::lock;
+
+/// Use of one device.
+#[derive(Debug, Default)]
+pub(super) struct Usage {
+    /// All bytes in use.
+    used: AtomicU64,
+    /// Most bytes that were in use at once.
+    peak: AtomicU64,
+    /// Bytes in use that never move.
+    fixed: AtomicU64,
+    /// Fixed bytes that were reported to the daemon; never less than it knows of.
+    reported: AtomicU64,
+    /// Held while `reported` changes and the report is sent, so that reports go out in the order of the changes.
+    reporting: Mutex<()>,
+    /// Bytes that are there without a lease, by [`MemoryKind`].
+    debts: [AtomicU64; 2],
+}
+
+impl Usage {
+    pub(super) fn add(&self, bytes: Bytes, kind: MemoryKind) {
+        let used = self.used.fetch_add(bytes.0, Ordering::Relaxed) + bytes.0;
+        // Most of the time there is no new peak, and one load is all.
+        if used > self.peak.load(Ordering::Relaxed) {
+            self.peak.fetch_max(used, Ordering::Relaxed);
+        }
+        if kind == MemoryKind::Fixed {
+            self.fixed.fetch_add(bytes.0, Ordering::SeqCst);
+        }
+    }
+
+    pub(super) fn add_granted(&self, bytes: Bytes, kind: MemoryKind) {
+        self.add(bytes, kind);
+        if kind == MemoryKind::Fixed {
+            self.reported.fetch_add(bytes.0, Ordering::SeqCst);
+        }
+    }
+
+    pub(super) fn add_debt(&self, bytes: Bytes, kind: MemoryKind) {
+        // Before `add`, so that the leased fixed bytes never seem to be more for a moment.
+        self.debts[kind as usize].fetch_add(bytes.0, Ordering::SeqCst);
+        self.add(bytes, kind);
+    }
+
+    pub(super) fn remove(&self, bytes: Bytes, kind: MemoryKind) {
+        self.used.fetch_sub(bytes.0, Ordering::Relaxed);
+        if kind == MemoryKind::Fixed {
+            self.fixed.fetch_sub(bytes.0, Ordering::SeqCst);
+        }
+    }
+
+    pub(super) fn used(&self) -> Bytes {
+        Bytes(self.used.load(Ordering::Relaxed))
+    }
+
+    pub(super) fn peak(&self) -> Bytes {
+        Bytes(self.peak.load(Ordering::Relaxed))
+    }
+
+    pub(super) fn debt(&self, kind: MemoryKind) -> Bytes {
+        Bytes(self.debts[kind as usize].load(Ordering::SeqCst))
+    }
+
+    pub(super) fn has_debt(&self) -> bool {
+        self.debts.iter().any(|debt| debt.load(Ordering::SeqCst) > 0)
+    }
+
+    /// Takes at most `bytes` off a debt; returns how many.
+    pub(super) fn pay_debt(&self, bytes: Bytes, kind: MemoryKind) -> Bytes {
+        let debt = &self.debts[kind as usize];
+        if bytes.is_zero() || debt.load(Ordering::SeqCst) == 0 {
+            return Bytes::ZERO;
+        }
+        let before =
+            debt.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |debt| Some(debt.saturating_sub(bytes.0)));
+        let (Ok(before) | Err(before)) = before;
+        Bytes(before.min(bytes.0))
+    }
+
+    /// Returns the fixed bytes that are leased.
+    pub(super) fn leased_fixed(&self) -> u64 {
+        let fixed = self.fixed.load(Ordering::SeqCst);
+        fixed.saturating_sub(self.debt(MemoryKind::Fixed).0)
+    }
+
+    /// Returns reported bytes to the daemon by `send`, after `free` fixed bytes were freed; returns how many.
+    pub(super) fn return_reported(&self, free: Bytes, send: impl FnOnce(Bytes) -> bool) -> Bytes {
+        if self.reported.load(Ordering::SeqCst) <= self.leased_fixed() {
+            return Bytes::ZERO;
+        }
+        let _in_order = lock(&self.reporting);
+        let reported = self.reported.load(Ordering::SeqCst);
+        let back = free.min(Bytes(reported.saturating_sub(self.leased_fixed())));
+        if !back.is_zero() {
+            self.reported.fetch_sub(back.0, Ordering::SeqCst);
+            // A report that is lost does not matter: a daemon that returns books what is used then.
+            send(back);
+        }
+        back
+    }
+
+    /// Reports the fixed bytes by `send`, if they are more than was reported.
+    pub(super) fn report_fixed(&self, send: impl FnOnce(Bytes) -> bool) {
+        let _in_order = lock(&self.reporting);
+        let before = self.reported.load(Ordering::SeqCst);
+        let mut fixed = self.leased_fixed();
+        if fixed <= before {
+            return;
+        }
+        loop {
+            // Stored before the second look: a thread that frees meanwhile sees the store or is seen by the look.
+            self.reported.store(fixed, Ordering::SeqCst);
+            let now = self.leased_fixed();
+            if now >= fixed {
+                break;
+            }
+            fixed = now;
+        }
+        if !send(Bytes(fixed)) {
+            self.reported.fetch_sub(fixed.saturating_sub(before), Ordering::SeqCst);
+        }
+    }
+
+    /// Forgets debts and reports when a returned daemon books all bytes in use.
+    pub(super) fn forget_daemon(&self) {
+        self.reported.store(0, Ordering::SeqCst);
+        self.debts.iter().for_each(|debt| debt.store(0, Ordering::SeqCst));
+    }
+}

@@ -1,0 +1,85 @@
+//! Limits and use of the process's session, asked of the daemon on a short connection. A framework asks for the size of
+//! a card before the process is a client, and `nvidia-smi` never is one.
+//!
+//! An inquiry makes no client, no page and no thread: hello, question, answer, end. Only a process of a session asks: one
+//! with a token, or a client. An answer is kept for a moment, so that a tool's many questions agree. After a failed
+//! inquiry the last answer stays; without one the caller returns the card's own figures.
+
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use gpushare_proto::tenant::{CardMemory, SessionMemory};
+use gpushare_proto::{Bytes, GpuUuid};
+use gpushare_sys::unwind::uncancelled;
+
+use super::State;
+use crate::daemon::address::Address;
+use crate::process::fork::ForkCell;
+use crate::process::lock;
+
+/// Time for which an answer is kept.
+const FRESH: Duration = Duration::from_millis(50);
+/// Time without inquiries after one that failed.
+const REST: Duration = Duration::from_secs(1);
+
+static INQUIRY: ForkCell<Inquiry> = ForkCell::new();
+
+/// Address for inquiries, and the last answer.
+#[derive(Debug)]
+struct Inquiry {
+    /// `None` where the environment names a token that cannot be read.
+    address: Option<Address>,
+    last: Mutex<Last>,
+}
+
+#[derive(Debug, Default)]
+struct Last {
+    answer: Option<Arc<SessionMemory>>,
+    /// End of the time in which nothing is asked.
+    until: Option<Instant>,
+}
+
+/// Returns limits and use of the process's session; `None` for a process without one, and while no daemon has answered.
+pub(crate) fn session_memory() -> Option<Arc<SessionMemory>> {
+    let inquiry = INQUIRY.get().unwrap_or_else(|| {
+        super::register_handlers();
+        INQUIRY.set(Inquiry { address: Address::from_environment().ok(), last: Mutex::default() })
+    });
+    let address = inquiry.address.as_ref()?;
+    if !State::is_shared() && !address.has_token() {
+        return None;
+    }
+    let mut last = lock(&inquiry.last);
+    if last.until.is_none_or(|until| until <= Instant::now()) {
+        // A thread that is cancelled here would leave the lock held.
+        let answer = uncancelled(|| address.session_memory());
+        let pause = if answer.is_ok() { FRESH } else { REST };
+        last.until = Some(Instant::now() + pause);
+        if let Ok(answer) = answer {
+            last.answer = answer.map(Arc::new);
+        }
+    }
+    last.answer.clone()
+}
+
+/// Makes the next inquiry ask, after the process itself attached to a card.
+pub(super) fn invalidate() {
+    if let Some(inquiry) = INQUIRY.get() {
+        lock(&inquiry.last).until = None;
+    }
+}
+
+/// Returns the size of a card to the session; [`Bytes::MAX`] without a limit there.
+pub(crate) fn total(session: &SessionMemory, uuid: GpuUuid) -> Bytes {
+    card(session, uuid).map_or(session.limit.unwrap_or(Bytes::MAX), |card| card.total)
+}
+
+/// Returns the session's part of one card, if the daemon knows the card.
+pub(crate) fn card(session: &SessionMemory, uuid: GpuUuid) -> Option<&CardMemory> {
+    session.cards.iter().find(|card| card.info.uuid == uuid)
+}
+
+/// Forgets all answers in the child of a fork.
+pub(super) fn forget() {
+    INQUIRY.forget();
+}

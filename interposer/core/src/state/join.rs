@@ -1,0 +1,156 @@
+//! The process joins a session: it connects before its first context, and attaches to each card before a context there.
+
+use std::sync::Mutex;
+
+use gpushare_proto::GpuUuid;
+use gpushare_proto::names;
+use gpushare_proto::session::{Quota, QuotaError};
+use gpushare_proto::tenant::{GpuInfo, TenantRequest};
+use gpushare_sys::unwind::uncancelled;
+
+use super::{State, inquiry, register_handlers};
+use crate::daemon::Membership;
+use crate::daemon::address::{Address, ConnectError};
+use crate::daemon::link::{AskError, Link};
+use crate::driver::types::{CUDA_ERROR_SYSTEM_NOT_READY, CUdevice, CUresult};
+use crate::gate::set_page;
+use crate::process::{lock, stderr, threads};
+
+/// Cards that the daemon knows of this process.
+#[derive(Debug, Default)]
+pub(super) struct Cards {
+    attached: Mutex<Vec<(CUdevice, GpuInfo)>>,
+    /// Held by the thread that attaches to a card.
+    attaching: Mutex<()>,
+}
+
+impl Cards {
+    /// Returns a card as the daemon was told of it.
+    pub(super) fn info(&self, device: CUdevice) -> Option<GpuInfo> {
+        let attached = lock(&self.attached);
+        attached
+            .iter()
+            .find(|(known, _)| *known == device)
+            .map(|(_, info)| info.clone())
+    }
+}
+
+impl State {
+    /// Joins a session, and attaches to `device`. Called before anything that makes a context there.
+    ///
+    /// # Errors
+    /// `CUDA_ERROR_SYSTEM_NOT_READY` for a process that must not use the card.
+    pub(crate) fn admit(&'static self, device: CUdevice) -> Result<(), CUresult> {
+        // Opens files and sockets, by calls in which a thread must not be cancelled.
+        uncancelled(|| match self.daemon.membership(|| self.join()) {
+            Membership::Native => Ok(()),
+            Membership::Refused => Err(CUDA_ERROR_SYSTEM_NOT_READY),
+            Membership::Shared(link) => self.attach(link, device),
+        })
+    }
+
+    fn join(&'static self) -> Membership {
+        register_handlers();
+        let address = match Address::from_environment() {
+            Ok(address) => address,
+            Err(error) => {
+                stderr::print(format_args!("{error}"));
+                return Membership::Refused;
+            }
+        };
+        let limits = match limits() {
+            Ok(limits) => limits,
+            Err((name, error)) => {
+                stderr::print(format_args!(
+                    "{name}: {error}; this process must not use the GPU with a limit that is not understood"
+                ));
+                return Membership::Refused;
+            }
+        };
+        let error = match address.connect(None) {
+            Ok((connection, welcome, page)) => match Link::new(&connection, &welcome) {
+                Ok(link) => {
+                    let limits = limits.filter(|_| !address.has_token());
+                    if let Some(limits) = &limits {
+                        link.send(limits);
+                    }
+                    self.memory.lease().use_page(page);
+                    set_page(page);
+                    threads::spawn("gpushare-link", move || {
+                        self.listen(&address, limits.as_ref(), connection);
+                    });
+                    return Membership::Shared(Box::new(link));
+                }
+                Err(cause) => ConnectError::Broken { path: "its socket".into(), cause },
+            },
+            Err(error) => error,
+        };
+        // A daemon that refuses the process, in whatever way, is there. Only an absent one leaves it to itself.
+        if address.required || !error.is_absence() {
+            stderr::print(format_args!("{error}; this process must not use the GPU without it"));
+            return Membership::Refused;
+        }
+        stderr::print(format_args!("{error}; this process uses the GPU without sharing"));
+        Membership::Native
+    }
+
+    fn attach(&'static self, link: &Link, device: CUdevice) -> Result<(), CUresult> {
+        if self.memory.gpu(device).is_some() {
+            return Ok(());
+        }
+        let Some(info) = self.driver.describe(device) else { return Ok(()) };
+        // One thread asks, and the others find the answer.
+        let _one_at_a_time = lock(&self.cards.attaching);
+        if self.memory.gpu(device).is_some() {
+            return Ok(());
+        }
+        match link.ask_card(info.clone()) {
+            Ok(gpu) => {
+                lock(&self.cards.attached).push((device, info));
+                self.memory.lease().attach(device, gpu);
+                self.window.open();
+                inquiry::invalidate();
+                Ok(())
+            }
+            Err(error) => {
+                let reason = match error {
+                    AskError::Card(failure) => failure.message,
+                    _ => "the scheduler does not answer".to_owned(),
+                };
+                stderr::print(format_args!(
+                    "this process may not use {} ({}): {reason}",
+                    info.name, info.uuid
+                ));
+                Err(CUDA_ERROR_SYSTEM_NOT_READY)
+            }
+        }
+    }
+
+    /// Returns the calling thread's device if it is shared, so that allocations on it are charged.
+    pub(crate) fn shared_device(&'static self) -> Option<CUdevice> {
+        self.daemon.link()?;
+        let device = self.driver.current_device()?;
+        // A context that was made by an unknown function is noticed here.
+        if self.memory.gpu(device).is_none() && self.admit(device).is_err() {
+            return None;
+        }
+        Some(device)
+    }
+
+    /// Returns the device of this process that is the card `uuid`, if the process attached to it.
+    pub(crate) fn device_of(&self, uuid: GpuUuid) -> Option<CUdevice> {
+        let attached = lock(&self.cards.attached);
+        attached.iter().find(|(_, info)| info.uuid == uuid).map(|(device, _)| *device)
+    }
+}
+
+/// Returns the limits of the environment for the session, for a daemon that makes one for this process.
+fn limits() -> Result<Option<TenantRequest>, (&'static str, QuotaError)> {
+    let read = |name: &'static str| match std::env::var_os(name) {
+        Some(text) if !text.is_empty() => text.to_string_lossy().parse().map_err(|error| (name, error)),
+        _ => Ok(Quota::default()),
+    };
+    let (memory, compute) = (read(names::MEMORY_LIMIT)?, read(names::COMPUTE_LIMIT)?);
+    let is_empty = memory == Quota::default() && compute == Quota::default();
+    Ok((!is_empty).then_some(TenantRequest::Limits { memory, compute }))
+}

@@ -1,0 +1,166 @@
+//! The state of the process, which begins with the first hooked call, and its membership in a session.
+//!
+//! ```text
+//!   State ──▶ driver · contexts · memory · gate · window     each owns its facts
+//!     └─────▶ daemon ── link     decided by the first context (join): shared, native or refused
+//!                        ▲ a thread listens, and returns to the next daemon (rejoin)
+//! ```
+//!
+//! Everything hangs on one pointer, so that the child of a fork forgets it in one store, with all locks that threads of
+//! its parent held.
+
+pub(crate) mod inquiry;
+mod join;
+mod rejoin;
+mod summary;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use gpushare_proto::GateWord;
+use gpushare_proto::tenant::TenantRequest;
+
+use crate::daemon::Daemon;
+use crate::daemon::address::Address;
+use crate::driver::Driver;
+use crate::driver::contexts::Contexts;
+use crate::driver::dynlink::LIBCUDA;
+use crate::driver::types::{CUDA_ERROR_SYSTEM_NOT_READY, CUdevice, CUresult};
+use crate::gate::drain::Drainer;
+use crate::gate::wait::Gatekeeper;
+use crate::gate::{page, reset, wake_sleepers};
+use crate::memory::Memory;
+use crate::process::fork::ForkCell;
+use crate::process::{exit, fork, stderr, threads};
+use crate::window::process::ProcessWindow;
+use join::Cards;
+use summary::Times;
+
+static STATE: ForkCell<State> = ForkCell::new();
+/// Whether the process must share and its driver lacks functions for that.
+static MUST_NOT_RUN: AtomicBool = AtomicBool::new(false);
+
+/// Returns the answer of a hook that makes a context where there is no state.
+pub(crate) fn without_state(real: impl FnOnce() -> CUresult) -> CUresult {
+    if MUST_NOT_RUN.load(Ordering::Relaxed) {
+        CUDA_ERROR_SYSTEM_NOT_READY
+    } else {
+        real()
+    }
+}
+
+/// State of the process: its parts, each with its own verbs.
+#[derive(Debug)]
+pub(crate) struct State {
+    /// The real driver.
+    pub(crate) driver: Driver,
+    /// The daemon, if the process shares.
+    pub(crate) daemon: Arc<Daemon>,
+    /// Live contexts.
+    pub(crate) contexts: Contexts,
+    /// Allocated memory and quota.
+    pub(crate) memory: Memory,
+    /// Threads and work that pass the closed gate.
+    pub(crate) gate: Gatekeeper,
+    /// Launches in flight.
+    pub(crate) window: ProcessWindow,
+    cards: Cards,
+    drainer_started: AtomicBool,
+    times: Times,
+}
+
+impl State {
+    /// Returns the state, made now by the first hooked call. `None` without a usable driver.
+    pub(crate) fn get() -> Option<&'static Self> {
+        Self::existing().or_else(Self::begin)
+    }
+
+    /// Returns the state if there is one.
+    #[inline]
+    pub(crate) fn existing() -> Option<&'static Self> {
+        STATE.get()
+    }
+
+    /// Returns whether there is a state and the process shares.
+    pub(crate) fn is_shared() -> bool {
+        Self::existing().is_some_and(|state| state.daemon.link().is_some())
+    }
+
+    #[cold]
+    fn begin() -> Option<&'static Self> {
+        static PRINTED: AtomicBool = AtomicBool::new(false);
+        match Driver::load(|name| LIBCUDA.symbol(name)) {
+            Ok(driver) => Some(STATE.set(Self::new(driver))),
+            Err(missing) => {
+                let missing = missing.to_string_lossy();
+                // Settings that are not understood may require sharing.
+                let required = Address::from_environment().map_or(true, |address| address.required);
+                MUST_NOT_RUN.store(required, Ordering::Relaxed);
+                let consequence = match required {
+                    true => "this process must not use the GPU without sharing it",
+                    false => "this process runs without sharing",
+                };
+                stderr::print_once(
+                    &PRINTED,
+                    format_args!("the CUDA driver lacks {missing}; {consequence} (update the driver)"),
+                );
+                None
+            }
+        }
+    }
+
+    fn new(driver: Driver) -> Self {
+        let daemon = Arc::new(Daemon::default());
+        Self {
+            driver,
+            contexts: Contexts::default(),
+            memory: Memory::new(driver, daemon.clone()),
+            gate: Gatekeeper::new(daemon.clone()),
+            daemon,
+            window: ProcessWindow::default(),
+            cards: Cards::default(),
+            drainer_started: AtomicBool::new(false),
+            times: Times::default(),
+        }
+    }
+
+    /// Sends the number of live contexts of a device to the daemon.
+    pub(crate) fn send_contexts(&self, device: CUdevice, live: u32) {
+        if let (Some(link), Some(gpu)) = (self.daemon.link(), self.memory.gpu(device)) {
+            link.send(&TenantRequest::Contexts { gpu, live });
+        }
+    }
+
+    /// Starts the drainer after the first grant, even if it has nothing to do yet. The flag that asks an idle holder to
+    /// let go is only written into the page, so no later message would start it.
+    fn start_drainer(&'static self) {
+        let word = GateWord(page().gate.load(Ordering::Acquire));
+        // Every page begins with change 0, under which nothing was granted.
+        if word.change() > 0 && !self.drainer_started.swap(true, Ordering::AcqRel) {
+            let Self { driver, daemon, contexts, memory, gate, .. } = self;
+            let drainer = Drainer::new(driver, daemon, contexts, memory, gate);
+            threads::spawn("gpushare-drain", || drainer.run());
+        }
+    }
+}
+
+/// Registers the handlers of fork and exit, once.
+fn register_handlers() {
+    fork::register(in_child, at_exit);
+}
+
+/// Starts the child of a fork as if CUDA was never used. Only atomics and system calls are safe here.
+extern "C" fn in_child() {
+    inquiry::forget();
+    STATE.forget();
+    reset();
+    fork::close_sockets();
+}
+
+/// Lets the threads at the gate go, and prints the summary.
+extern "C" fn at_exit() {
+    exit::begin();
+    wake_sleepers();
+    // A panic must not cross into the C library.
+    let _ = std::panic::catch_unwind(summary::print);
+}

@@ -1,0 +1,113 @@
+//! The link thread: takes in the daemon's messages until the connection is lost, then returns to the next daemon.
+//!
+//! ```text
+//!   lost ──▶ probe ──▶ hello with what the process has ──▶ new page in force ──▶ open questions, limits, fixed bytes
+//!     ▲        │ no answer                (the lease is locked meanwhile)
+//!     └────────┘ after 20 ms, then ever later up to 500 ms
+//! ```
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use gpushare_proto::tenant::{Returning, ReturningGpu, TenantRequest};
+use gpushare_proto::{Bytes, GateState, GateWord};
+use gpushare_sys::futex;
+
+use super::State;
+use crate::daemon::address::{Address, ConnectError};
+use crate::daemon::connection::Connection;
+use crate::daemon::link::Link;
+use crate::driver::types::CUdevice;
+use crate::gate::{page, set_page};
+
+impl State {
+    /// Runs in the link thread for as long as the process lives. `limits` go to a daemon that makes a session for the
+    /// process; one that knows the process ignores them.
+    pub(super) fn listen(
+        &'static self,
+        address: &Address,
+        limits: Option<&TenantRequest>,
+        mut connection: Connection,
+    ) {
+        // The link is stored right after this thread is started.
+        let Some(link) = self.daemon.wait_for_link() else { return };
+        loop {
+            while let Ok(reply) = connection.receive() {
+                let surplus = link.receive(reply, |grant| {
+                    self.memory.lease().add_granted(grant.device, grant.bytes, grant.kind);
+                });
+                if let Some(surplus) = surplus {
+                    self.memory.give_back(surplus.device, surplus.bytes, surplus.kind);
+                }
+                self.start_drainer();
+            }
+            link.unplug();
+            connection = self.reconnect(link, address, limits);
+        }
+    }
+
+    fn reconnect(&self, link: &Link, address: &Address, limits: Option<&TenantRequest>) -> Connection {
+        let mut pause = Duration::from_millis(20);
+        loop {
+            std::thread::sleep(pause);
+            pause = (pause * 2).min(Duration::from_millis(500));
+            if let Ok(connection) = self.rejoin(link, address, limits) {
+                return connection;
+            }
+        }
+    }
+
+    fn rejoin(
+        &self,
+        link: &Link,
+        address: &Address,
+        limits: Option<&TenantRequest>,
+    ) -> Result<Connection, ConnectError> {
+        // First, since no thread can allocate while the lease is locked for the hello.
+        address.probe()?;
+        // Also first, since a context that is being destroyed may wait for a thread that allocates.
+        let contexts = self.contexts.devices();
+        let mut joined = None;
+        self.memory.lease().replace_page(|used| {
+            let (connection, welcome, page) = address.connect(Some(self.returning(link, used, &contexts)))?;
+            let numbers = welcome.gpus.clone();
+            joined = Some((connection, welcome, page));
+            Ok::<_, ConnectError>((page, numbers))
+        })?;
+        let Some((connection, welcome, page)) = joined else {
+            return Err(ConnectError::Absent(Vec::new()));
+        };
+        let old = self::page();
+        self.gate.ask_again();
+        set_page(page);
+        // The old word never changes again: threads that sleep on it wake, and threads that are about to pass by it find it
+        // closed and read the new one.
+        old.gate.store(GateWord::new(0, GateState::Closed).0, Ordering::SeqCst);
+        futex::wake_all(&old.gate);
+        link.plug(&connection, &welcome, |device| self.memory.gpu(device))
+            .map_err(|cause| ConnectError::Broken { path: "its socket".into(), cause })?;
+        link.send(&TenantRequest::Reconciled);
+        if let Some(limits) = limits {
+            link.send(limits);
+        }
+        self.memory.report_fixed();
+        Ok(connection)
+    }
+
+    /// Returns the process's holdings for the hello, from its bytes in use and the device of each live context.
+    fn returning(&self, link: &Link, used: &[(CUdevice, Bytes)], contexts: &[CUdevice]) -> Returning {
+        let identity = link.identity();
+        let gpu = |&(device, used): &(CUdevice, Bytes)| {
+            let info = self.cards.info(device)?;
+            let contexts = contexts.iter().filter(|&&on| on == device).count();
+            Some(ReturningGpu { info, used, contexts: u32::try_from(contexts).unwrap_or(u32::MAX) })
+        };
+        Returning {
+            client: identity.client,
+            session: identity.session,
+            holding: identity.epoch.filter(|_| self.gate.may_hold(page())),
+            gpus: used.iter().filter_map(gpu).collect(),
+            waiting: self.gate.has_sleepers(),
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! Figures of the process's life, and the line at exit that prints them (`GPUSHARE_SUMMARY=1`).
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use gpushare_proto::{Nanos, names};
+
+use super::State;
+use crate::process::stderr;
+use crate::window::throttle::{Counters, Window};
+
+/// Times that no other part of the state keeps.
+#[derive(Debug)]
+pub(super) struct Times {
+    started: Instant,
+    /// Nanoseconds that the library itself took to make the first context; 0 before.
+    first_context: AtomicU64,
+}
+
+impl Default for Times {
+    fn default() -> Self {
+        Self { started: Instant::now(), first_context: AtomicU64::new(0) }
+    }
+}
+
+impl State {
+    /// Remembers how long the library itself took to make a context, if it is the first.
+    pub(crate) fn note_first_context(&self, ours: Duration) {
+        let ours = Nanos::from(ours).0.max(1);
+        // Fails if another context was the first.
+        let _ = self
+            .times
+            .first_context
+            .compare_exchange(0, ours, Ordering::Relaxed, Ordering::Relaxed);
+    }
+}
+
+/// Prints the summary, if the environment asks for it and the process shared a card.
+pub(super) fn print() {
+    let wanted = std::env::var_os(names::SUMMARY).is_some_and(|value| value == "1");
+    let Some(state) = State::existing().filter(|_| wanted) else { return };
+    let Some(link) = state.daemon.link() else { return };
+    let window = state.window.get().map(Window::counters);
+    let counted =
+        |counter: fn(&Counters) -> &AtomicU64| window.map_or(0, |all| counter(all).load(Ordering::Relaxed));
+    stderr::print(format_args!(
+        "session {}: ran {:.1} s, waited {:.1} s at the gate, moved {} to the card, peak {}, first context {:.2} ms, \
+         counted {} launches, most in flight {}, held back {}, let through {}",
+        link.identity().name,
+        state.times.started.elapsed().as_secs_f64(),
+        state.gate.waited().0 as f64 / 1e9,
+        state.gate.moved(),
+        state.memory.lease().peak(),
+        state.times.first_context.load(Ordering::Relaxed) as f64 / 1e6,
+        counted(|all| &all.launches),
+        counted(|all| &all.most),
+        counted(|all| &all.held_back),
+        counted(|all| &all.let_through),
+    ));
+}
