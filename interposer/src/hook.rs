@@ -1,4 +1,5 @@
-//! The macro that makes the exported functions of the driver, and their rows of the hook table, from lines like these:
+//! The macro that makes the exported functions of the driver, and their rows of the hook table, from lines
+//! like these:
 //!
 //! ```text
 //!   gated export twin(arguments);            passes the gate
@@ -11,12 +12,12 @@
 //!   [hook: a, b] ...                         calls hook(a, b, || the driver's function)
 //! ```
 //!
-//! A line names every export that has these arguments and this behaviour. `gpushare-symbols` knows the base name and
-//! the CUDA version of each export.
+//! A line names every export that has these arguments and this behaviour. `gpushare-symbols` knows the base
+//! name and the CUDA version of each export.
 //!
-//! Hooks and driver functions may unwind: a cancelled thread, or an exception thrown by a callback, passes through
-//! a hook, which releases what it holds. Panics of gpushare stop in [`guest`]. An open gate cannot panic, and a
-//! closed one catches its own panics, so hooks that only pass the gate need no [`guest`].
+//! Hooks and driver functions may unwind: a cancelled thread, or an exception thrown by a callback, passes
+//! through a hook, which releases what it holds. Panics of gpushare stop in [`guest`]. An open gate cannot
+//! panic, and a closed one catches its own panics, so hooks that only pass the gate need no [`guest`].
 //!
 //! [`guest`]: gpushare_client::process::panics::guest
 

@@ -39,8 +39,8 @@ macro_rules! functions {
                     if real.is_null() {
                         return gpushare_client::nvml::types::NVML_ERROR_FUNCTION_NOT_FOUND;
                     }
-                    // SAFETY: the library's export of this name has this type (NVML API); the arguments are the
-                    // application's own.
+                    // SAFETY: the library's export of this name has this type (NVML API); the arguments are
+                    // the application's own.
                     unsafe {
                         let real = std::mem::transmute::<
                             *mut std::ffi::c_void,

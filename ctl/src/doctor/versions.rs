@@ -4,8 +4,9 @@ use std::fs::File;
 use std::io;
 use std::path::Path;
 
+use gpushare_symbols::is_driver_name;
 use object::read::elf::ElfFile64;
-use object::{Endianness, Object as _, ObjectSection as _, ObjectSymbol as _, ReadCache};
+use object::{Endianness, Object as _, ObjectSection as _, ObjectSymbol as _, ReadCache, SymbolKind};
 
 /// A version like 2.34 of `GLIBC_2.34`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -81,6 +82,23 @@ pub(super) fn own_version(path: &Path) -> io::Result<Option<String>> {
         let text = section.data_range(symbol.address(), symbol.size())?.unwrap_or_default();
         let text = text.split(|&byte| byte == 0).next().unwrap_or_default();
         Ok(Some(String::from_utf8_lossy(text).into_owned()))
+    })
+}
+
+/// Names of the CUDA driver's functions that a library defines.
+///
+/// # Errors
+/// As for [`read`].
+pub(super) fn driver_exports(path: &Path) -> io::Result<Vec<String>> {
+    with(path, |elf, _| {
+        let symbols = elf.dynamic_symbols().filter(|symbol| symbol.is_definition());
+        let names = symbols
+            .filter(|symbol| symbol.kind() == SymbolKind::Text)
+            .filter_map(|symbol| symbol.name().ok());
+        Ok(names
+            .filter(|name| is_driver_name(name.as_bytes()))
+            .map(str::to_owned)
+            .collect())
     })
 }
 

@@ -1,30 +1,30 @@
-//! What is done about a symbol.
+//! Disposition of a symbol: what gpushare does when an application calls it.
 
 use std::fmt;
 
-/// What gpushare does when an application calls a symbol.
+/// Treatment of a symbol by gpushare.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Disposition {
-    /// A hook of this family stands in front of the driver.
+    /// A hook of this family runs around the driver's function.
     Wrapped(Family),
-    /// A hook of this family answers from our own tables, instead of the driver or over its answer.
+    /// A hook of this family answers from gpushare's own tables, or changes the driver's answer.
     Answered(Family),
-    /// The driver is called as if we were not there, for this reason.
+    /// The driver is called directly, for this reason.
     Passed(&'static str),
     /// A hook refuses the call with `CUDA_ERROR_NOT_SUPPORTED`, for this reason.
     Refused(&'static str),
-    /// The driver is called although we cannot follow what it does; what that means.
+    /// The driver is called although gpushare cannot account for the call, with these consequences.
     Unsupported(&'static str),
 }
 
 impl Disposition {
-    /// Whether one of the lines of `interposer/src/` is a hook for it.
+    /// Whether a line of `interposer/src/` hooks the symbol.
     #[must_use]
     pub const fn is_hooked(self) -> bool {
         matches!(self, Self::Wrapped(_) | Self::Answered(_) | Self::Refused(_))
     }
 
-    /// The word for it in tables and JSON.
+    /// Word for the disposition in tables and JSON.
     #[must_use]
     pub const fn word(self) -> &'static str {
         match self {
@@ -35,7 +35,7 @@ impl Disposition {
         }
     }
 
-    /// The family or the reason, for people.
+    /// Family or reason, as text for people.
     #[must_use]
     pub const fn why(self) -> &'static str {
         match self {
@@ -78,7 +78,7 @@ families! {
     /// Kernels and host functions.
     Launch = "launches pass the gate";
     /// Graphs that are launched.
-    Graph = "launches and uploads of graphs pass the gate, and their kernels are counted";
+    Graph = "launches and uploads of graphs pass the gate; their kernels are counted";
     /// Copies.
     Copy = "copies pass the gate";
     /// Fills.
@@ -86,29 +86,29 @@ families! {
     /// Managed memory that is moved.
     Prefetch = "moves of managed memory pass the gate";
     /// Writes and waits that a stream does.
-    StreamOperation = "a stream's own writes, waits and signals pass the gate";
+    StreamOperation = "writes, waits and signals of a stream pass the gate";
     /// Recordings of streams.
-    Capture = "a stream that is recorded holds the lock, so that nothing of ours breaks the recording";
+    Capture = "gpushare makes no calls that would invalidate a running capture";
     /// Contexts.
-    Context = "contexts are counted and measured, and tell that a card is used";
+    Context = "contexts are counted and reported to the daemon";
     /// Plain memory.
-    Allocation = "memory is reserved first, made so that it can move, and booked";
+    Allocation = "memory is charged to the quota and, under the managed backend, allocated so that it can move";
     /// Pools.
-    Pool = "memory of pools is reserved first and booked by what the pool keeps";
+    Pool = "memory of pools is charged by what the pool takes from the card";
     /// An application's own mappings.
-    Mapping = "memory behind an application's own mappings is booked by handle";
+    Mapping = "memory that an application maps itself is charged by handle";
     /// Arrays.
-    Array = "arrays are reserved first and booked at their true size";
+    Array = "arrays are charged at the size that they take on the card";
     /// Memory of other processes.
-    Ipc = "memory is handed to other processes only where it stays in place";
+    Ipc = "memory is handed to other processes only if it cannot move";
     /// Memory of graphs.
-    GraphMemory = "memory that graphs keep is booked by the growth of their reserve";
+    GraphMemory = "memory of graphs is charged when their reserve grows";
     /// Code that takes memory.
-    Module = "loading code asks for room first";
+    Module = "the daemon makes headroom for code before it is loaded";
     /// What memory a card has.
-    Totals = "a session is shown its own limit and usage";
+    Totals = "a session sees its quota and its own usage as the card's memory";
     /// What a piece of memory is.
-    Identity = "memory that we made differently is described as the application asked for it";
+    Identity = "managed memory that stands for device memory is described as device memory";
     /// Ways to find functions.
-    Lookup = "our function is answered for each function that is hooked";
+    Lookup = "a hooked function is answered with gpushare's";
 }

@@ -1,5 +1,5 @@
-//! Finding a row: two orders of the same rows, both made at compile time, so that a lookup is a binary
-//! search without an allocation or a lock.
+//! Lookup of a row by base name or export. Both orders of the rows are computed at compile time, so that a
+//! lookup is a binary search without allocation or lock.
 
 use std::cmp::Ordering;
 use std::ops::Range;
@@ -7,28 +7,28 @@ use std::ops::Range;
 use crate::table::GROUPS;
 use crate::{Disposition, Variant};
 
-/// How many variants there are.
+/// Number of variants.
 pub const COUNT: usize = count();
 
-/// By base name, then the legacy variants from old to new, then their twins.
+/// Variants by base name, then legacy variants from old to new, then per-thread twins.
 static TABLE: [Variant; COUNT] = sorted(collected());
 
-/// Places in the table, by export.
+/// Places in [`TABLE`], in the order of the exports.
 static BY_EXPORT: [u16; COUNT] = exports(&TABLE);
 
-/// Every variant, by base name; of one base name the legacy ones from old to new, then the twins.
+/// Returns every variant, by base name; of one base name the legacy variants from old to new, then the twins.
 #[must_use]
 pub fn variants() -> &'static [Variant] {
     &TABLE
 }
 
-/// The variants that `cuGetProcAddress` knows under a base name; none if the name is unknown.
+/// Returns the variants that `cuGetProcAddress` knows under a base name; empty if the name is unknown.
 #[must_use]
 pub fn by_base(base: impl AsRef<[u8]>) -> &'static [Variant] {
     &TABLE[places_of(base)]
 }
 
-/// Where [`variants`] has those of a base name.
+/// Returns the places in [`variants`] of a base name.
 #[must_use]
 pub fn places_of(base: impl AsRef<[u8]>) -> Range<usize> {
     let base = base.as_ref();
@@ -38,13 +38,13 @@ pub fn places_of(base: impl AsRef<[u8]>) -> Range<usize> {
     from..count.map_or(COUNT, |count| from + count)
 }
 
-/// The variant of an export.
+/// Returns the variant of an export.
 #[must_use]
 pub fn by_export(export: impl AsRef<[u8]>) -> Option<&'static Variant> {
     place_of(export).map(|place| &TABLE[place])
 }
 
-/// Where [`variants`] has the one of an export.
+/// Returns the place in [`variants`] of an export.
 #[must_use]
 pub fn place_of(export: impl AsRef<[u8]>) -> Option<usize> {
     let export = export.as_ref();
@@ -53,7 +53,7 @@ pub fn place_of(export: impl AsRef<[u8]>) -> Option<usize> {
     Some(usize::from(BY_EXPORT[found]))
 }
 
-/// What is done about an export; `None` if it has no row.
+/// Returns the disposition of an export; `None` if it has no row.
 #[must_use]
 pub fn disposition(export: impl AsRef<[u8]>) -> Option<Disposition> {
     by_export(export).map(|variant| variant.disposition)

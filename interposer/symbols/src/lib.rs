@@ -1,24 +1,22 @@
-//! Every symbol of the CUDA driver, from 12.0 to the newest release that [`NEWEST`] names, and what gpushare does
-//! about it.
+//! Symbol table of the CUDA driver, from 12.0 to the newest release ([`NEWEST`]), with the treatment of each
+//! symbol by gpushare.
 //!
-//! A symbol is a *variant*: one export, reached by its own name, or by a base name, a version and flags through
-//! `cuGetProcAddress`. Nothing that an application can call may be without a row here: what is neither hooked
-//! nor known to be harmless could allocate outside the books or work outside the gate. Who adds a CUDA release
-//! adds its variants to the files of `table/`, one line per base name, in the group that says why.
+//! A symbol is a *variant*: one export, found by its own name, or through `cuGetProcAddress` by a base name,
+//! a version and flags. Every function that an application can call needs a row, because a call without one
+//! might allocate uncharged memory or start work outside the gate. A new CUDA release adds its variants to
+//! the files of `table/`: one line per base name, in the group with the right reason.
 //!
-//! The hooks themselves are the lines of `interposer/src/`; a test holds those against these.
+//! The hooks are the lines of `interposer/src/`. A test compares them with this table.
 #![forbid(unsafe_code)]
 
 mod disposition;
 mod variant;
 mod table;
 mod index;
-mod exports;
 
 pub use disposition::{Disposition, Family};
-pub use exports::{NoLibrary, driver_exports, is_driver_name};
 pub use index::{COUNT, by_base, by_export, disposition, place_of, places_of, variants};
-pub use variant::{Variant, Version, is_per_thread};
+pub use variant::{Variant, Version, is_driver_name, is_per_thread};
 
-/// The newest CUDA release whose variants are all in the table.
+/// Newest CUDA release whose variants are all in the table.
 pub const NEWEST: Version = Version(13_050);

@@ -1,16 +1,16 @@
-//! The rows, file by file. A file is a list of groups; a group is a disposition and a line per base name:
-//!
+//! Rows of the symbol table, file by file. A file is a list of groups. A group is a disposition with one line
+//! per base name:
 //! ```text
-//! passed "names an error" {
+//! passed "describes an error" {
 //!     cuGetErrorName 6000;
 //! }
 //! wrapped Copy {
 //!     cuMemcpyHtoDAsync 3020 _v2, 7000 _v2_ptsz;
-//! }   base name         the version that introduced a variant, and what its export has behind the base name
+//! }   base name         version that introduced a variant, and the suffix of its export
 //! ```
 //!
-//! `cuMemcpyHtoDAsync` of CUDA 2, which took addresses of 32 bits, is another variant: it stands in
-//! another group.
+//! The same base name may stand in several groups: `cuMemcpyHtoDAsync` of CUDA 2, with addresses of 32 bits,
+//! is a variant of its own.
 
 mod work;
 mod memory;
@@ -23,10 +23,10 @@ mod unlisted;
 
 use crate::{Disposition, Variant};
 
-/// A group's disposition and its variants.
+/// Group of variants with the same disposition.
 pub(crate) type Group = (Disposition, &'static [Variant]);
 
-/// Every group of every file.
+/// Groups of all files.
 pub(crate) const GROUPS: &[&[Group]] = &[
     work::GROUPS,
     memory::GROUPS,

@@ -1,11 +1,11 @@
-//! One exported function of the driver.
+//! Variants of driver functions, and what their names tell.
 
 use std::ffi::CStr;
 use std::fmt;
 
 use crate::Disposition;
 
-/// A CUDA version as `cuGetProcAddress` counts: 11040 is 11.4.
+/// CUDA version in the numbering of `cuGetProcAddress`: 11040 is 11.4.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Version(pub u32);
 
@@ -15,22 +15,22 @@ impl fmt::Display for Version {
     }
 }
 
-/// One exported function of the driver: an ABI of its own.
+/// Exported function of the driver, with its own ABI.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Variant {
-    /// The name that `cuGetProcAddress` takes.
+    /// Base name, which `cuGetProcAddress` takes.
     pub base: &'static str,
-    /// The CUDA version that introduced this variant; 0 for one that no header lists.
+    /// CUDA version that introduced this variant; 0 if no header lists it.
     pub version: Version,
-    /// The name that the driver exports.
+    /// Name of the export.
     pub export: &'static str,
-    /// What is done about it.
+    /// Treatment by gpushare.
     pub disposition: Disposition,
     terminated: &'static CStr,
 }
 
 impl Variant {
-    /// A variant without a disposition yet, from its export with a NUL behind.
+    /// Creates a variant without a disposition, from its export with a NUL at the end.
     pub(crate) const fn new(base: &'static str, version: u32, export: &'static str) -> Self {
         let Ok(terminated) = CStr::from_bytes_with_nul(export.as_bytes()) else {
             panic!("an export is a name and a NUL")
@@ -45,7 +45,7 @@ impl Variant {
         }
     }
 
-    /// The same with its disposition.
+    /// Returns this variant with a disposition.
     pub(crate) const fn with(self, disposition: Disposition) -> Self {
         Self { disposition, ..self }
     }
@@ -56,21 +56,28 @@ impl Variant {
         is_per_thread(self.export.as_bytes())
     }
 
-    /// Whether a header of CUDA lists it; `cuGetProcAddress` hands out nothing else.
+    /// Whether a header of CUDA lists it. `cuGetProcAddress` returns nothing else.
     #[must_use]
     pub const fn is_listed(&self) -> bool {
         self.version.0 != 0
     }
 
-    /// The export as `dlsym` takes it.
+    /// Name of the export for `dlsym`.
     #[must_use]
     pub const fn export_for_dlsym(&self) -> &'static CStr {
         self.terminated
     }
 }
 
-/// Whether an export is a twin for the per-thread default stream. The suffix is `_ptsz` for a function with a stream
-/// argument and `_ptds` for one without.
+/// Whether a name has the form of a driver function: `cu` and a capital letter. Names of cudart
+/// (`cudaMalloc`), the debugger (`cudbgMain`) and cuBLAS do not.
+#[must_use]
+pub const fn is_driver_name(name: &[u8]) -> bool {
+    matches!(name, [b'c', b'u', b'A'..=b'Z', ..])
+}
+
+/// Whether an export is a twin for the per-thread default stream. The suffix is `_ptsz` for a function with a
+/// stream argument and `_ptds` for one without.
 #[must_use]
 pub const fn is_per_thread(export: &[u8]) -> bool {
     matches!(export, [.., b'_', b'p', b't', b's', b'z'] | [.., b'_', b'p', b't', b'd', b's'])
@@ -79,6 +86,14 @@ pub const fn is_per_thread(export: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_the_drivers_own_names_count() {
+        assert!(is_driver_name(b"cuInit"));
+        for other in [&b"cudaMalloc"[..], b"cudbgMain", b"cublasCreate", b"cu", b"", b"acuInit"] {
+            assert!(!is_driver_name(other));
+        }
+    }
 
     #[test]
     fn a_version_is_said_as_people_say_it() {

@@ -1,4 +1,5 @@
-//! Checks that the hooks, which are the lines of `interposer/src/`, are exactly the rows with a hooked disposition.
+//! Checks that the hooks, which are the lines of `interposer/src/`, are exactly the rows with a hooked
+//! disposition.
 //!
 //! The lines are read as text, because a test that links the library would get its `dlsym`.
 
@@ -30,7 +31,8 @@ fn hooks() -> BTreeSet<String> {
     hooks
 }
 
-/// The exports that the `hooks! { ... }` of a source names. A line is `VIA EXPORT... (ARGUMENTS);`, without braces.
+/// The exports that the `hooks! { ... }` of a source names. A line is `VIA EXPORT... (ARGUMENTS);`, without
+/// braces.
 fn exports(source: &str) -> Vec<String> {
     let code: Vec<_> = source
         .lines()

@@ -1,4 +1,4 @@
-//! docs/symbols.md, made of the rows.
+//! `docs/symbols.md`, generated from the symbol table.
 
 use std::fmt::Write as _;
 use std::{env, fs};
@@ -32,16 +32,17 @@ fn page() -> String {
     let mut page = format!(
         "# Driver functions
 
-What gpushare does when a program calls a function of the CUDA driver: all {} of them, from CUDA 12.0 to {NEWEST}. This page is
-made of the table in `interposer/symbols/`; do not edit it, run
-`GPUSHARE_REGENERATE=1 cargo test -p gpushare-symbols --test page` after changing that. `cargo xtask symbols` counts
-the rows and holds them against NVIDIA's headers.
+This page lists all {} functions of the CUDA driver from CUDA 12.0 to {NEWEST}, and what gpushare does about
+each. It is generated from the table in `interposer/symbols/`. To change it, change the table and run
+`GPUSHARE_REGENERATE=1 cargo test -p gpushare-symbols --test page`. `cargo xtask symbols` compares the table
+with NVIDIA's headers.
 
-A function that is not here is one of a driver newer than this table. When a program is handed one, gpushare passes it through, and the
-program's memory can no longer be moved off the card safely: `gpushare-ctl status` names the function.
+A function that is missing here belongs to a newer driver. gpushare passes such a function through without
+knowing what it does: memory that it allocates is not charged, and work that it starts does not pass the gate.
+`gpushare-ctl status` names the unknown functions that a process obtained.
 
-Behind each export stands the CUDA version that introduced it; `_ptsz` and `_ptds` are the twins for the per-thread default
-stream.
+The CUDA version that introduced an export follows its name. `_ptsz` and `_ptds` mark the variants for the
+per-thread default stream.
 ",
         variants().len()
     );
@@ -56,50 +57,56 @@ stream.
             let capital = first.next().map_or(String::new(), |letter| letter.to_uppercase().to_string());
             write!(page, "\n{capital}{}:\n\n", first.as_str()).unwrap();
             let of_reason = rows.iter().filter(|row| row.disposition.why() == why);
-            let mut base = "";
+            let mut of_base: Vec<(&str, Vec<String>)> = Vec::new();
             for row in of_reason {
-                let start = if row.base == base {
-                    ","
-                } else if base.is_empty() {
-                    "-"
-                } else {
-                    "\n-"
-                };
-                base = row.base;
-                write!(page, "{start} `{}`", row.export).unwrap();
-                if row.is_listed() {
-                    write!(page, " {}", row.version).unwrap();
+                let version = if row.is_listed() { format!(" {}", row.version) } else { String::new() };
+                let export = format!("`{}`{version}", row.export);
+                match of_base.last_mut() {
+                    Some((base, exports)) if *base == row.base => exports.push(export),
+                    _ => of_base.push((row.base, vec![export])),
                 }
             }
-            page.push('\n');
+            for (_, exports) in of_base {
+                page.push_str(&item(&exports));
+            }
         }
     }
     page
 }
 
-/// A section's title, what it is about, and which rows it has.
+/// A list item with lines of at most 110 columns.
+fn item(exports: &[String]) -> String {
+    let (mut item, mut line) = (String::new(), String::from("-"));
+    for (at, export) in exports.iter().enumerate() {
+        let comma = if at + 1 < exports.len() { "," } else { "" };
+        if line.len() + 1 + export.len() + comma.len() > 110 {
+            item += &format!("{line}\n");
+            line = String::from(" ");
+        }
+        line += &format!(" {export}{comma}");
+    }
+    item + &line + "\n"
+}
+
+/// Title of a section, its introduction, and the condition for its rows.
 type Section = (&'static str, &'static str, fn(Disposition) -> bool);
 
 const SECTIONS: [Section; 4] = [
-    ("Wrapped", "A hook stands in front of the driver's function.", |what| {
+    ("Wrapped", "A hook runs before and after the driver's function.", |what| {
         matches!(what, Disposition::Wrapped(_))
     }),
-    (
-        "Answered",
-        "A hook answers from gpushare's own tables, instead of the driver or over its answer.",
-        |what| matches!(what, Disposition::Answered(_)),
-    ),
+    ("Answered", "A hook answers from gpushare's own tables, or changes the driver's answer.", |what| {
+        matches!(what, Disposition::Answered(_))
+    }),
     (
         "Unsupported",
-        "What gpushare cannot follow. Refused calls return `CUDA_ERROR_NOT_SUPPORTED`; the others reach the driver.",
+        "gpushare cannot account for these functions. Refused calls return `CUDA_ERROR_NOT_SUPPORTED`.\nThe others reach the driver.",
         |what| matches!(what, Disposition::Refused(_) | Disposition::Unsupported(_)),
     ),
-    ("Passed", "The driver is called as if gpushare were not there.", |what| {
-        matches!(what, Disposition::Passed(_))
-    }),
+    ("Passed", "The driver is called directly.", |what| matches!(what, Disposition::Passed(_))),
 ];
 
-/// The reasons of these rows: of families in the order of the table, others by name.
+/// Reasons of these rows: families in the order of the table, then others by name.
 fn reasons(rows: &[&Variant]) -> Vec<&'static str> {
     let place = |why: &str| Family::ALL.iter().position(|family| family.does() == why);
     let mut reasons: Vec<_> = rows.iter().map(|row| row.disposition.why()).collect();

@@ -5,11 +5,13 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::fs;
 
-use gpushare_symbols::{driver_exports, variants};
+use gpushare_symbols::{is_driver_name, variants};
 use gpushare_tests::artifacts::Part;
 use gpushare_tests::daemon::Daemon;
 use gpushare_tests::foreign;
 use gpushare_tests::lookups;
+use object::read::elf::ElfFile64;
+use object::{Endianness, Object as _, ObjectSymbol as _};
 
 use crate::tenants::world;
 
@@ -74,7 +76,10 @@ fn every_export_of_the_driver_and_of_the_library_has_a_row() -> anyhow::Result<(
     let world = world()?;
     let exports_of = |part| -> anyhow::Result<BTreeSet<String>> {
         let file = fs::read(world.path(part))?;
-        Ok(driver_exports(&file)?.into_iter().map(str::to_owned).collect())
+        let library = ElfFile64::<Endianness>::parse(&*file)?;
+        let names = library.dynamic_symbols().filter(|symbol| symbol.is_definition());
+        let names = names.filter_map(|symbol| symbol.name().ok().map(str::to_owned));
+        Ok(names.filter(|name| is_driver_name(name.as_bytes())).collect())
     };
     let rows: BTreeSet<_> = variants().iter().map(|row| row.export.to_owned()).collect();
     let (driver, library) = (exports_of(Part::SimulatedCuda)?, exports_of(Part::Library)?);

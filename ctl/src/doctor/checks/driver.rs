@@ -1,8 +1,9 @@
 //! The driver: its kernel module, its libraries, its devices.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::Read as _;
 use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _, PermissionsExt as _};
+use std::path::Path;
 
 use gpushare_probe::{LIBCUDA, LIBNVML, Loaded};
 use rustix::fs::{Access, AtFlags, CWD, OFlags, accessat};
@@ -10,6 +11,7 @@ use rustix::fs::{Access, AtFlags, CWD, OFlags, accessat};
 use super::super::child::{Asked, End};
 use super::super::facts::Facts;
 use super::super::model::Outcome;
+use super::super::versions::driver_exports;
 
 const KERNEL_VERSION: &str = "/proc/driver/nvidia/version";
 const NO_DRIVER: &str =
@@ -192,16 +194,13 @@ pub(super) fn symbols(facts: &Facts) -> Vec<Outcome> {
     let Some(Loaded::From(path)) = &facts.cuda.facts.library else {
         return vec![Outcome::skipped("there is no driver to look at")];
     };
-    let file = match fs::read(path) {
-        Ok(file) => file,
+    let exports = match driver_exports(Path::new(path)) {
+        Ok(exports) => exports,
         Err(cause) => return vec![Outcome::skipped(format!("{path} cannot be read ({cause})"))],
-    };
-    let Ok(exports) = gpushare_symbols::driver_exports(&file) else {
-        return vec![Outcome::skipped(format!("{path} has no table of functions"))];
     };
     let unknown: Vec<&str> = exports
         .iter()
-        .copied()
+        .map(String::as_str)
         .filter(|export| gpushare_symbols::disposition(export).is_none())
         .collect();
     vec![match &unknown[..] {
@@ -348,6 +347,7 @@ pub(in crate::doctor) fn xid_lines(facts: &Facts) -> std::io::Result<Vec<String>
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
     use std::os::unix::fs::symlink;
     use std::time::Duration;
 

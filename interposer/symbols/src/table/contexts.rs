@@ -1,4 +1,4 @@
-//! Contexts, streams and events: where work happens and in which order.
+//! Contexts, streams and events.
 
 super::symbols! {
     wrapped Context {
@@ -14,7 +14,7 @@ super::symbols! {
         cuGLCtxCreate 2000, 3020 _v2;
         cuVDPAUCtxCreate 3010, 3020 _v2;
     }
-    passed "makes a context current, or says which one is" {
+    passed "makes a context current or asks which one is" {
         cuCtxFromGreenCtx 12040;
         cuCtxPushCurrent 2000, 4000 _v2;
         cuCtxPopCurrent 2000, 4000 _v2;
@@ -53,7 +53,7 @@ super::symbols! {
         cuEventSynchronize 2000;
         cuEventQuery 2000;
     }
-    passed "orders work, and is none" {
+    passed "orders work and adds none" {
         cuEventRecord 2000, 7000 _ptsz;
         cuEventRecordWithFlags 11010, 11010 _ptsz;
         cuStreamWaitEvent 3020, 7000 _ptsz;
@@ -62,14 +62,14 @@ super::symbols! {
         cuGreenCtxRecordEvent 12040;
         cuGreenCtxWaitEvent 12040;
     }
-    passed "makes, ends or measures events" {
+    passed "creates, destroys or measures events" {
         cuEventCreate 2000;
         cuEventDestroy 2000, 4000 _v2;
         cuEventElapsedTime 2000, 12080 _v2;
         cuIpcGetEventHandle 4010;
         cuIpcOpenEventHandle 4010;
     }
-    passed "makes a stream, or asks about one" {
+    passed "creates a stream or asks about one" {
         cuStreamCreate 2000;
         cuStreamCreateWithPriority 5050;
         cuGreenCtxStreamCreate 12050;
@@ -80,7 +80,7 @@ super::symbols! {
         cuStreamSetAttribute 11000, 11000 _ptsz;
         cuStreamCopyAttributes 11000, 11000 _ptsz;
     }
-    passed "divides the multiprocessors of a card; work on the parts passes the gate as ever" {
+    passed "divides the multiprocessors of a card; work on the parts passes the gate" {
         cuDevSmResourceSplit 13010;
         cuDevSmResourceSplitByCount 12040;
         cuDevResourceGenerateDesc 12040;
@@ -88,11 +88,11 @@ super::symbols! {
         cuGreenCtxGetDevResource 12040;
         cuStreamGetDevResource 13010, 13010 _ptsz;
     }
-    passed "lets contexts reach memory of other cards, which they own already" {
+    passed "lets a context reach memory that is charged on another card" {
         cuCtxEnablePeerAccess 4000;
         cuCtxDisablePeerAccess 4000;
     }
-    passed "asks about a running capture, or changes what it waits for; nothing is executed" {
+    passed "asks about a running capture or changes its dependencies; nothing is executed" {
         cuStreamIsCapturing 10000, 10000 _ptsz;
         cuStreamGetCaptureInfo 10010, 11030 _v2, 12030 _v3, 10010 _ptsz, 11030 _v2_ptsz, 12030 _v3_ptsz;
         cuStreamUpdateCaptureDependencies 11030, 12030 _v2, 11030 _ptsz, 12030 _v2_ptsz;

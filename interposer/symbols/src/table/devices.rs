@@ -1,4 +1,4 @@
-//! The driver and its devices, and the ways to find its functions.
+//! The driver, its devices, and the lookup of its functions.
 
 super::symbols! {
     passed "asks about a device or the driver" {
@@ -25,11 +25,11 @@ super::symbols! {
         cuDeviceGetTexture1DLinearMaxWidth 11010;
         cuDeviceGetUuid 9020, 11040 _v2;
     }
-    passed "names an error" {
+    passed "describes an error" {
         cuGetErrorName 6000;
         cuGetErrorString 6000;
     }
-    passed "calls back when the card reports something" {
+    passed "registers callbacks for reports of the card" {
         cuDeviceRegisterAsyncNotification 12040;
         cuDeviceUnregisterAsyncNotification 12040;
     }
@@ -57,10 +57,10 @@ super::symbols! {
     answered Lookup {
         cuGetProcAddress 11030, 12000 _v2;
     }
-    unsupported "its tables hold functions without names, which no hook sees" {
+    unsupported "returns tables of functions without names, which cannot be hooked" {
         cuGetExportTable 3000;
     }
-    unsupported "the driver itself saves and restores the memory of a process; it refuses where memory is managed" {
+    unsupported "saves and restores the memory of a process in the driver, which refuses managed memory" {
         cuCheckpointOperationComplete 13040;
         cuCheckpointProcessCheckpoint 12080;
         cuCheckpointProcessGetRestoreThreadId 12080;

@@ -1,4 +1,4 @@
-//! Graphs, which are work only when they are launched.
+//! Graphs, apart from their launch.
 
 super::symbols! {
     passed "builds, changes or asks about a graph; nothing is executed before its launch" {

@@ -1,7 +1,7 @@
-//! Memory and frames of other interfaces.
+//! Interoperation with other interfaces: their memory and frames.
 
 super::symbols! {
-    passed "memory that another interface allocated, and that is charged to nobody twice" {
+    passed "maps memory that another interface allocated" {
         cuImportExternalMemory 10000;
         cuDestroyExternalMemory 10000;
         cuExternalMemoryGetMappedBuffer 10000;
@@ -9,7 +9,7 @@ super::symbols! {
         cuImportExternalSemaphore 10000;
         cuDestroyExternalSemaphore 10000;
     }
-    passed "shows buffers of a graphics interface, which it allocated itself" {
+    passed "maps buffers that a graphics interface allocated" {
         cuGraphicsEGLRegisterImage 7000;
         cuGraphicsGLRegisterBuffer 3000;
         cuGraphicsGLRegisterImage 3000;

@@ -1,4 +1,4 @@
-//! What takes, returns, maps or describes memory.
+//! Memory: allocation, release, mapping and description.
 
 super::symbols! {
     wrapped Allocation {
@@ -27,7 +27,7 @@ super::symbols! {
         cuMemUnmap 10020;
         cuMemMapArrayAsync 11010, 11010 _ptsz;
     }
-    passed "shares memory by handle, which is charged to its maker as long as that uses it" {
+    passed "shares memory by handle; it is charged to the process that created it" {
         cuMemExportToShareableHandle 10020;
         cuMemImportFromShareableHandle 10020;
     }
@@ -43,7 +43,7 @@ super::symbols! {
         cuMemGetHandleForAddressRange 11070;
         cuPointerSetAttribute 6000;
     }
-    passed "opens or closes memory that another process made and is charged for" {
+    passed "opens or closes memory that is charged to another process" {
         cuIpcOpenMemHandle 4010, 11000 _v2;
         cuIpcCloseMemHandle 4010;
     }
@@ -64,17 +64,17 @@ super::symbols! {
         cuMemRangeGetAttribute 8000;
         cuMemRangeGetAttributes 8000;
     }
-    passed "asks about addresses of 32 bits, and no memory that we made has one" {
+    passed "asks about 32-bit addresses, which managed memory never has" {
         cuMemGetAddressRange 2000;
     }
-    passed "asks about a handle, and memory that we made has none" {
+    passed "asks about a handle, which managed memory does not have" {
         cuMemGetAllocationPropertiesFromHandle 10020;
     }
-    passed "reserves or frees addresses, which cost no memory of a card" {
+    passed "reserves or frees addresses, which take no memory of a card" {
         cuMemAddressReserve 10020;
         cuMemAddressFree 10020;
     }
-    passed "says who may touch memory that is mapped and counted already" {
+    passed "sets access to memory that is already charged" {
         cuMemSetAccess 10020;
         cuMemGetAccess 10020;
     }
@@ -86,13 +86,13 @@ super::symbols! {
         cuMipmappedArrayGetMemoryRequirements 11060;
         cuMipmappedArrayGetSparseProperties 11010;
     }
-    passed "asks about an array, or names a part of one" {
+    passed "asks about an array or names a part of one" {
         cuArrayGetDescriptor 2000, 3020 _v2;
         cuArray3DGetDescriptor 2000, 3020 _v2;
         cuArrayGetPlane 11020;
         cuMipmappedArrayGetLevel 5000;
     }
-    passed "chooses, shares or describes a pool; its memory is counted where it is taken" {
+    passed "chooses, shares or describes a pool; its memory is charged at allocation" {
         cuMemPoolExportPointer 11020;
         cuMemPoolExportToShareableHandle 11020;
         cuMemPoolGetAccess 11020;
@@ -103,7 +103,7 @@ super::symbols! {
         cuDeviceSetMemPool 11020;
         cuMemSetMemPool 13000;
     }
-    passed "advises the driver about managed memory; nothing moves by it" {
+    passed "advises the driver about managed memory and moves none" {
         cuMemAdvise 8000, 12020 _v2;
     }
     passed "asks where memory can be" {
@@ -118,18 +118,18 @@ super::symbols! {
         cuMemHostRegister 4000, 6050 _v2;
         cuMemHostUnregister 4000;
     }
-    passed "asks about or sets what graphs keep reserved; the reserve is counted where it grows" {
+    passed "asks about or sets the reserve of graphs, which is charged when it grows" {
         cuDeviceGetGraphMemAttribute 11040;
         cuDeviceSetGraphMemAttribute 11040;
     }
-    passed "names a multicast object or binds memory to it that is counted by its own handle" {
+    passed "creates a multicast object or binds memory to it that is already charged" {
         cuMulticastAddDevice 12010;
         cuMulticastBindAddr 12010, 13010 _v2;
         cuMulticastBindMem 12010, 13010 _v2;
         cuMulticastCreate 12010;
         cuMulticastUnbind 12010;
     }
-    passed "names a logical endpoint of a fabric or binds memory to it that is counted by its own handle" {
+    passed "creates a logical endpoint of a fabric or binds memory to it that is already charged" {
         cuLogicalEndpointAddDevice 13030;
         cuLogicalEndpointBindAddr 13030;
         cuLogicalEndpointBindMem 13030;

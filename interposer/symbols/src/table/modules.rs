@@ -1,4 +1,4 @@
-//! Code, and what it is given.
+//! Code and its arguments.
 
 super::symbols! {
     wrapped Module {
@@ -13,7 +13,7 @@ super::symbols! {
         cuModuleUnload 2000;
         cuLibraryUnload 12000;
     }
-    passed "names something in loaded code" {
+    passed "finds something in loaded code" {
         cuModuleEnumerateFunctions 12040;
         cuModuleGetFunction 2000;
         cuModuleGetFunctionCount 12040;
@@ -72,7 +72,7 @@ super::symbols! {
         cuParamSeti 2000;
         cuParamSetv 2000;
     }
-    passed "describes a texture, surface or tensor over memory that is counted already" {
+    passed "describes a texture, surface or tensor over memory that is already charged" {
         cuTexObjectCreate 5000;
         cuTexObjectDestroy 5000;
         cuTexObjectGetResourceDesc 5000;

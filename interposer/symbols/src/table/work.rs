@@ -1,4 +1,4 @@
-//! What makes a card work.
+//! Work for the card: launches, copies, fills, stream operations.
 
 super::symbols! {
     wrapped Launch {
