@@ -32,7 +32,7 @@ const BUILT_IN: [(&str, &str); 5] = [
 ];
 
 /// How much longer work takes where what runs at once does not fit the card and nobody takes turns: the makespan of two programs
-/// that need 1.5 times the card, without gpushare, by that one after the other (docs/results/scenario-thrash.md; measured
+/// that need 1.5 times the card, without gpushare, by that one after the other (docs/results/scheduling.md; measured
 /// on the simulated card, since no real one was ever oversubscribed here).
 const THRASHING: f64 = 54.52 / 10.05;
 
