@@ -1,5 +1,5 @@
-//! Number of cases that property tests draw: as many as a test says, or with `PROPTEST_CASES=N` in the same proportion as the
-//! schedules, of which there are then N. `PROPTEST_RNG_SEED` chooses them.
+//! Number of cases that property tests draw: as many as a test says, or with `PROPTEST_CASES=N` in the same
+//! proportion as the schedules, of which there are then N. `PROPTEST_RNG_SEED` chooses them.
 
 use proptest::test_runner::{Config, RngAlgorithm};
 

@@ -1,10 +1,16 @@
-use gpushare_proto::{GateState, Nanos};
+use gpushare_proto::{ClientId, GateState, Nanos};
 
 use super::world::{GPU, World, gib, ms, plain};
 use crate::Config;
 
 fn long_turns() -> World {
     World::new(Config { quantum: Some(Nanos::from_secs(30)), ..plain() })
+}
+
+/// A session that has 6 GiB, with two processes.
+fn two_processes(world: &mut World) -> (ClientId, ClientId) {
+    let (session, a) = world.program(gib(6));
+    (a, world.join_on(session, GPU))
 }
 
 #[test]
@@ -20,9 +26,7 @@ fn an_idle_holder_gives_the_lock_to_a_waiter_at_once() {
 #[test]
 fn a_session_lets_go_when_all_its_processes_are_idle() {
     let mut world = long_turns();
-    let (session, a) = world.program(gib(6));
-    let second = world.join(session);
-    world.attach(second, GPU);
+    let (a, second) = two_processes(&mut world);
     let (_, b) = world.busy_program(gib(6));
     world.run_for(ms(10));
     world.goes_idle(a);
@@ -34,9 +38,7 @@ fn a_session_lets_go_when_all_its_processes_are_idle() {
 #[test]
 fn an_idle_process_of_a_holder_is_opened_again_when_it_has_work() {
     let mut world = long_turns();
-    let (session, a) = world.program(gib(6));
-    let second = world.join(session);
-    world.attach(second, GPU);
+    let (a, _) = two_processes(&mut world);
     let (_, _) = world.busy_program(gib(6));
     let open = world.gate(a);
     world.goes_idle(a);
@@ -47,9 +49,7 @@ fn an_idle_process_of_a_holder_is_opened_again_when_it_has_work() {
 #[test]
 fn the_death_of_the_last_busy_process_lets_the_session_go() {
     let mut world = long_turns();
-    let (session, a) = world.program(gib(6));
-    let second = world.join(session);
-    world.attach(second, GPU);
+    let (a, second) = two_processes(&mut world);
     let (_, b) = world.busy_program(gib(6));
     world.run_for(ms(10));
     world.goes_idle(a);

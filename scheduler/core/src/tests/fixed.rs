@@ -39,8 +39,7 @@ fn the_managed_limit_does_not_count_what_is_not_managed() {
     assert!(world.allocate(a, GPU, gib(2)));
     world.take();
     assert!(!world.allocate(a, GPU, Bytes(1)));
-    let by_limit = |effect: &Effect| matches!(effect, Effect::Refuse { refusal, .. } if refusal.by == LimitKind::ManagedLimit);
-    assert!(world.take().iter().any(by_limit));
+    assert_eq!(world.refusals()[0].by, LimitKind::ManagedLimit);
     assert!(world.allocate_fixed(a, GPU, gib(1)));
 }
 
@@ -115,11 +114,7 @@ fn measured_contexts_replace_the_assumed_ones() {
 fn what_the_driver_keeps_beyond_a_gibibyte_leaves_less_of_the_quota_and_takes_nothing_back() {
     let mut world = World::new(plain());
     let session = world.session_with(Some(gib(6)), false);
-    let [a, b] = [(); 2].map(|()| {
-        let client = world.join(session);
-        world.attach(client, GPU);
-        client
-    });
+    let [a, b] = [(); 2].map(|()| world.join_on(session, GPU));
     let measured = |client, bytes| Event::Overhead { client, gpu: GPU, bytes };
     assert!(world.allocate(a, GPU, gib(3)));
     world.send(measured(a, Some(gib(1))));
@@ -128,11 +123,7 @@ fn what_the_driver_keeps_beyond_a_gibibyte_leaves_less_of_the_quota_and_takes_no
     assert_eq!(free(&world), gib(1), "two of six are the driver's, three are allocated");
     world.take();
     assert!(!world.allocate(a, GPU, gib(1) + Bytes(1)));
-    let refusal = world.take().into_iter().find_map(|effect| match effect {
-        Effect::Refuse { refusal, .. } => Some(refusal),
-        _ => None,
-    });
-    let refusal = refusal.unwrap();
+    let refusal = world.refusals()[0];
     assert_eq!((refusal.by, refusal.limit, refusal.used), (LimitKind::Session, gib(6), gib(5)));
     assert!(world.allocate(a, GPU, gib(1)));
 

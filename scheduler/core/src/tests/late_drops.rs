@@ -189,8 +189,7 @@ fn a_stuck_holder_is_killed_only_if_that_is_the_policy_and_not_before_its_time()
 fn all_processes_of_a_session_are_reopened_for_the_one_that_waits() {
     let mut world = short_turns(StuckPolicy::Wait);
     let ((session, a), _) = a_slow_holder(&mut world, Nanos::from_secs(3600));
-    let peer = world.join(session);
-    world.attach(peer, GPU);
+    let peer = world.join_on(session, GPU);
     world.habits(peer).busy = true;
     world.run_for(ms(10));
     assert_eq!(world.open(&[a, peer]), [false, false], "the peer has drained, its thread waits at the gate");

@@ -10,19 +10,8 @@ const MIB: Bytes = Bytes::mib(1);
 /// A session of 512 MiB with `n` processes on the card.
 fn small_session<const N: usize>(world: &mut World) -> (SessionId, [ClientId; N]) {
     let session = world.session_with(Some(Bytes::mib(512)), false);
-    let clients = [(); N].map(|()| {
-        let client = world.join(session);
-        world.attach(client, GPU);
-        client
-    });
+    let clients = [(); N].map(|()| world.join_on(session, GPU));
     (session, clients)
-}
-
-fn refusal(world: &mut World) -> MemoryRefusal {
-    let refusal = |effect| {
-        if let Effect::Refuse { refusal, .. } = effect { Some(refusal) } else { None }
-    };
-    world.take().into_iter().find_map(refusal).unwrap()
 }
 
 #[test]
@@ -122,10 +111,9 @@ fn one_session_may_be_as_large_as_the_capacity_unless_it_may_oversubscribe() {
     let (_, a) = world.program(gib(10));
     world.take();
     assert!(!world.allocate(a, GPU, Bytes(1)));
-    assert_eq!(refusal(&mut world).by, LimitKind::Capacity);
+    assert_eq!(world.refusals()[0].by, LimitKind::Capacity);
     let session = world.session_with(None, true);
-    let large = world.join(session);
-    world.attach(large, GPU);
+    let large = world.join_on(session, GPU);
     assert!(world.allocate(large, GPU, gib(30)));
 }
 
@@ -137,7 +125,7 @@ fn all_sessions_together_stay_below_the_managed_limit() {
     assert!(world.allocate(b, GPU, gib(1)), "what lay free in a's page was taken back");
     world.take();
     assert!(!world.allocate(a, GPU, Bytes(1)));
-    let refusal = refusal(&mut world);
+    let refusal = world.refusals()[0];
     assert_eq!((refusal.by, refusal.limit, refusal.used), (LimitKind::ManagedLimit, gib(12), gib(12)));
 }
 
@@ -203,7 +191,7 @@ fn memory_on_a_card_that_was_not_attached_is_refused() {
     let (_, a) = world.program(gib(1));
     world.take();
     world.send(Event::Reserve { client: a, gpu: OTHER_GPU, request: RequestId(9), bytes: MIB });
-    assert_eq!(refusal(&mut world).limit, Bytes::ZERO);
+    assert_eq!(world.refusals()[0].limit, Bytes::ZERO);
 }
 
 #[test]

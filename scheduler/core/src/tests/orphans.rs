@@ -10,11 +10,7 @@ use crate::Event;
 fn bereaved() -> (World, SessionId, [ClientId; 2]) {
     let mut world = World::new(chunky());
     let session = world.session_with(Some(gib(4)), false);
-    let both = [(); 2].map(|()| {
-        let client = world.join(session);
-        world.attach(client, GPU);
-        client
-    });
+    let both = [(); 2].map(|()| world.join_on(session, GPU));
     assert!(world.allocate(both[0], GPU, gib(3)));
     world.look(both[0], GPU);
     world.ends(both[0]);
@@ -88,8 +84,7 @@ fn what_was_left_under_the_last_daemon_counts_and_makes_nobody_take_turns() {
     }
     assert_eq!(world.view(session).gpus[0].allocated_bytes, gib(6));
     assert_eq!(world.card().mode, Mode::Parallel);
-    let sibling = world.join(session);
-    world.attach(sibling, GPU);
+    let sibling = world.join_on(session, GPU);
     assert!(!world.allocate(sibling, GPU, gib(2) + Bytes(1)));
     world.dies(dead);
     assert!(world.allocate(sibling, GPU, gib(2) + Bytes(1)));

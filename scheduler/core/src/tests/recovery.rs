@@ -100,23 +100,13 @@ fn policy(stuck_policy: StuckPolicy) -> Config {
     Config { stuck_policy, ..plain() }
 }
 
-/// A session with a process on one card that has `bytes` there and always has work.
-fn busy_on(world: &mut World, gpu: GpuId, bytes: Bytes) -> (SessionId, ClientId) {
-    let session = world.session();
-    let client = world.join(session);
-    world.attach(client, gpu);
-    assert!(world.allocate(client, gpu, bytes));
-    world.gets_busy(client);
-    (session, client)
-}
-
 #[test]
 fn who_used_one_card_holds_up_that_one_only() {
     let mut world = World::after_restart(policy(StuckPolicy::Wait), [501]);
     world.second_card();
     used(&mut world, 501, GPU, gib(2));
-    let (here, a) = busy_on(&mut world, GPU, gib(1));
-    let (_, b) = busy_on(&mut world, OTHER_GPU, gib(1));
+    let (here, a) = world.busy_program(gib(1));
+    let (_, b) = world.busy_program_on(&[(OTHER_GPU, gib(1))]);
     world.run_for(ms(999));
     assert_eq!(world.open(&[a, b]), [false, false], "the first second is everybody's");
     world.run_for(ms(1));
@@ -133,7 +123,7 @@ fn who_used_nobody_knows_what_holds_up_every_card() {
     let mut world = World::after_restart(policy(StuckPolicy::RunOthers), [501, 502]);
     world.second_card();
     used(&mut world, 501, GPU, gib(2));
-    let (_, b) = busy_on(&mut world, OTHER_GPU, gib(1));
+    let (_, b) = world.busy_program_on(&[(OTHER_GPU, gib(1))]);
     world.run_for(Nanos::from_secs(600));
     assert!(!world.passes(b));
 }
@@ -142,7 +132,7 @@ fn who_used_nobody_knows_what_holds_up_every_card() {
 fn who_does_not_return_is_reported_and_others_run_that_fit_beside_it() {
     let mut world = World::after_restart(policy(StuckPolicy::RunOthers), [501]);
     used(&mut world, 501, GPU, gib(6));
-    let (_, fits) = busy_on(&mut world, GPU, gib(4));
+    let (_, fits) = world.busy_program(gib(4));
     world.take();
     world.run_for(ms(4999));
     assert!(!world.passes(fits));
@@ -159,8 +149,8 @@ fn who_does_not_return_is_reported_and_others_run_that_fit_beside_it() {
 fn what_does_not_fit_beside_one_who_does_not_return_waits_and_is_told_for_whom() {
     let mut world = World::after_restart(policy(StuckPolicy::RunOthers), [501]);
     used(&mut world, 501, GPU, gib(6));
-    let (large, a) = busy_on(&mut world, GPU, gib(5));
-    let (small, b) = busy_on(&mut world, GPU, gib(3));
+    let (large, a) = world.busy_program(gib(5));
+    let (small, b) = world.busy_program(gib(3));
     world.run_for(Nanos::from_secs(60));
     assert!(!world.passes(a));
     assert!(world.passes(b), "others pass the one that waits");
@@ -179,19 +169,13 @@ fn what_does_not_fit_beside_one_who_does_not_return_waits_and_is_told_for_whom()
 fn who_does_not_return_is_ended_where_that_is_the_policy() {
     let mut world = World::after_restart(policy(StuckPolicy::Kill), [501, 502]);
     used(&mut world, 501, GPU, gib(6));
-    let (_, a) = busy_on(&mut world, GPU, gib(4));
+    let (_, a) = world.busy_program(gib(4));
     returns(&mut world, 502, None);
     world.take();
     world.run_for(Nanos::from_secs(60));
-    let killed = world.take();
-    let killed: Vec<_> = killed
-        .iter()
-        .filter_map(|effect| match effect {
-            Effect::Kill { client } => Some(*client),
-            _ => None,
-        })
-        .collect();
-    assert_eq!(killed, [ClientId(501)], "once, and nobody who is back");
+    let kills = world.take().into_iter().filter(|effect| matches!(effect, Effect::Kill { .. }));
+    let kill = Effect::Kill { client: ClientId(501) };
+    assert_eq!(kills.collect::<Vec<_>>(), [kill], "once, and no process that is back");
     assert!(!world.passes(a), "until the kernel says that it is dead");
     world.send(Event::ExpectedGone { client: ClientId(501) });
     world.run_for(ms(20));
@@ -203,7 +187,7 @@ fn who_says_that_it_held_the_lock_and_was_in_no_registry_lets_its_work_end_first
     let mut world = World::after_restart(plain(), [501]);
     world.send(Event::Set(Setting { gpu: None, knob: Knob::Mode(Some(Mode::Serialized)) }));
     world.send(Event::ExpectedGone { client: ClientId(501) });
-    let (_, waiter) = busy_on(&mut world, GPU, gib(6));
+    let (_, waiter) = world.busy_program(gib(6));
     // It drains in 2 ms.
     let unknown = returns(&mut world, 777, HELD);
     assert_eq!(world.gate(unknown).state(), GateState::Closed);
@@ -221,7 +205,7 @@ fn a_second_is_waited_for_those_whom_no_registry_knows() {
     let mut world = World::new(plain());
     world.core = crate::Core::new(plain(), World::GENERATION, [].into(), World::START).expecting_others();
     world.send(Event::GpuFound { gpu: GPU, total: gib(10) });
-    let (_, a) = busy_on(&mut world, GPU, gib(1));
+    let (_, a) = world.busy_program(gib(1));
     world.run_for(ms(999));
     assert!(!world.passes(a));
     world.run_for(ms(1));
@@ -246,7 +230,7 @@ fn in_a_crowd_too_whoever_waits_for_the_return_of_others_hears_within_a_second_h
     for mode in [Mode::Parallel, Mode::Serialized] {
         let config = Config { mode: Some(mode), ..policy(StuckPolicy::Wait) };
         let mut world = World::after_restart(config, 501..541);
-        let waiting: Vec<ClientId> = (0..24).map(|_| busy_on(&mut world, GPU, Bytes::mib(64)).1).collect();
+        let waiting: Vec<ClientId> = (0..24).map(|_| world.busy_program(Bytes::mib(64)).1).collect();
         world.run_for(Nanos::from_secs(2));
         world.take();
         for gone in 501..521 {
@@ -265,7 +249,7 @@ fn in_a_crowd_too_whoever_waits_for_the_return_of_others_hears_within_a_second_h
 fn in_a_crowd_those_who_must_let_go_take_nobodys_turn_to_hear_who_is_missing() {
     let mut world = World::after_restart(policy(StuckPolicy::Wait), 501..541);
     world.set(Knob::Mode(Some(Mode::Serialized)));
-    let waiting: Vec<ClientId> = (0..24).map(|_| busy_on(&mut world, GPU, Bytes::mib(64)).1).collect();
+    let waiting: Vec<ClientId> = (0..24).map(|_| world.busy_program(Bytes::mib(64)).1).collect();
     for id in 701..713 {
         let (client, session) = (ClientId(id), SessionId(id));
         world.send(Event::SessionOpened { session, limit: None, oversubscribe: false });

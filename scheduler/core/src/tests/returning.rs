@@ -27,10 +27,7 @@ fn a_holder_that_returns_runs_on_under_its_grant() {
 fn what_lay_free_on_the_old_page_is_the_sessions_again_and_what_was_used_is_not() {
     let mut world = World::new(chunky());
     let session = world.session_with(Some(gib(1)), false);
-    let (a, b) = (world.join(session), world.join(session));
-    for client in [a, b] {
-        world.attach(client, GPU);
-    }
+    let [a, b] = [(); 2].map(|()| world.join_on(session, GPU));
     assert!(world.allocate(a, GPU, Bytes::mib(512)));
     assert!(!world.free_lease(a, GPU).is_zero());
     world.comes_back(a);

@@ -1,6 +1,5 @@
-//! Random schedules: processes that obey and processes that do not, time jumps, lost, repeated and forged
-//! messages, restarts. What must hold is checked after every event (`src/invariants.rs`); that nothing panics
-//! is a part of it.
+//! Random schedules: honest and lying processes, time jumps, lost, repeated and forged messages, restarts.
+//! The invariants are checked after every event (`view/invariants.rs`), and nothing may panic.
 
 use gpushare_proto::admin::{Knob, Mode, Setting};
 use gpushare_proto::session::Priority;
@@ -14,9 +13,9 @@ use super::world::{GPU, OTHER_GPU, World, gib, ms};
 use crate::config::StuckPolicy;
 use crate::{Config, Core, Effect, Event, Standing};
 
-/// One step of a schedule. Numbers choose among what exists at that time.
+/// One step of a schedule. Indexes choose among the sessions or processes that exist at that time.
 #[derive(Clone, Debug)]
-enum Step {
+pub(super) enum Step {
     OpenSession { limit: Option<u64>, oversubscribe: bool },
     CloseSession(usize),
     Quota(usize, GpuId, Option<u64>),
@@ -54,46 +53,33 @@ enum Step {
 }
 
 impl Step {
-    /// Whether the machine is told what nobody meant.
+    /// Whether the machine is told something that no process meant.
     fn is_a_lie(&self) -> bool {
         matches!(self, Self::Forge(_) | Self::Repeat(_))
     }
 }
 
+/// Material for an event that no process meant. `kind` chooses the event, which uses some of the fields.
 #[derive(Clone, Debug)]
-enum Forgery {
-    Wait(usize, i32, GateState),
-    Entered(usize, i32, u64, u64),
-    Released(usize, i32, GateState, u64),
-    Recalled(usize, GpuId, u64),
-    LeaseSeen(usize, GpuId, u64),
-    Reserve(usize, GpuId, u64),
-    Contexts(usize, GpuId, u32),
-    Fixed(usize, GpuId, u64),
-    Returned(usize, GpuId, u64),
-    ReserveFixed(usize, GpuId, u64),
-    RefusedHere(usize, GpuId, u64),
-    Stranger(u64),
+pub(super) struct Forgery {
+    kind: u8,
+    who: usize,
+    gpu: GpuId,
+    /// Distance of the change number from the current one.
+    off: i32,
+    state: GateState,
+    amount: u64,
+    time: u64,
 }
 
-fn gpu() -> impl Strategy<Value = GpuId> {
+pub(super) fn gpu() -> impl Strategy<Value = GpuId> {
     prop_oneof![5 => Just(GPU), 2 => Just(OTHER_GPU)]
-}
-
-fn state() -> impl Strategy<Value = GateState> {
-    prop_oneof![
-        Just(GateState::Closed),
-        Just(GateState::Moving),
-        Just(GateState::Open),
-        Just(GateState::Idle)
-    ]
 }
 
 fn knob() -> impl Strategy<Value = Knob> {
     prop_oneof![
         prop::option::of(0_u64..5_000).prop_map(|quantum| Knob::Quantum(quantum.map(ms))),
-        prop::option::of(prop_oneof![Just(Mode::Parallel), Just(Mode::TimeSliced), Just(Mode::Serialized)])
-            .prop_map(Knob::Mode),
+        prop::option::of(prop::sample::select(&Mode::ALL)).prop_map(Knob::Mode),
         prop::option::of(0_u64..20).prop_map(|capacity| Knob::Capacity(capacity.map(gib))),
         (0_u64..40).prop_map(|limit| Knob::ManagedLimit(gib(limit))),
         (0_u32..=10_000).prop_map(|epsilon| Knob::Epsilon(Percent(epsilon))),
@@ -102,30 +88,18 @@ fn knob() -> impl Strategy<Value = Knob> {
 }
 
 fn forgery() -> impl Strategy<Value = Forgery> {
-    let any_bytes = || prop_oneof![0..gib(20).0, Just(u64::MAX)];
-    prop_oneof![
-        (0_usize..8, -1..=1, state()).prop_map(|(who, off, state)| Forgery::Wait(who, off, state)),
-        (0_usize..8, -1..=1, any_bytes(), any_bytes())
-            .prop_map(|(who, off, b, t)| Forgery::Entered(who, off, b, t)),
-        (0_usize..8, -1..=1, state(), any_bytes())
-            .prop_map(|(who, off, s, d)| Forgery::Released(who, off, s, d)),
-        (0_usize..8, gpu(), any_bytes()).prop_map(|(who, gpu, bytes)| Forgery::Recalled(who, gpu, bytes)),
-        (0_usize..8, gpu(), any_bytes()).prop_map(|(who, gpu, bytes)| Forgery::LeaseSeen(who, gpu, bytes)),
-        (0_usize..8, gpu(), any_bytes()).prop_map(|(who, gpu, bytes)| Forgery::Reserve(who, gpu, bytes)),
-        (0_usize..8, gpu(), 0_u32..6).prop_map(|(who, gpu, live)| Forgery::Contexts(who, gpu, live)),
-        (0_usize..8, gpu(), any_bytes()).prop_map(|(who, gpu, bytes)| Forgery::Fixed(who, gpu, bytes)),
-        (0_usize..8, gpu(), any_bytes()).prop_map(|(who, gpu, bytes)| Forgery::Returned(who, gpu, bytes)),
-        (0_usize..8, gpu(), any_bytes()).prop_map(|(who, gpu, bytes)| Forgery::ReserveFixed(who, gpu, bytes)),
-        (0_usize..8, gpu(), any_bytes()).prop_map(|(who, gpu, bytes)| Forgery::RefusedHere(who, gpu, bytes)),
-        any::<u64>().prop_map(Forgery::Stranger),
-    ]
+    let state = [GateState::Closed, GateState::Moving, GateState::Open, GateState::Idle];
+    let number = || prop_oneof![0..gib(20).0, Just(u64::MAX), any::<u64>()];
+    (0_u8..12, 0_usize..8, gpu(), -1..=1, prop::sample::select(state.to_vec()), number(), number()).prop_map(
+        |(kind, who, gpu, off, state, amount, time)| Forgery { kind, who, gpu, off, state, amount, time },
+    )
 }
 
-fn standing() -> impl Strategy<Value = Standing> {
+pub(super) fn standing() -> impl Strategy<Value = Standing> {
     prop_oneof![2 => Just(Standing::Good), 1 => Just(Standing::Paused), 1 => Just(Standing::Over)]
 }
 
-fn priority() -> impl Strategy<Value = Priority> {
+pub(super) fn priority() -> impl Strategy<Value = Priority> {
     prop_oneof![1 => Just(Priority::Low), 2 => Just(Priority::Normal), 1 => Just(Priority::High)]
 }
 
@@ -187,38 +161,14 @@ fn config() -> impl Strategy<Value = Config> {
 /// Clients of the last daemon have these numbers.
 const RETURNING: u64 = 10_000;
 
-fn play(world: &mut World, step: Step) {
+pub(super) fn play(world: &mut World, step: Step) {
     world.honest &= !step.is_a_lie();
+    if let Some(event) = session_event(world, &step) {
+        return world.send(event);
+    }
     match step {
         Step::OpenSession { limit, oversubscribe } => {
             world.session_with(limit.map(gib), oversubscribe);
-        }
-        Step::CloseSession(which) => {
-            if let Some(session) = nth(world.sessions(), which) {
-                world.send(Event::SessionClosed { session });
-            }
-        }
-        Step::Quota(which, gpu, limit) => {
-            if let Some(session) = nth(world.sessions(), which) {
-                let limit = limit.map(gib);
-                world.send(Event::Quota { session, gpu, limit });
-            }
-        }
-        Step::Stand(which, standing) => {
-            if let Some(session) = nth(world.sessions(), which) {
-                world.send(Event::Standing { session, standing });
-            }
-        }
-        Step::Share(which, weight, priority) => {
-            if let Some(session) = nth(world.sessions(), which) {
-                world.send(Event::Share { session, weight, priority });
-            }
-        }
-        Step::Compute(which, gpu, limit) => {
-            if let Some(session) = nth(world.sessions(), which) {
-                let limit = limit.map(Percent);
-                world.send(Event::Compute { session, gpu, limit });
-            }
         }
         Step::Join(which) => {
             if let Some(session) = nth(world.sessions(), which) {
@@ -232,10 +182,10 @@ fn play(world: &mut World, step: Step) {
         Step::Run(millis) => world.run_for(ms(millis)),
         Step::LoseAnswer => world.lose_an_answer(),
         Step::Repeat(back) => {
-            // Of a return the shell speaks once.
-            let told = |event| !matches!(event, Event::ClientReturned { .. } | Event::StillUses { .. });
+            // The shell reports a return once.
+            let repeats = |event| !matches!(event, Event::ClientReturned { .. } | Event::StillUses { .. });
             if let Some(&(_, event)) = world.history.iter().rev().nth(back)
-                && told(event)
+                && repeats(event)
             {
                 world.send(event);
             }
@@ -256,8 +206,7 @@ fn play(world: &mut World, step: Step) {
         Step::Forge(forgery) => forge(world, &forgery),
         Step::Left(who, gpu, gibs) => {
             if let Some(client) = nth(world.core.orphans.keys().copied().collect(), who) {
-                let used = gib(gibs);
-                world.send(Event::Attached { client, gpu, used });
+                world.send(Event::Attached { client, gpu, used: gib(gibs) });
             }
         }
         Step::Bury(who) => {
@@ -265,50 +214,63 @@ fn play(world: &mut World, step: Step) {
                 world.dies(client);
             }
         }
-        Step::Attach(who, _)
-        | Step::Allocate(who, ..)
-        | Step::Free(who, ..)
-        | Step::AllocateFixed(who, ..)
-        | Step::FreeFixed(who, ..)
-        | Step::Measure(who, ..)
-        | Step::AskRoom(who, _)
-        | Step::Look(who, _)
-        | Step::Trim(who, _)
-        | Step::Busy(who)
-        | Step::Arrive(who)
-        | Step::GoIdle(who)
-        | Step::Die(who)
-        | Step::End(who)
-        | Step::ComeBack(who)
-        | Step::Change(who, ..) => {
-            if let Some(client) = nth(world.clients(), who) {
-                act(world, client, &step);
-            }
-        }
+        _ => act(world, &step),
     }
 }
 
-/// A process does something that processes do.
-fn act(world: &mut World, client: ClientId, step: &Step) {
+/// Event of a step that is about a session.
+fn session_event(world: &World, step: &Step) -> Option<Event> {
+    let nth = |which| nth(world.sessions(), which);
+    Some(match *step {
+        Step::CloseSession(which) => Event::SessionClosed { session: nth(which)? },
+        Step::Quota(which, gpu, limit) => Event::Quota { session: nth(which)?, gpu, limit: limit.map(gib) },
+        Step::Stand(which, standing) => Event::Standing { session: nth(which)?, standing },
+        Step::Share(which, weight, priority) => Event::Share { session: nth(which)?, weight, priority },
+        Step::Compute(which, gpu, limit) => {
+            Event::Compute { session: nth(which)?, gpu, limit: limit.map(Percent) }
+        }
+        _ => return None,
+    })
+}
+
+/// Lets a process do something that processes do.
+fn act(world: &mut World, step: &Step) {
+    let (Step::Attach(who, _)
+    | Step::Allocate(who, ..)
+    | Step::Free(who, ..)
+    | Step::AllocateFixed(who, ..)
+    | Step::FreeFixed(who, ..)
+    | Step::Measure(who, ..)
+    | Step::AskRoom(who, _)
+    | Step::Look(who, _)
+    | Step::Trim(who, _)
+    | Step::Busy(who)
+    | Step::Arrive(who)
+    | Step::GoIdle(who)
+    | Step::Die(who)
+    | Step::End(who)
+    | Step::ComeBack(who)
+    | Step::Change(who, ..)) = step
+    else {
+        return;
+    };
+    let Some(client) = nth(world.clients(), *who) else {
+        return;
+    };
     match *step {
         Step::Attach(_, gpu) => world.attach(client, gpu),
-        Step::Allocate(_, gpu, gibs) => {
-            world.allocate(client, gpu, gib(gibs));
-        }
+        Step::Allocate(_, gpu, gibs) => _ = world.allocate(client, gpu, gib(gibs)),
         Step::Free(_, gpu, gibs) => {
             let movable = world.used(client, gpu) - world.fixed(client, gpu);
             world.free(client, gpu, gib(gibs).min(movable));
         }
-        Step::AllocateFixed(_, gpu, gibs) => {
-            world.allocate_fixed(client, gpu, gib(gibs));
-        }
+        Step::AllocateFixed(_, gpu, gibs) => _ = world.allocate_fixed(client, gpu, gib(gibs)),
         Step::FreeFixed(_, gpu, gibs) => {
             let bytes = gib(gibs).min(world.fixed(client, gpu));
             world.free_fixed(client, gpu, bytes);
         }
         Step::Measure(_, gpu, gibs) => {
-            let bytes = gibs.map(gib);
-            world.send(Event::Overhead { client, gpu, bytes });
+            world.send(Event::Overhead { client, gpu, bytes: gibs.map(gib) });
         }
         Step::AskRoom(_, gpu) => {
             world.send(Event::Room { client, gpu, request: RequestId(0), bytes: gib(1) })
@@ -321,64 +283,38 @@ fn act(world: &mut World, client: ClientId, step: &Step) {
         Step::Busy(_) => world.gets_busy(client),
         Step::Arrive(_) => world.arrives(client),
         Step::GoIdle(_) if world.passes(client) => world.goes_idle(client),
+        Step::GoIdle(_) => world.habits(client).busy = false,
         Step::Die(_) => world.dies(client),
         Step::End(_) => world.ends(client),
         Step::ComeBack(_) => world.comes_back(client),
         Step::Change(_, drain, answers) => {
             let habits = world.habits(client);
-            habits.drain = ms(drain);
-            habits.answers = answers;
+            (habits.drain, habits.answers) = (ms(drain), answers);
         }
         _ => {}
     }
 }
 
 fn forge(world: &mut World, forgery: &Forgery) {
-    let clients = world.clients();
-    let client = |who: usize| nth(clients.clone(), who).unwrap_or(ClientId(u64::MAX));
-    let word = |world: &World, client, off: i32, state| match world.clients().contains(&client) {
-        true => GateWord::new(world.gate(client).change().wrapping_add_signed(off), state),
-        false => GateWord::new(0, state),
-    };
-    let event = match *forgery {
-        Forgery::Wait(who, off, state) => {
-            let client = client(who);
-            Event::Wait { client, word: word(world, client, off, state) }
-        }
-        Forgery::Entered(who, off, moved, took) => {
-            let client = client(who);
-            let word = word(world, client, off, GateState::Moving);
-            Event::Entered { client, word, moved: Bytes(moved), took: Nanos(took) }
-        }
-        Forgery::Released(who, off, state, drain) => {
-            let client = client(who);
-            Event::Released { client, word: word(world, client, off, state), drain: Nanos(drain) }
-        }
-        Forgery::Recalled(who, gpu, bytes) => {
-            Event::Recalled { client: client(who), gpu, bytes: Bytes(bytes) }
-        }
-        Forgery::LeaseSeen(who, gpu, free) => {
-            Event::LeaseSeen { client: client(who), gpu, free: Bytes(free) }
-        }
-        Forgery::Reserve(who, gpu, bytes) => {
-            Event::Reserve { client: client(who), gpu, request: RequestId(bytes), bytes: Bytes(bytes) }
-        }
-        Forgery::Contexts(who, gpu, live) => Event::Contexts { client: client(who), gpu, live },
-        Forgery::Fixed(who, gpu, bytes) => Event::Fixed { client: client(who), gpu, bytes: Bytes(bytes) },
-        Forgery::Returned(who, gpu, bytes) => {
-            Event::Returned { client: client(who), gpu, bytes: Bytes(bytes) }
-        }
-        Forgery::ReserveFixed(who, gpu, bytes) => {
-            Event::ReserveFixed { client: client(who), gpu, request: RequestId(bytes), bytes: Bytes(bytes) }
-        }
-        Forgery::RefusedHere(who, gpu, bytes) => {
-            Event::RefusedHere { client: client(who), gpu, bytes: Bytes(bytes) }
-        }
-        Forgery::Stranger(id) => {
-            Event::ClientJoined { client: ClientId(id), session: SessionId(id), holding: None }
-        }
-    };
-    world.send(event);
+    let Forgery { kind, who, gpu, off, state, amount, time } = *forgery;
+    let known = nth(world.clients(), who);
+    let client = known.unwrap_or(ClientId(u64::MAX));
+    let change = known.map_or(0, |client| world.gate(client).change().wrapping_add_signed(off));
+    let (word, bytes, request) = (GateWord::new(change, state), Bytes(amount), RequestId(amount));
+    world.send(match kind {
+        0 => Event::Wait { client, word },
+        1 => Event::Entered { client, word, moved: bytes, took: Nanos(time) },
+        2 => Event::Released { client, word, drain: Nanos(time) },
+        3 => Event::Recalled { client, gpu, bytes },
+        4 => Event::LeaseSeen { client, gpu, free: bytes },
+        5 => Event::Reserve { client, gpu, request, bytes },
+        6 => Event::Contexts { client, gpu, live: (amount % 6) as u32 },
+        7 => Event::Fixed { client, gpu, bytes },
+        8 => Event::Returned { client, gpu, bytes },
+        9 => Event::ReserveFixed { client, gpu, request, bytes },
+        10 => Event::RefusedHere { client, gpu, bytes },
+        _ => Event::ClientJoined { client: ClientId(time), session: SessionId(time), holding: None },
+    });
 }
 
 fn nth<T>(all: Vec<T>, which: usize) -> Option<T> {

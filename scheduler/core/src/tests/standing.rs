@@ -77,8 +77,7 @@ fn a_quota_of_one_card_is_not_that_of_another() {
     let mut world = World::new(plain());
     world.second_card();
     let session = world.session_with(Some(gib(2)), false);
-    let a = world.join(session);
-    world.attach(a, GPU);
+    let a = world.join_on(session, GPU);
     world.attach(a, OTHER_GPU);
     world.send(Event::Quota { session, gpu: GPU, limit: Some(gib(1)) });
     assert!(!world.allocate(a, GPU, gib(2)));

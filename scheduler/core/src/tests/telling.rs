@@ -16,8 +16,7 @@ fn queued(world: &mut World) -> Vec<(ClientId, u32, String)> {
 fn a_second_session_with_a_context_makes_the_card_contended() {
     let mut world = World::new(plain());
     let (session, a) = world.program(gib(1));
-    let sibling = world.join(session);
-    world.attach(sibling, GPU);
+    let sibling = world.join_on(session, GPU);
     assert_eq!(world.flags(a), 0, "one session, two processes");
     let (_, b) = world.program(gib(1));
     assert_eq!([a, sibling, b].map(|client| world.flags(client)), [FLAG_CONTENDED; 3]);
@@ -43,10 +42,8 @@ fn a_holder_knows_when_somebody_waits() {
 fn a_process_is_told_its_limit_its_ceiling_and_its_siblings_use() {
     let mut world = World::new(Config { managed_limit: Some(gib(8)), ..plain() });
     let session = world.session_with(Some(gib(4)), false);
-    let a = world.join(session);
-    world.attach(a, GPU);
-    let b = world.join(session);
-    world.attach(b, GPU);
+    let a = world.join_on(session, GPU);
+    let b = world.join_on(session, GPU);
     world.take();
     world.allocate(a, GPU, gib(1));
     let figures: Vec<_> = world

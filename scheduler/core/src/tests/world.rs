@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use gpushare_proto::admin::{Knob, Setting};
+use gpushare_proto::page::MemoryRefusal;
 use gpushare_proto::{Bytes, ClientId, GateState, GateWord, GpuId, Nanos, RequestId, SessionId};
 
 use crate::view::invariants::Invariants;
@@ -343,27 +344,46 @@ impl World {
         self.send(Event::Contexts { client, gpu, live: 1 });
     }
 
+    /// A process of `session` that uses a card.
+    pub(super) fn join_on(&mut self, session: SessionId, gpu: GpuId) -> ClientId {
+        let client = self.join(session);
+        self.attach(client, gpu);
+        client
+    }
+
     /// A session with one process that has `bytes` on the first card.
     pub(super) fn program(&mut self, bytes: Bytes) -> (SessionId, ClientId) {
+        self.program_on(&[(GPU, bytes)])
+    }
+
+    /// A session with one process that has so many bytes on each of some cards.
+    pub(super) fn program_on(&mut self, needs: &[(GpuId, Bytes)]) -> (SessionId, ClientId) {
         let session = self.session();
         let client = self.join(session);
-        self.attach(client, GPU);
-        self.allocate(client, GPU, bytes);
+        for &(gpu, bytes) in needs {
+            self.attach(client, gpu);
+            self.allocate(client, gpu, bytes);
+        }
+        (session, client)
+    }
+
+    /// A [`Self::program_on`] that always has work.
+    pub(super) fn busy_program_on(&mut self, needs: &[(GpuId, Bytes)]) -> (SessionId, ClientId) {
+        let (session, client) = self.program_on(needs);
+        self.gets_busy(client);
         (session, client)
     }
 
     /// A [`Self::program`] that always has work.
     pub(super) fn busy_program(&mut self, bytes: Bytes) -> (SessionId, ClientId) {
-        let (session, client) = self.program(bytes);
-        self.gets_busy(client);
-        (session, client)
+        self.busy_program_on(&[(GPU, bytes)])
     }
 
     // What they do.
 
     /// Whether the allocation was granted, from the page or by the machine.
     pub(super) fn allocate(&mut self, client: ClientId, gpu: GpuId, bytes: Bytes) -> bool {
-        let process = self.processes.get_mut(&client).unwrap();
+        let process = self.process(client);
         let free = process.free.entry(gpu).or_default();
         if *free >= bytes {
             *free -= bytes;
@@ -379,14 +399,14 @@ impl World {
     }
 
     pub(super) fn free(&mut self, client: ClientId, gpu: GpuId, bytes: Bytes) {
-        let process = self.processes.get_mut(&client).unwrap();
+        let process = self.process(client);
         *process.used.entry(gpu).or_default() -= bytes;
         *process.free.entry(gpu).or_default() += bytes;
     }
 
     /// As [`Self::allocate`], of bytes that never move.
     pub(super) fn allocate_fixed(&mut self, client: ClientId, gpu: GpuId, bytes: Bytes) -> bool {
-        let process = self.processes.get_mut(&client).unwrap();
+        let process = self.process(client);
         let free = process.free.entry(gpu).or_default();
         if *free >= bytes {
             *free -= bytes;
@@ -396,23 +416,23 @@ impl World {
             return true;
         }
         let fixed = self.fixed(client, gpu);
-        let process = self.processes.get_mut(&client).unwrap();
+        let process = self.process(client);
         if process.told.insert(gpu, fixed) != Some(fixed) {
             let bytes = fixed;
             self.send(Event::Fixed { client, gpu, bytes });
         }
         self.look(client, gpu);
-        self.processes.get_mut(&client).unwrap().asks_fixed = true;
+        self.process(client).asks_fixed = true;
         self.next_id += 1;
         self.send(Event::ReserveFixed { client, gpu, request: RequestId(self.next_id), bytes });
-        self.processes.get_mut(&client).unwrap().asks_fixed = false;
+        self.process(client).asks_fixed = false;
         self.fixed(client, gpu) == fixed + bytes
     }
 
     /// Of bytes that never moved, those that the machine counts as such go back to it, the others into the
     /// page.
     pub(super) fn free_fixed(&mut self, client: ClientId, gpu: GpuId, bytes: Bytes) {
-        let process = self.processes.get_mut(&client).unwrap();
+        let process = self.process(client);
         let fixed = process.fixed.entry(gpu).or_default();
         *fixed -= bytes;
         *process.used.entry(gpu).or_default() -= bytes;
@@ -433,8 +453,22 @@ impl World {
         self.send(Event::LeaseSeen { client, gpu, free });
     }
 
+    fn process(&mut self, client: ClientId) -> &mut Process {
+        self.processes.get_mut(&client).unwrap()
+    }
+
     pub(super) fn habits(&mut self, client: ClientId) -> &mut Habits {
-        &mut self.processes.get_mut(&client).unwrap().habits
+        &mut self.process(client).habits
+    }
+
+    /// Refusals of memory since the last call.
+    pub(super) fn refusals(&mut self) -> Vec<MemoryRefusal> {
+        let effects = self.take().into_iter();
+        effects
+            .filter_map(
+                |effect| if let Effect::Refuse { refusal, .. } = effect { Some(refusal) } else { None },
+            )
+            .collect()
     }
 
     /// A thread arrives, and another whenever the gate closes.
