@@ -1,11 +1,11 @@
-//! A blocking conversation with the daemon, on either of its sockets.
+//! Blocking connection to the daemon, on either of its sockets.
 //!
 //! ```text
-//!   connect ─▶ Hello(Tool) ─▶ Ready{protocol} ─▶ question ─▶ answer ─▶ question …
+//!   connect ─▶ Hello(Tool) ─▶ Ready{protocol} ─▶ request ─▶ reply ─▶ request …
 //! ```
 //!
-//! Nothing waits longer than five seconds for one step. The socket is close-on-exec: a session that was
-//! registered over it lives on with the process, not with the connection.
+//! Each step waits at most five seconds. The socket is close-on-exec: a session that was registered over it lives as
+//! long as the process, not the connection.
 
 use std::fs::FileType;
 use std::io::{self, ErrorKind, Read as _, Write as _};
@@ -23,10 +23,10 @@ use gpushare_sys::socket;
 
 use crate::exit;
 
-/// The longest wait for one step.
+/// Maximum wait for one step.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Why the daemon gave no answer.
+/// Reason why a request to the daemon failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ClientError {
     #[error(
@@ -34,7 +34,7 @@ pub(crate) enum ClientError {
     )]
     Absent(PathBuf),
     #[error(
-        "{0} is not open to this user; run as its owner (sudo), or name your own daemon with --runtime-dir"
+        "this user may not connect to {0}; run as its owner (sudo), or name your own daemon with --runtime-dir"
     )]
     Denied(PathBuf),
     #[error(
@@ -54,12 +54,10 @@ pub(crate) enum ClientError {
     #[error("{}", codec::protocol_mismatch(*.0))]
     Protocol(u16),
     #[error(
-        "what answers at {path} makes no sense ({cause}); install the same gpushare version on both sides"
+        "the reply at {path} cannot be decoded ({cause}); install the same gpushare version on both sides"
     )]
     Nonsense { path: PathBuf, cause: CodecError },
-    #[error(
-        "the daemon at {0} answered something else than was asked; install the same gpushare version on both sides"
-    )]
+    #[error("the daemon at {0} sent an unexpected reply; install the same gpushare version on both sides")]
     Unexpected(PathBuf),
     #[error("the request is too long to be sent to the daemon; choose a shorter --name")]
     TooLong,
@@ -68,7 +66,7 @@ pub(crate) enum ClientError {
 }
 
 impl ClientError {
-    /// How a command ends that fails with this.
+    /// Returns the exit code of a command that fails with this error.
     pub(crate) fn code(&self) -> u8 {
         match self {
             Self::Absent(_) | Self::Silent(_) | Self::Gone(_) => exit::DAEMON_DOWN,
@@ -90,20 +88,20 @@ impl ClientError {
     }
 }
 
-/// One of the two sockets and what is said there.
+/// One of the daemon's two sockets, with its message types.
 pub(crate) trait Door {
     type Request: Message;
     type Reply: Message;
 
     fn path(dir: &RuntimeDir) -> PathBuf;
     fn hello(hello: Hello) -> Self::Request;
-    /// The daemon's protocol, if the reply is an answer to the hello.
+    /// Returns the daemon's protocol version if `reply` answers the hello.
     fn ready(reply: &Self::Reply) -> Option<u16>;
-    /// The reply, unless it says that the request failed.
+    /// Returns the reply, or the failure that it reports.
     fn success(reply: Self::Reply) -> Result<Self::Reply, Failure>;
 }
 
-/// The socket for sharing processes.
+/// The socket for processes that use a card.
 #[derive(Debug)]
 pub(crate) struct Tenant;
 
@@ -145,7 +143,7 @@ macro_rules! door {
 door!(Tenant: TenantRequest -> TenantReply at tenant_socket);
 door!(Admin: AdminRequest -> AdminReply at admin_socket);
 
-/// A connection on which the hellos are exchanged.
+/// Connection after the exchange of hellos.
 #[derive(Debug)]
 pub(crate) struct Client<D: Door> {
     stream: UnixStream,
@@ -166,18 +164,18 @@ impl<D: Door> Client<D> {
         }
     }
 
-    /// Asks and waits for the answer.
+    /// Sends a request and waits for the reply.
     pub(crate) fn ask(&mut self, request: &D::Request) -> Result<D::Reply, ClientError> {
         let frame = codec::encode(request).map_err(|_| ClientError::TooLong)?;
         match self.stream.write_all(&frame) {
-            // A daemon that turns a peer away says why and hangs up before it reads.
+            // A daemon that rejects a peer sends the reason and closes the connection before it reads.
             Err(cause) if cause.kind() == ErrorKind::BrokenPipe => {}
             result => result.map_err(|cause| self.broken(cause))?,
         }
         self.hear()
     }
 
-    /// Waits for a later answer to what was asked, which ends with the connection.
+    /// Waits for the next reply to the last request.
     pub(crate) fn listen(&mut self) -> Result<D::Reply, ClientError> {
         self.hear().map_err(|error| match error {
             ClientError::Closed(path) => ClientError::Gone(path),
@@ -185,7 +183,7 @@ impl<D: Door> Client<D> {
         })
     }
 
-    /// Lets an answer take its time from now on.
+    /// Removes the limit on the wait for a reply.
     pub(crate) fn wait_forever(&mut self) -> Result<(), ClientError> {
         let result = self.stream.set_read_timeout(None);
         result.map_err(|cause| self.broken(cause))
@@ -201,12 +199,12 @@ impl<D: Door> Client<D> {
         D::success(reply).map_err(ClientError::Refused)
     }
 
-    /// The daemon's process, by the kernel's word; pid 0 if it has none here.
+    /// Returns the daemon's process as the kernel reports it; pid 0 if it is outside this PID namespace.
     pub(crate) fn peer(&self) -> Peer {
         gpushare_sys::peer::credentials(&self.stream).unwrap_or(Peer { pid: 0, uid: 0, gid: 0 })
     }
 
-    /// The error for an answer to another question.
+    /// Returns the error for a reply of the wrong kind.
     pub(crate) fn unexpected(&self) -> ClientError {
         ClientError::Unexpected(self.path.clone())
     }
@@ -233,7 +231,7 @@ impl<D: Door> Client<D> {
     }
 }
 
-/// A connected stream with its timeouts set, also for the connecting itself (a daemon that accepts nobody).
+/// Connects with a time limit, since a daemon may not accept, and sets the time limits of the stream.
 fn open(path: &Path) -> Result<UnixStream, ClientError> {
     if let Ok(found) = path.metadata()
         && let Some(what) = not_a_socket(found.file_type())

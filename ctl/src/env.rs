@@ -1,6 +1,6 @@
-//! `env`: what a shell must export so that everything it starts is shared.
+//! `env`: prints the exports with which all programs that a shell starts share its GPUs.
 //!
-//! Lists of paths are extended and never replaced: what is in them stays in its order, and nothing comes twice.
+//! Lists of paths are extended, not replaced: their entries keep their order, and no entry appears twice.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
@@ -31,7 +31,7 @@ pub(crate) fn env(args: &EnvArgs, places: &Places) -> Result<(), CtlError> {
     let folder = |path: &Path| path.parent().map(Path::to_owned).unwrap_or_default();
     let program = std::env::current_exe().unwrap_or_default();
     let listed = |name, folder: PathBuf| extended(variable(name), folder.as_os_str(), args.append);
-    // A variable without a value is taken out.
+    // A variable without a value is removed.
     let mut exports = vec![
         (RUNTIME_DIR, Some(daemon.root().as_os_str().to_owned())),
         (PRELOAD, Some(preloaded(&library, variable(PRELOAD), args.append))),
@@ -62,7 +62,7 @@ pub(crate) fn env(args: &EnvArgs, places: &Places) -> Result<(), CtlError> {
     Ok(())
 }
 
-/// A line that takes a variable out.
+/// Returns a shell line that removes a variable.
 fn without(shell: Shell, name: &str) -> Vec<u8> {
     match shell {
         Shell::Sh => format!("unset {name}\n"),
@@ -71,7 +71,7 @@ fn without(shell: Shell, name: &str) -> Vec<u8> {
     .into_bytes()
 }
 
-/// A line that the shell reads as this and nothing else.
+/// Returns a shell line that exports a variable, with its value quoted.
 fn line(shell: Shell, name: &str, value: &OsStr) -> Vec<u8> {
     let quote: &[u8] = match shell {
         Shell::Sh => b"'\\''",
@@ -93,8 +93,8 @@ fn line(shell: Shell, name: &str, value: &OsStr) -> Vec<u8> {
     line
 }
 
-/// A list by colons with `entry` in it once: in front, or where it is to be appended, behind; one that is there stays
-/// where it is.
+/// Returns a colon-separated list with `entry` in it once: first, or last if `append`. An entry that is present stays
+/// in its place.
 fn extended(present: Option<OsString>, entry: &OsStr, append: bool) -> OsString {
     let present = present.unwrap_or_default();
     if present.is_empty() {
@@ -111,7 +111,7 @@ fn extended(present: Option<OsString>, entry: &OsStr, append: bool) -> OsString 
     parts.join(OsStr::new(":"))
 }
 
-/// `LD_PRELOAD` takes spaces too, and must have one copy of ours only.
+/// Returns `LD_PRELOAD` with exactly one copy of our library. Its entries may be separated by spaces too.
 fn preloaded(library: &Path, present: Option<OsString>, append: bool) -> OsString {
     match append {
         false => preload::prepend(library, present),
@@ -161,7 +161,7 @@ mod tests {
             let mut script = line(word, "A", value);
             script.extend_from_slice(b"printf %s \"$A\"");
             let script = OsStr::from_bytes(&script);
-            // Not every machine has every shell.
+            // A machine may lack one of the shells.
             if let Ok(done) = std::process::Command::new(shell).arg("-c").arg(script).output() {
                 assert_eq!(OsStr::from_bytes(&done.stdout), value, "{shell}");
             }

@@ -1,4 +1,4 @@
-//! How a command ends: one sentence on stderr, and a code that a script can tell apart.
+//! Exit codes and error messages: a failed command prints one sentence on stderr.
 
 use std::fmt;
 use std::io::{self, Write as _};
@@ -13,26 +13,26 @@ use crate::run::RunError;
 use crate::run::library::LibraryError;
 use crate::run::token::TokenError;
 
-/// Something failed that has no code of its own.
+/// Any failure without a code of its own.
 pub(crate) const ERROR: u8 = 1;
-/// `doctor`: something is wrong, or it could not look.
+/// `doctor`: a check found an error, or the doctor itself failed.
 pub(crate) const DOCTOR_FAILED: u8 = 2;
-/// The arguments make no sense.
+/// The arguments are invalid.
 pub(crate) const USAGE: u8 = 2;
 /// No daemon answers.
 pub(crate) const DAEMON_DOWN: u8 = 3;
-/// This user may not do that.
+/// The user lacks the permission.
 pub(crate) const PERMISSION: u8 = 4;
-/// There is no such card or session.
+/// The card or session does not exist.
 pub(crate) const NOT_FOUND: u8 = 5;
-/// `run`: gpushare failed, as docker's own failures.
+/// `run`: gpushare failed, not the program (the code that docker uses for its own failures).
 pub(crate) const RUN_FAILED: u8 = 125;
 /// `run`: the program was found and cannot be executed.
 pub(crate) const NOT_EXECUTABLE: u8 = 126;
 /// `run`: the program was not found.
 pub(crate) const PROGRAM_NOT_FOUND: u8 = 127;
 
-/// Why a command failed.
+/// Reason why a command failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CtlError {
     #[error(transparent)]
@@ -78,7 +78,7 @@ impl CtlError {
     }
 }
 
-/// The end of a command.
+/// Returns the exit code of a command, and prints its error.
 pub(crate) fn end(result: Result<ExitCode, CtlError>) -> ExitCode {
     match result {
         Ok(code) => code,
@@ -86,13 +86,13 @@ pub(crate) fn end(result: Result<ExitCode, CtlError>) -> ExitCode {
     }
 }
 
-/// Says why and ends with `code`. If stderr is gone too, only the code is left to say it.
+/// Prints an error on stderr and returns `code`. A closed stderr is ignored.
 pub(crate) fn fail(why: &dyn fmt::Display, code: u8) -> ExitCode {
     warn(why);
     ExitCode::from(code)
 }
 
-/// Says on stderr what the user must know although the command goes on.
+/// Prints a warning on stderr.
 pub(crate) fn warn(what: &dyn fmt::Display) {
     let _ = writeln!(io::stderr(), "gpushare-ctl: {what}");
 }

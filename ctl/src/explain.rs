@@ -1,4 +1,4 @@
-//! `explain`: why a session was refused memory and why it waits, in sentences made of the daemon's facts.
+//! `explain`: turns the daemon's facts about a session's refusals and waits into sentences.
 
 use gpushare_proto::Bytes;
 use gpushare_proto::admin::{AdminReply, AdminRequest, LockView};
@@ -15,7 +15,7 @@ use crate::output;
 use crate::places::Places;
 use crate::table::{Table, harmless, short};
 
-/// Prints what is known of one session.
+/// Prints the refusals, limits and wait of one session.
 pub(crate) fn explain(args: &ExplainArgs, places: &Places) -> Result<(), CtlError> {
     let mut client = Client::<Admin>::connect(places.administered())?;
     let which = args.which.clone();
@@ -25,7 +25,7 @@ pub(crate) fn explain(args: &ExplainArgs, places: &Places) -> Result<(), CtlErro
     let which = explanation.session.session.to_string();
     let orphaned = match client.ask(&AdminRequest::Orphaned { which }) {
         Ok(AdminReply::Orphaned(orphaned)) => orphaned,
-        // It ended meanwhile, which it does not as long as there is any.
+        // The session has just ended; a session with orphaned memory does not end.
         Err(ClientError::Refused(failure)) if failure.code == FailureCode::NotFound => Vec::new(),
         Ok(_) => return Err(client.unexpected().into()),
         Err(error) => return Err(error.into()),
@@ -39,12 +39,12 @@ pub(crate) fn explain(args: &ExplainArgs, places: &Places) -> Result<(), CtlErro
     Ok(())
 }
 
-/// All that the daemon says about one session.
+/// The daemon's facts about one session.
 #[derive(Debug, Serialize)]
 struct Explained {
     #[serde(flatten)]
     explanation: Explanation,
-    /// What its dead processes have on cards still.
+    /// Memory of the session's dead processes that is still on cards.
     orphaned: Vec<OrphanView>,
 }
 
@@ -68,20 +68,20 @@ fn page(all: &Explained) -> String {
     }
 }
 
-/// What keeps it from everything else, and what to do.
+/// Returns the sentence for a session that is paused, expired or revoked.
 fn standing(facts: &Explanation) -> Option<String> {
     let name = &facts.session.name;
     match facts.session.state.standing {
         SessionPhase::Good => None,
         SessionPhase::Paused => Some(format!(
-            "it is paused: it keeps its memory and is granted nothing; `gpushare-ctl session resume {name}` lets it go on"
+            "it is paused: it keeps its memory and gets no turns; `gpushare-ctl session resume {name}` resumes it"
         )),
         SessionPhase::Expired => Some(format!(
-            "its time is over: no grants and no new memory; `gpushare-ctl session renew {name} --ttl 2h` lets it go on"
+            "it has expired: it gets no turns and no new memory; `gpushare-ctl session renew {name} --ttl 2h` renews it"
         )),
         SessionPhase::Revoked => Some(
-            "it was revoked, which is for good: no grants and no new memory; make another one with `gpushare-ctl session \
-             create`, and delete this one when its processes have ended"
+            "it was revoked: it gets no turns and no new memory, and cannot be renewed; create another session with \
+            `gpushare-ctl session create`, and delete this one when its processes have ended"
             .to_owned(),
         ),
     }
@@ -91,7 +91,7 @@ fn runs(facts: &Explanation) -> String {
     match &facts.session.lock {
         LockView::Idle => "it waits for nothing: none of its processes asks for a turn".to_owned(),
         LockView::Holding { .. } => "it waits for nothing: it may submit work".to_owned(),
-        LockView::Dropping { reason, .. } => format!("it is letting others have their turn: {reason}"),
+        LockView::Dropping { reason, .. } => format!("it is giving the card to others: {reason}"),
         LockView::Waiting { reason, .. } => format!("it waits: {reason}"),
     }
 }
@@ -101,24 +101,24 @@ fn waits(name: &str, wait: &WaitView) -> Vec<String> {
         WaitReason::Turn => format!("{name} waits, and its turn is next"),
         WaitReason::Holders => format!("{name} waits for its turn"),
         WaitReason::Stuck { name: holder, session, reason } => format!(
-            "{name} waits for {holder} ({session}), which does not let go: {reason}; `gpushare-ctl session show {session}` \
-             names its processes"
+            "{name} waits for {holder} ({session}), which does not give the card back: {reason}; `gpushare-ctl session show \
+            {session}` lists its processes"
         ),
         WaitReason::Recovering { processes } => format!(
-            "the daemon restarted, and {processes} processes of the last one that may use its cards are neither back nor have \
-             they ended"
+            "the daemon restarted, and {processes} processes that may use the session's cards have neither reconnected nor \
+            ended"
         ),
         WaitReason::Limit { limit } => {
-            format!("{name} has used up its compute limit of {limit} for now, and goes on in a moment")
+            format!("{name} has used up its compute limit of {limit} for now, and continues shortly")
         }
-        WaitReason::Standing => format!("{name} waits until somebody lets it go on, as said above"),
+        WaitReason::Standing => format!("{name} waits until it is resumed or renewed, see above"),
     }];
     let stands = matches!(wait.reason, WaitReason::Turn | WaitReason::Holders | WaitReason::Stuck { .. });
     if stands {
         for holder in &wait.holders {
             let rest = match holder.rest_ns.is_zero() {
-                true => "its time is over, and its work in flight ends".to_owned(),
-                false => format!("about {} of its time left", short(holder.rest_ns)),
+                true => "its turn is over, and its work in flight is ending".to_owned(),
+                false => format!("about {} of its turn left", short(holder.rest_ns)),
             };
             lines.push(format!("  now    {} ({}): {rest}", holder.name, holder.session));
         }
@@ -132,20 +132,20 @@ fn waits(name: &str, wait: &WaitView) -> Vec<String> {
     }
     lines.push(match wait.about_ns {
         Some(about) => format!(
-            "its turn comes in about {}: what is left of the holder's time, {} ahead with their turns one after the other, and {} for \
-             each change of turns; sooner if somebody goes idle or fits beside another",
+            "its turn comes in about {}: the rest of the holder's turn, {} ahead with a whole turn each, and {} for each \
+            handoff; sooner if a session becomes idle or two fit beside each other",
             short(about),
             sessions(wait.ahead.len()),
             short(wait.handoff_ns)
         ),
-        None => "how long that takes, the scheduler cannot tell".to_owned(),
+        None => "the daemon cannot tell how long that takes".to_owned(),
     });
     lines
 }
 
 fn sessions(count: usize) -> String {
     match count {
-        0 => "nobody".to_owned(),
+        0 => "no session".to_owned(),
         1 => "1 session".to_owned(),
         more => format!("{more} sessions"),
     }
@@ -157,7 +157,7 @@ fn refusals(facts: &Explanation) -> Vec<String> {
         return vec![match all {
             0 => "it was never refused memory".to_owned(),
             _ => format!(
-                "it was refused memory {all} times; when and why is in the audit log: `gpushare-ctl audit grep`"
+                "it was refused memory {all} times; the audit log has the details: `gpushare-ctl audit grep`"
             ),
         }];
     };
@@ -167,20 +167,20 @@ fn refusals(facts: &Explanation) -> Vec<String> {
         _ => format!("it was refused memory {all} times; the last {shown}:"),
     }];
     lines.extend(facts.refusals.iter().rev().map(refusal));
-    // About a session whose time is over it is said above.
+    // For an expired session the remedy is given above.
     if !last.refusal.is_permanent() {
         lines.push(remedy(last.refusal.by, &facts.session.name));
     }
     lines
 }
 
-/// What counts as the session's although the process that had it is dead.
+/// Returns the lines about memory of dead processes, which counts as the session's.
 fn orphaned(views: &[OrphanView]) -> Vec<String> {
     let mut lines: Vec<String> = views
         .iter()
         .map(|view| {
             format!(
-                "{} on {} are of pid {}, which ended {} ago, and the card keeps them",
+                "{} on {} belong to pid {}, which ended {} ago, and are still on the card",
                 view.bytes,
                 view.gpu,
                 view.pid,
@@ -190,7 +190,7 @@ fn orphaned(views: &[OrphanView]) -> Vec<String> {
         .collect();
     if !lines.is_empty() {
         lines.push(
-            "they are free when the processes have ended that it forked: `fuser -v /dev/nvidia*` names them"
+            "they are freed when the processes that it forked have ended: `fuser -v /dev/nvidia*` lists them"
                 .to_owned(),
         );
     }
@@ -201,36 +201,41 @@ fn refusal(view: &RefusalView) -> String {
     let RefusalView { ago_ns, pid, gpu, refusal, .. } = view;
     if refusal.is_permanent() {
         return format!(
-            "  {} ago, pid {pid} on {gpu}: asked for {}, and its time was over or it was revoked; it used {}",
+            "  {} ago, pid {pid} on {gpu}: asked for {}, but the session was expired or revoked; it used {}",
             short(*ago_ns),
             refusal.requested,
             refusal.used
         );
     }
-    let limit = match refusal.by {
-        LimitKind::Session => "its quota",
-        LimitKind::Capacity => "the card's capacity",
-        LimitKind::ManagedLimit => "the managed memory of all sessions",
-    };
     format!(
-        "  {} ago, pid {pid} on {gpu}: asked for {}, and {} of {} are used under {limit}",
+        "  {} ago, pid {pid} on {gpu}: asked for {}; {} of {} of {} are in use",
         short(*ago_ns),
         refusal.requested,
         refusal.used,
+        limit_name(refusal.by),
         refusal.limit
     )
+}
+
+/// Returns the name of a limit within a sentence about a session.
+pub(crate) fn limit_name(by: LimitKind) -> &'static str {
+    match by {
+        LimitKind::Session => "its quota",
+        LimitKind::Capacity => "the card's capacity",
+        LimitKind::ManagedLimit => "the limit on managed memory",
+    }
 }
 
 fn remedy(by: LimitKind, name: &str) -> String {
     match by {
         LimitKind::Session => {
-            format!("more: free memory in the session, or `gpushare-ctl set memory 8GiB --session {name}`")
+            format!("to get more: free memory in the session, or `gpushare-ctl set memory 8GiB --session {name}`")
         }
         LimitKind::Capacity => {
-            "more: a session is at most as large as the card's capacity unless it is made with --oversubscribe".to_owned()
+            "to get more: make the session with --oversubscribe, which lifts the limit of the card's capacity".to_owned()
         }
         LimitKind::ManagedLimit => {
-            "more: other sessions free memory, or `gpushare-ctl set managed-limit` raises what all have together".to_owned()
+            "to get more: free memory in other sessions, or raise the limit with `gpushare-ctl set managed-limit`".to_owned()
         }
     }
 }

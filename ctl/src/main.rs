@@ -1,7 +1,6 @@
-//! The command line of gpushare.
+//! `gpushare-ctl`, the command line of gpushare.
 //!
-//! In reading order: what can be asked, how it ends, which daemon is asked and how, what is printed, and
-//! the commands themselves.
+//! In reading order: arguments, exit codes, choice of the daemon, connection to it, output, and the commands.
 #![forbid(unsafe_code)]
 
 mod cli;

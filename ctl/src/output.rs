@@ -1,10 +1,10 @@
-//! Standard output: whole documents at once, and a reader that leaves early is no error.
+//! Standard output. A reader that closes the pipe early is not an error.
 
 use std::io::{self, ErrorKind, Write as _};
 
 use serde::Serialize;
 
-/// Prints `text` as it is.
+/// Prints `text` unchanged.
 pub(crate) fn print(text: &str) -> io::Result<()> {
     let mut stdout = io::stdout().lock();
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {

@@ -1,8 +1,8 @@
-//! Which daemon a command talks to, and where this user's own files go.
+//! Choice of the daemon that a command connects to, and of the folder for this user's own files.
 //!
 //! ```text
-//!   --runtime-dir, GPUSHARE_RUNTIME_DIR ──▶ that one and no other
-//!   else  /run/gpushare                 ──▶ if it is there (status, set) or answers (run)
+//!   --runtime-dir, GPUSHARE_RUNTIME_DIR ──▶ only that folder
+//!   else  /run/gpushare                 ──▶ if its socket exists (status, set) or answers (run)
 //!   else  $XDG_RUNTIME_DIR/gpushare     ──▶ the user's own
 //! ```
 
@@ -12,7 +12,7 @@ use std::path::PathBuf;
 
 use gpushare_proto::names::{RUNTIME_DIR, RuntimeDir};
 
-/// The folders a daemon may be in.
+/// Runtime folders in which a daemon may be, for the calling user.
 #[derive(Debug)]
 pub(crate) struct Places {
     candidates: Vec<RuntimeDir>,
@@ -21,13 +21,13 @@ pub(crate) struct Places {
 }
 
 impl Places {
-    /// The places of the calling user; `flag` is `--runtime-dir`.
+    /// Returns the folders of the calling user; `flag` is the value of `--runtime-dir`.
     pub(crate) fn of_this_user(flag: Option<PathBuf>) -> Self {
         let named = flag
             .map(OsString::from)
             .or_else(|| std::env::var_os(RUNTIME_DIR))
             .filter(|dir| !dir.is_empty())
-            // The program that `run` starts may change its folder.
+            // The program that `run` starts may change its working directory.
             .map(|dir| std::path::absolute(&dir).map_or(dir, OsString::from));
         let xdg = std::env::var_os("XDG_RUNTIME_DIR");
         let uid = rustix::process::geteuid().as_raw();
@@ -38,17 +38,17 @@ impl Places {
         }
     }
 
-    /// The daemons to try, in order.
+    /// Returns the folders to try, in order.
     pub(crate) fn candidates(&self) -> &[RuntimeDir] {
         &self.candidates
     }
 
-    /// Where `run` starts a daemon if none answers: the last candidate.
+    /// Returns the folder in which `run` starts a daemon if none answers: the last candidate.
     pub(crate) fn own(&self) -> &RuntimeDir {
         self.candidates.last().unwrap_or(&self.user)
     }
 
-    /// The daemon to administer: the first whose socket exists, else the user's own.
+    /// Returns the folder of the daemon to administer: the first whose admin socket exists, else the user's own.
     pub(crate) fn administered(&self) -> &RuntimeDir {
         let exists = |dir: &&RuntimeDir| match dir.admin_socket().symlink_metadata() {
             Ok(_) => true,
@@ -57,7 +57,7 @@ impl Places {
         self.candidates.iter().find(exists).unwrap_or(self.own())
     }
 
-    /// Where a secret of this user goes: beside the daemon's files if the folder is ours, else beside our own.
+    /// Returns the folder for this user's token files: the daemon's if it belongs to this user, else the user's own.
     pub(crate) fn secrets<'a>(&'a self, daemon: &'a RuntimeDir) -> &'a RuntimeDir {
         use std::os::unix::fs::MetadataExt as _;
         match daemon.root().symlink_metadata() {

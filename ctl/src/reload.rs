@@ -1,4 +1,4 @@
-//! `reload`: the daemon reads its configuration again, and what that changed is printed.
+//! `reload`: makes the daemon read its configuration again and prints the changes.
 
 use gpushare_proto::admin::{AdminReply, AdminRequest, ConfigChange};
 
@@ -9,7 +9,7 @@ use crate::output;
 use crate::places::Places;
 use crate::table::harmless;
 
-/// Prints `quantum of gpu0: 9s → computed`, a line for each key that is another one.
+/// Prints a line like `quantum of gpu0: 9s → computed` for each changed key.
 pub(crate) fn reload(args: &ReloadArgs, places: &Places) -> Result<(), CtlError> {
     let mut client = Client::<Admin>::connect(places.administered())?;
     let AdminReply::Reloaded(changes) = client.ask(&AdminRequest::Reload)? else {
@@ -24,7 +24,7 @@ pub(crate) fn reload(args: &ReloadArgs, places: &Places) -> Result<(), CtlError>
 
 fn page(changes: &[ConfigChange]) -> String {
     if changes.is_empty() {
-        return "nothing changed: the daemon runs with what its configuration says\n".to_owned();
+        return "nothing changed: the daemon already runs with the values of its configuration\n".to_owned();
     }
     let line = |ConfigChange { key, old, new, live }: &ConfigChange| {
         let when = if *live { "" } else { " (takes effect at the next start)" };

@@ -1,4 +1,4 @@
-//! `session`: the sessions of a daemon: to look at, to make, to change.
+//! `session`: lists, shows, creates and changes the sessions of a daemon.
 
 use gpushare_proto::admin::{AdminReply, AdminRequest, SessionRequest, SessionView};
 use gpushare_proto::lookup::{self, LookupError};
@@ -67,7 +67,7 @@ pub(crate) fn session(command: &SessionCommand, places: &Places) -> Result<(), C
     }
 }
 
-/// Changes what a session may do at all, and prints it.
+/// Changes the phase or lifetime of a session and prints the change.
 fn turn(
     client: &mut Client<Admin>,
     which: &str,
@@ -77,7 +77,7 @@ fn turn(
     change(client, ("state", Whose::State(which)), request, json)
 }
 
-/// Sends a request that changes something, and prints what it was and is.
+/// Sends a request that changes a session, and prints the old and the new value.
 pub(crate) fn change(
     client: &mut Client<Admin>,
     (key, whose): (&str, Whose<'_>),
@@ -91,7 +91,7 @@ pub(crate) fn change(
     }
 }
 
-/// Ends a session, and with it its token's file.
+/// Ends a session and removes its token file.
 fn end(
     client: &mut Client<Admin>,
     request: SessionRequest,
@@ -99,7 +99,7 @@ fn end(
     places: &Places,
 ) -> Result<(), CtlError> {
     let sessions = status::fetch(client)?.sessions;
-    // Whether there is one, the daemon says.
+    // The daemon reports an unknown session itself.
     let found = find(&sessions, which).ok().filter(|session| has_token(session));
     turn(client, which, request, *json)?;
     if let Some(session) = found {
@@ -108,12 +108,12 @@ fn end(
     Ok(())
 }
 
-/// Whether a session has a token that was kept for it.
+/// Returns whether a session has a token file that `session create` wrote.
 fn has_token(session: &SessionView) -> bool {
     session.state.kept && session.state.binding == Binding::Token
 }
 
-/// Gives a session another token, where its file is or is to be.
+/// Gives a session another token and writes it to the token file.
 fn reissue(client: &mut Client<Admin>, args: &TokenArgs, places: &Places) -> Result<(), CtlError> {
     let sessions = status::fetch(client)?.sessions;
     let session = find(&sessions, &args.which)?;
@@ -125,14 +125,14 @@ fn reissue(client: &mut Client<Admin>, args: &TokenArgs, places: &Places) -> Res
     else {
         return Err(client.unexpected().into());
     };
-    // The old one opens nothing any more: if this fails, it is asked for again.
+    // The old token is invalid already: if this fails, the user asks for another one.
     let file = draft.keep(&token)?;
     if args.json {
         output::print_json(&json!({ "session": session, "name": name, "token_file": file }))?;
     } else {
         let (name, file) = (harmless(&name), file.display());
         output::print(&format!(
-            "session {name} ({session}) has another token, in {file}; the one of before opens it no more\n"
+            "session {name} ({session}) has a new token, in {file}; the old token is invalid\n"
         ))?;
     }
     Ok(())
@@ -141,7 +141,7 @@ fn reissue(client: &mut Client<Admin>, args: &TokenArgs, places: &Places) -> Res
 fn create(client: &mut Client<Admin>, args: &CreateArgs, places: &Places) -> Result<(), CtlError> {
     let new = NewSession {
         name: Some(args.name.clone()),
-        // Only what is said here: the caller's own environment is for the caller's own programs.
+        // Only the flags count: the caller's environment is for the caller's own programs.
         terms: args.terms.terms(|_| None)?,
         oversubscribe: args.oversubscribe,
         gpu: args.gpu.clone(),
@@ -153,7 +153,7 @@ fn create(client: &mut Client<Admin>, args: &CreateArgs, places: &Places) -> Res
     };
     let whose = binding.to_string();
     let secrets = places.secrets(places.administered());
-    // First the file, then the session: one whose token cannot be written is of use to nobody.
+    // First the file, then the session: a session whose token cannot be written could not be joined.
     let draft = match &binding {
         Binding::Token => Some(Draft::new(secrets, &args.name, args.token_file.as_deref())?),
         Binding::Uid(_) | Binding::Cgroup(_) => None,
@@ -168,7 +168,7 @@ fn create(client: &mut Client<Admin>, args: &CreateArgs, places: &Places) -> Res
             Ok(file) => Some(file),
             Err(error) => {
                 let which = session.to_string();
-                // Whether that worked or not, why there is no token is what counts.
+                // The failure to write the token is the error to report, whether or not the deletion succeeds.
                 let _ = client.ask(&AdminRequest::Session(SessionRequest::Delete { which }));
                 return Err(error.into());
             }
@@ -185,14 +185,14 @@ fn create(client: &mut Client<Admin>, args: &CreateArgs, places: &Places) -> Res
                 file.display()
             ),
             None => format!(
-                "session {name} ({session}); the processes of {whose} belong to it from their next start\n"
+                "session {name} ({session}); processes of {whose} that start from now on belong to it\n"
             ),
         })?;
     }
     Ok(())
 }
 
-/// The session that is called so, by the daemon's own rule.
+/// Returns the session that `which` refers to, by the daemon's own rule.
 fn find<'a>(sessions: &'a [SessionView], which: &str) -> Result<&'a SessionView, CtlError> {
     let all = || {
         sessions

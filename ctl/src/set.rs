@@ -1,4 +1,4 @@
-//! `set`: changes one setting of the running daemon and says what it was and is.
+//! `set`: changes one setting of the running daemon and prints the old and the new value.
 
 use gpushare_proto::GpuId;
 use gpushare_proto::admin::{AdminRequest, Change, Knob, SessionRequest, Setting};
@@ -63,7 +63,7 @@ fn quota(NoneOr(limit): &NoneOr<Limit>) -> Quota {
     limit.clone().map(|limit| limit.0).unwrap_or_default()
 }
 
-/// The daemon's number of a card that exists.
+/// Returns the daemon's number of the card that the user named.
 fn number(client: &mut Client<Admin>, wanted: GpuName) -> Result<GpuId, CtlError> {
     let gpus = status::fetch(client)?.gpus;
     let mut found = gpus.iter().filter(|gpu| match &wanted {
@@ -71,7 +71,7 @@ fn number(client: &mut Client<Admin>, wanted: GpuName) -> Result<GpuId, CtlError
         GpuName::Uuid(uuid) => gpu.uuid == *uuid,
         GpuName::Prefix(prefix) => gpu.uuid.begins_with(prefix),
     });
-    // A beginning that fits two cards names neither.
+    // A prefix that fits two cards is ambiguous.
     let only = found.next().filter(|_| found.next().is_none());
     only.map(|gpu| gpu.gpu).ok_or_else(|| CtlError::NotFound {
         kind: "card",

@@ -1,4 +1,4 @@
-//! `status`: the daemon's one model, as JSON or as two tables.
+//! `status`: the state of the daemon, its cards and sessions, as JSON or as tables.
 
 use gpushare_proto::admin::{AdminReply, AdminRequest, GpuView, LockView, SessionView, Status};
 use gpushare_proto::session::{Binding, SessionPhase, Terms};
@@ -22,7 +22,7 @@ pub(crate) fn status(args: &StatusArgs, places: &Places) -> Result<(), CtlError>
     Ok(())
 }
 
-/// Asks for everything.
+/// Asks the daemon for its status.
 pub(crate) fn fetch(client: &mut Client<Admin>) -> Result<Status, ClientError> {
     match client.ask(&AdminRequest::Status)? {
         AdminReply::Status(status) => Ok(*status),
@@ -30,12 +30,12 @@ pub(crate) fn fetch(client: &mut Client<Admin>) -> Result<Status, ClientError> {
     }
 }
 
-/// The whole page.
+/// Returns the status as text.
 fn render(status: &Status) -> String {
     let mut page = daemon(status);
     page += "\n";
     page += &if status.gpus.is_empty() {
-        "no card is known yet; without NVML a card appears with its first process\n".to_owned()
+        "no cards yet; without NVML a card appears with its first process\n".to_owned()
     } else {
         gpus(&status.gpus)
     };
@@ -89,7 +89,7 @@ fn gpus(gpus: &[GpuView]) -> String {
     table.render()
 }
 
-/// The table of sessions, also for `session list`.
+/// Returns the table of sessions; `session list` prints it too.
 pub(crate) fn sessions(sessions: &[SessionView]) -> String {
     let mut table = Table::new(&["SESSION", "NAME", "MEMORY", "LOCK", "WAITED", "PROCESSES", "WHY"]);
     for session in sessions {
@@ -107,7 +107,7 @@ pub(crate) fn sessions(sessions: &[SessionView]) -> String {
     table.render()
 }
 
-/// What a session uses, per card, and its quota.
+/// Returns a session's allocated bytes per card, and its quota.
 fn memory(session: &SessionView) -> String {
     let used = match &session.gpus[..] {
         [] => Bytes::ZERO.to_string(),
@@ -121,7 +121,7 @@ fn memory(session: &SessionView) -> String {
     }
 }
 
-/// What a session does, or may not do, and why.
+/// Returns the state of a session's lock, or its phase if that prevents grants, and the reason.
 fn lock(session: &SessionView) -> (String, String) {
     let standing = match session.state.standing {
         SessionPhase::Good => "idle",
@@ -143,7 +143,7 @@ fn lock(session: &SessionView) -> (String, String) {
     }
 }
 
-/// One session in full.
+/// Returns all figures of one session as text.
 pub(crate) fn one_session(session: &SessionView) -> String {
     let (lock, why) = lock(session);
     let Terms { memory, compute, weight, priority, labels, .. } = &session.state.terms;
@@ -191,16 +191,16 @@ pub(crate) fn one_session(session: &SessionView) -> String {
     page + &cards_of(session) + &processes_of(session) + &staying(std::slice::from_ref(session))
 }
 
-/// A line for each process whose memory cannot be moved off its card, and why.
+/// Returns a line for each process whose memory cannot be moved off its card, with the reason.
 fn staying(sessions: &[SessionView]) -> String {
     let mut lines = String::new();
     for session in sessions {
         for client in session.clients.iter().filter(|client| !client.evictable) {
             let (pid, name) = (client.pid, &session.name);
             let line = match &client.unknown_functions[..] {
-                [] => format!("process {pid} of {name} stays on its card"),
+                [] => format!("the memory of process {pid} of {name} stays on its card"),
                 functions => format!(
-                    "process {pid} of {name} stays on its card: it was handed driver functions that gpushare does not \
+                    "the memory of process {pid} of {name} stays on its card: it uses driver functions that gpushare does not \
                      know ({}); update gpushare",
                     list(functions)
                 ),

@@ -1,18 +1,18 @@
-//! Columns for people, and numbers as short as a person reads them.
+//! Tables and short forms of values for people.
 //!
-//! Names and reasons come from other users' processes, so nothing that steers a terminal passes.
+//! Names and reasons come from other users' processes, so control characters and invisible ones are replaced.
 
 use gpushare_proto::Nanos;
 use gpushare_proto::text::is_printable;
 
-/// Rows under a header, each column as wide as its widest cell.
+/// Table with a header, whose columns are as wide as their widest cells.
 #[derive(Debug)]
 pub(crate) struct Table {
     rows: Vec<Vec<String>>,
 }
 
 impl Table {
-    /// A table with these column names.
+    /// Returns a table with these column names and no rows.
     pub(crate) fn new(header: &[&str]) -> Self {
         Self { rows: vec![header.iter().map(|&name| name.to_owned()).collect()] }
     }
@@ -25,7 +25,7 @@ impl Table {
         self.rows.push(cells.into_iter().map(shown).collect());
     }
 
-    /// The lines, each ended.
+    /// Returns the table as text, one line per row.
     pub(crate) fn render(&self) -> String {
         let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
         let width = |column| {
@@ -41,18 +41,18 @@ impl Table {
     }
 }
 
-/// `text` without what controls a terminal, hides or turns.
+/// Returns `text` with `?` for each character that is invisible or controls the terminal.
 pub(crate) fn harmless(text: &str) -> String {
     text.chars().map(|c| if is_printable(c) { c } else { '?' }).collect()
 }
 
-/// Several names in one cell.
+/// Joins several items by commas.
 pub(crate) fn list<T: std::fmt::Display>(items: impl IntoIterator<Item = T>) -> String {
     let items: Vec<String> = items.into_iter().map(|item| item.to_string()).collect();
     items.join(", ")
 }
 
-/// A time in three figures or so: `850us`, `12.3ms`, `4.2s`, `3m20s`, `2h05m`, `4d03h`.
+/// Formats a time with about three digits: `850us`, `12.3ms`, `4.2s`, `3m20s`, `2h05m`, `4d03h`.
 pub(crate) fn short(time: Nanos) -> String {
     let (us, seconds) = (time.0 / 1_000, time.0 / 1_000_000_000);
     match us {

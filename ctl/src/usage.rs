@@ -1,4 +1,4 @@
-//! `usage`: what sessions used, as JSON or as a table.
+//! `usage`: card time, waits and memory of sessions, as JSON or as a table.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -13,10 +13,10 @@ use crate::output;
 use crate::places::Places;
 use crate::table::{Table, harmless, short};
 
-/// The step in which usage is kept, in seconds.
+/// Interval in which the daemon keeps usage, in seconds.
 const HOUR: u64 = 3600;
 
-/// Prints what was used.
+/// Prints the usage of sessions.
 pub(crate) fn usage(args: &UsageArgs, places: &Places) -> Result<(), CtlError> {
     let mut client = Client::<Admin>::connect(places.administered())?;
     let AdminReply::Usage(mut usages) = client.ask(&AdminRequest::Usage { since: args.since })? else {
@@ -34,7 +34,7 @@ pub(crate) fn usage(args: &UsageArgs, places: &Places) -> Result<(), CtlError> {
     Ok(())
 }
 
-/// Those that are called so: sessions that ended may have had the same name.
+/// Returns the usages that `which` refers to; several ended sessions may have had the same name.
 fn of(usages: Vec<UsageView>, which: &str) -> Result<Vec<UsageView>, CtlError> {
     let called = SessionRef::parse(which);
     let found: Vec<_> = usages
@@ -45,23 +45,24 @@ fn of(usages: Vec<UsageView>, which: &str) -> Result<Vec<UsageView>, CtlError> {
         true => Err(CtlError::NotFound {
             kind: "session",
             name: harmless(which),
-            known: "none with that name or number used anything in that time; `gpushare-ctl usage` shows all"
-                .to_owned(),
+            known:
+                "no session of that name or number used a card in that time; `gpushare-ctl usage` shows all"
+                    .to_owned(),
         }),
         false => Ok(found),
     }
 }
 
-/// The time that is really counted: back to the beginning of an hour.
+/// Returns the length of the counted period, which begins at a full hour.
 fn counted(since: Nanos, now: u64) -> Nanos {
     let from = now.saturating_sub(since.0 / 1_000_000_000);
     Nanos::from_secs(now - from / HOUR * HOUR)
 }
 
 fn render(usages: &[UsageView], counted: Nanos) -> String {
-    let step = format!("(of the last {}: whole hours count)\n", short(counted));
+    let step = format!("(of the last {}, in whole hours)\n", short(counted));
     if usages.is_empty() {
-        return format!("no session used anything\n{step}");
+        return format!("no session used a card\n{step}");
     }
     let mut table = Table::new(&["SESSION", "NAME", "STATE", "GPU TIME", "WAITED", "HELD", "MOVED", "PEAK"]);
     for usage in usages {
@@ -79,7 +80,7 @@ fn render(usages: &[UsageView], counted: Nanos) -> String {
     table.render() + &step
 }
 
-/// In seconds, as they are added up: `5400.2s`.
+/// Formats a time in seconds, so that columns can be added up: `5400.2s`.
 fn seconds(time: Nanos) -> String {
     let tenths = time.0 / 100_000_000;
     format!("{}.{}s", tenths / 10, tenths % 10)

@@ -1,4 +1,4 @@
-//! `watch`: what happens, as it happens, for people, for programs, and as a picture in time.
+//! `watch`: prints events as they happen, as lines or JSON, and writes a trace of them.
 
 mod trace;
 mod words;
@@ -17,7 +17,7 @@ use crate::places::Places;
 use trace::Trace;
 use words::Words;
 
-/// Tells everything until the daemon ends, or nobody reads any more.
+/// Prints events until the daemon ends or standard output is closed.
 pub(crate) fn watch(args: &WatchArgs, places: &Places) -> Result<(), CtlError> {
     let mut client = Client::<Admin>::connect(places.administered())?;
     let mut trace = args.trace.as_deref().map(open).transpose()?;
@@ -50,7 +50,7 @@ fn tell(happenings: &[WatchEvent], json: bool, words: &mut Words) -> io::Result<
     stdout.flush()
 }
 
-/// A new trace; one that has the name goes.
+/// Creates the trace file, in place of an older one.
 fn open(path: &Path) -> Result<Trace<std::fs::File>, CtlError> {
     let file = OpenOptions::new()
         .write(true)

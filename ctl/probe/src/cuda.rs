@@ -1,4 +1,4 @@
-//! What the driver says about itself and its cards, without a context.
+//! Facts from the driver's library about itself and its cards, gathered without a context.
 
 use std::ffi::{c_char, c_int, c_uint, c_ulonglong, c_ushort, c_void};
 
@@ -8,45 +8,45 @@ use serde::{Deserialize, Serialize};
 use crate::library::Opened;
 use crate::{LIBCUDA, Loaded, Teller};
 
-/// What is known of the driver.
+/// Facts about the driver.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CudaFacts {
-    /// How loading it went.
+    /// Result of loading the driver's library; none before the attempt.
     pub library: Option<Loaded>,
-    /// Functions that even an old driver has, and this library does not.
+    /// Functions that every driver has and this library lacks.
     pub missing: Vec<String>,
-    /// The CUDA version that the driver speaks: 13000 for 13.0.
+    /// CUDA version of the driver; 13000 is 13.0.
     pub version: Option<i32>,
-    /// The `CUresult` of `cuInit`.
+    /// `CUresult` of `cuInit`.
     pub init: Option<i32>,
-    /// How many cards it shows to this process.
+    /// Number of cards that the driver shows to this process.
     pub count: Option<i32>,
-    /// The cards, in its order.
+    /// Cards in the driver's order.
     pub cards: Vec<CudaCard>,
 }
 
-/// One card as the driver shows it. An attribute that it does not know is none.
+/// One card as the driver describes it. An attribute that the driver does not know is none.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CudaCard {
-    /// Its name.
+    /// Product name of the card.
     pub name: Option<String>,
-    /// Its identity.
+    /// Identity of the card.
     pub uuid: Option<GpuUuid>,
-    /// Bytes of memory.
+    /// Total memory of the card, in bytes.
     pub total: Option<u64>,
-    /// Whether it knows managed memory at all.
+    /// Whether the card supports managed memory.
     pub managed: Option<i32>,
-    /// Whether host and card may touch managed memory at the same time, so that it may exceed the card.
+    /// Whether host and card may access managed memory concurrently; only then may it exceed the card.
     pub concurrent_managed: Option<i32>,
     /// Whether memory can be mapped by handle.
     pub vmm: Option<i32>,
     /// Whether handles can be passed as file descriptors.
     pub posix_fd: Option<i32>,
-    /// Whether network cards may read its memory.
+    /// Whether network cards may access the card's memory.
     pub rdma: Option<i32>,
-    /// Whether handles can be made for that.
+    /// Whether handles can be created for access by network cards.
     pub rdma_handles: Option<i32>,
-    /// Whether handles can be made of the host's memory.
+    /// Whether handles can be created for the host's memory.
     pub host_numa: Option<i32>,
 }
 
@@ -87,7 +87,7 @@ type DeviceTotalMem = unsafe extern "C" fn(*mut usize, c_int) -> c_int;
 type DeviceGetAttribute = unsafe extern "C" fn(*mut c_int, c_int, c_int) -> c_int;
 type Granularity = unsafe extern "C" fn(*mut usize, *const AllocationProperties, c_ulonglong) -> c_int;
 
-/// Asks everything, in the order in which less and less would be known of a broken driver.
+/// Asks all questions, the most basic first, so that a broken driver fails as late as possible.
 pub(crate) fn ask(teller: &mut Teller<CudaFacts>) {
     teller.tell(Some("dlopen"));
     let library = match Opened::open(LIBCUDA, "cuInit") {
@@ -157,7 +157,7 @@ fn card(library: &Opened, device: c_int) -> CudaCard {
         }
         if let Some(uuid) = library.function::<DeviceGetUuid>(&["cuDeviceGetUuid_v2", "cuDeviceGetUuid"]) {
             let mut bytes = [0; 16];
-            // An instance of a divided card has this in its name, and a UUID of its own.
+            // A MIG instance has this in its name, and a UUID of its own.
             let is_instance = card.name.as_ref().is_some_and(|name| name.contains(" MIG "));
             let of = if is_instance { GpuUuid::mig } else { GpuUuid::gpu };
             card.uuid = (uuid(&raw mut bytes, device) == 0).then(|| of(bytes));
@@ -177,14 +177,14 @@ fn card(library: &Opened, device: c_int) -> CudaCard {
             card.host_numa = attribute(attribute::HOST_NUMA_HANDLES);
         }
     }
-    // Drivers before 13.0 make such handles and do not know the attribute, and some know it and answer 0.
+    // Drivers before 13.0 create such handles but do not know the attribute, or report 0 for it.
     if card.host_numa != Some(1) && granularity_on_host(library) {
         card.host_numa = Some(1);
     }
     card
 }
 
-/// Whether the driver has a granularity for handles of the host's memory: it answers without making one.
+/// Returns whether the driver reports a granularity for handles of the host's memory; that creates no handle.
 fn granularity_on_host(library: &Opened) -> bool {
     // SAFETY: the signatures are cuda.h's; results go to variables of their types that live through the call.
     unsafe {
@@ -207,13 +207,13 @@ fn granularity_on_host(library: &Opened) -> bool {
     }
 }
 
-/// The number that a call writes, if it succeeds.
+/// Returns the number that a call writes, if the call succeeds.
 pub(crate) fn number(call: impl FnOnce(*mut c_int) -> c_int) -> Option<i32> {
     let mut value = 0;
     (call(&raw mut value) == 0).then_some(value)
 }
 
-/// The text before the first zero.
+/// Returns the text before the first zero byte.
 pub(crate) fn text_of(bytes: &[u8]) -> String {
     let end = bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len());
     String::from_utf8_lossy(&bytes[..end]).into_owned()

@@ -1,17 +1,17 @@
-//! Asks the NVIDIA driver what it can do, in a process that may die of it.
+//! Asks the NVIDIA driver for its abilities, in a process that the driver may crash.
 //!
-//! A broken driver crashes or hangs whoever asks. So `gpushare-ctl doctor` asks in a child with a time limit, and
-//! the child says *before each call* what it is about to ask and what it knows so far:
+//! A broken driver can crash or hang its caller. So `gpushare-ctl doctor` asks in a child with a time limit. Before
+//! each call the child prints the name of the call and the facts so far:
 //!
 //! ```text
 //!   child                                   gpushare-ctl doctor
 //!   {"next":"cuInit","facts":{…}} ─────────▶ keeps the last whole line
 //!   {"next":"cuDeviceGetCount","facts":{…}} ▶
-//!   ✝ or silence                             knows what was found, and in which call it ended
+//!   ✝ or silence                             knows the facts so far, and the call in which the child ended
 //! ```
 //!
-//! Nothing here makes a context, allocates on a card or changes anything. This is the only place of the command
-//! line with `unsafe` in it: the libraries are loaded by name, never linked.
+//! The probe creates no context, allocates nothing on a card and changes nothing. It is the only part of the command
+//! line with `unsafe`: the libraries are loaded by name, not linked.
 
 mod library;
 
@@ -27,43 +27,43 @@ use serde::{Deserialize, Serialize};
 pub use cuda::{CudaCard, CudaFacts};
 pub use nvml::{NvmlCard, NvmlFacts};
 
-/// The name of NVIDIA's driver library, as its packages install it.
+/// File name of NVIDIA's driver library.
 pub const LIBCUDA: &str = "libcuda.so.1";
-/// The name of NVIDIA's management library.
+/// File name of NVIDIA's management library.
 pub const LIBNVML: &str = "libnvidia-ml.so.1";
 
-/// What a child prints, a line each time: all that it knows, and what it asks next.
+/// Line that a child prints: its facts so far and its next call.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Progress<F> {
-    /// The call it is about to make; none at the end.
+    /// Name of the next call; none at the end.
     pub next: Option<String>,
-    /// What it knows.
+    /// Facts so far.
     pub facts: F,
 }
 
-/// How loading a library went.
+/// Result of loading a library.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Loaded {
-    /// From this file.
+    /// The library was loaded from this file.
     From(String),
-    /// Not, for the loader's reason.
+    /// The library was not loaded; the loader's reason.
     Not(String),
 }
 
-/// What a child can be asked.
+/// Question to a child.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Question {
-    /// What the driver can do.
+    /// The abilities of the driver and its cards.
     Cuda,
-    /// What the management library says.
+    /// The facts of the management library.
     Nvml,
-    /// Which of its files the loader mapped: whether a preload was taken.
+    /// The files that the loader has mapped, which show whether a preload was loaded.
     Mapped,
 }
 
 impl Question {
-    /// As an argument.
+    /// Returns the question's name as a command-line argument.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -73,7 +73,7 @@ impl Question {
         }
     }
 
-    /// The question that an argument means.
+    /// Returns the question with this name.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         [Self::Cuda, Self::Nvml, Self::Mapped]
@@ -82,9 +82,9 @@ impl Question {
     }
 }
 
-/// Answers on standard output, line by line. Ends early when nobody reads.
+/// Answers a question on standard output, line by line. Ends when standard output is closed.
 pub fn answer(question: Question) {
-    // Dying is an answer too, and needs no file of gigabytes in the user's folder.
+    // A crash is an expected answer and must not write a core file of gigabytes.
     let none = rustix::process::Rlimit { current: Some(0), maximum: Some(0) };
     let _ = rustix::process::setrlimit(rustix::process::Resource::Core, none);
     match question {
@@ -98,7 +98,7 @@ pub fn answer(question: Question) {
     }
 }
 
-/// The facts so far and the pipe that they go to.
+/// Facts so far, and the pipe to which they are written.
 struct Teller<F> {
     facts: F,
 }
@@ -108,7 +108,7 @@ impl<F: Default + Serialize + DeserializeOwned> Teller<F> {
         Self { facts: F::default() }
     }
 
-    /// Says what is known and what comes next.
+    /// Writes the facts so far and the name of the next call.
     fn tell(&self, next: Option<&str>) {
         let progress = Progress { next: next.map(str::to_owned), facts: &self.facts };
         let Ok(line) = serde_json::to_string(&progress) else {
@@ -116,7 +116,7 @@ impl<F: Default + Serialize + DeserializeOwned> Teller<F> {
         };
         let mut stdout = std::io::stdout().lock();
         if writeln!(stdout, "{line}").and_then(|()| stdout.flush()).is_err() {
-            // Nobody is left to hear it.
+            // The parent has closed the pipe.
             std::process::exit(0);
         }
     }

@@ -1,4 +1,4 @@
-//! A library that is loaded by its name and never closed, and what the loader has mapped.
+//! Libraries that are loaded by name and never closed, and the files that the loader has mapped.
 
 use std::error::Error as _;
 use std::fs;
@@ -11,10 +11,10 @@ use crate::Loaded;
 pub(crate) struct Opened(&'static Library);
 
 impl Opened {
-    /// Opens `name` as a program would, and says from which file: the one that `anchor`, a function of it, is in.
+    /// Opens `name` as a program would. Returns the file that contains its function `anchor` too.
     pub(crate) fn open(name: &str, anchor: &str) -> Result<(Self, Loaded), Loaded> {
-        // SAFETY: the initialisers of NVIDIA's libraries are their own and have no preconditions; what they break is
-        // a process that was made for it.
+        // SAFETY: the initialisers of NVIDIA's libraries have no preconditions; if they crash, they crash a process that
+        // exists only to ask them.
         match unsafe { Library::new(name) } {
             Ok(library) => {
                 // SAFETY: only the address is taken.
@@ -29,7 +29,7 @@ impl Opened {
         }
     }
 
-    /// The first of these functions that the library has.
+    /// Returns the first of these functions that the library has.
     ///
     /// # Safety
     /// `F` must be the signature that the library's headers give all of them.
@@ -41,7 +41,7 @@ impl Opened {
     }
 }
 
-/// The file that an address of this process is mapped from.
+/// Returns the file from which an address of this process is mapped.
 fn file_of(address: usize) -> Option<String> {
     let maps = fs::read_to_string("/proc/self/maps").unwrap_or_default();
     maps.lines().find_map(|line| {
@@ -53,7 +53,7 @@ fn file_of(address: usize) -> Option<String> {
     })
 }
 
-/// The files of this process' address space.
+/// Returns the files that are mapped into this process.
 pub(crate) fn mapped() -> Vec<String> {
     let maps = fs::read_to_string("/proc/self/maps").unwrap_or_default();
     let mut files: Vec<String> = maps
@@ -81,7 +81,7 @@ mod tests {
         let (library, loaded) = Opened::open("libc.so.6", "getpid").ok().unwrap();
         let Loaded::From(file) = loaded else { panic!() };
         assert!(file.ends_with("libc.so.6") || file.contains("libc-"), "{file}");
-        // SAFETY: getpid has no arguments and answers a number.
+        // SAFETY: getpid has no arguments and returns a number.
         let getpid: extern "C" fn() -> i32 = unsafe { library.function(&["no_such", "getpid"]) }.unwrap();
         assert_eq!(u32::try_from(getpid()).unwrap(), std::process::id());
     }

@@ -1,4 +1,4 @@
-//! What the management library says: what the driver's own library does not tell, or not before `cuInit`.
+//! Facts from NVIDIA's management library (NVML), which the driver's library does not have, or only after `cuInit`.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
@@ -8,39 +8,39 @@ use crate::cuda::{number, text_of};
 use crate::library::Opened;
 use crate::{LIBNVML, Loaded, Teller};
 
-/// What is known of the management library.
+/// Facts from the management library.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NvmlFacts {
-    /// How loading it went.
+    /// Result of loading the management library; none before the attempt.
     pub library: Option<Loaded>,
-    /// The `nvmlReturn_t` of `nvmlInit_v2`.
+    /// `nvmlReturn_t` of `nvmlInit_v2`.
     pub init: Option<i32>,
-    /// The driver's version, like `580.65.06`.
+    /// Version of the driver, like `580.65.06`.
     pub driver: Option<String>,
     /// Whether confidential computing is on: 0 or 1.
     pub confidential: Option<u32>,
-    /// How many cards there are.
+    /// Number of cards.
     pub count: Option<i32>,
-    /// The cards, in its order.
+    /// Cards in NVML's order.
     pub cards: Vec<NvmlCard>,
 }
 
-/// One card as the management library shows it. What it does not support is none.
+/// One card as NVML describes it. A value that the card does not support is none.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NvmlCard {
-    /// The code that the card answers instead of everything else, if it does: 15 for one that fell off the bus.
+    /// Error code that the card returns for every query; 15 is a card that fell off the bus. None for a healthy card.
     pub lost: Option<i32>,
-    /// Its identity, as text.
+    /// Identity of the card, as text.
     pub uuid: Option<String>,
-    /// Whether it is cut into instances now.
+    /// Whether the card is divided into MIG instances now.
     pub mig: Option<i32>,
-    /// Whether it will be after its next reset.
+    /// Whether the card will be divided into MIG instances after its next reset.
     pub mig_pending: Option<i32>,
     /// `nvmlGpuVirtualizationMode_t`: 0 none, 1 passed through, 2 vGPU, 3 and 4 host of vGPUs.
     pub virtualization: Option<i32>,
     /// `nvmlComputeMode_t`: 0 default, 2 prohibited, 3 one process only.
     pub compute_mode: Option<i32>,
-    /// Whether the driver stays initialised when nobody uses the card.
+    /// Whether the driver stays initialised while no process uses the card (persistence mode).
     pub persistence: Option<i32>,
 }
 
@@ -68,7 +68,7 @@ const TEXT: usize = 96;
 /// `NVML_ERROR_GPU_IS_LOST` and `NVML_ERROR_RESET_REQUIRED`.
 const LOST: [c_int; 2] = [15, 16];
 
-/// Asks everything.
+/// Asks all questions.
 pub(crate) fn ask(teller: &mut Teller<NvmlFacts>) {
     teller.tell(Some("dlopen"));
     let library = match Opened::open(LIBNVML, "nvmlInit_v2") {
@@ -153,7 +153,7 @@ unsafe fn card(library: &Opened, device: Device) -> NvmlCard {
                 code => card.lost = Some(code),
             }
         }
-        // A lost card may still know its name.
+        // A lost card may still report its name.
         if let Some(memory) = library.function::<DeviceMemory>(&["nvmlDeviceGetMemoryInfo"]) {
             let mut figures = [0; 3];
             let code = memory(device, &raw mut figures);

@@ -1,6 +1,6 @@
-//! The files of an audit log: the one that is written to, and `.1`, `.2`, … that it was before.
+//! Files of an audit log: the current one, and the rotated ones `.1`, `.2`, ….
 //!
-//! They are renamed while they are read. So each is held open, and known by its inode and not by its name.
+//! A rotation renames files while they are read. So each file is held open and identified by its inode.
 
 use std::fs::File;
 use std::io::{self, BufRead as _, BufReader, ErrorKind, Read as _, Seek as _, SeekFrom};
@@ -10,10 +10,10 @@ use std::path::{Path, PathBuf};
 use super::AuditError;
 use crate::exit::CtlError;
 
-/// More are not kept by any daemon.
+/// Maximum number of rotated files that a daemon keeps.
 const MOST: u32 = 1000;
 
-/// The files, the oldest first.
+/// Open files of the log, oldest first.
 #[derive(Debug)]
 pub(super) struct Log {
     path: PathBuf,
@@ -21,15 +21,15 @@ pub(super) struct Log {
 }
 
 impl Log {
-    /// Opens those that are there.
+    /// Opens the existing files.
     pub(super) fn open(path: &Path) -> Result<Self, AuditError> {
         let mut files: Vec<File> = Vec::new();
         for number in 0..=MOST {
             match File::open(numbered(path, number)) {
-                // A rotation between two opens shows one file under two names.
+                // A rotation between two opens can show one file under two names.
                 Ok(file) if files.iter().any(|known| same(known, &file)) => {}
                 Ok(file) => files.push(file),
-                // Just after a rotation, or before the first line, the first name is nobody's.
+                // Just after a rotation, or before the first line, no file has the first name.
                 Err(cause) if cause.kind() == ErrorKind::NotFound && number == 0 => {}
                 Err(cause) if cause.kind() == ErrorKind::NotFound => break,
                 Err(cause) => return Err(unreadable(path, cause)),
@@ -42,7 +42,7 @@ impl Log {
         Ok(Self { path: path.to_owned(), files })
     }
 
-    /// The last lines, oldest first, and where the newest file ends by then.
+    /// Returns the last lines, oldest first, and the end of the newest file at that time.
     pub(super) fn tail(&self, lines: usize) -> Result<(Vec<String>, u64), AuditError> {
         let mut last: Vec<String> = Vec::new();
         let mut end = 0;
@@ -61,7 +61,7 @@ impl Log {
         Ok((last, end))
     }
 
-    /// Every line, oldest first.
+    /// Returns all lines, oldest first.
     pub(super) fn each(&self, mut visit: impl FnMut(&str) -> Result<(), CtlError>) -> Result<(), CtlError> {
         for file in &self.files {
             let mut reader = BufReader::new(file);
@@ -80,7 +80,7 @@ impl Log {
     }
 }
 
-/// Reads what is added.
+/// Reads lines that are added to the log.
 #[derive(Debug)]
 pub(super) struct Follow {
     path: PathBuf,
@@ -89,18 +89,18 @@ pub(super) struct Follow {
 }
 
 impl Follow {
-    /// From `at` of the newest file on.
+    /// Returns a reader that begins at offset `at` of the newest file.
     pub(super) fn new(mut log: Log, at: u64) -> Self {
-        // There is one, or the log would not have opened.
+        // A log has at least one file once it is open.
         let file = log.files.pop().unwrap_or_else(|| unreachable!("a log has a file"));
         let path = log.path;
         Self { path, file, at }
     }
 
-    /// What was added since, whole lines only, also over rotations.
+    /// Returns the whole lines that were added since the last call, across rotations.
     pub(super) fn more(&mut self) -> Result<Vec<String>, AuditError> {
         let failed = |cause| unreadable(&self.path, cause);
-        // First which files there are, then the rest of ours: nothing is added to it once it has another name.
+        // First list the files, then read the rest of ours: a renamed file no longer grows.
         let newer = self.newer().map_err(failed)?;
         let (mut lines, at) = read(&self.file, self.at).map_err(failed)?;
         self.at = at;
@@ -112,7 +112,7 @@ impl Follow {
         Ok(lines)
     }
 
-    /// The files that came after ours, oldest first.
+    /// Returns the files that are newer than ours, oldest first.
     fn newer(&self) -> io::Result<Vec<File>> {
         let mut newer = Vec::new();
         for number in 0..=MOST {
@@ -120,7 +120,7 @@ impl Follow {
                 Ok(file) if same(&file, &self.file) => break,
                 Ok(file) => newer.push(file),
                 Err(cause) if cause.kind() == ErrorKind::NotFound && number == 0 => {}
-                // Ours is no more: what is there came after it.
+                // Our file was removed, so every existing file is newer.
                 Err(cause) if cause.kind() == ErrorKind::NotFound => break,
                 Err(cause) => return Err(cause),
             }
@@ -130,7 +130,7 @@ impl Follow {
     }
 }
 
-/// The whole lines of a file from `at` on, and where they end.
+/// Returns the whole lines of a file from offset `at`, and the offset of their end.
 fn read(mut file: &File, at: u64) -> io::Result<(Vec<String>, u64)> {
     file.seek(SeekFrom::Start(at))?;
     let mut bytes = Vec::new();

@@ -1,4 +1,4 @@
-//! `audit`: reads the audit log, with the files that were rotated away. No daemon is asked: it need not run.
+//! `audit`: reads the audit log with its rotated files. It needs no running daemon.
 
 mod files;
 mod words;
@@ -15,22 +15,20 @@ use crate::exit::CtlError;
 use crate::places::Places;
 use files::{Follow, Log};
 
-/// How often a log that is followed is looked at.
+/// Interval at which `--follow` reads the log.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// Why the log is not shown.
+/// Reason why the log cannot be shown.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum AuditError {
-    #[error(
-        "there is no audit log {0}; the daemon makes it with its first line, and --file names another one"
-    )]
+    #[error("there is no audit log {0}; the daemon creates it with its first line; --file names another one")]
     Missing(PathBuf),
-    #[error("cannot read the audit log {path}: {cause}; it is for the daemon's user and root")]
+    #[error("cannot read the audit log {path}: {cause}; run as the daemon's user or as root")]
     Unreadable { path: PathBuf, cause: io::Error },
 }
 
 impl AuditError {
-    /// Whether the cause is a lack of permission.
+    /// Returns whether the cause is a lack of permission.
     pub(crate) fn is_denied(&self) -> bool {
         matches!(self, Self::Unreadable { cause, .. } if cause.kind() == ErrorKind::PermissionDenied)
     }
@@ -70,7 +68,7 @@ fn tail(log: Log, lines: usize, follow: bool, json: bool) -> Result<(), CtlError
     }
 }
 
-/// A reader that leaves early ends the command well.
+/// Treats a closed pipe as success.
 fn to_its_end(result: Result<(), CtlError>) -> Result<(), CtlError> {
     match result {
         Err(CtlError::Output(cause)) if cause.kind() == ErrorKind::BrokenPipe => Ok(()),
@@ -78,7 +76,7 @@ fn to_its_end(result: Result<(), CtlError>) -> Result<(), CtlError> {
     }
 }
 
-/// The instant that is meant, by the clock of this machine.
+/// Returns the time that `since` means, by the clock of this machine.
 fn earliest(since: &Since, now: SystemTime) -> Timestamp {
     match since {
         Since::At(moment) => *moment,
@@ -90,7 +88,7 @@ fn earliest(since: &Since, now: SystemTime) -> Timestamp {
     }
 }
 
-/// Whether a line is one that was asked for. The pattern may be in what people read or in the JSON.
+/// Returns whether a line matches. The pattern may occur in the readable form or in the JSON.
 fn matches(raw: &str, pattern: &str, since: Option<Timestamp>, session: Option<&str>) -> bool {
     let line: Option<Line> = serde_json::from_str(raw).ok();
     let shown = line.as_ref().map(words::of);
@@ -112,7 +110,7 @@ fn is_about(entry: &Entry, which: &str) -> bool {
     SessionRef::parse(which).matches(id, name)
 }
 
-/// Prints a line: as it is, or as people read it. What is no line of ours is shown as far as it harms nobody.
+/// Prints a line as JSON or in readable form. An unknown line is shown without control characters.
 fn show(raw: &str, json: bool) -> Result<(), CtlError> {
     let shown = match serde_json::from_str::<Line>(raw) {
         _ if json => raw.to_owned(),

@@ -1,29 +1,30 @@
-//! A line of the audit log as people read it.
+//! Readable form of a line of the audit log.
 
 use gpushare_proto::Bytes;
 use gpushare_proto::audit::{Action, Entry, Line, Outcome};
 use gpushare_proto::page::LimitKind;
 
+use crate::explain::limit_name;
 use crate::table::harmless;
 
-/// `2026-11-22T00:14:56Z  act      user 0, pid 7: session.pause train (s3): running → paused`.
+/// Returns a line like `2026-11-22T00:14:56Z  act      user 0, pid 7: session.pause train (s3): running → paused`.
 pub(super) fn of(line: &Line) -> String {
     let (kind, text) = match &line.entry {
         Entry::Action(act) => ("act", act_words(act)),
         Entry::Refusal(refusal) => {
-            let by = match refusal.by {
-                LimitKind::Session => "its quota",
-                LimitKind::Capacity => "the card's capacity",
-                LimitKind::ManagedLimit => "the managed memory of all sessions",
-            };
             let why = match (refusal.by, refusal.limit) {
                 (LimitKind::Session, Bytes::ZERO) => {
-                    format!("its time was over or it was revoked; it used {}", refusal.used)
+                    format!(", but the session was expired or revoked; it used {}", refusal.used)
                 }
-                _ => format!("{} of {} are used under {by}", refusal.used, refusal.limit),
+                _ => format!(
+                    "; {} of {} of {} are in use",
+                    refusal.used,
+                    limit_name(refusal.by),
+                    refusal.limit
+                ),
             };
             let text = format!(
-                "{} ({}), pid {}, user {} on {}: asked for {}, and {why}",
+                "{} ({}), pid {}, user {} on {}: asked for {}{why}",
                 refusal.session, refusal.session_id, refusal.pid, refusal.uid, refusal.gpu, refusal.requested
             );
             ("refused", text)
@@ -32,7 +33,7 @@ pub(super) fn of(line: &Line) -> String {
             let text = match (session, uid) {
                 (Some(session), _) => format!("{count} more refusals of {session}"),
                 (None, Some(uid)) => {
-                    format!("{count} more sessions that user {uid} registered or was not let")
+                    format!("{count} more registrations and refused requests of user {uid}")
                 }
                 (None, None) => format!("{count} more"),
             };
@@ -41,10 +42,10 @@ pub(super) fn of(line: &Line) -> String {
         Entry::Allocation(allocation) => {
             let sampled = match allocation.one_in {
                 1 => String::new(),
-                one_in => format!(" (1 in {one_in} is kept)"),
+                one_in => format!(" (1 in {one_in} is logged)"),
             };
             let text = format!(
-                "{} ({}), pid {}, user {} on {}: {}, {} leased in all{sampled}",
+                "{} ({}), pid {}, user {} on {}: {}, {} leased in total{sampled}",
                 allocation.session,
                 allocation.session_id,
                 allocation.pid,

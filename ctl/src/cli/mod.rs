@@ -1,6 +1,6 @@
-//! What can be asked of `gpushare-ctl`, and the help that teaches it.
+//! Commands and flags of `gpushare-ctl`, with their help.
 //!
-//! Every line of the help that starts with `gpushare-ctl` is an example, and a test parses it.
+//! Every line of the help that starts with `gpushare-ctl` is an example; a test parses it.
 
 mod sessions;
 mod terms;
@@ -22,8 +22,8 @@ pub(crate) use self::terms::{EnvironmentError, Limit, TermsArgs};
 pub(crate) use self::usage::parse;
 pub(crate) use self::values::{Auto, GpuName, Memory, NoneOr, Quantum, Share, Since};
 
-/// Shares NVIDIA GPUs between processes: each sees the whole card's memory, and takes turns with the
-/// others only when their memory together does not fit.
+/// Shares NVIDIA GPUs between processes: each sees the memory of the whole card, and processes take turns
+/// only when their memory together does not fit.
 #[derive(Debug, Parser)]
 #[command(name = "gpushare-ctl", version, max_term_width = 100, arg_required_else_help = false)]
 #[command(after_long_help = "\
@@ -39,10 +39,10 @@ Examples:
 Which daemon: the one whose folder --runtime-dir or GPUSHARE_RUNTIME_DIR names, else the system's \
 (/run/gpushare), else your own ($XDG_RUNTIME_DIR/gpushare, or /tmp/gpushare-UID).
 
-Exit codes: 0 done, 1 error, 2 usage, 3 the daemon is down, 4 permission, 5 no such thing. \
+Exit codes: 0 done, 1 error, 2 usage, 3 the daemon is down, 4 permission, 5 no such card or session. \
 `run` and `doctor` have their own: see their --help.")]
 pub(crate) struct Cli {
-    /// The daemon's folder, instead of the system's or your own [env: GPUSHARE_RUNTIME_DIR]
+    /// Folder of the daemon, in place of the system's or your own [env: GPUSHARE_RUNTIME_DIR]
     #[arg(long, global = true, value_name = "DIR")]
     pub(crate) runtime_dir: Option<PathBuf>,
     #[command(subcommand)]
@@ -64,24 +64,23 @@ pub(crate) enum Command {
     Usage(UsageArgs),
     Doctor(DoctorArgs),
     Env(EnvArgs),
-    /// The stage between `run` and the daemon it starts
+    /// Internal: detaches the daemon that `run` starts
     #[command(hide = true)]
     StartDaemon,
-    /// The process that the driver may take with it
+    /// Internal: asks the driver in a process that may crash
     #[command(hide = true)]
     DoctorProbe {
-        /// What is asked
+        /// Name of the question
         question: String,
     },
 }
 
 /// Run a program that shares its GPUs
 ///
-/// Registers a session with the daemon and becomes the program: same pid, its own signals and exit code.
-/// The program's children join the session, which ends with the last process that uses CUDA in it, or with the
-/// program if none does: a child that goes on in the background must make its first CUDA call before the program ends,
-/// or it finds the session over. Without a daemon, your own is started; it ends after ten idle minutes and leaves its
-/// log, scheduler.log, in its folder.
+/// Registers a session with the daemon and becomes the program: same pid, same signals, same exit code. The program's
+/// children join the session. The session ends with its last process that uses CUDA, or with the program if no process
+/// does. So a child in the background must make its first CUDA call before the program ends. If no daemon runs, your
+/// own is started. It ends after ten idle minutes and leaves its log, scheduler.log, in its folder.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Examples:
@@ -100,40 +99,40 @@ Exit codes: 125 gpushare failed (also usage, also no daemon), 126 the program is
 pub(crate) struct RunArgs {
     #[command(flatten)]
     pub(crate) terms: TermsArgs,
-    /// Join this session instead of making one: its name, else the file with its token
+    /// Join an existing session: its name, or the file with its token
     #[arg(long, value_name = "NAME-OR-FILE", conflicts_with_all = ["memory", "compute", "weight", "priority", "ttl", "labels", "name", "oversubscribe"])]
     pub(crate) session: Option<String>,
-    /// A name for the session, for `status` and the logs; the daemon makes one up without it, or if an administrator's has it
+    /// Name of the session in `status` and logs; the daemon chooses one if this is missing or is the name of an
+    /// administrator's session
     #[arg(long)]
     pub(crate) name: Option<String>,
-    /// The card to use: `auto` for the least loaded one, its number in `status`, or its UUID (`GPU-…`,
-    /// `MIG-…`) or the beginning of that
+    /// Card to use: `auto` for the least loaded one, its number in `status`, or its UUID (`GPU-…`, `MIG-…`) or a prefix
+    /// of it
     #[arg(long, value_name = "GPU", default_value = "auto")]
     pub(crate) gpu: GpuChoice,
-    /// Let the session be larger than the card's capacity
+    /// Allow the session more memory than the card's capacity
     #[arg(long)]
     pub(crate) oversubscribe: bool,
-    /// Where the program's memory is: `managed` moves out of the card when others need it, `native` stays, for programs
-    /// that share it with other processes or devices (IPC, RDMA) [default: managed, or GPUSHARE_BACKEND]
+    /// Kind of the program's memory: `managed` can move out of the card; `native` stays on it, for programs that share
+    /// memory with other processes or devices (IPC, RDMA) [default: managed, or GPUSHARE_BACKEND]
     #[arg(long, value_name = "BACKEND")]
     pub(crate) backend: Option<Backend>,
-    /// Only say whether the program would fit beside the others, and how long it may wait for a turn; nothing is made or
-    /// started
+    /// Print whether the program would fit beside the others and how long it may wait for a turn, without starting it
     #[arg(long)]
     pub(crate) dry_run: bool,
-    /// With --dry-run: print one JSON document instead (bytes and nanoseconds as numbers), `null` without a daemon
+    /// With --dry-run: print one JSON document (bytes and nanoseconds as numbers), `null` without a daemon
     #[arg(long, requires = "dry_run")]
     pub(crate) json: bool,
-    /// The program and its arguments, after `--`
+    /// Program and its arguments, after `--`
     #[arg(required_unless_present = "dry_run", trailing_var_arg = true, value_name = "CMD")]
     pub(crate) command: Vec<OsString>,
 }
 
-/// Print what a shell must export so that everything it starts is shared
+/// Print shell exports with which every program that the shell starts shares its GPUs
 ///
-/// Processes that a shell starts so belong to one session: that of --session, else one that the daemon makes for the shell; a token
-/// that the shell has from before is taken out.
-/// PATH, LD_PRELOAD and LD_LIBRARY_PATH keep what is in them; nothing comes twice.
+/// All processes that the shell starts belong to one session: that of --session, else one that the daemon makes for
+/// the shell. Without --session, a token in the shell's environment is removed. PATH, LD_PRELOAD and LD_LIBRARY_PATH
+/// keep their entries; no entry appears twice.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Examples:
@@ -143,19 +142,19 @@ Examples:
 
 In a shell: eval \"$(gpushare-ctl env --session team-a)\"")]
 pub(crate) struct EnvArgs {
-    /// The session of what the shell starts: its name, or the file with its token
+    /// Session of the programs that the shell starts: its name, or the file with its token
     #[arg(long, value_name = "NAME-OR-FILE")]
     pub(crate) session: Option<String>,
-    /// Put ours behind what is in the lists, instead of in front
+    /// Put gpushare's entries last in the lists, not first
     #[arg(long)]
     pub(crate) append: bool,
-    /// As `run --backend`
+    /// Kind of the programs' memory, like `run --backend`
     #[arg(long, value_name = "BACKEND")]
     pub(crate) backend: Option<Backend>,
-    /// Whose words to use
+    /// Syntax of the exports
     #[arg(long, value_enum, default_value_t = Shell::Sh)]
     pub(crate) shell: Shell,
-    /// Print one JSON document instead
+    /// Print one JSON document
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -171,25 +170,24 @@ pub(crate) enum Shell {
 
 /// Show the cards and the sessions that share them
 ///
-/// For each card: how it is shared and why, what may be resident and what is allocated, who holds it and
-/// who waits, the time quantum and the handoffs so far. For each session: its memory, what its lock is
-/// doing and why, how long it waited, and its processes.
+/// For each card: its mode and the reason, capacity, allocated memory, holders, queue, quantum and number of handoffs.
+/// For each session: its memory, the state of its lock and the reason, its total wait, and its processes.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Examples:
   gpushare-ctl status
   gpushare-ctl status --json")]
 pub(crate) struct StatusArgs {
-    /// Print one JSON document instead of tables (bytes and nanoseconds as numbers)
+    /// Print one JSON document in place of tables (bytes and nanoseconds as numbers)
     #[arg(long)]
     pub(crate) json: bool,
 }
 
-/// Show what sessions used, also those that ended
+/// Show the usage of sessions, ended ones too
 ///
-/// GPU time is wall time in which a session could submit work; held is the part of it with the card to itself while
-/// sessions took turns; peak is the most it had on one card. It is kept by the hour for thirty days and outlives the
-/// daemon, so the count begins with the hour that --since falls into.
+/// GPU time is wall time in which a session could submit work. Held is the part of it in which the session had the card
+/// to itself while sessions took turns. Peak is the maximum of its memory on one card. The daemon keeps usage by the
+/// hour for thirty days, so the count begins at a full hour.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Examples:
@@ -197,76 +195,78 @@ Examples:
   gpushare-ctl usage --since 7d --session train
   gpushare-ctl usage --since 30d --json")]
 pub(crate) struct UsageArgs {
-    /// How far back, like 90m, 24h or 7d; whole hours count
+    /// Length of the period that ends now, like 90m, 24h or 7d; it begins at a full hour
     #[arg(long, value_name = "TIME", default_value = "24h", value_parser = values::past)]
     pub(crate) since: Nanos,
     /// Only sessions of this name or number (3 or s3)
     #[arg(long, value_name = "NAME-OR-ID")]
     pub(crate) session: Option<String>,
-    /// Print a JSON array instead of a table (bytes and nanoseconds as numbers)
+    /// Print a JSON array in place of a table (bytes and nanoseconds as numbers)
     #[arg(long)]
     pub(crate) json: bool,
 }
 
 /// Make the daemon read its configuration file again
 ///
-/// The file is checked as a whole and followed, or nothing changes and the message names key, value and line. Everything counts
-/// as at the daemon's start, flags before the file before the defaults: what `set` changed since is gone. SIGHUP does the same.
+/// The whole file is checked first. If it has an error, nothing changes, and the message names key, value and line.
+/// Flags of the daemon override the file, and the file overrides the defaults, as at the daemon's start. Changes made by
+/// `set` are lost. SIGHUP has the same effect.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Examples:
   gpushare-ctl reload
   gpushare-ctl reload --json
 
-Exit codes: 0 the file is in effect, but for what is said to need a start; 1 it was refused.")]
+Exit codes: 0 the file is in effect, except for keys that are reported to need a restart; 1 it was refused.")]
 pub(crate) struct ReloadArgs {
-    /// Print a JSON array of what changed instead
+    /// Print a JSON array of the changes
     #[arg(long)]
     pub(crate) json: bool,
 }
 
-/// Tell what happens, as it happens
+/// Print events as they happen
 ///
-/// Grants and drops, modes, refusals, sessions and their memory, until the daemon ends or Ctrl-C.
+/// Events are grants, drops, mode changes, refusals, and changes of sessions and their memory. Ends with the daemon or
+/// with Ctrl-C.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Examples:
   gpushare-ctl watch
   gpushare-ctl watch --trace out.json
 
-The trace opens in https://ui.perfetto.dev and is whole however the watch ends.")]
+Open the trace in https://ui.perfetto.dev; it is complete however the watch ends.")]
 pub(crate) struct WatchArgs {
-    /// Print one JSON object a line instead (bytes and nanoseconds as numbers)
+    /// Print one JSON object per line (bytes and nanoseconds as numbers)
     #[arg(long)]
     pub(crate) json: bool,
-    /// Also write a trace to this file: who held, waited, moved and let go when
+    /// Also write a trace to this file: the times at which sessions waited, moved memory, held the card and dropped it
     #[arg(long, value_name = "FILE")]
     pub(crate) trace: Option<PathBuf>,
 }
 
-/// Say why a session was refused memory, and why it waits
+/// Explain why a session was refused memory and why it waits
 ///
-/// The last refusals with their figures, what limits the session on each card, who holds the lock and who is ahead, and about
-/// how long it takes; for one that is paused or whose time is over, what to do.
+/// Shows the last refusals with their figures, the limits of the session on each card, the holders of the lock, the
+/// sessions ahead, and the expected wait. For a paused or expired session it says what to do.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Examples:
   gpushare-ctl explain train
   gpushare-ctl explain s3 --json
 
-The time is that of the slow case: the holder uses its time up, and so does everybody ahead, one after the other.")]
+The expected wait is that of the slow case: the holder and all sessions ahead use their whole turns, one after the other.")]
 pub(crate) struct ExplainArgs {
-    /// Its number (3 or s3) or its name
+    /// Number (3 or s3) or name of the session
     #[arg(value_name = "NAME-OR-ID")]
     pub(crate) which: String,
-    /// Print one JSON document instead (bytes and nanoseconds as numbers)
+    /// Print one JSON document (bytes and nanoseconds as numbers)
     #[arg(long)]
     pub(crate) json: bool,
 }
 
-/// Read the audit log: who changed what, and who was refused memory
+/// Read the audit log of administrative changes and refusals of memory
 ///
-/// Also what was rotated away, and also while no daemon runs. docs/audit.md says what is in it.
+/// Reads rotated files too, and works while no daemon runs. docs/audit.md describes the lines.
 #[derive(Debug, Subcommand)]
 #[command(
     arg_required_else_help = false,
@@ -278,31 +278,31 @@ Examples:
   gpushare-ctl audit grep session.delete --since 2026-11-22T08:00"
 )]
 pub(crate) enum AuditCommand {
-    /// The last lines
+    /// Print the last lines
     Tail {
-        /// How many
+        /// Number of lines
         #[arg(short = 'n', long, value_name = "N", default_value = "10")]
         lines: usize,
-        /// Go on with what is added, until Ctrl-C
+        /// Also print lines that are added later, until Ctrl-C
         #[arg(short, long)]
         follow: bool,
-        /// Print the lines as they are: one JSON object each
+        /// Print the lines unchanged: one JSON object each
         #[arg(long)]
         json: bool,
         #[command(flatten)]
         place: AuditPlace,
     },
-    /// The lines that contain a text, in what people read or in the JSON
+    /// Print the lines that contain a text, in their readable form or in their JSON
     Grep {
-        /// The text, as it is
+        /// Text to find; not a pattern
         pattern: String,
-        /// Only what is younger than this, like 2h, or not before an instant, like 2026-11-22T08:00 (UTC)
+        /// Only lines of this last period, like 2h, or since this time, like 2026-11-22T08:00 (UTC)
         #[arg(long, value_name = "TIME")]
         since: Option<Since>,
-        /// Only what is about this session: its number (3 or s3) or its name
+        /// Only lines about this session: its number (3 or s3) or its name
         #[arg(long, value_name = "NAME-OR-ID")]
         session: Option<String>,
-        /// Print the lines as they are: one JSON object each
+        /// Print the lines unchanged: one JSON object each
         #[arg(long)]
         json: bool,
         #[command(flatten)]
@@ -310,19 +310,19 @@ pub(crate) enum AuditCommand {
     },
 }
 
-/// Where the audit log is.
+/// Place of the audit log.
 #[derive(Debug, Args)]
 pub(crate) struct AuditPlace {
-    /// The log, if the daemon's configuration says another place than audit.log in its state folder
+    /// Audit log, if the daemon's configuration names another file than audit.log in its state folder
     #[arg(long, value_name = "FILE")]
     pub(crate) file: Option<PathBuf>,
 }
 
-/// Look for what is wrong here, and say what to do
+/// Find problems of this machine and print what to do
 ///
-/// The driver and its cards, with the memory backend that results; the C library, the preloaded library, the
-/// daemon, this user, container and host. Run it where the program runs: same user, same container. It changes
-/// nothing; a driver that crashes or hangs is a finding.
+/// Checks the driver, the cards and the resulting memory backend, the C library, the preloaded library, the daemon,
+/// this user, container and host. Run it where the program runs: same user, same container. It changes nothing. A
+/// driver that crashes or hangs is a finding.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Examples:
@@ -332,29 +332,30 @@ Examples:
 
 Exit codes: 0 fine, 1 warnings, 2 errors.")]
 pub(crate) struct DoctorArgs {
-    /// Print one JSON document instead (docs/doctor.md has its keys)
+    /// Print one JSON document (docs/doctor.md describes its keys)
     #[arg(long)]
     pub(crate) json: bool,
     /// Also write an archive for a bug report, without secrets, names and addresses
     #[arg(long, value_name = "FILE")]
     pub(crate) bundle: Option<PathBuf>,
-    /// Also look whether this program can be shared
+    /// Also check whether this program can be shared
     #[arg(long, value_name = "CMD")]
     pub(crate) program: Option<OsString>,
-    /// The daemon's configuration, for the archive, instead of /etc/gpushare/config.toml
+    /// Daemon's configuration for the archive, in place of /etc/gpushare/config.toml
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
-    /// How long the driver may take to answer
+    /// Maximum time for the driver to answer
     #[arg(long, value_name = "TIME", default_value = "30s")]
     pub(crate) timeout: Nanos,
-    /// Look at the files below this folder instead of those of the machine
+    /// Read files below this folder in place of those of the machine
     #[arg(long, value_name = "DIR", default_value = "/", hide = true)]
     pub(crate) root: PathBuf,
 }
 
 /// Change a setting of the running daemon
 ///
-/// Holds until the daemon ends or reads its configuration file again (`reload`); the file makes it last. `auto` clears a fixed value.
+/// The change lasts until the daemon ends or reads its configuration file again (`reload`). To make it permanent, put
+/// it into that file. `auto` clears a fixed value.
 #[derive(Debug, Args)]
 #[command(
     arg_required_else_help = false,
@@ -374,58 +375,58 @@ Examples:
 pub(crate) struct SetArgs {
     #[command(subcommand)]
     pub(crate) command: SetCommand,
-    /// Print one JSON document instead: `key`, `gpu` (null for all cards) or `session`, `old` and `new`
+    /// Print one JSON document: `key`, `gpu` (null for all cards) or `session`, `old` and `new`
     #[arg(long, global = true)]
     pub(crate) json: bool,
 }
 
-/// What can be changed.
+/// Setting to change.
 #[derive(Debug, Subcommand)]
 pub(crate) enum SetCommand {
-    /// How long a session holds the card when they take turns: like 100ms, or `auto` (from the cost of a handoff)
+    /// Length of a turn, like 100ms, or `auto` (from the cost of a handoff)
     Quantum(Change<Auto<Quantum>>),
-    /// How the card is shared: `parallel`, `time-sliced`, `serialized`, or `auto` (as memory fits and sessions are equal)
+    /// Mode of sharing: `parallel`, `time-sliced`, `serialized`, or `auto` (by memory, weights and limits)
     Mode(Change<Auto<Mode>>),
-    /// What may be resident on the card together: like 4GiB, or `auto` (its memory less the reserve)
+    /// Bytes that may be resident on the card at the same time, like 4GiB, or `auto` (its memory less the reserve)
     Capacity(Change<Auto<Memory>>),
-    /// The most managed memory of all sessions together, like 10GiB
+    /// Limit on the managed memory of all sessions together, like 10GiB
     ManagedLimit(Change<Memory>),
-    /// How long a process's work in flight may take where it shares the card, like 10ms: a switch waits for it
+    /// Target time of a process's work in flight on a shared card, like 10ms; a handoff waits for that work
     WindowTarget(Change<Nanos>),
-    /// The share of time that handoffs may cost, like 5%
+    /// Share of time that handoffs may cost, like 5%
     Epsilon(Change<Share>),
-    /// The most memory of a session: like 4GiB, 50%, card by card 0=8GiB,1=50%, or `none`
+    /// Memory limit of a session: 4GiB, 50%, by card like 0=8GiB,1=50%, or `none`
     Memory(ChangeSession<NoneOr<Limit>>),
-    /// The most of a card's time for a session, like 25%, or `none`
+    /// Limit of a card's time for a session, like 25%, or `none`
     Compute(ChangeSession<NoneOr<Limit>>),
-    /// A session's part of the time, relative to 100
+    /// Weight of a session: its share of the time, relative to 100
     Weight(ChangeSession<u32>),
-    /// A session's class: low, normal or high
+    /// Priority of a session: low, normal or high
     Priority(ChangeSession<Priority>),
 }
 
-/// A new value, for one session.
+/// New value for one session.
 #[derive(Debug, Args)]
 pub(crate) struct ChangeSession<T>
 where
     T: FromStr + Clone + Send + Sync + 'static,
     T::Err: std::error::Error + Send + Sync + 'static,
 {
-    /// The new value
+    /// New value
     pub(crate) value: T,
-    /// The session: its number (3 or s3) or its name
+    /// Number (3 or s3) or name of the session
     #[arg(long, value_name = "NAME-OR-ID")]
     pub(crate) session: String,
 }
 
-/// A new value, for one card or for all.
+/// New value for one card or for all.
 #[derive(Debug, Args)]
 pub(crate) struct Change<T>
 where
     T: FromStr + Clone + Send + Sync + 'static,
     T::Err: std::error::Error + Send + Sync + 'static,
 {
-    /// The new value
+    /// New value
     pub(crate) value: T,
     /// Only this card: its number in `status`, or its UUID
     #[arg(long, value_name = "GPU")]

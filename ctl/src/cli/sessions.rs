@@ -1,4 +1,4 @@
-//! What can be asked about sessions, and done with them.
+//! Arguments of `session`.
 
 use std::path::PathBuf;
 
@@ -8,12 +8,11 @@ use gpushare_proto::tenant::GpuChoice;
 
 use super::{NoneOr, TermsArgs};
 
-/// Look at sessions, make and change them
+/// List, create and change sessions
 ///
-/// `run` makes a session for one program. Those made here last until they are deleted, also over restarts of the
-/// daemon, and over those of the machine where the daemon's state folder does (/var/lib/gpushare): any number of programs
-/// join one by its token (`run --session`), or belong to it by their user or their control group, whatever token they
-/// have.
+/// `run` makes a session for one program. Sessions that are created here last until they are deleted. They outlive
+/// restarts of the daemon, and of the machine if the daemon's state folder does (/var/lib/gpushare). Any number of
+/// programs join a session by its token (`run --session`), or belong to it by their user or control group.
 #[derive(Debug, Subcommand)]
 #[command(
     arg_required_else_help = false,
@@ -33,94 +32,95 @@ Examples:
 pub(crate) enum SessionCommand {
     /// List all sessions
     List {
-        /// Print a JSON array instead of a table
+        /// Print a JSON array in place of a table
         #[arg(long)]
         json: bool,
     },
     /// Show one session: memory per card, lock, waits, refusals, processes
     Show {
-        /// Its number (3 or s3) or its name
+        /// Number (3 or s3) or name of the session
         #[arg(value_name = "NAME-OR-ID")]
         which: String,
-        /// Print one JSON document instead
+        /// Print one JSON document
         #[arg(long)]
         json: bool,
     },
-    /// Make a session that lives until it is deleted; its token goes into a file that only you read
+    /// Create a session that lasts until it is deleted, and write its token to a file that only you can read
     Create(Box<CreateArgs>),
-    /// Begin a session's time anew; what had expired goes on
+    /// Restart the lifetime of a session; an expired session works again
     Renew {
-        /// Its number (3 or s3) or its name
+        /// Number (3 or s3) or name of the session
         #[arg(value_name = "NAME-OR-ID")]
         which: String,
-        /// How long from now, like 2h, or `none` for no end; as long as before without it
+        /// New lifetime, like 2h, or `none` for no end; by default the same as before
         #[arg(long, value_name = "TIME")]
         ttl: Option<NoneOr<Nanos>>,
-        /// Print one JSON document instead: `key`, `session`, `old` and `new`
+        /// Print one JSON document: `key`, `session`, `old` and `new`
         #[arg(long)]
         json: bool,
     },
-    /// Give a session another token, in its file; the one of before opens it no more, and its processes stay
+    /// Give a session a new token, in its file; the old token becomes invalid, and the session's processes stay
     Token(TokenArgs),
-    /// End a session for good: its token is no more, its processes keep what they have and get nothing
+    /// End a session: its token becomes invalid; its processes keep their memory and get no more memory or turns
     Revoke(Which),
-    /// Take a session away that has no processes
+    /// Delete a session that has no processes
     Delete(Which),
-    /// Grant a session nothing until it is resumed; it keeps its memory
+    /// Give a session no turns until it is resumed; it keeps its memory
     Pause(Which),
-    /// Let a paused session go on
+    /// Resume a paused session
     Resume(Which),
 }
 
-/// One session.
+/// Reference to a session.
 #[derive(Debug, Args)]
 pub(crate) struct Which {
-    /// Its number (3 or s3) or its name
+    /// Number (3 or s3) or name of the session
     #[arg(value_name = "NAME-OR-ID")]
     pub(crate) which: String,
-    /// Print one JSON document instead: `key`, `session`, `old` and `new`
+    /// Print one JSON document: `key`, `session`, `old` and `new`
     #[arg(long)]
     pub(crate) json: bool,
 }
 
-/// A session that gets another token.
+/// Arguments of `session token`.
 #[derive(Debug, Args)]
 pub(crate) struct TokenArgs {
-    /// Its number (3 or s3) or its name
+    /// Number (3 or s3) or name of the session
     #[arg(value_name = "NAME-OR-ID")]
     pub(crate) which: String,
-    /// Where the token goes, as in `session create`
+    /// File for the token, as in `session create`
     #[arg(long, value_name = "FILE")]
     pub(crate) token_file: Option<PathBuf>,
-    /// Print one JSON document instead
+    /// Print one JSON document
     #[arg(long)]
     pub(crate) json: bool,
 }
 
-/// A new session.
+/// Arguments of `session create`.
 #[derive(Debug, Args)]
 pub(crate) struct CreateArgs {
-    /// Its name: letters, digits, `-`, `_`, `.` and `/`, and no number. A program's session that has it gets another one
+    /// Name of the session: letters, digits, `-`, `_`, `.` and `/`, and not a number. A program's session of that name is
+    /// renamed
     pub(crate) name: String,
     #[command(flatten)]
     pub(crate) terms: TermsArgs,
-    /// All processes of this user belong to it
+    /// All processes of this user belong to the session
     #[arg(long, value_name = "UID", conflicts_with = "cgroup")]
     pub(crate) uid: Option<u32>,
-    /// All processes in this control group and below belong to it: its path as /proc/PID/cgroup has it
+    /// All processes in this control group and below belong to the session; a path as in /proc/PID/cgroup
     #[arg(long, value_name = "PATH")]
     pub(crate) cgroup: Option<String>,
-    /// The card to use: `auto` for the least loaded one, its number in `status`, or its UUID or the beginning of that
+    /// Card to use: `auto` for the least loaded one, its number in `status`, or its UUID or a prefix of it
     #[arg(long, value_name = "GPU", default_value = "auto")]
     pub(crate) gpu: GpuChoice,
-    /// Let the session be larger than the card's capacity
+    /// Allow the session more memory than the card's capacity
     #[arg(long)]
     pub(crate) oversubscribe: bool,
-    /// Where its token goes, instead of the folder `tokens` in the daemon's state folder (the machine's daemon:
-    /// /var/lib/gpushare), under the session's name; delete and revoke remove it there only
+    /// File for the token, in place of the folder `tokens` in the daemon's state folder (/var/lib/gpushare for the
+    /// system's daemon); delete and revoke remove the token only there
     #[arg(long, value_name = "FILE", conflicts_with_all = ["uid", "cgroup"])]
     pub(crate) token_file: Option<PathBuf>,
-    /// Print one JSON document instead
+    /// Print one JSON document
     #[arg(long)]
     pub(crate) json: bool,
 }

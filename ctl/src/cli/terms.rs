@@ -1,4 +1,4 @@
-//! What a session may have, as people write it: in flags, and in the environment variables that other tools know.
+//! Flags of a session's terms, and the environment variables that stand in for them.
 
 use std::str::FromStr;
 
@@ -8,33 +8,31 @@ use gpushare_proto::names::{COMPUTE_LIMIT, MEMORY_LIMIT};
 use gpushare_proto::session::{Amount, DEFAULT_WEIGHT, Priority, Quota, QuotaError, Terms};
 use gpushare_proto::{Bytes, Nanos};
 
-/// What a session may have.
+/// Flags of a session's terms.
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct TermsArgs {
-    /// The most GPU memory the session may take on a card: 8GiB, 50% of the card, or card by card: 0=8GiB,1=50%; no limit
-    /// of its own without it, and a card that is not there is an error [env: GPUSHARE_MEMORY_LIMIT, also as JSON:
-    /// {"0": 2147483648}]
+    /// Memory limit on each card: 8GiB, 50% of the card, or by card: 0=8GiB,1=50%. The default is no limit. A limit on an
+    /// unknown card is an error [env: GPUSHARE_MEMORY_LIMIT, also as JSON: {"0": 2147483648}]
     #[arg(short = 'm', long, value_name = "SIZE")]
     pub(crate) memory: Option<Limit>,
-    /// The most of a card's time, like 25%, or card by card
-    /// [env: GPUSHARE_COMPUTE_LIMIT, also as JSON]
+    /// Limit of each card's time, like 25%, or by card [env: GPUSHARE_COMPUTE_LIMIT, also as JSON]
     #[arg(long, value_name = "SHARE")]
     pub(crate) compute: Option<Limit>,
-    /// Its part of the time when sessions take turns, relative to 100
+    /// Share of the time when sessions take turns, relative to 100
     #[arg(long, value_name = "N")]
     pub(crate) weight: Option<u32>,
-    /// low, normal or high
+    /// Priority: low, normal or high
     #[arg(long, value_name = "CLASS")]
     pub(crate) priority: Option<Priority>,
-    /// How long it lasts, like 2h: then it gets no new memory and no turns, and loses nothing
+    /// Lifetime, like 2h; afterwards the session gets no new memory and no turns, but keeps its memory
     #[arg(long, value_name = "TIME")]
     pub(crate) ttl: Option<Nanos>,
-    /// Something for people and scripts to find it by; any number of them
+    /// Label for people and scripts; can be repeated
     #[arg(long = "label", value_name = "KEY=VALUE")]
     pub(crate) labels: Vec<Label>,
 }
 
-/// An environment variable that holds no limit.
+/// Error for an environment variable that is not a limit.
 #[derive(Debug, thiserror::Error)]
 #[error("{name}: {cause}; set it to something like 8GiB, 50% or {{\"0\": 2147483648}}")]
 pub(crate) struct EnvironmentError {
@@ -43,7 +41,7 @@ pub(crate) struct EnvironmentError {
 }
 
 impl TermsArgs {
-    /// The flags, and where one is missing the environment's variable.
+    /// Returns the terms by the flags; a missing flag is replaced by its environment variable.
     pub(crate) fn terms(&self, variable: impl Fn(&str) -> Option<String>) -> Result<Terms, EnvironmentError> {
         let limit = |flag: &Option<Limit>, name| match (flag, variable(name)) {
             (Some(limit), _) => Ok(limit.0.clone()),
@@ -68,11 +66,11 @@ impl TermsArgs {
     }
 }
 
-/// A label.
+/// Label of a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Label(String, String);
 
-/// A text that is no label.
+/// Error for a text that is not a label.
 #[derive(Debug, thiserror::Error)]
 #[error("`{0}` is not a label; write KEY=VALUE")]
 pub(crate) struct LabelError(String);
@@ -90,16 +88,16 @@ impl FromStr for Label {
     }
 }
 
-/// A limit on each card that means something.
+/// Limit on each card that is large enough to be useful.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Limit(pub(crate) Quota);
 
-/// A text that is no limit.
+/// Error for a text that is not a usable limit.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LimitError {
     #[error(transparent)]
     Quota(#[from] QuotaError),
-    #[error("{0} is too little to share; write {MIN_MEMORY} or more")]
+    #[error("{0} is less than the minimum; write {MIN_MEMORY} or more")]
     Little(Bytes),
 }
 
@@ -121,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn less_than_holds_an_allocation_is_no_limit() {
+    fn a_limit_below_the_minimum_is_refused() {
         assert!("8GiB".parse::<Limit>().is_ok());
         let sentence = "0=1KiB".parse::<Limit>().unwrap_err().to_string();
         assert!(sentence.contains("write 1MiB or more"), "{sentence}");

@@ -1,7 +1,6 @@
-//! Arguments that make no sense, in one sentence.
+//! Parsing of the arguments, with one sentence for invalid ones.
 //!
-//! The exit code depends on the command that was meant, because `run` keeps every code below 125 for the
-//! program that it starts.
+//! The exit code depends on the command, because `run` leaves every code below 125 to the program that it starts.
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -12,15 +11,15 @@ use clap::{CommandFactory as _, Parser as _};
 use super::Cli;
 use crate::{exit, output};
 
-/// Arguments that ask for nothing we can do: help, the version, or a mistake.
+/// Arguments that lead to no command: help, version, or a mistake.
 #[derive(Debug)]
 pub(crate) struct Usage {
     error: clap::Error,
-    /// The command that was meant, if one can be told.
+    /// Name of the command, if it can be recognised.
     command: Option<String>,
 }
 
-/// The command line as a request.
+/// Parses the command line.
 pub(crate) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Cli, Usage> {
     let args: Vec<OsString> = args.into_iter().collect();
     Cli::try_parse_from(&args).map_err(|error| {
@@ -31,7 +30,7 @@ pub(crate) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Cli, Usa
 }
 
 impl Usage {
-    /// Prints what was asked for, or the mistake, and says how the process ends.
+    /// Prints the help or the mistake and returns the exit code.
     pub(crate) fn end(&self) -> ExitCode {
         match self.error.kind() {
             ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
@@ -44,7 +43,7 @@ impl Usage {
         }
     }
 
-    /// 125 for mistakes in `run`, as docker does.
+    /// Returns the exit code; mistakes in `run` have 125, as with docker.
     fn code(&self) -> u8 {
         match self.command.as_deref() {
             Some("run") => exit::RUN_FAILED,
@@ -52,8 +51,8 @@ impl Usage {
         }
     }
 
-    /// The first paragraph of clap's error in one line, without the list of commands (it holds the hidden
-    /// one), and where to read on.
+    /// Returns the first paragraph of clap's error in one line and a reference to the help. The list of commands is left
+    /// out, since it contains hidden ones.
     fn sentence(&self) -> String {
         let text = self.error.render().to_string();
         let text = text.strip_prefix("error: ").unwrap_or(&text);
@@ -96,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_that_nobody_can_mean_is_a_usage_error_with_the_least_that_makes_sense() {
+    fn a_value_out_of_range_is_a_usage_error_that_names_the_range() {
         for (line, least) in [
             ("gpushare-ctl set quantum 0ms", "write 1ms or more"),
             ("gpushare-ctl set quantum 999us", "write 1ms or more"),

@@ -1,4 +1,4 @@
-//! Values as people write them: `auto`, modes, cards.
+//! Types of values in flags: `auto`, `none`, sizes, shares, cards, times.
 
 use std::str::FromStr;
 
@@ -8,7 +8,7 @@ use gpushare_proto::tenant::{GpuChoice, UnknownCard};
 use gpushare_proto::units::UnitError;
 use gpushare_proto::{Bytes, GpuUuid, Nanos, Percent};
 
-/// A fixed value, or the daemon's own choice.
+/// Fixed value, or `auto` for the daemon's choice.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Auto<T>(pub(crate) Option<T>);
 
@@ -23,27 +23,27 @@ impl<T: FromStr> FromStr for Auto<T> {
     }
 }
 
-/// A text that is neither a value nor `auto`.
+/// Error for a text that is neither a value nor `auto`.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}, or `auto`")]
 pub(crate) struct AutoError<E>(E);
 
-/// A value that is refused here already, so that it is a mistake in the command and not the daemon's refusal.
+/// Error for a value out of range. It is found before the daemon is asked, so it is a usage error.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ValueError {
     #[error(transparent)]
     Unit(#[from] UnitError),
-    #[error("{0} lets nobody run; write {MIN_QUANTUM} or more")]
+    #[error("{0} is too short for a turn; write {MIN_QUANTUM} or more")]
     ShortQuantum(Nanos),
-    #[error("{0} is too little to share; write {MIN_MEMORY} or more")]
+    #[error("{0} is less than the minimum; write {MIN_MEMORY} or more")]
     LittleMemory(Bytes),
-    #[error("{0} is no share of time to lose; write more than 0% and less than 100%")]
+    #[error("{0} is not a usable share of time; write more than 0% and less than 100%")]
     NoShare(Percent),
     #[error("usage is kept for thirty days; write 30d or less")]
     LongAgo,
 }
 
-/// How far back usage is asked for.
+/// Parses the length of a period of usage.
 pub(super) fn past(text: &str) -> Result<Nanos, ValueError> {
     let time: Nanos = text.parse()?;
     match time <= Nanos::from_secs(30 * 86_400) {
@@ -52,7 +52,7 @@ pub(super) fn past(text: &str) -> Result<Nanos, ValueError> {
     }
 }
 
-/// A value, or none.
+/// Value, or `none`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct NoneOr<T>(pub(crate) Option<T>);
 
@@ -67,12 +67,12 @@ impl<T: FromStr> FromStr for NoneOr<T> {
     }
 }
 
-/// A text that is neither a value nor `none`.
+/// Error for a text that is neither a value nor `none`.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}, or `none`")]
 pub(crate) struct NoneOrError<E>(E);
 
-/// How long a turn lasts.
+/// Length of a turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Quantum(pub(crate) Nanos);
 
@@ -87,7 +87,7 @@ impl FromStr for Quantum {
     }
 }
 
-/// Memory of a card or a session.
+/// Capacity of a card or limit on its memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Memory(pub(crate) Bytes);
 
@@ -102,7 +102,7 @@ impl FromStr for Memory {
     }
 }
 
-/// A share of time.
+/// Share of time between 0% and 100%, both excluded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Share(pub(crate) Percent);
 
@@ -117,23 +117,23 @@ impl FromStr for Share {
     }
 }
 
-/// A card as people name it.
+/// Card as the user named it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum GpuName {
-    /// The daemon's number.
+    /// The daemon's number of the card.
     Index(u8),
-    /// The driver's identity.
+    /// Identity of the card.
     Uuid(GpuUuid),
-    /// The beginning of it.
+    /// Prefix of the card's UUID.
     Prefix(String),
 }
 
-/// A text that names no card.
+/// Error for a text that names no single card.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum GpuNameError {
     #[error(transparent)]
     Unknown(#[from] UnknownCard),
-    #[error("`auto` is no card; write its number or its UUID")]
+    #[error("`auto` does not name one card; write a card's number or UUID")]
     Auto,
 }
 
@@ -150,12 +150,12 @@ impl FromStr for GpuName {
     }
 }
 
-/// From when on: an age, or an instant.
+/// Start of a period: an age or a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Since {
-    /// So long ago.
+    /// Age: the period of this length that ends now.
     Ago(Nanos),
-    /// Then.
+    /// Time at which the period starts.
     At(Timestamp),
 }
 
@@ -168,7 +168,7 @@ impl FromStr for Since {
     }
 }
 
-/// Neither an age nor an instant.
+/// Error for a text that is neither an age nor a time.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is neither an age, like 2h, nor an instant, like 2026-11-22T08:00")]
+#[error("`{0}` is neither an age, like 2h, nor a time, like 2026-11-22T08:00")]
 pub(crate) struct SinceError(String);

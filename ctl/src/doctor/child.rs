@@ -1,6 +1,6 @@
-//! A question to the driver in a process of its own, with a time limit.
+//! Runs a probe of the driver in a child process with a time limit.
 //!
-//! What it knew before it crashed or hung is kept, and the call in which it ended is named.
+//! If the child crashes or hangs, its facts so far are kept, and the call in which it ended is known.
 
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::os::unix::process::ExitStatusExt as _;
@@ -15,48 +15,48 @@ use serde::de::DeserializeOwned;
 
 use crate::table::harmless;
 
-/// How often the end of a child is looked for.
+/// Interval at which the end of a child is polled.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
-/// How long a killed child may take to go: longer only if it hangs in the kernel.
+/// Maximum time for a killed child to end; a child that hangs in the kernel takes longer.
 const DYING: Duration = Duration::from_secs(2);
-/// How much of a child's stderr is kept.
+/// Maximum number of bytes kept of a child's stderr.
 const SAID: u64 = 4096;
 
-/// How a child ended.
+/// End of a child.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum End {
-    /// It said everything.
+    /// The child answered everything.
     Finished,
-    /// It ended by itself in the middle.
+    /// The child ended before it had answered everything.
     Crashed {
-        /// The call it was in.
+        /// Driver call in which the child was.
         at: String,
-        /// By signal or code, in words.
+        /// Signal or exit code, in words.
         how: String,
     },
-    /// It took too long and was killed.
+    /// The child exceeded the time limit and was killed.
     Hung {
-        /// The call it was in.
+        /// Driver call in which the child was.
         at: String,
-        /// How long that was.
+        /// Time until the child was killed.
         after: Duration,
-        /// Whether not even a kill ended it.
+        /// Whether the child survived the kill.
         unkillable: bool,
     },
-    /// It could not be started.
+    /// The child could not be started.
     Unstarted(String),
 }
 
-/// What a child said, and how it ended.
+/// Facts from a child, and its end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Asked<F> {
     pub(crate) facts: F,
     pub(crate) end: End,
-    /// What it wrote to stderr (the loader does).
+    /// Text that the child or the loader wrote to stderr.
     pub(crate) said: String,
 }
 
-/// Asks `question` and waits no longer than `limit`; `preload` is loaded into the child.
+/// Asks `question` in a child and waits at most `limit`; `preload` is loaded into the child.
 pub(crate) fn ask<F: Default + DeserializeOwned + Send + 'static>(
     question: Question,
     preload: Option<&Path>,
@@ -64,7 +64,7 @@ pub(crate) fn ask<F: Default + DeserializeOwned + Send + 'static>(
 ) -> Asked<F> {
     let mut command = Command::new("/proc/self/exe");
     command.args(["doctor-probe", question.name()]);
-    // The driver alone is asked, not what others put before it.
+    // Only the driver is asked, without libraries that others preload.
     match preload {
         Some(library) => command.env("LD_PRELOAD", library),
         None => command.env_remove("LD_PRELOAD"),
@@ -87,12 +87,12 @@ fn watch<F: Default + DeserializeOwned + Send + 'static>(command: &mut Command, 
     let start = Instant::now();
     let stderr = child.stderr.take();
     let stdout = child.stdout.take();
-    // Threads, because a grandchild may keep the pipes open: nobody waits for them longer than for the child.
+    // Threads, because a grandchild may keep the pipes open; they are not waited for after the child's end.
     let (lines, progress) = mpsc::channel::<Progress<F>>();
     thread::spawn(move || {
         let lines_of = stdout.map(|pipe| BufReader::new(pipe).lines().map_while(Result::ok));
         for line in lines_of.into_iter().flatten() {
-            // NVIDIA's libraries may print, too.
+            // NVIDIA's libraries may print to standard output too.
             if let Ok(progress) = serde_json::from_str(&line)
                 && lines.send(progress).is_err()
             {
@@ -104,7 +104,7 @@ fn watch<F: Default + DeserializeOwned + Send + 'static>(command: &mut Command, 
     thread::spawn(move || {
         let mut text = Vec::new();
         if let Some(pipe) = stderr {
-            // What came before an error is all there is.
+            // After a read error the bytes before it are used.
             let _ = pipe.take(SAID).read_to_end(&mut text);
         }
         words.send(String::from_utf8_lossy(&text).into_owned())
@@ -112,11 +112,11 @@ fn watch<F: Default + DeserializeOwned + Send + 'static>(command: &mut Command, 
 
     let ended = wait(&mut child, limit);
     let unkillable = ended.is_none() && {
-        // It may have ended just now; then there is nothing to kill.
+        // The child may have ended just now.
         let _ = child.kill();
         wait(&mut child, DYING).is_none()
     };
-    // A grandchild may hold the pipes open; what the child itself wrote is in them by now.
+    // A grandchild may hold the pipes open; the child's own output is in them already.
     let grace = Duration::from_secs(3);
     let mut last = Progress::default();
     while let Ok(progress) = progress.recv_timeout(grace) {
@@ -134,13 +134,13 @@ fn watch<F: Default + DeserializeOwned + Send + 'static>(command: &mut Command, 
     }
 }
 
-/// The child's end, if it comes in time.
+/// Returns the child's exit status if it ends in time.
 fn wait(child: &mut Child, limit: Duration) -> Option<ExitStatus> {
     let start = Instant::now();
     loop {
         match child.try_wait() {
             Ok(Some(status)) => return Some(status),
-            // Without a word about it, it has ended for us.
+            // A status that cannot be read counts as ended.
             Err(_) => return None,
             Ok(None) if start.elapsed() >= limit => return None,
             Ok(None) => thread::sleep(LOOK_EVERY),

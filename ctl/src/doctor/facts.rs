@@ -1,6 +1,6 @@
-//! Everything that the checks look at, gathered once before them: checks only judge.
+//! Facts for the checks, gathered once beforehand.
 //!
-//! Files are looked for below a root folder, which is `/` unless a test stages another.
+//! Files are read below a root folder, which is `/` except in tests.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -22,7 +22,7 @@ use crate::run::library::{self, LibraryError};
 use crate::run::start;
 use crate::status;
 
-/// The folder that `/` means.
+/// Folder that stands for `/`.
 #[derive(Clone, Debug)]
 pub(crate) struct Root(PathBuf);
 
@@ -31,23 +31,23 @@ impl Root {
         Self(folder.into())
     }
 
-    /// Where an absolute path is.
+    /// Returns the place of an absolute path below the root.
     pub(super) fn at(&self, path: impl AsRef<Path>) -> PathBuf {
         let path = path.as_ref();
         self.0.join(path.strip_prefix("/").unwrap_or(path))
     }
 
-    /// The text of a file, whatever its bytes.
+    /// Reads a file as text; invalid UTF-8 is replaced.
     pub(super) fn read(&self, path: impl AsRef<Path>) -> io::Result<String> {
         Ok(String::from_utf8_lossy(&fs::read(self.at(path))?).into_owned())
     }
 
-    /// Whether there is something.
+    /// Returns whether a path exists.
     pub(super) fn has(&self, path: impl AsRef<Path>) -> bool {
         self.at(path).symlink_metadata().is_ok()
     }
 
-    /// The names in a folder, sorted; none if it is not there.
+    /// Returns the sorted names in a folder; empty if the folder is missing.
     pub(super) fn list(&self, path: impl AsRef<Path>) -> Vec<String> {
         let entries = fs::read_dir(self.at(path)).into_iter().flatten().flatten();
         let mut names: Vec<String> =
@@ -56,19 +56,19 @@ impl Root {
         names
     }
 
-    /// Whether it is the machine's own.
+    /// Returns whether the root is the machine's own.
     pub(super) fn is_real(&self) -> bool {
         self.0 == Path::new("/")
     }
 }
 
-/// A daemon's folder and who answers there.
+/// Runtime folder of a daemon, with the answers on its sockets.
 #[derive(Debug)]
 pub(crate) struct DaemonFacts {
     pub(super) dir: RuntimeDir,
-    /// The process behind the tenant socket, or why there is none.
+    /// Process behind the tenant socket, or the failure to connect.
     pub(super) tenant: Result<Peer, ClientError>,
-    /// What the administrator's socket says.
+    /// Status from the admin socket, or the failure to get it.
     pub(super) admin: Result<Box<Status>, ClientError>,
 }
 
@@ -80,14 +80,14 @@ impl DaemonFacts {
         Self { dir: dir.clone(), tenant, admin }
     }
 
-    /// Whether neither socket has anybody behind it.
+    /// Returns whether no daemon listens on either socket.
     pub(super) fn is_absent(&self) -> bool {
         matches!(self.tenant, Err(ClientError::Absent(_)))
             && matches!(self.admin, Err(ClientError::Absent(_)))
     }
 }
 
-/// Everything.
+/// All gathered facts.
 #[derive(Debug)]
 pub(crate) struct Facts {
     pub(super) root: Root,
@@ -95,19 +95,19 @@ pub(crate) struct Facts {
     pub(super) uid: u32,
     pub(super) cuda: Asked<CudaFacts>,
     pub(super) nvml: Asked<NvmlFacts>,
-    /// The library to preload.
+    /// Path of the library to preload.
     pub(super) library: Result<PathBuf, LibraryError>,
-    /// The files of a child that it was preloaded into; none without a library.
+    /// Files that a child with the preloaded library has mapped; none without a library.
     pub(super) preloaded: Option<Asked<Vec<String>>>,
-    /// The daemon's program, or the sentence why there is none.
+    /// Path of the daemon's program, or the reason why there is none.
     pub(super) scheduler: Result<PathBuf, String>,
     pub(super) daemons: Vec<DaemonFacts>,
-    /// The program that was asked about.
+    /// Program of `--program`.
     pub(super) program: Option<OsString>,
 }
 
 impl Facts {
-    /// Asks everybody.
+    /// Gathers all facts.
     pub(super) fn gather(args: &DoctorArgs, places: &Places) -> Self {
         let limit = Duration::from_nanos(args.timeout.0);
         let library = library::find();
@@ -129,7 +129,7 @@ impl Facts {
         }
     }
 
-    /// A variable of the caller, if it is set and not empty.
+    /// Returns a variable of the caller if it is set and not empty.
     pub(super) fn var(&self, name: &str) -> Option<&OsStr> {
         self.env
             .get(OsStr::new(name))
@@ -137,26 +137,26 @@ impl Facts {
             .filter(|value| !value.is_empty())
     }
 
-    /// Whether there is a sign of a driver: its library, or its kernel module.
+    /// Returns whether the driver's library or kernel module is present.
     pub(super) fn has_driver(&self) -> bool {
         matches!(self.cuda.facts.library, Some(gpushare_probe::Loaded::From(_)))
             || self.root.has("/proc/driver/nvidia/version")
     }
 
-    /// Whether `/proc` counts processes as this one does: pids of peers mean nothing in one of another PID namespace.
+    /// Returns whether `/proc` belongs to this PID namespace; otherwise pids of peers cannot be looked up in it.
     pub(super) fn proc_is_ours() -> bool {
         let own = fs::read_link("/proc/self").ok();
         own.is_some_and(|link| link == Path::new(&std::process::id().to_string()))
     }
 
-    /// The first daemon that answers on its tenant socket.
+    /// Returns the first daemon that answers on its tenant socket.
     pub(super) fn answering(&self) -> Option<(&DaemonFacts, Peer)> {
         self.daemons
             .iter()
             .find_map(|daemon| daemon.tenant.as_ref().ok().map(|peer| (daemon, *peer)))
     }
 
-    /// The status of the first daemon that tells it.
+    /// Returns the status of the first daemon that reports it.
     pub(super) fn status(&self) -> Option<&Status> {
         self.daemons
             .iter()
@@ -164,7 +164,7 @@ impl Facts {
     }
 }
 
-/// For tests: a machine on which nothing was found.
+/// Facts for tests: a machine on which nothing was found.
 #[cfg(test)]
 impl Facts {
     pub(super) fn bare(root: &Path) -> Self {

@@ -1,12 +1,12 @@
-//! `doctor`: what an operator runs at three in the morning and attaches to a bug report.
+//! `doctor`: checks what sharing needs and reports problems with advice.
 //!
 //! ```text
-//!   facts    asked once: files, variables, daemons, and the driver in processes of their own with a time limit
-//!   checks   a row each: facts in, findings out, each with what to do
+//!   facts    gathered once: files, variables, daemons, and the driver in child processes with a time limit
+//!   checks   one row each: facts in, findings with advice out
 //!   report   one model ─▶ text, JSON, exit code ─▶ bundle (redacted)
 //! ```
 //!
-//! Nothing is changed, no context is made, and nothing that is broken can take the doctor with it.
+//! The doctor changes nothing and makes no context. A broken driver cannot crash it.
 
 mod bundle;
 mod checks;
@@ -31,18 +31,18 @@ use crate::cli::DoctorArgs;
 use crate::output;
 use crate::places::Places;
 
-/// Why there is no report. Its code is that of errors: a script must not take it for a warning.
+/// Reason why the doctor failed. Its exit code is that of errors, so that a script does not take it for a warning.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum DoctorError {
     #[error("cannot write to standard output: {0}")]
     Output(#[from] io::Error),
     #[error(transparent)]
     Bundle(#[from] BundleError),
-    #[error("this command is a stage of `gpushare-ctl doctor`; use that")]
+    #[error("this command is internal to `gpushare-ctl doctor`; use that")]
     NotByHand,
 }
 
-/// Looks at everything and says what it found: 0 fine, 1 warnings, 2 errors.
+/// Runs all checks and prints the report. Returns 0 without problems, 1 for warnings, 2 for errors.
 pub(crate) fn doctor(args: &DoctorArgs, places: &Places) -> Result<ExitCode, DoctorError> {
     let facts = Facts::gather(args, places);
     let report = Report::of(&facts);
@@ -57,7 +57,7 @@ pub(crate) fn doctor(args: &DoctorArgs, places: &Places) -> Result<ExitCode, Doc
     Ok(ExitCode::from(report.exit))
 }
 
-/// The child that the driver may take with it.
+/// Runs a probe in this child process, which the driver may crash.
 pub(crate) fn probe(question: &str) -> Result<(), DoctorError> {
     gpushare_probe::answer(Question::named(question).ok_or(DoctorError::NotByHand)?);
     Ok(())

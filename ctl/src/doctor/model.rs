@@ -1,6 +1,6 @@
-//! What a check found, and the report that all of them make: one model that prints as text and as JSON.
+//! Outcomes of checks and the report of all outcomes, which is printed as text or as JSON.
 //!
-//! The keys of the JSON document are kept: scripts and bug reports depend on them (docs/doctor.md).
+//! The keys of the JSON document are stable, since scripts depend on them (docs/doctor.md).
 
 use std::fmt;
 
@@ -9,18 +9,18 @@ use serde::Serialize;
 use super::checks::{CHECKS, Check, Group};
 use super::facts::Facts;
 
-/// The version of the JSON document: rises when a key changes its meaning or goes.
+/// Version of the JSON document; it rises when a key changes its meaning or is removed.
 const FORMAT: u32 = 1;
 
-/// How bad it is.
+/// Severity of an outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Severity {
-    /// Could not be looked at; the finding says why.
+    /// Not checked; the finding says why.
     Skipped,
-    /// As it should be.
+    /// No problem.
     Ok,
-    /// gpushare works, with less than it could or not for everybody.
+    /// gpushare works, but with restrictions or not for all programs.
     Warning,
     /// gpushare does not work.
     Error,
@@ -37,15 +37,15 @@ impl Severity {
     }
 }
 
-/// How memory gets onto the card and out of it.
+/// Memory backend that a machine supports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Backend {
-    /// The driver moves it, page by page.
+    /// The driver moves memory, page by page.
     Managed,
-    /// It stays where it is.
+    /// Memory stays on the card.
     Native,
-    /// gpushare moves it itself; not built yet.
+    /// gpushare moves memory itself; not implemented yet.
     Remap,
 }
 
@@ -59,22 +59,22 @@ impl fmt::Display for Backend {
     }
 }
 
-/// The backend that a finding decides for, and why.
+/// Backend that a finding decides for, and the reason.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Choice {
     pub(super) backend: Backend,
     pub(super) why: String,
 }
 
-/// One thing that a check found. A check has one for each card, folder or file that it looks at.
+/// Result of a check for one card, folder or file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Outcome {
-    /// Which card, folder or file; none where there is only one.
+    /// Checked card, folder or file; none if there is only one.
     pub(super) subject: Option<String>,
     pub(super) severity: Severity,
-    /// What was found, in a sentence.
+    /// Finding, in a sentence.
     pub(super) finding: String,
-    /// What to do.
+    /// Advice; none without a problem.
     pub(super) hint: Option<String>,
     pub(super) backend: Option<Choice>,
 }
@@ -88,17 +88,17 @@ impl Outcome {
         Self::new(Severity::Ok, finding)
     }
 
-    /// Not looked at, and why.
+    /// Returns an outcome for something that was not checked, with the reason.
     pub(super) fn skipped(why: impl Into<String>) -> Self {
         Self::new(Severity::Skipped, why)
     }
 
-    /// A warning and what to do about it.
+    /// Returns a warning with advice.
     pub(super) fn warning(finding: impl Into<String>, hint: impl Into<String>) -> Self {
         Self::new(Severity::Warning, finding).hint(hint)
     }
 
-    /// An error and what to do about it.
+    /// Returns an error with advice.
     pub(super) fn error(finding: impl Into<String>, hint: impl Into<String>) -> Self {
         Self::new(Severity::Error, finding).hint(hint)
     }
@@ -120,7 +120,7 @@ impl Outcome {
     }
 }
 
-/// An outcome and the check that it is of.
+/// Outcome with the name of its check.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Finding {
     pub(super) check: &'static str,
@@ -129,7 +129,7 @@ pub(crate) struct Finding {
     pub(super) outcome: Outcome,
 }
 
-/// How many findings there are of each severity.
+/// Number of findings of each severity.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Counts {
     pub(super) ok: usize,
@@ -138,7 +138,7 @@ pub(crate) struct Counts {
     pub(super) skipped: usize,
 }
 
-/// Everything that was found.
+/// Report of all findings.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Report {
     pub(super) format: u32,

@@ -1,4 +1,4 @@
-//! The report for people: grouped, aligned, the hint under what it is for.
+//! The report as text: findings by group, each with its hint below.
 
 use std::io::{IsTerminal as _, stdout};
 
@@ -14,7 +14,7 @@ pub(super) enum Colour {
 }
 
 impl Colour {
-    /// On a terminal whose user has not said otherwise (no-color.org).
+    /// Returns `On` for a terminal unless `NO_COLOR` is set (no-color.org).
     pub(super) fn of_stdout() -> Self {
         let refused = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty())
             || std::env::var_os("TERM").is_some_and(|term| term == "dumb");
@@ -38,7 +38,7 @@ impl Colour {
     }
 }
 
-/// The whole page.
+/// Returns the whole report as text.
 pub(super) fn render(report: &Report, colour: Colour) -> String {
     let mut page = format!("gpushare-ctl {} doctor\n", report.version);
     let width = report.findings.iter().map(|finding| finding.check.len()).max().unwrap_or(0);
@@ -46,7 +46,7 @@ pub(super) fn render(report: &Report, colour: Colour) -> String {
         page += &format!("\n{}\n", group.title());
         let mut findings = report.findings.iter().filter(|finding| finding.group == group).peekable();
         while let Some(finding) = findings.next() {
-            // What could not be looked at for one reason is one line; the document has them all.
+            // Checks that were skipped for the same reason share one line; the JSON document has all of them.
             let mut more = 0;
             while findings.next_if(|next| is_same_skip(finding, next)).is_some() {
                 more += 1;
@@ -62,7 +62,7 @@ fn is_same_skip(one: &Finding, next: &Finding) -> bool {
     one.severity == Severity::Skipped && next.severity == Severity::Skipped && one.finding == next.finding
 }
 
-/// `  warning  cards.managed   cuda0: finding`, and the hint below it; `more` like it are not shown.
+/// Returns `  warning  cards.managed   cuda0: finding` with the hint below it; `more` equal findings are not shown.
 fn line(finding: &Finding, more: usize, width: usize, colour: Colour) -> String {
     let outcome = &finding.outcome;
     let severity = colour.paint(outcome.severity, &format!("{:<7}", outcome.severity.name()));

@@ -1,4 +1,4 @@
-//! What an ELF file says about versions: those of glibc that it needs and offers, and gpushare's own.
+//! Versions in an ELF file: of glibc that it needs and provides, and of gpushare.
 
 use std::fs::File;
 use std::io;
@@ -8,7 +8,7 @@ use gpushare_symbols::is_driver_name;
 use object::read::elf::ElfFile64;
 use object::{Endianness, Object as _, ObjectSection as _, ObjectSymbol as _, ReadCache, SymbolKind};
 
-/// A version like 2.34 of `GLIBC_2.34`.
+/// Version of glibc, like 2.34 of `GLIBC_2.34`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Glibc(pub(super) u32, pub(super) u32);
 
@@ -27,19 +27,19 @@ impl Glibc {
     }
 }
 
-/// The versions of a file.
+/// Versions of glibc in one file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Linked {
-    /// The newest glibc version among those that it needs.
+    /// Newest glibc version that the file needs.
     pub(super) needs: Option<Glibc>,
-    /// The newest glibc version among those that it offers.
+    /// Newest glibc version that the file provides.
     pub(super) offers: Option<Glibc>,
 }
 
 /// Reads a 64-bit ELF file.
 ///
 /// # Errors
-/// It cannot be read, or is something else.
+/// The file cannot be read or is not a 64-bit ELF file.
 pub(super) fn read(path: &Path) -> io::Result<Linked> {
     with(path, |elf, data| {
         let (endian, sections) = (elf.endian(), elf.elf_section_table());
@@ -65,10 +65,10 @@ pub(super) fn read(path: &Path) -> io::Result<Linked> {
     })
 }
 
-/// The text that a library exports as `gpushare_version`; none if it exports nothing of that name.
+/// Returns the text that a library exports as `gpushare_version`, if it exports that symbol.
 ///
 /// # Errors
-/// As for [`read`].
+/// The file cannot be read or is not a 64-bit ELF file.
 pub(super) fn own_version(path: &Path) -> io::Result<Option<String>> {
     with(path, |elf, _| {
         let mut symbols = elf.dynamic_symbols();

@@ -1,14 +1,14 @@
-//! The stage between `run` and the daemon it starts.
+//! The intermediate process through which `run` starts a daemon.
 //!
 //! ```text
 //!   run ── start-daemon ── gpushare-scheduler
 //!    │          │ setsid          │
 //!    │          └ ends at once    └ now a child of init, without the terminal
-//!    └ becomes the program, which must not find a child it never started
+//!    └ becomes the program, which must not have a child that it did not start
 //! ```
 //!
-//! The daemon keeps nothing of its starter: standard input and output are `/dev/null`, errors go to its
-//! log, its folder is `/`, inherited descriptors close, and it is not preloaded into.
+//! The daemon inherits nothing from its starter: standard input and output are `/dev/null`, standard error is its log,
+//! its working directory is `/`, inherited descriptors are closed, and nothing is preloaded into it.
 
 use std::fs::OpenOptions;
 use std::io;
@@ -19,13 +19,13 @@ use std::process::{Command, Stdio};
 use gpushare_proto::names::{RUNTIME_DIR, RuntimeDir, SCHEDULER, TOKEN_FILE};
 use rustix::io::{FdFlags, fcntl_setfd};
 
-/// How long a daemon that nobody uses stays.
+/// Time after which an unused daemon ends.
 const IDLE_EXIT: &str = "10min";
 
-/// Why the daemon was not started.
+/// Reason why the daemon was not started.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum DetachError {
-    #[error("this command is a stage of `gpushare-ctl run`; use that")]
+    #[error("this command is internal to `gpushare-ctl run`; use that")]
     NotByHand,
     #[error("{0}")]
     System(#[from] io::Error),
@@ -37,13 +37,13 @@ impl From<DetachError> for crate::exit::CtlError {
     }
 }
 
-/// Starts the daemon that the environment describes; it writes to our standard output when it is ready.
+/// Starts the daemon that the environment names. The daemon writes to our standard output when it is ready.
 pub(crate) fn detach() -> Result<(), DetachError> {
     let (Some(program), Some(root)) = (std::env::var_os(SCHEDULER), std::env::var_os(RUNTIME_DIR)) else {
         return Err(DetachError::NotByHand);
     };
     rustix::process::setsid().map_err(io::Error::from)?;
-    // On a kernel that cannot, the daemon inherits what the caller left open: no reason not to start.
+    // An old kernel cannot do this; the daemon then inherits open descriptors, which does no harm.
     let _ = gpushare_sys::fd::close_on_exec_from(3);
     let ready = io::stdout().as_fd().try_clone_to_owned()?;
     fcntl_setfd(&ready, FdFlags::empty()).map_err(io::Error::from)?;

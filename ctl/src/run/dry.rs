@@ -1,4 +1,4 @@
-//! `run --dry-run`: whether the program would fit, and how long it may wait. Nothing is registered, started or written.
+//! `run --dry-run`: prints whether the program would fit and how long it may wait. It changes and starts nothing.
 
 use std::process::ExitCode;
 
@@ -13,10 +13,10 @@ use crate::output;
 use crate::places::Places;
 use crate::table::{harmless, short};
 
-/// It would take turns.
+/// Exit code for a program that would take turns.
 const TURNS: u8 = 1;
 
-/// Prints the forecast. 0 if the program would run beside the others, 1 if it would take turns.
+/// Prints the forecast. Returns 0 if the program would run beside the others, 1 if it would take turns.
 pub(crate) fn dry_run(args: &RunArgs, places: &Places) -> Result<ExitCode, CtlError> {
     if let Some(name) = args.command.first() {
         program::find(name).map_err(RunError::from)?;
@@ -25,7 +25,7 @@ pub(crate) fn dry_run(args: &RunArgs, places: &Places) -> Result<ExitCode, CtlEr
         match args.json {
             true => output::print_json(&None::<Forecast>)?,
             false => output::print(
-                "no daemon runs, so nobody shares a card: `run` starts one, and the program waits for nobody\n",
+                "no daemon runs, so no card is shared: `run` would start one, and the program would not wait\n",
             )?,
         }
         return Ok(ExitCode::SUCCESS);
@@ -60,8 +60,7 @@ fn page(forecast: &Forecast) -> String {
     }];
     if forecast.cards.is_empty() {
         lines.push(
-            "the daemon knows no card yet, since nothing uses one: the program would wait for nobody"
-                .to_owned(),
+            "the daemon knows no card yet, since no program uses one: the program would not wait".to_owned(),
         );
     }
     for card in &forecast.cards {
@@ -76,7 +75,7 @@ fn on_card(card: &CardForecast) -> Vec<String> {
     let fit = if card.fits { "fits" } else { "does not fit" };
     let mut lines = vec![
         format!(
-            "{gpu} ({uuid}): {free_bytes} of {capacity_bytes} are free beside {used_bytes} in use by others, who may have {promised_bytes} in all"
+            "{gpu} ({uuid}): {free_bytes} of the capacity of {capacity_bytes} are free; other sessions use {used_bytes} and have quotas of {promised_bytes}"
         ),
         match card.asked_bytes {
             Some(asked) if asked > *capacity_bytes => {
@@ -85,7 +84,9 @@ fn on_card(card: &CardForecast) -> Vec<String> {
                 )
             }
             Some(asked) => format!("  {asked} {fit} beside them"),
-            None => "  no quota is given, so what it will use is not known; say so with --memory".to_owned(),
+            None => {
+                "  no quota is given, so the program's use is not known; state it with --memory".to_owned()
+            }
         },
         match card.mode == card.mode_then {
             true => format!("  the card is shared {}, and stays so", card.mode),
@@ -105,7 +106,7 @@ fn on_card(card: &CardForecast) -> Vec<String> {
         ));
     }
     lines.push(format!(
-        "  a turn of its own is about {}, and a change of turns takes about {}",
+        "  its own turn takes about {}, and a handoff about {}",
         short(card.quantum_ns),
         short(card.switch_ns)
     ));
@@ -114,7 +115,7 @@ fn on_card(card: &CardForecast) -> Vec<String> {
             format!("  it waits at most {} for a turn, as long as the sessions stay these", short(bound))
         }
         None => {
-            "  how long it waits, the scheduler cannot tell: `gpushare-ctl status` says for what".to_owned()
+            "  the daemon cannot tell how long it waits; `gpushare-ctl status` shows the reason".to_owned()
         }
     });
     lines

@@ -1,5 +1,5 @@
-//! Finds `libgpushare.so` and checks that the loader will take it: a preload that fails is only a warning
-//! of the loader, and the program would run unshared.
+//! Finds `libgpushare.so` and checks that the loader can preload it. A failed preload is only a warning of the loader,
+//! and the program would run unshared.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use super::elf::{Elf, Machine};
 
 const NAME: &str = "libgpushare.so";
 
-/// Why there is nothing to preload.
+/// Reason why there is no library to preload.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LibraryError {
     #[error(
@@ -31,7 +31,7 @@ pub(crate) enum LibraryError {
     UnloadablePath(PathBuf),
 }
 
-/// The library to preload, by an absolute path.
+/// Returns the absolute path of the library to preload.
 pub(crate) fn find() -> Result<PathBuf, LibraryError> {
     let path = match std::env::var_os(LIBRARY).filter(|path| !path.is_empty()) {
         Some(path) => PathBuf::from(path),
@@ -42,7 +42,7 @@ pub(crate) fn find() -> Result<PathBuf, LibraryError> {
     Ok(path)
 }
 
-/// The library that was installed together with this program.
+/// Returns the library that was installed together with this program.
 fn installed() -> Option<PathBuf> {
     let program = std::env::current_exe().ok()?;
     let beside = program.parent()?;

@@ -1,11 +1,11 @@
-//! `run`: registers a session and becomes the program.
+//! `run`: registers or joins a session and becomes the program.
 //!
 //! ```text
-//!   library, program          checked first: nothing is started for a command that cannot run
-//!   daemon                    the first that answers, else our own is started
-//!   Register ──▶ Session      the daemon binds the session to our pid, which stays ours through exec
-//!   or Enter ──▶ Account      an existing session: all that our pid starts belongs to it
-//!   token file, environment   so that the program and its children join
+//!   library, program               checked first: a command that cannot run starts nothing
+//!   daemon                         the first that answers, else the user's own is started
+//!   Register ──▶ Session           the daemon binds the new session to our pid, which exec keeps
+//!   or Join  ──▶ SessionMemory     an existing session: all descendants of our pid belong to it
+//!   token file, environment        with these the program and its children join
 //!   exec
 //! ```
 
@@ -41,7 +41,7 @@ use crate::table::harmless;
 const PRELOAD: &str = "LD_PRELOAD";
 const VISIBLE_DEVICES: &str = "CUDA_VISIBLE_DEVICES";
 
-/// Why the program does not run.
+/// Reason why the program was not run.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RunError {
     #[error(transparent)]
@@ -59,12 +59,10 @@ pub(crate) enum RunError {
     #[error(transparent)]
     Environment(#[from] EnvironmentError),
     #[error(
-        "the daemon knows no session with the token of {0} any more: it was deleted or revoked; see `gpushare-ctl session list`"
+        "the token of {0} is invalid: its session was deleted or revoked, or has another token; see `gpushare-ctl session list`"
     )]
     Unknown(String),
-    #[error(
-        "the daemon does not know card {0} yet, so it cannot say which one that is; name it by its UUID (`nvidia-smi -L`)"
-    )]
+    #[error("the daemon does not know card {0} yet; name the card by its UUID (`nvidia-smi -L`)")]
     UnknownCard(String),
     #[error(
         "`{program}` cannot be executed: {cause}; check the interpreter in its first line, and that it is built for this machine"
@@ -73,7 +71,7 @@ pub(crate) enum RunError {
 }
 
 impl RunError {
-    /// 125, 126 or 127, as docker does.
+    /// Returns the exit code: 125, 126 or 127, as with docker.
     pub(crate) fn code(&self) -> u8 {
         match self {
             Self::Program(program::ProgramError::NotFound(_)) => exit::PROGRAM_NOT_FOUND,
@@ -92,14 +90,14 @@ impl RunError {
     }
 }
 
-/// The session that the program will belong to.
+/// Session that the program will belong to.
 struct Registered {
-    /// The file with its token.
+    /// Path of the file with the session's token.
     token: PathBuf,
     gpu: Option<GpuUuid>,
 }
 
-/// Becomes the program, or says why not.
+/// Becomes the program; returns only on failure.
 pub(crate) fn run(args: &RunArgs, places: &Places) -> Result<Infallible, RunError> {
     let (name, arguments) = args.command.split_first().ok_or(program::ProgramError::empty())?;
     let library = library::find()?;
@@ -140,7 +138,7 @@ pub(crate) fn run(args: &RunArgs, places: &Places) -> Result<Infallible, RunErro
     Err(RunError::Exec { program: name.to_string_lossy().into_owned(), cause: command.exec() })
 }
 
-/// The session that somebody made before.
+/// Joins an existing session.
 fn join(client: &mut Client<Tenant>, secrets: &RuntimeDir, which: &str) -> Result<Registered, RunError> {
     let (path, token) = token::find(secrets, which)?;
     match client.ask(&TenantRequest::Join(token))? {
@@ -159,7 +157,7 @@ fn register(
         TenantReply::Session { session, name, token, gpu } => {
             if let Some(wished) = args.name.as_ref().filter(|wished| **wished != name) {
                 exit::warn(&format_args!(
-                    "{} is the name of an administrator's session (`--session` joins it); this one is {} ({session})",
+                    "an administrator's session is named {} (`--session` joins it); this session is named {} ({session})",
                     harmless(wished),
                     harmless(&name)
                 ));
@@ -171,7 +169,7 @@ fn register(
     }
 }
 
-/// The session that is asked for.
+/// Returns the session that the arguments describe.
 fn wish(args: &RunArgs) -> Result<NewSession, RunError> {
     Ok(NewSession {
         name: args.name.clone(),
@@ -181,8 +179,8 @@ fn wish(args: &RunArgs) -> Result<NewSession, RunError> {
     })
 }
 
-/// The card that the program is to see, if not what it would see anyway. The daemon's placement counts less
-/// than a choice that the caller's environment holds already, and `--gpu` counts more.
+/// Returns the card for `CUDA_VISIBLE_DEVICES`; none leaves the variable as it is. In order of precedence: `--gpu`, a
+/// choice in the caller's environment, the daemon's placement.
 fn visible(
     asked: &GpuChoice,
     placed: Option<GpuUuid>,
@@ -191,7 +189,7 @@ fn visible(
     match (asked, placed) {
         (GpuChoice::Auto, _) if restricted => Ok(None),
         (GpuChoice::Auto, placed) => Ok(placed),
-        // The daemon's word before the caller's: it knows whether the card is a MIG instance, which CUDA takes as
+        // The daemon's identity before the user's: it knows whether the card is a MIG instance, which CUDA accepts as
         // `MIG-…` only.
         (_, Some(placed)) => Ok(Some(placed)),
         (GpuChoice::Uuid(uuid), None) => Ok(Some(*uuid)),

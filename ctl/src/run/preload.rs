@@ -1,11 +1,11 @@
-//! `LD_PRELOAD` with our library in front of whatever is there.
+//! Edits lists of preloaded libraries (`LD_PRELOAD`).
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::Path;
 
-/// `library` first, then what `present` lists (by spaces or colons, as ld.so(8) has it). An entry of the
-/// library's own file name is dropped wherever it lies: two of them in one process would gate each other.
+/// Returns `library` followed by the entries of `present`, which are separated by spaces or colons as in ld.so(8).
+/// Entries with the library's file name are dropped: two copies in one process would gate each other.
 pub(crate) fn prepend(library: &Path, present: Option<OsString>) -> OsString {
     let mut value = library.as_os_str().to_owned();
     let others = without(library, present);
@@ -16,7 +16,7 @@ pub(crate) fn prepend(library: &Path, present: Option<OsString>) -> OsString {
     value
 }
 
-/// What `present` lists besides the library.
+/// Returns the entries of `present` without those that have the library's file name.
 pub(crate) fn without(library: &Path, present: Option<OsString>) -> OsString {
     let present = present.map(OsString::into_vec).unwrap_or_default();
     let others = present.split(|byte| matches!(byte, b' ' | b':')).filter(|entry| {

@@ -1,4 +1,4 @@
-//! Finds the program before anything is registered for it, by the rules of execvp(3).
+//! Finds the program by the rules of execvp(3), before a session is registered for it.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Access, AtFlags, CWD, accessat};
 
-/// Where execvp looks without a `PATH`.
+/// Search path of execvp without a `PATH`.
 const DEFAULT_PATH: &str = "/bin:/usr/bin";
 
-/// Why there is no program to become.
+/// Reason why the program cannot be started.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ProgramError {
     #[error("no program `{0}` was found; check its name and PATH")]
@@ -19,13 +19,13 @@ pub(crate) enum ProgramError {
 }
 
 impl ProgramError {
-    /// For an empty command.
+    /// Returns the error for an empty command.
     pub(crate) fn empty() -> Self {
         Self::NotFound(String::new())
     }
 }
 
-/// The file that `name` means.
+/// Returns the file that `name` refers to.
 pub(crate) fn find(name: &OsStr) -> Result<PathBuf, ProgramError> {
     let path = std::env::var_os("PATH").unwrap_or_else(|| OsString::from(DEFAULT_PATH));
     search(name, &path)
@@ -44,7 +44,7 @@ fn search(name: &OsStr, path: &OsStr) -> Result<PathBuf, ProgramError> {
         match executable(&candidate) {
             Ok(true) => return Ok(candidate),
             Ok(false) => {}
-            // As execvp does: a later folder may still have one that can be executed.
+            // Like execvp: a later folder may have an executable file of this name.
             Err(cause) => {
                 refused.get_or_insert(ProgramError::NotExecutable { program: candidate, cause });
             }
@@ -53,7 +53,7 @@ fn search(name: &OsStr, path: &OsStr) -> Result<PathBuf, ProgramError> {
     Err(refused.unwrap_or_else(|| ProgramError::NotFound(name.to_string_lossy().into_owned())))
 }
 
-/// Whether there is such a file, and whether it can be executed.
+/// Returns whether the file exists; an error if it cannot be executed.
 fn executable(candidate: &Path) -> io::Result<bool> {
     let Ok(found) = candidate.metadata() else {
         return Ok(false);

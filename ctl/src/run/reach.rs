@@ -1,14 +1,14 @@
-//! Whether a preload reaches the program at all, by what would load it.
+//! Decides whether a preload reaches a program, by the loader that the program uses.
 //!
 //! ```text
 //!   script ─ #! ─▶ script ─ #! ─▶ ELF ─▶ its interpreter (PT_INTERP)
 //!                                         ld-linux-*   glibc: takes LD_PRELOAD
-//!                                         ld-musl-*    musl: dies of a library that needs glibc
-//!                                         none         static: no loader, so nobody reads LD_PRELOAD
+//!                                         ld-musl-*    musl: fails on a library that needs glibc
+//!                                         none         static: no loader reads LD_PRELOAD
 //! ```
 //!
-//! Programs that gain rights when they start (setuid, setgid, capabilities) are a case of their own: glibc ignores a
-//! preload by path in them. A file that cannot be read or understood is taken for an ordinary program: the kernel judges it next.
+//! In programs that gain rights at their start (setuid, setgid, capabilities), glibc ignores a preload by path. A file
+//! that cannot be read or parsed is treated as an ordinary program, and the kernel decides.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -19,26 +19,26 @@ use std::path::{Path, PathBuf};
 
 use super::elf::Elf;
 
-/// As many as the kernel follows.
+/// Number of nested script interpreters that the kernel follows.
 const SCRIPTS: usize = 5;
-/// As much of a script's first line as the kernel reads.
+/// Bytes of a script's first line that the kernel reads.
 const FIRST_LINE: usize = 256;
 
-/// What a preload does to a program.
+/// Effect of a preload on a program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Reach {
-    /// It is loaded.
+    /// The library is loaded.
     Loaded,
-    /// The program would end before its first instruction.
+    /// A program of musl, which would fail at its start.
     Musl(PathBuf),
-    /// The program notices nothing; what it starts may.
+    /// A static program: no effect on it, but on dynamic programs that it starts.
     Static(PathBuf),
-    /// The loader ignores it.
+    /// A program that gains rights: the loader ignores the preload.
     Privileged(PathBuf),
 }
 
 impl Reach {
-    /// What becomes of a preload in `program`.
+    /// Returns the effect of a preload on `program`.
     pub(crate) fn of(program: &Path) -> Self {
         let program = executed(program.to_owned());
         let gains = gains_rights(&program);
@@ -53,13 +53,13 @@ impl Reach {
         }
     }
 
-    /// Whether the program may be started with the library in `LD_PRELOAD`.
+    /// Returns whether the program can start with the library in `LD_PRELOAD`.
     pub(crate) fn is_harmless(&self) -> bool {
         !matches!(self, Self::Musl(_))
     }
 }
 
-/// One line for who asked for sharing and does not get it; empty if they do.
+/// Warning for a program that does not share the GPU; empty for one that does.
 impl fmt::Display for Reach {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -93,7 +93,7 @@ enum Loader {
     None,
 }
 
-/// The file that the kernel runs for `program`: the last interpreter of a script.
+/// Returns the file that the kernel runs for `program`: for a script, its last interpreter.
 fn executed(mut program: PathBuf) -> PathBuf {
     for _ in 0..SCRIPTS {
         match interpreter_of_script(&program) {
@@ -114,11 +114,11 @@ fn interpreter_of_script(script: &Path) -> Option<PathBuf> {
     Some(PathBuf::from(OsStr::from_bytes(interpreter)))
 }
 
-/// Who loads `program`; `None` if that cannot be told.
+/// Returns the loader of `program`; `None` if it cannot be determined.
 fn loader(program: &Path) -> Option<Loader> {
     Some(match Elf::of(program).ok()??.interpreter {
         Some(interpreter) => by_name(&interpreter).unwrap_or(Loader::Glibc),
-        // A loader that is started as a program has none itself: `ld-linux-x86-64.so.2 ./program`.
+        // A loader that is itself started as the program names none: `ld-linux-x86-64.so.2 ./program`.
         None => std::fs::canonicalize(program)
             .ok()
             .and_then(|file| by_name(&file))
@@ -127,7 +127,7 @@ fn loader(program: &Path) -> Option<Loader> {
     })
 }
 
-/// A loader by its file name: `ld-musl-x86_64.so.1`, `ld-linux-x86-64.so.2`, `ld-2.17.so`, `ld.so`.
+/// Recognises a loader by its file name: `ld-musl-x86_64.so.1`, `ld-linux-x86-64.so.2`, `ld-2.17.so`, `ld.so`.
 fn by_name(file: &Path) -> Option<Loader> {
     let name = file.file_name()?.to_string_lossy();
     if name.starts_with("ld-musl-") || name.starts_with("libc.musl-") {
@@ -137,9 +137,9 @@ fn by_name(file: &Path) -> Option<Loader> {
     loader.then_some(Loader::Glibc)
 }
 
-/// Whether `program` starts with rights that we do not have.
+/// Returns whether `program` starts with rights that the caller lacks.
 fn gains_rights(program: &Path) -> bool {
-    // Where rights cannot be gained, the bits mean nothing.
+    // With no_new_privs the bits have no effect.
     if rustix::thread::no_new_privs().unwrap_or(false) {
         return false;
     }
@@ -155,7 +155,7 @@ fn gains_rights(program: &Path) -> bool {
     by_mode(found.mode(), found.uid() != uid, found.gid() != gid) || with_capabilities()
 }
 
-/// The same by the mode alone. A setgid bit without the group's execute bit means something else.
+/// Returns whether the file mode gives rights. A setgid bit without the group's execute bit does not.
 fn by_mode(mode: u32, another_user: bool, another_group: bool) -> bool {
     (mode & 0o4000 != 0 && another_user) || (mode & 0o2010 == 0o2010 && another_group)
 }

@@ -1,12 +1,12 @@
-//! Reaches the daemon that a new session belongs to, and starts this user's own if there is none.
+//! Connects to the daemon for a new session, and starts this user's own if none runs.
 //!
 //! ```text
-//!   run A ──▶ nobody answers ─▶ flock start.lock ─▶ still nobody ─▶ start ─▶ ready ─▶ unlock ─▶ connect
-//!   run B ──▶ nobody answers ─▶ flock start.lock … waits ………………………………………………▶ it answers
+//!   run A ──▶ no answer ─▶ flock start.lock ─▶ still no answer ─▶ start ─▶ ready ─▶ unlock ─▶ connect
+//!   run B ──▶ no answer ─▶ flock start.lock … waits ……………………………………………………▶ answer ─▶ connect
 //! ```
 //!
-//! The daemon says that it is ready by writing to a descriptor (`--ready-fd`), once both sockets accept.
-//! If it ends before, the descriptor closes, and the last line of its log is the reason.
+//! The daemon writes to a descriptor (`--ready-fd`) once both sockets accept connections. If it ends before, the
+//! descriptor closes, and the last line of its log is the reason.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _};
@@ -25,14 +25,14 @@ use crate::client::{Client, ClientError, Tenant};
 use crate::places::Places;
 use crate::table::harmless;
 
-/// The lock of those who start a daemon, in its runtime folder.
+/// File in the runtime folder that serialises the starts of a daemon.
 const LOCK: &str = "start.lock";
-/// How long a daemon may take until it accepts: NVML alone can take seconds on a machine of eight cards.
+/// Maximum time until a new daemon accepts connections; NVML alone can take seconds on a machine of eight cards.
 const STARTING: Duration = Duration::from_secs(30);
-/// How much of the log's end is read for the reason.
+/// Bytes of the log's end that are searched for the reason.
 const LOG_END: u64 = 4096;
 
-/// Why no daemon could be started.
+/// Reason why no daemon could be started.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StartError {
     #[error("{0} with --runtime-dir")]
@@ -55,7 +55,7 @@ pub(crate) enum StartError {
     Slow(PathBuf),
 }
 
-/// The daemon that answers first, started if need be, and a connection to it.
+/// Returns the first daemon that answers and a connection to it; starts the user's own if none answers.
 pub(crate) fn reach(places: &Places) -> Result<(RuntimeDir, Client<Tenant>), RunError> {
     if let Some(found) = running(places)? {
         return Ok(found);
@@ -70,7 +70,7 @@ pub(crate) fn reach(places: &Places) -> Result<(RuntimeDir, Client<Tenant>), Run
     Ok((own.clone(), Client::connect(own)?))
 }
 
-/// The daemon that answers first, if any does.
+/// Returns the first daemon that answers and a connection to it, if any does.
 pub(crate) fn running(places: &Places) -> Result<Option<(RuntimeDir, Client<Tenant>)>, ClientError> {
     for dir in places.candidates() {
         if let Some(client) = answering(dir)? {
@@ -80,7 +80,7 @@ pub(crate) fn running(places: &Places) -> Result<Option<(RuntimeDir, Client<Tena
     Ok(None)
 }
 
-/// A connection, unless nobody is there. A daemon that is there and fails is not passed over: it has the cards.
+/// Connects to a daemon; none if none runs there. A daemon that runs and fails is an error, since it has the cards.
 fn answering(dir: &RuntimeDir) -> Result<Option<Client<Tenant>>, ClientError> {
     match Client::connect(dir) {
         Ok(client) => Ok(Some(client)),
@@ -89,7 +89,7 @@ fn answering(dir: &RuntimeDir) -> Result<Option<Client<Tenant>>, ClientError> {
     }
 }
 
-/// The right to start a daemon. The file goes with it, so that nothing stays of a start but the daemon and its log.
+/// Lock that gives the right to start a daemon. Its file is removed at the end of the start.
 #[derive(Debug)]
 struct StartLock {
     path: PathBuf,
@@ -97,7 +97,7 @@ struct StartLock {
 }
 
 impl StartLock {
-    /// Waits until nobody else has it.
+    /// Waits for the lock and takes it.
     fn take(path: PathBuf) -> Result<Self, StartError> {
         let locked = || loop {
             let file = OpenOptions::new()
@@ -108,7 +108,7 @@ impl StartLock {
                 .custom_flags(OFlags::NOFOLLOW.bits().cast_signed())
                 .open(&path)?;
             flock(&file, FlockOperation::LockExclusive)?;
-            // Whoever had it before us has removed it: the lock is another file by now.
+            // The last owner has removed its file, so the lock is another file now.
             if folder::is_at(&file, &path) {
                 return Ok::<_, io::Error>(file);
             }
@@ -122,12 +122,12 @@ impl StartLock {
 
 impl Drop for StartLock {
     fn drop(&mut self) {
-        // Still locked: it is the file that was checked. A failure leaves an empty file.
+        // The file is still locked, so it is the one that was checked. A failure leaves an empty file.
         let _ = fs::remove_file(&self.path);
     }
 }
 
-/// Starts the daemon of `dir` through [`super::detach()`] and waits until it accepts.
+/// Starts the daemon of `dir` through [`super::detach()`] and waits until it accepts connections.
 fn start(dir: &RuntimeDir) -> Result<(), StartError> {
     let program = scheduler()?;
     let unstarted = |reason: String| StartError::Unstarted { program: program.clone(), reason };
@@ -160,7 +160,7 @@ fn start(dir: &RuntimeDir) -> Result<(), StartError> {
     }
 }
 
-/// The daemon's program: the one that the environment names, else the one beside us.
+/// Returns the daemon's program: the one that the environment names, else the one beside `gpushare-ctl`.
 pub(crate) fn scheduler() -> Result<PathBuf, StartError> {
     let named = std::env::var_os(SCHEDULER).filter(|path| !path.is_empty());
     let path = named.map_or_else(
@@ -174,7 +174,7 @@ pub(crate) fn scheduler() -> Result<PathBuf, StartError> {
     }
 }
 
-/// What the daemon said last.
+/// Returns the last line of the daemon's log.
 fn last_line(log: &Path) -> String {
     let end = || {
         use std::io::{Seek as _, SeekFrom};

@@ -1,7 +1,7 @@
-//! The session's secret in a file that only this user reads, named after the process it was made for.
+//! Token files: a session's secret in a file that only its user can read.
 //!
-//! The program and its children find it by `GPUSHARE_TOKEN_FILE`. Nobody is left to remove it when the
-//! program ends, since we have become the program: each `run` removes the files of dead processes.
+//! The program and its children find the file by `GPUSHARE_TOKEN_FILE`. `run` has become the program when that ends,
+//! so it cannot remove the file, which is named after the process. Each `run` removes the files of dead processes.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Write as _};
@@ -16,7 +16,7 @@ use gpushare_sys::process;
 
 use crate::table::harmless;
 
-/// Why there is no token file.
+/// Reason why a token file cannot be written or read.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum TokenError {
     #[error("{0} with --runtime-dir")]
@@ -27,20 +27,20 @@ pub(crate) enum TokenError {
     Unwritten { path: PathBuf, cause: io::Error },
     #[error("the token file {path} cannot be read: {cause}; check its path and its owner")]
     Unread { path: PathBuf, cause: io::Error },
-    #[error("{0} holds no token; name the file that `gpushare-ctl session create` wrote")]
+    #[error("{0} does not contain a token; name the file that `gpushare-ctl session create` wrote")]
     NoToken(PathBuf),
     #[error(
-        "there is no token of a session {0} here: it is another user's, it was deleted or revoked, or never made; make one with `gpushare-ctl session create`, or name the file with its token"
+        "this user has no token of a session {0}: it belongs to another user, was deleted or revoked, or never existed; make one with `gpushare-ctl session create`, or name the file with its token"
     )]
     None(String),
     #[error(
-        "a session is joined by its name, and {0} is a number; see `gpushare-ctl session show {0}` for its name, or name the file with its token"
+        "a session is joined by its name, but {0} is a number; see `gpushare-ctl session show {0}` for its name, or name the file with its token"
     )]
     Number(String),
 }
 
-/// The token of a session that was made before: of the session of this name, else of the file of this name. A file that lies
-/// about must not be taken for a session.
+/// Returns the token of an existing session: of the session of this name, else in the file of this name. The session
+/// comes first, so that a stray file is not taken for it.
 pub(crate) fn find(dir: &RuntimeDir, which: &str) -> Result<(PathBuf, Token), TokenError> {
     let mut places = kept_places(dir, which).into_iter().chain([PathBuf::from(which)]);
     let path = places.find(|path| path.is_file()).ok_or_else(|| {
@@ -50,7 +50,7 @@ pub(crate) fn find(dir: &RuntimeDir, which: &str) -> Result<(PathBuf, Token), To
             SessionRef::Name(_) => TokenError::None(which),
         }
     })?;
-    // The program may change its folder.
+    // The program may change its working directory.
     let path = std::path::absolute(&path).unwrap_or(path);
     match fs::read_to_string(&path) {
         Ok(text) => Token::from_hex(&text)
@@ -60,7 +60,7 @@ pub(crate) fn find(dir: &RuntimeDir, which: &str) -> Result<(PathBuf, Token), To
     }
 }
 
-/// The file for the token of a session that lasts, before there is one: whoever cannot have it makes no session.
+/// File for the token of a session that is created next. If the file cannot be written, no session is created.
 #[derive(Debug)]
 pub(crate) struct Draft {
     path: PathBuf,
@@ -69,7 +69,7 @@ pub(crate) struct Draft {
 }
 
 impl Draft {
-    /// For the token at `path`, else under the session's name.
+    /// Creates the file for a token that is to be at `path`, else under the session's name.
     pub(crate) fn new(dir: &RuntimeDir, name: &str, path: Option<&Path>) -> Result<Self, TokenError> {
         let path = match path {
             Some(path) => path.to_owned(),
@@ -86,7 +86,7 @@ impl Draft {
         let temporary = PathBuf::from(temporary);
         let made = match path.is_dir() {
             true => Err(io::Error::from(ErrorKind::IsADirectory)),
-            // As long as a token, so that there is room for one.
+            // Reserve the space that a token needs.
             false => create(&temporary, &Token([0; 32])).and_then(|()| {
                 let file = OpenOptions::new().write(true).open(&temporary)?;
                 file.sync_all()?;
@@ -102,7 +102,7 @@ impl Draft {
         }
     }
 
-    /// Puts the token where it belongs; where that is.
+    /// Writes the token to its place and returns the path.
     pub(crate) fn keep(mut self, token: &Token) -> Result<PathBuf, TokenError> {
         let path = self.path.clone();
         let written = self
@@ -119,49 +119,50 @@ impl Draft {
 
 impl Drop for Draft {
     fn drop(&mut self) {
-        // What was kept has another name by now.
+        // A written draft has been renamed, so this removes nothing.
         let _ = fs::remove_file(&self.temporary);
     }
 }
 
-/// Removes the token of a session that is no more, from where it is kept unless it was put elsewhere.
+/// Removes the token file of an ended session from the folder of token files.
 pub(crate) fn forget(dir: &RuntimeDir, name: &str) {
     for path in kept_places(dir, name) {
-        // One that stays opens nothing.
+        // The token of a file that remains is invalid.
         let _ = fs::remove_file(path);
     }
 }
 
-/// Where tokens of sessions that last are kept, in the daemon's state folder.
+/// Returns the folder for the tokens of created sessions, in the daemon's state folder.
 fn kept_in(state: &Path) -> PathBuf {
     state.join("tokens")
 }
 
-/// Where the token of a session is kept now, and where it was when the daemon had no state folder of its own.
+/// Returns the present and the former path of a session's token; the former is from before there was a state folder.
 fn kept_places(dir: &RuntimeDir, session: &str) -> [PathBuf; 2] {
     [kept_in(&dir.state_dir()), dir.tokens_dir()].map(|folder| folder.join(kept_name(session)))
 }
 
-/// The file of a session's token, its own: names have no `%`. It has an ending, so that it is never taken for that of a process.
+/// Returns the file name for a session's token. It is unique, since names have no `%`. Its ending distinguishes it from
+/// the file of a process.
 fn kept_name(session: &str) -> String {
     format!("{}.token", session.replace('/', "%2F"))
 }
 
-/// Writes the token and says where.
+/// Writes the token of this process's session and returns the path.
 pub(crate) fn write(dir: &RuntimeDir, token: &Token) -> Result<PathBuf, TokenError> {
     let folder = dir.tokens_dir();
     folder::take(dir.root(), 0o700)?;
     folder::take(&folder, 0o700)?;
     prune(&folder);
     let pid = std::process::id();
-    // Without /proc the file is one that the next run removes.
+    // Without /proc the next run removes the file.
     let path = folder.join(name(pid, process::start_time(pid).unwrap_or(0)));
     create(&path, token).map_err(|cause| TokenError::Unwritten { path: path.clone(), cause })?;
     Ok(path)
 }
 
 fn create(path: &Path, token: &Token) -> io::Result<()> {
-    // A `run` that was itself started by `run` is still the same process: its new session replaces the old.
+    // A `run` that was started by `run` is the same process: its new session replaces the old one.
     match fs::remove_file(path) {
         Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
         _ => {}
@@ -178,7 +179,7 @@ fn name(pid: u32, start_time: u64) -> String {
     format!("{pid}-{start_time}")
 }
 
-/// Removes the files of processes that are dead. What is in the way stays for the next time.
+/// Removes the files of dead processes and ignores failures.
 fn prune(folder: &Path) {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     for entry in entries {
@@ -188,7 +189,7 @@ fn prune(folder: &Path) {
     }
 }
 
-/// Whether the process that a token file is named after is alive; `None` for other files.
+/// Returns whether the process that a token file is named after is alive; `None` for other files.
 fn owner(file_name: &str) -> Option<bool> {
     let (pid, start_time) = file_name.split_once('-')?;
     let (pid, start_time) = (pid.parse().ok()?, start_time.parse().ok()?);

@@ -1,12 +1,12 @@
-//! A trace in Chrome's JSON form, which Perfetto opens: a track per card with its mode, a track per session with what it
-//! does, counters for allocated bytes.
+//! Trace in Chrome's JSON format, for Perfetto: a track per card with its mode, a track per session with its
+//! activity, counters of allocated bytes.
 //!
 //! ```text
 //!   [head, event, event, …] [tail: ends of the open slices, "]}"]
-//!                           └─ the next write begins here, and brings a tail of its own
+//!                           └─ the next write begins here, and ends with a new tail
 //! ```
 //!
-//! So the file is whole after every write, and stays so however this program ends.
+//! So the file is valid JSON after every write, however this program ends.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -20,7 +20,7 @@ const HEAD: &str = r#"{"displayTimeUnit":"ms","traceEvents":[
 {"ph":"M","pid":1,"name":"process_name","args":{"name":"cards"}},
 {"ph":"M","pid":2,"name":"process_name","args":{"name":"sessions"}}"#;
 
-/// Where slices lie: the process and the thread of the form.
+/// Row of slices in the trace: a process and a thread of the format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Track {
     Card(GpuId),
@@ -36,13 +36,13 @@ impl Track {
     }
 }
 
-/// A trace in the making.
+/// Trace that events are added to.
 #[derive(Debug)]
 pub(super) struct Trace<W> {
     out: W,
-    /// Where the tail begins.
+    /// Offset of the tail in the file.
     body: u64,
-    /// Where it ends.
+    /// Offset of the end of the tail.
     end: u64,
     now: Nanos,
     open: BTreeMap<Track, &'static str>,
@@ -51,7 +51,7 @@ pub(super) struct Trace<W> {
 }
 
 impl Trace<File> {
-    /// An empty trace, whole already.
+    /// Writes an empty, valid trace to `file`.
     pub(super) fn new(file: File) -> io::Result<Self> {
         Self::on(file)
     }
@@ -72,7 +72,7 @@ impl<W: Write + Seek> Trace<W> {
         Ok(trace)
     }
 
-    /// Adds these, in order.
+    /// Adds events in order.
     pub(super) fn add(&mut self, happenings: &[WatchEvent]) -> io::Result<()> {
         let mut events = Vec::new();
         for WatchEvent { at_ns, what } in happenings {
@@ -83,14 +83,14 @@ impl<W: Write + Seek> Trace<W> {
         self.write(&lines.collect::<String>())
     }
 
-    /// Puts `body` in the place of the tail, and a new tail behind it.
+    /// Overwrites the tail by `body` and a new tail.
     fn write(&mut self, body: &str) -> io::Result<()> {
         let mut text = body.to_owned();
         for track in self.open.keys() {
             text += &format!(",\n{}", self.slice_end(*track));
         }
         text += "\n]}\n";
-        // Nothing of a longer tail may remain; space behind the end means nothing.
+        // White space covers the rest of a longer old tail; the format ignores it.
         while self.body + (text.len() as u64) < self.end {
             text.push(' ');
         }
@@ -114,7 +114,7 @@ impl<W: Write + Seek> Trace<W> {
                 events.push(named(Track::Session(*session), &name));
                 self.names.insert(*session, name);
             }
-            // The track has another name; what was counted under the old one goes on there.
+            // The track gets another name; the counter of the old name goes on there.
             WatchEventKind::SessionRenamed { session, name } => {
                 events.push(named(Track::Session(*session), &format!("{session} {name}")));
             }
@@ -158,7 +158,7 @@ impl<W: Write + Seek> Trace<W> {
         }
     }
 
-    /// Ends the track's slice, and begins the next if there is one.
+    /// Ends the open slice of a track, and begins the next one if given.
     fn turn(&mut self, track: Track, slice: Option<&'static str>, reason: &str, events: &mut Vec<Value>) {
         if self.open.remove(&track).is_some() {
             events.push(self.slice_end(track));
@@ -203,7 +203,7 @@ fn named(track: Track, name: &str) -> Value {
     json!({ "ph": "M", "pid": pid, "tid": tid, "name": "thread_name", "args": { "name": name } })
 }
 
-/// The form counts in microseconds.
+/// Converts a time to the microseconds of the format.
 fn micros(at: Nanos) -> f64 {
     at.0 as f64 / 1000.0
 }

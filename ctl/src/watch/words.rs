@@ -1,4 +1,4 @@
-//! One line per happening, with the names that were told before.
+//! Lines of `watch`: one per event, with the names of sessions from earlier events.
 
 use std::collections::BTreeMap;
 
@@ -7,14 +7,14 @@ use gpushare_proto::admin::{Activity, WatchEvent, WatchEventKind};
 
 use crate::table::{harmless, short};
 
-/// Knows the sessions' names.
+/// Names of the sessions, collected from events.
 #[derive(Debug, Default)]
 pub(super) struct Words {
     names: BTreeMap<SessionId, String>,
 }
 
 impl Words {
-    /// The line, which begins with the daemon's time.
+    /// Returns the line of an event, which begins with the time since the daemon's start.
     pub(super) fn line(&mut self, happening: &WatchEvent) -> String {
         let millis = happening.at_ns.0 / 1_000_000;
         let text = harmless(&self.words(&happening.what)).to_string();
@@ -83,7 +83,7 @@ impl Words {
                 format!("{} does not let go: {reason}", named(session))
             }
             WatchEventKind::Refused { session, gpu, refusal, .. } => format!(
-                "refused {} to {} on {gpu}: {} of {} are used",
+                "refused {} to {} on {gpu}: {} of the limit of {} are in use",
                 refusal.requested,
                 named(session),
                 refusal.used,

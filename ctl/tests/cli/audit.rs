@@ -16,7 +16,7 @@ fn lines_of_all_files_are_shown_as_people_read_them_and_as_they_are() {
         succeeds(&mut ctl(folder.path(), &["audit", "tail"])),
         "\
 2026-11-22T00:14:56Z  act      user 0, pid 7: session.pause train (s3): running → paused
-2026-11-22T00:15:00Z  refused  train (s3), pid 5000, user 1000 on gpu0: asked for 64MiB, and 8GiB of 8GiB are used under its quota
+2026-11-22T00:15:00Z  refused  train (s3), pid 5000, user 1000 on gpu0: asked for 64MiB; 8GiB of its quota of 8GiB are in use
 ?[2Jtorn
 "
     );

@@ -61,7 +61,7 @@ fn something_else_on_the_socket() {
         Fake::raw(|_| b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec(), |_| b"\x03\0\0\0\xff\xff\xff".to_vec());
     for (command, code) in [(&["status"][..], 1), (&["run", "--", "true"], 125)] {
         let sentence = fails(&mut ctl(daemon.dir(), command), code);
-        assert!(sentence.contains("makes no sense"), "{sentence}");
+        assert!(sentence.contains("cannot be decoded"), "{sentence}");
         assert!(sentence.ends_with("install the same gpushare version on both sides"), "{sentence}");
     }
 }
@@ -77,7 +77,7 @@ fn a_daemon_that_hangs_up() {
 fn a_daemon_that_answers_another_question() {
     let daemon = Fake::for_admins(|_| AdminReply::Ready { protocol: PROTOCOL });
     let sentence = fails(&mut ctl(daemon.dir(), &["status"]), 1);
-    assert!(sentence.contains("answered something else than was asked"), "{sentence}");
+    assert!(sentence.contains("sent an unexpected reply"), "{sentence}");
 }
 
 #[test]

@@ -344,7 +344,7 @@ fn people_read_groups_with_hints_and_no_colours_in_a_pipe() {
     let output = machine.doctor(&[]).output().unwrap();
     let page = String::from_utf8(output.stdout).unwrap();
     assert_eq!(output.status.code(), Some(2));
-    assert!(page.contains("\nThe driver\n  ok       driver.kernel "), "{page}");
+    assert!(page.contains("\nDriver\n  ok       driver.kernel "), "{page}");
     assert!(page.contains("→ run `sudo nvidia-modprobe -u -c 0`"), "{page}");
     assert!(page.contains("\n1 error, 0 warnings, "), "{page}");
     assert!(!page.contains('\u{1b}'), "{page}");
@@ -353,7 +353,7 @@ fn people_read_groups_with_hints_and_no_colours_in_a_pipe() {
 #[test]
 fn the_process_that_asks_the_driver_is_not_for_people() {
     let sentence = fails(&mut ctl("/nonexistent".as_ref(), &["doctor-probe", "everything"]), 2);
-    assert_eq!(sentence, "this command is a stage of `gpushare-ctl doctor`; use that");
+    assert_eq!(sentence, "this command is internal to `gpushare-ctl doctor`; use that");
 }
 
 /// The files of an archive, by name.
@@ -512,5 +512,5 @@ fn an_archive_says_what_it_lacks_and_goes_over_no_file() {
     let second = run();
     assert_eq!(second.status.code(), Some(2));
     let said = String::from_utf8(second.stderr).unwrap();
-    assert!(said.ends_with("is there already; choose another name for --bundle\n"), "{said}");
+    assert!(said.ends_with("exists already; choose another name for --bundle\n"), "{said}");
 }

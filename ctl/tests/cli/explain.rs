@@ -67,14 +67,14 @@ fn a_waiting_session_is_told_who_is_ahead_and_what_it_was_refused() {
 session infer (s4)
 
 infer waits for its turn
-  now    train (s3): about 1s of its time left
+  now    train (s3): about 1s of its turn left
   ahead  1. eval (s5): a turn of about 3s
-its turn comes in about 4.1s: what is left of the holder's time, 1 session ahead with their turns one after the other, and \
-50ms for each change of turns; sooner if somebody goes idle or fits beside another
+its turn comes in about 4.1s: the rest of the holder's turn, 1 session ahead with a whole turn each, and 50ms for each \
+handoff; sooner if a session becomes idle or two fit beside each other
 
 it was refused memory 3 times; the last 1:
-  12s ago, pid 5000 on gpu0: asked for 64MiB, and 8GiB of 8GiB are used under its quota
-more: free memory in the session, or `gpushare-ctl set memory 8GiB --session infer`
+  12s ago, pid 5000 on gpu0: asked for 64MiB; 8GiB of its quota of 8GiB are in use
+to get more: free memory in the session, or `gpushare-ctl set memory 8GiB --session infer`
 
 GPU   USED  QUOTA  CAPACITY  ALL USE  MANAGED LIMIT
 gpu0  8GiB  8GiB   79GiB     20GiB    none
@@ -100,11 +100,8 @@ fn a_refusal_after_the_end_is_no_matter_of_quotas() {
         _ => AdminReply::Ready { protocol: PROTOCOL },
     });
     let said = succeeds(&mut ctl(daemon.dir(), &["explain", "infer"]));
-    assert!(said.contains("`gpushare-ctl session renew infer --ttl 2h` lets it go on"), "{said}");
-    assert!(
-        said.contains("asked for 64MiB, and its time was over or it was revoked; it used 8GiB"),
-        "{said}"
-    );
+    assert!(said.contains("`gpushare-ctl session renew infer --ttl 2h` renews it"), "{said}");
+    assert!(said.contains("asked for 64MiB, but the session was expired or revoked; it used 8GiB"), "{said}");
     assert!(!said.contains("set memory"), "{said}");
 }
 
@@ -122,9 +119,9 @@ fn memory_that_a_dead_process_left_is_said_with_how_to_find_who_keeps_it() {
         _ => AdminReply::Ready { protocol: PROTOCOL },
     });
     let said = succeeds(&mut ctl(daemon.dir(), &["explain", "infer"]));
-    let line = "3GiB on gpu0 are of pid 4242, which ended 5m00s ago, and the card keeps them\n";
+    let line = "3GiB on gpu0 belong to pid 4242, which ended 5m00s ago, and are still on the card\n";
     assert!(said.contains(line), "{said}");
-    assert!(said.contains("`fuser -v /dev/nvidia*` names them\n"), "{said}");
+    assert!(said.contains("`fuser -v /dev/nvidia*` lists them\n"), "{said}");
     let json = succeeds(&mut ctl(daemon.dir(), &["explain", "infer", "--json"]));
     let json: serde_json::Value = serde_json::from_str(&json).unwrap();
     assert_eq!(json["orphaned"][0]["pid"], 4242);

@@ -204,7 +204,7 @@ fn a_file_that_lies_about_is_not_taken_for_the_session_of_its_name() {
     assert_eq!(Path::new(&env["GPUSHARE_TOKEN_FILE"]), daemon.dir().join("tokens/team.token"));
     let mut by_file = ctl(daemon.dir(), &["run", "--session", "./team", "--", "true"]);
     let said = fails(by_file.current_dir(&folder), 125);
-    assert!(said.contains("knows no session with the token of ./team"), "{said}");
+    assert!(said.contains("the token of ./team is invalid"), "{said}");
     let said = fails(&mut ctl(daemon.dir(), &["run", "--session", "s3", "--", "true"]), 125);
     assert!(said.contains("session show s3"), "{said}");
 }
@@ -216,7 +216,7 @@ fn a_session_that_could_not_have_its_name_is_said_to_have_another() {
     let output = run.output().unwrap();
     assert_eq!(
         String::from_utf8(output.stderr).unwrap(),
-        "gpushare-ctl: b is the name of an administrator's session (`--session` joins it); this one is train (s3)\n"
+        "gpushare-ctl: an administrator's session is named b (`--session` joins it); this session is named train (s3)\n"
     );
     assert!(output.status.success());
 }

@@ -200,10 +200,7 @@ fn another_token_takes_the_place_of_the_first_in_its_file() {
     let said = succeeds(&mut ctl(daemon.dir(), &["session", "token", "train"]));
     assert_eq!(
         said,
-        format!(
-            "session train (s3) has another token, in {}; the one of before opens it no more\n",
-            file.display()
-        )
+        format!("session train (s3) has a new token, in {}; the old token is invalid\n", file.display())
     );
     assert!(!said.contains(&TOKEN.to_hex()));
     assert_eq!(Token::from_hex(&fs::read_to_string(&file).unwrap()), Some(TOKEN));

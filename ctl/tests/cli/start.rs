@@ -149,6 +149,6 @@ fn a_scheduler_that_cannot_be_executed() {
 fn the_stage_in_between_is_not_for_people() {
     assert_eq!(
         fails(ctl(Path::new("/nonexistent"), &["start-daemon"]).env_remove("GPUSHARE_RUNTIME_DIR"), 125),
-        "this command is a stage of `gpushare-ctl run`; use that"
+        "this command is internal to `gpushare-ctl run`; use that"
     );
 }

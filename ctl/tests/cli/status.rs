@@ -127,7 +127,7 @@ fn a_process_that_stays_on_its_card_is_named_with_the_functions_that_nobody_know
     client.evictable = false;
     client.unknown_functions = vec!["cuConjure".into(), "cuLaunchKernel (14.0)".into()];
     let daemon = daemon(status);
-    let line = "\nprocess 5000 of train stays on its card: it was handed driver functions that gpushare does not know \
+    let line = "\nthe memory of process 5000 of train stays on its card: it uses driver functions that gpushare does not know \
                 (cuConjure, cuLaunchKernel (14.0)); update gpushare\n";
     let page = succeeds(&mut ctl(daemon.dir(), &["status"]));
     assert!(page.ends_with(line), "{page}");
@@ -154,7 +154,7 @@ fn an_empty_daemon_says_how_to_begin() {
         "\
 gpushare 0.1.0, pid 4242, up 3m20s; grants on their cards wait for 2 processes of the last daemon
 
-no card is known yet; without NVML a card appears with its first process
+no cards yet; without NVML a card appears with its first process
 
 no sessions; start one with `gpushare-ctl run -- CMD`
 "

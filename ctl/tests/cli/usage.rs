@@ -43,7 +43,7 @@ s3       train  ended  5400.2s   61.0s   0.7s  12GiB  7GiB
 s4       infer  alive  5400.2s   61.0s   0.7s  12GiB  7GiB
 s9       train  alive  5400.2s   61.0s   0.7s  12GiB  7GiB"
     );
-    assert!(step.ends_with(": whole hours count)"), "{step}");
+    assert!(step.ends_with(", in whole hours)"), "{step}");
     assert!(
         daemon
             .admin

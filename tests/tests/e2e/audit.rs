@@ -145,7 +145,7 @@ fn a_refusal_is_in_the_log_the_audit_log_the_metrics_and_the_explanation() -> an
     assert_eq!((kept.pid, kept.gpu, facts.wait), (pid, GpuId(0), None));
     assert_eq!((facts.cards[0].limit_bytes, facts.cards[0].used_bytes), (Some(limit), used));
     let said = daemon.ctl(&["explain", "a"])?;
-    assert!(said.contains("asked for 10MiB, and 24MiB of 32MiB are used under its quota"), "{said}");
+    assert!(said.contains("asked for 10MiB; 24MiB of its quota of 32MiB are in use"), "{said}");
 
     let page = metrics(&daemon)?;
     for line in [
@@ -230,7 +230,7 @@ fn whoever_waits_is_told_for_whom_and_about_how_long() -> anyhow::Result<()> {
     let facts = explanation(&daemon, "second")?;
     assert_eq!(facts.wait.map(|wait| (wait.reason, wait.about_ns)), Some((WaitReason::Standing, None)));
     let said = daemon.ctl(&["explain", "second"])?;
-    assert!(said.contains("`gpushare-ctl session resume second` lets it go on"), "{said}");
+    assert!(said.contains("`gpushare-ctl session resume second` resumes it"), "{said}");
     assert_eq!(second.peek(filled), None);
     first.must("write-value stop 1")?;
     Ok(())

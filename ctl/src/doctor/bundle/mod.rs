@@ -1,11 +1,11 @@
-//! `--bundle`: everything that a bug report needs, in one archive that one may send away.
+//! `--bundle`: an archive for a bug report, without private text.
 //!
 //! ```text
-//!   parts (name, text or why not) ─▶ Redactor ─▶ tar ─▶ gzip ─▶ FILE, 0600, never over another file
+//!   parts (name, text or reason) ─▶ Redactor ─▶ tar ─▶ gzip ─▶ FILE, 0600, never over another file
 //! ```
 //!
 //! All parts go through one redactor, so a card has the same pseudonym in the log and in the status. The file is
-//! written only when the archive is whole.
+//! written only when the archive is complete.
 
 mod parts;
 mod redact;
@@ -25,19 +25,19 @@ use super::facts::Facts;
 use super::model::Report;
 use crate::cli::DoctorArgs;
 
-/// The folder in the archive.
+/// Name of the folder in the archive.
 const FOLDER: &str = "gpushare-doctor";
 
-/// Why there is no archive.
+/// Reason why no archive was written.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum BundleError {
-    #[error("{0} is there already; choose another name for --bundle")]
+    #[error("{0} exists already; choose another name for --bundle")]
     Exists(PathBuf),
     #[error("cannot write the archive {path}: {cause}; choose another place for --bundle")]
     Unwritten { path: PathBuf, cause: io::Error },
 }
 
-/// Writes the archive, and says on stderr what is in it and what is not.
+/// Writes the archive, and lists included and missing parts on stderr.
 pub(super) fn write(
     file: &Path,
     facts: &Facts,
@@ -58,11 +58,11 @@ pub(super) fn write(
         .open(file)
         .map_err(unwritten)?;
     if let Err(cause) = target.write_all(&archive).and_then(|()| target.sync_all()) {
-        // A torn archive helps nobody.
+        // An incomplete archive is of no use.
         let _ = std::fs::remove_file(file);
         return Err(unwritten(cause));
     }
-    // The archive is there; without stderr there is nobody to be told about it.
+    // The archive is written; a closed stderr is ignored.
     let _ = tell(&mut io::stderr().lock(), file, &parts, &redactor);
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! What goes into the archive, and why a part is missing.
+//! Collects the parts of the archive, with a reason for each missing one.
 
 use std::fs::File;
 use std::io::{Read as _, Seek as _, SeekFrom};
@@ -16,11 +16,11 @@ use super::super::text::{self, Colour};
 use super::redact::Redactor;
 use crate::cli::DoctorArgs;
 
-/// How much of a log's end is taken.
+/// Bytes taken from the end of a log.
 const LOG_END: u64 = 1 << 20;
-/// The most of a program's output that is taken.
+/// Maximum number of bytes taken from a program's output or a file.
 const MOST: u64 = 4 << 20;
-/// Variables whose values say something about sharing.
+/// Prefixes of the environment variables that matter for sharing.
 const VARIABLES: [&str; 8] = [
     "GPUSHARE_",
     "CUDA_",
@@ -32,7 +32,7 @@ const VARIABLES: [&str; 8] = [
     "SLURM_JOB",
 ];
 
-/// One file of the archive, or why it is not there.
+/// One file of the archive, or the reason why it is missing.
 #[derive(Debug)]
 pub(super) struct Part {
     pub(super) name: &'static str,
@@ -45,7 +45,7 @@ impl Part {
     }
 }
 
-/// All parts, redacted.
+/// Returns all parts, redacted.
 pub(super) fn collect(
     facts: &Facts,
     report: &Report,
@@ -60,7 +60,7 @@ pub(super) fn collect(
     let mut parts = vec![Part::new("report.json", document(serde_json::to_value(report)))];
     let status = facts
         .status()
-        .ok_or_else(|| "no daemon tells its status to this user".to_owned());
+        .ok_or_else(|| "no daemon reports its status to this user".to_owned());
     parts.push(Part::new("status.json", status.and_then(|status| document(serde_json::to_value(status)))));
     let plain = [
         ("report.txt", Ok(text::render(report, Colour::Off))),
@@ -129,7 +129,7 @@ fn system(facts: &Facts) -> String {
     text
 }
 
-/// The file that was named, else the system's.
+/// Reads the configuration that `--config` names, else the system's.
 fn config(facts: &Facts, args: &DoctorArgs) -> Result<String, String> {
     let path = match &args.config {
         Some(path) => path.clone(),
@@ -138,11 +138,11 @@ fn config(facts: &Facts, args: &DoctorArgs) -> Result<String, String> {
     read_end(&path, MOST).map_err(|cause| format!("{}: {cause}; --config names another", path.display()))
 }
 
-/// The end of the log of the first daemon that has one.
+/// Reads the end of the log of the first daemon that has one.
 fn log(facts: &Facts) -> Result<String, String> {
     let logs = facts.daemons.iter().map(|daemon| daemon.dir.log());
     logs.into_iter().find_map(|path| read_end(&path, LOG_END).ok()).ok_or_else(|| {
-        "no log in a daemon's folder; that of a service is where the system keeps it (`journalctl`)"
+        "no log in a daemon's folder; the log of a service is in the system's journal (`journalctl`)"
             .to_owned()
     })
 }
@@ -155,7 +155,7 @@ fn xids(facts: &Facts) -> Result<String, String> {
     }
 }
 
-/// The last whole lines of a file.
+/// Returns the last whole lines of a file.
 fn read_end(path: &Path, most: u64) -> std::io::Result<String> {
     let mut file = File::open(path)?;
     let length = file.metadata()?.len();
@@ -164,7 +164,7 @@ fn read_end(path: &Path, most: u64) -> std::io::Result<String> {
     let mut bytes = Vec::new();
     file.take(most).read_to_end(&mut bytes)?;
     let text = String::from_utf8_lossy(&bytes).into_owned();
-    // Half a line could hold half a secret that nobody recognises.
+    // Half a line could contain half a secret, which the redactor would not recognise.
     Ok(match (skipped, text.split_once('\n')) {
         (1.., Some((_, whole))) => whole.to_owned(),
         (1.., None) => String::new(),
@@ -172,7 +172,7 @@ fn read_end(path: &Path, most: u64) -> std::io::Result<String> {
     })
 }
 
-/// What a program of NVIDIA's prints, if it ends in time: it may hang as the driver does.
+/// Returns the output of a program of NVIDIA, which may hang if the driver does.
 fn output(command: &mut Command, limit: Duration) -> Result<String, String> {
     let name = command.get_program().to_string_lossy().into_owned();
     let mut child = command
@@ -187,7 +187,7 @@ fn output(command: &mut Command, limit: Duration) -> Result<String, String> {
     std::thread::spawn(move || {
         let mut bytes = Vec::new();
         if let Some(pipe) = stdout {
-            // What came before an error is all there is.
+            // After a read error the bytes before it are used.
             let _ = pipe.take(MOST).read_to_end(&mut bytes);
         }
         sender.send(String::from_utf8_lossy(&bytes).into_owned())
@@ -197,7 +197,7 @@ fn output(command: &mut Command, limit: Duration) -> Result<String, String> {
     while text.is_ok() && start.elapsed() < limit && matches!(child.try_wait(), Ok(None)) {
         std::thread::sleep(Duration::from_millis(5));
     }
-    // It may have ended already. One that hangs in the kernel is left to it.
+    // The program may have ended already. One that hangs in the kernel is left behind.
     let _ = child.kill();
     let _ = child.try_wait();
     text.map_err(|_| format!("{name} does not end within {limit:?}"))

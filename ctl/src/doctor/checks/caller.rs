@@ -1,4 +1,4 @@
-//! Who asks, and from where: containers, PID namespaces, tokens, hidden cards.
+//! Checks of the calling process: user, container, PID namespace, token, visible cards.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -10,7 +10,7 @@ use gpushare_proto::names::{SYSTEM_RUNTIME_DIR, TOKEN_FILE};
 use super::super::facts::Facts;
 use super::super::model::Outcome;
 
-/// What container engines put into the path of a control group.
+/// Parts of a control group's path that identify container engines.
 const ENGINES: [&str; 6] = ["docker", "kubepods", "libpod", "containerd", "crio", "lxc"];
 
 pub(super) fn user(facts: &Facts) -> Vec<Outcome> {
@@ -34,7 +34,7 @@ pub(super) fn user(facts: &Facts) -> Vec<Outcome> {
     }]
 }
 
-/// Who `uid` is outside, by the lines `first here, first outside, how many` of a map.
+/// Returns the user id of `uid` outside the user namespace. The lines of a map are `first inside, first outside, count`.
 fn outside(map: &str, uid: u32) -> Option<u32> {
     map.lines().find_map(|line| {
         let numbers: Vec<u32> = line.split_whitespace().filter_map(|word| word.parse().ok()).collect();
@@ -46,7 +46,7 @@ fn outside(map: &str, uid: u32) -> Option<u32> {
     })
 }
 
-/// By which sign this is a container, if it is one.
+/// Returns the sign by which this is a container, if it is one.
 fn container_sign(facts: &Facts) -> Option<String> {
     for marker in ["/.dockerenv", "/run/.containerenv"] {
         if facts.root.has(marker) {

@@ -1,4 +1,4 @@
-//! Each card: what it can do for us, and which backend results.
+//! Checks of each card: its abilities, and the memory backend that results.
 
 use gpushare_probe::{CudaCard, NvmlCard};
 use gpushare_proto::Bytes;
@@ -6,7 +6,7 @@ use gpushare_proto::Bytes;
 use super::super::facts::Facts;
 use super::super::model::{Backend, Outcome};
 
-/// An outcome for each card of the driver, or why there is none.
+/// Returns an outcome for each card of the driver, or the reason why there is none.
 fn each(facts: &Facts, judge: impl Fn(&CudaCard) -> Outcome) -> Vec<Outcome> {
     match &facts.cuda.facts.cards[..] {
         [] => vec![Outcome::skipped("the driver shows no card")],
@@ -18,7 +18,7 @@ fn each(facts: &Facts, judge: impl Fn(&CudaCard) -> Outcome) -> Vec<Outcome> {
     }
 }
 
-/// An outcome for each card of the management library that tells `value`, or why there is none.
+/// Returns an outcome for each card whose `value` NVML reports, or the reason why there is none.
 fn told<T: Copy>(
     facts: &Facts,
     value: impl Fn(&NvmlCard) -> Option<T>,
@@ -55,12 +55,12 @@ pub(super) fn seen(facts: &Facts) -> Vec<Outcome> {
     outcomes
 }
 
-/// Whether memory may exceed the card.
+/// Checks whether memory may exceed the card.
 fn pages_move(card: &CudaCard) -> bool {
     card.managed == Some(1) && card.concurrent_managed == Some(1)
 }
 
-/// Whether gpushare could move memory by itself.
+/// Checks whether gpushare could move memory itself.
 fn could_remap(card: &CudaCard) -> bool {
     card.vmm == Some(1) && card.host_numa == Some(1)
 }

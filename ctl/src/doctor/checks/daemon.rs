@@ -1,4 +1,4 @@
-//! The daemon: whether it is there, answers, is of this build, and has the cards.
+//! Checks of the daemon: its program, folder, sockets, build, sessions and locks.
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt as _;
@@ -26,7 +26,7 @@ pub(super) fn program(facts: &Facts) -> Vec<Outcome> {
     }]
 }
 
-/// An outcome for each folder that a daemon may be in.
+/// Returns an outcome for each folder in which a daemon may be.
 fn each(facts: &Facts, judge: impl Fn(&DaemonFacts) -> Outcome) -> Vec<Outcome> {
     facts
         .daemons
@@ -110,7 +110,7 @@ pub(super) fn admin(facts: &Facts) -> Vec<Outcome> {
         Err(ClientError::Refused(failure)) if failure.code == FailureCode::Permission => {
             Outcome::skipped(failure.message.clone())
         }
-        // A container is given the other socket only.
+        // A container has only the tenant socket.
         Err(ClientError::Absent(_)) if daemon.tenant.is_ok() && !daemon.dir.admin_socket().exists() => {
             Outcome::skipped("not given to this place: only the tenant's folder is mounted")
         }
@@ -118,7 +118,7 @@ pub(super) fn admin(facts: &Facts) -> Vec<Outcome> {
     })
 }
 
-/// Why a socket gives no answer.
+/// Returns the outcome for a socket without an answer.
 fn refused(error: &ClientError, socket: &Path) -> Outcome {
     if let ClientError::Absent(_) = error {
         return match socket.symlink_metadata().is_ok() {
@@ -143,7 +143,7 @@ pub(super) fn build(facts: &Facts) -> Vec<Outcome> {
         .map(|daemon| {
             let theirs = daemon.admin.as_ref().ok().map(|status| status.daemon.version.clone());
             let pid = daemon.tenant.as_ref().map_or(0, |peer| peer.pid);
-            // The kernel appends this to the link of a program whose file is gone.
+            // The kernel appends this to the link of a program whose file was removed.
             let replaced = Facts::proc_is_ours()
                 && std::fs::read_link(format!("/proc/{pid}/exe"))
                     .is_ok_and(|path| path.to_string_lossy().ends_with(" (deleted)"));
@@ -238,7 +238,7 @@ pub(super) fn locks(facts: &Facts) -> Vec<Outcome> {
     let folder = named.unwrap_or_else(|| facts.root.at(SYSTEM_LOCK_DIR));
     let shown = folder.display().to_string();
     let folder_outcome = match folder.metadata() {
-        // As in a container that was given the tenant's folder only.
+        // A container that has only the tenant's folder.
         Err(_) if facts.answering().is_some() => {
             Outcome::skipped("not there; the daemon that answers has its cards elsewhere")
         }
@@ -254,7 +254,7 @@ pub(super) fn locks(facts: &Facts) -> Vec<Outcome> {
             let mode = found.mode() & 0o7777;
             match accessat(CWD, &folder, Access::WRITE_OK | Access::EXEC_OK, AtFlags::EACCESS) {
                 Ok(()) => Outcome::ok(format!("mode {mode:o}")),
-                // A daemon that answers has its cards; we need no more.
+                // A daemon that answers has the locks.
                 Err(_) if facts.answering().is_some() => {
                     Outcome::ok(format!("mode {mode:o}; the daemon has its cards"))
                 }

@@ -1,4 +1,4 @@
-//! The driver: its kernel module, its libraries, its devices.
+//! Checks of the driver: its kernel module, libraries and devices.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -16,20 +16,20 @@ use super::super::versions::driver_exports;
 const KERNEL_VERSION: &str = "/proc/driver/nvidia/version";
 const NO_DRIVER: &str =
     "install NVIDIA's driver; in a container start it with the cards (`docker run --gpus all`, or CDI)";
-/// The oldest CUDA that gpushare knows all functions of.
+/// Oldest CUDA version whose functions gpushare all knows.
 const OLDEST: i32 = 12_000;
 /// `CUDA_ERROR_STUB_LIBRARY`.
 const STUB: i32 = 34;
-/// How many functions without a row are named.
+/// Maximum number of unknown functions that a finding names.
 const NAMED: usize = 8;
-/// How much of the kernel's log is read.
+/// Maximum number of bytes read from the kernel's log.
 const LOG: u64 = 16 << 20;
 
 pub(super) fn kernel(facts: &Facts) -> Vec<Outcome> {
     vec![match module_version(facts) {
         Some(version) => Outcome::ok(format!("the kernel module is version {version}")),
         None if facts.root.has(KERNEL_VERSION) => Outcome::ok("the kernel module is loaded"),
-        // WSL has no module, and a driver that answers needs none to be seen.
+        // WSL has no module, and a driver that answers needs no visible one.
         None if facts.cuda.facts.init == Some(0) => {
             Outcome::skipped("no kernel module is to be seen, and the driver answers all the same")
         }
@@ -40,7 +40,7 @@ pub(super) fn kernel(facts: &Facts) -> Vec<Outcome> {
     }]
 }
 
-/// The module's version, from the line `NVRM version: NVIDIA UNIX … Kernel Module  580.65.06  …`.
+/// Returns the module's version from the line `NVRM version: NVIDIA UNIX … Kernel Module  580.65.06  …`.
 pub(super) fn module_version(facts: &Facts) -> Option<String> {
     let text = facts.root.read(KERNEL_VERSION).ok()?;
     let line = text.lines().find(|line| line.starts_with("NVRM version"))?;
@@ -99,7 +99,7 @@ fn cards(count: i32) -> String {
     }
 }
 
-/// A library that took its process with it.
+/// Returns the outcome for a library that crashed or hung its process.
 fn died<F>(asked: &Asked<F>, library: &str) -> Outcome {
     match &asked.end {
         End::Crashed { at, how } => Outcome::error(
@@ -125,7 +125,7 @@ fn died<F>(asked: &Asked<F>, library: &str) -> Outcome {
     }
 }
 
-/// A `CUresult` of `cuInit` in words, and what to do.
+/// Returns the meaning of a `CUresult` of `cuInit`, and what to do.
 fn cuda_error(code: i32) -> (String, &'static str) {
     let (name, hint) = match code {
         2 => ("CUDA_ERROR_OUT_OF_MEMORY", "free some memory of the host"),
@@ -281,12 +281,12 @@ pub(super) fn nodes(facts: &Facts) -> Vec<Outcome> {
     paths.iter().map(|path| node(facts, path, hint)).collect()
 }
 
-/// A device that this user must be able to open.
+/// Checks a device that this user must be able to open.
 fn node(facts: &Facts, path: &str, hint: &str) -> Outcome {
     let file = facts.root.at(path);
     let outcome = match file.metadata() {
         Err(_) if !facts.has_driver() => Outcome::skipped("there is no driver"),
-        // Windows' subsystem reaches the card by another device.
+        // WSL reaches the card through another device.
         Err(_) if facts.root.has("/dev/dxg") => Outcome::skipped("not used here: this is WSL"),
         Err(cause) => Outcome::error(format!("is missing ({cause})"), hint),
         Ok(found) if !found.file_type().is_char_device() => {
@@ -321,7 +321,7 @@ pub(super) fn xid(facts: &Facts) -> Vec<Outcome> {
     }]
 }
 
-/// The messages about faults of cards in the kernel's log.
+/// Returns the kernel's messages about faults of cards.
 pub(in crate::doctor) fn xid_lines(facts: &Facts) -> std::io::Result<Vec<String>> {
     let mut log: File = File::options()
         .read(true)
@@ -333,7 +333,7 @@ pub(in crate::doctor) fn xid_lines(facts: &Facts) -> std::io::Result<Vec<String>
         match log.read(&mut record) {
             Ok(0) => break,
             Ok(length) => text.extend(&record[..length]),
-            // Records that were overwritten while we read.
+            // The kernel has overwritten records during the read.
             Err(error) if error.raw_os_error() == Some(rustix::io::Errno::PIPE.raw_os_error()) => {}
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => break,
             Err(error) => return Err(error),

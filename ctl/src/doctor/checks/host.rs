@@ -1,4 +1,4 @@
-//! The host: memory for what does not fit the cards, limits that programs trip over, the clock.
+//! Checks of the host: memory for what does not fit the cards, limits, clock.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -8,13 +8,13 @@ use rustix::process::{Resource, getrlimit};
 use super::super::facts::Facts;
 use super::super::model::Outcome;
 
-/// Less than this is little for memory that has to leave a card.
+/// Minimum of available memory for the data that leaves the cards.
 const LITTLE: Bytes = Bytes::gib(2);
-/// What container engines give unless they are told otherwise.
+/// Default size of `/dev/shm` in containers.
 const SMALL_SHM: Bytes = Bytes::mib(64);
-/// Seconds since 1970 at which no gpushare existed.
+/// A time before gpushare existed, in seconds since 1970; an earlier clock is wrong.
 const TOO_EARLY: u64 = 1_735_689_600;
-/// Clocks that a process reads without a system call.
+/// Clock sources that a process reads without a system call.
 const FAST_CLOCKS: [&str; 5] = ["tsc", "kvm-clock", "arch_sys_counter", "hyperv_clocksource_tsc_page", "xen"];
 
 pub(super) fn memory(facts: &Facts) -> Vec<Outcome> {
@@ -41,7 +41,7 @@ pub(super) fn memory(facts: &Facts) -> Vec<Outcome> {
     outcomes
 }
 
-/// The limit of this control group and what is left of it.
+/// Returns the memory limit of this control group and the rest of it.
 fn control_group(facts: &Facts) -> Option<(Bytes, Bytes)> {
     let number = |path: &str| facts.root.read(path).ok()?.trim().parse::<u64>().ok();
     let limit = number("/sys/fs/cgroup/memory.max")?;

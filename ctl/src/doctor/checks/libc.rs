@@ -1,4 +1,4 @@
-//! The C library: a preload that needs a newer one is only a warning of the loader, and the program runs unshared.
+//! Checks of the C library. If a preload needs a newer one, the loader only warns, and the program runs unshared.
 
 use std::fs;
 use std::path::PathBuf;
@@ -7,7 +7,7 @@ use super::super::facts::Facts;
 use super::super::model::Outcome;
 use super::super::versions;
 
-/// Where distributions keep it.
+/// Folders in which distributions keep the C library.
 const FOLDERS: [&str; 6] =
     ["/lib/x86_64-linux-gnu", "/lib/aarch64-linux-gnu", "/lib64", "/usr/lib64", "/usr/lib", "/lib"];
 
@@ -52,7 +52,7 @@ pub(super) fn musl(facts: &Facts) -> Vec<Outcome> {
     }]
 }
 
-/// The C library: the one in use, else the first in the usual folders.
+/// Returns the C library: the one in use, else the first in the usual folders.
 fn found(facts: &Facts) -> Option<PathBuf> {
     let used = || {
         let maps = fs::read_to_string("/proc/self/maps").ok()?;
@@ -116,7 +116,7 @@ mod tests {
 
         fs::write(root.path().join("versions"), "").unwrap();
         cc(root.path(), &library, "void g(void); void h(void) { g(); }", &[libc.to_str().unwrap()]);
-        // The same C library without its newer half.
+        // The C library without its newer version.
         cc(
             root.path(),
             &libc,
@@ -144,7 +144,7 @@ mod tests {
         fs::write(root.path().join("lib64/libc.so.6"), "").unwrap();
         assert_eq!(musl(&facts)[0].severity, Ok);
         assert_eq!(version(&facts)[0].severity, Skipped);
-        // On the machine itself the one in use counts.
+        // On the real machine the library in use counts.
         facts.root = Root::new("/");
         facts.library = Result::Ok(found(&facts).unwrap());
         assert_ne!(version(&facts)[0].severity, Error);

@@ -1,4 +1,4 @@
-//! What the environment says that a session may have: whether it says anything, of a card that is there.
+//! Checks of the limits in the environment: whether they parse and name existing cards.
 
 use gpushare_proto::GpuId;
 use gpushare_proto::admin::GpuView;
@@ -26,7 +26,7 @@ pub(super) fn limits(facts: &Facts) -> Vec<Outcome> {
     }
 }
 
-/// A limit that is no limit is worse than none: whoever wrote it counts on it.
+/// Checks one variable. A limit without effect is an error, since its author relies on it.
 fn judge(text: &str, cards: &[GpuView]) -> Outcome {
     let quota = match text.parse::<Limit>() {
         Ok(Limit(quota)) => quota,

@@ -1,7 +1,6 @@
-//! The checks: a row each, in the order in which they are read, and docs/doctor.md is made of them.
+//! Table of the checks, in the order of the report. docs/doctor.md is generated from it.
 //!
-//! A check is added by adding a row and its function; it looks at the gathered [`Facts`] and nowhere else but at files
-//! below their root.
+//! To add a check, add a row and its function. A check reads only the gathered [`Facts`] and files below their root.
 
 mod caller;
 mod cards;
@@ -19,21 +18,21 @@ pub(super) use self::driver::xid_lines;
 use super::facts::Facts;
 use super::model::Outcome;
 
-/// A row.
+/// One check.
 #[cfg_attr(not(test), expect(dead_code, reason = "two of the columns are for docs/doctor.md alone"))]
 pub(crate) struct Check {
-    /// `group.name`, in reports and the JSON document; never changes.
+    /// Name of the check in reports and the JSON document, `group.name`; it never changes.
     pub(super) id: &'static str,
     pub(super) group: Group,
-    /// What it looks at.
+    /// Subject of the check, for docs/doctor.md.
     pub(super) looks_at: &'static str,
-    /// When it is a warning or an error.
+    /// Conditions of a warning or an error, for docs/doctor.md.
     pub(super) bad_if: &'static str,
-    /// Looks. No outcome at all where there is nothing of the kind.
+    /// Runs the check; no outcome if the machine has nothing to check.
     pub(super) look: fn(&Facts) -> Vec<Outcome>,
 }
 
-/// What belongs together on the page.
+/// Group of checks under one heading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Group {
@@ -61,21 +60,21 @@ impl Group {
 
     pub(super) const fn title(self) -> &'static str {
         match self {
-            Self::Driver => "The driver",
+            Self::Driver => "Driver",
             Self::Cards => "Cards",
-            Self::Platform => "What else has its hands on the cards",
-            Self::Libc => "The C library",
-            Self::Preload => "The preloaded library",
-            Self::Daemon => "The daemon",
-            Self::Caller => "Who asks, and from where",
-            Self::Host => "The host",
+            Self::Platform => "Other users of the cards",
+            Self::Libc => "C library",
+            Self::Preload => "Preloaded library",
+            Self::Daemon => "Daemon",
+            Self::Caller => "Calling process",
+            Self::Host => "Host",
         }
     }
 }
 
 macro_rules! checks {
     ($($group:ident { $($id:literal $look:path: $looks_at:literal, $bad_if:literal;)* })*) => {
-        /// All of them.
+        /// All checks.
         pub(crate) const CHECKS: &[Check] = &[$($(
             Check { id: $id, group: Group::$group, looks_at: $looks_at, bad_if: $bad_if, look: $look },
         )*)*];
@@ -88,34 +87,34 @@ checks! {
             "the kernel module (`/proc/driver/nvidia/version`)",
             "error: not loaded";
         "driver.library" driver::library:
-            "whether `libcuda.so.1` loads, and from where",
+            "whether `libcuda.so.1` loads, and from which file",
             "error: no NVIDIA driver, or a stub";
         "driver.init" driver::init:
-            "what `cuInit` answers, in a process of its own with a time limit",
+            "result of `cuInit`, in a separate process with a time limit",
             "error: any failure, a crash, a hang, no card";
         "driver.version" driver::version:
-            "the CUDA version that the driver speaks, and whether kernel module and libraries are of one version",
-            "error: older than 12.0, or two versions";
+            "CUDA version of the driver, and whether kernel module and libraries have the same version",
+            "error: older than 12.0, or different versions";
         "driver.symbols" driver::symbols:
             "functions that the driver exports and gpushare does not know (docs/symbols.md)",
-            "warning: there are some";
+            "warning: there are any";
         "driver.nvml" driver::nvml:
             "whether `libnvidia-ml.so.1` loads and answers for each card",
-            "error: a crash, a hang or a lost card; warning: not there or not willing";
+            "error: a crash, a hang or a lost card; warning: missing or failing";
         "driver.uvm" driver::uvm:
-            "`/dev/nvidia-uvm`: there, a device, open to this user",
+            "`/dev/nvidia-uvm`: exists, is a device, is open to this user",
             "error: missing or closed while there is a driver";
         "driver.nodes" driver::nodes:
             "`/dev/nvidiactl` and `/dev/nvidia0`, `1`, …",
             "error: missing or closed while there is a driver";
         "driver.xid" driver::xid:
             "faults of the cards (`Xid`) in the kernel's log since boot",
-            "warning: there are some";
+            "warning: there are any";
     }
     Cards {
         "cards.seen" cards::seen:
-            "the cards that the driver shows, with their memory",
-            "warning: the driver shows fewer than NVML, without being told to";
+            "cards that the driver shows, with their memory",
+            "warning: the driver shows fewer than NVML, and no variable hides them";
         "cards.managed" cards::managed:
             "concurrent managed access: memory may exceed the card and pages move by faults",
             "warning: not supported";
@@ -132,11 +131,11 @@ checks! {
             "handles of the host's memory (`HOST_NUMA`)",
             "never";
         "cards.backend" cards::backend:
-            "which backend results from all that, and why",
+            "the memory backend that results, and why",
             "warning: only `native`";
         "cards.mig" cards::mig:
-            "whether a card is cut into instances",
-            "warning: a change waits for a reset";
+            "whether a card is divided into MIG instances",
+            "warning: a change takes effect at the next reset";
         "cards.vgpu" cards::vgpu:
             "whether a card is a vGPU, passed through, or a host of vGPUs",
             "warning: vGPU or host of vGPUs";
@@ -156,34 +155,34 @@ checks! {
             "warning: it runs";
         "platform.wsl" platform::wsl:
             "Windows' subsystem for Linux (`/dev/dxg`, `/proc/version`)",
-            "warning: it is";
+            "warning: present";
     }
     Libc {
         "libc.version" libc::version:
-            "the newest glibc symbol version that `libgpushare.so` needs, and the one that is here",
-            "error: the one here is older";
+            "the newest glibc symbol version that `libgpushare.so` needs, and the one of this system",
+            "error: this system's version is older";
         "libc.musl" libc::musl:
             "whether this system's C library is musl",
-            "error: it is, and there is no glibc";
+            "error: musl without glibc";
     }
     Preload {
         "preload.library" preload::library:
-            "whether `libgpushare.so` is found, and built for this machine",
-            "error: not";
+            "whether `libgpushare.so` is found and built for this machine",
+            "error: missing, or for another machine";
         "preload.build" preload::build:
-            "whether it is of this build",
-            "warning: not";
+            "whether the library has the version of this `gpushare-ctl`",
+            "warning: another version";
         "preload.loads" preload::loads:
-            "whether the loader takes it, in a process of its own",
-            "error: it does not";
+            "whether the loader loads the library, in a separate process",
+            "error: it fails";
         "preload.environment" preload::environment:
             "the caller's `LD_PRELOAD`",
-            "error: gpushare twice; warning: another copy, or files that are not there";
+            "error: gpushare twice; warning: another copy, or missing files";
         "preload.system" preload::system:
             "`/etc/ld.so.preload`",
-            "error: names a `libgpushare.so` that is not there; warning: names another one than `run` would";
+            "error: names a missing `libgpushare.so`; warning: names another one than `run` preloads";
         "preload.secure-exec" preload::secure_exec:
-            "whether the loader ignores preloads here",
+            "whether the loader ignores preloads in this process",
             "error: it does";
         "preload.program" preload::program:
             "the program of `--program`: found, dynamic, of this C library, without set-uid bits",
@@ -191,65 +190,65 @@ checks! {
     }
     Daemon {
         "daemon.program" daemon::program:
-            "whether `gpushare-scheduler` is there to be started",
-            "error: it is not and no daemon answers; warning: it is not";
+            "whether `gpushare-scheduler` is installed",
+            "error: missing and no daemon answers; warning: missing";
         "daemon.folder" daemon::folder:
             "the runtime folder: owner and permissions",
-            "error: foreign, or open to others";
+            "error: owned by another user, or writable by others";
         "daemon.tenant" daemon::tenant:
             "whether a daemon answers on `tenant/scheduler.sock`, and its protocol",
-            "error: silent, closed, of another protocol, or none where one is required; warning: a stale socket";
+            "error: no answer, closed, another protocol, or no daemon although one is required; warning: a stale socket";
         "daemon.admin" daemon::admin:
-            "whether it answers on `admin.sock`",
-            "error: as above; skipped: this user may not";
+            "whether the daemon answers on `admin.sock`",
+            "error: as `daemon.tenant`; skipped: this user lacks the permission";
         "daemon.build" daemon::build:
-            "whether the daemon is of this build and its program still the installed one",
-            "warning: not";
+            "whether the daemon has this version, and its program file is still the installed one",
+            "warning: either differs";
         "daemon.recovering" daemon::recovering:
-            "whether it gives grants, or waits for processes of the last daemon",
+            "whether the daemon grants turns, or waits for processes of the last daemon",
             "warning: it waits";
         "daemon.stuck" daemon::stuck:
-            "sessions that do not let go",
-            "warning: there are some";
+            "sessions that do not give the card back",
+            "warning: there are any";
         "daemon.unknown" daemon::unknown:
-            "driver functions that processes were handed and gpushare does not know",
-            "warning: there are some";
+            "driver functions of processes that gpushare does not know",
+            "warning: there are any";
         "daemon.locks" daemon::locks:
-            "the folder of the cards' lock files, and who has them",
-            "error: not there or not writable";
+            "the folder of the cards' lock files, and the holders of the locks",
+            "error: missing or not writable";
     }
     Caller {
         "caller.user" caller::user:
-            "the user, here and outside of a user namespace",
+            "the user id, inside and outside of a user namespace",
             "warning: the effective user is not the real one";
         "caller.container" caller::container:
             "whether this is a container (`/.dockerenv`, `/run/.containerenv`, control group)",
-            "warning: it is, and no daemon's folder is mounted";
+            "warning: a container without the daemon's folder";
         "caller.pid-namespace" caller::pid_namespace:
-            "whether the daemon sees us by a pid",
-            "error: it does not";
+            "whether the daemon sees the pid of this process",
+            "error: the pid is not visible";
         "caller.token" caller::token:
-            "the token file: there, ours, mode 0600, a token",
-            "error: not";
+            "the token file: exists, belongs to this user, has mode 0600, contains a token",
+            "error: any of these fails";
         "caller.limits" limits::limits:
             "`GPUSHARE_MEMORY_LIMIT` and `GPUSHARE_COMPUTE_LIMIT`",
-            "error: no limits, or on no card that is there; warning: on some that are not";
+            "error: not a limit, or only on missing cards; warning: on some missing cards";
         "caller.visible" caller::visible:
             "`CUDA_VISIBLE_DEVICES` and `NVIDIA_VISIBLE_DEVICES`",
             "warning: they hide all cards";
     }
     Host {
         "host.memory" host::memory:
-            "memory that is available, to the machine and to this control group",
+            "available memory of the machine and of this control group",
             "warning: less than 2 GiB";
         "host.shm" host::shm:
             "the size of `/dev/shm`",
-            "warning: 64 MiB or less, or not there";
+            "warning: 64 MiB or less, or missing";
         "host.memlock" host::memlock:
-            "how much memory may be locked (`ulimit -l`)",
-            "warning: limited where there are RDMA devices";
+            "limit on locked memory (`ulimit -l`)",
+            "warning: limited on a machine with RDMA devices";
         "host.clock" host::clock:
-            "the clock's source, and whether it is set",
+            "the clock's source and time",
             "warning: a slow source, or a time in the past";
     }
 }

@@ -1,11 +1,11 @@
-//! What else has its hands on the cards: MPS, Windows, an encrypted bus.
+//! Checks of other users of the cards: MPS, WSL, confidential computing.
 
 use std::path::PathBuf;
 
 use super::super::facts::Facts;
 use super::super::model::{Backend, Outcome};
 
-/// Where MPS keeps its pipes unless it is told otherwise.
+/// Default folder of MPS's pipes.
 const MPS_PIPES: &str = "/tmp/nvidia-mps";
 
 pub(super) fn confidential(facts: &Facts) -> Vec<Outcome> {
@@ -23,7 +23,7 @@ pub(super) fn confidential(facts: &Facts) -> Vec<Outcome> {
 pub(super) fn mps(facts: &Facts) -> Vec<Outcome> {
     let named = facts.var("CUDA_MPS_PIPE_DIRECTORY");
     let pipes = named.map_or_else(|| PathBuf::from(MPS_PIPES), PathBuf::from);
-    // The control daemon's own files: without them a program does not look for a server.
+    // Files of the control daemon; without them a program does not look for a server.
     let there = facts.root.has(pipes.join("control")) || facts.root.has(pipes.join("control_lock"));
     let pid = facts.root.read(pipes.join("nvidia-cuda-mps-control.pid")).ok();
     let pid: Option<u32> = pid.and_then(|text| text.trim().parse().ok());

@@ -1,4 +1,4 @@
-//! The preloaded library: a preload that fails is only a warning of the loader, and the program runs unshared.
+//! Checks of the preloaded library. If a preload fails, the loader only warns, and the program runs unshared.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -15,7 +15,7 @@ use crate::run::reach::Reach;
 
 const NAME: &str = "libgpushare.so";
 const SYSTEM_PRELOAD: &str = "/etc/ld.so.preload";
-/// The auxiliary vector's entry that says whether the loader trusts its caller.
+/// Entry of the auxiliary vector that is set if the process gained rights at its start.
 const AT_SECURE: u64 = 23;
 
 pub(super) fn library(facts: &Facts) -> Vec<Outcome> {
@@ -81,7 +81,7 @@ fn loaders_words(said: &str) -> &str {
     if said.is_empty() { "it says nothing" } else { said }
 }
 
-/// The files of a preload list (by spaces or colons, as ld.so(8) has it).
+/// Returns the files of a preload list, which are separated by spaces or colons as in ld.so(8).
 fn entries(list: &OsStr) -> Vec<PathBuf> {
     list.as_bytes()
         .split(|byte| byte.is_ascii_whitespace() || *byte == b':')
@@ -94,7 +94,7 @@ fn is_ours(path: &Path) -> bool {
     path.file_name() == Some(OsStr::new(NAME))
 }
 
-/// Whether two paths are one file.
+/// Returns whether two paths refer to one file.
 fn is_same(one: &Path, other: &Path) -> bool {
     match (one.metadata(), other.metadata()) {
         (Ok(one), Ok(other)) => (one.dev(), one.ino()) == (other.dev(), other.ino()),
@@ -102,10 +102,10 @@ fn is_same(one: &Path, other: &Path) -> bool {
     }
 }
 
-/// What is to be said about a list of preloads, whoever keeps it.
+/// Judges a list of preloads; `change` is the advice on how to change the list.
 fn judge(facts: &Facts, list: &[PathBuf], resolve: impl Fn(&Path) -> PathBuf, change: &str) -> Outcome {
     let ours: Vec<&PathBuf> = list.iter().filter(|path| is_ours(path)).collect();
-    // A name without a slash is looked for by the loader, not by us.
+    // The loader searches for a name without a slash, so its absence cannot be judged here.
     let gone = list
         .iter()
         .find(|path| path.as_os_str().as_bytes().contains(&b'/') && !resolve(path).exists());
@@ -210,7 +210,7 @@ pub(super) fn program(facts: &Facts) -> Vec<Outcome> {
     vec![reachable(&path).of(subject)]
 }
 
-/// Whether a preload reaches a program.
+/// Checks whether a preload reaches a program.
 fn reachable(path: &Path) -> Outcome {
     match Reach::of(path) {
         Reach::Loaded => Outcome::ok(format!("a preload reaches {}", path.display())),
