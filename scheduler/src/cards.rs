@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn a_card_is_one_card_whoever_announces_it() {
+    fn a_card_announced_twice_is_one_card() {
         let folder = tempfile::tempdir().unwrap();
         let mut cards = cards(&folder, &["--capacity=1=1GiB", "--managed-limit=2GiB"]);
         let (gpu, events) = cards.find_or_add(&info(5, Bytes::gib(8))).unwrap();
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_a_card_is_refused() {
+    fn impossible_and_unknown_cards_are_refused() {
         let folder = tempfile::tempdir().unwrap();
         let mut cards = cards(&folder, &[]);
         assert!(matches!(cards.find_or_add(&info(1, Bytes::ZERO)), Err(CardError::Empty(_))));
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_set_is_gone_when_the_configuration_is_read_again() {
+    fn a_reload_drops_what_was_set_before() {
         let folder = tempfile::tempdir().unwrap();
         let mut cards = cards(&folder, &["--quantum=2s"]);
         let (gpu, _) = cards.find_or_add(&info(1, Bytes::gib(1))).unwrap();

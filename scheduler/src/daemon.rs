@@ -22,6 +22,7 @@ use crate::engine::Engine;
 use crate::exit::Stop;
 use crate::input::Input;
 use crate::metrics;
+use crate::persist::store;
 use crate::ready;
 use crate::record::RecordTo;
 use crate::registry::{Store, Writer};
@@ -91,10 +92,10 @@ async fn serve(
     let (at, before) = state.places(&folder, &registry).map_err(system("keep its folder open"))?;
     let (store, book) = Store::open(at, before).map_err(system("open its registry"))?;
     let mut engine = Engine::resume(settings, book, store.is_complete(), (inputs, limit), reel)?;
-    engine.set_audit(audit);
-    engine.set_reader(Reader::new(source));
+    engine.audit.write_to(audit);
+    engine.reader = Some(Reader::new(source));
     if let Some(observer) = metrics.and_then(|address| metrics::start(address, requests)) {
-        engine.set_observer(observer);
+        engine.metrics.report_to(observer);
     }
     let Sockets { tenant, admin } = folder.listen()?;
     let mut writer = Writer::start(store).map_err(system("start a thread for its registry"))?;
@@ -113,7 +114,7 @@ async fn serve(
     watch.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut gone = None;
     while !engine.is_idle_for_long() {
-        engine.write_if_due(&writer);
+        store::write_if_due(&mut engine, &writer);
         let due = engine.next_wake();
         tokio::select! {
             input = arriving.recv() => match input {
@@ -122,7 +123,7 @@ async fn serve(
             },
             Some(event) = from_peers.recv() => engine.handle(Input::Connection(event)),
             Some(answer) = observed.recv() => engine.handle(Input::Observe(answer)),
-            word = writer.word() => engine.written(&word),
+            word = writer.word() => store::written(&mut engine, &word),
             () = sleep(until(due)), if due.is_some() => engine.wake(),
             _ = watch.tick() => if let Err(error) = folder.check() {
                 gone = Some(error);
@@ -135,15 +136,15 @@ async fn serve(
     }
 
     listeners.iter().for_each(tokio::task::JoinHandle::abort);
-    engine.write_last(&writer);
+    store::write_last(&mut engine, &writer);
     let (word, has_usage) = writer.finish().await;
-    engine.written(&word);
+    store::written(&mut engine, &word);
     // With a separate state folder, a registry in the runtime folder is one that could not be taken over.
     let lasting = match state.is_apart() {
         true => registry.exists(),
         false => has_usage,
     };
-    engine.take_audit().finish().await;
+    engine.audit.take().finish().await;
     if let Some(error) = gone {
         return Err(error.into());
     }

@@ -40,8 +40,11 @@ impl Awaited {
 
     /// Removes all clients of a process.
     pub(crate) fn take_all(&mut self, peer: &PeerProcess) -> Vec<ClientEntry> {
-        let is_same = |_: &ClientId, entry: &mut ClientEntry| peer.id == Some(entry.process);
-        self.0.extract_if(.., is_same).map(|(_, entry)| entry).collect()
+        let (same, others) = std::mem::take(&mut self.0)
+            .into_iter()
+            .partition(|(_, entry)| peer.id == Some(entry.process));
+        self.0 = others;
+        BTreeMap::into_values(same).collect()
     }
 
     pub(crate) fn get(&self, client: ClientId) -> Option<&ClientEntry> {

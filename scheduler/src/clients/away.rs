@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_is_given_again_once_and_on_a_later_connection_only() {
+    fn an_answer_is_repeated_once_and_on_a_later_connection() {
         let answer = (RequestId(7), GpuId(0), Bytes(5));
         let mut away = Away::default();
         away.answered(answer);
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn who_hangs_up_again_before_it_asks_is_answered_on_the_connection_after_that() {
+    fn an_answer_survives_a_second_hangup() {
         let answer = (RequestId(7), GpuId(0), Bytes(5));
         let mut away = Away::default();
         away.answered(answer);
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn one_answer_that_does_not_list_a_process_is_no_end_of_its_program() {
+    fn two_answers_without_the_process_end_its_program() {
         let mut away = Away::default();
         let over = [true, false, true, true].map(|unlisted| away.is_over(unlisted));
         assert_eq!(over, [false, false, false, true]);

@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_is_listed_on_no_card_has_nothing_there() {
+    fn a_process_listed_on_no_card_is_released() {
         let mut orphans = dead_after(0);
         assert!(!is_over(&mut orphans, [Some(vec![PID]), Some(vec![])], 1));
         assert!(!is_over(&mut orphans, [Some(vec![]), Some(vec![5, PID])], 2));
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn a_card_that_fails_to_say_who_is_there_frees_nothing() {
+    fn a_card_without_an_answer_frees_nothing() {
         let mut orphans = dead_after(0);
         assert!(!is_over(&mut orphans, [Some(vec![]), None], 1));
         assert!(is_over(&mut orphans, [Some(vec![]), Some(vec![])], 2));
@@ -277,14 +277,14 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_to_a_question_from_before_the_death_says_nothing() {
+    fn an_answer_to_a_question_before_the_death_is_ignored() {
         let mut orphans = dead_after(3);
         assert!(!is_over(&mut orphans, [Some(vec![]), Some(vec![])], 3));
         assert!(is_over(&mut orphans, [Some(vec![]), Some(vec![])], 4));
     }
 
     #[test]
-    fn the_longer_one_is_dead_the_less_often_it_is_asked_about() {
+    fn questions_about_a_dead_process_become_rarer() {
         let mut dead = Dead::new(NOW, 0);
         let pauses: BTreeSet<u64> = [0, 30, 5_000]
             .map(|ms| {
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_waits_for_those_only_that_ended_before_it_on_its_card() {
+    fn a_request_waits_only_for_earlier_deaths_on_its_card() {
         let orphans = dead_after(0);
         let back = |card, of, ended| orphans.expected_back(card, of, (ended, NOW));
         assert_eq!(back(CARD, None, NOW), Some(NOW + USUAL));
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_of_one_that_died_without_a_daemon_is_certain_once_it_is_listed() {
+    fn a_process_that_died_unwitnessed_counts_once_it_is_listed() {
         let mut orphans = dead_after(0);
         let certain = |orphans: &Orphans, session| orphans.certain_bytes(SessionId(session), CARD);
         assert_eq!(certain(&orphans, 1), Bytes::ZERO);

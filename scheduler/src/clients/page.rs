@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_core_knows_is_no_news() {
+    fn known_free_bytes_are_no_news() {
         let (file, mut ours) = ClientPage::create().unwrap();
         let theirs = page::map(&file).unwrap();
         ours.attach(GPU, Bytes(100));

@@ -39,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_first_few_names_of_a_process_are_kept_and_none_can_forge_a_line() {
+    fn unknown_functions_are_few_and_safe_in_a_log() {
         let mut unknown = UnknownFunctions::default();
         unknown.add("cuConjure\n", 0);
         unknown.add("cuConjure", 0);

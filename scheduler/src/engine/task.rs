@@ -7,17 +7,13 @@ use gpushare_proto::tenant::{PROTOCOL, Role, TenantReply};
 use gpushare_sys::clock;
 
 use super::{Engine, POLL};
-use crate::audit::Audit;
 use crate::clients::{join, leave};
-use crate::config::Reader;
 use crate::connections::{ConnectionEvent, ConnectionId, Socket};
 use crate::identity::PeerProcess;
 use crate::input::{Input, Watched};
 use crate::memory::{measure, reserve};
-use crate::metrics::Observer;
 use crate::operation::bad_request;
-use crate::persist::{store, usage};
-use crate::registry::{Word, Writer};
+use crate::persist::usage;
 use crate::report::status;
 use crate::report::watch::Scene;
 use crate::requests::{admin, reload, sessions, tenant};
@@ -115,7 +111,7 @@ impl Engine {
 
     /// Decides waiting requests, sends events to watchers, closes failed connections and notes whether the daemon
     /// is idle.
-    fn finish(&mut self) {
+    pub(crate) fn finish(&mut self) {
         for (connection, message) in reserve::retry_postponed(self) {
             leave::refuse(self, connection, bad_request(message), TenantReply::Error);
         }
@@ -139,44 +135,5 @@ impl Engine {
 
     fn idle_end(&self) -> Option<Nanos> {
         Some(self.idle_since? + self.settings.idle_exit?)
-    }
-}
-
-/// Settings, audit log, metrics and store, which the daemon brings.
-impl Engine {
-    /// Reads the configuration by `reader` from now on.
-    pub(crate) fn set_reader(&mut self, reader: Reader) {
-        self.reader = Some(reader);
-    }
-
-    /// Writes acts and refusals to `audit` from now on.
-    pub(crate) fn set_audit(&mut self, audit: Audit) {
-        self.audit.write_to(audit);
-    }
-
-    /// Takes the audit log, to be closed.
-    pub(crate) fn take_audit(&mut self) -> Audit {
-        self.audit.take()
-    }
-
-    /// Reports events to the metrics' `observer` from now on.
-    pub(crate) fn set_observer(&mut self, observer: Observer) {
-        self.metrics.report_to(observer);
-    }
-
-    /// Hands the store what it must hear by now.
-    pub(crate) fn write_if_due(&mut self, writer: &Writer) {
-        store::write_if_due(self, writer);
-    }
-
-    /// Hands the store everything, as the daemon ends.
-    pub(crate) fn write_last(&mut self, writer: &Writer) {
-        store::write_last(self, writer);
-    }
-
-    /// Takes the store's word that acts are on the disk, or that they cannot be.
-    pub(crate) fn written(&mut self, word: &Word) {
-        store::written(self, word);
-        self.finish();
     }
 }

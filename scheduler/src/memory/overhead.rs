@@ -44,14 +44,14 @@ mod tests {
     const MIB: fn(u64) -> Bytes = Bytes::mib;
 
     #[test]
-    fn what_is_used_beside_the_books_is_told_once() {
+    fn overhead_is_used_less_fixed_bytes_and_sent_once() {
         let mut overhead = Overhead::default();
         assert_eq!(overhead.read(Some(MIB(518)), Bytes::ZERO), Some(Some(MIB(518))));
         assert_eq!(overhead.read(Some(MIB(1542)), MIB(1024)), None);
     }
 
     #[test]
-    fn a_rise_is_believed_when_it_is_seen_twice_and_a_fall_at_once() {
+    fn a_rise_counts_when_seen_twice_and_a_fall_at_once() {
         let mut overhead = Overhead::default();
         overhead.read(Some(MIB(518)), Bytes::ZERO);
         assert_eq!(overhead.read(Some(MIB(2566)), Bytes::ZERO), None, "perhaps not booked yet");
@@ -62,12 +62,12 @@ mod tests {
     }
 
     #[test]
-    fn books_that_say_more_than_nvml_are_no_debt() {
+    fn fixed_bytes_above_the_figure_of_nvml_give_zero() {
         assert_eq!(Overhead::default().read(Some(MIB(5)), MIB(9)), Some(Some(Bytes::ZERO)));
     }
 
     #[test]
-    fn without_a_figure_the_assumption_is_back() {
+    fn without_a_figure_the_assumption_returns() {
         let mut overhead = Overhead::default();
         assert_eq!(overhead.read(None, Bytes::ZERO), None, "nothing was told");
         overhead.read(Some(MIB(518)), Bytes::ZERO);

@@ -92,6 +92,7 @@ pub(crate) fn written(engine: &mut Engine, word: &Word) {
             Some(cause) => fail(engine, act, waiting, cause),
         }
     }
+    engine.finish();
 }
 
 fn fail(engine: &mut Engine, act: u64, waiting: WaitingAnswer, cause: &str) {

@@ -40,21 +40,23 @@ pub(crate) fn notice(notice: &Notice, sessions: &Sessions, clients: &Clients) {
     let name = sessions.name(session);
     let record = |operation| Operation::done(operation).of(session, &name);
     match notice {
-        Notice::Granted { quantum, waited, .. } => record("lock.grant")
-            .debug(format_args!("{name} got the lock for {quantum}, {waited} after it asked")),
+        Notice::Granted { quantum, waited, .. } => {
+            record("lock.grant")
+                .debug(format_args!("{name} got the lock for {quantum}, {waited} after it asked"));
+        }
         Notice::Entered { handoff, .. } => {
-            record("lock.enter").debug(format_args!("{name} goes on; the handoff took {handoff}"))
+            record("lock.enter").debug(format_args!("{name} goes on; the handoff took {handoff}"));
         }
         Notice::Dropped { drain: Some(drain), .. } => {
-            record("lock.drop").debug(format_args!("{name} let go after {drain}"))
+            record("lock.drop").debug(format_args!("{name} let go after {drain}"));
         }
         Notice::Dropped { drain: None, .. } => {
-            record("lock.drop").debug(format_args!("{name} let go of its own accord"))
+            record("lock.drop").debug(format_args!("{name} let go of its own accord"));
         }
         Notice::DropReopened { tries, .. } => {
             record("lock.drop").failed(Outcome::Failed, "reopened").info(format_args!(
                 "{name} got its gate back: work in flight seems to wait for a thread there (try {tries})"
-            ))
+            ));
         }
         Notice::Stuck { reason, .. } => {
             let stopped = stopped_clients(clients, session);

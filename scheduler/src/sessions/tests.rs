@@ -34,7 +34,7 @@ fn a_control_group_comes_before_a_user_and_the_closest_first() {
 }
 
 #[test]
-fn a_session_is_named_by_its_number_or_by_a_name_that_is_its_own() {
+fn a_session_is_found_by_its_number_or_unique_name() {
     let mut sessions = Sessions::new(1);
     for _ in 0..2 {
         sessions.add(
@@ -59,7 +59,7 @@ fn by_administrator(sessions: &mut Sessions, name: &str) -> SessionId {
 }
 
 #[test]
-fn a_name_is_the_administrators_whoever_had_it_first() {
+fn an_administrators_session_gets_the_name() {
     let mut sessions = Sessions::new(1);
     let squatters = [by_program(&mut sessions, "b"), by_program(&mut sessions, "b")];
     assert_eq!(sessions.displace("a"), []);
@@ -88,7 +88,7 @@ fn a_name_that_is_made_up_is_no_longer_than_others() {
 }
 
 #[test]
-fn an_end_is_the_same_instant_after_a_restart() {
+fn an_end_is_the_same_time_after_a_restart() {
     let mut sessions = Sessions::new(1);
     let id = bound_to(&mut sessions, Binding::Token);
     if let Some(session) = sessions.get_mut(id) {

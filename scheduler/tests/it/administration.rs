@@ -1,4 +1,4 @@
-//! Who may administrate, and what comes of it.
+//! Administration: who may do it, and its effects.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -7,7 +7,7 @@ use gpushare_proto::admin::{AdminReply, AdminRequest, Knob, Mode, Setting};
 use gpushare_proto::tenant::FailureCode;
 use gpushare_proto::{Bytes, GpuId, Nanos};
 
-use crate::harness::{CARD, Place, administrator};
+use crate::harness::{CARD, Folders, administrator};
 use crate::sessions::as_nobody;
 
 #[test]
@@ -15,17 +15,17 @@ fn another_user_may_not_administrate() {
     if !rustix::process::geteuid().is_root() {
         return;
     }
-    let place = Place::new();
-    let _daemon = place.start_system(&[]);
-    fs::set_permissions(place.path(""), Permissions::from_mode(0o755)).unwrap();
+    let folders = Folders::new();
+    let _daemon = folders.start_system(&[]);
+    fs::set_permissions(folders.path(""), Permissions::from_mode(0o755)).unwrap();
     as_nobody(|| {
-        let failure = administrator(&place.runtime()).err().unwrap();
+        let failure = administrator(&folders.runtime()).err().unwrap();
         assert!(failure.message.contains("Permission denied"), "{}", failure.message);
     });
-    // Should the socket ever be open to all, the kernel's word still counts.
-    fs::set_permissions(place.runtime().admin_socket(), Permissions::from_mode(0o666)).unwrap();
+    // The daemon checks the peer's user itself, in case the socket is ever open to all.
+    fs::set_permissions(folders.runtime().admin_socket(), Permissions::from_mode(0o666)).unwrap();
     as_nobody(|| {
-        let failure = administrator(&place.runtime()).err().unwrap();
+        let failure = administrator(&folders.runtime()).err().unwrap();
         assert_eq!(failure.code, FailureCode::Permission);
         assert!(failure.message.contains("user 65534 may not administrate"), "{}", failure.message);
     });
@@ -33,8 +33,8 @@ fn another_user_may_not_administrate() {
 
 #[test]
 fn the_status_knows_cards_sessions_and_processes() {
-    let place = Place::new();
-    let daemon = place.start(&["--capacity", "0=512MiB", "--managed-limit", "2GiB"]);
+    let folders = Folders::new();
+    let daemon = folders.start(&["--capacity", "0=512MiB", "--managed-limit", "2GiB"]);
     daemon.join(None).attach();
     let mut client = daemon.join(None);
     let gpu = client.attach();
@@ -52,8 +52,8 @@ fn the_status_knows_cards_sessions_and_processes() {
 
 #[test]
 fn a_setting_takes_effect_and_says_what_it_was() {
-    let place = Place::new();
-    let daemon = place.start(&[]);
+    let folders = Folders::new();
+    let daemon = folders.start(&[]);
     let _client = {
         let mut client = daemon.join(None);
         client.attach();

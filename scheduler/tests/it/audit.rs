@@ -1,4 +1,4 @@
-//! What the audit log keeps: of tenants that would rather fill it, of those who would administrate, of what could not be kept.
+//! Lines of the audit log: limits for each tenant, trespasses, and acts that are not on the disk.
 
 use std::fs::{self, Permissions};
 use std::io::Write;
@@ -14,21 +14,21 @@ use gpushare_proto::session::{Binding, Terms};
 use gpushare_proto::tenant::{GpuChoice, Hello, NewSession, Role, TenantRequest};
 use gpushare_proto::{Bytes, Nanos};
 
-use crate::harness::{Daemon, Place, administrator, eventually};
+use crate::harness::{Daemon, Folders, administrator, eventually};
 use crate::processes::Process;
 use crate::sessions::as_nobody;
 
 #[test]
-fn a_tenant_that_is_refused_in_a_loop_gets_a_few_lines_and_all_are_counted() {
+fn refusals_in_a_loop_get_few_audit_lines_and_a_count() {
     const REFUSALS: u64 = 500;
-    let place = Place::new();
-    let daemon = place.start(&[]);
-    let client = Process::asking(&place, None, Bytes::gib(2), REFUSALS);
+    let folders = Folders::new();
+    let daemon = folders.start(&[]);
+    let client = Process::asking(&folders, None, Bytes::gib(2), REFUSALS);
     let pid = client.pid();
     assert_eq!(daemon.status().sessions[0].refusals, REFUSALS);
     drop(client);
     let (lines, more) = eventually("every refusal is in the audit log", || {
-        let text = fs::read_to_string(place.runtime().audit()).unwrap_or_default();
+        let text = fs::read_to_string(folders.runtime().audit()).unwrap_or_default();
         let (mut lines, mut more) = (0, 0);
         for line in text.lines().filter_map(|line| serde_json::from_str::<Line>(line).ok()) {
             match line.entry {
@@ -47,13 +47,13 @@ fn a_tenant_that_is_refused_in_a_loop_gets_a_few_lines_and_all_are_counted() {
         (lines + more == REFUSALS).then_some((lines, more))
     });
     assert!(lines >= 32 && more > 0, "{lines} {more}");
-    let log = place.log();
+    let log = folders.log();
     assert!(log.matches("refused 2GiB").count() < 32, "the log is no more patient");
 }
 
-/// The acts in the audit log with this name.
-fn acts(place: &Place, operation: &str) -> Vec<Action> {
-    let text = fs::read_to_string(place.runtime().audit()).unwrap_or_default();
+/// Returns the acts of an operation in the audit log.
+fn acts(folders: &Folders, operation: &str) -> Vec<Action> {
+    let text = fs::read_to_string(folders.runtime().audit()).unwrap_or_default();
     let lines = text.lines().filter_map(|line| serde_json::from_str::<Line>(line).ok());
     let acts = lines.filter_map(|line| match line.entry {
         Entry::Action(act) if act.operation == operation => Some(act),
@@ -62,8 +62,8 @@ fn acts(place: &Place, operation: &str) -> Vec<Action> {
     acts.collect()
 }
 
-pub(crate) fn the_act(place: &Place, operation: &str) -> Action {
-    eventually(operation, || acts(place, operation).pop())
+pub(crate) fn the_act(folders: &Folders, operation: &str) -> Action {
+    eventually(operation, || acts(folders, operation).pop())
 }
 
 fn ask(daemon: &Daemon, request: &AdminRequest) -> AdminReply {
@@ -86,16 +86,16 @@ fn pause(name: &str) -> AdminRequest {
 }
 
 #[test]
-fn another_user_who_would_administrate_is_in_the_audit_log() {
+fn an_administrative_request_of_another_user_is_audited() {
     if !rustix::process::geteuid().is_root() {
         return;
     }
-    let place = Place::new();
-    let _daemon = place.start_system(&[]);
-    fs::set_permissions(place.path(""), Permissions::from_mode(0o755)).unwrap();
-    fs::set_permissions(place.runtime().admin_socket(), Permissions::from_mode(0o666)).unwrap();
-    as_nobody(|| assert!(administrator(&place.runtime()).is_err()));
-    let act = the_act(&place, "daemon.administrate");
+    let folders = Folders::new();
+    let _daemon = folders.start_system(&[]);
+    fs::set_permissions(folders.path(""), Permissions::from_mode(0o755)).unwrap();
+    fs::set_permissions(folders.runtime().admin_socket(), Permissions::from_mode(0o666)).unwrap();
+    as_nobody(|| assert!(administrator(&folders.runtime()).is_err()));
+    let act = the_act(&folders, "daemon.administrate");
     assert_eq!(
         (act.uid, act.result, act.error_code.as_deref()),
         (65534, Outcome::Refused, Some("permission"))
@@ -106,14 +106,14 @@ fn another_user_who_would_administrate_is_in_the_audit_log() {
 fn sent_to_the_tenants<M: Message>(daemon: &Daemon, message: &M) {
     let mut tool = daemon.tool();
     tool.stream.write_all(&codec::encode(message).unwrap()).unwrap();
-    // The connection ends, with a word or without.
+    // The connection ends, with or without a last message.
     while tool.listen().is_some() {}
 }
 
 #[test]
 fn a_tenant_who_would_administrate_is_in_the_audit_log() {
-    let place = Place::new();
-    let daemon = place.start(&[]);
+    let folders = Folders::new();
+    let daemon = folders.start(&[]);
     let knob = Knob::Mode(Some(Mode::Serialized));
     let messages = [
         AdminRequest::Status,
@@ -124,7 +124,7 @@ fn a_tenant_who_would_administrate_is_in_the_audit_log() {
     for (before, message) in messages.iter().enumerate() {
         sent_to_the_tenants(&daemon, message);
         let all = eventually("its line", || {
-            let acts = acts(&place, "daemon.administrate");
+            let acts = acts(&folders, "daemon.administrate");
             (acts.len() > before).then_some(acts)
         });
         let act = all.last().unwrap();
@@ -139,10 +139,10 @@ fn a_tenant_who_would_administrate_is_in_the_audit_log() {
 }
 
 #[test]
-fn a_tenant_who_knocks_all_the_time_gets_a_few_lines_and_all_are_counted() {
+fn trespasses_in_a_loop_get_few_audit_lines_and_a_count() {
     const KNOCKS: u64 = 200;
-    let place = Place::new();
-    let daemon = place.start(&[]);
+    let folders = Folders::new();
+    let daemon = folders.start(&[]);
     let mut knock = codec::encode(&TenantRequest::Hello(Hello::new(Role::Tool))).unwrap();
     knock.extend(codec::encode(&AdminRequest::Status).unwrap());
     let knock = || {
@@ -151,12 +151,12 @@ fn a_tenant_who_knocks_all_the_time_gets_a_few_lines_and_all_are_counted() {
         stream
     };
     let _open: Vec<_> = (0..KNOCKS).map(|_| knock()).collect();
-    eventually("a line", || (acts(&place, "daemon.administrate").len() >= 32).then_some(()));
-    // What got no line is summed up before the next one that gets one.
+    eventually("a line", || (acts(&folders, "daemon.administrate").len() >= 32).then_some(()));
+    // Lines left out are summed up before the next line.
     thread::sleep(Duration::from_millis(1100));
     let _one_more = knock();
     let lines = eventually("every knock to be counted", || {
-        let text = fs::read_to_string(place.runtime().audit()).ok()?;
+        let text = fs::read_to_string(folders.runtime().audit()).ok()?;
         let entries = text.lines().filter_map(|line| serde_json::from_str::<Line>(line).ok());
         let counts: Vec<u64> = entries
             .map(|line| match line.entry {
@@ -171,15 +171,15 @@ fn a_tenant_who_knocks_all_the_time_gets_a_few_lines_and_all_are_counted() {
 }
 
 #[test]
-fn the_end_of_a_sessions_time_is_in_the_audit_log_also_while_it_is_paused() {
-    let place = Place::new();
-    let daemon = place.start(&[]);
+fn expiry_is_audited_also_for_a_paused_session() {
+    let folders = Folders::new();
+    let daemon = folders.start(&[]);
     let ttl = Some(Nanos::from_secs(1));
     assert!(matches!(ask(&daemon, &create("runs", ttl)), AdminReply::Created { .. }));
     assert!(matches!(ask(&daemon, &create("rests", ttl)), AdminReply::Created { .. }));
     assert!(matches!(ask(&daemon, &pause("rests")), AdminReply::Changed { .. }));
     let all = eventually("both ends", || {
-        let acts = acts(&place, "session.expire");
+        let acts = acts(&folders, "session.expire");
         (acts.len() == 2).then_some(acts)
     });
     let told: Vec<_> = all
@@ -198,12 +198,12 @@ fn the_end_of_a_sessions_time_is_in_the_audit_log_also_while_it_is_paused() {
 }
 
 #[test]
-fn an_act_that_is_in_force_and_not_on_the_disk_says_so_in_its_only_line() {
-    let place = Place::new();
-    let daemon = place.start(&[]);
+fn an_act_not_on_the_disk_has_one_line_that_says_so() {
+    let folders = Folders::new();
+    let daemon = folders.start(&[]);
     assert!(matches!(ask(&daemon, &create("kept", None)), AdminReply::Created { .. }));
-    let in_the_way = place.runtime().root().join("registry.redb.new");
-    fs::remove_file(place.runtime().registry()).unwrap();
+    let in_the_way = folders.runtime().root().join("registry.redb.new");
+    fs::remove_file(folders.runtime().registry()).unwrap();
     fs::create_dir(&in_the_way).unwrap();
     assert!(matches!(ask(&daemon, &create("lost", None)), AdminReply::Error(_)));
     assert!(matches!(ask(&daemon, &pause("kept")), AdminReply::Error(_)));
@@ -211,7 +211,7 @@ fn an_act_that_is_in_force_and_not_on_the_disk_says_so_in_its_only_line() {
     daemon.terminate();
 
     let outcomes = |operation| -> Vec<_> {
-        let acts = acts(&place, operation).into_iter();
+        let acts = acts(&folders, operation).into_iter();
         acts.map(|act| (act.session.unwrap(), act.result, act.error_code)).collect()
     };
     let not_kept = Some("not_kept".to_owned());
@@ -220,7 +220,7 @@ fn an_act_that_is_in_force_and_not_on_the_disk_says_so_in_its_only_line() {
         [("kept".to_owned(), Outcome::Ok, None), ("lost".to_owned(), Outcome::Failed, not_kept.clone())]
     );
     assert_eq!(outcomes("session.pause"), [("kept".to_owned(), Outcome::Failed, not_kept)]);
-    let pause = the_act(&place, "session.pause");
+    let pause = the_act(&folders, "session.pause");
     assert_eq!(pause.new.as_deref(), Some("paused"));
     assert!(pause.why.unwrap().contains("it is in force"));
 }

@@ -1,4 +1,4 @@
-//! Processes that die, or live on without doing what they should.
+//! Processes that die, and processes that hang.
 
 use std::fs;
 use std::time::Instant;
@@ -7,7 +7,7 @@ use gpushare_proto::SessionId;
 use gpushare_proto::admin::LockView;
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::harness::{Daemon, Place, eventually};
+use crate::harness::{Daemon, Folders, eventually};
 use crate::processes::{Process, SHORT_TURNS, TURNS, wanting};
 
 pub(crate) fn lock_of(daemon: &Daemon, session: SessionId) -> Option<LockView> {
@@ -24,11 +24,11 @@ pub(crate) fn holds(daemon: &Daemon, session: SessionId) {
 
 #[test]
 fn a_killed_holder_gives_the_lock_to_the_next() {
-    let place = Place::new();
-    let daemon = place.start(&TURNS);
+    let folders = Folders::new();
+    let daemon = folders.start(&TURNS);
     let (first, first_token) = daemon.register("first", None);
     let (second, second_token) = daemon.register("second", None);
-    let mut holder = Process::wanting_the_lock(&place, &first_token);
+    let mut holder = Process::wanting_the_lock(&folders, &first_token);
     holds(&daemon, first);
     let mut waiter = daemon.join(Some(&second_token));
     wanting(&mut waiter);
@@ -41,20 +41,20 @@ fn a_killed_holder_gives_the_lock_to_the_next() {
     waiter.enter();
     println!("granted {:?} after the kill", killed.elapsed());
     assert!(matches!(lock_of(&daemon, second), Some(LockView::Holding { .. })));
-    // The session lives on with the process that registered it, without a client.
+    // The session goes on without a client, since the process that registered it lives.
     assert_eq!(lock_of(&daemon, first), Some(LockView::Idle));
 }
 
 #[test]
 fn a_killed_waiter_leaves_the_queue() {
-    let place = Place::new();
-    let daemon = place.start(&TURNS);
+    let folders = Folders::new();
+    let daemon = folders.start(&TURNS);
     let (first, first_token) = daemon.register("first", None);
     let (second, second_token) = daemon.register("second", None);
     let mut holder = daemon.join(Some(&first_token));
     wanting(&mut holder);
     holder.enter();
-    let mut waiter = Process::wanting_the_lock(&place, &second_token);
+    let mut waiter = Process::wanting_the_lock(&folders, &second_token);
     eventually("the second to wait", || {
         matches!(lock_of(&daemon, second), Some(LockView::Waiting { .. })).then_some(())
     });
@@ -65,10 +65,10 @@ fn a_killed_waiter_leaves_the_queue() {
 
 #[test]
 fn a_killed_process_leaves_its_session() {
-    let place = Place::new();
-    let daemon = place.start(&[]);
+    let folders = Folders::new();
+    let daemon = folders.start(&[]);
     let (session, token) = daemon.register("mortal", None);
-    let mut process = Process::wanting_the_lock(&place, &token);
+    let mut process = Process::wanting_the_lock(&folders, &token);
     eventually("the process to join", || {
         let status = daemon.status();
         let view = status.sessions.iter().find(|view| view.session == session)?;
@@ -83,11 +83,11 @@ fn a_killed_process_leaves_its_session() {
 }
 
 #[test]
-fn a_session_outlives_its_clients_but_not_the_process_that_registered_it() {
-    let place = Place::new();
-    let daemon = place.start(&[]);
-    let (mut process, session) = Process::registering(&place);
-    // Its client is gone by now, and the process itself is still connected as a tool.
+fn a_session_lasts_as_long_as_its_registrar() {
+    let folders = Folders::new();
+    let daemon = folders.start(&[]);
+    let (mut process, session) = Process::registering(&folders);
+    // Its client is gone. The process itself is still connected as a tool.
     eventually("the client to be gone", || {
         let status = daemon.status();
         let view = status.sessions.iter().find(|view| view.session == session);
@@ -99,11 +99,11 @@ fn a_session_outlives_its_clients_but_not_the_process_that_registered_it() {
 
 #[test]
 fn a_stopped_holder_is_named() {
-    let place = Place::new();
-    let daemon = place.start(&SHORT_TURNS);
+    let folders = Folders::new();
+    let daemon = folders.start(&SHORT_TURNS);
     let (first, first_token) = daemon.register("first", None);
     let (_, second_token) = daemon.register("second", None);
-    let holder = Process::wanting_the_lock(&place, &first_token);
+    let holder = Process::wanting_the_lock(&folders, &first_token);
     holds(&daemon, first);
     let pid = Pid::from_raw(holder.pid().cast_signed()).unwrap();
     kill_process(pid, Signal::STOP).unwrap();
@@ -118,18 +118,18 @@ fn a_stopped_holder_is_named() {
 
 #[test]
 fn a_stuck_holder_is_killed_where_that_is_the_policy() {
-    let place = Place::new();
-    let config = place.path("config.toml");
+    let folders = Folders::new();
+    let config = folders.path("config.toml");
     fs::write(&config, "[scheduling]\nstuck_policy = 'kill'\nstuck_after = '50ms'").unwrap();
     let config = ["--config", config.to_str().unwrap()];
-    let daemon = place.start(&[&SHORT_TURNS[..], &config].concat());
+    let daemon = folders.start(&[&SHORT_TURNS[..], &config].concat());
     let (first, first_token) = daemon.register("first", None);
     let (_, second_token) = daemon.register("second", None);
-    // It never says that it let go.
-    let _holder = Process::wanting_the_lock(&place, &first_token);
+    // It never reports that it let go.
+    let _holder = Process::wanting_the_lock(&folders, &first_token);
     holds(&daemon, first);
     let mut waiter = daemon.join(Some(&second_token));
     wanting(&mut waiter);
     waiter.enter();
-    assert!(place.log().contains("it did not let go of the GPU"), "{}", place.log());
+    assert!(folders.log().contains("it did not let go of the GPU"), "{}", folders.log());
 }

@@ -1,4 +1,4 @@
-//! Processes that enter a session: whatever they start is in it, with or without a token.
+//! Processes that join a session: everything that they start is in it, with or without a token.
 
 use std::fs;
 
@@ -7,36 +7,36 @@ use gpushare_proto::session::Terms;
 use gpushare_proto::tenant::{FailureCode, TenantReply, TenantRequest};
 use gpushare_proto::{SessionId, Token};
 
-use crate::harness::{Place, eventually};
+use crate::harness::{Folders, eventually};
 use crate::names::made;
 use crate::processes::Process;
 
 #[test]
-fn a_child_of_a_process_that_entered_stays_in_though_it_has_no_token_and_its_parent_no_gpu() {
-    let place = Place::new();
-    let daemon = place.start(&[]);
+fn a_child_without_token_stays_in_its_parents_session() {
+    let folders = Folders::new();
+    let daemon = folders.start(&[]);
     let token = made(&daemon, "jail", Terms::default());
-    let mut parent = Process::entering(&place, &token);
+    let mut parent = Process::entering(&folders, &token);
     assert_eq!(parent.begets(), SessionId(1));
     assert_eq!(daemon.status().sessions.len(), 1, "nobody has a session of its own");
 }
 
 #[test]
 fn who_entered_is_in_over_a_restart_of_the_daemon() {
-    let place = Place::new();
-    let daemon = place.start(&[]);
+    let folders = Folders::new();
+    let daemon = folders.start(&[]);
     let token = made(&daemon, "jail", Terms::default());
-    let mut parent = Process::entering(&place, &token);
+    let mut parent = Process::entering(&folders, &token);
     daemon.terminate();
-    let daemon = place.start(&[]);
+    let daemon = folders.start(&[]);
     assert_eq!(parent.begets(), SessionId(1));
     assert_eq!(daemon.status().sessions.len(), 1);
 }
 
 #[test]
 fn a_process_is_in_the_session_that_it_entered_last() {
-    let place = Place::new();
-    let daemon = place.start(&[]);
+    let folders = Folders::new();
+    let daemon = folders.start(&[]);
     let [first, second] = ["first", "second"].map(|name| made(&daemon, name, Terms::default()));
     let enter = |token: &Token| {
         let mut tool = daemon.tool();
@@ -57,8 +57,8 @@ fn a_process_is_in_the_session_that_it_entered_last() {
 
 #[test]
 fn who_entered_sessions_that_are_over_costs_no_descriptor() {
-    let place = Place::new();
-    let daemon = place.start(&[]);
+    let folders = Folders::new();
+    let daemon = folders.start(&[]);
     let mut tool = daemon.tool();
     let descriptors = || fs::read_dir(format!("/proc/{}/fd", daemon.pid())).unwrap().count();
     let mut passes_through = |name: &str| {
@@ -73,22 +73,22 @@ fn who_entered_sessions_that_are_over_costs_no_descriptor() {
     passes_through("first");
     let before = descriptors();
     (0..16).for_each(|n| passes_through(&format!("next-{n}")));
-    // Those of the administrators close a little later.
+    // The administrators' connections close a little later.
     eventually("no more descriptors than before", || (descriptors() <= before).then_some(()));
 }
 
 #[test]
-fn another_users_processes_that_enter_are_as_many_as_its_connections() {
-    let place = Place::new();
+fn joined_processes_count_against_the_connection_limit() {
+    let folders = Folders::new();
     if !rustix::process::geteuid().is_root() {
         eprintln!("skipped: only root can start another user's processes");
         return;
     }
-    let config = place.path("config.toml");
+    let config = folders.path("config.toml");
     fs::write(&config, "connections_per_user = 2").unwrap();
-    let daemon = place.start_system(&["--config", config.to_str().unwrap()]);
+    let daemon = folders.start_system(&["--config", config.to_str().unwrap()]);
     let token = made(&daemon, "jail", Terms::default());
-    let enter = || Process::entering_as(&place, &token, 12345);
+    let enter = || Process::entering_as(&folders, &token, 12345);
     let (first, _second) = (enter().unwrap(), enter().unwrap());
     assert_eq!(enter().err(), Some(FailureCode::Unavailable));
     drop(first);

@@ -1,4 +1,4 @@
-//! One daemon in a folder of its own, and peers that speak to it.
+//! A daemon in folders of its own, and peers that talk to it.
 
 use std::fs::{self, File, Permissions};
 use std::io::{self, Read, Write};
@@ -24,7 +24,7 @@ use gpushare_sys::page::{self, SharedPage};
 use gpushare_sys::socket::recv_with_fd;
 use tempfile::TempDir;
 
-/// Longer than anything here takes; only a failing test waits for it.
+/// Longest time that a test waits for a fact. Only a failing test waits so long.
 const LONG: Duration = Duration::from_secs(20);
 
 pub(crate) const CARD: GpuUuid = GpuUuid::gpu([0xca; 16]);
@@ -33,7 +33,7 @@ pub(crate) fn card() -> GpuInfo {
     GpuInfo { uuid: CARD, name: "test card".into(), total: Bytes::gib(1) }
 }
 
-/// Waits until `found` finds something.
+/// Waits until `found` returns a value.
 pub(crate) fn eventually<T>(what: &str, mut found: impl FnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + LONG;
     loop {
@@ -45,12 +45,12 @@ pub(crate) fn eventually<T>(what: &str, mut found: impl FnMut() -> Option<T>) ->
     }
 }
 
-/// The folders that daemons use. They outlive the daemons and go with the test.
-pub(crate) struct Place {
+/// Folders of a test's daemons. They last over the daemons' restarts.
+pub(crate) struct Folders {
     root: TempDir,
 }
 
-impl Place {
+impl Folders {
     pub(crate) fn new() -> Self {
         let root = tempfile::tempdir().unwrap();
         fs::create_dir(root.path().join("locks")).unwrap();
@@ -90,12 +90,12 @@ impl Place {
         command
     }
 
-    /// A daemon that serves the folder.
+    /// Starts a daemon in the folder.
     pub(crate) fn start(&self, flags: &[&str]) -> Daemon {
         self.start_in(self.runtime(), flags)
     }
 
-    /// The system's daemon, in the same folder, without its port.
+    /// Starts a system daemon in the folder, without its metrics port.
     pub(crate) fn start_system(&self, flags: &[&str]) -> Daemon {
         self.start(&[&["--system", "--metrics", "off"], flags].concat())
     }
@@ -108,7 +108,7 @@ impl Place {
         Daemon { child, runtime }
     }
 
-    /// Both sockets, as systemd binds them before any daemon runs.
+    /// Binds both sockets, as systemd does before the daemon starts.
     pub(crate) fn bind(&self) -> Bound {
         let runtime = self.runtime();
         fs::create_dir_all(runtime.tenant_dir()).unwrap();
@@ -126,8 +126,8 @@ impl Place {
         }
     }
 
-    /// A daemon that is started with these sockets as descriptors 3 and 4, as systemd does it. A shell moves them there
-    /// and becomes the daemon, so that the pid that they are for is its own.
+    /// Starts a daemon with these sockets as descriptors 3 and 4, as systemd does. A shell moves them there
+    /// and becomes the daemon, so that its pid is the one that the sockets are for.
     pub(crate) fn start_on(&self, bound: &Bound) -> Daemon {
         const MOVE: &str = r#"exec 3<&0 4<&1 5>&2 </dev/null >/dev/null 2>>"$1"
             shift; export LISTEN_PID=$$ LISTEN_FDS=2 LISTEN_FDNAMES=tenant:admin; exec "$@""#;
@@ -153,7 +153,7 @@ impl Place {
         Daemon { child, runtime }
     }
 
-    /// A daemon that is expected not to start: how it ended and what it said.
+    /// Starts a daemon that is to fail. Returns its exit status and output.
     pub(crate) fn fail(&self, flags: &[&str]) -> (Option<i32>, String) {
         self.fail_in(&self.runtime(), flags)
     }
@@ -169,13 +169,13 @@ impl Place {
     }
 }
 
-/// Sockets that outlive daemons.
+/// Sockets that last over the daemons' restarts.
 pub(crate) struct Bound {
     tenant: UnixListener,
     admin: UnixListener,
 }
 
-/// A running daemon. Killed on drop.
+/// Running daemon, which is killed on drop.
 pub(crate) struct Daemon {
     child: Child,
     runtime: RuntimeDir,
@@ -198,7 +198,7 @@ impl Daemon {
         self.child.wait().unwrap();
     }
 
-    /// SIGTERM, as systemd ends it.
+    /// Sends SIGTERM, as systemd does.
     pub(crate) fn terminate(mut self) -> ExitStatus {
         let pid = rustix::process::Pid::from_child(&self.child);
         rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
@@ -209,12 +209,12 @@ impl Daemon {
         self.child.wait().unwrap()
     }
 
-    /// The tenant socket, without a word said.
+    /// Connects to the tenant socket, without a message.
     pub(crate) fn connect(&self) -> UnixStream {
         connect(&self.runtime.tenant_socket()).unwrap()
     }
 
-    /// How many bytes the daemon sends before it closes a connection that says nothing.
+    /// Returns the number of bytes that the daemon sends before it closes a silent connection.
     pub(crate) fn connect_and_hear_the_end(&self) -> usize {
         let mut bytes = Vec::new();
         self.connect().read_to_end(&mut bytes).unwrap();
@@ -260,8 +260,8 @@ fn connect(path: &Path) -> io::Result<UnixStream> {
     Ok(stream)
 }
 
-/// The administrator's socket of the daemon that serves a folder; what the system or the daemon says
-/// against it otherwise.
+/// Connects to the administrator's socket of the daemon in a folder. Returns the refusal of the system
+/// or of the daemon as an error.
 pub(crate) fn administrator(runtime: &RuntimeDir) -> Result<Peer<AdminRequest, AdminReply>, Failure> {
     let stream = connect(&runtime.admin_socket())
         .map_err(|cause| Failure { code: FailureCode::Permission, message: cause.to_string() })?;
@@ -285,7 +285,7 @@ pub(crate) fn tool_at(socket: &Path) -> Peer<TenantRequest, TenantReply> {
     peer
 }
 
-/// Registers a session, as `gpushare-ctl run` does; also the connection it was done over.
+/// Registers a session, as `gpushare-ctl run` does. Returns its connection too.
 pub(crate) fn register(
     runtime: &RuntimeDir,
     name: &str,
@@ -330,7 +330,7 @@ pub(crate) fn join_at(
     }
 }
 
-/// One end of a conversation.
+/// Peer's end of a connection.
 pub(crate) struct Peer<Request, Reply> {
     pub(crate) stream: UnixStream,
     buffer: Vec<u8>,
@@ -347,12 +347,12 @@ impl<Request: Message, Reply: Message> Peer<Request, Reply> {
         self.stream.write_all(&codec::encode(request).unwrap()).unwrap();
     }
 
-    /// Whether it could still be said.
+    /// Sends a message. Returns whether the connection took it.
     pub(crate) fn try_say(&mut self, request: &Request) -> bool {
         self.stream.write_all(&codec::encode(request).unwrap()).is_ok()
     }
 
-    /// The next message; none at the end.
+    /// Returns the next message; none at the end of the connection.
     pub(crate) fn listen(&mut self) -> Option<Reply> {
         loop {
             if let Some((reply, read)) = codec::split(&self.buffer).unwrap() {
@@ -375,7 +375,7 @@ impl<Request: Message, Reply: Message> Peer<Request, Reply> {
     }
 }
 
-/// A sharing process, as far as the daemon can tell.
+/// Client as the daemon sees it: a connection and a page.
 pub(crate) struct Client {
     pub(crate) peer: Peer<TenantRequest, TenantReply>,
     pub(crate) welcome: Welcome,
@@ -392,7 +392,7 @@ impl Client {
         })
     }
 
-    /// Asks for memory; the daemon's answer.
+    /// Requests memory. Returns the daemon's answer.
     pub(crate) fn reserve(&mut self, gpu: GpuId, bytes: Bytes) -> TenantReply {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let request = RequestId(NEXT.fetch_add(1, Ordering::Relaxed));
@@ -403,13 +403,13 @@ impl Client {
         })
     }
 
-    /// Asks for the lock as a thread at the gate does.
+    /// Requests the lock, as a thread at the gate does.
     pub(crate) fn wait(&mut self) {
         let word = self.gate();
         self.peer.say(&TenantRequest::Wait { word });
     }
 
-    /// Waits until the lock is granted, and brings nothing in.
+    /// Waits until the lock is granted, and moves no memory in.
     pub(crate) fn enter(&mut self) -> Epoch {
         let (word, epoch) = self.hear_until(|reply| match reply {
             TenantReply::Gate { word, epoch } if word.state() != GateState::Closed => Some((word, epoch)),

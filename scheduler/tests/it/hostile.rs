@@ -1,4 +1,4 @@
-//! Peers that do what no gpushare process does. Each is closed, nobody else notices.
+//! Hostile peers: each is disconnected, without an effect on others.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -7,13 +7,13 @@ use gpushare_proto::codec;
 use gpushare_proto::tenant::{FailureCode, Hello, MAGIC, PROTOCOL, Role, TenantReply, TenantRequest};
 use gpushare_proto::{Bytes, GpuId, RequestId};
 
-use crate::harness::{Daemon, Peer, Place, eventually};
+use crate::harness::{Daemon, Folders, Peer, eventually};
 
 fn hello() -> Vec<u8> {
     codec::encode(&TenantRequest::Hello(Hello::new(Role::Tool))).unwrap()
 }
 
-/// What the daemon answers before it closes the connection.
+/// Returns the daemon's last message on a connection.
 fn last_words(stream: UnixStream) -> Option<TenantReply> {
     let mut peer: Peer<TenantRequest, TenantReply> = Peer::over(stream);
     let words = peer.listen();
@@ -27,8 +27,8 @@ fn serves(daemon: &Daemon) {
 
 #[test]
 fn a_peer_that_connects_and_resets_changes_nothing() {
-    let place = Place::new();
-    let daemon = place.start(&[]);
+    let folders = Folders::new();
+    let daemon = folders.start(&[]);
     for _ in 0..300 {
         let mut stream = daemon.connect();
         stream.write_all(&hello()).unwrap();
@@ -38,22 +38,22 @@ fn a_peer_that_connects_and_resets_changes_nothing() {
 
 #[test]
 fn garbage_closes_the_connection_with_a_reason() {
-    let place = Place::new();
-    let daemon = place.start(&[]);
+    let folders = Folders::new();
+    let daemon = folders.start(&[]);
     let mut stream = daemon.connect();
     stream.write_all(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
     let Some(TenantReply::Error(failure)) = last_words(stream) else {
         panic!("no reason");
     };
     assert_eq!(failure.code, FailureCode::BadRequest);
-    eventually("the reason in the log", || place.log().contains("larger than the limit").then_some(()));
+    eventually("the reason in the log", || folders.log().contains("larger than the limit").then_some(()));
     serves(&daemon);
 }
 
 #[test]
 fn nine_bytes_that_claim_a_terabyte_get_nothing() {
-    let place = Place::new();
-    let daemon = place.start(&[]);
+    let folders = Folders::new();
+    let daemon = folders.start(&[]);
     let mut peer = daemon.tool();
     peer.stream.write_all(&[0xff; 9]).unwrap();
     assert_eq!(peer.listen(), None);
@@ -62,8 +62,8 @@ fn nine_bytes_that_claim_a_terabyte_get_nothing() {
 
 #[test]
 fn a_frame_may_be_cut_at_every_byte() {
-    let place = Place::new();
-    let daemon = place.start(&[]);
+    let folders = Folders::new();
+    let daemon = folders.start(&[]);
     let hello = hello();
     for cut in 0..hello.len() {
         let mut stream = daemon.connect();
@@ -78,8 +78,8 @@ fn a_frame_may_be_cut_at_every_byte() {
 
 #[test]
 fn a_frame_may_come_byte_by_byte() {
-    let place = Place::new();
-    let daemon = place.start(&[]);
+    let folders = Folders::new();
+    let daemon = folders.start(&[]);
     let mut stream = daemon.connect();
     for byte in hello() {
         stream.write_all(&[byte]).unwrap();
@@ -90,29 +90,29 @@ fn a_frame_may_come_byte_by_byte() {
 
 #[test]
 fn who_does_not_say_who_it_is_is_closed() {
-    let place = Place::new();
-    let daemon = place.start(&[]);
+    let folders = Folders::new();
+    let daemon = folders.start(&[]);
     let silent = daemon.connect();
     serves(&daemon);
     assert_eq!(last_words(silent), None);
-    eventually("the reason in the log", || place.log().contains("sent no hello within 5s").then_some(()));
+    eventually("the reason in the log", || folders.log().contains("sent no hello within 5s").then_some(()));
 }
 
 #[test]
 fn who_never_reads_is_closed() {
-    let place = Place::new();
-    let daemon = place.start(&[]);
+    let folders = Folders::new();
+    let daemon = folders.start(&[]);
     let mut peer = daemon.tool();
     let question = codec::encode(&TenantRequest::Gpus).unwrap();
     eventually("the daemon to close the connection", || peer.stream.write_all(&question).err());
-    assert!(place.log().contains("it does not read"), "{}", place.log());
+    assert!(folders.log().contains("it does not read"), "{}", folders.log());
     serves(&daemon);
 }
 
 #[test]
 fn another_protocol_is_told_both_versions() {
-    let place = Place::new();
-    let daemon = place.start(&[]);
+    let folders = Folders::new();
+    let daemon = folders.start(&[]);
     let mut stream = daemon.connect();
     let other = Hello { magic: MAGIC, protocol: 99, role: Role::Tool };
     stream.write_all(&codec::encode(&TenantRequest::Hello(other)).unwrap()).unwrap();
@@ -124,9 +124,9 @@ fn another_protocol_is_told_both_versions() {
 }
 
 #[test]
-fn the_first_message_must_be_a_hello_and_the_second_must_not() {
-    let place = Place::new();
-    let daemon = place.start(&[]);
+fn only_the_first_message_is_a_hello() {
+    let folders = Folders::new();
+    let daemon = folders.start(&[]);
     let mut stream = daemon.connect();
     stream.write_all(&codec::encode(&TenantRequest::OwnSession).unwrap()).unwrap();
     assert!(
@@ -141,8 +141,8 @@ fn the_first_message_must_be_a_hello_and_the_second_must_not() {
 
 #[test]
 fn a_card_that_the_process_is_not_on_ends_the_connection() {
-    let place = Place::new();
-    let daemon = place.start(&[]);
+    let folders = Folders::new();
+    let daemon = folders.start(&[]);
     let mut client = daemon.join(None);
     client
         .peer

@@ -1,4 +1,4 @@
-//! Memory, as the daemon leases it through the page.
+//! Memory leases through the page.
 
 use std::sync::atomic::Ordering;
 
@@ -6,13 +6,13 @@ use gpushare_proto::Bytes;
 use gpushare_proto::page::LimitKind;
 use gpushare_proto::tenant::TenantReply;
 
-use crate::harness::{Place, eventually};
+use crate::harness::{Folders, eventually};
 use crate::processes::Process;
 
 #[test]
 fn the_lease_lies_in_the_page_and_the_limit_holds() {
-    let place = Place::new();
-    let daemon = place.start(&[]);
+    let folders = Folders::new();
+    let daemon = folders.start(&[]);
     let (_, token) = daemon.register("small", Some(Bytes::mib(256)));
     let mut client = daemon.join(Some(&token));
     let gpu = client.attach();
@@ -33,13 +33,13 @@ fn the_lease_lies_in_the_page_and_the_limit_holds() {
     let session = status.sessions.iter().find(|view| view.name == "small").unwrap();
     assert_eq!(session.gpus[0].allocated_bytes, Bytes::mib(100));
     assert_eq!(session.refusals, 1);
-    assert!(place.log().contains("refused 157MiB to small on gpu0: 100MiB of 256MiB"), "{}", place.log());
+    assert!(folders.log().contains("refused 157MiB to small on gpu0: 100MiB of 256MiB"), "{}", folders.log());
 }
 
 #[test]
-fn a_siblings_unused_lease_is_taken_back_before_anybody_is_refused() {
-    let place = Place::new();
-    let daemon = place.start(&[]);
+fn a_siblings_free_lease_is_recalled_before_a_refusal() {
+    let folders = Folders::new();
+    let daemon = folders.start(&[]);
     let (_, token) = daemon.register("two", Some(Bytes::mib(256)));
     let (mut idle, mut busy) = (daemon.join(Some(&token)), daemon.join(Some(&token)));
     let gpu = idle.attach();
@@ -53,25 +53,25 @@ fn a_siblings_unused_lease_is_taken_back_before_anybody_is_refused() {
 
 #[test]
 fn a_forged_page_gains_nothing() {
-    let place = Place::new();
-    let daemon = place.start(&[]);
+    let folders = Folders::new();
+    let daemon = folders.start(&[]);
     let (_, token) = daemon.register("forger", Some(Bytes::mib(64)));
     let (mut forger, mut honest) = (daemon.join(Some(&token)), daemon.join(Some(&token)));
     let gpu = forger.attach();
     honest.attach();
     forger.reserve(gpu, Bytes::mib(60));
     forger.page.gpus[0].free.store(u64::MAX, Ordering::Release);
-    // It says that it uses nothing of its 60 MiB, so they are taken back, and not a byte more.
+    // Its page says that all of its 60 MiB are free, so exactly these are taken back.
     assert!(matches!(honest.reserve(gpu, Bytes::mib(64)), TenantReply::Reserved { .. }));
     assert!(matches!(honest.reserve(gpu, Bytes::mib(1)), TenantReply::Refused { .. }));
 }
 
 #[test]
 fn what_a_dead_client_had_is_free() {
-    let place = Place::new();
-    let daemon = place.start(&[]);
+    let folders = Folders::new();
+    let daemon = folders.start(&[]);
     let (_, token) = daemon.register("mortal", Some(Bytes::mib(64)));
-    let dying = Process::asking(&place, Some(&token), Bytes::mib(64), 1);
+    let dying = Process::asking(&folders, Some(&token), Bytes::mib(64), 1);
     let mut living = daemon.join(Some(&token));
     let gpu = living.attach();
     assert!(matches!(living.reserve(gpu, Bytes::mib(1)), TenantReply::Refused { .. }));

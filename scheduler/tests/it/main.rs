@@ -1,4 +1,4 @@
-//! The daemon as its peers meet it: a real process, real sockets, real deaths.
+//! Tests of the daemon as a real process, with real sockets, peers and deaths.
 
 mod hangups;
 mod harness;

@@ -1,4 +1,4 @@
-//! The metrics' endpoint: what a scraper reads, and that none of its readers can do any harm.
+//! The metrics endpoint: its page, and readers that misbehave.
 
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
@@ -10,18 +10,18 @@ use gpushare_proto::{Bytes, Token};
 use gpushare_scheduler::metrics::{FAMILIES, Kind};
 
 use crate::deaths::holds;
-use crate::harness::{CARD, Client, Daemon, Place, eventually};
+use crate::harness::{CARD, Client, Daemon, Folders, eventually};
 use crate::processes::{Process, TURNS, wanting};
 use crate::restart::{returning, written};
 
-/// Longer than anything here takes.
+/// Longest time that a test waits for an answer.
 const LONG: Duration = Duration::from_secs(30);
 
-/// A daemon that serves metrics, and where.
-fn start(place: &Place, flags: &[&str]) -> (Daemon, SocketAddr) {
-    let before = place.log().len();
-    let daemon = place.start(&[&["--metrics", "127.0.0.1:0"], flags].concat());
-    let log = place.log();
+/// Starts a daemon with metrics. Returns their address too.
+fn start(folders: &Folders, flags: &[&str]) -> (Daemon, SocketAddr) {
+    let before = folders.log().len();
+    let daemon = folders.start(&[&["--metrics", "127.0.0.1:0"], flags].concat());
+    let log = folders.log();
     let (_, address) = log[before..].split_once("metrics are at http://").unwrap();
     let (address, _) = address.split_once("/metrics").unwrap();
     (daemon, address.parse().unwrap())
@@ -33,7 +33,7 @@ fn connect(address: SocketAddr) -> TcpStream {
     stream
 }
 
-/// Sends `request` and reads to the end.
+/// Sends `request` and reads the answer to its end.
 fn exchange(address: SocketAddr, request: &str) -> String {
     let mut stream = connect(address);
     stream.write_all(request.as_bytes()).unwrap();
@@ -42,7 +42,7 @@ fn exchange(address: SocketAddr, request: &str) -> String {
     answer
 }
 
-/// The status and the body.
+/// Returns the status and the body of an answer.
 fn get(address: SocketAddr, path: &str) -> (u16, String) {
     let answer = exchange(address, &format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n"));
     let (head, body) = answer.split_once("\r\n\r\n").unwrap();
@@ -50,7 +50,7 @@ fn get(address: SocketAddr, path: &str) -> (u16, String) {
     (status, body.to_owned())
 }
 
-/// A page with the labels of the one card as `@`.
+/// Returns the page, with `@` for the labels of the one card.
 fn scrape(address: SocketAddr) -> String {
     let (status, page) = get(address, "/metrics");
     assert_eq!(status, 200, "{page}");
@@ -68,7 +68,7 @@ fn shows(address: SocketAddr, lines: &[&str]) {
     }
 }
 
-/// A session's client that has 100 MiB and asked for the lock.
+/// Returns a client that has 100 MiB and asked for the lock.
 fn wanting_client(daemon: &Daemon, token: &Token) -> Client {
     let mut client = daemon.join(Some(token));
     wanting(&mut client);
@@ -77,8 +77,8 @@ fn wanting_client(daemon: &Daemon, token: &Token) -> Client {
 
 #[test]
 fn a_scrape_shows_who_holds_and_who_waits() {
-    let place = Place::new();
-    let (daemon, address) = start(&place, &TURNS);
+    let folders = Folders::new();
+    let (daemon, address) = start(&folders, &TURNS);
     let (first, first_token) = daemon.register("first", Some(Bytes::mib(256)));
     let (_, second_token) = daemon.register("second", None);
     let mut holder = wanting_client(&daemon, &first_token);
@@ -116,11 +116,11 @@ fn a_scrape_shows_who_holds_and_who_waits() {
 }
 
 #[test]
-fn the_last_figures_of_a_session_that_ended_stay_for_a_while() {
-    let place = Place::new();
-    let (_daemon, address) = start(&place, &[]);
-    let (mut process, session) = Process::registering(&place);
-    let client = Process::asking(&place, None, Bytes::gib(64), 1);
+fn the_last_figures_of_an_ended_session_stay_for_a_while() {
+    let folders = Folders::new();
+    let (_daemon, address) = start(&folders, &[]);
+    let (mut process, session) = Process::registering(&folders);
+    let client = Process::asking(&folders, None, Bytes::gib(64), 1);
     let labels = format!("session=\"{}\",name=\"short\"", session.0);
     shows(address, &["gpushare_sessions 2", &format!("gpushare_session_processes{{{labels}}} 0")]);
     process.kill();
@@ -135,8 +135,8 @@ fn the_last_figures_of_a_session_that_ended_stay_for_a_while() {
 
 #[test]
 fn the_endpoint_says_what_the_table_says() {
-    let place = Place::new();
-    let (daemon, address) = start(&place, &[&TURNS[..], &["--managed-limit=2GiB"]].concat());
+    let folders = Folders::new();
+    let (daemon, address) = start(&folders, &[&TURNS[..], &["--managed-limit=2GiB"]].concat());
     let (session, token) = daemon.register("only", Some(Bytes::mib(256)));
     wanting_client(&daemon, &token).enter();
     let _client = wanting_client(&daemon, &token);
@@ -176,8 +176,8 @@ fn the_endpoint_says_what_the_table_says() {
 
 #[test]
 fn readers_that_do_not_read_do_no_harm() {
-    let place = Place::new();
-    let (daemon, address) = start(&place, &[]);
+    let folders = Folders::new();
+    let (daemon, address) = start(&folders, &[]);
     let request = b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n";
     let _idle: Vec<_> = (0..10).map(|_| connect(address)).collect();
     let _slow: Vec<_> = (0..10)
@@ -200,8 +200,8 @@ fn readers_that_do_not_read_do_no_harm() {
 
 #[test]
 fn connections_that_say_nothing_are_closed() {
-    let place = Place::new();
-    let (_daemon, address) = start(&place, &[]);
+    let folders = Folders::new();
+    let (_daemon, address) = start(&folders, &[]);
     let idle: Vec<_> = (0..200).map(|_| connect(address)).collect();
     shows(address, &["gpushare_sessions 0"]);
     for mut silent in idle {
@@ -213,8 +213,8 @@ fn connections_that_say_nothing_are_closed() {
 
 #[test]
 fn five_hundred_sessions_make_a_page_of_bounded_size() {
-    let place = Place::new();
-    let (daemon, address) = start(&place, &[]);
+    let folders = Folders::new();
+    let (daemon, address) = start(&folders, &[]);
     let clients: Vec<_> = (0..500)
         .map(|n| {
             let (_, token) = daemon.register(&format!("session-{n}"), Some(Bytes::mib(256)));
@@ -234,30 +234,30 @@ fn five_hundred_sessions_make_a_page_of_bounded_size() {
 
 #[test]
 fn a_taken_port_is_said_and_the_daemon_goes_on() {
-    let place = Place::new();
+    let folders = Folders::new();
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
-    let daemon = place.start(&["--metrics", &address]);
+    let daemon = folders.start(&["--metrics", &address]);
     assert_eq!(daemon.status().daemon.pid, daemon.pid());
-    let log = place.log();
+    let log = folders.log();
     let said = log.lines().find(|line| line.contains("cannot serve metrics"));
     assert!(said.is_some_and(|line| line.contains(&address) && line.contains("WARN")), "{log}");
 }
 
 #[test]
 fn a_daemon_is_ready_when_all_of_the_last_one_are_back() {
-    let place = Place::new();
-    let (daemon, address) = start(&place, &TURNS);
+    let folders = Folders::new();
+    let (daemon, address) = start(&folders, &TURNS);
     assert_eq!(get(address, "/readyz"), (200, "ok\n".to_owned()));
     let (first, first_token) = daemon.register("first", None);
     let (_, second_token) = daemon.register("second", None);
-    let mut holder = Process::wanting_the_lock(&place, &first_token);
+    let mut holder = Process::wanting_the_lock(&folders, &first_token);
     holds(&daemon, first);
     let waiter = wanting_client(&daemon, &second_token);
-    written(&place, 2);
+    written(&folders, 2);
     daemon.kill();
 
-    let (daemon, address) = start(&place, &TURNS);
+    let (daemon, address) = start(&folders, &TURNS);
     let (status, words) = get(address, "/readyz");
     assert_eq!((status, words.contains("2 processes")), (503, true), "{words}");
     assert_eq!(get(address, "/healthz").0, 200);
@@ -271,8 +271,8 @@ fn a_daemon_is_ready_when_all_of_the_last_one_are_back() {
 
 #[test]
 fn other_paths_and_methods_are_refused() {
-    let place = Place::new();
-    let (_daemon, address) = start(&place, &[]);
+    let folders = Folders::new();
+    let (_daemon, address) = start(&folders, &[]);
     let (status, words) = get(address, "/");
     assert_eq!((status, words.contains("/metrics")), (404, true));
     let posted = exchange(address, "POST /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n");
@@ -284,8 +284,8 @@ fn other_paths_and_methods_are_refused() {
 
 #[test]
 fn a_user_s_own_daemon_serves_no_metrics_unasked() {
-    let place = Place::new();
-    let daemon = place.start(&[]);
+    let folders = Folders::new();
+    let daemon = folders.start(&[]);
     assert_eq!(daemon.status().daemon.pid, daemon.pid());
-    assert!(!place.log().contains("metrics"), "{}", place.log());
+    assert!(!folders.log().contains("metrics"), "{}", folders.log());
 }

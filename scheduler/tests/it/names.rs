@@ -1,4 +1,4 @@
-//! What sessions are called, who may call theirs so, and what an administrator gives and takes back.
+//! Names of sessions and who may use them; tokens, limits and bindings by an administrator.
 
 use gpushare_proto::admin::{AdminReply, AdminRequest, Change, SessionRequest, SessionView};
 use gpushare_proto::session::{Amount, Binding, CardQuota, Quota, Terms};
@@ -6,7 +6,7 @@ use gpushare_proto::tenant::{Failure, FailureCode, GpuChoice, NewSession, Tenant
 use gpushare_proto::{Bytes, Nanos, Token};
 
 use crate::audit::the_act;
-use crate::harness::{CARD, Client, Daemon, Place, card, eventually, join};
+use crate::harness::{CARD, Client, Daemon, Folders, card, eventually, join};
 
 fn new(name: &str, terms: Terms) -> NewSession {
     NewSession { name: Some(name.to_owned()), terms, oversubscribe: false, gpu: GpuChoice::Auto }
@@ -23,7 +23,7 @@ fn create(daemon: &Daemon, name: &str, terms: Terms, binding: Binding) -> AdminR
     ask(daemon, SessionRequest::Create { new, binding })
 }
 
-/// The token of a new session.
+/// Makes a session and returns its token.
 pub(crate) fn made(daemon: &Daemon, name: &str, terms: Terms) -> Token {
     match create(daemon, name, terms, Binding::Token) {
         AdminReply::Created { token: Some(token), .. } => token,
@@ -38,7 +38,7 @@ fn refused(reply: AdminReply) -> Failure {
     }
 }
 
-/// By name: whether an administrator made it, and its processes.
+/// Returns for each session's name whether an administrator made it, and its processes.
 fn sessions(daemon: &Daemon) -> Vec<(String, bool, usize)> {
     let shown = |session: SessionView| (session.name, session.state.kept, session.clients.len());
     daemon.status().sessions.into_iter().map(shown).collect()
@@ -52,7 +52,7 @@ fn only_on(card: GpuChoice) -> Terms {
     }
 }
 
-/// What a process is told that announces the card.
+/// Announces the card as a process. Returns the answer.
 fn announce(client: &mut Client) -> Option<Failure> {
     client.peer.say(&TenantRequest::Attach(card()));
     client.hear_until(|reply| match reply {
@@ -63,9 +63,9 @@ fn announce(client: &mut Client) -> Option<Failure> {
 }
 
 #[test]
-fn a_name_that_a_program_took_is_the_administrators_all_the_same() {
-    let place = Place::new();
-    let daemon = place.start(&[]);
+fn an_administrator_takes_a_name_from_a_program() {
+    let folders = Folders::new();
+    let daemon = folders.start(&[]);
     let (squatter, token) = daemon.register("b", None);
     let mut client = daemon.join(Some(&token));
     made(&daemon, "b", Terms::default());
@@ -74,7 +74,7 @@ fn a_name_that_a_program_took_is_the_administrators_all_the_same() {
         sessions(&daemon),
         [(format!("b-{}", squatter.0), false, 1), ("b".to_owned(), true, 0), ("b-3".to_owned(), false, 0)]
     );
-    let act = the_act(&place, "session.rename");
+    let act = the_act(&folders, "session.rename");
     assert_eq!(
         (act.session_id, act.old.as_deref(), act.new.as_deref()),
         (Some(squatter), Some("b"), Some("b-1"))
@@ -91,9 +91,9 @@ fn a_name_that_a_program_took_is_the_administrators_all_the_same() {
 }
 
 #[test]
-fn nobody_names_a_session_by_a_number() {
-    let place = Place::new();
-    let daemon = place.start(&[]);
+fn a_name_that_reads_as_a_number_is_refused() {
+    let folders = Folders::new();
+    let daemon = folders.start(&[]);
     let mut tool = daemon.tool();
     for name in ["7", "s7"] {
         let by_administrator = refused(create(&daemon, name, Terms::default(), Binding::Token));
@@ -108,9 +108,9 @@ fn nobody_names_a_session_by_a_number() {
 }
 
 #[test]
-fn another_token_takes_the_place_of_the_first() {
-    let place = Place::new();
-    let daemon = place.start(&[]);
+fn a_new_token_replaces_the_first() {
+    let folders = Folders::new();
+    let daemon = folders.start(&[]);
     let first = made(&daemon, "team", Terms::default());
     let _stays = daemon.join(Some(&first));
     let again = ask(&daemon, SessionRequest::Token { which: "team".into() });
@@ -118,16 +118,16 @@ fn another_token_takes_the_place_of_the_first() {
         panic!("no token: {again:?}");
     };
     assert_eq!(name, "team");
-    let old = join(&place.runtime(), Some(&first), None).err().unwrap();
+    let old = join(&folders.runtime(), Some(&first), None).err().unwrap();
     assert_eq!(old.code, FailureCode::NotFound);
     let _joins = daemon.join(Some(&token));
     assert_eq!(sessions(&daemon), [("team".to_owned(), true, 2)]);
-    assert_eq!(the_act(&place, "session.token").new.as_deref(), Some("another token"));
-    assert!(!place.log().contains(&token.to_hex()));
+    assert_eq!(the_act(&folders, "session.token").new.as_deref(), Some("another token"));
+    assert!(!folders.log().contains(&token.to_hex()));
 
     daemon.kill();
-    let daemon = place.start(&[]);
-    assert!(join(&place.runtime(), Some(&first), None).is_err());
+    let daemon = folders.start(&[]);
+    assert!(join(&folders.runtime(), Some(&first), None).is_err());
     daemon.join(Some(&token));
 
     create(&daemon, "students", Terms::default(), Binding::Uid(4242));
@@ -143,10 +143,10 @@ fn another_token_takes_the_place_of_the_first() {
 }
 
 #[test]
-fn a_limit_on_a_card_that_is_not_there_is_refused_with_the_cards_that_are() {
-    let place = Place::new();
-    let daemon = place.start(&[]);
-    // Made before any card is known.
+fn a_limit_on_an_unknown_card_is_refused_with_a_list_of_cards() {
+    let folders = Folders::new();
+    let daemon = folders.start(&[]);
+    // This session is made before any card is known.
     let early = made(&daemon, "early", only_on(GpuChoice::Index(7)));
     daemon.join(None).attach();
     let cards = format!("there is no card 7 to limit; this daemon has 0 ({CARD})");
@@ -173,9 +173,9 @@ fn a_limit_on_a_card_that_is_not_there_is_refused_with_the_cards_that_are() {
 }
 
 #[test]
-fn a_process_whose_environment_limits_no_card_that_is_there_gets_none() {
-    let place = Place::new();
-    let daemon = place.start(&[]);
+fn a_process_with_limits_only_for_unknown_cards_gets_no_card() {
+    let folders = Folders::new();
+    let daemon = folders.start(&[]);
     let mut client = daemon.join(None);
     client.peer.say(&TenantRequest::Limits {
         memory: only_on(GpuChoice::Index(7)).memory,
@@ -196,8 +196,8 @@ fn a_process_whose_environment_limits_no_card_that_is_there_gets_none() {
 
 #[test]
 fn a_control_group_is_one_with_and_without_a_slash_behind() {
-    let place = Place::new();
-    let daemon = place.start(&[]);
+    let folders = Folders::new();
+    let daemon = folders.start(&[]);
     let of = |path: &str| Binding::Cgroup(path.to_owned());
     create(&daemon, "pods", Terms::default(), of("/pods/a/"));
     assert_eq!(daemon.status().sessions[0].state.binding, of("/pods/a"));
@@ -208,9 +208,9 @@ fn a_control_group_is_one_with_and_without_a_slash_behind() {
 }
 
 #[test]
-fn whoever_sets_less_than_is_used_is_told_so() {
-    let place = Place::new();
-    let daemon = place.start(&[]);
+fn a_limit_below_the_use_is_answered_with_a_remark() {
+    let folders = Folders::new();
+    let daemon = folders.start(&[]);
     let token = made(&daemon, "team", Terms::with_memory(Some(Bytes::mib(512))));
     let mut client = daemon.join(Some(&token));
     let gpu = client.attach();
@@ -230,9 +230,9 @@ fn whoever_sets_less_than_is_used_is_told_so() {
 }
 
 #[test]
-fn an_end_can_be_taken_away_and_a_refusal_after_it_says_that_time_is_over() {
-    let place = Place::new();
-    let daemon = place.start(&[]);
+fn an_end_can_be_removed_and_a_later_refusal_names_it() {
+    let folders = Folders::new();
+    let daemon = folders.start(&[]);
     let ends = Terms { ttl: Some(Nanos::from_millis(1)), ..Terms::default() };
     let token = made(&daemon, "short", ends);
     let mut client = daemon.join(Some(&token));
@@ -243,7 +243,7 @@ fn an_end_can_be_taken_away_and_a_refusal_after_it_says_that_time_is_over() {
     });
     assert!(refusal.is_permanent(), "{refusal:?}");
     eventually("the log to say so", || {
-        place.log().contains("its time is over or it was revoked").then_some(())
+        folders.log().contains("its time is over or it was revoked").then_some(())
     });
 
     match ask(&daemon, SessionRequest::Endless { which: "short".into() }) {

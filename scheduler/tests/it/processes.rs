@@ -1,6 +1,6 @@
-//! Other processes, for what one process cannot be: killed, stopped, somebody else.
+//! Other processes for tests: to be killed, to be stopped, or to run as another user.
 //!
-//! Each runs one of the ignored tests below, in this very program.
+//! Each one runs an ignored test of this file, in the same program.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, Command, Stdio};
@@ -9,14 +9,14 @@ use gpushare_proto::names::{self, RuntimeDir};
 use gpushare_proto::tenant::{FailureCode, Returning, TenantReply, TenantRequest};
 use gpushare_proto::{Bytes, ClientId, SessionId, Token};
 
-use crate::harness::{Client, Place, join, join_at, register, tool_at};
+use crate::harness::{Client, Folders, join, join_at, register, tool_at};
 
-/// What the process is to know besides the daemon's folder.
+/// Argument of the process, besides the daemon's folder.
 const ARGUMENT: &str = "GPUSHARE_TEST_ARGUMENT";
 
-/// A card for one of two sessions that are [`wanting`], for as long as any test takes.
+/// Flags for a card with room for one of two [`wanting`] sessions and turns longer than any test.
 pub(crate) const TURNS: [&str; 3] = ["--mode=serialized", "--capacity=0=128MiB", "--quantum=30s"];
-/// The same, but whoever holds it is asked to let go at once.
+/// Flags for such a card whose holder is asked to let go at once.
 pub(crate) const SHORT_TURNS: [&str; 3] = ["--mode=serialized", "--capacity=0=128MiB", "--quantum=20ms"];
 
 /// Uses most of the card and asks for the lock.
@@ -26,7 +26,7 @@ pub(crate) fn wanting(client: &mut Client) {
     client.wait();
 }
 
-/// Another process. Killed on drop.
+/// Other process, which is killed on drop.
 pub(crate) struct Process(Child);
 
 impl Drop for Process {
@@ -36,62 +36,62 @@ impl Drop for Process {
 }
 
 impl Process {
-    /// One that holds the lock, or waits for it, and never lets go.
-    pub(crate) fn wanting_the_lock(place: &Place, token: &Token) -> Self {
-        Self::run("wants_the_lock", place, &token.to_hex())
+    /// Starts a process that holds the lock, or waits for it, and never lets go.
+    pub(crate) fn wanting_the_lock(folders: &Folders, token: &Token) -> Self {
+        Self::run("wants_the_lock", folders, &token.to_hex())
     }
 
-    /// One that holds the lock, hangs up and lives.
-    pub(crate) fn hanging_up(place: &Place, token: &Token) -> Self {
-        let mut process = Self::run("hangs_up", place, &token.to_hex());
+    /// Starts a process that holds the lock, hangs up and lives.
+    pub(crate) fn hanging_up(folders: &Folders, token: &Token) -> Self {
+        let mut process = Self::run("hangs_up", folders, &token.to_hex());
         process.given();
         process
     }
 
-    /// One of another user's that hangs up as often as it is let, ten times at most, and lives; how often that was.
-    pub(crate) fn hanging_up_as(place: &Place, uid: u32) -> (Self, u64) {
-        let mut process = Self::run("hangs_up_often", place, &uid.to_string());
+    /// Starts a process of another user that hangs up at most ten times and lives. Returns how often it could.
+    pub(crate) fn hanging_up_as(folders: &Folders, uid: u32) -> (Self, u64) {
+        let mut process = Self::run("hangs_up_often", folders, &uid.to_string());
         let times = process.given();
         (process, times)
     }
 
-    /// One that says it is another's client; what number it was given.
-    pub(crate) fn claiming(place: &Place, client: ClientId) -> ClientId {
-        ClientId(Self::run("claims", place, &client.0.to_string()).given())
+    /// Starts a process that claims to be another's client. Returns the number that it got.
+    pub(crate) fn claiming(folders: &Folders, client: ClientId) -> ClientId {
+        ClientId(Self::run("claims", folders, &client.0.to_string()).given())
     }
 
-    /// One that registers a session and outlives the session's only client.
-    pub(crate) fn registering(place: &Place) -> (Self, SessionId) {
-        let mut process = Self::run("registers", place, "");
+    /// Starts a process that registers a session and outlives its only client.
+    pub(crate) fn registering(folders: &Folders) -> (Self, SessionId) {
+        let mut process = Self::run("registers", folders, "");
         let session = SessionId(process.given());
         (process, session)
     }
 
-    /// One that asks so many times for so much of the card, and keeps what it gets.
-    pub(crate) fn asking(place: &Place, token: Option<&Token>, bytes: Bytes, times: u64) -> Self {
+    /// Starts a process that requests `bytes` of the card a number of times and keeps them.
+    pub(crate) fn asking(folders: &Folders, token: Option<&Token>, bytes: Bytes, times: u64) -> Self {
         let token = token.map(Token::to_hex).unwrap_or_default();
-        let mut process = Self::run("asks", place, &format!("{token}:{}:{times}", bytes.0));
+        let mut process = Self::run("asks", folders, &format!("{token}:{}:{times}", bytes.0));
         process.given();
         process
     }
 
-    /// One that entered the session of a token and never uses a card.
-    pub(crate) fn entering(place: &Place, token: &Token) -> Self {
-        let mut process = Self::run("enters", place, &format!("{}:", token.to_hex()));
+    /// Starts a process that joins the session of a token and uses no card.
+    pub(crate) fn entering(folders: &Folders, token: &Token) -> Self {
+        let mut process = Self::run("enters", folders, &format!("{}:", token.to_hex()));
         assert_eq!(process.given(), 0);
         process
     }
 
-    /// One of another user's that enters the session of a token; why it may not.
-    pub(crate) fn entering_as(place: &Place, token: &Token, uid: u32) -> Result<Self, FailureCode> {
-        let mut process = Self::run("enters", place, &format!("{}:{uid}", token.to_hex()));
+    /// Starts a process of another user that joins the session of a token. Returns the reason of its refusal.
+    pub(crate) fn entering_as(folders: &Folders, token: &Token, uid: u32) -> Result<Self, FailureCode> {
+        let mut process = Self::run("enters", folders, &format!("{}:{uid}", token.to_hex()));
         match process.given() {
             0 => Ok(process),
             _ => Err(FailureCode::Unavailable),
         }
     }
 
-    /// Has it start a child with a POSIX session of its own and no token; the session that the child is in.
+    /// Makes it start a child with its own POSIX session and no token. Returns the child's session.
     pub(crate) fn begets(&mut self) -> SessionId {
         self.0.stdin.as_mut().unwrap().write_all(b"!").unwrap();
         SessionId(self.given())
@@ -106,11 +106,11 @@ impl Process {
         let _ = self.0.wait();
     }
 
-    fn run(what: &str, place: &Place, argument: &str) -> Self {
+    fn run(what: &str, folders: &Folders, argument: &str) -> Self {
         let test = format!("processes::a_process_that_{what}");
         let child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", &test, "--ignored", "--nocapture"])
-            .env(names::RUNTIME_DIR, place.runtime().root())
+            .env(names::RUNTIME_DIR, folders.runtime().root())
             .env(ARGUMENT, argument)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -119,9 +119,9 @@ impl Process {
         Self(child)
     }
 
-    /// The number that it says it was given.
+    /// Returns the number that the process reports.
     fn given(&mut self) -> u64 {
-        // It says the next one when it is asked to only: nothing is lost with the buffer.
+        // It reports the next number only when asked, so nothing is lost with the buffer.
         let said = BufReader::new(self.0.stdout.as_mut().unwrap());
         let number = |line: String| line.split_once("given ")?.1.parse().ok();
         said.lines().find_map(|line| number(line.unwrap())).unwrap()
@@ -136,7 +136,7 @@ fn argument() -> String {
     std::env::var(ARGUMENT).unwrap()
 }
 
-/// Until the one who started us ends us, or itself.
+/// Waits until the test ends this process or itself.
 fn stay() {
     let _ = std::io::stdin().read(&mut [0]);
 }
@@ -162,7 +162,7 @@ fn a_process_that_hangs_up() {
     stay();
 }
 
-/// In the folder of the socket: its owner, who is root, lets nobody else in.
+/// Enters the folder of the socket, which only its owner, root, may do.
 fn become_user(uid: &str) {
     let folder = std::fs::File::open(runtime().tenant_dir()).unwrap();
     rustix::process::fchdir(folder).unwrap();
@@ -180,7 +180,7 @@ fn a_process_that_hangs_up_often() {
     {
         client.attach();
         client.peer.stream.shutdown(std::net::Shutdown::Write).unwrap();
-        // The daemon closes its end when it has taken note.
+        // The daemon closes its end once it has handled the hang-up.
         while client.peer.listen().is_some() {}
         clients.push(client);
     }

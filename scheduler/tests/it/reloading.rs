@@ -1,4 +1,4 @@
-//! The daemon reads its configuration again: all of it or nothing, at once, and it says what.
+//! Reading the configuration again: all of it takes effect at once, or nothing.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -10,17 +10,17 @@ use gpushare_proto::session::{Amount, Quota, Terms};
 use gpushare_proto::tenant::{FailureCode, GpuChoice, NewSession, TenantReply, TenantRequest};
 use gpushare_proto::{Bytes, Nanos};
 
-use crate::harness::{Daemon, Place, eventually};
+use crate::harness::{Daemon, Folders, eventually};
 
-/// The daemon with this in its configuration file, and a process that uses its card.
-fn start(place: &Place, text: &str) -> Daemon {
-    write(place, text);
-    let path = place.path("config.toml");
-    place.start(&["--config", path.to_str().unwrap()])
+/// Starts a daemon with a configuration file, and a process on its card.
+fn start(folders: &Folders, text: &str) -> Daemon {
+    write(folders, text);
+    let path = folders.path("config.toml");
+    folders.start(&["--config", path.to_str().unwrap()])
 }
 
-fn write(place: &Place, text: &str) {
-    fs::write(place.path("config.toml"), text).unwrap();
+fn write(folders: &Folders, text: &str) {
+    fs::write(folders.path("config.toml"), text).unwrap();
 }
 
 fn hang_up(daemon: &Daemon) {
@@ -40,10 +40,10 @@ fn changes(daemon: &Daemon) -> Vec<String> {
     changes.into_iter().map(words).collect()
 }
 
-/// The lines of the audit log about it, once there are so many.
-fn acts(place: &Place, count: usize) -> Vec<Action> {
+/// Returns the audit lines about reloads, once there are `count`.
+fn acts(folders: &Folders, count: usize) -> Vec<Action> {
     eventually("all acts are in the audit log", || {
-        let text = fs::read_to_string(place.runtime().audit()).unwrap_or_default();
+        let text = fs::read_to_string(folders.runtime().audit()).unwrap_or_default();
         let lines = text.lines().filter_map(|line| serde_json::from_str::<Line>(line).ok());
         let acts = lines.filter_map(|line| match line.entry {
             Entry::Action(act) if act.operation == "daemon.reload" => Some(act),
@@ -56,11 +56,11 @@ fn acts(place: &Place, count: usize) -> Vec<Action> {
 
 #[test]
 fn a_signal_puts_a_good_file_into_force_within_a_second() {
-    let place = Place::new();
-    let daemon = start(&place, "");
+    let folders = Folders::new();
+    let daemon = start(&folders, "");
     let mut client = daemon.join(None);
     client.attach();
-    write(&place, "[gpus.0]\nmode = 'serialized'\nquantum = '2s'\n[scheduling]\nquantum_min = '40ms'");
+    write(&folders, "[gpus.0]\nmode = 'serialized'\nquantum = '2s'\n[scheduling]\nquantum_min = '40ms'");
     let asked = Instant::now();
     hang_up(&daemon);
     let card = eventually("the mode is the file's", || {
@@ -69,7 +69,7 @@ fn a_signal_puts_a_good_file_into_force_within_a_second() {
     assert!(asked.elapsed() < Duration::from_secs(1), "{:?}", asked.elapsed());
     assert_eq!(card.quantum_ns, Nanos::from_secs(2));
     let said: Vec<(Option<String>, Option<String>)> =
-        acts(&place, 3).into_iter().map(|act| (act.old, act.new)).collect();
+        acts(&folders, 3).into_iter().map(|act| (act.old, act.new)).collect();
     let words = |old: &str, new: &str| (Some(old.to_owned()), Some(new.to_owned()));
     assert_eq!(
         said,
@@ -79,42 +79,42 @@ fn a_signal_puts_a_good_file_into_force_within_a_second() {
             words("scheduling.quantum_min 20ms", "scheduling.quantum_min 40ms"),
         ]
     );
-    assert!(place.log().contains("quantum of gpu0: computed → 2s"), "{}", place.log());
+    assert!(folders.log().contains("quantum of gpu0: computed → 2s"), "{}", folders.log());
 }
 
 #[test]
-fn a_file_that_is_wrong_anywhere_changes_nothing_and_is_named_with_key_value_and_line() {
-    let place = Place::new();
-    let daemon = start(&place, "");
+fn a_wrong_file_changes_nothing_and_the_error_names_the_line() {
+    let folders = Folders::new();
+    let daemon = start(&folders, "");
     let mut client = daemon.join(None);
     client.attach();
     let before = daemon.status().gpus;
-    write(&place, "[gpus.0]\nmode = 'serialized'\n[scheduling]\nquantum_max = '10ms'\ntrickle = '200%'");
+    write(&folders, "[gpus.0]\nmode = 'serialized'\n[scheduling]\nquantum_max = '10ms'\ntrickle = '200%'");
     let AdminReply::Error(failure) = reload(&daemon) else { panic!("it was taken") };
     assert_eq!(failure.code, FailureCode::BadRequest);
     assert!(failure.message.starts_with("nothing was changed: "), "{}", failure.message);
     let wrong = "is wrong in line 5: trickle: `200%` is not a share";
     assert!(failure.message.contains(wrong), "{}", failure.message);
     hang_up(&daemon);
-    let refused = acts(&place, 2).pop().unwrap();
+    let refused = acts(&folders, 2).pop().unwrap();
     assert_eq!((refused.result, refused.pid), (Outcome::Failed, daemon.pid()));
     assert!(refused.why.unwrap().contains(wrong));
     assert_eq!(daemon.status().gpus, before);
-    write(&place, "");
+    write(&folders, "");
     assert_eq!(changes(&daemon), [""; 0]);
 }
 
 #[test]
 fn what_was_set_is_gone_and_what_needs_a_start_is_said() {
-    let place = Place::new();
-    let daemon = start(&place, "");
+    let folders = Folders::new();
+    let daemon = start(&folders, "");
     let mut client = daemon.join(None);
     client.attach();
     let mut administrator = daemon.administrator();
     let knob = Knob::Quantum(Some(Nanos::from_secs(9)));
     administrator.say(&AdminRequest::Set(Setting { gpu: None, knob }));
     administrator.hear();
-    write(&place, "metrics = '127.0.0.1:1'\nidle_exit = '1h'");
+    write(&folders, "metrics = '127.0.0.1:1'\nidle_exit = '1h'");
     assert_eq!(
         changes(&daemon),
         [
@@ -124,13 +124,13 @@ fn what_was_set_is_gone_and_what_needs_a_start_is_said() {
         ]
     );
     assert_eq!(changes(&daemon), ["metrics: none → 127.0.0.1:1, false"]);
-    assert!(place.log().contains("takes effect at the next start"), "{}", place.log());
+    assert!(folders.log().contains("takes effect at the next start"), "{}", folders.log());
 }
 
 #[test]
-fn a_program_hears_before_it_starts_whether_it_fits_and_what_a_turn_costs() {
-    let place = Place::new();
-    let daemon = place.start(&["--capacity", "0=900MiB", "--quantum", "1s"]);
+fn a_dry_run_says_whether_a_program_fits_and_what_a_turn_costs() {
+    let folders = Folders::new();
+    let daemon = folders.start(&["--capacity", "0=900MiB", "--quantum", "1s"]);
     let (_, token) = daemon.register("there", Some(Bytes::mib(700)));
     let mut client = daemon.join(Some(&token));
     let gpu = client.attach();
@@ -154,7 +154,7 @@ fn a_program_hears_before_it_starts_whether_it_fits_and_what_a_turn_costs() {
     let large = &foresee(Bytes::mib(800)).cards[0];
     assert_eq!((large.fits, large.mode, large.mode_then), (false, Mode::Parallel, Mode::Serialized));
     assert_eq!(large.ahead[0].name, "there");
-    // It catches up for a turn and its change, and is met in a turn that may be half as long again.
+    // It catches up for a turn and its change, and comes back within a turn of at most half as long again.
     let bound = large.bound_ns.unwrap();
     assert!(bound > Nanos::from_millis(2500) && bound < Nanos::from_secs(3), "{bound}");
     let status = daemon.status();

@@ -1,4 +1,4 @@
-//! A daemon that dies and comes back: it knows whom to wait for, and believes nobody else.
+//! Restart of the daemon: it waits for its clients and believes no other process.
 
 use std::fs;
 
@@ -14,7 +14,7 @@ use gpushare_proto::tenant::{
 use gpushare_proto::{Bytes, ClientId, Epoch, Nanos, RequestId, SessionId};
 
 use crate::deaths::{holds, lock_of};
-use crate::harness::{Client, Daemon, Place, card, eventually, join};
+use crate::harness::{Client, Daemon, Folders, card, eventually, join};
 use crate::processes::{Process, TURNS, wanting};
 
 pub(crate) fn returning(client: &Client, holding: Option<Epoch>) -> Returning {
@@ -27,10 +27,10 @@ pub(crate) fn returning(client: &Client, holding: Option<Epoch>) -> Returning {
     }
 }
 
-/// Waits until the registry knows so many clients, by what the daemon's log says of it last.
-pub(crate) fn written(place: &Place, clients: usize) {
+/// Waits until the registry has `count` clients, by the last record of the daemon's log.
+pub(crate) fn written(folders: &Folders, clients: usize) {
     eventually("the registry to be written", || {
-        let log = place.log();
+        let log = folders.log();
         let last = log.lines().rfind(|line| line.contains("the registry has "))?;
         last.ends_with(&format!(" {clients} clients")).then_some(())
     });
@@ -38,17 +38,17 @@ pub(crate) fn written(place: &Place, clients: usize) {
 
 #[test]
 fn sessions_and_holders_survive_a_kill() {
-    let place = Place::new();
-    let daemon = place.start(&TURNS);
+    let folders = Folders::new();
+    let daemon = folders.start(&TURNS);
     let (session, token) = daemon.register("durable", Some(Bytes::mib(256)));
     let mut client = daemon.join(Some(&token));
     client.attach();
     client.wait();
     let epoch = client.enter();
-    written(&place, 1);
+    written(&folders, 1);
     daemon.kill();
 
-    let daemon = place.start(&TURNS);
+    let daemon = folders.start(&TURNS);
     let status = daemon.status();
     assert_eq!(status.daemon.recovering, 1);
     assert_eq!((status.sessions[0].session, status.sessions[0].name.as_str()), (session, "durable"));
@@ -63,7 +63,7 @@ fn sessions_and_holders_survive_a_kill() {
     assert_eq!(status.daemon.recovering, 0);
     assert_eq!(status.sessions[0].gpus[0].allocated_bytes, Bytes::mib(100));
 
-    // Numbers go on: nobody is taken for somebody of before.
+    // Numbers go on, so no new client has an old one's number.
     let (next, _) = daemon.register("next", None);
     assert_eq!(next, SessionId(session.0 + 1));
     assert!(daemon.join(Some(&token)).welcome.client > client.welcome.client);
@@ -71,20 +71,20 @@ fn sessions_and_holders_survive_a_kill() {
 
 #[test]
 fn nothing_is_granted_until_all_are_back_or_dead() {
-    let place = Place::new();
-    let daemon = place.start(&TURNS);
+    let folders = Folders::new();
+    let daemon = folders.start(&TURNS);
     let (first, first_token) = daemon.register("first", None);
     let (second, second_token) = daemon.register("second", None);
-    let mut holder = Process::wanting_the_lock(&place, &first_token);
+    let mut holder = Process::wanting_the_lock(&folders, &first_token);
     holds(&daemon, first);
     let mut waiter = daemon.join(Some(&second_token));
     wanting(&mut waiter);
-    written(&place, 2);
+    written(&folders, 2);
     daemon.kill();
 
-    let daemon = place.start(&TURNS);
+    let daemon = folders.start(&TURNS);
     let mut back = daemon.return_as(Returning { waiting: true, ..returning(&waiter, None) });
-    // The holder does not come back, and as long as it lives it may be running.
+    // The holder does not come back. While it lives its work may run.
     let status = daemon.status();
     assert_eq!(status.daemon.recovering, 1);
     assert!(!matches!(lock_of(&daemon, second), Some(LockView::Holding { .. })));
@@ -94,24 +94,24 @@ fn nothing_is_granted_until_all_are_back_or_dead() {
 }
 
 #[test]
-fn a_process_that_is_not_back_yet_keeps_its_share_of_the_quota() {
-    let place = Place::new();
-    let daemon = place.start(&[]);
+fn an_awaited_process_keeps_its_part_of_the_quota() {
+    let folders = Folders::new();
+    let daemon = folders.start(&[]);
     let (_, token) = daemon.register("two", Some(Bytes::mib(256)));
     let (mut early, mut late) = (daemon.join(Some(&token)), daemon.join(Some(&token)));
     for client in [&mut early, &mut late] {
         let gpu = client.attach();
         client.reserve(gpu, Bytes::mib(100));
     }
-    written(&place, 2);
+    written(&folders, 2);
     daemon.kill();
 
-    let daemon = place.start(&[]);
+    let daemon = folders.start(&[]);
     let mut early = daemon.return_as(returning(&early, None));
     let asked =
         TenantRequest::Reserve { request: RequestId(7), gpu: early.welcome.gpus[0], bytes: Bytes::mib(100) };
     early.peer.say(&asked);
-    // All that is said after it is answered before it.
+    // Later requests are answered before it.
     early.peer.say(&TenantRequest::OwnSession);
     let own = early.hear_until(|reply| match reply {
         TenantReply::OwnSession(own) => own,
@@ -130,28 +130,28 @@ fn a_process_that_is_not_back_yet_keeps_its_share_of_the_quota() {
 
 #[test]
 fn only_the_same_process_comes_back() {
-    let place = Place::new();
-    let daemon = place.start(&[]);
+    let folders = Folders::new();
+    let daemon = folders.start(&[]);
     let client = daemon.join(None);
-    written(&place, 1);
+    written(&folders, 1);
     daemon.kill();
 
-    let daemon = place.start(&[]);
-    let given = Process::claiming(&place, client.welcome.client);
+    let daemon = folders.start(&[]);
+    let given = Process::claiming(&folders, client.welcome.client);
     assert_eq!(given, ClientId(client.welcome.client.0 + 1));
     assert_eq!(daemon.status().daemon.recovering, 1);
 }
 
 #[test]
 fn a_process_that_connects_again_is_counted_once() {
-    let place = Place::new();
-    let daemon = place.start(&[]);
+    let folders = Folders::new();
+    let daemon = folders.start(&[]);
     let (_, token) = daemon.register("again", Some(Bytes::mib(128)));
     let mut before = daemon.join(Some(&token));
     let gpu = before.attach();
     before.reserve(gpu, Bytes::mib(100));
     // The old connection is still open.
-    let again = join(&place.runtime(), Some(&token), Some(returning(&before, None))).unwrap();
+    let again = join(&folders.runtime(), Some(&token), Some(returning(&before, None))).unwrap();
     let status = daemon.status();
     assert_eq!(status.sessions[0].clients.len(), 1);
     assert_eq!(status.sessions[0].clients[0].client, again.welcome.client);
@@ -160,13 +160,13 @@ fn a_process_that_connects_again_is_counted_once() {
 
 #[test]
 fn a_registry_that_does_not_read_is_set_aside() {
-    let place = Place::new();
-    fs::create_dir(place.runtime().root()).unwrap();
-    fs::write(place.runtime().registry(), "{ half").unwrap();
-    let daemon = place.start(&[]);
-    assert!(place.runtime().root().join("registry.redb.corrupt-0").exists());
-    assert!(place.log().contains("does not read"), "{}", place.log());
-    // What a process says it uses is booked all the same, under a new number.
+    let folders = Folders::new();
+    fs::create_dir(folders.runtime().root()).unwrap();
+    fs::write(folders.runtime().registry(), "{ half").unwrap();
+    let daemon = folders.start(&[]);
+    assert!(folders.runtime().root().join("registry.redb.corrupt-0").exists());
+    assert!(folders.log().contains("does not read"), "{}", folders.log());
+    // The memory that a process claims is booked under a new number all the same.
     let mut old = daemon.join(None);
     old.attach();
     let claimed = Returning { client: ClientId(77), ..returning(&old, None) };
@@ -190,22 +190,22 @@ fn pause(which: String) -> AdminRequest {
     AdminRequest::Session(SessionRequest::Pause { which })
 }
 
-/// What each session may do, by its name.
+/// Returns the state of each session, by its name.
 fn standings(daemon: &Daemon) -> BTreeMap<String, SessionPhase> {
     let sessions = daemon.status().sessions.into_iter();
     sessions.map(|session| (session.name, session.state.standing)).collect()
 }
 
 #[test]
-fn whatever_was_acknowledged_survives_a_kill_at_any_instant() {
-    let place = Place::new();
+fn acknowledged_acts_survive_a_kill_at_any_time() {
+    let folders = Folders::new();
     let mut acknowledged: BTreeMap<String, SessionPhase> = BTreeMap::new();
     let mut seed = 11_u64;
     for round in 0..12 {
-        let daemon = place.start(&[]);
+        let daemon = folders.start(&[]);
         let found = standings(&daemon);
         for (name, standing) in &acknowledged {
-            // The act that was under way when it was killed may have been kept as well.
+            // The act at the time of the kill may be on the disk too.
             let kept = found.get(name);
             assert!(
                 kept == Some(standing) || (kept == Some(&SessionPhase::Paused)),
@@ -233,21 +233,21 @@ fn whatever_was_acknowledged_survives_a_kill_at_any_instant() {
         killer.join().unwrap();
     }
     assert!(acknowledged.len() > 12, "{} acts in all", acknowledged.len());
-    assert!(!place.log().contains("does not read"), "{}", place.log());
+    assert!(!folders.log().contains("does not read"), "{}", folders.log());
 }
 
 #[test]
-fn an_act_that_cannot_be_kept_is_in_force_and_says_so_and_a_session_is_not_made() {
-    let place = Place::new();
-    let daemon = place.start(&[]);
+fn with_a_full_disk_acts_stay_in_force_and_no_session_is_made() {
+    let folders = Folders::new();
+    let daemon = folders.start(&[]);
     let mut administrator = daemon.administrator();
     let mut ask = |request: &AdminRequest| {
         administrator.say(request);
         administrator.hear()
     };
     assert!(matches!(ask(&create("before")), AdminReply::Created { .. }));
-    let in_the_way = place.runtime().root().join("registry.redb.new");
-    fs::remove_file(place.runtime().registry()).unwrap();
+    let in_the_way = folders.runtime().root().join("registry.redb.new");
+    fs::remove_file(folders.runtime().registry()).unwrap();
     fs::create_dir(&in_the_way).unwrap();
 
     let mut refused = |request: &AdminRequest| match ask(request) {
@@ -260,11 +260,11 @@ fn an_act_that_cannot_be_kept_is_in_force_and_says_so_and_a_session_is_not_made(
     let message = refused(&pause("before".to_owned()));
     assert!(message.contains("it is in force"), "{message}");
     assert_eq!(standings(&daemon), BTreeMap::from([("before".to_owned(), SessionPhase::Paused)]));
-    // When it can be written, all of it is.
+    // All of it is written once the disk has room.
     fs::remove_dir(&in_the_way).unwrap();
     assert!(matches!(ask(&create("after")), AdminReply::Created { .. }));
     daemon.kill();
-    let daemon = place.start(&[]);
+    let daemon = folders.start(&[]);
     let both = [("after", SessionPhase::Good), ("before", SessionPhase::Paused)];
     assert_eq!(standings(&daemon), BTreeMap::from(both.map(|(name, standing)| (name.to_owned(), standing))));
 }
@@ -279,9 +279,9 @@ pub(crate) fn usage(daemon: &Daemon) -> Vec<UsageView> {
 }
 
 #[test]
-fn what_was_used_goes_on_over_restarts_and_stays_when_the_session_is_over() {
-    let place = Place::new();
-    let daemon = place.start(&TURNS);
+fn usage_adds_up_over_restarts_and_outlives_its_session() {
+    let folders = Folders::new();
+    let daemon = folders.start(&TURNS);
     let (session, token) = daemon.register("worker", None);
     let mut client = daemon.join(Some(&token));
     wanting(&mut client);
@@ -299,7 +299,7 @@ fn what_was_used_goes_on_over_restarts_and_stays_when_the_session_is_over() {
     assert!(first.peak_bytes > Bytes::ZERO && first.gpu_time_ns >= first.held_ns, "{first:?}");
     daemon.kill();
 
-    let daemon = place.start(&TURNS);
+    let daemon = folders.start(&TURNS);
     let again = usage(&daemon).remove(0);
     assert!(again.held_ns >= first.held_ns, "{again:?} after {first:?}");
     assert!(held(&daemon, Nanos::ZERO) >= first.held_ns, "its total goes on");
@@ -309,8 +309,8 @@ fn what_was_used_goes_on_over_restarts_and_stays_when_the_session_is_over() {
     assert_eq!(other.0.len(), 32);
     daemon.terminate();
 
-    // The registrar, which is this test, lives: the session too.
-    let daemon = place.start(&TURNS);
+    // The session lives, since its registrar, this test, lives.
+    let daemon = folders.start(&TURNS);
     let names: Vec<_> = usage(&daemon)
         .into_iter()
         .map(|usage| (usage.name, usage.alive, usage.held_ns >= first.held_ns))

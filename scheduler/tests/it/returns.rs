@@ -1,4 +1,4 @@
-//! Clients of the last daemon that do not come back, and some that come back unknown.
+//! Clients of the last daemon that do not come back, or that the registry does not name.
 
 use std::fs;
 use std::thread;
@@ -13,13 +13,13 @@ use redb::{Database, TableDefinition};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::deaths::{holds, lock_of};
-use crate::harness::{Daemon, Place, eventually, join};
+use crate::harness::{Daemon, Folders, eventually, join};
 use crate::processes::{Process, wanting};
 use crate::restart::{returning, written};
 
-/// A card for one of two sessions, and little patience with those who do not let go.
-fn impatient(place: &Place, policy: &str, capacity: &str) -> Vec<String> {
-    let config = place.path("config.toml");
+/// Flags for a card with room for one of two sessions, and a short time before a holder is stuck.
+fn impatient(folders: &Folders, policy: &str, capacity: &str) -> Vec<String> {
+    let config = folders.path("config.toml");
     let text = format!("[scheduling]\nstuck_policy = '{policy}'\nstuck_after = '1200ms'");
     fs::write(&config, text).unwrap();
     let config = config.to_str().unwrap();
@@ -28,16 +28,16 @@ fn impatient(place: &Place, policy: &str, capacity: &str) -> Vec<String> {
         .into()
 }
 
-fn start(place: &Place, flags: &[String]) -> Daemon {
-    place.start(&flags.iter().map(String::as_str).collect::<Vec<_>>())
+fn start(folders: &Folders, flags: &[String]) -> Daemon {
+    folders.start(&flags.iter().map(String::as_str).collect::<Vec<_>>())
 }
 
-/// A stopped holder of 100 MiB, and the next daemon, which awaits it; with a token of a second session.
-fn awaiting(place: &Place, flags: &[String]) -> (Process, Daemon, (SessionId, Token)) {
-    let daemon = start(place, flags);
+/// Returns a stopped holder of 100 MiB, the next daemon, which awaits it, and the token of a second session.
+fn awaiting(folders: &Folders, flags: &[String]) -> (Process, Daemon, (SessionId, Token)) {
+    let daemon = start(folders, flags);
     let (first, token) = daemon.register("first", None);
     let second = daemon.register("second", None);
-    let holder = Process::wanting_the_lock(place, &token);
+    let holder = Process::wanting_the_lock(folders, &token);
     holds(&daemon, first);
     let pid = Pid::from_raw(holder.pid().cast_signed()).unwrap();
     kill_process(pid, Signal::STOP).unwrap();
@@ -45,11 +45,11 @@ fn awaiting(place: &Place, flags: &[String]) -> (Process, Daemon, (SessionId, To
         let status = daemon.status();
         (status.gpus[0].allocated_bytes >= Bytes::mib(100)).then_some(())
     });
-    written(place, 1);
-    // What it has of the card is written with the next count.
+    written(folders, 1);
+    // Its memory is written with the next count.
     thread::sleep(Duration::from_millis(1200));
     daemon.kill();
-    (holder, start(place, flags), second)
+    (holder, start(folders, flags), second)
 }
 
 fn reason(daemon: &Daemon, session: SessionId) -> String {
@@ -60,18 +60,18 @@ fn reason(daemon: &Daemon, session: SessionId) -> String {
 }
 
 #[test]
-fn a_stopped_process_of_the_last_daemon_is_named_and_others_run_that_fit_beside_it() {
-    let place = Place::new();
-    let flags = impatient(&place, "run_others", "--capacity=0=256MiB");
-    let (holder, daemon, (second, token)) = awaiting(&place, &flags);
+fn others_run_beside_a_stopped_awaited_process_that_is_named() {
+    let folders = Folders::new();
+    let flags = impatient(&folders, "run_others", "--capacity=0=256MiB");
+    let (holder, daemon, (second, token)) = awaiting(&folders, &flags);
     let mut waiter = daemon.join(Some(&token));
     wanting(&mut waiter);
     let why = reason(&daemon, second);
     let named = format!("pid {} of first (it is stopped)", holder.pid());
     assert!(why.contains("waits for 1 process to return") && why.contains(&named), "{why}");
-    // 100 MiB beside its 100 MiB fit the card.
+    // The card has room for 100 MiB beside its 100 MiB.
     waiter.enter();
-    let log = place.log();
+    let log = folders.log();
     let said = format!(
         "pid {} of first, a process of the last daemon (it is stopped), is not back after",
         holder.pid()
@@ -86,13 +86,13 @@ fn a_stopped_process_of_the_last_daemon_is_named_and_others_run_that_fit_beside_
 }
 
 #[test]
-fn who_does_not_fit_beside_a_stopped_process_of_the_last_daemon_waits_and_says_for_whom() {
-    let place = Place::new();
-    let flags = impatient(&place, "run_others", "--capacity=0=128MiB");
-    let (mut holder, daemon, (second, token)) = awaiting(&place, &flags);
+fn a_session_without_room_waits_for_a_stopped_awaited_process() {
+    let folders = Folders::new();
+    let flags = impatient(&folders, "run_others", "--capacity=0=128MiB");
+    let (mut holder, daemon, (second, token)) = awaiting(&folders, &flags);
     let mut waiter = daemon.join(Some(&token));
     wanting(&mut waiter);
-    eventually("the process to be overdue", || place.log().contains("is not back after").then_some(()));
+    eventually("the process to be overdue", || folders.log().contains("is not back after").then_some(()));
     let why = reason(&daemon, second);
     assert!(why.contains(&format!("pid {} of first", holder.pid())), "{why}");
     holder.kill();
@@ -100,15 +100,15 @@ fn who_does_not_fit_beside_a_stopped_process_of_the_last_daemon_waits_and_says_f
 }
 
 #[test]
-fn a_stopped_process_of_the_last_daemon_is_ended_where_that_is_the_policy() {
-    let place = Place::new();
-    let flags = impatient(&place, "kill", "--capacity=0=128MiB");
-    let (holder, daemon, (_, token)) = awaiting(&place, &flags);
+fn a_stopped_awaited_process_is_killed_by_policy() {
+    let folders = Folders::new();
+    let flags = impatient(&folders, "kill", "--capacity=0=128MiB");
+    let (holder, daemon, (_, token)) = awaiting(&folders, &flags);
     let mut waiter = daemon.join(Some(&token));
     wanting(&mut waiter);
     waiter.enter();
     let killed = eventually("the kill in the audit log", || {
-        let text = fs::read_to_string(place.runtime().audit()).ok()?;
+        let text = fs::read_to_string(folders.runtime().audit()).ok()?;
         let lines = text.lines().filter_map(|line| serde_json::from_str::<Line>(line).ok());
         lines.into_iter().find_map(|line| match line.entry {
             Entry::Action(act) if act.operation == "process.kill" => Some(act),
@@ -119,32 +119,32 @@ fn a_stopped_process_of_the_last_daemon_is_ended_where_that_is_the_policy() {
     assert_eq!(killed.new, Some(format!("pid {} is ended", holder.pid())));
 }
 
-/// The registry as if the daemon had been killed right after the join: no client is in it.
-fn forget_clients(place: &Place) {
+/// Removes all clients from the registry, as if the daemon had been killed right after the join.
+fn forget_clients(folders: &Folders) {
     const CLIENTS: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("clients");
-    let database = Database::open(place.runtime().root().join(REGISTRY)).unwrap();
+    let database = Database::open(folders.runtime().root().join(REGISTRY)).unwrap();
     let write = database.begin_write().unwrap();
     write.open_table(CLIENTS).unwrap().retain(|_, _| false).unwrap();
     write.commit().unwrap();
 }
 
 #[test]
-fn a_client_that_no_registry_knows_comes_back_to_its_session_and_counts_there() {
-    let place = Place::new();
-    let daemon = place.start(&[]);
+fn an_unwritten_client_returns_to_its_session_and_counts() {
+    let folders = Folders::new();
+    let daemon = folders.start(&[]);
     let (session, token) = daemon.register("racing", Some(Bytes::mib(256)));
     let client = daemon.join(Some(&token));
     let mut sibling = daemon.join(Some(&token));
     let gpu = sibling.attach();
-    written(&place, 2);
+    written(&folders, 2);
     daemon.kill();
-    forget_clients(&place);
+    forget_clients(&folders);
 
-    let daemon = place.start(&[]);
+    let daemon = folders.start(&[]);
     assert_eq!(daemon.status().daemon.recovering, 0);
-    // Somebody is faster, and gets nothing before the first second is over.
-    let mut sibling = join(&place.runtime(), Some(&token), Some(returning(&sibling, None))).unwrap();
-    let back = join(&place.runtime(), Some(&token), Some(returning(&client, None))).unwrap();
+    // Another process is faster, and gets nothing in the first second.
+    let mut sibling = join(&folders.runtime(), Some(&token), Some(returning(&sibling, None))).unwrap();
+    let back = join(&folders.runtime(), Some(&token), Some(returning(&client, None))).unwrap();
     assert_eq!(back.welcome.session, session);
     assert_ne!(back.welcome.client, client.welcome.client);
     let refused = sibling.reserve(gpu, Bytes::mib(100));
@@ -156,22 +156,22 @@ fn a_client_that_no_registry_knows_comes_back_to_its_session_and_counts_there() 
 }
 
 #[test]
-fn a_client_that_no_registry_knows_and_that_held_the_lock_lets_its_work_end_first() {
-    let place = Place::new();
+fn work_of_an_unwritten_lock_holder_ends_before_others_run() {
+    let folders = Folders::new();
     let flags = ["--mode=serialized", "--capacity=0=128MiB"];
-    let daemon = place.start(&flags);
+    let daemon = folders.start(&flags);
     let (session, token) = daemon.register("racing", None);
     let (_, second) = daemon.register("second", None);
     let mut client = daemon.join(Some(&token));
     wanting(&mut client);
     let epoch: Epoch = client.enter();
-    written(&place, 1);
+    written(&folders, 1);
     daemon.kill();
-    forget_clients(&place);
+    forget_clients(&folders);
 
-    let daemon = place.start(&flags);
+    let daemon = folders.start(&flags);
     let returned = returning(&client, Some(epoch));
-    let mut back = join(&place.runtime(), Some(&token), Some(returned)).unwrap();
+    let mut back = join(&folders.runtime(), Some(&token), Some(returned)).unwrap();
     let mut waiter = daemon.join(Some(&second));
     wanting(&mut waiter);
     let closed = eventually("its gate to be closed anew", || {
@@ -184,44 +184,44 @@ fn a_client_that_no_registry_knows_and_that_held_the_lock_lets_its_work_end_firs
 }
 
 #[test]
-fn a_client_of_a_revoked_session_that_no_registry_knows_still_counts() {
-    let place = Place::new();
-    let daemon = place.start(&[]);
+fn an_unwritten_client_of_a_revoked_session_counts() {
+    let folders = Folders::new();
+    let daemon = folders.start(&[]);
     let (session, token) = daemon.register("revoked", None);
     let mut client = daemon.join(Some(&token));
     client.attach();
     let mut administrator = daemon.administrator();
     administrator.say(&AdminRequest::Session(SessionRequest::Revoke { which: "revoked".to_owned() }));
     administrator.hear();
-    written(&place, 1);
+    written(&folders, 1);
     daemon.kill();
-    forget_clients(&place);
+    forget_clients(&folders);
 
-    let daemon = place.start(&[]);
-    let back = join(&place.runtime(), Some(&token), Some(returning(&client, None))).unwrap();
+    let daemon = folders.start(&[]);
+    let back = join(&folders.runtime(), Some(&token), Some(returning(&client, None))).unwrap();
     assert_eq!(back.welcome.session, session);
     assert_eq!(daemon.status().gpus[0].allocated_bytes, Bytes::mib(100));
-    let new = join(&place.runtime(), Some(&token), None).err().unwrap();
+    let new = join(&folders.runtime(), Some(&token), None).err().unwrap();
     assert_eq!(new.code, FailureCode::NotFound);
 }
 
 #[test]
-fn who_floods_a_daemon_that_awaits_its_sibling_is_closed() {
-    let place = Place::new();
-    let daemon = place.start(&[]);
+fn a_flood_of_waiting_requests_closes_the_connection() {
+    let folders = Folders::new();
+    let daemon = folders.start(&[]);
     let (_, token) = daemon.register("two", Some(Bytes::mib(128)));
-    let _sibling = Process::asking(&place, Some(&token), Bytes::mib(1), 1);
-    written(&place, 1);
+    let _sibling = Process::asking(&folders, Some(&token), Bytes::mib(1), 1);
+    written(&folders, 1);
     daemon.kill();
-    let daemon = place.start(&[]);
+    let daemon = folders.start(&[]);
     let mut flood = daemon.join(Some(&token));
     let gpu = flood.attach();
     let mut asks =
         (1..=400).map(|request| TenantRequest::Reserve { request: RequestId(request), gpu, bytes: Bytes(1) });
-    assert!(asks.all(|asks| flood.peer.try_say(&asks) || asks_many(&place)));
-    eventually("the reason in the log", || asks_many(&place).then_some(()));
+    assert!(asks.all(|asks| flood.peer.try_say(&asks) || asks_many(&folders)));
+    eventually("the reason in the log", || asks_many(&folders).then_some(()));
 }
 
-fn asks_many(place: &Place) -> bool {
-    place.log().contains("256 memory requests of the process wait already")
+fn asks_many(folders: &Folders) -> bool {
+    folders.log().contains("256 memory requests of the process wait already")
 }

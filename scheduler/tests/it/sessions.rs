@@ -1,4 +1,4 @@
-//! Who is in which session.
+//! Sessions of processes: by token, by user, by container, by descent.
 
 use std::collections::BTreeSet;
 use std::fs::{self, Permissions};
@@ -10,7 +10,7 @@ use gpushare_proto::tenant::{FailureCode, GpuChoice, NewSession, ProcessMemory, 
 use gpushare_proto::{Bytes, Token};
 
 use crate::deaths::holds;
-use crate::harness::{CARD, Peer, Place, eventually, join};
+use crate::harness::{CARD, Folders, Peer, eventually, join};
 use crate::processes::{TURNS, wanting};
 
 fn wish(memory: Option<Bytes>, gpu: GpuChoice) -> TenantRequest {
@@ -24,8 +24,8 @@ fn wish(memory: Option<Bytes>, gpu: GpuChoice) -> TenantRequest {
 
 #[test]
 fn a_session_without_any_memory_is_refused() {
-    let place = Place::new();
-    let daemon = place.start(&[]);
+    let folders = Folders::new();
+    let daemon = folders.start(&[]);
     let mut tool = daemon.tool();
     tool.say(&wish(Some(Bytes::ZERO), GpuChoice::Auto));
     let TenantReply::Error(failure) = tool.hear() else {
@@ -37,8 +37,8 @@ fn a_session_without_any_memory_is_refused() {
 
 #[test]
 fn a_name_of_other_characters_than_names_have_is_refused() {
-    let place = Place::new();
-    let daemon = place.start(&[]);
+    let folders = Folders::new();
+    let daemon = folders.start(&[]);
     let mut tool = daemon.tool();
     for name in ["", "train\u{202e}1", "train\u{200b}", "a\nb", "\u{feff}a", "a b", "学習", "..", "-x"] {
         tool.say(&TenantRequest::Register(NewSession {
@@ -57,9 +57,9 @@ fn a_name_of_other_characters_than_names_have_is_refused() {
 }
 
 #[test]
-fn a_waiting_process_is_told_the_name_of_who_holds_the_card() {
-    let place = Place::new();
-    let daemon = place.start(&TURNS);
+fn a_waiting_process_hears_the_holders_name() {
+    let folders = Folders::new();
+    let daemon = folders.start(&TURNS);
     let (first, first_token) = daemon.register("first", None);
     let (second, second_token) = daemon.register("second", None);
     let mut holder = daemon.join(Some(&first_token));
@@ -82,8 +82,8 @@ fn a_waiting_process_is_told_the_name_of_who_holds_the_card() {
 
 #[test]
 fn a_token_decides_the_session() {
-    let place = Place::new();
-    let daemon = place.start(&[]);
+    let folders = Folders::new();
+    let daemon = folders.start(&[]);
     let (session, token) = daemon.register("train", Some(Bytes::gib(1)));
     let client = daemon.join(Some(&token));
     assert_eq!((client.welcome.session, client.welcome.name.as_str()), (session, "train"));
@@ -94,15 +94,15 @@ fn a_token_decides_the_session() {
     assert_eq!(view.clients[0].pid, std::process::id());
     assert!(!view.implicit);
 
-    let unknown = join(&place.runtime(), Some(&Token([0; 32])), None).err().unwrap();
+    let unknown = join(&folders.runtime(), Some(&Token([0; 32])), None).err().unwrap();
     assert_eq!(unknown.code, FailureCode::NotFound);
     assert!(unknown.message.contains("gpushare-ctl run"), "{}", unknown.message);
 }
 
 #[test]
 fn peers_without_a_token_share_one_session() {
-    let place = Place::new();
-    let daemon = place.start(&[]);
+    let folders = Folders::new();
+    let daemon = folders.start(&[]);
     let (one, two) = (daemon.join(None), daemon.join(None));
     assert_eq!(one.welcome.session, two.welcome.session);
     assert_ne!(one.welcome.client, two.welcome.client);
@@ -115,8 +115,8 @@ fn peers_without_a_token_share_one_session() {
 
 #[test]
 fn a_session_asks_for_itself() {
-    let place = Place::new();
-    let daemon = place.start(&[]);
+    let folders = Folders::new();
+    let daemon = folders.start(&[]);
     let mut tool = daemon.tool();
     tool.say(&TenantRequest::OwnSession);
     assert_eq!(tool.hear(), TenantReply::OwnSession(None));
@@ -126,9 +126,9 @@ fn a_session_asks_for_itself() {
 }
 
 #[test]
-fn a_card_that_is_not_there_is_not_given_and_the_only_known_one_not_forced() {
-    let place = Place::new();
-    let daemon = place.start(&[]);
+fn an_unknown_card_is_refused_and_no_card_is_forced() {
+    let folders = Folders::new();
+    let daemon = folders.start(&[]);
     daemon.join(None).attach();
     let mut tool = daemon.tool();
     tool.say(&wish(None, GpuChoice::Auto));
@@ -143,8 +143,8 @@ fn a_card_that_is_not_there_is_not_given_and_the_only_known_one_not_forced() {
 
 #[test]
 fn a_card_is_named_by_the_beginning_of_its_uuid() {
-    let place = Place::new();
-    let daemon = place.start(&[]);
+    let folders = Folders::new();
+    let daemon = folders.start(&[]);
     daemon.join(None).attach();
     let mut tool = daemon.tool();
     let whole = CARD.to_string();
@@ -155,9 +155,9 @@ fn a_card_is_named_by_the_beginning_of_its_uuid() {
 }
 
 #[test]
-fn a_session_is_told_of_its_memory_by_its_token_before_it_has_a_process_and_after() {
-    let place = Place::new();
-    let daemon = place.start(&[]);
+fn a_token_shows_its_sessions_memory_at_any_time() {
+    let folders = Folders::new();
+    let daemon = folders.start(&[]);
     let mut stranger = daemon.join(None);
     stranger.attach();
     let (session, token) = daemon.register("mine", Some(Bytes::mib(512)));
@@ -190,8 +190,8 @@ fn a_session_is_told_of_its_memory_by_its_token_before_it_has_a_process_and_afte
 
 #[test]
 fn names_that_would_spoil_a_table_are_refused() {
-    let place = Place::new();
-    let daemon = place.start(&[]);
+    let folders = Folders::new();
+    let daemon = folders.start(&[]);
     let mut tool = daemon.tool();
     for name in ["", "two\nlines", &"x".repeat(65)] {
         tool.say(&TenantRequest::Register(NewSession {
@@ -207,15 +207,15 @@ fn names_that_would_spoil_a_table_are_refused() {
 }
 
 #[test]
-fn the_systems_daemon_serves_whom_it_is_configured_to_serve() {
-    let place = Place::new();
-    let config = place.path("config.toml");
+fn the_system_daemon_serves_by_its_configuration() {
+    let folders = Folders::new();
+    let config = folders.path("config.toml");
     let start = |text: &str| {
         fs::write(&config, text).unwrap();
-        place.start_system(&["--config", config.to_str().unwrap()])
+        folders.start_system(&["--config", config.to_str().unwrap()])
     };
     let daemon = start("");
-    let refused = join(&place.runtime(), None, None).err().unwrap();
+    let refused = join(&folders.runtime(), None, None).err().unwrap();
     assert_eq!(refused.code, FailureCode::Permission);
     let mut tool = daemon.tool();
     tool.say(&wish(None, GpuChoice::Auto));
@@ -245,11 +245,11 @@ fn another_user_has_a_limit_of_connections() {
     if !rustix::process::geteuid().is_root() {
         return;
     }
-    let place = Place::new();
-    let config = place.path("config.toml");
+    let folders = Folders::new();
+    let config = folders.path("config.toml");
     fs::write(&config, "connections_per_user = 2\nimplicit_sessions = true").unwrap();
-    let daemon = place.start_system(&["--config", config.to_str().unwrap()]);
-    fs::set_permissions(place.path(""), Permissions::from_mode(0o755)).unwrap();
+    let daemon = folders.start_system(&["--config", config.to_str().unwrap()]);
+    fs::set_permissions(folders.path(""), Permissions::from_mode(0o755)).unwrap();
     as_nobody(|| {
         let held = (daemon.join(None), daemon.join(None));
         assert_eq!(daemon.connect_and_hear_the_end(), 0);
@@ -263,7 +263,7 @@ pub(crate) fn as_nobody(act: impl FnOnce() + Send) {
     let nobody = rustix::process::Uid::from_raw(65534);
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            // The user of this thread only, as the kernel has it.
+            // The system call changes the user of this thread only.
             rustix::thread::set_thread_uid(nobody).unwrap();
             act();
         });
@@ -272,8 +272,8 @@ pub(crate) fn as_nobody(act: impl FnOnce() + Send) {
 
 #[test]
 fn three_hundred_clients_start_at_once() {
-    let place = Place::new();
-    let daemon = place.start(&[]);
+    let folders = Folders::new();
+    let daemon = folders.start(&[]);
     let clients: Vec<_> = std::thread::scope(|scope| {
         let starting: Vec<_> = (0..300)
             .map(|_| {
@@ -289,10 +289,10 @@ fn three_hundred_clients_start_at_once() {
     let numbers: BTreeSet<_> = clients.iter().map(|client| client.welcome.client).collect();
     assert_eq!(numbers.len(), 300);
     assert_eq!(daemon.status().sessions[0].clients.len(), 300);
-    // They are one process here: hung up and alive it may still use all that they had.
+    // All clients are one process here. It hung up and lives, so it may use the memory of all.
     drop(clients);
     let refused = eventually("a process that hangs up too often to be refused", || {
-        join(&place.runtime(), None, None).err()
+        join(&folders.runtime(), None, None).err()
     });
     assert_eq!(refused.code, FailureCode::Unavailable);
     assert!(refused.message.contains("hung up 64 times"), "{}", refused.message);

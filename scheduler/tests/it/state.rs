@@ -1,4 +1,4 @@
-//! What outlives a restart of the machine, and what does not.
+//! State over a restart of the machine: what lasts and what does not.
 
 use std::fs;
 use std::path::Path;
@@ -10,7 +10,7 @@ use gpushare_proto::tenant::{GpuChoice, NewSession};
 use gpushare_proto::{Bytes, Nanos};
 use redb::{Database, TableDefinition};
 
-use crate::harness::{Daemon, Place, eventually};
+use crate::harness::{Daemon, Folders, eventually};
 use crate::processes::{TURNS, wanting};
 use crate::restart::{returning, usage, written};
 
@@ -27,7 +27,7 @@ fn create(daemon: &Daemon, name: &str) {
     assert!(matches!(administrator.hear(), AdminReply::Created { .. }));
 }
 
-/// What a store says of the machine's run is of another one from now on.
+/// Marks a registry as written in an earlier boot.
 fn reboot(registry: &Path) {
     const META: TableDefinition<'_, &str, &str> = TableDefinition::new("meta");
     let database = Database::open(registry).unwrap();
@@ -40,18 +40,18 @@ fn reboot(registry: &Path) {
     write.commit().unwrap();
 }
 
-/// By name, with their memory limits.
+/// Returns all sessions by name, with their memory limits.
 fn sessions(daemon: &Daemon) -> Vec<(String, Option<Bytes>)> {
     let sessions = daemon.status().sessions.into_iter();
     sessions.map(|session| (session.name, session.memory_limit_bytes)).collect()
 }
 
 #[test]
-fn after_a_reboot_what_was_made_to_last_is_there_and_nobody_of_before_is_awaited() {
-    let place = Place::new();
-    let state = place.path("state");
+fn a_reboot_keeps_lasting_sessions_and_awaits_no_process() {
+    let folders = Folders::new();
+    let state = folders.path("state");
     let flags = [&TURNS[..], &["--state-dir", state.to_str().unwrap()]].concat();
-    let daemon = place.start(&flags);
+    let daemon = folders.start(&flags);
     create(&daemon, "lasting");
     let (_, token) = daemon.register("of-a-process", None);
     let mut client = daemon.join(Some(&token));
@@ -63,14 +63,14 @@ fn after_a_reboot_what_was_made_to_last_is_there_and_nobody_of_before_is_awaited
             .any(|used| used.held_ns > Nanos::from_millis(20))
             .then_some(())
     });
-    written(&place, 1);
+    written(&folders, 1);
     daemon.kill();
-    assert!(!place.runtime().registry().exists());
+    assert!(!folders.runtime().registry().exists());
 
-    // Another boot: /run is new, the state folder is not, and the process is none of before even if it has its pid.
-    fs::remove_dir_all(place.runtime().root()).unwrap();
+    // After another boot `/run` is new, the state folder is the same, and an old pid is another process's.
+    fs::remove_dir_all(folders.runtime().root()).unwrap();
     reboot(&state.join(REGISTRY));
-    let daemon = place.start(&flags);
+    let daemon = folders.start(&flags);
     assert_eq!(daemon.status().daemon.recovering, 0);
     assert_eq!(sessions(&daemon), [("lasting".to_owned(), Some(Bytes::mib(512)))]);
     let used: Vec<_> = usage(&daemon)
@@ -83,19 +83,19 @@ fn after_a_reboot_what_was_made_to_last_is_there_and_nobody_of_before_is_awaited
 }
 
 #[test]
-fn a_registry_in_the_daemons_own_folder_is_taken_over_with_its_clients() {
-    let place = Place::new();
-    let daemon = place.start(&[]);
+fn a_registry_in_the_runtime_folder_is_taken_over() {
+    let folders = Folders::new();
+    let daemon = folders.start(&[]);
     create(&daemon, "lasting");
     let client = daemon.join(None);
-    written(&place, 1);
+    written(&folders, 1);
     daemon.kill();
-    assert!(place.runtime().registry().exists());
+    assert!(folders.runtime().registry().exists());
 
-    let state = place.path("state");
-    let daemon = place.start(&["--state-dir", state.to_str().unwrap()]);
-    assert!(state.join(REGISTRY).exists() && !place.runtime().registry().exists());
-    assert!(place.log().contains("was taken over"), "{}", place.log());
+    let state = folders.path("state");
+    let daemon = folders.start(&["--state-dir", state.to_str().unwrap()]);
+    assert!(state.join(REGISTRY).exists() && !folders.runtime().registry().exists());
+    assert!(folders.log().contains("was taken over"), "{}", folders.log());
     assert_eq!(daemon.status().daemon.recovering, 1);
     let back = daemon.return_as(returning(&client, None));
     assert_eq!(back.welcome.client, client.welcome.client);
@@ -104,12 +104,12 @@ fn a_registry_in_the_daemons_own_folder_is_taken_over_with_its_clients() {
 
 #[test]
 fn two_daemons_do_not_keep_their_sessions_in_one_folder() {
-    let place = Place::new();
-    let state = place.path("state");
+    let folders = Folders::new();
+    let state = folders.path("state");
     let flags = ["--state-dir", state.to_str().unwrap()];
-    let _first = place.start(&flags);
-    let second = gpushare_proto::names::RuntimeDir::new(place.path("second"));
-    let (code, said) = place.fail_in(&second, &flags);
+    let _first = folders.start(&flags);
+    let second = gpushare_proto::names::RuntimeDir::new(folders.path("second"));
+    let (code, said) = folders.fail_in(&second, &flags);
     assert_eq!(code, Some(1), "{said}");
     assert!(
         said.contains("another gpushare daemon keeps its sessions in") && said.contains("with --state-dir"),
@@ -118,11 +118,11 @@ fn two_daemons_do_not_keep_their_sessions_in_one_folder() {
 }
 
 #[test]
-fn a_state_folder_that_others_may_write_to_is_refused_and_the_right_option_named() {
-    let place = Place::new();
-    let state = place.path("state");
+fn a_state_folder_writable_by_others_is_refused() {
+    let folders = Folders::new();
+    let state = folders.path("state");
     fs::write(&state, "").unwrap();
-    let (code, said) = place.fail(&["--state-dir", state.to_str().unwrap()]);
+    let (code, said) = folders.fail(&["--state-dir", state.to_str().unwrap()]);
     assert_eq!(code, Some(1), "{said}");
     assert!(
         said.contains("is not a folder") && said.contains("choose another folder with --state-dir"),
@@ -131,43 +131,43 @@ fn a_state_folder_that_others_may_write_to_is_refused_and_the_right_option_named
 }
 
 #[test]
-fn the_daemons_own_folder_may_be_named_as_the_state_folder() {
-    let place = Place::new();
-    let own = place.runtime().root().to_owned();
-    let daemon = place.start(&["--state-dir", own.to_str().unwrap()]);
+fn the_runtime_folder_can_be_the_state_folder() {
+    let folders = Folders::new();
+    let own = folders.runtime().root().to_owned();
+    let daemon = folders.start(&["--state-dir", own.to_str().unwrap()]);
     create(&daemon, "here");
-    assert!(place.runtime().registry().exists());
+    assert!(folders.runtime().registry().exists());
 }
 
 #[test]
 fn an_idle_daemon_leaves_its_state_folder_and_nothing_else() {
-    let place = Place::new();
-    let state = place.path("state");
+    let folders = Folders::new();
+    let state = folders.path("state");
     let flags = ["--idle-exit", "100ms", "--state-dir", state.to_str().unwrap()];
-    let daemon = place.start(&flags);
+    let daemon = folders.start(&flags);
     drop(daemon.join(None));
     assert_eq!(daemon.wait().code(), Some(0));
-    assert!(state.join(REGISTRY).exists() && !place.runtime().root().exists());
+    assert!(state.join(REGISTRY).exists() && !folders.runtime().root().exists());
 }
 
 #[test]
-fn what_administrators_did_lasts_as_long_as_what_they_made() {
-    let place = Place::new();
-    let state = place.path("state");
-    let daemon = place.start(&["--state-dir", state.to_str().unwrap()]);
-    assert_eq!(place.runtime().state_dir(), state.canonicalize().unwrap());
+fn the_audit_log_lies_in_the_state_folder() {
+    let folders = Folders::new();
+    let state = folders.path("state");
+    let daemon = folders.start(&["--state-dir", state.to_str().unwrap()]);
+    assert_eq!(folders.runtime().state_dir(), state.canonicalize().unwrap());
     create(&daemon, "lasting");
     let line = eventually("its line", || {
         let text = fs::read_to_string(state.join("audit.log")).ok()?;
         text.contains("session.create").then_some(text)
     });
-    assert_eq!(place.runtime().audit(), state.canonicalize().unwrap().join("audit.log"));
+    assert_eq!(folders.runtime().audit(), state.canonicalize().unwrap().join("audit.log"));
     assert!(line.contains(r#""session":"lasting""#), "{line}");
-    assert!(!place.runtime().root().join("audit.log").exists());
+    assert!(!folders.runtime().root().join("audit.log").exists());
     daemon.terminate();
 
-    // Without a state folder of its own, what is at the link is none of the daemon's.
-    let daemon = place.start(&[]);
-    assert_eq!(place.runtime().state_dir(), place.runtime().root());
+    // Without a state folder of its own the daemon does not touch the file behind the link.
+    let daemon = folders.start(&[]);
+    assert_eq!(folders.runtime().state_dir(), folders.runtime().root());
     daemon.terminate();
 }

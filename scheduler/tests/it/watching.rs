@@ -1,23 +1,23 @@
-//! Watchers are told what happens, and nobody waits for one.
+//! Watchers: they get all events, and the daemon waits for none of them.
 
 use gpushare_proto::Bytes;
 use gpushare_proto::admin::{Activity, AdminReply, AdminRequest, Mode, WatchEventKind};
 use gpushare_proto::session::Terms;
 
-use crate::harness::{Place, eventually};
+use crate::harness::{Folders, eventually};
 use crate::names::made;
 use crate::processes::Process;
 
 #[test]
 fn a_watcher_is_told_how_things_are_and_then_what_happens() {
-    let place = Place::new();
-    let daemon = place.start(&["--user"]);
+    let folders = Folders::new();
+    let daemon = folders.start(&["--user"]);
     let (old, _) = daemon.register("old", None);
     let mut watcher = daemon.administrator();
     watcher.say(&AdminRequest::Watch);
     let mut told = Vec::new();
     let (new, token) = daemon.register("new", None);
-    drop(Process::asking(&place, Some(&token), Bytes::mib(8), 1));
+    drop(Process::asking(&folders, Some(&token), Bytes::mib(8), 1));
     let mut last = gpushare_proto::Nanos::ZERO;
     while !told.iter().any(|what| matches!(what, WatchEventKind::ProcessLeft { .. })) {
         let AdminReply::Events(news) = watcher.hear() else { panic!("no news") };
@@ -45,8 +45,8 @@ fn a_watcher_is_told_how_things_are_and_then_what_happens() {
 
 #[test]
 fn a_watcher_is_told_who_lost_its_name() {
-    let place = Place::new();
-    let daemon = place.start(&["--user"]);
+    let folders = Folders::new();
+    let daemon = folders.start(&["--user"]);
     let (session, _) = daemon.register("b", None);
     let mut watcher = daemon.administrator();
     watcher.say(&AdminRequest::Watch);
@@ -61,8 +61,8 @@ fn a_watcher_is_told_who_lost_its_name() {
 
 #[test]
 fn a_watcher_that_does_not_read_is_dropped_and_the_daemon_goes_on() {
-    let place = Place::new();
-    let daemon = place.start(&["--user"]);
+    let folders = Folders::new();
+    let daemon = folders.start(&["--user"]);
     let mut watcher = daemon.administrator();
     watcher.say(&AdminRequest::Watch);
     let (_, token) = daemon.register("busy", None);
@@ -70,7 +70,7 @@ fn a_watcher_that_does_not_read_is_dropped_and_the_daemon_goes_on() {
         for _ in 0..20 {
             drop(daemon.join(Some(&token)));
         }
-        place.log().contains("it does not read").then_some(true)
+        folders.log().contains("it does not read").then_some(true)
     });
     assert!(dropped);
     assert_eq!(daemon.status().sessions.len(), 1);
