@@ -26,7 +26,7 @@ use gpushare_proto::audit::Action;
 use gpushare_proto::session::SessionPhase;
 use gpushare_proto::tenant::{Failure, GpuInfo};
 use gpushare_proto::{Bytes, ClientId, GpuId, Nanos, SessionId};
-use gpushare_sys::clock;
+use gpushare_sys::{clock, process};
 use tokio::sync::mpsc;
 use tracing::info;
 
@@ -57,6 +57,9 @@ pub(crate) use machine::Machine;
 
 /// Interval between two looks at all pages, while sessions share a card or a tool watches.
 const POLL: Nanos = Nanos::from_millis(500);
+
+/// Number of dry runs that a user gets in a second. Each takes a copy of the machine.
+pub(crate) const DRY_RUNS: u64 = 10;
 
 /// All parts of the daemon's task.
 #[derive(Debug)]
@@ -96,6 +99,43 @@ pub(crate) struct Engine {
 }
 
 impl Engine {
+    /// Makes an engine without cards, sessions and clients. `ids` are the numbers of the next session and client.
+    pub(crate) fn new(
+        settings: Settings,
+        limit: ConnectionLimit,
+        inputs: mpsc::Sender<Input>,
+        machine: Machine,
+        started: Nanos,
+        ids: (u64, u64),
+    ) -> Self {
+        Self {
+            reader: None,
+            limit,
+            started,
+            start_ticks: process::start_time(std::process::id()).unwrap_or(0),
+            machine,
+            cards: Cards::new(&settings),
+            sessions: Sessions::new(ids.0),
+            joined: JoinedProcesses::default(),
+            clients: Clients::new(ids.1),
+            awaited: Awaited::default(),
+            orphans: Orphans::default(),
+            peers: Peers::default(),
+            postponed: Postponed::default(),
+            persistence: Persistence::default(),
+            metering: Metering::default(),
+            watchers: Watchers::default(),
+            refusals: Refusals::default(),
+            dry_runs: LogLimiter::lines(DRY_RUNS),
+            audit: AuditTrail::default(),
+            metrics: Metrics::default(),
+            next_poll: None,
+            idle_since: Some(started),
+            inputs,
+            settings,
+        }
+    }
+
     /// Gives the core an event and performs the effects that follow.
     pub(crate) fn feed(&mut self, event: Event) {
         self.machine.decide(event);
@@ -212,12 +252,12 @@ impl Engine {
         let Some(session) = self.sessions.get_mut(id) else {
             return;
         };
-        let standing = match session.standing(now) {
+        let standing = match session.phase(now) {
             SessionPhase::Good => Standing::Good,
             SessionPhase::Paused => Standing::Paused,
             SessionPhase::Expired | SessionPhase::Revoked => Standing::Over,
         };
-        if std::mem::replace(&mut session.told, standing) != standing {
+        if std::mem::replace(&mut session.sent_standing, standing) != standing {
             self.feed(Event::Standing { session: id, standing });
         }
     }

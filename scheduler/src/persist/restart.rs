@@ -6,15 +6,11 @@ use std::time::SystemTime;
 
 use gpushare_core::{Event, log};
 use gpushare_proto::SessionId;
-use gpushare_sys::{clock, process};
+use gpushare_sys::clock;
 use tokio::sync::mpsc;
 use tracing::{info, warn};
 
-use crate::cards::{CardError, Cards};
-use crate::clients::awaited::Awaited;
-use crate::clients::joined::JoinedProcesses;
-use crate::clients::orphans::Orphans;
-use crate::clients::table::Clients;
+use crate::cards::CardError;
 use crate::clients::{enter, leave};
 use crate::config::{Owner, Settings};
 use crate::connections::ConnectionLimit;
@@ -22,20 +18,10 @@ use crate::engine::{Engine, Machine};
 use crate::exit::Stop;
 use crate::input::{Input, Watched};
 use crate::lock::LockError;
-use crate::log_limiter::LogLimiter;
-use crate::memory::metering::Metering;
-use crate::memory::postponed::Postponed;
-use crate::memory::refusals::Refusals;
 use crate::nvml;
-use crate::peers::Peers;
-use crate::persist::queue::Persistence;
 use crate::record::Reel;
 use crate::registry::{Book, ClientEntry, Origin, SessionEntry};
-use crate::report::audit::AuditTrail;
-use crate::report::metrics::Metrics;
-use crate::report::watch::Watchers;
-use crate::requests::dry_run::PER_SECOND;
-use crate::sessions::{Clocks, Sessions};
+use crate::sessions::Clocks;
 
 impl Engine {
     /// Takes the machine's cards and goes on where the last daemon's `book` ends.
@@ -74,32 +60,9 @@ impl Engine {
             unix_seconds: unix.unwrap_or_default().as_secs(),
             config: settings.core.clone(),
         };
-        let mut engine = Self {
-            reader: None,
-            limit,
-            started,
-            start_ticks: process::start_time(std::process::id()).unwrap_or(0),
-            machine: Machine::start(header, reel)?,
-            cards: Cards::new(&settings),
-            sessions: Sessions::new(book.next_session),
-            joined: JoinedProcesses::default(),
-            clients: Clients::new(book.next_client),
-            awaited: Awaited::default(),
-            orphans: Orphans::default(),
-            peers: Peers::default(),
-            postponed: Postponed::default(),
-            persistence: Persistence::default(),
-            metering: Metering::default(),
-            watchers: Watchers::default(),
-            refusals: Refusals::default(),
-            dry_runs: LogLimiter::lines(PER_SECOND),
-            audit: AuditTrail::default(),
-            metrics: Metrics::default(),
-            next_poll: None,
-            idle_since: Some(started),
-            inputs,
-            settings,
-        };
+        let machine = Machine::start(header, reel)?;
+        let ids = (book.next_session, book.next_client);
+        let mut engine = Self::new(settings, limit, inputs, machine, started, ids);
         take_cards(&mut engine)?;
         for entry in book.sessions {
             restore_session(&mut engine, entry);

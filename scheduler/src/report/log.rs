@@ -111,13 +111,8 @@ pub(crate) fn stopped_clients(clients: &Clients, session: SessionId) -> Option<S
 /// Warns of a client of the last daemon that lives and has not come back.
 pub(crate) fn overdue(entry: &ClientEntry, name: &str, policy: StuckPolicy, after: Nanos) {
     let pid = entry.process.pid;
-    let cards: Vec<String> = entry
-        .cards
-        .iter()
-        .map(|of| format!("{} of {}", of.used, of.card.uuid))
-        .collect();
-    let is_anywhere = cards.is_empty();
-    let cards = if is_anywhere { "any card".to_owned() } else { cards.join(", ") };
+    let is_anywhere = entry.cards.is_empty();
+    let cards = if is_anywhere { "any card".to_owned() } else { cards_in_words(entry, "of") };
     let policy = match policy {
         StuckPolicy::Kill => "it is ended",
         StuckPolicy::RunOthers if !is_anywhere => "others run that fit beside that",
@@ -137,18 +132,19 @@ pub(crate) fn overdue(entry: &ClientEntry, name: &str, policy: StuckPolicy, afte
 /// Warns that a card keeps the memory of a dead process.
 pub(crate) fn memory_kept(entry: &ClientEntry, name: &str) {
     let pid = entry.process.pid;
-    let cards: Vec<String> = entry
-        .cards
-        .iter()
-        .map(|of| format!("{} on {}", of.used, of.card.uuid))
-        .collect();
+    let cards = cards_in_words(entry, "on");
     Operation::done("memory.return")
         .of(entry.session, name)
         .process(pid)
         .failed(Outcome::Failed, "kept")
         .warn(format_args!(
-            "pid {pid} of {name} is dead and the card keeps its memory ({}): a process that it forked has the \
-             card's files open. It counts as the session's until that one ends; `fuser -v /dev/nvidia*` names it",
-            cards.join(", ")
+            "pid {pid} of {name} is dead and the card keeps its memory ({cards}): a process that it forked has the \
+             card's files open. It counts as the session's until that one ends; `fuser -v /dev/nvidia*` names it"
         ));
+}
+
+fn cards_in_words(entry: &ClientEntry, preposition: &str) -> String {
+    let cards = entry.cards.iter();
+    let words = cards.map(|of| format!("{} {preposition} {}", of.used, of.card.uuid));
+    words.collect::<Vec<String>>().join(", ")
 }

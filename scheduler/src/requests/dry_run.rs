@@ -1,6 +1,6 @@
 //! The answer to `gpushare-ctl run --dry-run`: what a program would get that is not started. Nothing is made.
 //!
-//! Each answer takes a copy of the decision machine, so each user gets [`PER_SECOND`].
+//! Each answer takes a copy of the decision machine, so each user gets [`DRY_RUNS`] a second.
 
 use gpushare_core::forecast::{DryRunSession as Newcomer, Forecast as CoreForecast};
 use gpushare_proto::dry_run::{CardForecast, DryRunSession, Forecast};
@@ -14,13 +14,10 @@ use super::checks::check_new;
 use super::placement::place;
 use super::register::permitted;
 use crate::config::Owner;
-use crate::engine::Engine;
+use crate::engine::{DRY_RUNS, Engine};
 use crate::identity::PeerProcess;
 use crate::operation::failure;
 use crate::sessions::terms::{compute_on, memory_on};
-
-/// Number of dry runs that a user gets in a second.
-pub(crate) const PER_SECOND: u64 = 10;
 
 /// Number that no session has.
 const NO_SESSION: SessionId = SessionId(u64::MAX);
@@ -32,7 +29,7 @@ pub(super) fn dry_run(
     prospect: DryRunSession,
 ) -> Result<Forecast, Failure> {
     if engine.dry_runs.admit(peer.user, clock::monotonic()).is_none() {
-        let message = format!("user {} asks more than {PER_SECOND} times a second; wait a second", peer.user);
+        let message = format!("user {} asks more than {DRY_RUNS} times a second; wait a second", peer.user);
         return Err(failure(FailureCode::Unavailable, message));
     }
     engine.read_pages(None);
@@ -49,7 +46,7 @@ pub(super) fn dry_run(
                 let message = "the daemon knows no session with that token; see `gpushare-ctl session list`";
                 return Err(failure(FailureCode::NotFound, message));
             };
-            if session.standing(clock::monotonic()) != SessionPhase::Good {
+            if session.phase(clock::monotonic()) != SessionPhase::Good {
                 let message = format!(
                     "session {0} is granted nothing: it is paused or over; `gpushare-ctl explain {0}` says more",
                     session.name

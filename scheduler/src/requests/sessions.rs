@@ -166,7 +166,7 @@ fn set_standing(
     which: &str,
     act: impl FnOnce(&mut Session),
 ) -> Result<AdminReply, Failure> {
-    let words = |session: &Session, now| match session.standing(now) {
+    let words = |session: &Session, now| match session.phase(now) {
         SessionPhase::Good => "running".to_owned(),
         SessionPhase::Paused => "paused".to_owned(),
         SessionPhase::Expired => "expired".to_owned(),
@@ -321,8 +321,8 @@ pub(super) fn limit_implicit(
 /// Tells the core of the sessions whose time is over by now.
 pub(crate) fn end_expired(engine: &mut Engine, now: Nanos) {
     let is_over = |session: &Session| {
-        let over = matches!(session.standing(now), SessionPhase::Expired | SessionPhase::Revoked);
-        over && session.told != Standing::Over
+        let over = matches!(session.phase(now), SessionPhase::Expired | SessionPhase::Revoked);
+        over && session.sent_standing != Standing::Over
     };
     let all = engine.sessions.iter();
     let over: Vec<(SessionId, bool)> = all

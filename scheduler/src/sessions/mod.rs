@@ -181,7 +181,7 @@ impl Sessions {
 
     /// Returns the time at which the next session expires.
     pub(crate) fn next_end(&self, now: Nanos) -> Option<Nanos> {
-        let ends = self.all.values().filter(|session| session.told != Standing::Over);
+        let ends = self.all.values().filter(|session| session.sent_standing != Standing::Over);
         ends.filter_map(|session| session.expires).map(|end| end.max(now)).min()
     }
 

@@ -26,7 +26,7 @@ pub(crate) struct Session {
     /// End of the session's time on the monotonic clock; none for no end.
     pub(crate) expires: Option<Nanos>,
     /// Standing that the core was last told.
-    pub(crate) told: Standing,
+    pub(crate) sent_standing: Standing,
     /// Usage under earlier daemons.
     pub(crate) before: Figures,
     /// Usage under this daemon, as of the last count.
@@ -55,7 +55,7 @@ impl Session {
             paused: false,
             revoked: false,
             expires: None,
-            told: Standing::Good,
+            sent_standing: Standing::Good,
             before: Figures::default(),
             used: Figures::default(),
             peak: (Hour(0), Bytes::ZERO),
@@ -110,7 +110,7 @@ impl Session {
     pub(crate) fn state(&self, now: Nanos) -> SessionState {
         SessionState {
             terms: self.terms.clone(),
-            standing: self.standing(now),
+            standing: self.phase(now),
             expires_in_ns: self.expires.map(|end| end - now),
             binding: match &self.origin {
                 Origin::Created { binding, .. } => binding.clone(),
@@ -129,7 +129,7 @@ impl Session {
     }
 
     /// Returns whether the session may run at a time, as tools show it.
-    pub(crate) fn standing(&self, now: Nanos) -> SessionPhase {
+    pub(crate) fn phase(&self, now: Nanos) -> SessionPhase {
         match self.expires {
             _ if self.revoked => SessionPhase::Revoked,
             Some(end) if end <= now => SessionPhase::Expired,

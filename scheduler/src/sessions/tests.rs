@@ -99,7 +99,7 @@ fn an_end_is_the_same_time_after_a_restart() {
     let mut next = Sessions::new(2);
     next.restore(sessions.entries(CLOCKS).remove(0), false, later);
     assert_eq!(next.get(id).unwrap().expires, Some(Nanos(550)));
-    let standing = |now| next.get(id).unwrap().standing(Nanos(now));
+    let standing = |now| next.get(id).unwrap().phase(Nanos(now));
     assert_eq!((standing(549), standing(550)), (SessionPhase::Good, SessionPhase::Expired));
 }
 

@@ -14,7 +14,7 @@ use crate::restart::{returning, written};
 
 const QUOTA: Bytes = Bytes::mib(128);
 
-/// Closes a client's connection. Returns its page, which it keeps.
+/// Closes a client's connection and waits until the daemon has noticed.
 fn hang_up(folders: &Folders, client: &Client) {
     let before = folders.log().matches("hung up and lives").count();
     client.peer.stream.shutdown(Shutdown::Both).unwrap();

@@ -27,7 +27,7 @@ pub(crate) fn returning(client: &Client, holding: Option<Epoch>) -> Returning {
     }
 }
 
-/// Waits until the registry has `count` clients, by the last record of the daemon's log.
+/// Waits until the registry has a number of clients, by the last record of the daemon's log.
 pub(crate) fn written(folders: &Folders, clients: usize) {
     eventually("the registry to be written", || {
         let log = folders.log();
