@@ -76,7 +76,7 @@ impl Events {
                 self.record(*gpus, |card| &card.handoffs, *handoff);
             }
             Notice::Dropped { gpus, drain: Some(drain), .. } => {
-                self.record(*gpus, |card| &card.drains, *drain)
+                self.record(*gpus, |card| &card.drains, *drain);
             }
             Notice::Refused { gpu, refusal, .. } => {
                 if let Some(card) = self.cards.get(gpu) {
