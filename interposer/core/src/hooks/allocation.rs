@@ -1,4 +1,5 @@
-//! Memory comes and goes: reserve in the books first, then call the driver, then commit or give back.
+//! Plain device memory, charged to the session's quota. Under the managed backend, `cuMemAlloc` and
+//! `cuMemAllocPitch` are rewritten to managed memory, which can move.
 
 use std::ffi::c_uint;
 
@@ -9,45 +10,38 @@ use crate::memory::Table;
 use crate::memory::allocations::Origin;
 use crate::state::State;
 
-/// What the hardware aligns rows to: the pitch that `cuMemAllocPitch` gives on every card since Pascal.
+/// Bytes that rows are aligned to: the pitch of `cuMemAllocPitch` on every card since Pascal.
 const PITCH_ALIGNMENT: usize = 512;
 
-/// `cuMemAlloc`: managed memory instead of device memory.
+/// `cuMemAlloc`: charged, and rewritten under the managed backend.
 ///
 /// # Safety
 /// `address` is null or writable, as the driver's function demands.
 pub unsafe fn alloc(address: *mut CUdeviceptr, size: usize, mut real: impl FnMut() -> CUresult) -> CUresult {
-    let Some((state, device)) = shared() else { return real() };
-    if address.is_null() || size == 0 {
-        return real();
-    }
-    // SAFETY: `address` is writable.
+    let Some((state, device)) = sharing(address, size) else { return real() };
+    // SAFETY: `address` is writable, as the caller promises.
     unsafe {
         match state.memory.backend() {
-            Backend::Managed => {
-                charged(state, device, address, size, Origin::Rewritten, || managed(state, address, size))
-            }
+            Backend::Managed => charged_managed(state, device, address, size),
             Backend::Native => charged(state, device, address, size, Origin::Native, real),
         }
     }
 }
 
-/// `cuMemAlloc` of CUDA 2, with addresses of 32 bits: they cannot be those of managed memory.
+/// `cuMemAlloc` of CUDA 2: charged. Its 32-bit addresses cannot be those of managed memory.
 ///
 /// # Safety
 /// `address` is null or writable, as the driver's function demands.
 pub unsafe fn alloc_narrow(address: *mut u32, size: c_uint, mut real: impl FnMut() -> CUresult) -> CUresult {
-    let Some((state, device)) = shared().filter(|_| !address.is_null() && size > 0) else {
-        return real();
-    };
-    // SAFETY: `address` is writable.
+    let Some((state, device)) = sharing(address, size as usize) else { return real() };
+    // SAFETY: `address` is writable, as the caller promises.
     unsafe { charged(state, device, address, size as usize, Origin::Native, real) }
 }
 
-/// `cuMemAllocPitch` of CUDA 2. What it takes is known when it has taken it.
+/// `cuMemAllocPitch` of CUDA 2: charged, like [`alloc_narrow`].
 ///
 /// # Safety
-/// `address` and `pitch` are null or writable, as the driver's function demands.
+/// `address` is null or writable, as the driver's function demands.
 pub unsafe fn alloc_pitch_narrow(
     address: *mut u32,
     pitch: *mut c_uint,
@@ -55,14 +49,17 @@ pub unsafe fn alloc_pitch_narrow(
     height: c_uint,
     mut real: impl FnMut() -> CUresult,
 ) -> CUresult {
-    let row = (width as usize).next_multiple_of(PITCH_ALIGNMENT);
-    let ready = !address.is_null() && !pitch.is_null() && width > 0 && height > 0;
-    let Some((state, device)) = shared().filter(|_| ready) else { return real() };
-    // SAFETY: `address` is writable.
-    unsafe { charged(state, device, address, row.saturating_mul(height as usize), Origin::Native, real) }
+    let size = (width as usize)
+        .next_multiple_of(PITCH_ALIGNMENT)
+        .saturating_mul(height as usize);
+    let Some((state, device)) = sharing(address, size).filter(|_| !pitch.is_null()) else {
+        return real();
+    };
+    // SAFETY: `address` is writable, as the caller promises.
+    unsafe { charged(state, device, address, size, Origin::Native, real) }
 }
 
-/// `cuMemAllocPitch`: rows of managed memory.
+/// `cuMemAllocPitch`: charged, and rewritten to rows of managed memory under the managed backend.
 ///
 /// # Safety
 /// `address` and `pitch` are null or writable, as the driver's function demands.
@@ -73,31 +70,26 @@ pub unsafe fn alloc_pitch(
     height: usize,
     mut real: impl FnMut() -> CUresult,
 ) -> CUresult {
-    let Some((state, device)) = shared() else { return real() };
-    let row = width.checked_next_multiple_of(PITCH_ALIGNMENT);
-    let size = row.and_then(|row| row.checked_mul(height));
-    match (row, size) {
-        (Some(row), Some(size)) if size > 0 && !address.is_null() && !pitch.is_null() => {
-            if state.memory.backend() == Backend::Native {
-                // SAFETY: `address` is writable.
-                return unsafe { charged(state, device, address, size, Origin::Native, real) };
-            }
-            // SAFETY: `address` is writable.
-            let result = unsafe {
-                charged(state, device, address, size, Origin::Rewritten, || managed(state, address, size))
-            };
-            if result == CUDA_SUCCESS {
-                // SAFETY: `pitch` is writable.
-                unsafe { pitch.write(row) };
-            }
-            result
+    let row = width.checked_next_multiple_of(PITCH_ALIGNMENT).unwrap_or(0);
+    // A size that overflows is left to the driver, which knows the right error.
+    let size = row.checked_mul(height).unwrap_or(0);
+    let Some((state, device)) = sharing(address, size).filter(|_| !pitch.is_null()) else {
+        return real();
+    };
+    // SAFETY: both pointers are writable, as the caller promises.
+    unsafe {
+        if state.memory.backend() == Backend::Native {
+            return charged(state, device, address, size, Origin::Native, real);
         }
-        // Nonsense: the driver knows the right error for it.
-        _ => real(),
+        let result = charged_managed(state, device, address, size);
+        if result == CUDA_SUCCESS {
+            pitch.write(row);
+        }
+        result
     }
 }
 
-/// `cuMemAllocManaged`: what the application itself manages is charged like the rest.
+/// `cuMemAllocManaged`: charged like other memory.
 ///
 /// # Safety
 /// `address` is null or writable, as the driver's function demands.
@@ -106,15 +98,12 @@ pub unsafe fn alloc_managed(
     size: usize,
     mut real: impl FnMut() -> CUresult,
 ) -> CUresult {
-    let Some((state, device)) = shared() else { return real() };
-    if address.is_null() || size == 0 {
-        return real();
-    }
-    // SAFETY: `address` is writable.
+    let Some((state, device)) = sharing(address, size) else { return real() };
+    // SAFETY: `address` is writable, as the caller promises.
     unsafe { charged(state, device, address, size, Origin::Managed, real) }
 }
 
-/// `cuMemFree`. An address that is not in the books goes to the driver untouched.
+/// `cuMemFree`: gives the quota of a recorded block back.
 pub fn free(address: CUdeviceptr, real: impl FnOnce() -> CUresult) -> CUresult {
     match State::existing() {
         Some(state) => state.memory.free(Table::Blocks, address, |_| real()),
@@ -122,9 +111,15 @@ pub fn free(address: CUdeviceptr, real: impl FnOnce() -> CUresult) -> CUresult {
     }
 }
 
+/// Returns the state and the current device if the process shares that device.
 pub(super) fn shared() -> Option<(&'static State, CUdevice)> {
     let state = State::get()?;
     Some((state, state.shared_device()?))
+}
+
+/// Like [`shared`], for a call that allocates `size` bytes. `None` for arguments that the driver refuses.
+fn sharing<Address>(address: *mut Address, size: usize) -> Option<(&'static State, CUdevice)> {
+    shared().filter(|_| !address.is_null() && size > 0)
 }
 
 /// Runs `allocate`, which allocates `size` bytes, within the quota, and records the block.
@@ -146,12 +141,19 @@ unsafe fn charged<Address: Copy + Into<CUdeviceptr>>(
         .allocate(Table::Blocks, device, Bytes(size as u64), origin, allocate, key)
 }
 
-/// Allocates managed memory instead of device memory.
+/// Allocates managed memory in place of device memory, like [`charged`].
 ///
 /// # Safety
 /// `address` is writable.
-unsafe fn managed(state: &State, address: *mut CUdeviceptr, size: usize) -> CUresult {
-    let flags: c_uint = MEM_ATTACH_GLOBAL;
-    // SAFETY: the caller says so.
-    unsafe { (state.driver.mem_alloc_managed)(address, size, flags) }
+unsafe fn charged_managed(
+    state: &'static State,
+    device: CUdevice,
+    address: *mut CUdeviceptr,
+    size: usize,
+) -> CUresult {
+    // SAFETY: `address` is writable, as the caller promises, and the driver writes it when it succeeds.
+    unsafe {
+        let allocate = || (state.driver.mem_alloc_managed)(address, size, MEM_ATTACH_GLOBAL);
+        charged(state, device, address, size, Origin::Rewritten, allocate)
+    }
 }

@@ -1,9 +1,10 @@
-//! Arrays and mipmaps: memory of the driver's that textures read. It never moves, and has a handle and no address.
+//! Hooks of arrays and mipmaps: memory for textures, with a handle and no address. It never moves.
 //!
-//! The driver lays arrays out in blocks of 64 bytes by 8 rows, so a narrow one takes many times the bytes of its elements.
-//! What is charged is that layout, as measured (docs/results/compatibility.md): rows of 64 bytes; their number up to the next power of
-//! two, and beyond 128 to a multiple of that; a volume instead to 8 rows and up to 8 slices; one page at least. The driver's own
-//! rounding beyond that (2 MiB for larger ones) is not: it is physical, not asked for.
+//! The driver lays arrays out in blocks of 64 bytes by 8 rows, so a narrow array takes many times the bytes
+//! of its elements. That layout is charged, as measured (docs/results/compatibility.md): rows of a multiple
+//! of 64 bytes; their number rounded up to a power of two, beyond 128 to a multiple of 128; in a volume a
+//! multiple of 8 rows, and slices rounded up to a power of two or a multiple of 8; one page at least. The
+//! driver's further rounding (2 MiB for large arrays) is not charged.
 
 use std::ffi::{c_int, c_uint};
 
@@ -16,7 +17,7 @@ use crate::memory::Table;
 use crate::memory::allocations::Origin;
 use crate::state::State;
 
-/// `CUDA_ARRAY_DESCRIPTOR`; `Size` is 32 bits wide in its first version.
+/// `CUDA_ARRAY_DESCRIPTOR`. `Size` has 32 bits in its first version.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct Flat<Size> {
@@ -26,7 +27,7 @@ pub struct Flat<Size> {
     channels: c_uint,
 }
 
-/// `CUDA_ARRAY3D_DESCRIPTOR`; `Size` is 32 bits wide in its first version.
+/// `CUDA_ARRAY3D_DESCRIPTOR`. `Size` has 32 bits in its first version.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct Solid<Size> {
@@ -38,7 +39,7 @@ pub struct Solid<Size> {
     flags: c_uint,
 }
 
-/// What an array's size follows from.
+/// Extent and format of an array, which determine its size.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
     width: u64,
@@ -49,7 +50,7 @@ pub struct Shape {
     flags: c_uint,
 }
 
-/// As wide as the host's: `usize` is not `Into<u64>`.
+/// Conversion to 64 bits, because `usize` is not `Into<u64>`.
 trait Width: Copy {
     fn wide(self) -> u64;
 }
@@ -85,20 +86,21 @@ impl<Size: Width> From<Solid<Size>> for Shape {
     }
 }
 
-/// The smallest piece of memory that an array takes.
+/// Bytes of a page, the least that an array takes.
 const PAGE: u64 = 4096;
-/// A block: bytes of a row, and rows.
+/// Bytes of a row and number of rows in a block.
 const BLOCK: [u64; 2] = [64, 8];
-/// Most rows, and most slices, that are laid out as one.
+/// Number of rows, and below of slices, beyond which rounding is to a multiple.
 const TALLEST: u64 = 128;
 const DEEPEST: u64 = 8;
 
 impl Shape {
-    /// Bytes of a row and the number of rows, with `width` and `height` counted in elements. Compressed formats have blocks of four by four.
+    /// Bytes of a row and number of rows; `width` and `height` count elements. Compressed formats have blocks
+    /// of 4 × 4 elements.
     fn rows(self) -> [u64; 2] {
         let channels = u64::from(self.channels);
         let per_element = match self.format {
-            // 8 bits a channel; the formats of video among them have parts of smaller size, and are charged for whole ones.
+            // 8 bits per channel. Video formats with smaller parts are charged for whole ones.
             0x01
             | 0x08
             | 0xa2
@@ -113,18 +115,18 @@ impl Shape {
             | 0x59
             | 0x5b
             | 0x5d => channels,
-            // 16 bits a channel.
+            // 16 bits per channel.
             0x02 | 0x09 | 0x10 | 0x9f | 0xa1 | 0xa3 | 0xa4 | 0xa6 | 0xa7 | 0xb1 | 0xb3 | 0xb5 | 0x54
             | 0x56 | 0x58 | 0x5a | 0x5c | 0x5e => 2 * channels,
-            // Formats that name their own number of channels.
+            // Formats with a fixed number of channels.
             0xc0 | 0xc6 => 1,
             0xc1 | 0xc3 | 0xc7 | 0xc9 => 2,
             0x50 | 0xa9 | 0xc2 | 0xc4 | 0xc8 | 0xca => 4,
             0xc5 | 0xcb => 8,
-            // BC1 and BC4 have blocks of 8 bytes, the others of 16.
+            // BC1 and BC4 have blocks of 8 bytes, the others blocks of 16.
             0x91 | 0x92 | 0x97 | 0x98 => return self.compressed(8),
             0x93..=0x96 | 0x99..=0x9e => return self.compressed(16),
-            // 32 bits a channel, and whatever a later driver knows.
+            // 32 bits per channel, and formats of later drivers.
             _ => 4 * channels,
         };
         [self.width.saturating_mul(per_element), self.height]
@@ -138,7 +140,7 @@ impl Shape {
         self.flags & (ARRAY_LAYERED | ARRAY_CUBEMAP) != 0
     }
 
-    /// What the array takes from the card.
+    /// Bytes that the array takes on the card.
     fn bytes(self) -> Bytes {
         let [row, rows] = self.rows();
         let (rows, depth) = (rows.max(1), self.depth.max(1));
@@ -155,14 +157,15 @@ impl Shape {
         Bytes(bytes.max(PAGE))
     }
 
-    /// The next level of a mipmap.
+    /// Shape of the next level of a mipmap.
     fn half(self) -> Self {
         let half = |size: u64| if size > 1 { size / 2 } else { size };
         let depth = if self.has_layers() { self.depth } else { half(self.depth) };
         Self { width: half(self.width), height: half(self.height), depth, ..self }
     }
 
-    /// What a mipmap of so many levels takes. A driver makes one at least, and no more than there are sizes to halve.
+    /// Bytes of a mipmap with this many levels. The driver makes at least one level, and stops at a single
+    /// element.
     fn levels(self, levels: c_uint) -> Bytes {
         let largest = self.width.max(self.height).max(self.depth).max(1);
         let made = levels.clamp(1, 1 + largest.ilog2());
@@ -173,7 +176,7 @@ impl Shape {
     }
 }
 
-/// `cuArrayCreate`, `cuArray3DCreate`.
+/// `cuArrayCreate`, `cuArray3DCreate`: charged at the size on the card.
 ///
 /// # Safety
 /// Both pointers are null or as the driver's function demands.
@@ -182,11 +185,11 @@ pub unsafe fn create<Descriptor: Copy + Into<Shape>>(
     descriptor: *const Descriptor,
     real: impl FnMut() -> CUresult,
 ) -> CUresult {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller's promise.
     unsafe { charged(array, descriptor, Shape::bytes, real) }
 }
 
-/// `cuMipmappedArrayCreate`.
+/// `cuMipmappedArrayCreate`: charged at the size on the card.
 ///
 /// # Safety
 /// Both pointers are null or as the driver's function demands.
@@ -196,7 +199,7 @@ pub unsafe fn create_levels(
     levels: c_uint,
     real: impl FnMut() -> CUresult,
 ) -> CUresult {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller's promise.
     unsafe { charged(mipmap, descriptor, |shape| shape.levels(levels), real) }
 }
 
@@ -211,7 +214,7 @@ unsafe fn charged<Descriptor: Copy + Into<Shape>>(
     let Some((state, device)) = shared().filter(|_| !array.is_null() && !descriptor.is_null()) else {
         return real();
     };
-    // SAFETY: readable.
+    // SAFETY: not null, so readable.
     let shape: Shape = unsafe { descriptor.read() }.into();
     if shape.width == 0 || shape.flags & ARRAY_WITHOUT_MEMORY != 0 {
         return real();
@@ -223,7 +226,7 @@ unsafe fn charged<Descriptor: Copy + Into<Shape>>(
         .allocate(Table::Arrays, device, size(shape), Origin::Native, real, key)
 }
 
-/// `cuArrayDestroy`, `cuMipmappedArrayDestroy`.
+/// `cuArrayDestroy`, `cuMipmappedArrayDestroy`: gives the quota back.
 pub fn destroy(array: CUarray, real: impl FnOnce() -> CUresult) -> CUresult {
     let Some(state) = State::existing() else { return real() };
     let key = array.addr() as u64;
@@ -240,7 +243,7 @@ mod tests {
         Shape { width, height, depth, format: FLOAT, channels, flags: 0 }
     }
 
-    /// Each as measured on an H200: the driver took no less, and no more than its 2 MiB pages explain.
+    /// Sizes as measured on an H200: the driver took no less, and more only up to its 2 MiB pages.
     #[test]
     fn arrays_are_charged_by_the_blocks_that_they_take() {
         assert_eq!(shape(1024, 1024, 0, 4).bytes(), Bytes::mib(16));

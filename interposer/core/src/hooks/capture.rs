@@ -1,4 +1,4 @@
-//! Begin and end of stream captures.
+//! Hooks of the begin and end of stream captures.
 
 use std::ffi::c_int;
 
@@ -10,13 +10,14 @@ use crate::hooks::work;
 use crate::state::State;
 use crate::window::driver::OnDriver;
 
-/// A capture begins: with the lock held, and it stays held until the capture ends.
+/// Begins a capture. gpushare's calls that a capture forbids are locked out until it ends.
 pub fn begin(stream: CUstream, real: impl FnOnce() -> CUresult) -> CUresult {
     let Some(state) = State::get() else { return real() };
     let _pass = work::pass();
     let context = state.driver.context_of(stream);
-    // Movers mark the end of a context's work under this lock, which would break a capture that they do not know of yet.
-    // Without marks (an older driver) they may hold it for as long as work runs, which may wait for this thread.
+    // The drain marks the end of a context's work under this lock, which would invalidate a capture that is
+    // not recorded yet. Without marks (older drivers) the drain may hold the lock while work runs that waits
+    // for this thread.
     let _no_marks = state.driver.ctx_record_event.is_some().then(|| state.contexts.visit());
     let _beginning = state.gate.captures.beginning();
     let result = real();
@@ -26,8 +27,8 @@ pub fn begin(stream: CUstream, real: impl FnOnce() -> CUresult) -> CUresult {
     result
 }
 
-/// A capture ends, well or badly. The driver knows: an attempt by the wrong thread or on a stream that only joined ends
-/// nothing.
+/// Ends a capture. An attempt by the wrong thread, or on a stream that only joined, ends nothing; the driver
+/// decides.
 pub fn end(stream: CUstream, real: impl FnOnce() -> CUresult) -> CUresult {
     let result = real();
     if let Some(state) = State::existing()
@@ -38,15 +39,15 @@ pub fn end(stream: CUstream, real: impl FnOnce() -> CUresult) -> CUresult {
     result
 }
 
-/// A stream is destroyed, and with it a capture in it.
+/// `cuStreamDestroy`: removes the stream and a capture on it.
 pub fn destroy(stream: CUstream, real: impl FnOnce() -> CUresult) -> CUresult {
     let Some(state) = State::existing() else { return real() };
-    // Before the driver forgets the stream: from here on nobody asks it about the capture.
+    // Before the driver forgets the stream, so that no thread asks it about the capture afterwards.
     let running = state.gate.captures.take(stream);
     state
         .window
         .end_stream(stream, &OnDriver::new(&state.driver, &state.gate.captures));
-    // Afterwards the handle may be another thread's new stream.
+    // After the driver's call the handle may be another thread's new stream.
     let mark = state.gate.marked.unmark(stream);
     let result = real();
     if result != CUDA_SUCCESS {
@@ -56,7 +57,7 @@ pub fn destroy(stream: CUstream, real: impl FnOnce() -> CUresult) -> CUresult {
     result
 }
 
-/// Whether a capture is over after `result`; `status` asks the driver, if it can say so.
+/// Whether a capture has ended after `result`. `status` asks the driver, if it can answer.
 fn has_ended(result: CUresult, status: impl FnOnce() -> Option<c_int>) -> bool {
     match result {
         CUDA_SUCCESS => true,

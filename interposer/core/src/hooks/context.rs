@@ -1,4 +1,5 @@
-//! Contexts come and go. The first one brings the process to its daemon; a dead one takes its blocks along.
+//! Hooks of context creation and destruction. The first context connects the process to its daemon. The quota
+//! of a dead context's memory is given back.
 
 use std::sync::MutexGuard;
 use std::time::{Duration, Instant};
@@ -9,7 +10,8 @@ use crate::memory::headroom;
 use crate::state::{State, without_state};
 use crate::window::markers::Frozen;
 
-/// A context is made on `device`, or its primary one retained; `made` is where the driver writes it.
+/// `cuCtxCreate`, `cuDevicePrimaryCtxRetain` and their variants: connects, makes headroom, and records the
+/// context.
 ///
 /// # Safety
 /// `made` is null or writable, as the driver's function demands.
@@ -32,7 +34,7 @@ pub unsafe fn create(
         result
     };
     let result = match kind {
-        // It is there already, and only gets one more user.
+        // The context exists already and only gets one more user.
         Kind::Primary if state.contexts.visit().primary(device).is_some() => call(),
         _ => state.memory.ask_and_call(device, headroom::CONTEXT, call),
     };
@@ -47,31 +49,32 @@ pub unsafe fn create(
     result
 }
 
-/// `context` is destroyed, with everything in it.
+/// `cuCtxDestroy`: removes the context with all its memory.
 pub fn destroy(context: CUcontext, real: impl FnOnce() -> CUresult) -> CUresult {
     let Some(state) = State::existing() else { return real() };
     let live = state.contexts.visit();
     let frozen = state.window.freeze(context);
     let result = real();
     if result == CUDA_SUCCESS {
-        bury(state, live, context, frozen);
+        remove(state, live, context, frozen);
     }
     result
 }
 
-/// The primary context of `device` is released or reset: dead if the driver says so afterwards.
+/// `cuDevicePrimaryCtxRelease` and `cuDevicePrimaryCtxReset`: removes the primary context if it is dead
+/// afterwards.
 pub fn release_primary(device: CUdevice, real: impl FnOnce() -> CUresult) -> CUresult {
     let Some(state) = State::existing() else { return real() };
     let live = state.contexts.visit();
     let frozen = live.primary(device).and_then(|context| state.window.freeze(context));
     let result = real();
     if result == CUDA_SUCCESS {
-        bury_primary_if_dead(state, live, device, frozen);
+        remove_primary_if_dead(state, live, device, frozen);
     }
     result
 }
 
-/// `cuCtxAttach`: the current context has one more user.
+/// `cuCtxAttach`: counts one more user of the current context.
 ///
 /// # Safety
 /// `made` is null or writable, as the driver's function demands.
@@ -84,25 +87,25 @@ pub unsafe fn attach(made: *mut CUcontext, real: impl FnOnce() -> CUresult) -> C
     result
 }
 
-/// `cuCtxDetach`: one user less, and the last one ends it.
+/// `cuCtxDetach`: counts one user less. The last one destroys the context.
 pub fn detach(context: CUcontext, real: impl FnOnce() -> CUresult) -> CUresult {
     let Some(state) = State::existing() else { return real() };
-    // It may be the last one, so as for a context that is destroyed.
+    // This user may be the last one, so everything is prepared for destruction.
     let mut live = state.contexts.visit();
     let frozen = state.window.freeze(context);
     let result = real();
     if result == CUDA_SUCCESS {
         match live.primary_of(context) {
-            Some(device) => bury_primary_if_dead(state, live, device, frozen),
-            None if live.detach(context) => bury(state, live, context, frozen),
+            Some(device) => remove_primary_if_dead(state, live, device, frozen),
+            None if live.detach(context) => remove(state, live, context, frozen),
             None => {}
         }
     }
     result
 }
 
-/// `cuGreenCtxCreate`: a part of a card, which keeps its primary context alive, and makes it if need be. Work comes from it by
-/// streams of its own, so it is known as a context from the beginning.
+/// `cuGreenCtxCreate`: records the green context, and the primary context that it keeps alive or creates. Its
+/// work comes from its own streams, so it is drained as a context.
 ///
 /// # Safety
 /// `made` is null or writable, as the driver's function demands.
@@ -133,7 +136,8 @@ pub unsafe fn create_green(
     result
 }
 
-/// `cuGreenCtxDestroy`. Its memory lives on in the primary context, if that does.
+/// `cuGreenCtxDestroy`: removes the green context. Its memory belongs to the primary context if that lives
+/// on.
 pub fn destroy_green(part: CUgreenCtx, real: impl FnOnce() -> CUresult) -> CUresult {
     let Some(state) = State::existing() else { return real() };
     let mut live = state.contexts.visit();
@@ -150,26 +154,26 @@ pub fn destroy_green(part: CUgreenCtx, real: impl FnOnce() -> CUresult) -> CUres
     state.gate.captures.end_context(context);
     state.gate.marked.end_context(context);
     state.window.end_context(frozen);
-    bury_primary_if_dead(state, live, device, of_primary);
+    remove_primary_if_dead(state, live, device, of_primary);
     result
 }
 
-/// The primary context of a device came to life with a part of it: it is known from now on. The part keeps it alive.
+/// Records the primary context of a device, which came to life with a green context and lives as long.
 fn note_primary(state: &State, device: CUdevice) {
     let mut context = std::ptr::null_mut();
     // SAFETY: writes one pointer.
     if unsafe { (state.driver.primary_ctx_retain)(&raw mut context, device) } != CUDA_SUCCESS {
         return;
     }
-    // SAFETY: gives back what was taken above.
+    // SAFETY: releases what was retained above.
     unsafe { (state.driver.primary_ctx_release)(device) };
     if let Some(live) = state.contexts.created(context, device, Kind::Primary) {
         state.send_contexts(device, live);
     }
 }
 
-/// Whoever used the primary context of a device was perhaps the last one.
-fn bury_primary_if_dead(
+/// Removes the primary context of a device if the driver says that it is dead.
+fn remove_primary_if_dead(
     state: &'static State,
     live: MutexGuard<'_, List>,
     device: CUdevice,
@@ -180,11 +184,11 @@ fn bury_primary_if_dead(
     let asked = unsafe { (state.driver.primary_ctx_get_state)(device, &raw mut flags, &raw mut active) };
     let dead = asked == CUDA_SUCCESS && active == 0;
     if let Some(context) = live.primary(device).filter(|_| dead) {
-        bury(state, live, context, frozen);
+        remove(state, live, context, frozen);
     }
 }
 
-fn bury(
+fn remove(
     state: &'static State,
     mut live: MutexGuard<'_, List>,
     context: CUcontext,

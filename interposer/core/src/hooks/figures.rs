@@ -1,8 +1,8 @@
-//! What CUDA tells about a card's memory: the session's quota as the card's size, what the session has as what is used.
-//! NVML tells the same (`nvml::memory`).
+//! Hooks that report a card's memory: the session's quota as the card's size, the session's allocations as
+//! used. NVML reports the same (`nvml::memory`).
 //!
-//! The driver is asked once for the size of each card; from then on what is free is known here, and the question
-//! costs less than the driver's own answer. Where anything is unusual the driver answers, with its own error.
+//! The driver is asked once for the size of each card. From then on gpushare answers itself, faster than the
+//! driver. In unusual cases the driver answers, with its own error.
 
 use gpushare_proto::Bytes;
 
@@ -19,7 +19,7 @@ use crate::state::inquiry;
 pub unsafe fn get_info(free: *mut usize, total: *mut usize, real: impl FnOnce() -> CUresult) -> CUresult {
     let wanted = !free.is_null() && !total.is_null();
     if wanted && let Some((card, figures)) = known() {
-        // SAFETY: both are writable.
+        // SAFETY: both are not null, so writable.
         unsafe { tell(free, total, card, figures) };
         return CUDA_SUCCESS;
     }
@@ -27,7 +27,7 @@ pub unsafe fn get_info(free: *mut usize, total: *mut usize, real: impl FnOnce() 
     if let (CUDA_SUCCESS, true, Some((state, device))) = (result, wanted, shared()) {
         state.memory.shrink_pools(device);
         if let Some(figures) = state.memory.lease().figures(device) {
-            // SAFETY: both are writable, and the driver just wrote both.
+            // SAFETY: both are writable, and the driver just wrote them.
             unsafe {
                 let card = Bytes(total.read() as u64);
                 state.memory.set_card_size(device, card);
@@ -38,7 +38,7 @@ pub unsafe fn get_info(free: *mut usize, total: *mut usize, real: impl FnOnce() 
     result
 }
 
-/// The size and the figures of the current card; `None` where the driver must be asked.
+/// Size and figures of the current card; `None` if the driver must be asked.
 fn known() -> Option<(Bytes, Figures)> {
     let state = State::existing()?;
     let device = state.driver.current_device()?;
@@ -50,15 +50,15 @@ fn known() -> Option<(Bytes, Figures)> {
 /// # Safety
 /// Both pointers are writable.
 unsafe fn tell(free: *mut usize, total: *mut usize, card: Bytes, figures: Figures) {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller's promise.
     unsafe {
         total.write(figures.total(card).0 as usize);
         free.write(figures.free(card).0 as usize);
     }
 }
 
-/// `cuDeviceTotalMem`. Frameworks ask before their first context, when the process is no client yet: then the daemon
-/// is asked by the session's token.
+/// `cuDeviceTotalMem`: the session's quota. Frameworks ask before their first context, when the process has
+/// no connection; then the daemon is asked with the session's token.
 ///
 /// # Safety
 /// `total` is null or writable, as the driver's function demands.
@@ -74,7 +74,7 @@ pub unsafe fn total_mem(total: *mut usize, device: CUdevice, real: impl FnOnce()
     result
 }
 
-/// `cuMemGetInfo` of CUDA 2: as much of it as 32 bits can say.
+/// `cuMemGetInfo` of CUDA 2, saturated to 32 bits.
 ///
 /// # Safety
 /// Both pointers are null or writable, as the driver's function demands.
@@ -87,7 +87,7 @@ pub unsafe fn get_info_narrow(free: *mut u32, total: *mut u32, real: impl FnOnce
         Some((figures.free(card), figures.total(card)))
     });
     if let (CUDA_SUCCESS, Some(told), false, false) = (result, told, free.is_null(), total.is_null()) {
-        // SAFETY: both are writable.
+        // SAFETY: both are not null, so writable.
         unsafe {
             free.write(narrow(told.0));
             total.write(narrow(told.1));
@@ -96,7 +96,7 @@ pub unsafe fn get_info_narrow(free: *mut u32, total: *mut u32, real: impl FnOnce
     result
 }
 
-/// `cuDeviceTotalMem` of CUDA 2.
+/// `cuDeviceTotalMem` of CUDA 2, saturated to 32 bits.
 ///
 /// # Safety
 /// `total` is null or writable, as the driver's function demands.
@@ -108,7 +108,7 @@ pub unsafe fn total_mem_narrow(
     let result = real();
     let card = State::get().and_then(|state| state.driver.total(device));
     if let (CUDA_SUCCESS, Some(card), false) = (result, card, total.is_null()) {
-        // SAFETY: writable.
+        // SAFETY: not null, so writable.
         unsafe { total.write(narrow(size(device, card))) };
     }
     result

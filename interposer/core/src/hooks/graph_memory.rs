@@ -1,5 +1,6 @@
-//! Memory that graphs allocate for themselves. It is there while a graph runs and kept by the driver for the next run:
-//! charged by what that has taken from the card, after each launch of a process that has ever made such a node.
+//! Hooks of memory that graphs allocate themselves. The driver keeps it from one run for the next. It is
+//! charged after each launch, by what the driver took from the card, once the process has created a node that
+//! allocates.
 
 use std::ffi::{c_int, c_void};
 
@@ -26,7 +27,7 @@ pub struct NodeParameters {
     address: u64,
 }
 
-/// `CUgraphNodeParams`, of a node that allocates.
+/// `CUgraphNodeParams` of a node that allocates.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct AnyNode {
@@ -35,7 +36,8 @@ pub struct AnyNode {
     allocation: NodeParameters,
 }
 
-/// `cuGraphAddMemAllocNode`: takes no memory yet, and is refused if there is no quota for what it will take.
+/// `cuGraphAddMemAllocNode`: takes no memory yet, but is refused if the quota does not suffice for its
+/// memory.
 ///
 /// # Safety
 /// `parameters` is null or readable, as the driver's function demands.
@@ -43,7 +45,7 @@ pub unsafe fn add_alloc_node(parameters: *const NodeParameters, real: impl FnOnc
     let Some((state, current)) = shared().filter(|_| !parameters.is_null()) else {
         return real();
     };
-    // SAFETY: readable.
+    // SAFETY: not null, so readable.
     let NodeParameters { location, bytes, .. } = unsafe { parameters.read() };
     let device = location.device().unwrap_or(current);
     let bytes = Bytes(bytes as u64);
@@ -60,12 +62,12 @@ pub unsafe fn add_alloc_node(parameters: *const NodeParameters, real: impl FnOnc
     result
 }
 
-/// `cuGraphAddNode`: it may be one of those.
+/// `cuGraphAddNode`: treats a node that allocates like [`add_alloc_node`].
 ///
 /// # Safety
 /// `parameters` is null or readable, as the driver's function demands.
 pub unsafe fn add_node(parameters: *const AnyNode, real: impl FnOnce() -> CUresult) -> CUresult {
-    // SAFETY: readable; every kind begins alike, and what follows is read for this one only.
+    // SAFETY: readable if not null. All kinds have the same beginning; the rest is read only for this kind.
     unsafe {
         if parameters.is_null() || (*parameters).kind != NODE_MEM_ALLOC {
             return real();
@@ -74,7 +76,7 @@ pub unsafe fn add_node(parameters: *const AnyNode, real: impl FnOnce() -> CUresu
     }
 }
 
-/// A graph was launched or uploaded.
+/// Charges the memory of graphs after a launch or an upload.
 #[inline]
 pub fn after_launch() {
     if let Some(state) = State::existing().filter(|state| state.memory.has_graph_memory()) {
@@ -95,7 +97,7 @@ fn charge(state: &'static State) {
     state.memory.lock_pool(&pool).charge_all();
 }
 
-/// `cuDeviceGraphMemTrim`: the driver gives unused memory of graphs back.
+/// `cuDeviceGraphMemTrim`: gives back unused memory of graphs.
 pub fn trim(device: CUdevice, real: impl FnOnce() -> CUresult) -> CUresult {
     let result = real();
     if let Some(state) = State::existing() {

@@ -1,4 +1,5 @@
-//! What rewritten memory says it is: what the application asked for, device memory of its own size.
+//! Hooks that describe memory. Rewritten memory is described as the device memory that the application asked
+//! for.
 
 use std::ffi::{c_int, c_uint, c_void};
 use std::ptr::null_mut;
@@ -11,7 +12,7 @@ use crate::driver::types::{
 use crate::memory::allocations::{Block, Origin};
 use crate::state::State;
 
-/// `cuPointerGetAttribute`.
+/// `cuPointerGetAttribute`: describes rewritten memory as device memory.
 ///
 /// # Safety
 /// `data` is null or writable for the attribute's type, as the driver's function demands.
@@ -36,7 +37,7 @@ pub unsafe fn attribute(
     result
 }
 
-/// `cuPointerGetAttributes`: the driver's answers, with ours over them.
+/// `cuPointerGetAttributes`: corrects the driver's answers about rewritten memory.
 ///
 /// # Safety
 /// The arrays are as the driver's function demands.
@@ -70,7 +71,7 @@ pub unsafe fn attributes(
     result
 }
 
-/// `cuMemGetAddressRange`: the size that was asked for.
+/// `cuMemGetAddressRange`: returns the size that the application asked for.
 ///
 /// # Safety
 /// Both pointers are null or writable, as the driver's function demands.
@@ -93,12 +94,13 @@ pub unsafe fn address_range(
     CUDA_SUCCESS
 }
 
-/// `cuMemRangeGetAttribute`, `cuMemRangeGetAttributes`: questions about managed memory, which plain memory refuses.
+/// `cuMemRangeGetAttribute`, `cuMemRangeGetAttributes`: refused for rewritten memory, as the driver does for
+/// device memory.
 pub fn range(address: CUdeviceptr, real: impl FnOnce() -> CUresult) -> CUresult {
     if rewritten(address).is_some() { CUDA_ERROR_INVALID_VALUE } else { real() }
 }
 
-/// The block around an address, if we made it differently.
+/// Block around an address, if it is managed memory in place of device memory.
 pub(super) fn rewritten(address: CUdeviceptr) -> Option<(CUdeviceptr, Block)> {
     State::existing()?
         .memory
@@ -106,17 +108,17 @@ pub(super) fn rewritten(address: CUdeviceptr) -> Option<(CUdeviceptr, Block)> {
         .filter(|(_, block)| block.origin == Origin::Rewritten)
 }
 
-/// Writes our answer over the driver's, for the attributes that managed memory answers otherwise.
+/// Replaces the driver's answer for the attributes that differ between managed and device memory.
 ///
 /// # Safety
-/// The driver has just answered into `data`.
+/// The driver has just written its answer to `data`.
 unsafe fn amend(data: *mut c_void, attribute: CUpointerAttribute, start: CUdeviceptr, block: Block) {
     // SAFETY: the types are those of the CUDA driver API for each attribute.
     unsafe {
         match attribute {
             ATTRIBUTE_CONTEXT => data.cast::<usize>().write(block.context),
             ATTRIBUTE_MEMORY_TYPE => data.cast::<c_uint>().write(MEMORYTYPE_DEVICE),
-            // A boolean, of one byte or of four: the driver wrote the rest of it.
+            // A boolean of one or four bytes. The driver has written the other bytes.
             ATTRIBUTE_IS_MANAGED | ATTRIBUTE_IS_IPC_CAPABLE => data.cast::<u8>().write(0),
             ATTRIBUTE_RANGE_START => data.cast::<CUdeviceptr>().write(start),
             ATTRIBUTE_RANGE_SIZE => data.cast::<usize>().write(block.size.0 as usize),

@@ -1,5 +1,5 @@
-//! Memory that is handed to other processes. What we rewrote may move, and the driver hands out none of it: programs that
-//! share memory so need `--backend native`. What another process opens is charged to the one that made it.
+//! Hooks of memory that is shared with other processes. Rewritten memory can move, so the driver does not
+//! share it; such programs need `--backend native`. Shared memory is charged to the process that created it.
 
 use std::sync::atomic::AtomicBool;
 
@@ -7,7 +7,7 @@ use super::identity::rewritten;
 use crate::driver::types::{CUDA_ERROR_NOT_SUPPORTED, CUdeviceptr, CUresult};
 use crate::process::stderr;
 
-/// `cuIpcGetMemHandle`, `cuMemGetHandleForAddressRange`.
+/// `cuIpcGetMemHandle`, `cuMemGetHandleForAddressRange`: refused for rewritten memory, with a notice.
 pub fn hand_out(address: CUdeviceptr, real: impl FnOnce() -> CUresult) -> CUresult {
     if rewritten(address).is_none() {
         return real();
@@ -16,7 +16,7 @@ pub fn hand_out(address: CUdeviceptr, real: impl FnOnce() -> CUresult) -> CUresu
     CUDA_ERROR_NOT_SUPPORTED
 }
 
-/// `cuPointerSetAttribute`: what prepares memory for other devices fails for managed memory.
+/// `cuPointerSetAttribute`: adds a notice if preparing rewritten memory for other devices fails.
 pub fn prepare(address: CUdeviceptr, real: impl FnOnce() -> CUresult) -> CUresult {
     let result = real();
     if result != 0 && rewritten(address).is_some() {
@@ -30,8 +30,9 @@ fn refuse() {
     stderr::print_once(
         &PRINTED,
         format_args!(
-            "this program shares memory of the card with another process or device, which memory that moves cannot; \
-             start it with `gpushare-ctl run --backend native` (or GPUSHARE_BACKEND=native), then its memory stays on the card"
+            "this program shares device memory with another process or device, but memory that gpushare can move \
+             cannot be shared; start it with `gpushare-ctl run --backend native` (or GPUSHARE_BACKEND=native), \
+             then its memory stays on the card"
         ),
     );
 }

@@ -1,4 +1,4 @@
-//! Where memory is to be, as the driver's structures say it.
+//! Location of memory in the driver's structures.
 
 use std::ffi::c_int;
 
@@ -10,12 +10,13 @@ use crate::driver::types::{CUdevice, LOCATION_DEVICE, LOCATION_PART_OF_DEVICE};
 pub struct Location {
     /// `CUmemLocationType`.
     pub kind: c_int,
-    /// A device's ordinal, or a NUMA node; of a part of a device its ordinal in the lowest byte.
+    /// Ordinal of the device, or number of the NUMA node. For a part of a device, the lowest byte is the
+    /// ordinal.
     pub id: c_int,
 }
 
 impl Location {
-    /// The device whose memory is meant; `None` for other places.
+    /// Device of the memory; `None` if it is not on a device.
     #[must_use]
     pub fn device(self) -> Option<CUdevice> {
         match self.kind {
@@ -26,15 +27,15 @@ impl Location {
     }
 }
 
-/// The beginning of `CUmemPoolProps` and of `CUmemAllocationProp`.
+/// Common beginning of `CUmemPoolProps` and `CUmemAllocationProp`.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct Properties {
     /// `CUmemAllocationType`.
     pub kind: c_int,
-    /// How it can be handed to others.
+    /// Kinds of handles by which the memory can be shared.
     pub handle_types: c_int,
-    /// Where it is.
+    /// Location of the memory.
     pub location: Location,
 }
 
@@ -46,7 +47,7 @@ mod tests {
     fn memory_of_a_part_of_a_device_is_that_devices() {
         let at = |kind, id| Location { kind, id }.device();
         assert_eq!(at(LOCATION_DEVICE, 3), Some(3));
-        // The device's byte, then the part's; what is in the others is nobody's.
+        // The lowest byte is the device, the next one the part. The others are undefined.
         assert_eq!(at(LOCATION_PART_OF_DEVICE, 0x7f00_0103), Some(3));
         assert_eq!(at(3, 0), None, "a NUMA node of the host");
     }

@@ -1,4 +1,4 @@
-//! The ways by which an application finds a driver function: `dlsym` and `cuGetProcAddress`.
+//! Hooks of `dlsym` and `cuGetProcAddress`, by which an application finds driver functions.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr::null_mut;
@@ -12,11 +12,10 @@ use crate::driver::types::{CUDA_SUCCESS, CUresult};
 use crate::driver::unknown::UNKNOWN;
 use crate::state::State;
 
-/// What our `dlsym` answers: our function for a driver symbol, or null for "not ours, ask the real one".
+/// Returns gpushare's function for a hooked driver symbol, and null if the real `dlsym` must answer.
 ///
-/// Answers only where the real one would have answered with the driver's function or with our own export;
-/// a function of the same name in some other library is that library's. Names that do not begin like
-/// the driver's are turned away first, without any lookup.
+/// It replaces only the driver's own function or gpushare's export; other libraries may have functions of the
+/// same name. Names without the driver's prefix are rejected first, without any lookup.
 ///
 /// # Safety
 /// The arguments are those of a call of `dlsym`.
@@ -34,7 +33,7 @@ pub unsafe fn dlsym_answer(table: &Table, handle: *mut c_void, name: *const c_ch
         unsafe { note_if_drivers(handle, name) };
         return null_mut();
     }
-    // RTLD_NEXT depends on who calls: only the real function, jumped to, can see that.
+    // RTLD_NEXT depends on the caller, which only the real function sees after a jump.
     if handle == libc::RTLD_NEXT {
         return null_mut();
     }
@@ -46,21 +45,22 @@ pub unsafe fn dlsym_answer(table: &Table, handle: *mut c_void, name: *const c_ch
     if claimed { ours } else { null_mut() }
 }
 
-/// Notes a name that nobody here knows, if it is a driver's function that the real `dlsym` will find.
+/// Notes a name that is not in the symbol list, if the real `dlsym` will find the driver's function.
 ///
 /// # Safety
 /// `handle` is one that `dlsym` takes.
 unsafe fn note_if_drivers(handle: *mut c_void, name: &CStr) {
     let theirs = LIBCUDA.symbol_if_loaded(name);
-    // SAFETY: the caller vouches for the handle.
+    // SAFETY: the caller's promise.
     let found = || unsafe { dynlink::symbol_in(handle, name) };
-    // Who asks for the next one after itself finds the driver's if there is one.
+    // RTLD_NEXT finds the driver's function if the driver has one.
     if !theirs.is_null() && (handle == libc::RTLD_NEXT || found() == theirs) {
         UNKNOWN.note(name.to_bytes(), 0);
     }
 }
 
-/// `cuGetProcAddress`: the driver's answer, exchanged for our function of the same variant where there is one.
+/// `cuGetProcAddress`: replaces the driver's answer by gpushare's function of the same variant, if that is
+/// hooked.
 ///
 /// # Safety
 /// `symbol` and `answer` are null or as the driver's function demands.
@@ -82,7 +82,7 @@ pub unsafe fn get_proc_address(
         return result;
     }
     match table.by_answer(Asked { base, version, flags }, found, &Real) {
-        // SAFETY: writable, as above.
+        // SAFETY: writable, because the driver just wrote there.
         Answer::Hooked(row) => unsafe { answer.write(row.wrapper.0.cast_mut()) },
         Answer::Driver => {}
         Answer::Unknown => {
@@ -95,10 +95,10 @@ pub unsafe fn get_proc_address(
     result
 }
 
-/// The driver that is loaded.
+/// The loaded driver.
 struct Real;
 
-/// `cuGetProcAddress` of CUDA 11.3, which every driver that we run on has.
+/// Type of `cuGetProcAddress` of CUDA 11.3, which every supported driver has.
 type GetProcAddress = unsafe extern "C" fn(*const c_char, *mut *mut c_void, c_int, u64) -> CUresult;
 
 impl Lookup for Real {

@@ -1,5 +1,6 @@
-//! The application's own virtual memory management: it creates memory by handle and maps it where it likes. What a handle
-//! holds is charged from its creation until its last use (`handles.rs`); it stays where it is.
+//! Hooks of virtual memory management: the application creates memory by handle and maps it itself. Memory is
+//! charged from the creation of its handle until the last use of the handle or a mapping
+//! (`memory/handles.rs`). It never moves.
 
 use std::ffi::{c_int, c_uint};
 
@@ -21,7 +22,7 @@ pub struct ArrayMap {
     resource_kind: c_int,
     resource: u64,
     part_kind: c_uint,
-    /// Level, layer, offsets and extents, or layer, offset and size of a tail.
+    /// Level, layer, offsets and extents of a level; or layer, offset and size of a mip tail.
     part: [u64; 4],
     operation: c_int,
     handle_kind: c_int,
@@ -32,7 +33,7 @@ pub struct ArrayMap {
     reserved: [c_uint; 2],
 }
 
-/// `cuMemCreate`.
+/// `cuMemCreate`: charged to the device in its properties.
 ///
 /// # Safety
 /// Both pointers are null or as the driver's function demands.
@@ -45,12 +46,12 @@ pub unsafe fn create(
     if handle.is_null() || properties.is_null() {
         return real();
     }
-    // SAFETY: readable.
+    // SAFETY: readable, as the driver's function demands.
     let Properties { location, .. } = unsafe { properties.read() };
     let (Some(state), Some(device)) = (State::get(), location.device()) else {
         return real();
     };
-    // It may come before any context.
+    // The call may come before any context.
     if let Err(refused) = state.admit(device) {
         return refused;
     }
@@ -59,7 +60,7 @@ pub unsafe fn create(
     }
     let charge = Charge { device, bytes: Bytes(size as u64) };
     let call = || {
-        // Not held while the daemon is asked, which may not answer.
+        // The lock is not held while the daemon is asked, which may not answer.
         let mut handles = state.memory.handles();
         let result = real();
         if result == CUDA_SUCCESS {
@@ -71,12 +72,12 @@ pub unsafe fn create(
     state.memory.create_piece(charge.device, charge.bytes, call)
 }
 
-/// `cuMemRelease`.
+/// `cuMemRelease`: the memory lives on while it is mapped.
 pub fn release(handle: CUmemHandle, real: impl FnOnce() -> CUresult) -> CUresult {
     after(real, |handles| handles.release(handle))
 }
 
-/// `cuMemMap`.
+/// `cuMemMap`: one more use of the memory.
 pub fn map(
     address: CUdeviceptr,
     size: usize,
@@ -89,13 +90,13 @@ pub fn map(
     })
 }
 
-/// `cuMemUnmap`.
+/// `cuMemUnmap`: gives back memory that has no further use.
 pub fn unmap(address: CUdeviceptr, size: usize, real: impl FnOnce() -> CUresult) -> CUresult {
     after(real, |handles| handles.unmap(address, Bytes(size as u64)))
 }
 
-/// `cuMemRetainAllocationHandle`. Memory that we rewrote has no handle, as plain device memory has none: a peer that maps
-/// one by the size of the range would see other data.
+/// `cuMemRetainAllocationHandle`. Rewritten memory has no handle, like plain device memory. A peer that maps
+/// such a handle by the size of its range would see other data.
 ///
 /// # Safety
 /// `handle` is null or writable, as the driver's function demands.
@@ -116,13 +117,13 @@ pub unsafe fn retain(
     })
 }
 
-/// `cuMemMapArrayAsync`: memory comes into sparse arrays or leaves them, in the order of a stream. What leaves is free when
-/// that was asked for.
+/// `cuMemMapArrayAsync`: maps memory into sparse arrays or unmaps it, in stream order. Unmapped memory counts
+/// as free at the call.
 ///
 /// # Safety
 /// `parts` is null or points to `count` elements, as the driver's function demands.
 pub unsafe fn map_arrays(parts: *const ArrayMap, count: c_uint, real: impl FnOnce() -> CUresult) -> CUresult {
-    // Before the books are held: a thread that waits at the gate holds nobody up.
+    // Before the lock of the handles, so that a thread that waits at the gate delays no other.
     let _pass = work::pass();
     after(real, |handles| {
         let count = if parts.is_null() { 0 } else { count as usize };
@@ -137,8 +138,8 @@ pub unsafe fn map_arrays(parts: *const ArrayMap, count: c_uint, real: impl FnOnc
     })
 }
 
-/// An array is destroyed: what was mapped into it is used there no more. It is taken out before the driver may give the
-/// array's handle out again.
+/// Calls the driver to destroy an array, and gives back memory that was mapped only there. The mappings are
+/// removed first, because the driver may reuse the array's handle.
 pub(super) fn end_array(state: &State, resource: u64, real: impl FnOnce() -> CUresult) -> CUresult {
     let parts = state.memory.handles().take_parts(resource);
     let result = real();
@@ -156,7 +157,8 @@ pub(super) fn end_array(state: &State, resource: u64, real: impl FnOnce() -> CUr
     result
 }
 
-/// Calls the driver with the books of handles held, and on success notes what follows; frees what nobody uses any more.
+/// Calls the driver with the handles locked. After a success runs `note`, and gives back the charges that it
+/// returns.
 fn after<I: IntoIterator<Item = Charge>>(
     real: impl FnOnce() -> CUresult,
     note: impl FnOnce(&mut Handles) -> I,
@@ -178,7 +180,7 @@ impl ArrayMap {
         let [a, b, c, d] = self.part;
         let half = |value: u64| [value & u64::from(u32::MAX), value >> 32];
         let (plane, from, size) = match self.part_kind {
-            // What follows the layer is padding.
+            // The bytes after the layer are padding.
             ARRAY_PART_TAIL => ([0, a as u32], [b, 0, 0], [c, 0, 0]),
             _ => {
                 let ([x, y], [z, width], [height, depth]) = (half(b), half(c), half(d));

@@ -1,5 +1,5 @@
-//! The hooks: what each family of hooked calls does around the real one. Every function here gets the
-//! driver's own function first, then the application's arguments as they came.
+//! Hooks: what gpushare does around each family of driver calls. A hook gets the application's arguments, and
+//! last the driver's function with these arguments as `real`.
 
 pub mod allocation;
 pub mod array;

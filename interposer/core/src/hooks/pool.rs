@@ -1,5 +1,5 @@
-//! Memory in the order of streams, and the pools that it comes from. It is the driver's own and never moves, but for
-//! pools of managed memory.
+//! Hooks of stream-ordered memory and its pools. Pools belong to the driver, so their memory never moves,
+//! except in pools of managed memory.
 //!
 //! ```text
 //!   quota for all of it at hand? ─ no ─▶ has the pool so much unused? ─ no ─▶ ask for the rest ─▶ refused
@@ -9,7 +9,7 @@
 //!              what did the pool take? ── more than there is quota for ──▶ freed and trimmed, refused
 //! ```
 //!
-//! Inside a capture nothing is allocated: the call becomes a node of a graph, which takes memory when it is launched.
+//! Inside a capture nothing is allocated. The call becomes a node of a graph, which takes memory at launch.
 
 use std::ffi::c_int;
 use std::ptr::null_mut;
@@ -28,7 +28,7 @@ use crate::memory::Table;
 use crate::memory::pools::{LockedPool, PoolId};
 use crate::state::State;
 
-/// `cuMemAllocAsync`: from the pool that the stream's device uses now.
+/// `cuMemAllocAsync`: charged to the current pool of the stream's device.
 ///
 /// # Safety
 /// `address` is null or writable, as the driver's function demands.
@@ -46,11 +46,11 @@ pub unsafe fn alloc_async(
     }
     let device = device_of(state, stream, current);
     let Some(pool) = current_pool(state, device) else { return real() };
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller's promise.
     unsafe { allocate(state, pool, device, address, size, stream, real) }
 }
 
-/// `cuMemAllocFromPoolAsync`.
+/// `cuMemAllocFromPoolAsync`: charged to the pool.
 ///
 /// # Safety
 /// `address` is null or writable, as the driver's function demands.
@@ -67,11 +67,11 @@ pub unsafe fn alloc_from_pool_async(
     if records(state, stream) {
         return real();
     }
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller's promise.
     unsafe { allocate(state, pool, current, address, size, stream, real) }
 }
 
-/// `cuMemFreeAsync`. The pool keeps the memory, or not.
+/// `cuMemFreeAsync`: gives back what the pool returns to the card.
 pub fn free_async(
     address: CUdeviceptr,
     stream: CUstream,
@@ -81,13 +81,14 @@ pub fn free_async(
     let Some(state) = State::existing() else { return real() };
     let stream = named(stream, default);
     state.memory.free(Table::Blocks, address, |known| match known {
-        // The driver would refuse a block that is no pool's. The application asks for an order, which a wait keeps.
+        // The driver refuses a block that is no pool's. Waiting for the stream keeps the order that the
+        // application asks for.
         true if !state.gate.captures.any() => free_in_order(state, address, stream),
         _ => real(),
     })
 }
 
-/// `cuMemPoolCreate`.
+/// `cuMemPoolCreate`: records the pool.
 ///
 /// # Safety
 /// Both pointers are null or as the driver's function demands.
@@ -105,7 +106,8 @@ pub unsafe fn create(
     result
 }
 
-/// `cuMemPoolDestroy`, `cuMemPoolTrimTo`, `cuMemPoolSetAttribute`: the pool may give memory back to the card.
+/// `cuMemPoolDestroy`, `cuMemPoolTrimTo`, `cuMemPoolSetAttribute`: gives back what the pool returns to the
+/// card.
 pub fn shrinks(pool: CUmemoryPool, real: impl FnOnce() -> CUresult) -> CUresult {
     let result = real();
     if let Some(state) = State::existing() {
@@ -114,7 +116,7 @@ pub fn shrinks(pool: CUmemoryPool, real: impl FnOnce() -> CUresult) -> CUresult 
     result
 }
 
-/// `cuDeviceGetMemPool`, `cuDeviceGetDefaultMemPool`: a pool that the application may allocate from by name.
+/// `cuDeviceGetMemPool`, `cuDeviceGetDefaultMemPool`: records a pool that the application may allocate from.
 ///
 /// # Safety
 /// `pool` is null or writable, as the driver's function demands.
@@ -133,7 +135,7 @@ pub unsafe fn named_by_device(
     result
 }
 
-/// `cuMemGetMemPool`, `cuMemGetDefaultMemPool`: the same by location and kind of memory.
+/// `cuMemGetMemPool`, `cuMemGetDefaultMemPool`: records a pool that the application may allocate from.
 ///
 /// # Safety
 /// Both pointers are null or as the driver's function demands.
@@ -154,8 +156,8 @@ pub unsafe fn named_by_location(
     result
 }
 
-/// A pool elsewhere than on a card is nobody's quota here. Managed memory has no device: it is charged to the one that
-/// its user is on.
+/// Records a pool. A pool that is not on a card is not charged. A managed pool without a device is charged to
+/// the calling thread's device.
 fn know(state: &'static State, pool: CUmemoryPool, location: Location, kind: c_int) {
     let kind = if kind == ALLOCATION_MANAGED { MemoryKind::Movable } else { MemoryKind::Fixed };
     let device = location.device().or_else(|| match kind {
@@ -165,7 +167,7 @@ fn know(state: &'static State, pool: CUmemoryPool, location: Location, kind: c_i
     state.memory.register_pool(PoolId::of(pool), device.unwrap_or(ELSEWHERE), kind);
 }
 
-/// The device of memory that is on no card.
+/// Ordinal that stands for memory on no card.
 const ELSEWHERE: CUdevice = -1;
 
 /// # Safety
@@ -207,12 +209,12 @@ unsafe fn allocate(
     }
     // SAFETY: written by the driver.
     undo(state, &mut held, handle, unsafe { address.read() }, stream);
-    // SAFETY: writable.
+    // SAFETY: writable, as the caller promises.
     unsafe { address.write(0) };
     CUDA_ERROR_OUT_OF_MEMORY
 }
 
-/// The pool took more than there is quota for: as if it had never been asked.
+/// Frees an allocation for which the pool took more than the quota allows.
 #[cold]
 fn undo(
     state: &State,
@@ -222,10 +224,10 @@ fn undo(
     stream: CUstream,
 ) {
     if let (Some(free), Some(trim)) = (state.driver.mem_free_async, state.driver.mem_pool_trim_to) {
-        // SAFETY: frees what was just allocated, in the order of the same stream; the pool is the application's own.
+        // SAFETY: frees what was just allocated, in the order of the same stream; the pool is alive.
         unsafe {
             free(address, stream);
-            // A wait would break a capture; then what is there is owed until the pool gives it back.
+            // A wait would invalidate a capture. Then the excess is owed until the pool returns it.
             if !state.gate.captures.any() {
                 (state.driver.stream_synchronize)(stream);
                 trim(pool, held.charged().0 as usize);
@@ -235,7 +237,7 @@ fn undo(
     held.charge_all();
 }
 
-/// The stream that a handle means: null is the thread's own one for a call of that kind.
+/// Replaces null by the per-thread default stream for a call of that kind.
 fn named(stream: CUstream, default: DefaultStream) -> CUstream {
     match default {
         DefaultStream::PerThread if stream.is_null() => std::ptr::without_provenance_mut(STREAM_PER_THREAD),
@@ -243,14 +245,14 @@ fn named(stream: CUstream, default: DefaultStream) -> CUstream {
     }
 }
 
-/// Whether a call on `stream` is recorded now: then a graph of this process has memory of its own from now on.
+/// Whether a capture records a call on `stream`. Then graphs of this process have memory from now on.
 fn records(state: &State, stream: CUstream) -> bool {
     if !state.gate.captures.any() {
         return false;
     }
     let mut status = 0;
     let Some(ask) = state.driver.stream_is_capturing else { return false };
-    // SAFETY: writes one integer; may be asked at any time.
+    // SAFETY: writes one integer; it may be called at any time.
     let records = unsafe { ask(stream, &raw mut status) } == CUDA_SUCCESS && status != 0;
     if records {
         state.memory.note_graph_memory();
@@ -280,9 +282,9 @@ fn current_pool(state: &State, device: CUdevice) -> Option<CUmemoryPool> {
     (result == CUDA_SUCCESS && !pool.is_null()).then_some(pool)
 }
 
-/// Frees memory that is no pool's when the stream has come so far.
+/// Waits for the stream and frees memory that belongs to no pool.
 fn free_in_order(state: &State, address: CUdeviceptr, stream: CUstream) -> CUresult {
-    // SAFETY: the application's own stream and memory.
+    // SAFETY: the stream and the memory are the application's.
     unsafe {
         match (state.driver.stream_synchronize)(stream) {
             CUDA_SUCCESS => (state.driver.mem_free)(address),

@@ -1,5 +1,7 @@
-//! Calls that give work to the card: all pass the gate, and those that put kernels, copies or fills into a stream pass the
-//! window before it while that is on. What a stream waits for or writes passes no window, since work in flight may wait for it.
+//! Hooks of calls that give the card work. All pass the gate. While the launch window is on, kernels, copies
+//! and fills in a stream pass the window first.
+//!
+//! Waits and writes of a stream pass no window, because work in flight may depend on them.
 
 use std::ffi::{c_uint, c_void};
 use std::ptr::null_mut;
@@ -18,13 +20,13 @@ use crate::window::driver::OnDriver;
 use crate::window::graphs::contents;
 use crate::window::throttle::Launch;
 
-/// Passes the gate; holds it open while the pass lives.
+/// Enters the gate, waiting while it is closed. The gate cannot close while the pass lives.
 #[inline]
 pub fn pass() -> Pass<'static> {
     pass_by(page())
 }
 
-/// The same by a page that was looked at already.
+/// Like [`pass`], with a page that the caller has loaded.
 #[inline]
 pub fn pass_by(page: &Page) -> Pass<'static> {
     match GATE.enter(&page.gate) {
@@ -33,9 +35,9 @@ pub fn pass_by(page: &Page) -> Pass<'static> {
     }
 }
 
-/// The same for work in a stream, which may be what others wait for.
+/// Like [`pass_by`], for work in a stream that may carry communication between cards.
 ///
-/// It is described where the gate is closed and not before: an open one pays nothing for it.
+/// `work` is described only if the gate is closed, so an open gate costs nothing more.
 ///
 /// # Safety
 /// A configuration is null or readable, as the driver's function demands.
@@ -43,12 +45,12 @@ pub fn pass_by(page: &Page) -> Pass<'static> {
 pub unsafe fn pass_with(page: &Page, work: impl FnOnce() -> Work) -> Pass<'static> {
     match GATE.enter(&page.gate) {
         Ok(pass) => pass,
-        // SAFETY: the caller says so.
+        // SAFETY: the caller's promise.
         Err(word) => unsafe { wait_with(word, work()) },
     }
 }
 
-/// Waits at the closed gate. A panic of ours there lets the thread through.
+/// Waits at the closed gate. If gpushare panics there, the thread is let through.
 #[cold]
 fn wait(word: GateWord) -> Pass<'static> {
     let wait = || match State::existing() {
@@ -59,11 +61,11 @@ fn wait(word: GateWord) -> Pass<'static> {
 }
 
 /// # Safety
-/// As above.
+/// A configuration is null or readable, as the driver's function demands.
 #[cold]
 #[inline(never)]
 unsafe fn wait_with(word: GateWord, work: Work) -> Pass<'static> {
-    // SAFETY: the caller says so.
+    // SAFETY: the caller's promise.
     let pass = || unsafe {
         let state = State::existing()?;
         if !work.talks(state) {
@@ -74,17 +76,18 @@ unsafe fn wait_with(word: GateWord, work: Work) -> Pass<'static> {
     guest_or(pass, || None).unwrap_or_else(|| wait(word))
 }
 
-/// Whether launches are counted: others use the card, or the session has a compute limit.
+/// Whether launches pass the launch window: another session uses the card, or the session has a compute
+/// limit.
 #[inline]
 #[must_use]
 pub fn is_windowed(page: &Page) -> bool {
     page.flags.load(Ordering::Relaxed) & (FLAG_CONTENDED | FLAG_LIMITED) != 0
 }
 
-/// What is put into a stream.
+/// Work that a call puts into a stream.
 #[derive(Clone, Copy, Debug)]
 pub enum Work {
-    /// A copy, a fill, or what has no name.
+    /// A copy, a fill, or a launch without further description.
     One(CUstream),
     /// A kernel.
     Kernel(CUfunction, CUstream),
@@ -95,7 +98,7 @@ pub enum Work {
 }
 
 impl Work {
-    /// Whether it talks to other cards, by its name or by its stream.
+    /// Whether the work communicates with other cards, by the kernel's name or by a mark on its stream.
     ///
     /// # Safety
     /// A configuration is null or readable, as the driver's function demands.
@@ -105,7 +108,7 @@ impl Work {
             Self::Kernel(function, stream) => {
                 (stream, state.gate.collectives.is_collective(&state.driver, function))
             }
-            // SAFETY: the caller says so.
+            // SAFETY: the caller's promise.
             Self::Configured(function, config) => match unsafe { config.as_ref() } {
                 Some(config) => {
                     (config.stream, state.gate.collectives.is_collective(&state.driver, function))
@@ -130,7 +133,8 @@ pub struct LaunchConfig {
     attribute_count: c_uint,
 }
 
-/// `CUlaunchAttribute`: what it is, and 64 bytes of which the first four are the answer to "programmatic?".
+/// `CUlaunchAttribute`: an id and a value of 64 bytes. The first four bytes of the value are a flag for a
+/// programmatic launch.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct LaunchAttribute {
@@ -140,15 +144,15 @@ pub struct LaunchAttribute {
 }
 
 impl LaunchConfig {
-    /// Whether the launch may begin before the one ahead of it in its stream ends.
+    /// Whether the launch may begin before the launch ahead of it in its stream ends.
     ///
     /// # Safety
-    /// The attributes are there, as the driver's function demands.
+    /// The attributes are readable, as the driver's function demands.
     unsafe fn is_programmatic(&self) -> bool {
         if self.attributes.is_null() {
             return false;
         }
-        // SAFETY: the caller says so.
+        // SAFETY: the caller's promise.
         let attributes =
             unsafe { std::slice::from_raw_parts(self.attributes, self.attribute_count as usize) };
         attributes
@@ -157,21 +161,21 @@ impl LaunchConfig {
     }
 }
 
-/// Passes the window; the gate comes next.
+/// Passes the launch window. The caller passes the gate next.
 ///
 /// # Safety
 /// A configuration is null or readable with its attributes, as the driver's function demands.
 #[cold]
 #[inline(never)]
 pub unsafe fn pass_window(work: Work, default: DefaultStream) {
-    // SAFETY: the caller says so.
+    // SAFETY: the caller's promise.
     guest_or(|| unsafe { admit(work, default) }, || None);
 }
 
 /// # Safety
-/// As above.
+/// A configuration is null or readable with its attributes, as the driver's function demands.
 unsafe fn admit(work: Work, default: DefaultStream) -> Option<()> {
-    // Within a call that is inside the gate a wait would hold up a drop.
+    // A thread that is inside the gate already must not wait, because that would delay a drop.
     if gate::is_inside() {
         return None;
     }
@@ -180,7 +184,7 @@ unsafe fn admit(work: Work, default: DefaultStream) -> Option<()> {
     let (stream, size, programmatic) = match work {
         Work::One(stream) | Work::Kernel(_, stream) => (stream, 1, false),
         Work::Graph(graph, stream) => (stream, state.window.graphs().size(graph), false),
-        // SAFETY: null, or readable as the caller says.
+        // SAFETY: null, or readable as the caller promises.
         Work::Configured(_, config) => unsafe {
             let config = config.as_ref()?;
             (config.stream, 1, config.is_programmatic())
@@ -193,7 +197,7 @@ unsafe fn admit(work: Work, default: DefaultStream) -> Option<()> {
     Some(())
 }
 
-/// A graph is made ready to be launched.
+/// `cuGraphInstantiate` and its newer forms: counts the kernels of the new graph.
 ///
 /// # Safety
 /// `made` is null or writable, as the driver's function demands.
@@ -215,10 +219,10 @@ pub unsafe fn instantiate(
     result
 }
 
-/// The same for a call that may also bring it to the card.
+/// Like [`instantiate`], for a call that may also upload the graph to the card, and so passes the gate.
 ///
 /// # Safety
-/// As above.
+/// `made` is null or writable, as the driver's function demands.
 pub unsafe fn instantiate_and_upload(
     made: *mut CUgraphExec,
     graph: CUgraph,
@@ -228,11 +232,11 @@ pub unsafe fn instantiate_and_upload(
         let _pass = pass();
         real()
     };
-    // SAFETY: the caller says so.
+    // SAFETY: the caller's promise.
     unsafe { instantiate(made, graph, passing) }
 }
 
-/// A graph that was ready is destroyed.
+/// `cuGraphExecDestroy`: removes the graph.
 pub fn destroy_graph(graph: *mut c_void, real: impl FnOnce() -> CUresult) -> CUresult {
     match State::existing() {
         Some(state) => state.window.graphs().destroy(graph, real),
@@ -240,20 +244,20 @@ pub fn destroy_graph(graph: *mut c_void, real: impl FnOnce() -> CUresult) -> CUr
     }
 }
 
-/// Passes the gate for a call that blocks until its default stream has done everything before it. While
-/// the gate may close it waits for that stream first, outside the gate, so that it is inside only for its own copy.
+/// Passes the gate for a call that blocks until its default stream is done. While the gate may close, waits
+/// for that stream first, outside the gate. Then the call is inside the gate only for its own copy.
 #[inline]
 pub fn pass_blocking(stream: DefaultStream) -> Pass<'static> {
     if is_windowed(page()) {
-        guest_or(|| settle(stream), || ());
+        guest_or(|| wait_for_default_stream(stream), || ());
     }
     pass()
 }
 
 #[cold]
-fn settle(stream: DefaultStream) {
+fn wait_for_default_stream(stream: DefaultStream) {
     let Some(state) = State::existing() else { return };
-    // A wait would break a capture; the call itself then tells the application what it may not do.
+    // A wait would invalidate a capture. The call itself returns the application's error.
     if state.gate.captures.any() {
         return;
     }
@@ -261,6 +265,6 @@ fn settle(stream: DefaultStream) {
         DefaultStream::Legacy => state.driver.stream_synchronize,
         DefaultStream::PerThread => state.driver.stream_synchronize_ptsz,
     };
-    // SAFETY: null is the default stream of either kind. An error comes again from the call itself.
+    // SAFETY: null is the default stream of either kind. The call itself returns any error again.
     unsafe { synchronize(null_mut()) };
 }
