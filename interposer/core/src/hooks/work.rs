@@ -18,7 +18,7 @@ use crate::process::panics::guest_or;
 use crate::state::State;
 use crate::window::driver::OnDriver;
 use crate::window::graphs::contents;
-use crate::window::throttle::Launch;
+use crate::window::launch_window::Launch;
 
 /// Enters the gate, waiting while it is closed. The gate cannot close while the pass lives.
 #[inline]
@@ -68,7 +68,7 @@ unsafe fn wait_with(word: GateWord, work: Work) -> Pass<'static> {
     // SAFETY: the caller's promise.
     let pass = || unsafe {
         let state = State::existing()?;
-        if !work.talks(state) {
+        if !work.communicates(state) {
             return None;
         }
         state.gate.pass_communication(word)
@@ -102,7 +102,7 @@ impl Work {
     ///
     /// # Safety
     /// A configuration is null or readable, as the driver's function demands.
-    unsafe fn talks(self, state: &State) -> bool {
+    unsafe fn communicates(self, state: &State) -> bool {
         let (stream, is_one) = match self {
             Self::One(stream) => (stream, false),
             Self::Kernel(function, stream) => {
@@ -115,7 +115,7 @@ impl Work {
                 }
                 None => return false,
             },
-            Self::Graph(graph, stream) => (stream, state.window.graphs().talks(graph)),
+            Self::Graph(graph, stream) => (stream, state.window.graphs().communicates(graph)),
         };
         is_one || state.gate.marked.contains(stream)
     }
@@ -214,7 +214,7 @@ pub unsafe fn instantiate(
         state
             .window
             .graphs()
-            .made(unsafe { made.read() }, contents(&state.driver, &state.gate.collectives, graph));
+            .insert(unsafe { made.read() }, contents(&state.driver, &state.gate.collectives, graph));
     }
     result
 }

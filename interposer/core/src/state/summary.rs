@@ -7,7 +7,7 @@ use gpushare_proto::{Nanos, names};
 
 use super::State;
 use crate::process::stderr;
-use crate::window::throttle::{Counters, Window};
+use crate::window::launch_window::{Counters, Window};
 
 /// Times that no other part of the state keeps.
 #[derive(Debug)]

@@ -32,7 +32,7 @@ pub struct Graphs {
 struct Entry {
     graph: AtomicUsize,
     kernels: AtomicU32,
-    talks: AtomicBool,
+    communicates: AtomicBool,
 }
 
 /// Kernels of a graph.
@@ -41,17 +41,17 @@ pub struct Contents {
     /// Number of kernel nodes, those of child graphs included.
     pub kernels: u32,
     /// Whether a kernel communicates with other cards.
-    pub talks: bool,
+    pub communicates: bool,
 }
 
 impl Contents {
     /// Contents of a graph that the driver does not describe.
-    const UNKNOWN: Self = Self { kernels: 1, talks: false };
+    const UNKNOWN: Self = Self { kernels: 1, communicates: false };
 
     fn and(self, other: Self) -> Self {
         Self {
             kernels: self.kernels.saturating_add(other.kernels),
-            talks: self.talks || other.talks,
+            communicates: self.communicates || other.communicates,
         }
     }
 }
@@ -67,7 +67,7 @@ impl Default for Graphs {
 
 impl Graphs {
     /// Enters an instantiated graph.
-    pub fn made(&self, graph: CUgraphExec, contents: Contents) {
+    pub fn insert(&self, graph: CUgraphExec, contents: Contents) {
         let _changing = lock(&self.changing);
         let of = |wanted: usize| {
             self.near(graph.addr())
@@ -75,7 +75,7 @@ impl Graphs {
         };
         let Some(entry) = of(graph.addr()).or_else(|| of(0)) else { return };
         entry.kernels.store(contents.kernels.max(1), Ordering::Relaxed);
-        entry.talks.store(contents.talks, Ordering::Relaxed);
+        entry.communicates.store(contents.communicates, Ordering::Relaxed);
         entry.graph.store(graph.addr(), Ordering::Release);
     }
 
@@ -85,7 +85,7 @@ impl Graphs {
         let known = self.take(graph);
         let result = real();
         if let (Some(contents), true) = (known, result != CUDA_SUCCESS) {
-            self.made(graph, contents);
+            self.insert(graph, contents);
         }
         result
     }
@@ -95,7 +95,7 @@ impl Graphs {
         let entry = self.find(graph)?;
         entry.graph.store(0, Ordering::Release);
         let kernels = entry.kernels.load(Ordering::Relaxed);
-        Some(Contents { kernels, talks: entry.talks.load(Ordering::Relaxed) })
+        Some(Contents { kernels, communicates: entry.communicates.load(Ordering::Relaxed) })
     }
 
     /// Number of launches that a launch of this graph counts as.
@@ -107,8 +107,8 @@ impl Graphs {
 
     /// Whether a kernel in this graph communicates with other cards.
     #[must_use]
-    pub fn talks(&self, graph: CUgraphExec) -> bool {
-        self.find(graph).is_some_and(|entry| entry.talks.load(Ordering::Relaxed))
+    pub fn communicates(&self, graph: CUgraphExec) -> bool {
+        self.find(graph).is_some_and(|entry| entry.communicates.load(Ordering::Relaxed))
     }
 
     fn find(&self, graph: CUgraphExec) -> Option<&Entry> {
@@ -149,9 +149,9 @@ fn count(driver: &Driver, collectives: &Collectives, graph: CUgraph, deeper: usi
         }
         match (kind, driver.graph_child_get_graph) {
             (NODE_KERNEL, _) => {
-                let talks = launched_function(driver, node)
+                let communicates = launched_function(driver, node)
                     .is_some_and(|function| collectives.is_collective(driver, function));
-                Contents { kernels: 1, talks }
+                Contents { kernels: 1, communicates }
             }
             (NODE_GRAPH, Some(get_graph)) if deeper > 0 => {
                 let mut within = std::ptr::null_mut();
@@ -187,16 +187,16 @@ mod tests {
     }
 
     fn quiet(kernels: u32) -> Contents {
-        Contents { kernels, talks: false }
+        Contents { kernels, communicates: false }
     }
 
     #[test]
     fn a_graph_counts_as_its_kernels_until_it_is_gone() {
         let graphs = Graphs::default();
-        graphs.made(graph(1), quiet(1_000));
-        graphs.made(graph(2), quiet(0));
+        graphs.insert(graph(1), quiet(1_000));
+        graphs.insert(graph(2), quiet(0));
         assert_eq!([1, 2, 3].map(|number| graphs.size(graph(number))), [1_000, 1, 1]);
-        graphs.made(graph(1), quiet(20));
+        graphs.insert(graph(1), quiet(20));
         assert_eq!(graphs.size(graph(1)), 20);
         assert_eq!(graphs.destroy(graph(1), || CUDA_SUCCESS), CUDA_SUCCESS);
         assert_eq!(graphs.size(graph(1)), 1);
@@ -205,34 +205,34 @@ mod tests {
     #[test]
     fn a_graph_that_could_not_be_destroyed_is_still_known_and_one_that_has_its_handle_next_is_too() {
         let graphs = Graphs::default();
-        let talks = Contents { kernels: 9, talks: true };
-        graphs.made(graph(1), talks);
+        let communicates = Contents { kernels: 9, communicates: true };
+        graphs.insert(graph(1), communicates);
         assert_eq!(graphs.destroy(graph(1), || CUDA_ERROR_INVALID_VALUE), CUDA_ERROR_INVALID_VALUE);
-        assert_eq!((graphs.size(graph(1)), graphs.talks(graph(1))), (9, true));
+        assert_eq!((graphs.size(graph(1)), graphs.communicates(graph(1))), (9, true));
         // Another thread enters a graph of the same handle before this one returns from the driver.
         graphs.destroy(graph(1), || {
-            graphs.made(graph(1), quiet(3));
+            graphs.insert(graph(1), quiet(3));
             CUDA_SUCCESS
         });
-        assert_eq!((graphs.size(graph(1)), graphs.talks(graph(1))), (3, false));
+        assert_eq!((graphs.size(graph(1)), graphs.communicates(graph(1))), (3, false));
     }
 
     #[test]
-    fn a_graph_talks_if_one_of_its_kernels_does_until_another_has_its_handle() {
-        let talks = quiet(3).and(Contents { kernels: 1, talks: true }).and(quiet(2));
-        assert_eq!(talks, Contents { kernels: 6, talks: true });
+    fn a_graph_communicates_if_one_of_its_kernels_does_until_another_has_its_handle() {
+        let communicates = quiet(3).and(Contents { kernels: 1, communicates: true }).and(quiet(2));
+        assert_eq!(communicates, Contents { kernels: 6, communicates: true });
         let graphs = Graphs::default();
-        assert!(!graphs.talks(graph(1)));
-        graphs.made(graph(1), talks);
-        assert!(graphs.talks(graph(1)) && !graphs.talks(graph(2)));
-        graphs.made(graph(1), quiet(6));
-        assert!(!graphs.talks(graph(1)));
+        assert!(!graphs.communicates(graph(1)));
+        graphs.insert(graph(1), communicates);
+        assert!(graphs.communicates(graph(1)) && !graphs.communicates(graph(2)));
+        graphs.insert(graph(1), quiet(6));
+        assert!(!graphs.communicates(graph(1)));
     }
 
     #[test]
     fn more_graphs_than_places_count_as_one_launch() {
         let graphs = Graphs::default();
-        (1..=2 * ENTRIES).for_each(|number| graphs.made(graph(number), quiet(7)));
+        (1..=2 * ENTRIES).for_each(|number| graphs.insert(graph(number), quiet(7)));
         let known = (1..=2 * ENTRIES).filter(|&number| graphs.size(graph(number)) == 7).count();
         assert!((ENTRIES / 2..=ENTRIES).contains(&known), "{known}");
         (1..=2 * ENTRIES).for_each(|number| _ = graphs.destroy(graph(number), || CUDA_SUCCESS));

@@ -275,7 +275,7 @@ impl Markers {
     }
 
     /// Frees the slot of a destroyed stream, and returns its launches that were in flight.
-    pub fn stream_is_gone(&self, stream: usize, card: &impl Card) -> u64 {
+    pub fn end_stream(&self, stream: usize, card: &impl Card) -> u64 {
         let Some(slot) = self.find(Stream::Own(stream).key()) else { return 0 };
         let _held = Held::wait_for(&slot.held);
         let context = slot.context.load(Ordering::Relaxed);
@@ -423,7 +423,7 @@ pub struct Frozen<'a> {
 
 impl Frozen<'_> {
     /// Drops the events, which died with the context, and returns the launches that were in flight.
-    pub fn bury(&self) -> u64 {
+    pub fn end_context(&self) -> u64 {
         let pools = self.markers.pools.iter();
         for pool in pools.filter(|pool| pool.context.load(Ordering::Acquire) == self.context) {
             pool.events.iter().for_each(|event| event.store(0, Ordering::Relaxed));

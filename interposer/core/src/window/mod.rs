@@ -17,7 +17,6 @@ pub mod graphs;
 pub mod markers;
 pub(crate) mod process;
 pub mod launch_window;
-pub use launch_window as throttle;
 
 #[cfg(test)]
 mod tests;

@@ -5,8 +5,8 @@ use std::sync::OnceLock;
 
 use super::driver::OnDriver;
 use super::graphs::Graphs;
+use super::launch_window::Window;
 use super::markers::Frozen;
-use super::throttle::Window;
 use crate::driver::types::{CUcontext, CUstream};
 
 /// Window of the process, and the contents of its executable graphs.
@@ -35,7 +35,7 @@ impl ProcessWindow {
     /// Forgets a stream that is being destroyed.
     pub(crate) fn end_stream(&self, stream: CUstream, card: &OnDriver) {
         if let Some(window) = self.window.get() {
-            window.forget(window.markers().stream_is_gone(stream.addr(), card));
+            window.forget(window.markers().end_stream(stream.addr(), card));
         }
     }
 
@@ -48,7 +48,7 @@ impl ProcessWindow {
     /// Forgets the markers of a context that was destroyed.
     pub(crate) fn end_context(&self, frozen: Option<Frozen<'_>>) {
         if let (Some(window), Some(frozen)) = (self.window.get(), frozen) {
-            window.forget(frozen.bury());
+            window.forget(frozen.end_context());
         }
     }
 }

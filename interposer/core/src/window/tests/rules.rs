@@ -135,15 +135,15 @@ fn streams_and_contexts_take_their_launches_along() {
             model.launch(&window, Step::new(MILLI).on(Stream::Own(handle)));
         }
     }
-    window.forget(markers.stream_is_gone(0x40, &model));
+    window.forget(markers.end_stream(0x40, &model));
     assert_eq!(window.in_flight(), 20);
-    assert_eq!(markers.stream_is_gone(0x40, &model), 0, "it is gone already");
+    assert_eq!(markers.end_stream(0x40, &model), 0, "it is gone already");
     let context = std::ptr::without_provenance_mut(0x1000);
     let other = std::ptr::without_provenance_mut(0x2000);
-    window.forget(markers.freeze(other).bury());
+    window.forget(markers.freeze(other).end_context());
     assert_eq!(window.in_flight(), 20);
     let frozen = markers.freeze(context);
-    window.forget(frozen.bury());
+    window.forget(frozen.end_context());
     drop(frozen);
     assert_eq!((window.in_flight(), markers.all().count()), (0, 0));
 }
