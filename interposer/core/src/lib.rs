@@ -1,8 +1,8 @@
-//! The library inside a sharing process. The exported entry points are in `interposer/`; all their decisions are made
-//! here, where they can be tested.
+//! The library inside a sharing process. The exported entry points are in `interposer/`; all their decisions
+//! are made here, where they can be tested.
 //!
-//! In reading order: the guest in the host's process, the real driver, the daemon, memory, the gate, the window before it,
-//! the state that joins these parts, and the hooks, one module for each family of calls.
+//! In reading order: the guest in the host's process, the real driver, the daemon, memory, the gate, the
+//! window before it, the state that joins these parts, and the hooks, one module for each family of calls.
 //!
 //! Under `--cfg loom` only the counters of the gate are built, for `tests/loom_gate.rs`.
 

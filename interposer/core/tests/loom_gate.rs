@@ -1,5 +1,5 @@
-//! All interleavings of threads that enter the gate and one that closes it. Run by
-//! `RUSTFLAGS="--cfg loom" cargo test -p gpushare-client --test loom_gate --release --target-dir target/loom`.
+//! All interleavings of threads that enter the gate and one that closes it. Run by `RUSTFLAGS="--cfg loom"
+//! cargo test -p gpushare-client --test loom_gate --release --target-dir target/loom`.
 #![cfg(loom)]
 
 use gpushare_client::gate::Gate;
@@ -10,8 +10,8 @@ use loom::thread;
 
 const OPEN: GateWord = GateWord::new(1, GateState::Open);
 
-/// One thread launches; another closes the gate and waits until it is empty. The launch never overlaps what comes
-/// after the drain.
+/// One thread launches; another closes the gate and waits until it is empty. The launch never overlaps what
+/// comes after the drain.
 #[test]
 fn a_drained_gate_has_no_thread_inside() {
     loom::model(|| {
@@ -41,8 +41,8 @@ fn a_drained_gate_has_no_thread_inside() {
     });
 }
 
-/// The drainer proves idleness while a thread arrives. Either the thread reopens the gate and the drainer sees it,
-/// or the drainer closes it and the thread waits.
+/// The drainer proves idleness while a thread arrives. Either the thread reopens the gate and the drainer
+/// sees it, or the drainer closes it and the thread waits.
 #[test]
 fn a_proof_of_idleness_and_an_arrival_exclude_each_other() {
     loom::model(|| {

@@ -1,7 +1,7 @@
 //! Where the process's daemon is, who the process is to it, and how it is reached.
 //!
-//! An absent daemon leaves a process to itself. One that is there and cannot be reached does not: beside the sessions
-//! that it serves, an unshared program would break their limits.
+//! An absent daemon leaves a process to itself. One that is there and cannot be reached does not: beside the
+//! sessions that it serves, an unshared program would break their limits.
 
 use std::io;
 use std::os::unix::net::UnixStream;
@@ -72,7 +72,6 @@ pub enum ConnectError {
 
 impl ConnectError {
     /// Returns whether there is no daemon, so that the process may run without sharing.
-    #[must_use]
     pub fn is_absence(&self) -> bool {
         match self {
             Self::Absent(_) => true,
@@ -129,8 +128,8 @@ impl Address {
     /// Reads the environment, over which the machine's configuration has precedence.
     ///
     /// # Errors
-    /// [`ConnectError::Token`] for a token file without a token, [`ConnectError::MachineConfig`] for a configuration that
-    /// is not understood.
+    /// [`ConnectError::Token`] for a token file without a token, [`ConnectError::MachineConfig`] for a
+    /// configuration that is not understood.
     pub fn from_environment() -> Result<Self, ConnectError> {
         let MachineConfig { required, runtime_dir } = MachineConfig::read(Path::new(names::SYSTEM_CLIENT))?;
         let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
@@ -148,15 +147,11 @@ impl Address {
     }
 
     /// Creates the address of a daemon at one of `sockets`, tried in order.
-    #[must_use]
     pub fn new(sockets: Vec<PathBuf>, token: Option<Token>, required: bool) -> Self {
         Self { sockets, token, required }
     }
 
     /// Connects as a client to the first socket that answers.
-    ///
-    /// # Errors
-    /// See [`ConnectError`].
     pub fn connect(
         &self,
         returning: Option<Returning>,
@@ -180,9 +175,6 @@ impl Address {
     }
 
     /// Checks that a daemon answers. A returning process does so before it holds a lock for its hello.
-    ///
-    /// # Errors
-    /// See [`ConnectError`].
     pub fn probe(&self) -> Result<(), ConnectError> {
         let (path, stream) = self.connect_any(HELLO_TIMEOUT)?;
         let hello = Connection::new(stream).and_then(|mut connection| connection.hello(Role::Tool));
@@ -192,15 +184,12 @@ impl Address {
     }
 
     /// Returns whether the process has a session's token.
-    #[must_use]
     pub fn has_token(&self) -> bool {
         self.token.is_some()
     }
 
-    /// Asks for limit and use of the process's session, on a connection for this one question; `None` without a session.
-    ///
-    /// # Errors
-    /// See [`ConnectError`].
+    /// Asks for limit and use of the process's session, on a connection for this one question; `None` without
+    /// a session.
     pub fn session_memory(&self) -> Result<Option<SessionMemory>, ConnectError> {
         let (path, stream) = self.connect_any(ANSWER_TIMEOUT)?;
         self.ask_session_memory(stream)
@@ -222,8 +211,8 @@ impl Address {
         }
     }
 
-    /// Connects to the first socket with a listener. A busy daemon is not passed over, since it has the cards. A daemon
-    /// that is closed to this user is: the user's own daemon gets none of its cards.
+    /// Connects to the first socket with a listener. A busy daemon is not passed over, since it has the
+    /// cards. A daemon that is closed to this user is: the user's own daemon gets none of its cards.
     fn connect_any(&self, patience: Duration) -> Result<(&PathBuf, UnixStream), ConnectError> {
         let mut unreachable: Option<ConnectError> = None;
         for (nth, path) in self.sockets.iter().enumerate() {

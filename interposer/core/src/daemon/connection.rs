@@ -72,14 +72,13 @@ impl Connection {
     }
 
     /// Returns the socket's number, which the child of a fork must close.
-    #[must_use]
     pub fn descriptor(&self) -> RawFd {
         self.stream.as_raw_fd()
     }
 }
 
-/// Sends one message whole. A connection that does not take it is shut down, since a part of a message would garble
-/// the next one. The reading side sees the end and connects anew.
+/// Sends one message whole. A connection that does not take it is shut down, since a part of a message would
+/// garble the next one. The reading side sees the end and connects anew.
 ///
 /// # Errors
 /// The connection is gone or stalled for a second.

@@ -1,8 +1,9 @@
-//! The link to the daemon, which outlives connections: the sending side, the process's identity and its questions.
+//! The link to the daemon, which outlives connections: the sending side, the process's identity and its
+//! questions.
 //!
-//! The daemon writes most of what it decides into the page, where sleeping threads and the drainer see it. The link
-//! carries the rest: answers, reasons, and the loss of a connection. Without a connection the process goes on under
-//! the page that it has. Nothing here calls CUDA.
+//! The daemon writes most of what it decides into the page, where sleeping threads and the drainer see it.
+//! The link carries the rest: answers, reasons, and the loss of a connection. Without a connection the
+//! process goes on under the page that it has. Nothing here calls CUDA.
 
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
@@ -53,9 +54,6 @@ pub struct Identity {
 
 impl Link {
     /// Creates a link over a connection that was welcomed.
-    ///
-    /// # Errors
-    /// The process has no descriptor left.
     pub fn new(connection: &Connection, welcome: &Welcome) -> std::io::Result<Self> {
         let link = Self {
             sender: Mutex::new(None),
@@ -73,11 +71,8 @@ impl Link {
         Ok(link)
     }
 
-    /// Sends through `connection` from now on, and asks the open questions again. `gpu` returns the daemon's present
-    /// number of a device.
-    ///
-    /// # Errors
-    /// The process has no descriptor left.
+    /// Sends through `connection` from now on, and asks the open questions again. `gpu` returns the daemon's
+    /// present number of a device.
     pub fn plug(
         &self,
         connection: &Connection,
@@ -111,8 +106,8 @@ impl Link {
         *lock(&self.sender) = None;
     }
 
-    /// Sends a message; returns whether it went out. Without a connection it is dropped, since a process that returns
-    /// tells a daemon everything.
+    /// Sends a message; returns whether it went out. Without a connection it is dropped, since a process that
+    /// returns tells a daemon everything.
     pub fn send(&self, request: &TenantRequest) -> bool {
         // The reading side notices a broken connection and connects anew.
         lock(&self.sender).as_ref().is_some_and(|sender| {
@@ -122,8 +117,8 @@ impl Link {
         })
     }
 
-    /// Sends a message on which nothing depends, if that blocks for neither another thread nor the daemon; returns
-    /// whether it went out.
+    /// Sends a message on which nothing depends, if that blocks for neither another thread nor the daemon;
+    /// returns whether it went out.
     pub fn try_send(&self, request: &TenantRequest) -> bool {
         let Ok(sender) = self.sender.try_lock() else { return false };
         sender
@@ -149,9 +144,6 @@ impl Link {
     }
 
     /// Asks for memory beyond the lease. [`Self::receive`] has counted it when this returns.
-    ///
-    /// # Errors
-    /// [`AskError::Memory`] or [`AskError::Silence`].
     pub fn ask_memory(
         &self,
         device: CUdevice,
@@ -163,11 +155,8 @@ impl Link {
             .map(drop)
     }
 
-    /// Asks the daemon for headroom for memory that the driver takes for itself. While an earlier such question is
-    /// unanswered none is asked, so that a daemon that hangs delays a program once.
-    ///
-    /// # Errors
-    /// [`AskError::Silence`].
+    /// Asks the daemon for headroom for memory that the driver takes for itself. While an earlier such
+    /// question is unanswered none is asked, so that a daemon that hangs delays a program once.
     pub fn ask_headroom(&self, device: CUdevice, gpu: GpuId, bytes: Bytes) -> Result<(), AskError> {
         if self.questions.lock().owes_headroom() {
             return Err(AskError::Silence);
@@ -177,9 +166,6 @@ impl Link {
     }
 
     /// Announces a card and asks for its number.
-    ///
-    /// # Errors
-    /// [`AskError::Card`] or [`AskError::Silence`].
     pub fn ask_card(&self, info: GpuInfo) -> Result<GpuId, AskError> {
         self.ask(Subject::Card(info), None, PATIENCE)?.ok_or(AskError::Silence)
     }
@@ -200,8 +186,8 @@ impl Link {
         )
     }
 
-    /// Takes in one message. Memory goes through `count` at once, before any thread can see what is used. Returns memory
-    /// that no thread waits for any more.
+    /// Takes in one message. Memory goes through `count` at once, before any thread can see what is used.
+    /// Returns memory that no thread waits for any more.
     pub fn receive(&self, reply: TenantReply, count: impl FnOnce(Grant)) -> Option<Grant> {
         match reply {
             TenantReply::Gate { epoch, .. } => lock(&self.identity).epoch = Some(epoch),
@@ -215,7 +201,6 @@ impl Link {
     }
 
     /// Returns the process's identity at the daemon.
-    #[must_use]
     pub fn identity(&self) -> Identity {
         lock(&self.identity).clone()
     }

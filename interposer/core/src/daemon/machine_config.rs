@@ -5,10 +5,10 @@
 //!                               runtime_dir = "/run/gpushare"    folder of the daemon
 //! ```
 //!
-//! The file is trusted if it belongs to root and no other user may write it; any other is ignored with a line on
-//! stderr. In a user namespace without root, which any user may make, root's file has the uid 65534: it is trusted
-//! too. A trusted file that is not understood refuses the GPU to the process. These two lines are all the TOML that is
-//! parsed, since a guest process gets no parser.
+//! The file is trusted if it belongs to root and no other user may write it; any other is ignored with a line
+//! on stderr. In a user namespace without root, which any user may make, root's file has the uid 65534: it is
+//! trusted too. A trusted file that is not understood refuses the GPU to the process. These two lines are all
+//! the TOML that is parsed, since a guest process gets no parser.
 
 use std::fs::{File, Metadata};
 use std::io::{self, Read};

@@ -1,4 +1,5 @@
-//! The daemon as a process sees it: where it is, the connection to it, and the questions and answers over that.
+//! The daemon as a process sees it: where it is, the connection to it, and the questions and answers over
+//! that.
 //!
 //! ```text
 //!   address     sockets, token, machine_config ──▶ connection    whole messages over one socket

@@ -102,8 +102,8 @@ impl Questions {
         }
     }
 
-    /// Notes an answer. Memory goes through `count` before the asking thread can go on. Returns memory that no thread
-    /// waits for any more.
+    /// Notes an answer. Memory goes through `count` before the asking thread can go on. Returns memory that
+    /// no thread waits for any more.
     pub(super) fn answer(&self, reply: TenantReply, count: impl FnOnce(Grant)) -> Option<Grant> {
         let mut open = self.lock();
         let (id, answer, given) = match reply {

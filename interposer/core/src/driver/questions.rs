@@ -24,7 +24,8 @@ impl Driver {
         known.unwrap_or_else(|| self.current_context())
     }
 
-    /// Returns the `CUstreamCaptureStatus` of a stream other than the legacy one; `None` where the driver does not say.
+    /// Returns the `CUstreamCaptureStatus` of a stream other than the legacy one; `None` where the driver
+    /// does not say.
     pub(crate) fn capture_status(&self, stream: CUstream) -> Option<c_int> {
         let named = if stream.is_null() {
             without_provenance_mut(STREAM_PER_THREAD)
@@ -51,7 +52,6 @@ impl Driver {
     }
 
     /// Returns the size of a device's memory; `None` for an ordinal that is none.
-    #[must_use]
     pub fn total(&self, device: CUdevice) -> Option<Bytes> {
         let mut total = 0;
         // SAFETY: writes one integer.
@@ -59,9 +59,8 @@ impl Driver {
         (asked == CUDA_SUCCESS).then_some(Bytes(total as u64))
     }
 
-    /// Returns a device's UUID; `None` for an ordinal that is none. For a MIG instance the old function returns the UUID
-    /// of the GPU and the new one its own, so the device is an instance where they differ.
-    #[must_use]
+    /// Returns a device's UUID; `None` for an ordinal that is none. For a MIG instance the old function
+    /// returns the UUID of the GPU and the new one its own, so the device is an instance where they differ.
     pub fn uuid(&self, device: CUdevice) -> Option<GpuUuid> {
         let ask = |get_uuid: unsafe extern "C-unwind" fn(*mut [u8; 16], CUdevice) -> CUresult| {
             let mut uuid = [0; 16];

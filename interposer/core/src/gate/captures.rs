@@ -1,9 +1,9 @@
-//! Stream captures that run. Launches into a capture are recorded and not executed, and a wait of ours would break
-//! it. So while one runs, the process keeps its lock and nothing synchronises.
+//! Stream captures that run. Launches into a capture are recorded and not executed, and a wait of ours would
+//! break it. So while one runs, the process keeps its lock and nothing synchronises.
 //!
 //! A capture is known by the stream in which it began; streams that join it by an event end with it. The
-//! application may never end a capture that was invalidated. Such a capture has nothing that a wait could break, so
-//! it does not count.
+//! application may never end a capture that was invalidated. Such a capture has nothing that a wait could
+//! break, so it does not count.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -82,8 +82,8 @@ impl Captures {
         self.update(|captures| captures.retain(|running| running.context != context.addr()));
     }
 
-    /// Notes which captures of a context are `invalidated`. A thread's own stream is left out, since only that thread
-    /// can name it. The caller sees to it that no stream is destroyed meanwhile.
+    /// Notes which captures of a context are `invalidated`. A thread's own stream is left out, since only
+    /// that thread can name it. The caller sees to it that no stream is destroyed meanwhile.
     fn check(&self, context: CUcontext, invalidated: impl Fn(CUstream) -> bool) {
         self.update(|captures| {
             let here = captures.iter_mut().filter(|running| {
@@ -98,21 +98,21 @@ impl Captures {
     }
 
     /// Returns whether a capture runs that a wait could break, as far as is known.
-    #[must_use]
     pub(crate) fn any(&self) -> bool {
         self.count.load(Ordering::SeqCst) > 0
     }
 
-    /// Runs driver calls about events, which would break a capture; `None` while one runs or begins. Both sides count
-    /// themselves before they look at the other (Dekker's argument, as at the gate), so neither needs a lock.
+    /// Runs driver calls about events, which would break a capture; `None` while one runs or begins. Both
+    /// sides count themselves before they look at the other (Dekker's argument, as at the gate), so neither
+    /// needs a lock.
     pub(crate) fn undisturbed<T>(&self, ask: impl FnOnce() -> T) -> Option<T> {
         let _asking = Counted::new(&self.asking);
         let quiet = self.beginning.load(Ordering::SeqCst) == 0 && !self.any();
         quiet.then(ask)
     }
 
-    /// Holds off [`Self::undisturbed`] calls from before a capture begins until it is added. Calls that run now are
-    /// waited for; they do not block.
+    /// Holds off [`Self::undisturbed`] calls from before a capture begins until it is added. Calls that run
+    /// now are waited for; they do not block.
     pub(crate) fn beginning(&self) -> Counted<'_> {
         let beginning = Counted::new(&self.beginning);
         while self.asking.load(Ordering::SeqCst) > 0 {
@@ -121,7 +121,8 @@ impl Captures {
         beginning
     }
 
-    /// Returns whether a capture runs that a wait could break, after asking the driver which ones are invalidated.
+    /// Returns whether a capture runs that a wait could break, after asking the driver which ones are
+    /// invalidated.
     pub(crate) fn is_capturing(&self, driver: &Driver, contexts: &Contexts) -> bool {
         if self.any() {
             for live in contexts.visit().iter_mut() {
@@ -144,8 +145,8 @@ impl Captures {
     }
 }
 
-/// Returns one name for a stream that has two. The null stream of a capture is the thread's own, since the legacy
-/// stream cannot be captured.
+/// Returns one name for a stream that has two. The null stream of a capture is the thread's own, since the
+/// legacy stream cannot be captured.
 fn name(stream: CUstream) -> usize {
     match stream.expose_provenance() {
         0 => STREAM_PER_THREAD,

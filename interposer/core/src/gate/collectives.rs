@@ -1,8 +1,8 @@
 //! Kernels that communicate with other cards, and their admission through a gate that is being drained.
 //!
-//! A collective is one kernel on each of its cards, and each spins until all others run. A gate may close after the
-//! first of them was launched and before the last. Then the work in flight waits for a thread at the gate. A late drop
-//! would be undone for that reason; admission spares the process that wait:
+//! A collective is one kernel on each of its cards, and each spins until all others run. A gate may close
+//! after the first of them was launched and before the last. Then the work in flight waits for a thread at
+//! the gate. A late drop would be undone for that reason; admission spares the process that wait:
 //!
 //! ```text
 //!   gate closed ──▶ drain begins: admit ───────────▶ nothing in flight ──▶ end admission ──▶ admitted work is
@@ -11,10 +11,10 @@
 //!   with such a kernel ──┘        waits like any other
 //! ```
 //!
-//! A kernel counts as one by its name: NCCL's prefixes and those of the environment. A graph counts if such a kernel
-//! is in it (`window/graphs.rs`), and so does all work in a marked stream (`communication.rs`). The driver is asked for
-//! the name only at a closed gate, so a launch through an open gate pays nothing. The lock is still held during the
-//! drain, no memory has moved, and the time is charged as the drain's.
+//! A kernel counts as one by its name: NCCL's prefixes and those of the environment. A graph counts if such a
+//! kernel is in it (`window/graphs.rs`), and so does all work in a marked stream (`communication.rs`). The
+//! driver is asked for the name only at a closed gate, so a launch through an open gate pays nothing. The
+//! lock is still held during the drain, no memory has moved, and the time is charged as the drain's.
 
 use std::ffi::{CStr, c_char};
 use std::sync::atomic::{AtomicU64, Ordering, fence};
@@ -42,13 +42,13 @@ pub struct Collectives {
 
 impl Collectives {
     /// Reads further prefixes from the environment.
-    #[must_use]
     pub fn of_environment() -> Self {
         let list = std::env::var(names::COMMUNICATION_KERNELS).unwrap_or_default();
         Self { prefixes: prefixes(&list), ..Self::default() }
     }
 
-    /// Begins to admit under a closed word, when its drain begins at `now`. Admitted work must be drained as well.
+    /// Begins to admit under a closed word, when its drain begins at `now`. Admitted work must be drained as
+    /// well.
     pub fn admit(&self, word: GateWord, now: Nanos, target: Nanos) {
         self.until
             .store((now + Nanos(target.0.saturating_mul(PATIENCE))).0, Ordering::Relaxed);
@@ -61,9 +61,8 @@ impl Collectives {
         fence(Ordering::SeqCst);
     }
 
-    /// Returns whether a collective is admitted under `word`. The answer binds a drain only if the asking thread is
-    /// counted inside the gate.
-    #[must_use]
+    /// Returns whether a collective is admitted under `word`. The answer binds a drain only if the asking
+    /// thread is counted inside the gate.
     pub fn is_admitted(&self, word: GateWord, now: Nanos) -> bool {
         fence(Ordering::SeqCst);
         self.admitting.load(Ordering::SeqCst) == u64::from(word.0) + 1
@@ -71,13 +70,13 @@ impl Collectives {
     }
 
     /// Returns whether a kernel is a collective, by its name.
-    #[must_use]
     pub fn is_collective(&self, driver: &Driver, function: CUfunction) -> bool {
         name(driver, function).is_some_and(|name| has_prefix(name, &self.prefixes))
     }
 }
 
-/// Returns a kernel's mangled name. A launch takes functions and kernels of libraries; the driver tells them apart.
+/// Returns a kernel's mangled name. A launch takes functions and kernels of libraries; the driver tells them
+/// apart.
 fn name(driver: &Driver, function: CUfunction) -> Option<&'static str> {
     [driver.func_get_name, driver.kernel_get_name]
         .into_iter()
@@ -86,7 +85,8 @@ fn name(driver: &Driver, function: CUfunction) -> Option<&'static str> {
             let mut name: *const c_char = std::ptr::null();
             // SAFETY: writes one pointer; the driver checks what kind of handle it is given.
             let found = unsafe { ask(&raw mut name, function) } == CUDA_SUCCESS && !name.is_null();
-            // SAFETY: the driver keeps the name as long as the code is loaded, and it is about to be launched.
+            // SAFETY: the driver keeps the name as long as the code is loaded, and it is about to be
+            // launched.
             found.then(|| unsafe { CStr::from_ptr(name) }.to_str().ok())?
         })
 }

@@ -1,13 +1,13 @@
-//! Streams that the program marks as carrying communication with other cards (`gpushare_mark_communication`). Only
-//! the program knows the names of its own kernels, and a copy between cards has no name at all.
+//! Streams that the program marks as carrying communication with other cards (`gpushare_mark_communication`).
+//! Only the program knows the names of its own kernels, and a copy between cards has no name at all.
 //!
 //! ```text
 //!   program ── mark ──▶ table of 64 streams ◀── one load, and a search if any is marked ── a thread at a closed gate
 //! ```
 //!
-//! A launch through an open gate does not look here. Marking takes a lock and looking takes none; a mark that is set
-//! during a launch may or may not be seen by it. A default stream cannot be marked: all work of a program may be in
-//! it, and a drain that admits all work does not end.
+//! A launch through an open gate does not look here. Marking takes a lock and looking takes none; a mark that
+//! is set during a launch may or may not be seen by it. A default stream cannot be marked: all work of a
+//! program may be in it, and a drain that admits all work does not end.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -54,7 +54,6 @@ impl Default for MarkedStreams {
 
 impl MarkedStreams {
     /// Marks a stream of `context`; returns `false` if the table is full.
-    #[must_use]
     pub(crate) fn mark(&self, stream: CUstream, context: CUcontext) -> bool {
         self.insert(Mark { stream: stream.addr(), context: context.addr() })
     }
@@ -81,7 +80,6 @@ impl MarkedStreams {
     }
 
     /// Returns whether a stream is marked.
-    #[must_use]
     pub(crate) fn contains(&self, stream: CUstream) -> bool {
         self.count.load(Ordering::Relaxed) > 0 && !is_default(stream) && self.slot(stream.addr()).is_some()
     }

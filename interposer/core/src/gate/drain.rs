@@ -1,7 +1,7 @@
 //! The drainer: a thread that does what the gate's word asks of the process.
 //!
-//! It is level-triggered. It reads the word, does what that word asks, and gives up at once when the word changes. So
-//! a drop can be undone and a grant taken away at any moment:
+//! It is level-triggered. It reads the word, does what that word asks, and gives up at once when the word
+//! changes. So a drop can be undone and a grant taken away at any moment:
 //!
 //! ```text
 //!   closed          drain: no thread inside, no capture, nothing in flight   → Released{word}
@@ -10,8 +10,8 @@
 //!   open            rest
 //! ```
 //!
-//! Work in flight is polled by events and never waited for by a call that blocks. A drop that turns out to wait for a
-//! thread at the gate must stay abortable.
+//! Work in flight is polled by events and never waited for by a call that blocks. A drop that turns out to
+//! wait for a thread at the gate must stay abortable.
 
 use std::sync::Mutex;
 use std::sync::atomic::Ordering;
@@ -35,8 +35,9 @@ use crate::process::lock;
 
 /// Longest rest, since the page may have been replaced meanwhile.
 const REST: Duration = Duration::from_secs(1);
-/// Pause between two looks at work in flight, as a part of the time so far. The card is idle and counts as held between
-/// the end of the work and the look; a limited program pays for that once in each slice of some 30 ms.
+/// Pause between two looks at work in flight, as a part of the time so far. The card is idle and counts as
+/// held between the end of the work and the look; a limited program pays for that once in each slice of some
+/// 30 ms.
 const POLL_PART: u32 = 64;
 const POLL_MIN: Duration = Duration::from_micros(20);
 const POLL_MAX: Duration = Duration::from_millis(1);
@@ -61,14 +62,14 @@ fn task(word: GateWord, answered: bool, flags: u32) -> Task {
     }
 }
 
-/// The closed word that was answered last, with the page it was in. A returned daemon's page counts its changes from
-/// the beginning, so an equal word there is another drop.
+/// The closed word that was answered last, with the page it was in. A returned daemon's page counts its
+/// changes from the beginning, so an equal word there is another drop.
 #[derive(Debug, Default)]
 pub(super) struct AnsweredDrop(Mutex<Option<(usize, GateWord)>>);
 
 impl AnsweredDrop {
-    /// Returns whether nothing is left to give back under the closed `word` of `page`: it was answered, or nothing was
-    /// ever granted.
+    /// Returns whether nothing is left to give back under the closed `word` of `page`: it was answered, or
+    /// nothing was ever granted.
     pub(super) fn covers(&self, page: &Page, word: GateWord) -> bool {
         word.change() == 0 || *lock(&self.0) == Some((std::ptr::from_ref(page).addr(), word))
     }
@@ -194,7 +195,8 @@ impl Drainer {
         }
     }
 
-    /// Waits until no thread is inside, no capture runs and nothing is in flight; `false` if the word changed first.
+    /// Waits until no thread is inside, no capture runs and nothing is in flight; `false` if the word changed
+    /// first.
     fn drained(&self, page: &Page, word: GateWord) -> bool {
         poll(page, word, || GATE.is_empty() && !self.is_capturing() && GATE.is_empty())
             && self.in_flight_done(page, word)

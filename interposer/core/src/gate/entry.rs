@@ -1,8 +1,8 @@
 //! The striped counters of the gate: which threads are inside.
 //!
-//! A thread counts itself as inside *before* it reads the gate's word. Closing the gate changes the word *before*
-//! the counters are read. A sequentially consistent fence lies between the two steps on both sides, so one side
-//! always sees the other (Dekker's argument; `tests/loom_gate.rs` checks it):
+//! A thread counts itself as inside *before* it reads the gate's word. Closing the gate changes the word
+//! *before* the counters are read. A sequentially consistent fence lies between the two steps on both sides,
+//! so one side always sees the other (Dekker's argument; `tests/loom_gate.rs` checks it):
 //!
 //! ```text
 //!   thread                         drainer (or daemon, by the shared page)
@@ -12,8 +12,8 @@
 //!               no:  left += 1, sleep
 //! ```
 //!
-//! The counters only rise. If Σ left (read first) equals Σ entered, every stripe was empty at the moment its `left`
-//! was read, so the sums need no snapshot. Σ entered also tells whether anything was launched lately.
+//! The counters only rise. If Σ left (read first) equals Σ entered, every stripe was empty at the moment its
+//! `left` was read, so the sums need no snapshot. Σ entered also tells whether anything was launched lately.
 //!
 //! An open gate costs two atomic additions, one fence and two loads. Nothing here allocates, locks or makes a
 //! system call.
@@ -54,8 +54,8 @@ pub struct Pass<'a> {
     stripe: Option<&'a Stripe>,
 }
 
-/// A thread's stripe and whether it is inside. Plain cells without a destructor: reading them never allocates and is
-/// safe in a thread that is ending.
+/// A thread's stripe and whether it is inside. Plain cells without a destructor: reading them never allocates
+/// and is safe in a thread that is ending.
 struct Thread {
     stripe: Cell<usize>,
     position: Cell<u32>,
@@ -76,8 +76,8 @@ loom::thread_local! {
     static THREAD: Thread = Thread { stripe: Cell::new(0), position: Cell::new(OUTSIDE) };
 }
 
-/// Returns the calling thread's number, which tells its own default stream from others'. No later thread gets it.
-#[must_use]
+/// Returns the calling thread's number, which tells its own default stream from others'. No later thread gets
+/// it.
 pub fn thread_number() -> usize {
     THREAD.with(|thread| {
         thread.outside();
@@ -85,8 +85,8 @@ pub fn thread_number() -> usize {
     })
 }
 
-/// Returns whether the calling thread is inside the gate, as when the driver calls one of its functions from another.
-#[must_use]
+/// Returns whether the calling thread is inside the gate, as when the driver calls one of its functions from
+/// another.
 pub fn is_inside() -> bool {
     THREAD.with(|thread| thread.position.get() == INSIDE)
 }
@@ -119,7 +119,6 @@ impl Thread {
 impl Gate {
     /// Creates a gate with no thread inside.
     #[cfg(not(loom))]
-    #[must_use]
     pub const fn new() -> Self {
         Self {
             stripes: [const { Stripe { entered: AtomicU64::new(0), left: AtomicU64::new(0) } }; STRIPES],
@@ -128,14 +127,14 @@ impl Gate {
 
     /// Creates a gate with no thread inside.
     #[cfg(loom)]
-    #[must_use]
     pub fn new() -> Self {
         Self {
             stripes: std::array::from_fn(|_| Stripe { entered: AtomicU64::new(0), left: AtomicU64::new(0) }),
         }
     }
 
-    /// Enters if `word` is open. A thread that is inside already passes in any case, since the drain waits for it.
+    /// Enters if `word` is open. A thread that is inside already passes in any case, since the drain waits
+    /// for it.
     ///
     /// # Errors
     /// The word as it was read, if it is not open: the one to wait on.
@@ -172,8 +171,8 @@ impl Gate {
         })
     }
 
-    /// Returns whether no thread is inside. Once the word is closed, `true` is final: later threads see it closed.
-    #[must_use]
+    /// Returns whether no thread is inside. Once the word is closed, `true` is final: later threads see it
+    /// closed.
     pub fn is_empty(&self) -> bool {
         fence(Ordering::SeqCst);
         let left: u64 = self.sum(|stripe| &stripe.left);
@@ -182,7 +181,6 @@ impl Gate {
     }
 
     /// Returns the number of entries so far. While it is unchanged, nothing was launched.
-    #[must_use]
     pub fn entries(&self) -> u64 {
         self.sum(|stripe| &stripe.entered)
     }

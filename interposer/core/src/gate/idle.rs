@@ -1,13 +1,13 @@
-//! The idle grace: how long a holder must be quiet before it counts as idle. It begins at 10 ms, doubles after a
-//! release that was wrong and halves after one that was right.
+//! The idle grace: how long a holder must be quiet before it counts as idle. It begins at 10 ms, doubles
+//! after a release that was wrong and halves after one that was right.
 //!
 //! ```text
 //!   release for idleness ──── a thread wants the lock within 100 ms ──▶ wrong: twice as long, 50 ms at most
 //!                        └─── later or not at all ────────────────────▶ right: half as long, 5 ms at least
 //! ```
 //!
-//! The time when the thread wants the lock counts, not the time of the grant, which depends on others' turns. The
-//! module is pure, so that the simulator's processes use it too.
+//! The time when the thread wants the lock counts, not the time of the grant, which depends on others' turns.
+//! The module is pure, so that the simulator's processes use it too.
 
 use gpushare_proto::Nanos;
 
@@ -33,7 +33,6 @@ impl Default for Grace {
 
 impl Grace {
     /// Returns how long no thread may have entered the gate.
-    #[must_use]
     pub const fn span(&self) -> Nanos {
         self.span
     }

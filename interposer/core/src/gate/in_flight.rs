@@ -1,6 +1,7 @@
 //! Work in flight: an event at the end of each context's work, polled until it is done.
 //!
-//! Drivers before CUDA 12.5 have no event that covers a whole context. There the context is synchronised instead.
+//! Drivers before CUDA 12.5 have no event that covers a whole context. There the context is synchronised
+//! instead.
 
 use crate::driver::Driver;
 use crate::driver::contexts::{Contexts, List};
@@ -58,8 +59,8 @@ impl Mark {
     fn is_pending(self, driver: &Driver, live: &List) -> bool {
         // A context that was destroyed meanwhile took its work and its event along.
         let alive = live.iter().any(|known| known.context().addr() == self.context);
-        // SAFETY: the event lives as long as its context, which the caller's lock keeps. Anything but "not ready" ends
-        // the wait: a context with a sticky error runs nothing more.
+        // SAFETY: the event lives as long as its context, which the caller's lock keeps. Anything but "not
+        // ready" ends the wait: a context with a sticky error runs nothing more.
         alive && unsafe { (driver.event_query)(self.event) } == CUDA_ERROR_NOT_READY
     }
 }

@@ -19,7 +19,7 @@ mod in_flight;
 pub mod idle;
 mod page;
 pub(crate) mod wait;
-mod waiters;
+pub(crate) mod waiters;
 
 pub use entry::{Gate, Pass, is_inside, thread_number};
 pub use page::{GATE, page};

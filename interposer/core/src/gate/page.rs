@@ -1,7 +1,8 @@
 //! The process's gate and the page that holds its word.
 //!
-//! A process without a daemon has a page of its own whose gate is open. A daemon's page replaces it, and the page
-//! of a daemon that returns replaces that one. Pages are never unmapped, since a thread may sleep on one.
+//! A process without a daemon has a page of its own whose gate is open. A daemon's page replaces it, and the
+//! page of a daemon that returns replaces that one. Pages are never unmapped, since a thread may sleep on
+//! one.
 
 use std::sync::atomic::{AtomicPtr, Ordering};
 
@@ -20,7 +21,6 @@ static PAGE: AtomicPtr<Page> = AtomicPtr::new((&raw const UNSHARED).cast_mut());
 
 /// Returns the page whose gate and flags are in force.
 #[inline]
-#[must_use]
 pub fn page() -> &'static Page {
     // SAFETY: points to UNSHARED or to a leaked page, both of which live for ever.
     unsafe { &*PAGE.load(Ordering::Acquire) }

@@ -1,6 +1,6 @@
-//! The slow path of the gate: a thread that finds it closed asks the daemon for the lock and sleeps on the gate's word.
-//! Some threads pass a closed gate: those beside a running capture, those of a process that ends, and collectives
-//! while the drain runs.
+//! The slow path of the gate: a thread that finds it closed asks the daemon for the lock and sleeps on the
+//! gate's word. Some threads pass a closed gate: those beside a running capture, those of a process that
+//! ends, and collectives while the drain runs.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -37,7 +37,8 @@ pub(crate) struct Gatekeeper {
     pub(crate) collectives: Collectives,
     /// Streams that carry communication.
     pub(crate) marked: MarkedStreams,
-    pub(super) waiters: Waiters,
+    /// Threads that sleep at the gate.
+    pub(crate) waiters: Waiters,
     pub(super) answered: AnsweredDrop,
     /// Bytes that the drainer asked the driver to move to the card.
     pub(super) moved: AtomicU64,
@@ -85,7 +86,8 @@ impl Gatekeeper {
             let now = clock::monotonic();
             if self.collectives.is_admitted(word, now) {
                 let pass = GATE.enter_anyway();
-                // Checked again inside: a drain that ended before this thread was counted does not wait for it.
+                // Checked again inside: a drain that ended before this thread was counted does not wait for
+                // it.
                 let admitted = self.collectives.is_admitted(word, now);
                 return admitted.then_some(pass);
             }
@@ -98,33 +100,19 @@ impl Gatekeeper {
         }
     }
 
-    /// Passes the closed gate while a capture runs, whose launches are not executed, and in a process that ends.
+    /// Passes the closed gate while a capture runs, whose launches are not executed, and in a process that
+    /// ends.
     fn excuse(&self) -> Option<Pass<'static>> {
         let excused = || self.captures.any() || exit::is_exiting();
         // Checked again inside: a capture that ended before this thread was counted held up no drain.
         excused().then(|| GATE.enter_anyway()).filter(|_| excused())
     }
 
-    /// Makes waiting threads ask a daemon that returned.
-    pub(crate) fn ask_again(&self) {
-        self.waiters.ask_again();
-    }
-
-    /// Returns whether any thread sleeps at the gate.
-    pub(crate) fn has_sleepers(&self) -> bool {
-        self.waiters.any()
-    }
-
-    /// Returns whether work may be in flight under the grant of `page`: its gate is not closed, or its drop was not
-    /// answered.
+    /// Returns whether work may be in flight under the grant of `page`: its gate is not closed, or its drop
+    /// was not answered.
     pub(crate) fn may_hold(&self, page: &Page) -> bool {
         let word = GateWord(page.gate.load(Ordering::Acquire));
         word.state() != GateState::Closed || !self.answered.covers(page, word)
-    }
-
-    /// Returns the time that all threads have slept at the gate.
-    pub(crate) fn waited(&self) -> Nanos {
-        self.waiters.waited()
     }
 
     /// Returns the bytes that the drainer asked the driver to move to the card.

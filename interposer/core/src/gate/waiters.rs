@@ -1,5 +1,5 @@
-//! The threads that sleep at the closed gate: how many, for how long, the question that they ask the daemon, and the
-//! line on stderr after two seconds.
+//! The threads that sleep at the closed gate: how many, for how long, the question that they ask the daemon,
+//! and the line on stderr after two seconds.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ const NOTICE_EVERY: Nanos = Nanos::from_secs(60);
 
 /// Threads of this process at the gate.
 #[derive(Debug, Default)]
-pub(super) struct Waiters {
+pub(crate) struct Waiters {
     /// Number of threads that sleep now.
     sleepers: AtomicU32,
     /// Time on the monotonic clock when the gate last got a sleeper after it had none.
@@ -45,7 +45,7 @@ impl Waiters {
     }
 
     /// Returns whether any thread sleeps.
-    pub(super) fn any(&self) -> bool {
+    pub(crate) fn any(&self) -> bool {
         self.sleepers.load(Ordering::SeqCst) > 0
     }
 
@@ -55,7 +55,7 @@ impl Waiters {
     }
 
     /// Returns the time that all threads have slept so far.
-    pub(super) fn waited(&self) -> Nanos {
+    pub(crate) fn waited(&self) -> Nanos {
         Nanos(self.waited.load(Ordering::Relaxed))
     }
 
@@ -67,23 +67,27 @@ impl Waiters {
         }
     }
 
-    /// Makes the next waiting thread ask again, since a daemon that returned does not know its predecessor's questions.
-    pub(super) fn ask_again(&self) {
+    /// Makes the next waiting thread ask again, since a daemon that returned does not know its predecessor's
+    /// questions.
+    pub(crate) fn ask_again(&self) {
         self.asked.store(0, Ordering::Release);
     }
+}
 
-    /// Prints what a thread waits for, if it has waited for long and no line was printed lately.
-    fn explain(&self, waited: Duration, reason: impl FnOnce() -> String) {
+impl Sleeper<'_> {
+    /// Prints what the thread waits for, if it has waited for long and no line was printed lately.
+    pub(super) fn explain(&self, reason: impl FnOnce() -> String) {
+        let (waited, last) = (self.since.elapsed(), &self.waiters.printed);
         let now = clock::monotonic().0;
-        let printed = self.printed.load(Ordering::Relaxed);
+        let printed = last.load(Ordering::Relaxed);
         let due = printed == 0 || now.saturating_sub(printed) >= NOTICE_EVERY.0;
         if waited < NOTICE_AFTER || !due {
             return;
         }
-        let exchanged = self
-            .printed
-            .compare_exchange(printed, now, Ordering::Relaxed, Ordering::Relaxed);
-        if exchanged.is_ok() {
+        if last
+            .compare_exchange(printed, now, Ordering::Relaxed, Ordering::Relaxed)
+            .is_ok()
+        {
             stderr::print(format_args!(
                 "waiting for the GPU since {:.0} s: {}; `gpushare-ctl status` shows more ({}=1 prints a summary at exit)",
                 waited.as_secs_f64(),
@@ -91,13 +95,6 @@ impl Waiters {
                 names::SUMMARY,
             ));
         }
-    }
-}
-
-impl Sleeper<'_> {
-    /// Prints what the thread waits for, if it has waited for long and no line was printed lately.
-    pub(super) fn explain(&self, reason: impl FnOnce() -> String) {
-        self.waiters.explain(self.since.elapsed(), reason);
     }
 }
 

@@ -30,7 +30,7 @@ pub unsafe fn get_info(free: *mut usize, total: *mut usize, real: impl FnOnce() 
             // SAFETY: both are writable, and the driver just wrote them.
             unsafe {
                 let card = Bytes(total.read() as u64);
-                state.memory.set_card_size(device, card);
+                state.memory.lease().set_card_size(device, card);
                 tell(free, total, card, figures);
             }
         }
@@ -42,7 +42,7 @@ pub unsafe fn get_info(free: *mut usize, total: *mut usize, real: impl FnOnce() 
 fn known() -> Option<(Bytes, Figures)> {
     let state = State::existing()?;
     let device = state.driver.current_device()?;
-    let card = state.memory.card_size(device)?;
+    let card = state.memory.lease().card_size(device)?;
     state.memory.shrink_pools(device);
     Some((card, state.memory.lease().figures(device)?))
 }

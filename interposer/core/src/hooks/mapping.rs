@@ -8,6 +8,7 @@ use gpushare_proto::Bytes;
 
 use super::location::Properties;
 use super::work;
+use crate::daemon::MemoryKind;
 use crate::driver::types::{
     ARRAY_PART_TAIL, CUDA_ERROR_INVALID_VALUE, CUDA_SUCCESS, CUdeviceptr, CUmemHandle, CUresult,
     MEM_OPERATION_MAP,
@@ -69,7 +70,9 @@ pub unsafe fn create(
         }
         result
     };
-    state.memory.create_piece(charge.device, charge.bytes, call)
+    state
+        .memory
+        .reserve_and_call(charge.device, charge.bytes, MemoryKind::Fixed, call)
 }
 
 /// `cuMemRelease`: the memory lives on while it is mapped.

@@ -35,7 +35,6 @@ pub enum Origin {
 
 impl Origin {
     /// Returns how the bytes are counted.
-    #[must_use]
     pub const fn kind(self) -> MemoryKind {
         match self {
             Self::Rewritten | Self::Managed => MemoryKind::Movable,
@@ -55,13 +54,14 @@ pub struct Allocations {
 #[derive(Debug, Default)]
 struct Inner {
     blocks: BTreeMap<CUdeviceptr, Block>,
-    /// Block that the drainer prefetches now. Removing it waits, since the driver must not be asked for freed memory.
+    /// Block that the drainer prefetches now. Removing it waits, since the driver must not be asked for freed
+    /// memory.
     held: Option<CUdeviceptr>,
 }
 
 impl Allocations {
-    /// Inserts a block. Returns a dead block at the same address: its context died, another thread has not removed it
-    /// yet, and the driver gave the address out again.
+    /// Inserts a block. Returns a dead block at the same address: its context died, another thread has not
+    /// removed it yet, and the driver gave the address out again.
     #[must_use]
     pub fn insert(&self, address: CUdeviceptr, block: Block) -> Option<Block> {
         lock(&self.inner).blocks.insert(address, block)
@@ -77,8 +77,9 @@ impl Allocations {
         inner.blocks.remove(&address)
     }
 
-    /// Runs `ask` while the block that begins at `address` cannot be removed; `None` if it was. Only the drainer calls
-    /// this. A free that waits for it is not in the driver yet, so it holds no lock that `ask` needs.
+    /// Runs `ask` while the block that begins at `address` cannot be removed; `None` if it was. Only the
+    /// drainer calls this. A free that waits for it is not in the driver yet, so it holds no lock that `ask`
+    /// needs.
     pub fn hold<R>(&self, address: CUdeviceptr, ask: impl FnOnce() -> R) -> Option<R> {
         {
             let mut inner = lock(&self.inner);
@@ -92,7 +93,6 @@ impl Allocations {
     }
 
     /// Returns the block around `address` and its beginning.
-    #[must_use]
     pub fn around(&self, address: CUdeviceptr) -> Option<(CUdeviceptr, Block)> {
         let inner = lock(&self.inner);
         let (&start, &block) = inner.blocks.range(..=address).next_back()?;
@@ -122,7 +122,6 @@ impl Allocations {
     }
 
     /// Returns the managed ranges of a context in address order.
-    #[must_use]
     pub fn managed_ranges(&self, context: CUcontext) -> Vec<(CUdeviceptr, Bytes)> {
         let inner = lock(&self.inner);
         let movable = |block: &Block| block.origin.kind() == MemoryKind::Movable;

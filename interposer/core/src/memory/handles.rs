@@ -6,8 +6,8 @@
 //!   mapped into a sparse array ───────────────────┘
 //! ```
 //!
-//! The driver counts alike: a piece that was released lives while it is mapped. Memory that another process imports is
-//! charged to the process that made it, as long as that has a use of its own.
+//! The driver counts alike: a piece that was released lives while it is mapped. Memory that another process
+//! imports is charged to the process that made it, as long as that has a use of its own.
 
 use std::collections::BTreeMap;
 
@@ -15,8 +15,8 @@ use gpushare_proto::Bytes;
 
 use crate::driver::types::{CUdevice, CUdeviceptr, CUmemHandle};
 
-/// Pieces of memory and their uses. Hooks lock them across the driver's call, so that a handle or an address which the
-/// driver gives out again is never taken for the one before.
+/// Pieces of memory and their uses. Hooks lock them across the driver's call, so that a handle or an address
+/// which the driver gives out again is never taken for the one before.
 #[derive(Debug, Default)]
 pub(crate) struct Handles {
     pieces: BTreeMap<PieceId, Piece>,
@@ -72,7 +72,6 @@ pub(crate) struct Parts(Vec<(Tile, PieceId)>);
 
 impl Parts {
     /// Returns whether there are none.
-    #[must_use]
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -145,8 +144,9 @@ impl Handles {
             .collect()
     }
 
-    /// Maps a handle, or nothing, into a part of a sparse array; returns the charges of pieces without further use.
-    /// Mappings within the part end. A piece that reaches beyond it is charged until that mapping or the array ends.
+    /// Maps a handle, or nothing, into a part of a sparse array; returns the charges of pieces without
+    /// further use. Mappings within the part end. A piece that reaches beyond it is charged until that
+    /// mapping or the array ends.
     pub(crate) fn tile(&mut self, tile: Tile, handle: Option<CUmemHandle>) -> Vec<Charge> {
         let around = self.tiles.range(tile.around()).map(|(&known, &piece)| (known, piece));
         let gone = Parts(around.filter(|(known, _)| tile.holds(known)).collect());

@@ -1,7 +1,9 @@
-//! Headroom: free memory of the card for what the driver takes for itself (contexts, code, arrays, memory by handle).
+//! Headroom: free memory of the card for what the driver takes for itself (contexts, code, arrays, memory by
+//! handle).
 //!
-//! The daemon is told before such memory is taken, and asked again where the driver has none. A driver moves managed
-//! memory out of the way by itself, so a call that found no memory is made once more after the answer.
+//! The daemon is told before such memory is taken, and asked again where the driver has none. A driver moves
+//! managed memory out of the way by itself, so a call that found no memory is made once more after the
+//! answer.
 
 use gpushare_proto::Bytes;
 

@@ -1,5 +1,5 @@
-//! The lease: bytes of quota that the process takes at memory speed, by compare-and-swap from its page. The daemon is
-//! asked only when the page is short (`quota.rs`). Devices are numbered as the process does.
+//! The lease: bytes of quota that the process takes at memory speed, by compare-and-swap from its page. The
+//! daemon is asked only when the page is short (`quota.rs`). Devices are numbered as the process does.
 //!
 //! ```text
 //!   take ──▶ row.free ≥ bytes?  yes: row.free −= bytes, used += bytes
@@ -9,15 +9,16 @@
 //! ```
 //!
 //! **Fixed bytes.** The daemon limits managed memory, and counts as managed all leased bytes that were not reported as
-//! fixed. So the invariant is `reported ≤ fixed`. `reported` rises when the daemon is asked for something anyway. It
-//! falls when reported bytes are freed: those go back to the daemon, since managed memory could take them unseen from
-//! the page.
+//! fixed. So the invariant is `reported ≤ fixed`. `reported` rises when the daemon is asked for something
+//! anyway. It falls when reported bytes are freed: those go back to the daemon, since managed memory could
+//! take them unseen from the page.
 //!
 //! **Debts.** Memory may be there before it is reserved (a pool that grew, a graph that was launched). It counts even
-//! beyond the limit. Bytes that are given back pay such a debt first, and nothing is reserved before it is paid.
+//! beyond the limit. Bytes that are given back pay such a debt first, and nothing is reserved before it is
+//! paid.
 //!
-//! A daemon that returns brings a new page, which starts empty, and is told what is used. The lock around the page makes
-//! "taken from the page" and "counted as used" one step for that moment.
+//! A daemon that returns brings a new page, which starts empty, and is told what is used. The lock around the
+//! page makes "taken from the page" and "counted as used" one step for that moment.
 
 use std::sync::atomic::Ordering;
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -59,13 +60,11 @@ pub struct Figures {
 
 impl Figures {
     /// Returns the size of the card as the session sees it: its quota or the card. It never changes.
-    #[must_use]
     pub fn total(&self, card: Bytes) -> Bytes {
         self.limit.min(card)
     }
 
     /// Returns the bytes that the session may still allocate, as far as the card can back them.
-    #[must_use]
     pub fn free(&self, card: Bytes) -> Bytes {
         self.total(card).min(self.ceiling) - self.used
     }
@@ -96,7 +95,6 @@ impl Lease {
     }
 
     /// Returns the daemon's number of a device, if the process attached to it.
-    #[must_use]
     pub fn gpu(&self, device: CUdevice) -> Option<GpuId> {
         self.read().as_ref()?.gpu(device)
     }
@@ -114,7 +112,6 @@ impl Lease {
     }
 
     /// Takes at most `bytes` from the page and counts them; returns how many.
-    #[must_use]
     pub fn take_up_to(&self, device: CUdevice, bytes: Bytes, kind: MemoryKind) -> Bytes {
         let shared = self.read();
         let row = shared.as_ref().and_then(|shared| shared.row(device));
@@ -139,18 +136,17 @@ impl Lease {
     }
 
     /// Returns the bytes of `kind` that are there without a lease.
-    #[must_use]
     pub fn debt(&self, device: CUdevice, kind: MemoryKind) -> Bytes {
         self.usage(device).map_or(Bytes::ZERO, |usage| usage.debt(kind))
     }
 
     /// Returns whether any bytes are there without a lease.
-    #[must_use]
     pub fn has_debt(&self, device: CUdevice) -> bool {
         self.usage(device).is_some_and(Usage::has_debt)
     }
 
-    /// Pays a debt with `bytes` that were taken for it and counted. Returns the rest, if others paid meanwhile.
+    /// Pays a debt with `bytes` that were taken for it and counted. Returns the rest, if others paid
+    /// meanwhile.
     #[must_use]
     pub fn pay_debt(&self, device: CUdevice, bytes: Bytes, kind: MemoryKind) -> Bytes {
         let Some(usage) = self.usage(device) else { return bytes };
@@ -159,8 +155,8 @@ impl Lease {
         bytes - paid
     }
 
-    /// Puts `bytes` back. `send` sends a report before any thread can take the bytes again, and returns whether it went
-    /// out.
+    /// Puts `bytes` back. `send` sends a report before any thread can take the bytes again, and returns
+    /// whether it went out.
     pub fn give_back(&self, device: CUdevice, bytes: Bytes, kind: MemoryKind, send: impl Fn(Report) -> bool) {
         let shared = self.read();
         let (Some(shared), Some(usage)) = (shared.as_ref(), self.usage(device)) else { return };
@@ -190,13 +186,11 @@ impl Lease {
     }
 
     /// Returns the devices that the process attached to.
-    #[must_use]
     pub fn devices(&self) -> Vec<CUdevice> {
         self.read().as_ref().map_or_else(Vec::new, Shared::devices)
     }
 
     /// Returns limits and use of the session on a device; `None` for a device that is not shared.
-    #[must_use]
     pub fn figures(&self, device: CUdevice) -> Option<Figures> {
         let shared = self.read();
         let row = shared.as_ref()?.row(device)?;
@@ -206,20 +200,30 @@ impl Lease {
     }
 
     /// Returns the bytes that this process uses on a device.
-    #[must_use]
     pub fn used(&self, device: CUdevice) -> Bytes {
         self.usage(device).map_or(Bytes::ZERO, Usage::used)
     }
 
     /// Returns the most bytes that were in use at once, summed over all devices.
-    #[must_use]
     pub fn peak(&self) -> Bytes {
         self.devices.iter().map(Usage::peak).sum()
     }
 
-    /// Replaces the page by a returned daemon's. `greet` says hello with the bytes in use, while none is taken or put
-    /// back, and returns the new page and the new numbers of the devices. The daemon books all of these bytes, so debts
-    /// are gone, and what is fixed must be reported anew.
+    /// Returns the size of a card, if the driver was asked for it.
+    pub fn card_size(&self, device: CUdevice) -> Option<Bytes> {
+        self.usage(device).and_then(Usage::card_size)
+    }
+
+    /// Remembers the size of a card, or with zero forgets it.
+    pub fn set_card_size(&self, device: CUdevice, size: Bytes) {
+        if let Some(usage) = self.usage(device) {
+            usage.set_card_size(size);
+        }
+    }
+
+    /// Replaces the page by a returned daemon's. `greet` says hello with the bytes in use, while none is
+    /// taken or put back, and returns the new page and the new numbers of the devices. The daemon books all
+    /// of these bytes, so debts are gone, and what is fixed must be reported anew.
     ///
     /// # Errors
     /// Those of `greet`; the old page stays then.
@@ -349,6 +353,20 @@ mod tests {
         assert!(!lease.take(99, Bytes(1), Movable));
         assert_eq!(lease.take_up_to(99, Bytes(1), Movable), Bytes::ZERO);
         assert_eq!(lease.figures(1), None);
+        for device in [-1, 16, CUdevice::MAX] {
+            lease.set_card_size(device, Bytes::gib(8));
+            assert_eq!(lease.card_size(device), None);
+        }
+    }
+
+    #[test]
+    fn the_size_of_a_card_is_known_until_it_is_forgotten() {
+        let lease = Lease::default();
+        assert_eq!(lease.card_size(0), None);
+        lease.set_card_size(0, Bytes::gib(8));
+        assert_eq!((lease.card_size(0), lease.card_size(1)), (Some(Bytes::gib(8)), None));
+        lease.set_card_size(0, Bytes::ZERO);
+        assert_eq!(lease.card_size(0), None);
     }
 
     #[test]

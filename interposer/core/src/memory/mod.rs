@@ -15,7 +15,6 @@ pub(crate) mod headroom;
 pub mod lease;
 pub(crate) mod pools;
 mod quota;
-mod sizes;
 mod usage;
 
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -30,7 +29,6 @@ use allocations::{Allocations, Block, Origin};
 use handles::{Charge, Handles};
 use lease::Lease;
 use pools::Pools;
-use sizes::Sizes;
 
 /// Memory of the process.
 #[derive(Debug)]
@@ -45,7 +43,6 @@ pub(crate) struct Memory {
     arrays: Allocations,
     handles: Mutex<Handles>,
     pools: Pools,
-    sizes: Sizes,
 }
 
 /// Table of allocations.
@@ -70,7 +67,6 @@ impl Memory {
             arrays: Allocations::default(),
             handles: Mutex::default(),
             pools: Pools::default(),
-            sizes: Sizes::default(),
         }
     }
 
@@ -97,8 +93,8 @@ impl Memory {
         result
     }
 
-    /// Runs `call`, which frees the memory under `key`, and gives its quota back. `call` learns whether the memory is in
-    /// the table. Other memory may be a pool's, so the pools are looked at.
+    /// Runs `call`, which frees the memory under `key`, and gives its quota back. `call` learns whether the
+    /// memory is in the table. Other memory may be a pool's, so the pools are looked at.
     pub(crate) fn free(&self, table: Table, key: u64, call: impl FnOnce(bool) -> CUresult) -> CUresult {
         // Removed before the driver may give the address out again.
         let block = self.table(table).remove(key);
@@ -136,7 +132,8 @@ impl Memory {
 
     /// Gives the quota of everything back that died with a context.
     pub(crate) fn end_context(&self, context: CUcontext, device: CUdevice) {
-        self.sizes.forget(device);
+        // A thread that has the dead context current must hear of it from the driver.
+        self.lease.set_card_size(device, Bytes::ZERO);
         for table in [&self.blocks, &self.arrays] {
             let dead = table.remove_context(context);
             dead.into_iter().for_each(|block| self.give_back_block(block));
@@ -170,31 +167,11 @@ impl Memory {
         lock(&self.handles)
     }
 
-    /// Runs `call`, which creates a piece of memory by handle, within the quota.
-    pub(crate) fn create_piece(
-        &self,
-        device: CUdevice,
-        bytes: Bytes,
-        call: impl FnMut() -> CUresult,
-    ) -> CUresult {
-        self.reserve_and_call(device, bytes, MemoryKind::Fixed, call)
-    }
-
     /// Gives the quota of pieces of memory back.
     pub(crate) fn give_back_pieces(&self, pieces: impl IntoIterator<Item = Charge>) {
         for Charge { device, bytes } in pieces {
             self.give_back(device, bytes, MemoryKind::Fixed);
         }
-    }
-
-    /// Returns the size of a card as the driver's `cuMemGetInfo` returned it, if it was asked.
-    pub(crate) fn card_size(&self, device: CUdevice) -> Option<Bytes> {
-        self.sizes.get(device)
-    }
-
-    /// Remembers the size of a card.
-    pub(crate) fn set_card_size(&self, device: CUdevice, size: Bytes) {
-        self.sizes.set(device, size);
     }
 
     /// Returns the lease, for the daemon's side of it and for figures.

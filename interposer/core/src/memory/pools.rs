@@ -1,14 +1,14 @@
-//! The driver's memory pools, charged by the bytes that a pool has reserved from the card, not by those that the
-//! application has allocated from the pool.
+//! The driver's memory pools, charged by the bytes that a pool has reserved from the card, not by those that
+//! the application has allocated from the pool.
 //!
 //! ```text
 //!   reserved (attribute of the driver) ── more than charged ──▶ quota is taken
 //!                                      ── less than charged ──▶ quota is given back
 //! ```
 //!
-//! A pool keeps freed memory, so most allocations take nothing from the card. It shrinks when a stream is waited for,
-//! when it is trimmed and when it is destroyed. The attribute is read when it matters: after each allocation and free,
-//! before a refusal and before the application asks for free memory.
+//! A pool keeps freed memory, so most allocations take nothing from the card. It shrinks when a stream is
+//! waited for, when it is trimmed and when it is destroyed. The attribute is read when it matters: after each
+//! allocation and free, before a refusal and before the application asks for free memory.
 //!
 //! The memory of graphs is one more pool of each device, with an attribute of its own.
 
@@ -51,7 +51,8 @@ impl PoolId {
         Self::Pool(handle.addr())
     }
 
-    /// Returns the bytes that the pool has reserved from the card; `None` if the driver does not know the pool.
+    /// Returns the bytes that the pool has reserved from the card; `None` if the driver does not know the
+    /// pool.
     fn reserved(self, driver: &Driver) -> Option<Bytes> {
         match self {
             Self::Pool(_) => self.attribute(driver, POOL_RESERVED),
@@ -123,8 +124,8 @@ impl LockedPool<'_> {
         }
     }
 
-    /// Charges the pool's growth, for which `pledged` bytes were reserved, and gives the rest of them back. Returns
-    /// `false` if the growth is more than the quota allows; then it is not charged.
+    /// Charges the pool's growth, for which `pledged` bytes were reserved, and gives the rest of them back.
+    /// Returns `false` if the growth is more than the quota allows; then it is not charged.
     #[must_use]
     pub(crate) fn grow(&mut self, pledged: Bytes) -> bool {
         let (memory, device, kind) = (self.memory, self.pool.device, self.pool.kind);
@@ -200,7 +201,8 @@ impl Memory {
         }
     }
 
-    /// Gives quota back for memory that the pools of a device no longer have. Skips pools that are growing now.
+    /// Gives quota back for memory that the pools of a device no longer have. Skips pools that are growing
+    /// now.
     pub(crate) fn shrink_pools(&self, device: CUdevice) {
         if !self.pools_have_charge() {
             return;

@@ -1,5 +1,5 @@
-//! Quota of the session: reserved before the driver is called, given back after a free, charged where memory is there
-//! already. The lease counts (`lease.rs`); the daemon is asked and told here.
+//! Quota of the session: reserved before the driver is called, given back after a free, charged where memory
+//! is there already. The lease counts (`lease.rs`); the daemon is asked and told here.
 
 use std::sync::atomic::AtomicBool;
 
@@ -43,7 +43,7 @@ impl Memory {
     }
 
     /// Runs `call`, which allocates, with quota reserved. Gives the quota back if the call fails.
-    pub(super) fn reserve_and_call(
+    pub(crate) fn reserve_and_call(
         &self,
         device: CUdevice,
         bytes: Bytes,
@@ -104,8 +104,9 @@ impl Memory {
         }
     }
 
-    /// Refuses a request for more than the whole quota without asking, since the answer is known. The daemon is told, as
-    /// it counts and logs refusals. Where telling would block, returns `false` and the daemon is asked as usual.
+    /// Refuses a request for more than the whole quota without asking, since the answer is known. The daemon
+    /// is told, as it counts and logs refusals. Where telling would block, returns `false` and the daemon is
+    /// asked as usual.
     fn refuse_locally(&self, device: CUdevice, bytes: Bytes) -> bool {
         // The limit is zero in a page that the daemon has not written a quota into yet.
         let beyond = |limit: Bytes| !limit.is_zero() && bytes > limit;

@@ -1,6 +1,7 @@
 //! Bytes that the process uses on one device, and how many of them the daemon knows to be fixed.
 //!
-//! Invariant: `reported ≤ fixed − debt of fixed bytes`, in every interleaving (`lease.rs` says why, and tests it).
+//! Invariant: `reported ≤ fixed − debt of fixed bytes`, in every interleaving (`lease.rs` says why, and tests
+//! it).
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,10 +22,13 @@ pub(super) struct Usage {
     fixed: AtomicU64,
     /// Fixed bytes that were reported to the daemon; never less than it knows of.
     reported: AtomicU64,
-    /// Held while `reported` changes and the report is sent, so that reports go out in the order of the changes.
+    /// Held while `reported` changes and the report is sent, so that reports go out in the order of the
+    /// changes.
     reporting: Mutex<()>,
     /// Bytes that are there without a lease, by [`MemoryKind`].
     debts: [AtomicU64; 2],
+    /// Size of the card as the driver's `cuMemGetInfo` returned it; 0 before it was asked.
+    card_size: AtomicU64,
 }
 
 impl Usage {
@@ -65,6 +69,15 @@ impl Usage {
 
     pub(super) fn peak(&self) -> Bytes {
         Bytes(self.peak.load(Ordering::Relaxed))
+    }
+
+    pub(super) fn card_size(&self) -> Option<Bytes> {
+        let size = self.card_size.load(Ordering::Relaxed);
+        (size > 0).then_some(Bytes(size))
+    }
+
+    pub(super) fn set_card_size(&self, size: Bytes) {
+        self.card_size.store(size.0, Ordering::Relaxed);
     }
 
     pub(super) fn debt(&self, kind: MemoryKind) -> Bytes {
@@ -118,7 +131,8 @@ impl Usage {
             return;
         }
         loop {
-            // Stored before the second look: a thread that frees meanwhile sees the store or is seen by the look.
+            // Stored before the second look: a thread that frees meanwhile sees the store or is seen by the
+            // look.
             self.reported.store(fixed, Ordering::SeqCst);
             let now = self.leased_fixed();
             if now >= fixed {

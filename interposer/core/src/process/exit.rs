@@ -5,7 +5,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 static EXITING: AtomicBool = AtomicBool::new(false);
 
 /// Returns whether the process is ending.
-#[must_use]
 pub fn is_exiting() -> bool {
     EXITING.load(Ordering::Acquire)
 }

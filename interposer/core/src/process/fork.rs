@@ -1,5 +1,5 @@
-//! What the child of a fork inherits: sockets of ours that it closes, values that it forgets, and the handlers that run
-//! there and at exit.
+//! What the child of a fork inherits: sockets of ours that it closes, values that it forgets, and the
+//! handlers that run there and at exit.
 //!
 //! The numbers of the sockets are plain atomics. A lock that a thread of the parent held stays locked in the
 //! child for ever.
@@ -61,8 +61,8 @@ pub(crate) fn close_sockets() {
     }
 }
 
-/// A value that is made once and never dropped, and that the child of a fork forgets by one store. Locks inside that a
-/// thread of the parent held are forgotten with it.
+/// A value that is made once and never dropped, and that the child of a fork forgets by one store. Locks
+/// inside that a thread of the parent held are forgotten with it.
 pub(crate) struct ForkCell<T>(AtomicPtr<T>);
 
 impl<T: Send + Sync + 'static> ForkCell<T> {

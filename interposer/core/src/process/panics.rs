@@ -1,5 +1,6 @@
-//! Panics of the library itself: they end in the hook and never reach the application. Other unwinding, such as
-//! a cancelled thread or an exception of a callback, passes through (`gpushare_sys::unwind` tells them apart).
+//! Panics of the library itself: they end in the hook and never reach the application. Other unwinding, such
+//! as a cancelled thread or an exception of a callback, passes through (`gpushare_sys::unwind` tells them
+//! apart).
 
 use gpushare_sys::unwind::stop_panics;
 

@@ -14,10 +14,11 @@ pub fn print(line: fmt::Arguments<'_>) {
     write_quietly(libc::STDERR_FILENO, &format!("gpushare: {line}\n"));
 }
 
-/// Writes `text` and takes back the SIGPIPE that a pipe without a reader raises, since our line must not end the
-/// host. A failed write is ignored.
+/// Writes `text` and takes back the SIGPIPE that a pipe without a reader raises, since our line must not end
+/// the host. A failed write is ignored.
 fn write_quietly(descriptor: c_int, text: &str) {
-    // SAFETY: each set is initialised by the call that it is given to first; the buffer is valid for its length.
+    // SAFETY: each set is initialised by the call that it is given to first; the buffer is valid for its
+    // length.
     uncancelled(|| unsafe {
         let (mut pipe, mut before, mut pending) = (zeroed(), zeroed(), zeroed());
         libc::sigemptyset(&raw mut pipe);

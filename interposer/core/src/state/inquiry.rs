@@ -1,9 +1,10 @@
-//! Limits and use of the process's session, asked of the daemon on a short connection. A framework asks for the size of
-//! a card before the process is a client, and `nvidia-smi` never is one.
+//! Limits and use of the process's session, asked of the daemon on a short connection. A framework asks for
+//! the size of a card before the process is a client, and `nvidia-smi` never is one.
 //!
-//! An inquiry makes no client, no page and no thread: hello, question, answer, end. Only a process of a session asks: one
-//! with a token, or a client. An answer is kept for a moment, so that a tool's many questions agree. After a failed
-//! inquiry the last answer stays; without one the caller returns the card's own figures.
+//! An inquiry makes no client, no page and no thread: hello, question, answer, end. Only a process of a
+//! session asks: one with a token, or a client. An answer is kept for a moment, so that a tool's many
+//! questions agree. After a failed inquiry the last answer stays; without one the caller returns the card's
+//! own figures.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -39,7 +40,8 @@ struct Last {
     until: Option<Instant>,
 }
 
-/// Returns limits and use of the process's session; `None` for a process without one, and while no daemon has answered.
+/// Returns limits and use of the process's session; `None` for a process without one, and while no daemon has
+/// answered.
 pub(crate) fn session_memory() -> Option<Arc<SessionMemory>> {
     let inquiry = INQUIRY.get().unwrap_or_else(|| {
         super::register_handlers();

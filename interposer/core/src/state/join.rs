@@ -1,4 +1,5 @@
-//! The process joins a session: it connects before its first context, and attaches to each card before a context there.
+//! The process joins a session: it connects before its first context, and attaches to each card before a
+//! context there.
 
 use std::sync::Mutex;
 
@@ -14,7 +15,7 @@ use crate::daemon::address::{Address, ConnectError};
 use crate::daemon::link::{AskError, Link};
 use crate::driver::types::{CUDA_ERROR_SYSTEM_NOT_READY, CUdevice, CUresult};
 use crate::gate::set_page;
-use crate::process::{lock, stderr, threads};
+use crate::process::{lock, spawn, stderr};
 
 /// Cards that the daemon knows of this process.
 #[derive(Debug, Default)]
@@ -76,7 +77,7 @@ impl State {
                     }
                     self.memory.lease().use_page(page);
                     set_page(page);
-                    threads::spawn("gpushare-link", move || {
+                    spawn("gpushare-link", move || {
                         self.listen(&address, limits.as_ref(), connection);
                     });
                     return Membership::Shared(Box::new(link));
@@ -85,7 +86,8 @@ impl State {
             },
             Err(error) => error,
         };
-        // A daemon that refuses the process, in whatever way, is there. Only an absent one leaves it to itself.
+        // A daemon that refuses the process, in whatever way, is there. Only an absent one leaves it to
+        // itself.
         if address.required || !error.is_absence() {
             stderr::print(format_args!("{error}; this process must not use the GPU without it"));
             return Membership::Refused;

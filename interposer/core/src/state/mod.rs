@@ -6,8 +6,8 @@
 //!                        ▲ a thread listens, and returns to the next daemon (rejoin)
 //! ```
 //!
-//! Everything hangs on one pointer, so that the child of a fork forgets it in one store, with all locks that threads of
-//! its parent held.
+//! Everything hangs on one pointer, so that the child of a fork forgets it in one store, with all locks that
+//! threads of its parent held.
 
 pub(crate) mod inquiry;
 mod join;
@@ -15,7 +15,8 @@ mod rejoin;
 mod summary;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Instant;
 
 use gpushare_proto::GateWord;
 use gpushare_proto::tenant::TenantRequest;
@@ -31,10 +32,9 @@ use crate::gate::wait::Gatekeeper;
 use crate::gate::{page, reset, wake_sleepers};
 use crate::memory::Memory;
 use crate::process::fork::ForkCell;
-use crate::process::{exit, fork, stderr, threads};
+use crate::process::{exit, fork, spawn, stderr};
 use crate::window::process::ProcessWindow;
 use join::Cards;
-use summary::Times;
 
 static STATE: ForkCell<State> = ForkCell::new();
 /// Whether the process must share and its driver lacks functions for that.
@@ -66,7 +66,9 @@ pub(crate) struct State {
     pub(crate) window: ProcessWindow,
     cards: Cards,
     drainer_started: AtomicBool,
-    times: Times,
+    started: Instant,
+    /// Nanoseconds that the library itself took to make the first context; 0 before.
+    first_context: AtomicU64,
 }
 
 impl State {
@@ -120,7 +122,8 @@ impl State {
             window: ProcessWindow::default(),
             cards: Cards::default(),
             drainer_started: AtomicBool::new(false),
-            times: Times::default(),
+            started: Instant::now(),
+            first_context: AtomicU64::new(0),
         }
     }
 
@@ -131,15 +134,15 @@ impl State {
         }
     }
 
-    /// Starts the drainer after the first grant, even if it has nothing to do yet. The flag that asks an idle holder to
-    /// let go is only written into the page, so no later message would start it.
+    /// Starts the drainer after the first grant, even if it has nothing to do yet. The flag that asks an idle
+    /// holder to let go is only written into the page, so no later message would start it.
     fn start_drainer(&'static self) {
         let word = GateWord(page().gate.load(Ordering::Acquire));
         // Every page begins with change 0, under which nothing was granted.
         if word.change() > 0 && !self.drainer_started.swap(true, Ordering::AcqRel) {
             let Self { driver, daemon, contexts, memory, gate, .. } = self;
             let drainer = Drainer::new(driver, daemon, contexts, memory, gate);
-            threads::spawn("gpushare-drain", || drainer.run());
+            spawn("gpushare-drain", || drainer.run());
         }
     }
 }

@@ -1,4 +1,5 @@
-//! The link thread: takes in the daemon's messages until the connection is lost, then returns to the next daemon.
+//! The link thread: takes in the daemon's messages until the connection is lost, then returns to the next
+//! daemon.
 //!
 //! ```text
 //!   lost ──▶ probe ──▶ hello with what the process has ──▶ new page in force ──▶ open questions, limits, fixed bytes
@@ -21,8 +22,8 @@ use crate::driver::types::CUdevice;
 use crate::gate::{page, set_page};
 
 impl State {
-    /// Runs in the link thread for as long as the process lives. `limits` go to a daemon that makes a session for the
-    /// process; one that knows the process ignores them.
+    /// Runs in the link thread for as long as the process lives. `limits` go to a daemon that makes a session
+    /// for the process; one that knows the process ignores them.
     pub(super) fn listen(
         &'static self,
         address: &Address,
@@ -78,10 +79,10 @@ impl State {
             return Err(ConnectError::Absent(Vec::new()));
         };
         let old = self::page();
-        self.gate.ask_again();
+        self.gate.waiters.ask_again();
         set_page(page);
-        // The old word never changes again: threads that sleep on it wake, and threads that are about to pass by it find it
-        // closed and read the new one.
+        // The old word never changes again: threads that sleep on it wake, and threads that are about to pass
+        // by it find it closed and read the new one.
         old.gate.store(GateWord::new(0, GateState::Closed).0, Ordering::SeqCst);
         futex::wake_all(&old.gate);
         link.plug(&connection, &welcome, |device| self.memory.gpu(device))
@@ -94,7 +95,8 @@ impl State {
         Ok(connection)
     }
 
-    /// Returns the process's holdings for the hello, from its bytes in use and the device of each live context.
+    /// Returns the process's holdings for the hello, from its bytes in use and the device of each live
+    /// context.
     fn returning(&self, link: &Link, used: &[(CUdevice, Bytes)], contexts: &[CUdevice]) -> Returning {
         let identity = link.identity();
         let gpu = |&(device, used): &(CUdevice, Bytes)| {
@@ -107,7 +109,7 @@ impl State {
             session: identity.session,
             holding: identity.epoch.filter(|_| self.gate.may_hold(page())),
             gpus: used.iter().filter_map(gpu).collect(),
-            waiting: self.gate.has_sleepers(),
+            waiting: self.gate.waiters.any(),
         }
     }
 }

@@ -1,7 +1,7 @@
-//! Figures of the process's life, and the line at exit that prints them (`GPUSHARE_SUMMARY=1`).
+//! The line at exit that prints figures of the process's life (`GPUSHARE_SUMMARY=1`).
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use gpushare_proto::{Nanos, names};
 
@@ -9,27 +9,12 @@ use super::State;
 use crate::process::stderr;
 use crate::window::launch_window::{Counters, Window};
 
-/// Times that no other part of the state keeps.
-#[derive(Debug)]
-pub(super) struct Times {
-    started: Instant,
-    /// Nanoseconds that the library itself took to make the first context; 0 before.
-    first_context: AtomicU64,
-}
-
-impl Default for Times {
-    fn default() -> Self {
-        Self { started: Instant::now(), first_context: AtomicU64::new(0) }
-    }
-}
-
 impl State {
     /// Remembers how long the library itself took to make a context, if it is the first.
     pub(crate) fn note_first_context(&self, ours: Duration) {
         let ours = Nanos::from(ours).0.max(1);
         // Fails if another context was the first.
         let _ = self
-            .times
             .first_context
             .compare_exchange(0, ours, Ordering::Relaxed, Ordering::Relaxed);
     }
@@ -47,11 +32,11 @@ pub(super) fn print() {
         "session {}: ran {:.1} s, waited {:.1} s at the gate, moved {} to the card, peak {}, first context {:.2} ms, \
          counted {} launches, most in flight {}, held back {}, let through {}",
         link.identity().name,
-        state.times.started.elapsed().as_secs_f64(),
-        state.gate.waited().0 as f64 / 1e9,
+        state.started.elapsed().as_secs_f64(),
+        state.gate.waiters.waited().0 as f64 / 1e9,
         state.gate.moved(),
         state.memory.lease().peak(),
-        state.times.first_context.load(Ordering::Relaxed) as f64 / 1e6,
+        state.first_context.load(Ordering::Relaxed) as f64 / 1e6,
         counted(|all| &all.launches),
         counted(|all| &all.most),
         counted(|all| &all.held_back),

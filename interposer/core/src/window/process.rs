@@ -1,5 +1,5 @@
-//! The window of this process and the graphs that it knows. The window is made when the process shares a card, since a
-//! launch must not allocate.
+//! The window of this process and the graphs that it knows. The window is made when the process shares a
+//! card, since a launch must not allocate.
 
 use std::sync::OnceLock;
 
