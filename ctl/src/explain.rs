@@ -31,12 +31,7 @@ pub(crate) fn explain(args: &ExplainArgs, places: &Places) -> Result<(), CtlErro
         Err(error) => return Err(error.into()),
     };
     let all = Explained { explanation: *explanation, orphaned };
-    if args.json {
-        output::print_json(&all)?;
-    } else {
-        output::print(&page(&all))?;
-    }
-    Ok(())
+    Ok(output::show(args.json, &all, || page(&all))?)
 }
 
 /// The daemon's facts about one session.

@@ -17,3 +17,11 @@ pub(crate) fn print(text: &str) -> io::Result<()> {
 pub(crate) fn print_json(model: &impl Serialize) -> io::Result<()> {
     print(&format!("{}\n", serde_json::to_string_pretty(model)?))
 }
+
+/// Prints a model as JSON, or as the text that `text` makes of it.
+pub(crate) fn show(json: bool, model: &impl Serialize, text: impl FnOnce() -> String) -> io::Result<()> {
+    match json {
+        true => print_json(model),
+        false => print(&text()),
+    }
+}

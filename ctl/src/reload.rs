@@ -15,10 +15,7 @@ pub(crate) fn reload(args: &ReloadArgs, places: &Places) -> Result<(), CtlError>
     let AdminReply::Reloaded(changes) = client.ask(&AdminRequest::Reload)? else {
         return Err(client.unexpected().into());
     };
-    match args.json {
-        true => output::print_json(&changes)?,
-        false => output::print(&page(&changes))?,
-    }
+    output::show(args.json, &changes, || page(&changes))?;
     Ok(())
 }
 

@@ -21,19 +21,13 @@ pub(crate) fn session(command: &SessionCommand, places: &Places) -> Result<(), C
     match command {
         SessionCommand::List { json } => {
             let sessions = status::fetch(&mut client)?.sessions;
-            match json {
-                true => output::print_json(&sessions)?,
-                false => output::print(&status::sessions(&sessions))?,
-            }
+            output::show(*json, &sessions, || status::sessions(&sessions))?;
             Ok(())
         }
         SessionCommand::Show { which, json } => {
             let sessions = status::fetch(&mut client)?.sessions;
             let session = find(&sessions, which)?;
-            match json {
-                true => output::print_json(session)?,
-                false => output::print(&status::one_session(session))?,
-            }
+            output::show(*json, session, || status::one_session(session))?;
             Ok(())
         }
         SessionCommand::Create(args) => create(&mut client, args, places),

@@ -14,12 +14,7 @@ use crate::table::{Table, harmless, list, short};
 /// Prints the status.
 pub(crate) fn status(args: &StatusArgs, places: &Places) -> Result<(), CtlError> {
     let status = fetch(&mut Client::connect(places.administered())?)?;
-    if args.json {
-        output::print_json(&status)?;
-    } else {
-        output::print(&render(&status))?;
-    }
-    Ok(())
+    Ok(output::show(args.json, &status, || render(&status))?)
 }
 
 /// Asks the daemon for its status.

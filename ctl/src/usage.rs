@@ -25,13 +25,9 @@ pub(crate) fn usage(args: &UsageArgs, places: &Places) -> Result<(), CtlError> {
     if let Some(which) = &args.session {
         usages = of(usages, which)?;
     }
-    if args.json {
-        output::print_json(&usages)?;
-    } else {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        output::print(&render(&usages, counted(args.since, now.as_secs())))?;
-    }
-    Ok(())
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let counted = counted(args.since, now.as_secs());
+    Ok(output::show(args.json, &usages, || render(&usages, counted))?)
 }
 
 /// Returns the usages that `which` refers to; several ended sessions may have had the same name.

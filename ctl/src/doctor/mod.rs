@@ -46,11 +46,7 @@ pub(crate) enum DoctorError {
 pub(crate) fn doctor(args: &DoctorArgs, places: &Places) -> Result<ExitCode, DoctorError> {
     let facts = Facts::gather(args, places);
     let report = Report::of(&facts);
-    if args.json {
-        output::print_json(&report)?;
-    } else {
-        output::print(&text::render(&report, text::Colour::of_stdout()))?;
-    }
+    output::show(args.json, &report, || text::render(&report, text::Colour::of_stdout()))?;
     if let Some(file) = &args.bundle {
         bundle::write(file, &facts, &report, args)?;
     }

@@ -22,12 +22,10 @@ pub(crate) fn dry_run(args: &RunArgs, places: &Places) -> Result<ExitCode, CtlEr
         program::find(name).map_err(RunError::from)?;
     }
     let Some((daemon, mut client)) = start::running(places).map_err(RunError::from)? else {
-        match args.json {
-            true => output::print_json(&None::<Forecast>)?,
-            false => output::print(
-                "no daemon runs, so no card is shared: `run` would start one, and the program would not wait\n",
-            )?,
-        }
+        output::show(args.json, &None::<Forecast>, || {
+            "no daemon runs, so no card is shared: `run` would start one, and the program would not wait\n"
+                .to_owned()
+        })?;
         return Ok(ExitCode::SUCCESS);
     };
     let prospect = match &args.session {
@@ -41,10 +39,7 @@ pub(crate) fn dry_run(args: &RunArgs, places: &Places) -> Result<ExitCode, CtlEr
     let TenantReply::DryRun(forecast) = answer else {
         return Err(RunError::from(client.unexpected()).into());
     };
-    match args.json {
-        true => output::print_json(&Some(&forecast))?,
-        false => output::print(&page(&forecast))?,
-    }
+    output::show(args.json, &Some(&forecast), || page(&forecast))?;
     let waits = |card: &CardForecast| card.bound_ns != Some(Nanos::ZERO);
     Ok(match forecast.cards.iter().any(waits) {
         true => ExitCode::from(TURNS),

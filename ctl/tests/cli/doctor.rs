@@ -162,13 +162,13 @@ fn a_machine_on_which_all_is_well_is_fine() {
     let (document, findings) = report(&mut Machine::new().doctor(&["--program", "sh"]), 0);
     assert_eq!(faults(&document), [""; 0], "{document:#}");
     assert_eq!((text(&document["worst"]), &document["exit"]), ("ok", &Value::from(0)));
-    assert_eq!(findings["driver.version"][0]["finding"], "driver 580.65.06 speaks CUDA 13.0");
+    assert_eq!(findings["driver.version"][0]["finding"], "driver 580.65.06 supports CUDA 13.0");
     assert_eq!(
         findings["cards.seen"][0]["finding"],
         "Staged Card, 8GiB, GPU-abababab-abab-abab-abab-abababababab"
     );
     assert_eq!(findings["cards.backend"][0]["backend"]["backend"], "managed");
-    assert_eq!(findings["preload.loads"][0]["finding"], "the loader takes it");
+    assert_eq!(findings["preload.loads"][0]["finding"], "the loader loads it");
     for check in
         ["cards.mig", "cards.vgpu", "cards.compute-mode", "cards.persistence", "platform.confidential"]
     {
@@ -198,7 +198,7 @@ fn a_driver_that_crashes_is_a_finding_and_everything_else_is_looked_at() {
     let (document, findings) = report(&mut machine.doctor(&[]), 2);
     assert_eq!(findings["driver.init"][0]["finding"], "libcuda.so.1 crashes its process in cuInit (SIGSEGV)");
     assert_eq!(faults(&document), ["driver.init"]);
-    assert_eq!(findings["driver.version"][0]["finding"], "driver 580.65.06 speaks CUDA 13.0");
+    assert_eq!(findings["driver.version"][0]["finding"], "driver 580.65.06 supports CUDA 13.0");
     assert_eq!(findings["host.memory"][0]["severity"], "ok");
 }
 

@@ -38,9 +38,9 @@ fn a_simulated_machine_with_everything_is_well() -> anyhow::Result<()> {
     for (check, finding) in [
         ("driver.init", "cuInit succeeds, and the driver shows 1 card"),
         ("driver.nvml", "NVML answers and knows 1 card"),
-        ("preload.loads", "the loader takes it"),
+        ("preload.loads", "the loader loads it"),
         ("daemon.tenant", &format!("a daemon answers (pid {pid}) in this build's protocol")),
-        ("daemon.recovering", "grants are given"),
+        ("daemon.recovering", "turns are granted"),
     ] {
         assert_eq!(of(&found, check), [("ok", finding)], "{check}");
     }
@@ -50,7 +50,7 @@ fn a_simulated_machine_with_everything_is_well() -> anyhow::Result<()> {
         assert!(of(&found, check).iter().all(|(severity, _)| *severity == "ok"), "{:?}", of(&found, check));
     }
     let locks = of(&found, "daemon.locks");
-    assert_eq!(locks[1..], [("ok", "the daemon has it")], "{locks:?}");
+    assert_eq!(locks[1..], [("ok", "the daemon holds it")], "{locks:?}");
     assert!(program.quit()?.success());
     Ok(())
 }

@@ -21,13 +21,13 @@ pub(super) fn user(facts: &Facts) -> Vec<Outcome> {
                 "user {real} acts as user {}: programs are judged by the latter, and files by both",
                 facts.uid
             ),
-            "run it as one user, with `sudo -u` if need be",
+            "run it as one user, with `sudo -u` if necessary",
         )];
     }
     let map = facts.root.read("/proc/self/uid_map").unwrap_or_default();
     vec![match outside(&map, facts.uid) {
         Some(outside) if outside != facts.uid => Outcome::ok(format!(
-            "user {}, which is user {outside} outside of this user namespace: daemons there know it by that",
+            "user {}, which is user {outside} outside of this user namespace; daemons there see that id",
             facts.uid
         )),
         _ => Outcome::ok(format!("user {}", facts.uid)),
@@ -69,7 +69,7 @@ pub(super) fn container(facts: &Facts) -> Vec<Outcome> {
         )),
         None => Outcome::warning(
             format!(
-                "a container ({sign}) without a daemon: one that is started here knows nothing of other containers"
+                "a container ({sign}) without a daemon: a daemon that is started here does not see other containers"
             ),
             format!(
                 "mount the machine's daemon into it: `-v {SYSTEM_RUNTIME_DIR}/tenant:{SYSTEM_RUNTIME_DIR}/tenant` (the folder, not the socket)"
@@ -84,12 +84,12 @@ pub(super) fn pid_namespace(facts: &Facts) -> Vec<Outcome> {
     };
     if peer.pid == 0 {
         return vec![Outcome::ok(
-            "the daemon is outside this PID namespace: it knows these processes by its own numbers",
+            "the daemon is outside this PID namespace: it sees other pids for these processes",
         )];
     }
     if !Facts::proc_is_ours() {
         return vec![Outcome::skipped(
-            "/proc shows another PID namespace than this one; mounted anew it would tell",
+            "/proc shows another PID namespace than this one; mount it again to check this",
         )];
     }
     let namespace = |pid: &str| fs::read_link(format!("/proc/{pid}/ns/pid"));
@@ -102,7 +102,7 @@ pub(super) fn pid_namespace(facts: &Facts) -> Vec<Outcome> {
             "run the daemon on the host, or its container with `--pid=host`",
         ),
         (_, Err(cause)) | (Err(cause), _) => {
-            Outcome::skipped(format!("the daemon's PID namespace is not to be seen ({cause}); as root it is"))
+            Outcome::skipped(format!("the daemon's PID namespace cannot be read ({cause}); run as root"))
         }
     }]
 }
@@ -129,13 +129,13 @@ fn judge_token(facts: &Facts, path: &Path) -> Outcome {
     }
     if mode & 0o077 != 0 {
         return Outcome::error(
-            format!("is open to others (mode {mode:o}): whoever reads it is in your session"),
+            format!("is open to others (mode {mode:o}): every reader can join your session"),
             format!("run `chmod 600 {}`", path.display()),
         );
     }
     match fs::read_to_string(path) {
         Ok(text) if Token::from_hex(&text).is_some() => Outcome::ok(format!("a token, mode {mode:o}")),
-        Ok(_) => Outcome::error("holds no token", again),
+        Ok(_) => Outcome::error("does not contain a token", again),
         Err(cause) => Outcome::error(format!("is not readable ({cause})"), again),
     }
 }
@@ -246,7 +246,7 @@ mod tests {
         let [outcome] = &token(&facts)[..] else { panic!() };
         assert_eq!((outcome.severity, &*outcome.finding), (Ok, "a token, mode 600"));
         fs::write(&path, "something else").unwrap();
-        assert_eq!(token(&facts)[0].finding, "holds no token");
+        assert_eq!(token(&facts)[0].finding, "does not contain a token");
     }
 
     #[test]

@@ -33,7 +33,7 @@ fn told<T: Copy>(
         .filter_map(|(index, card)| Some(judge(card, value(card)?).of(format!("nvml{index}"))))
         .collect();
     match outcomes.is_empty() {
-        true => vec![Outcome::skipped("NVML does not tell")],
+        true => vec![Outcome::skipped("NVML does not report it")],
         false => outcomes,
     }
 }
@@ -48,8 +48,8 @@ pub(super) fn seen(facts: &Facts) -> Vec<Outcome> {
     let (cuda, nvml) = (facts.cuda.facts.cards.len(), facts.nvml.facts.cards.len());
     if (1..nvml).contains(&cuda) && facts.var("CUDA_VISIBLE_DEVICES").is_none() {
         outcomes.push(Outcome::warning(
-            format!("the driver shows {cuda} of the {nvml} cards that NVML knows"),
-            "look for lost cards in driver.nvml, and for cards cut into instances in cards.mig",
+            format!("the driver shows {cuda} of the {nvml} cards that NVML shows"),
+            "look for lost cards in driver.nvml, and for cards divided into instances in cards.mig",
         ));
     }
     outcomes
@@ -113,8 +113,10 @@ pub(super) fn rdma(facts: &Facts) -> Vec<Outcome> {
 
 pub(super) fn host_numa(facts: &Facts) -> Vec<Outcome> {
     each(facts, |card| match card.host_numa {
-        Some(1) => Outcome::ok("handles of the host's memory").backend(Backend::Remap, "it needs them"),
-        _ => Outcome::ok("no handles of the host's memory: the remap backend will not be for this card")
+        Some(1) => {
+            Outcome::ok("handles of the host's memory").backend(Backend::Remap, "it needs such handles")
+        }
+        _ => Outcome::ok("no handles of the host's memory: the remap backend will not support this card")
             .hint("driver 550 or newer may have them"),
     })
 }
@@ -132,7 +134,7 @@ pub(super) fn backend(facts: &Facts) -> Vec<Outcome> {
                 false => "",
             };
             Outcome::ok(format!("managed{slow}{later}"))
-                .backend(Backend::Managed, "concurrent managed access is there")
+                .backend(Backend::Managed, "concurrent managed access is supported")
         } else {
             Outcome::warning(
                 format!("native: programs share the card only while their memory fits{later}"),

@@ -42,11 +42,11 @@ pub(super) fn folder(facts: &Facts) -> Vec<Outcome> {
         let found = match path.symlink_metadata() {
             Ok(found) => found,
             Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => {
-                return Outcome::ok("not there: no daemon has been here");
+                return Outcome::ok("missing: no daemon has run here");
             }
             Err(cause) => {
                 return Outcome::warning(
-                    format!("cannot be looked at ({cause})"),
+                    format!("cannot be read ({cause})"),
                     "run the doctor as the folder's owner, or name another one with --runtime-dir",
                 );
             }
@@ -54,13 +54,13 @@ pub(super) fn folder(facts: &Facts) -> Vec<Outcome> {
         let (owner, mode) = (found.uid(), found.mode() & 0o7777);
         if !found.is_dir() {
             return Outcome::error(
-                "is no folder",
+                "is not a folder",
                 format!("remove {shown}, or name another one with --runtime-dir"),
             );
         }
         if owner != facts.uid && owner != 0 {
             return Outcome::error(
-                format!("belongs to user {owner}, who could read what you send there"),
+                format!("belongs to user {owner}, who could read your messages to the daemon"),
                 "remove it, or name another one with --runtime-dir",
             );
         }
@@ -90,7 +90,7 @@ pub(super) fn tenant(facts: &Facts) -> Vec<Outcome> {
         let needed = if required { REQUIRED } else { TOKEN_FILE };
         if required || facts.var(TOKEN_FILE).is_some() {
             outcomes.push(Outcome::error(
-                format!("no daemon answers, and {needed} is set: programs from here are refused their first context"),
+                format!("no daemon answers, and {needed} is set: programs that start here are refused their first CUDA context"),
                 "start one: `sudo gpushare-scheduler --system`, or `gpushare-scheduler --user`; or `gpushare-ctl run` does",
             ));
         }
@@ -106,13 +106,15 @@ pub(super) fn admin(facts: &Facts) -> Vec<Outcome> {
             status.sessions.len(),
             status.gpus.len()
         )),
-        Err(ClientError::Denied(_)) => Outcome::skipped("not open to this user; as its owner or root it is"),
+        Err(ClientError::Denied(_)) => {
+            Outcome::skipped("this user may not connect; run as its owner or as root")
+        }
         Err(ClientError::Refused(failure)) if failure.code == FailureCode::Permission => {
             Outcome::skipped(failure.message.clone())
         }
         // A container has only the tenant socket.
         Err(ClientError::Absent(_)) if daemon.tenant.is_ok() && !daemon.dir.admin_socket().exists() => {
-            Outcome::skipped("not given to this place: only the tenant's folder is mounted")
+            Outcome::skipped("not mounted here: only the tenant's folder is")
         }
         Err(error) => refused(error, &daemon.dir.admin_socket()),
     })
@@ -123,7 +125,7 @@ fn refused(error: &ClientError, socket: &Path) -> Outcome {
     if let ClientError::Absent(_) = error {
         return match socket.symlink_metadata().is_ok() {
             true => Outcome::warning(
-                format!("{} is stale: its daemon died, and nobody has started one since", socket.display()),
+                format!("{} is stale: its daemon died, and no other was started", socket.display()),
                 "start one (`gpushare-ctl run` does): it replaces the socket; its log says why the last one died",
             ),
             false => Outcome::ok("no daemon here"),
@@ -150,14 +152,14 @@ pub(super) fn build(facts: &Facts) -> Vec<Outcome> {
             match theirs {
                 Some(theirs) if theirs != own => Outcome::warning(
                     format!("the daemon is gpushare {theirs}, and this is {own}"),
-                    "install one version on both sides and restart the daemon: running programs go on",
+                    "install one version on both sides and restart the daemon: running programs continue",
                 ),
                 _ if replaced => Outcome::warning(
                     "the daemon's program was replaced since it started",
-                    "restart it: running programs go on, waiting ones wait",
+                    "restart it: running programs continue, and waiting programs keep waiting",
                 ),
                 Some(_) => Outcome::ok(format!("both are gpushare {own}")),
-                None => Outcome::skipped("only the administrator's socket tells the version"),
+                None => Outcome::skipped("only the admin socket reports the version"),
             }
             .of(daemon.dir.root().display().to_string())
         })
@@ -169,10 +171,10 @@ pub(super) fn recovering(facts: &Facts) -> Vec<Outcome> {
         return Vec::new();
     };
     vec![match status.daemon.recovering {
-        0 => Outcome::ok("grants are given"),
+        0 => Outcome::ok("turns are granted"),
         count => Outcome::warning(
             format!(
-                "grants wait for {count} processes of the last daemon that are neither back nor dead, on the cards that they used"
+                "grants on their cards wait for {count} processes of the last daemon that have neither reconnected nor ended"
             ),
             "`gpushare-ctl status` again in a second; else they are stopped or stuck: the daemon's log and who waits for them name their \
              pids, and stuck_policy decides after stuck_after",
@@ -190,8 +192,8 @@ pub(super) fn stuck(facts: &Facts) -> Vec<Outcome> {
         .filter_map(|session| match &session.lock {
             LockView::Dropping { stuck: true, reason, .. } => Some(
                 Outcome::warning(
-                    format!("does not let go: {reason}"),
-                    "`gpushare-ctl session show` has its processes; end the one that hangs, or set stuck_policy",
+                    format!("does not give the card back: {reason}"),
+                    "`gpushare-ctl session show` lists its processes; end the one that hangs, or set stuck_policy",
                 )
                 .of(session.name.clone()),
             ),
@@ -199,7 +201,7 @@ pub(super) fn stuck(facts: &Facts) -> Vec<Outcome> {
         })
         .collect();
     match stuck.is_empty() {
-        true => vec![Outcome::ok("every session lets go when it is asked to")],
+        true => vec![Outcome::ok("every session gives the card back when it is asked to")],
         false => stuck,
     }
 }
@@ -220,7 +222,7 @@ pub(super) fn unknown(facts: &Facts) -> Vec<Outcome> {
             let names: Vec<&str> = names.into_iter().collect();
             (!names.is_empty()).then(|| {
                 Outcome::warning(
-                    format!("was handed what gpushare does not know: {}", names.join(", ")),
+                    format!("uses driver functions that gpushare does not know: {}", names.join(", ")),
                     "install a newer gpushare; until then the memory of these processes stays on the card",
                 )
                 .of(session.name.clone())
@@ -228,7 +230,7 @@ pub(super) fn unknown(facts: &Facts) -> Vec<Outcome> {
         })
         .collect();
     match met.is_empty() {
-        true => vec![Outcome::ok("every function that a process was handed is known")],
+        true => vec![Outcome::ok("all driver functions of the processes are known")],
         false => met,
     }
 }
@@ -240,14 +242,14 @@ pub(super) fn locks(facts: &Facts) -> Vec<Outcome> {
     let folder_outcome = match folder.metadata() {
         // A container that has only the tenant's folder.
         Err(_) if facts.answering().is_some() => {
-            Outcome::skipped("not there; the daemon that answers has its cards elsewhere")
+            Outcome::skipped("missing; the daemon that answers has its lock files elsewhere")
         }
         Err(cause) => Outcome::error(
-            format!("the folder is not there ({cause}): no daemon can take a card"),
+            format!("the folder is missing ({cause}): no daemon can take a card"),
             format!("make it (`sudo mkdir -m 1777 {shown}`), or start the daemon with --lock-dir"),
         ),
         Ok(found) if !found.is_dir() => Outcome::error(
-            "is no folder",
+            "is not a folder",
             "start the daemon with --lock-dir and a folder that it may write to",
         ),
         Ok(found) => {
@@ -256,11 +258,11 @@ pub(super) fn locks(facts: &Facts) -> Vec<Outcome> {
                 Ok(()) => Outcome::ok(format!("mode {mode:o}")),
                 // A daemon that answers has the locks.
                 Err(_) if facts.answering().is_some() => {
-                    Outcome::ok(format!("mode {mode:o}; the daemon has its cards"))
+                    Outcome::ok(format!("mode {mode:o}; the daemon holds the locks of its cards"))
                 }
                 Err(_) => Outcome::error(
                     format!(
-                        "not writable for this user (mode {mode:o}): a daemon of yours could take no card"
+                        "not writable for this user (mode {mode:o}): a daemon of this user could not take a card"
                     ),
                     "set GPUSHARE_LOCK_DIR to a folder that all daemons of this machine can write to",
                 ),
@@ -285,12 +287,12 @@ pub(super) fn locks(facts: &Facts) -> Vec<Outcome> {
             Facts::proc_is_ours() && pid.parse::<u32>().is_ok_and(|pid| !gpushare_sys::process::is_dead(pid));
         outcomes.push(
             match (known, lives) {
-                (true, _) => Outcome::ok("the daemon has it"),
+                (true, _) => Outcome::ok("the daemon holds it"),
                 (false, true) => Outcome::warning(
-                    format!("another daemon has it (pid {pid}), which does not answer here"),
+                    format!("another daemon holds it (pid {pid}), which does not answer here"),
                     "name its folder with --runtime-dir, or stop it: a card has one daemon",
                 ),
-                (false, false) => Outcome::ok("left by a daemon that died; the next one takes it over"),
+                (false, false) => Outcome::ok("left by a daemon that died; the next daemon takes it over"),
             }
             .of(card),
         );
@@ -413,12 +415,12 @@ mod tests {
         let [outcome] = &stuck(&facts)[..] else { panic!() };
         assert_eq!(
             (outcome.severity, outcome.subject.as_deref(), &*outcome.finding),
-            (Warning, Some("train"), "does not let go: work in flight")
+            (Warning, Some("train"), "does not give the card back: work in flight")
         );
         let [outcome] = &unknown(&facts)[..] else { panic!() };
         assert_eq!(
             (outcome.severity, &*outcome.finding),
-            (Warning, "was handed what gpushare does not know: cuAscend (14.0), cuConjure")
+            (Warning, "uses driver functions that gpushare does not know: cuAscend (14.0), cuConjure")
         );
         status.daemon.recovering = 1;
         status.daemon.version = "0.0.1".into();
@@ -445,7 +447,7 @@ mod tests {
     fn a_folder_that_others_could_write_to_is_an_error() {
         let root = tempfile::tempdir().unwrap();
         let facts = facts(root.path());
-        assert_eq!(folder(&facts)[0].finding, "not there: no daemon has been here");
+        assert_eq!(folder(&facts)[0].finding, "missing: no daemon has run here");
         let path = facts.daemons[0].dir.root();
         fs::create_dir(path).unwrap();
         fs::set_permissions(path, fs::Permissions::from_mode(0o700)).unwrap();
@@ -454,7 +456,7 @@ mod tests {
         assert!(folder(&facts)[0].finding.contains("(mode 777)"));
         fs::remove_dir(path).unwrap();
         fs::write(path, "").unwrap();
-        assert_eq!(folder(&facts)[0].finding, "is no folder");
+        assert_eq!(folder(&facts)[0].finding, "is not a folder");
     }
 
     #[test]
@@ -470,7 +472,7 @@ mod tests {
         let expected = if Facts::proc_is_ours() { Warning } else { Ok };
         assert_eq!(locks(&facts)[1].severity, expected);
         facts.daemons[0].tenant = Result::Ok(Peer { pid: std::process::id(), uid: 0, gid: 0 });
-        assert_eq!(locks(&facts)[1].finding, "the daemon has it");
+        assert_eq!(locks(&facts)[1].finding, "the daemon holds it");
         facts.set(LOCK_DIR, root.path().join("nowhere"));
         assert_eq!(locks(&facts)[0].severity, Skipped);
         facts.set(LOCK_DIR, folder.clone());

@@ -31,7 +31,7 @@ pub(super) fn kernel(facts: &Facts) -> Vec<Outcome> {
         None if facts.root.has(KERNEL_VERSION) => Outcome::ok("the kernel module is loaded"),
         // WSL has no module, and a driver that answers needs no visible one.
         None if facts.cuda.facts.init == Some(0) => {
-            Outcome::skipped("no kernel module is to be seen, and the driver answers all the same")
+            Outcome::skipped("no kernel module is visible, but the driver answers")
         }
         None => Outcome::error(
             format!("no NVIDIA driver: its kernel module is not loaded (no {KERNEL_VERSION})"),
@@ -69,14 +69,14 @@ pub(super) fn init(facts: &Facts) -> Vec<Outcome> {
         (Some(Loaded::Not(_)), _) => Outcome::skipped("there is no driver to ask"),
         (_, Some(0)) => match (&facts.cuda.end, cuda.count) {
             (End::Finished, Some(0)) => Outcome::error(
-                "cuInit succeeds, and the driver shows no card",
-                "see caller.visible and driver.nodes; `nvidia-smi -L` lists what there is",
+                "cuInit succeeds, but the driver shows no card",
+                "see caller.visible and driver.nodes; `nvidia-smi -L` lists the cards",
             ),
             (End::Finished, Some(count)) => {
                 Outcome::ok(format!("cuInit succeeds, and the driver shows {}", cards(count)))
             }
             (End::Finished, None) => Outcome::error(
-                "cuInit succeeds, and the driver does not say how many cards there are",
+                "cuInit succeeds, but the driver does not report the number of cards",
                 "reinstall NVIDIA's driver",
             ),
             _ => died(&facts.cuda, LIBCUDA),
@@ -86,8 +86,8 @@ pub(super) fn init(facts: &Facts) -> Vec<Outcome> {
         }
         (_, None) if cuda.missing.is_empty() => died(&facts.cuda, LIBCUDA),
         (_, None) => Outcome::error(
-            format!("{LIBCUDA} has no {}: it is no driver", cuda.missing.join(", ")),
-            "reinstall NVIDIA's driver, and look who else puts a libcuda.so.1 into LD_LIBRARY_PATH",
+            format!("{LIBCUDA} has no {}: it is not a driver", cuda.missing.join(", ")),
+            "reinstall NVIDIA's driver, and check LD_LIBRARY_PATH for another libcuda.so.1",
         ),
     }]
 }
@@ -104,7 +104,7 @@ fn died<F>(asked: &Asked<F>, library: &str) -> Outcome {
     match &asked.end {
         End::Crashed { at, how } => Outcome::error(
             format!("{library} crashes its process in {at} ({how})"),
-            "programs will crash there, too: reinstall NVIDIA's driver of the kernel module's version; `dmesg` may say more",
+            "programs will crash there too: reinstall NVIDIA's driver of the kernel module's version; `dmesg` may say more",
         ),
         End::Hung { at, after, unkillable } => {
             let kernel = if *unkillable {
@@ -114,12 +114,12 @@ fn died<F>(asked: &Asked<F>, library: &str) -> Outcome {
             };
             Outcome::error(
                 format!("{library} hangs in {at}: no answer within {after:.0?}{kernel}"),
-                "look for Xid lines in `dmesg`, end what uses the card or restart the machine; a slow machine may need a longer --timeout",
+                "look for Xid lines in `dmesg`, end the programs that use the card, or restart the machine; a slow machine may need a longer --timeout",
             )
         }
         End::Unstarted(cause) => Outcome::error(
             format!("{library} was not asked: no process can be started ({cause})"),
-            "look at the limit of processes (`ulimit -u`) and at free memory",
+            "check the limit on processes (`ulimit -u`) and at free memory",
         ),
         End::Finished => Outcome::error(format!("{library} gave no answer"), "reinstall NVIDIA's driver"),
     }
@@ -135,24 +135,18 @@ fn cuda_error(code: i32) -> (String, &'static str) {
             "CUDA_ERROR_DEVICE_UNAVAILABLE",
             "a card is in exclusive mode or lost; see cards.compute-mode and driver.nvml",
         ),
-        100 => (
-            "CUDA_ERROR_NO_DEVICE",
-            "see caller.visible and driver.nodes; `nvidia-smi -L` lists what there is",
-        ),
-        101 => (
-            "CUDA_ERROR_INVALID_DEVICE",
-            "CUDA_VISIBLE_DEVICES names a card that is not there; see caller.visible",
-        ),
-        304 => {
-            ("CUDA_ERROR_OPERATING_SYSTEM", "a call of the system failed: look at driver.nodes and `dmesg`")
+        100 => {
+            ("CUDA_ERROR_NO_DEVICE", "see caller.visible and driver.nodes; `nvidia-smi -L` lists the cards")
         }
+        101 => ("CUDA_ERROR_INVALID_DEVICE", "CUDA_VISIBLE_DEVICES names a missing card; see caller.visible"),
+        304 => ("CUDA_ERROR_OPERATING_SYSTEM", "a system call failed: see driver.nodes and `dmesg`"),
         802 => (
             "CUDA_ERROR_SYSTEM_NOT_READY",
             "on machines with NVSwitch start its manager: `sudo systemctl start nvidia-fabricmanager`",
         ),
         803 => (
             "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH",
-            "kernel module and libraries are of two versions: restart the machine, or reload the module, after an upgrade",
+            "kernel module and libraries have different versions: restart the machine, or reload the module, after an upgrade",
         ),
         804 => (
             "CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE",
@@ -170,12 +164,12 @@ fn cuda_error(code: i32) -> (String, &'static str) {
 
 pub(super) fn version(facts: &Facts) -> Vec<Outcome> {
     let Some(speaks) = facts.cuda.facts.version else {
-        return vec![Outcome::skipped("no driver says its version")];
+        return vec![Outcome::skipped("no driver reports its version")];
     };
     let cuda = format!("{}.{}", speaks / 1000, speaks % 1000 / 10);
     if speaks < OLDEST {
         return vec![Outcome::error(
-            format!("the driver speaks CUDA {cuda}, and gpushare needs 12.0"),
+            format!("the driver supports CUDA {cuda}, but gpushare needs 12.0"),
             "install driver 525 or newer",
         )];
     }
@@ -183,16 +177,16 @@ pub(super) fn version(facts: &Facts) -> Vec<Outcome> {
     vec![match (module, libraries) {
         (Some(module), Some(libraries)) if module != libraries => Outcome::error(
             format!("the kernel module is version {module} and the libraries are {libraries}"),
-            "restart the machine, or reload the module, after an upgrade; in a container look where its libraries come from",
+            "restart the machine, or reload the module, after an upgrade; in a container check the source of its libraries",
         ),
-        (_, Some(libraries)) => Outcome::ok(format!("driver {libraries} speaks CUDA {cuda}")),
-        _ => Outcome::ok(format!("the driver speaks CUDA {cuda}")),
+        (_, Some(libraries)) => Outcome::ok(format!("driver {libraries} supports CUDA {cuda}")),
+        _ => Outcome::ok(format!("the driver supports CUDA {cuda}")),
     }]
 }
 
 pub(super) fn symbols(facts: &Facts) -> Vec<Outcome> {
     let Some(Loaded::From(path)) = &facts.cuda.facts.library else {
-        return vec![Outcome::skipped("there is no driver to look at")];
+        return vec![Outcome::skipped("there is no driver to check")];
     };
     let exports = match driver_exports(Path::new(path)) {
         Ok(exports) => exports,
@@ -207,13 +201,13 @@ pub(super) fn symbols(facts: &Facts) -> Vec<Outcome> {
         [] => Outcome::ok(format!("all {} functions of the driver are known", exports.len())),
         some => Outcome::warning(
             format!(
-                "{} of {} functions of the driver are not known: {}{}",
+                "{} of {} functions of the driver are unknown: {}{}",
                 some.len(),
                 exports.len(),
                 some[..some.len().min(NAMED)].join(", "),
                 if some.len() > NAMED { ", …" } else { "" }
             ),
-            "install a newer gpushare; a program that calls one of them does so past quota and gate",
+            "install a newer gpushare; a call of one of them bypasses quota and gate",
         ),
     }]
 }
@@ -233,12 +227,12 @@ pub(super) fn nvml(facts: &Facts) -> Vec<Outcome> {
         }
         (_, Some(0) | None) => died(&facts.nvml, LIBNVML),
         (_, Some(18)) => Outcome::error(
-            "NVML and the kernel module are of two versions (NVML_ERROR_LIB_RM_VERSION_MISMATCH)",
+            "NVML and the kernel module have different versions (NVML_ERROR_LIB_RM_VERSION_MISMATCH)",
             "restart the machine, or reload the module, after an upgrade",
         ),
         (_, Some(code)) => Outcome::warning(
             format!("nvmlInit fails with {code}: the daemon knows cards only by their first process"),
-            "run `nvidia-smi`: it meets the same error and explains it",
+            "run `nvidia-smi`: it fails with the same error and explains it",
         ),
     };
     let mut outcomes = vec![first];
@@ -247,7 +241,7 @@ pub(super) fn nvml(facts: &Facts) -> Vec<Outcome> {
             outcomes.push(
                 Outcome::error(
                     format!(
-                        "NVML answers {code} for it{}",
+                        "NVML returns {code} for it{}",
                         if code == 15 { ": it fell off the bus" } else { "" }
                     ),
                     "look for Xid lines in `dmesg`; a lost card needs a reset or a restart of the machine",
@@ -290,12 +284,12 @@ fn node(facts: &Facts, path: &str, hint: &str) -> Outcome {
         Err(_) if facts.root.has("/dev/dxg") => Outcome::skipped("not used here: this is WSL"),
         Err(cause) => Outcome::error(format!("is missing ({cause})"), hint),
         Ok(found) if !found.file_type().is_char_device() => {
-            Outcome::error("is no device", format!("remove it and {hint}"))
+            Outcome::error("is not a device", format!("remove it and {hint}"))
         }
         Ok(found) => {
             let mode = found.permissions().mode() & 0o777;
             match accessat(CWD, &file, Access::READ_OK | Access::WRITE_OK, AtFlags::EACCESS) {
-                Ok(()) => Outcome::ok(format!("is there and open to this user (mode {mode:03o})")),
+                Ok(()) => Outcome::ok(format!("exists and is open to this user (mode {mode:03o})")),
                 Err(_) => Outcome::error(
                     format!("is closed to this user (mode {mode:03o})"),
                     "join the group that owns it (`ls -l /dev/nvidia*`), or have NVreg_DeviceFileMode=0666 set",
@@ -308,7 +302,7 @@ fn node(facts: &Facts, path: &str, hint: &str) -> Outcome {
 
 pub(super) fn xid(facts: &Facts) -> Vec<Outcome> {
     vec![match xid_lines(facts) {
-        Err(cause) => Outcome::skipped(format!("the kernel's log is not readable ({cause}); as root it is")),
+        Err(cause) => Outcome::skipped(format!("the kernel's log is not readable ({cause}); run as root")),
         Ok(lines) if lines.is_empty() => Outcome::ok("no Xid since boot"),
         Ok(lines) => Outcome::warning(
             format!(
@@ -316,7 +310,7 @@ pub(super) fn xid(facts: &Facts) -> Vec<Outcome> {
                 lines.len(),
                 lines.last().map_or("", |line| line.as_str())
             ),
-            "look up the number in NVIDIA's list of Xid errors; programs of that moment have failed",
+            "look up the number in NVIDIA's list of Xid errors; programs that used the card then have failed",
         ),
     }]
 }
@@ -388,7 +382,7 @@ mod tests {
         assert_eq!(outcome.severity, Error);
         assert!(outcome.hint.as_ref().unwrap().contains("nvidia-modprobe -u"));
         fs::write(root.path().join("dev/nvidia-uvm"), "").unwrap();
-        assert_eq!(uvm(&facts)[0].finding, "is no device");
+        assert_eq!(uvm(&facts)[0].finding, "is not a device");
         fs::remove_file(root.path().join("dev/nvidia-uvm")).unwrap();
         symlink("/dev/null", root.path().join("dev/nvidia-uvm")).unwrap();
         assert_eq!(severities(&uvm(&facts)), [Ok]);
@@ -440,11 +434,11 @@ mod tests {
         assert_eq!(kernel(&facts)[0].finding, "the kernel module is version 580.65.06");
         facts.cuda.facts.version = Some(13000);
         facts.nvml.facts.driver = Some("580.65.06".into());
-        assert_eq!(version(&facts)[0].finding, "driver 580.65.06 speaks CUDA 13.0");
+        assert_eq!(version(&facts)[0].finding, "driver 580.65.06 supports CUDA 13.0");
         facts.nvml.facts.driver = Some("575.57.08".into());
         assert_eq!(severities(&version(&facts)), [Error]);
         facts.cuda.facts.version = Some(11080);
-        assert!(version(&facts)[0].finding.contains("speaks CUDA 11.8"));
+        assert!(version(&facts)[0].finding.contains("supports CUDA 11.8"));
     }
 
     #[test]
@@ -465,7 +459,7 @@ mod tests {
         build("int cuInit(unsigned f) { return 0; } int cuMemAllocFromTheMoon(void) { return 0; }");
         let found = symbols(&facts);
         assert_eq!(severities(&found), [Warning]);
-        assert_eq!(found[0].finding, "1 of 2 functions of the driver are not known: cuMemAllocFromTheMoon");
+        assert_eq!(found[0].finding, "1 of 2 functions of the driver are unknown: cuMemAllocFromTheMoon");
     }
 
     #[test]

@@ -27,7 +27,7 @@ pub(super) fn memory(facts: &Facts) -> Vec<Outcome> {
         Some(Bytes(kib << 10))
     };
     let (Some(total), Some(available)) = (field("MemTotal"), field("MemAvailable")) else {
-        return vec![Outcome::skipped("/proc/meminfo does not say what is available")];
+        return vec![Outcome::skipped("/proc/meminfo has no figure of available memory")];
     };
     let hint = "free some: memory of sessions that do not fit the card goes to the host";
     let of = |available: Bytes, finding: String| match available < LITTLE {
@@ -53,7 +53,7 @@ pub(super) fn shm(facts: &Facts) -> Vec<Outcome> {
     vec![match rustix::fs::statvfs(facts.root.at("/dev/shm")) {
         Err(cause) => Outcome::warning(
             format!(
-                "/dev/shm is not there ({cause}): programs that share memory fail, like PyTorch's DataLoader"
+                "/dev/shm is missing ({cause}): programs that share memory fail, like PyTorch's DataLoader"
             ),
             "mount it: `mount -t tmpfs tmpfs /dev/shm`",
         ),
@@ -78,7 +78,10 @@ pub(super) fn memlock(facts: &Facts) -> Vec<Outcome> {
     vec![match getrlimit(Resource::Memlock).current {
         None => Outcome::ok("any amount of memory may be locked"),
         Some(limit) if rdma => Outcome::warning(
-            format!("{} may be locked, and there are RDMA devices, which lock what they send", Bytes(limit)),
+            format!(
+                "{} may be locked, and there are RDMA devices, which lock the memory that they send",
+                Bytes(limit)
+            ),
             "set `ulimit -l unlimited`; in a container `--ulimit memlock=-1`",
         ),
         Some(limit) => {
@@ -101,11 +104,11 @@ pub(super) fn clock(facts: &Facts) -> Vec<Outcome> {
         .unwrap_or_default();
     let source = source.trim();
     vec![match source {
-        "" => Outcome::skipped("the clock's source is not told here"),
+        "" => Outcome::skipped("the clock's source is not known here"),
         _ if FAST_CLOCKS.contains(&source) => Outcome::ok(format!("it is read from {source}")),
         _ => Outcome::warning(
-            format!("it is read from {source}, which takes a system call each time"),
-            "look in `dmesg` why the kernel does not trust tsc",
+            format!("the clock is {source}, and each reading takes a system call"),
+            "`dmesg` shows why the kernel does not use tsc",
         ),
     }]
 }

@@ -13,7 +13,7 @@ const FOLDERS: [&str; 6] =
 
 pub(super) fn version(facts: &Facts) -> Vec<Outcome> {
     let Ok(library) = &facts.library else {
-        return vec![Outcome::skipped("there is no library to look at; see preload.library")];
+        return vec![Outcome::skipped("there is no library to check; see preload.library")];
     };
     let needs = match versions::read(library) {
         Ok(linked) => linked.needs,
@@ -31,10 +31,10 @@ pub(super) fn version(facts: &Facts) -> Vec<Outcome> {
             "install gpushare from its release, which needs glibc 2.17, or use a newer image",
         ),
         (Some(needs), Some(has)) => {
-            Outcome::ok(format!("libgpushare.so needs glibc {needs}, and here is {has}"))
+            Outcome::ok(format!("libgpushare.so needs glibc {needs}, and this system has {has}"))
         }
         (None, _) => Outcome::ok("libgpushare.so needs no glibc version"),
-        (_, None) => Outcome::skipped(format!("{} does not say its version", libc.display())),
+        (_, None) => Outcome::skipped(format!("{} has no version", libc.display())),
     }]
 }
 
@@ -46,8 +46,8 @@ pub(super) fn musl(facts: &Facts) -> Vec<Outcome> {
             Outcome::ok("musl beside glibc: programs of glibc share, programs of musl do not")
         }
         (Some(_), None) => Outcome::error(
-            "this system's C library is musl: libgpushare.so does not load, and LD_PRELOAD with it ends a program at its start",
-            "use an image with glibc (Debian, Ubuntu, Rocky); NVIDIA's driver needs it, too",
+            "this system's C library is musl: libgpushare.so does not load, and a program with it in LD_PRELOAD crashes at its start",
+            "use an image with glibc (Debian, Ubuntu, Rocky); NVIDIA's driver needs it too",
         ),
     }]
 }
@@ -111,7 +111,7 @@ mod tests {
         let [outcome] = &version(&facts)[..] else { panic!() };
         assert_eq!(
             (outcome.severity, &*outcome.finding),
-            (Ok, "libgpushare.so needs glibc 2.17, and here is 2.17")
+            (Ok, "libgpushare.so needs glibc 2.17, and this system has 2.17")
         );
 
         fs::write(root.path().join("versions"), "").unwrap();

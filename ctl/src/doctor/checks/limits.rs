@@ -33,29 +33,29 @@ fn judge(text: &str, cards: &[GpuView]) -> Outcome {
         Err(cause) => {
             return Outcome::error(
                 format!(
-                    "`{text}` is no limit ({cause}), and programs from here are refused their first context"
+                    "`{text}` is not a limit ({cause}); programs that start here are refused their first CUDA context"
                 ),
-                "write it like 8GiB, 50% or {\"0\": 2147483648}, or take it out",
+                "write it like 8GiB, 50% or {\"0\": 2147483648}, or remove it",
             );
         }
     };
     let is_there = |named: &GpuChoice| cards.iter().any(|card| is(named, card));
     let names = || list(cards.iter().map(|card| format!("{} ({})", card.gpu.0, card.uuid)));
     if cards.is_empty() {
-        return Outcome::ok(format!("{quota}; which cards there are, no daemon tells"));
+        return Outcome::ok(format!("{quota}; not compared with the cards, since no daemon reports them"));
     }
     if quota.matches_no_card(is_there) {
         return Outcome::error(
             format!(
-                "{quota} is for no card of this machine, and programs from here are refused their first context"
+                "{quota} names no card of this machine; programs that start here are refused their first CUDA context"
             ),
             format!("name one of its cards, {}, or limit every card, like 8GiB", names()),
         );
     }
     match others(&quota, is_there) {
         Some(other) => Outcome::warning(
-            format!("{quota}: there is no card {other} here"),
-            format!("name one of its cards, {}, or take it out", names()),
+            format!("{quota}: this machine has no card {other}"),
+            format!("name one of its cards, {}, or remove it", names()),
         ),
         None => Outcome::ok(quota.to_string()),
     }

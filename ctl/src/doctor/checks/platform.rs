@@ -10,13 +10,13 @@ const MPS_PIPES: &str = "/tmp/nvidia-mps";
 
 pub(super) fn confidential(facts: &Facts) -> Vec<Outcome> {
     vec![match facts.nvml.facts.confidential {
-        None => Outcome::skipped("NVML does not tell"),
+        None => Outcome::skipped("NVML does not report it"),
         Some(0) => Outcome::ok("off"),
         Some(_) => Outcome::warning(
             "confidential computing is on: each page that moves is encrypted on its way",
             "keep working sets on the card: `gpushare-ctl set mode serialized` makes sessions take turns instead of paging",
         )
-        .backend(Backend::Managed, "it works, at the speed of the encryption"),
+        .backend(Backend::Managed, "managed memory works, at the speed of the encryption"),
     }]
 }
 
@@ -32,14 +32,14 @@ pub(super) fn mps(facts: &Facts) -> Vec<Outcome> {
         (false, _) => Outcome::ok("MPS does not run"),
         (true, false) => Outcome::warning(
             format!(
-                "MPS does not run any more, and its pipes are left in {}: programs may wait for it",
+                "MPS has ended, but its pipes are still in {}: programs may wait for it",
                 pipes.display()
             ),
             format!("remove {}", pipes.display()),
         ),
         (true, true) => Outcome::warning(
             format!(
-                "MPS runs (pipes in {}): programs share one server, so a fault of one ends all, and work of one cannot be waited for alone",
+                "MPS runs (pipes in {}): programs share one server, so a fault of one ends all, and gpushare cannot wait for the work of one alone",
                 pipes.display()
             ),
             "stop it, since gpushare takes its place: `echo quit | nvidia-cuda-mps-control`",
@@ -78,7 +78,7 @@ mod tests {
         facts.set("CUDA_MPS_PIPE_DIRECTORY", "/pipes");
         assert!(mps(&facts)[0].finding.starts_with("MPS runs (pipes in /pipes)"));
         fs::write(pipes.join("nvidia-cuda-mps-control.pid"), "4194400\n").unwrap();
-        assert!(mps(&facts)[0].finding.starts_with("MPS does not run any more"));
+        assert!(mps(&facts)[0].finding.starts_with("MPS has ended"));
         fs::create_dir_all(root.path().join("proc/4194400")).unwrap();
         assert!(mps(&facts)[0].finding.starts_with("MPS runs"));
     }

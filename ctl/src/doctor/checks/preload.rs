@@ -39,14 +39,14 @@ pub(super) fn loads(facts: &Facts) -> Vec<Outcome> {
     let real = fs::canonicalize(library).unwrap_or_else(|_| library.clone());
     let is_there = asked.facts.iter().any(|file| Path::new(file) == real);
     vec![match (&asked.end, is_there) {
-        (End::Finished, true) => Outcome::ok("the loader takes it"),
+        (End::Finished, true) => Outcome::ok("the loader loads it"),
         (End::Finished, false) => Outcome::error(
-            format!("the loader does not take it: {}", loaders_words(&asked.said)),
-            "see libc.version; a folder that is mounted `noexec` is refused, too",
+            format!("the loader does not load it: {}", loaders_words(&asked.said)),
+            "see libc.version; a folder that is mounted `noexec` is refused too",
         ),
         (End::Crashed { how, .. }, _) => Outcome::error(
             format!(
-                "a program that it is preloaded into ends at its start ({how}) {}",
+                "a program that it is preloaded into crashes at its start ({how}) {}",
                 loaders_words(&asked.said)
             ),
             "see libc.musl; else install gpushare again and report this with `gpushare-ctl doctor --bundle FILE`",
@@ -61,7 +61,7 @@ pub(super) fn loads(facts: &Facts) -> Vec<Outcome> {
 
 pub(super) fn build(facts: &Facts) -> Vec<Outcome> {
     let Ok(library) = &facts.library else {
-        return vec![Outcome::skipped("there is no library to look at")];
+        return vec![Outcome::skipped("there is no library to check")];
     };
     let own = env!("CARGO_PKG_VERSION");
     let hint = "install gpushare-ctl, gpushare-scheduler and libgpushare.so from one release";
@@ -70,15 +70,13 @@ pub(super) fn build(facts: &Facts) -> Vec<Outcome> {
         Ok(Some(theirs)) => {
             Outcome::warning(format!("the library is gpushare {theirs}, and this is {own}"), hint)
         }
-        Ok(None) => {
-            Outcome::warning("the library does not say its version: it is old, or not gpushare's", hint)
-        }
+        Ok(None) => Outcome::warning("the library has no version: it is old, or not from gpushare", hint),
         Err(cause) => Outcome::skipped(format!("it cannot be read ({cause})")),
     }]
 }
 
 fn loaders_words(said: &str) -> &str {
-    if said.is_empty() { "it says nothing" } else { said }
+    if said.is_empty() { "it reports nothing" } else { said }
 }
 
 /// Returns the files of a preload list, which are separated by spaces or colons as in ld.so(8).
@@ -119,8 +117,8 @@ fn judge(facts: &Facts, list: &[PathBuf], resolve: impl Fn(&Path) -> PathBuf, ch
             format!("{change} so that one is left"),
         ),
         (_, Some(gone), _) => Outcome::warning(
-            format!("{} is not there: the loader warns, and the program runs without it", gone.display()),
-            format!("{change} so that it is gone"),
+            format!("{} is missing: the loader warns, and the program runs without it", gone.display()),
+            format!("{change} so that it is not named"),
         ),
         (_, _, Some((path, library))) => Outcome::warning(
             format!(
@@ -132,7 +130,7 @@ fn judge(facts: &Facts, list: &[PathBuf], resolve: impl Fn(&Path) -> PathBuf, ch
         ),
         ([only], ..) => Outcome::ok(format!("it names {}", only.display())),
         ([], ..) if list.is_empty() => Outcome::ok("it is empty"),
-        ([], ..) => Outcome::ok(format!("it names {} other files, which stay behind ours", list.len())),
+        ([], ..) => Outcome::ok(format!("it names {} other files, which are loaded after ours", list.len())),
     }
 }
 
@@ -145,7 +143,7 @@ pub(super) fn environment(facts: &Facts) -> Vec<Outcome> {
 
 pub(super) fn system(facts: &Facts) -> Vec<Outcome> {
     let Ok(text) = facts.root.read(SYSTEM_PRELOAD) else {
-        return vec![Outcome::ok(format!("{SYSTEM_PRELOAD} is not there"))];
+        return vec![Outcome::ok(format!("{SYSTEM_PRELOAD} is missing"))];
     };
     let text: String = text
         .lines()
@@ -156,11 +154,8 @@ pub(super) fn system(facts: &Facts) -> Vec<Outcome> {
     let ours = list.iter().find(|path| is_ours(path));
     let outcome = match ours {
         Some(ours) if !resolve(ours).exists() => Outcome::error(
-            format!(
-                "{} is not there: every program of this system is started with the loader's warning",
-                ours.display()
-            ),
-            format!("install it there, or take the line out of {SYSTEM_PRELOAD}"),
+            format!("{} is missing: the loader warns at the start of every program", ours.display()),
+            format!("install it there, or remove the line from {SYSTEM_PRELOAD}"),
         ),
         Some(ours)
             if facts.var("LD_PRELOAD").is_some_and(|list| {
@@ -283,7 +278,7 @@ mod tests {
         let (severity, finding) = Stage::new().preloading(&["old/libgpushare.so"]);
         assert!(severity == Warning && finding.contains("is another file than"), "{finding}");
         let (severity, finding) = Stage::new().preloading(&["gone/libother.so"]);
-        assert!(severity == Warning && finding.contains("is not there"), "{finding}");
+        assert!(severity == Warning && finding.contains("is missing"), "{finding}");
     }
 
     #[test]
