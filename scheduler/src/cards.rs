@@ -1,7 +1,7 @@
 //! The cards of this daemon: their numbers, identities and settings.
 //!
-//! NVML lists the cards at the start. Without NVML a card is found when the first process announces it. A card's
-//! number is its row in every page, so it never changes.
+//! NVML lists the cards at the start. Without NVML a card is found when the first process announces it. A
+//! card's number is its row in every page, so it never changes.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -130,7 +130,8 @@ impl Cards {
         self.all.get(usize::from(gpu.0))
     }
 
-    /// Changes a setting of one card, or of all present and future ones. Returns the old and new value in words.
+    /// Changes a setting of one card, or of all present and future ones. Returns the old and new value in
+    /// words.
     pub(crate) fn set(&mut self, setting: Setting) -> (String, String) {
         let Setting { gpu, knob } = setting;
         let (mut old, mut new) = (Vec::new(), Vec::new());
@@ -149,8 +150,8 @@ impl Cards {
         (summary(&old, before), summary(&new, words(&self.defaults, knob)))
     }
 
-    /// Follows the configuration that was read again, and drops what was set since. Returns the changed settings of
-    /// each card, and the changes in words.
+    /// Follows the configuration that was read again, and drops what was set since. Returns the changed
+    /// settings of each card, and the changes in words.
     pub(crate) fn reload(&mut self, settings: &Settings) -> (Vec<(GpuId, Knob)>, Vec<ConfigChange>) {
         self.limits.clone_from(&settings.cards);
         self.defaults = defaults(settings);

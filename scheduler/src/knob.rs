@@ -13,7 +13,7 @@ const MAX_TARGET: Nanos = Nanos::from_secs(10);
 pub(crate) fn check(knob: Knob) -> Result<(), String> {
     match knob {
         Knob::Quantum(Some(quantum)) if quantum < MIN_QUANTUM => {
-            Err(format!("a quantum of {quantum} lets nobody run; use {MIN_QUANTUM} or more"))
+            Err(format!("a quantum of {quantum} is too short for any work; use {MIN_QUANTUM} or more"))
         }
         Knob::Capacity(Some(bytes)) | Knob::ManagedLimit(bytes) if bytes < MIN_MEMORY => {
             Err(format!("{bytes} leaves nothing to share; use {MIN_MEMORY} or more"))

@@ -1,8 +1,8 @@
 //! Records of operations in the log, and the failures that peers are told.
 //!
-//! Each record is a sentence for people and fields for programs. As JSON every record has `session_id`, `pid`,
-//! `operation`, `bytes`, `result` and `error_code`, so that one query fits all; 0 and `none` stand for a missing
-//! value. As text a record is the sentence alone, which has all values in words.
+//! Each record is a sentence for people and fields for programs. As JSON every record has `session_id`,
+//! `pid`, `operation`, `bytes`, `result` and `error_code`, so that one query fits all; 0 and `none` stand for
+//! a missing value. As text a record is the sentence alone, which has all values in words.
 
 use std::fmt;
 

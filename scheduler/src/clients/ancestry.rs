@@ -76,7 +76,8 @@ fn parents(of: Option<ProcessId>) -> impl Iterator<Item = ProcessId> {
     iter::successors(of, next).skip(1).take(GENERATIONS)
 }
 
-/// Returns the parent of a process. Asks twice: if the parent is still the same, its pid was not reused meanwhile.
+/// Returns the parent of a process. Asks twice: if the parent is still the same, its pid was not reused
+/// meanwhile.
 fn parent(child: ProcessId) -> Option<ProcessId> {
     let ask = || {
         let pid = process::parent(child.pid).filter(|&parent| parent > 1)?;

@@ -1,10 +1,10 @@
 //! Clients of the last daemon that may come back, and processes that may be unwritten ones.
 //!
-//! A join is written some 20 ms and one fsync after it, since an fsync for each would delay all. A daemon that is
-//! killed in that time leaves a client that no registry knows. Its library reconnects, usually within a second,
-//! and by the kernel's word its process is older than the new daemon. That does not prove that it was a client.
-//! So its claims only cost itself: the bytes that it says it uses count up to its session's quota, and the work
-//! that it says it may have in flight must end before other sessions run on that card.
+//! A join is written some 20 ms and one fsync after it, since an fsync for each would delay all. A daemon
+//! that is killed in that time leaves a client that no registry knows. Its library reconnects, usually within
+//! a second, and by the kernel's word its process is older than the new daemon. That does not prove that it
+//! was a client. So its claims only cost itself: the bytes that it says it uses count up to its session's
+//! quota, and the work that it says it may have in flight must end before other sessions run on that card.
 
 use std::collections::BTreeMap;
 

@@ -1,9 +1,10 @@
-//! State of a client that must outlive its connection: answers that may be lost, and a watch over its process.
+//! State of a client that must outlive its connection: answers that may be lost, and a watch over its
+//! process.
 //!
-//! An answer may be lost with the connection. So the latest answers are remembered: on its next connection the
-//! library asks again under the same number and gets the same answer, without a second booking. When it has
-//! asked for all of them it says so. Bytes that are booked beyond that are free: the process gave them back on
-//! the lost connection.
+//! An answer may be lost with the connection. So the latest answers are remembered: on its next connection
+//! the library asks again under the same number and gets the same answer, without a second booking. When it
+//! has asked for all of them it says so. Bytes that are booked beyond that are free: the process gave them
+//! back on the lost connection.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -95,7 +96,7 @@ mod tests {
         let answer = (RequestId(7), GpuId(0), Bytes(5));
         let mut away = Away::default();
         away.answered(answer);
-        assert!(!away.repeats(answer), "nobody hung up");
+        assert!(!away.repeats(answer), "the connection is still open");
         away.disconnected();
         assert!(!away.repeats((RequestId(7), GpuId(0), Bytes(6))));
         assert!(away.repeats(answer));

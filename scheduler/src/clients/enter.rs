@@ -10,7 +10,8 @@ use crate::input::Watched;
 use crate::operation::{Operation, failure};
 use crate::requests::memory_report::memory_report;
 
-/// Puts a process into the session of its token, or into the one that it is bound to by user or control group.
+/// Puts a process into the session of its token, or into the one that it is bound to by user or control
+/// group.
 ///
 /// A process without a pid in our namespace is not put in, since its children could not be recognised.
 pub(crate) fn enter(engine: &mut Engine, peer: &PeerProcess, token: &Token) -> Result<TenantReply, Failure> {

@@ -9,8 +9,8 @@
 //!                                                      implicit session of its user and container or job
 //! ```
 //!
-//! The memory that a returning process claims to use is booked in any case, since used memory must count. Who it
-//! was is believed only by the kernel's word.
+//! The memory that a returning process claims to use is booked in any case, since used memory must count. Who
+//! it was is believed only by the kernel's word.
 
 use gpushare_core::Event;
 use gpushare_proto::session::Terms;
@@ -112,8 +112,8 @@ pub(super) fn add_cards(engine: &mut Engine, had: &[ReturningGpu]) -> Result<Vec
 /// Returns the most bytes of a card that a returning process may claim to use.
 ///
 /// For a client of the registry it is the most that the card can ever back. For another process it is also at
-/// most the rest of its session's quota. An honest process loses nothing by that: all processes of its session
-/// were within the quota when the last daemon ended, and nothing is leased until they are back.
+/// most the rest of its session's quota. An honest process loses nothing by that: all processes of its
+/// session were within the quota when the last daemon ended, and nothing is leased until they are back.
 pub(super) fn credible_bytes(engine: &Engine, session: SessionId, gpu: GpuId, restored: bool) -> Bytes {
     let Some(card) = engine.cards.get(gpu) else {
         return Bytes::ZERO;

@@ -1,11 +1,11 @@
 //! Joined processes: those that entered a session with its token for themselves and for all that they start.
 //!
-//! `run --session NAME` enters the session before it becomes the program. So a child that throws the token away
-//! stays in the session, also where none of its parents ever used a GPU.
+//! `run --session NAME` enters the session before it becomes the program. So a child that throws the token
+//! away stays in the session, also where none of its parents ever used a GPU.
 //!
-//! The kernel says which process it is; the token only says which session. The entry holds until the process is
-//! dead or the session is over, also over restarts of the daemon. A process is in one session at a time: the one
-//! that it entered or registered last.
+//! The kernel says which process it is; the token only says which session. The entry holds until the process
+//! is dead or the session is over, also over restarts of the daemon. A process is in one session at a time:
+//! the one that it entered or registered last.
 
 use std::collections::BTreeMap;
 

@@ -131,7 +131,8 @@ pub(crate) fn add_dead_of_last_daemon(engine: &mut Engine, entry: ClientEntry) {
     add_orphan(engine, entry, None, false);
 }
 
-/// Keeps the memory of an ended process booked. A `pidfd` is watched if its process is ending and not dead yet.
+/// Keeps the memory of an ended process booked. A `pidfd` is watched if its process is ending and not dead
+/// yet.
 fn add_orphan(engine: &mut Engine, entry: ClientEntry, pidfd: Option<Arc<OwnedFd>>, witnessed: bool) {
     let (id, now) = (entry.client, clock::monotonic());
     let alive = pidfd.filter(|pidfd| !peer::is_dead(pidfd));

@@ -6,15 +6,15 @@
 //!                     └────── asked again, ever later ◀─────┘ after a second the log says so
 //! ```
 //!
-//! The kernel reports every thread of a process as ending some 60 ms before the driver has let go of the cards.
-//! The first event frees the lock, the second one the memory. Usually NVML lists a process no more once it is
-//! dead. It lists the process for longer if a forked child has the card's files open. On an H200 (driver
-//! 580.159.04) the card then keeps all memory, also managed memory, which NVML's own figure leaves out. So the
-//! booked bytes of a dead process count while NVML lists its pid, and while NVML does not answer: making NVML
-//! fail gains a tenant nothing.
+//! The kernel reports every thread of a process as ending some 60 ms before the driver has let go of the
+//! cards. The first event frees the lock, the second one the memory. Usually NVML lists a process no more
+//! once it is dead. It lists the process for longer if a forked child has the card's files open. On an H200
+//! (driver 580.159.04) the card then keeps all memory, also managed memory, which NVML's own figure leaves
+//! out. So the booked bytes of a dead process count while NVML lists its pid, and while NVML does not answer:
+//! making NVML fail gains a tenant nothing.
 //!
-//! A dead process counts for nothing if NVML cannot be asked about it: without NVML, on a card that NVML does not
-//! know or never lists processes on, and for a process without a pid in our namespace.
+//! A dead process counts for nothing if NVML cannot be asked about it: without NVML, on a card that NVML does
+//! not know or never lists processes on, and for a process without a pid in our namespace.
 
 use std::collections::BTreeMap;
 
@@ -26,7 +26,8 @@ use crate::identity::Watch;
 use crate::nvml::Usages;
 use crate::registry::{CardUse, ClientEntry};
 
-/// Shortest pause between two questions. Each pause is as long as the process has been dead, within the bounds.
+/// Shortest pause between two questions. Each pause is as long as the process has been dead, within the
+/// bounds.
 const FIRST_PAUSE: Nanos = Nanos::from_millis(2);
 /// Longest pause between two questions.
 const LONGEST_PAUSE: Nanos = Nanos::from_secs(1);
@@ -132,8 +133,8 @@ impl Orphans {
         self.0.values().filter_map(|orphan| Some(orphan.dead.as_ref()?.next)).min()
     }
 
-    /// Returns until when memory of a card may be expected back, of one session or of all. Only processes that
-    /// had ended at the time `ended` count. Returns none if no such memory is to be expected.
+    /// Returns until when memory of a card may be expected back, of one session or of all. Only processes
+    /// that had ended at the time `ended` count. Returns none if no such memory is to be expected.
     pub(crate) fn expected_back(
         &self,
         card: GpuUuid,
@@ -147,8 +148,8 @@ impl Orphans {
         there.map(Orphan::usual_end).filter(|&end| end > now).max()
     }
 
-    /// Returns the bytes that dead processes of a session have on a card for sure. A process that died without a
-    /// daemon may have freed some of its entry, so it counts only once NVML has listed it.
+    /// Returns the bytes that dead processes of a session have on a card for sure. A process that died
+    /// without a daemon may have freed some of its entry, so it counts only once NVML has listed it.
     pub(crate) fn certain_bytes(&self, session: SessionId, card: GpuUuid) -> Bytes {
         let listed = |orphan: &Orphan| orphan.dead.as_ref().is_some_and(|dead| dead.listed);
         let own = self.0.values().filter(|orphan| orphan.entry.session == session);

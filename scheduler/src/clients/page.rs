@@ -1,7 +1,7 @@
 //! The daemon's side of a client's shared page, and the bytes leased through it.
 //!
-//! The page is hostile: its process can write anything into it. So the free bytes in a row count at most up to the
-//! bytes leased there. Besides these only the gate is read, which decides nothing here.
+//! The page is hostile: its process can write anything into it. So the free bytes in a row count at most up
+//! to the bytes leased there. Besides these only the gate is read, which decides nothing here.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -54,8 +54,8 @@ impl ClientPage {
         }
     }
 
-    /// Returns the free bytes in a row if the core does not know them. Most rows seldom change, and each event costs
-    /// the core time.
+    /// Returns the free bytes in a row if the core does not know them. Most rows seldom change, and each
+    /// event costs the core time.
     pub(crate) fn news(&mut self, gpu: GpuId) -> Option<Bytes> {
         let free = self.free(gpu);
         let known = self.known.get_mut(usize::from(gpu.0))?;
@@ -93,7 +93,8 @@ impl ClientPage {
         taken
     }
 
-    /// Ends the lease of bytes that the process says it neither uses nor keeps free. Returns how many can be so.
+    /// Ends the lease of bytes that the process says it neither uses nor keeps free. Returns how many can be
+    /// so.
     pub(crate) fn give_up(&mut self, gpu: GpuId, bytes: Bytes) -> Bytes {
         let free = self.free(gpu);
         self.forget_known(gpu);
@@ -133,7 +134,8 @@ impl ClientPage {
         self.page.drain_target.store(micros, Ordering::Relaxed);
     }
 
-    /// Sets the limit of a row, the bytes of the session's other processes, and the ceiling of its free bytes.
+    /// Sets the limit of a row, the bytes of the session's other processes, and the ceiling of its free
+    /// bytes.
     pub(crate) fn set_figures(&self, gpu: GpuId, limit: Bytes, siblings: Bytes, ceiling: Bytes) {
         if let Some(row) = self.row(gpu) {
             row.limit.store(limit.0, Ordering::Relaxed);

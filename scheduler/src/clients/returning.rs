@@ -3,9 +3,9 @@
 //! A process may close its connection at any time; only the kernel reports its death. Until then it may use
 //! everything that it was given, so it keeps it: leases, cards, the lock or its place in the queue.
 //!
-//! A killed process closes its sockets while the kernel ends it. It is dead some 60 ms later, when the driver has
-//! let go of its cards. In between the kernel reports each of its threads as ending. That counts as its end, since
-//! it will use nothing more.
+//! A killed process closes its sockets while the kernel ends it. It is dead some 60 ms later, when the driver
+//! has let go of its cards. In between the kernel reports each of its threads as ending. That counts as its
+//! end, since it will use nothing more.
 //!
 //! ```text
 //!   client ── hang-up, process alive ─▶ away ── the same process says who it was ──▶ client, with a new page
@@ -13,12 +13,13 @@
 //!      └── dead, or on no card ──▶ gone ◀┴── dead, or it runs another program
 //! ```
 //!
-//! The core treats a client that is away like a stopped one: its gate closes, its free lease is taken back, and a
-//! drop that it does not answer is stuck. On its return it is booked with at least the bytes known before.
+//! The core treats a client that is away like a stopped one: its gate closes, its free lease is taken back,
+//! and a drop that it does not answer is stuck. On its return it is booked with at least the bytes known
+//! before.
 //!
 //! A process that does not say who it was is a second client beside the one that is away. After an `exec` the
-//! first one is over when NVML, which listed the process on each of its cards, twice does not. Without NVML it
-//! lasts as long as the process.
+//! first one is over when NVML, which listed the process on each of its cards, twice does not. Without NVML
+//! it lasts as long as the process.
 
 use std::os::fd::OwnedFd;
 
@@ -59,7 +60,8 @@ pub(super) fn hang_up(engine: &mut Engine, id: ClientId) {
     Operation::done("process.hangup")
         .of(client.session, &name)
         .peer(&client.peer)
-        // At debug level, since every end of a process begins like this. `status` shows clients that stay away.
+        // At debug level, since every end of a process begins like this. `status` shows clients that stay
+        // away.
         .debug(format_args!(
             "pid {} of {name} hung up and lives: what {id} has stays its own until it is back or dead",
             client.peer.pid

@@ -1,7 +1,7 @@
 //! Driver functions that a process asked for and its library does not know.
 //!
-//! A newer driver has functions that the library cannot follow. A process that got one keeps its memory on the
-//! card, and `status` names the functions.
+//! A newer driver has functions that the library cannot follow. A process that got one keeps its memory on
+//! the card, and `status` names the functions.
 
 use std::collections::BTreeSet;
 

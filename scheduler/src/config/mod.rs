@@ -479,7 +479,7 @@ mod tests {
                 "[scheduling]\nepsilon = '100%'",
                 "line 2: epsilon is a share of time to lose: more than 0% and less than 100%, not 100%",
             ),
-            ("[gpus.0]\nquantum = '10us'", "line 2: a quantum of 10µs lets nobody run"),
+            ("[gpus.0]\nquantum = '10us'", "line 2: a quantum of 10µs is too short for any work"),
             ("[gpus.0]\n\ncapacity = '1KiB'", "line 3: capacity: 1KiB leaves nothing to share"),
             ("[scheduling]\ntrickle = '101%'", "line 2: trickle: `101%` is not a share"),
             (

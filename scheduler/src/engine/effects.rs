@@ -79,7 +79,8 @@ impl Engine {
         }
     }
 
-    /// Kills a client's process, or an awaited one. A process that is dead already is heard of from its pidfd.
+    /// Kills a client's process, or an awaited one. A process that is dead already is heard of from its
+    /// pidfd.
     fn kill(&self, id: ClientId) {
         let (session, pid, uid, killed) = if let Some(client) = self.clients.get(id) {
             (client.session, client.peer.pid, Some(client.peer.uid), peer::kill(&client.peer.pidfd))

@@ -99,7 +99,8 @@ pub(crate) struct Engine {
 }
 
 impl Engine {
-    /// Makes an engine without cards, sessions and clients. `ids` are the numbers of the next session and client.
+    /// Makes an engine without cards, sessions and clients. `ids` are the numbers of the next session and
+    /// client.
     pub(crate) fn new(
         settings: Settings,
         limit: ConnectionLimit,
@@ -240,7 +241,8 @@ impl Engine {
     /// Tells the core the terms of a session and what they come to on each card.
     pub(crate) fn send_terms(&mut self, id: SessionId) {
         if let Some(session) = self.sessions.get(id) {
-            // Nothing may come between: until its quota of each card is known, a share is no limit to the core.
+            // Nothing may come between: until its quota of each card is known, a share is no limit to the
+            // core.
             let events = terms_events(id, session, &self.cards);
             self.feed_all(events);
         }
@@ -274,8 +276,8 @@ impl Engine {
         }
     }
 
-    /// Answers an act: a success once the act is on the disk, a failure at once. Its line goes into the audit log
-    /// at the same time.
+    /// Answers an act: a success once the act is on the disk, a failure at once. Its line goes into the audit
+    /// log at the same time.
     pub(crate) fn reply_to_act<M: ActReply>(
         &mut self,
         connection: ConnectionId,

@@ -109,8 +109,8 @@ impl Engine {
         times.into_iter().flatten().min()
     }
 
-    /// Decides waiting requests, sends events to watchers, closes failed connections and notes whether the daemon
-    /// is idle.
+    /// Decides waiting requests, sends events to watchers, closes failed connections and notes whether the
+    /// daemon is idle.
     pub(crate) fn finish(&mut self) {
         for (connection, message) in reserve::retry_postponed(self) {
             leave::refuse(self, connection, bad_request(message), TenantReply::Error);

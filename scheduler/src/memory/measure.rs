@@ -1,8 +1,8 @@
 //! Measurement of the driver's overhead, and of what dead processes still have.
 //!
-//! A process that NVML does not list, or lists without bytes (in containers, on WSL), is booked with the assumed
-//! size of its contexts. So are all processes when the driver stops answering. If the list of a card fails once,
-//! nothing changes for its processes.
+//! A process that NVML does not list, or lists without bytes (in containers, on WSL), is booked with the
+//! assumed size of its contexts. So are all processes when the driver stops answering. If the list of a card
+//! fails once, nothing changes for its processes.
 
 use gpushare_core::Event;
 use gpushare_proto::Nanos;

@@ -6,7 +6,8 @@
 //!   while there are clients ─▶ every PAUSE ─▶ note fixed bytes, ask ~~▶ answer ─▶ used − fixed ─▶ core
 //! ```
 //!
-//! Only one question is open at a time, however long its answer takes. So each answer belongs to its question.
+//! Only one question is open at a time, however long its answer takes. So each answer belongs to its
+//! question.
 
 use std::collections::BTreeMap;
 use std::io;

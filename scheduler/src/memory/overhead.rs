@@ -3,8 +3,8 @@
 //! NVML's figure of a process is its contexts and its memory that cannot move; managed memory is in no figure
 //! (docs/results/real-card-suite.md). So `overhead = used − fixed`, with the fixed bytes that are booked.
 //!
-//! Memory may come and go between question and answer. So the least possible overhead counts: the greater of the
-//! fixed bytes before and after, and the smaller of two consecutive answers.
+//! Memory may come and go between question and answer. So the least possible overhead counts: the greater of
+//! the fixed bytes before and after, and the smaller of two consecutive answers.
 
 use gpushare_proto::Bytes;
 

@@ -2,15 +2,15 @@
 //!
 //! A request waits in two cases.
 //!
-//! After a restart: the registry names the processes of a session, and each says how much it uses when it comes
-//! back. Until then a lease could be bytes that a sibling has. So a session with a quota gets no lease while one
-//! of its processes is awaited. It gets none right after the restart either, since a process that joined just
-//! before the last daemon's death may not be in the registry.
+//! After a restart: the registry names the processes of a session, and each says how much it uses when it
+//! comes back. Until then a lease could be bytes that a sibling has. So a session with a quota gets no lease
+//! while one of its processes is awaited. It gets none right after the restart either, since a process that
+//! joined just before the last daemon's death may not be in the registry.
 //!
 //! When there is no room and a process that had some has just ended: its memory is about to be free (see
-//! clients/orphans.rs). For its session's quota only the session's own dead processes count, for the card those of
-//! all sessions. A request waits only for processes that had ended when it first found no room. So later deaths
-//! do not prolong the wait.
+//! clients/orphans.rs). For its session's quota only the session's own dead processes count, for the card
+//! those of all sessions. A request waits only for processes that had ended when it first found no room. So
+//! later deaths do not prolong the wait.
 
 use gpushare_core::{Event, Kind};
 use gpushare_proto::page::LimitKind;
@@ -36,7 +36,8 @@ pub(crate) fn reserve(
     }
 }
 
-/// Decides the waiting requests that need not wait any more, in order. Returns those that end their connection.
+/// Decides the waiting requests that need not wait any more, in order. Returns those that end their
+/// connection.
 pub(crate) fn retry_postponed(engine: &mut Engine) -> Vec<(ConnectionId, String)> {
     let mut errors = Vec::new();
     for waiting in engine.postponed.take() {

@@ -1,4 +1,4 @@
-//! What outlives the daemon: the book of sessions and clients, their usage, and the restart from it.
+//! State that outlives the daemon: the book of sessions and clients, their usage, and the restart from it.
 
 // Facts with one owner.
 pub(crate) mod queue;

@@ -12,8 +12,8 @@ use crate::connections::ConnectionId;
 use crate::peers::Peers;
 use crate::registry::{Book, Figures, Hour, News, Spent, Usage};
 
-/// Shortest interval between two writes without an act. Each write is a copy of the book and an fsync, but the
-/// next daemon does not wait for a client that is not written.
+/// Shortest interval between two writes without an act. Each write is a copy of the book and an fsync, but
+/// the next daemon does not wait for a client that is not written.
 const PACE: Nanos = Nanos::from_millis(20);
 /// Interval between two counts of the sessions' usage, while there are clients.
 const COUNT: Nanos = Nanos::from_secs(1);

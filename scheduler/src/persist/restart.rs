@@ -26,8 +26,8 @@ use crate::sessions::Clocks;
 impl Engine {
     /// Takes the machine's cards and goes on where the last daemon's `book` ends.
     ///
-    /// If the book is not `complete`, clients may come back that it does not name. The core's events are recorded
-    /// on the `reel`. Must be called inside a runtime.
+    /// If the book is not `complete`, clients may come back that it does not name. The core's events are
+    /// recorded on the `reel`. Must be called inside a runtime.
     ///
     /// # Errors
     /// If another daemon has one of the cards, or nothing can be recorded.
@@ -123,8 +123,8 @@ fn restore_session(engine: &mut Engine, mut entry: SessionEntry) {
 
 /// Waits for a living client of the last daemon to reconnect.
 ///
-/// The core hears what it used if all its cards are known. A card that is not known yet may be one of ours by the
-/// time the client comes.
+/// The core hears what it used if all its cards are known. A card that is not known yet may be one of ours by
+/// the time the client comes.
 fn await_client(engine: &mut Engine, entry: ClientEntry, pidfd: OwnedFd) {
     let client = entry.client;
     engine.watch(pidfd.into(), Watched::Awaited(client)).until_death();

@@ -4,9 +4,9 @@
 //!   act ──▶ in force at once, answer held ──▶ book ──▶ store ──▶ word ──▶ answer, or a failure
 //! ```
 //!
-//! An act is answered when it is on the disk. If the store fails the act stays in force and the answer says so: a
-//! pause or a revocation that undid itself would let a tenant go on against its administrator's order. Only a new
-//! session is removed again, since its token reaches nobody.
+//! An act is answered when it is on the disk. If the store fails the act stays in force and the answer says
+//! so: a pause or a revocation that undid itself would let a tenant go on against its administrator's order.
+//! Only a new session is removed again, since its token reaches nobody.
 
 use std::collections::BTreeMap;
 

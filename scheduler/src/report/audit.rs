@@ -1,7 +1,8 @@
-//! Lines of the audit log: acts of administrators, refusals and samples of leases, and acts of the daemon itself.
+//! Lines of the audit log: acts of administrators, refusals and samples of leases, and acts of the daemon
+//! itself.
 //!
-//! Acts of administrators always get a line. A tenant gets [`LINES`] a second, so that it cannot fill the log; lines
-//! left out are summed up in the next one.
+//! Acts of administrators always get a line. A tenant gets [`LINES`] a second, so that it cannot fill the
+//! log; lines left out are summed up in the next one.
 
 use gpushare_proto::admin::{AdminReply, Change, ConfigChange, Knob, SessionRequest, Setting};
 use gpushare_proto::audit::{Action, Allocation, Entry, Outcome, Refusal};
@@ -318,8 +319,8 @@ pub(crate) fn intent(request: &SessionRequest, sessions: &Sessions) -> Intent {
     Intent { operation, session, name: Some(name), gpu: None }
 }
 
-/// Logs an administrator's request with its answer. Returns its line for the audit log, which is written when the
-/// outcome is certain.
+/// Logs an administrator's request with its answer. Returns its line for the audit log, which is written when
+/// the outcome is certain.
 pub(crate) fn acted(
     peer: &PeerProcess,
     intent: Intent,

@@ -1,4 +1,5 @@
-//! What the daemon tells of itself: records in the log, lines in the audit log, metrics, status, and watchers.
+//! Reports of the daemon: records in the log, lines in the audit log, metrics, status, and
+//! watchers.
 
 // Facts, each with one owner.
 pub(crate) mod audit;

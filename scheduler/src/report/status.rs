@@ -1,5 +1,5 @@
-//! State of the daemon for `gpushare-ctl status` and for the metrics: the core's snapshot with names, pids and
-//! states of processes.
+//! State of the daemon for `gpushare-ctl status` and for the metrics: the core's snapshot with names, pids
+//! and states of processes.
 
 use gpushare_core::snapshot::SessionSnapshot;
 use gpushare_proto::admin::{DaemonView, LockView, SessionView, Status};

@@ -6,8 +6,8 @@
 //!   difference of two states of the machine ─┘
 //! ```
 //!
-//! Nothing is computed while no tool watches. A new watcher gets the whole state, as the difference to nothing. A
-//! watcher that does not read is disconnected like any other peer when its outbox is full.
+//! Nothing is computed while no tool watches. A new watcher gets the whole state, as the difference to
+//! nothing. A watcher that does not read is disconnected like any other peer when its outbox is full.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,5 +1,5 @@
-//! The memory of a session as CUDA, NVML and `nvidia-smi` show it inside: the core's figures with the pids of its
-//! processes.
+//! The memory of a session as CUDA, NVML and `nvidia-smi` show it inside: the core's figures with the pids of
+//! its processes.
 
 use gpushare_proto::SessionId;
 use gpushare_proto::session::Amount;

@@ -61,7 +61,7 @@ pub(super) fn permitted(
     }
     let Some(service) = &engine.settings.self_service else {
         return denied(
-            "this daemon lets nobody register sessions; ask its administrator for a session, or for \
+            "users cannot register sessions with this daemon; ask its administrator for a session, or for \
              [self_service] in /etc/gpushare/config.toml"
                 .to_owned(),
         );

@@ -1,6 +1,7 @@
 //! Reading the configuration again: all of it takes effect, or nothing.
 //!
-//! The settings that were read come back as an input. They take effect in one go, without an event in between.
+//! The settings that were read come back as an input. They take effect in one go, without an event in
+//! between.
 
 use gpushare_core::Event;
 use gpushare_proto::admin::{AdminReply, ConfigChange, Setting};

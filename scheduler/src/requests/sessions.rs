@@ -252,9 +252,9 @@ fn replace_token(engine: &mut Engine, which: &str) -> Result<AdminReply, Failure
             engine.persistence.changed();
             Ok(AdminReply::Token { session: id, name, token })
         }
-        Origin::Created { binding, .. } => Err(bad_request(format!(
-            "session {name} has no token: it is for {binding}, and whoever that is needs none"
-        ))),
+        Origin::Created { binding, .. } => {
+            Err(bad_request(format!("session {name} has no token: it is for {binding}, which needs none")))
+        }
         Origin::Registered { .. } | Origin::Implicit(_) => Err(bad_request(format!(
             "session {name} lasts as long as its program, which has its token; make one that lasts with \
              `gpushare-ctl session create`"

@@ -5,8 +5,8 @@
 //!   request of a client ──▶ answered here, or the core's event ──▶ feed
 //! ```
 //!
-//! A message that makes no sense ends the connection: one about a card that the process is not on, or a client's
-//! message from a tool. A request that cannot be granted is answered, and the connection goes on.
+//! A message that makes no sense ends the connection: one about a card that the process is not on, or a
+//! client's message from a tool. A request that cannot be granted is answered, and the connection goes on.
 
 use gpushare_core::{Event, Kind};
 use gpushare_proto::codec::{self, HEADER};
@@ -72,7 +72,8 @@ pub(crate) fn handle(engine: &mut Engine, connection: ConnectionId, request: &Te
 
 /// Answers a request, or returns the event that tells the core.
 ///
-/// The core decides on the bytes in the process's page as they are now. So these are read before such an event.
+/// The core decides on the bytes in the process's page as they are now. So these are read before such an
+/// event.
 fn carry_out(
     engine: &mut Engine,
     connection: ConnectionId,
@@ -226,7 +227,8 @@ fn note_unknown(engine: &mut Engine, id: ClientId, name: &str, version: u32) -> 
         .of(client.session, &session)
         .peer(&client.peer)
         .warn(format_args!(
-            "process {pid} of {session} was handed {name}, which this gpushare does not know: its memory stays on              the card; update gpushare"
+            "process {pid} of {session} was handed {name}, which this gpushare does not know: its memory stays \
+             on the card; update gpushare"
         ));
     Some(Event::Unevictable { client: id })
 }

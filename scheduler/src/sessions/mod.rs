@@ -1,8 +1,8 @@
 //! The table of sessions: which session a token, a process or a name belongs to, and when a session is over.
 //!
 //! An administrator's session lasts until it is deleted. A registered one lasts as long as the process that
-//! registered it or any of its clients, an implicit one as long as its clients. Clients of the last daemon that
-//! may return count too.
+//! registered it or any of its clients, an implicit one as long as its clients. Clients of the last daemon
+//! that may return count too.
 
 mod session;
 pub(crate) mod terms;
@@ -92,7 +92,8 @@ impl Sessions {
         self.by_binding([peer.uid, peer.user], || process::cgroups(peer.pid))
     }
 
-    /// Returns the session bound to the closest of the control groups, else to the first bound one of the users.
+    /// Returns the session bound to the closest of the control groups, else to the first bound one of the
+    /// users.
     fn by_binding(&self, users: [u32; 2], cgroups: impl FnOnce() -> Vec<String>) -> Option<SessionId> {
         let bindings = || {
             self.iter().filter_map(|(id, session)| match &session.origin {
@@ -131,8 +132,8 @@ impl Sessions {
         })
     }
 
-    /// Frees a name for an administrator's new session: programs' sessions of that name get another one. Returns
-    /// these sessions with their new names.
+    /// Frees a name for an administrator's new session: programs' sessions of that name get another one.
+    /// Returns these sessions with their new names.
     pub(crate) fn displace(&mut self, name: &str) -> Vec<(SessionId, String)> {
         let renamed: Vec<SessionId> = self
             .iter()
@@ -203,8 +204,8 @@ impl Sessions {
             .count()
     }
 
-    /// Adds a session under a new number. `name` makes its name from the number. A program's session does not get
-    /// the name of an administrator's.
+    /// Adds a session under a new number. `name` makes its name from the number. A program's session does not
+    /// get the name of an administrator's.
     pub(crate) fn add(
         &mut self,
         name: impl FnOnce(SessionId) -> String,

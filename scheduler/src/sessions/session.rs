@@ -62,8 +62,8 @@ impl Session {
         }
     }
 
-    /// Returns the usage since the last count and the peak of this hour. The peak is part of the usage only if it is
-    /// a new one.
+    /// Returns the usage since the last count and the peak of this hour. The peak is part of the usage only
+    /// if it is a new one.
     pub(crate) fn news(&self, used: Figures, allocated: Bytes, hour: Hour) -> (Figures, (Hour, Bytes)) {
         let mut news = used.since(self.used);
         let counted = match self.peak.0 == hour {

@@ -48,7 +48,8 @@ impl Process {
         process
     }
 
-    /// Starts a process of another user that hangs up at most ten times and lives. Returns how often it could.
+    /// Starts a process of another user that hangs up at most ten times and lives. Returns how often it
+    /// could.
     pub(crate) fn hanging_up_as(folders: &Folders, uid: u32) -> (Self, u64) {
         let mut process = Self::run("hangs_up_often", folders, &uid.to_string());
         let times = process.given();

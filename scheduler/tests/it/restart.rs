@@ -201,7 +201,11 @@ fn acknowledged_acts_survive_a_kill_at_any_time() {
     let folders = Folders::new();
     let mut acknowledged: BTreeMap<String, SessionPhase> = BTreeMap::new();
     let mut seed = 11_u64;
-    for round in 0..12 {
+    // On a slow disk a daemon may die before its first act, so the number of rounds is open.
+    for round in 0..200 {
+        if round >= 12 && acknowledged.len() > 12 {
+            break;
+        }
         let daemon = folders.start(&[]);
         let found = standings(&daemon);
         for (name, standing) in &acknowledged {
