@@ -1,5 +1,5 @@
-//! The store's file: found, made and set aside by its name in a folder that is held open, so that another
-//! daemon's at the same path is never touched.
+//! Opens, creates and sets aside the store's file, by its name in a folder that is held open. So the file of
+//! another daemon, which may have taken the path, is never touched.
 
 use std::any::Any;
 use std::cell::Cell;
@@ -13,66 +13,59 @@ use std::sync::Once;
 use std::thread;
 use std::time::Duration;
 
-use redb::{Builder, Database, DatabaseError, StorageError};
+use redb::{Builder, Database};
 use rustix::fs::{
     AtFlags, FileType, Mode, OFlags, Stat, accessat, fstat, openat, renameat, statat, unlinkat,
 };
 use rustix::io::Errno;
 
-/// Pages that the store keeps in memory.
+/// Size of the store's page cache in bytes.
 const CACHE: usize = 1 << 20;
-/// How often a file is tried that the last daemon has not quite let go of, and how long apart.
+/// Number of tries, and the pause between them, while the last daemon still has the file open.
 const BUSY: (u32, Duration) = (100, Duration::from_millis(20));
 
-/// Why there is no store.
+/// Error of the store.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Trouble {
-    /// What is there is no store that was written here.
+pub(super) enum StoreError {
+    /// The file is no store of a daemon, or it is damaged.
     #[error("{0}")]
     Corrupt(String),
-    /// It may be fine, but the system does not let us at it.
+    /// The file may be intact, but a system call failed.
     #[error("{0}")]
     System(io::Error),
+    /// Another process has the file open.
+    #[error("another process has it open")]
+    Busy,
 }
 
-impl Trouble {
+impl StoreError {
     pub(super) fn corrupt(what: &impl ToString) -> Self {
         Self::Corrupt(what.to_string())
     }
+
+    /// Separates a lack of resources from damage of the file.
+    fn of_io(cause: io::Error) -> Self {
+        use Errno as E;
+        match Errno::from_io_error(&cause) {
+            Some(E::NOSPC | E::DQUOT | E::MFILE | E::NFILE | E::NOMEM | E::ROFS | E::FBIG) => {
+                Self::System(cause)
+            }
+            _ => Self::corrupt(&cause),
+        }
+    }
 }
 
-impl<E: Into<redb::Error>> From<E> for Trouble {
+impl<E: Into<redb::Error>> From<E> for StoreError {
     fn from(cause: E) -> Self {
         match cause.into() {
-            redb::Error::Io(cause) => cause.into_trouble(),
+            redb::Error::Io(cause) => Self::of_io(cause),
+            redb::Error::DatabaseAlreadyOpen => Self::Busy,
             other => Self::corrupt(&other),
         }
     }
 }
 
-trait IntoTrouble {
-    fn into_trouble(self) -> Trouble;
-}
-
-impl IntoTrouble for io::Error {
-    /// What only time or room can mend is no fault of the file.
-    fn into_trouble(self) -> Trouble {
-        match Errno::from_io_error(&self) {
-            Some(
-                Errno::NOSPC
-                | Errno::DQUOT
-                | Errno::MFILE
-                | Errno::NFILE
-                | Errno::NOMEM
-                | Errno::ROFS
-                | Errno::FBIG,
-            ) => Trouble::System(self),
-            _ => Trouble::corrupt(&self),
-        }
-    }
-}
-
-/// An open store. To close it the library writes, and may panic like on any other write.
+/// Open store. Closing it writes, and the library may panic on any write.
 #[derive(Debug)]
 pub(super) struct Opened(Option<Database>);
 
@@ -88,108 +81,104 @@ impl Drop for Opened {
     fn drop(&mut self) {
         let database = self.0.take();
         if thread::panicking() {
-            // A second panic would end the daemon. The file stays open, under whatever name it is given.
+            // A second panic would abort the daemon, so the file stays open.
             std::mem::forget(database);
         } else {
-            // What is damaged is found by the next one to open it.
-            let _ = careful(|| {
+            // Damage is found when the file is opened next.
+            let _ = catch_panics(|| {
                 drop(database);
-                Ok::<_, Trouble>(())
+                Ok(())
             });
         }
     }
 }
 
-/// A file's place.
+/// Location of a store's file.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct StoreFile {
     folder: OwnedFd,
-    /// Where the folder was when it was opened, for people.
+    /// Path of the file when its folder was opened, for messages.
     pub(super) path: PathBuf,
     name: String,
 }
 
-/// Which file it is.
+/// Device and inode of a file.
 pub(super) type Identity = (u64, u64);
 
-impl Place {
+impl StoreFile {
     pub(super) fn new(folder: OwnedFd, path: PathBuf) -> Self {
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         Self { folder, path, name }
     }
 
-    /// The file that has the name now; none if none has.
+    /// Returns the identity of the file that has the name now.
     pub(super) fn identity(&self) -> Option<Identity> {
         Some(identity(&statat(&self.folder, &self.name, AtFlags::SYMLINK_NOFOLLOW).ok()?))
     }
 
-    /// Opens the store that is there.
-    pub(super) fn open(&self) -> Result<(Opened, Identity), Trouble> {
+    /// Opens the existing store and checks all of it.
+    pub(super) fn open(&self) -> Result<(Opened, Identity), StoreError> {
         let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
         let mut tries = 0;
         loop {
             let file = openat(&self.folder, &self.name, flags, Mode::empty());
-            let file = file.map_err(|cause| io::Error::from(cause).into_trouble())?;
-            let found = fstat(&file).map_err(|cause| Trouble::System(cause.into()))?;
+            let file = file.map_err(|cause| StoreError::of_io(cause.into()))?;
+            let found = fstat(&file).map_err(|cause| StoreError::System(cause.into()))?;
             if FileType::from_raw_mode(found.st_mode) != FileType::RegularFile {
-                return Err(Trouble::corrupt(&"it is no file"));
+                return Err(StoreError::corrupt(&"it is no file"));
             }
             if found.st_size == 0 {
-                return Err(Trouble::corrupt(&"it is empty"));
+                return Err(StoreError::corrupt(&"it is empty"));
             }
-            let opened = careful(|| {
+            let opened = catch_panics(|| {
                 let mut database = Opened(Some(builder().create_file(File::from(file))?));
-                // What is damaged is found now, and not by the one who asks for it.
+                // Checked now, so that no later read finds damage.
                 database.0.as_mut().map_or(Ok(true), Database::check_integrity)?;
                 Ok(database)
             });
             match opened {
-                Err(NotOpen::Busy) if tries < BUSY.0 => {
+                Err(StoreError::Busy) if tries < BUSY.0 => {
                     tries += 1;
                     thread::sleep(BUSY.1);
                 }
-                Err(NotOpen::Busy) => {
-                    return Err(Trouble::System(io::Error::other("another process has it open")));
-                }
-                Err(NotOpen::Trouble(trouble)) => return Err(trouble),
+                Err(error) => return Err(error),
                 Ok(database) => return Ok((database, identity(&found))),
             }
         }
     }
 
-    /// Makes a new one, which `fill` gives its first rows. It has its name once it is whole.
+    /// Creates a store with the rows that `fill` writes. The file gets its name once it is complete.
     pub(super) fn create(
         &self,
-        fill: impl FnOnce(&Database) -> Result<(), Trouble>,
-    ) -> Result<(Opened, Identity), Trouble> {
-        let system = |cause: Errno| Trouble::System(cause.into());
+        fill: impl FnOnce(&Database) -> Result<(), StoreError>,
+    ) -> Result<(Opened, Identity), StoreError> {
+        let system = |cause: Errno| StoreError::System(cause.into());
         let temporary = format!("{}.new", self.name);
         let _ = unlinkat(&self.folder, &temporary, AtFlags::empty());
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let file = openat(&self.folder, &temporary, flags, Mode::RUSR | Mode::WUSR).map_err(system)?;
         let made = fstat(&file).map_err(system).and_then(|made| {
-            let database =
-                careful(|| Ok::<_, NotOpen>(Opened(Some(builder().create_file(File::from(file))?))))?;
+            let database = catch_panics(|| Ok(Opened(Some(builder().create_file(File::from(file))?))))?;
             fill(&database)?;
             renameat(&self.folder, &temporary, &self.folder, &self.name).map_err(system)?;
-            // The name must be as safe as what it names.
+            // The rename must be as durable as the file.
             rustix::fs::fsync(&self.folder).map_err(system)?;
             Ok((database, identity(&made)))
         });
         if made.is_err() {
-            // On a full disk half a store is of use to nobody, and takes room.
+            // On a full disk an incomplete file would only take space.
             let _ = unlinkat(&self.folder, &temporary, AtFlags::empty());
         }
         made
     }
 
-    /// Takes away what is there.
+    /// Removes the file.
     pub(super) fn remove(&self) {
-        // One that stays is set aside by the next daemon.
+        // If this fails, the next daemon sets the file aside.
         let _ = unlinkat(&self.folder, &self.name, AtFlags::empty());
     }
 
-    /// Gives what is there another name, which says `what` it is; that name.
+    /// Renames the file to `NAME.WHAT-N` and returns the new path.
     pub(super) fn set_aside(&self, what: &str) -> PathBuf {
         let is_free = |name: &String| {
             accessat(&self.folder, name, rustix::fs::Access::EXISTS, AtFlags::empty()).is_err()
@@ -214,64 +203,27 @@ fn builder() -> Builder {
     builder
 }
 
-/// Why a file was not opened.
-enum NotOpen {
-    Busy,
-    Trouble(Trouble),
-}
-
-impl From<DatabaseError> for NotOpen {
-    fn from(cause: DatabaseError) -> Self {
-        match cause {
-            DatabaseError::DatabaseAlreadyOpen => Self::Busy,
-            other => Self::Trouble(other.into()),
-        }
-    }
-}
-
-impl From<StorageError> for NotOpen {
-    fn from(cause: StorageError) -> Self {
-        Self::Trouble(cause.into())
-    }
-}
-
-impl From<Trouble> for NotOpen {
-    fn from(trouble: Trouble) -> Self {
-        Self::Trouble(trouble)
-    }
-}
-
-impl From<NotOpen> for Trouble {
-    fn from(not_open: NotOpen) -> Self {
-        match not_open {
-            NotOpen::Busy => Self::System(io::Error::other("another process has it open")),
-            NotOpen::Trouble(trouble) => trouble,
-        }
-    }
-}
-
 thread_local! {
-    /// Whether a panic of this thread is somebody's answer and no news for people.
-    static CARE: Cell<bool> = const { Cell::new(false) };
+    /// Whether panics of this thread are caught and must not be printed.
+    static CATCHING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Does something with the store. The store's library panics on some damage: that is an answer too, said by
-/// us.
-pub(super) fn careful<T, E: From<Trouble>>(act: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
+/// Runs an action on the store. The library panics on some kinds of damage, which is returned as an error.
+pub(super) fn catch_panics<T>(act: impl FnOnce() -> Result<T, StoreError>) -> Result<T, StoreError> {
     static QUIET: Once = Once::new();
     QUIET.call_once(|| {
         let usual = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |panic| {
-            if !CARE.get() {
+            if !CATCHING.get() {
                 usual(panic);
             }
         }));
     });
-    CARE.set(true);
-    // Whatever it was about is dropped or reopened after a panic, and never looked at again.
+    CATCHING.set(true);
+    // After a panic the database is dropped or opened again, so no broken state is seen.
     let done = catch_unwind(AssertUnwindSafe(act));
-    CARE.set(false);
-    done.unwrap_or_else(|panic| Err(Trouble::Corrupt(words(&*panic)).into()))
+    CATCHING.set(false);
+    done.unwrap_or_else(|panic| Err(StoreError::Corrupt(words(&*panic))))
 }
 
 fn words(panic: &(dyn Any + Send)) -> String {

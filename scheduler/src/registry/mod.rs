@@ -1,14 +1,14 @@
-//! What outlives a daemon: whom a restarted one must wait for, what sessions were given, and what they used.
+//! The registry: clients, sessions and usage, stored on disk for the next daemon.
 //!
 //! ```text
-//!   shell ── book, usage ──▶ slot, the latest wins ──▶ thread: Store ── one fsynced commit ──▶ registry.redb
-//!     ▲                                                  │
-//!     └──── word: all acts up to here are on the disk ◀──┘        next daemon ◀── whose processes still live?
+//!   engine ─ book, usage ─▶ slot, latest wins ─▶ thread: Store ─ one fsynced commit ─▶ registry.redb
+//!     ▲                                             │
+//!     └─── word: all acts up to this one are stored ◀┘
 //! ```
 //!
-//! The thread works beside the shell, so a slow disk delays no grant; an administrator's tool waits for the
-//! word. Clients are of use on the boot that wrote them only, what was made to last and usage also on the
-//! next. A file that does not read is set aside, never guessed at.
+//! A thread writes beside the engine, so a slow disk delays no grant. Only the answers to administrators wait
+//! for the thread's word. Entries about processes count on the boot on which they were written; persistent
+//! sessions and usage also count after a reboot. A damaged file is set aside.
 
 mod file;
 mod store;
@@ -30,15 +30,15 @@ pub(crate) use store::{Store, view};
 pub(crate) use usage::{Figures, Hour, Spent, Usage};
 pub(crate) use writer::{News, Word, Writer};
 
-/// No daemon counts as far: it would take a million sessions a second for a hundred thousand years.
+/// Greatest valid number of a session or client. Counting there at a million a second takes 100,000 years.
 const MOST: u64 = u64::MAX / 4;
 
-/// Everything that outlives a daemon.
+/// Contents of the registry, without usage.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Book {
-    /// The kernel's name for this run of the machine.
+    /// Boot id of the kernel when the book was written.
     boot: String,
-    /// Whether it is a daemon's last word: then nobody joined after it.
+    /// Whether a daemon wrote the book at its end, so that no client joined afterwards.
     ended: bool,
     pub(crate) next_session: u64,
     pub(crate) next_client: u64,
@@ -56,24 +56,24 @@ pub(crate) struct SessionEntry {
     pub(crate) origin: Origin,
     pub(crate) paused: bool,
     pub(crate) revoked: bool,
-    /// When its time is over, in nanoseconds of the wall clock.
+    /// End of the session's time, in nanoseconds since 1970; `None` for no end.
     pub(crate) expires_unix: Option<u64>,
-    /// What it has used so far, under all daemons.
+    /// Totals that the session has used under all daemons.
     pub(crate) totals: Figures,
     /// Processes that entered the session.
     #[serde(default, rename = "entrants")]
     pub(crate) joined: Vec<JoinedProcess>,
 }
 
-/// Where a session comes from.
+/// Origin of a session.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Origin {
-    /// A process registered it and holds its token.
+    /// Registered by a process, which holds the token.
     Registered { token: TokenHash, uid: u32, by: ProcessId },
-    /// An administrator made it, and it lives until one deletes it.
+    /// Made by an administrator; it lives until it is deleted.
     Created { token: Option<TokenHash>, binding: Binding, uid: u32 },
-    /// It was made for peers without a token.
+    /// Made for peers without a token.
     Implicit(ImplicitKey),
 }
 
@@ -82,16 +82,16 @@ pub(crate) struct ClientEntry {
     pub(crate) client: ClientId,
     pub(crate) session: SessionId,
     pub(crate) process: ProcessId,
-    /// The cards that it said it uses; none where it had not said so yet, or an older daemon wrote it down.
+    /// Cards that the client announced; empty if it announced none yet, or an older daemon wrote the entry.
     #[serde(default)]
     pub(crate) cards: Vec<CardUse>,
 }
 
-/// What a client has of one card.
+/// Use of one card by a client.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct CardUse {
     pub(crate) card: GpuInfo,
-    /// As of the last look, a second ago at most.
+    /// Bytes in use, at most a second old.
     pub(crate) used: Bytes,
 }
 
@@ -100,7 +100,7 @@ impl Book {
         Self { boot: boot_id(), next_session, next_client, ..Self::default() }
     }
 
-    /// Whether a number is used that was not given yet, or so great that counting on would wrap.
+    /// Returns whether a number is not valid: not given out yet, or so great that counting on would overflow.
     fn is_impossible(&self) -> bool {
         let given = |number: u64, next: u64| (1..next).contains(&number);
         let counts = |next: u64| (1..=MOST).contains(&next);
@@ -109,18 +109,18 @@ impl Book {
         !(counts(self.next_session) && counts(self.next_client) && sessions && clients)
     }
 
-    /// The last word of a daemon that ends.
+    /// Marks the book as the last one of a daemon that ends.
     pub(crate) fn ended(self) -> Self {
         Self { ended: true, ..self }
     }
 
-    /// Whether what it says of processes is about this run of the machine.
+    /// Returns whether the book was written on this boot of the machine.
     fn is_of_this_boot(&self) -> bool {
-        // Where the kernel does not say, nobody knows.
+        // An empty boot id means that the kernel did not report one.
         !self.boot.is_empty() && self.boot == boot_id()
     }
 
-    /// What is left of it when the machine has started anew: sessions that live until they are deleted.
+    /// Returns the book after a reboot: only sessions made by administrators remain.
     fn over_a_boot(mut self) -> Self {
         let (next_session, next_client) = (self.next_session, self.next_client);
         self.sessions.retain(|entry| matches!(entry.origin, Origin::Created { .. }));

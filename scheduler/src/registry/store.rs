@@ -1,4 +1,4 @@
-//! The rows of the store, and the difference that is written of a book.
+//! Rows of the store. Of a new book, only the difference to the last one is written.
 //!
 //! ```text
 //!   meta      format, boot, ended, next session, next client
@@ -6,9 +6,9 @@
 //!   usage     hour, session ──▶ name, GPU time, waited, held, moved, peak
 //! ```
 //!
-//! Every commit is fsynced. The library could do without (`Durability::None`), but such a commit is lost with
-//! the process, and a client that the next daemon does not know of is one that it does not wait for; and what
-//! it calls `Eventual` is fsynced on Linux all the same. The shell gathers what is in no hurry instead.
+//! Every commit is fsynced. A commit without fsync (`Durability::None`) is lost with the process, and the
+//! next daemon would not wait for a client that it does not know. `Durability::Eventual` is fsynced on Linux
+//! anyway. So the engine collects changes that are not urgent.
 
 use gpushare_proto::admin::UsageView;
 use gpushare_proto::{Bytes, Nanos, SessionId};
@@ -20,16 +20,16 @@ use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
 use tracing::{debug, info, warn};
 
-use super::file::{Identity, Opened, Place, Trouble, careful};
+use super::file::{Identity, Opened, StoreError, StoreFile, catch_panics};
 use super::usage::{self, Figures, Hour, Spent, Usage};
 use super::{Book, ClientEntry, SessionEntry};
 use crate::state::At;
 
-/// The form of the rows.
+/// Version of the format of the rows.
 const FORMAT: &str = "3";
-/// Rows of usage, whatever their age: with this many the file has some twenty megabytes.
+/// Greatest number of usage rows, with which the file has about 20 MB.
 const MOST_USAGE: u64 = 100_000;
-/// Sessions that one answer names, the newest: more is no message.
+/// Greatest number of sessions in one answer, which must fit one message.
 const MOST_ANSWERED: usize = 10_000;
 
 const META: TableDefinition<'_, &str, &str> = TableDefinition::new("meta");
@@ -39,22 +39,22 @@ const USAGE: TableDefinition<'_, (u64, u64), Row<'static>> = TableDefinition::ne
 
 type Row<'a> = (&'a str, u64, u64, u64, u64, u64);
 
-/// The store of one folder.
+/// Store of sessions, clients and usage.
 #[derive(Debug)]
 pub(crate) struct Store {
-    place: Place,
-    /// Where a daemon without a state folder kept it.
-    before: Option<Place>,
-    /// Whether nobody may come back whom the book does not know.
+    file: StoreFile,
+    /// Location where older releases kept the store.
+    before: Option<StoreFile>,
+    /// Whether the book names every client that may come back.
     complete: bool,
     open: Option<Open>,
-    /// Usage that is not in it yet.
+    /// Usage that is not written yet.
     pending: Usage,
-    /// When old usage was last taken out.
+    /// Hour in which old usage was removed last.
     pruned: Option<Hour>,
 }
 
-/// A file that was opened, and what is in it.
+/// Open file with the book that it contains.
 #[derive(Debug)]
 struct Open {
     database: Opened,
@@ -63,30 +63,34 @@ struct Open {
 }
 
 impl Store {
-    /// Opens the store in a folder that is held open: should another daemon's be at its path by now, its
-    /// registry stays as it is. With it comes what the last daemon left; an empty book if there is none. What
-    /// is only where it was kept `before` is taken over.
+    /// Opens the store `at` a folder that is held open, and returns it with the last daemon's book.
+    ///
+    /// A store that exists only at the place `before`, where older releases kept it, is taken over.
     ///
     /// # Errors
-    /// If there is one that may be fine and cannot be opened now: to go on without it would forget sessions.
+    /// If a store exists that may be intact and cannot be opened now. Without it, sessions would be
+    /// forgotten.
     pub(crate) fn open(at: At, before: Option<At>) -> Result<(Self, Book), std::io::Error> {
-        let place = |(folder, path)| Place::new(folder, path);
+        let file = |(folder, path)| StoreFile::new(folder, path);
         let mut store = Self {
-            place: place(at),
-            before: before.map(place),
+            file: file(at),
+            before: before.map(file),
             complete: true,
             open: None,
             pending: Usage::new(),
             pruned: None,
         };
-        let there = store.place.identity().is_some();
+        let there = store.file.identity().is_some();
         let left = match store.attach() {
             Ok(left) => left,
-            Err(Trouble::System(cause)) if there => return Err(cause),
-            // The first write says it, and takes over what cannot be taken over now.
-            Err(trouble) => match store.before.as_ref().filter(|before| before.identity().is_some()) {
+            Err(StoreError::System(cause)) if there => return Err(cause),
+            Err(StoreError::Busy) if there => {
+                return Err(std::io::Error::other(StoreError::Busy.to_string()));
+            }
+            // The first write reports the error, and takes over the old store if it can then.
+            Err(error) => match store.before.as_ref().filter(|before| before.identity().is_some()) {
                 Some(before) => {
-                    let left = load(before).map_err(|_| std::io::Error::other(trouble.to_string()))?;
+                    let left = load(before).map_err(|_| std::io::Error::other(error.to_string()))?;
                     Some(left.stored)
                 }
                 None => None,
@@ -96,11 +100,7 @@ impl Store {
             && before.identity().is_some()
         {
             let aside = before.set_aside("old");
-            warn!(
-                "there is a registry at {} too, of a daemon that kept it there; it is now {}, and what is in it stays there",
-                before.path.display(),
-                aside.display()
-            );
+            warn!("an old registry at {} is not used; it is now {}", before.path.display(), aside.display());
         }
         let Some(book) = left else {
             return Ok((store, Book::new(1, 1)));
@@ -110,19 +110,19 @@ impl Store {
         Ok((store, if same_boot { book } else { book.over_a_boot() }))
     }
 
-    /// Whether the last daemon had time for its last word, or there was none on this boot: else somebody may
-    /// come back whom the book does not know.
+    /// Returns whether the book names every client that may come back: the last daemon ended in order, or
+    /// there was none on this boot.
     pub(crate) fn is_complete(&self) -> bool {
         self.complete
     }
 
-    /// Opens the file that is there by now, or makes one; what was in it, if there was one. One that does not
-    /// read is set aside.
-    fn attach(&mut self) -> Result<Option<Book>, Trouble> {
+    /// Opens the file at the path, or creates one. Returns the book of an existing file. A damaged one is set
+    /// aside.
+    fn attach(&mut self) -> Result<Option<Book>, StoreError> {
         self.open = None;
-        if let Some(open) = found(&self.place, &mut self.complete)? {
+        if let Some(open) = found(&self.file, &mut self.complete)? {
             let stored = open.stored.clone();
-            // On a full disk the old file must do.
+            // On a full disk the old file is used.
             let copy = self.make(&stored, Some(&open.database));
             self.open = Some(copy.unwrap_or(open));
             return Ok(Some(stored));
@@ -138,27 +138,27 @@ impl Store {
         let stored = old.stored.clone();
         let open = self.make(&stored, Some(&old.database))?;
         drop(old);
-        // It is on the disk elsewhere by now.
+        // The copy is on the disk.
         before.remove();
         info!(
             "the registry {} was taken over; it is {} from now on",
             before.path.display(),
-            self.place.path.display()
+            self.file.path.display()
         );
         self.open = Some(open);
         Ok(Some(stored))
     }
 
-    /// Makes a file with this book, and with the usage that is in another one.
+    /// Creates a file with this book and with the usage of an `old` file.
     ///
-    /// What is on a file's first page about its own layout has no checksum: a bit of it may go unnoticed on
-    /// reading and spoil what is written later. So a file is written by the process that made it and only
-    /// read by the next, which makes its own; that also gives back what the old one had grown to.
-    fn make(&self, stored: &Book, old: Option<&Database>) -> Result<Open, Trouble> {
-        // From now on somebody may join.
+    /// The layout on a file's first page has no checksum. A changed bit there may stay unnoticed while
+    /// reading, and damage rows that are written later. So a daemon writes only to a file that it created.
+    /// This also gives back the space that the old file had grown to.
+    fn make(&self, stored: &Book, old: Option<&Database>) -> Result<Open, StoreError> {
+        // Clients may join from now on.
         let stored = &Book { ended: false, ..stored.clone() };
-        let (database, identity) = self.place.create(|database| {
-            careful(|| {
+        let (database, identity) = self.file.create(|database| {
+            catch_panics(|| {
                 let write = database.begin_write()?;
                 write_book(&write, &Book::default(), stored)?;
                 let mut usage = write.open_table(USAGE)?;
@@ -169,19 +169,19 @@ impl Store {
                     }
                 }
                 drop(usage);
-                Ok::<_, Trouble>(write.commit()?)
+                Ok(write.commit()?)
             })
         })?;
         Ok(Open { database, identity, stored: stored.clone() })
     }
 
-    /// Brings the file to what `book` says, and adds `spent`. When it returns, that is on the disk.
+    /// Writes `book`, and adds `spent` to the usage. Returns when both are on the disk.
     pub(super) fn write(&mut self, book: &Book, spent: Usage) -> Result<(), String> {
         usage::add(&mut self.pending, spent);
-        // Somebody may have taken the file away: what is written into it then, nobody finds again.
-        let named = self.place.identity();
+        // If the file was removed or replaced, the next daemon would not find what is written to it.
+        let named = self.file.identity();
         if self.open.as_ref().is_none_or(|open| Some(open.identity) != named) {
-            self.attach().map_err(|trouble| trouble.to_string())?;
+            self.attach().map_err(|error| error.to_string())?;
         }
         let Some(open) = &mut self.open else {
             return Err("it is not open".to_owned());
@@ -191,11 +191,11 @@ impl Store {
         }
         let hour = Hour::now();
         let prune = self.pruned != Some(hour);
-        let written = careful(|| {
+        let written = catch_panics(|| {
             let write = open.database.begin_write()?;
             write_book(&write, &open.stored, book)?;
             add_usage(&mut write.open_table(USAGE)?, &self.pending, prune)?;
-            Ok::<_, Trouble>(write.commit()?)
+            Ok(write.commit()?)
         });
         match written {
             Ok(()) => {
@@ -205,21 +205,21 @@ impl Store {
                     book.clients.len()
                 );
                 open.stored.clone_from(book);
-                // A commit that failed and is there all the same counts its second twice, which is the worst
-                // of it.
+                // If a failed commit is on the disk after all, its second of usage counts twice.
                 self.pending.clear();
                 self.pruned = Some(hour);
                 Ok(())
             }
-            Err(trouble) => {
-                // After a failure the library wants the file opened anew.
+            Err(error) => {
+                // After a failure the library requires that the file is opened again.
                 self.open = None;
-                Err(trouble.to_string())
+                Err(error.to_string())
             }
         }
     }
 
-    /// What each session used since the beginning of an hour, by number; all of them count as ended.
+    /// Returns the usage of each session since the beginning of an hour, by number. All sessions are marked
+    /// as ended.
     pub(super) fn usage(&self, since: Hour) -> Result<Vec<UsageView>, String> {
         let mut sums: BTreeMap<SessionId, (Hour, Spent)> = BTreeMap::new();
         let mut count = |hour: Hour, session, name: &str, figures: Figures| {
@@ -228,22 +228,22 @@ impl Store {
             name.clone_into(&mut sum.name);
         };
         if let Some(open) = &self.open {
-            careful(|| {
+            catch_panics(|| {
                 let read = open.database.begin_read()?;
                 for row in read.open_table(USAGE)?.range((since.0, 0)..)? {
                     let (key, row) = row?;
                     let ((hour, session), row) = (key.value(), row.value());
                     count(Hour(hour), SessionId(session), row.0, figures(row));
                 }
-                Ok::<_, Trouble>(())
+                Ok(())
             })
-            .map_err(|trouble| trouble.to_string())?;
+            .map_err(|error| error.to_string())?;
         }
         for (&(hour, session), spent) in self.pending.range((since, SessionId(0))..) {
             count(hour, session, &spent.name, spent.figures);
         }
         let too_many = sums.len().saturating_sub(MOST_ANSWERED);
-        // As in the file: those stay that used most.
+        // As in the file, the sessions that used most stay.
         let weight = |(session, (_, spent)): (&SessionId, &(Hour, Spent))| {
             let Figures { gpu_time, waited, .. } = spent.figures;
             (gpu_time.0.saturating_add(waited.0), *session)
@@ -259,16 +259,15 @@ impl Store {
             .collect())
     }
 
-    /// Where it was opened, for people.
+    /// Path of the file, for messages.
     pub(super) fn path(&self) -> &std::path::Path {
-        &self.place.path
+        &self.file.path
     }
 
-    /// Whether somebody may ask for what is in it when all sessions are over.
+    /// Returns whether the file has usage, which may be asked for after the sessions' end.
     pub(super) fn has_usage(&self) -> bool {
-        let has = |open: &Open| {
-            careful(|| Ok::<_, Trouble>(!open.database.begin_read()?.open_table(USAGE)?.is_empty()?))
-        };
+        let has =
+            |open: &Open| catch_panics(|| Ok(!open.database.begin_read()?.open_table(USAGE)?.is_empty()?));
         self.open.as_ref().is_some_and(|open| has(open).unwrap_or(true))
     }
 }
@@ -299,58 +298,60 @@ fn figures((_, gpu_time, waited, held, moved, peak): Row<'_>) -> Figures {
     }
 }
 
-/// What is at a place, if it reads. What does not may have known of somebody.
-fn found(place: &Place, complete: &mut bool) -> Result<Option<Open>, Trouble> {
-    if place.identity().is_none() {
+/// Opens the store at a location, if there is one. A damaged one is set aside and makes the book incomplete.
+fn found(file: &StoreFile, complete: &mut bool) -> Result<Option<Open>, StoreError> {
+    if file.identity().is_none() {
         return Ok(None);
     }
-    match load(place) {
+    match load(file) {
         Ok(open) => Ok(Some(open)),
-        Err(Trouble::Corrupt(cause)) => {
-            let aside = place.set_aside("corrupt");
+        Err(StoreError::Corrupt(cause)) => {
+            let aside = file.set_aside("corrupt");
             warn!(
-                "the registry {} does not read ({cause}); it is now {}, and sessions start anew",
-                place.path.display(),
+                "the registry {} is damaged ({cause}); it is now {}, and the daemon starts without sessions",
+                file.path.display(),
                 aside.display()
             );
             *complete = false;
             Ok(None)
         }
-        Err(trouble) => Err(trouble),
+        Err(error) => Err(error),
     }
 }
 
-fn load(place: &Place) -> Result<Open, Trouble> {
-    let (database, identity) = place.open()?;
-    let stored = careful(|| read(&database))?;
+fn load(file: &StoreFile) -> Result<Open, StoreError> {
+    let (database, identity) = file.open()?;
+    let stored = catch_panics(|| read(&database))?;
     if stored.is_impossible() {
-        return Err(Trouble::corrupt(&"its numbers are none that a daemon writes"));
+        return Err(StoreError::corrupt(&"it has numbers that no daemon writes"));
     }
     Ok(Open { database, identity, stored })
 }
 
-fn read(database: &Database) -> Result<Book, Trouble> {
+fn read(database: &Database) -> Result<Book, StoreError> {
     let read = database.begin_read()?;
     let meta = read.open_table(META)?;
     let word = |name: &str| {
-        let found = meta.get(name)?.ok_or_else(|| Trouble::corrupt(&format!("it has no {name}")))?;
-        Ok::<_, Trouble>(found.value().to_owned())
+        let found = meta
+            .get(name)?
+            .ok_or_else(|| StoreError::corrupt(&format!("it has no {name}")))?;
+        Ok::<_, StoreError>(found.value().to_owned())
     };
-    let number = |name: &str| word(name)?.parse::<u64>().map_err(|cause| Trouble::corrupt(&cause));
+    let number = |name: &str| word(name)?.parse::<u64>().map_err(|cause| StoreError::corrupt(&cause));
     match word("format")? {
         format if format == FORMAT => {}
-        other => return Err(Trouble::corrupt(&format!("it has format {other}"))),
+        other => return Err(StoreError::corrupt(&format!("it has format {other}"))),
     }
     let (sessions, clients) = (read.open_table(SESSIONS)?, read.open_table(CLIENTS)?);
     let usage = read.open_table(USAGE)?;
-    // Rows that are of use later only are read once too: what is damaged must be found now.
+    // All rows are read once, so that damage is found now.
     for row in usage.iter()? {
         let (key, row) = row?;
         let _ = (key.value(), row.value());
     }
     Ok(Book {
         boot: word("boot")?,
-        // One of before there was this word has none.
+        // A registry of an older release has no such row.
         ended: meta.get("ended")?.is_some_and(|ended| ended.value() == "yes"),
         next_session: number("next_session")?,
         next_client: number("next_client")?,
@@ -362,22 +363,23 @@ fn read(database: &Database) -> Result<Book, Trouble> {
 fn rows<T: DeserializeOwned>(
     table: &redb::ReadOnlyTable<u64, &'static [u8]>,
     number: impl Fn(&T) -> u64,
-) -> Result<Vec<T>, Trouble> {
+) -> Result<Vec<T>, StoreError> {
     table
         .iter()?
         .map(|row| {
             let (key, row) = row?;
-            let entry: T = serde_json::from_slice(row.value()).map_err(|cause| Trouble::corrupt(&cause))?;
+            let entry: T =
+                serde_json::from_slice(row.value()).map_err(|cause| StoreError::corrupt(&cause))?;
             match number(&entry) == key.value() {
                 true => Ok(entry),
-                false => Err(Trouble::corrupt(&"a row has another one's number")),
+                false => Err(StoreError::corrupt(&"a row has another one's number")),
             }
         })
         .collect()
 }
 
-/// Writes what differs of a book.
-fn write_book(write: &WriteTransaction, before: &Book, book: &Book) -> Result<(), Trouble> {
+/// Writes the difference between two books.
+fn write_book(write: &WriteTransaction, before: &Book, book: &Book) -> Result<(), StoreError> {
     let mut meta = write.open_table(META)?;
     meta.insert("format", FORMAT)?;
     meta.insert("boot", &*book.boot)?;
@@ -390,17 +392,17 @@ fn write_book(write: &WriteTransaction, before: &Book, book: &Book) -> Result<()
     difference(&mut write.open_table(CLIENTS)?, &before.clients, &book.clients, number)
 }
 
-/// Writes the rows that differ and takes out those that are no more.
+/// Writes the rows that differ, and removes those that are gone.
 fn difference<T: PartialEq + Serialize>(
     table: &mut Table<'_, u64, &'static [u8]>,
     before: &[T],
     now: &[T],
     number: impl Fn(&T) -> u64,
-) -> Result<(), Trouble> {
+) -> Result<(), StoreError> {
     let mut gone: BTreeMap<u64, &T> = before.iter().map(|entry| (number(entry), entry)).collect();
     for entry in now {
         if gone.remove(&number(entry)) != Some(entry) {
-            let row = serde_json::to_vec(entry).map_err(|cause| Trouble::System(cause.into()))?;
+            let row = serde_json::to_vec(entry).map_err(|cause| StoreError::System(cause.into()))?;
             table.insert(number(entry), &*row)?;
         }
     }
@@ -410,12 +412,12 @@ fn difference<T: PartialEq + Serialize>(
     Ok(())
 }
 
-/// Adds to the rows that are there; `prune` takes out what is too much of one session.
+/// Adds usage to the rows. `prune` removes the oldest hours of sessions that have too many.
 fn add_usage(
     table: &mut Table<'_, (u64, u64), Row<'static>>,
     pending: &Usage,
     prune: bool,
-) -> Result<(), Trouble> {
+) -> Result<(), StoreError> {
     for (&(hour, session), spent) in pending {
         let key = (hour.0, session.0);
         let before = table.get(key)?.map(|row| figures(row.value())).unwrap_or_default();
@@ -431,9 +433,9 @@ fn add_usage(
     Ok(())
 }
 
-/// Of each session the latest hours stay. What time it is does not count: a clock that jumps makes nothing
-/// old.
-fn forget_old_usage(table: &mut Table<'_, (u64, u64), Row<'static>>) -> Result<(), Trouble> {
+/// Removes all but the latest hours of each session. The current time does not matter, so a clock that jumps
+/// removes nothing.
+fn forget_old_usage(table: &mut Table<'_, (u64, u64), Row<'static>>) -> Result<(), StoreError> {
     let mut kept: BTreeMap<u64, usize> = BTreeMap::new();
     let mut old = Vec::new();
     for row in table.iter()?.rev() {
@@ -450,16 +452,16 @@ fn forget_old_usage(table: &mut Table<'_, (u64, u64), Row<'static>>) -> Result<(
     Ok(())
 }
 
-/// Those rows go first that say least, the oldest of them before: so whoever makes many sessions that do
-/// little pushes out its own.
-fn forget_least_usage(table: &mut Table<'_, (u64, u64), Row<'static>>) -> Result<(), Trouble> {
+/// Removes the rows with the least usage, the oldest first. So a user with many small sessions displaces only
+/// their own rows.
+fn forget_least_usage(table: &mut Table<'_, (u64, u64), Row<'static>>) -> Result<(), StoreError> {
     let mut rows = Vec::new();
     for row in table.iter()? {
         let (key, row) = row?;
         let used = figures(row.value());
         rows.push((used.gpu_time.0.saturating_add(used.waited.0), key.value()));
     }
-    // Some more than must be, since each time is a look at all of them.
+    // Removes more than necessary, because each call reads all rows.
     let most = usize::try_from(MOST_USAGE - MOST_USAGE / 16).unwrap_or(usize::MAX);
     rows.sort_unstable();
     for &(_, key) in &rows[..rows.len().saturating_sub(most)] {

@@ -1,7 +1,4 @@
-//! What sessions used: running totals of each, and what came to them hour by hour.
-//!
-//! An hour is the smallest step that is kept: thirty days of them are small, and nobody settles an account by
-//! the minute.
+//! Usage of sessions: running totals, and sums by hour. An hour is the smallest unit that is kept.
 
 use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -9,26 +6,26 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use gpushare_proto::{Bytes, Nanos, SessionId};
 use serde::{Deserialize, Serialize};
 
-/// What a session has used.
+/// Usage of one session.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Figures {
-    /// Wall time in which it could submit work.
+    /// Wall time in which the session could submit work.
     pub(crate) gpu_time: Nanos,
     /// Time spent waiting at the gate.
     pub(crate) waited: Nanos,
-    /// Wall time with the lock in serialized mode.
+    /// Wall time in which the session held the lock in serialized mode.
     pub(crate) held: Nanos,
-    /// Bytes brought in on grants.
+    /// Bytes moved onto a card on grants.
     pub(crate) moved: Bytes,
-    /// The most memory on one card.
+    /// Highest number of bytes on one card.
     pub(crate) peak: Bytes,
-    /// Refused allocations.
+    /// Number of refused allocations.
     pub(crate) refusals: u64,
 }
 
 impl Figures {
-    /// Both together. A peak is of one time or the other.
+    /// Returns the sum of both; for the peak, the higher one.
     pub(crate) fn plus(self, other: Self) -> Self {
         Self {
             gpu_time: self.gpu_time + other.gpu_time,
@@ -40,7 +37,7 @@ impl Figures {
         }
     }
 
-    /// What came since `before`. A peak counts if it is a new one.
+    /// Returns the increase since `before`; for the peak, the new one if it is higher, else 0.
     pub(crate) fn since(self, before: Self) -> Self {
         Self {
             gpu_time: self.gpu_time - before.gpu_time,
@@ -56,13 +53,13 @@ impl Figures {
     }
 }
 
-/// An hour, counted on the wall clock since 1970.
+/// Hour of the wall clock, counted since 1970.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Hour(pub(crate) u64);
 
-/// Seconds of an hour.
-const LONG: u64 = 3600;
-/// How many hours of one session are kept, those in which it used something: thirty days at least.
+/// Seconds in an hour.
+const SECONDS: u64 = 3600;
+/// Number of hours with usage that are kept of one session: thirty days or more.
 pub(super) const KEPT: usize = 30 * 24;
 
 impl Hour {
@@ -70,29 +67,29 @@ impl Hour {
         Self::back(Nanos::ZERO)
     }
 
-    /// The one in which it was `ago` before now.
+    /// Returns the hour in which the time `ago` before now was.
     pub(crate) fn back(ago: Nanos) -> Self {
         let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        Self(unix.saturating_sub(ago.into()).as_secs() / LONG)
+        Self(unix.saturating_sub(ago.into()).as_secs() / SECONDS)
     }
 
-    /// When it began, in seconds since 1970.
+    /// Returns the beginning of the hour in seconds since 1970.
     pub(crate) fn began(self) -> u64 {
-        self.0 * LONG
+        self.0 * SECONDS
     }
 }
 
-/// What came to one session in one hour.
+/// Usage of one session in one hour.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Spent {
     pub(crate) name: String,
     pub(crate) figures: Figures,
 }
 
-/// By hour and session.
+/// Usage by hour and session.
 pub(crate) type Usage = BTreeMap<(Hour, SessionId), Spent>;
 
-/// Adds to what is there.
+/// Adds usage to other usage.
 pub(super) fn add(usage: &mut Usage, more: Usage) {
     for (key, spent) in more {
         let sum = usage.entry(key).or_default();
@@ -106,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_peak_is_counted_in_the_hour_that_it_was_reached_in() {
+    fn a_peak_counts_in_the_hour_in_which_it_was_reached() {
         let at = |held, peak| Figures { held: Nanos(held), peak: Bytes(peak), ..Figures::default() };
         assert_eq!(at(9, 70).since(at(4, 70)), at(5, 0));
         assert_eq!(at(9, 80).since(at(4, 70)), at(5, 80));

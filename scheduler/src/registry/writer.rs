@@ -1,4 +1,4 @@
-//! The thread that writes: the latest book, as soon as the one before is on the disk.
+//! Thread that writes the latest book as soon as the one before is on the disk.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -13,28 +13,28 @@ use super::Book;
 use super::store::Store;
 use super::usage::{self, Hour, Usage};
 
-/// How long the writer waits after a failure, and how long at most after many.
+/// Pause after a first failure, and the longest pause after repeated ones.
 const RETRY: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(30));
 
-/// How things are now.
+/// Latest state for the registry.
 #[derive(Debug)]
 pub(crate) struct News {
     pub(crate) book: Book,
-    /// What was used since the last news.
+    /// Usage since the last news.
     pub(crate) spent: Usage,
-    /// The number of the last administrative act that the book has.
+    /// Number of the last administrative act in the book.
     pub(crate) act: u64,
 }
 
-/// What became of the acts up to one. Those of a later word include those of an earlier one.
+/// Result of writing all acts up to one. A later word includes the acts of an earlier one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Word {
     pub(crate) act: u64,
-    /// Why they are not on the disk, if they are not.
+    /// Error if the acts are not on the disk.
     pub(crate) failure: Option<String>,
 }
 
-/// What the shell hands over and the thread has not looked at.
+/// Work that the thread has not taken yet.
 #[derive(Debug, Default)]
 struct Slot {
     book: Option<(Book, u64)>,
@@ -50,18 +50,18 @@ struct Question {
 }
 
 #[derive(Debug, Default)]
-struct Desk {
+struct Mailbox {
     slot: Mutex<Slot>,
     news: Condvar,
 }
 
-impl Desk {
+impl Mailbox {
     fn slot(&self) -> MutexGuard<'_, Slot> {
-        // Nothing is half done under the lock.
+        // Every change under the lock is complete, so a poisoned lock is usable.
         self.slot.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for something to do, at most until `retry`.
+    /// Waits for work, at most until `retry`, and takes it.
     fn take(&self, retry: Option<Instant>) -> Slot {
         let mut slot = self.slot();
         while slot.book.is_none() && slot.questions.is_empty() && !slot.ending {
@@ -80,70 +80,70 @@ impl Desk {
     }
 }
 
-/// Writes the latest book to the store.
+/// Handle of the thread that writes to the store.
 #[derive(Debug)]
 pub(crate) struct Writer {
-    desk: Arc<Desk>,
+    mailbox: Arc<Mailbox>,
     words: watch::Receiver<Word>,
     thread: JoinHandle<bool>,
 }
 
 impl Writer {
+    /// Starts the thread.
+    ///
     /// # Errors
     /// If the system has no thread.
     pub(crate) fn start(store: Store) -> std::io::Result<Self> {
-        let desk = Arc::new(Desk::default());
+        let mailbox = Arc::new(Mailbox::default());
         let (say, words) = watch::channel(Word::default());
-        let own = desk.clone();
+        let own = mailbox.clone();
         let thread = thread::Builder::new()
             .name("registry".into())
             .stack_size(512 << 10)
             .spawn(move || keep(store, &own, &say))?;
-        Ok(Self { desk, words, thread })
+        Ok(Self { mailbox, words, thread })
     }
 
-    /// This is how things are now.
+    /// Hands over the latest state, which replaces a book that is not written yet.
     pub(crate) fn publish(&self, news: News) {
-        let mut slot = self.desk.slot();
+        let mut slot = self.mailbox.slot();
         slot.book = Some((news.book, news.act));
         usage::add(&mut slot.spent, news.spent);
         drop(slot);
-        self.desk.news.notify_one();
+        self.mailbox.news.notify_one();
     }
 
-    /// Asks what was used since the beginning of an hour. What was published before counts.
+    /// Requests the usage since the beginning of an hour. Usage that was published before is included.
     pub(crate) fn ask(&self, since: Hour, answer: oneshot::Sender<Result<Vec<UsageView>, String>>) {
-        self.desk.slot().questions.push(Question { since, answer });
-        self.desk.news.notify_one();
+        self.mailbox.slot().questions.push(Question { since, answer });
+        self.mailbox.news.notify_one();
     }
 
-    /// The next word.
+    /// Waits for the next word.
     pub(crate) async fn word(&mut self) -> Word {
         if self.words.changed().await.is_err() {
-            // The thread ends with us only.
+            // The thread ends only with this handle.
             std::future::pending::<()>().await;
         }
         self.words.borrow_and_update().clone()
     }
 
-    /// Ends when the last book is written, or cannot be: its last word, and whether there is usage that
-    /// somebody may ask for.
+    /// Ends the thread after a last write. Returns its word, and whether the store has usage.
     pub(crate) async fn finish(self) -> (Word, bool) {
-        self.desk.slot().ending = true;
-        self.desk.news.notify_one();
+        self.mailbox.slot().ending = true;
+        self.mailbox.news.notify_one();
         let ended = spawn_blocking(move || self.thread.join()).await;
-        // The thread panics nowhere.
+        // The thread does not panic.
         (self.words.borrow().clone(), matches!(ended, Ok(Ok(true))))
     }
 }
 
-/// Writes each book that is the latest, and one that could not be written again until it is or there is
-/// another one.
-fn keep(mut store: Store, desk: &Desk, say: &watch::Sender<Word>) -> bool {
+/// Writes each latest book. Repeats a failed write until it succeeds or there is a newer book.
+fn keep(mut store: Store, mailbox: &Mailbox, say: &watch::Sender<Word>) -> bool {
     let mut latest: Option<(Book, u64)> = None;
     let mut retry: Option<(Instant, Duration)> = None;
     loop {
-        let slot = desk.take(retry.map(|(at, _)| at));
+        let slot = mailbox.take(retry.map(|(at, _)| at));
         let due = retry.is_some_and(|(at, _)| at <= Instant::now());
         let fresh = slot.book.is_some();
         latest = slot.book.or(latest);
@@ -157,8 +157,8 @@ fn keep(mut store: Store, desk: &Desk, say: &watch::Sender<Word>) -> bool {
                 }
                 (Some(cause), None) => {
                     warn!(
-                        "cannot write the registry {}: {cause}; until it can, no session is made and a restarted daemon \
-                         would not wait for all processes",
+                        "cannot write the registry {}: {cause}; until it can be written, no session is made, and \
+                         a restarted daemon would not wait for all processes",
                         store.path().display()
                     );
                     Some((Instant::now() + RETRY.0, RETRY.0))
@@ -171,7 +171,7 @@ fn keep(mut store: Store, desk: &Desk, say: &watch::Sender<Word>) -> bool {
             say.send_replace(Word { act: *act, failure });
         }
         for question in slot.questions {
-            // Who asked may be gone.
+            // The receiver may be gone.
             let _ = question.answer.send(store.usage(question.since));
         }
         if slot.ending {
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_book_that_could_not_be_written_is_written_when_it_can_and_each_is_said() {
+    async fn a_failed_write_is_repeated_and_each_result_is_reported() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("registry.redb");
         let open = || Store::open((File::open(folder.path()).unwrap().into(), path.clone()), None).unwrap();
@@ -214,7 +214,7 @@ mod tests {
                 break;
             }
         }
-        assert!(!writer.finish().await.1, "nobody used anything");
+        assert!(!writer.finish().await.1, "there was no usage");
         assert_eq!(open().1, Book::new(1, 3));
     }
 }

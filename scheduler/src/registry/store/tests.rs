@@ -50,7 +50,7 @@ fn at(folder: &Path) -> At {
     (File::open(folder).unwrap().into(), folder.join("registry.redb"))
 }
 
-/// A folder that costs no fsync: hundreds of rounds must not wait for a disk.
+/// Creates a folder in memory, where an fsync costs nothing.
 fn in_memory() -> tempfile::TempDir {
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
 }
@@ -63,7 +63,7 @@ fn names(folder: &Path) -> Vec<String> {
 }
 
 #[test]
-fn the_latest_book_is_what_the_next_daemon_reads() {
+fn the_next_daemon_reads_the_latest_book() {
     let folder = tempfile::tempdir().unwrap();
     let (mut store, empty) = open(folder.path());
     assert_eq!(empty, Book::new(1, 1));
@@ -80,7 +80,7 @@ fn the_latest_book_is_what_the_next_daemon_reads() {
 }
 
 #[test]
-fn a_book_with_numbers_that_would_wrap_or_were_not_given_is_set_aside() {
+fn a_book_with_impossible_numbers_is_set_aside() {
     let folder = tempfile::tempdir().unwrap();
     let impossible = [
         Book { next_session: u64::MAX, ..book(2) },
@@ -97,7 +97,7 @@ fn a_book_with_numbers_that_would_wrap_or_were_not_given_is_set_aside() {
 }
 
 #[test]
-fn what_is_no_store_is_set_aside_and_said() {
+fn a_file_that_is_no_store_is_set_aside() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("registry.redb");
     for (n, text) in ["", "{\"format\": 1, ", &"x".repeat(100_000)].into_iter().enumerate() {
@@ -113,7 +113,7 @@ fn what_is_no_store_is_set_aside_and_said() {
 }
 
 #[test]
-fn after_a_reboot_only_the_numbers_go_on_and_what_was_made_to_last_and_usage() {
+fn after_a_reboot_persistent_sessions_and_usage_remain() {
     let folder = tempfile::tempdir().unwrap();
     let (mut store, _) = open(folder.path());
     let mut old = Book { boot: "another".into(), ..book(2) };
@@ -142,12 +142,12 @@ fn another_daemons_registry_at_the_same_path_stays() {
 }
 
 #[test]
-fn a_file_that_was_taken_away_is_written_whole_again() {
+fn a_removed_file_is_written_completely_again() {
     let folder = tempfile::tempdir().unwrap();
     let (mut store, _) = open(folder.path());
     store.write(&book(2), Usage::new()).unwrap();
     fs::remove_file(folder.path().join("registry.redb")).unwrap();
-    // The same book: it is not there any more.
+    // The book did not change, but its file is gone.
     store.write(&book(2), Usage::new()).unwrap();
     drop(store);
     assert_eq!(open(folder.path()).1, book(2));
@@ -177,7 +177,7 @@ fn usage_adds_up_by_session_since_an_hour() {
     assert_eq!(held(&store, 0), [(1, 40, 32, today), (2, 16, 16, today)]);
 }
 
-/// What each session held since ever.
+/// Returns the total time that each session held the lock.
 fn all_held(store: &Store) -> Vec<(u64, u64)> {
     let usages = store.usage(Hour(0)).unwrap().into_iter();
     usages.map(|usage| (usage.session.0, usage.held_ns.0)).collect()
@@ -198,7 +198,7 @@ fn a_clock_that_jumps_makes_no_usage_old() {
 }
 
 #[test]
-fn of_one_session_so_many_hours_are_kept_and_none_of_another_goes_for_it() {
+fn each_session_keeps_so_many_hours_of_its_own() {
     let folder = in_memory();
     let (mut store, _) = open(folder.path());
     let mut all = used(Hour(1), 2, 1);
@@ -210,7 +210,7 @@ fn of_one_session_so_many_hours_are_kept_and_none_of_another_goes_for_it() {
 }
 
 #[test]
-fn who_makes_many_sessions_that_do_little_pushes_out_its_own_usage() {
+fn many_small_sessions_displace_their_own_usage() {
     let folder = in_memory();
     let (mut store, _) = open(folder.path());
     let spent = |hour, session, time| {
@@ -227,7 +227,7 @@ fn who_makes_many_sessions_that_do_little_pushes_out_its_own_usage() {
 }
 
 #[test]
-fn years_of_changes_do_not_let_the_file_grow() {
+fn the_file_does_not_grow_over_many_changes() {
     let folder = in_memory();
     let (mut store, _) = open(folder.path());
     for change in 0..600 {
@@ -239,7 +239,7 @@ fn years_of_changes_do_not_let_the_file_grow() {
     }
 }
 
-/// Numbers that are the same every time.
+/// Pseudo-random numbers from a seed.
 struct Seeded(u64);
 
 impl Seeded {
@@ -252,7 +252,7 @@ impl Seeded {
     }
 }
 
-/// A store as a killed daemon leaves it, and the books that it may hold.
+/// Returns a store as a killed daemon leaves it, and the books that it may contain.
 fn left_by_a_kill() -> (Vec<u8>, [Book; 2]) {
     let folder = tempfile::tempdir().unwrap();
     let (mut store, _) = open(folder.path());
@@ -264,7 +264,8 @@ fn left_by_a_kill() -> (Vec<u8>, [Book; 2]) {
     (fs::read(folder.path().join("registry.redb")).unwrap(), books)
 }
 
-/// What comes of a damaged store: one of the books, or an empty one with the damage set aside. Never a panic.
+/// Opens a damaged store. It must have one of the books, or be set aside for an empty one. Returns whether it
+/// was.
 fn survives(damaged: &[u8], books: &[Book], what: &str) -> bool {
     let folder = in_memory();
     fs::write(folder.path().join("registry.redb"), damaged).unwrap();
@@ -283,7 +284,7 @@ fn survives(damaged: &[u8], books: &[Book], what: &str) -> bool {
 }
 
 #[test]
-fn a_store_that_was_cut_off_anywhere_is_set_aside() {
+fn a_truncated_store_is_set_aside() {
     let (whole, books) = left_by_a_kill();
     assert!(!survives(&whole, &books[1..], "whole"));
     for length in (0..whole.len()).step_by(4096) {
@@ -292,7 +293,7 @@ fn a_store_that_was_cut_off_anywhere_is_set_aside() {
 }
 
 #[test]
-fn a_store_with_bits_turned_over_is_read_rightly_or_set_aside() {
+fn a_store_with_flipped_bits_is_read_correctly_or_set_aside() {
     let (whole, books) = left_by_a_kill();
     let mut seeded = Seeded(5);
     let size = whole.len() as u64;
@@ -311,7 +312,7 @@ fn a_store_with_bits_turned_over_is_read_rightly_or_set_aside() {
 }
 
 #[test]
-fn a_turned_bit_that_nobody_notices_spoils_nothing_that_is_written_later() {
+fn an_unnoticed_flipped_bit_damages_no_later_write() {
     let (whole, books) = left_by_a_kill();
     let mut damaged = whole;
     for (at, bit) in [(319, 7), (200, 3), (23, 7)] {
@@ -321,7 +322,7 @@ fn a_turned_bit_that_nobody_notices_spoils_nothing_that_is_written_later() {
 }
 
 #[test]
-fn a_new_store_whose_name_is_taken_leaves_nothing_behind() {
+fn a_store_that_cannot_be_created_leaves_no_file() {
     let folder = tempfile::tempdir().unwrap();
     let (mut store, _) = open(folder.path());
     fs::remove_file(folder.path().join("registry.redb")).unwrap();
@@ -329,13 +330,13 @@ fn a_new_store_whose_name_is_taken_leaves_nothing_behind() {
     assert!(store.write(&book(1), used(Hour::now(), 1, 3)).is_err());
     assert_eq!(names(folder.path()), ["registry.redb.new"]);
     fs::remove_dir(folder.path().join("registry.redb.new")).unwrap();
-    // What could not be written is not forgotten.
+    // Usage of a failed write is kept.
     store.write(&book(1), used(Hour::now(), 1, 4)).unwrap();
     assert_eq!(store.usage(Hour(0)).unwrap()[0].held_ns, Nanos(7));
 }
 
 #[test]
-fn what_a_daemon_kept_in_its_own_folder_is_taken_over_with_its_usage() {
+fn a_store_in_the_runtime_folder_is_taken_over_with_usage() {
     let root = tempfile::tempdir().unwrap();
     let (run, lib) = (root.path().join("run"), root.path().join("lib"));
     fs::create_dir(&run).unwrap();
@@ -353,7 +354,7 @@ fn what_a_daemon_kept_in_its_own_folder_is_taken_over_with_its_usage() {
 }
 
 #[test]
-fn what_cannot_be_taken_over_now_is_when_it_can() {
+fn a_store_is_taken_over_as_soon_as_possible() {
     let root = tempfile::tempdir().unwrap();
     let (run, lib) = (root.path().join("run"), root.path().join("lib"));
     fs::create_dir(&run).unwrap();
@@ -373,7 +374,7 @@ fn what_cannot_be_taken_over_now_is_when_it_can() {
 }
 
 #[test]
-fn of_two_registries_the_one_where_it_belongs_counts_and_the_other_is_kept() {
+fn of_two_registries_the_one_in_the_state_folder_counts() {
     let root = tempfile::tempdir().unwrap();
     let (run, lib) = (root.path().join("run"), root.path().join("lib"));
     for (folder, sessions) in [(&run, 2), (&lib, 3)] {
@@ -385,7 +386,7 @@ fn of_two_registries_the_one_where_it_belongs_counts_and_the_other_is_kept() {
 }
 
 #[test]
-fn a_registry_is_complete_when_nobody_can_have_joined_after_its_last_word() {
+fn a_registry_is_complete_after_an_orderly_end() {
     let folder = tempfile::tempdir().unwrap();
     let (mut store, _) = open(folder.path());
     assert!(store.is_complete(), "there was no daemon before");
@@ -404,5 +405,5 @@ fn a_registry_is_complete_when_nobody_can_have_joined_after_its_last_word() {
     open(folder.path()).0.write(&another_boot, Usage::new()).unwrap();
     assert!(open(folder.path()).0.is_complete());
     fs::write(folder.path().join("registry.redb"), "half").unwrap();
-    assert!(!open(folder.path()).0.is_complete(), "whom it knew nobody knows");
+    assert!(!open(folder.path()).0.is_complete(), "the clients of a damaged store are unknown");
 }
