@@ -1,4 +1,4 @@
-//! The gpushare daemon: one for all cards of a machine or user. A tokio shell around the decision machine of
+//! The gpushare daemon: one for all cards of a machine or user. A tokio task around the decision machine of
 //! `gpushare-core`.
 #![forbid(unsafe_code)]
 

@@ -1,7 +1,7 @@
 //! Reads the configuration again while the daemon runs, and applies the settings that can change live.
 //!
 //! ```text
-//!   SIGHUP, `gpushare-ctl reload` ─▶ Source::read ─▶ all settings, or an error ─▶ the shell
+//!   SIGHUP, `gpushare-ctl reload` ─▶ Source::read ─▶ all settings, or an error ─▶ the engine
 //!                                     (a thread that may wait for a disk)
 //! ```
 //!

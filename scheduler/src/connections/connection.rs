@@ -1,12 +1,12 @@
 //! One connection, from its hello to its end.
 //!
 //! ```text
-//!   socket ─▶ hello (5 s) ─▶ read: header, limit, body, decode ─▶ ConnectionEvent ─▶ shell
-//!   socket ◀─ write ◀─ queue of 64 frames ◀─ Outbox ◀─────────────────────────────── shell
+//!   socket ─▶ hello (5 s) ─▶ read: header, limit, body, decode ─▶ ConnectionEvent ─▶ engine
+//!   socket ◀─ write ◀─ queue of 64 frames ◀─ Outbox ◀─────────────────────────────── engine
 //!   pidfd ──▶ dead
 //! ```
 //!
-//! A peer is not trusted and cannot stall the shell. Reading waits while the shell is busy. A peer that does
+//! A peer is not trusted and cannot stall the engine. Reading waits while the engine is busy. A peer that does
 //! not read fills its own queue and is closed then; its shared page still has the state of its lock.
 
 use std::io;

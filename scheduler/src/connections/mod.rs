@@ -1,12 +1,12 @@
 //! Connections of tenants and administrators, from accept to end.
 //!
 //! ```text
-//!   socket ─▶ listener: may this peer connect? how many has its principal? ─▶ connection ─▶ events ─▶ shell
+//!   socket ─▶ listener: may this peer connect? how many has its principal? ─▶ connection ─▶ events ─▶ engine
 //!                                                                    socket ◀─ outbox ◀─────────────┘
 //! ```
 //!
 //! The modules here know sockets, frames and peers. They decide nothing about sessions or memory: each
-//! connection reports [`ConnectionEvent`]s, and the shell answers through the connection's [`Outbox`].
+//! connection reports [`ConnectionEvent`]s, and the engine answers through the connection's [`Outbox`].
 
 mod connection;
 mod limit;
@@ -44,7 +44,7 @@ pub(crate) enum Socket {
     Admin,
 }
 
-/// Report of a connection to the shell.
+/// Report of a connection to the engine.
 #[derive(Debug)]
 pub(crate) enum ConnectionEvent {
     /// A peer said hello.

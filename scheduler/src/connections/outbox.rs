@@ -1,4 +1,4 @@
-//! The shell's end of a connection: a bounded queue of frames, with replies held back until the store has
+//! The engine's end of a connection: a bounded queue of frames, with replies held back until the store has
 //! answered.
 
 use std::collections::{BTreeMap, VecDeque};

@@ -110,190 +110,105 @@ pub(super) const REFUSALS: Family = Family::counter(
     Source::Events(&["gpu", "uuid", "limit"]),
 );
 
-/// All metrics, in the order of the page.
-pub const FAMILIES: &[Family] = &[
-    Family::gauge(
-        "gpushare_build_info",
-        "1, labelled with the daemon's version",
-        Source::Rows(&["version"], |_| vec![row([env!("CARGO_PKG_VERSION")], 1.0)]),
-    ),
-    Family::gauge(
-        "gpushare_uptime_seconds",
-        "Time since the daemon started",
-        Source::Daemon(|scene| seconds(scene.picture.uptime)),
-    ),
-    Family::gauge(
-        "gpushare_ready",
+/// Defines the table. A row is `= CONSTANT;`, or type, name, meaning and source of a metric.
+macro_rules! families {
+    ($($(= $constant:ident)? $($kind:ident $name:literal: $help:literal, $source:expr)?;)*) => {
+        /// All metrics, in the order of the page.
+        pub const FAMILIES: &[Family] = &[$($($constant)? $(Family::$kind($name, $help, $source))?),*];
+    };
+}
+
+families! {
+    gauge "gpushare_build_info": "1, labelled with the daemon's version",
+        Source::Rows(&["version"], |_| vec![row([env!("CARGO_PKG_VERSION")], 1.0)]);
+    gauge "gpushare_uptime_seconds": "Time since the daemon started",
+        Source::Daemon(|scene| seconds(scene.picture.uptime));
+    gauge "gpushare_ready":
         "1 if grants are given, 0 while the daemon waits for processes of the last daemon",
-        Source::Daemon(|scene| f64::from(u8::from(scene.picture.ready))),
-    ),
-    Family::gauge(
-        "gpushare_recovering_processes",
-        "Processes of the last daemon that are neither back nor dead",
-        Source::Daemon(|scene| f64::from(scene.picture.recovering)),
-    ),
-    Family::gauge("gpushare_sessions", "Open sessions", Source::Daemon(|scene| scene.picture.living as f64)),
-    Family::gauge(
-        "gpushare_stuck_sessions",
+        Source::Daemon(|scene| f64::from(u8::from(scene.picture.ready)));
+    gauge "gpushare_recovering_processes": "Processes of the last daemon that are neither back nor dead",
+        Source::Daemon(|scene| f64::from(scene.picture.recovering));
+    gauge "gpushare_sessions": "Open sessions",
+        Source::Daemon(|scene| scene.picture.living as f64);
+    gauge "gpushare_stuck_sessions":
         "Sessions that did not release the lock in time; the log names what they wait for",
-        Source::Daemon(|scene| stuck(scene) as f64),
-    ),
-    Family::counter(
-        "gpushare_audit_lines_total",
-        "Lines written to the audit log",
-        Source::Daemon(|scene| scene.picture.audit.written as f64),
-    ),
-    Family::counter(
-        "gpushare_audit_lost_lines_total",
+        Source::Daemon(|scene| stuck(scene) as f64);
+    counter "gpushare_audit_lines_total": "Lines written to the audit log",
+        Source::Daemon(|scene| scene.picture.audit.written as f64);
+    counter "gpushare_audit_lost_lines_total":
         "Lines missing in the audit log because its disk is full, slow or read-only",
-        Source::Daemon(|scene| scene.picture.audit.lost as f64),
-    ),
+        Source::Daemon(|scene| scene.picture.audit.lost as f64);
     // Cards.
-    Family::gauge(
-        "gpushare_gpu_info",
-        "1, labelled with the card's name",
+    gauge "gpushare_gpu_info": "1, labelled with the card's name",
         Source::Rows(&["gpu", "uuid", "name"], |scene| {
             let cards = scene.cards.values();
             cards.map(|card| labelled(card, &[&card.info.name], 1.0)).collect()
-        }),
-    ),
-    Family::gauge(
-        "gpushare_gpu_mode",
-        "1 for the mode that the card is in, 0 for the others",
-        Source::Rows(&["gpu", "uuid", "mode"], modes),
-    ),
-    Family::counter(
-        "gpushare_gpu_mode_changes_total",
-        "Changes of the card's mode",
-        Source::Card(|card| Some(card.state.mode_changes as f64)),
-    ),
-    Family::gauge(
-        "gpushare_gpu_holder",
+        });
+    gauge "gpushare_gpu_mode": "1 for the mode that the card is in, 0 for the others",
+        Source::Rows(&["gpu", "uuid", "mode"], modes);
+    counter "gpushare_gpu_mode_changes_total": "Changes of the card's mode",
+        Source::Card(|card| Some(card.state.mode_changes as f64));
+    gauge "gpushare_gpu_holder":
         "1 for each session that holds the lock in turns; no series in parallel mode, where all hold it",
-        Source::Rows(&["gpu", "uuid", "session", "name"], holders),
-    ),
-    Family::gauge(
-        "gpushare_gpu_holders",
-        "Sessions that hold the lock, in any mode",
-        Source::Card(|card| Some(card.state.holders.len() as f64)),
-    ),
-    Family::gauge(
-        "gpushare_gpu_waiters",
-        "Sessions that wait for the lock",
-        Source::Card(|card| Some(card.state.queue.len() as f64)),
-    ),
-    Family::gauge(
-        "gpushare_gpu_quantum_seconds",
-        "Length of the next turn",
-        Source::Card(|card| Some(seconds(card.state.quantum_ns))),
-    ),
-    Family::counter(
-        "gpushare_gpu_turns_total",
-        "Grants of the lock in turns",
-        Source::Card(|card| Some(card.state.handoffs as f64)),
-    ),
-    Family::counter(
-        "gpushare_gpu_aborted_drops_total",
+        Source::Rows(&["gpu", "uuid", "session", "name"], holders);
+    gauge "gpushare_gpu_holders": "Sessions that hold the lock, in any mode",
+        Source::Card(|card| Some(card.state.holders.len() as f64));
+    gauge "gpushare_gpu_waiters": "Sessions that wait for the lock",
+        Source::Card(|card| Some(card.state.queue.len() as f64));
+    gauge "gpushare_gpu_quantum_seconds": "Length of the next turn",
+        Source::Card(|card| Some(seconds(card.state.quantum_ns)));
+    counter "gpushare_gpu_turns_total": "Grants of the lock in turns",
+        Source::Card(|card| Some(card.state.handoffs as f64));
+    counter "gpushare_gpu_aborted_drops_total":
         "Requests to release the lock that were undone, because work in flight seemed to wait for a thread at the gate",
-        Source::Card(|card| Some(card.state.aborted_drops as f64)),
-    ),
-    Family::counter(
-        "gpushare_gpu_moved_bytes_total",
-        "Bytes moved onto the card on grants",
-        Source::Card(|card| Some(bytes(card.state.moved_bytes))),
-    ),
-    GRANTS,
-    WAITS,
-    DRAINS,
-    HANDOFFS,
-    REFUSALS,
-    Family::gauge(
-        "gpushare_gpu_memory_bytes",
-        "Memory of the card",
-        Source::Card(|card| Some(bytes(card.state.total_bytes))),
-    ),
-    Family::gauge(
-        "gpushare_gpu_memory_used_bytes",
+        Source::Card(|card| Some(card.state.aborted_drops as f64));
+    counter "gpushare_gpu_moved_bytes_total": "Bytes moved onto the card on grants",
+        Source::Card(|card| Some(bytes(card.state.moved_bytes)));
+    = GRANTS;
+    = WAITS;
+    = DRAINS;
+    = HANDOFFS;
+    = REFUSALS;
+    gauge "gpushare_gpu_memory_bytes": "Memory of the card",
+        Source::Card(|card| Some(bytes(card.state.total_bytes)));
+    gauge "gpushare_gpu_memory_used_bytes":
         "Memory in use on the card by all processes, from NVML; no series without NVML",
-        Source::Card(|card| card.reading.used.map(bytes)),
-    ),
-    Family::gauge(
-        "gpushare_gpu_capacity_bytes",
-        "Bytes that may be resident on the card together",
-        Source::Card(|card| Some(bytes(card.state.capacity_bytes))),
-    ),
-    Family::gauge(
-        "gpushare_gpu_allocated_bytes",
-        "Bytes that all sessions have allocated, resident or not",
-        Source::Card(|card| Some(bytes(card.state.allocated_bytes))),
-    ),
-    Family::gauge(
-        "gpushare_gpu_managed_limit_bytes",
+        Source::Card(|card| card.reading.used.map(bytes));
+    gauge "gpushare_gpu_capacity_bytes": "Bytes that may be resident on the card together",
+        Source::Card(|card| Some(bytes(card.state.capacity_bytes)));
+    gauge "gpushare_gpu_allocated_bytes": "Bytes that all sessions have allocated, resident or not",
+        Source::Card(|card| Some(bytes(card.state.allocated_bytes)));
+    gauge "gpushare_gpu_managed_limit_bytes":
         "Limit on the managed memory of all sessions together; no series without a limit",
-        Source::Card(|card| limit(card.state.managed_limit_bytes)),
-    ),
-    Family::gauge(
-        "gpushare_gpu_utilization_ratio",
+        Source::Card(|card| limit(card.state.managed_limit_bytes));
+    gauge "gpushare_gpu_utilization_ratio":
         "Share of the last sample period in which a kernel ran, 0 to 1, from NVML; no series without NVML",
-        Source::Card(|card| card.reading.busy_percent.map(|percent| f64::from(percent) / 100.0)),
-    ),
-    Family::gauge(
-        "gpushare_gpu_temperature_celsius",
-        "Temperature of the card, from NVML; no series without NVML",
-        Source::Card(|card| card.reading.celsius.map(f64::from)),
-    ),
-    Family::gauge(
-        "gpushare_gpu_power_watts",
-        "Power draw of the card, from NVML; no series without NVML",
-        Source::Card(|card| card.reading.milliwatts.map(|milliwatts| f64::from(milliwatts) / 1000.0)),
-    ),
+        Source::Card(|card| card.reading.busy_percent.map(|percent| f64::from(percent) / 100.0));
+    gauge "gpushare_gpu_temperature_celsius": "Temperature of the card, from NVML; no series without NVML",
+        Source::Card(|card| card.reading.celsius.map(f64::from));
+    gauge "gpushare_gpu_power_watts": "Power draw of the card, from NVML; no series without NVML",
+        Source::Card(|card| card.reading.milliwatts.map(|milliwatts| f64::from(milliwatts) / 1000.0));
     // Sessions.
-    Family::gauge(
-        "gpushare_session_processes",
-        "Processes of the session",
-        Source::Session(|session| Some(session.processes as f64)),
-    ),
-    Family::gauge(
-        "gpushare_session_quota_bytes",
-        "Quota of the session on each card; no series without a quota",
-        Source::Session(|session| session.quota.map(bytes)),
-    ),
-    Family::gauge(
-        "gpushare_session_allocated_bytes",
-        "Bytes that the session has allocated, resident or not",
-        Source::SessionOnCard(|usage| bytes(usage.allocated)),
-    ),
-    Family::gauge(
-        "gpushare_session_leased_bytes",
-        "Bytes of quota leased to the session's processes, used or not",
-        Source::SessionOnCard(|usage| bytes(usage.leased)),
-    ),
-    Family::gauge(
-        "gpushare_session_peak_bytes",
-        "Highest number of allocated bytes seen",
-        Source::SessionOnCard(|usage| bytes(usage.peak)),
-    ),
-    Family::counter(
-        "gpushare_session_refusals_total",
-        "Refused allocations of the session",
-        Source::Session(|session| Some(session.refusals as f64)),
-    ),
-    Family::counter(
-        "gpushare_session_gpu_seconds_total",
+    gauge "gpushare_session_processes": "Processes of the session",
+        Source::Session(|session| Some(session.processes as f64));
+    gauge "gpushare_session_quota_bytes": "Quota of the session on each card; no series without a quota",
+        Source::Session(|session| session.quota.map(bytes));
+    gauge "gpushare_session_allocated_bytes": "Bytes that the session has allocated, resident or not",
+        Source::SessionOnCard(|usage| bytes(usage.allocated));
+    gauge "gpushare_session_leased_bytes": "Bytes of quota leased to the session's processes, used or not",
+        Source::SessionOnCard(|usage| bytes(usage.leased));
+    gauge "gpushare_session_peak_bytes": "Highest number of allocated bytes seen",
+        Source::SessionOnCard(|usage| bytes(usage.peak));
+    counter "gpushare_session_refusals_total": "Refused allocations of the session",
+        Source::Session(|session| Some(session.refusals as f64));
+    counter "gpushare_session_gpu_seconds_total":
         "Wall time in which the session held the lock and was not known to be idle, in any mode",
-        Source::Session(|session| Some(seconds(session.gpu_time))),
-    ),
-    Family::counter(
-        "gpushare_session_waited_seconds_total",
-        "Wall time in which the session waited for the lock",
-        Source::Session(|session| Some(seconds(session.waited))),
-    ),
-    Family::counter(
-        "gpushare_session_moved_bytes_total",
-        "Bytes of the session moved onto a card on grants",
-        Source::Session(|session| Some(bytes(session.moved))),
-    ),
-];
+        Source::Session(|session| Some(seconds(session.gpu_time)));
+    counter "gpushare_session_waited_seconds_total": "Wall time in which the session waited for the lock",
+        Source::Session(|session| Some(seconds(session.waited)));
+    counter "gpushare_session_moved_bytes_total": "Bytes of the session moved onto a card on grants",
+        Source::Session(|session| Some(bytes(session.moved)));
+}
 
 impl Family {
     const fn new(name: &'static str, kind: Kind, help: &'static str, source: Source) -> Self {

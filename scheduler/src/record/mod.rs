@@ -1,7 +1,7 @@
 //! Records the core's events for `cargo xtask replay`.
 //!
 //! ```text
-//!   shell ─ begin(now, event), core.handle, finish(effects) ─▶ bounded queue ─▶ thread: JSON lines ─▶ tape
+//!   engine ─ begin(now, event), core.handle, finish(effects) ─▶ bounded queue ─▶ thread: JSON lines ─▶ tape
 //!                                                                │ full                  │ disk full, limit
 //!                                                                └─▶ the recording ends ◀┘
 //! ```
@@ -139,7 +139,7 @@ pub(crate) struct Reel {
     file: File,
 }
 
-/// The shell's end of a recording. The default records nothing.
+/// The engine's end of a recording. The default records nothing.
 #[derive(Debug, Default)]
 pub(crate) struct Recorder {
     running: Option<Running>,
