@@ -255,7 +255,7 @@ fn an_unreachable_socket_is_no_absent_daemon() {
     let found = error(&[&nobody, &blocked]);
     assert!(matches!(&found, ConnectError::Unreachable { path, .. } if *path == blocked), "{found}");
 
-    // Another one that answers is served all the same.
+    // A later socket that answers is used all the same.
     let (listener, _) = bind(folder.path());
     let daemon = thread::spawn(move || Daemon::welcome(&listener));
     let there = folder.path().join("scheduler.sock");

@@ -1,4 +1,4 @@
-//! What keeps a process from its daemon, and which of it means that there is none.
+//! Obstacles between a process and its daemon, and which of them mean that there is no daemon.
 #![cfg(not(loom))]
 
 use std::fs::{self, Permissions};
@@ -12,10 +12,10 @@ use std::thread;
 
 use gpushare_client::daemon::address::{Address, ConnectError};
 
-/// Where a process started by another test connects to.
+/// Variable with the socket for a process that another test starts.
 const SOCKET: &str = "GPUSHARE_TEST_SOCKET";
 
-/// Why a process that looks at `sockets` finds no daemon.
+/// Returns the error of a process that tries `sockets`.
 fn error(sockets: &[&Path]) -> ConnectError {
     let sockets = sockets.iter().map(|&socket| socket.to_owned()).collect();
     Address::new(sockets, None, false).session_memory().unwrap_err()
@@ -26,20 +26,20 @@ fn is_unreachable(error: &ConnectError, at: &Path, errno: i32) -> bool {
 }
 
 #[test]
-fn nobody_is_there_where_nothing_is_or_nobody_listens() {
+fn a_socket_without_a_listener_means_absence() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);
     drop(UnixListener::bind(at("left")).unwrap());
     fs::write(at("file"), "").unwrap();
     let long = at(&"x".repeat(120));
-    for nobody in [at("nothing"), at("left"), at("file"), at("file/scheduler.sock"), long] {
-        let error = error(&[&nobody]);
+    for socket in [at("nothing"), at("left"), at("file"), at("file/scheduler.sock"), long] {
+        let error = error(&[&socket]);
         assert!(error.is_absence(), "{error}");
     }
 }
 
 #[test]
-fn a_daemon_that_accepts_nobody_is_waited_for_and_not_passed_over() {
+fn a_full_queue_is_waited_for_and_not_passed_over() {
     let folder = tempfile::tempdir().unwrap();
     let (path, other) = (folder.path().join("full.sock"), folder.path().join("other.sock"));
     let listener = UnixListener::bind(&path).unwrap();
@@ -52,7 +52,7 @@ fn a_daemon_that_accepts_nobody_is_waited_for_and_not_passed_over() {
     assert!(!error.is_absence());
 }
 
-/// Runs `act` as a user who is nobody, if we are root: who else has no rights where it says so anyway.
+/// Runs `act` without root's rights: as uid 65534 if the test runs as root.
 fn without_rights<T: Send>(act: impl FnOnce() -> T + Send) -> T {
     thread::scope(|scope| {
         let acting = scope.spawn(|| {
@@ -66,7 +66,7 @@ fn without_rights<T: Send>(act: impl FnOnce() -> T + Send) -> T {
     })
 }
 
-/// A folder that lets everybody in, in it one that lets nobody in with a socket where somebody listens.
+/// Creates an open folder with a closed folder in it, in which a socket has a listener.
 fn closed() -> (tempfile::TempDir, PathBuf, UnixListener) {
     let folder = tempfile::tempdir().unwrap();
     fs::set_permissions(&folder, Permissions::from_mode(0o755)).unwrap();
@@ -79,7 +79,7 @@ fn closed() -> (tempfile::TempDir, PathBuf, UnixListener) {
 }
 
 #[test]
-fn a_daemon_that_is_closed_to_the_user_is_there() {
+fn a_daemon_that_is_closed_to_the_user_is_not_absent() {
     let (folder, path, _listener) = closed();
     let own = folder.path().join("own.sock");
     let error = without_rights(|| error(&[&path, &own]));
@@ -88,7 +88,7 @@ fn a_daemon_that_is_closed_to_the_user_is_there() {
 }
 
 #[test]
-fn a_user_whom_the_machines_daemon_is_closed_to_gets_the_users_own() {
+fn a_closed_daemon_is_passed_over_for_the_users_own() {
     let (folder, path, _listener) = closed();
     let own = folder.path().join("own.sock");
     let listener = UnixListener::bind(&own).unwrap();
@@ -99,7 +99,7 @@ fn a_user_whom_the_machines_daemon_is_closed_to_gets_the_users_own() {
 }
 
 #[test]
-fn a_folder_of_another_users_is_no_daemon_of_ones_own() {
+fn a_later_socket_without_permission_means_absence() {
     let (folder, path, _listener) = closed();
     let nobody = folder.path().join("nobody.sock");
     let error = without_rights(|| error(&[&nobody, &path]));
@@ -108,7 +108,7 @@ fn a_folder_of_another_users_is_no_daemon_of_ones_own() {
 }
 
 #[test]
-fn a_process_without_descriptors_is_kept_from_a_daemon_that_is_there_only() {
+fn a_lack_of_descriptors_is_no_absence_where_a_socket_exists() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("scheduler.sock");
     let _listener = UnixListener::bind(&path).unwrap();
@@ -136,7 +136,7 @@ fn a_process_that_has_no_descriptors() {
 }
 
 #[test]
-fn what_keeps_a_process_from_its_daemon_is_named_with_what_to_do() {
+fn an_unreachable_daemon_is_reported_with_a_remedy() {
     for (errno, words) in [
         (libc::EMFILE, "ulimit -n"),
         (libc::EACCES, "ask its administrator"),

@@ -1,4 +1,4 @@
-//! Where the process's daemon is, who the process is to it, and how it is reached.
+//! Address of the process's daemon: its sockets, the process's token, and the ways to connect.
 //!
 //! An absent daemon leaves a process to itself. One that is there and cannot be reached does not: beside the
 //! sessions that it serves, an unshared program would break their limits.
@@ -49,7 +49,7 @@ pub enum ConnectError {
     Token {
         /// Its path.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Reason why it is not usable.
         reason: String,
     },
     /// The daemon refused the process.

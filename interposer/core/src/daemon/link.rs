@@ -1,9 +1,9 @@
 //! The link to the daemon, which outlives connections: the sending side, the process's identity and its
 //! questions.
 //!
-//! The daemon writes most of what it decides into the page, where sleeping threads and the drainer see it.
-//! The link carries the rest: answers, reasons, and the loss of a connection. Without a connection the
-//! process goes on under the page that it has. Nothing here calls CUDA.
+//! The daemon writes most of its decisions into the page, where sleeping threads and the drainer see it. The
+//! link carries the rest: answers, reasons, and the loss of a connection. Without a connection the process
+//! goes on under the page that it has. Nothing here calls CUDA.
 
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;

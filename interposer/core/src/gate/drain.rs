@@ -1,7 +1,8 @@
-//! The drainer: a thread that does what the gate's word asks of the process.
+//! The drainer: a thread that drains the process, brings its memory in or watches it for idleness, as the
+//! gate's word says.
 //!
-//! It is level-triggered. It reads the word, does what that word asks, and gives up at once when the word
-//! changes. So a drop can be undone and a grant taken away at any moment:
+//! It is level-triggered. It reads the word, performs its task, and gives up at once when the word changes.
+//! So a drop can be undone and a grant taken away at any moment:
 //!
 //! ```text
 //!   closed          drain: no thread inside, no capture, nothing in flight   → Released{word}

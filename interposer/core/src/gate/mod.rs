@@ -1,4 +1,4 @@
-//! The gate that every call passes which gives work to a card, and what happens while it is closed.
+//! The gate, which every call passes that gives work to a card: entry, waiting, draining and exceptions.
 //!
 //! ```text
 //!   a thread ──▶ entry ── closed? ──▶ wait    sleeps on the page's word; exceptions: captures, collectives,

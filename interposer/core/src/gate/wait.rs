@@ -27,7 +27,7 @@ const GLANCE: Duration = Duration::from_micros(50);
 /// Longest sleep, since the page may have been replaced meanwhile.
 const NAP: Duration = Duration::from_millis(500);
 
-/// Decides which threads pass the closed gate of a process, and remembers what the drainer answered.
+/// Keeper of the closed gate: decides which threads pass it, and remembers the drainer's answers.
 #[derive(Debug)]
 pub(crate) struct Gatekeeper {
     daemon: Arc<Daemon>,

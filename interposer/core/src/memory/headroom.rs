@@ -1,4 +1,4 @@
-//! Headroom: free memory of the card for what the driver takes for itself (contexts, code, arrays, memory by
+//! Headroom: free memory of the card that the driver takes for its own use (contexts, code, arrays, memory by
 //! handle).
 //!
 //! The daemon is told before such memory is taken, and asked again where the driver has none. A driver moves

@@ -311,6 +311,10 @@ mod tests {
         (lease, page)
     }
 
+    fn free(page: &Page) -> u64 {
+        page.gpus[3].free.load(Ordering::Relaxed)
+    }
+
     fn fixed(lease: &Lease) -> Bytes {
         Bytes(lease.devices[0].leased_fixed()) + lease.debt(0, Fixed)
     }
@@ -341,7 +345,7 @@ mod tests {
         assert!(!lease.take(0, Bytes(60), Movable));
         assert_eq!(lease.used(0), Bytes(60));
         assert_eq!(give(&lease, Bytes(60), Movable), [], "a little stays for the next allocation");
-        assert_eq!(page.gpus[3].free.load(Ordering::Relaxed), 100);
+        assert_eq!(free(page), 100);
         assert_eq!((lease.used(0), lease.peak()), (Bytes::ZERO, Bytes(60)));
     }
 
@@ -382,9 +386,9 @@ mod tests {
         lease.add_granted(0, Bytes(50), Fixed);
         assert!(lease.take(0, Bytes(30), Fixed));
         assert_eq!(give(&lease, Bytes(20), Fixed), [], "50 are reported, and 60 are left");
-        assert_eq!(page.gpus[3].free.load(Ordering::Relaxed), 90);
+        assert_eq!(free(page), 90);
         assert_eq!(give(&lease, Bytes(25), Fixed), [Report::ReturnFixed(GpuId(3), Bytes(15))]);
-        assert_eq!(page.gpus[3].free.load(Ordering::Relaxed), 100);
+        assert_eq!(free(page), 100);
         assert_eq!((fixed(&lease), lease.used(0)), (Bytes(35), Bytes(35)));
     }
 
@@ -416,10 +420,10 @@ mod tests {
         lease.add_granted(0, Bytes(30), Movable);
         assert_eq!(give(&lease, Bytes(30), Movable), []);
         assert_eq!((lease.debt(0, Fixed), lease.used(0)), (Bytes(10), Bytes(40)));
-        assert_eq!(page.gpus[3].free.load(Ordering::Relaxed), 10);
+        assert_eq!(free(page), 10);
         assert_eq!(give(&lease, Bytes(40), Fixed), []);
         assert!(!lease.has_debt(0));
-        assert_eq!(page.gpus[3].free.load(Ordering::Relaxed), 40);
+        assert_eq!(free(page), 40);
         assert_eq!((lease.used(0), fixed(&lease)), (Bytes::ZERO, Bytes::ZERO));
     }
 
@@ -486,11 +490,7 @@ mod tests {
             assert_eq!((lease.used(0), fixed(&lease)), (Bytes::ZERO, Bytes::ZERO));
             assert!(!lease.has_debt(0));
             assert!(daemon.fixed <= 0, "{daemon:?}");
-            assert_eq!(
-                page.gpus[3].free.load(Ordering::Relaxed) as i64,
-                daemon.leased,
-                "every byte is in one place"
-            );
+            assert_eq!(free(page) as i64, daemon.leased, "every byte is in one place");
         }
     }
 

@@ -1,10 +1,10 @@
-//! Memory of the process: what it has allocated, and the session's quota for it.
+//! Memory of the process: its allocations, and the session's quota for them.
 //!
 //! ```text
 //!   a hook ──▶ quota ──▶ lease ──▶ the page's row of the device, or a question to the daemon
 //!                │
 //!                ▼ granted
-//!           the driver ──▶ allocations · handles · pools     what gives the quota back later
+//!           the driver ──▶ allocations · handles · pools     give the quota back later
 //! ```
 //!
 //! `headroom.rs` asks for physical memory where the driver takes it for itself.

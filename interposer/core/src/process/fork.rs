@@ -1,5 +1,5 @@
-//! What the child of a fork inherits: sockets of ours that it closes, values that it forgets, and the
-//! handlers that run there and at exit.
+//! Inheritance of a fork's child: sockets of ours that it closes, values that it forgets, and the handlers of
+//! fork and exit.
 //!
 //! The numbers of the sockets are plain atomics. A lock that a thread of the parent held stays locked in the
 //! child for ever.

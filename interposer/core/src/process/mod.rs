@@ -1,5 +1,5 @@
-//! The library as a guest in the host's process: what it prints, how it inherits and ends, how it starts
-//! threads, and what becomes of its own panics. Nothing here knows the daemon.
+//! Behaviour of the library as a guest in the host's process: lines on stderr, fork and exit, threads, and
+//! its own panics. Nothing here knows the daemon.
 
 pub mod exit;
 pub mod fork;
