@@ -300,7 +300,7 @@ impl Core {
         let asked = self
             .sessions
             .get(id)
-            .and_then(|session| session.waited.since())
+            .and_then(|session| session.usage.waits_since())
             .unwrap_or(self.now);
         let cards = self.turn_cards(id).into_iter();
         let vacated = cards.filter_map(|gpu| Some(self.cards.get(gpu)?.vacated)).max();

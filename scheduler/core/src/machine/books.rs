@@ -131,7 +131,7 @@ impl Core {
         let Some(session) = self.sessions.get_mut(id) else {
             return moved;
         };
-        let asked = session.waited.since().unwrap_or(self.now);
+        let asked = session.usage.waits_since().unwrap_or(self.now);
         let (stance, turns) = (session.stance(), session.turn_cards(self.in_turns));
         for (gpu, on) in session.cards.iter_mut() {
             let Some(card) = self.cards.get_mut(gpu) else {

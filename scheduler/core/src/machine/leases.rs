@@ -83,7 +83,7 @@ impl Core {
             return;
         };
         let excess = match session.may_grow() {
-            true => session.sums(gpu).leased.get() - session.limit(gpu),
+            true => session.sums(gpu).leased.get() - session.quota.on(gpu),
             false => Bytes::MAX,
         };
         let free = self.book(client, gpu).map_or(Bytes::ZERO, |book| book.free);
@@ -187,8 +187,8 @@ impl Core {
         let card = self.cards.get(gpu)?;
         let sums = session.sums(gpu);
         Some(Limits {
-            quota: if session.may_grow() { session.limit(gpu) } else { Bytes::ZERO },
-            ceiling: card.ceiling(sums.fixed.get(), session.oversubscribe),
+            quota: if session.may_grow() { session.quota.on(gpu) } else { Bytes::ZERO },
+            ceiling: card.ceiling(sums.fixed.get(), session.quota.may_oversubscribe()),
             managed: card.managed_limit(),
             session_leased: sums.leased.get(),
             session_charged: sums.charged.get(),
@@ -273,13 +273,13 @@ impl Core {
         let Some(session) = self.sessions.get_mut(id) else {
             return;
         };
-        if !attached || bytes <= session.limit(gpu) {
+        if !attached || bytes <= session.quota.on(gpu) {
             return;
         }
-        session.refusals += 1;
+        session.usage.add_refusal();
         let refusal = MemoryRefusal {
             requested: bytes,
-            limit: session.limit(gpu),
+            limit: session.quota.on(gpu),
             used: session.sums(gpu).used.get() + session.sums(gpu).charged.get(),
             by: LimitKind::Session,
         };
@@ -291,7 +291,7 @@ impl Core {
         let Some(session) = self.sessions.get_mut(id) else {
             return;
         };
-        session.refusals += 1;
+        session.usage.add_refusal();
         let sums = session.sums(gpu);
         let card = self.cards.get(gpu);
         let used = match excess.by {

@@ -159,7 +159,7 @@ impl Core {
         }
         let moved = moved.min(process.movable());
         let cards: GpuSet = process.books.keys().collect();
-        session.moved += moved;
+        session.usage.add_moved(moved);
         let moving = session.is_moving();
         if let Lock::Holding(grant) = &mut session.lock
             && !moving

@@ -12,15 +12,14 @@ impl Core {
     pub(super) fn session_opened(&mut self, id: SessionId, limit: Option<Bytes>, oversubscribe: bool) {
         let new = || Session::new(limit, oversubscribe);
         let session = self.sessions.get_or_insert_with(id, new);
-        session.limit = limit.unwrap_or(Bytes::MAX);
         session.figures_moved = true;
-        session.oversubscribe = oversubscribe;
+        session.quota.set_common(limit, oversubscribe);
         self.recall_excess(id);
     }
 
     pub(super) fn quota(&mut self, id: SessionId, gpu: GpuId, limit: Option<Bytes>) {
         if let Some(session) = self.sessions.get_mut(id) {
-            session.quotas.insert(gpu, limit.unwrap_or(Bytes::MAX));
+            session.quota.set_on(gpu, limit);
             session.figures_moved = true;
             self.recall_excess(id);
         }

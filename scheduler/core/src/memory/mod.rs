@@ -4,5 +4,6 @@ pub(crate) mod book;
 pub(crate) mod sums;
 
 pub(crate) mod limits;
+pub(crate) mod quota;
 
 pub(crate) mod recalls;

@@ -12,6 +12,7 @@ pub(crate) mod lock;
 pub(crate) mod on_card;
 pub(crate) mod registry;
 pub(crate) mod share;
+pub(crate) mod usage;
 
 use std::collections::VecDeque;
 
@@ -20,24 +21,22 @@ use gpushare_proto::{Bytes, ClientId, Epoch, GpuId, Nanos};
 use crate::config::Config;
 use crate::events::{Effect, Standing};
 use crate::memory::book::Book;
+use crate::memory::quota::Quota;
 use crate::memory::sums::Sums;
 use crate::values::gpu_set::GpuSet;
 use crate::values::small_map::{ByGpu, SmallMap};
-use crate::values::stopwatch::Stopwatch;
 use client::{Client, Past};
 use compute_limit::ComputeLimits;
 use gate::Passage;
 use lock::{Grant, Lock};
 use on_card::{OnCard, Presence, Stance};
 use share::Share;
+use usage::Usage;
 
 /// One tenant.
 #[derive(Clone, Debug)]
 pub(crate) struct Session {
-    /// Quota on each card that has none of its own; [`Bytes::MAX`] for none.
-    pub(crate) limit: Bytes,
-    /// Quotas on single cards, which replace the common one.
-    pub(crate) quotas: ByGpu<Bytes>,
+    pub(crate) quota: Quota,
     pub(crate) standing: Standing,
     pub(crate) share: Share,
     pub(crate) compute: ComputeLimits,
@@ -45,19 +44,11 @@ pub(crate) struct Session {
     pub(crate) owed: bool,
     /// Time at which the session last gave the lock back, and whether it was told to.
     pub(crate) left: Option<(Nanos, bool)>,
-    /// Whether the session may use more memory than a card's capacity.
-    pub(crate) oversubscribe: bool,
     /// Whether the session accepts no more processes.
     pub(crate) closed: bool,
     pub(crate) clients: SmallMap<ClientId, Client>,
     pub(crate) lock: Lock,
-    pub(crate) waited: Stopwatch,
-    pub(crate) held: Stopwatch,
-    /// Time in which the session could submit work: with the lock, and not known to be idle.
-    pub(crate) gpu_time: Stopwatch,
-    /// Bytes that its processes brought in on grants.
-    pub(crate) moved: Bytes,
-    pub(crate) refusals: u64,
+    pub(crate) usage: Usage,
     /// State on each card that any process ever attached.
     pub(crate) cards: ByGpu<OnCard>,
     /// Cards that a process uses now.
@@ -75,22 +66,16 @@ pub(crate) struct Session {
 impl Session {
     pub(crate) fn new(limit: Option<Bytes>, oversubscribe: bool) -> Self {
         Self {
-            limit: limit.unwrap_or(Bytes::MAX),
-            quotas: ByGpu::default(),
+            quota: Quota::new(limit, oversubscribe),
             standing: Standing::Good,
             share: Share::default(),
             compute: ComputeLimits::default(),
             owed: false,
             left: None,
-            oversubscribe,
             closed: false,
             clients: SmallMap::default(),
             lock: Lock::Idle,
-            waited: Stopwatch::default(),
-            held: Stopwatch::default(),
-            gpu_time: Stopwatch::default(),
-            moved: Bytes::ZERO,
-            refusals: 0,
+            usage: Usage::default(),
             cards: ByGpu::default(),
             uses: GpuSet::default(),
             figures_moved: false,
@@ -120,11 +105,6 @@ impl Session {
     /// Whether the session has used up its compute limit for now.
     pub(crate) fn is_throttled(&self) -> bool {
         self.compute.is_exhausted()
-    }
-
-    /// Quota on one card; [`Bytes::MAX`] for none.
-    pub(crate) fn limit(&self, gpu: GpuId) -> Bytes {
-        self.quotas.get(gpu).copied().unwrap_or(self.limit)
     }
 
     /// Whether the session may be granted turns.
@@ -270,9 +250,8 @@ impl Session {
     pub(crate) fn run_stopwatches(&mut self, now: Nanos, in_turns: GpuSet, config: &Config) {
         let waits = self.lock.ticket().is_some();
         let holds = self.lock.grant().is_some();
-        self.waited.run(waits, now);
-        self.held.run(holds && self.takes_turns(in_turns), now);
-        self.gpu_time.run(holds && self.may_be_working(), now);
+        let (turn, works) = (holds && self.takes_turns(in_turns), holds && self.may_be_working());
+        self.usage.run(now, waits, turn, works);
         if self.is_limited() {
             let (open, waits) = (self.has_open_gate(), waits && self.may_run());
             self.compute.run(now, open, waits, config);

@@ -34,7 +34,7 @@ impl Core {
     pub fn memory_figures(&self, id: SessionId) -> Option<Vec<MemoryFigures>> {
         let session = self.sessions.get(id)?;
         let figures = |(gpu, card): (GpuId, &Card)| {
-            let total = session.limit(gpu).min(card.total);
+            let total = session.quota.on(gpu).min(card.total);
             let used = session.sums(gpu).used.get();
             let ceiling = present_ceiling(session, gpu, card);
             MemoryFigures {
@@ -81,10 +81,10 @@ pub(crate) fn present_ceiling(session: &Session, gpu: GpuId, card: &Card) -> Byt
         Bytes::MAX => Bytes::MAX,
         limit => limit - (card.needed() - sums.movable.get()) + fixed,
     };
-    let ceiling = card.ceiling(fixed, session.oversubscribe);
+    let ceiling = card.ceiling(fixed, session.quota.may_oversubscribe());
     let reach = ceiling.min(card.managed_limit() + fixed).min(left);
     match sums.charged.get() {
         Bytes::ZERO => reach,
-        charged => reach.min(session.limit(gpu) - charged),
+        charged => reach.min(session.quota.on(gpu) - charged),
     }
 }

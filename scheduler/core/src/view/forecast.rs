@@ -71,7 +71,7 @@ impl Core {
             |other: &SessionId| then.sessions.get(*other).map(|other| other.sums(gpu)).unwrap_or_default();
         let used = |other: &SessionId| sums(other).used.get();
         let promised = |other: &SessionId| {
-            let limit = then.sessions.get(*other).map(|other| other.limit(gpu));
+            let limit = then.sessions.get(*other).map(|other| other.quota.on(gpu));
             limit.filter(|limit| *limit != Bytes::MAX).unwrap_or_else(|| used(other))
         };
         let in_turns = card.takes_turns();

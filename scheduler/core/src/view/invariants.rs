@@ -110,13 +110,14 @@ impl Invariants {
                 if grew && !matches!(event, Event::Attached { .. } | Event::StillUses { .. }) {
                     let charged = session.sums(gpu).charged.get();
                     let within = session.may_grow()
-                        && leased + charged <= session.limit(gpu)
-                        && leased <= card.ceiling(session.sums(gpu).fixed.get(), session.oversubscribe);
+                        && leased + charged <= session.quota.on(gpu)
+                        && leased
+                            <= card.ceiling(session.sums(gpu).fixed.get(), session.quota.may_oversubscribe());
                     hold("granted quota never grows beyond a limit", within, || {
                         format!(
                             "{id} grew to {leased} on {gpu}, beside {charged} of the driver's; its quota is {}, its ceiling {}",
-                            session.limit(gpu),
-                            card.ceiling(session.sums(gpu).fixed.get(), session.oversubscribe),
+                            session.quota.on(gpu),
+                            card.ceiling(session.sums(gpu).fixed.get(), session.quota.may_oversubscribe()),
                         )
                     })?;
                 }

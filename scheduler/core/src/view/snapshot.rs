@@ -222,13 +222,13 @@ impl SessionSnapshot {
 fn session_snapshot(id: SessionId, session: &Session, now: Nanos, place: Option<Place>) -> SessionSnapshot {
     SessionSnapshot {
         session: id,
-        memory_limit_bytes: Some(session.limit).filter(|&limit| limit != Bytes::MAX),
+        memory_limit_bytes: Some(session.quota.common()).filter(|&limit| limit != Bytes::MAX),
         gpus: session
             .cards
             .iter()
             .map(|(gpu, on)| SessionGpuView {
                 gpu,
-                limit_bytes: Some(session.limit(gpu)).filter(|&limit| limit != Bytes::MAX),
+                limit_bytes: Some(session.quota.on(gpu)).filter(|&limit| limit != Bytes::MAX),
                 allocated_bytes: on.sums.used.get(),
                 leased_bytes: on.sums.leased.get(),
                 peak_bytes: on.peak,
@@ -246,11 +246,11 @@ fn session_snapshot(id: SessionId, session: &Session, now: Nanos, place: Option<
             .collect(),
         waits_for: place.as_ref().map(|place| place.reason.clone()),
         lock: lock_view(session, place),
-        waited_ns: session.waited.read(now),
-        held_ns: session.held.read(now),
-        gpu_time_ns: session.gpu_time.read(now),
-        moved_bytes: session.moved,
-        refusals: session.refusals,
+        waited_ns: session.usage.waited(now),
+        held_ns: session.usage.held(now),
+        gpu_time_ns: session.usage.gpu_time(now),
+        moved_bytes: session.usage.moved(),
+        refusals: session.usage.refusals(),
     }
 }
 

@@ -276,7 +276,7 @@ impl Core {
                 facts.push(fact);
                 fact
             });
-            let figures = Figures { limit: session.limit(gpu), siblings: used - book.used(), ceiling };
+            let figures = Figures { limit: session.quota.on(gpu), siblings: used - book.used(), ceiling };
             if process.told.figures.get(gpu) != Some(&figures) {
                 new.push((gpu, figures));
             }
