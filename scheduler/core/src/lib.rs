@@ -31,10 +31,6 @@ mod lending;
 
 mod recovery;
 
-mod orphans;
-
-mod places;
-
 mod average;
 
 mod view;

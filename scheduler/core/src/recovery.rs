@@ -1,19 +1,19 @@
-//! After a restart: whose return is awaited before anything is granted. Clients of the last daemon may be
-//! running under its grants; until each of them is back or dead, a grant of ours could put two holders on one
-//! card.
+//! Recovery after a restart: grants wait for the processes of the last daemon.
+//!
+//! These may be running under the last daemon's grants. Until each of them is back or dead, a new grant could
+//! put two holders on one card.
 //!
 //! ```text
 //!   start ──────── 1 s ─────────────── stuck_after ──────────────────▶
-//!   nothing is granted │ nothing on the cards of those │ who is still away is reported, and `stuck_policy` decides:
-//!                      │ who are away                  │   wait        its cards stay as they are
-//!                      │                               │   run_others  it is a holder that does not let go: others run
-//!                      │                               │               that fit beside what it was known to use
-//!                      │                               │   kill        it is ended
+//!   nothing is granted │ no grants on the cards of     │ processes still away are reported; by `stuck_policy`:
+//!                      │ processes that are away       │   wait        their cards stay as they are
+//!                      │                               │   run_others  sessions run that fit beside the memory
+//!                      │                               │               that they were known to use
+//!                      │                               │   kill        they are killed
 //! ```
 //!
-//! Who is away without a word of its cards may use any: it holds up all of them, and nobody knows what would
-//! fit beside it. The first second is everybody's, since a client that joined just before the end may be in
-//! no registry.
+//! A process whose cards are not known may use any card, so it holds up all of them. The first second is for
+//! processes that joined just before the end and are in no registry.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -23,16 +23,16 @@ use crate::config::{Config, StuckPolicy};
 use crate::few::ByGpu;
 use crate::gpu_set::GpuSet;
 
-/// A returned client announces its cards right after it joined; this long is waited for that.
+/// Time that a returned process has to announce its cards after it joined.
 const ANNOUNCEMENT: Nanos = Nanos::from_millis(50);
 
-/// Where a client of the last daemon is.
+/// State of an expected process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Whereabouts {
     Away,
-    /// Away for so long that it is dealt with like a holder that does not let go.
+    /// Away for so long that the stuck policy applies.
     Overdue,
-    /// It joined, and says until then what it has.
+    /// Back, and announcing its cards until then.
     Back {
         until: Nanos,
     },
@@ -41,7 +41,7 @@ enum Whereabouts {
 #[derive(Clone, Debug)]
 struct Awaited {
     is: Whereabouts,
-    /// What it used, as the last daemon knew; of no card if that is not known.
+    /// Bytes that the process used on each card, as the last daemon recorded; empty if not known.
     cards: ByGpu<Bytes>,
 }
 
@@ -54,13 +54,13 @@ impl Awaited {
         self.cards.is_empty() || self.cards.contains(gpu)
     }
 
-    /// Whether others may run beside it.
+    /// Whether other sessions may run beside it.
     fn is_passable(&self, policy: StuckPolicy) -> bool {
         self.is == Whereabouts::Overdue && policy == StuckPolicy::RunOthers && !self.cards.is_empty()
     }
 }
 
-/// Who is still awaited.
+/// Expected processes, and the state of the recovery.
 #[derive(Clone, Debug)]
 pub(crate) struct Recovery {
     awaited: BTreeMap<ClientId, Awaited>,
@@ -68,15 +68,15 @@ pub(crate) struct Recovery {
     not_before: Nanos,
     overdue_at: Nanos,
     policy: StuckPolicy,
-    /// Another number for another who is awaited, or for what.
+    /// Counter that grows whenever the expected processes or their cards change.
     changes: u64,
-    /// Whether it is too early for anything.
+    /// Whether the shortest time of a recovery is not over.
     early: bool,
     over: bool,
 }
 
 impl Recovery {
-    /// Waits for `expected`, and if there are any, at least for the shortest time that is configured.
+    /// Waits for `expected`, and if there are any, at least for `recovery_min`.
     pub(crate) fn new(expected: BTreeSet<ClientId>, started: Nanos, config: &Config) -> Self {
         let away = |client| {
             let is = Whereabouts::Away;
@@ -95,17 +95,17 @@ impl Recovery {
         }
     }
 
-    /// From now on others run, or do not, beside those who are overdue.
+    /// Changes the policy for overdue processes.
     pub(crate) fn follow(&mut self, policy: StuckPolicy) {
         self.policy = policy;
     }
 
-    /// Waits the shortest time also for clients that nobody knows of.
+    /// Waits at least for `recovery_min`, for processes that are in no registry.
     pub(crate) fn expect_others(&mut self) {
         (self.over, self.early) = (false, true);
     }
 
-    /// What an awaited client used of a card.
+    /// Notes the memory that an expected process used on a card.
     pub(crate) fn uses(&mut self, client: ClientId, gpu: GpuId, bytes: Bytes) {
         if let Some(awaited) = self.awaited.get_mut(&client).filter(|awaited| awaited.is_away()) {
             awaited.cards.insert(gpu, bytes);
@@ -127,12 +127,12 @@ impl Recovery {
         !self.over && (self.early || cards.into_iter().any(bars))
     }
 
-    /// How many clients are awaited.
+    /// Number of expected processes that are away.
     pub(crate) fn awaited(&self) -> u32 {
         count(self.awaited.values().filter(|client| client.is_away()))
     }
 
-    /// Those who are away and may use any of these cards; all who are away if none is named.
+    /// Processes that are away and may use any of `cards`; all that are away if `cards` is empty.
     pub(crate) fn away_from(&self, cards: GpuSet) -> impl Iterator<Item = ClientId> {
         let here =
             move |client: &Awaited| cards.is_empty() || cards.into_iter().any(|gpu| client.may_use(gpu));
@@ -140,24 +140,24 @@ impl Recovery {
         away.filter(move |(_, client)| here(client)).map(|(&id, _)| id)
     }
 
-    /// What those who are away use of a card.
+    /// Bytes that processes that are away use on a card.
     pub(crate) fn used(&self, gpu: GpuId) -> Bytes {
         let away = self.awaited.values().filter(|client| client.is_away());
         away.filter_map(|client| client.cards.get(gpu)).copied().sum()
     }
 
-    /// Those beside whom others may run, with what each uses of which card.
+    /// Memory of processes beside which others may run, by card.
     pub(crate) fn passable(&self) -> impl Iterator<Item = (GpuId, Bytes)> {
         let passable = self.awaited.values().filter(|client| client.is_passable(self.policy));
         passable.flat_map(|client| client.cards.iter().map(|(gpu, &bytes)| (gpu, bytes)))
     }
 
-    /// Whether a client is away.
+    /// Whether an expected process is away.
     pub(crate) fn is_awaited(&self, client: ClientId) -> bool {
         self.awaited.get(&client).is_some_and(Awaited::is_away)
     }
 
-    /// A client joined; whether it is one of the last daemon's.
+    /// Notes that a process joined, and returns whether it was expected.
     pub(crate) fn returned(&mut self, client: ClientId, now: Nanos) -> bool {
         let Some(awaited) = self.awaited.get_mut(&client).filter(|awaited| awaited.is_away()) else {
             return false;
@@ -167,27 +167,28 @@ impl Recovery {
         true
     }
 
-    /// A client is dead.
+    /// Notes that a process is dead.
     pub(crate) fn gone(&mut self, client: ClientId) {
         self.changes += u64::from(self.awaited.remove(&client).is_some());
     }
 
-    /// Another number for another who is awaited, or for what.
+    /// Counter that grows whenever the expected processes or their cards change.
     pub(crate) const fn changes(&self) -> u64 {
         self.changes
     }
 
-    /// Whether nobody is awaited any more.
+    /// Whether no process is awaited any more.
     pub(crate) const fn is_over(&self) -> bool {
         self.over
     }
 
-    /// How long it has lasted.
+    /// Time since the start of the daemon.
     pub(crate) fn waited(&self, now: Nanos) -> Nanos {
         now - self.started
     }
 
-    /// Goes on at `now`: who is overdue from now on, and how long it took if it ends now.
+    /// Advances to `now`. Returns the processes that became overdue, and the duration of the recovery if it
+    /// ended.
     pub(crate) fn advance(&mut self, now: Nanos) -> (Vec<ClientId>, Option<Nanos>) {
         if self.over {
             return (Vec::new(), None);
@@ -208,7 +209,7 @@ impl Recovery {
         (overdue, self.over.then(|| now - self.started))
     }
 
-    /// When time alone changes something.
+    /// Time at which `advance` changes something.
     pub(crate) fn deadline(&self) -> Option<Nanos> {
         if self.over {
             return None;
@@ -238,14 +239,14 @@ mod tests {
     }
 
     #[test]
-    fn a_first_daemon_waits_for_nobody() {
+    fn a_first_daemon_waits_for_no_process() {
         let first = after([]);
         assert!(!first.is_running() && !first.holds_up(GpuId(0).into()));
         assert_eq!(first.deadline(), None);
     }
 
     #[test]
-    fn who_is_in_no_registry_has_a_second() {
+    fn a_process_in_no_registry_has_a_second() {
         let mut recovery = after([]);
         recovery.expect_others();
         assert!(recovery.is_running());
@@ -255,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_one_back_has_time_to_say_what_it_has() {
+    fn the_last_process_back_has_time_to_announce_its_cards() {
         let mut recovery = after([ClientId(1), ClientId(2)]);
         recovery.gone(ClientId(2));
         assert_eq!(recovery.advance(SECOND), (vec![], None), "client 1 is awaited");

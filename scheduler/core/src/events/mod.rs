@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 pub use self::effect::Effect;
 pub use self::notice::Notice;
+pub(crate) use self::waits_for::Place;
 pub use self::waits_for::WaitsFor;
 use crate::config::Tuning;
 

@@ -71,3 +71,12 @@ impl fmt::Display for WaitsFor {
         f.write_str(&self.words(|session| session.to_string()))
     }
 }
+
+/// Place of a waiting session in the queue.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Place {
+    /// Number of waiting sessions that come first on any of its cards.
+    pub(crate) ahead: u32,
+    /// Reason for the wait.
+    pub(crate) reason: WaitsFor,
+}

@@ -19,6 +19,7 @@ pub(crate) mod agenda;
 
 mod books;
 mod leases;
+mod orphans;
 mod processes;
 mod sessions;
 mod settings;
@@ -33,8 +34,8 @@ use crate::card::Card;
 use crate::card::knobs::Knobs;
 use crate::config::Config;
 use crate::events::{Effect, Event, Notice};
+use crate::memory::orphans::Orphan;
 use crate::memory::recalls::{Kind, Recalls};
-use crate::orphans::Orphan;
 use crate::recovery::Recovery;
 use crate::session::client::Client;
 use crate::session::registry::Sessions;

@@ -77,7 +77,7 @@ impl Core {
         if let Some((home, _)) = self.part_with(client) {
             self.forget_empty(home);
         }
-        self.bury(client);
+        self.remove_orphan(client);
     }
 
     /// Removes a process from everything, and returns its session and its books.
@@ -98,7 +98,7 @@ impl Core {
     /// all its cards.
     pub(crate) fn attached(&mut self, client: ClientId, gpu: GpuId, used: Bytes) {
         let Some(id) = self.session_of(client) else {
-            return self.left_on(client, gpu, used);
+            return self.add_orphan_book(client, gpu, used);
         };
         let Some(card) = self.cards.get(gpu) else { return };
         let queues = card.takes_turns() && self.is_wanted(gpu);

@@ -1,6 +1,7 @@
 //! Memory accounting: what processes have on the cards, and what may be leased to them.
 
 pub(crate) mod book;
+pub(crate) mod orphans;
 pub(crate) mod sums;
 
 pub(crate) mod limits;

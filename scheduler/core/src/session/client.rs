@@ -3,8 +3,8 @@
 use gpushare_proto::{Bytes, Nanos};
 
 use super::gate::Gate;
-pub(crate) use crate::memory::book::Book;
-use crate::places::Place;
+use crate::events::Place;
+use crate::memory::book::Book;
 use crate::values::small_map::ByGpu;
 
 /// Memory figures of one card that a process was told.

@@ -1,37 +1,36 @@
-//! One drop: how a session that was told to let go is made to, without ever creating a wait that the program
+//! Drop of a lock: closes a session's gates and waits for its drain, without adding a wait that the program
 //! would not have natively.
 //!
 //! ```text
 //!   close ──▶ Closed ──late, a thread sleeps at the gate──▶ Reopened ──pause over──▶ close again, twice as patient
-//!               │ ╲──late, nobody at the gate──▶ stays closed until a thread comes or the work ends
+//!               │ ╲──late, no thread at the gate──▶ stays closed until a thread comes or the work ends
 //!               ▼
 //!            released
 //! ```
 //!
-//! Work in flight may be waiting for the very thread that sleeps at the gate (a collective's proxy, a host
-//! function, a kernel spinning on a flag). That cannot be told from work that is merely long, so a late drop
-//! with a sleeper is undone and tried again. Every try is twice as patient as the one before, up to the
-//! longest quantum: a program that runs a second ahead is drained after a few tries, and one that truly needs
-//! its thread is held up no longer than another session's turn would.
+//! Work in flight may wait for the very thread that sleeps at the gate: a collective's proxy, a host
+//! function, a kernel that spins on a flag. That looks like work that is merely long, so a late drop with a
+//! sleeping thread is undone and tried again. Each try is twice as patient as the one before, up to the
+//! longest quantum. So a program that runs a second ahead is drained after a few tries, and one that needs
+//! its thread waits no longer than another session's turn.
 //!
-//! A thread that has just arrived undoes nothing for another drain target: a program that waits for its work
-//! and then launches more arrives at the very moment at which its drain is done, and the report of that is on
-//! its way.
+//! A thread undoes a drop only after it has slept for the drain target. A program that waits for its work and
+//! launches more arrives just when its drain is done, while the report of that is on its way.
 
 use gpushare_proto::Nanos;
 
 use crate::config::{Config, StuckPolicy};
 
-/// What the drop wants done now.
+/// Action that a drop asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// Open the gates again under the same epoch.
+    /// Opens the gates again under the same epoch.
     Reopen,
-    /// Close the gates.
+    /// Closes the gates.
     Close,
-    /// Say that the session is stuck, and why.
+    /// Reports that the session is stuck, with the reason.
     Report(String),
-    /// End its processes.
+    /// Kills the session's processes.
     Kill,
 }
 
@@ -41,14 +40,14 @@ enum Phase {
     Reopened { until: Nanos },
 }
 
-/// A drop that has not succeeded yet.
+/// Drop that is not complete.
 #[derive(Clone, Debug)]
 pub(crate) struct PendingDrop {
     since: Nanos,
     patience: Nanos,
     tries: u32,
     phase: Phase,
-    /// Since when a thread sleeps at the closed gate.
+    /// Time since which a thread sleeps at the closed gate.
     sleeper: Option<Nanos>,
     stuck: Option<String>,
     killed: bool,
@@ -56,7 +55,7 @@ pub(crate) struct PendingDrop {
 }
 
 impl PendingDrop {
-    /// A drop whose gates were closed at `now` and that should take `expected_drain`.
+    /// Creates a drop whose gates were closed at `now`, with the expected duration of its drain.
     pub(crate) fn new(now: Nanos, expected_drain: Nanos, config: &Config) -> Self {
         let usual = config.drain_target.max(expected_drain).max(Nanos(1));
         let patience = Nanos(usual.0.saturating_mul(u64::from(config.late_factor.max(1))));
@@ -72,7 +71,7 @@ impl PendingDrop {
         }
     }
 
-    /// When the session was told to let go.
+    /// Time at which the session was told to let go.
     pub(crate) const fn since(&self) -> Nanos {
         self.since
     }
@@ -86,24 +85,25 @@ impl PendingDrop {
         matches!(self.phase, Phase::Reopened { .. })
     }
 
-    /// Why it is stuck, if it is.
+    /// Reason why the drop is stuck, if it is.
     pub(crate) fn stuck(&self) -> Option<&str> {
         self.stuck.as_deref()
     }
 
-    /// The longest drain of its clients.
+    /// Longest drain of the session's processes.
     pub(crate) const fn drain(&self) -> Nanos {
         self.drain
     }
 
-    /// A client drained and says how long that took; never longer than we have seen its gate closed.
+    /// Notes the drain that a process claims, at most the time for which its gate was closed.
     pub(crate) fn drained(&mut self, now: Nanos, claimed: Nanos) {
         if let Phase::Closed { since, .. } = self.phase {
             self.drain = self.drain.max(claimed.min(now - since));
         }
     }
 
-    /// Goes on at `now`. `sleeper`: whether a thread of the session sleeps at its gate.
+    /// Advances to `now`, and returns the actions. `sleeper` says whether a thread of the session sleeps at a
+    /// gate.
     pub(crate) fn advance(&mut self, now: Nanos, sleeper: bool, config: &Config) -> Vec<Step> {
         self.sleeper = sleeper.then(|| self.sleeper.unwrap_or(now));
         let steps = [self.turn(now, config), self.report(now, sleeper, config), self.kill(now, config)];
@@ -130,7 +130,7 @@ impl PendingDrop {
         }
     }
 
-    /// When a drop that is late at `late_at` is undone, if a thread sleeps.
+    /// Time at which a drop that is late at `late_at` is undone, if a thread sleeps.
     fn undo_at(&self, late_at: Nanos, config: &Config) -> Option<Nanos> {
         Some(late_at.max(self.sleeper? + config.drain_target))
     }
@@ -155,7 +155,8 @@ impl PendingDrop {
         self.stuck.clone().map(Step::Report)
     }
 
-    /// Not on tries alone, so that a program which runs far ahead is not put to death for it.
+    /// Kills only after `stuck_after`, not after a number of tries: a program that runs far ahead must not be
+    /// killed.
     fn kill(&mut self, now: Nanos, config: &Config) -> Option<Step> {
         let due = self.stuck.is_some()
             && !self.killed
@@ -165,7 +166,7 @@ impl PendingDrop {
         due.then_some(Step::Kill)
     }
 
-    /// When to go on at the latest, if time alone can change anything.
+    /// Time at which `advance` does something, if nothing else happens.
     pub(crate) fn deadline(&self, now: Nanos, config: &Config) -> Option<Nanos> {
         let phase = match self.phase {
             Phase::Closed { late_at, .. } => self.undo_at(late_at, config).unwrap_or(late_at),

@@ -1,5 +1,5 @@
-//! The machine's rules, each as a sentence, in virtual time; and what holds after every event whatever
-//! happens.
+//! Tests of the machine in virtual time: each test names one rule. `schedules.rs`, `crowds.rs` and
+//! `gangs_searched.rs` check the invariants over drawn or enumerated events.
 
 mod crowds;
 mod drawn;

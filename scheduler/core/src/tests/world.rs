@@ -1,5 +1,13 @@
-//! Pages and processes around the machine, in virtual time: effects are carried out as the shell would, and
-//! processes answer as the library would, unless told otherwise.
+//! Test harness: pages and processes around the machine, in virtual time.
+//!
+//! ```text
+//!   World::send ─▶ Core::handle ─▶ effects ─▶ pages (gate, flags, free lease) ─▶ planned answers ─┐
+//!        ▲                                                                                        │
+//!        └────────────── World::run_for: planned answers and ticks, in order of time ◀────────────┘
+//! ```
+//!
+//! Effects are carried out as the shell would, and processes answer as the library would, according to their
+//! [`Habits`]. After every event the invariants are checked.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,8 +30,7 @@ pub(super) const fn gib(n: u64) -> Bytes {
     Bytes::gib(n)
 }
 
-/// Contexts take nothing, leases are exact and nobody switches early, so that the figures in tests are the
-/// ones they name.
+/// Settings without context reserve, extra lease and early switches, so that tests can name exact figures.
 pub(super) fn plain() -> Config {
     Config {
         context_reserve: Bytes::ZERO,
@@ -33,21 +40,21 @@ pub(super) fn plain() -> Config {
     }
 }
 
-/// The same with leases of 64 MiB.
+/// Plain settings with extra leases of 64 MiB.
 pub(super) fn chunky() -> Config {
     Config { lease_chunk: Bytes::mib(64), ..plain() }
 }
 
-/// What a process does when it is told something.
+/// Behaviour of a process.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Habits {
-    /// Its work in flight ends so long after its gate closed.
+    /// Time from the closing of its gate to the end of its work in flight.
     pub(super) drain: Nanos,
-    /// Its memory is in so long after a grant.
+    /// Time from a grant until its memory is in.
     pub(super) moves: Nanos,
-    /// It always has a thread that wants to submit work.
+    /// Whether a thread always wants to submit work.
     pub(super) busy: bool,
-    /// It answers at all.
+    /// Whether the process answers at all.
     pub(super) answers: bool,
 }
 
@@ -57,13 +64,14 @@ struct Process {
     flags: u32,
     free: BTreeMap<GpuId, Bytes>,
     used: BTreeMap<GpuId, Bytes>,
-    /// Those of them that never move, and how many of these it told.
+    /// Used bytes that never move.
     fixed: BTreeMap<GpuId, Bytes>,
+    /// Fixed bytes that the machine was told of.
     told: BTreeMap<GpuId, Bytes>,
-    /// Whether it asks for bytes that will never move.
+    /// Whether the open request is for bytes that never move.
     asks_fixed: bool,
     habits: Habits,
-    /// Whether it may have work on a card: from a gate that passes until it says that its work has ended.
+    /// Whether the process may have work on a card: from an open gate until it reports the end of its work.
     in_flight: bool,
 }
 
@@ -71,16 +79,16 @@ struct Process {
 pub(super) struct World {
     pub(super) core: Core,
     pub(super) now: Nanos,
-    /// Everything that the machine wanted done since the last [`Self::take`].
+    /// Effects since the last [`Self::take`].
     seen: Vec<Effect>,
     processes: BTreeMap<ClientId, Process>,
     agenda: BTreeMap<(Nanos, u64), Event>,
     scheduled: u64,
     invariants: Invariants,
     next_id: u64,
-    /// Everything that the machine was told.
+    /// Events that the machine was told, with their times.
     pub(super) history: Vec<(Nanos, Event)>,
-    /// Whether the machine was told nothing but what processes meant.
+    /// Whether all events so far were true.
     pub(super) honest: bool,
 }
 
@@ -88,7 +96,7 @@ impl World {
     pub(super) const GENERATION: u64 = 7;
     pub(super) const START: Nanos = Nanos::from_secs(100);
 
-    /// One card of 10 GiB, nobody there.
+    /// Creates a world with one card of 10 GiB and no sessions.
     pub(super) fn new(config: Config) -> Self {
         Self::after_restart(config, [])
     }
@@ -131,7 +139,7 @@ impl World {
         }
     }
 
-    /// What the machine counts as managed memory is never less than what the process could have.
+    /// Asserts that no process can have more managed memory than the machine counts.
     fn managed_is_bounded(&self, event: Event) {
         for session in self.core.sessions.values() {
             for (id, client) in session.clients.iter() {
@@ -150,8 +158,7 @@ impl World {
         }
     }
 
-    /// Does to the pages what the shell does; processes plan their answers. Returns what the shell answers at
-    /// once.
+    /// Changes the pages as the shell does, and plans the processes' answers. Returns the shell's own answer.
     fn carry_out(&mut self, effect: &Effect) -> Option<Event> {
         match *effect {
             Effect::Gate { client, word, .. } => self.gate_changed(client, word),
@@ -180,8 +187,7 @@ impl World {
         None
     }
 
-    /// Whoever still has work in flight fits beside the session that was granted a turn, whatever the machine
-    /// believes.
+    /// Asserts that the sessions with work in flight fit beside the one that was granted a turn.
     fn turn_is_safe(&self, entrant: SessionId) {
         let in_flight =
             |client: &ClientId| self.processes.get(client).is_some_and(|process| process.in_flight);
@@ -237,7 +243,7 @@ impl World {
         self.agenda.insert((self.now + after, self.scheduled), event);
     }
 
-    /// A process says what it planned to, if its page is still as it was then.
+    /// Sends a planned answer of a process, if its gate word is still the one that it answers.
     fn says(&mut self, event: Event) {
         let (Event::Released { client, word, .. }
         | Event::Wait { client, word }
@@ -255,7 +261,7 @@ impl World {
         }
     }
 
-    /// Lets time pass, with everything that happens in it.
+    /// Lets time pass, with all planned answers and ticks.
     pub(super) fn run_for(&mut self, span: Nanos) {
         let end = self.now + span;
         loop {
@@ -285,7 +291,7 @@ impl World {
         }
     }
 
-    // Who there is.
+    // Cards, sessions and processes.
 
     pub(super) fn second_card(&mut self) {
         self.card_found(OTHER_GPU);
@@ -312,7 +318,7 @@ impl World {
         session
     }
 
-    /// A process that drains in 2 ms, moves memory in 20 ms and has no work.
+    /// Adds a process that drains in 2 ms, moves memory in 20 ms and has no work.
     pub(super) fn join(&mut self, session: SessionId) -> ClientId {
         self.next_id += 1;
         let client = ClientId(self.next_id);
@@ -321,7 +327,7 @@ impl World {
         client
     }
 
-    /// A process as [`Self::join`], known to the world only.
+    /// Adds a process like [`Self::join`], without telling the machine.
     pub(super) fn join_as(&mut self, client: ClientId) {
         self.processes.insert(
             client,
@@ -344,19 +350,19 @@ impl World {
         self.send(Event::Contexts { client, gpu, live: 1 });
     }
 
-    /// A process of `session` that uses a card.
+    /// Adds a process of `session` that uses a card.
     pub(super) fn join_on(&mut self, session: SessionId, gpu: GpuId) -> ClientId {
         let client = self.join(session);
         self.attach(client, gpu);
         client
     }
 
-    /// A session with one process that has `bytes` on the first card.
+    /// Adds a session with one process that has `bytes` on the first card.
     pub(super) fn program(&mut self, bytes: Bytes) -> (SessionId, ClientId) {
         self.program_on(&[(GPU, bytes)])
     }
 
-    /// A session with one process that has so many bytes on each of some cards.
+    /// Adds a session with one process that has memory on some cards.
     pub(super) fn program_on(&mut self, needs: &[(GpuId, Bytes)]) -> (SessionId, ClientId) {
         let session = self.session();
         let client = self.join(session);
@@ -367,21 +373,21 @@ impl World {
         (session, client)
     }
 
-    /// A [`Self::program_on`] that always has work.
+    /// Adds a [`Self::program_on`] that always has work.
     pub(super) fn busy_program_on(&mut self, needs: &[(GpuId, Bytes)]) -> (SessionId, ClientId) {
         let (session, client) = self.program_on(needs);
         self.gets_busy(client);
         (session, client)
     }
 
-    /// A [`Self::program`] that always has work.
+    /// Adds a [`Self::program`] that always has work.
     pub(super) fn busy_program(&mut self, bytes: Bytes) -> (SessionId, ClientId) {
         self.busy_program_on(&[(GPU, bytes)])
     }
 
-    // What they do.
+    // Actions of processes.
 
-    /// Whether the allocation was granted, from the page or by the machine.
+    /// Allocates bytes, and returns whether they were granted, from the page or by the machine.
     pub(super) fn allocate(&mut self, client: ClientId, gpu: GpuId, bytes: Bytes) -> bool {
         let process = self.process(client);
         let free = process.free.entry(gpu).or_default();
@@ -404,7 +410,7 @@ impl World {
         *process.free.entry(gpu).or_default() += bytes;
     }
 
-    /// As [`Self::allocate`], of bytes that never move.
+    /// Allocates bytes that never move, and returns whether they were granted.
     pub(super) fn allocate_fixed(&mut self, client: ClientId, gpu: GpuId, bytes: Bytes) -> bool {
         let process = self.process(client);
         let free = process.free.entry(gpu).or_default();
@@ -429,8 +435,7 @@ impl World {
         self.fixed(client, gpu) == fixed + bytes
     }
 
-    /// Of bytes that never moved, those that the machine counts as such go back to it, the others into the
-    /// page.
+    /// Frees fixed bytes. Those that the machine counts as fixed go back to it, the others into the page.
     pub(super) fn free_fixed(&mut self, client: ClientId, gpu: GpuId, bytes: Bytes) {
         let process = self.process(client);
         let fixed = process.fixed.entry(gpu).or_default();
@@ -447,7 +452,7 @@ impl World {
         }
     }
 
-    /// The shell looks into the page.
+    /// Lets the shell look at the free lease in a page.
     pub(super) fn look(&mut self, client: ClientId, gpu: GpuId) {
         let free = self.free_lease(client, gpu);
         self.send(Event::LeaseSeen { client, gpu, free });
@@ -471,13 +476,13 @@ impl World {
             .collect()
     }
 
-    /// A thread arrives, and another whenever the gate closes.
+    /// Lets a thread arrive at the gate, now and whenever it closes.
     pub(super) fn gets_busy(&mut self, client: ClientId) {
         self.habits(client).busy = true;
         self.arrives(client);
     }
 
-    /// A thread arrives at the gate now.
+    /// Lets a thread arrive at the gate now.
     pub(super) fn arrives(&mut self, client: ClientId) {
         let word = self.gate(client);
         if matches!(word.state(), GateState::Closed | GateState::Moving) {
@@ -485,7 +490,7 @@ impl World {
         }
     }
 
-    /// The process proves that it is idle and gives the lock back.
+    /// Lets a process prove that it is idle and give the lock back.
     pub(super) fn goes_idle(&mut self, client: ClientId) {
         self.habits(client).busy = false;
         let open = self.gate(client);
@@ -495,7 +500,7 @@ impl World {
         self.send(Event::Released { client, word: open, drain });
     }
 
-    /// The memory of the process is in, after `took`.
+    /// Lets the memory of a process be in after `took`.
     pub(super) fn enters(&mut self, client: ClientId, took: Nanos) {
         let word = self.gate(client);
         let moved = self.processes[&client].used.values().copied().sum();
@@ -503,14 +508,14 @@ impl World {
         self.send(Event::Entered { client, word, moved, took });
     }
 
-    /// The process lets go now and says that its drain took `drain`.
+    /// Lets a process release its gate now, with a claimed drain.
     pub(super) fn lets_go(&mut self, client: ClientId, drain: Nanos) {
         let word = self.gate(client);
         self.ends_work(client);
         self.send(Event::Released { client, word, drain });
     }
 
-    /// The process lost its connection and is back: what it planned to say is about a page that is no more.
+    /// Lets a process lose its connection and return with a new page. Its planned answers are void.
     pub(super) fn comes_back(&mut self, client: ClientId) {
         let Some(process) = self.processes.get(&client) else {
             return;
@@ -538,7 +543,7 @@ impl World {
         }
     }
 
-    /// It dies, and a child of it keeps its memory on the cards.
+    /// Lets a process die whose child keeps its memory on the cards.
     pub(super) fn ends(&mut self, client: ClientId) {
         self.processes.remove(&client);
         self.send(Event::ClientEnded { client });
@@ -553,12 +558,12 @@ impl World {
         self.send(Event::Set(Setting { gpu: None, knob }));
     }
 
-    /// The next thing that a process was about to say is lost.
+    /// Drops the next planned answer.
     pub(super) fn lose_an_answer(&mut self) {
         self.agenda.pop_first();
     }
 
-    // What one sees.
+    // Observations.
 
     pub(super) fn clients(&self) -> Vec<ClientId> {
         self.processes.keys().copied().collect()
@@ -581,12 +586,12 @@ impl World {
         self.gate(client).state() == GateState::Open
     }
 
-    /// Whether it may have work on a card.
+    /// Whether a process may have work on a card.
     pub(super) fn has_work_in_flight(&self, client: ClientId) -> bool {
         self.processes[&client].in_flight
     }
 
-    /// Which of them may submit work.
+    /// Whether each of some processes may submit work.
     pub(super) fn open(&self, clients: &[ClientId]) -> Vec<bool> {
         clients.iter().map(|&client| self.passes(client)).collect()
     }
@@ -617,7 +622,7 @@ impl World {
         sessions.into_iter().find(|view| view.session == session).unwrap()
     }
 
-    /// What the machine wanted done since the last call.
+    /// Effects since the last call.
     pub(super) fn take(&mut self) -> Vec<Effect> {
         std::mem::take(&mut self.seen)
     }
@@ -629,7 +634,7 @@ impl World {
             .collect()
     }
 
-    /// The sessions that were granted a turn since the last call, in order.
+    /// Sessions that were granted a turn since the last call, in order.
     pub(super) fn turns(&mut self) -> Vec<SessionId> {
         let notices = self.notices().into_iter();
         notices

@@ -2,6 +2,7 @@
 //! hold.
 
 pub(crate) mod figures;
+mod places;
 pub(crate) mod updates;
 
 pub mod forecast;

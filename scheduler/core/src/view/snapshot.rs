@@ -5,9 +5,8 @@ use gpushare_proto::admin::{ClientView, GpuView, LockView, Mode, SessionGpuView,
 use gpushare_proto::{Bytes, ClientId, GateState, GpuId, GpuUuid, Nanos, SessionId};
 
 use crate::card::Card;
-use crate::events::WaitsFor;
+use crate::events::{Place, WaitsFor};
 use crate::machine::Core;
-use crate::places::Place;
 use crate::session::Session;
 use crate::session::lock::Lock;
 

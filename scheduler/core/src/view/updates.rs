@@ -12,10 +12,9 @@ use gpushare_proto::{Bytes, ClientId, GpuId, Nanos, SessionId};
 use smallvec::SmallVec;
 
 use crate::card::{Card, Told};
-use crate::events::Effect;
+use crate::events::{Effect, Place};
 use crate::machine::Core;
 use crate::machine::agenda::Timer;
-use crate::places::Place;
 use crate::session::Session;
 use crate::session::client::{Client, Figures};
 use crate::values::gpu_set::GpuSet;

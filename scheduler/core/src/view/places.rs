@@ -1,31 +1,23 @@
-//! Where a waiting session stands, and for what it waits: for its one line on stderr, and for `status`.
+//! Place of a waiting session in the queue and the reason for its wait, for its line on stderr and for
+//! `status`.
 
 use std::collections::BTreeSet;
 
 use gpushare_proto::{ClientId, SessionId};
 
-use crate::core::Core;
-use crate::event::WaitsFor;
-use crate::gpu_set::GpuSet;
+use crate::events::{Place, WaitsFor};
+use crate::machine::Core;
 use crate::session::lock::Lock;
-
-/// A place in the queue.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Place {
-    /// Waiting sessions that come first on any of its cards.
-    pub(crate) ahead: u32,
-    /// For whom or what it waits.
-    pub(crate) reason: WaitsFor,
-}
+use crate::values::gpu_set::GpuSet;
 
 impl Core {
-    /// Where a session stands; `None` for one that does not wait.
+    /// Place of a session; `None` if it does not wait.
     pub(crate) fn place(&self, id: SessionId) -> Option<Place> {
         let session = self.sessions.get(id)?;
         session.lock.ticket()?;
         if !session.may_run() {
             return Some(Place {
-                // Nobody stands behind those who are not let in, nor they behind anybody.
+                // A session that may not run is in no queue.
                 ahead: 0,
                 reason: WaitsFor::Pardon(session.standing),
             });
@@ -36,7 +28,7 @@ impl Core {
         Some(Place { ahead: self.ahead(id), reason: self.reason(id) })
     }
 
-    /// How many wait before a session on the cards that it takes turns on.
+    /// Number of sessions that come first on the cards on which a session takes turns.
     fn ahead(&self, id: SessionId) -> u32 {
         let mut cards = self.cards.among(self.turn_cards(id)).map(|(_, card)| card);
         let ahead = match (cards.next(), cards.next()) {
@@ -51,13 +43,13 @@ impl Core {
         u32::try_from(ahead).unwrap_or(u32::MAX)
     }
 
-    /// Who is awaited that keeps a session from its cards, or from a part of them.
+    /// Expected processes that keep a session from any of its cards.
     #[must_use]
     pub fn awaited_by(&self, id: SessionId) -> Vec<ClientId> {
         self.recovery.away_from(self.cards_of(id)).collect()
     }
 
-    /// What a session waits for that needs its turn.
+    /// Reason for the wait of a session that needs a turn.
     fn reason(&self, id: SessionId) -> WaitsFor {
         let away = |cards: GpuSet| u32::try_from(self.recovery.away_from(cards).count()).unwrap_or(u32::MAX);
         if self.is_held_up(id) {

@@ -1,0 +1,57 @@
+//! Events about memory that dead processes left on their cards.
+
+use gpushare_proto::{Bytes, ClientId, GpuId, SessionId};
+
+use crate::machine::Core;
+use crate::memory::book::Book;
+use crate::memory::orphans::Orphan;
+use crate::memory::sums::Sums;
+
+impl Core {
+    /// Turns the books of a dead process into orphans.
+    pub(crate) fn client_ended(&mut self, client: ClientId) {
+        let Some((session, books)) = self.part_with(client) else {
+            return;
+        };
+        let orphan = Orphan::new(session, books);
+        for (gpu, sums) in orphan.sums(self.config.context_reserve) {
+            self.add_up(session, gpu, Sums::default(), sums);
+        }
+        self.orphans.insert(client, orphan);
+        self.recount(session);
+    }
+
+    /// Adds memory on one more card to the orphans of a process that is dead already.
+    pub(crate) fn add_orphan_book(&mut self, client: ClientId, gpu: GpuId, used: Bytes) {
+        let assumed = self.config.context_reserve;
+        let known = self.cards.contains(gpu);
+        let Some(orphan) = self.orphans.get_mut(&client).filter(|_| known) else {
+            return;
+        };
+        let book = Book { leased: used, ..Book::default() };
+        let session = orphan.session;
+        let Some(sums) = orphan.add(gpu, book, assumed) else {
+            return;
+        };
+        self.add_up(session, gpu, Sums::default(), sums);
+        self.recount(session);
+    }
+
+    /// Removes the orphans of a dead process whose memory the driver has taken back.
+    pub(crate) fn remove_orphan(&mut self, client: ClientId) {
+        let Some(orphan) = self.orphans.remove(&client) else {
+            return;
+        };
+        let session = orphan.session;
+        for (gpu, sums) in orphan.sums(self.config.context_reserve) {
+            self.add_up(session, gpu, sums, Sums::default());
+        }
+        self.recount(session);
+        self.forget_empty(session);
+    }
+
+    /// Whether any orphan counts as this session's memory.
+    pub(crate) fn has_orphans(&self, session: SessionId) -> bool {
+        self.orphans.values().any(|orphan| orphan.session == session)
+    }
+}
