@@ -93,7 +93,11 @@ impl Build<'_> {
             .arg("--target-dir")
             .arg(cargo::workspace().join("target").join(self.folder));
         if let Some(rustc) = self.rustc {
-            zigbuild.env("RUSTC", rustc);
+            // A build of another compiler is checked and not shipped, so it is linked in the quick way.
+            zigbuild
+                .env("RUSTC", rustc)
+                .env("CARGO_PROFILE_RELEASE_LTO", "off")
+                .env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16");
         }
         cargo::build_with(zigbuild, packages, Profile::Release, progress)
     }
