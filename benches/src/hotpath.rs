@@ -4,7 +4,7 @@
 //!   launch    launches, by one thread or several at once
 //!   memory    allocations and frees, a hundred of each in turn, while a hundred blocks are held
 //!   atomic    atomic additions to a counter of its own: no call of the driver, but what the others are compared with
-//!   refuse    allocations that are larger than any quota; by the clock, since somebody else is told meanwhile
+//!   refuse    allocations that are larger than any quota; by the clock, because the daemon is told meanwhile
 //!   hold      none: has a context until its stdin ends, so that others are not alone
 //!   resolve   lookups of 481 functions, as many as libcudart makes when it starts; once, in a new process
 //! ```
@@ -52,7 +52,7 @@ const LOOKUPS: usize = 481;
 /// Measure calls that do nothing
 #[derive(Parser)]
 struct Arguments {
-    /// What is called
+    /// Function that is called
     #[arg(long, value_enum, default_value_t)]
     call: Call,
     /// Threads that launch at once

@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Where the one context seems to be, and every other handle.
 const HANDLE: *mut c_void = std::ptr::without_provenance_mut(0x1000);
-/// What the card says that it has.
+/// Memory that the card reports.
 const MEMORY: usize = 16 << 30;
-/// What addresses are aligned to.
+/// Alignment of addresses.
 const ALIGNMENT: u64 = 512;
 
 /// The next address: never one twice, so that nothing depends on what was freed.
@@ -21,7 +21,7 @@ macro_rules! driver {
         /// Answers success.
         ///
         /// # Safety
-        /// As the CUDA driver API demands of its caller; what is not written to is not looked at.
+        /// The caller keeps the rules of the CUDA driver API. Pointers that are not written to are not read either.
         #[unsafe(no_mangle)]
         #[allow(clippy::too_many_arguments, reason = "the driver's own signature")]
         pub unsafe extern "C" fn $name($($argument: $type),*) -> c_int {
@@ -72,7 +72,7 @@ fn fresh(size: usize) -> u64 {
     NEXT.fetch_add(size, Ordering::Relaxed)
 }
 
-/// What a lookup knows of an export.
+/// Entry of the lookup table: one export.
 struct Known {
     base: &'static [u8],
     version: c_int,
@@ -91,7 +91,7 @@ const PER_THREAD_STREAM: u64 = 2;
 /// The newest variant that is not newer than `version`: the one thing that this driver really does.
 ///
 /// # Safety
-/// As the CUDA driver API demands of its caller.
+/// The caller keeps the rules of the CUDA driver API.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuGetProcAddress(
     symbol: *const c_char,
@@ -117,10 +117,10 @@ pub unsafe extern "C" fn cuGetProcAddress(
 /// `CUDA_ERROR_NOT_FOUND`.
 const NOT_FOUND: c_int = 500;
 
-/// The same.
+/// Looks a function up like `cuGetProcAddress`, and reports a status.
 ///
 /// # Safety
-/// As the CUDA driver API demands of its caller.
+/// The caller keeps the rules of the CUDA driver API.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuGetProcAddress_v2(
     symbol: *const c_char,

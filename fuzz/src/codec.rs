@@ -35,7 +35,7 @@ pub fn message(which: usize, body: &[u8]) -> bool {
 }
 
 fn of<M: Message + PartialEq + Debug>(body: &[u8]) -> bool {
-    // As it is, it may be a frame.
+    // The unchanged bytes may be a frame.
     let _ = split::<M>(body);
     let decoded = decode::<M>(body);
     let length = u32::try_from(body.len()).unwrap_or(u32::MAX).to_le_bytes();

@@ -15,7 +15,7 @@ use gpushare_proto::{
     Bytes, ClientId, Epoch, GateState, GateWord, GpuId, Nanos, Percent, RequestId, SessionId,
 };
 
-/// What was told and what came of it.
+/// Number of events that the core was given, and of effects that it returned.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Played {
     /// Events.
@@ -219,7 +219,7 @@ struct Stage {
 }
 
 impl Stage {
-    /// What is to be taken back now.
+    /// Bytes that the core recalls now.
     fn tell(&mut self, now: Nanos, event: Event) -> Vec<(ClientId, GpuId, Bytes)> {
         const REMEMBERED: usize = 8;
         self.core.handle(now, event);

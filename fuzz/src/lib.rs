@@ -1,4 +1,4 @@
-//! What is done with bytes that nobody would send: a target takes any bytes and panics if a promise is broken.
+//! Fuzz targets: each takes any bytes, and panics if a promise is broken.
 //!
 //! ```text
 //!   cargo xtask fuzz ──▶ seeded mutations of golden bytes ─┐

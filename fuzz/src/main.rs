@@ -17,7 +17,7 @@ use serde::Serialize;
 /// More than this a decode never takes beyond what its bytes can stand for: the decoder's first guess at a sequence is
 /// at most a mebibyte, and sequences lie in each other three deep.
 const ALLOWANCE: usize = 4 << 20;
-/// What one byte of a message can stand for in memory, in any of the messages.
+/// Most bytes of memory that one byte of any message can stand for.
 const PER_BYTE: usize = 256;
 
 /// Counts what is taken, and how much at most.
@@ -45,7 +45,7 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
-/// Gives the codec and the core what nobody would say
+/// Gives random bytes to the codec and random events to the core
 #[derive(Parser)]
 struct Arguments {
     /// How long, all targets together
@@ -74,7 +74,7 @@ struct Report {
     /// Inputs, and those among them that were messages, per target.
     inputs: BTreeMap<&'static str, u64>,
     messages: BTreeMap<&'static str, u64>,
-    /// What the core was told and decided.
+    /// Number of events that the core was given, and of effects that it returned.
     events: u64,
     effects: u64,
     /// The most memory that a decode took, in bytes beyond its input.
@@ -127,7 +127,7 @@ fn run(arguments: &Arguments) -> anyhow::Result<Report> {
                 false => mutate::almost(&core, &mut dice),
             };
             hold("core", &input, &mut report, arguments)?;
-            // What was played is what is changed next.
+            // An input that was played is changed next.
             if core.len() < 64 {
                 core.push(input);
             } else {

@@ -6,7 +6,7 @@ use std::path::Path;
 use anyhow::Context;
 use gpushare_tests::dice::Dice;
 
-/// What marks lengths and numbers of more than one byte, and the ends of what one byte holds.
+/// Bytes that mark lengths and numbers of more than one byte, and the ends of the range of one byte.
 const MARKS: [u8; 11] = [0, 1, 2, 0x7f, 0x80, 0xfa, 0xfb, 0xfc, 0xfd, 0xfe, 0xff];
 
 /// The bodies in the golden files of one enum, of every release.

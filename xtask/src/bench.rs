@@ -136,7 +136,7 @@ impl Rig {
         command
     }
 
-    /// The same program with the daemon's process, which it looks at.
+    /// The program that speaks the protocol, with the pid of the daemon whose use of the machine it reads.
     fn peer_of(&self, what: &str, daemon: &Daemon) -> Command {
         let mut command = self.peer(what);
         command.arg("--daemon").arg(daemon.process().pid().to_string());

@@ -7,7 +7,7 @@
 //!   peers that speak half, nonsense, or never read ──────┘
 //! ```
 //!
-//! What must hold: every byte of the books belongs to a living program, and the other way round; every program
+//! Promises: every byte that the daemon counts belongs to a living program, and the other way round; every program
 //! answers; what a dead program had is free within 50 ms of the kernel's word, while the daemon lives. The same seed
 //! gives the same schedule of faults and the same lines for each program; when each of them is answered is the machine's affair.
 //!
@@ -195,7 +195,7 @@ fn name(session: usize) -> String {
     format!("chaos-{session}")
 }
 
-/// Whoever breaks things.
+/// Thread that injects the faults, and all that it needs.
 struct Chaos<'w> {
     report: Report,
     disk: &'w Disk,
@@ -249,7 +249,7 @@ impl Chaos<'_> {
                     place.signal(Signal::STOP);
                 }
                 if let Some((pid, _)) = place.process() {
-                    // It may be dead by now, or not connected yet.
+                    // The program may be dead by now, or not connected yet.
                     let _ = hang_up(pid, &self.runtime);
                 }
             }
@@ -363,7 +363,7 @@ impl Chaos<'_> {
         Ok(())
     }
 
-    /// Lets everybody pause, and compares the books with what they have.
+    /// Pauses all programs, and compares the daemon's count with their memory.
     fn checkpoint(&mut self) -> anyhow::Result<()> {
         for place in &self.crew.places {
             place.signal(Signal::CONT);
@@ -482,7 +482,7 @@ fn allocated(session: &gpushare_proto::admin::SessionView) -> Bytes {
     session.gpus.iter().map(|gpu| gpu.allocated_bytes).sum()
 }
 
-/// What everybody said, for whoever looks for the reason.
+/// Prints the logs of all processes, for the search of a reason.
 fn keep_logs(world: &World) {
     let Ok(folder) = programs::results_folder().map(|folder| folder.join("chaos")) else {
         return;

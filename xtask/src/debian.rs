@@ -1,4 +1,4 @@
-//! Packages of Debian, unpacked below `target/debian/`: nothing is installed, nobody need be root, and they may be of another
+//! Packages of Debian, unpacked below `target/debian/`: nothing is installed, root is not needed, and they may be of another
 //! architecture or of an older Debian than this machine.
 
 use std::fs;
@@ -17,7 +17,7 @@ const ARCHITECTURES: [&str; 2] = ["amd64", "arm64"];
 const ADVICE: &str =
     "this needs Debian's archive: check the network and the apt sources in /etc/apt (Debian 12 or newer)";
 
-/// What Debian calls this machine's architecture.
+/// Debian's name of this machine's architecture.
 pub(crate) fn architecture() -> &'static str {
     match std::env::consts::ARCH {
         "aarch64" => "arm64",
@@ -86,7 +86,7 @@ impl Debian {
         Ok(root)
     }
 
-    /// What `package` depends on and starts with `prefix`.
+    /// Returns the dependency of `package` whose name starts with `prefix`.
     ///
     /// # Errors
     /// There is no such package, or it depends on nothing of that name.
@@ -124,7 +124,7 @@ impl Debian {
             fs::create_dir_all(state.join(folder))?;
         }
         let mut apt = Command::new(program);
-        // Whatever the language is, we read what it prints.
+        // The output is parsed, so it must not depend on the user's language.
         apt.env("LC_ALL", "C").arg("--quiet");
         let mut option = |name: &str, value: &Path| {
             apt.arg("--option").arg(format!("{name}={}", value.display()));

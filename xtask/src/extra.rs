@@ -38,7 +38,7 @@ const CHECKS: [Check; 11] = [
     ("python: ctypes shares the simulated card", python::check),
     ("clients: NVIDIA's packages say what they say natively", clients::packages),
     ("symbols: every function of CUDA's headers has a row, and every row a header", crate::symbols::check),
-    ("chaos: nothing is lost and nobody hangs while things break", crate::chaos::check),
+    ("chaos: nothing is lost and no program hangs while things break", crate::chaos::check),
     ("promises: counted values and virtual times keep their bounds", crate::promises::check),
     ("suite: the real card's suite judges as it should", suite::check),
     ("floor: what is shipped asks for no glibc newer than 2.17, and does what the tests say", floor::check),

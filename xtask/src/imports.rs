@@ -168,7 +168,7 @@ impl Graph {
             .filter(|(_, (module, _))| !module.is_empty() && !is_test(module))
             .map(|(file, (module, _))| (module, *file))
             .collect();
-        // What the root re-exports belongs to the file that it comes from.
+        // A name that the root re-exports belongs to the file that defines it.
         let exports: BTreeMap<&String, &Vec<String>> = sources
             .values()
             .filter(|(module, _)| module.is_empty())

@@ -31,11 +31,11 @@ use words::words;
 /// Which recording.
 #[derive(Args)]
 pub(crate) struct Options {
-    /// What `gpushare-scheduler --record` wrote
+    /// Recording that `gpushare-scheduler --record` wrote
     file: PathBuf,
 }
 
-/// What came of it all.
+/// Result of a replay.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 struct Report {
     /// The gpushare that was recorded.
@@ -119,7 +119,7 @@ pub(crate) fn run(options: &Options, json: bool) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// Whether whoever read the output has had enough.
+/// Whether the reader of the output has closed it.
 fn is_hang_up(error: &anyhow::Error) -> bool {
     error
         .downcast_ref::<io::Error>()

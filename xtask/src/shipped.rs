@@ -30,7 +30,7 @@ const TOOLS: [&str; 2] = ["cargo-zigbuild==0.20.1", "ziglang==0.13.0.post1"];
 
 /// For which machine, by which compiler, and where it goes.
 pub(crate) struct Build<'a> {
-    /// As in `x86_64-unknown-linux-gnu`.
+    /// First part of the target's name: `x86_64` in `x86_64-unknown-linux-gnu`.
     pub(crate) architecture: &'a str,
     /// Another compiler than the one of this workspace.
     pub(crate) rustc: Option<&'a Path>,
@@ -58,7 +58,7 @@ pub(crate) fn build(progress: Progress) -> anyhow::Result<BTreeMap<String, PathB
 /// A C compiler for that architecture and [`FLOOR`].
 ///
 /// # Errors
-/// It cannot be had.
+/// The compiler cannot be installed.
 pub(crate) fn c_compiler(architecture: &str) -> anyhow::Result<Command> {
     let mut zig = Command::new(tools()?.program("python"));
     zig.args(["-m", "ziglang", "cc", "-target"])
@@ -85,7 +85,7 @@ impl Build<'_> {
         let mut zigbuild = Command::new(tools.program("cargo-zigbuild"));
         zigbuild
             .current_dir(cargo::workspace())
-            // It looks for zig with the first python3.
+            // cargo-zigbuild looks for zig with the first python3.
             .env("PATH", tools.first_in_path()?)
             .env("RUSTFLAGS", self.rust_flags())
             .args(["zigbuild", "--target"])
@@ -114,7 +114,7 @@ impl Build<'_> {
 /// The newest glibc that `file` asks for.
 ///
 /// # Errors
-/// It is newer than [`FLOOR`], or cannot be read.
+/// The version is newer than [`FLOOR`], or the file cannot be read.
 pub(crate) fn floor_of(file: &Path) -> anyhow::Result<Version> {
     let needs = elf::needs(file)?;
     let newest = needs.iter().filter_map(|need| need.strip_prefix("GLIBC_")?.parse().ok()).max();

@@ -39,7 +39,7 @@ use policy::unscheduled::Unscheduled;
 use report::{Curves, Report, Row};
 use trace::Trace;
 
-/// What to simulate.
+/// Options of `cargo xtask sim`.
 #[derive(Args)]
 pub(crate) struct Options {
     /// A file, a recording, or one that is built in: hogs, notebooks, mixed, gangs, crowd
@@ -61,7 +61,7 @@ pub(crate) fn run(options: &Options, json: bool) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What the simulator says beforehand of a trace under gpushare.
+/// Prediction of the simulator for a trace under gpushare.
 #[derive(Clone, Debug)]
 pub(crate) struct Prediction {
     /// Of each grant.

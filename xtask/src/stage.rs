@@ -20,10 +20,10 @@ use crate::output::{progress, result};
 use crate::shipped::elf::Version;
 use crate::shipped::{self, floor_of};
 
-/// What a stage may weigh.
+/// Greatest size of a stage.
 const LIMIT: Bytes = Bytes::mib(40);
 
-/// What was staged.
+/// Staged files.
 #[derive(Debug, Serialize)]
 pub(crate) struct Stage {
     folder: PathBuf,

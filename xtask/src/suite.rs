@@ -17,7 +17,7 @@ use serde_json::Value;
 use crate::output::result;
 use crate::stage;
 
-/// What is passed on.
+/// Options of `cargo xtask gpu suite`.
 #[derive(Args)]
 pub(crate) struct Options {
     /// Flags of tests/gpu/suite.py, after `--`; docs/gpu-suite.md lists them
@@ -25,7 +25,7 @@ pub(crate) struct Options {
     flags: Vec<String>,
 }
 
-/// What came of it.
+/// Result of the command.
 #[derive(Debug, Serialize)]
 struct Outcome {
     folder: PathBuf,

@@ -13,7 +13,7 @@ use crate::output::{progress, result};
 
 mod headers;
 
-/// What the rows say, and what the headers say about the rows.
+/// Counts of the rows, and the differences from the headers.
 #[derive(Debug, Default, Serialize)]
 struct Outcome {
     variants: usize,

@@ -23,7 +23,7 @@ const SESSIONS: u64 = 1000;
 const CAPACITY: Bytes = Bytes::gib(16);
 const MEMORY: Bytes = Bytes::gib(1);
 const LIMIT: Bytes = Bytes::gib(2);
-/// What a session takes and gives back.
+/// Bytes that a session takes and gives back.
 const PIECE: Bytes = Bytes::mib(1);
 /// Between two events, for the core.
 const STEP: Nanos = Nanos(1000);
@@ -100,7 +100,7 @@ impl Bench {
         }
     }
 
-    /// Everybody comes, and half of them want a turn.
+    /// Opens all sessions, and lets half of them ask for a turn.
     fn fill(&mut self) -> anyhow::Result<()> {
         for gpu in (0..GPUS).map(GpuId) {
             let total = Bytes::gib(80);
@@ -133,11 +133,11 @@ impl Bench {
     }
 
     fn wants(&mut self) -> anyhow::Result<()> {
-        // Whoever came while everybody fitted holds the lock without having asked.
+        // A session that came while all fitted holds the lock without having asked.
         while self.closed.front().is_some_and(|number| self.holds[*number]) {
             self.closed.pop_front();
         }
-        let number = self.closed.pop_front().context("everybody waits or holds")?;
+        let number = self.closed.pop_front().context("every session waits or holds the lock")?;
         let (client, word) = (client(number), self.gates[number]);
         self.tell(Event::Wait { client, word });
         Ok(())
@@ -145,7 +145,7 @@ impl Bench {
 
     /// Drained, where it was told to; else it has nothing to do.
     fn lets_go(&mut self) -> anyhow::Result<()> {
-        let number = self.holding.pop_front().context("nobody holds")?;
+        let number = self.holding.pop_front().context("no session holds the lock")?;
         let (client, word) = (client(number), self.gates[number]);
         self.gates[number] = word.with(GateState::Closed);
         self.closed.push_back(number);
@@ -174,7 +174,7 @@ impl Bench {
         self.tell(event);
     }
 
-    /// The memory of whoever was granted a turn last is in.
+    /// Reports that the memory of the session with the latest grant is in.
     fn entered(&mut self) -> Event {
         let number = self.holding.back().copied().unwrap_or_default();
         let word = self.gates[number];

@@ -25,7 +25,7 @@ use crate::peer::{Client, Member, Peer, Registrar};
 const SESSIONS: usize = 500;
 /// Clients of one session.
 const EACH: usize = 2;
-/// What a client has; those of two sessions do not fit a capacity of 64 MiB.
+/// Memory of a client; the clients of two sessions do not fit a capacity of 64 MiB.
 const MEMORY: Bytes = Bytes::mib(24);
 const QUOTA: Bytes = Bytes::mib(56);
 /// What the quota has besides. Each client takes it in a turn and leaves it unused, so the next one must be given it out of the
@@ -38,7 +38,7 @@ const TURNS: usize = 2000;
 /// Longer than any grant takes; only a bench that fails waits for it.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What a client heard.
+/// Message that a client heard.
 struct Heard {
     client: usize,
     at: Instant,
@@ -50,7 +50,7 @@ enum What {
     Granted(GateWord),
     /// Memory.
     Reserved,
-    /// What must not happen here.
+    /// Message that must not come here.
     Wrong(String),
 }
 
@@ -111,7 +111,7 @@ impl Crowd {
             last = heard.at;
             words.push((heard.client, word));
         }
-        let session = session.context("nobody has the card")?;
+        let session = session.context("no session has the card")?;
         let took = self
             .let_go
             .map_or(Duration::ZERO, |(_, said)| last.saturating_duration_since(said));
@@ -147,7 +147,7 @@ impl Crowd {
     }
 
     fn hear(&self) -> anyhow::Result<Heard> {
-        let heard = self.heard.recv_timeout(PATIENCE).context("nobody heard anything any more")?;
+        let heard = self.heard.recv_timeout(PATIENCE).context("no client heard anything any more")?;
         match heard.what {
             What::Wrong(why) => anyhow::bail!("client {}: {why}", heard.client),
             _ => Ok(heard),
@@ -163,7 +163,7 @@ fn clients(session: usize) -> std::ops::Range<usize> {
 fn listen(mut peers: Vec<Peer>, sender: &Sender<Heard>) {
     let wrong = |client, why: String| Heard { client, at: Instant::now(), what: What::Wrong(why) };
     if let Err((client, error)) = listen_until_it_fails(&mut peers, sender) {
-        // Nobody listens only when the bench is over.
+        // The receiver is gone only when the bench is over.
         let _ = sender.send(wrong(client, format!("{error:#}")));
     }
 }
@@ -203,7 +203,7 @@ fn take_in(client: usize, peer: &mut Peer, sender: &Sender<Heard>) -> anyhow::Re
     Ok(())
 }
 
-/// What a process used of the processors.
+/// Returns the processor time of a process.
 fn cpu_time(pid: u32) -> anyhow::Result<Duration> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).context("the daemon ended")?;
     let (_, fields) = stat.rsplit_once(')').context("no stat")?;

@@ -1,4 +1,4 @@
-//! What two processes need for a question and an answer when nobody thinks: the same frame over the same kind of socket.
+//! Echo: the time of a question and an answer between two processes that decide nothing, over the same kind of socket.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -53,7 +53,7 @@ impl Echo {
 
 impl Drop for Echo {
     fn drop(&mut self) {
-        // It has ended by itself if its socket was closed first.
+        // The process has ended by itself if its socket was closed first.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -4,7 +4,7 @@
 //!   each round:  Wait ─▶ Gate{open}: this is timed ─▶ Released, of its own accord ─▶ a question, so that the daemon is done with it
 //! ```
 //!
-//! The session's process has no memory, so none has to come in. Nobody else is there: what is measured is the way to a
+//! The session's process has no memory, so none has to come in. It is alone, so this measures the way to a
 //! decision and back, not its wait. The echo is of the same frame, in blocks between the rounds, so that a slow minute of the
 //! machine is in both. All three processes are put on one processor: where a kernel puts the two ends of an exchange is
 //! another thing each time and costs more than all the rest (two idle processors of a virtual machine: 30 µs for an echo of 9).

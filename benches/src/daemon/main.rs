@@ -1,4 +1,4 @@
-//! What a quota and a turn cost: in the process, at the daemon, in its core, and with a crowd. Prints one line of JSON.
+//! Cost of a quota and of a turn: in the process, at the daemon, in its core, and with a crowd. Prints one line of JSON.
 //!
 //! ```text
 //!   reserve   bytes taken from the lease and entered in the books, in this process, as every door does it

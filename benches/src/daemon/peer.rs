@@ -103,7 +103,7 @@ impl AsFd for Peer {
     }
 }
 
-/// Who registers sessions, and keeps them.
+/// Connection that registers sessions and keeps them alive.
 #[derive(Debug)]
 pub(crate) struct Registrar(Peer);
 
@@ -178,7 +178,7 @@ impl Client {
         set_gate(&self.page, state)
     }
 
-    /// Whoever hears for it, and the rest of it.
+    /// Splits the client into the reader of its messages and the rest.
     pub(crate) fn split(self) -> anyhow::Result<(Peer, Member)> {
         let member = Member { sender: self.peer.stream.try_clone()?, page: self.page, gpu: self.gpu };
         Ok((self.peer, member))
@@ -207,7 +207,7 @@ impl Member {
         gate(&self.page)
     }
 
-    /// As [`Client::set_gate`].
+    /// Writes the gate, like [`Client::set_gate`].
     pub(crate) fn set_gate(&self, state: GateState) -> GateWord {
         set_gate(&self.page, state)
     }
@@ -219,7 +219,7 @@ fn gate(page: &SharedPage) -> GateWord {
 
 fn set_gate(page: &SharedPage, state: GateState) -> GateWord {
     let word = gate(page);
-    // What the daemon wrote meanwhile stays.
+    // A word that the daemon wrote meanwhile stays.
     let _ = page
         .gate
         .compare_exchange(word.0, word.with(state).0, Ordering::AcqRel, Ordering::Acquire);

@@ -1,5 +1,5 @@
 //! The last byte of a quota, while all the rest of it lies unused in the pages of 32 sibling processes, of which eight are
-//! stopped: nobody can ask those, so the daemon takes it out of their pages.
+//! stopped: those cannot be asked, so the daemon takes it out of their pages.
 //!
 //! ```text
 //!   each round:  every sibling leases a piece and leaves it unused ─▶ eight are stopped
@@ -30,7 +30,7 @@ const QUOTA: Bytes = Bytes::mib(SIBLINGS as u64);
 const ROUNDS: usize = 500;
 /// Before the rounds and after them, so that a slow minute of the machine is in both.
 const ECHOES: usize = 5000;
-/// What a sibling's token comes in.
+/// Environment variable with a sibling's token.
 const TOKEN: &str = "QUOTA_BENCH_TOKEN";
 
 pub(crate) fn measure(socket: &Path) -> anyhow::Result<Value> {
@@ -117,7 +117,7 @@ impl Sibling {
 
 impl Drop for Sibling {
     fn drop(&mut self) {
-        // It has ended already if anything went wrong.
+        // The process has ended already if anything went wrong.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -40,7 +40,7 @@ pub(super) struct Quota {
     refuse_local_us: f64,
     /// From the question to the answer, where every byte must be taken back from siblings.
     recall_p99_us: f64,
-    /// The same frame to another process and back; the median.
+    /// Median time of the same frame to another process and back.
     echo_p50_us: f64,
     sessions: u64,
     clients: u64,

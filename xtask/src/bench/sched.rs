@@ -31,7 +31,7 @@ pub(super) struct Sched {
     atomic_ns: f64,
     /// Events of 1000 sessions on 8 cards.
     events_per_s: u64,
-    /// The same frame to another process and back; the median.
+    /// Median time of the same frame to another process and back.
     echo_p50_us: f64,
     /// From the request to the open gate, on a card that is free.
     grant_p50_us: f64,

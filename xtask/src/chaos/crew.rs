@@ -56,7 +56,7 @@ struct Buffer {
     filled: Option<u64>,
 }
 
-/// What all programs said.
+/// Log of the answers of all programs.
 #[derive(Debug, Default)]
 pub(crate) struct Said {
     pub(crate) answers: AtomicU64,
@@ -72,7 +72,7 @@ pub(crate) struct Said {
 pub(crate) struct Crew {
     pub(crate) places: Vec<Place>,
     pub(crate) said: Said,
-    /// Read while a line is under way; written while everybody pauses.
+    /// Locked for reading while a line is under way, and for writing while all programs pause.
     pub(crate) gate: RwLock<()>,
     pub(crate) over: AtomicBool,
     /// The token file of each session.
@@ -84,12 +84,12 @@ impl Place {
         self.now.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Who is in it.
+    /// Program that runs in this place.
     pub(crate) fn process(&self) -> Option<(u32, Arc<OwnedFd>)> {
         self.now().process.clone()
     }
 
-    /// What it has, by its own answers; nothing once it is killed.
+    /// Memory that the program has, by its own answers; nothing once it is killed.
     pub(crate) fn held(&self) -> Bytes {
         let now = self.now();
         let living = now.held.values().filter(|_| !now.killed);
@@ -102,7 +102,7 @@ impl Place {
         let process = now.process.clone()?;
         now.killed = true;
         drop(now);
-        // It may have been told to end just now.
+        // The program may have been told to end just now.
         let _ = pidfd_send_signal(&process.1, Signal::KILL);
         Some(process)
     }
@@ -266,7 +266,7 @@ fn ask(program: &mut Program, line: &Line) -> anyhow::Result<Answer> {
     program.answer_within(ticket, PATIENCE)
 }
 
-/// What a program is told.
+/// Line that a program is given.
 #[derive(Debug)]
 enum Line {
     Allocate { name: String, bytes: Bytes, door: &'static str },

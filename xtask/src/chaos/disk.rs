@@ -77,7 +77,7 @@ impl Disk {
 
     pub(super) fn fill(&self) -> anyhow::Result<()> {
         if !self.mounted {
-            // It may be there for a moment as the daemon's own file.
+            // The path may be there for a moment as the daemon's own file.
             let _ = fs::create_dir(self.ballast());
             return Ok(());
         }

@@ -1,4 +1,4 @@
-//! What came of it: one model, as text or as JSON, and the sentences for what was broken.
+//! Report of a run: one model, as text or as JSON, with a sentence for each broken promise.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -15,7 +15,7 @@ const RECOVERY_MS: f64 = 50.0;
 pub(crate) struct Report {
     /// How often each kind happened.
     pub(crate) faults: BTreeMap<&'static str, u64>,
-    /// What the books said beyond or below what the living had, summed up over all checkpoints.
+    /// Difference in bytes between the daemon's count and the memory of living programs, summed over all checkpoints.
     pub(crate) bytes_lost: u64,
     /// Programs that did not answer though they should have.
     pub(crate) hung: u64,
@@ -26,7 +26,7 @@ pub(crate) struct Report {
     /// How many recoveries and restarts these are of.
     pub(crate) recoveries: usize,
     pub(crate) restarts: usize,
-    /// How often the books were compared.
+    /// Number of times that the daemon's count was compared with the programs' memory.
     pub(crate) checkpoints: u64,
     /// Answers of the programs, and among them the refusals of memory.
     pub(crate) answers: u64,
@@ -70,7 +70,7 @@ impl Report {
         }
     }
 
-    /// The same of the promised time, which a release build keeps.
+    /// Adds a sentence if a recovery took longer than promised. Only release builds promise a time.
     pub(crate) fn judge_time(&mut self) {
         if self.recovery_p99_ms > RECOVERY_MS {
             self.broken.push(format!(

@@ -1,6 +1,6 @@
-//! What breaks when: made of the seed alone, before anything runs.
+//! Schedule of faults: computed from the seed alone, before anything runs.
 //!
-//! What lasts (a stopped program, a full disk, a peer that does not read) ends by an entry of its own, so that
+//! A fault that lasts (a stopped program, a full disk, a peer that does not read) ends by an entry of its own, so that
 //! everything else can happen meanwhile. A daemon is not killed while another restart is under way, since faults are
 //! done one after the other.
 
@@ -22,7 +22,7 @@ pub(crate) enum Fault {
     ContinueProgram(usize),
     /// `kill -9` of the daemon, and a new one.
     KillDaemon,
-    /// The same, and the new one's monotonic clock is off by so many seconds.
+    /// Kills the daemon; the monotonic clock of the next one is off by so many seconds.
     JumpClock(u64),
     /// A peer hangs up in the middle of a message; the seed says where.
     CutFrame(u64),
@@ -38,7 +38,7 @@ pub(crate) enum Fault {
     SlowReader(u64),
     /// The oldest of the peers that stay away from reading or writing hangs up.
     HangUp,
-    /// Everybody pauses, and the books are compared.
+    /// All programs pause, and the daemon's count is compared with their memory.
     Checkpoint,
 }
 

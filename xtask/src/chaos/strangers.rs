@@ -18,7 +18,7 @@ use gpushare_tests::world::World;
 
 use gpushare_tests::dice::Dice;
 
-/// Whoever keeps a connection open. It ends with the value.
+/// Peer that keeps a connection open until the value is dropped.
 #[derive(Debug)]
 #[expect(dead_code, reason = "kept for the connection that ends with it")]
 pub(super) enum Lingering {
@@ -49,7 +49,7 @@ pub(super) fn half_a_frame(
         .stdout(Stdio::piped());
     let mut process = Process::start(command, world.folder(), "stranger")?;
     let mut said = [0];
-    // It has ended if the daemon would not have it.
+    // The connection has ended if the daemon refused the peer.
     let _ = process.take_stdout().context("no stdout")?.read(&mut said)?;
     Ok(Lingering::Process(process))
 }
@@ -64,7 +64,7 @@ pub(super) fn be_one(what: &str) -> anyhow::Result<()> {
     let token = Token::from_hex(&token).context("no token")?;
     let _open = begin_a_frame(&runtime, token, card.parse()?, seed.parse()?, lingers == "1")?;
     println!();
-    // Nobody writes: this ends with the parent.
+    // The parent never writes, so this read ends with the parent.
     io::stdin().read_to_end(&mut Vec::new())?;
     Ok(())
 }

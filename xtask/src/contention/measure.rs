@@ -34,7 +34,7 @@ pub(crate) enum Side {
     With,
 }
 
-/// What one run showed. `None` is what this card does not tell.
+/// Results of one run. A card that does not report a value leaves it `None`.
 #[derive(Clone, Debug)]
 pub(crate) struct Measured {
     /// From the start of the first program to the end of the last.
@@ -45,13 +45,13 @@ pub(crate) struct Measured {
     pub(crate) turns: Option<Turns>,
     /// Buffers that were wrong at the end.
     pub(crate) corrupted: u32,
-    /// Who had the GPU when.
+    /// Timeline of the card's use by the two programs.
     pub(crate) timeline: Option<Timeline>,
     /// The numbers that the simulated card ran with.
     pub(crate) constants: Option<Constants>,
 }
 
-/// What the daemon counted.
+/// Counts of the daemon at the end of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Turns {
     pub(crate) handoffs: u64,

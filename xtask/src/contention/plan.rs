@@ -1,4 +1,4 @@
-//! What the two programs do on this card.
+//! Work of the two programs on this card.
 //!
 //! | | simulated | real |
 //! |---|---|---|
@@ -39,11 +39,11 @@ pub(crate) struct Plan {
     pub(crate) card: Card,
     /// Memory of each program.
     pub(crate) memory: Bytes,
-    /// What may be resident together.
+    /// Memory that may be resident at the same time.
     pub(crate) room: Bytes,
     /// Steps of each program.
     pub(crate) steps: u32,
-    /// What each step does besides touching all memory, as flags of `train`.
+    /// Work of each step besides touching all memory, as flags of `train`.
     pub(crate) work: [&'static str; 2],
     /// How long a turn is; the daemon's own choice if `None`.
     pub(crate) quantum: Option<&'static str>,
@@ -55,7 +55,7 @@ const SIMULATED_MEMORY: Bytes = Bytes::mib(256);
 const MOST_REAL_MEMORY: Bytes = Bytes::gib(2);
 
 impl Plan {
-    /// Picks the real card if there is one and nobody asked for the simulated one.
+    /// Picks the real card if there is one and the simulated one was not asked for.
     pub(crate) fn choose(artifacts: &Artifacts, simulated: bool) -> anyhow::Result<Self> {
         if !simulated && let Some(gpu) = real_card(artifacts)? {
             return Self::real(artifacts, gpu);
@@ -139,7 +139,7 @@ fn real_card(artifacts: &Artifacts) -> anyhow::Result<Option<String>> {
     Ok(facts["name"].as_str().map(str::to_owned))
 }
 
-/// What is free on this machine's card, as a program without gpushare sees it.
+/// Returns the free memory of this machine's card, as a program without gpushare sees it.
 fn free_memory(artifacts: &Artifacts) -> anyhow::Result<Bytes> {
     let world = World::on_this_machine(artifacts)?;
     let mut program = Program::hold(&world, &Sharing::Native, "probe").context("cannot use the GPU")?;

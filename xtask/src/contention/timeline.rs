@@ -1,4 +1,4 @@
-//! Who had the GPU when, as shares of time in even slots, which is all that a picture can show.
+//! Timeline of the card: the share of each program in even slots of time, for a picture.
 //!
 //! The simulated card tells every turn of its compute engine. On a real card the daemon's word on who
 //! holds the lock is sampled.
@@ -65,7 +65,7 @@ pub(crate) struct Sampler {
 }
 
 impl Sampler {
-    /// Whoever holds the lock now has held it since the last look.
+    /// Records that the present holders of the lock have held it since the last call.
     pub(crate) fn sample(&mut self, status: &Status) {
         let now = clock::now();
         let from = self.last.replace(now).unwrap_or(now);
@@ -78,7 +78,7 @@ impl Sampler {
         }
     }
 
-    /// What was seen, if anything was.
+    /// Returns the timeline of all samples; nothing if no holder was ever seen.
     pub(crate) fn timeline(self) -> Option<Timeline> {
         (!self.turns.is_empty()).then(|| Timeline::new(self.turns))
     }

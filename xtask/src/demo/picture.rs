@@ -1,4 +1,4 @@
-//! Who had the GPU when, as an SVG: one panel without gpushare, one with it, on the same axis of time.
+//! Timeline of the card as an SVG: one panel without gpushare, one with it, on the same axis of time.
 //!
 //! A slot is as wide as one unit of the picture; how dark it is says for how much of it the program had
 //! the GPU. Slots of the same shade are drawn as one rectangle.

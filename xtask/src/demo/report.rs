@@ -9,7 +9,7 @@ use simgpu_card::constants::Constants;
 use crate::contention::measure::{Measured, NAMES};
 use crate::contention::plan::Plan;
 
-/// What the demo found. `null` is what the card does not tell.
+/// Findings of the demo. A value that the card does not report is `null`.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Report {
     gpu: String,

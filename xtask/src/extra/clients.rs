@@ -39,7 +39,7 @@ pub(super) fn packages() -> anyhow::Result<()> {
     smi(&world, &python)
 }
 
-/// What NVIDIA's Python package, which finds its functions by ctypes, says inside a session with a limit.
+/// Checks the answers of NVIDIA's Python package, which finds its functions by ctypes, inside a session with a limit.
 fn smi(world: &World, python: &Path) -> anyhow::Result<()> {
     let (card, limit) = (Bytes::mib(64), Bytes::mib(16));
     let said = |sharing: &Sharing| {

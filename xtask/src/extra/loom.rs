@@ -7,7 +7,9 @@ use gpushare_tests::process::output_of;
 
 pub(super) fn check() -> anyhow::Result<()> {
     let mut cargo = cargo::cargo();
-    cargo.env("CARGO_PROFILE_RELEASE_LTO", "off").env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16");
+    cargo
+        .env("CARGO_PROFILE_RELEASE_LTO", "off")
+        .env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16");
     cargo.env("RUSTFLAGS", "--cfg loom").args([
         "test",
         "--quiet",

@@ -9,7 +9,7 @@ use anyhow::{Context, ensure};
 use gpushare_tests::artifacts::Artifacts;
 use gpushare_tests::world::{Sharing, World};
 
-/// What a look at `cat` shows while it waits for its second line, and what it has said at its end.
+/// State of `cat` while it waits for its second line, and its output at its end.
 #[derive(Debug, PartialEq, Eq)]
 struct Seen {
     threads: usize,

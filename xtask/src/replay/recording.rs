@@ -24,7 +24,7 @@ pub(crate) struct Recording {
     altered_at_line: Option<u64>,
 }
 
-/// What comes next in a recording.
+/// Next entry of a recording.
 #[derive(Debug)]
 pub(crate) enum Next {
     /// In this line.

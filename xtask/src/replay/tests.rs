@@ -58,7 +58,7 @@ fn text(lines: &[Line]) -> String {
     lines.collect()
 }
 
-/// What the replay of a file with this content prints and reports.
+/// Returns the output and the result of a replay of a file with this content.
 fn replayed(content: &str, json: bool) -> anyhow::Result<(String, Report)> {
     let folder = TempDir::new()?;
     let path = folder.path().join("recording");

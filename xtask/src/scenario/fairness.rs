@@ -121,7 +121,7 @@ fn beside_a_limit(artifacts: &Artifacts) -> anyhow::Result<f64> {
 fn beside(artifacts: &Artifacts, limit: Option<u32>) -> anyhow::Result<Vec<f64>> {
     let world = World::with_card_flags(artifacts, &SLOW_CARD)?;
     let _daemon = Daemon::start(&world, &[])?;
-    // Who is held up for three quarters of the time leaves that time to the two others.
+    // A program that may run for a quarter of the time leaves the rest to the two others.
     let (free, third) = match limit {
         Some(_) => (0.46, 0.1),
         None => (0.34, 0.34),

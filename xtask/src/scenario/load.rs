@@ -22,11 +22,11 @@ pub(super) struct Load<'a> {
     pub(super) compute_limit: Option<u32>,
     pub(super) memory: Bytes,
     pub(super) steps: u32,
-    /// What a step is, as flags of `train`.
+    /// Work of a step, as flags of `train`.
     pub(super) work: &'a [&'a str],
 }
 
-/// What a program did.
+/// Begin and end of each step of a program.
 #[derive(Clone, Debug)]
 pub(super) struct Steps {
     pub(super) begins: Vec<Nanos>,
@@ -50,12 +50,12 @@ pub(super) fn run(world: &World, loads: &[Load<'_>]) -> anyhow::Result<Vec<Steps
     })
 }
 
-/// The same without gpushare.
+/// Runs the programs at once without gpushare.
 pub(super) fn run_natively(world: &World, loads: &[Load<'_>]) -> anyhow::Result<Vec<Steps>> {
     run_as(world, loads, |_| Sharing::Native)
 }
 
-/// The same, each in whatever session `sharing` says.
+/// Runs the programs at once, each in the session that `sharing` chooses.
 pub(super) fn run_as(
     world: &World,
     loads: &[Load<'_>],
@@ -97,7 +97,7 @@ fn steps_of(program: &mut Training) -> anyhow::Result<Steps> {
 /// The stretch of this length in which all of them work, a while after the last has begun.
 pub(super) fn together(all: &[Steps], length: Duration) -> anyhow::Result<Range<Nanos>> {
     let begun = all.iter().filter_map(|steps| steps.ends.first()).max();
-    let begins = *begun.context("nobody did anything")? + Nanos::from(START);
+    let begins = *begun.context("no program made a step")? + Nanos::from(START);
     let ends = begins + Nanos::from(length);
     let last = all.iter().filter_map(|steps| steps.ends.last()).min();
     ensure!(last.is_some_and(|last| *last >= ends), "a program ended before its {length:?} were over");

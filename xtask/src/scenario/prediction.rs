@@ -1,4 +1,4 @@
-//! What the simulator says of two programs that take turns, and what they then do.
+//! Comparison of the simulator's prediction for two programs in turns with the real programs.
 //!
 //! ```text
 //!   measured apart:  rate of a full card ─┐
@@ -93,6 +93,6 @@ fn hog(name: &str, steps: u32) -> Load<'_> {
 fn makespan(all: &[Steps]) -> anyhow::Result<Duration> {
     let first = all.iter().filter_map(|steps| steps.begins.first()).min();
     let last = all.iter().filter_map(|steps| steps.ends.last()).max();
-    let (first, last) = first.zip(last).context("nobody did anything")?;
+    let (first, last) = first.zip(last).context("no program made a step")?;
     Ok((*last - *first).into())
 }

@@ -1,4 +1,4 @@
-//! What the daemon tells while programs run (`gpushare-ctl watch`).
+//! Events of the daemon while programs run (`gpushare-ctl watch`).
 
 use std::fs::{self, File};
 use std::path::PathBuf;
@@ -18,7 +18,7 @@ pub(super) struct Watch {
     said: PathBuf,
 }
 
-/// What it told of turns.
+/// Quanta and drains that the daemon reported.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Turns {
     /// Of each grant.

@@ -16,7 +16,7 @@ use serde::{Serialize, Serializer};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Version(pub(crate) u32, pub(crate) u32);
 
-/// As they are written in the file: `GLIBC_2.17`, `GCC_3.0`.
+/// Returns the versions as the file spells them: `GLIBC_2.17`, `GCC_3.0`.
 pub(crate) fn needs(file: &Path) -> anyhow::Result<BTreeSet<String>> {
     let bytes = fs::read(file).with_context(|| format!("cannot read {}", file.display()))?;
     parse(&bytes).with_context(|| format!("cannot understand {}", file.display()))

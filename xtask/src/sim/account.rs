@@ -1,4 +1,4 @@
-//! What came of a simulation: who waited how long, and who got how much of what was its share.
+//! Accounts of a simulation: waits, and the work of each session beside its entitlement.
 //!
 //! A session is **backlogged** from when it wants to work until that work is done. While it is, it is entitled to its
 //! weight's part of each of its cards among those who are backlogged there, the highest priority class only, and to no
@@ -25,12 +25,12 @@ fn class(priority: Priority) -> usize {
     }
 }
 
-/// Who is backlogged on one card.
+/// Backlogged sessions of one card.
 #[derive(Clone, Debug, Default)]
 struct Shares {
     /// Sums of weights, by class.
     weights: [u64; CLASSES],
-    /// What a weight of one is entitled to so far, by class.
+    /// Time that a weight of one is entitled to so far, by class.
     entitled: [Work; CLASSES],
     since: Nanos,
     /// Time with anybody backlogged.
@@ -61,7 +61,7 @@ struct Account {
 #[derive(Clone, Debug)]
 struct Period {
     began: Nanos,
-    /// What it had been given.
+    /// Time that the session had been given.
     given: Work,
     /// [`Shares::entitled`] of each of its cards.
     entitled: Vec<Work>,
@@ -161,7 +161,7 @@ impl<'a> Accounts<'a> {
         Nanos(self.greatest_lag.max(0.0).round() as u64)
     }
 
-    /// Jain's index; 1 where nobody was entitled to anything.
+    /// Jain's index; 1 where no session was entitled to anything.
     pub(super) fn jain(&self) -> f64 {
         let entitled = self.sessions.iter().filter(|account| account.entitled > 0.0);
         let shares: Vec<f64> = entitled.map(|account| (account.given / account.entitled).min(1.0)).collect();

@@ -11,7 +11,7 @@ use serde::{Deserialize, Deserializer, de::Error};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Between<T>(T, T);
 
-/// What can be drawn.
+/// Quantities that can be drawn at random.
 pub(super) trait Quantity: Copy + Ord {
     fn number(self) -> u64;
     fn of(number: u64) -> Self;

@@ -25,7 +25,7 @@ pub(super) struct Card {
     capacity: Bytes,
     bandwidth: Bytes,
     thrashing: f64,
-    /// What each of those who work was given so far, up to `since`.
+    /// Work that each working session was given so far, up to `since`.
     given: Work,
     since: Nanos,
     jobs: BTreeMap<Who, Job>,
@@ -131,7 +131,7 @@ impl Card {
         Some(self.since + Nanos((left * self.slowness()).ceil() as u64))
     }
 
-    /// Those who are done by `now`.
+    /// Sessions whose work is done by `now`.
     pub(super) fn done(&mut self, now: Nanos) -> Vec<Who> {
         self.advance(now);
         let done = self
@@ -146,7 +146,7 @@ impl Card {
         self.working_set + memory <= self.capacity
     }
 
-    /// What must come in of the memory of `who`.
+    /// Bytes of the session's memory that must come in.
     pub(super) fn missing(&self, who: Who, memory: Bytes) -> Bytes {
         memory.min(self.capacity) - self.resident.get(&who).map_or(Bytes::ZERO, |there| there.bytes)
     }

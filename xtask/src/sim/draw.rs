@@ -103,7 +103,7 @@ fn steps(times: &[f64]) -> Vec<(f64, f64)> {
     (0..=count).map(point).collect()
 }
 
-/// What is one number for each scheduler: a panel, and what it is of one.
+/// Panel with one number for each scheduler: its title, and the number of a row.
 type Panel = (&'static str, fn(&Row) -> Option<f64>);
 
 const PANELS: [Panel; 4] = [

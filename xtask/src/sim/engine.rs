@@ -21,7 +21,7 @@ use super::progress::Progress;
 use super::tenant::{Phase, Program};
 use super::trace::Trace;
 
-/// What came of a run.
+/// Result of a run.
 #[derive(Debug)]
 pub(super) struct Outcome<'a> {
     pub(super) accounts: Accounts<'a>,
@@ -127,7 +127,7 @@ impl<'a, P: Policy> Run<'a, P> {
         }
     }
 
-    /// Until nobody has anything to say.
+    /// Handles messages until none is left.
     fn talk(&mut self) {
         loop {
             self.obey();
@@ -282,7 +282,7 @@ impl<'a, P: Policy> Run<'a, P> {
         }
     }
 
-    /// It works no more for now.
+    /// Ends the session's work for now.
     fn stop(&mut self, who: Who) {
         if self.players[who].running == 0 {
             return;
@@ -384,7 +384,7 @@ impl<'a, P: Policy> Run<'a, P> {
         }
     }
 
-    /// A session that somebody waits for lets go when it has had nothing to do for the grace.
+    /// Releases the lock of a session that was idle for the grace while another one waits.
     fn watch_idle(&mut self, who: Who) {
         let player = &mut self.players[who];
         if player.wanted && player.phase.is_none() && player.gate == Gate::Open {
@@ -414,7 +414,7 @@ impl<'a, P: Policy> Run<'a, P> {
         self.replies.push_back((who, Reply::Leaves));
     }
 
-    /// The time is up, or nobody is left.
+    /// Whether the time is up, or no session is left.
     fn finish(mut self) -> Outcome<'a> {
         if self.players.iter().any(|player| player.ended.is_none()) {
             self.now = self.trace.until;

@@ -7,7 +7,7 @@ use super::card::Work;
 use super::policy::Who;
 use super::tenant::{Phase, Phases, Tenant};
 
-/// What will happen to whom. A number that is not the session's or card's present one is of a plan that was given up.
+/// Future event of a session or card. An event whose number is not the present one belongs to an abandoned plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum What {
     Arrives(Who),
@@ -17,7 +17,7 @@ pub(super) enum What {
     WasIdle(Who, u64),
 }
 
-/// What a session says to the scheduler.
+/// Message of a session to the scheduler.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Reply {
     Wants,
@@ -57,7 +57,7 @@ pub(super) struct Player<'a> {
     /// Since when there is nothing to do.
     pub(super) idle: Nanos,
     pub(super) wanted: bool,
-    /// As of gpushare's library, and when a thread last came to the closed gate.
+    /// Idle grace as in gpushare's library, and the last arrival of a thread at the closed gate.
     pub(super) grace: Grace,
     pub(super) came: Nanos,
     /// Memory that comes in: so much, from then on.

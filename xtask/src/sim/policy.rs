@@ -1,4 +1,4 @@
-//! Who may run when: what a scheduler hears from the sessions of a simulation, and what it tells them.
+//! Interface of a scheduler: the messages that it gets from the sessions of a simulation, and its answers.
 //!
 //! ```text
 //!   arrives ─▶ wants ─▶ … Pass ─▶ (memory comes in) entered ─▶ … Shut ─▶ (work in flight ends) let_go ─▶ wants ─▶ …
@@ -16,35 +16,35 @@ use super::tenant::Tenant;
 /// One session of the simulation, by its place in the trace.
 pub(super) type Who = usize;
 
-/// What a session is told.
+/// Answer of a scheduler to a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Word {
-    /// It may submit work, after its memory is in where it `moves`.
+    /// The session may submit work, after its memory is in where it `moves`.
     Pass { who: Who, moves: bool },
-    /// It must let go.
+    /// The session must release the lock.
     Shut { who: Who },
-    /// Whether somebody waits for it, so that it is to let go when it has nothing to do.
+    /// Whether another session waits for it, so that it releases the lock when idle.
     Wanted { who: Who, wanted: bool },
 }
 
 /// A scheduler.
 pub(super) trait Policy {
-    /// What it is called in tables.
+    /// Name of the scheduler in tables.
     fn name(&self) -> &'static str;
     /// When a session lets go by itself that has had nothing to do since `idle` and that somebody waits for from `now` on. `grace` is how
     /// long gpushare's library would look at that.
     fn lets_go_at(&self, now: Nanos, idle: Nanos, grace: Nanos) -> Nanos;
-    /// It is there, with a closed gate.
+    /// The session has arrived, with a closed gate.
     fn arrives(&mut self, now: Nanos, who: Who, tenant: &Tenant);
-    /// It has work and its gate is closed.
+    /// The session has work, and its gate is closed.
     fn wants(&mut self, now: Nanos, who: Who);
     /// So much of its memory came in within `took`, and it runs.
     fn entered(&mut self, now: Nanos, who: Who, moved: Bytes, took: Nanos);
-    /// As it was told, after `drain`.
+    /// The session released the lock as it was told, after `drain`.
     fn let_go(&mut self, now: Nanos, who: Who, drain: Nanos);
-    /// It had nothing to do and let go.
+    /// The session was idle and released the lock.
     fn went_idle(&mut self, now: Nanos, who: Who);
-    /// It has ended.
+    /// The session has ended.
     fn leaves(&mut self, now: Nanos, who: Who);
     /// When to call [`Self::wake`] at the latest.
     fn deadline(&self) -> Option<Nanos>;

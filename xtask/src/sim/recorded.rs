@@ -33,7 +33,7 @@ struct Seen {
     memory: Bytes,
     /// Processes whose gate is open.
     open: BTreeSet<ClientId>,
-    /// It wants to work, open gate or not.
+    /// The session wants to work, with an open or a closed gate.
     busy: bool,
     /// When it last had nothing to do, or arrived.
     rested: Nanos,
@@ -150,7 +150,7 @@ impl Watcher {
         }
     }
 
-    /// What was done since the last event, by those whose gates were open.
+    /// Adds the work since the last event to the sessions with open gates.
     fn work_until(&mut self, now: Nanos) {
         let span = (now - self.now).0 as f64;
         self.now = self.now.max(now);
@@ -187,7 +187,7 @@ impl Watcher {
         }
     }
 
-    /// What the administrator set last, on whatever card, holds from the beginning here.
+    /// Applies the administrator's last setting, of any card, from the beginning.
     fn set(&mut self, knob: Knob) {
         match knob {
             Knob::Quantum(quantum) => self.config.quantum = quantum,
@@ -218,7 +218,7 @@ impl Watcher {
             .filter(|(_, seen)| !seen.pieces.is_empty())
             .map(|(id, seen)| seen.tenant(id.to_string(), started, &numbers))
             .collect();
-        ensure!(!tenants.is_empty(), "nobody used a card in the recording {name}");
+        ensure!(!tenants.is_empty(), "no session used a card in the recording {name}");
         tenants.sort_by_key(|tenant| tenant.arrives);
         let capacity = self.cards.values().copied().min().unwrap_or_default();
         let config = Config { capacity: Some(capacity), ..self.config };

@@ -1,4 +1,4 @@
-//! What came of a trace under each scheduler: one model, as a table or as JSON.
+//! Report of a trace under each scheduler: one model, as a table or as JSON.
 
 use std::fmt;
 
@@ -43,7 +43,7 @@ pub(super) struct Row {
     pub(super) work_s: f64,
 }
 
-/// What figures are drawn from.
+/// Data of the figures.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Curves {
     pub(super) policy: &'static str,

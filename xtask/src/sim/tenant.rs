@@ -12,11 +12,11 @@ use super::between::Between;
 /// The weight of a session that was given none.
 pub(super) const WEIGHT: u32 = 100;
 
-/// What a session does.
+/// Program of a session.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub(super) enum Program {
-    /// It always has work.
+    /// Program that always has work.
     Hog,
     /// A burst of work, and the next one so long after it began, or at once if it took longer.
     Bursts {
@@ -60,14 +60,14 @@ pub(super) struct Tenant {
     /// The most that it may have of a card.
     pub(super) compute: Percent,
     pub(super) program: Program,
-    /// It ends after so much work on each of its cards; never, if none.
+    /// Work on each card after which the session ends; without it the session never ends.
     pub(super) work: Option<Nanos>,
-    /// Of its own dice, so that it throws the same whoever schedules it.
+    /// Random numbers of the session alone, so that they do not depend on the scheduler.
     pub(super) seed: u64,
 }
 
 impl Tenant {
-    /// What gpushare's core is told when it arrives, as session and process `number`.
+    /// Events that gpushare's core gets when session and process `number` arrive.
     pub(super) fn introduction(&self, number: u64, capacity: Bytes) -> Vec<Event> {
         let (session, client) = (SessionId(number), ClientId(number));
         let mut events = vec![
@@ -85,7 +85,7 @@ impl Tenant {
         events
     }
 
-    /// What it does, from its arrival on.
+    /// Work of the session from its arrival on.
     pub(super) fn phases(&self) -> Phases<'_> {
         Phases { tenant: self, dice: Dice::new(self.seed), given: Nanos::ZERO, count: 0 }
     }

@@ -254,7 +254,7 @@ fn a_trace_that_cannot_be_is_refused_with_what_is_wrong() {
     let error = |text: &str| format!("{:#}", Trace::parse("t", text).unwrap_err());
     let card = "until = '1s'\nmemory = '1GB'\n";
     let session = "[[sessions]]\nname = 'a'\nmemory = '1GB'\nprogram = 'hog'\n";
-    assert_eq!(error(&format!("{card}sessions = []")), "nobody comes in the trace t");
+    assert_eq!(error(&format!("{card}sessions = []")), "the trace t has no sessions");
     assert_eq!(error(&format!("{card}{session}gpus = 2")), "sessions a of the trace t: 2 GPUs of 1");
     assert!(error(&format!("{card}{session}work = '5s..1s'")).contains("`5s..1s` begins above its end"));
     assert!(error(&format!("{card}{session}arrives = 'soon'")).contains("`soon` is not a time"));

@@ -1,4 +1,4 @@
-//! Who comes when and wants what: a file that people write (docs/simulator.md), or one of those that come with this
+//! Traces: the sessions of a simulation, from a file (docs/simulator.md) or from one of those that come with this
 //! command (`traces/`).
 //!
 //! Everything that is drawn is drawn here or from a session's own dice, never by who schedules, so that all schedulers
@@ -22,7 +22,7 @@ use super::between::Between;
 use super::recorded;
 use super::tenant::{Program, Tenant, WEIGHT};
 
-/// Those that come with this command.
+/// Built-in traces.
 const BUILT_IN: [(&str, &str); 5] = [
     ("hogs", include_str!("traces/hogs.toml")),
     ("notebooks", include_str!("traces/notebooks.toml")),
@@ -31,19 +31,19 @@ const BUILT_IN: [(&str, &str); 5] = [
     ("crowd", include_str!("traces/crowd.toml")),
 ];
 
-/// How much longer work takes where what runs at once does not fit the card and nobody takes turns: the makespan of two programs
+/// Factor by which work takes longer where running sessions do not fit the card and take no turns: the makespan of two programs
 /// that need 1.5 times the card, without gpushare, by that one after the other (docs/results/scheduling.md; measured
 /// on the simulated card, since no real one was ever oversubscribed here).
 const THRASHING: f64 = 54.52 / 10.05;
 
-/// What is simulated.
+/// Sessions and machine of a simulation.
 #[derive(Clone, Debug)]
 pub(super) struct Trace {
     pub(super) name: String,
     /// The simulation ends then at the latest.
     pub(super) until: Nanos,
     pub(super) machine: Machine,
-    /// What gpushare decides with.
+    /// Configuration of gpushare's core.
     pub(super) config: Config,
     /// In the order of their arrival.
     pub(super) tenants: Vec<Tenant>,
@@ -53,7 +53,7 @@ pub(super) struct Trace {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Machine {
     pub(super) gpus: u8,
-    /// What may be resident together on each.
+    /// Memory that may be resident at the same time on each card.
     pub(super) capacity: Bytes,
     /// To a card, a second.
     pub(super) bandwidth: Bytes,
@@ -155,7 +155,7 @@ impl Trace {
         BUILT_IN.iter().map(|(name, _)| *name)
     }
 
-    /// What a file says.
+    /// Content of a file.
     pub(super) fn parse(name: &str, text: &str) -> anyhow::Result<Self> {
         let file: File = toml::from_str(text).with_context(|| format!("the trace {name} does not read"))?;
         ensure!(
@@ -184,7 +184,7 @@ impl Trace {
                 tenants.push(group.tenant(number, file.gpus, &mut dealt, &mut dice));
             }
         }
-        ensure!(!tenants.is_empty(), "nobody comes in the trace {name}");
+        ensure!(!tenants.is_empty(), "the trace {name} has no sessions");
         tenants.sort_by_key(|tenant| tenant.arrives);
         Ok(Self {
             name: name.to_owned(),
@@ -208,7 +208,7 @@ impl Machine {
         }
     }
 
-    /// What gpushare decides with on such cards: its defaults, and what it would have measured.
+    /// Returns gpushare's configuration for such cards: the defaults, and the values that it would have measured.
     fn config(&self) -> Config {
         Config {
             capacity: Some(self.capacity),

@@ -1,4 +1,4 @@
-//! What NVIDIA's headers of function types list, and what libcudart asks for. They come from PyPI, at the releases that
+//! Functions that NVIDIA's headers list, and that libcudart asks for. The packages come from PyPI, at the releases that
 //! are named here, below `target/`; nothing of them is kept in the repository.
 //!
 //! ```text
@@ -26,7 +26,7 @@ const RELEASES: [(&str, &str); 4] = [
     ("13.5", "nvidia-cuda-runtime==13.5.37"),
 ];
 
-/// What only the driver of another operating system has.
+/// Functions that only the driver of another operating system has.
 const NOT_ON_LINUX: [&str; 1] = ["cuWGLGetDevice"];
 
 /// A function type of a header.
@@ -37,7 +37,7 @@ pub(super) struct Listed {
     per_thread: bool,
 }
 
-/// What a release names.
+/// Functions that a release names.
 #[derive(Debug, Default)]
 pub(super) struct Release {
     /// The function types of its headers.

@@ -68,13 +68,13 @@ pub(crate) struct Fifo {
 const GRACE: Nanos = Nanos::from_secs(5);
 
 impl Fifo {
-    /// As nvshare.
+    /// Scheduler with the rule of nvshare.
     pub(crate) fn fixed(machine: &Machine) -> Self {
         let quantum = Quantum::Fixed(Nanos::from_secs(30));
         Self::new("FCFS, 30 s", quantum, false, machine)
     }
 
-    /// As XPUShare.
+    /// Scheduler with the rule of XPUShare.
     pub(crate) fn per_gigabyte(machine: &Machine) -> Self {
         let quantum = Quantum::PerGigabyte(Nanos::from_secs(5));
         Self::new("5 s per GB", quantum, true, machine)
@@ -122,7 +122,7 @@ impl Fifo {
         }
     }
 
-    /// Whoever finds all its cards free, and none of them reserved by somebody before.
+    /// Starts each session whose cards are all free and not reserved by an earlier session.
     fn admit(&mut self, now: Nanos) {
         let of = |who: &Who| self.guests[who].gpus.iter().copied();
         let mut taken: BTreeSet<GpuId> =
@@ -149,7 +149,7 @@ impl Fifo {
         }
     }
 
-    /// Those who ran side by side take turns from now on.
+    /// Lets the sessions that ran side by side take turns from now on.
     fn overload(&mut self, now: Nanos, gpu: GpuId) {
         if !self.shares || !self.overloaded.insert(gpu) {
             return;

@@ -96,7 +96,7 @@ impl Policy for Gpushare {
         "gpushare"
     }
 
-    /// It begins to look when somebody waits.
+    /// Begin of the idle grace: the moment when another session waits.
     fn lets_go_at(&self, now: Nanos, _: Nanos, grace: Nanos) -> Nanos {
         now + grace
     }
