@@ -1,4 +1,4 @@
-//! What a command changed: the value of before and the new one, in the daemon's words, as a line or as JSON.
+//! Output of a change: the old and the new value in the daemon's words, as a line or as JSON.
 
 use std::{fmt, io};
 
@@ -9,18 +9,18 @@ use serde::Serialize;
 use crate::output;
 use crate::table::harmless;
 
-/// Of whom something changed.
+/// Owner of a changed value.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Whose<'a> {
-    /// Of one card, or of all.
+    /// One card; none for all cards.
     Card(Option<GpuId>),
-    /// What a session was given.
+    /// Session, by name or number, one of whose terms changed.
     Session(&'a str),
-    /// What a session may do at all.
+    /// Session, by name or number, whose phase or lifetime changed.
     State(&'a str),
 }
 
-/// One change. A card that is none is all of them; one of a session has none.
+/// JSON document of a change. It has the key `gpu` (null for all cards) or `session`.
 #[derive(Debug, Serialize)]
 pub(crate) struct Changed<'a> {
     key: &'a str,
@@ -37,7 +37,7 @@ enum Named<'a> {
     Session(&'a str),
 }
 
-/// `quantum of gpu0`, `memory of session a`, `session a`.
+/// Name of a changed value: `quantum of gpu0`, `memory of session a`, `session a`.
 struct Subject<'a>(&'a str, Whose<'a>);
 
 impl fmt::Display for Subject<'_> {
@@ -52,7 +52,7 @@ impl fmt::Display for Subject<'_> {
     }
 }
 
-/// Prints `quantum of gpu0: 3s (computed) → 100ms`, or the same as one JSON object. Whether the answer was one.
+/// Prints a change as `quantum of gpu0: 3s (computed) → 100ms` or as JSON. Returns whether `answer` reports one.
 pub(crate) fn print(key: &str, whose: Whose<'_>, answer: &AdminReply, json: bool) -> io::Result<bool> {
     let AdminReply::Changed { old, new } = answer else {
         return Ok(false);

@@ -193,7 +193,7 @@ fn find<'a>(sessions: &'a [SessionView], which: &str) -> Result<&'a SessionView,
             .iter()
             .map(|session| (session.session, session.name.as_str(), session.state.kept))
     };
-    let nobody = || CtlError::NotFound {
+    let not_found = || CtlError::NotFound {
         kind: "session",
         name: harmless(which),
         known: match sessions {
@@ -202,8 +202,8 @@ fn find<'a>(sessions: &'a [SessionView], which: &str) -> Result<&'a SessionView,
         },
     };
     match lookup::find(which, all()) {
-        Ok(id) => sessions.iter().find(|session| session.session == id).ok_or_else(nobody),
-        Err(LookupError::NotFound) => Err(nobody()),
+        Ok(id) => sessions.iter().find(|session| session.session == id).ok_or_else(not_found),
+        Err(LookupError::NotFound) => Err(not_found()),
         Err(LookupError::Ambiguous(found)) => {
             Err(CtlError::Ambiguous { name: which.to_owned(), count: found.len(), numbers: list(found) })
         }

@@ -158,7 +158,7 @@ pub enum TenantRequest {
         compute: Quota,
     },
     /// Reports an allocation that the process refused itself because it exceeds the whole quota in the page.
-    /// It has no answer; the daemon verifies, counts and logs it.
+    /// The report has no reply; the daemon verifies, counts and logs it.
     RefusedLocally {
         /// The daemon's number of the card.
         gpu: GpuId,

@@ -88,7 +88,7 @@ pub(super) fn own_version(path: &Path) -> io::Result<Option<String>> {
 /// Names of the CUDA driver's functions that a library defines.
 ///
 /// # Errors
-/// As for [`read`].
+/// The file cannot be read or is not a 64-bit ELF file.
 pub(super) fn driver_exports(path: &Path) -> io::Result<Vec<String>> {
     with(path, |elf, _| {
         let symbols = elf.dynamic_symbols().filter(|symbol| symbol.is_definition());

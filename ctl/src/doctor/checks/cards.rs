@@ -152,7 +152,7 @@ pub(super) fn mig(facts: &Facts) -> Vec<Outcome> {
         |card, mig| match (mig, card.mig_pending.unwrap_or(mig)) {
             (now, pending) if now != pending => Outcome::warning(
                 format!("MIG is {} and will be {} after a reset", on(now), on(pending)),
-                "reset the card when nobody uses it: `sudo nvidia-smi --gpu-reset`",
+                "reset the card while no program uses it: `sudo nvidia-smi --gpu-reset`",
             ),
             (0, _) => Outcome::ok("MIG is off"),
             _ => Outcome::ok("MIG is on: each instance is a card of its own"),
@@ -191,7 +191,7 @@ pub(super) fn compute_mode(facts: &Facts) -> Vec<Outcome> {
         |_, mode| match mode {
             0 => Outcome::ok("any number of processes"),
             2 => Outcome::error("prohibited: no process may use the card", hint),
-            _ => Outcome::error("exclusive: only one process may use the card, so nobody can share it", hint),
+            _ => Outcome::error("exclusive: only one process may use the card, so it cannot be shared", hint),
         },
     )
 }
