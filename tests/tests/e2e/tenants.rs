@@ -154,7 +154,7 @@ fn a_limit_of_no_card_that_is_there_is_no_leave_to_run_without_one() -> anyhow::
         "{said}"
     );
     let said = said_when_refused(&world, "{}")?;
-    assert!(said.contains("GPUSHARE_MEMORY_LIMIT: it names no card"), "{said}");
+    assert!(said.contains("GPUSHARE_MEMORY_LIMIT: the limit names no card"), "{said}");
     let mut right = world.workload(&Sharing::Preload);
     right.env(names::MEMORY_LIMIT, r#"{"0": 16777216}"#);
     let mut program = Program::begin(right, &world, "right")?;
@@ -239,7 +239,7 @@ fn a_program_is_told_that_the_time_of_its_session_is_over() -> anyhow::Result<()
     assert_eq!(program.ask("alloc y 200MiB")?.error(), OUT_OF_MEMORY);
     let said = program.process().stderr();
     assert!(
-        said.contains("the time of session short is over")
+        said.contains("session short has expired or was revoked")
             && said.contains("gpushare-ctl session renew short"),
         "{said}"
     );
