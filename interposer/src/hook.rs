@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   gated export twin(arguments);            passes the gate
-//!   [ordered: stream] ...                    passes the gate; the stream may carry communication with other cards
+//!   [ordered: stream] ...                    passes the gate; the stream may communicate with other cards
 //!   [one: stream] ...                        passes the launch window of its stream, then the gate
 //!   [kernel: function, stream] ...           as `one`; the kernel may communicate with other cards
 //!   [configured: function, config] ...       as `kernel`, with the stream in a launch configuration

@@ -92,7 +92,7 @@ unsafe extern "C" fn answer(handle: *mut c_void, name: *const c_char) -> *mut c_
         // SAFETY: the caller's own arguments.
         let ours = unsafe { dlsym_answer(&TABLE, handle, name) };
         if ours.is_null() {
-            // SAFETY: as above.
+            // SAFETY: the caller's own arguments.
             unsafe { nvml::dlsym_answer(NVML, handle, name) }
         } else {
             ours

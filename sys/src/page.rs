@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_can_resize_the_page() {
+    fn the_page_cannot_be_resized() {
         let (file, _page) = create().unwrap();
         assert_eq!(fs::ftruncate(&file, 0), Err(Errno::PERM));
         assert_eq!(fs::ftruncate(&file, 1 << 20), Err(Errno::PERM));

@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn a_child_that_nobody_waited_for_is_dead() {
+    fn a_child_that_was_not_waited_for_is_dead() {
         let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
         let pid = child.id();
         let pidfd = crate::peer::open(pid).unwrap();

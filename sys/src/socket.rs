@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_where_nobody_accepts_is_waited_for_no_longer_than_said() {
+    fn a_full_queue_of_connections_is_waited_for_up_to_the_limit() {
         let folder = tempfile::tempdir().unwrap();
         let (_socket, path, _waiting) = crowded(folder.path());
         let patience = Duration::from_millis(50);
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_socket_takes_nothing_and_holds_up_nobody() {
+    fn a_full_socket_takes_nothing_and_does_not_block() {
         let (a, b) = UnixStream::pair().unwrap();
         let mut sent = 0;
         let error = loop {
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn descriptors_nobody_asked_for_are_closed() {
+    fn unexpected_descriptors_are_closed() {
         let (a, b) = UnixStream::pair().unwrap();
         let (ours, theirs) = UnixStream::pair().unwrap();
         let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(3))];

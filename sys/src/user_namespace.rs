@@ -76,7 +76,7 @@ mod tests {
             let mut child = child.unwrap();
             let mut said = [0; 3];
             if child.stdout.as_mut().unwrap().read_exact(&mut said).is_err() {
-                eprintln!("skipped: this machine lets nobody make user namespaces");
+                eprintln!("skipped: this machine does not allow user namespaces");
                 child.wait().unwrap();
                 return;
             }

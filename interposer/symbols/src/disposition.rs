@@ -53,17 +53,17 @@ impl fmt::Display for Disposition {
 
 macro_rules! families {
     ($($(#[$doc:meta])* $name:ident = $does:literal;)*) => {
-        /// A family of hooks: what one kind of call has in common.
+        /// Family of hooks with common behaviour.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
         pub enum Family {
             $( $(#[$doc])* $name, )*
         }
 
         impl Family {
-            /// All of them, in the order of the table.
+            /// All families, in the order of the table.
             pub const ALL: &[Self] = &[$(Self::$name),*];
 
-            /// What its hooks do, in one sentence.
+            /// Sentence that says what the hooks of the family do.
             #[must_use]
             pub const fn does(self) -> &'static str {
                 match self {
@@ -75,40 +75,40 @@ macro_rules! families {
 }
 
 families! {
-    /// Kernels and host functions.
+    /// Launches of kernels and host functions.
     Launch = "launches pass the gate";
-    /// Graphs that are launched.
+    /// Instantiation and launch of graphs.
     Graph = "launches and uploads of graphs pass the gate; their kernels are counted";
     /// Copies.
     Copy = "copies pass the gate";
     /// Fills.
     Set = "fills pass the gate";
-    /// Managed memory that is moved.
+    /// Moves of managed memory.
     Prefetch = "moves of managed memory pass the gate";
-    /// Writes and waits that a stream does.
+    /// Writes and waits of a stream.
     StreamOperation = "writes, waits and signals of a stream pass the gate";
-    /// Recordings of streams.
+    /// Stream captures.
     Capture = "gpushare makes no calls that would invalidate a running capture";
     /// Contexts.
     Context = "contexts are counted and reported to the daemon";
-    /// Plain memory.
+    /// Plain device memory.
     Allocation = "memory is charged to the quota and, under the managed backend, allocated so that it can move";
     /// Pools.
     Pool = "memory of pools is charged by what the pool takes from the card";
-    /// An application's own mappings.
+    /// Memory that an application maps itself.
     Mapping = "memory that an application maps itself is charged by handle";
     /// Arrays.
     Array = "arrays are charged at the size that they take on the card";
-    /// Memory of other processes.
+    /// Memory that processes share.
     Ipc = "memory is handed to other processes only if it cannot move";
-    /// Memory of graphs.
+    /// Memory that graphs allocate.
     GraphMemory = "memory of graphs is charged when their reserve grows";
-    /// Code that takes memory.
+    /// Loading of code.
     Module = "the daemon makes headroom for code before it is loaded";
-    /// What memory a card has.
+    /// Size and free memory of a card.
     Totals = "a session sees its quota and its own usage as the card's memory";
-    /// What a piece of memory is.
+    /// Description of an address.
     Identity = "managed memory that stands for device memory is described as device memory";
-    /// Ways to find functions.
+    /// Lookup of driver functions.
     Lookup = "a hooked function is answered with gpushare's";
 }

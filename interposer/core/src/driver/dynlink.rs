@@ -112,7 +112,7 @@ mod tests {
         // SAFETY: RTLD_DEFAULT is a handle that dlsym takes.
         let found = unsafe { symbol_in(libc::RTLD_DEFAULT, c"getpid") };
         assert!(!found.is_null());
-        // SAFETY: as above.
+        // SAFETY: RTLD_DEFAULT is a handle that dlsym takes.
         assert!(unsafe { symbol_in(libc::RTLD_DEFAULT, c"no_such_symbol") }.is_null());
     }
 }

@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_nobody_knows_is_unknown_on_every_driver() {
+    fn an_unlisted_name_is_unknown_on_every_driver() {
         assert_eq!(asked(c"cuConjure", 12_000, 0, 12_000), "unknown");
         for other in [c"", c"cudbgMain", c"sin"] {
             assert_eq!(asked(other, 12_000, 0, 12_000), "the driver's");

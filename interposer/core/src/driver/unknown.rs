@@ -1,8 +1,8 @@
 //! Functions of the driver that a program got although the symbol list lacks them, because the driver is
 //! newer.
 //!
-//! gpushare does not see what they do: memory that they allocate is not charged, and work that they start does
-//! not pass the gate. The daemon reports their names in `gpushare-ctl status`.
+//! gpushare does not see what they do: memory that they allocate is not charged, and work that they start
+//! does not pass the gate. The daemon reports their names in `gpushare-ctl status`.
 //!
 //! ```text
 //!   dlsym, cuGetProcAddress ── note ──▶ sixteen slots ── link, before its next message ──▶ daemon

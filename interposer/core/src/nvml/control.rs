@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_of_no_session_sees_everybody() {
+    fn a_process_outside_a_session_sees_all_pids() {
         let mut pids = list(&[599, 600]);
         let mut control = call(&mut pids);
         // SAFETY: a whole call.

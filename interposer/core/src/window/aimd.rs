@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_that_nobody_fills_does_not_grow() {
+    fn a_window_that_is_not_full_does_not_grow() {
         let mut aimd = Aimd::default();
         for _ in 0..100 {
             let sample = Completion { launches: 8, took: Nanos(8 * MICRO), exact: true, in_flight: 10 };

@@ -4,7 +4,7 @@
 //!   launch ──▶ launch_window ──▶ one more in flight ──▶ gate ──▶ the driver
 //!                │  full? wait for the stream's oldest marker
 //!                ▼
-//!              markers   one event every W/8 launches, per stream ──▶ aimd   completions and durations give W
+//!              markers   one event every W/8 launches, per stream ──▶ aimd   completions give W
 //! ```
 //!
 //! The window is on while another session has a context on the card, or while the session has a compute

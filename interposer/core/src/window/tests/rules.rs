@@ -16,7 +16,7 @@ fn the_first_window_is_admitted_at_once_and_has_its_markers() {
     for _ in 0..64 {
         model.launch(&window, Step::new(MILLI));
     }
-    assert_eq!(model.now_nanos(), 64 * MICRO, "nobody waited");
+    assert_eq!(model.now_nanos(), 64 * MICRO, "no launch waited");
     assert_eq!(window.in_flight(), 64);
     // The first follows the first launch, then one follows every eight.
     assert_eq!(model.markers_made(), 8);
