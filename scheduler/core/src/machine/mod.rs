@@ -178,7 +178,7 @@ impl Core {
         match event {
             Event::GpuFound { gpu, total } => self.gpu_found(gpu, total),
             Event::SessionOpened { session, limit, oversubscribe } => {
-                self.session_opened(session, limit, oversubscribe)
+                self.session_opened(session, limit, oversubscribe);
             }
             Event::Quota { session, gpu, limit } => self.quota(session, gpu, limit),
             Event::Standing { session, standing } => self.standing(session, standing),
@@ -192,10 +192,10 @@ impl Core {
             Event::Contexts { client, gpu, live } => self.contexts(client, gpu, live),
             Event::LeaseSeen { client, gpu, free } => self.lease_seen(client, gpu, free),
             Event::Reserve { client, gpu, request, bytes } => {
-                self.reserve(client, gpu, request, bytes, Kind::Movable)
+                self.reserve(client, gpu, request, bytes, Kind::Movable);
             }
             Event::ReserveFixed { client, gpu, request, bytes } => {
-                self.reserve(client, gpu, request, bytes, Kind::Fixed)
+                self.reserve(client, gpu, request, bytes, Kind::Fixed);
             }
             Event::Fixed { client, gpu, bytes } => self.fixed(client, gpu, bytes),
             Event::Returned { client, gpu, bytes } => self.returned(client, gpu, bytes),

@@ -199,7 +199,7 @@ pub(super) fn play(world: &mut World, step: Step) {
             world.send(Event::Attached { client, gpu: GPU, used: gib(gibs) });
         }
         Step::ExpectedUses(who, gpu, gibs) => {
-            world.send(Event::ExpectedUses { client: ClientId(RETURNING + who), gpu, bytes: gib(gibs) })
+            world.send(Event::ExpectedUses { client: ClientId(RETURNING + who), gpu, bytes: gib(gibs) });
         }
         Step::ExpectedGone(who) => world.send(Event::ExpectedGone { client: ClientId(RETURNING + who) }),
         Step::Set(gpu, knob) => world.send(Event::Set(Setting { gpu, knob })),
@@ -273,7 +273,7 @@ fn act(world: &mut World, step: &Step) {
             world.send(Event::Overhead { client, gpu, bytes: gibs.map(gib) });
         }
         Step::AskRoom(_, gpu) => {
-            world.send(Event::Room { client, gpu, request: RequestId(0), bytes: gib(1) })
+            world.send(Event::Room { client, gpu, request: RequestId(0), bytes: gib(1) });
         }
         Step::Look(_, gpu) => world.look(client, gpu),
         Step::Trim(_, gpu) => {
