@@ -245,7 +245,7 @@ fn the_trace_in_the_documentation_reads() {
     assert_eq!(trace.machine, said, "the page shows what is usual");
     assert!((usual.thrashing - 5.4).abs() < 0.05);
     for name in Trace::names() {
-        assert!(page.contains(&format!("`{name}` (")), "{name} is not on the page");
+        assert!(page.contains(&format!("| `{name}` |")), "{name} is not on the page");
     }
 }
 
