@@ -1,23 +1,37 @@
-//! Moving averages of what was measured, in whole numbers.
+//! Moving averages of measured figures, in whole numbers.
 
-/// An average in which every new value counts a quarter: four or five values forget the past, one
-/// outlier does not rule.
+/// A moving average that begins with a configured guess.
+///
+/// ```text
+///   average ← average + (value − average) ÷ min(n, 4)      n: number of values so far, this one included
+/// ```
+///
+/// The first value replaces the guess. The first four count alike; from then on each counts a quarter, so that four or
+/// five values forget the past and one outlier does not rule.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Average(u64);
+pub(crate) struct Average {
+    value: u64,
+    /// Number of values so far, at most [`WINDOW`].
+    count: u64,
+}
+
+/// A value counts at least one part in this many.
+const WINDOW: u64 = 4;
 
 impl Average {
-    /// Starts from a guess.
+    /// An average without values: the guess stands for them.
     pub(crate) const fn new(guess: u64) -> Self {
-        Self(guess)
+        Self { value: guess, count: 0 }
     }
 
     pub(crate) const fn get(self) -> u64 {
-        self.0
+        self.value
     }
 
     pub(crate) fn add(&mut self, value: u64) {
-        let sum = 3 * u128::from(self.0) + u128::from(value);
-        self.0 = u64::try_from(sum / 4).unwrap_or(u64::MAX);
+        self.count = (self.count + 1).min(WINDOW);
+        let sum = u128::from(self.count - 1) * u128::from(self.value) + u128::from(value);
+        self.value = u64::try_from(sum / u128::from(self.count)).unwrap_or(u64::MAX);
     }
 }
 
@@ -26,13 +40,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_new_level_is_reached_within_a_few_values() {
+    fn the_first_value_replaces_the_guess_and_the_first_four_count_alike() {
+        let mut average = Average::new(1_000_000);
+        let values = [10, 20, 30, 60].map(|value| {
+            average.add(value);
+            average.get()
+        });
+        assert_eq!(values, [10, 15, 20, 30]);
+    }
+
+    #[test]
+    fn later_values_count_a_quarter_each() {
         let mut average = Average::new(0);
-        for _ in 0..5 {
-            average.add(1000);
-        }
+        (0..4).for_each(|_| average.add(0));
+        (0..5).for_each(|_| average.add(1000));
         assert_eq!(average.get(), 761);
         average.add(u64::MAX);
-        assert_eq!(average.get(), u64::MAX / 4 + 571, "and nothing overflows");
+        assert_eq!(average.get(), u64::MAX / 4 + 571, "no overflow");
     }
 }

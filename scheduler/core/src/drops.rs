@@ -30,7 +30,7 @@ impl Core {
         let Some(session) = self.sessions.get_mut(id) else {
             return;
         };
-        let Some(epoch) = session.lock.grant().map(|grant| grant.epoch) else {
+        let Some((epoch, is_turn)) = session.lock.grant().map(|grant| (grant.epoch, grant.is_turn)) else {
             return;
         };
         let drop = session.lock.dropping();
@@ -44,7 +44,8 @@ impl Core {
             if let Some(card) = self.cards.get_mut(gpu) {
                 card.vacated = card.vacated.max(vacated);
                 if let Some(drain) = drain {
-                    card.drained(drain);
+                    // Before its first turn a session's memory may still be on its way in, which makes drains long.
+                    card.drained(drain, is_turn || drain <= self.config.drain_target);
                 }
             }
         }

@@ -70,7 +70,7 @@ impl Core {
         self.last_epoch.counter += 1;
         let epoch = self.last_epoch;
         let entry = None;
-        self.set_lock(id, Lock::Dropping(Grant { epoch, clock, entry }, drop));
+        self.set_lock(id, Lock::Dropping(Grant { epoch, clock, is_turn: false, entry }, drop));
         if let Some(session) = self.sessions.get_mut(id) {
             session.close_those(claimants, epoch, &mut self.effects);
         }
@@ -271,15 +271,20 @@ impl Core {
             clock.lend(self.now, until.min(clock.turn_end()));
         }
         let entry = turn.then(|| self.entry(id));
+        for gpu in gpus.into_iter().filter(|_| moves) {
+            let alone = !self.is_anything_moving(gpu);
+            if let Some(card) = self.cards.get_mut(gpu) {
+                card.begin_move(self.now, alone);
+            }
+        }
         self.stand_up(id);
         self.last_epoch.counter += 1;
         let epoch = self.last_epoch;
-        self.set_lock(id, Lock::Holding(Grant { epoch, clock, entry }));
+        self.set_lock(id, Lock::Holding(Grant { epoch, clock, is_turn: turn, entry }));
         if let Some(session) = self.sessions.get_mut(id) {
             session.open(epoch, moves, &mut self.effects);
         }
         if let Some(entry) = entry {
-            let gpus = self.turn_cards(id);
             for gpu in gpus {
                 if let Some(card) = self.cards.get_mut(gpu) {
                     card.handoffs += 1;

@@ -86,6 +86,8 @@ pub(crate) struct Card {
     pub(crate) moved_up: Nanos,
     /// When the last session that made room here was told to, or did on its own.
     pub(crate) vacated: Nanos,
+    /// The moves under way: when the first of them began, and the bytes that have come in since then.
+    moves: Option<(Nanos, Bytes)>,
     drains: VecDeque<Nanos>,
     expected_drain: Average,
     bandwidth: Average,
@@ -110,6 +112,7 @@ impl Card {
             floors: [Virtual::default(); 3],
             moved_up: Nanos::ZERO,
             vacated: Nanos::ZERO,
+            moves: None,
             drains: VecDeque::new(),
             expected_drain: Average::new(config.drain_target.0),
             bandwidth: Average::new(config.bandwidth_per_second.0),
@@ -288,11 +291,12 @@ impl Card {
         self.budget.available(now, self.knobs.epsilon, config.budget_max)
     }
 
-    /// A drop took `drain`.
-    pub(crate) fn drained(&mut self, drain: Nanos) {
-        // One that took minutes says little about the next, and must not make everybody's turns that long.
-        let believed = drain.min(UNUSUAL);
-        self.expected_drain.add(believed.0);
+    /// A drop took `drain`; `typical` if the next one may be expected to take as long.
+    pub(crate) fn drained(&mut self, drain: Nanos, typical: bool) {
+        if typical {
+            // A drain of minutes says little about the next, and must not make all turns that long.
+            self.expected_drain.add(drain.min(UNUSUAL).0);
+        }
         self.drains.push_back(drain);
         if self.drains.len() > DRAINS {
             self.drains.pop_front();
@@ -304,8 +308,26 @@ impl Card {
         self.drains.iter().copied().collect()
     }
 
-    /// A client says that it moved `bytes` to this card in `took`.
-    pub(crate) fn measure(&mut self, bytes: Bytes, took: Nanos, config: &Config) {
+    /// A session begins to bring its memory in; `alone` if no other session does so at this time.
+    pub(crate) fn begin_move(&mut self, now: Nanos, alone: bool) {
+        if alone || self.moves.is_none() {
+            self.moves = Some((now, Bytes::ZERO));
+        }
+    }
+
+    /// A process has brought `bytes` in; `last` if no other process is still moving. Moves that overlap share the link, so
+    /// that their bytes are measured together.
+    pub(crate) fn end_move(&mut self, now: Nanos, bytes: Bytes, last: bool, config: &Config) {
+        let Some((since, moved)) = self.moves else { return };
+        self.moves = Some((since, moved + bytes));
+        if last {
+            self.moves = None;
+            self.measure(moved + bytes, now - since, config);
+        }
+    }
+
+    /// Takes in that `bytes` came to this card in `took`.
+    fn measure(&mut self, bytes: Bytes, took: Nanos, config: &Config) {
         if bytes >= SUBSTANTIAL_MOVE {
             let rate = u128::from(bytes.0) * u128::from(Nanos::from_secs(1).0) / u128::from(took.0.max(1));
             let rate = u64::try_from(rate).unwrap_or(u64::MAX);
@@ -331,14 +353,26 @@ mod tests {
     }
 
     #[test]
-    fn a_measured_bandwidth_replaces_the_configured_one_in_steps() {
+    fn the_first_measured_bandwidth_replaces_the_configured_one() {
         let mut card = card();
         assert_eq!(transfer(&card), Nanos::from_secs(8));
         let config = Config { bandwidth_per_second: Bytes(1_000_000_000), ..Config::default() };
-        card.measure(Bytes(5_000_000_000), Nanos::from_secs(1), &config);
-        assert_eq!(transfer(&card), Nanos::from_secs(4));
+        card.measure(Bytes(4_000_000_000), Nanos::from_secs(1), &config);
+        assert_eq!(transfer(&card), Nanos::from_secs(2));
         card.measure(Bytes(1), Nanos::from_secs(1), &config);
-        assert_eq!(transfer(&card), Nanos::from_secs(4), "one byte says nothing");
+        assert_eq!(transfer(&card), Nanos::from_secs(2), "one byte says nothing");
+    }
+
+    #[test]
+    fn moves_that_overlap_are_measured_together() {
+        let mut card = card();
+        let config = Config { bandwidth_per_second: Bytes(1_000_000_000), ..Config::default() };
+        let half = Bytes(2_000_000_000);
+        card.begin_move(Nanos::from_secs(10), true);
+        card.begin_move(Nanos::from_secs(11), false);
+        card.end_move(Nanos::from_secs(12), half, false, &config);
+        card.end_move(Nanos::from_secs(12), half, true, &config);
+        assert_eq!(transfer(&card), Nanos::from_secs(4), "4 GB in 2 s");
     }
 
     #[test]
@@ -346,7 +380,7 @@ mod tests {
         let mut card = card();
         let config = Config { bandwidth_per_second: Bytes(1_000_000_000), ..Config::default() };
         card.measure(Bytes::gib(1), Nanos::ZERO, &config);
-        assert_eq!(card.bandwidth.get(), (3 * 1_000_000_000 + 16_000_000_000) / 4);
+        assert_eq!(card.bandwidth.get(), 16_000_000_000);
         card.measure(Bytes::gib(1), Nanos::MAX, &config);
         assert!(card.bandwidth.get() > 1_000_000_000);
     }
@@ -355,7 +389,7 @@ mod tests {
     fn the_last_256_drains_are_kept() {
         let mut card = card();
         for n in 0..300 {
-            card.drained(Nanos(n));
+            card.drained(Nanos(n), true);
         }
         assert_eq!(card.drains().len(), 256);
         assert_eq!(card.drains()[0], Nanos(44));

@@ -204,7 +204,7 @@ impl Core {
             Event::Recalled { client, gpu, bytes } => self.recalled(client, gpu, bytes),
             Event::Trim { client, gpu } => self.trim(client, gpu),
             Event::Wait { client, word } => self.wait(client, word),
-            Event::Entered { client, word, moved, took } => self.entered(client, word, moved, took),
+            Event::Entered { client, word, moved, .. } => self.entered(client, word, moved),
             Event::Released { client, word, drain } => self.released(client, word, drain),
             Event::ExpectedGone { client } => self.recovery.gone(client),
             Event::ExpectedUses { client, gpu, bytes } => self.expected_uses(client, gpu, bytes),

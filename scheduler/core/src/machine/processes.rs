@@ -145,7 +145,7 @@ impl Core {
         }
     }
 
-    pub(crate) fn entered(&mut self, client: ClientId, word: GateWord, moved: Bytes, took: Nanos) {
+    pub(crate) fn entered(&mut self, client: ClientId, word: GateWord, moved: Bytes) {
         let now = self.now;
         let Some(id) = self.session_of(client) else { return };
         let Some(session) = self.sessions.get_mut(id) else {
@@ -166,7 +166,7 @@ impl Core {
         {
             grant.clock.entered(now);
         }
-        self.note_move(id, cards, moved, took);
+        self.note_move(id, cards, moved);
     }
 
     pub(crate) fn released(&mut self, client: ClientId, word: GateWord, drain: Nanos) {
@@ -188,15 +188,22 @@ impl Core {
     ///
     /// A process asks the driver for all its memory and cannot know how much was there already. So the
     /// bandwidth is computed from the part that did not fit beside the other sessions.
-    pub(crate) fn note_move(&mut self, id: SessionId, cards: GpuSet, moved: Bytes, took: Nanos) {
+    fn note_move(&mut self, id: SessionId, cards: GpuSet, moved: Bytes) {
         let share = Bytes(moved.0 / u64::from(cards.len().max(1)));
         for gpu in cards {
-            let own = self.need(id, gpu);
+            let (own, last) = (self.need(id, gpu), !self.is_anything_moving(gpu));
             if let Some(card) = self.cards.get_mut(gpu) {
                 card.moved += share;
-                card.measure(share.min(card.excess(own)), took, &self.config);
+                card.end_move(self.now, share.min(card.excess(own)), last, &self.config);
                 self.agenda.look_at(gpu);
             }
         }
+    }
+
+    /// Whether any process brings its memory to a card.
+    pub(crate) fn is_anything_moving(&self, gpu: GpuId) -> bool {
+        let holders = self.cards.get(gpu).map(|card| &card.census.holders);
+        let mut here = holders.into_iter().flatten().filter_map(|&id| self.sessions.get(id));
+        here.any(crate::session::Session::is_moving)
     }
 }

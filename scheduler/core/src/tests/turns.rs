@@ -129,6 +129,24 @@ fn the_quantum_pays_for_what_moves_take_whatever_was_there_already() {
 }
 
 #[test]
+fn the_first_switch_makes_the_quantum_what_its_cost_asks_for() {
+    for moves in [ms(40), ms(800)] {
+        let mut world = World::new(Config { bandwidth_per_second: gib(10), ..plain() });
+        for _ in 0..2 {
+            let (_, client) = world.busy_program(gib(6));
+            world.habits(client).moves = moves;
+        }
+        while world.card().moved_bytes.is_zero() {
+            world.run_for(ms(1));
+        }
+        let cost = ms(2) + moves + plain().switch_cost;
+        let promised = Nanos(cost.0 * 19);
+        let quantum = world.card().quantum_ns;
+        assert!(quantum.0.abs_diff(promised.0) < promised.0 / 50, "{quantum} instead of {promised}");
+    }
+}
+
+#[test]
 fn a_grant_says_its_quantum_and_epochs_rise() {
     let mut world = World::new(with_quantum(ms(100)));
     let (first, _) = world.busy_program(gib(6));
