@@ -21,62 +21,62 @@ use serde::Deserialize;
     Environment: GPUSHARE_RUNTIME_DIR, GPUSHARE_LOCK_DIR, GPUSHARE_LOG (a filter like `debug`), \
     STATE_DIRECTORY (systemd's, with --system)."
 )]
-pub struct Args {
+pub(crate) struct Args {
     /// Serve this user's own processes only
     #[arg(long)]
-    pub user: bool,
+    pub(crate) user: bool,
     /// Serve the processes of all users of this machine
     #[arg(long)]
-    pub system: bool,
+    pub(crate) system: bool,
     /// Folder for the sockets [default: /run/gpushare, or $XDG_RUNTIME_DIR/gpushare for a user]
     #[arg(long, value_name = "FOLDER")]
-    pub runtime_dir: Option<PathBuf>,
+    pub(crate) runtime_dir: Option<PathBuf>,
     /// Folder for state that outlives a restart of the machine [default: /var/lib/gpushare with --system, or
     /// $XDG_STATE_HOME/gpushare; else, and with --runtime-dir, that folder]
     #[arg(long, value_name = "FOLDER")]
-    pub state_dir: Option<PathBuf>,
+    pub(crate) state_dir: Option<PathBuf>,
     /// Configuration file [default: /etc/gpushare/config.toml with --system, if there is one]
     #[arg(long, value_name = "FILE")]
-    pub config: Option<PathBuf>,
+    pub(crate) config: Option<PathBuf>,
     /// Bytes that may be resident together on a card, by its index or UUID (repeatable)
     #[arg(long, value_name = "GPU=BYTES")]
-    pub capacity: Vec<ForCard>,
+    pub(crate) capacity: Vec<ForCard>,
     /// Limit on the managed memory of all sessions together, on every card or on one (repeatable)
     #[arg(long, value_name = "[GPU=]BYTES")]
-    pub managed_limit: Vec<ForCards>,
+    pub(crate) managed_limit: Vec<ForCards>,
     /// Fixed time quantum instead of the computed one, like 2s
     #[arg(long, value_name = "TIME")]
-    pub quantum: Option<Nanos>,
+    pub(crate) quantum: Option<Nanos>,
     /// Run all sessions in parallel, or in turns, or decide by their memory
     #[arg(long, value_name = "MODE")]
-    pub mode: Option<ModeChoice>,
+    pub(crate) mode: Option<ModeChoice>,
     /// End after this time without sessions, like 10min
     #[arg(long, value_name = "TIME")]
-    pub idle_exit: Option<Nanos>,
+    pub(crate) idle_exit: Option<Nanos>,
     /// Address for Prometheus metrics, or `off` [default: 127.0.0.1:9402 with --system, else off]
     #[arg(long, value_name = "ADDRESS")]
-    pub metrics: Option<MetricsAt>,
+    pub(crate) metrics: Option<MetricsAt>,
     /// Folder for the cards' lock files [default: /run/lock]
     #[arg(long, value_name = "FOLDER")]
-    pub lock_dir: Option<PathBuf>,
+    pub(crate) lock_dir: Option<PathBuf>,
     /// Record the scheduler's events for `cargo xtask replay`; an older recording of that name becomes FILE.1
     #[arg(long, value_name = "FILE")]
-    pub record: Option<PathBuf>,
+    pub(crate) record: Option<PathBuf>,
     /// End the recording at this size [default: 1GiB]
     #[arg(long, value_name = "SIZE")]
-    pub record_limit: Option<Bytes>,
+    pub(crate) record_limit: Option<Bytes>,
     /// Format of log lines on stderr [default: text]
     #[arg(long, value_name = "FORMAT")]
-    pub log_format: Option<LogFormat>,
+    pub(crate) log_format: Option<LogFormat>,
     /// Write one byte to this inherited pipe when both sockets listen
     #[arg(long, value_name = "N")]
-    pub ready_fd: Option<u32>,
+    pub(crate) ready_fd: Option<u32>,
 }
 
 /// Format of log lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum LogFormat {
+pub(crate) enum LogFormat {
     /// Plain text for people.
     #[default]
     Text,
@@ -86,7 +86,7 @@ pub enum LogFormat {
 
 /// Address for metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MetricsAt {
+pub(crate) enum MetricsAt {
     /// No metrics.
     Off,
     /// Address to listen at.
@@ -110,7 +110,7 @@ impl FromStr for MetricsAt {
 
 /// Sharing mode on the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum ModeChoice {
+pub(crate) enum ModeChoice {
     /// Mode chosen by the sessions' memory and weights.
     Auto,
     /// All sessions at once.
@@ -123,8 +123,7 @@ pub enum ModeChoice {
 
 impl ModeChoice {
     /// Returns the fixed mode; `None` for `auto`.
-    #[must_use]
-    pub fn fixed(self) -> Option<Mode> {
+    pub(crate) fn fixed(self) -> Option<Mode> {
         match self {
             Self::Auto => None,
             Self::Parallel => Some(Mode::Parallel),
@@ -136,7 +135,7 @@ impl ModeChoice {
 
 /// Card as named on the command line and in the configuration file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum CardName {
+pub(crate) enum CardName {
     /// Index of the card, in the daemon's order.
     Index(u8),
     /// UUID of the card.
@@ -158,11 +157,11 @@ impl FromStr for CardName {
 
 /// Number of bytes for one card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ForCard {
+pub(crate) struct ForCard {
     /// Name of the card.
-    pub card: CardName,
+    pub(crate) card: CardName,
     /// Number of bytes.
-    pub bytes: Bytes,
+    pub(crate) bytes: Bytes,
 }
 
 impl FromStr for ForCard {
@@ -178,7 +177,7 @@ impl FromStr for ForCard {
 
 /// Number of bytes for all cards or for one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ForCards {
+pub(crate) enum ForCards {
     /// Number for each card without one of its own.
     Every(Bytes),
     /// Number for one card.

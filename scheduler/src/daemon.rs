@@ -19,7 +19,7 @@ use crate::audit::Audit;
 use crate::config::{Reader, Settings, Source};
 use crate::connections::{Acceptor, Admin, ConnectionLimit, Tenant, accept};
 use crate::engine::Engine;
-use crate::exit::Stop;
+use crate::exit::failed;
 use crate::input::Input;
 use crate::metrics;
 use crate::persist::store;
@@ -42,21 +42,17 @@ const FOLDER_WATCH: Duration = Duration::from_secs(2);
 ///
 /// Uses the sockets that were `passed`, if any. Reads the settings again from `source` on request. Writes to
 /// the pipe with the descriptor number `ready` when both sockets listen.
-///
-/// # Errors
-/// [`Stop`] if the daemon cannot start.
-pub fn run(
+pub(crate) fn run(
     settings: Settings,
     source: Source,
     passed: Vec<StdUnixListener>,
     ready: Option<u32>,
-) -> Result<(), Stop> {
-    let system = |what| move |cause| Stop::System { what, cause };
+) -> anyhow::Result<()> {
     raise_descriptor_limit();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
-        .map_err(system("start an event loop"))?;
+        .map_err(failed("start an event loop"))?;
     // Run as a task, so that tokio can switch from a connection's task to this one without polling the
     // sockets first.
     let served = runtime.block_on(runtime.spawn(serve(settings, source, passed, ready)));
@@ -72,8 +68,7 @@ async fn serve(
     source: Source,
     passed: Vec<StdUnixListener>,
     ready: Option<u32>,
-) -> Result<(), Stop> {
-    let system = |what| move |cause| Stop::System { what, cause };
+) -> anyhow::Result<()> {
     let mut folder = Folder::take(&settings.runtime, settings.owner)?;
     folder.adopt(passed)?;
     let state = State::take(&settings, &folder)?;
@@ -89,8 +84,8 @@ async fn serve(
     let (requests, mut observed) = mpsc::channel(1);
     let audit = Audit::start(&settings.audit, state.descriptor(&folder), settings.state.join(AUDIT));
     let reel = settings.record.as_ref().map(RecordTo::create).transpose()?;
-    let (at, before) = state.places(&folder, &registry).map_err(system("keep its folder open"))?;
-    let (store, book) = Store::open(at, before).map_err(system("open its registry"))?;
+    let (at, before) = state.places(&folder, &registry).map_err(failed("keep its folder open"))?;
+    let (store, book) = Store::open(at, before).map_err(failed("open its registry"))?;
     let mut engine = Engine::resume(settings, book, store.is_complete(), (inputs, limit), reel)?;
     engine.audit.write_to(audit);
     engine.reader = Some(Reader::new(source));
@@ -98,15 +93,15 @@ async fn serve(
         engine.metrics.report_to(observer);
     }
     let Sockets { tenant, admin } = folder.listen()?;
-    let mut writer = Writer::start(store).map_err(system("start a thread for its registry"))?;
-    let listener = |socket| UnixListener::from_std(socket).map_err(system("listen on a socket"));
+    let mut writer = Writer::start(store).map_err(failed("start a thread for its registry"))?;
+    let listener = |socket| UnixListener::from_std(socket).map_err(failed("listen on a socket"));
     let listeners = [
         tokio::spawn(accept::<Tenant>(listener(tenant)?, acceptor.clone())),
         tokio::spawn(accept::<Admin>(listener(admin)?, acceptor)),
     ];
-    let mut terminated = signal(SignalKind::terminate()).map_err(system("wait for signals"))?;
-    let mut interrupted = signal(SignalKind::interrupt()).map_err(system("wait for signals"))?;
-    let mut hung_up = signal(SignalKind::hangup()).map_err(system("wait for signals"))?;
+    let mut terminated = signal(SignalKind::terminate()).map_err(failed("wait for signals"))?;
+    let mut interrupted = signal(SignalKind::interrupt()).map_err(failed("wait for signals"))?;
+    let mut hung_up = signal(SignalKind::hangup()).map_err(failed("wait for signals"))?;
     info!("serving {root}");
     ready::report(ready);
 

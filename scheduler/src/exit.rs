@@ -1,60 +1,58 @@
 //! Errors that end the daemon, and their exit codes.
 
+use std::error::Error;
 use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use crate::config::ConfigError;
-use crate::lock::LockError;
-use crate::record::RecordError;
-use crate::sockets::SocketError;
-use crate::state::StateError;
+use gpushare_sys::folder::FolderError;
 
-/// Error that ends the daemon.
+use crate::config::ConfigError;
+
+/// Error of a system call on a file or folder.
 #[derive(Debug, thiserror::Error)]
-pub enum Stop {
-    /// A flag or the configuration file is wrong.
-    #[error(transparent)]
-    Config(#[from] ConfigError),
-    /// The runtime folder or one of the sockets is not available.
-    #[error(transparent)]
-    Sockets(#[from] SocketError),
-    /// The state folder is not available.
-    #[error(transparent)]
-    State(#[from] StateError),
-    /// A card belongs to another daemon.
-    #[error(transparent)]
-    Lock(#[from] LockError),
-    /// The recording cannot be started.
-    #[error(transparent)]
-    Record(#[from] RecordError),
-    /// A system call that every daemon needs failed.
-    #[error("cannot {what}: {cause}; check the limits of its user (`ulimit -a`) and the system's log")]
-    System {
-        /// Action that failed, as a verb.
-        what: &'static str,
-        /// Error of the system.
-        cause: io::Error,
-    },
+#[error("cannot {what} {}: {cause}; {hint}", path.display())]
+pub(crate) struct FileError {
+    /// Action that failed, as a verb.
+    what: &'static str,
+    path: PathBuf,
+    #[source]
+    cause: io::Error,
+    /// Remedy.
+    hint: &'static str,
 }
 
-impl Stop {
-    /// Returns the exit code: 2 for a wrong flag or configuration, 4 for a lack of permission, else 1.
-    ///
-    /// 0 is success, and 3 (no daemon) is for programs that look for a daemon.
-    #[must_use]
-    pub fn code(&self) -> ExitCode {
-        let denied = match self {
-            Self::Config(error) => error.is_denied(),
-            Self::Sockets(error) => error.is_denied(),
-            Self::State(error) => error.is_denied(),
-            Self::Lock(error) => error.is_denied(),
-            Self::Record(error) => error.is_denied(),
-            Self::System { cause, .. } => cause.kind() == ErrorKind::PermissionDenied,
-        };
-        match self {
-            _ if denied => 4.into(),
-            Self::Config(_) => 2.into(),
-            _ => 1.into(),
-        }
+impl FileError {
+    pub(crate) fn of(what: &'static str, path: &Path, hint: &'static str) -> impl FnOnce(io::Error) -> Self {
+        move |cause| Self { what, path: path.to_owned(), cause, hint }
+    }
+}
+
+/// Describes the failure of a system call that every daemon needs. `what` is a verb.
+pub(crate) fn failed(what: &'static str) -> impl FnOnce(io::Error) -> anyhow::Error {
+    move |cause| {
+        let message = format!(
+            "cannot {what}: {cause}; check the limits of its user (`ulimit -a`) and the system's log"
+        );
+        anyhow::Error::new(cause).context(message)
+    }
+}
+
+/// Returns whether the cause of an error is a lack of permission.
+pub(crate) fn is_denied(error: &(dyn Error + 'static)) -> bool {
+    let denied = |cause: &io::Error| cause.kind() == ErrorKind::PermissionDenied;
+    std::iter::successors(Some(error), |&error| error.source()).any(|error| {
+        error.downcast_ref().is_some_and(denied) || error.downcast_ref().is_some_and(FolderError::is_denied)
+    })
+}
+
+/// Returns the exit code: 2 for a wrong flag or configuration, 4 for a lack of permission, else 1.
+///
+/// 0 is success, and 3 (no daemon) is for programs that look for a daemon.
+pub(crate) fn code(error: &anyhow::Error) -> ExitCode {
+    match error {
+        error if is_denied(error.as_ref()) => 4.into(),
+        error if error.is::<ConfigError>() => 2.into(),
+        _ => 1.into(),
     }
 }

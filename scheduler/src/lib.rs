@@ -3,19 +3,20 @@
 #![forbid(unsafe_code)]
 
 // Settings: command line, configuration file.
-pub mod args;
-pub mod config;
+mod args;
+mod config;
 
 // Life of the daemon: start, main loop, end.
-pub mod daemon;
-pub mod exit;
-pub mod ready;
+mod daemon;
+mod exit;
+mod program;
+mod ready;
 
 // Resources that one daemon owns alone: runtime folder with its sockets, state folder, cards.
-pub mod lock;
-pub mod nvml;
-pub mod sockets;
-pub mod state;
+mod lock;
+mod nvml;
+mod sockets;
+mod state;
 
 // Peers: who they are, their connections, what they send.
 mod connections;
@@ -42,5 +43,7 @@ mod requests;
 mod audit;
 mod log_limiter;
 pub mod metrics;
-pub mod operation;
-pub mod record;
+mod operation;
+mod record;
+
+pub use program::main;

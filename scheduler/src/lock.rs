@@ -16,12 +16,14 @@ use gpushare_sys::folder::is_at;
 use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::io::Errno;
 
+use crate::exit::FileError;
+
 /// Number of tries while other daemons start and end at the same moment.
 const TRIES: u32 = 16;
 
 /// Error of a card's lock.
 #[derive(Debug, thiserror::Error)]
-pub enum LockError {
+pub(crate) enum LockError {
     /// Another daemon serves the card.
     #[error(
         "{uuid} already belongs to a gpushare daemon{}; a card has one daemon: use that one or stop it first",
@@ -33,43 +35,26 @@ pub enum LockError {
         /// Pid of the other daemon, from its lock file.
         pid: Option<u32>,
     },
-    /// A system call failed.
-    #[error("cannot lock {}: {cause}; choose another folder with --lock-dir", path.display())]
-    System {
-        /// Lock file of the card.
-        path: PathBuf,
-        /// Error of the system.
-        cause: io::Error,
-    },
+    #[error(transparent)]
+    System(#[from] FileError),
 }
 
 fn holder(pid: Option<u32>) -> String {
     pid.map_or(String::new(), |pid| format!(" (pid {pid})"))
 }
 
-impl LockError {
-    /// Returns whether the cause is a lack of permission.
-    #[must_use]
-    pub fn is_denied(&self) -> bool {
-        matches!(self, Self::System { cause, .. } if cause.kind() == io::ErrorKind::PermissionDenied)
-    }
-}
-
 /// Lock on a card, held until drop.
 #[derive(Debug)]
-pub struct CardLock {
+pub(crate) struct CardLock {
     path: PathBuf,
     _file: File,
 }
 
 impl CardLock {
     /// Takes the lock without waiting.
-    ///
-    /// # Errors
-    /// [`LockError`] if another daemon has it, or the folder is not writable.
-    pub fn take(folder: &Path, uuid: GpuUuid) -> Result<Self, LockError> {
+    pub(crate) fn take(folder: &Path, uuid: GpuUuid) -> Result<Self, LockError> {
         let path = folder.join(format!("gpushare-{uuid}"));
-        let system = |cause| LockError::System { path: path.clone(), cause };
+        let system = |cause| FileError::of("lock", &path, "choose another folder with --lock-dir")(cause);
         for _ in 0..TRIES {
             let mut file = open(&path).map_err(system)?;
             if !try_lock(&file).map_err(system)? {

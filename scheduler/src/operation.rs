@@ -17,7 +17,7 @@ use tracing::Level;
 use crate::identity::PeerProcess;
 
 /// Fields that a record as text leaves out, since its sentence has them.
-pub const FIELDS: [&str; 13] = [
+pub(crate) const FIELDS: [&str; 13] = [
     "session_id",
     "session",
     "pid",

@@ -10,7 +10,7 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 use tracing::warn;
 
 /// Reports readiness to the `pipe` and to systemd, as far as they are there. Failures are only logged.
-pub fn report(pipe: Option<u32>) {
+pub(crate) fn report(pipe: Option<u32>) {
     if let Some(number) = pipe
         && let Err(cause) = write_byte(number)
     {

@@ -26,27 +26,20 @@ use rustix::net::sockopt;
 use tracing::warn;
 
 use crate::config::Owner;
+use crate::exit::FileError;
 use crate::lock::lock_folder;
+
+/// Remedy for a failed system call.
+const HINT: &str = "check its owner, or choose another folder with --runtime-dir";
 
 /// Longest path that fits a socket address, in bytes.
 const MAX_PATH: usize = 107;
 
 /// Error of the runtime folder or its sockets.
 #[derive(Debug, thiserror::Error)]
-pub enum SocketError {
-    /// A system call failed.
-    #[error(
-        "cannot {what} {}: {cause}; check its owner, or choose another folder with --runtime-dir",
-        path.display()
-    )]
-    System {
-        /// Action that failed, as a verb.
-        what: &'static str,
-        /// File or folder of the action.
-        path: PathBuf,
-        /// Error of the system.
-        cause: io::Error,
-    },
+pub(crate) enum SocketError {
+    #[error(transparent)]
+    System(#[from] FileError),
     /// Others may write to the folder, or it is no folder.
     #[error("{0} with --runtime-dir")]
     Folder(#[from] FolderError),
@@ -93,25 +86,9 @@ fn process(pid: Option<u32>) -> String {
     pid.map_or(String::new(), |pid| format!(" (pid {pid})"))
 }
 
-impl SocketError {
-    /// Returns whether the cause is a lack of permission.
-    #[must_use]
-    pub fn is_denied(&self) -> bool {
-        match self {
-            Self::System { cause, .. } => cause.kind() == io::ErrorKind::PermissionDenied,
-            Self::Folder(error) => error.is_denied(),
-            _ => false,
-        }
-    }
-
-    fn system(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
-        move |cause| Self::System { what, path: path.to_owned(), cause }
-    }
-}
-
 /// The runtime folder, locked until drop or [`Folder::leave`].
 #[derive(Debug)]
-pub struct Folder {
+pub(crate) struct Folder {
     runtime: RuntimeDir,
     owner: Owner,
     /// Whether this daemon made the folder.
@@ -123,19 +100,16 @@ pub struct Folder {
 
 /// The daemon's two listening sockets.
 #[derive(Debug)]
-pub struct Sockets {
+pub(crate) struct Sockets {
     /// Socket for processes that share a GPU.
-    pub tenant: UnixListener,
+    pub(crate) tenant: UnixListener,
     /// Socket for administration.
-    pub admin: UnixListener,
+    pub(crate) admin: UnixListener,
 }
 
 impl Folder {
     /// Makes the folder if it is missing, checks it, and locks it.
-    ///
-    /// # Errors
-    /// [`SocketError`] if others may write to it, or another daemon serves it.
-    pub fn take(runtime: &RuntimeDir, owner: Owner) -> Result<Self, SocketError> {
+    pub(crate) fn take(runtime: &RuntimeDir, owner: Owner) -> Result<Self, SocketError> {
         for path in [runtime.tenant_socket(), runtime.admin_socket()] {
             let length = path.as_os_str().len();
             if length > MAX_PATH {
@@ -143,7 +117,7 @@ impl Folder {
             }
         }
         let made = folder::take(runtime.root(), mode(owner))?;
-        let lock = lock_folder(runtime.root()).map_err(SocketError::system("lock", runtime.root()))?;
+        let lock = lock_folder(runtime.root()).map_err(FileError::of("lock", runtime.root(), HINT))?;
         let lock = lock.ok_or_else(|| SocketError::Busy {
             pid: listening_process(&runtime.tenant_socket()).ok().flatten(),
             path: runtime.root().to_owned(),
@@ -152,11 +126,7 @@ impl Folder {
     }
 
     /// Takes over sockets that were passed to the daemon. Their paths tell which is which.
-    ///
-    /// # Errors
-    /// [`SocketError::Passed`] if one is not a listening socket at one of the two paths, both are at one, or
-    /// the administrator's is open to others.
-    pub fn adopt(&mut self, passed: Vec<UnixListener>) -> Result<(), SocketError> {
+    pub(crate) fn adopt(&mut self, passed: Vec<UnixListener>) -> Result<(), SocketError> {
         for (number, listener) in passed.into_iter().enumerate() {
             let refuse = |what: String| SocketError::Passed { number, what };
             let listens = sockopt::socket_acceptconn(&listener).is_ok_and(|listens| listens);
@@ -172,7 +142,7 @@ impl Folder {
                     path.display()
                 )));
             };
-            let found = fs::symlink_metadata(&ours[which]).map_err(SocketError::system("look at", path))?;
+            let found = fs::symlink_metadata(&ours[which]).map_err(FileError::of("look at", path, HINT))?;
             let mode = found.permissions().mode() & 0o777;
             if ours[which] == self.runtime.admin_socket() && mode & 0o077 != 0 {
                 return Err(refuse(format!(
@@ -182,17 +152,14 @@ impl Folder {
             if self.passed[which].is_some() {
                 return Err(refuse(format!("is a second one at {}", path.display())));
             }
-            listener.set_nonblocking(true).map_err(SocketError::system("listen on", path))?;
+            listener.set_nonblocking(true).map_err(FileError::of("listen on", path, HINT))?;
             self.passed[which] = Some(listener);
         }
         Ok(())
     }
 
     /// Binds the sockets that were not passed. Connections queue up from then on.
-    ///
-    /// # Errors
-    /// [`SocketError`] if a path is taken.
-    pub fn listen(&self) -> Result<Sockets, SocketError> {
+    pub(crate) fn listen(&self) -> Result<Sockets, SocketError> {
         folder::take(&self.runtime.tenant_dir(), mode(self.owner))?;
         let tenant_mode = match self.owner {
             Owner::System => 0o666,
@@ -206,10 +173,7 @@ impl Folder {
     }
 
     /// Checks that the folder is still at its path.
-    ///
-    /// # Errors
-    /// [`SocketError::Gone`] if it is not, so that no process finds this daemon any more.
-    pub fn check(&self) -> Result<(), SocketError> {
+    pub(crate) fn check(&self) -> Result<(), SocketError> {
         match is_at(&self.lock, self.runtime.root()) {
             true => Ok(()),
             false => Err(SocketError::Gone(self.runtime.root().to_owned())),
@@ -237,10 +201,7 @@ impl Folder {
     }
 
     /// Opens the folder again, even if it was moved.
-    ///
-    /// # Errors
-    /// If no descriptor is left.
-    pub fn descriptor(&self) -> io::Result<OwnedFd> {
+    pub(crate) fn descriptor(&self) -> io::Result<OwnedFd> {
         self.lock.as_fd().try_clone_to_owned()
     }
 
@@ -249,7 +210,7 @@ impl Folder {
     /// All other files stay if clients of this daemon run on (`awaited`). The registry stays if it holds
     /// usage (`lasting`). The folder stays if it was there before this daemon. A folder that was replaced is
     /// left alone, because the one at the path may belong to another daemon.
-    pub fn leave(self, awaited: bool, lasting: bool) {
+    pub(crate) fn leave(self, awaited: bool, lasting: bool) {
         if !is_at(&self.lock, self.runtime.root()) {
             return;
         }
@@ -283,17 +244,20 @@ impl Folder {
         mode: u32,
     ) -> Result<UnixListener, SocketError> {
         match passed {
-            Some(listener) => listener.try_clone().map_err(SocketError::system("listen on", path)),
+            Some(listener) => Ok(listener.try_clone().map_err(FileError::of("listen on", path, HINT))?),
             None => self.bind(path, mode),
         }
     }
 
     fn bind(&self, path: &Path, mode: u32) -> Result<UnixListener, SocketError> {
         self.clear(path)?;
-        let listener = UnixListener::bind(path).map_err(SocketError::system("listen on", path))?;
-        fs::set_permissions(path, Permissions::from_mode(mode))
-            .map_err(SocketError::system("set the permissions of", path))?;
-        listener.set_nonblocking(true).map_err(SocketError::system("listen on", path))?;
+        let listener = UnixListener::bind(path).map_err(FileError::of("listen on", path, HINT))?;
+        fs::set_permissions(path, Permissions::from_mode(mode)).map_err(FileError::of(
+            "set the permissions of",
+            path,
+            HINT,
+        ))?;
+        listener.set_nonblocking(true).map_err(FileError::of("listen on", path, HINT))?;
         Ok(listener)
     }
 
@@ -301,15 +265,15 @@ impl Folder {
     fn clear(&self, path: &Path) -> Result<(), SocketError> {
         match fs::symlink_metadata(path) {
             Err(cause) if cause.kind() == io::ErrorKind::NotFound => return Ok(()),
-            Err(cause) => return Err(SocketError::system("look at", path)(cause)),
+            Err(cause) => return Err(FileError::of("look at", path, HINT)(cause).into()),
             Ok(found) if !found.file_type().is_socket() => {
                 return Err(SocketError::NoSocket(path.to_owned()));
             }
             Ok(_) => {}
         }
-        match listening_process(path).map_err(SocketError::system("connect to", path))? {
+        match listening_process(path).map_err(FileError::of("connect to", path, HINT))? {
             Some(pid) => Err(SocketError::Busy { pid: Some(pid), path: self.runtime.root().to_owned() }),
-            None => fs::remove_file(path).map_err(SocketError::system("replace", path)),
+            None => Ok(fs::remove_file(path).map_err(FileError::of("replace", path, HINT))?),
         }
     }
 }

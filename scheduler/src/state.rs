@@ -18,46 +18,27 @@ use gpushare_proto::names;
 use gpushare_sys::folder::{self, FolderError};
 
 use crate::config::{Owner, Settings};
+use crate::exit::FileError;
 use crate::lock::lock_folder;
 use crate::sockets::Folder;
 
+/// Remedy for a failed system call.
+const HINT: &str = "check its owner, or choose another folder with --state-dir";
+
 /// Error of the state folder.
 #[derive(Debug, thiserror::Error)]
-pub enum StateError {
+pub(crate) enum StateError {
     /// Others may write to the folder, or it is no folder.
     #[error("{0} with --state-dir")]
     Folder(#[from] FolderError),
-    /// A system call failed.
-    #[error(
-        "cannot {what} {}: {cause}; check its owner, or choose another folder with --state-dir",
-        path.display()
-    )]
-    System {
-        /// Action that failed, as a verb.
-        what: &'static str,
-        /// File or folder of the action.
-        path: PathBuf,
-        /// Error of the system.
-        cause: io::Error,
-    },
+    #[error(transparent)]
+    System(#[from] FileError),
     /// Another daemon uses the folder.
     #[error(
         "another gpushare daemon keeps its sessions in {}; give this one another folder with --state-dir",
         .0.display()
     )]
     Busy(PathBuf),
-}
-
-impl StateError {
-    /// Returns whether the cause is a lack of permission.
-    #[must_use]
-    pub fn is_denied(&self) -> bool {
-        match self {
-            Self::Folder(error) => error.is_denied(),
-            Self::System { cause, .. } => cause.kind() == io::ErrorKind::PermissionDenied,
-            Self::Busy(_) => false,
-        }
-    }
 }
 
 /// Folder that is held open, and the path of a file in it.
@@ -76,7 +57,7 @@ impl State {
     pub(crate) fn take(settings: &Settings, own: &Folder) -> Result<Self, StateError> {
         let path = &settings.state;
         let registry = path.join(names::REGISTRY);
-        let system = |what| move |cause| StateError::System { what, path: path.clone(), cause };
+        let system = |what| FileError::of(what, path, HINT);
         if own.is_at(path) {
             return Ok(Self { registry, lock: None });
         }

@@ -18,6 +18,7 @@ use toml::Spanned;
 
 use super::{Allocations, ConfigError, MIN_AUDIT_SIZE, MOST_AUDIT_FILES, Owner, replace};
 use crate::args::{CardName, LogFormat, MetricsAt};
+use crate::exit::FileError;
 use crate::knob::check;
 
 /// Value written as text, like `"8GiB"`, `"250ms"` or `"5%"`.
@@ -166,7 +167,10 @@ impl File {
         match fs::read_to_string(path) {
             Ok(text) => Self::parse(path, &text),
             Err(cause) if cause.kind() == io::ErrorKind::NotFound && named.is_none() => Ok(Self::default()),
-            Err(cause) => Err(ConfigError::Unreadable { path: path.to_owned(), cause }),
+            Err(cause) => {
+                let hint = "name another with --config";
+                Err(FileError::of("read the configuration file", path, hint)(cause).into())
+            }
         }
     }
 

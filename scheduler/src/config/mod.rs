@@ -8,7 +8,6 @@ mod reload;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
@@ -19,9 +18,10 @@ use gpushare_proto::{Bytes, Nanos, Percent};
 
 use file::File;
 pub(crate) use reload::Reader;
-pub use reload::Source;
+pub(crate) use reload::Source;
 
 use crate::args::{Args, CardName, ForCard, ForCards, LogFormat, MetricsAt, ModeChoice};
+use crate::exit::FileError;
 use crate::record::RecordTo;
 
 /// Default size of one audit file, and default number of full files that are kept.
@@ -46,15 +46,9 @@ const SYSTEM_METRICS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOS
 
 /// Error in the flags or in the configuration file.
 #[derive(Debug, thiserror::Error)]
-pub enum ConfigError {
-    /// The file cannot be read.
-    #[error("cannot read the configuration file {}: {cause}; name another with --config", path.display())]
-    Unreadable {
-        /// Configuration file.
-        path: PathBuf,
-        /// Error of the system.
-        cause: io::Error,
-    },
+pub(crate) enum ConfigError {
+    #[error(transparent)]
+    Unreadable(#[from] FileError),
     /// The file has an unknown key, a wrong value or bad syntax.
     #[error("the configuration file {} is wrong in line {line}: {message}", path.display())]
     Wrong {
@@ -70,17 +64,9 @@ pub enum ConfigError {
     Record(Bytes),
 }
 
-impl ConfigError {
-    /// Returns whether the cause is a lack of permission.
-    #[must_use]
-    pub fn is_denied(&self) -> bool {
-        matches!(self, Self::Unreadable { cause, .. } if cause.kind() == io::ErrorKind::PermissionDenied)
-    }
-}
-
 /// Processes that the daemon serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Owner {
+pub(crate) enum Owner {
     /// Processes of one user.
     User,
     /// Processes of all users of the machine.
@@ -89,79 +75,79 @@ pub enum Owner {
 
 /// Limits on sessions that users register with the system's daemon themselves.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SelfService {
+pub(crate) struct SelfService {
     /// Largest memory quota of such a session.
-    pub max_memory: Bytes,
+    pub(crate) max_memory: Bytes,
     /// Greatest number of such sessions of one user.
-    pub max_sessions: usize,
+    pub(crate) max_sessions: usize,
     /// Whether a quota may exceed a card's capacity.
-    pub oversubscribe: bool,
+    pub(crate) oversubscribe: bool,
 }
 
 /// Settings of one card; `None` for a default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct CardLimits {
+pub(crate) struct CardLimits {
     /// Bytes that may be resident on the card together.
-    pub capacity: Option<Bytes>,
+    pub(crate) capacity: Option<Bytes>,
     /// Greatest number of managed bytes of all sessions together.
-    pub managed_limit: Option<Bytes>,
+    pub(crate) managed_limit: Option<Bytes>,
     /// Fixed sharing mode.
-    pub mode: Option<Mode>,
+    pub(crate) mode: Option<Mode>,
     /// Fixed quantum.
-    pub quantum: Option<Nanos>,
+    pub(crate) quantum: Option<Nanos>,
     /// Greatest share of time that handoffs may cost.
-    pub epsilon: Option<Percent>,
+    pub(crate) epsilon: Option<Percent>,
     /// Target for the time that a process's work in flight takes to drain.
-    pub window_target: Option<Nanos>,
+    pub(crate) window_target: Option<Nanos>,
 }
 
 /// All settings of the daemon.
 #[derive(Clone, Debug)]
-pub struct Settings {
+pub(crate) struct Settings {
     /// Processes that the daemon serves.
-    pub owner: Owner,
+    pub(crate) owner: Owner,
     /// Folder with the daemon's sockets.
-    pub runtime: RuntimeDir,
+    pub(crate) runtime: RuntimeDir,
     /// Folder for state that outlives a restart of the machine.
-    pub state: PathBuf,
+    pub(crate) state: PathBuf,
     /// Folder with the lock files of the cards.
-    pub lock_dir: PathBuf,
+    pub(crate) lock_dir: PathBuf,
     /// Settings of the scheduling decisions.
-    pub core: Config,
+    pub(crate) core: Config,
     /// Managed limit of cards without a limit of their own.
-    pub managed_limit: Option<Bytes>,
+    pub(crate) managed_limit: Option<Bytes>,
     /// Settings of single cards.
-    pub cards: BTreeMap<CardName, CardLimits>,
+    pub(crate) cards: BTreeMap<CardName, CardLimits>,
     /// Whether peers without a token get an implicit session.
-    pub implicit_sessions: bool,
+    pub(crate) implicit_sessions: bool,
     /// Limits on self-registered sessions of the system's daemon; `None` if users may not register any.
-    pub self_service: Option<SelfService>,
+    pub(crate) self_service: Option<SelfService>,
     /// Greatest number of connections of one principal: a user other than the daemon's, or any user in a
     /// container.
-    pub connections_per_user: usize,
+    pub(crate) connections_per_user: usize,
     /// Address for metrics; `None` for no metrics.
-    pub metrics: Option<SocketAddr>,
+    pub(crate) metrics: Option<SocketAddr>,
     /// Time without sessions after which the daemon ends.
-    pub idle_exit: Option<Nanos>,
+    pub(crate) idle_exit: Option<Nanos>,
     /// Recording of the core's events; `None` for no recording.
-    pub record: Option<RecordTo>,
+    pub(crate) record: Option<RecordTo>,
     /// Format of log lines.
-    pub log_format: LogFormat,
+    pub(crate) log_format: LogFormat,
     /// Settings of the audit log.
-    pub audit: AuditSettings,
+    pub(crate) audit: AuditSettings,
 }
 
 /// Settings of the audit log.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AuditSettings {
+pub(crate) struct AuditSettings {
     /// File of the log; `None` for `audit.log` in the state folder.
-    pub path: Option<PathBuf>,
+    pub(crate) path: Option<PathBuf>,
     /// Greatest size of one file.
-    pub size: Bytes,
+    pub(crate) size: Bytes,
     /// Number of full files that are kept.
-    pub files: u32,
+    pub(crate) files: u32,
     /// Number of reservations of which one is logged; 0 for none.
-    pub allocations: u64,
+    pub(crate) allocations: u64,
 }
 
 /// Sampling of reservations in the audit log: `off`, `full`, or one in so many like `1/100`.
@@ -185,25 +171,24 @@ impl std::str::FromStr for Allocations {
 
 /// User and environment variables of the daemon, read once at its start.
 #[derive(Clone, Debug, Default)]
-pub struct Environment {
+pub(crate) struct Environment {
     /// Effective user id.
-    pub uid: u32,
+    pub(crate) uid: u32,
     /// Value of [`names::RUNTIME_DIR`].
-    pub runtime_dir: Option<OsString>,
+    pub(crate) runtime_dir: Option<OsString>,
     /// Value of `XDG_RUNTIME_DIR`.
-    pub xdg_runtime_dir: Option<OsString>,
+    pub(crate) xdg_runtime_dir: Option<OsString>,
     /// Value of [`names::LOCK_DIR`].
-    pub lock_dir: Option<OsString>,
+    pub(crate) lock_dir: Option<OsString>,
     /// Value of `STATE_DIRECTORY`, which systemd sets.
-    pub state_directory: Option<OsString>,
+    pub(crate) state_directory: Option<OsString>,
     /// Value of `XDG_STATE_HOME`.
-    pub xdg_state_home: Option<OsString>,
+    pub(crate) xdg_state_home: Option<OsString>,
 }
 
 impl Environment {
     /// Reads the environment of this process.
-    #[must_use]
-    pub fn of_this_process() -> Self {
+    pub(crate) fn of_this_process() -> Self {
         let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
         Self {
             uid: rustix::process::geteuid().as_raw(),
@@ -242,10 +227,7 @@ impl Environment {
 
 impl Settings {
     /// Reads the configuration file, if there is one, and combines it with the flags and the environment.
-    ///
-    /// # Errors
-    /// [`ConfigError`] if the file is not readable or has an error in any line.
-    pub fn read(args: &Args, environment: &Environment) -> Result<Self, ConfigError> {
+    pub(crate) fn read(args: &Args, environment: &Environment) -> Result<Self, ConfigError> {
         let folder = args.runtime_dir.clone().or(environment.runtime_dir.clone().map(PathBuf::from));
         let system = args.system || (!args.user && environment.uid == 0 && folder.is_none());
         let owner = if system { Owner::System } else { Owner::User };

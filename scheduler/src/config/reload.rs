@@ -19,19 +19,16 @@ use crate::args::Args;
 
 /// Source of the settings.
 #[derive(Clone, Debug, Default)]
-pub struct Source {
+pub(crate) struct Source {
     /// Flags of the command line.
-    pub args: Args,
+    pub(crate) args: Args,
     /// Environment of the daemon at its start.
-    pub environment: Environment,
+    pub(crate) environment: Environment,
 }
 
 impl Source {
     /// Reads the settings as they are written now.
-    ///
-    /// # Errors
-    /// Like [`Settings::read`].
-    pub fn read(&self) -> Result<Settings, ConfigError> {
+    pub(crate) fn read(&self) -> Result<Settings, ConfigError> {
         Settings::read(&self.args, &self.environment)
     }
 }

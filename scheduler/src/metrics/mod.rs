@@ -17,7 +17,6 @@
 
 mod cache;
 mod connections;
-mod docs;
 mod ended;
 mod events;
 mod page;
@@ -27,6 +26,8 @@ mod sensors;
 mod server;
 mod sessions;
 mod table;
+#[cfg(test)]
+mod tests;
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -39,7 +40,6 @@ use cache::Cache;
 use sensors::Sensors;
 
 pub(crate) use cache::PictureRequest;
-pub use docs::reference;
 pub(crate) use ended::Ended;
 pub(crate) use events::Events;
 pub(crate) use picture::{AuditPicture, CardPicture, Picture, SessionPicture};

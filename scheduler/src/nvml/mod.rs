@@ -28,8 +28,7 @@ const LIBRARY: &str = "libnvidia-ml.so.1";
 const MIG_ENABLED: u32 = 1;
 
 /// Returns the machine's cards in NVML's order; none without the library.
-#[must_use]
-pub fn cards() -> Vec<GpuInfo> {
+pub(crate) fn cards() -> Vec<GpuInfo> {
     let nvml = match load() {
         Ok(nvml) => nvml,
         Err(cause) => {
@@ -69,9 +68,6 @@ fn instances<'nvml>(device: &Device<'nvml>) -> Vec<Device<'nvml>> {
 }
 
 /// Loads the library.
-///
-/// # Errors
-/// If there is none, or it does not match the driver.
 pub(crate) fn load() -> Result<Nvml, NvmlError> {
     Nvml::builder().lib_path(OsStr::new(LIBRARY)).init()
 }

@@ -15,7 +15,6 @@ use crate::clients::{enter, leave};
 use crate::config::{Owner, Settings};
 use crate::connections::ConnectionLimit;
 use crate::engine::{Engine, Machine};
-use crate::exit::Stop;
 use crate::input::{Input, Watched};
 use crate::lock::LockError;
 use crate::nvml;
@@ -37,7 +36,7 @@ impl Engine {
         complete: bool,
         (inputs, limit): (mpsc::Sender<Input>, ConnectionLimit),
         reel: Option<Reel>,
-    ) -> Result<Self, Stop> {
+    ) -> anyhow::Result<Self> {
         let known: BTreeSet<SessionId> = book.sessions.iter().map(|entry| entry.session).collect();
         let (mut living, mut dead) = (Vec::new(), Vec::new());
         for entry in book.clients {

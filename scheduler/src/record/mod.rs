@@ -26,6 +26,7 @@ use gpushare_core::{Effect, Event};
 use gpushare_proto::{Bytes, Nanos};
 use tracing::{info, warn};
 
+use crate::exit::FileError;
 use tape::{Medium, Tape};
 
 /// Capacity of the queue of events.
@@ -35,16 +36,16 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// File and size limit of a recording.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RecordTo {
+pub(crate) struct RecordTo {
     /// Path of the file.
-    pub path: PathBuf,
+    pub(crate) path: PathBuf,
     /// Size at which the recording ends.
-    pub limit: Bytes,
+    pub(crate) limit: Bytes,
 }
 
 /// Error at the start of a recording.
 #[derive(Debug, thiserror::Error)]
-pub enum RecordError {
+pub(crate) enum RecordError {
     /// The path is taken by something that is no file.
     #[error("{} is not a file; record to another place with --record", .0.display())]
     NotAFile(PathBuf),
@@ -55,22 +56,8 @@ pub enum RecordError {
         .0.display()
     )]
     NotARecording(PathBuf),
-    /// A system call failed.
-    #[error("cannot record to {}: {cause}; make its folder writable, or do not use --record", path.display())]
-    System {
-        /// Path of the file.
-        path: PathBuf,
-        /// Error of the system.
-        cause: io::Error,
-    },
-}
-
-impl RecordError {
-    /// Returns whether the cause is a lack of permission.
-    #[must_use]
-    pub fn is_denied(&self) -> bool {
-        matches!(self, Self::System { cause, .. } if cause.kind() == io::ErrorKind::PermissionDenied)
-    }
+    #[error(transparent)]
+    System(#[from] FileError),
 }
 
 impl RecordTo {
@@ -79,7 +66,7 @@ impl RecordTo {
     /// An older recording at the path is renamed to `FILE.1`. Files that are no recordings are never moved or
     /// replaced.
     pub(crate) fn create(&self) -> Result<Reel, RecordError> {
-        let failed = |cause| RecordError::System { path: self.path.clone(), cause };
+        let failed = |cause| failed(&self.path, cause);
         match found(&self.path)? {
             Found::Nothing => {}
             Found::Empty => fs::remove_file(&self.path).map_err(failed)?,
@@ -108,22 +95,26 @@ enum Found {
 }
 
 fn found(path: &Path) -> Result<Found, RecordError> {
-    let failed = |cause| RecordError::System { path: path.to_owned(), cause };
     match fs::symlink_metadata(path) {
         Ok(found) if !found.is_file() => return Err(RecordError::NotAFile(path.to_owned())),
         Ok(_) => {}
         Err(cause) if cause.kind() == io::ErrorKind::NotFound => return Ok(Found::Nothing),
-        Err(cause) => return Err(failed(cause)),
+        Err(cause) => return Err(failed(path, cause)),
     }
     let mut beginning = Vec::new();
     File::open(path)
         .and_then(|file| file.take(Link::BEGINNING.len() as u64).read_to_end(&mut beginning))
-        .map_err(failed)?;
+        .map_err(|cause| failed(path, cause))?;
     match beginning.as_slice() {
         [] => Ok(Found::Empty),
         beginning if beginning == Link::BEGINNING.as_bytes() => Ok(Found::Recording),
         _ => Err(RecordError::NotARecording(path.to_owned())),
     }
+}
+
+fn failed(path: &Path, cause: io::Error) -> RecordError {
+    let hint = "make its folder writable, or do not use --record";
+    FileError::of("record to", path, hint)(cause).into()
 }
 
 fn older(path: &Path) -> PathBuf {
@@ -171,7 +162,7 @@ impl Recorder {
         };
         info!("recording to {} until it has {}", to.path.display(), to.limit);
         let recorder = Self::on(file, &to, header, QUEUE);
-        recorder.map_err(|cause| RecordError::System { path: to.path, cause })
+        recorder.map_err(|cause| failed(&to.path, cause))
     }
 
     fn on(

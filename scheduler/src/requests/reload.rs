@@ -10,6 +10,7 @@ use tracing::{info, warn};
 
 use crate::config::{ConfigError, Settings};
 use crate::engine::Engine;
+use crate::exit::is_denied;
 use crate::input::Asker;
 use crate::operation::failure;
 
@@ -20,7 +21,7 @@ pub(crate) fn configured(
     asker: Option<&Asker>,
 ) {
     let answer = settings.map(|settings| follow(engine, *settings)).map_err(|error| {
-        let code = match error.is_denied() {
+        let code = match is_denied(&error) {
             true => FailureCode::Permission,
             false => FailureCode::BadRequest,
         };

@@ -1,12 +1,13 @@
-//! Writes docs/metrics.md from the table.
+//! Writes docs/metrics.md from the table, and checks that the committed page is the same.
+
+use std::{env, fs};
 
 use super::ended;
 use super::sessions;
 use super::table::{BUCKETS, FAMILIES, Family};
 
 /// Returns the reference of all metrics, in Markdown.
-#[must_use]
-pub fn reference() -> String {
+fn reference() -> String {
     let mut page = INTRODUCTION
         .replace("{most}", &sessions::MOST.to_string())
         .replace("{ended}", &ended::MOST.to_string())
@@ -88,31 +89,24 @@ moves page by page, and no call reports where it is. `gpushare_gpu_memory_used_b
 on the card by all processes together.
 ";
 
-#[cfg(test)]
-mod tests {
-    use std::{env, fs};
-
-    use super::*;
-
-    #[test]
-    fn the_committed_page_is_the_tables() {
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/metrics.md");
-        if env::var_os("GPUSHARE_REGENERATE").is_some() {
-            fs::write(path, reference()).unwrap();
-        }
-        let committed = fs::read_to_string(path).unwrap();
-        assert!(
-            committed == reference(),
-            "docs/metrics.md is not what the table says; run \
-             `GPUSHARE_REGENERATE=1 cargo test -p gpushare-scheduler --lib metrics` and commit it"
-        );
+#[test]
+fn the_committed_page_is_the_tables() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/metrics.md");
+    if env::var_os("GPUSHARE_REGENERATE").is_some() {
+        fs::write(path, reference()).unwrap();
     }
+    let committed = fs::read_to_string(path).unwrap();
+    assert!(
+        committed == reference(),
+        "docs/metrics.md is not what the table says; run \
+         `GPUSHARE_REGENERATE=1 cargo test -p gpushare-scheduler --lib metrics` and commit it"
+    );
+}
 
-    #[test]
-    fn every_metric_is_in_one_section() {
-        let page = reference();
-        for family in FAMILIES {
-            assert_eq!(page.matches(&format!("| `{}` |", family.name)).count(), 1);
-        }
+#[test]
+fn every_metric_is_in_one_section() {
+    let page = reference();
+    for family in FAMILIES {
+        assert_eq!(page.matches(&format!("| `{}` |", family.name)).count(), 1);
     }
 }

@@ -1,0 +1,81 @@
+//! Program of the gpushare daemon: parses flags, starts the log, returns the exit code.
+
+use std::fmt;
+use std::io;
+use std::os::unix::net::UnixListener;
+use std::process::ExitCode;
+
+use clap::Parser;
+use gpushare_proto::names;
+use listenfd::ListenFd;
+use tracing::field::Field;
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::fmt::format::{Writer, debug_fn};
+
+use crate::args::{Args, LogFormat};
+use crate::config::{Environment, Source};
+use crate::exit::{code, failed};
+use crate::{daemon, operation};
+
+/// Runs the program.
+pub fn main() -> ExitCode {
+    let args = match Args::try_parse() {
+        Ok(args) => args,
+        Err(usage) => return end(&usage),
+    };
+    match passed_sockets().and_then(|passed| run(&args, passed)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(stop) => {
+            eprintln!("gpushare-scheduler: {stop}");
+            code(&stop)
+        }
+    }
+}
+
+/// Takes over the sockets that systemd passed. Changes the environment, so it must run before any thread
+/// starts.
+fn passed_sockets() -> anyhow::Result<Vec<UnixListener>> {
+    let mut passed = ListenFd::from_env();
+    let sockets = (0..passed.len()).filter_map(|number| passed.take_unix_listener(number).transpose());
+    let sockets = sockets.collect::<io::Result<_>>();
+    sockets.map_err(failed("take over the sockets that it was started with"))
+}
+
+/// Prints the requested help, or an error of the flags in one sentence: the first paragraph of clap's
+/// message.
+fn end(usage: &clap::Error) -> ExitCode {
+    if !usage.use_stderr() {
+        usage.exit();
+    }
+    let text = usage.render().to_string();
+    let text = text.strip_prefix("error: ").unwrap_or(&text);
+    let first = text.split("\n\n").next().unwrap_or(text);
+    let words: Vec<&str> = first.split_whitespace().collect();
+    eprintln!("gpushare-scheduler: {}; see `gpushare-scheduler --help`", words.join(" "));
+    ExitCode::from(2)
+}
+
+fn run(args: &Args, passed: Vec<UnixListener>) -> anyhow::Result<()> {
+    let source = Source { args: args.clone(), environment: Environment::of_this_process() };
+    let settings = source.read()?;
+    start_log(settings.log_format);
+    daemon::run(settings, source, passed, args.ready_fd)
+}
+
+fn start_log(format: LogFormat) {
+    let filter = EnvFilter::try_from_env(names::LOG).unwrap_or_else(|_| EnvFilter::new("info"));
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
+    match format {
+        LogFormat::Text => log.with_target(false).with_ansi(false).fmt_fields(debug_fn(words)).init(),
+        LogFormat::Json => log.json().flatten_event(true).init(),
+    }
+}
+
+/// Formats a log record for people: the sentence, and the fields that the sentence does not contain.
+fn words(writer: &mut Writer<'_>, field: &Field, value: &dyn fmt::Debug) -> fmt::Result {
+    match field.name() {
+        "message" => write!(writer, "{value:?}"),
+        name if operation::FIELDS.contains(&name) => Ok(()),
+        name => write!(writer, " {name}={value:?}"),
+    }
+}
