@@ -59,19 +59,16 @@ impl Part {
     }
 
     /// The crate that it is built from.
-    #[must_use]
     pub const fn package(self) -> &'static str {
         self.names().0
     }
 
     /// What cargo calls it.
-    #[must_use]
     pub const fn target(self) -> &'static str {
         self.names().1
     }
 
     /// Its file in a stage.
-    #[must_use]
     pub const fn file(self) -> &'static str {
         self.names().2
     }
@@ -94,9 +91,6 @@ impl Index<Part> for Artifacts {
 
 impl Artifacts {
     /// Those of this test run: built by the first test that asks, or in part those that [`SHIPPED`] names.
-    ///
-    /// # Errors
-    /// They do not compile, or are not in the folder.
     pub fn of_tests() -> anyhow::Result<&'static Self> {
         static BUILT: OnceLock<Result<Artifacts, String>> = OnceLock::new();
         BUILT
@@ -113,17 +107,11 @@ impl Artifacts {
     }
 
     /// Builds them.
-    ///
-    /// # Errors
-    /// Cargo is not there, or they do not compile; cargo has told on stderr why.
     pub fn build(profile: Profile, progress: Progress) -> anyhow::Result<Self> {
         Self::from_targets(cargo::build(&Part::ALL.map(Part::package), profile, progress)?)
     }
 
     /// Those that a build has made, by the names of their targets.
-    ///
-    /// # Errors
-    /// One is missing.
     pub fn from_targets(mut built: BTreeMap<String, PathBuf>) -> anyhow::Result<Self> {
         Self::find(|part| built.remove(part.target()))
     }
@@ -138,9 +126,6 @@ impl Artifacts {
     }
 
     /// Those that lie in one folder, as `cargo xtask gpu stage` leaves them.
-    ///
-    /// # Errors
-    /// One is missing.
     pub fn beside(folder: &Path) -> anyhow::Result<Self> {
         Self::find(|part| {
             let path = folder.join(part.file());

@@ -39,23 +39,16 @@ impl Card {
     }
 
     /// Its process id.
-    #[must_use]
     pub fn pid(&self) -> u32 {
         self.process.pid()
     }
 
     /// Takes its first GPU off the bus, for good.
-    ///
-    /// # Errors
-    /// It has ended.
     pub fn fall_off(&self) -> anyhow::Result<()> {
         Ok(Observer::connect(&self.socket)?.fall_off(GpuIndex(0))?)
     }
 
     /// What has happened on it so far.
-    ///
-    /// # Errors
-    /// It has ended.
     pub fn stats(&self) -> anyhow::Result<Stats> {
         let connection = Connection::open(&self.socket, Role::Observer)?;
         match connection.call(Request::Stats, &[])?.answer {

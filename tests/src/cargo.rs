@@ -45,9 +45,6 @@ struct Target {
 }
 
 /// Builds these packages and gives the path of each program and cdylib by the name of its target.
-///
-/// # Errors
-/// Cargo is not there, or they do not compile; cargo has told on stderr why.
 pub fn build(
     packages: &[&str],
     profile: Profile,
@@ -59,9 +56,6 @@ pub fn build(
 }
 
 /// The same by another command than `cargo build` that takes its flags and prints what it prints.
-///
-/// # Errors
-/// As for [`build`].
 pub fn build_with(
     mut cargo: Command,
     packages: &[&str],
@@ -82,9 +76,6 @@ pub fn build_with(
 }
 
 /// Builds one of the examples of this crate, which are programs that only its tests need, and gives its path.
-///
-/// # Errors
-/// Cargo is not there, or it does not compile; cargo has told on stderr why.
 pub fn build_example(name: &str) -> anyhow::Result<PathBuf> {
     let mut cargo = cargo();
     cargo.args(["build", "--quiet", "--message-format=json", "--package", "gpushare-tests"]);
@@ -101,7 +92,6 @@ fn printed_by(mut cargo: Command) -> anyhow::Result<String> {
 }
 
 /// The cargo that runs this program, in the workspace.
-#[must_use]
 pub fn cargo() -> Command {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo")));
     cargo.current_dir(workspace());
@@ -109,7 +99,6 @@ pub fn cargo() -> Command {
 }
 
 /// The root of the source tree that this program was built from.
-#[must_use]
 pub fn workspace() -> &'static Path {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     here.parent().unwrap_or(here)

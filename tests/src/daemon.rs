@@ -23,9 +23,6 @@ pub struct Daemon<'w> {
 
 impl<'w> Daemon<'w> {
     /// Starts one with these flags and waits until its sockets listen.
-    ///
-    /// # Errors
-    /// It did not start; the message holds what it said.
     pub fn start(world: &'w World, flags: &[&str]) -> anyhow::Result<Self> {
         let flags: Vec<String> = flags.iter().map(|&flag| flag.to_owned()).collect();
         let process = launch(world, &flags, &[])?;
@@ -33,48 +30,32 @@ impl<'w> Daemon<'w> {
     }
 
     /// Its process.
-    #[must_use]
     pub fn process(&self) -> &Process {
         &self.process
     }
 
     /// Whether it has ended.
-    ///
-    /// # Errors
-    /// The kernel refuses to say.
     pub fn ended(&mut self) -> anyhow::Result<bool> {
         Ok(self.process.ended()?.is_some())
     }
 
     /// Kills it as `kill -9` does.
-    ///
-    /// # Errors
-    /// The kernel refuses to say how it ended.
     pub fn kill(&mut self) -> anyhow::Result<()> {
         self.process.kill().map(drop)
     }
 
     /// Asks it to end, and waits until it has.
-    ///
-    /// # Errors
-    /// It does not end.
     pub fn stop(&mut self) -> anyhow::Result<ExitStatus> {
         self.process.signal(Signal::TERM)?;
         self.process.wait()
     }
 
     /// Starts it again, with the flags it had.
-    ///
-    /// # Errors
-    /// It still runs, or does not start.
     pub fn restart(&mut self) -> anyhow::Result<()> {
         self.restart_under(&[])
     }
 
     /// The same by a program that becomes the daemon, like `unshare` or `setpriv`; its arguments come first.
-    ///
-    /// # Errors
-    /// It still runs, or does not start.
     pub fn restart_under(&mut self, launcher: &[&str]) -> anyhow::Result<()> {
         ensure!(self.process.ended()?.is_some(), "the daemon still runs; stop or kill it first");
         self.process = launch(self.world, &self.flags, launcher)?;
@@ -82,9 +63,6 @@ impl<'w> Daemon<'w> {
     }
 
     /// `gpushare-ctl` with these words; what it printed.
-    ///
-    /// # Errors
-    /// It failed: what it said on stderr.
     pub fn ctl(&self, words: &[&str]) -> anyhow::Result<String> {
         let mut ctl = self.world.part(Part::Ctl);
         ctl.args(words);
@@ -92,9 +70,6 @@ impl<'w> Daemon<'w> {
     }
 
     /// What `gpushare-ctl status --json` says.
-    ///
-    /// # Errors
-    /// The daemon does not answer, or something that is no status.
     pub fn status(&self) -> anyhow::Result<Status> {
         let mut ctl = self.world.part(Part::Ctl);
         ctl.args(["status", "--json"]);
@@ -103,9 +78,6 @@ impl<'w> Daemon<'w> {
     }
 
     /// One session of the status, by name.
-    ///
-    /// # Errors
-    /// There is none, or no status.
     pub fn session(&self, name: &str) -> anyhow::Result<SessionView> {
         let sessions = self.status()?.sessions;
         let found = sessions.into_iter().find(|session| session.name == name);
@@ -113,17 +85,11 @@ impl<'w> Daemon<'w> {
     }
 
     /// Waits until the status is as `is_so` wants it, and gives that status.
-    ///
-    /// # Errors
-    /// It never is; the message says what was waited for.
     pub fn until(&self, what: &str, is_so: impl Fn(&Status) -> bool) -> anyhow::Result<Status> {
         patience::until(what, || self.status().map(|status| is_so(&status).then_some(status)))
     }
 
     /// Runs `gpushare-ctl set …`.
-    ///
-    /// # Errors
-    /// The daemon refuses.
     pub fn set(&self, words: &[&str]) -> anyhow::Result<()> {
         let mut ctl = self.world.part(Part::Ctl);
         ctl.arg("set").args(words);

@@ -8,13 +8,11 @@ pub struct Dice(u64);
 
 impl Dice {
     /// Dice of this seed.
-    #[must_use]
     pub fn new(seed: u64) -> Self {
         Self(seed)
     }
 
     /// Dice of their own for one part, so that it throws the same whatever the others do.
-    #[must_use]
     pub fn for_part(seed: u64, part: u64) -> Self {
         let mut dice = Self(seed);
         Self(dice.throw() ^ part.wrapping_mul(0xd134_2543_de82_ef95))

@@ -13,15 +13,11 @@ use crate::process::output_of;
 use crate::world::World;
 
 /// The sources.
-#[must_use]
 pub fn sources() -> PathBuf {
     cargo::workspace().join("tests/clients")
 }
 
 /// Compiles a C source to `output` in the world's folder, with further flags for `cc`.
-///
-/// # Errors
-/// There is no C compiler, or the source does not compile; the message holds what it said.
 pub fn compile(world: &World, source: &str, output: &str, flags: &[&str]) -> anyhow::Result<PathBuf> {
     let output = world.folder().join(output);
     let mut cc = Command::new("cc");
@@ -34,25 +30,16 @@ pub fn compile(world: &World, source: &str, output: &str, flags: &[&str]) -> any
 }
 
 /// Compiles a C program that opens libcuda itself.
-///
-/// # Errors
-/// As for [`compile`].
 pub fn program(world: &World, name: &str) -> anyhow::Result<PathBuf> {
     compile(world, &format!("{name}.c"), name, &["-ldl"])
 }
 
 /// One of the Rust programs.
-///
-/// # Errors
-/// Cargo is not there, or it does not compile.
 pub fn example(name: &str) -> anyhow::Result<PathBuf> {
     cargo::build_example(name)
 }
 
 /// Runs a program to its end in the world, sharing as said; its stdout.
-///
-/// # Errors
-/// It ended badly; the message holds what it said.
 pub fn run(
     world: &World,
     sharing: &crate::world::Sharing,

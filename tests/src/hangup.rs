@@ -11,9 +11,6 @@ use rustix::net::{Shutdown, getpeername, shutdown};
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 
 /// Shuts every connection that a process has to the daemon that serves `runtime`; how many that were.
-///
-/// # Errors
-/// The process is dead, or not ours to look into.
 pub fn hang_up(pid: u32, runtime: &RuntimeDir) -> anyhow::Result<usize> {
     let process = i32::try_from(pid).ok().and_then(Pid::from_raw).context("no pid")?;
     let pidfd = pidfd_open(process, PidfdFlags::empty())?;

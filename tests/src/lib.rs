@@ -1,50 +1,46 @@
-//! The harness of end-to-end tests, which the demo and `ci-extra` stand on too.
+//! Harness of the end-to-end tests, used by `xtask` as well.
 //!
-//! A [`world::World`] is a folder with everything in it that a run needs, and the rules of how programs
-//! start in it; a card, a daemon and programs are processes that end with the values that stand for them:
+//! A [`World`] is a temporary folder with everything that a run needs, and the environment of programs in it.
+//! The card, the daemon and the programs are processes, each killed when its value is dropped:
 //!
 //! ```no_run
 //! # fn main() -> anyhow::Result<()> {
 //! use gpushare_proto::Bytes;
-//! use gpushare_tests::{artifacts::Artifacts, daemon::Daemon, program::Program, world::{Sharing, World}};
+//! use gpushare_tests::{Artifacts, Daemon, Program, Sharing, World};
 //!
 //! let world = World::simulated(Artifacts::of_tests()?, Bytes::mib(256))?;
 //! let daemon = Daemon::start(&world, &["--quantum", "50ms"])?;
 //! let mut program = Program::hold(&world, &Sharing::session("a"), "a")?;
-//! program.must("alloc x 64MiB")?;
-//! program.must("fill x 7")?;
-//! assert!(program.must("check x 7")?.flag("matches"));
+//! program.must("alloc x 64MiB; fill x 7; check x 7")?;
 //! assert_eq!(daemon.status()?.sessions.len(), 1);
 //! # Ok(())
 //! # }
 //! ```
 #![forbid(unsafe_code)]
 
-pub mod cargo;
-
 pub mod artifacts;
-
+pub mod card;
+pub mod cargo;
+pub mod daemon;
+pub mod dice;
+pub mod foreign;
+pub mod hangup;
+pub mod lookups;
 pub mod patience;
-
+pub mod peer;
 pub mod process;
-
+pub mod program;
+pub mod slices;
+pub mod training;
 pub mod world;
 
-pub mod card;
-
-pub mod daemon;
-
-pub mod peer;
-
-pub mod hangup;
-
-pub mod dice;
-
-pub mod program;
-
-pub mod training;
-
-pub mod foreign;
-
-pub mod lookups;
-pub mod slices;
+pub use artifacts::{Artifacts, Part};
+pub use daemon::Daemon;
+pub use dice::Dice;
+pub use hangup::hang_up;
+pub use peer::{Administrator, Tenant};
+pub use process::{Process, output_of};
+pub use program::{Answer, Program, Ticket};
+pub use slices::slices;
+pub use training::Training;
+pub use world::{Sharing, World};

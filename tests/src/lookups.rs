@@ -40,9 +40,6 @@ pub struct Lookups {
 }
 
 /// Asks for every name of a file (a base name and versions on each line) both ways.
-///
-/// # Errors
-/// The program does not compile or does not run.
 pub fn compare(world: &World, names: &Path) -> anyhow::Result<Lookups> {
     let program = foreign::program(world, "libcudart_start")?;
     let ask = |sharing: &Sharing| {

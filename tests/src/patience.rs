@@ -11,9 +11,6 @@ pub const PATIENCE: Duration = Duration::from_secs(60);
 const LOOK_EVERY: Duration = Duration::from_millis(2);
 
 /// Looks until `look` finds something.
-///
-/// # Errors
-/// `look` failed, or found nothing for [`PATIENCE`]; the message says what was waited for.
 pub fn until<T>(what: &str, mut look: impl FnMut() -> anyhow::Result<Option<T>>) -> anyhow::Result<T> {
     let start = Instant::now();
     loop {

@@ -41,34 +41,22 @@ impl<Request: Message, Reply: Message> Peer<Request, Reply> {
     }
 
     /// Says something.
-    ///
-    /// # Errors
-    /// The daemon is gone, or does not read.
     pub fn say(&mut self, request: &Request) -> anyhow::Result<()> {
         self.write(&codec::encode(request)?)
     }
 
     /// Writes bytes, whether or not they are a message.
-    ///
-    /// # Errors
-    /// The daemon is gone, or does not read.
     pub fn write(&mut self, bytes: &[u8]) -> anyhow::Result<()> {
         Ok(self.stream.write_all(bytes)?)
     }
 
     /// Bounds every step from now on.
-    ///
-    /// # Errors
-    /// The bound is zero.
     pub fn set_patience(&self, patience: Duration) -> anyhow::Result<()> {
         self.stream.set_write_timeout(Some(patience))?;
         Ok(self.stream.set_read_timeout(Some(patience))?)
     }
 
     /// The next reply.
-    ///
-    /// # Errors
-    /// The connection ended, or what came is no reply.
     pub fn hear(&mut self) -> anyhow::Result<Reply> {
         loop {
             if let Some((reply, read)) = codec::split(&self.buffer)? {
@@ -86,17 +74,11 @@ impl<Request: Message, Reply: Message> Peer<Request, Reply> {
 
 impl Administrator {
     /// On the administrator's socket, before anything is said.
-    ///
-    /// # Errors
-    /// Nobody listens.
     pub fn at(runtime: &RuntimeDir) -> anyhow::Result<Self> {
         Self::connect(&runtime.admin_socket())
     }
 
     /// On the administrator's socket, introduced.
-    ///
-    /// # Errors
-    /// Nobody listens, or does not let us in.
     pub fn of(runtime: &RuntimeDir) -> anyhow::Result<Self> {
         let mut peer = Self::at(runtime)?;
         peer.say(&AdminRequest::Hello(Hello::new(Role::Tool)))?;
@@ -107,9 +89,6 @@ impl Administrator {
     }
 
     /// How things are.
-    ///
-    /// # Errors
-    /// The daemon is gone.
     pub fn status(&mut self) -> anyhow::Result<Status> {
         self.say(&AdminRequest::Status)?;
         match self.hear()? {
@@ -121,17 +100,11 @@ impl Administrator {
 
 impl Tenant {
     /// On the tenants' socket, before anything is said.
-    ///
-    /// # Errors
-    /// Nobody listens.
     pub fn at(runtime: &RuntimeDir) -> anyhow::Result<Self> {
         Self::connect(&runtime.tenant_socket())
     }
 
     /// On the tenants' socket, introduced as a tool.
-    ///
-    /// # Errors
-    /// Nobody listens, or does not let us in.
     pub fn tool(runtime: &RuntimeDir) -> anyhow::Result<Self> {
         let mut peer = Self::at(runtime)?;
         peer.say(&TenantRequest::Hello(Hello::new(Role::Tool)))?;
@@ -142,9 +115,6 @@ impl Tenant {
     }
 
     /// Registers a session that lasts as long as this process.
-    ///
-    /// # Errors
-    /// The daemon refuses.
     pub fn register(&mut self, name: &str, memory: Bytes) -> anyhow::Result<(SessionId, Token)> {
         self.say(&TenantRequest::Register(NewSession {
             name: Some(name.to_owned()),

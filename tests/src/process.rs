@@ -20,9 +20,6 @@ pub struct Process {
 
 impl Process {
     /// Starts `command`; its stderr goes to `NAME.err` in `folder`.
-    ///
-    /// # Errors
-    /// The program cannot be started.
     pub fn start(mut command: Command, folder: &Path, name: &str) -> anyhow::Result<Self> {
         let stderr = folder.join(format!("{name}.err"));
         let file = File::options().create(true).append(true).open(&stderr)?;
@@ -34,13 +31,11 @@ impl Process {
     }
 
     /// Its process id.
-    #[must_use]
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
     /// What it wrote to stderr so far.
-    #[must_use]
     pub fn stderr(&self) -> String {
         fs::read_to_string(&self.stderr).unwrap_or_default()
     }
@@ -56,44 +51,29 @@ impl Process {
     }
 
     /// Sends it a signal.
-    ///
-    /// # Errors
-    /// It has ended and was waited for.
     pub fn signal(&self, signal: Signal) -> anyhow::Result<()> {
         kill_process(Pid::from_child(&self.child), signal)
             .with_context(|| format!("cannot signal {}", self.name))
     }
 
     /// Kills it as `kill -9` does, and waits for its end.
-    ///
-    /// # Errors
-    /// The kernel refuses to say how it ended.
     pub fn kill(&mut self) -> anyhow::Result<ExitStatus> {
         self.child.kill()?;
         Ok(self.child.wait()?)
     }
 
     /// How it ended, if it has.
-    ///
-    /// # Errors
-    /// The kernel refuses to say.
     pub fn ended(&mut self) -> anyhow::Result<Option<ExitStatus>> {
         Ok(self.child.try_wait()?)
     }
 
     /// Waits for its end.
-    ///
-    /// # Errors
-    /// It does not end in time.
     pub fn wait(&mut self) -> anyhow::Result<ExitStatus> {
         let what = format!("the end of {}", self.name);
         patience::until(&what, || self.ended())
     }
 
     /// Waits for its end.
-    ///
-    /// # Errors
-    /// It does not end in time, or not well; the message holds what it said.
     pub fn succeed(&mut self) -> anyhow::Result<()> {
         let status = self.wait()?;
         if !status.success() {
@@ -115,9 +95,6 @@ impl Drop for Process {
 }
 
 /// Runs `command` to its end and gives its stdout.
-///
-/// # Errors
-/// It cannot be started, or ends badly; the message holds what it wrote to stderr.
 pub fn output_of(mut command: Command) -> anyhow::Result<String> {
     let program = Path::new(command.get_program()).display().to_string();
     let output = command

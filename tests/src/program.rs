@@ -49,9 +49,6 @@ struct State {
 
 impl Program {
     /// Starts one without memory and waits until it has its context.
-    ///
-    /// # Errors
-    /// It cannot be started, or ends before it is ready: see [`Program::begin`] for that case.
     pub fn hold(world: &World, sharing: &Sharing, name: &str) -> anyhow::Result<Self> {
         let mut program = Self::begin(world.workload(sharing), world, name)?;
         program.ready()?;
@@ -59,9 +56,6 @@ impl Program {
     }
 
     /// Starts one and waits until it holds filled memory, under the name `hold`.
-    ///
-    /// # Errors
-    /// As for [`Program::hold`].
     pub fn holding(world: &World, sharing: &Sharing, name: &str, memory: Bytes) -> anyhow::Result<Self> {
         let mut command = world.workload(sharing);
         command.args(["hold", "--memory", &memory.0.to_string()]);
@@ -71,9 +65,6 @@ impl Program {
     }
 
     /// Starts `hold` by a command that ends in the program's name, and does not wait.
-    ///
-    /// # Errors
-    /// It cannot be started.
     pub fn begin(mut command: Command, world: &World, name: &str) -> anyhow::Result<Self> {
         command.arg("hold");
         Self::spawn(command, world, name)
@@ -91,31 +82,21 @@ impl Program {
     }
 
     /// Its process.
-    #[must_use]
     pub fn process(&self) -> &Process {
         &self.process
     }
 
     /// Waits until it has its context (and memory, if it was to hold some).
-    ///
-    /// # Errors
-    /// It ended instead; the message holds what it said.
     pub fn ready(&mut self) -> anyhow::Result<()> {
         self.ready_within(PATIENCE)
     }
 
     /// The same, so long and no longer.
-    ///
-    /// # Errors
-    /// As for [`Program::ready`].
     pub fn ready_within(&mut self, patience: Duration) -> anyhow::Result<()> {
         self.answer_within(Ticket(0), patience)?.expect("the start")
     }
 
     /// Sends a line and goes on.
-    ///
-    /// # Errors
-    /// The program has ended.
     pub fn tell(&mut self, line: &str) -> anyhow::Result<Ticket> {
         let stdin = self.stdin.as_mut().context("the program was told to end")?;
         writeln!(stdin, "{line}").with_context(|| format!("the program has ended before `{line}`"))?;
@@ -124,23 +105,16 @@ impl Program {
     }
 
     /// The answer to a line, if it is there already.
-    #[must_use]
     pub fn peek(&self, ticket: Ticket) -> Option<Answer> {
         self.answers.lock().by_line.get(&ticket.0).cloned()
     }
 
     /// Waits for the answer to a line.
-    ///
-    /// # Errors
-    /// The program ended or is stuck.
     pub fn answer(&self, ticket: Ticket) -> anyhow::Result<Answer> {
         self.answer_within(ticket, PATIENCE)
     }
 
     /// Waits for the answer to a line, so long and no longer.
-    ///
-    /// # Errors
-    /// The program ended or is stuck.
     pub fn answer_within(&self, ticket: Ticket, patience: Duration) -> anyhow::Result<Answer> {
         let waiting = |state: &mut State| !state.ended && !state.by_line.contains_key(&ticket.0);
         let (state, _) = self
@@ -160,45 +134,34 @@ impl Program {
     }
 
     /// Sends a line and waits for its answer, whatever it is.
-    ///
-    /// # Errors
-    /// The program ended or is stuck.
     pub fn ask(&mut self, line: &str) -> anyhow::Result<Answer> {
         let ticket = self.tell(line)?;
         self.answer(ticket)
     }
 
-    /// Sends a line that must go well.
-    ///
-    /// # Errors
-    /// It did not; the message holds the driver's error.
-    pub fn must(&mut self, line: &str) -> anyhow::Result<Answer> {
-        let answer = self.ask(line)?;
-        answer.expect(line)?;
-        Ok(answer)
+    /// Sends lines, separated by `; `, of which each must succeed and each `check` find what it expects.
+    /// Returns the last answer.
+    pub fn must(&mut self, lines: &str) -> anyhow::Result<Answer> {
+        let mut last = Answer(Value::Null);
+        for line in lines.split("; ") {
+            last = self.ask(line)?;
+            last.expect(line)?;
+        }
+        Ok(last)
     }
 
     /// Lets it finish what it was told, and waits for its end.
-    ///
-    /// # Errors
-    /// It does not end.
     pub fn quit(&mut self) -> anyhow::Result<ExitStatus> {
         self.stdin = None;
         self.process.wait()
     }
 
     /// Whether it has ended.
-    ///
-    /// # Errors
-    /// The kernel refuses to say.
     pub fn ended(&mut self) -> anyhow::Result<bool> {
         Ok(self.process.ended()?.is_some())
     }
 
     /// Kills it as `kill -9` does.
-    ///
-    /// # Errors
-    /// The kernel refuses to say how it ended.
     pub fn kill(&mut self) -> anyhow::Result<()> {
         self.process.kill().map(drop)
     }
@@ -206,31 +169,27 @@ impl Program {
 
 impl Answer {
     /// The name of the error (`CUDA_ERROR_…`), if it failed.
-    #[must_use]
     pub fn error(&self) -> Option<&str> {
         self.0["error"].as_str()
     }
 
     /// A number of it; zero if there is none of that name.
-    #[must_use]
     pub fn number(&self, name: &str) -> u64 {
         self.0[name].as_u64().unwrap_or_default()
     }
 
     /// A yes or no of it; no if there is none of that name.
-    #[must_use]
     pub fn flag(&self, name: &str) -> bool {
         self.0[name].as_bool().unwrap_or_default()
     }
 
     /// The whole line.
-    #[must_use]
     pub fn json(&self) -> &Value {
         &self.0
     }
 
     fn expect(&self, what: &str) -> anyhow::Result<()> {
-        if !self.flag("ok") {
+        if !self.flag("ok") || self.0["matches"] == false {
             bail!("`{what}` failed: {}", self.0);
         }
         Ok(())

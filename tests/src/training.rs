@@ -20,9 +20,6 @@ pub struct Training {
 
 impl Training {
     /// Starts one with this memory and any other flags of `train`.
-    ///
-    /// # Errors
-    /// It cannot be started.
     pub fn start(
         world: &World,
         sharing: &Sharing,
@@ -39,31 +36,21 @@ impl Training {
     }
 
     /// Its process.
-    #[must_use]
     pub fn process(&self) -> &Process {
         &self.process
     }
 
     /// Whether it has ended.
-    ///
-    /// # Errors
-    /// The kernel refuses to say.
     pub fn ended(&mut self) -> anyhow::Result<bool> {
         Ok(self.process.ended()?.is_some())
     }
 
     /// Kills it as `kill -9` does.
-    ///
-    /// # Errors
-    /// The kernel refuses to say how it ended.
     pub fn kill(&mut self) -> anyhow::Result<()> {
         self.process.kill().map(drop)
     }
 
     /// Waits for its end and gives its report, also of one that found corrupted memory.
-    ///
-    /// # Errors
-    /// It does not end, or ended without a report; the message holds what it said.
     pub fn report(&mut self) -> anyhow::Result<Report> {
         let status = self.process.wait()?;
         let line = fs::read_to_string(&self.stdout)?;

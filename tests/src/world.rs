@@ -53,20 +53,17 @@ pub enum Sharing {
 
 impl Sharing {
     /// `gpushare-ctl run --name NAME`.
-    #[must_use]
     pub fn session(name: &str) -> Self {
         Self::Run(vec!["--name".to_owned(), name.to_owned()])
     }
 
     /// `gpushare-ctl run --name NAME --memory LIMIT`.
-    #[must_use]
     pub fn limited(name: &str, limit: Bytes) -> Self {
         let flags = ["--name", name, "--memory", &limit.0.to_string()];
         Self::Run(flags.map(str::to_owned).to_vec())
     }
 
     /// The same with more flags of `gpushare-ctl run`; what runs without it stays as it is.
-    #[must_use]
     pub fn and(self, flags: &[&str]) -> Self {
         match self {
             Self::Run(mut all) => {
@@ -90,26 +87,17 @@ pub struct World {
 
 impl World {
     /// A world with a simulated card of its own.
-    ///
-    /// # Errors
-    /// The folder cannot be made, or the card does not start.
     pub fn simulated(artifacts: &Artifacts, memory: Bytes) -> anyhow::Result<Self> {
         Self::with_card_flags(artifacts, &["--memory", &memory.0.to_string()])
     }
 
     /// A card of 1 GiB whose contexts are so small and quick that hundreds of programs have one.
-    ///
-    /// # Errors
-    /// As above.
     pub fn for_crowds(artifacts: &Artifacts) -> anyhow::Result<Self> {
         let flags = ["--memory", "1GiB", "--context-memory", "64KiB", "--context-create-us", "100"];
         Self::with_card_flags(artifacts, &flags)
     }
 
     /// The same with any flags of `simgpu-card`.
-    ///
-    /// # Errors
-    /// The folder cannot be made, or the card does not start.
     pub fn with_card_flags(artifacts: &Artifacts, flags: &[&str]) -> anyhow::Result<Self> {
         let mut world = Self::on_this_machine(artifacts)?;
         let lib = world.folder().join("lib");
@@ -123,9 +111,6 @@ impl World {
     }
 
     /// A world on the real card of this machine.
-    ///
-    /// # Errors
-    /// The folder cannot be made.
     pub fn on_this_machine(artifacts: &Artifacts) -> anyhow::Result<Self> {
         let turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
         let folder = tempfile::Builder::new()
@@ -139,25 +124,21 @@ impl World {
     }
 
     /// Where everything of this world is.
-    #[must_use]
     pub fn folder(&self) -> &Path {
         self.folder.path()
     }
 
     /// The folder of the daemon's sockets.
-    #[must_use]
     pub fn runtime_dir(&self) -> names::RuntimeDir {
         names::RuntimeDir::new(self.folder().join("run"))
     }
 
     /// The simulated card, if this world has one.
-    #[must_use]
     pub fn card(&self) -> Option<&Card> {
         self.card.as_ref()
     }
 
     /// The configuration that daemons of this world get, if there is one.
-    #[must_use]
     pub fn scheduler_config(&self) -> Option<PathBuf> {
         self.card.as_ref().map(|_| self.folder().join(CONFIG))
     }
@@ -167,19 +148,16 @@ impl World {
     }
 
     /// The file of one of our programs or libraries.
-    #[must_use]
     pub fn path(&self, part: Part) -> &Path {
         &self.artifacts[part]
     }
 
     /// One of our programs, in this world's environment.
-    #[must_use]
     pub fn part(&self, part: Part) -> Command {
         self.program(&self.artifacts[part])
     }
 
     /// Any program, in this world's environment but without gpushare in it.
-    #[must_use]
     pub fn program(&self, program: &Path) -> Command {
         let mut command = Command::new(program);
         let foreign = std::env::vars_os().map(|(name, _)| name).filter(|name| {
@@ -203,7 +181,6 @@ impl World {
     }
 
     /// Any program, sharing as said. Its arguments go after what is already there.
-    #[must_use]
     pub fn sharing(&self, sharing: &Sharing, program: &Path) -> Command {
         match sharing {
             Sharing::Native => self.program(program),
@@ -221,7 +198,6 @@ impl World {
     }
 
     /// The CUDA program, sharing as said.
-    #[must_use]
     pub fn workload(&self, sharing: &Sharing) -> Command {
         self.sharing(sharing, &self.artifacts[Part::Workload])
     }

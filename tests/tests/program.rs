@@ -3,10 +3,7 @@
 
 use anyhow::ensure;
 use gpushare_proto::Bytes;
-use gpushare_tests::artifacts::Artifacts;
-use gpushare_tests::program::Program;
-use gpushare_tests::training::Training;
-use gpushare_tests::world::{Sharing, World};
+use gpushare_tests::{Artifacts, Program, Sharing, Training, World};
 
 fn world() -> anyhow::Result<World> {
     World::simulated(Artifacts::of_tests()?, Bytes::mib(64))
@@ -22,15 +19,12 @@ fn memory_of_every_door_holds_what_kernels_and_copies_put_there() -> anyhow::Res
     let mut program = program(&world)?;
     for door in ["mem", "pitch", "managed"] {
         program.must(&format!("alloc a 4MiB --door {door}"))?;
-        program.must("fill a 7")?;
-        program.must("add a 5 --door ex")?;
-        program.must("add a 1 --door cooperative")?;
-        program.must("touch a")?;
-        ensure!(program.must("check a 13")?.flag("matches"), "{door}: kernels");
+        program.must("fill a 7; add a 5 --door ex; add a 1 --door cooperative; touch a")?;
+        ensure!(program.ask("check a 13")?.flag("matches"), "{door}: kernels");
         program.must("put a 9")?;
         ensure!(program.must("get a")?.number("last") == 9, "{door}: copies");
         program.must("set a 4")?;
-        ensure!(program.must("check a 4")?.flag("matches"), "{door}: memset");
+        ensure!(program.ask("check a 4")?.flag("matches"), "{door}: memset");
         program.must("free a")?;
     }
     Ok(())
@@ -40,19 +34,10 @@ fn memory_of_every_door_holds_what_kernels_and_copies_put_there() -> anyhow::Res
 fn asynchronous_copies_arrive_in_stream_order() -> anyhow::Result<()> {
     let world = world()?;
     let mut program = program(&world)?;
-    program.must("alloc a 1MiB")?;
-    program.must("alloc b 1MiB")?;
-    program.must("stream s")?;
-    program.must("put a 6 --async --on s")?;
-    program.must("add a 1 --on s")?;
-    program.must("fetch a --on s")?;
-    program.must("set b 3 --async --on s")?;
-    program.must("sync s")?;
+    program.must("alloc a 1MiB; alloc b 1MiB; stream s; put a 6 --async --on s; add a 1 --on s")?;
+    program.must("fetch a --on s; set b 3 --async --on s; sync s")?;
     assert_eq!(program.must("look a")?.number("first"), 7);
-    assert!(program.must("check b 3")?.flag("matches"));
-    program.must("copy a b")?;
-    program.must("sync")?;
-    assert!(program.must("check b 7")?.flag("matches"));
+    program.must("check b 3; copy a b; sync; check b 7")?;
     Ok(())
 }
 
@@ -72,14 +57,9 @@ fn an_error_is_told_by_the_drivers_name() -> anyhow::Result<()> {
 fn a_stream_waits_for_latches_values_and_events_while_other_threads_go_on() -> anyhow::Result<()> {
     let world = world()?;
     let mut program = program(&world)?;
-    program.must("alloc flag 4KiB")?;
-    program.must("set flag 0")?;
-    program.must("stream s")?;
-    program.must("stream t")?;
-    program.must("event e")?;
+    program.must("alloc flag 4KiB; set flag 0; stream s; stream t; event e")?;
 
-    program.must("latch door --on s")?;
-    program.must("record e --on s")?;
+    program.must("latch door --on s; record e --on s")?;
     let synced = program.tell("@other sync s")?;
     assert!(!program.must("event-query e")?.flag("finished"));
     assert_eq!(program.peek(synced), None);
@@ -88,13 +68,9 @@ fn a_stream_waits_for_latches_values_and_events_while_other_threads_go_on() -> a
 
     program.must("wait-value flag 2 --on s")?;
     assert!(!program.must("stream-query s")?.flag("finished"));
-    program.must("write-value flag 2 --on t")?;
-    program.must("sync s")?;
+    program.must("write-value flag 2 --on t; sync s")?;
 
-    program.must("set flag 0")?;
-    program.must("spin 30s --until flag --on s")?;
-    program.must("write-value flag 1 --on t")?;
-    program.must("sync s")?;
+    program.must("set flag 0; spin 30s --until flag --on s; write-value flag 1 --on t; sync s")?;
     Ok(())
 }
 
@@ -102,20 +78,13 @@ fn a_stream_waits_for_latches_values_and_events_while_other_threads_go_on() -> a
 fn a_captured_launch_runs_as_often_as_it_is_replayed() -> anyhow::Result<()> {
     let world = world()?;
     let mut program = program(&world)?;
-    program.must("alloc a 1MiB")?;
-    program.must("fill a 1")?;
-    program.must("sync")?;
-    program.must("stream s")?;
+    program.must("alloc a 1MiB; fill a 1; sync; stream s")?;
     for mode in ["global", "thread", "relaxed"] {
         program.must(&format!("capture s --mode {mode}"))?;
-        program.must("add a 1 --on s")?;
-        program.must("end-capture s g")?;
-        program.must("replay g --on s")?;
-        program.must("replay g --on s")?;
-        program.must("sync s")?;
+        program.must("add a 1 --on s; end-capture s g; replay g --on s; replay g --on s; sync s")?;
         program.must("graph-destroy g")?;
     }
-    assert!(program.must("check a 7")?.flag("matches"));
+    program.must("check a 7")?;
     Ok(())
 }
 
@@ -145,10 +114,8 @@ fn every_way_to_find_a_function_finds_it() -> anyhow::Result<()> {
         command.args(["--resolve", resolve]);
         let mut program = Program::begin(command, &world, resolve)?;
         program.ready()?;
-        program.must("alloc a 1MiB")?;
-        program.must("fill a 3")?;
-        program.must("sync")?;
-        ensure!(program.must("check a 3")?.flag("matches"), "{resolve}");
+        program.must("alloc a 1MiB; fill a 3; sync")?;
+        ensure!(program.ask("check a 3")?.flag("matches"), "{resolve}");
     }
     Ok(())
 }

@@ -6,10 +6,7 @@ use std::fmt::Write as _;
 use std::fs;
 
 use gpushare_symbols::{is_driver_name, variants};
-use gpushare_tests::artifacts::Part;
-use gpushare_tests::daemon::Daemon;
-use gpushare_tests::foreign;
-use gpushare_tests::lookups;
+use gpushare_tests::{Daemon, Part, foreign, lookups};
 use object::read::elf::ElfFile64;
 use object::{Endianness, Object as _, ObjectSymbol as _};
 

@@ -1,9 +1,7 @@
 //! Bug 2: `dlsym(RTLD_NEXT, name)` means something else for every library that asks. A tool that forwards the call asks as
 //! itself, and sends the caller back to its own beginning, for ever.
 
-use gpushare_tests::daemon::Daemon;
-use gpushare_tests::foreign;
-use gpushare_tests::world::Sharing;
+use gpushare_tests::{Daemon, Sharing, foreign};
 
 use crate::tenants::world;
 

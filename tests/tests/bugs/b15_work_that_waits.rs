@@ -3,10 +3,7 @@
 
 use gpushare_proto::Bytes;
 use gpushare_proto::admin::{LockView, Status};
-use gpushare_tests::artifacts::Artifacts;
-use gpushare_tests::daemon::Daemon;
-use gpushare_tests::program::Program;
-use gpushare_tests::world::{Sharing, World};
+use gpushare_tests::{Artifacts, Daemon, Program, Sharing, World};
 
 use crate::tenants::{SHORT_TURNS, holds, lock, tenant, waits, world};
 
@@ -37,8 +34,8 @@ fn a_drop_is_undone(in_flight: &str, later: &[&str]) -> anyhow::Result<()> {
     }
     a.must("sync")?;
     b.answer(fill)?;
-    assert!(b.must("check x 2")?.flag("matches"), "{in_flight}");
-    assert!(a.must("check x 3")?.flag("matches"), "{in_flight}");
+    assert!(b.ask("check x 2")?.flag("matches"), "{in_flight}");
+    assert!(a.ask("check x 3")?.flag("matches"), "{in_flight}");
     assert!(daemon.status()?.gpus[0].aborted_drops >= 1, "{in_flight}");
     Ok(())
 }
@@ -80,8 +77,8 @@ fn a_persistent_kernel_that_nobody_ends_is_named_as_the_reason_and_ends_well() -
     // Now somebody does: what ends the kernel is work too, and for it the drop is undone.
     a.must("@host write-value flag 1 --on t")?;
     b.answer(fill)?;
-    assert!(b.must("check x 2")?.flag("matches"));
-    assert!(a.must("check x 0")?.flag("matches"));
+    b.must("check x 2")?;
+    a.must("check x 0")?;
     Ok(())
 }
 
@@ -96,8 +93,7 @@ fn half_a_collective(wanted: &str) -> anyhow::Result<()> {
         command.args(["--device", device]);
         let mut program = Program::begin(command, &world, name)?;
         program.ready()?;
-        program.must("alloc x 40MiB")?;
-        program.must("stream s")?;
+        program.must("alloc x 40MiB; stream s")?;
         Ok(program)
     };
     // `run --gpu` makes the wanted card the rival's only one, and so its number 0.
@@ -107,8 +103,7 @@ fn half_a_collective(wanted: &str) -> anyhow::Result<()> {
     let mut second = on("1", &Sharing::Preload, "second")?;
     let mut rival = on("0", &Sharing::Run(rival), "rival")?;
     for rank in [&mut first, &mut second] {
-        rank.must("fill x 1 --on s")?;
-        rank.must("sync")?;
+        rank.must("fill x 1 --on s; sync")?;
     }
 
     first.must("latch half --on s")?;
@@ -123,13 +118,12 @@ fn half_a_collective(wanted: &str) -> anyhow::Result<()> {
     let other_half = second.tell("fill x 3 --on s")?;
     second.answer(other_half)?;
     second.must("sync")?;
-    first.must("open half")?;
-    first.must("sync")?;
+    first.must("open half; sync")?;
 
     rival.answer(fill)?;
-    assert!(rival.must("check x 2")?.flag("matches"), "card {wanted}");
-    assert!(first.must("check x 1")?.flag("matches"), "card {wanted}");
-    assert!(second.must("check x 3")?.flag("matches"), "card {wanted}");
+    assert!(rival.ask("check x 2")?.flag("matches"), "card {wanted}");
+    assert!(first.ask("check x 1")?.flag("matches"), "card {wanted}");
+    assert!(second.ask("check x 3")?.flag("matches"), "card {wanted}");
     let aborted: u64 = daemon.status()?.gpus.iter().map(|gpu| gpu.aborted_drops).sum();
     assert!(aborted >= 1, "card {wanted}");
     daemon.until("nothing is held back", |status| {

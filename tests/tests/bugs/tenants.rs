@@ -8,9 +8,7 @@ use std::process::Command;
 use anyhow::Context;
 use gpushare_proto::admin::{LockView, Status};
 use gpushare_proto::{Bytes, names};
-use gpushare_tests::artifacts::Artifacts;
-use gpushare_tests::program::Program;
-use gpushare_tests::world::{Sharing, World};
+use gpushare_tests::{Artifacts, Program, Sharing, World};
 
 /// In turns, and a holder is dropped almost at once.
 pub(crate) const SHORT_TURNS: [&str; 4] = ["--mode", "serialized", "--quantum", "20ms"];

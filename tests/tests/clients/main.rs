@@ -2,11 +2,7 @@
 //! must be the same. Those in Python are in `cargo xtask ci-extra`.
 
 use gpushare_proto::Bytes;
-use gpushare_tests::artifacts::Artifacts;
-use gpushare_tests::daemon::Daemon;
-use gpushare_tests::foreign;
-use gpushare_tests::program::Program;
-use gpushare_tests::world::{Sharing, World};
+use gpushare_tests::{Artifacts, Daemon, Program, Sharing, World, foreign};
 
 fn world() -> anyhow::Result<World> {
     World::simulated(Artifacts::of_tests()?, Bytes::mib(64))
@@ -37,9 +33,7 @@ fn nvml_wrapper_is_told_of_its_session_inside_one_and_of_the_card_outside() -> a
     let nvml = foreign::example("client_nvml_wrapper")?;
     // Somebody for NVML to report.
     let mut holder = Program::hold(&world, &Sharing::session("holder"), "holder")?;
-    holder.must("alloc x 8MiB")?;
-    holder.must("fill x 1")?;
-    holder.must("sync")?;
+    holder.must("alloc x 8MiB; fill x 1; sync")?;
     let said = |sharing: &Sharing| foreign::run(&world, sharing, &nvml, &[]);
     let native = said(&Sharing::Native)?;
     assert!(native.starts_with("driver 580."), "{native}");

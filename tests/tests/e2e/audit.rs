@@ -12,11 +12,7 @@ use gpushare_proto::audit::{Action, Allocation, Entry, Line, Outcome, Refusal};
 use gpushare_proto::explain::{Explanation, WaitReason};
 use gpushare_proto::page::LimitKind;
 use gpushare_proto::{Bytes, GpuId};
-use gpushare_tests::artifacts::Artifacts;
-use gpushare_tests::daemon::Daemon;
-use gpushare_tests::patience;
-use gpushare_tests::program::Program;
-use gpushare_tests::world::{Sharing, World};
+use gpushare_tests::{Artifacts, Daemon, Program, Sharing, World, patience};
 use serde_json::Value;
 
 const OUT_OF_MEMORY: &str = "CUDA_ERROR_OUT_OF_MEMORY";
@@ -278,8 +274,7 @@ fn a_disk_that_is_full_or_a_log_that_cannot_be_written_holds_nobody_up() -> anyh
         let mut daemon = Daemon::start(&world, &["--metrics", "127.0.0.1:0"])?;
         let mut program = Program::hold(&world, &Sharing::limited("a", Bytes::mib(32)), "a")?;
         assert_eq!(program.ask("alloc x 33MiB")?.error(), Some(OUT_OF_MEMORY));
-        program.must("alloc x 32MiB")?;
-        program.must("fill x 3")?;
+        program.must("alloc x 32MiB; fill x 3")?;
         daemon.ctl(&["session", "create", "b"])?;
         daemon.ctl(&["session", "delete", "b"])?;
         assert_eq!(explanation(&daemon, "a")?.refusals.len(), 1);

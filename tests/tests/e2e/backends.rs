@@ -1,10 +1,7 @@
 //! Where a program's memory is: managed memory moves and cannot be handed to others, native memory can and stays.
 
 use gpushare_proto::Bytes;
-use gpushare_tests::artifacts::Artifacts;
-use gpushare_tests::daemon::Daemon;
-use gpushare_tests::program::Program;
-use gpushare_tests::world::{Sharing, World};
+use gpushare_tests::{Artifacts, Daemon, Program, Sharing, World};
 
 fn world() -> anyhow::Result<World> {
     World::simulated(Artifacts::of_tests()?, Bytes::mib(256))
@@ -33,10 +30,7 @@ fn memory_that_stays_is_handed_to_other_processes() -> anyhow::Result<()> {
     let world = world()?;
     let daemon = Daemon::start(&world, &[])?;
     let mut program = Program::hold(&world, &native("a"), "a")?;
-    program.must("alloc x 4MiB")?;
-    program.must("ipc x")?;
-    program.must("fill x 7")?;
-    assert!(program.must("check x 7")?.flag("matches"));
+    program.must("alloc x 4MiB; ipc x; fill x 7; check x 7")?;
     assert_eq!(daemon.session("a")?.gpus[0].allocated_bytes, Bytes::mib(4));
     assert_eq!(program.process().stderr(), "");
     Ok(())
@@ -49,9 +43,7 @@ fn memory_that_was_rewritten_answers_as_plain_memory_does() -> anyhow::Result<()
     let _daemon = Daemon::start(&world, &[])?;
     let ask = |sharing: &Sharing, name: &str| -> anyhow::Result<Vec<Option<String>>> {
         let mut program = Program::hold(&world, sharing, name)?;
-        program.must("alloc x 4MiB")?;
-        program.must("alloc own 4MiB --door managed")?;
-        program.must("alloc mapped 4MiB --door handle")?;
+        program.must("alloc x 4MiB; alloc own 4MiB --door managed; alloc mapped 4MiB --door handle")?;
         ["retain x", "preferred x", "retain own", "preferred own", "retain mapped", "free mapped"]
             .into_iter()
             .map(|line| Ok(program.ask(line)?.error().map(str::to_owned)))
@@ -71,15 +63,12 @@ fn memory_by_handle_is_free_when_its_last_use_is_over() -> anyhow::Result<()> {
     let daemon = Daemon::start(&world, &[])?;
     let mut program = Program::hold(&world, &Sharing::limited("a", Bytes::mib(64)), "a")?;
     let used = || -> anyhow::Result<_> { Ok(daemon.session("a")?.gpus[0].allocated_bytes) };
-    program.must("alloc x 62MiB --door handle")?;
-    program.must("fill x 3")?;
-    assert!(program.must("check x 3")?.flag("matches"));
+    program.must("alloc x 62MiB --door handle; fill x 3; check x 3")?;
     assert_eq!(used()?, Bytes::mib(62), "its handle is released, its mapping is there");
     assert_eq!(program.ask("alloc y 4MiB --door handle")?.error(), Some("CUDA_ERROR_OUT_OF_MEMORY"));
     program.must("retain x")?;
     assert_eq!(used()?, Bytes::mib(62));
-    program.must("free x")?;
-    program.must("alloc y 64MiB")?;
+    program.must("free x; alloc y 64MiB")?;
     Ok(())
 }
 

@@ -1,10 +1,7 @@
 //! Stream captures and graphs while another session contends.
 
 use gpushare_proto::Bytes;
-use gpushare_tests::artifacts::Artifacts;
-use gpushare_tests::daemon::Daemon;
-use gpushare_tests::program::Program;
-use gpushare_tests::world::{Sharing, World};
+use gpushare_tests::{Artifacts, Daemon, Program, Sharing, World};
 
 #[test]
 fn a_capture_survives_a_drop_and_its_graph_replays_right() -> anyhow::Result<()> {
@@ -15,15 +12,12 @@ fn a_capture_survives_a_drop_and_its_graph_replays_right() -> anyhow::Result<()>
         let mut b = Program::hold(&world, &Sharing::session("b"), "b")?;
         a.must("alloc x 40MiB")?;
         b.must("alloc x 40MiB")?;
-        a.must("stream s")?;
-        a.must("fill x 0 --on s")?;
-        a.must("sync s")?;
+        a.must("stream s; fill x 0 --on s; sync s")?;
 
         a.must(&format!("capture s --mode {mode}"))?;
         let fill = b.tell("fill x 1")?;
         daemon.until("b waits for the card", |status| !status.gpus[0].queue.is_empty())?;
-        a.must("add x 1 --on s")?;
-        a.must("add x 2 --on s")?;
+        a.must("add x 1 --on s; add x 2 --on s")?;
         assert_eq!(b.peek(fill), None, "the lock is held while a capture runs ({mode})");
         a.must("end-capture s g")?;
         b.answer(fill)?;
@@ -32,8 +26,8 @@ fn a_capture_survives_a_drop_and_its_graph_replays_right() -> anyhow::Result<()>
             a.must("replay g --on s")?;
         }
         a.must("sync s")?;
-        assert!(a.must("check x 15")?.flag("matches"), "{mode}");
-        assert!(b.must("check x 1")?.flag("matches"), "{mode}");
+        assert!(a.ask("check x 15")?.flag("matches"), "{mode}");
+        assert!(b.ask("check x 1")?.flag("matches"), "{mode}");
     }
     Ok(())
 }
@@ -44,18 +38,14 @@ fn what_we_ask_about_pools_breaks_no_capture() -> anyhow::Result<()> {
     let world = World::simulated(Artifacts::of_tests()?, Bytes::mib(64))?;
     let _daemon = Daemon::start(&world, &[])?;
     let mut a = capturing(&world, "")?;
-    a.must("alloc p 1MiB --door async")?;
-    a.must("free-async p")?;
-    a.must("sync")?;
+    a.must("alloc p 1MiB --door async; free-async p; sync")?;
     for (mode, beside) in [("global", "mem-info"), ("thread", "mem-info"), ("global", "@other mem-info")] {
         a.must(&format!("capture s --mode {mode}"))?;
         a.must("add x 1 --on s")?;
         a.must(beside)?;
         a.must("end-capture s g")?;
     }
-    a.must("replay g --on s")?;
-    a.must("sync s")?;
-    assert!(a.must("check x 1")?.flag("matches"));
+    a.must("replay g --on s; sync s; check x 1")?;
     Ok(())
 }
 
@@ -95,8 +85,7 @@ fn the_lock_is_returned(
     let mut a = capturing(&world, faults)?;
     let mut b = Program::hold(&world, &Sharing::session("b"), "b")?;
     b.must("alloc x 40MiB")?;
-    a.must("capture s")?;
-    a.must("add x 1 --on s")?;
+    a.must("capture s; add x 1 --on s")?;
     let fill = b.tell("fill x 1")?;
     daemon.until("b waits for the card", |status| !status.gpus[0].queue.is_empty())?;
     a.must("add x 2 --on s")?;
@@ -108,7 +97,7 @@ fn the_lock_is_returned(
     for (line, error) in afterwards {
         assert_eq!(a.ask(line)?.error(), *error, "{line}");
     }
-    assert!(b.must("check x 1")?.flag("matches"));
+    b.must("check x 1")?;
     Ok(())
 }
 
@@ -160,23 +149,16 @@ fn a_stream_that_joins_a_capture_by_an_event_is_recorded_while_a_drop_is_pending
         let mut b = Program::hold(&world, &Sharing::session("b"), "b")?;
         b.must("alloc x 40MiB")?;
         a.must(&format!("capture s --mode {mode}"))?;
-        a.must("add x 1 --on s")?;
-        a.must("record e --on s")?;
-        a.must("wait-event e --on t")?;
+        a.must("add x 1 --on s; record e --on s; wait-event e --on t")?;
         let fill = b.tell("fill x 1")?;
         daemon.until("b waits for the card", |status| !status.gpus[0].queue.is_empty())?;
-        a.must("add x 2 --on t")?;
-        a.must("@other put y 7")?;
-        a.must("@other get y")?;
-        a.must("record f --on t")?;
-        a.must("wait-event f --on s")?;
+        a.must("add x 2 --on t; @other put y 7; @other get y; record f --on t; wait-event f --on s")?;
         assert_eq!(b.peek(fill), None, "the lock is held while a capture runs ({mode})");
         a.must("end-capture s g")?;
         b.answer(fill)?;
-        a.must("replay g --on s")?;
-        a.must("replay g --on s")?;
-        assert!(a.must("check x 6")?.flag("matches"), "{mode}");
-        assert!(b.must("check x 1")?.flag("matches"), "{mode}");
+        a.must("replay g --on s; replay g --on s")?;
+        assert!(a.ask("check x 6")?.flag("matches"), "{mode}");
+        assert!(b.ask("check x 1")?.flag("matches"), "{mode}");
     }
     Ok(())
 }

@@ -1,10 +1,7 @@
 //! Contexts besides the primary one: each takes room, and its memory is free when it ends.
 
 use gpushare_proto::Bytes;
-use gpushare_tests::artifacts::Artifacts;
-use gpushare_tests::daemon::Daemon;
-use gpushare_tests::program::Program;
-use gpushare_tests::world::{Sharing, World};
+use gpushare_tests::{Artifacts, Daemon, Program, Sharing, World};
 
 const LIMIT: Bytes = Bytes::mib(64);
 
@@ -27,11 +24,9 @@ fn used(daemon: &Daemon<'_>) -> anyhow::Result<Bytes> {
 fn what_a_context_had_is_free_when_it_ends() -> anyhow::Result<()> {
     let world = world()?;
     let (_daemon, mut program) = begin(&world)?;
-    program.must("make c")?;
-    program.must("alloc-in c x 60MiB")?;
+    program.must("make c; alloc-in c x 60MiB")?;
     assert_eq!(program.ask("alloc y 2MiB")?.error(), Some("CUDA_ERROR_OUT_OF_MEMORY"));
-    program.must("end c")?;
-    program.must("alloc y 60MiB")?;
+    program.must("end c; alloc y 60MiB")?;
     Ok(())
 }
 
@@ -39,14 +34,10 @@ fn what_a_context_had_is_free_when_it_ends() -> anyhow::Result<()> {
 fn a_context_lives_until_its_last_user_detaches() -> anyhow::Result<()> {
     let world = world()?;
     let (daemon, mut program) = begin(&world)?;
-    program.must("make c")?;
-    program.must("attach c")?;
-    program.must("alloc-in c x 60MiB")?;
-    program.must("detach c")?;
+    program.must("make c; attach c; alloc-in c x 60MiB; detach c")?;
     assert_eq!(program.ask("alloc y 2MiB")?.error(), Some("CUDA_ERROR_OUT_OF_MEMORY"));
     assert_eq!(used(&daemon)?, LIMIT);
-    program.must("detach c")?;
-    program.must("alloc y 60MiB")?;
+    program.must("detach c; alloc y 60MiB")?;
     Ok(())
 }
 
@@ -54,8 +45,7 @@ fn a_context_lives_until_its_last_user_detaches() -> anyhow::Result<()> {
 fn who_detaches_from_the_primary_context_ends_nothing() -> anyhow::Result<()> {
     let world = world()?;
     let (daemon, mut program) = begin(&world)?;
-    program.must("detach-primary")?;
-    program.must("alloc x 60MiB")?;
+    program.must("detach-primary; alloc x 60MiB")?;
     assert_eq!(used(&daemon)?, LIMIT);
     assert_eq!(program.ask("alloc y 2MiB")?.error(), Some("CUDA_ERROR_OUT_OF_MEMORY"));
     Ok(())
@@ -65,8 +55,7 @@ fn who_detaches_from_the_primary_context_ends_nothing() -> anyhow::Result<()> {
 fn memory_asked_for_in_a_part_of_the_card_is_charged_and_lives_on_with_the_card() -> anyhow::Result<()> {
     let world = world()?;
     let (daemon, mut program) = begin(&world)?;
-    program.must("green part")?;
-    program.must("alloc-in part x 60MiB")?;
+    program.must("green part; alloc-in part x 60MiB")?;
     assert_eq!(program.ask("alloc y 2MiB")?.error(), Some("CUDA_ERROR_OUT_OF_MEMORY"));
     program.must("end part")?;
     assert_eq!(used(&daemon)?, LIMIT);

@@ -2,10 +2,7 @@
 
 use gpushare_proto::Bytes;
 use gpushare_proto::admin::LockView;
-use gpushare_tests::artifacts::Artifacts;
-use gpushare_tests::daemon::Daemon;
-use gpushare_tests::program::Program;
-use gpushare_tests::world::{Sharing, World};
+use gpushare_tests::{Artifacts, Daemon, Program, Sharing, World};
 use rustix::process::Signal;
 
 const LONG_TURNS: [&str; 4] = ["--mode", "serialized", "--quantum", "10min"];
@@ -22,10 +19,7 @@ fn tenant(world: &World, name: &str) -> anyhow::Result<Program> {
 
 /// Keeps the card busy until it is told to stop or dies.
 fn spin(program: &mut Program) -> anyhow::Result<()> {
-    program.must("alloc stop 4KiB")?;
-    program.must("set stop 0")?;
-    program.must("stream s")?;
-    program.must("spin 60s --until stop --on s")?;
+    program.must("alloc stop 4KiB; set stop 0; stream s; spin 60s --until stop --on s")?;
     Ok(())
 }
 
@@ -40,7 +34,7 @@ fn the_next_one_runs_when_the_holder_is_killed() -> anyhow::Result<()> {
     daemon.until("b waits", |status| !status.gpus[0].queue.is_empty())?;
     a.kill()?;
     b.answer(fill)?;
-    assert!(b.must("check x 2")?.flag("matches"));
+    b.must("check x 2")?;
     let status = daemon.until("a is gone", |status| status.sessions.len() == 1)?;
     assert_eq!(status.gpus[0].allocated_bytes, Bytes::mib(40));
     Ok(())
@@ -62,7 +56,7 @@ fn a_killed_waiter_leaves_the_queue_and_holds_up_nobody() -> anyhow::Result<()> 
     daemon.until("only c waits", |status| status.gpus[0].queue.len() == 1)?;
     a.must("write-value stop 1")?;
     c.answer(fill)?;
-    assert!(c.must("check x 3")?.flag("matches"));
+    c.must("check x 3")?;
     Ok(())
 }
 
@@ -84,6 +78,6 @@ fn a_stopped_holder_is_named_as_the_reason_and_loses_nothing() -> anyhow::Result
     a.process().signal(Signal::CONT)?;
     a.must("write-value stop 1")?;
     b.answer(fill)?;
-    assert!(a.must("check x 1")?.flag("matches"));
+    a.must("check x 1")?;
     Ok(())
 }

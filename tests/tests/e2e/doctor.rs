@@ -1,10 +1,7 @@
 //! `gpushare-ctl doctor` on a simulated card, with the real library and the real daemon.
 
 use gpushare_proto::Bytes;
-use gpushare_tests::artifacts::{Artifacts, Part};
-use gpushare_tests::daemon::Daemon;
-use gpushare_tests::program::Program;
-use gpushare_tests::world::{Sharing, World};
+use gpushare_tests::{Artifacts, Daemon, Part, Program, Sharing, World};
 use serde_json::Value;
 
 /// The findings of the doctor in this world. It ends with 2 where the machine has no NVIDIA devices.

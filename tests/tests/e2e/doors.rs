@@ -6,12 +6,7 @@ use std::process::{ChildStdin, ChildStdout, Stdio};
 use anyhow::Context;
 use gpushare_proto::Bytes;
 use gpushare_proto::admin::{LockView, Status};
-use gpushare_tests::artifacts::Artifacts;
-use gpushare_tests::daemon::Daemon;
-use gpushare_tests::foreign;
-use gpushare_tests::process::Process;
-use gpushare_tests::program::Program;
-use gpushare_tests::world::{Sharing, World};
+use gpushare_tests::{Artifacts, Daemon, Process, Program, Sharing, World, foreign};
 
 const DOORS: [&str; 15] = [
     "host-function",

@@ -4,10 +4,7 @@ use std::process::{Command, Stdio};
 
 use gpushare_proto::Bytes;
 use gpushare_proto::names;
-use gpushare_tests::artifacts::Artifacts;
-use gpushare_tests::daemon::Daemon;
-use gpushare_tests::program::Program;
-use gpushare_tests::world::{Sharing, World};
+use gpushare_tests::{Artifacts, Daemon, Program, Sharing, World};
 
 fn world() -> anyhow::Result<World> {
     World::simulated(Artifacts::of_tests()?, Bytes::mib(64))

@@ -6,10 +6,7 @@ use std::fs;
 use anyhow::Context;
 use gpushare_core::Event;
 use gpushare_proto::Bytes;
-use gpushare_tests::artifacts::Artifacts;
-use gpushare_tests::daemon::Daemon;
-use gpushare_tests::program::Program;
-use gpushare_tests::world::{Sharing, World};
+use gpushare_tests::{Artifacts, Daemon, Program, Sharing, World};
 use simgpu_card::constants::Constants;
 
 use crate::recordings::{events_of, replay};
@@ -37,10 +34,7 @@ fn a_context_takes_what_is_measured_of_it_whatever_the_process_allocates() -> an
     daemon.until("a's context is measured", |status| status.gpus[0].capacity_bytes == CARD - context())?;
 
     // Managed memory is not in the figure. What cannot move takes room, whether the daemon was told of it yet or measured it.
-    a.must("alloc x 16MiB")?;
-    a.must("fill x 1")?;
-    a.must("sync")?;
-    a.must("alloc y 8MiB --door async")?;
+    a.must("alloc x 16MiB; fill x 1; sync; alloc y 8MiB --door async")?;
     let mut b = Program::hold(&world, &Sharing::session("b"), "b")?;
     b.must("alloc x 4MiB")?;
     daemon.until("b's context is measured too", |status| {

@@ -8,12 +8,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::Context;
 use gpushare_proto::{Bytes, names};
-use gpushare_tests::artifacts::{Artifacts, Part};
-use gpushare_tests::daemon::Daemon;
-use gpushare_tests::foreign;
-use gpushare_tests::process::{Process, output_of};
-use gpushare_tests::program::Program;
-use gpushare_tests::world::{Sharing, World};
+use gpushare_tests::{Artifacts, Daemon, Part, Process, Program, Sharing, World, foreign, output_of};
 
 const CARD: Bytes = Bytes::mib(64);
 const LIMIT: Bytes = Bytes::mib(16);
@@ -73,9 +68,7 @@ fn inside_a_session_nvml_and_cuda_show_its_limit_its_use_and_its_own_processes()
     let world = world()?;
     let _daemon = Daemon::start(&world, &[])?;
     let mut neighbour = Program::hold(&world, &Sharing::session("neighbour"), "neighbour")?;
-    neighbour.must("alloc x 8MiB")?;
-    neighbour.must("fill x 1")?;
-    neighbour.must("sync")?;
+    neighbour.must("alloc x 8MiB; fill x 1; sync")?;
     for smi in both_ways(&world)? {
         let steps = ["pid", "nvml", "init", "total", "context", "total", "info", "alloc=4", "info", "nvml"];
         let (lines, _) = said(&foreign::run(&world, &limited(), &smi, &steps)?);
@@ -292,9 +285,7 @@ fn a_strangers_work_is_none_of_a_sessions_utilization() -> anyhow::Result<()> {
     let world = world()?;
     let _daemon = Daemon::start(&world, &[])?;
     let mut stranger = Program::hold(&world, &Sharing::session("stranger"), "stranger")?;
-    stranger.must("alloc x 32MiB")?;
-    stranger.must("fill x 1")?;
-    stranger.must("sync")?;
+    stranger.must("alloc x 32MiB; fill x 1; sync")?;
     let smi = foreign::program(&world, "smi")?;
     let inside = foreign::run(&world, &limited(), &smi, &["nvml"])?;
     assert!(inside.contains(" samples code=6\n infos code=6\n utilization code=0 idle\n"), "{inside}");

@@ -7,11 +7,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::ensure;
 use gpushare_proto::Bytes;
-use gpushare_tests::artifacts::Artifacts;
-use gpushare_tests::daemon::Daemon;
-use gpushare_tests::foreign;
-use gpushare_tests::process::output_of;
-use gpushare_tests::world::{Sharing, World};
+use gpushare_tests::{Artifacts, Daemon, Sharing, World, foreign, output_of};
 
 /// What a program of `run` printed on both streams, and its exit code.
 struct Said {

@@ -7,12 +7,7 @@ use gpushare_core::log::{Chain, Handled, Header, Line, Link};
 use gpushare_core::replay::Replay;
 use gpushare_core::{Effect, Event, Notice};
 use gpushare_proto::Bytes;
-use gpushare_tests::artifacts::Artifacts;
-use gpushare_tests::daemon::Daemon;
-use gpushare_tests::patience;
-use gpushare_tests::program::Program;
-use gpushare_tests::training::Training;
-use gpushare_tests::world::{Sharing, World};
+use gpushare_tests::{Artifacts, Daemon, Program, Sharing, Training, World, patience};
 
 const CARD: Bytes = Bytes::mib(64);
 

@@ -1,10 +1,7 @@
 //! Room for what the driver takes for itself: where it finds none, the daemon is asked and the call made once more.
 
 use gpushare_proto::Bytes;
-use gpushare_tests::artifacts::Artifacts;
-use gpushare_tests::daemon::Daemon;
-use gpushare_tests::program::Program;
-use gpushare_tests::world::{Sharing, World};
+use gpushare_tests::{Artifacts, Daemon, Program, Sharing, World};
 
 /// Calls whose first try finds the card full.
 const FULL_AT_FIRST: &str = "cuDevicePrimaryCtxRetain@1=2,cuModuleLoadData@1=2,cuMemAllocManaged@1=2,cuArray3DCreate@1=2,cuMemCreate@1=2";

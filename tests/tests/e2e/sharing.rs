@@ -2,11 +2,7 @@
 
 use gpushare_proto::Bytes;
 use gpushare_proto::admin::Mode;
-use gpushare_tests::artifacts::Artifacts;
-use gpushare_tests::daemon::Daemon;
-use gpushare_tests::program::Program;
-use gpushare_tests::training::Training;
-use gpushare_tests::world::{Sharing, World};
+use gpushare_tests::{Artifacts, Daemon, Program, Sharing, Training, World};
 use simgpu_card::stats::Counters;
 
 /// Together half as much again as the card.
@@ -81,9 +77,7 @@ fn every_way_to_look_up_the_driver_meets_the_same_gate_and_books() -> anyhow::Re
         command.args(["--resolve", way]);
         let mut program = Program::begin(command, &world, way)?;
         program.ready()?;
-        program.must("alloc x 12MiB")?;
-        program.must("fill x 7")?;
-        assert!(program.must("check x 7")?.flag("matches"));
+        program.must("alloc x 12MiB; fill x 7; check x 7")?;
         let refused = program.ask("alloc y 6MiB")?;
         assert_eq!(refused.error(), Some("CUDA_ERROR_OUT_OF_MEMORY"), "{way}");
         assert_eq!(daemon.session(way)?.gpus[0].allocated_bytes, Bytes::mib(12), "{way}");

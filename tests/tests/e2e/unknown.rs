@@ -9,10 +9,7 @@ use std::process::{Child, Stdio};
 use anyhow::Context;
 use gpushare_proto::admin::{ClientView, Status};
 use gpushare_proto::{Bytes, names};
-use gpushare_tests::artifacts::{Artifacts, Part};
-use gpushare_tests::daemon::Daemon;
-use gpushare_tests::foreign;
-use gpushare_tests::world::{Sharing, World};
+use gpushare_tests::{Artifacts, Daemon, Part, Sharing, World, foreign};
 
 /// A world, and a driver of CUDA 14.0 in it.
 struct Newer {

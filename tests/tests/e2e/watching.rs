@@ -4,12 +4,7 @@ use std::fs;
 use std::process::Stdio;
 
 use gpushare_proto::Bytes;
-use gpushare_tests::artifacts::{Artifacts, Part};
-use gpushare_tests::daemon::Daemon;
-use gpushare_tests::process::Process;
-use gpushare_tests::slices::slices;
-use gpushare_tests::training::Training;
-use gpushare_tests::world::{Sharing, World};
+use gpushare_tests::{Artifacts, Daemon, Part, Process, Sharing, Training, World, slices};
 
 #[test]
 fn a_trace_of_turns_is_whole_also_when_the_daemon_dies() -> anyhow::Result<()> {

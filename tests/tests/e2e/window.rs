@@ -1,11 +1,7 @@
 //! How much a program has in flight: as much as it likes while it is alone, and what a drop can wait for beside others.
 
 use gpushare_proto::{Bytes, names};
-use gpushare_tests::artifacts::Artifacts;
-use gpushare_tests::daemon::Daemon;
-use gpushare_tests::patience::until;
-use gpushare_tests::program::{Program, Ticket};
-use gpushare_tests::world::{Sharing, World};
+use gpushare_tests::{Artifacts, Daemon, Program, Sharing, Ticket, World, patience::until};
 
 /// Where a window begins; nothing has more in flight before anything was measured.
 const START: u64 = 64;
@@ -107,8 +103,7 @@ fn who_waits_for_the_card_gets_it_long_before_a_program_that_launches_ahead_is_t
     // Three seconds of work, whose launches take the program a few milliseconds if nobody holds it back.
     let lines = tell_all(&mut a, "spin 1ms --on s", 3_000)?;
     until("a is at work", || Ok((kernels(&world, &a)? > 0).then_some(())))?;
-    b.must("fill x 2")?;
-    b.must("sync")?;
+    b.must("fill x 2; sync")?;
     let done = kernels(&world, &a)?;
     assert!(done < 3_000 / 2, "{done} kernels of the other program came first");
     a.answer(lines[2_999])?;
@@ -130,9 +125,7 @@ fn a_program_whose_launches_wait_for_a_later_one_is_delayed_and_not_blocked() ->
     for line in ["alloc flag 4KiB", "set flag 0", "wait-value flag 1 --on s"] {
         a.must(line)?;
     }
-    a.must("empty 200 --on s")?;
-    a.must("write-value flag 1")?;
-    a.must("sync")?;
+    a.must("empty 200 --on s; write-value flag 1; sync")?;
     let [counted, in_flight, held_back, let_through] = summary(&mut a)?;
     assert!(counted >= 200 && in_flight >= 200, "{counted} counted, {in_flight} in flight");
     assert!(held_back > 0 && let_through > 0, "{held_back} held back, {let_through} let through");
@@ -149,18 +142,12 @@ fn every_kind_of_stream_is_counted_and_a_capture_is_not() -> anyhow::Result<()> 
     for stream in ["s", "legacy", "per-thread"] {
         a.must(&format!("empty 300 --on {stream}"))?;
     }
-    a.must("@other empty 300 --on per-thread")?;
-    a.must("sync")?;
-    a.must("capture s")?;
-    a.must("empty 50 --on s")?;
-    a.must("end-capture s g")?;
+    a.must("@other empty 300 --on per-thread; sync; capture s; empty 50 --on s; end-capture s g")?;
     // Four graphs of fifty kernels are two hundred in flight, and four launches.
     for _ in 0..4 {
         a.must("replay g --on s")?;
     }
-    a.must("sync")?;
-    a.must("graph-destroy g")?;
-    a.must("stream-destroy s")?;
+    a.must("sync; graph-destroy g; stream-destroy s")?;
     let [counted, in_flight, ..] = summary(&mut a)?;
     assert_eq!(counted, 1_204);
     assert!(in_flight >= 50, "a graph counts as its kernels: {in_flight}");

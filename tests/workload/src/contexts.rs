@@ -16,7 +16,6 @@ const GREEN_DEFAULT_STREAM: u32 = 1;
 /// Every method fails with what the driver answered, and leaves the primary context current.
 impl Gpu {
     /// The primary context.
-    #[must_use]
     pub fn primary(&self) -> Held {
         Held { context: self.context, part: None }
     }

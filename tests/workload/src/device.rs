@@ -34,9 +34,6 @@ pub struct Facts {
 /// Every method fails with what the driver answered.
 impl Device {
     /// Initialises the driver and picks device `ordinal`.
-    ///
-    /// # Errors
-    /// There is no driver, no such device, or the driver refuses to start.
     pub fn open(resolve: Resolve, ordinal: i32) -> Result<Self, CudaError> {
         let driver = Driver::open(resolve)?;
         let mut device = 0;

@@ -38,9 +38,6 @@ macro_rules! driver_functions {
 
         impl Driver {
             /// Opens `libcuda.so.1` and looks every function up.
-            ///
-            /// # Errors
-            /// The library cannot be opened, or has no `cuGetProcAddress_v2` where that is asked for.
             pub fn open(resolve: Resolve) -> Result<Self, CudaError> {
                 let symbols = Symbols::open(resolve)?;
                 Ok(Self {
@@ -56,9 +53,6 @@ macro_rules! driver_functions {
                 ///
                 /// # Safety
                 /// The arguments must be what the CUDA driver API manual asks for.
-                ///
-                /// # Errors
-                /// What the driver answered, by name.
                 #[allow(clippy::too_many_arguments, reason = "the driver's own signatures")]
                 pub unsafe fn $row(&self, $($arg: $ty),*) -> Result<(), CudaError> {
                     let Some(function) = self.$row else {

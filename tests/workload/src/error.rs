@@ -27,7 +27,6 @@ pub enum CudaError {
 
 impl CudaError {
     /// The error's name alone: `CUDA_ERROR_…`, else a word for what is missing.
-    #[must_use]
     pub fn name(&self) -> &str {
         match self {
             Self::Driver { name, .. } => name,
@@ -37,7 +36,6 @@ impl CudaError {
     }
 
     /// The error as the fields of a report line.
-    #[must_use]
     pub fn report(&self) -> Value {
         let call = match self {
             Self::Driver { call, .. } | Self::Missing(call) => Some(*call),

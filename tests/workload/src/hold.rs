@@ -55,9 +55,6 @@ pub struct Options {
 }
 
 /// Runs commands from stdin until it is told to stop.
-///
-/// # Errors
-/// The first allocation failed, or there is no GPU to work with.
 pub fn run(
     open: impl Fn() -> Result<Device, CudaError> + Send + Sync + 'static,
     options: &Options,

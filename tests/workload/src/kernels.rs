@@ -137,9 +137,6 @@ pub struct Kernels([Handle; Kernel::COUNT]);
 
 impl Kernels {
     /// Loads them into the current context.
-    ///
-    /// # Errors
-    /// The driver does not compile the text, or has no room for it.
     pub fn load(driver: &Driver) -> Result<Self, CudaError> {
         const NAMES: [&CStr; Kernel::COUNT] = [c"empty", c"fill", c"add", c"checksum", c"touch", c"spin"];
         let mut module = 0;

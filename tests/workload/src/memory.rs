@@ -51,7 +51,6 @@ pub struct Buffer {
 
 impl Buffer {
     /// Whole 32-bit words in it.
-    #[must_use]
     pub fn words(self) -> u64 {
         self.bytes.0 / 4
     }
@@ -172,9 +171,6 @@ const ATTRIBUTE_RANGE_SIZE: c_int = 12;
 /// Every method fails with what the driver answered.
 impl Gpu {
     /// Allocates at least `bytes`.
-    ///
-    /// # Errors
-    /// What the driver answered: `CUDA_ERROR_OUT_OF_MEMORY` when there is no room or no quota.
     pub fn allocate(&self, bytes: Bytes, door: Door) -> Result<Buffer, CudaError> {
         let len = usize::try_from(bytes.0).unwrap_or(usize::MAX);
         let driver = &self.device.driver;
@@ -274,9 +270,6 @@ impl Gpu {
     }
 
     /// Whether the driver gives a handle of the memory at an address, which is released at once.
-    ///
-    /// # Errors
-    /// What the driver answered.
     pub fn retain_handle(&self, address: DevicePtr) -> Result<(), CudaError> {
         let mut handle = 0;
         // SAFETY: the result is writable; an address is a number to the driver.
@@ -289,9 +282,6 @@ impl Gpu {
     }
 
     /// Asks for a handle by which another process can open a buffer.
-    ///
-    /// # Errors
-    /// What the driver answered.
     pub fn ipc_handle(&self, buffer: Buffer) -> Result<(), CudaError> {
         let mut handle = [0; 64];
         // SAFETY: the result is writable.
@@ -299,9 +289,6 @@ impl Gpu {
     }
 
     /// Asks of managed memory where it prefers to be.
-    ///
-    /// # Errors
-    /// What the driver answered: `CUDA_ERROR_INVALID_VALUE` for what is not managed.
     pub fn preferred_location(&self, buffer: Buffer) -> Result<c_int, CudaError> {
         const PREFERRED_LOCATION: c_int = 2;
         let mut place = 0;
@@ -319,9 +306,6 @@ impl Gpu {
     }
 
     /// Brings managed memory to the device, in the order of the default stream.
-    ///
-    /// # Errors
-    /// What the driver answered.
     pub fn prefetch(&self, buffer: Buffer) -> Result<(), CudaError> {
         let (driver, device) = (&self.device.driver, self.device.ordinal);
         // SAFETY: the range is that of a living allocation of ours.
@@ -329,18 +313,12 @@ impl Gpu {
     }
 
     /// Gives back what graphs keep for their next launch.
-    ///
-    /// # Errors
-    /// What the driver answered.
     pub fn trim_graphs(&self) -> Result<(), CudaError> {
         // SAFETY: takes a number.
         unsafe { self.device.driver.device_graph_mem_trim(self.device.ordinal) }
     }
 
     /// Frees a buffer.
-    ///
-    /// # Errors
-    /// What the driver answered: `CUDA_ERROR_INVALID_VALUE` for what is no buffer.
     pub fn free(&self, buffer: Buffer) -> Result<(), CudaError> {
         let driver = &self.device.driver;
         // SAFETY: addresses and handles are numbers to the driver, which refuses unknown ones.
@@ -358,9 +336,6 @@ impl Gpu {
     }
 
     /// Frees a buffer in the order of the default stream.
-    ///
-    /// # Errors
-    /// What the driver answered.
     pub fn free_async(&self, buffer: Buffer) -> Result<(), CudaError> {
         // SAFETY: an address is a number to the driver, which refuses unknown ones.
         unsafe { self.device.driver.mem_free_async(buffer.address, DEFAULT_STREAM) }

@@ -22,7 +22,6 @@ pub fn pages(words: u64, seed: u32) -> impl Iterator<Item = (u64, u64, u32)> {
 }
 
 /// The checksum of a buffer filled by [`pages`], after `added` was added to each word.
-#[must_use]
 pub fn checksum(words: u64, seed: u32, added: u32) -> u64 {
     pages(words, seed).fold(0, |sum, (first, count, word)| {
         let ends = square(first + count).wrapping_sub(square(first));
@@ -31,7 +30,6 @@ pub fn checksum(words: u64, seed: u32, added: u32) -> u64 {
 }
 
 /// The checksum of a buffer whose words are all `value`.
-#[must_use]
 pub fn uniform_checksum(buffer: Buffer, value: u32) -> u64 {
     u64::from(value).wrapping_mul(square(buffer.words()))
 }

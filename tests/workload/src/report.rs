@@ -22,7 +22,6 @@ pub fn finish<T: Serialize>(outcome: Result<T, CudaError>) -> ExitCode {
 }
 
 /// The `percent`-th percentile of sorted values by the nearest rank; the default if there are none.
-#[must_use]
 pub fn percentile<T: Copy + Default>(sorted: &[T], percent: usize) -> T {
     let rank = (sorted.len() * percent).div_ceil(100);
     sorted.get(rank.saturating_sub(1)).copied().unwrap_or_default()

@@ -10,9 +10,6 @@ use crate::error::CudaError;
 const MARK: &str = "gpushare_mark_communication";
 
 /// Says that a stream carries communication, or no more.
-///
-/// # Errors
-/// gpushare is not loaded, or it refused.
 pub fn mark_communication(stream: Handle, on: bool) -> Result<(), CudaError> {
     let process = Library::this();
     // SAFETY: gpushare documents this signature.

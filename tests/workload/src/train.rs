@@ -99,9 +99,6 @@ pub struct Report {
 }
 
 /// Runs the whole program.
-///
-/// # Errors
-/// What the driver answered.
 pub fn run(gpu: &Gpu, plan: &Plan) -> Result<Report, CudaError> {
     let start = clock::now();
     let buffers = allocate(gpu, plan)?;

@@ -23,9 +23,6 @@ pub struct SharedBytes {
 
 impl SharedBytes {
     /// Makes `len` zeroed bytes.
-    ///
-    /// # Errors
-    /// What `memfd_create`, `ftruncate` and `mmap` answer: in practice, no host memory or no descriptor.
     pub fn allocate(len: u64) -> io::Result<Self> {
         let size = usize::try_from(len.max(1)).map_err(io::Error::other)?;
         let fd = memfd_create("simgpu", MemfdFlags::CLOEXEC)?;
@@ -44,13 +41,11 @@ impl SharedBytes {
     }
 
     /// A copy of the descriptor, if it is still here.
-    #[must_use]
     pub fn share(&self) -> Option<OwnedFd> {
         self.fd.as_ref()?.try_clone().ok()
     }
 
     /// What names the memory between processes, while the descriptor is here.
-    #[must_use]
     pub fn inode(&self) -> Option<u64> {
         let status = rustix::fs::fstat(self.fd.as_ref()?).ok()?;
         Some(status.st_ino)
@@ -62,7 +57,6 @@ impl SharedBytes {
     }
 
     /// `count` words from byte `offset` on, or `None` outside of the allocation or unaligned.
-    #[must_use]
     pub fn words(&self, offset: u64, count: u64) -> Option<&[AtomicU32]> {
         let start = self.check(offset, count.checked_mul(4)?, 4)?;
         // SAFETY: `check` says that the range lies in the mapping and is aligned; the mapping lives as long as
@@ -71,7 +65,6 @@ impl SharedBytes {
     }
 
     /// The 64-bit word at byte `offset`, or `None` outside of the allocation or unaligned.
-    #[must_use]
     pub fn wide_word(&self, offset: u64) -> Option<&AtomicU64> {
         let start = self.check(offset, 8, 8)?;
         // SAFETY: as in `words`.
@@ -79,7 +72,6 @@ impl SharedBytes {
     }
 
     /// Copies `bytes` in at `offset`. Answers whether they fit.
-    #[must_use]
     pub fn write(&self, offset: u64, bytes: &[u8]) -> bool {
         let Some(start) = self.check(offset, bytes.len() as u64, 1) else {
             return false;
@@ -90,7 +82,6 @@ impl SharedBytes {
     }
 
     /// Copies the bytes at `offset` out to `into`. Answers whether there were that many.
-    #[must_use]
     pub fn read(&self, offset: u64, into: &mut [u8]) -> bool {
         let Some(start) = self.check(offset, into.len() as u64, 1) else {
             return false;
@@ -101,7 +92,6 @@ impl SharedBytes {
     }
 
     /// Copies `len` bytes within or between allocations; the ranges may overlap. Answers whether both exist.
-    #[must_use]
     pub fn copy(from: &Self, from_offset: u64, to: &Self, to_offset: u64, len: u64) -> bool {
         let (Some(source), Some(target), Ok(size)) =
             (from.check(from_offset, len, 1), to.check(to_offset, len, 1), usize::try_from(len))

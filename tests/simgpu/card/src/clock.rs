@@ -21,7 +21,6 @@ pub struct Clock {
 
 impl Clock {
     /// Switched on now.
-    #[must_use]
     pub fn start() -> Self {
         Self { started: Instant::now(), held_back: Duration::ZERO }
     }
@@ -35,7 +34,6 @@ impl Clock {
     }
 
     /// By how much it was held back in all.
-    #[must_use]
     pub fn held_back(&self) -> Duration {
         self.held_back
     }

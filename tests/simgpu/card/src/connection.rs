@@ -58,9 +58,6 @@ type Parcel = (Result<Answer, Failure>, Vec<u8>, Option<OwnedFd>);
 
 impl Connection {
     /// Connects and says what for.
-    ///
-    /// # Errors
-    /// If nobody listens there.
     pub fn open(path: &Path, role: Role) -> Result<Self, CallError> {
         let mut connection = Self {
             socket: UnixStream::connect(path)?,
@@ -80,29 +77,21 @@ impl Connection {
     }
 
     /// This connection's number.
-    #[must_use]
     pub fn id(&self) -> ClientId {
         self.id
     }
 
     /// The memfd of a driver's health word: 0, or a [`crate::wire::Sticky`].
-    #[must_use]
     pub fn health(&self) -> Option<&OwnedFd> {
         self.health.as_ref()
     }
 
     /// Says something that needs no answer.
-    ///
-    /// # Errors
-    /// If the card is gone.
     pub fn tell(&self, request: Request, payload: &[u8]) -> Result<(), CallError> {
         self.send(&Question { token: None, request }, payload)
     }
 
     /// Asks and waits for the answer.
-    ///
-    /// # Errors
-    /// If the card refuses or is gone.
     pub fn call(&self, request: Request, payload: &[u8]) -> Result<Reply, CallError> {
         let token = self.next_token.fetch_add(1, Ordering::Relaxed);
         self.send(&Question { token: Some(token), request }, payload)?;
@@ -112,9 +101,6 @@ impl Connection {
     }
 
     /// Waits for the next host function to call, on a connection of [`Role::Callbacks`].
-    ///
-    /// # Errors
-    /// If the card is gone.
     pub fn next_call(&self) -> Result<(HostCallId, u64), CallError> {
         let mut inbox = lock(&self.inbox);
         loop {
@@ -219,17 +205,11 @@ pub struct Observer(Connection);
 
 impl Observer {
     /// Connects.
-    ///
-    /// # Errors
-    /// If no card listens there.
     pub fn connect(path: &Path) -> Result<Self, CallError> {
         Connection::open(path, Role::Observer).map(Self)
     }
 
     /// What the card is.
-    ///
-    /// # Errors
-    /// If the card is gone.
     pub fn describe(&self) -> Result<Description, CallError> {
         match self.0.call(Request::Describe, &[])?.answer {
             Answer::Description(description) => Ok(*description),
@@ -238,9 +218,6 @@ impl Observer {
     }
 
     /// What has happened so far.
-    ///
-    /// # Errors
-    /// If the card is gone.
     pub fn stats(&self) -> Result<Stats, CallError> {
         match self.0.call(Request::Stats, &[])?.answer {
             Answer::Stats(text) => {
@@ -251,17 +228,11 @@ impl Observer {
     }
 
     /// Lets a GPU fall off the bus, for good.
-    ///
-    /// # Errors
-    /// If the card is gone or has no such GPU.
     pub fn fall_off(&self, gpu: GpuIndex) -> Result<(), CallError> {
         self.0.call(Request::FallOff(gpu), &[]).map(|_| ())
     }
 
     /// Ends the card. Answered before it is gone; its socket file goes with it.
-    ///
-    /// # Errors
-    /// If the card is gone already.
     pub fn shutdown(&self) -> Result<(), CallError> {
         self.0.call(Request::Shutdown, &[]).map(|_| ())
     }

@@ -29,7 +29,6 @@ pub struct Rate(pub u64);
 
 impl Rate {
     /// How long `bytes` take at this rate.
-    #[must_use]
     pub fn time_for(self, bytes: u64) -> Duration {
         let nanos = u128::from(bytes) * 1_000_000_000 / u128::from(self.0.max(1));
         Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))

@@ -32,9 +32,6 @@ const RELEASES: [(i32, &str); 13] = [
 
 impl Version {
     /// Reads what the variable says.
-    ///
-    /// # Errors
-    /// A sentence, for what is no version that the simulated driver plays.
     pub fn parse(text: &str) -> Result<Self, String> {
         let number = text.split_once('.').and_then(|(major, minor)| {
             let (major, minor): (i32, i32) = (major.parse().ok()?, minor.parse().ok()?);
@@ -47,9 +44,6 @@ impl Version {
     }
 
     /// What this process' environment says.
-    ///
-    /// # Errors
-    /// As `parse`.
     pub fn from_environment() -> Result<Self, String> {
         match std::env::var(VARIABLE) {
             Ok(text) => Self::parse(&text),
@@ -58,7 +52,6 @@ impl Version {
     }
 
     /// The driver that NVML says it is.
-    #[must_use]
     pub fn driver(self) -> &'static str {
         let found = RELEASES.iter().find(|(version, _)| *version == self.0);
         found.map_or("580.95.05", |(_, driver)| driver)

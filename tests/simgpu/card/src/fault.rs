@@ -46,18 +46,12 @@ struct Fault {
 
 impl Faults {
     /// Reads a list of faults.
-    ///
-    /// # Errors
-    /// A sentence about the first one that is none.
     pub fn parse(text: &str) -> Result<Self, String> {
         let faults = text.split(',').map(str::trim).filter(|fault| !fault.is_empty());
         faults.map(Fault::parse).collect::<Result<_, _>>().map(Self)
     }
 
     /// Holds the names against the driver's exports.
-    ///
-    /// # Errors
-    /// A sentence about the first name that is none of them, with those that are like it.
     pub fn check(&self, exports: &[&str]) -> Result<(), String> {
         let strange = self.0.iter().find(|fault| !exports.iter().any(|export| fault.is_about(export)));
         let Some(Fault { call, .. }) = strange else {

@@ -35,9 +35,6 @@ pub struct Frame {
 
 impl Frame {
     /// Encodes a frame.
-    ///
-    /// # Errors
-    /// If the head cannot be encoded or the frame is too long.
     pub fn new(head: &impl Serialize, payload: &[u8], fd: Option<OwnedFd>) -> io::Result<Self> {
         let mut bytes = vec![0; HEADER];
         bincode::serde::encode_into_std_write(head, &mut bytes, bincode::config::standard())
@@ -52,9 +49,6 @@ impl Frame {
     }
 
     /// Sends as much as the socket takes and answers whether that was all.
-    ///
-    /// # Errors
-    /// What `sendmsg` answers; `WouldBlock` on a full non-blocking socket is answered as `false`.
     pub fn send(&mut self, socket: impl AsFd) -> io::Result<bool> {
         while self.sent < self.bytes.len() {
             let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -104,9 +98,6 @@ pub struct Inbox {
 
 impl Inbox {
     /// Reads once. Answers `false` at the end of the stream.
-    ///
-    /// # Errors
-    /// What `recvmsg` answers, `WouldBlock` included.
     pub fn fill(&mut self, socket: impl AsFd) -> io::Result<bool> {
         self.make_room();
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
@@ -144,9 +135,6 @@ impl Inbox {
     }
 
     /// The next whole frame.
-    ///
-    /// # Errors
-    /// If the bytes are no frame: the connection is of no more use.
     pub fn take<T: DeserializeOwned>(&mut self) -> io::Result<Option<Received<T>>> {
         let Some((head_len, payload_len, fds)) = self.header() else {
             return Ok(None);

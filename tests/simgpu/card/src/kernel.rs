@@ -76,7 +76,6 @@ pub const SIGNATURES: [(&str, &[usize]); 6] = [
 
 impl Kernel {
     /// The name of its `.entry`.
-    #[must_use]
     pub fn name(&self) -> &'static str {
         match self {
             Self::Empty => "empty",
@@ -90,7 +89,6 @@ impl Kernel {
 
     /// The launch of the kernel `name` with these parameters, or `None` if there is no such kernel or one
     /// parameter too few.
-    #[must_use]
     pub fn decode(name: &str, parameters: &[u64]) -> Option<Self> {
         #[expect(clippy::cast_possible_truncation, reason = "the parameter is a .u32")]
         let word = |value: u64| value as u32;
@@ -106,7 +104,6 @@ impl Kernel {
     }
 
     /// The words the kernel walks over: address of the first and how many.
-    #[must_use]
     pub fn words(&self) -> (u64, u64) {
         match *self {
             Self::Fill { p, n, .. }
@@ -118,7 +115,6 @@ impl Kernel {
     }
 
     /// How many bytes the card's memory moves for `count` of the kernel's words.
-    #[must_use]
     pub fn traffic(&self, count: u64) -> u64 {
         match *self {
             Self::Fill { .. } | Self::Checksum { .. } => count * 4,
@@ -130,7 +126,6 @@ impl Kernel {
 
     /// Computes the words `first .. first + count`, which lie at byte `offset` of `bytes`, and answers what they
     /// add to the checksum, or `None` if they are not there.
-    #[must_use]
     pub fn compute(&self, bytes: &SharedBytes, offset: u64, first: u64, count: u64) -> Option<u64> {
         let words = bytes.words(offset, count)?;
         let mut sum = 0u64;

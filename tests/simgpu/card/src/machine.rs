@@ -113,7 +113,6 @@ enum Timer {
 
 impl Card {
     /// A card with these GPUs.
-    #[must_use]
     pub fn new(constants: Constants, gpus: Vec<GpuDescription>) -> Self {
         let memory = Memory::new(constants, gpus.iter().map(|gpu| gpu.memory));
         let gpu = |description| Gpu {
@@ -167,7 +166,6 @@ impl Card {
     }
 
     /// When `handle` must be called again at the latest.
-    #[must_use]
     pub fn next_deadline(&self) -> Option<Time> {
         let engines = self.gpus.iter().flat_map(|gpu| {
             [gpu.compute.next_deadline(), gpu.link_in.next_deadline(), gpu.link_out.next_deadline()]

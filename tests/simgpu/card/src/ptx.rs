@@ -29,7 +29,6 @@ pub struct Parameter {
 
 impl Module {
     /// Reads a PTX text. What is not an `.entry` is skipped, so any text gives a module.
-    #[must_use]
     pub fn parse(text: &str) -> Self {
         let code: String = text
             .lines()
@@ -51,7 +50,6 @@ impl Module {
     }
 
     /// The entry of this name.
-    #[must_use]
     pub fn entry(&self, name: &str) -> Option<&Entry> {
         self.entries.iter().find(|entry| entry.name == name)
     }

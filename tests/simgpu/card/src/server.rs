@@ -50,9 +50,6 @@ enum Source {
 
 impl Server {
     /// Listens at `path`, where nothing may be yet.
-    ///
-    /// # Errors
-    /// What `bind` answers.
     pub fn listen(path: &Path, card: Card) -> io::Result<Self> {
         let listener = UnixListener::bind(path)?;
         listener.set_nonblocking(true)?;
@@ -72,9 +69,6 @@ impl Server {
     }
 
     /// Runs until it is told to stop or one of `endings` becomes readable.
-    ///
-    /// # Errors
-    /// What `poll` answers.
     pub fn run(&mut self, endings: &[OwnedFd]) -> io::Result<()> {
         while !self.stopping {
             for (source, flags) in self.wait(endings)? {
@@ -166,7 +160,6 @@ impl Server {
     }
 
     /// The machine's statistics with what only the clock knows.
-    #[must_use]
     pub fn stats(&self) -> Stats {
         let mut stats = self.card.stats();
         stats.started_nanos = self.started_nanos;

@@ -4,9 +4,6 @@ use std::io;
 use std::os::fd::{FromRawFd, OwnedFd};
 
 /// A descriptor that becomes readable at SIGTERM or SIGINT, which do nothing else from now on.
-///
-/// # Errors
-/// What the kernel answers.
 pub fn endings() -> io::Result<OwnedFd> {
     let mut set = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
     // SAFETY: `sigemptyset` fills the set, the others only read or change it; called before any thread starts.

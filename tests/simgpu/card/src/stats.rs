@@ -58,13 +58,11 @@ impl Counters {
     }
 
     /// All bytes that came to the card: faults, prefetches and copies in.
-    #[must_use]
     pub fn bytes_in(&self) -> u64 {
         self.fault_bytes + self.prefetched_in + self.uploaded_bytes
     }
 
     /// All bytes that left the card: evictions, prefetches and copies out.
-    #[must_use]
     pub fn bytes_out(&self) -> u64 {
         self.evicted_bytes + self.prefetched_out + self.downloaded_bytes
     }
@@ -98,7 +96,6 @@ impl Stats {
     /// The share of the time since `since` (nanoseconds on the card's clock) in which each living process computed
     /// on a GPU, in percent; processes without any are left out. At most the last second counts, as far as a
     /// monitor's samples reach back.
-    #[must_use]
     pub fn shares_since(&self, gpu: u32, since: u64) -> Vec<(u32, u32)> {
         const REACH_NANOS: u64 = 1_000_000_000;
         let since = since.max(self.now_nanos.saturating_sub(REACH_NANOS));
@@ -121,7 +118,6 @@ impl Stats {
 
 impl ProcessStats {
     /// Its bytes on one GPU, without managed memory.
-    #[must_use]
     pub fn bytes_on(&self, gpu: u32) -> u64 {
         let found = self.gpus.iter().zip(&self.gpu_bytes).find(|(index, _)| **index == gpu);
         found.map_or(0, |(_, bytes)| *bytes)

@@ -445,7 +445,6 @@ pub enum Sticky {
 
 impl Sticky {
     /// The error that a health word tells.
-    #[must_use]
     pub fn from_word(word: u32) -> Option<Self> {
         [Self::IllegalAddress, Self::Assert, Self::Lost]
             .into_iter()
@@ -489,7 +488,6 @@ pub struct Divided {
 
 impl GpuDescription {
     /// The UUID as NVML and `CUDA_VISIBLE_DEVICES` write it.
-    #[must_use]
     pub fn uuid_text(&self) -> String {
         match self.part_of {
             Some(_) => uuid_text("MIG", &self.uuid),
@@ -500,7 +498,6 @@ impl GpuDescription {
 
 impl Divided {
     /// The UUID as NVML writes it.
-    #[must_use]
     pub fn uuid_text(&self) -> String {
         uuid_text("GPU", &self.uuid)
     }

@@ -43,7 +43,6 @@ impl Card {
     }
 
     /// What has happened so far. The clock's own facts are the shell's to fill in.
-    #[must_use]
     pub fn stats(&self) -> Stats {
         let drivers = self.clients.iter().filter(|(_, client)| client.role == Role::Driver);
         let living: Vec<ProcessStats> = drivers.map(|(id, client)| self.process_stats(*id, client)).collect();
