@@ -15,18 +15,18 @@ use crate::world::World;
 
 /// A running `gpushare-scheduler`.
 #[derive(Debug)]
-pub struct Daemon<'w> {
-    world: &'w World,
+pub struct Daemon {
+    world: World,
     flags: Vec<String>,
     process: Process,
 }
 
-impl<'w> Daemon<'w> {
+impl Daemon {
     /// Starts one with these flags and waits until its sockets listen.
-    pub fn start(world: &'w World, flags: &[&str]) -> anyhow::Result<Self> {
+    pub fn start(world: &World, flags: &[&str]) -> anyhow::Result<Self> {
         let flags: Vec<String> = flags.iter().map(|&flag| flag.to_owned()).collect();
         let process = launch(world, &flags, &[])?;
-        Ok(Self { world, flags, process })
+        Ok(Self { world: world.clone(), flags, process })
     }
 
     /// Its process.
@@ -58,7 +58,7 @@ impl<'w> Daemon<'w> {
     /// The same by a program that becomes the daemon, like `unshare` or `setpriv`; its arguments come first.
     pub fn restart_under(&mut self, launcher: &[&str]) -> anyhow::Result<()> {
         ensure!(self.process.ended()?.is_some(), "the daemon still runs; stop or kill it first");
-        self.process = launch(self.world, &self.flags, launcher)?;
+        self.process = launch(&self.world, &self.flags, launcher)?;
         Ok(())
     }
 

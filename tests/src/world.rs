@@ -18,7 +18,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 use anyhow::Context;
 use gpushare_proto::{Bytes, names};
@@ -27,10 +27,33 @@ use tempfile::TempDir;
 
 use crate::artifacts::{Artifacts, Part};
 use crate::card::Card;
+use crate::daemon::Daemon;
 
-static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+/// Whether a world exists in this process.
+static TAKEN: Mutex<bool> = Mutex::new(false);
+static FREED: Condvar = Condvar::new();
+
+/// The right to be this process's one world.
+#[derive(Debug)]
+struct Turn;
+
+impl Turn {
+    fn wait() -> Self {
+        let taken = TAKEN.lock().unwrap_or_else(PoisonError::into_inner);
+        *FREED.wait_while(taken, |taken| *taken).unwrap_or_else(PoisonError::into_inner) = true;
+        Self
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        *TAKEN.lock().unwrap_or_else(PoisonError::into_inner) = false;
+        FREED.notify_one();
+    }
+}
 
 const CONFIG: &str = "scheduler.toml";
+const CARD_SOCKET: &str = "card.sock";
 
 /// The daemon's defaults are those of a real card; a simulated one is smaller and slower.
 fn config_of(card: &Constants) -> String {
@@ -75,14 +98,31 @@ impl Sharing {
     }
 }
 
-/// The folder, the card in it, and the artifacts.
+/// The folder, the card in it, and the artifacts. It ends with its last clone.
+#[derive(Clone, Debug)]
+pub struct World(Arc<Parts>);
+
 #[derive(Debug)]
-pub struct World {
+struct Parts {
     // Fields drop in this order: the card ends before its folder goes.
     card: Option<Card>,
     folder: TempDir,
     artifacts: Artifacts,
-    _turn: MutexGuard<'static, ()>,
+    _turn: Turn,
+}
+
+impl Parts {
+    fn new(artifacts: &Artifacts) -> anyhow::Result<Self> {
+        let turn = Turn::wait();
+        let folder = tempfile::Builder::new()
+            .prefix("gpushare-")
+            .tempdir()
+            .context("cannot make a temporary folder")?;
+        for name in ["run", "locks"] {
+            fs::create_dir(folder.path().join(name))?;
+        }
+        Ok(Self { card: None, folder, artifacts: artifacts.clone(), _turn: turn })
+    }
 }
 
 impl World {
@@ -97,35 +137,38 @@ impl World {
         Self::with_card_flags(artifacts, &flags)
     }
 
-    /// The same with any flags of `simgpu-card`.
+    /// A world whose simulated card is started with these flags of `simgpu-card`.
     pub fn with_card_flags(artifacts: &Artifacts, flags: &[&str]) -> anyhow::Result<Self> {
-        let mut world = Self::on_this_machine(artifacts)?;
-        let lib = world.folder().join("lib");
+        let mut parts = Parts::new(artifacts)?;
+        let folder = parts.folder.path();
+        let lib = folder.join("lib");
         fs::create_dir(&lib)?;
         symlink(&artifacts[Part::SimulatedCuda], lib.join("libcuda.so.1"))?;
         symlink(&artifacts[Part::SimulatedNvml], lib.join("libnvidia-ml.so.1"))?;
-        fs::write(world.folder().join(CONFIG), config_of(&Constants::default()))?;
-        let card = Card::start(&artifacts[Part::Card], world.folder(), &world.card_socket(), flags)?;
-        world.card = Some(card);
-        Ok(world)
+        fs::write(folder.join(CONFIG), config_of(&Constants::default()))?;
+        parts.card = Some(Card::start(&artifacts[Part::Card], folder, &folder.join(CARD_SOCKET), flags)?);
+        Ok(Self(Arc::new(parts)))
+    }
+
+    /// A world of the artifacts that `cargo test` built, with a simulated card of this size.
+    pub fn of(memory: Bytes) -> anyhow::Result<Self> {
+        Self::simulated(Artifacts::of_tests()?, memory)
     }
 
     /// A world on the real card of this machine.
     pub fn on_this_machine(artifacts: &Artifacts) -> anyhow::Result<Self> {
-        let turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
-        let folder = tempfile::Builder::new()
-            .prefix("gpushare-")
-            .tempdir()
-            .context("cannot make a temporary folder")?;
-        for name in ["run", "locks"] {
-            fs::create_dir(folder.path().join(name))?;
-        }
-        Ok(Self { card: None, folder, artifacts: artifacts.clone(), _turn: turn })
+        Ok(Self(Arc::new(Parts::new(artifacts)?)))
+    }
+
+    /// This world and a daemon in it, started with these flags.
+    pub fn with_daemon(self, flags: &[&str]) -> anyhow::Result<(Self, Daemon)> {
+        let daemon = Daemon::start(&self, flags)?;
+        Ok((self, daemon))
     }
 
     /// Where everything of this world is.
     pub fn folder(&self) -> &Path {
-        self.folder.path()
+        self.0.folder.path()
     }
 
     /// The folder of the daemon's sockets.
@@ -135,26 +178,22 @@ impl World {
 
     /// The simulated card, if this world has one.
     pub fn card(&self) -> Option<&Card> {
-        self.card.as_ref()
+        self.0.card.as_ref()
     }
 
     /// The configuration that daemons of this world get, if there is one.
     pub fn scheduler_config(&self) -> Option<PathBuf> {
-        self.card.as_ref().map(|_| self.folder().join(CONFIG))
-    }
-
-    fn card_socket(&self) -> PathBuf {
-        self.folder().join("card.sock")
+        self.0.card.as_ref().map(|_| self.folder().join(CONFIG))
     }
 
     /// The file of one of our programs or libraries.
     pub fn path(&self, part: Part) -> &Path {
-        &self.artifacts[part]
+        &self.0.artifacts[part]
     }
 
     /// One of our programs, in this world's environment.
     pub fn part(&self, part: Part) -> Command {
-        self.program(&self.artifacts[part])
+        self.program(&self.0.artifacts[part])
     }
 
     /// Any program, in this world's environment but without gpushare in it.
@@ -167,15 +206,15 @@ impl World {
         for name in foreign {
             command.env_remove(name);
         }
-        if self.card.is_some() {
+        if self.0.card.is_some() {
             command.env("LD_LIBRARY_PATH", self.folder().join("lib"));
-            command.env("SIMGPU_SOCKET", self.card_socket());
+            command.env("SIMGPU_SOCKET", self.folder().join(CARD_SOCKET));
         }
         command
             .env(names::RUNTIME_DIR, self.runtime_dir().root())
             .env(names::LOCK_DIR, self.folder().join("locks"))
-            .env(names::LIBRARY, &self.artifacts[Part::Library])
-            .env(names::SCHEDULER, &self.artifacts[Part::Scheduler])
+            .env(names::LIBRARY, &self.0.artifacts[Part::Library])
+            .env(names::SCHEDULER, &self.0.artifacts[Part::Scheduler])
             .env("XDG_RUNTIME_DIR", self.folder());
         command
     }
@@ -186,7 +225,7 @@ impl World {
             Sharing::Native => self.program(program),
             Sharing::Preload => {
                 let mut command = self.program(program);
-                command.env("LD_PRELOAD", &self.artifacts[Part::Library]);
+                command.env("LD_PRELOAD", &self.0.artifacts[Part::Library]);
                 command
             }
             Sharing::Run(flags) => {
@@ -199,6 +238,6 @@ impl World {
 
     /// The CUDA program, sharing as said.
     pub fn workload(&self, sharing: &Sharing) -> Command {
-        self.sharing(sharing, &self.artifacts[Part::Workload])
+        self.sharing(sharing, &self.0.artifacts[Part::Workload])
     }
 }

@@ -3,11 +3,7 @@
 
 use anyhow::ensure;
 use gpushare_proto::Bytes;
-use gpushare_tests::{Artifacts, Program, Sharing, Training, World};
-
-fn world() -> anyhow::Result<World> {
-    World::simulated(Artifacts::of_tests()?, Bytes::mib(64))
-}
+use gpushare_tests::{Program, Sharing, Training, World};
 
 fn program(world: &World) -> anyhow::Result<Program> {
     Program::hold(world, &Sharing::Native, "program")
@@ -15,7 +11,7 @@ fn program(world: &World) -> anyhow::Result<Program> {
 
 #[test]
 fn memory_of_every_door_holds_what_kernels_and_copies_put_there() -> anyhow::Result<()> {
-    let world = world()?;
+    let world = World::of(Bytes::mib(64))?;
     let mut program = program(&world)?;
     for door in ["mem", "pitch", "managed"] {
         program.must(&format!("alloc a 4MiB --door {door}"))?;
@@ -32,7 +28,7 @@ fn memory_of_every_door_holds_what_kernels_and_copies_put_there() -> anyhow::Res
 
 #[test]
 fn asynchronous_copies_arrive_in_stream_order() -> anyhow::Result<()> {
-    let world = world()?;
+    let world = World::of(Bytes::mib(64))?;
     let mut program = program(&world)?;
     program.must("alloc a 1MiB; alloc b 1MiB; stream s; put a 6 --async --on s; add a 1 --on s")?;
     program.must("fetch a --on s; set b 3 --async --on s; sync s")?;
@@ -43,7 +39,7 @@ fn asynchronous_copies_arrive_in_stream_order() -> anyhow::Result<()> {
 
 #[test]
 fn an_error_is_told_by_the_drivers_name() -> anyhow::Result<()> {
-    let world = world()?;
+    let world = World::of(Bytes::mib(64))?;
     let mut program = program(&world)?;
     assert_eq!(program.ask("alloc a 1GiB")?.error(), Some("CUDA_ERROR_OUT_OF_MEMORY"));
     assert_eq!(program.ask("free-address 4096")?.error(), Some("CUDA_ERROR_INVALID_VALUE"));
@@ -55,7 +51,7 @@ fn an_error_is_told_by_the_drivers_name() -> anyhow::Result<()> {
 
 #[test]
 fn a_stream_waits_for_latches_values_and_events_while_other_threads_go_on() -> anyhow::Result<()> {
-    let world = world()?;
+    let world = World::of(Bytes::mib(64))?;
     let mut program = program(&world)?;
     program.must("alloc flag 4KiB; set flag 0; stream s; stream t; event e")?;
 
@@ -76,7 +72,7 @@ fn a_stream_waits_for_latches_values_and_events_while_other_threads_go_on() -> a
 
 #[test]
 fn a_captured_launch_runs_as_often_as_it_is_replayed() -> anyhow::Result<()> {
-    let world = world()?;
+    let world = World::of(Bytes::mib(64))?;
     let mut program = program(&world)?;
     program.must("alloc a 1MiB; fill a 1; sync; stream s")?;
     for mode in ["global", "thread", "relaxed"] {
@@ -90,7 +86,7 @@ fn a_captured_launch_runs_as_often_as_it_is_replayed() -> anyhow::Result<()> {
 
 #[test]
 fn the_driver_tells_about_device_and_memory() -> anyhow::Result<()> {
-    let world = world()?;
+    let world = World::of(Bytes::mib(64))?;
     let mut program = program(&world)?;
     let facts = program.must("facts")?;
     assert!(facts.json()["uuid"].as_str().is_some_and(|uuid| uuid.starts_with("GPU-")));
@@ -108,7 +104,7 @@ fn the_driver_tells_about_device_and_memory() -> anyhow::Result<()> {
 
 #[test]
 fn every_way_to_find_a_function_finds_it() -> anyhow::Result<()> {
-    let world = world()?;
+    let world = World::of(Bytes::mib(64))?;
     for resolve in ["dlsym", "proc-address", "proc-address-per-thread"] {
         let mut command = world.workload(&Sharing::Native);
         command.args(["--resolve", resolve]);
@@ -122,7 +118,7 @@ fn every_way_to_find_a_function_finds_it() -> anyhow::Result<()> {
 
 #[test]
 fn training_knows_its_memory_is_right() -> anyhow::Result<()> {
-    let world = world()?;
+    let world = World::of(Bytes::mib(64))?;
     let flags = ["--steps", "9", "--async-ahead", "3", "--door", "managed", "--trace"];
     let report = Training::start(&world, &Sharing::Native, "train", Bytes::mib(24), &flags)?.report()?;
     assert_eq!((report.ok, report.corrupted, report.steps), (true, 0, 9));

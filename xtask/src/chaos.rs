@@ -203,7 +203,7 @@ struct Chaos<'w> {
     world: &'w World,
     runtime: RuntimeDir,
     jumps: bool,
-    daemon: Daemon<'w>,
+    daemon: Daemon,
     /// Where status is asked for.
     desk: Option<Administrator>,
     lingering: VecDeque<Lingering>,

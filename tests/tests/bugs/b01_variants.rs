@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use std::fs;
 
 use gpushare_symbols::{is_driver_name, variants};
-use gpushare_tests::{Daemon, Part, foreign, lookups};
+use gpushare_tests::{Part, foreign, lookups};
 use object::read::elf::ElfFile64;
 use object::{Endianness, Object as _, ObjectSymbol as _};
 
@@ -14,8 +14,7 @@ use crate::tenants::world;
 
 #[test]
 fn every_lookup_of_libcudarts_start_gets_exactly_its_variant() -> anyhow::Result<()> {
-    let world = world()?;
-    let _daemon = Daemon::start(&world, &[])?;
+    let (world, _daemon) = world()?.with_daemon(&[])?;
     let lookups = lookups::compare(&world, &foreign::sources().join("lookups.txt"))?;
     assert_eq!(lookups.wrong, [], "of {} lookups", lookups.compared);
     // libcudart itself makes 481 (lookups.txt says what the difference is).
@@ -28,8 +27,7 @@ fn every_lookup_of_libcudarts_start_gets_exactly_its_variant() -> anyhow::Result
 
 #[test]
 fn both_kinds_of_default_stream_and_each_age_have_a_wrapper_of_their_own() -> anyhow::Result<()> {
-    let world = world()?;
-    let _daemon = Daemon::start(&world, &[])?;
+    let (world, _daemon) = world()?.with_daemon(&[])?;
     let lookups = lookups::compare(&world, &foreign::sources().join("lookups.txt"))?;
     let expected = [
         "cuCtxCreate_v2",
@@ -54,8 +52,7 @@ fn both_kinds_of_default_stream_and_each_age_have_a_wrapper_of_their_own() -> an
 
 #[test]
 fn every_function_that_is_known_gets_exactly_its_variant() -> anyhow::Result<()> {
-    let world = world()?;
-    let _daemon = Daemon::start(&world, &[])?;
+    let (world, _daemon) = world()?.with_daemon(&[])?;
     let names = world.folder().join("names");
     let mut lines = String::new();
     for row in variants().iter().filter(|row| row.is_listed()) {

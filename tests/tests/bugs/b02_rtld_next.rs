@@ -1,14 +1,13 @@
 //! Bug 2: `dlsym(RTLD_NEXT, name)` means something else for every library that asks. A tool that forwards the call asks as
 //! itself, and sends the caller back to its own beginning, for ever.
 
-use gpushare_tests::{Daemon, Sharing, foreign};
+use gpushare_tests::{Sharing, foreign};
 
 use crate::tenants::world;
 
 #[test]
 fn what_comes_next_is_next_after_the_library_that_asks_also_when_asked_twice() -> anyhow::Result<()> {
-    let world = world()?;
-    let _daemon = Daemon::start(&world, &[])?;
+    let (world, _daemon) = world()?.with_daemon(&[])?;
     for (layer, flag) in [("upper", "-DNO_MALLOC"), ("lower", "-DWITH_MALLOC")] {
         let library = format!("lib/lib{layer}.so");
         let layer = format!("-DLAYER={layer}");

@@ -1,7 +1,7 @@
 //! Bug 3: a quota that holds for one door and not for the next. 64 blocks of 64 MiB through each door against 512 MiB.
 
 use gpushare_proto::Bytes;
-use gpushare_tests::{Artifacts, Daemon, Program, Sharing, World};
+use gpushare_tests::{Daemon, Program, Sharing, World};
 
 const OUT_OF_MEMORY: Option<&str> = Some("CUDA_ERROR_OUT_OF_MEMORY");
 const QUOTA: Bytes = Bytes::mib(512);
@@ -120,16 +120,14 @@ fn holds_at(world: &World, daemon: &Daemon, door: &Door, sharing: &Sharing) -> a
 
 #[test]
 fn a_quota_holds_at_every_door() -> anyhow::Result<()> {
-    let world = World::simulated(Artifacts::of_tests()?, Bytes::gib(4))?;
-    let daemon = Daemon::start(&world, &[])?;
+    let (world, daemon) = World::of(Bytes::gib(4))?.with_daemon(&[])?;
     let sharing = Sharing::limited("a", QUOTA);
     DOORS.iter().try_for_each(|door| holds_at(&world, &daemon, door, &sharing))
 }
 
 #[test]
 fn a_quota_holds_for_memory_that_stays_on_the_card() -> anyhow::Result<()> {
-    let world = World::simulated(Artifacts::of_tests()?, Bytes::gib(4))?;
-    let daemon = Daemon::start(&world, &[])?;
+    let (world, daemon) = World::of(Bytes::gib(4))?.with_daemon(&[])?;
     let sharing = Sharing::limited("a", QUOTA).and(&["--backend", "native"]);
     let plain = DOORS.iter().filter(|door| PLAIN.contains(&door.name));
     plain.into_iter().try_for_each(|door| holds_at(&world, &daemon, door, &sharing))
@@ -137,8 +135,7 @@ fn a_quota_holds_for_memory_that_stays_on_the_card() -> anyhow::Result<()> {
 
 #[test]
 fn what_a_pool_has_is_taken_again_when_the_quota_is_full() -> anyhow::Result<()> {
-    let world = World::simulated(Artifacts::of_tests()?, Bytes::gib(4))?;
-    let daemon = Daemon::start(&world, &[])?;
+    let (world, daemon) = World::of(Bytes::gib(4))?.with_daemon(&[])?;
     let mut program = Program::hold(&world, &Sharing::limited("a", Bytes::mib(128)), "a")?;
     program.must("alloc x 64MiB --door async; alloc y 64MiB")?;
     for _ in 0..3 {

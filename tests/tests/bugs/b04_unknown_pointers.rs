@@ -1,7 +1,7 @@
 //! Bug 4: the free of a pointer that the tool does not know must be the driver's to judge.
 
 use gpushare_proto::Bytes;
-use gpushare_tests::{Daemon, Program, Sharing, World};
+use gpushare_tests::{Program, Sharing, World};
 
 use crate::tenants::world;
 
@@ -22,8 +22,7 @@ fn answers(world: &World, sharing: &Sharing, name: &str) -> anyhow::Result<(Vec<
 
 #[test]
 fn a_free_of_an_unknown_pointer_reaches_the_driver() -> anyhow::Result<()> {
-    let world = world()?;
-    let daemon = Daemon::start(&world, &[])?;
+    let (world, daemon) = world()?.with_daemon(&[])?;
     let native = answers(&world, &Sharing::Native, "native")?;
     let shared = answers(&world, &Sharing::limited("shared", Bytes::mib(16)), "shared")?;
     assert_eq!(shared, native);
@@ -38,8 +37,7 @@ fn a_free_of_an_unknown_pointer_reaches_the_driver() -> anyhow::Result<()> {
 /// A tool that gives the quota back before it asks the driver gives it back twice.
 #[test]
 fn a_free_that_the_driver_refuses_gives_no_quota_back() -> anyhow::Result<()> {
-    let world = world()?;
-    let daemon = Daemon::start(&world, &[])?;
+    let (world, daemon) = world()?.with_daemon(&[])?;
     let mut program = Program::hold(&world, &Sharing::limited("a", Bytes::mib(16)), "a")?;
     program.must("alloc x 8MiB")?;
     let gone = program.must("alloc y 8MiB")?.number("address");

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use gpushare_proto::Bytes;
-use gpushare_tests::{Artifacts, Daemon, Program, Sharing, World};
+use gpushare_tests::{Daemon, Program, Sharing, World};
 use rustix::process::Signal;
 
 use crate::tenants::{member, session_of};
@@ -35,10 +35,6 @@ const DOORS: &[(&str, &str)] = &[
     ("mipmap", "cuMipmappedArrayCreate"),
 ];
 
-fn world() -> anyhow::Result<World> {
-    World::simulated(Artifacts::of_tests()?, Bytes::gib(1))
-}
-
 /// Waits until the daemon knows that only the survivor lives; then there is all of the quota for it, at the first try: it is not
 /// refused what the driver is about to have back.
 fn all_is_there(daemon: &Daemon, survivor: &mut Program, death: &str) -> anyhow::Result<()> {
@@ -59,8 +55,7 @@ fn waits_for(daemon: &Daemon, what: &str, bytes: Bytes) -> anyhow::Result<()> {
 
 #[test]
 fn who_dies_inside_an_allocation_leaves_its_quota_to_its_siblings() -> anyhow::Result<()> {
-    let world = world()?;
-    let daemon = Daemon::start(&world, &[])?;
+    let (world, daemon) = World::of(Bytes::gib(1))?.with_daemon(&[])?;
     let mut survivor = session_of(&world, "a", QUOTA, 1)?.remove(0);
     for (number, (door, call)) in DOORS.iter().enumerate() {
         let mut command = member(&world, &survivor)?;
@@ -80,8 +75,7 @@ fn who_dies_inside_an_allocation_leaves_its_quota_to_its_siblings() -> anyhow::R
 
 #[test]
 fn who_dies_inside_a_free_leaves_its_quota_to_its_siblings() -> anyhow::Result<()> {
-    let world = world()?;
-    let daemon = Daemon::start(&world, &[])?;
+    let (world, daemon) = World::of(Bytes::gib(1))?.with_daemon(&[])?;
     let mut survivor = session_of(&world, "a", QUOTA, 1)?.remove(0);
     for (door, call) in [("mem", "cuMemFree"), ("array", "cuArrayDestroy"), ("handle", "cuMemUnmap")] {
         let mut command = member(&world, &survivor)?;
@@ -103,8 +97,7 @@ fn who_dies_inside_a_free_leaves_its_quota_to_its_siblings() -> anyhow::Result<(
 /// The question is on its way, or answered and not heard.
 #[test]
 fn who_dies_while_the_daemon_thinks_leaves_its_quota_to_its_siblings() -> anyhow::Result<()> {
-    let world = world()?;
-    let daemon = Daemon::start(&world, &[])?;
+    let (world, daemon) = World::of(Bytes::gib(1))?.with_daemon(&[])?;
     let mut survivor = session_of(&world, "a", QUOTA, 1)?.remove(0);
     for number in 0..5 {
         let mut victim = Program::begin(member(&world, &survivor)?, &world, &format!("victim-{number}"))?;
@@ -124,8 +117,7 @@ fn who_dies_while_the_daemon_thinks_leaves_its_quota_to_its_siblings() -> anyhow
 /// follows from the one before, so that a failure happens again.
 #[test]
 fn who_dies_at_any_instant_of_a_loop_leaves_its_quota_to_its_siblings() -> anyhow::Result<()> {
-    let world = world()?;
-    let daemon = Daemon::start(&world, &[])?;
+    let (world, daemon) = World::of(Bytes::gib(1))?.with_daemon(&[])?;
     let mut survivor = session_of(&world, "a", QUOTA, 1)?.remove(0);
     let mut seed = 5_u64;
     for death in 0..DEATHS {
@@ -166,8 +158,8 @@ fn who_dies_at_any_instant_of_a_loop_leaves_its_quota_to_its_siblings() -> anyho
 /// Where nobody has a quota, the card and its turns are what a dead process could keep.
 #[test]
 fn who_dies_inside_an_allocation_holds_up_no_other_session() -> anyhow::Result<()> {
-    let world = World::simulated(Artifacts::of_tests()?, Bytes::mib(64))?;
-    let daemon = Daemon::start(&world, &["--mode", "serialized", "--quantum", "20ms"])?;
+    let (world, daemon) =
+        World::of(Bytes::mib(64))?.with_daemon(&["--mode", "serialized", "--quantum", "20ms"])?;
     let mut other = Program::hold(&world, &Sharing::session("other"), "other")?;
     other.must("alloc x 40MiB")?;
     for round in 1..=3 {

@@ -41,8 +41,7 @@ fn race(racers: &mut [Program], door: &str) -> anyhow::Result<Vec<usize>> {
 
 #[test]
 fn exactly_one_of_thirty_two_gets_the_last_block() -> anyhow::Result<()> {
-    let world = world()?;
-    let daemon = Daemon::start(&world, &[])?;
+    let (world, daemon) = world()?.with_daemon(&[])?;
     let mut racers = session_of(&world, "race", QUOTA, RACERS)?;
     for racer in &mut racers {
         racer.must(&format!("alloc own {BLOCK}"))?;
@@ -60,8 +59,7 @@ fn exactly_one_of_thirty_two_gets_the_last_block() -> anyhow::Result<()> {
 /// The unused last block is in the page of a process that answers nobody.
 #[test]
 fn the_last_block_is_taken_out_of_the_page_of_a_stopped_sibling() -> anyhow::Result<()> {
-    let world = world()?;
-    let daemon = Daemon::start(&world, &[])?;
+    let (world, daemon) = world()?.with_daemon(&[])?;
     let mut racers = session_of(&world, "race", QUOTA, RACERS)?;
     for racer in &mut racers {
         racer.must(&format!("alloc own {BLOCK}"))?;
@@ -88,8 +86,7 @@ fn the_last_block_is_taken_out_of_the_page_of_a_stopped_sibling() -> anyhow::Res
 
 #[test]
 fn a_whole_quota_that_lies_unused_with_stopped_and_running_siblings_is_there_for_one() -> anyhow::Result<()> {
-    let world = world()?;
-    let daemon = Daemon::start(&world, &[])?;
+    let (world, daemon) = world()?.with_daemon(&[])?;
     let mut racers = session_of(&world, "race", QUOTA, RACERS + 1)?;
     let mut asker = racers.remove(0);
     for _ in 0..3 {
@@ -117,8 +114,7 @@ fn a_whole_quota_that_lies_unused_with_stopped_and_running_siblings_is_there_for
 /// daemon's books and by what the card itself has given out.
 #[test]
 fn a_quota_holds_at_every_moment_of_a_race() -> anyhow::Result<()> {
-    let world = world()?;
-    let daemon = Daemon::start(&world, &[])?;
+    let (world, daemon) = world()?.with_daemon(&[])?;
     let mut racers = session_of(&world, "race", QUOTA, RACERS)?;
     let mut tickets = Vec::new();
     for round in 0..10 {

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use anyhow::Context;
 use gpushare_proto::{Bytes, GpuUuid, names};
-use gpushare_tests::{Artifacts, Daemon, Part, Program, Sharing, World, foreign, output_of};
+use gpushare_tests::{Artifacts, Part, Program, Sharing, World, foreign, output_of};
 
 const SMALL: &str = "GPU-aaaaaaaa-0000-0000-0000-000000000001";
 const LARGE: &str = "GPU-bbbbbbbb-0000-0000-0000-000000000002";
@@ -39,8 +39,7 @@ fn uuids(texts: &[&str]) -> Vec<GpuUuid> {
 
 #[test]
 fn a_card_named_five_ways_is_one_card_with_one_quota() -> anyhow::Result<()> {
-    let world = two_cards()?;
-    let daemon = Daemon::start(&world, &[])?;
+    let (world, daemon) = two_cards()?.with_daemon(&[])?;
     let mut first = world.workload(&Sharing::limited("a", Bytes::mib(16)));
     first.env(VISIBLE, LARGE);
     let mut first = Program::begin(first, &world, "first")?;
@@ -80,8 +79,7 @@ fn a_card_named_five_ways_is_one_card_with_one_quota() -> anyhow::Result<()> {
 
 #[test]
 fn what_names_no_card_is_no_device_as_without_gpushare() -> anyhow::Result<()> {
-    let world = two_cards()?;
-    let daemon = Daemon::start(&world, &[])?;
+    let (world, daemon) = two_cards()?.with_daemon(&[])?;
     let smi = smi(&world)?;
     for name in ["", "-1", "7", "GPU-c", "MIG-0", "nonsense"] {
         for sharing in [Sharing::Native, Sharing::Preload, Sharing::limited("none", Bytes::mib(8))] {
@@ -98,8 +96,7 @@ fn what_names_no_card_is_no_device_as_without_gpushare() -> anyhow::Result<()> {
 
 #[test]
 fn run_takes_a_card_by_its_number_its_uuid_or_the_beginning_of_that() -> anyhow::Result<()> {
-    let world = two_cards()?;
-    let _daemon = Daemon::start(&world, &[])?;
+    let (world, _daemon) = two_cards()?.with_daemon(&[])?;
     let smi = smi(&world)?;
     let seen = |gpu: &str| {
         let flags = ["--gpu", gpu, "--memory", "8MiB"].map(str::to_owned).to_vec();
@@ -149,8 +146,7 @@ fn natively_an_instance_is_seen_by_who_names_it_and_by_nvml() -> anyhow::Result<
 
 #[test]
 fn an_instance_is_a_card_of_its_own_and_the_gpu_around_it_is_none() -> anyhow::Result<()> {
-    let world = divided()?;
-    let daemon = Daemon::start(&world, &[])?;
+    let (world, daemon) = divided()?.with_daemon(&[])?;
     let status = daemon.status()?;
     let cards: Vec<String> = status.gpus.iter().map(|gpu| gpu.uuid.to_string()).collect();
     assert_eq!(cards, [SMALL, FIRST, SECOND]);
@@ -183,8 +179,7 @@ fn an_instance_is_a_card_of_its_own_and_the_gpu_around_it_is_none() -> anyhow::R
 
 #[test]
 fn an_instance_named_by_index_variable_or_another_prefix_is_the_same_card() -> anyhow::Result<()> {
-    let world = divided()?;
-    let daemon = Daemon::start(&world, &[])?;
+    let (world, daemon) = divided()?.with_daemon(&[])?;
     let smi = smi(&world)?;
     let total = Bytes::mib(8).0;
     let expected = format!("init 0\ndevice 0 44bb.00.02 total={total}\n");
@@ -201,8 +196,7 @@ fn an_instance_named_by_index_variable_or_another_prefix_is_the_same_card() -> a
 
 #[test]
 fn nvml_tells_of_an_instance_what_cuda_does_before_and_after_cuda_starts() -> anyhow::Result<()> {
-    let world = divided()?;
-    let _daemon = Daemon::start(&world, &[])?;
+    let (world, _daemon) = divided()?.with_daemon(&[])?;
     let smi = smi(&world)?;
     let flags = ["--gpu", SECOND, "--memory", "8MiB"].map(str::to_owned).to_vec();
     let steps = ["pid", "nvml", "init", "total", "context", "alloc=3", "info", "nvml"];
@@ -228,8 +222,7 @@ fn nvml_tells_of_an_instance_what_cuda_does_before_and_after_cuda_starts() -> an
 
 #[test]
 fn a_second_daemon_gets_none_of_the_instances() -> anyhow::Result<()> {
-    let world = divided()?;
-    let _daemon = Daemon::start(&world, &[])?;
+    let (world, _daemon) = divided()?.with_daemon(&[])?;
     let mut second = world.part(Part::Scheduler);
     second.args(["--user", "--runtime-dir"]).arg(world.folder().join("second"));
     let refused = output_of(second).unwrap_err().to_string();

@@ -5,7 +5,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::Stdio;
 
-use gpushare_tests::{Daemon, Program, Sharing, World};
+use gpushare_tests::{Program, Sharing, World};
 use rustix::process::Signal;
 
 use crate::tenants::{SHORT_TURNS, tenant, world};
@@ -27,8 +27,7 @@ fn working(world: &World, sharing: &Sharing, name: &str) -> anyhow::Result<Progr
 
 #[test]
 fn umask_and_signal_dispositions_are_untouched() -> anyhow::Result<()> {
-    let world = world()?;
-    let _daemon = Daemon::start(&world, &[])?;
+    let (world, _daemon) = world()?.with_daemon(&[])?;
     let native = working(&world, &Sharing::Native, "native")?;
     let shared = working(&world, &Sharing::Preload, "shared")?;
     let of = |program: &Program| {
@@ -42,8 +41,7 @@ fn umask_and_signal_dispositions_are_untouched() -> anyhow::Result<()> {
 
 #[test]
 fn our_threads_take_none_of_the_programs_signals() -> anyhow::Result<()> {
-    let world = world()?;
-    let daemon = Daemon::start(&world, &SHORT_TURNS)?;
+    let (world, daemon) = world()?.with_daemon(&SHORT_TURNS)?;
     let mut a = tenant(&world, "a")?;
     let mut b = tenant(&world, "b")?;
     // A handoff or two, so that link and mover are both there.
@@ -73,8 +71,7 @@ fn our_threads_take_none_of_the_programs_signals() -> anyhow::Result<()> {
 
 #[test]
 fn stdout_is_the_programs_own_to_the_byte() -> anyhow::Result<()> {
-    let world = world()?;
-    let _daemon = Daemon::start(&world, &[])?;
+    let (world, _daemon) = world()?.with_daemon(&[])?;
     let probe = |sharing: &Sharing| -> anyhow::Result<_> {
         let mut command = world.workload(sharing);
         let output = command.arg("probe").stdin(Stdio::null()).output()?;
@@ -89,8 +86,7 @@ fn stdout_is_the_programs_own_to_the_byte() -> anyhow::Result<()> {
 
 #[test]
 fn the_exit_status_is_the_programs_own_while_it_holds_the_card() -> anyhow::Result<()> {
-    let world = world()?;
-    let daemon = Daemon::start(&world, &SHORT_TURNS)?;
+    let (world, daemon) = world()?.with_daemon(&SHORT_TURNS)?;
     let mut a = tenant(&world, "a")?;
     a.must("fill x 1")?;
     assert_eq!(a.quit()?.code(), Some(0));

@@ -46,8 +46,7 @@ fn a_program_that_must_share_is_refused_until_there_is_a_daemon() -> anyhow::Res
 /// Killed at three moments: while a drop is under way, while somebody waits, and while nobody does.
 #[test]
 fn a_daemon_that_is_killed_again_and_again_loses_no_byte_and_no_waiter() -> anyhow::Result<()> {
-    let world = world()?;
-    let mut daemon = Daemon::start(&world, &SHORT_TURNS)?;
+    let (world, mut daemon) = world()?.with_daemon(&SHORT_TURNS)?;
     let mut a = tenant(&world, "a")?;
     let mut b = tenant(&world, "b")?;
     a.must("fill x 0")?;
@@ -82,8 +81,7 @@ fn doors(world: &World) -> anyhow::Result<[UnixStream; 2]> {
 
 #[test]
 fn peers_that_connect_and_reset_hold_up_nobody() -> anyhow::Result<()> {
-    let world = world()?;
-    let daemon = Daemon::start(&world, &SHORT_TURNS)?;
+    let (world, daemon) = world()?.with_daemon(&SHORT_TURNS)?;
     let mut a = tenant(&world, "a")?;
     let mut b = tenant(&world, "b")?;
     a.must("fill x 0")?;
@@ -107,8 +105,7 @@ fn peers_that_connect_and_reset_hold_up_nobody() -> anyhow::Result<()> {
 
 #[test]
 fn an_idle_http_connection_holds_up_nobody() -> anyhow::Result<()> {
-    let world = world()?;
-    let daemon = Daemon::start(&world, &LONG_TURNS)?;
+    let (world, daemon) = world()?.with_daemon(&LONG_TURNS)?;
     // A browser and a load balancer on the wrong sockets: one says half a request, one says nothing.
     let [mut browser, balancer] = doors(&world)?;
     browser.write_all(b"GET /metrics HT")?;

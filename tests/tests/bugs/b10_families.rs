@@ -6,7 +6,7 @@ use std::process::Stdio;
 
 use anyhow::Context;
 use gpushare_proto::Bytes;
-use gpushare_tests::{Daemon, Process, Sharing, World, foreign};
+use gpushare_tests::{Process, Sharing, World, foreign};
 
 use crate::tenants::{LONG_TURNS, SHORT_TURNS, tenant, world};
 
@@ -16,8 +16,7 @@ fn family(world: &World) -> anyhow::Result<PathBuf> {
 
 /// Runs it both ways: the same output, and nothing left of it.
 fn same_as_natively(way: &str) -> anyhow::Result<String> {
-    let world = world()?;
-    let daemon = Daemon::start(&world, &[])?;
+    let (world, daemon) = world()?.with_daemon(&[])?;
     let family = family(&world)?;
     let native = foreign::run(&world, &Sharing::Native, &family, &[way])?;
     for sharing in [Sharing::Preload, Sharing::session("family")] {
@@ -59,8 +58,7 @@ fn a_process_that_becomes_another_program_starts_anew_under_its_old_pid() -> any
 /// What the fork of a holder must not do: answer for it, or close what is the holder's.
 #[test]
 fn a_fork_after_cuda_does_not_disturb_the_parents_turn() -> anyhow::Result<()> {
-    let world = world()?;
-    let daemon = Daemon::start(&world, &SHORT_TURNS)?;
+    let (world, daemon) = world()?.with_daemon(&SHORT_TURNS)?;
     let family = family(&world)?;
     let mut rival = tenant(&world, "rival")?;
     rival.must("fill x 0")?;
@@ -78,8 +76,7 @@ fn a_fork_after_cuda_does_not_disturb_the_parents_turn() -> anyhow::Result<()> {
 #[test]
 fn a_child_that_keeps_every_descriptor_keeps_no_lock_of_its_dead_parent_and_its_memory_as_long_as_it_lives()
 -> anyhow::Result<()> {
-    let world = world()?;
-    let daemon = Daemon::start(&world, &LONG_TURNS)?;
+    let (world, daemon) = world()?.with_daemon(&LONG_TURNS)?;
     let family = family(&world)?;
     let mut command = world.sharing(&Sharing::session("family"), &family);
     command.arg("orphan").stdin(Stdio::piped()).stdout(Stdio::piped());

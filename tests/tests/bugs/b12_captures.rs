@@ -1,7 +1,7 @@
 //! Bug 12: tools that synchronise inside their launch hook break every stream capture. Two programs that contend record
 //! and replay graphs.
 
-use gpushare_tests::{Daemon, Program};
+use gpushare_tests::Program;
 
 use crate::tenants::{SHORT_TURNS, tenant, world};
 
@@ -22,8 +22,7 @@ fn round(program: &mut Program, mode: &str, number: u32) -> anyhow::Result<()> {
 
 #[test]
 fn two_programs_that_contend_capture_and_replay_right_in_every_mode() -> anyhow::Result<()> {
-    let world = world()?;
-    let daemon = Daemon::start(&world, &SHORT_TURNS)?;
+    let (world, daemon) = world()?.with_daemon(&SHORT_TURNS)?;
     let modes = ["global", "thread", "relaxed"];
     let work = |name: &'static str| -> anyhow::Result<()> {
         let mut program = tenant(&world, name)?;
@@ -48,8 +47,7 @@ fn two_programs_that_contend_capture_and_replay_right_in_every_mode() -> anyhow:
 /// Each line runs while a drop is pending: the rival waits all the time.
 #[test]
 fn what_a_program_does_beside_its_capture_goes_on_while_a_drop_is_pending() -> anyhow::Result<()> {
-    let world = world()?;
-    let daemon = Daemon::start(&world, &SHORT_TURNS)?;
+    let (world, daemon) = world()?.with_daemon(&SHORT_TURNS)?;
     let mut a = tenant(&world, "a")?;
     a.must("alloc y 4MiB; stream s; stream t; fill x 0 --on s; sync")?;
     let mut b = tenant(&world, "b")?;

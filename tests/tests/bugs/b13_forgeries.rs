@@ -166,8 +166,7 @@ fn card(daemon: &Daemon, total: Bytes) -> anyhow::Result<GpuInfo> {
 
 #[test]
 fn forged_sizes_cost_only_who_forges_them() -> anyhow::Result<()> {
-    let world = world()?;
-    let daemon = Daemon::start(&world, &LONG_TURNS)?;
+    let (world, daemon) = world()?.with_daemon(&LONG_TURNS)?;
     let mut honest = Honest::start(&world, &daemon)?;
     let total = daemon.status()?.gpus[0].total_bytes;
     let (mut liar, gpu) = Liar::on_card(&world, &daemon)?;
@@ -206,8 +205,7 @@ fn forged_sizes_cost_only_who_forges_them() -> anyhow::Result<()> {
 /// Of a gate that it never had, of the holder's, and of every change that there could be.
 #[test]
 fn a_forged_release_takes_the_lock_from_nobody() -> anyhow::Result<()> {
-    let world = world()?;
-    let daemon = Daemon::start(&world, &LONG_TURNS)?;
+    let (world, daemon) = world()?.with_daemon(&LONG_TURNS)?;
     let mut honest = Honest::start(&world, &daemon)?;
     let (mut liar, _) = Liar::on_card(&world, &daemon)?;
     honest.are_unmoved_by(&daemon, "releases", || {
@@ -225,8 +223,7 @@ fn a_forged_release_takes_the_lock_from_nobody() -> anyhow::Result<()> {
 
 #[test]
 fn who_says_it_is_somebody_else_is_a_stranger() -> anyhow::Result<()> {
-    let world = world()?;
-    let daemon = Daemon::start(&world, &LONG_TURNS)?;
+    let (world, daemon) = world()?.with_daemon(&LONG_TURNS)?;
     let mut honest = Honest::start(&world, &daemon)?;
     let view = daemon.session("holder")?;
     let (session, client) = (view.session, view.clients[0].client);
@@ -260,8 +257,7 @@ fn who_says_it_is_somebody_else_is_a_stranger() -> anyhow::Result<()> {
 
 #[test]
 fn a_forged_token_opens_nothing_and_tells_nothing() -> anyhow::Result<()> {
-    let world = world()?;
-    let daemon = Daemon::start(&world, &LONG_TURNS)?;
+    let (world, daemon) = world()?.with_daemon(&LONG_TURNS)?;
     let mut honest = Honest::start(&world, &daemon)?;
     let text = std::fs::read_to_string(token_file(&honest.holder)?)?;
     let token = Token::from_hex(&text).context("no token")?;
@@ -293,8 +289,7 @@ fn a_forged_token_opens_nothing_and_tells_nothing() -> anyhow::Result<()> {
 
 #[test]
 fn nine_bytes_that_claim_a_terabyte_get_nothing_at_either_door() -> anyhow::Result<()> {
-    let world = world()?;
-    let daemon = Daemon::start(&world, &LONG_TURNS)?;
+    let (world, daemon) = world()?.with_daemon(&LONG_TURNS)?;
     let mut honest = Honest::start(&world, &daemon)?;
     let mut terabyte = [0; 9];
     terabyte[..8].copy_from_slice(&(1_u64 << 40).to_le_bytes());

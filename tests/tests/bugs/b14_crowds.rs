@@ -6,14 +6,13 @@ use std::process::Stdio;
 
 use anyhow::Context;
 use gpushare_proto::Bytes;
-use gpushare_tests::{Artifacts, Daemon, Process, Sharing, World, foreign};
+use gpushare_tests::{Artifacts, Process, Sharing, World, foreign};
 
 const CROWD: usize = 300;
 
 #[test]
 fn three_hundred_processes_start_within_seconds_and_each_is_served() -> anyhow::Result<()> {
-    let world = World::for_crowds(Artifacts::of_tests()?)?;
-    let daemon = Daemon::start(&world, &["--mode", "parallel"])?;
+    let (world, daemon) = World::for_crowds(Artifacts::of_tests()?)?.with_daemon(&["--mode", "parallel"])?;
     let program = foreign::program(&world, "one_of_many")?;
     let mut crowd = (0..CROWD)
         .map(|number| {

@@ -3,7 +3,7 @@
 
 use gpushare_proto::Bytes;
 use gpushare_proto::admin::{LockView, Status};
-use gpushare_tests::{Artifacts, Daemon, Program, Sharing, World};
+use gpushare_tests::{Artifacts, Program, Sharing, World};
 
 use crate::tenants::{SHORT_TURNS, holds, lock, tenant, waits, world};
 
@@ -19,8 +19,7 @@ fn waiting_for(world: &World, in_flight: &str) -> anyhow::Result<Program> {
 
 /// The card is asked back from `a` for `b`; then `a` does what its work in flight waits for. Both end well.
 fn a_drop_is_undone(in_flight: &str, later: &[&str]) -> anyhow::Result<()> {
-    let world = world()?;
-    let daemon = Daemon::start(&world, &SHORT_TURNS)?;
+    let (world, daemon) = world()?.with_daemon(&SHORT_TURNS)?;
     let mut b = tenant(&world, "b")?;
     let mut a = waiting_for(&world, in_flight)?;
     let fill = b.tell("fill x 2")?;
@@ -64,8 +63,7 @@ fn a_persistent_kernel_that_later_kernels_feed() -> anyhow::Result<()> {
 /// Nobody of the session waits at its gate: there is nothing to undo, only somebody to name.
 #[test]
 fn a_persistent_kernel_that_nobody_ends_is_named_as_the_reason_and_ends_well() -> anyhow::Result<()> {
-    let world = world()?;
-    let daemon = Daemon::start(&world, &SHORT_TURNS)?;
+    let (world, daemon) = world()?.with_daemon(&SHORT_TURNS)?;
     let mut b = tenant(&world, "b")?;
     let mut a = waiting_for(&world, "spin 60s --until flag --on s")?;
     let fill = b.tell("fill x 2")?;
@@ -86,8 +84,8 @@ fn a_persistent_kernel_that_nobody_ends_is_named_as_the_reason_and_ends_well() -
 /// the second has launched its own half. A rival wants one of the cards in between.
 fn half_a_collective(wanted: &str) -> anyhow::Result<()> {
     let flags = ["--gpus", "2", "--memory", "64MiB"];
-    let world = World::with_card_flags(Artifacts::of_tests()?, &flags)?;
-    let daemon = Daemon::start(&world, &SHORT_TURNS)?;
+    let (world, daemon) =
+        World::with_card_flags(Artifacts::of_tests()?, &flags)?.with_daemon(&SHORT_TURNS)?;
     let on = |device: &str, sharing: &Sharing, name: &str| -> anyhow::Result<Program> {
         let mut command = world.workload(sharing);
         command.args(["--device", device]);

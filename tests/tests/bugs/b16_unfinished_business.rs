@@ -6,7 +6,7 @@ use std::process::{ChildStdin, ChildStdout, Stdio};
 
 use anyhow::Context;
 use gpushare_proto::Bytes;
-use gpushare_tests::{Daemon, Process, Program, Sharing, World, foreign};
+use gpushare_tests::{Process, Program, Sharing, World, foreign};
 
 use crate::tenants::{LONG_TURNS, SHORT_TURNS, holds, tenant, waits, world};
 
@@ -54,8 +54,7 @@ impl Cancelling {
 /// A thread that is cancelled inside a call of the driver leaves the gate on its way: its process launches from another
 /// thread, and a drop finds nobody inside.
 fn cancelled_in_the_driver(way: &str) -> anyhow::Result<()> {
-    let world = world()?;
-    let daemon = Daemon::start(&world, &SHORT_TURNS)?;
+    let (world, daemon) = world()?.with_daemon(&SHORT_TURNS)?;
     for sharing in [Sharing::Native, Sharing::session("a")] {
         let mut a = Cancelling::start(&world, &sharing, way)?;
         assert_eq!(a.step("cancel")?, "cancelled", "{sharing:?}");
@@ -86,8 +85,7 @@ fn a_thread_that_is_cancelled_in_a_launch_leaves_the_gate() -> anyhow::Result<()
 /// While others wait for the card a copy first waits for its stream outside the gate: it may be cancelled there too.
 #[test]
 fn a_thread_that_is_cancelled_in_a_copy_while_others_wait_holds_up_nobody() -> anyhow::Result<()> {
-    let world = world()?;
-    let daemon = Daemon::start(&world, &SHORT_TURNS)?;
+    let (world, daemon) = world()?.with_daemon(&SHORT_TURNS)?;
     let mut a = Cancelling::start(&world, &Sharing::session("a"), "copy")?;
     let mut b = tenant(&world, "b")?;
     b.must("fill x 2")?;
@@ -104,8 +102,7 @@ fn a_thread_that_is_cancelled_in_a_copy_while_others_wait_holds_up_nobody() -> a
 
 #[test]
 fn a_thread_that_is_cancelled_while_it_sleeps_at_a_closed_gate_ends_there() -> anyhow::Result<()> {
-    let world = world()?;
-    let daemon = Daemon::start(&world, &LONG_TURNS)?;
+    let (world, daemon) = world()?.with_daemon(&LONG_TURNS)?;
     let mut a = Cancelling::start(&world, &Sharing::session("a"), "gate")?;
     let mut b = busy(&world)?;
     a.tell("cancel")?;
@@ -123,8 +120,7 @@ fn a_thread_that_is_cancelled_while_it_sleeps_at_a_closed_gate_ends_there() -> a
 /// Neither the thread that sleeps at the gate nor what the program does in its exit handlers holds up its end.
 #[test]
 fn a_program_exits_at_a_closed_gate_as_it_exits_natively() -> anyhow::Result<()> {
-    let world = world()?;
-    let daemon = Daemon::start(&world, &LONG_TURNS)?;
+    let (world, daemon) = world()?.with_daemon(&LONG_TURNS)?;
     let mut said = Vec::new();
     for sharing in [Sharing::Native, Sharing::session("a")] {
         let mut a = Cancelling::start(&world, &sharing, "gate")?;
@@ -148,8 +144,7 @@ fn a_program_exits_at_a_closed_gate_as_it_exits_natively() -> anyhow::Result<()>
 /// A block is freed while work on it runs, and what comes next gets its place: the old work has ended by then.
 #[test]
 fn a_freed_block_that_is_used_again_at_once_on_another_stream_keeps_its_new_words() -> anyhow::Result<()> {
-    let world = world()?;
-    let daemon = Daemon::start(&world, &SHORT_TURNS)?;
+    let (world, daemon) = world()?.with_daemon(&SHORT_TURNS)?;
     let work = |name: &'static str| -> anyhow::Result<()> {
         let mut program = tenant(&world, name)?;
         program.must("stream s; stream t; alloc y 8MiB")?;
@@ -183,8 +178,7 @@ fn a_free_during_a_capture_is_answered_as_natively_and_charged_to_the_byte() -> 
         "get y",
     ];
     for mode in ["global", "thread", "relaxed"] {
-        let world = world()?;
-        let daemon = Daemon::start(&world, &SHORT_TURNS)?;
+        let (world, daemon) = world()?.with_daemon(&SHORT_TURNS)?;
         let mut answers = Vec::new();
         for sharing in [Sharing::Native, Sharing::session("a")] {
             let mut program = Program::hold(&world, &sharing, "a")?;

@@ -8,7 +8,7 @@ use std::process::Command;
 use anyhow::Context;
 use gpushare_proto::admin::{LockView, Status};
 use gpushare_proto::{Bytes, names};
-use gpushare_tests::{Artifacts, Program, Sharing, World};
+use gpushare_tests::{Program, Sharing, World};
 
 /// In turns, and a holder is dropped almost at once.
 pub(crate) const SHORT_TURNS: [&str; 4] = ["--mode", "serialized", "--quantum", "20ms"];
@@ -16,7 +16,7 @@ pub(crate) const SHORT_TURNS: [&str; 4] = ["--mode", "serialized", "--quantum", 
 pub(crate) const LONG_TURNS: [&str; 4] = ["--mode", "serialized", "--quantum", "10min"];
 
 pub(crate) fn world() -> anyhow::Result<World> {
-    World::simulated(Artifacts::of_tests()?, Bytes::mib(64))
+    World::of(Bytes::mib(64))
 }
 
 /// A program of its own session with 40 MiB under the name `x`, of which two do not fit.

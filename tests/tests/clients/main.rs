@@ -2,16 +2,12 @@
 //! must be the same. Those in Python are in `cargo xtask ci-extra`.
 
 use gpushare_proto::Bytes;
-use gpushare_tests::{Artifacts, Daemon, Program, Sharing, World, foreign};
-
-fn world() -> anyhow::Result<World> {
-    World::simulated(Artifacts::of_tests()?, Bytes::mib(64))
-}
+use gpushare_tests::{Program, Sharing, World, foreign};
 
 #[test]
 fn cudarc_computes_the_same_and_sees_its_limit_as_the_card() -> anyhow::Result<()> {
-    let world = world()?;
-    let daemon = Daemon::start(&world, &["--mode", "serialized", "--quantum", "20ms"])?;
+    let (world, daemon) =
+        World::of(Bytes::mib(64))?.with_daemon(&["--mode", "serialized", "--quantum", "20ms"])?;
     let cudarc = foreign::example("client_cudarc")?;
     let said = |sharing: &Sharing| foreign::run(&world, sharing, &cudarc, &[]);
     let native = said(&Sharing::Native)?;
@@ -28,8 +24,7 @@ fn cudarc_computes_the_same_and_sees_its_limit_as_the_card() -> anyhow::Result<(
 
 #[test]
 fn nvml_wrapper_is_told_of_its_session_inside_one_and_of_the_card_outside() -> anyhow::Result<()> {
-    let world = world()?;
-    let _daemon = Daemon::start(&world, &[])?;
+    let (world, _daemon) = World::of(Bytes::mib(64))?.with_daemon(&[])?;
     let nvml = foreign::example("client_nvml_wrapper")?;
     // Somebody for NVML to report.
     let mut holder = Program::hold(&world, &Sharing::session("holder"), "holder")?;

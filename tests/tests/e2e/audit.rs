@@ -12,14 +12,10 @@ use gpushare_proto::audit::{Action, Allocation, Entry, Line, Outcome, Refusal};
 use gpushare_proto::explain::{Explanation, WaitReason};
 use gpushare_proto::page::LimitKind;
 use gpushare_proto::{Bytes, GpuId};
-use gpushare_tests::{Artifacts, Daemon, Program, Sharing, World, patience};
+use gpushare_tests::{Daemon, Program, Sharing, World, patience};
 use serde_json::Value;
 
 const OUT_OF_MEMORY: &str = "CUDA_ERROR_OUT_OF_MEMORY";
-
-fn world() -> anyhow::Result<World> {
-    World::simulated(Artifacts::of_tests()?, Bytes::mib(256))
-}
 
 /// What daemons of this world are told of their audit log, besides what they are told anyway.
 struct Configuration {
@@ -40,7 +36,7 @@ impl Configuration {
 }
 
 /// The audit log as it is, once it has what `has` looks for.
-fn audited(daemon: &Daemon<'_>, has: impl Fn(&Entry) -> bool) -> anyhow::Result<Vec<Entry>> {
+fn audited(daemon: &Daemon, has: impl Fn(&Entry) -> bool) -> anyhow::Result<Vec<Entry>> {
     patience::until("the line in the audit log", || {
         let Ok(text) = daemon.ctl(&["audit", "tail", "-n", "100000", "--json"]) else {
             return Ok(None);
@@ -71,18 +67,18 @@ fn refusals(entries: &[Entry]) -> Vec<&Refusal> {
     entries.iter().filter_map(refusal).collect()
 }
 
-fn explanation(daemon: &Daemon<'_>, name: &str) -> anyhow::Result<Explanation> {
+fn explanation(daemon: &Daemon, name: &str) -> anyhow::Result<Explanation> {
     Ok(serde_json::from_str(&daemon.ctl(&["explain", name, "--json"])?)?)
 }
 
 /// The records of the daemon's log.
-fn records(daemon: &Daemon<'_>) -> anyhow::Result<Vec<Value>> {
+fn records(daemon: &Daemon) -> anyhow::Result<Vec<Value>> {
     let log = daemon.process().stderr();
     Ok(log.lines().map(serde_json::from_str).collect::<Result<_, _>>()?)
 }
 
 /// What the daemon tells Prometheus, at the address that its log names last.
-fn metrics(daemon: &Daemon<'_>) -> anyhow::Result<String> {
+fn metrics(daemon: &Daemon) -> anyhow::Result<String> {
     let log = daemon.process().stderr();
     let (_, address) = log.rsplit_once("metrics are at http://").unwrap_or_default();
     let (address, _) = address.split_once('/').unwrap_or_default();
@@ -96,8 +92,8 @@ fn metrics(daemon: &Daemon<'_>) -> anyhow::Result<String> {
 
 #[test]
 fn a_refusal_is_in_the_log_the_audit_log_the_metrics_and_the_explanation() -> anyhow::Result<()> {
-    let world = world()?;
-    let daemon = Daemon::start(&world, &["--log-format", "json", "--metrics", "127.0.0.1:0"])?;
+    let (world, daemon) =
+        World::of(Bytes::mib(256))?.with_daemon(&["--log-format", "json", "--metrics", "127.0.0.1:0"])?;
     let mut program = Program::hold(&world, &Sharing::limited("a", Bytes::mib(32)), "a")?;
     program.must("alloc x 24MiB")?;
     assert_eq!(program.ask("alloc y 10MiB")?.error(), Some(OUT_OF_MEMORY));
@@ -156,8 +152,7 @@ fn a_refusal_is_in_the_log_the_audit_log_the_metrics_and_the_explanation() -> an
 
 #[test]
 fn an_act_says_by_whom_and_what_was_and_is_also_when_it_fails() -> anyhow::Result<()> {
-    let world = world()?;
-    let daemon = Daemon::start(&world, &[])?;
+    let (_world, daemon) = World::of(Bytes::mib(256))?.with_daemon(&[])?;
     daemon.ctl(&["session", "create", "team", "--memory", "64MiB"])?;
     daemon.ctl(&["session", "pause", "team"])?;
     daemon.ctl(&["set", "memory", "32MiB", "--session", "team"])?;
@@ -202,8 +197,8 @@ fn an_act_says_by_whom_and_what_was_and_is_also_when_it_fails() -> anyhow::Resul
 #[test]
 fn whoever_waits_is_told_for_whom_and_about_how_long() -> anyhow::Result<()> {
     // Too small for both at once.
-    let world = World::simulated(Artifacts::of_tests()?, Bytes::mib(64))?;
-    let daemon = Daemon::start(&world, &["--quantum", "10min", "--mode", "serialized"])?;
+    let (world, daemon) =
+        World::of(Bytes::mib(64))?.with_daemon(&["--quantum", "10min", "--mode", "serialized"])?;
     let mut first = Program::hold(&world, &Sharing::session("first"), "first")?;
     for line in ["alloc x 40MiB", "alloc stop 4KiB", "set stop 0", "stream s", "spin 60s --until stop --on s"]
     {
@@ -234,7 +229,7 @@ fn whoever_waits_is_told_for_whom_and_about_how_long() -> anyhow::Result<()> {
 
 #[test]
 fn a_log_that_is_full_is_rotated_and_read_over_all_its_files() -> anyhow::Result<()> {
-    let world = world()?;
+    let world = World::of(Bytes::mib(256))?;
     Configuration::of(&world)?.set("size = \"4KiB\"\nfiles = 5\nallocations = \"full\"")?;
     let daemon = Daemon::start(&world, &[])?;
     let mut program = Program::hold(&world, &Sharing::limited("a", Bytes::mib(64)), "a")?;
@@ -264,7 +259,7 @@ fn a_log_that_is_full_is_rotated_and_read_over_all_its_files() -> anyhow::Result
 
 #[test]
 fn a_disk_that_is_full_or_a_log_that_cannot_be_written_holds_nobody_up() -> anyhow::Result<()> {
-    let world = world()?;
+    let world = World::of(Bytes::mib(256))?;
     let folder = world.folder().join("not-a-file");
     fs::create_dir(&folder)?;
     let missing = world.folder().join("nowhere/audit.log");

@@ -1,11 +1,7 @@
 //! Where a program's memory is: managed memory moves and cannot be handed to others, native memory can and stays.
 
 use gpushare_proto::Bytes;
-use gpushare_tests::{Artifacts, Daemon, Program, Sharing, World};
-
-fn world() -> anyhow::Result<World> {
-    World::simulated(Artifacts::of_tests()?, Bytes::mib(256))
-}
+use gpushare_tests::{Program, Sharing, World};
 
 fn native(name: &str) -> Sharing {
     Sharing::session(name).and(&["--backend", "native"])
@@ -13,8 +9,7 @@ fn native(name: &str) -> Sharing {
 
 #[test]
 fn memory_that_moves_is_not_handed_to_other_processes_and_a_line_says_what_to_do() -> anyhow::Result<()> {
-    let world = world()?;
-    let _daemon = Daemon::start(&world, &[])?;
+    let (world, _daemon) = World::of(Bytes::mib(256))?.with_daemon(&[])?;
     let mut program = Program::hold(&world, &Sharing::session("a"), "a")?;
     program.must("alloc x 4MiB")?;
     for _ in 0..2 {
@@ -27,8 +22,7 @@ fn memory_that_moves_is_not_handed_to_other_processes_and_a_line_says_what_to_do
 
 #[test]
 fn memory_that_stays_is_handed_to_other_processes() -> anyhow::Result<()> {
-    let world = world()?;
-    let daemon = Daemon::start(&world, &[])?;
+    let (world, daemon) = World::of(Bytes::mib(256))?.with_daemon(&[])?;
     let mut program = Program::hold(&world, &native("a"), "a")?;
     program.must("alloc x 4MiB; ipc x; fill x 7; check x 7")?;
     assert_eq!(daemon.session("a")?.gpus[0].allocated_bytes, Bytes::mib(4));
@@ -39,8 +33,7 @@ fn memory_that_stays_is_handed_to_other_processes() -> anyhow::Result<()> {
 /// What is asked about memory, and what a program without gpushare hears.
 #[test]
 fn memory_that_was_rewritten_answers_as_plain_memory_does() -> anyhow::Result<()> {
-    let world = world()?;
-    let _daemon = Daemon::start(&world, &[])?;
+    let (world, _daemon) = World::of(Bytes::mib(256))?.with_daemon(&[])?;
     let ask = |sharing: &Sharing, name: &str| -> anyhow::Result<Vec<Option<String>>> {
         let mut program = Program::hold(&world, sharing, name)?;
         program.must("alloc x 4MiB; alloc own 4MiB --door managed; alloc mapped 4MiB --door handle")?;
@@ -59,8 +52,7 @@ fn memory_that_was_rewritten_answers_as_plain_memory_does() -> anyhow::Result<()
 
 #[test]
 fn memory_by_handle_is_free_when_its_last_use_is_over() -> anyhow::Result<()> {
-    let world = world()?;
-    let daemon = Daemon::start(&world, &[])?;
+    let (world, daemon) = World::of(Bytes::mib(256))?.with_daemon(&[])?;
     let mut program = Program::hold(&world, &Sharing::limited("a", Bytes::mib(64)), "a")?;
     let used = || -> anyhow::Result<_> { Ok(daemon.session("a")?.gpus[0].allocated_bytes) };
     program.must("alloc x 62MiB --door handle; fill x 3; check x 3")?;
@@ -74,8 +66,7 @@ fn memory_by_handle_is_free_when_its_last_use_is_over() -> anyhow::Result<()> {
 
 #[test]
 fn an_unknown_backend_is_named_and_the_program_runs() -> anyhow::Result<()> {
-    let world = world()?;
-    let _daemon = Daemon::start(&world, &[])?;
+    let (world, _daemon) = World::of(Bytes::mib(256))?.with_daemon(&[])?;
     let mut command = world.workload(&Sharing::session("a"));
     command.env(gpushare_proto::names::BACKEND, "fast");
     let mut program = Program::begin(command, &world, "a")?;

@@ -1,13 +1,13 @@
 //! Stream captures and graphs while another session contends.
 
 use gpushare_proto::Bytes;
-use gpushare_tests::{Artifacts, Daemon, Program, Sharing, World};
+use gpushare_tests::{Program, Sharing, World};
 
 #[test]
 fn a_capture_survives_a_drop_and_its_graph_replays_right() -> anyhow::Result<()> {
     for mode in ["global", "thread", "relaxed"] {
-        let world = World::simulated(Artifacts::of_tests()?, Bytes::mib(64))?;
-        let daemon = Daemon::start(&world, &["--mode", "serialized", "--quantum", "50ms"])?;
+        let (world, daemon) =
+            World::of(Bytes::mib(64))?.with_daemon(&["--mode", "serialized", "--quantum", "50ms"])?;
         let mut a = Program::hold(&world, &Sharing::session("a"), "a")?;
         let mut b = Program::hold(&world, &Sharing::session("b"), "b")?;
         a.must("alloc x 40MiB")?;
@@ -35,8 +35,7 @@ fn a_capture_survives_a_drop_and_its_graph_replays_right() -> anyhow::Result<()>
 /// The driver ends a capture when it is asked about a pool beside it, so we ask as one whom captures do not concern.
 #[test]
 fn what_we_ask_about_pools_breaks_no_capture() -> anyhow::Result<()> {
-    let world = World::simulated(Artifacts::of_tests()?, Bytes::mib(64))?;
-    let _daemon = Daemon::start(&world, &[])?;
+    let (world, _daemon) = World::of(Bytes::mib(64))?.with_daemon(&[])?;
     let mut a = capturing(&world, "")?;
     a.must("alloc p 1MiB --door async; free-async p; sync")?;
     for (mode, beside) in [("global", "mem-info"), ("thread", "mem-info"), ("global", "@other mem-info")] {
@@ -80,8 +79,8 @@ fn the_lock_is_returned(
     steps: &[(&str, Option<&str>)],
     afterwards: &[(&str, Option<&str>)],
 ) -> anyhow::Result<()> {
-    let world = World::simulated(Artifacts::of_tests()?, Bytes::mib(64))?;
-    let daemon = Daemon::start(&world, &["--mode", "serialized", "--quantum", "20ms"])?;
+    let (world, daemon) =
+        World::of(Bytes::mib(64))?.with_daemon(&["--mode", "serialized", "--quantum", "20ms"])?;
     let mut a = capturing(&world, faults)?;
     let mut b = Program::hold(&world, &Sharing::session("b"), "b")?;
     b.must("alloc x 40MiB")?;
@@ -143,8 +142,8 @@ fn the_lock_is_returned_after_another_thread_tried_to_end_the_capture() -> anyho
 #[test]
 fn a_stream_that_joins_a_capture_by_an_event_is_recorded_while_a_drop_is_pending() -> anyhow::Result<()> {
     for mode in ["thread", "relaxed"] {
-        let world = World::simulated(Artifacts::of_tests()?, Bytes::mib(64))?;
-        let daemon = Daemon::start(&world, &["--mode", "serialized", "--quantum", "20ms"])?;
+        let (world, daemon) =
+            World::of(Bytes::mib(64))?.with_daemon(&["--mode", "serialized", "--quantum", "20ms"])?;
         let mut a = capturing(&world, "")?;
         let mut b = Program::hold(&world, &Sharing::session("b"), "b")?;
         b.must("alloc x 40MiB")?;

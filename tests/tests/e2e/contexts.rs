@@ -1,28 +1,24 @@
 //! Contexts besides the primary one: each takes room, and its memory is free when it ends.
 
 use gpushare_proto::Bytes;
-use gpushare_tests::{Artifacts, Daemon, Program, Sharing, World};
+use gpushare_tests::{Daemon, Program, Sharing, World};
 
 const LIMIT: Bytes = Bytes::mib(64);
 
-fn world() -> anyhow::Result<World> {
-    World::simulated(Artifacts::of_tests()?, Bytes::mib(256))
-}
-
-fn begin(world: &World) -> anyhow::Result<(Daemon<'_>, Program)> {
+fn begin(world: &World) -> anyhow::Result<(Daemon, Program)> {
     let daemon = Daemon::start(world, &[])?;
     let mut program = Program::hold(world, &Sharing::limited("a", LIMIT), "a")?;
     program.must("alloc own 4MiB")?;
     Ok((daemon, program))
 }
 
-fn used(daemon: &Daemon<'_>) -> anyhow::Result<Bytes> {
+fn used(daemon: &Daemon) -> anyhow::Result<Bytes> {
     Ok(daemon.session("a")?.gpus[0].allocated_bytes)
 }
 
 #[test]
 fn what_a_context_had_is_free_when_it_ends() -> anyhow::Result<()> {
-    let world = world()?;
+    let world = World::of(Bytes::mib(256))?;
     let (_daemon, mut program) = begin(&world)?;
     program.must("make c; alloc-in c x 60MiB")?;
     assert_eq!(program.ask("alloc y 2MiB")?.error(), Some("CUDA_ERROR_OUT_OF_MEMORY"));
@@ -32,7 +28,7 @@ fn what_a_context_had_is_free_when_it_ends() -> anyhow::Result<()> {
 
 #[test]
 fn a_context_lives_until_its_last_user_detaches() -> anyhow::Result<()> {
-    let world = world()?;
+    let world = World::of(Bytes::mib(256))?;
     let (daemon, mut program) = begin(&world)?;
     program.must("make c; attach c; alloc-in c x 60MiB; detach c")?;
     assert_eq!(program.ask("alloc y 2MiB")?.error(), Some("CUDA_ERROR_OUT_OF_MEMORY"));
@@ -43,7 +39,7 @@ fn a_context_lives_until_its_last_user_detaches() -> anyhow::Result<()> {
 
 #[test]
 fn who_detaches_from_the_primary_context_ends_nothing() -> anyhow::Result<()> {
-    let world = world()?;
+    let world = World::of(Bytes::mib(256))?;
     let (daemon, mut program) = begin(&world)?;
     program.must("detach-primary; alloc x 60MiB")?;
     assert_eq!(used(&daemon)?, LIMIT);
@@ -53,7 +49,7 @@ fn who_detaches_from_the_primary_context_ends_nothing() -> anyhow::Result<()> {
 
 #[test]
 fn memory_asked_for_in_a_part_of_the_card_is_charged_and_lives_on_with_the_card() -> anyhow::Result<()> {
-    let world = world()?;
+    let world = World::of(Bytes::mib(256))?;
     let (daemon, mut program) = begin(&world)?;
     program.must("green part; alloc-in part x 60MiB")?;
     assert_eq!(program.ask("alloc y 2MiB")?.error(), Some("CUDA_ERROR_OUT_OF_MEMORY"));
@@ -66,7 +62,7 @@ fn memory_asked_for_in_a_part_of_the_card_is_charged_and_lives_on_with_the_card(
 
 #[test]
 fn the_primary_context_lives_as_long_as_a_part_of_the_card() -> anyhow::Result<()> {
-    let world = world()?;
+    let world = World::of(Bytes::mib(256))?;
     let (daemon, mut program) = begin(&world)?;
     program.must("green part")?;
     assert_eq!(program.ask("reset")?.error(), Some("CUDA_ERROR_NOT_PERMITTED"));

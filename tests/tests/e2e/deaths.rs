@@ -2,14 +2,10 @@
 
 use gpushare_proto::Bytes;
 use gpushare_proto::admin::LockView;
-use gpushare_tests::{Artifacts, Daemon, Program, Sharing, World};
+use gpushare_tests::{Program, Sharing, World};
 use rustix::process::Signal;
 
 const LONG_TURNS: [&str; 4] = ["--mode", "serialized", "--quantum", "10min"];
-
-fn world() -> anyhow::Result<World> {
-    World::simulated(Artifacts::of_tests()?, Bytes::mib(64))
-}
 
 fn tenant(world: &World, name: &str) -> anyhow::Result<Program> {
     let mut program = Program::hold(world, &Sharing::session(name), name)?;
@@ -25,8 +21,7 @@ fn spin(program: &mut Program) -> anyhow::Result<()> {
 
 #[test]
 fn the_next_one_runs_when_the_holder_is_killed() -> anyhow::Result<()> {
-    let world = world()?;
-    let daemon = Daemon::start(&world, &LONG_TURNS)?;
+    let (world, daemon) = World::of(Bytes::mib(64))?.with_daemon(&LONG_TURNS)?;
     let mut a = tenant(&world, "a")?;
     let mut b = tenant(&world, "b")?;
     spin(&mut a)?;
@@ -42,8 +37,7 @@ fn the_next_one_runs_when_the_holder_is_killed() -> anyhow::Result<()> {
 
 #[test]
 fn a_killed_waiter_leaves_the_queue_and_holds_up_nobody() -> anyhow::Result<()> {
-    let world = world()?;
-    let daemon = Daemon::start(&world, &LONG_TURNS)?;
+    let (world, daemon) = World::of(Bytes::mib(64))?.with_daemon(&LONG_TURNS)?;
     let mut a = tenant(&world, "a")?;
     let mut b = tenant(&world, "b")?;
     let mut c = tenant(&world, "c")?;
@@ -62,8 +56,8 @@ fn a_killed_waiter_leaves_the_queue_and_holds_up_nobody() -> anyhow::Result<()> 
 
 #[test]
 fn a_stopped_holder_is_named_as_the_reason_and_loses_nothing() -> anyhow::Result<()> {
-    let world = world()?;
-    let daemon = Daemon::start(&world, &["--mode", "serialized", "--quantum", "50ms"])?;
+    let (world, daemon) =
+        World::of(Bytes::mib(64))?.with_daemon(&["--mode", "serialized", "--quantum", "50ms"])?;
     let mut a = tenant(&world, "a")?;
     let mut b = tenant(&world, "b")?;
     a.must("fill x 1")?;

@@ -1,7 +1,7 @@
 //! `gpushare-ctl doctor` on a simulated card, with the real library and the real daemon.
 
 use gpushare_proto::Bytes;
-use gpushare_tests::{Artifacts, Daemon, Part, Program, Sharing, World};
+use gpushare_tests::{Part, Program, Sharing, World};
 use serde_json::Value;
 
 /// The findings of the doctor in this world. It ends with 2 where the machine has no NVIDIA devices.
@@ -27,8 +27,7 @@ fn of<'a>(findings: &'a [Value], check: &str) -> Vec<(&'a str, &'a str)> {
 
 #[test]
 fn a_simulated_machine_with_everything_is_well() -> anyhow::Result<()> {
-    let world = World::simulated(Artifacts::of_tests()?, Bytes::mib(64))?;
-    let daemon = Daemon::start(&world, &[])?;
+    let (world, daemon) = World::of(Bytes::mib(64))?.with_daemon(&[])?;
     let mut program = Program::hold(&world, &Sharing::session("alice"), "alice")?;
     let found = findings(&world)?;
     let pid = daemon.process().pid();
@@ -54,7 +53,7 @@ fn a_simulated_machine_with_everything_is_well() -> anyhow::Result<()> {
 
 #[test]
 fn every_function_of_the_simulated_driver_is_known() -> anyhow::Result<()> {
-    let world = World::simulated(Artifacts::of_tests()?, Bytes::mib(64))?;
+    let world = World::of(Bytes::mib(64))?;
     let found = findings(&world)?;
     let symbols = of(&found, "driver.symbols");
     let [("ok", finding)] = symbols[..] else {
@@ -69,8 +68,7 @@ fn every_function_of_the_simulated_driver_is_known() -> anyhow::Result<()> {
 
 #[test]
 fn a_daemon_that_was_killed_leaves_a_stale_socket_that_is_named() -> anyhow::Result<()> {
-    let world = World::simulated(Artifacts::of_tests()?, Bytes::mib(64))?;
-    let mut daemon = Daemon::start(&world, &[])?;
+    let (world, mut daemon) = World::of(Bytes::mib(64))?.with_daemon(&[])?;
     daemon.kill()?;
     let found = findings(&world)?;
     let tenant = of(&found, "daemon.tenant");
@@ -83,7 +81,7 @@ fn a_daemon_that_was_killed_leaves_a_stale_socket_that_is_named() -> anyhow::Res
 
 #[test]
 fn a_card_that_fell_off_the_bus_is_an_error() -> anyhow::Result<()> {
-    let world = World::simulated(Artifacts::of_tests()?, Bytes::mib(64))?;
+    let world = World::of(Bytes::mib(64))?;
     world.card().expect("a simulated one").fall_off()?;
     let found = findings(&world)?;
     let nvml = of(&found, "driver.nvml");

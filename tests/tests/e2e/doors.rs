@@ -6,7 +6,7 @@ use std::process::{ChildStdin, ChildStdout, Stdio};
 use anyhow::Context;
 use gpushare_proto::Bytes;
 use gpushare_proto::admin::{LockView, Status};
-use gpushare_tests::{Artifacts, Daemon, Process, Program, Sharing, World, foreign};
+use gpushare_tests::{Daemon, Process, Program, Sharing, World, foreign};
 
 const DOORS: [&str; 15] = [
     "host-function",
@@ -65,7 +65,7 @@ impl Doors {
 
 #[test]
 fn each_door_to_the_card_waits_for_its_turn_and_then_does_what_it_does_natively() -> anyhow::Result<()> {
-    let world = World::simulated(Artifacts::of_tests()?, Bytes::mib(64))?;
+    let world = World::of(Bytes::mib(64))?;
     let mut native = Doors::start(&world, &Sharing::Native)?;
     let mut expected = Vec::new();
     for door in DOORS {

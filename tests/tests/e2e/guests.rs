@@ -4,11 +4,7 @@ use std::process::{Command, Stdio};
 
 use gpushare_proto::Bytes;
 use gpushare_proto::names;
-use gpushare_tests::{Artifacts, Daemon, Program, Sharing, World};
-
-fn world() -> anyhow::Result<World> {
-    World::simulated(Artifacts::of_tests()?, Bytes::mib(64))
-}
+use gpushare_tests::{Program, Sharing, World};
 
 /// A shell line with the library preloaded: what it printed, on both streams.
 fn shell(world: &World, line: &str) -> anyhow::Result<(String, String)> {
@@ -20,8 +16,7 @@ fn shell(world: &World, line: &str) -> anyhow::Result<(String, String)> {
 
 #[test]
 fn a_program_that_never_touches_cuda_pays_nothing_and_prints_nothing() -> anyhow::Result<()> {
-    let world = world()?;
-    let _daemon = Daemon::start(&world, &[])?;
+    let (world, _daemon) = World::of(Bytes::mib(64))?.with_daemon(&[])?;
     let looks =
         "ls /proc/self/task | wc -l; ls -l /proc/self/fd | grep -c socket; grep -c '^' /proc/self/stat";
     let (with, said) = shell(&world, looks)?;
@@ -33,8 +28,7 @@ fn a_program_that_never_touches_cuda_pays_nothing_and_prints_nothing() -> anyhow
 
 #[test]
 fn exit_status_signals_and_umask_are_the_programs_own() -> anyhow::Result<()> {
-    let world = world()?;
-    let _daemon = Daemon::start(&world, &[])?;
+    let (world, _daemon) = World::of(Bytes::mib(64))?.with_daemon(&[])?;
     let run = Sharing::session("shell");
     let mut command = world.sharing(&run, "/bin/sh".as_ref());
     let status = command.args(["-c", "umask; kill -TERM $$"]).stdin(Stdio::null()).output()?;
@@ -47,8 +41,7 @@ fn exit_status_signals_and_umask_are_the_programs_own() -> anyhow::Result<()> {
 
 #[test]
 fn a_summary_comes_at_the_end_if_it_is_asked_for() -> anyhow::Result<()> {
-    let world = world()?;
-    let _daemon = Daemon::start(&world, &[])?;
+    let (world, _daemon) = World::of(Bytes::mib(64))?.with_daemon(&[])?;
     let mut command = world.workload(&Sharing::session("alice"));
     command.env(names::SUMMARY, "1");
     let mut program = Program::begin(command, &world, "alice")?;
@@ -64,8 +57,7 @@ fn a_summary_comes_at_the_end_if_it_is_asked_for() -> anyhow::Result<()> {
 
 #[test]
 fn a_child_is_in_the_session_of_its_parent() -> anyhow::Result<()> {
-    let world = world()?;
-    let daemon = Daemon::start(&world, &[])?;
+    let (world, daemon) = World::of(Bytes::mib(64))?.with_daemon(&[])?;
     // Children of a session are in it: the token is in a file, and the file is in the environment.
     let mut command = world.sharing(&Sharing::session("family"), "/bin/sh".as_ref());
     command

@@ -5,7 +5,7 @@ use std::fs;
 use anyhow::Context;
 use gpushare_proto::Bytes;
 use gpushare_proto::admin::Status;
-use gpushare_tests::{Artifacts, Daemon, Program, Sharing, World, hang_up};
+use gpushare_tests::{Daemon, Program, Sharing, World, hang_up};
 use rustix::process::Signal;
 use simgpu_card::constants::Constants;
 
@@ -16,7 +16,7 @@ fn context() -> Bytes {
 }
 
 /// It keeps its bytes, and cannot come back.
-fn hangs_up_and_stops(program: &Program, world: &World, daemon: &Daemon<'_>) -> anyhow::Result<()> {
+fn hangs_up_and_stops(program: &Program, world: &World, daemon: &Daemon) -> anyhow::Result<()> {
     program.process().signal(Signal::STOP)?;
     assert!(hang_up(program.process().pid(), &world.runtime_dir())? > 0);
     // Whoever asks now is heard after that.
@@ -26,8 +26,7 @@ fn hangs_up_and_stops(program: &Program, world: &World, daemon: &Daemon<'_>) -> 
 
 #[test]
 fn what_a_program_has_that_hangs_up_is_its_own_until_it_dies() -> anyhow::Result<()> {
-    let world = World::simulated(Artifacts::of_tests()?, Bytes::mib(192))?;
-    let daemon = Daemon::start(&world, &[])?;
+    let (world, daemon) = World::of(Bytes::mib(192))?.with_daemon(&[])?;
     daemon.ctl(&["session", "create", "two", "--memory", &QUOTA.0.to_string()])?;
     let member = Sharing::Run(["--session", "two"].map(str::to_owned).to_vec());
     let mut quiet = Program::hold(&world, &member, "quiet")?;
@@ -62,7 +61,7 @@ fn what_a_program_has_that_hangs_up_is_its_own_until_it_dies() -> anyhow::Result
 #[test]
 fn what_a_program_had_that_became_another_one_is_free_once_the_driver_lists_it_no_more() -> anyhow::Result<()>
 {
-    let world = World::simulated(Artifacts::of_tests()?, Bytes::mib(192))?;
+    let world = World::of(Bytes::mib(192))?;
     // Much more than a context has, so that it is seen when one was measured.
     let config = world.scheduler_config().context("no configuration")?;
     fs::write(config, "[scheduling]\ncontext_reserve = \"12MiB\"\n")?;
@@ -103,8 +102,8 @@ fn what_a_program_had_that_became_another_one_is_free_once_the_driver_lists_it_n
 
 #[test]
 fn the_lock_of_a_program_that_hangs_up_is_nobodys_until_it_dies() -> anyhow::Result<()> {
-    let world = World::simulated(Artifacts::of_tests()?, Bytes::mib(64))?;
-    let daemon = Daemon::start(&world, &["--mode", "serialized", "--quantum", "50ms"])?;
+    let (world, daemon) =
+        World::of(Bytes::mib(64))?.with_daemon(&["--mode", "serialized", "--quantum", "50ms"])?;
     let mut holder = Program::hold(&world, &Sharing::session("holder"), "holder")?;
     let mut waiter = Program::hold(&world, &Sharing::session("waiter"), "waiter")?;
     holder.must("alloc x 40MiB")?;

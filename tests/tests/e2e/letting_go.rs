@@ -2,16 +2,12 @@
 
 use gpushare_proto::admin::{LockView, Status};
 use gpushare_proto::{Bytes, names};
-use gpushare_tests::{Artifacts, Daemon, Program, Sharing, World};
+use gpushare_tests::{Daemon, Program, Sharing, World};
 
 /// In turns, and nobody is dropped for the time of a test unless the test says so.
 const LONG_TURNS: [&str; 4] = ["--mode", "serialized", "--quantum", "10min"];
 /// In turns, and a holder is dropped almost at once.
 const SHORT_TURNS: [&str; 4] = ["--mode", "serialized", "--quantum", "50ms"];
-
-fn world() -> anyhow::Result<World> {
-    World::simulated(Artifacts::of_tests()?, Bytes::mib(64))
-}
 
 /// A program of its own session with 40 MiB, of which two do not fit.
 fn tenant(world: &World, name: &str) -> anyhow::Result<Program> {
@@ -36,8 +32,7 @@ fn waits(status: &Status, name: &str) -> bool {
 
 #[test]
 fn an_idle_holder_lets_go_long_before_its_quantum_ends() -> anyhow::Result<()> {
-    let world = world()?;
-    let daemon = Daemon::start(&world, &LONG_TURNS)?;
+    let (world, daemon) = World::of(Bytes::mib(64))?.with_daemon(&LONG_TURNS)?;
     let mut a = tenant(&world, "a")?;
     let mut b = tenant(&world, "b")?;
     a.must("fill x 1; sync")?;
@@ -52,8 +47,7 @@ fn an_idle_holder_lets_go_long_before_its_quantum_ends() -> anyhow::Result<()> {
 /// Who was let in while everything fitted was told nothing since, and must notice by itself that it is wanted.
 #[test]
 fn an_idle_holder_from_parallel_times_lets_go_too() -> anyhow::Result<()> {
-    let world = world()?;
-    let daemon = Daemon::start(&world, &["--quantum", "10min"])?;
+    let (world, daemon) = World::of(Bytes::mib(64))?.with_daemon(&["--quantum", "10min"])?;
     let mut a = tenant(&world, "a")?;
     a.must("fill x 1; sync")?;
     assert!(holds(&daemon.status()?, "a"));
@@ -66,8 +60,7 @@ fn an_idle_holder_from_parallel_times_lets_go_too() -> anyhow::Result<()> {
 
 #[test]
 fn work_in_flight_is_not_idleness() -> anyhow::Result<()> {
-    let world = world()?;
-    let daemon = Daemon::start(&world, &LONG_TURNS)?;
+    let (world, daemon) = World::of(Bytes::mib(64))?.with_daemon(&LONG_TURNS)?;
     let mut a = tenant(&world, "a")?;
     let mut b = tenant(&world, "b")?;
     // One kernel that runs until it is told to stop: no launches, and not idle.
@@ -87,8 +80,7 @@ fn work_in_flight_is_not_idleness() -> anyhow::Result<()> {
 
 #[test]
 fn a_quantum_ends_for_a_holder_that_never_rests() -> anyhow::Result<()> {
-    let world = world()?;
-    let daemon = Daemon::start(&world, &SHORT_TURNS)?;
+    let (world, daemon) = World::of(Bytes::mib(64))?.with_daemon(&SHORT_TURNS)?;
     let mut a = tenant(&world, "a")?;
     let mut b = tenant(&world, "b")?;
     a.must("fill x 0")?;
@@ -109,8 +101,7 @@ fn a_quantum_ends_for_a_holder_that_never_rests() -> anyhow::Result<()> {
 /// A host function in flight waits for a thread that sleeps at the gate: the drop must be undone.
 #[test]
 fn a_drop_does_not_deadlock_a_host_function_that_waits_for_a_later_launch() -> anyhow::Result<()> {
-    let world = world()?;
-    let daemon = Daemon::start(&world, &SHORT_TURNS)?;
+    let (world, daemon) = World::of(Bytes::mib(64))?.with_daemon(&SHORT_TURNS)?;
     let mut a = tenant(&world, "a")?;
     a.must("stream s; fill x 1")?;
     let mut b = tenant(&world, "b")?;
@@ -132,8 +123,7 @@ fn a_drop_does_not_deadlock_a_host_function_that_waits_for_a_later_launch() -> a
 /// The same with a stream that waits for a value that a thread at the gate would write.
 #[test]
 fn a_drop_does_not_deadlock_a_wait_value_that_waits_for_a_later_launch() -> anyhow::Result<()> {
-    let world = world()?;
-    let daemon = Daemon::start(&world, &SHORT_TURNS)?;
+    let (world, daemon) = World::of(Bytes::mib(64))?.with_daemon(&SHORT_TURNS)?;
     let mut a = tenant(&world, "a")?;
     a.must("alloc flag 4KiB; set flag 0; stream s; stream t")?;
     let mut b = tenant(&world, "b")?;
@@ -152,8 +142,7 @@ fn a_drop_does_not_deadlock_a_wait_value_that_waits_for_a_later_launch() -> anyh
 /// Two processes of one session, of which one waits for the other: they hold and let go together.
 #[test]
 fn the_processes_of_a_session_run_together() -> anyhow::Result<()> {
-    let world = world()?;
-    let daemon = Daemon::start(&world, &SHORT_TURNS)?;
+    let (world, daemon) = World::of(Bytes::mib(64))?.with_daemon(&SHORT_TURNS)?;
     let both = |name: &str| Program::hold(&world, &Sharing::Preload, name);
     let mut first = both("first")?;
     let mut second = both("second")?;
@@ -179,8 +168,7 @@ fn the_processes_of_a_session_run_together() -> anyhow::Result<()> {
 
 #[test]
 fn a_thread_that_waits_says_after_two_seconds_what_for() -> anyhow::Result<()> {
-    let world = world()?;
-    let daemon = Daemon::start(&world, &LONG_TURNS)?;
+    let (world, daemon) = World::of(Bytes::mib(64))?.with_daemon(&LONG_TURNS)?;
     let mut a = tenant(&world, "a")?;
     let mut b = tenant(&world, "b")?;
     a.must("alloc stop 4KiB; set stop 0; stream s; spin 60s --until stop --on s")?;
@@ -198,7 +186,7 @@ fn a_thread_that_waits_says_after_two_seconds_what_for() -> anyhow::Result<()> {
 /// How often a drop was undone, where one kernel spins until a `second` piece of work that finds the gate closed has run, after the
 /// program was told `before`. `kernels` are known to talk to others by their names.
 fn undone_drops(kernels: &str, before: &[&str], second: &str) -> anyhow::Result<u64> {
-    let world = world()?;
+    let world = World::of(Bytes::mib(64))?;
     let settings = world.scheduler_config().expect("a simulated card's");
     let usual = std::fs::read_to_string(&settings)?;
     // In its section [scheduling]: a drop is late after two seconds.

@@ -3,46 +3,25 @@
 //! Nothing here asserts how long something took: counters, checksums, order and states only.
 
 mod programs;
-
 mod room;
-
 mod sharing;
-
 mod doors;
-
 mod letting_go;
-
 mod window;
-
 mod memory;
-
 mod measuring;
-
 mod one_story;
 mod orphans;
-
 mod backends;
-
 mod audit;
-
 mod captures;
-
 mod contexts;
-
 mod deaths;
-
 mod hangups;
-
 mod restarts;
-
 mod guests;
-
 mod recordings;
-
 mod watching;
-
 mod doctor;
-
 mod tenants;
-
 mod unknown;

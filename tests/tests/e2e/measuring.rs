@@ -6,7 +6,7 @@ use std::fs;
 use anyhow::Context;
 use gpushare_core::Event;
 use gpushare_proto::Bytes;
-use gpushare_tests::{Artifacts, Daemon, Program, Sharing, World};
+use gpushare_tests::{Daemon, Program, Sharing, World};
 use simgpu_card::constants::Constants;
 
 use crate::recordings::{events_of, replay};
@@ -15,7 +15,7 @@ const CARD: Bytes = Bytes::mib(64);
 const ASSUMED: Bytes = Bytes::mib(12);
 
 fn world() -> anyhow::Result<World> {
-    let world = World::simulated(Artifacts::of_tests()?, CARD)?;
+    let world = World::of(CARD)?;
     let config = world.scheduler_config().context("no configuration")?;
     fs::write(config, format!("[scheduling]\ncontext_reserve = \"{ASSUMED}\"\n"))?;
     Ok(world)

@@ -1,17 +1,12 @@
 //! Limits, and one story about memory.
 
 use gpushare_proto::Bytes;
-use gpushare_tests::{Artifacts, Daemon, Program, Sharing, World};
+use gpushare_tests::{Program, Sharing, World};
 use rustix::process::Signal;
-
-fn world() -> anyhow::Result<World> {
-    World::simulated(Artifacts::of_tests()?, Bytes::mib(256))
-}
 
 #[test]
 fn a_limit_holds_to_the_byte_at_each_door_and_what_is_freed_can_be_had_again() -> anyhow::Result<()> {
-    let world = world()?;
-    let daemon = Daemon::start(&world, &[])?;
+    let (world, daemon) = World::of(Bytes::mib(256))?.with_daemon(&[])?;
     for door in ["mem", "pitch", "managed"] {
         let mut program = Program::hold(&world, &Sharing::limited(door, Bytes::mib(32)), door)?;
         program.must(&format!("alloc a 24MiB --door {door}"))?;
@@ -34,8 +29,7 @@ fn a_limit_holds_to_the_byte_at_each_door_and_what_is_freed_can_be_had_again() -
 #[test]
 fn what_is_more_than_the_whole_limit_is_refused_in_the_process_and_the_daemon_still_knows()
 -> anyhow::Result<()> {
-    let world = world()?;
-    let daemon = Daemon::start(&world, &[])?;
+    let (world, daemon) = World::of(Bytes::mib(256))?.with_daemon(&[])?;
     let mut program = Program::hold(&world, &Sharing::limited("a", Bytes::mib(32)), "a")?;
     program.must("alloc x 8MiB")?;
     for door in ["mem", "pitch", "managed", "async", "pool", "graph", "handle", "array", "mipmap"] {
@@ -57,8 +51,7 @@ fn what_is_more_than_the_whole_limit_is_refused_in_the_process_and_the_daemon_st
 /// A daemon that hears nothing is not waited for, and what it did not hear in time is what it is asked later.
 #[test]
 fn a_refusal_in_the_process_needs_no_daemon_that_listens() -> anyhow::Result<()> {
-    let world = world()?;
-    let daemon = Daemon::start(&world, &[])?;
+    let (world, daemon) = World::of(Bytes::mib(256))?.with_daemon(&[])?;
     let mut program = Program::hold(&world, &Sharing::limited("a", Bytes::mib(32)), "a")?;
     daemon.process().signal(Signal::STOP)?;
     for _ in 0..10 {
@@ -72,8 +65,7 @@ fn a_refusal_in_the_process_needs_no_daemon_that_listens() -> anyhow::Result<()>
 
 #[test]
 fn the_card_looks_as_large_as_the_limit() -> anyhow::Result<()> {
-    let world = world()?;
-    let _daemon = Daemon::start(&world, &[])?;
+    let (world, _daemon) = World::of(Bytes::mib(256))?.with_daemon(&[])?;
     let mut program = Program::hold(&world, &Sharing::limited("a", Bytes::mib(32)), "a")?;
     program.must("alloc x 12MiB")?;
     let info = program.must("mem-info")?;
@@ -85,8 +77,7 @@ fn the_card_looks_as_large_as_the_limit() -> anyhow::Result<()> {
 
 #[test]
 fn rewritten_memory_says_that_it_is_device_memory_of_its_own_size() -> anyhow::Result<()> {
-    let world = world()?;
-    let _daemon = Daemon::start(&world, &[])?;
+    let (world, _daemon) = World::of(Bytes::mib(256))?.with_daemon(&[])?;
     let mut native = Program::hold(&world, &Sharing::Native, "native")?;
     let mut shared = Program::hold(&world, &Sharing::session("shared"), "shared")?;
     for program in [&mut native, &mut shared] {
@@ -109,8 +100,7 @@ fn rewritten_memory_says_that_it_is_device_memory_of_its_own_size() -> anyhow::R
 
 #[test]
 fn all_sessions_together_stay_below_the_managed_limit() -> anyhow::Result<()> {
-    let world = world()?;
-    let daemon = Daemon::start(&world, &["--managed-limit", "64MiB"])?;
+    let (world, daemon) = World::of(Bytes::mib(256))?.with_daemon(&["--managed-limit", "64MiB"])?;
     let mut a = Program::hold(&world, &Sharing::session("a"), "a")?;
     let mut b = Program::hold(&world, &Sharing::session("b"), "b")?;
     a.must("alloc x 40MiB")?;
@@ -130,8 +120,7 @@ fn all_sessions_together_stay_below_the_managed_limit() -> anyhow::Result<()> {
 
 #[test]
 fn an_address_that_is_not_ours_goes_to_the_driver() -> anyhow::Result<()> {
-    let world = world()?;
-    let _daemon = Daemon::start(&world, &[])?;
+    let (world, _daemon) = World::of(Bytes::mib(256))?.with_daemon(&[])?;
     let mut native = Program::hold(&world, &Sharing::Native, "native")?;
     let mut shared = Program::hold(&world, &Sharing::session("shared"), "shared")?;
     let answers = [&mut native, &mut shared].map(|program| program.ask("free-address 4660"));
@@ -142,8 +131,7 @@ fn an_address_that_is_not_ours_goes_to_the_driver() -> anyhow::Result<()> {
 
 #[test]
 fn a_context_that_is_reset_gives_back_all_it_held() -> anyhow::Result<()> {
-    let world = world()?;
-    let daemon = Daemon::start(&world, &[])?;
+    let (world, daemon) = World::of(Bytes::mib(256))?.with_daemon(&[])?;
     let mut program = Program::hold(&world, &Sharing::limited("a", Bytes::mib(32)), "a")?;
     program.must("alloc x 30MiB; reset")?;
     daemon.until("nothing is allocated", |status| status.gpus[0].allocated_bytes.is_zero())?;

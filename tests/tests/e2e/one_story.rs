@@ -8,14 +8,10 @@ use std::process::{Command, Stdio};
 
 use anyhow::Context;
 use gpushare_proto::{Bytes, names};
-use gpushare_tests::{Artifacts, Daemon, Part, Process, Program, Sharing, World, foreign, output_of};
+use gpushare_tests::{Daemon, Part, Process, Program, Sharing, World, foreign, output_of};
 
 const CARD: Bytes = Bytes::mib(64);
 const LIMIT: Bytes = Bytes::mib(16);
-
-fn world() -> anyhow::Result<World> {
-    World::simulated(Artifacts::of_tests()?, CARD)
-}
 
 fn limited() -> Sharing {
     Sharing::limited("smi", LIMIT)
@@ -65,8 +61,7 @@ fn picture(used: Bytes, own: &str) -> Vec<String> {
 
 #[test]
 fn inside_a_session_nvml_and_cuda_show_its_limit_its_use_and_its_own_processes() -> anyhow::Result<()> {
-    let world = world()?;
-    let _daemon = Daemon::start(&world, &[])?;
+    let (world, _daemon) = World::of(CARD)?.with_daemon(&[])?;
     let mut neighbour = Program::hold(&world, &Sharing::session("neighbour"), "neighbour")?;
     neighbour.must("alloc x 8MiB; fill x 1; sync")?;
     for smi in both_ways(&world)? {
@@ -100,8 +95,7 @@ fn inside_a_session_nvml_and_cuda_show_its_limit_its_use_and_its_own_processes()
 
 #[test]
 fn a_process_that_only_looks_sees_the_others_of_its_session_and_is_none_of_them() -> anyhow::Result<()> {
-    let world = world()?;
-    let daemon = Daemon::start(&world, &[])?;
+    let (world, daemon) = World::of(CARD)?.with_daemon(&[])?;
     let mut neighbour = Program::hold(&world, &Sharing::session("neighbour"), "neighbour")?;
     neighbour.must("alloc x 8MiB")?;
     let mut holder = Program::hold(&world, &limited(), "holder")?;
@@ -121,8 +115,7 @@ fn a_process_that_only_looks_sees_the_others_of_its_session_and_is_none_of_them(
 
 #[test]
 fn outside_a_session_everything_is_as_without_gpushare() -> anyhow::Result<()> {
-    let world = world()?;
-    let _daemon = Daemon::start(&world, &[])?;
+    let (world, _daemon) = World::of(CARD)?.with_daemon(&[])?;
     let mut neighbour = Program::hold(&world, &Sharing::limited("neighbour", LIMIT), "neighbour")?;
     neighbour.must("alloc x 8MiB")?;
     for smi in both_ways(&world)? {
@@ -135,8 +128,7 @@ fn outside_a_session_everything_is_as_without_gpushare() -> anyhow::Result<()> {
 
 #[test]
 fn a_client_without_a_token_is_told_of_the_session_that_it_fell_into() -> anyhow::Result<()> {
-    let world = world()?;
-    let _daemon = Daemon::start(&world, &[])?;
+    let (world, _daemon) = World::of(CARD)?.with_daemon(&[])?;
     let mut neighbour = Program::hold(&world, &Sharing::session("neighbour"), "neighbour")?;
     neighbour.must("alloc x 8MiB")?;
     let smi = foreign::program(&world, "smi")?;
@@ -150,7 +142,7 @@ fn a_client_without_a_token_is_told_of_the_session_that_it_fell_into() -> anyhow
 
 #[test]
 fn a_session_that_nobody_answers_for_sees_the_card_and_says_nothing() -> anyhow::Result<()> {
-    let world = world()?;
+    let world = World::of(CARD)?;
     let smi = foreign::program(&world, "smi")?;
     let steps = ["nvml", "init", "total", "threads"];
     let native = foreign::run(&world, &Sharing::Native, &smi, &steps)?;
@@ -171,8 +163,7 @@ fn a_session_that_nobody_answers_for_sees_the_card_and_says_nothing() -> anyhow:
 
 #[test]
 fn a_daemon_that_is_gone_for_a_while_does_not_change_the_story() -> anyhow::Result<()> {
-    let world = world()?;
-    let mut daemon = Daemon::start(&world, &[])?;
+    let (world, mut daemon) = World::of(CARD)?.with_daemon(&[])?;
     let mut holder = Program::hold(&world, &limited(), "holder")?;
     holder.must("alloc x 6MiB")?;
     let smi = foreign::program(&world, "smi")?;
@@ -197,8 +188,7 @@ fn a_daemon_that_is_gone_for_a_while_does_not_change_the_story() -> anyhow::Resu
 
 #[test]
 fn a_child_asks_for_itself_after_a_fork_before_cuda() -> anyhow::Result<()> {
-    let world = world()?;
-    let daemon = Daemon::start(&world, &[])?;
+    let (world, daemon) = World::of(CARD)?.with_daemon(&[])?;
     let smi = foreign::program(&world, "smi")?;
     let steps = ["nvml", "fork", "pid", "init", "total", "context", "alloc=4", "nvml"];
     let (lines, _) = said(&foreign::run(&world, &limited(), &smi, &steps)?);
@@ -211,8 +201,7 @@ fn a_child_asks_for_itself_after_a_fork_before_cuda() -> anyhow::Result<()> {
 
 #[test]
 fn without_a_limit_the_card_keeps_its_size_and_free_is_what_it_can_back() -> anyhow::Result<()> {
-    let world = world()?;
-    let _daemon = Daemon::start(&world, &["--capacity", "0=24MiB"])?;
+    let (world, _daemon) = World::of(CARD)?.with_daemon(&["--capacity", "0=24MiB"])?;
     let smi = foreign::program(&world, "smi")?;
     let steps = ["init", "total", "context", "total", "alloc=4", "info", "nvml"];
     let text = foreign::run(&world, &Sharing::session("smi"), &smi, &steps)?;
@@ -227,7 +216,7 @@ fn without_a_limit_the_card_keeps_its_size_and_free_is_what_it_can_back() -> any
 
 #[test]
 fn what_is_free_stays_right_while_memory_comes_and_goes_and_errors_stay_the_drivers() -> anyhow::Result<()> {
-    let world = world()?;
+    let world = World::of(CARD)?;
     let program = foreign::program(&world, "figures")?;
     let native = foreign::run(&world, &Sharing::Native, &program, &[])?;
     let _daemon = Daemon::start(&world, &[])?;
@@ -264,8 +253,7 @@ fn what_is_free_stays_right_while_memory_comes_and_goes_and_errors_stay_the_driv
 
 #[test]
 fn what_others_took_of_all_that_a_card_gives_is_free_for_nobody() -> anyhow::Result<()> {
-    let world = world()?;
-    let daemon = Daemon::start(&world, &["--managed-limit", "40MiB"])?;
+    let (world, daemon) = World::of(CARD)?.with_daemon(&["--managed-limit", "40MiB"])?;
     let mut other = Program::hold(&world, &Sharing::session("other"), "other")?;
     let mut own = Program::hold(&world, &Sharing::limited("own", Bytes::mib(32)), "own")?;
     other.must("alloc x 24MiB")?;
@@ -282,8 +270,7 @@ fn what_others_took_of_all_that_a_card_gives_is_free_for_nobody() -> anyhow::Res
 
 #[test]
 fn a_strangers_work_is_none_of_a_sessions_utilization() -> anyhow::Result<()> {
-    let world = world()?;
-    let _daemon = Daemon::start(&world, &[])?;
+    let (world, _daemon) = World::of(CARD)?.with_daemon(&[])?;
     let mut stranger = Program::hold(&world, &Sharing::session("stranger"), "stranger")?;
     stranger.must("alloc x 32MiB; fill x 1; sync")?;
     let smi = foreign::program(&world, "smi")?;
@@ -294,8 +281,7 @@ fn a_strangers_work_is_none_of_a_sessions_utilization() -> anyhow::Result<()> {
 
 #[test]
 fn nvidia_smi_is_told_past_nvml_of_its_own_sessions_processes_alone() -> anyhow::Result<()> {
-    let world = world()?;
-    let _daemon = Daemon::start(&world, &[])?;
+    let (world, _daemon) = World::of(CARD)?.with_daemon(&[])?;
     let neighbour = Program::hold(&world, &Sharing::session("neighbour"), "neighbour")?;
     let holder = Program::hold(&world, &limited(), "holder")?;
     let driver = foreign::compile(&world, "control_answer.c", "control.so", &["-shared", "-fPIC"])?;

@@ -5,7 +5,7 @@ use std::fs;
 use anyhow::Context;
 use gpushare_proto::tenant::{GpuInfo, Hello, Returning, ReturningGpu, Role, TenantRequest};
 use gpushare_proto::{Bytes, ClientId, Token};
-use gpushare_tests::{Artifacts, Daemon, Program, Sharing, Tenant, World};
+use gpushare_tests::{Daemon, Program, Sharing, Tenant, World};
 use rustix::process::{Pid, Signal, kill_process};
 
 const CARD: Bytes = Bytes::mib(192);
@@ -29,11 +29,7 @@ impl Drop for Sleeper {
     }
 }
 
-fn world() -> anyhow::Result<World> {
-    World::simulated(Artifacts::of_tests()?, CARD)
-}
-
-fn session(daemon: &Daemon<'_>) -> anyhow::Result<Sharing> {
+fn session(daemon: &Daemon) -> anyhow::Result<Sharing> {
     daemon.ctl(&["session", "create", "two", "--memory", &QUOTA.0.to_string()])?;
     Ok(Sharing::Run(["--session", "two"].map(str::to_owned).to_vec()))
 }
@@ -50,8 +46,7 @@ fn killed(world: &World, member: &Sharing, backend: &str) -> anyhow::Result<(u32
 }
 
 fn keeps_and_gives_back(backend: &str) -> anyhow::Result<()> {
-    let world = world()?;
-    let mut daemon = Daemon::start(&world, &[])?;
+    let (world, mut daemon) = World::of(CARD)?.with_daemon(&[])?;
     let member = session(&daemon)?;
     let (pid, child) = killed(&world, &member, backend)?;
     daemon.until("no process to be left", |status| {
@@ -95,8 +90,8 @@ fn native_memory_of_the_dead_counts_as_long_as_the_card_keeps_it() -> anyhow::Re
 
 #[test]
 fn a_lock_is_not_kept_by_a_child() -> anyhow::Result<()> {
-    let world = World::simulated(Artifacts::of_tests()?, Bytes::mib(64))?;
-    let daemon = Daemon::start(&world, &["--mode", "serialized", "--quantum", "10min"])?;
+    let (world, daemon) =
+        World::of(Bytes::mib(64))?.with_daemon(&["--mode", "serialized", "--quantum", "10min"])?;
     let mut holder = Program::hold(&world, &Sharing::session("holder"), "holder")?;
     let mut waiter = Program::hold(&world, &Sharing::session("waiter"), "waiter")?;
     holder.must("alloc x 40MiB")?;
@@ -115,8 +110,7 @@ fn a_lock_is_not_kept_by_a_child() -> anyhow::Result<()> {
 /// Whoever asks right after a sibling's death is not refused for what the driver is about to have back.
 #[test]
 fn nobody_is_refused_what_the_dead_had_while_the_driver_takes_it_back() -> anyhow::Result<()> {
-    let world = world()?;
-    let daemon = Daemon::start(&world, &[])?;
+    let (world, daemon) = World::of(CARD)?.with_daemon(&[])?;
     let member = session(&daemon)?;
     let mut sibling = Program::hold(&world, &member, "sibling")?;
     for round in 0..5 {
@@ -130,8 +124,7 @@ fn nobody_is_refused_what_the_dead_had_while_the_driver_takes_it_back() -> anyho
 
 #[test]
 fn a_session_whose_memory_a_card_keeps_is_not_deleted() -> anyhow::Result<()> {
-    let world = world()?;
-    let daemon = Daemon::start(&world, &[])?;
+    let (world, daemon) = World::of(CARD)?.with_daemon(&[])?;
     let member = session(&daemon)?;
     let (pid, child) = killed(&world, &member, "native")?;
     let refused = daemon.ctl(&["session", "delete", "two"]).unwrap_err();
@@ -145,8 +138,7 @@ fn a_session_whose_memory_a_card_keeps_is_not_deleted() -> anyhow::Result<()> {
 /// A card that another session's dead process filled is the next one's as soon as it is empty.
 #[test]
 fn another_session_is_not_refused_what_the_dead_had_while_the_driver_takes_it_back() -> anyhow::Result<()> {
-    let world = world()?;
-    let _daemon = Daemon::start(&world, &[])?;
+    let (world, _daemon) = World::of(CARD)?.with_daemon(&[])?;
     let mut waits = Program::hold(&world, &Sharing::session("other"), "other")?;
     for round in 0..5 {
         let fixed = Sharing::session("first").and(&["--backend", "native"]);
@@ -162,8 +154,7 @@ fn another_session_is_not_refused_what_the_dead_had_while_the_driver_takes_it_ba
 /// A process that says that it comes back with memory is believed what its quota leaves, beside what the dead have of it.
 #[test]
 fn what_the_dead_have_is_no_returning_process_to_claim() -> anyhow::Result<()> {
-    let world = world()?;
-    let daemon = Daemon::start(&world, &[])?;
+    let (world, daemon) = World::of(CARD)?.with_daemon(&[])?;
     let member = session(&daemon)?;
     let (_, child) = killed(&world, &member, "managed")?;
     daemon.until("no process to be left", |status| {

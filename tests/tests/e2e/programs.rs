@@ -7,17 +7,13 @@ use std::process::{Command, Stdio};
 
 use anyhow::ensure;
 use gpushare_proto::Bytes;
-use gpushare_tests::{Artifacts, Daemon, Sharing, World, foreign, output_of};
+use gpushare_tests::{Sharing, World, foreign, output_of};
 
 /// What a program of `run` printed on both streams, and its exit code.
 struct Said {
     stdout: String,
     stderr: String,
     code: Option<i32>,
-}
-
-fn world() -> anyhow::Result<World> {
-    World::simulated(Artifacts::of_tests()?, Bytes::mib(64))
 }
 
 fn run(world: &World, program: &Path) -> anyhow::Result<Said> {
@@ -49,8 +45,7 @@ fn named_as_musls(world: &World) -> anyhow::Result<PathBuf> {
 
 #[test]
 fn a_program_of_glibc_is_preloaded_into_and_nothing_is_said() -> anyhow::Result<()> {
-    let world = world()?;
-    let _daemon = Daemon::start(&world, &[])?;
+    let (world, _daemon) = World::of(Bytes::mib(64))?.with_daemon(&[])?;
     let program = foreign::program(&world, "preloaded")?;
     let said = run(&world, &program)?;
     assert_eq!(said.stdout, "loaded yes, next yes\n");
@@ -60,8 +55,7 @@ fn a_program_of_glibc_is_preloaded_into_and_nothing_is_said() -> anyhow::Result<
 
 #[test]
 fn a_program_of_musl_runs_without_the_preload_that_would_end_it() -> anyhow::Result<()> {
-    let world = world()?;
-    let _daemon = Daemon::start(&world, &[])?;
+    let (world, _daemon) = World::of(Bytes::mib(64))?.with_daemon(&[])?;
     let musl = named_as_musls(&world)?;
     let script = world.folder().join("script");
     fs::write(&script, format!("#!{}\n", musl.display()))?;
@@ -79,8 +73,7 @@ fn a_program_of_musl_runs_without_the_preload_that_would_end_it() -> anyhow::Res
 
 #[test]
 fn a_static_program_is_named_as_one_that_does_not_share() -> anyhow::Result<()> {
-    let world = world()?;
-    let _daemon = Daemon::start(&world, &[])?;
+    let (world, _daemon) = World::of(Bytes::mib(64))?.with_daemon(&[])?;
     let flags = ["-static", "-nostdlib", "-ffreestanding"];
     let program = foreign::compile(&world, "static.c", "static", &flags)?;
     let said = run(&world, &program)?;

@@ -7,13 +7,13 @@ use gpushare_core::log::{Chain, Handled, Header, Line, Link};
 use gpushare_core::replay::Replay;
 use gpushare_core::{Effect, Event, Notice};
 use gpushare_proto::Bytes;
-use gpushare_tests::{Artifacts, Daemon, Program, Sharing, Training, World, patience};
+use gpushare_tests::{Daemon, Program, Sharing, Training, World, patience};
 
 const CARD: Bytes = Bytes::mib(64);
 
 #[test]
 fn a_recorded_run_replays_to_the_same_effects_and_breaks_no_rule() -> anyhow::Result<()> {
-    let world = World::simulated(Artifacts::of_tests()?, CARD)?;
+    let world = World::of(CARD)?;
     let file = world.folder().join("recording");
     let flags = ["--quantum", "100ms", "--record", file.to_str().unwrap()];
     let mut daemon = Daemon::start(&world, &flags)?;
@@ -72,7 +72,7 @@ fn a_recorded_run_replays_to_the_same_effects_and_breaks_no_rule() -> anyhow::Re
 
 #[test]
 fn a_recording_holds_no_secret_and_no_name() -> anyhow::Result<()> {
-    let world = World::simulated(Artifacts::of_tests()?, CARD)?;
+    let world = World::of(CARD)?;
     let file = world.folder().join("recording");
     let mut daemon = Daemon::start(&world, &["--record", file.to_str().unwrap()])?;
     let mut program = Program::hold(&world, &Sharing::session("very-private"), "p")?;

@@ -8,18 +8,13 @@ use std::thread;
 use anyhow::Context as _;
 use gpushare_proto::Bytes;
 use gpushare_proto::names;
-use gpushare_tests::{Artifacts, Daemon, Program, Sharing, Training, World};
+use gpushare_tests::{Daemon, Program, Sharing, Training, World};
 
 const CARD: Bytes = Bytes::mib(64);
 
-fn world() -> anyhow::Result<World> {
-    World::simulated(Artifacts::of_tests()?, CARD)
-}
-
 #[test]
 fn a_daemon_that_is_killed_under_load_and_restarted_loses_nothing() -> anyhow::Result<()> {
-    let world = world()?;
-    let mut daemon = Daemon::start(&world, &["--quantum", "200ms"])?;
+    let (world, mut daemon) = World::of(CARD)?.with_daemon(&["--quantum", "200ms"])?;
     let start = |name: &str| {
         // More work than a holder does alone until grants begin again.
         let flags = ["--steps", "600", "--compute", "5ms"];
@@ -50,8 +45,8 @@ fn a_daemon_that_is_killed_under_load_and_restarted_loses_nothing() -> anyhow::R
 
 #[test]
 fn holders_run_on_and_waiters_wait_while_the_daemon_is_away() -> anyhow::Result<()> {
-    let world = world()?;
-    let mut daemon = Daemon::start(&world, &["--mode", "serialized", "--quantum", "10min"])?;
+    let (world, mut daemon) =
+        World::of(CARD)?.with_daemon(&["--mode", "serialized", "--quantum", "10min"])?;
     let mut a = Program::hold(&world, &Sharing::session("a"), "a")?;
     let mut b = Program::hold(&world, &Sharing::session("b"), "b")?;
     a.must("alloc x 40MiB")?;
@@ -76,7 +71,7 @@ fn holders_run_on_and_waiters_wait_while_the_daemon_is_away() -> anyhow::Result<
 
 #[test]
 fn without_a_daemon_a_program_runs_natively_with_one_line() -> anyhow::Result<()> {
-    let world = world()?;
+    let world = World::of(CARD)?;
     let mut program = Program::hold(&world, &Sharing::Preload, "alone")?;
     program.must("alloc x 8MiB; fill x 1; check x 1")?;
     program.quit()?;
@@ -88,7 +83,7 @@ fn without_a_daemon_a_program_runs_natively_with_one_line() -> anyhow::Result<()
 
 #[test]
 fn a_program_that_the_scheduler_refuses_does_not_use_the_card_all_the_same() -> anyhow::Result<()> {
-    let world = world()?;
+    let world = World::of(CARD)?;
     let config = world.scheduler_config().context("the card has a configuration")?;
     let usual = fs::read_to_string(&config)?;
     fs::write(&config, format!("implicit_sessions = false\n{usual}"))?;
@@ -103,7 +98,7 @@ fn a_program_that_the_scheduler_refuses_does_not_use_the_card_all_the_same() -> 
 
 #[test]
 fn a_program_that_must_share_is_refused_its_first_context_without_a_daemon() -> anyhow::Result<()> {
-    let world = world()?;
+    let world = World::of(CARD)?;
     let token = world.folder().join("token");
     fs::write(&token, "ab".repeat(32))?;
     for (name, value) in [(names::REQUIRED, "1".into()), (names::TOKEN_FILE, token.into_os_string())] {
@@ -120,7 +115,7 @@ fn a_program_that_must_share_is_refused_its_first_context_without_a_daemon() -> 
 
 #[test]
 fn a_scheduler_that_hangs_up_at_once_is_no_absent_one() -> anyhow::Result<()> {
-    let world = world()?;
+    let world = World::of(CARD)?;
     // As it does where a user has all the connections that it may have.
     let runtime = world.runtime_dir();
     fs::create_dir_all(runtime.tenant_dir())?;
@@ -135,7 +130,7 @@ fn a_scheduler_that_hangs_up_at_once_is_no_absent_one() -> anyhow::Result<()> {
 
 #[test]
 fn a_scheduler_that_accepts_nobody_is_no_absent_one() -> anyhow::Result<()> {
-    let world = world()?;
+    let world = World::of(CARD)?;
     let runtime = world.runtime_dir();
     fs::create_dir_all(runtime.tenant_dir())?;
     let listener = UnixListener::bind(runtime.tenant_socket())?;
@@ -179,7 +174,7 @@ fn under_demands(command: &Command, demands: &str) -> Option<Command> {
 
 #[test]
 fn what_the_administrator_demands_beats_the_environment() -> anyhow::Result<()> {
-    let world = world()?;
+    let world = World::of(CARD)?;
     let mut command = world.workload(&Sharing::Preload);
     command.env(names::RUNTIME_DIR, "/nonexistent");
     let Some(demanded) = under_demands(&command, "required = true\n") else {

@@ -1,7 +1,7 @@
 //! Room for what the driver takes for itself: where it finds none, the daemon is asked and the call made once more.
 
 use gpushare_proto::Bytes;
-use gpushare_tests::{Artifacts, Daemon, Program, Sharing, World};
+use gpushare_tests::{Program, Sharing, World};
 
 /// Calls whose first try finds the card full.
 const FULL_AT_FIRST: &str = "cuDevicePrimaryCtxRetain@1=2,cuModuleLoadData@1=2,cuMemAllocManaged@1=2,cuArray3DCreate@1=2,cuMemCreate@1=2";
@@ -14,8 +14,7 @@ fn begin(world: &World, sharing: &Sharing, faults: &str) -> anyhow::Result<Progr
 
 #[test]
 fn a_call_that_finds_the_card_full_is_made_once_more() -> anyhow::Result<()> {
-    let world = World::simulated(Artifacts::of_tests()?, Bytes::mib(256))?;
-    let daemon = Daemon::start(&world, &[])?;
+    let (world, daemon) = World::of(Bytes::mib(256))?.with_daemon(&[])?;
     let mut program = begin(&world, &Sharing::session("a"), FULL_AT_FIRST)?;
     program.ready()?;
     for door in ["mem", "array", "handle"] {
@@ -27,8 +26,7 @@ fn a_call_that_finds_the_card_full_is_made_once_more() -> anyhow::Result<()> {
 
 #[test]
 fn a_card_that_stays_full_says_so_and_nothing_is_charged() -> anyhow::Result<()> {
-    let world = World::simulated(Artifacts::of_tests()?, Bytes::mib(256))?;
-    let daemon = Daemon::start(&world, &[])?;
+    let (world, daemon) = World::of(Bytes::mib(256))?.with_daemon(&[])?;
     let mut program = begin(&world, &Sharing::session("a"), "cuArray3DCreate@1+=2,cuMemCreate@1+=2")?;
     program.ready()?;
     for door in ["array", "handle"] {
@@ -41,7 +39,7 @@ fn a_card_that_stays_full_says_so_and_nothing_is_charged() -> anyhow::Result<()>
 
 #[test]
 fn a_program_alone_hears_of_a_full_card_at_once() -> anyhow::Result<()> {
-    let world = World::simulated(Artifacts::of_tests()?, Bytes::mib(256))?;
+    let world = World::of(Bytes::mib(256))?;
     let mut program = begin(&world, &Sharing::Native, "cuMemAlloc@1=2")?;
     program.ready()?;
     assert_eq!(program.ask("alloc x 4MiB")?.error(), Some("CUDA_ERROR_OUT_OF_MEMORY"));

@@ -2,7 +2,7 @@
 
 use gpushare_proto::Bytes;
 use gpushare_proto::admin::Mode;
-use gpushare_tests::{Artifacts, Daemon, Program, Sharing, Training, World};
+use gpushare_tests::{Program, Sharing, Training, World};
 use simgpu_card::stats::Counters;
 
 /// Together half as much again as the card.
@@ -13,8 +13,7 @@ const LOAD: [&str; 6] = ["--steps", "60", "--compute", "2ms", "--door", "managed
 
 #[test]
 fn what_fits_the_card_runs_side_by_side() -> anyhow::Result<()> {
-    let world = World::simulated(Artifacts::of_tests()?, Bytes::mib(256))?;
-    let daemon = Daemon::start(&world, &[])?;
+    let (world, daemon) = World::of(Bytes::mib(256))?.with_daemon(&[])?;
     let mut programs = start_two(&world, &[Sharing::session("a"), Sharing::session("b")], Bytes::mib(64))?;
     daemon.until("both hold the card at once", |status| {
         status
@@ -33,12 +32,11 @@ fn what_fits_the_card_runs_side_by_side() -> anyhow::Result<()> {
 #[test]
 fn what_does_not_fit_takes_turns_and_does_not_thrash() -> anyhow::Result<()> {
     let without = {
-        let world = World::simulated(Artifacts::of_tests()?, CARD)?;
+        let world = World::of(CARD)?;
         let mut programs = start_two(&world, &[Sharing::Native, Sharing::Native], HALF_TOO_MUCH)?;
         finish(&world, &mut programs)?
     };
-    let world = World::simulated(Artifacts::of_tests()?, CARD)?;
-    let daemon = Daemon::start(&world, &["--quantum", "500ms"])?;
+    let (world, daemon) = World::of(CARD)?.with_daemon(&["--quantum", "500ms"])?;
     let mut programs = start_two(&world, &[Sharing::session("a"), Sharing::session("b")], HALF_TOO_MUCH)?;
     daemon.until("they take turns", |status| {
         status.gpus.iter().any(|gpu| gpu.mode == Mode::Serialized && gpu.handoffs > 0)
@@ -54,8 +52,7 @@ fn what_does_not_fit_takes_turns_and_does_not_thrash() -> anyhow::Result<()> {
 
 #[test]
 fn a_session_that_ends_its_overload_brings_everybody_back_side_by_side() -> anyhow::Result<()> {
-    let world = World::simulated(Artifacts::of_tests()?, CARD)?;
-    let daemon = Daemon::start(&world, &[])?;
+    let (world, daemon) = World::of(CARD)?.with_daemon(&[])?;
     let mut a = Program::hold(&world, &Sharing::session("a"), "a")?;
     let mut b = Program::hold(&world, &Sharing::session("b"), "b")?;
     a.must("alloc x 40MiB")?;
@@ -70,8 +67,7 @@ fn a_session_that_ends_its_overload_brings_everybody_back_side_by_side() -> anyh
 
 #[test]
 fn every_way_to_look_up_the_driver_meets_the_same_gate_and_books() -> anyhow::Result<()> {
-    let world = World::simulated(Artifacts::of_tests()?, CARD)?;
-    let daemon = Daemon::start(&world, &[])?;
+    let (world, daemon) = World::of(CARD)?.with_daemon(&[])?;
     for way in ["dlsym", "proc-address", "proc-address-per-thread"] {
         let mut command = world.workload(&Sharing::limited(way, Bytes::mib(16)));
         command.args(["--resolve", way]);

@@ -5,13 +5,9 @@ use std::process::Command;
 
 use gpushare_proto::session::SessionPhase;
 use gpushare_proto::{Bytes, names};
-use gpushare_tests::{Artifacts, Daemon, Part, Program, Sharing, World};
+use gpushare_tests::{Daemon, Part, Program, Sharing, World};
 
 const OUT_OF_MEMORY: Option<&str> = Some("CUDA_ERROR_OUT_OF_MEMORY");
-
-fn world() -> anyhow::Result<World> {
-    World::simulated(Artifacts::of_tests()?, Bytes::mib(256))
-}
 
 /// `gpushare-ctl run --session NAME`.
 fn member(name: &str) -> Sharing {
@@ -23,14 +19,13 @@ fn token_file(world: &World, name: &str) -> PathBuf {
     world.runtime_dir().state_dir().join(format!("tokens/{name}.token"))
 }
 
-fn standing(daemon: &Daemon<'_>, name: &str) -> anyhow::Result<SessionPhase> {
+fn standing(daemon: &Daemon, name: &str) -> anyhow::Result<SessionPhase> {
     Ok(daemon.session(name)?.state.standing)
 }
 
 #[test]
 fn programs_join_a_session_by_its_name_and_share_its_quota() -> anyhow::Result<()> {
-    let world = world()?;
-    let daemon = Daemon::start(&world, &[])?;
+    let (world, daemon) = World::of(Bytes::mib(256))?.with_daemon(&[])?;
     let said = daemon.ctl(&["session", "create", "team", "--memory", "64MiB", "--label", "owner=alice"])?;
     assert!(said.contains("gpushare-ctl run --session team"), "{said}");
     let mut a = Program::hold(&world, &member("team"), "a")?;
@@ -52,8 +47,7 @@ fn programs_join_a_session_by_its_name_and_share_its_quota() -> anyhow::Result<(
 
 #[test]
 fn a_share_of_the_card_is_what_the_card_has_of_it() -> anyhow::Result<()> {
-    let world = world()?;
-    let daemon = Daemon::start(&world, &[])?;
+    let (world, daemon) = World::of(Bytes::mib(256))?.with_daemon(&[])?;
     let sharing = Sharing::session("half").and(&["--memory", "50%"]);
     let mut program = Program::hold(&world, &sharing, "half")?;
     assert_eq!(program.must("mem-info")?.number("total_bytes"), Bytes::mib(128).0);
@@ -65,8 +59,7 @@ fn a_share_of_the_card_is_what_the_card_has_of_it() -> anyhow::Result<()> {
 
 #[test]
 fn the_environment_may_say_the_limit_by_card() -> anyhow::Result<()> {
-    let world = world()?;
-    let _daemon = Daemon::start(&world, &[])?;
+    let (world, _daemon) = World::of(Bytes::mib(256))?.with_daemon(&[])?;
     let mut command = world.workload(&Sharing::session("env"));
     command.env(names::MEMORY_LIMIT, r#"{"0": 33554432}"#);
     let mut program = Program::begin(command, &world, "env")?;
@@ -78,8 +71,7 @@ fn the_environment_may_say_the_limit_by_card() -> anyhow::Result<()> {
 
 #[test]
 fn a_process_without_a_token_is_limited_by_its_environment_and_no_later_one_lifts_it() -> anyhow::Result<()> {
-    let world = world()?;
-    let daemon = Daemon::start(&world, &[])?;
+    let (world, daemon) = World::of(Bytes::mib(256))?.with_daemon(&[])?;
     let mut programs = Vec::new();
     for (limit, name) in [("16MiB", "first"), ("64MiB", "second")] {
         let mut command = world.workload(&Sharing::Preload);
@@ -95,8 +87,7 @@ fn a_process_without_a_token_is_limited_by_its_environment_and_no_later_one_lift
 
 #[test]
 fn a_limit_of_the_environment_holds_over_a_daemon_that_had_no_time_to_write_it_down() -> anyhow::Result<()> {
-    let world = world()?;
-    let mut daemon = Daemon::start(&world, &[])?;
+    let (world, mut daemon) = World::of(Bytes::mib(256))?.with_daemon(&[])?;
     let mut command = world.workload(&Sharing::Preload);
     command.env(names::MEMORY_LIMIT, "16MiB");
     let mut program = Program::begin(command, &world, "unwritten")?;
@@ -119,8 +110,7 @@ fn a_limit_of_the_environment_holds_over_a_daemon_that_had_no_time_to_write_it_d
 
 #[test]
 fn a_limit_that_nobody_understands_is_no_leave_to_run_without_one() -> anyhow::Result<()> {
-    let world = world()?;
-    let _daemon = Daemon::start(&world, &[])?;
+    let (world, _daemon) = World::of(Bytes::mib(256))?.with_daemon(&[])?;
     let mut command = world.workload(&Sharing::Preload);
     command.env(names::MEMORY_LIMIT, "plenty");
     let mut program = Program::begin(command, &world, "plenty")?;
@@ -143,8 +133,7 @@ fn said_when_refused(world: &World, limit: &str) -> anyhow::Result<String> {
 
 #[test]
 fn a_limit_of_no_card_that_is_there_is_no_leave_to_run_without_one() -> anyhow::Result<()> {
-    let world = world()?;
-    let _daemon = Daemon::start(&world, &[])?;
+    let (world, _daemon) = World::of(Bytes::mib(256))?.with_daemon(&[])?;
     let said = said_when_refused(&world, r#"{"7": 2147483648}"#)?;
     assert!(
         said.contains("memory limit (7=2GiB) is for no card of this machine, which has 0 (GPU-"),
@@ -173,8 +162,7 @@ fn who_throws_its_token_away_stays_where_it_was_started() -> anyhow::Result<()> 
 /// In a POSIX session of its own, and started by way of `through`, a program is held to the quota of the session that it was
 /// started in.
 fn stays_in_jail(through: &[&str]) -> anyhow::Result<()> {
-    let world = world()?;
-    let daemon = Daemon::start(&world, &[])?;
+    let (world, daemon) = World::of(Bytes::mib(256))?.with_daemon(&[])?;
     let sharing = Sharing::limited("jail", Bytes::mib(16));
     let mut command = world.sharing(&sharing, "/usr/bin/setsid".as_ref());
     command.args(["--wait", "--fork"]).args(through);
@@ -190,8 +178,7 @@ fn stays_in_jail(through: &[&str]) -> anyhow::Result<()> {
 #[test]
 fn who_throws_its_token_away_below_a_shell_without_a_gpu_stays_in_the_session_that_the_shell_joined()
 -> anyhow::Result<()> {
-    let world = world()?;
-    let daemon = Daemon::start(&world, &[])?;
+    let (world, daemon) = World::of(Bytes::mib(256))?.with_daemon(&[])?;
     daemon.ctl(&["session", "create", "jail", "--memory", "16MiB"])?;
     let mut command = world.sharing(&member("jail"), "/bin/sh".as_ref());
     let away = format!("setsid --wait --fork env -u {} \"$0\" \"$@\"; exit $?", names::TOKEN_FILE);
@@ -206,8 +193,7 @@ fn who_throws_its_token_away_below_a_shell_without_a_gpu_stays_in_the_session_th
 
 #[test]
 fn who_starts_a_posix_session_of_its_own_gets_no_quota_of_its_own() -> anyhow::Result<()> {
-    let world = world()?;
-    let daemon = Daemon::start(&world, &[])?;
+    let (world, daemon) = World::of(Bytes::mib(256))?.with_daemon(&[])?;
     let limited = |mut command: Command| {
         command.env(names::MEMORY_LIMIT, "16MiB");
         command
@@ -226,8 +212,7 @@ fn who_starts_a_posix_session_of_its_own_gets_no_quota_of_its_own() -> anyhow::R
 
 #[test]
 fn a_program_is_told_that_the_time_of_its_session_is_over() -> anyhow::Result<()> {
-    let world = world()?;
-    let daemon = Daemon::start(&world, &[])?;
+    let (world, daemon) = World::of(Bytes::mib(256))?.with_daemon(&[])?;
     daemon.ctl(&["session", "create", "short", "--ttl", "1h"])?;
     let mut program = Program::hold(&world, &member("short"), "short")?;
     program.must("alloc x 1MiB")?;
@@ -250,8 +235,7 @@ fn a_program_is_told_that_the_time_of_its_session_is_over() -> anyhow::Result<()
 
 #[test]
 fn a_quota_changes_while_its_programs_run() -> anyhow::Result<()> {
-    let world = world()?;
-    let daemon = Daemon::start(&world, &[])?;
+    let (world, daemon) = World::of(Bytes::mib(256))?.with_daemon(&[])?;
     let mut program = Program::hold(&world, &Sharing::limited("a", Bytes::mib(64)), "a")?;
     program.must("alloc x 48MiB")?;
     let said = daemon.ctl(&["set", "memory", "32MiB", "--session", "a"])?;
@@ -270,8 +254,7 @@ fn a_quota_changes_while_its_programs_run() -> anyhow::Result<()> {
 
 #[test]
 fn a_paused_program_waits_and_says_why_and_goes_on() -> anyhow::Result<()> {
-    let world = world()?;
-    let daemon = Daemon::start(&world, &[])?;
+    let (world, daemon) = World::of(Bytes::mib(256))?.with_daemon(&[])?;
     let mut program = Program::hold(&world, &Sharing::session("a"), "a")?;
     program.must("alloc x 4MiB")?;
     assert_eq!(daemon.ctl(&["session", "pause", "a"])?, "session a: running → paused\n");
@@ -287,8 +270,7 @@ fn a_paused_program_waits_and_says_why_and_goes_on() -> anyhow::Result<()> {
 
 #[test]
 fn after_its_time_a_session_keeps_what_it_has_and_gets_nothing_until_it_is_renewed() -> anyhow::Result<()> {
-    let world = world()?;
-    let daemon = Daemon::start(&world, &[])?;
+    let (world, daemon) = World::of(Bytes::mib(256))?.with_daemon(&[])?;
     daemon.ctl(&["session", "create", "short", "--ttl", "1h"])?;
     let mut program = Program::hold(&world, &member("short"), "short")?;
     program.must("alloc x 4MiB; fill x 9; sync")?;
@@ -306,8 +288,7 @@ fn after_its_time_a_session_keeps_what_it_has_and_gets_nothing_until_it_is_renew
 
 #[test]
 fn a_revoked_token_opens_nothing_any_more() -> anyhow::Result<()> {
-    let world = world()?;
-    let daemon = Daemon::start(&world, &[])?;
+    let (world, daemon) = World::of(Bytes::mib(256))?.with_daemon(&[])?;
     daemon.ctl(&["session", "create", "gone"])?;
     let mut program = Program::hold(&world, &member("gone"), "gone")?;
     program.must("alloc x 4MiB")?;
@@ -333,8 +314,7 @@ fn a_revoked_token_opens_nothing_any_more() -> anyhow::Result<()> {
 
 #[test]
 fn another_token_shuts_out_whoever_has_the_first_and_nobody_who_is_in() -> anyhow::Result<()> {
-    let world = world()?;
-    let daemon = Daemon::start(&world, &[])?;
+    let (world, daemon) = World::of(Bytes::mib(256))?.with_daemon(&[])?;
     daemon.ctl(&["session", "create", "team"])?;
     let mut program = Program::hold(&world, &member("team"), "member")?;
     let stolen = world.folder().join("stolen");
@@ -353,8 +333,7 @@ fn another_token_shuts_out_whoever_has_the_first_and_nobody_who_is_in() -> anyho
 
 #[test]
 fn a_name_that_a_program_took_is_the_administrators_all_the_same() -> anyhow::Result<()> {
-    let world = world()?;
-    let daemon = Daemon::start(&world, &[])?;
+    let (world, daemon) = World::of(Bytes::mib(256))?.with_daemon(&[])?;
     let mut squatter = Program::hold(&world, &Sharing::session("b"), "squatter")?;
     daemon.ctl(&["session", "create", "b", "--memory", "16MiB"])?;
     let mut own = Program::hold(&world, &member("b"), "own")?;
@@ -367,8 +346,7 @@ fn a_name_that_a_program_took_is_the_administrators_all_the_same() -> anyhow::Re
 
 #[test]
 fn a_session_may_be_that_of_a_user_whatever_token_its_processes_have() -> anyhow::Result<()> {
-    let world = world()?;
-    let daemon = Daemon::start(&world, &[])?;
+    let (world, daemon) = World::of(Bytes::mib(256))?.with_daemon(&[])?;
     let uid = rustix::process::getuid().as_raw().to_string();
     daemon.ctl(&["session", "create", "mine", "--memory", "16MiB", "--uid", &uid])?;
     for (sharing, name) in [(Sharing::Preload, "preloaded"), (Sharing::session("other"), "other")] {
@@ -385,8 +363,7 @@ fn a_session_may_be_that_of_a_user_whatever_token_its_processes_have() -> anyhow
 
 #[test]
 fn a_session_that_was_made_to_last_is_there_after_a_restart() -> anyhow::Result<()> {
-    let world = world()?;
-    let mut daemon = Daemon::start(&world, &[])?;
+    let (world, mut daemon) = World::of(Bytes::mib(256))?.with_daemon(&[])?;
     daemon.ctl(&["session", "create", "team", "--memory", "0=64MiB", "--ttl", "1h", "--weight", "200"])?;
     daemon.ctl(&["session", "pause", "team"])?;
     let before = daemon.session("team")?.state;

@@ -9,7 +9,7 @@ use std::process::{Child, Stdio};
 use anyhow::Context;
 use gpushare_proto::admin::{ClientView, Status};
 use gpushare_proto::{Bytes, names};
-use gpushare_tests::{Artifacts, Daemon, Part, Sharing, World, foreign};
+use gpushare_tests::{Daemon, Part, Sharing, World, foreign};
 
 /// A world, and a driver of CUDA 14.0 in it.
 struct Newer {
@@ -25,7 +25,7 @@ struct Looking {
 
 impl Newer {
     fn new() -> anyhow::Result<Self> {
-        let world = World::simulated(Artifacts::of_tests()?, Bytes::mib(64))?;
+        let world = World::of(Bytes::mib(64))?;
         fs::create_dir(world.folder().join("newer"))?;
         let driver = world.path(Part::SimulatedCuda).display().to_string();
         let flags = ["-shared", "-fPIC", "-Wl,-soname,libcuda.so.1,--no-as-needed", &driver, "-ldl"];
@@ -119,8 +119,7 @@ fn names_of_other_libraries_and_variants_that_are_known_change_nothing() -> anyh
 
 /// What a program hears that retains a context of a driver which cannot be shared, and what is said on stderr.
 fn with_a_poor_driver(required: &str) -> anyhow::Result<(String, String)> {
-    let world = World::simulated(Artifacts::of_tests()?, Bytes::mib(64))?;
-    let _daemon = Daemon::start(&world, &[])?;
+    let (world, _daemon) = World::of(Bytes::mib(64))?.with_daemon(&[])?;
     fs::create_dir(world.folder().join("poor"))?;
     foreign::compile(&world, "poor_driver.c", "poor/libcuda.so.1", &["-shared", "-fPIC"])?;
     let program = foreign::program(&world, "retains")?;

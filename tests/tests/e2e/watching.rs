@@ -4,12 +4,11 @@ use std::fs;
 use std::process::Stdio;
 
 use gpushare_proto::Bytes;
-use gpushare_tests::{Artifacts, Daemon, Part, Process, Sharing, Training, World, slices};
+use gpushare_tests::{Part, Process, Sharing, Training, World, slices};
 
 #[test]
 fn a_trace_of_turns_is_whole_also_when_the_daemon_dies() -> anyhow::Result<()> {
-    let world = World::simulated(Artifacts::of_tests()?, Bytes::mib(64))?;
-    let mut daemon = Daemon::start(&world, &["--quantum", "100ms"])?;
+    let (world, mut daemon) = World::of(Bytes::mib(64))?.with_daemon(&["--quantum", "100ms"])?;
     let (trace, said) = (world.folder().join("trace.json"), world.folder().join("watch.out"));
     let mut command = world.part(Part::Ctl);
     command.args(["watch", "--json", "--trace"]).arg(&trace);

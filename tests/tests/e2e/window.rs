@@ -1,16 +1,12 @@
 //! How much a program has in flight: as much as it likes while it is alone, and what a drop can wait for beside others.
 
 use gpushare_proto::{Bytes, names};
-use gpushare_tests::{Artifacts, Daemon, Program, Sharing, Ticket, World, patience::until};
+use gpushare_tests::{Program, Sharing, Ticket, World, patience::until};
 
 /// Where a window begins; nothing has more in flight before anything was measured.
 const START: u64 = 64;
 /// The windows of the design's default, 10 ms, for kernels of half a millisecond, with room for a card that is late.
 const SETTLED: u64 = 32;
-
-fn world() -> anyhow::Result<World> {
-    World::simulated(Artifacts::of_tests()?, Bytes::mib(64))
-}
 
 /// A program with a stream, which says at its end what it counted.
 fn counting(world: &World, name: &str) -> anyhow::Result<Program> {
@@ -52,8 +48,7 @@ fn summary(program: &mut Program) -> anyhow::Result<[u64; 4]> {
 
 #[test]
 fn alone_nothing_is_counted_and_nobody_waits() -> anyhow::Result<()> {
-    let world = world()?;
-    let _daemon = Daemon::start(&world, &[])?;
+    let (world, _daemon) = World::of(Bytes::mib(64))?.with_daemon(&[])?;
     let mut a = counting(&world, "a")?;
     // Two seconds of work, of which the program is through with the launches long before.
     let lines = tell_all(&mut a, "spin 10ms --on s", 200)?;
@@ -66,8 +61,7 @@ fn alone_nothing_is_counted_and_nobody_waits() -> anyhow::Result<()> {
 
 #[test]
 fn beside_another_session_a_program_is_only_so_far_ahead() -> anyhow::Result<()> {
-    let world = world()?;
-    let _daemon = Daemon::start(&world, &[])?;
+    let (world, _daemon) = World::of(Bytes::mib(64))?.with_daemon(&[])?;
     let mut a = counting(&world, "a")?;
     let b = Program::hold(&world, &Sharing::session("b"), "b")?;
     let lines = tell_all(&mut a, "spin 500us --on s", 1_500)?;
@@ -95,8 +89,8 @@ fn beside_another_session_a_program_is_only_so_far_ahead() -> anyhow::Result<()>
 #[test]
 fn who_waits_for_the_card_gets_it_long_before_a_program_that_launches_ahead_is_through() -> anyhow::Result<()>
 {
-    let world = world()?;
-    let daemon = Daemon::start(&world, &["--mode", "serialized", "--quantum", "50ms"])?;
+    let (world, daemon) =
+        World::of(Bytes::mib(64))?.with_daemon(&["--mode", "serialized", "--quantum", "50ms"])?;
     let mut a = counting(&world, "a")?;
     let mut b = Program::hold(&world, &Sharing::session("b"), "b")?;
     b.must("alloc x 4MiB")?;
@@ -118,8 +112,7 @@ fn who_waits_for_the_card_gets_it_long_before_a_program_that_launches_ahead_is_t
 /// The stream waits for what the host says only after more launches than any window at the start holds.
 #[test]
 fn a_program_whose_launches_wait_for_a_later_one_is_delayed_and_not_blocked() -> anyhow::Result<()> {
-    let world = world()?;
-    let _daemon = Daemon::start(&world, &[])?;
+    let (world, _daemon) = World::of(Bytes::mib(64))?.with_daemon(&[])?;
     let mut a = counting(&world, "a")?;
     let b = Program::hold(&world, &Sharing::session("b"), "b")?;
     for line in ["alloc flag 4KiB", "set flag 0", "wait-value flag 1 --on s"] {
@@ -135,8 +128,7 @@ fn a_program_whose_launches_wait_for_a_later_one_is_delayed_and_not_blocked() ->
 
 #[test]
 fn every_kind_of_stream_is_counted_and_a_capture_is_not() -> anyhow::Result<()> {
-    let world = world()?;
-    let _daemon = Daemon::start(&world, &[])?;
+    let (world, _daemon) = World::of(Bytes::mib(64))?.with_daemon(&[])?;
     let mut a = counting(&world, "a")?;
     let b = Program::hold(&world, &Sharing::session("b"), "b")?;
     for stream in ["s", "legacy", "per-thread"] {

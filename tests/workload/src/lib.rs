@@ -5,30 +5,17 @@
 //! kernels loaded, memory, streams, what gpushare can be told; then the programs: `probe`, `train` and the line-driven `hold`.
 
 pub mod error;
-
 pub mod resolve;
-
 pub mod driver;
-
 pub mod contexts;
 pub mod device;
-
 pub mod kernels;
-
 pub mod gpu;
-
 pub mod memory;
-
 pub mod streams;
-
 pub mod sharing;
-
 pub mod pattern;
-
 pub mod clock;
-
 pub mod report;
-
 pub mod train;
-
 pub mod hold;

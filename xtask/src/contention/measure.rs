@@ -95,7 +95,7 @@ enum Start {
 fn race(
     plan: &Plan,
     world: &World,
-    daemon: Option<&Daemon<'_>>,
+    daemon: Option<&Daemon>,
     sharing: impl Fn(&str) -> Sharing,
     door: &str,
     order: Start,

@@ -89,7 +89,24 @@ pub(crate) fn rows() -> impl Iterator<Item = &'static Row> {
 }
 
 macro_rules! api {
-    ($(
+    // Unfolds `fn old = new(...) {}`, versions of a function with one signature, into a row each.
+    (@rows [$($done:tt)*]
+        $(#[doc = $doc:literal])* fn $name:ident $found:tt = $same:ident $same_found:tt $(= $more:ident $more_found:tt)*
+            $([$default:ident])? ($($argument:tt)*) $body:tt $($rest:tt)*
+    ) => {
+        $crate::api::api! { @rows [
+            $($done)* $(#[doc = $doc])* fn $name $found $([$default])? ($($argument)*) $body
+        ] fn $same $same_found $(= $more $more_found)* $([$default])? ($($argument)*) $body $($rest)* }
+    };
+    (@rows [$($done:tt)*]
+        $(#[doc = $doc:literal])* fn $name:ident $found:tt $([$default:ident])? ($($argument:tt)*) $body:tt $($rest:tt)*
+    ) => {
+        $crate::api::api! { @rows [
+            $($done)* $(#[doc = $doc])* fn $name $found $([$default])? ($($argument)*) $body
+        ] $($rest)* }
+    };
+    (@rows [$($done:tt)*]) => { $crate::api::api! { @made $($done)* } };
+    (@made $(
         $(#[doc = $doc:literal])*
         fn $name:ident($base:literal, $since:literal $(; $suffix:literal, $twin_since:literal)?)
             $([$default:ident])? ($($argument:ident : $type:ty),* $(,)?) $body:block
@@ -144,5 +161,6 @@ macro_rules! api {
     (@twin $name:ident, $since:literal) => {
         Some(($since, $crate::api::Pointer($name::per_thread as *const std::ffi::c_void)))
     };
+    ($($row:tt)*) => { $crate::api::api! { @rows [] $($row)* } };
 }
 pub(crate) use api;

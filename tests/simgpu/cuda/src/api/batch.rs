@@ -35,13 +35,8 @@ pub(crate) struct LaunchParams {
 }
 
 api! {
-    fn cuStreamBatchMemOp("cuStreamBatchMemOp", 8000; "_ptsz", 8000)[default](
-        stream: Handle, count: u32, operations: In<MemoryOperation>, flags: u32,
-    ) {
-        memory_operations(stream, default, count, operations, flags)
-    }
-
-    fn cuStreamBatchMemOp_v2("cuStreamBatchMemOp", 11070; "_ptsz", 11070)[default](
+    fn cuStreamBatchMemOp("cuStreamBatchMemOp", 8000; "_ptsz", 8000)
+        = cuStreamBatchMemOp_v2("cuStreamBatchMemOp", 11070; "_ptsz", 11070)[default](
         stream: Handle, count: u32, operations: In<MemoryOperation>, flags: u32,
     ) {
         memory_operations(stream, default, count, operations, flags)
@@ -74,7 +69,8 @@ api! {
         copies((to, from, bytes), count, stream, default)
     }
 
-    fn cuMemPrefetchBatchAsync("cuMemPrefetchBatchAsync", 13000; "_ptsz", 13000)[default](
+    fn cuMemPrefetchBatchAsync("cuMemPrefetchBatchAsync", 13000; "_ptsz", 13000)
+        = cuMemDiscardAndPrefetchBatchAsync("cuMemDiscardAndPrefetchBatchAsync", 13000; "_ptsz", 13000)[default](
         addresses: In<u64>, bytes: In<usize>, count: usize, places: In<Location>, place_from: In<usize>,
         place_count: usize, flags: u64, stream: Handle,
     ) {
@@ -89,14 +85,6 @@ api! {
         none(flags)?;
         current::stream(stream, default)?;
         (0..count).try_for_each(|index| managed::managed(addresses.at(index)?, bytes.at(index)?))
-    }
-
-    fn cuMemDiscardAndPrefetchBatchAsync("cuMemDiscardAndPrefetchBatchAsync", 13000; "_ptsz", 13000)[default](
-        addresses: In<u64>, bytes: In<usize>, count: usize, places: In<Location>, place_from: In<usize>,
-        place_count: usize, flags: u64, stream: Handle,
-    ) {
-        none(flags)?;
-        prefetches((addresses, bytes), count, (places, place_from, place_count), stream, default)
     }
 }
 

@@ -31,11 +31,7 @@ api! {
         create(context, flags, device)
     }
 
-    fn cuCtxDestroy("cuCtxDestroy", 2000)(context: Handle) {
-        destroy(context)
-    }
-
-    fn cuCtxDestroy_v2("cuCtxDestroy", 4000)(context: Handle) {
+    fn cuCtxDestroy("cuCtxDestroy", 2000) = cuCtxDestroy_v2("cuCtxDestroy", 4000)(context: Handle) {
         destroy(context)
     }
 

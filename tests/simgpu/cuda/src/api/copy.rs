@@ -173,11 +173,8 @@ api! {
         row(stream, default, to, from, bytes, Wait::Never)
     }
 
-    fn cuMemcpy2D_v2("cuMemcpy2D", 3020; "_ptds", 7000)[default](what: In<Copy2d>) {
-        rows(0, default, &what.get()?, Wait::AsTheDriverDoes)
-    }
-
-    fn cuMemcpy2DUnaligned_v2("cuMemcpy2DUnaligned", 3020; "_ptds", 7000)[default](what: In<Copy2d>) {
+    fn cuMemcpy2D_v2("cuMemcpy2D", 3020; "_ptds", 7000)
+        = cuMemcpy2DUnaligned_v2("cuMemcpy2DUnaligned", 3020; "_ptds", 7000)[default](what: In<Copy2d>) {
         rows(0, default, &what.get()?, Wait::AsTheDriverDoes)
     }
 

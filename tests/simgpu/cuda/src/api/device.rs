@@ -86,27 +86,18 @@ api! {
         context.set(Tag::Context.handle(contexts::retain_primary(device)?.0))
     }
 
-    fn cuDevicePrimaryCtxRelease("cuDevicePrimaryCtxRelease", 7000)(device: i32) {
+    fn cuDevicePrimaryCtxRelease("cuDevicePrimaryCtxRelease", 7000)
+        = cuDevicePrimaryCtxRelease_v2("cuDevicePrimaryCtxRelease", 11000)(device: i32) {
         contexts::release_primary(device, false)
     }
 
-    fn cuDevicePrimaryCtxRelease_v2("cuDevicePrimaryCtxRelease", 11000)(device: i32) {
-        contexts::release_primary(device, false)
-    }
-
-    fn cuDevicePrimaryCtxReset("cuDevicePrimaryCtxReset", 7000)(device: i32) {
+    fn cuDevicePrimaryCtxReset("cuDevicePrimaryCtxReset", 7000)
+        = cuDevicePrimaryCtxReset_v2("cuDevicePrimaryCtxReset", 11000)(device: i32) {
         contexts::release_primary(device, true)
     }
 
-    fn cuDevicePrimaryCtxReset_v2("cuDevicePrimaryCtxReset", 11000)(device: i32) {
-        contexts::release_primary(device, true)
-    }
-
-    fn cuDevicePrimaryCtxSetFlags("cuDevicePrimaryCtxSetFlags", 7000)(device: i32, flags: u32) {
-        set_primary_flags(device, flags)
-    }
-
-    fn cuDevicePrimaryCtxSetFlags_v2("cuDevicePrimaryCtxSetFlags", 11000)(device: i32, flags: u32) {
+    fn cuDevicePrimaryCtxSetFlags("cuDevicePrimaryCtxSetFlags", 7000)
+        = cuDevicePrimaryCtxSetFlags_v2("cuDevicePrimaryCtxSetFlags", 11000)(device: i32, flags: u32) {
         set_primary_flags(device, flags)
     }
 

@@ -32,11 +32,7 @@ api! {
         event.set(Tag::Event.handle(id.0))
     }
 
-    fn cuEventDestroy("cuEventDestroy", 2000)(event: Handle) {
-        destroy(event)
-    }
-
-    fn cuEventDestroy_v2("cuEventDestroy", 4000)(event: Handle) {
+    fn cuEventDestroy("cuEventDestroy", 2000) = cuEventDestroy_v2("cuEventDestroy", 4000)(event: Handle) {
         destroy(event)
     }
 
@@ -61,11 +57,8 @@ api! {
         work::synchronize(Work::Event(event))
     }
 
-    fn cuEventElapsedTime("cuEventElapsedTime", 2000)(milliseconds: Out<f32>, from: Handle, to: Handle) {
-        elapsed(milliseconds, from, to)
-    }
-
-    fn cuEventElapsedTime_v2("cuEventElapsedTime", 12080)(milliseconds: Out<f32>, from: Handle, to: Handle) {
+    fn cuEventElapsedTime("cuEventElapsedTime", 2000)
+        = cuEventElapsedTime_v2("cuEventElapsedTime", 12080)(milliseconds: Out<f32>, from: Handle, to: Handle) {
         elapsed(milliseconds, from, to)
     }
 }

@@ -89,13 +89,8 @@ api! {
         if code == 0 { Ok(()) } else { Err(Code::GRAPH_EXEC_UPDATE_FAILURE) }
     }
 
-    fn cuGraphInstantiate("cuGraphInstantiate", 10000)(
-        exec: Out<Handle>, graph: Handle, _error_node: Out<Handle>, _log: Out<c_char>, _size: usize,
-    ) {
-        instantiate(exec, graph)
-    }
-
-    fn cuGraphInstantiate_v2("cuGraphInstantiate", 11000)(
+    fn cuGraphInstantiate("cuGraphInstantiate", 10000)
+        = cuGraphInstantiate_v2("cuGraphInstantiate", 11000)(
         exec: Out<Handle>, graph: Handle, _error_node: Out<Handle>, _log: Out<c_char>, _size: usize,
     ) {
         instantiate(exec, graph)

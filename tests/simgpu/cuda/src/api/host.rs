@@ -44,11 +44,8 @@ api! {
         flags.set(allocated.map(|(_, found)| found.flags).or(registered).ok_or(Code::INVALID_VALUE)?)
     }
 
-    fn cuMemHostRegister("cuMemHostRegister", 4000)(pointer: u64, bytes: usize, flags: u32) {
-        register(pointer, bytes, flags)
-    }
-
-    fn cuMemHostRegister_v2("cuMemHostRegister", 6050)(pointer: u64, bytes: usize, flags: u32) {
+    fn cuMemHostRegister("cuMemHostRegister", 4000)
+        = cuMemHostRegister_v2("cuMemHostRegister", 6050)(pointer: u64, bytes: usize, flags: u32) {
         register(pointer, bytes, flags)
     }
 

@@ -27,11 +27,7 @@ api! {
         create(stream, flags, priority)
     }
 
-    fn cuStreamDestroy("cuStreamDestroy", 2000)(stream: Handle) {
-        destroy(stream)
-    }
-
-    fn cuStreamDestroy_v2("cuStreamDestroy", 4000)(stream: Handle) {
+    fn cuStreamDestroy("cuStreamDestroy", 2000) = cuStreamDestroy_v2("cuStreamDestroy", 4000)(stream: Handle) {
         destroy(stream)
     }
 
@@ -118,49 +114,29 @@ api! {
         work::submit(stream, Op::HostCall(call))
     }
 
-    fn cuStreamWaitValue32("cuStreamWaitValue32", 8000; "_ptsz", 8000)[default](
+    fn cuStreamWaitValue32("cuStreamWaitValue32", 8000; "_ptsz", 8000)
+        = cuStreamWaitValue32_v2("cuStreamWaitValue32", 11070; "_ptsz", 11070)[default](
         stream: Handle, address: u64, value: u32, flags: u32,
     ) {
         wait_value(current::stream(stream, default)?, address, value.into(), flags, false)
     }
 
-    fn cuStreamWaitValue32_v2("cuStreamWaitValue32", 11070; "_ptsz", 11070)[default](
-        stream: Handle, address: u64, value: u32, flags: u32,
-    ) {
-        wait_value(current::stream(stream, default)?, address, value.into(), flags, false)
-    }
-
-    fn cuStreamWaitValue64("cuStreamWaitValue64", 9000; "_ptsz", 9000)[default](
+    fn cuStreamWaitValue64("cuStreamWaitValue64", 9000; "_ptsz", 9000)
+        = cuStreamWaitValue64_v2("cuStreamWaitValue64", 11070; "_ptsz", 11070)[default](
         stream: Handle, address: u64, value: u64, flags: u32,
     ) {
         wait_value(current::stream(stream, default)?, address, value, flags, true)
     }
 
-    fn cuStreamWaitValue64_v2("cuStreamWaitValue64", 11070; "_ptsz", 11070)[default](
-        stream: Handle, address: u64, value: u64, flags: u32,
-    ) {
-        wait_value(current::stream(stream, default)?, address, value, flags, true)
-    }
-
-    fn cuStreamWriteValue32("cuStreamWriteValue32", 8000; "_ptsz", 8000)[default](
+    fn cuStreamWriteValue32("cuStreamWriteValue32", 8000; "_ptsz", 8000)
+        = cuStreamWriteValue32_v2("cuStreamWriteValue32", 11070; "_ptsz", 11070)[default](
         stream: Handle, address: u64, value: u32, flags: u32,
     ) {
         write_value(current::stream(stream, default)?, address, value.into(), flags, false)
     }
 
-    fn cuStreamWriteValue32_v2("cuStreamWriteValue32", 11070; "_ptsz", 11070)[default](
-        stream: Handle, address: u64, value: u32, flags: u32,
-    ) {
-        write_value(current::stream(stream, default)?, address, value.into(), flags, false)
-    }
-
-    fn cuStreamWriteValue64("cuStreamWriteValue64", 9000; "_ptsz", 9000)[default](
-        stream: Handle, address: u64, value: u64, flags: u32,
-    ) {
-        write_value(current::stream(stream, default)?, address, value, flags, true)
-    }
-
-    fn cuStreamWriteValue64_v2("cuStreamWriteValue64", 11070; "_ptsz", 11070)[default](
+    fn cuStreamWriteValue64("cuStreamWriteValue64", 9000; "_ptsz", 9000)
+        = cuStreamWriteValue64_v2("cuStreamWriteValue64", 11070; "_ptsz", 11070)[default](
         stream: Handle, address: u64, value: u64, flags: u32,
     ) {
         write_value(current::stream(stream, default)?, address, value, flags, true)
