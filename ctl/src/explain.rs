@@ -13,7 +13,7 @@ use crate::client::{Admin, Client, ClientError};
 use crate::exit::CtlError;
 use crate::output;
 use crate::places::Places;
-use crate::table::{Table, harmless, short};
+use crate::table::{harmless, short, table};
 
 /// Prints the refusals, limits and wait of one session.
 pub(crate) fn explain(args: &ExplainArgs, places: &Places) -> Result<(), CtlError> {
@@ -236,20 +236,21 @@ fn remedy(by: LimitKind, name: &str) -> String {
 }
 
 fn limits(cards: &[CardLimitsView]) -> String {
-    let mut table = Table::new(&["GPU", "USED", "QUOTA", "CAPACITY", "ALL USE", "MANAGED LIMIT"]);
-    let limit = |bytes: Bytes| match bytes {
-        Bytes::MAX => "none".to_owned(),
-        bytes => bytes.to_string(),
-    };
-    for card in cards {
-        table.row(vec![
-            card.gpu.to_string(),
-            card.used_bytes.to_string(),
-            limit(card.limit_bytes.unwrap_or(Bytes::MAX)),
-            card.capacity_bytes.to_string(),
-            card.all_used_bytes.to_string(),
-            limit(card.managed_limit_bytes),
-        ]);
+    fn limit(bytes: Bytes) -> String {
+        match bytes {
+            Bytes::MAX => "none".to_owned(),
+            bytes => bytes.to_string(),
+        }
     }
-    table.render()
+    table(
+        cards,
+        &[
+            ("GPU", |card| card.gpu.to_string()),
+            ("USED", |card| card.used_bytes.to_string()),
+            ("QUOTA", |card| limit(card.limit_bytes.unwrap_or(Bytes::MAX))),
+            ("CAPACITY", |card| card.capacity_bytes.to_string()),
+            ("ALL USE", |card| card.all_used_bytes.to_string()),
+            ("MANAGED LIMIT", |card| limit(card.managed_limit_bytes)),
+        ],
+    )
 }

@@ -4,38 +4,22 @@
 #![forbid(unsafe_code)]
 
 mod cli;
-
 mod exit;
-
 mod places;
-
 mod client;
-
 mod output;
-
 mod table;
-
 mod status;
-
 mod session;
-
 mod changed;
 mod set;
-
 mod reload;
-
 mod watch;
-
 mod explain;
-
 mod audit;
-
 mod usage;
-
 mod run;
-
 mod doctor;
-
 mod env;
 
 use std::process::ExitCode;

@@ -9,7 +9,7 @@ use crate::client::{Admin, Client, ClientError};
 use crate::exit::CtlError;
 use crate::output;
 use crate::places::Places;
-use crate::table::{Table, harmless, list, short};
+use crate::table::{harmless, list, short, table};
 
 /// Prints the status.
 pub(crate) fn status(args: &StatusArgs, places: &Places) -> Result<(), CtlError> {
@@ -40,7 +40,7 @@ fn render(status: &Status) -> String {
     } else {
         sessions(&status.sessions)
     };
-    page + &staying(&status.sessions)
+    page + &unevictable(&status.sessions)
 }
 
 fn daemon(status: &Status) -> String {
@@ -55,51 +55,37 @@ fn daemon(status: &Status) -> String {
 }
 
 fn gpus(gpus: &[GpuView]) -> String {
-    let mut table = Table::new(&[
-        "GPU",
-        "NAME",
-        "MODE",
-        "CAPACITY",
-        "ALLOCATED",
-        "HOLDERS",
-        "QUEUE",
-        "QUANTUM",
-        "HANDOFFS",
-        "WHY",
-    ]);
-    for gpu in gpus {
-        table.row(vec![
-            gpu.gpu.to_string(),
-            gpu.name.clone(),
-            gpu.mode.name().to_owned(),
-            gpu.capacity_bytes.to_string(),
-            gpu.allocated_bytes.to_string(),
-            list(&gpu.holders),
-            list(&gpu.queue),
-            short(gpu.quantum_ns),
-            gpu.handoffs.to_string(),
-            gpu.reason.clone(),
-        ]);
-    }
-    table.render()
+    table(
+        gpus,
+        &[
+            ("GPU", |gpu| gpu.gpu.to_string()),
+            ("NAME", |gpu| gpu.name.clone()),
+            ("MODE", |gpu| gpu.mode.name().to_owned()),
+            ("CAPACITY", |gpu| gpu.capacity_bytes.to_string()),
+            ("ALLOCATED", |gpu| gpu.allocated_bytes.to_string()),
+            ("HOLDERS", |gpu| list(&gpu.holders)),
+            ("QUEUE", |gpu| list(&gpu.queue)),
+            ("QUANTUM", |gpu| short(gpu.quantum_ns)),
+            ("HANDOFFS", |gpu| gpu.handoffs.to_string()),
+            ("WHY", |gpu| gpu.reason.clone()),
+        ],
+    )
 }
 
 /// Returns the table of sessions; `session list` prints it too.
 pub(crate) fn sessions(sessions: &[SessionView]) -> String {
-    let mut table = Table::new(&["SESSION", "NAME", "MEMORY", "LOCK", "WAITED", "PROCESSES", "WHY"]);
-    for session in sessions {
-        let (lock, why) = lock(session);
-        table.row(vec![
-            session.session.to_string(),
-            session.name.clone(),
-            memory(session),
-            lock,
-            short(session.waited_ns),
-            list(session.clients.iter().map(|client| client.pid)),
-            why,
-        ]);
-    }
-    table.render()
+    table(
+        sessions,
+        &[
+            ("SESSION", |session| session.session.to_string()),
+            ("NAME", |session| session.name.clone()),
+            ("MEMORY", memory),
+            ("LOCK", |session| lock(session).0),
+            ("WAITED", |session| short(session.waited_ns)),
+            ("PROCESSES", |session| list(session.clients.iter().map(|client| client.pid))),
+            ("WHY", |session| lock(session).1),
+        ],
+    )
 }
 
 /// Returns a session's allocated bytes per card, and its quota.
@@ -183,19 +169,19 @@ pub(crate) fn one_session(session: &SessionView) -> String {
             page += &format!("{name:<10}{}\n", harmless(&value));
         }
     }
-    page + &cards_of(session) + &processes_of(session) + &staying(std::slice::from_ref(session))
+    page + &cards_of(session) + &processes_of(session) + &unevictable(std::slice::from_ref(session))
 }
 
-/// Returns a line for each process whose memory cannot be moved off its card, with the reason.
-fn staying(sessions: &[SessionView]) -> String {
+/// Returns a line for each process that is reported as not evictable, with the reason.
+fn unevictable(sessions: &[SessionView]) -> String {
     let mut lines = String::new();
     for session in sessions {
         for client in session.clients.iter().filter(|client| !client.evictable) {
             let (pid, name) = (client.pid, &session.name);
             let line = match &client.unknown_functions[..] {
-                [] => format!("the memory of process {pid} of {name} stays on its card"),
+                [] => format!("process {pid} of {name} is reported as not evictable"),
                 functions => format!(
-                    "the memory of process {pid} of {name} stays on its card: it uses driver functions that gpushare does not \
+                    "process {pid} of {name} is reported as not evictable: it uses driver functions that gpushare does not \
                      know ({}); update gpushare",
                     list(functions)
                 ),
@@ -210,32 +196,32 @@ fn cards_of(session: &SessionView) -> String {
     if session.gpus.is_empty() {
         return String::new();
     }
-    let mut table = Table::new(&["GPU", "ALLOCATED", "LEASED", "PEAK"]);
-    for gpu in &session.gpus {
-        table.row(vec![
-            gpu.gpu.to_string(),
-            gpu.allocated_bytes.to_string(),
-            gpu.leased_bytes.to_string(),
-            gpu.peak_bytes.to_string(),
-        ]);
-    }
-    format!("\n{}", table.render())
+    let table = table(
+        &session.gpus,
+        &[
+            ("GPU", |gpu| gpu.gpu.to_string()),
+            ("ALLOCATED", |gpu| gpu.allocated_bytes.to_string()),
+            ("LEASED", |gpu| gpu.leased_bytes.to_string()),
+            ("PEAK", |gpu| gpu.peak_bytes.to_string()),
+        ],
+    );
+    format!("\n{table}")
 }
 
 fn processes_of(session: &SessionView) -> String {
     if session.clients.is_empty() {
         return String::new();
     }
-    let mut table = Table::new(&["PROCESS", "PID", "GATE", "SLEEPS AT IT"]);
-    for client in &session.clients {
-        table.row(vec![
-            client.client.to_string(),
-            client.pid.to_string(),
-            gate(client.gate).to_owned(),
-            if client.waiting { "yes" } else { "no" }.to_owned(),
-        ]);
-    }
-    format!("\n{}", table.render())
+    let table = table(
+        &session.clients,
+        &[
+            ("PROCESS", |client| client.client.to_string()),
+            ("PID", |client| client.pid.to_string()),
+            ("GATE", |client| gate(client.gate).to_owned()),
+            ("SLEEPS AT IT", |client| if client.waiting { "yes" } else { "no" }.to_owned()),
+        ],
+    );
+    format!("\n{table}")
 }
 
 fn gate(state: GateState) -> &'static str {

@@ -5,40 +5,22 @@
 use gpushare_proto::Nanos;
 use gpushare_proto::text::is_printable;
 
-/// Table with a header, whose columns are as wide as their widest cells.
-#[derive(Debug)]
-pub(crate) struct Table {
-    rows: Vec<Vec<String>>,
-}
+/// Column of a table: its name, and the text of its cell in the row of a `T`.
+pub(crate) type Column<T> = (&'static str, fn(&T) -> String);
 
-impl Table {
-    /// Returns a table with these column names and no rows.
-    pub(crate) fn new(header: &[&str]) -> Self {
-        Self { rows: vec![header.iter().map(|&name| name.to_owned()).collect()] }
+/// Returns a table with one line per item, whose columns are as wide as their widest cells. An empty cell is `-`.
+pub(crate) fn table<T>(items: &[T], columns: &[Column<T>]) -> String {
+    let shown = |cell: String| if cell.is_empty() { "-".to_owned() } else { harmless(&cell) };
+    let mut lines = vec![String::new(); items.len() + 1];
+    for (name, cell) in columns {
+        let rows = items.iter().map(|item| shown(cell(item)));
+        let cells: Vec<String> = std::iter::once((*name).to_owned()).chain(rows).collect();
+        let width = cells.iter().map(|cell| cell.chars().count()).max().unwrap_or(0);
+        for (line, cell) in lines.iter_mut().zip(cells) {
+            *line += &format!("{cell:width$}  ");
+        }
     }
-
-    /// Adds a row; an empty cell prints as `-`.
-    pub(crate) fn row(&mut self, cells: Vec<String>) {
-        let shown = |cell: String| {
-            if cell.is_empty() { "-".to_owned() } else { harmless(&cell) }
-        };
-        self.rows.push(cells.into_iter().map(shown).collect());
-    }
-
-    /// Returns the table as text, one line per row.
-    pub(crate) fn render(&self) -> String {
-        let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
-        let width = |column| {
-            let cells = self.rows.iter().filter_map(move |row| row.get(column));
-            cells.map(|cell: &String| cell.chars().count()).max().unwrap_or(0)
-        };
-        let widths: Vec<usize> = (0..columns).map(width).collect();
-        let line = |row: &Vec<String>| {
-            let padded = row.iter().zip(&widths).map(|(cell, &width)| format!("{cell:width$}"));
-            padded.collect::<Vec<_>>().join("  ").trim_end().to_owned() + "\n"
-        };
-        self.rows.iter().map(line).collect()
-    }
+    lines.iter().map(|line| line.trim_end().to_owned() + "\n").collect()
 }
 
 /// Returns `text` with `?` for each character that is invisible or controls the terminal.
@@ -80,16 +62,15 @@ mod tests {
 
     #[test]
     fn columns_are_as_wide_as_their_widest_cell() {
-        let mut table = Table::new(&["A", "LONGER", "C"]);
-        table.row(vec!["first".into(), String::new(), "x".into()]);
-        assert_eq!(table.render(), "A      LONGER  C\nfirst  -       x\n");
+        let columns: [Column<&str>; 3] =
+            [("A", |item| item.to_string()), ("LONGER", |_| String::new()), ("C", |_| "x".to_owned())];
+        assert_eq!(table(&["first"], &columns), "A      LONGER  C\nfirst  -       x\n");
     }
 
     #[test]
     fn a_name_cannot_steer_the_terminal() {
-        let mut table = Table::new(&["NAME"]);
-        table.row(vec!["\u{1b}[2Jgone\n".into()]);
-        assert_eq!(table.render(), "NAME\n?[2Jgone?\n");
+        let name: Column<&str> = ("NAME", |item| item.to_string());
+        assert_eq!(table(&["\u{1b}[2Jgone\n"], &[name]), "NAME\n?[2Jgone?\n");
     }
 
     #[test]

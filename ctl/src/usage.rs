@@ -11,7 +11,7 @@ use crate::client::{Admin, Client};
 use crate::exit::CtlError;
 use crate::output;
 use crate::places::Places;
-use crate::table::{Table, harmless, short};
+use crate::table::{harmless, short, table};
 
 /// Interval in which the daemon keeps usage, in seconds.
 const HOUR: u64 = 3600;
@@ -60,20 +60,20 @@ fn render(usages: &[UsageView], counted: Nanos) -> String {
     if usages.is_empty() {
         return format!("no session used a card\n{step}");
     }
-    let mut table = Table::new(&["SESSION", "NAME", "STATE", "GPU TIME", "WAITED", "HELD", "MOVED", "PEAK"]);
-    for usage in usages {
-        table.row(vec![
-            usage.session.to_string(),
-            usage.name.clone(),
-            if usage.alive { "alive" } else { "ended" }.to_owned(),
-            seconds(usage.gpu_time_ns),
-            seconds(usage.waited_ns),
-            seconds(usage.held_ns),
-            usage.moved_bytes.to_string(),
-            usage.peak_bytes.to_string(),
-        ]);
-    }
-    table.render() + &step
+    let table = table(
+        usages,
+        &[
+            ("SESSION", |usage| usage.session.to_string()),
+            ("NAME", |usage| usage.name.clone()),
+            ("STATE", |usage| if usage.alive { "alive" } else { "ended" }.to_owned()),
+            ("GPU TIME", |usage| seconds(usage.gpu_time_ns)),
+            ("WAITED", |usage| seconds(usage.waited_ns)),
+            ("HELD", |usage| seconds(usage.held_ns)),
+            ("MOVED", |usage| usage.moved_bytes.to_string()),
+            ("PEAK", |usage| usage.peak_bytes.to_string()),
+        ],
+    );
+    table + &step
 }
 
 /// Formats a time in seconds, so that columns can be added up: `5400.2s`.

@@ -14,9 +14,7 @@
 //! line with `unsafe`: the libraries are loaded by name, not linked.
 
 mod library;
-
 mod cuda;
-
 mod nvml;
 
 use std::io::Write as _;

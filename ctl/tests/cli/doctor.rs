@@ -4,14 +4,11 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io::Read as _;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
-use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use gpushare_proto::Token;
-use gpushare_proto::admin::AdminReply;
 use gpushare_proto::names::RuntimeDir;
-use gpushare_proto::tenant::TenantReply;
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -212,16 +209,6 @@ fn a_driver_that_hangs_is_a_finding_after_the_time_limit() {
 }
 
 #[test]
-fn a_driver_that_fails_says_what_its_error_means() {
-    let machine = Machine::new();
-    machine.driver("return 803;", 1);
-    let (_, findings) = report(&mut machine.doctor(&[]), 2);
-    let init = &findings["driver.init"][0];
-    assert_eq!(init["finding"], "cuInit fails with CUDA_ERROR_SYSTEM_DRIVER_MISMATCH (803)");
-    assert!(text(&init["hint"]).contains("restart the machine"), "{init}");
-}
-
-#[test]
 fn without_a_driver_that_is_the_error_and_the_rest_runs() {
     let machine = Machine::without_driver();
     // Also on a machine that has one: a file that is no library is in front of it.
@@ -234,26 +221,6 @@ fn without_a_driver_that_is_the_error_and_the_rest_runs() {
     assert_eq!(findings["driver.uvm"][0]["severity"], "skipped");
     assert_eq!(findings["cards.managed"][0]["severity"], "skipped");
     assert_eq!(findings["preload.library"][0]["severity"], "ok");
-}
-
-#[test]
-fn a_missing_uvm_device_is_an_error() {
-    let machine = Machine::new();
-    fs::remove_file(machine.path("root/dev/nvidia-uvm")).unwrap();
-    let (document, findings) = report(&mut machine.doctor(&[]), 2);
-    assert_eq!(faults(&document), ["driver.uvm"]);
-    assert_eq!(findings["driver.uvm"][0]["subject"], "/dev/nvidia-uvm");
-}
-
-#[test]
-fn a_stale_socket_is_a_warning() {
-    let machine = Machine::new();
-    let dir = RuntimeDir::new(machine.path("run"));
-    fs::create_dir_all(dir.tenant_dir()).unwrap();
-    drop(UnixListener::bind(dir.tenant_socket()).unwrap());
-    let (document, findings) = report(&mut machine.doctor(&[]), 1);
-    assert_eq!(faults(&document), ["daemon.tenant"]);
-    assert!(text(&findings["daemon.tenant"][0]["finding"]).contains("is stale"));
 }
 
 #[test]
@@ -278,30 +245,6 @@ fn a_daemon_that_answers_is_asked_for_its_version_and_its_stuck_sessions() {
 }
 
 #[test]
-fn a_daemon_of_another_protocol_is_an_error_on_both_sockets() {
-    let machine = Machine::new();
-    let other = Fake::new(|_| TenantReply::Ready { protocol: 7 }, |_| AdminReply::Ready { protocol: 7 });
-    let (document, findings) = report(&mut machine.doctor_at(other.dir(), &[]), 2);
-    assert_eq!(faults(&document), ["daemon.tenant", "daemon.admin"]);
-    assert!(text(&findings["daemon.tenant"][0]["hint"]).contains("install the same gpushare version"));
-}
-
-#[test]
-fn gpushare_twice_in_a_preload_is_an_error() {
-    let machine = Machine::new();
-    let copies = ["one", "two"].map(|folder| {
-        fs::create_dir(machine.path(folder)).unwrap();
-        let copy = machine.path(folder).join("libgpushare.so");
-        fs::copy(machine.path("lib/libgpushare.so"), &copy).unwrap();
-        copy.display().to_string()
-    });
-    let mut doctor = machine.doctor(&[]);
-    doctor.env("LD_PRELOAD", copies.join(":"));
-    let (document, _) = report(&mut doctor, 2);
-    assert_eq!(faults(&document), ["preload.environment"]);
-}
-
-#[test]
 fn a_library_that_the_loader_does_not_take_is_an_error() {
     let machine = Machine::new();
     let library = machine.path("lib/libgpushare.so");
@@ -322,19 +265,6 @@ fn a_library_that_the_loader_does_not_take_is_an_error() {
     assert_eq!(faults(&document), ["preload.loads"]);
     let finding = text(&findings["preload.loads"][0]["finding"]);
     assert!(finding.contains("libmissing.so"), "{finding}");
-}
-
-#[test]
-fn a_token_that_others_can_read_is_an_error() {
-    let machine = Machine::new();
-    let daemon = daemon(two_that_take_turns());
-    let path = machine.path("token");
-    fs::write(&path, Token([0xa5; 32]).to_hex()).unwrap();
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
-    let mut doctor = machine.doctor_at(daemon.dir(), &[]);
-    let (document, findings) = report(doctor.env("GPUSHARE_TOKEN_FILE", &path), 2);
-    assert_eq!(faults(&document), ["caller.token"]);
-    assert!(text(&findings["caller.token"][0]["finding"]).contains("(mode 640)"));
 }
 
 #[test]

@@ -1,26 +1,15 @@
 //! `gpushare-ctl` as a person or a script meets it: real processes, a daemon played by a thread.
 
 mod ctl;
-
 mod fake;
-
 mod bad_input;
-
 mod bad_daemon;
-
 mod status;
 mod usage;
-
 mod session;
-
 mod explain;
-
 mod audit;
-
 mod set;
-
 mod run;
-
 mod start;
-
 mod doctor;

@@ -121,13 +121,13 @@ s4       infer  3GiB          waiting, 1 ahead  4.2s    5000       train holds g
 }
 
 #[test]
-fn a_process_that_stays_on_its_card_is_named_with_the_functions_that_nobody_knows() {
+fn a_process_is_reported_with_its_unknown_functions() {
     let mut status = two_that_take_turns();
     let client = &mut status.sessions[0].clients[0];
     client.evictable = false;
     client.unknown_functions = vec!["cuConjure".into(), "cuLaunchKernel (14.0)".into()];
     let daemon = daemon(status);
-    let line = "\nthe memory of process 5000 of train stays on its card: it uses driver functions that gpushare does not know \
+    let line = "\nprocess 5000 of train is reported as not evictable: it uses driver functions that gpushare does not know \
                 (cuConjure, cuLaunchKernel (14.0)); update gpushare\n";
     let page = succeeds(&mut ctl(daemon.dir(), &["status"]));
     assert!(page.ends_with(line), "{page}");

@@ -215,7 +215,7 @@ fn attach(
     Ok(())
 }
 
-/// Notes a function of a newer driver. From the first one on, the process's memory stays on its card.
+/// Records an unknown driver function of a process. The first one makes the process reported as not evictable.
 fn note_unknown(engine: &mut Engine, id: ClientId, name: &str, version: u32) -> Option<Event> {
     let client = engine.clients.get_mut(id)?;
     if !client.unknown.add(name, version) {
@@ -227,8 +227,8 @@ fn note_unknown(engine: &mut Engine, id: ClientId, name: &str, version: u32) -> 
         .of(client.session, &session)
         .peer(&client.peer)
         .warn(format_args!(
-            "process {pid} of {session} was handed {name}, which this gpushare does not know: its memory stays \
-             on the card; update gpushare"
+            "process {pid} of {session} was handed {name}, which this gpushare does not know: it is \
+             reported as not evictable; update gpushare"
         ));
     Some(Event::Unevictable { client: id })
 }

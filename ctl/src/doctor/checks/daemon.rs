@@ -223,7 +223,7 @@ pub(super) fn unknown(facts: &Facts) -> Vec<Outcome> {
             (!names.is_empty()).then(|| {
                 Outcome::warning(
                     format!("uses driver functions that gpushare does not know: {}", names.join(", ")),
-                    "install a newer gpushare; until then the memory of these processes stays on the card",
+                    "install a newer gpushare; a call of one of them bypasses quota and gate",
                 )
                 .of(session.name.clone())
             })
@@ -437,10 +437,13 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let mut facts = facts(root.path());
         facts.daemons[0].tenant = Err(ClientError::Protocol(7));
-        let [outcome] = &tenant(&facts)[..] else { panic!() };
-        assert_eq!(outcome.severity, Error);
-        assert!(outcome.finding.ends_with("the other side 7"), "{outcome:?}");
-        assert!(outcome.hint.as_ref().unwrap().starts_with("install the same gpushare version"));
+        facts.daemons[0].admin = Err(ClientError::Protocol(7));
+        for check in [tenant, admin] {
+            let [outcome] = &check(&facts)[..] else { panic!() };
+            assert_eq!(outcome.severity, Error);
+            assert!(outcome.finding.ends_with("the other side 7"), "{outcome:?}");
+            assert!(outcome.hint.as_ref().unwrap().starts_with("install the same gpushare version"));
+        }
     }
 
     #[test]

@@ -404,6 +404,7 @@ mod tests {
         facts.cuda.facts.init = Some(803);
         let [outcome] = &init(&facts)[..] else { panic!() };
         assert_eq!(outcome.finding, "cuInit fails with CUDA_ERROR_SYSTEM_DRIVER_MISMATCH (803)");
+        assert!(outcome.hint.as_ref().unwrap().contains("restart the machine"));
         facts.cuda.facts.init = Some(0);
         facts.cuda.facts.count = Some(0);
         assert_eq!(severities(&init(&facts)), [Error]);

@@ -225,8 +225,8 @@ pub enum Event {
         /// Measured bytes; `None` if they cannot be measured any more.
         bytes: Option<Bytes>,
     },
-    /// A process uses driver functions that the library does not know. Its memory must stay on its card from
-    /// now on.
+    /// A process uses driver functions that the library does not know. It is reported as not evictable from now on;
+    /// no decision depends on that.
     Unevictable {
         /// Number of the process.
         client: ClientId,
