@@ -6,8 +6,8 @@
 ///   average ← average + (value − average) ÷ min(n, 4)      n: number of values so far, this one included
 /// ```
 ///
-/// The first value replaces the guess. The first four count alike; from then on each counts a quarter, so that four or
-/// five values forget the past and one outlier does not rule.
+/// The first value replaces the guess. The first four count alike; from then on each counts a quarter, so
+/// that four or five values forget the past and one outlier does not rule.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Average {
     value: u64,

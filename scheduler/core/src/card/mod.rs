@@ -315,8 +315,8 @@ impl Card {
         }
     }
 
-    /// A process has brought `bytes` in; `last` if no other process is still moving. Moves that overlap share the link, so
-    /// that their bytes are measured together.
+    /// A process has brought `bytes` in; `last` if no other process is still moving. Moves that overlap share
+    /// the link, so that their bytes are measured together.
     pub(crate) fn end_move(&mut self, now: Nanos, bytes: Bytes, last: bool, config: &Config) {
         let Some((since, moved)) = self.moves else { return };
         self.moves = Some((since, moved + bytes));

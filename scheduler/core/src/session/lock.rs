@@ -33,7 +33,8 @@ impl Turn {
 pub(crate) struct Grant {
     pub(crate) epoch: Epoch,
     pub(crate) clock: Clock,
-    /// Whether it began a turn. Else its memory may still be on its way in, and its drain says nothing about others.
+    /// Whether the grant began a turn. Else the session's memory may still be on its way in, and its drain
+    /// says nothing about the drains of others.
     pub(crate) is_turn: bool,
     /// Times of a turn's beginning, until the memory is in.
     pub(crate) entry: Option<Entry>,
