@@ -13,23 +13,35 @@ use gpushare_core::config::StuckPolicy;
 use gpushare_proto::admin::{Knob, Mode};
 use gpushare_proto::names;
 use gpushare_proto::{Bytes, Nanos, Percent};
+use serde::de::Error;
 use serde::{Deserialize, Deserializer};
 use toml::Spanned;
 
-use super::{Allocations, ConfigError, MIN_AUDIT_SIZE, MOST_AUDIT_FILES, Owner, replace};
+use super::{
+    AuditSettings, CardLimits, ConfigError, MIN_AUDIT_SIZE, MOST_AUDIT_FILES, Owner, SelfService, replace,
+};
 use crate::args::{CardName, LogFormat, MetricsAt};
 use crate::exit::FileError;
 use crate::knob::check;
 
-/// Value written as text, like `"8GiB"`, `"250ms"` or `"5%"`.
+/// Key written as text, like `"8GiB"`, `"250ms"` or `"5%"`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Text<T>(pub(super) T);
 
 impl<'de, T: FromStr<Err: Display>> Deserialize<'de> for Text<T> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        text.parse().map(Text).map_err(serde::de::Error::custom)
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        text(from).map(Self)
     }
+}
+
+/// Reads a value written as text, like `"8GiB"`, `"250ms"` or `"5%"`.
+pub(super) fn text<'de, D: Deserializer<'de>, T: FromStr<Err: Display>>(from: D) -> Result<T, D::Error> {
+    String::deserialize(from)?.parse().map_err(Error::custom)
+}
+
+/// Reads the value of an optional key.
+fn optional<'de, D: Deserializer<'de>, T: FromStr<Err: Display>>(from: D) -> Result<Option<T>, D::Error> {
+    text(from).map(Some)
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -38,53 +50,20 @@ pub(super) struct File {
     pub(super) implicit_sessions: Option<bool>,
     pub(super) connections_per_user: Option<usize>,
     pub(super) state_dir: Option<PathBuf>,
-    pub(super) idle_exit: Option<Text<Nanos>>,
+    #[serde(deserialize_with = "optional")]
+    pub(super) idle_exit: Option<Nanos>,
     #[serde(deserialize_with = "managed_limit")]
-    pub(super) managed_limit: Option<Text<Bytes>>,
+    pub(super) managed_limit: Option<Bytes>,
     pub(super) record: Option<PathBuf>,
-    pub(super) record_limit: Option<Text<Bytes>>,
-    pub(super) metrics: Option<Text<MetricsAt>>,
+    #[serde(deserialize_with = "optional")]
+    pub(super) record_limit: Option<Bytes>,
+    #[serde(deserialize_with = "optional")]
+    pub(super) metrics: Option<MetricsAt>,
     pub(super) log_format: Option<LogFormat>,
-    pub(super) audit: AuditFile,
+    pub(super) audit: AuditSettings,
     pub(super) scheduling: Scheduling,
-    pub(super) gpus: BTreeMap<Text<CardName>, CardFile>,
-    pub(super) self_service: Option<SelfServiceFile>,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub(super) struct AuditFile {
-    pub(super) path: Option<PathBuf>,
-    #[serde(deserialize_with = "audit_size")]
-    pub(super) size: Option<Text<Bytes>>,
-    #[serde(deserialize_with = "audit_files")]
-    pub(super) files: Option<u32>,
-    pub(super) allocations: Option<Text<Allocations>>,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub(super) struct CardFile {
-    #[serde(deserialize_with = "capacity")]
-    pub(super) capacity: Option<Text<Bytes>>,
-    #[serde(deserialize_with = "managed_limit")]
-    pub(super) managed_limit: Option<Text<Bytes>>,
-    pub(super) mode: Option<Mode>,
-    #[serde(deserialize_with = "quantum")]
-    pub(super) quantum: Option<Text<Nanos>>,
-    #[serde(deserialize_with = "epsilon")]
-    pub(super) epsilon: Option<Text<Percent>>,
-    #[serde(deserialize_with = "target")]
-    pub(super) drain_target: Option<Text<Nanos>>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct SelfServiceFile {
-    pub(super) max_memory: Text<Bytes>,
-    pub(super) max_sessions: Option<usize>,
-    #[serde(default)]
-    pub(super) oversubscribe: bool,
+    pub(super) gpus: BTreeMap<Text<CardName>, CardLimits>,
+    pub(super) self_service: Option<SelfService>,
 }
 
 /// Settings of the core, by the names that they have there.
@@ -93,49 +72,58 @@ pub(super) struct SelfServiceFile {
 pub(super) struct Scheduling {
     mode: Option<Mode>,
     #[serde(deserialize_with = "quantum")]
-    quantum: Option<Text<Nanos>>,
+    quantum: Option<Nanos>,
     quantum_min: Option<Spanned<Text<Nanos>>>,
     quantum_max: Option<Spanned<Text<Nanos>>>,
     #[serde(deserialize_with = "epsilon")]
-    epsilon: Option<Text<Percent>>,
-    bandwidth_per_second: Option<Text<Bytes>>,
-    switch_cost: Option<Text<Nanos>>,
+    epsilon: Option<Percent>,
+    #[serde(deserialize_with = "optional")]
+    bandwidth_per_second: Option<Bytes>,
+    #[serde(deserialize_with = "optional")]
+    switch_cost: Option<Nanos>,
     #[serde(deserialize_with = "target")]
-    drain_target: Option<Text<Nanos>>,
+    drain_target: Option<Nanos>,
     late_factor: Option<u32>,
-    retry_max: Option<Text<Nanos>>,
+    #[serde(deserialize_with = "optional")]
+    retry_max: Option<Nanos>,
     stuck_tries: Option<u32>,
-    stuck_after: Option<Text<Nanos>>,
+    #[serde(deserialize_with = "optional")]
+    stuck_after: Option<Nanos>,
     stuck_policy: Option<StuckPolicy>,
-    parallel_below: Option<Text<Percent>>,
-    parallel_after: Option<Text<Nanos>>,
-    credit: Option<Text<Percent>>,
-    trickle: Option<Text<Percent>>,
-    budget_max: Option<Text<Nanos>>,
-    limit_window: Option<Text<Nanos>>,
-    limit_carry_over: Option<Text<Percent>>,
-    lease_chunk: Option<Text<Bytes>>,
-    context_reserve: Option<Text<Bytes>>,
+    #[serde(deserialize_with = "optional")]
+    parallel_below: Option<Percent>,
+    #[serde(deserialize_with = "optional")]
+    parallel_after: Option<Nanos>,
+    #[serde(deserialize_with = "optional")]
+    credit: Option<Percent>,
+    #[serde(deserialize_with = "optional")]
+    trickle: Option<Percent>,
+    #[serde(deserialize_with = "optional")]
+    budget_max: Option<Nanos>,
+    #[serde(deserialize_with = "optional")]
+    limit_window: Option<Nanos>,
+    #[serde(deserialize_with = "optional")]
+    limit_carry_over: Option<Percent>,
+    #[serde(deserialize_with = "optional")]
+    lease_chunk: Option<Bytes>,
+    #[serde(deserialize_with = "optional")]
+    context_reserve: Option<Bytes>,
 }
 
 impl Scheduling {
     pub(super) fn apply(self, core: &mut Config) {
         macro_rules! take {
-            ($($field:ident)*) => {
-                $(replace(&mut core.$field, self.$field.map(|value| value.0));)*
-            };
+            ($($field:ident)*) => { $(replace(&mut core.$field, self.$field);)* };
         }
         take! {
-            epsilon bandwidth_per_second switch_cost drain_target retry_max stuck_after parallel_below
-            parallel_after credit trickle budget_max limit_window limit_carry_over lease_chunk context_reserve
+            epsilon bandwidth_per_second switch_cost drain_target late_factor retry_max stuck_tries stuck_after
+            stuck_policy parallel_below parallel_after credit trickle budget_max limit_window limit_carry_over
+            lease_chunk context_reserve
         }
         replace(&mut core.mode, self.mode.map(Some));
-        replace(&mut core.quantum, self.quantum.map(|time| Some(time.0)));
+        replace(&mut core.quantum, self.quantum.map(Some));
         replace(&mut core.quantum_min, self.quantum_min.map(|time| time.into_inner().0));
         replace(&mut core.quantum_max, self.quantum_max.map(|time| time.into_inner().0));
-        replace(&mut core.late_factor, self.late_factor);
-        replace(&mut core.stuck_tries, self.stuck_tries);
-        replace(&mut core.stuck_policy, self.stuck_policy);
     }
 
     /// Checks that the shortest quantum is not longer than the longest.
@@ -201,28 +189,49 @@ impl File {
 macro_rules! checked {
     ($($name:ident: $type:ty = $check:expr;)*) => {
         $(
-            fn $name<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<$type>, D::Error> {
-                let value = <$type>::deserialize(deserializer)?;
-                let check: fn(&$type) -> Result<(), String> = $check;
-                check(&value).map_err(serde::de::Error::custom)?;
-                Ok(Some(value))
+            pub(super) fn $name<'de, D: Deserializer<'de>, T: From<$type>>(from: D) -> Result<T, D::Error> {
+                let value = text(from)?;
+                let check: fn($type) -> Result<(), String> = $check;
+                check(value).map_err(Error::custom)?;
+                Ok(value.into())
             }
         )*
     };
 }
 
 checked! {
-    quantum: Text<Nanos> = |quantum| check(Knob::Quantum(Some(quantum.0)));
-    epsilon: Text<Percent> = |share| check(Knob::Epsilon(share.0));
-    target: Text<Nanos> = |target| check(Knob::WindowTarget(target.0));
-    capacity: Text<Bytes> = |bytes| check(Knob::Capacity(Some(bytes.0)));
-    managed_limit: Text<Bytes> = |bytes| check(Knob::ManagedLimit(bytes.0));
-    audit_size: Text<Bytes> = |size| match size.0 < MIN_AUDIT_SIZE {
-        true => Err(format!("an audit file of {} is too small; give it at least {MIN_AUDIT_SIZE}", size.0)),
+    quantum: Nanos = |quantum| check(Knob::Quantum(Some(quantum)));
+    epsilon: Percent = |share| check(Knob::Epsilon(share));
+    target: Nanos = |target| check(Knob::WindowTarget(target));
+    capacity: Bytes = |bytes| check(Knob::Capacity(Some(bytes)));
+    managed_limit: Bytes = |bytes| check(Knob::ManagedLimit(bytes));
+    audit_size: Bytes = |size| match size < MIN_AUDIT_SIZE {
+        true => Err(format!("an audit file of {size} is too small; give it at least {MIN_AUDIT_SIZE}")),
         false => Ok(()),
     };
-    audit_files: u32 = |files| match (1..=MOST_AUDIT_FILES).contains(files) {
-        true => Ok(()),
-        false => Err(format!("[audit] keeps {files} full files; keep 1 to {MOST_AUDIT_FILES}")),
+}
+
+pub(super) fn audit_files<'de, D: Deserializer<'de>>(from: D) -> Result<u32, D::Error> {
+    let files = u32::deserialize(from)?;
+    match (1..=MOST_AUDIT_FILES).contains(&files) {
+        true => Ok(files),
+        false => {
+            Err(Error::custom(format!("[audit] keeps {files} full files; keep 1 to {MOST_AUDIT_FILES}")))
+        }
+    }
+}
+
+/// Reads the sampling of reservations in the audit log: `off`, `full`, or one in so many like `1/100`.
+pub(super) fn allocations<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
+    let text = String::deserialize(from)?;
+    let one_in = match &*text {
+        "off" => Some(0),
+        "full" => Some(1),
+        _ => text.strip_prefix("1/").and_then(|n| n.parse().ok()).filter(|&n| n > 0),
     };
+    one_in.ok_or_else(|| {
+        Error::custom(format!(
+            "`{text}` does not say which allocations to log; write `off`, `full`, or one in so many like `1/100`"
+        ))
+    })
 }

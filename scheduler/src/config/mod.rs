@@ -19,6 +19,7 @@ use gpushare_proto::{Bytes, Nanos, Percent};
 use file::File;
 pub(crate) use reload::Reader;
 pub(crate) use reload::Source;
+use serde::Deserialize;
 
 use crate::args::{Args, CardName, ForCard, ForCards, LogFormat, MetricsAt, ModeChoice};
 use crate::exit::FileError;
@@ -35,6 +36,10 @@ const MOST_AUDIT_FILES: u32 = 1000;
 const CONNECTIONS_PER_USER: usize = 256;
 /// Default number of sessions that one user may register with the system's daemon.
 const SESSIONS_PER_USER: usize = 64;
+
+fn sessions_per_user() -> usize {
+    SESSIONS_PER_USER
+}
 
 /// Default size at which a recording ends.
 const RECORD_LIMIT: Bytes = Bytes::gib(1);
@@ -74,30 +79,38 @@ pub(crate) enum Owner {
 }
 
 /// Limits on sessions that users register with the system's daemon themselves.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct SelfService {
     /// Largest memory quota of such a session.
+    #[serde(deserialize_with = "file::text")]
     pub(crate) max_memory: Bytes,
     /// Greatest number of such sessions of one user.
+    #[serde(default = "sessions_per_user")]
     pub(crate) max_sessions: usize,
     /// Whether a quota may exceed a card's capacity.
+    #[serde(default)]
     pub(crate) oversubscribe: bool,
 }
 
 /// Settings of one card; `None` for a default.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub(crate) struct CardLimits {
     /// Bytes that may be resident on the card together.
+    #[serde(deserialize_with = "file::capacity")]
     pub(crate) capacity: Option<Bytes>,
     /// Greatest number of managed bytes of all sessions together.
+    #[serde(deserialize_with = "file::managed_limit")]
     pub(crate) managed_limit: Option<Bytes>,
-    /// Fixed sharing mode.
     pub(crate) mode: Option<Mode>,
-    /// Fixed quantum.
+    #[serde(deserialize_with = "file::quantum")]
     pub(crate) quantum: Option<Nanos>,
     /// Greatest share of time that handoffs may cost.
+    #[serde(deserialize_with = "file::epsilon")]
     pub(crate) epsilon: Option<Percent>,
     /// Target for the time that a process's work in flight takes to drain.
+    #[serde(rename = "drain_target", deserialize_with = "file::target")]
     pub(crate) window_target: Option<Nanos>,
 }
 
@@ -138,51 +151,37 @@ pub(crate) struct Settings {
 }
 
 /// Settings of the audit log.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub(crate) struct AuditSettings {
     /// File of the log; `None` for `audit.log` in the state folder.
     pub(crate) path: Option<PathBuf>,
     /// Greatest size of one file.
+    #[serde(deserialize_with = "file::audit_size")]
     pub(crate) size: Bytes,
     /// Number of full files that are kept.
+    #[serde(deserialize_with = "file::audit_files")]
     pub(crate) files: u32,
     /// Number of reservations of which one is logged; 0 for none.
+    #[serde(deserialize_with = "file::allocations")]
     pub(crate) allocations: u64,
 }
 
-/// Sampling of reservations in the audit log: `off`, `full`, or one in so many like `1/100`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Allocations(u64);
-
-impl std::str::FromStr for Allocations {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let one_in = match text {
-            "off" => Some(0),
-            "full" => Some(1),
-            _ => text.strip_prefix("1/").and_then(|n| n.parse().ok()).filter(|&n| n > 0),
-        };
-        one_in.map(Self).ok_or_else(|| {
-            format!("`{text}` does not say which allocations to log; write `off`, `full`, or one in so many like `1/100`")
-        })
+impl Default for AuditSettings {
+    fn default() -> Self {
+        Self { path: None, size: AUDIT_SIZE, files: AUDIT_FILES, allocations: 0 }
     }
 }
 
 /// User and environment variables of the daemon, read once at its start.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Environment {
-    /// Effective user id.
     pub(crate) uid: u32,
-    /// Value of [`names::RUNTIME_DIR`].
     pub(crate) runtime_dir: Option<OsString>,
-    /// Value of `XDG_RUNTIME_DIR`.
     pub(crate) xdg_runtime_dir: Option<OsString>,
-    /// Value of [`names::LOCK_DIR`].
     pub(crate) lock_dir: Option<OsString>,
     /// Value of `STATE_DIRECTORY`, which systemd sets.
     pub(crate) state_directory: Option<OsString>,
-    /// Value of `XDG_STATE_HOME`.
     pub(crate) xdg_state_home: Option<OsString>,
 }
 
@@ -238,35 +237,15 @@ impl Settings {
         replace(&mut core.quantum, args.quantum.map(Some));
         replace(&mut core.mode, args.mode.map(ModeChoice::fixed));
 
-        let record_limit = args.record_limit.or(file.record_limit.map(|limit| limit.0));
-        let limit = record_limit.unwrap_or(RECORD_LIMIT);
+        let limit = args.record_limit.or(file.record_limit).unwrap_or(RECORD_LIMIT);
         if limit < MIN_RECORD {
             return Err(ConfigError::Record(limit));
         }
         let record = args.record.clone().or(file.record);
 
-        let audit = AuditSettings {
-            path: file.audit.path,
-            size: file.audit.size.map_or(AUDIT_SIZE, |size| size.0),
-            files: file.audit.files.unwrap_or(AUDIT_FILES),
-            allocations: file.audit.allocations.map_or(0, |which| which.0.0),
-        };
-
-        let mut managed_limit = file.managed_limit.map(|limit| limit.0);
-        let mut cards: BTreeMap<CardName, CardLimits> = BTreeMap::new();
-        for (card, limits) in file.gpus {
-            cards.insert(
-                card.0,
-                CardLimits {
-                    capacity: limits.capacity.map(|bytes| bytes.0),
-                    managed_limit: limits.managed_limit.map(|bytes| bytes.0),
-                    mode: limits.mode,
-                    quantum: limits.quantum.map(|time| time.0),
-                    epsilon: limits.epsilon.map(|share| share.0),
-                    window_target: limits.drain_target.map(|time| time.0),
-                },
-            );
-        }
+        let mut managed_limit = file.managed_limit;
+        let mut cards: BTreeMap<CardName, CardLimits> =
+            file.gpus.into_iter().map(|(card, limits)| (card.0, limits)).collect();
         for &ForCard { card, bytes } in &args.capacity {
             cards.entry(card).or_default().capacity = Some(bytes);
         }
@@ -281,6 +260,7 @@ impl Settings {
 
         let state = args.state_dir.clone().or(file.state_dir);
         let state = state.or_else(|| environment.state(owner, folder.is_some()));
+        let lock_dir = args.lock_dir.clone().or(environment.lock_dir.clone().map(PathBuf::from));
         let runtime = match (folder, owner) {
             (Some(folder), _) => RuntimeDir::new(folder),
             (None, Owner::System) => RuntimeDir::system(),
@@ -291,30 +271,22 @@ impl Settings {
             owner,
             state: state.unwrap_or_else(|| runtime.root().to_owned()),
             runtime,
-            lock_dir: args
-                .lock_dir
-                .clone()
-                .or(environment.lock_dir.clone().map(PathBuf::from))
-                .unwrap_or_else(|| names::SYSTEM_LOCK_DIR.into()),
+            lock_dir: lock_dir.unwrap_or_else(|| names::SYSTEM_LOCK_DIR.into()),
             core,
             managed_limit,
             cards,
             implicit_sessions: file.implicit_sessions.unwrap_or(owner == Owner::User),
-            self_service: file.self_service.map(|service| SelfService {
-                max_memory: service.max_memory.0,
-                max_sessions: service.max_sessions.unwrap_or(SESSIONS_PER_USER),
-                oversubscribe: service.oversubscribe,
-            }),
+            self_service: file.self_service,
             connections_per_user: file.connections_per_user.unwrap_or(CONNECTIONS_PER_USER),
-            metrics: match args.metrics.or(file.metrics.map(|at| at.0)) {
+            metrics: match args.metrics.or(file.metrics) {
                 Some(MetricsAt::Address(address)) => Some(address),
                 Some(MetricsAt::Off) => None,
                 None => (owner == Owner::System).then_some(SYSTEM_METRICS),
             },
-            idle_exit: args.idle_exit.or(file.idle_exit.map(|time| time.0)),
+            idle_exit: args.idle_exit.or(file.idle_exit),
             record: record.map(|path| RecordTo { path, limit }),
             log_format: args.log_format.or(file.log_format).unwrap_or_default(),
-            audit,
+            audit: file.audit,
         })
     }
 }
