@@ -46,7 +46,6 @@ impl From<CardError> for Failure {
     }
 }
 
-/// A card.
 #[derive(Debug)]
 pub(crate) struct Card {
     pub(crate) info: GpuInfo,
@@ -63,7 +62,6 @@ impl Card {
     }
 }
 
-/// All cards, by number.
 #[derive(Debug)]
 pub(crate) struct Cards {
     all: Vec<Card>,
@@ -95,7 +93,6 @@ impl Cards {
         self.complete = true;
     }
 
-    /// Returns whether all cards of the machine are known.
     pub(crate) fn is_complete(&self) -> bool {
         self.complete
     }
@@ -208,7 +205,6 @@ impl Cards {
     }
 }
 
-/// Returns the settings of a card that the configuration does not name.
 fn defaults(settings: &Settings) -> Knobs {
     Knobs { managed_limit: settings.managed_limit, ..Knobs::new(&settings.core) }
 }

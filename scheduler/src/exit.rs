@@ -18,7 +18,6 @@ pub(crate) struct FileError {
     path: PathBuf,
     #[source]
     cause: io::Error,
-    /// Remedy.
     hint: &'static str,
 }
 
@@ -38,7 +37,6 @@ pub(crate) fn failed(what: &'static str) -> impl FnOnce(io::Error) -> anyhow::Er
     }
 }
 
-/// Returns whether the cause of an error is a lack of permission.
 pub(crate) fn is_denied(error: &(dyn Error + 'static)) -> bool {
     let denied = |cause: &io::Error| cause.kind() == ErrorKind::PermissionDenied;
     std::iter::successors(Some(error), |&error| error.source()).any(|error| {

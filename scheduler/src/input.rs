@@ -10,27 +10,29 @@ use crate::metrics::PictureRequest;
 use crate::nvml::Usages;
 use crate::registry::Hour;
 
-/// An event from outside of the daemon's task.
 #[derive(Debug)]
 pub(crate) enum Input {
-    /// A report of a connection.
     Connection(ConnectionEvent),
     /// The metrics server asks for the daemon's state.
     Observe(PictureRequest),
     /// NVML answered which process has what on which card; none if there is no NVML.
     Measured(Option<Usages>),
-    /// A watched process without a connection died.
     Died(Watched),
-    /// The configuration was read again.
-    Configured { settings: Result<Box<Settings>, ConfigError>, asker: Option<Asker> },
+    Configured {
+        settings: Result<Box<Settings>, ConfigError>,
+        asker: Option<Asker>,
+    },
     /// The store answered how much each session used since an hour.
-    Used { connection: ConnectionId, since: Hour, answer: Result<Vec<UsageView>, String> },
+    Used {
+        connection: ConnectionId,
+        since: Hour,
+        answer: Result<Vec<UsageView>, String>,
+    },
 }
 
 /// Connection and process of an administrator who waits for an answer.
 pub(crate) type Asker = (ConnectionId, PeerProcess);
 
-/// Reason for watching a process that has no connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Watched {
     /// The process registered this session.

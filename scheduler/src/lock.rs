@@ -21,20 +21,13 @@ use crate::exit::FileError;
 /// Number of tries while other daemons start and end at the same moment.
 const TRIES: u32 = 16;
 
-/// Error of a card's lock.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LockError {
-    /// Another daemon serves the card.
     #[error(
         "{uuid} already belongs to a gpushare daemon{}; a card has one daemon: use that one or stop it first",
         holder(*pid)
     )]
-    Taken {
-        /// Identity of the card.
-        uuid: GpuUuid,
-        /// Pid of the other daemon, from its lock file.
-        pid: Option<u32>,
-    },
+    Taken { uuid: GpuUuid, pid: Option<u32> },
     #[error(transparent)]
     System(#[from] FileError),
 }
@@ -51,7 +44,6 @@ pub(crate) struct CardLock {
 }
 
 impl CardLock {
-    /// Takes the lock without waiting.
     pub(crate) fn take(folder: &Path, uuid: GpuUuid) -> Result<Self, LockError> {
         let path = folder.join(format!("gpushare-{uuid}"));
         let system = |cause| FileError::of("lock", &path, "choose another folder with --lock-dir")(cause);

@@ -29,7 +29,6 @@ impl<K> Default for LogLimiter<K> {
 }
 
 impl<K> LogLimiter<K> {
-    /// Creates a limiter of this many lines per key and second.
     pub(crate) const fn lines(lines: u64) -> Self {
         Self { lines, windows: BTreeMap::new() }
     }

@@ -36,7 +36,6 @@ pub(crate) const FIELDS: [&str; 13] = [
 /// Error code of a refused request for memory, as programs get it from CUDA.
 pub(crate) const OUT_OF_MEMORY: &str = "CUDA_ERROR_OUT_OF_MEMORY";
 
-/// Record of an operation that was done, refused or failed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Operation<'a> {
     name: &'static str,
@@ -72,30 +71,25 @@ impl<'a> Operation<'a> {
         self
     }
 
-    /// Sets the process that the operation concerns or that asked for it.
     pub(crate) const fn process(mut self, pid: u32) -> Self {
         self.pid = pid;
         self
     }
 
-    /// Sets the user of that process.
     pub(crate) const fn user(mut self, uid: u32) -> Self {
         self.uid = Some(uid);
         self
     }
 
-    /// Sets the process and its user.
     pub(crate) const fn peer(self, peer: &PeerProcess) -> Self {
         self.process(peer.pid).user(peer.uid)
     }
 
-    /// Sets the card that the operation concerns.
     pub(crate) const fn on(mut self, gpu: GpuId) -> Self {
         self.gpu = Some(gpu);
         self
     }
 
-    /// Sets the bytes that the operation concerns.
     pub(crate) const fn bytes(mut self, bytes: Bytes) -> Self {
         self.bytes = bytes;
         self
@@ -108,14 +102,12 @@ impl<'a> Operation<'a> {
         self
     }
 
-    /// Marks the operation as refused by a memory limit, with that limit's figures.
     pub(crate) const fn refused(mut self, refusal: MemoryRefusal) -> Self {
         self.refusal = Some(refusal);
         self.bytes = refusal.requested;
         self.out_of_memory()
     }
 
-    /// Marks the operation as refused for lack of memory.
     pub(crate) const fn out_of_memory(self) -> Self {
         self.failed(Outcome::Refused, OUT_OF_MEMORY)
     }
@@ -164,7 +156,6 @@ impl<'a> Operation<'a> {
     }
 }
 
-/// Returns the name of a failure code in records.
 pub(crate) const fn code_name(code: FailureCode) -> &'static str {
     match code {
         FailureCode::Protocol => "protocol",
@@ -183,7 +174,6 @@ pub(crate) const fn outcome_of(code: FailureCode) -> Outcome {
     }
 }
 
-/// Returns the name of a limit in records.
 pub(crate) const fn limit_key(limit: LimitKind) -> &'static str {
     match limit {
         LimitKind::Session => "session",
@@ -192,7 +182,6 @@ pub(crate) const fn limit_key(limit: LimitKind) -> &'static str {
     }
 }
 
-/// Makes a failure for a peer.
 pub(crate) fn failure(code: FailureCode, message: impl Into<String>) -> Failure {
     Failure { code, message: message.into() }
 }

@@ -27,9 +27,7 @@ struct Peer {
 /// Purpose of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PeerRole {
-    /// A command-line tool.
     Tool,
-    /// A process that uses a GPU.
     Client(ClientId),
     /// A peer that was sent its last message.
     Ending,
@@ -50,7 +48,6 @@ impl Peers {
         self.open.get(&connection).map(|peer| (peer.role, &peer.process))
     }
 
-    /// Returns the client that a connection belongs to.
     pub(crate) fn client(&self, connection: ConnectionId) -> Option<ClientId> {
         match self.open.get(&connection)?.role {
             PeerRole::Client(client) => Some(client),

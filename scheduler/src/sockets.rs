@@ -35,12 +35,10 @@ const HINT: &str = "check its owner, or choose another folder with --runtime-dir
 /// Longest path that fits a socket address, in bytes.
 const MAX_PATH: usize = 107;
 
-/// Error of the runtime folder or its sockets.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SocketError {
     #[error(transparent)]
     System(#[from] FileError),
-    /// Others may write to the folder, or it is no folder.
     #[error("{0} with --runtime-dir")]
     Folder(#[from] FolderError),
     /// The folder was moved or replaced while the daemon served it.
@@ -50,36 +48,19 @@ pub(crate) enum SocketError {
         .0.display()
     )]
     Gone(PathBuf),
-    /// The path of a socket is taken by something else.
     #[error("{} is not a socket; remove it or choose another folder with --runtime-dir", .0.display())]
     NoSocket(PathBuf),
-    /// The path of a socket does not fit a socket address.
     #[error(
         "the socket path {} has {length} bytes and may have {MAX_PATH}; choose a shorter --runtime-dir",
         path.display()
     )]
-    TooLong {
-        /// Path of the socket.
-        path: PathBuf,
-        /// Length of the path in bytes.
-        length: usize,
-    },
+    TooLong { path: PathBuf, length: usize },
     /// A passed socket cannot be one of the daemon's two.
     #[error("passed socket number {number} {what}; see docs/systemd.md")]
-    Passed {
-        /// Number of the socket, from 0.
-        number: usize,
-        /// Description of what is wrong with it.
-        what: String,
-    },
+    Passed { number: usize, what: String },
     /// Another daemon serves the folder.
     #[error("a gpushare daemon{} already serves {}; use it, or stop it first", process(*pid), path.display())]
-    Busy {
-        /// Pid of the other daemon, if it answers.
-        pid: Option<u32>,
-        /// Runtime folder.
-        path: PathBuf,
-    },
+    Busy { pid: Option<u32>, path: PathBuf },
 }
 
 fn process(pid: Option<u32>) -> String {
@@ -98,12 +79,9 @@ pub(crate) struct Folder {
     passed: [Option<UnixListener>; 2],
 }
 
-/// The daemon's two listening sockets.
 #[derive(Debug)]
 pub(crate) struct Sockets {
-    /// Socket for processes that share a GPU.
     pub(crate) tenant: UnixListener,
-    /// Socket for administration.
     pub(crate) admin: UnixListener,
 }
 
@@ -278,7 +256,6 @@ impl Folder {
     }
 }
 
-/// Permissions of the folders.
 fn mode(owner: Owner) -> u32 {
     match owner {
         Owner::System => 0o755,

@@ -25,15 +25,12 @@ use crate::sockets::Folder;
 /// Remedy for a failed system call.
 const HINT: &str = "check its owner, or choose another folder with --state-dir";
 
-/// Error of the state folder.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StateError {
-    /// Others may write to the folder, or it is no folder.
     #[error("{0} with --state-dir")]
     Folder(#[from] FolderError),
     #[error(transparent)]
     System(#[from] FileError),
-    /// Another daemon uses the folder.
     #[error(
         "another gpushare daemon keeps its sessions in {}; give this one another folder with --state-dir",
         .0.display()
@@ -73,7 +70,6 @@ impl State {
         }
     }
 
-    /// Returns whether the state folder is another folder than the runtime folder.
     pub(crate) fn is_apart(&self) -> bool {
         self.lock.is_some()
     }

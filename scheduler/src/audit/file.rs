@@ -10,7 +10,6 @@ use gpushare_proto::Bytes;
 use rustix::fs::{AtFlags, Mode, OFlags, openat, renameat, statat};
 use rustix::io::Errno;
 
-/// The current file and its older ones.
 #[derive(Debug)]
 pub(super) struct File {
     folder: io::Result<OwnedFd>,
@@ -103,12 +102,10 @@ impl File {
         open.add(line)
     }
 
-    /// Takes the error of the last rotation, if it failed.
     pub(super) fn rotation_error(&mut self) -> Option<io::Error> {
         self.rotation_error.take()
     }
 
-    /// Waits until all lines are on the disk.
     pub(super) fn sync(&self) -> io::Result<()> {
         match &self.open {
             Some(open) if open.regular => open.file.sync_data(),

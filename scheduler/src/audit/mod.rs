@@ -53,7 +53,6 @@ pub(crate) struct Audit {
     ended: Option<oneshot::Receiver<()>>,
     /// Number of reservations of which one is logged; 0 for none.
     allocations: u64,
-    /// Reservations since the daemon started.
     reserved: u64,
 }
 
@@ -106,12 +105,10 @@ impl Audit {
         self.reserved.is_multiple_of(self.allocations).then_some(self.allocations)
     }
 
-    /// Number of lines written since the daemon started.
     pub(crate) fn written(&self) -> u64 {
         self.counts.written.load(Ordering::Relaxed)
     }
 
-    /// Number of lines lost since the daemon started.
     pub(crate) fn lost(&self) -> u64 {
         self.counts.lost.load(Ordering::Relaxed)
     }
@@ -127,7 +124,6 @@ impl Audit {
     }
 }
 
-/// Opens the folder of a path.
 fn folder_of(path: &std::path::Path) -> io::Result<OwnedFd> {
     let folder = match path.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder,
@@ -192,7 +188,6 @@ fn write_lines(mut file: File, queue: &Receiver<Line>, counts: &Counts) {
     }
 }
 
-/// Formats a line as JSON.
 fn text(line: &Line) -> Vec<u8> {
     // A line consists of numbers and texts, so this cannot fail.
     let mut text = serde_json::to_vec(line).unwrap_or_default();

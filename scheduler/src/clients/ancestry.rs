@@ -26,7 +26,6 @@ use crate::sessions::{Session, Sessions};
 /// Largest number of parents that are looked at.
 const GENERATIONS: usize = 64;
 
-/// Facts about the sessions of processes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ancestry<'a> {
     pub(crate) sessions: &'a Sessions,
@@ -70,7 +69,6 @@ impl Ancestry<'_> {
     }
 }
 
-/// Returns the parents of a process, the closest first.
 fn parents(of: Option<ProcessId>) -> impl Iterator<Item = ProcessId> {
     let next = |child: &ProcessId| parent(*child);
     iter::successors(of, next).skip(1).take(GENERATIONS)

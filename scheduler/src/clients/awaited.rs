@@ -38,7 +38,6 @@ impl Awaited {
         is_same.then(|| self.remove(client))?.map(|entry| entry.session)
     }
 
-    /// Removes all clients of a process.
     pub(crate) fn take_all(&mut self, peer: &PeerProcess) -> Vec<ClientEntry> {
         let (same, others) = std::mem::take(&mut self.0)
             .into_iter()
@@ -63,7 +62,6 @@ impl Awaited {
         self.0.values()
     }
 
-    /// Returns whether a client of the session is awaited.
     pub(crate) fn has_any_of(&self, session: SessionId) -> bool {
         self.entries().any(|entry| entry.session == session)
     }

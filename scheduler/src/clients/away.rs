@@ -17,7 +17,6 @@ const ANSWERS: usize = 64;
 /// Number of consecutive NVML answers without the process that prove that it runs another program.
 const UNLISTED: u32 = 2;
 
-/// Bytes of a card that were leased for a request.
 type Answer = (RequestId, GpuId, Bytes);
 
 /// State of a client that outlives its connection.
@@ -29,14 +28,12 @@ pub(crate) struct Away {
     repeats: VecDeque<Answer>,
     /// Bytes booked beyond the client's claim on its return and not asked for again yet, by card.
     surplus: BTreeMap<GpuId, Bytes>,
-    /// Reports the death of the process.
     watch: Option<Watch>,
     /// Number of consecutive NVML answers that did not list the process.
     unlisted: u32,
 }
 
 impl Away {
-    /// Remembers an answer on this connection.
     pub(crate) fn answered(&mut self, answer: Answer) {
         if self.answers.len() == ANSWERS {
             self.answers.pop_front();
@@ -68,7 +65,6 @@ impl Away {
         repeated
     }
 
-    /// Sets the bytes of a card that are booked beyond the client's claim.
     pub(crate) fn set_surplus(&mut self, gpu: GpuId, bytes: Bytes) {
         self.surplus.insert(gpu, bytes);
     }

@@ -38,7 +38,6 @@ struct Member {
     restored: bool,
 }
 
-/// Makes the process of a connection a client, or refuses it.
 pub(crate) fn join(
     engine: &mut Engine,
     connection: ConnectionId,
@@ -170,7 +169,6 @@ fn find_member(
     Ok(Member { client: engine.clients.new_id(), session, restored: false })
 }
 
-/// Returns the facts about the sessions of processes.
 pub(crate) fn ancestry(engine: &Engine) -> Ancestry<'_> {
     let Engine { sessions, clients, awaited, joined, .. } = engine;
     Ancestry { sessions, clients, awaited, joined }
@@ -190,7 +188,6 @@ fn by_token(engine: &Engine, token: &Token, returning: bool) -> Result<SessionId
     })
 }
 
-/// Opens the implicit session of a process, which is the first one there.
 fn open_implicit(engine: &mut Engine, peer: &PeerProcess) -> Result<SessionId, Failure> {
     if !engine.settings.implicit_sessions {
         return Err(failure(

@@ -32,7 +32,6 @@ struct Membership {
     _watch: Watch,
 }
 
-/// All joined processes, by pid.
 #[derive(Debug, Default)]
 pub(crate) struct JoinedProcesses(BTreeMap<u32, Membership>);
 
@@ -52,32 +51,27 @@ impl JoinedProcesses {
         }
     }
 
-    /// Returns the session that a process entered.
     pub(crate) fn session_of(&self, process: ProcessId) -> Option<SessionId> {
         let member = self.0.get(&process.pid)?;
         (member.joined.process == process).then_some(member.session)
     }
 
-    /// Returns the number of joined processes that count for a user and container.
     pub(crate) fn count_of(&self, principal: &Principal) -> usize {
         let members = self.0.values();
         members.filter(|member| member.joined.principal == *principal).count()
     }
 
-    /// Returns the joined processes of a session.
     pub(crate) fn of_session(&self, session: SessionId) -> Vec<JoinedProcess> {
         let inside = self.0.values().filter(|member| member.session == session);
         inside.map(|member| member.joined.clone()).collect()
     }
 
-    /// Removes a dead process.
     pub(crate) fn remove(&mut self, process: ProcessId) {
         if self.session_of(process).is_some() {
             self.0.remove(&process.pid);
         }
     }
 
-    /// Removes the processes of a session that is over.
     pub(crate) fn remove_session(&mut self, session: SessionId) {
         self.0.retain(|_, member| member.session != session);
     }

@@ -31,7 +31,6 @@ use crate::registry::ClientEntry;
 use crate::report::log;
 use crate::sessions::Session;
 
-/// Closes a connection and forgets its requests.
 pub(crate) fn close_connection(engine: &mut Engine, connection: ConnectionId) {
     end_requests(engine, connection);
     engine.peers.remove(connection);

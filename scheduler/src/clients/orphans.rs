@@ -29,7 +29,6 @@ use crate::registry::{CardUse, ClientEntry};
 /// Shortest pause between two questions. Each pause is as long as the process has been dead, within the
 /// bounds.
 const FIRST_PAUSE: Nanos = Nanos::from_millis(2);
-/// Longest pause between two questions.
 const LONGEST_PAUSE: Nanos = Nanos::from_secs(1);
 /// Time after a death in which its memory is usually back. Requests without room wait for that.
 const USUAL: Nanos = Nanos::from_millis(100);
@@ -42,7 +41,6 @@ pub(crate) const LONG: Nanos = Nanos::from_secs(1);
 #[derive(Debug, Default)]
 pub(crate) struct Orphans(BTreeMap<ClientId, Orphan>);
 
-/// Memory of one ended process.
 #[derive(Debug)]
 struct Orphan {
     entry: ClientEntry,
@@ -51,7 +49,6 @@ struct Orphan {
     dead: Option<Dead>,
     /// Whether the process ended under this daemon, so that the entry is exact.
     witnessed: bool,
-    /// Reports the death of a process that is ending.
     _watch: Watch,
 }
 
@@ -61,7 +58,6 @@ struct Dead {
     since: Nanos,
     /// Number of questions asked before the death. Their answers say nothing about it.
     questions: u64,
-    /// Time of the next question.
     next: Nanos,
     /// Whether NVML listed the process after its death.
     listed: bool,
@@ -107,7 +103,6 @@ impl Orphans {
         self.0.insert(orphan.entry.client, orphan);
     }
 
-    /// Notes the death of a process that was ending.
     pub(crate) fn died(&mut self, id: ClientId, now: Nanos, questions: u64) {
         if let Some(orphan) = self.0.get_mut(&id) {
             orphan.dead = Some(Dead::new(now, questions));
@@ -128,7 +123,6 @@ impl Orphans {
         self.0.values().map(|orphan| &orphan.entry)
     }
 
-    /// Returns the time of the next question.
     pub(crate) fn due(&self) -> Option<Nanos> {
         self.0.values().filter_map(|orphan| Some(orphan.dead.as_ref()?.next)).min()
     }

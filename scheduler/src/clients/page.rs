@@ -12,7 +12,6 @@ use gpushare_proto::{Bytes, GateState, GateWord, GpuId, Nanos};
 use gpushare_sys::page::SharedPage;
 use gpushare_sys::{futex, lease, page};
 
-/// A client's page with the bytes leased through it.
 #[derive(Debug)]
 pub(crate) struct ClientPage {
     page: SharedPage,
@@ -36,7 +35,6 @@ impl ClientPage {
         }
     }
 
-    /// Returns the cards that the process is on.
     pub(crate) fn gpus(&self) -> impl Iterator<Item = GpuId> + use<> {
         let leased = self.leased;
         (0..).map(GpuId).zip(leased).filter_map(|(gpu, leased)| leased.map(|_| gpu))
@@ -112,12 +110,10 @@ impl ClientPage {
         futex::wake_all(&self.page.gate);
     }
 
-    /// Returns the gate's word.
     pub(crate) fn gate(&self) -> GateWord {
         GateWord(self.page.gate.load(Ordering::SeqCst))
     }
 
-    /// Closes the gate of a page that is given up.
     pub(crate) fn close(&self) {
         self.set_gate(self.gate().next(GateState::Closed));
     }

@@ -14,7 +14,6 @@ use crate::identity::{PeerProcess, ProcessId};
 use crate::memory::overhead::Overhead;
 use crate::registry::{CardUse, ClientEntry};
 
-/// A process of a session.
 #[derive(Debug)]
 pub(crate) struct Client {
     pub(crate) session: SessionId,
@@ -62,7 +61,6 @@ impl Client {
     }
 }
 
-/// All clients, by number.
 #[derive(Debug)]
 pub(crate) struct Clients {
     all: BTreeMap<ClientId, Client>,
@@ -75,13 +73,11 @@ impl Clients {
         Self { all: BTreeMap::new(), next }
     }
 
-    /// Returns a number that no client has had.
     pub(crate) fn new_id(&mut self) -> ClientId {
         self.next += 1;
         ClientId(self.next - 1)
     }
 
-    /// Returns the number of the next new client.
     pub(crate) fn next(&self) -> u64 {
         self.next
     }
@@ -114,22 +110,18 @@ impl Clients {
         self.all.iter_mut().map(|(&id, client)| (id, client))
     }
 
-    /// Returns the clients of a session.
     pub(crate) fn of(&self, session: SessionId) -> impl Iterator<Item = &Client> {
         self.all.values().filter(move |client| client.session == session)
     }
 
-    /// Returns the clients whose processes hung up and live.
     pub(crate) fn away(&self) -> impl Iterator<Item = &Client> {
         self.all.values().filter(|client| client.connection.is_none())
     }
 
-    /// Returns the open connection of a client.
     pub(crate) fn connection(&self, id: ClientId) -> Option<ConnectionId> {
         self.get(id)?.connection
     }
 
-    /// Returns the session that a process is a client of.
     pub(crate) fn session_of(&self, process: ProcessId) -> Option<SessionId> {
         let client = self.all.values().find(|client| client.peer.id == Some(process));
         client.map(|client| client.session)
@@ -153,7 +145,6 @@ impl Clients {
         }
     }
 
-    /// Returns whether clients of two sessions are on the same card.
     pub(crate) fn share_a_card(&self) -> bool {
         let mut users: BTreeMap<GpuId, SessionId> = BTreeMap::new();
         self.all.values().any(|client| {

@@ -28,7 +28,6 @@ impl UnknownFunctions {
         first
     }
 
-    /// Returns the names in order.
     pub(crate) fn list(&self) -> Vec<String> {
         self.0.iter().cloned().collect()
     }

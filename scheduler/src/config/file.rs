@@ -39,7 +39,6 @@ pub(super) fn text<'de, D: Deserializer<'de>, T: FromStr<Err: Display>>(from: D)
     String::deserialize(from)?.parse().map_err(Error::custom)
 }
 
-/// Reads the value of an optional key.
 fn optional<'de, D: Deserializer<'de>, T: FromStr<Err: Display>>(from: D) -> Result<Option<T>, D::Error> {
     text(from).map(Some)
 }

@@ -49,22 +49,13 @@ const MIN_RECORD: Bytes = Bytes::mib(1);
 /// Default address of the system's daemon for metrics.
 const SYSTEM_METRICS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9402);
 
-/// Error in the flags or in the configuration file.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ConfigError {
     #[error(transparent)]
     Unreadable(#[from] FileError),
     /// The file has an unknown key, a wrong value or bad syntax.
     #[error("the configuration file {} is wrong in line {line}: {message}", path.display())]
-    Wrong {
-        /// Configuration file.
-        path: PathBuf,
-        /// Number of the line, from 1.
-        line: usize,
-        /// Description of the error.
-        message: String,
-    },
-    /// The size limit of a recording is too small.
+    Wrong { path: PathBuf, line: usize, message: String },
     #[error("a recording limited to {0} is too small; set record_limit to at least {MIN_RECORD}")]
     Record(Bytes),
 }
@@ -72,9 +63,7 @@ pub(crate) enum ConfigError {
 /// Processes that the daemon serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Owner {
-    /// Processes of one user.
     User,
-    /// Processes of all users of the machine.
     System,
 }
 
@@ -117,19 +106,14 @@ pub(crate) struct CardLimits {
 /// All settings of the daemon.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
-    /// Processes that the daemon serves.
     pub(crate) owner: Owner,
-    /// Folder with the daemon's sockets.
     pub(crate) runtime: RuntimeDir,
     /// Folder for state that outlives a restart of the machine.
     pub(crate) state: PathBuf,
-    /// Folder with the lock files of the cards.
     pub(crate) lock_dir: PathBuf,
-    /// Settings of the scheduling decisions.
     pub(crate) core: Config,
     /// Managed limit of cards without a limit of their own.
     pub(crate) managed_limit: Option<Bytes>,
-    /// Settings of single cards.
     pub(crate) cards: BTreeMap<CardName, CardLimits>,
     /// Whether peers without a token get an implicit session.
     pub(crate) implicit_sessions: bool,
@@ -140,23 +124,17 @@ pub(crate) struct Settings {
     pub(crate) connections_per_user: usize,
     /// Address for metrics; `None` for no metrics.
     pub(crate) metrics: Option<SocketAddr>,
-    /// Time without sessions after which the daemon ends.
     pub(crate) idle_exit: Option<Nanos>,
-    /// Recording of the core's events; `None` for no recording.
     pub(crate) record: Option<RecordTo>,
-    /// Format of log lines.
     pub(crate) log_format: LogFormat,
-    /// Settings of the audit log.
     pub(crate) audit: AuditSettings,
 }
 
-/// Settings of the audit log.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct AuditSettings {
     /// File of the log; `None` for `audit.log` in the state folder.
     pub(crate) path: Option<PathBuf>,
-    /// Greatest size of one file.
     #[serde(deserialize_with = "file::audit_size")]
     pub(crate) size: Bytes,
     /// Number of full files that are kept.
@@ -186,7 +164,6 @@ pub(crate) struct Environment {
 }
 
 impl Environment {
-    /// Reads the environment of this process.
     pub(crate) fn of_this_process() -> Self {
         let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
         Self {

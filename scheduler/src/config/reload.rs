@@ -17,12 +17,9 @@ use gpushare_proto::admin::ConfigChange;
 use super::{ConfigError, Environment, Settings};
 use crate::args::Args;
 
-/// Source of the settings.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Source {
-    /// Flags of the command line.
     pub(crate) args: Args,
-    /// Environment of the daemon at its start.
     pub(crate) environment: Environment,
 }
 

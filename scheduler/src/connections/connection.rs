@@ -51,9 +51,7 @@ pub(crate) trait Dialect: Send + 'static {
     }
 }
 
-/// Messages of the tenant socket.
 pub(crate) struct Tenant;
-/// Messages of the administrator's socket.
 pub(crate) struct Admin;
 
 impl Dialect for Tenant {
@@ -97,7 +95,6 @@ impl Dialect for Admin {
     }
 }
 
-/// Cause of a connection's end.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum End {
     #[error("the peer hung up")]

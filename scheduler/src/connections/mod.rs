@@ -35,19 +35,15 @@ impl fmt::Display for ConnectionId {
     }
 }
 
-/// One of the daemon's two sockets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Socket {
-    /// Socket for processes that share a GPU.
     Tenant,
-    /// Socket for administration.
     Admin,
 }
 
 /// Report of a connection to the engine.
 #[derive(Debug)]
 pub(crate) enum ConnectionEvent {
-    /// A peer said hello.
     Opened {
         connection: ConnectionId,
         socket: Socket,
@@ -55,17 +51,22 @@ pub(crate) enum ConnectionEvent {
         role: Role,
         outbox: Outbox,
     },
-    /// A message on the tenant socket.
-    Tenant { connection: ConnectionId, request: TenantRequest },
-    /// A message on the administrator's socket.
-    Admin { connection: ConnectionId, request: AdminRequest },
+    Tenant {
+        connection: ConnectionId,
+        request: TenantRequest,
+    },
+    Admin {
+        connection: ConnectionId,
+        request: AdminRequest,
+    },
     /// The end of a connection, by hang-up, death of the peer, or the daemon's own decision.
-    Closed { connection: ConnectionId },
+    Closed {
+        connection: ConnectionId,
+    },
     /// A request for administration by a peer that is no administrator.
     Trespassed {
         /// Pid and user id of the peer, as the kernel reports them.
         process: (u32, u32),
-        /// Reason of the refusal, for the audit log.
         why: String,
     },
 }

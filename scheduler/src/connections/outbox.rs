@@ -11,7 +11,6 @@ use tokio::sync::{mpsc, oneshot};
 /// Frames that wait for a slow peer, beyond what the kernel buffers.
 const QUEUE: usize = 64;
 
-/// Frame on its way to the peer.
 #[derive(Debug)]
 pub(super) struct Outgoing {
     pub(super) frame: Vec<u8>,
@@ -36,7 +35,6 @@ pub(crate) struct Outbox {
     _open: oneshot::Sender<Infallible>,
 }
 
-/// Reason why a message is not sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Unsent {
     #[error("it does not read")]
@@ -53,12 +51,10 @@ impl Outbox {
         (Self { queue, held: VecDeque::new(), _open }, outgoing, closed)
     }
 
-    /// Queues a message.
     pub(crate) fn send<M: Message>(&mut self, message: &M) -> Result<(), Unsent> {
         self.push(Outgoing::of(message)?)
     }
 
-    /// Queues a message that carries a descriptor.
     pub(crate) fn send_with<M: Message>(&mut self, message: &M, descriptor: OwnedFd) -> Result<(), Unsent> {
         self.push(Outgoing { descriptor: Some(descriptor), ..Outgoing::of(message)? })
     }

@@ -20,7 +20,6 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    /// Builds the core that `header` describes, and records its events on the `reel`.
     pub(crate) fn start(header: Header, reel: Option<Reel>) -> Result<Self, RecordError> {
         let core = header.machine();
         Ok(Self { core, recorder: Recorder::start(reel, header)?, effects: VecDeque::new() })

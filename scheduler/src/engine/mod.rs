@@ -61,7 +61,6 @@ const POLL: Nanos = Nanos::from_millis(500);
 /// Number of dry runs that a user gets in a second. Each takes a copy of the machine.
 pub(crate) const DRY_RUNS: u64 = 10;
 
-/// All parts of the daemon's task.
 #[derive(Debug)]
 pub(crate) struct Engine {
     pub(crate) settings: Settings,
@@ -86,7 +85,6 @@ pub(crate) struct Engine {
     pub(crate) metering: Metering,
     pub(crate) watchers: Watchers,
     pub(crate) refusals: Refusals,
-    /// Limits the dry runs of each user.
     pub(crate) dry_runs: LogLimiter<u32>,
     pub(crate) audit: AuditTrail,
     pub(crate) metrics: Metrics,
@@ -137,7 +135,6 @@ impl Engine {
         }
     }
 
-    /// Gives the core an event and performs the effects that follow.
     pub(crate) fn feed(&mut self, event: Event) {
         self.machine.decide(event);
         while let Some(effect) = self.machine.next_effect() {

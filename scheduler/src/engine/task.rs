@@ -78,7 +78,6 @@ impl Engine {
         }
     }
 
-    /// Does what is due by now.
     pub(crate) fn wake(&mut self) {
         let now = clock::monotonic();
         if self.machine.next_deadline().is_some_and(|deadline| deadline <= now) {

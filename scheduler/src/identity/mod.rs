@@ -36,7 +36,6 @@ impl ProcessId {
     }
 }
 
-/// Process at the other end of a connection.
 #[derive(Clone, Debug)]
 pub(crate) struct PeerProcess {
     pub(crate) pid: u32,
@@ -96,7 +95,6 @@ impl PeerProcess {
         }
     }
 
-    /// Returns the key of the implicit session that the process belongs to.
     pub(crate) fn implicit_key(&self) -> ImplicitKey {
         let groups = process::cgroups(self.pid);
         let scope = match groups.iter().find_map(|group| container(group)) {

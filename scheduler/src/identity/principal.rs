@@ -14,7 +14,6 @@ use serde::{Deserialize, Serialize};
 
 use super::container::{container, maker};
 
-/// Location of a process relative to containers.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Location {
@@ -42,7 +41,6 @@ impl Principal {
         Self::in_groups(uid, believed.into_iter().flatten().map(String::as_str))
     }
 
-    /// Returns the principal of this process.
     pub(crate) fn own() -> Self {
         Self::of(rustix::process::geteuid().as_raw(), std::process::id(), || true)
     }
@@ -65,7 +63,6 @@ impl Principal {
     }
 }
 
-/// Text like `user 0 in container /docker/1f2e`.
 impl fmt::Display for Principal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.at {

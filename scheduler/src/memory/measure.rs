@@ -32,7 +32,6 @@ pub(crate) fn measure_if_due(engine: &mut Engine, now: Nanos) {
     }
 }
 
-/// Ends all measurement on a machine without NVML.
 pub(crate) fn turn_off(engine: &mut Engine) {
     debug!("there is no NVML, so the memory of contexts is assumed");
     engine.metering.turn_off();
@@ -75,7 +74,6 @@ fn book_overheads(engine: &mut Engine, before: FixedBytes, usages: &Usages) {
     engine.feed_all(events);
 }
 
-/// Returns the booked fixed bytes of all clients.
 fn fixed_now(engine: &Engine) -> FixedBytes {
     let clients = engine.clients.iter();
     let on = clients.flat_map(|(id, client)| client.page.gpus().map(move |gpu| (id, gpu)));

@@ -32,17 +32,13 @@ pub(crate) type FixedBytes = BTreeMap<(ClientId, GpuId), Bytes>;
 /// Schedule of the questions to NVML.
 #[derive(Debug, Default)]
 pub(crate) struct Metering {
-    /// Time of the next measurement of all processes.
     next: Option<Nanos>,
     reader: Option<Reader>,
     open: Option<Question>,
-    /// Number of questions that were asked.
     questions: u64,
-    /// Whether the machine has no NVML.
     off: bool,
 }
 
-/// A question without an answer.
 #[derive(Debug)]
 struct Question {
     at: Nanos,
@@ -61,12 +57,10 @@ pub(crate) enum Step {
 }
 
 impl Metering {
-    /// Returns the number of questions that were asked so far.
     pub(crate) fn questions(&self) -> u64 {
         self.questions
     }
 
-    /// Returns whether the machine has no NVML.
     pub(crate) fn is_off(&self) -> bool {
         self.off
     }
@@ -76,7 +70,6 @@ impl Metering {
         self.next = None;
     }
 
-    /// Ends all measurement, since there is no NVML.
     pub(crate) fn turn_off(&mut self) {
         *self = Self { off: true, questions: self.questions, ..Self::default() };
     }
@@ -97,7 +90,6 @@ impl Metering {
         }
     }
 
-    /// Returns the step that is due, if there is one.
     pub(crate) fn next_step(&mut self, now: Nanos, orphans: Option<Nanos>) -> Option<Step> {
         if self.due(orphans).is_none_or(|due| due > now) {
             return None;

@@ -8,14 +8,12 @@
 
 use gpushare_proto::Bytes;
 
-/// Measured overhead of a process on one card.
 #[derive(Debug, Default)]
 pub(crate) struct Overhead {
     /// Overhead by the latest answer.
     last: Option<Bytes>,
     /// Overhead that the core knows.
     sent: Option<Bytes>,
-    /// Whether NVML ever listed the process on the card.
     listed: bool,
 }
 

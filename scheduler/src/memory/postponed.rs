@@ -8,7 +8,6 @@ use crate::connections::ConnectionId;
 /// Largest number of waiting requests of one connection. A thread has one at a time, so more is abuse.
 const MOST: usize = 256;
 
-/// A process's request for memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reservation {
     pub(crate) request: RequestId,
@@ -17,7 +16,6 @@ pub(crate) struct Reservation {
     pub(crate) kind: Kind,
 }
 
-/// A request that waits for its decision.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Waiting {
     pub(crate) connection: ConnectionId,
@@ -26,7 +24,6 @@ pub(crate) struct Waiting {
     pub(crate) short_since: Option<Nanos>,
 }
 
-/// Requests that wait, in the order of their arrival.
 #[derive(Debug, Default)]
 pub(crate) struct Postponed(Vec<Waiting>);
 
@@ -55,7 +52,6 @@ impl Postponed {
         self.0.iter()
     }
 
-    /// Removes the requests of a closed connection.
     pub(crate) fn forget(&mut self, connection: ConnectionId) {
         self.0.retain(|of| of.connection != connection);
     }

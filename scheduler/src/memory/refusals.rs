@@ -8,7 +8,6 @@ use gpushare_proto::{ClientId, GpuId, Nanos, SessionId};
 
 use crate::log_limiter::LogLimiter;
 
-/// Refused memory requests by session.
 #[derive(Debug, Default)]
 pub(crate) struct Refusals {
     kept: BTreeMap<SessionId, VecDeque<Refused>>,
@@ -59,7 +58,6 @@ impl Refusals {
         kept.into_iter().flatten().map(view).collect()
     }
 
-    /// Removes the refusals of a session that is over.
     pub(crate) fn forget(&mut self, session: SessionId) {
         self.kept.remove(&session);
         self.log.remove(&session);

@@ -65,7 +65,6 @@ impl Cache {
         answered.await.ok()
     }
 
-    /// Returns the text of a view for `/metrics`.
     pub(super) async fn text(&self, view: &View) -> Bytes {
         let write = async || {
             let readings = self.sensors.read().await;

@@ -15,7 +15,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio::task::JoinHandle;
 
-/// Open connections, the oldest first.
 #[derive(Debug)]
 pub(super) struct Connections {
     most: usize,
@@ -27,7 +26,6 @@ pub(super) struct Connections {
 pub(super) struct Activity(Arc<AtomicBool>);
 
 impl Activity {
-    /// Records that a request has arrived.
     pub(super) fn has_asked(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
@@ -38,7 +36,6 @@ impl Activity {
 }
 
 impl Connections {
-    /// Creates a set of at most `most` connections.
     pub(super) fn new(most: usize) -> Self {
         Self { most, open: VecDeque::with_capacity(most) }
     }

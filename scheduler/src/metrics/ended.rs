@@ -16,7 +16,6 @@ pub(super) const MOST: usize = 256;
 pub(crate) struct Ended(VecDeque<(Nanos, SessionPicture)>);
 
 impl Ended {
-    /// Adds a session that ends at `now` with these figures.
     pub(crate) fn add(&mut self, now: Nanos, session: SessionPicture) {
         self.0.push_back((now, session));
         self.forget_before(now);

@@ -13,7 +13,6 @@ use super::table::{self, FAMILIES, Family, Kind};
 /// Origin of the metrics, which the recorder wants and the exporter does not show.
 const METADATA: Metadata<'static> = Metadata::new(module_path!(), Level::INFO, None);
 
-/// Histograms and counters of all cards.
 pub(crate) struct Events {
     recorder: PrometheusRecorder,
     cards: BTreeMap<GpuId, CardEvents>,
@@ -53,7 +52,6 @@ impl Events {
         Self { recorder, cards: BTreeMap::new() }
     }
 
-    /// Returns the handle that renders them.
     pub(super) fn handle(&self) -> PrometheusHandle {
         self.recorder.handle()
     }

@@ -17,7 +17,6 @@ pub(super) struct Scene<'a> {
     pub(super) sessions: Vec<SessionRow>,
 }
 
-/// Card with its sensor values.
 pub(super) struct Card<'a> {
     pub(super) info: &'a GpuInfo,
     pub(super) state: &'a GpuSnapshot,

@@ -15,7 +15,6 @@ const STALE: Duration = Duration::from_secs(10);
 /// Time that a scrape waits for the driver.
 const PATIENCE: Duration = Duration::from_millis(300);
 
-/// Latest readings, with the thread that refreshes them.
 #[derive(Debug)]
 pub(super) struct Sensors {
     reader: Reader,

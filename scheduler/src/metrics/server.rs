@@ -41,12 +41,9 @@ const UPKEEP: Duration = Duration::from_secs(60);
 /// Pause after a failed accept, which mostly means that no descriptor is left.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// Time limits of a connection.
 #[derive(Clone, Copy, Debug)]
 struct Limits {
-    /// Time for the request to arrive.
     request: Duration,
-    /// Time for the whole connection.
     lifetime: Duration,
 }
 
@@ -56,7 +53,6 @@ const PLAIN: &str = "text/plain; charset=utf-8";
 
 type Answer = Response<Full<Bytes>>;
 
-/// Serves until the daemon ends.
 pub(super) async fn serve(listener: StdListener, cache: Cache, served: oneshot::Receiver<()>) {
     let listener = match TcpListener::from_std(listener) {
         Ok(listener) => listener,

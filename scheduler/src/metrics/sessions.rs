@@ -29,7 +29,6 @@ pub(super) struct SessionRow {
     pub(super) cards: BTreeMap<GpuId, Usage>,
 }
 
-/// Memory of a session on one card.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Usage {
     pub(super) allocated: Bytes,

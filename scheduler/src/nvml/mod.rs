@@ -75,17 +75,14 @@ pub(crate) fn load() -> Result<Nvml, NvmlError> {
 /// Sensor values of one card; `None` for a value that NVML does not report.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Reading {
-    /// Memory in use on the card by all processes.
     pub(crate) used: Option<Bytes>,
     /// Share of the last sample period in which a kernel ran.
     pub(crate) busy_percent: Option<u32>,
-    /// Temperature of the GPU.
     pub(crate) celsius: Option<u32>,
     /// Power draw of the card.
     pub(crate) milliwatts: Option<u32>,
 }
 
-/// Sensor values by card.
 pub(crate) type Readings = BTreeMap<GpuUuid, Reading>;
 
 /// Reads the sensors of all cards. A card that does not answer is left out.

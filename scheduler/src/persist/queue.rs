@@ -67,7 +67,6 @@ pub(super) struct WaitingAnswer {
 
 /// A reply that can answer an act.
 pub(crate) trait ActReply: Message {
-    /// Returns the session that the act made.
     fn made(&self) -> Option<SessionId>;
     fn failed(failure: Failure) -> Self;
 }
@@ -130,7 +129,6 @@ impl Persistence {
         std::mem::replace(&mut self.waiting, later)
     }
 
-    /// Asks for the usage since some time ago, on behalf of a connection.
     pub(super) fn ask_usage(&mut self, connection: ConnectionId, since: Nanos) {
         self.questions.push((connection, since));
     }
@@ -139,7 +137,6 @@ impl Persistence {
         std::mem::take(&mut self.questions)
     }
 
-    /// Adds usage of a session to an hour.
     pub(super) fn add_usage(&mut self, hour: Hour, session: SessionId, name: &str, figures: Figures) {
         if figures == Figures::default() {
             return;

@@ -136,7 +136,6 @@ fn await_client(engine: &mut Engine, entry: ClientEntry, pidfd: OwnedFd) {
     }
 }
 
-/// Returns both clocks at this instant.
 pub(super) fn clocks() -> Clocks {
     let unix = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     Clocks {

@@ -14,7 +14,6 @@ use crate::operation::failure;
 use crate::registry::{Figures, Hour, Spent, view};
 use crate::sessions::Session;
 
-/// Counts the usage of all sessions if it is time.
 pub(crate) fn count_if_due(engine: &mut Engine, now: Nanos) {
     if engine.persistence.counts_now(now, !engine.clients.is_empty()) {
         count_all(engine, now);

@@ -37,19 +37,14 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// File and size limit of a recording.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RecordTo {
-    /// Path of the file.
     pub(crate) path: PathBuf,
-    /// Size at which the recording ends.
     pub(crate) limit: Bytes,
 }
 
-/// Error at the start of a recording.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RecordError {
-    /// The path is taken by something that is no file.
     #[error("{} is not a file; record to another place with --record", .0.display())]
     NotAFile(PathBuf),
-    /// The path is taken by a file that is no recording.
     #[error(
         "{} is no recording of ours and is not replaced by one; record to another place with --record, or \
          remove it",

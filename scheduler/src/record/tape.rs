@@ -52,7 +52,6 @@ pub(super) struct Tape<M> {
     written: End,
 }
 
-/// End of a line.
 #[derive(Clone, Copy, Debug, Default)]
 struct End {
     at: u64,
@@ -110,7 +109,6 @@ impl<M: Medium> Tape<M> {
         Ok(result?)
     }
 
-    /// Writes the last line.
     pub(super) fn end(&mut self, reason: &str) -> io::Result<()> {
         let room = self.ends.front().copied();
         let room = room.filter(|end| end.at + LAST_LINE <= self.written.at);

@@ -24,7 +24,6 @@ const CACHE: usize = 1 << 20;
 /// Number of tries, and the pause between them, while the last daemon still has the file open.
 const BUSY: (u32, Duration) = (100, Duration::from_millis(20));
 
-/// Error of the store.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum StoreError {
     /// The file is no store of a daemon, or it is damaged.
@@ -93,7 +92,6 @@ impl Drop for Opened {
     }
 }
 
-/// Location of a store's file.
 #[derive(Debug)]
 pub(super) struct StoreFile {
     folder: OwnedFd,
@@ -172,7 +170,6 @@ impl StoreFile {
         made
     }
 
-    /// Removes the file.
     pub(super) fn remove(&self) {
         // If this fails, the next daemon sets the file aside.
         let _ = unlinkat(&self.folder, &self.name, AtFlags::empty());

@@ -39,7 +39,6 @@ const USAGE: TableDefinition<'_, (u64, u64), Row<'static>> = TableDefinition::ne
 
 type Row<'a> = (&'a str, u64, u64, u64, u64, u64);
 
-/// Store of sessions, clients and usage.
 #[derive(Debug)]
 pub(crate) struct Store {
     file: StoreFile,
@@ -54,7 +53,6 @@ pub(crate) struct Store {
     pruned: Option<Hour>,
 }
 
-/// Open file with the book that it contains.
 #[derive(Debug)]
 struct Open {
     database: Opened,
@@ -259,7 +257,6 @@ impl Store {
             .collect())
     }
 
-    /// Path of the file, for messages.
     pub(super) fn path(&self) -> &std::path::Path {
         &self.file.path
     }

@@ -12,7 +12,6 @@ use serde::{Deserialize, Serialize};
 pub(crate) struct Figures {
     /// Wall time in which the session could submit work.
     pub(crate) gpu_time: Nanos,
-    /// Time spent waiting at the gate.
     pub(crate) waited: Nanos,
     /// Wall time in which the session held the lock in serialized mode.
     pub(crate) held: Nanos,
@@ -20,7 +19,6 @@ pub(crate) struct Figures {
     pub(crate) moved: Bytes,
     /// Highest number of bytes on one card.
     pub(crate) peak: Bytes,
-    /// Number of refused allocations.
     pub(crate) refusals: u64,
 }
 
@@ -57,7 +55,6 @@ impl Figures {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Hour(pub(crate) u64);
 
-/// Seconds in an hour.
 const SECONDS: u64 = 3600;
 /// Number of hours with usage that are kept of one session: thirty days or more.
 pub(super) const KEPT: usize = 30 * 24;
@@ -73,7 +70,6 @@ impl Hour {
         Self(unix.saturating_sub(ago.into()).as_secs() / SECONDS)
     }
 
-    /// Returns the beginning of the hour in seconds since 1970.
     pub(crate) fn began(self) -> u64 {
         self.0 * SECONDS
     }
@@ -89,7 +85,6 @@ pub(crate) struct Spent {
 /// Usage by hour and session.
 pub(crate) type Usage = BTreeMap<(Hour, SessionId), Spent>;
 
-/// Adds usage to other usage.
 pub(super) fn add(usage: &mut Usage, more: Usage) {
     for (key, spent) in more {
         let sum = usage.entry(key).or_default();

@@ -16,7 +16,6 @@ use super::usage::{self, Hour, Usage};
 /// Pause after a first failure, and the longest pause after repeated ones.
 const RETRY: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(30));
 
-/// Latest state for the registry.
 #[derive(Debug)]
 pub(crate) struct News {
     pub(crate) book: Book,
@@ -80,7 +79,6 @@ impl Mailbox {
     }
 }
 
-/// Handle of the thread that writes to the store.
 #[derive(Debug)]
 pub(crate) struct Writer {
     mailbox: Arc<Mailbox>,
@@ -119,7 +117,6 @@ impl Writer {
         self.mailbox.news.notify_one();
     }
 
-    /// Waits for the next word.
     pub(crate) async fn word(&mut self) -> Word {
         if self.words.changed().await.is_err() {
             // The thread ends only with this handle.

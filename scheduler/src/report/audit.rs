@@ -62,17 +62,14 @@ struct Done {
 }
 
 impl AuditTrail {
-    /// Writes lines to `log` from now on.
     pub(crate) fn write_to(&mut self, log: Audit) {
         self.log = log;
     }
 
-    /// Takes the audit log, to be closed.
     pub(crate) fn take(&mut self) -> Audit {
         std::mem::take(&mut self.log)
     }
 
-    /// Returns the numbers of lines written and lost.
     pub(crate) fn counts(&self) -> (u64, u64) {
         (self.log.written(), self.log.lost())
     }
@@ -81,7 +78,6 @@ impl AuditTrail {
         self.log.write(Entry::Action(act));
     }
 
-    /// Records a changed setting of a card, or the failure to change it.
     pub(crate) fn set(&self, peer: &PeerProcess, setting: Setting, answer: &Result<AdminReply, Failure>) {
         let operation = match setting.knob {
             Knob::Quantum(_) => "gpu.set_quantum",
@@ -95,7 +91,6 @@ impl AuditTrail {
         self.write_act(record(peer, intent, answer.as_ref().map(changed)));
     }
 
-    /// Records what changed when the configuration was read again.
     pub(crate) fn reloaded(&self, peer: Option<&PeerProcess>, changes: &[ConfigChange]) {
         for ConfigChange { key, old, new, live } in changes {
             let at = if *live { "" } else { " (at the next start)" };
@@ -107,7 +102,6 @@ impl AuditTrail {
         }
     }
 
-    /// Records that the configuration was read again and refused.
     pub(crate) fn reload_failed(&self, peer: Option<&PeerProcess>, why: &str) {
         self.write_act(Action {
             result: Outcome::Failed,
@@ -204,7 +198,6 @@ impl AuditTrail {
         Some(record(peer, Intent { operation: "session.register", name, ..Intent::default() }, result))
     }
 
-    /// Records a refused request for memory.
     pub(crate) fn refused(
         &mut self,
         session: SessionId,

@@ -13,7 +13,6 @@ use crate::operation::Operation;
 use crate::registry::ClientEntry;
 use crate::sessions::Sessions;
 
-/// Writes the record of a notice of the core.
 pub(crate) fn notice(notice: &Notice, sessions: &Sessions, clients: &Clients) {
     let session = match notice {
         Notice::ModeChanged { gpu, mode, reason } => {

@@ -12,12 +12,10 @@ use crate::metrics::{Observer, SessionPicture};
 pub(crate) struct Metrics(Option<Observer>);
 
 impl Metrics {
-    /// Reports to `observer` from now on.
     pub(crate) fn report_to(&mut self, observer: Observer) {
         self.0 = Some(observer);
     }
 
-    /// Counts a notice.
     pub(crate) fn note(&mut self, notice: &Notice, cards: &Cards) {
         self.name_cards(cards);
         if let Some(observer) = &self.0 {
@@ -41,7 +39,6 @@ impl Metrics {
         }
     }
 
-    /// Returns the kept figures of sessions that ended.
     pub(crate) fn ended(&mut self) -> Vec<SessionPicture> {
         let observer = self.0.as_mut();
         observer.map_or(Vec::new(), |observer| observer.ended.at(clock::monotonic()).cloned().collect())

@@ -11,7 +11,6 @@ use crate::engine::Engine;
 use crate::metrics::{AuditPicture, CardPicture, Picture, SessionPicture};
 use crate::sessions::Session;
 
-/// Returns the state of all cards and sessions.
 pub(crate) fn status(engine: &mut Engine) -> Status {
     engine.read_pages(None);
     let now = clock::monotonic();

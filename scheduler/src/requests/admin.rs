@@ -54,7 +54,6 @@ pub(crate) fn handle(engine: &mut Engine, connection: ConnectionId, request: &Ad
     engine.peers.reply(connection, &reply);
 }
 
-/// Changes a setting of one card or of all.
 fn set(engine: &mut Engine, setting: Setting) -> Result<AdminReply, Failure> {
     if let Some(gpu) = setting.gpu.filter(|gpu| engine.cards.get(*gpu).is_none()) {
         let message = format!("there is no {gpu}; `gpushare-ctl status` lists the cards");
@@ -67,7 +66,6 @@ fn set(engine: &mut Engine, setting: Setting) -> Result<AdminReply, Failure> {
     Ok(AdminReply::Changed { old, new })
 }
 
-/// Returns the memory of a session's dead processes.
 fn orphans(engine: &Engine, which: &str) -> Result<Vec<OrphanView>, Failure> {
     let id: SessionId = named(&engine.sessions, which)?;
     Ok(engine.orphans.views(id, clock::monotonic(), &engine.cards))

@@ -13,7 +13,6 @@ use crate::operation::failure;
 use crate::report::status::session_view;
 use crate::sessions::Sessions;
 
-/// Explains the state of a session.
 pub(super) fn explain(engine: &mut Engine, which: &str) -> Result<Explanation, Failure> {
     let id = named(&engine.sessions, which)?;
     engine.read_pages(None);

@@ -9,7 +9,6 @@ use crate::engine::Engine;
 use crate::operation::{bad_request, failure, plain};
 use crate::sessions::terms::names_card;
 
-/// Lists the cards by number and UUID.
 pub(super) fn cards_in_words(cards: &Cards) -> String {
     let words = cards.iter().map(|(gpu, card)| format!("{} ({})", gpu.0, card.info.uuid));
     words.collect::<Vec<String>>().join(", ")

@@ -31,13 +31,11 @@ enum End {
     Again,
 }
 
-/// Returns the session with a number or a name.
 pub(super) fn named(sessions: &Sessions, which: &str) -> Result<SessionId, Failure> {
     let found = sessions.named(&plain(which));
     found.map_err(|message| failure(FailureCode::NotFound, message))
 }
 
-/// Carries out an administrator's request.
 pub(super) fn session_request(
     engine: &mut Engine,
     peer: &PeerProcess,
@@ -160,7 +158,6 @@ fn apply_change(session: &mut Session, change: &Change) -> (String, String) {
     (old, words(&session.terms))
 }
 
-/// Pauses, resumes or revokes a session.
 fn set_standing(
     engine: &mut Engine,
     which: &str,
@@ -204,7 +201,6 @@ fn renew(session: &mut Session, end: End, now: Nanos) -> Result<(String, String)
     Ok((old, words(session)))
 }
 
-/// Deletes a session without processes.
 fn delete(engine: &mut Engine, which: &str) -> Result<AdminReply, Failure> {
     let id = named(&engine.sessions, which)?;
     let Some(session) = engine.sessions.get(id) else {
@@ -336,7 +332,6 @@ pub(crate) fn end_expired(engine: &mut Engine, now: Nanos) {
     }
 }
 
-/// Makes a token of 256 random bits.
 pub(super) fn new_token() -> Result<Token, Failure> {
     let mut secret = [0; 32];
     getrandom::fill(&mut secret).map_err(|cause| {

@@ -233,7 +233,6 @@ fn note_unknown(engine: &mut Engine, id: ClientId, name: &str, version: u32) -> 
     Some(Event::Unevictable { client: id })
 }
 
-/// Returns the session of a peer: the one that it is a client of, else one by its ancestry.
 fn own_session(engine: &Engine, role: PeerRole, peer: &PeerProcess) -> Option<SessionId> {
     let ancestry = ancestry(engine);
     match role {

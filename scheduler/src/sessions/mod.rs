@@ -39,7 +39,6 @@ impl Clocks {
     }
 }
 
-/// All sessions.
 #[derive(Debug)]
 pub(crate) struct Sessions {
     all: BTreeMap<SessionId, Session>,
@@ -52,7 +51,6 @@ impl Sessions {
         Self { all: BTreeMap::new(), next }
     }
 
-    /// Returns the number of the next session.
     pub(crate) fn next(&self) -> u64 {
         self.next
     }
@@ -118,7 +116,6 @@ impl Sessions {
         group.map(|(_, id)| id).or_else(|| user().map(|(id, _)| id))
     }
 
-    /// Returns the session with this number or name.
     pub(crate) fn named(&self, which: &str) -> Result<SessionId, String> {
         let all = self.iter().map(|(id, session)| (id, session.name.as_str(), session.is_kept()));
         lookup::find(which, all).map_err(|not_one| match not_one {
@@ -186,12 +183,10 @@ impl Sessions {
         ends.filter_map(|session| session.expires).map(|end| end.max(now)).min()
     }
 
-    /// Returns the implicit session of a key.
     pub(crate) fn by_key(&self, key: &ImplicitKey) -> Option<SessionId> {
         self.find(|session| matches!(&session.origin, Origin::Implicit(ours) if ours == key))
     }
 
-    /// Returns the session that a process registered.
     pub(crate) fn by_registrar(&self, process: ProcessId) -> Option<SessionId> {
         self.find(|session| matches!(&session.origin, Origin::Registered { by, .. } if *by == process))
     }
@@ -221,7 +216,6 @@ impl Sessions {
         id
     }
 
-    /// Adds a session of the last daemon under its old number.
     pub(crate) fn restore(&mut self, entry: SessionEntry, bound: bool, clocks: Clocks) {
         self.all.insert(
             entry.session,
@@ -236,7 +230,6 @@ impl Sessions {
         );
     }
 
-    /// Counts one more client of a session.
     pub(crate) fn join(&mut self, session: SessionId) {
         if let Some(session) = self.all.get_mut(&session) {
             session.clients += 1;
@@ -262,7 +255,6 @@ impl Sessions {
         if self.get(session)?.is_over() { self.all.remove(&session) } else { None }
     }
 
-    /// Returns the registry's entries of all sessions.
     pub(crate) fn entries(&self, clocks: Clocks) -> Vec<SessionEntry> {
         self.iter()
             .map(|(id, session)| SessionEntry {

@@ -8,7 +8,6 @@ use gpushare_proto::{Bytes, GpuUuid, Nanos};
 use crate::registry::{Figures, Hour, Origin};
 use crate::secret::TokenHash;
 
-/// A session.
 #[derive(Debug)]
 pub(crate) struct Session {
     pub(crate) name: String,
@@ -27,7 +26,6 @@ pub(crate) struct Session {
     pub(crate) expires: Option<Nanos>,
     /// Standing that the core was last told.
     pub(crate) sent_standing: Standing,
-    /// Usage under earlier daemons.
     pub(crate) before: Figures,
     /// Usage under this daemon, as of the last count.
     pub(crate) used: Figures,
@@ -36,7 +34,6 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    /// Makes a session without clients.
     pub(crate) fn new(
         name: String,
         terms: Terms,
@@ -89,7 +86,6 @@ impl Session {
         matches!(self.origin, Origin::Implicit(_))
     }
 
-    /// Returns the user that the session belongs to.
     pub(crate) fn uid(&self) -> u32 {
         match &self.origin {
             Origin::Registered { uid, .. } | Origin::Created { uid, .. } => *uid,
@@ -106,7 +102,6 @@ impl Session {
         self.clients == 0 && !self.bound && !self.is_kept()
     }
 
-    /// Returns the session's terms and state for tools.
     pub(crate) fn state(&self, now: Nanos) -> SessionState {
         SessionState {
             terms: self.terms.clone(),
