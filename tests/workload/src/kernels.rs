@@ -18,52 +18,20 @@ pub const PTX: &CStr = {
 
 /// One launch: a kernel and its arguments. Lengths are in 32-bit words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "p and n are the address and the number of 32-bit words")]
 pub enum Kernel {
     /// Does nothing.
     Empty,
     /// `p[i] = value`.
-    Fill {
-        /// First word.
-        p: DevicePtr,
-        /// How many.
-        n: u64,
-        /// The word.
-        value: u32,
-    },
+    Fill { p: DevicePtr, n: u64, value: u32 },
     /// `p[i] += value`, wrapping.
-    Add {
-        /// First word.
-        p: DevicePtr,
-        /// How many.
-        n: u64,
-        /// The summand.
-        value: u32,
-    },
+    Add { p: DevicePtr, n: u64, value: u32 },
     /// `*out += Σ p[i]·(2i + 1)`, modulo 2^64.
-    Checksum {
-        /// First word.
-        p: DevicePtr,
-        /// How many.
-        n: u64,
-        /// A 64-bit sum.
-        out: DevicePtr,
-    },
+    Checksum { p: DevicePtr, n: u64, out: DevicePtr },
     /// Reads and writes back every `stride`-th word.
-    Touch {
-        /// First word.
-        p: DevicePtr,
-        /// How many.
-        n: u64,
-        /// Words from one to the next.
-        stride: u64,
-    },
+    Touch { p: DevicePtr, n: u64, stride: u64 },
     /// Runs until the word at `flag` (none if zero) is set, at most for `nanoseconds`.
-    Spin {
-        /// The word to watch.
-        flag: DevicePtr,
-        /// The limit.
-        nanoseconds: u64,
-    },
+    Spin { flag: DevicePtr, nanoseconds: u64 },
 }
 
 /// The driver's three doors for a launch.

@@ -16,52 +16,20 @@ const SECTOR: u64 = 32;
 
 /// One launch of a known kernel. Addresses are the client's.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "p and n are the address and the number of 32-bit words")]
 pub enum Kernel {
     /// Does nothing.
     Empty,
     /// `p[i] = value`.
-    Fill {
-        /// First word.
-        p: u64,
-        /// How many words.
-        n: u64,
-        /// The word to store.
-        value: u32,
-    },
+    Fill { p: u64, n: u64, value: u32 },
     /// `p[i] += value`, wrapping.
-    Add {
-        /// First word.
-        p: u64,
-        /// How many words.
-        n: u64,
-        /// What to add.
-        value: u32,
-    },
+    Add { p: u64, n: u64, value: u32 },
     /// `*out += Σ p[i]·(2i + 1)`, modulo 2^64.
-    Checksum {
-        /// First word.
-        p: u64,
-        /// How many words.
-        n: u64,
-        /// A 64-bit word.
-        out: u64,
-    },
+    Checksum { p: u64, n: u64, out: u64 },
     /// Reads every `stride`-th word and writes it back.
-    Touch {
-        /// First word.
-        p: u64,
-        /// How many words.
-        n: u64,
-        /// Distance of two touched words, in words.
-        stride: u64,
-    },
+    Touch { p: u64, n: u64, stride: u64 },
     /// Ends when `*flag` is not zero (if `flag` is not null) or after `nanoseconds`.
-    Spin {
-        /// A 32-bit word, or null.
-        flag: u64,
-        /// The bound.
-        nanoseconds: u64,
-    },
+    Spin { flag: u64, nanoseconds: u64 },
 }
 
 /// The size of each parameter of each kernel, in bytes, by the name of its `.entry`.

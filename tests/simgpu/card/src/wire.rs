@@ -9,6 +9,7 @@
 //! ```
 //!
 //! A frame is a head (one of these types, encoded) and a payload: raw bytes that an upload or a download carries.
+//! Lengths are in bytes, addresses are the client's.
 
 use std::time::Duration;
 
@@ -40,6 +41,7 @@ pub enum Role {
 
 /// Everything a client can ask.
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "the module says the units of fields")]
 pub enum Request {
     /// The first message of a connection.
     Hello(Role),
@@ -52,16 +54,7 @@ pub enum Request {
     /// Ends a stream once its work is done.
     DestroyStream(StreamId),
     /// Makes an allocation at an address that the client has reserved. Managed and pinned ones answer with a memfd.
-    Allocate {
-        /// Where.
-        address: u64,
-        /// How long, in bytes.
-        len: u64,
-        /// What kind.
-        kind: Kind,
-        /// For which context.
-        context: ContextId,
-    },
+    Allocate { address: u64, len: u64, kind: Kind, context: ContextId },
     /// Ends an allocation after all work of the client.
     Free(u64),
     /// Puts work into a stream. An upload's bytes are the payload.
@@ -85,74 +78,27 @@ pub enum Request {
     /// Free and total memory of a GPU.
     MemoryInfo(GpuIndex),
     /// The page residency of a managed range.
-    WhereIs {
-        /// Start.
-        address: u64,
-        /// Length in bytes.
-        len: u64,
-    },
+    WhereIs { address: u64, len: u64 },
     /// What the card is.
     Describe,
     /// What has happened so far.
     Stats,
-    /// Makes a piece of physical memory that has no address yet.
-    CreateHandle {
-        /// Its number.
-        handle: HandleId,
-        /// How long, in bytes.
-        len: u64,
-        /// Where.
-        place: Place,
-        /// Whether another process may get it.
-        shareable: bool,
-    },
+    /// Makes physical memory without an address. Another process may get it if it is shareable.
+    CreateHandle { handle: HandleId, len: u64, place: Place, shareable: bool },
     /// The client needs the handle no more; the memory lives as long as it is mapped or imported anywhere.
     ReleaseHandle(HandleId),
     /// Answers with the memfd of a shareable handle.
     ShareHandle(HandleId),
-    /// Finds the memory behind a memfd that another process got by `ShareHandle`.
-    ImportHandle {
-        /// The number that it gets here.
-        handle: HandleId,
-        /// The memfd's inode.
-        inode: u64,
-    },
-    /// Gives physical memory an address. Nobody may use it there yet. Memory of the host answers with its memfd.
-    Map {
-        /// Where.
-        address: u64,
-        /// How much of it, from its beginning.
-        len: u64,
-        /// The memory.
-        handle: HandleId,
-    },
+    /// Finds, by its inode, the memory of a memfd that another process got by `ShareHandle`.
+    ImportHandle { handle: HandleId, inode: u64 },
+    /// Maps the first `len` bytes of physical memory, without access yet. Host memory answers with its memfd.
+    Map { address: u64, len: u64, handle: HandleId },
     /// Takes whole mappings out of a range, at once.
-    Unmap {
-        /// Start.
-        address: u64,
-        /// Length in bytes.
-        len: u64,
-    },
+    Unmap { address: u64, len: u64 },
     /// Allows or forbids a GPU the mappings in a range.
-    SetAccess {
-        /// Start.
-        address: u64,
-        /// Length in bytes.
-        len: u64,
-        /// Which GPU.
-        gpu: GpuIndex,
-        /// Whether it may.
-        allowed: bool,
-    },
-    /// Makes a memory pool.
-    CreatePool {
-        /// Its number.
-        pool: PoolId,
-        /// Where.
-        gpu: GpuIndex,
-        /// The most it may reserve, in bytes; 0 for no limit.
-        limit: u64,
-    },
+    SetAccess { address: u64, len: u64, gpu: GpuIndex, allowed: bool },
+    /// Makes a memory pool, which reserves at most `limit` bytes; 0 is no limit.
+    CreatePool { pool: PoolId, gpu: GpuIndex, limit: u64 },
     /// Ends a pool; its blocks are no more.
     DestroyPool(PoolId),
     /// Gives back what a pool has reserved above so many bytes and does not use.
@@ -160,27 +106,13 @@ pub enum Request {
     /// What a synchronise leaves reserved, in bytes.
     SetPoolThreshold(PoolId, u64),
     /// Allows or forbids a GPU the blocks of a pool. Its own GPU always may.
-    SetPoolAccess {
-        /// The pool.
-        pool: PoolId,
-        /// Which GPU.
-        gpu: GpuIndex,
-        /// Whether it may.
-        allowed: bool,
-    },
+    SetPoolAccess { pool: PoolId, gpu: GpuIndex, allowed: bool },
     /// What a pool has reserved and uses.
     PoolInfo(PoolId),
     /// The highest readings of a pool start over.
     ResetPool(PoolId),
     /// Kernels on one GPU may reach, or not, the other one's memory.
-    Peer {
-        /// Where the kernels run.
-        from: GpuIndex,
-        /// Whose memory they reach.
-        to: GpuIndex,
-        /// Whether they may.
-        allowed: bool,
-    },
+    Peer { from: GpuIndex, to: GpuIndex, allowed: bool },
     /// A GPU falls off the bus: everybody who uses it has lost it, and nobody gets it again.
     FallOff(GpuIndex),
     /// The process ends properly: its memory comes back at once.
@@ -253,74 +185,26 @@ pub struct Shape {
 
 /// Work for a stream.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "the module says the units of fields")]
 pub enum Op {
     /// A kernel.
     Kernel(Kernel),
     /// A copy between two places that the card knows.
-    Copy {
-        /// To here.
-        to: Plane,
-        /// From here.
-        from: Plane,
-        /// How much.
-        shape: Shape,
-    },
-    /// Fills with a pattern.
-    Set {
-        /// Here.
-        to: Plane,
-        /// How much.
-        shape: Shape,
-        /// The pattern.
-        value: u32,
-        /// Bytes of the pattern: 1, 2 or 4.
-        element: u8,
-    },
+    Copy { to: Plane, from: Plane, shape: Shape },
+    /// Fills with a pattern of `element` bytes: 1, 2 or 4.
+    Set { to: Plane, shape: Shape, value: u32, element: u8 },
     /// Writes the payload of the message.
-    Upload {
-        /// To here.
-        to: Plane,
-        /// How much.
-        shape: Shape,
-    },
+    Upload { to: Plane, shape: Shape },
     /// Answers the message with bytes.
-    Download {
-        /// From here.
-        from: Plane,
-        /// How much.
-        shape: Shape,
-    },
-    /// Moves managed pages.
-    Prefetch {
-        /// Start.
-        address: u64,
-        /// Length in bytes.
-        len: u64,
-        /// To this GPU, or to the host.
-        to: Option<GpuIndex>,
-    },
+    Download { from: Plane, shape: Shape },
+    /// Moves managed pages to a GPU, or to the host.
+    Prefetch { address: u64, len: u64, to: Option<GpuIndex> },
     /// Calls a function in the client and waits for its return.
     HostCall(HostCallId),
-    /// Waits until a word of memory passes a test.
-    WaitValue {
-        /// The word.
-        address: u64,
-        /// What it is compared with.
-        value: u64,
-        /// How.
-        test: Test,
-        /// A 64-bit word instead of a 32-bit one.
-        wide: bool,
-    },
-    /// Stores a word.
-    WriteValue {
-        /// The word.
-        address: u64,
-        /// What to store.
-        value: u64,
-        /// A 64-bit word instead of a 32-bit one.
-        wide: bool,
-    },
+    /// Waits until a word of 4 bytes, or 8 if wide, passes a test against `value`.
+    WaitValue { address: u64, value: u64, test: Test, wide: bool },
+    /// Stores a word of 4 bytes, or 8 if wide.
+    WriteValue { address: u64, value: u64, wide: bool },
     /// Takes the time once the stream comes here.
     Record(EventId),
     /// Takes the time once all work of the context that was there before is done.
@@ -328,14 +212,7 @@ pub enum Op {
     /// Waits for the last record of an event.
     WaitEvent(EventId),
     /// Makes a block of a pool. Its room is taken when this is put into the stream, which may fail.
-    Allocate {
-        /// Where.
-        address: u64,
-        /// How long, in bytes.
-        len: u64,
-        /// From which pool.
-        pool: PoolId,
-    },
+    Allocate { address: u64, len: u64, pool: PoolId },
     /// Ends a block of a pool.
     Release(u64),
     /// Does nothing for so long.
@@ -381,6 +258,7 @@ pub enum Message {
 
 /// A good answer.
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "the module says the units of fields")]
 pub enum Answer {
     /// The connection's own number.
     Welcome(ClientId),
@@ -391,21 +269,11 @@ pub enum Answer {
     /// Time between two events.
     Elapsed(Duration),
     /// Memory of a GPU, in bytes.
-    Memory {
-        /// Not taken.
-        free: u64,
-        /// All.
-        total: u64,
-    },
+    Memory { free: u64, total: u64 },
     /// On which GPU all pages of the range are, if on one.
     Resident(Option<GpuIndex>),
     /// Physical memory that was imported.
-    Imported {
-        /// How long, in bytes.
-        len: u64,
-        /// Where.
-        place: Place,
-    },
+    Imported { len: u64, place: Place },
     /// What a pool has reserved and uses.
     Pool(PoolUse),
     /// What the card is.

@@ -15,7 +15,7 @@ const UNKNOWN: u32 = 999;
 #[test]
 fn a_failed_assertion_is_the_answer_to_every_later_call_and_no_other_process() {
     let card = CardProcess::start(&[]);
-    let mut dying = card.program("dies_of_an_assertion");
+    let mut dying = card.program("failures::dies_of_an_assertion");
     assert_success(
         "dies_of_an_assertion",
         &dying.env("SIMGPU_FAULTS", "cuLaunchKernel@2=asserts").output().unwrap(),
@@ -48,7 +48,7 @@ pub(crate) fn dies_of_an_assertion() {
 #[test]
 fn calls_go_wrong_as_ordered() {
     let card = CardProcess::start(&[]);
-    let mut command = card.program("meets_faults");
+    let mut command = card.program("failures::meets_faults");
     let orders = "cuMemAlloc@2=2, cuMemcpyHtoD=slow:20ms, cuLaunchKernel@2=hangs";
     assert_success("meets_faults", &command.env("SIMGPU_FAULTS", orders).output().unwrap());
     card.end();
@@ -86,7 +86,7 @@ fn an_old_driver_has_no_new_functions() {
     let card = CardProcess::start(&[]);
     for (version, number, found) in [("12.0", 12_000, false), ("12.8", 12_080, true), ("13.1", 13_010, true)]
     {
-        let mut command = card.program("looks_up_old");
+        let mut command = card.program("failures::looks_up_old");
         command.env("SIMGPU_DRIVER_VERSION", version);
         command.env("EXPECTED", format!("{number} {found}"));
         assert_success(version, &command.output().unwrap());
@@ -130,7 +130,7 @@ fn wrong_orders_are_told_and_nothing_starts() {
         ("SIMGPU_FAULTS", "cuMemAloc@3=2", INVALID_VALUE),
         ("SIMGPU_DRIVER_VERSION", "11.8", DRIVER_MISMATCH),
     ] {
-        let mut command = card.program("refuses_to_start");
+        let mut command = card.program("failures::refuses_to_start");
         let output = command.env(variable, text).env("EXPECTED", code.to_string()).output().unwrap();
         assert_success(variable, &output);
         let told = String::from_utf8_lossy(&output.stderr);
@@ -147,7 +147,7 @@ pub(crate) fn refuses_to_start() {
 #[test]
 fn a_card_that_falls_off_is_lost_for_cuda_and_nvml() {
     let card = CardProcess::start(&["--gpus", "2"]);
-    let mut command = card.program("loses_a_card");
+    let mut command = card.program("failures::loses_a_card");
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     assert!(lines.any(|line| line.unwrap().contains("on its way")));

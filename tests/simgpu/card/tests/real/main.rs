@@ -79,38 +79,52 @@ fn assert_success(scenario: &str, output: &Output) {
     assert!(output.status.success(), "{scenario}: {}\n{out}\n{error}", output.status);
 }
 
-/// Not a test of its own: what the child processes run.
-#[test]
-fn scenario() {
-    match std::env::var("SIMGPU_SCENARIO").as_deref() {
-        Ok("computes") => computes(),
-        Ok("looks_up") => looks_up(),
-        Ok("captures") => captures(),
-        Ok("breaks_captures") => breaks_captures(),
-        Ok("waits") => waits(),
-        Ok("forks") => forks(),
-        Ok("dies") => dies(),
-        Ok("dies_with_a_child") => dies_with_a_child(),
-        Ok("counts_devices") => counts_devices(),
-        Ok("monitors") => monitors(),
-        Ok("shares_between_threads") => shares_between_threads(),
-        Ok("uses_two_cards") => uses_two_cards(),
-        Ok("builds_graphs") => graphs::builds_graphs(),
-        Ok("fills_arrays") => arrays::fills_arrays(),
-        Ok("uses_default_streams") => streams::uses_default_streams(),
-        Ok("captures_in_modes") => streams::captures_in_modes(),
-        Ok("maps_memory") => memory::maps_memory(),
-        Ok("exports") => memory::exports(),
-        Ok("uses_pools") => memory::uses_pools(),
-        Ok("captures_pools") => memory::captures_pools(),
-        Ok("dies_of_an_assertion") => failures::dies_of_an_assertion(),
-        Ok("meets_faults") => failures::meets_faults(),
-        Ok("looks_up_old") => failures::looks_up_old(),
-        Ok("refuses_to_start") => failures::refuses_to_start(),
-        Ok("loses_a_card") => failures::loses_a_card(),
-        Ok(other) => panic!("there is no scenario {other}"),
-        Err(_) => {}
+/// Makes a test of each row: a card with these options, on which the scenarios run in processes of their own, has
+/// all its memory back afterwards. Tests of the `driven` scenarios are written out.
+macro_rules! scenarios {
+    ({$($test:ident[$($option:literal),*]: $($scenario:path),+;)*} driven: $($driven:path),+;) => {
+        $(
+            #[test]
+            fn $test() {
+                let card = CardProcess::start(&[$($option),*]);
+                $(card.run(stringify!($scenario));)+
+                let stats = card.observer().stats().unwrap();
+                assert!(stats.gpus.iter().all(|gpu| gpu.free == gpu.total), "{:?}", stats.gpus);
+                card.end();
+            }
+        )*
+
+        /// Not a test of its own: what the child processes run.
+        #[test]
+        fn scenario() {
+            match std::env::var("SIMGPU_SCENARIO").as_deref() {
+                $($(Ok(wanted) if wanted == stringify!($scenario) => $scenario(),)+)*
+                $(Ok(wanted) if wanted == stringify!($driven) => $driven(),)+
+                Ok(other) => panic!("there is no scenario {other}"),
+                Err(_) => {}
+            }
+        }
+    };
+}
+
+scenarios! {
+    {
+        every_lookup_answers_the_right_variant[]: looks_up;
+        captured_work_is_replayed[]: captures, breaks_captures;
+        streams_wait_for_values_events_and_host_functions[]: waits;
+        threads_share_the_connection[]: shares_between_threads;
+        a_forked_child_has_no_driver[]: forks;
+        a_process_on_two_cards_counts_on_each["--gpus", "2"]: uses_two_cards;
+        graphs_are_made_of_nodes_and_run_in_the_order_of_their_edges[]: graphs::builds_graphs;
+        arrays_hold_what_is_copied_into_them[]: arrays::fills_arrays;
+        threads_with_default_streams_of_their_own_do_not_wait_for_each_other[]: streams::uses_default_streams;
+        what_a_capture_forbids_depends_on_its_mode_and_on_the_threads[]: streams::captures_in_modes;
+        physical_memory_is_mapped_moved_and_given_back[]: memory::maps_memory;
+        memory_passes_between_processes_by_descriptor[]: memory::exports;
+        pools_follow_their_streams[]: memory::uses_pools, memory::captures_pools;
     }
+    driven: computes, dies, dies_with_a_child, counts_devices, monitors, failures::dies_of_an_assertion,
+        failures::meets_faults, failures::looks_up_old, failures::refuses_to_start, failures::loses_a_card;
 }
 
 #[test]
@@ -163,13 +177,6 @@ fn computes() {
     assert_eq!(program.cuMemFree_v2(too_much), 1);
 }
 
-#[test]
-fn every_lookup_answers_the_right_variant() {
-    let card = CardProcess::start(&[]);
-    card.run("looks_up");
-    card.end();
-}
-
 fn looks_up() {
     let program = Program::load();
     let lookup = |name: &str, version, flags| {
@@ -220,14 +227,6 @@ fn looks_up() {
     assert_eq!(lookup("cuCtxRecordEvent", 12_040, 0), (0, 0, 2));
     assert_eq!(lookup("cuLaunchKernel", 4000, 2), (0, 0, 2));
     assert_eq!(lookup("cuInit", 13_000, 4).0, 1);
-}
-
-#[test]
-fn captured_work_is_replayed() {
-    let card = CardProcess::start(&[]);
-    card.run("captures");
-    card.run("breaks_captures");
-    card.end();
 }
 
 static CALLS: AtomicU32 = AtomicU32::new(0);
@@ -318,13 +317,6 @@ fn breaks_captures() {
     assert_eq!(program.cuStreamBeginCapture_v2(0, 0), UNSUPPORTED);
 }
 
-#[test]
-fn streams_wait_for_values_events_and_host_functions() {
-    let card = CardProcess::start(&[]);
-    card.run("waits");
-    card.end();
-}
-
 fn waits() {
     let program = Program::start();
     let kernels = program.kernels();
@@ -356,13 +348,6 @@ fn waits() {
     assert_eq!(program.cuStreamSynchronize(first), 0);
 }
 
-#[test]
-fn threads_share_the_connection() {
-    let card = CardProcess::start(&[]);
-    card.run("shares_between_threads");
-    card.end();
-}
-
 /// Each thread waits often, so that each reads answers for the others too, and one runs far ahead of the card.
 fn shares_between_threads() {
     let program = Program::start();
@@ -391,15 +376,6 @@ fn shares_between_threads() {
         assert_eq!(program.launch(kernels, "add", 0, &[words, 1, 1]), 0);
     }
     assert_eq!(program.words(words, 1), [3100]);
-}
-
-#[test]
-fn a_forked_child_has_no_driver() {
-    let card = CardProcess::start(&[]);
-    card.run("forks");
-    let stats = card.observer().stats().unwrap();
-    assert_eq!(stats.gpus[0].free, stats.gpus[0].total);
-    card.end();
 }
 
 fn forks() {
@@ -575,13 +551,6 @@ fn monitors() {
     unsafe { (flag as *mut u32).write_volatile(1) };
     assert_eq!(program.cuCtxSynchronize(), 0);
     assert_eq!(device.enforced_power_limit().unwrap(), 350_000);
-}
-
-#[test]
-fn a_process_on_two_cards_counts_on_each() {
-    let card = CardProcess::start(&["--gpus", "2"]);
-    card.run("uses_two_cards");
-    card.end();
 }
 
 /// Plain memory of the other card needs peers, memory with handles needs access, copies need neither.

@@ -4,7 +4,7 @@ use std::os::fd::{FromRawFd, OwnedFd};
 use std::process::Stdio;
 
 use crate::program::{Handle, Program, Properties};
-use crate::{CardProcess, MIB, assert_success};
+use crate::{MIB, assert_success};
 
 const INVALID_VALUE: u32 = 1;
 const OUT_OF_MEMORY: u32 = 2;
@@ -20,15 +20,6 @@ fn used(program: &Program) -> usize {
     let (mut free, mut total) = (0, 0);
     assert_eq!(program.cuMemGetInfo_v2(&mut free, &mut total), 0);
     total - free
-}
-
-#[test]
-fn physical_memory_is_mapped_moved_and_given_back() {
-    let card = CardProcess::start(&[]);
-    card.run("maps_memory");
-    let stats = card.observer().stats().unwrap();
-    assert_eq!(stats.gpus[0].free, stats.gpus[0].total);
-    card.end();
 }
 
 pub(crate) fn maps_memory() {
@@ -111,13 +102,6 @@ pub(crate) fn maps_memory() {
     assert_eq!(used(&program), before);
 }
 
-#[test]
-fn memory_passes_between_processes_by_descriptor() {
-    let card = CardProcess::start(&[]);
-    card.run("exports");
-    card.end();
-}
-
 /// Starts itself again as the importer, which inherits the descriptor.
 pub(crate) fn exports() {
     let program = Program::start();
@@ -152,16 +136,6 @@ pub(crate) fn exports() {
         .stdin(Stdio::from(shared));
     assert_success("imports", &child.output().unwrap());
     assert_eq!(program.words(start, 1), [6]);
-}
-
-#[test]
-fn pools_follow_their_streams() {
-    let card = CardProcess::start(&[]);
-    card.run("uses_pools");
-    card.run("captures_pools");
-    let stats = card.observer().stats().unwrap();
-    assert_eq!(stats.gpus[0].free, stats.gpus[0].total);
-    card.end();
 }
 
 pub(crate) fn uses_pools() {

@@ -3,21 +3,14 @@
 use std::ffi::c_void;
 use std::thread;
 
+use crate::NOT_READY;
 use crate::program::{Handle, Program};
-use crate::{CardProcess, NOT_READY};
 
 const UNSUPPORTED: u32 = 900;
 const INVALIDATED: u32 = 901;
 const GLOBAL: u32 = 0;
 const THREAD_LOCAL: u32 = 1;
 const RELAXED: u32 = 2;
-
-#[test]
-fn threads_with_default_streams_of_their_own_do_not_wait_for_each_other() {
-    let card = CardProcess::start(&[]);
-    card.run("uses_default_streams");
-    card.end();
-}
 
 /// The `_ptsz` export of a call that takes a stream only.
 fn per_thread(program: &Program, name: &str) -> u32 {
@@ -70,13 +63,6 @@ pub(crate) fn uses_default_streams() {
     });
     set(1);
     assert_eq!(program.cuCtxSynchronize(), 0);
-}
-
-#[test]
-fn what_a_capture_forbids_depends_on_its_mode_and_on_the_threads() {
-    let card = CardProcess::start(&[]);
-    card.run("captures_in_modes");
-    card.end();
 }
 
 pub(crate) fn captures_in_modes() {

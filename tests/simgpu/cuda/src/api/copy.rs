@@ -67,53 +67,71 @@ struct Memory {
     array: Handle,
 }
 
-api! {
-    fn cuMemcpy("cuMemcpy", 4000; "_ptds", 7000)[default](to: u64, from: u64, bytes: usize) {
-        row(0, default, to, from, bytes, Wait::AsTheDriverDoes)
+/// Rows of copies that the caller waits for and of their twins that take a stream, and then the other rows.
+macro_rules! copies {
+    ({$($copy:ident($copy_base:literal, $since:literal) / $twin:ident($twin_base:literal)
+        ($($argument:ident: $type:ty),*) |$stream:ident, $default:ident, $wait:ident| $body:block)*} $($single:tt)*) => {
+        api! {
+            $(
+                fn $copy($copy_base, $since; "_ptds", 7000)[$default]($($argument: $type),*) {
+                    let ($stream, $wait) = (0, Wait::AsTheDriverDoes);
+                    $body
+                }
+
+                fn $twin($twin_base, $since; "_ptsz", 7000)[$default]($($argument: $type,)* $stream: Handle) {
+                    let $wait = Wait::Never;
+                    $body
+                }
+            )*
+            $($single)*
+        }
+    };
+}
+
+copies! {
+    {
+        cuMemcpy("cuMemcpy", 4000) / cuMemcpyAsync("cuMemcpyAsync")
+            (to: u64, from: u64, bytes: usize) |stream, default, wait| {
+                row(stream, default, to, from, bytes, wait)
+            }
+        cuMemcpyHtoD_v2("cuMemcpyHtoD", 3020) / cuMemcpyHtoDAsync_v2("cuMemcpyHtoDAsync")
+            (to: u64, from: u64, bytes: usize) |stream, default, wait| {
+                device(to)?;
+                row(stream, default, to, from, bytes, wait)
+            }
+        cuMemcpyDtoH_v2("cuMemcpyDtoH", 3020) / cuMemcpyDtoHAsync_v2("cuMemcpyDtoHAsync")
+            (to: u64, from: u64, bytes: usize) |stream, default, wait| {
+                device(from)?;
+                row(stream, default, to, from, bytes, wait)
+            }
+        cuMemcpyDtoD_v2("cuMemcpyDtoD", 3020) / cuMemcpyDtoDAsync_v2("cuMemcpyDtoDAsync")
+            (to: u64, from: u64, bytes: usize) |stream, default, wait| {
+                device(to)?;
+                device(from)?;
+                row(stream, default, to, from, bytes, wait)
+            }
+        cuMemcpyHtoA_v2("cuMemcpyHtoA", 3020) / cuMemcpyHtoAAsync_v2("cuMemcpyHtoAAsync")
+            (to: Handle, offset: usize, from: u64, bytes: usize) |stream, default, wait| {
+                row(stream, default, in_array(to, offset, bytes)?, from, bytes, wait)
+            }
+        cuMemcpyAtoH_v2("cuMemcpyAtoH", 3020) / cuMemcpyAtoHAsync_v2("cuMemcpyAtoHAsync")
+            (to: u64, from: Handle, offset: usize, bytes: usize) |stream, default, wait| {
+                row(stream, default, to, in_array(from, offset, bytes)?, bytes, wait)
+            }
+        cuMemcpyPeer("cuMemcpyPeer", 4000) / cuMemcpyPeerAsync("cuMemcpyPeerAsync")
+            (to: u64, _to_context: Handle, from: u64, _from_context: Handle, bytes: usize) |stream, default, wait| {
+                row(stream, default, to, from, bytes, wait)
+            }
+        cuMemcpy2D_v2("cuMemcpy2D", 3020) / cuMemcpy2DAsync_v2("cuMemcpy2DAsync")
+            (what: In<Copy2d>) |stream, default, wait| { rows(stream, default, &what.get()?, wait) }
+        cuMemcpy3D_v2("cuMemcpy3D", 3020) / cuMemcpy3DAsync_v2("cuMemcpy3DAsync")
+            (what: In<Copy3d>) |stream, default, wait| { slices(stream, default, &what.get()?, wait) }
+        cuMemcpy3DPeer("cuMemcpy3DPeer", 4000) / cuMemcpy3DPeerAsync("cuMemcpy3DPeerAsync")
+            (what: In<Copy3dPeer>) |stream, default, wait| { slices(stream, default, &what.get()?, wait) }
     }
 
-    fn cuMemcpyAsync("cuMemcpyAsync", 4000; "_ptsz", 7000)[default](
-        to: u64, from: u64, bytes: usize, stream: Handle,
-    ) {
-        row(stream, default, to, from, bytes, Wait::Never)
-    }
-
-    fn cuMemcpyHtoD_v2("cuMemcpyHtoD", 3020; "_ptds", 7000)[default](to: u64, from: u64, bytes: usize) {
-        device(to)?;
-        row(0, default, to, from, bytes, Wait::AsTheDriverDoes)
-    }
-
-    fn cuMemcpyHtoDAsync_v2("cuMemcpyHtoDAsync", 3020; "_ptsz", 7000)[default](
-        to: u64, from: u64, bytes: usize, stream: Handle,
-    ) {
-        device(to)?;
-        row(stream, default, to, from, bytes, Wait::Never)
-    }
-
-    fn cuMemcpyDtoH_v2("cuMemcpyDtoH", 3020; "_ptds", 7000)[default](to: u64, from: u64, bytes: usize) {
-        device(from)?;
-        row(0, default, to, from, bytes, Wait::AsTheDriverDoes)
-    }
-
-    fn cuMemcpyDtoHAsync_v2("cuMemcpyDtoHAsync", 3020; "_ptsz", 7000)[default](
-        to: u64, from: u64, bytes: usize, stream: Handle,
-    ) {
-        device(from)?;
-        row(stream, default, to, from, bytes, Wait::Never)
-    }
-
-    fn cuMemcpyDtoD_v2("cuMemcpyDtoD", 3020; "_ptds", 7000)[default](to: u64, from: u64, bytes: usize) {
-        device(to)?;
-        device(from)?;
-        row(0, default, to, from, bytes, Wait::AsTheDriverDoes)
-    }
-
-    fn cuMemcpyDtoDAsync_v2("cuMemcpyDtoDAsync", 3020; "_ptsz", 7000)[default](
-        to: u64, from: u64, bytes: usize, stream: Handle,
-    ) {
-        device(to)?;
-        device(from)?;
-        row(stream, default, to, from, bytes, Wait::Never)
+    fn cuMemcpy2DUnaligned_v2("cuMemcpy2DUnaligned", 3020; "_ptds", 7000)[default](what: In<Copy2d>) {
+        rows(0, default, &what.get()?, Wait::AsTheDriverDoes)
     }
 
     fn cuMemcpyDtoA_v2("cuMemcpyDtoA", 3020; "_ptds", 7000)[default](
@@ -130,74 +148,11 @@ api! {
         row(0, default, to, in_array(from, offset, bytes)?, bytes, Wait::AsTheDriverDoes)
     }
 
-    fn cuMemcpyHtoA_v2("cuMemcpyHtoA", 3020; "_ptds", 7000)[default](
-        to: Handle, offset: usize, from: u64, bytes: usize,
-    ) {
-        row(0, default, in_array(to, offset, bytes)?, from, bytes, Wait::AsTheDriverDoes)
-    }
-
-    fn cuMemcpyAtoH_v2("cuMemcpyAtoH", 3020; "_ptds", 7000)[default](
-        to: u64, from: Handle, offset: usize, bytes: usize,
-    ) {
-        row(0, default, to, in_array(from, offset, bytes)?, bytes, Wait::AsTheDriverDoes)
-    }
-
     fn cuMemcpyAtoA_v2("cuMemcpyAtoA", 3020; "_ptds", 7000)[default](
         to: Handle, to_offset: usize, from: Handle, from_offset: usize, bytes: usize,
     ) {
         let (to, from) = (in_array(to, to_offset, bytes)?, in_array(from, from_offset, bytes)?);
         row(0, default, to, from, bytes, Wait::AsTheDriverDoes)
-    }
-
-    fn cuMemcpyHtoAAsync_v2("cuMemcpyHtoAAsync", 3020; "_ptsz", 7000)[default](
-        to: Handle, offset: usize, from: u64, bytes: usize, stream: Handle,
-    ) {
-        row(stream, default, in_array(to, offset, bytes)?, from, bytes, Wait::Never)
-    }
-
-    fn cuMemcpyAtoHAsync_v2("cuMemcpyAtoHAsync", 3020; "_ptsz", 7000)[default](
-        to: u64, from: Handle, offset: usize, bytes: usize, stream: Handle,
-    ) {
-        row(stream, default, to, in_array(from, offset, bytes)?, bytes, Wait::Never)
-    }
-
-    fn cuMemcpyPeer("cuMemcpyPeer", 4000; "_ptds", 7000)[default](
-        to: u64, _to_context: Handle, from: u64, _from_context: Handle, bytes: usize,
-    ) {
-        row(0, default, to, from, bytes, Wait::AsTheDriverDoes)
-    }
-
-    fn cuMemcpyPeerAsync("cuMemcpyPeerAsync", 4000; "_ptsz", 7000)[default](
-        to: u64, _to_context: Handle, from: u64, _from_context: Handle, bytes: usize, stream: Handle,
-    ) {
-        row(stream, default, to, from, bytes, Wait::Never)
-    }
-
-    fn cuMemcpy2D_v2("cuMemcpy2D", 3020; "_ptds", 7000)
-        = cuMemcpy2DUnaligned_v2("cuMemcpy2DUnaligned", 3020; "_ptds", 7000)[default](what: In<Copy2d>) {
-        rows(0, default, &what.get()?, Wait::AsTheDriverDoes)
-    }
-
-    fn cuMemcpy2DAsync_v2("cuMemcpy2DAsync", 3020; "_ptsz", 7000)[default](what: In<Copy2d>, stream: Handle) {
-        rows(stream, default, &what.get()?, Wait::Never)
-    }
-
-    fn cuMemcpy3D_v2("cuMemcpy3D", 3020; "_ptds", 7000)[default](what: In<Copy3d>) {
-        slices(0, default, &what.get()?, Wait::AsTheDriverDoes)
-    }
-
-    fn cuMemcpy3DAsync_v2("cuMemcpy3DAsync", 3020; "_ptsz", 7000)[default](what: In<Copy3d>, stream: Handle) {
-        slices(stream, default, &what.get()?, Wait::Never)
-    }
-
-    fn cuMemcpy3DPeer("cuMemcpy3DPeer", 4000; "_ptds", 7000)[default](what: In<Copy3dPeer>) {
-        slices(0, default, &what.get()?, Wait::AsTheDriverDoes)
-    }
-
-    fn cuMemcpy3DPeerAsync("cuMemcpy3DPeerAsync", 4000; "_ptsz", 7000)[default](
-        what: In<Copy3dPeer>, stream: Handle,
-    ) {
-        slices(stream, default, &what.get()?, Wait::Never)
     }
 }
 

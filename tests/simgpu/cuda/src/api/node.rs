@@ -54,7 +54,55 @@ pub(crate) struct HostParams {
     data: UserData,
 }
 
-api! {
+/// Rows of a kind of node whose parameters can be asked for, and then the rows of single functions.
+macro_rules! kinds {
+    ({$($kind:ident $make:ident $params:ty: $add:ident $add_base:literal, $get:ident $get_base:literal,
+        $set:ident $set_base:literal, $exec:ident $exec_base:literal ($($context:ident)?);)*} $($single:tt)*) => {
+        api! {
+            $(
+                fn $add($add_base, 10000)(
+                    node: Out<Handle>, graph: Handle, after: In<Handle>, count: usize, params: In<$params>
+                    $(, $context: Handle)?
+                ) {
+                    add(node, graph, after, count, $make(params.get()?)?)
+                }
+
+                fn $get($get_base, 10000)(node: Handle, params: Out<$params>) {
+                    match ask(node)? {
+                        Params::$kind(found) => params.set(found),
+                        _ => Err(Code::INVALID_VALUE),
+                    }
+                }
+
+                fn $set($set_base, 10000)(node: Handle, params: In<$params>) {
+                    change(node, $make(params.get()?)?)
+                }
+
+                fn $exec($exec_base, 10020)(exec: Handle, node: Handle, params: In<$params> $(, $context: Handle)?) {
+                    change_in(exec, node, $make(params.get()?)?)
+                }
+            )*
+            $($single)*
+        }
+    };
+}
+
+kinds! {
+    {
+        Memcpy memcpy Copy3d: cuGraphAddMemcpyNode "cuGraphAddMemcpyNode",
+            cuGraphMemcpyNodeGetParams "cuGraphMemcpyNodeGetParams",
+            cuGraphMemcpyNodeSetParams "cuGraphMemcpyNodeSetParams",
+            cuGraphExecMemcpyNodeSetParams "cuGraphExecMemcpyNodeSetParams" (_context);
+        Memset memset MemsetParams: cuGraphAddMemsetNode "cuGraphAddMemsetNode",
+            cuGraphMemsetNodeGetParams "cuGraphMemsetNodeGetParams",
+            cuGraphMemsetNodeSetParams "cuGraphMemsetNodeSetParams",
+            cuGraphExecMemsetNodeSetParams "cuGraphExecMemsetNodeSetParams" (_context);
+        Host host HostParams: cuGraphAddHostNode "cuGraphAddHostNode",
+            cuGraphHostNodeGetParams "cuGraphHostNodeGetParams",
+            cuGraphHostNodeSetParams "cuGraphHostNodeSetParams",
+            cuGraphExecHostNodeSetParams "cuGraphExecHostNodeSetParams" ();
+    }
+
     fn cuGraphAddKernelNode("cuGraphAddKernelNode", 10000)(
         node: Out<Handle>, graph: Handle, after: In<Handle>, count: usize, params: In<KernelNode>,
     ) {
@@ -92,75 +140,6 @@ api! {
         exec: Handle, node: Handle, params: In<KernelNodeV2>,
     ) {
         change_in(exec, node, kernel(params.get()?.one())?)
-    }
-
-    fn cuGraphAddMemcpyNode("cuGraphAddMemcpyNode", 10000)(
-        node: Out<Handle>, graph: Handle, after: In<Handle>, count: usize, params: In<Copy3d>, _context: Handle,
-    ) {
-        add(node, graph, after, count, memcpy(params.get()?)?)
-    }
-
-    fn cuGraphMemcpyNodeGetParams("cuGraphMemcpyNodeGetParams", 10000)(node: Handle, params: Out<Copy3d>) {
-        match ask(node)? {
-            Params::Memcpy(found) => params.set(found),
-            _ => Err(Code::INVALID_VALUE),
-        }
-    }
-
-    fn cuGraphMemcpyNodeSetParams("cuGraphMemcpyNodeSetParams", 10000)(node: Handle, params: In<Copy3d>) {
-        change(node, memcpy(params.get()?)?)
-    }
-
-    fn cuGraphExecMemcpyNodeSetParams("cuGraphExecMemcpyNodeSetParams", 10020)(
-        exec: Handle, node: Handle, params: In<Copy3d>, _context: Handle,
-    ) {
-        change_in(exec, node, memcpy(params.get()?)?)
-    }
-
-    fn cuGraphAddMemsetNode("cuGraphAddMemsetNode", 10000)(
-        node: Out<Handle>, graph: Handle, after: In<Handle>, count: usize, params: In<MemsetParams>, _context: Handle,
-    ) {
-        add(node, graph, after, count, memset(params.get()?)?)
-    }
-
-    fn cuGraphMemsetNodeGetParams("cuGraphMemsetNodeGetParams", 10000)(node: Handle, params: Out<MemsetParams>) {
-        match ask(node)? {
-            Params::Memset(found) => params.set(found),
-            _ => Err(Code::INVALID_VALUE),
-        }
-    }
-
-    fn cuGraphMemsetNodeSetParams("cuGraphMemsetNodeSetParams", 10000)(node: Handle, params: In<MemsetParams>) {
-        change(node, memset(params.get()?)?)
-    }
-
-    fn cuGraphExecMemsetNodeSetParams("cuGraphExecMemsetNodeSetParams", 10020)(
-        exec: Handle, node: Handle, params: In<MemsetParams>, _context: Handle,
-    ) {
-        change_in(exec, node, memset(params.get()?)?)
-    }
-
-    fn cuGraphAddHostNode("cuGraphAddHostNode", 10000)(
-        node: Out<Handle>, graph: Handle, after: In<Handle>, count: usize, params: In<HostParams>,
-    ) {
-        add(node, graph, after, count, host(params.get()?)?)
-    }
-
-    fn cuGraphHostNodeGetParams("cuGraphHostNodeGetParams", 10000)(node: Handle, params: Out<HostParams>) {
-        match ask(node)? {
-            Params::Host(found) => params.set(found),
-            _ => Err(Code::INVALID_VALUE),
-        }
-    }
-
-    fn cuGraphHostNodeSetParams("cuGraphHostNodeSetParams", 10000)(node: Handle, params: In<HostParams>) {
-        change(node, host(params.get()?)?)
-    }
-
-    fn cuGraphExecHostNodeSetParams("cuGraphExecHostNodeSetParams", 10020)(
-        exec: Handle, node: Handle, params: In<HostParams>,
-    ) {
-        change_in(exec, node, host(params.get()?)?)
     }
 
     fn cuGraphAddEmptyNode("cuGraphAddEmptyNode", 10000)(

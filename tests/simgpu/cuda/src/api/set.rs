@@ -8,91 +8,56 @@ use crate::copies::{self, Wait};
 use crate::current::{self, Default};
 use crate::handles::Handle;
 
-api! {
-    fn cuMemsetD8_v2("cuMemsetD8", 3020; "_ptds", 7000)[default](to: u64, value: u8, count: usize) {
-        row(0, default, to, Pattern::from(value), count, Wait::AsTheDriverDoes)
-    }
+macro_rules! fills {
+    ($($type:ty: $row:ident $row_base:literal, $row_async:ident $row_async_base:literal,
+        $rows:ident $rows_base:literal, $rows_async:ident $rows_async_base:literal;)*) => {
+        api! {$(
+            fn $row($row_base, 3020; "_ptds", 7000)[default](to: u64, value: $type, count: usize) {
+                row(0, default, to, Pattern::from(value), count, Wait::AsTheDriverDoes)
+            }
 
-    fn cuMemsetD8Async("cuMemsetD8Async", 3020; "_ptsz", 7000)[default](
-        to: u64, value: u8, count: usize, stream: Handle,
-    ) {
-        row(stream, default, to, Pattern::from(value), count, Wait::Never)
-    }
+            fn $row_async($row_async_base, 3020; "_ptsz", 7000)[default](
+                to: u64, value: $type, count: usize, stream: Handle,
+            ) {
+                row(stream, default, to, Pattern::from(value), count, Wait::Never)
+            }
 
-    fn cuMemsetD2D8_v2("cuMemsetD2D8", 3020; "_ptds", 7000)[default](
-        to: u64, pitch: usize, value: u8, width: usize, height: usize,
-    ) {
-        rows(0, default, plane(to, pitch), Pattern::from(value), (width, height), Wait::AsTheDriverDoes)
-    }
+            fn $rows($rows_base, 3020; "_ptds", 7000)[default](
+                to: u64, pitch: usize, value: $type, width: usize, height: usize,
+            ) {
+                rows(0, default, plane(to, pitch), Pattern::from(value), (width, height), Wait::AsTheDriverDoes)
+            }
 
-    fn cuMemsetD2D8Async("cuMemsetD2D8Async", 3020; "_ptsz", 7000)[default](
-        to: u64, pitch: usize, value: u8, width: usize, height: usize, stream: Handle,
-    ) {
-        rows(stream, default, plane(to, pitch), Pattern::from(value), (width, height), Wait::Never)
-    }
+            fn $rows_async($rows_async_base, 3020; "_ptsz", 7000)[default](
+                to: u64, pitch: usize, value: $type, width: usize, height: usize, stream: Handle,
+            ) {
+                rows(stream, default, plane(to, pitch), Pattern::from(value), (width, height), Wait::Never)
+            }
+        )*}
 
-    fn cuMemsetD16_v2("cuMemsetD16", 3020; "_ptds", 7000)[default](to: u64, value: u16, count: usize) {
-        row(0, default, to, Pattern::from(value), count, Wait::AsTheDriverDoes)
-    }
-
-    fn cuMemsetD16Async("cuMemsetD16Async", 3020; "_ptsz", 7000)[default](
-        to: u64, value: u16, count: usize, stream: Handle,
-    ) {
-        row(stream, default, to, Pattern::from(value), count, Wait::Never)
-    }
-
-    fn cuMemsetD2D16_v2("cuMemsetD2D16", 3020; "_ptds", 7000)[default](
-        to: u64, pitch: usize, value: u16, width: usize, height: usize,
-    ) {
-        rows(0, default, plane(to, pitch), Pattern::from(value), (width, height), Wait::AsTheDriverDoes)
-    }
-
-    fn cuMemsetD2D16Async("cuMemsetD2D16Async", 3020; "_ptsz", 7000)[default](
-        to: u64, pitch: usize, value: u16, width: usize, height: usize, stream: Handle,
-    ) {
-        rows(stream, default, plane(to, pitch), Pattern::from(value), (width, height), Wait::Never)
-    }
-
-    fn cuMemsetD32_v2("cuMemsetD32", 3020; "_ptds", 7000)[default](to: u64, value: u32, count: usize) {
-        row(0, default, to, Pattern::from(value), count, Wait::AsTheDriverDoes)
-    }
-
-    fn cuMemsetD32Async("cuMemsetD32Async", 3020; "_ptsz", 7000)[default](
-        to: u64, value: u32, count: usize, stream: Handle,
-    ) {
-        row(stream, default, to, Pattern::from(value), count, Wait::Never)
-    }
-
-    fn cuMemsetD2D32_v2("cuMemsetD2D32", 3020; "_ptds", 7000)[default](
-        to: u64, pitch: usize, value: u32, width: usize, height: usize,
-    ) {
-        rows(0, default, plane(to, pitch), Pattern::from(value), (width, height), Wait::AsTheDriverDoes)
-    }
-
-    fn cuMemsetD2D32Async("cuMemsetD2D32Async", 3020; "_ptsz", 7000)[default](
-        to: u64, pitch: usize, value: u32, width: usize, height: usize, stream: Handle,
-    ) {
-        rows(stream, default, plane(to, pitch), Pattern::from(value), (width, height), Wait::Never)
-    }
+        $(impl From<$type> for Pattern {
+            fn from(value: $type) -> Self {
+                Self { value: value.into(), size: size_of::<$type>() as u8 }
+            }
+        })*
+    };
 }
 
-/// What is stored, again and again.
+fills! {
+    u8: cuMemsetD8_v2 "cuMemsetD8", cuMemsetD8Async "cuMemsetD8Async",
+        cuMemsetD2D8_v2 "cuMemsetD2D8", cuMemsetD2D8Async "cuMemsetD2D8Async";
+    u16: cuMemsetD16_v2 "cuMemsetD16", cuMemsetD16Async "cuMemsetD16Async",
+        cuMemsetD2D16_v2 "cuMemsetD2D16", cuMemsetD2D16Async "cuMemsetD2D16Async";
+    u32: cuMemsetD32_v2 "cuMemsetD32", cuMemsetD32Async "cuMemsetD32Async",
+        cuMemsetD2D32_v2 "cuMemsetD2D32", cuMemsetD2D32Async "cuMemsetD2D32Async";
+}
+
+/// Value that a fill repeats, and its size in bytes.
 #[derive(Debug, Clone, Copy)]
 struct Pattern {
     value: u32,
     size: u8,
 }
-
-macro_rules! patterns {
-    ($($type:ty),*) => {$(
-        impl From<$type> for Pattern {
-            fn from(value: $type) -> Self {
-                Self { value: value.into(), size: size_of::<$type>() as u8 }
-            }
-        }
-    )*};
-}
-patterns!(u8, u16, u32);
 
 fn plane(address: u64, pitch: usize) -> Plane {
     Plane { address, pitch: pitch as u64 }
