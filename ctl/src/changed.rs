@@ -1,11 +1,11 @@
 //! Output of a change: the old and the new value in the daemon's words, as a line or as JSON.
 
-use std::{fmt, io};
-
 use gpushare_proto::GpuId;
-use gpushare_proto::admin::AdminReply;
+use gpushare_proto::admin::{AdminReply, AdminRequest};
 use serde::Serialize;
 
+use crate::client::{Admin, Client};
+use crate::exit::CtlError;
 use crate::output;
 use crate::table::harmless;
 
@@ -22,7 +22,7 @@ pub(crate) enum Whose<'a> {
 
 /// JSON document of a change. It has the key `gpu` (null for all cards) or `session`.
 #[derive(Debug, Serialize)]
-pub(crate) struct Changed<'a> {
+struct Changed<'a> {
     key: &'a str,
     #[serde(flatten)]
     whose: Named<'a>,
@@ -37,34 +37,27 @@ enum Named<'a> {
     Session(&'a str),
 }
 
-/// Name of a changed value: `quantum of gpu0`, `memory of session a`, `session a`.
-struct Subject<'a>(&'a str, Whose<'a>);
-
-impl fmt::Display for Subject<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self(key, whose) = self;
-        match whose {
-            Whose::Card(None) => write!(f, "{key} of all cards"),
-            Whose::Card(Some(gpu)) => write!(f, "{key} of {gpu}"),
-            Whose::Session(which) => write!(f, "{key} of session {}", harmless(which)),
-            Whose::State(which) => write!(f, "session {}", harmless(which)),
-        }
-    }
-}
-
-/// Prints a change as `quantum of gpu0: 3s (computed) → 100ms` or as JSON. Returns whether `answer` reports one.
-pub(crate) fn print(key: &str, whose: Whose<'_>, answer: &AdminReply, json: bool) -> io::Result<bool> {
-    let AdminReply::Changed { old, new } = answer else {
-        return Ok(false);
+/// Sends a request that changes a value, and prints `quantum of gpu0: 3s (computed) → 100ms` or JSON.
+pub(crate) fn request(
+    client: &mut Client<Admin>,
+    (key, whose): (&str, Whose<'_>),
+    request: &AdminRequest,
+    json: bool,
+) -> Result<(), CtlError> {
+    let AdminReply::Changed { old, new } = client.ask(request)? else {
+        return Err(client.unexpected().into());
     };
-    let subject = Subject(key, whose);
-    let whose = match whose {
+    let (old, new) = (old.as_str(), new.as_str());
+    let named = match whose {
         Whose::Card(gpu) => Named::Gpu(gpu),
         Whose::Session(which) | Whose::State(which) => Named::Session(which),
     };
-    match json {
-        true => output::print_json(&Changed { key, whose, old, new })?,
-        false => output::print(&format!("{subject}: {} → {}\n", harmless(old), harmless(new)))?,
-    }
-    Ok(true)
+    let subject = || match whose {
+        Whose::Card(None) => format!("{key} of all cards"),
+        Whose::Card(Some(gpu)) => format!("{key} of {gpu}"),
+        Whose::Session(which) => format!("{key} of session {}", harmless(which)),
+        Whose::State(which) => format!("session {}", harmless(which)),
+    };
+    let line = || format!("{}: {} → {}\n", subject(), harmless(old), harmless(new));
+    Ok(output::show(json, &Changed { key, whose: named, old, new }, line)?)
 }

@@ -43,20 +43,16 @@ pub(crate) fn session(command: &SessionCommand, places: &Places) -> Result<(), C
             turn(&mut client, which, request, *json)
         }
         SessionCommand::Revoke(args) => {
-            let which = args.which.clone();
-            end(&mut client, SessionRequest::Revoke { which }, args, places)
+            end(&mut client, |which| SessionRequest::Revoke { which }, args, places)
         }
         SessionCommand::Delete(args) => {
-            let which = args.which.clone();
-            end(&mut client, SessionRequest::Delete { which }, args, places)
+            end(&mut client, |which| SessionRequest::Delete { which }, args, places)
         }
         SessionCommand::Pause(Which { which, json }) => {
-            let request = SessionRequest::Pause { which: which.clone() };
-            turn(&mut client, which, request, *json)
+            turn(&mut client, which, SessionRequest::Pause { which: which.clone() }, *json)
         }
         SessionCommand::Resume(Which { which, json }) => {
-            let request = SessionRequest::Resume { which: which.clone() };
-            turn(&mut client, which, request, *json)
+            turn(&mut client, which, SessionRequest::Resume { which: which.clone() }, *json)
         }
     }
 }
@@ -68,34 +64,20 @@ fn turn(
     request: SessionRequest,
     json: bool,
 ) -> Result<(), CtlError> {
-    change(client, ("state", Whose::State(which)), request, json)
-}
-
-/// Sends a request that changes a session, and prints the old and the new value.
-pub(crate) fn change(
-    client: &mut Client<Admin>,
-    (key, whose): (&str, Whose<'_>),
-    request: SessionRequest,
-    json: bool,
-) -> Result<(), CtlError> {
-    let answer = client.ask(&AdminRequest::Session(request))?;
-    match changed::print(key, whose, &answer, json)? {
-        true => Ok(()),
-        false => Err(client.unexpected().into()),
-    }
+    changed::request(client, ("state", Whose::State(which)), &AdminRequest::Session(request), json)
 }
 
 /// Ends a session and removes its token file.
 fn end(
     client: &mut Client<Admin>,
-    request: SessionRequest,
+    request: fn(String) -> SessionRequest,
     Which { which, json }: &Which,
     places: &Places,
 ) -> Result<(), CtlError> {
     let sessions = status::fetch(client)?.sessions;
     // The daemon reports an unknown session itself.
     let found = find(&sessions, which).ok().filter(|session| has_token(session));
-    turn(client, which, request, *json)?;
+    turn(client, which, request(which.clone()), *json)?;
     if let Some(session) = found {
         token::forget(places.secrets(places.administered()), &session.name);
     }

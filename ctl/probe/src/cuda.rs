@@ -1,6 +1,6 @@
 //! Facts from the driver's library about itself and its cards, gathered without a context.
 
-use std::ffi::{c_char, c_int, c_uint, c_ulonglong, c_ushort, c_void};
+use std::ffi::{c_char, c_int, c_uint, c_ulonglong};
 
 use gpushare_proto::GpuUuid;
 use serde::{Deserialize, Serialize};
@@ -63,16 +63,15 @@ mod attribute {
 
 /// `CUmemAllocationProp_v1`.
 #[repr(C)]
+#[derive(Default)]
 struct AllocationProperties {
     kind: c_int,
     handle_types: c_int,
     location: c_int,
     location_id: c_int,
-    windows: *mut c_void,
-    compression: u8,
-    rdma: u8,
-    usage: c_ushort,
-    reserved: [u8; 4],
+    /// Pointer to attributes of Windows; 0 elsewhere.
+    windows: usize,
+    flags: [u8; 8],
 }
 
 const PINNED: c_int = 1;
@@ -90,58 +89,46 @@ type Granularity = unsafe extern "C" fn(*mut usize, *const AllocationProperties,
 /// Asks all questions, the most basic first, so that a broken driver fails as late as possible.
 pub(crate) fn ask(teller: &mut Teller<CudaFacts>) {
     teller.tell(Some("dlopen"));
-    let library = match Opened::open(LIBCUDA, "cuInit") {
-        Ok((library, loaded)) => {
-            teller.facts.library = Some(loaded);
-            library
-        }
-        Err(loaded) => {
-            teller.facts.library = Some(loaded);
-            return teller.tell(None);
-        }
-    };
-    // SAFETY: the signatures are cuda.h's; results go to variables of their types that live through the call.
-    if let Some(version) = unsafe { library.function::<Number>(&["cuDriverGetVersion"]) } {
-        teller.tell(Some("cuDriverGetVersion"));
-        // SAFETY: the signatures are cuda.h's; results go to variables of their types that live through the call.
-        teller.facts.version = number(|value| unsafe { version(value) });
-    }
-    // SAFETY: the signatures are cuda.h's; results go to variables of their types that live through the call.
-    let Some(init) = (unsafe { library.function::<Init>(&["cuInit"]) }) else {
-        teller.facts.missing.push("cuInit".to_owned());
-        return teller.tell(None);
-    };
-    teller.tell(Some("cuInit"));
-    // SAFETY: the signatures are cuda.h's; results go to variables of their types that live through the call.
-    let code = unsafe { init(0) };
-    teller.facts.init = Some(code);
-    if code == 0 {
-        cards(&library, teller);
+    let (library, loaded) = Opened::open(LIBCUDA, "cuInit");
+    teller.facts.library = Some(loaded);
+    if let Some(library) = library {
+        driver(&library, teller);
     }
     teller.tell(None);
 }
 
-fn cards(library: &Opened, teller: &mut Teller<CudaFacts>) {
+fn driver(library: &Opened, teller: &mut Teller<CudaFacts>) {
     // SAFETY: the signatures are cuda.h's; results go to variables of their types that live through the call.
-    let Some(count) = (unsafe { library.function::<Number>(&["cuDeviceGetCount"]) }) else {
-        return teller.facts.missing.push("cuDeviceGetCount".to_owned());
-    };
-    // SAFETY: the signatures are cuda.h's; results go to variables of their types that live through the call.
-    let Some(get) = (unsafe { library.function::<DeviceGet>(&["cuDeviceGet"]) }) else {
-        return teller.facts.missing.push("cuDeviceGet".to_owned());
-    };
-    teller.tell(Some("cuDeviceGetCount"));
-    // SAFETY: the signatures are cuda.h's; results go to variables of their types that live through the call.
-    teller.facts.count = number(|value| unsafe { count(value) });
-    for ordinal in 0..teller.facts.count.unwrap_or(0) {
-        teller.tell(Some("cuDeviceGet"));
-        // SAFETY: the signatures are cuda.h's; results go to variables of their types that live through the call.
-        let Some(device) = number(|value| unsafe { get(value, ordinal) }) else {
-            teller.facts.cards.push(CudaCard::default());
-            continue;
+    unsafe {
+        if let Some(version) = library.function::<Number>(&["cuDriverGetVersion"]) {
+            teller.tell(Some("cuDriverGetVersion"));
+            teller.facts.version = number(|value| version(value));
+        }
+        let Some(init) = library.function::<Init>(&["cuInit"]) else {
+            return teller.facts.missing.push("cuInit".to_owned());
         };
-        let card = card(library, device);
-        teller.facts.cards.push(card);
+        teller.tell(Some("cuInit"));
+        let code = init(0);
+        teller.facts.init = Some(code);
+        if code != 0 {
+            return;
+        }
+        let Some(count) = library.function::<Number>(&["cuDeviceGetCount"]) else {
+            return teller.facts.missing.push("cuDeviceGetCount".to_owned());
+        };
+        let Some(get) = library.function::<DeviceGet>(&["cuDeviceGet"]) else {
+            return teller.facts.missing.push("cuDeviceGet".to_owned());
+        };
+        teller.tell(Some("cuDeviceGetCount"));
+        teller.facts.count = number(|value| count(value));
+        for ordinal in 0..teller.facts.count.unwrap_or(0) {
+            teller.tell(Some("cuDeviceGet"));
+            let device = number(|value| get(value, ordinal));
+            teller
+                .facts
+                .cards
+                .push(device.map_or_else(CudaCard::default, |device| card(library, device)));
+        }
     }
 }
 
@@ -191,17 +178,8 @@ fn granularity_on_host(library: &Opened) -> bool {
         let Some(ask) = library.function::<Granularity>(&["cuMemGetAllocationGranularity"]) else {
             return false;
         };
-        let properties = AllocationProperties {
-            kind: PINNED,
-            handle_types: 0,
-            location: HOST_NUMA,
-            location_id: 0,
-            windows: std::ptr::null_mut(),
-            compression: 0,
-            rdma: 0,
-            usage: 0,
-            reserved: [0; 4],
-        };
+        let properties =
+            AllocationProperties { kind: PINNED, location: HOST_NUMA, ..AllocationProperties::default() };
         let mut bytes = 0;
         ask(&raw mut bytes, &raw const properties, 0) == 0 && bytes > 0
     }

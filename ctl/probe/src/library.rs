@@ -11,8 +11,8 @@ use crate::Loaded;
 pub(crate) struct Opened(&'static Library);
 
 impl Opened {
-    /// Opens `name` as a program would. Returns the file that contains its function `anchor` too.
-    pub(crate) fn open(name: &str, anchor: &str) -> Result<(Self, Loaded), Loaded> {
+    /// Opens `name` as a program would. Returns also the file that contains its function `anchor`, or the loader's reason.
+    pub(crate) fn open(name: &str, anchor: &str) -> (Option<Self>, Loaded) {
         // SAFETY: the initialisers of NVIDIA's libraries have no preconditions; if they crash, they crash a process that
         // exists only to ask them.
         match unsafe { Library::new(name) } {
@@ -20,11 +20,11 @@ impl Opened {
                 // SAFETY: only the address is taken.
                 let address = unsafe { library.get::<*const ()>(anchor) }.map(|symbol| symbol.addr());
                 let file = address.ok().and_then(file_of).unwrap_or_else(|| name.to_owned());
-                Ok((Self(Box::leak(Box::new(library))), Loaded::From(file)))
+                (Some(Self(Box::leak(Box::new(library)))), Loaded::From(file))
             }
             Err(error) => {
                 let reason = error.source().map_or_else(|| error.to_string(), ToString::to_string);
-                Err(Loaded::Not(reason))
+                (None, Loaded::Not(reason))
             }
         }
     }
@@ -70,7 +70,7 @@ mod tests {
 
     #[test]
     fn a_library_that_is_not_there_has_the_loaders_reason() {
-        let Err(Loaded::Not(reason)) = Opened::open("libno-such-thing.so.1", "f") else {
+        let (None, Loaded::Not(reason)) = Opened::open("libno-such-thing.so.1", "f") else {
             panic!("there is such a thing");
         };
         assert!(reason.contains("libno-such-thing.so.1"), "{reason}");
@@ -78,8 +78,9 @@ mod tests {
 
     #[test]
     fn the_c_library_is_found_by_its_file() {
-        let (library, loaded) = Opened::open("libc.so.6", "getpid").ok().unwrap();
-        let Loaded::From(file) = loaded else { panic!() };
+        let (Some(library), Loaded::From(file)) = Opened::open("libc.so.6", "getpid") else {
+            panic!()
+        };
         assert!(file.ends_with("libc.so.6") || file.contains("libc-"), "{file}");
         // SAFETY: getpid has no arguments and returns a number.
         let getpid: extern "C" fn() -> i32 = unsafe { library.function(&["no_such", "getpid"]) }.unwrap();

@@ -71,25 +71,9 @@ const LOST: [c_int; 2] = [15, 16];
 /// Asks all questions.
 pub(crate) fn ask(teller: &mut Teller<NvmlFacts>) {
     teller.tell(Some("dlopen"));
-    let library = match Opened::open(LIBNVML, "nvmlInit_v2") {
-        Ok((library, loaded)) => {
-            teller.facts.library = Some(loaded);
-            library
-        }
-        Err(loaded) => {
-            teller.facts.library = Some(loaded);
-            return teller.tell(None);
-        }
-    };
-    // SAFETY: the signatures are nvml.h's; results go to variables of their types that live through the call.
-    let Some(init) = (unsafe { library.function::<Init>(&["nvmlInit_v2", "nvmlInit"]) }) else {
-        return teller.tell(None);
-    };
-    teller.tell(Some("nvmlInit_v2"));
-    // SAFETY: the signatures are nvml.h's; results go to variables of their types that live through the call.
-    let code = unsafe { init() };
-    teller.facts.init = Some(code);
-    if code == 0 {
+    let (library, loaded) = Opened::open(LIBNVML, "nvmlInit_v2");
+    teller.facts.library = Some(loaded);
+    if let Some(library) = library {
         told(&library, teller);
     }
     teller.tell(None);
@@ -98,6 +82,15 @@ pub(crate) fn ask(teller: &mut Teller<NvmlFacts>) {
 fn told(library: &Opened, teller: &mut Teller<NvmlFacts>) {
     // SAFETY: the signatures are nvml.h's; results go to variables of their types that live through the call.
     unsafe {
+        let Some(init) = library.function::<Init>(&["nvmlInit_v2", "nvmlInit"]) else {
+            return;
+        };
+        teller.tell(Some("nvmlInit_v2"));
+        let code = init();
+        teller.facts.init = Some(code);
+        if code != 0 {
+            return;
+        }
         if let Some(version) = library.function::<Text>(&["nvmlSystemGetDriverVersion"]) {
             teller.tell(Some("nvmlSystemGetDriverVersion"));
             let mut text = [0_u8; TEXT];

@@ -20,7 +20,7 @@ use gpushare_proto::{Backend, Nanos};
 pub(crate) use self::sessions::{CreateArgs, SessionCommand, TokenArgs, Which};
 pub(crate) use self::terms::{EnvironmentError, Limit, TermsArgs};
 pub(crate) use self::usage::parse;
-pub(crate) use self::values::{Auto, GpuName, Memory, NoneOr, Quantum, Share, Since};
+pub(crate) use self::values::{Auto, Memory, NoneOr, Quantum, Share, Since};
 
 /// Shares NVIDIA GPUs between processes: each sees the memory of the whole card, and processes take turns
 /// only when their memory together does not fit.
@@ -429,8 +429,8 @@ where
     /// New value
     pub(crate) value: T,
     /// Only this card: its number in `status`, or its UUID
-    #[arg(long, value_name = "GPU")]
-    pub(crate) gpu: Option<GpuName>,
+    #[arg(long, value_name = "GPU", value_parser = values::one_card)]
+    pub(crate) gpu: Option<GpuChoice>,
 }
 
 #[cfg(test)]

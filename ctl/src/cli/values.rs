@@ -6,27 +6,40 @@ use gpushare_proto::admin::{MIN_MEMORY, MIN_QUANTUM};
 use gpushare_proto::audit::Timestamp;
 use gpushare_proto::tenant::{GpuChoice, UnknownCard};
 use gpushare_proto::units::UnitError;
-use gpushare_proto::{Bytes, GpuUuid, Nanos, Percent};
+use gpushare_proto::{Bytes, Nanos, Percent};
 
-/// Fixed value, or `auto` for the daemon's choice.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Auto<T>(pub(crate) Option<T>);
+macro_rules! value_or_word {
+    ($(#[$doc:meta])* $name:ident, $error:ident: $word:literal) => {
+        $(#[$doc])*
+        #[derive(Clone, Debug, PartialEq, Eq)]
+        pub(crate) struct $name<T>(pub(crate) Option<T>);
 
-impl<T: FromStr> FromStr for Auto<T> {
-    type Err = AutoError<T::Err>;
+        impl<T: FromStr> FromStr for $name<T> {
+            type Err = $error<T::Err>;
 
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        match text {
-            "auto" => Ok(Self(None)),
-            _ => text.parse().map(|value| Self(Some(value))).map_err(AutoError),
+            fn from_str(text: &str) -> Result<Self, Self::Err> {
+                match text {
+                    $word => Ok(Self(None)),
+                    _ => text.parse().map(|value| Self(Some(value))).map_err($error),
+                }
+            }
         }
-    }
+
+        /// Error for a text that is neither a value nor the word.
+        #[derive(Debug, thiserror::Error)]
+        #[error("{0}, or `{word}`", word = $word)]
+        pub(crate) struct $error<E>(E);
+    };
 }
 
-/// Error for a text that is neither a value nor `auto`.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}, or `auto`")]
-pub(crate) struct AutoError<E>(E);
+value_or_word! {
+    /// Fixed value, or `auto` for the daemon's choice.
+    Auto, AutoError: "auto"
+}
+value_or_word! {
+    /// Value, or `none`.
+    NoneOr, NoneOrError: "none"
+}
 
 /// Error for a value out of range. It is found before the daemon is asked, so it is a usage error.
 #[derive(Debug, thiserror::Error)]
@@ -51,26 +64,6 @@ pub(super) fn past(text: &str) -> Result<Nanos, ValueError> {
         false => Err(ValueError::LongAgo),
     }
 }
-
-/// Value, or `none`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct NoneOr<T>(pub(crate) Option<T>);
-
-impl<T: FromStr> FromStr for NoneOr<T> {
-    type Err = NoneOrError<T::Err>;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        match text {
-            "none" => Ok(Self(None)),
-            _ => text.parse().map(|value| Self(Some(value))).map_err(NoneOrError),
-        }
-    }
-}
-
-/// Error for a text that is neither a value nor `none`.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}, or `none`")]
-pub(crate) struct NoneOrError<E>(E);
 
 /// Length of a turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -117,17 +110,6 @@ impl FromStr for Share {
     }
 }
 
-/// Card as the user named it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum GpuName {
-    /// The daemon's number of the card.
-    Index(u8),
-    /// Identity of the card.
-    Uuid(GpuUuid),
-    /// Prefix of the card's UUID.
-    Prefix(String),
-}
-
 /// Error for a text that names no single card.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum GpuNameError {
@@ -137,16 +119,11 @@ pub(crate) enum GpuNameError {
     Auto,
 }
 
-impl FromStr for GpuName {
-    type Err = GpuNameError;
-
-    fn from_str(text: &str) -> Result<Self, GpuNameError> {
-        match text.parse()? {
-            GpuChoice::Auto => Err(GpuNameError::Auto),
-            GpuChoice::Index(index) => Ok(Self::Index(index)),
-            GpuChoice::Uuid(uuid) => Ok(Self::Uuid(uuid)),
-            GpuChoice::Prefix(prefix) => Ok(Self::Prefix(prefix)),
-        }
+/// Parses a text that names one card.
+pub(super) fn one_card(text: &str) -> Result<GpuChoice, GpuNameError> {
+    match text.parse()? {
+        GpuChoice::Auto => Err(GpuNameError::Auto),
+        card => Ok(card),
     }
 }
 

@@ -103,6 +103,13 @@ impl Outcome {
         Self::new(Severity::Error, finding).hint(hint)
     }
 
+    /// Returns an error for a failure, whose sentence ends with `; advice`; otherwise the advice is `hint`.
+    pub(super) fn failure(error: &impl fmt::Display, hint: &str) -> Self {
+        let sentence = error.to_string();
+        let (finding, hint) = sentence.rsplit_once("; ").unwrap_or((&sentence, hint));
+        Self::error(finding, hint)
+    }
+
     pub(super) fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
         self

@@ -91,10 +91,10 @@ pub(super) fn own_version(path: &Path) -> io::Result<Option<String>> {
 /// The file cannot be read or is not a 64-bit ELF file.
 pub(super) fn driver_exports(path: &Path) -> io::Result<Vec<String>> {
     with(path, |elf, _| {
-        let symbols = elf.dynamic_symbols().filter(|symbol| symbol.is_definition());
-        let names = symbols
-            .filter(|symbol| symbol.kind() == SymbolKind::Text)
-            .filter_map(|symbol| symbol.name().ok());
+        let functions = elf
+            .dynamic_symbols()
+            .filter(|symbol| symbol.is_definition() && symbol.kind() == SymbolKind::Text);
+        let names = functions.filter_map(|symbol| symbol.name().ok());
         Ok(names
             .filter(|name| is_driver_name(name.as_bytes()))
             .map(str::to_owned)

@@ -35,38 +35,86 @@ const FIRST_PERSON: u32 = 1000;
 /// A key that is named like a secret.
 const SECRET_KEY: &str = r"[\w.-]*(?:token|secret|password|passwd|credential|apikey|api_key|private)[\w.-]*";
 
-/// The expressions of parts that have a form of their own.
-struct Forms {
-    secret_key: Regex,
-    secret_line: Regex,
-    secret_value: Regex,
-    serial: Regex,
-    mail: Regex,
-    uuid: Regex,
-    hex: Regex,
-    user_folder: Regex,
-    mac: Regex,
-    ipv6: Regex,
-    ipv4: Regex,
+/// Expression of a whole key that is named like a secret.
+static WHOLE_KEY: LazyLock<Regex> = LazyLock::new(|| expression(&format!("^{SECRET_KEY}$")));
+
+/// Private part of a text: the name of its kind, and its identity if it gets a number.
+type Part = (&'static str, Option<String>);
+
+/// Expression whose last group is private, and the part that a match means, if any.
+#[derive(Clone, Debug)]
+struct Rule {
+    pattern: Regex,
+    part: fn(&Captures<'_>) -> Option<Part>,
 }
 
-static FORMS: LazyLock<Forms> = LazyLock::new(|| Forms {
-    secret_key: expression(&format!("^{SECRET_KEY}$")),
-    secret_line: expression(&format!(r#"(?m)^[ \t]*["']?({SECRET_KEY})["']?[ \t]*[=:][ \t]*(\S.*)$"#)),
-    secret_value: expression(&format!(
-        r#"({SECRET_KEY})["'\\]*[ \t]*[=:][ \t]*\\*(?:"([^"\n]+)|'([^'\n]+)|([^\s,;}}\])&"']+))"#
-    )),
-    serial: expression(r"(?m)^[ \t]*Serial Number[ \t]*:[ \t]*(\S.*)$"),
-    mail: expression(r"([\w.+-]+@[\w-]+(?:\.[\w-]+)+)"),
-    // Control groups of pods have underscores in place of dashes.
-    uuid: expression(r"([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12})"),
-    hex: expression(r"([0-9a-f]{24,})"),
-    user_folder: expression(r"/(?:home|Users)/([\w~+@-]+(?:\.[\w~+@-]+)*)"),
-    mac: expression(&bordered("[0-9a-f]{2}(?:[:-][0-9a-f]{2}){5}")),
-    ipv6: expression(&bordered("[0-9a-f:]*:[0-9a-f:]*:[0-9a-f:]*(?:[0-9]+(?:[.][0-9]+){3})?")),
-    // Four numbers at the end of `libx.so.12.1.3.1` are not an address.
-    ipv4: expression(r"(?:^|[\W_&&[^.]])(\d{1,3}(?:\.\d{1,3}){3})(?:\.?[\W_&&[^.]]|\.?$)"),
-});
+/// Returns the rules in the order in which they run.
+fn rules(names: Names) -> Vec<Rule> {
+    let rule = |pattern: &str, part| Some(Rule { pattern: expression(pattern), part });
+    let known = |mut names: Vec<String>, pattern: fn(&str) -> String, part| {
+        // The longest first, so that a name that begins with another one is found whole.
+        names.sort_by_key(|name| std::cmp::Reverse(name.len()));
+        let names: Vec<String> = names.iter().map(|name| regex::escape(name)).collect();
+        if names.is_empty() { None } else { rule(&pattern(&names.join("|")), part) }
+    };
+    [
+        rule(&format!(r#"(?m)^[ \t]*["']?({SECRET_KEY})["']?[ \t]*[=:][ \t]*(\S.*)$"#), keyed),
+        rule(
+            &format!(
+                r#"({SECRET_KEY})["'\\]*[ \t]*[=:][ \t]*\\*(?:"([^"\n]+)|'([^'\n]+)|([^\s,;}}\])&"']+))"#
+            ),
+            keyed,
+        ),
+        rule(r"(?m)^[ \t]*Serial Number[ \t]*:[ \t]*(\S.*)$", |_| Some(("serial", None))),
+        rule(r"([\w.+-]+@[\w-]+(?:\.[\w-]+)+)", |found| numbered("mail", found)),
+        // Control groups of pods have underscores in place of dashes.
+        rule(r"([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12})", |found| {
+            Some(("uuid", Some(found[1].to_lowercase().replace(['-', '_'], ""))))
+        }),
+        // A UUID without dashes is the same UUID.
+        rule(r"([0-9a-f]{24,})", |found| {
+            numbered(if found[1].len() == 32 { "uuid" } else { "secret" }, found)
+        }),
+        known(names.homes, |any| format!(r"({any})(?:[^\w.~+@-]|$)"), |found| numbered("home", found)),
+        rule(r"/(?:home|Users)/([\w~+@-]+(?:\.[\w~+@-]+)*)", |found| numbered("user", found)),
+        rule(&bordered("[0-9a-f]{2}(?:[:-][0-9a-f]{2}){5}"), |found| numbered("mac", found)),
+        rule(&bordered("[0-9a-f:]*:[0-9a-f:]*:[0-9a-f:]*(?:[0-9]+(?:[.][0-9]+){3})?"), |found| {
+            // `fe80::1:` in a sentence, `peer:fe80::1` in a list.
+            let text = &found[1];
+            let mut forms = [text, text.trim_end_matches(':'), text.trim_start_matches(':')].into_iter();
+            address(forms.find_map(|text| text.parse::<Ipv6Addr>().ok())?.into())
+        }),
+        // Four numbers at the end of `libx.so.12.1.3.1` are not an address.
+        rule(r"(?:^|[\W_&&[^.]])(\d{1,3}(?:\.\d{1,3}){3})(?:\.?[\W_&&[^.]]|\.?$)", |found| {
+            address(found[1].parse::<Ipv4Addr>().ok()?.into())
+        }),
+        // A host goes with the whole domain around the known part of its name.
+        known(
+            names.hosts,
+            |any| bordered(&format!(r"(?:[a-z0-9-]+\.)*(?:{any})(?:[.-][a-z0-9.-]*)?")),
+            |found| Some(("host", Some(found[1].to_lowercase().split('.').next()?.to_owned()))),
+        ),
+        known(names.users, bordered, |found| numbered("user", found)),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
+}
+
+/// Returns the value of a key that is named like a secret, unless it is redacted already.
+fn keyed(found: &Captures<'_>) -> Option<Part> {
+    let value = found.iter().flatten().last()?.as_str();
+    (is_secret_key(&found[1]) && !value.starts_with('[')).then_some(("secret", None))
+}
+
+fn numbered(kind: &'static str, found: &Captures<'_>) -> Option<Part> {
+    Some((kind, Some(found[1].to_lowercase())))
+}
+
+fn address(address: IpAddr) -> Option<Part> {
+    let own = address.is_loopback() || address.is_unspecified();
+    (!own).then(|| ("ip", Some(address.to_string())))
+}
 
 fn expression(pattern: &str) -> Regex {
     Regex::new(&format!("(?i){pattern}")).expect("a valid expression")
@@ -75,34 +123,6 @@ fn expression(pattern: &str) -> Regex {
 /// Returns a pattern for `pattern` with neither a letter nor a digit beside it.
 fn bordered(pattern: &str) -> String {
     format!(r"(?:^|[\W_])({pattern})(?:[\W_]|$)")
-}
-
-/// Kind of a replaced part.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Kind {
-    Secret,
-    Uuid,
-    User,
-    Home,
-    Host,
-    Ip,
-    Mac,
-    Mail,
-}
-
-impl Kind {
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Secret => "secret",
-            Self::Uuid => "uuid",
-            Self::User => "user",
-            Self::Home => "home",
-            Self::Host => "host",
-            Self::Ip => "ip",
-            Self::Mac => "mac",
-            Self::Mail => "mail",
-        }
-    }
 }
 
 /// Names of users and hosts, and home folders, that the machine knows.
@@ -182,10 +202,9 @@ impl Names {
 /// Replaces private parts, and remembers their pseudonyms.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Redactor {
-    users: Option<Regex>,
-    homes: Option<Regex>,
-    hosts: Option<Regex>,
-    met: BTreeMap<(Kind, String), usize>,
+    rules: Vec<Rule>,
+    /// Number of each part's pseudonym among those of its kind.
+    met: BTreeMap<(&'static str, String), usize>,
     /// Number of replaced values that have no pseudonym.
     values: usize,
 }
@@ -197,28 +216,14 @@ impl Redactor {
     }
 
     fn new(names: Names) -> Self {
-        let any = |mut names: Vec<String>| {
-            // The longest first, so that a name that begins with another one is found whole.
-            names.sort_by_key(|name| std::cmp::Reverse(name.len()));
-            let names: Vec<String> = names.iter().map(|name| regex::escape(name)).collect();
-            (!names.is_empty()).then(|| names.join("|"))
-        };
-        Self {
-            users: any(names.users).map(|any| expression(&bordered(&any))),
-            homes: any(names.homes).map(|any| expression(&format!(r"({any})(?:[^\w.~+@-]|$)"))),
-            // A host goes with the whole domain around the known part of its name.
-            hosts: any(names.hosts).map(|any| {
-                expression(&bordered(&format!(r"(?:[a-z0-9-]+\.)*(?:{any})(?:[.-][a-z0-9.-]*)?")))
-            }),
-            ..Self::default()
-        }
+        Self { rules: rules(names), ..Self::default() }
     }
 
     /// Returns the number of replaced parts by kind, in words.
     pub(super) fn summary(&self) -> String {
         let mut counts = BTreeMap::<&str, usize>::new();
         for (kind, _) in self.met.keys() {
-            *counts.entry(kind.name()).or_default() += 1;
+            *counts.entry(*kind).or_default() += 1;
         }
         if self.values > 0 {
             counts.insert("value", self.values);
@@ -235,53 +240,20 @@ impl Redactor {
 
     /// Returns `text` with all private parts replaced.
     pub(super) fn text(&mut self, text: &str) -> String {
-        let forms = &*FORMS;
-        let mut text = text.to_owned();
-        for (pattern, kind) in [(&forms.secret_line, "secret"), (&forms.secret_value, "secret")] {
-            text = replace(&text, pattern, |found| {
-                let value = last(found)?;
-                (is_secret_key(&found[1]) && !value.starts_with('[')).then(|| {
-                    self.values += 1;
-                    format!("[{kind}]")
-                })
-            });
-        }
-        text = replace(&text, &forms.serial, |_| {
-            self.values += 1;
-            Some("[serial]".to_owned())
-        });
-        text = self.name(&text, &forms.mail, |mail| Some((Kind::Mail, mail)));
-        text = self.name(&text, &forms.uuid, |uuid| Some((Kind::Uuid, uuid.replace(['-', '_'], ""))));
-        text = self.name(&text, &forms.hex, |digits| match digits.len() {
-            // A UUID without dashes is the same UUID.
-            32 => Some((Kind::Uuid, digits)),
-            _ => Some((Kind::Secret, digits)),
-        });
-        if let Some(homes) = self.homes.clone() {
-            text = self.name(&text, &homes, |home| Some((Kind::Home, home)));
-        }
-        text = self.name(&text, &forms.user_folder, |user| Some((Kind::User, user)));
-        text = self.name(&text, &forms.mac, |mac| Some((Kind::Mac, mac)));
-        let ip = |address: IpAddr| {
-            let own = address.is_loopback() || address.is_unspecified();
-            (!own).then(|| (Kind::Ip, address.to_string()))
+        let Self { rules, met, values } = self;
+        let mut shown = |(kind, identity): Part| match identity {
+            Some(identity) => {
+                let next = 1 + met.keys().filter(|(other, _)| *other == kind).count();
+                format!("[{kind}-{}]", met.entry((kind, identity)).or_insert(next))
+            }
+            None => {
+                *values += 1;
+                format!("[{kind}]")
+            }
         };
-        text = self.name(&text, &forms.ipv6, |ipv6| {
-            // `fe80::1:` in a sentence, `peer:fe80::1` in a list.
-            let address = [&*ipv6, ipv6.trim_end_matches(':'), ipv6.trim_start_matches(':')];
-            address
-                .iter()
-                .find_map(|text| text.parse::<Ipv6Addr>().ok())
-                .and_then(|address| ip(address.into()))
-        });
-        text = self.name(&text, &forms.ipv4, |ipv4| ip(ipv4.parse::<Ipv4Addr>().ok()?.into()));
-        if let Some(hosts) = self.hosts.clone() {
-            text = self.name(&text, &hosts, |host| Some((Kind::Host, host.split('.').next()?.to_owned())));
-        }
-        if let Some(users) = self.users.clone() {
-            text = self.name(&text, &users, |user| Some((Kind::User, user)));
-        }
-        text
+        rules.iter().fold(text.to_owned(), |text, Rule { pattern, part }| {
+            replace(&text, pattern, |found| part(found).map(&mut shown))
+        })
     }
 
     /// Redacts the texts of a document; its keys stay.
@@ -302,26 +274,6 @@ impl Redactor {
             Value::Null | Value::Bool(_) | Value::Number(_) => {}
         }
     }
-
-    /// Replaces each match of `pattern` by the pseudonym of what `part` makes of it in lower case.
-    fn name(
-        &mut self,
-        text: &str,
-        pattern: &Regex,
-        part: impl Fn(String) -> Option<(Kind, String)>,
-    ) -> String {
-        replace(text, pattern, |found| {
-            let (kind, part) = part(found[1].to_lowercase())?;
-            let next = 1 + self.met.keys().filter(|(other, _)| *other == kind).count();
-            let number = *self.met.entry((kind, part)).or_insert(next);
-            Some(format!("[{}-{number}]", kind.name()))
-        })
-    }
-}
-
-/// Returns the text of the last group that took part in a match.
-fn last<'a>(found: &Captures<'a>) -> Option<&'a str> {
-    found.iter().flatten().last().map(|group| group.as_str())
 }
 
 /// Replaces the last group of each match for which `shown` returns a text.
@@ -343,7 +295,7 @@ fn replace(text: &str, pattern: &Regex, mut shown: impl FnMut(&Captures<'_>) -> 
 fn is_secret_key(key: &str) -> bool {
     let key = key.to_lowercase();
     // The path of a token's file is not secret.
-    FORMS.secret_key.is_match(&key) && !key.ends_with("_file") && !key.ends_with(".token")
+    WHOLE_KEY.is_match(&key) && !key.ends_with("_file") && !key.ends_with(".token")
 }
 
 #[cfg(test)]

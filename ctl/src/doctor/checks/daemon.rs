@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use gpushare_proto::admin::LockView;
+use gpushare_proto::admin::{LockView, SessionView};
 use gpushare_proto::names::{LOCK_DIR, REQUIRED, SCHEDULER, SYSTEM_LOCK_DIR, TOKEN_FILE};
 use gpushare_proto::tenant::FailureCode;
 use rustix::fs::{Access, AtFlags, CWD, accessat};
@@ -12,6 +12,7 @@ use rustix::fs::{Access, AtFlags, CWD, accessat};
 use super::super::facts::{DaemonFacts, Facts};
 use super::super::model::Outcome;
 use crate::client::ClientError;
+use crate::table::list;
 
 pub(super) fn program(facts: &Facts) -> Vec<Outcome> {
     vec![match &facts.scheduler {
@@ -131,9 +132,7 @@ fn refused(error: &ClientError, socket: &Path) -> Outcome {
             false => Outcome::ok("no daemon here"),
         };
     }
-    let sentence = error.to_string();
-    let (finding, hint) = sentence.rsplit_once("; ").unwrap_or((&sentence, "see the daemon's log"));
-    Outcome::error(finding, hint)
+    Outcome::failure(error, "see the daemon's log")
 }
 
 pub(super) fn build(facts: &Facts) -> Vec<Outcome> {
@@ -182,57 +181,41 @@ pub(super) fn recovering(facts: &Facts) -> Vec<Outcome> {
     }]
 }
 
-pub(super) fn stuck(facts: &Facts) -> Vec<Outcome> {
+/// Returns an outcome for each session with a problem, or `fine` without one; none without a status.
+fn of_sessions(facts: &Facts, fine: &str, judge: impl Fn(&SessionView) -> Option<Outcome>) -> Vec<Outcome> {
     let Some(status) = facts.status() else {
         return Vec::new();
     };
-    let stuck: Vec<Outcome> = status
-        .sessions
-        .iter()
-        .filter_map(|session| match &session.lock {
-            LockView::Dropping { stuck: true, reason, .. } => Some(
-                Outcome::warning(
-                    format!("does not give the card back: {reason}"),
-                    "`gpushare-ctl session show` lists its processes; end the one that hangs, or set stuck_policy",
-                )
-                .of(session.name.clone()),
-            ),
-            _ => None,
-        })
+    let problems = status.sessions.iter();
+    let problems: Vec<Outcome> = problems
+        .filter_map(|session| Some(judge(session)?.of(session.name.clone())))
         .collect();
-    match stuck.is_empty() {
-        true => vec![Outcome::ok("every session gives the card back when it is asked to")],
-        false => stuck,
-    }
+    if problems.is_empty() { vec![Outcome::ok(fine)] } else { problems }
+}
+
+pub(super) fn stuck(facts: &Facts) -> Vec<Outcome> {
+    of_sessions(facts, "every session gives the card back when it is asked to", |session| {
+        match &session.lock {
+            LockView::Dropping { stuck: true, reason, .. } => Some(Outcome::warning(
+                format!("does not give the card back: {reason}"),
+                "`gpushare-ctl session show` lists its processes; end the one that hangs, or set stuck_policy",
+            )),
+            _ => None,
+        }
+    })
 }
 
 pub(super) fn unknown(facts: &Facts) -> Vec<Outcome> {
-    let Some(status) = facts.status() else {
-        return Vec::new();
-    };
-    let met: Vec<Outcome> = status
-        .sessions
-        .iter()
-        .filter_map(|session| {
-            let names: BTreeSet<&str> = session
-                .clients
-                .iter()
-                .flat_map(|client| client.unknown_functions.iter().map(String::as_str))
-                .collect();
-            let names: Vec<&str> = names.into_iter().collect();
-            (!names.is_empty()).then(|| {
-                Outcome::warning(
-                    format!("uses driver functions that gpushare does not know: {}", names.join(", ")),
-                    "install a newer gpushare; a call of one of them bypasses quota and gate",
-                )
-                .of(session.name.clone())
-            })
+    of_sessions(facts, "all driver functions of the processes are known", |session| {
+        let functions = session.clients.iter().flat_map(|client| &client.unknown_functions);
+        let functions: BTreeSet<&String> = functions.collect();
+        (!functions.is_empty()).then(|| {
+            Outcome::warning(
+                format!("uses driver functions that gpushare does not know: {}", list(functions)),
+                "install a newer gpushare; a call of one of them bypasses quota and gate",
+            )
         })
-        .collect();
-    match met.is_empty() {
-        true => vec![Outcome::ok("all driver functions of the processes are known")],
-        false => met,
-    }
+    })
 }
 
 pub(super) fn locks(facts: &Facts) -> Vec<Outcome> {
@@ -374,7 +357,7 @@ mod tests {
 
     #[test]
     fn what_the_status_tells_is_judged() {
-        use gpushare_proto::admin::{ClientView, DaemonView, SessionState, SessionView, Status};
+        use gpushare_proto::admin::{ClientView, DaemonView, SessionState, Status};
         use gpushare_proto::{ClientId, GateState, Nanos, SessionId};
         let root = tempfile::tempdir().unwrap();
         let mut facts = facts(root.path());

@@ -1,6 +1,5 @@
 //! Checks of the limits in the environment: whether they parse and name existing cards.
 
-use gpushare_proto::GpuId;
 use gpushare_proto::admin::GpuView;
 use gpushare_proto::names::{COMPUTE_LIMIT, MEMORY_LIMIT};
 use gpushare_proto::session::Quota;
@@ -9,6 +8,7 @@ use gpushare_proto::tenant::GpuChoice;
 use super::super::facts::Facts;
 use super::super::model::Outcome;
 use crate::cli::Limit;
+use crate::set::names as names_card;
 use crate::table::list;
 
 pub(super) fn limits(facts: &Facts) -> Vec<Outcome> {
@@ -39,7 +39,7 @@ fn judge(text: &str, cards: &[GpuView]) -> Outcome {
             );
         }
     };
-    let is_there = |named: &GpuChoice| cards.iter().any(|card| is(named, card));
+    let is_there = |named: &GpuChoice| cards.iter().any(|card| names_card(named, card));
     let names = || list(cards.iter().map(|card| format!("{} ({})", card.gpu.0, card.uuid)));
     if cards.is_empty() {
         return Outcome::ok(format!("{quota}; not compared with the cards, since no daemon reports them"));
@@ -66,19 +66,10 @@ fn others(quota: &Quota, is_there: impl Fn(&GpuChoice) -> bool) -> Option<&GpuCh
     named.find(|card| !is_there(card))
 }
 
-fn is(named: &GpuChoice, card: &GpuView) -> bool {
-    match named {
-        GpuChoice::Auto => false,
-        GpuChoice::Index(index) => GpuId(*index) == card.gpu,
-        GpuChoice::Uuid(uuid) => *uuid == card.uuid,
-        GpuChoice::Prefix(prefix) => card.uuid.begins_with(prefix),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use gpushare_proto::admin::Mode;
-    use gpushare_proto::{Bytes, GpuUuid, Nanos};
+    use gpushare_proto::{Bytes, GpuId, GpuUuid, Nanos};
 
     use super::super::super::model::Severity::{Error, Ok, Warning};
     use super::*;

@@ -21,11 +21,7 @@ const AT_SECURE: u64 = 23;
 pub(super) fn library(facts: &Facts) -> Vec<Outcome> {
     vec![match &facts.library {
         Ok(path) => Outcome::ok(format!("{}", path.display())),
-        Err(error) => {
-            let sentence = error.to_string();
-            let (finding, hint) = sentence.rsplit_once("; ").unwrap_or((&sentence, "install gpushare again"));
-            Outcome::error(finding, hint)
-        }
+        Err(error) => Outcome::failure(error, "install gpushare again"),
     }]
 }
 
@@ -193,16 +189,11 @@ pub(super) fn program(facts: &Facts) -> Vec<Outcome> {
         return vec![Outcome::skipped("no program was named; `--program python` looks at one")];
     };
     let subject = name.to_string_lossy().into_owned();
-    let path = match programs::find(name) {
-        Ok(path) => path,
-        Err(error) => {
-            let sentence = error.to_string();
-            let (finding, hint) =
-                sentence.rsplit_once("; ").unwrap_or((&sentence, "check its name and PATH"));
-            return vec![Outcome::error(finding, hint).of(subject)];
-        }
+    let outcome = match programs::find(name) {
+        Ok(path) => reachable(&path),
+        Err(error) => Outcome::failure(&error, "check its name and PATH"),
     };
-    vec![reachable(&path).of(subject)]
+    vec![outcome.of(subject)]
 }
 
 /// Checks whether a preload reaches a program.

@@ -144,7 +144,7 @@ impl Card {
             }
             Request::Unmap { address, len } => self.memory.unmap(id, address, len)?,
             Request::SetAccess { address, len, gpu, allowed } => {
-                self.memory.set_access(id, address, len, gpu, allowed)?
+                self.memory.set_access(id, address, len, gpu, allowed)?;
             }
             Request::CreatePool { pool, gpu, limit } => self.memory.create_pool(id, pool, gpu, limit)?,
             Request::DestroyPool(pool) => self.memory.destroy_pool(id, pool)?,
