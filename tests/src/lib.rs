@@ -22,6 +22,7 @@ pub mod artifacts;
 pub mod card;
 pub mod cargo;
 pub mod daemon;
+pub mod dialogue;
 pub mod dice;
 pub mod foreign;
 pub mod hangup;
@@ -36,6 +37,7 @@ pub mod world;
 
 pub use artifacts::{Artifacts, Part};
 pub use daemon::Daemon;
+pub use dialogue::Dialogue;
 pub use dice::Dice;
 pub use hangup::hang_up;
 pub use peer::{Administrator, Tenant};

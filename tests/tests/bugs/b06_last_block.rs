@@ -77,8 +77,7 @@ fn the_last_block_is_taken_out_of_the_page_of_a_stopped_sibling() -> anyhow::Res
         // What was taken from it is gone for it too.
         assert_eq!(stopped.ask(&format!("alloc last {BLOCK}"))?.error(), OUT_OF_MEMORY);
         racers[winners[0]].must("free last")?;
-        stopped.must(&format!("alloc last {BLOCK}"))?;
-        stopped.must("free last")?;
+        stopped.must(&format!("alloc last {BLOCK}; free last"))?;
         racers.insert(keeper, stopped);
     }
     Ok(())

@@ -8,7 +8,7 @@ use std::process::Stdio;
 use gpushare_tests::{Program, Sharing, World};
 use rustix::process::Signal;
 
-use crate::tenants::{SHORT_TURNS, tenant, world};
+use crate::tenants::{SHORT_TURNS, tenant, tenants, world};
 
 /// What the kernel says of a process or thread, without what differs from run to run.
 fn traits(status: &Path) -> anyhow::Result<Vec<String>> {
@@ -42,8 +42,7 @@ fn umask_and_signal_dispositions_are_untouched() -> anyhow::Result<()> {
 #[test]
 fn our_threads_take_none_of_the_programs_signals() -> anyhow::Result<()> {
     let (world, daemon) = world()?.with_daemon(&SHORT_TURNS)?;
-    let mut a = tenant(&world, "a")?;
-    let mut b = tenant(&world, "b")?;
+    let [mut a, mut b] = tenants(&world, ["a", "b"])?;
     // A handoff or two, so that link and mover are both there.
     a.must("fill x 1")?;
     b.must("fill x 1")?;
@@ -96,8 +95,7 @@ fn the_exit_status_is_the_programs_own_while_it_holds_the_card() -> anyhow::Resu
         assert_eq!(program.quit()?.signal(), Some(signal.as_raw()));
     }
     // `exit` in the middle of everything, with a thread that sleeps at its gate.
-    let mut holder = tenant(&world, "holder")?;
-    let mut sleeper = tenant(&world, "sleeper")?;
+    let [mut holder, mut sleeper] = tenants(&world, ["holder", "sleeper"])?;
     holder.must("alloc stop 4KiB; set stop 0; stream s; spin 60s --until stop --on s")?;
     sleeper.tell("@other fill x 2")?;
     daemon.until("it sleeps at its gate", |status| !status.gpus[0].queue.is_empty())?;

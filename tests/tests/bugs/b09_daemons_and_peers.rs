@@ -8,7 +8,7 @@ use gpushare_proto::Bytes;
 use gpushare_proto::names;
 use gpushare_tests::{Daemon, Program, Sharing, World};
 
-use crate::tenants::{LONG_TURNS, SHORT_TURNS, tenant, waits, world};
+use crate::tenants::{LONG_TURNS, SHORT_TURNS, tenant, tenants, waits, world};
 
 #[test]
 fn a_program_that_found_no_daemon_runs_on_natively_when_one_comes() -> anyhow::Result<()> {
@@ -47,8 +47,7 @@ fn a_program_that_must_share_is_refused_until_there_is_a_daemon() -> anyhow::Res
 #[test]
 fn a_daemon_that_is_killed_again_and_again_loses_no_byte_and_no_waiter() -> anyhow::Result<()> {
     let (world, mut daemon) = world()?.with_daemon(&SHORT_TURNS)?;
-    let mut a = tenant(&world, "a")?;
-    let mut b = tenant(&world, "b")?;
+    let [mut a, mut b] = tenants(&world, ["a", "b"])?;
     a.must("fill x 0")?;
     b.must("fill x 0")?;
     for round in 0..3 {
@@ -82,8 +81,7 @@ fn doors(world: &World) -> anyhow::Result<[UnixStream; 2]> {
 #[test]
 fn peers_that_connect_and_reset_hold_up_nobody() -> anyhow::Result<()> {
     let (world, daemon) = world()?.with_daemon(&SHORT_TURNS)?;
-    let mut a = tenant(&world, "a")?;
-    let mut b = tenant(&world, "b")?;
+    let [mut a, mut b] = tenants(&world, ["a", "b"])?;
     a.must("fill x 0")?;
     b.must("fill x 0")?;
     for round in 0..200_u32 {
@@ -109,8 +107,7 @@ fn an_idle_http_connection_holds_up_nobody() -> anyhow::Result<()> {
     // A browser and a load balancer on the wrong sockets: one says half a request, one says nothing.
     let [mut browser, balancer] = doors(&world)?;
     browser.write_all(b"GET /metrics HT")?;
-    let mut a = tenant(&world, "a")?;
-    let mut b = tenant(&world, "b")?;
+    let [mut a, mut b] = tenants(&world, ["a", "b"])?;
     a.must("alloc stop 4KiB; set stop 0; stream s; spin 60s --until stop --on s")?;
     let fill = b.tell("fill x 2")?;
     daemon.until("b waits", |status| waits(status, "b"))?;

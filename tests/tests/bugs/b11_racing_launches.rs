@@ -18,9 +18,7 @@ fn hammer(world: &World, name: &str) -> anyhow::Result<Program> {
     let mut program = Program::hold(world, &Sharing::session(name), name)?;
     // Sixteen MiB: two of these are more than the capacity, so they take turns.
     for thread in 0..THREADS {
-        program.must(&format!("alloc x{thread} 4MiB"))?;
-        program.must(&format!("stream s{thread}"))?;
-        program.must(&format!("fill x{thread} 0 --on s{thread}"))?;
+        program.must(&format!("alloc x{thread} 4MiB; stream s{thread}; fill x{thread} 0 --on s{thread}"))?;
     }
     program.must("sync")?;
     Ok(program)

@@ -10,8 +10,7 @@ const REPLAYS: u32 = 3;
 
 /// Records a graph that adds 1 and then 2, and replays it.
 fn round(program: &mut Program, mode: &str, number: u32) -> anyhow::Result<()> {
-    program.must(&format!("capture s --mode {mode}"))?;
-    program.must("add x 1 --on s; add x 2 --door ex --on s")?;
+    program.must(&format!("capture s --mode {mode}; add x 1 --on s; add x 2 --door ex --on s"))?;
     program.must(&format!("end-capture s g{number}"))?;
     for _ in 0..REPLAYS {
         program.must(&format!("replay g{number} --on s"))?;
@@ -54,8 +53,7 @@ fn what_a_program_does_beside_its_capture_goes_on_while_a_drop_is_pending() -> a
     a.must("capture s --mode thread")?;
     let fill = b.tell("fill x 9")?;
     daemon.until("b waits", |status| !status.gpus[0].queue.is_empty())?;
-    a.must("add x 5 --on s; @other fill y 7 --on t; @other sync t; @other alloc z 4MiB")?;
-    a.must("@other free z")?;
+    a.must("add x 5 --on s; @other fill y 7 --on t; @other sync t; @other alloc z 4MiB; @other free z")?;
     assert_eq!(b.peek(fill), None, "the lock is held while a capture runs");
     a.must("end-capture s g")?;
     b.answer(fill)?;

@@ -83,8 +83,7 @@ impl Honest {
     /// The turn goes on as if nothing had been, and there is memory to the last byte of the quota.
     fn go_on(mut self) -> anyhow::Result<()> {
         let rest = self.free()?;
-        self.holder.must(&format!("alloc rest {rest}"))?;
-        self.holder.must("write-value stop 1; sync")?;
+        self.holder.must(&format!("alloc rest {rest}; write-value stop 1; sync"))?;
         self.waiter.must("check x 2")?;
         Ok(())
     }

@@ -1,54 +1,19 @@
 //! Bug 16: what is left in the middle: a freed block that is used again at once, a free during a capture, an exit at a
 //! closed gate, a thread that is cancelled inside the gate.
 
-use std::io::{BufRead, BufReader, Lines, Write};
-use std::process::{ChildStdin, ChildStdout, Stdio};
-
-use anyhow::Context;
 use gpushare_proto::Bytes;
-use gpushare_tests::{Process, Program, Sharing, World, foreign};
+use gpushare_tests::{Dialogue, Program, Sharing, World, foreign};
 
 use crate::tenants::{LONG_TURNS, SHORT_TURNS, holds, tenant, waits, world};
 
-/// The program whose threads are cancelled, and its memory filled.
-struct Cancelling {
-    process: Process,
-    steps: ChildStdin,
-    answers: Lines<BufReader<ChildStdout>>,
-}
-
-impl Cancelling {
-    fn start(world: &World, sharing: &Sharing, way: &str) -> anyhow::Result<Self> {
-        let program = foreign::compile(world, "cancelled.c", "cancelled", &["-ldl", "-pthread"])?;
-        let mut command = world.sharing(sharing, &program);
-        command.arg(way).stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut process = Process::start(command, world.folder(), "cancelled")?;
-        let steps = process.take_stdin().context("it has no stdin")?;
-        let answers = BufReader::new(process.take_stdout().context("it has no stdout")?).lines();
-        let mut program = Self { process, steps, answers };
-        assert_eq!(program.answer()?, "word 1");
-        Ok(program)
-    }
-
-    fn tell(&mut self, step: &str) -> anyhow::Result<()> {
-        Ok(writeln!(self.steps, "{step}")?)
-    }
-
-    fn answer(&mut self) -> anyhow::Result<String> {
-        let line = self.answers.next();
-        line.with_context(|| format!("it ended: {}", self.process.stderr().trim()))?
-            .map_err(Into::into)
-    }
-
-    fn step(&mut self, step: &str) -> anyhow::Result<String> {
-        self.tell(step)?;
-        self.answer()
-    }
-
-    fn end(mut self) -> anyhow::Result<()> {
-        drop(self.steps);
-        self.process.succeed()
-    }
+/// Starts the program whose threads are cancelled, with its memory filled.
+fn cancelling(world: &World, sharing: &Sharing, way: &str) -> anyhow::Result<Dialogue> {
+    let program = foreign::compile(world, "cancelled.c", "cancelled", &["-ldl", "-pthread"])?;
+    let mut command = world.sharing(sharing, &program);
+    command.arg(way);
+    let mut program = Dialogue::start(world, command, "cancelled")?;
+    assert_eq!(program.answer()?, "word 1");
+    Ok(program)
 }
 
 /// A thread that is cancelled inside a call of the driver leaves the gate on its way: its process launches from another
@@ -56,14 +21,14 @@ impl Cancelling {
 fn cancelled_in_the_driver(way: &str) -> anyhow::Result<()> {
     let (world, daemon) = world()?.with_daemon(&SHORT_TURNS)?;
     for sharing in [Sharing::Native, Sharing::session("a")] {
-        let mut a = Cancelling::start(&world, &sharing, way)?;
-        assert_eq!(a.step("cancel")?, "cancelled", "{sharing:?}");
-        assert_eq!(a.step("open")?, "open", "{sharing:?}");
-        assert_eq!(a.step("5")?, "word 5", "{sharing:?}");
+        let mut a = cancelling(&world, &sharing, way)?;
+        assert_eq!(a.ask("cancel")?, "cancelled", "{sharing:?}");
+        assert_eq!(a.ask("open")?, "open", "{sharing:?}");
+        assert_eq!(a.ask("5")?, "word 5", "{sharing:?}");
         if sharing != Sharing::Native {
             let mut b = tenant(&world, "b")?;
             b.must("fill x 2")?;
-            assert_eq!(a.step("6")?, "word 6");
+            assert_eq!(a.ask("6")?, "word 6");
             b.must("check x 2")?;
             assert!(daemon.status()?.gpus[0].handoffs >= 2, "both had their turns");
         }
@@ -86,15 +51,15 @@ fn a_thread_that_is_cancelled_in_a_launch_leaves_the_gate() -> anyhow::Result<()
 #[test]
 fn a_thread_that_is_cancelled_in_a_copy_while_others_wait_holds_up_nobody() -> anyhow::Result<()> {
     let (world, daemon) = world()?.with_daemon(&SHORT_TURNS)?;
-    let mut a = Cancelling::start(&world, &Sharing::session("a"), "copy")?;
+    let mut a = cancelling(&world, &Sharing::session("a"), "copy")?;
     let mut b = tenant(&world, "b")?;
     b.must("fill x 2")?;
-    a.step("4")?;
+    a.ask("4")?;
     let add = b.tell("add x 1")?;
     b.answer(add)?;
-    assert_eq!(a.step("cancel")?, "cancelled");
-    assert_eq!(a.step("open")?, "open");
-    assert_eq!(a.step("5")?, "word 5");
+    assert_eq!(a.ask("cancel")?, "cancelled");
+    assert_eq!(a.ask("open")?, "open");
+    assert_eq!(a.ask("5")?, "word 5");
     b.must("check x 3")?;
     assert!(daemon.status()?.gpus[0].handoffs >= 2);
     a.end()
@@ -103,12 +68,11 @@ fn a_thread_that_is_cancelled_in_a_copy_while_others_wait_holds_up_nobody() -> a
 #[test]
 fn a_thread_that_is_cancelled_while_it_sleeps_at_a_closed_gate_ends_there() -> anyhow::Result<()> {
     let (world, daemon) = world()?.with_daemon(&LONG_TURNS)?;
-    let mut a = Cancelling::start(&world, &Sharing::session("a"), "gate")?;
+    let mut a = cancelling(&world, &Sharing::session("a"), "gate")?;
     let mut b = busy(&world)?;
-    a.tell("cancel")?;
-    assert_eq!(a.answer()?, "arrived");
+    assert_eq!(a.ask("cancel")?, "arrived");
     daemon.until("a waits", |status| waits(status, "a"))?;
-    assert_eq!(a.step("now")?, "cancelled");
+    assert_eq!(a.ask("now")?, "cancelled");
     assert!(holds(&daemon.status()?, "b"));
     a.tell("7")?;
     b.must("open l; sync")?;
@@ -123,14 +87,13 @@ fn a_program_exits_at_a_closed_gate_as_it_exits_natively() -> anyhow::Result<()>
     let (world, daemon) = world()?.with_daemon(&LONG_TURNS)?;
     let mut said = Vec::new();
     for sharing in [Sharing::Native, Sharing::session("a")] {
-        let mut a = Cancelling::start(&world, &sharing, "gate")?;
+        let mut a = cancelling(&world, &sharing, "gate")?;
         let mut b = busy(&world)?;
-        a.tell("exit")?;
-        assert_eq!(a.answer()?, "arrived");
+        assert_eq!(a.ask("exit")?, "arrived");
         if sharing != Sharing::Native {
             daemon.until("a waits", |status| waits(status, "a"))?;
         }
-        said.push(a.step("now")?);
+        said.push(a.ask("now")?);
         assert_eq!(a.process.wait()?.code(), Some(7), "{sharing:?}");
         // The gate was closed all the while.
         b.must("open l; check x 2")?;
@@ -149,8 +112,7 @@ fn a_freed_block_that_is_used_again_at_once_on_another_stream_keeps_its_new_word
         let mut program = tenant(&world, name)?;
         program.must("stream s; stream t; alloc y 8MiB")?;
         for round in 0..10 {
-            program.must("fill y 1 --on s; add y 1 --on s; free y; alloc y 8MiB; fill y 7 --on t")?;
-            program.must("sync t")?;
+            program.must("fill y 1 --on s; add y 1 --on s; free y; alloc y 8MiB; fill y 7 --on t; sync t")?;
             assert!(program.ask("check y 7")?.flag("matches"), "{name} in round {round}");
         }
         Ok(())
@@ -182,11 +144,7 @@ fn a_free_during_a_capture_is_answered_as_natively_and_charged_to_the_byte() -> 
         let mut answers = Vec::new();
         for sharing in [Sharing::Native, Sharing::session("a")] {
             let mut program = Program::hold(&world, &sharing, "a")?;
-            for line in
-                ["alloc x 40MiB", "alloc y 4MiB", "alloc z 4MiB", "stream s", "fill x 0 --on s", "sync"]
-            {
-                program.must(line)?;
-            }
+            program.must("alloc x 40MiB; alloc y 4MiB; alloc z 4MiB; stream s; fill x 0 --on s; sync")?;
             program.must(&format!("capture s --mode {mode}"))?;
             let said = LINES
                 .iter()

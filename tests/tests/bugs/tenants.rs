@@ -26,6 +26,11 @@ pub(crate) fn tenant(world: &World, name: &str) -> anyhow::Result<Program> {
     Ok(program)
 }
 
+/// Two programs as of [`tenant`].
+pub(crate) fn tenants(world: &World, names: [&str; 2]) -> anyhow::Result<[Program; 2]> {
+    Ok([tenant(world, names[0])?, tenant(world, names[1])?])
+}
+
 pub(crate) fn lock(status: &Status, name: &str) -> Option<LockView> {
     let session = status.sessions.iter().find(|session| session.name == name);
     session.map(|session| session.lock.clone())

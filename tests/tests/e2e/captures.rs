@@ -39,10 +39,7 @@ fn what_we_ask_about_pools_breaks_no_capture() -> anyhow::Result<()> {
     let mut a = capturing(&world, "")?;
     a.must("alloc p 1MiB --door async; free-async p; sync")?;
     for (mode, beside) in [("global", "mem-info"), ("thread", "mem-info"), ("global", "@other mem-info")] {
-        a.must(&format!("capture s --mode {mode}"))?;
-        a.must("add x 1 --on s")?;
-        a.must(beside)?;
-        a.must("end-capture s g")?;
+        a.must(&format!("capture s --mode {mode}; add x 1 --on s; {beside}; end-capture s g"))?;
     }
     a.must("replay g --on s; sync s; check x 1")?;
     Ok(())
@@ -56,19 +53,7 @@ fn capturing(world: &World, faults: &str) -> anyhow::Result<Program> {
     }
     let mut a = Program::begin(command, world, "a")?;
     a.ready()?;
-    let lines = [
-        "alloc x 40MiB",
-        "alloc y 4KiB",
-        "stream s",
-        "stream t",
-        "event e",
-        "event f",
-        "fill x 0 --on s",
-        "sync",
-    ];
-    for line in lines {
-        a.must(line)?;
-    }
+    a.must("alloc x 40MiB; alloc y 4KiB; stream s; stream t; event e; event f; fill x 0 --on s; sync")?;
     Ok(a)
 }
 
@@ -147,8 +132,7 @@ fn a_stream_that_joins_a_capture_by_an_event_is_recorded_while_a_drop_is_pending
         let mut a = capturing(&world, "")?;
         let mut b = Program::hold(&world, &Sharing::session("b"), "b")?;
         b.must("alloc x 40MiB")?;
-        a.must(&format!("capture s --mode {mode}"))?;
-        a.must("add x 1 --on s; record e --on s; wait-event e --on t")?;
+        a.must(&format!("capture s --mode {mode}; add x 1 --on s; record e --on s; wait-event e --on t"))?;
         let fill = b.tell("fill x 1")?;
         daemon.until("b waits for the card", |status| !status.gpus[0].queue.is_empty())?;
         a.must("add x 2 --on t; @other put y 7; @other get y; record f --on t; wait-event f --on s")?;

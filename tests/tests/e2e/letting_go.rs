@@ -16,6 +16,11 @@ fn tenant(world: &World, name: &str) -> anyhow::Result<Program> {
     Ok(program)
 }
 
+/// Two programs as of [`tenant`].
+fn tenants(world: &World, names: [&str; 2]) -> anyhow::Result<[Program; 2]> {
+    Ok([tenant(world, names[0])?, tenant(world, names[1])?])
+}
+
 fn holds(status: &Status, name: &str) -> bool {
     status
         .sessions
@@ -33,8 +38,7 @@ fn waits(status: &Status, name: &str) -> bool {
 #[test]
 fn an_idle_holder_lets_go_long_before_its_quantum_ends() -> anyhow::Result<()> {
     let (world, daemon) = World::of(Bytes::mib(64))?.with_daemon(&LONG_TURNS)?;
-    let mut a = tenant(&world, "a")?;
-    let mut b = tenant(&world, "b")?;
+    let [mut a, mut b] = tenants(&world, ["a", "b"])?;
     a.must("fill x 1; sync")?;
     // Were it not for the proof of idleness, this would wait for ten minutes.
     b.must("fill x 2; sync; check x 2")?;
@@ -61,8 +65,7 @@ fn an_idle_holder_from_parallel_times_lets_go_too() -> anyhow::Result<()> {
 #[test]
 fn work_in_flight_is_not_idleness() -> anyhow::Result<()> {
     let (world, daemon) = World::of(Bytes::mib(64))?.with_daemon(&LONG_TURNS)?;
-    let mut a = tenant(&world, "a")?;
-    let mut b = tenant(&world, "b")?;
+    let [mut a, mut b] = tenants(&world, ["a", "b"])?;
     // One kernel that runs until it is told to stop: no launches, and not idle.
     a.must("alloc stop 4KiB; set stop 0; stream s; spin 60s --until stop --on s")?;
     let fill = b.tell("fill x 2")?;
@@ -81,8 +84,7 @@ fn work_in_flight_is_not_idleness() -> anyhow::Result<()> {
 #[test]
 fn a_quantum_ends_for_a_holder_that_never_rests() -> anyhow::Result<()> {
     let (world, daemon) = World::of(Bytes::mib(64))?.with_daemon(&SHORT_TURNS)?;
-    let mut a = tenant(&world, "a")?;
-    let mut b = tenant(&world, "b")?;
+    let [mut a, mut b] = tenants(&world, ["a", "b"])?;
     a.must("fill x 0")?;
     b.must("fill x 0")?;
     let (mut last_a, mut last_b) = (None, None);
@@ -169,8 +171,7 @@ fn the_processes_of_a_session_run_together() -> anyhow::Result<()> {
 #[test]
 fn a_thread_that_waits_says_after_two_seconds_what_for() -> anyhow::Result<()> {
     let (world, daemon) = World::of(Bytes::mib(64))?.with_daemon(&LONG_TURNS)?;
-    let mut a = tenant(&world, "a")?;
-    let mut b = tenant(&world, "b")?;
+    let [mut a, mut b] = tenants(&world, ["a", "b"])?;
     a.must("alloc stop 4KiB; set stop 0; stream s; spin 60s --until stop --on s")?;
     let fill = b.tell("fill x 2")?;
     gpushare_tests::patience::until("a line on stderr", || {

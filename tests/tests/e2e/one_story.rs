@@ -2,13 +2,12 @@
 //! one that only looks.
 
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use anyhow::Context;
 use gpushare_proto::{Bytes, names};
-use gpushare_tests::{Daemon, Part, Process, Program, Sharing, World, foreign, output_of};
+use gpushare_tests::{Daemon, Dialogue, Part, Program, Sharing, World, foreign, output_of};
 
 const CARD: Bytes = Bytes::mib(64);
 const LIMIT: Bytes = Bytes::mib(16);
@@ -101,9 +100,10 @@ fn a_process_that_only_looks_sees_the_others_of_its_session_and_is_none_of_them(
     let mut holder = Program::hold(&world, &limited(), "holder")?;
     holder.must("alloc x 6MiB")?;
     for smi in both_ways(&world)? {
-        let mut looking =
-            Looking::start(&world, beside(&world, &holder, &smi)?, &["nvml", "threads", "wait"])?;
-        let lines = looking.until_it_waits()?;
+        let mut command = beside(&world, &holder, &smi)?;
+        command.args(["nvml", "threads", "wait"]);
+        let mut looking = Dialogue::start(&world, command, "looking")?;
+        let lines = looking.answers_until("waits")?;
         let own = format!(" {}={}", holder.process().pid(), Bytes::mib(6).0);
         let expected = picture(Bytes::mib(6), &own);
         assert_eq!(lines[..expected.len()], expected);
@@ -167,21 +167,19 @@ fn a_daemon_that_is_gone_for_a_while_does_not_change_the_story() -> anyhow::Resu
     let mut holder = Program::hold(&world, &limited(), "holder")?;
     holder.must("alloc x 6MiB")?;
     let smi = foreign::program(&world, "smi")?;
-    let mut looking = Looking::start(
-        &world,
-        beside(&world, &holder, &smi)?,
-        &["nvml", "wait", "nvml", "wait", "nvml", "wait"],
-    )?;
-    let first = looking.until_it_waits()?;
+    let mut command = beside(&world, &holder, &smi)?;
+    command.args(["nvml", "wait", "nvml", "wait", "nvml", "wait"]);
+    let mut looking = Dialogue::start(&world, command, "looking")?;
+    let first = looking.answers_until("waits")?;
     daemon.kill()?;
-    looking.go_on()?;
-    assert_eq!(looking.until_it_waits()?, first);
+    looking.tell("on")?;
+    assert_eq!(looking.answers_until("waits")?, first);
     daemon.restart()?;
     daemon.until("the holder is back", |status| {
         status.sessions.iter().any(|session| session.clients.len() == 1)
     })?;
-    looking.go_on()?;
-    let last = looking.until_it_waits()?;
+    looking.tell("on")?;
+    let last = looking.answers_until("waits")?;
     assert_eq!(last[..2], first[..2]);
     Ok(())
 }
@@ -323,38 +321,4 @@ fn beside(world: &World, holder: &Program, program: &Path) -> anyhow::Result<Com
     let mut command = world.sharing(&Sharing::Preload, program);
     command.env(names::TOKEN_FILE, token);
     Ok(command)
-}
-
-/// A program that prints, waits, and goes on when it is told.
-struct Looking {
-    stdin: std::process::ChildStdin,
-    lines: std::io::Lines<BufReader<std::process::ChildStdout>>,
-    _process: Process,
-}
-
-impl Looking {
-    fn start(world: &World, mut command: Command, steps: &[&str]) -> anyhow::Result<Self> {
-        command.args(steps).stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut process = Process::start(command, world.folder(), "looking")?;
-        Ok(Self {
-            stdin: process.take_stdin().context("no stdin")?,
-            lines: BufReader::new(process.take_stdout().context("no stdout")?).lines(),
-            _process: process,
-        })
-    }
-
-    fn until_it_waits(&mut self) -> anyhow::Result<Vec<String>> {
-        let mut lines = Vec::new();
-        for line in self.lines.by_ref() {
-            match line? {
-                waits if waits == "waits" => break,
-                line => lines.push(line),
-            }
-        }
-        Ok(lines)
-    }
-
-    fn go_on(&mut self) -> anyhow::Result<()> {
-        Ok(writeln!(self.stdin, "on")?)
-    }
 }

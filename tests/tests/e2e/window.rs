@@ -115,10 +115,9 @@ fn a_program_whose_launches_wait_for_a_later_one_is_delayed_and_not_blocked() ->
     let (world, _daemon) = World::of(Bytes::mib(64))?.with_daemon(&[])?;
     let mut a = counting(&world, "a")?;
     let b = Program::hold(&world, &Sharing::session("b"), "b")?;
-    for line in ["alloc flag 4KiB", "set flag 0", "wait-value flag 1 --on s"] {
-        a.must(line)?;
-    }
-    a.must("empty 200 --on s; write-value flag 1; sync")?;
+    a.must(
+        "alloc flag 4KiB; set flag 0; wait-value flag 1 --on s; empty 200 --on s; write-value flag 1; sync",
+    )?;
     let [counted, in_flight, held_back, let_through] = summary(&mut a)?;
     assert!(counted >= 200 && in_flight >= 200, "{counted} counted, {in_flight} in flight");
     assert!(held_back > 0 && let_through > 0, "{held_back} held back, {let_through} let through");

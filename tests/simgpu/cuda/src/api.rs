@@ -164,3 +164,15 @@ macro_rules! api {
     ($($row:tt)*) => { $crate::api::api! { @rows [] $($row)* } };
 }
 pub(crate) use api;
+
+/// Names that most families of functions need.
+mod prelude {
+    pub(super) use std::ffi::{c_char, c_void};
+
+    pub(super) use super::api;
+    pub(super) use crate::codes::{Answer, Code};
+    pub(super) use crate::driver::driver;
+    pub(super) use crate::ffi::{Extra, In, InOut, KernelParams, Out, Text};
+    pub(super) use crate::handles::{Handle, Tag};
+    pub(super) use crate::{current, work};
+}

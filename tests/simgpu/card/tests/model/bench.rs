@@ -59,6 +59,13 @@ impl Bench {
         }
     }
 
+    /// A card of the usual numbers and a process on it.
+    pub(crate) fn with_process() -> (Self, ClientId) {
+        let mut bench = Self::new(Constants::default());
+        let process = bench.process();
+        (bench, process)
+    }
+
     /// A process with a context and its legacy stream. Its pid is its number.
     pub(crate) fn process(&mut self) -> ClientId {
         self.clients += 1;

@@ -21,8 +21,7 @@ fn spin(time: Duration) -> Op {
 
 #[test]
 fn the_first_touch_of_a_page_costs_a_fault_and_the_second_nothing() {
-    let mut bench = Bench::new(Constants::default());
-    let process = bench.process();
+    let (mut bench, process) = Bench::with_process();
     bench.allocate(process, BASE, 64 * MIB, Kind::Managed).unwrap();
     let constants = Constants::default();
 
@@ -37,8 +36,7 @@ fn the_first_touch_of_a_page_costs_a_fault_and_the_second_nothing() {
 
 #[test]
 fn a_prefetch_is_faster_than_faults_and_spares_them() {
-    let mut bench = Bench::new(Constants::default());
-    let process = bench.process();
+    let (mut bench, process) = Bench::with_process();
     bench.allocate(process, BASE, 64 * MIB, Kind::Managed).unwrap();
     let time = bench.time(process, Op::Prefetch { address: BASE, len: 64 * MIB, to: Some(GpuIndex(0)) });
     assert_eq!(time, (0..32).map(|_| Constants::default().prefetch_in.time_for(PAGE)).sum());
@@ -53,8 +51,7 @@ fn a_prefetch_is_faster_than_faults_and_spares_them() {
 
 #[test]
 fn a_process_larger_than_the_card_evicts_itself() {
-    let mut bench = Bench::new(Constants::default());
-    let process = bench.process();
+    let (mut bench, process) = Bench::with_process();
     bench.allocate(process, BASE, 384 * MIB, Kind::Managed).unwrap();
     for _ in 0..2 {
         bench.time(process, touch(BASE, 384 * MIB));
@@ -107,8 +104,7 @@ fn slices_share_the_card_evenly_even_in_the_middle_of_a_kernel() {
 
 #[test]
 fn alone_a_process_is_never_interrupted() {
-    let mut bench = Bench::new(Constants::default());
-    let process = bench.process();
+    let (mut bench, process) = Bench::with_process();
     bench.submit(process, spin(50 * MILLISECOND));
     bench.finish();
     assert_eq!(bench.turns(), 1);
@@ -116,8 +112,7 @@ fn alone_a_process_is_never_interrupted() {
 
 #[test]
 fn kernels_compute_what_they_say() {
-    let mut bench = Bench::new(Constants::default());
-    let process = bench.process();
+    let (mut bench, process) = Bench::with_process();
     bench.allocate(process, BASE, 8 * MIB, Kind::Managed).unwrap();
     bench.allocate(process, 2 * BASE, 8, Kind::Device).unwrap();
     let n = 2 * MIB;
@@ -130,8 +125,7 @@ fn kernels_compute_what_they_say() {
 
 #[test]
 fn copies_and_fills_reach_rows_and_nothing_between_them() {
-    let mut bench = Bench::new(Constants::default());
-    let process = bench.process();
+    let (mut bench, process) = Bench::with_process();
     bench.allocate(process, BASE, 64, Kind::Device).unwrap();
     let (to, shape) = (Plane { address: BASE + 2, pitch: 16 }, Shape { width: 4, rows: 3 });
     bench.submit(process, Op::Set { to, shape, value: 0x0201, element: 2 });
@@ -143,8 +137,7 @@ fn copies_and_fills_reach_rows_and_nothing_between_them() {
 
 #[test]
 fn a_stream_waits_for_a_value_that_another_one_writes() {
-    let mut bench = Bench::new(Constants::default());
-    let process = bench.process();
+    let (mut bench, process) = Bench::with_process();
     let (waiting, writing) = (StreamId(1), StreamId(2));
     bench.stream(process, waiting, StreamKind::NonBlocking);
     bench.stream(process, writing, StreamKind::NonBlocking);
@@ -161,8 +154,7 @@ fn a_stream_waits_for_a_value_that_another_one_writes() {
 
 #[test]
 fn a_spinning_kernel_ends_when_its_flag_is_set_and_others_run_beside_it() {
-    let mut bench = Bench::new(Constants::default());
-    let process = bench.process();
+    let (mut bench, process) = Bench::with_process();
     let (spinning, other) = (StreamId(1), StreamId(2));
     bench.stream(process, spinning, StreamKind::NonBlocking);
     bench.stream(process, other, StreamKind::NonBlocking);
@@ -179,8 +171,7 @@ fn a_spinning_kernel_ends_when_its_flag_is_set_and_others_run_beside_it() {
 
 #[test]
 fn the_legacy_stream_waits_for_blocking_streams() {
-    let mut bench = Bench::new(Constants::default());
-    let process = bench.process();
+    let (mut bench, process) = Bench::with_process();
     let blocking = StreamId(1);
     bench.stream(process, blocking, StreamKind::Blocking);
     bench.submit_to(process, blocking, spin(10 * MILLISECOND));
@@ -193,8 +184,7 @@ fn the_legacy_stream_waits_for_blocking_streams() {
 
 #[test]
 fn a_graph_replays_its_work_each_time() {
-    let mut bench = Bench::new(Constants::default());
-    let process = bench.process();
+    let (mut bench, process) = Bench::with_process();
     bench.allocate(process, BASE, 64, Kind::Device).unwrap();
     let add = Op::Kernel(Kernel::Add { p: BASE, n: 1, value: 5 });
     bench.define_graph(process, vec![add.clone(), add]);
@@ -206,8 +196,7 @@ fn a_graph_replays_its_work_each_time() {
 
 #[test]
 fn device_memory_runs_out_and_managed_memory_does_not() {
-    let mut bench = Bench::new(Constants::default());
-    let process = bench.process();
+    let (mut bench, process) = Bench::with_process();
     assert_eq!(bench.allocate(process, BASE, 300 * MIB, Kind::Device), Err(Failure::OutOfMemory));
     assert_eq!(bench.allocate(process, BASE, 300 * MIB, Kind::Managed), Ok(()));
     assert_eq!(bench.allocate(process, 1 << 40, 254 * MIB, Kind::Device), Ok(()));
@@ -216,8 +205,7 @@ fn device_memory_runs_out_and_managed_memory_does_not() {
 
 #[test]
 fn device_memory_pushes_managed_pages_out() {
-    let mut bench = Bench::new(Constants::default());
-    let process = bench.process();
+    let (mut bench, process) = Bench::with_process();
     bench.allocate(process, BASE, 254 * MIB, Kind::Managed).unwrap();
     bench.time(process, touch(BASE, 254 * MIB));
     bench.allocate(process, 1 << 40, 100 * MIB, Kind::Device).unwrap();
@@ -227,8 +215,8 @@ fn device_memory_pushes_managed_pages_out() {
 
 #[test]
 fn a_death_stops_the_work_now_and_gives_the_memory_back_a_little_later() {
-    let mut bench = Bench::new(Constants::default());
-    let (victim, other) = (bench.process(), bench.process());
+    let (mut bench, victim) = Bench::with_process();
+    let other = bench.process();
     bench.allocate(victim, BASE, 100 * MIB, Kind::Device).unwrap();
     bench.allocate(victim, 1 << 40, 100 * MIB, Kind::Managed).unwrap();
     bench.submit(victim, touch(1 << 40, 100 * MIB));
@@ -244,8 +232,7 @@ fn a_death_stops_the_work_now_and_gives_the_memory_back_a_little_later() {
 
 #[test]
 fn a_goodbye_gives_the_memory_back_at_once() {
-    let mut bench = Bench::new(Constants::default());
-    let process = bench.process();
+    let (mut bench, process) = Bench::with_process();
     bench.allocate(process, BASE, 100 * MIB, Kind::Device).unwrap();
     bench.goodbye(process);
     assert_eq!(bench.free(), 256 * MIB);
@@ -253,8 +240,8 @@ fn a_goodbye_gives_the_memory_back_at_once() {
 
 #[test]
 fn an_illegal_address_ends_the_process_work_and_nobody_elses() {
-    let mut bench = Bench::new(Constants::default());
-    let (bad, good) = (bench.process(), bench.process());
+    let (mut bench, bad) = Bench::with_process();
+    let good = bench.process();
     bench.submit(bad, Op::Kernel(Kernel::Fill { p: 0xdead_0000, n: 4, value: 1 }));
     bench.advance(MILLISECOND);
     assert_eq!(bench.synchronize(bad), Err(Failure::Sticky(Sticky::IllegalAddress)));
@@ -264,8 +251,7 @@ fn an_illegal_address_ends_the_process_work_and_nobody_elses() {
 
 #[test]
 fn an_idle_card_has_no_deadline() {
-    let mut bench = Bench::new(Constants::default());
-    let process = bench.process();
+    let (mut bench, process) = Bench::with_process();
     bench.submit(process, Op::Kernel(Kernel::Empty));
     bench.finish();
     assert_eq!(bench.next_deadline(), None);
@@ -273,8 +259,7 @@ fn an_idle_card_has_no_deadline() {
 
 #[test]
 fn a_free_waits_for_the_work_before_it() {
-    let mut bench = Bench::new(Constants::default());
-    let process = bench.process();
+    let (mut bench, process) = Bench::with_process();
     bench.allocate(process, BASE, 100 * MIB, Kind::Device).unwrap();
     bench.submit(process, spin(10 * MILLISECOND));
     let start = bench.now();

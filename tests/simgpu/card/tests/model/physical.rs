@@ -33,8 +33,7 @@ fn fill(address: u64, len: u64, value: u32) -> Op {
 
 #[test]
 fn a_kernel_walks_over_mappings_that_lie_side_by_side() {
-    let mut bench = Bench::new(Constants::default());
-    let process = bench.process();
+    let (mut bench, process) = Bench::with_process();
     for (handle, address) in [(ONE, BASE), (TWO, BASE + 2 * MIB)] {
         create(&mut bench, process, handle, Place::Gpu(GPU)).unwrap();
         map(&mut bench, process, address, handle).unwrap();
@@ -48,8 +47,7 @@ fn a_kernel_walks_over_mappings_that_lie_side_by_side() {
 
 #[test]
 fn memory_is_reached_only_where_access_was_given() {
-    let mut bench = Bench::new(Constants::default());
-    let process = bench.process();
+    let (mut bench, process) = Bench::with_process();
     create(&mut bench, process, ONE, Place::Gpu(GPU)).unwrap();
     map(&mut bench, process, BASE, ONE).unwrap();
     bench.submit(process, fill(BASE, 64, 1));
@@ -58,8 +56,7 @@ fn memory_is_reached_only_where_access_was_given() {
 
 #[test]
 fn the_same_memory_moves_to_another_address_with_its_bytes() {
-    let mut bench = Bench::new(Constants::default());
-    let process = bench.process();
+    let (mut bench, process) = Bench::with_process();
     create(&mut bench, process, ONE, Place::Gpu(GPU)).unwrap();
     map(&mut bench, process, BASE, ONE).unwrap();
     allow(&mut bench, process, BASE, 2 * MIB);
@@ -79,8 +76,8 @@ fn the_same_memory_moves_to_another_address_with_its_bytes() {
 
 #[test]
 fn room_comes_back_with_the_last_handle_mapping_or_import() {
-    let mut bench = Bench::new(Constants::default());
-    let (exporter, importer) = (bench.process(), bench.process());
+    let (mut bench, exporter) = Bench::with_process();
+    let importer = bench.process();
     let before = bench.free();
     create(&mut bench, exporter, ONE, Place::Gpu(GPU)).unwrap();
     assert_eq!(bench.free(), before - 2 * MIB);
@@ -115,8 +112,7 @@ fn host_memory_is_slow_to_make_slow_to_compute_on_and_no_room_of_the_card() {
 
 #[test]
 fn an_unshared_handle_cannot_be_exported() {
-    let mut bench = Bench::new(Constants::default());
-    let process = bench.process();
+    let (mut bench, process) = Bench::with_process();
     let request =
         Request::CreateHandle { handle: ONE, len: 2 * MIB, place: Place::Gpu(GPU), shareable: false };
     bench.request(process, request).unwrap();
@@ -126,8 +122,7 @@ fn an_unshared_handle_cannot_be_exported() {
 
 #[test]
 fn an_unmap_does_not_wait_and_what_runs_there_fails() {
-    let mut bench = Bench::new(Constants::default());
-    let process = bench.process();
+    let (mut bench, process) = Bench::with_process();
     create(&mut bench, process, ONE, Place::Gpu(GPU)).unwrap();
     map(&mut bench, process, BASE, ONE).unwrap();
     allow(&mut bench, process, BASE, 2 * MIB);
@@ -140,8 +135,7 @@ fn an_unmap_does_not_wait_and_what_runs_there_fails() {
 
 #[test]
 fn a_death_gives_back_handles_mapped_or_not() {
-    let mut bench = Bench::new(Constants::default());
-    let process = bench.process();
+    let (mut bench, process) = Bench::with_process();
     create(&mut bench, process, ONE, Place::Gpu(GPU)).unwrap();
     create(&mut bench, process, TWO, Place::Gpu(GPU)).unwrap();
     map(&mut bench, process, BASE, ONE).unwrap();

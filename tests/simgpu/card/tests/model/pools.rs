@@ -14,8 +14,7 @@ const ONE: StreamId = StreamId(1);
 const OTHER: StreamId = StreamId(2);
 
 fn bench() -> (Bench, ClientId) {
-    let mut bench = Bench::new(Constants::default());
-    let process = bench.process();
+    let (mut bench, process) = Bench::with_process();
     bench.stream(process, ONE, StreamKind::NonBlocking);
     bench.stream(process, OTHER, StreamKind::NonBlocking);
     let (pool, gpu, limit) = (POOL, GpuIndex(0), 0);

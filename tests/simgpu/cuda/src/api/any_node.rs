@@ -1,16 +1,11 @@
 //! Nodes of any kind by one call: `CUgraphNodeParams` holds a kind and a union of what that kind needs.
 
-use std::ffi::c_void;
-
 use simgpu_card::wire::Op;
 
+use crate::api::memory_node;
 use crate::api::node::{KernelNodeV2, add, child, host, kernel, made, memcpy, memset};
-use crate::api::{api, memory_node};
-use crate::codes::{Answer, Code};
-use crate::driver::driver;
-use crate::ffi::{In, InOut, Out};
+use crate::api::prelude::*;
 use crate::graphs::{Kind, Node};
-use crate::handles::Handle;
 
 /// Where the union begins, and where the copy is in that of a memcpy node.
 const UNION: usize = 16;

@@ -2,13 +2,9 @@
 
 use simgpu_card::wire::Kind;
 
-use crate::api::{api, memory};
+use crate::api::memory;
+use crate::api::prelude::*;
 use crate::arrays::{Array, Descriptor, Mipmap};
-use crate::codes::{Answer, Code};
-use crate::current;
-use crate::driver::driver;
-use crate::ffi::{In, Out};
-use crate::handles::{Handle, Tag};
 
 /// `CUDA_ARRAY_DESCRIPTOR`.
 #[repr(C)]

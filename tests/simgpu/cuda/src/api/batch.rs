@@ -1,13 +1,9 @@
 //! Several pieces of work by one call. They are done one after the other, which a batch allows and no program may count on.
 
-use std::ffi::c_void;
-
-use crate::api::{api, copy, launch, managed, stream};
-use crate::codes::{Answer, Code};
+use crate::api::prelude::*;
+use crate::api::{copy, launch, managed, stream};
 use crate::copies::Wait;
-use crate::current::{self, Default};
-use crate::ffi::{In, KernelParams, Out};
-use crate::handles::Handle;
+use crate::current::Default;
 use crate::location::Location;
 
 /// `CUstreamBatchMemOpParams`, as waits and writes have it.

@@ -1,17 +1,11 @@
 //! Stream capture.
 
-use std::ffi::c_void;
-
-use crate::api::{api, edge};
-use crate::capture::Status;
-use crate::codes::{Answer, Code};
-use crate::current;
-use crate::driver::driver;
-use crate::ffi::{In, InOut, Out};
-use crate::graphs::Frontier;
-use crate::handles::{Handle, Tag};
-
 use simgpu_card::ids::StreamId;
+
+use crate::api::edge;
+use crate::api::prelude::*;
+use crate::capture::Status;
+use crate::graphs::Frontier;
 
 api! {
     fn cuStreamBeginCapture("cuStreamBeginCapture", 10000; "_ptsz", 10000)[default](stream: Handle) {

@@ -1,20 +1,11 @@
 //! Contexts: making, choosing, waiting.
 
-use std::ffi::c_void;
-
+use simgpu_card::ids::ContextId;
 use simgpu_card::wire::{Op, Request, Work};
 
-use crate::api::api;
-use crate::codes::{Answer, Code};
+use crate::api::prelude::*;
 use crate::contexts;
-use crate::current;
-use crate::driver::driver;
-use crate::ffi::{In, Out};
-use crate::handles::{Handle, Tag};
 use crate::state::Recorded;
-use crate::work;
-
-use simgpu_card::ids::ContextId;
 
 api! {
     fn cuCtxCreate_v2("cuCtxCreate", 3020)(context: Out<Handle>, flags: u32, device: i32) {

@@ -2,13 +2,9 @@
 
 use simgpu_card::wire::{Plane, Shape};
 
-use crate::api::api;
-use crate::codes::{Answer, Code};
+use crate::api::prelude::*;
 use crate::copies::{Wait, copy};
-use crate::current::{self, Default};
-use crate::driver::driver;
-use crate::ffi::In;
-use crate::handles::Handle;
+use crate::current::Default;
 use crate::state::State;
 
 /// `CUDA_MEMCPY2D`.

@@ -1,13 +1,7 @@
 //! Devices and what they are.
 
-use std::ffi::c_char;
-
-use crate::api::api;
-use crate::codes::{Answer, Code};
+use crate::api::prelude::*;
 use crate::contexts;
-use crate::driver::driver;
-use crate::ffi::{Out, Text};
-use crate::handles::{Handle, Tag};
 
 /// Compute capability: that of the card whose rates were measured.
 const CAPABILITY: (i32, i32) = (9, 0);

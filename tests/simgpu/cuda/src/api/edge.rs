@@ -1,13 +1,7 @@
 //! What comes after what in a graph.
 
-use std::ffi::c_void;
-
-use crate::api::api;
-use crate::codes::{Answer, Code};
-use crate::driver::driver;
-use crate::ffi::{In, InOut, Out};
+use crate::api::prelude::*;
 use crate::graphs::{Frontier, Graph};
-use crate::handles::{Handle, Tag};
 
 api! {
     fn cuGraphGetEdges("cuGraphGetEdges", 10000)(graph: Handle, from: Out<Handle>, to: Out<Handle>, count: InOut<usize>) {

@@ -3,15 +3,10 @@
 use simgpu_card::ids::EventId;
 use simgpu_card::wire::{Answer as CardAnswer, Op, Request, Work};
 
-use crate::api::api;
+use crate::api::prelude::*;
 use crate::capture::Status;
-use crate::codes::{Answer, Code};
-use crate::current::{self, Default};
-use crate::driver::driver;
-use crate::ffi::Out;
-use crate::handles::{Handle, Tag};
+use crate::current::Default;
 use crate::state::{Event, Recorded};
-use crate::work;
 
 const DISABLE_TIMING: u32 = 2;
 

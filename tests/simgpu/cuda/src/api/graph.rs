@@ -3,20 +3,12 @@
 //! An instantiated graph is kept by the card as a list of work in an order that respects all dependencies; a launch
 //! puts that list into the stream with one message.
 
-use std::ffi::c_char;
-
 use simgpu_card::ids::GraphId;
 use simgpu_card::wire::Request;
 
-use crate::api::api;
+use crate::api::prelude::*;
 use crate::capture::Route;
-use crate::codes::{Answer, Code};
-use crate::current;
-use crate::driver::driver;
-use crate::ffi::{In, InOut, Out};
 use crate::graphs::Graph;
-use crate::handles::{Handle, Tag};
-use crate::work;
 
 /// `CUDA_GRAPH_INSTANTIATE_PARAMS`.
 #[repr(C)]

@@ -5,10 +5,8 @@
 
 use simgpu_card::wire::Kind;
 
-use crate::api::{api, memory};
-use crate::codes::{Answer, Code};
-use crate::driver::driver;
-use crate::ffi::Out;
+use crate::api::memory;
+use crate::api::prelude::*;
 
 api! {
     fn cuMemAllocHost_v2("cuMemAllocHost", 3020)(pointer: Out<u64>, bytes: usize) {
@@ -64,7 +62,7 @@ fn pinned(pointer: Out<u64>, bytes: usize, flags: u32) -> Answer {
 }
 
 fn register(pointer: u64, bytes: usize, flags: u32) -> Answer {
-    crate::current::context()?;
+    current::context()?;
     let end = pointer
         .checked_add(bytes as u64)
         .filter(|_| pointer != 0 && bytes > 0)

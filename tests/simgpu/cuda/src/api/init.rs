@@ -1,11 +1,8 @@
 //! Start, version, names of errors.
 
-use std::ffi::c_char;
-
-use crate::api::api;
-use crate::codes::{Code, describe};
+use crate::api::prelude::*;
+use crate::codes::describe;
 use crate::driver;
-use crate::ffi::Out;
 
 api! {
     fn cuInit("cuInit", 2000)(flags: u32) {

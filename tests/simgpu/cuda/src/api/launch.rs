@@ -3,12 +3,9 @@
 use simgpu_card::kernel::Kernel;
 use simgpu_card::wire::Op;
 
-use crate::api::{api, module};
-use crate::codes::{Answer, Code};
-use crate::current::{self, Default};
-use crate::ffi::{Extra, In, KernelParams};
-use crate::handles::Handle;
-use crate::work;
+use crate::api::module;
+use crate::api::prelude::*;
+use crate::current::Default;
 
 /// `CUlaunchConfig`.
 #[repr(C)]

@@ -2,12 +2,9 @@
 //!
 //! Codes, statuses and what is written when nothing is found are those of driver 580, asked on an H100.
 
-use std::ffi::c_void;
-
-use crate::api::{Pointer, Row, api, rows};
-use crate::codes::Code;
+use crate::api::prelude::*;
+use crate::api::{Pointer, Row, rows};
 use crate::driver;
-use crate::ffi::{In, Out, Text};
 
 /// `CUdriverProcAddressQueryResult`.
 const FOUND: u32 = 0;

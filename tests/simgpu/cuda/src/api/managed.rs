@@ -3,14 +3,9 @@
 use simgpu_card::ids::GpuIndex;
 use simgpu_card::wire::{Answer as CardAnswer, Kind, Op, Request};
 
-use crate::api::{api, memory};
-use crate::codes::{Answer, Code};
-use crate::current;
-use crate::driver::driver;
-use crate::ffi::Out;
-use crate::handles::Handle;
+use crate::api::memory;
+use crate::api::prelude::*;
 use crate::location::{CPU, Location};
-use crate::work;
 
 /// `CU_DEVICE_INVALID`: pages are in different places.
 const NOWHERE: i32 = -2;

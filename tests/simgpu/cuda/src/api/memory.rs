@@ -3,11 +3,7 @@
 use simgpu_card::ids::GpuIndex;
 use simgpu_card::wire::{Answer as CardAnswer, Kind, Request};
 
-use crate::api::api;
-use crate::codes::{Answer, Code};
-use crate::current;
-use crate::driver::driver;
-use crate::ffi::Out;
+use crate::api::prelude::*;
 use crate::mapping::Reservation;
 use crate::state::{Allocation, Source};
 

@@ -3,14 +3,9 @@
 use simgpu_card::ids::PoolId;
 use simgpu_card::wire::{Kind as MemoryKind, Op};
 
-use crate::api::api;
 use crate::api::node::{add, made};
-use crate::codes::{Answer, Code};
-use crate::current;
-use crate::driver::driver;
-use crate::ffi::{In, InOut, Out};
+use crate::api::prelude::*;
 use crate::graphs::{Kind, Node};
-use crate::handles::Handle;
 use crate::location::{AccessDescription, Location};
 use crate::mapping::Reservation;
 use crate::pools::{self, Properties};

@@ -1,17 +1,12 @@
 //! Modules and libraries: PTX text in, functions out.
 
-use std::ffi::{c_char, c_void};
 use std::sync::Arc;
 
 use simgpu_card::kernel::SIGNATURES;
 use simgpu_card::ptx::Module;
 
-use crate::api::api;
-use crate::codes::{Answer, Code};
-use crate::current;
-use crate::driver::driver;
-use crate::ffi::{Image, In, Out, Text};
-use crate::handles::{Handle, Tag};
+use crate::api::prelude::*;
+use crate::ffi::Image;
 use crate::state::Function;
 
 api! {

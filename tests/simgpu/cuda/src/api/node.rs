@@ -1,17 +1,12 @@
 //! Nodes of graphs, made one by one, asked and changed: in a graph, and in an instantiated one.
 
-use std::ffi::c_void;
-
 use simgpu_card::wire::{Op, Plane, Shape};
 
 use crate::api::copy::Copy3d;
-use crate::api::{api, copy, edge, launch, module};
+use crate::api::prelude::*;
+use crate::api::{copy, edge, launch, module};
 use crate::callbacks::{self, Calls, HostFunction, UserData};
-use crate::codes::{Answer, Code};
-use crate::driver::driver;
-use crate::ffi::{Extra, In, KernelParams, Out};
 use crate::graphs::{Frontier, Kind, Node, Params};
-use crate::handles::{Handle, Tag};
 
 /// `CUDA_KERNEL_NODE_PARAMS` before CUDA 12.
 #[repr(C)]

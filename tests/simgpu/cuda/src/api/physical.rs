@@ -7,11 +7,7 @@ use std::os::unix::fs::MetadataExt;
 use simgpu_card::ids::HandleId;
 use simgpu_card::wire::{Answer as CardAnswer, Place, Request};
 
-use crate::api::api;
-use crate::codes::{Answer, Code};
-use crate::driver::driver;
-use crate::ffi::{In, Out};
-use crate::handles::Tag;
+use crate::api::prelude::*;
 use crate::location::{AccessDescription, Location};
 use crate::mapping::Reservation;
 use crate::physical::{self, GRANULARITY, Physical, Properties};

@@ -2,11 +2,7 @@
 
 use simgpu_card::wire::Kind;
 
-use crate::api::api;
-use crate::codes::{Answer, Code};
-use crate::driver::driver;
-use crate::ffi::{In, Out};
-use crate::handles::Tag;
+use crate::api::prelude::*;
 use crate::state::{Source, State};
 
 /// `CU_MEMORYTYPE_HOST` and `CU_MEMORYTYPE_DEVICE`.

@@ -3,12 +3,7 @@
 use simgpu_card::ids::PoolId;
 use simgpu_card::wire::{Answer as CardAnswer, PoolUse, Request};
 
-use crate::api::api;
-use crate::codes::{Answer, Code};
-use crate::current;
-use crate::driver::driver;
-use crate::ffi::{In, Out};
-use crate::handles::{Handle, Tag};
+use crate::api::prelude::*;
 use crate::location::{AccessDescription, Location, NO_ACCESS, READ_WRITE};
 use crate::pools::{self, Properties};
 

@@ -2,11 +2,9 @@
 
 use simgpu_card::wire::{Plane, Shape};
 
-use crate::api::api;
-use crate::codes::Answer;
+use crate::api::prelude::*;
 use crate::copies::{self, Wait};
-use crate::current::{self, Default};
-use crate::handles::Handle;
+use crate::current::Default;
 
 macro_rules! fills {
     ($($type:ty: $row:ident $row_base:literal, $row_async:ident $row_async_base:literal,

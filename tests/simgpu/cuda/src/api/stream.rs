@@ -1,20 +1,12 @@
 //! Streams: making, waiting, values and host functions.
 
-use std::ffi::c_void;
-
 use simgpu_card::ids::StreamId;
 use simgpu_card::wire::{Op, Request, StreamKind, Test, Work};
 
-use crate::api::api;
+use crate::api::prelude::*;
 use crate::callbacks::{self, Calls, HostFunction, UserData};
 use crate::capture::Status;
-use crate::codes::{Answer, Code};
 use crate::contexts;
-use crate::current;
-use crate::driver::driver;
-use crate::ffi::Out;
-use crate::handles::{Handle, Tag};
-use crate::work;
 
 const NON_BLOCKING: u32 = 1;
 
