@@ -55,6 +55,21 @@ impl Program {
         Ok(program)
     }
 
+    /// Starts one without memory, with a variable in its environment, and waits until it has its context.
+    pub fn hold_with(
+        world: &World,
+        sharing: &Sharing,
+        name: &str,
+        variable: &str,
+        value: &str,
+    ) -> anyhow::Result<Self> {
+        let mut command = world.workload(sharing);
+        command.env(variable, value);
+        let mut program = Self::begin(command, world, name)?;
+        program.ready()?;
+        Ok(program)
+    }
+
     /// Starts one and waits until it holds filled memory, under the name `hold`.
     pub fn holding(world: &World, sharing: &Sharing, name: &str, memory: Bytes) -> anyhow::Result<Self> {
         let mut command = world.workload(sharing);

@@ -163,10 +163,13 @@ fn who_dies_inside_an_allocation_holds_up_no_other_session() -> anyhow::Result<(
     let mut other = Program::hold(&world, &Sharing::session("other"), "other")?;
     other.must("alloc x 40MiB")?;
     for round in 1..=3 {
-        let mut command = world.workload(&Sharing::session("victim"));
-        command.env("SIMGPU_FAULTS", "cuMemAllocManaged@2+=hangs");
-        let mut victim = Program::begin(command, &world, &format!("victim-{round}"))?;
-        victim.ready()?;
+        let mut victim = Program::hold_with(
+            &world,
+            &Sharing::session("victim"),
+            &format!("victim-{round}"),
+            "SIMGPU_FAULTS",
+            "cuMemAllocManaged@2+=hangs",
+        )?;
         victim.must("alloc x 40MiB; fill x 1")?;
         victim.tell("alloc y 8MiB")?;
         waits_for(&daemon, "the reservation", Bytes::mib(88))?;

@@ -40,10 +40,8 @@ fn uuids(texts: &[&str]) -> Vec<GpuUuid> {
 #[test]
 fn a_card_named_five_ways_is_one_card_with_one_quota() -> anyhow::Result<()> {
     let (world, daemon) = two_cards()?.with_daemon(&[])?;
-    let mut first = world.workload(&Sharing::limited("a", Bytes::mib(16)));
-    first.env(VISIBLE, LARGE);
-    let mut first = Program::begin(first, &world, "first")?;
-    first.ready()?;
+    let mut first =
+        Program::hold_with(&world, &Sharing::limited("a", Bytes::mib(16)), "first", VISIBLE, LARGE)?;
     first.must("alloc x 3MiB")?;
     let environment = fs::read(format!("/proc/{}/environ", first.process().pid()))?;
     let environment = String::from_utf8(environment)?;

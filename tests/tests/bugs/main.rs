@@ -6,7 +6,7 @@
 mod tenants;
 mod b01_variants;
 mod b02_rtld_next;
-mod b03_every_door;
+mod b03_every_allocation_hook;
 mod b04_unknown_pointers;
 mod b05_killed_anywhere;
 mod b06_last_block;

@@ -67,10 +67,8 @@ fn memory_by_handle_is_free_when_its_last_use_is_over() -> anyhow::Result<()> {
 #[test]
 fn an_unknown_backend_is_named_and_the_program_runs() -> anyhow::Result<()> {
     let (world, _daemon) = World::of(Bytes::mib(256))?.with_daemon(&[])?;
-    let mut command = world.workload(&Sharing::session("a"));
-    command.env(gpushare_proto::names::BACKEND, "fast");
-    let mut program = Program::begin(command, &world, "a")?;
-    program.ready()?;
+    let mut program =
+        Program::hold_with(&world, &Sharing::session("a"), "a", gpushare_proto::names::BACKEND, "fast")?;
     program.must("alloc x 4MiB")?;
     let stderr = program.process().stderr();
     assert!(stderr.contains("\"fast\" is not a backend; write managed"), "{stderr}");

@@ -42,10 +42,7 @@ fn exit_status_signals_and_umask_are_the_programs_own() -> anyhow::Result<()> {
 #[test]
 fn a_summary_comes_at_the_end_if_it_is_asked_for() -> anyhow::Result<()> {
     let (world, _daemon) = World::of(Bytes::mib(64))?.with_daemon(&[])?;
-    let mut command = world.workload(&Sharing::session("alice"));
-    command.env(names::SUMMARY, "1");
-    let mut program = Program::begin(command, &world, "alice")?;
-    program.ready()?;
+    let mut program = Program::hold_with(&world, &Sharing::session("alice"), "alice", names::SUMMARY, "1")?;
     program.must("alloc x 8MiB")?;
     assert!(program.quit()?.success());
     let said = program.process().stderr();

@@ -193,10 +193,8 @@ fn undone_drops(kernels: &str, before: &[&str], second: &str) -> anyhow::Result<
     // In its section [scheduling]: a drop is late after two seconds.
     std::fs::write(&settings, format!("{usual}drain_target = '500ms'\n"))?;
     let daemon = Daemon::start(&world, &SHORT_TURNS)?;
-    let mut command = world.workload(&Sharing::session("a"));
-    command.env(names::COMMUNICATION_KERNELS, kernels);
-    let mut a = Program::begin(command, &world, "a")?;
-    a.ready()?;
+    let mut a =
+        Program::hold_with(&world, &Sharing::session("a"), "a", names::COMMUNICATION_KERNELS, kernels)?;
     let usual = ["alloc x 40MiB", "alloc flag 4KiB", "stream s", "stream t", "fill flag 0", "sync"];
     for line in usual.iter().chain(before) {
         a.must(line)?;

@@ -3,9 +3,9 @@
 //! Nothing here asserts how long something took: counters, checksums, order and states only.
 
 mod programs;
-mod room;
+mod headroom;
 mod sharing;
-mod doors;
+mod hooks;
 mod letting_go;
 mod window;
 mod memory;

@@ -60,10 +60,13 @@ fn a_share_of_the_card_is_what_the_card_has_of_it() -> anyhow::Result<()> {
 #[test]
 fn the_environment_may_say_the_limit_by_card() -> anyhow::Result<()> {
     let (world, _daemon) = World::of(Bytes::mib(256))?.with_daemon(&[])?;
-    let mut command = world.workload(&Sharing::session("env"));
-    command.env(names::MEMORY_LIMIT, r#"{"0": 33554432}"#);
-    let mut program = Program::begin(command, &world, "env")?;
-    program.ready()?;
+    let mut program = Program::hold_with(
+        &world,
+        &Sharing::session("env"),
+        "env",
+        names::MEMORY_LIMIT,
+        r#"{"0": 33554432}"#,
+    )?;
     program.must("alloc x 32MiB")?;
     assert_eq!(program.ask("alloc y 1MiB")?.error(), OUT_OF_MEMORY);
     Ok(())
@@ -74,10 +77,7 @@ fn a_process_without_a_token_is_limited_by_its_environment_and_no_later_one_lift
     let (world, daemon) = World::of(Bytes::mib(256))?.with_daemon(&[])?;
     let mut programs = Vec::new();
     for (limit, name) in [("16MiB", "first"), ("64MiB", "second")] {
-        let mut command = world.workload(&Sharing::Preload);
-        command.env(names::MEMORY_LIMIT, limit);
-        let mut program = Program::begin(command, &world, name)?;
-        program.ready()?;
+        let mut program = Program::hold_with(&world, &Sharing::Preload, name, names::MEMORY_LIMIT, limit)?;
         assert_eq!(program.ask("alloc x 17MiB")?.error(), OUT_OF_MEMORY, "{name}");
         programs.push(program);
     }
@@ -88,10 +88,8 @@ fn a_process_without_a_token_is_limited_by_its_environment_and_no_later_one_lift
 #[test]
 fn a_limit_of_the_environment_holds_over_a_daemon_that_had_no_time_to_write_it_down() -> anyhow::Result<()> {
     let (world, mut daemon) = World::of(Bytes::mib(256))?.with_daemon(&[])?;
-    let mut command = world.workload(&Sharing::Preload);
-    command.env(names::MEMORY_LIMIT, "16MiB");
-    let mut program = Program::begin(command, &world, "unwritten")?;
-    program.ready()?;
+    let mut program =
+        Program::hold_with(&world, &Sharing::Preload, "unwritten", names::MEMORY_LIMIT, "16MiB")?;
     program.must("alloc x 8MiB")?;
     daemon.kill()?;
     std::fs::remove_file(world.runtime_dir().registry())?;
@@ -141,10 +139,8 @@ fn a_limit_of_no_card_that_is_there_is_no_leave_to_run_without_one() -> anyhow::
     );
     let said = said_when_refused(&world, "{}")?;
     assert!(said.contains("GPUSHARE_MEMORY_LIMIT: the limit names no card"), "{said}");
-    let mut right = world.workload(&Sharing::Preload);
-    right.env(names::MEMORY_LIMIT, r#"{"0": 16777216}"#);
-    let mut program = Program::begin(right, &world, "right")?;
-    program.ready()?;
+    let mut program =
+        Program::hold_with(&world, &Sharing::Preload, "right", names::MEMORY_LIMIT, r#"{"0": 16777216}"#)?;
     assert_eq!(program.ask("alloc x 17MiB")?.error(), OUT_OF_MEMORY);
     Ok(())
 }

@@ -10,10 +10,7 @@ const SETTLED: u64 = 32;
 
 /// A program with a stream, which says at its end what it counted.
 fn counting(world: &World, name: &str) -> anyhow::Result<Program> {
-    let mut command = world.workload(&Sharing::session(name));
-    command.env(names::SUMMARY, "1");
-    let mut program = Program::begin(command, world, name)?;
-    program.ready()?;
+    let mut program = Program::hold_with(world, &Sharing::session(name), name, names::SUMMARY, "1")?;
     program.must("stream s")?;
     Ok(program)
 }

@@ -1,0 +1,99 @@
+//! Bug 3: a quota that holds for one allocation function of the driver and not for another. Each function asks for
+//! 64 blocks of 64 MiB against a quota of 512 MiB.
+
+use gpushare_proto::Bytes;
+use gpushare_tests::{Daemon, Program, Sharing, World};
+
+const OUT_OF_MEMORY: Option<&str> = Some("CUDA_ERROR_OUT_OF_MEMORY");
+const QUOTA: Bytes = Bytes::mib(512);
+const BLOCKS: usize = 64;
+/// Blocks that the quota has room for.
+const FIT: usize = 8;
+
+/// An allocation function of the driver by its name in `hold`, how its blocks are freed, and what then makes the
+/// driver give back what it keeps.
+struct Function {
+    name: &'static str,
+    free: &'static str,
+    last: Option<&'static str>,
+}
+
+const FUNCTIONS: [Function; 10] = [
+    Function::freed("mem"),
+    Function::freed("pitch"),
+    Function::freed("managed"),
+    Function::freed("async"),
+    Function { name: "async", free: "free-async", last: None },
+    Function { name: "pool", free: "free-async", last: None },
+    Function { name: "graph", free: "free", last: Some("trim-graphs") },
+    Function::freed("handle"),
+    Function::freed("array"),
+    Function::freed("mipmap"),
+];
+
+impl Function {
+    const fn freed(name: &'static str) -> Self {
+        Self { name, free: "free", last: None }
+    }
+}
+
+/// Functions whose memory a native backend keeps on the card.
+const PLAIN: &[&str] = &["mem", "pitch"];
+
+/// Fills and empties the quota by one function, on a card that has room for all the blocks.
+fn quota_holds(world: &World, daemon: &Daemon, function: &Function, sharing: &Sharing) -> anyhow::Result<()> {
+    let Function { name, free, last } = function;
+    let mut program = Program::hold(world, sharing, "a")?;
+    for round in ["once", "and again after all was freed"] {
+        for n in 0..BLOCKS {
+            let expected = if n < FIT { None } else { OUT_OF_MEMORY };
+            let answer = program.ask(&format!("alloc x{n} 64MiB --door {name}"))?;
+            assert_eq!(answer.error(), expected, "block {n} by {name}, {round}");
+        }
+        assert_eq!(daemon.session("a")?.gpus[0].allocated_bytes, QUOTA, "{name}, {round}");
+        assert_eq!(program.must("mem-info")?.number("free_bytes"), 0, "{name}, {round}");
+        for n in 0..FIT {
+            program.must(&format!("{free} x{n}"))?;
+        }
+        program.must("sync")?;
+        if let Some(last) = last {
+            program.must(last)?;
+        }
+        assert_eq!(program.must("mem-info")?.number("free_bytes"), QUOTA.0, "{name}, {round}");
+    }
+    assert_eq!(daemon.session("a")?.gpus[0].allocated_bytes, Bytes::ZERO, "{name}");
+    program.must("alloc all 512MiB")?;
+    program.quit()?;
+    daemon.until("the session is over", |status| status.sessions.is_empty())?;
+    Ok(())
+}
+
+#[test]
+fn a_quota_holds_for_every_allocation_function() -> anyhow::Result<()> {
+    let (world, daemon) = World::of(Bytes::gib(4))?.with_daemon(&[])?;
+    let sharing = Sharing::limited("a", QUOTA);
+    FUNCTIONS
+        .iter()
+        .try_for_each(|function| quota_holds(&world, &daemon, function, &sharing))
+}
+
+#[test]
+fn a_quota_holds_for_memory_that_stays_on_the_card() -> anyhow::Result<()> {
+    let (world, daemon) = World::of(Bytes::gib(4))?.with_daemon(&[])?;
+    let sharing = Sharing::limited("a", QUOTA).and(&["--backend", "native"]);
+    let mut plain = FUNCTIONS.iter().filter(|function| PLAIN.contains(&function.name));
+    plain.try_for_each(|function| quota_holds(&world, &daemon, function, &sharing))
+}
+
+#[test]
+fn what_a_pool_has_is_taken_again_when_the_quota_is_full() -> anyhow::Result<()> {
+    let (world, daemon) = World::of(Bytes::gib(4))?.with_daemon(&[])?;
+    let mut program = Program::hold(&world, &Sharing::limited("a", Bytes::mib(128)), "a")?;
+    program.must("alloc x 64MiB --door async; alloc y 64MiB")?;
+    for _ in 0..3 {
+        program.must("free-async x; alloc x 64MiB --door async")?;
+    }
+    assert_eq!(program.ask("alloc z 2MiB --door async")?.error(), OUT_OF_MEMORY);
+    assert_eq!(daemon.session("a")?.gpus[0].allocated_bytes, Bytes::mib(128));
+    Ok(())
+}
