@@ -1,4 +1,5 @@
-//! Programs that die and leave a child that has the card's files open: the card keeps their memory, and so do the books.
+//! Programs that die and leave a child that has the card's files open: the card keeps their memory, and the daemon
+//! goes on charging it to their sessions.
 
 use std::fs;
 
@@ -57,7 +58,7 @@ fn keeps_and_gives_back(backend: &str) -> anyhow::Result<()> {
     assert_eq!(refused.error(), Some("CUDA_ERROR_OUT_OF_MEMORY"));
     sibling.must("alloc y 24MiB")?;
     let explained = daemon.ctl(&["explain", "two"])?;
-    let said = format!("40MiB on gpu0 are of pid {pid}, which ended");
+    let said = format!("40MiB on gpu0 belong to pid {pid}, which ended");
     assert!(explained.contains(&said), "{explained}");
     let json: serde_json::Value = serde_json::from_str(&daemon.ctl(&["explain", "two", "--json"])?)?;
     assert_eq!(json["orphaned"][0]["pid"], pid);
@@ -79,13 +80,8 @@ fn keeps_and_gives_back(backend: &str) -> anyhow::Result<()> {
 }
 
 #[test]
-fn managed_memory_of_the_dead_counts_as_long_as_the_card_keeps_it() -> anyhow::Result<()> {
-    keeps_and_gives_back("managed")
-}
-
-#[test]
-fn native_memory_of_the_dead_counts_as_long_as_the_card_keeps_it() -> anyhow::Result<()> {
-    keeps_and_gives_back("native")
+fn memory_of_the_dead_counts_as_long_as_the_card_keeps_it() -> anyhow::Result<()> {
+    ["managed", "native"].into_iter().try_for_each(keeps_and_gives_back)
 }
 
 #[test]
