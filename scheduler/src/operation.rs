@@ -65,10 +65,9 @@ impl<'a> Operation<'a> {
         }
     }
 
-    /// Sets the session that the operation concerns.
-    pub(crate) const fn of(mut self, session: SessionId, name: &'a str) -> Self {
-        self.session = Some((session, name));
-        self
+    /// Starts the record of a successful operation that concerns a session.
+    pub(crate) const fn of(operation: &'static str, session: SessionId, name: &'a str) -> Self {
+        Self { session: Some((session, name)), ..Self::done(operation) }
     }
 
     pub(crate) const fn process(mut self, pid: u32) -> Self {

@@ -12,6 +12,8 @@
 //! The memory that a returning process claims to use is booked in any case, since used memory must count. Who
 //! it was is believed only by the kernel's word.
 
+use std::os::fd::OwnedFd;
+
 use gpushare_core::Event;
 use gpushare_proto::session::Terms;
 use gpushare_proto::tenant::{Failure, FailureCode, PROTOCOL, Returning, ReturningGpu, TenantReply, Welcome};
@@ -19,15 +21,18 @@ use gpushare_proto::{Bytes, ClientId, GpuId, SessionId, Token};
 use gpushare_sys::{clock, process};
 
 use super::ancestry::Ancestry;
+use super::joined::JoinedProcess;
 use super::leave;
 use super::page::ClientPage;
 use super::returning::{becomes_away, check_away_limit, come_back, returning_client};
 use super::table::Client;
 use crate::connections::ConnectionId;
 use crate::engine::Engine;
-use crate::identity::PeerProcess;
+use crate::identity::{PeerProcess, ProcessId};
+use crate::input::Watched;
 use crate::operation::{Operation, failure, plain};
 use crate::registry::Origin;
+use crate::report::status::memory_report;
 use crate::sessions::Session;
 
 /// A new client's number and session.
@@ -70,19 +75,13 @@ pub(crate) fn join(
             return Err(failure);
         }
     };
-    let name = engine.sessions.name(session);
-    let welcome = Welcome { protocol: PROTOCOL, client: id, session, name: name.clone(), gpus: gpus.clone() };
-    engine
-        .peers
-        .send(connection, |outbox| outbox.send_with(&TenantReply::Welcome(welcome), file));
-    engine.peers.become_client(connection, id);
+    let name = welcome(engine, connection, (id, session), gpus.clone(), file);
     let mut client = Client::new(session, peer, page, restored);
     client.connection = Some(connection);
     engine.clients.insert(id, client);
     engine.persistence.changed();
     engine.persistence.count_from(clock::monotonic());
-    Operation::done("process.join")
-        .of(session, &name)
+    Operation::of("process.join", session, &name)
         .peer(peer)
         .debug(format_args!("{id} is pid {} of {session}", peer.pid));
     let holding = returning
@@ -101,6 +100,22 @@ pub(crate) fn join(
         engine.feed(Event::Wait { client: id, word });
     }
     Ok(())
+}
+
+/// Answers the hello of a client, which gets its page's file. Returns the name of its session.
+pub(super) fn welcome(
+    engine: &mut Engine,
+    connection: ConnectionId,
+    (client, session): (ClientId, SessionId),
+    gpus: Vec<GpuId>,
+    file: OwnedFd,
+) -> String {
+    let name = engine.sessions.name(session);
+    let welcome = Welcome { protocol: PROTOCOL, client, session, name: name.clone(), gpus };
+    let welcome = TenantReply::Welcome(welcome);
+    engine.peers.send(connection, |outbox| outbox.send_with(&welcome, file));
+    engine.peers.become_client(connection, client);
+    name
 }
 
 /// Returns the numbers of the cards that a returning process was on.
@@ -203,9 +218,52 @@ fn open_implicit(engine: &mut Engine, peer: &PeerProcess) -> Result<SessionId, F
         |name| Session::new(name, Terms::default(), Origin::Implicit(key), false, None),
     );
     let name = engine.sessions.name(session);
-    Operation::done("session.open")
-        .of(session, &name)
+    Operation::of("session.open", session, &name)
         .user(uid)
         .info(format_args!("{session} is the session of {words}"));
     Ok(session)
+}
+
+/// Puts a process into the session of its token, or into the one that it is bound to by user or control
+/// group.
+///
+/// A process without a pid in our namespace is not put in, since its children could not be recognised.
+pub(crate) fn enter(engine: &mut Engine, peer: &PeerProcess, token: &Token) -> Result<TenantReply, Failure> {
+    let sessions = &engine.sessions;
+    let Some(session) = sessions.bound(peer).or_else(|| sessions.by_token(token)) else {
+        return Ok(TenantReply::SessionMemory(None));
+    };
+    if let Some(process) = peer.id {
+        check_limit(engine, peer, process)?;
+        let watch = engine.watch(peer.pidfd.clone(), Watched::Joined(process));
+        let joined = JoinedProcess { process, principal: peer.principal.clone() };
+        engine.joined.enter(joined, session, watch);
+        engine.persistence.changed();
+        let name = engine.sessions.name(session);
+        Operation::of("session.enter", session, &name)
+            .peer(peer)
+            .debug(format_args!("pid {} and all that it starts are of {name}", peer.pid));
+    }
+    Ok(TenantReply::SessionMemory(memory_report(engine, session, peer)))
+}
+
+fn check_limit(engine: &Engine, peer: &PeerProcess, process: ProcessId) -> Result<(), Failure> {
+    let principal = &peer.principal;
+    let is_in = engine.joined.session_of(process).is_some();
+    if is_in || engine.limit.allows(principal, engine.joined.count_of(principal)) {
+        return Ok(());
+    }
+    let most = engine.limit.most();
+    Err(failure(
+        FailureCode::Unavailable,
+        format!("{principal} has {most} processes already that entered a session; end one first"),
+    ))
+}
+
+/// Restores a process that entered a session under the last daemon, if it still lives.
+pub(crate) fn restore_joined(engine: &mut Engine, joined: JoinedProcess, session: SessionId) {
+    if let Some(pidfd) = joined.process.open() {
+        let watch = engine.watch(pidfd.into(), Watched::Joined(joined.process));
+        engine.joined.enter(joined, session, watch);
+    }
 }

@@ -82,8 +82,7 @@ pub(crate) fn remove_client(engine: &mut Engine, id: ClientId) {
     };
     client.page.close();
     let name = engine.sessions.name(client.session);
-    Operation::done("process.leave")
-        .of(client.session, &name)
+    Operation::of("process.leave", client.session, &name)
         .peer(&client.peer)
         .debug(format_args!("{id} (pid {}) is gone", client.peer.pid));
     let left = client.entry(id, &engine.cards).filter(|entry| !entry.cards.is_empty());
@@ -168,8 +167,7 @@ fn remove_orphan(engine: &mut Engine, id: ClientId) {
     };
     if logged {
         let (pid, name) = (entry.process.pid, engine.sessions.name(entry.session));
-        Operation::done("memory.return")
-            .of(entry.session, &name)
+        Operation::of("memory.return", entry.session, &name)
             .process(pid)
             .info(format_args!("the driver has taken back the memory of pid {pid} of {name}"));
     }
@@ -187,8 +185,7 @@ pub(crate) fn leave_session(engine: &mut Engine, session: SessionId) {
 /// Ends a session if it has no client and no registrar, and is not an administrator's.
 pub(crate) fn end_session_if_over(engine: &mut Engine, id: SessionId) {
     if let Some(session) = engine.sessions.take_if_over(id) {
-        Operation::done("session.end")
-            .of(id, &session.name)
+        Operation::of("session.end", id, &session.name)
             .info(format_args!("session {} ({id}) is over", session.name));
         forget_session(engine, id, &session);
     }

@@ -8,10 +8,8 @@ pub(crate) mod joined;
 pub(crate) mod orphans;
 pub(crate) mod page;
 pub(crate) mod table;
-pub(crate) mod unknown;
 
 // Events, which concern several facts.
-pub(crate) mod enter;
 pub(crate) mod join;
 pub(crate) mod leave;
 pub(crate) mod returning;

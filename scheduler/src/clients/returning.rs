@@ -24,10 +24,10 @@
 use std::os::fd::OwnedFd;
 
 use gpushare_core::Event;
-use gpushare_proto::tenant::{Failure, FailureCode, PROTOCOL, Returning, TenantReply, Welcome};
+use gpushare_proto::tenant::{Failure, FailureCode, Returning};
 use gpushare_proto::{Bytes, ClientId, Epoch, GpuId};
 
-use super::join::{add_cards, credible_bytes};
+use super::join::{add_cards, credible_bytes, welcome};
 use super::leave::{add_dead_of_last_daemon, close_connection, remove_client};
 use super::page::ClientPage;
 use super::table::Client;
@@ -57,8 +57,7 @@ pub(super) fn hang_up(engine: &mut Engine, id: ClientId) {
         return remove_client(engine, id);
     }
     let name = engine.sessions.name(client.session);
-    Operation::done("process.hangup")
-        .of(client.session, &name)
+    Operation::of("process.hangup", client.session, &name)
         .peer(&client.peer)
         // At debug level, since every end of a process begins like this. `status` shows clients that stay
         // away.
@@ -141,12 +140,7 @@ pub(super) fn come_back(
     // Answers that were granted while it was away did not reach it.
     client.away.disconnected();
     let session = client.session;
-    let name = engine.sessions.name(session);
-    let welcome = Welcome { protocol: PROTOCOL, client: id, session, name: name.clone(), gpus: gpus.clone() };
-    engine
-        .peers
-        .send(connection, |outbox| outbox.send_with(&TenantReply::Welcome(welcome), file));
-    engine.peers.become_client(connection, id);
+    let name = welcome(engine, connection, (id, session), gpus.clone(), file);
     for gpu in before.gpus() {
         let known = engine.machine.used_bytes(id, gpu).unwrap_or_default();
         let claim = gpus.iter().zip(&returning.gpus).find(|(of, _)| **of == gpu);
@@ -158,8 +152,7 @@ pub(super) fn come_back(
             engine.cards.set_drain_target(&client.page);
         }
     }
-    Operation::done("process.return")
-        .of(session, &name)
+    Operation::of("process.return", session, &name)
         .peer(peer)
         .debug(format_args!("{id} (pid {}) of {name} is back", peer.pid));
     engine.feed(Event::ClientReturned { client: id, waiting: returning.waiting });

@@ -46,54 +46,41 @@ pub(crate) trait Dialect: Send + 'static {
     fn failure(failure: Failure) -> Self::Reply;
 
     /// Returns whether bytes without a meaning on this socket are an administrator's request.
-    fn is_administration(_body: &[u8]) -> bool {
-        false
-    }
-}
-
-pub(crate) struct Tenant;
-pub(crate) struct Admin;
-
-impl Dialect for Tenant {
-    type Request = TenantRequest;
-    type Reply = TenantReply;
-    const SOCKET: Socket = Socket::Tenant;
-
-    fn hello(request: TenantRequest) -> Option<Hello> {
-        match request {
-            TenantRequest::Hello(hello) => Some(hello),
-            _ => None,
-        }
-    }
-    fn event(connection: ConnectionId, request: TenantRequest) -> ConnectionEvent {
-        ConnectionEvent::Tenant { connection, request }
-    }
-    fn failure(failure: Failure) -> TenantReply {
-        TenantReply::Error(failure)
-    }
     fn is_administration(body: &[u8]) -> bool {
-        codec::decode::<AdminRequest>(body).is_ok()
+        Self::SOCKET == Socket::Tenant && codec::decode::<AdminRequest>(body).is_ok()
     }
 }
 
-impl Dialect for Admin {
-    type Request = AdminRequest;
-    type Reply = AdminReply;
-    const SOCKET: Socket = Socket::Admin;
+/// Defines the messages of a socket.
+macro_rules! dialect {
+    ($name:ident: $request:ident, $reply:ident) => {
+        pub(crate) struct $name;
 
-    fn hello(request: AdminRequest) -> Option<Hello> {
-        match request {
-            AdminRequest::Hello(hello) => Some(hello),
-            _ => None,
+        impl Dialect for $name {
+            type Request = $request;
+            type Reply = $reply;
+            const SOCKET: Socket = Socket::$name;
+
+            fn hello(request: $request) -> Option<Hello> {
+                match request {
+                    $request::Hello(hello) => Some(hello),
+                    _ => None,
+                }
+            }
+
+            fn event(connection: ConnectionId, request: $request) -> ConnectionEvent {
+                ConnectionEvent::$name { connection, request }
+            }
+
+            fn failure(failure: Failure) -> $reply {
+                $reply::Error(failure)
+            }
         }
-    }
-    fn event(connection: ConnectionId, request: AdminRequest) -> ConnectionEvent {
-        ConnectionEvent::Admin { connection, request }
-    }
-    fn failure(failure: Failure) -> AdminReply {
-        AdminReply::Error(failure)
-    }
+    };
 }
+
+dialect!(Tenant: TenantRequest, TenantReply);
+dialect!(Admin: AdminRequest, AdminReply);
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum End {

@@ -110,8 +110,7 @@ impl Engine {
             };
             if left_out > 0 {
                 let name = self.sessions.name(session);
-                Operation::done("memory.reserve")
-                    .of(session, &name)
+                Operation::of("memory.reserve", session, &name)
                     .out_of_memory()
                     .info(format_args!("{left_out} more refusals of {name} ({session}) were not logged"));
             }

@@ -44,11 +44,11 @@ use crate::log_limiter::LogLimiter;
 use crate::memory::metering::Metering;
 use crate::memory::postponed::Postponed;
 use crate::memory::refusals::Refusals;
+use crate::metrics::Metrics;
 use crate::operation::{Operation, plain};
 use crate::peers::Peers;
 use crate::persist::queue::{ActReply, Persistence};
 use crate::report::audit::AuditTrail;
-use crate::report::metrics::Metrics;
 use crate::report::watch::{Scene, Watchers};
 use crate::sessions::terms::{limit_on, quota_events, terms_events};
 use crate::sessions::{Session, Sessions};
@@ -211,8 +211,7 @@ impl Engine {
             client.page.attach(gpu, used);
             self.cards.set_drain_target(&client.page);
             let (peer, name) = (&client.peer, self.sessions.name(client.session));
-            Operation::done("process.attach")
-                .of(client.session, &name)
+            Operation::of("process.attach", client.session, &name)
                 .peer(peer)
                 .on(gpu)
                 .bytes(used)

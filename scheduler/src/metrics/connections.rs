@@ -18,22 +18,11 @@ use tokio::task::JoinHandle;
 #[derive(Debug)]
 pub(super) struct Connections {
     most: usize,
-    open: VecDeque<(Activity, JoinHandle<()>)>,
+    open: VecDeque<(Asked, JoinHandle<()>)>,
 }
 
-/// Record of whether a connection has sent a request.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Activity(Arc<AtomicBool>);
-
-impl Activity {
-    pub(super) fn has_asked(&self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-
-    fn is_silent(&self) -> bool {
-        !self.0.load(Ordering::Relaxed)
-    }
-}
+/// Flag of a connection that has sent a request.
+pub(super) type Asked = Arc<AtomicBool>;
 
 impl Connections {
     pub(super) fn new(most: usize) -> Self {
@@ -41,7 +30,7 @@ impl Connections {
     }
 
     /// Serves one more connection, and closes another one first if there are too many.
-    pub(super) fn add<F>(&mut self, serve: impl FnOnce(Activity) -> F)
+    pub(super) fn add<F>(&mut self, serve: impl FnOnce(Asked) -> F)
     where
         F: Future<Output = ()> + Send + 'static,
     {
@@ -49,14 +38,14 @@ impl Connections {
         if self.open.len() >= self.most {
             self.close_one();
         }
-        let activity = Activity::default();
-        let task = tokio::spawn(serve(activity.clone()));
-        self.open.push_back((activity, task));
+        let asked = Asked::default();
+        let task = tokio::spawn(serve(asked.clone()));
+        self.open.push_back((asked, task));
     }
 
     /// Closes the oldest silent connection, or else the oldest.
     pub(super) fn close_one(&mut self) {
-        let silent = self.open.iter().position(|(activity, _)| activity.is_silent());
+        let silent = self.open.iter().position(|(asked, _)| !asked.load(Ordering::Relaxed));
         if let Some((_, task)) = self.open.remove(silent.unwrap_or(0)) {
             task.abort();
         }
@@ -96,10 +85,10 @@ mod tests {
         let closed = Arc::new(Mutex::new(Vec::new()));
         let mut connections = Connections::new(3);
         for number in 1..=8 {
-            connections.add(|activity| {
+            connections.add(|asked| {
                 // All but the second and the fifth ask, and then never read their answer.
                 if number != 2 && number != 5 {
-                    activity.has_asked();
+                    asked.store(true, Ordering::Relaxed);
                 }
                 stay(Closing(number, closed.clone()))
             });

@@ -29,9 +29,7 @@ struct CardEvents {
     waits: Histogram,
     drains: Histogram,
     handoffs: Histogram,
-    refused_by_quota: Counter,
-    refused_by_capacity: Counter,
-    refused_by_managed_limit: Counter,
+    refused: [(LimitKind, Counter); 3],
 }
 
 impl Events {
@@ -77,9 +75,10 @@ impl Events {
                 self.record(*gpus, |card| &card.drains, *drain);
             }
             Notice::Refused { gpu, refusal, .. } => {
-                if let Some(card) = self.cards.get(gpu) {
-                    card.refused(refusal.by).increment(1);
-                }
+                let refused = self.cards.get(gpu).into_iter().flat_map(|card| &card.refused);
+                refused
+                    .filter(|(by, _)| *by == refusal.by)
+                    .for_each(|(_, count)| count.increment(1));
             }
             Notice::Dropped { drain: None, .. }
             | Notice::ModeChanged { .. }
@@ -112,17 +111,11 @@ impl CardEvents {
             waits: histogram(&table::WAITS),
             drains: histogram(&table::DRAINS),
             handoffs: histogram(&table::HANDOFFS),
-            refused_by_quota: refusals("quota"),
-            refused_by_capacity: refusals("capacity"),
-            refused_by_managed_limit: refusals("managed_limit"),
-        }
-    }
-
-    fn refused(&self, limit: LimitKind) -> &Counter {
-        match limit {
-            LimitKind::Session => &self.refused_by_quota,
-            LimitKind::Capacity => &self.refused_by_capacity,
-            LimitKind::ManagedLimit => &self.refused_by_managed_limit,
+            refused: [
+                (LimitKind::Session, refusals("quota")),
+                (LimitKind::Capacity, refusals("capacity")),
+                (LimitKind::ManagedLimit, refusals("managed_limit")),
+            ],
         }
     }
 }

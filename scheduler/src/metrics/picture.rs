@@ -1,4 +1,7 @@
-//! Copy of the daemon's figures that the core's task hands over on request.
+//! Copy of the daemon's figures that the core's task hands over on request. The last figures of ended sessions
+//! are kept for five minutes, so that a scraper sees what a short job used.
+
+use std::collections::VecDeque;
 
 use gpushare_core::snapshot::{GpuSnapshot, SessionSnapshot};
 use gpushare_proto::Nanos;
@@ -35,4 +38,68 @@ pub(crate) struct CardPicture {
 pub(crate) struct SessionPicture {
     pub(crate) name: String,
     pub(crate) state: SessionSnapshot,
+}
+
+/// Time for which the last figures of a session are shown.
+pub(super) const GRACE: Nanos = Nanos::from_secs(300);
+/// Greatest number of ended sessions that are shown.
+pub(super) const MOST_ENDED: usize = 256;
+
+/// Sessions that ended a short while ago, in the order of their ends.
+#[derive(Debug, Default)]
+pub(crate) struct Ended(VecDeque<(Nanos, SessionPicture)>);
+
+impl Ended {
+    pub(crate) fn add(&mut self, now: Nanos, session: SessionPicture) {
+        self.0.push_back((now, session));
+        self.forget_before(now);
+    }
+
+    /// Returns the sessions to show at `now`, the latest first.
+    pub(crate) fn at(&mut self, now: Nanos) -> impl Iterator<Item = &SessionPicture> {
+        self.forget_before(now);
+        self.0.iter().rev().map(|(_, session)| session)
+    }
+
+    fn forget_before(&mut self, now: Nanos) {
+        while self
+            .0
+            .front()
+            .is_some_and(|(at, _)| now - *at >= GRACE || self.0.len() > MOST_ENDED)
+        {
+            self.0.pop_front();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::metrics::sessions::tests::session;
+
+    use super::*;
+
+    fn shown(ended: &mut Ended, seconds: u64) -> Vec<u64> {
+        ended
+            .at(Nanos::from_secs(seconds))
+            .map(|session| session.state.session.0)
+            .collect()
+    }
+
+    #[test]
+    fn an_ended_session_is_shown_for_five_minutes() {
+        let mut ended = Ended::default();
+        ended.add(Nanos::from_secs(10), session(1));
+        ended.add(Nanos::from_secs(20), session(2));
+        assert_eq!(shown(&mut ended, 309), [2, 1]);
+        assert_eq!(shown(&mut ended, 310), [2]);
+        assert_eq!(shown(&mut ended, 320), [0; 0]);
+    }
+
+    #[test]
+    fn only_so_many_ended_sessions_are_kept() {
+        let mut ended = Ended::default();
+        (0..1000).for_each(|n| ended.add(Nanos::from_secs(1), session(n)));
+        let shown = shown(&mut ended, 1);
+        assert_eq!((shown.len(), shown[0]), (MOST_ENDED, 999));
+    }
 }

@@ -13,6 +13,7 @@
 use std::convert::Infallible;
 use std::net::TcpListener as StdListener;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use http_body_util::Full;
@@ -29,7 +30,7 @@ use tokio::time::{interval, sleep, timeout};
 use tracing::{debug, warn};
 
 use super::cache::Cache;
-use super::connections::{Activity, Connections};
+use super::connections::{Asked, Connections};
 use super::page;
 
 /// Greatest number of open connections.
@@ -81,7 +82,7 @@ async fn accept(listener: &TcpListener, cache: &Arc<Cache>, limits: Limits) {
         match listener.accept().await {
             Ok((stream, _)) => {
                 let cache = cache.clone();
-                connections.add(|activity| serve_one(stream, cache, limits, activity));
+                connections.add(|asked| serve_one(stream, cache, limits, asked));
                 refused = false;
                 // One yield lets the runtime see the bytes that arrived, one lets the connection read them.
                 // So a connection that came with a request counts as one that asked before the next one is
@@ -101,9 +102,9 @@ async fn accept(listener: &TcpListener, cache: &Arc<Cache>, limits: Limits) {
 }
 
 /// Serves one connection, from its request to its end.
-async fn serve_one(stream: TcpStream, cache: Arc<Cache>, limits: Limits, activity: Activity) {
+async fn serve_one(stream: TcpStream, cache: Arc<Cache>, limits: Limits, asked: Asked) {
     let service = service_fn(|request| {
-        activity.has_asked();
+        asked.store(true, Ordering::Relaxed);
         answer(request, &cache)
     });
     let connection = http1::Builder::new()

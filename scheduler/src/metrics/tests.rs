@@ -2,16 +2,15 @@
 
 use std::{env, fs};
 
-use super::ended;
-use super::sessions;
 use super::table::{BUCKETS, FAMILIES, Family};
+use super::{picture, sessions};
 
 /// Returns the reference of all metrics, in Markdown.
 fn reference() -> String {
     let mut page = INTRODUCTION
         .replace("{most}", &sessions::MOST.to_string())
-        .replace("{ended}", &ended::MOST.to_string())
-        .replace("{grace}", &(ended::GRACE.0 / 60_000_000_000).to_string())
+        .replace("{ended}", &picture::MOST_ENDED.to_string())
+        .replace("{grace}", &(picture::GRACE.0 / 60_000_000_000).to_string())
         .replace("{buckets}", &BUCKETS.map(|bound| bound.to_string()).join(", "));
     for (title, prefix) in SECTIONS {
         page.push_str(&format!("\n## {title}\n\n| name | type | labels | meaning |\n|---|---|---|---|\n"));

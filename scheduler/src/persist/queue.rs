@@ -19,10 +19,10 @@ const PACE: Nanos = Nanos::from_millis(20);
 const COUNT: Nanos = Nanos::from_secs(1);
 
 /// State of the persistence: what to write, when, and which answers wait for it.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Persistence {
-    /// Whether the written book is out of date.
-    changed: bool,
+    /// Whether nothing has changed since the last book was handed over.
+    unchanged: bool,
     /// Time of the last write.
     written: Option<Nanos>,
     /// Usage since the last write.
@@ -36,21 +36,6 @@ pub(crate) struct Persistence {
     next_count: Option<Nanos>,
     /// Questions about usage, to be sent behind the next book.
     questions: Vec<(ConnectionId, Nanos)>,
-}
-
-impl Default for Persistence {
-    fn default() -> Self {
-        Self {
-            changed: true,
-            written: None,
-            usage: Usage::new(),
-            acts: 0,
-            waiting: BTreeMap::new(),
-            urgent: false,
-            next_count: None,
-            questions: Vec::new(),
-        }
-    }
 }
 
 /// An answer to an act, held until the act is written.
@@ -71,36 +56,31 @@ pub(crate) trait ActReply: Message {
     fn failed(failure: Failure) -> Self;
 }
 
-impl ActReply for AdminReply {
-    fn made(&self) -> Option<SessionId> {
-        match self {
-            Self::Created { session, .. } => Some(*session),
-            _ => None,
-        }
-    }
+/// Lets a type of replies answer acts, of which one variant reports a new session.
+macro_rules! act_reply {
+    ($reply:ident: $made:ident) => {
+        impl ActReply for $reply {
+            fn made(&self) -> Option<SessionId> {
+                match self {
+                    Self::$made { session, .. } => Some(*session),
+                    _ => None,
+                }
+            }
 
-    fn failed(failure: Failure) -> Self {
-        Self::Error(failure)
-    }
+            fn failed(failure: Failure) -> Self {
+                Self::Error(failure)
+            }
+        }
+    };
 }
 
-impl ActReply for TenantReply {
-    fn made(&self) -> Option<SessionId> {
-        match self {
-            Self::Session { session, .. } => Some(*session),
-            _ => None,
-        }
-    }
-
-    fn failed(failure: Failure) -> Self {
-        Self::Error(failure)
-    }
-}
+act_reply!(AdminReply: Created);
+act_reply!(TenantReply: Session);
 
 impl Persistence {
     /// Notes that the written book is out of date.
     pub(crate) fn changed(&mut self) {
-        self.changed = true;
+        self.unchanged = false;
     }
 
     /// Holds the answer to an act until the act is written.
@@ -112,7 +92,7 @@ impl Persistence {
         line: Option<Action>,
     ) {
         self.acts += 1;
-        self.changed = true;
+        self.unchanged = false;
         self.urgent = true;
         let fail = |peers: &mut Peers, connection, act, failure| {
             let instead = BTreeMap::from([(act, M::failed(failure))]);
@@ -141,7 +121,7 @@ impl Persistence {
         if figures == Figures::default() {
             return;
         }
-        self.changed = true;
+        self.unchanged = false;
         let sum = self.usage.entry((hour, session)).or_default();
         *sum = Spent { name: name.to_owned(), figures: sum.figures.plus(figures) };
     }
@@ -156,7 +136,7 @@ impl Persistence {
         let is_due = self.next_count.is_some_and(|count| count <= now);
         if is_due {
             // The book also has the memory of each process, which may have changed.
-            self.changed = true;
+            self.unchanged = false;
             self.next_count = go_on.then(|| now + COUNT);
         }
         is_due
@@ -164,21 +144,21 @@ impl Persistence {
 
     /// Returns the time of the next write or count.
     pub(crate) fn due(&self) -> Option<Nanos> {
-        let book = self.changed.then(|| self.written.map_or(Nanos::ZERO, |written| written + PACE));
+        let book = (!self.unchanged).then(|| self.written.map_or(Nanos::ZERO, |written| written + PACE));
         [book, self.next_count].into_iter().flatten().min()
     }
 
     /// Returns whether the store must hear something now.
     pub(super) fn is_due(&self, now: Nanos) -> bool {
         let paced = self.written.is_none_or(|written| written + PACE <= now);
-        self.urgent || !self.questions.is_empty() || (self.changed && paced)
+        self.urgent || !self.questions.is_empty() || (!self.unchanged && paced)
     }
 
     /// Starts a write. Returns whether the book has changed since the last one.
     pub(super) fn begin_write(&mut self, now: Nanos) -> bool {
         self.written = Some(now);
         self.urgent = false;
-        std::mem::take(&mut self.changed)
+        !std::mem::replace(&mut self.unchanged, true)
     }
 
     /// Returns a message to the store with the book and the usage since the last write.

@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 use tracing::{info, warn};
 
 use crate::cards::CardError;
-use crate::clients::{enter, leave};
+use crate::clients::{join, leave};
 use crate::config::{Owner, Settings};
 use crate::connections::ConnectionLimit;
 use crate::engine::{Engine, Machine};
@@ -114,7 +114,7 @@ fn restore_session(engine: &mut Engine, mut entry: SessionEntry) {
         engine.watch(pidfd.into(), Watched::Registrar(session)).until_death();
     }
     for process in joined {
-        enter::restore(engine, process, session);
+        join::restore_joined(engine, process, session);
     }
     engine.send_terms(session);
     engine.send_standing(session);

@@ -125,8 +125,7 @@ impl AuditTrail {
 
     /// Records that the time of a session is over.
     pub(crate) fn expired(&self, id: SessionId, name: &str, was: &str) {
-        Operation::done("session.expire")
-            .of(id, name)
+        Operation::of("session.expire", id, name)
             .info(format_args!("the time of session {name} ({id}) is over"));
         self.write_act(Action {
             session_id: Some(id),
@@ -145,7 +144,7 @@ impl AuditTrail {
         (pid, uid): (u32, Option<u32>),
         cause: Option<&std::io::Error>,
     ) {
-        let operation = Operation::done("process.kill").of(session, &name).process(pid);
+        let operation = Operation::of("process.kill", session, &name).process(pid);
         let operation = uid.map_or(operation, |uid| operation.user(uid));
         match cause {
             None => operation.warn(format_args!("ended {client} (pid {pid}): it did not let go of the GPU")),
@@ -231,8 +230,7 @@ impl AuditTrail {
     pub(crate) fn leased(&mut self, client: &Client, sessions: &Sessions, gpu: GpuId, bytes: Bytes) {
         let (session, pid) = (client.session, client.peer.pid);
         let name = sessions.name(session);
-        Operation::done(RESERVE)
-            .of(session, &name)
+        Operation::of(RESERVE, session, &name)
             .process(pid)
             .on(gpu)
             .bytes(bytes)
@@ -361,10 +359,11 @@ fn record(peer: &PeerProcess, intent: Intent, result: Result<Done, &Failure>) ->
         Some((session, name)) => (Some(session), Some(name)),
         None => (session, name),
     };
-    let mut record = Operation::done(operation).peer(peer);
-    if let (Some(session), Some(name)) = (session, &name) {
-        record = record.of(session, name);
-    }
+    let record = match (session, &name) {
+        (Some(session), Some(name)) => Operation::of(operation, session, name),
+        _ => Operation::done(operation),
+    };
+    let mut record = record.peer(peer);
     if let Some(gpu) = gpu {
         record = record.on(gpu);
     }

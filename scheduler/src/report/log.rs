@@ -37,7 +37,7 @@ pub(crate) fn notice(notice: &Notice, sessions: &Sessions, clients: &Clients) {
         | Notice::Refused { session, .. } => *session,
     };
     let name = sessions.name(session);
-    let record = |operation| Operation::done(operation).of(session, &name);
+    let record = |operation| Operation::of(operation, session, &name);
     match notice {
         Notice::Granted { quantum, waited, .. } => {
             record("lock.grant")
@@ -117,8 +117,7 @@ pub(crate) fn overdue(entry: &ClientEntry, name: &str, policy: StuckPolicy, afte
         StuckPolicy::RunOthers if !is_anywhere => "others run that fit beside that",
         _ => "nothing is granted there until it comes back or ends",
     };
-    Operation::done("process.return")
-        .of(entry.session, name)
+    Operation::of("process.return", entry.session, name)
         .process(pid)
         .failed(Outcome::Failed, "overdue")
         .warn(format_args!(
@@ -132,8 +131,7 @@ pub(crate) fn overdue(entry: &ClientEntry, name: &str, policy: StuckPolicy, afte
 pub(crate) fn memory_kept(entry: &ClientEntry, name: &str) {
     let pid = entry.process.pid;
     let cards = cards_in_words(entry, "on");
-    Operation::done("memory.return")
-        .of(entry.session, name)
+    Operation::of("memory.return", entry.session, name)
         .process(pid)
         .failed(Outcome::Failed, "kept")
         .warn(format_args!(

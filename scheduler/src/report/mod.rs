@@ -3,7 +3,6 @@
 
 // Facts, each with one owner.
 pub(crate) mod audit;
-pub(crate) mod metrics;
 pub(crate) mod watch;
 
 // Functions of the state.

@@ -1,13 +1,16 @@
-//! State of the daemon for `gpushare-ctl status` and for the metrics: the core's snapshot with names, pids
-//! and states of processes.
+//! State of the daemon for `gpushare-ctl status`, for the metrics and for processes: the core's figures with
+//! names, pids and states of processes.
 
 use gpushare_core::snapshot::SessionSnapshot;
 use gpushare_proto::admin::{DaemonView, LockView, SessionView, Status};
+use gpushare_proto::session::Amount;
+use gpushare_proto::tenant::{CardMemory, ProcessMemory, SessionMemory};
 use gpushare_proto::{Bytes, ClientId, GpuId, SessionId};
 use gpushare_sys::clock;
 
 use super::log::stopped_clients;
 use crate::engine::Engine;
+use crate::identity::PeerProcess;
 use crate::metrics::{AuditPicture, CardPicture, Picture, SessionPicture};
 use crate::sessions::Session;
 
@@ -109,4 +112,38 @@ pub(crate) fn picture(engine: &mut Engine) -> Picture {
 fn allocated(sessions: &[SessionPicture], gpu: GpuId) -> Bytes {
     let usages = sessions.iter().flat_map(|session| &session.state.gpus);
     usages.filter(|usage| usage.gpu == gpu).map(|usage| usage.allocated_bytes).sum()
+}
+
+/// Returns the memory of a session as CUDA, NVML and `nvidia-smi` show it inside, with pids as `asker` sees them.
+pub(crate) fn memory_report(
+    engine: &mut Engine,
+    session: SessionId,
+    asker: &PeerProcess,
+) -> Option<SessionMemory> {
+    engine.read_pages(Some(session));
+    let Engine { machine, clients, cards, sessions, .. } = engine;
+    let process = |(client, used)| {
+        let peer = &clients.get(client)?.peer;
+        Some(ProcessMemory { pid: peer.pid_as_seen_by(asker), outer_pid: peer.pid, used })
+    };
+    let accounts = machine.memory_figures(session)?.into_iter();
+    let cards = accounts.filter_map(|on_card| {
+        Some(CardMemory {
+            info: cards.get(on_card.gpu)?.info.clone(),
+            total: on_card.total,
+            used: on_card.used,
+            free: on_card.free,
+            processes: on_card.processes.into_iter().filter_map(process).collect(),
+        })
+    });
+    let known = sessions.get(session)?;
+    Some(SessionMemory {
+        session,
+        name: known.name.clone(),
+        limit: match known.terms.memory.every {
+            Some(Amount::Bytes(bytes)) => Some(bytes),
+            _ => None,
+        },
+        cards: cards.collect(),
+    })
 }

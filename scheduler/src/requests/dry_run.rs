@@ -10,8 +10,7 @@ use gpushare_proto::tenant::{Failure, FailureCode};
 use gpushare_proto::{GpuId, SessionId};
 use gpushare_sys::clock;
 
-use super::checks::check_new;
-use super::placement::place;
+use super::checks::{check_new, place};
 use super::register::permitted;
 use crate::config::Owner;
 use crate::engine::{DRY_RUNS, Engine};

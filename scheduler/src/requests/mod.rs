@@ -4,8 +4,6 @@ pub(crate) mod admin;
 mod checks;
 pub(crate) mod dry_run;
 mod explain;
-pub(crate) mod memory_report;
-mod placement;
 mod register;
 pub(crate) mod reload;
 pub(crate) mod sessions;

@@ -4,8 +4,7 @@ use gpushare_proto::session::{Amount, DEFAULT_WEIGHT, Priority};
 use gpushare_proto::tenant::{Failure, FailureCode, NewSession, TenantReply};
 use gpushare_sys::clock;
 
-use super::checks::{check_cards, check_new};
-use super::placement::{largest_card, place};
+use super::checks::{check_cards, check_new, largest_card, place};
 use super::sessions::new_token;
 use crate::config::Owner;
 use crate::engine::Engine;

@@ -10,9 +10,8 @@ use gpushare_sys::clock;
 
 use super::checks::{
     check_binding, check_cards, check_change, check_compute, check_new, check_quota, check_quota_cards,
-    check_ttl,
+    check_ttl, place,
 };
-use super::placement::place;
 use crate::clients::leave::forget_session;
 use crate::clients::orphans::LONG;
 use crate::engine::Engine;
@@ -34,6 +33,14 @@ enum End {
 pub(super) fn named(sessions: &Sessions, which: &str) -> Result<SessionId, Failure> {
     let found = sessions.named(&plain(which));
     found.map_err(|message| failure(FailureCode::NotFound, message))
+}
+
+fn found<'a>(sessions: &'a mut Sessions, which: &str) -> Result<(SessionId, &'a mut Session), Failure> {
+    let id = named(sessions, which)?;
+    let session = sessions.get_mut(id);
+    let session =
+        session.ok_or_else(|| failure(FailureCode::NotFound, format!("there is no session {which}")))?;
+    Ok((id, session))
 }
 
 pub(super) fn session_request(
@@ -126,10 +133,7 @@ fn act_on(
     which: &str,
     act: impl FnOnce(&mut Session, Nanos) -> Result<(String, String), Failure>,
 ) -> Result<(SessionId, String, String), Failure> {
-    let id = named(&engine.sessions, which)?;
-    let Some(session) = engine.sessions.get_mut(id) else {
-        return Err(not_found(which));
-    };
+    let (id, session) = found(&mut engine.sessions, which)?;
     let (old, new) = act(session, clock::monotonic())?;
     engine.persistence.changed();
     engine.send_terms(id);
@@ -202,10 +206,7 @@ fn renew(session: &mut Session, end: End, now: Nanos) -> Result<(String, String)
 }
 
 fn delete(engine: &mut Engine, which: &str) -> Result<AdminReply, Failure> {
-    let id = named(&engine.sessions, which)?;
-    let Some(session) = engine.sessions.get(id) else {
-        return Err(not_found(which));
-    };
+    let (id, session) = found(&mut engine.sessions, which)?;
     let name = session.name.clone();
     if let Some(orphan) = engine.orphans.views(id, clock::monotonic(), &engine.cards).first() {
         let pid = orphan.pid;
@@ -235,11 +236,8 @@ fn delete(engine: &mut Engine, which: &str) -> Result<AdminReply, Failure> {
 
 /// Gives a session another token. Its processes stay in it; new ones need the new token.
 fn replace_token(engine: &mut Engine, which: &str) -> Result<AdminReply, Failure> {
-    let id = named(&engine.sessions, which)?;
+    let (id, session) = found(&mut engine.sessions, which)?;
     let token = new_token()?;
-    let Some(session) = engine.sessions.get_mut(id) else {
-        return Err(not_found(which));
-    };
     let name = session.name.clone();
     match &mut session.origin {
         _ if session.revoked => Err(revoked(&name)),
@@ -298,7 +296,7 @@ pub(super) fn limit_implicit(
         return Ok(());
     }
     let name = &session.name;
-    let record = Operation::done("session.limit").of(id, name);
+    let record = Operation::of("session.limit", id, name);
     if session.terms != Terms::default() {
         record.failed(Outcome::Refused, "permission").info(format_args!(
             "session {name} ({id}) keeps its {} of memory; a later process asked for {memory}",
@@ -345,8 +343,4 @@ pub(super) fn new_token() -> Result<Token, Failure> {
 
 fn revoked(name: &str) -> Failure {
     bad_request(format!("session {name} was revoked, which is for good; create another one"))
-}
-
-fn not_found(which: &str) -> Failure {
-    failure(FailureCode::NotFound, format!("there is no session {which}"))
 }

@@ -15,11 +15,9 @@ use gpushare_proto::{Bytes, ClientId, SessionId};
 
 use super::checks::unlimited_by_mistake;
 use super::dry_run::dry_run;
-use super::memory_report::memory_report;
 use super::register::register;
 use super::sessions::limit_implicit;
-use crate::clients::enter::enter;
-use crate::clients::join::ancestry;
+use crate::clients::join::{ancestry, enter};
 use crate::clients::leave::refuse;
 use crate::clients::returning::all_repeated;
 use crate::connections::ConnectionId;
@@ -30,7 +28,7 @@ use crate::memory::postponed::Reservation;
 use crate::memory::reserve::{give_up, reserve};
 use crate::operation::{Operation, bad_request};
 use crate::peers::PeerRole;
-use crate::report::status::session_view;
+use crate::report::status::{memory_report, session_view};
 
 /// Reason for ending a connection because of its message.
 enum Nonsense {
@@ -223,8 +221,7 @@ fn note_unknown(engine: &mut Engine, id: ClientId, name: &str, version: u32) -> 
     }
     let (pid, name) = (client.peer.pid, client.unknown.list().join(", "));
     let session = engine.sessions.name(client.session);
-    Operation::done("process.unknown_function")
-        .of(client.session, &session)
+    Operation::of("process.unknown_function", client.session, &session)
         .peer(&client.peer)
         .warn(format_args!(
             "process {pid} of {session} was handed {name}, which this gpushare does not know: it is \
