@@ -21,13 +21,12 @@ use crate::connections::{Acceptor, Admin, ConnectionLimit, Tenant, accept};
 use crate::engine::Engine;
 use crate::exit::failed;
 use crate::input::Input;
-use crate::metrics;
 use crate::persist::store;
-use crate::ready;
 use crate::record::RecordTo;
 use crate::registry::{Store, Writer};
 use crate::sockets::{Folder, Sockets};
 use crate::state::State;
+use crate::{metrics, ready};
 
 /// Capacity of the queue of messages from all connections together.
 const EVENTS: usize = 256;

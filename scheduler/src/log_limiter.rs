@@ -14,7 +14,6 @@ pub(crate) struct LogLimiter<K> {
     windows: BTreeMap<K, Window>,
 }
 
-/// Lines of one key since its window began.
 #[derive(Clone, Copy, Debug)]
 struct Window {
     began: Nanos,

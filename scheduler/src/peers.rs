@@ -5,8 +5,7 @@ use std::collections::BTreeMap;
 use gpushare_proto::ClientId;
 use gpushare_proto::codec::Message;
 
-use crate::connections::ConnectionId;
-use crate::connections::{Outbox, Unsent};
+use crate::connections::{ConnectionId, Outbox, Unsent};
 use crate::identity::PeerProcess;
 
 /// Connections whose peer has said hello.
@@ -43,7 +42,6 @@ impl Peers {
         self.open.is_empty()
     }
 
-    /// Returns the role and the process of a connection.
     pub(crate) fn get(&self, connection: ConnectionId) -> Option<(PeerRole, &PeerProcess)> {
         self.open.get(&connection).map(|peer| (peer.role, &peer.process))
     }

@@ -1,9 +1,8 @@
 //! Program of the gpushare daemon: parses flags, starts the log, returns the exit code.
 
-use std::fmt;
-use std::io;
 use std::os::unix::net::UnixListener;
 use std::process::ExitCode;
+use std::{fmt, io};
 
 use clap::Parser;
 use gpushare_proto::names;

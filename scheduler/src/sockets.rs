@@ -67,7 +67,6 @@ fn process(pid: Option<u32>) -> String {
     pid.map_or(String::new(), |pid| format!(" (pid {pid})"))
 }
 
-/// The runtime folder, locked until drop or [`Folder::leave`].
 #[derive(Debug)]
 pub(crate) struct Folder {
     runtime: RuntimeDir,
@@ -150,7 +149,6 @@ impl Folder {
         })
     }
 
-    /// Checks that the folder is still at its path.
     pub(crate) fn check(&self) -> Result<(), SocketError> {
         match is_at(&self.lock, self.runtime.root()) {
             true => Ok(()),
@@ -158,7 +156,6 @@ impl Folder {
         }
     }
 
-    /// Returns whether `path` leads to this folder.
     pub(crate) fn is_at(&self, path: &Path) -> bool {
         fs::canonicalize(path).is_ok_and(|path| is_at(&self.lock, &path))
     }
@@ -269,7 +266,6 @@ fn is_same(own: &Path, address: &Path) -> bool {
     own == address || (real(own).is_some() && real(own) == real(address))
 }
 
-/// Returns the process that listens on a socket; `None` if no process does.
 fn listening_process(path: &Path) -> io::Result<Option<u32>> {
     match UnixStream::connect(path) {
         Ok(stream) => Ok(Some(peer::credentials(stream.as_fd())?.pid)),

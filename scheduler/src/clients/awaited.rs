@@ -66,7 +66,6 @@ impl Awaited {
         self.entries().any(|entry| entry.session == session)
     }
 
-    /// Returns the session that a process was a client of under the last daemon.
     pub(crate) fn session_of(&self, process: ProcessId) -> Option<SessionId> {
         let entry = self.entries().find(|entry| entry.process == process);
         entry.map(|entry| entry.session)

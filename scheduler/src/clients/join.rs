@@ -118,7 +118,6 @@ pub(super) fn welcome(
     name
 }
 
-/// Returns the numbers of the cards that a returning process was on.
 pub(super) fn add_cards(engine: &mut Engine, had: &[ReturningGpu]) -> Result<Vec<GpuId>, Failure> {
     had.iter().map(|had| Ok(engine.add_card(&had.info)?)).collect()
 }

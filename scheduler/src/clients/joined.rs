@@ -12,8 +12,7 @@ use std::collections::BTreeMap;
 use gpushare_proto::SessionId;
 use serde::{Deserialize, Serialize};
 
-use crate::identity::Principal;
-use crate::identity::{ProcessId, Watch};
+use crate::identity::{Principal, ProcessId, Watch};
 
 /// A process that entered a session, as the registry stores it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

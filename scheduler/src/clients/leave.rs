@@ -38,7 +38,6 @@ pub(crate) fn close_connection(engine: &mut Engine, connection: ConnectionId) {
     engine.watchers.forget(connection);
 }
 
-/// Closes the connections that lost a message.
 pub(crate) fn close_unsent(engine: &mut Engine) {
     while let Some((connection, why)) = engine.peers.next_unsent() {
         if let Some((_, peer)) = engine.peers.get(connection) {
@@ -103,7 +102,6 @@ pub(crate) fn remove_client(engine: &mut Engine, id: ClientId) {
     }
 }
 
-/// Gives up waiting for a client of the last daemon.
 pub(crate) fn remove_awaited(engine: &mut Engine, client: ClientId) {
     if let Some(entry) = engine.awaited.remove(client) {
         engine.feed(Event::ExpectedGone { client });
@@ -141,7 +139,6 @@ fn add_orphan(engine: &mut Engine, entry: ClientEntry, pidfd: Option<Arc<OwnedFd
     }
 }
 
-/// Notes the death of a process that was ending.
 pub(crate) fn orphan_died(engine: &mut Engine, id: ClientId) {
     engine.orphans.died(id, clock::monotonic(), engine.metering.questions());
 }

@@ -32,7 +32,6 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    /// Makes a client that is on no card yet.
     pub(crate) fn new(session: SessionId, peer: &PeerProcess, page: ClientPage, restored: bool) -> Self {
         Self {
             session,

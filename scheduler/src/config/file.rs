@@ -2,17 +2,15 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
-use std::fs;
-use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::{fs, io};
 
 use gpushare_core::Config;
 use gpushare_core::config::StuckPolicy;
 use gpushare_proto::admin::{Knob, Mode};
-use gpushare_proto::names;
-use gpushare_proto::{Bytes, Nanos, Percent};
+use gpushare_proto::{Bytes, Nanos, Percent, names};
 use serde::de::Error;
 use serde::{Deserialize, Deserializer};
 use toml::Spanned;

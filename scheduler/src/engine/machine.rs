@@ -35,7 +35,6 @@ impl Machine {
         self.effects.extend(wanted);
     }
 
-    /// Takes the next effect to perform.
     pub(crate) fn next_effect(&mut self) -> Option<Effect> {
         self.effects.pop_front()
     }

@@ -36,8 +36,7 @@ use crate::clients::joined::JoinedProcesses;
 use crate::clients::orphans::Orphans;
 use crate::clients::table::{Client, Clients};
 use crate::config::{Reader, Settings};
-use crate::connections::ConnectionId;
-use crate::connections::ConnectionLimit;
+use crate::connections::{ConnectionId, ConnectionLimit};
 use crate::identity::Watch;
 use crate::input::{Asker, Input, Watched};
 use crate::log_limiter::LogLimiter;
@@ -50,7 +49,7 @@ use crate::peers::Peers;
 use crate::persist::queue::{ActReply, Persistence};
 use crate::report::audit::AuditTrail;
 use crate::report::watch::{Scene, Watchers};
-use crate::sessions::terms::{limit_on, quota_events, terms_events};
+use crate::sessions::terms::{memory_on, quota_events, terms_events};
 use crate::sessions::{Session, Sessions};
 
 pub(crate) use machine::Machine;
@@ -64,7 +63,6 @@ pub(crate) const DRY_RUNS: u64 = 10;
 #[derive(Debug)]
 pub(crate) struct Engine {
     pub(crate) settings: Settings,
-    /// Reads the configuration again on demand.
     pub(crate) reader: Option<Reader>,
     /// Limit of connections and of other watched processes, for each user and container.
     pub(crate) limit: ConnectionLimit,
@@ -262,7 +260,7 @@ impl Engine {
 
     /// Returns a session's memory quota on a card; none for no limit.
     pub(crate) fn limit_on(&self, session: SessionId, gpu: GpuId) -> Option<Bytes> {
-        limit_on(self.sessions.get(session)?, &self.cards, gpu)
+        memory_on(&self.sessions.get(session)?.terms.memory, &self.cards, gpu)
     }
 
     /// Sets the drain time in the pages of all clients, after a change of a card's setting.

@@ -19,7 +19,6 @@ use crate::report::watch::Scene;
 use crate::requests::{admin, reload, sessions, tenant};
 
 impl Engine {
-    /// Handles one input and everything that follows from it.
     pub(crate) fn handle(&mut self, input: Input) {
         match input {
             Input::Connection(event) => self.handle_connection(event),
@@ -127,7 +126,6 @@ impl Engine {
         !(self.clients.is_empty() && self.awaited.is_empty() && self.sessions.is_empty())
     }
 
-    /// Returns whether the daemon has been idle for as long as configured.
     pub(crate) fn is_idle_for_long(&self) -> bool {
         self.idle_end().is_some_and(|end| end <= clock::monotonic())
     }

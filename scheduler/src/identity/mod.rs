@@ -54,7 +54,6 @@ pub(crate) struct PeerProcess {
 }
 
 impl PeerProcess {
-    /// Reads the identity of a connected socket's peer.
     pub(crate) fn of(socket: impl std::os::fd::AsFd) -> io::Result<Self> {
         let peer::Peer { pid, uid, .. } = peer::credentials(&socket)?;
         // The pidfd comes first: as long as its process is alive, the pid still belongs to it.

@@ -38,7 +38,6 @@ pub(crate) fn turn_off(engine: &mut Engine) {
     leave::remove_all_orphans(engine);
 }
 
-/// Takes the answer of NVML to the open question in.
 pub(crate) fn measured(engine: &mut Engine, usages: &Usages) {
     let Some(fixed) = engine.metering.answered() else {
         return;

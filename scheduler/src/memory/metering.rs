@@ -48,7 +48,6 @@ struct Question {
     stale: bool,
 }
 
-/// Next step of a measurement.
 pub(crate) enum Step {
     /// Ask NVML, about all processes or only about the dead ones.
     Ask { all: bool },

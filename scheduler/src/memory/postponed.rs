@@ -38,12 +38,10 @@ impl Postponed {
         Ok(())
     }
 
-    /// Adds a request that waited before.
     pub(crate) fn put_back(&mut self, waiting: Waiting) {
         self.0.push(waiting);
     }
 
-    /// Takes all requests, to be decided anew.
     pub(crate) fn take(&mut self) -> Vec<Waiting> {
         std::mem::take(&mut self.0)
     }

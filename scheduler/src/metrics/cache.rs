@@ -19,10 +19,8 @@ const FRESH: Duration = Duration::from_millis(250);
 /// Time within which a healthy core's task answers.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Request for a picture, answered by the core's task.
 pub(crate) type PictureRequest = oneshot::Sender<Picture>;
 
-/// Latest picture of the daemon, with what is needed to refresh it.
 #[derive(Debug)]
 pub(super) struct Cache {
     requests: mpsc::Sender<PictureRequest>,

@@ -28,9 +28,8 @@ mod table;
 #[cfg(test)]
 mod tests;
 
-use std::io;
 use std::net::{SocketAddr, TcpListener};
-use std::thread;
+use std::{io, thread};
 
 use gpushare_core::{Core, Notice};
 use gpushare_proto::SessionId;

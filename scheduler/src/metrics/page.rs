@@ -7,7 +7,6 @@ use metrics_exporter_prometheus::formatting::{write_help_line, write_metric_line
 use super::scene::Scene;
 use super::table::{FAMILIES, Family, Row};
 
-/// Content type of the page.
 pub(super) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// Writes all families that are read at a scrape, each with its HELP and TYPE. Families without a series are

@@ -10,7 +10,6 @@ use super::picture::{CardPicture, Picture};
 use super::sessions::{self, SessionRow};
 use crate::nvml::{Reading, Readings};
 
-/// Daemon, cards and sessions at one instant.
 pub(super) struct Scene<'a> {
     pub(super) picture: &'a Picture,
     pub(super) cards: BTreeMap<GpuId, Card<'a>>,
@@ -38,7 +37,6 @@ impl<'a> Scene<'a> {
 }
 
 impl Card<'_> {
-    /// Returns the values of the labels that every series of a card has: `gpu` and `uuid`.
     pub(super) fn labels(&self) -> Vec<String> {
         vec![self.state.gpu.0.to_string(), self.info.uuid.to_string()]
     }

@@ -101,7 +101,6 @@ async fn accept(listener: &TcpListener, cache: &Arc<Cache>, limits: Limits) {
     }
 }
 
-/// Serves one connection, from its request to its end.
 async fn serve_one(stream: TcpStream, cache: Arc<Cache>, limits: Limits, asked: Asked) {
     let service = service_fn(|request| {
         asked.store(true, Ordering::Relaxed);

@@ -13,7 +13,6 @@ pub(super) const MOST: usize = 1000;
 /// Label of the sum of all other sessions, as number and as name.
 const OTHER: &str = "other";
 
-/// Figures of one session, or of many summed up.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct SessionRow {
     /// Number of the session, or `other`.
@@ -61,7 +60,6 @@ impl SessionRow {
         row
     }
 
-    /// Returns the values of the labels `session` and `name`.
     pub(super) fn labels(&self) -> Vec<String> {
         vec![self.session.clone(), self.name.clone()]
     }

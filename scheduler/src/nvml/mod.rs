@@ -72,7 +72,6 @@ pub(crate) fn load() -> Result<Nvml, NvmlError> {
     Nvml::builder().lib_path(OsStr::new(LIBRARY)).init()
 }
 
-/// Sensor values of one card; `None` for a value that NVML does not report.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Reading {
     pub(crate) used: Option<Bytes>,

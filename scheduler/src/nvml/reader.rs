@@ -4,9 +4,8 @@
 //! The thread loads the library at the first request and keeps it: on an H200 (driver 580.159.04) each load
 //! and unload leaves a descriptor open. Without requests NVML is not loaded at all.
 
-use std::io;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
-use std::thread;
+use std::{io, thread};
 
 use nvml_wrapper::Nvml;
 

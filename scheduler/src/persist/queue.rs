@@ -27,7 +27,6 @@ pub(crate) struct Persistence {
     written: Option<Nanos>,
     /// Usage since the last write.
     usage: Usage,
-    /// Number of the last act.
     acts: u64,
     /// Answers to acts that are not written yet, by the number of the act.
     waiting: BTreeMap<u64, WaitingAnswer>,
@@ -78,7 +77,6 @@ act_reply!(AdminReply: Created);
 act_reply!(TenantReply: Session);
 
 impl Persistence {
-    /// Notes that the written book is out of date.
     pub(crate) fn changed(&mut self) {
         self.unchanged = false;
     }
@@ -161,7 +159,6 @@ impl Persistence {
         !std::mem::replace(&mut self.unchanged, true)
     }
 
-    /// Returns a message to the store with the book and the usage since the last write.
     pub(super) fn news(&mut self, book: Book) -> News {
         News { book, spent: std::mem::take(&mut self.usage), act: self.acts }
     }

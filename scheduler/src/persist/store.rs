@@ -30,7 +30,6 @@ use crate::registry::{Book, Hour, Word, Writer};
 /// Error code of an act that is in force and not on the disk.
 const NOT_KEPT: &str = "not_kept";
 
-/// Hands the store what is due.
 pub(crate) fn write_if_due(engine: &mut Engine, writer: &Writer) {
     let now = clock::monotonic();
     if engine.persistence.is_due(now) {

@@ -34,7 +34,6 @@ const QUEUE: usize = 4096;
 /// Time that the daemon waits for the disk at its end.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// File and size limit of a recording.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RecordTo {
     pub(crate) path: PathBuf,
@@ -81,7 +80,6 @@ impl RecordTo {
     }
 }
 
-/// File found at the path of a recording.
 enum Found {
     Nothing,
     /// Empty file, of a daemon that died at once or of `mktemp`.
@@ -187,7 +185,6 @@ impl Recorder {
         }
     }
 
-    /// Records the noted event with the core's effects.
     pub(crate) fn finish(&mut self, effects: &[Effect]) {
         if let Some((now, event)) = self.open.take() {
             self.note(Note { now, event, effects: Some(effects.to_vec()) });

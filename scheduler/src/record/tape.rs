@@ -15,7 +15,6 @@ const LAST_LINE: u64 = 512;
 /// Number of bytes that are written at a time.
 const CHUNK: usize = 64 * 1024;
 
-/// Reason why no more lines can be written.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Stopped {
     #[error("it has reached its limit of {0}; --record-limit sets another")]

@@ -4,14 +4,13 @@
 use std::any::Any;
 use std::cell::Cell;
 use std::fs::File;
-use std::io;
 use std::ops::Deref;
 use std::os::fd::{AsFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::Once;
-use std::thread;
 use std::time::Duration;
+use std::{io, thread};
 
 use redb::{Builder, Database};
 use rustix::fs::{
@@ -109,7 +108,6 @@ impl StoreFile {
         Self { folder, path, name }
     }
 
-    /// Returns the identity of the file that has the name now.
     pub(super) fn identity(&self) -> Option<Identity> {
         Some(identity(&statat(&self.folder, &self.name, AtFlags::SYMLINK_NOFOLLOW).ok()?))
     }

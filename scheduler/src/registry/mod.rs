@@ -65,7 +65,6 @@ pub(crate) struct SessionEntry {
     pub(crate) joined: Vec<JoinedProcess>,
 }
 
-/// Origin of a session.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Origin {
@@ -87,7 +86,6 @@ pub(crate) struct ClientEntry {
     pub(crate) cards: Vec<CardUse>,
 }
 
-/// Use of one card by a client.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct CardUse {
     pub(crate) card: GpuInfo,
@@ -114,7 +112,6 @@ impl Book {
         Self { ended: true, ..self }
     }
 
-    /// Returns whether the book was written on this boot of the machine.
     fn is_of_this_boot(&self) -> bool {
         // An empty boot id means that the kernel did not report one.
         !self.boot.is_empty() && self.boot == boot_id()

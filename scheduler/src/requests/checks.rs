@@ -81,7 +81,6 @@ pub(super) fn check_binding(sessions: &Sessions, binding: &Binding) -> Result<()
     }
 }
 
-/// Checks the name, the terms and the labels of a new session.
 pub(super) fn check_new(new: &NewSession) -> Result<(), Failure> {
     if let Some(name) = &new.name {
         check_name(name).map_err(|error| bad_request(error.to_string()))?;
@@ -94,12 +93,10 @@ pub(super) fn check_new(new: &NewSession) -> Result<(), Failure> {
     let is_text =
         |text: &str| !text.is_empty() && text.len() <= LONGEST_LABEL && text.chars().all(is_printable);
     let mut all = labels.iter();
-    match labels.len() <= MOST_LABELS && all.all(|(key, value)| is_text(key) && is_text(value)) {
-        true => Ok(()),
-        false => Err(bad_request(format!(
-            "a session has at most {MOST_LABELS} labels, each of 1 to {LONGEST_LABEL} visible characters"
-        ))),
-    }
+    let are_valid = labels.len() <= MOST_LABELS && all.all(|(key, value)| is_text(key) && is_text(value));
+    ensure(are_valid, || {
+        format!("a session has at most {MOST_LABELS} labels, each of 1 to {LONGEST_LABEL} visible characters")
+    })
 }
 
 pub(super) fn check_change(change: &Change) -> Result<(), Failure> {
@@ -126,10 +123,8 @@ pub(super) fn check_quota(quota: &Quota) -> Result<(), Failure> {
             _ => {}
         }
     }
-    match quota.cards.iter().any(|card| card.card == GpuChoice::Auto) {
-        true => Err(bad_request("a quota for `auto` is for no card; name cards by number or UUID")),
-        false => Ok(()),
-    }
+    let names_cards = quota.cards.iter().all(|card| card.card != GpuChoice::Auto);
+    ensure(names_cards, || "a quota for `auto` is for no card; name cards by number or UUID".to_owned())
 }
 
 pub(super) fn check_compute(quota: &Quota) -> Result<(), Failure> {
@@ -143,17 +138,16 @@ pub(super) fn check_compute(quota: &Quota) -> Result<(), Failure> {
 }
 
 fn check_weight(weight: u32) -> Result<(), Failure> {
-    match (1..=HEAVIEST).contains(&weight) {
-        true => Ok(()),
-        false => Err(bad_request(format!("a weight is 1 to {HEAVIEST}; most sessions have 100"))),
-    }
+    let message = || format!("a weight is 1 to {HEAVIEST}; most sessions have 100");
+    ensure((1..=HEAVIEST).contains(&weight), message)
+}
+
+fn ensure(is_valid: bool, message: impl FnOnce() -> String) -> Result<(), Failure> {
+    if is_valid { Ok(()) } else { Err(bad_request(message())) }
 }
 
 pub(super) fn check_ttl(ttl: Nanos) -> Result<(), Failure> {
-    match ttl.is_zero() {
-        true => Err(bad_request("a session cannot end at once; write --ttl 2h, or leave it out")),
-        false => Ok(()),
-    }
+    ensure(!ttl.is_zero(), || "a session cannot end at once; write --ttl 2h, or leave it out".to_owned())
 }
 
 fn cards_in_words(cards: &Cards) -> String {

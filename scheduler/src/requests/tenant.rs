@@ -20,8 +20,7 @@ use super::sessions::limit_implicit;
 use crate::clients::join::{ancestry, enter};
 use crate::clients::leave::refuse;
 use crate::clients::returning::all_repeated;
-use crate::connections::ConnectionId;
-use crate::connections::{Dialect as _, End, Tenant};
+use crate::connections::{ConnectionId, Dialect as _, End, Tenant};
 use crate::engine::Engine;
 use crate::identity::PeerProcess;
 use crate::memory::postponed::Reservation;
@@ -43,7 +42,6 @@ impl From<String> for Nonsense {
     }
 }
 
-/// Carries out a request and answers it.
 pub(crate) fn handle(engine: &mut Engine, connection: ConnectionId, request: &TenantRequest) {
     let Some((role, peer)) = engine.peers.get(connection) else {
         return;

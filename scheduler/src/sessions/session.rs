@@ -27,7 +27,6 @@ pub(crate) struct Session {
     /// Standing that the core was last told.
     pub(crate) sent_standing: Standing,
     pub(crate) before: Figures,
-    /// Usage under this daemon, as of the last count.
     pub(crate) used: Figures,
     /// Counted peak of the session's memory in its latest hour with memory.
     pub(crate) peak: (Hour, Bytes),
@@ -75,7 +74,6 @@ impl Session {
         (news, (hour, peak.max(counted)))
     }
 
-    /// Counts the usage so far. Returns the usage since the last count.
     pub(crate) fn count(&mut self, used: Figures, allocated: Bytes, hour: Hour) -> Figures {
         let (news, peak) = self.news(used, allocated, hour);
         (self.used, self.peak) = (used, peak);

@@ -8,7 +8,6 @@ use gpushare_proto::{Bytes, GpuId, GpuUuid, Percent, SessionId};
 use super::Session;
 use crate::cards::Cards;
 
-/// Returns whether `choice` names the card with this number and UUID.
 pub(crate) fn names_card(choice: &GpuChoice, gpu: GpuId, uuid: GpuUuid) -> bool {
     match choice {
         GpuChoice::Auto => false,
@@ -18,7 +17,6 @@ pub(crate) fn names_card(choice: &GpuChoice, gpu: GpuId, uuid: GpuUuid) -> bool 
     }
 }
 
-/// Returns the events that tell the core all terms of a session.
 pub(crate) fn terms_events(id: SessionId, session: &Session, cards: &Cards) -> Vec<Event> {
     let limit = match session.terms.memory.every {
         Some(Amount::Bytes(bytes)) => Some(bytes),
@@ -39,14 +37,9 @@ pub(crate) fn terms_events(id: SessionId, session: &Session, cards: &Cards) -> V
 pub(crate) fn quota_events(id: SessionId, session: &Session, cards: &Cards, gpu: GpuId) -> [Event; 2] {
     let compute = compute_on(&session.terms.compute, cards, gpu);
     [
-        Event::Quota { session: id, gpu, limit: limit_on(session, cards, gpu) },
+        Event::Quota { session: id, gpu, limit: memory_on(&session.terms.memory, cards, gpu) },
         Event::Compute { session: id, gpu, limit: compute },
     ]
-}
-
-/// Returns a session's memory quota on a card; none for no limit.
-pub(crate) fn limit_on(session: &Session, cards: &Cards, gpu: GpuId) -> Option<Bytes> {
-    memory_on(&session.terms.memory, cards, gpu)
 }
 
 /// Returns the bytes that a memory quota allows on a card; none for no limit.
