@@ -6,6 +6,7 @@ use std::str::FromStr;
 
 use clap::{ArgGroup, Parser, ValueEnum};
 use gpushare_proto::admin::Mode;
+use gpushare_proto::units::UnitError;
 use gpushare_proto::{Bytes, GpuUuid, Nanos};
 use serde::Deserialize;
 
@@ -87,9 +88,7 @@ pub(crate) enum LogFormat {
 /// Address for metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MetricsAt {
-    /// No metrics.
     Off,
-    /// Address to listen at.
     Address(SocketAddr),
 }
 
@@ -122,7 +121,6 @@ pub(crate) enum ModeChoice {
 }
 
 impl ModeChoice {
-    /// Returns the fixed mode; `None` for `auto`.
     pub(crate) fn fixed(self) -> Option<Mode> {
         match self {
             Self::Auto => None,
@@ -138,7 +136,6 @@ impl ModeChoice {
 pub(crate) enum CardName {
     /// Index of the card, in the daemon's order.
     Index(u8),
-    /// UUID of the card.
     Uuid(GpuUuid),
 }
 
@@ -155,12 +152,9 @@ impl FromStr for CardName {
     }
 }
 
-/// Number of bytes for one card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ForCard {
-    /// Name of the card.
     pub(crate) card: CardName,
-    /// Number of bytes.
     pub(crate) bytes: Bytes,
 }
 
@@ -168,19 +162,16 @@ impl FromStr for ForCard {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let (card, bytes) = text
-            .split_once('=')
-            .ok_or_else(|| format!("`{text}` names no GPU; write it like 0=8GiB"))?;
+        let parts = text.split_once('=');
+        let (card, bytes) = parts.ok_or_else(|| format!("`{text}` names no GPU; write it like 0=8GiB"))?;
         Ok(Self { card: card.parse()?, bytes: positive(bytes)? })
     }
 }
 
-/// Number of bytes for all cards or for one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ForCards {
     /// Number for each card without one of its own.
     Every(Bytes),
-    /// Number for one card.
     One(ForCard),
 }
 
@@ -197,9 +188,7 @@ impl FromStr for ForCards {
 }
 
 fn positive(text: &str) -> Result<Bytes, String> {
-    let bytes: Bytes = text
-        .parse()
-        .map_err(|error: gpushare_proto::units::UnitError| error.to_string())?;
+    let bytes: Bytes = text.parse().map_err(|error: UnitError| error.to_string())?;
     if bytes.is_zero() {
         return Err(format!("`{text}` leaves no memory for any session; give at least 1MiB"));
     }

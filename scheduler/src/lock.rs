@@ -32,7 +32,8 @@ pub(crate) enum LockError {
     System(#[from] FileError),
 }
 
-fn holder(pid: Option<u32>) -> String {
+/// Names a daemon by its pid, if that is known.
+pub(crate) fn holder(pid: Option<u32>) -> String {
     pid.map_or(String::new(), |pid| format!(" (pid {pid})"))
 }
 

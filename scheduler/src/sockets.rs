@@ -27,7 +27,7 @@ use tracing::warn;
 
 use crate::config::Owner;
 use crate::exit::FileError;
-use crate::lock::lock_folder;
+use crate::lock::{holder, lock_folder};
 
 /// Remedy for a failed system call.
 const HINT: &str = "check its owner, or choose another folder with --runtime-dir";
@@ -59,12 +59,8 @@ pub(crate) enum SocketError {
     #[error("passed socket number {number} {what}; see docs/systemd.md")]
     Passed { number: usize, what: String },
     /// Another daemon serves the folder.
-    #[error("a gpushare daemon{} already serves {}; use it, or stop it first", process(*pid), path.display())]
+    #[error("a gpushare daemon{} already serves {}; use it, or stop it first", holder(*pid), path.display())]
     Busy { pid: Option<u32>, path: PathBuf },
-}
-
-fn process(pid: Option<u32>) -> String {
-    pid.map_or(String::new(), |pid| format!(" (pid {pid})"))
 }
 
 #[derive(Debug)]

@@ -45,9 +45,8 @@ impl OpenConnections {
         // Principals without connections are removed, so the table stays as small as its connections are few.
         self.0.retain(|_, marks| Arc::strong_count(marks) > 1);
         let count = self.0.get(principal).map_or(0, |marks| Arc::strong_count(marks) - 1);
-        limit
-            .allows(principal, count)
-            .then(|| self.0.entry(principal.clone()).or_default().clone())
+        let is_allowed = limit.allows(principal, count);
+        is_allowed.then(|| self.0.entry(principal.clone()).or_default().clone())
     }
 }
 

@@ -161,12 +161,8 @@ impl Engine {
     /// Tells the core the free bytes in the pages of one session's clients, or of all clients.
     pub(crate) fn read_pages(&mut self, session: Option<SessionId>) {
         let read = |client: &Client| session.is_none_or(|session| client.session == session);
-        let ids: Vec<ClientId> = self
-            .clients
-            .iter()
-            .filter(|(_, client)| read(client))
-            .map(|(id, _)| id)
-            .collect();
+        let clients = self.clients.iter().filter(|(_, client)| read(client));
+        let ids: Vec<ClientId> = clients.map(|(id, _)| id).collect();
         ids.into_iter().for_each(|id| self.read_page(id));
     }
 

@@ -87,9 +87,8 @@ fn decide_or_wait(
     }
     let process = engine.clients.get_mut(client);
     if process.is_some_and(|process| process.away.repeats((request, gpu, bytes))) {
-        engine
-            .peers
-            .reply(waiting.connection, &TenantReply::Reserved { request, bytes });
+        let reserved = TenantReply::Reserved { request, bytes };
+        engine.peers.reply(waiting.connection, &reserved);
         return Ok(None);
     }
     let now = clock::monotonic();

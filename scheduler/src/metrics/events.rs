@@ -56,9 +56,8 @@ impl Events {
 
     /// Adds a card, whose series begin at zero.
     pub(crate) fn card(&mut self, gpu: GpuId, uuid: GpuUuid) {
-        self.cards
-            .entry(gpu)
-            .or_insert_with(|| CardEvents::new(&self.recorder, gpu, uuid));
+        let new = || CardEvents::new(&self.recorder, gpu, uuid);
+        self.cards.entry(gpu).or_insert_with(new);
     }
 
     /// Counts a notice of the core. Cards that were not added are not counted.

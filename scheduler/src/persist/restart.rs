@@ -48,7 +48,6 @@ impl Engine {
             }
         }
         let started = clock::monotonic();
-        let unix = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         let header = log::Header {
             format: log::FORMAT,
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -56,7 +55,7 @@ impl Engine {
             expected: living.iter().map(|(entry, _)| entry.client).collect(),
             incomplete: !complete,
             started,
-            unix_seconds: unix.unwrap_or_default().as_secs(),
+            unix_seconds: clocks().unix / 1_000_000_000,
             config: settings.core.clone(),
         };
         let machine = Machine::start(header, reel)?;

@@ -70,7 +70,8 @@ impl RecordTo {
                 fs::rename(&self.path, older).map_err(failed)?;
             }
         }
-        let file = OpenOptions::new()
+        let mut options = OpenOptions::new();
+        let file = options
             .write(true)
             .create_new(true)
             .mode(0o600)

@@ -178,10 +178,8 @@ impl StoreFile {
         let is_free = |name: &String| {
             accessat(&self.folder, name, rustix::fs::Access::EXISTS, AtFlags::empty()).is_err()
         };
-        let aside = (0..)
-            .map(|n| format!("{}.{what}-{n}", self.name))
-            .find(is_free)
-            .unwrap_or_default();
+        let mut names = (0..).map(|n| format!("{}.{what}-{n}", self.name));
+        let aside = names.find(is_free).unwrap_or_default();
         let _ = renameat(&self.folder, &self.name, self.folder.as_fd(), &aside);
         self.path.with_file_name(aside)
     }

@@ -251,10 +251,8 @@ impl Store {
         for (_, session) in &least[..too_many] {
             sums.remove(session);
         }
-        Ok(sums
-            .into_iter()
-            .map(|(session, (hour, spent))| view(session, hour, spent))
-            .collect())
+        let views = sums.into_iter().map(|(session, (hour, spent))| view(session, hour, spent));
+        Ok(views.collect())
     }
 
     pub(super) fn path(&self) -> &std::path::Path {
@@ -329,9 +327,8 @@ fn read(database: &Database) -> Result<Book, StoreError> {
     let read = database.begin_read()?;
     let meta = read.open_table(META)?;
     let word = |name: &str| {
-        let found = meta
-            .get(name)?
-            .ok_or_else(|| StoreError::corrupt(&format!("it has no {name}")))?;
+        let missing = || StoreError::corrupt(&format!("it has no {name}"));
+        let found = meta.get(name)?.ok_or_else(missing)?;
         Ok::<_, StoreError>(found.value().to_owned())
     };
     let number = |name: &str| word(name)?.parse::<u64>().map_err(|cause| StoreError::corrupt(&cause));

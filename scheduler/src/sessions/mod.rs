@@ -69,8 +69,8 @@ impl Sessions {
 
     /// Returns a session's name; its number if it is gone.
     pub(crate) fn name(&self, session: SessionId) -> String {
-        self.get(session)
-            .map_or_else(|| session.to_string(), |session| session.name.clone())
+        let found = self.get(session);
+        found.map_or_else(|| session.to_string(), |found| found.name.clone())
     }
 
     /// Returns the session that a token opens. A revoked session is opened by none.
@@ -132,11 +132,8 @@ impl Sessions {
     /// Frees a name for an administrator's new session: programs' sessions of that name get another one.
     /// Returns these sessions with their new names.
     pub(crate) fn displace(&mut self, name: &str) -> Vec<(SessionId, String)> {
-        let renamed: Vec<SessionId> = self
-            .iter()
-            .filter(|(_, session)| session.name == name && !session.is_kept())
-            .map(|(id, _)| id)
-            .collect();
+        let renamed = self.iter().filter(|(_, session)| session.name == name && !session.is_kept());
+        let renamed: Vec<SessionId> = renamed.map(|(id, _)| id).collect();
         let displaced = renamed.into_iter().map(|id| {
             let other = self.beside(name, id);
             if let Some(session) = self.all.get_mut(&id) {
@@ -193,10 +190,9 @@ impl Sessions {
 
     /// Returns the number of living sessions that a user registered.
     pub(crate) fn registered_by(&self, user: u32) -> usize {
-        self.all
-            .values()
-            .filter(|session| matches!(session.origin, Origin::Registered { uid, .. } if uid == user))
-            .count()
+        let is_own =
+            |session: &&Session| matches!(session.origin, Origin::Registered { uid, .. } if uid == user);
+        self.all.values().filter(is_own).count()
     }
 
     /// Adds a session under a new number. `name` makes its name from the number. A program's session does not
