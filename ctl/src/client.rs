@@ -74,16 +74,9 @@ impl ClientError {
             Self::Refused(failure) => match failure.code {
                 FailureCode::Permission => exit::PERMISSION,
                 FailureCode::NotFound => exit::NOT_FOUND,
-                FailureCode::Protocol | FailureCode::BadRequest | FailureCode::Unavailable => exit::ERROR,
+                _ => exit::ERROR,
             },
-            Self::NotASocket { .. }
-            | Self::BadPath { .. }
-            | Self::Closed(_)
-            | Self::Broken { .. }
-            | Self::Protocol(_)
-            | Self::Nonsense { .. }
-            | Self::Unexpected(_)
-            | Self::TooLong => exit::ERROR,
+            _ => exit::ERROR,
         }
     }
 }

@@ -68,12 +68,7 @@ impl CtlError {
             Self::NotFound { .. } | Self::Audit(AuditError::Missing(_)) => NOT_FOUND,
             Self::Audit(error) if error.is_denied() => PERMISSION,
             Self::Environment(_) => USAGE,
-            Self::Library(_)
-            | Self::Audit(_)
-            | Self::Token(_)
-            | Self::Ambiguous { .. }
-            | Self::Trace { .. }
-            | Self::Output(_) => ERROR,
+            _ => ERROR,
         }
     }
 }

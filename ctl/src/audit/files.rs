@@ -23,22 +23,10 @@ pub(super) struct Log {
 impl Log {
     /// Opens the existing files.
     pub(super) fn open(path: &Path) -> Result<Self, AuditError> {
-        let mut files: Vec<File> = Vec::new();
-        for number in 0..=MOST {
-            match File::open(numbered(path, number)) {
-                // A rotation between two opens can show one file under two names.
-                Ok(file) if files.iter().any(|known| same(known, &file)) => {}
-                Ok(file) => files.push(file),
-                // Just after a rotation, or before the first line, no file has the first name.
-                Err(cause) if cause.kind() == ErrorKind::NotFound && number == 0 => {}
-                Err(cause) if cause.kind() == ErrorKind::NotFound => break,
-                Err(cause) => return Err(unreadable(path, cause)),
-            }
-        }
+        let files = opened(path, None).map_err(|cause| unreadable(path, cause))?;
         if files.is_empty() {
             return Err(AuditError::Missing(path.to_owned()));
         }
-        files.reverse();
         Ok(Self { path: path.to_owned(), files })
     }
 
@@ -101,7 +89,7 @@ impl Follow {
     pub(super) fn more(&mut self) -> Result<Vec<String>, AuditError> {
         let failed = |cause| unreadable(&self.path, cause);
         // First list the files, then read the rest of ours: a renamed file no longer grows.
-        let newer = self.newer().map_err(failed)?;
+        let newer = opened(&self.path, Some(&self.file)).map_err(failed)?;
         let (mut lines, at) = read(&self.file, self.at).map_err(failed)?;
         self.at = at;
         for file in newer {
@@ -111,23 +99,25 @@ impl Follow {
         }
         Ok(lines)
     }
+}
 
-    /// Returns the files that are newer than ours, oldest first.
-    fn newer(&self) -> io::Result<Vec<File>> {
-        let mut newer = Vec::new();
-        for number in 0..=MOST {
-            match File::open(numbered(&self.path, number)) {
-                Ok(file) if same(&file, &self.file) => break,
-                Ok(file) => newer.push(file),
-                Err(cause) if cause.kind() == ErrorKind::NotFound && number == 0 => {}
-                // Our file was removed, so every existing file is newer.
-                Err(cause) if cause.kind() == ErrorKind::NotFound => break,
-                Err(cause) => return Err(cause),
-            }
+/// Opens the files of the log that are newer than `known`, or all without one, oldest first.
+fn opened(path: &Path, known: Option<&File>) -> io::Result<Vec<File>> {
+    let mut files: Vec<File> = Vec::new();
+    for number in 0..=MOST {
+        match File::open(numbered(path, number)) {
+            Ok(file) if known.is_some_and(|known| same(known, &file)) => break,
+            // A rotation between two opens can show one file under two names.
+            Ok(file) if files.iter().any(|other| same(other, &file)) => {}
+            Ok(file) => files.push(file),
+            // Just after a rotation, or before the first line, no file has the first name.
+            Err(cause) if cause.kind() == ErrorKind::NotFound && number == 0 => {}
+            Err(cause) if cause.kind() == ErrorKind::NotFound => break,
+            Err(cause) => return Err(cause),
         }
-        newer.reverse();
-        Ok(newer)
     }
+    files.reverse();
+    Ok(files)
 }
 
 /// Returns the whole lines of a file from offset `at`, and the offset of their end.

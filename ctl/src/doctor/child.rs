@@ -2,7 +2,7 @@
 //!
 //! If the child crashes or hangs, its facts so far are kept, and the call in which it ended is known.
 
-use std::io::{BufRead as _, BufReader, Read as _};
+use std::io::{BufRead as _, BufReader, Read};
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -100,15 +100,7 @@ fn watch<F: Default + DeserializeOwned + Send + 'static>(command: &mut Command, 
             }
         }
     });
-    let (words, said) = mpsc::channel();
-    thread::spawn(move || {
-        let mut text = Vec::new();
-        if let Some(pipe) = stderr {
-            // After a read error the bytes before it are used.
-            let _ = pipe.take(SAID).read_to_end(&mut text);
-        }
-        words.send(String::from_utf8_lossy(&text).into_owned())
-    });
+    let said = read(stderr, SAID);
 
     let ended = wait(&mut child, limit);
     let unkillable = ended.is_none() && {
@@ -134,8 +126,22 @@ fn watch<F: Default + DeserializeOwned + Send + 'static>(command: &mut Command, 
     }
 }
 
+/// Reads a pipe to its end, or at most `most` bytes, in a thread that sends the text.
+pub(super) fn read(pipe: Option<impl Read + Send + 'static>, most: u64) -> mpsc::Receiver<String> {
+    let (sender, receiver) = mpsc::channel();
+    thread::spawn(move || {
+        let mut text = Vec::new();
+        if let Some(pipe) = pipe {
+            // After a read error the bytes before it are used.
+            let _ = pipe.take(most).read_to_end(&mut text);
+        }
+        sender.send(String::from_utf8_lossy(&text).into_owned())
+    });
+    receiver
+}
+
 /// Returns the child's exit status if it ends in time.
-fn wait(child: &mut Child, limit: Duration) -> Option<ExitStatus> {
+pub(super) fn wait(child: &mut Child, limit: Duration) -> Option<ExitStatus> {
     let start = Instant::now();
     loop {
         match child.try_wait() {

@@ -5,7 +5,7 @@ use super::checks::{CHECKS, Check, Group};
 /// Returns the tables of all checks in Markdown.
 fn tables() -> String {
     let mut page = String::new();
-    for group in Group::ALL {
+    for &group in Group::ALL {
         page += &format!("\n## {}\n\n| check | looks at | bad if |\n|---|---|---|\n", group.title());
         for Check { id, looks_at, bad_if, .. } in CHECKS.iter().filter(|check| check.group == group) {
             page += &format!("| `{id}` | {looks_at} | {bad_if} |\n");

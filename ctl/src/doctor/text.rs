@@ -42,7 +42,7 @@ impl Colour {
 pub(super) fn render(report: &Report, colour: Colour) -> String {
     let mut page = format!("gpushare-ctl {} doctor\n", report.version);
     let width = report.findings.iter().map(|finding| finding.check.len()).max().unwrap_or(0);
-    for group in Group::ALL {
+    for &group in Group::ALL {
         page += &format!("\n{}\n", group.title());
         let mut findings = report.findings.iter().filter(|finding| finding.group == group).peekable();
         while let Some(finding) = findings.next() {

@@ -78,14 +78,7 @@ impl RunError {
             Self::Program(program::ProgramError::NotExecutable { .. }) => exit::NOT_EXECUTABLE,
             Self::Exec { cause, .. } if cause.kind() == ErrorKind::NotFound => exit::PROGRAM_NOT_FOUND,
             Self::Exec { .. } => exit::NOT_EXECUTABLE,
-            Self::Library(_)
-            | Self::Start(_)
-            | Self::Detach(_)
-            | Self::Client(_)
-            | Self::Token(_)
-            | Self::Environment(_)
-            | Self::Unknown(_)
-            | Self::UnknownCard(_) => exit::RUN_FAILED,
+            _ => exit::RUN_FAILED,
         }
     }
 }

@@ -9,7 +9,6 @@
 //! So the file is valid JSON after every write, however this program ends.
 
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::io::{self, Seek, SeekFrom, Write};
 
 use gpushare_proto::admin::{Activity, WatchEvent, WatchEventKind};
@@ -50,15 +49,9 @@ pub(super) struct Trace<W> {
     allocated: BTreeMap<(GpuId, SessionId), Bytes>,
 }
 
-impl Trace<File> {
-    /// Writes an empty, valid trace to `file`.
-    pub(super) fn new(file: File) -> io::Result<Self> {
-        Self::on(file)
-    }
-}
-
 impl<W: Write + Seek> Trace<W> {
-    fn on(out: W) -> io::Result<Self> {
+    /// Writes an empty, valid trace to `out`.
+    pub(super) fn new(out: W) -> io::Result<Self> {
         let mut trace = Self {
             out,
             body: 0,
@@ -234,7 +227,7 @@ mod tests {
             turned(Activity::Holding),
             WatchEventKind::SessionEnded { session },
         ];
-        let mut trace = Trace::on(Cursor::new(Vec::new())).unwrap();
+        let mut trace = Trace::new(Cursor::new(Vec::new())).unwrap();
         assert!(slices(trace.out.get_ref()).is_empty());
         for (what, n) in story.into_iter().zip(1..) {
             let at_ns = Nanos::from_millis(n);

@@ -10,6 +10,7 @@ use gpushare_proto::names::SYSTEM_CONFIG;
 use serde_json::Value;
 
 use super::super::checks::xid_lines;
+use super::super::child;
 use super::super::facts::Facts;
 use super::super::model::Report;
 use super::super::text::{self, Colour};
@@ -175,31 +176,19 @@ fn read_end(path: &Path, most: u64) -> std::io::Result<String> {
 /// Returns the output of a program of NVIDIA, which may hang if the driver does.
 fn output(command: &mut Command, limit: Duration) -> Result<String, String> {
     let name = command.get_program().to_string_lossy().into_owned();
-    let mut child = command
+    let mut program = command
         .env_remove("LD_PRELOAD")
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
         .spawn()
         .map_err(|cause| format!("{name} cannot be started ({cause})"))?;
-    let (sender, receiver) = std::sync::mpsc::channel();
-    let stdout = child.stdout.take();
-    std::thread::spawn(move || {
-        let mut bytes = Vec::new();
-        if let Some(pipe) = stdout {
-            // After a read error the bytes before it are used.
-            let _ = pipe.take(MOST).read_to_end(&mut bytes);
-        }
-        sender.send(String::from_utf8_lossy(&bytes).into_owned())
-    });
     let start = Instant::now();
-    let text = receiver.recv_timeout(limit);
-    while text.is_ok() && start.elapsed() < limit && matches!(child.try_wait(), Ok(None)) {
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    let text = child::read(program.stdout.take(), MOST).recv_timeout(limit);
+    child::wait(&mut program, limit.saturating_sub(start.elapsed()));
     // The program may have ended already. One that hangs in the kernel is left behind.
-    let _ = child.kill();
-    let _ = child.try_wait();
+    let _ = program.kill();
+    let _ = program.try_wait();
     text.map_err(|_| format!("{name} does not end within {limit:?}"))
 }
 

@@ -141,29 +141,25 @@ fn judge_token(facts: &Facts, path: &Path) -> Outcome {
 }
 
 pub(super) fn visible(facts: &Facts) -> Vec<Outcome> {
-    ["CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"]
-        .into_iter()
-        .map(|name| {
-            let outcome = match facts.env.get(name.as_ref() as &std::ffi::OsStr) {
-                None => Outcome::ok("is not set"),
-                Some(value) => {
-                    let value = value.to_string_lossy();
-                    let hides = match name {
-                        "CUDA_VISIBLE_DEVICES" => value.is_empty() || value.starts_with("-1"),
-                        _ => value == "void" || value == "none",
-                    };
-                    match hides {
-                        true => Outcome::warning(
-                            format!("is `{value}`, which hides all cards"),
-                            format!("unset {name}, or name cards in it"),
-                        ),
-                        false => Outcome::ok(format!("is `{value}`")),
-                    }
-                }
-            };
-            outcome.of(name)
-        })
-        .collect()
+    let judge = |name: &str, hides: fn(&str) -> bool| {
+        let value = facts
+            .env
+            .get(name.as_ref() as &std::ffi::OsStr)
+            .map(|value| value.to_string_lossy());
+        let outcome = match value {
+            None => Outcome::ok("is not set"),
+            Some(value) if hides(&value) => Outcome::warning(
+                format!("is `{value}`, which hides all cards"),
+                format!("unset {name}, or name cards in it"),
+            ),
+            Some(value) => Outcome::ok(format!("is `{value}`")),
+        };
+        outcome.of(name)
+    };
+    vec![
+        judge("CUDA_VISIBLE_DEVICES", |value| value.is_empty() || value.starts_with("-1")),
+        judge("NVIDIA_VISIBLE_DEVICES", |value| value == "void" || value == "none"),
+    ]
 }
 
 #[cfg(test)]

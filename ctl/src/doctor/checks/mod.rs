@@ -32,44 +32,36 @@ pub(crate) struct Check {
     pub(super) look: fn(&Facts) -> Vec<Outcome>,
 }
 
-/// Group of checks under one heading.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum Group {
-    Driver,
-    Cards,
-    Platform,
-    Libc,
-    Preload,
-    Daemon,
-    Caller,
-    Host,
+macro_rules! groups {
+    ($($group:ident $title:literal,)*) => {
+        /// Group of checks under one heading.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+        #[serde(rename_all = "lowercase")]
+        pub(crate) enum Group {
+            $($group),*
+        }
+
+        impl Group {
+            pub(super) const ALL: &[Self] = &[$(Self::$group),*];
+
+            pub(super) const fn title(self) -> &'static str {
+                match self {
+                    $(Self::$group => $title),*
+                }
+            }
+        }
+    };
 }
 
-impl Group {
-    pub(super) const ALL: [Self; 8] = [
-        Self::Driver,
-        Self::Cards,
-        Self::Platform,
-        Self::Libc,
-        Self::Preload,
-        Self::Daemon,
-        Self::Caller,
-        Self::Host,
-    ];
-
-    pub(super) const fn title(self) -> &'static str {
-        match self {
-            Self::Driver => "Driver",
-            Self::Cards => "Cards",
-            Self::Platform => "Other users of the cards",
-            Self::Libc => "C library",
-            Self::Preload => "Preloaded library",
-            Self::Daemon => "Daemon",
-            Self::Caller => "Calling process",
-            Self::Host => "Host",
-        }
-    }
+groups! {
+    Driver "Driver",
+    Cards "Cards",
+    Platform "Other users of the cards",
+    Libc "C library",
+    Preload "Preloaded library",
+    Daemon "Daemon",
+    Caller "Calling process",
+    Host "Host",
 }
 
 macro_rules! checks {
@@ -83,14 +75,11 @@ macro_rules! checks {
 
 checks! {
     Driver {
-        "driver.kernel" driver::kernel:
-            "the kernel module (`/proc/driver/nvidia/version`)",
+        "driver.kernel" driver::kernel: "the kernel module (`/proc/driver/nvidia/version`)",
             "error: not loaded";
-        "driver.library" driver::library:
-            "whether `libcuda.so.1` loads, and from which file",
+        "driver.library" driver::library: "whether `libcuda.so.1` loads, and from which file",
             "error: no NVIDIA driver, or a stub";
-        "driver.init" driver::init:
-            "result of `cuInit`, in a separate process with a time limit",
+        "driver.init" driver::init: "result of `cuInit`, in a separate process with a time limit",
             "error: any failure, a crash, a hang, no card";
         "driver.version" driver::version:
             "CUDA version of the driver, and whether kernel module and libraries have the same version",
@@ -98,108 +87,81 @@ checks! {
         "driver.symbols" driver::symbols:
             "functions that the driver exports and gpushare does not know (docs/symbols.md)",
             "warning: there are any";
-        "driver.nvml" driver::nvml:
-            "whether `libnvidia-ml.so.1` loads and answers for each card",
+        "driver.nvml" driver::nvml: "whether `libnvidia-ml.so.1` loads and answers for each card",
             "error: a crash, a hang or a lost card; warning: missing or failing";
-        "driver.uvm" driver::uvm:
-            "`/dev/nvidia-uvm`: exists, is a device, is open to this user",
+        "driver.uvm" driver::uvm: "`/dev/nvidia-uvm`: exists, is a device, is open to this user",
             "error: missing or closed while there is a driver";
-        "driver.nodes" driver::nodes:
-            "`/dev/nvidiactl` and `/dev/nvidia0`, `1`, …",
+        "driver.nodes" driver::nodes: "`/dev/nvidiactl` and `/dev/nvidia0`, `1`, …",
             "error: missing or closed while there is a driver";
-        "driver.xid" driver::xid:
-            "faults of the cards (`Xid`) in the kernel's log since boot",
+        "driver.xid" driver::xid: "faults of the cards (`Xid`) in the kernel's log since boot",
             "warning: there are any";
     }
     Cards {
-        "cards.seen" cards::seen:
-            "cards that the driver shows, with their memory",
+        "cards.seen" cards::seen: "cards that the driver shows, with their memory",
             "warning: the driver shows fewer than NVML, and no variable hides them";
         "cards.managed" cards::managed:
             "concurrent managed access: memory may exceed the card and pages move by faults",
             "warning: not supported";
-        "cards.vmm" cards::vmm:
-            "mapping memory by handle",
+        "cards.vmm" cards::vmm: "mapping memory by handle",
             "warning: not supported";
-        "cards.fd" cards::posix_fd:
-            "passing handles as file descriptors",
+        "cards.fd" cards::posix_fd: "passing handles as file descriptors",
             "never";
-        "cards.rdma" cards::rdma:
-            "GPUDirect RDMA, also of handles",
+        "cards.rdma" cards::rdma: "GPUDirect RDMA, also of handles",
             "never";
-        "cards.host-numa" cards::host_numa:
-            "handles of the host's memory (`HOST_NUMA`)",
+        "cards.host-numa" cards::host_numa: "handles of the host's memory (`HOST_NUMA`)",
             "never";
-        "cards.backend" cards::backend:
-            "the memory backend that results, and why",
+        "cards.backend" cards::backend: "the memory backend that results, and why",
             "warning: only `native`";
-        "cards.mig" cards::mig:
-            "whether a card is divided into MIG instances",
+        "cards.mig" cards::mig: "whether a card is divided into MIG instances",
             "warning: a change takes effect at the next reset";
-        "cards.vgpu" cards::vgpu:
-            "whether a card is a vGPU, passed through, or a host of vGPUs",
+        "cards.vgpu" cards::vgpu: "whether a card is a vGPU, passed through, or a host of vGPUs",
             "warning: vGPU or host of vGPUs";
-        "cards.compute-mode" cards::compute_mode:
-            "whether more than one process may use a card",
+        "cards.compute-mode" cards::compute_mode: "whether more than one process may use a card",
             "error: exclusive or prohibited";
-        "cards.persistence" cards::persistence:
-            "persistence mode",
+        "cards.persistence" cards::persistence: "persistence mode",
             "never: a hint only";
     }
     Platform {
-        "platform.confidential" platform::confidential:
-            "confidential computing",
+        "platform.confidential" platform::confidential: "confidential computing",
             "warning: on";
-        "platform.mps" platform::mps:
-            "NVIDIA's MPS: its control daemon and pipe folder",
+        "platform.mps" platform::mps: "NVIDIA's MPS: its control daemon and pipe folder",
             "warning: it runs";
-        "platform.wsl" platform::wsl:
-            "Windows' subsystem for Linux (`/dev/dxg`, `/proc/version`)",
+        "platform.wsl" platform::wsl: "Windows' subsystem for Linux (`/dev/dxg`, `/proc/version`)",
             "warning: present";
     }
     Libc {
         "libc.version" libc::version:
             "the newest glibc symbol version that `libgpushare.so` needs, and the one of this system",
             "error: this system's version is older";
-        "libc.musl" libc::musl:
-            "whether this system's C library is musl",
+        "libc.musl" libc::musl: "whether this system's C library is musl",
             "error: musl without glibc";
     }
     Preload {
-        "preload.library" preload::library:
-            "whether `libgpushare.so` is found and built for this machine",
+        "preload.library" preload::library: "whether `libgpushare.so` is found and built for this machine",
             "error: missing, or for another machine";
-        "preload.build" preload::build:
-            "whether the library has the version of this `gpushare-ctl`",
+        "preload.build" preload::build: "whether the library has the version of this `gpushare-ctl`",
             "warning: another version";
-        "preload.loads" preload::loads:
-            "whether the loader loads the library, in a separate process",
+        "preload.loads" preload::loads: "whether the loader loads the library, in a separate process",
             "error: it fails";
-        "preload.environment" preload::environment:
-            "the caller's `LD_PRELOAD`",
+        "preload.environment" preload::environment: "the caller's `LD_PRELOAD`",
             "error: gpushare twice; warning: another copy, or missing files";
-        "preload.system" preload::system:
-            "`/etc/ld.so.preload`",
+        "preload.system" preload::system: "`/etc/ld.so.preload`",
             "error: names a missing `libgpushare.so`; warning: names another one than `run` preloads";
-        "preload.secure-exec" preload::secure_exec:
-            "whether the loader ignores preloads in this process",
+        "preload.secure-exec" preload::secure_exec: "whether the loader ignores preloads in this process",
             "error: it does";
         "preload.program" preload::program:
             "the program of `--program`: found, dynamic, of this C library, without set-uid bits",
             "error: a preload cannot reach it";
     }
     Daemon {
-        "daemon.program" daemon::program:
-            "whether `gpushare-scheduler` is installed",
+        "daemon.program" daemon::program: "whether `gpushare-scheduler` is installed",
             "error: missing and no daemon answers; warning: missing";
-        "daemon.folder" daemon::folder:
-            "the runtime folder: owner and permissions",
+        "daemon.folder" daemon::folder: "the runtime folder: owner and permissions",
             "error: owned by another user, or writable by others";
         "daemon.tenant" daemon::tenant:
             "whether a daemon answers on `tenant/scheduler.sock`, and its protocol",
             "error: no answer, closed, another protocol, or no daemon although one is required; warning: a stale socket";
-        "daemon.admin" daemon::admin:
-            "whether the daemon answers on `admin.sock`",
+        "daemon.admin" daemon::admin: "whether the daemon answers on `admin.sock`",
             "error: as `daemon.tenant`; skipped: this user lacks the permission";
         "daemon.build" daemon::build:
             "whether the daemon has this version, and its program file is still the installed one",
@@ -207,48 +169,37 @@ checks! {
         "daemon.recovering" daemon::recovering:
             "whether the daemon grants turns, or waits for processes of the last daemon",
             "warning: it waits";
-        "daemon.stuck" daemon::stuck:
-            "sessions that do not give the card back",
+        "daemon.stuck" daemon::stuck: "sessions that do not give the card back",
             "warning: there are any";
-        "daemon.unknown" daemon::unknown:
-            "driver functions of processes that gpushare does not know",
+        "daemon.unknown" daemon::unknown: "driver functions of processes that gpushare does not know",
             "warning: there are any";
-        "daemon.locks" daemon::locks:
-            "the folder of the cards' lock files, and the holders of the locks",
+        "daemon.locks" daemon::locks: "the folder of the cards' lock files, and the holders of the locks",
             "error: missing or not writable";
     }
     Caller {
-        "caller.user" caller::user:
-            "the user id, inside and outside of a user namespace",
+        "caller.user" caller::user: "the user id, inside and outside of a user namespace",
             "warning: the effective user is not the real one";
         "caller.container" caller::container:
             "whether this is a container (`/.dockerenv`, `/run/.containerenv`, control group)",
             "warning: a container without the daemon's folder";
-        "caller.pid-namespace" caller::pid_namespace:
-            "whether the daemon sees the pid of this process",
+        "caller.pid-namespace" caller::pid_namespace: "whether the daemon sees the pid of this process",
             "error: the pid is not visible";
         "caller.token" caller::token:
             "the token file: exists, belongs to this user, has mode 0600, contains a token",
             "error: any of these fails";
-        "caller.limits" limits::limits:
-            "`GPUSHARE_MEMORY_LIMIT` and `GPUSHARE_COMPUTE_LIMIT`",
+        "caller.limits" limits::limits: "`GPUSHARE_MEMORY_LIMIT` and `GPUSHARE_COMPUTE_LIMIT`",
             "error: not a limit, or only on missing cards; warning: on some missing cards";
-        "caller.visible" caller::visible:
-            "`CUDA_VISIBLE_DEVICES` and `NVIDIA_VISIBLE_DEVICES`",
+        "caller.visible" caller::visible: "`CUDA_VISIBLE_DEVICES` and `NVIDIA_VISIBLE_DEVICES`",
             "warning: they hide all cards";
     }
     Host {
-        "host.memory" host::memory:
-            "available memory of the machine and of this control group",
+        "host.memory" host::memory: "available memory of the machine and of this control group",
             "warning: less than 2 GiB";
-        "host.shm" host::shm:
-            "the size of `/dev/shm`",
+        "host.shm" host::shm: "the size of `/dev/shm`",
             "warning: 64 MiB or less, or missing";
-        "host.memlock" host::memlock:
-            "limit on locked memory (`ulimit -l`)",
+        "host.memlock" host::memlock: "limit on locked memory (`ulimit -l`)",
             "warning: limited on a machine with RDMA devices";
-        "host.clock" host::clock:
-            "the clock's source and time",
+        "host.clock" host::clock: "the clock's source and time",
             "warning: a slow source, or a time in the past";
     }
 }
