@@ -3,10 +3,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::admin::Mode;
 use crate::explain::AheadView;
 use crate::ids::{GpuId, GpuUuid, SessionId, Token};
-use crate::tenant::NewSession;
+use crate::session::NewSession;
+use crate::settings::Mode;
 use crate::units::{Bytes, Nanos};
 
 /// Session that a dry run assumes for the program.

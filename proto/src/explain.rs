@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::admin::SessionView;
 use crate::page::MemoryRefusal;
+use crate::views::SessionView;
 use crate::{Bytes, ClientId, GpuId, GpuUuid, Nanos, Percent, SessionId};
 
 /// Number of refusals that the daemon keeps per session.

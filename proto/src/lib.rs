@@ -1,36 +1,26 @@
 //! The language that the parts of gpushare share: quantities, ids, messages and file names.
 //!
-//! In reading order: units and ids; the page that a process shares with the daemon; the messages of the
-//! tenant socket and the admin socket; the lines of the audit log; the codec of the messages; names of files
+//! In reading order: units and ids; the page that a process shares with the daemon; sessions, settings and views
+//! of them; the messages of the tenant socket and the admin socket; the lines of the audit log; the codec of the messages; names of files
 //! and environment variables; lookup of a session by number or name; printable characters; memory backends.
 #![forbid(unsafe_code)]
 
 pub mod units;
-
 pub mod ids;
-
 pub mod page;
-
-pub mod tenant;
-
+mod gpu_choice;
 pub mod session;
-
-pub mod admin;
-
+mod settings;
+mod views;
 pub mod explain;
-
 pub mod dry_run;
-
+pub mod tenant;
+pub mod admin;
 pub mod audit;
-
 pub mod codec;
-
 pub mod names;
-
 pub mod lookup;
-
 pub mod text;
-
 pub mod backend;
 
 pub use backend::Backend;

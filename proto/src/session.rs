@@ -7,7 +7,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::tenant::{GpuChoice, UnknownCard};
+use crate::gpu_choice::{GpuChoice, UnknownCard};
 use crate::units::UnitError;
 use crate::{Bytes, Nanos, Percent};
 
@@ -305,6 +305,19 @@ pub enum SessionPhase {
     Expired,
     /// An administrator revoked the session: no grants, no new memory, and its token is invalid.
     Revoked,
+}
+
+/// A session that `gpushare-ctl run` or `session create` asks for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NewSession {
+    /// Name of the session; none lets the daemon choose one.
+    pub name: Option<String>,
+    /// Limits, share and labels of the session.
+    pub terms: Terms,
+    /// Whether the session may use more memory than the capacity of a card.
+    pub oversubscribe: bool,
+    /// Card on which the session is to be placed.
+    pub gpu: GpuChoice,
 }
 
 #[cfg(test)]

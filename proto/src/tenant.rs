@@ -18,17 +18,17 @@
 //!
 //! Enums are append-only: a new message is added at the end, and no variant changes its fields.
 
-use std::fmt;
-use std::str::FromStr;
-
 use serde::{Deserialize, Serialize};
 
-use crate::admin::SessionView;
 use crate::dry_run::{DryRunSession, Forecast};
 use crate::ids::{ClientId, Epoch, GpuId, GpuUuid, RequestId, SessionId, Token};
 use crate::page::{GateWord, MemoryRefusal};
-use crate::session::{Quota, Terms};
+use crate::session::Quota;
 use crate::units::{Bytes, Nanos};
+use crate::views::SessionView;
+
+pub use crate::gpu_choice::{GpuChoice, UnknownCard};
+pub use crate::session::NewSession;
 
 /// Bytes in front of the protocol version in the first message.
 pub const MAGIC: [u8; 4] = *b"GPSH";
@@ -246,76 +246,6 @@ pub struct GpuInfo {
     pub name: String,
     /// Total memory of the card.
     pub total: Bytes,
-}
-
-/// A session that `gpushare-ctl run` or `session create` asks for.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct NewSession {
-    /// Name of the session; none lets the daemon choose one.
-    pub name: Option<String>,
-    /// Limits, share and labels of the session.
-    pub terms: Terms,
-    /// Whether the session may use more memory than the capacity of a card.
-    pub oversubscribe: bool,
-    /// Card on which the session is to be placed.
-    pub gpu: GpuChoice,
-}
-
-/// Choice of a card for a session.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum GpuChoice {
-    /// The least loaded card.
-    Auto,
-    /// The card with this number.
-    Index(u8),
-    /// The card with this identity.
-    Uuid(GpuUuid),
-    /// The card whose UUID begins so, in the form of `CUDA_VISIBLE_DEVICES` (`GPU-0a1b`).
-    Prefix(String),
-}
-
-/// Error for a text that names no card.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is not a card; write its number in `gpushare-ctl status` (0 or gpu0) or its UUID")]
-pub struct UnknownCard(String);
-
-/// Parses `auto`, `0`, `gpu0`, a UUID or the beginning of one, in upper or lower case.
-impl FromStr for GpuChoice {
-    type Err = UnknownCard;
-
-    fn from_str(text: &str) -> Result<Self, UnknownCard> {
-        let text = text.trim();
-        if text == "auto" {
-            return Ok(Self::Auto);
-        }
-        if let Ok(index) = text.strip_prefix("gpu").unwrap_or(text).parse() {
-            return Ok(Self::Index(index));
-        }
-        // UUIDs are compared with the kind in upper case and the digits in lower case.
-        let (kind, digits) = text.split_at_checked(4).unwrap_or((text, ""));
-        let spelled = format!("{}{}", kind.to_ascii_uppercase(), digits.to_ascii_lowercase());
-        if let Ok(uuid) = spelled.parse() {
-            return Ok(Self::Uuid(uuid));
-        }
-        let is_beginning = (spelled.starts_with("GPU-") || spelled.starts_with("MIG-"))
-            && !digits.is_empty()
-            && digits.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b'-');
-        match is_beginning {
-            true => Ok(Self::Prefix(spelled)),
-            false => Err(UnknownCard(text.to_owned())),
-        }
-    }
-}
-
-impl fmt::Display for GpuChoice {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Auto => f.write_str("auto"),
-            Self::Index(index) => index.fmt(f),
-            Self::Uuid(uuid) => uuid.fmt(f),
-            Self::Prefix(prefix) => f.write_str(prefix),
-        }
-    }
 }
 
 /// Message from the daemon to a process.

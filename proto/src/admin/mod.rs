@@ -1,7 +1,5 @@
 //! Messages of the admin socket (mode 0600), and the views that `gpushare-ctl` prints as a table or as JSON.
 
-mod settings;
-mod views;
 mod watch;
 
 use serde::{Deserialize, Serialize};
@@ -12,8 +10,8 @@ use crate::session::{Binding, Priority, Quota};
 use crate::tenant::{Failure, Hello, NewSession};
 use crate::units::Nanos;
 
-pub use settings::{ConfigChange, Knob, MIN_MEMORY, MIN_QUANTUM, Mode, Setting, UnknownMode};
-pub use views::{
+pub use crate::settings::{ConfigChange, Knob, MIN_MEMORY, MIN_QUANTUM, Mode, Setting, UnknownMode};
+pub use crate::views::{
     ClientView, DaemonView, GpuView, LockView, SessionGpuView, SessionState, SessionView, Status, UsageView,
 };
 pub use watch::{Activity, WatchEvent, WatchEventKind};

@@ -2,9 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::settings::Mode;
 use crate::ids::{ClientId, GpuId, GpuUuid, SessionId};
 use crate::page::MemoryRefusal;
+use crate::settings::Mode;
 use crate::units::{Bytes, Nanos};
 
 /// An event with its time.

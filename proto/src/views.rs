@@ -2,10 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::settings::Mode;
 use crate::ids::{ClientId, Epoch, GpuId, GpuUuid, SessionId};
 use crate::page::GateState;
 use crate::session::{Binding, SessionPhase, Terms};
+use crate::settings::Mode;
 use crate::units::{Bytes, Nanos};
 
 /// State of the daemon, the cards and the sessions, as `gpushare-ctl status` shows it.
