@@ -32,7 +32,7 @@ pub enum Part {
 }
 
 impl Part {
-    /// Those that users get.
+    /// Artifacts that users get.
     pub const SHIPPED: [Self; 3] = [Self::Library, Self::Scheduler, Self::Ctl];
     /// All of them.
     pub const ALL: [Self; 7] = [
@@ -45,7 +45,7 @@ impl Part {
         Self::SimulatedNvml,
     ];
 
-    /// Its crate, what cargo calls the target, and its file in a stage.
+    /// Crate of the part, cargo's name of its target, and its file in a stage.
     const fn names(self) -> (&'static str, &'static str, &'static str) {
         match self {
             Self::Scheduler => ("gpushare-scheduler", "gpushare-scheduler", "gpushare-scheduler"),
@@ -63,12 +63,12 @@ impl Part {
         self.names().0
     }
 
-    /// What cargo calls it.
+    /// Cargo's name of the part's target.
     pub const fn target(self) -> &'static str {
         self.names().1
     }
 
-    /// Its file in a stage.
+    /// File of the part in a stage.
     pub const fn file(self) -> &'static str {
         self.names().2
     }
@@ -90,7 +90,7 @@ impl Index<Part> for Artifacts {
 }
 
 impl Artifacts {
-    /// Those of this test run: built by the first test that asks, or in part those that [`SHIPPED`] names.
+    /// Artifacts of this test run: built by the first test that asks, or in part those that [`SHIPPED`] names.
     pub fn of_tests() -> anyhow::Result<&'static Self> {
         static BUILT: OnceLock<Result<Artifacts, String>> = OnceLock::new();
         BUILT
@@ -111,7 +111,7 @@ impl Artifacts {
         Self::from_targets(cargo::build(&Part::ALL.map(Part::package), profile, progress)?)
     }
 
-    /// Those that a build has made, by the names of their targets.
+    /// Artifacts that a build has made, by the names of their targets.
     pub fn from_targets(mut built: BTreeMap<String, PathBuf>) -> anyhow::Result<Self> {
         Self::find(|part| built.remove(part.target()))
     }
@@ -125,7 +125,7 @@ impl Artifacts {
         Ok(self)
     }
 
-    /// Those that lie in one folder, as `cargo xtask gpu stage` leaves them.
+    /// Artifacts in one folder, as `cargo xtask gpu stage` leaves them.
     pub fn beside(folder: &Path) -> anyhow::Result<Self> {
         Self::find(|part| {
             let path = folder.join(part.file());

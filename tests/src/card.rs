@@ -38,7 +38,7 @@ impl Card {
         Ok(Self { process, socket: socket.to_owned() })
     }
 
-    /// Its process id.
+    /// Process id of the card.
     pub fn pid(&self) -> u32 {
         self.process.pid()
     }
@@ -48,7 +48,7 @@ impl Card {
         Ok(Observer::connect(&self.socket)?.fall_off(GpuIndex(0))?)
     }
 
-    /// What has happened on it so far.
+    /// Statistics of the card so far.
     pub fn stats(&self) -> anyhow::Result<Stats> {
         let connection = Connection::open(&self.socket, Role::Observer)?;
         match connection.call(Request::Stats, &[])?.answer {

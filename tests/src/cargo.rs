@@ -23,13 +23,13 @@ pub enum Profile {
 /// Whether cargo tells on stderr what it does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
-    /// It tells.
+    /// Cargo's progress is shown.
     Shown,
     /// Only errors.
     Hidden,
 }
 
-/// What cargo prints for one built target.
+/// Message that cargo prints for one built target.
 #[derive(Deserialize)]
 struct Message {
     #[serde(default)]
@@ -55,7 +55,7 @@ pub fn build(
     build_with(cargo, packages, profile, progress)
 }
 
-/// The same by another command than `cargo build` that takes its flags and prints what it prints.
+/// Builds by another command than `cargo build`, which takes its flags and prints the same messages.
 pub fn build_with(
     mut cargo: Command,
     packages: &[&str],

@@ -22,54 +22,54 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// Starts one with these flags and waits until its sockets listen.
+    /// Starts a daemon with these flags and waits until its sockets listen.
     pub fn start(world: &World, flags: &[&str]) -> anyhow::Result<Self> {
         let flags: Vec<String> = flags.iter().map(|&flag| flag.to_owned()).collect();
         let process = launch(world, &flags, &[])?;
         Ok(Self { world: world.clone(), flags, process })
     }
 
-    /// Its process.
+    /// Process of the daemon.
     pub fn process(&self) -> &Process {
         &self.process
     }
 
-    /// Whether it has ended.
+    /// Whether the daemon has ended.
     pub fn ended(&mut self) -> anyhow::Result<bool> {
         Ok(self.process.ended()?.is_some())
     }
 
-    /// Kills it as `kill -9` does.
+    /// Kills the daemon as `kill -9` does.
     pub fn kill(&mut self) -> anyhow::Result<()> {
         self.process.kill().map(drop)
     }
 
-    /// Asks it to end, and waits until it has.
+    /// Sends SIGTERM to the daemon and waits for its end.
     pub fn stop(&mut self) -> anyhow::Result<ExitStatus> {
         self.process.signal(Signal::TERM)?;
         self.process.wait()
     }
 
-    /// Starts it again, with the flags it had.
+    /// Starts an ended daemon again, with its former flags.
     pub fn restart(&mut self) -> anyhow::Result<()> {
         self.restart_under(&[])
     }
 
-    /// The same by a program that becomes the daemon, like `unshare` or `setpriv`; its arguments come first.
+    /// Restarts the daemon through a program that becomes it, like `unshare`, given with its arguments.
     pub fn restart_under(&mut self, launcher: &[&str]) -> anyhow::Result<()> {
         ensure!(self.process.ended()?.is_some(), "the daemon still runs; stop or kill it first");
         self.process = launch(&self.world, &self.flags, launcher)?;
         Ok(())
     }
 
-    /// `gpushare-ctl` with these words; what it printed.
+    /// Runs `gpushare-ctl` with these words and returns its stdout.
     pub fn ctl(&self, words: &[&str]) -> anyhow::Result<String> {
         let mut ctl = self.world.part(Part::Ctl);
         ctl.args(words);
         output_of(ctl)
     }
 
-    /// What `gpushare-ctl status --json` says.
+    /// Status of the daemon, by `gpushare-ctl status --json`.
     pub fn status(&self) -> anyhow::Result<Status> {
         let mut ctl = self.world.part(Part::Ctl);
         ctl.args(["status", "--json"]);
@@ -84,7 +84,7 @@ impl Daemon {
         found.with_context(|| format!("there is no session `{name}`"))
     }
 
-    /// Waits until the status is as `is_so` wants it, and gives that status.
+    /// Waits until `is_so` holds for the status and returns that status; `what` names it in the error.
     pub fn until(&self, what: &str, is_so: impl Fn(&Status) -> bool) -> anyhow::Result<Status> {
         patience::until(what, || self.status().map(|status| is_so(&status).then_some(status)))
     }

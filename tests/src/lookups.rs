@@ -1,4 +1,4 @@
-//! What `cuGetProcAddress` answers to a program that starts like libcudart, with and without gpushare.
+//! Answers of `cuGetProcAddress` to a program that starts like libcudart, with and without gpushare.
 //!
 //! ```text
 //! NAMES ──> libcudart_start ──────────────────────> libcuda      NAME VERSION FLAGS  libcuda.so.1  cuLaunchKernel_ptsz
@@ -22,7 +22,7 @@ use crate::world::{Sharing, World};
 /// The library whose answers stand for the driver's.
 const OURS: &str = "libgpushare.so";
 
-/// What was found.
+/// Result of comparing the lookups without gpushare and with it.
 #[derive(Debug, Default)]
 pub struct Lookups {
     /// How many lookups were compared.
@@ -35,7 +35,7 @@ pub struct Lookups {
     pub nothing: usize,
     /// Lookups that were answered wrongly, as the program printed them without and with gpushare.
     pub wrong: Vec<(String, String)>,
-    /// What the program's own work printed, with gpushare.
+    /// Output of the program's own work with gpushare.
     pub word: String,
 }
 
@@ -66,7 +66,7 @@ pub fn compare(world: &World, names: &Path) -> anyhow::Result<Lookups> {
 
 /// A line of the program.
 struct Line<'a> {
-    /// What was asked, code and status.
+    /// Text of one lookup: its question, code and status.
     answer: Vec<&'a str>,
     /// The library that the pointer leads to.
     file: &'a str,

@@ -27,9 +27,9 @@ pub struct Peer<Request, Reply> {
     kinds: PhantomData<(Request, Reply)>,
 }
 
-/// Whoever administrates.
+/// Connection to the administrator's socket of the daemon.
 pub type Administrator = Peer<AdminRequest, AdminReply>;
-/// Whoever shares.
+/// Connection to the tenants' socket of the daemon.
 pub type Tenant = Peer<TenantRequest, TenantReply>;
 
 impl<Request: Message, Reply: Message> Peer<Request, Reply> {

@@ -30,22 +30,22 @@ impl Process {
         Ok(Self { name: name.to_owned(), child, stderr })
     }
 
-    /// Its process id.
+    /// Process id.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// What it wrote to stderr so far.
+    /// Text that the process has written to stderr so far.
     pub fn stderr(&self) -> String {
         fs::read_to_string(&self.stderr).unwrap_or_default()
     }
 
-    /// Its stdin, once, if the command piped it.
+    /// Stdin of the process, once, if the command piped it.
     pub fn take_stdin(&mut self) -> Option<ChildStdin> {
         self.child.stdin.take()
     }
 
-    /// Its stdout, once, if the command piped it.
+    /// Stdout of the process, once, if the command piped it.
     pub fn take_stdout(&mut self) -> Option<ChildStdout> {
         self.child.stdout.take()
     }
@@ -56,24 +56,24 @@ impl Process {
             .with_context(|| format!("cannot signal {}", self.name))
     }
 
-    /// Kills it as `kill -9` does, and waits for its end.
+    /// Kills the process as `kill -9` does, and waits for its end.
     pub fn kill(&mut self) -> anyhow::Result<ExitStatus> {
         self.child.kill()?;
         Ok(self.child.wait()?)
     }
 
-    /// How it ended, if it has.
+    /// Exit status of the process, if it has ended.
     pub fn ended(&mut self) -> anyhow::Result<Option<ExitStatus>> {
         Ok(self.child.try_wait()?)
     }
 
-    /// Waits for its end.
+    /// Waits for the end of the process.
     pub fn wait(&mut self) -> anyhow::Result<ExitStatus> {
         let what = format!("the end of {}", self.name);
         patience::until(&what, || self.ended())
     }
 
-    /// Waits for its end.
+    /// Waits for the end of the process.
     pub fn succeed(&mut self) -> anyhow::Result<()> {
         let status = self.wait()?;
         if !status.success() {

@@ -31,7 +31,7 @@ pub struct Program {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ticket(u64);
 
-/// What the program answered to one line.
+/// Answer of the program to one line.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Answer(Value);
 
@@ -48,14 +48,14 @@ struct State {
 }
 
 impl Program {
-    /// Starts one without memory and waits until it has its context.
+    /// Starts a program without memory and waits until it has its context.
     pub fn hold(world: &World, sharing: &Sharing, name: &str) -> anyhow::Result<Self> {
         let mut program = Self::begin(world.workload(sharing), world, name)?;
         program.ready()?;
         Ok(program)
     }
 
-    /// Starts one without memory, with a variable in its environment, and waits until it has its context.
+    /// Starts a program with a variable in its environment, without memory, and waits until it has its context.
     pub fn hold_with(
         world: &World,
         sharing: &Sharing,
@@ -70,7 +70,7 @@ impl Program {
         Ok(program)
     }
 
-    /// Starts one and waits until it holds filled memory, under the name `hold`.
+    /// Starts a program and waits until it holds filled memory, under the name `hold`.
     pub fn holding(world: &World, sharing: &Sharing, name: &str, memory: Bytes) -> anyhow::Result<Self> {
         let mut command = world.workload(sharing);
         command.args(["hold", "--memory", &memory.0.to_string()]);
@@ -96,17 +96,17 @@ impl Program {
         Ok(Self { process, stdin, answers, lines: 0 })
     }
 
-    /// Its process.
+    /// Process of the program.
     pub fn process(&self) -> &Process {
         &self.process
     }
 
-    /// Waits until it has its context (and memory, if it was to hold some).
+    /// Waits until the program has its context, and its memory if it was to hold some.
     pub fn ready(&mut self) -> anyhow::Result<()> {
         self.ready_within(PATIENCE)
     }
 
-    /// The same, so long and no longer.
+    /// Waits for at most `patience` until the program has its context.
     pub fn ready_within(&mut self, patience: Duration) -> anyhow::Result<()> {
         self.answer_within(Ticket(0), patience)?.expect("the start")
     }
@@ -129,7 +129,7 @@ impl Program {
         self.answer_within(ticket, PATIENCE)
     }
 
-    /// Waits for the answer to a line, so long and no longer.
+    /// Waits for the answer to a line for at most `patience`.
     pub fn answer_within(&self, ticket: Ticket, patience: Duration) -> anyhow::Result<Answer> {
         let waiting = |state: &mut State| !state.ended && !state.by_line.contains_key(&ticket.0);
         let (state, _) = self
@@ -165,18 +165,18 @@ impl Program {
         Ok(last)
     }
 
-    /// Lets it finish what it was told, and waits for its end.
+    /// Closes the program's stdin, so that it finishes its lines, and waits for its end.
     pub fn quit(&mut self) -> anyhow::Result<ExitStatus> {
         self.stdin = None;
         self.process.wait()
     }
 
-    /// Whether it has ended.
+    /// Whether the program has ended.
     pub fn ended(&mut self) -> anyhow::Result<bool> {
         Ok(self.process.ended()?.is_some())
     }
 
-    /// Kills it as `kill -9` does.
+    /// Kills the program as `kill -9` does.
     pub fn kill(&mut self) -> anyhow::Result<()> {
         self.process.kill().map(drop)
     }
@@ -188,17 +188,17 @@ impl Answer {
         self.0["error"].as_str()
     }
 
-    /// A number of it; zero if there is none of that name.
+    /// Number of this name in the answer; zero if there is none.
     pub fn number(&self, name: &str) -> u64 {
         self.0[name].as_u64().unwrap_or_default()
     }
 
-    /// A yes or no of it; no if there is none of that name.
+    /// Flag of this name in the answer; false if there is none.
     pub fn flag(&self, name: &str) -> bool {
         self.0[name].as_bool().unwrap_or_default()
     }
 
-    /// The whole line.
+    /// Whole answer.
     pub fn json(&self) -> &Value {
         &self.0
     }

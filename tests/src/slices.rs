@@ -1,4 +1,4 @@
-//! What a trace of `gpushare-ctl watch --trace` draws, held against its order.
+//! Slices that a trace of `gpushare-ctl watch --trace` draws, and a check of their order.
 
 use std::collections::BTreeMap;
 

@@ -19,7 +19,7 @@ pub struct Training {
 }
 
 impl Training {
-    /// Starts one with this memory and any other flags of `train`.
+    /// Starts `gpushare-workload train` with this memory and any other flags of it.
     pub fn start(
         world: &World,
         sharing: &Sharing,
@@ -35,22 +35,22 @@ impl Training {
         Ok(Self { process, stdout })
     }
 
-    /// Its process.
+    /// Process of the program.
     pub fn process(&self) -> &Process {
         &self.process
     }
 
-    /// Whether it has ended.
+    /// Whether the program has ended.
     pub fn ended(&mut self) -> anyhow::Result<bool> {
         Ok(self.process.ended()?.is_some())
     }
 
-    /// Kills it as `kill -9` does.
+    /// Kills the program as `kill -9` does.
     pub fn kill(&mut self) -> anyhow::Result<()> {
         self.process.kill().map(drop)
     }
 
-    /// Waits for its end and gives its report, also of one that found corrupted memory.
+    /// Waits for the end of the program and returns its report, also after it found corrupted memory.
     pub fn report(&mut self) -> anyhow::Result<Report> {
         let status = self.process.wait()?;
         let line = fs::read_to_string(&self.stdout)?;

@@ -63,10 +63,10 @@ fn config_of(card: &Constants) -> String {
     )
 }
 
-/// How a program meets gpushare.
+/// Way in which a program is started with gpushare, or without.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Sharing {
-    /// Not at all.
+    /// Without gpushare.
     Native,
     /// By `LD_PRELOAD` alone, without a session of its own.
     Preload,
@@ -86,7 +86,7 @@ impl Sharing {
         Self::Run(flags.map(str::to_owned).to_vec())
     }
 
-    /// The same with more flags of `gpushare-ctl run`; what runs without it stays as it is.
+    /// Adds flags of `gpushare-ctl run`; a program that runs without it stays as it is.
     pub fn and(self, flags: &[&str]) -> Self {
         match self {
             Self::Run(mut all) => {

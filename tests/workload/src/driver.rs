@@ -203,7 +203,7 @@ pub struct LaunchConfig {
     pub stream: Handle,
     /// `CUlaunchAttribute` array; null here.
     pub attributes: *const c_void,
-    /// Its length; zero here.
+    /// Length of the attribute array; zero here.
     pub attribute_count: c_uint,
 }
 

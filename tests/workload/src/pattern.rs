@@ -1,4 +1,4 @@
-//! What the memory of a correct program holds, without reading it.
+//! Contents of a correct program's memory, computed without reading it.
 //!
 //! A buffer is filled page by page, each page with a word of its own, so that a page which is lost,
 //! stale or in another page's place changes the checksum:

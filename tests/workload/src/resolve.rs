@@ -17,7 +17,7 @@ pub enum Resolve {
     Dlsym,
     /// `cuGetProcAddress` with base name and version, as libcudart does.
     ProcAddress,
-    /// The same with the per-thread default stream's variants (`_ptsz`).
+    /// `cuGetProcAddress` with the per-thread default stream's variants (`_ptsz`).
     ProcAddressPerThread,
 }
 

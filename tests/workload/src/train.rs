@@ -69,7 +69,7 @@ pub struct Plan {
     pub verbose: bool,
 }
 
-/// What came of it.
+/// Result of a run.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Report {
     /// Whether every buffer holds what it must.

@@ -45,7 +45,7 @@ impl SharedBytes {
         self.fd.as_ref()?.try_clone().ok()
     }
 
-    /// What names the memory between processes, while the descriptor is here.
+    /// Inode that names the memory between processes, while the descriptor is open here.
     pub fn inode(&self) -> Option<u64> {
         let status = rustix::fs::fstat(self.fd.as_ref()?).ok()?;
         Some(status.st_ino)

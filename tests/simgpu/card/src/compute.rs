@@ -25,7 +25,7 @@ pub(crate) struct Compute {
     turn: Option<Turn>,
 }
 
-/// Who computes now.
+/// Process that computes now.
 #[derive(Debug)]
 struct Turn {
     client: ClientId,
@@ -49,7 +49,7 @@ pub(crate) struct TurnTaken {
 #[derive(Debug, Default)]
 struct Lane {
     walks: VecDeque<Walk>,
-    /// What is left of the first walk's piece; `None` before its next piece has begun.
+    /// Rest of the first walk's piece; `None` before its next piece has begun.
     left: Option<Duration>,
     spinners: Vec<Spinner>,
 }
@@ -80,7 +80,7 @@ impl Compute {
         self.turn.take_if(|turn| turn.client == client).map(|turn| turn.taken(now))
     }
 
-    /// Who computes now and since when.
+    /// Process that computes now, and since when.
     pub(crate) fn running(&self) -> Option<(ClientId, Time)> {
         self.turn.as_ref().map(|turn| (turn.client, turn.since))
     }

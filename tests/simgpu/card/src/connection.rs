@@ -199,7 +199,7 @@ fn wait_for_bytes(socket: &UnixStream) {
     unsafe { poll(&raw mut readable, 1, -1) };
 }
 
-/// Somebody who looks at the card without using it: a test, a demo, NVML.
+/// Connection that looks at the card without using it: of a test, a demo or NVML.
 #[derive(Debug)]
 pub struct Observer(Connection);
 
@@ -209,7 +209,7 @@ impl Observer {
         Connection::open(path, Role::Observer).map(Self)
     }
 
-    /// What the card is.
+    /// Description of the card.
     pub fn describe(&self) -> Result<Description, CallError> {
         match self.0.call(Request::Describe, &[])?.answer {
             Answer::Description(description) => Ok(*description),
@@ -217,7 +217,7 @@ impl Observer {
         }
     }
 
-    /// What has happened so far.
+    /// Statistics of the card so far.
     pub fn stats(&self) -> Result<Stats, CallError> {
         match self.0.call(Request::Stats, &[])?.answer {
             Answer::Stats(text) => {

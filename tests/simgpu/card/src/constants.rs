@@ -70,7 +70,7 @@ pub struct Constants {
     pub peer: Rate,
     /// Making physical memory of the host.
     pub host_create: Rate,
-    /// What a kernel takes that touches nothing.
+    /// Time of a kernel that touches nothing.
     pub launch: Duration,
     /// How long one process computes while another one waits.
     pub slice: Duration,

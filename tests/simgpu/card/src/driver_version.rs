@@ -6,7 +6,7 @@
 /// The environment variable.
 pub const VARIABLE: &str = "SIMGPU_DRIVER_VERSION";
 
-/// What is not set is this: CUDA 13.0.
+/// Version played where none is set: CUDA 13.0.
 pub const NORMAL: Version = Version(13_000);
 
 /// A CUDA version as `cuDriverGetVersion` tells it: 12.4 is 12040.
@@ -43,7 +43,7 @@ impl Version {
             .ok_or_else(|| format!("{VARIABLE}={text} is not played; use 12.0 to 12.9 or 13.0 to 13.2"))
     }
 
-    /// What this process' environment says.
+    /// Version that this process' environment names.
     pub fn from_environment() -> Result<Self, String> {
         match std::env::var(VARIABLE) {
             Ok(text) => Self::parse(&text),

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use crate::wire::Sticky;
 
-/// What happens instead of the call, or with the work it puts into a stream.
+/// Effect of a fault: instead of the call, or on the work that it puts into a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Effect {
     /// The call answers this code and does nothing.

@@ -1,4 +1,4 @@
-//! Who is meant: clients, contexts, streams and events, each with a type of its own.
+//! Ids of clients, contexts, streams and events, each with a type of its own.
 //!
 //! A client (one process) numbers its own contexts, streams and events, so that creating one needs no answer.
 //! The card only ever reads such a number together with the client it came from.

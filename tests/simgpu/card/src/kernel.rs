@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::bytes::SharedBytes;
 
-/// What a real GPU moves at least for one word.
+/// Bytes that a real GPU moves at least for one word.
 const SECTOR: u64 = 32;
 
 /// One launch of a known kernel. Addresses are the client's.

@@ -30,7 +30,7 @@ use crate::stats::{Counters, Interval, ProcessStats, Timeline};
 use crate::walk::Finished;
 use crate::wire::{Answer, Failure, GpuDescription, Message, Question, Sticky};
 
-/// What happens to the card.
+/// Input of the card.
 #[derive(Debug)]
 pub enum Input {
     /// Somebody connected.
@@ -55,7 +55,7 @@ pub enum Input {
     Tick,
 }
 
-/// What the card wants done.
+/// Effect that the card asks its server for.
 #[derive(Debug)]
 pub enum Effect {
     /// Say this to a client.
@@ -99,7 +99,7 @@ struct Gpu {
     /// Time of all finished turns.
     busy: Time,
     gauge: Gauge,
-    /// It has fallen off the bus.
+    /// Whether the GPU has fallen off the bus.
     lost: bool,
 }
 

@@ -24,7 +24,7 @@ pub(crate) struct Pool {
     pub(crate) gpu: GpuIndex,
     /// The most it may reserve; 0 for no limit of its own.
     limit: u64,
-    /// What a synchronise leaves reserved.
+    /// Bytes that a synchronise leaves reserved.
     pub(crate) threshold: u64,
     /// Other GPUs whose kernels reach the blocks.
     pub(crate) reached_from: BTreeSet<GpuIndex>,

@@ -161,7 +161,7 @@ impl Memory {
         Ok(())
     }
 
-    /// What a synchronise does: every pool keeps its threshold.
+    /// Trims every pool to its threshold, as a synchronise does.
     pub(crate) fn trim_pools(&mut self, client: ClientId) {
         let pools: Vec<(PoolId, u64)> =
             self.pools_of(client).map(|((_, id), pool)| (*id, pool.threshold)).collect();

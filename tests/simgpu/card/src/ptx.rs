@@ -12,9 +12,9 @@ pub struct Module {
 /// One `.entry`.
 #[derive(Debug, Clone)]
 pub struct Entry {
-    /// Its name.
+    /// Name of the entry.
     pub name: String,
-    /// Its parameters in order.
+    /// Parameters of the entry in order.
     pub parameters: Vec<Parameter>,
 }
 

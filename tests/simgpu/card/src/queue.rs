@@ -29,7 +29,7 @@ struct Stream {
     context: ContextId,
     kind: StreamKind,
     waiting: VecDeque<(Task, Vec<Fence>)>,
-    /// What must be known of the head while it is on its way.
+    /// Facts about the head of the queue while it is under way.
     head: Option<Head>,
     submitted: u64,
     completed: u64,
@@ -155,7 +155,7 @@ impl Queues {
         self.sweep(id);
     }
 
-    /// What must be done for this work to be done.
+    /// Positions of streams that must be reached for this work to be done.
     pub(crate) fn fences(&self, work: Work) -> Result<Vec<Fence>, Failure> {
         match work {
             Work::Stream(stream) => {
@@ -174,7 +174,7 @@ impl Queues {
         }
     }
 
-    /// What must be done for the client to be idle.
+    /// Positions of streams that must be reached for the client to be idle.
     pub(crate) fn all_fences(&self) -> Vec<Fence> {
         self.streams
             .iter()

@@ -40,7 +40,7 @@ struct Peer {
     outbox: VecDeque<Frame>,
 }
 
-/// What a descriptor in the poll set belongs to.
+/// Owner of a descriptor in the poll set.
 #[derive(Clone, Copy)]
 enum Source {
     Ending,

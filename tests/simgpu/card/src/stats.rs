@@ -1,4 +1,4 @@
-//! What happened: the counters of every process and of all together, and who computed when.
+//! Statistics: counters of every process and of all together, and intervals of computing.
 
 use std::collections::VecDeque;
 
@@ -86,7 +86,7 @@ pub struct Stats {
     pub processes: Vec<ProcessStats>,
     /// All processes together, also forgotten ones.
     pub total: Counters,
-    /// Who computed when, oldest first.
+    /// Intervals in which processes computed, oldest first.
     pub timeline: Vec<Interval>,
     /// How many older intervals were dropped.
     pub timeline_dropped: u64,
@@ -117,7 +117,7 @@ impl Stats {
 }
 
 impl ProcessStats {
-    /// Its bytes on one GPU, without managed memory.
+    /// Bytes of the process on one GPU, without managed memory.
     pub fn bytes_on(&self, gpu: u32) -> u64 {
         let found = self.gpus.iter().zip(&self.gpu_bytes).find(|(index, _)| **index == gpu);
         found.map_or(0, |(_, bytes)| *bytes)
@@ -131,9 +131,9 @@ pub struct GpuStats {
     pub name: String,
     /// `GPU-...`.
     pub uuid: String,
-    /// Its memory.
+    /// Memory of the GPU, in bytes.
     pub total: u64,
-    /// What nobody has.
+    /// Free memory of the GPU, in bytes.
     pub free: u64,
     /// How long anybody has computed, in nanoseconds.
     pub busy_nanos: u64,
@@ -145,14 +145,14 @@ pub struct GpuStats {
     pub degrees: u32,
     /// Power draw.
     pub milliwatts: u32,
-    /// It has fallen off the bus.
+    /// Whether the GPU has fallen off the bus.
     pub lost: bool,
 }
 
 /// One process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProcessStats {
-    /// Its process id.
+    /// Process id.
     pub pid: u32,
     /// Whether it is connected.
     pub alive: bool,
@@ -166,9 +166,9 @@ pub struct ProcessStats {
     pub managed_bytes: u64,
     /// Bytes of managed memory that are on a card now.
     pub resident_bytes: u64,
-    /// Its bytes on each of `gpus`, in that order: contexts and what cannot move.
+    /// Bytes of contexts and of memory that cannot move, on each of `gpus` in that order.
     pub gpu_bytes: Vec<u64>,
-    /// What it did.
+    /// Counters of the process.
     pub counters: Counters,
 }
 

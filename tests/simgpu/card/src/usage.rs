@@ -1,4 +1,4 @@
-//! Who has how much, for the statistics and for NVML.
+//! Memory of each process, for the statistics and for NVML.
 
 use std::collections::BTreeMap;
 

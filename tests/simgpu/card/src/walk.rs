@@ -18,7 +18,7 @@ use crate::kernel::Kernel;
 use crate::memory::{IllegalAddress, Memory};
 use crate::wire::{Plane, Shape};
 
-/// What is done.
+/// Work of a walk.
 #[derive(Debug)]
 pub(crate) enum Job {
     Kernel(Kernel),
@@ -155,7 +155,7 @@ impl Walk {
         }
     }
 
-    /// What is handed over when all is done.
+    /// Result that is handed over at the end.
     pub(crate) fn finish(self) -> Finished {
         let delivery = match self.job {
             Job::Download { data, token, .. } => Some(Delivery { token, data }),

@@ -1,4 +1,4 @@
-//! What clients and card say to each other.
+//! Messages between clients and the card.
 //!
 //! ```text
 //! client                                  card
@@ -24,11 +24,11 @@ use crate::kernel::Kernel;
 pub struct Question {
     /// `None` for what needs no answer.
     pub token: Option<u64>,
-    /// What is asked.
+    /// The request.
     pub request: Request,
 }
 
-/// What a connection is for.
+/// Purpose of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Role {
     /// A process that computes: its hang-up frees all it had.
@@ -79,9 +79,9 @@ pub enum Request {
     MemoryInfo(GpuIndex),
     /// The page residency of a managed range.
     WhereIs { address: u64, len: u64 },
-    /// What the card is.
+    /// Description of the card.
     Describe,
-    /// What has happened so far.
+    /// Statistics so far.
     Stats,
     /// Makes physical memory without an address. Another process may get it if it is shareable.
     CreateHandle { handle: HandleId, len: u64, place: Place, shareable: bool },
@@ -103,11 +103,11 @@ pub enum Request {
     DestroyPool(PoolId),
     /// Gives back what a pool has reserved above so many bytes and does not use.
     TrimPool(PoolId, u64),
-    /// What a synchronise leaves reserved, in bytes.
+    /// Sets the bytes of a pool that a synchronise leaves reserved.
     SetPoolThreshold(PoolId, u64),
     /// Allows or forbids a GPU the blocks of a pool. Its own GPU always may.
     SetPoolAccess { pool: PoolId, gpu: GpuIndex, allowed: bool },
-    /// What a pool has reserved and uses.
+    /// Bytes that a pool has reserved and uses.
     PoolInfo(PoolId),
     /// The highest readings of a pool start over.
     ResetPool(PoolId),
@@ -152,7 +152,7 @@ pub enum Place {
     Host,
 }
 
-/// What a pool has reserved and uses, in bytes.
+/// Bytes that a pool has reserved and uses.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PoolUse {
     /// Taken from the GPU.
@@ -234,7 +234,7 @@ pub enum Test {
     Nor,
 }
 
-/// What one can wait for.
+/// Work that a client can wait for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Work {
     /// All that is in a stream now.
@@ -247,7 +247,7 @@ pub enum Work {
     Event(EventId),
 }
 
-/// What the card says.
+/// Message of the card.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub enum Message {
     /// The answer to the question with this token. Bytes of a download are the payload.
@@ -274,11 +274,11 @@ pub enum Answer {
     Resident(Option<GpuIndex>),
     /// Physical memory that was imported.
     Imported { len: u64, place: Place },
-    /// What a pool has reserved and uses.
+    /// Bytes that a pool has reserved and uses.
     Pool(PoolUse),
-    /// What the card is.
+    /// Description of the card.
     Description(Box<Description>),
-    /// What has happened, as JSON of [`crate::stats::Stats`].
+    /// Statistics so far, as JSON of [`crate::stats::Stats`].
     Stats(String),
 }
 
@@ -320,12 +320,12 @@ impl Sticky {
     }
 }
 
-/// What the card is.
+/// Description of the card.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Description {
-    /// Its GPUs in order.
+    /// GPUs of the card in order.
     pub gpus: Vec<GpuDescription>,
-    /// Its numbers.
+    /// Rates and durations of the card.
     pub constants: Constants,
 }
 
@@ -337,9 +337,9 @@ pub struct GpuDescription {
     pub name: String,
     /// 16 bytes that never change for the same card.
     pub uuid: [u8; 16],
-    /// Its memory in bytes.
+    /// Memory of the GPU in bytes.
     pub memory: u64,
-    /// Its place on the bus: instances have that of their GPU.
+    /// Number of the GPU on the bus; instances have that of their GPU.
     pub bus: u32,
     /// The GPU that this is an instance of.
     pub part_of: Option<Divided>,

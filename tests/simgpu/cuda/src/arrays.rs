@@ -89,7 +89,7 @@ impl Descriptor {
         usize::BITS - largest.leading_zeros()
     }
 
-    /// The same picture, halved that often.
+    /// Descriptor of a level of the mipmap, halved that often.
     pub(crate) fn level(self, level: u32) -> Self {
         let half = |size: usize| if size == 0 { 0 } else { (size >> level).max(1) };
         let layered = self.flags & LAYERED != 0;

@@ -39,7 +39,7 @@ pub(crate) struct Capture {
     invalid: bool,
 }
 
-/// What becomes of a piece of work.
+/// Route of a piece of work: to the card, or into a capture.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Route {
     Run,

@@ -10,7 +10,7 @@ use simgpu_card::wire::{Failure, Sticky};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Code(pub(crate) u32);
 
-/// What every function answers inside.
+/// Result of every function before it becomes a `CUresult`.
 pub(crate) type Answer<T = ()> = Result<T, Code>;
 
 macro_rules! codes {

@@ -1,4 +1,4 @@
-//! What belongs to a thread: its stack of contexts, its default streams, its capture mode.
+//! State of a thread: its stack of contexts, its default streams, its capture mode.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;

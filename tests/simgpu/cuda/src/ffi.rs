@@ -63,7 +63,7 @@ impl<T: Copy> Out<T> {
         }
     }
 
-    /// The same address for another type, for functions whose result type depends on an argument.
+    /// Casts the address to another type, for functions whose result type depends on an argument.
     pub(crate) fn cast<U>(self) -> Out<U> {
         Out(self.0.cast())
     }
@@ -100,7 +100,7 @@ impl<T: Copy> In<T> {
         self.at(0)
     }
 
-    /// The same address for another type, for functions whose argument's type depends on another one.
+    /// Casts the address to another type, for functions whose argument's type depends on another argument.
     pub(crate) fn cast<U>(self) -> In<U> {
         In(self.0.cast())
     }
@@ -133,7 +133,7 @@ impl<T> From<InOut<T>> for Out<T> {
 }
 
 impl<T> InOut<T> {
-    /// What lies so many bytes after its beginning: the member of a union.
+    /// Place so many bytes after the beginning: a member of a union.
     pub(crate) fn inside<U>(self, bytes: usize) -> InOut<U> {
         InOut(self.0.cast::<u8>().wrapping_add(bytes).cast())
     }

@@ -18,7 +18,7 @@ use crate::state::State;
 /// Nodes that another one comes after.
 pub(crate) type Frontier = BTreeSet<u32>;
 
-/// Its nodes by their numbers, which rise in the order in which they were made.
+/// A graph: nodes by their numbers, which rise in the order of their making.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Graph {
     pub(crate) nodes: BTreeMap<u32, Node>,
@@ -51,7 +51,7 @@ pub(crate) enum Kind {
     MemoryOperation = 12,
 }
 
-/// What a node was made of, for who asks.
+/// Parameters of which a node was made, for calls that ask for them.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Params {
     None,
@@ -139,7 +139,7 @@ impl Graph {
         }
     }
 
-    /// The same nodes under new numbers.
+    /// Copies the nodes under new numbers.
     pub(crate) fn copy(&self, mut fresh: impl FnMut() -> u32) -> Self {
         let numbers: BTreeMap<u32, u32> = self.nodes.keys().map(|id| (*id, fresh())).collect();
         let copied = self.nodes.iter().map(|(id, node)| {

@@ -202,7 +202,7 @@ pub(crate) fn set_access(address: u64, len: u64, who: AccessDescription) -> Answ
     Ok(())
 }
 
-/// What a place may do with the mapping at an address.
+/// Access that a place has to the mapping at an address.
 pub(crate) fn access(address: u64, location: Location) -> Answer<u32> {
     let state = driver()?.state();
     let (_, found) = state.allocation_at(address).ok_or(Code::INVALID_VALUE)?;

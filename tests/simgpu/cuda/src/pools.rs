@@ -35,7 +35,7 @@ pub(crate) struct Pool {
     pub(crate) device: i32,
     /// The program made it, so the program may destroy it.
     pub(crate) own: bool,
-    /// What `CUmemPool_attribute` 1 to 3 say: kept, without effect.
+    /// Values of `CUmemPool_attribute` 1 to 3: kept, without effect.
     pub(crate) reuse: [u32; 3],
     pub(crate) threshold: u64,
     /// `CUmemAccess_flags` by device.
@@ -56,7 +56,7 @@ struct Free {
 #[derive(Debug, Default)]
 pub(crate) struct DevicePools {
     normal: Option<u32>,
-    /// What the program has chosen instead.
+    /// Pool that the program has chosen instead.
     pub(crate) chosen: Option<u32>,
     /// For the memory nodes of graphs.
     graphs: Option<u32>,

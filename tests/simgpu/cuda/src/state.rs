@@ -1,4 +1,4 @@
-//! What the driver knows of its own things: tables by number, one lock around all of them.
+//! Objects of the driver in tables by number, with one lock around all of them.
 //!
 //! The card knows contexts, streams, events and allocations too, by the same numbers. What only matters on this
 //! side (flags, captures, graphs, modules) is only here.
@@ -50,7 +50,7 @@ pub(crate) struct Context {
     pub(crate) primary: bool,
     /// A part of the card, which is a user of its primary context.
     pub(crate) part: bool,
-    /// Its maker, and who attached to it since.
+    /// Users of the context: its maker, and each attachment since.
     pub(crate) users: u32,
     pub(crate) legacy: StreamId,
     /// A stream of our own for the events of `cuCtxRecordEvent`, which order nothing.
@@ -189,7 +189,7 @@ impl State {
         false
     }
 
-    /// What the card knows of an address; `None` for memory of the host.
+    /// Kind of memory at an address of the card; `None` for memory of the host.
     pub(crate) fn kind_at(&self, address: u64) -> Option<Kind> {
         self.allocation_at(address).map(|(_, allocation)| allocation.kind)
     }

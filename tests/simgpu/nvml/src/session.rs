@@ -64,7 +64,7 @@ pub(crate) fn session() -> Answer<Arc<Session>> {
     open.as_ref().and_then(|open| open.session.clone()).ok_or(Code::UNINITIALIZED)
 }
 
-/// What a handle means: one GPU of the card, or all instances of a divided one.
+/// GPUs of the card that a handle stands for: one, or all instances of a divided GPU.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Place {
     /// Which of NVML's devices it is or is part of.
@@ -76,7 +76,7 @@ pub(crate) struct Place {
 }
 
 impl Session {
-    /// What NVML calls a device: each GPU, divided or not.
+    /// Devices in NVML's sense, as ranges of the card's GPUs: a divided GPU is one device.
     pub(crate) fn wholes(&self) -> Vec<Range<usize>> {
         let gpus = &self.description.gpus;
         let mut wholes: Vec<Range<usize>> = Vec::new();

@@ -1,4 +1,4 @@
-//! What the card knows of one connection.
+//! State of one connection to the card.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +22,7 @@ pub(super) struct Client {
     pub(super) poisoned: Option<Sticky>,
     /// One word that the client sees: `poisoned` as a number.
     pub(super) health: Option<SharedBytes>,
-    /// It hung up; its memory is on the way back.
+    /// The client hung up, and its memory is on the way back.
     pub(super) dead: bool,
 }
 

@@ -1,4 +1,4 @@
-//! What clients ask for, request by request.
+//! Requests of clients, one by one.
 
 use std::os::fd::OwnedFd;
 

@@ -27,7 +27,7 @@ impl Card {
         }
     }
 
-    /// What a process has on one GPU. Managed memory is in nobody's figure, wherever it lies.
+    /// Bytes of a process on one GPU, without managed memory.
     fn bytes_on(&self, gpu: GpuIndex, id: ClientId, client: &Client) -> u64 {
         let contexts = client.contexts.values().filter(|used| **used == gpu).count() as u64;
         contexts * self.memory.constants.context_memory + self.memory.fixed_on(id, gpu)
@@ -42,7 +42,7 @@ impl Card {
         turn.map_or(0, |(_, since)| nanos(self.now.saturating_sub(since)))
     }
 
-    /// What has happened so far. The clock's own facts are the shell's to fill in.
+    /// Statistics so far. The server fills in the facts about the clock.
     pub fn stats(&self) -> Stats {
         let drivers = self.clients.iter().filter(|(_, client)| client.role == Role::Driver);
         let living: Vec<ProcessStats> = drivers.map(|(id, client)| self.process_stats(*id, client)).collect();

@@ -31,7 +31,7 @@ pub(crate) struct Bench {
     clients: u32,
     tokens: u64,
     replies: BTreeMap<u64, Reply>,
-    /// What each process was given to see its health.
+    /// Memfd of the health word of each process.
     health: BTreeMap<ClientId, File>,
 }
 

@@ -1,4 +1,4 @@
-//! What goes wrong, on order or by itself: faults, errors that stay, old drivers, cards that fall off.
+//! Failures, ordered or not: faults, errors that stay, old drivers, cards that fall off the bus.
 
 use std::ffi::CString;
 use std::io::{BufRead, BufReader, Write};

@@ -74,7 +74,7 @@ api! {
         prefetches((addresses, bytes), count, (places, place_from, place_count), stream, default)
     }
 
-    /// What is discarded may keep its value, and does.
+    /// Discarded memory may keep its value, and does.
     fn cuMemDiscardBatchAsync("cuMemDiscardBatchAsync", 13000; "_ptsz", 13000)[default](
         addresses: In<u64>, bytes: In<usize>, count: usize, flags: u64, stream: Handle,
     ) {

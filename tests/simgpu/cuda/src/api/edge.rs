@@ -1,4 +1,4 @@
-//! What comes after what in a graph.
+//! Edges of graphs: the order of their nodes.
 
 use crate::api::prelude::*;
 use crate::graphs::{Frontier, Graph};

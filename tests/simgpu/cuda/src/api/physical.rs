@@ -176,7 +176,7 @@ fn place(properties: &Properties) -> Answer<Place> {
     }
 }
 
-/// What names the memory behind a descriptor of the caller's.
+/// Inode of the memory behind a descriptor of the caller.
 fn inode(descriptor: usize) -> Answer<u64> {
     let descriptor = i32::try_from(descriptor).map_err(|_| Code::INVALID_VALUE)?;
     if descriptor < 0 {

@@ -1,4 +1,4 @@
-//! What an address is.
+//! Attributes of addresses.
 
 use simgpu_card::wire::Kind;
 
