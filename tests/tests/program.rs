@@ -10,7 +10,7 @@ fn program(world: &World) -> anyhow::Result<Program> {
 }
 
 #[test]
-fn memory_of_every_door_holds_what_kernels_and_copies_put_there() -> anyhow::Result<()> {
+fn memory_of_every_function_holds_what_kernels_and_copies_put_there() -> anyhow::Result<()> {
     let world = World::of(Bytes::mib(64))?;
     let mut program = program(&world)?;
     for door in ["mem", "pitch", "managed"] {

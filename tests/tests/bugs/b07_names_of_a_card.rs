@@ -76,7 +76,7 @@ fn a_card_named_five_ways_is_one_card_with_one_quota() -> anyhow::Result<()> {
 }
 
 #[test]
-fn what_names_no_card_is_no_device_as_without_gpushare() -> anyhow::Result<()> {
+fn a_name_of_no_card_gives_no_device() -> anyhow::Result<()> {
     let (world, daemon) = two_cards()?.with_daemon(&[])?;
     let smi = smi(&world)?;
     for name in ["", "-1", "7", "GPU-c", "MIG-0", "nonsense"] {

@@ -36,8 +36,7 @@ fn parent_and_child_both_use_the_card_after_a_fork_before_cuda() -> anyhow::Resu
 }
 
 #[test]
-fn the_child_of_a_fork_after_cuda_is_told_what_cuda_tells_it_and_its_parent_loses_nothing()
--> anyhow::Result<()> {
+fn a_fork_after_cuda_gets_cudas_answer_and_costs_its_parent_nothing() -> anyhow::Result<()> {
     let said = same_as_natively("after")?;
     assert!(said.ends_with("the child ended with 3\nparent 11\nparent again 12\n"), "{said}");
     Ok(())
@@ -74,8 +73,7 @@ fn a_fork_after_cuda_does_not_disturb_the_parents_turn() -> anyhow::Result<()> {
 }
 
 #[test]
-fn a_child_that_keeps_every_descriptor_keeps_no_lock_of_its_dead_parent_and_its_memory_as_long_as_it_lives()
--> anyhow::Result<()> {
+fn a_child_with_all_descriptors_keeps_memory_of_its_parent_but_no_lock() -> anyhow::Result<()> {
     let (world, daemon) = world()?.with_daemon(&LONG_TURNS)?;
     let family = family(&world)?;
     let mut command = world.sharing(&Sharing::session("family"), &family);

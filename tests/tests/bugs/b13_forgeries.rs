@@ -221,7 +221,7 @@ fn a_forged_release_takes_the_lock_from_nobody() -> anyhow::Result<()> {
 }
 
 #[test]
-fn who_says_it_is_somebody_else_is_a_stranger() -> anyhow::Result<()> {
+fn a_process_that_claims_another_identity_is_a_new_client() -> anyhow::Result<()> {
     let (world, daemon) = world()?.with_daemon(&LONG_TURNS)?;
     let mut honest = Honest::start(&world, &daemon)?;
     let view = daemon.session("holder")?;
@@ -287,7 +287,7 @@ fn a_forged_token_opens_nothing_and_tells_nothing() -> anyhow::Result<()> {
 }
 
 #[test]
-fn nine_bytes_that_claim_a_terabyte_get_nothing_at_either_door() -> anyhow::Result<()> {
+fn a_frame_that_claims_a_terabyte_is_refused_on_both_sockets() -> anyhow::Result<()> {
     let (world, daemon) = world()?.with_daemon(&LONG_TURNS)?;
     let mut honest = Honest::start(&world, &daemon)?;
     let mut terabyte = [0; 9];

@@ -195,7 +195,7 @@ fn an_act_says_by_whom_and_what_was_and_is_also_when_it_fails() -> anyhow::Resul
 }
 
 #[test]
-fn whoever_waits_is_told_for_whom_and_about_how_long() -> anyhow::Result<()> {
+fn a_waiting_session_is_told_for_whom_and_about_how_long() -> anyhow::Result<()> {
     // Too small for both at once.
     let (world, daemon) =
         World::of(Bytes::mib(64))?.with_daemon(&["--quantum", "10min", "--mode", "serialized"])?;

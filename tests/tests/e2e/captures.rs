@@ -34,7 +34,7 @@ fn a_capture_survives_a_drop_and_its_graph_replays_right() -> anyhow::Result<()>
 
 /// The driver ends a capture when it is asked about a pool beside it, so we ask as one whom captures do not concern.
 #[test]
-fn what_we_ask_about_pools_breaks_no_capture() -> anyhow::Result<()> {
+fn the_librarys_questions_about_pools_break_no_capture() -> anyhow::Result<()> {
     let (world, _daemon) = World::of(Bytes::mib(64))?.with_daemon(&[])?;
     let mut a = capturing(&world, "")?;
     a.must("alloc p 1MiB --door async; free-async p; sync")?;

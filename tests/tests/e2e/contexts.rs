@@ -17,7 +17,7 @@ fn used(daemon: &Daemon) -> anyhow::Result<Bytes> {
 }
 
 #[test]
-fn what_a_context_had_is_free_when_it_ends() -> anyhow::Result<()> {
+fn memory_of_a_context_is_free_when_it_ends() -> anyhow::Result<()> {
     let world = World::of(Bytes::mib(256))?;
     let (_daemon, mut program) = begin(&world)?;
     program.must("make c; alloc-in c x 60MiB")?;
@@ -38,7 +38,7 @@ fn a_context_lives_until_its_last_user_detaches() -> anyhow::Result<()> {
 }
 
 #[test]
-fn who_detaches_from_the_primary_context_ends_nothing() -> anyhow::Result<()> {
+fn detaching_from_the_primary_context_ends_nothing() -> anyhow::Result<()> {
     let world = World::of(Bytes::mib(256))?;
     let (daemon, mut program) = begin(&world)?;
     program.must("detach-primary; alloc x 60MiB")?;

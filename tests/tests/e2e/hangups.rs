@@ -25,7 +25,7 @@ fn hangs_up_and_stops(program: &Program, world: &World, daemon: &Daemon) -> anyh
 }
 
 #[test]
-fn what_a_program_has_that_hangs_up_is_its_own_until_it_dies() -> anyhow::Result<()> {
+fn a_program_that_hangs_up_keeps_its_memory_until_it_dies() -> anyhow::Result<()> {
     let (world, daemon) = World::of(Bytes::mib(192))?.with_daemon(&[])?;
     daemon.ctl(&["session", "create", "two", "--memory", &QUOTA.0.to_string()])?;
     let member = Sharing::Run(["--session", "two"].map(str::to_owned).to_vec());
@@ -59,8 +59,7 @@ fn what_a_program_has_that_hangs_up_is_its_own_until_it_dies() -> anyhow::Result
 }
 
 #[test]
-fn what_a_program_had_that_became_another_one_is_free_once_the_driver_lists_it_no_more() -> anyhow::Result<()>
-{
+fn memory_is_freed_after_an_exec_once_the_driver_drops_the_process() -> anyhow::Result<()> {
     let world = World::of(Bytes::mib(192))?;
     // Much more than a context has, so that it is seen when one was measured.
     let config = world.scheduler_config().context("no configuration")?;
@@ -101,7 +100,7 @@ fn what_a_program_had_that_became_another_one_is_free_once_the_driver_lists_it_n
 }
 
 #[test]
-fn the_lock_of_a_program_that_hangs_up_is_nobodys_until_it_dies() -> anyhow::Result<()> {
+fn a_program_that_hangs_up_keeps_its_lock_until_it_dies() -> anyhow::Result<()> {
     let (world, daemon) =
         World::of(Bytes::mib(64))?.with_daemon(&["--mode", "serialized", "--quantum", "50ms"])?;
     let mut holder = Program::hold(&world, &Sharing::session("holder"), "holder")?;

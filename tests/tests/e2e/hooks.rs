@@ -30,7 +30,7 @@ fn start(world: &World, sharing: &Sharing) -> anyhow::Result<Dialogue> {
 }
 
 #[test]
-fn each_door_to_the_card_waits_for_its_turn_and_then_does_what_it_does_natively() -> anyhow::Result<()> {
+fn every_hook_waits_for_its_turn_and_then_acts_as_natively() -> anyhow::Result<()> {
     let world = World::of(Bytes::mib(64))?;
     let mut native = start(&world, &Sharing::Native)?;
     let mut expected = Vec::new();

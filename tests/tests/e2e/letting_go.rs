@@ -222,14 +222,14 @@ const A_GRAPH: [&str; 3] = ["capture t", FILL, "end-capture t g"];
 
 /// The second half of a collective finds the gate closed while its first half spins.
 #[test]
-fn a_kernel_that_work_in_flight_spins_for_is_let_in_at_once_where_its_name_tells() -> anyhow::Result<()> {
+fn a_communication_kernel_passes_the_gate_at_once_during_a_drain() -> anyhow::Result<()> {
     assert_eq!(undone_drops("all_gather,fill", &[], FILL)?, 0, "it came in while the drain ran");
     assert!(undone_drops(OTHERS, &[], FILL)? > 0, "what nobody knows waits until the drop is late");
     Ok(())
 }
 
 #[test]
-fn whatever_is_put_into_a_stream_that_the_program_marked_is_let_in_at_once() -> anyhow::Result<()> {
+fn work_of_a_marked_stream_passes_the_gate_at_once_during_a_drain() -> anyhow::Result<()> {
     assert_eq!(undone_drops(OTHERS, &["mark t"], FILL)?, 0);
     assert_eq!(undone_drops(OTHERS, &["mark t"], "write-value flag 1 --on t")?, 0);
     let before = [&["mark t"][..], &A_GRAPH].concat();
@@ -238,14 +238,14 @@ fn whatever_is_put_into_a_stream_that_the_program_marked_is_let_in_at_once() -> 
 }
 
 #[test]
-fn a_stream_whose_mark_was_taken_back_waits_like_any_other() -> anyhow::Result<()> {
+fn an_unmarked_stream_waits_at_the_gate() -> anyhow::Result<()> {
     assert!(undone_drops(OTHERS, &["mark t", "unmark t"], FILL)? > 0);
     assert!(undone_drops(OTHERS, &["mark s"], FILL)? > 0, "another one has it");
     Ok(())
 }
 
 #[test]
-fn a_graph_is_let_in_at_once_where_a_kernel_in_it_talks_to_others() -> anyhow::Result<()> {
+fn a_graph_with_a_communication_kernel_passes_the_gate_at_once() -> anyhow::Result<()> {
     assert_eq!(undone_drops("fill", &A_GRAPH, "replay g --on t")?, 0);
     assert!(undone_drops(OTHERS, &A_GRAPH, "replay g --on t")? > 0);
     Ok(())

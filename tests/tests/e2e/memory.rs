@@ -5,7 +5,7 @@ use gpushare_tests::{Program, Sharing, World};
 use rustix::process::Signal;
 
 #[test]
-fn a_limit_holds_to_the_byte_at_each_door_and_what_is_freed_can_be_had_again() -> anyhow::Result<()> {
+fn a_limit_holds_to_the_byte_for_each_function_and_frees_count() -> anyhow::Result<()> {
     let (world, daemon) = World::of(Bytes::mib(256))?.with_daemon(&[])?;
     for door in ["mem", "pitch", "managed"] {
         let mut program = Program::hold(&world, &Sharing::limited(door, Bytes::mib(32)), door)?;
@@ -25,8 +25,7 @@ fn a_limit_holds_to_the_byte_at_each_door_and_what_is_freed_can_be_had_again() -
 }
 
 #[test]
-fn what_is_more_than_the_whole_limit_is_refused_in_the_process_and_the_daemon_still_knows()
--> anyhow::Result<()> {
+fn a_request_above_the_limit_is_refused_locally_and_reported() -> anyhow::Result<()> {
     let (world, daemon) = World::of(Bytes::mib(256))?.with_daemon(&[])?;
     let mut program = Program::hold(&world, &Sharing::limited("a", Bytes::mib(32)), "a")?;
     program.must("alloc x 8MiB")?;

@@ -59,7 +59,7 @@ fn picture(used: Bytes, own: &str) -> Vec<String> {
 }
 
 #[test]
-fn inside_a_session_nvml_and_cuda_show_its_limit_its_use_and_its_own_processes() -> anyhow::Result<()> {
+fn nvml_and_cuda_show_a_session_its_limit_use_and_processes() -> anyhow::Result<()> {
     let (world, _daemon) = World::of(CARD)?.with_daemon(&[])?;
     let mut neighbour = Program::hold(&world, &Sharing::session("neighbour"), "neighbour")?;
     neighbour.must("alloc x 8MiB; fill x 1; sync")?;
@@ -93,7 +93,7 @@ fn inside_a_session_nvml_and_cuda_show_its_limit_its_use_and_its_own_processes()
 }
 
 #[test]
-fn a_process_that_only_looks_sees_the_others_of_its_session_and_is_none_of_them() -> anyhow::Result<()> {
+fn an_observing_process_sees_its_session_without_joining_it() -> anyhow::Result<()> {
     let (world, daemon) = World::of(CARD)?.with_daemon(&[])?;
     let mut neighbour = Program::hold(&world, &Sharing::session("neighbour"), "neighbour")?;
     neighbour.must("alloc x 8MiB")?;
@@ -141,7 +141,7 @@ fn a_client_without_a_token_is_told_of_the_session_that_it_fell_into() -> anyhow
 }
 
 #[test]
-fn a_session_that_nobody_answers_for_sees_the_card_and_says_nothing() -> anyhow::Result<()> {
+fn a_session_without_daemon_sees_the_whole_card() -> anyhow::Result<()> {
     let world = World::of(CARD)?;
     let smi = foreign::program(&world, "smi")?;
     let steps = ["nvml", "init", "total", "threads"];
@@ -162,7 +162,7 @@ fn a_session_that_nobody_answers_for_sees_the_card_and_says_nothing() -> anyhow:
 }
 
 #[test]
-fn a_daemon_that_is_gone_for_a_while_does_not_change_the_story() -> anyhow::Result<()> {
+fn figures_stay_the_same_while_the_daemon_is_away() -> anyhow::Result<()> {
     let (world, mut daemon) = World::of(CARD)?.with_daemon(&[])?;
     let mut holder = Program::hold(&world, &limited(), "holder")?;
     holder.must("alloc x 6MiB")?;
@@ -213,7 +213,7 @@ fn without_a_limit_the_card_keeps_its_size_and_free_is_what_it_can_back() -> any
 }
 
 #[test]
-fn what_is_free_stays_right_while_memory_comes_and_goes_and_errors_stay_the_drivers() -> anyhow::Result<()> {
+fn free_memory_stays_right_and_errors_stay_the_drivers() -> anyhow::Result<()> {
     let world = World::of(CARD)?;
     let program = foreign::program(&world, "figures")?;
     let native = foreign::run(&world, &Sharing::Native, &program, &[])?;
@@ -250,7 +250,7 @@ fn what_is_free_stays_right_while_memory_comes_and_goes_and_errors_stay_the_driv
 }
 
 #[test]
-fn what_others_took_of_all_that_a_card_gives_is_free_for_nobody() -> anyhow::Result<()> {
+fn memory_of_other_sessions_is_not_reported_free() -> anyhow::Result<()> {
     let (world, daemon) = World::of(CARD)?.with_daemon(&["--managed-limit", "40MiB"])?;
     let mut other = Program::hold(&world, &Sharing::session("other"), "other")?;
     let mut own = Program::hold(&world, &Sharing::limited("own", Bytes::mib(32)), "own")?;
@@ -267,7 +267,7 @@ fn what_others_took_of_all_that_a_card_gives_is_free_for_nobody() -> anyhow::Res
 }
 
 #[test]
-fn a_strangers_work_is_none_of_a_sessions_utilization() -> anyhow::Result<()> {
+fn utilization_leaves_out_work_of_other_sessions() -> anyhow::Result<()> {
     let (world, _daemon) = World::of(CARD)?.with_daemon(&[])?;
     let mut stranger = Program::hold(&world, &Sharing::session("stranger"), "stranger")?;
     stranger.must("alloc x 32MiB; fill x 1; sync")?;
@@ -278,7 +278,7 @@ fn a_strangers_work_is_none_of_a_sessions_utilization() -> anyhow::Result<()> {
 }
 
 #[test]
-fn nvidia_smi_is_told_past_nvml_of_its_own_sessions_processes_alone() -> anyhow::Result<()> {
+fn the_driver_lists_only_processes_of_the_own_session_to_nvidia_smi() -> anyhow::Result<()> {
     let (world, _daemon) = World::of(CARD)?.with_daemon(&[])?;
     let neighbour = Program::hold(&world, &Sharing::session("neighbour"), "neighbour")?;
     let holder = Program::hold(&world, &limited(), "holder")?;

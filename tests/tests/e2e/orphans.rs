@@ -105,7 +105,7 @@ fn a_lock_is_not_kept_by_a_child() -> anyhow::Result<()> {
 
 /// Whoever asks right after a sibling's death is not refused for what the driver is about to have back.
 #[test]
-fn nobody_is_refused_what_the_dead_had_while_the_driver_takes_it_back() -> anyhow::Result<()> {
+fn a_sibling_waits_for_memory_that_the_driver_takes_back() -> anyhow::Result<()> {
     let (world, daemon) = World::of(CARD)?.with_daemon(&[])?;
     let member = session(&daemon)?;
     let mut sibling = Program::hold(&world, &member, "sibling")?;
@@ -133,7 +133,7 @@ fn a_session_whose_memory_a_card_keeps_is_not_deleted() -> anyhow::Result<()> {
 
 /// A card that another session's dead process filled is the next one's as soon as it is empty.
 #[test]
-fn another_session_is_not_refused_what_the_dead_had_while_the_driver_takes_it_back() -> anyhow::Result<()> {
+fn another_session_waits_for_memory_that_the_driver_takes_back() -> anyhow::Result<()> {
     let (world, _daemon) = World::of(CARD)?.with_daemon(&[])?;
     let mut waits = Program::hold(&world, &Sharing::session("other"), "other")?;
     for round in 0..5 {
@@ -149,7 +149,7 @@ fn another_session_is_not_refused_what_the_dead_had_while_the_driver_takes_it_ba
 
 /// A process that says that it comes back with memory is believed what its quota leaves, beside what the dead have of it.
 #[test]
-fn what_the_dead_have_is_no_returning_process_to_claim() -> anyhow::Result<()> {
+fn a_returning_process_cannot_claim_orphaned_memory() -> anyhow::Result<()> {
     let (world, daemon) = World::of(CARD)?.with_daemon(&[])?;
     let member = session(&daemon)?;
     let (_, child) = killed(&world, &member, "managed")?;

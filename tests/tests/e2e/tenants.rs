@@ -73,7 +73,7 @@ fn the_environment_may_say_the_limit_by_card() -> anyhow::Result<()> {
 }
 
 #[test]
-fn a_process_without_a_token_is_limited_by_its_environment_and_no_later_one_lifts_it() -> anyhow::Result<()> {
+fn the_limit_of_the_first_process_without_token_stays() -> anyhow::Result<()> {
     let (world, daemon) = World::of(Bytes::mib(256))?.with_daemon(&[])?;
     let mut programs = Vec::new();
     for (limit, name) in [("16MiB", "first"), ("64MiB", "second")] {
@@ -86,7 +86,7 @@ fn a_process_without_a_token_is_limited_by_its_environment_and_no_later_one_lift
 }
 
 #[test]
-fn a_limit_of_the_environment_holds_over_a_daemon_that_had_no_time_to_write_it_down() -> anyhow::Result<()> {
+fn an_environment_limit_survives_a_daemon_that_lost_its_registry() -> anyhow::Result<()> {
     let (world, mut daemon) = World::of(Bytes::mib(256))?.with_daemon(&[])?;
     let mut program =
         Program::hold_with(&world, &Sharing::Preload, "unwritten", names::MEMORY_LIMIT, "16MiB")?;
@@ -107,7 +107,7 @@ fn a_limit_of_the_environment_holds_over_a_daemon_that_had_no_time_to_write_it_d
 }
 
 #[test]
-fn a_limit_that_nobody_understands_is_no_leave_to_run_without_one() -> anyhow::Result<()> {
+fn an_invalid_limit_refuses_the_program() -> anyhow::Result<()> {
     let (world, _daemon) = World::of(Bytes::mib(256))?.with_daemon(&[])?;
     let mut command = world.workload(&Sharing::Preload);
     command.env(names::MEMORY_LIMIT, "plenty");
@@ -130,7 +130,7 @@ fn said_when_refused(world: &World, limit: &str) -> anyhow::Result<String> {
 }
 
 #[test]
-fn a_limit_of_no_card_that_is_there_is_no_leave_to_run_without_one() -> anyhow::Result<()> {
+fn a_limit_for_an_absent_card_refuses_the_program() -> anyhow::Result<()> {
     let (world, _daemon) = World::of(Bytes::mib(256))?.with_daemon(&[])?;
     let said = said_when_refused(&world, r#"{"7": 2147483648}"#)?;
     assert!(
@@ -146,7 +146,7 @@ fn a_limit_of_no_card_that_is_there_is_no_leave_to_run_without_one() -> anyhow::
 }
 
 #[test]
-fn a_posix_session_of_its_own_keeps_a_program_in_its_session_with_or_without_token() -> anyhow::Result<()> {
+fn setsid_leaves_a_program_in_its_session_with_or_without_token() -> anyhow::Result<()> {
     [&[][..], &["env", "-u", names::TOKEN_FILE]]
         .into_iter()
         .try_for_each(stays_in_jail)
@@ -169,8 +169,7 @@ fn stays_in_jail(through: &[&str]) -> anyhow::Result<()> {
 }
 
 #[test]
-fn who_throws_its_token_away_below_a_shell_without_a_gpu_stays_in_the_session_that_the_shell_joined()
--> anyhow::Result<()> {
+fn a_program_without_token_stays_in_the_session_its_shell_joined() -> anyhow::Result<()> {
     let (world, daemon) = World::of(Bytes::mib(256))?.with_daemon(&[])?;
     daemon.ctl(&["session", "create", "jail", "--memory", "16MiB"])?;
     let mut command = world.sharing(&member("jail"), "/bin/sh".as_ref());
@@ -185,7 +184,7 @@ fn who_throws_its_token_away_below_a_shell_without_a_gpu_stays_in_the_session_th
 }
 
 #[test]
-fn who_starts_a_posix_session_of_its_own_gets_no_quota_of_its_own() -> anyhow::Result<()> {
+fn setsid_gets_a_program_no_quota_of_its_own() -> anyhow::Result<()> {
     let (world, daemon) = World::of(Bytes::mib(256))?.with_daemon(&[])?;
     let limited = |mut command: Command| {
         command.env(names::MEMORY_LIMIT, "16MiB");
@@ -262,7 +261,7 @@ fn a_paused_program_waits_and_says_why_and_goes_on() -> anyhow::Result<()> {
 }
 
 #[test]
-fn after_its_time_a_session_keeps_what_it_has_and_gets_nothing_until_it_is_renewed() -> anyhow::Result<()> {
+fn an_expired_session_keeps_its_memory_and_gets_no_more_until_renewed() -> anyhow::Result<()> {
     let (world, daemon) = World::of(Bytes::mib(256))?.with_daemon(&[])?;
     daemon.ctl(&["session", "create", "short", "--ttl", "1h"])?;
     let mut program = Program::hold(&world, &member("short"), "short")?;
@@ -280,7 +279,7 @@ fn after_its_time_a_session_keeps_what_it_has_and_gets_nothing_until_it_is_renew
 }
 
 #[test]
-fn a_revoked_token_opens_nothing_any_more() -> anyhow::Result<()> {
+fn a_revoked_token_joins_no_session() -> anyhow::Result<()> {
     let (world, daemon) = World::of(Bytes::mib(256))?.with_daemon(&[])?;
     daemon.ctl(&["session", "create", "gone"])?;
     let mut program = Program::hold(&world, &member("gone"), "gone")?;
@@ -306,7 +305,7 @@ fn a_revoked_token_opens_nothing_any_more() -> anyhow::Result<()> {
 }
 
 #[test]
-fn another_token_shuts_out_whoever_has_the_first_and_nobody_who_is_in() -> anyhow::Result<()> {
+fn a_new_token_shuts_out_the_old_one_and_no_joined_process() -> anyhow::Result<()> {
     let (world, daemon) = World::of(Bytes::mib(256))?.with_daemon(&[])?;
     daemon.ctl(&["session", "create", "team"])?;
     let mut program = Program::hold(&world, &member("team"), "member")?;

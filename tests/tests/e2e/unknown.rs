@@ -75,7 +75,7 @@ fn until_handed(daemon: &Daemon, functions: &[&str]) -> anyhow::Result<()> {
 }
 
 #[test]
-fn a_process_that_was_handed_what_nobody_knows_stays_on_its_card_and_is_named() -> anyhow::Result<()> {
+fn a_process_with_unknown_functions_stays_on_its_card_and_is_named() -> anyhow::Result<()> {
     let newer = Newer::new()?;
     let mut daemon = Daemon::start(&newer.world, &[])?;
     let ways = "dlsym cuConjure proc cuMemAlloc 14000 context proc cuLaunchKernel 14000";
@@ -133,7 +133,7 @@ fn with_a_poor_driver(required: &str) -> anyhow::Result<(String, String)> {
 }
 
 #[test]
-fn a_process_that_must_share_has_no_context_of_a_driver_that_cannot_be_shared() -> anyhow::Result<()> {
+fn a_process_that_must_share_is_refused_on_an_unsharable_driver() -> anyhow::Result<()> {
     let (answer, said) = with_a_poor_driver("1")?;
     assert_eq!(answer, "802");
     assert!(said.contains("must not use the GPU without sharing it (update the driver)"), "{said}");

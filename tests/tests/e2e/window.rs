@@ -84,8 +84,7 @@ fn beside_another_session_a_program_is_only_so_far_ahead() -> anyhow::Result<()>
 }
 
 #[test]
-fn who_waits_for_the_card_gets_it_long_before_a_program_that_launches_ahead_is_through() -> anyhow::Result<()>
-{
+fn a_waiting_session_gets_the_card_from_one_that_launches_ahead() -> anyhow::Result<()> {
     let (world, daemon) =
         World::of(Bytes::mib(64))?.with_daemon(&["--mode", "serialized", "--quantum", "50ms"])?;
     let mut a = counting(&world, "a")?;

@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn the_legacy_stream_waits_for_blocking_streams_and_they_for_it_but_free_ones_do_not() {
+    fn legacy_and_blocking_streams_wait_for_each_other_and_free_ones_do_not() {
         let mut queues = queues();
         for stream in [BLOCKING, LEGACY, BLOCKING, FREE] {
             submit(&mut queues, stream, Op::Kernel(Kernel::Empty));
