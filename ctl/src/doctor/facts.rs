@@ -164,6 +164,16 @@ impl Facts {
     }
 }
 
+/// Compiles C `source` with `flags` to `path` in its folder.
+#[cfg(test)]
+pub(super) fn compile(path: &Path, source: &str, flags: &[&str]) {
+    let folder = path.parent().unwrap();
+    fs::write(folder.join("source.c"), source).unwrap();
+    let mut cc = std::process::Command::new("cc");
+    cc.current_dir(folder).args(["source.c", "-o"]).arg(path).args(flags);
+    assert!(cc.status().unwrap().success());
+}
+
 /// Facts for tests: a machine on which nothing was found.
 #[cfg(test)]
 impl Facts {

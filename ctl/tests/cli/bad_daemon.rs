@@ -48,14 +48,6 @@ fn a_daemon_of_another_protocol_version() {
 }
 
 #[test]
-fn a_daemon_that_refuses_our_protocol_version() {
-    let daemon = Fake::for_admins(|_| {
-        AdminReply::Error(failure(FailureCode::Protocol, "speak protocol 7; install gpushare 3"))
-    });
-    assert_eq!(fails(&mut ctl(daemon.dir(), &["status"]), 1), "speak protocol 7; install gpushare 3");
-}
-
-#[test]
 fn something_else_on_the_socket() {
     let daemon =
         Fake::raw(|_| b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec(), |_| b"\x03\0\0\0\xff\xff\xff".to_vec());
@@ -81,20 +73,21 @@ fn a_daemon_that_answers_another_question() {
 }
 
 #[test]
-fn a_daemon_that_this_user_may_not_administrate() {
-    let hint = "user 7 may not administrate this daemon; run the command as user 0 or root";
-    let daemon = Fake::for_admins(move |_| AdminReply::Error(failure(FailureCode::Permission, hint)));
-    assert_eq!(fails(&mut ctl(daemon.dir(), &["status"]), 4), hint);
-}
-
-#[test]
-fn a_daemon_that_registers_nobody() {
-    let hint = "this daemon registers no sessions; ask its administrator for [self_service]";
+fn a_daemon_that_refuses_and_says_why() {
+    let (sorry, own) = (
+        "speak protocol 7; install gpushare 3",
+        "user 7 may not administrate this daemon; run the command as user 0 or root",
+    );
+    for (code, message, exit) in [(FailureCode::Protocol, sorry, 1), (FailureCode::Permission, own, 4)] {
+        let daemon = Fake::for_admins(move |_| AdminReply::Error(failure(code, message)));
+        assert_eq!(fails(&mut ctl(daemon.dir(), &["status"]), exit), message);
+    }
+    let message = "this daemon registers no sessions; ask its administrator for [self_service]";
     let daemon = Fake::for_tenants(move |request| match request {
         TenantRequest::Hello(_) => TenantReply::Ready { protocol: PROTOCOL },
-        _ => TenantReply::Error(failure(FailureCode::Permission, hint)),
+        _ => TenantReply::Error(failure(FailureCode::Permission, message)),
     });
-    assert_eq!(fails(&mut ctl(daemon.dir(), &["run", "--", "true"]), 125), hint);
+    assert_eq!(fails(&mut ctl(daemon.dir(), &["run", "--", "true"]), 125), message);
 }
 
 #[test]

@@ -40,6 +40,11 @@ pub(crate) fn succeeds(command: &mut Command) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
+/// The document that the command prints with `--json`.
+pub(crate) fn json<T: serde::de::DeserializeOwned>(dir: &Path, arguments: &[&str]) -> T {
+    serde_json::from_str(&succeeds(ctl(dir, arguments).arg("--json"))).unwrap()
+}
+
 /// The sentence of a failure with exit code `code`: one line on stderr and nothing else.
 pub(crate) fn fails(command: &mut Command, code: i32) -> String {
     let output = command.output().unwrap();

@@ -6,11 +6,12 @@ use gpushare_proto::explain::{
 };
 use gpushare_proto::page::{LimitKind, MemoryRefusal};
 use gpushare_proto::session::SessionPhase;
-use gpushare_proto::tenant::{Failure, FailureCode, PROTOCOL};
+use gpushare_proto::tenant::{FailureCode, PROTOCOL};
 use gpushare_proto::{Bytes, ClientId, GpuId, GpuUuid, Nanos, SessionId};
+use serde_json::Value;
 
-use crate::ctl::{ctl, succeeds};
-use crate::fake::Fake;
+use crate::ctl::{ctl, json, succeeds};
+use crate::fake::{Fake, failure};
 use crate::status::{daemon, two_that_take_turns};
 
 /// What the daemon knows of the session that waits.
@@ -58,6 +59,17 @@ pub(crate) fn explanation() -> Explanation {
     }
 }
 
+/// A daemon that explains a session with these facts and this reply about its orphaned memory.
+fn explaining(facts: Explanation, orphaned: AdminReply) -> Fake {
+    let which = facts.session.session.to_string();
+    Fake::for_admins(move |request| match request {
+        AdminRequest::Explain { .. } => AdminReply::Explained(Box::new(facts.clone())),
+        // The session that was explained, whatever it was called.
+        AdminRequest::Orphaned { which: asked } if *asked == which => orphaned.clone(),
+        _ => AdminReply::Ready { protocol: PROTOCOL },
+    })
+}
+
 #[test]
 fn a_waiting_session_is_told_who_is_ahead_and_what_it_was_refused() {
     let daemon = daemon(two_that_take_turns());
@@ -85,8 +97,7 @@ gpu0  8GiB  8GiB   79GiB     20GiB    none
 #[test]
 fn the_json_is_what_the_daemon_said() {
     let daemon = daemon(two_that_take_turns());
-    let json = succeeds(&mut ctl(daemon.dir(), &["explain", "infer", "--json"]));
-    assert_eq!(serde_json::from_str::<Explanation>(&json).unwrap(), explanation());
+    assert_eq!(json::<Explanation>(daemon.dir(), &["explain", "infer"]), explanation());
 }
 
 #[test]
@@ -94,11 +105,7 @@ fn a_refusal_after_the_end_is_no_matter_of_quotas() {
     let mut facts = explanation();
     facts.refusals[0].refusal.limit = Bytes::ZERO;
     facts.session.state.standing = SessionPhase::Expired;
-    let daemon = Fake::for_admins(move |request| match request {
-        AdminRequest::Explain { .. } => AdminReply::Explained(Box::new(facts.clone())),
-        AdminRequest::Orphaned { .. } => AdminReply::Orphaned(Vec::new()),
-        _ => AdminReply::Ready { protocol: PROTOCOL },
-    });
+    let daemon = explaining(facts, AdminReply::Orphaned(Vec::new()));
     let said = succeeds(&mut ctl(daemon.dir(), &["explain", "infer"]));
     assert!(said.contains("`gpushare-ctl session renew infer --ttl 2h` renews it"), "{said}");
     assert!(said.contains("asked for 64MiB, but the session was expired or revoked; it used 8GiB"), "{said}");
@@ -107,39 +114,22 @@ fn a_refusal_after_the_end_is_no_matter_of_quotas() {
 
 #[test]
 fn memory_that_a_dead_process_left_is_said_with_how_to_find_who_keeps_it() {
-    let daemon = Fake::for_admins(move |request| match request {
-        AdminRequest::Explain { .. } => AdminReply::Explained(Box::new(explanation())),
-        // The session that was explained, whatever it was called.
-        AdminRequest::Orphaned { which } if which == "s4" => AdminReply::Orphaned(vec![OrphanView {
-            pid: 4242,
-            gpu: GpuId(0),
-            bytes: Bytes::gib(3),
-            ago_ns: Nanos::from_secs(300),
-        }]),
-        _ => AdminReply::Ready { protocol: PROTOCOL },
-    });
+    let orphan = OrphanView { pid: 4242, gpu: GpuId(0), bytes: Bytes::gib(3), ago_ns: Nanos::from_secs(300) };
+    let daemon = explaining(explanation(), AdminReply::Orphaned(vec![orphan]));
     let said = succeeds(&mut ctl(daemon.dir(), &["explain", "infer"]));
     let line = "3GiB on gpu0 belong to pid 4242, which ended 5m00s ago, and are still on the card\n";
     assert!(said.contains(line), "{said}");
     assert!(said.contains("`fuser -v /dev/nvidia*` lists them\n"), "{said}");
-    let json = succeeds(&mut ctl(daemon.dir(), &["explain", "infer", "--json"]));
-    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let json: Value = json(daemon.dir(), &["explain", "infer"]);
     assert_eq!(json["orphaned"][0]["pid"], 4242);
     assert_eq!(json["session"]["name"], "infer");
 }
 
 #[test]
 fn a_session_that_ends_while_it_is_explained_is_explained_all_the_same() {
-    let daemon = Fake::for_admins(move |request| match request {
-        AdminRequest::Explain { .. } => AdminReply::Explained(Box::new(explanation())),
-        AdminRequest::Orphaned { .. } => AdminReply::Error(Failure {
-            code: FailureCode::NotFound,
-            message: "there is no session s4".into(),
-        }),
-        _ => AdminReply::Ready { protocol: PROTOCOL },
-    });
-    let json = succeeds(&mut ctl(daemon.dir(), &["explain", "infer", "--json"]));
-    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let gone = failure(FailureCode::NotFound, "there is no session s4");
+    let daemon = explaining(explanation(), AdminReply::Error(gone));
+    let json: Value = json(daemon.dir(), &["explain", "infer"]);
     assert_eq!(json["session"]["name"], "infer");
     assert_eq!(json["orphaned"], serde_json::json!([]));
 }

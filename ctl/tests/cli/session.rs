@@ -9,7 +9,7 @@ use gpushare_proto::session::Binding;
 use gpushare_proto::tenant::{FailureCode, PROTOCOL};
 use gpushare_proto::{Nanos, SessionId, Token};
 
-use crate::ctl::{ctl, fails, succeeds};
+use crate::ctl::{ctl, fails, json, succeeds};
 use crate::fake::{Fake, failure};
 use crate::status::{daemon, two_that_take_turns};
 
@@ -18,8 +18,7 @@ fn list_shows_every_session() {
     let daemon = daemon(two_that_take_turns());
     let table = succeeds(&mut ctl(daemon.dir(), &["session", "list"]));
     assert_eq!(table.lines().count(), 3);
-    let json = succeeds(&mut ctl(daemon.dir(), &["session", "list", "--json"]));
-    let sessions: Vec<SessionView> = serde_json::from_str(&json).unwrap();
+    let sessions: Vec<SessionView> = json(daemon.dir(), &["session", "list"]);
     assert_eq!(sessions, two_that_take_turns().sessions);
 }
 
@@ -27,8 +26,7 @@ fn list_shows_every_session() {
 fn show_finds_a_session_by_name_and_by_number() {
     let daemon = daemon(two_that_take_turns());
     for which in ["infer", "s4", "4"] {
-        let json = succeeds(&mut ctl(daemon.dir(), &["session", "show", which, "--json"]));
-        let session: SessionView = serde_json::from_str(&json).unwrap();
+        let session: SessionView = json(daemon.dir(), &["session", "show", which]);
         assert_eq!(session, two_that_take_turns().sessions[1]);
     }
 }
@@ -121,8 +119,7 @@ fn a_number_is_never_a_name_to_any_command() {
     status.sessions[0].name = "4".into();
     let daemon = daemon(status.clone());
     for which in ["4", "s4"] {
-        let json = succeeds(&mut ctl(daemon.dir(), &["session", "show", which, "--json"]));
-        let shown: SessionView = serde_json::from_str(&json).unwrap();
+        let shown: SessionView = json(daemon.dir(), &["session", "show", which]);
         assert_eq!(shown.session, SessionId(4));
     }
 }
@@ -132,8 +129,7 @@ fn the_administrators_session_is_the_one_that_is_meant() {
     let mut status = a_lasting_one();
     status.sessions[1].name = "train".into();
     let daemon = daemon(status);
-    let json = succeeds(&mut ctl(daemon.dir(), &["session", "show", "train", "--json"]));
-    let shown: SessionView = serde_json::from_str(&json).unwrap();
+    let shown: SessionView = json(daemon.dir(), &["session", "show", "train"]);
     assert_eq!(shown.session, SessionId(3));
 }
 

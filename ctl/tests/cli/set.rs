@@ -28,9 +28,7 @@ fn the_change_of_one_card_is_echoed() {
 
 /// What a command that changes something prints with `--json`.
 fn object(arguments: &[&str]) -> serde_json::Value {
-    let daemon = daemon(two_that_take_turns());
-    let printed = succeeds(ctl(daemon.dir(), arguments).arg("--json"));
-    serde_json::from_str(&printed).unwrap()
+    crate::ctl::json(daemon(two_that_take_turns()).dir(), arguments)
 }
 
 #[test]

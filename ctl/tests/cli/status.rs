@@ -10,7 +10,7 @@ use gpushare_proto::session::Terms;
 use gpushare_proto::tenant::{Hello, PROTOCOL, Role};
 use gpushare_proto::{Bytes, ClientId, Epoch, GateState, GpuId, GpuUuid, Nanos, SessionId};
 
-use crate::ctl::{ctl, succeeds};
+use crate::ctl::{ctl, json, succeeds};
 use crate::explain::explanation;
 use crate::fake::Fake;
 
@@ -138,8 +138,7 @@ fn a_process_is_reported_with_its_unknown_functions() {
 #[test]
 fn the_json_is_the_model_itself() {
     let daemon = daemon(two_that_take_turns());
-    let json = succeeds(&mut ctl(daemon.dir(), &["status", "--json"]));
-    assert_eq!(serde_json::from_str::<Status>(&json).unwrap(), two_that_take_turns());
+    assert_eq!(json::<Status>(daemon.dir(), &["status"]), two_that_take_turns());
 }
 
 #[test]

@@ -4,7 +4,7 @@ use gpushare_proto::admin::{AdminReply, AdminRequest, UsageView};
 use gpushare_proto::tenant::PROTOCOL;
 use gpushare_proto::{Bytes, Nanos, SessionId};
 
-use crate::ctl::{ctl, fails, succeeds};
+use crate::ctl::{ctl, fails, json, succeeds};
 use crate::fake::Fake;
 
 fn used() -> Vec<UsageView> {
@@ -56,8 +56,7 @@ s9       train  alive  5400.2s   61.0s   0.7s  12GiB  7GiB"
 fn one_session_is_named_by_its_name_or_its_number() {
     let daemon = daemon();
     let of = |which| -> Vec<u64> {
-        let json = succeeds(&mut ctl(daemon.dir(), &["usage", "--session", which, "--json"]));
-        let usages: Vec<UsageView> = serde_json::from_str(&json).unwrap();
+        let usages: Vec<UsageView> = json(daemon.dir(), &["usage", "--session", which]);
         usages.into_iter().map(|usage| usage.session.0).collect()
     };
     assert_eq!(of("train"), [3, 9]);

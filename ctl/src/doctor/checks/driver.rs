@@ -345,6 +345,7 @@ mod tests {
     use std::os::unix::fs::symlink;
     use std::time::Duration;
 
+    use super::super::super::facts::compile;
     use super::super::super::model::Severity::{self, Error, Ok, Skipped, Warning};
     use super::*;
 
@@ -446,13 +447,7 @@ mod tests {
     fn functions_of_the_driver_that_nobody_knows_are_named() {
         let (root, mut facts) = staged();
         let path = root.path().join("libcuda.so.1");
-        let build = |source: &str| {
-            fs::write(root.path().join("cuda.c"), source).unwrap();
-            let mut cc = std::process::Command::new("cc");
-            cc.current_dir(root.path())
-                .args(["-shared", "-fPIC", "cuda.c", "-o", "libcuda.so.1"]);
-            assert!(cc.status().unwrap().success());
-        };
+        let build = |source: &str| compile(&path, source, &["-shared", "-fPIC"]);
         facts.cuda.facts.library = Some(Loaded::From(path.display().to_string()));
         assert_eq!(severities(&symbols(&facts)), [Skipped]);
         build("int cuInit(unsigned f) { return 0; } void helper(void) {}");

@@ -71,41 +71,24 @@ fn found(facts: &Facts) -> Option<PathBuf> {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-    use std::process::Command;
-
-    use super::super::super::facts::Root;
+    use super::super::super::facts::{Root, compile};
     use super::super::super::model::Severity::{Error, Ok, Skipped};
     use super::*;
-
-    /// Compiles `source` with `flags` to `path`.
-    fn cc(folder: &Path, path: &Path, source: &str, flags: &[&str]) {
-        fs::write(folder.join("source.c"), source).unwrap();
-        fs::write(folder.join("versions"), "GLIBC_2.2.5 { f; };\nGLIBC_2.17 { g; } GLIBC_2.2.5;\n").unwrap();
-        let built = Command::new("cc")
-            .current_dir(folder)
-            .args(["-shared", "-fPIC", "-nostdlib", "source.c", "-o"])
-            .arg(path)
-            .args(flags)
-            .status()
-            .unwrap();
-        assert!(built.success());
-    }
 
     #[test]
     fn a_library_that_needs_a_newer_glibc_is_an_error() {
         let root = tempfile::tempdir().unwrap();
-        let lib = root.path().join("lib64");
-        fs::create_dir(&lib).unwrap();
-        let libc = lib.join("libc.so.6");
-        cc(
-            root.path(),
-            &libc,
-            "void f(void) {} void g(void) {}",
-            &["-Wl,--version-script=versions", "-Wl,-soname,libc.so.6"],
-        );
-        let library = root.path().join("libgpushare.so");
-        cc(root.path(), &library, "void g(void); void h(void) { g(); }", &[libc.to_str().unwrap()]);
+        let (libc, library) = (root.path().join("lib64/libc.so.6"), root.path().join("libgpushare.so"));
+        fs::create_dir(root.path().join("lib64")).unwrap();
+        let libc_of = |versions: &str| {
+            fs::write(root.path().join("versions"), versions).unwrap();
+            let flags = ["-shared", "-fPIC", "-nostdlib", "-Wl,--version-script=../versions"];
+            let name = ["-Wl,-soname,libc.so.6"];
+            compile(&libc, "void f(void) {} void g(void) {}", &[&flags[..], &name].concat());
+        };
+        libc_of("GLIBC_2.2.5 { f; };\nGLIBC_2.17 { g; } GLIBC_2.2.5;\n");
+        let source = "void g(void); void h(void) { g(); }";
+        compile(&library, source, &["-shared", "-fPIC", "-nostdlib", libc.to_str().unwrap()]);
         let mut facts = Facts::bare(root.path());
         facts.library = Result::Ok(library.clone());
         let [outcome] = &version(&facts)[..] else { panic!() };
@@ -114,18 +97,8 @@ mod tests {
             (Ok, "libgpushare.so needs glibc 2.17, and this system has 2.17")
         );
 
-        fs::write(root.path().join("versions"), "").unwrap();
-        cc(root.path(), &library, "void g(void); void h(void) { g(); }", &[libc.to_str().unwrap()]);
         // The C library without its newer version.
-        cc(
-            root.path(),
-            &libc,
-            "void f(void) {} void g(void) {}",
-            &["-Wl,--version-script=old"].map(|flag| {
-                fs::write(root.path().join("old"), "GLIBC_2.2.5 { f; g; };\n").unwrap();
-                flag
-            }),
-        );
+        libc_of("GLIBC_2.2.5 { f; g; };\n");
         let [outcome] = &version(&facts)[..] else { panic!() };
         assert_eq!(outcome.severity, Error);
         assert!(outcome.finding.starts_with("libgpushare.so needs glibc 2.17, and "), "{outcome:?}");

@@ -220,9 +220,8 @@ fn reachable(path: &Path) -> Outcome {
 
 #[cfg(test)]
 mod tests {
-    use std::process::Command;
-
     use super::super::super::child::Asked;
+    use super::super::super::facts::compile;
     use super::super::super::model::Severity::{Error, Ok, Skipped, Warning};
     use super::*;
 
@@ -316,11 +315,8 @@ mod tests {
             ("const char gpushare_version[] = \"0.0.1\";".to_owned(), Warning),
             ("int something_else;".to_owned(), Warning),
         ] {
-            let (file, library) = (root.path().join("library.c"), root.path().join(NAME));
-            fs::write(&file, source).unwrap();
-            let mut cc = Command::new("cc");
-            cc.args(["-shared", "-fPIC", "-o"]).arg(&library).arg(&file);
-            assert!(cc.status().unwrap().success());
+            let library = root.path().join(NAME);
+            compile(&library, &source, &["-shared", "-fPIC"]);
             facts.library = Result::Ok(library);
             assert_eq!(build(&facts)[0].severity, severity, "{:?}", build(&facts));
         }
@@ -344,10 +340,8 @@ mod tests {
         facts.program = Some("no-such-program".into());
         assert_eq!(program(&facts)[0].severity, Error);
         let musl = root.path().join("musl");
-        fs::write(root.path().join("main.c"), "int main(void) { return 0; }").unwrap();
-        let mut cc = Command::new("cc");
-        cc.arg("-Wl,--dynamic-linker=/lib/ld-musl-x86_64.so.1").arg("-o").arg(&musl);
-        assert!(cc.arg(root.path().join("main.c")).status().unwrap().success());
+        let loader = "-Wl,--dynamic-linker=/lib/ld-musl-x86_64.so.1";
+        compile(&musl, "int main(void) { return 0; }", &[loader]);
         assert!(reachable(&musl).severity == Error && reachable(&musl).finding.contains("musl"));
         let script = root.path().join("script");
         fs::write(&script, "#!/bin/sh\n").unwrap();
