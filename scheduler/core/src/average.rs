@@ -1,13 +1,13 @@
-//! Moving averages of measured figures, in whole numbers.
+//! Moving average of a measured figure, in whole numbers.
 
-/// A moving average that begins with a configured guess.
+/// Moving average that begins with a configured guess.
 ///
 /// ```text
 ///   average ← average + (value − average) ÷ min(n, 4)      n: number of values so far, this one included
 /// ```
 ///
-/// The first value replaces the guess. The first four count alike; from then on each counts a quarter, so
-/// that four or five values forget the past and one outlier does not rule.
+/// The first value replaces the guess. The first four values count alike, and each later one counts a
+/// quarter. So the average follows a change after four or five values, and one outlier changes it little.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Average {
     value: u64,
@@ -15,11 +15,11 @@ pub(crate) struct Average {
     count: u64,
 }
 
-/// A value counts at least one part in this many.
+/// Number of values after which each new one counts one part in this many.
 const WINDOW: u64 = 4;
 
 impl Average {
-    /// An average without values: the guess stands for them.
+    /// Creates an average whose value is the guess until the first value is added.
     pub(crate) const fn new(guess: u64) -> Self {
         Self { value: guess, count: 0 }
     }

@@ -1,5 +1,5 @@
-//! Who must let go, and who has: holders that no longer fit together, quanta that are over, drops that are
-//! late.
+//! Drops of locks: holders that no longer fit together, quanta that are over, late drops, and the release of
+//! drained locks.
 
 use gpushare_proto::{GpuId, Nanos, SessionId};
 
@@ -11,7 +11,7 @@ use crate::session::drop::{PendingDrop, Step};
 use crate::session::lock::Lock;
 
 impl Core {
-    /// The locks of those who let go are free; whether there were any.
+    /// Releases the locks of all sessions on the agenda that let go, and returns whether there were any.
     pub(crate) fn collect(&mut self) -> bool {
         let mut any = false;
         for at in 0..self.agenda.len() {
@@ -25,7 +25,7 @@ impl Core {
         any
     }
 
-    /// The lock of a session that let go is free.
+    /// Releases the lock of a session that let go, and records its drain.
     fn free(&mut self, id: SessionId) {
         let Some(session) = self.sessions.get_mut(id) else {
             return;
@@ -44,7 +44,8 @@ impl Core {
             if let Some(card) = self.cards.get_mut(gpu) {
                 card.vacated = card.vacated.max(vacated);
                 if let Some(drain) = drain {
-                    // Before its first turn a session's memory may still be on its way in, which makes drains long.
+                    // A holder without a turn may still be bringing its memory in, which makes its drain
+                    // long.
                     card.drained(drain, is_turn || drain <= self.config.drain_target);
                 }
             }
@@ -52,8 +53,8 @@ impl Core {
         self.notice(Notice::Dropped { session: id, epoch, gpus, drain });
     }
 
-    /// Holders that no longer fit together: the one that grew stays, then those who came first, and last who
-    /// has it on loan.
+    /// Drops holders that no longer fit together on a card. The session that grew stays first, then the
+    /// earliest grants, and borrowers last.
     pub(crate) fn fit_holders(&mut self) {
         for gpu in self.agenda.cards() {
             let Some(card) = self.cards.get(gpu).filter(|card| !card.holders_fit()) else {
@@ -81,7 +82,8 @@ impl Core {
         }
     }
 
-    /// A quantum ends where it is somebody else's turn, and where that one can begin.
+    /// Handles the end of a quantum: the holder keeps the card on loan, lets go for the first waiter, or
+    /// begins another quantum.
     fn expire_quantum(&mut self, id: SessionId) {
         let wanted = self.turn_cards(id).and(self.wanted);
         wanted.into_iter().for_each(|gpu| self.raise_floors(gpu));
@@ -94,7 +96,7 @@ impl Core {
         }
     }
 
-    /// Whether somebody waits for room on a card.
+    /// Whether a waiting session needs room on a card.
     pub(crate) fn is_wanted(&self, gpu: GpuId) -> bool {
         self.wanted.contains(gpu)
     }
@@ -117,8 +119,8 @@ impl Core {
         cards.map(Card::usual_drain).max().unwrap_or_default()
     }
 
-    /// Quanta end, and late drops go on as `session/drop.rs` says. Whether one became stuck, which may let
-    /// others pass, or who went on for its sake has to look again.
+    /// Ends quanta that are over, and advances drops (`session/drop.rs`). Returns whether to look again: a
+    /// holder became stuck, so that others may pass it, or others kept the card only because this one did.
     pub(crate) fn push_holders(&mut self) -> bool {
         let mut again = false;
         for at in 0..self.agenda.len() {
@@ -139,7 +141,7 @@ impl Core {
         again
     }
 
-    /// A drop goes on; whether it became stuck.
+    /// Advances a session's drop, and returns whether the holder became stuck.
     fn advance_drop(&mut self, id: SessionId) -> bool {
         let Some(session) = self.sessions.get_mut(id) else {
             return false;

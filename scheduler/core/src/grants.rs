@@ -1,5 +1,5 @@
-//! Who gets the lock: everybody in parallel mode, whose turn it is (turns.rs) where sessions take turns, and
-//! those who held it when the last daemon ended.
+//! Grants of the lock: to every session in parallel mode, in turn order (turns.rs) where sessions take turns,
+//! and again to the holders from before a restart of the daemon.
 
 use gpushare_proto::{ClientId, GpuId, Nanos, SessionId};
 
@@ -14,22 +14,23 @@ use crate::session::clock::Clock;
 use crate::session::drop::PendingDrop;
 use crate::session::lock::{Entry, Grant, Lock, Ticket};
 
-/// Why a session gets the lock.
+/// Reason for which a session gets the lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Occasion {
-    /// Nobody has to wait for anybody.
+    /// The session takes no turns on its cards.
     Parallel,
-    /// It is its turn.
+    /// The session's turn has come.
     Turn,
-    /// It is somebody else's, who cannot begin until then (lending.rs). Nothing that is owed is paid by it.
+    /// The card is lent until that time, when the first waiter can begin (lending.rs). The grant pays nothing
+    /// of a trickle's debt.
     Loan(Nanos),
-    /// It held the lock when the last daemon ended.
+    /// The session held the lock when the last daemon ended.
     Return,
 }
 
 impl Core {
-    /// Holders of the last daemon run on under a fresh grant as soon as they announce a card. Those who only
-    /// say that they held it are made to let go of it.
+    /// Resumes a session from before a restart as soon as it announces a card. A recorded holder runs on
+    /// under a fresh grant; a process that only claims the lock is made to let go.
     pub(crate) fn resume_returned(&mut self, id: SessionId) {
         let Some(session) = self.sessions.get_mut(id) else {
             return;
@@ -58,12 +59,12 @@ impl Core {
                     false => session.close_those(&claimants, epoch, &mut self.effects),
                 }
             }
-            // Their gates open with the others'.
+            // The gates of returned processes open with the others'.
             Lock::Holding(_) => {}
         }
     }
 
-    /// The lock is a session's until the work of these processes has ended.
+    /// Gives the lock to a session until the work of the claiming processes has ended.
     fn let_end(&mut self, id: SessionId, claimants: &[ClientId]) {
         let clock = self.clock(id, Nanos::ZERO);
         let drop = PendingDrop::new(self.now, self.expected_drain(id), &self.config);
@@ -76,8 +77,8 @@ impl Core {
         }
     }
 
-    /// Where nobody takes turns, everybody holds the lock, and drops end. Elsewhere whoever has a thread at
-    /// its gate waits, and who may not run, or not now, lets go, whether or not anybody waits.
+    /// Updates the lock of one session. If it takes no turns, it gets the lock and its drop ends. If it takes
+    /// turns, it queues while a thread sleeps at a gate, and lets go while it may not run.
     pub(crate) fn queue_or_run(&mut self, id: SessionId) {
         let Some(session) = self.sessions.get(id) else {
             return;
@@ -100,7 +101,7 @@ impl Core {
         }
     }
 
-    /// A session that has to wait for nobody holds the lock.
+    /// Gives the lock to a session that takes no turns, or takes back its drop.
     fn run_beside(&mut self, id: SessionId) {
         match self.sessions.get(id).map(|session| &session.lock) {
             Some(Lock::Idle | Lock::Waiting(_)) => self.grant(id, Occasion::Parallel),
@@ -114,7 +115,8 @@ impl Core {
         }
     }
 
-    /// Whether a session let go by itself, or so long ago that it is no part of a quarrel over turns.
+    /// Whether a session let go by itself, or at least a quantum ago, so that its return may end a turn
+    /// early.
     fn is_rested(&self, id: SessionId) -> bool {
         match self.sessions.get(id).and_then(|session| session.left) {
             Some((at, true)) => self.now >= at + self.quantum(id, Nanos::ZERO),
@@ -122,7 +124,7 @@ impl Core {
         }
     }
 
-    /// Admits waiters in their order, on every card of the agenda and on those that gangs tie to it.
+    /// Admits waiters in their order, on every card of the agenda and on the cards that gangs tie to it.
     pub(crate) fn grant_turns(&mut self) {
         let mut open = self.agenda.cards();
         while let Some(gpu) = open.pop_first() {
@@ -135,8 +137,8 @@ impl Core {
     fn grant_turns_on(&mut self, tied: GpuSet) {
         self.touch_lent(tied);
         loop {
-            // Whoever was owed a turn is not once it has it, and floors rise: the order is another one then.
-            // What was lent is no room any more, so that others are in the way of those who wait.
+            // A granted turn pays a class's debt, and floors rise with time, so the order may change. Cards
+            // that were lent are not free, so the loans must be looked at again.
             tied.into_iter().for_each(|gpu| self.run_trickles(gpu));
             let shifts = tied.len() > 1 || self.owes_somebody(tied);
             let waiters = self.admissible(tied).map(|id| (id, self.turn_cards(id)));
@@ -153,7 +155,8 @@ impl Core {
         }
     }
 
-    /// Of some cards, those `wanted` are from now on. Their holders hear of it, and their turns may end.
+    /// Sets which of the cards `of` are wanted. Holders on cards that change are looked at, as their turns
+    /// may end.
     fn set_wanted(&mut self, of: GpuSet, wanted: GpuSet) {
         let before = self.wanted;
         self.wanted = before.without(of).with(wanted);
@@ -164,7 +167,7 @@ impl Core {
         }
     }
 
-    /// A card, and those that share a waiting gang with it, or with one that does.
+    /// Returns a card with all cards that waiting gangs tie to it, directly or through other gangs.
     pub(crate) fn tied(&self, gpu: GpuId) -> GpuSet {
         let mut tied = GpuSet::from(gpu);
         let mut open = tied;
@@ -178,26 +181,27 @@ impl Core {
         tied
     }
 
-    /// Those in line that need wait for nobody's return, nor for one that does not let go. The others reserve
-    /// nothing, and nobody lets go for them: who knows until when.
+    /// Returns the waiters that wait for no stuck or absent process, in order. The others reserve no cards,
+    /// and no holder lets go for them, since that wait has no known end.
     pub(crate) fn admissible(&self, cards: GpuSet) -> impl Iterator<Item = SessionId> {
         self.in_line(cards).filter(|&id| self.is_admissible(id))
     }
 
-    /// Whether one in line is one of those.
+    /// Whether a waiter waits for no stuck or absent process.
     pub(crate) fn is_admissible(&self, id: SessionId) -> bool {
         !self.is_held_up(id) && !self.waits_for_the_lost(id)
     }
 
-    /// Whether a client of the last daemon is awaited that may run on any of a session's cards.
+    /// Whether an awaited process of the last daemon may run on any of a session's cards.
     pub(crate) fn is_held_up(&self, id: SessionId) -> bool {
         self.recovery.holds_up(self.cards_of(id))
     }
 
-    /// Whether a session does not fit beside those who do not let go and may be passed, whoever else lets go.
+    /// Whether a session could not fit beside stuck holders and absent processes even if all other holders
+    /// let go.
     pub(crate) fn waits_for_the_lost(&self, id: SessionId) -> bool {
         let cards = self.turn_cards(id);
-        // Everybody in every line is asked, and seldom is anything lost.
+        // Every waiter is checked often, and stuck or absent memory is rare.
         if !self.is_anything_lost(cards) {
             return false;
         }
@@ -205,35 +209,36 @@ impl Core {
         !queue::fits(cards, |gpu| self.need(id, gpu), &left_over)
     }
 
-    /// Whether anybody does not let go of any of these cards, or does not return.
+    /// Whether any of these cards has a stuck holder, or any awaited process may be passed.
     pub(crate) fn is_anything_lost(&self, cards: GpuSet) -> bool {
         let stuck = |(_, card): (GpuId, &Card)| card.census.stuck() > 0;
         self.recovery.passable().next().is_some() || self.cards.among(cards).any(stuck)
     }
 
-    /// Whether a session does not let go.
+    /// Whether a session is stuck: its drop is late and reported.
     pub(crate) fn is_stuck(&self, id: SessionId) -> bool {
         let drop = self.sessions.get(id).and_then(|session| session.lock.dropping());
         drop.is_some_and(|drop| drop.stuck().is_some())
     }
 
-    /// What is taken on a card by those who take turns there.
+    /// Returns the occupancy of a card by the sessions that take turns there.
     pub(crate) fn room_on(&self, gpu: GpuId) -> Option<Room> {
         self.rooms(gpu.into()).get(gpu).copied()
     }
 
-    /// The same on some cards.
+    /// Returns the occupancy of each of `cards` by the sessions that take turns there.
     pub(crate) fn rooms(&self, cards: GpuSet) -> Rooms {
         self.rooms_beside_the_absent(cards, Card::room)
     }
 
-    /// What is taken on some cards, and by those who do not return.
+    /// Returns the occupancy of each of `cards`, computed by `room`, with the memory of absent processes
+    /// added.
     fn rooms_beside_the_absent(&self, cards: GpuSet, room: impl Fn(&Card, bool) -> Room) -> Rooms {
         let cards = self.cards.among(cards);
         let pass = self.config.stuck_policy == StuckPolicy::RunOthers;
         let mut rooms: Rooms = cards.map(|(gpu, card)| (gpu, room(card, pass))).collect();
         for (gpu, bytes) in self.recovery.passable() {
-            // Where memory does not move, it is in nobody's way.
+            // Where no memory moves, the memory of absent processes keeps no session out.
             let moves = self.cards.get(gpu).is_some_and(Card::moves_memory);
             if let Some(room) = rooms.get_mut(gpu).filter(|_| moves) {
                 room.enter(bytes);
@@ -242,7 +247,7 @@ impl Core {
         rooms
     }
 
-    /// Gives the lock to a session whose turn it is not yet, until somebody else's begins.
+    /// Lends its cards to a session before its turn, until the first waiter can begin.
     pub(crate) fn grant_loan(&mut self, id: SessionId, until: Nanos) {
         if let Some(session) = self.sessions.get_mut(id) {
             session.owed = false;
@@ -300,7 +305,6 @@ impl Core {
         }
     }
 
-    /// When the way to a turn that is granted now began.
     fn entry(&self, id: SessionId) -> Entry {
         let asked = self
             .sessions
@@ -312,7 +316,7 @@ impl Core {
         Entry { asked, handing_over: vacated.unwrap_or_default().max(asked) }
     }
 
-    /// All of a session's memory is in: how long the way to its turn was.
+    /// Reports the length of the way to a session's turn, once all its memory is in.
     pub(crate) fn note_entry(&mut self, id: SessionId) {
         if let Some(session) = self.sessions.get_mut(id)
             && let Lock::Holding(grant) = &mut session.lock
@@ -328,7 +332,7 @@ impl Core {
         }
     }
 
-    /// The clock of a grant now: the longest quantum of the session's cards.
+    /// Creates the clock of a grant at the present time, with the longest quantum of the session's cards.
     pub(crate) fn clock(&self, id: SessionId, expected_move: Nanos) -> Clock {
         Clock::granted(self.now, self.quantum(id, expected_move), expected_move)
     }
@@ -351,7 +355,7 @@ impl Core {
         moves.max().unwrap_or_default()
     }
 
-    /// What a switch to a session costs: the most that it does on any of the cards that it takes turns on.
+    /// Cost of a switch to a session: the highest over the cards on which it takes turns.
     pub(crate) fn switch_cost(&self, id: SessionId) -> Nanos {
         let expected_move = self.expected_move(id);
         let cards = self.cards.among(self.turn_cards(id));
@@ -359,7 +363,7 @@ impl Core {
         costs.max().unwrap_or_default()
     }
 
-    /// What the next turn on a card would last: that of the first in its queue, else one that moves nothing.
+    /// Quantum of the next turn on a card: of the first in its queue, else of a session that moves no memory.
     pub(crate) fn next_quantum(&self, card: &Card) -> Nanos {
         match card.census.queue.first() {
             Some(&(_, id)) => self.quantum(id, self.expected_move(id)),

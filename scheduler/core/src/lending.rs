@@ -1,6 +1,5 @@
-//! Who has a card beyond its turn, since a gang that it waits for waits for another card in any case: holders
-//! whose quantum is over go on, and room that nobody uses is lent to whoever is behind the gang, another gang
-//! too. All of them take turns at that as at any time.
+//! Backfill while a gang waits for another card: holders whose quantum is over keep their cards, and free
+//! room is lent to sessions behind the gang, other gangs included. They take turns by the usual order.
 //!
 //! ```text
 //!   gpu0  ── holder ── quantum over ┄┄ goes on ┄┄┄┐
@@ -9,12 +8,11 @@
 //!                                                 └─▶ the gang begins on all three
 //! ```
 //!
-//! That is looked at again whenever anything changes on the cards that the gang ties together, so the gang
-//! begins no later for it than by a drain, where the last of those for whom it waits lets go before its time.
-//! What is lent is charged like any turn, and against others than gangs a borrower's turn is one: whoever
-//! wakes waits for its end, or pays for an early switch (preempt.rs). If that one goes before the gang, the
-//! gang waits for the rest of that turn too. Nothing is kept free for one behind the gang that is not small
-//! enough.
+//! A loan is examined again whenever anything changes on the cards that the gang ties together. So a loan
+//! delays the gang by at most a drain, if the last holder that it waits for lets go early. A loan is charged
+//! like a turn. A session that wakes waits for the end of the borrower's turn, or pays for an early switch
+//! (preempt.rs). If that session goes before the gang, the gang waits for the rest of the turn too. No room
+//! is kept free for a session behind the gang that is too large for it.
 
 use gpushare_proto::{GpuId, Nanos, SessionId};
 
@@ -24,13 +22,13 @@ use crate::gpu::{quantum, queue};
 use crate::gpu_set::GpuSet;
 use crate::session::lock::Lock;
 
-/// A card is lent for so many switches at least: the borrower moves in and the gang in again, and half of the
-/// time is of use.
+/// Number of switch costs that a loan must last at least: two switches happen, and half of the time is of
+/// use.
 const WORTH_LENDING: u64 = 4;
 
 impl Core {
-    /// Cards that wait for a gang, which waits for others in any case, are lent to those behind it in line;
-    /// whether any was.
+    /// Lends cards that are free while a gang waits for others to sessions behind it in line, and returns
+    /// whether any was lent.
     pub(crate) fn lend_cards(&mut self, tied: GpuSet) -> bool {
         if tied.len() < 2 || !tied.overlaps(self.wanted) {
             return false;
@@ -40,7 +38,7 @@ impl Core {
         let firsts = tied.into_iter().filter_map(|gpu| Some((gpu, *first_on(gpu)?)));
         let firsts: ByGpu<SessionId> = firsts.collect();
         let mut rooms = self.rooms(tied);
-        // Most of a long line want the same card.
+        // Most sessions of a long line want the same card.
         let (mut asked, mut until) = (GpuSet::default(), None);
         let mut lent = false;
         for &id in &line {
@@ -62,14 +60,15 @@ impl Core {
         lent
     }
 
-    /// Whether a session would have its cards for long enough until then.
+    /// Whether a loan until `until` is long enough to be worth the switches.
     fn pays_to_lend(&self, id: SessionId, until: Nanos) -> bool {
         let worth = Nanos(self.switch_cost(id).0.saturating_mul(WORTH_LENDING));
         until - self.now >= worth.max(quantum::SHORTEST)
     }
 
-    /// A holder whose turn is over lets go for somebody behind the gang whose turn it rather is, or goes on
-    /// until then, for another turn at most, or until anything changes.
+    /// Decides on a holder whose quantum is over while a gang waits for other cards. It lets go for a
+    /// borrower that goes before it in the order of turns, else it keeps its cards until `until`, for another
+    /// quantum at most.
     pub(crate) fn go_on(&mut self, id: SessionId, until: Nanos) {
         let grant = self.sessions.get(id).and_then(|session| session.lock.holding());
         if grant.is_some_and(|grant| self.now >= grant.clock.end()) && self.yields_behind(id, until) {
@@ -79,8 +78,8 @@ impl Core {
         self.lend(id, until.min(turn));
     }
 
-    /// Whether somebody would borrow a holder's cards until then if it let go, and has more of a right to
-    /// them.
+    /// Whether another session would borrow a holder's cards until `until`, and goes before the holder in the
+    /// order of turns.
     fn yields_behind(&self, id: SessionId, until: Nanos) -> bool {
         let cards = self.turn_cards(id);
         let tied = self.tied_to(cards);
@@ -109,17 +108,16 @@ impl Core {
         }
     }
 
-    /// Until when the next in line on a holder's cards wait in any case: gangs for other cards, others for
-    /// the end of what was lent to it while that is no longer than a turn; `None` where one of them waits for
-    /// this holder alone.
+    /// Time until which the first waiters on a holder's cards wait for other reasons: a gang for other cards,
+    /// another waiter for the end of the holder's loan. `None` if one of them waits for this holder alone.
     pub(crate) fn useless_until(&self, id: SessionId) -> Option<Nanos> {
         let own = self.turn_cards(id);
         let first = |gpu| self.first_on(gpu);
         self.useless_until_on(own.and(self.wanted), own, first, self.borrowed_turn(id))
     }
 
-    /// Until when those who are first on each of `cards` wait for others than somebody's `own` in any case,
-    /// or for its `turn`.
+    /// Least time until which the first waiters on `cards` wait for cards outside `own`, or for the end of a
+    /// borrowed `turn`.
     fn useless_until_on(
         &self,
         cards: GpuSet,
@@ -138,14 +136,13 @@ impl Core {
         waits.reduce(|least, wait| least.zip(wait).map(|(a, b)| a.min(b)))?
     }
 
-    /// The end of a borrower's turn.
     fn borrowed_turn(&self, id: SessionId) -> Option<Nanos> {
         let grant = self.sessions.get(id)?.lock.holding()?;
         grant.clock.is_lent().then(|| grant.clock.turn_end())
     }
 
-    /// When there may be room for a waiter on a card: those whose turns end first let go first, and whoever
-    /// fits beside it stays. Who is stuck does not let go at any time.
+    /// Earliest time at which a waiter may have room on a card, if holders let go in the order in which their
+    /// turns end. Stuck holders never let go.
     fn room_at(&self, gpu: GpuId, waiter: SessionId) -> Nanos {
         let (Some(card), Some(mut room)) = (self.cards.get(gpu), self.room_on(gpu)) else {
             return self.now;
@@ -165,8 +162,8 @@ impl Core {
         at
     }
 
-    /// When a holder lets go at the earliest. Who goes on for the gang's sake lets go as soon as nobody else
-    /// keeps it: two of them would wait for each other.
+    /// Earliest time at which a holder lets go. A holder that keeps its cards because of a gang counts as
+    /// letting go when only such holders keep the gang; two of them would otherwise wait for each other.
     fn turn_ends(&self, id: SessionId) -> Nanos {
         let Some(grant) = self.sessions.get(id).and_then(|session| session.lock.holding()) else {
             return self.now;
@@ -182,14 +179,13 @@ impl Core {
         }
     }
 
-    /// Whether a gang is first on any of a holder's cards.
+    /// Whether a gang is first in line on any of a holder's cards.
     fn is_kept_for_gangs(&self, id: SessionId) -> bool {
         let mut wanted = self.turn_cards(id).and(self.wanted).into_iter();
         wanted.any(|gpu| self.first_on(gpu).is_some_and(|first| self.turn_cards(first).len() > 1))
     }
 
-    /// Who goes on beyond its quantum may have to end it where anything changed on its cards, or on those
-    /// that are tied to them.
+    /// Looks again at the loans on some cards after a change there, and returns whether there were any.
     pub(crate) fn touch_lent(&mut self, tied: GpuSet) -> bool {
         let here = tied.and(self.lent);
         let holders = self.cards.among(here).flat_map(|(_, card)| &card.census.holders);
@@ -201,8 +197,8 @@ impl Core {
         !lent.is_empty()
     }
 
-    /// Whoever goes on does so until the end that was found, unless that was found just now. Floors rise with
-    /// time and order gangs anew, which is looked at when anything else changes.
+    /// Relies on all loans until their ends, unless an end was computed just now. Floors rise with time and
+    /// reorder gangs, which is examined only when anything else changes.
     pub(crate) fn rely_on_loans(&mut self) {
         for id in self.sessions.ids() {
             if let Some(session) = self.sessions.get_mut(id)
@@ -218,12 +214,12 @@ impl Core {
         grant.is_some_and(|grant| grant.clock.is_lent())
     }
 
-    /// Whether others went on only because this one did.
+    /// Whether other loans depended on a session that now lets go; those are looked at again.
     pub(crate) fn frees_others(&mut self, id: SessionId) -> bool {
         self.touch_lent(self.tied_to(self.turn_cards(id)))
     }
 
-    /// Some cards, and all that gangs tie to any of them.
+    /// Returns `cards` with all cards that gangs tie to any of them.
     fn tied_to(&self, cards: GpuSet) -> GpuSet {
         let tied = cards.into_iter().map(|gpu| self.tied(gpu));
         tied.fold(GpuSet::default(), GpuSet::with)

@@ -1,10 +1,10 @@
-//! Who need not wait for the end of a quantum: a session that slept and whose time is at or behind that of
-//! the holders, while the card has something saved up for early switches.
+//! Early end of a quantum, for a session that slept and whose virtual time is not above that of the holders.
+//! The card's switch budget must cover the cost.
 //!
-//! Where the administrator fixed the quantum, turns last that long and nobody switches early.
+//! No quantum ends early where the administrator fixed its length.
 //!
 //! So a notebook's cell or a rare request is served as soon as the holder has drained. A program that was
-//! made to let go and comes back at once did not sleep: it waits for its turn.
+//! told to let go and comes back at once did not sleep, so it waits for its turn.
 
 use std::cmp::Reverse;
 
@@ -14,7 +14,8 @@ use crate::core::Core;
 use crate::session::lock::Lock;
 
 impl Core {
-    /// Ends the quanta of those who stand in the way of sessions that just woke.
+    /// Ends the quanta of holders that keep a session out that just woke, if the budgets of all its cards
+    /// allow.
     pub(crate) fn preempt(&mut self) {
         for id in std::mem::take(&mut self.wakers) {
             let waits = |session: &crate::session::Session| session.lock.ticket().is_some();
@@ -29,7 +30,7 @@ impl Core {
             else {
                 continue;
             };
-            // To the one who woke, and back.
+            // Two switches: to the session that woke, and back.
             let switch = self.switch_cost(id);
             let cost = (switch + switch).max(Nanos(1));
             let (now, config) = (self.now, &self.config);
@@ -49,8 +50,8 @@ impl Core {
         }
     }
 
-    /// Whom a waiter needs to let go on a card, from the one that had most; none if that would not help, or
-    /// somebody else is first.
+    /// Holders on a card that must let go for a waiter, starting with the one that has had the most time.
+    /// `None` if that would not make enough room, or another waiter is first.
     fn in_the_way(&self, id: SessionId, gpu: GpuId) -> Option<Vec<SessionId>> {
         let first = self.admissible(gpu.into()).next();
         let card = self.cards.get(gpu).filter(|_| first == Some(id))?;
@@ -78,7 +79,7 @@ impl Core {
         room.fits(need).then_some(leave)
     }
 
-    /// Whether its turn was owed to it, and would be none if others could end it at once.
+    /// Whether a session's turn was owed to its class, and so must not end early.
     fn has_owed_turn(&self, id: SessionId) -> bool {
         self.sessions.get(id).is_some_and(|session| session.owed)
     }

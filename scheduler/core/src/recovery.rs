@@ -1,7 +1,7 @@
 //! Recovery after a restart: grants wait for the processes of the last daemon.
 //!
-//! These may be running under the last daemon's grants. Until each of them is back or dead, a new grant could
-//! put two holders on one card.
+//! Processes of the last daemon may still run under its grants. Until each of them is back or dead, a new
+//! grant could put two holders on one card.
 //!
 //! ```text
 //!   start ──────── 1 s ─────────────── stuck_after ──────────────────▶

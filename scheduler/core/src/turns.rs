@@ -1,8 +1,8 @@
-//! Whose turn it is: weighted virtual time.
+//! Order of turns by weighted virtual time.
 //!
-//! A session has a virtual time on each card: what it was charged for turns there ÷ its weight. Of a class,
-//! the waiter with the least goes next; classes come one after the other, and one that is passed over is owed
-//! a trickle.
+//! A session has a virtual time on each card: the time that it was charged for turns there ÷ its weight.
+//! Within a class, the waiter with the least virtual time goes next. Classes go in their order, and a class
+//! that a higher one passes over is owed a small share of the time.
 //!
 //! ```text
 //!              floor: the least of those who wait or hold
@@ -12,20 +12,20 @@
 //!     └ slept: wakes half a quantum before the floor at best
 //! ```
 //!
-//! A session on several cards waits with the greatest of its distances from the floors, so that its order is
-//! the same on each of them. At the end of a quantum a holder goes on if the first in line is more than half
-//! a quantum ahead of it, else it lets go. Where the first in line is a gang that waits for another card in
-//! any case, it goes on until then, or those behind the gang have the card in turns (lending.rs). Where it
-//! waits, a gang keeps the floors of all its cards down, so that it is first some time; before its turn it
-//! gives up what another card kept it from, and whoever is new begins level with the others.
+//! A session on several cards (a gang) is ordered by the greatest of its distances from the floors, so its
+//! place is the same on each of them. At the end of a quantum, a holder goes on only if the first waiter's
+//! virtual time exceeds its own by more than half a quantum. While the first waiter is a gang that waits for
+//! another card as well, the card is lent, to the holder or to sessions behind the gang (lending.rs). A
+//! waiting gang keeps the floors of all its cards down, so that it becomes first at some time. Before its
+//! turn it gives up the lead that waiting for another card gave it. A new session begins at the least virtual
+//! time of the others.
 //!
 //! **Bound.** For a fixed set of sessions of one class that always have work, session i waits at most Σ over
-//! j≠i of [(wⱼ/wᵢ)(qᵢ+sᵢ) + (3/2)qⱼ + sⱼ], plus what the switch budget holds: each j catches up with what i
-//! had more, ends the quantum that it is in, and may be renewed half a quantum early. A class that is passed
-//! over waits (q+s)/trickle more. q is the quantum and s what a switch costs, as [`Card::switch_cost`] says,
-//! `switch_cost` of the configuration included. A gang waits for the drain of those to whom its cards were
-//! lent as well, and for the rest of such a turn where somebody wakes on one of its cards who goes before it.
-//! Who waits for memory that does not come back (grants.rs) has no bound.
+//! j≠i of [(wⱼ/wᵢ)(qᵢ+sᵢ) + (3/2)qⱼ + sⱼ], plus the switch budget. Here q is the quantum, s the cost of a
+//! switch ([`Card::switch_cost`]) and w the weight. The three terms: j catches up with i, ends its present
+//! quantum, and may be renewed half a quantum early. A class that is passed over waits (q+s)/trickle more. A
+//! gang also waits for the drain of the borrowers of its cards, and for the rest of a borrower's turn that
+//! goes before it. A session that waits for memory of stuck or absent processes (grants.rs) has no bound.
 
 use std::collections::BTreeSet;
 
@@ -40,11 +40,11 @@ use crate::session::lock::{Lock, Ticket, Turn};
 use crate::session::on_card::OnCard;
 use crate::session::share::{Class, Share, Virtual, part};
 
-/// A place in the order over several cards: class, distance from the floor, who asked first.
+/// Sort key in the order over several cards: class, distance from the floor, ticket, session.
 type Order = (Class, i128, Ticket, SessionId);
 
 impl Core {
-    /// The waiting sessions on some cards that may be granted something, in order.
+    /// Returns the waiting sessions on `cards` that may be granted a turn, in order.
     pub(crate) fn in_line(&self, cards: GpuSet) -> impl Iterator<Item = SessionId> {
         let mut here = cards.into_iter();
         let (first, second) = (here.next(), here.next());
@@ -59,7 +59,7 @@ impl Core {
         one.chain(many.into_iter().flatten())
     }
 
-    /// The same over several cards, of which each has its own order.
+    /// Returns the queued sessions of several cards, in one common order.
     fn in_common_line(&self, cards: GpuSet) -> Vec<SessionId> {
         let here = || self.cards.among(cards);
         let due: BTreeSet<SessionId> = here().filter_map(|(gpu, card)| self.due(gpu, card)).collect();
@@ -75,7 +75,7 @@ impl Core {
         (turn.class, self.lag(id), turn.ticket, id)
     }
 
-    /// Finds the floor of a class on a card anew.
+    /// Raises the floor of a class on a card to the least virtual time of its holders and waiters.
     pub(crate) fn raise_floor(&mut self, gpu: GpuId, class: Class) -> Virtual {
         let Some(card) = self.cards.get(gpu) else {
             return Virtual::default();
@@ -93,13 +93,13 @@ impl Core {
         floor
     }
 
-    /// A session's virtual time on a card by now.
+    /// Virtual time of a session on a card, with the charge of its present turn.
     fn had(&self, session: &Session, card: &Card, on: &OnCard) -> Virtual {
         let owed = on.entered.map_or(Nanos::ZERO, |entered| card.charge.owed(self.now, entered));
         on.standing().plus(session.share.virtual_time(owed))
     }
 
-    /// How far a session is from the floors of the cards that it takes turns on: the greatest distance.
+    /// Greatest distance of a session from the floors of the cards on which it takes turns.
     fn lag(&self, id: SessionId) -> i128 {
         let Some(session) = self.sessions.get(id) else {
             return 0;
@@ -112,9 +112,9 @@ impl Core {
         lags.max().unwrap_or_default()
     }
 
-    /// Where a session begins on a card: at the least that anybody else has had there. A gang that another
-    /// card holds up keeps the floor down, and so does who waits for memory that does not come back: whoever
-    /// began there would be far behind all others.
+    /// Virtual time at which a session begins on a card: the least of the other sessions there. The floor
+    /// alone would be too low where a held-up gang, or a waiter for memory that does not come back, keeps it
+    /// down.
     fn level(&mut self, id: SessionId, gpu: GpuId, class: Class) -> Virtual {
         let floor = self.raise_floor(gpu, class);
         let held_down = |card: &&Card| card.census.has_gangs() || self.is_anything_lost(gpu.into());
@@ -123,8 +123,8 @@ impl Core {
         beside.unwrap_or(floor).max(floor)
     }
 
-    /// The least that anybody else of a class has had on a card: of those who have their turn and of those
-    /// who wait for this card alone, else of the gangs that wait.
+    /// Least virtual time of the other sessions of a class on a card: of payers and of waiters for this card
+    /// alone, else of waiting gangs.
     fn least_beside(&self, id: SessionId, gpu: GpuId, card: &Card, class: Class) -> Option<Virtual> {
         let line = || {
             let others = card.census.in_line_of(class).filter(|&(_, other)| other != id);
@@ -141,8 +141,8 @@ impl Core {
         least.or_else(|| line().next().map(|(turn, _)| turn.had))
     }
 
-    /// Before its turn a gang gives up what it could not have had of a card, as another one holds it up: it
-    /// would keep everybody else from that card for as long some day.
+    /// Raises a gang's virtual time before its turn, on cards where it could not run because another card
+    /// held it up. Otherwise its lead there would keep other sessions off the card for as long.
     pub(crate) fn forgive(&mut self, id: SessionId) {
         let cards = self.turn_cards(id);
         if cards.len() < 2 {
@@ -162,8 +162,8 @@ impl Core {
         }
     }
 
-    /// A session becomes one of those who share a card's time: it may be ahead of the others by its credit,
-    /// and no more. A new one starts level.
+    /// Raises the virtual time of a session that joins the waiters and holders of a card. It may be ahead of
+    /// the others by its credit at most; a new one starts level.
     pub(crate) fn lift(&mut self, id: SessionId, gpu: GpuId) {
         let Some(share) = self.sessions.get(id).map(|session| session.share) else {
             return;
@@ -188,7 +188,7 @@ impl Core {
         self.sessions.get(id)?.cards.get(gpu)
     }
 
-    /// A session of another class starts level there.
+    /// Resets the virtual times of a session whose class changed, so that it starts level in the new class.
     pub(crate) fn start_anew(&mut self, id: SessionId) {
         let Some(session) = self.sessions.get_mut(id) else {
             return;
@@ -200,7 +200,7 @@ impl Core {
         cards.into_iter().for_each(|gpu| self.lift(id, gpu));
     }
 
-    /// Turns begin on a card: everybody starts level.
+    /// Sets all sessions on a card to the floors of their classes, when turns begin there.
     pub(crate) fn start_level(&mut self, gpu: GpuId) {
         let Some(card) = self.cards.get(gpu) else { return };
         let (floors, members) = (card.floors, card.census.members.clone());
@@ -216,7 +216,7 @@ impl Core {
         }
     }
 
-    /// A session pays what it owes by now, at its present weight.
+    /// Charges a session for its present turns so far, at its present weight.
     pub(crate) fn settle_charges(&mut self, id: SessionId) {
         let Some(session) = self.sessions.get_mut(id) else {
             return;
@@ -231,7 +231,7 @@ impl Core {
         }
     }
 
-    /// The card on which a holder whose quantum is over lets go for the first in line.
+    /// Returns a card on which a holder whose quantum is over lets go for the first waiter.
     pub(crate) fn makes_way(&self, id: SessionId) -> Option<GpuId> {
         let mut cards = self.turn_cards(id).and(self.wanted).into_iter();
         cards.find(|&gpu| self.makes_way_on(id, gpu))
@@ -259,21 +259,21 @@ impl Core {
         let Some(card) = self.cards.get(gpu) else {
             return true;
         };
-        // What it will have been charged when it has let go.
+        // Charge that the holder will have added by the end of its drain.
         let drain = card.expected_drain();
         let quantum = self.quantum(id, Nanos::ZERO);
         let enough = drain + Nanos(quantum.0 / 2);
         self.lag(first) - self.lag(id) < distance(holder.share, enough)
     }
 
-    /// The first in line that takes turns on a card.
+    /// Returns the first waiter in line that takes turns on a card.
     pub(crate) fn first_on(&self, gpu: GpuId) -> Option<SessionId> {
         let mut line = self.admissible(self.tied(gpu));
         line.find(|&first| self.turn_cards(first).contains(gpu))
     }
 
-    /// A holder lets go for the first in line on a card. It stands behind that one then, if it is of its
-    /// class.
+    /// Starts the drop of a holder for the first waiter on a card. If both are of one class, the holder
+    /// queues behind that waiter.
     pub(crate) fn make_way(&mut self, id: SessionId, gpu: GpuId) {
         let first = self.first_on(gpu).and_then(|first| self.sessions.get(first));
         let standing = first.and_then(|first| Some((first.share.class, first.cards.get(gpu)?.standing())));
@@ -286,24 +286,24 @@ impl Core {
         self.begin_drop(id);
     }
 
-    /// Whether a session's time is at or behind that of another, or its class before the other's.
+    /// Whether a waiter goes before or level with a holder: by class, then by distance from the floors.
     pub(crate) fn is_behind(&self, waiter: SessionId, holder: SessionId) -> bool {
         self.standing_in_line(waiter) <= self.standing_in_line(holder)
     }
 
-    /// Where a session would stand in line, whoever asked first.
+    /// Class of a session and its distance from the floors, which order it in line, apart from the ticket.
     pub(crate) fn standing_in_line(&self, id: SessionId) -> (Option<Class>, i128) {
         let class = self.sessions.get(id).map(|session| session.share.class);
         (class, self.lag(id))
     }
 
-    /// A session has its turn: it made way for long enough.
+    /// Clears the positions behind others that a session took when it last made way.
     pub(crate) fn stand_up(&mut self, id: SessionId) {
         let cards = self.sessions.get_mut(id).map(|session| session.cards.values_mut());
         cards.into_iter().flatten().for_each(|on| on.behind = Virtual::default());
     }
 
-    /// Another quantum begins.
+    /// Starts another quantum for a holder.
     pub(crate) fn renew(&mut self, id: SessionId) {
         let clock = self.clock(id, Nanos::ZERO);
         if let Some(session) = self.sessions.get_mut(id)
@@ -314,7 +314,8 @@ impl Core {
         self.keeps_gangs(id);
     }
 
-    /// A gang waits longer for a holder than it seemed, so that its other cards can be lent.
+    /// Marks a holder's cards for another look if gangs wait there. Those wait longer for the holder than
+    /// expected, so their other cards can be lent.
     pub(crate) fn keeps_gangs(&mut self, id: SessionId) {
         for gpu in self.turn_cards(id) {
             let ties = self.cards.get(gpu).is_some_and(|card| !card.census.gangs.is_empty());
@@ -326,7 +327,7 @@ impl Core {
     }
 }
 
-/// The virtual time that a session gains in `real` time, as a distance.
+/// Virtual time that a session gains in `real` time, as a distance.
 fn distance(share: Share, real: Nanos) -> i128 {
     share.virtual_time(real).lag(Virtual::default())
 }

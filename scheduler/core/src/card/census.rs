@@ -1,4 +1,5 @@
-//! Who is on a card: counted as sessions change, so that no decision has to look at everybody.
+//! Index of a card's sessions: counts, sums and ordered sets that a change of a session updates, so that a
+//! decision looks at few sessions.
 //!
 //! ```text
 //!   a book changes ─▶ sums
@@ -15,51 +16,52 @@ use crate::session::on_card::{Listing, Presence};
 use crate::session::share::{Class, Share};
 use crate::sums::{Sums, Total};
 
-/// The sessions on one card.
+/// Counts, sums and ordered sets over the sessions on one card.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Census {
-    /// Of all of them.
+    /// Sums over the memory books of all sessions on the card.
     pub(crate) sums: Sums,
-    /// Those with a process that uses the card.
+    /// Sessions with a process that uses the card.
     pub(crate) members: BTreeSet<SessionId>,
-    /// Those with the lock, dropped or not.
+    /// Sessions with the lock, those that are being dropped included.
     pub(crate) holders: BTreeSet<SessionId>,
-    /// Those that pay for the time, and where each began to, by share.
+    /// Sessions that pay for the card's time, ordered by share, then by charged time minus the charge clock
+    /// at its start.
     payers: BTreeSet<(Share, i128, SessionId)>,
-    /// Those that wait and may be granted something, in order.
+    /// Waiting sessions that may be granted a turn, in the order of their turns.
     pub(crate) queue: BTreeSet<(Turn, SessionId)>,
-    /// Those of them that use other cards too.
+    /// Sessions in the queue that use other cards too (gangs).
     pub(crate) gangs: BTreeSet<SessionId>,
-    /// How many who use other cards too share the time.
+    /// Number of sessions that use several cards and hold or wait for this one.
     in_gangs: u32,
-    /// How many have a live context.
+    /// Number of sessions with a live context on the card.
     users: u32,
-    /// The shares of those, and how many have each.
+    /// Number of sessions with a live context, by share.
     shares: BTreeMap<Share, u32>,
-    /// The compute limits of those, in hundredths of a percent.
+    /// Sum of the compute limits of sessions with a live context, in hundredths of a percent.
     limits: u64,
-    /// How many hold the lock, by class.
+    /// Number of sessions with the lock, stuck ones excluded, by class.
     classes: [u32; 3],
-    /// How many wait for it, by class.
+    /// Number of queued sessions, by class.
     waiting: [u32; 3],
-    /// How many keep the lock.
+    /// Number of holders that are not being dropped.
     holding: u32,
-    /// How many hold the lock under a compute limit, and how many of them keep it.
+    /// Number of sessions with the lock and a compute limit.
     limited: u32,
     limited_holding: u32,
-    /// How many do not let go.
+    /// Number of stuck holders, whose drop is late.
     stuck: u32,
-    /// The working sets of those with the lock, and of those of them that keep it.
+    /// Sum of the working sets of all sessions with the lock.
     held: Total,
     kept: Total,
-    /// The working sets of those that do not let go.
+    /// Sum of the working sets of stuck holders.
     lost: Total,
-    /// Changes with the holders and the queue.
+    /// Counter that grows whenever the holders or the queue change.
     line: u64,
 }
 
 impl Census {
-    /// A session that was listed as `old` is `new`.
+    /// Replaces a session's entry: what `old` counted is taken out, and `new` is counted.
     pub(crate) fn list(&mut self, id: SessionId, old: &Listing, new: &Listing) {
         change(&mut self.members, id, old.member, new.member);
         change(&mut self.holders, id, old.holds(), new.holds());
@@ -91,7 +93,7 @@ impl Census {
         self.line += u64::from((old.presence, old.queued) != (new.presence, new.queued));
     }
 
-    /// Whether a session other than one that is itself counted if `live` has a live context.
+    /// Whether another session has a live context, for a session that is itself counted if `live`.
     pub(crate) fn has_other_users(&self, live: bool) -> bool {
         self.users > u32::from(live)
     }
@@ -123,7 +125,7 @@ impl Census {
         }
     }
 
-    /// Why sessions that fit the card must take turns all the same, if they must.
+    /// Reason for turns among sessions whose working sets fit the card.
     pub(crate) fn contention(&self) -> Option<&'static str> {
         if self.shares.len() > 1 {
             return Some("sessions of unequal weight or priority share the card");
@@ -131,8 +133,8 @@ impl Census {
         (self.limits >= 10_000).then_some("the compute limits add up to the whole card")
     }
 
-    /// How many sessions with the lock stand in each other's way where memory does not: those with a compute
-    /// limit, or `all`.
+    /// Number of sessions with the lock that exclude each other where memory does not move: `all`, or only
+    /// those with a compute limit.
     pub(crate) fn seated(&self, all: bool) -> usize {
         match all {
             true => self.holders.len(),
@@ -140,7 +142,7 @@ impl Census {
         }
     }
 
-    /// As [`Self::seated`], of those that keep the lock.
+    /// Number of [`Self::seated`] sessions that are not being dropped.
     pub(crate) fn seated_holding(&self, all: bool) -> u32 {
         match all {
             true => self.holding,
@@ -148,7 +150,7 @@ impl Census {
         }
     }
 
-    /// The first in line of a class.
+    /// Returns the first queued session of a class.
     pub(crate) fn first_of(&self, class: Class) -> Option<(Turn, SessionId)> {
         let first = self.queue.first()?;
         let first = match first.0.class < class {
@@ -158,24 +160,24 @@ impl Census {
         Some(*first).filter(|(turn, _)| turn.class == class)
     }
 
-    /// Those in line of a class, in order.
+    /// Returns the queued sessions of a class, in order.
     pub(crate) fn in_line_of(&self, class: Class) -> impl Iterator<Item = (Turn, SessionId)> {
         let line = self.queue.range((Turn::first_of(class), SessionId(0))..);
         line.copied().take_while(move |(turn, _)| turn.class == class)
     }
 
-    /// Whether anybody who uses other cards too shares the time.
+    /// Whether a session with several cards holds this one or waits for it.
     pub(crate) fn has_gangs(&self) -> bool {
         self.in_gangs > 0
     }
 
-    /// Those of a class that pay.
+    /// Returns the sessions of a class that pay for the card's time.
     pub(crate) fn payers(&self, class: Class) -> impl Iterator<Item = SessionId> {
         let payers = self.payers.iter().filter(move |(share, ..)| share.class == class);
         payers.map(|&(.., id)| id)
     }
 
-    /// Of each weight in a class the one that pays and has had least.
+    /// Returns, for each weight in a class, the paying session with the least virtual time.
     pub(crate) fn first_payers(&self, class: Class) -> impl Iterator<Item = SessionId> {
         let after = |&(share, ..): &(Share, i128, SessionId)| {
             let last = (share, i128::MAX, SessionId(u64::MAX));
@@ -186,53 +188,50 @@ impl Census {
         payers.take_while(move |(share, ..)| share.class == class).map(|&(.., id)| id)
     }
 
-    /// Whether one of a class waits while none of it holds the lock, because one of a higher class holds it
-    /// or waits too.
+    /// Whether a session of a class waits, no running holder is of that class, and a higher class holds the
+    /// card or waits.
     pub(crate) fn is_passed_over(&self, class: Class) -> bool {
         let higher = || Class::ALL.into_iter().take_while(move |higher| *higher < class);
         let goes_first = |higher: Class| self.classes[higher as usize] + self.waiting[higher as usize] > 0;
         self.classes[class as usize] == 0 && self.waiting[class as usize] > 0 && higher().any(goes_first)
     }
 
-    /// Who waits before a session.
+    /// Returns the queued sessions ahead of a session.
     pub(crate) fn ahead_of(&self, id: SessionId) -> impl Iterator<Item = SessionId> {
         let queue = self.queue.iter().map(|&(_, waits)| waits);
         queue.take_while(move |waits| *waits != id)
     }
 
-    /// Nobody, one, or more than one session with a live context.
+    /// Number of sessions with a live context, counted up to 2.
     pub(crate) fn users(&self) -> u32 {
         self.users.min(2)
     }
 
-    /// The working sets of those with the lock.
     pub(crate) fn held(&self) -> Bytes {
         self.held.get()
     }
 
-    /// Whether those that keep the lock fit a card of `capacity` together, or there is at most one.
+    /// Whether the working sets of holders that are not being dropped fit `capacity`, or there is at most one
+    /// such holder.
     pub(crate) fn holders_fit(&self, capacity: Bytes) -> bool {
         self.holding <= 1 || self.kept.get() <= capacity
     }
 
-    /// How many do not let go.
     pub(crate) fn stuck(&self) -> usize {
         self.stuck as usize
     }
 
-    /// What those have.
     pub(crate) fn lost(&self) -> Bytes {
         self.lost.get()
     }
 
-    /// Whether it counts the same.
+    /// Whether two indexes are equal apart from their change counters.
     pub(crate) fn is_like(&self, other: &Self) -> bool {
         let line = self.line;
         let other = Self { line, ..other.clone() };
         *self == other
     }
 
-    /// Another number for another line of waiters and holders.
     pub(crate) fn line(&self) -> u64 {
         self.line
     }
@@ -243,13 +242,12 @@ impl Listing {
         self.presence != Presence::None
     }
 
-    /// The class that has its turn with it: who does not let go is no proof of that.
+    /// Class that the session runs in, if it has the lock; a stuck holder does not count.
     fn runs_in(&self) -> Option<Class> {
         let runs = self.holds() && !self.is_stuck();
         runs.then_some(self.share.class)
     }
 
-    /// The class in which it waits.
     fn waits_in(&self) -> Option<Class> {
         self.queued.map(|turn| turn.class)
     }

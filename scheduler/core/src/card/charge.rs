@@ -5,8 +5,8 @@
 //!   a holder pays  clock when it lets go − clock when it was granted
 //! ```
 //!
-//! So a grant and a release cost the same however many sessions hold the card. Time is conserved:
-//! `paid + owed + undivided = time held + pauses paid by entrants`.
+//! A grant and a release cost the same however many sessions hold the card. Time is conserved: `paid + owed +
+//! undivided = time held + pauses paid by entrants`.
 
 use gpushare_proto::Nanos;
 

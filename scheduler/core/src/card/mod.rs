@@ -1,4 +1,4 @@
-//! A card: what it can hold, how it is shared, and what was measured on it.
+//! One card: its capacity, its sharing mode, and the figures that were measured on it.
 
 pub(crate) mod budget;
 pub(crate) mod census;
@@ -25,31 +25,30 @@ use mode::{Facts, ModeChoice};
 use queue::Room;
 use trickle::Trickle;
 
-/// Drains that are kept for people.
+/// Number of latest drains that are kept for `status` and the metrics.
 const DRAINS: usize = 256;
-/// A longer drain counts as this long.
+/// Longest drain that enters the average; a longer one counts as this.
 const UNUSUAL: Nanos = Nanos::from_secs(2);
-/// A smaller move says more about latency than about bandwidth.
+/// Smallest move from which a bandwidth is measured; a smaller one measures latency.
 const SUBSTANTIAL_MOVE: Bytes = Bytes::mib(64);
-/// A measured bandwidth is believed within this factor of the configured one: it comes from the tenant.
+/// Factor by which a measured bandwidth may differ from the configured one, since tenants report it.
 const BELIEF: u64 = 16;
-/// So many slices fit into the window over which a compute limit holds, unless the shortest quantum is
-/// longer.
+/// Number of slices in the window of a compute limit, unless the shortest quantum is longer than a slice.
 const SLICES: u64 = 10;
 
-/// What sessions were told that follows from others on the card.
+/// Figures of a card when its sessions were last told their memory figures and places.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Told {
-    /// See [`Census::users`].
+    /// Number of sessions with a live context, as [`Census::users`] counts them.
     pub(crate) users: u32,
-    /// See [`Census::line`].
+    /// Change counter of the holders and the queue ([`Census::line`]).
     pub(crate) line: u64,
-    /// What one session may have depends on these: the capacity and what never moves of it, the managed limit
-    /// and what is taken of it.
+    /// Bytes that bound what one session may use: the capacity before fixed memory, the fixed memory, the
+    /// managed limit, and the managed memory in use.
     pub(crate) ceilings: [Bytes; 4],
 }
 
-/// When the timers of a card are due.
+/// Times at which the timers of a card are due.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Alarms {
     pub(crate) mode: Option<Nanos>,
@@ -64,29 +63,29 @@ pub(crate) struct Card {
     pub(crate) total: Bytes,
     pub(crate) knobs: Knobs,
     pub(crate) mode: ModeChoice,
-    /// Who is here.
+    /// Index of the sessions on the card.
     pub(crate) census: Census,
-    /// Whether sessions took turns in the mode before.
+    /// Whether all sessions took turns in the mode before the present one.
     pub(crate) took_turns: bool,
-    /// What everybody here was told of it.
+    /// Figures of the card when its sessions were last told.
     pub(crate) told: Told,
     pub(crate) alarms: Alarms,
     pub(crate) handoffs: u64,
     pub(crate) aborted_drops: u64,
     pub(crate) moved: Bytes,
-    /// Who pays for its time.
+    /// Charge clock of the card's time.
     pub(crate) charge: Charge,
-    /// What is left for early switches.
+    /// Time that may still be spent on early switches.
     pub(crate) budget: SwitchBudget,
     /// By class.
     pub(crate) trickles: [Trickle; 3],
-    /// The least virtual time of those who wait or hold, by class; it never goes back.
+    /// Least virtual time of the holders and waiters of each class; a floor never goes down.
     pub(crate) floors: [Virtual; 3],
-    /// When its line last changed.
+    /// Time at which the card's holders or queue last changed.
     pub(crate) moved_up: Nanos,
-    /// When the last session that made room here was told to, or did on its own.
+    /// Time at which the session that last released the card was told to let go, or let go by itself.
     pub(crate) vacated: Nanos,
-    /// The moves under way: when the first of them began, and the bytes that have come in since then.
+    /// Start of the moves under way, and the bytes brought in since then.
     moves: Option<(Nanos, Bytes)>,
     drains: VecDeque<Nanos>,
     expected_drain: Average,
@@ -119,33 +118,33 @@ impl Card {
         }
     }
 
-    /// What contexts take, those of the dead included that the card still has.
+    /// Bytes that contexts take, those of dead processes included while the card still has them.
     pub(crate) fn reserve(&self) -> Bytes {
         self.census.sums.overhead.get()
     }
 
-    /// What never moves, of all sessions.
+    /// Sum of the memory that never moves, over all sessions.
     pub(crate) fn fixed(&self) -> Bytes {
         self.census.sums.fixed.get()
     }
 
-    /// The working sets of everybody.
+    /// Sum of the working sets of all sessions.
     pub(crate) fn needed(&self) -> Bytes {
         self.census.sums.movable.get()
     }
 
-    /// What may be resident together of all that moves.
+    /// Bytes of movable memory that may be resident together.
     pub(crate) fn capacity(&self) -> Bytes {
         self.capacity_beside(Bytes::ZERO)
     }
 
-    /// As [`Self::capacity`], for a session whose own `fixed` bytes take no room away from it.
+    /// Returns the capacity for a session, for which its own `fixed` bytes are not subtracted.
     pub(crate) fn capacity_beside(&self, fixed: Bytes) -> Bytes {
         self.before_fixed() - (self.fixed() - fixed)
     }
 
-    /// Most bytes that one session may use here, whatever its quota: the capacity beside the fixed bytes of
-    /// the others.
+    /// Most bytes that one session may use on the card apart from its quota: the capacity beside the fixed
+    /// bytes of the others.
     pub(crate) fn ceiling(&self, own_fixed: Bytes, oversubscribe: bool) -> Bytes {
         match oversubscribe {
             true => Bytes::MAX,
@@ -153,17 +152,17 @@ impl Card {
         }
     }
 
-    /// What may be resident together if everything moved.
+    /// Bytes that may be resident together, before fixed memory is subtracted.
     pub(crate) fn before_fixed(&self) -> Bytes {
         self.knobs.capacity.unwrap_or(self.total - self.reserve())
     }
 
-    /// What is left for the driver's own memory if everything that can move does.
+    /// Bytes left for the driver's own memory once all movable memory is off the card.
     pub(crate) fn room_left(&self) -> Bytes {
         self.total - self.reserve() - self.fixed()
     }
 
-    /// The most managed memory of all sessions together; [`Bytes::MAX`] for no limit.
+    /// Most managed memory of all sessions together; [`Bytes::MAX`] for no limit.
     pub(crate) fn managed_limit(&self) -> Bytes {
         self.knobs.managed_limit.unwrap_or(Bytes::MAX)
     }
@@ -178,25 +177,25 @@ impl Card {
         self.mode.mode() == Mode::Serialized
     }
 
-    /// What is taken here by those who take turns. Beside a holder that does not let go and is `passable`
-    /// another one has its turn: its seat is in nobody's way, as long as its memory is not.
+    /// Occupancy by the sessions that take turns. If `passable`, another session may run beside a stuck
+    /// holder; the memory of the stuck one stays occupied.
     pub(crate) fn room(&self, passable: bool) -> Room {
         let seated = self.census.seated(self.takes_turns());
         self.room_beside(self.passed(passable).0).taken(seated, self.census.held())
     }
 
-    /// The same if everybody had let go who does.
+    /// Occupancy once all holders except stuck, passable ones have let go.
     pub(crate) fn room_left_over(&self, passable: bool) -> Room {
         let (stuck, lost) = self.passed(passable);
         self.room_beside(stuck).taken(stuck, lost)
     }
 
-    /// The same if nobody were here.
+    /// Occupancy of the card without holders.
     pub(crate) fn empty_room(&self) -> Room {
         self.room_beside(0)
     }
 
-    /// Who does not let go, and may be passed: how many there are, and what they have.
+    /// Number of stuck holders that others may pass, and the sum of their working sets.
     fn passed(&self, passable: bool) -> (usize, Bytes) {
         match passable {
             true => (self.census.stuck(), self.census.lost()),
@@ -208,12 +207,12 @@ impl Card {
         match self.mode.mode() {
             Mode::Serialized => Room::empty(usize::MAX, self.capacity()),
             Mode::TimeSliced => Room::empty(1 + stuck, self.capacity()),
-            // Everybody else is there all the time, and nobody asks for room.
+            // Only sessions with a compute limit take turns here, and none of them needs memory to move.
             Mode::Parallel => Room::empty(1 + stuck, Bytes::MAX),
         }
     }
 
-    /// Whether those who take turns and keep the lock may keep it together.
+    /// Whether all holders that take turns may keep the lock together.
     pub(crate) fn holders_fit(&self) -> bool {
         match self.moves_memory() {
             true => self.census.holders_fit(self.capacity()),
@@ -221,7 +220,8 @@ impl Card {
         }
     }
 
-    /// Chooses the mode, where `others` use so much besides; whether it changed.
+    /// Chooses the mode anew, where `others` is memory in use beside the sessions, and returns whether it
+    /// changed.
     pub(crate) fn choose_mode(&mut self, now: Nanos, others: Bytes, config: &Config) -> bool {
         let facts = Facts {
             needed: self.needed() + others,
@@ -235,12 +235,13 @@ impl Card {
         Nanos(self.expected_drain.get())
     }
 
-    /// How long an entrant with `own` bytes needs to bring in what is not there.
+    /// Expected time for an entrant with a working set of `own` bytes to bring in its excess.
     pub(crate) fn expected_move(&self, own: Bytes) -> Nanos {
         quantum::transfer(self.excess(own), Bytes(self.bandwidth.get()))
     }
 
-    /// What an entrant with `own` bytes has to bring in: nothing where memory does not move.
+    /// Bytes that an entrant with a working set of `own` bytes has to bring in; zero where memory does not
+    /// move.
     pub(crate) fn excess(&self, own: Bytes) -> Bytes {
         match self.moves_memory() {
             true => quantum::excess(own, self.needed(), self.capacity()),
@@ -248,13 +249,13 @@ impl Card {
         }
     }
 
-    /// What a switch to an entrant costs whose move takes `expected_move`: the drain of who lets go, the
-    /// move, and what is lost besides.
+    /// Cost of a switch to an entrant: the drain of the holders, the expected move, and the configured cost
+    /// of a switch.
     pub(crate) fn switch_cost(&self, expected_move: Nanos, config: &Config) -> Nanos {
         self.expected_drain() + expected_move + config.switch_cost
     }
 
-    /// The turn of an entrant whose move takes `expected_move`.
+    /// Quantum of an entrant whose move takes `expected_move`.
     pub(crate) fn quantum(&self, expected_move: Nanos, config: &Config) -> Nanos {
         if let Some(fixed) = self.knobs.quantum {
             return fixed.max(quantum::SHORTEST);
@@ -263,27 +264,25 @@ impl Card {
         quantum::quantum(cost, self.knobs.epsilon, config.quantum_min, config.quantum_max)
     }
 
-    /// What a limited session spends at once where no memory moves: its work ends and begins anew with each
-    /// slice, which may cost it no more of its time than any other switch. Its drain is none of that cost, as
-    /// it works meanwhile. However little may be lost, a limit is one over a window, with several slices in
-    /// each.
+    /// Slice of a session under a compute limit, where no memory moves. A slice pays for the restart of the
+    /// session's work, as a quantum pays for a switch. The drain is no part of the cost, since the session
+    /// works meanwhile. Several slices fit into each window of the limit.
     pub(crate) fn limit_slice(&self, config: &Config) -> Nanos {
         let longest = Nanos(config.limit_window.0 / SLICES);
         quantum::quantum(config.switch_cost, self.knobs.epsilon, config.quantum_min, longest)
     }
 
-    /// Whether turns last as long as somebody said.
+    /// Whether the administrator fixed the length of turns.
     pub(crate) const fn has_fixed_quantum(&self) -> bool {
         self.knobs.quantum.is_some()
     }
 
-    /// How long a drain may take before it is unusual.
+    /// Longest drain that counts as usual.
     pub(crate) fn usual_drain(&self) -> Nanos {
         self.expected_drain().max(self.knobs.window_target)
     }
 
-    /// What may be spent on early switches: nothing where the quantum is fixed, since turns last that long
-    /// then.
+    /// Time that may be spent on early switches; zero where the administrator fixed the quantum.
     pub(crate) fn budget(&mut self, now: Nanos, config: &Config) -> Nanos {
         if self.knobs.quantum.is_some() {
             return Nanos::ZERO;
@@ -291,7 +290,7 @@ impl Card {
         self.budget.available(now, self.knobs.epsilon, config.budget_max)
     }
 
-    /// A drop took `drain`; `typical` if the next one may be expected to take as long.
+    /// Records the drain of a completed drop. A `typical` one also enters the expected drain.
     pub(crate) fn drained(&mut self, drain: Nanos, typical: bool) {
         if typical {
             // A drain of minutes says little about the next, and must not make all turns that long.
@@ -303,20 +302,21 @@ impl Card {
         }
     }
 
-    /// The latest drains, oldest first.
+    /// Returns the latest drains, oldest first.
     pub(crate) fn drains(&self) -> Vec<Nanos> {
         self.drains.iter().copied().collect()
     }
 
-    /// A session begins to bring its memory in; `alone` if no other session does so at this time.
+    /// Records that a session begins to bring its memory in; `alone` if no other session does so at this
+    /// time.
     pub(crate) fn begin_move(&mut self, now: Nanos, alone: bool) {
         if alone || self.moves.is_none() {
             self.moves = Some((now, Bytes::ZERO));
         }
     }
 
-    /// A process has brought `bytes` in; `last` if no other process is still moving. Moves that overlap share
-    /// the link, so that their bytes are measured together.
+    /// Records that a process has brought `bytes` in; `last` if no other process is still moving. Overlapping
+    /// moves share the link, so their bytes are measured together.
     pub(crate) fn end_move(&mut self, now: Nanos, bytes: Bytes, last: bool, config: &Config) {
         let Some((since, moved)) = self.moves else { return };
         self.moves = Some((since, moved + bytes));
@@ -326,7 +326,7 @@ impl Card {
         }
     }
 
-    /// Takes in that `bytes` came to this card in `took`.
+    /// Adds a move of `bytes` in `took` to the measured bandwidth.
     fn measure(&mut self, bytes: Bytes, took: Nanos, config: &Config) {
         if bytes >= SUBSTANTIAL_MOVE {
             let rate = u128::from(bytes.0) * u128::from(Nanos::from_secs(1).0) / u128::from(took.0.max(1));

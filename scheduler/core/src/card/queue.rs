@@ -1,11 +1,11 @@
-//! Who is admitted next on the cards that take turns: in one order over all cards.
+//! Admission of waiting sessions on the cards that take turns, in one order over all cards.
 //!
-//! Waiters are looked at in their order (class, time had, ticket). One that fits beside the holders on every
-//! one of its cards is admitted on all of them at once. One that does not reserves all its cards: nobody
-//! behind it is admitted there, and on the cards where it does not fit the holders are not renewed; they let
-//! go together, once it would fit everywhere (lending.rs). The first in line is never reserved against, so
-//! its cards drain and it is admitted: no deadlock, and a stream of single-card sessions cannot starve a
-//! session with many. What it cannot use yet is lent meanwhile (lending.rs).
+//! Waiters are examined in their order (class, virtual time, ticket). A waiter that fits beside the holders
+//! on all its cards is admitted on all of them at once. One that does not fit reserves all its cards: no
+//! later waiter is admitted there. Where it does not fit, the holders are not renewed, and they let go
+//! together once it would fit everywhere. The first waiter meets no reservation, so its cards drain and it is
+//! admitted. So there is no deadlock, and a stream of single-card sessions cannot starve a session with many
+//! cards. Cards that it cannot use yet are lent meanwhile (lending.rs).
 //!
 //! ```text
 //!   order     1:{gpu0}  2:{gpu0,gpu1}  3:{gpu1}  4:{gpu2}
@@ -13,9 +13,9 @@
 //!             admitted   reserves 0, 1 ───┘ waits  admitted
 //! ```
 //!
-//! Who would not fit beside a stuck holder (policy `run_others`) even if everybody else let go is in no line:
-//! others pass it. Whoever would reserves its cards like anybody, or those who fit as it is would pass it for
-//! as long as the stuck one stays.
+//! With the policy `run_others`, a waiter is skipped if it could not fit beside a stuck holder even after all
+//! other holders let go. Every other waiter that does not fit yet reserves its cards. Otherwise smaller
+//! sessions would pass it for as long as the stuck holder stays.
 
 use gpushare_proto::{Bytes, GpuId, SessionId};
 use smallvec::SmallVec;
@@ -23,60 +23,60 @@ use smallvec::SmallVec;
 use crate::values::gpu_set::GpuSet;
 use crate::values::small_map::ByGpu;
 
-/// What is taken on a card that takes turns.
+/// Occupancy of a card that takes turns: number of holders and their bytes, with the most of each.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Room {
-    /// How many may hold it together: all that fit, or one, and those whose seats are in nobody's way.
+    /// Most sessions that may hold the card together: no bound where memory moves, else one beside stuck
+    /// holders that may be passed.
     seats: usize,
     holders: usize,
-    /// What may be held together.
+    /// Most bytes that the holders may have together.
     capacity: Bytes,
     held: Bytes,
 }
 
 impl Room {
-    /// With nobody there.
     pub(crate) const fn empty(seats: usize, capacity: Bytes) -> Self {
         Self { seats, holders: 0, capacity, held: Bytes::ZERO }
     }
 
-    /// The same where `holders` have `held` bytes.
+    /// Sets the number of holders and the sum of their bytes.
     pub(crate) const fn taken(self, holders: usize, held: Bytes) -> Self {
         Self { holders, held, ..self }
     }
 
-    /// A session with `bytes` is there.
+    /// Adds a holder with `bytes`.
     pub(crate) fn enter(&mut self, bytes: Bytes) {
         self.held += bytes;
         self.holders += 1;
     }
 
-    /// A session with `bytes` is no longer there.
+    /// Removes a holder with `bytes`.
     pub(crate) fn leave(&mut self, bytes: Bytes) {
         self.held -= bytes;
         self.holders = self.holders.saturating_sub(1);
     }
 
-    /// Whether `bytes` fit beside who is there, or would be alone.
+    /// Whether a session with `bytes` fits beside the holders; on a card without holders any session does.
     pub(crate) fn fits(&self, bytes: Bytes) -> bool {
         self.holders == 0 || (self.holders < self.seats && self.held + bytes <= self.capacity)
     }
 }
 
-/// What is taken on the cards that take turns.
+/// Occupancy of each card that takes turns.
 pub(crate) type Rooms = ByGpu<Room>;
 
-/// What was decided.
+/// Decision on the waiters: the admitted ones, and the cards that must make room.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Admission {
-    /// Granted now, in order.
+    /// Sessions to grant now, in order.
     pub(crate) admitted: SmallVec<[SessionId; 4]>,
     /// Cards where holders must make room when their quantum ends.
     pub(crate) wanted: GpuSet,
 }
 
-/// Admits who may enter. `waiters` in the order of their right to, each with its cards in `rooms`; `need` is
-/// what one needs on one.
+/// Decides which waiters are admitted. `waiters` come in their order, each with its cards in `rooms`; `need`
+/// gives the bytes that a session needs on a card.
 pub(crate) fn admit(
     waiters: impl IntoIterator<Item = (SessionId, GpuSet)>,
     need: impl Fn(SessionId, GpuId) -> Bytes,
@@ -86,7 +86,7 @@ pub(crate) fn admit(
     let mut reserved = GpuSet::default();
     let all: GpuSet = rooms.keys().collect();
     for (session, cards) in waiters {
-        // Nobody behind is admitted anywhere, and hurries nobody.
+        // All cards are reserved, so the rest of the line changes nothing.
         if !reserved.is_empty() && all.is_within(reserved) {
             break;
         }
@@ -107,7 +107,8 @@ pub(crate) fn admit(
     admission
 }
 
-/// Of holders in the order of their right to stay, those that do not fit beside the ones before them.
+/// Returns the holders that do not fit beside the ones before them; `holders` come in the order of their
+/// right to stay.
 pub(crate) fn surplus(
     holders: impl IntoIterator<Item = (SessionId, GpuSet)>,
     need: impl Fn(SessionId, GpuId) -> Bytes,
@@ -134,7 +135,7 @@ fn misfits(cards: GpuSet, need: impl Fn(GpuId) -> Bytes, rooms: &Rooms) -> GpuSe
     cards.into_iter().filter(misfit).collect()
 }
 
-/// A session is there from now on.
+/// Adds a session to the occupancy of its cards.
 pub(crate) fn enter(cards: GpuSet, need: impl Fn(GpuId) -> Bytes, rooms: &mut Rooms) {
     for gpu in cards {
         if let Some(room) = rooms.get_mut(gpu) {
@@ -143,7 +144,7 @@ pub(crate) fn enter(cards: GpuSet, need: impl Fn(GpuId) -> Bytes, rooms: &mut Ro
     }
 }
 
-/// A session is there no longer.
+/// Removes a session from the occupancy of its cards.
 pub(crate) fn leave(cards: GpuSet, need: impl Fn(GpuId) -> Bytes, rooms: &mut Rooms) {
     for gpu in cards {
         if let Some(room) = rooms.get_mut(gpu) {

@@ -23,7 +23,7 @@ pub(crate) enum Timer {
     Session(SessionId),
     /// The mode of a card may change.
     Mode(GpuId),
-    /// When a class that is passed over on a card is due.
+    /// A class that higher ones pass over on a card is due.
     Trickle(GpuId),
     /// Sessions in a long queue are told their places.
     Places(GpuId),

@@ -61,7 +61,7 @@ pub struct Core {
     pub(crate) in_turns: GpuSet,
     /// Cards on which a waiting session needs holders to make room.
     pub(crate) wanted: GpuSet,
-    /// Those where somebody may go on beyond its quantum.
+    /// Cards where a holder may go on beyond its quantum.
     pub(crate) lent: GpuSet,
     pub(crate) sessions: Sessions,
     /// Memory that dead processes still have on cards.

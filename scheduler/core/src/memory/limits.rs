@@ -93,8 +93,8 @@ impl Limits {
 
     /// Bytes to lease beyond `bytes`, so that the next allocations need no question.
     ///
-    /// That is `min(chunk, rest / (2 × processes))`, where `rest` is what each limit leaves. Beyond `packing`
-    /// leased bytes, unused leases alone would fill the card.
+    /// The result is `min(chunk, rest / (2 × processes))`, where `rest` is what each limit leaves. Beyond
+    /// `packing` leased bytes, unused leases alone would fill the card.
     pub(crate) fn extra(
         &self,
         bytes: Bytes,

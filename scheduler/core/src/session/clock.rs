@@ -1,14 +1,11 @@
-//! When a quantum ends. It begins when the memory is in, so that a slow move does not eat the turn; a client
-//! that never says so has four times the expected move to itself, and no more. Its holder may have the card
-//! on loan, while the one whose turn it is could not use it (lending.rs): longer than the quantum, or
-//! shorter. A quantum that is set shorter meanwhile is this one's too.
+//! End of a holder's quantum.
 
 use gpushare_proto::Nanos;
 
-/// How many expected moves the clock waits for `Entered`.
+/// Number of expected moves for which the clock waits for `Entered`.
 const PATIENCE: u64 = 4;
 
-/// The clock of one grant.
+/// Clock of one grant.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clock {
     quantum: Nanos,
@@ -16,18 +13,18 @@ pub(crate) struct Clock {
     loan: Option<Loan>,
 }
 
-/// The card is its holder's until then, or until anything changes.
+/// Loan of the card to its holder, until a time or until anything changes.
 #[derive(Clone, Copy, Debug)]
 struct Loan {
     until: Nanos,
-    /// When that was last found.
+    /// Time at which the end of the loan was last computed.
     found: Nanos,
-    /// Whether it is not looked at again before its end: only where the rules are checked (invariants.rs).
+    /// Whether the loan is relied on until its end. Set only where the rules are checked (invariants.rs).
     relied_on: bool,
 }
 
 impl Clock {
-    /// The clock of a grant at `now` after which memory should be in within `expected_move`.
+    /// Creates the clock of a grant at `now`, after which the memory should be in within `expected_move`.
     pub(crate) fn granted(now: Nanos, quantum: Nanos, expected_move: Nanos) -> Self {
         Self {
             quantum,
@@ -36,26 +33,27 @@ impl Clock {
         }
     }
 
-    /// The memory is in.
+    /// Starts the quantum at `now`, since the memory is in, unless it has already begun.
     pub(crate) fn entered(&mut self, now: Nanos) {
         self.starts = self.starts.min(now);
     }
 
-    /// It lasts no longer than `quantum`; whether that is another end. A loan is looked at anyway.
+    /// Limits the quantum to `quantum`, and returns whether the end moved. A loan's end does not depend on
+    /// it.
     pub(crate) fn shorten(&mut self, quantum: Nanos) -> bool {
         let shorter = quantum < self.quantum;
         self.quantum = self.quantum.min(quantum);
         shorter && !self.is_lent()
     }
 
-    /// It ends at `now`.
+    /// Ends the quantum and any loan at `now`.
     pub(crate) fn end_at(&mut self, now: Nanos) {
         self.starts = now - self.quantum;
         self.quantum = now - self.starts;
         self.loan = None;
     }
 
-    /// It is on loan until then, at most. Where it is already it is looked at again when that was to end.
+    /// Lends the card until `until` at most. An earlier end of a loan that still runs is kept.
     pub(crate) fn lend(&mut self, now: Nanos, until: Nanos) {
         let before = self.loan.map(|loan| loan.until);
         let until = before.filter(|&end| end > now && end <= until).unwrap_or(until);
@@ -67,24 +65,24 @@ impl Clock {
         self.loan.is_some()
     }
 
-    /// A loan is not looked at again before its end, unless it was at this moment.
+    /// Relies on a loan until its end, unless that end was computed just now.
     pub(crate) fn rely_on(&mut self, now: Nanos) {
         if let Some(loan) = &mut self.loan {
             loan.relied_on = loan.found < now;
         }
     }
 
-    /// Whether its holder may have to let go by now.
+    /// Whether the holder may have to let go by `now`.
     pub(crate) fn is_over(&self, now: Nanos) -> bool {
         self.loan.is_some_and(|loan| !loan.relied_on) || now >= self.end()
     }
 
-    /// How long its holder has the card, from `now` that it is granted.
+    /// Time from `now`, the time of the grant, for which the holder has the card.
     pub(crate) fn lasts(&self, now: Nanos) -> Nanos {
         self.quantum.min(self.end() - now)
     }
 
-    /// When it ends at the earliest: the memory may be in at any moment.
+    /// Earliest time at which the quantum or loan can end, since the memory may be in at any moment.
     pub(crate) fn earliest_end(&self, now: Nanos) -> Nanos {
         self.end().min(now + self.quantum)
     }
@@ -93,7 +91,7 @@ impl Clock {
         self.loan.map_or(self.turn_end(), |loan| loan.until)
     }
 
-    /// When its quantum is over, on loan or not.
+    /// Time at which the quantum is over, whether the card is on loan or not.
     pub(crate) fn turn_end(&self) -> Nanos {
         self.starts + self.quantum
     }

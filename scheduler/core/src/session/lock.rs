@@ -13,7 +13,7 @@ use super::share::{Class, Virtual};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Ticket(pub(crate) u64);
 
-/// Whose turn comes first: by class, by time had, and by who asked first.
+/// Sort key of a waiting session: its class, then its virtual time, then its ticket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Turn {
     pub(crate) class: Class,
@@ -22,7 +22,7 @@ pub(crate) struct Turn {
 }
 
 impl Turn {
-    /// Before everybody of a class.
+    /// Returns the least sort key of a class.
     pub(crate) fn first_of(class: Class) -> Self {
         Self { class, had: Virtual::default(), ticket: Ticket(0) }
     }

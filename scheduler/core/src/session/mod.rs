@@ -33,14 +33,14 @@ use on_card::{OnCard, Presence, Stance};
 use share::Share;
 use usage::Usage;
 
-/// One tenant.
+/// State of one session, the unit of scheduling.
 #[derive(Clone, Debug)]
 pub(crate) struct Session {
     pub(crate) quota: Quota,
     pub(crate) standing: Standing,
     pub(crate) share: Share,
     pub(crate) compute: ComputeLimits,
-    /// Whether its turn was owed to its class: nobody cuts it short.
+    /// Whether the present turn was owed to the session's class, so that no other session ends it early.
     pub(crate) owed: bool,
     /// Time at which the session last gave the lock back, and whether it was told to.
     pub(crate) left: Option<(Nanos, bool)>,
@@ -224,7 +224,7 @@ impl Session {
     }
 
     /// Opens the gates of a holder's processes that joined after the grant, or went idle and have work again.
-    /// Where the session takes no turns, all idle ones open.
+    /// If the session takes no turns, all its idle gates open.
     pub(crate) fn open_joiners(&mut self, in_turns: GpuSet, effects: &mut VecDeque<Effect>) {
         let Lock::Holding(grant) = self.lock else { return };
         let joins = |client: &Client| matches!(client.gate.passage(), Passage::Shut | Passage::Idle);

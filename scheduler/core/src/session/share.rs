@@ -1,22 +1,21 @@
-//! A session's share of the time where it takes turns: its class, its weight, and how much of it it has had.
+//! Share of the time of a session that takes turns: its class and its weight, and virtual time.
 
 use gpushare_proto::session::Priority;
 use gpushare_proto::{Nanos, Percent};
 
-/// The weight of a session that nobody gave another.
+/// Weight of a session for which none was set.
 const DEFAULT_WEIGHT: u32 = 100;
-/// Weights go from 1 to this; virtual time counts in parts of a nanosecond so fine that none of them rounds
-/// it away.
+/// Largest weight. Virtual time counts in 1/10,000 nanoseconds, so that this weight rounds no charge to zero.
 const HEAVIEST: u128 = 10_000;
 
-/// Who comes before whom, and how much more often.
+/// Class and weight of a session: which sessions go first, and how much time each gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Share {
     pub(crate) class: Class,
     weight: u32,
 }
 
-/// The order of classes: the first comes first.
+/// Priority class, in the order in which classes are served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Class {
     High,
@@ -49,27 +48,27 @@ impl Share {
         Self { class: priority.into(), weight: weight.clamp(1, 10_000) }
     }
 
-    /// How long another share must run to have had as much as `span` is to this one.
+    /// Time that `other` must run to gain as much virtual time as this share does in `span`.
     pub(crate) fn catching_up(self, other: Self, span: Nanos) -> Nanos {
         let span = u128::from(span.0) * u128::from(other.weight) / u128::from(self.weight);
         Nanos(u64::try_from(span).unwrap_or(u64::MAX))
     }
 
-    /// What `charged` time is to a session of this weight.
+    /// Virtual time of `charged` time at this weight.
     pub(crate) fn virtual_time(self, charged: Nanos) -> Virtual {
         Virtual(u128::from(charged.0) * HEAVIEST / u128::from(self.weight))
     }
 }
 
 impl Share {
-    /// The charged time that comes to `time` at this weight.
+    /// Charged time that makes up the virtual time `time` at this weight.
     pub(crate) fn real_time(self, time: Virtual) -> i128 {
         let real = time.0.saturating_mul(u128::from(self.weight)) / HEAVIEST;
         i128::try_from(real).unwrap_or(i128::MAX)
     }
 }
 
-/// Charged time by weight: who has less of it goes first.
+/// Virtual time: charged time ÷ weight. The session with less of it goes first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Virtual(u128);
 
@@ -82,7 +81,7 @@ impl Virtual {
         Self(self.0.saturating_sub(other.0))
     }
 
-    /// How far this is beyond `floor`, negative before it.
+    /// Distance of this virtual time beyond `floor`, negative below it.
     pub(crate) fn lag(self, floor: Self) -> i128 {
         let wide = |part: u128| i128::try_from(part).unwrap_or(i128::MAX);
         wide(self.0.saturating_sub(floor.0)) - wide(floor.0.saturating_sub(self.0))

@@ -69,8 +69,8 @@ impl Core {
 
 /// Most bytes that a session may use on a card at present.
 ///
-/// That is the session's ceiling, within the managed limit beside the other sessions. Driver memory that is
-/// charged to the quota is subtracted.
+/// The result is the session's ceiling, within the managed limit beside the other sessions. Driver memory
+/// that is charged to the quota is subtracted.
 pub(crate) fn present_ceiling(session: &Session, gpu: GpuId, card: &Card) -> Bytes {
     let sums = session.sums(gpu);
     if !session.may_grow() {

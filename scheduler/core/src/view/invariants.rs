@@ -100,7 +100,7 @@ impl Invariants {
         Ok(())
     }
 
-    /// Only the bytes that a returning process says it uses are booked beyond the quota.
+    /// Memory beyond the quota is booked only for bytes that a returning process reports as used.
     fn leases_grow_within_limits(&mut self, core: &Core, event: Event) -> Result<(), Broken> {
         let before = std::mem::take(&mut self.leased);
         for (id, session) in core.sessions.iter() {
@@ -127,8 +127,8 @@ impl Invariants {
         Ok(())
     }
 
-    /// Whoever says that less of its memory is fixed than before has that booked; an honest process gives it
-    /// back instead.
+    /// Managed memory grows only within its limit. A process that reports less fixed memory than before is
+    /// exempt: the difference is booked, though an honest process gives it back.
     fn managed_memory_grows_within_its_limit(&mut self, core: &Core, event: Event) -> Result<(), Broken> {
         let told = matches!(
             event,
@@ -312,8 +312,8 @@ fn waits_are_bounded_on(core: &Core, tied: GpuSet) -> Result<(), Broken> {
     Ok(())
 }
 
-/// Looking at everything finds nothing that was not on the agenda. In a crowd news may be told later, so
-/// those are left out.
+/// Looking at every session and card finds no change that the agenda missed. News that a crowd may be told
+/// late is left out.
 fn nothing_was_overlooked(core: &Core) -> Result<(), Broken> {
     let mut again = core.clone();
     again.effects.clear();

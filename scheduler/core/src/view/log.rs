@@ -7,7 +7,7 @@
 //!   {"line":{"end":{"reason":"the daemon ended"}},"chain":"…"}  ◀── of this line and of all before it ────────┘
 //! ```
 //!
-//! The same events lead a new machine to the same effects, so the effects are not kept. A fingerprint of
+//! A new machine gives the same effects for the same events, so the effects are not kept. A fingerprint of
 //! eight bytes tells whether a replay still gives the same ones. Each line also has a fingerprint of
 //! everything up to itself, so that an edited or missing line is found. It does not prove who wrote the file:
 //! a chain can be computed anew. A recording has no names, pids, paths or tokens, since the machine never

@@ -1,7 +1,7 @@
 //! Estimate of a session's wait for its turn, for `explain`. No decision depends on it.
 //!
-//! It is the slow case: the holder runs until its time is over, and all sessions ahead use their whole turns,
-//! one after the other. Sessions that fit together, or go idle early, make the wait shorter.
+//! The estimate is the slow case: the holder runs until its time is over, and all sessions ahead use their
+//! whole turns, one after the other. Sessions that fit together, or go idle early, make the wait shorter.
 
 use std::collections::BTreeSet;
 
