@@ -63,6 +63,7 @@ impl Allocations {
     /// Inserts a block. Returns a dead block at the same address: its context died, another thread has not
     /// removed it yet, and the driver gave the address out again.
     #[must_use]
+    #[inline]
     pub fn insert(&self, address: CUdeviceptr, block: Block) -> Option<Block> {
         lock(&self.inner).blocks.insert(address, block)
     }

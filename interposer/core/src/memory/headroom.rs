@@ -30,6 +30,7 @@ impl Memory {
     }
 
     /// Calls; where the driver is out of memory, asks for headroom and calls once more.
+    #[inline]
     pub(crate) fn call_with_headroom(
         &self,
         device: CUdevice,

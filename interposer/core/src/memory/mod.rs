@@ -76,6 +76,7 @@ impl Memory {
     }
 
     /// Runs `call`, which allocates `size` bytes, within the quota, and records the block under `key()`.
+    #[inline]
     pub(crate) fn allocate(
         &self,
         table: Table,
@@ -108,6 +109,7 @@ impl Memory {
         result
     }
 
+    #[inline]
     fn record(&self, table: Table, key: u64, block: Block) {
         if let Some(dead) = self.table(table).insert(key, block) {
             self.give_back_block(dead);
@@ -118,6 +120,7 @@ impl Memory {
         self.give_back(block.device, block.size, block.origin.kind());
     }
 
+    #[inline]
     fn table(&self, table: Table) -> &Allocations {
         match table {
             Table::Blocks => &self.blocks,

@@ -43,6 +43,7 @@ impl Memory {
     }
 
     /// Runs `call`, which allocates, with quota reserved. Gives the quota back if the call fails.
+    #[inline]
     pub(crate) fn reserve_and_call(
         &self,
         device: CUdevice,

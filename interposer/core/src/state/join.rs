@@ -129,6 +129,7 @@ impl State {
     }
 
     /// Returns the calling thread's device if it is shared, so that allocations on it are charged.
+    #[inline]
     pub(crate) fn shared_device(&'static self) -> Option<CUdevice> {
         self.daemon.link()?;
         let device = self.driver.current_device()?;
