@@ -191,16 +191,14 @@ impl Cards {
         let by = |name| self.limits.get(&name).copied().unwrap_or_default();
         let (uuid, index) = (by(CardName::Uuid(info.uuid)), by(CardName::Index(gpu.0)));
         let managed_limit = uuid.managed_limit.or(index.managed_limit).or(self.defaults.managed_limit);
+        let window_target = uuid.window_target.or(index.window_target);
         Knobs {
             capacity: uuid.capacity.or(index.capacity).or(self.defaults.capacity),
             managed_limit: managed_limit.or(Some(managed)),
             quantum: uuid.quantum.or(index.quantum).or(self.defaults.quantum),
             mode: uuid.mode.or(index.mode).or(self.defaults.mode),
             epsilon: uuid.epsilon.or(index.epsilon).unwrap_or(self.defaults.epsilon),
-            window_target: uuid
-                .window_target
-                .or(index.window_target)
-                .unwrap_or(self.defaults.window_target),
+            window_target: window_target.unwrap_or(self.defaults.window_target),
         }
     }
 }

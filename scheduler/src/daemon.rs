@@ -48,10 +48,8 @@ pub(crate) fn run(
     ready: Option<u32>,
 ) -> anyhow::Result<()> {
     raise_descriptor_limit();
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(failed("start an event loop"))?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(failed("start an event loop"))?;
     // Run as a task, so that tokio can switch from a connection's task to this one without polling the
     // sockets first.
     let served = runtime.block_on(runtime.spawn(serve(settings, source, passed, ready)));

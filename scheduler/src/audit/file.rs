@@ -48,10 +48,9 @@ impl File {
 
     /// Opens the file, unless it is open and still at its path.
     pub(super) fn prepare(&mut self) -> io::Result<()> {
-        let folder = self
-            .folder
-            .as_ref()
-            .map_err(|cause| io::Error::new(cause.kind(), format!("its folder does not open ({cause})")))?;
+        let closed =
+            |cause: &io::Error| io::Error::new(cause.kind(), format!("its folder does not open ({cause})"));
+        let folder = self.folder.as_ref().map_err(closed)?;
         if let Some(open) = &self.open {
             let ours = open.file.metadata()?;
             match statat(folder, &self.name, AtFlags::SYMLINK_NOFOLLOW) {

@@ -105,12 +105,9 @@ impl Audit {
         self.reserved.is_multiple_of(self.allocations).then_some(self.allocations)
     }
 
-    pub(crate) fn written(&self) -> u64 {
-        self.counts.written.load(Ordering::Relaxed)
-    }
-
-    pub(crate) fn lost(&self) -> u64 {
-        self.counts.lost.load(Ordering::Relaxed)
+    /// Returns the numbers of lines written and lost since the daemon started.
+    pub(crate) fn counts(&self) -> (u64, u64) {
+        (self.counts.written.load(Ordering::Relaxed), self.counts.lost.load(Ordering::Relaxed))
     }
 
     /// Resolves when the last line is written, or after two seconds.

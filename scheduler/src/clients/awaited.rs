@@ -39,9 +39,8 @@ impl Awaited {
     }
 
     pub(crate) fn take_all(&mut self, peer: &PeerProcess) -> Vec<ClientEntry> {
-        let (same, others) = std::mem::take(&mut self.0)
-            .into_iter()
-            .partition(|(_, entry)| peer.id == Some(entry.process));
+        let all = std::mem::take(&mut self.0).into_iter();
+        let (same, others) = all.partition(|(_, entry)| peer.id == Some(entry.process));
         self.0 = others;
         BTreeMap::into_values(same).collect()
     }

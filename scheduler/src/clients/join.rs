@@ -84,9 +84,8 @@ pub(crate) fn join(
     Operation::of("process.join", session, &name)
         .peer(peer)
         .debug(format_args!("{id} is pid {} of {session}", peer.pid));
-    let holding = returning
-        .filter(|_| restored || may_be_unwritten(engine, peer))
-        .and_then(|returning| returning.holding);
+    let believed = returning.filter(|_| restored || may_be_unwritten(engine, peer));
+    let holding = believed.and_then(|returning| returning.holding);
     engine.feed(Event::ClientJoined { client: id, session, holding });
     for (gpu, had) in gpus.into_iter().zip(had) {
         let used = had.used.min(credible_bytes(engine, session, gpu, restored));

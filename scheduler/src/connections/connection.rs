@@ -176,9 +176,8 @@ async fn hello<D: Dialect>(reader: &mut Reader) -> Result<Hello, End> {
         Some(PROTOCOL) => {}
         Some(other) => return Err(End::Protocol(other)),
     }
-    D::hello(codec::decode(&body)?)
-        .filter(|hello| hello.magic == MAGIC)
-        .ok_or(End::Foreign)
+    let hello = D::hello(codec::decode(&body)?);
+    hello.filter(|hello| hello.magic == MAGIC).ok_or(End::Foreign)
 }
 
 async fn refuse<D: Dialect>(writer: &OwnedWriteHalf, end: End) -> End {
@@ -264,9 +263,8 @@ async fn send(writer: &OwnedWriteHalf, mut frame: &[u8], mut descriptor: Option<
     let socket: &UnixStream = writer.as_ref();
     while !frame.is_empty() {
         let with = descriptor.as_ref().map(AsFd::as_fd);
-        let sent = socket
-            .async_io(Interest::WRITABLE, || send_with_fd(socket, frame, with))
-            .await?;
+        let send = || send_with_fd(socket, frame, with);
+        let sent = socket.async_io(Interest::WRITABLE, send).await?;
         descriptor = None;
         frame = &frame[sent..];
     }

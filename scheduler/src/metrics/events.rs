@@ -35,10 +35,8 @@ struct CardEvents {
 impl Events {
     pub(super) fn new() -> Self {
         let builder = PrometheusBuilder::new();
-        let recorder = builder
-            .set_buckets(&table::BUCKETS)
-            .expect("the table has buckets")
-            .build_recorder();
+        let builder = builder.set_buckets(&table::BUCKETS).expect("the table has buckets");
+        let recorder = builder.build_recorder();
         for family in FAMILIES.iter().filter(|family| family.is_counted()) {
             let (name, help) = (KeyName::from_const_str(family.name), family.help.into());
             match family.kind {

@@ -84,9 +84,8 @@ fn try_start(
     let events = Events::new();
     let cache = Cache::new(requests, events.handle(), Sensors::start()?);
     let (serving, served) = oneshot::channel();
-    thread::Builder::new()
-        .name("metrics".to_owned())
-        .spawn(move || runtime.block_on(server::serve(listener, cache, served)))?;
+    let thread = thread::Builder::new().name("metrics".to_owned());
+    thread.spawn(move || runtime.block_on(server::serve(listener, cache, served)))?;
     let observer = Observer { events, ended: Ended::default(), _serving: serving };
     Ok((observer, address))
 }

@@ -62,11 +62,8 @@ impl Ended {
     }
 
     fn forget_before(&mut self, now: Nanos) {
-        while self
-            .0
-            .front()
-            .is_some_and(|(at, _)| now - *at >= GRACE || self.0.len() > MOST_ENDED)
-        {
+        let is_over = |at: Nanos| now - at >= GRACE;
+        while self.0.len() > MOST_ENDED || self.0.front().is_some_and(|(at, _)| is_over(*at)) {
             self.0.pop_front();
         }
     }

@@ -71,9 +71,8 @@ fn book(engine: &Engine) -> Book {
     }
     book.clients.extend(engine.awaited.entries().cloned());
     book.clients.extend(engine.orphans.entries().cloned());
-    let living = engine.clients.iter();
-    book.clients
-        .extend(living.filter_map(|(id, client)| client.entry(id, &engine.cards)));
+    let living = engine.clients.iter().filter_map(|(id, client)| client.entry(id, &engine.cards));
+    book.clients.extend(living);
     book
 }
 

@@ -71,12 +71,8 @@ impl RecordTo {
             }
         }
         let mut options = OpenOptions::new();
-        let file = options
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(&self.path)
-            .map_err(failed)?;
+        options.write(true).create_new(true).mode(0o600);
+        let file = options.open(&self.path).map_err(failed)?;
         Ok(Reel { to: self.clone(), file })
     }
 }

@@ -95,10 +95,8 @@ impl Writer {
         let mailbox = Arc::new(Mailbox::default());
         let (say, words) = watch::channel(Word::default());
         let own = mailbox.clone();
-        let thread = thread::Builder::new()
-            .name("registry".into())
-            .stack_size(512 << 10)
-            .spawn(move || keep(store, &own, &say))?;
+        let thread = thread::Builder::new().name("registry".into()).stack_size(512 << 10);
+        let thread = thread.spawn(move || keep(store, &own, &say))?;
         Ok(Self { mailbox, words, thread })
     }
 

@@ -71,7 +71,7 @@ impl AuditTrail {
     }
 
     pub(crate) fn counts(&self) -> (u64, u64) {
-        (self.log.written(), self.log.lost())
+        self.log.counts()
     }
 
     pub(crate) fn write_act(&self, act: Action) {

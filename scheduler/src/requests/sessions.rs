@@ -281,9 +281,8 @@ pub(super) fn limit_implicit(
     memory: &Quota,
     compute: &Quota,
 ) -> Result<(), String> {
-    check_quota(memory)
-        .and_then(|()| check_compute(compute))
-        .map_err(|failure| failure.message)?;
+    let checked = check_quota(memory).and_then(|()| check_compute(compute));
+    checked.map_err(|failure| failure.message)?;
     // A restored process's session has its limits from before, perhaps changed by an administrator.
     let Some(process) = engine.clients.get(client).filter(|client| !client.restored) else {
         return Ok(());
@@ -318,11 +317,8 @@ pub(crate) fn end_expired(engine: &mut Engine, now: Nanos) {
         let over = matches!(session.phase(now), SessionPhase::Expired | SessionPhase::Revoked);
         over && session.sent_standing != Standing::Over
     };
-    let all = engine.sessions.iter();
-    let over: Vec<(SessionId, bool)> = all
-        .filter(|(_, session)| is_over(session))
-        .map(|(id, session)| (id, session.paused))
-        .collect();
+    let over = engine.sessions.iter().filter(|(_, session)| is_over(session));
+    let over: Vec<(SessionId, bool)> = over.map(|(id, session)| (id, session.paused)).collect();
     for (id, paused) in over {
         let name = engine.sessions.name(id);
         engine.audit.expired(id, &name, if paused { "paused" } else { "running" });
