@@ -1,12 +1,9 @@
 //! Bug 10: fork before and after CUDA, exec, and a child that keeps what its dead parent had open.
 
-use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
-use std::process::Stdio;
 
-use anyhow::Context;
 use gpushare_proto::Bytes;
-use gpushare_tests::{Process, Sharing, World, foreign};
+use gpushare_tests::{Dialogue, Sharing, World, foreign};
 
 use crate::tenants::{LONG_TURNS, SHORT_TURNS, tenant, world};
 
@@ -77,14 +74,12 @@ fn a_child_with_all_descriptors_keeps_memory_of_its_parent_but_no_lock() -> anyh
     let (world, daemon) = world()?.with_daemon(&LONG_TURNS)?;
     let family = family(&world)?;
     let mut command = world.sharing(&Sharing::session("family"), &family);
-    command.arg("orphan").stdin(Stdio::piped()).stdout(Stdio::piped());
-    let mut parent = Process::start(command, world.folder(), "family")?;
-    let mut stdin = parent.take_stdin().context("it has no stdin")?;
-    let mut stdout = BufReader::new(parent.take_stdout().context("it has no stdout")?).lines();
-    assert_eq!(stdout.next().context("it ended")??, "parent 15");
+    command.arg("orphan");
+    let mut parent = Dialogue::start(&world, command, "family")?;
+    assert_eq!(parent.answer()?, "parent 15");
     assert_eq!(daemon.session("family")?.gpus[0].allocated_bytes, Bytes::mib(8));
 
-    parent.kill()?;
+    parent.process.kill()?;
     daemon.until("its session to have no process", |status| {
         status.sessions.iter().all(|session| session.clients.is_empty())
     })?;
@@ -92,11 +87,10 @@ fn a_child_with_all_descriptors_keeps_memory_of_its_parent_but_no_lock() -> anyh
     next.must("fill x 2; check x 2")?;
 
     // All the while the child was there, with everything open that its parent had.
-    writeln!(stdin, "still here")?;
-    assert_eq!(stdout.next().context("the child has ended")??, "still here");
-    // The card keeps what the parent had, and so do the books.
+    assert_eq!(parent.ask("still here")?, "still here");
+    // The card keeps the parent's memory, and the daemon goes on charging it.
     assert_eq!(daemon.session("family")?.gpus[0].allocated_bytes, Bytes::mib(8));
-    drop(stdin);
+    drop(parent);
     daemon.until("its session is over", |status| {
         status.sessions.iter().all(|session| session.name != "family")
     })?;

@@ -38,13 +38,8 @@ fn cancelled_in_the_driver(way: &str) -> anyhow::Result<()> {
 }
 
 #[test]
-fn a_thread_that_is_cancelled_in_a_copy_leaves_the_gate() -> anyhow::Result<()> {
-    cancelled_in_the_driver("copy")
-}
-
-#[test]
-fn a_thread_that_is_cancelled_in_a_launch_leaves_the_gate() -> anyhow::Result<()> {
-    cancelled_in_the_driver("launch")
+fn a_thread_that_is_cancelled_in_a_copy_or_a_launch_leaves_the_gate() -> anyhow::Result<()> {
+    ["copy", "launch"].into_iter().try_for_each(cancelled_in_the_driver)
 }
 
 /// While others wait for the card a copy first waits for its stream outside the gate: it may be cancelled there too.

@@ -13,124 +13,108 @@ const POWER_LIMIT: u32 = 350_000;
 /// `NVML_VALUE_NOT_AVAILABLE` of an instance id: the GPU is not divided.
 const NO_INSTANCE: u32 = u32::MAX;
 
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct Memory {
-    total: u64,
-    free: u64,
-    used: u64,
+macro_rules! structures {
+    ($($(#[doc = $doc:literal])* struct $name:ident { $($body:tt)* })*) => {
+        $($(#[doc = $doc])* #[repr(C)] #[derive(Clone, Copy)] struct $name { $($body)* })*
+    };
 }
 
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct MemoryV2 {
-    version: u32,
-    total: u64,
-    reserved: u64,
-    free: u64,
-    used: u64,
-}
+structures! {
+    struct Memory {
+        total: u64,
+        free: u64,
+        used: u64,
+    }
 
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct Utilization {
-    gpu: u32,
-    memory: u32,
-}
+    struct MemoryV2 {
+        version: u32,
+        total: u64,
+        reserved: u64,
+        free: u64,
+        used: u64,
+    }
 
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct PciInfo {
-    bus_id_legacy: [u8; 16],
-    domain: u32,
-    bus: u32,
-    device: u32,
-    pci_device_id: u32,
-    pci_subsystem_id: u32,
-    bus_id: [u8; 32],
-}
+    struct Utilization {
+        gpu: u32,
+        memory: u32,
+    }
 
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct ProcessInfo {
-    pid: u32,
-    used_memory: u64,
-    gpu_instance: u32,
-    compute_instance: u32,
-}
+    struct PciInfo {
+        bus_id_legacy: [u8; 16],
+        domain: u32,
+        bus: u32,
+        device: u32,
+        pci_device_id: u32,
+        pci_subsystem_id: u32,
+        bus_id: [u8; 32],
+    }
 
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct ProcessInfoV1 {
-    pid: u32,
-    used_memory: u64,
-}
+    struct ProcessInfo {
+        pid: u32,
+        used_memory: u64,
+        gpu_instance: u32,
+        compute_instance: u32,
+    }
 
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct ProcessDetail {
-    pid: u32,
-    used_memory: u64,
-    gpu_instance: u32,
-    compute_instance: u32,
-    protected: u64,
-}
+    struct ProcessInfoV1 {
+        pid: u32,
+        used_memory: u64,
+    }
 
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct ProcessDetailList {
-    version: u32,
-    /// 0 for what computes.
-    mode: u32,
-    count: u32,
-    processes: Out<ProcessDetail>,
-}
+    struct ProcessDetail {
+        pid: u32,
+        used_memory: u64,
+        gpu_instance: u32,
+        compute_instance: u32,
+        protected: u64,
+    }
 
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct AccountingStats {
-    gpu: u32,
-    memory: u32,
-    most_memory: u64,
-    time: u64,
-    start: u64,
-    running: u32,
-    reserved: [u32; 5],
-}
+    struct ProcessDetailList {
+        version: u32,
+        /// 0 for what computes.
+        mode: u32,
+        count: u32,
+        processes: Out<ProcessDetail>,
+    }
 
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct ProcessUtilizationInfo {
-    /// Microseconds.
-    timestamp: u64,
-    pid: u32,
-    sm: u32,
-    memory: u32,
-    encoder: u32,
-    decoder: u32,
-    jpeg: u32,
-    flow: u32,
-}
+    struct AccountingStats {
+        gpu: u32,
+        memory: u32,
+        most_memory: u64,
+        time: u64,
+        start: u64,
+        running: u32,
+        reserved: [u32; 5],
+    }
 
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct ProcessesUtilization {
-    version: u32,
-    count: u32,
-    last_seen: u64,
-    samples: Out<ProcessUtilizationInfo>,
-}
+    struct ProcessUtilizationInfo {
+        /// Microseconds.
+        timestamp: u64,
+        pid: u32,
+        sm: u32,
+        memory: u32,
+        encoder: u32,
+        decoder: u32,
+        jpeg: u32,
+        flow: u32,
+    }
 
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct ProcessUtilization {
-    pid: u32,
-    /// Microseconds.
-    timestamp: u64,
-    sm: u32,
-    memory: u32,
-    encoder: u32,
-    decoder: u32,
+    struct ProcessesUtilization {
+        version: u32,
+        count: u32,
+        last_seen: u64,
+        samples: Out<ProcessUtilizationInfo>,
+    }
+
+    struct ProcessUtilization {
+        pid: u32,
+        /// Microseconds.
+        timestamp: u64,
+        sm: u32,
+        memory: u32,
+        encoder: u32,
+        decoder: u32,
+    }
 }
 
 macro_rules! api {
