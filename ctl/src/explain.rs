@@ -13,7 +13,7 @@ use crate::client::{Admin, Client, ClientError};
 use crate::exit::CtlError;
 use crate::output;
 use crate::places::Places;
-use crate::table::{harmless, short, table};
+use crate::table::{count, harmless, short, table};
 
 /// Prints the refusals, limits and wait of one session.
 pub(crate) fn explain(args: &ExplainArgs, places: &Places) -> Result<(), CtlError> {
@@ -130,20 +130,12 @@ fn waits(name: &str, wait: &WaitView) -> Vec<String> {
             "its turn comes in about {}: the rest of the holder's turn, {} ahead with a whole turn each, and {} for each \
             handoff; sooner if a session becomes idle or two fit beside each other",
             short(about),
-            sessions(wait.ahead.len()),
+            if wait.ahead.is_empty() { "no session".to_owned() } else { count(wait.ahead.len(), "session") },
             short(wait.handoff_ns)
         ),
         None => "the daemon cannot tell how long that takes".to_owned(),
     });
     lines
-}
-
-fn sessions(count: usize) -> String {
-    match count {
-        0 => "no session".to_owned(),
-        1 => "1 session".to_owned(),
-        more => format!("{more} sessions"),
-    }
 }
 
 fn refusals(facts: &Explanation) -> Vec<String> {

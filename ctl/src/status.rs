@@ -2,7 +2,7 @@
 
 use gpushare_proto::admin::{AdminReply, AdminRequest, GpuView, LockView, SessionView, Status};
 use gpushare_proto::session::{Binding, SessionPhase, Terms};
-use gpushare_proto::{Bytes, GateState};
+use gpushare_proto::{Bytes, GateState, Nanos};
 
 use crate::cli::StatusArgs;
 use crate::client::{Admin, Client, ClientError};
@@ -128,47 +128,39 @@ fn lock(session: &SessionView) -> (String, String) {
 pub(crate) fn one_session(session: &SessionView) -> String {
     let (lock, why) = lock(session);
     let Terms { memory, compute, weight, priority, labels, .. } = &session.state.terms;
-    let mut page = String::new();
-    for (name, value) in [
-        ("session", session.session.to_string()),
-        ("name", session.name.clone()),
-        (
-            "made by",
-            match (session.implicit, session.state.kept) {
-                (true, _) => "the daemon, for processes without a token",
-                (false, true) => "gpushare-ctl session create",
-                (false, false) => "gpushare-ctl run",
-            }
-            .to_owned(),
-        ),
-        ("quota", memory.to_string()),
-        ("lock", if why.is_empty() { lock } else { format!("{lock}: {why}") }),
-        ("waited", short(session.waited_ns)),
-        ("held", short(session.held_ns)),
-        ("refusals", session.refusals.to_string()),
-    ] {
-        page += &format!("{name:<10}{}\n", harmless(&value));
-    }
     let default = Terms::default();
     let labels: Vec<String> = labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
-    for (name, value) in [
-        ("compute", if *compute == default.compute { None } else { Some(compute.to_string()) }),
-        ("weight", if *weight == default.weight { None } else { Some(weight.to_string()) }),
-        ("priority", if *priority == default.priority { None } else { Some(priority.to_string()) }),
-        ("belongs", (session.state.binding != Binding::Token).then(|| session.state.binding.to_string())),
-        (
-            "ends",
-            session.state.expires_in_ns.map(|left| match left.is_zero() {
-                true => "is over".to_owned(),
-                false => format!("in {}", short(left)),
-            }),
-        ),
-        ("labels", (!labels.is_empty()).then(|| labels.join(", "))),
-    ] {
-        if let Some(value) = value {
-            page += &format!("{name:<10}{}\n", harmless(&value));
+    let made_by = match (session.implicit, session.state.kept) {
+        (true, _) => "the daemon, for processes without a token",
+        (false, true) => "gpushare-ctl session create",
+        (false, false) => "gpushare-ctl run",
+    };
+    let ends = |left: Nanos| {
+        if left.is_zero() {
+            "is over".to_owned()
+        } else {
+            format!("in {}", short(left))
         }
-    }
+    };
+    let binding = &session.state.binding;
+    let figures = [
+        ("session", Some(session.session.to_string())),
+        ("name", Some(session.name.clone())),
+        ("made by", Some(made_by.to_owned())),
+        ("quota", Some(memory.to_string())),
+        ("lock", Some(if why.is_empty() { lock } else { format!("{lock}: {why}") })),
+        ("waited", Some(short(session.waited_ns))),
+        ("held", Some(short(session.held_ns))),
+        ("refusals", Some(session.refusals.to_string())),
+        ("compute", (*compute != default.compute).then(|| compute.to_string())),
+        ("weight", (*weight != default.weight).then(|| weight.to_string())),
+        ("priority", (*priority != default.priority).then(|| priority.to_string())),
+        ("belongs", (*binding != Binding::Token).then(|| binding.to_string())),
+        ("ends", session.state.expires_in_ns.map(ends)),
+        ("labels", (!labels.is_empty()).then(|| labels.join(", "))),
+    ];
+    let lines = figures.into_iter().filter_map(|(name, value)| Some((name, value?)));
+    let page: String = lines.map(|(name, value)| format!("{name:<10}{}\n", harmless(&value))).collect();
     page + &cards_of(session) + &processes_of(session) + &unevictable(std::slice::from_ref(session))
 }
 

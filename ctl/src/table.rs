@@ -34,6 +34,12 @@ pub(crate) fn list<T: std::fmt::Display>(items: impl IntoIterator<Item = T>) -> 
     items.join(", ")
 }
 
+/// Returns a number with its noun: `1 card`, `2 cards`.
+pub(crate) fn count(number: usize, noun: &str) -> String {
+    let plural = if number == 1 { "" } else { "s" };
+    format!("{number} {noun}{plural}")
+}
+
 /// Formats a time with about three digits: `850us`, `12.3ms`, `4.2s`, `3m20s`, `2h05m`, `4d03h`.
 pub(crate) fn short(time: Nanos) -> String {
     let (us, seconds) = (time.0 / 1_000, time.0 / 1_000_000_000);

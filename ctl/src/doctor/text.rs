@@ -4,7 +4,7 @@ use std::io::{IsTerminal as _, stdout};
 
 use super::checks::Group;
 use super::model::{Finding, Report, Severity};
-use crate::table::harmless;
+use crate::table::{count, harmless};
 
 /// Whether severities are coloured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,10 +87,6 @@ fn line(finding: &Finding, more: usize, width: usize, colour: Colour) -> String 
 }
 
 fn summary(report: &Report) -> String {
-    let counted = |count: usize, what: &str| {
-        let plural = if count == 1 { "" } else { "s" };
-        format!("{count} {what}{plural}")
-    };
     let counts = report.counts;
     let next = match report.worst {
         Severity::Error => "; gpushare does not work here until the errors are gone",
@@ -99,8 +95,8 @@ fn summary(report: &Report) -> String {
     };
     format!(
         "{}, {}, {} ok, {} skipped{next}\n",
-        counted(counts.error, "error"),
-        counted(counts.warning, "warning"),
+        count(counts.error, "error"),
+        count(counts.warning, "warning"),
         counts.ok,
         counts.skipped
     )

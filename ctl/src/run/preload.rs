@@ -1,8 +1,8 @@
 //! Edits lists of preloaded libraries (`LD_PRELOAD`).
 
 use std::ffi::{OsStr, OsString};
-use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
-use std::path::Path;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
 
 /// Returns `library` followed by the entries of `present`, which are separated by spaces or colons as in ld.so(8).
 /// Entries with the library's file name are dropped: two copies in one process would gate each other.
@@ -18,11 +18,20 @@ pub(crate) fn prepend(library: &Path, present: Option<OsString>) -> OsString {
 
 /// Returns the entries of `present` without those that have the library's file name.
 pub(crate) fn without(library: &Path, present: Option<OsString>) -> OsString {
-    let present = present.map(OsString::into_vec).unwrap_or_default();
-    let others = present.split(|byte| matches!(byte, b' ' | b':')).filter(|entry| {
-        !entry.is_empty() && Path::new(OsStr::from_bytes(entry)).file_name() != library.file_name()
-    });
-    OsString::from_vec(others.collect::<Vec<_>>().join(&b':'))
+    let mut others = entries(&present.unwrap_or_default());
+    others.retain(|entry| entry.file_name() != library.file_name());
+    others
+        .iter()
+        .map(|entry| entry.as_os_str())
+        .collect::<Vec<_>>()
+        .join(OsStr::new(":"))
+}
+
+/// Returns the files of a list, which are separated by spaces or colons.
+pub(crate) fn entries(list: &OsStr) -> Vec<PathBuf> {
+    let entries = list.as_bytes().split(|byte| matches!(byte, b' ' | b':'));
+    let entries = entries.filter(|entry| !entry.is_empty());
+    entries.map(|entry| PathBuf::from(OsStr::from_bytes(entry))).collect()
 }
 
 #[cfg(test)]

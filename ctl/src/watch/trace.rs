@@ -11,7 +11,7 @@
 use std::collections::BTreeMap;
 use std::io::{self, Seek, SeekFrom, Write};
 
-use gpushare_proto::admin::{Activity, WatchEvent, WatchEventKind};
+use gpushare_proto::admin::{Activity, WatchEvent, WatchEventKind as Kind};
 use gpushare_proto::{Bytes, GpuId, Nanos, SessionId};
 use serde_json::{Value, json};
 
@@ -94,24 +94,24 @@ impl<W: Write + Seek> Trace<W> {
         Ok(())
     }
 
-    fn happened(&mut self, what: &WatchEventKind, events: &mut Vec<Value>) {
+    fn happened(&mut self, what: &Kind, events: &mut Vec<Value>) {
         match what {
-            WatchEventKind::CardFound { gpu, name, .. } => {
+            Kind::CardFound { gpu, name, .. } => {
                 events.push(named(Track::Card(*gpu), &format!("{gpu} {name}")));
             }
-            WatchEventKind::ModeChanged { gpu, mode, reason } => {
+            Kind::ModeChanged { gpu, mode, reason } => {
                 self.turn(Track::Card(*gpu), Some(mode.name()), reason, events);
             }
-            WatchEventKind::SessionBegan { session, name } => {
+            Kind::SessionBegan { session, name } => {
                 let name = format!("{session} {name}");
                 events.push(named(Track::Session(*session), &name));
                 self.names.insert(*session, name);
             }
             // The track gets another name; the counter of the old name goes on there.
-            WatchEventKind::SessionRenamed { session, name } => {
+            Kind::SessionRenamed { session, name } => {
                 events.push(named(Track::Session(*session), &format!("{session} {name}")));
             }
-            WatchEventKind::SessionEnded { session } => {
+            Kind::SessionEnded { session } => {
                 self.turn(Track::Session(*session), None, "", events);
                 let had: Vec<_> = self.allocated.keys().filter(|(_, id)| id == session).copied().collect();
                 for (gpu, session) in had {
@@ -119,7 +119,7 @@ impl<W: Write + Seek> Trace<W> {
                     self.allocated.remove(&(gpu, session));
                 }
             }
-            WatchEventKind::Turned { session, to } => {
+            Kind::Turned { session, to } => {
                 let (slice, reason) = match to {
                     Activity::Idle => (None, ""),
                     Activity::Waiting { reason } => (Some("waiting"), reason.as_str()),
@@ -129,25 +129,25 @@ impl<W: Write + Seek> Trace<W> {
                 };
                 self.turn(Track::Session(*session), slice, reason, events);
             }
-            WatchEventKind::Allocated { session, gpu, bytes } => self.count(*gpu, *session, *bytes, events),
-            WatchEventKind::Refused { session, refusal, .. } => {
+            Kind::Allocated { session, gpu, bytes } => self.count(*gpu, *session, *bytes, events),
+            Kind::Refused { session, refusal, .. } => {
                 let asked =
                     json!({ "requested": refusal.requested, "limit": refusal.limit, "used": refusal.used });
                 events.push(self.instant(*session, "refused", &asked));
             }
-            WatchEventKind::DropReopened { session, tries } => {
+            Kind::DropReopened { session, tries } => {
                 events.push(self.instant(*session, "drop reopened", &json!({ "tries": tries })));
             }
-            WatchEventKind::Stuck { session, reason } => {
+            Kind::Stuck { session, reason } => {
                 events.push(self.instant(*session, "stuck", &json!({ "reason": reason })));
             }
-            WatchEventKind::Watching { .. }
-            | WatchEventKind::ProcessJoined { .. }
-            | WatchEventKind::ProcessLeft { .. }
-            | WatchEventKind::Granted { .. }
-            | WatchEventKind::Entered { .. }
-            | WatchEventKind::Dropped { .. }
-            | WatchEventKind::Recovered { .. } => {}
+            Kind::Watching { .. }
+            | Kind::ProcessJoined { .. }
+            | Kind::ProcessLeft { .. }
+            | Kind::Granted { .. }
+            | Kind::Entered { .. }
+            | Kind::Dropped { .. }
+            | Kind::Recovered { .. } => {}
         }
     }
 
@@ -214,18 +214,18 @@ mod tests {
     #[test]
     fn the_trace_is_whole_after_every_write_and_its_slices_follow_one_another() {
         let (gpu, session) = (GpuId(0), SessionId(3));
-        let turned = |to| WatchEventKind::Turned { session, to };
+        let turned = |to| Kind::Turned { session, to };
         let story = [
-            WatchEventKind::ModeChanged { gpu, mode: Mode::Serialized, reason: "a \"reason\"".to_owned() },
-            WatchEventKind::SessionBegan { session, name: "train".to_owned() },
+            Kind::ModeChanged { gpu, mode: Mode::Serialized, reason: "a \"reason\"".to_owned() },
+            Kind::SessionBegan { session, name: "train".to_owned() },
             turned(Activity::Waiting { reason: String::new() }),
-            WatchEventKind::Allocated { session, gpu, bytes: Bytes::gib(1) },
+            Kind::Allocated { session, gpu, bytes: Bytes::gib(1) },
             turned(Activity::Moving),
             turned(Activity::Holding),
             turned(Activity::Dropping),
             turned(Activity::Idle),
             turned(Activity::Holding),
-            WatchEventKind::SessionEnded { session },
+            Kind::SessionEnded { session },
         ];
         let mut trace = Trace::new(Cursor::new(Vec::new())).unwrap();
         assert!(slices(trace.out.get_ref()).is_empty());

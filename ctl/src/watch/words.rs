@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use gpushare_proto::SessionId;
-use gpushare_proto::admin::{Activity, WatchEvent, WatchEventKind};
+use gpushare_proto::admin::{Activity, WatchEvent, WatchEventKind as Kind};
 
 use crate::table::{harmless, short};
 
@@ -21,10 +21,9 @@ impl Words {
         format!("{:>8}.{:03} s  {text}", millis / 1000, millis % 1000)
     }
 
-    fn words(&mut self, what: &WatchEventKind) -> String {
+    fn words(&mut self, what: &Kind) -> String {
         let before = match what {
-            WatchEventKind::SessionBegan { session, name }
-            | WatchEventKind::SessionRenamed { session, name } => {
+            Kind::SessionBegan { session, name } | Kind::SessionRenamed { session, name } => {
                 self.names.insert(*session, format!("{name} ({session})"))
             }
             _ => None,
@@ -34,62 +33,62 @@ impl Words {
             None => session.to_string(),
         };
         match what {
-            WatchEventKind::Watching { version, pid } => format!("watching gpushare {version}, pid {pid}"),
-            WatchEventKind::CardFound { gpu, uuid, name, total_bytes } => {
+            Kind::Watching { version, pid } => format!("watching gpushare {version}, pid {pid}"),
+            Kind::CardFound { gpu, uuid, name, total_bytes } => {
                 format!("{gpu} is {name} ({uuid}), {total_bytes}")
             }
-            WatchEventKind::ModeChanged { gpu, mode, reason } => {
+            Kind::ModeChanged { gpu, mode, reason } => {
                 format!("{gpu} is {mode}: {reason}")
             }
-            WatchEventKind::SessionBegan { session, .. } => format!("{} began", named(session)),
-            WatchEventKind::SessionEnded { session } => format!("{} ended", named(session)),
-            WatchEventKind::SessionRenamed { session, name } => format!(
+            Kind::SessionBegan { session, .. } => format!("{} began", named(session)),
+            Kind::SessionEnded { session } => format!("{} ended", named(session)),
+            Kind::SessionRenamed { session, name } => format!(
                 "{} is called {name} from now on: an administrator took its name",
                 before.unwrap_or_else(|| session.to_string())
             ),
-            WatchEventKind::ProcessJoined { session, client, pid } => {
+            Kind::ProcessJoined { session, client, pid } => {
                 format!("{} has process {client}, pid {pid}", named(session))
             }
-            WatchEventKind::ProcessLeft { session, client } => {
+            Kind::ProcessLeft { session, client } => {
                 format!("{} lost process {client}", named(session))
             }
-            WatchEventKind::Turned { session, to } => match to {
+            Kind::Turned { session, to } => match to {
                 Activity::Idle => format!("{} is idle", named(session)),
                 Activity::Waiting { reason } => format!("{} waits: {reason}", named(session)),
                 Activity::Moving => format!("{} brings its memory in", named(session)),
                 Activity::Holding => format!("{} may run", named(session)),
                 Activity::Dropping => format!("{} must let go", named(session)),
             },
-            WatchEventKind::Allocated { session, gpu, bytes } => {
+            Kind::Allocated { session, gpu, bytes } => {
                 format!("{} has {bytes} on {gpu}", named(session))
             }
-            WatchEventKind::Granted { session, quantum_ns, waited_ns } => format!(
+            Kind::Granted { session, quantum_ns, waited_ns } => format!(
                 "{} got the lock for {} after {}",
                 named(session),
                 short(*quantum_ns),
                 short(*waited_ns)
             ),
-            WatchEventKind::Entered { session, handoff_ns } => {
+            Kind::Entered { session, handoff_ns } => {
                 format!("{} goes on; the handoff took {}", named(session), short(*handoff_ns))
             }
-            WatchEventKind::Dropped { session, drain_ns } => match drain_ns {
+            Kind::Dropped { session, drain_ns } => match drain_ns {
                 Some(drain) => format!("{} let go; its drain took {}", named(session), short(*drain)),
                 None => format!("{} let go: it was idle", named(session)),
             },
-            WatchEventKind::DropReopened { session, tries } => {
+            Kind::DropReopened { session, tries } => {
                 format!("{} got its gate back for a thread that waits there (try {tries})", named(session))
             }
-            WatchEventKind::Stuck { session, reason } => {
+            Kind::Stuck { session, reason } => {
                 format!("{} does not let go: {reason}", named(session))
             }
-            WatchEventKind::Refused { session, gpu, refusal, .. } => format!(
+            Kind::Refused { session, gpu, refusal, .. } => format!(
                 "refused {} to {} on {gpu}: {} of the limit of {} are in use",
                 refusal.requested,
                 named(session),
                 refusal.used,
                 refusal.limit
             ),
-            WatchEventKind::Recovered { after_ns } => {
+            Kind::Recovered { after_ns } => {
                 format!("the last daemon's processes are back or gone after {}", short(*after_ns))
             }
         }
@@ -105,11 +104,11 @@ mod tests {
         let (mut words, session) = (Words::default(), SessionId(3));
         let name = |name: &str| name.to_owned();
         let (began, renamed) = (name("b"), name("b-3"));
-        words.words(&WatchEventKind::SessionBegan { session, name: began });
+        words.words(&Kind::SessionBegan { session, name: began });
         assert_eq!(
-            words.words(&WatchEventKind::SessionRenamed { session, name: renamed }),
+            words.words(&Kind::SessionRenamed { session, name: renamed }),
             "b (s3) is called b-3 from now on: an administrator took its name"
         );
-        assert_eq!(words.words(&WatchEventKind::SessionEnded { session }), "b-3 (s3) ended");
+        assert_eq!(words.words(&Kind::SessionEnded { session }), "b-3 (s3) ended");
     }
 }

@@ -12,6 +12,7 @@ use super::super::child::{Asked, End};
 use super::super::facts::Facts;
 use super::super::model::Outcome;
 use super::super::versions::driver_exports;
+use crate::table::count;
 
 const KERNEL_VERSION: &str = "/proc/driver/nvidia/version";
 const NO_DRIVER: &str =
@@ -92,11 +93,8 @@ pub(super) fn init(facts: &Facts) -> Vec<Outcome> {
     }]
 }
 
-fn cards(count: i32) -> String {
-    match count {
-        1 => "1 card".to_owned(),
-        count => format!("{count} cards"),
-    }
+fn cards(number: i32) -> String {
+    count(usize::try_from(number).unwrap_or(0), "card")
 }
 
 /// Returns the outcome for a library that crashed or hung its process.

@@ -2,7 +2,6 @@
 
 use gpushare_proto::admin::GpuView;
 use gpushare_proto::names::{COMPUTE_LIMIT, MEMORY_LIMIT};
-use gpushare_proto::session::Quota;
 use gpushare_proto::tenant::GpuChoice;
 
 use super::super::facts::Facts;
@@ -52,18 +51,13 @@ fn judge(text: &str, cards: &[GpuView]) -> Outcome {
             format!("name one of its cards, {}, or limit every card, like 8GiB", names()),
         );
     }
-    match others(&quota, is_there) {
+    match quota.cards.iter().map(|limit| &limit.card).find(|card| !is_there(card)) {
         Some(other) => Outcome::warning(
             format!("{quota}: this machine has no card {other}"),
             format!("name one of its cards, {}, or remove it", names()),
         ),
         None => Outcome::ok(quota.to_string()),
     }
-}
-
-fn others(quota: &Quota, is_there: impl Fn(&GpuChoice) -> bool) -> Option<&GpuChoice> {
-    let mut named = quota.cards.iter().map(|limit| &limit.card);
-    named.find(|card| !is_there(card))
 }
 
 #[cfg(test)]

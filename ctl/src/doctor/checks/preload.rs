@@ -10,6 +10,7 @@ use super::super::child::End;
 use super::super::facts::Facts;
 use super::super::model::Outcome;
 use super::super::versions;
+use crate::run::preload::entries;
 use crate::run::program as programs;
 use crate::run::reach::Reach;
 
@@ -75,15 +76,6 @@ fn loaders_words(said: &str) -> &str {
     if said.is_empty() { "it reports nothing" } else { said }
 }
 
-/// Returns the files of a preload list, which are separated by spaces or colons as in ld.so(8).
-fn entries(list: &OsStr) -> Vec<PathBuf> {
-    list.as_bytes()
-        .split(|byte| byte.is_ascii_whitespace() || *byte == b':')
-        .filter(|entry| !entry.is_empty())
-        .map(|entry| PathBuf::from(OsStr::from_bytes(entry)))
-        .collect()
-}
-
 fn is_ours(path: &Path) -> bool {
     path.file_name() == Some(OsStr::new(NAME))
 }
@@ -143,7 +135,7 @@ pub(super) fn system(facts: &Facts) -> Vec<Outcome> {
     };
     let text: String = text
         .lines()
-        .map(|line| line.split('#').next().unwrap_or("").to_owned() + " ")
+        .map(|line| line.split('#').next().unwrap_or("").replace('\t', " ") + " ")
         .collect();
     let list = entries(&OsString::from(text));
     let resolve = |path: &Path| facts.root.at(path);
