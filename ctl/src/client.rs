@@ -23,7 +23,7 @@ use gpushare_sys::socket;
 
 use crate::exit;
 
-/// Maximum wait for one step.
+/// Longest wait for one step of an exchange with the daemon.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Reason why a request to the daemon failed.

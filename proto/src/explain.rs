@@ -33,7 +33,7 @@ pub struct RefusalView {
     pub pid: u32,
     /// The daemon's number of the card.
     pub gpu: GpuId,
-    /// Limit and figures of the refusal.
+    /// Limit that refused the request, with the bytes in use and asked for.
     pub refusal: MemoryRefusal,
 }
 

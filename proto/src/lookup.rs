@@ -85,7 +85,7 @@ pub enum NameError {
         "`{0}` cannot be a session's name: use 1 to {MAX_SESSION_NAME} ASCII letters, digits, `-`, `_`, `.` or `/`, and begin with a letter or digit"
     )]
     Spelling(String),
-    /// The text would be read as a session's number.
+    /// Name that is refused because it reads as a session's number.
     #[error(
         "`{0}` cannot be a session's name because it reads as a session's number; add a letter, like job-{0}"
     )]

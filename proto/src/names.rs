@@ -85,7 +85,7 @@ impl RuntimeDir {
         }
     }
 
-    /// Returns the path of the folder.
+    /// Returns the path of the daemon's runtime folder.
     #[must_use]
     pub fn root(&self) -> &Path {
         &self.0

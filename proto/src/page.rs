@@ -45,8 +45,8 @@ pub enum GateState {
     Moving = 1,
     /// Threads pass.
     Open = 2,
-    /// The drainer checks whether nothing is in flight, to give the lock back early. A thread sets
-    /// [`Self::Open`] again and passes.
+    /// The gate is open while the drainer checks whether nothing is in flight, to give the lock back early. A
+    /// thread that comes sets [`Self::Open`] again and passes.
     Idle = 3,
 }
 
@@ -74,7 +74,7 @@ impl GateWord {
         }
     }
 
-    /// Returns the change number.
+    /// Returns the change number, which the daemon raises at every change of the word.
     #[must_use]
     pub const fn change(self) -> u32 {
         self.0 >> 2

@@ -130,7 +130,7 @@ pub enum TenantRequest {
         request: RequestId,
         /// The daemon's number of the card.
         gpu: GpuId,
-        /// Bytes that the driver may need.
+        /// Bytes of the card that the driver may need for itself.
         bytes: Bytes,
     },
     /// Returns freed bytes that counted as fixed. The daemon may lease them again through the page, for
@@ -396,10 +396,10 @@ pub enum FailureCode {
     Protocol,
     /// The message is invalid in this state of the connection.
     BadRequest,
-    /// The peer lacks the permission.
+    /// The request needs a permission that its sender lacks.
     Permission,
-    /// The session or card does not exist.
+    /// The request names a session or card that does not exist.
     NotFound,
-    /// Another daemon has the card, or the daemon has reached a limit.
+    /// The request cannot be met now: another daemon has the card, or the daemon has reached a limit.
     Unavailable,
 }

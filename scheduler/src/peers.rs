@@ -28,7 +28,7 @@ struct Peer {
 pub(crate) enum PeerRole {
     Tool,
     Client(ClientId),
-    /// A peer that was sent its last message.
+    /// Peer whose connection ends once its last message is sent.
     Ending,
 }
 
@@ -59,7 +59,7 @@ impl Peers {
         }
     }
 
-    /// Ignores the connection's requests from now on. Returns the client that it belonged to.
+    /// Marks a connection as ending, so that its requests are ignored. Returns its client.
     pub(crate) fn end(&mut self, connection: ConnectionId) -> Option<ClientId> {
         let client = self.client(connection);
         if let Some(peer) = self.open.get_mut(&connection) {

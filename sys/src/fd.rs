@@ -1,6 +1,6 @@
 //! File descriptors of gpushare in an application's process.
 //!
-//! They get high numbers, but none beyond the present size of the process's descriptor table. Growing a table
+//! Their numbers are high, but within the present size of the process's descriptor table. Growing a table
 //! that threads share makes the kernel wait for all processors (`synchronize_rcu`: 6 to 17 ms on a machine
 //! with an H200), and all threads that open a file with it. A process has threads from `cuInit` on.
 

@@ -34,7 +34,7 @@ pub enum PageError {
         /// Size of the file, in bytes.
         found: u64,
     },
-    /// This build does not know the layout of the page.
+    /// The page has a layout that this build does not know.
     #[error(
         "the shared page has layout {found}, this build knows {PAGE_LAYOUT}; \
          install the same gpushare version on both sides"

@@ -29,14 +29,14 @@ pub(crate) enum End {
     Finished,
     /// The child ended before it had answered everything.
     Crashed {
-        /// Driver call in which the child was.
+        /// Driver call in which the child process was when it ended or was stopped.
         at: String,
         /// Signal or exit code, in words.
         how: String,
     },
     /// The child exceeded the time limit and was killed.
     Hung {
-        /// Driver call in which the child was.
+        /// Driver call in which the child process was when it ended or was stopped.
         at: String,
         /// Time until the child was killed.
         after: Duration,

@@ -16,7 +16,7 @@ const FORMAT: u32 = 1;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Severity {
-    /// Not checked; the finding says why.
+    /// Check that was skipped; its finding says why.
     Skipped,
     /// No problem.
     Ok,

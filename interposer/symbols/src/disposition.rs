@@ -107,7 +107,7 @@ families! {
     Module = "the daemon makes headroom for code before it is loaded";
     /// Size and free memory of a card.
     Totals = "a session sees its quota and its own usage as the card's memory";
-    /// Description of an address.
+    /// Function that only describes an address.
     Identity = "managed memory that stands for device memory is described as device memory";
     /// Lookup of driver functions.
     Lookup = "a hooked function is answered with gpushare's";

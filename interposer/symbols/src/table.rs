@@ -9,8 +9,8 @@
 //! }   base name         version that introduced a variant, and the suffix of its export
 //! ```
 //!
-//! The same base name may stand in several groups: `cuMemcpyHtoDAsync` of CUDA 2, with addresses of 32 bits,
-//! is a variant of its own.
+//! A base name may stand in several groups: `cuMemcpyHtoDAsync` of CUDA 2, with addresses of 32 bits, is a
+//! variant of its own.
 
 mod work;
 mod memory;

@@ -13,7 +13,7 @@ pub(crate) const SHORTEST_QUANTUM: Nanos = Nanos::from_millis(1);
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// Share ε of the time that may be lost to handoffs.
+    /// Share ε of a card's time that may be lost to handoffs.
     pub epsilon: Percent,
     /// Shortest computed quantum.
     pub quantum_min: Nanos,
@@ -24,11 +24,11 @@ pub struct Config {
     /// Cost of a handoff beside its drain and its moves: the card changes contexts, and its pipeline starts
     /// empty.
     pub switch_cost: Nanos,
-    /// Time that a drain should take.
+    /// Time that the drain of a holder's work should take.
     pub drain_target: Nanos,
     /// A drop is late after `late_factor × max(drain target, expected drain)`.
     pub late_factor: u32,
-    /// Longest pause between two tries of a drop.
+    /// Longest time for which the gates of a late drop are open before the next try.
     pub retry_max: Nanos,
     /// Number of tries after which a drop is reported as stuck.
     pub stuck_tries: u32,

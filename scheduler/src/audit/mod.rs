@@ -33,7 +33,7 @@ use file::File;
 
 /// Capacity of the queue of lines. A line has a few hundred bytes.
 const QUEUE: usize = 2048;
-/// Time that the daemon waits for the disk at its end.
+/// Longest time for which the ending daemon waits for the disk to take the last audit lines.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Number of lines that are written between two checks that the file is still at its path.
 const BATCH: usize = 256;

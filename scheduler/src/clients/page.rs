@@ -60,7 +60,7 @@ impl ClientPage {
         (known.replace(free) != Some(free)).then_some(free)
     }
 
-    /// Forgets what the core knows of a row, before both change.
+    /// Forgets the free bytes of a card that the core was told, since they are about to change.
     fn forget_known(&mut self, gpu: GpuId) {
         if let Some(known) = self.known.get_mut(usize::from(gpu.0)) {
             *known = None;

@@ -12,7 +12,7 @@ use gpushare_proto::Bytes;
 pub(crate) struct Overhead {
     /// Overhead by the latest answer.
     last: Option<Bytes>,
-    /// Overhead that the core knows.
+    /// Driver memory of the process in bytes, as the core was last told.
     sent: Option<Bytes>,
     listed: bool,
 }

@@ -2,15 +2,15 @@
 //!
 //! A request waits in two cases.
 //!
-//! After a restart: the registry names the processes of a session, and each says how much it uses when it
-//! comes back. Until then a lease could be bytes that a sibling has. So a session with a quota gets no lease
-//! while one of its processes is awaited. It gets none right after the restart either, since a process that
-//! joined just before the last daemon's death may not be in the registry.
+//! The first case is a restart: the registry names the processes of a session, and each says how much it uses
+//! when it comes back. Until then a lease could be bytes that a sibling has. So a session with a quota gets
+//! no lease while one of its processes is awaited. It gets none right after the restart either, since a
+//! process that joined just before the last daemon's death may not be in the registry.
 //!
-//! When there is no room and a process that had some has just ended: its memory is about to be free (see
-//! clients/orphans.rs). For its session's quota only the session's own dead processes count, for the card
-//! those of all sessions. A request waits only for processes that had ended when it first found no room. So
-//! later deaths do not prolong the wait.
+//! The second case is a full card or quota while a process that had memory has just ended: that memory is
+//! about to be free (see clients/orphans.rs). For its session's quota only the session's own dead processes
+//! count, for the card those of all sessions. A request waits only for processes that had ended when it first
+//! found no room. So later deaths do not prolong the wait.
 
 use gpushare_core::{Event, Kind};
 use gpushare_proto::page::LimitKind;

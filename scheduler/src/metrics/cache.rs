@@ -14,7 +14,7 @@ use super::picture::Picture;
 use super::scene::Scene;
 use super::sensors::Sensors;
 
-/// Time for which a picture is served again.
+/// Time for which the metrics server reuses its last copy of the daemon's state.
 const FRESH: Duration = Duration::from_millis(250);
 /// Time within which a healthy core's task answers.
 const PATIENCE: Duration = Duration::from_secs(2);

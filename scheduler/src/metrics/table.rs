@@ -35,7 +35,7 @@ pub enum Kind {
     Counter,
     /// Value that rises and falls.
     Gauge,
-    /// Numbers of observations by size.
+    /// Counts of observations in ranges of their size.
     Histogram,
 }
 
@@ -88,7 +88,7 @@ pub(super) const GRANTS: Family = Family::histogram(
     "gpushare_gpu_grant_seconds",
     "Time from a session's entry into the queue to its grant, in turns",
 );
-/// Waits until a session can run again.
+/// Waits from a session's entry into the queue until it runs with its memory moved in.
 pub(super) const WAITS: Family = Family::histogram(
     "gpushare_gpu_wait_seconds",
     "Time from a session's entry into the queue until it runs with its memory moved in, in turns",

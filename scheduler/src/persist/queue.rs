@@ -101,7 +101,7 @@ impl Persistence {
         peers.send(connection, |outbox| outbox.send_after(self.acts, reply));
     }
 
-    /// Takes the waiting answers to all acts up to one.
+    /// Removes and returns the answers that wait for acts up to number `up_to` to be on the disk.
     pub(super) fn take_answers(&mut self, up_to: u64) -> BTreeMap<u64, WaitingAnswer> {
         let later = self.waiting.split_off(&(up_to + 1));
         std::mem::replace(&mut self.waiting, later)
@@ -140,7 +140,7 @@ impl Persistence {
         is_due
     }
 
-    /// Returns the time of the next write or count.
+    /// Returns the time at which the registry is written, or usage counted, next.
     pub(crate) fn due(&self) -> Option<Nanos> {
         let book = (!self.unchanged).then(|| self.written.map_or(Nanos::ZERO, |written| written + PACE));
         [book, self.next_count].into_iter().flatten().min()

@@ -33,7 +33,7 @@ pub(crate) struct Word {
     pub(crate) failure: Option<String>,
 }
 
-/// Work that the thread has not taken yet.
+/// Work for the writer thread that it has not taken yet.
 #[derive(Debug, Default)]
 struct Slot {
     book: Option<(Book, u64)>,

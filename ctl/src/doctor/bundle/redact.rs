@@ -32,7 +32,7 @@ const SHARED_USERS: [&str; 8] = ["root", "nobody", "daemon", "bin", "sys", "user
 const SHARED_HOSTS: [&str; 4] = ["localhost", "localdomain", "ip6-localhost", "(none)"];
 /// Smallest user id of a person.
 const FIRST_PERSON: u32 = 1000;
-/// A key that is named like a secret.
+/// Pattern of keys whose values are secrets by their name.
 const SECRET_KEY: &str = r"[\w.-]*(?:token|secret|password|passwd|credential|apikey|api_key|private)[\w.-]*";
 
 /// Expression of a whole key that is named like a secret.

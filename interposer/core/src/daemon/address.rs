@@ -22,7 +22,7 @@ use crate::process::fork;
 
 /// Time within which a daemon answers a question of a process that is no client.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
-/// How long to wait for descriptors that other threads may close, and the pause between two tries.
+/// Longest wait for free descriptors, which other threads may close, and the pause between two tries.
 const SHORTAGE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_millis(20));
 
 /// Reason why there is no connection.

@@ -31,11 +31,11 @@ pub enum MemoryKind {
 /// Membership of the process: decided when it makes its first context, and never changed.
 #[derive(Debug)]
 pub(crate) enum Membership {
-    /// It shares the card and has a link to a daemon.
+    /// The process shares the card and has a link to a daemon.
     Shared(Box<Link>),
-    /// It runs without sharing, since there is no daemon.
+    /// The process runs without sharing, since there is no daemon.
     Native,
-    /// It must not use the card.
+    /// The process must not use the card.
     Refused,
 }
 

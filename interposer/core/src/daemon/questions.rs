@@ -59,7 +59,7 @@ pub(super) struct Questions {
     answered: Condvar,
 }
 
-/// Questions by their numbers, which the daemon repeats in its answers.
+/// Unanswered questions to the daemon, by the number that the answer repeats.
 #[derive(Debug, Default)]
 pub(super) struct Open {
     last: u64,

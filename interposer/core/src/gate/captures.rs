@@ -13,11 +13,11 @@ use crate::driver::contexts::Contexts;
 use crate::driver::types::{CAPTURE_STATUS_INVALIDATED, CUcontext, CUstream, STREAM_PER_THREAD};
 use crate::process::lock;
 
-/// Captures that have begun and not ended.
+/// Stream captures (CUDA graphs being recorded) that have begun and not ended.
 #[derive(Debug, Default)]
 pub(crate) struct Captures {
     running: Mutex<Vec<Running>>,
-    /// Number of valid captures: those that a wait could break.
+    /// Number of valid stream captures. A wait at the gate would break them.
     count: AtomicUsize,
     /// Number of captures that are beginning now.
     beginning: AtomicUsize,

@@ -26,7 +26,7 @@ use crate::driver::types::{CUDA_SUCCESS, CUfunction};
 
 /// Prefixes of the names of NCCL's kernels, over all its releases.
 const NCCL: [&str; 2] = ["ncclDevKernel", "ncclKernel"];
-/// Number of drain targets for which collectives are admitted. A later drop is undone instead.
+/// Time for which collectives are admitted, in drain targets. A later drop is undone instead.
 const PATIENCE: u64 = 4;
 
 /// Admission of collective kernels while a drain runs, and the names by which they are known.

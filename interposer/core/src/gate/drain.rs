@@ -1,8 +1,8 @@
 //! The drainer: a thread that drains the process, brings its memory in or watches it for idleness, as the
 //! gate's word says.
 //!
-//! It is level-triggered. It reads the word, performs its task, and gives up at once when the word changes.
-//! So a drop can be undone and a grant taken away at any moment:
+//! The drainer is level-triggered: it reads the word, performs its task, and gives up at once when the word
+//! changes. So a drop can be undone and a grant taken away at any moment:
 //!
 //! ```text
 //!   closed          drain: no thread inside, no capture, nothing in flight   → Released{word}
@@ -34,7 +34,7 @@ use crate::driver::types::CAPTURE_MODE_RELAXED;
 use crate::memory::Memory;
 use crate::process::lock;
 
-/// Longest rest, since the page may have been replaced meanwhile.
+/// Longest pause of the drainer without work, since a new daemon may have replaced the page meanwhile.
 const REST: Duration = Duration::from_secs(1);
 /// Pause between two looks at work in flight, as a part of the time so far. The card is idle and counts as
 /// held between the end of the work and the look; a limited program pays for that once in each slice of some
@@ -69,8 +69,8 @@ fn task(word: GateWord, answered: bool, flags: u32) -> Task {
 pub(super) struct AnsweredDrop(Mutex<Option<(usize, GateWord)>>);
 
 impl AnsweredDrop {
-    /// Returns whether nothing is left to give back under the closed `word` of `page`: it was answered, or
-    /// nothing was ever granted.
+    /// Returns whether a drop needs no answer: its closed `word` in `page` was answered before, or nothing
+    /// was ever granted.
     pub(super) fn covers(&self, page: &Page, word: GateWord) -> bool {
         word.change() == 0 || *lock(&self.0) == Some((std::ptr::from_ref(page).addr(), word))
     }
@@ -158,7 +158,7 @@ impl Drainer {
         }
     }
 
-    /// Asks the driver to bring every managed range to its card. Page faults bring what it could not.
+    /// Prefetches every managed range to its card. Page faults bring what the driver refused to prefetch.
     fn prefetch(&self) -> Bytes {
         let driver = self.driver;
         let mut moved = Bytes::ZERO;

@@ -32,7 +32,7 @@ impl Default for Grace {
 }
 
 impl Grace {
-    /// Returns how long no thread may have entered the gate.
+    /// Returns the time without a thread in the gate after which the process counts as idle.
     pub const fn span(&self) -> Nanos {
         self.span
     }
@@ -47,7 +47,7 @@ impl Grace {
         self.released = Some(now);
     }
 
-    /// Judges the last release now that the lock is granted again. A thread last wanted it at `wanted`.
+    /// Doubles the span if a thread `wanted` the lock soon after the last release, else halves it.
     pub fn judge(&mut self, wanted: Nanos) {
         let Some(released) = self.released.take() else { return };
         if wanted >= released && wanted - released < SOON {

@@ -9,7 +9,7 @@ use crate::driver::types::{CUDA_ERROR_NOT_READY, CUDA_SUCCESS, CUevent};
 
 use super::captures::Captures;
 
-/// Marks at the end of the work that was in flight in each context at some moment.
+/// Events recorded in each context behind the work that was in flight at some moment.
 #[derive(Debug)]
 pub(super) struct InFlight(Vec<Mark>);
 

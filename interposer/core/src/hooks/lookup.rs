@@ -14,7 +14,7 @@ use crate::state::State;
 
 /// Returns gpushare's function for a hooked driver symbol, and null if the real `dlsym` must answer.
 ///
-/// It replaces only the driver's own function or gpushare's export; other libraries may have functions of the
+/// Only the driver's own function or gpushare's export is replaced; other libraries may have functions of the
 /// same name. Names without the driver's prefix are rejected first, without any lookup.
 ///
 /// # Safety

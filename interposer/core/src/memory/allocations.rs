@@ -14,9 +14,9 @@ use crate::process::lock;
 pub struct Block {
     /// Bytes that the application asked for, which are charged.
     pub size: Bytes,
-    /// Device that it is charged to.
+    /// Device to which the allocation is charged.
     pub device: CUdevice,
-    /// Address of the context that it dies with.
+    /// Address of the context whose end frees the allocation.
     pub context: usize,
     /// Way in which it came to be.
     pub origin: Origin,

@@ -56,13 +56,13 @@ pub(crate) struct Charge {
 pub(crate) struct Tile {
     /// Handle of the array or mipmap.
     pub resource: u64,
-    /// Kind of part: a level or the tail.
+    /// Kind of the part: a region of a mipmap level, or of the mip tail.
     pub kind: u32,
-    /// Level (0 in the tail) and layer.
+    /// Mipmap level (0 in the mip tail) and array layer of the part.
     pub plane: [u32; 2],
-    /// Offset in each dimension, or in the tail.
+    /// Offset of the part in elements of each dimension, or in bytes within the mip tail.
     pub from: [u64; 3],
-    /// Extent in each dimension, or bytes in the tail.
+    /// Extent of the part in elements of each dimension, or in bytes within the mip tail.
     pub size: [u64; 3],
 }
 

@@ -18,7 +18,7 @@ pub(crate) const GREEN_CONTEXT: Bytes = Bytes::mib(16);
 pub(crate) const MODULE: Bytes = Bytes::mib(64);
 
 impl Memory {
-    /// Asks for headroom, then calls as [`Self::call_with_headroom`].
+    /// Asks for headroom for the driver's memory, then calls as [`Self::call_with_headroom`].
     pub(crate) fn ask_and_call(
         &self,
         device: CUdevice,

@@ -73,7 +73,7 @@ impl Figures {
 /// News for the daemon about leased bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Report {
-    /// So many bytes are free in the row that the daemon should take some.
+    /// A card's row has so many free bytes that the daemon should take some back.
     Trim(GpuId),
     /// Bytes that were reported as fixed are free, and the daemon's again.
     ReturnFixed(GpuId, Bytes),
@@ -128,19 +128,19 @@ impl Lease {
         }
     }
 
-    /// Counts bytes that are there without a lease.
+    /// Adds used bytes without a lease to a card's debt.
     pub fn add_debt(&self, device: CUdevice, bytes: Bytes, kind: MemoryKind) {
         if let Some(usage) = self.usage(device) {
             usage.add_debt(bytes, kind);
         }
     }
 
-    /// Returns the bytes of `kind` that are there without a lease.
+    /// Returns the debt of a card: used bytes of `kind` for which the daemon has leased none.
     pub fn debt(&self, device: CUdevice, kind: MemoryKind) -> Bytes {
         self.usage(device).map_or(Bytes::ZERO, |usage| usage.debt(kind))
     }
 
-    /// Returns whether any bytes are there without a lease.
+    /// Returns whether a card has a debt: used bytes for which the daemon has leased none.
     pub fn has_debt(&self, device: CUdevice) -> bool {
         self.usage(device).is_some_and(Usage::has_debt)
     }

@@ -25,7 +25,7 @@ pub(super) struct Usage {
     /// Held while `reported` changes and the report is sent, so that reports go out in the order of the
     /// changes.
     reporting: Mutex<()>,
-    /// Bytes that are there without a lease, by [`MemoryKind`].
+    /// Debt of the card: used bytes without a lease, by [`MemoryKind`].
     debts: [AtomicU64; 2],
     /// Size of the card as the driver's `cuMemGetInfo` returned it; 0 before it was asked.
     card_size: AtomicU64,

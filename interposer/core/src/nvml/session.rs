@@ -26,7 +26,7 @@ pub(super) struct Card {
 }
 
 impl Card {
-    /// `None` outside a session, and for a handle that NVML does not know.
+    /// Returns `None` outside a session, and for a handle that NVML does not know.
     pub(super) fn of(device: Device) -> Option<Self> {
         let members = Members::of_caller()?;
         let state = State::existing();

@@ -97,7 +97,7 @@ pub struct ProcessDetailList {
     pub version: c_uint,
     /// Kind of processes that the list is asked for.
     pub mode: c_uint,
-    /// Length of the array, then the number of processes.
+    /// Length of the caller's array; after the call, the number of processes.
     pub count: c_uint,
     /// Array that the library fills.
     pub processes: *mut ProcessDetail,
@@ -159,7 +159,7 @@ pub struct SampleInfo {
 pub struct SampleInfos {
     /// Size and version of this layout.
     pub version: c_uint,
-    /// Length of the array, then the number of samples.
+    /// Length of the caller's array; after the call, the number of processes.
     pub count: c_uint,
     /// Only samples after this time are wanted, in microseconds.
     pub last_seen: u64,

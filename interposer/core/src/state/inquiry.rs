@@ -28,7 +28,7 @@ static INQUIRY: ForkCell<Inquiry> = ForkCell::new();
 /// Address for inquiries, and the last answer.
 #[derive(Debug)]
 struct Inquiry {
-    /// `None` where the environment names a token that cannot be read.
+    /// Address of the daemon; `None` if the environment names a token that cannot be read.
     address: Option<Address>,
     last: Mutex<Last>,
 }

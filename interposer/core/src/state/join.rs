@@ -17,7 +17,7 @@ use crate::driver::types::{CUDA_ERROR_SYSTEM_NOT_READY, CUdevice, CUresult};
 use crate::gate::set_page;
 use crate::process::{lock, spawn, stderr};
 
-/// Cards that the daemon knows of this process.
+/// Cards that the daemon knows this process to use.
 #[derive(Debug, Default)]
 pub(super) struct Cards {
     attached: Mutex<Vec<(CUdevice, GpuInfo)>>,

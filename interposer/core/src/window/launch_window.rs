@@ -31,7 +31,7 @@ const PAUSE_MIN: Nanos = Nanos(20_000);
 const PAUSE_MAX: Nanos = Nanos(200_000);
 /// Time limit of a wait: this many targets, or this many times the expected time of the oldest marker.
 const LIMIT: u64 = 4;
-/// Upper bound of the time limit, in targets.
+/// Longest time limit of the window, as a multiple of the drain target.
 const LIMIT_MOST: u64 = 100;
 /// A completion within limit ÷ this after a launch was let through had waited for that launch.
 const SOON: u64 = 16;

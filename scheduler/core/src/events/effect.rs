@@ -98,7 +98,7 @@ pub enum Effect {
         /// Number of bytes.
         bytes: Bytes,
     },
-    /// Answer to [`Event::Room`](super::Event::Room).
+    /// Answer whether a card has room for a process's driver memory ([`Event::Room`](super::Event::Room)).
     Room {
         /// Number of the process.
         client: ClientId,

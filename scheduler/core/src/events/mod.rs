@@ -213,7 +213,7 @@ pub enum Event {
         gpu: GpuId,
         /// Number that the answer repeats.
         request: RequestId,
-        /// Bytes that the driver may need.
+        /// Bytes of the card that the driver may need for itself.
         bytes: Bytes,
     },
     /// Memory that contexts and the driver take for a process, beside its allocations, was measured.

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::values::gpu_set::GpuSet;
 
-/// Decision that an operator can read in the log afterwards.
+/// Decision of the scheduler that is logged for the operator.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Notice {
     /// A card changed its mode.

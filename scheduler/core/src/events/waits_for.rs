@@ -65,7 +65,7 @@ impl WaitsFor {
     }
 }
 
-/// Wording with numbers instead of names.
+/// Wording of a wait's reason with the numbers of sessions and cards instead of their names.
 impl fmt::Display for WaitsFor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.words(|session| session.to_string()))

@@ -158,7 +158,7 @@ impl Core {
         }
     }
 
-    /// Closes or opens the queue for a session whose compute limit is used up, or no longer.
+    /// Takes a session out of the queue when its compute limit is used up, and puts it back afterwards.
     fn judge_compute_limit(&mut self, id: SessionId) {
         let slice = self.slice(id);
         if let Some(session) = self.sessions.get_mut(id) {

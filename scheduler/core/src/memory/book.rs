@@ -34,7 +34,7 @@ pub(crate) struct Book {
 }
 
 impl Book {
-    /// Allocated bytes, as last seen.
+    /// Allocated bytes of the process on the card, as its page last showed.
     pub(crate) fn used(&self) -> Bytes {
         self.leased - self.free
     }

@@ -26,7 +26,7 @@ pub(crate) struct Request {
     pub(crate) tried: BTreeSet<ClientId>,
 }
 
-/// The open request, and the questions to pages that are not answered yet.
+/// Request that waits for recalled leases, and the questions to pages that are not answered yet.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Recalls {
     request: Option<Request>,
@@ -40,7 +40,7 @@ impl Recalls {
         self.request = Some(request);
     }
 
-    /// Takes the open request out, to be decided.
+    /// Removes and returns the waiting request, which can now be decided.
     pub(crate) fn resume(&mut self) -> Option<Request> {
         self.request.take()
     }

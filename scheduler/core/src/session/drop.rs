@@ -130,7 +130,7 @@ impl PendingDrop {
         }
     }
 
-    /// Time at which a drop that is late at `late_at` is undone, if a thread sleeps.
+    /// Time at which the drop is undone if it is late at `late_at` and a thread sleeps at the gate.
     fn undo_at(&self, late_at: Nanos, config: &Config) -> Option<Nanos> {
         Some(late_at.max(self.sleeper? + config.drain_target))
     }

@@ -40,7 +40,7 @@ pub(crate) struct Grant {
     pub(crate) entry: Option<Entry>,
 }
 
-/// Times at which the way to a turn began, to report its length afterwards.
+/// Times from which the length of the way to a turn is measured.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Entry {
     /// Time at which the session queued up.

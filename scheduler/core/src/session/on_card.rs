@@ -124,7 +124,7 @@ impl Listing {
     }
 }
 
-/// Room that a session's lock takes on a card.
+/// Kind of room that a session's lock takes on a card.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Presence {
     /// No room: the session does not have the lock.

@@ -18,7 +18,7 @@ pub(crate) trait Key: Copy + Ord + fmt::Display {
 }
 
 impl Key for GpuId {
-    /// Usually all cards of the node are in the map, each at its own number.
+    /// Returns the card's number: usually all cards of the node are in the map, in order.
     fn guess(self) -> usize {
         self.0.into()
     }
