@@ -18,8 +18,8 @@ use crate::promise::{Promise, Promises};
 const HEAD: &str = "\
 # Scoreboard
 
-Every promise of gpushare, with its bound and the latest measurement. `cargo xtask promises` measures all of them and
-writes this page; `--only NAME` does so for one check, `--quick` for those that need no idle machine.
+Every promise of gpushare, with its bound and the latest measurement. `cargo xtask promises` measures all of
+them and writes this page; `--only NAME` does so for one check, `--quick` for those that need no idle machine.
 A bound is a ratio within one run or a counted quantity. Unless a row says otherwise, measurements are of the
 [simulated card](../simulated-card.md), and no result of a GPU.
 
@@ -30,8 +30,8 @@ A bound is a ratio within one run or a counted quantity. Unless a row says other
 const CARDS: &str = "
 ## Real cards
 
-Figures that were measured on a real card at the given date. They are recorded in `cards.toml`, and not measured by the
-command above.
+Figures that were measured on a real card at the given date. They are recorded in `cards.toml`, and not
+measured by the command above.
 
 | promise | bound | measured | held | card, driver | command | date | commit |
 |---|---|---|---|---|---|---|---|
