@@ -6,7 +6,7 @@ use gpushare_proto::{GpuId, Nanos, SessionId};
 use crate::core::Core;
 use crate::event::{Effect, Notice};
 use crate::gpu::Card;
-use crate::gpu::queue::{self, Rooms};
+use crate::gpu::queue;
 use crate::session::drop::{PendingDrop, Step};
 use crate::session::lock::Lock;
 
@@ -74,9 +74,9 @@ impl Core {
                 })
                 .collect();
             holders.sort_unstable();
-            let mut rooms: Rooms = [(gpu, card.empty_room())].into_iter().collect();
+            let mut taken = [(gpu, card.empty_occupancy())].into_iter().collect();
             let holders = holders.into_iter().map(|(.., id)| (id, self.turn_cards(id)));
-            for id in queue::surplus(holders, |id, gpu| self.need(id, gpu), &mut rooms) {
+            for id in queue::surplus(holders, |id, gpu| self.need(id, gpu), &mut taken) {
                 self.begin_drop(id);
             }
         }

@@ -7,7 +7,7 @@ use crate::config::StuckPolicy;
 use crate::core::Core;
 use crate::event::Notice;
 use crate::gpu::Card;
-use crate::gpu::queue::{self, Room, Rooms};
+use crate::gpu::queue::{self, Occupancies, Occupancy};
 use crate::gpu_set::GpuSet;
 use crate::session::client::Past;
 use crate::session::clock::Clock;
@@ -143,7 +143,7 @@ impl Core {
             let shifts = tied.len() > 1 || self.owes_somebody(tied);
             let waiters = self.admissible(tied).map(|id| (id, self.turn_cards(id)));
             let need = |id, gpu| self.need(id, gpu);
-            let admission = queue::admit(waiters, need, &mut self.rooms(tied));
+            let admission = queue::admit(waiters, need, &mut self.occupancies(tied));
             self.set_wanted(tied, admission.wanted);
             let again = shifts && !admission.admitted.is_empty();
             for id in admission.admitted {
@@ -205,7 +205,7 @@ impl Core {
         if !self.is_anything_lost(cards) {
             return false;
         }
-        let left_over = self.rooms_beside_the_absent(cards, Card::room_left_over);
+        let left_over = self.occupancies_with_absent(cards, Card::stuck_occupancy);
         !queue::fits(cards, |gpu| self.need(id, gpu), &left_over)
     }
 
@@ -222,29 +222,29 @@ impl Core {
     }
 
     /// Returns the occupancy of a card by the sessions that take turns there.
-    pub(crate) fn room_on(&self, gpu: GpuId) -> Option<Room> {
-        self.rooms(gpu.into()).get(gpu).copied()
+    pub(crate) fn occupancy_on(&self, gpu: GpuId) -> Option<Occupancy> {
+        self.occupancies(gpu.into()).get(gpu).copied()
     }
 
     /// Returns the occupancy of each of `cards` by the sessions that take turns there.
-    pub(crate) fn rooms(&self, cards: GpuSet) -> Rooms {
-        self.rooms_beside_the_absent(cards, Card::room)
+    pub(crate) fn occupancies(&self, cards: GpuSet) -> Occupancies {
+        self.occupancies_with_absent(cards, Card::occupancy)
     }
 
-    /// Returns the occupancy of each of `cards`, computed by `room`, with the memory of absent processes
+    /// Returns the occupancy of each of `cards`, computed by `of`, with the memory of absent processes
     /// added.
-    fn rooms_beside_the_absent(&self, cards: GpuSet, room: impl Fn(&Card, bool) -> Room) -> Rooms {
+    fn occupancies_with_absent(&self, cards: GpuSet, of: impl Fn(&Card, bool) -> Occupancy) -> Occupancies {
         let cards = self.cards.among(cards);
         let pass = self.config.stuck_policy == StuckPolicy::RunOthers;
-        let mut rooms: Rooms = cards.map(|(gpu, card)| (gpu, room(card, pass))).collect();
+        let mut taken: Occupancies = cards.map(|(gpu, card)| (gpu, of(card, pass))).collect();
         for (gpu, bytes) in self.recovery.passable() {
             // Where no memory moves, the memory of absent processes keeps no session out.
             let moves = self.cards.get(gpu).is_some_and(Card::moves_memory);
-            if let Some(room) = rooms.get_mut(gpu).filter(|_| moves) {
-                room.enter(bytes);
+            if let Some(occupancy) = taken.get_mut(gpu).filter(|_| moves) {
+                occupancy.enter(bytes);
             }
         }
-        rooms
+        taken
     }
 
     /// Lends its cards to a session before its turn, until the first waiter can begin.

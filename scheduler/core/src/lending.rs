@@ -37,13 +37,13 @@ impl Core {
         let first_on = |gpu| line.iter().find(|id| self.turn_cards(**id).contains(gpu));
         let firsts = tied.into_iter().filter_map(|gpu| Some((gpu, *first_on(gpu)?)));
         let firsts: ByGpu<SessionId> = firsts.collect();
-        let mut rooms = self.rooms(tied);
+        let mut taken = self.occupancies(tied);
         // Most sessions of a long line want the same card.
         let (mut asked, mut until) = (GpuSet::default(), None);
         let mut lent = false;
         for &id in &line {
             let cards = self.turn_cards(id);
-            if !queue::fits(cards, |gpu| self.need(id, gpu), &rooms) {
+            if !queue::fits(cards, |gpu| self.need(id, gpu), &taken) {
                 continue;
             }
             if cards != asked {
@@ -51,7 +51,7 @@ impl Core {
                 (asked, until) = (cards, self.useless_until_on(cards, cards, first, None));
             }
             if let Some(until) = until.filter(|&until| self.pays_to_lend(id, until)) {
-                queue::enter(cards, |gpu| self.need(id, gpu), &mut rooms);
+                queue::enter(cards, |gpu| self.need(id, gpu), &mut taken);
                 self.grant_loan(id, until);
                 asked = GpuSet::default();
                 lent = true;
@@ -83,14 +83,14 @@ impl Core {
     fn yields_behind(&self, id: SessionId, until: Nanos) -> bool {
         let cards = self.turn_cards(id);
         let tied = self.tied_to(cards);
-        let mut rooms = self.rooms(tied);
-        queue::leave(cards, |gpu| self.need(id, gpu), &mut rooms);
+        let mut taken = self.occupancies(tied);
+        queue::leave(cards, |gpu| self.need(id, gpu), &mut taken);
         let firsts = cards.into_iter().filter_map(|gpu| self.first_on(gpu));
         let firsts: Vec<SessionId> = firsts.collect();
         let mut line = self.admissible(tied).filter(|other| !firsts.contains(other));
         line.any(|other| {
             let wants = self.turn_cards(other);
-            let fits = wants.overlaps(cards) && queue::fits(wants, |gpu| self.need(other, gpu), &rooms);
+            let fits = wants.overlaps(cards) && queue::fits(wants, |gpu| self.need(other, gpu), &taken);
             let mut contested = wants.and(cards).into_iter();
             fits && self.pays_to_lend(other, until) && contested.any(|gpu| self.yields_to(id, other, gpu))
         })
@@ -129,9 +129,9 @@ impl Core {
             let first = first(gpu)?;
             let wants = self.turn_cards(first);
             let elsewhere = wants.and(self.wanted).without(own);
-            let rooms = elsewhere.into_iter().map(|gpu| self.room_at(gpu, first));
+            let times = elsewhere.into_iter().map(|gpu| self.room_at(gpu, first));
             let turn = turn.filter(|_| wants.len() < 2);
-            rooms.chain(turn).max().filter(|&at| at > self.now)
+            times.chain(turn).max().filter(|&at| at > self.now)
         });
         waits.reduce(|least, wait| least.zip(wait).map(|(a, b)| a.min(b)))?
     }
@@ -144,7 +144,7 @@ impl Core {
     /// Earliest time at which a waiter may have room on a card, if holders let go in the order in which their
     /// turns end. Stuck holders never let go.
     fn room_at(&self, gpu: GpuId, waiter: SessionId) -> Nanos {
-        let (Some(card), Some(mut room)) = (self.cards.get(gpu), self.room_on(gpu)) else {
+        let (Some(card), Some(mut occupancy)) = (self.cards.get(gpu), self.occupancy_on(gpu)) else {
             return self.now;
         };
         let here = card.census.holders.iter().copied();
@@ -153,10 +153,10 @@ impl Core {
         ends.sort_unstable();
         let mut at = self.now;
         for (end, holder) in ends {
-            if room.fits(self.need(waiter, gpu)) {
+            if occupancy.fits(self.need(waiter, gpu)) {
                 break;
             }
-            room.leave(self.need(holder, gpu));
+            occupancy.leave(self.need(holder, gpu));
             at = at.max(end);
         }
         at

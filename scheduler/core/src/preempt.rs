@@ -56,7 +56,7 @@ impl Core {
         let first = self.admissible(gpu.into()).next();
         let card = self.cards.get(gpu).filter(|_| first == Some(id))?;
         let need = self.need(id, gpu);
-        let mut room = self.room_on(gpu)?;
+        let mut occupancy = self.occupancy_on(gpu)?;
         let (leaving, mut behind): (Vec<SessionId>, Vec<SessionId>) = card
             .census
             .holders
@@ -64,19 +64,19 @@ impl Core {
             .filter(|holder| self.turn_cards(**holder).contains(gpu) && !self.is_stuck(**holder))
             .partition(|holder| self.is_leaving(**holder));
         for holder in leaving {
-            room.leave(self.need(holder, gpu));
+            occupancy.leave(self.need(holder, gpu));
         }
         behind.retain(|&holder| self.is_behind(id, holder) && !self.has_owed_turn(holder));
         behind.sort_by_key(|&holder| Reverse(self.standing_in_line(holder)));
         let mut leave = Vec::new();
         for holder in behind {
-            if room.fits(need) {
+            if occupancy.fits(need) {
                 break;
             }
-            room.leave(self.need(holder, gpu));
+            occupancy.leave(self.need(holder, gpu));
             leave.push(holder);
         }
-        room.fits(need).then_some(leave)
+        occupancy.fits(need).then_some(leave)
     }
 
     /// Whether a session's turn was owed to its class, and so must not end early.

@@ -205,7 +205,7 @@ impl Core {
         let Some(card) = self.cards.get(gpu) else { return };
         let (floors, members) = (card.floors, card.census.members.clone());
         for id in members {
-            self.settle_charges(id);
+            self.charge_so_far(id);
             if let Some(session) = self.sessions.get_mut(id) {
                 let floor = floors[session.share.class as usize];
                 if let Some(on) = session.cards.get_mut(gpu) {
@@ -217,7 +217,7 @@ impl Core {
     }
 
     /// Charges a session for its present turns so far, at its present weight.
-    pub(crate) fn settle_charges(&mut self, id: SessionId) {
+    pub(crate) fn charge_so_far(&mut self, id: SessionId) {
         let Some(session) = self.sessions.get_mut(id) else {
             return;
         };

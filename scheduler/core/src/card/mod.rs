@@ -22,7 +22,7 @@ use census::Census;
 use charge::Charge;
 use knobs::Knobs;
 use mode::{Facts, ModeChoice};
-use queue::Room;
+use queue::Occupancy;
 use trickle::Trickle;
 
 /// Number of latest drains that are kept for `status` and the metrics.
@@ -179,20 +179,20 @@ impl Card {
 
     /// Occupancy by the sessions that take turns. If `passable`, another session may run beside a stuck
     /// holder; the memory of the stuck one stays occupied.
-    pub(crate) fn room(&self, passable: bool) -> Room {
+    pub(crate) fn occupancy(&self, passable: bool) -> Occupancy {
         let seated = self.census.seated(self.takes_turns());
-        self.room_beside(self.passed(passable).0).taken(seated, self.census.held())
+        self.occupancy_beside(self.passed(passable).0).taken(seated, self.census.held())
     }
 
     /// Occupancy once all holders except stuck, passable ones have let go.
-    pub(crate) fn room_left_over(&self, passable: bool) -> Room {
+    pub(crate) fn stuck_occupancy(&self, passable: bool) -> Occupancy {
         let (stuck, lost) = self.passed(passable);
-        self.room_beside(stuck).taken(stuck, lost)
+        self.occupancy_beside(stuck).taken(stuck, lost)
     }
 
     /// Occupancy of the card without holders.
-    pub(crate) fn empty_room(&self) -> Room {
-        self.room_beside(0)
+    pub(crate) fn empty_occupancy(&self) -> Occupancy {
+        self.occupancy_beside(0)
     }
 
     /// Number of stuck holders that others may pass, and the sum of their working sets.
@@ -203,12 +203,12 @@ impl Card {
         }
     }
 
-    fn room_beside(&self, stuck: usize) -> Room {
+    fn occupancy_beside(&self, stuck: usize) -> Occupancy {
         match self.mode.mode() {
-            Mode::Serialized => Room::empty(usize::MAX, self.capacity()),
-            Mode::TimeSliced => Room::empty(1 + stuck, self.capacity()),
+            Mode::Serialized => Occupancy::empty(usize::MAX, self.capacity()),
+            Mode::TimeSliced => Occupancy::empty(1 + stuck, self.capacity()),
             // Only sessions with a compute limit take turns here, and none of them needs memory to move.
-            Mode::Parallel => Room::empty(1 + stuck, Bytes::MAX),
+            Mode::Parallel => Occupancy::empty(1 + stuck, Bytes::MAX),
         }
     }
 

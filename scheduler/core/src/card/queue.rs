@@ -25,7 +25,7 @@ use crate::values::small_map::ByGpu;
 
 /// Occupancy of a card that takes turns: number of holders and their bytes, with the most of each.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Room {
+pub(crate) struct Occupancy {
     /// Most sessions that may hold the card together: no bound where memory moves, else one beside stuck
     /// holders that may be passed.
     seats: usize,
@@ -35,7 +35,7 @@ pub(crate) struct Room {
     held: Bytes,
 }
 
-impl Room {
+impl Occupancy {
     pub(crate) const fn empty(seats: usize, capacity: Bytes) -> Self {
         Self { seats, holders: 0, capacity, held: Bytes::ZERO }
     }
@@ -64,7 +64,7 @@ impl Room {
 }
 
 /// Occupancy of each card that takes turns.
-pub(crate) type Rooms = ByGpu<Room>;
+pub(crate) type Occupancies = ByGpu<Occupancy>;
 
 /// Decision on the waiters: the admitted ones, and the cards that must make room.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -75,16 +75,16 @@ pub(crate) struct Admission {
     pub(crate) wanted: GpuSet,
 }
 
-/// Decides which waiters are admitted. `waiters` come in their order, each with its cards in `rooms`; `need`
+/// Decides which waiters are admitted. `waiters` come in their order, each with its cards in `taken`; `need`
 /// gives the bytes that a session needs on a card.
 pub(crate) fn admit(
     waiters: impl IntoIterator<Item = (SessionId, GpuSet)>,
     need: impl Fn(SessionId, GpuId) -> Bytes,
-    rooms: &mut Rooms,
+    taken: &mut Occupancies,
 ) -> Admission {
     let mut admission = Admission::default();
     let mut reserved = GpuSet::default();
-    let all: GpuSet = rooms.keys().collect();
+    let all: GpuSet = taken.keys().collect();
     for (session, cards) in waiters {
         // All cards are reserved, so the rest of the line changes nothing.
         if !reserved.is_empty() && all.is_within(reserved) {
@@ -95,9 +95,9 @@ pub(crate) fn admit(
             continue;
         }
         let needs = |gpu| need(session, gpu);
-        let misfits = misfits(cards, needs, rooms);
+        let misfits = misfits(cards, needs, taken);
         if misfits.is_empty() {
-            enter(cards, needs, rooms);
+            enter(cards, needs, taken);
             admission.admitted.push(session);
             continue;
         }
@@ -112,13 +112,13 @@ pub(crate) fn admit(
 pub(crate) fn surplus(
     holders: impl IntoIterator<Item = (SessionId, GpuSet)>,
     need: impl Fn(SessionId, GpuId) -> Bytes,
-    rooms: &mut Rooms,
+    taken: &mut Occupancies,
 ) -> Vec<SessionId> {
     let mut surplus = Vec::new();
     for (session, cards) in holders {
         let needs = |gpu| need(session, gpu);
-        match fits(cards, needs, rooms) {
-            true => enter(cards, needs, rooms),
+        match fits(cards, needs, taken) {
+            true => enter(cards, needs, taken),
             false => surplus.push(session),
         }
     }
@@ -126,29 +126,29 @@ pub(crate) fn surplus(
 }
 
 /// Whether a session fits on all of its cards.
-pub(crate) fn fits(cards: GpuSet, need: impl Fn(GpuId) -> Bytes, rooms: &Rooms) -> bool {
-    misfits(cards, need, rooms).is_empty()
+pub(crate) fn fits(cards: GpuSet, need: impl Fn(GpuId) -> Bytes, taken: &Occupancies) -> bool {
+    misfits(cards, need, taken).is_empty()
 }
 
-fn misfits(cards: GpuSet, need: impl Fn(GpuId) -> Bytes, rooms: &Rooms) -> GpuSet {
-    let misfit = |gpu: &GpuId| rooms.get(*gpu).is_some_and(|room| !room.fits(need(*gpu)));
+fn misfits(cards: GpuSet, need: impl Fn(GpuId) -> Bytes, taken: &Occupancies) -> GpuSet {
+    let misfit = |gpu: &GpuId| taken.get(*gpu).is_some_and(|occupancy| !occupancy.fits(need(*gpu)));
     cards.into_iter().filter(misfit).collect()
 }
 
 /// Adds a session to the occupancy of its cards.
-pub(crate) fn enter(cards: GpuSet, need: impl Fn(GpuId) -> Bytes, rooms: &mut Rooms) {
+pub(crate) fn enter(cards: GpuSet, need: impl Fn(GpuId) -> Bytes, taken: &mut Occupancies) {
     for gpu in cards {
-        if let Some(room) = rooms.get_mut(gpu) {
-            room.enter(need(gpu));
+        if let Some(occupancy) = taken.get_mut(gpu) {
+            occupancy.enter(need(gpu));
         }
     }
 }
 
 /// Removes a session from the occupancy of its cards.
-pub(crate) fn leave(cards: GpuSet, need: impl Fn(GpuId) -> Bytes, rooms: &mut Rooms) {
+pub(crate) fn leave(cards: GpuSet, need: impl Fn(GpuId) -> Bytes, taken: &mut Occupancies) {
     for gpu in cards {
-        if let Some(room) = rooms.get_mut(gpu) {
-            room.leave(need(gpu));
+        if let Some(occupancy) = taken.get_mut(gpu) {
+            occupancy.leave(need(gpu));
         }
     }
 }
@@ -176,37 +176,37 @@ mod tests {
         needs[gpu]
     }
 
-    fn admit(waiters: &[Needs], rooms: &mut Rooms) -> Admission {
-        super::admit(cards(waiters), |id, gpu| need(waiters, id, gpu), rooms)
+    fn admit(waiters: &[Needs], taken: &mut Occupancies) -> Admission {
+        super::admit(cards(waiters), |id, gpu| need(waiters, id, gpu), taken)
     }
 
     /// Cards of 10 bytes where `held` bytes are taken by one holder each.
-    fn rooms(held: &[(GpuId, u64)]) -> Rooms {
-        let empty = |gpu| (gpu, Room::empty(usize::MAX, Bytes(10)));
-        let mut rooms: Rooms = [A, B].into_iter().map(empty).collect();
+    fn taken(held: &[(GpuId, u64)]) -> Occupancies {
+        let empty = |gpu| (gpu, Occupancy::empty(usize::MAX, Bytes(10)));
+        let mut taken: Occupancies = [A, B].into_iter().map(empty).collect();
         for (gpu, bytes) in held {
-            rooms.get_mut(*gpu).unwrap().enter(Bytes(*bytes));
+            taken.get_mut(*gpu).unwrap().enter(Bytes(*bytes));
         }
-        rooms
+        taken
     }
 
     #[test]
     fn the_head_is_admitted_beside_the_holders_if_it_fits() {
-        let admission = admit(&[needs(1, &[(A, 4)]), needs(2, &[(A, 4)])], &mut rooms(&[(A, 4)]));
+        let admission = admit(&[needs(1, &[(A, 4)]), needs(2, &[(A, 4)])], &mut taken(&[(A, 4)]));
         assert_eq!(admission.admitted.as_slice(), [SessionId(1)]);
         assert_eq!(admission.wanted, A.into());
     }
 
     #[test]
     fn nobody_passes_a_head_that_does_not_fit() {
-        let admission = admit(&[needs(1, &[(A, 8)]), needs(2, &[(A, 1)])], &mut rooms(&[(A, 4)]));
+        let admission = admit(&[needs(1, &[(A, 8)]), needs(2, &[(A, 1)])], &mut taken(&[(A, 4)]));
         assert_eq!(admission.admitted.as_slice(), []);
     }
 
     #[test]
     fn where_one_goes_at_a_time_nobody_enters_beside_another_however_small() {
-        let mut rooms: Rooms = [(A, Room::empty(1, Bytes(10)))].into_iter().collect();
-        let admission = admit(&[needs(1, &[(A, 1)]), needs(2, &[(A, 0)])], &mut rooms);
+        let mut taken = [(A, Occupancy::empty(1, Bytes(10)))].into_iter().collect();
+        let admission = admit(&[needs(1, &[(A, 1)]), needs(2, &[(A, 0)])], &mut taken);
         assert_eq!(admission.admitted.as_slice(), [SessionId(1)]);
         assert_eq!(admission.wanted, A.into());
     }
@@ -214,14 +214,14 @@ mod tests {
     #[test]
     fn a_session_larger_than_the_card_is_admitted_alone() {
         let waiters = [needs(1, &[(A, 20)]), needs(2, &[(A, 0)])];
-        let admission = admit(&waiters, &mut rooms(&[]));
+        let admission = admit(&waiters, &mut taken(&[]));
         assert_eq!(admission.admitted.as_slice(), [SessionId(1)]);
     }
 
     #[test]
     fn a_gang_reserves_all_its_cards_and_hurries_only_those_where_it_does_not_fit() {
         let waiters = [needs(1, &[(A, 8), (B, 2)]), needs(2, &[(B, 2)])];
-        let admission = admit(&waiters, &mut rooms(&[(A, 4), (B, 4)]));
+        let admission = admit(&waiters, &mut taken(&[(A, 4), (B, 4)]));
         assert_eq!(admission.admitted.as_slice(), []);
         assert_eq!(admission.wanted, A.into());
     }
@@ -229,15 +229,15 @@ mod tests {
     #[test]
     fn who_waits_behind_a_reserved_card_reserves_its_others_too() {
         let waiters = [needs(1, &[(A, 8)]), needs(2, &[(A, 1), (B, 8)]), needs(3, &[(B, 1)])];
-        let admission = admit(&waiters, &mut rooms(&[(A, 4)]));
+        let admission = admit(&waiters, &mut taken(&[(A, 4)]));
         assert_eq!(admission.admitted.as_slice(), [], "session 3 would keep card B from session 2 for ever");
         assert_eq!(admission.wanted, A.into(), "session 2 hurries nobody before it is its turn");
     }
 
     #[test]
     fn where_one_goes_beside_another_that_does_not_let_go_a_second_one_does_not() {
-        let mut rooms: Rooms = [(A, Room::empty(2, Bytes(10)).taken(1, Bytes(4)))].into_iter().collect();
-        let admission = admit(&[needs(1, &[(A, 4)]), needs(2, &[(A, 1)])], &mut rooms);
+        let mut taken = [(A, Occupancy::empty(2, Bytes(10)).taken(1, Bytes(4)))].into_iter().collect();
+        let admission = admit(&[needs(1, &[(A, 4)]), needs(2, &[(A, 1)])], &mut taken);
         assert_eq!(admission.admitted.as_slice(), [SessionId(1)]);
         assert_eq!(admission.wanted, A.into());
     }
@@ -245,7 +245,7 @@ mod tests {
     #[test]
     fn who_came_first_stays_and_who_fits_beside_stays_too() {
         let holders = [needs(1, &[(A, 6)]), needs(2, &[(A, 5)]), needs(3, &[(A, 4)])];
-        let surplus = surplus(cards(&holders), |id, gpu| need(&holders, id, gpu), &mut rooms(&[]));
+        let surplus = surplus(cards(&holders), |id, gpu| need(&holders, id, gpu), &mut taken(&[]));
         assert_eq!(surplus, [SessionId(2)]);
     }
 }

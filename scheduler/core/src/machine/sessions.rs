@@ -36,7 +36,7 @@ impl Core {
 
     /// Changes the weight and class of a session. Its turns so far are charged at the old weight.
     pub(super) fn share(&mut self, id: SessionId, share: Share) {
-        self.settle_charges(id);
+        self.charge_so_far(id);
         let Some(session) = self.sessions.get_mut(id) else {
             return;
         };
