@@ -21,8 +21,7 @@ enum Occasion {
     Parallel,
     /// The session's turn has come.
     Turn,
-    /// The card is lent until that time, when the first waiter can begin (lending.rs). The grant pays nothing
-    /// of a trickle's debt.
+    /// The card is lent until that time, when the first waiter can begin (lending.rs).
     Loan(Nanos),
     /// The session held the lock when the last daemon ended.
     Return,
@@ -137,15 +136,13 @@ impl Core {
     fn grant_turns_on(&mut self, tied: GpuSet) {
         self.touch_lent(tied);
         loop {
-            // A granted turn pays a class's debt, and floors rise with time, so the order may change. Cards
-            // that were lent are not free, so the loans must be looked at again.
-            tied.into_iter().for_each(|gpu| self.run_trickles(gpu));
-            let shifts = tied.len() > 1 || self.owes_somebody(tied);
+            // Floors rise by grants, and the order of gangs with them. Lent room is taken, so that other
+            // holders are in the way of the waiting sessions.
             let waiters = self.admissible(tied).map(|id| (id, self.turn_cards(id)));
             let need = |id, gpu| self.need(id, gpu);
             let admission = queue::admit(waiters, need, &mut self.occupancies(tied));
             self.set_wanted(tied, admission.wanted);
-            let again = shifts && !admission.admitted.is_empty();
+            let again = tied.len() > 1 && !admission.admitted.is_empty();
             for id in admission.admitted {
                 self.grant(id, Occasion::Turn);
             }
@@ -249,9 +246,6 @@ impl Core {
 
     /// Lends its cards to a session before its turn, until the first waiter can begin.
     pub(crate) fn grant_loan(&mut self, id: SessionId, until: Nanos) {
-        if let Some(session) = self.sessions.get_mut(id) {
-            session.owed = false;
-        }
         self.grant(id, Occasion::Loan(until));
         self.lent = self.lent.with(self.turn_cards(id));
     }
@@ -265,9 +259,6 @@ impl Core {
         };
         let gpus = self.turn_cards(id);
         let moves = turn && self.cards.among(gpus).any(|(_, card)| card.moves_memory());
-        if occasion == Occasion::Turn {
-            self.pay_trickle(id);
-        }
         if turn {
             self.forgive(id);
         }

@@ -19,8 +19,6 @@ mod machine;
 
 mod turns;
 
-mod passed_over;
-
 mod grants;
 
 mod preempt;

@@ -1,7 +1,8 @@
-//! Early end of a quantum, for a session that slept and whose virtual time is not above that of the holders.
-//! The card's switch budget must cover the cost.
+//! Early end of a quantum, for a session that slept. It must be of a higher class than the holders, or its
+//! virtual time must not be above theirs. The card's switch budget must cover the cost.
 //!
-//! No quantum ends early where the administrator fixed its length.
+//! The session then goes before all others in line. Only here are classes a strict order: elsewhere a class
+//! is a factor of the weight. No quantum ends early where the administrator fixed its length.
 //!
 //! So a notebook's cell or a rare request is served as soon as the holder has drained. A program that was
 //! told to let go and comes back at once did not sleep, so it waits for its turn.
@@ -41,6 +42,11 @@ impl Core {
             if !affordable || conflicts.iter().all(Vec::is_empty) {
                 continue;
             }
+            if let Some(session) = self.sessions.get_mut(id) {
+                session.urgent = true;
+            }
+            self.recount(id);
+            self.reordered = true;
             for gpu in cards {
                 if let Some(card) = self.cards.get_mut(gpu) {
                     card.budget.spend(cost);
@@ -51,10 +57,11 @@ impl Core {
     }
 
     /// Holders on a card that must let go for a waiter, starting with the one that has had the most time.
-    /// `None` if that would not make enough room, or another waiter is first.
+    /// `None` if that would not help, or if another waiter of its class or a higher one goes first.
     fn in_the_way(&self, id: SessionId, gpu: GpuId) -> Option<Vec<SessionId>> {
-        let first = self.admissible(gpu.into()).next();
-        let card = self.cards.get(gpu).filter(|_| first == Some(id))?;
+        let first = self.admissible(gpu.into()).next()?;
+        let class = |id| self.standing_in_line(id).0;
+        let card = self.cards.get(gpu).filter(|_| first == id || class(id) < class(first))?;
         let need = self.need(id, gpu);
         let mut occupancy = self.occupancy_on(gpu)?;
         let (leaving, mut behind): (Vec<SessionId>, Vec<SessionId>) = card
@@ -66,7 +73,7 @@ impl Core {
         for holder in leaving {
             occupancy.leave(self.need(holder, gpu));
         }
-        behind.retain(|&holder| self.is_behind(id, holder) && !self.has_owed_turn(holder));
+        behind.retain(|&holder| self.is_behind(id, holder));
         behind.sort_by_key(|&holder| Reverse(self.standing_in_line(holder)));
         let mut leave = Vec::new();
         for holder in behind {
@@ -77,11 +84,6 @@ impl Core {
             leave.push(holder);
         }
         occupancy.fits(need).then_some(leave)
-    }
-
-    /// Whether a session's turn was owed to its class, and so must not end early.
-    fn has_owed_turn(&self, id: SessionId) -> bool {
-        self.sessions.get(id).is_some_and(|session| session.owed)
     }
 
     pub(crate) fn is_leaving(&self, id: SessionId) -> bool {

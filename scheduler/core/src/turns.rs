@@ -1,8 +1,8 @@
 //! Order of turns by weighted virtual time.
 //!
-//! A session has a virtual time on each card: the time that it was charged for turns there ÷ its weight.
-//! Within a class, the waiter with the least virtual time goes next. Classes go in their order, and a class
-//! that a higher one passes over is owed a small share of the time.
+//! A session has a virtual time on each card: the time that it was charged for turns there ÷ its effective
+//! weight, of which its class is a factor (session/share.rs). The waiter with the least virtual time goes
+//! next.
 //!
 //! ```text
 //!              floor: the least of those who wait or hold
@@ -20,12 +20,12 @@
 //! turn it gives up the lead that waiting for another card gave it. A new session begins at the least virtual
 //! time of the others.
 //!
-//! **Bound.** For a fixed set of sessions of one class that always have work, session i waits at most Σ over
-//! j≠i of [(wⱼ/wᵢ)(qᵢ+sᵢ) + (3/2)qⱼ + sⱼ], plus the switch budget. Here q is the quantum, s the cost of a
-//! switch ([`Card::switch_cost`]) and w the weight. The three terms: j catches up with i, ends its present
-//! quantum, and may be renewed half a quantum early. A class that is passed over waits (q+s)/trickle more. A
-//! gang also waits for the drain of the borrowers of its cards, and for the rest of a borrower's turn that
-//! goes before it. A session that waits for memory of stuck or absent processes (grants.rs) has no bound.
+//! **Bound.** For a fixed set of sessions that always have work, session i waits at most Σ over j≠i of
+//! [(wⱼ/wᵢ)(qᵢ+sᵢ) + (3/2)qⱼ + sⱼ], plus the switch budget. Here q is the quantum, s the cost of a switch
+//! ([`Card::switch_cost`]) and w the effective weight. The three terms: j catches up with i, ends its present
+//! quantum, and may be renewed half a quantum early. A gang also waits for the drain of the borrowers of its
+//! cards, and for the rest of a borrower's turn that goes before it. A session that waits for memory of stuck
+//! or absent processes (grants.rs) has no bound.
 
 use std::collections::BTreeSet;
 
@@ -40,55 +40,46 @@ use crate::session::lock::{Lock, Ticket, Turn};
 use crate::session::on_card::OnCard;
 use crate::session::share::{Class, Share, Virtual, part};
 
-/// Sort key in the order over several cards: class, distance from the floor, ticket, session.
-type Order = (Class, i128, Ticket, SessionId);
+/// Sort key in the order over several cards: not urgent, distance from the floor, class, ticket, session.
+type Order = (bool, i128, Class, Ticket, SessionId);
 
 impl Core {
     /// Returns the waiting sessions on `cards` that may be granted a turn, in order.
     pub(crate) fn in_line(&self, cards: GpuSet) -> impl Iterator<Item = SessionId> {
         let mut here = cards.into_iter();
         let (first, second) = (here.next(), here.next());
-        let one = first.filter(|_| second.is_none());
-        let one = one.and_then(|gpu| Some((gpu, self.cards.get(gpu)?)));
-        let one = one.into_iter().flat_map(|(gpu, card)| {
-            let due = self.due(gpu, card);
-            let rest = card.census.queue.iter().map(|&(_, id)| id);
-            due.into_iter().chain(rest.filter(move |id| Some(*id) != due))
-        });
+        let one = first.filter(|_| second.is_none()).and_then(|gpu| self.cards.get(gpu));
+        let one = one.into_iter().flat_map(|card| card.census.queue.iter().map(|&(_, id)| id));
         let many = second.map(|_| self.in_common_line(cards));
         one.chain(many.into_iter().flatten())
     }
 
     /// Returns the queued sessions of several cards, in one common order.
     fn in_common_line(&self, cards: GpuSet) -> Vec<SessionId> {
-        let here = || self.cards.among(cards);
-        let due: BTreeSet<SessionId> = here().filter_map(|(gpu, card)| self.due(gpu, card)).collect();
-        let waiters = here().flat_map(|(_, card)| &card.census.queue);
-        let waiters = waiters.map(|&(turn, id)| (!due.contains(&id), self.order(turn, id)));
-        let waiters: BTreeSet<(bool, Order)> = waiters.collect();
+        let waiters = self.cards.among(cards).flat_map(|(_, card)| &card.census.queue);
+        let waiters: BTreeSet<Order> = waiters.map(|&(turn, id)| self.order(turn, id)).collect();
         let mut seen = BTreeSet::new();
-        let ids = waiters.into_iter().map(|(_, (.., id))| id);
+        let ids = waiters.into_iter().map(|(.., id)| id);
         ids.filter(|id| seen.insert(*id)).collect()
     }
 
     fn order(&self, turn: Turn, id: SessionId) -> Order {
-        (turn.class, self.lag(id), turn.ticket, id)
+        (turn.regular, self.lag(id), turn.class, turn.ticket, id)
     }
 
-    /// Raises the floor of a class on a card to the least virtual time of its holders and waiters.
-    pub(crate) fn raise_floor(&mut self, gpu: GpuId, class: Class) -> Virtual {
+    /// Raises the floor of a card to the least virtual time of its holders and waiters.
+    pub(crate) fn raise_floor(&mut self, gpu: GpuId) -> Virtual {
         let Some(card) = self.cards.get(gpu) else {
             return Virtual::default();
         };
-        let waits = card.census.first_of(class).map(|(turn, _)| turn.had);
-        let pays = card.census.first_payers(class).filter_map(|id| {
+        let pays = card.census.first_payers().filter_map(|id| {
             let session = self.sessions.get(id)?;
             Some(self.had(session, card, session.cards.get(gpu)?))
         });
-        let least = waits.into_iter().chain(pays).min();
-        let floor = card.floors[class as usize].max(least.unwrap_or_default());
+        let least = card.census.least_waiting().into_iter().chain(pays).min();
+        let floor = card.floor.max(least.unwrap_or_default());
         if let Some(card) = self.cards.get_mut(gpu) {
-            card.floors[class as usize] = floor;
+            card.floor = floor;
         }
         floor
     }
@@ -106,8 +97,7 @@ impl Core {
         };
         let lags = session.turn_cards(self.in_turns).into_iter().filter_map(|gpu| {
             let (card, on) = (self.cards.get(gpu)?, session.cards.get(gpu)?);
-            let floor = card.floors[session.share.class as usize];
-            Some(self.had(session, card, on).lag(floor))
+            Some(self.had(session, card, on).lag(card.floor))
         });
         lags.max().unwrap_or_default()
     }
@@ -115,25 +105,24 @@ impl Core {
     /// Virtual time at which a session begins on a card: the least of the other sessions there. The floor
     /// alone would be too low where a held-up gang, or a waiter for memory that does not come back, keeps it
     /// down.
-    fn level(&mut self, id: SessionId, gpu: GpuId, class: Class) -> Virtual {
-        let floor = self.raise_floor(gpu, class);
+    fn level(&mut self, id: SessionId, gpu: GpuId) -> Virtual {
+        let floor = self.raise_floor(gpu);
         let held_down = |card: &&Card| card.census.has_gangs() || self.is_anything_lost(gpu.into());
         let card = self.cards.get(gpu).filter(held_down);
-        let beside = card.and_then(|card| self.least_beside(id, gpu, card, class));
+        let beside = card.and_then(|card| self.least_beside(id, gpu, card));
         beside.unwrap_or(floor).max(floor)
     }
 
-    /// Least virtual time of the other sessions of a class on a card: of payers and of waiters for this card
-    /// alone, else of waiting gangs.
-    fn least_beside(&self, id: SessionId, gpu: GpuId, card: &Card, class: Class) -> Option<Virtual> {
+    /// Least virtual time of the other sessions on a card: of payers and of waiters for this card alone, else
+    /// of waiting gangs.
+    fn least_beside(&self, id: SessionId, gpu: GpuId, card: &Card) -> Option<Virtual> {
         let line = || {
-            let others = card.census.in_line_of(class).filter(|&(_, other)| other != id);
-            others.filter(|&(_, other)| self.is_admissible(other))
+            let others = card.census.queue.iter().filter(|&&(_, other)| other != id);
+            others.filter(|&&(_, other)| self.is_admissible(other))
         };
-        let is_alone = |&(_, other): &(Turn, SessionId)| self.turn_cards(other).len() < 2;
+        let is_alone = |&&(_, other): &&(Turn, SessionId)| self.turn_cards(other).len() < 2;
         let waits = line().find(is_alone).map(|(turn, _)| turn.had);
-        let payers = card.census.payers(class).filter(|&other| other != id);
-        let pays = payers.filter_map(|other| {
+        let pays = card.census.payers().filter(|&other| other != id).filter_map(|other| {
             let session = self.sessions.get(other)?;
             Some(self.had(session, card, session.cards.get(gpu)?))
         });
@@ -150,7 +139,7 @@ impl Core {
         }
         let leads = self.cards.among(cards).filter_map(|(gpu, card)| {
             let session = self.sessions.get(id)?;
-            let least = self.least_beside(id, gpu, card, session.share.class)?;
+            let least = self.least_beside(id, gpu, card)?;
             Some((gpu, session.cards.get(gpu)?.standing().lag(least)))
         });
         let leads: ByGpu<i128> = leads.collect();
@@ -168,8 +157,8 @@ impl Core {
         let Some(share) = self.sessions.get(id).map(|session| session.share) else {
             return;
         };
-        let level = self.level(id, gpu, share.class);
-        let had = self.on_card(id, gpu).map(|on| on.had);
+        let level = self.level(id, gpu);
+        let had = self.sessions.get(id).and_then(|session| Some(session.cards.get(gpu)?.had));
         let lifted = match had {
             Some(Some(had)) if had < level => {
                 let quantum = self.quantum(id, self.expected_move(id));
@@ -184,33 +173,14 @@ impl Core {
         }
     }
 
-    fn on_card(&self, id: SessionId, gpu: GpuId) -> Option<&OnCard> {
-        self.sessions.get(id)?.cards.get(gpu)
-    }
-
-    /// Resets the virtual times of a session whose class changed, so that it starts level in the new class.
-    pub(crate) fn start_anew(&mut self, id: SessionId) {
-        let Some(session) = self.sessions.get_mut(id) else {
-            return;
-        };
-        for on in session.cards.values_mut() {
-            (on.had, on.behind) = (None, Virtual::default());
-        }
-        let cards = self.turn_cards(id);
-        cards.into_iter().for_each(|gpu| self.lift(id, gpu));
-    }
-
-    /// Sets all sessions on a card to the floors of their classes, when turns begin there.
+    /// Sets all sessions on a card to its floor, when turns begin there.
     pub(crate) fn start_level(&mut self, gpu: GpuId) {
         let Some(card) = self.cards.get(gpu) else { return };
-        let (floors, members) = (card.floors, card.census.members.clone());
+        let (floor, members) = (card.floor, card.census.members.clone());
         for id in members {
             self.charge_so_far(id);
-            if let Some(session) = self.sessions.get_mut(id) {
-                let floor = floors[session.share.class as usize];
-                if let Some(on) = session.cards.get_mut(gpu) {
-                    (on.had, on.behind) = (Some(floor), Virtual::default());
-                }
+            if let Some(on) = self.sessions.get_mut(id).and_then(|session| session.cards.get_mut(gpu)) {
+                (on.had, on.behind) = (Some(floor), Virtual::default());
             }
             self.recount(id);
         }
@@ -234,36 +204,18 @@ impl Core {
     /// Returns a card on which a holder whose quantum is over lets go for the first waiter.
     pub(crate) fn makes_way(&self, id: SessionId) -> Option<GpuId> {
         let mut cards = self.turn_cards(id).and(self.wanted).into_iter();
-        cards.find(|&gpu| self.makes_way_on(id, gpu))
-    }
-
-    fn makes_way_on(&self, id: SessionId, gpu: GpuId) -> bool {
-        self.first_on(gpu).is_none_or(|first| self.yields_to(id, first, gpu))
+        cards.find(|&gpu| self.first_on(gpu).is_none_or(|first| self.yields_to(id, first, gpu)))
     }
 
     /// Whether a holder whose quantum is over lets go for a waiter on a card.
     pub(crate) fn yields_to(&self, id: SessionId, first: SessionId, gpu: GpuId) -> bool {
-        let Some(holder) = self.sessions.get(id) else {
-            return true;
-        };
-        let Some(waiter) = self.sessions.get(first) else {
-            return true;
-        };
-        let due = self.cards.get(gpu).and_then(|card| self.due(gpu, card));
-        if waiter.share.class < holder.share.class || due == Some(first) {
-            return true;
-        }
-        if waiter.share.class > holder.share.class {
-            return false;
-        }
-        let Some(card) = self.cards.get(gpu) else {
+        let (holder, waiter) = (self.sessions.get(id), self.sessions.get(first));
+        let (Some(holder), Some(waiter), Some(card)) = (holder, waiter, self.cards.get(gpu)) else {
             return true;
         };
         // Charge that the holder will have added by the end of its drain.
-        let drain = card.expected_drain();
-        let quantum = self.quantum(id, Nanos::ZERO);
-        let enough = drain + Nanos(quantum.0 / 2);
-        self.lag(first) - self.lag(id) < distance(holder.share, enough)
+        let enough = card.expected_drain() + Nanos(self.quantum(id, Nanos::ZERO).0 / 2);
+        waiter.urgent || self.lag(first) - self.lag(id) < distance(holder.share, enough)
     }
 
     /// Returns the first waiter in line that takes turns on a card.
@@ -272,21 +224,20 @@ impl Core {
         line.find(|&first| self.turn_cards(first).contains(gpu))
     }
 
-    /// Starts the drop of a holder for the first waiter on a card. If both are of one class, the holder
-    /// queues behind that waiter.
+    /// Starts the drop of a holder for the first waiter on a card, and queues it behind that waiter until its
+    /// next turn.
     pub(crate) fn make_way(&mut self, id: SessionId, gpu: GpuId) {
         let first = self.first_on(gpu).and_then(|first| self.sessions.get(first));
-        let standing = first.and_then(|first| Some((first.share.class, first.cards.get(gpu)?.standing())));
-        if let (Some((class, standing)), Some(holder)) = (standing, self.sessions.get_mut(id))
-            && holder.share.class == class
-            && let Some(on) = holder.cards.get_mut(gpu)
-        {
+        let standing = first.and_then(|first| Some(first.cards.get(gpu)?.standing()));
+        let holder = self.sessions.get_mut(id).and_then(|holder| holder.cards.get_mut(gpu));
+        if let (Some(standing), Some(on)) = (standing, holder) {
             on.behind = standing;
         }
         self.begin_drop(id);
     }
 
-    /// Whether a waiter goes before or level with a holder: by class, then by distance from the floors.
+    /// Whether a waiter goes before or level with a holder in an early switch: by class, then by distance from
+    /// the floors.
     pub(crate) fn is_behind(&self, waiter: SessionId, holder: SessionId) -> bool {
         self.standing_in_line(waiter) <= self.standing_in_line(holder)
     }

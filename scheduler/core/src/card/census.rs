@@ -13,7 +13,7 @@ use gpushare_proto::{Bytes, SessionId};
 
 use crate::session::lock::Turn;
 use crate::session::on_card::{Listing, Presence};
-use crate::session::share::{Class, Share};
+use crate::session::share::{Share, Virtual};
 use crate::sums::{Sums, Total};
 
 /// Counts, sums and ordered sets over the sessions on one card.
@@ -40,10 +40,6 @@ pub(crate) struct Census {
     shares: BTreeMap<Share, u32>,
     /// Sum of the compute limits of sessions with a live context, in hundredths of a percent.
     limits: u64,
-    /// Number of sessions with the lock, stuck ones excluded, by class.
-    classes: [u32; 3],
-    /// Number of queued sessions, by class.
-    waiting: [u32; 3],
     /// Number of holders that are not being dropped.
     holding: u32,
     /// Number of sessions with the lock and a compute limit.
@@ -72,8 +68,6 @@ impl Census {
         count(&mut self.limited, old.holds() && limited(old), new.holds() && limited(new));
         let holding = &mut self.limited_holding;
         count(holding, old.keeps() && limited(old), new.keeps() && limited(new));
-        move_one(&mut self.classes, old.runs_in(), new.runs_in());
-        move_one(&mut self.waiting, old.waits_in(), new.waits_in());
         count(&mut self.stuck, old.is_stuck(), new.is_stuck());
         if (old.presence, old.movable) != (new.presence, new.movable) {
             self.move_parts(old, new);
@@ -150,20 +144,12 @@ impl Census {
         }
     }
 
-    /// Returns the first queued session of a class.
-    pub(crate) fn first_of(&self, class: Class) -> Option<(Turn, SessionId)> {
-        let first = self.queue.first()?;
-        let first = match first.0.class < class {
-            true => self.queue.range((Turn::first_of(class), SessionId(0))..).next()?,
-            false => first,
-        };
-        Some(*first).filter(|(turn, _)| turn.class == class)
-    }
-
-    /// Returns the queued sessions of a class, in order.
-    pub(crate) fn in_line_of(&self, class: Class) -> impl Iterator<Item = (Turn, SessionId)> {
-        let line = self.queue.range((Turn::first_of(class), SessionId(0))..);
-        line.copied().take_while(move |(turn, _)| turn.class == class)
+    /// Returns the least virtual time of the queued sessions.
+    pub(crate) fn least_waiting(&self) -> Option<Virtual> {
+        // The urgent ones are few, since the switch budget paid for each.
+        let urgent = self.queue.iter().take_while(|(turn, _)| !turn.regular);
+        let regular = self.queue.iter().find(|(turn, _)| turn.regular);
+        urgent.chain(regular).map(|(turn, _)| turn.had).min()
     }
 
     /// Whether a session with several cards holds this one or waits for it.
@@ -171,29 +157,19 @@ impl Census {
         self.in_gangs > 0
     }
 
-    /// Returns the sessions of a class that pay for the card's time.
-    pub(crate) fn payers(&self, class: Class) -> impl Iterator<Item = SessionId> {
-        let payers = self.payers.iter().filter(move |(share, ..)| share.class == class);
-        payers.map(|&(.., id)| id)
+    /// Returns the sessions that pay for the card's time.
+    pub(crate) fn payers(&self) -> impl Iterator<Item = SessionId> {
+        self.payers.iter().map(|&(.., id)| id)
     }
 
-    /// Returns, for each weight in a class, the paying session with the least virtual time.
-    pub(crate) fn first_payers(&self, class: Class) -> impl Iterator<Item = SessionId> {
+    /// Returns, for each share, the paying session with the least virtual time.
+    pub(crate) fn first_payers(&self) -> impl Iterator<Item = SessionId> {
         let after = |&(share, ..): &(Share, i128, SessionId)| {
             let last = (share, i128::MAX, SessionId(u64::MAX));
             self.payers.range((Bound::Excluded(last), Bound::Unbounded)).next()
         };
         let payers = std::iter::successors(self.payers.first(), move |payer| after(payer));
-        let payers = payers.skip_while(move |(share, ..)| share.class < class);
-        payers.take_while(move |(share, ..)| share.class == class).map(|&(.., id)| id)
-    }
-
-    /// Whether a session of a class waits, no running holder is of that class, and a higher class holds the
-    /// card or waits.
-    pub(crate) fn is_passed_over(&self, class: Class) -> bool {
-        let higher = || Class::ALL.into_iter().take_while(move |higher| *higher < class);
-        let goes_first = |higher: Class| self.classes[higher as usize] + self.waiting[higher as usize] > 0;
-        self.classes[class as usize] == 0 && self.waiting[class as usize] > 0 && higher().any(goes_first)
+        payers.map(|&(.., id)| id)
     }
 
     /// Returns the queued sessions ahead of a session.
@@ -242,16 +218,6 @@ impl Listing {
         self.presence != Presence::None
     }
 
-    /// Class that the session runs in, if it has the lock; a stuck holder does not count.
-    fn runs_in(&self) -> Option<Class> {
-        let runs = self.holds() && !self.is_stuck();
-        runs.then_some(self.share.class)
-    }
-
-    fn waits_in(&self) -> Option<Class> {
-        self.queued.map(|turn| turn.class)
-    }
-
     fn waits_in_gang(&self) -> bool {
         self.gang && self.queued.is_some()
     }
@@ -289,12 +255,5 @@ fn count(number: &mut u32, was: bool, is: bool) {
         (false, true) => *number += 1,
         (true, false) => *number -= 1,
         _ => {}
-    }
-}
-
-fn move_one(numbers: &mut [u32; 3], was: Option<Class>, is: Option<Class>) {
-    if was != is {
-        was.into_iter().for_each(|class| numbers[class as usize] -= 1);
-        is.into_iter().for_each(|class| numbers[class as usize] += 1);
     }
 }

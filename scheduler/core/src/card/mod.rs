@@ -7,7 +7,6 @@ pub(crate) mod knobs;
 pub(crate) mod mode;
 pub(crate) mod quantum;
 pub(crate) mod queue;
-pub(crate) mod trickle;
 
 use std::collections::VecDeque;
 
@@ -23,7 +22,6 @@ use charge::Charge;
 use knobs::Knobs;
 use mode::{Facts, ModeChoice};
 use queue::Occupancy;
-use trickle::Trickle;
 
 /// Number of latest drains that are kept for `status` and the metrics.
 const DRAINS: usize = 256;
@@ -52,7 +50,6 @@ pub(crate) struct Told {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Alarms {
     pub(crate) mode: Option<Nanos>,
-    pub(crate) trickle: Option<Nanos>,
     pub(crate) places: Option<Nanos>,
     pub(crate) figures: Option<Nanos>,
 }
@@ -77,10 +74,8 @@ pub(crate) struct Card {
     pub(crate) charge: Charge,
     /// Time that may still be spent on early switches.
     pub(crate) budget: SwitchBudget,
-    /// By class.
-    pub(crate) trickles: [Trickle; 3],
-    /// Least virtual time of the holders and waiters of each class; a floor never goes down.
-    pub(crate) floors: [Virtual; 3],
+    /// Least virtual time of the holders and waiters; it never goes down.
+    pub(crate) floor: Virtual,
     /// Time at which the card's holders or queue last changed.
     pub(crate) moved_up: Nanos,
     /// Time at which the session that last released the card was told to let go, or let go by itself.
@@ -107,8 +102,7 @@ impl Card {
             moved: Bytes::ZERO,
             charge: Charge::default(),
             budget: SwitchBudget::new(Nanos::ZERO, config.budget_max),
-            trickles: [Trickle::default(); 3],
-            floors: [Virtual::default(); 3],
+            floor: Virtual::default(),
             moved_up: Nanos::ZERO,
             vacated: Nanos::ZERO,
             moves: None,

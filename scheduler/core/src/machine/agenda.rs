@@ -23,8 +23,6 @@ pub(crate) enum Timer {
     Session(SessionId),
     /// The mode of a card may change.
     Mode(GpuId),
-    /// A class that higher ones pass over on a card is due.
-    Trickle(GpuId),
     /// Sessions in a long queue are told their places.
     Places(GpuId),
     /// All sessions on a card are told their memory figures.
@@ -126,7 +124,7 @@ impl Core {
             }
             match timer {
                 Timer::Session(id) => self.touch(id),
-                Timer::Mode(gpu) | Timer::Trickle(gpu) => self.agenda.look_at(gpu),
+                Timer::Mode(gpu) => self.agenda.look_at(gpu),
                 Timer::Places(gpu) => self.tell_places_again(gpu),
                 Timer::Figures(gpu) => self.touch_members(gpu),
             }
@@ -138,7 +136,6 @@ impl Core {
         match timer {
             Timer::Session(id) => Some(&mut self.sessions.get_mut(id)?.alarm),
             Timer::Mode(gpu) => Some(&mut self.cards.get_mut(gpu)?.alarms.mode),
-            Timer::Trickle(gpu) => Some(&mut self.cards.get_mut(gpu)?.alarms.trickle),
             Timer::Places(gpu) => Some(&mut self.cards.get_mut(gpu)?.alarms.places),
             Timer::Figures(gpu) => Some(&mut self.cards.get_mut(gpu)?.alarms.figures),
         }
@@ -160,16 +157,10 @@ impl Core {
             }
         }
         self.agenda.sessions.clear();
-        let cards = std::mem::take(&mut self.agenda.cards);
-        // When a gang is due depends on each of its cards.
-        let tied = cards.into_iter().map(|gpu| self.tied(gpu)).fold(cards, GpuSet::with);
-        tied.into_iter().for_each(|gpu| self.run_trickles(gpu));
-        for gpu in tied {
-            let trickle = self.trickle_deadline(gpu);
+        for gpu in std::mem::take(&mut self.agenda.cards) {
             if let Some(card) = self.cards.get_mut(gpu) {
                 let deadline = card.mode.deadline(&self.config);
                 self.agenda.set_timer(Timer::Mode(gpu), &mut card.alarms.mode, deadline);
-                self.agenda.set_timer(Timer::Trickle(gpu), &mut card.alarms.trickle, trickle);
             }
         }
     }

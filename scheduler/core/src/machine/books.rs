@@ -11,7 +11,6 @@ use crate::machine::Core;
 use crate::memory::book::Book;
 use crate::memory::sums::Sums;
 use crate::session::on_card::OnCard;
-use crate::session::share::Class;
 use crate::values::gpu_set::GpuSet;
 use crate::values::small_map::ByGpu;
 
@@ -112,11 +111,9 @@ impl Core {
         }
         // A holder on a card that is not wanted is not looked at, though its virtual time grows.
         for tied in self.tied(gpu) {
-            let floors = |core: &Self| core.cards.get(tied).map(|card| card.floors);
+            let floors = |core: &Self| core.cards.get(tied).map(|card| card.floor);
             let before = floors(self);
-            for class in Class::ALL {
-                self.raise_floor(tied, class);
-            }
+            self.raise_floor(tied);
             if floors(self) != before {
                 self.agenda.look_at(tied);
                 self.reordered = true;

@@ -61,7 +61,7 @@ pub struct Core {
     pub(crate) in_turns: GpuSet,
     /// Cards on which a waiting session needs holders to make room.
     pub(crate) wanted: GpuSet,
-    /// Cards where a holder may go on beyond its quantum.
+    /// Cards with holders that may go on beyond their quantum.
     pub(crate) lent: GpuSet,
     pub(crate) sessions: Sessions,
     /// Memory that dead processes still have on cards.
@@ -73,7 +73,7 @@ pub struct Core {
     /// Session whose memory grew by the current event. Other holders make room for it, unless its growth
     /// ended parallel mode.
     pub(crate) grown: Option<SessionId>,
-    /// Whether floors rose since the lines were last looked at: gangs may be elsewhere in theirs.
+    /// Whether the order of waiting sessions may have changed since the lines were last looked at.
     pub(crate) reordered: bool,
     pub(crate) agenda: Agenda,
     /// Sessions that had slept and woke by the current event.
@@ -182,7 +182,9 @@ impl Core {
             }
             Event::Quota { session, gpu, limit } => self.quota(session, gpu, limit),
             Event::Standing { session, standing } => self.standing(session, standing),
-            Event::Share { session, weight, priority } => self.share(session, Share::new(weight, priority)),
+            Event::Share { session, weight, priority } => {
+                self.share(session, Share::new(weight, priority, self.config.trickle))
+            }
             Event::Compute { session, gpu, limit } => self.compute(session, gpu, limit),
             Event::SessionClosed { session } => self.session_closed(session),
             Event::ClientJoined { client, session, holding } => self.client_joined(client, session, holding),

@@ -40,11 +40,7 @@ impl Core {
         let Some(session) = self.sessions.get_mut(id) else {
             return;
         };
-        let another = session.share.class != share.class;
         session.share = share;
-        if another {
-            self.start_anew(id);
-        }
         self.recount(id);
     }
 

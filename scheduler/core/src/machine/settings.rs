@@ -44,6 +44,12 @@ impl Core {
     pub(super) fn tune(&mut self, tuning: Tuning) {
         self.config.tune(tuning);
         self.recovery.follow(self.config.stuck_policy);
+        if let Tuning::Trickle(trickle) = tuning {
+            for id in self.sessions.ids() {
+                let share = self.sessions.get(id).map(|session| session.share.with_trickle(trickle));
+                share.into_iter().for_each(|share| self.share(id, share));
+            }
+        }
         self.shorten_turns();
         self.touch_all();
     }

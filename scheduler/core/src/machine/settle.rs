@@ -232,6 +232,7 @@ impl Core {
     /// Sets the state of a session's lock.
     pub(crate) fn set_lock(&mut self, id: SessionId, lock: Lock) {
         if let Some(session) = self.sessions.get_mut(id) {
+            session.urgent &= matches!(lock, Lock::Waiting(_));
             session.lock = lock;
             self.recount(id);
         }

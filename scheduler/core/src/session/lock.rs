@@ -13,19 +13,14 @@ use super::share::{Class, Virtual};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Ticket(pub(crate) u64);
 
-/// Sort key of a waiting session: its class, then its virtual time, then its ticket.
+/// Sort key of a waiting session: urgent ones first, then by virtual time, class and ticket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Turn {
-    pub(crate) class: Class,
+    /// Whether the switch budget did not pay for an early turn of the session (preempt.rs).
+    pub(crate) regular: bool,
     pub(crate) had: Virtual,
+    pub(crate) class: Class,
     pub(crate) ticket: Ticket,
-}
-
-impl Turn {
-    /// Returns the least sort key of a class.
-    pub(crate) fn first_of(class: Class) -> Self {
-        Self { class, had: Virtual::default(), ticket: Ticket(0) }
-    }
 }
 
 /// Right of a session to submit work.

@@ -40,8 +40,8 @@ pub(crate) struct Session {
     pub(crate) standing: Standing,
     pub(crate) share: Share,
     pub(crate) compute: ComputeLimits,
-    /// Whether the present turn was owed to the session's class, so that no other session ends it early.
-    pub(crate) owed: bool,
+    /// Whether the session woke, waits, and the switch to it was paid for: it goes before all others.
+    pub(crate) urgent: bool,
     /// Time at which the session last gave the lock back, and whether it was told to.
     pub(crate) left: Option<(Nanos, bool)>,
     /// Whether the session accepts no more processes.
@@ -70,7 +70,7 @@ impl Session {
             standing: Standing::Good,
             share: Share::default(),
             compute: ComputeLimits::default(),
-            owed: false,
+            urgent: false,
             left: None,
             closed: false,
             clients: SmallMap::default(),
@@ -91,6 +91,7 @@ impl Session {
         Stance {
             presence: Presence::of(&self.lock),
             ticket: self.lock.ticket().filter(|_| queued),
+            regular: !self.urgent,
             share: self.share,
             limit: self.compute.in_force(),
             gang: self.uses.len() > 1,

@@ -57,6 +57,8 @@ pub(crate) struct Stance {
     pub(crate) presence: Presence,
     /// If it waits and may be granted anything.
     pub(crate) ticket: Option<Ticket>,
+    /// Whether the switch budget did not pay for an early turn of the session.
+    pub(crate) regular: bool,
     pub(crate) share: Share,
     /// Compute limit of the session.
     pub(crate) limit: Option<Percent>,
@@ -80,7 +82,10 @@ impl Stance {
         if !on.is_attached() {
             return Listing::default();
         }
-        let turn = |ticket| Turn { class: self.share.class, had: on.standing(), ticket };
+        let turn = |ticket| {
+            let (regular, had, class) = (self.regular, on.standing(), self.share.class);
+            Turn { regular, had, class, ticket }
+        };
         Listing {
             member: true,
             live: on.sums.live > 0,

@@ -1,30 +1,39 @@
-//! Share of the time of a session that takes turns: its class and its weight, and virtual time.
+//! Share of the time of a session that takes turns: class, weight and virtual time.
+//!
+//! ```text
+//!   effective weight = weight × step^(1, 0, −1 for high, normal, low)
+//!               step = (100% − trickle) ÷ trickle, at least 1
+//!   virtual time     = charged time ÷ effective weight
+//! ```
+//!
+//! Beside a session of the next higher class and the same weight, a session gets the share `trickle` of the
+//! time: 5% make a step of 19.
 
 use gpushare_proto::session::Priority;
 use gpushare_proto::{Nanos, Percent};
 
 /// Weight of a session for which none was set.
 const DEFAULT_WEIGHT: u32 = 100;
-/// Largest weight. Virtual time counts in 1/10,000 nanoseconds, so that this weight rounds no charge to zero.
-const HEAVIEST: u128 = 10_000;
+/// Parts of a nanosecond in which virtual time counts. It exceeds the largest weight (10,000) × the largest
+/// step (9,999), so that no effective weight rounds a charge to zero.
+const FINE: u128 = 100_000_000;
 
-/// Class and weight of a session: which sessions go first, and how much time each gets.
+/// Class and weight of a session: how much time it gets beside others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Share {
     pub(crate) class: Class,
     weight: u32,
+    /// Factor of the class: the effective weight is `weight × up ÷ down`.
+    up: u32,
+    down: u32,
 }
 
-/// Priority class, in the order in which classes are served.
+/// Priority class, highest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Class {
     High,
     Normal,
     Low,
-}
-
-impl Class {
-    pub(crate) const ALL: [Self; 3] = [Self::High, Self::Normal, Self::Low];
 }
 
 impl From<Priority> for Class {
@@ -39,32 +48,44 @@ impl From<Priority> for Class {
 
 impl Default for Share {
     fn default() -> Self {
-        Self::new(DEFAULT_WEIGHT, Priority::default())
+        Self { class: Class::Normal, weight: DEFAULT_WEIGHT, up: 1, down: 1 }
     }
 }
 
 impl Share {
-    pub(crate) fn new(weight: u32, priority: Priority) -> Self {
-        Self { class: priority.into(), weight: weight.clamp(1, 10_000) }
+    /// Returns the share of `weight` in the class of `priority`.
+    pub(crate) fn new(weight: u32, priority: Priority, trickle: Percent) -> Self {
+        Self { class: priority.into(), weight: weight.clamp(1, 10_000), up: 1, down: 1 }.with_trickle(trickle)
+    }
+
+    /// Returns this share with the factor of its class under `trickle`.
+    pub(crate) fn with_trickle(self, trickle: Percent) -> Self {
+        let part = trickle.0.clamp(1, 5_000);
+        let (up, down) = match self.class {
+            Class::High => (10_000 - part, part),
+            Class::Normal => (1, 1),
+            Class::Low => (part, 10_000 - part),
+        };
+        Self { up, down, ..self }
     }
 
     /// Time that `other` must run to gain as much virtual time as this share does in `span`.
     pub(crate) fn catching_up(self, other: Self, span: Nanos) -> Nanos {
-        let span = u128::from(span.0) * u128::from(other.weight) / u128::from(self.weight);
-        Nanos(u64::try_from(span).unwrap_or(u64::MAX))
+        let theirs = u128::from(other.weight) * u128::from(other.up) * u128::from(self.down);
+        let own = u128::from(self.weight) * u128::from(self.up) * u128::from(other.down);
+        Nanos(u64::try_from(u128::from(span.0) * theirs / own).unwrap_or(u64::MAX))
     }
 
-    /// Virtual time of `charged` time at this weight.
+    /// Virtual time of `charged` time at this share.
     pub(crate) fn virtual_time(self, charged: Nanos) -> Virtual {
-        Virtual(u128::from(charged.0) * HEAVIEST / u128::from(self.weight))
+        let fine = u128::from(charged.0) * FINE * u128::from(self.down);
+        Virtual(fine / (u128::from(self.weight) * u128::from(self.up)))
     }
-}
 
-impl Share {
-    /// Charged time that makes up the virtual time `time` at this weight.
+    /// Charged time that makes up the virtual time `time` at this share.
     pub(crate) fn real_time(self, time: Virtual) -> i128 {
-        let real = time.0.saturating_mul(u128::from(self.weight)) / HEAVIEST;
-        i128::try_from(real).unwrap_or(i128::MAX)
+        let weighted = time.0.saturating_mul(u128::from(self.weight) * u128::from(self.up));
+        i128::try_from(weighted / (FINE * u128::from(self.down))).unwrap_or(i128::MAX)
     }
 }
 
@@ -98,23 +119,37 @@ pub(crate) fn part(span: Nanos, share: Percent) -> Nanos {
 mod tests {
     use super::*;
 
+    const TRICKLE: Percent = Percent(500);
+
     #[test]
     fn thrice_the_weight_runs_thrice_as_long_for_the_same_virtual_time() {
-        let (usual, heavy) = (Share::default(), Share::new(300, Priority::Normal));
+        let (usual, heavy) = (Share::default(), Share::new(300, Priority::Normal, TRICKLE));
         let second = Nanos::from_secs(1);
         assert_eq!(usual.virtual_time(second), heavy.virtual_time(Nanos::from_secs(3)));
     }
 
     #[test]
+    fn a_class_runs_nineteen_times_as_long_as_the_one_below() {
+        let of = |priority| Share::new(100, priority, TRICKLE);
+        let [high, normal, low] = [Priority::High, Priority::Normal, Priority::Low].map(of);
+        let seconds = Nanos::from_secs;
+        assert_eq!(high.virtual_time(seconds(361)), normal.virtual_time(seconds(19)));
+        assert_eq!(normal.virtual_time(seconds(19)), low.virtual_time(seconds(1)));
+        assert_eq!(low.catching_up(high, seconds(1)), seconds(361));
+        assert_eq!(normal, Share::default());
+        assert_eq!(low.real_time(low.virtual_time(seconds(7))), i128::from(seconds(7).0));
+    }
+
+    #[test]
     fn a_nanosecond_counts_for_the_heaviest_too() {
-        let heaviest = Share::new(10_000, Priority::Normal);
+        let heaviest = Share::new(10_000, Priority::High, Percent(1));
         assert!(heaviest.virtual_time(Nanos(1)) > Virtual::default());
     }
 
     #[test]
     fn no_weight_divides_by_zero_and_no_life_of_a_machine_overflows() {
-        let lightest = Share::new(0, Priority::Low);
-        assert_eq!(lightest, Share::new(1, Priority::Low));
+        let lightest = Share::new(0, Priority::Low, Percent(0));
+        assert_eq!(lightest, Share::new(1, Priority::Low, Percent(1)));
         let forever = lightest.virtual_time(Nanos::MAX);
         assert!(forever.plus(forever) > forever);
     }

@@ -108,15 +108,33 @@ fn who_goes_on_for_a_gang_lets_go_for_the_next_in_line_when_the_gang_is_gone() {
 /// Turns of a second on two cards that move 2 GiB in 20 ms: a holder on each, a gang that waits for both, and
 /// one behind it on the first.
 fn one_behind_a_gang() -> (World, [ClientId; 4]) {
+    let (world, clients, _) = one_behind_a_gang_and_a_sleeper();
+    (world, clients)
+}
+
+/// As [`one_behind_a_gang`], with a session on the first card that has no memory and no work yet.
+fn one_behind_a_gang_and_a_sleeper() -> (World, [ClientId; 4], (SessionId, ClientId)) {
     let mut world =
         World::new(Config { quantum: Some(Nanos::from_secs(1)), bandwidth_per_second: gib(100), ..plain() });
     world.second_card();
+    let session = world.session();
+    let sleeper = world.join(session);
+    world.attach(sleeper, GPU);
     let (_, a) = on(&mut world, &[GPU]);
     let (_, b) = on(&mut world, &[OTHER_GPU]);
     let (_, gang) = on(&mut world, &[GPU, OTHER_GPU]);
+    world.goes_idle(sleeper);
     world.run_for(ms(10));
     let (_, next) = on(&mut world, &[GPU]);
-    (world, [a, b, gang, next])
+    (world, [a, b, gang, next], (session, sleeper))
+}
+
+/// The sleeper of [`one_behind_a_gang_and_a_sleeper`] wakes, and goes before the gang: it has had no more
+/// time, and is of a higher class.
+fn wakes_before_the_gang(world: &mut World, (session, client): (SessionId, ClientId)) {
+    world.allocate(client, GPU, gib(6));
+    world.gets_busy(client);
+    world.send(Event::Share { session, weight: 100, priority: Priority::High });
 }
 
 #[test]
@@ -135,34 +153,32 @@ fn a_card_that_a_gang_cannot_use_yet_is_lent_to_the_next_in_line() {
 
 #[test]
 fn what_was_lent_is_a_turn_like_any_for_those_who_wait_for_one_card() {
-    let (mut world, [a, b, gang, next]) = one_behind_a_gang();
+    let (mut world, [a, b, gang, next], sleeper) = one_behind_a_gang_and_a_sleeper();
     world.run_for(ms(700));
     world.dies(a);
     world.run_for(ms(30));
     assert!(world.passes(next));
-    let (first, client) = on(&mut world, &[GPU]);
-    world.send(Event::Share { session: first, weight: 100, priority: Priority::High });
+    wakes_before_the_gang(&mut world, sleeper);
     world.run_for(ms(900));
-    assert_eq!(world.open(&[b, gang, next, client]), [true, false, true, false]);
+    assert_eq!(world.open(&[b, gang, next, sleeper.1]), [true, false, true, false]);
     world.run_for(ms(200));
-    assert_eq!(world.open(&[b, next, client]), [true, false, true]);
+    assert_eq!(world.open(&[b, next, sleeper.1]), [true, false, true]);
 }
 
 #[test]
 fn what_was_lent_ends_sooner_for_who_waits_for_one_card_where_turns_are_set_shorter() {
-    let (mut world, [a, _, _, next]) = one_behind_a_gang();
+    let (mut world, [a, _, _, next], sleeper) = one_behind_a_gang_and_a_sleeper();
     world.run_for(ms(700));
     world.dies(a);
     world.run_for(ms(30));
-    let (first, client) = on(&mut world, &[GPU]);
-    world.send(Event::Share { session: first, weight: 100, priority: Priority::High });
+    wakes_before_the_gang(&mut world, sleeper);
     world.run_for(ms(300));
-    assert_eq!(world.open(&[next, client]), [true, false]);
+    assert_eq!(world.open(&[next, sleeper.1]), [true, false]);
     world.set(Knob::Quantum(Some(ms(500))));
     world.run_for(ms(100));
-    assert_eq!(world.open(&[next, client]), [true, false]);
+    assert_eq!(world.open(&[next, sleeper.1]), [true, false]);
     world.run_for(ms(130));
-    assert_eq!(world.open(&[next, client]), [false, true]);
+    assert_eq!(world.open(&[next, sleeper.1]), [false, true]);
 }
 
 #[test]

@@ -47,7 +47,7 @@ fn who_would_fit_beside_a_stuck_holder_is_not_passed_for_ever() {
 }
 
 #[test]
-fn a_class_that_is_passed_over_has_its_trickle_though_its_first_waits_for_a_stuck_holder() {
+fn a_class_below_has_its_turns_though_its_first_waits_for_a_stuck_holder() {
     let mut world = beside_a_stuck_holder(gib(6));
     let of_class = |world: &mut World, gibs, priority| {
         let (session, client) = world.program(gib(gibs));
@@ -59,8 +59,8 @@ fn a_class_that_is_passed_over_has_its_trickle_though_its_first_waits_for_a_stuc
     for _ in 0..2 {
         of_class(&mut world, 3, Priority::High);
     }
-    of_class(&mut world, 6, Priority::Low);
-    let low = of_class(&mut world, 3, Priority::Low);
+    of_class(&mut world, 6, Priority::Normal);
+    let low = of_class(&mut world, 3, Priority::Normal);
     world.run_for(Nanos::from_secs(20));
     let turns = turns_of(&world.turns(), low);
     assert!(turns >= 5, "{turns}");

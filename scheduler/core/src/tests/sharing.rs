@@ -5,7 +5,7 @@ use gpushare_proto::session::Priority;
 use gpushare_proto::{ClientId, Nanos, Percent, SessionId};
 
 use super::world::{GPU, OTHER_GPU, World, gib, ms, plain};
-use crate::config::StuckPolicy;
+use crate::config::{StuckPolicy, Tuning};
 use crate::{Config, Event, Notice, Standing};
 
 const MINUTE: Nanos = Nanos::from_secs(60);
@@ -219,16 +219,45 @@ fn no_memory_moves_where_everything_fits() {
 }
 
 #[test]
-fn a_high_class_goes_first_and_a_low_one_gets_its_trickle() {
+fn a_class_gets_its_trickle_beside_the_class_above() {
+    for (above, below) in [(Priority::High, Priority::Normal), (Priority::Normal, Priority::Low)] {
+        let mut world = World::new(plain());
+        let (first, _) = world.busy_program(gib(1));
+        let (second, _) = world.busy_program(gib(1));
+        share(&mut world, first, 100, above);
+        share(&mut world, second, 100, below);
+        world.run_for(Nanos::from_secs(5));
+        let [first, second] = rates(&mut world, [first, second]);
+        assert!((9000..=9800).contains(&first), "{first}");
+        assert!((300..=800).contains(&second), "a twentieth, and its drains: {second}");
+    }
+}
+
+#[test]
+fn another_trickle_is_in_force_at_once() {
     let mut world = World::new(plain());
     let (high, _) = world.busy_program(gib(1));
-    let (low, _) = world.busy_program(gib(1));
+    let (normal, _) = world.busy_program(gib(1));
     share(&mut world, high, 100, Priority::High);
-    share(&mut world, low, 100, Priority::Low);
+    world.send(Event::Tune(Tuning::Trickle(Percent(2500))));
     world.run_for(Nanos::from_secs(5));
-    let [high, low] = rates(&mut world, [high, low]);
-    assert!((9000..=9800).contains(&high), "{high}");
-    assert!((300..=800).contains(&low), "a twentieth, and its drains: {low}");
+    let [high, normal] = rates(&mut world, [high, normal]);
+    assert!((7000..=7800).contains(&high) && (2200..=2900).contains(&normal), "3 : 1 are {high}, {normal}");
+}
+
+#[test]
+fn a_session_of_a_higher_class_that_wakes_goes_before_all_others() {
+    let mut world = with_budget();
+    let _ = [(); 3].map(|()| world.busy_program(gib(6)));
+    let (burst, b) = world.program(gib(6));
+    share(&mut world, burst, 100, Priority::High);
+    for _ in 0..5 {
+        world.run_for(Nanos::from_secs(20));
+        world.arrives(b);
+        world.run_for(ms(30));
+        assert!(world.passes(b), "2 ms to drain and 20 ms to move");
+        world.goes_idle(b);
+    }
 }
 
 fn with_budget() -> World {
@@ -429,14 +458,14 @@ fn one_who_does_not_let_go_is_passed_where_memory_does_not_move() {
 }
 
 #[test]
-fn a_turn_that_was_owed_is_not_cut_short() {
+fn early_switches_do_not_starve_a_class_below() {
     let mut world = with_budget();
     let (high, h) = world.busy_program(gib(1));
     let (burst, b) = world.program(gib(1));
     let (low, l) = world.busy_program(gib(1));
     share(&mut world, high, 100, Priority::High);
     share(&mut world, burst, 100, Priority::High);
-    share(&mut world, low, 100, Priority::Low);
+    share(&mut world, low, 100, Priority::Normal);
     world.run_for(Nanos::from_secs(5));
     let mut open = Nanos::ZERO;
     for _ in 0..60_000 {

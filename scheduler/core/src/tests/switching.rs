@@ -1,7 +1,6 @@
 //! What a switch costs beyond its drain and its move counts wherever a switch is reckoned with.
 
-use gpushare_proto::session::Priority;
-use gpushare_proto::{ClientId, Nanos, Percent};
+use gpushare_proto::{Nanos, Percent};
 
 use super::forecasts::foresee;
 use super::world::{GPU, World, gib, ms, plain};
@@ -40,30 +39,6 @@ fn who_waits_is_told_of_it() {
     assert_eq!(dear.handoff - free.handoff, COST);
     let about = |waiting: &Waiting| waiting.about().unwrap();
     assert_eq!(about(&dear) - about(&free), COST);
-}
-
-#[test]
-fn a_class_that_is_passed_over_pays_for_it() {
-    let [free, dear] = worlds().map(|mut world| {
-        let start = |world: &mut World, priority| -> ClientId {
-            let (session, client) = world.program(gib(1));
-            let weight = 100;
-            world.send(Event::Share { session, weight, priority });
-            world.gets_busy(client);
-            client
-        };
-        start(&mut world, Priority::High);
-        let low = start(&mut world, Priority::Low);
-        let began = world.now;
-        while world.passes(low) {
-            world.run_for(ms(1));
-        }
-        while !world.passes(low) {
-            world.run_for(ms(1));
-        }
-        world.now - began
-    });
-    assert_eq!(dear - free, Nanos(COST.0 * 20), "at a twentieth of the time");
 }
 
 /// Of a limited session's time in parallel mode, ε is what it may lose by being stopped and started.

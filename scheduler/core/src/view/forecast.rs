@@ -148,17 +148,6 @@ impl Core {
             true => Nanos::ZERO,
             false => self.config.budget_max,
         };
-        let passed_over = others.iter().any(|&other| share(other).class < own.class);
-        let owed = match passed_over {
-            true => part_of(quantum + switch, self.config.trickle),
-            false => Nanos::ZERO,
-        };
-        each.sum::<Nanos>() + budget + owed
+        each.sum::<Nanos>() + budget
     }
-}
-
-/// The time of which `span` is this share.
-fn part_of(span: Nanos, share: Percent) -> Nanos {
-    let whole = u128::from(span.0) * 10_000 / u128::from(share.0.max(1));
-    Nanos(u64::try_from(whole).unwrap_or(u64::MAX))
 }
