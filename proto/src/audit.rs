@@ -8,6 +8,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 use crate::page::LimitKind;
+use crate::units::{UnitError, as_text};
 use crate::{Bytes, GpuId, GpuUuid, SessionId};
 
 /// One line of the audit log.
@@ -158,7 +159,6 @@ pub enum Outcome {
 
 impl Outcome {
     /// Returns the name of the result in the log.
-    #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::Ok => "ok",
@@ -173,11 +173,6 @@ impl Outcome {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Timestamp(pub u64);
-
-/// Error for a text that is not a time.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is not a time; write it like 2026-11-22, 2026-11-22T00:14 or 2026-11-22T00:14:56Z (UTC)")]
-pub struct TimestampError(String);
 
 const SECOND: u64 = 1_000_000;
 const DAY: u64 = 86_400;
@@ -210,10 +205,11 @@ impl fmt::Display for Timestamp {
 }
 
 impl FromStr for Timestamp {
-    type Err = TimestampError;
+    type Err = UnitError;
 
-    fn from_str(text: &str) -> Result<Self, TimestampError> {
-        parse(text.trim()).ok_or_else(|| TimestampError(text.to_owned()))
+    fn from_str(text: &str) -> Result<Self, UnitError> {
+        let form = "a time; write it like 2026-11-22, 2026-11-22T00:14 or 2026-11-22T00:14:56Z (UTC)";
+        parse(text.trim()).ok_or_else(|| UnitError::new(text, form))
     }
 }
 
@@ -256,19 +252,7 @@ fn number(text: &str, longest: usize) -> Option<u64> {
     digits.then(|| text.parse().ok()).flatten()
 }
 
-impl From<Timestamp> for String {
-    fn from(moment: Timestamp) -> Self {
-        moment.to_string()
-    }
-}
-
-impl TryFrom<String> for Timestamp {
-    type Error = TimestampError;
-
-    fn try_from(text: String) -> Result<Self, TimestampError> {
-        text.parse()
-    }
-}
+as_text!(Timestamp);
 
 #[cfg(test)]
 mod tests {

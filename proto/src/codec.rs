@@ -40,21 +40,12 @@ pub trait Message: Serialize + DeserializeOwned + sealed::Sealed {
 }
 
 mod sealed {
-    use bincode::error::DecodeError;
-
-    /// Decodes `body`, with memory limited in proportion to its length.
-    pub trait Sealed: Sized {
-        fn read(body: &[u8]) -> Result<(Self, usize), DecodeError>;
-    }
+    pub trait Sealed {}
 }
 
 macro_rules! message {
     ($($name:ty: $max:expr),* $(,)?) => {$(
-        impl sealed::Sealed for $name {
-            fn read(body: &[u8]) -> Result<(Self, usize), bincode::error::DecodeError> {
-                read(body)
-            }
-        }
+        impl sealed::Sealed for $name {}
         impl Message for $name {
             const MAX: usize = $max;
         }
@@ -158,7 +149,7 @@ pub fn decode<M: Message>(body: &[u8]) -> Result<M, CodecError> {
     if body.len() > M::MAX {
         return Err(CodecError::TooLarge { claimed: body.len(), limit: M::MAX });
     }
-    let (message, read) = M::read(body).map_err(|cause| malformed::<M>(&cause))?;
+    let (message, read) = read::<M>(body).map_err(|cause| malformed::<M>(&cause))?;
     match body.len() - read {
         0 => Ok(message),
         left => Err(CodecError::Trailing { left }),
@@ -183,7 +174,6 @@ pub fn split<M: Message>(buffer: &[u8]) -> Result<Option<(M, usize)>, CodecError
 
 /// Returns the protocol version that a first message claims, also if its other fields are of another version;
 /// `None` if it is not a hello. A peer of this build claims [`PROTOCOL`].
-#[must_use]
 pub fn claimed_protocol(body: &[u8]) -> Option<u16> {
     let hello = 0u32;
     let ((variant, magic, protocol), _) =
@@ -192,7 +182,6 @@ pub fn claimed_protocol(body: &[u8]) -> Option<u16> {
 }
 
 /// Returns the error message for a peer with protocol version `peer`.
-#[must_use]
 pub fn protocol_mismatch(peer: u16) -> String {
     format!(
         "this gpushare speaks protocol {PROTOCOL}, the other side {peer}; \

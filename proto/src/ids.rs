@@ -7,6 +7,8 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+use crate::units::{UnitError, as_text};
+
 macro_rules! id {
     ($(#[$doc:meta])* $name:ident($inner:ty), $prefix:literal) => {
         $(#[$doc])*
@@ -66,43 +68,31 @@ pub struct GpuUuid {
     is_instance: bool,
 }
 
-/// Error for a text that is not the UUID of a card.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "`{0}` is not a GPU UUID; `nvidia-smi -L` lists them (GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx, or MIG-…)"
-)]
-pub struct UuidError(String);
-
 const GPU: &str = "GPU-";
 const MIG: &str = "MIG-";
 
 impl GpuUuid {
     /// Returns the identity of a whole GPU.
-    #[must_use]
     pub const fn gpu(bytes: [u8; 16]) -> Self {
         Self { bytes, is_instance: false }
     }
 
     /// Returns the identity of a MIG instance.
-    #[must_use]
     pub const fn mig(bytes: [u8; 16]) -> Self {
         Self { bytes, is_instance: true }
     }
 
     /// Returns the sixteen bytes as `cuDeviceGetUuid_v2` reports them.
-    #[must_use]
     pub const fn bytes(self) -> [u8; 16] {
         self.bytes
     }
 
     /// Returns whether the card is a MIG instance.
-    #[must_use]
     pub const fn is_instance(self) -> bool {
         self.is_instance
     }
 
     /// Returns whether `text` is this card's UUID or a prefix of it, in the form of `CUDA_VISIBLE_DEVICES`.
-    #[must_use]
     pub fn begins_with(self, text: &str) -> bool {
         let (own, text) = (self.to_string(), text.to_ascii_lowercase());
         text.len() > GPU.len() && own.to_ascii_lowercase().starts_with(&text)
@@ -155,36 +145,32 @@ impl fmt::Debug for GpuUuid {
 }
 
 impl FromStr for GpuUuid {
-    type Err = UuidError;
+    type Err = UnitError;
 
-    fn from_str(text: &str) -> Result<Self, UuidError> {
-        let error = || UuidError(text.to_owned());
+    fn from_str(text: &str) -> Result<Self, UnitError> {
         let instance = text.strip_prefix(MIG);
-        let hex = instance.or_else(|| text.strip_prefix(GPU)).unwrap_or(text);
-        let digits: Vec<u8> = hex.bytes().filter(|&b| b != b'-').collect();
-        let mut bytes = [0; 16];
-        if digits.len() != 32 || !digits.iter().all(u8::is_ascii_hexdigit) {
-            return Err(error());
-        }
-        for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
-            let pair = std::str::from_utf8(pair).map_err(|_| error())?;
-            *byte = u8::from_str_radix(pair, 16).map_err(|_| error())?;
-        }
+        let hex = instance.or_else(|| text.strip_prefix(GPU)).unwrap_or(text).replace('-', "");
+        let bytes = from_hex(&hex).ok_or_else(|| {
+            let form =
+                "a GPU UUID; `nvidia-smi -L` lists them (GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx, or MIG-…)";
+            UnitError::new(text, form)
+        })?;
         Ok(Self { bytes, is_instance: instance.is_some() })
     }
 }
 
-impl TryFrom<String> for GpuUuid {
-    type Error = UuidError;
-    fn try_from(text: String) -> Result<Self, UuidError> {
-        text.parse()
-    }
-}
+as_text!(GpuUuid);
 
-impl From<GpuUuid> for String {
-    fn from(uuid: GpuUuid) -> Self {
-        uuid.to_string()
+/// Parses `2 * N` hex digits.
+fn from_hex<const N: usize>(text: &str) -> Option<[u8; N]> {
+    if text.len() != 2 * N || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        return None;
     }
+    let mut bytes = [0; N];
+    for (i, byte) in bytes.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(text.get(2 * i..2 * i + 2)?, 16).ok()?;
+    }
+    Some(bytes)
 }
 
 /// Secret that lets a process join a session: 256 random bits. Its `Debug` output hides them.
@@ -194,7 +180,6 @@ pub struct Token(pub [u8; 32]);
 
 impl Token {
     /// Returns the token as 64 hex digits, the content of a token file.
-    #[must_use]
     pub fn to_hex(&self) -> String {
         self.0.iter().map(|byte| format!("{byte:02x}")).collect()
     }
@@ -203,15 +188,7 @@ impl Token {
     /// them.
     #[must_use]
     pub fn from_hex(text: &str) -> Option<Self> {
-        let text = text.trim();
-        if text.len() != 64 || !text.bytes().all(|b| b.is_ascii_hexdigit()) {
-            return None;
-        }
-        let mut token = [0; 32];
-        for (i, byte) in token.iter_mut().enumerate() {
-            *byte = u8::from_str_radix(text.get(2 * i..2 * i + 2)?, 16).ok()?;
-        }
-        Some(Self(token))
+        from_hex(text.trim()).map(Self)
     }
 }
 

@@ -23,7 +23,6 @@ pub enum SessionRef<'a> {
 
 impl<'a> SessionRef<'a> {
     /// Parses a reference: digits with or without a leading `s` are a number, all else is a name.
-    #[must_use]
     pub fn parse(text: &'a str) -> Self {
         let digits = text.strip_prefix('s').unwrap_or(text);
         let number = digits.bytes().all(|byte| byte.is_ascii_digit());
@@ -34,7 +33,6 @@ impl<'a> SessionRef<'a> {
     }
 
     /// Returns whether the reference matches a session with this number and name.
-    #[must_use]
     pub fn matches(self, session: Option<SessionId>, name: Option<&str>) -> bool {
         match self {
             Self::Number(number) => session == Some(number),

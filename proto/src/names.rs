@@ -57,13 +57,11 @@ impl RuntimeDir {
     }
 
     /// Returns the runtime folder of the system's daemon.
-    #[must_use]
     pub fn system() -> Self {
         Self::new(SYSTEM_RUNTIME_DIR)
     }
 
     /// Returns the user's own runtime folder: `$XDG_RUNTIME_DIR/gpushare`, else `/tmp/gpushare-UID`.
-    #[must_use]
     pub fn user(xdg_runtime_dir: Option<OsString>, uid: u32) -> Self {
         match xdg_runtime_dir.filter(|dir| Path::new(dir).is_absolute()) {
             Some(dir) => Self(PathBuf::from(dir).join("gpushare")),
@@ -73,7 +71,6 @@ impl RuntimeDir {
 
     /// Returns the folders in which a process looks for its daemon, in order: only `override_dir`
     /// ([`RUNTIME_DIR`]) if it is set, else the system's folder and then the user's own.
-    #[must_use]
     pub fn candidates(
         override_dir: Option<OsString>,
         xdg_runtime_dir: Option<OsString>,
@@ -86,64 +83,54 @@ impl RuntimeDir {
     }
 
     /// Returns the path of the daemon's runtime folder.
-    #[must_use]
     pub fn root(&self) -> &Path {
         &self.0
     }
 
     /// Folder that is mounted into containers; it holds only the tenant socket.
-    #[must_use]
     pub fn tenant_dir(&self) -> PathBuf {
         self.0.join("tenant")
     }
 
     /// Socket for processes that use a card.
-    #[must_use]
     pub fn tenant_socket(&self) -> PathBuf {
         self.tenant_dir().join("scheduler.sock")
     }
 
     /// Socket for administration (mode 0600).
-    #[must_use]
     pub fn admin_socket(&self) -> PathBuf {
         self.0.join("admin.sock")
     }
 
     /// Store of sessions, usage and connected processes, which outlives the daemon; used if there is no other
     /// state folder.
-    #[must_use]
     pub fn registry(&self) -> PathBuf {
         self.0.join(REGISTRY)
     }
 
     /// Default path of the audit log; the daemon's configuration may name another file.
-    #[must_use]
     pub fn audit(&self) -> PathBuf {
         self.state_dir().join(AUDIT)
     }
 
     /// Log of a daemon that `gpushare-ctl run` started.
-    #[must_use]
     pub fn log(&self) -> PathBuf {
         self.0.join("scheduler.log")
     }
 
     /// Folder with the token files of the sessions that `gpushare-ctl run` registered.
-    #[must_use]
     pub fn tokens_dir(&self) -> PathBuf {
         self.0.join("tokens")
     }
 
     /// Symbolic link to the daemon's state folder if that is elsewhere. Tools follow it to token files and
     /// the audit log, even while the daemon is down.
-    #[must_use]
     pub fn state_link(&self) -> PathBuf {
         self.0.join("state")
     }
 
     /// Returns the folder for data that outlives a restart of the machine: the target of [`Self::state_link`]
     /// if it exists, else [`SYSTEM_STATE_DIR`] for the system's daemon and the runtime folder for any other.
-    #[must_use]
     pub fn state_dir(&self) -> PathBuf {
         match std::fs::read_link(self.state_link()) {
             Ok(folder) if folder.is_absolute() => folder,

@@ -58,13 +58,11 @@ pub struct GateWord(pub u32);
 
 impl GateWord {
     /// Returns the word with the low 30 bits of `change` and with `state`.
-    #[must_use]
     pub const fn new(change: u32, state: GateState) -> Self {
         Self((change << 2) | state as u32)
     }
 
     /// Returns the state.
-    #[must_use]
     pub const fn state(self) -> GateState {
         match self.0 & 3 {
             0 => GateState::Closed,
@@ -75,7 +73,6 @@ impl GateWord {
     }
 
     /// Returns the change number, which the daemon raises at every change of the word.
-    #[must_use]
     pub const fn change(self) -> u32 {
         self.0 >> 2
     }
@@ -109,7 +106,6 @@ pub struct LeaseRow {
 
 impl LeaseRow {
     /// Returns a row with an empty lease and without limits.
-    #[must_use]
     pub const fn new() -> Self {
         Self {
             free: AtomicU64::new(0),
@@ -138,7 +134,6 @@ pub struct Page {
 
 impl Page {
     /// Returns a page without limits whose gate is in `state`: for a process without a daemon, and for tests.
-    #[must_use]
     pub const fn new(state: GateState) -> Self {
         Self {
             gate: AtomicU32::new(GateWord::new(0, state).0),
@@ -168,7 +163,6 @@ pub struct MemoryRefusal {
 impl MemoryRefusal {
     /// Returns whether no later request can succeed: an expired or revoked session has a quota of zero, and
     /// no session is created with that.
-    #[must_use]
     pub fn is_permanent(&self) -> bool {
         self.by == LimitKind::Session && self.limit.is_zero()
     }

@@ -8,7 +8,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 use crate::gpu_choice::{GpuChoice, UnknownCard};
-use crate::units::UnitError;
+use crate::units::{UnitError, words};
 use crate::{Bytes, Nanos, Percent};
 
 /// Amount of a card's memory or time. Time is always a share.
@@ -23,7 +23,6 @@ pub enum Amount {
 
 impl Amount {
     /// Returns the amount in bytes on a card with `total` bytes.
-    #[must_use]
     pub fn of(self, total: Bytes) -> Bytes {
         match self {
             Self::Bytes(bytes) => bytes,
@@ -75,7 +74,6 @@ pub struct CardQuota {
 
 impl Quota {
     /// Returns a quota with the same limit on every card.
-    #[must_use]
     pub fn every(amount: Amount) -> Self {
         Self { every: Some(amount), cards: Vec::new() }
     }
@@ -196,33 +194,10 @@ pub enum Priority {
     High,
 }
 
-/// Error for a word that is not a priority.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is not a priority; write low, normal or high")]
-pub struct UnknownPriority(String);
-
-impl FromStr for Priority {
-    type Err = UnknownPriority;
-
-    fn from_str(word: &str) -> Result<Self, UnknownPriority> {
-        match word {
-            "low" => Ok(Self::Low),
-            "normal" => Ok(Self::Normal),
-            "high" => Ok(Self::High),
-            _ => Err(UnknownPriority(word.to_owned())),
-        }
-    }
-}
-
-impl fmt::Display for Priority {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Low => "low",
-            Self::Normal => "normal",
-            Self::High => "high",
-        })
-    }
-}
+words!(
+    Priority { Low = "low", Normal = "normal", High = "high" },
+    "a priority; write low, normal or high"
+);
 
 /// Default weight. A session of weight 200 gets twice the card time of one with this weight.
 pub const DEFAULT_WEIGHT: u32 = 100;
@@ -259,7 +234,6 @@ impl Default for Terms {
 
 impl Terms {
     /// Returns default terms with a memory limit on every card.
-    #[must_use]
     pub fn with_memory(memory: Option<Bytes>) -> Self {
         Self {
             memory: Quota { every: memory.map(Amount::Bytes), cards: Vec::new() },

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 use crate::ids::GpuId;
-use crate::units::{Bytes, Nanos, Percent};
+use crate::units::{Bytes, Nanos, Percent, UnitError, words};
 
 /// Change of a setting while the daemon runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -51,37 +51,12 @@ pub enum Mode {
 impl Mode {
     /// All modes, ordered by increasing waits.
     pub const ALL: [Self; 3] = [Self::Parallel, Self::TimeSliced, Self::Serialized];
-
-    /// Returns the name that users write.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Parallel => "parallel",
-            Self::Serialized => "serialized",
-            Self::TimeSliced => "time-sliced",
-        }
-    }
 }
 
-impl fmt::Display for Mode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-/// Error for a word that is not a mode.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is not a mode; write parallel, time-sliced or serialized")]
-pub struct UnknownMode(String);
-
-impl FromStr for Mode {
-    type Err = UnknownMode;
-
-    fn from_str(word: &str) -> Result<Self, UnknownMode> {
-        let named = Self::ALL.into_iter().find(|mode| mode.name() == word);
-        named.ok_or_else(|| UnknownMode(word.to_owned()))
-    }
-}
+words!(
+    Mode { Parallel = "parallel", Serialized = "serialized", TimeSliced = "time-sliced" },
+    "a mode; write parallel, time-sliced or serialized"
+);
 
 /// Configuration key whose value in the file differs from the daemon's.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

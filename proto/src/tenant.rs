@@ -190,7 +190,6 @@ pub struct Hello {
 
 impl Hello {
     /// Returns the hello of this build.
-    #[must_use]
     pub fn new(role: Role) -> Self {
         Self { magic: MAGIC, protocol: PROTOCOL, role }
     }

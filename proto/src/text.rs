@@ -39,7 +39,6 @@ const INVISIBLE: [(u32, u32); 30] = [
 ];
 
 /// Returns whether a character is visible and controls nothing.
-#[must_use]
 pub fn is_printable(character: char) -> bool {
     let code = u32::from(character);
     let invisible = INVISIBLE.iter().any(|(first, last)| (*first..=*last).contains(&code));

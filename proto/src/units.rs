@@ -23,7 +23,7 @@ pub struct Nanos(pub u64);
 #[serde(transparent)]
 pub struct Percent(pub u32);
 
-/// Error for a text that is not a quantity; the message shows the accepted form.
+/// Error for a text that is not a quantity, word or identity; the message shows the accepted form.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{text}` is not {expected}")]
 pub struct UnitError {
@@ -32,10 +32,62 @@ pub struct UnitError {
 }
 
 impl UnitError {
-    fn new(text: &str, expected: &'static str) -> Self {
+    pub(crate) fn new(text: &str, expected: &'static str) -> Self {
         Self { text: text.to_owned(), expected }
     }
 }
+
+/// Lets serde write a type as its text, for `#[serde(try_from = "String", into = "String")]`.
+macro_rules! as_text {
+    ($name:ident) => {
+        impl From<$name> for String {
+            fn from(value: $name) -> Self {
+                value.to_string()
+            }
+        }
+
+        impl TryFrom<String> for $name {
+            type Error = UnitError;
+
+            fn try_from(text: String) -> Result<Self, UnitError> {
+                text.parse()
+            }
+        }
+    };
+}
+
+/// Lets each variant of an enum be printed as its word, and be parsed from it.
+macro_rules! words {
+    ($name:ident { $($variant:ident = $word:literal),* }, $expected:literal) => {
+        impl $name {
+            /// Returns the word that users write and read.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $word,)*
+                }
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(self.name())
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = UnitError;
+
+            fn from_str(word: &str) -> Result<Self, UnitError> {
+                match word {
+                    $($word => Ok(Self::$variant),)*
+                    _ => Err(UnitError::new(word, $expected)),
+                }
+            }
+        }
+    };
+}
+
+pub(crate) use {as_text, words};
 
 macro_rules! arithmetic {
     ($unit:ident) => {
@@ -61,7 +113,6 @@ macro_rules! arithmetic {
             }
 
             /// Returns whether the value is zero.
-            #[must_use]
             pub const fn is_zero(self) -> bool {
                 self.0 == 0
             }
@@ -108,13 +159,11 @@ arithmetic!(Nanos);
 
 impl Bytes {
     /// `n` binary megabytes.
-    #[must_use]
     pub const fn mib(n: u64) -> Self {
         Self(n << 20)
     }
 
     /// `n` binary gigabytes.
-    #[must_use]
     pub const fn gib(n: u64) -> Self {
         Self(n << 30)
     }
@@ -122,13 +171,11 @@ impl Bytes {
 
 impl Nanos {
     /// `n` milliseconds.
-    #[must_use]
     pub const fn from_millis(n: u64) -> Self {
         Self(n * 1_000_000)
     }
 
     /// `n` seconds.
-    #[must_use]
     pub const fn from_secs(n: u64) -> Self {
         Self(n * 1_000_000_000)
     }
@@ -197,13 +244,16 @@ fn scaled(text: &str, unit: u64) -> Option<u64> {
     u64::try_from(value.checked_mul(u128::from(unit))? / 10u128.pow(scale)).ok()
 }
 
+fn number_and_suffix(text: &str) -> (&str, &str) {
+    text.split_at(text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len()))
+}
+
 impl FromStr for Bytes {
     type Err = UnitError;
 
     fn from_str(text: &str) -> Result<Self, UnitError> {
         let error = || UnitError::new(text, "a size; write it like 8GiB, 512MiB or 1.5G");
-        let split = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());
-        let (number, suffix) = text.split_at(split);
+        let (number, suffix) = number_and_suffix(text);
         let unit = match suffix.to_ascii_lowercase().as_str() {
             "" | "b" => 1,
             "k" | "kib" => 1 << 10,
@@ -225,8 +275,7 @@ impl FromStr for Nanos {
 
     fn from_str(text: &str) -> Result<Self, UnitError> {
         let error = || UnitError::new(text, "a time; write it like 250ms, 2s or 10min");
-        let split = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());
-        let (number, suffix) = text.split_at(split);
+        let (number, suffix) = number_and_suffix(text);
         let unit = match suffix {
             "ns" => 1,
             "us" => 1_000,
@@ -247,12 +296,10 @@ impl FromStr for Percent {
     fn from_str(text: &str) -> Result<Self, UnitError> {
         let error = || UnitError::new(text, "a share; write it like 5% or 0.5%");
         let number = text.strip_suffix('%').unwrap_or(text);
-        let hundredths = scaled(number, 100).ok_or_else(error)?;
-        u32::try_from(hundredths)
-            .ok()
-            .filter(|&h| h <= 10_000)
-            .map(Percent)
-            .ok_or_else(error)
+        let hundredths = scaled(number, 100)
+            .filter(|&hundredths| hundredths <= 10_000)
+            .ok_or_else(error)?;
+        Ok(Self(hundredths as u32))
     }
 }
 

@@ -10,7 +10,7 @@ use crate::session::{Binding, Priority, Quota};
 use crate::tenant::{Failure, Hello, NewSession};
 use crate::units::Nanos;
 
-pub use crate::settings::{ConfigChange, Knob, MIN_MEMORY, MIN_QUANTUM, Mode, Setting, UnknownMode};
+pub use crate::settings::{ConfigChange, Knob, MIN_MEMORY, MIN_QUANTUM, Mode, Setting};
 pub use crate::views::{
     ClientView, DaemonView, GpuView, LockView, SessionGpuView, SessionState, SessionView, Status, UsageView,
 };
