@@ -8,7 +8,7 @@
 use std::ffi::c_uint;
 
 use gpushare_client::nvml::memory::{info, info_v2};
-use gpushare_client::nvml::processes::{accounted, accounting, details, own, running};
+use gpushare_client::nvml::processes::{accounting, details, own, running};
 use gpushare_client::nvml::rows::Table;
 use gpushare_client::nvml::samples::{infos, rates, samples};
 use gpushare_client::nvml::types::{
@@ -28,9 +28,6 @@ macro_rules! functions {
             }
 
             /// The library's function of this name, through its hook.
-            ///
-            /// # Safety
-            /// As NVML demands of its caller.
             #[unsafe(no_mangle)]
             pub(crate) unsafe extern "C-unwind" fn $name($($arg: $type),*) -> gpushare_client::nvml::types::NvmlReturn {
                 // 999 is the unknown error of NVML and of CUDA, so the guard of CUDA hooks serves here too.
@@ -77,6 +74,6 @@ functions! {
         device: Device, utilization: *mut Sample, count: *mut c_uint, last_seen: u64
     );
     [infos] nvmlDeviceGetProcessesUtilizationInfo(device: Device, utilization: *mut SampleInfos);
-    [accounted] nvmlDeviceGetAccountingPids(device: Device, count: *mut c_uint, pids: *mut c_uint);
+    [own] nvmlDeviceGetAccountingPids(device: Device, count: *mut c_uint, pids: *mut c_uint);
     [accounting] nvmlDeviceGetAccountingStats(device: Device, pid: c_uint, stats: Pointer);
 }

@@ -135,19 +135,3 @@ pub struct KernelNode {
     pub kernel: CUfunction,
     context: CUcontext,
 }
-
-impl Default for KernelNode {
-    fn default() -> Self {
-        use std::ptr::null_mut;
-        Self {
-            function: null_mut(),
-            grid: [0; 3],
-            block: [0; 3],
-            shared_bytes: 0,
-            parameters: null_mut(),
-            extra: null_mut(),
-            kernel: null_mut(),
-            context: null_mut(),
-        }
-    }
-}

@@ -50,39 +50,21 @@ pub struct Shape {
     flags: c_uint,
 }
 
-/// Conversion to 64 bits, because `usize` is not `Into<u64>`.
-trait Width: Copy {
-    fn wide(self) -> u64;
+/// Converts to 64 bits. `usize` is not `Into<u64>`.
+fn wide<Size: TryInto<u64>>(size: Size) -> u64 {
+    size.try_into().unwrap_or(u64::MAX)
 }
 
-impl Width for c_uint {
-    fn wide(self) -> u64 {
-        self.into()
-    }
-}
-
-impl Width for usize {
-    fn wide(self) -> u64 {
-        self as u64
-    }
-}
-
-impl<Size: Width> From<Flat<Size>> for Shape {
+impl<Size: TryInto<u64>> From<Flat<Size>> for Shape {
     fn from(Flat { width, height, format, channels }: Flat<Size>) -> Self {
-        Self { width: width.wide(), height: height.wide(), depth: 0, format, channels, flags: 0 }
+        Self { width: wide(width), height: wide(height), depth: 0, format, channels, flags: 0 }
     }
 }
 
-impl<Size: Width> From<Solid<Size>> for Shape {
+impl<Size: TryInto<u64>> From<Solid<Size>> for Shape {
     fn from(Solid { width, height, depth, format, channels, flags }: Solid<Size>) -> Self {
-        Self {
-            width: width.wide(),
-            height: height.wide(),
-            depth: depth.wide(),
-            format,
-            channels,
-            flags,
-        }
+        let [width, height, depth] = [width, height, depth].map(wide);
+        Self { width, height, depth, format, channels, flags }
     }
 }
 
@@ -177,9 +159,6 @@ impl Shape {
 }
 
 /// `cuArrayCreate`, `cuArray3DCreate`: charged at the size on the card.
-///
-/// # Safety
-/// Both pointers are null or as the driver's function demands.
 pub unsafe fn create<Descriptor: Copy + Into<Shape>>(
     array: *mut CUarray,
     descriptor: *const Descriptor,
@@ -190,9 +169,6 @@ pub unsafe fn create<Descriptor: Copy + Into<Shape>>(
 }
 
 /// `cuMipmappedArrayCreate`: charged at the size on the card.
-///
-/// # Safety
-/// Both pointers are null or as the driver's function demands.
 pub unsafe fn create_levels(
     mipmap: *mut CUarray,
     descriptor: *const Solid<usize>,

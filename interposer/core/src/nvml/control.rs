@@ -59,7 +59,6 @@ static REAL: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
 
 /// Returns the next `ioctl` after gpushare's: the C library's, or another library's in front of it.
 #[inline]
-#[must_use]
 pub fn real() -> Ioctl {
     let known = REAL.load(Ordering::Relaxed);
     if known.is_null() {
@@ -89,7 +88,6 @@ unsafe extern "C-unwind" fn by_number(file: c_int, request: c_ulong, argument: *
 
 /// Whether an answered `ioctl` may be a control call. The kernel reads only the lower 32 bits of a request.
 #[inline]
-#[must_use]
 pub const fn is_of_interest(request: c_ulong, result: c_int) -> bool {
     request as c_uint == REQUEST && result == 0
 }

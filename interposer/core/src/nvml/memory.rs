@@ -6,9 +6,6 @@ use super::session::Card;
 use super::types::{Device, Memory, MemoryV2, NVML_SUCCESS, NvmlReturn};
 
 /// `nvmlDeviceGetMemoryInfo`.
-///
-/// # Safety
-/// As the library's function demands.
 pub unsafe fn info(
     real: unsafe extern "C-unwind" fn(Device, *mut Memory) -> NvmlReturn,
     device: Device,
@@ -26,9 +23,6 @@ pub unsafe fn info(
 }
 
 /// `nvmlDeviceGetMemoryInfo_v2`. Quota that the card cannot provide now counts as reserved by the system.
-///
-/// # Safety
-/// As the library's function demands.
 pub unsafe fn info_v2(
     real: unsafe extern "C-unwind" fn(Device, *mut MemoryV2) -> NvmlReturn,
     device: Device,

@@ -16,6 +16,10 @@
 //! The real function is always called first, and its errors are returned. Outside a session nothing changes.
 //! A program may use NVML without CUDA and before `cuInit`, so nothing here creates a context, a client or a
 //! thread.
+//!
+//! # Safety
+//! An unsafe function named after one of NVML takes pointers as NVML demands them of its caller.
+#![expect(clippy::missing_safety_doc, reason = "the demand of all hooks is stated once, above")]
 
 pub mod types;
 pub mod rows;

@@ -9,7 +9,7 @@ use super::library;
 use super::session::Card;
 use super::types::{
     Device, NO_INSTANCE, NVML_ERROR_INSUFFICIENT_SIZE, NVML_ERROR_INVALID_ARGUMENT, NVML_ERROR_NOT_FOUND,
-    NVML_SUCCESS, NvmlReturn, Process1, Process2, ProcessDetail, ProcessDetailList,
+    NVML_SUCCESS, NvmlReturn, Process1, Process2, ProcessDetail, ProcessDetailList, Sample, SampleInfo,
 };
 
 /// Number of times that a list is read again because it grew meanwhile.
@@ -33,9 +33,6 @@ type List<T> = unsafe extern "C-unwind" fn(Device, *mut c_uint, *mut T) -> NvmlR
 
 /// `nvmlDeviceGetComputeRunningProcesses` and its newer forms: the session's processes, with the bytes that
 /// the daemon counts.
-///
-/// # Safety
-/// As the library's function demands.
 pub unsafe fn running<T: Listed>(
     real: List<T>,
     device: Device,
@@ -64,11 +61,8 @@ pub unsafe fn running<T: Listed>(
     unsafe { hand_over(&own, count, infos) }
 }
 
-/// Lists that the daemon does not keep (graphics processes, MPS clients): the library's, without other
-/// sessions.
-///
-/// # Safety
-/// As the library's function demands.
+/// Lists that the daemon does not keep (graphics processes, MPS clients, accounted pids): the library's,
+/// without other sessions.
 pub unsafe fn own<T: Entry>(real: List<T>, device: Device, count: *mut c_uint, infos: *mut T) -> NvmlReturn {
     let card = if count.is_null() { None } else { Card::of(device) };
     // SAFETY: the caller's own arguments.
@@ -80,9 +74,6 @@ pub unsafe fn own<T: Entry>(real: List<T>, device: Device, count: *mut c_uint, i
 }
 
 /// `nvmlDeviceGetRunningProcessDetailList`.
-///
-/// # Safety
-/// As the library's function demands.
 pub unsafe fn details(
     real: unsafe extern "C-unwind" fn(Device, *mut ProcessDetailList) -> NvmlReturn,
     device: Device,
@@ -94,19 +85,18 @@ pub unsafe fn details(
     // SAFETY: not null; the caller provides it to be read and written.
     let asked = unsafe { &mut *list };
     let all = whole(|room, processes| {
-        // SAFETY: `whole` provides the room that it passes.
-        let mut whole = ProcessDetailList { count: unsafe { room.read() }, processes, ..*asked };
-        // SAFETY: a list made here, for the duration of the call.
-        let result = unsafe { real(device, &raw mut whole) };
-        // SAFETY: a list made here, for the duration of the call.
-        unsafe { room.write(whole.count) };
-        result
+        // SAFETY: `whole` provides the room that it passes, and the list is made here.
+        unsafe {
+            let mut whole = ProcessDetailList { count: room.read(), processes, ..*asked };
+            let result = real(device, &raw mut whole);
+            room.write(whole.count);
+            result
+        }
     });
     let booked = |mut entry: ProcessDetail| {
         let books = card.processes();
-        let process = books
-            .iter()
-            .find(|process| process.pid == entry.pid || process.outer_pid == entry.pid);
+        let is_it = |process: &&ProcessMemory| [process.pid, process.outer_pid].contains(&entry.pid);
+        let process = books.iter().find(is_it);
         entry.used = process.map_or(entry.used, |process| process.used.0);
         entry
     };
@@ -118,24 +108,7 @@ pub unsafe fn details(
     )
 }
 
-/// `nvmlDeviceGetAccountingPids`.
-///
-/// # Safety
-/// As the library's function demands.
-pub unsafe fn accounted(
-    real: List<c_uint>,
-    device: Device,
-    count: *mut c_uint,
-    pids: *mut c_uint,
-) -> NvmlReturn {
-    // SAFETY: the caller's own arguments.
-    unsafe { own(real, device, count, pids) }
-}
-
 /// `nvmlDeviceGetAccountingStats`: refuses processes of other sessions.
-///
-/// # Safety
-/// As the library's function demands.
 pub unsafe fn accounting<T>(
     real: unsafe extern "C-unwind" fn(Device, c_uint, *mut T) -> NvmlReturn,
     device: Device,
@@ -209,23 +182,17 @@ impl Entry for c_uint {
     }
 }
 
-impl Entry for Process1 {
-    fn pid(&self) -> c_uint {
-        self.pid
-    }
+macro_rules! entries {
+    ($($entry:ty)*) => {$(
+        impl Entry for $entry {
+            fn pid(&self) -> c_uint {
+                self.pid
+            }
+        }
+    )*};
 }
 
-impl Entry for Process2 {
-    fn pid(&self) -> c_uint {
-        self.pid
-    }
-}
-
-impl Entry for ProcessDetail {
-    fn pid(&self) -> c_uint {
-        self.pid
-    }
-}
+entries! { Process1 Process2 ProcessDetail Sample SampleInfo }
 
 impl Listed for Process1 {
     fn own(process: &ProcessMemory, _: (c_uint, c_uint)) -> Self {

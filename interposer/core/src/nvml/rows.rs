@@ -21,7 +21,6 @@ pub struct Table(pub &'static [&'static Row]);
 
 impl Row {
     /// Creates the row of an export, given with a NUL at its end.
-    #[must_use]
     pub const fn new(name: &'static str, wrapper: *const c_void) -> Self {
         Self {
             name: dynlink::name(name),
@@ -31,7 +30,6 @@ impl Row {
     }
 
     /// NVML's own function, or null if the library lacks it. Loads NVML, because the program calls it.
-    #[must_use]
     pub fn real(&self) -> *mut c_void {
         self.resolve(Library::symbol)
     }

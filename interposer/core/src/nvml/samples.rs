@@ -3,17 +3,14 @@
 use std::ffi::c_uint;
 
 use super::library::{self, GetSamples};
-use super::processes::{Entry, hand_over, kept, whole};
+use super::processes::{hand_over, kept, whole};
 use super::session::Card;
 use super::types::{
-    Device, NVML_ERROR_NOT_FOUND, NVML_SUCCESS, NvmlReturn, Sample, SampleInfo, SampleInfos, Utilization,
+    Device, NVML_ERROR_NOT_FOUND, NVML_SUCCESS, NvmlReturn, Sample, SampleInfos, Utilization,
 };
 
 /// `nvmlDeviceGetUtilizationRates`: the sum of the session's processes, at most the card's own figure. Where
 /// NVML does not know it by process (MIG, some virtual GPUs) it is the card's figure.
-///
-/// # Safety
-/// As the library's function demands.
 pub unsafe fn rates(
     real: unsafe extern "C-unwind" fn(Device, *mut Utilization) -> NvmlReturn,
     device: Device,
@@ -43,9 +40,6 @@ pub unsafe fn rates(
 }
 
 /// `nvmlDeviceGetProcessUtilization`.
-///
-/// # Safety
-/// As the library's function demands.
 pub unsafe fn samples(
     real: GetSamples,
     device: Device,
@@ -63,9 +57,6 @@ pub unsafe fn samples(
 }
 
 /// `nvmlDeviceGetProcessesUtilizationInfo`.
-///
-/// # Safety
-/// As the library's function demands.
 pub unsafe fn infos(
     real: unsafe extern "C-unwind" fn(Device, *mut SampleInfos) -> NvmlReturn,
     device: Device,
@@ -113,18 +104,6 @@ fn newest(samples: &[Sample]) -> impl Iterator<Item = &Sample> {
             .all(|other| other.timestamp < sample.timestamp || std::ptr::eq(other, sample))
     };
     samples.iter().filter(move |sample| is_last(sample))
-}
-
-impl Entry for Sample {
-    fn pid(&self) -> c_uint {
-        self.pid
-    }
-}
-
-impl Entry for SampleInfo {
-    fn pid(&self) -> c_uint {
-        self.pid
-    }
 }
 
 #[cfg(test)]

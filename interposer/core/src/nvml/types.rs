@@ -21,150 +21,116 @@ pub const NVML_ERROR_FUNCTION_NOT_FOUND: NvmlReturn = 13;
 /// Number in place of an instance's where there is no instance (`nvmlProcessInfo_t`).
 pub const NO_INSTANCE: c_uint = c_uint::MAX;
 
-/// `nvmlMemory_t`.
+/// `nvmlMemory_t`: bytes of a card in all, those that can be allocated, and those that are allocated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct Memory {
-    /// Bytes of the card's memory.
-    pub total: u64,
-    /// Bytes that can be allocated.
-    pub free: u64,
-    /// Bytes that are allocated.
-    pub used: u64,
+    pub(super) total: u64,
+    pub(super) free: u64,
+    pub(super) used: u64,
 }
 
-/// `nvmlMemory_v2_t`. Only the caller writes its version.
+/// `nvmlMemory_v2_t`: bytes as in [`Memory`], and those that the system reserves. Only the caller writes the
+/// version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct MemoryV2 {
-    /// Size and version of this layout.
-    pub version: c_uint,
-    /// Bytes of the card's memory.
-    pub total: u64,
-    /// Bytes that the system reserves.
-    pub reserved: u64,
-    /// Bytes that can be allocated.
-    pub free: u64,
-    /// Bytes that are allocated.
-    pub used: u64,
+    pub(super) version: c_uint,
+    pub(super) total: u64,
+    pub(super) reserved: u64,
+    pub(super) free: u64,
+    pub(super) used: u64,
 }
 
-/// `nvmlProcessInfo_v1_t`.
+/// `nvmlProcessInfo_v1_t`: a process with its bytes on the card.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Process1 {
-    /// Pid of the process.
-    pub pid: c_uint,
-    /// Bytes of the process on the card.
-    pub used: u64,
+    pub(super) pid: c_uint,
+    pub(super) used: u64,
 }
 
-/// `nvmlProcessInfo_v2_t` and `nvmlProcessInfo_t`.
+/// `nvmlProcessInfo_v2_t` and `nvmlProcessInfo_t`: a process with its bytes on the card, and the GPU instance
+/// and compute instance that it is on, or [`NO_INSTANCE`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Process2 {
-    /// Pid of the process.
-    pub pid: c_uint,
-    /// Bytes of the process on the card.
-    pub used: u64,
-    /// GPU instance of the process, or [`NO_INSTANCE`].
-    pub gpu_instance: c_uint,
-    /// Compute instance of the process, or [`NO_INSTANCE`].
-    pub compute_instance: c_uint,
+    pub(super) pid: c_uint,
+    pub(super) used: u64,
+    pub(super) gpu_instance: c_uint,
+    pub(super) compute_instance: c_uint,
 }
 
-/// `nvmlProcessDetail_v1_t`.
+/// `nvmlProcessDetail_v1_t`: a process as in [`Process2`], and the bytes of protected memory that it has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct ProcessDetail {
-    /// Pid of the process.
-    pub pid: c_uint,
-    /// Bytes of the process on the card.
-    pub used: u64,
-    /// GPU instance of the process, or [`NO_INSTANCE`].
-    pub gpu_instance: c_uint,
-    /// Compute instance of the process, or [`NO_INSTANCE`].
-    pub compute_instance: c_uint,
-    /// Bytes of protected memory of the process.
-    pub protected: u64,
+    pub(super) pid: c_uint,
+    pub(super) used: u64,
+    pub(super) gpu_instance: c_uint,
+    pub(super) compute_instance: c_uint,
+    pub(super) protected: u64,
 }
 
 /// `nvmlProcessDetailList_v1_t`.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct ProcessDetailList {
-    /// Size and version of this layout.
-    pub version: c_uint,
+    pub(super) version: c_uint,
     /// Kind of processes that the list is asked for.
-    pub mode: c_uint,
+    pub(super) mode: c_uint,
     /// Length of the caller's array; after the call, the number of processes.
-    pub count: c_uint,
+    pub(super) count: c_uint,
     /// Array that the library fills.
-    pub processes: *mut ProcessDetail,
+    pub(super) processes: *mut ProcessDetail,
 }
 
-/// `nvmlUtilization_t`, in percent.
+/// `nvmlUtilization_t`: percent of time in which a kernel ran, and in which memory was read or written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct Utilization {
-    /// Percent of time in which a kernel ran.
-    pub gpu: c_uint,
-    /// Percent of time in which memory was read or written.
-    pub memory: c_uint,
+    pub(super) gpu: c_uint,
+    pub(super) memory: c_uint,
 }
 
-/// `nvmlProcessUtilizationSample_t`.
+/// `nvmlProcessUtilizationSample_t`: a process's share of the card's parts, in percent of time or capacity, at
+/// `timestamp` in microseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Sample {
-    /// Pid of the process.
-    pub pid: c_uint,
-    /// Time of the sample, in microseconds.
-    pub timestamp: u64,
-    /// Percent of time in which a kernel ran.
-    pub sm: c_uint,
-    /// Percent of time in which memory was read or written.
-    pub memory: c_uint,
-    /// Percent of the encoder's capacity.
-    pub encoder: c_uint,
-    /// Percent of the decoder's capacity.
-    pub decoder: c_uint,
+    pub(super) pid: c_uint,
+    pub(super) timestamp: u64,
+    pub(super) sm: c_uint,
+    pub(super) memory: c_uint,
+    pub(super) encoder: c_uint,
+    pub(super) decoder: c_uint,
 }
 
-/// `nvmlProcessUtilizationInfo_v1_t`.
+/// `nvmlProcessUtilizationInfo_v1_t`: a process's share of the card's parts, as in [`Sample`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct SampleInfo {
-    /// Time of the sample, in microseconds.
-    pub timestamp: u64,
-    /// Pid of the process.
-    pub pid: c_uint,
-    /// Percent of time in which a kernel ran.
-    pub sm: c_uint,
-    /// Percent of time in which memory was read or written.
-    pub memory: c_uint,
-    /// Percent of the encoder's capacity.
-    pub encoder: c_uint,
-    /// Percent of the decoder's capacity.
-    pub decoder: c_uint,
-    /// Percent of the JPEG decoder's capacity.
-    pub jpeg: c_uint,
-    /// Percent of the optical flow engine's capacity.
-    pub flow: c_uint,
+    pub(super) timestamp: u64,
+    pub(super) pid: c_uint,
+    pub(super) sm: c_uint,
+    pub(super) memory: c_uint,
+    pub(super) encoder: c_uint,
+    pub(super) decoder: c_uint,
+    pub(super) jpeg: c_uint,
+    pub(super) flow: c_uint,
 }
 
 /// `nvmlProcessesUtilizationInfo_v1_t`.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct SampleInfos {
-    /// Size and version of this layout.
-    pub version: c_uint,
+    pub(super) version: c_uint,
     /// Length of the caller's array; after the call, the number of processes.
-    pub count: c_uint,
+    pub(super) count: c_uint,
     /// Only samples after this time are wanted, in microseconds.
-    pub last_seen: u64,
+    pub(super) last_seen: u64,
     /// Array that the library fills.
-    pub samples: *mut SampleInfo,
+    pub(super) samples: *mut SampleInfo,
 }
 
 #[cfg(test)]

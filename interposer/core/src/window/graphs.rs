@@ -99,14 +99,12 @@ impl Graphs {
     }
 
     /// Number of launches that a launch of this graph counts as.
-    #[must_use]
     pub fn size(&self, graph: CUgraphExec) -> u64 {
         self.find(graph)
             .map_or(1, |entry| u64::from(entry.kernels.load(Ordering::Relaxed)))
     }
 
     /// Whether a kernel in this graph communicates with other cards.
-    #[must_use]
     pub fn communicates(&self, graph: CUgraphExec) -> bool {
         self.find(graph).is_some_and(|entry| entry.communicates.load(Ordering::Relaxed))
     }
@@ -123,7 +121,6 @@ impl Graphs {
 }
 
 /// Counts the kernels of a graph and of its child graphs.
-#[must_use]
 pub fn contents(driver: &Driver, collectives: &Collectives, graph: CUgraph) -> Contents {
     count(driver, collectives, graph, MAX_DEPTH).unwrap_or(Contents::UNKNOWN)
 }
@@ -168,13 +165,12 @@ fn count(driver: &Driver, collectives: &Collectives, graph: CUgraph, deeper: usi
 
 /// Function or library kernel that a kernel node launches.
 fn launched_function(driver: &Driver, node: CUgraphNode) -> Option<CUfunction> {
-    let mut launched = KernelNode::default();
+    // SAFETY: integers and pointers, which may all be zero.
+    let mut launched: KernelNode = unsafe { std::mem::zeroed() };
     // SAFETY: writes one structure of this layout.
     let asked = unsafe { driver.graph_kernel_node_get_params?(node, &raw mut launched) };
-    let named = [launched.function, launched.kernel]
-        .into_iter()
-        .find(|handle| !handle.is_null());
-    named.filter(|_| asked == CUDA_SUCCESS)
+    let mut named = [launched.function, launched.kernel].into_iter();
+    named.find(|handle| asked == CUDA_SUCCESS && !handle.is_null())
 }
 
 #[cfg(test)]
