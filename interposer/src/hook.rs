@@ -78,9 +78,6 @@ macro_rules! hooks {
         }
 
         /// The driver's function of this name, through its hook.
-        ///
-        /// # Safety
-        /// As the CUDA driver API demands of its caller.
         #[unsafe(no_mangle)]
         pub(crate) unsafe extern "C-unwind" fn $export($($arg: $type),*) -> gpushare_client::driver::types::CUresult {
             use $export::ROW as row;

@@ -29,9 +29,6 @@ static REAL_DLSYM: AtomicPtr<c_void> = AtomicPtr::new(no_dlsym as *mut c_void);
 ///
 /// `RTLD_NEXT` and `RTLD_DEFAULT` depend on the caller, which the real function finds by its return address.
 /// Registers and stack must therefore be as they came: a jump, never a call.
-///
-/// # Safety
-/// As dlsym(3).
 #[cfg(target_arch = "x86_64")]
 #[unsafe(no_mangle)]
 #[unsafe(naked)]
@@ -55,9 +52,6 @@ pub(crate) unsafe extern "C" fn dlsym(handle: *mut c_void, name: *const c_char) 
 }
 
 /// `dlsym(3)`, as for `x86_64`.
-///
-/// # Safety
-/// As dlsym(3).
 #[cfg(target_arch = "aarch64")]
 #[unsafe(no_mangle)]
 #[unsafe(naked)]

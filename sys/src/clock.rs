@@ -4,13 +4,11 @@ use gpushare_proto::Nanos;
 use rustix::time::{ClockId, Timespec, clock_gettime};
 
 /// Time since the machine started, suspends included. The daemons of one machine are ordered by it.
-#[must_use]
 pub fn boot() -> Nanos {
     nanos(clock_gettime(ClockId::Boottime))
 }
 
 /// Time in which the machine ran, suspends excluded. For durations and deadlines.
-#[must_use]
 pub fn monotonic() -> Nanos {
     nanos(clock_gettime(ClockId::Monotonic))
 }

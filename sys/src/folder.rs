@@ -54,7 +54,6 @@ pub enum FolderError {
 
 impl FolderError {
     /// Whether the cause is a lack of permission.
-    #[must_use]
     pub fn is_denied(&self) -> bool {
         match self {
             Self::System { cause, .. } => cause.kind() == io::ErrorKind::PermissionDenied,
@@ -95,7 +94,6 @@ pub fn take(path: &Path, mode: u32) -> Result<bool, FolderError> {
 }
 
 /// Whether an open file or folder is still the one at its path.
-#[must_use]
 pub fn is_at(file: &File, path: &Path) -> bool {
     let same =
         |ours: fs::Metadata, there: fs::Metadata| (ours.dev(), ours.ino()) == (there.dev(), there.ino());

@@ -56,7 +56,6 @@ pub fn open(pid: u32) -> io::Result<OwnedFd> {
 }
 
 /// Whether the process behind a pidfd is dead. If the kernel cannot be asked, it counts as alive.
-#[must_use]
 pub fn is_dead(pidfd: impl AsFd) -> bool {
     let mut polled = [PollFd::new(&pidfd, PollFlags::IN)];
     poll(&mut polled, Some(&rustix::fs::Timespec::default())).is_ok_and(|ready| ready > 0)

@@ -7,33 +7,28 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Start time of the process, in clock ticks since boot. Together with the pid it identifies the process.
-#[must_use]
 pub fn start_time(pid: u32) -> Option<u64> {
     started(&stat(pid)?)
 }
 
 /// Name of the process's program, as `ps` shows it.
-#[must_use]
 pub fn comm(pid: u32) -> Option<String> {
     let stat = stat(pid)?;
     Some(stat[stat.find('(')? + 1..stat.rfind(')')?].to_owned())
 }
 
 /// Whether the process is stopped, by a signal or by a tracer.
-#[must_use]
 pub fn is_stopped(pid: u32) -> bool {
     matches!(stat(pid).as_deref().and_then(|stat| field(stat, 3)), Some("T" | "t"))
 }
 
 /// Whether the process is dead, even if its parent has not waited for it yet.
-#[must_use]
 pub fn is_dead(pid: u32) -> bool {
     matches!(stat(pid).as_deref().and_then(|stat| field(stat, 3)), None | Some("Z" | "X"))
 }
 
 /// Whether the process is exiting: none of its threads will run another instruction of the program. A killed
 /// process closes its sockets first, and dies when its drivers are done; a card's driver takes about 60 ms.
-#[must_use]
 pub fn is_ending(pid: u32) -> bool {
     /// Number of attempts. Threads that disappear while they are counted are usual at the end of a process.
     const LOOKS: usize = 8;
@@ -75,13 +70,11 @@ fn is_exiting(stat: &str) -> bool {
 }
 
 /// Pid of the parent: the process that started it, or that adopted it.
-#[must_use]
 pub fn parent(pid: u32) -> Option<u32> {
     field(&stat(pid)?, 4)?.parse().ok()
 }
 
 /// POSIX session of the process: the login, or the job of a batch system, that it belongs to.
-#[must_use]
 pub fn posix_session(pid: u32) -> Option<u32> {
     field(&stat(pid)?, 6)?.parse().ok()
 }
@@ -89,7 +82,6 @@ pub fn posix_session(pid: u32) -> Option<u32> {
 /// Control groups of the process, that of the unified hierarchy first; empty if they cannot be read. With
 /// both kinds of hierarchies, Docker keeps its containers in the old ones, and the unified one names Docker's
 /// own service.
-#[must_use]
 pub fn cgroups(pid: u32) -> Vec<String> {
     let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
     cgroup_paths(&text).map(str::to_owned).collect()
@@ -105,7 +97,6 @@ pub struct Inside {
 }
 
 /// Returns the view from inside the process's PID namespace; `None` if it may not be read.
-#[must_use]
 pub fn inside(pid: u32) -> Option<Inside> {
     let namespace = fs::read_link(format!("/proc/{pid}/ns/pid")).ok()?;
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;

@@ -16,7 +16,6 @@ const DEEPEST: usize = 33;
 
 /// User who created the outermost namespace around the process that is still inside this process's namespace.
 /// `None` if both are in the same namespace, or if it may not be read.
-#[must_use]
 pub fn maker(pid: u32) -> Option<u32> {
     let own = identity(&File::open("/proc/self/ns/user").ok()?)?;
     let mut inner = File::open(format!("/proc/{pid}/ns/user")).ok()?;

@@ -19,13 +19,11 @@ pub enum Disposition {
 
 impl Disposition {
     /// Whether a line of `interposer/src/` hooks the symbol.
-    #[must_use]
     pub const fn is_hooked(self) -> bool {
         matches!(self, Self::Wrapped(_) | Self::Answered(_) | Self::Refused(_))
     }
 
     /// Word for the disposition in tables and JSON.
-    #[must_use]
     pub const fn word(self) -> &'static str {
         match self {
             Self::Wrapped(_) => "wrapped",
@@ -36,7 +34,6 @@ impl Disposition {
     }
 
     /// Family or reason, as text for people.
-    #[must_use]
     pub const fn why(self) -> &'static str {
         match self {
             Self::Wrapped(family) | Self::Answered(family) => family.does(),
@@ -64,7 +61,6 @@ macro_rules! families {
             pub const ALL: &[Self] = &[$(Self::$name),*];
 
             /// Sentence that says what the hooks of the family do.
-            #[must_use]
             pub const fn does(self) -> &'static str {
                 match self {
                     $( Self::$name => $does, )*

@@ -17,19 +17,16 @@ static TABLE: [Variant; COUNT] = sorted(collected());
 static BY_EXPORT: [u16; COUNT] = exports(&TABLE);
 
 /// Returns every variant, by base name; of one base name the legacy variants from old to new, then the twins.
-#[must_use]
 pub fn variants() -> &'static [Variant] {
     &TABLE
 }
 
 /// Returns the variants that `cuGetProcAddress` knows under a base name; empty if the name is unknown.
-#[must_use]
 pub fn by_base(base: impl AsRef<[u8]>) -> &'static [Variant] {
     &TABLE[places_of(base)]
 }
 
 /// Returns the places in [`variants`] of a base name.
-#[must_use]
 pub fn places_of(base: impl AsRef<[u8]>) -> Range<usize> {
     let base = base.as_ref();
     let from = TABLE.partition_point(|variant| variant.base.as_bytes() < base);
@@ -39,13 +36,11 @@ pub fn places_of(base: impl AsRef<[u8]>) -> Range<usize> {
 }
 
 /// Returns the variant of an export.
-#[must_use]
 pub fn by_export(export: impl AsRef<[u8]>) -> Option<&'static Variant> {
     place_of(export).map(|place| &TABLE[place])
 }
 
 /// Returns the place in [`variants`] of an export.
-#[must_use]
 pub fn place_of(export: impl AsRef<[u8]>) -> Option<usize> {
     let export = export.as_ref();
     let order = |&place: &u16| TABLE[usize::from(place)].export.as_bytes().cmp(export);
@@ -54,7 +49,6 @@ pub fn place_of(export: impl AsRef<[u8]>) -> Option<usize> {
 }
 
 /// Returns the disposition of an export; `None` if it has no row.
-#[must_use]
 pub fn disposition(export: impl AsRef<[u8]>) -> Option<Disposition> {
     by_export(export).map(|variant| variant.disposition)
 }

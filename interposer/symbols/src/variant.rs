@@ -51,19 +51,16 @@ impl Variant {
     }
 
     /// Whether it is the twin for the per-thread default stream.
-    #[must_use]
     pub const fn per_thread(&self) -> bool {
         is_per_thread(self.export.as_bytes())
     }
 
     /// Whether a header of CUDA lists it. `cuGetProcAddress` returns nothing else.
-    #[must_use]
     pub const fn is_listed(&self) -> bool {
         self.version.0 != 0
     }
 
     /// Name of the export for `dlsym`.
-    #[must_use]
     pub const fn export_for_dlsym(&self) -> &'static CStr {
         self.terminated
     }
@@ -71,14 +68,12 @@ impl Variant {
 
 /// Whether a name has the form of a driver function: `cu` and a capital letter. Names of cudart
 /// (`cudaMalloc`), the debugger (`cudbgMain`) and cuBLAS do not.
-#[must_use]
 pub const fn is_driver_name(name: &[u8]) -> bool {
     matches!(name, [b'c', b'u', b'A'..=b'Z', ..])
 }
 
 /// Whether an export is a twin for the per-thread default stream. The suffix is `_ptsz` for a function with a
 /// stream argument and `_ptds` for one without.
-#[must_use]
 pub const fn is_per_thread(export: &[u8]) -> bool {
     matches!(export, [.., b'_', b'p', b't', b's', b'z'] | [.., b'_', b'p', b't', b'd', b's'])
 }

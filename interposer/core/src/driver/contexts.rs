@@ -60,7 +60,6 @@ impl Contexts {
     }
 
     /// Returns the device of each live context that has memory of its own.
-    #[must_use]
     pub fn devices(&self) -> Vec<CUdevice> {
         self.visit().iter().filter(|known| !known.is_part()).map(Live::device).collect()
     }
@@ -74,7 +73,6 @@ impl Contexts {
 impl List {
     /// Number of live contexts on a device. Green contexts do not count, because they are part of another
     /// context.
-    #[must_use]
     pub fn count(&self, device: CUdevice) -> u32 {
         let whole = self.0.iter().filter(|known| known.device == device && !known.is_part());
         u32::try_from(whole.count()).unwrap_or(u32::MAX)
@@ -107,7 +105,6 @@ impl List {
     }
 
     /// Returns the live primary context of a device.
-    #[must_use]
     pub fn primary(&self, device: CUdevice) -> Option<CUcontext> {
         let primary = self
             .0
@@ -117,7 +114,6 @@ impl List {
     }
 
     /// Returns the device whose primary context this is.
-    #[must_use]
     pub fn primary_of(&self, context: CUcontext) -> Option<CUdevice> {
         let found = self
             .0
@@ -127,7 +123,6 @@ impl List {
     }
 
     /// Returns the context behind a green handle.
-    #[must_use]
     pub fn green(&self, handle: usize) -> Option<CUcontext> {
         self.0.iter().find(|known| known.kind == Kind::Green(handle)).map(Live::context)
     }
@@ -145,13 +140,11 @@ impl List {
 
 impl Live {
     /// Handle of the context.
-    #[must_use]
     pub fn context(&self) -> CUcontext {
         self.context
     }
 
     /// Ordinal of the context's device.
-    #[must_use]
     pub fn device(&self) -> CUdevice {
         self.device
     }

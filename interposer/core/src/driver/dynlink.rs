@@ -19,7 +19,6 @@ const VERSIONS: [&CStr; 3] = [c"GLIBC_2.2.5", c"GLIBC_2.34", c"GLIBC_2.17"];
 static REAL: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
 
 /// The C library's `dlsym`, or `None` if its symbol version is unknown.
-#[must_use]
 pub fn real_dlsym() -> Option<Dlsym> {
     let mut address = REAL.load(Ordering::Acquire);
     if address.is_null() {
@@ -38,7 +37,6 @@ pub fn real_dlsym() -> Option<Dlsym> {
 ///
 /// # Safety
 /// `handle` is one that `dlsym(3)` takes.
-#[must_use]
 pub unsafe fn symbol_in(handle: *mut c_void, name: &CStr) -> *mut c_void {
     match real_dlsym() {
         // SAFETY: the caller vouches for the handle, the type for the name.
@@ -65,13 +63,11 @@ impl Library {
     }
 
     /// Looks `name` up, after loading the library if need be. Null if either is missing.
-    #[must_use]
     pub fn symbol(&self, name: &CStr) -> *mut c_void {
         self.find(name, 0)
     }
 
     /// Looks `name` up if the library is loaded, and returns null otherwise.
-    #[must_use]
     pub fn symbol_if_loaded(&self, name: &CStr) -> *mut c_void {
         self.find(name, libc::RTLD_NOLOAD)
     }
@@ -95,7 +91,6 @@ impl Library {
 ///
 /// # Panics
 /// The literal has no NUL at its end; the compiler reports that.
-#[must_use]
 pub const fn name(with_end: &'static str) -> &'static CStr {
     match CStr::from_bytes_with_nul(with_end.as_bytes()) {
         Ok(name) => name,

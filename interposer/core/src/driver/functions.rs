@@ -131,7 +131,6 @@ impl Driver {
     }
 
     /// The ordinal of the calling thread's current device, if it has a context.
-    #[must_use]
     pub fn current_device(&self) -> Option<CUdevice> {
         let mut device = 0;
         // SAFETY: writes one integer.
@@ -139,7 +138,6 @@ impl Driver {
     }
 
     /// The calling thread's current context; null if none.
-    #[must_use]
     pub fn current_context(&self) -> CUcontext {
         let mut context = std::ptr::null_mut();
         // SAFETY: writes one pointer.
@@ -148,7 +146,6 @@ impl Driver {
     }
 
     /// The driver's CUDA version (13000 is 13.0), or 0.
-    #[must_use]
     pub fn version(&self) -> c_int {
         let mut version = 0;
         // SAFETY: writes one integer.

@@ -49,7 +49,6 @@ unsafe impl Send for Wrapper {}
 
 impl Row {
     /// Creates the row of an export, given with a NUL at its end.
-    #[must_use]
     pub const fn new(export: &'static str, wrapper: *const c_void) -> Self {
         let export = name(export);
         Self {
@@ -62,14 +61,12 @@ impl Row {
 
     /// Returns the driver's function, or null if the driver lacks it.
     #[inline]
-    #[must_use]
     pub fn real(&self) -> *mut c_void {
         let real = self.real.load(Ordering::Acquire);
         if real.is_null() { self.resolve() } else { real }
     }
 
     /// Returns the default stream that this variant uses.
-    #[must_use]
     pub fn default_stream(&self) -> DefaultStream {
         if self.per_thread { DefaultStream::PerThread } else { DefaultStream::Legacy }
     }
@@ -127,7 +124,6 @@ pub trait Lookup {
 
 impl Table {
     /// Creates the table of the rows of several files.
-    #[must_use]
     pub const fn new(files: &'static [&'static [&'static Row]]) -> Self {
         Self {
             files,
@@ -137,13 +133,11 @@ impl Table {
     }
 
     /// Finds the row of an export.
-    #[must_use]
     pub fn by_export(&self, name: &CStr) -> Option<&'static Row> {
         self.hook(place_of(name.to_bytes())?)
     }
 
     /// Classifies the driver's `answer` to `asked` by the rules of this module.
-    #[must_use]
     pub fn by_answer(&self, asked: Asked<'_>, answer: *mut c_void, driver: &impl Lookup) -> Answer {
         let places = places(asked.base);
         if places.is_empty() {

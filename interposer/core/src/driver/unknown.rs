@@ -35,7 +35,6 @@ struct Slot {
 
 impl Unknown {
     /// An empty list.
-    #[must_use]
     pub const fn new() -> Self {
         Self { slots: [const { Slot::new() }; MAX_UNKNOWN], taken: AtomicUsize::new(0) }
     }
@@ -54,7 +53,6 @@ impl Unknown {
     }
 
     /// Returns the name and version in a slot; `None` while it is empty or being filled.
-    #[must_use]
     pub fn get(&self, slot: usize) -> Option<(String, u32)> {
         let slot = self.slots.get(slot)?;
         let name: Vec<_> = slot.letters()?.collect();

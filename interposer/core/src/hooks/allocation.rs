@@ -14,9 +14,6 @@ use crate::state::State;
 const PITCH_ALIGNMENT: usize = 512;
 
 /// `cuMemAlloc`: charged, and rewritten under the managed backend.
-///
-/// # Safety
-/// `address` is null or writable, as the driver's function demands.
 pub unsafe fn alloc(address: *mut CUdeviceptr, size: usize, mut real: impl FnMut() -> CUresult) -> CUresult {
     let Some((state, device)) = sharing(address, size) else { return real() };
     // SAFETY: `address` is writable, as the caller promises.
@@ -29,9 +26,6 @@ pub unsafe fn alloc(address: *mut CUdeviceptr, size: usize, mut real: impl FnMut
 }
 
 /// `cuMemAlloc` of CUDA 2: charged. Its 32-bit addresses cannot be those of managed memory.
-///
-/// # Safety
-/// `address` is null or writable, as the driver's function demands.
 pub unsafe fn alloc_narrow(address: *mut u32, size: c_uint, mut real: impl FnMut() -> CUresult) -> CUresult {
     let Some((state, device)) = sharing(address, size as usize) else { return real() };
     // SAFETY: `address` is writable, as the caller promises.
@@ -39,9 +33,6 @@ pub unsafe fn alloc_narrow(address: *mut u32, size: c_uint, mut real: impl FnMut
 }
 
 /// `cuMemAllocPitch` of CUDA 2: charged, like [`alloc_narrow`].
-///
-/// # Safety
-/// `address` is null or writable, as the driver's function demands.
 pub unsafe fn alloc_pitch_narrow(
     address: *mut u32,
     pitch: *mut c_uint,
@@ -60,9 +51,6 @@ pub unsafe fn alloc_pitch_narrow(
 }
 
 /// `cuMemAllocPitch`: charged, and rewritten to rows of managed memory under the managed backend.
-///
-/// # Safety
-/// `address` and `pitch` are null or writable, as the driver's function demands.
 pub unsafe fn alloc_pitch(
     address: *mut CUdeviceptr,
     pitch: *mut usize,
@@ -90,9 +78,6 @@ pub unsafe fn alloc_pitch(
 }
 
 /// `cuMemAllocManaged`: charged like other memory.
-///
-/// # Safety
-/// `address` is null or writable, as the driver's function demands.
 pub unsafe fn alloc_managed(
     address: *mut CUdeviceptr,
     size: usize,

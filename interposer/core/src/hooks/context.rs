@@ -12,9 +12,6 @@ use crate::window::markers::Frozen;
 
 /// `cuCtxCreate`, `cuDevicePrimaryCtxRetain` and their variants: connects, makes headroom, and records the
 /// context.
-///
-/// # Safety
-/// `made` is null or writable, as the driver's function demands.
 pub unsafe fn create(
     kind: Kind,
     made: *mut CUcontext,
@@ -75,9 +72,6 @@ pub fn release_primary(device: CUdevice, real: impl FnOnce() -> CUresult) -> CUr
 }
 
 /// `cuCtxAttach`: counts one more user of the current context.
-///
-/// # Safety
-/// `made` is null or writable, as the driver's function demands.
 pub unsafe fn attach(made: *mut CUcontext, real: impl FnOnce() -> CUresult) -> CUresult {
     let result = real();
     if let (CUDA_SUCCESS, Some(state), false) = (result, State::existing(), made.is_null()) {
@@ -106,9 +100,6 @@ pub fn detach(context: CUcontext, real: impl FnOnce() -> CUresult) -> CUresult {
 
 /// `cuGreenCtxCreate`: records the green context, and the primary context that it keeps alive or creates. Its
 /// work comes from its own streams, so it is drained as a context.
-///
-/// # Safety
-/// `made` is null or writable, as the driver's function demands.
 pub unsafe fn create_green(
     made: *mut CUgreenCtx,
     device: CUdevice,

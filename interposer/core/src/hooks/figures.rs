@@ -13,9 +13,6 @@ use crate::state::State;
 use crate::state::inquiry;
 
 /// `cuMemGetInfo`.
-///
-/// # Safety
-/// Both pointers are null or writable, as the driver's function demands.
 pub unsafe fn get_info(free: *mut usize, total: *mut usize, real: impl FnOnce() -> CUresult) -> CUresult {
     let wanted = !free.is_null() && !total.is_null();
     if wanted && let Some((card, figures)) = known() {
@@ -59,9 +56,6 @@ unsafe fn tell(free: *mut usize, total: *mut usize, card: Bytes, figures: Figure
 
 /// `cuDeviceTotalMem`: the session's quota. Frameworks ask before their first context, when the process has
 /// no connection; then the daemon is asked with the session's token.
-///
-/// # Safety
-/// `total` is null or writable, as the driver's function demands.
 pub unsafe fn total_mem(total: *mut usize, device: CUdevice, real: impl FnOnce() -> CUresult) -> CUresult {
     let result = real();
     if result == CUDA_SUCCESS && !total.is_null() {
@@ -75,9 +69,6 @@ pub unsafe fn total_mem(total: *mut usize, device: CUdevice, real: impl FnOnce()
 }
 
 /// `cuMemGetInfo` of CUDA 2, saturated to 32 bits.
-///
-/// # Safety
-/// Both pointers are null or writable, as the driver's function demands.
 pub unsafe fn get_info_narrow(free: *mut u32, total: *mut u32, real: impl FnOnce() -> CUresult) -> CUresult {
     let result = real();
     let told = shared().and_then(|(state, device)| {
@@ -97,9 +88,6 @@ pub unsafe fn get_info_narrow(free: *mut u32, total: *mut u32, real: impl FnOnce
 }
 
 /// `cuDeviceTotalMem` of CUDA 2, saturated to 32 bits.
-///
-/// # Safety
-/// `total` is null or writable, as the driver's function demands.
 pub unsafe fn total_mem_narrow(
     total: *mut u32,
     device: CUdevice,

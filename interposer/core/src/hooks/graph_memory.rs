@@ -38,9 +38,6 @@ pub struct AnyNode {
 
 /// `cuGraphAddMemAllocNode`: takes no memory yet, but is refused if the quota does not suffice for its
 /// memory.
-///
-/// # Safety
-/// `parameters` is null or readable, as the driver's function demands.
 pub unsafe fn add_alloc_node(parameters: *const NodeParameters, real: impl FnOnce() -> CUresult) -> CUresult {
     let Some((state, current)) = shared().filter(|_| !parameters.is_null()) else {
         return real();
@@ -63,9 +60,6 @@ pub unsafe fn add_alloc_node(parameters: *const NodeParameters, real: impl FnOnc
 }
 
 /// `cuGraphAddNode`: treats a node that allocates like [`add_alloc_node`].
-///
-/// # Safety
-/// `parameters` is null or readable, as the driver's function demands.
 pub unsafe fn add_node(parameters: *const AnyNode, real: impl FnOnce() -> CUresult) -> CUresult {
     // SAFETY: readable if not null. All kinds have the same beginning; the rest is read only for this kind.
     unsafe {

@@ -13,9 +13,6 @@ use crate::memory::allocations::{Block, Origin};
 use crate::state::State;
 
 /// `cuPointerGetAttribute`: describes rewritten memory as device memory.
-///
-/// # Safety
-/// `data` is null or writable for the attribute's type, as the driver's function demands.
 pub unsafe fn attribute(
     data: *mut c_void,
     attribute: CUpointerAttribute,
@@ -38,9 +35,6 @@ pub unsafe fn attribute(
 }
 
 /// `cuPointerGetAttributes`: corrects the driver's answers about rewritten memory.
-///
-/// # Safety
-/// The arrays are as the driver's function demands.
 pub unsafe fn attributes(
     count: c_uint,
     wanted: *const CUpointerAttribute,
@@ -72,9 +66,6 @@ pub unsafe fn attributes(
 }
 
 /// `cuMemGetAddressRange`: returns the size that the application asked for.
-///
-/// # Safety
-/// Both pointers are null or writable, as the driver's function demands.
 pub unsafe fn address_range(
     base: *mut CUdeviceptr,
     size: *mut usize,

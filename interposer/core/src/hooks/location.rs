@@ -17,7 +17,6 @@ pub struct Location {
 
 impl Location {
     /// Device of the memory; `None` if it is not on a device.
-    #[must_use]
     pub fn device(self) -> Option<CUdevice> {
         match self.kind {
             LOCATION_DEVICE => Some(self.id),

@@ -61,9 +61,6 @@ unsafe fn note_if_drivers(handle: *mut c_void, name: &CStr) {
 
 /// `cuGetProcAddress`: replaces the driver's answer by gpushare's function of the same variant, if that is
 /// hooked.
-///
-/// # Safety
-/// `symbol` and `answer` are null or as the driver's function demands.
 pub unsafe fn get_proc_address(
     table: &Table,
     symbol: *const c_char,

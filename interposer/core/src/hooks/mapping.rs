@@ -35,9 +35,6 @@ pub struct ArrayMap {
 }
 
 /// `cuMemCreate`: charged to the device in its properties.
-///
-/// # Safety
-/// Both pointers are null or as the driver's function demands.
 pub unsafe fn create(
     handle: *mut CUmemHandle,
     size: usize,
@@ -100,9 +97,6 @@ pub fn unmap(address: CUdeviceptr, size: usize, real: impl FnOnce() -> CUresult)
 
 /// `cuMemRetainAllocationHandle`. Rewritten memory has no handle, like plain device memory. A peer that maps
 /// such a handle by the size of its range would see other data.
-///
-/// # Safety
-/// `handle` is null or writable, as the driver's function demands.
 pub unsafe fn retain(
     handle: *mut CUmemHandle,
     address: CUdeviceptr,
@@ -122,9 +116,6 @@ pub unsafe fn retain(
 
 /// `cuMemMapArrayAsync`: maps memory into sparse arrays or unmaps it, in stream order. Unmapped memory counts
 /// as free at the call.
-///
-/// # Safety
-/// `parts` is null or points to `count` elements, as the driver's function demands.
 pub unsafe fn map_arrays(parts: *const ArrayMap, count: c_uint, real: impl FnOnce() -> CUresult) -> CUresult {
     // Before the lock of the handles, so that a thread that waits at the gate delays no other.
     let _pass = work::pass();

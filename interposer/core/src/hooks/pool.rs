@@ -29,9 +29,6 @@ use crate::memory::pools::{LockedPool, PoolId};
 use crate::state::State;
 
 /// `cuMemAllocAsync`: charged to the current pool of the stream's device.
-///
-/// # Safety
-/// `address` is null or writable, as the driver's function demands.
 pub unsafe fn alloc_async(
     address: *mut CUdeviceptr,
     size: usize,
@@ -51,9 +48,6 @@ pub unsafe fn alloc_async(
 }
 
 /// `cuMemAllocFromPoolAsync`: charged to the pool.
-///
-/// # Safety
-/// `address` is null or writable, as the driver's function demands.
 pub unsafe fn alloc_from_pool_async(
     address: *mut CUdeviceptr,
     size: usize,
@@ -89,9 +83,6 @@ pub fn free_async(
 }
 
 /// `cuMemPoolCreate`: records the pool.
-///
-/// # Safety
-/// Both pointers are null or as the driver's function demands.
 pub unsafe fn create(
     pool: *mut CUmemoryPool,
     properties: *const Properties,
@@ -117,9 +108,6 @@ pub fn shrinks(pool: CUmemoryPool, real: impl FnOnce() -> CUresult) -> CUresult 
 }
 
 /// `cuDeviceGetMemPool`, `cuDeviceGetDefaultMemPool`: records a pool that the application may allocate from.
-///
-/// # Safety
-/// `pool` is null or writable, as the driver's function demands.
 pub unsafe fn named_by_device(
     pool: *mut CUmemoryPool,
     device: CUdevice,
@@ -136,9 +124,6 @@ pub unsafe fn named_by_device(
 }
 
 /// `cuMemGetMemPool`, `cuMemGetDefaultMemPool`: records a pool that the application may allocate from.
-///
-/// # Safety
-/// Both pointers are null or as the driver's function demands.
 pub unsafe fn named_by_location(
     pool: *mut CUmemoryPool,
     location: *const Location,

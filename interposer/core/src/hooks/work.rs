@@ -79,7 +79,6 @@ unsafe fn wait_with(word: GateWord, work: Work) -> Pass<'static> {
 /// Whether launches pass the launch window: another session uses the card, or the session has a compute
 /// limit.
 #[inline]
-#[must_use]
 pub fn is_windowed(page: &Page) -> bool {
     page.flags.load(Ordering::Relaxed) & (FLAG_CONTENDED | FLAG_LIMITED) != 0
 }
@@ -198,9 +197,6 @@ unsafe fn admit(work: Work, default: DefaultStream) -> Option<()> {
 }
 
 /// `cuGraphInstantiate` and its newer forms: counts the kernels of the new graph.
-///
-/// # Safety
-/// `made` is null or writable, as the driver's function demands.
 pub unsafe fn instantiate(
     made: *mut CUgraphExec,
     graph: CUgraph,
@@ -220,9 +216,6 @@ pub unsafe fn instantiate(
 }
 
 /// Like [`instantiate`], for a call that may also upload the graph to the card, and so passes the gate.
-///
-/// # Safety
-/// `made` is null or writable, as the driver's function demands.
 pub unsafe fn instantiate_and_upload(
     made: *mut CUgraphExec,
     graph: CUgraph,

@@ -66,37 +66,31 @@ impl Default for Aimd {
 
 impl Aimd {
     /// Restores a controller from its [`Self::parts`].
-    #[must_use]
     pub const fn from_parts(window: u32, nanos: u64, launches: u64) -> Self {
         Self { window, nanos, launches }
     }
 
     /// Returns window, nanoseconds and launches, to be kept in atomics.
-    #[must_use]
     pub const fn parts(self) -> (u32, u64, u64) {
         (self.window, self.nanos, self.launches)
     }
 
     /// Number of launches that may be in flight.
-    #[must_use]
     pub const fn window(&self) -> u32 {
         self.window
     }
 
     /// Number of launches from one marker to the next.
-    #[must_use]
     pub const fn stride(&self) -> u32 {
         stride(self.window)
     }
 
     /// Measured time of one launch; zero before the first completion.
-    #[must_use]
     pub fn cost(&self) -> Nanos {
         self.drain(1)
     }
 
     /// Time until `in_flight` launches are completed, by the measured cost.
-    #[must_use]
     pub fn drain(&self, in_flight: u64) -> Nanos {
         Nanos(ratio(self.nanos, in_flight.saturating_mul(UNIT), self.launches))
     }
@@ -163,7 +157,6 @@ fn ratio(a: u64, b: u64, c: u64) -> u64 {
 }
 
 /// Number of launches from one marker to the next in a window of this size.
-#[must_use]
 pub const fn stride(window: u32) -> u32 {
     if window < MARKERS { 1 } else { window / MARKERS }
 }

@@ -30,13 +30,11 @@ pub(crate) struct OnDriver {
 
 impl OnDriver {
     /// Creates the access over the process's driver and captures.
-    #[must_use]
     pub(crate) fn new(driver: &'static Driver, captures: &'static Captures) -> Self {
         Self { driver, captures }
     }
 
     /// Identity of the stream that an argument names in the calling thread.
-    #[must_use]
     pub(crate) fn stream(&self, stream: CUstream, default: DefaultStream) -> Stream {
         let current = || self.driver.current_context().addr();
         match (stream.expose_provenance(), default) {

@@ -103,25 +103,21 @@ pub struct Launch {
 
 impl Window {
     /// Returns the counters.
-    #[must_use]
     pub fn counters(&self) -> &Counters {
         &self.counters
     }
 
     /// Number of launches in flight, as far as is known.
-    #[must_use]
     pub fn in_flight(&self) -> u64 {
         self.in_flight.load(Ordering::Relaxed)
     }
 
     /// Returns the present window and cost of a launch.
-    #[must_use]
     pub fn aimd(&self) -> Aimd {
         self.controller.load()
     }
 
     /// Returns the markers, for hooks that end streams and contexts.
-    #[must_use]
     pub fn markers(&self) -> &Markers {
         &self.markers
     }

@@ -346,7 +346,6 @@ impl Slot {
     }
 
     /// Number of launches that are not known to be done.
-    #[must_use]
     pub fn in_flight(&self) -> u64 {
         let done = self.done.load(Ordering::Acquire);
         self.submitted.load(Ordering::Acquire).saturating_sub(done)
@@ -354,7 +353,6 @@ impl Slot {
 
     /// Whether a marker is due at one every `stride` launches. The first comes at once, so that something is
     /// known early.
-    #[must_use]
     pub fn is_due(&self, stride: u32) -> bool {
         let bare = self
             .submitted
@@ -364,13 +362,11 @@ impl Slot {
     }
 
     /// Whether a marker is pending, as far as is known.
-    #[must_use]
     pub fn is_marked(&self) -> bool {
         self.markers.load(Ordering::Acquire) > 0
     }
 
     /// Number of launches that the oldest marker covers.
-    #[must_use]
     pub fn oldest(&self) -> u64 {
         let (first, markers) = self.ends();
         let covers = self.ring[first % RING].covers.load(Ordering::Relaxed);
