@@ -122,7 +122,7 @@ fn a_refusal_keeps_the_daemons_words() {
     });
     let error = address.connect(None).unwrap_err();
     daemon.join().unwrap();
-    assert!(matches!(error, ConnectError::Refused { code: FailureCode::Permission, .. }));
+    assert!(matches!(error, ConnectError::Refused(Failure { code: FailureCode::Permission, .. })));
     assert!(error.to_string().contains("no such session"));
 }
 
@@ -236,7 +236,7 @@ fn a_daemon_that_accepts_and_never_answers_fails_the_probe() {
         stream.write_all(&codec::encode(&ready).unwrap()).unwrap();
         hello.role
     });
-    assert!(matches!(address.probe(), Err(ConnectError::Broken { .. })));
+    assert!(matches!(address.probe(), Err(ConnectError::Broken(..))));
     address.probe().unwrap();
     assert_eq!(daemon.join().unwrap(), Role::Tool, "nothing about the process");
 }

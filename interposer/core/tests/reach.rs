@@ -95,7 +95,7 @@ fn a_closed_daemon_is_passed_over_for_the_users_own() {
     fs::set_permissions(&own, Permissions::from_mode(0o777)).unwrap();
     thread::spawn(move || listener.incoming().for_each(drop));
     let error = without_rights(|| error(&[&path, &own]));
-    assert!(matches!(&error, ConnectError::Broken { path, .. } if *path == own), "{error}");
+    assert!(matches!(&error, ConnectError::Broken(path, _) if *path == own), "{error}");
 }
 
 #[test]

@@ -12,7 +12,7 @@ use gpushare_proto::Token;
 use gpushare_proto::names::{self, RuntimeDir};
 use gpushare_proto::page::Page;
 use gpushare_proto::tenant::{
-    FailureCode, Hello, Returning, Role, SessionMemory, TenantReply, TenantRequest, Welcome,
+    Failure, Hello, Returning, Role, SessionMemory, TenantReply, TenantRequest, Welcome,
 };
 use gpushare_sys::{page, socket};
 
@@ -45,29 +45,14 @@ pub enum ConnectError {
     #[error(transparent)]
     MachineConfig(#[from] MachineConfigError),
     /// The token file is unusable.
-    #[error("the token file {} is not usable: {reason}; start the program with `gpushare-ctl run`", path.display())]
-    Token {
-        /// Its path.
-        path: PathBuf,
-        /// Reason why it is not usable.
-        reason: String,
-    },
+    #[error("the token file {} is not usable: {reason}; start the program with `gpushare-ctl run`", .0.display(), reason = .1)]
+    Token(PathBuf, String),
     /// The daemon refused the process.
-    #[error("the scheduler refused this process: {message}")]
-    Refused {
-        /// Kind of the refusal.
-        code: FailureCode,
-        /// The daemon's words.
-        message: String,
-    },
+    #[error("the scheduler refused this process: {}", .0.message)]
+    Refused(Failure),
     /// The daemon's answer is missing or makes no sense.
-    #[error("the scheduler at {} did not answer as it should: {cause}", path.display())]
-    Broken {
-        /// The socket.
-        path: PathBuf,
-        /// Error that ended the conversation.
-        cause: io::Error,
-    },
+    #[error("the scheduler at {} did not answer as it should: {cause}", .0.display(), cause = .1)]
+    Broken(PathBuf, io::Error),
 }
 
 impl ConnectError {
@@ -76,7 +61,7 @@ impl ConnectError {
         match self {
             Self::Absent(_) => true,
             Self::Unreachable { may_be_there, .. } => !may_be_there,
-            Self::MachineConfig(_) | Self::Token { .. } | Self::Refused { .. } | Self::Broken { .. } => false,
+            Self::MachineConfig(_) | Self::Token(..) | Self::Refused(_) | Self::Broken(..) => false,
         }
     }
 }
@@ -92,27 +77,21 @@ fn remedy(cause: &io::Error) -> &'static str {
     }
 }
 
-/// Returns whether a failed connection means that no daemon is there.
 fn means_absent(cause: &io::Error) -> bool {
     matches!(cause.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused)
 }
 
-/// Returns whether a connection failed because the user has no permission.
 fn is_denial(cause: &io::Error) -> bool {
     cause.kind() == io::ErrorKind::PermissionDenied
 }
 
-/// Returns whether a connection failed for want of descriptors or memory.
 fn is_shortage(cause: &io::Error) -> bool {
     matches!(cause.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM))
 }
 
 fn list(paths: &[PathBuf]) -> String {
-    paths
-        .iter()
-        .map(|path| path.display().to_string())
-        .collect::<Vec<_>>()
-        .join(" or ")
+    let paths: Vec<_> = paths.iter().map(|path| path.display().to_string()).collect();
+    paths.join(" or ")
 }
 
 /// Sockets of the daemon and the process's token, read once from the environment.
@@ -126,10 +105,6 @@ pub struct Address {
 
 impl Address {
     /// Reads the environment, over which the machine's configuration has precedence.
-    ///
-    /// # Errors
-    /// [`ConnectError::Token`] for a token file without a token, [`ConnectError::MachineConfig`] for a
-    /// configuration that is not understood.
     pub fn from_environment() -> Result<Self, ConnectError> {
         let MachineConfig { required, runtime_dir } = MachineConfig::read(Path::new(names::SYSTEM_CLIENT))?;
         let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
@@ -157,7 +132,7 @@ impl Address {
         returning: Option<Returning>,
     ) -> Result<(Connection, Welcome, &'static Page), ConnectError> {
         let (path, stream) = self.connect_any(HELLO_TIMEOUT)?;
-        let broken = |cause| ConnectError::Broken { path: path.clone(), cause };
+        let broken = |cause| ConnectError::Broken(path.clone(), cause);
         let role = Role::Client { token: self.token.clone(), returning };
         let mut connection = Connection::new(stream).map_err(broken)?;
         match connection.hello(role).map_err(broken)? {
@@ -167,9 +142,7 @@ impl Address {
                 let page: &'static page::SharedPage = Box::leak(Box::new(page));
                 Ok((connection, welcome, page))
             }
-            (TenantReply::Error(failure), _) => {
-                Err(ConnectError::Refused { code: failure.code, message: failure.message })
-            }
+            (TenantReply::Error(failure), _) => Err(ConnectError::Refused(failure)),
             (other, _) => Err(broken(io::Error::other(format!("unexpected answer to hello: {other:?}")))),
         }
     }
@@ -178,9 +151,7 @@ impl Address {
     pub fn probe(&self) -> Result<(), ConnectError> {
         let (path, stream) = self.connect_any(HELLO_TIMEOUT)?;
         let hello = Connection::new(stream).and_then(|mut connection| connection.hello(Role::Tool));
-        hello
-            .map(drop)
-            .map_err(|cause| ConnectError::Broken { path: path.clone(), cause })
+        hello.map(drop).map_err(|cause| ConnectError::Broken(path.clone(), cause))
     }
 
     /// Returns whether the process has a session's token.
@@ -193,15 +164,15 @@ impl Address {
     pub fn session_memory(&self) -> Result<Option<SessionMemory>, ConnectError> {
         let (path, stream) = self.connect_any(ANSWER_TIMEOUT)?;
         self.ask_session_memory(stream)
-            .map_err(|cause| ConnectError::Broken { path: path.clone(), cause })
+            .map_err(|cause| ConnectError::Broken(path.clone(), cause))
     }
 
     fn ask_session_memory(&self, stream: UnixStream) -> io::Result<Option<SessionMemory>> {
         let mut connection = Connection::new(stream)?;
-        connection.stream().set_read_timeout(Some(ANSWER_TIMEOUT))?;
+        connection.stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
         let _guarded = fork::guard_inquiry(connection.descriptor());
-        send(connection.stream(), &TenantRequest::Hello(Hello::new(Role::Tool)))?;
-        send(connection.stream(), &TenantRequest::SessionMemory(self.token.clone()))?;
+        send(&connection.stream, &TenantRequest::Hello(Hello::new(Role::Tool)))?;
+        send(&connection.stream, &TenantRequest::SessionMemory(self.token.clone()))?;
         loop {
             match connection.receive()? {
                 TenantReply::Ready { .. } => {}
@@ -222,11 +193,8 @@ impl Address {
                 Err(cause) => cause,
             };
             let denied = is_denial(&cause);
-            let may_be_there = match denied {
-                // A later socket is the user's own. Without permission there, the user has no daemon there.
-                true => nth == 0,
-                false => exists(path),
-            };
+            // A later socket is the user's own. Without permission there, the user has no daemon there.
+            let may_be_there = if denied { nth == 0 } else { exists(path) };
             let error = ConnectError::Unreachable { path: path.clone(), cause, may_be_there };
             if may_be_there && !denied {
                 return Err(error);
@@ -264,6 +232,6 @@ fn connect(path: &Path, patience: Duration) -> io::Result<UnixStream> {
 
 fn read_token(path: PathBuf) -> Result<Token, ConnectError> {
     let text = std::fs::read_to_string(&path)
-        .map_err(|cause| ConnectError::Token { path: path.clone(), reason: cause.to_string() })?;
-    Token::from_hex(&text).ok_or(ConnectError::Token { path, reason: "it does not hold a token".to_owned() })
+        .map_err(|cause| ConnectError::Token(path.clone(), cause.to_string()))?;
+    Token::from_hex(&text).ok_or(ConnectError::Token(path, "it does not hold a token".to_owned()))
 }

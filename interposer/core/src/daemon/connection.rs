@@ -18,7 +18,7 @@ const SEND_TIMEOUT: Duration = Duration::from_secs(1);
 /// A connection with its receive buffer.
 #[derive(Debug)]
 pub struct Connection {
-    stream: UnixStream,
+    pub(super) stream: UnixStream,
     buffer: Vec<u8>,
     file: Option<OwnedFd>,
 }
@@ -31,10 +31,6 @@ impl Connection {
         Ok(Self { stream, buffer: Vec::new(), file: None })
     }
 
-    pub(super) fn stream(&self) -> &UnixStream {
-        &self.stream
-    }
-
     /// Says hello and waits for the answer, which may bring the file of a page.
     pub(super) fn hello(&mut self, role: Role) -> io::Result<(TenantReply, Option<OwnedFd>)> {
         send(&self.stream, &TenantRequest::Hello(Hello::new(role)))?;
@@ -44,17 +40,11 @@ impl Connection {
     }
 
     /// Returns a second handle on the socket, for sending.
-    ///
-    /// # Errors
-    /// Out of descriptors.
     pub fn sender(&self) -> io::Result<UnixStream> {
         Ok(UnixStream::from(fd::move_high(self.stream.try_clone()?.into())))
     }
 
     /// Waits for the next message.
-    ///
-    /// # Errors
-    /// The connection is gone, or the bytes are no message.
     pub fn receive(&mut self) -> io::Result<TenantReply> {
         loop {
             if let Some((reply, length)) = codec::split(&self.buffer).map_err(io::Error::other)? {
@@ -79,9 +69,6 @@ impl Connection {
 
 /// Sends one message whole. A connection that does not take it is shut down, since a part of a message would
 /// garble the next one. The reading side sees the end and connects anew.
-///
-/// # Errors
-/// The connection is gone or stalled for a second.
 pub(super) fn send(stream: &UnixStream, request: &TenantRequest) -> io::Result<()> {
     let frame = codec::encode(request).map_err(io::Error::other)?;
     send_all(stream, &frame).inspect_err(|_| {
@@ -91,17 +78,11 @@ pub(super) fn send(stream: &UnixStream, request: &TenantRequest) -> io::Result<(
 }
 
 /// Sends one message whole, or none of it where that would block.
-///
-/// # Errors
-/// The connection is gone or full.
 pub(super) fn send_at_once(stream: &UnixStream, request: &TenantRequest) -> io::Result<()> {
     let frame = codec::encode(request).map_err(io::Error::other)?;
     let sent = socket::send_at_once(stream, &frame)?;
-    if sent < frame.len() {
-        // A part was sent, so the rest must follow.
-        return send_all(stream, &frame[sent..]);
-    }
-    Ok(())
+    // If a part was sent, the rest must follow.
+    send_all(stream, &frame[sent..])
 }
 
 fn send_all(stream: &UnixStream, mut rest: &[u8]) -> io::Result<()> {

@@ -39,12 +39,9 @@ pub struct Link {
 
 /// Identity of the process at the daemon, and the daemon's last words to it.
 #[derive(Clone, Debug)]
-pub struct Identity {
-    /// Number of the client.
+pub(crate) struct Identity {
     pub client: ClientId,
-    /// Number of the session.
     pub session: SessionId,
-    /// Name of the session.
     pub name: String,
     /// Number of the last grant.
     pub epoch: Option<Epoch>,
@@ -176,14 +173,7 @@ impl Link {
         gpu: Option<GpuId>,
         patience: Duration,
     ) -> Result<Option<GpuId>, AskError> {
-        self.questions.ask(
-            subject,
-            |_| gpu,
-            patience,
-            |request| {
-                self.send(request);
-            },
-        )
+        self.questions.ask(subject, gpu, patience, |request| self.send(request))
     }
 
     /// Takes in one message. Memory goes through `count` at once, before any thread can see what is used.
@@ -200,8 +190,7 @@ impl Link {
         None
     }
 
-    /// Returns the process's identity at the daemon.
-    pub fn identity(&self) -> Identity {
+    pub(crate) fn identity(&self) -> Identity {
         lock(&self.identity).clone()
     }
 }

@@ -10,7 +10,7 @@
 //! trusted too. A trusted file that is not understood refuses the GPU to the process. These two lines are all
 //! the TOML that is parsed, since a guest process gets no parser.
 
-use std::fs::{File, Metadata};
+use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -33,32 +33,16 @@ pub(crate) struct MachineConfig {
     pub runtime_dir: Option<PathBuf>,
 }
 
-/// Reason why a trusted file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum MachineConfigError {
-    /// The file cannot be read.
     #[error("cannot read {}: {cause}; ask the machine's administrator", path.display())]
-    Unreadable {
-        /// The file.
-        path: PathBuf,
-        /// Error of the system.
-        cause: io::Error,
-    },
-    /// A line is no setting.
+    Unreadable { path: PathBuf, cause: io::Error },
     #[error("{}: `{line}` is neither `required = true` nor `runtime_dir = \"/a/folder\"`; ask the machine's administrator", path.display())]
-    Unknown {
-        /// The file.
-        path: PathBuf,
-        /// The line.
-        line: String,
-    },
+    Unknown { path: PathBuf, line: String },
 }
 
 impl MachineConfig {
     /// Reads the file. One that is missing or not trusted says nothing.
-    ///
-    /// # Errors
-    /// A trusted file cannot be read or understood.
     pub(crate) fn read(path: &Path) -> Result<Self, MachineConfigError> {
         static PRINTED: AtomicBool = AtomicBool::new(false);
         let unreadable = |cause| MachineConfigError::Unreadable { path: path.to_owned(), cause };
@@ -70,14 +54,10 @@ impl MachineConfig {
             Err(cause) => return Err(unreadable(cause)),
         };
         let metadata = file.metadata().map_err(unreadable)?;
-        if !is_trusted(&metadata) {
-            stderr::print_once(
-                &PRINTED,
-                format_args!(
-                    "{} is ignored: it must be a file that belongs to root and that no other user may write",
-                    path.display()
-                ),
-            );
+        if !is_written_by_root(metadata.is_file(), metadata.uid(), metadata.mode()) {
+            let path = path.display();
+            let must = "it must be a file that belongs to root and that no other user may write";
+            stderr::print_once(&PRINTED, format_args!("{path} is ignored: {must}"));
             return Ok(Self::default());
         }
         let mut text = String::new();
@@ -89,9 +69,7 @@ impl MachineConfig {
         Self::parse(&text).map_err(|line| MachineConfigError::Unknown { path: path.to_owned(), line })
     }
 
-    /// Parses the text.
     ///
-    /// # Errors
     /// The first line that is no setting.
     fn parse(text: &str) -> Result<Self, String> {
         let mut config = Self::default();
@@ -125,11 +103,6 @@ fn without_comment(line: &str) -> &str {
         c == '#' && !quoted
     };
     line.split(begins).next().unwrap_or_default().trim()
-}
-
-/// Returns whether only root can have written a file.
-fn is_trusted(file: &Metadata) -> bool {
-    is_written_by_root(file.is_file(), file.uid(), file.mode())
 }
 
 const fn is_written_by_root(is_file: bool, uid: u32, mode: u32) -> bool {

@@ -35,7 +35,6 @@ pub(crate) enum Membership {
     Shared(Box<Link>),
     /// The process runs without sharing, since there is no daemon.
     Native,
-    /// The process must not use the card.
     Refused,
 }
 
@@ -68,7 +67,6 @@ impl Daemon {
         }
     }
 
-    /// Sends a message; returns whether it went out.
     pub(crate) fn send(&self, request: &TenantRequest) -> bool {
         self.link().is_some_and(|link| link.send(request))
     }

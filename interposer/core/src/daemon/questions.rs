@@ -52,7 +52,6 @@ struct Question {
     abandoned: bool,
 }
 
-/// Open questions of a process.
 #[derive(Debug, Default)]
 pub(super) struct Questions {
     open: Mutex<Open>,
@@ -72,19 +71,19 @@ impl Questions {
         lock(&self.open)
     }
 
-    /// Asks by `send` and waits for the answer. `gpu` returns the daemon's number of a device.
+    /// Asks by `send` and waits for the answer. `gpu` is the daemon's number of the device asked about.
     pub(super) fn ask(
         &self,
         subject: Subject,
-        gpu: impl Fn(CUdevice) -> Option<GpuId>,
+        gpu: Option<GpuId>,
         patience: Duration,
-        send: impl FnOnce(&TenantRequest),
+        send: impl FnOnce(&TenantRequest) -> bool,
     ) -> Answer {
         let deadline = Instant::now() + patience;
         let mut open = self.lock();
         open.last += 1;
         let id = RequestId(open.last);
-        if let Some(request) = subject.request(id, gpu) {
+        if let Some(request) = subject.request(id, |_| gpu) {
             send(&request);
         }
         open.questions.insert(id, Question { subject, answer: None, abandoned: false });

@@ -42,7 +42,6 @@ impl Drop for Counted<'_> {
     }
 }
 
-/// A capture.
 #[derive(Debug)]
 pub(crate) struct Running {
     stream: usize,
@@ -52,19 +51,16 @@ pub(crate) struct Running {
 }
 
 impl Captures {
-    /// Adds a capture that began on `stream` in `context`.
     pub(crate) fn begin(&self, stream: CUstream, context: CUcontext) {
-        let running = Running { stream: name(stream), context: context.addr(), invalidated: false };
-        self.update(|captures| captures.push(running));
+        self.put_back(Running { stream: name(stream), context: context.addr(), invalidated: false });
     }
 
     /// Removes the capture on `stream`, which ended with or without an error. Unknown streams are ignored.
     pub(crate) fn end(&self, stream: CUstream) {
-        drop(self.take(stream));
+        self.take(stream);
     }
 
     /// Removes and returns the capture on `stream`. The driver is not asked about the stream afterwards.
-    #[must_use]
     pub(crate) fn take(&self, stream: CUstream) -> Option<Running> {
         self.update(|captures| {
             let at = captures.iter().position(|running| running.stream == name(stream))?;
@@ -77,7 +73,6 @@ impl Captures {
         self.update(|captures| captures.push(running));
     }
 
-    /// Removes the captures of a context that was destroyed, with its streams.
     pub(crate) fn end_context(&self, context: CUcontext) {
         self.update(|captures| captures.retain(|running| running.context != context.addr()));
     }
@@ -97,7 +92,6 @@ impl Captures {
         });
     }
 
-    /// Returns whether a capture runs that a wait could break, as far as is known.
     pub(crate) fn any(&self) -> bool {
         self.count.load(Ordering::SeqCst) > 0
     }

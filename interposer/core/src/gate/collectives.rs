@@ -41,7 +41,6 @@ pub struct Collectives {
 }
 
 impl Collectives {
-    /// Reads further prefixes from the environment.
     pub fn of_environment() -> Self {
         let list = std::env::var(names::COMMUNICATION_KERNELS).unwrap_or_default();
         Self { prefixes: prefixes(&list), ..Self::default() }
@@ -69,7 +68,6 @@ impl Collectives {
             && now.0 < self.until.load(Ordering::Relaxed)
     }
 
-    /// Returns whether a kernel is a collective, by its name.
     pub fn is_collective(&self, driver: &Driver, function: CUfunction) -> bool {
         name(driver, function).is_some_and(|name| has_prefix(name, &self.prefixes))
     }

@@ -18,7 +18,6 @@ use crate::process::lock;
 /// Number of streams that can be marked at once. A program has a few for each card.
 const SLOTS: usize = 64;
 
-/// Marked streams of a process.
 #[derive(Debug)]
 pub(crate) struct MarkedStreams {
     count: AtomicUsize,
@@ -28,13 +27,12 @@ pub(crate) struct MarkedStreams {
 }
 
 /// A marked stream and the context that it dies with; a null stream for a free slot.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Slot {
     stream: AtomicUsize,
     context: AtomicUsize,
 }
 
-/// Mark that was taken from a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Mark {
     stream: usize,
@@ -43,12 +41,8 @@ pub(crate) struct Mark {
 
 impl Default for MarkedStreams {
     fn default() -> Self {
-        let free = || Slot { stream: AtomicUsize::new(0), context: AtomicUsize::new(0) };
-        Self {
-            count: AtomicUsize::new(0),
-            slots: std::array::from_fn(|_| free()),
-            changing: Mutex::default(),
-        }
+        let slots = std::array::from_fn(|_| Slot::default());
+        Self { count: AtomicUsize::new(0), slots, changing: Mutex::default() }
     }
 }
 
@@ -79,7 +73,6 @@ impl MarkedStreams {
         self.slots.iter().filter(of_context).for_each(|slot| self.free(slot));
     }
 
-    /// Returns whether a stream is marked.
     pub(crate) fn contains(&self, stream: CUstream) -> bool {
         self.count.load(Ordering::Relaxed) > 0 && !is_default(stream) && self.slot(stream.addr()).is_some()
     }
@@ -106,7 +99,6 @@ impl MarkedStreams {
     }
 }
 
-/// Returns whether a handle names a default stream: null or one of two constants.
 pub(crate) fn is_default(stream: CUstream) -> bool {
     stream.addr() <= STREAM_PER_THREAD
 }

@@ -43,7 +43,6 @@ const POLL_PART: u32 = 64;
 const POLL_MIN: Duration = Duration::from_micros(20);
 const POLL_MAX: Duration = Duration::from_millis(1);
 
-/// The task that a word sets the drainer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Task {
     Rest,
@@ -83,27 +82,15 @@ impl AnsweredDrop {
 /// The drainer thread's parts of the process, and its idle grace.
 #[derive(Debug)]
 pub(crate) struct Drainer {
-    driver: &'static Driver,
-    daemon: &'static Daemon,
-    contexts: &'static Contexts,
-    memory: &'static Memory,
-    gate: &'static Gatekeeper,
-    grace: Grace,
+    pub(crate) driver: &'static Driver,
+    pub(crate) daemon: &'static Daemon,
+    pub(crate) contexts: &'static Contexts,
+    pub(crate) memory: &'static Memory,
+    pub(crate) gate: &'static Gatekeeper,
+    pub(crate) grace: Grace,
 }
 
 impl Drainer {
-    /// Creates a drainer over the parts of the process.
-    pub(crate) fn new(
-        driver: &'static Driver,
-        daemon: &'static Daemon,
-        contexts: &'static Contexts,
-        memory: &'static Memory,
-        gate: &'static Gatekeeper,
-    ) -> Self {
-        Self { driver, daemon, contexts, memory, gate, grace: Grace::default() }
-    }
-
-    /// Runs in the drainer's thread for as long as the process lives.
     pub(crate) fn run(mut self) {
         let mut mode = CAPTURE_MODE_RELAXED;
         // SAFETY: exchanges one integer. Our event queries must not break a capture of the application.

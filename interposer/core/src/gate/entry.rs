@@ -141,14 +141,12 @@ impl Gate {
     #[inline]
     pub fn enter(&self, word: &AtomicU32) -> Result<Pass<'_>, GateWord> {
         THREAD.with(|thread| {
-            let Some(stripe) = thread.outside() else {
-                return Ok(Pass { stripe: None });
-            };
+            let Some(stripe) = thread.outside() else { return Ok(Pass { stripe: None }) };
             let stripe = &self.stripes[stripe % STRIPES];
             stripe.entered.fetch_add(1, Ordering::Relaxed);
             fence(Ordering::SeqCst);
             let seen = GateWord(word.load(Ordering::Acquire));
-            if seen.state() == GateState::Open || cancel_idle(word, seen) {
+            if seen.state() == GateState::Open || (seen.state() == GateState::Idle && reopen(word, seen)) {
                 thread.position.set(INSIDE);
                 return Ok(Pass { stripe: Some(stripe) });
             }
@@ -160,9 +158,7 @@ impl Gate {
     /// Enters also through a closed gate. For work that a capture records and for a process that is ending.
     pub fn enter_anyway(&self) -> Pass<'_> {
         THREAD.with(|thread| {
-            let Some(stripe) = thread.outside() else {
-                return Pass { stripe: None };
-            };
+            let Some(stripe) = thread.outside() else { return Pass { stripe: None } };
             let stripe = &self.stripes[stripe % STRIPES];
             stripe.entered.fetch_add(1, Ordering::Relaxed);
             fence(Ordering::SeqCst);
@@ -230,11 +226,6 @@ fn reopen(word: &AtomicU32, seen: GateWord) -> bool {
         // Another thread may have been faster. Otherwise the caller waits on the new word.
         Err(now) => now == open.0,
     }
-}
-
-#[inline]
-fn cancel_idle(word: &AtomicU32, seen: GateWord) -> bool {
-    seen.state() == GateState::Idle && reopen(word, seen)
 }
 
 #[cfg(all(test, not(loom)))]

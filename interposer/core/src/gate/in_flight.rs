@@ -4,7 +4,7 @@
 //! instead.
 
 use crate::driver::Driver;
-use crate::driver::contexts::{Contexts, List};
+use crate::driver::contexts::Contexts;
 use crate::driver::types::{CUDA_ERROR_NOT_READY, CUDA_SUCCESS, CUevent};
 
 use super::captures::Captures;
@@ -13,7 +13,6 @@ use super::captures::Captures;
 #[derive(Debug)]
 pub(super) struct InFlight(Vec<Mark>);
 
-/// Mark at the end of one context's work.
 #[derive(Clone, Copy, Debug)]
 struct Mark {
     context: usize,
@@ -47,20 +46,15 @@ impl InFlight {
         Some(Self(marks))
     }
 
-    /// Returns whether all marked work is done.
     pub(super) fn is_done(&mut self, driver: &Driver, contexts: &Contexts) -> bool {
         let live = contexts.visit();
-        self.0.retain(|mark| mark.is_pending(driver, &live));
+        self.0.retain(|mark| {
+            // A context that was destroyed meanwhile took its work and its event along.
+            let alive = live.iter().any(|known| known.context().addr() == mark.context);
+            // SAFETY: the event lives as long as its context, which the lock keeps. Anything but "not ready"
+            // ends the wait: a context with a sticky error runs nothing more.
+            alive && unsafe { (driver.event_query)(mark.event) } == CUDA_ERROR_NOT_READY
+        });
         self.0.is_empty()
-    }
-}
-
-impl Mark {
-    fn is_pending(self, driver: &Driver, live: &List) -> bool {
-        // A context that was destroyed meanwhile took its work and its event along.
-        let alive = live.iter().any(|known| known.context().addr() == self.context);
-        // SAFETY: the event lives as long as its context, which the caller's lock keeps. Anything but "not
-        // ready" ends the wait: a context with a sticky error runs nothing more.
-        alive && unsafe { (driver.event_query)(self.event) } == CUDA_ERROR_NOT_READY
     }
 }

@@ -26,7 +26,6 @@ pub fn page() -> &'static Page {
     unsafe { &*PAGE.load(Ordering::Acquire) }
 }
 
-/// Puts `page` in force.
 pub(crate) fn set_page(page: &'static Page) {
     PAGE.store(std::ptr::from_ref(page).cast_mut(), Ordering::Release);
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use gpushare_proto::page::Page;
 use gpushare_proto::tenant::TenantRequest;
-use gpushare_proto::{Bytes, GateState, GateWord, Nanos};
+use gpushare_proto::{GateState, GateWord, Nanos};
 use gpushare_sys::unwind::cancellation_point;
 use gpushare_sys::{clock, futex};
 
@@ -31,21 +31,16 @@ const NAP: Duration = Duration::from_millis(500);
 #[derive(Debug)]
 pub(crate) struct Gatekeeper {
     daemon: Arc<Daemon>,
-    /// Stream captures that run.
     pub(crate) captures: Captures,
-    /// Kernels that communicate with other cards.
     pub(crate) collectives: Collectives,
-    /// Streams that carry communication.
     pub(crate) marked: MarkedStreams,
-    /// Threads that sleep at the gate.
     pub(crate) waiters: Waiters,
     pub(super) answered: AnsweredDrop,
     /// Bytes that the drainer asked the driver to move to the card.
-    pub(super) moved: AtomicU64,
+    pub(crate) moved: AtomicU64,
 }
 
 impl Gatekeeper {
-    /// Creates the keeper, with the names of collectives from the environment.
     pub(crate) fn new(daemon: Arc<Daemon>) -> Self {
         Self {
             daemon,
@@ -113,10 +108,5 @@ impl Gatekeeper {
     pub(crate) fn may_hold(&self, page: &Page) -> bool {
         let word = GateWord(page.gate.load(Ordering::Acquire));
         word.state() != GateState::Closed || !self.answered.covers(page, word)
-    }
-
-    /// Returns the bytes that the drainer asked the driver to move to the card.
-    pub(crate) fn moved(&self) -> Bytes {
-        Bytes(self.moved.load(Ordering::Relaxed))
     }
 }

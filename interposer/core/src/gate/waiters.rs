@@ -14,7 +14,6 @@ const NOTICE_AFTER: Duration = Duration::from_secs(2);
 /// Least time between two such lines of one process.
 const NOTICE_EVERY: Nanos = Nanos::from_secs(60);
 
-/// Threads of this process at the gate.
 #[derive(Debug, Default)]
 pub(crate) struct Waiters {
     /// Number of threads that sleep now.
@@ -36,7 +35,6 @@ pub(super) struct Sleeper<'a> {
 }
 
 impl Waiters {
-    /// Counts the calling thread as a sleeper.
     pub(super) fn add(&self) -> Sleeper<'_> {
         if self.sleepers.fetch_add(1, Ordering::SeqCst) == 0 {
             self.since.store(clock::monotonic().0, Ordering::Relaxed);
@@ -44,17 +42,14 @@ impl Waiters {
         Sleeper { waiters: self, since: Instant::now() }
     }
 
-    /// Returns whether any thread sleeps.
     pub(crate) fn any(&self) -> bool {
         self.sleepers.load(Ordering::SeqCst) > 0
     }
 
-    /// Returns when the gate last got a sleeper after it had none.
     pub(super) fn since(&self) -> Nanos {
         Nanos(self.since.load(Ordering::Relaxed))
     }
 
-    /// Returns the time that all threads have slept so far.
     pub(crate) fn waited(&self) -> Nanos {
         Nanos(self.waited.load(Ordering::Relaxed))
     }

@@ -18,7 +18,7 @@ pub unsafe fn alloc(address: *mut CUdeviceptr, size: usize, mut real: impl FnMut
     let Some((state, device)) = sharing(address, size) else { return real() };
     // SAFETY: `address` is writable, as the caller promises.
     unsafe {
-        match state.memory.backend() {
+        match state.memory.backend {
             Backend::Managed => charged_managed(state, device, address, size),
             Backend::Native => charged(state, device, address, size, Origin::Native, real),
         }
@@ -66,7 +66,7 @@ pub unsafe fn alloc_pitch(
     };
     // SAFETY: both pointers are writable, as the caller promises.
     unsafe {
-        if state.memory.backend() == Backend::Native {
+        if state.memory.backend == Backend::Native {
             return charged(state, device, address, size, Origin::Native, real);
         }
         let result = charged_managed(state, device, address, size);

@@ -23,11 +23,11 @@ pub unsafe fn get_info(free: *mut usize, total: *mut usize, real: impl FnOnce() 
     let result = real();
     if let (CUDA_SUCCESS, true, Some((state, device))) = (result, wanted, shared()) {
         state.memory.shrink_pools(device);
-        if let Some(figures) = state.memory.lease().figures(device) {
+        if let Some(figures) = state.memory.lease.figures(device) {
             // SAFETY: both are writable, and the driver just wrote them.
             unsafe {
                 let card = Bytes(total.read() as u64);
-                state.memory.lease().set_card_size(device, card);
+                state.memory.lease.set_card_size(device, card);
                 tell(free, total, card, figures);
             }
         }
@@ -39,9 +39,9 @@ pub unsafe fn get_info(free: *mut usize, total: *mut usize, real: impl FnOnce() 
 fn known() -> Option<(Bytes, Figures)> {
     let state = State::existing()?;
     let device = state.driver.current_device()?;
-    let card = state.memory.lease().card_size(device)?;
+    let card = state.memory.lease.card_size(device)?;
     state.memory.shrink_pools(device);
-    Some((card, state.memory.lease().figures(device)?))
+    Some((card, state.memory.lease.figures(device)?))
 }
 
 /// # Safety
@@ -74,7 +74,7 @@ pub unsafe fn get_info_narrow(free: *mut u32, total: *mut u32, real: impl FnOnce
     let told = shared().and_then(|(state, device)| {
         let card = state.driver.total(device)?;
         state.memory.shrink_pools(device);
-        let figures = state.memory.lease().figures(device)?;
+        let figures = state.memory.lease.figures(device)?;
         Some((figures.free(card), figures.total(card)))
     });
     if let (CUDA_SUCCESS, Some(told), false, false) = (result, told, free.is_null(), total.is_null()) {
@@ -108,7 +108,7 @@ fn narrow(bytes: Bytes) -> u32 {
 
 fn size(device: CUdevice, card: Bytes) -> Bytes {
     let Some(state) = State::get() else { return card };
-    if let Some(figures) = state.memory.lease().figures(device) {
+    if let Some(figures) = state.memory.lease.figures(device) {
         return figures.total(card);
     }
     let told = inquiry::session_memory().zip(state.driver.uuid(device));

@@ -46,7 +46,7 @@ pub unsafe fn add_alloc_node(parameters: *const NodeParameters, real: impl FnOnc
     let NodeParameters { location, bytes, .. } = unsafe { parameters.read() };
     let device = location.device().unwrap_or(current);
     let bytes = Bytes(bytes as u64);
-    if state.memory.gpu(device).is_some() {
+    if state.memory.lease.gpu(device).is_some() {
         if let Err(refused) = state.memory.reserve(device, bytes, MemoryKind::Fixed) {
             return refused;
         }
@@ -83,7 +83,7 @@ fn charge(state: &'static State) {
     let Some(device) = state
         .driver
         .current_device()
-        .filter(|&device| state.memory.gpu(device).is_some())
+        .filter(|&device| state.memory.lease.gpu(device).is_some())
     else {
         return;
     };

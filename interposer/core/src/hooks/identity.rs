@@ -95,7 +95,8 @@ pub fn range(address: CUdeviceptr, real: impl FnOnce() -> CUresult) -> CUresult 
 pub(super) fn rewritten(address: CUdeviceptr) -> Option<(CUdeviceptr, Block)> {
     State::existing()?
         .memory
-        .block_around(address)
+        .blocks
+        .around(address)
         .filter(|(_, block)| block.origin == Origin::Rewritten)
 }
 

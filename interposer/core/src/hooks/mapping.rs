@@ -53,7 +53,7 @@ pub unsafe fn create(
     if let Err(refused) = state.admit(device) {
         return refused;
     }
-    if state.memory.gpu(device).is_none() {
+    if state.memory.lease.gpu(device).is_none() {
         return real();
     }
     let charge = Charge { device, bytes: Bytes(size as u64) };

@@ -167,7 +167,7 @@ unsafe fn allocate(
     real: impl FnOnce() -> CUresult,
 ) -> CUresult {
     let pool = state.memory.register_pool(PoolId::of(handle), device, MemoryKind::Fixed);
-    if address.is_null() || size == 0 || state.memory.gpu(pool.device).is_none() {
+    if address.is_null() || size == 0 || state.memory.lease.gpu(pool.device).is_none() {
         return real();
     }
     let size = Bytes(size as u64);

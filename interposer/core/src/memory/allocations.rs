@@ -104,33 +104,29 @@ impl Allocations {
     #[must_use]
     pub fn remove_context(&self, context: CUcontext) -> Vec<Block> {
         let mut inner = lock(&self.inner);
-        let (dead, kept) = std::mem::take(&mut inner.blocks)
-            .into_iter()
-            .partition::<BTreeMap<_, _>, _>(|(_, block)| block.context == context.addr());
+        let blocks = std::mem::take(&mut inner.blocks).into_iter();
+        let (dead, kept): (BTreeMap<_, _>, _) =
+            blocks.partition(|(_, block)| block.context == context.addr());
         inner.blocks = kept;
         dead.into_values().collect()
     }
 
     /// Moves the blocks of one context to another.
     pub fn move_context(&self, from: CUcontext, to: CUcontext) {
-        for block in lock(&self.inner)
-            .blocks
-            .values_mut()
-            .filter(|block| block.context == from.addr())
-        {
-            block.context = to.addr();
-        }
+        let mut inner = lock(&self.inner);
+        let blocks = inner.blocks.values_mut().filter(|block| block.context == from.addr());
+        blocks.for_each(|block| block.context = to.addr());
     }
 
     /// Returns the managed ranges of a context in address order.
     pub fn managed_ranges(&self, context: CUcontext) -> Vec<(CUdeviceptr, Bytes)> {
+        let is_here = |block: &Block| block.context == context.addr();
         let inner = lock(&self.inner);
-        let movable = |block: &Block| block.origin.kind() == MemoryKind::Movable;
-        let here = inner
+        let blocks = inner
             .blocks
             .iter()
-            .filter(|(_, block)| block.context == context.addr() && movable(block));
-        here.map(|(&address, block)| (address, block.size)).collect()
+            .filter(|(_, block)| is_here(block) && block.origin != Origin::Native);
+        blocks.map(|(&address, block)| (address, block.size)).collect()
     }
 }
 

@@ -42,12 +42,9 @@ struct Named {
     references: u64,
 }
 
-/// Charge of a piece of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Charge {
-    /// Device that it is charged to.
     pub device: CUdevice,
-    /// Size of the piece.
     pub bytes: Bytes,
 }
 
@@ -71,7 +68,6 @@ pub(crate) struct Tile {
 pub(crate) struct Parts(Vec<(Tile, PieceId)>);
 
 impl Parts {
-    /// Returns whether there are none.
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -131,17 +127,13 @@ impl Handles {
     /// Removes all mappings in a range; returns the charges of pieces without further use.
     pub(crate) fn unmap(&mut self, address: CUdeviceptr, bytes: Bytes) -> Vec<Charge> {
         let end = address.saturating_add(bytes.0);
-        let gone: Vec<_> = self
-            .mapped
-            .range(address..end)
-            .map(|(&start, &(_, piece))| (start, piece))
-            .collect();
-        gone.into_iter()
-            .filter_map(|(start, piece)| {
-                self.mapped.remove(&start);
-                self.remove_use(piece)
-            })
-            .collect()
+        let here = self.mapped.range(address..end);
+        let gone: Vec<_> = here.map(|(&start, &(_, piece))| (start, piece)).collect();
+        let unmap = |(start, piece)| {
+            self.mapped.remove(&start);
+            self.remove_use(piece)
+        };
+        gone.into_iter().filter_map(unmap).collect()
     }
 
     /// Maps a handle, or nothing, into a part of a sparse array; returns the charges of pieces without

@@ -43,7 +43,6 @@ impl Memory {
         }
     }
 
-    /// Asks the daemon for headroom; returns whether it answered.
     fn ask_headroom(&self, device: CUdevice, bytes: Bytes) -> bool {
         let (Some(link), Some(gpu)) = (self.daemon.link(), self.lease.gpu(device)) else {
             return false;

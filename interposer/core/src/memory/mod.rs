@@ -19,33 +19,32 @@ mod usage;
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use gpushare_proto::{Backend, Bytes, GpuId, names};
+use gpushare_proto::{Backend, Bytes, names};
 
 use crate::daemon::{Daemon, MemoryKind};
 use crate::driver::Driver;
-use crate::driver::types::{CUDA_SUCCESS, CUcontext, CUdevice, CUdeviceptr, CUresult, CUstream};
+use crate::driver::types::{CUDA_SUCCESS, CUcontext, CUdevice, CUresult, CUstream};
 use crate::process::{lock, stderr};
 use allocations::{Allocations, Block, Origin};
 use handles::{Charge, Handles};
 use lease::Lease;
 use pools::Pools;
 
-/// Memory of the process.
 #[derive(Debug)]
 pub(crate) struct Memory {
     driver: Driver,
     daemon: Arc<Daemon>,
-    backend: Backend,
-    lease: Lease,
+    /// How the application's device memory is allocated.
+    pub(crate) backend: Backend,
+    pub(crate) lease: Lease,
     /// Held by the thread that pays debts.
     paying: Mutex<()>,
-    blocks: Allocations,
+    pub(crate) blocks: Allocations,
     arrays: Allocations,
     handles: Mutex<Handles>,
     pools: Pools,
 }
 
-/// Table of allocations.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Table {
     /// Memory by its address.
@@ -55,7 +54,6 @@ pub(crate) enum Table {
 }
 
 impl Memory {
-    /// Creates an empty one, with the backend that the environment names.
     pub(crate) fn new(driver: Driver, daemon: Arc<Daemon>) -> Self {
         Self {
             driver,
@@ -68,11 +66,6 @@ impl Memory {
             handles: Mutex::default(),
             pools: Pools::default(),
         }
-    }
-
-    /// Returns how the application's device memory is allocated.
-    pub(crate) fn backend(&self) -> Backend {
-        self.backend
     }
 
     /// Runs `call`, which allocates `size` bytes, within the quota, and records the block under `key()`.
@@ -128,11 +121,6 @@ impl Memory {
         }
     }
 
-    /// Returns the block around an address and its beginning.
-    pub(crate) fn block_around(&self, address: CUdeviceptr) -> Option<(CUdeviceptr, Block)> {
-        self.blocks.around(address)
-    }
-
     /// Gives the quota of everything back that died with a context.
     pub(crate) fn end_context(&self, context: CUcontext, device: CUdevice) {
         // A thread that has the dead context current must hear of it from the driver.
@@ -144,7 +132,6 @@ impl Memory {
         self.shrink_pools(device);
     }
 
-    /// Moves the memory of one context to another.
     pub(crate) fn move_context(&self, from: CUcontext, to: CUcontext) {
         self.blocks.move_context(from, to);
         self.arrays.move_context(from, to);
@@ -165,30 +152,17 @@ impl Memory {
         moved
     }
 
-    /// Locks the memory by handle.
     pub(crate) fn handles(&self) -> MutexGuard<'_, Handles> {
         lock(&self.handles)
     }
 
-    /// Gives the quota of pieces of memory back.
     pub(crate) fn give_back_pieces(&self, pieces: impl IntoIterator<Item = Charge>) {
         for Charge { device, bytes } in pieces {
             self.give_back(device, bytes, MemoryKind::Fixed);
         }
     }
-
-    /// Returns the lease, for the daemon's side of it and for figures.
-    pub(crate) fn lease(&self) -> &Lease {
-        &self.lease
-    }
-
-    /// Returns the daemon's number of a device, if the process attached to it.
-    pub(crate) fn gpu(&self, device: CUdevice) -> Option<GpuId> {
-        self.lease.gpu(device)
-    }
 }
 
-/// Returns the backend that the environment names.
 fn backend() -> Backend {
     let Some(word) = std::env::var_os(names::BACKEND) else { return Backend::default() };
     word.to_string_lossy().parse().unwrap_or_else(|error| {

@@ -36,7 +36,6 @@ pub(super) struct Pools {
     has_graph_memory: AtomicBool,
 }
 
-/// Identity of a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum PoolId {
     /// A pool, by its handle's address.
@@ -46,7 +45,6 @@ pub(crate) enum PoolId {
 }
 
 impl PoolId {
-    /// Returns the identity of the pool of a handle.
     pub(crate) fn of(handle: CUmemoryPool) -> Self {
         Self::Pool(handle.addr())
     }
@@ -66,11 +64,6 @@ impl PoolId {
         }
     }
 
-    /// Returns the bytes that the application has allocated from the pool.
-    fn used(self, driver: &Driver) -> Option<Bytes> {
-        self.attribute(driver, POOL_USED)
-    }
-
     fn attribute(self, driver: &Driver, attribute: i32) -> Option<Bytes> {
         let Self::Pool(handle) = self else { return None };
         let mut value = 0_u64;
@@ -82,13 +75,10 @@ impl PoolId {
     }
 }
 
-/// A pool and its charge.
 #[derive(Debug)]
 pub(crate) struct Pool {
     id: PoolId,
-    /// Device that it is charged to.
     pub(crate) device: CUdevice,
-    /// Whether its memory moves.
     pub(crate) kind: MemoryKind,
     /// Bytes charged. Locked while the pool may grow, so that no thread takes another's growth for its own.
     charged: Mutex<Bytes>,
@@ -103,7 +93,6 @@ pub(crate) struct LockedPool<'a> {
 }
 
 impl LockedPool<'_> {
-    /// Returns the bytes charged.
     pub(crate) fn charged(&self) -> Bytes {
         *self.charged
     }
@@ -111,7 +100,7 @@ impl LockedPool<'_> {
     /// Returns how many bytes the pool must reserve from the card for an allocation of `bytes`.
     pub(crate) fn missing(&mut self, bytes: Bytes) -> Bytes {
         self.shrink();
-        let used = self.pool.id.used(&self.memory.driver).unwrap_or(Bytes::MAX);
+        let used = self.pool.id.attribute(&self.memory.driver, POOL_USED).unwrap_or(Bytes::MAX);
         bytes - (self.charged() - used)
     }
 
@@ -126,7 +115,6 @@ impl LockedPool<'_> {
 
     /// Charges the pool's growth, for which `pledged` bytes were reserved, and gives the rest of them back.
     /// Returns `false` if the growth is more than the quota allows; then it is not charged.
-    #[must_use]
     pub(crate) fn grow(&mut self, pledged: Bytes) -> bool {
         let (memory, device, kind) = (self.memory, self.pool.device, self.pool.kind);
         let reserved = self.pool.id.reserved(&memory.driver).unwrap_or_default();
@@ -173,7 +161,6 @@ impl LockedPool<'_> {
 }
 
 impl Memory {
-    /// Returns a pool, registered now if it is new.
     pub(crate) fn register_pool(&self, id: PoolId, device: CUdevice, kind: MemoryKind) -> Arc<Pool> {
         let new = || Arc::new(Pool { id, device, kind, charged: Mutex::default() });
         lock(&self.pools.known).entry(id).or_insert_with(new).clone()
@@ -192,7 +179,6 @@ impl Memory {
         }
     }
 
-    /// Calls [`Self::shrink_pools`] for the current device.
     pub(crate) fn shrink_current_pools(&self) {
         if self.pools_have_charge()
             && let Some(device) = self.driver.current_device()
@@ -220,12 +206,10 @@ impl Memory {
         }
     }
 
-    /// Notes that a graph of this process allocates memory.
     pub(crate) fn note_graph_memory(&self) {
         self.pools.has_graph_memory.store(true, Ordering::Relaxed);
     }
 
-    /// Returns whether graphs of this process allocate memory.
     #[inline]
     pub(crate) fn has_graph_memory(&self) -> bool {
         self.pools.has_graph_memory.load(Ordering::Relaxed)

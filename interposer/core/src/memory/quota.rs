@@ -8,7 +8,7 @@ use gpushare_proto::page::{LimitKind, MemoryRefusal};
 use gpushare_proto::tenant::TenantRequest;
 
 use super::Memory;
-use super::lease::Report;
+use super::lease::{Figures, Report};
 use crate::daemon::MemoryKind;
 use crate::daemon::link::AskError;
 use crate::driver::types::{CUDA_ERROR_OUT_OF_MEMORY, CUDA_SUCCESS, CUdevice, CUresult};
@@ -16,9 +16,6 @@ use crate::process::{lock, stderr};
 
 impl Memory {
     /// Takes `bytes` of quota on a shared device, before the driver is called. Debts are paid first.
-    ///
-    /// # Errors
-    /// `CUDA_ERROR_OUT_OF_MEMORY`, with a line on stderr the first time.
     pub(crate) fn reserve(&self, device: CUdevice, bytes: Bytes, kind: MemoryKind) -> Result<(), CUresult> {
         if self.lease.has_debt(device) {
             self.pay_debts(device)?;
@@ -37,7 +34,6 @@ impl Memory {
         self.ask(device, bytes, kind)
     }
 
-    /// Takes `bytes` of quota if the lease has them and there is no debt; returns whether it did.
     pub(crate) fn try_reserve(&self, device: CUdevice, bytes: Bytes, kind: MemoryKind) -> bool {
         !self.lease.has_debt(device) && self.lease.take(device, bytes, kind)
     }
@@ -61,7 +57,6 @@ impl Memory {
         result
     }
 
-    /// Gives quota back.
     pub(crate) fn give_back(&self, device: CUdevice, bytes: Bytes, kind: MemoryKind) {
         self.lease.give_back(device, bytes, kind, |report| self.send(report));
     }
@@ -81,7 +76,6 @@ impl Memory {
         }
     }
 
-    /// Asks for the bytes of all debts, and pays them.
     #[cold]
     fn pay_debts(&self, device: CUdevice) -> Result<(), CUresult> {
         let _one_at_a_time = lock(&self.paying);
@@ -111,21 +105,15 @@ impl Memory {
     fn refuse_locally(&self, device: CUdevice, bytes: Bytes) -> bool {
         // The limit is zero in a page that the daemon has not written a quota into yet.
         let beyond = |limit: Bytes| !limit.is_zero() && bytes > limit;
-        let Some(figures) = self.lease.figures(device).filter(|figures| beyond(figures.limit)) else {
-            return false;
-        };
-        let (Some(link), Some(gpu)) = (self.daemon.link(), self.lease.gpu(device)) else {
+        let figures = self.lease.figures(device).filter(|figures| beyond(figures.limit));
+        let shared = (figures, self.daemon.link(), self.lease.gpu(device));
+        let (Some(Figures { limit, used, .. }), Some(link), Some(gpu)) = shared else {
             return false;
         };
         if !link.try_send(&TenantRequest::RefusedLocally { gpu, bytes }) {
             return false;
         }
-        let refusal = MemoryRefusal {
-            requested: bytes,
-            limit: figures.limit,
-            used: figures.used,
-            by: LimitKind::Session,
-        };
+        let refusal = MemoryRefusal { requested: bytes, limit, used, by: LimitKind::Session };
         print_refusal(&link.identity().name, bytes, &AskError::Memory(refusal));
         true
     }
@@ -154,14 +142,9 @@ impl Memory {
 /// Prints once in a process why memory was refused. Frameworks probe and retry; the daemon logs each refusal.
 fn print_refusal(session: &str, size: Bytes, error: &AskError) {
     static PRINTED: AtomicBool = AtomicBool::new(false);
-    let refusal = match error {
-        AskError::Memory(refusal) => refusal,
-        AskError::Silence | AskError::Card(_) => {
-            return stderr::print_once(
-                &PRINTED,
-                format_args!("{size} refused: the scheduler does not answer"),
-            );
-        }
+    let AskError::Memory(refusal) = error else {
+        let line = format_args!("{size} refused: the scheduler does not answer");
+        return stderr::print_once(&PRINTED, line);
     };
     let MemoryRefusal { requested, limit, used, by } = *refusal;
     let reason = if refusal.is_permanent() {

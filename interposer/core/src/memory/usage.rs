@@ -11,10 +11,8 @@ use gpushare_proto::Bytes;
 use crate::daemon::MemoryKind;
 use crate::process::lock;
 
-/// Use of one device.
 #[derive(Debug, Default)]
 pub(super) struct Usage {
-    /// All bytes in use.
     used: AtomicU64,
     /// Most bytes that were in use at once.
     peak: AtomicU64,
@@ -100,7 +98,6 @@ impl Usage {
         Bytes(before.min(bytes.0))
     }
 
-    /// Returns the fixed bytes that are leased.
     pub(super) fn leased_fixed(&self) -> u64 {
         let fixed = self.fixed.load(Ordering::SeqCst);
         fixed.saturating_sub(self.debt(MemoryKind::Fixed).0)

@@ -32,8 +32,8 @@ impl Card {
         let state = State::existing();
         let uuid = library::uuid(device)?;
         let ordinal = state.and_then(|state| Some((state, state.device_of(uuid)?)));
-        let figures = ordinal.and_then(|(state, ordinal)| state.memory.lease().figures(ordinal));
-        let own = ordinal.map_or(Bytes::ZERO, |(state, ordinal)| state.memory.lease().used(ordinal));
+        let figures = ordinal.and_then(|(state, ordinal)| state.memory.lease.figures(ordinal));
+        let own = ordinal.map_or(Bytes::ZERO, |(state, ordinal)| state.memory.lease.used(ordinal));
         let is_kept = |account: &Arc<SessionMemory>| inquiry::card(account, uuid).is_some();
         let account = &members.0;
         let parts = if account.as_ref().is_some_and(is_kept) {

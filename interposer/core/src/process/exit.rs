@@ -9,7 +9,6 @@ pub fn is_exiting() -> bool {
     EXITING.load(Ordering::Acquire)
 }
 
-/// Notes that the process is ending.
 pub(crate) fn begin() {
     EXITING.store(true, Ordering::Release);
 }

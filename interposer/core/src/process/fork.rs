@@ -66,12 +66,10 @@ pub(crate) fn close_sockets() {
 pub(crate) struct ForkCell<T>(AtomicPtr<T>);
 
 impl<T: Send + Sync + 'static> ForkCell<T> {
-    /// Creates an empty cell.
     pub(crate) const fn new() -> Self {
         Self(AtomicPtr::new(null_mut()))
     }
 
-    /// Returns the value, if there is one.
     #[inline]
     pub(crate) fn get(&self) -> Option<&'static T> {
         // SAFETY: null, or leaked by `set`.

@@ -16,13 +16,10 @@ pub fn guest(hook: impl FnOnce() -> CUresult) -> CUresult {
 /// Runs `work`; after a panic in it prints a line and returns `otherwise()`.
 #[inline]
 pub fn guest_or<T>(work: impl FnOnce() -> T, otherwise: impl FnOnce() -> T) -> T {
-    match stop_panics(work) {
-        Some(made) => made,
-        None => {
-            report();
-            otherwise()
-        }
-    }
+    stop_panics(work).unwrap_or_else(|| {
+        report();
+        otherwise()
+    })
 }
 
 #[cold]

@@ -15,7 +15,7 @@ use gpushare_sys::unwind::uncancelled;
 
 use super::State;
 use crate::daemon::address::Address;
-use crate::process::fork::ForkCell;
+use crate::process::fork::{self, ForkCell};
 use crate::process::lock;
 
 /// Time for which an answer is kept.
@@ -25,7 +25,6 @@ const REST: Duration = Duration::from_secs(1);
 
 static INQUIRY: ForkCell<Inquiry> = ForkCell::new();
 
-/// Address for inquiries, and the last answer.
 #[derive(Debug)]
 struct Inquiry {
     /// Address of the daemon; `None` if the environment names a token that cannot be read.
@@ -44,7 +43,7 @@ struct Last {
 /// answered.
 pub(crate) fn session_memory() -> Option<Arc<SessionMemory>> {
     let inquiry = INQUIRY.get().unwrap_or_else(|| {
-        super::register_handlers();
+        fork::register(super::in_child, super::at_exit);
         INQUIRY.set(Inquiry { address: Address::from_environment().ok(), last: Mutex::default() })
     });
     let address = inquiry.address.as_ref()?;
@@ -81,7 +80,6 @@ pub(crate) fn card(session: &SessionMemory, uuid: GpuUuid) -> Option<&CardMemory
     session.cards.iter().find(|card| card.info.uuid == uuid)
 }
 
-/// Forgets all answers in the child of a fork.
 pub(super) fn forget() {
     INQUIRY.forget();
 }

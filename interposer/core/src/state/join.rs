@@ -3,19 +3,18 @@
 
 use std::sync::Mutex;
 
-use gpushare_proto::GpuUuid;
-use gpushare_proto::names;
 use gpushare_proto::session::{Quota, QuotaError};
 use gpushare_proto::tenant::{GpuInfo, TenantRequest};
+use gpushare_proto::{GpuUuid, names};
 use gpushare_sys::unwind::uncancelled;
 
-use super::{State, inquiry, register_handlers};
+use super::{State, at_exit, in_child, inquiry};
 use crate::daemon::Membership;
 use crate::daemon::address::{Address, ConnectError};
 use crate::daemon::link::{AskError, Link};
 use crate::driver::types::{CUDA_ERROR_SYSTEM_NOT_READY, CUdevice, CUresult};
 use crate::gate::set_page;
-use crate::process::{lock, spawn, stderr};
+use crate::process::{fork, lock, spawn, stderr};
 
 /// Cards that the daemon knows this process to use.
 #[derive(Debug, Default)]
@@ -26,7 +25,6 @@ pub(super) struct Cards {
 }
 
 impl Cards {
-    /// Returns a card as the daemon was told of it.
     pub(super) fn info(&self, device: CUdevice) -> Option<GpuInfo> {
         let attached = lock(&self.attached);
         attached
@@ -38,9 +36,6 @@ impl Cards {
 
 impl State {
     /// Joins a session, and attaches to `device`. Called before anything that makes a context there.
-    ///
-    /// # Errors
-    /// `CUDA_ERROR_SYSTEM_NOT_READY` for a process that must not use the card.
     pub(crate) fn admit(&'static self, device: CUdevice) -> Result<(), CUresult> {
         // Opens files and sockets, by calls in which a thread must not be cancelled.
         uncancelled(|| match self.daemon.membership(|| self.join()) {
@@ -51,7 +46,7 @@ impl State {
     }
 
     fn join(&'static self) -> Membership {
-        register_handlers();
+        fork::register(in_child, at_exit);
         let address = match Address::from_environment() {
             Ok(address) => address,
             Err(error) => {
@@ -75,14 +70,14 @@ impl State {
                     if let Some(limits) = &limits {
                         link.send(limits);
                     }
-                    self.memory.lease().use_page(page);
+                    self.memory.lease.use_page(page);
                     set_page(page);
                     spawn("gpushare-link", move || {
                         self.listen(&address, limits.as_ref(), connection);
                     });
                     return Membership::Shared(Box::new(link));
                 }
-                Err(cause) => ConnectError::Broken { path: "its socket".into(), cause },
+                Err(cause) => ConnectError::Broken("its socket".into(), cause),
             },
             Err(error) => error,
         };
@@ -97,19 +92,19 @@ impl State {
     }
 
     fn attach(&'static self, link: &Link, device: CUdevice) -> Result<(), CUresult> {
-        if self.memory.gpu(device).is_some() {
+        if self.memory.lease.gpu(device).is_some() {
             return Ok(());
         }
         let Some(info) = self.driver.describe(device) else { return Ok(()) };
         // One thread asks, and the others find the answer.
         let _one_at_a_time = lock(&self.cards.attaching);
-        if self.memory.gpu(device).is_some() {
+        if self.memory.lease.gpu(device).is_some() {
             return Ok(());
         }
         match link.ask_card(info.clone()) {
             Ok(gpu) => {
                 lock(&self.cards.attached).push((device, info));
-                self.memory.lease().attach(device, gpu);
+                self.memory.lease.attach(device, gpu);
                 self.window.open();
                 inquiry::invalidate();
                 Ok(())
@@ -119,10 +114,8 @@ impl State {
                     AskError::Card(failure) => failure.message,
                     _ => "the scheduler does not answer".to_owned(),
                 };
-                stderr::print(format_args!(
-                    "this process may not use {} ({}): {reason}",
-                    info.name, info.uuid
-                ));
+                let GpuInfo { name, uuid, .. } = info;
+                stderr::print(format_args!("this process may not use {name} ({uuid}): {reason}"));
                 Err(CUDA_ERROR_SYSTEM_NOT_READY)
             }
         }
@@ -134,7 +127,7 @@ impl State {
         self.daemon.link()?;
         let device = self.driver.current_device()?;
         // A context that was made by an unknown function is noticed here.
-        if self.memory.gpu(device).is_none() && self.admit(device).is_err() {
+        if self.memory.lease.gpu(device).is_none() && self.admit(device).is_err() {
             return None;
         }
         Some(device)

@@ -28,6 +28,7 @@ use crate::driver::contexts::Contexts;
 use crate::driver::dynlink::LIBCUDA;
 use crate::driver::types::{CUDA_ERROR_SYSTEM_NOT_READY, CUdevice, CUresult};
 use crate::gate::drain::Drainer;
+use crate::gate::idle::Grace;
 use crate::gate::wait::Gatekeeper;
 use crate::gate::{page, reset, wake_sleepers};
 use crate::memory::Memory;
@@ -52,17 +53,11 @@ pub(crate) fn without_state(real: impl FnOnce() -> CUresult) -> CUresult {
 /// State of the process: its parts, each with its own verbs.
 #[derive(Debug)]
 pub(crate) struct State {
-    /// The real driver.
     pub(crate) driver: Driver,
-    /// The daemon, if the process shares.
     pub(crate) daemon: Arc<Daemon>,
-    /// Live contexts.
     pub(crate) contexts: Contexts,
-    /// Allocated memory and quota.
     pub(crate) memory: Memory,
-    /// Threads and work that pass the closed gate.
     pub(crate) gate: Gatekeeper,
-    /// Launches in flight.
     pub(crate) window: ProcessWindow,
     cards: Cards,
     drainer_started: AtomicBool,
@@ -77,13 +72,11 @@ impl State {
         Self::existing().or_else(Self::begin)
     }
 
-    /// Returns the state if there is one.
     #[inline]
     pub(crate) fn existing() -> Option<&'static Self> {
         STATE.get()
     }
 
-    /// Returns whether there is a state and the process shares.
     pub(crate) fn is_shared() -> bool {
         Self::existing().is_some_and(|state| state.daemon.link().is_some())
     }
@@ -127,9 +120,8 @@ impl State {
         }
     }
 
-    /// Sends the number of live contexts of a device to the daemon.
     pub(crate) fn send_contexts(&self, device: CUdevice, live: u32) {
-        if let (Some(link), Some(gpu)) = (self.daemon.link(), self.memory.gpu(device)) {
+        if let (Some(link), Some(gpu)) = (self.daemon.link(), self.memory.lease.gpu(device)) {
             link.send(&TenantRequest::Contexts { gpu, live });
         }
     }
@@ -141,15 +133,10 @@ impl State {
         // Every page begins with change 0, under which nothing was granted.
         if word.change() > 0 && !self.drainer_started.swap(true, Ordering::AcqRel) {
             let Self { driver, daemon, contexts, memory, gate, .. } = self;
-            let drainer = Drainer::new(driver, daemon, contexts, memory, gate);
+            let drainer = Drainer { driver, daemon, contexts, memory, gate, grace: Grace::default() };
             spawn("gpushare-drain", || drainer.run());
         }
     }
-}
-
-/// Registers the handlers of fork and exit, once.
-fn register_handlers() {
-    fork::register(in_child, at_exit);
 }
 
 /// Starts the child of a fork as if CUDA was never used. Only atomics and system calls are safe here.

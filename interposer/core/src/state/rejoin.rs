@@ -35,7 +35,7 @@ impl State {
         loop {
             while let Ok(reply) = connection.receive() {
                 let surplus = link.receive(reply, |grant| {
-                    self.memory.lease().add_granted(grant.device, grant.bytes, grant.kind);
+                    self.memory.lease.add_granted(grant.device, grant.bytes, grant.kind);
                 });
                 if let Some(surplus) = surplus {
                     self.memory.give_back(surplus.device, surplus.bytes, surplus.kind);
@@ -69,7 +69,7 @@ impl State {
         // Also first, since a context that is being destroyed may wait for a thread that allocates.
         let contexts = self.contexts.devices();
         let mut joined = None;
-        self.memory.lease().replace_page(|used| {
+        self.memory.lease.replace_page(|used| {
             let (connection, welcome, page) = address.connect(Some(self.returning(link, used, &contexts)))?;
             let numbers = welcome.gpus.clone();
             joined = Some((connection, welcome, page));
@@ -85,8 +85,8 @@ impl State {
         // by it find it closed and read the new one.
         old.gate.store(GateWord::new(0, GateState::Closed).0, Ordering::SeqCst);
         futex::wake_all(&old.gate);
-        link.plug(&connection, &welcome, |device| self.memory.gpu(device))
-            .map_err(|cause| ConnectError::Broken { path: "its socket".into(), cause })?;
+        link.plug(&connection, &welcome, |device| self.memory.lease.gpu(device))
+            .map_err(|cause| ConnectError::Broken("its socket".into(), cause))?;
         link.send(&TenantRequest::Reconciled);
         if let Some(limits) = limits {
             link.send(limits);

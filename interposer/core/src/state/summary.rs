@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use gpushare_proto::{Nanos, names};
+use gpushare_proto::{Bytes, Nanos, names};
 
 use super::State;
 use crate::process::stderr;
@@ -12,15 +12,12 @@ use crate::window::launch_window::{Counters, Window};
 impl State {
     /// Remembers how long the library itself took to make a context, if it is the first.
     pub(crate) fn note_first_context(&self, ours: Duration) {
-        let ours = Nanos::from(ours).0.max(1);
+        let (first, ours) = (&self.first_context, Nanos::from(ours).0.max(1));
         // Fails if another context was the first.
-        let _ = self
-            .first_context
-            .compare_exchange(0, ours, Ordering::Relaxed, Ordering::Relaxed);
+        let _ = first.compare_exchange(0, ours, Ordering::Relaxed, Ordering::Relaxed);
     }
 }
 
-/// Prints the summary, if the environment asks for it and the process shared a card.
 pub(super) fn print() {
     let wanted = std::env::var_os(names::SUMMARY).is_some_and(|value| value == "1");
     let Some(state) = State::existing().filter(|_| wanted) else { return };
@@ -34,8 +31,8 @@ pub(super) fn print() {
         link.identity().name,
         state.started.elapsed().as_secs_f64(),
         state.gate.waiters.waited().0 as f64 / 1e9,
-        state.gate.moved(),
-        state.memory.lease().peak(),
+        Bytes(state.gate.moved.load(Ordering::Relaxed)),
+        state.memory.lease.peak(),
         state.first_context.load(Ordering::Relaxed) as f64 / 1e6,
         counted(|all| &all.launches),
         counted(|all| &all.most),
