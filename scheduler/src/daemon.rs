@@ -16,10 +16,10 @@ use tokio::time::{MissedTickBehavior, interval, sleep};
 use tracing::info;
 
 use crate::audit::Audit;
-use crate::config::{Reader, Settings, Source};
+use crate::config::{Reader, Settings};
 use crate::connections::{Acceptor, Admin, ConnectionLimit, Tenant, accept};
 use crate::engine::Engine;
-use crate::exit::failed;
+use crate::errors::failed;
 use crate::input::Input;
 use crate::persist::store;
 use crate::record::RecordTo;
@@ -30,20 +30,18 @@ use crate::{metrics, ready};
 
 /// Capacity of the queue of messages from all connections together.
 const EVENTS: usize = 256;
-
 /// Capacity of the queue of inputs from the daemon's own tasks and threads.
 const INPUTS: usize = 256;
-
 /// Interval at which the daemon checks that its runtime folder is still at its path.
 const FOLDER_WATCH: Duration = Duration::from_secs(2);
 
 /// Serves until a signal, or until there was no session for the configured time.
 ///
-/// Uses the sockets that were `passed`, if any. Reads the settings again from `source` on request. Writes to
+/// Uses the sockets that were `passed`, if any. Reads the settings again with `reader` on request. Writes to
 /// the pipe with the descriptor number `ready` when both sockets listen.
 pub(crate) fn run(
     settings: Settings,
-    source: Source,
+    reader: Reader,
     passed: Vec<StdUnixListener>,
     ready: Option<u32>,
 ) -> anyhow::Result<()> {
@@ -52,7 +50,7 @@ pub(crate) fn run(
     let runtime = runtime.map_err(failed("start an event loop"))?;
     // Run as a task, so that tokio can switch from a connection's task to this one without polling the
     // sockets first.
-    let served = runtime.block_on(runtime.spawn(serve(settings, source, passed, ready)));
+    let served = runtime.block_on(runtime.spawn(serve(settings, reader, passed, ready)));
     served.unwrap_or_else(|cause| match cause.try_into_panic() {
         Ok(panic) => resume_unwind(panic),
         // The task is never aborted.
@@ -62,7 +60,7 @@ pub(crate) fn run(
 
 async fn serve(
     settings: Settings,
-    source: Source,
+    reader: Reader,
     passed: Vec<StdUnixListener>,
     ready: Option<u32>,
 ) -> anyhow::Result<()> {
@@ -84,11 +82,9 @@ async fn serve(
     let (at, before) = state.places(&folder, &registry).map_err(failed("keep its folder open"))?;
     let (store, book) = Store::open(at, before).map_err(failed("open its registry"))?;
     let mut engine = Engine::resume(settings, book, store.is_complete(), (inputs, limit), reel)?;
-    engine.audit.write_to(audit);
-    engine.reader = Some(Reader::new(source));
-    if let Some(observer) = metrics.and_then(|address| metrics::start(address, requests)) {
-        engine.metrics.report_to(observer);
-    }
+    engine.audit.log = audit;
+    engine.reader = Some(reader);
+    engine.metrics = metrics.map(|address| metrics::start(address, requests)).unwrap_or_default();
     let Sockets { tenant, admin } = folder.listen()?;
     let mut writer = Writer::start(store).map_err(failed("start a thread for its registry"))?;
     let listener = |socket| UnixListener::from_std(socket).map_err(failed("listen on a socket"));
@@ -136,7 +132,7 @@ async fn serve(
         true => registry.exists(),
         false => has_usage,
     };
-    engine.audit.take().finish().await;
+    std::mem::take(&mut engine.audit.log).finish().await;
     if let Some(error) = gone {
         return Err(error.into());
     }

@@ -8,6 +8,7 @@ mod config;
 
 // Life of the daemon: start, main loop, end.
 mod daemon;
+mod errors;
 mod exit;
 mod program;
 mod ready;

@@ -16,7 +16,7 @@ use gpushare_sys::folder::is_at;
 use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::io::Errno;
 
-use crate::exit::FileError;
+use crate::errors::FileError;
 
 /// Number of tries while other daemons start and end at the same moment.
 const TRIES: u32 = 16;

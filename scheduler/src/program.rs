@@ -12,8 +12,9 @@ use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::format::{Writer, debug_fn};
 
 use crate::args::{Args, LogFormat};
-use crate::config::{Environment, Source};
-use crate::exit::{code, failed};
+use crate::config::{Environment, Reader};
+use crate::errors::failed;
+use crate::exit::code;
 use crate::{daemon, operation};
 
 /// Runs the program.
@@ -55,10 +56,10 @@ fn end(usage: &clap::Error) -> ExitCode {
 }
 
 fn run(args: &Args, passed: Vec<UnixListener>) -> anyhow::Result<()> {
-    let source = Source { args: args.clone(), environment: Environment::of_this_process() };
-    let settings = source.read()?;
+    let reader = Reader::new(args.clone(), Environment::of_this_process());
+    let settings = reader.read(|settings| settings)?;
     start_log(settings.log_format);
-    daemon::run(settings, source, passed, args.ready_fd)
+    daemon::run(settings, reader, passed, args.ready_fd)
 }
 
 fn start_log(format: LogFormat) {

@@ -26,7 +26,7 @@ use rustix::net::sockopt;
 use tracing::warn;
 
 use crate::config::Owner;
-use crate::exit::FileError;
+use crate::errors::FileError;
 use crate::lock::{holder, lock_folder};
 
 /// Remedy for a failed system call.

@@ -18,7 +18,7 @@ use gpushare_proto::names;
 use gpushare_sys::folder::{self, FolderError};
 
 use crate::config::{Owner, Settings};
-use crate::exit::FileError;
+use crate::errors::FileError;
 use crate::lock::lock_folder;
 use crate::sockets::Folder;
 

@@ -139,10 +139,6 @@ fn add_orphan(engine: &mut Engine, entry: ClientEntry, pidfd: Option<Arc<OwnedFd
     }
 }
 
-pub(crate) fn orphan_died(engine: &mut Engine, id: ClientId) {
-    engine.orphans.died(id, clock::monotonic(), engine.metering.questions());
-}
-
 /// Releases the orphans that NVML does not list in its answer to question number `asked`.
 pub(crate) fn remove_unlisted_orphans(engine: &mut Engine, usages: &Usages, asked: u64) {
     let now = clock::monotonic();
@@ -153,12 +149,7 @@ pub(crate) fn remove_unlisted_orphans(engine: &mut Engine, usages: &Usages, aske
     }
 }
 
-/// Releases all orphans, since NVML cannot be asked about them.
-pub(crate) fn remove_all_orphans(engine: &mut Engine) {
-    engine.orphans.ids().into_iter().for_each(|id| remove_orphan(engine, id));
-}
-
-fn remove_orphan(engine: &mut Engine, id: ClientId) {
+pub(crate) fn remove_orphan(engine: &mut Engine, id: ClientId) {
     let Some((entry, logged)) = engine.orphans.remove(id) else {
         return;
     };

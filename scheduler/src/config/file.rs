@@ -19,7 +19,7 @@ use super::{
     AuditSettings, CardLimits, ConfigError, MIN_AUDIT_SIZE, MOST_AUDIT_FILES, Owner, SelfService, replace,
 };
 use crate::args::{CardName, LogFormat, MetricsAt};
-use crate::exit::FileError;
+use crate::errors::FileError;
 use crate::knob::check;
 
 /// Key written as text, like `"8GiB"`, `"250ms"` or `"5%"`.
@@ -63,66 +63,55 @@ pub(super) struct File {
     pub(super) self_service: Option<SelfService>,
 }
 
-/// Settings of the core, by the names that they have there.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub(super) struct Scheduling {
-    mode: Option<Mode>,
-    #[serde(deserialize_with = "quantum")]
-    quantum: Option<Nanos>,
-    quantum_min: Option<Spanned<Text<Nanos>>>,
-    quantum_max: Option<Spanned<Text<Nanos>>>,
-    #[serde(deserialize_with = "epsilon")]
-    epsilon: Option<Percent>,
-    #[serde(deserialize_with = "optional")]
-    bandwidth_per_second: Option<Bytes>,
-    #[serde(deserialize_with = "optional")]
-    switch_cost: Option<Nanos>,
-    #[serde(deserialize_with = "target")]
-    drain_target: Option<Nanos>,
-    late_factor: Option<u32>,
-    #[serde(deserialize_with = "optional")]
-    retry_max: Option<Nanos>,
-    stuck_tries: Option<u32>,
-    #[serde(deserialize_with = "optional")]
-    stuck_after: Option<Nanos>,
-    stuck_policy: Option<StuckPolicy>,
-    #[serde(deserialize_with = "optional")]
-    parallel_below: Option<Percent>,
-    #[serde(deserialize_with = "optional")]
-    parallel_after: Option<Nanos>,
-    #[serde(deserialize_with = "optional")]
-    credit: Option<Percent>,
-    #[serde(deserialize_with = "optional")]
-    trickle: Option<Percent>,
-    #[serde(deserialize_with = "optional")]
-    budget_max: Option<Nanos>,
-    #[serde(deserialize_with = "optional")]
-    limit_window: Option<Nanos>,
-    #[serde(deserialize_with = "optional")]
-    limit_carry_over: Option<Percent>,
-    #[serde(deserialize_with = "optional")]
-    lease_chunk: Option<Bytes>,
-    #[serde(deserialize_with = "optional")]
-    context_reserve: Option<Bytes>,
+/// Defines the table of the core's settings: key, type and function that reads the value.
+macro_rules! scheduling {
+    ($($key:ident: $type:ty = $read:literal;)*) => {
+        /// Settings of the core, by the names that they have there.
+        #[derive(Debug, Default, Deserialize)]
+        #[serde(default, deny_unknown_fields)]
+        pub(super) struct Scheduling {
+            mode: Option<Mode>,
+            #[serde(deserialize_with = "quantum")]
+            quantum: Option<Nanos>,
+            quantum_min: Option<Spanned<Text<Nanos>>>,
+            quantum_max: Option<Spanned<Text<Nanos>>>,
+            $(#[serde(deserialize_with = $read)] $key: Option<$type>,)*
+        }
+
+        impl Scheduling {
+            pub(super) fn apply(self, core: &mut Config) {
+                replace(&mut core.mode, self.mode.map(Some));
+                replace(&mut core.quantum, self.quantum.map(Some));
+                replace(&mut core.quantum_min, self.quantum_min.map(|time| time.into_inner().0));
+                replace(&mut core.quantum_max, self.quantum_max.map(|time| time.into_inner().0));
+                $(replace(&mut core.$key, self.$key);)*
+            }
+        }
+    };
+}
+
+scheduling! {
+    epsilon: Percent = "epsilon";
+    bandwidth_per_second: Bytes = "optional";
+    switch_cost: Nanos = "optional";
+    drain_target: Nanos = "target";
+    late_factor: u32 = "Option::deserialize";
+    retry_max: Nanos = "optional";
+    stuck_tries: u32 = "Option::deserialize";
+    stuck_after: Nanos = "optional";
+    stuck_policy: StuckPolicy = "Option::deserialize";
+    parallel_below: Percent = "optional";
+    parallel_after: Nanos = "optional";
+    credit: Percent = "optional";
+    trickle: Percent = "optional";
+    budget_max: Nanos = "optional";
+    limit_window: Nanos = "optional";
+    limit_carry_over: Percent = "optional";
+    lease_chunk: Bytes = "optional";
+    context_reserve: Bytes = "optional";
 }
 
 impl Scheduling {
-    pub(super) fn apply(self, core: &mut Config) {
-        macro_rules! take {
-            ($($field:ident)*) => { $(replace(&mut core.$field, self.$field);)* };
-        }
-        take! {
-            epsilon bandwidth_per_second switch_cost drain_target late_factor retry_max stuck_tries stuck_after
-            stuck_policy parallel_below parallel_after credit trickle budget_max limit_window limit_carry_over
-            lease_chunk context_reserve
-        }
-        replace(&mut core.mode, self.mode.map(Some));
-        replace(&mut core.quantum, self.quantum.map(Some));
-        replace(&mut core.quantum_min, self.quantum_min.map(|time| time.into_inner().0));
-        replace(&mut core.quantum_max, self.quantum_max.map(|time| time.into_inner().0));
-    }
-
     /// Checks that the shortest quantum is not longer than the longest.
     fn check(&self) -> Result<(), (Range<usize>, String)> {
         let usual = Config::default();

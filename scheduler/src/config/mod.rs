@@ -18,11 +18,10 @@ use gpushare_proto::{Bytes, Nanos, Percent};
 
 use file::File;
 pub(crate) use reload::Reader;
-pub(crate) use reload::Source;
 use serde::Deserialize;
 
 use crate::args::{Args, CardName, ForCard, ForCards, LogFormat, MetricsAt, ModeChoice};
-use crate::exit::FileError;
+use crate::errors::FileError;
 use crate::record::RecordTo;
 
 /// Default size of one audit file, and default number of full files that are kept.

@@ -1,7 +1,7 @@
 //! Reads the configuration again while the daemon runs, and applies the settings that can change live.
 //!
 //! ```text
-//!   SIGHUP, `gpushare-ctl reload` ─▶ Source::read ─▶ all settings, or an error ─▶ the engine
+//!   SIGHUP, `gpushare-ctl reload` ─▶ Reader::read ─▶ all settings, or an error ─▶ the engine
 //!                                     (a thread that may wait for a disk)
 //! ```
 //!
@@ -17,36 +17,27 @@ use gpushare_proto::admin::ConfigChange;
 use super::{ConfigError, Environment, Settings};
 use crate::args::Args;
 
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Source {
-    pub(crate) args: Args,
-    pub(crate) environment: Environment,
-}
-
-impl Source {
-    /// Reads the settings as they are written now.
-    pub(crate) fn read(&self) -> Result<Settings, ConfigError> {
-        Settings::read(&self.args, &self.environment)
-    }
-}
-
-/// Reads settings on other threads, one reading after the other, so that the latest reading is delivered
-/// last.
+/// Flags and environment, from which the settings are read at the start and again.
+///
+/// Readings follow one another, so the latest one is delivered last.
 #[derive(Clone, Debug)]
-pub(crate) struct Reader(Arc<Mutex<Source>>);
+pub(crate) struct Reader(Arc<Mutex<(Args, Environment)>>);
 
 impl Reader {
-    pub(crate) fn new(source: Source) -> Self {
-        Self(Arc::new(Mutex::new(source)))
+    pub(crate) fn new(args: Args, environment: Environment) -> Self {
+        Self(Arc::new(Mutex::new((args, environment))))
+    }
+
+    /// Reads the settings as they are written now, and passes them on.
+    pub(crate) fn read<T>(&self, deliver: impl FnOnce(Result<Settings, ConfigError>) -> T) -> T {
+        let source = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        deliver(Settings::read(&source.0, &source.1))
     }
 
     /// Reads the settings on a thread of the runtime and passes them to `deliver` there.
-    pub(crate) fn start(&self, deliver: impl FnOnce(Result<Box<Settings>, ConfigError>) + Send + 'static) {
-        let source = self.0.clone();
-        tokio::task::spawn_blocking(move || {
-            let source = source.lock().unwrap_or_else(PoisonError::into_inner);
-            deliver(source.read().map(Box::new));
-        });
+    pub(crate) fn start(&self, deliver: impl FnOnce(Result<Settings, ConfigError>) + Send + 'static) {
+        let reader = self.clone();
+        tokio::task::spawn_blocking(move || reader.read(deliver));
     }
 }
 
@@ -129,20 +120,20 @@ mod tests {
 
     use super::*;
 
-    fn source(folder: &tempfile::TempDir, text: &str) -> Source {
+    fn read(folder: &tempfile::TempDir, text: &str) -> Settings {
         let path = folder.path().join("config.toml");
         fs::write(&path, text).unwrap();
         let mut args = Args::parse_from(["x", "--user"]);
         args.config = Some(path);
-        Source { args, environment: Environment::default() }
+        Reader::new(args, Environment::default()).read(Result::unwrap)
     }
 
     #[test]
     fn a_setting_that_needs_a_restart_is_reported_and_kept() {
         let folder = tempfile::tempdir().unwrap();
-        let mut settings = source(&folder, "").read().unwrap();
+        let mut settings = read(&folder, "");
         let text = "metrics = '127.0.0.1:9999'\nidle_exit = '1min'\nscheduling.stuck_after = '9s'\nscheduling.context_reserve = '1GiB'";
-        let new = source(&folder, text).read().unwrap();
+        let new = read(&folder, text);
         let (tunings, changes) = settings.follow(new.clone());
         assert_eq!(tunings, [Tuning::StuckAfter(Nanos::from_secs(9))]);
         let words: Vec<String> = changes

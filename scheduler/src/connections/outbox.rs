@@ -1,7 +1,7 @@
 //! The engine's end of a connection: a bounded queue of frames, with replies held back until the store has
 //! answered.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::os::fd::OwnedFd;
 
@@ -69,19 +69,14 @@ impl Outbox {
         self.hold(Some(act), Outgoing::of(message)?)
     }
 
-    /// Sends the replies to all acts up to `through`; those named in `instead` are replaced by the message
-    /// there.
-    pub(crate) fn release<M: Message>(
-        &mut self,
-        through: u64,
-        instead: &BTreeMap<u64, M>,
-    ) -> Result<(), Unsent> {
+    /// Sends the replies to all acts up to `through`; the reply to this one is replaced by `instead`.
+    pub(crate) fn release<M: Message>(&mut self, through: u64, instead: Option<&M>) -> Result<(), Unsent> {
         let is_due = |(act, _): &(Option<u64>, Outgoing)| act.is_none_or(|act| act <= through);
         let due = self.held.iter().take_while(|held| is_due(held)).count();
         let due: Vec<_> = self.held.drain(..due).collect();
         for (act, outgoing) in due {
-            let replacement = act.and_then(|act| instead.get(&act)).map(Outgoing::of).transpose()?;
-            self.enqueue(replacement.unwrap_or(outgoing))?;
+            let instead = instead.filter(|_| act == Some(through)).map(Outgoing::of).transpose()?;
+            self.enqueue(instead.unwrap_or(outgoing))?;
         }
         Ok(())
     }
@@ -136,9 +131,9 @@ mod tests {
             let frame = outgoing.try_recv().ok()?.frame;
             codec::decode::<TenantReply>(&frame[HEADER..]).ok()
         };
-        assert_eq!(outbox.release::<TenantReply>(1, &BTreeMap::new()), Ok(()));
+        assert_eq!(outbox.release::<TenantReply>(1, None), Ok(()));
         assert_eq!((heard(), heard(), heard()), (Some(said(1)), Some(said(2)), None));
-        assert_eq!(outbox.release(2, &BTreeMap::from([(2, said(9))])), Ok(()));
+        assert_eq!(outbox.release(2, Some(&said(9))), Ok(()));
         assert_eq!((heard(), heard(), heard()), (Some(said(9)), Some(said(4)), None));
     }
 

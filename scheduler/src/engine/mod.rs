@@ -293,7 +293,7 @@ impl Engine {
             let inputs = self.inputs.clone();
             reader.start(move |settings| {
                 // The receiver is gone only when the daemon ends.
-                let _ = inputs.blocking_send(Input::Configured { settings, asker });
+                let _ = inputs.blocking_send(Input::Configured { settings: settings.map(Box::new), asker });
             });
         }
     }

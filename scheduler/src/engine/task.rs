@@ -34,7 +34,9 @@ impl Engine {
             }
             Input::Died(Watched::Awaited(client)) => leave::remove_awaited(self, client),
             Input::Died(Watched::Away(client)) => leave::remove_client(self, client),
-            Input::Died(Watched::Orphan(client)) => leave::orphan_died(self, client),
+            Input::Died(Watched::Orphan(client)) => {
+                self.orphans.died(client, clock::monotonic(), self.metering.questions());
+            }
             Input::Died(Watched::Joined(process)) => {
                 self.joined.remove(process);
                 self.persistence.changed();

@@ -35,7 +35,7 @@ pub(crate) fn measure_if_due(engine: &mut Engine, now: Nanos) {
 pub(crate) fn turn_off(engine: &mut Engine) {
     debug!("there is no NVML, so the memory of contexts is assumed");
     engine.metering.turn_off();
-    leave::remove_all_orphans(engine);
+    engine.orphans.ids().into_iter().for_each(|id| leave::remove_orphan(engine, id));
 }
 
 pub(crate) fn measured(engine: &mut Engine, usages: &Usages) {

@@ -57,18 +57,18 @@ pub(crate) struct Observer {
 
 /// Serves metrics at `address`, with figures that are requested by `requests`. A failure is logged, and the
 /// daemon goes on without metrics.
-pub(crate) fn start(address: SocketAddr, requests: mpsc::Sender<PictureRequest>) -> Option<Observer> {
+pub(crate) fn start(address: SocketAddr, requests: mpsc::Sender<PictureRequest>) -> Metrics {
     match try_start(address, requests) {
         Ok((observer, address)) => {
             info!("metrics are at http://{address}/metrics");
-            Some(observer)
+            Metrics(Some(observer))
         }
         Err(cause) => {
             warn!(
                 "cannot serve metrics at {address}: {cause}; the daemon goes on without them, \
                  choose another address by --metrics or the key `metrics`"
             );
-            None
+            Metrics::default()
         }
     }
 }
@@ -95,10 +95,6 @@ fn try_start(
 pub(crate) struct Metrics(Option<Observer>);
 
 impl Metrics {
-    pub(crate) fn report_to(&mut self, observer: Observer) {
-        self.0 = Some(observer);
-    }
-
     pub(crate) fn note(&mut self, notice: &Notice, cards: &Cards) {
         self.name_cards(cards);
         if let Some(observer) = &self.0 {

@@ -211,20 +211,16 @@ families! {
 }
 
 impl Family {
-    const fn new(name: &'static str, kind: Kind, help: &'static str, source: Source) -> Self {
-        Self { name, kind, help, source }
-    }
-
     const fn counter(name: &'static str, help: &'static str, source: Source) -> Self {
-        Self::new(name, Kind::Counter, help, source)
+        Self { name, kind: Kind::Counter, help, source }
     }
 
     const fn gauge(name: &'static str, help: &'static str, source: Source) -> Self {
-        Self::new(name, Kind::Gauge, help, source)
+        Self { name, kind: Kind::Gauge, help, source }
     }
 
     const fn histogram(name: &'static str, help: &'static str) -> Self {
-        Self::new(name, Kind::Histogram, help, Source::Events(CARD))
+        Self { name, kind: Kind::Histogram, help, source: Source::Events(CARD) }
     }
 
     /// Returns the label names of each series.

@@ -93,8 +93,7 @@ impl Persistence {
         self.unchanged = false;
         self.urgent = true;
         let fail = |peers: &mut Peers, connection, act, failure| {
-            let instead = BTreeMap::from([(act, M::failed(failure))]);
-            peers.send(connection, |outbox| outbox.release(act, &instead));
+            peers.send(connection, |outbox| outbox.release(act, Some(&M::failed(failure))));
         };
         let waiting = WaitingAnswer { connection, made: reply.made(), line, fail };
         self.waiting.insert(self.acts, waiting);

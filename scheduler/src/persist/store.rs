@@ -8,8 +8,6 @@
 //! so: a pause or a revocation that undid itself would let a tenant go on against its administrator's order.
 //! Only a new session is removed again, since its token reaches nobody.
 
-use std::collections::BTreeMap;
-
 use gpushare_proto::SessionId;
 use gpushare_proto::admin::AdminReply;
 use gpushare_proto::audit::{Action, Outcome};
@@ -84,8 +82,9 @@ pub(crate) fn written(engine: &mut Engine, word: &Word) {
                 if let Some(line) = waiting.line {
                     engine.audit.write_act(line);
                 }
-                let nothing = BTreeMap::<u64, AdminReply>::new();
-                engine.peers.send(waiting.connection, |outbox| outbox.release(act, &nothing));
+                engine
+                    .peers
+                    .send(waiting.connection, |outbox| outbox.release::<AdminReply>(act, None));
             }
             Some(cause) => fail(engine, act, waiting, cause),
         }

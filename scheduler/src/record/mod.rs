@@ -26,7 +26,7 @@ use gpushare_core::{Effect, Event};
 use gpushare_proto::{Bytes, Nanos};
 use tracing::{info, warn};
 
-use crate::exit::FileError;
+use crate::errors::FileError;
 use tape::{Medium, Tape};
 
 /// Capacity of the queue of events.

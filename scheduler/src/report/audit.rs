@@ -27,7 +27,7 @@ const RESERVE: &str = "memory.reserve";
 /// The audit log with the limit of each tenant's lines.
 #[derive(Debug)]
 pub(crate) struct AuditTrail {
-    log: Audit,
+    pub(crate) log: Audit,
     lines: LogLimiter<Tenant>,
 }
 
@@ -62,18 +62,6 @@ struct Done {
 }
 
 impl AuditTrail {
-    pub(crate) fn write_to(&mut self, log: Audit) {
-        self.log = log;
-    }
-
-    pub(crate) fn take(&mut self) -> Audit {
-        std::mem::take(&mut self.log)
-    }
-
-    pub(crate) fn counts(&self) -> (u64, u64) {
-        self.log.counts()
-    }
-
     pub(crate) fn write_act(&self, act: Action) {
         self.log.write(Entry::Action(act));
     }

@@ -97,7 +97,7 @@ pub(crate) fn picture(engine: &mut Engine) -> Picture {
     let cards = cards.collect();
     engine.metrics.name_cards(&engine.cards);
     sessions.extend(engine.metrics.ended());
-    let (written, lost) = engine.audit.counts();
+    let (written, lost) = engine.audit.log.counts();
     Picture {
         uptime: now - engine.started,
         ready: !engine.machine.is_recovering(),

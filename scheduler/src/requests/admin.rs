@@ -1,9 +1,7 @@
 //! Requests on the administrator's socket.
 
 use gpushare_core::Event;
-use gpushare_proto::SessionId;
 use gpushare_proto::admin::{AdminReply, AdminRequest, Setting};
-use gpushare_proto::explain::OrphanView;
 use gpushare_proto::tenant::{Failure, FailureCode};
 use gpushare_sys::clock;
 
@@ -35,7 +33,8 @@ pub(crate) fn handle(engine: &mut Engine, connection: ConnectionId, request: &Ad
         AdminRequest::Explain { ref which } => {
             explain(engine, which).map(|explanation| AdminReply::Explained(Box::new(explanation)))
         }
-        AdminRequest::Orphaned { ref which } => orphans(engine, which).map(AdminReply::Orphaned),
+        AdminRequest::Orphaned { ref which } => named(&engine.sessions, which)
+            .map(|id| AdminReply::Orphaned(engine.orphans.views(id, clock::monotonic(), &engine.cards))),
         AdminRequest::Status => Ok(AdminReply::Status(Box::new(status(engine)))),
         AdminRequest::Set(setting) => {
             let answer = set(engine, setting);
@@ -64,9 +63,4 @@ fn set(engine: &mut Engine, setting: Setting) -> Result<AdminReply, Failure> {
     engine.set_drain_targets();
     engine.feed(Event::Set(setting));
     Ok(AdminReply::Changed { old, new })
-}
-
-fn orphans(engine: &Engine, which: &str) -> Result<Vec<OrphanView>, Failure> {
-    let id: SessionId = named(&engine.sessions, which)?;
-    Ok(engine.orphans.views(id, clock::monotonic(), &engine.cards))
 }

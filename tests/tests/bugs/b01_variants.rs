@@ -71,7 +71,7 @@ fn every_export_of_the_driver_and_of_the_library_has_a_row() -> anyhow::Result<(
     let exports_of = |part| -> anyhow::Result<BTreeSet<String>> {
         let file = fs::read(world.path(part))?;
         let library = ElfFile64::<Endianness>::parse(&*file)?;
-        let names = library.dynamic_symbols().filter(|symbol| symbol.is_definition());
+        let names = library.dynamic_symbols().filter(object::ObjectSymbol::is_definition);
         let names = names.filter_map(|symbol| symbol.name().ok().map(str::to_owned));
         Ok(names.filter(|name| is_driver_name(name.as_bytes())).collect())
     };
