@@ -48,7 +48,7 @@ pub struct Config {
     pub recovery_min: Nanos,
     /// Share of a quantum by which a session that wakes may be ahead of the others.
     pub credit: Percent,
-    /// Share of the time that a lower class gets although a higher one waits.
+    /// Share of the time that a session gets beside one of the next higher class with the same weight.
     pub trickle: Percent,
     /// Most time that is saved up for early switches.
     pub budget_max: Nanos,

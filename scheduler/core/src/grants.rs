@@ -280,6 +280,9 @@ impl Core {
         if let Some(session) = self.sessions.get_mut(id) {
             session.open(epoch, moves, &mut self.effects);
         }
+        if moves {
+            self.recount(id);
+        }
         if let Some(entry) = entry {
             for gpu in gpus {
                 if let Some(card) = self.cards.get_mut(gpu) {

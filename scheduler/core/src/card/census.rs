@@ -25,9 +25,9 @@ pub(crate) struct Census {
     pub(crate) members: BTreeSet<SessionId>,
     /// Sessions with the lock, those that are being dropped included.
     pub(crate) holders: BTreeSet<SessionId>,
-    /// Sessions that pay for the card's time, ordered by share, then by charged time minus the charge clock
+    /// Sessions that pay for the card's time, ordered by share and clock, then by charged time minus the charge clock
     /// at its start.
-    payers: BTreeSet<(Share, i128, SessionId)>,
+    payers: BTreeSet<(Share, bool, i128, SessionId)>,
     /// Waiting sessions that may be granted a turn, in the order of their turns.
     pub(crate) queue: BTreeSet<(Turn, SessionId)>,
     /// Sessions in the queue that use other cards too (gangs).
@@ -75,7 +75,7 @@ impl Census {
         change(&mut self.gangs, id, old.waits_in_gang(), new.waits_in_gang());
         let in_gang = |listing: &Listing| listing.gang && listing.shares();
         count(&mut self.in_gangs, in_gang(old), in_gang(new));
-        let payer = |listing: &Listing| Some((listing.share, listing.pays?, id));
+        let payer = |listing: &Listing| Some((listing.share, listing.moves, listing.pays?, id));
         if payer(old) != payer(new) {
             payer(old).map(|payer| self.payers.remove(&payer));
             self.payers.extend(payer(new));
@@ -162,10 +162,10 @@ impl Census {
         self.payers.iter().map(|&(.., id)| id)
     }
 
-    /// Returns, for each share, the paying session with the least virtual time.
+    /// Returns, for each share and clock, the paying session with the least virtual time.
     pub(crate) fn first_payers(&self) -> impl Iterator<Item = SessionId> {
-        let after = |&(share, ..): &(Share, i128, SessionId)| {
-            let last = (share, i128::MAX, SessionId(u64::MAX));
+        let after = |&(share, moves, ..): &(Share, bool, i128, SessionId)| {
+            let last = (share, moves, i128::MAX, SessionId(u64::MAX));
             self.payers.range((Bound::Excluded(last), Bound::Unbounded)).next()
         };
         let payers = std::iter::successors(self.payers.first(), move |payer| after(payer));

@@ -1,8 +1,10 @@
-//! Charges for the time of a card: its present holders pay for it in equal parts.
+//! Charges for the time of a card: its present holders pay for it in equal parts. While a session brings its
+//! memory in, it pays alone, or together with others that do so.
 //!
 //! ```text
-//!   clock   Σ elapsed ÷ holders, the time that each present holder pays
-//!   a holder pays  clock when it lets go − clock when it was granted
+//!   moving clock    Σ elapsed ÷ movers, while any holder moves
+//!   resident clock  Σ elapsed ÷ holders, while none moves
+//!   a holder pays  its clock when it lets go, or is in − its clock when it began to hold, or to move
 //! ```
 //!
 //! A grant and a release cost the same however many sessions hold the card. Time is conserved: `paid + owed +
@@ -13,9 +15,9 @@ use gpushare_proto::Nanos;
 /// Charge clock of one card, with the sums that prove conservation.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Charge {
-    clock: u128,
+    resident: Group,
+    moving: Group,
     undivided: u128,
-    sharers: u32,
     at: Nanos,
     /// Time since which the card has no holder although a session waits.
     vacant: Option<Nanos>,
@@ -25,54 +27,90 @@ pub(crate) struct Charge {
     paid: u128,
 }
 
+/// Holders that pay by the same clock.
+#[derive(Clone, Copy, Debug, Default)]
+struct Group {
+    clock: u128,
+    payers: u32,
+}
+
+/// Reading of a clock at which a holder began to pay by it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Reading {
+    pub(crate) clock: u128,
+    /// Whether it is the clock of the holders that bring their memory in.
+    pub(crate) moves: bool,
+}
+
 impl Charge {
-    /// Advances the clock to `now`.
+    /// Advances the clocks to `now`.
     pub(crate) fn advance(&mut self, now: Nanos) {
         let elapsed = u128::from((now - self.at).0);
         self.at = self.at.max(now);
-        if self.sharers > 0 {
-            self.spent += elapsed;
-            let sharers = u128::from(self.sharers);
+        let group = self.group(self.moving.payers > 0);
+        let payers = u128::from(group.payers);
+        if payers > 0 {
             let sum = self.undivided + elapsed;
-            self.clock += sum / sharers;
-            self.undivided = sum % sharers;
+            self.group_mut(self.moving.payers > 0).clock += sum / payers;
+            self.undivided = sum % payers;
+            self.spent += elapsed;
         }
     }
 
-    /// Adds a holder that waits since `asked`. Returns the reading of the clock, and the pause for which the
-    /// holder pays.
-    pub(crate) fn enter(&mut self, now: Nanos, asked: Nanos) -> (u128, Nanos) {
+    fn group(&self, moves: bool) -> Group {
+        if moves { self.moving } else { self.resident }
+    }
+
+    fn group_mut(&mut self, moves: bool) -> &mut Group {
+        if moves { &mut self.moving } else { &mut self.resident }
+    }
+
+    fn begin(&mut self, moves: bool) -> Reading {
+        let group = self.group_mut(moves);
+        group.payers += 1;
+        Reading { clock: group.clock, moves }
+    }
+
+    /// Adds a holder that waits since `asked`, and `moves` its memory in first or not. Returns the reading of its clock, and the
+    /// pause for which the holder pays.
+    pub(crate) fn enter(&mut self, now: Nanos, asked: Nanos, moves: bool) -> (Reading, Nanos) {
         self.advance(now);
-        self.sharers += 1;
         let pause = self.vacant.take().map_or(Nanos::ZERO, |since| now - since.max(asked));
         self.spent += u128::from(pause.0);
         self.paid += u128::from(pause.0);
-        (self.clock, pause)
+        (self.begin(moves), pause)
     }
 
     /// Removes a holder that `entered` at that reading of the clock, and returns the time that it pays.
-    pub(crate) fn leave(&mut self, now: Nanos, entered: u128, is_wanted: bool) -> Nanos {
-        let owed = self.owed(now, entered);
-        self.advance(now);
-        self.sharers -= 1;
-        self.vacant = (self.sharers == 0 && is_wanted).then_some(now);
-        self.paid += u128::from(owed.0);
+    pub(crate) fn leave(&mut self, now: Nanos, entered: Reading, is_wanted: bool) -> Nanos {
+        let (owed, _) = self.pay_so_far(now, entered);
+        self.group_mut(entered.moves).payers -= 1;
+        let holders = self.resident.payers + self.moving.payers;
+        self.vacant = (holders == 0 && is_wanted).then_some(now);
         owed
     }
 
+    /// Charges a holder so far whose memory is in from now on, or `moves`. Returns the time that it pays, and
+    /// the reading of its other clock.
+    pub(crate) fn change(&mut self, now: Nanos, entered: Reading, moves: bool) -> (Nanos, Reading) {
+        let (owed, _) = self.pay_so_far(now, entered);
+        self.group_mut(entered.moves).payers -= 1;
+        (owed, self.begin(moves))
+    }
+
     /// Charges a holder so far. Returns the time that it pays, and the reading at which it enters anew.
-    pub(crate) fn pay_so_far(&mut self, now: Nanos, entered: u128) -> (Nanos, u128) {
+    pub(crate) fn pay_so_far(&mut self, now: Nanos, entered: Reading) -> (Nanos, Reading) {
         let owed = self.owed(now, entered);
         self.advance(now);
         self.paid += u128::from(owed.0);
-        (owed, entered + u128::from(owed.0))
+        (owed, Reading { clock: entered.clock + u128::from(owed.0), ..entered })
     }
 
     /// Time that a holder owes by now.
-    pub(crate) fn owed(&self, now: Nanos, entered: u128) -> Nanos {
+    pub(crate) fn owed(&self, now: Nanos, entered: Reading) -> Nanos {
         let mut ahead = *self;
         ahead.advance(now);
-        Nanos(u64::try_from(ahead.clock - entered).unwrap_or(u64::MAX))
+        Nanos(u64::try_from(ahead.group(entered.moves).clock - entered.clock).unwrap_or(u64::MAX))
     }
 
     /// Whether `spent = paid + owed + undivided`, where `owed` is the sum over all holders.
@@ -88,10 +126,10 @@ mod tests {
     #[test]
     fn holders_share_the_time_and_nothing_is_lost() {
         let mut charge = Charge::default();
-        let (a, pause) = charge.enter(Nanos(100), Nanos(0));
+        let (a, pause) = charge.enter(Nanos(100), Nanos(0), false);
         assert_eq!(pause, Nanos::ZERO);
-        let (b, _) = charge.enter(Nanos(110), Nanos(0));
-        let (c, _) = charge.enter(Nanos(110), Nanos(0));
+        let (b, _) = charge.enter(Nanos(110), Nanos(0), false);
+        let (c, _) = charge.enter(Nanos(110), Nanos(0), false);
         let paid = [
             charge.leave(Nanos(120), a, true),
             charge.leave(Nanos(130), b, true),
@@ -104,20 +142,44 @@ mod tests {
     #[test]
     fn an_entrant_pays_for_the_pause_before_its_turn() {
         let mut charge = Charge::default();
-        let (a, _) = charge.enter(Nanos(0), Nanos(0));
+        let (a, _) = charge.enter(Nanos(0), Nanos(0), false);
         charge.leave(Nanos(10), a, true);
-        let (_, pause) = charge.enter(Nanos(25), Nanos(12));
+        let (_, pause) = charge.enter(Nanos(25), Nanos(12), false);
         assert_eq!(pause, Nanos(13), "it waits since 12");
-        let (b, _) = charge.enter(Nanos(30), Nanos(0));
+        let (b, _) = charge.enter(Nanos(30), Nanos(0), false);
         assert_eq!(charge.owed(Nanos(40), b), Nanos(5));
     }
 
     #[test]
     fn nobody_pays_for_a_card_that_was_not_wanted() {
         let mut charge = Charge::default();
-        let (a, _) = charge.enter(Nanos(0), Nanos(0));
+        let (a, _) = charge.enter(Nanos(0), Nanos(0), false);
         charge.leave(Nanos(10), a, false);
-        let (_, pause) = charge.enter(Nanos(1000), Nanos(1000));
+        let (_, pause) = charge.enter(Nanos(1000), Nanos(1000), false);
         assert_eq!(pause, Nanos::ZERO);
+    }
+
+    #[test]
+    fn an_entrant_pays_for_its_whole_move_and_its_neighbour_for_none_of_it() {
+        let mut charge = Charge::default();
+        let (a, _) = charge.enter(Nanos(0), Nanos(0), false);
+        let (b, _) = charge.enter(Nanos(10), Nanos(0), true);
+        assert_eq!([charge.owed(Nanos(50), a), charge.owed(Nanos(50), b)], [Nanos(10), Nanos(40)]);
+        let (moved, b) = charge.change(Nanos(50), b, false);
+        assert_eq!(moved, Nanos(40));
+        let paid = [charge.leave(Nanos(60), a, true), charge.leave(Nanos(60), b, true)];
+        assert_eq!(paid, [Nanos(15), Nanos(5)]);
+        assert!(charge.is_conserved(0), "60 ns were held: {charge:?}");
+    }
+
+    #[test]
+    fn sessions_that_move_at_once_share_that_time() {
+        let mut charge = Charge::default();
+        let (a, _) = charge.enter(Nanos(0), Nanos(0), false);
+        let [b, c] = [(); 2].map(|()| charge.enter(Nanos(0), Nanos(0), true).0);
+        let owed = |charge: &Charge| [a, b, c].map(|entered| charge.owed(Nanos(15), entered));
+        assert_eq!(owed(&charge), [Nanos(0), Nanos(7), Nanos(7)]);
+        charge.advance(Nanos(15));
+        assert!(charge.is_conserved(14), "one nanosecond is undivided: {charge:?}");
     }
 }

@@ -137,8 +137,13 @@ impl Core {
             let pays = on.is_attached() && stance.pays(turns.contains(gpu));
             match on.entered {
                 None if pays => {
-                    let (entered, pause) = card.charge.enter(self.now, asked);
+                    let (entered, pause) = card.charge.enter(self.now, asked, stance.moves);
                     on.pay(pause, stance.share);
+                    on.entered = Some(entered);
+                }
+                Some(entered) if pays && entered.moves != stance.moves => {
+                    let (charged, entered) = card.charge.change(self.now, entered, stance.moves);
+                    on.pay(charged, stance.share);
                     on.entered = Some(entered);
                 }
                 Some(entered) if !pays => {

@@ -89,8 +89,8 @@ impl Core {
             && session.attached().next().is_none()
         {
             session.shut();
-            self.recount(home);
         }
+        self.recount(home);
         Some((home, books))
     }
 
@@ -166,6 +166,7 @@ impl Core {
         {
             grant.clock.entered(now);
         }
+        self.recount(id);
         self.note_move(id, cards, moved);
     }
 
@@ -182,6 +183,7 @@ impl Core {
         if let (Some(Release::Drained), Lock::Dropping(_, drop)) = (release, &mut session.lock) {
             drop.drained(now, drain);
         }
+        self.recount(id);
     }
 
     /// Accounts the bytes that a process moved, divided equally over its cards.

@@ -95,6 +95,7 @@ impl Session {
             share: self.share,
             limit: self.compute.in_force(),
             gang: self.uses.len() > 1,
+            moves: self.is_moving(),
         }
     }
 

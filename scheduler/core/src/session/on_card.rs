@@ -4,6 +4,7 @@ use gpushare_proto::{Bytes, Nanos, Percent};
 
 use super::lock::{Lock, Ticket, Turn};
 use super::share::{Share, Virtual};
+use crate::card::charge::Reading;
 use crate::memory::sums::{Sums, Total};
 
 /// State of a session on a card that any of its processes ever attached.
@@ -21,7 +22,7 @@ pub(crate) struct OnCard {
     /// Time that the session was charged for turns so far.
     pub(crate) charged: Nanos,
     /// Reading of the card's charge clock when the session began to pay; `None` while it does not pay.
-    pub(crate) entered: Option<u128>,
+    pub(crate) entered: Option<Reading>,
     /// Entry in the card's index, equal to the one that the index counts.
     pub(crate) listed: Listing,
 }
@@ -40,7 +41,7 @@ impl OnCard {
     /// Charged time minus the reading of the charge clock. While the session pays, adding the clock gives its
     /// time had.
     fn start(&self, share: Share) -> i128 {
-        let entered = i128::try_from(self.entered.unwrap_or_default()).unwrap_or(i128::MAX);
+        let entered = i128::try_from(self.entered.map_or(0, |entered| entered.clock)).unwrap_or(i128::MAX);
         share.real_time(self.standing()).saturating_sub(entered)
     }
 
@@ -64,6 +65,8 @@ pub(crate) struct Stance {
     pub(crate) limit: Option<Percent>,
     /// Whether the session uses more than one card.
     pub(crate) gang: bool,
+    /// Whether the session brings its memory in.
+    pub(crate) moves: bool,
 }
 
 impl Stance {
@@ -96,6 +99,7 @@ impl Stance {
             share: self.share,
             limit: self.limit,
             gang: self.gang,
+            moves: self.pays(takes_turns) && self.moves,
         }
     }
 }
@@ -117,8 +121,10 @@ pub(crate) struct Listing {
     pub(crate) limit: Option<Percent>,
     /// Whether the session uses other cards too.
     pub(crate) gang: bool,
-    /// Start of the session's charge if it pays for the card's time. Of two sessions with the same share, the
-    /// one with the lower value has had less.
+    /// Whether the session pays for the card's time while it brings its memory in.
+    pub(crate) moves: bool,
+    /// Start of the session's charge if it pays for the card's time. Of two sessions with the same share and
+    /// the same clock, the one with the lower value has had less.
     pub(crate) pays: Option<i128>,
 }
 
