@@ -1,22 +1,28 @@
-//! Output of a change: the old and the new value in the daemon's words, as a line or as JSON.
+//! Output of changes: the old and the new value in the daemon's words, as lines or as JSON. `reload` prints those of
+//! the configuration.
 
 use gpushare_proto::GpuId;
-use gpushare_proto::admin::{AdminReply, AdminRequest};
+use gpushare_proto::admin::{AdminReply, AdminRequest, ConfigChange};
 use serde::Serialize;
 
+use crate::cli::ReloadArgs;
 use crate::client::{Admin, Client};
 use crate::exit::CtlError;
 use crate::output;
+use crate::places::Places;
 use crate::table::harmless;
 
 /// Owner of a changed value.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub(crate) enum Whose<'a> {
     /// One card; none for all cards.
+    #[serde(rename = "gpu")]
     Card(Option<GpuId>),
     /// Session, by name or number, one of whose terms changed.
     Session(&'a str),
     /// Session, by name or number, whose phase or lifetime changed.
+    #[serde(rename = "session")]
     State(&'a str),
 }
 
@@ -25,16 +31,9 @@ pub(crate) enum Whose<'a> {
 struct Changed<'a> {
     key: &'a str,
     #[serde(flatten)]
-    whose: Named<'a>,
+    whose: Whose<'a>,
     old: &'a str,
     new: &'a str,
-}
-
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "lowercase")]
-enum Named<'a> {
-    Gpu(Option<GpuId>),
-    Session(&'a str),
 }
 
 /// Sends a request that changes a value, and prints `quantum of gpu0: 3s (computed) → 100ms` or JSON.
@@ -48,10 +47,6 @@ pub(crate) fn request(
         return Err(client.unexpected().into());
     };
     let (old, new) = (old.as_str(), new.as_str());
-    let named = match whose {
-        Whose::Card(gpu) => Named::Gpu(gpu),
-        Whose::Session(which) | Whose::State(which) => Named::Session(which),
-    };
     let subject = || match whose {
         Whose::Card(None) => format!("{key} of all cards"),
         Whose::Card(Some(gpu)) => format!("{key} of {gpu}"),
@@ -59,5 +54,25 @@ pub(crate) fn request(
         Whose::State(which) => format!("session {}", harmless(which)),
     };
     let line = || format!("{}: {} → {}\n", subject(), harmless(old), harmless(new));
-    Ok(output::show(json, &Changed { key, whose: named, old, new }, line)?)
+    Ok(output::show(json, &Changed { key, whose, old, new }, line)?)
+}
+
+/// Makes the daemon read its configuration again, and prints a line like `quantum of gpu0: 9s → computed` for each changed key.
+pub(crate) fn reload(args: &ReloadArgs, places: &Places) -> Result<(), CtlError> {
+    let mut client = Client::<Admin>::connect(places.administered())?;
+    let AdminReply::Reloaded(changes) = client.ask(&AdminRequest::Reload)? else {
+        return Err(client.unexpected().into());
+    };
+    Ok(output::show(args.json, &changes, || page(&changes))?)
+}
+
+fn page(changes: &[ConfigChange]) -> String {
+    if changes.is_empty() {
+        return "nothing changed: the daemon already runs with the values of its configuration\n".to_owned();
+    }
+    let line = |ConfigChange { key, old, new, live }: &ConfigChange| {
+        let when = if *live { "" } else { " (takes effect at the next start)" };
+        format!("{}: {} → {}{when}\n", harmless(key), harmless(old), harmless(new))
+    };
+    changes.iter().map(line).collect()
 }

@@ -7,7 +7,6 @@
 //! Each step waits at most five seconds. The socket is close-on-exec: a session that was registered over it lives as
 //! long as the process, not the connection.
 
-use std::fs::FileType;
 use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::os::unix::fs::FileTypeExt as _;
 use std::os::unix::net::UnixStream;
@@ -21,7 +20,7 @@ use gpushare_proto::tenant::{Failure, FailureCode, Hello, PROTOCOL, Role, Tenant
 use gpushare_sys::peer::Peer;
 use gpushare_sys::socket;
 
-use crate::exit;
+use crate::exit::{self, CommandError};
 
 /// Longest wait for one step of an exchange with the daemon.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -65,9 +64,8 @@ pub(crate) enum ClientError {
     Refused(Failure),
 }
 
-impl ClientError {
-    /// Returns the exit code of a command that fails with this error.
-    pub(crate) fn code(&self) -> u8 {
+impl CommandError for ClientError {
+    fn code(&self) -> u8 {
         match self {
             Self::Absent(_) | Self::Silent(_) | Self::Gone(_) => exit::DAEMON_DOWN,
             Self::Denied(_) => exit::PERMISSION,
@@ -86,8 +84,9 @@ pub(crate) trait Door {
     type Request: Message;
     type Reply: Message;
 
-    fn path(dir: &RuntimeDir) -> PathBuf;
-    fn hello(hello: Hello) -> Self::Request;
+    const PATH: fn(&RuntimeDir) -> PathBuf;
+    const HELLO: fn(Hello) -> Self::Request;
+
     /// Returns the daemon's protocol version if `reply` answers the hello.
     fn ready(reply: &Self::Reply) -> Option<u16>;
     /// Returns the reply, or the failure that it reports.
@@ -108,13 +107,8 @@ macro_rules! door {
             type Request = $request;
             type Reply = $reply;
 
-            fn path(dir: &RuntimeDir) -> PathBuf {
-                dir.$path()
-            }
-
-            fn hello(hello: Hello) -> $request {
-                $request::Hello(hello)
-            }
+            const PATH: fn(&RuntimeDir) -> PathBuf = RuntimeDir::$path;
+            const HELLO: fn(Hello) -> $request = $request::Hello;
 
             fn ready(reply: &$reply) -> Option<u16> {
                 match reply {
@@ -147,9 +141,9 @@ pub(crate) struct Client<D: Door> {
 impl<D: Door> Client<D> {
     /// Connects to the daemon in `dir`.
     pub(crate) fn connect(dir: &RuntimeDir) -> Result<Self, ClientError> {
-        let path = D::path(dir);
+        let path = (D::PATH)(dir);
         let mut client = Self { stream: open(&path)?, path, door: std::marker::PhantomData };
-        let reply = client.ask(&D::hello(Hello::new(Role::Tool)))?;
+        let reply = client.ask(&(D::HELLO)(Hello::new(Role::Tool)))?;
         match D::ready(&reply) {
             Some(PROTOCOL) => Ok(client),
             Some(other) => Err(ClientError::Protocol(other)),
@@ -226,11 +220,14 @@ impl<D: Door> Client<D> {
 
 /// Connects with a time limit, since a daemon may not accept, and sets the time limits of the stream.
 fn open(path: &Path) -> Result<UnixStream, ClientError> {
-    if let Ok(found) = path.metadata()
-        && let Some(what) = not_a_socket(found.file_type())
-    {
-        let path = path.to_owned();
-        return Err(ClientError::NotASocket { path, what });
+    let what = match path.metadata().map(|found| found.file_type()) {
+        Ok(found) if found.is_dir() => Some("a directory"),
+        Ok(found) if found.is_file() => Some("a file"),
+        Ok(found) if !found.is_socket() => Some("a device"),
+        _ => None,
+    };
+    if let Some(what) = what {
+        return Err(ClientError::NotASocket { path: path.to_owned(), what });
     }
     let connected = || {
         let stream = socket::connect(path, PATIENCE)?;
@@ -249,13 +246,4 @@ fn open(path: &Path) -> Result<UnixStream, ClientError> {
             _ => ClientError::Broken { path, cause },
         }
     })
-}
-
-fn not_a_socket(found: FileType) -> Option<&'static str> {
-    match found {
-        found if found.is_socket() => None,
-        found if found.is_dir() => Some("a directory"),
-        found if found.is_file() => Some("a file"),
-        _ => Some("a device"),
-    }
 }

@@ -53,35 +53,23 @@ pub(crate) fn env(args: &EnvArgs, places: &Places) -> Result<(), CtlError> {
             exports.iter().map(|(name, value)| ((*name).to_owned(), text(value))).collect();
         output::print_json(&all)?;
     } else {
-        let lines = exports.iter().flat_map(|(name, value)| match value {
-            Some(value) => line(args.shell, name, value),
-            None => without(args.shell, name),
+        let lines = exports.iter().flat_map(|(name, value)| match (value, args.shell) {
+            (Some(value), shell) => line(shell, name, value),
+            (None, Shell::Sh) => format!("unset {name}\n").into_bytes(),
+            (None, Shell::Fish) => format!("set -e {name}\n").into_bytes(),
         });
         output::print(&OsString::from_vec(lines.collect()).to_string_lossy())?;
     }
     Ok(())
 }
 
-/// Returns a shell line that removes a variable.
-fn without(shell: Shell, name: &str) -> Vec<u8> {
-    match shell {
-        Shell::Sh => format!("unset {name}\n"),
-        Shell::Fish => format!("set -e {name}\n"),
-    }
-    .into_bytes()
-}
-
 /// Returns a shell line that exports a variable, with its value quoted.
 fn line(shell: Shell, name: &str, value: &OsStr) -> Vec<u8> {
-    let quote: &[u8] = match shell {
-        Shell::Sh => b"'\\''",
-        Shell::Fish => b"\\'",
+    let (start, quote) = match shell {
+        Shell::Sh => (format!("export {name}='"), &b"'\\''"[..]),
+        Shell::Fish => (format!("set -gx {name} '"), &b"\\'"[..]),
     };
-    let mut line = match shell {
-        Shell::Sh => format!("export {name}='"),
-        Shell::Fish => format!("set -gx {name} '"),
-    }
-    .into_bytes();
+    let mut line = start.into_bytes();
     for &byte in value.as_bytes() {
         match (byte, shell) {
             (b'\'', _) => line.extend_from_slice(quote),

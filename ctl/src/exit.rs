@@ -5,14 +5,6 @@ use std::io::{self, Write as _};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use crate::audit::AuditError;
-use crate::cli::EnvironmentError;
-use crate::client::ClientError;
-use crate::doctor::DoctorError;
-use crate::run::RunError;
-use crate::run::library::LibraryError;
-use crate::run::token::TokenError;
-
 /// Any failure without a code of its own.
 pub(crate) const ERROR: u8 = 1;
 /// `doctor`: a check found an error, or the doctor itself failed.
@@ -32,23 +24,19 @@ pub(crate) const NOT_EXECUTABLE: u8 = 126;
 /// `run`: the program was not found.
 pub(crate) const PROGRAM_NOT_FOUND: u8 = 127;
 
+/// Error of a module, with its exit code.
+pub(crate) trait CommandError: std::error::Error {
+    /// Returns the exit code of a command that fails with this error.
+    fn code(&self) -> u8 {
+        ERROR
+    }
+}
+
 /// Reason why a command failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CtlError {
-    #[error(transparent)]
-    Client(#[from] ClientError),
-    #[error(transparent)]
-    Run(#[from] RunError),
-    #[error(transparent)]
-    Doctor(#[from] DoctorError),
-    #[error(transparent)]
-    Library(#[from] LibraryError),
-    #[error(transparent)]
-    Token(#[from] TokenError),
-    #[error(transparent)]
-    Audit(#[from] AuditError),
-    #[error(transparent)]
-    Environment(#[from] EnvironmentError),
+    #[error("{0}")]
+    Failed(Box<dyn CommandError>),
     #[error("there is no {kind} `{name}`; {known}")]
     NotFound { kind: &'static str, name: String, known: String },
     #[error("{count} sessions are named `{name}`; name one by its number: {numbers}")]
@@ -59,26 +47,24 @@ pub(crate) enum CtlError {
     Output(#[from] io::Error),
 }
 
-impl CtlError {
-    fn code(&self) -> u8 {
-        match self {
-            Self::Client(error) => error.code(),
-            Self::Run(error) => error.code(),
-            Self::Doctor(_) => DOCTOR_FAILED,
-            Self::NotFound { .. } | Self::Audit(AuditError::Missing(_)) => NOT_FOUND,
-            Self::Audit(error) if error.is_denied() => PERMISSION,
-            Self::Environment(_) => USAGE,
-            _ => ERROR,
-        }
+impl<E: CommandError + 'static> From<E> for CtlError {
+    fn from(error: E) -> Self {
+        Self::Failed(Box::new(error))
     }
 }
 
 /// Returns the exit code of a command, and prints its error.
 pub(crate) fn end(result: Result<ExitCode, CtlError>) -> ExitCode {
-    match result {
-        Ok(code) => code,
-        Err(error) => fail(&error, error.code()),
-    }
+    let error = match result {
+        Ok(code) => return code,
+        Err(error) => error,
+    };
+    let code = match &error {
+        CtlError::Failed(failure) => failure.code(),
+        CtlError::NotFound { .. } => NOT_FOUND,
+        _ => ERROR,
+    };
+    fail(&error, code)
 }
 
 /// Prints an error on stderr and returns `code`. A closed stderr is ignored.

@@ -3,7 +3,7 @@
 use gpushare_proto::Bytes;
 use gpushare_proto::admin::{AdminReply, AdminRequest, LockView};
 use gpushare_proto::explain::{CardLimitsView, Explanation, OrphanView, RefusalView, WaitReason, WaitView};
-use gpushare_proto::page::LimitKind;
+use gpushare_proto::page::{LimitKind, MemoryRefusal};
 use gpushare_proto::session::SessionPhase;
 use gpushare_proto::tenant::FailureCode;
 use serde::Serialize;
@@ -184,33 +184,22 @@ fn orphaned(views: &[OrphanView]) -> Vec<String> {
     lines
 }
 
-fn refusal(view: &RefusalView) -> String {
-    let RefusalView { ago_ns, pid, gpu, refusal, .. } = view;
-    if refusal.is_permanent() {
-        return format!(
-            "  {} ago, pid {pid} on {gpu}: asked for {}, but the session was expired or revoked; it used {}",
-            short(*ago_ns),
-            refusal.requested,
-            refusal.used
-        );
-    }
-    format!(
-        "  {} ago, pid {pid} on {gpu}: asked for {}; {} of {} of {} are in use",
-        short(*ago_ns),
-        refusal.requested,
-        refusal.used,
-        limit_name(refusal.by),
-        refusal.limit
-    )
+fn refusal(RefusalView { ago_ns, pid, gpu, refusal, .. }: &RefusalView) -> String {
+    format!("  {} ago, pid {pid} on {gpu}: {}", short(*ago_ns), asked(refusal))
 }
 
-/// Returns the name of a limit within a sentence about a session.
-pub(crate) fn limit_name(by: LimitKind) -> &'static str {
-    match by {
+/// Returns the request that was refused, and the limit that it would exceed.
+pub(crate) fn asked(refusal: &MemoryRefusal) -> String {
+    let MemoryRefusal { requested, limit, used, by } = refusal;
+    if refusal.is_permanent() {
+        return format!("asked for {requested}, but the session was expired or revoked; it used {used}");
+    }
+    let name = match by {
         LimitKind::Session => "its quota",
         LimitKind::Capacity => "the card's capacity",
         LimitKind::ManagedLimit => "the limit on managed memory",
-    }
+    };
+    format!("asked for {requested}; {used} of {name} of {limit} are in use")
 }
 
 fn remedy(by: LimitKind, name: &str) -> String {

@@ -13,7 +13,6 @@ mod status;
 mod session;
 mod changed;
 mod set;
-mod reload;
 mod watch;
 mod explain;
 mod audit;
@@ -34,12 +33,12 @@ fn main() -> ExitCode {
 fn dispatch(cli: cli::Cli) -> Result<ExitCode, exit::CtlError> {
     let places = places::Places::of_this_user(cli.runtime_dir);
     match cli.command {
-        cli::Command::Run(args) if args.dry_run => return run::dry_run(&args, &places),
+        cli::Command::Run(args) if args.dry_run => return run::dry::dry_run(&args, &places),
         cli::Command::Run(args) => match run::run(&args, &places)? {},
         cli::Command::Status(args) => status::status(&args, &places)?,
         cli::Command::Session(command) => session::session(&command, &places)?,
         cli::Command::Set(args) => set::set(&args, &places)?,
-        cli::Command::Reload(args) => reload::reload(&args, &places)?,
+        cli::Command::Reload(args) => changed::reload(&args, &places)?,
         cli::Command::Watch(args) => watch::watch(&args, &places)?,
         cli::Command::Env(args) => env::env(&args, &places)?,
         cli::Command::Explain(args) => explain::explain(&args, &places)?,

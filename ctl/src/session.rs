@@ -1,6 +1,6 @@
 //! `session`: lists, shows, creates and changes the sessions of a daemon.
 
-use gpushare_proto::admin::{AdminReply, AdminRequest, SessionRequest, SessionView};
+use gpushare_proto::admin::{AdminReply, AdminRequest, SessionRequest, SessionState, SessionView};
 use gpushare_proto::lookup::{self, LookupError};
 use gpushare_proto::session::Binding;
 use gpushare_proto::tenant::NewSession;
@@ -21,18 +21,16 @@ pub(crate) fn session(command: &SessionCommand, places: &Places) -> Result<(), C
     match command {
         SessionCommand::List { json } => {
             let sessions = status::fetch(&mut client)?.sessions;
-            output::show(*json, &sessions, || status::sessions(&sessions))?;
-            Ok(())
+            Ok(output::show(*json, &sessions, || status::sessions(&sessions))?)
         }
         SessionCommand::Show { which, json } => {
             let sessions = status::fetch(&mut client)?.sessions;
             let session = find(&sessions, which)?;
-            output::show(*json, session, || status::one_session(session))?;
-            Ok(())
+            Ok(output::show(*json, session, || status::one_session(session))?)
         }
         SessionCommand::Create(args) => create(&mut client, args, places),
         SessionCommand::Token(args) => reissue(&mut client, args, places),
-        SessionCommand::Renew { which, ttl, json } => {
+        SessionCommand::Renew { ttl, session: Which { which, json } } => {
             let request = match ttl {
                 Some(NoneOr(None)) => SessionRequest::Endless { which: which.clone() },
                 ttl => SessionRequest::Renew {
@@ -75,18 +73,14 @@ fn end(
     places: &Places,
 ) -> Result<(), CtlError> {
     let sessions = status::fetch(client)?.sessions;
-    // The daemon reports an unknown session itself.
-    let found = find(&sessions, which).ok().filter(|session| has_token(session));
+    // Only `session create` writes a token file. The daemon reports an unknown session itself.
+    let has_token = |state: &SessionState| state.kept && state.binding == Binding::Token;
+    let found = find(&sessions, which).ok().filter(|session| has_token(&session.state));
     turn(client, which, request(which.clone()), *json)?;
     if let Some(session) = found {
         token::forget(places.secrets(places.administered()), &session.name);
     }
     Ok(())
-}
-
-/// Returns whether a session has a token file that `session create` wrote.
-fn has_token(session: &SessionView) -> bool {
-    session.state.kept && session.state.binding == Binding::Token
 }
 
 /// Gives a session another token and writes it to the token file.

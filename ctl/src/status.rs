@@ -9,7 +9,7 @@ use crate::client::{Admin, Client, ClientError};
 use crate::exit::CtlError;
 use crate::output;
 use crate::places::Places;
-use crate::table::{harmless, list, short, table};
+use crate::table::{Column, harmless, list, short, table};
 
 /// Prints the status.
 pub(crate) fn status(args: &StatusArgs, places: &Places) -> Result<(), CtlError> {
@@ -185,10 +185,7 @@ fn unevictable(sessions: &[SessionView]) -> String {
 }
 
 fn cards_of(session: &SessionView) -> String {
-    if session.gpus.is_empty() {
-        return String::new();
-    }
-    let table = table(
+    section(
         &session.gpus,
         &[
             ("GPU", |gpu| gpu.gpu.to_string()),
@@ -196,15 +193,11 @@ fn cards_of(session: &SessionView) -> String {
             ("LEASED", |gpu| gpu.leased_bytes.to_string()),
             ("PEAK", |gpu| gpu.peak_bytes.to_string()),
         ],
-    );
-    format!("\n{table}")
+    )
 }
 
 fn processes_of(session: &SessionView) -> String {
-    if session.clients.is_empty() {
-        return String::new();
-    }
-    let table = table(
+    section(
         &session.clients,
         &[
             ("PROCESS", |client| client.client.to_string()),
@@ -212,8 +205,16 @@ fn processes_of(session: &SessionView) -> String {
             ("GATE", |client| gate(client.gate).to_owned()),
             ("SLEEPS AT IT", |client| if client.waiting { "yes" } else { "no" }.to_owned()),
         ],
-    );
-    format!("\n{table}")
+    )
+}
+
+/// Returns a table below an empty line; nothing without items.
+fn section<T>(items: &[T], columns: &[Column<T>]) -> String {
+    if items.is_empty() {
+        String::new()
+    } else {
+        format!("\n{}", table(items, columns))
+    }
 }
 
 fn gate(state: GateState) -> &'static str {

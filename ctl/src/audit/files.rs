@@ -7,11 +7,29 @@ use std::io::{self, BufRead as _, BufReader, ErrorKind, Read as _, Seek as _, Se
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use super::AuditError;
-use crate::exit::CtlError;
+use crate::exit::{self, CommandError, CtlError};
 
 /// Maximum number of rotated files that a daemon keeps.
 const MOST: u32 = 1000;
+
+/// Reason why the log cannot be shown.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum AuditError {
+    #[error("there is no audit log {0}; the daemon creates it with its first line; --file names another one")]
+    Missing(PathBuf),
+    #[error("cannot read the audit log {path}: {cause}; run as the daemon's user or as root")]
+    Unreadable { path: PathBuf, cause: io::Error },
+}
+
+impl CommandError for AuditError {
+    fn code(&self) -> u8 {
+        match self {
+            Self::Missing(_) => exit::NOT_FOUND,
+            Self::Unreadable { cause, .. } if cause.kind() == ErrorKind::PermissionDenied => exit::PERMISSION,
+            Self::Unreadable { .. } => exit::ERROR,
+        }
+    }
+}
 
 /// Open files of the log, oldest first.
 #[derive(Debug)]

@@ -4,7 +4,6 @@ mod files;
 mod words;
 
 use std::io::{self, ErrorKind, Write as _};
-use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
 use gpushare_proto::audit::{Entry, Line, Timestamp};
@@ -17,22 +16,6 @@ use files::{Follow, Log};
 
 /// Interval at which `--follow` reads the log.
 const PAUSE: Duration = Duration::from_millis(200);
-
-/// Reason why the log cannot be shown.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum AuditError {
-    #[error("there is no audit log {0}; the daemon creates it with its first line; --file names another one")]
-    Missing(PathBuf),
-    #[error("cannot read the audit log {path}: {cause}; run as the daemon's user or as root")]
-    Unreadable { path: PathBuf, cause: io::Error },
-}
-
-impl AuditError {
-    /// Returns whether the cause is a lack of permission.
-    pub(crate) fn is_denied(&self) -> bool {
-        matches!(self, Self::Unreadable { cause, .. } if cause.kind() == ErrorKind::PermissionDenied)
-    }
-}
 
 /// Runs one of the audit commands.
 pub(crate) fn audit(command: &AuditCommand, places: &Places) -> Result<(), CtlError> {

@@ -1,10 +1,9 @@
 //! Readable form of a line of the audit log.
 
-use gpushare_proto::Bytes;
-use gpushare_proto::audit::{Action, Entry, Line, Outcome};
-use gpushare_proto::page::LimitKind;
+use gpushare_proto::audit::{Action, Allocation, Entry, Line, Outcome, Refusal};
+use gpushare_proto::page::MemoryRefusal;
 
-use crate::explain::limit_name;
+use crate::explain::asked;
 use crate::table::harmless;
 
 /// Returns a line like `2026-11-22T00:14:56Z  act      user 0, pid 7: session.pause train (s3): running → paused`.
@@ -12,21 +11,10 @@ pub(super) fn of(line: &Line) -> String {
     let (kind, text) = match &line.entry {
         Entry::Action(act) => ("act", act_words(act)),
         Entry::Refusal(refusal) => {
-            let why = match (refusal.by, refusal.limit) {
-                (LimitKind::Session, Bytes::ZERO) => {
-                    format!(", but the session was expired or revoked; it used {}", refusal.used)
-                }
-                _ => format!(
-                    "; {} of {} of {} are in use",
-                    refusal.used,
-                    limit_name(refusal.by),
-                    refusal.limit
-                ),
-            };
-            let text = format!(
-                "{} ({}), pid {}, user {} on {}: asked for {}{why}",
-                refusal.session, refusal.session_id, refusal.pid, refusal.uid, refusal.gpu, refusal.requested
-            );
+            let Refusal { session, session_id, pid, uid, gpu, .. } = refusal;
+            let Refusal { requested, limit, used, by, .. } = *refusal;
+            let asked = asked(&MemoryRefusal { requested, limit, used, by });
+            let text = format!("{session} ({session_id}), pid {pid}, user {uid} on {gpu}: {asked}");
             ("refused", text)
         }
         Entry::Omitted { session, uid, count, .. } => {
@@ -44,15 +32,9 @@ pub(super) fn of(line: &Line) -> String {
                 1 => String::new(),
                 one_in => format!(" (1 in {one_in} is logged)"),
             };
+            let Allocation { session, session_id, pid, uid, gpu, bytes, leased, .. } = allocation;
             let text = format!(
-                "{} ({}), pid {}, user {} on {}: {}, {} leased in total{sampled}",
-                allocation.session,
-                allocation.session_id,
-                allocation.pid,
-                allocation.uid,
-                allocation.gpu,
-                allocation.bytes,
-                allocation.leased
+                "{session} ({session_id}), pid {pid}, user {uid} on {gpu}: {bytes}, {leased} leased in total{sampled}"
             );
             ("memory", text)
         }

@@ -49,15 +49,11 @@ pub(crate) enum SessionCommand {
     Create(Box<CreateArgs>),
     /// Restart the lifetime of a session; an expired session works again
     Renew {
-        /// Number (3 or s3) or name of the session
-        #[arg(value_name = "NAME-OR-ID")]
-        which: String,
         /// New lifetime, like 2h, or `none` for no end; by default the same as before
         #[arg(long, value_name = "TIME")]
         ttl: Option<NoneOr<Nanos>>,
-        /// Print one JSON document: `key`, `session`, `old` and `new`
-        #[arg(long)]
-        json: bool,
+        #[command(flatten)]
+        session: Which,
     },
     /// Give a session a new token, in its file; the old token becomes invalid, and the session's processes stay
     Token(TokenArgs),

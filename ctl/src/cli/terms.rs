@@ -8,6 +8,8 @@ use gpushare_proto::names::{COMPUTE_LIMIT, MEMORY_LIMIT};
 use gpushare_proto::session::{Amount, DEFAULT_WEIGHT, Priority, Quota, QuotaError, Terms};
 use gpushare_proto::{Bytes, Nanos};
 
+use crate::exit::{self, CommandError};
+
 /// Flags of a session's terms.
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct TermsArgs {
@@ -28,8 +30,8 @@ pub(crate) struct TermsArgs {
     #[arg(long, value_name = "TIME")]
     pub(crate) ttl: Option<Nanos>,
     /// Label for people and scripts; can be repeated
-    #[arg(long = "label", value_name = "KEY=VALUE")]
-    pub(crate) labels: Vec<Label>,
+    #[arg(long = "label", value_name = "KEY=VALUE", value_parser = label)]
+    pub(crate) labels: Vec<(String, String)>,
 }
 
 /// Error for an environment variable that is not a limit.
@@ -38,6 +40,12 @@ pub(crate) struct TermsArgs {
 pub(crate) struct EnvironmentError {
     name: &'static str,
     cause: LimitError,
+}
+
+impl CommandError for EnvironmentError {
+    fn code(&self) -> u8 {
+        exit::USAGE
+    }
 }
 
 impl TermsArgs {
@@ -57,34 +65,20 @@ impl TermsArgs {
             weight: self.weight.unwrap_or(DEFAULT_WEIGHT),
             priority: self.priority.unwrap_or_default(),
             ttl: self.ttl,
-            labels: self
-                .labels
-                .iter()
-                .map(|Label(key, value)| (key.clone(), value.clone()))
-                .collect(),
+            labels: self.labels.iter().cloned().collect(),
         })
     }
 }
-
-/// Label of a session.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Label(String, String);
 
 /// Error for a text that is not a label.
 #[derive(Debug, thiserror::Error)]
 #[error("`{0}` is not a label; write KEY=VALUE")]
 pub(crate) struct LabelError(String);
 
-impl FromStr for Label {
-    type Err = LabelError;
-
-    fn from_str(text: &str) -> Result<Self, LabelError> {
-        match text.split_once('=') {
-            Some((key, value)) if !key.is_empty() && !value.is_empty() => {
-                Ok(Self(key.to_owned(), value.to_owned()))
-            }
-            _ => Err(LabelError(text.to_owned())),
-        }
+fn label(text: &str) -> Result<(String, String), LabelError> {
+    match text.split_once('=') {
+        Some((key, value)) if !key.is_empty() && !value.is_empty() => Ok((key.to_owned(), value.to_owned())),
+        _ => Err(LabelError(text.to_owned())),
     }
 }
 

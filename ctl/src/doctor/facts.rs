@@ -164,46 +164,49 @@ impl Facts {
     }
 }
 
-/// Compiles C `source` with `flags` to `path` in its folder.
+/// Facts for tests of the checks.
 #[cfg(test)]
-pub(super) fn compile(path: &Path, source: &str, flags: &[&str]) {
-    let folder = path.parent().unwrap();
-    fs::write(folder.join("source.c"), source).unwrap();
-    let mut cc = std::process::Command::new("cc");
-    cc.current_dir(folder).args(["source.c", "-o"]).arg(path).args(flags);
-    assert!(cc.status().unwrap().success());
-}
+pub(super) mod staged {
+    use super::*;
 
-/// Facts for tests: a machine on which nothing was found.
-#[cfg(test)]
-impl Facts {
-    pub(super) fn bare(root: &Path) -> Self {
-        Self {
-            root: Root::new(root),
-            env: BTreeMap::new(),
-            uid: rustix::process::geteuid().as_raw(),
-            cuda: Asked::nothing(),
-            nvml: Asked::nothing(),
-            library: Err(LibraryError::NotFound),
-            preloaded: None,
-            scheduler: Err("no scheduler; install one".to_owned()),
-            daemons: Vec::new(),
-            program: None,
+    /// Compiles C `source` with `flags` to `path` in its folder.
+    pub(in crate::doctor) fn compile(path: &Path, source: &str, flags: &[&str]) {
+        let folder = path.parent().unwrap();
+        fs::write(folder.join("source.c"), source).unwrap();
+        let mut cc = std::process::Command::new("cc");
+        cc.current_dir(folder).args(["source.c", "-o"]).arg(path).args(flags);
+        assert!(cc.status().unwrap().success());
+    }
+
+    /// Facts for tests: a machine on which nothing was found.
+    impl Facts {
+        pub(in crate::doctor) fn bare(root: &Path) -> Self {
+            Self {
+                root: Root::new(root),
+                env: BTreeMap::new(),
+                uid: rustix::process::geteuid().as_raw(),
+                cuda: Asked::nothing(),
+                nvml: Asked::nothing(),
+                library: Err(LibraryError::NotFound),
+                preloaded: None,
+                scheduler: Err("no scheduler; install one".to_owned()),
+                daemons: Vec::new(),
+                program: None,
+            }
+        }
+
+        pub(in crate::doctor) fn set(&mut self, name: &str, value: impl Into<OsString>) {
+            self.env.insert(name.into(), value.into());
         }
     }
 
-    pub(super) fn set(&mut self, name: &str, value: impl Into<OsString>) {
-        self.env.insert(name.into(), value.into());
-    }
-}
+    impl<F: Default> Asked<F> {
+        pub(in crate::doctor) fn nothing() -> Self {
+            Self::told(F::default())
+        }
 
-#[cfg(test)]
-impl<F: Default> Asked<F> {
-    pub(super) fn nothing() -> Self {
-        Self::told(F::default())
-    }
-
-    pub(super) fn told(facts: F) -> Self {
-        Self { facts, end: child::End::Finished, said: String::new() }
+        pub(in crate::doctor) fn told(facts: F) -> Self {
+            Self { facts, end: child::End::Finished, said: String::new() }
+        }
     }
 }

@@ -16,9 +16,6 @@ mod model;
 mod text;
 mod versions;
 
-#[cfg(test)]
-mod docs;
-
 use std::io;
 use std::process::ExitCode;
 
@@ -28,6 +25,7 @@ pub(crate) use self::bundle::BundleError;
 use self::facts::Facts;
 use self::model::Report;
 use crate::cli::DoctorArgs;
+use crate::exit::{self, CommandError};
 use crate::output;
 use crate::places::Places;
 
@@ -40,6 +38,12 @@ pub(crate) enum DoctorError {
     Bundle(#[from] BundleError),
     #[error("this command is internal to `gpushare-ctl doctor`; use that")]
     NotByHand,
+}
+
+impl CommandError for DoctorError {
+    fn code(&self) -> u8 {
+        exit::DOCTOR_FAILED
+    }
 }
 
 /// Runs all checks and prints the report. Returns 0 without problems, 1 for warnings, 2 for errors.

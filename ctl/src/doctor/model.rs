@@ -26,17 +26,6 @@ pub(crate) enum Severity {
     Error,
 }
 
-impl Severity {
-    pub(super) const fn name(self) -> &'static str {
-        match self {
-            Self::Skipped => "skipped",
-            Self::Ok => "ok",
-            Self::Warning => "warning",
-            Self::Error => "error",
-        }
-    }
-}
-
 /// Memory backend that a machine supports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -178,20 +167,16 @@ impl Report {
                 Severity::Error => &mut counts.error,
             } += 1;
         }
-        let worst = match counts {
-            Counts { error: 1.., .. } => Severity::Error,
-            Counts { warning: 1.., .. } => Severity::Warning,
-            _ => Severity::Ok,
+        let (worst, exit) = match counts {
+            Counts { error: 1.., .. } => (Severity::Error, 2),
+            Counts { warning: 1.., .. } => (Severity::Warning, 1),
+            _ => (Severity::Ok, 0),
         };
         Self {
             format: FORMAT,
             version: env!("CARGO_PKG_VERSION"),
             worst,
-            exit: match worst {
-                Severity::Skipped | Severity::Ok => 0,
-                Severity::Warning => 1,
-                Severity::Error => 2,
-            },
+            exit,
             counts,
             findings,
         }

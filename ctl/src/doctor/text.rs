@@ -24,16 +24,17 @@ impl Colour {
         }
     }
 
-    fn paint(self, severity: Severity, text: &str) -> String {
-        let code = match severity {
-            Severity::Skipped => "2",
-            Severity::Ok => "32",
-            Severity::Warning => "33",
-            Severity::Error => "1;31",
+    /// Returns the name of a severity, in its colour and as wide as the longest one.
+    fn paint(self, severity: Severity) -> String {
+        let (code, name) = match severity {
+            Severity::Skipped => ("2", "skipped"),
+            Severity::Ok => ("32", "ok"),
+            Severity::Warning => ("33", "warning"),
+            Severity::Error => ("1;31", "error"),
         };
         match self {
-            Self::On => format!("\u{1b}[{code}m{text}\u{1b}[0m"),
-            Self::Off => text.to_owned(),
+            Self::On => format!("\u{1b}[{code}m{name:<7}\u{1b}[0m"),
+            Self::Off => format!("{name:<7}"),
         }
     }
 }
@@ -65,7 +66,7 @@ fn is_same_skip(one: &Finding, next: &Finding) -> bool {
 /// Returns `  warning  cards.managed   cuda0: finding` with the hint below it; `more` equal findings are not shown.
 fn line(finding: &Finding, more: usize, width: usize, colour: Colour) -> String {
     let outcome = &finding.outcome;
-    let severity = colour.paint(outcome.severity, &format!("{:<7}", outcome.severity.name()));
+    let severity = colour.paint(outcome.severity);
     let subject = outcome
         .subject
         .as_ref()

@@ -37,9 +37,6 @@ pub(super) struct Linked {
 }
 
 /// Reads a 64-bit ELF file.
-///
-/// # Errors
-/// The file cannot be read or is not a 64-bit ELF file.
 pub(super) fn read(path: &Path) -> io::Result<Linked> {
     with(path, |elf, data| {
         let (endian, sections) = (elf.endian(), elf.elf_section_table());
@@ -66,16 +63,12 @@ pub(super) fn read(path: &Path) -> io::Result<Linked> {
 }
 
 /// Returns the text that a library exports as `gpushare_version`, if it exports that symbol.
-///
-/// # Errors
-/// The file cannot be read or is not a 64-bit ELF file.
 pub(super) fn own_version(path: &Path) -> io::Result<Option<String>> {
     with(path, |elf, _| {
         let mut symbols = elf.dynamic_symbols();
-        let Some(symbol) = symbols.find(|symbol| symbol.name() == Ok("gpushare_version")) else {
-            return Ok(None);
-        };
-        let Some(section) = symbol.section_index() else {
+        let symbol = symbols.find(|symbol| symbol.name() == Ok("gpushare_version"));
+        let Some((symbol, section)) = symbol.and_then(|symbol| Some((symbol, symbol.section_index()?)))
+        else {
             return Ok(None);
         };
         let section = elf.section_by_index(section)?;
@@ -86,9 +79,6 @@ pub(super) fn own_version(path: &Path) -> io::Result<Option<String>> {
 }
 
 /// Names of the CUDA driver's functions that a library defines.
-///
-/// # Errors
-/// The file cannot be read or is not a 64-bit ELF file.
 pub(super) fn driver_exports(path: &Path) -> io::Result<Vec<String>> {
     with(path, |elf, _| {
         let functions = elf

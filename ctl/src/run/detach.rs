@@ -19,6 +19,8 @@ use std::process::{Command, Stdio};
 use gpushare_proto::names::{RUNTIME_DIR, RuntimeDir, SCHEDULER, TOKEN_FILE};
 use rustix::io::{FdFlags, fcntl_setfd};
 
+use crate::exit::{self, CommandError};
+
 /// Time after which an unused daemon ends.
 const IDLE_EXIT: &str = "10min";
 
@@ -31,9 +33,9 @@ pub(crate) enum DetachError {
     System(#[from] io::Error),
 }
 
-impl From<DetachError> for crate::exit::CtlError {
-    fn from(error: DetachError) -> Self {
-        Self::Run(error.into())
+impl CommandError for DetachError {
+    fn code(&self) -> u8 {
+        exit::RUN_FAILED
     }
 }
 

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use gpushare_proto::names::LIBRARY;
 
 use super::elf::{Elf, Machine};
+use crate::exit::CommandError;
 
 const NAME: &str = "libgpushare.so";
 
@@ -30,6 +31,8 @@ pub(crate) enum LibraryError {
     )]
     UnloadablePath(PathBuf),
 }
+
+impl CommandError for LibraryError {}
 
 /// Returns the absolute path of the library to preload.
 pub(crate) fn find() -> Result<PathBuf, LibraryError> {

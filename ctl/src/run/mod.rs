@@ -10,7 +10,7 @@
 //! ```
 
 mod detach;
-mod dry;
+pub(crate) mod dry;
 mod elf;
 pub(crate) mod library;
 pub(crate) mod preload;
@@ -29,12 +29,11 @@ use gpushare_proto::GpuUuid;
 use gpushare_proto::names::{BACKEND, RUNTIME_DIR, RuntimeDir, TOKEN_FILE};
 use gpushare_proto::tenant::{GpuChoice, NewSession, TenantReply, TenantRequest};
 
-pub(crate) use self::detach::{DetachError, detach};
-pub(crate) use self::dry::dry_run;
+pub(crate) use self::detach::detach;
 use self::reach::Reach;
 use crate::cli::{EnvironmentError, RunArgs};
 use crate::client::{Client, ClientError, Tenant};
-use crate::exit;
+use crate::exit::{self, CommandError};
 use crate::places::Places;
 use crate::table::harmless;
 
@@ -50,8 +49,6 @@ pub(crate) enum RunError {
     Program(#[from] program::ProgramError),
     #[error(transparent)]
     Start(#[from] start::StartError),
-    #[error(transparent)]
-    Detach(#[from] DetachError),
     #[error(transparent)]
     Client(#[from] ClientError),
     #[error(transparent)]
@@ -70,9 +67,8 @@ pub(crate) enum RunError {
     Exec { program: String, cause: io::Error },
 }
 
-impl RunError {
-    /// Returns the exit code: 125, 126 or 127, as with docker.
-    pub(crate) fn code(&self) -> u8 {
+impl CommandError for RunError {
+    fn code(&self) -> u8 {
         match self {
             Self::Program(program::ProgramError::NotFound(_)) => exit::PROGRAM_NOT_FOUND,
             Self::Program(program::ProgramError::NotExecutable { .. }) => exit::NOT_EXECUTABLE,
@@ -92,7 +88,8 @@ struct Registered {
 
 /// Becomes the program; returns only on failure.
 pub(crate) fn run(args: &RunArgs, places: &Places) -> Result<Infallible, RunError> {
-    let (name, arguments) = args.command.split_first().ok_or(program::ProgramError::empty())?;
+    let missing = || program::ProgramError::NotFound(String::new());
+    let (name, arguments) = args.command.split_first().ok_or_else(missing)?;
     let library = library::find()?;
     let program = program::find(name)?;
     let (daemon, mut client) = start::reach(places)?;

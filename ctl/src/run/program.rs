@@ -18,13 +18,6 @@ pub(crate) enum ProgramError {
     NotExecutable { program: PathBuf, cause: io::Error },
 }
 
-impl ProgramError {
-    /// Returns the error for an empty command.
-    pub(crate) fn empty() -> Self {
-        Self::NotFound(String::new())
-    }
-}
-
 /// Returns the file that `name` refers to.
 pub(crate) fn find(name: &OsStr) -> Result<PathBuf, ProgramError> {
     let path = std::env::var_os("PATH").unwrap_or_else(|| OsString::from(DEFAULT_PATH));

@@ -20,7 +20,6 @@ use gpushare_sys::folder::{self, FolderError};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FlockOperation, OFlags, flock};
 
-use super::RunError;
 use crate::client::{Client, ClientError, Tenant};
 use crate::places::Places;
 use crate::table::harmless;
@@ -35,6 +34,8 @@ const LOG_END: u64 = 4096;
 /// Reason why no daemon could be started.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StartError {
+    #[error(transparent)]
+    Client(#[from] ClientError),
     #[error("{0} with --runtime-dir")]
     Folder(#[from] FolderError),
     #[error("{path} cannot be locked: {cause}; choose another folder with --runtime-dir")]
@@ -56,12 +57,12 @@ pub(crate) enum StartError {
 }
 
 /// Returns the first daemon that answers and a connection to it; starts the user's own if none answers.
-pub(crate) fn reach(places: &Places) -> Result<(RuntimeDir, Client<Tenant>), RunError> {
+pub(crate) fn reach(places: &Places) -> Result<(RuntimeDir, Client<Tenant>), StartError> {
     if let Some(found) = running(places)? {
         return Ok(found);
     }
     let own = places.own();
-    folder::take(own.root(), 0o700).map_err(StartError::from)?;
+    folder::take(own.root(), 0o700)?;
     let _lock = StartLock::take(own.root().join(LOCK))?;
     if let Some(client) = answering(own)? {
         return Ok((own.clone(), client));

@@ -14,6 +14,7 @@ use gpushare_proto::names::RuntimeDir;
 use gpushare_sys::folder::{self, FolderError};
 use gpushare_sys::process;
 
+use crate::exit::CommandError;
 use crate::table::harmless;
 
 /// Reason why a token file cannot be written or read.
@@ -38,6 +39,8 @@ pub(crate) enum TokenError {
     )]
     Number(String),
 }
+
+impl CommandError for TokenError {}
 
 /// Returns the token of an existing session: of the session of this name, else in the file of this name. The session
 /// comes first, so that a stray file is not taken for it.

@@ -55,16 +55,6 @@ pub(super) fn seen(facts: &Facts) -> Vec<Outcome> {
     outcomes
 }
 
-/// Checks whether memory may exceed the card.
-fn pages_move(card: &CudaCard) -> bool {
-    card.managed == Some(1) && card.concurrent_managed == Some(1)
-}
-
-/// Checks whether gpushare could move memory itself.
-fn could_remap(card: &CudaCard) -> bool {
-    card.vmm == Some(1) && card.host_numa == Some(1)
-}
-
 pub(super) fn managed(facts: &Facts) -> Vec<Outcome> {
     each(facts, |card| {
         match (card.managed, card.concurrent_managed) {
@@ -124,11 +114,11 @@ pub(super) fn host_numa(facts: &Facts) -> Vec<Outcome> {
 pub(super) fn backend(facts: &Facts) -> Vec<Outcome> {
     let confidential = matches!(facts.nvml.facts.confidential, Some(1..));
     each(facts, |card| {
-        let later = match could_remap(card) {
+        let later = match card.vmm == Some(1) && card.host_numa == Some(1) {
             true => "; remap later: it has handles of card and host",
             false => "",
         };
-        if pages_move(card) {
+        if card.managed == Some(1) && card.concurrent_managed == Some(1) {
             let slow = match confidential {
                 true => ", slowly: confidential computing encrypts each page",
                 false => "",

@@ -343,7 +343,7 @@ mod tests {
     use std::os::unix::fs::symlink;
     use std::time::Duration;
 
-    use super::super::super::facts::compile;
+    use super::super::super::facts::staged::compile;
     use super::super::super::model::Severity::{self, Error, Ok, Skipped, Warning};
     use super::*;
 

@@ -71,7 +71,7 @@ fn found(facts: &Facts) -> Option<PathBuf> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::facts::{Root, compile};
+    use super::super::super::facts::{Root, staged::compile};
     use super::super::super::model::Severity::{Error, Ok, Skipped};
     use super::*;
 

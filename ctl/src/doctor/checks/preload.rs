@@ -213,7 +213,7 @@ fn reachable(path: &Path) -> Outcome {
 #[cfg(test)]
 mod tests {
     use super::super::super::child::Asked;
-    use super::super::super::facts::compile;
+    use super::super::super::facts::staged::compile;
     use super::super::super::model::Severity::{Error, Ok, Skipped, Warning};
     use super::*;
 
