@@ -50,17 +50,6 @@ pub struct CudaCard {
     pub host_numa: Option<i32>,
 }
 
-/// `CUdevice_attribute`.
-mod attribute {
-    pub(super) const MANAGED_MEMORY: i32 = 83;
-    pub(super) const CONCURRENT_MANAGED_ACCESS: i32 = 89;
-    pub(super) const VIRTUAL_MEMORY_MANAGEMENT: i32 = 102;
-    pub(super) const POSIX_FD_HANDLES: i32 = 103;
-    pub(super) const RDMA_WITH_HANDLES: i32 = 110;
-    pub(super) const RDMA: i32 = 116;
-    pub(super) const HOST_NUMA_HANDLES: i32 = 141;
-}
-
 /// `CUmemAllocationProp_v1`.
 #[repr(C)]
 #[derive(Default)]
@@ -91,13 +80,7 @@ pub(crate) fn ask(teller: &mut Teller<CudaFacts>) {
     teller.tell(Some("dlopen"));
     let (library, loaded) = Opened::open(LIBCUDA, "cuInit");
     teller.facts.library = Some(loaded);
-    if let Some(library) = library {
-        driver(&library, teller);
-    }
-    teller.tell(None);
-}
-
-fn driver(library: &Opened, teller: &mut Teller<CudaFacts>) {
+    let Some(library) = &library else { return };
     // SAFETY: the signatures are cuda.h's; results go to variables of their types that live through the call.
     unsafe {
         if let Some(version) = library.function::<Number>(&["cuDriverGetVersion"]) {
@@ -124,10 +107,8 @@ fn driver(library: &Opened, teller: &mut Teller<CudaFacts>) {
         for ordinal in 0..teller.facts.count.unwrap_or(0) {
             teller.tell(Some("cuDeviceGet"));
             let device = number(|value| get(value, ordinal));
-            teller
-                .facts
-                .cards
-                .push(device.map_or_else(CudaCard::default, |device| card(library, device)));
+            let card = device.map(|device| card(library, device)).unwrap_or_default();
+            teller.facts.cards.push(card);
         }
     }
 }
@@ -137,10 +118,7 @@ fn card(library: &Opened, device: c_int) -> CudaCard {
     // SAFETY: the signatures are cuda.h's; results go to variables of their types that live through the call.
     unsafe {
         if let Some(name) = library.function::<DeviceGetName>(&["cuDeviceGetName"]) {
-            let mut text = [0; 256];
-            if name(text.as_mut_ptr().cast(), 256, device) == 0 {
-                card.name = Some(text_of(&text));
-            }
+            card.name = text(|buffer| name(buffer, 256, device)).ok();
         }
         if let Some(uuid) = library.function::<DeviceGetUuid>(&["cuDeviceGetUuid_v2", "cuDeviceGetUuid"]) {
             let mut bytes = [0; 16];
@@ -154,14 +132,15 @@ fn card(library: &Opened, device: c_int) -> CudaCard {
             card.total = (total(&raw mut bytes, device) == 0).then_some(bytes as u64);
         }
         if let Some(get) = library.function::<DeviceGetAttribute>(&["cuDeviceGetAttribute"]) {
+            // The numbers are those of `CUdevice_attribute`.
             let attribute = |which| number(|value| get(value, which, device));
-            card.managed = attribute(attribute::MANAGED_MEMORY);
-            card.concurrent_managed = attribute(attribute::CONCURRENT_MANAGED_ACCESS);
-            card.vmm = attribute(attribute::VIRTUAL_MEMORY_MANAGEMENT);
-            card.posix_fd = attribute(attribute::POSIX_FD_HANDLES);
-            card.rdma = attribute(attribute::RDMA);
-            card.rdma_handles = attribute(attribute::RDMA_WITH_HANDLES);
-            card.host_numa = attribute(attribute::HOST_NUMA_HANDLES);
+            card.managed = attribute(83);
+            card.concurrent_managed = attribute(89);
+            card.vmm = attribute(102);
+            card.posix_fd = attribute(103);
+            card.rdma = attribute(116);
+            card.rdma_handles = attribute(110);
+            card.host_numa = attribute(141);
         }
     }
     // Drivers before 13.0 create such handles but do not know the attribute, or report 0 for it.
@@ -191,8 +170,14 @@ pub(crate) fn number(call: impl FnOnce(*mut c_int) -> c_int) -> Option<i32> {
     (call(&raw mut value) == 0).then_some(value)
 }
 
-/// Returns the text before the first zero byte.
-pub(crate) fn text_of(bytes: &[u8]) -> String {
-    let end = bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len());
-    String::from_utf8_lossy(&bytes[..end]).into_owned()
+/// Returns the text that a call writes into a buffer of 256 bytes, or the call's error code.
+pub(crate) fn text(call: impl FnOnce(*mut c_char) -> c_int) -> Result<String, c_int> {
+    let mut bytes = [0_u8; 256];
+    match call(bytes.as_mut_ptr().cast()) {
+        0 => {
+            Ok(String::from_utf8_lossy(bytes.split(|&byte| byte == 0).next().unwrap_or_default())
+                .into_owned())
+        }
+        code => Err(code),
+    }
 }

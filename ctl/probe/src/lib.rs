@@ -19,7 +19,6 @@ mod nvml;
 
 use std::io::Write as _;
 
-use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 pub use cuda::{CudaCard, CudaFacts};
@@ -86,13 +85,9 @@ pub fn answer(question: Question) {
     let none = rustix::process::Rlimit { current: Some(0), maximum: Some(0) };
     let _ = rustix::process::setrlimit(rustix::process::Resource::Core, none);
     match question {
-        Question::Cuda => cuda::ask(&mut Teller::new()),
-        Question::Nvml => nvml::ask(&mut Teller::new()),
-        Question::Mapped => {
-            let mut teller = Teller::new();
-            teller.facts = library::mapped();
-            teller.tell(None);
-        }
+        Question::Cuda => tell_all(cuda::ask),
+        Question::Nvml => tell_all(nvml::ask),
+        Question::Mapped => tell_all(|teller| teller.facts = library::mapped()),
     }
 }
 
@@ -101,11 +96,14 @@ struct Teller<F> {
     facts: F,
 }
 
-impl<F: Default + Serialize + DeserializeOwned> Teller<F> {
-    fn new() -> Self {
-        Self { facts: F::default() }
-    }
+/// Asks questions, and tells the facts of all answers in the end.
+fn tell_all<F: Default + Serialize>(ask: impl FnOnce(&mut Teller<F>)) {
+    let mut teller = Teller { facts: F::default() };
+    ask(&mut teller);
+    teller.tell(None);
+}
 
+impl<F: Serialize> Teller<F> {
     /// Writes the facts so far and the name of the next call.
     fn tell(&self, next: Option<&str>) {
         let progress = Progress { next: next.map(str::to_owned), facts: &self.facts };

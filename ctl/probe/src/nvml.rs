@@ -4,7 +4,7 @@ use std::ffi::{c_char, c_int, c_uint, c_void};
 
 use serde::{Deserialize, Serialize};
 
-use crate::cuda::{number, text_of};
+use crate::cuda::{number, text};
 use crate::library::Opened;
 use crate::{LIBNVML, Loaded, Teller};
 
@@ -64,7 +64,6 @@ type DeviceNumber = unsafe extern "C" fn(Device, *mut c_int) -> c_int;
 type DeviceMemory = unsafe extern "C" fn(Device, *mut [u64; 3]) -> c_int;
 type DeviceNumbers = unsafe extern "C" fn(Device, *mut c_int, *mut c_int) -> c_int;
 
-const TEXT: usize = 96;
 /// `NVML_ERROR_GPU_IS_LOST` and `NVML_ERROR_RESET_REQUIRED`.
 const LOST: [c_int; 2] = [15, 16];
 
@@ -73,13 +72,7 @@ pub(crate) fn ask(teller: &mut Teller<NvmlFacts>) {
     teller.tell(Some("dlopen"));
     let (library, loaded) = Opened::open(LIBNVML, "nvmlInit_v2");
     teller.facts.library = Some(loaded);
-    if let Some(library) = library {
-        told(&library, teller);
-    }
-    teller.tell(None);
-}
-
-fn told(library: &Opened, teller: &mut Teller<NvmlFacts>) {
+    let Some(library) = &library else { return };
     // SAFETY: the signatures are nvml.h's; results go to variables of their types that live through the call.
     unsafe {
         let Some(init) = library.function::<Init>(&["nvmlInit_v2", "nvmlInit"]) else {
@@ -93,10 +86,7 @@ fn told(library: &Opened, teller: &mut Teller<NvmlFacts>) {
         }
         if let Some(version) = library.function::<Text>(&["nvmlSystemGetDriverVersion"]) {
             teller.tell(Some("nvmlSystemGetDriverVersion"));
-            let mut text = [0_u8; TEXT];
-            if version(text.as_mut_ptr().cast(), TEXT as c_uint) == 0 {
-                teller.facts.driver = Some(text_of(&text));
-            }
+            teller.facts.driver = text(|buffer| version(buffer, 256)).ok();
         }
         if let Some(state) = library.function::<Confidential>(&["nvmlSystemGetConfComputeState"]) {
             teller.tell(Some("nvmlSystemGetConfComputeState"));
@@ -140,10 +130,9 @@ unsafe fn card(library: &Opened, device: Device) -> NvmlCard {
             ..NvmlCard::default()
         };
         if let Some(uuid) = library.function::<DeviceText>(&["nvmlDeviceGetUUID"]) {
-            let mut text = [0_u8; TEXT];
-            match uuid(device, text.as_mut_ptr().cast(), TEXT as c_uint) {
-                0 => card.uuid = Some(text_of(&text)),
-                code => card.lost = Some(code),
+            match text(|buffer| uuid(device, buffer, 256)) {
+                Ok(uuid) => card.uuid = Some(uuid),
+                Err(code) => card.lost = Some(code),
             }
         }
         // A lost card may still report its name.
