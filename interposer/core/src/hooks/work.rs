@@ -114,7 +114,7 @@ impl Work {
                 }
                 None => return false,
             },
-            Self::Graph(graph, stream) => (stream, state.window.graphs().communicates(graph)),
+            Self::Graph(graph, stream) => (stream, state.window.graphs.communicates(graph)),
         };
         is_one || state.gate.marked.contains(stream)
     }
@@ -182,7 +182,7 @@ unsafe fn admit(work: Work, default: DefaultStream) -> Option<()> {
     let window = state.window.get()?;
     let (stream, size, programmatic) = match work {
         Work::One(stream) | Work::Kernel(_, stream) => (stream, 1, false),
-        Work::Graph(graph, stream) => (stream, state.window.graphs().size(graph), false),
+        Work::Graph(graph, stream) => (stream, state.window.graphs.size(graph), false),
         // SAFETY: null, or readable as the caller promises.
         Work::Configured(_, config) => unsafe {
             let config = config.as_ref()?;
@@ -209,7 +209,7 @@ pub unsafe fn instantiate(
         // SAFETY: the driver just wrote the handle there.
         state
             .window
-            .graphs()
+            .graphs
             .insert(unsafe { made.read() }, contents(&state.driver, &state.gate.collectives, graph));
     }
     result
@@ -232,7 +232,7 @@ pub unsafe fn instantiate_and_upload(
 /// `cuGraphExecDestroy`: removes the graph.
 pub fn destroy_graph(graph: *mut c_void, real: impl FnOnce() -> CUresult) -> CUresult {
     match State::existing() {
-        Some(state) => state.window.graphs().destroy(graph, real),
+        Some(state) => state.window.graphs.destroy(graph, real),
         None => real(),
     }
 }

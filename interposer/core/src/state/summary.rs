@@ -7,7 +7,7 @@ use gpushare_proto::{Bytes, Nanos, names};
 
 use super::State;
 use crate::process::stderr;
-use crate::window::launch_window::{Counters, Window};
+use crate::window::launch_window::Counters;
 
 impl State {
     /// Remembers how long the library itself took to make a context, if it is the first.
@@ -22,7 +22,7 @@ pub(super) fn print() {
     let wanted = std::env::var_os(names::SUMMARY).is_some_and(|value| value == "1");
     let Some(state) = State::existing().filter(|_| wanted) else { return };
     let Some(link) = state.daemon.link() else { return };
-    let window = state.window.get().map(Window::counters);
+    let window = state.window.get().map(|window| &window.counters);
     let counted =
         |counter: fn(&Counters) -> &AtomicU64| window.map_or(0, |all| counter(all).load(Ordering::Relaxed));
     stderr::print(format_args!(

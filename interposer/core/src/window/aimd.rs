@@ -82,7 +82,7 @@ impl Aimd {
 
     /// Number of launches from one marker to the next.
     pub const fn stride(&self) -> u32 {
-        stride(self.window)
+        if self.window < MARKERS { 1 } else { self.window / MARKERS }
     }
 
     /// Measured time of one launch; zero before the first completion.
@@ -154,11 +154,6 @@ impl Aimd {
 fn ratio(a: u64, b: u64, c: u64) -> u64 {
     let product = u128::from(a) * u128::from(b) + u128::from(c / 2);
     u64::try_from(product.checked_div(u128::from(c)).unwrap_or_default()).unwrap_or(u64::MAX)
-}
-
-/// Number of launches from one marker to the next in a window of this size.
-pub const fn stride(window: u32) -> u32 {
-    if window < MARKERS { 1 } else { window / MARKERS }
 }
 
 #[cfg(test)]

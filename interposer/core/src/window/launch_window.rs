@@ -41,7 +41,7 @@ const LOOKS: u32 = 8;
 /// Launch window of a process.
 #[derive(Debug, Default)]
 pub struct Window {
-    markers: Markers,
+    pub(super) markers: Markers,
     /// Launches in flight on all streams, as far as is known.
     in_flight: AtomicU64,
     controller: Controller,
@@ -52,7 +52,7 @@ pub struct Window {
     fruitless: AtomicU32,
     /// Time at which a launch was last let through, in nanoseconds; 0 if never.
     let_through_at: AtomicU64,
-    counters: Counters,
+    pub(crate) counters: Counters,
 }
 
 /// Counters of a window since its beginning.
@@ -102,11 +102,6 @@ pub struct Launch {
 }
 
 impl Window {
-    /// Returns the counters.
-    pub fn counters(&self) -> &Counters {
-        &self.counters
-    }
-
     /// Number of launches in flight, as far as is known.
     pub fn in_flight(&self) -> u64 {
         self.in_flight.load(Ordering::Relaxed)
@@ -115,16 +110,6 @@ impl Window {
     /// Returns the present window and cost of a launch.
     pub fn aimd(&self) -> Aimd {
         self.controller.load()
-    }
-
-    /// Returns the markers, for hooks that end streams and contexts.
-    pub fn markers(&self) -> &Markers {
-        &self.markers
-    }
-
-    /// Subtracts launches that ended with their stream or context.
-    pub fn forget(&self, launches: u64) {
-        self.subtract(launches);
     }
 
     /// Admits a launch: places a marker if one is due, waits while the window is full, and counts the launch.
@@ -271,7 +256,8 @@ impl Window {
         any
     }
 
-    fn subtract(&self, launches: u64) {
+    /// Subtracts launches that are done, or that ended with their stream or context.
+    pub(super) fn subtract(&self, launches: u64) {
         if launches > 0 {
             let less = |in_flight: u64| Some(in_flight.saturating_sub(launches));
             // Always succeeds.
@@ -305,10 +291,6 @@ impl Controller {
 fn completion(reaped: Reaped, in_flight: u64) -> Completion {
     let Reaped { launches, took, exact, in_flight: of_stream } = reaped;
     let share = u128::from(took.0) * u128::from(of_stream) / u128::from(in_flight.max(1));
-    Completion {
-        launches,
-        took: Nanos(u64::try_from(share).unwrap_or(u64::MAX)),
-        exact,
-        in_flight,
-    }
+    let took = Nanos(u64::try_from(share).unwrap_or(u64::MAX));
+    Completion { launches, took, exact, in_flight }
 }

@@ -13,7 +13,7 @@ use crate::driver::types::{CUcontext, CUstream};
 #[derive(Debug, Default)]
 pub(crate) struct ProcessWindow {
     window: OnceLock<Window>,
-    graphs: Graphs,
+    pub(crate) graphs: Graphs,
 }
 
 impl ProcessWindow {
@@ -27,28 +27,23 @@ impl ProcessWindow {
         self.window.get()
     }
 
-    /// Returns the executable graphs.
-    pub(crate) fn graphs(&self) -> &Graphs {
-        &self.graphs
-    }
-
     /// Forgets a stream that is being destroyed.
     pub(crate) fn end_stream(&self, stream: CUstream, card: &OnDriver) {
         if let Some(window) = self.window.get() {
-            window.forget(window.markers().end_stream(stream.addr(), card));
+            window.subtract(window.markers.end_stream(stream.addr(), card));
         }
     }
 
     /// Keeps all threads off the markers in a context that may be destroyed, while the guard lives.
     #[must_use]
     pub(crate) fn freeze(&self, context: CUcontext) -> Option<Frozen<'_>> {
-        Some(self.window.get()?.markers().freeze(context))
+        Some(self.window.get()?.markers.freeze(context))
     }
 
     /// Forgets the markers of a context that was destroyed.
     pub(crate) fn end_context(&self, frozen: Option<Frozen<'_>>) {
         if let (Some(window), Some(frozen)) = (self.window.get(), frozen) {
-            window.forget(frozen.end_context());
+            window.subtract(frozen.end_context());
         }
     }
 }

@@ -7,7 +7,7 @@ use crate::window::launch_window::Window;
 use crate::window::markers::Stream;
 
 fn launches(window: &Window) -> u64 {
-    window.counters().launches.load(Relaxed)
+    window.counters.launches.load(Relaxed)
 }
 
 #[test]
@@ -30,7 +30,7 @@ fn a_full_window_waits_for_the_oldest_marker_and_not_for_the_stream() {
     }
     // The marker behind the first launch is done, the sixty-four are not.
     assert!(model.now_nanos() < MILLI, "{}", model.now_nanos());
-    assert_eq!(window.counters().held_back.load(Relaxed), 1);
+    assert_eq!(window.counters.held_back.load(Relaxed), 1);
 }
 
 #[test]
@@ -50,7 +50,7 @@ fn a_launch_is_held_back_for_four_targets_and_no_longer() {
     }
     let waited = model.now_nanos();
     assert!((40 * MILLI..41 * MILLI).contains(&waited), "{waited}");
-    assert_eq!(window.counters().let_through.load(Relaxed), 1);
+    assert_eq!(window.counters.let_through.load(Relaxed), 1);
     // Then one marker's worth of launches goes through.
     for _ in 0..7 {
         model.launch(&window, Step::new(MICRO));
@@ -116,34 +116,34 @@ fn what_ended_threads_left_behind_does_not_fill_the_window() {
         model.pass_time(MILLI);
     }
     assert!(window.in_flight() <= 300, "{}", window.in_flight());
-    assert_eq!(window.counters().let_through.load(Relaxed), 0);
+    assert_eq!(window.counters.let_through.load(Relaxed), 0);
     assert_eq!(launches(&window), 2_000);
     let before = model.now_nanos();
     for _ in 0..64 {
         model.launch(&window, Step::new(MICRO));
     }
-    assert_eq!(window.counters().let_through.load(Relaxed), 0);
+    assert_eq!(window.counters.let_through.load(Relaxed), 0);
     assert!(model.now_nanos() - before < MILLI, "a new stream has its window");
 }
 
 #[test]
 fn streams_and_contexts_take_their_launches_along() {
     let (model, window) = (Model::default(), Window::default());
-    let markers = window.markers();
+    let markers = &window.markers;
     for handle in [0x40, 0x80, 0xc0] {
         for _ in 0..10 {
             model.launch(&window, Step::new(MILLI).on(Stream::Own(handle)));
         }
     }
-    window.forget(markers.end_stream(0x40, &model));
+    window.subtract(markers.end_stream(0x40, &model));
     assert_eq!(window.in_flight(), 20);
     assert_eq!(markers.end_stream(0x40, &model), 0, "it is gone already");
     let context = std::ptr::without_provenance_mut(0x1000);
     let other = std::ptr::without_provenance_mut(0x2000);
-    window.forget(markers.freeze(other).end_context());
+    window.subtract(markers.freeze(other).end_context());
     assert_eq!(window.in_flight(), 20);
     let frozen = markers.freeze(context);
-    window.forget(frozen.end_context());
+    window.subtract(frozen.end_context());
     drop(frozen);
     assert_eq!((window.in_flight(), markers.all().count()), (0, 0));
 }
