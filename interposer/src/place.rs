@@ -1,18 +1,11 @@
 //! Placement of managed memory: prefetch and discard. `cuMemAdvise` needs no hook, because it moves no page.
 
-use std::ffi::{c_int, c_uint};
+use std::ffi::c_uint;
 
 use gpushare_client::driver::types::{CUdevice, CUdeviceptr, CUstream};
+use gpushare_client::hooks::location::Location;
 
 use crate::hook::{Pointer, hooks};
-
-/// `CUmemLocation`, passed by value: a type and an id.
-#[derive(Clone, Copy)]
-#[repr(C)]
-pub(crate) struct Location {
-    kind: c_int,
-    id: c_int,
-}
 
 hooks! {
     [one: stream] cuMemPrefetchAsync cuMemPrefetchAsync_ptsz(

@@ -7,22 +7,22 @@ use gpushare_client::driver::types::{CUdevice, CUdeviceptr, CUgraph, CUmemoryPoo
 use gpushare_client::hooks::graph_memory::{AnyNode, NodeParameters, add_alloc_node, add_node, trim};
 use gpushare_client::hooks::location::{Location, Properties};
 use gpushare_client::hooks::pool::{
-    alloc_async, alloc_from_pool_async, create, free_async, named_by_device, named_by_location, shrinks,
+    alloc_async, create, free_async, named_by_device, named_by_location, shrinks,
 };
 
 use crate::hook::{Pointer, hooks};
 
 hooks! {
-    [alloc_async: address, size, stream, Legacy] cuMemAllocAsync(
+    [alloc_async: address, size, None, stream, Legacy] cuMemAllocAsync(
         address: *mut CUdeviceptr, size: usize, stream: CUstream
     );
-    [alloc_async: address, size, stream, PerThread] cuMemAllocAsync_ptsz(
+    [alloc_async: address, size, None, stream, PerThread] cuMemAllocAsync_ptsz(
         address: *mut CUdeviceptr, size: usize, stream: CUstream
     );
-    [alloc_from_pool_async: address, size, pool, stream, Legacy] cuMemAllocFromPoolAsync(
+    [alloc_async: address, size, Some(pool), stream, Legacy] cuMemAllocFromPoolAsync(
         address: *mut CUdeviceptr, size: usize, pool: CUmemoryPool, stream: CUstream
     );
-    [alloc_from_pool_async: address, size, pool, stream, PerThread] cuMemAllocFromPoolAsync_ptsz(
+    [alloc_async: address, size, Some(pool), stream, PerThread] cuMemAllocFromPoolAsync_ptsz(
         address: *mut CUdeviceptr, size: usize, pool: CUmemoryPool, stream: CUstream
     );
     [free_async: address, stream, Legacy] cuMemFreeAsync(address: CUdeviceptr, stream: CUstream);

@@ -19,19 +19,22 @@ use gpushare_proto::Bytes;
 use super::allocation::shared;
 use super::location::{Location, Properties};
 use crate::daemon::MemoryKind;
-use crate::driver::types::DefaultStream;
+use crate::driver::answer;
+use crate::driver::contexts::Live;
 use crate::driver::types::{
     ALLOCATION_MANAGED, CUDA_ERROR_OUT_OF_MEMORY, CUDA_SUCCESS, CUdevice, CUdeviceptr, CUmemoryPool,
-    CUresult, CUstream, STREAM_PER_THREAD,
+    CUresult, CUstream, DefaultStream, STREAM_PER_THREAD,
 };
 use crate::memory::Table;
 use crate::memory::pools::{LockedPool, PoolId};
 use crate::state::State;
 
-/// `cuMemAllocAsync`: charged to the current pool of the stream's device.
+/// `cuMemAllocAsync`, `cuMemAllocFromPoolAsync`: charged to the pool; none is the current pool of the stream's
+/// device.
 pub unsafe fn alloc_async(
     address: *mut CUdeviceptr,
     size: usize,
+    pool: Option<CUmemoryPool>,
     stream: CUstream,
     default: DefaultStream,
     real: impl FnOnce() -> CUresult,
@@ -41,28 +44,39 @@ pub unsafe fn alloc_async(
     if records(state, stream) {
         return real();
     }
-    let device = device_of(state, stream, current);
-    let Some(pool) = current_pool(state, device) else { return real() };
-    // SAFETY: the caller's promise.
-    unsafe { allocate(state, pool, device, address, size, stream, real) }
-}
-
-/// `cuMemAllocFromPoolAsync`: charged to the pool.
-pub unsafe fn alloc_from_pool_async(
-    address: *mut CUdeviceptr,
-    size: usize,
-    pool: CUmemoryPool,
-    stream: CUstream,
-    default: DefaultStream,
-    real: impl FnOnce() -> CUresult,
-) -> CUresult {
-    let Some((state, current)) = shared() else { return real() };
-    let stream = named(stream, default);
-    if records(state, stream) {
+    let device = if pool.is_some() { current } else { device_of(state, stream, current) };
+    let Some(handle) = pool.or_else(|| current_pool(state, device)) else { return real() };
+    let pool = state.memory.register_pool(PoolId::of(handle), device, MemoryKind::Fixed);
+    if address.is_null() || size == 0 || state.memory.lease.gpu(pool.device).is_none() {
         return real();
     }
-    // SAFETY: the caller's promise.
-    unsafe { allocate(state, pool, current, address, size, stream, real) }
+    let size = Bytes(size as u64);
+    let mut held = state.memory.lock_pool(&pool);
+    let pledged = if state.memory.try_reserve(pool.device, size, pool.kind) {
+        size
+    } else {
+        let missing = held.missing(size);
+        if !missing.is_zero()
+            && let Err(refused) = state.memory.reserve(pool.device, missing, pool.kind)
+        {
+            return refused;
+        }
+        missing
+    };
+    let result = real();
+    if result != CUDA_SUCCESS {
+        state.memory.give_back(pool.device, pledged, pool.kind);
+        held.shrink();
+        return result;
+    }
+    if held.grow(pledged) {
+        return result;
+    }
+    // SAFETY: written by the driver.
+    undo(state, &mut held, handle, unsafe { address.read() }, stream);
+    // SAFETY: writable, as the caller promises.
+    unsafe { address.write(0) };
+    CUDA_ERROR_OUT_OF_MEMORY
 }
 
 /// `cuMemFreeAsync`: gives back what the pool returns to the card.
@@ -155,50 +169,6 @@ fn know(state: &'static State, pool: CUmemoryPool, location: Location, kind: c_i
 /// Ordinal that stands for memory on no card.
 const ELSEWHERE: CUdevice = -1;
 
-/// # Safety
-/// `address` is null or writable, as the driver's function demands.
-unsafe fn allocate(
-    state: &'static State,
-    handle: CUmemoryPool,
-    device: CUdevice,
-    address: *mut CUdeviceptr,
-    size: usize,
-    stream: CUstream,
-    real: impl FnOnce() -> CUresult,
-) -> CUresult {
-    let pool = state.memory.register_pool(PoolId::of(handle), device, MemoryKind::Fixed);
-    if address.is_null() || size == 0 || state.memory.lease.gpu(pool.device).is_none() {
-        return real();
-    }
-    let size = Bytes(size as u64);
-    let mut held = state.memory.lock_pool(&pool);
-    let pledged = if state.memory.try_reserve(pool.device, size, pool.kind) {
-        size
-    } else {
-        let missing = held.missing(size);
-        if !missing.is_zero()
-            && let Err(refused) = state.memory.reserve(pool.device, missing, pool.kind)
-        {
-            return refused;
-        }
-        missing
-    };
-    let result = real();
-    if result != CUDA_SUCCESS {
-        state.memory.give_back(pool.device, pledged, pool.kind);
-        held.shrink();
-        return result;
-    }
-    if held.grow(pledged) {
-        return result;
-    }
-    // SAFETY: written by the driver.
-    undo(state, &mut held, handle, unsafe { address.read() }, stream);
-    // SAFETY: writable, as the caller promises.
-    unsafe { address.write(0) };
-    CUDA_ERROR_OUT_OF_MEMORY
-}
-
 /// Frees an allocation for which the pool took more than the quota allows.
 #[cold]
 fn undo(
@@ -235,10 +205,9 @@ fn records(state: &State, stream: CUstream) -> bool {
     if !state.gate.captures.any() {
         return false;
     }
-    let mut status = 0;
     let Some(ask) = state.driver.stream_is_capturing else { return false };
     // SAFETY: writes one integer; it may be called at any time.
-    let records = unsafe { ask(stream, &raw mut status) } == CUDA_SUCCESS && status != 0;
+    let records = answer(0, |status| unsafe { ask(stream, status) }).is_some_and(|status| status != 0);
     if records {
         state.memory.note_graph_memory();
     }
@@ -246,25 +215,21 @@ fn records(state: &State, stream: CUstream) -> bool {
 }
 
 fn device_of(state: &State, stream: CUstream, current: CUdevice) -> CUdevice {
-    let Some(ask) = state.driver.stream_get_ctx.filter(|_| stream.addr() > STREAM_PER_THREAD) else {
+    if stream.addr() <= STREAM_PER_THREAD {
         return current;
-    };
-    let mut context = null_mut();
-    // SAFETY: writes one pointer.
-    let known = unsafe { ask(stream, &raw mut context) } == CUDA_SUCCESS;
-    if !known || context == state.driver.current_context() {
+    }
+    let context = state.driver.context_of(stream);
+    if context == state.driver.current_context() {
         return current;
     }
     let live = state.contexts.visit();
-    let found = live.iter().find(|live| live.context() == context);
-    found.map_or(current, crate::driver::contexts::Live::device)
+    live.iter().find(|live| live.context() == context).map_or(current, Live::device)
 }
 
 fn current_pool(state: &State, device: CUdevice) -> Option<CUmemoryPool> {
-    let mut pool = null_mut();
+    let ask = state.driver.device_get_mem_pool?;
     // SAFETY: writes one pointer.
-    let result = unsafe { (state.driver.device_get_mem_pool?)(&raw mut pool, device) };
-    (result == CUDA_SUCCESS && !pool.is_null()).then_some(pool)
+    answer(null_mut(), |pool| unsafe { ask(pool, device) }).filter(|pool| !pool.is_null())
 }
 
 /// Waits for the stream and frees memory that belongs to no pool.
