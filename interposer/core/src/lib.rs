@@ -9,30 +9,21 @@
 #[cfg(loom)]
 #[path = "gate/entry.rs"]
 pub mod gate;
-
 #[cfg(not(loom))]
 pub mod process;
-
 #[cfg(not(loom))]
 pub mod driver;
-
 #[cfg(not(loom))]
 pub mod daemon;
-
 #[cfg(not(loom))]
 pub mod memory;
-
 #[cfg(not(loom))]
 pub mod gate;
-
 #[cfg(not(loom))]
 pub mod window;
-
 #[cfg(not(loom))]
 mod state;
-
 #[cfg(not(loom))]
 pub mod hooks;
-
 #[cfg(not(loom))]
 pub mod nvml;

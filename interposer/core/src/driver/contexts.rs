@@ -3,12 +3,13 @@
 //! The threads that drain and move memory borrow contexts and never retain them. A hook that may destroy a
 //! context holds the lock of this list while it does. A borrower holds the lock for each short visit.
 
+use std::ptr::null_mut;
 use std::sync::{Mutex, MutexGuard};
 
-use crate::driver::Driver;
 use crate::driver::types::{
     CUcontext, CUdevice, CUevent, CUstream, EVENT_DISABLE_TIMING, STREAM_NON_BLOCKING,
 };
+use crate::driver::{Driver, answer};
 use crate::process::lock;
 
 /// Origin of a context.
@@ -106,20 +107,16 @@ impl List {
 
     /// Returns the live primary context of a device.
     pub fn primary(&self, device: CUdevice) -> Option<CUcontext> {
-        let primary = self
-            .0
-            .iter()
-            .find(|known| known.device == device && known.kind == Kind::Primary);
-        primary.map(Live::context)
+        self.primaries().find(|known| known.device == device).map(Live::context)
     }
 
     /// Returns the device whose primary context this is.
     pub fn primary_of(&self, context: CUcontext) -> Option<CUdevice> {
-        let found = self
-            .0
-            .iter()
-            .find(|known| known.context == context && known.kind == Kind::Primary);
-        found.map(Live::device)
+        self.primaries().find(|known| known.context == context).map(Live::device)
+    }
+
+    fn primaries(&self) -> impl Iterator<Item = &Live> {
+        self.0.iter().filter(|known| known.kind == Kind::Primary)
     }
 
     /// Returns the context behind a green handle.
@@ -160,7 +157,7 @@ impl Live {
             return None;
         }
         let result = work(self);
-        let mut popped = std::ptr::null_mut();
+        let mut popped = null_mut();
         // SAFETY: pops the context that was pushed here.
         unsafe { (driver.ctx_pop_current)(&raw mut popped) };
         Some(result)
@@ -168,21 +165,17 @@ impl Live {
 
     /// Returns gpushare's event in this context. Call it inside [`Self::enter`].
     pub fn event(&mut self, driver: &Driver) -> Option<CUevent> {
-        self.event = self.event.or_else(|| {
-            let mut event = std::ptr::null_mut();
-            // SAFETY: writes one handle; the context is current.
-            (unsafe { (driver.event_create)(&raw mut event, EVENT_DISABLE_TIMING) } == 0).then_some(event)
-        });
+        // SAFETY: writes one handle; the context is current.
+        let create = |event: &mut _| unsafe { (driver.event_create)(event, EVENT_DISABLE_TIMING) };
+        self.event = self.event.or_else(|| answer(null_mut(), create));
         self.event
     }
 
     /// Returns gpushare's stream in this context. Call it inside [`Self::enter`].
     pub fn stream(&mut self, driver: &Driver) -> Option<CUstream> {
-        self.stream = self.stream.or_else(|| {
-            let mut stream = std::ptr::null_mut();
-            // SAFETY: writes one handle; the context is current.
-            (unsafe { (driver.stream_create)(&raw mut stream, STREAM_NON_BLOCKING) } == 0).then_some(stream)
-        });
+        // SAFETY: writes one handle; the context is current.
+        let create = |stream: &mut _| unsafe { (driver.stream_create)(stream, STREAM_NON_BLOCKING) };
+        self.stream = self.stream.or_else(|| answer(null_mut(), create));
         self.stream
     }
 }

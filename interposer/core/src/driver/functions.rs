@@ -5,8 +5,8 @@ use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 
 use super::dynlink::name;
 use super::types::{
-    CAPTURE_MODE_RELAXED, CUcontext, CUdevice, CUdeviceptr, CUevent, CUfunction, CUgraph, CUgraphNode,
-    CUgreenCtx, CUmemoryPool, CUresult, CUstream, KernelNode,
+    CAPTURE_MODE_RELAXED, CUDA_SUCCESS, CUcontext, CUdevice, CUdeviceptr, CUevent, CUfunction, CUgraph,
+    CUgraphNode, CUgreenCtx, CUmemoryPool, CUresult, CUstream, KernelNode,
 };
 
 macro_rules! driver {
@@ -117,6 +117,11 @@ driver! {
     }
 }
 
+/// Returns the answer that `ask` writes, which is `unwritten` before; `None` if the driver refuses.
+pub(crate) fn answer<T>(mut unwritten: T, ask: impl FnOnce(&mut T) -> CUresult) -> Option<T> {
+    (ask(&mut unwritten) == CUDA_SUCCESS).then_some(unwritten)
+}
+
 impl Driver {
     /// Runs `ask` with the calling thread's capture mode relaxed. Otherwise a question that the driver
     /// forbids beside a capture would invalidate a capture of the application.
@@ -132,9 +137,8 @@ impl Driver {
 
     /// The ordinal of the calling thread's current device, if it has a context.
     pub fn current_device(&self) -> Option<CUdevice> {
-        let mut device = 0;
         // SAFETY: writes one integer.
-        (unsafe { (self.ctx_get_device)(&raw mut device) } == 0).then_some(device)
+        answer(0, |device| unsafe { (self.ctx_get_device)(device) })
     }
 
     /// The calling thread's current context; null if none.

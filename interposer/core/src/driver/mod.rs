@@ -11,3 +11,4 @@ mod questions;
 pub mod unknown;
 
 pub use functions::Driver;
+pub(crate) use functions::answer;

@@ -6,7 +6,7 @@ use std::ptr::{null_mut, without_provenance_mut};
 use gpushare_proto::tenant::GpuInfo;
 use gpushare_proto::{Bytes, GpuUuid};
 
-use super::Driver;
+use super::{Driver, answer};
 use crate::driver::types::{
     CAPTURE_STATUS_ACTIVE, CUDA_SUCCESS, CUcontext, CUdevice, CUresult, CUstream, STREAM_PER_THREAD,
 };
@@ -16,11 +16,8 @@ impl Driver {
     pub(crate) fn context_of(&self, stream: CUstream) -> CUcontext {
         // A thread's own stream is in its current context.
         let ask = self.stream_get_ctx.filter(|_| stream.addr() > STREAM_PER_THREAD);
-        let known = ask.and_then(|ask| {
-            let mut context = null_mut();
-            // SAFETY: writes one handle; the stream is the application's.
-            (unsafe { ask(stream, &raw mut context) } == CUDA_SUCCESS).then_some(context)
-        });
+        // SAFETY: writes one handle; the stream is the application's.
+        let known = ask.and_then(|ask| answer(null_mut(), |context| unsafe { ask(stream, context) }));
         known.unwrap_or_else(|| self.current_context())
     }
 
@@ -32,10 +29,9 @@ impl Driver {
         } else {
             stream
         };
-        let mut status = CAPTURE_STATUS_ACTIVE;
+        let ask = self.stream_is_capturing?;
         // SAFETY: writes one integer; the stream is the application's, and alive.
-        let asked = unsafe { self.stream_is_capturing?(named, &raw mut status) };
-        (asked == CUDA_SUCCESS).then_some(status)
+        answer(CAPTURE_STATUS_ACTIVE, |status| unsafe { ask(named, status) })
     }
 
     /// Returns UUID, name and size of a device; `None` for an ordinal that is none.
@@ -53,19 +49,17 @@ impl Driver {
 
     /// Returns the size of a device's memory; `None` for an ordinal that is none.
     pub fn total(&self, device: CUdevice) -> Option<Bytes> {
-        let mut total = 0;
         // SAFETY: writes one integer.
-        let asked = unsafe { (self.device_total_mem)(&raw mut total, device) };
-        (asked == CUDA_SUCCESS).then_some(Bytes(total as u64))
+        let total = answer(0, |total| unsafe { (self.device_total_mem)(total, device) });
+        total.map(|total| Bytes(total as u64))
     }
 
     /// Returns a device's UUID; `None` for an ordinal that is none. For a MIG instance the old function
     /// returns the UUID of the GPU and the new one its own, so the device is an instance where they differ.
     pub fn uuid(&self, device: CUdevice) -> Option<GpuUuid> {
         let ask = |get_uuid: unsafe extern "C-unwind" fn(*mut [u8; 16], CUdevice) -> CUresult| {
-            let mut uuid = [0; 16];
             // SAFETY: writes sixteen bytes.
-            (unsafe { get_uuid(&raw mut uuid, device) } == CUDA_SUCCESS).then_some(uuid)
+            answer([0; 16], |uuid| unsafe { get_uuid(uuid, device) })
         };
         let gpu = ask(self.device_get_uuid);
         match self.device_get_uuid_v2.and_then(ask) {

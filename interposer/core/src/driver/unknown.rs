@@ -35,7 +35,7 @@ struct Slot {
 
 impl Unknown {
     /// An empty list.
-    pub const fn new() -> Self {
+    pub(crate) const fn new() -> Self {
         Self { slots: [const { Slot::new() }; MAX_UNKNOWN], taken: AtomicUsize::new(0) }
     }
 
@@ -57,12 +57,6 @@ impl Unknown {
         let slot = self.slots.get(slot)?;
         let name: Vec<_> = slot.letters()?.collect();
         Some((String::from_utf8_lossy(&name).into_owned(), slot.version.load(Ordering::Relaxed)))
-    }
-}
-
-impl Default for Unknown {
-    fn default() -> Self {
-        Self::new()
     }
 }
 

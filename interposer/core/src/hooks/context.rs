@@ -1,9 +1,11 @@
 //! Hooks of context creation and destruction. The first context connects the process to its daemon. The quota
 //! of a dead context's memory is given back.
 
+use std::ptr::null_mut;
 use std::sync::MutexGuard;
 use std::time::{Duration, Instant};
 
+use crate::driver::answer;
 use crate::driver::contexts::{Kind, List, Live};
 use crate::driver::types::{CUDA_SUCCESS, CUcontext, CUdevice, CUgreenCtx, CUresult};
 use crate::memory::headroom;
@@ -116,11 +118,10 @@ pub unsafe fn create_green(
         if !has_primary() {
             note_primary(state, device);
         }
-        let mut context = std::ptr::null_mut();
         // SAFETY: the driver just wrote the handle there.
         let part = unsafe { made.read() };
         // SAFETY: writes one pointer.
-        if unsafe { convert(&raw mut context, part) } == CUDA_SUCCESS {
+        if let Some(context) = answer(null_mut(), |context| unsafe { convert(context, part) }) {
             state.contexts.created(context, device, Kind::Green(part.addr()));
         }
     }
@@ -151,11 +152,9 @@ pub fn destroy_green(part: CUgreenCtx, real: impl FnOnce() -> CUresult) -> CUres
 
 /// Records the primary context of a device, which came to life with a green context and lives as long.
 fn note_primary(state: &State, device: CUdevice) {
-    let mut context = std::ptr::null_mut();
     // SAFETY: writes one pointer.
-    if unsafe { (state.driver.primary_ctx_retain)(&raw mut context, device) } != CUDA_SUCCESS {
-        return;
-    }
+    let retain = |context: &mut _| unsafe { (state.driver.primary_ctx_retain)(context, device) };
+    let Some(context) = answer(null_mut(), retain) else { return };
     // SAFETY: releases what was retained above.
     unsafe { (state.driver.primary_ctx_release)(device) };
     if let Some(live) = state.contexts.created(context, device, Kind::Primary) {

@@ -151,13 +151,13 @@ fn keep(answer: &mut Pids, is_own: impl Fn(u32) -> bool) {
 /// Runs `work` and restores errno.
 fn keeping_errno<T>(work: impl FnOnce() -> T) -> T {
     // SAFETY: errno of this thread, which lives as long as the thread.
-    let errno = unsafe { libc::__errno_location() };
-    // SAFETY: errno of this thread.
-    let before = unsafe { errno.read() };
-    let made = work();
-    // SAFETY: errno of this thread.
-    unsafe { errno.write(before) };
-    made
+    unsafe {
+        let errno = libc::__errno_location();
+        let before = errno.read();
+        let made = work();
+        errno.write(before);
+        made
+    }
 }
 
 #[cfg(test)]

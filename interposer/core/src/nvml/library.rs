@@ -14,15 +14,10 @@ const UUID_BYTES: usize = 96;
 /// UUID of a device; `None` if the handle is invalid or NVML is not initialised.
 pub(super) fn uuid(device: Device) -> Option<GpuUuid> {
     type GetUuid = unsafe extern "C" fn(Device, *mut c_char, c_uint) -> NvmlReturn;
-    let get_uuid = LIBNVML.symbol_if_loaded(c"nvmlDeviceGetUUID");
-    if get_uuid.is_null() {
-        return None;
-    }
     let mut text = [0; UUID_BYTES];
-    // SAFETY: the library's export of this name has this type (NVML API), and writes no more than it is told.
+    // SAFETY: the export has this type (NVML API), and writes no more than it is told.
     let result = unsafe {
-        let get_uuid = std::mem::transmute::<*mut c_void, GetUuid>(get_uuid);
-        get_uuid(device, text.as_mut_ptr(), (UUID_BYTES - 1) as c_uint)
+        function::<GetUuid>(c"nvmlDeviceGetUUID")?(device, text.as_mut_ptr(), (UUID_BYTES - 1) as c_uint)
     };
     if result != NVML_SUCCESS {
         return None;
@@ -35,18 +30,12 @@ pub(super) fn uuid(device: Device) -> Option<GpuUuid> {
 pub(super) fn instances(device: Device) -> Vec<GpuUuid> {
     type GetMost = unsafe extern "C" fn(Device, *mut c_uint) -> NvmlReturn;
     type GetInstance = unsafe extern "C" fn(Device, c_uint, *mut Device) -> NvmlReturn;
-    let get_most = LIBNVML.symbol_if_loaded(c"nvmlDeviceGetMaxMigDeviceCount");
-    let get_instance = LIBNVML.symbol_if_loaded(c"nvmlDeviceGetMigDeviceHandleByIndex");
-    if get_most.is_null() || get_instance.is_null() {
-        return Vec::new();
-    }
-    // SAFETY: the library's exports of these names have these types (NVML API).
-    let (get_most, get_instance) = unsafe {
-        (
-            std::mem::transmute::<*mut c_void, GetMost>(get_most),
-            std::mem::transmute::<*mut c_void, GetInstance>(get_instance),
-        )
+    // SAFETY: the exports have these types (NVML API).
+    let functions = unsafe {
+        function::<GetMost>(c"nvmlDeviceGetMaxMigDeviceCount")
+            .zip(function::<GetInstance>(c"nvmlDeviceGetMigDeviceHandleByIndex"))
     };
+    let Some((get_most, get_instance)) = functions else { return Vec::new() };
     let mut most = 0;
     // SAFETY: writes one integer.
     if unsafe { get_most(device, &raw mut most) } != NVML_SUCCESS {
@@ -65,12 +54,9 @@ pub(super) fn instances(device: Device) -> Vec<GpuUuid> {
 pub(super) fn instance(device: Device) -> (c_uint, c_uint) {
     type GetId = unsafe extern "C" fn(Device, *mut c_uint) -> NvmlReturn;
     let ask = |name| {
-        let get_id = LIBNVML.symbol_if_loaded(name);
         let mut id = NO_INSTANCE;
-        if !get_id.is_null() {
-            // SAFETY: the library's exports of these names have this type (NVML API), and write one integer.
-            unsafe { std::mem::transmute::<*mut c_void, GetId>(get_id)(device, &raw mut id) };
-        }
+        // SAFETY: the exports have this type (NVML API), and write one integer.
+        unsafe { function::<GetId>(name).map(|get_id| get_id(device, &raw mut id)) };
         id
     };
     (ask(c"nvmlDeviceGetGpuInstanceId"), ask(c"nvmlDeviceGetComputeInstanceId"))
@@ -81,7 +67,17 @@ pub(super) type GetSamples = unsafe extern "C-unwind" fn(Device, *mut Sample, *m
 
 /// NVML's `nvmlDeviceGetProcessUtilization`, if the loaded library has it.
 pub(super) fn get_samples() -> Option<GetSamples> {
-    let found = LIBNVML.symbol_if_loaded(c"nvmlDeviceGetProcessUtilization");
-    // SAFETY: the library's export of this name has this type (NVML API); null becomes `None`.
-    unsafe { std::mem::transmute::<*mut c_void, Option<GetSamples>>(found) }
+    // SAFETY: the export has this type (NVML API).
+    unsafe { function(c"nvmlDeviceGetProcessUtilization") }
+}
+
+/// NVML's function of this name, if the loaded library has it.
+///
+/// # Safety
+/// `F` is the function's type.
+unsafe fn function<F: Copy>(name: &CStr) -> Option<F> {
+    const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
+    let found = LIBNVML.symbol_if_loaded(name);
+    // SAFETY: the caller's promise; not null.
+    (!found.is_null()).then(|| unsafe { std::mem::transmute_copy(&found) })
 }

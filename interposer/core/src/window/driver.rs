@@ -10,12 +10,11 @@ use gpushare_sys::{clock, futex};
 
 use super::Card;
 use super::markers::Stream;
-use crate::driver::Driver;
-use crate::driver::types::DefaultStream;
 use crate::driver::types::{
-    CUDA_ERROR_NOT_READY, CUDA_SUCCESS, CUcontext, CUevent, CUstream, EVENT_DISABLE_TIMING, STREAM_LEGACY,
-    STREAM_PER_THREAD,
+    CUDA_ERROR_NOT_READY, CUDA_SUCCESS, CUcontext, CUevent, CUstream, DefaultStream, EVENT_DISABLE_TIMING,
+    STREAM_LEGACY, STREAM_PER_THREAD,
 };
+use crate::driver::{Driver, answer};
 use crate::gate;
 use crate::gate::captures::Captures;
 use crate::gate::page;
@@ -73,12 +72,9 @@ impl Card for OnDriver {
 
     fn create(&self, context: CUcontext) -> Option<CUevent> {
         let driver = self.driver;
-        let create = || {
-            let mut event = null_mut();
-            // SAFETY: writes one handle.
-            (unsafe { (driver.event_create)(&raw mut event, EVENT_DISABLE_TIMING) } == CUDA_SUCCESS)
-                .then_some(event)
-        };
+        // SAFETY: writes one handle.
+        let write = |event: &mut _| unsafe { (driver.event_create)(event, EVENT_DISABLE_TIMING) };
+        let create = || answer(null_mut(), write);
         if driver.current_context() == context {
             return create();
         }

@@ -7,11 +7,11 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
-use crate::driver::Driver;
 use crate::driver::types::{
     CUDA_SUCCESS, CUfunction, CUgraph, CUgraphExec, CUgraphNode, CUresult, KernelNode, NODE_GRAPH,
     NODE_KERNEL,
 };
+use crate::driver::{Driver, answer};
 use crate::gate::collectives::Collectives;
 use crate::process::lock;
 
@@ -127,11 +127,8 @@ pub fn contents(driver: &Driver, collectives: &Collectives, graph: CUgraph) -> C
 
 fn count(driver: &Driver, collectives: &Collectives, graph: CUgraph, deeper: usize) -> Option<Contents> {
     let (get_nodes, get_type) = (driver.graph_get_nodes?, driver.graph_node_get_type?);
-    let mut many = 0;
     // SAFETY: without an array the driver only writes the number of nodes.
-    if unsafe { get_nodes(graph, std::ptr::null_mut(), &raw mut many) } != CUDA_SUCCESS {
-        return None;
-    }
+    let mut many = answer(0, |many| unsafe { get_nodes(graph, std::ptr::null_mut(), many) })?;
     let mut nodes: Vec<CUgraphNode> = vec![std::ptr::null_mut(); many];
     // SAFETY: the array has `many` elements.
     if unsafe { get_nodes(graph, nodes.as_mut_ptr(), &raw mut many) } != CUDA_SUCCESS {
@@ -139,11 +136,10 @@ fn count(driver: &Driver, collectives: &Collectives, graph: CUgraph, deeper: usi
     }
     nodes.truncate(many);
     let found = nodes.into_iter().map(|node| {
-        let mut kind = 0;
         // SAFETY: writes one integer.
-        if unsafe { get_type(node, &raw mut kind) } != CUDA_SUCCESS {
+        let Some(kind) = answer(0, |kind| unsafe { get_type(node, kind) }) else {
             return Contents::default();
-        }
+        };
         match (kind, driver.graph_child_get_graph) {
             (NODE_KERNEL, _) => {
                 let communicates = launched_function(driver, node)
@@ -151,11 +147,10 @@ fn count(driver: &Driver, collectives: &Collectives, graph: CUgraph, deeper: usi
                 Contents { kernels: 1, communicates }
             }
             (NODE_GRAPH, Some(get_graph)) if deeper > 0 => {
-                let mut within = std::ptr::null_mut();
                 // SAFETY: writes one handle.
-                let asked = unsafe { get_graph(node, &raw mut within) };
-                let known = (asked == CUDA_SUCCESS).then(|| count(driver, collectives, within, deeper - 1));
-                known.flatten().unwrap_or(Contents::UNKNOWN)
+                let within = answer(std::ptr::null_mut(), |within| unsafe { get_graph(node, within) });
+                let known = within.and_then(|within| count(driver, collectives, within, deeper - 1));
+                known.unwrap_or(Contents::UNKNOWN)
             }
             _ => Contents::default(),
         }
@@ -166,11 +161,13 @@ fn count(driver: &Driver, collectives: &Collectives, graph: CUgraph, deeper: usi
 /// Function or library kernel that a kernel node launches.
 fn launched_function(driver: &Driver, node: CUgraphNode) -> Option<CUfunction> {
     // SAFETY: integers and pointers, which may all be zero.
-    let mut launched: KernelNode = unsafe { std::mem::zeroed() };
+    let none: KernelNode = unsafe { std::mem::zeroed() };
+    let ask = driver.graph_kernel_node_get_params?;
     // SAFETY: writes one structure of this layout.
-    let asked = unsafe { driver.graph_kernel_node_get_params?(node, &raw mut launched) };
-    let mut named = [launched.function, launched.kernel].into_iter();
-    named.find(|handle| asked == CUDA_SUCCESS && !handle.is_null())
+    let launched = answer(none, |launched| unsafe { ask(node, launched) })?;
+    [launched.function, launched.kernel]
+        .into_iter()
+        .find(|handle| !handle.is_null())
 }
 
 #[cfg(test)]
