@@ -222,14 +222,9 @@ fn parse(text: &str) -> Option<Timestamp> {
     let mut clock = clock.split(':').map(|part| number(part, 2));
     let (hour, minute) = (clock.next()??, clock.next()??);
     let second = clock.next().unwrap_or(Some(0))?;
-    let sensible = (1970..=9999).contains(&year) && (1..=12).contains(&month) && (1..=31).contains(&day);
-    if !sensible
-        || hour > 23
-        || minute > 59
-        || second > 60
-        || parts.next().is_some()
-        || clock.next().is_some()
-    {
+    let is_date = (1970..=9999).contains(&year) && (1..=12).contains(&month) && (1..=31).contains(&day);
+    let is_time = hour <= 23 && minute <= 59 && second <= 60;
+    if !is_date || !is_time || parts.next().is_some() || clock.next().is_some() {
         return None;
     }
     let micros = match fraction {

@@ -1,8 +1,8 @@
 //! The language that the parts of gpushare share: quantities, ids, messages and file names.
 //!
-//! In reading order: units and ids; the page that a process shares with the daemon; sessions, settings and views
-//! of them; the messages of the tenant socket and the admin socket; the lines of the audit log; the codec of the messages; names of files
-//! and environment variables; lookup of a session by number or name; printable characters; memory backends.
+//! In reading order: units and ids; the page that a process shares with the daemon; sessions, settings and
+//! views of them; the messages of both sockets; the lines of the audit log; the codec of the messages; names
+//! of files and environment variables; lookup of a session; printable characters; memory backends.
 #![forbid(unsafe_code)]
 
 pub mod units;

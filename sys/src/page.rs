@@ -48,12 +48,6 @@ pub enum PageError {
     System(#[from] io::Error),
 }
 
-impl From<Errno> for PageError {
-    fn from(errno: Errno) -> Self {
-        Self::System(errno.into())
-    }
-}
-
 /// Mapped page, unmapped on drop.
 #[derive(Debug)]
 pub struct SharedPage(NonNull<Page>);
@@ -104,7 +98,7 @@ pub fn map(file: impl AsFd) -> Result<SharedPage, PageError> {
     if !seals.contains(SealFlags::SHRINK | SealFlags::GROW) {
         return Err(PageError::Unsealed);
     }
-    let found = u64::try_from(fs::fstat(&file)?.st_size).unwrap_or(0);
+    let found = u64::try_from(fs::fstat(&file).map_err(io::Error::from)?.st_size).unwrap_or(0);
     if found != PAGE_SIZE as u64 {
         return Err(PageError::Size { found });
     }

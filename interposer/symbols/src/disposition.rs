@@ -1,7 +1,5 @@
 //! Disposition of a symbol: what gpushare does when an application calls it.
 
-use std::fmt;
-
 /// Treatment of a symbol by gpushare.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Disposition {
@@ -39,12 +37,6 @@ impl Disposition {
             Self::Wrapped(family) | Self::Answered(family) => family.does(),
             Self::Passed(reason) | Self::Refused(reason) | Self::Unsupported(reason) => reason,
         }
-    }
-}
-
-impl fmt::Display for Disposition {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.word(), self.why())
     }
 }
 

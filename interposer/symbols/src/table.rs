@@ -44,14 +44,11 @@ macro_rules! symbols {
     (@disposition passed $reason:literal) => { crate::Disposition::Passed($reason) };
     (@disposition refused $reason:literal) => { crate::Disposition::Refused($reason) };
     (@disposition unsupported $reason:literal) => { crate::Disposition::Unsupported($reason) };
-    (@variant $base:ident $version:literal) => {
-        crate::Variant::new(stringify!($base), $version, concat!(stringify!($base), "\0"))
-    };
-    (@variant $base:ident $version:literal $suffix:ident) => {
+    (@variant $base:ident $version:literal $($suffix:ident)?) => {
         crate::Variant::new(
             stringify!($base),
             $version,
-            concat!(stringify!($base), stringify!($suffix), "\0"),
+            concat!(stringify!($base), $(stringify!($suffix),)? "\0"),
         )
     };
     ($($kind:ident $why:tt { $($base:ident $($version:literal $($suffix:ident)?),+;)* })*) => {
