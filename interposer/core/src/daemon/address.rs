@@ -3,7 +3,7 @@
 //! An absent daemon leaves a process to itself. One that is there and cannot be reached does not: beside the
 //! sessions that it serves, an unshared program would break their limits.
 
-use std::io;
+use std::io::{self, ErrorKind};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -77,12 +77,8 @@ fn remedy(cause: &io::Error) -> &'static str {
     }
 }
 
-fn means_absent(cause: &io::Error) -> bool {
-    matches!(cause.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused)
-}
-
 fn is_denial(cause: &io::Error) -> bool {
-    cause.kind() == io::ErrorKind::PermissionDenied
+    cause.kind() == ErrorKind::PermissionDenied
 }
 
 fn is_shortage(cause: &io::Error) -> bool {
@@ -189,7 +185,9 @@ impl Address {
         for (nth, path) in self.sockets.iter().enumerate() {
             let cause = match connect(path, patience) {
                 Ok(stream) => return Ok((path, stream)),
-                Err(cause) if means_absent(&cause) => continue,
+                Err(cause) if matches!(cause.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) => {
+                    continue;
+                }
                 Err(cause) => cause,
             };
             let denied = is_denial(&cause);

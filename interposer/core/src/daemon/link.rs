@@ -68,8 +68,7 @@ impl Link {
         Ok(link)
     }
 
-    /// Sends through `connection` from now on, and asks the open questions again. `gpu` returns the daemon's
-    /// present number of a device.
+    /// Sends through `connection` from now on, and asks open questions again, by the new numbers from `gpu`.
     pub fn plug(
         &self,
         connection: &Connection,
@@ -114,8 +113,7 @@ impl Link {
         })
     }
 
-    /// Sends a message on which nothing depends, if that blocks for neither another thread nor the daemon;
-    /// returns whether it went out.
+    /// Sends a message if that blocks for neither another thread nor the daemon; returns whether it went out.
     pub fn try_send(&self, request: &TenantRequest) -> bool {
         let Ok(sender) = self.sender.try_lock() else { return false };
         sender

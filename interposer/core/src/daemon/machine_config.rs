@@ -69,8 +69,7 @@ impl MachineConfig {
         Self::parse(&text).map_err(|line| MachineConfigError::Unknown { path: path.to_owned(), line })
     }
 
-    ///
-    /// The first line that is no setting.
+    /// Parses the text, or returns the first line that is no setting.
     fn parse(text: &str) -> Result<Self, String> {
         let mut config = Self::default();
         for line in text.lines() {

@@ -40,19 +40,17 @@ pub(crate) enum Membership {
 
 /// The process's membership, and the link that comes with it.
 #[derive(Debug, Default)]
-pub(crate) struct Daemon {
-    membership: OnceLock<Membership>,
-}
+pub(crate) struct Daemon(OnceLock<Membership>);
 
 impl Daemon {
     /// Returns the membership; the first caller decides it by `join`.
     pub(crate) fn membership(&self, join: impl FnOnce() -> Membership) -> &Membership {
-        self.membership.get_or_init(join)
+        self.0.get_or_init(join)
     }
 
     /// Waits until the membership is decided, and returns the link of a process that shares.
     pub(crate) fn wait_for_link(&self) -> Option<&Link> {
-        match self.membership.wait() {
+        match self.0.wait() {
             Membership::Shared(link) => Some(link),
             Membership::Native | Membership::Refused => None,
         }
@@ -61,7 +59,7 @@ impl Daemon {
     /// Returns the link, if the process shares.
     #[inline]
     pub(crate) fn link(&self) -> Option<&Link> {
-        match self.membership.get() {
+        match self.0.get() {
             Some(Membership::Shared(link)) => Some(link),
             _ => None,
         }

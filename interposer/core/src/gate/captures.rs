@@ -115,8 +115,7 @@ impl Captures {
         beginning
     }
 
-    /// Returns whether a capture runs that a wait could break, after asking the driver which ones are
-    /// invalidated.
+    /// Returns whether a capture runs that a wait could break; the driver knows which ones are invalidated.
     pub(crate) fn is_capturing(&self, driver: &Driver, contexts: &Contexts) -> bool {
         if self.any() {
             for live in contexts.visit().iter_mut() {
@@ -139,8 +138,7 @@ impl Captures {
     }
 }
 
-/// Returns one name for a stream that has two. The null stream of a capture is the thread's own, since the
-/// legacy stream cannot be captured.
+/// Returns a stream's one name. The null stream of a capture is the thread's own: legacy is never captured.
 fn name(stream: CUstream) -> usize {
     match stream.expose_provenance() {
         0 => STREAM_PER_THREAD,

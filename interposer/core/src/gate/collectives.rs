@@ -46,8 +46,7 @@ impl Collectives {
         Self { prefixes: prefixes(&list), ..Self::default() }
     }
 
-    /// Begins to admit under a closed word, when its drain begins at `now`. Admitted work must be drained as
-    /// well.
+    /// Begins to admit under a closed word, when its drain begins at `now`. Admitted work is drained as well.
     pub fn admit(&self, word: GateWord, now: Nanos, target: Nanos) {
         self.until
             .store((now + Nanos(target.0.saturating_mul(PATIENCE))).0, Ordering::Relaxed);
@@ -73,8 +72,7 @@ impl Collectives {
     }
 }
 
-/// Returns a kernel's mangled name. A launch takes functions and kernels of libraries; the driver tells them
-/// apart.
+/// Returns a kernel's mangled name. A launch takes functions as well as kernels of libraries.
 fn name(driver: &Driver, function: CUfunction) -> Option<&'static str> {
     [driver.func_get_name, driver.kernel_get_name]
         .into_iter()

@@ -68,8 +68,7 @@ fn task(word: GateWord, answered: bool, flags: u32) -> Task {
 pub(super) struct AnsweredDrop(Mutex<Option<(usize, GateWord)>>);
 
 impl AnsweredDrop {
-    /// Returns whether a drop needs no answer: its closed `word` in `page` was answered before, or nothing
-    /// was ever granted.
+    /// Returns whether a drop needs no answer: it was answered before, or nothing was ever granted.
     pub(super) fn covers(&self, page: &Page, word: GateWord) -> bool {
         word.change() == 0 || *lock(&self.0) == Some((std::ptr::from_ref(page).addr(), word))
     }
@@ -183,8 +182,7 @@ impl Drainer {
         }
     }
 
-    /// Waits until no thread is inside, no capture runs and nothing is in flight; `false` if the word changed
-    /// first.
+    /// Waits for no thread inside, no capture and nothing in flight; `false` if the word changed first.
     fn drained(&self, page: &Page, word: GateWord) -> bool {
         poll(page, word, || GATE.is_empty() && !self.is_capturing() && GATE.is_empty())
             && self.in_flight_done(page, word)

@@ -76,8 +76,7 @@ loom::thread_local! {
     static THREAD: Thread = Thread { stripe: Cell::new(0), position: Cell::new(OUTSIDE) };
 }
 
-/// Returns the calling thread's number, which tells its own default stream from others'. No later thread gets
-/// it.
+/// Returns the calling thread's number, which no later thread gets. It tells default streams apart.
 pub fn thread_number() -> usize {
     THREAD.with(|thread| {
         thread.outside();
@@ -85,8 +84,7 @@ pub fn thread_number() -> usize {
     })
 }
 
-/// Returns whether the calling thread is inside the gate, as when the driver calls one of its functions from
-/// another.
+/// Returns whether the calling thread is inside the gate, as when one driver function calls another.
 pub fn is_inside() -> bool {
     THREAD.with(|thread| thread.position.get() == INSIDE)
 }
@@ -117,9 +115,8 @@ impl Thread {
 }
 
 impl Gate {
-    /// Creates a gate with no thread inside.
     #[cfg(not(loom))]
-    pub const fn new() -> Self {
+    pub(crate) const fn new() -> Self {
         Self {
             stripes: [const { Stripe { entered: AtomicU64::new(0), left: AtomicU64::new(0) } }; STRIPES],
         }
@@ -133,11 +130,8 @@ impl Gate {
         }
     }
 
-    /// Enters if `word` is open. A thread that is inside already passes in any case, since the drain waits
-    /// for it.
-    ///
-    /// # Errors
-    /// The word as it was read, if it is not open: the one to wait on.
+    /// Enters if `word` is open; else returns the word to wait on. A thread that is inside already passes in
+    /// any case, since the drain waits for it.
     #[inline]
     pub fn enter(&self, word: &AtomicU32) -> Result<Pass<'_>, GateWord> {
         THREAD.with(|thread| {
@@ -167,8 +161,7 @@ impl Gate {
         })
     }
 
-    /// Returns whether no thread is inside. Once the word is closed, `true` is final: later threads see it
-    /// closed.
+    /// Returns whether no thread is inside. In a closed gate, `true` is final: later threads see it closed.
     pub fn is_empty(&self) -> bool {
         fence(Ordering::SeqCst);
         let left: u64 = self.sum(|stripe| &stripe.left);
@@ -197,13 +190,6 @@ impl Gate {
                 thread.position.set(OUTSIDE);
             }
         });
-    }
-}
-
-#[cfg(not(loom))]
-impl Default for Gate {
-    fn default() -> Self {
-        Self::new()
     }
 }
 

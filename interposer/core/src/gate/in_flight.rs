@@ -9,7 +9,6 @@ use crate::driver::types::{CUDA_ERROR_NOT_READY, CUDA_SUCCESS, CUevent};
 
 use super::captures::Captures;
 
-/// Events recorded in each context behind the work that was in flight at some moment.
 #[derive(Debug)]
 pub(super) struct InFlight(Vec<Mark>);
 

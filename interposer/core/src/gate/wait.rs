@@ -95,16 +95,14 @@ impl Gatekeeper {
         }
     }
 
-    /// Passes the closed gate while a capture runs, whose launches are not executed, and in a process that
-    /// ends.
+    /// Passes the closed gate in a process that ends, or while a capture runs, which only records launches.
     fn excuse(&self) -> Option<Pass<'static>> {
         let excused = || self.captures.any() || exit::is_exiting();
         // Checked again inside: a capture that ended before this thread was counted held up no drain.
         excused().then(|| GATE.enter_anyway()).filter(|_| excused())
     }
 
-    /// Returns whether work may be in flight under the grant of `page`: its gate is not closed, or its drop
-    /// was not answered.
+    /// Returns whether work may be in flight under the grant of `page`: its drop is not answered yet.
     pub(crate) fn may_hold(&self, page: &Page) -> bool {
         let word = GateWord(page.gate.load(Ordering::Acquire));
         word.state() != GateState::Closed || !self.answered.covers(page, word)

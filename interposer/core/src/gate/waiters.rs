@@ -21,7 +21,7 @@ pub(crate) struct Waiters {
     /// Time on the monotonic clock when the gate last got a sleeper after it had none.
     since: AtomicU64,
     /// Nanoseconds that all threads have slept so far.
-    waited: AtomicU64,
+    pub(crate) waited: AtomicU64,
     /// Word that the daemon was last asked about, plus one; zero for none.
     asked: AtomicU64,
     /// Time of the last line on stderr on the monotonic clock; zero for none.
@@ -50,10 +50,6 @@ impl Waiters {
         Nanos(self.since.load(Ordering::Relaxed))
     }
 
-    pub(crate) fn waited(&self) -> Nanos {
-        Nanos(self.waited.load(Ordering::Relaxed))
-    }
-
     /// Asks for the lock by `send`, once for each word. A question that was not sent is asked again.
     pub(super) fn ask(&self, word: GateWord, send: impl FnOnce() -> bool) {
         let mark = u64::from(word.0) + 1;
@@ -62,8 +58,7 @@ impl Waiters {
         }
     }
 
-    /// Makes the next waiting thread ask again, since a daemon that returned does not know its predecessor's
-    /// questions.
+    /// Makes the next waiting thread ask again, since a new daemon does not know earlier questions.
     pub(crate) fn ask_again(&self) {
         self.asked.store(0, Ordering::Release);
     }

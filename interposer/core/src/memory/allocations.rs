@@ -54,8 +54,7 @@ pub struct Allocations {
 #[derive(Debug, Default)]
 struct Inner {
     blocks: BTreeMap<CUdeviceptr, Block>,
-    /// Block that the drainer prefetches now. Removing it waits, since the driver must not be asked for freed
-    /// memory.
+    /// Block that the drainer prefetches now. Removing it waits: the driver must not be asked for freed memory.
     held: Option<CUdeviceptr>,
 }
 

@@ -10,6 +10,7 @@
 //! imports is charged to the process that made it, as long as that has a use of its own.
 
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 
 use gpushare_proto::Bytes;
 
@@ -28,7 +29,7 @@ pub(crate) struct Handles {
 
 /// Number of a piece of memory. A piece may have several handles, and a handle may name another piece later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct PieceId(u64);
+pub(crate) struct PieceId(u64);
 
 #[derive(Debug)]
 struct Piece {
@@ -64,14 +65,7 @@ pub(crate) struct Tile {
 }
 
 /// Parts of a sparse array that is being destroyed.
-#[derive(Debug, Default)]
-pub(crate) struct Parts(Vec<(Tile, PieceId)>);
-
-impl Parts {
-    pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-}
+pub(crate) type Parts = Vec<(Tile, PieceId)>;
 
 impl Tile {
     fn holds(&self, other: &Self) -> bool {
@@ -80,7 +74,7 @@ impl Tile {
     }
 
     /// Returns the range, in the order of tiles, that contains all tiles within this one, and maybe others.
-    fn around(self) -> std::ops::RangeInclusive<Self> {
+    fn around(self) -> RangeInclusive<Self> {
         let last = [0, 1, 2].map(|way| self.from[way].saturating_add(self.size[way]));
         Self { size: [0; 3], ..self }..=Self { from: last, size: [u64::MAX; 3], ..self }
     }
@@ -140,11 +134,7 @@ impl Handles {
     /// further use. Mappings within the part end. A piece that reaches beyond it is charged until that
     /// mapping or the array ends.
     pub(crate) fn tile(&mut self, tile: Tile, handle: Option<CUmemHandle>) -> Vec<Charge> {
-        let around = self.tiles.range(tile.around()).map(|(&known, &piece)| (known, piece));
-        let gone = Parts(around.filter(|(known, _)| tile.holds(known)).collect());
-        for (known, _) in &gone.0 {
-            self.tiles.remove(known);
-        }
+        let gone = self.take_tiles(tile.around(), |known| tile.holds(known));
         if let Some(piece) = handle.and_then(|handle| self.handles.get(&handle)).map(|named| named.piece) {
             // Before the others are released, since it may be the same piece again.
             self.add_use(piece);
@@ -156,28 +146,28 @@ impl Handles {
     /// Removes and returns the parts of a sparse array that is about to be destroyed.
     pub(crate) fn take_parts(&mut self, resource: u64) -> Parts {
         let first = Tile { resource, kind: 0, plane: [0; 2], from: [0; 3], size: [0; 3] };
-        let last = Tile {
-            resource,
-            kind: u32::MAX,
-            plane: [u32::MAX; 2],
-            from: [u64::MAX; 3],
-            size: [u64::MAX; 3],
-        };
-        let gone: Vec<_> = self.tiles.range(first..=last).map(|(&tile, &piece)| (tile, piece)).collect();
+        let (from, size) = ([u64::MAX; 3], [u64::MAX; 3]);
+        let last = Tile { resource, kind: u32::MAX, plane: [u32::MAX; 2], from, size };
+        self.take_tiles(first..=last, |_| true)
+    }
+
+    fn take_tiles(&mut self, range: RangeInclusive<Tile>, is_meant: impl Fn(&Tile) -> bool) -> Parts {
+        let found = self.tiles.range(range).map(|(&tile, &piece)| (tile, piece));
+        let gone: Parts = found.filter(|(tile, _)| is_meant(tile)).collect();
         for (tile, _) in &gone {
             self.tiles.remove(tile);
         }
-        Parts(gone)
+        gone
     }
 
     /// Restores the parts of an array that was not destroyed after all.
     pub(crate) fn put_back(&mut self, parts: Parts) {
-        self.tiles.extend(parts.0);
+        self.tiles.extend(parts);
     }
 
     /// Ends the use of an array's parts; returns the charges of pieces without further use.
     pub(crate) fn end(&mut self, parts: Parts) -> Vec<Charge> {
-        parts.0.into_iter().filter_map(|(_, piece)| self.remove_use(piece)).collect()
+        parts.into_iter().filter_map(|(_, piece)| self.remove_use(piece)).collect()
     }
 
     fn mapped_at(&self, address: CUdeviceptr) -> Option<PieceId> {

@@ -20,7 +20,7 @@
 //! A daemon that returns brings a new page, which starts empty, and is told what is used. The lock around the
 //! page makes "taken from the page" and "counted as used" one step for that moment.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use gpushare_proto::page::{LeaseRow, MAX_GPUS, Page};
@@ -131,7 +131,9 @@ impl Lease {
     /// Adds used bytes without a lease to a card's debt.
     pub fn add_debt(&self, device: CUdevice, bytes: Bytes, kind: MemoryKind) {
         if let Some(usage) = self.usage(device) {
-            usage.add_debt(bytes, kind);
+            // Before `add`, so that the leased fixed bytes never seem to be more for a moment.
+            usage.debts[kind as usize].fetch_add(bytes.0, Ordering::SeqCst);
+            usage.add(bytes, kind);
         }
     }
 
@@ -142,11 +144,11 @@ impl Lease {
 
     /// Returns whether a card has a debt: used bytes for which the daemon has leased none.
     pub fn has_debt(&self, device: CUdevice) -> bool {
-        self.usage(device).is_some_and(Usage::has_debt)
+        let owes = |debt: &AtomicU64| debt.load(Ordering::SeqCst) > 0;
+        self.usage(device).is_some_and(|usage| usage.debts.iter().any(owes))
     }
 
-    /// Pays a debt with `bytes` that were taken for it and counted. Returns the rest, if others paid
-    /// meanwhile.
+    /// Pays a debt with `bytes` taken and counted for it. Returns the rest, if others paid meanwhile.
     #[must_use]
     pub fn pay_debt(&self, device: CUdevice, bytes: Bytes, kind: MemoryKind) -> Bytes {
         let Some(usage) = self.usage(device) else { return bytes };
@@ -163,7 +165,11 @@ impl Lease {
         let (Some(row), Some(gpu)) = (shared.row(device), shared.gpu(device)) else { return };
         usage.remove(bytes, kind);
         let mut free = bytes;
-        for debt in [kind, kind.other()] {
+        let other = match kind {
+            MemoryKind::Movable => MemoryKind::Fixed,
+            MemoryKind::Fixed => MemoryKind::Movable,
+        };
+        for debt in [kind, other] {
             free = free - usage.pay_debt(free, debt);
         }
         if kind == MemoryKind::Fixed {
@@ -201,32 +207,32 @@ impl Lease {
 
     /// Returns the bytes that this process uses on a device.
     pub fn used(&self, device: CUdevice) -> Bytes {
-        self.usage(device).map_or(Bytes::ZERO, Usage::used)
+        self.usage(device)
+            .map_or(Bytes::ZERO, |usage| Bytes(usage.used.load(Ordering::Relaxed)))
     }
 
     /// Returns the most bytes that were in use at once, summed over all devices.
     pub fn peak(&self) -> Bytes {
-        self.devices.iter().map(Usage::peak).sum()
+        self.devices.iter().map(|usage| Bytes(usage.peak.load(Ordering::Relaxed))).sum()
     }
 
     /// Returns the size of a card, if the driver was asked for it.
     pub fn card_size(&self, device: CUdevice) -> Option<Bytes> {
-        self.usage(device).and_then(Usage::card_size)
+        let size = self.usage(device)?.card_size.load(Ordering::Relaxed);
+        (size > 0).then_some(Bytes(size))
     }
 
     /// Remembers the size of a card, or with zero forgets it.
     pub fn set_card_size(&self, device: CUdevice, size: Bytes) {
         if let Some(usage) = self.usage(device) {
-            usage.set_card_size(size);
+            usage.card_size.store(size.0, Ordering::Relaxed);
         }
     }
 
     /// Replaces the page by a returned daemon's. `greet` says hello with the bytes in use, while none is
     /// taken or put back, and returns the new page and the new numbers of the devices. The daemon books all
-    /// of these bytes, so debts are gone, and what is fixed must be reported anew.
-    ///
-    /// # Errors
-    /// Those of `greet`; the old page stays then.
+    /// of these bytes, so debts are gone, and what is fixed must be reported anew. After an error of `greet` the
+    /// old page stays.
     pub fn replace_page<E>(
         &self,
         greet: impl FnOnce(&[(CUdevice, Bytes)]) -> Result<(&'static Page, Vec<GpuId>), E>,
@@ -256,15 +262,6 @@ impl Lease {
 
     fn write(&self) -> RwLockWriteGuard<'_, Option<Shared>> {
         self.shared.write().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl MemoryKind {
-    const fn other(self) -> Self {
-        match self {
-            Self::Movable => Self::Fixed,
-            Self::Fixed => Self::Movable,
-        }
     }
 }
 

@@ -49,8 +49,7 @@ impl PoolId {
         Self::Pool(handle.addr())
     }
 
-    /// Returns the bytes that the pool has reserved from the card; `None` if the driver does not know the
-    /// pool.
+    /// Returns the bytes that the pool has reserved from the card; `None` for a pool unknown to the driver.
     fn reserved(self, driver: &Driver) -> Option<Bytes> {
         match self {
             Self::Pool(_) => self.attribute(driver, POOL_RESERVED),
@@ -101,7 +100,7 @@ impl LockedPool<'_> {
     pub(crate) fn missing(&mut self, bytes: Bytes) -> Bytes {
         self.shrink();
         let used = self.pool.id.attribute(&self.memory.driver, POOL_USED).unwrap_or(Bytes::MAX);
-        bytes - (self.charged() - used)
+        bytes - (*self.charged - used)
     }
 
     /// Gives quota back for memory that the pool no longer has.
@@ -118,7 +117,7 @@ impl LockedPool<'_> {
     pub(crate) fn grow(&mut self, pledged: Bytes) -> bool {
         let (memory, device, kind) = (self.memory, self.pool.device, self.pool.kind);
         let reserved = self.pool.id.reserved(&memory.driver).unwrap_or_default();
-        let more = reserved - self.charged();
+        let more = reserved - *self.charged;
         if more > pledged {
             if memory.reserve(device, more - pledged, kind).is_err() {
                 memory.give_back(device, pledged, kind);
@@ -138,7 +137,7 @@ impl LockedPool<'_> {
     pub(crate) fn charge_all(&mut self) {
         self.shrink();
         let reserved = self.pool.id.reserved(&self.memory.driver).unwrap_or_default();
-        let more = reserved - self.charged();
+        let more = reserved - *self.charged;
         if !more.is_zero() {
             self.memory.charge(self.pool.device, more, self.pool.kind);
             self.charge(more);
@@ -151,7 +150,7 @@ impl LockedPool<'_> {
     }
 
     fn give_back_beyond(&mut self, reserved: Bytes) {
-        let less = self.charged() - reserved;
+        let less = *self.charged - reserved;
         if !less.is_zero() {
             *self.charged -= less;
             self.memory.pools.charged.fetch_sub(less.0, Ordering::Relaxed);
@@ -187,8 +186,7 @@ impl Memory {
         }
     }
 
-    /// Gives quota back for memory that the pools of a device no longer have. Skips pools that are growing
-    /// now.
+    /// Gives quota back for memory that a device's pools no longer have. Skips pools that are growing now.
     pub(crate) fn shrink_pools(&self, device: CUdevice) {
         if !self.pools_have_charge() {
             return;

@@ -13,20 +13,19 @@ use crate::process::lock;
 
 #[derive(Debug, Default)]
 pub(super) struct Usage {
-    used: AtomicU64,
+    pub(super) used: AtomicU64,
     /// Most bytes that were in use at once.
-    peak: AtomicU64,
+    pub(super) peak: AtomicU64,
     /// Bytes in use that never move.
     fixed: AtomicU64,
     /// Fixed bytes that were reported to the daemon; never less than it knows of.
     reported: AtomicU64,
-    /// Held while `reported` changes and the report is sent, so that reports go out in the order of the
-    /// changes.
+    /// Held while `reported` changes and the report is sent, so that reports go out in order.
     reporting: Mutex<()>,
     /// Debt of the card: used bytes without a lease, by [`MemoryKind`].
-    debts: [AtomicU64; 2],
+    pub(super) debts: [AtomicU64; 2],
     /// Size of the card as the driver's `cuMemGetInfo` returned it; 0 before it was asked.
-    card_size: AtomicU64,
+    pub(super) card_size: AtomicU64,
 }
 
 impl Usage {
@@ -48,12 +47,6 @@ impl Usage {
         }
     }
 
-    pub(super) fn add_debt(&self, bytes: Bytes, kind: MemoryKind) {
-        // Before `add`, so that the leased fixed bytes never seem to be more for a moment.
-        self.debts[kind as usize].fetch_add(bytes.0, Ordering::SeqCst);
-        self.add(bytes, kind);
-    }
-
     pub(super) fn remove(&self, bytes: Bytes, kind: MemoryKind) {
         self.used.fetch_sub(bytes.0, Ordering::Relaxed);
         if kind == MemoryKind::Fixed {
@@ -61,29 +54,8 @@ impl Usage {
         }
     }
 
-    pub(super) fn used(&self) -> Bytes {
-        Bytes(self.used.load(Ordering::Relaxed))
-    }
-
-    pub(super) fn peak(&self) -> Bytes {
-        Bytes(self.peak.load(Ordering::Relaxed))
-    }
-
-    pub(super) fn card_size(&self) -> Option<Bytes> {
-        let size = self.card_size.load(Ordering::Relaxed);
-        (size > 0).then_some(Bytes(size))
-    }
-
-    pub(super) fn set_card_size(&self, size: Bytes) {
-        self.card_size.store(size.0, Ordering::Relaxed);
-    }
-
     pub(super) fn debt(&self, kind: MemoryKind) -> Bytes {
         Bytes(self.debts[kind as usize].load(Ordering::SeqCst))
-    }
-
-    pub(super) fn has_debt(&self) -> bool {
-        self.debts.iter().any(|debt| debt.load(Ordering::SeqCst) > 0)
     }
 
     /// Takes at most `bytes` off a debt; returns how many.

@@ -39,8 +39,7 @@ struct Last {
     until: Option<Instant>,
 }
 
-/// Returns limits and use of the process's session; `None` for a process without one, and while no daemon has
-/// answered.
+/// Returns limits and use of the process's session; `None` without one, and while no daemon has answered.
 pub(crate) fn session_memory() -> Option<Arc<SessionMemory>> {
     let inquiry = INQUIRY.get().unwrap_or_else(|| {
         fork::register(super::in_child, super::at_exit);

@@ -1,6 +1,7 @@
 //! The process joins a session: it connects before its first context, and attaches to each card before a
 //! context there.
 
+use std::fmt;
 use std::sync::Mutex;
 
 use gpushare_proto::session::{Quota, QuotaError};
@@ -47,26 +48,24 @@ impl State {
 
     fn join(&'static self) -> Membership {
         fork::register(in_child, at_exit);
+        let refuse = |line: fmt::Arguments<'_>| {
+            stderr::print(line);
+            Membership::Refused
+        };
         let address = match Address::from_environment() {
             Ok(address) => address,
-            Err(error) => {
-                stderr::print(format_args!("{error}"));
-                return Membership::Refused;
-            }
+            Err(error) => return refuse(format_args!("{error}")),
         };
         let limits = match limits() {
-            Ok(limits) => limits,
+            Ok(limits) => limits.filter(|_| !address.has_token()),
             Err((name, error)) => {
-                stderr::print(format_args!(
-                    "{name}: {error}; this process must not use the GPU with a limit that is not understood"
-                ));
-                return Membership::Refused;
+                let consequence = "this process must not use the GPU with a limit that is not understood";
+                return refuse(format_args!("{name}: {error}; {consequence}"));
             }
         };
         let error = match address.connect(None) {
             Ok((connection, welcome, page)) => match Link::new(&connection, &welcome) {
                 Ok(link) => {
-                    let limits = limits.filter(|_| !address.has_token());
                     if let Some(limits) = &limits {
                         link.send(limits);
                     }
@@ -84,8 +83,7 @@ impl State {
         // A daemon that refuses the process, in whatever way, is there. Only an absent one leaves it to
         // itself.
         if address.required || !error.is_absence() {
-            stderr::print(format_args!("{error}; this process must not use the GPU without it"));
-            return Membership::Refused;
+            return refuse(format_args!("{error}; this process must not use the GPU without it"));
         }
         stderr::print(format_args!("{error}; this process uses the GPU without sharing"));
         Membership::Native

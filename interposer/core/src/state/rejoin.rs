@@ -43,18 +43,14 @@ impl State {
                 self.start_drainer();
             }
             link.unplug();
-            connection = self.reconnect(link, address, limits);
-        }
-    }
-
-    fn reconnect(&self, link: &Link, address: &Address, limits: Option<&TenantRequest>) -> Connection {
-        let mut pause = Duration::from_millis(20);
-        loop {
-            std::thread::sleep(pause);
-            pause = (pause * 2).min(Duration::from_millis(500));
-            if let Ok(connection) = self.rejoin(link, address, limits) {
-                return connection;
-            }
+            let mut pause = Duration::from_millis(20);
+            connection = loop {
+                std::thread::sleep(pause);
+                pause = (pause * 2).min(Duration::from_millis(500));
+                if let Ok(connection) = self.rejoin(link, address, limits) {
+                    break connection;
+                }
+            };
         }
     }
 
@@ -75,9 +71,7 @@ impl State {
             joined = Some((connection, welcome, page));
             Ok::<_, ConnectError>((page, numbers))
         })?;
-        let Some((connection, welcome, page)) = joined else {
-            return Err(ConnectError::Absent(Vec::new()));
-        };
+        let (connection, welcome, page) = joined.ok_or(ConnectError::Absent(Vec::new()))?;
         let old = self::page();
         self.gate.waiters.ask_again();
         set_page(page);
@@ -95,8 +89,7 @@ impl State {
         Ok(connection)
     }
 
-    /// Returns the process's holdings for the hello, from its bytes in use and the device of each live
-    /// context.
+    /// Returns the process's holdings for the hello: bytes in use and live contexts of each device.
     fn returning(&self, link: &Link, used: &[(CUdevice, Bytes)], contexts: &[CUdevice]) -> Returning {
         let identity = link.identity();
         let gpu = |&(device, used): &(CUdevice, Bytes)| {

@@ -30,7 +30,7 @@ pub(super) fn print() {
          counted {} launches, most in flight {}, held back {}, let through {}",
         link.identity().name,
         state.started.elapsed().as_secs_f64(),
-        state.gate.waiters.waited().0 as f64 / 1e9,
+        state.gate.waiters.waited.load(Ordering::Relaxed) as f64 / 1e9,
         Bytes(state.gate.moved.load(Ordering::Relaxed)),
         state.memory.lease.peak(),
         state.first_context.load(Ordering::Relaxed) as f64 / 1e6,
