@@ -134,10 +134,7 @@ impl Folder {
     /// Binds the sockets that were not passed. Connections queue up from then on.
     pub(crate) fn listen(&self) -> Result<Sockets, SocketError> {
         folder::take(&self.runtime.tenant_dir(), mode(self.owner))?;
-        let tenant_mode = match self.owner {
-            Owner::System => 0o666,
-            Owner::User => 0o600,
-        };
+        let tenant_mode = if self.owner == Owner::System { 0o666 } else { 0o600 };
         let [tenant, admin] = &self.passed;
         Ok(Sockets {
             admin: self.keep_or_bind(admin.as_ref(), &self.runtime.admin_socket(), 0o600)?,
@@ -223,11 +220,8 @@ impl Folder {
     fn bind(&self, path: &Path, mode: u32) -> Result<UnixListener, SocketError> {
         self.clear(path)?;
         let listener = UnixListener::bind(path).map_err(FileError::of("listen on", path, HINT))?;
-        fs::set_permissions(path, Permissions::from_mode(mode)).map_err(FileError::of(
-            "set the permissions of",
-            path,
-            HINT,
-        ))?;
+        let set = fs::set_permissions(path, Permissions::from_mode(mode));
+        set.map_err(FileError::of("set the permissions of", path, HINT))?;
         listener.set_nonblocking(true).map_err(FileError::of("listen on", path, HINT))?;
         Ok(listener)
     }

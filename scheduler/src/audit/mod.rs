@@ -63,11 +63,8 @@ impl Audit {
         let counts = Arc::new(Counts::default());
         let (ending, ended) = oneshot::channel();
         let (lines, queue) = sync_channel(QUEUE);
+        let folder = settings.path.as_deref().map_or(at, folder_of);
         let path = settings.path.clone().unwrap_or(default);
-        let folder = match &settings.path {
-            None => at,
-            Some(path) => folder_of(path),
-        };
         let file = File::new(folder, path, settings.size, settings.files);
         let theirs = counts.clone();
         let writing = thread::Builder::new().name("audit".to_owned()).spawn(move || {

@@ -17,56 +17,44 @@ use std::iter;
 use gpushare_proto::SessionId;
 use gpushare_sys::process;
 
-use super::awaited::Awaited;
-use super::joined::JoinedProcesses;
-use super::table::Clients;
+use crate::engine::Engine;
 use crate::identity::{PeerProcess, ProcessId};
-use crate::sessions::{Session, Sessions};
+use crate::sessions::Session;
 
 /// Largest number of parents that are looked at.
 const GENERATIONS: usize = 64;
 
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Ancestry<'a> {
-    pub(crate) sessions: &'a Sessions,
-    pub(crate) clients: &'a Clients,
-    pub(crate) awaited: &'a Awaited,
-    pub(crate) joined: &'a JoinedProcesses,
+/// Returns the session that a process belongs to by itself or by its parents.
+pub(crate) fn session_of(engine: &Engine, peer: &PeerProcess) -> Option<SessionId> {
+    let entered = || peer.id.and_then(|process| entered_or_registered(engine, process));
+    let by_parent = || parents(peer.id).find_map(|parent| of_parent(engine, peer, parent));
+    let of_job = || {
+        let key = peer.implicit_key();
+        let of_parents = parents(peer.id).filter_map(|parent| key.of_job(parent.pid));
+        let mut keys = iter::once(key.clone()).chain(of_parents);
+        keys.find_map(|key| engine.sessions.by_key(&key))
+    };
+    entered().or_else(by_parent).or_else(of_job)
 }
 
-impl Ancestry<'_> {
-    /// Returns the session that a process belongs to by itself or by its parents.
-    pub(crate) fn session_of(&self, peer: &PeerProcess) -> Option<SessionId> {
-        let entered = || peer.id.and_then(|process| self.entered_or_registered(process));
-        let of_parent = || parents(peer.id).find_map(|parent| self.of_parent(peer, parent));
-        let of_job = || {
-            let key = peer.implicit_key();
-            let of_parents = parents(peer.id).filter_map(|parent| key.of_job(parent.pid));
-            let mut keys = iter::once(key.clone()).chain(of_parents);
-            keys.find_map(|key| self.sessions.by_key(&key))
-        };
-        entered().or_else(of_parent).or_else(of_job)
-    }
+/// Returns the session that a process is a client of, or was one of under the last daemon.
+pub(crate) fn client_session(engine: &Engine, process: ProcessId) -> Option<SessionId> {
+    let awaited = || engine.awaited.session_of(process);
+    engine.clients.session_of(process).or_else(awaited)
+}
 
-    /// Returns the session that a process is a client of, or was one of under the last daemon.
-    pub(crate) fn client_session(&self, process: ProcessId) -> Option<SessionId> {
-        let awaited = || self.awaited.session_of(process);
-        self.clients.session_of(process).or_else(awaited)
-    }
+/// Returns the session that a child inherits from a parent. An implicit session is for its user alone.
+fn of_parent(engine: &Engine, peer: &PeerProcess, parent: ProcessId) -> Option<SessionId> {
+    let is_open = |session: &Session| !session.is_implicit() || session.uid() == peer.user;
+    let joined = client_session(engine, parent);
+    joined
+        .filter(|&session| engine.sessions.get(session).is_some_and(is_open))
+        .or_else(|| entered_or_registered(engine, parent))
+}
 
-    /// Returns the session that a child inherits from a parent. An implicit session is for its user alone.
-    fn of_parent(&self, peer: &PeerProcess, parent: ProcessId) -> Option<SessionId> {
-        let is_open = |session: &Session| !session.is_implicit() || session.uid() == peer.user;
-        let joined = self.client_session(parent);
-        joined
-            .filter(|&session| self.sessions.get(session).is_some_and(is_open))
-            .or_else(|| self.entered_or_registered(parent))
-    }
-
-    fn entered_or_registered(&self, process: ProcessId) -> Option<SessionId> {
-        let registered = || self.sessions.by_registrar(process);
-        self.joined.session_of(process).or_else(registered)
-    }
+fn entered_or_registered(engine: &Engine, process: ProcessId) -> Option<SessionId> {
+    let registered = || engine.sessions.by_registrar(process);
+    engine.joined.session_of(process).or_else(registered)
 }
 
 fn parents(of: Option<ProcessId>) -> impl Iterator<Item = ProcessId> {

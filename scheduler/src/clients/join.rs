@@ -20,12 +20,11 @@ use gpushare_proto::tenant::{Failure, FailureCode, PROTOCOL, Returning, Returnin
 use gpushare_proto::{Bytes, ClientId, GpuId, SessionId, Token};
 use gpushare_sys::{clock, process};
 
-use super::ancestry::Ancestry;
 use super::joined::JoinedProcess;
-use super::leave;
 use super::page::ClientPage;
 use super::returning::{becomes_away, check_away_limit, come_back, returning_client};
 use super::table::Client;
+use super::{ancestry, leave};
 use crate::connections::ConnectionId;
 use crate::engine::Engine;
 use crate::identity::{PeerProcess, ProcessId};
@@ -169,7 +168,7 @@ fn find_member(
         // The kernel's word comes before the peer's.
         (Some(bound), _) => bound,
         (None, Some(token)) => by_token(engine, token, returning.is_some())?,
-        (None, None) => match ancestry(engine).session_of(peer) {
+        (None, None) => match ancestry::session_of(engine, peer) {
             Some(session) => session,
             None => open_implicit(engine, peer)?,
         },
@@ -180,11 +179,6 @@ fn find_member(
     }
     engine.sessions.join(session);
     Ok(Member { client: engine.clients.new_id(), session, restored: false })
-}
-
-pub(crate) fn ancestry(engine: &Engine) -> Ancestry<'_> {
-    let Engine { sessions, clients, awaited, joined, .. } = engine;
-    Ancestry { sessions, clients, awaited, joined }
 }
 
 /// Returns the session of a token. A process may return to a revoked session, where its memory must count.

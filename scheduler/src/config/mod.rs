@@ -33,11 +33,9 @@ pub(crate) const MIN_AUDIT_SIZE: Bytes = Bytes(4096);
 const MOST_AUDIT_FILES: u32 = 1000;
 /// Default number of connections of one principal other than the daemon's own.
 const CONNECTIONS_PER_USER: usize = 256;
-/// Default number of sessions that one user may register with the system's daemon.
-const SESSIONS_PER_USER: usize = 64;
-
+/// Returns the default number of sessions that one user may register with the system's daemon.
 fn sessions_per_user() -> usize {
-    SESSIONS_PER_USER
+    64
 }
 
 /// Default size at which a recording ends.
@@ -356,7 +354,7 @@ mod tests {
         };
         assert_eq!(settings.cards[&CardName::Index(0)], first);
         assert_eq!(settings.cards.len(), 2);
-        assert_eq!(settings.self_service.unwrap().max_sessions, SESSIONS_PER_USER);
+        assert_eq!(settings.self_service.unwrap().max_sessions, 64);
         assert_eq!(settings.log_format, LogFormat::Json);
         let audit = AuditSettings {
             path: Some("/var/log/gpushare/audit.log".into()),

@@ -181,17 +181,13 @@ async fn hello<D: Dialect>(reader: &mut Reader) -> Result<Hello, End> {
 }
 
 async fn refuse<D: Dialect>(writer: &OwnedWriteHalf, end: End) -> End {
-    let failure = match &end {
-        End::Protocol(theirs) => Some((FailureCode::Protocol, codec::protocol_mismatch(*theirs))),
-        End::Codec(cause) => Some((FailureCode::BadRequest, cause.to_string())),
-        End::Foreign => {
-            Some((FailureCode::BadRequest, "the first message must be a hello of gpushare".to_owned()))
-        }
-        _ => None,
+    let (code, message) = match &end {
+        End::Protocol(theirs) => (FailureCode::Protocol, codec::protocol_mismatch(*theirs)),
+        End::Codec(cause) => (FailureCode::BadRequest, cause.to_string()),
+        End::Foreign => (FailureCode::BadRequest, "the first message must be a hello of gpushare".to_owned()),
+        _ => return end,
     };
-    if let Some((code, message)) = failure {
-        send_failure::<D>(writer, Failure { code, message }).await;
-    }
+    send_failure::<D>(writer, Failure { code, message }).await;
     end
 }
 

@@ -104,10 +104,7 @@ impl Metering {
         Some(Step::Ask { all })
     }
 
-    /// Asks NVML. Returns false if no answer will ever come.
-    ///
-    /// # Errors
-    /// If the thread that asks cannot start now.
+    /// Asks NVML. Returns false if no answer will ever come, and an error if the thread cannot start now.
     pub(crate) fn ask(
         &mut self,
         now: Nanos,

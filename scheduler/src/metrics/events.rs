@@ -77,12 +77,7 @@ impl Events {
                     .filter(|(by, _)| *by == refusal.by)
                     .for_each(|(_, count)| count.increment(1));
             }
-            Notice::Dropped { drain: None, .. }
-            | Notice::ModeChanged { .. }
-            | Notice::DropReopened { .. }
-            | Notice::Stuck { .. }
-            | Notice::Overdue { .. }
-            | Notice::Recovered { .. } => {}
+            _ => {}
         }
     }
 

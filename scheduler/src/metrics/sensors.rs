@@ -26,9 +26,6 @@ type Sample = Option<(Instant, Readings)>;
 
 impl Sensors {
     /// Starts the thread, which loads NVML at the first scrape.
-    ///
-    /// # Errors
-    /// If the system has no thread.
     pub(super) fn start() -> io::Result<Self> {
         Self::with(|deliver| Reader::start("sensors", nvml::readings, deliver))
     }

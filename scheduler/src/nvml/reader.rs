@@ -11,26 +11,16 @@ use nvml_wrapper::Nvml;
 
 /// Handle of the thread, which ends when the handle is dropped.
 #[derive(Debug)]
-pub(crate) struct Reader {
-    requests: SyncSender<()>,
-}
+pub(crate) struct Reader(SyncSender<()>);
 
 impl Reader {
     /// Starts a thread that answers each request with one `read`; without NVML it delivers `None` once and
-    /// ends.
-    ///
-    /// `deliver` returns whether anything still wants answers.
-    ///
-    /// # Errors
-    /// If the system has no thread.
-    pub(crate) fn start<T>(
+    /// ends. `deliver` returns whether anything still wants answers.
+    pub(crate) fn start<T: 'static>(
         name: &str,
         read: fn(&Nvml) -> T,
         deliver: impl FnMut(Option<T>) -> bool + Send + 'static,
-    ) -> io::Result<Self>
-    where
-        T: 'static,
-    {
+    ) -> io::Result<Self> {
         Self::reading(name, move || super::load().ok().map(|nvml| move || read(&nvml)), deliver)
     }
 
@@ -43,12 +33,12 @@ impl Reader {
         let (requests, arriving) = sync_channel(1);
         let thread = thread::Builder::new().name(name.to_owned());
         thread.spawn(move || answer(open, &arriving, deliver))?;
-        Ok(Self { requests })
+        Ok(Self(requests))
     }
 
     /// Requests a reading, unless one is requested already. Returns false if no answer will ever come.
     pub(crate) fn ask(&self) -> bool {
-        !matches!(self.requests.try_send(()), Err(TrySendError::Disconnected(())))
+        !matches!(self.0.try_send(()), Err(TrySendError::Disconnected(())))
     }
 }
 

@@ -26,10 +26,8 @@ impl Engine {
     /// Takes the machine's cards and goes on where the last daemon's `book` ends.
     ///
     /// If the book is not `complete`, clients may come back that it does not name. The core's events are
-    /// recorded on the `reel`. Must be called inside a runtime.
-    ///
-    /// # Errors
-    /// If another daemon has one of the cards, or nothing can be recorded.
+    /// recorded on the `reel`. Must be called inside a runtime. Fails if another daemon has one of the cards,
+    /// or nothing can be recorded.
     pub(crate) fn resume(
         settings: Settings,
         book: Book,

@@ -221,8 +221,10 @@ pub(super) fn catch_panics<T>(act: impl FnOnce() -> Result<T, StoreError>) -> Re
 
 fn words(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().map(String::as_str);
-    let text = text
-        .or_else(|| panic.downcast_ref::<&str>().copied())
-        .unwrap_or("it makes no sense");
-    text.lines().next().unwrap_or_default().to_owned()
+    let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+    text.unwrap_or("it makes no sense")
+        .lines()
+        .next()
+        .unwrap_or_default()
+        .to_owned()
 }

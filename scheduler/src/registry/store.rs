@@ -63,11 +63,8 @@ struct Open {
 impl Store {
     /// Opens the store `at` a folder that is held open, and returns it with the last daemon's book.
     ///
-    /// A store that exists only at the place `before`, where older releases kept it, is taken over.
-    ///
-    /// # Errors
-    /// If a store exists that may be intact and cannot be opened now. Without it, sessions would be
-    /// forgotten.
+    /// A store that exists only at the place `before`, where older releases kept it, is taken over. A store
+    /// that may be intact and cannot be opened now is an error: without it, sessions would be forgotten.
     pub(crate) fn open(at: At, before: Option<At>) -> Result<(Self, Book), std::io::Error> {
         let file = |(folder, path)| StoreFile::new(folder, path);
         let mut store = Self {

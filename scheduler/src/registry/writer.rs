@@ -87,10 +87,6 @@ pub(crate) struct Writer {
 }
 
 impl Writer {
-    /// Starts the thread.
-    ///
-    /// # Errors
-    /// If the system has no thread.
     pub(crate) fn start(store: Store) -> std::io::Result<Self> {
         let mailbox = Arc::new(Mailbox::default());
         let (say, words) = watch::channel(Word::default());

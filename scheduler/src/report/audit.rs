@@ -101,13 +101,14 @@ impl AuditTrail {
 
     /// Records that a session lost its name to a new one of an administrator.
     pub(crate) fn renamed(&self, peer: &PeerProcess, session: SessionId, old: &str, new: &str) {
+        let (old, new) = (Some(old.to_owned()), Some(new.to_owned()));
         let intent = Intent {
             operation: "session.rename",
             session: Some(session),
-            name: Some(new.to_owned()),
+            name: new.clone(),
             gpu: None,
         };
-        let done = Done { session: None, old: Some(old.to_owned()), new: Some(new.to_owned()) };
+        let done = Done { session: None, old, new };
         self.write_act(record(peer, intent, Ok(done)));
     }
 
@@ -255,15 +256,12 @@ impl AuditTrail {
 
     fn sum_up(&self, tenant: Tenant, session: &str, count: u64) {
         if count > 0 {
-            self.log.write(match tenant {
-                Tenant::Session(id) => {
-                    let session = Some(session.to_owned());
-                    Entry::Omitted { session_id: Some(id), session, uid: None, count }
-                }
-                Tenant::User(uid) => {
-                    Entry::Omitted { session_id: None, session: None, uid: Some(uid), count }
-                }
-            });
+            let (session_id, uid) = match tenant {
+                Tenant::Session(id) => (Some(id), None),
+                Tenant::User(uid) => (None, Some(uid)),
+            };
+            let session = session_id.map(|_| session.to_owned());
+            self.log.write(Entry::Omitted { session_id, session, uid, count });
         }
     }
 }
@@ -308,11 +306,10 @@ pub(crate) fn acted(
 ) -> Action {
     let result = answer.as_ref().map(|reply| match reply {
         AdminReply::Created { session, name, .. } => made(*session, name, sessions),
-        AdminReply::Token { session, name, .. } => Done {
-            session: Some((*session, name.clone())),
-            old: None,
-            new: Some("another token".to_owned()),
-        },
+        AdminReply::Token { session, name, .. } => {
+            let new = Some("another token".to_owned());
+            Done { session: Some((*session, name.clone())), old: None, new }
+        }
         reply => changed(reply),
     });
     record(peer, intent, result)

@@ -97,10 +97,8 @@ impl Watchers {
             return;
         }
         let what = match notice.clone() {
-            // A difference of states shows it.
-            Notice::ModeChanged { .. } => return,
-            // The log and `status` show it.
-            Notice::Overdue { .. } => return,
+            // A difference of states shows the first, the log and `status` show the second.
+            Notice::ModeChanged { .. } | Notice::Overdue { .. } => return,
             Notice::Granted { session, quantum, waited, .. } => {
                 WatchEventKind::Granted { session, quantum_ns: quantum, waited_ns: waited }
             }

@@ -21,15 +21,6 @@ use crate::registry::Origin;
 use crate::secret::TokenHash;
 use crate::sessions::{Session, Sessions};
 
-/// New end of a session's time.
-#[derive(Clone, Copy, Debug)]
-enum End {
-    Never,
-    In(Nanos),
-    /// The session's usual time from now on.
-    Again,
-}
-
 pub(super) fn named(sessions: &Sessions, which: &str) -> Result<SessionId, Failure> {
     let found = sessions.named(&plain(which));
     found.map_err(|message| failure(FailureCode::NotFound, message))
@@ -37,10 +28,8 @@ pub(super) fn named(sessions: &Sessions, which: &str) -> Result<SessionId, Failu
 
 fn found<'a>(sessions: &'a mut Sessions, which: &str) -> Result<(SessionId, &'a mut Session), Failure> {
     let id = named(sessions, which)?;
-    let session = sessions.get_mut(id);
-    let session =
-        session.ok_or_else(|| failure(FailureCode::NotFound, format!("there is no session {which}")))?;
-    Ok((id, session))
+    let gone = || failure(FailureCode::NotFound, format!("there is no session {which}"));
+    Ok((id, sessions.get_mut(id).ok_or_else(gone)?))
 }
 
 pub(super) fn session_request(
@@ -63,11 +52,16 @@ pub(super) fn session_request(
             Ok(AdminReply::Changed { old, new: new + &remark })
         }
         &SessionRequest::Renew { ref which, ttl } => {
-            let end = ttl.map_or(End::Again, End::In);
-            changed(act_on(engine, which, |session, now| renew(session, end, now)))
+            changed(act_on(engine, which, |session, now| match ttl.or(session.terms.ttl) {
+                None if !session.revoked => {
+                    let name = &session.name;
+                    Err(bad_request(format!("session {name} has no end; give it one with --ttl")))
+                }
+                ttl => renew(session, ttl, now),
+            }))
         }
         SessionRequest::Endless { which } => {
-            changed(act_on(engine, which, |session, now| renew(session, End::Never, now)))
+            changed(act_on(engine, which, |session, now| renew(session, None, now)))
         }
         SessionRequest::Revoke { which } => set_standing(engine, which, |session| session.revoked = true),
         SessionRequest::Pause { which } => set_standing(engine, which, |session| session.paused = true),
@@ -180,19 +174,11 @@ fn set_standing(
     }))
 }
 
-fn renew(session: &mut Session, end: End, now: Nanos) -> Result<(String, String), Failure> {
+/// Gives a session another time from now on; none for no end.
+fn renew(session: &mut Session, ttl: Option<Nanos>, now: Nanos) -> Result<(String, String), Failure> {
     if session.revoked {
         return Err(revoked(&session.name));
     }
-    let ttl = match end {
-        End::Never => None,
-        End::In(ttl) => Some(ttl),
-        End::Again => {
-            let name = &session.name;
-            let endless = || bad_request(format!("session {name} has no end; give it one with --ttl"));
-            Some(session.terms.ttl.ok_or_else(endless)?)
-        }
-    };
     ttl.map_or(Ok(()), check_ttl)?;
     let words = |session: &Session| match session.expires.map(|end| end - now) {
         None => "no end".to_owned(),

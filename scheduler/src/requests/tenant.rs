@@ -10,14 +10,15 @@
 
 use gpushare_core::{Event, Kind};
 use gpushare_proto::codec::{self, HEADER};
-use gpushare_proto::tenant::{Failure, GpuInfo, NewSession, TenantReply, TenantRequest};
+use gpushare_proto::tenant::{Failure, GpuInfo, TenantReply, TenantRequest};
 use gpushare_proto::{Bytes, ClientId, SessionId};
 
 use super::checks::unlimited_by_mistake;
 use super::dry_run::dry_run;
 use super::register::register;
 use super::sessions::limit_implicit;
-use crate::clients::join::{ancestry, enter};
+use crate::clients::ancestry;
+use crate::clients::join::enter;
 use crate::clients::leave::refuse;
 use crate::clients::returning::all_repeated;
 use crate::connections::{ConnectionId, Dialect as _, End, Tenant};
@@ -90,7 +91,11 @@ fn carry_out(
     let mut event = None;
     match *request {
         // Any peer may send these.
-        TenantRequest::Register(ref wish) => register_and_reply(engine, connection, peer, wish),
+        TenantRequest::Register(ref wish) => {
+            let answer = register(engine, peer, wish.clone());
+            let line = engine.audit.registered(peer, wish.name.as_deref(), &answer, &engine.sessions);
+            engine.reply_to_act(connection, answer, line);
+        }
         TenantRequest::OwnSession => {
             let own = own_session(engine, role, peer).and_then(|session| session_view(engine, session));
             reply = Some(TenantReply::OwnSession(own.map(Box::new)));
@@ -184,12 +189,6 @@ fn carry_out(
     Ok(event)
 }
 
-fn register_and_reply(engine: &mut Engine, connection: ConnectionId, peer: &PeerProcess, wish: &NewSession) {
-    let answer = register(engine, peer, wish.clone());
-    let line = engine.audit.registered(peer, wish.name.as_deref(), &answer, &engine.sessions);
-    engine.reply_to_act(connection, answer, line);
-}
-
 /// Puts a client on a card. The client gets the card's number before any message of the core about it.
 fn attach(
     engine: &mut Engine,
@@ -229,12 +228,11 @@ fn note_unknown(engine: &mut Engine, id: ClientId, name: &str, version: u32) -> 
 }
 
 fn own_session(engine: &Engine, role: PeerRole, peer: &PeerProcess) -> Option<SessionId> {
-    let ancestry = ancestry(engine);
     match role {
         PeerRole::Client(client) => engine.clients.get(client).map(|client| client.session),
         PeerRole::Tool | PeerRole::Ending => {
-            let client = peer.id.and_then(|process| ancestry.client_session(process));
-            client.or_else(|| ancestry.session_of(peer))
+            let client = peer.id.and_then(|process| ancestry::client_session(engine, process));
+            client.or_else(|| ancestry::session_of(engine, peer))
         }
     }
 }
