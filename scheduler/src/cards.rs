@@ -66,7 +66,7 @@ impl Card {
 pub(crate) struct Cards {
     all: Vec<Card>,
     /// Whether NVML listed all cards of the machine, so that tenants cannot announce others.
-    complete: bool,
+    pub(crate) complete: bool,
     lock_dir: PathBuf,
     limits: BTreeMap<CardName, CardLimits>,
     /// Settings of cards that the configuration does not name.
@@ -86,15 +86,6 @@ impl Cards {
             // The managed limit depends on the card, so it is sent for each card.
             told: Knobs { managed_limit: None, ..Knobs::new(&settings.core) },
         }
-    }
-
-    /// Refuses other cards from now on.
-    pub(crate) fn close(&mut self) {
-        self.complete = true;
-    }
-
-    pub(crate) fn is_complete(&self) -> bool {
-        self.complete
     }
 
     /// Returns the number of a card, and the events that announce a new card to the core.
@@ -282,7 +273,7 @@ mod tests {
             cards.find_or_add(&info(n, Bytes::gib(1))).unwrap();
         }
         assert!(matches!(cards.find_or_add(&info(99, Bytes::gib(1))), Err(CardError::Full(_))));
-        cards.close();
+        cards.complete = true;
         assert!(matches!(cards.find_or_add(&info(99, Bytes::gib(1))), Err(CardError::Unknown(_))));
     }
 

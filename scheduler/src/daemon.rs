@@ -81,7 +81,7 @@ async fn serve(
     let reel = settings.record.as_ref().map(RecordTo::create).transpose()?;
     let (at, before) = state.places(&folder, &registry).map_err(failed("keep its folder open"))?;
     let (store, book) = Store::open(at, before).map_err(failed("open its registry"))?;
-    let mut engine = Engine::resume(settings, book, store.is_complete(), (inputs, limit), reel)?;
+    let mut engine = Engine::resume(settings, book, store.complete, (inputs, limit), reel)?;
     engine.audit.log = audit;
     engine.reader = Some(reader);
     engine.metrics = metrics.map(|address| metrics::start(address, requests)).unwrap_or_default();
@@ -128,10 +128,7 @@ async fn serve(
     let (word, has_usage) = writer.finish().await;
     store::written(&mut engine, &word);
     // With a separate state folder, a registry in the runtime folder is one that could not be taken over.
-    let lasting = match state.is_apart() {
-        true => registry.exists(),
-        false => has_usage,
-    };
+    let lasting = if state.is_apart() { registry.exists() } else { has_usage };
     std::mem::take(&mut engine.audit.log).finish().await;
     if let Some(error) = gone {
         return Err(error.into());

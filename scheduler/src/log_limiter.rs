@@ -7,12 +7,9 @@ use gpushare_proto::Nanos;
 /// Time for which a key's number of lines is limited.
 const WINDOW: Nanos = Nanos::from_secs(1);
 
-/// Limiter of log lines: at most `lines` for each key within a second.
+/// Limiter of log lines: at most `LINES` for each key within a second.
 #[derive(Debug)]
-pub(crate) struct LogLimiter<K> {
-    lines: u64,
-    windows: BTreeMap<K, Window>,
-}
+pub(crate) struct LogLimiter<K, const LINES: u64 = 1>(BTreeMap<K, Window>);
 
 #[derive(Clone, Copy, Debug)]
 struct Window {
@@ -21,28 +18,22 @@ struct Window {
     omitted: u64,
 }
 
-impl<K> Default for LogLimiter<K> {
+impl<K, const LINES: u64> Default for LogLimiter<K, LINES> {
     fn default() -> Self {
-        Self::lines(1)
+        Self(BTreeMap::new())
     }
 }
 
-impl<K> LogLimiter<K> {
-    pub(crate) const fn lines(lines: u64) -> Self {
-        Self { lines, windows: BTreeMap::new() }
-    }
-}
-
-impl<K: Ord> LogLimiter<K> {
+impl<K: Ord, const LINES: u64> LogLimiter<K, LINES> {
     /// Returns the number of lines omitted before this one, or `None` if this one is to be omitted too.
     pub(crate) fn admit(&mut self, key: K, now: Nanos) -> Option<u64> {
         let fresh = Window { began: now, written: 0, omitted: 0 };
-        let window = self.windows.entry(key).or_insert(fresh);
+        let window = self.0.entry(key).or_insert(fresh);
         let mut omitted = 0;
         if now - window.began >= WINDOW {
             omitted = std::mem::replace(window, fresh).omitted;
         }
-        if window.written == self.lines {
+        if window.written == LINES {
             window.omitted += 1;
             return None;
         }
@@ -52,7 +43,7 @@ impl<K: Ord> LogLimiter<K> {
 
     /// Removes a key; returns the number of its omitted lines that were not reported.
     pub(crate) fn remove(&mut self, key: &K) -> u64 {
-        self.windows.remove(key).map_or(0, |window| window.omitted)
+        self.0.remove(key).map_or(0, |window| window.omitted)
     }
 }
 
@@ -62,7 +53,7 @@ mod tests {
 
     #[test]
     fn each_key_gets_one_line_a_second() {
-        let mut limiter = LogLimiter::default();
+        let mut limiter = LogLimiter::<char>::default();
         let at = Nanos::from_millis;
         assert_eq!(limiter.admit('a', at(0)), Some(0));
         assert_eq!(limiter.admit('a', at(10)), None);
@@ -76,7 +67,7 @@ mod tests {
 
     #[test]
     fn a_limiter_may_allow_several_lines_a_second() {
-        let mut limiter = LogLimiter::lines(2);
+        let mut limiter = LogLimiter::<(), 2>::default();
         let at = Nanos::from_millis;
         let admitted = [0, 1, 2, 3, 1000, 1001, 1002].map(|ms| limiter.admit((), at(ms)));
         assert_eq!(admitted, [Some(0), Some(0), None, None, Some(2), Some(0), None]);

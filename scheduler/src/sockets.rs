@@ -211,18 +211,14 @@ impl Folder {
         path: &Path,
         mode: u32,
     ) -> Result<UnixListener, SocketError> {
-        match passed {
-            Some(listener) => Ok(listener.try_clone().map_err(FileError::of("listen on", path, HINT))?),
-            None => self.bind(path, mode),
+        let failed = |what| FileError::of(what, path, HINT);
+        if let Some(listener) = passed {
+            return Ok(listener.try_clone().map_err(failed("listen on"))?);
         }
-    }
-
-    fn bind(&self, path: &Path, mode: u32) -> Result<UnixListener, SocketError> {
         self.clear(path)?;
-        let listener = UnixListener::bind(path).map_err(FileError::of("listen on", path, HINT))?;
-        let set = fs::set_permissions(path, Permissions::from_mode(mode));
-        set.map_err(FileError::of("set the permissions of", path, HINT))?;
-        listener.set_nonblocking(true).map_err(FileError::of("listen on", path, HINT))?;
+        let listener = UnixListener::bind(path).map_err(failed("listen on"))?;
+        fs::set_permissions(path, Permissions::from_mode(mode)).map_err(failed("set the permissions of"))?;
+        listener.set_nonblocking(true).map_err(failed("listen on"))?;
         Ok(listener)
     }
 

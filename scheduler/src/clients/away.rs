@@ -19,7 +19,6 @@ const UNLISTED: u32 = 2;
 
 type Answer = (RequestId, GpuId, Bytes);
 
-/// State of a client that outlives its connection.
 #[derive(Debug, Default)]
 pub(crate) struct Away {
     /// Latest answers on this connection.
@@ -27,8 +26,8 @@ pub(crate) struct Away {
     /// Answers on earlier connections that may be asked for again.
     repeats: VecDeque<Answer>,
     /// Bytes booked beyond the client's claim on its return and not asked for again yet, by card.
-    surplus: BTreeMap<GpuId, Bytes>,
-    watch: Option<Watch>,
+    pub(super) surplus: BTreeMap<GpuId, Bytes>,
+    pub(super) watch: Option<Watch>,
     /// Number of consecutive NVML answers that did not list the process.
     unlisted: u32,
 }
@@ -63,23 +62,6 @@ impl Away {
             *surplus -= answer.2;
         }
         repeated
-    }
-
-    pub(crate) fn set_surplus(&mut self, gpu: GpuId, bytes: Bytes) {
-        self.surplus.insert(gpu, bytes);
-    }
-
-    /// Takes the bytes that were not asked for again, by card.
-    pub(crate) fn take_surplus(&mut self) -> BTreeMap<GpuId, Bytes> {
-        std::mem::take(&mut self.surplus)
-    }
-
-    pub(crate) fn is_watched(&self) -> bool {
-        self.watch.is_some()
-    }
-
-    pub(crate) fn set_watch(&mut self, watch: Watch) {
-        self.watch = Some(watch);
     }
 }
 

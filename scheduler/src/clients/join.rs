@@ -34,14 +34,6 @@ use crate::registry::Origin;
 use crate::report::status::memory_report;
 use crate::sessions::Session;
 
-/// A new client's number and session.
-struct Member {
-    client: ClientId,
-    session: SessionId,
-    /// Whether it is a client of the last daemon, by pid and start time.
-    restored: bool,
-}
-
 pub(crate) fn join(
     engine: &mut Engine,
     connection: ConnectionId,
@@ -64,7 +56,7 @@ pub(crate) fn join(
         return come_back(engine, connection, (client, peer), returning, (file, page));
     }
     check_away_limit(engine, peer)?;
-    let Member { client: id, session, restored } = find_member(engine, peer, token, returning)?;
+    let (id, session, restored) = find_member(engine, peer, token, returning)?;
     let had = returning.map_or(&[][..], |returning| &returning.gpus);
     let gpus = match add_cards(engine, had) {
         Ok(gpus) => gpus,
@@ -148,17 +140,19 @@ fn may_be_unwritten(engine: &Engine, peer: &PeerProcess) -> bool {
     is_older && clock::monotonic() < engine.started + patience
 }
 
+/// Returns a client's number and session, and whether it is a client of the last daemon, by pid and start
+/// time.
 fn find_member(
     engine: &mut Engine,
     peer: &PeerProcess,
     token: Option<&Token>,
     returning: Option<&Returning>,
-) -> Result<Member, Failure> {
+) -> Result<(ClientId, SessionId, bool), Failure> {
     if let Some(&Returning { client, .. }) = returning
         && let Some(session) = engine.awaited.take(client, peer)
     {
         // Its place in the session's count of clients becomes the returned client's.
-        return Ok(Member { client, session, restored: true });
+        return Ok((client, session, true));
     }
     // A process that does not say who it was may still have what it had.
     for entry in engine.awaited.take_all(peer) {
@@ -178,7 +172,7 @@ fn find_member(
         return Err(failure(FailureCode::Permission, "the process that connected is dead"));
     }
     engine.sessions.join(session);
-    Ok(Member { client: engine.clients.new_id(), session, restored: false })
+    Ok((engine.clients.new_id(), session, false))
 }
 
 /// Returns the session of a token. A process may return to a revoked session, where its memory must count.
@@ -250,12 +244,4 @@ fn check_limit(engine: &Engine, peer: &PeerProcess, process: ProcessId) -> Resul
         FailureCode::Unavailable,
         format!("{principal} has {most} processes already that entered a session; end one first"),
     ))
-}
-
-/// Restores a process that entered a session under the last daemon, if it still lives.
-pub(crate) fn restore_joined(engine: &mut Engine, joined: JoinedProcess, session: SessionId) {
-    if let Some(pidfd) = joined.process.open() {
-        let watch = engine.watch(pidfd.into(), Watched::Joined(joined.process));
-        engine.joined.enter(joined, session, watch);
-    }
 }

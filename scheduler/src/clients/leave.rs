@@ -133,8 +133,8 @@ fn add_orphan(engine: &mut Engine, entry: ClientEntry, pidfd: Option<Arc<OwnedFd
     let (id, now) = (entry.client, clock::monotonic());
     let alive = pidfd.filter(|pidfd| !peer::is_dead(pidfd));
     let watch = alive.map(|pidfd| engine.watch(pidfd, Watched::Orphan(id)));
-    engine.orphans.add(entry, watch, witnessed, now, engine.metering.questions());
-    if engine.metering.is_off() {
+    engine.orphans.add(entry, watch, witnessed, now, engine.metering.questions);
+    if engine.metering.off {
         remove_orphan(engine, id);
     }
 }
@@ -165,7 +165,9 @@ pub(crate) fn remove_orphan(engine: &mut Engine, id: ClientId) {
 
 /// Counts one client of a session less, and ends the session if nothing keeps it.
 pub(crate) fn leave_session(engine: &mut Engine, session: SessionId) {
-    engine.sessions.leave(session);
+    if let Some(session) = engine.sessions.get_mut(session) {
+        session.clients = session.clients.saturating_sub(1);
+    }
     end_session_if_over(engine, session);
     engine.persistence.changed();
 }

@@ -35,7 +35,6 @@ use crate::connections::ConnectionId;
 use crate::engine::Engine;
 use crate::identity::PeerProcess;
 use crate::input::Watched;
-use crate::memory::overhead::Overhead;
 use crate::memory::reserve::give_up;
 use crate::nvml::Usages;
 use crate::operation::{Operation, failure};
@@ -70,11 +69,11 @@ pub(super) fn hang_up(engine: &mut Engine, id: ClientId) {
 }
 
 fn watch_away(engine: &mut Engine, id: ClientId) {
-    let client = engine.clients.get(id).filter(|client| !client.away.is_watched());
+    let client = engine.clients.get(id).filter(|client| !client.away.watch.is_some());
     if let Some(pidfd) = client.map(|client| client.peer.pidfd.clone()) {
         let watch = engine.watch(pidfd, Watched::Away(id));
         if let Some(client) = engine.clients.get_mut(id) {
-            client.away.set_watch(watch);
+            client.away.watch = Some(watch);
         }
     }
 }
@@ -148,7 +147,7 @@ pub(super) fn come_back(
             claim.map_or(Bytes::ZERO, |(_, had)| had.used.min(credible_bytes(engine, session, gpu, false)));
         if let Some(client) = engine.clients.get_mut(id) {
             client.page.attach(gpu, known.max(claim));
-            client.away.set_surplus(gpu, known - claim);
+            client.away.surplus.insert(gpu, known - claim);
             engine.cards.set_drain_target(&client.page);
         }
     }
@@ -177,7 +176,9 @@ pub(super) fn come_back(
 /// The client gave these bytes back on its last connection, and the message was lost.
 pub(crate) fn all_repeated(engine: &mut Engine, id: ClientId) {
     let client = engine.clients.get_mut(id);
-    let surplus = client.map(|client| client.away.take_surplus()).unwrap_or_default();
+    let surplus = client
+        .map(|client| std::mem::take(&mut client.away.surplus))
+        .unwrap_or_default();
     for (gpu, bytes) in surplus {
         give_up(engine, id, gpu, bytes);
     }
@@ -213,7 +214,7 @@ pub(crate) fn remove_unlisted(engine: &mut Engine, usages: &Usages) {
         }
         let pid = client.peer.pid;
         let ended = |gpu: GpuId| {
-            let was_listed = client.overheads.get(&gpu).is_some_and(Overhead::was_listed);
+            let was_listed = client.overheads.get(&gpu).is_some_and(|overhead| overhead.listed);
             let card = engine.cards.get(gpu).and_then(|card| usages.get(&card.info.uuid));
             let listed = card.and_then(Option::as_ref);
             was_listed && listed.is_some_and(|listed| !listed.contains_key(&pid))

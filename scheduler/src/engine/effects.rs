@@ -105,7 +105,7 @@ impl Engine {
             let uuid = self.cards.get(gpu).map(|card| card.info.uuid);
             self.refusals.keep(now, session, (client, pid), gpu, refusal);
             self.audit.refused(session, &self.sessions, (pid, uid), (gpu, uuid), refusal);
-            let Some(left_out) = self.refusals.pass_to_log(session, now) else {
+            let Some(left_out) = self.refusals.log.admit(session, now) else {
                 return;
             };
             if left_out > 0 {

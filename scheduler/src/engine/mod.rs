@@ -83,7 +83,7 @@ pub(crate) struct Engine {
     pub(crate) metering: Metering,
     pub(crate) watchers: Watchers,
     pub(crate) refusals: Refusals,
-    pub(crate) dry_runs: LogLimiter<u32>,
+    pub(crate) dry_runs: LogLimiter<u32, DRY_RUNS>,
     pub(crate) audit: AuditTrail,
     pub(crate) metrics: Metrics,
     /// Time of the next look at all pages; none while no session shares a card and no tool watches.
@@ -123,7 +123,7 @@ impl Engine {
             metering: Metering::default(),
             watchers: Watchers::default(),
             refusals: Refusals::default(),
-            dry_runs: LogLimiter::lines(DRY_RUNS),
+            dry_runs: LogLimiter::default(),
             audit: AuditTrail::default(),
             metrics: Metrics::default(),
             next_poll: None,

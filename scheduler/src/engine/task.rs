@@ -29,13 +29,15 @@ impl Engine {
             Input::Measured(Some(usages)) => measure::measured(self, &usages),
             Input::Measured(None) => measure::turn_off(self),
             Input::Died(Watched::Registrar(session)) => {
-                self.sessions.unbind(session);
+                if let Some(session) = self.sessions.get_mut(session) {
+                    session.bound = false;
+                }
                 leave::end_session_if_over(self, session);
             }
             Input::Died(Watched::Awaited(client)) => leave::remove_awaited(self, client),
             Input::Died(Watched::Away(client)) => leave::remove_client(self, client),
             Input::Died(Watched::Orphan(client)) => {
-                self.orphans.died(client, clock::monotonic(), self.metering.questions());
+                self.orphans.died(client, clock::monotonic(), self.metering.questions);
             }
             Input::Died(Watched::Joined(process)) => {
                 self.joined.remove(process);
@@ -90,7 +92,9 @@ impl Engine {
             self.read_pages(None);
         }
         measure::measure_if_due(self, now);
-        usage::count_if_due(self, now);
+        if self.persistence.counts_now(now, !self.clients.is_empty()) {
+            usage::count_all(self, now);
+        }
         self.finish();
     }
 

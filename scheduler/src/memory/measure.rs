@@ -46,7 +46,7 @@ pub(crate) fn measured(engine: &mut Engine, usages: &Usages) {
         book_overheads(engine, fixed, usages);
         returning::remove_unlisted(engine, usages);
     }
-    let asked = engine.metering.questions();
+    let asked = engine.metering.questions;
     leave::remove_unlisted_orphans(engine, usages, asked);
 }
 
@@ -66,7 +66,7 @@ fn book_overheads(engine: &mut Engine, before: FixedBytes, usages: &Usages) {
         let used = on_card.and_then(|used| *used.get(&client.peer.pid)?);
         let fixed = after.get(&(id, gpu)).copied().unwrap_or_default().max(before);
         let overhead = client.overheads.entry(gpu).or_default();
-        overhead.note_listed(on_card.is_some_and(|listed| listed.contains_key(&client.peer.pid)));
+        overhead.listed |= on_card.is_some_and(|listed| listed.contains_key(&client.peer.pid));
         let event = |bytes| Event::Overhead { client: id, gpu, bytes };
         events.extend(overhead.read(used, fixed).map(event));
     }

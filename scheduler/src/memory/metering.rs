@@ -35,8 +35,10 @@ pub(crate) struct Metering {
     next: Option<Nanos>,
     reader: Option<Reader>,
     open: Option<Question>,
-    questions: u64,
-    off: bool,
+    /// Number of questions asked so far.
+    pub(crate) questions: u64,
+    /// Whether there is no NVML to ask.
+    pub(crate) off: bool,
 }
 
 #[derive(Debug)]
@@ -56,14 +58,6 @@ pub(crate) enum Step {
 }
 
 impl Metering {
-    pub(crate) fn questions(&self) -> u64 {
-        self.questions
-    }
-
-    pub(crate) fn is_off(&self) -> bool {
-        self.off
-    }
-
     /// Ends the periodic measurement: no client is left.
     pub(crate) fn rest(&mut self) {
         self.next = None;

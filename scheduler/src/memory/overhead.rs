@@ -14,18 +14,11 @@ pub(crate) struct Overhead {
     last: Option<Bytes>,
     /// Driver memory of the process in bytes, as the core was last told.
     sent: Option<Bytes>,
-    listed: bool,
+    /// Whether NVML has listed the process on the card.
+    pub(crate) listed: bool,
 }
 
 impl Overhead {
-    pub(crate) fn was_listed(&self) -> bool {
-        self.listed
-    }
-
-    pub(crate) fn note_listed(&mut self, listed: bool) {
-        self.listed |= listed;
-    }
-
     /// Takes an answer in. Returns the overhead for the core if it changed; `Some(None)` is "not known".
     pub(crate) fn read(&mut self, used: Option<Bytes>, fixed: Bytes) -> Option<Option<Bytes>> {
         let now = used.map(|used| used - fixed);

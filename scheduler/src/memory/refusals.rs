@@ -11,7 +11,8 @@ use crate::log_limiter::LogLimiter;
 #[derive(Debug, Default)]
 pub(crate) struct Refusals {
     kept: BTreeMap<SessionId, VecDeque<Refused>>,
-    log: LogLimiter<SessionId>,
+    /// Limit of the refusals' lines in the log.
+    pub(crate) log: LogLimiter<SessionId>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -38,11 +39,6 @@ impl Refusals {
             kept.pop_front();
         }
         kept.push_back(Refused { at, client, pid, gpu, refusal });
-    }
-
-    /// Returns none if a refusal gets no line in the log now, else the number of refusals left out before.
-    pub(crate) fn pass_to_log(&mut self, session: SessionId, now: Nanos) -> Option<u64> {
-        self.log.admit(session, now)
     }
 
     /// Returns the last refusals of a session for `gpushare-ctl explain`, the oldest first.

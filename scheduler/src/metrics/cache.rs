@@ -24,7 +24,7 @@ pub(crate) type PictureRequest = oneshot::Sender<Picture>;
 #[derive(Debug)]
 pub(super) struct Cache {
     requests: mpsc::Sender<PictureRequest>,
-    events: PrometheusHandle,
+    pub(super) events: PrometheusHandle,
     sensors: Sensors,
     last: Mutex<Option<Arc<View>>>,
 }
@@ -71,10 +71,5 @@ impl Cache {
             text.into()
         };
         view.text.get_or_init(write).await.clone()
-    }
-
-    /// Sorts the samples that histograms have gathered since the last scrape into their buckets.
-    pub(super) fn sort_events(&self) {
-        self.events.run_upkeep();
     }
 }

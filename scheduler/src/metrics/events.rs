@@ -61,15 +61,13 @@ impl Events {
     /// Counts a notice of the core. Cards that were not added are not counted.
     pub(crate) fn note(&self, notice: &Notice) {
         match notice {
-            Notice::Granted { gpus, waited, .. } => {
-                self.record(*gpus, |card| &card.grants, *waited);
-            }
+            Notice::Granted { gpus, waited, .. } => self.record(*gpus, |card| &card.grants, *waited),
             Notice::Entered { gpus, waited, handoff, .. } => {
                 self.record(*gpus, |card| &card.waits, *waited);
                 self.record(*gpus, |card| &card.handoffs, *handoff);
             }
             Notice::Dropped { gpus, drain: Some(drain), .. } => {
-                self.record(*gpus, |card| &card.drains, *drain);
+                self.record(*gpus, |card| &card.drains, *drain)
             }
             Notice::Refused { gpu, refusal, .. } => {
                 let refused = self.cards.get(gpu).into_iter().flat_map(|card| &card.refused);

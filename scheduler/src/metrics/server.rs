@@ -71,7 +71,8 @@ async fn upkeep(cache: &Cache) {
     let mut due = interval(UPKEEP);
     loop {
         due.tick().await;
-        cache.sort_events();
+        // Sorts the samples that histograms have gathered since the last scrape into their buckets.
+        cache.events.run_upkeep();
     }
 }
 

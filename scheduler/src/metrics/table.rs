@@ -83,27 +83,22 @@ pub(super) struct Row {
 
 const CARD: &[&str] = &["gpu", "uuid"];
 
-/// Waits for the lock.
 pub(super) const GRANTS: Family = Family::histogram(
     "gpushare_gpu_grant_seconds",
     "Time from a session's entry into the queue to its grant, in turns",
 );
-/// Waits from a session's entry into the queue until it runs with its memory moved in.
 pub(super) const WAITS: Family = Family::histogram(
     "gpushare_gpu_wait_seconds",
     "Time from a session's entry into the queue until it runs with its memory moved in, in turns",
 );
-/// Durations of drains.
 pub(super) const DRAINS: Family = Family::histogram(
     "gpushare_gpu_drain_seconds",
     "Time from the request to release the lock to the end of the session's work in flight",
 );
-/// Costs of handoffs.
 pub(super) const HANDOFFS: Family = Family::histogram(
     "gpushare_gpu_handoff_seconds",
     "Time from the request to release the lock until the next session's memory is in: drain and move",
 );
-/// Refused allocations.
 pub(super) const REFUSALS: Family = Family::counter(
     "gpushare_gpu_refusals_total",
     "Refused allocations, by the limit that refused: quota, capacity or managed_limit",

@@ -129,7 +129,7 @@ impl Persistence {
     }
 
     /// Returns whether usage is to be counted now. `go_on` says whether to count again later.
-    pub(super) fn counts_now(&mut self, now: Nanos, go_on: bool) -> bool {
+    pub(crate) fn counts_now(&mut self, now: Nanos, go_on: bool) -> bool {
         let is_due = self.next_count.is_some_and(|count| count <= now);
         if is_due {
             // The book also has the memory of each process, which may have changed.

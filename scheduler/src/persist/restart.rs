@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 use tracing::{info, warn};
 
 use crate::cards::CardError;
-use crate::clients::{join, leave};
+use crate::clients::leave;
 use crate::config::{Owner, Settings};
 use crate::connections::ConnectionLimit;
 use crate::engine::{Engine, Machine};
@@ -94,7 +94,7 @@ fn take_cards(engine: &mut Engine) -> Result<(), LockError> {
     }
     // A user's own daemon may also serve cards that NVML does not list: simulated ones.
     if !found.is_empty() && engine.settings.owner == Owner::System {
-        engine.cards.close();
+        engine.cards.complete = true;
     }
     Ok(())
 }
@@ -111,7 +111,10 @@ fn restore_session(engine: &mut Engine, mut entry: SessionEntry) {
         engine.watch(pidfd.into(), Watched::Registrar(session)).until_death();
     }
     for process in joined {
-        join::restore_joined(engine, process, session);
+        if let Some(pidfd) = process.process.open() {
+            let watch = engine.watch(pidfd.into(), Watched::Joined(process.process));
+            engine.joined.enter(process, session, watch);
+        }
     }
     engine.send_terms(session);
     engine.send_standing(session);

@@ -14,13 +14,7 @@ use crate::operation::failure;
 use crate::registry::{Figures, Hour, Spent, view};
 use crate::sessions::Session;
 
-pub(crate) fn count_if_due(engine: &mut Engine, now: Nanos) {
-    if engine.persistence.counts_now(now, !engine.clients.is_empty()) {
-        count_all(engine, now);
-    }
-}
-
-pub(super) fn count_all(engine: &mut Engine, now: Nanos) {
+pub(crate) fn count_all(engine: &mut Engine, now: Nanos) {
     let hour = Hour::now();
     let ids: Vec<SessionId> = engine.sessions.iter().map(|(id, _)| id).collect();
     for id in ids {

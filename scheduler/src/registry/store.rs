@@ -44,8 +44,9 @@ pub(crate) struct Store {
     file: StoreFile,
     /// Location where older releases kept the store.
     before: Option<StoreFile>,
-    /// Whether the book names every client that may come back.
-    complete: bool,
+    /// Whether the book names every client that may come back: the last daemon ended in order, or there was
+    /// none on this boot.
+    pub(crate) complete: bool,
     open: Option<Open>,
     /// Usage that is not written yet.
     pending: Usage,
@@ -103,12 +104,6 @@ impl Store {
         let same_boot = book.is_of_this_boot();
         store.complete &= book.ended || !same_boot;
         Ok((store, if same_boot { book } else { book.over_a_boot() }))
-    }
-
-    /// Returns whether the book names every client that may come back: the last daemon ended in order, or
-    /// there was none on this boot.
-    pub(crate) fn is_complete(&self) -> bool {
-        self.complete
     }
 
     /// Opens the file at the path, or creates one. Returns the book of an existing file. A damaged one is set

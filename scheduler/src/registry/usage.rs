@@ -42,10 +42,7 @@ impl Figures {
             waited: self.waited - before.waited,
             held: self.held - before.held,
             moved: self.moved - before.moved,
-            peak: match self.peak > before.peak {
-                true => self.peak,
-                false => Bytes::ZERO,
-            },
+            peak: if self.peak > before.peak { self.peak } else { Bytes::ZERO },
             refusals: self.refusals.saturating_sub(before.refusals),
         }
     }

@@ -25,16 +25,10 @@ const LONGEST: usize = 512;
 const RESERVE: &str = "memory.reserve";
 
 /// The audit log with the limit of each tenant's lines.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct AuditTrail {
     pub(crate) log: Audit,
-    lines: LogLimiter<Tenant>,
-}
-
-impl Default for AuditTrail {
-    fn default() -> Self {
-        Self { log: Audit::default(), lines: LogLimiter::lines(LINES) }
-    }
+    lines: LogLimiter<Tenant, LINES>,
 }
 
 /// Key of a tenant's line limit.

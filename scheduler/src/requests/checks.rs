@@ -128,13 +128,11 @@ pub(super) fn check_quota(quota: &Quota) -> Result<(), Failure> {
 }
 
 pub(super) fn check_compute(quota: &Quota) -> Result<(), Failure> {
-    match quota.amounts().find(|amount| matches!(amount, Amount::Bytes(_))) {
-        Some(bytes) => {
-            let message = format!("{bytes} is no part of a card's time; write a share, like 25%");
-            Err(bad_request(message))
-        }
-        None => check_quota(quota),
+    if let Some(bytes) = quota.amounts().find(|amount| matches!(amount, Amount::Bytes(_))) {
+        let message = format!("{bytes} is no part of a card's time; write a share, like 25%");
+        return Err(bad_request(message));
     }
+    check_quota(quota)
 }
 
 fn check_weight(weight: u32) -> Result<(), Failure> {
@@ -160,7 +158,7 @@ fn may_exist(cards: &Cards, choice: &GpuChoice) -> bool {
     let has_uuid = matches!(choice, GpuChoice::Uuid(_) | GpuChoice::Prefix(_));
     let mut known = cards.iter();
     let is_known = known.any(|(gpu, known)| names_card(choice, gpu, known.info.uuid));
-    is_known || (has_uuid && !cards.is_complete())
+    is_known || (has_uuid && !cards.complete)
 }
 
 /// Returns the memory of the largest card; the greatest number if no card is known.

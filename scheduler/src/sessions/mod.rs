@@ -147,10 +147,7 @@ impl Sessions {
     /// Returns a name for a program's session: the wished one, unless an administrator's session has it.
     fn free(&self, wished: String, id: SessionId) -> String {
         let is_kept = |session: &Session| session.is_kept() && session.name == wished;
-        match self.all.values().any(is_kept) {
-            true => self.beside(&wished, id),
-            false => wished,
-        }
+        if self.all.values().any(is_kept) { self.beside(&wished, id) } else { wished }
     }
 
     /// Returns a name that begins like another one and that no administrator's session has.
@@ -229,20 +226,6 @@ impl Sessions {
     pub(crate) fn join(&mut self, session: SessionId) {
         if let Some(session) = self.all.get_mut(&session) {
             session.clients += 1;
-        }
-    }
-
-    /// Counts one client of a session less.
-    pub(crate) fn leave(&mut self, session: SessionId) {
-        if let Some(session) = self.all.get_mut(&session) {
-            session.clients = session.clients.saturating_sub(1);
-        }
-    }
-
-    /// Notes the death of the process that registered a session.
-    pub(crate) fn unbind(&mut self, session: SessionId) {
-        if let Some(session) = self.all.get_mut(&session) {
-            session.bound = false;
         }
     }
 

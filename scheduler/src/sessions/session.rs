@@ -62,15 +62,9 @@ impl Session {
     /// if it is a new one.
     pub(crate) fn news(&self, used: Figures, allocated: Bytes, hour: Hour) -> (Figures, (Hour, Bytes)) {
         let mut news = used.since(self.used);
-        let counted = match self.peak.0 == hour {
-            true => self.peak.1,
-            false => Bytes::ZERO,
-        };
+        let counted = if self.peak.0 == hour { self.peak.1 } else { Bytes::ZERO };
         let peak = news.peak.max(allocated);
-        news.peak = match peak > counted {
-            true => peak,
-            false => Bytes::ZERO,
-        };
+        news.peak = if peak > counted { peak } else { Bytes::ZERO };
         (news, (hour, peak.max(counted)))
     }
 

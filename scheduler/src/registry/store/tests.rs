@@ -389,21 +389,18 @@ fn of_two_registries_the_one_in_the_state_folder_counts() {
 fn a_registry_is_complete_after_an_orderly_end() {
     let folder = tempfile::tempdir().unwrap();
     let (mut store, _) = open(folder.path());
-    assert!(store.is_complete(), "there was no daemon before");
+    assert!(store.complete, "there was no daemon before");
     store.write(&book(2), Usage::new()).unwrap();
     drop(store);
     let (mut store, _) = open(folder.path());
-    assert!(!store.is_complete(), "the last daemon was killed");
+    assert!(!store.complete, "the last daemon was killed");
     store.write(&book(2).ended(), Usage::new()).unwrap();
     drop(store);
-    assert!(open(folder.path()).0.is_complete());
-    assert!(
-        !open(folder.path()).0.is_complete(),
-        "the one that ended well has had a successor, which did not"
-    );
+    assert!(open(folder.path()).0.complete);
+    assert!(!open(folder.path()).0.complete, "the one that ended well has had a successor, which did not");
     let another_boot = Book { boot: "another".into(), ..book(2) };
     open(folder.path()).0.write(&another_boot, Usage::new()).unwrap();
-    assert!(open(folder.path()).0.is_complete());
+    assert!(open(folder.path()).0.complete);
     fs::write(folder.path().join("registry.redb"), "half").unwrap();
-    assert!(!open(folder.path()).0.is_complete(), "the clients of a damaged store are unknown");
+    assert!(!open(folder.path()).0.complete, "the clients of a damaged store are unknown");
 }
