@@ -139,7 +139,6 @@ pub(crate) struct Client<D: Door> {
 }
 
 impl<D: Door> Client<D> {
-    /// Connects to the daemon in `dir`.
     pub(crate) fn connect(dir: &RuntimeDir) -> Result<Self, ClientError> {
         let path = (D::PATH)(dir);
         let mut client = Self { stream: open(&path)?, path, door: std::marker::PhantomData };
@@ -151,7 +150,6 @@ impl<D: Door> Client<D> {
         }
     }
 
-    /// Sends a request and waits for the reply.
     pub(crate) fn ask(&mut self, request: &D::Request) -> Result<D::Reply, ClientError> {
         let frame = codec::encode(request).map_err(|_| ClientError::TooLong)?;
         match self.stream.write_all(&frame) {
@@ -170,7 +168,6 @@ impl<D: Door> Client<D> {
         })
     }
 
-    /// Removes the limit on the wait for a reply.
     pub(crate) fn wait_forever(&mut self) -> Result<(), ClientError> {
         let result = self.stream.set_read_timeout(None);
         result.map_err(|cause| self.broken(cause))

@@ -19,7 +19,6 @@ const PATH: &str = "PATH";
 const PRELOAD: &str = "LD_PRELOAD";
 const LIBRARY_PATH: &str = "LD_LIBRARY_PATH";
 
-/// Prints the exports.
 pub(crate) fn env(args: &EnvArgs, places: &Places) -> Result<(), CtlError> {
     let library = library::find()?;
     let daemon = places.administered();
@@ -34,7 +33,7 @@ pub(crate) fn env(args: &EnvArgs, places: &Places) -> Result<(), CtlError> {
     // A variable without a value is removed.
     let mut exports = vec![
         (RUNTIME_DIR, Some(daemon.root().as_os_str().to_owned())),
-        (PRELOAD, Some(preloaded(&library, variable(PRELOAD), args.append))),
+        (PRELOAD, Some(preload::with(&library, variable(PRELOAD), args.append))),
         (PATH, Some(listed(PATH, folder(&program)))),
         (LIBRARY_PATH, Some(listed(LIBRARY_PATH, folder(&library)))),
     ];
@@ -99,17 +98,6 @@ fn extended(present: Option<OsString>, entry: &OsStr, append: bool) -> OsString 
     parts.join(OsStr::new(":"))
 }
 
-/// Returns `LD_PRELOAD` with exactly one copy of our library. Its entries may be separated by spaces too.
-fn preloaded(library: &Path, present: Option<OsString>, append: bool) -> OsString {
-    match append {
-        false => preload::prepend(library, present),
-        true => match preload::without(library, present) {
-            others if others.is_empty() => library.as_os_str().to_owned(),
-            others => [others.as_os_str(), library.as_os_str()].join(OsStr::new(":")),
-        },
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -137,9 +125,9 @@ mod tests {
     fn a_library_is_preloaded_once_in_front_or_behind() {
         let ours = Path::new("/new/libgpushare.so");
         let present = || Some(OsString::from("/a.so /old/libgpushare.so"));
-        assert_eq!(preloaded(ours, present(), false), "/new/libgpushare.so:/a.so");
-        assert_eq!(preloaded(ours, present(), true), "/a.so:/new/libgpushare.so");
-        assert_eq!(preloaded(ours, None, true), "/new/libgpushare.so");
+        assert_eq!(preload::with(ours, present(), false), "/new/libgpushare.so:/a.so");
+        assert_eq!(preload::with(ours, present(), true), "/a.so:/new/libgpushare.so");
+        assert_eq!(preload::with(ours, None, true), "/new/libgpushare.so");
     }
 
     #[test]

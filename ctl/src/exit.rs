@@ -73,7 +73,6 @@ pub(crate) fn fail(why: &dyn fmt::Display, code: u8) -> ExitCode {
     ExitCode::from(code)
 }
 
-/// Prints a warning on stderr.
 pub(crate) fn warn(what: &dyn fmt::Display) {
     let _ = writeln!(io::stderr(), "gpushare-ctl: {what}");
 }

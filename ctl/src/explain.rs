@@ -15,7 +15,6 @@ use crate::output;
 use crate::places::Places;
 use crate::table::{count, harmless, short, table};
 
-/// Prints the refusals, limits and wait of one session.
 pub(crate) fn explain(args: &ExplainArgs, places: &Places) -> Result<(), CtlError> {
     let mut client = Client::<Admin>::connect(places.administered())?;
     let which = args.which.clone();

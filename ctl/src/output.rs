@@ -20,8 +20,5 @@ pub(crate) fn print_json(model: &impl Serialize) -> io::Result<()> {
 
 /// Prints a model as JSON, or as the text that `text` makes of it.
 pub(crate) fn show(json: bool, model: &impl Serialize, text: impl FnOnce() -> String) -> io::Result<()> {
-    match json {
-        true => print_json(model),
-        false => print(&text()),
-    }
+    if json { print_json(model) } else { print(&text()) }
 }

@@ -38,7 +38,6 @@ impl Places {
         }
     }
 
-    /// Returns the folders to try, in order.
     pub(crate) fn candidates(&self) -> &[RuntimeDir] {
         &self.candidates
     }

@@ -15,7 +15,6 @@ use crate::run::token::{self, Draft};
 use crate::table::{harmless, list};
 use crate::{output, status};
 
-/// Runs one of the session commands.
 pub(crate) fn session(command: &SessionCommand, places: &Places) -> Result<(), CtlError> {
     let mut client = Client::connect(places.administered())?;
     match command {

@@ -11,13 +11,11 @@ use crate::output;
 use crate::places::Places;
 use crate::table::{Column, harmless, list, short, table};
 
-/// Prints the status.
 pub(crate) fn status(args: &StatusArgs, places: &Places) -> Result<(), CtlError> {
     let status = fetch(&mut Client::connect(places.administered())?)?;
     Ok(output::show(args.json, &status, || render(&status))?)
 }
 
-/// Asks the daemon for its status.
 pub(crate) fn fetch(client: &mut Client<Admin>) -> Result<Status, ClientError> {
     match client.ask(&AdminRequest::Status)? {
         AdminReply::Status(status) => Ok(*status),
@@ -25,7 +23,6 @@ pub(crate) fn fetch(client: &mut Client<Admin>) -> Result<Status, ClientError> {
     }
 }
 
-/// Returns the status as text.
 fn render(status: &Status) -> String {
     let mut page = daemon(status);
     page += "\n";
@@ -124,7 +121,6 @@ fn lock(session: &SessionView) -> (String, String) {
     }
 }
 
-/// Returns all figures of one session as text.
 pub(crate) fn one_session(session: &SessionView) -> String {
     let (lock, why) = lock(session);
     let Terms { memory, compute, weight, priority, labels, .. } = &session.state.terms;

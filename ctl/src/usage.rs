@@ -16,7 +16,6 @@ use crate::table::{harmless, short, table};
 /// Interval in which the daemon keeps usage, in seconds.
 const HOUR: u64 = 3600;
 
-/// Prints the usage of sessions.
 pub(crate) fn usage(args: &UsageArgs, places: &Places) -> Result<(), CtlError> {
     let mut client = Client::<Admin>::connect(places.administered())?;
     let AdminReply::Usage(mut usages) = client.ask(&AdminRequest::Usage { since: args.since })? else {

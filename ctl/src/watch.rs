@@ -50,7 +50,6 @@ fn tell(happenings: &[WatchEvent], json: bool, words: &mut Words) -> io::Result<
     stdout.flush()
 }
 
-/// Creates the trace file, in place of an older one.
 fn open(path: &Path) -> Result<Trace<std::fs::File>, CtlError> {
     let file = OpenOptions::new()
         .write(true)

@@ -39,7 +39,6 @@ pub(super) struct Log {
 }
 
 impl Log {
-    /// Opens the existing files.
     pub(super) fn open(path: &Path) -> Result<Self, AuditError> {
         let files = opened(path, None).map_err(|cause| unreadable(path, cause))?;
         if files.is_empty() {
@@ -67,7 +66,6 @@ impl Log {
         Ok((last, end))
     }
 
-    /// Returns all lines, oldest first.
     pub(super) fn each(&self, mut visit: impl FnMut(&str) -> Result<(), CtlError>) -> Result<(), CtlError> {
         for file in &self.files {
             let mut reader = BufReader::new(file);

@@ -17,7 +17,6 @@ use files::{Follow, Log};
 /// Interval at which `--follow` reads the log.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// Runs one of the audit commands.
 pub(crate) fn audit(command: &AuditCommand, places: &Places) -> Result<(), CtlError> {
     let path = |place: &AuditPlace| {
         let default = || places.administered().audit();

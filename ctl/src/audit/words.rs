@@ -20,9 +20,7 @@ pub(super) fn of(line: &Line) -> String {
         Entry::Omitted { session, uid, count, .. } => {
             let text = match (session, uid) {
                 (Some(session), _) => format!("{count} more refusals of {session}"),
-                (None, Some(uid)) => {
-                    format!("{count} more registrations and refused requests of user {uid}")
-                }
+                (None, Some(uid)) => format!("{count} more registrations and refused requests of user {uid}"),
                 (None, None) => format!("{count} more"),
             };
             ("more", text)

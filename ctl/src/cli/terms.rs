@@ -70,7 +70,6 @@ impl TermsArgs {
     }
 }
 
-/// Error for a text that is not a label.
 #[derive(Debug, thiserror::Error)]
 #[error("`{0}` is not a label; write KEY=VALUE")]
 pub(crate) struct LabelError(String);
@@ -86,7 +85,6 @@ fn label(text: &str) -> Result<(String, String), LabelError> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Limit(pub(crate) Quota);
 
-/// Error for a text that is not a usable limit.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LimitError {
     #[error(transparent)]

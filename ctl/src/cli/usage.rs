@@ -19,7 +19,6 @@ pub(crate) struct Usage {
     command: Option<String>,
 }
 
-/// Parses the command line.
 pub(crate) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Cli, Usage> {
     let args: Vec<OsString> = args.into_iter().collect();
     Cli::try_parse_from(&args).map_err(|error| {

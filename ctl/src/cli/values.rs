@@ -65,52 +65,37 @@ pub(super) fn past(text: &str) -> Result<Nanos, ValueError> {
     }
 }
 
-/// Length of a turn.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Quantum(pub(crate) Nanos);
+macro_rules! bounded {
+    ($(#[$doc:meta])* $name:ident($value:ty), $error:ident: $is_wrong:expr) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub(crate) struct $name(pub(crate) $value);
 
-impl FromStr for Quantum {
-    type Err = ValueError;
+        impl FromStr for $name {
+            type Err = ValueError;
 
-    fn from_str(text: &str) -> Result<Self, ValueError> {
-        match text.parse()? {
-            quantum if quantum < MIN_QUANTUM => Err(ValueError::ShortQuantum(quantum)),
-            quantum => Ok(Self(quantum)),
+            fn from_str(text: &str) -> Result<Self, ValueError> {
+                let is_wrong: fn(&$value) -> bool = $is_wrong;
+                let value = text.parse()?;
+                if is_wrong(&value) { Err(ValueError::$error(value)) } else { Ok(Self(value)) }
+            }
         }
-    }
+    };
 }
 
-/// Capacity of a card or limit on its memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Memory(pub(crate) Bytes);
-
-impl FromStr for Memory {
-    type Err = ValueError;
-
-    fn from_str(text: &str) -> Result<Self, ValueError> {
-        match text.parse()? {
-            bytes if bytes < MIN_MEMORY => Err(ValueError::LittleMemory(bytes)),
-            bytes => Ok(Self(bytes)),
-        }
-    }
+bounded! {
+    /// Length of a turn.
+    Quantum(Nanos), ShortQuantum: |time| *time < MIN_QUANTUM
+}
+bounded! {
+    /// Capacity of a card or limit on its memory.
+    Memory(Bytes), LittleMemory: |bytes| *bytes < MIN_MEMORY
+}
+bounded! {
+    /// Share of time between 0% and 100%, both excluded.
+    Share(Percent), NoShare: |share| matches!(share.0, 0 | 10_000..)
 }
 
-/// Share of time between 0% and 100%, both excluded.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Share(pub(crate) Percent);
-
-impl FromStr for Share {
-    type Err = ValueError;
-
-    fn from_str(text: &str) -> Result<Self, ValueError> {
-        match text.parse()? {
-            share @ Percent(0 | 10_000..) => Err(ValueError::NoShare(share)),
-            share => Ok(Self(share)),
-        }
-    }
-}
-
-/// Error for a text that names no single card.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum GpuNameError {
     #[error(transparent)]
@@ -119,7 +104,6 @@ pub(crate) enum GpuNameError {
     Auto,
 }
 
-/// Parses a text that names one card.
 pub(super) fn one_card(text: &str) -> Result<GpuChoice, GpuNameError> {
     match text.parse()? {
         GpuChoice::Auto => Err(GpuNameError::Auto),
@@ -145,7 +129,6 @@ impl FromStr for Since {
     }
 }
 
-/// Error for a text that is neither an age nor a time.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is neither an age, like 2h, nor a time, like 2026-11-22T08:00")]
 pub(crate) struct SinceError(String);

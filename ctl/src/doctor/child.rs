@@ -25,7 +25,6 @@ const SAID: u64 = 4096;
 /// End of a child.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum End {
-    /// The child answered everything.
     Finished,
     /// The child ended before it had answered everything.
     Crashed {
@@ -38,12 +37,9 @@ pub(crate) enum End {
     Hung {
         /// Driver call in which the child process was when it ended or was stopped.
         at: String,
-        /// Time until the child was killed.
         after: Duration,
-        /// Whether the child survived the kill.
         unkillable: bool,
     },
-    /// The child could not be started.
     Unstarted(String),
 }
 
@@ -77,11 +73,8 @@ fn watch<F: Default + DeserializeOwned + Send + 'static>(command: &mut Command, 
     let mut child = match command.spawn() {
         Ok(child) => child,
         Err(cause) => {
-            return Asked {
-                facts: F::default(),
-                end: End::Unstarted(cause.to_string()),
-                said: String::new(),
-            };
+            let end = End::Unstarted(cause.to_string());
+            return Asked { facts: F::default(), end, said: String::new() };
         }
     };
     let start = Instant::now();

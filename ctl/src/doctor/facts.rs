@@ -42,7 +42,6 @@ impl Root {
         Ok(String::from_utf8_lossy(&fs::read(self.at(path))?).into_owned())
     }
 
-    /// Returns whether a path exists.
     pub(super) fn has(&self, path: impl AsRef<Path>) -> bool {
         self.at(path).symlink_metadata().is_ok()
     }
@@ -87,7 +86,6 @@ impl DaemonFacts {
     }
 }
 
-/// All gathered facts.
 #[derive(Debug)]
 pub(crate) struct Facts {
     pub(super) root: Root,
@@ -107,7 +105,6 @@ pub(crate) struct Facts {
 }
 
 impl Facts {
-    /// Gathers all facts.
     pub(super) fn gather(args: &DoctorArgs, places: &Places) -> Self {
         let limit = Duration::from_nanos(args.timeout.0);
         let library = library::find();

@@ -50,7 +50,7 @@ impl CommandError for DoctorError {
 pub(crate) fn doctor(args: &DoctorArgs, places: &Places) -> Result<ExitCode, DoctorError> {
     let facts = Facts::gather(args, places);
     let report = Report::of(&facts);
-    output::show(args.json, &report, || text::render(&report, text::Colour::of_stdout()))?;
+    output::show(args.json, &report, || text::render(&report, text::is_coloured()))?;
     if let Some(file) = &args.bundle {
         bundle::write(file, &facts, &report, args)?;
     }

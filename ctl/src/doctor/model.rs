@@ -18,7 +18,6 @@ const FORMAT: u32 = 1;
 pub(crate) enum Severity {
     /// Check that was skipped; its finding says why.
     Skipped,
-    /// No problem.
     Ok,
     /// gpushare works, but with restrictions or not for all programs.
     Warning,
@@ -82,12 +81,10 @@ impl Outcome {
         Self::new(Severity::Skipped, why)
     }
 
-    /// Returns a warning with advice.
     pub(super) fn warning(finding: impl Into<String>, hint: impl Into<String>) -> Self {
         Self::new(Severity::Warning, finding).hint(hint)
     }
 
-    /// Returns an error with advice.
     pub(super) fn error(finding: impl Into<String>, hint: impl Into<String>) -> Self {
         Self::new(Severity::Error, finding).hint(hint)
     }
@@ -125,7 +122,6 @@ pub(crate) struct Finding {
     pub(super) outcome: Outcome,
 }
 
-/// Number of findings of each severity.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Counts {
     pub(super) ok: usize,
@@ -134,7 +130,6 @@ pub(crate) struct Counts {
     pub(super) skipped: usize,
 }
 
-/// Report of all findings.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Report {
     pub(super) format: u32,
@@ -146,7 +141,6 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    /// Runs every check.
     pub(super) fn of(facts: &Facts) -> Self {
         let findings = CHECKS.iter().flat_map(|check| {
             let Check { id, group, look, .. } = *check;

@@ -6,41 +6,29 @@ use super::checks::Group;
 use super::model::{Finding, Report, Severity};
 use crate::table::{count, harmless};
 
-/// Whether severities are coloured.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Colour {
-    On,
-    Off,
+/// Returns whether severities are coloured: on a terminal unless `NO_COLOR` is set (no-color.org).
+pub(super) fn is_coloured() -> bool {
+    let refused = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty())
+        || std::env::var_os("TERM").is_some_and(|term| term == "dumb");
+    stdout().is_terminal() && !refused
 }
 
-impl Colour {
-    /// Returns `On` for a terminal unless `NO_COLOR` is set (no-color.org).
-    pub(super) fn of_stdout() -> Self {
-        let refused = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty())
-            || std::env::var_os("TERM").is_some_and(|term| term == "dumb");
-        match stdout().is_terminal() && !refused {
-            true => Self::On,
-            false => Self::Off,
-        }
-    }
-
-    /// Returns the name of a severity, in its colour and as wide as the longest one.
-    fn paint(self, severity: Severity) -> String {
-        let (code, name) = match severity {
-            Severity::Skipped => ("2", "skipped"),
-            Severity::Ok => ("32", "ok"),
-            Severity::Warning => ("33", "warning"),
-            Severity::Error => ("1;31", "error"),
-        };
-        match self {
-            Self::On => format!("\u{1b}[{code}m{name:<7}\u{1b}[0m"),
-            Self::Off => format!("{name:<7}"),
-        }
+/// Returns the name of a severity, in its colour and as wide as the longest one.
+fn paint(severity: Severity, coloured: bool) -> String {
+    let (code, name) = match severity {
+        Severity::Skipped => ("2", "skipped"),
+        Severity::Ok => ("32", "ok"),
+        Severity::Warning => ("33", "warning"),
+        Severity::Error => ("1;31", "error"),
+    };
+    if coloured {
+        format!("\u{1b}[{code}m{name:<7}\u{1b}[0m")
+    } else {
+        format!("{name:<7}")
     }
 }
 
-/// Returns the whole report as text.
-pub(super) fn render(report: &Report, colour: Colour) -> String {
+pub(super) fn render(report: &Report, coloured: bool) -> String {
     let mut page = format!("gpushare-ctl {} doctor\n", report.version);
     let width = report.findings.iter().map(|finding| finding.check.len()).max().unwrap_or(0);
     for &group in Group::ALL {
@@ -52,7 +40,7 @@ pub(super) fn render(report: &Report, colour: Colour) -> String {
             while findings.next_if(|next| is_same_skip(finding, next)).is_some() {
                 more += 1;
             }
-            page += &line(finding, more, width, colour);
+            page += &line(finding, more, width, coloured);
         }
     }
     page + "\n" + &summary(report)
@@ -64,9 +52,9 @@ fn is_same_skip(one: &Finding, next: &Finding) -> bool {
 }
 
 /// Returns `  warning  cards.managed   cuda0: finding` with the hint below it; `more` equal findings are not shown.
-fn line(finding: &Finding, more: usize, width: usize, colour: Colour) -> String {
+fn line(finding: &Finding, more: usize, width: usize, coloured: bool) -> String {
     let outcome = &finding.outcome;
-    let severity = colour.paint(outcome.severity);
+    let severity = paint(outcome.severity, coloured);
     let subject = outcome
         .subject
         .as_ref()
@@ -131,7 +119,7 @@ mod tests {
 
     #[test]
     fn findings_are_grouped_and_aligned_with_their_hints_below() {
-        let page = render(&report(), Colour::Off);
+        let page = render(&report(), false);
         let lines: Vec<&str> = page.lines().filter(|line| line.starts_with("  ")).collect();
         assert_eq!(
             lines,
@@ -159,7 +147,7 @@ mod tests {
             skipped("cards.fd", "no card"),
             skipped("cards.mig", "no NVML"),
         ];
-        let page = render(&report, Colour::Off);
+        let page = render(&report, false);
         assert!(
             page.contains("  skipped  cards.seen  no card (and 2 more)\n  skipped  cards.mig   no NVML\n"),
             "{page}"
@@ -168,7 +156,7 @@ mod tests {
 
     #[test]
     fn colours_are_for_terminals_only() {
-        assert!(!render(&report(), Colour::Off).contains('\u{1b}'));
-        assert!(render(&report(), Colour::On).contains("\u{1b}[1;31merror  \u{1b}[0m"));
+        assert!(!render(&report(), false).contains('\u{1b}'));
+        assert!(render(&report(), true).contains("\u{1b}[1;31merror  \u{1b}[0m"));
     }
 }

@@ -79,12 +79,8 @@ impl CommandError for RunError {
     }
 }
 
-/// Session that the program will belong to.
-struct Registered {
-    /// Path of the file with the session's token.
-    token: PathBuf,
-    gpu: Option<GpuUuid>,
-}
+/// Path of the token file of the session that the program will belong to, and the session's card.
+type Registered = (PathBuf, Option<GpuUuid>);
 
 /// Becomes the program; returns only on failure.
 pub(crate) fn run(args: &RunArgs, places: &Places) -> Result<Infallible, RunError> {
@@ -93,17 +89,17 @@ pub(crate) fn run(args: &RunArgs, places: &Places) -> Result<Infallible, RunErro
     let library = library::find()?;
     let program = program::find(name)?;
     let (daemon, mut client) = start::reach(places)?;
-    let session = match &args.session {
+    let (token, placed) = match &args.session {
         Some(which) => join(&mut client, places.secrets(&daemon), which)?,
         None => register(&mut client, args, places.secrets(&daemon))?,
     };
     let restricted = std::env::var_os(VISIBLE_DEVICES).is_some();
-    let card = visible(&args.gpu, session.gpu, restricted)?;
+    let card = visible(&args.gpu, placed, restricted)?;
 
     let present = std::env::var_os(PRELOAD);
     let reach = Reach::of(&program);
     let preload = match reach.is_harmless() {
-        true => preload::prepend(&library, present),
+        true => preload::with(&library, present, false),
         false => preload::without(&library, present),
     };
     if reach != Reach::Loaded {
@@ -113,7 +109,7 @@ pub(crate) fn run(args: &RunArgs, places: &Places) -> Result<Infallible, RunErro
     command
         .arg0(name)
         .args(arguments)
-        .env(TOKEN_FILE, session.token)
+        .env(TOKEN_FILE, token)
         .env(RUNTIME_DIR, daemon.root());
     match preload.is_empty() {
         true => command.env_remove(PRELOAD),
@@ -128,11 +124,10 @@ pub(crate) fn run(args: &RunArgs, places: &Places) -> Result<Infallible, RunErro
     Err(RunError::Exec { program: name.to_string_lossy().into_owned(), cause: command.exec() })
 }
 
-/// Joins an existing session.
 fn join(client: &mut Client<Tenant>, secrets: &RuntimeDir, which: &str) -> Result<Registered, RunError> {
     let (path, token) = token::find(secrets, which)?;
     match client.ask(&TenantRequest::Join(token))? {
-        TenantReply::SessionMemory(Some(_)) => Ok(Registered { token: path, gpu: None }),
+        TenantReply::SessionMemory(Some(_)) => Ok((path, None)),
         TenantReply::SessionMemory(None) => Err(RunError::Unknown(which.to_owned())),
         _ => Err(client.unexpected().into()),
     }
@@ -152,8 +147,7 @@ fn register(
                     harmless(&name)
                 ));
             }
-            let token = token::write(secrets, &token)?;
-            Ok(Registered { token, gpu })
+            Ok((token::write(secrets, &token)?, gpu))
         }
         _ => Err(client.unexpected().into()),
     }

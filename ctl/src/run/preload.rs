@@ -4,16 +4,15 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
-/// Returns `library` followed by the entries of `present`, which are separated by spaces or colons as in ld.so(8).
-/// Entries with the library's file name are dropped: two copies in one process would gate each other.
-pub(crate) fn prepend(library: &Path, present: Option<OsString>) -> OsString {
-    let mut value = library.as_os_str().to_owned();
-    let others = without(library, present);
-    if !others.is_empty() {
-        value.push(":");
-        value.push(others);
+/// Returns the entries of `present`, which are separated by spaces or colons as in ld.so(8), with `library` in front, or
+/// last if `append`. Entries with the library's file name are dropped: two copies in one process would gate each other.
+pub(crate) fn with(library: &Path, present: Option<OsString>, append: bool) -> OsString {
+    let (ours, others) = (library.as_os_str(), without(library, present));
+    match (others.is_empty(), append) {
+        (true, _) => ours.to_owned(),
+        (false, true) => [&others, ours].join(OsStr::new(":")),
+        (false, false) => [ours, &others].join(OsStr::new(":")),
     }
-    value
 }
 
 /// Returns the entries of `present` without those that have the library's file name.
@@ -27,7 +26,6 @@ pub(crate) fn without(library: &Path, present: Option<OsString>) -> OsString {
         .join(OsStr::new(":"))
 }
 
-/// Returns the files of a list, which are separated by spaces or colons.
 pub(crate) fn entries(list: &OsStr) -> Vec<PathBuf> {
     let entries = list.as_bytes().split(|byte| matches!(byte, b' ' | b':'));
     let entries = entries.filter(|entry| !entry.is_empty());
@@ -39,12 +37,12 @@ mod tests {
     use super::*;
 
     fn prepended(present: &str) -> OsString {
-        prepend(Path::new("/new/libgpushare.so"), Some(present.into()))
+        with(Path::new("/new/libgpushare.so"), Some(present.into()), false)
     }
 
     #[test]
     fn what_is_there_stays_behind_ours_in_its_order() {
-        assert_eq!(prepend(Path::new("/l.so"), None), "/l.so");
+        assert_eq!(with(Path::new("/l.so"), None, false), "/l.so");
         assert_eq!(prepended(""), "/new/libgpushare.so");
         assert_eq!(prepended("/b.so /a.so:c.so"), "/new/libgpushare.so:/b.so:/a.so:c.so");
     }

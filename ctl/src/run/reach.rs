@@ -27,7 +27,6 @@ const FIRST_LINE: usize = 256;
 /// Effect of a preload on a program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Reach {
-    /// The library is loaded.
     Loaded,
     /// A program of musl, which would fail at its start.
     Musl(PathBuf),

@@ -98,7 +98,6 @@ struct StartLock {
 }
 
 impl StartLock {
-    /// Waits for the lock and takes it.
     fn take(path: PathBuf) -> Result<Self, StartError> {
         let locked = || loop {
             let file = OpenOptions::new()
@@ -169,13 +168,9 @@ pub(crate) fn scheduler() -> Result<PathBuf, StartError> {
         PathBuf::from,
     );
     let path = std::path::absolute(&path).unwrap_or(path);
-    match path.is_file() {
-        true => Ok(path),
-        false => Err(StartError::NoScheduler(path)),
-    }
+    if path.is_file() { Ok(path) } else { Err(StartError::NoScheduler(path)) }
 }
 
-/// Returns the last line of the daemon's log.
 fn last_line(log: &Path) -> String {
     let end = || {
         use std::io::{Seek as _, SeekFrom};

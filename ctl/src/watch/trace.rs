@@ -65,7 +65,6 @@ impl<W: Write + Seek> Trace<W> {
         Ok(trace)
     }
 
-    /// Adds events in order.
     pub(super) fn add(&mut self, happenings: &[WatchEvent]) -> io::Result<()> {
         let mut events = Vec::new();
         for WatchEvent { at_ns, what } in happenings {

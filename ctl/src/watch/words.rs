@@ -37,9 +37,7 @@ impl Words {
             Kind::CardFound { gpu, uuid, name, total_bytes } => {
                 format!("{gpu} is {name} ({uuid}), {total_bytes}")
             }
-            Kind::ModeChanged { gpu, mode, reason } => {
-                format!("{gpu} is {mode}: {reason}")
-            }
+            Kind::ModeChanged { gpu, mode, reason } => format!("{gpu} is {mode}: {reason}"),
             Kind::SessionBegan { session, .. } => format!("{} began", named(session)),
             Kind::SessionEnded { session } => format!("{} ended", named(session)),
             Kind::SessionRenamed { session, name } => format!(
@@ -49,9 +47,7 @@ impl Words {
             Kind::ProcessJoined { session, client, pid } => {
                 format!("{} has process {client}, pid {pid}", named(session))
             }
-            Kind::ProcessLeft { session, client } => {
-                format!("{} lost process {client}", named(session))
-            }
+            Kind::ProcessLeft { session, client } => format!("{} lost process {client}", named(session)),
             Kind::Turned { session, to } => match to {
                 Activity::Idle => format!("{} is idle", named(session)),
                 Activity::Waiting { reason } => format!("{} waits: {reason}", named(session)),
@@ -59,9 +55,7 @@ impl Words {
                 Activity::Holding => format!("{} may run", named(session)),
                 Activity::Dropping => format!("{} must let go", named(session)),
             },
-            Kind::Allocated { session, gpu, bytes } => {
-                format!("{} has {bytes} on {gpu}", named(session))
-            }
+            Kind::Allocated { session, gpu, bytes } => format!("{} has {bytes} on {gpu}", named(session)),
             Kind::Granted { session, quantum_ns, waited_ns } => format!(
                 "{} got the lock for {} after {}",
                 named(session),
@@ -78,9 +72,7 @@ impl Words {
             Kind::DropReopened { session, tries } => {
                 format!("{} got its gate back for a thread that waits there (try {tries})", named(session))
             }
-            Kind::Stuck { session, reason } => {
-                format!("{} does not let go: {reason}", named(session))
-            }
+            Kind::Stuck { session, reason } => format!("{} does not let go: {reason}", named(session)),
             Kind::Refused { session, gpu, refusal, .. } => format!(
                 "refused {} to {} on {gpu}: {} of the limit of {} are in use",
                 refusal.requested,

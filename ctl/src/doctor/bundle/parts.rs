@@ -13,7 +13,7 @@ use super::super::checks::xid_lines;
 use super::super::child;
 use super::super::facts::Facts;
 use super::super::model::Report;
-use super::super::text::{self, Colour};
+use super::super::text;
 use super::redact::Redactor;
 use crate::cli::DoctorArgs;
 
@@ -46,7 +46,6 @@ impl Part {
     }
 }
 
-/// Returns all parts, redacted.
 pub(super) fn collect(
     facts: &Facts,
     report: &Report,
@@ -64,7 +63,7 @@ pub(super) fn collect(
         .ok_or_else(|| "no daemon reports its status to this user".to_owned());
     parts.push(Part::new("status.json", status.and_then(|status| document(serde_json::to_value(status)))));
     let plain = [
-        ("report.txt", Ok(text::render(report, Colour::Off))),
+        ("report.txt", Ok(text::render(report, false))),
         ("versions.txt", Ok(versions(facts))),
         ("environment.txt", Ok(environment(facts))),
         ("system.txt", Ok(system(facts))),

@@ -134,7 +134,6 @@ pub(super) struct Names {
 }
 
 impl Names {
-    /// Collects the names of this machine.
     fn of_this_machine(facts: &Facts) -> Self {
         let mut names = Self::default();
         let read = |path: &str| facts.root.read(path).unwrap_or_default();
@@ -238,7 +237,6 @@ impl Redactor {
         }
     }
 
-    /// Returns `text` with all private parts replaced.
     pub(super) fn text(&mut self, text: &str) -> String {
         let Self { rules, met, values } = self;
         let mut shown = |(kind, identity): Part| match identity {

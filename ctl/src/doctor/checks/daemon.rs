@@ -27,7 +27,6 @@ pub(super) fn program(facts: &Facts) -> Vec<Outcome> {
     }]
 }
 
-/// Returns an outcome for each folder in which a daemon may be.
 fn each(facts: &Facts, judge: impl Fn(&DaemonFacts) -> Outcome) -> Vec<Outcome> {
     facts
         .daemons

@@ -18,7 +18,6 @@ pub(super) use self::driver::xid_lines;
 use super::facts::Facts;
 use super::model::Outcome;
 
-/// One check.
 #[cfg_attr(not(test), expect(dead_code, reason = "two of the columns are for docs/doctor.md alone"))]
 pub(crate) struct Check {
     /// Name of the check in reports and the JSON document, `group.name`; it never changes.
@@ -66,7 +65,6 @@ groups! {
 
 macro_rules! checks {
     ($($group:ident { $($id:literal $look:path: $looks_at:literal, $bad_if:literal;)* })*) => {
-        /// All checks.
         pub(crate) const CHECKS: &[Check] = &[$($(
             Check { id: $id, group: Group::$group, looks_at: $looks_at, bad_if: $bad_if, look: $look },
         )*)*];
@@ -102,30 +100,22 @@ checks! {
         "cards.managed" cards::managed:
             "concurrent managed access: memory may exceed the card and pages move by faults",
             "warning: not supported";
-        "cards.vmm" cards::vmm: "mapping memory by handle",
-            "warning: not supported";
-        "cards.fd" cards::posix_fd: "passing handles as file descriptors",
-            "never";
-        "cards.rdma" cards::rdma: "GPUDirect RDMA, also of handles",
-            "never";
-        "cards.host-numa" cards::host_numa: "handles of the host's memory (`HOST_NUMA`)",
-            "never";
-        "cards.backend" cards::backend: "the memory backend that results, and why",
-            "warning: only `native`";
+        "cards.vmm" cards::vmm: "mapping memory by handle", "warning: not supported";
+        "cards.fd" cards::posix_fd: "passing handles as file descriptors", "never";
+        "cards.rdma" cards::rdma: "GPUDirect RDMA, also of handles", "never";
+        "cards.host-numa" cards::host_numa: "handles of the host's memory (`HOST_NUMA`)", "never";
+        "cards.backend" cards::backend: "the memory backend that results, and why", "warning: only `native`";
         "cards.mig" cards::mig: "whether a card is divided into MIG instances",
             "warning: a change takes effect at the next reset";
         "cards.vgpu" cards::vgpu: "whether a card is a vGPU, passed through, or a host of vGPUs",
             "warning: vGPU or host of vGPUs";
         "cards.compute-mode" cards::compute_mode: "whether more than one process may use a card",
             "error: exclusive or prohibited";
-        "cards.persistence" cards::persistence: "persistence mode",
-            "never: a hint only";
+        "cards.persistence" cards::persistence: "persistence mode", "never: a hint only";
     }
     Platform {
-        "platform.confidential" platform::confidential: "confidential computing",
-            "warning: on";
-        "platform.mps" platform::mps: "NVIDIA's MPS: its control daemon and pipe folder",
-            "warning: it runs";
+        "platform.confidential" platform::confidential: "confidential computing", "warning: on";
+        "platform.mps" platform::mps: "NVIDIA's MPS: its control daemon and pipe folder", "warning: it runs";
         "platform.wsl" platform::wsl: "Windows' subsystem for Linux (`/dev/dxg`, `/proc/version`)",
             "warning: present";
     }
@@ -133,8 +123,7 @@ checks! {
         "libc.version" libc::version:
             "the newest glibc symbol version that `libgpushare.so` needs, and the one of this system",
             "error: this system's version is older";
-        "libc.musl" libc::musl: "whether this system's C library is musl",
-            "error: musl without glibc";
+        "libc.musl" libc::musl: "whether this system's C library is musl", "error: musl without glibc";
     }
     Preload {
         "preload.library" preload::library: "whether `libgpushare.so` is found and built for this machine",
@@ -167,10 +156,8 @@ checks! {
             "whether the daemon has this version, and its program file is still the installed one",
             "warning: either differs";
         "daemon.recovering" daemon::recovering:
-            "whether the daemon grants turns, or waits for processes of the last daemon",
-            "warning: it waits";
-        "daemon.stuck" daemon::stuck: "sessions that do not give the card back",
-            "warning: there are any";
+            "whether the daemon grants turns, or waits for processes of the last daemon", "warning: it waits";
+        "daemon.stuck" daemon::stuck: "sessions that do not give the card back", "warning: there are any";
         "daemon.unknown" daemon::unknown: "driver functions of processes that gpushare does not know",
             "warning: there are any";
         "daemon.locks" daemon::locks: "the folder of the cards' lock files, and the holders of the locks",
@@ -195,8 +182,7 @@ checks! {
     Host {
         "host.memory" host::memory: "available memory of the machine and of this control group",
             "warning: less than 2 GiB";
-        "host.shm" host::shm: "the size of `/dev/shm`",
-            "warning: 64 MiB or less, or missing";
+        "host.shm" host::shm: "the size of `/dev/shm`", "warning: 64 MiB or less, or missing";
         "host.memlock" host::memlock: "limit on locked memory (`ulimit -l`)",
             "warning: limited on a machine with RDMA devices";
         "host.clock" host::clock: "the clock's source and time",
