@@ -77,12 +77,10 @@ impl Link {
     ) -> std::io::Result<()> {
         let sender = connection.sender()?;
         fork::guard_connection([connection.descriptor(), sender.as_raw_fd()]);
-        {
-            let mut identity = lock(&self.identity);
-            identity.client = welcome.client;
-            identity.session = welcome.session;
-            identity.name.clone_from(&welcome.name);
-        }
+        let mut identity = lock(&self.identity);
+        (identity.client, identity.session) = (welcome.client, welcome.session);
+        identity.name.clone_from(&welcome.name);
+        drop(identity);
         // With both locks held, a question is either repeated here or sent by its own thread.
         let open = self.questions.lock();
         for request in open.requests(gpu) {

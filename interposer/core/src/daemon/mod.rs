@@ -1,5 +1,4 @@
-//! The daemon as a process sees it: where it is, the connection to it, and the questions and answers over
-//! that.
+//! The daemon as a process sees it: where it is, the connection to it, and the questions and answers there.
 //!
 //! ```text
 //!   address     sockets, token, machine_config ──▶ connection    whole messages over one socket

@@ -19,7 +19,7 @@ use super::drain::AnsweredDrop;
 use super::waiters::Waiters;
 use super::{GATE, Pass, page};
 use crate::daemon::Daemon;
-use crate::process::exit;
+use crate::process::is_exiting;
 
 /// Time within which a drain begins after the gate closed, and the pause between two looks for that.
 const DRAIN_BEGINS: Nanos = Nanos::from_millis(2);
@@ -97,7 +97,7 @@ impl Gatekeeper {
 
     /// Passes the closed gate in a process that ends, or while a capture runs, which only records launches.
     fn excuse(&self) -> Option<Pass<'static>> {
-        let excused = || self.captures.any() || exit::is_exiting();
+        let excused = || self.captures.any() || is_exiting();
         // Checked again inside: a capture that ended before this thread was counted held up no drain.
         excused().then(|| GATE.enter_anyway()).filter(|_| excused())
     }

@@ -185,7 +185,7 @@ fn undo(
             // A wait would invalidate a capture. Then the excess is owed until the pool returns it.
             if !state.gate.captures.any() {
                 (state.driver.stream_synchronize)(stream);
-                trim(pool, held.charged().0 as usize);
+                trim(pool, held.charged.0 as usize);
             }
         }
     }

@@ -44,9 +44,7 @@ impl Memory {
     }
 
     fn ask_headroom(&self, device: CUdevice, bytes: Bytes) -> bool {
-        let (Some(link), Some(gpu)) = (self.daemon.link(), self.lease.gpu(device)) else {
-            return false;
-        };
-        link.ask_headroom(device, gpu, bytes).is_ok()
+        let asked = self.daemon.link().zip(self.lease.gpu(device));
+        asked.is_some_and(|(link, gpu)| link.ask_headroom(device, gpu, bytes).is_ok())
     }
 }

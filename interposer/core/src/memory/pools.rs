@@ -51,16 +51,12 @@ impl PoolId {
 
     /// Returns the bytes that the pool has reserved from the card; `None` for a pool unknown to the driver.
     fn reserved(self, driver: &Driver) -> Option<Bytes> {
-        match self {
-            Self::Pool(_) => self.attribute(driver, POOL_RESERVED),
-            Self::Graphs(device) => {
-                let mut value = 0_u64;
-                let ask = driver.graph_mem_get_attribute?;
-                // SAFETY: the attribute is one 64-bit number.
-                let result = unsafe { ask(device, GRAPH_MEM_RESERVED, (&raw mut value).cast()) };
-                (result == CUDA_SUCCESS).then_some(Bytes(value))
-            }
-        }
+        let Self::Graphs(device) = self else { return self.attribute(driver, POOL_RESERVED) };
+        let mut value = 0_u64;
+        let ask = driver.graph_mem_get_attribute?;
+        // SAFETY: the attribute is one 64-bit number.
+        let result = unsafe { ask(device, GRAPH_MEM_RESERVED, (&raw mut value).cast()) };
+        (result == CUDA_SUCCESS).then_some(Bytes(value))
     }
 
     fn attribute(self, driver: &Driver, attribute: i32) -> Option<Bytes> {
@@ -88,14 +84,10 @@ pub(crate) struct Pool {
 pub(crate) struct LockedPool<'a> {
     memory: &'a Memory,
     pool: &'a Pool,
-    charged: MutexGuard<'a, Bytes>,
+    pub(crate) charged: MutexGuard<'a, Bytes>,
 }
 
 impl LockedPool<'_> {
-    pub(crate) fn charged(&self) -> Bytes {
-        *self.charged
-    }
-
     /// Returns how many bytes the pool must reserve from the card for an allocation of `bytes`.
     pub(crate) fn missing(&mut self, bytes: Bytes) -> Bytes {
         self.shrink();

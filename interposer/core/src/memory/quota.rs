@@ -119,9 +119,8 @@ impl Memory {
     }
 
     fn ask(&self, device: CUdevice, bytes: Bytes, kind: MemoryKind) -> Result<(), CUresult> {
-        let (Some(link), Some(gpu)) = (self.daemon.link(), self.lease.gpu(device)) else {
-            return Err(CUDA_ERROR_OUT_OF_MEMORY);
-        };
+        let shared = self.daemon.link().zip(self.lease.gpu(device));
+        let (link, gpu) = shared.ok_or(CUDA_ERROR_OUT_OF_MEMORY)?;
         // Fixed bytes that the daemon takes for managed ones would count against other sessions.
         self.lease.report_fixed(device, |report| self.send(report));
         link.ask_memory(device, gpu, bytes, kind).map_err(|error| {

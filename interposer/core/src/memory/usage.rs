@@ -1,7 +1,6 @@
 //! Bytes that the process uses on one device, and how many of them the daemon knows to be fixed.
 //!
-//! Invariant: `reported ≤ fixed − debt of fixed bytes`, in every interleaving (`lease.rs` says why, and tests
-//! it).
+//! Invariant, tested in `lease.rs`: `reported ≤ fixed − debt of fixed bytes` in every interleaving.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,13 +1,20 @@
 //! Behaviour of the library as a guest in the host's process: lines on stderr, fork and exit, threads, and
 //! its own panics. Nothing here knows the daemon.
 
-pub mod exit;
 pub mod fork;
 pub mod panics;
 pub mod stderr;
 
 use std::ptr::null_mut;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Whether the process is ending. No thread may wait for the card from then on.
+pub(crate) static EXITING: AtomicBool = AtomicBool::new(false);
+
+pub(crate) fn is_exiting() -> bool {
+    EXITING.load(Ordering::Acquire)
+}
 
 /// Locks a mutex, also one that a panicking thread poisoned. Data under our mutexes is valid between any two
 /// statements, and the host must not die of another thread's panic.

@@ -1,5 +1,4 @@
-//! The process joins a session: it connects before its first context, and attaches to each card before a
-//! context there.
+//! The process joins a session before its first context, and attaches to each card before a context there.
 
 use std::fmt;
 use std::sync::Mutex;
@@ -20,19 +19,9 @@ use crate::process::{fork, lock, spawn, stderr};
 /// Cards that the daemon knows this process to use.
 #[derive(Debug, Default)]
 pub(super) struct Cards {
-    attached: Mutex<Vec<(CUdevice, GpuInfo)>>,
+    pub(super) attached: Mutex<Vec<(CUdevice, GpuInfo)>>,
     /// Held by the thread that attaches to a card.
     attaching: Mutex<()>,
-}
-
-impl Cards {
-    pub(super) fn info(&self, device: CUdevice) -> Option<GpuInfo> {
-        let attached = lock(&self.attached);
-        attached
-            .iter()
-            .find(|(known, _)| *known == device)
-            .map(|(_, info)| info.clone())
-    }
 }
 
 impl State {

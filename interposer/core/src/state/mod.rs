@@ -33,7 +33,7 @@ use crate::gate::wait::Gatekeeper;
 use crate::gate::{page, reset, wake_sleepers};
 use crate::memory::Memory;
 use crate::process::fork::ForkCell;
-use crate::process::{exit, fork, spawn, stderr};
+use crate::process::{EXITING, fork, spawn, stderr};
 use crate::window::process::ProcessWindow;
 use join::Cards;
 
@@ -95,10 +95,8 @@ impl State {
                     true => "this process must not use the GPU without sharing it",
                     false => "this process runs without sharing",
                 };
-                stderr::print_once(
-                    &PRINTED,
-                    format_args!("the CUDA driver lacks {missing}; {consequence} (update the driver)"),
-                );
+                let line = format_args!("the CUDA driver lacks {missing}; {consequence} (update the driver)");
+                stderr::print_once(&PRINTED, line);
                 None
             }
         }
@@ -149,7 +147,7 @@ extern "C" fn in_child() {
 
 /// Lets the threads at the gate go, and prints the summary.
 extern "C" fn at_exit() {
-    exit::begin();
+    EXITING.store(true, Ordering::Release);
     wake_sleepers();
     // A panic must not cross into the C library.
     let _ = std::panic::catch_unwind(summary::print);

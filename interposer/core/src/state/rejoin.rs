@@ -1,5 +1,4 @@
-//! The link thread: takes in the daemon's messages until the connection is lost, then returns to the next
-//! daemon.
+//! The link thread: takes in the daemon's messages, and returns to the next daemon after a lost connection.
 //!
 //! ```text
 //!   lost ──▶ probe ──▶ hello with what the process has ──▶ new page in force ──▶ open questions, limits, fixed bytes
@@ -20,6 +19,7 @@ use crate::daemon::connection::Connection;
 use crate::daemon::link::Link;
 use crate::driver::types::CUdevice;
 use crate::gate::{page, set_page};
+use crate::process::lock;
 
 impl State {
     /// Runs in the link thread for as long as the process lives. `limits` go to a daemon that makes a session
@@ -93,7 +93,7 @@ impl State {
     fn returning(&self, link: &Link, used: &[(CUdevice, Bytes)], contexts: &[CUdevice]) -> Returning {
         let identity = link.identity();
         let gpu = |&(device, used): &(CUdevice, Bytes)| {
-            let info = self.cards.info(device)?;
+            let info = lock(&self.cards.attached).iter().find(|(known, _)| *known == device)?.1.clone();
             let contexts = contexts.iter().filter(|&&on| on == device).count();
             Some(ReturningGpu { info, used, contexts: u32::try_from(contexts).unwrap_or(u32::MAX) })
         };

@@ -18,7 +18,7 @@ use crate::driver::{Driver, answer};
 use crate::gate;
 use crate::gate::captures::Captures;
 use crate::gate::page;
-use crate::process::exit;
+use crate::process::is_exiting;
 
 /// Access to the driver and to the process around it.
 #[derive(Clone, Copy, Debug)]
@@ -134,7 +134,7 @@ impl Card for OnDriver {
         let gate = &page().gate;
         // An early wake-up only means another look.
         let _ = futex::wait(gate, gate.load(Ordering::Relaxed), Some(Duration::from(span)));
-        !exit::is_exiting()
+        !is_exiting()
     }
 
     fn undisturbed<T>(&self, ask: impl FnOnce() -> T) -> Option<T> {
