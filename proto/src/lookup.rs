@@ -8,6 +8,7 @@
 //! Names consist of ASCII letters, digits and `-_./`: easy to type in a shell, and no two look alike.
 
 use crate::SessionId;
+use crate::text::is_printable;
 
 /// Maximum length of a session's name, in bytes.
 pub const MAX_SESSION_NAME: usize = 64;
@@ -95,12 +96,7 @@ pub enum NameError {
 /// # Errors
 /// [`NameError`]; its message repeats only the printable characters of the text.
 pub fn check_name(text: &str) -> Result<(), NameError> {
-    let shown = || {
-        text.chars()
-            .filter(|c| crate::text::is_printable(*c))
-            .take(MAX_SESSION_NAME)
-            .collect()
-    };
+    let shown = || text.chars().filter(|c| is_printable(*c)).take(MAX_SESSION_NAME).collect();
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"-_./".contains(&byte);
     let begins = text.bytes().next().is_some_and(|byte| byte.is_ascii_alphanumeric());
     if !begins || text.len() > MAX_SESSION_NAME || !text.bytes().all(fits) {
