@@ -5,15 +5,14 @@ use std::ffi::{c_int, c_uint, c_ulonglong};
 use gpushare_client::driver::types::{
     CUarray, CUdevice, CUdeviceptr, CUmemHandle, CUpointerAttribute, CUstream,
 };
-use gpushare_client::hooks::allocation::{
-    alloc, alloc_managed, alloc_narrow, alloc_pitch, alloc_pitch_narrow, free,
-};
+use gpushare_client::hooks::allocation::{alloc, alloc_as, alloc_pitch, alloc_pitch_narrow, free};
 use gpushare_client::hooks::array::{self, Flat, Solid, create_levels};
 use gpushare_client::hooks::figures::{get_info, get_info_narrow, total_mem, total_mem_narrow};
 use gpushare_client::hooks::identity::{address_range, attribute, attributes, range};
 use gpushare_client::hooks::ipc::{hand_out, prepare};
 use gpushare_client::hooks::location::Properties;
 use gpushare_client::hooks::mapping::{self, ArrayMap, map, map_arrays, release, retain, unmap};
+use gpushare_client::memory::allocations::Origin::{Managed, Native};
 
 use crate::hook::{Pointer, hooks};
 
@@ -22,10 +21,10 @@ hooks! {
     [alloc_pitch: address, pitch, width, height] cuMemAllocPitch_v2(
         address: *mut CUdeviceptr, pitch: *mut usize, width: usize, height: usize, element: c_uint
     );
-    [alloc_managed: address, size] cuMemAllocManaged(address: *mut CUdeviceptr, size: usize, flags: c_uint);
+    [alloc_as: address, size, Managed] cuMemAllocManaged(address: *mut CUdeviceptr, size: usize, flags: c_uint);
     [free: address] cuMemFree_v2(address: CUdeviceptr);
 
-    [alloc_narrow: address, size] cuMemAlloc(address: *mut u32, size: c_uint);
+    [alloc_as: address, size as usize, Native] cuMemAlloc(address: *mut u32, size: c_uint);
     [alloc_pitch_narrow: address, pitch, width, height] cuMemAllocPitch(
         address: *mut u32, pitch: *mut c_uint, width: c_uint, height: c_uint, element: c_uint
     );

@@ -74,17 +74,11 @@ pub fn kill(pidfd: impl AsFd) -> io::Result<()> {
 /// # Safety
 /// Every bit pattern must be a valid `T`, and the option must be of `T`'s size.
 unsafe fn option<T>(socket: impl AsFd, name: libc::c_int) -> io::Result<T> {
-    let mut value = MaybeUninit::<T>::zeroed();
+    let (socket, mut value) = (socket.as_fd().as_raw_fd(), MaybeUninit::<T>::zeroed());
     let mut length = libc::socklen_t::try_from(size_of::<T>()).map_err(io::Error::other)?;
     // SAFETY: the kernel writes at most `length` bytes to `value`, which has as many.
     let result = unsafe {
-        libc::getsockopt(
-            socket.as_fd().as_raw_fd(),
-            libc::SOL_SOCKET,
-            name,
-            value.as_mut_ptr().cast(),
-            &raw mut length,
-        )
+        libc::getsockopt(socket, libc::SOL_SOCKET, name, value.as_mut_ptr().cast(), &raw mut length)
     };
     if result != 0 {
         return Err(io::Error::last_os_error());

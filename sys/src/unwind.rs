@@ -74,23 +74,16 @@ pub fn cancellation_point() {
 
 /// Runs `work` with cancellation of the thread disabled.
 pub fn uncancelled<T>(work: impl FnOnce() -> T) -> T {
-    let _held = Held::new();
+    const DISABLED: c_int = 1;
+    let mut before = 0;
+    // SAFETY: writes one integer.
+    unsafe { pthread_setcancelstate(DISABLED, &raw mut before) };
+    let _held = Held(before);
     work()
 }
 
-/// Guard that disables cancellation.
+/// Guard that restores the state of cancellation from before.
 struct Held(c_int);
-
-impl Held {
-    const DISABLED: c_int = 1;
-
-    fn new() -> Self {
-        let mut before = 0;
-        // SAFETY: writes one integer.
-        unsafe { pthread_setcancelstate(Self::DISABLED, &raw mut before) };
-        Self(before)
-    }
-}
 
 impl Drop for Held {
     fn drop(&mut self) {

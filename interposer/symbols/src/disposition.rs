@@ -41,11 +41,11 @@ impl Disposition {
 }
 
 macro_rules! families {
-    ($($(#[$doc:meta])* $name:ident = $does:literal;)*) => {
+    ($($name:ident = $does:literal;)*) => {
         /// Family of hooks with common behaviour.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
         pub enum Family {
-            $( $(#[$doc])* $name, )*
+            $( #[doc = concat!("Family whose rule is: ", $does, ".")] $name, )*
         }
 
         impl Family {
@@ -63,40 +63,22 @@ macro_rules! families {
 }
 
 families! {
-    /// Launches of kernels and host functions.
     Launch = "launches pass the gate";
-    /// Instantiation and launch of graphs.
     Graph = "launches and uploads of graphs pass the gate; their kernels are counted";
-    /// Copies.
     Copy = "copies pass the gate";
-    /// Fills.
     Set = "fills pass the gate";
-    /// Moves of managed memory.
     Prefetch = "moves of managed memory pass the gate";
-    /// Writes and waits of a stream.
     StreamOperation = "writes, waits and signals of a stream pass the gate";
-    /// Stream captures.
     Capture = "gpushare makes no calls that would invalidate a running capture";
-    /// Contexts.
     Context = "contexts are counted and reported to the daemon";
-    /// Plain device memory.
     Allocation = "memory is charged to the quota and, under the managed backend, allocated so that it can move";
-    /// Pools.
     Pool = "memory of pools is charged by what the pool takes from the card";
-    /// Memory that an application maps itself.
     Mapping = "memory that an application maps itself is charged by handle";
-    /// Arrays.
     Array = "arrays are charged at the size that they take on the card";
-    /// Memory that processes share.
     Ipc = "memory is handed to other processes only if it cannot move";
-    /// Memory that graphs allocate.
     GraphMemory = "memory of graphs is charged when their reserve grows";
-    /// Loading of code.
     Module = "the daemon makes headroom for code before it is loaded";
-    /// Size and free memory of a card.
     Totals = "a session sees its quota and its own usage as the card's memory";
-    /// Function that only describes an address.
     Identity = "managed memory that stands for device memory is described as device memory";
-    /// Lookup of driver functions.
     Lookup = "a hooked function is answered with gpushare's";
 }

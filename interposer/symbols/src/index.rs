@@ -140,12 +140,10 @@ const fn compare(one: &str, other: &str) -> Ordering {
         }
         at += 1;
     }
-    if one.len() < other.len() {
-        Ordering::Less
-    } else if one.len() > other.len() {
-        Ordering::Greater
-    } else {
-        Ordering::Equal
+    match one.len().checked_sub(other.len()) {
+        None => Ordering::Less,
+        Some(0) => Ordering::Equal,
+        Some(_) => Ordering::Greater,
     }
 }
 

@@ -25,14 +25,20 @@ pub unsafe fn alloc(address: *mut CUdeviceptr, size: usize, mut real: impl FnMut
     }
 }
 
-/// `cuMemAlloc` of CUDA 2: charged. Its 32-bit addresses cannot be those of managed memory.
-pub unsafe fn alloc_narrow(address: *mut u32, size: c_uint, mut real: impl FnMut() -> CUresult) -> CUresult {
-    let Some((state, device)) = sharing(address, size as usize) else { return real() };
+/// `cuMemAllocManaged`, and `cuMemAlloc` of CUDA 2, whose 32-bit addresses cannot be those of managed memory:
+/// charged.
+pub unsafe fn alloc_as<Address: Copy + Into<CUdeviceptr>>(
+    address: *mut Address,
+    size: usize,
+    origin: Origin,
+    mut real: impl FnMut() -> CUresult,
+) -> CUresult {
+    let Some((state, device)) = sharing(address, size) else { return real() };
     // SAFETY: `address` is writable, as the caller promises.
-    unsafe { charged(state, device, address, size as usize, Origin::Native, real) }
+    unsafe { charged(state, device, address, size, origin, real) }
 }
 
-/// `cuMemAllocPitch` of CUDA 2: charged, like [`alloc_narrow`].
+/// `cuMemAllocPitch` of CUDA 2: charged, like [`alloc_as`].
 pub unsafe fn alloc_pitch_narrow(
     address: *mut u32,
     pitch: *mut c_uint,
@@ -75,17 +81,6 @@ pub unsafe fn alloc_pitch(
         }
         result
     }
-}
-
-/// `cuMemAllocManaged`: charged like other memory.
-pub unsafe fn alloc_managed(
-    address: *mut CUdeviceptr,
-    size: usize,
-    mut real: impl FnMut() -> CUresult,
-) -> CUresult {
-    let Some((state, device)) = sharing(address, size) else { return real() };
-    // SAFETY: `address` is writable, as the caller promises.
-    unsafe { charged(state, device, address, size, Origin::Managed, real) }
 }
 
 /// `cuMemFree`: gives the quota of a recorded block back.

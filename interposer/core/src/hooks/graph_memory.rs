@@ -80,13 +80,11 @@ pub fn after_launch() {
 
 #[cold]
 fn charge(state: &'static State) {
-    let Some(device) = state
+    let device = state
         .driver
         .current_device()
-        .filter(|&device| state.memory.lease.gpu(device).is_some())
-    else {
-        return;
-    };
+        .filter(|&device| state.memory.lease.gpu(device).is_some());
+    let Some(device) = device else { return };
     let pool = state.memory.register_pool(PoolId::Graphs(device), device, MemoryKind::Fixed);
     state.memory.lock_pool(&pool).charge_all();
 }
