@@ -177,11 +177,7 @@ fn find_member(
 
 /// Returns the session of a token. A process may return to a revoked session, where its memory must count.
 fn by_token(engine: &Engine, token: &Token, returning: bool) -> Result<SessionId, Failure> {
-    let session = match returning {
-        true => engine.sessions.by_any_token(token),
-        false => engine.sessions.by_token(token),
-    };
-    session.ok_or_else(|| {
+    engine.sessions.by_token(token, returning).ok_or_else(|| {
         failure(
             FailureCode::NotFound,
             "this daemon knows no session with that token; start the program again with `gpushare-ctl run`",
@@ -216,7 +212,7 @@ fn open_implicit(engine: &mut Engine, peer: &PeerProcess) -> Result<SessionId, F
 /// A process without a pid in our namespace is not put in, since its children could not be recognised.
 pub(crate) fn enter(engine: &mut Engine, peer: &PeerProcess, token: &Token) -> Result<TenantReply, Failure> {
     let sessions = &engine.sessions;
-    let Some(session) = sessions.bound(peer).or_else(|| sessions.by_token(token)) else {
+    let Some(session) = sessions.bound(peer).or_else(|| sessions.by_token(token, false)) else {
         return Ok(TenantReply::SessionMemory(None));
     };
     if let Some(process) = peer.id {
@@ -239,7 +235,7 @@ fn check_limit(engine: &Engine, peer: &PeerProcess, process: ProcessId) -> Resul
     if is_in || engine.limit.allows(principal, engine.joined.count_of(principal)) {
         return Ok(());
     }
-    let most = engine.limit.most();
+    let most = engine.limit.most;
     Err(failure(
         FailureCode::Unavailable,
         format!("{principal} has {most} processes already that entered a session; end one first"),

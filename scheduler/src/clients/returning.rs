@@ -69,7 +69,7 @@ pub(super) fn hang_up(engine: &mut Engine, id: ClientId) {
 }
 
 fn watch_away(engine: &mut Engine, id: ClientId) {
-    let client = engine.clients.get(id).filter(|client| !client.away.watch.is_some());
+    let client = engine.clients.get(id).filter(|client| client.away.watch.is_none());
     if let Some(pidfd) = client.map(|client| client.peer.pidfd.clone()) {
         let watch = engine.watch(pidfd, Watched::Away(id));
         if let Some(client) = engine.clients.get_mut(id) {
@@ -113,7 +113,7 @@ pub(super) fn check_away_limit(engine: &Engine, peer: &PeerProcess) -> Result<()
     if !engine.limit.allows(principal, of_principal) {
         return refused(format!(
             "processes of {principal} hung up {} times and may still use what they had each time; end them",
-            engine.limit.most()
+            engine.limit.most
         ));
     }
     Ok(())

@@ -64,7 +64,8 @@ impl Client {
 #[derive(Debug)]
 pub(crate) struct Clients {
     all: BTreeMap<ClientId, Client>,
-    next: u64,
+    /// Number of the next new client.
+    pub(crate) next: u64,
 }
 
 impl Clients {
@@ -76,10 +77,6 @@ impl Clients {
     pub(crate) fn new_id(&mut self) -> ClientId {
         self.next += 1;
         ClientId(self.next - 1)
-    }
-
-    pub(crate) fn next(&self) -> u64 {
-        self.next
     }
 
     pub(crate) fn insert(&mut self, id: ClientId, client: Client) {

@@ -13,18 +13,14 @@ use crate::identity::Principal;
 pub(crate) struct ConnectionLimit {
     /// Principal of the daemon, which is not limited.
     own: Principal,
-    most: usize,
+    /// Number of connections that one limited principal may have.
+    pub(crate) most: usize,
 }
 
 impl ConnectionLimit {
     /// Limits every principal but the daemon's own to `most` connections.
     pub(crate) fn new(most: usize) -> Self {
         Self { own: Principal::own(), most }
-    }
-
-    /// Number of connections that one limited principal may have.
-    pub(crate) fn most(&self) -> usize {
-        self.most
     }
 
     /// Returns whether a principal that has `count` already may have one more.

@@ -76,8 +76,7 @@ fn receive<D: Dialect>(
     if D::SOCKET == Socket::Admin && uid != 0 && uid != acceptor.uid {
         let code = FailureCode::Permission;
         Operation::done("daemon.administrate")
-            .process(pid)
-            .user(uid)
+            .peer(&peer)
             .failed(Outcome::Refused, code_name(code))
             .warn(format_args!("user {uid} (pid {pid}) may not administrate this daemon"));
         let message = format!(
@@ -95,7 +94,7 @@ fn receive<D: Dialect>(
     }
     let Some(mark) = open.add(&peer.principal, &acceptor.limit) else {
         // Closed without an answer, which would cost the descriptors that the limit saves.
-        debug!("{} has {} connections already", peer.principal, acceptor.limit.most());
+        debug!("{} has {} connections already", peer.principal, acceptor.limit.most);
         return;
     };
     let connection = ConnectionId(acceptor.next.fetch_add(1, Ordering::Relaxed));

@@ -169,10 +169,7 @@ impl Engine {
     /// Starts or ends the periodic look at all pages.
     pub(crate) fn update_poll(&mut self) {
         let is_needed = self.clients.share_a_card() || !self.watchers.is_empty();
-        self.next_poll = match is_needed {
-            true => self.next_poll.or_else(|| Some(clock::monotonic() + POLL)),
-            false => None,
-        };
+        self.next_poll = is_needed.then(|| self.next_poll.unwrap_or_else(|| clock::monotonic() + POLL));
     }
 
     /// Reports the death of a process that has no connection as an input, until the watch is dropped.

@@ -67,7 +67,7 @@ impl Events {
                 self.record(*gpus, |card| &card.handoffs, *handoff);
             }
             Notice::Dropped { gpus, drain: Some(drain), .. } => {
-                self.record(*gpus, |card| &card.drains, *drain)
+                self.record(*gpus, |card| &card.drains, *drain);
             }
             Notice::Refused { gpu, refusal, .. } => {
                 let refused = self.cards.get(gpu).into_iter().flat_map(|card| &card.refused);

@@ -44,8 +44,8 @@ pub(crate) fn write_last(engine: &mut Engine, writer: &Writer) {
 
 fn write(engine: &mut Engine, writer: &Writer, last: bool) {
     if engine.persistence.begin_write(clock::monotonic()) {
-        let book = book(engine);
-        let book = if last { book.ended() } else { book };
+        let mut book = book(engine);
+        book.ended = last;
         writer.publish(engine.persistence.news(book));
     }
     for (connection, since) in engine.persistence.take_questions() {
@@ -62,7 +62,7 @@ fn write(engine: &mut Engine, writer: &Writer, last: bool) {
 }
 
 fn book(engine: &Engine) -> Book {
-    let mut book = Book::new(engine.sessions.next(), engine.clients.next());
+    let mut book = Book::new(engine.sessions.next, engine.clients.next);
     book.sessions = engine.sessions.entries(clocks());
     for entry in &mut book.sessions {
         entry.joined = engine.joined.of_session(entry.session);

@@ -39,7 +39,7 @@ pub(crate) struct Book {
     /// Boot id of the kernel when the book was written.
     boot: String,
     /// Whether a daemon wrote the book at its end, so that no client joined afterwards.
-    ended: bool,
+    pub(crate) ended: bool,
     pub(crate) next_session: u64,
     pub(crate) next_client: u64,
     pub(crate) sessions: Vec<SessionEntry>,
@@ -105,11 +105,6 @@ impl Book {
         let sessions = self.sessions.iter().all(|entry| given(entry.session.0, self.next_session));
         let clients = self.clients.iter().all(|entry| given(entry.client.0, self.next_client));
         !(counts(self.next_session) && counts(self.next_client) && sessions && clients)
-    }
-
-    /// Marks the book as the last one of a daemon that ends.
-    pub(crate) fn ended(self) -> Self {
-        Self { ended: true, ..self }
     }
 
     fn is_of_this_boot(&self) -> bool {

@@ -40,7 +40,7 @@ pub(super) fn dry_run(
             (None, wish.name, placed, wish.terms, wish.oversubscribe)
         }
         DryRunSession::Existing(token) => {
-            let id = engine.sessions.by_token(&token);
+            let id = engine.sessions.by_token(&token, false);
             let Some((id, session)) = id.and_then(|id| Some((id, engine.sessions.get(id)?))) else {
                 let message = "the daemon knows no session with that token; see `gpushare-ctl session list`";
                 return Err(failure(FailureCode::NotFound, message));

@@ -251,13 +251,10 @@ fn use_above_limit(engine: &mut Engine, id: SessionId) -> String {
         limit.is_some_and(|limit| account.used > limit)
     });
     let words: Vec<String> = above.map(|account| format!("{} on {}", account.used, account.gpu)).collect();
-    match words.is_empty() {
-        true => String::new(),
-        false => format!(
-            "; it uses {} already, which it keeps: it gets nothing more until it is below",
-            words.join(", ")
-        ),
+    if words.is_empty() {
+        return String::new();
     }
+    format!("; it uses {} already, which it keeps: it gets nothing more until it is below", words.join(", "))
 }
 
 /// Sets the limits of an implicit session, as its first process asks. Later processes cannot change them.

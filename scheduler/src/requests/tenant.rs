@@ -107,7 +107,7 @@ fn carry_out(
         TenantRequest::SessionMemory(ref token) => {
             let session = match (engine.sessions.bound(peer), token) {
                 (Some(bound), _) => Some(bound),
-                (None, Some(token)) => engine.sessions.by_token(token),
+                (None, Some(token)) => engine.sessions.by_token(token, false),
                 (None, None) => own_session(engine, role, peer),
             };
             let report = session.and_then(|session| memory_report(engine, session, peer));

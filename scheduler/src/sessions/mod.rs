@@ -42,17 +42,14 @@ impl Clocks {
 #[derive(Debug)]
 pub(crate) struct Sessions {
     all: BTreeMap<SessionId, Session>,
-    next: u64,
+    /// Number of the next session.
+    pub(crate) next: u64,
 }
 
 impl Sessions {
     /// Makes an empty table whose first session gets the number `next`.
     pub(crate) fn new(next: u64) -> Self {
         Self { all: BTreeMap::new(), next }
-    }
-
-    pub(crate) fn next(&self) -> u64 {
-        self.next
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -73,16 +70,13 @@ impl Sessions {
         found.map_or_else(|| session.to_string(), |found| found.name.clone())
     }
 
-    /// Returns the session that a token opens. A revoked session is opened by none.
-    pub(crate) fn by_token(&self, token: &Token) -> Option<SessionId> {
-        let session = self.by_any_token(token)?;
-        self.get(session).is_some_and(|found| !found.revoked).then_some(session)
-    }
-
-    /// Returns the session of a token, also if it was revoked.
-    pub(crate) fn by_any_token(&self, token: &Token) -> Option<SessionId> {
+    /// Returns the session that a token opens. It opens a session that was `revoked` only on request.
+    pub(crate) fn by_token(&self, token: &Token, revoked: bool) -> Option<SessionId> {
         let hash = TokenHash::of(token);
-        self.find(|session| session.token().is_some_and(|ours| ours.matches(&hash)))
+        let session = self.find(|session| session.token().is_some_and(|ours| ours.matches(&hash)))?;
+        self.get(session)
+            .is_some_and(|found| revoked || !found.revoked)
+            .then_some(session)
     }
 
     /// Returns the session that a process belongs to by its control group or its user, whatever token it has.

@@ -394,7 +394,7 @@ fn a_registry_is_complete_after_an_orderly_end() {
     drop(store);
     let (mut store, _) = open(folder.path());
     assert!(!store.complete, "the last daemon was killed");
-    store.write(&book(2).ended(), Usage::new()).unwrap();
+    store.write(&Book { ended: true, ..book(2) }, Usage::new()).unwrap();
     drop(store);
     assert!(open(folder.path()).0.complete);
     assert!(!open(folder.path()).0.complete, "the one that ended well has had a successor, which did not");
