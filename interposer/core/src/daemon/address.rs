@@ -106,9 +106,8 @@ impl Address {
         let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
         // SAFETY: has no preconditions.
         let uid = unsafe { libc::getuid() };
-        let named = runtime_dir
-            .map(PathBuf::into_os_string)
-            .or_else(|| variable(names::RUNTIME_DIR));
+        let named = runtime_dir.map(PathBuf::into_os_string);
+        let named = named.or_else(|| variable(names::RUNTIME_DIR));
         let dirs = RuntimeDir::candidates(named, variable("XDG_RUNTIME_DIR"), uid);
         let token = variable(names::TOKEN_FILE).map(|path| read_token(path.into())).transpose()?;
         let required =

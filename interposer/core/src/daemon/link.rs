@@ -114,9 +114,8 @@ impl Link {
     /// Sends a message if that blocks for neither another thread nor the daemon; returns whether it went out.
     pub fn try_send(&self, request: &TenantRequest) -> bool {
         let Ok(sender) = self.sender.try_lock() else { return false };
-        sender
-            .as_ref()
-            .is_some_and(|sender| connection::send_at_once(sender, request).is_ok())
+        let send = |sender| connection::send_at_once(sender, request).is_ok();
+        sender.as_ref().is_some_and(send)
     }
 
     /// Tells the daemon of unknown functions that were handed out. Every other message does so too.

@@ -24,7 +24,6 @@ const MOST: u64 = 4096;
 /// Uid in a user namespace of users who have none there (`/proc/sys/kernel/overflowuid`).
 const UNMAPPED: u32 = 65534;
 
-/// Settings of the machine for every process; by default none.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct MachineConfig {
     /// Whether a process without a daemon must not use the GPU.

@@ -55,7 +55,6 @@ impl Daemon {
         }
     }
 
-    /// Returns the link, if the process shares.
     #[inline]
     pub(crate) fn link(&self) -> Option<&Link> {
         match self.0.get() {

@@ -66,7 +66,6 @@ pub(super) struct Open {
 }
 
 impl Questions {
-    /// Locks the questions, so that none is asked or answered meanwhile.
     pub(super) fn lock(&self) -> MutexGuard<'_, Open> {
         lock(&self.open)
     }
@@ -136,7 +135,6 @@ impl Questions {
 }
 
 impl Open {
-    /// Returns the messages that ask the open questions again.
     pub(super) fn requests(
         &self,
         gpu: impl Fn(CUdevice) -> Option<GpuId>,

@@ -8,9 +8,8 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::driver::Driver;
-use crate::driver::contexts::Contexts;
 use crate::driver::types::{CAPTURE_STATUS_INVALIDATED, CUcontext, CUstream, STREAM_PER_THREAD};
+use crate::driver::{Driver, contexts::Contexts};
 use crate::process::lock;
 
 /// Stream captures (CUDA graphs being recorded) that have begun and not ended.
@@ -19,7 +18,6 @@ pub(crate) struct Captures {
     running: Mutex<Vec<Running>>,
     /// Number of valid stream captures. A wait at the gate would break them.
     count: AtomicUsize,
-    /// Number of captures that are beginning now.
     beginning: AtomicUsize,
     /// Number of threads in driver calls that would break a capture.
     asking: AtomicUsize,
@@ -132,8 +130,8 @@ impl Captures {
     fn update<T>(&self, change: impl FnOnce(&mut Vec<Running>) -> T) -> T {
         let mut running = lock(&self.running);
         let answer = change(&mut running);
-        self.count
-            .store(running.iter().filter(|running| !running.invalidated).count(), Ordering::SeqCst);
+        let valid = running.iter().filter(|running| !running.invalidated).count();
+        self.count.store(valid, Ordering::SeqCst);
         answer
     }
 }

@@ -48,8 +48,8 @@ impl Collectives {
 
     /// Begins to admit under a closed word, when its drain begins at `now`. Admitted work is drained as well.
     pub fn admit(&self, word: GateWord, now: Nanos, target: Nanos) {
-        self.until
-            .store((now + Nanos(target.0.saturating_mul(PATIENCE))).0, Ordering::Relaxed);
+        let until = now + Nanos(target.0.saturating_mul(PATIENCE));
+        self.until.store(until.0, Ordering::Relaxed);
         self.admitting.store(u64::from(word.0) + 1, Ordering::SeqCst);
     }
 
@@ -74,17 +74,14 @@ impl Collectives {
 
 /// Returns a kernel's mangled name. A launch takes functions as well as kernels of libraries.
 fn name(driver: &Driver, function: CUfunction) -> Option<&'static str> {
-    [driver.func_get_name, driver.kernel_get_name]
-        .into_iter()
-        .flatten()
-        .find_map(|ask| {
-            let mut name: *const c_char = std::ptr::null();
-            // SAFETY: writes one pointer; the driver checks what kind of handle it is given.
-            let found = unsafe { ask(&raw mut name, function) } == CUDA_SUCCESS && !name.is_null();
-            // SAFETY: the driver keeps the name as long as the code is loaded, and it is about to be
-            // launched.
-            found.then(|| unsafe { CStr::from_ptr(name) }.to_str().ok())?
-        })
+    let mut questions = [driver.func_get_name, driver.kernel_get_name].into_iter().flatten();
+    questions.find_map(|ask| {
+        let mut name: *const c_char = std::ptr::null();
+        // SAFETY: writes one pointer; the driver checks what kind of handle it is given.
+        let found = unsafe { ask(&raw mut name, function) } == CUDA_SUCCESS && !name.is_null();
+        // SAFETY: the driver keeps the name as long as the code is loaded, and it is about to be launched.
+        found.then(|| unsafe { CStr::from_ptr(name) }.to_str().ok())?
+    })
 }
 
 fn prefixes(list: &str) -> Vec<String> {

@@ -22,7 +22,6 @@ const SLOTS: usize = 64;
 pub(crate) struct MarkedStreams {
     count: AtomicUsize,
     slots: [Slot; SLOTS],
-    /// Serialises changes.
     changing: Mutex<()>,
 }
 

@@ -23,14 +23,9 @@ use gpushare_proto::tenant::TenantRequest;
 use gpushare_proto::{Bytes, GateState, GateWord, Nanos};
 use gpushare_sys::{clock, futex};
 
-use super::idle::Grace;
-use super::in_flight::InFlight;
-use super::wait::Gatekeeper;
-use super::{GATE, page};
+use super::{GATE, idle::Grace, in_flight::InFlight, page, wait::Gatekeeper};
 use crate::daemon::Daemon;
-use crate::driver::Driver;
-use crate::driver::contexts::Contexts;
-use crate::driver::types::CAPTURE_MODE_RELAXED;
+use crate::driver::{Driver, contexts::Contexts, types::CAPTURE_MODE_RELAXED};
 use crate::memory::Memory;
 use crate::process::lock;
 
@@ -78,7 +73,6 @@ impl AnsweredDrop {
     }
 }
 
-/// The drainer thread's parts of the process, and its idle grace.
 #[derive(Debug)]
 pub(crate) struct Drainer {
     pub(crate) driver: &'static Driver,
@@ -208,9 +202,8 @@ fn load(page: &Page) -> GateWord {
 }
 
 fn exchange(page: &Page, from: GateWord, to: GateWord) -> bool {
-    page.gate
-        .compare_exchange(from.0, to.0, Ordering::SeqCst, Ordering::SeqCst)
-        .is_ok()
+    let exchanged = page.gate.compare_exchange(from.0, to.0, Ordering::SeqCst, Ordering::SeqCst);
+    exchanged.is_ok()
 }
 
 /// Sleeps for at most `span` while the word stays. The caller reads the word again.

@@ -175,9 +175,8 @@ impl Gate {
     }
 
     fn sum(&self, counter: impl Fn(&Stripe) -> &AtomicU64) -> u64 {
-        self.stripes
-            .iter()
-            .fold(0, |sum, stripe| sum.wrapping_add(counter(stripe).load(Ordering::Acquire)))
+        let counters = self.stripes.iter().map(|stripe| counter(stripe).load(Ordering::Acquire));
+        counters.fold(0, u64::wrapping_add)
     }
 
     /// Empties the gate in the child of a fork, which has none of its parent's threads.

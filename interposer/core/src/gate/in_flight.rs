@@ -3,9 +3,8 @@
 //! Drivers before CUDA 12.5 have no event that covers a whole context. There the context is synchronised
 //! instead.
 
-use crate::driver::Driver;
-use crate::driver::contexts::Contexts;
 use crate::driver::types::{CUDA_ERROR_NOT_READY, CUDA_SUCCESS, CUevent};
+use crate::driver::{Driver, contexts::Contexts};
 
 use super::captures::Captures;
 

@@ -35,7 +35,6 @@ pub(crate) fn wake_sleepers() {
     futex::wake_all(&page().gate);
 }
 
-/// Resets gate and page in the child of a fork, which has none of its parent's threads.
 pub(crate) fn reset() {
     set_page(&UNSHARED);
     GATE.reset();

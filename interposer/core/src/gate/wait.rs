@@ -12,12 +12,8 @@ use gpushare_proto::{GateState, GateWord, Nanos};
 use gpushare_sys::unwind::cancellation_point;
 use gpushare_sys::{clock, futex};
 
-use super::captures::Captures;
-use super::collectives::Collectives;
-use super::communication::MarkedStreams;
-use super::drain::AnsweredDrop;
-use super::waiters::Waiters;
-use super::{GATE, Pass, page};
+use super::{GATE, Pass, captures::Captures, collectives::Collectives, communication::MarkedStreams};
+use super::{drain::AnsweredDrop, page, waiters::Waiters};
 use crate::daemon::Daemon;
 use crate::process::is_exiting;
 
@@ -28,7 +24,7 @@ const GLANCE: Duration = Duration::from_micros(50);
 const NAP: Duration = Duration::from_millis(500);
 
 /// Keeper of the closed gate: decides which threads pass it, and remembers the drainer's answers.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Gatekeeper {
     daemon: Arc<Daemon>,
     pub(crate) captures: Captures,
@@ -42,15 +38,7 @@ pub(crate) struct Gatekeeper {
 
 impl Gatekeeper {
     pub(crate) fn new(daemon: Arc<Daemon>) -> Self {
-        Self {
-            daemon,
-            captures: Captures::default(),
-            collectives: Collectives::of_environment(),
-            marked: MarkedStreams::default(),
-            waiters: Waiters::default(),
-            answered: AnsweredDrop::default(),
-            moved: AtomicU64::new(0),
-        }
+        Self { daemon, collectives: Collectives::of_environment(), ..Self::default() }
     }
 
     /// Waits at the gate, which was found closed with `word`, until it opens, and enters.

@@ -16,7 +16,6 @@ const NOTICE_EVERY: Nanos = Nanos::from_secs(60);
 
 #[derive(Debug, Default)]
 pub(crate) struct Waiters {
-    /// Number of threads that sleep now.
     sleepers: AtomicU32,
     /// Time on the monotonic clock when the gate last got a sleeper after it had none.
     since: AtomicU64,
@@ -74,10 +73,8 @@ impl Sleeper<'_> {
         if waited < NOTICE_AFTER || !due {
             return;
         }
-        if last
-            .compare_exchange(printed, now, Ordering::Relaxed, Ordering::Relaxed)
-            .is_ok()
-        {
+        let claimed = last.compare_exchange(printed, now, Ordering::Relaxed, Ordering::Relaxed);
+        if claimed.is_ok() {
             stderr::print(format_args!(
                 "waiting for the GPU since {:.0} s: {}; `gpushare-ctl status` shows more ({}=1 prints a summary at exit)",
                 waited.as_secs_f64(),
@@ -91,9 +88,8 @@ impl Sleeper<'_> {
 impl Drop for Sleeper<'_> {
     fn drop(&mut self) {
         self.waiters.sleepers.fetch_sub(1, Ordering::SeqCst);
-        self.waiters
-            .waited
-            .fetch_add(Nanos::from(self.since.elapsed()).0, Ordering::Relaxed);
+        let waited = Nanos::from(self.since.elapsed()).0;
+        self.waiters.waited.fetch_add(waited, Ordering::Relaxed);
     }
 }
 

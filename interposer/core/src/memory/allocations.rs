@@ -119,12 +119,10 @@ impl Allocations {
 
     /// Returns the managed ranges of a context in address order.
     pub fn managed_ranges(&self, context: CUcontext) -> Vec<(CUdeviceptr, Bytes)> {
-        let is_here = |block: &Block| block.context == context.addr();
+        let managed =
+            |block: &Block| block.context == context.addr() && block.origin.kind() == MemoryKind::Movable;
         let inner = lock(&self.inner);
-        let blocks = inner
-            .blocks
-            .iter()
-            .filter(|(_, block)| is_here(block) && block.origin != Origin::Native);
+        let blocks = inner.blocks.iter().filter(|(_, block)| managed(block));
         blocks.map(|(&address, block)| (address, block.size)).collect()
     }
 }

@@ -81,7 +81,6 @@ impl Tile {
 }
 
 impl Handles {
-    /// Adds a piece by its first handle.
     pub(crate) fn create(&mut self, handle: CUmemHandle, charge: Charge) {
         let piece = PieceId(self.made);
         self.made += 1;

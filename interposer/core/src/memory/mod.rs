@@ -6,8 +6,6 @@
 //!                ▼ granted
 //!           the driver ──▶ allocations · handles · pools     give the quota back later
 //! ```
-//!
-//! `headroom.rs` asks for physical memory where the driver takes it for itself.
 
 pub mod allocations;
 pub(crate) mod handles;
@@ -27,8 +25,7 @@ use crate::driver::types::{CUDA_SUCCESS, CUcontext, CUdevice, CUresult, CUstream
 use crate::process::{lock, stderr};
 use allocations::{Allocations, Block, Origin};
 use handles::{Charge, Handles};
-use lease::Lease;
-use pools::Pools;
+use {lease::Lease, pools::Pools};
 
 #[derive(Debug)]
 pub(crate) struct Memory {

@@ -9,8 +9,7 @@ use gpushare_proto::tenant::TenantRequest;
 
 use super::Memory;
 use super::lease::{Figures, Report};
-use crate::daemon::MemoryKind;
-use crate::daemon::link::AskError;
+use crate::daemon::{MemoryKind, link::AskError};
 use crate::driver::types::{CUDA_ERROR_OUT_OF_MEMORY, CUDA_SUCCESS, CUdevice, CUresult};
 use crate::process::{lock, stderr};
 

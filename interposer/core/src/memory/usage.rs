@@ -13,7 +13,6 @@ use crate::process::lock;
 #[derive(Debug, Default)]
 pub(super) struct Usage {
     pub(super) used: AtomicU64,
-    /// Most bytes that were in use at once.
     pub(super) peak: AtomicU64,
     /// Bytes in use that never move.
     fixed: AtomicU64,

@@ -21,16 +21,10 @@ use std::time::Instant;
 use gpushare_proto::GateWord;
 use gpushare_proto::tenant::TenantRequest;
 
-use crate::daemon::Daemon;
-use crate::daemon::address::Address;
-use crate::driver::Driver;
-use crate::driver::contexts::Contexts;
-use crate::driver::dynlink::LIBCUDA;
+use crate::daemon::{Daemon, address::Address};
 use crate::driver::types::{CUDA_ERROR_SYSTEM_NOT_READY, CUdevice, CUresult};
-use crate::gate::drain::Drainer;
-use crate::gate::idle::Grace;
-use crate::gate::wait::Gatekeeper;
-use crate::gate::{page, reset, wake_sleepers};
+use crate::driver::{Driver, contexts::Contexts, dynlink::LIBCUDA};
+use crate::gate::{drain::Drainer, idle::Grace, page, reset, wait::Gatekeeper, wake_sleepers};
 use crate::memory::Memory;
 use crate::process::fork::ForkCell;
 use crate::process::{EXITING, fork, spawn, stderr};
@@ -50,7 +44,6 @@ pub(crate) fn without_state(real: impl FnOnce() -> CUresult) -> CUresult {
     }
 }
 
-/// State of the process: its parts, each with its own verbs.
 #[derive(Debug)]
 pub(crate) struct State {
     pub(crate) driver: Driver,
@@ -145,7 +138,6 @@ extern "C" fn in_child() {
     fork::close_sockets();
 }
 
-/// Lets the threads at the gate go, and prints the summary.
 extern "C" fn at_exit() {
     EXITING.store(true, Ordering::Release);
     wake_sleepers();

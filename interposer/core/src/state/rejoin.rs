@@ -15,8 +15,7 @@ use gpushare_sys::futex;
 
 use super::State;
 use crate::daemon::address::{Address, ConnectError};
-use crate::daemon::connection::Connection;
-use crate::daemon::link::Link;
+use crate::daemon::{connection::Connection, link::Link};
 use crate::driver::types::CUdevice;
 use crate::gate::{page, set_page};
 use crate::process::lock;
