@@ -47,11 +47,11 @@ impl Charge {
     pub(crate) fn advance(&mut self, now: Nanos) {
         let elapsed = u128::from((now - self.at).0);
         self.at = self.at.max(now);
-        let group = self.group(self.moving.payers > 0);
-        let payers = u128::from(group.payers);
-        if payers > 0 {
-            let sum = self.undivided + elapsed;
-            self.group_mut(self.moving.payers > 0).clock += sum / payers;
+        let moves = self.moving.payers > 0;
+        let payers = u128::from(self.group(moves).payers);
+        let sum = self.undivided + elapsed;
+        if let Some(each) = sum.checked_div(payers) {
+            self.group_mut(moves).clock += each;
             self.undivided = sum % payers;
             self.spent += elapsed;
         }

@@ -183,7 +183,7 @@ impl Core {
             Event::Quota { session, gpu, limit } => self.quota(session, gpu, limit),
             Event::Standing { session, standing } => self.standing(session, standing),
             Event::Share { session, weight, priority } => {
-                self.share(session, Share::new(weight, priority, self.config.trickle))
+                self.share(session, Share::new(weight, priority, self.config.trickle));
             }
             Event::Compute { session, gpu, limit } => self.compute(session, gpu, limit),
             Event::SessionClosed { session } => self.session_closed(session),
