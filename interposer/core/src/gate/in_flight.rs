@@ -8,14 +8,9 @@ use crate::driver::{Driver, contexts::Contexts};
 
 use super::captures::Captures;
 
+/// Events at the end of each context's work, with the addresses of the contexts.
 #[derive(Debug)]
-pub(super) struct InFlight(Vec<Mark>);
-
-#[derive(Clone, Copy, Debug)]
-struct Mark {
-    context: usize,
-    event: CUevent,
-}
+pub(super) struct InFlight(Vec<(usize, CUevent)>);
 
 impl InFlight {
     /// Marks the end of each context's work; `None` while a capture runs, which a mark would break.
@@ -39,19 +34,19 @@ impl InFlight {
                     None
                 }
             });
-            marks.extend(event.flatten().map(|event| Mark { context: context.addr(), event }));
+            marks.extend(event.flatten().map(|event| (context.addr(), event)));
         }
         Some(Self(marks))
     }
 
     pub(super) fn is_done(&mut self, driver: &Driver, contexts: &Contexts) -> bool {
         let live = contexts.visit();
-        self.0.retain(|mark| {
+        self.0.retain(|&(context, event)| {
             // A context that was destroyed meanwhile took its work and its event along.
-            let alive = live.iter().any(|known| known.context().addr() == mark.context);
+            let alive = live.iter().any(|known| known.context().addr() == context);
             // SAFETY: the event lives as long as its context, which the lock keeps. Anything but "not ready"
             // ends the wait: a context with a sticky error runs nothing more.
-            alive && unsafe { (driver.event_query)(mark.event) } == CUDA_ERROR_NOT_READY
+            alive && unsafe { (driver.event_query)(event) } == CUDA_ERROR_NOT_READY
         });
         self.0.is_empty()
     }
