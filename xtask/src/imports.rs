@@ -60,13 +60,13 @@ pub(crate) fn run(options: &Options, json: bool) -> anyhow::Result<ExitCode> {
     Ok(if fine { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Number of circles in all crates, each of which is named on stderr.
-pub(crate) fn count() -> anyhow::Result<usize> {
+/// Number of circles in the crates for whose folder `counts` holds. The circles of all crates are named on stderr.
+pub(crate) fn count(counts: impl Fn(&str) -> bool) -> anyhow::Result<usize> {
     let outcome = Outcome::of(&[])?;
     if !outcome.circles.is_empty() {
         progress(&outcome);
     }
-    Ok(outcome.circles.len())
+    Ok(outcome.circles.iter().filter(|circle| counts(&circle.member)).count())
 }
 
 impl Outcome {
