@@ -131,10 +131,10 @@ impl ModeChoice {
     }
 }
 
-/// Card as named on the command line and in the configuration file.
+/// Name of a card on the command line and in the configuration file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum CardName {
-    /// Index of the card, in the daemon's order.
+    /// Index of the card in the daemon's list of cards.
     Index(u8),
     Uuid(GpuUuid),
 }
@@ -170,7 +170,7 @@ impl FromStr for ForCard {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ForCards {
-    /// Number for each card without one of its own.
+    /// Value for each card that has no value of its own.
     Every(Bytes),
     One(ForCard),
 }

@@ -1,7 +1,7 @@
 //! The cards of this daemon: their numbers, identities and settings.
 //!
 //! NVML lists the cards at the start. Without NVML a card is found when the first process announces it. A
-//! card's number is its row in every page, so it never changes.
+//! card's number is its row in every shared page, so the number never changes.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -19,7 +19,7 @@ use crate::config::{CardLimits, Settings};
 use crate::knob::{name, words};
 use crate::lock::{CardLock, LockError};
 
-/// Reason why a process cannot use a card here.
+/// Reason why a process cannot use a card with this daemon.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CardError {
     #[error(transparent)]
@@ -50,13 +50,13 @@ impl From<CardError> for Failure {
 pub(crate) struct Card {
     pub(crate) info: GpuInfo,
     knobs: Knobs,
-    /// Managed limit of the card if none is set.
+    /// Default limit on the card's managed memory, in bytes.
     managed_limit: Bytes,
     _lock: CardLock,
 }
 
 impl Card {
-    /// Returns the most bytes that can ever be allocated on the card.
+    /// Returns the largest number of bytes that can ever be allocated on the card.
     pub(crate) fn most(&self) -> Bytes {
         self.knobs.managed_limit.unwrap_or(Bytes::ZERO).max(self.info.total)
     }
@@ -65,13 +65,13 @@ impl Card {
 #[derive(Debug)]
 pub(crate) struct Cards {
     all: Vec<Card>,
-    /// Whether NVML listed all cards of the machine, so that tenants cannot announce others.
+    /// Whether NVML listed all cards of the machine. If so, tenants cannot announce other cards.
     pub(crate) complete: bool,
     lock_dir: PathBuf,
     limits: BTreeMap<CardName, CardLimits>,
     /// Settings of cards that the configuration does not name.
     defaults: Knobs,
-    /// Settings that the core gives a new card.
+    /// Settings that the decision machine gives a new card by itself.
     told: Knobs,
 }
 
@@ -88,7 +88,7 @@ impl Cards {
         }
     }
 
-    /// Returns the number of a card, and the events that announce a new card to the core.
+    /// Returns the number of a card. For a new card, also returns the events that announce it.
     pub(crate) fn find_or_add(&mut self, info: &GpuInfo) -> Result<(GpuId, Vec<Event>), CardError> {
         if let Some(gpu) = self.by_uuid(info.uuid) {
             return Ok((gpu, Vec::new()));
@@ -118,8 +118,8 @@ impl Cards {
         self.all.get(usize::from(gpu.0))
     }
 
-    /// Changes a setting of one card, or of all present and future ones. Returns the old and new value in
-    /// words.
+    /// Changes a setting of one card, or of all present and future cards. Returns the old and the new value
+    /// as text.
     pub(crate) fn set(&mut self, setting: Setting) -> (String, String) {
         let Setting { gpu, knob } = setting;
         let (mut old, mut new) = (Vec::new(), Vec::new());
@@ -138,8 +138,8 @@ impl Cards {
         (summary(&old, before), summary(&new, words(&self.defaults, knob)))
     }
 
-    /// Follows the configuration that was read again, and drops what was set since. Returns the changed
-    /// settings of each card, and the changes in words.
+    /// Applies a configuration that was read again, and discards values set by `gpushare-ctl set`. Returns
+    /// the changed settings of each card, and a description of the changes.
     pub(crate) fn reload(&mut self, settings: &Settings) -> (Vec<(GpuId, Knob)>, Vec<ConfigChange>) {
         self.limits.clone_from(&settings.cards);
         self.defaults = defaults(settings);
@@ -162,7 +162,7 @@ impl Cards {
         (changed, changes)
     }
 
-    /// Sets how long a process's work in flight may take: the least window target of its cards.
+    /// Writes the target duration of work in flight into a shared page: the smallest of the process's cards.
     pub(crate) fn set_drain_target(&self, page: &ClientPage) {
         let cards = page.gpus().filter_map(|gpu| self.get(gpu));
         if let Some(target) = cards.map(|card| card.knobs.window_target).min() {
@@ -198,7 +198,7 @@ fn defaults(settings: &Settings) -> Knobs {
     Knobs { managed_limit: settings.managed_limit, ..Knobs::new(&settings.core) }
 }
 
-/// Returns the value that all cards share, or each card's value; `otherwise` if there is no card.
+/// Returns the value that all cards share, else each card's value; `otherwise` if there is no card.
 fn summary(values: &[(GpuId, String)], otherwise: String) -> String {
     let Some((_, first)) = values.first() else {
         return otherwise;
@@ -214,7 +214,7 @@ fn numbered<T>(cards: impl Iterator<Item = T>) -> impl Iterator<Item = (GpuId, T
     (0..).map(GpuId).zip(cards)
 }
 
-/// Returns the host memory that managed memory may take by default.
+/// Returns the default limit on managed memory: half of the available host memory, in bytes.
 fn half_of_available_memory() -> Bytes {
     let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     Bytes(available(&text).unwrap_or(Bytes::ZERO).0 / 2)

@@ -1,4 +1,4 @@
-//! File of the audit log: appended to, never truncated, and rotated when it is full.
+//! File of the audit log. Lines are only appended. When the file is full, it is renamed and a new one begins.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Write};
@@ -18,7 +18,7 @@ pub(super) struct File {
     size: Bytes,
     files: u32,
     open: Option<Open>,
-    /// Error of the last rotation, until it is reported.
+    /// Error of the last rotation that no message has reported yet.
     rotation_error: Option<io::Error>,
 }
 
@@ -26,17 +26,17 @@ pub(super) struct File {
 struct Open {
     file: std::fs::File,
     length: u64,
-    /// Whether the last line is incomplete, after a full disk or a killed daemon.
+    /// Whether the last line of the file is incomplete, after a full disk or a killed daemon.
     torn: bool,
-    /// Whether the file is never rotated: a pipe, a device, or a file that could not be renamed (`chattr
-    /// +a`).
+    /// Whether the file is never rotated, as for a pipe, a device, or a file that could not be renamed
+    /// (`chattr +a`).
     stays: bool,
     regular: bool,
 }
 
 impl File {
-    /// `path` in the folder that it was in when that was opened; at most `size` in one file, and `files`
-    /// before it.
+    /// Creates the log for the file `path` in the open `folder`. A file holds at most `size` bytes; `files`
+    /// older files are kept.
     pub(super) fn new(folder: io::Result<OwnedFd>, path: PathBuf, size: Bytes, files: u32) -> Self {
         let name = path.file_name().unwrap_or(OsStr::new("audit.log")).to_owned();
         Self { folder, path, name, size, files, open: None, rotation_error: None }
@@ -46,7 +46,7 @@ impl File {
         Path::display(&self.path)
     }
 
-    /// Opens the file, unless it is open and still at its path.
+    /// Opens the audit file, unless the file at its path is open already.
     pub(super) fn prepare(&mut self) -> io::Result<()> {
         let closed =
             |cause: &io::Error| io::Error::new(cause.kind(), format!("its folder does not open ({cause})"));
@@ -78,7 +78,7 @@ impl File {
         Ok(())
     }
 
-    /// Adds a line, in a new file if the present one has no room for it.
+    /// Appends a line. Begins a new file if the present one has no room for the line.
     pub(super) fn append(&mut self, line: &[u8]) -> io::Result<()> {
         let length = u64::try_from(line.len()).unwrap_or(u64::MAX);
         let is_full = |open: &Open| !open.stays && open.length > 0 && open.length + length > self.size.0;
@@ -112,7 +112,7 @@ impl File {
         }
     }
 
-    /// Renames each file to the next number, which replaces the oldest, and opens a new one.
+    /// Raises the number in the name of each full file, drops the oldest one, and opens a new file.
     fn rotate(&mut self) -> io::Result<()> {
         if let Ok(folder) = &self.folder {
             for number in (1..=self.files).rev() {
@@ -136,7 +136,7 @@ impl File {
 }
 
 impl Open {
-    /// Appends bytes that end with a line break. Records whether only a part was written.
+    /// Appends bytes that end with a line break. Records whether the disk took only a part of them.
     fn add(&mut self, mut bytes: &[u8]) -> io::Result<()> {
         while !bytes.is_empty() {
             match self.file.write(bytes) {

@@ -1,4 +1,4 @@
-//! The audit log: changes by administrators, and refusals of memory, as lines of JSON.
+//! The audit log: acts of administrators and refused memory requests, as lines of JSON.
 //!
 //! ```text
 //!   the core's task                        the audit thread
@@ -8,9 +8,9 @@
 //!            counted ◀──────────── counted: reported by a metric, and by a line once one can be written
 //! ```
 //!
-//! The core's task never waits: a slow disk costs lines, not grants. The file is opened through a descriptor
-//! of its folder, so a folder that was replaced is not written to. A session that is refused in a loop gets
-//! thirty-two lines a second and a sum, so no tenant can push out the entries about others.
+//! The daemon's task never waits: a slow disk costs lines, not grants. The file is opened by its open folder,
+//! so that a replaced folder at the same path gets no lines. A session that is refused in a loop gets
+//! thirty-two lines a second and one sum. So no tenant can push out the entries about others.
 
 mod file;
 
@@ -31,34 +31,34 @@ use tracing::{info, warn};
 use crate::config::AuditSettings;
 use file::File;
 
-/// Capacity of the queue of lines. A line has a few hundred bytes.
+/// Largest number of audit lines that wait for the writer thread. A line has a few hundred bytes.
 const QUEUE: usize = 2048;
 /// Longest time for which the ending daemon waits for the disk to take the last audit lines.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Number of lines that are written between two checks that the file is still at its path.
+/// Number of lines written between two checks that the audit file is still at its path.
 const BATCH: usize = 256;
 
-/// Line counts since the daemon started.
+/// Numbers of audit lines since the daemon started: written ones and lost ones.
 #[derive(Debug, Default)]
 struct Counts {
     written: AtomicU64,
     lost: AtomicU64,
 }
 
-/// The core's end of the audit log. The default writes nothing.
+/// Sender of audit lines to the thread that writes them. The default value writes nothing.
 #[derive(Debug, Default)]
 pub(crate) struct Audit {
     lines: Option<SyncSender<Line>>,
     counts: Arc<Counts>,
     ended: Option<oneshot::Receiver<()>>,
-    /// Number of reservations of which one is logged; 0 for none.
+    /// Sampling of memory reservations: one of so many gets an audit line; 0 for none.
     allocations: u64,
     reserved: u64,
 }
 
 impl Audit {
-    /// Starts the thread, which writes to the configured file, else to `default` in the open folder `at`. A failure
-    /// is logged, and the daemon goes on without an audit log.
+    /// Starts the writer thread for the configured file, else for `default` in the open folder `at`. After a
+    /// failure, the daemon runs without an audit log.
     pub(crate) fn start(settings: &AuditSettings, at: io::Result<OwnedFd>, default: PathBuf) -> Self {
         let counts = Arc::new(Counts::default());
         let (ending, ended) = oneshot::channel();
@@ -84,7 +84,7 @@ impl Audit {
         }
     }
 
-    /// Queues a line, or counts it as lost if the queue is full.
+    /// Queues a line for the writer thread, or counts the line as lost if the queue is full.
     pub(crate) fn write(&self, entry: Entry) {
         let line = Line { at: now(), entry };
         let Some(lines) = &self.lines else { return };
@@ -93,7 +93,7 @@ impl Audit {
         }
     }
 
-    /// Counts a reservation. Returns the number of reservations that its line stands for, if it gets a line.
+    /// Counts a memory reservation. Returns how many reservations its audit line stands for, if it gets one.
     pub(crate) fn samples_reservation(&mut self) -> Option<u64> {
         if self.allocations == 0 {
             return None;
@@ -107,7 +107,7 @@ impl Audit {
         (self.counts.written.load(Ordering::Relaxed), self.counts.lost.load(Ordering::Relaxed))
     }
 
-    /// Resolves when the last line is written, or after two seconds.
+    /// Completes when the last audit line is written, or after two seconds.
     pub(crate) async fn finish(mut self) {
         drop(self.lines.take());
         if let Some(ended) = self.ended.take()
@@ -132,7 +132,7 @@ fn now() -> Timestamp {
     Timestamp(u64::try_from(since.unwrap_or_default().as_micros()).unwrap_or(u64::MAX))
 }
 
-/// Writes lines until the sender is dropped.
+/// Writes audit lines until the daemon closes the queue.
 fn write_lines(mut file: File, queue: &Receiver<Line>, counts: &Counts) {
     let mut reported = 0;
     let mut failing = false;

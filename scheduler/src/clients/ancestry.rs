@@ -1,7 +1,7 @@
-//! Process ancestry: the session of a process without a token, by its parents.
+//! Finds the session of a process without a token by its parent processes.
 //!
-//! A child or a shell stays in the session that it was started in, also if it threw the token away or began a
-//! POSIX session of its own. The first rule that applies decides:
+//! A child or a shell stays in the session that it was started in. Neither a discarded token nor an own POSIX
+//! session changes that. The first rule that applies decides:
 //!
 //! ```text
 //!   the process itself entered or registered a session            that session
@@ -9,7 +9,7 @@
 //!   the process or a parent is in a POSIX session with clients    the implicit session of that job
 //! ```
 //!
-//! All of this is the kernel's word. A process that outlives its parents has none; then its own POSIX session
+//! The kernel reports all of these facts. If the parents of a process have ended, its own POSIX session
 //! decides.
 
 use std::iter;
@@ -21,10 +21,10 @@ use crate::engine::Engine;
 use crate::identity::{PeerProcess, ProcessId};
 use crate::sessions::Session;
 
-/// Largest number of parents that are looked at.
+/// Largest number of parent processes that the search visits.
 const GENERATIONS: usize = 64;
 
-/// Returns the session that a process belongs to by itself or by its parents.
+/// Returns the session of a process, found by the process itself or by its parents.
 pub(crate) fn session_of(engine: &Engine, peer: &PeerProcess) -> Option<SessionId> {
     let entered = || peer.id.and_then(|process| entered_or_registered(engine, process));
     let by_parent = || parents(peer.id).find_map(|parent| of_parent(engine, peer, parent));
@@ -37,13 +37,13 @@ pub(crate) fn session_of(engine: &Engine, peer: &PeerProcess) -> Option<SessionI
     entered().or_else(by_parent).or_else(of_job)
 }
 
-/// Returns the session that a process is a client of, or was one of under the last daemon.
+/// Returns the session in which a process is a client, or was one under the last daemon.
 pub(crate) fn client_session(engine: &Engine, process: ProcessId) -> Option<SessionId> {
     let awaited = || engine.awaited.session_of(process);
     engine.clients.session_of(process).or_else(awaited)
 }
 
-/// Returns the session that a child inherits from a parent. An implicit session is for its user alone.
+/// Returns the session that a child inherits from a parent. Only the user of an implicit session inherits it.
 fn of_parent(engine: &Engine, peer: &PeerProcess, parent: ProcessId) -> Option<SessionId> {
     let is_open = |session: &Session| !session.is_implicit() || session.uid() == peer.user;
     let joined = client_session(engine, parent);
@@ -62,8 +62,8 @@ fn parents(of: Option<ProcessId>) -> impl Iterator<Item = ProcessId> {
     iter::successors(of, next).skip(1).take(GENERATIONS)
 }
 
-/// Returns the parent of a process. Asks twice: if the parent is still the same, its pid was not reused
-/// meanwhile.
+/// Returns the parent of a process. Reads the parent twice: if both answers agree, its pid was not reused
+/// between them.
 fn parent(child: ProcessId) -> Option<ProcessId> {
     let ask = || {
         let pid = process::parent(child.pid).filter(|&parent| parent > 1)?;

@@ -1,10 +1,10 @@
-//! Clients of the last daemon that may come back, and processes that may be unwritten ones.
+//! Clients of the last daemon that may reconnect, and processes that may be clients without an entry on disk.
 //!
-//! A join is written some 20 ms and one fsync after it, since an fsync for each would delay all. A daemon
-//! that is killed in that time leaves a client that no registry knows. Its library reconnects, usually within
-//! a second, and by the kernel's word its process is older than the new daemon. That does not prove that it
-//! was a client. So its claims only cost itself: the bytes that it says it uses count up to its session's
-//! quota, and the work that it says it may have in flight must end before other sessions run on that card.
+//! A new client is written to the registry some 20 ms and one fsync later, because an fsync for each client
+//! would delay all. A daemon killed in that time leaves a client without an entry. Its library reconnects,
+//! usually within a second, and the kernel reports that its process is older than the new daemon. That does
+//! not prove that it was a client. So its claims cost only itself: the bytes that it claims count within its
+//! session's quota, and its claimed work in flight must end before other sessions run on that card.
 
 use std::collections::BTreeMap;
 
@@ -16,10 +16,10 @@ use crate::identity::{PeerProcess, ProcessId};
 use crate::registry::ClientEntry;
 use crate::sessions::Sessions;
 
-/// Largest number of awaited processes that a message names.
+/// Largest number of awaited processes named in one message.
 const NAMED: usize = 5;
 
-/// Clients of the last daemon whose processes live and have not reconnected.
+/// Clients of the last daemon whose processes are alive and have not reconnected.
 #[derive(Debug, Default)]
 pub(crate) struct Awaited(BTreeMap<ClientId, ClientEntry>);
 
@@ -32,7 +32,7 @@ impl Awaited {
         self.0.remove(&client)
     }
 
-    /// Removes a client if `peer` is its process. Returns its session.
+    /// Removes an awaited client if `peer` is its process. Returns the client's session.
     pub(crate) fn take(&mut self, client: ClientId, peer: &PeerProcess) -> Option<SessionId> {
         let is_same = peer.id == Some(self.get(client)?.process);
         is_same.then(|| self.remove(client))?.map(|entry| entry.session)
@@ -95,7 +95,7 @@ impl Awaited {
     }
 }
 
-/// Returns a remark for a process that is stopped, as by SIGSTOP; else an empty text.
+/// Returns a remark for a process that is stopped (as by SIGSTOP), else an empty text.
 pub(crate) fn stopped(pid: u32) -> &'static str {
     if process::is_stopped(pid) { " (it is stopped)" } else { "" }
 }

@@ -1,10 +1,10 @@
-//! State of a client that must outlive its connection: answers that may be lost, and a watch over its
-//! process.
+//! State of a client that outlives its connection: recent answers, which may be lost, and a watch over the
+//! client's process.
 //!
-//! An answer may be lost with the connection. So the latest answers are remembered: on its next connection
-//! the library asks again under the same number and gets the same answer, without a second booking. When it
-//! has asked for all of them it says so. Bytes that are booked beyond that are free: the process gave them
-//! back on the lost connection.
+//! An answer may be lost with the connection. So the daemon remembers the latest answers. On its next
+//! connection the library repeats its requests under the same numbers. It gets the same answers, and no bytes
+//! are booked twice. The library reports when it has repeated all of them. Bytes booked beyond these requests
+//! are then free: the process had returned them on the lost connection.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -12,20 +12,20 @@ use gpushare_proto::{Bytes, GpuId, RequestId};
 
 use crate::identity::Watch;
 
-/// Number of answers that are remembered: about one for each thread that waits.
+/// Number of answers remembered for each client: about one for each waiting thread.
 const ANSWERS: usize = 64;
-/// Number of consecutive NVML answers without the process that prove that it runs another program.
+/// Number of consecutive NVML lists without the process which prove that it now runs another program.
 const UNLISTED: u32 = 2;
 
 type Answer = (RequestId, GpuId, Bytes);
 
 #[derive(Debug, Default)]
 pub(crate) struct Away {
-    /// Latest answers on this connection.
+    /// Latest answers on the present connection.
     answers: VecDeque<Answer>,
-    /// Answers on earlier connections that may be asked for again.
+    /// Answers on earlier connections whose requests the client may repeat.
     repeats: VecDeque<Answer>,
-    /// Bytes booked beyond the client's claim on its return and not asked for again yet, by card.
+    /// Bytes booked, by card, that a returned client neither claimed nor requested again so far.
     pub(super) surplus: BTreeMap<GpuId, Bytes>,
     pub(super) watch: Option<Watch>,
     /// Number of consecutive NVML answers that did not list the process.
@@ -40,7 +40,7 @@ impl Away {
         self.answers.push_back(answer);
     }
 
-    /// Ends the connection. Its answers may be asked for again on the next one, like older ones still.
+    /// Ends the connection. The client may repeat its requests on the next one, and older requests too.
     pub(crate) fn disconnected(&mut self) {
         self.repeats.append(&mut self.answers);
         let forgotten = self.repeats.len().saturating_sub(ANSWERS);
@@ -48,13 +48,13 @@ impl Away {
         self.unlisted = 0;
     }
 
-    /// Takes an answer of NVML in. Returns whether the process runs another program by now.
+    /// Notes whether NVML listed the process. Returns whether the process now runs another program.
     pub(crate) fn is_over(&mut self, unlisted: bool) -> bool {
         self.unlisted = if unlisted { self.unlisted + 1 } else { 0 };
         self.unlisted >= UNLISTED
     }
 
-    /// Returns whether a request was answered on an earlier connection. Each answer is repeated once.
+    /// Returns whether a request was answered on an earlier connection. Each answer is repeated at most once.
     pub(crate) fn repeats(&mut self, answer: Answer) -> bool {
         let found = self.repeats.iter().position(|of| *of == answer);
         let repeated = found.and_then(|at| self.repeats.remove(at)).is_some();

@@ -1,4 +1,4 @@
-//! From a hello to a client: which process of which session it is.
+//! Turns the hello of a process into a client: finds its client number and its session.
 //!
 //! ```text
 //!   returning, and the same process is away            the client that it was (returning.rs)
@@ -9,8 +9,8 @@
 //!                                                      implicit session of its user and container or job
 //! ```
 //!
-//! The memory that a returning process claims to use is booked in any case, since used memory must count. Who
-//! it was is believed only by the kernel's word.
+//! The memory that a returning process claims to use is always booked, because used memory must count. Which
+//! client it was is believed only if the kernel's facts agree.
 
 use std::os::fd::OwnedFd;
 
@@ -92,7 +92,7 @@ pub(crate) fn join(
     Ok(())
 }
 
-/// Answers the hello of a client, which gets its page's file. Returns the name of its session.
+/// Answers the hello of a client, and sends the file of its shared page. Returns the name of its session.
 pub(super) fn welcome(
     engine: &mut Engine,
     connection: ConnectionId,
@@ -112,11 +112,11 @@ pub(super) fn add_cards(engine: &mut Engine, had: &[ReturningGpu]) -> Result<Vec
     had.iter().map(|had| Ok(engine.add_card(&had.info)?)).collect()
 }
 
-/// Returns the most bytes of a card that a returning process may claim to use.
+/// Returns the largest number of bytes of a card that a returning process may claim to use.
 ///
-/// For a client of the registry it is the most that the card can ever back. For another process it is also at
-/// most the rest of its session's quota. An honest process loses nothing by that: all processes of its
-/// session were within the quota when the last daemon ended, and nothing is leased until they are back.
+/// For a client in the registry this is the most that the card can ever back. For another process it is also
+/// at most the unused quota of its session. An honest process loses nothing: all processes of its session
+/// were within the quota when the last daemon ended, and nothing is leased until they are back.
 pub(super) fn credible_bytes(engine: &Engine, session: SessionId, gpu: GpuId, restored: bool) -> Bytes {
     let Some(card) = engine.cards.get(gpu) else {
         return Bytes::ZERO;
@@ -132,7 +132,7 @@ pub(super) fn credible_bytes(engine: &Engine, session: SessionId, gpu: GpuId, re
     }
 }
 
-/// Returns whether a process that the registry does not name may have been a client of the last daemon.
+/// Returns whether a process without an entry in the registry may have been a client of the last daemon.
 fn may_be_unwritten(engine: &Engine, peer: &PeerProcess) -> bool {
     let core = &engine.settings.core;
     let patience = core.recovery_min.max(core.stuck_after);
@@ -140,8 +140,8 @@ fn may_be_unwritten(engine: &Engine, peer: &PeerProcess) -> bool {
     is_older && clock::monotonic() < engine.started + patience
 }
 
-/// Returns a client's number and session, and whether it is a client of the last daemon, by pid and start
-/// time.
+/// Returns a client's number and session. Also returns whether pid and start time prove that it is a client
+/// of the last daemon.
 fn find_member(
     engine: &mut Engine,
     peer: &PeerProcess,
@@ -175,7 +175,8 @@ fn find_member(
     Ok((engine.clients.new_id(), session, false))
 }
 
-/// Returns the session of a token. A process may return to a revoked session, where its memory must count.
+/// Returns the session of a token. A process may return to a session with a revoked token, where its memory
+/// must count.
 fn by_token(engine: &Engine, token: &Token, returning: bool) -> Result<SessionId, Failure> {
     engine.sessions.by_token(token, returning).ok_or_else(|| {
         failure(
@@ -206,10 +207,9 @@ fn open_implicit(engine: &mut Engine, peer: &PeerProcess) -> Result<SessionId, F
     Ok(session)
 }
 
-/// Puts a process into the session of its token, or into the one that it is bound to by user or control
-/// group.
+/// Puts a process into the session of its token. A binding by user or control group takes precedence.
 ///
-/// A process without a pid in our namespace is not put in, since its children could not be recognised.
+/// Refuses a process without a pid in the daemon's namespace, because its children could not be recognised.
 pub(crate) fn enter(engine: &mut Engine, peer: &PeerProcess, token: &Token) -> Result<TenantReply, Failure> {
     let sessions = &engine.sessions;
     let Some(session) = sessions.bound(peer).or_else(|| sessions.by_token(token, false)) else {

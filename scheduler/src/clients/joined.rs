@@ -1,11 +1,11 @@
-//! Joined processes: those that entered a session with its token for themselves and for all that they start.
+//! Joined processes: processes that entered a session with its token, for themselves and for their children.
 //!
-//! `run --session NAME` enters the session before it becomes the program. So a child that throws the token
-//! away stays in the session, also where none of its parents ever used a GPU.
+//! `run --session NAME` enters the session before it becomes the program. So a child that discards the token
+//! stays in the session, even if none of its parents ever used a GPU.
 //!
-//! The kernel says which process it is; the token only says which session. The entry holds until the process
-//! is dead or the session is over, also over restarts of the daemon. A process is in one session at a time:
-//! the one that it entered or registered last.
+//! The kernel says which process it is; the token only says which session. The process stays joined until it
+//! ends or the session is over, also over restarts of the daemon. A process is in one session at a time: the
+//! session that it entered or registered last.
 
 use std::collections::BTreeMap;
 
@@ -14,16 +14,16 @@ use serde::{Deserialize, Serialize};
 
 use crate::identity::{Principal, ProcessId, Watch};
 
-/// A process that entered a session, as the registry stores it.
+/// Entry of the registry about a process that entered a session.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct JoinedProcess {
     pub(crate) process: ProcessId,
-    /// User and container whose limit counts the process: its watch costs a descriptor.
+    /// User and container whose limit counts the process, because watching it costs the daemon a descriptor.
     #[serde(rename = "household")]
     pub(crate) principal: Principal,
 }
 
-/// A joined process with its session, while its death is watched for.
+/// Session of a joined process, with the watch for the death of the process.
 #[derive(Debug)]
 struct Membership {
     joined: JoinedProcess,
@@ -35,7 +35,7 @@ struct Membership {
 pub(crate) struct JoinedProcesses(BTreeMap<u32, Membership>);
 
 impl JoinedProcesses {
-    /// Adds a process to a session. It leaves the session that it was in.
+    /// Adds a process to a session, and removes it from its previous session.
     pub(crate) fn enter(&mut self, joined: JoinedProcess, session: SessionId, watch: Watch) {
         let pid = joined.process.pid;
         self.0.insert(pid, Membership { joined, session, _watch: watch });

@@ -73,7 +73,7 @@ fn end_requests(engine: &mut Engine, connection: ConnectionId) {
     }
 }
 
-/// Removes a client that is dead or never had anything. Its memory counts until the driver has taken it back.
+/// Removes a client that is dead or never used a card. Its memory counts until the driver has freed it.
 pub(crate) fn remove_client(engine: &mut Engine, id: ClientId) {
     engine.read_page(id);
     let Some(client) = engine.clients.remove(id) else {
@@ -109,8 +109,8 @@ pub(crate) fn remove_awaited(engine: &mut Engine, client: ClientId) {
     }
 }
 
-/// Books the memory of a dead client of the last daemon as an orphan's, which takes the client's place in the
-/// session's count.
+/// Books the memory of a dead client of the last daemon as an orphan. The session counts the orphan in place
+/// of the client.
 pub(crate) fn add_dead_of_last_daemon(engine: &mut Engine, entry: ClientEntry) {
     if entry.cards.is_empty() {
         return leave_session(engine, entry.session);
@@ -127,8 +127,7 @@ pub(crate) fn add_dead_of_last_daemon(engine: &mut Engine, entry: ClientEntry) {
     add_orphan(engine, entry, None, false);
 }
 
-/// Keeps the memory of an ended process booked. A `pidfd` is watched if its process is ending and not dead
-/// yet.
+/// Keeps the memory of an ended process booked. Watches `pidfd` if the process is ending and not dead yet.
 fn add_orphan(engine: &mut Engine, entry: ClientEntry, pidfd: Option<Arc<OwnedFd>>, witnessed: bool) {
     let (id, now) = (entry.client, clock::monotonic());
     let alive = pidfd.filter(|pidfd| !peer::is_dead(pidfd));
@@ -139,7 +138,7 @@ fn add_orphan(engine: &mut Engine, entry: ClientEntry, pidfd: Option<Arc<OwnedFd
     }
 }
 
-/// Releases the orphans that NVML does not list in its answer to question number `asked`.
+/// Releases the orphans (dead processes with memory) that NVML no longer lists in answer number `asked`.
 pub(crate) fn remove_unlisted_orphans(engine: &mut Engine, usages: &Usages, asked: u64) {
     let now = clock::monotonic();
     let unlisted = engine.orphans.unlisted(usages, asked, now);
@@ -163,7 +162,7 @@ pub(crate) fn remove_orphan(engine: &mut Engine, id: ClientId) {
     leave_session(engine, entry.session);
 }
 
-/// Counts one client of a session less, and ends the session if nothing keeps it.
+/// Reduces the number of a session's clients by one, and ends the session if nothing keeps it.
 pub(crate) fn leave_session(engine: &mut Engine, session: SessionId) {
     if let Some(session) = engine.sessions.get_mut(session) {
         session.clients = session.clients.saturating_sub(1);
@@ -172,7 +171,7 @@ pub(crate) fn leave_session(engine: &mut Engine, session: SessionId) {
     engine.persistence.changed();
 }
 
-/// Ends a session if it has no client and no registrar, and is not an administrator's.
+/// Ends a program's session if it has no client and the process that registered it is dead.
 pub(crate) fn end_session_if_over(engine: &mut Engine, id: SessionId) {
     if let Some(session) = engine.sessions.take_if_over(id) {
         Operation::of("session.end", id, &session.name)
@@ -181,7 +180,7 @@ pub(crate) fn end_session_if_over(engine: &mut Engine, id: SessionId) {
     }
 }
 
-/// Removes all traces of a session that was taken out of the table, after its last usage is counted.
+/// Removes all traces of a session that was taken out of the table, and counts its last usage.
 pub(crate) fn forget_session(engine: &mut Engine, id: SessionId, session: &Session) {
     engine.joined.remove_session(id);
     engine.refusals.forget(id);

@@ -1,4 +1,4 @@
-//! Processes that use a GPU: how they join, leave, hang up and return, and what dead ones leave behind.
+//! Processes that use a GPU: how they join, leave, disconnect and return, and the memory of dead processes.
 
 // Facts, each with one owner.
 pub(crate) mod ancestry;

@@ -1,4 +1,4 @@
-//! Memory of dead processes, which counts until the driver has taken it back.
+//! Orphans: dead processes whose memory counts until the driver has freed it.
 //!
 //! ```text
 //!   client ends ──▶ orphan ── dead, and NVML is asked ──▶ its pid is on none of its cards ──▶ gone
@@ -6,15 +6,15 @@
 //!                     └────── asked again, ever later ◀─────┘ after a second the log says so
 //! ```
 //!
-//! The kernel reports every thread of a process as ending some 60 ms before the driver has let go of the
-//! cards. The first event frees the lock, the second one the memory. Usually NVML lists a process no more
-//! once it is dead. It lists the process for longer if a forked child has the card's files open. On an H200
-//! (driver 580.159.04) the card then keeps all memory, also managed memory, which NVML's own figure leaves
-//! out. So the booked bytes of a dead process count while NVML lists its pid, and while NVML does not answer:
-//! making NVML fail gains a tenant nothing.
+//! The kernel reports that every thread of a process is ending some 60 ms before the driver has released the
+//! cards. The first event frees the lock, the second one the memory. NVML usually omits a dead process. It
+//! lists the process for longer if a forked child has the card's files open. On an H200 (driver 580.159.04)
+//! the card then keeps all memory. NVML's own figure omits the managed part of it. So the booked bytes of a
+//! dead process count while NVML lists its pid, and while NVML does not answer: making NVML fail gains a
+//! tenant nothing.
 //!
-//! A dead process counts for nothing if NVML cannot be asked about it: without NVML, on a card that NVML does
-//! not know or never lists processes on, and for a process without a pid in our namespace.
+//! A dead process counts for nothing if NVML cannot be asked about it. This holds without NVML, for a card on
+//! which NVML never lists processes, and for a process without a pid in the daemon's namespace.
 
 use std::collections::BTreeMap;
 
@@ -26,18 +26,18 @@ use crate::identity::Watch;
 use crate::nvml::Usages;
 use crate::registry::{CardUse, ClientEntry};
 
-/// Shortest pause between two questions. Each pause is as long as the process has been dead, within the
-/// bounds.
+/// Shortest pause between two questions to NVML about a dead process. A pause is as long as the process has
+/// been dead, within bounds.
 const FIRST_PAUSE: Nanos = Nanos::from_millis(2);
 const LONGEST_PAUSE: Nanos = Nanos::from_secs(1);
-/// Time after a death in which its memory is usually back. Requests without room wait for that.
+/// Duration after a death within which the memory is usually free. Requests without room wait so long.
 const USUAL: Nanos = Nanos::from_millis(100);
-/// Longest time that such requests wait for the death of a process that is ending.
+/// Longest duration for which requests without room wait for the death of an ending process.
 const MOST_DYING: Nanos = Nanos::from_secs(2);
-/// Time after a death from which on its memory is not expected back by itself.
+/// Duration after a death beyond which the memory is not expected to become free by itself.
 pub(crate) const LONG: Nanos = Nanos::from_secs(1);
 
-/// Ended processes whose memory is still on a card.
+/// Ended processes whose memory is still on a card, by client number.
 #[derive(Debug, Default)]
 pub(crate) struct Orphans(BTreeMap<ClientId, Orphan>);
 
@@ -45,23 +45,23 @@ pub(crate) struct Orphans(BTreeMap<ClientId, Orphan>);
 struct Orphan {
     entry: ClientEntry,
     ended: Nanos,
-    /// None while the process is ending and not dead.
+    /// State after the death; none while the process is ending and not dead.
     dead: Option<Dead>,
-    /// Whether the process ended under this daemon, so that the entry is exact.
+    /// Whether the process ended under this daemon, so that the booked bytes are exact.
     witnessed: bool,
     _watch: Watch,
 }
 
-/// State of the questions to NVML about a dead process.
+/// State of the questions to NVML about one dead process.
 #[derive(Debug)]
 struct Dead {
     since: Nanos,
-    /// Number of questions asked before the death. Their answers say nothing about it.
+    /// Number of questions to NVML asked before the death. Their answers say nothing about the dead process.
     questions: u64,
     next: Nanos,
     /// Whether NVML listed the process after its death.
     listed: bool,
-    /// Whether the log says that the card keeps the memory.
+    /// Whether the log already says that the card keeps the memory.
     logged: bool,
 }
 
@@ -70,7 +70,7 @@ impl Dead {
         Self { since: now, questions, next: now, listed: false, logged: false }
     }
 
-    /// Postpones the next question: the process is still listed, or NVML did not answer.
+    /// Postpones the next question to NVML, because the process is still listed or NVML did not answer.
     fn wait(&mut self, now: Nanos) {
         self.next = now + (now - self.since).clamp(FIRST_PAUSE, LONGEST_PAUSE);
     }
@@ -81,14 +81,14 @@ impl Orphan {
         self.entry.cards.iter().any(|of| of.card.uuid == card)
     }
 
-    /// Returns the time from which on the memory is late.
+    /// Returns the point in monotonic time from which on the memory is late.
     fn usual_end(&self) -> Nanos {
         self.dead.as_ref().map_or(self.ended + MOST_DYING, |dead| dead.since + USUAL)
     }
 }
 
 impl Orphans {
-    /// Adds an ended process: a dead one, unless `alive` watches for its death. `questions` is the number of
+    /// Adds an ended process. It is dead, unless `alive` watches for its death. `questions` is the number of
     /// questions that NVML was asked so far.
     pub(crate) fn add(
         &mut self,
@@ -109,7 +109,7 @@ impl Orphans {
         }
     }
 
-    /// Removes a process. Returns its entry, and whether the log said that the card keeps its memory.
+    /// Removes an orphan. Returns its registry entry, and whether the log reported its memory as late.
     pub(crate) fn remove(&mut self, id: ClientId) -> Option<(ClientEntry, bool)> {
         let Orphan { entry, dead, .. } = self.0.remove(&id)?;
         Some((entry, dead.is_some_and(|dead| dead.logged)))
@@ -127,8 +127,8 @@ impl Orphans {
         self.0.values().filter_map(|orphan| Some(orphan.dead.as_ref()?.next)).min()
     }
 
-    /// Returns until when memory of a card may be expected back, of one session or of all. Only processes
-    /// that had ended at the time `ended` count. Returns none if no such memory is to be expected.
+    /// Returns the point in time until which memory of a card may be freed, of one session or of all. Only
+    /// processes that had ended at the time `ended` count. Returns none if no memory is expected.
     pub(crate) fn expected_back(
         &self,
         card: GpuUuid,
@@ -142,8 +142,8 @@ impl Orphans {
         there.map(Orphan::usual_end).filter(|&end| end > now).max()
     }
 
-    /// Returns the bytes that dead processes of a session have on a card for sure. A process that died
-    /// without a daemon may have freed some of its entry, so it counts only once NVML has listed it.
+    /// Returns the bytes that dead processes of a session certainly have on a card. A process that died
+    /// without a daemon may have freed some of its booked bytes, so it counts only once NVML has listed it.
     pub(crate) fn certain_bytes(&self, session: SessionId, card: GpuUuid) -> Bytes {
         let listed = |orphan: &Orphan| orphan.dead.as_ref().is_some_and(|dead| dead.listed);
         let own = self.0.values().filter(|orphan| orphan.entry.session == session);
@@ -152,14 +152,14 @@ impl Orphans {
         cards.filter(|of| of.card.uuid == card).map(|of| of.used).sum()
     }
 
-    /// Postpones all questions, since NVML cannot be asked now.
+    /// Postpones all questions about dead processes, because NVML cannot be asked now.
     pub(crate) fn ask_later(&mut self, now: Nanos) {
         let dead = self.0.values_mut().filter_map(|orphan| orphan.dead.as_mut());
         dead.for_each(|dead| dead.wait(now));
     }
 
-    /// Takes the answer to question number `asked` in. Returns the processes that are listed on none of their
-    /// cards; the others are asked about again later.
+    /// Evaluates the answer to question number `asked`. Returns the processes that are listed on none of
+    /// their cards; NVML is asked about the others again later.
     pub(crate) fn unlisted(&mut self, usages: &Usages, asked: u64, now: Nanos) -> Vec<ClientId> {
         let mut unlisted = Vec::new();
         for (&id, Orphan { entry, dead, .. }) in &mut self.0 {
@@ -181,7 +181,7 @@ impl Orphans {
         unlisted
     }
 
-    /// Returns the processes whose memory a card has kept for long since the last call.
+    /// Returns the processes whose memory became late since the last call: a card has kept it for a second.
     pub(crate) fn newly_late(&mut self, now: Nanos) -> Vec<&ClientEntry> {
         let late = |orphan: &mut Orphan| {
             let dead = orphan.dead.as_mut();

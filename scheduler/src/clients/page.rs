@@ -1,7 +1,8 @@
-//! The daemon's side of a client's shared page, and the bytes leased through it.
+//! The daemon's access to a client's shared page, and the bytes leased through the page.
 //!
-//! The page is hostile: its process can write anything into it. So the free bytes in a row count at most up
-//! to the bytes leased there. Besides these only the gate is read, which decides nothing here.
+//! The page is memory shared with the process, which can write anything into it. So the free bytes in a
+//! card's row count at most up to the bytes leased there. The daemon otherwise reads only the gate, and
+//! decides nothing by it.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -15,20 +16,20 @@ use gpushare_sys::{futex, lease, page};
 #[derive(Debug)]
 pub(crate) struct ClientPage {
     page: SharedPage,
-    /// Bytes of each card leased to the process, used or free; none for a card that it is not on.
+    /// Leased bytes by card, used and free ones; none for a card that the process does not use.
     leased: [Option<Bytes>; MAX_GPUS],
-    /// Free bytes of each row that the core knows; none after a lease or a recall.
+    /// Free bytes by card that the decision machine was told; none if they must be sent again.
     known: [Option<Bytes>; MAX_GPUS],
 }
 
 impl ClientPage {
-    /// Makes a page with a closed gate. Returns its file for the client too.
+    /// Creates a shared page with a closed gate. Also returns the page's file, for the client.
     pub(crate) fn create() -> io::Result<(OwnedFd, Self)> {
         let (file, page) = page::create()?;
         Ok((file, Self { page, leased: [None; MAX_GPUS], known: [None; MAX_GPUS] }))
     }
 
-    /// Puts the process on a card with the bytes that it uses there already. A repetition changes nothing.
+    /// Adds a card to the page, with the bytes that the process already uses there.
     pub(crate) fn attach(&mut self, gpu: GpuId, used: Bytes) {
         if let Some(leased) = self.leased.get_mut(usize::from(gpu.0)) {
             leased.get_or_insert(used);
@@ -44,7 +45,7 @@ impl ClientPage {
         self.leased(gpu).is_some()
     }
 
-    /// Returns the free bytes in a row, at most the leased bytes.
+    /// Returns the free leased bytes of a card, as the process reports them: at most the leased bytes.
     pub(crate) fn free(&self, gpu: GpuId) -> Bytes {
         match (self.row(gpu), self.leased(gpu)) {
             (Some(row), Some(leased)) => Bytes(row.free.load(Ordering::Relaxed)).min(leased),
@@ -52,22 +53,21 @@ impl ClientPage {
         }
     }
 
-    /// Returns the free bytes in a row if the core does not know them. Most rows seldom change, and each
-    /// event costs the core time.
+    /// Returns the free bytes of a card if the decision machine was told another number.
     pub(crate) fn news(&mut self, gpu: GpuId) -> Option<Bytes> {
         let free = self.free(gpu);
         let known = self.known.get_mut(usize::from(gpu.0))?;
         (known.replace(free) != Some(free)).then_some(free)
     }
 
-    /// Forgets the free bytes of a card that the core was told, since they are about to change.
+    /// Marks a card's free bytes as unknown to the decision machine, because they are about to change.
     fn forget_known(&mut self, gpu: GpuId) {
         if let Some(known) = self.known.get_mut(usize::from(gpu.0)) {
             *known = None;
         }
     }
 
-    /// Leases `bytes` to a waiting thread, and `extra` bytes into the row.
+    /// Leases `bytes` to a waiting thread, and `extra` bytes as free bytes of the process on that card.
     pub(crate) fn lease(&mut self, gpu: GpuId, bytes: Bytes, extra: Bytes) {
         self.forget_known(gpu);
         if let Some(Some(leased)) = self.leased.get_mut(usize::from(gpu.0)) {
@@ -78,7 +78,7 @@ impl ClientPage {
         }
     }
 
-    /// Takes free bytes out of the row, at most the leased ones. Returns how many.
+    /// Takes free leased bytes of a card back. Returns the number of bytes taken.
     pub(crate) fn recall(&mut self, gpu: GpuId, bytes: Bytes) -> Bytes {
         self.forget_known(gpu);
         let (Some(row), Some(leased)) = (self.row(gpu), self.leased(gpu)) else {
@@ -91,8 +91,7 @@ impl ClientPage {
         taken
     }
 
-    /// Ends the lease of bytes that the process says it neither uses nor keeps free. Returns how many can be
-    /// so.
+    /// Ends the lease of bytes that the process gives up. Returns for how many bytes that is possible.
     pub(crate) fn give_up(&mut self, gpu: GpuId, bytes: Bytes) -> Bytes {
         let free = self.free(gpu);
         self.forget_known(gpu);
@@ -104,7 +103,7 @@ impl ClientPage {
         given
     }
 
-    /// Changes the gate and wakes all threads that sleep at it. Each reads the new word itself.
+    /// Writes the gate word and wakes all threads that sleep at the gate.
     pub(crate) fn set_gate(&self, word: GateWord) {
         self.page.gate.store(word.0, Ordering::SeqCst);
         futex::wake_all(&self.page.gate);
@@ -118,20 +117,20 @@ impl ClientPage {
         self.set_gate(self.gate().next(GateState::Closed));
     }
 
-    /// Changes the flags and wakes the process's mover, which sleeps at the gate.
+    /// Writes the page's flags and wakes the process's mover thread, which sleeps at the gate.
     pub(crate) fn set_flags(&self, flags: u32) {
         self.page.flags.store(flags, Ordering::Release);
         futex::wake_all(&self.page.gate);
     }
 
-    /// Sets how long the process's work in flight may take: in microseconds, at least one.
+    /// Writes the target duration of the process's work in flight: in microseconds, at least one.
     pub(crate) fn set_drain_target(&self, target: Nanos) {
         let micros = u32::try_from(target.0 / 1000).unwrap_or(u32::MAX).max(1);
         self.page.drain_target.store(micros, Ordering::Relaxed);
     }
 
-    /// Sets the limit of a row, the bytes of the session's other processes, and the ceiling of its free
-    /// bytes.
+    /// Writes a card's figures: the session's limit, the bytes of its other processes, and the largest number
+    /// of free bytes.
     pub(crate) fn set_figures(&self, gpu: GpuId, limit: Bytes, siblings: Bytes, ceiling: Bytes) {
         if let Some(row) = self.row(gpu) {
             row.limit.store(limit.0, Ordering::Relaxed);
@@ -144,7 +143,7 @@ impl ClientPage {
         self.page.gpus.get(usize::from(gpu.0))
     }
 
-    /// Returns the bytes of a card leased to the process; none for a card that it is not on.
+    /// Returns the bytes of a card leased to the process; none for a card that the process is not on.
     pub(crate) fn leased(&self, gpu: GpuId) -> Option<Bytes> {
         self.leased.get(usize::from(gpu.0)).copied().flatten()
     }

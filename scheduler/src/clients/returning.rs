@@ -1,11 +1,12 @@
-//! Processes that hung up and live, and their return.
+//! Clients that disconnected while their processes live, and their return.
 //!
-//! A process may close its connection at any time; only the kernel reports its death. Until then it may use
-//! everything that it was given, so it keeps it: leases, cards, the lock or its place in the queue.
+//! A process may close its connection at any time; only the kernel reports its death. Until then the process
+//! may use everything that it was given. So it keeps its leases, its cards, and the lock or its place in
+//! line.
 //!
 //! A killed process closes its sockets while the kernel ends it. It is dead some 60 ms later, when the driver
-//! has let go of its cards. In between the kernel reports each of its threads as ending. That counts as its
-//! end, since it will use nothing more.
+//! has released its cards. In between, the kernel reports each of its threads as ending. The daemon treats
+//! that as the end, because the process will use nothing more.
 //!
 //! ```text
 //!   client ── hang-up, process alive ─▶ away ── the same process says who it was ──▶ client, with a new page
@@ -13,13 +14,13 @@
 //!      └── dead, or on no card ──▶ gone ◀┴── dead, or it runs another program
 //! ```
 //!
-//! The core treats a client that is away like a stopped one: its gate closes, its free lease is taken back,
-//! and a drop that it does not answer is stuck. On its return it is booked with at least the bytes known
-//! before.
+//! The decision machine treats a client that is away like a stopped one. Its gate closes, and its free lease
+//! is taken back. A drop (request for the lock) that it does not answer is stuck. On its return it is booked
+//! with at least the bytes known before.
 //!
-//! A process that does not say who it was is a second client beside the one that is away. After an `exec` the
-//! first one is over when NVML, which listed the process on each of its cards, twice does not. Without NVML
-//! it lasts as long as the process.
+//! A process that does not name its earlier client becomes a second client beside it. After an `exec` the
+//! first client is over when NVML, which listed the process on each of its cards, twice omits it. Without
+//! NVML the first client lasts as long as the process.
 
 use std::os::fd::OwnedFd;
 
@@ -40,10 +41,10 @@ use crate::nvml::Usages;
 use crate::operation::{Operation, failure};
 use crate::registry::ClientEntry;
 
-/// Largest number of clients of one process that may be away. Each costs a page.
+/// Largest number of disconnected clients of one process. Each costs a shared page.
 const MOST_AWAY: usize = 64;
 
-/// Ends a client's connection. The client is away if its process lives and is on a card.
+/// Ends a client's connection. The client is away afterwards if its process is alive and uses a card.
 pub(super) fn hang_up(engine: &mut Engine, id: ClientId) {
     let Some(client) = engine.clients.get_mut(id) else {
         return;
@@ -78,7 +79,7 @@ fn watch_away(engine: &mut Engine, id: ClientId) {
     }
 }
 
-/// Returns the client of this process that comes back. Its old connection, if there is one, is closed.
+/// Returns the earlier client to which a process returns. Closes the client's old connection, if any.
 pub(super) fn returning_client(
     engine: &mut Engine,
     peer: &PeerProcess,
@@ -96,9 +97,9 @@ pub(super) fn returning_client(
     engine.clients.get(returning.client).map(|_| returning.client)
 }
 
-/// Refuses a new client of a process or a user and container that has the most clients away.
+/// Refuses a new client if its process, or its user and container, has the most disconnected clients already.
 ///
-/// Each client that is away costs descriptors, as a connection does. So the limit of connections applies.
+/// Each disconnected client costs descriptors, as a connection does. So the limit of connections applies.
 pub(super) fn check_away_limit(engine: &Engine, peer: &PeerProcess) -> Result<(), Failure> {
     let principal = &peer.principal;
     let own = engine.clients.away().filter(|client| client.peer.is(peer)).count();
@@ -119,7 +120,7 @@ pub(super) fn check_away_limit(engine: &Engine, peer: &PeerProcess) -> Result<()
     Ok(())
 }
 
-/// Gives a client that was away its new connection and page, and books what it says it uses.
+/// Gives a returning client its new connection and shared page, and books the bytes that it claims to use.
 pub(super) fn come_back(
     engine: &mut Engine,
     connection: ConnectionId,
@@ -171,9 +172,9 @@ pub(super) fn come_back(
     Ok(())
 }
 
-/// Frees what a returned client is booked with beyond its requests, once it has repeated all of them.
+/// Frees bytes booked for a returned client beyond its requests, once it has repeated all requests.
 ///
-/// The client gave these bytes back on its last connection, and the message was lost.
+/// The client returned these bytes on its last connection, and the message was lost.
 pub(crate) fn all_repeated(engine: &mut Engine, id: ClientId) {
     let client = engine.clients.get_mut(id);
     let surplus = client
@@ -184,9 +185,9 @@ pub(crate) fn all_repeated(engine: &mut Engine, id: ClientId) {
     }
 }
 
-/// Turns an awaited client into one that is away: its process came without saying who it was.
+/// Turns an awaited client into a disconnected one: its process connected without naming that client.
 ///
-/// A client whose cards are not known is forgotten.
+/// Forgets a client whose cards are not known.
 pub(super) fn becomes_away(engine: &mut Engine, entry: ClientEntry, peer: &PeerProcess) {
     let (id, session) = (entry.client, entry.session);
     let page = ClientPage::create().map(|(_, page)| page);
@@ -205,7 +206,7 @@ pub(super) fn becomes_away(engine: &mut Engine, entry: ClientEntry, peer: &PeerP
     }
 }
 
-/// Removes the clients that are away and run another program by now: NVML lists them on none of their cards.
+/// Removes disconnected clients whose processes run another program: NVML lists them on none of their cards.
 pub(crate) fn remove_unlisted(engine: &mut Engine, usages: &Usages) {
     let mut over = Vec::new();
     for (id, client) in engine.clients.iter_mut() {

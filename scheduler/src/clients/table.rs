@@ -1,4 +1,4 @@
-//! The table of clients: processes that said hello as users of a GPU and are not known to be dead.
+//! Table of clients: processes that said hello as users of a GPU and are not known to be dead.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,16 +18,16 @@ use crate::registry::{CardUse, ClientEntry};
 #[derive(Debug)]
 pub(crate) struct Client {
     pub(crate) session: SessionId,
-    /// Connection of the process; none while it is away, which means that it hung up and lives.
+    /// Connection of the process; none while the client is away (disconnected, with a living process).
     pub(crate) connection: Option<ConnectionId>,
     pub(crate) peer: PeerProcess,
     pub(crate) away: Away,
     /// Whether the last daemon's registry names this client, so that its session's terms are known.
     pub(crate) restored: bool,
     pub(crate) page: ClientPage,
-    /// Measured bytes of the driver for this process, by card.
+    /// Measured memory that the driver itself uses for this process, by card.
     pub(crate) overheads: BTreeMap<GpuId, Overhead>,
-    /// Driver functions that the process asked for and its library does not know.
+    /// Driver functions that the process asked for and its gpushare library does not know.
     pub(crate) unknown: UnknownFunctions,
 }
 
@@ -45,7 +45,7 @@ impl Client {
         }
     }
 
-    /// Returns the client's entry in the registry; none for a process without a pid in our namespace.
+    /// Returns the client's registry entry; none for a process without a pid in the daemon's namespace.
     pub(crate) fn entry(&self, client: ClientId, cards: &Cards) -> Option<ClientEntry> {
         let page = &self.page;
         let card_use = |gpu| {
@@ -64,12 +64,12 @@ impl Client {
 #[derive(Debug)]
 pub(crate) struct Clients {
     all: BTreeMap<ClientId, Client>,
-    /// Number of the next new client.
+    /// Number for the next new client.
     pub(crate) next: u64,
 }
 
 impl Clients {
-    /// Makes an empty table whose first new client gets the number `next`.
+    /// Creates an empty table whose first new client gets the number `next`.
     pub(crate) fn new(next: u64) -> Self {
         Self { all: BTreeMap::new(), next }
     }
@@ -124,7 +124,7 @@ impl Clients {
         client.map(|client| client.session)
     }
 
-    /// Refuses a message about a card that the client is not on.
+    /// Refuses a message about a card that the client does not use.
     pub(crate) fn check_is_on(&self, id: ClientId, gpu: GpuId) -> Result<(), String> {
         match self.get(id) {
             Some(client) if client.page.is_on(gpu) => Ok(()),
@@ -132,7 +132,7 @@ impl Clients {
         }
     }
 
-    /// Sets the allocated bytes in a snapshot to what the pages of the session's clients say now.
+    /// Updates a session's allocated bytes by the present contents of its clients' shared pages.
     pub(crate) fn update_allocated(&self, session: &mut SessionSnapshot) {
         for usage in &mut session.gpus {
             let ids = session.clients.iter().map(|client| client.client);
@@ -151,12 +151,12 @@ impl Clients {
     }
 }
 
-/// Names of one process's unknown functions, made safe for a log.
+/// Names of driver functions unknown to one process's library, made safe for a log.
 #[derive(Debug, Default)]
 pub(crate) struct UnknownFunctions(BTreeSet<String>);
 
 impl UnknownFunctions {
-    /// Adds a function, up to [`MAX_UNKNOWN`]. Returns whether it is the process's first.
+    /// Adds an unknown function, up to [`MAX_UNKNOWN`]. Returns whether it is the first one of the process.
     pub(crate) fn add(&mut self, name: &str, version: u32) -> bool {
         let name = plain(name);
         let name = match version {

@@ -1,4 +1,4 @@
-//! Reads the configuration file: TOML, checked as a whole before any value is used.
+//! Reads the configuration file (TOML). The whole file is checked before any value is used.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -22,7 +22,7 @@ use crate::args::{CardName, LogFormat, MetricsAt};
 use crate::errors::FileError;
 use crate::knob::check;
 
-/// Key written as text, like `"8GiB"`, `"250ms"` or `"5%"`.
+/// Value written as text, like `"8GiB"`, `"250ms"` or `"5%"`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Text<T>(pub(super) T);
 
@@ -63,10 +63,10 @@ pub(super) struct File {
     pub(super) self_service: Option<SelfService>,
 }
 
-/// Defines the table of the core's settings: key, type and function that reads the value.
+/// Defines the table of the scheduling settings: key, type and function that reads the value.
 macro_rules! scheduling {
     ($($key:ident: $type:ty = $read:literal;)*) => {
-        /// Settings of the core, by the names that they have there.
+        /// Settings of the decision machine, by the names that they have there.
         #[derive(Debug, Default, Deserialize)]
         #[serde(default, deny_unknown_fields)]
         pub(super) struct Scheduling {
@@ -131,7 +131,7 @@ impl Scheduling {
 }
 
 impl File {
-    /// Reads the file `named` on the command line, else the system's, which may be absent.
+    /// Reads the configuration file `named` on the command line, else the system's file, which may be absent.
     pub(super) fn read(named: Option<&Path>, owner: Owner) -> Result<Self, ConfigError> {
         let path = match (named, owner) {
             (Some(path), _) => path,
@@ -207,7 +207,7 @@ pub(super) fn audit_files<'de, D: Deserializer<'de>>(from: D) -> Result<u32, D::
     }
 }
 
-/// Reads the sampling of reservations in the audit log: `off`, `full`, or one in so many like `1/100`.
+/// Reads the sampling of reservations in the audit log: `off`, `full`, or a fraction like `1/100`.
 pub(super) fn allocations<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
     let text = String::deserialize(from)?;
     let one_in = match &*text {

@@ -1,7 +1,7 @@
-//! Settings of the daemon. Flags come before the configuration file, the file before the defaults.
+//! Settings of the daemon. Flags override the configuration file, and the file overrides the defaults.
 //!
-//! The file is checked as a whole before any of it is used. An unknown key is an error, because a limit with
-//! a misspelt key would otherwise be missing without a word.
+//! The whole file is checked before any value is used. An unknown key is an error, because a limit with a
+//! misspelt key would otherwise be missing silently.
 
 mod file;
 mod reload;
@@ -24,14 +24,14 @@ use crate::args::{Args, CardName, ForCard, ForCards, LogFormat, MetricsAt, ModeC
 use crate::errors::FileError;
 use crate::record::RecordTo;
 
-/// Default size of one audit file, and default number of full files that are kept.
+/// Default size of one audit file.
 const AUDIT_SIZE: Bytes = Bytes::mib(16);
 const AUDIT_FILES: u32 = 8;
-/// Least size of one audit file.
+/// Smallest allowed value of the setting for the size of one audit file.
 pub(crate) const MIN_AUDIT_SIZE: Bytes = Bytes(4096);
-/// Greatest number of full audit files. Each rotation renames them all.
+/// Largest allowed number of full audit files. Each rotation renames all of them.
 const MOST_AUDIT_FILES: u32 = 1000;
-/// Default number of connections of one principal other than the daemon's own.
+/// Default number of connections allowed to one user other than the daemon's own.
 const CONNECTIONS_PER_USER: usize = 256;
 /// Returns the default number of sessions that one user may register with the system's daemon.
 fn sessions_per_user() -> usize {
@@ -40,10 +40,10 @@ fn sessions_per_user() -> usize {
 
 /// Default size at which a recording ends.
 const RECORD_LIMIT: Bytes = Bytes::gib(1);
-/// Least size limit of a recording.
+/// Smallest allowed value of the size limit of a recording.
 const MIN_RECORD: Bytes = Bytes::mib(1);
 
-/// Default address of the system's daemon for metrics.
+/// Default address at which the system's daemon serves metrics.
 const SYSTEM_METRICS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9402);
 
 #[derive(Debug, thiserror::Error)]
@@ -57,7 +57,7 @@ pub(crate) enum ConfigError {
     Record(Bytes),
 }
 
-/// Processes that the daemon serves.
+/// Group of processes that the daemon serves: one user's or all users'.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Owner {
     User,
@@ -68,34 +68,34 @@ pub(crate) enum Owner {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct SelfService {
-    /// Largest memory quota of such a session.
+    /// Largest memory quota that a self-registered session may have.
     #[serde(deserialize_with = "file::text")]
     pub(crate) max_memory: Bytes,
-    /// Greatest number of such sessions of one user.
+    /// Largest number of self-registered sessions of one user.
     #[serde(default = "sessions_per_user")]
     pub(crate) max_sessions: usize,
-    /// Whether a quota may exceed a card's capacity.
+    /// Whether the quota of a self-registered session may exceed a card's capacity.
     #[serde(default)]
     pub(crate) oversubscribe: bool,
 }
 
-/// Settings of one card; `None` for a default.
+/// Configured settings of one card; `None` where the default applies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct CardLimits {
-    /// Bytes that may be resident on the card together.
+    /// Largest number of bytes that may be resident on the card at one time.
     #[serde(deserialize_with = "file::capacity")]
     pub(crate) capacity: Option<Bytes>,
-    /// Greatest number of managed bytes of all sessions together.
+    /// Largest number of managed bytes of all sessions together on the card.
     #[serde(deserialize_with = "file::managed_limit")]
     pub(crate) managed_limit: Option<Bytes>,
     pub(crate) mode: Option<Mode>,
     #[serde(deserialize_with = "file::quantum")]
     pub(crate) quantum: Option<Nanos>,
-    /// Greatest share of time that handoffs may cost.
+    /// Largest share of time that moving memory at changes of the lock may cost.
     #[serde(deserialize_with = "file::epsilon")]
     pub(crate) epsilon: Option<Percent>,
-    /// Target for the time that a process's work in flight takes to drain.
+    /// Target for the time in which a process's work in flight ends.
     #[serde(rename = "drain_target", deserialize_with = "file::target")]
     pub(crate) window_target: Option<Nanos>,
 }
@@ -105,21 +105,20 @@ pub(crate) struct CardLimits {
 pub(crate) struct Settings {
     pub(crate) owner: Owner,
     pub(crate) runtime: RuntimeDir,
-    /// Folder for state that outlives a restart of the machine.
+    /// Folder for state that outlives a reboot.
     pub(crate) state: PathBuf,
     pub(crate) lock_dir: PathBuf,
     pub(crate) core: Config,
-    /// Managed limit of cards without a limit of their own.
+    /// Limit on managed memory, in bytes, for cards without their own limit.
     pub(crate) managed_limit: Option<Bytes>,
     pub(crate) cards: BTreeMap<CardName, CardLimits>,
-    /// Whether peers without a token get an implicit session.
+    /// Whether processes without a token get an implicit session.
     pub(crate) implicit_sessions: bool,
-    /// Limits on self-registered sessions of the system's daemon; `None` if users may not register any.
+    /// Limits on sessions that users register themselves; `None` if users may not register sessions.
     pub(crate) self_service: Option<SelfService>,
-    /// Greatest number of connections of one principal: a user other than the daemon's, or any user in a
-    /// container.
+    /// Largest number of connections of one user other than the daemon's, or of one user in one container.
     pub(crate) connections_per_user: usize,
-    /// Address for metrics; `None` for no metrics.
+    /// Address at which metrics are served; `None` for no metrics.
     pub(crate) metrics: Option<SocketAddr>,
     pub(crate) idle_exit: Option<Nanos>,
     pub(crate) record: Option<RecordTo>,
@@ -130,14 +129,14 @@ pub(crate) struct Settings {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct AuditSettings {
-    /// File of the log; `None` for `audit.log` in the state folder.
+    /// Path of the audit log; `None` for `audit.log` in the state folder.
     pub(crate) path: Option<PathBuf>,
     #[serde(deserialize_with = "file::audit_size")]
     pub(crate) size: Bytes,
-    /// Number of full files that are kept.
+    /// Number of full audit files that are kept.
     #[serde(deserialize_with = "file::audit_files")]
     pub(crate) files: u32,
-    /// Number of reservations of which one is logged; 0 for none.
+    /// Sampling of memory reservations: one of so many gets an audit line; 0 for none.
     #[serde(deserialize_with = "file::allocations")]
     pub(crate) allocations: u64,
 }
@@ -155,7 +154,7 @@ pub(crate) struct Environment {
     pub(crate) runtime_dir: Option<OsString>,
     pub(crate) xdg_runtime_dir: Option<OsString>,
     pub(crate) lock_dir: Option<OsString>,
-    /// Value of `STATE_DIRECTORY`, which systemd sets.
+    /// Value of the environment variable `STATE_DIRECTORY`, which systemd sets.
     pub(crate) state_directory: Option<OsString>,
     pub(crate) xdg_state_home: Option<OsString>,
 }
@@ -173,11 +172,11 @@ impl Environment {
         }
     }
 
-    /// Returns the default state folder; `None` for the runtime folder.
+    /// Returns the default folder for state; `None` for the runtime folder.
     ///
-    /// A daemon with its own runtime folder keeps its state there, so that two daemons never share a store. A
-    /// home folder may be shared between machines, so it is used only if `XDG_STATE_HOME` names a folder for
-    /// state.
+    /// A daemon with its own runtime folder keeps its state there, so that two daemons never share a
+    /// registry. A home folder may be shared between machines. So the daemon uses it only if `XDG_STATE_HOME`
+    /// names a folder for state.
     fn state(&self, owner: Owner, has_own_folder: bool) -> Option<PathBuf> {
         match owner {
             Owner::System => {
@@ -199,7 +198,7 @@ impl Environment {
 }
 
 impl Settings {
-    /// Reads the configuration file, if there is one, and combines it with the flags and the environment.
+    /// Reads the configuration file, if there is one, and combines its values with flags and environment.
     pub(crate) fn read(args: &Args, environment: &Environment) -> Result<Self, ConfigError> {
         let folder = args.runtime_dir.clone().or(environment.runtime_dir.clone().map(PathBuf::from));
         let system = args.system || (!args.user && environment.uid == 0 && folder.is_none());

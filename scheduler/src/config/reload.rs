@@ -17,9 +17,9 @@ use gpushare_proto::admin::ConfigChange;
 use super::{ConfigError, Environment, Settings};
 use crate::args::Args;
 
-/// Flags and environment, from which the settings are read at the start and again.
+/// Reader of all settings from flags, environment and configuration file.
 ///
-/// Readings follow one another, so the latest one is delivered last.
+/// Reads run one after another, so the latest result is delivered last.
 #[derive(Clone, Debug)]
 pub(crate) struct Reader(Arc<Mutex<(Args, Environment)>>);
 
@@ -28,13 +28,13 @@ impl Reader {
         Self(Arc::new(Mutex::new((args, environment))))
     }
 
-    /// Reads the settings as they are written now, and passes them on.
+    /// Reads the current settings and passes the result to `deliver`.
     pub(crate) fn read<T>(&self, deliver: impl FnOnce(Result<Settings, ConfigError>) -> T) -> T {
         let source = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         deliver(Settings::read(&source.0, &source.1))
     }
 
-    /// Reads the settings on a thread of the runtime and passes them to `deliver` there.
+    /// Reads the settings on a background thread, which passes the result to `deliver`.
     pub(crate) fn start(&self, deliver: impl FnOnce(Result<Settings, ConfigError>) + Send + 'static) {
         let reader = self.clone();
         tokio::task::spawn_blocking(move || reader.read(deliver));
@@ -42,8 +42,9 @@ impl Reader {
 }
 
 impl Settings {
-    /// Takes over the settings that can change live. Returns the tunings for the core, and all changes, those
-    /// that need a restart included. The caller applies settings of single cards.
+    /// Applies the new settings that can change in a running daemon. Returns the new values for the decision
+    /// machine, and all changes, including those that need a restart. The caller applies the settings of
+    /// cards.
     pub(crate) fn follow(&mut self, new: Self) -> (Vec<Tuning>, Vec<ConfigChange>) {
         let tunings = self.core.tunings(&new.core);
         let mut changes: Vec<ConfigChange> = tunings
