@@ -1,4 +1,4 @@
-//! Lines of the audit log: one JSON object each, written by the daemon and read by `gpushare-ctl audit`.
+//! Lines of the audit log. The daemon writes them, one JSON object each, and `gpushare-ctl audit` reads them.
 //!
 //! The format is append-only: keys are added and never change their meaning. docs/audit.md explains each key.
 
@@ -14,23 +14,23 @@ use crate::{Bytes, GpuId, GpuUuid, SessionId};
 /// One line of the audit log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Line {
-    /// Time of the event.
+    /// Point in time of the event, on the wall clock.
     pub at: Timestamp,
     /// Event that the line records.
     #[serde(flatten)]
     pub entry: Entry,
 }
 
-/// Event that a line records; the key `what` names its kind.
+/// Event that a line of the audit log records. The JSON key `what` names the kind of event.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "what", rename_all = "snake_case")]
 pub enum Entry {
-    /// A user or the daemon changed a session or a setting, or tried to.
+    /// Somebody tried to change a session or a setting; the line has the result.
     #[serde(rename = "act")]
     Action(Action),
-    /// The daemon refused memory.
+    /// The daemon refused a memory request.
     Refusal(Refusal),
-    /// Events of one tenant above its rate limit, which got no lines of their own.
+    /// Number of events of one session or user that got no lines, since there were too many in a short time.
     #[serde(rename = "more")]
     Omitted {
         /// Session whose refusals were omitted; none if registrations were.
@@ -42,19 +42,19 @@ pub enum Entry {
         /// User whose registrations were omitted; none if refusals were.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         uid: Option<u32>,
-        /// Number of events.
+        /// Number of events that got no lines.
         count: u64,
     },
     /// The daemon leased memory to a process.
     Allocation(Allocation),
-    /// Lines before this one that could not be written.
+    /// Number of events whose lines could not be written before this line.
     Lost {
-        /// Number of events.
+        /// Number of events that got no lines.
         lines: u64,
     },
 }
 
-/// Change of a session or setting, done or attempted.
+/// Attempt to change a session or a setting, with its result.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Action {
     /// Name of the operation, like `session.pause`.
@@ -69,13 +69,13 @@ pub struct Action {
     /// Name of the affected session, or the name in the request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<String>,
-    /// Affected card, if the operation is about a single card.
+    /// Number of the affected card, if the operation is about a single card.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpu: Option<GpuId>,
-    /// Value before the operation.
+    /// Value of the setting or term before the operation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub old: Option<String>,
-    /// Value after the operation.
+    /// Value of the setting or term after the operation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub new: Option<String>,
     /// Result of the operation.
@@ -88,7 +88,7 @@ pub struct Action {
     pub why: Option<String>,
 }
 
-/// A refusal of memory.
+/// A memory request that the daemon refused.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Refusal {
     /// Name of the operation: `memory.reserve`.
@@ -101,7 +101,7 @@ pub struct Refusal {
     pub uid: u32,
     /// Pid of the process that asked for memory.
     pub pid: u32,
-    /// The daemon's number of the card.
+    /// Number that the daemon assigned to the card.
     pub gpu: GpuId,
     /// Identity of the card.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -112,7 +112,7 @@ pub struct Refusal {
     pub limit: Bytes,
     /// Bytes in use that count against the limit.
     pub used: Bytes,
-    /// Kind of the limit.
+    /// Kind of the limit that the request would exceed.
     pub by: LimitKind,
     /// Result of the request: [`Outcome::Refused`].
     pub result: Outcome,
@@ -120,7 +120,7 @@ pub struct Refusal {
     pub error_code: String,
 }
 
-/// A lease of memory to a process.
+/// A memory request that the daemon granted: bytes of quota are leased to a process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Allocation {
     /// Name of the operation: `memory.reserve`.
@@ -133,19 +133,19 @@ pub struct Allocation {
     pub uid: u32,
     /// Pid of the process that asked for memory.
     pub pid: u32,
-    /// The daemon's number of the card.
+    /// Number that the daemon assigned to the card.
     pub gpu: GpuId,
     /// Bytes that the process asked for.
     pub bytes: Bytes,
-    /// Bytes of the card leased to the process after this lease, used or not.
+    /// Total bytes of the card that the process has leased after this request, used or not.
     pub leased: Bytes,
     /// Result of the request: [`Outcome::Ok`].
     pub result: Outcome,
-    /// Sampling rate: one of this many reservations is in the log.
+    /// Sampling rate: the log has one of this many granted requests.
     pub one_in: u64,
 }
 
-/// Result of an operation.
+/// Result of an operation in the audit log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
@@ -158,7 +158,7 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// Returns the name of the result in the log.
+    /// Returns the name of the result in the audit log.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Ok => "ok",
@@ -168,8 +168,8 @@ impl Outcome {
     }
 }
 
-/// Time of the wall clock, in microseconds since 1970. Written `2026-11-22T00:14:56.123456Z`, so that texts
-/// sort by time; parsed with missing parts too, like `2026-11-22`.
+/// Point in time on the wall clock, in microseconds since 1970. Printed like `2026-11-22T00:14:56.123456Z`,
+/// so that texts sort by time. Parsed with missing parts too, like `2026-11-22`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Timestamp(pub u64);

@@ -1,19 +1,19 @@
-//! The memory backends: the kind of driver memory that a process gets for its allocations.
+//! Memory backends, the kinds of driver memory that a program's allocations get.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// Kind of driver memory that backs a program's allocations.
+/// Memory backend: the kind of driver memory that a program's allocations get.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Backend {
-    /// Managed memory: the driver can move it out of the card, page by page.
+    /// Managed memory, which the driver can move out of the card.
     #[default]
     Managed,
-    /// Plain device memory: it stays on the card and can be shared with other processes and devices.
+    /// Plain device memory, which stays on the card and can be shared with other processes and devices.
     Native,
 }
 
-/// Error for a word that names no backend.
+/// Error for a text that names no memory backend.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{0:?} is not a backend; write managed (memory can move out of the card) or native (memory stays on the card)"

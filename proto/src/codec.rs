@@ -22,20 +22,20 @@ pub const MAX_REQUEST: usize = 16 << 10;
 /// Maximum size of a message from the daemon, in bytes.
 pub const MAX_REPLY: usize = 4 << 20;
 
-/// Bytes in memory per encoded byte, at most: a small `u64` takes one byte on the wire and eight in memory.
+/// Largest size in memory per encoded byte: a small `u64` takes one byte on the wire and eight in memory.
 /// With a smaller factor the decoder would refuse messages that [`encode`] accepts.
 const MEMORY_PER_BYTE: usize = 8;
 
-/// Maximum length of the decoder's message that an error repeats, in characters; it can contain the peer's
-/// text.
+/// Maximum length of the decoder's message that an error repeats, in characters. A message can contain the
+/// peer's text.
 const CAUSE_LENGTH: usize = 160;
 
-/// A message of one of the two sockets, implemented by four enums.
+/// Message that can be encoded: a request or a reply of the tenant socket or the admin socket.
 ///
-/// The trait is sealed since the decoder checks the claimed length of a text but not of a sequence: it would
-/// loop on a claimed sequence of zero-sized elements. None of the four enums contains one.
+/// The trait is sealed, since the decoder does not check the claimed length of a sequence. On a claimed
+/// sequence of zero-sized elements it would loop; none of the four message enums contains one.
 pub trait Message: Serialize + DeserializeOwned + sealed::Sealed {
-    /// Maximum encoded size, in bytes.
+    /// Maximum size of the encoded message, in bytes.
     const MAX: usize;
 }
 
@@ -59,7 +59,7 @@ message! {
     AdminReply: MAX_REPLY,
 }
 
-/// Reason why bytes are not a message.
+/// Reason why bytes are not a valid message.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CodecError {
     /// The header claims more bytes than the limit.
@@ -72,7 +72,7 @@ pub enum CodecError {
         /// Maximum length of the message type, in bytes.
         limit: usize,
     },
-    /// The bytes do not decode.
+    /// The bytes are not the encoding of the expected message type.
     #[error("a frame does not decode as {expected}: {cause}")]
     Malformed {
         /// Name of the expected message type.
@@ -92,7 +92,7 @@ fn encoding() -> bincode::config::Configuration {
     bincode::config::standard()
 }
 
-/// Encodes `message` as a frame with its header.
+/// Encodes `message` as a frame: the length, then the message.
 ///
 /// # Errors
 /// [`CodecError::TooLarge`] if the message exceeds [`Message::MAX`].
@@ -129,10 +129,10 @@ fn read_within<M: DeserializeOwned, const MEMORY: usize>(
     bincode::serde::decode_from_slice(body, encoding().with_limit::<MEMORY>())
 }
 
-/// Returns the length of the body that follows `header`.
+/// Returns the length of the encoded message that follows the header of a frame.
 ///
 /// # Errors
-/// [`CodecError::TooLarge`] if the length exceeds the limit of `M`: do not read on.
+/// [`CodecError::TooLarge`] if the length exceeds [`Message::MAX`]: do not read on.
 pub fn body_length<M: Message>(header: [u8; HEADER]) -> Result<usize, CodecError> {
     let claimed = u32::from_le_bytes(header) as usize;
     if claimed > M::MAX {
@@ -172,8 +172,8 @@ pub fn split<M: Message>(buffer: &[u8]) -> Result<Option<(M, usize)>, CodecError
     }
 }
 
-/// Returns the protocol version that a first message claims, also if its other fields are of another version;
-/// `None` if it is not a hello. A peer of this build claims [`PROTOCOL`].
+/// Returns the protocol version that a connection's first message claims, even if the other fields have
+/// another version's form. Returns `None` for another message. A peer of this build claims [`PROTOCOL`].
 pub fn claimed_protocol(body: &[u8]) -> Option<u16> {
     let hello = 0u32;
     let ((variant, magic, protocol), _) =
@@ -181,7 +181,7 @@ pub fn claimed_protocol(body: &[u8]) -> Option<u16> {
     (variant == hello && magic == MAGIC).then_some(protocol)
 }
 
-/// Returns the error message for a peer with protocol version `peer`.
+/// Returns the error message for a peer that uses the other protocol version `peer`.
 pub fn protocol_mismatch(peer: u16) -> String {
     format!(
         "this gpushare speaks protocol {PROTOCOL}, the other side {peer}; \

@@ -6,58 +6,58 @@ use crate::page::MemoryRefusal;
 use crate::views::SessionView;
 use crate::{Bytes, ClientId, GpuId, GpuUuid, Nanos, Percent, SessionId};
 
-/// Number of refusals that the daemon keeps per session.
+/// Number of refused memory requests that the daemon remembers per session.
 pub const KEPT_REFUSALS: usize = 8;
 
-/// Refusals and present wait of one session.
+/// Answer to `gpushare-ctl explain`: a session's refused memory requests and its present wait for the lock.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Explanation {
     /// The session as `gpushare-ctl status` shows it.
     pub session: SessionView,
-    /// Latest refusals of the session, oldest first, at most [`KEPT_REFUSALS`]; lost when the daemon ends.
+    /// Latest refused memory requests, oldest first, at most [`KEPT_REFUSALS`]. A daemon starts with none.
     pub refusals: Vec<RefusalView>,
-    /// Limits of the session on each card that it uses, or on all cards if it uses none.
+    /// Memory limits of the session on each card that the session uses; on all cards if there is none.
     pub cards: Vec<CardLimitsView>,
-    /// Present wait of the session; none if it does not wait.
+    /// Wait of the session for the lock; none if the session does not wait.
     pub wait: Option<WaitView>,
 }
 
-/// One refusal of memory.
+/// A memory request that the daemon refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RefusalView {
-    /// Time since the refusal.
+    /// Duration since the refusal.
     pub ago_ns: Nanos,
-    /// Client id of the process that asked.
+    /// Client id of the process that asked for memory.
     pub client: ClientId,
-    /// Pid of the process that asked, in the daemon's PID namespace.
+    /// Pid of the process that asked for memory, in the daemon's PID namespace.
     pub pid: u32,
-    /// The daemon's number of the card.
+    /// Number that the daemon assigned to the card.
     pub gpu: GpuId,
-    /// Limit that refused the request, with the bytes in use and asked for.
+    /// Limit that the request would exceed, with the bytes requested and the bytes in use.
     pub refusal: MemoryRefusal,
 }
 
-/// Memory of a dead process on a card that the driver has not freed yet.
+/// Memory on a card that belonged to a dead process and that the driver has not freed yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OrphanView {
     /// Former pid of the dead process.
     pub pid: u32,
-    /// The daemon's number of the card.
+    /// Number that the daemon assigned to the card.
     pub gpu: GpuId,
     /// Bytes that the daemon has booked for the dead process.
     pub bytes: Bytes,
-    /// Time since the end of the process.
+    /// Duration since the end of the process.
     pub ago_ns: Nanos,
 }
 
-/// Limits of a session on one card, each with the bytes in use that count against it.
+/// Memory limits of a session on one card, and the bytes that count against each limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CardLimitsView {
-    /// The daemon's number of the card.
+    /// Number that the daemon assigned to the card.
     pub gpu: GpuId,
     /// Identity of the card.
     pub uuid: GpuUuid,
-    /// Quota of the session on the card; none for no limit.
+    /// Memory quota of the session on the card; none for no limit.
     pub limit_bytes: Option<Bytes>,
     /// Bytes that the session uses on the card.
     pub used_bytes: Bytes,
@@ -70,20 +70,20 @@ pub struct CardLimitsView {
     pub all_used_bytes: Bytes,
 }
 
-/// Wait of a session: the reason and the turns that come first.
+/// Wait of a session for the lock: the reason, and the sessions whose turns come first.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WaitView {
     /// Reason of the wait.
     pub reason: WaitReason,
     /// Sessions that hold the lock on the waiting session's cards.
     pub holders: Vec<HolderView>,
-    /// Sessions whose turn comes first, in order.
+    /// Sessions that get the lock earlier than the waiting session, in order.
     pub ahead: Vec<AheadView>,
-    /// Expected time of a handoff: the drain of the work in flight and the move of the session's memory to
-    /// the card.
+    /// Expected duration of the lock's handoff: the drain of the work in flight and the move of the session's
+    /// memory to the card.
     pub handoff_ns: Nanos,
-    /// Expected time until the session's turn if the holders and all sessions ahead use their whole turns,
-    /// one after the other; none if the daemon cannot know it.
+    /// Expected duration until the session's turn, if each session that comes first uses its whole turn. None
+    /// if the daemon cannot estimate the duration.
     pub about_ns: Option<Nanos>,
 }
 
@@ -91,29 +91,29 @@ pub struct WaitView {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WaitReason {
-    /// No obstacle: the session is next.
+    /// The session gets the lock next.
     Turn,
     /// Other sessions hold the lock.
     Holders,
-    /// A holder does not give the lock back.
+    /// A session that holds the lock does not give the lock back.
     Stuck {
-        /// Number of the stuck holder.
+        /// Number of the session that does not give the lock back.
         session: SessionId,
-        /// Name of the stuck holder.
+        /// Name of the session that does not give the lock back.
         name: String,
-        /// State of the stuck holder, in words.
+        /// State of the session that does not give the lock back, in words.
         reason: String,
     },
-    /// The daemon has restarted and awaits the processes of before.
+    /// The daemon has restarted and waits until the processes of the previous daemon reconnect.
     Recovering {
-        /// Number of awaited processes.
+        /// Number of processes that have neither reconnected nor ended.
         processes: u32,
     },
-    /// The session is paused, expired or revoked; its `standing` says which.
+    /// The session is paused, expired or revoked, as the session's `standing` says.
     Standing,
     /// The session has used up its compute limit for now.
     Limit {
-        /// Compute limit: share of the card's time.
+        /// Largest share of each card's time that the session may use.
         limit: Percent,
     },
 }
@@ -121,21 +121,21 @@ pub enum WaitReason {
 /// A session that holds the lock.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HolderView {
-    /// Number of the holder.
+    /// Number of the session that holds the lock.
     pub session: SessionId,
-    /// Name of the holder.
+    /// Name of the session that holds the lock.
     pub name: String,
-    /// Rest of the holder's turn; zero once it was asked to give the lock back.
+    /// Remaining duration of the session's turn; zero once the daemon has asked for the lock back.
     pub rest_ns: Nanos,
 }
 
 /// A session whose turn comes before that of the waiting session.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AheadView {
-    /// Number of the session ahead.
+    /// Number of the session whose turn comes first.
     pub session: SessionId,
-    /// Name of the session ahead.
+    /// Name of the session whose turn comes first.
     pub name: String,
-    /// Expected length of the turn of the session ahead.
+    /// Expected duration of the turn that comes first.
     pub turn_ns: Nanos,
 }

@@ -10,13 +10,13 @@ use crate::ids::GpuUuid;
 /// Choice of a card for a session.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum GpuChoice {
-    /// The least loaded card.
+    /// The card with the least load, chosen by the daemon.
     Auto,
-    /// The card with this number.
+    /// The card to which the daemon assigned this number.
     Index(u8),
-    /// The card with this identity.
+    /// The card with this UUID.
     Uuid(GpuUuid),
-    /// The card whose UUID begins so, in the form of `CUDA_VISIBLE_DEVICES` (`GPU-0a1b`).
+    /// The card whose UUID begins with this text, in the form of `CUDA_VISIBLE_DEVICES` (`GPU-0a1b`).
     Prefix(String),
 }
 

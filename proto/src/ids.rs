@@ -1,4 +1,4 @@
-//! Ids as newtypes, so that a client id cannot be passed where a session id is expected.
+//! Ids, each a type of its own, so that a client id cannot be passed where a session id is expected.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -25,26 +25,27 @@ macro_rules! id {
 }
 
 id!(
-    /// Number of a session. Unique in a daemon's registry, across restarts too.
+    /// Number of a session. No session of the same daemon gets the number again, even after a restart.
     SessionId(u64), "s"
 );
 id!(
-    /// Number of one connected process of a session. Unique in a daemon's registry, across restarts too.
+    /// Client id: number of a connected process. No process gets the number again, even after a restart of
+    /// the daemon.
     ClientId(u64), "c"
 );
 id!(
-    /// The daemon's number of a card; also the index of the card's row in every shared page.
+    /// Number that the daemon assigned to a card; also the index of the card's row in every shared page.
     GpuId(u8), "gpu"
 );
 id!(
-    /// Number that a request carries and its reply repeats; unique within one connection.
+    /// Number of a request, which the reply repeats; unique within one connection.
     RequestId(u64), "r"
 );
 
-/// Number of a grant. It rises strictly from the machine's boot on: each daemon start has a later generation.
+/// Number of a grant of the lock. Later grants have larger numbers until the machine reboots.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Epoch {
-    /// Boot clock at the start of the daemon, in nanoseconds.
+    /// Point in time at which the daemon started: nanoseconds since the boot of the machine.
     pub generation: u64,
     /// Number of grants that the daemon has made since its start.
     pub counter: u64,
@@ -59,8 +60,8 @@ impl fmt::Display for Epoch {
 /// Identity of a card as CUDA and NVML report it: sixteen bytes and the kind, a whole GPU (`GPU-…`) or a MIG
 /// instance (`MIG-…`).
 ///
-/// Only the bytes are compared. The kind is needed for the text, which CUDA and NVML accept in one form only;
-/// a source that knows the bytes may not know the kind, and both texts of one card must stay one card.
+/// Comparisons use the bytes only, since a source that knows the bytes may not know the kind. The kind is
+/// needed for the text, which CUDA and NVML accept in one form only.
 #[derive(Clone, Copy, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct GpuUuid {
@@ -82,7 +83,7 @@ impl GpuUuid {
         Self { bytes, is_instance: true }
     }
 
-    /// Returns the sixteen bytes as `cuDeviceGetUuid_v2` reports them.
+    /// Returns the sixteen bytes of the UUID, as `cuDeviceGetUuid_v2` reports them.
     pub const fn bytes(self) -> [u8; 16] {
         self.bytes
     }
@@ -173,7 +174,7 @@ fn from_hex<const N: usize>(text: &str) -> Option<[u8; N]> {
     Some(bytes)
 }
 
-/// Secret that lets a process join a session: 256 random bits. Its `Debug` output hides them.
+/// Secret that lets a process join a session: 256 random bits, which the `Debug` output hides.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Token(pub [u8; 32]);

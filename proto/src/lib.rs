@@ -1,8 +1,8 @@
-//! The language that the parts of gpushare share: quantities, ids, messages and file names.
+//! Types that all parts of gpushare share: quantities, ids, messages and file names.
 //!
-//! In reading order: units and ids; the page that a process shares with the daemon; sessions, settings and
-//! views of them; the messages of both sockets; the lines of the audit log; the codec of the messages; names
-//! of files and environment variables; lookup of a session; printable characters; memory backends.
+//! In reading order: units and ids; the memory page that a process shares with the daemon; sessions, settings
+//! and views of them; messages of both sockets; lines of the audit log; codec of messages; names of files and
+//! environment variables; lookup of a session; printable characters; memory backends.
 #![forbid(unsafe_code)]
 
 pub mod units;

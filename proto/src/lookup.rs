@@ -23,7 +23,8 @@ pub enum SessionRef<'a> {
 }
 
 impl<'a> SessionRef<'a> {
-    /// Parses a reference: digits with or without a leading `s` are a number, all else is a name.
+    /// Parses a reference to a session: digits with or without a leading `s` are a number, all else is a
+    /// name.
     pub fn parse(text: &'a str) -> Self {
         let digits = text.strip_prefix('s').unwrap_or(text);
         let number = digits.bytes().all(|byte| byte.is_ascii_digit());
@@ -33,7 +34,7 @@ impl<'a> SessionRef<'a> {
         }
     }
 
-    /// Returns whether the reference matches a session with this number and name.
+    /// Returns whether a session with this number and name is the one that the person typed.
     pub fn matches(self, session: Option<SessionId>, name: Option<&str>) -> bool {
         match self {
             Self::Number(number) => session == Some(number),
@@ -42,12 +43,12 @@ impl<'a> SessionRef<'a> {
     }
 }
 
-/// Reason why a reference does not select exactly one session.
+/// Reason why a number or name does not select exactly one session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LookupError {
-    /// No session matches.
+    /// No session has the number or name.
     NotFound,
-    /// Several sessions have that name.
+    /// Several sessions have the name; the field lists their numbers.
     Ambiguous(Vec<SessionId>),
 }
 
@@ -76,15 +77,15 @@ pub fn find<'a>(
     }
 }
 
-/// Error for a text that cannot be a session's name.
+/// Reason why a text cannot be a session's name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NameError {
-    /// The length or a character is not allowed.
+    /// The text has a length or a character that a session's name must not have.
     #[error(
         "`{0}` cannot be a session's name: use 1 to {MAX_SESSION_NAME} ASCII letters, digits, `-`, `_`, `.` or `/`, and begin with a letter or digit"
     )]
     Spelling(String),
-    /// Name that is refused because it reads as a session's number.
+    /// The text reads as a session's number, like `3` or `s3`.
     #[error(
         "`{0}` cannot be a session's name because it reads as a session's number; add a letter, like job-{0}"
     )]

@@ -7,46 +7,47 @@ use std::path::{Path, PathBuf};
 pub const TOKEN_FILE: &str = "GPUSHARE_TOKEN_FILE";
 /// Environment variable: `1` refuses the first CUDA context of a process that finds no daemon.
 pub const REQUIRED: &str = "GPUSHARE_REQUIRED";
-/// Environment variable: folder with the sockets, in place of the system's and the user's.
+/// Environment variable: folder with the daemon's sockets, in place of the system's and the user's.
 pub const RUNTIME_DIR: &str = "GPUSHARE_RUNTIME_DIR";
 /// Environment variable: folder with the lock files of the cards, in place of `/run/lock`.
 pub const LOCK_DIR: &str = "GPUSHARE_LOCK_DIR";
-/// Environment variable: how memory is allocated, a [`Backend`](crate::Backend).
+/// Environment variable: kind of the program's memory, a [`Backend`](crate::Backend).
 pub const BACKEND: &str = "GPUSHARE_BACKEND";
-/// Environment variable: memory limit per card, in the form of `gpushare-ctl run --memory` or as JSON by
+/// Environment variable: largest memory of a session per card, like `gpushare-ctl run --memory`, or JSON by
 /// card.
 pub const MEMORY_LIMIT: &str = "GPUSHARE_MEMORY_LIMIT";
-/// Environment variable: limit of each card's time, in the form of `gpushare-ctl run --compute` or as JSON by
+/// Environment variable: largest share of each card's time, like `gpushare-ctl run --compute`, or JSON by
 /// card.
 pub const COMPUTE_LIMIT: &str = "GPUSHARE_COMPUTE_LIMIT";
-/// Environment variable: comma-separated name prefixes of kernels that communicate with other cards, besides
-/// NCCL's.
+/// Environment variable: comma-separated name prefixes of kernels, besides NCCL's, that exchange data with
+/// other cards.
 pub const COMMUNICATION_KERNELS: &str = "GPUSHARE_COMMUNICATION_KERNELS";
 /// Environment variable: `1` prints one line on stderr at exit that sums up card time, waits and memory.
 pub const SUMMARY: &str = "GPUSHARE_SUMMARY";
 /// Environment variable: filter of the daemon's log in the syntax of `tracing-subscriber`, like `debug`.
 pub const LOG: &str = "GPUSHARE_LOG";
-/// Environment variable: library that `gpushare-ctl run` preloads, in place of the one beside it.
+/// Environment variable: library that `gpushare-ctl run` preloads, in place of the installed one.
 pub const LIBRARY: &str = "GPUSHARE_LIBRARY";
-/// Environment variable: daemon that `gpushare-ctl run` starts, in place of the one beside it.
+/// Environment variable: daemon program that `gpushare-ctl run` starts, in place of the installed one.
 pub const SCHEDULER: &str = "GPUSHARE_SCHEDULER";
 
-/// Runtime folder of the system's daemon.
+/// Runtime folder of the system's daemon, with its sockets.
 pub const SYSTEM_RUNTIME_DIR: &str = "/run/gpushare";
 /// Default folder of the system's daemon for data that outlives a restart of the machine.
 pub const SYSTEM_STATE_DIR: &str = "/var/lib/gpushare";
-/// File name of the daemon's store in its state folder.
+/// Name of the registry file in the daemon's state folder. It keeps sessions, usage and connected processes.
 pub const REGISTRY: &str = "registry.redb";
 /// File name of the audit log in the daemon's state folder.
 pub const AUDIT: &str = "audit.log";
 /// Path of the configuration of the system's daemon.
 pub const SYSTEM_CONFIG: &str = "/etc/gpushare/config.toml";
-/// Path of the administrator's rules for every process that uses a GPU; they override the environment.
+/// Path of the file with the administrator's rules for every process that uses a GPU. The rules override the
+/// environment.
 pub const SYSTEM_CLIENT: &str = "/etc/gpushare/client.toml";
 /// Default folder of the cards' lock files; [`LOCK_DIR`] overrides it.
 pub const SYSTEM_LOCK_DIR: &str = "/run/lock";
 
-/// Runtime folder of one daemon, with the paths of the files in it.
+/// Runtime folder of one daemon: the folder of its sockets and other files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RuntimeDir(PathBuf);
 
@@ -87,50 +88,51 @@ impl RuntimeDir {
         &self.0
     }
 
-    /// Folder that is mounted into containers; it holds only the tenant socket.
+    /// Returns the folder of the tenant socket alone, which is mounted into containers.
     pub fn tenant_dir(&self) -> PathBuf {
         self.0.join("tenant")
     }
 
-    /// Socket for processes that use a card.
+    /// Returns the path of the tenant socket, for processes that use a card.
     pub fn tenant_socket(&self) -> PathBuf {
         self.tenant_dir().join("scheduler.sock")
     }
 
-    /// Socket for administration (mode 0600).
+    /// Returns the path of the admin socket (mode 0600).
     pub fn admin_socket(&self) -> PathBuf {
         self.0.join("admin.sock")
     }
 
-    /// Store of sessions, usage and connected processes, which outlives the daemon; used if there is no other
-    /// state folder.
+    /// Returns the path of the registry file (sessions, usage, connected processes) without a separate state
+    /// folder.
     pub fn registry(&self) -> PathBuf {
         self.0.join(REGISTRY)
     }
 
-    /// Default path of the audit log; the daemon's configuration may name another file.
+    /// Returns the default path of the audit log. The daemon's configuration may name another file.
     pub fn audit(&self) -> PathBuf {
         self.state_dir().join(AUDIT)
     }
 
-    /// Log of a daemon that `gpushare-ctl run` started.
+    /// Returns the path of the log of a daemon that `gpushare-ctl run` started.
     pub fn log(&self) -> PathBuf {
         self.0.join("scheduler.log")
     }
 
-    /// Folder with the token files of the sessions that `gpushare-ctl run` registered.
+    /// Returns the folder with the token files of the sessions that `gpushare-ctl run` registered.
     pub fn tokens_dir(&self) -> PathBuf {
         self.0.join("tokens")
     }
 
-    /// Symbolic link to the daemon's state folder if that is elsewhere. Tools follow it to token files and
-    /// the audit log, even while the daemon is down.
+    /// Returns the path of the symbolic link to a state folder elsewhere. Tools follow the link to token
+    /// files and the audit log, even while no daemon runs.
     pub fn state_link(&self) -> PathBuf {
         self.0.join("state")
     }
 
     /// Returns the folder for data that outlives a restart of the machine: the target of [`Self::state_link`]
-    /// if it exists, else [`SYSTEM_STATE_DIR`] for the system's daemon and the runtime folder for any other.
+    /// if there is one. Otherwise [`SYSTEM_STATE_DIR`] for the system's daemon, the runtime folder for any
+    /// other.
     pub fn state_dir(&self) -> PathBuf {
         match std::fs::read_link(self.state_link()) {
             Ok(folder) if folder.is_absolute() => folder,

@@ -1,5 +1,5 @@
-//! The page of memory that one process shares with the daemon: its gate, and per card a lease of quota, so
-//! that launches and allocations seldom need a message.
+//! The shared page: memory that one process shares with the daemon. It holds the gate of the process and, per
+//! card, a lease of quota, so that launches and allocations seldom need a message.
 //!
 //! ```text
 //!   byte 0     gate     change number and state of the gate, one futex word
@@ -22,47 +22,48 @@ use crate::units::Bytes;
 
 /// Size of the shared page, in bytes.
 pub const PAGE_SIZE: usize = 4096;
-/// Maximum number of cards that one daemon manages.
+/// Maximum number of cards that one daemon can manage.
 pub const MAX_GPUS: usize = 16;
-/// Version of the page's layout, stored in [`Page::layout`].
+/// Version of the shared page's layout, stored in [`Page::layout`].
 pub const PAGE_LAYOUT: u32 = 1;
 
-/// Flag: another session uses a card of this process. The process bounds its work in flight and waits for
-/// streams outside the gate.
+/// Flag in [`Page::flags`]: another session uses a card of this process. The process bounds its work in
+/// flight and waits for streams outside the gate.
 pub const FLAG_CONTENDED: u32 = 1;
-/// Flag: another session waits for the lock. The process gives the lock back when it is idle.
+/// Flag in [`Page::flags`]: another session waits for the lock. An idle process gives the lock back.
 pub const FLAG_WANTED: u32 = 2;
-/// Flag: the session has a compute limit. The process bounds its work in flight so that turns end in time.
+/// Flag in [`Page::flags`]: the session has a compute limit. The process bounds its work in flight.
 pub const FLAG_LIMITED: u32 = 4;
 
-/// State of a gate: it decides whether a thread passes or sleeps.
+/// State of a process's gate, which decides whether a thread that submits work passes or sleeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[repr(u32)]
 pub enum GateState {
-    /// Threads sleep; the process asks for the lock.
+    /// Threads that submit work sleep, and the process asks for the lock.
     Closed = 0,
-    /// Threads sleep; the process has the lock, brings its memory onto the card and then opens the gate.
+    /// Threads that submit work sleep. The process has the lock, moves its memory onto the card and then
+    /// opens the gate.
     Moving = 1,
-    /// Threads pass.
+    /// Threads may submit work.
     Open = 2,
-    /// The gate is open while the drainer checks whether nothing is in flight, to give the lock back early. A
-    /// thread that comes sets [`Self::Open`] again and passes.
+    /// The gate is open, and the process checks whether it has no work in flight, to give the lock back
+    /// early. A thread that submits work sets [`Self::Open`] again and passes.
     Idle = 3,
 }
 
-/// The gate in 32 bits: 30 bits of change number, which the daemon raises at every change, and 2 of
-/// [`GateState`].
+/// State of a process's gate in 32 bits: 30 bits of change number, which the daemon raises at every change,
+/// and 2 bits of [`GateState`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct GateWord(pub u32);
 
 impl GateWord {
-    /// Returns the word with the low 30 bits of `change` and with `state`.
+    /// Returns the gate word with the low 30 bits of `change` and with `state`.
     pub const fn new(change: u32, state: GateState) -> Self {
         Self((change << 2) | state as u32)
     }
 
-    /// Returns the state.
+    /// Returns the state of the gate.
     pub const fn state(self) -> GateState {
         match self.0 & 3 {
             0 => GateState::Closed,
@@ -72,40 +73,42 @@ impl GateWord {
         }
     }
 
-    /// Returns the change number, which the daemon raises at every change of the word.
+    /// Returns the change number, which the daemon raises at every change of the gate word.
     pub const fn change(self) -> u32 {
         self.0 >> 2
     }
 
-    /// Returns the word with the same change number and another state, which is all that a process may write.
+    /// Returns the gate word with the same change number and another state. A process may write no other
+    /// change.
     #[must_use]
     pub const fn with(self, state: GateState) -> Self {
         Self::new(self.change(), state)
     }
 
-    /// Returns the word that the daemon writes to change the gate to `state`: the next change number.
+    /// Returns the gate word that the daemon writes to change the gate to `state`, with the next change
+    /// number.
     #[must_use]
     pub const fn next(self, state: GateState) -> Self {
         Self::new(self.change().wrapping_add(1), state)
     }
 }
 
-/// Row of one card in the page.
+/// Row of the shared page for one card: the process's lease of memory quota, and the limits.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 pub struct LeaseRow {
-    /// Bytes of quota leased to the process and not taken yet.
+    /// Bytes of memory quota that the process may still allocate without asking the daemon.
     pub free: AtomicU64,
-    /// Quota of the session on the card, in bytes; `u64::MAX` for no quota.
+    /// Memory quota of the session on the card, in bytes; `u64::MAX` for no quota.
     pub limit: AtomicU64,
     /// Bytes that the other processes of the session use on the card.
     pub siblings: AtomicU64,
-    /// Bytes that any one session may use on the card at present, whatever its quota.
+    /// Bytes that a session may use on the card at present, even if the session's quota is larger.
     pub ceiling: AtomicU64,
 }
 
 impl LeaseRow {
-    /// Returns a row with an empty lease and without limits.
+    /// Returns the row of a card with no leased bytes and without limits.
     pub const fn new() -> Self {
         Self {
             free: AtomicU64::new(0),
@@ -116,24 +119,25 @@ impl LeaseRow {
     }
 }
 
-/// The shared page. It lies in a sealed memory file that both sides map (`gpushare-sys`).
+/// The shared page: memory that one process shares with the daemon. Both map the same sealed memory file.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 pub struct Page {
-    /// The gate, a [`GateWord`].
+    /// State of the process's gate, a [`GateWord`].
     pub gate: AtomicU32,
     /// Bit set of [`FLAG_CONTENDED`], [`FLAG_WANTED`] and [`FLAG_LIMITED`].
     pub flags: AtomicU32,
-    /// Version of the layout, [`PAGE_LAYOUT`].
+    /// Version of the shared page's layout, [`PAGE_LAYOUT`].
     pub layout: AtomicU32,
-    /// Target duration of a drop of this process, in microseconds; zero if the daemon states none.
+    /// Time in which this process should give the lock back when asked, in microseconds; zero for no target.
     pub drain_target: AtomicU32,
-    /// One row per card, indexed by `GpuId`.
+    /// Leases and limits of memory, one row per card, indexed by [`GpuId`](crate::GpuId).
     pub gpus: [LeaseRow; MAX_GPUS],
 }
 
 impl Page {
-    /// Returns a page without limits whose gate is in `state`: for a process without a daemon, and for tests.
+    /// Returns a shared page without limits whose gate is in `state`, for a process without a daemon and for
+    /// tests.
     pub const fn new(state: GateState) -> Self {
         Self {
             gate: AtomicU32::new(GateWord::new(0, state).0),
@@ -147,7 +151,7 @@ impl Page {
 
 const _: () = assert!(size_of::<Page>() <= PAGE_SIZE);
 
-/// Figures of one refused request for memory.
+/// Facts about a refused memory request: the limit, the bytes requested and the bytes in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemoryRefusal {
     /// Bytes that the request asked for.
@@ -156,13 +160,13 @@ pub struct MemoryRefusal {
     pub limit: Bytes,
     /// Bytes in use that count against the limit.
     pub used: Bytes,
-    /// Kind of the limit.
+    /// Kind of the limit that the request would exceed.
     pub by: LimitKind,
 }
 
 impl MemoryRefusal {
-    /// Returns whether no later request can succeed: an expired or revoked session has a quota of zero, and
-    /// no session is created with that.
+    /// Returns whether no later request of the session can succeed. The quota is then zero, as only that of
+    /// an expired or revoked session is.
     pub fn is_permanent(&self) -> bool {
         self.by == LimitKind::Session && self.limit.is_zero()
     }
@@ -176,7 +180,7 @@ pub enum LimitKind {
     Session,
     /// Capacity of the card, which bounds each session that was made without `--oversubscribe`.
     Capacity,
-    /// The card's `managed_limit` on the managed memory of all sessions together.
+    /// Limit `managed_limit` of the card on the managed memory of all sessions together.
     ManagedLimit,
 }
 

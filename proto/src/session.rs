@@ -11,18 +11,18 @@ use crate::gpu_choice::{GpuChoice, UnknownCard};
 use crate::units::{UnitError, words};
 use crate::{Bytes, Nanos, Percent};
 
-/// Amount of a card's memory or time. Time is always a share.
+/// Amount of a card's memory, in bytes or as a share of the card, or of a card's time, always as a share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Amount {
     /// A number of bytes.
     Bytes(Bytes),
-    /// A share of the whole card.
+    /// A share of the card's whole memory or time.
     Share(Percent),
 }
 
 impl Amount {
-    /// Returns the amount in bytes on a card with `total` bytes.
+    /// Returns the amount of memory in bytes on a card with `total` bytes.
     pub fn of(self, total: Bytes) -> Bytes {
         match self {
             Self::Bytes(bytes) => bytes,
@@ -54,21 +54,21 @@ impl fmt::Display for Amount {
     }
 }
 
-/// Limit on each card, of its memory or of its time.
+/// Limits of a session on the cards, either on their memory or on their time.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Quota {
     /// Limit on every card that `cards` does not name; none for no limit.
     pub every: Option<Amount>,
-    /// Limits on single cards.
+    /// Separate limits on single cards.
     pub cards: Vec<CardQuota>,
 }
 
-/// Limit on one card.
+/// Limit of a session on the memory or the time of one card.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CardQuota {
-    /// The limited card; never [`GpuChoice::Auto`].
+    /// Card to limit; never [`GpuChoice::Auto`].
     pub card: GpuChoice,
-    /// The limit.
+    /// Largest memory or share of time that the session may use on the card.
     pub amount: Amount,
 }
 
@@ -78,27 +78,26 @@ impl Quota {
         Self { every: Some(amount), cards: Vec::new() }
     }
 
-    /// Returns whether the quota limits nothing: it names single cards only, and `is_there` is false for each
-    /// of them.
+    /// Returns whether the quota names single cards only and `is_there` is false for each of these cards.
     pub fn matches_no_card(&self, is_there: impl Fn(&GpuChoice) -> bool) -> bool {
         let named = self.every.is_none() && !self.cards.is_empty();
         named && !self.cards.iter().any(|card| is_there(&card.card))
     }
 
-    /// Returns the limit on every card and those on single cards.
+    /// Returns the limit on every card, then the limits on single cards.
     pub fn amounts(&self) -> impl Iterator<Item = Amount> {
         let cards = self.cards.iter().map(|card| card.amount);
         self.every.into_iter().chain(cards)
     }
 }
 
-/// Error for a text that is not a quota.
+/// Reason why a text is not a quota.
 #[derive(Debug, thiserror::Error)]
 pub enum QuotaError {
-    /// An amount does not parse.
+    /// The text has an amount that is neither a number of bytes nor a share.
     #[error(transparent)]
     Amount(#[from] UnitError),
-    /// A card does not parse.
+    /// The text has a card that is neither a number nor a UUID.
     #[error(transparent)]
     Card(#[from] UnknownCard),
     /// The text names `auto` as a card.
@@ -107,10 +106,10 @@ pub enum QuotaError {
     /// The text begins like JSON and is not a JSON object of limits by card.
     #[error("not a JSON object of limits by card ({0}); write it like {{\"0\": 2147483648, \"1\": \"50%\"}}")]
     Json(String),
-    /// The text limits no card; this must not pass for a limit.
+    /// The text limits no card.
     #[error("the limit names no card; write it like {{\"0\": 2147483648}}, or 8GiB for every card")]
     Empty,
-    /// The text limits a card twice.
+    /// The text has two limits for one card.
     #[error("{0} has two limits; write one")]
     Twice(String),
 }
@@ -156,7 +155,7 @@ impl FromStr for Quota {
     }
 }
 
-/// Parses a JSON object of limits by card; its numbers are bytes.
+/// Parses a JSON object of limits by card, whose numbers are bytes.
 fn by_card(text: &str) -> Result<Vec<(Option<String>, String)>, QuotaError> {
     let limits: BTreeMap<String, serde_json::Value> =
         serde_json::from_str(text).map_err(|error| QuotaError::Json(error.to_string()))?;
@@ -181,16 +180,16 @@ impl fmt::Display for Quota {
     }
 }
 
-/// Priority class of a session: the order in which classes get the lock.
+/// Priority class of a session: a factor on the weight, and the order of preemption.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Priority {
-    /// After the normal class.
+    /// Low priority: other classes come first.
     Low,
-    /// The default class.
+    /// Normal priority, the default.
     #[default]
     Normal,
-    /// Before the normal class.
+    /// High priority: this class comes before others.
     High,
 }
 
@@ -199,21 +198,21 @@ words!(
     "a priority; write low, normal or high"
 );
 
-/// Default weight. A session of weight 200 gets twice the card time of one with this weight.
+/// Default weight of a session. A session of weight 200 gets twice as much card time as one of this weight.
 pub const DEFAULT_WEIGHT: u32 = 100;
 
 /// Terms of a session: its limits, share of turns, lifetime and labels.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Terms {
-    /// Memory limit per card.
+    /// Largest memory that the session may use, per card.
     pub memory: Quota,
-    /// Limit of each card's time, as a share.
+    /// Largest share of each card's time that the session may use.
     pub compute: Quota,
-    /// Share of the time on a contended card, relative to [`DEFAULT_WEIGHT`].
+    /// Share of the time on a card that several sessions use, relative to [`DEFAULT_WEIGHT`].
     pub weight: u32,
-    /// Priority class.
+    /// Priority class of the session.
     pub priority: Priority,
-    /// Lifetime from creation or renewal; none for no end.
+    /// Lifetime of the session from its creation or last renewal; none for no end.
     pub ttl: Option<Nanos>,
     /// Labels for users and their scripts; the daemon does not interpret them.
     pub labels: BTreeMap<String, String>,
@@ -246,7 +245,7 @@ impl Terms {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Binding {
-    /// Processes that have the session's token.
+    /// The processes that have the session's token.
     #[default]
     Token,
     /// All processes of a user, whatever token they have.
@@ -266,7 +265,7 @@ impl fmt::Display for Binding {
     }
 }
 
-/// Phase in the life of a session, which decides what the session may do.
+/// Phase in the life of a session, which decides whether the session gets grants and memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SessionPhase {
@@ -275,13 +274,13 @@ pub enum SessionPhase {
     Good,
     /// An administrator paused the session: it keeps its memory and gets no grants.
     Paused,
-    /// The session's lifetime is over: no grants and no new memory.
+    /// The session's lifetime is over: the session gets no grants and no new memory.
     Expired,
-    /// An administrator revoked the session: no grants, no new memory, and its token is invalid.
+    /// An administrator revoked the session, which gets no grants and no new memory. The token is invalid.
     Revoked,
 }
 
-/// A session that `gpushare-ctl run` or `session create` asks for.
+/// Name, terms and card of a session that `gpushare-ctl run` or `gpushare-ctl session create` asks for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NewSession {
     /// Name of the session; none lets the daemon choose one.
@@ -290,7 +289,7 @@ pub struct NewSession {
     pub terms: Terms,
     /// Whether the session may use more memory than the capacity of a card.
     pub oversubscribe: bool,
-    /// Card on which the session is to be placed.
+    /// Card that the session is to use, or the choice of one by the daemon.
     pub gpu: GpuChoice,
 }
 

@@ -1,4 +1,4 @@
-//! Settings that an administrator can change while the daemon runs.
+//! Settings of sharing that an administrator can change while the daemon runs.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::ids::GpuId;
 use crate::units::{Bytes, Nanos, Percent, UnitError, words};
 
-/// Change of a setting while the daemon runs.
+/// Change of a setting, for one card or for all, while the daemon runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Setting {
     /// Card to change; none for all cards.
@@ -17,32 +17,33 @@ pub struct Setting {
     pub knob: Knob,
 }
 
-/// A setting of a card with its value. The defaults are in the core's `Config`.
+/// A setting of a card, with the value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Knob {
-    /// Fixed quantum; none computes it from the cost of a handoff.
+    /// Duration of a turn while other sessions wait; none computes the duration from the cost of a handoff.
     Quantum(Option<Nanos>),
-    /// Fixed mode; none lets the daemon choose.
+    /// Mode of the card; none lets the daemon choose by memory, weights and limits.
     Mode(Option<Mode>),
-    /// Capacity: bytes that may be resident at the same time; none takes the card's total less the reserve.
+    /// Capacity of the card: bytes that may be resident at the same time; none for the card's memory less the
+    /// reserve.
     Capacity(Option<Bytes>),
-    /// Limit on the managed memory of all sessions together.
+    /// Limit on the managed memory of all sessions on the card together.
     ManagedLimit(Bytes),
-    /// Share of card time that handoffs may cost.
+    /// Largest share of the card's time that handoffs of the lock may cost.
     Epsilon(Percent),
-    /// Target of a process's launch window: the time that its work in flight takes.
+    /// Target duration of a process's work in flight on a shared card; a handoff waits for that work.
     WindowTarget(Nanos),
 }
 
-/// Mode: the way in which sessions share a card.
+/// Way in which sessions share a card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
-    /// The working sets fit together, and every gate is open.
+    /// All sessions may submit work at any time, since their memory fits on the card together.
     Parallel,
-    /// The working sets do not fit together, and sessions take turns.
+    /// Sessions take turns and move memory between turns, since their memory does not fit together.
     Serialized,
-    /// The working sets fit, and sessions take short turns: their weights or priorities differ, or their
+    /// Sessions take short turns without moves of memory. Their weights or priorities differ, or their
     /// compute limits add up to the whole card.
     #[serde(rename = "time-sliced")]
     TimeSliced,
@@ -58,20 +59,20 @@ words!(
     "a mode; write parallel, time-sliced or serialized"
 );
 
-/// Configuration key whose value in the file differs from the daemon's.
+/// Key of the configuration file whose value differs from the running daemon's.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ConfigChange {
     /// Name of the key: `scheduling.quantum_min`, or `quantum of gpu0`.
     pub key: String,
-    /// Old value, in words.
+    /// Value in the daemon before the file was read again, in words.
     pub old: String,
-    /// Value in the file.
+    /// Value in the configuration file, in words.
     pub new: String,
     /// Whether the new value is in effect; otherwise it takes effect at the daemon's next start.
     pub live: bool,
 }
 
-/// Minimum quantum; a shorter one would be spent on handoffs alone.
+/// Smallest allowed duration of a turn. A shorter turn would be spent on handoffs alone.
 pub const MIN_QUANTUM: Nanos = Nanos::from_millis(1);
-/// Minimum capacity of a card and minimum memory limit of a session; less would hold no allocation.
+/// Smallest allowed capacity of a card and memory limit of a session. A smaller one would hold no allocation.
 pub const MIN_MEMORY: Bytes = Bytes::mib(1);

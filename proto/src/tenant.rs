@@ -30,7 +30,7 @@ use crate::views::SessionView;
 pub use crate::gpu_choice::{GpuChoice, UnknownCard};
 pub use crate::session::NewSession;
 
-/// Bytes in front of the protocol version in the first message.
+/// Constant bytes at the start of a connection's first message, in front of the protocol version.
 pub const MAGIC: [u8; 4] = *b"GPSH";
 /// Protocol version of this build.
 pub const PROTOCOL: u16 = 1;
@@ -45,50 +45,51 @@ pub const MAX_UNKNOWN_NAME: usize = 64;
 pub enum TenantRequest {
     /// First message of every connection.
     Hello(Hello),
-    /// Announces that the process is about to use a card. Answered by [`TenantReply::Attached`] or
-    /// [`TenantReply::Error`].
+    /// Announces that the process will create its first context on a card. Answered by
+    /// [`TenantReply::Attached`] or [`TenantReply::Error`].
     Attach(GpuInfo),
-    /// Reports the number of contexts that the process has on a card.
+    /// Reports the number of CUDA contexts that the process has on a card.
     Contexts {
-        /// The daemon's number of the card.
+        /// Number that the daemon assigned to the card.
         gpu: GpuId,
-        /// Number of live contexts of the process on the card.
+        /// Number of CUDA contexts of the process on the card.
         live: u32,
     },
-    /// Asks for bytes of quota beyond the lease. Answered by [`TenantReply::Reserved`] or
+    /// Asks for more memory quota than the process's lease has. Answered by [`TenantReply::Reserved`] or
     /// [`TenantReply::Refused`].
     Reserve {
         /// Id of this request; the answer repeats it.
         request: RequestId,
-        /// The daemon's number of the card.
+        /// Number that the daemon assigned to the card.
         gpu: GpuId,
         /// Bytes that the allocation needs; the daemon may lease more.
         bytes: Bytes,
     },
-    /// Offers unused lease: the page holds more free bytes than is useful, and the daemon may take them back.
+    /// Reports that the process's lease has more free bytes than the process needs. The daemon may take bytes
+    /// back.
     Trim {
-        /// The daemon's number of the card.
+        /// Number that the daemon assigned to the card.
         gpu: GpuId,
     },
-    /// Reports that a thread sleeps at the closed gate.
+    /// Reports that a thread of the process sleeps at the closed gate.
     Wait {
-        /// Gate word that the thread saw.
+        /// Gate word that the thread read before it slept.
         word: GateWord,
     },
-    /// Reports that the process has brought its memory onto the card after a grant and opened the gate.
+    /// Reports that the process, after a grant, has moved its memory onto the card and opened its gate.
     Entered {
-        /// Gate word of the grant.
+        /// Gate word that the daemon wrote for the grant.
         word: GateWord,
         /// Bytes that the process asked the driver to move to the card.
         moved: Bytes,
-        /// Duration of the move.
+        /// Duration of the move of memory to the card.
         took: Nanos,
     },
     /// Gives the lock back: no thread is inside the gate and no work is in flight.
     Released {
-        /// Gate word that closed the gate, or under which the process became idle.
+        /// Gate word with which the daemon closed the gate, or the present one if the process is idle.
         word: GateWord,
-        /// Time from the closing of the gate to the end of the last work in flight.
+        /// Duration from the closing of the gate to the end of the last work in flight.
         drain: Nanos,
     },
     /// Registers a session for the caller. Answered by [`TenantReply::Session`] or [`TenantReply::Error`].
@@ -97,46 +98,47 @@ pub enum TenantRequest {
     OwnSession,
     /// Asks for the list of cards. Answered by [`TenantReply::Gpus`].
     Gpus,
-    /// Asks for the quota and memory use of a session: the token's, else the caller's own. Answered by
-    /// [`TenantReply::SessionMemory`].
+    /// Asks for the quota and memory use of the token's session, or of the caller's own without a token.
+    /// Answered by [`TenantReply::SessionMemory`].
     SessionMemory(Option<Token>),
-    /// Reports the fixed bytes of the process on a card, which cannot move: native allocations, pools,
-    /// arrays, handles.
+    /// Reports how much memory of the process on a card cannot move: native allocations, pools, arrays,
+    /// handles.
     ///
-    /// The report never exceeds the truth: growth is reported after the allocation, and [`Self::ReturnFixed`]
-    /// takes bytes back before they are freed.
+    /// The report never exceeds the true amount. Growth is reported after the allocation, and
+    /// [`Self::ReturnFixed`] is sent before the memory is freed.
     Fixed {
-        /// The daemon's number of the card.
+        /// Number that the daemon assigned to the card.
         gpu: GpuId,
-        /// Total of the process's fixed bytes on the card.
+        /// Total memory of the process on the card that cannot move.
         bytes: Bytes,
     },
-    /// Asks for bytes of quota that will never move, else like [`Self::Reserve`]. Granted bytes count as
+    /// Asks for quota for memory that cannot move, otherwise like [`Self::Reserve`]. Granted bytes count as
     /// fixed at once.
     ReserveFixed {
         /// Id of this request; the answer repeats it.
         request: RequestId,
-        /// The daemon's number of the card.
+        /// Number that the daemon assigned to the card.
         gpu: GpuId,
         /// Bytes that the allocation needs; the daemon may lease more.
         bytes: Bytes,
     },
-    /// Asks for physical memory for the driver's own use (a context, a module), which no quota covers.
+    /// Asks for free memory on the card for the driver's own use (a context, a module), which no quota
+    /// covers.
     ///
-    /// Sent before the driver allocates, or after it failed. Answered by [`TenantReply::Headroom`] as soon as
-    /// there is headroom, or when none can be made.
+    /// Sent before the driver allocates, or after the driver failed to. Answered by [`TenantReply::Headroom`]
+    /// when the memory is free or cannot be freed.
     Headroom {
         /// Id of this request; the answer repeats it.
         request: RequestId,
-        /// The daemon's number of the card.
+        /// Number that the daemon assigned to the card.
         gpu: GpuId,
         /// Bytes of the card that the driver may need for itself.
         bytes: Bytes,
     },
-    /// Returns freed bytes that counted as fixed. The daemon may lease them again through the page, for
+    /// Returns the quota of freed memory that could not move. The daemon may lease this quota again for
     /// movable memory.
     ReturnFixed {
-        /// The daemon's number of the card.
+        /// Number that the daemon assigned to the card.
         gpu: GpuId,
         /// Number of bytes returned.
         bytes: Bytes,
@@ -149,38 +151,37 @@ pub enum TenantRequest {
         /// CUDA version that the process asked `cuGetProcAddress` for; 0 for a `dlsym`.
         version: u32,
     },
-    /// Limits from the environment of the process. The daemon applies them once, and only to a session that
-    /// it made itself for processes without a token.
+    /// States limits from the environment of the process. The daemon applies them once, and only to a session
+    /// that the daemon made for processes without a token.
     Limits {
-        /// Memory limit per card.
+        /// Largest memory that the session may use, per card.
         memory: Quota,
-        /// Limit of each card's time.
+        /// Largest share of each card's time that the session may use.
         compute: Quota,
     },
-    /// Reports an allocation that the process refused itself because it exceeds the whole quota in the page.
-    /// The report has no reply; the daemon verifies, counts and logs it.
+    /// Reports an allocation that the process itself refused, since the bytes exceed the session's whole
+    /// quota. The daemon verifies, counts and logs the report without a reply.
     RefusedLocally {
-        /// The daemon's number of the card.
+        /// Number that the daemon assigned to the card.
         gpu: GpuId,
         /// Bytes that the allocation needed.
         bytes: Bytes,
     },
-    /// Asks for a forecast for a program that is not started; changes nothing. Answered by
+    /// Asks for a forecast of memory and waits for a program that is not started. Answered by
     /// [`TenantReply::DryRun`] or [`TenantReply::Error`].
     DryRun(DryRunSession),
-    /// Joins the process and all its later descendants to the token's session, even those that drop the
+    /// Joins the process and all its later descendants to the token's session, even those that lose the
     /// token. Answered by [`TenantReply::SessionMemory`], which is none if no session has the token.
     Join(Token),
-    /// Ends the reports of a process that reconnected: it has repeated all its open requests. The daemon
-    /// frees the bytes booked for the process beyond these requests and its reported use; their return was
-    /// lost.
+    /// Reports that a reconnected process has repeated all its open requests. The daemon then frees bytes
+    /// booked for the process beyond these requests and the reported use.
     Reconciled,
 }
 
-/// First message of a connection. Its first two fields are the same in every protocol version.
+/// First message of a connection. The first two fields are the same in every protocol version.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {
-    /// The bytes [`MAGIC`].
+    /// Constant bytes [`MAGIC`], which identify the protocol.
     pub magic: [u8; 4],
     /// Protocol version of the sender, [`PROTOCOL`] for this build.
     pub protocol: u16,
@@ -189,7 +190,7 @@ pub struct Hello {
 }
 
 impl Hello {
-    /// Returns the hello of this build.
+    /// Returns the first message of a connection, with the protocol version of this build.
     pub fn new(role: Role) -> Self {
         Self { magic: MAGIC, protocol: PROTOCOL, role }
     }
@@ -202,41 +203,41 @@ pub enum Role {
     Client {
         /// Token of the session, if the process has one.
         token: Option<Token>,
-        /// State of a process that reconnects after a lost connection; none for a new one.
+        /// State of a process that reconnects after a lost connection; none for a new process.
         returning: Option<Returning>,
     },
-    /// A command-line tool: registers sessions or asks questions and uses no card.
+    /// A command-line tool, which registers sessions or asks questions and uses no card.
     Tool,
 }
 
-/// State of a process that reconnects to a daemon. It is a claim: the daemon books it, and does not grant on
-/// it alone.
+/// State that a reconnecting process claims. The daemon books the claimed memory, but grants no lock on a
+/// claim alone.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Returning {
-    /// The process's client id from before.
+    /// Client id of the process before the connection was lost.
     pub client: ClientId,
-    /// The process's session from before.
+    /// Session of the process before the connection was lost.
     pub session: SessionId,
-    /// Epoch of the grant that the process still holds.
+    /// Epoch of the grant by which the process still holds the lock; none without the lock.
     pub holding: Option<Epoch>,
-    /// Reserved bytes and contexts of the process, per card.
+    /// Reserved memory and number of CUDA contexts of the process, per card.
     pub gpus: Vec<ReturningGpu>,
     /// Whether a thread of the process sleeps at its gate.
     pub waiting: bool,
 }
 
-/// One card of a process that reconnects.
+/// Reserved memory and number of CUDA contexts of a reconnecting process on one card.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReturningGpu {
-    /// The card as in [`TenantRequest::Attach`].
+    /// Identity, name and memory size of the card, as in [`TenantRequest::Attach`].
     pub info: GpuInfo,
     /// Bytes that the process has reserved on the card, allocated or not.
     pub used: Bytes,
-    /// Number of live contexts of the process on the card.
+    /// Number of CUDA contexts of the process on the card.
     pub contexts: u32,
 }
 
-/// A card as the driver describes it.
+/// Identity, name and memory size of a card, as the driver reports them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GpuInfo {
     /// Identity of the card.
@@ -250,9 +251,9 @@ pub struct GpuInfo {
 /// Message from the daemon to a process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum TenantReply {
-    /// Answers the hello of a process. The memory file of its page comes with this message.
+    /// Answers [`TenantRequest::Hello`] of a process. The file of the shared page comes with this message.
     Welcome(Welcome),
-    /// Answers the hello of a tool.
+    /// Answers [`TenantRequest::Hello`] of a command-line tool.
     Ready {
         /// Protocol version of the daemon.
         protocol: u16,
@@ -261,10 +262,10 @@ pub enum TenantReply {
     Attached {
         /// Identity of the card.
         uuid: GpuUuid,
-        /// The daemon's number of the card, which is also its row in the page.
+        /// Number that the daemon assigned to the card; also the index of the card's row in the shared page.
         gpu: GpuId,
     },
-    /// Reports a change of the gate, which is also in the page. `Closed` asks for a drain and
+    /// Reports a change of the process's gate, which the shared page also has. `Closed` asks for a drain and
     /// [`TenantRequest::Released`].
     Gate {
         /// New gate word.
@@ -272,25 +273,26 @@ pub enum TenantReply {
         /// Epoch of the grant to which the change belongs.
         epoch: Epoch,
     },
-    /// Answers a reservation that succeeded.
+    /// Answers a request for memory quota that was granted.
     Reserved {
         /// Id of the request that this message answers.
         request: RequestId,
-        /// Bytes that the process now has, in addition to the free lease in the page.
+        /// Bytes of quota that the process gets, in addition to the free bytes of the lease in the shared
+        /// page.
         bytes: Bytes,
     },
-    /// Answers a reservation that was refused.
+    /// Answers a request for memory quota that was refused.
     Refused {
         /// Id of the request that this message answers.
         request: RequestId,
-        /// Limit and figures of the refusal.
+        /// Limit that the request would exceed, with the bytes requested and the bytes in use.
         refusal: MemoryRefusal,
     },
-    /// Reports why a thread of the process sleeps; the process prints it on stderr.
+    /// Reports why a thread of the process sleeps at the gate. The process prints the reason on stderr.
     Queued {
         /// Number of sessions whose turn comes first.
         ahead: u32,
-        /// Holders of the card, or another reason for the wait, in words.
+        /// Sessions that hold the lock, or another reason for the wait, in words.
         reason: String,
     },
     /// Answers [`TenantRequest::Register`].
@@ -301,12 +303,12 @@ pub enum TenantReply {
         name: String,
         /// Token of the new session.
         token: Token,
-        /// Card on which the session was placed; none if it was not asked for.
+        /// Card that the session is to use; none for any card.
         gpu: Option<GpuUuid>,
     },
     /// Answers [`TenantRequest::OwnSession`]; none if the caller belongs to no session.
     OwnSession(Option<Box<SessionView>>),
-    /// Answers [`TenantRequest::Gpus`].
+    /// Answers [`TenantRequest::Gpus`] with all cards that the daemon knows.
     Gpus(Vec<GpuInfo>),
     /// Answers a request that failed.
     Error(Failure),
@@ -317,7 +319,7 @@ pub enum TenantReply {
     Headroom {
         /// Id of the request that this message answers.
         request: RequestId,
-        /// Bytes of the card that unmovable memory does not occupy.
+        /// Bytes of the card that no fixed memory occupies.
         bytes: Bytes,
     },
     /// Answers [`TenantRequest::DryRun`].
@@ -340,14 +342,15 @@ pub struct SessionMemory {
 /// Memory of a session on one card, whether or not the session has used the card.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CardMemory {
-    /// The daemon's number of the card.
+    /// Identity, name and memory size of the card.
     pub info: GpuInfo,
-    /// Apparent size of the card to the session: the smaller of quota and card.
+    /// Size of the card as the session's programs see it: the quota or the card's memory, whichever is
+    /// smaller.
     pub total: Bytes,
     /// Bytes that the session uses on the card.
     pub used: Bytes,
-    /// Bytes that the session may still allocate; less than `total - used` if the card cannot back the whole
-    /// quota.
+    /// Bytes that the session may still allocate. If the card cannot back the whole quota, they are fewer
+    /// than `total - used`.
     pub free: Bytes,
     /// Processes of the session on the card.
     pub processes: Vec<ProcessMemory>,
@@ -356,7 +359,8 @@ pub struct CardMemory {
 /// Memory of one process on one card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProcessMemory {
-    /// Pid of the process in the caller's PID namespace if both share one, else in the daemon's.
+    /// Pid of the process in the caller's PID namespace if process and caller share one, else in the
+    /// daemon's.
     pub pid: u32,
     /// Pid of the process in the daemon's PID namespace.
     pub outer_pid: u32,
@@ -364,7 +368,7 @@ pub struct ProcessMemory {
     pub used: Bytes,
 }
 
-/// Answer to the hello of a process.
+/// Answer to the first message of a process: the client id, the session and the numbers of cards.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Welcome {
     /// Protocol version of the daemon.
@@ -373,13 +377,14 @@ pub struct Welcome {
     pub client: ClientId,
     /// Session of the process.
     pub session: SessionId,
-    /// Name of the session, for messages.
+    /// Name of the session, for messages to users.
     pub name: String,
-    /// Numbers of the cards of a process that reconnects, in the order of its [`Returning::gpus`].
+    /// Numbers that the daemon assigned to the cards of a reconnecting process, in the order of
+    /// [`Returning::gpus`].
     pub gpus: Vec<GpuId>,
 }
 
-/// Failure of a request on either socket.
+/// Failure of a request on the tenant socket or the admin socket.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
     /// Kind of the failure, for programs.
@@ -393,7 +398,7 @@ pub struct Failure {
 pub enum FailureCode {
     /// The peers use different protocol versions.
     Protocol,
-    /// The message is invalid in this state of the connection.
+    /// The message is invalid, or not allowed in this state of the connection.
     BadRequest,
     /// The request needs a permission that its sender lacks.
     Permission,

@@ -1,9 +1,9 @@
-//! The printable characters: those of a tenant's text that terminals, logs and labels may show unchanged.
+//! Printable characters, which terminals, logs and labels may show unchanged in a tenant's text.
 //!
 //! Control characters could command the terminal. Invisible characters and changes of direction would let two
 //! sessions have names that look alike, or make a line read as another one.
 
-/// Returns whether a character is visible and controls nothing.
+/// Returns whether a character is visible and does not control the terminal.
 pub fn is_printable(character: char) -> bool {
     !character.is_control() && !is_invisible(character)
 }

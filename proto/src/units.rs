@@ -1,4 +1,4 @@
-//! Quantities with their unit in the type. A bare `u64` never crosses a crate boundary.
+//! Quantities whose type says the unit: bytes, nanoseconds, percent.
 
 use std::fmt;
 use std::ops::{Add, AddAssign, Sub, SubAssign};
@@ -13,17 +13,17 @@ use serde::{Deserialize, Serialize};
 #[serde(transparent)]
 pub struct Bytes(pub u64);
 
-/// Nanoseconds: a duration, or an instant on the monotonic clock of the process that states it.
+/// Nanoseconds: a duration, or a point in time on the monotonic clock of the process that states it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Nanos(pub u64);
 
-/// A share in hundredths of a percent (an integer, so that decisions need no floats). Written `5%` or `0.5%`.
+/// A share in hundredths of a percent, as an integer. Written `5%` or `0.5%`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Percent(pub u32);
 
-/// Error for a text that is not a quantity, word or identity; the message shows the accepted form.
+/// Error for a text that is not a valid quantity, keyword or UUID. The message shows the accepted form.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{text}` is not {expected}")]
 pub struct UnitError {
@@ -60,7 +60,7 @@ macro_rules! as_text {
 macro_rules! words {
     ($name:ident { $($variant:ident = $word:literal),* }, $expected:literal) => {
         impl $name {
-            /// Returns the word that users write and read.
+            /// Returns the keyword that stands for the value in commands, files and output.
             pub const fn name(self) -> &'static str {
                 match self {
                     $(Self::$variant => $word,)*
@@ -92,18 +92,18 @@ pub(crate) use {as_text, words};
 macro_rules! arithmetic {
     ($unit:ident) => {
         impl $unit {
-            /// Zero.
+            /// The quantity zero.
             pub const ZERO: Self = Self(0);
-            /// The largest value; it stands for "no limit".
+            /// Largest possible value, which stands for "no limit".
             pub const MAX: Self = Self(u64::MAX);
 
-            /// `self - other`, or zero where that would be negative.
+            /// Returns `self - other`, or zero if the difference would be negative.
             #[must_use]
             pub const fn saturating_sub(self, other: Self) -> Self {
                 Self(self.0.saturating_sub(other.0))
             }
 
-            /// `self + other`, or `None` on overflow.
+            /// Returns `self + other`, or `None` on overflow.
             #[must_use]
             pub const fn checked_add(self, other: Self) -> Option<Self> {
                 match self.0.checked_add(other.0) {
@@ -112,7 +112,7 @@ macro_rules! arithmetic {
                 }
             }
 
-            /// Returns whether the value is zero.
+            /// Returns whether the quantity is zero.
             pub const fn is_zero(self) -> bool {
                 self.0 == 0
             }
@@ -158,24 +158,24 @@ arithmetic!(Bytes);
 arithmetic!(Nanos);
 
 impl Bytes {
-    /// `n` binary megabytes.
+    /// Returns `n` mebibytes (2^20 bytes each).
     pub const fn mib(n: u64) -> Self {
         Self(n << 20)
     }
 
-    /// `n` binary gigabytes.
+    /// Returns `n` gibibytes (2^30 bytes each).
     pub const fn gib(n: u64) -> Self {
         Self(n << 30)
     }
 }
 
 impl Nanos {
-    /// `n` milliseconds.
+    /// Returns `n` milliseconds as nanoseconds.
     pub const fn from_millis(n: u64) -> Self {
         Self(n * 1_000_000)
     }
 
-    /// `n` seconds.
+    /// Returns `n` seconds as nanoseconds.
     pub const fn from_secs(n: u64) -> Self {
         Self(n * 1_000_000_000)
     }
@@ -225,7 +225,7 @@ impl fmt::Display for Percent {
     }
 }
 
-/// Parses a decimal number with at most nine decimal places into `(value, scale)`; it equals `value /
+/// Parses a decimal number with at most nine decimal places into `(value, scale)`: the number is `value /
 /// 10^scale`.
 fn decimal(text: &str) -> Option<(u128, u32)> {
     let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));

@@ -1,4 +1,4 @@
-//! Views of the present state that `gpushare-ctl status` and `usage` print as a table or as JSON.
+//! Types of the state and usage that `gpushare-ctl status` and `usage` print as a table or as JSON.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,32 +11,32 @@ use crate::units::{Bytes, Nanos};
 /// State of the daemon, the cards and the sessions, as `gpushare-ctl status` shows it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Status {
-    /// State of the daemon.
+    /// Version, process and uptime of the daemon.
     pub daemon: DaemonView,
-    /// Cards, ordered by number.
+    /// States of all cards, ordered by number.
     pub gpus: Vec<GpuView>,
-    /// Sessions, ordered by number.
+    /// States of all sessions, ordered by number.
     pub sessions: Vec<SessionView>,
 }
 
-/// State of the daemon.
+/// Version, process and uptime of the daemon.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DaemonView {
     /// Package version of the daemon.
     pub version: String,
     /// Pid of the daemon.
     pub pid: u32,
-    /// Time since the start of the daemon.
+    /// Duration since the start of the daemon.
     pub uptime_ns: Nanos,
-    /// Number of processes of the last daemon that have neither reconnected nor ended; grants on their cards
-    /// wait.
+    /// Number of processes of the previous daemon that have neither reconnected nor ended. Until then, their
+    /// cards get no grants.
     pub recovering: u32,
 }
 
-/// State of one card.
+/// State of one card: memory, mode, and the sessions that hold its lock or wait for it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GpuView {
-    /// The daemon's number of the card.
+    /// Number that the daemon assigned to the card.
     pub gpu: GpuId,
     /// Identity of the card.
     pub uuid: GpuUuid,
@@ -58,23 +58,24 @@ pub struct GpuView {
     pub mode_changes: u64,
     /// Sessions that hold the card's lock.
     pub holders: Vec<SessionId>,
-    /// Sessions that wait for the card's lock, in order.
+    /// Sessions that wait for the card's lock, in the order of their turns.
     pub queue: Vec<SessionId>,
-    /// Quantum of the next grant.
+    /// Duration for which the next session to get the lock keeps it while others wait.
     pub quantum_ns: Nanos,
     /// Number of grants in serialized mode since the daemon's start.
     pub handoffs: u64,
-    /// Number of drops that were reopened because work in flight seemed to wait for a thread at the gate.
+    /// Number of times that the daemon asked for the lock back and then reopened the gate. The work in flight
+    /// seemed to wait for a thread at the gate.
     pub aborted_drops: u64,
-    /// Durations of the latest drains, oldest first, at most 256.
+    /// Durations of the latest waits for work in flight, oldest first, at most 256.
     pub drains_ns: Vec<Nanos>,
-    /// Moving average of the drains.
+    /// Moving average of the durations of waits for work in flight.
     pub expected_drain_ns: Nanos,
-    /// Bytes moved to the card on grants since the daemon's start.
+    /// Bytes of sessions' memory moved to the card on grants since the daemon's start.
     pub moved_bytes: Bytes,
 }
 
-/// State of one session.
+/// State of one session: terms, memory, processes and lock.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SessionView {
     /// Number of the session.
@@ -83,10 +84,10 @@ pub struct SessionView {
     pub name: String,
     /// Whether the daemon made the session for processes without a token.
     pub implicit: bool,
-    /// Memory limit on every card without a limit of its own; none if there is no limit or the limit is a
-    /// share.
+    /// Memory limit of the session on every card without a separate limit. None for no limit or a limit in
+    /// percent.
     pub memory_limit_bytes: Option<Bytes>,
-    /// Terms and phase of the session.
+    /// Terms, phase and lifetime of the session.
     pub state: SessionState,
     /// Memory of the session on each card that it uses.
     pub gpus: Vec<SessionGpuView>,
@@ -94,45 +95,45 @@ pub struct SessionView {
     pub clients: Vec<ClientView>,
     /// Whether the session holds the lock or waits for it.
     pub lock: LockView,
-    /// Total time that the session has waited at the gate.
+    /// Total duration of the session's waits at the gate.
     pub waited_ns: Nanos,
-    /// Total wall time with an open gate in serialized mode.
+    /// Total wall time for which the session's gate was open in serialized mode.
     pub held_ns: Nanos,
-    /// Number of refused allocations.
+    /// Number of the session's refused memory requests.
     pub refusals: u64,
 }
 
-/// Terms and phase of a session.
+/// Terms, phase and lifetime of a session.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SessionState {
     /// Limits, share and labels of the session.
     pub terms: Terms,
     /// Present phase of the session.
     pub standing: SessionPhase,
-    /// Rest of the session's lifetime; none if it has no end, zero if it is over.
+    /// Remaining duration of the session's lifetime; none for a lifetime without end, zero after the end.
     pub expires_in_ns: Option<Nanos>,
     /// Rule that decides which processes belong to the session.
     pub binding: Binding,
-    /// Whether the session outlives its processes, until it is deleted.
+    /// Whether the session outlives its processes and lasts until an administrator deletes it.
     pub kept: bool,
 }
 
 /// Memory of a session on one card.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SessionGpuView {
-    /// The daemon's number of the card.
+    /// Number that the daemon assigned to the card.
     pub gpu: GpuId,
     /// Bytes that the session has allocated on the card.
     pub allocated_bytes: Bytes,
-    /// Quota of the session on the card; none for no limit.
+    /// Memory quota of the session on the card; none for no limit.
     pub limit_bytes: Option<Bytes>,
-    /// Bytes of quota leased to the session's processes, allocated or not.
+    /// Bytes of memory quota leased to the session's processes, allocated or not.
     pub leased_bytes: Bytes,
-    /// Maximum of the bytes that the session has had allocated on the card.
+    /// Largest number of bytes that the session has had allocated on the card at one time.
     pub peak_bytes: Bytes,
 }
 
-/// Usage of one session over a period.
+/// Card time, waits and memory of one session over a period.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UsageView {
     /// Number of the session.
@@ -141,21 +142,21 @@ pub struct UsageView {
     pub name: String,
     /// Whether the session exists now.
     pub alive: bool,
-    /// Start of the first hour of the period in which the session used anything, in seconds since 1970.
+    /// Start of the first hour in the period in which the session used a card, in seconds since 1970.
     pub from_unix_s: u64,
-    /// Wall time in which the session could submit work: it held the lock and was not known to be idle.
+    /// Wall time in which the session held the lock and was not known to be idle.
     pub gpu_time_ns: Nanos,
-    /// Time that the session waited at the gate.
+    /// Duration of the session's waits at the gate.
     pub waited_ns: Nanos,
-    /// Wall time with an open gate in serialized mode.
+    /// Wall time for which the session's gate was open in serialized mode.
     pub held_ns: Nanos,
-    /// Bytes moved to a card on grants.
+    /// Bytes of the session's memory that were moved to a card on grants.
     pub moved_bytes: Bytes,
-    /// Maximum of the bytes allocated on one card.
+    /// Largest number of bytes that the session had allocated on one card at one time.
     pub peak_bytes: Bytes,
 }
 
-/// State of a session's lock.
+/// Whether a session holds the lock, waits for it or was asked to give it back.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LockView {
@@ -163,16 +164,16 @@ pub enum LockView {
     Idle,
     /// The session holds the lock.
     Holding {
-        /// Epoch of the grant.
+        /// Number of the grant by which the session holds the lock.
         epoch: Epoch,
     },
-    /// The session was asked to give the lock back.
+    /// The daemon asked the session to give the lock back.
     Dropping {
-        /// Number of tries to drain the session.
+        /// Number of times that the daemon has closed the gate to wait for the session's work in flight.
         tries: u32,
-        /// Whether the drop is reported as stuck.
+        /// Whether the session keeps the lock for so long that the daemon reports it as stuck.
         stuck: bool,
-        /// Reason why the drop is not complete, in words.
+        /// Reason why the session has not given the lock back yet, in words.
         reason: String,
     },
     /// The session waits for the lock.
@@ -197,6 +198,7 @@ pub struct ClientView {
     pub waiting: bool,
     /// Whether the memory of the process may be moved off the card.
     pub evictable: bool,
-    /// Driver functions of the process that gpushare does not know; any makes the process not evictable.
+    /// Driver functions of the process that gpushare does not know. One is enough to forbid moves of the
+    /// process's memory.
     pub unknown_functions: Vec<String>,
 }

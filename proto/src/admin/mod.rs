@@ -23,10 +23,10 @@ pub enum AdminRequest {
     Hello(Hello),
     /// Asks for the state of the daemon, the cards and the sessions. Answered by [`AdminReply::Status`].
     Status,
-    /// Changes one setting. Answered by [`AdminReply::Changed`].
+    /// Changes one setting of the daemon or of a card. Answered by [`AdminReply::Changed`].
     Set(Setting),
-    /// Asks for all events from now on, after events that describe the present state. Answered by
-    /// [`AdminReply::Events`] until the connection ends; a watcher that reads too slowly is disconnected.
+    /// Asks for events that describe the present state, then for all new events. Answered by
+    /// [`AdminReply::Events`] until the connection ends. The daemon disconnects a tool that reads too slowly.
     Watch,
     /// Creates or changes a session. Answered by [`AdminReply::Created`], [`AdminReply::Changed`] or
     /// [`AdminReply::Token`].
@@ -38,10 +38,10 @@ pub enum AdminRequest {
     },
     /// Asks for the usage of all sessions, ended ones too. Answered by [`AdminReply::Usage`].
     Usage {
-        /// Length of the period, which ends now and is extended to the start of its first hour.
+        /// Duration of the period, which ends now and begins at a full hour.
         since: Nanos,
     },
-    /// Reads the configuration file again and applies all of it or, on an error, none. Answered by
+    /// Makes the daemon read its configuration file again. An invalid file changes nothing. Answered by
     /// [`AdminReply::Reloaded`].
     Reload,
     /// Asks for the memory that dead processes of a session still have on cards. Answered by
@@ -62,18 +62,18 @@ pub enum SessionRequest {
         /// Rule that decides which processes belong to the new session.
         binding: Binding,
     },
-    /// Changes one term of a session.
+    /// Changes one of a session's terms: a limit, the weight or the priority class.
     Change {
         /// Number (`3`, `s3`) or name of the session.
         which: String,
-        /// The changed term.
+        /// Term to change, with its new value.
         change: Change,
     },
     /// Restarts the lifetime of a session; an expired session works again.
     Renew {
         /// Number (`3`, `s3`) or name of the session.
         which: String,
-        /// New lifetime; none for the same as before.
+        /// New lifetime of the session; none for the session's former lifetime.
         ttl: Option<Nanos>,
     },
     /// Ends a session: its token becomes invalid; its processes keep their memory and get no more memory or
@@ -87,7 +87,7 @@ pub enum SessionRequest {
         /// Number (`3`, `s3`) or name of the session.
         which: String,
     },
-    /// Pauses a session: it gets no grants until it is resumed.
+    /// Pauses a session, which gets no grants until [`Self::Resume`].
     Pause {
         /// Number (`3`, `s3`) or name of the session.
         which: String,
@@ -97,7 +97,7 @@ pub enum SessionRequest {
         /// Number (`3`, `s3`) or name of the session.
         which: String,
     },
-    /// Removes the end of a session's lifetime: it lasts until it is deleted.
+    /// Removes the end of a session's lifetime. The session lasts until an administrator deletes it.
     Endless {
         /// Number (`3`, `s3`) or name of the session.
         which: String,
@@ -112,27 +112,27 @@ pub enum SessionRequest {
 /// New value of one of a session's terms.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Change {
-    /// Memory limit per card.
+    /// Largest memory that the session may use, per card.
     Memory(Quota),
-    /// Limit of each card's time.
+    /// Largest share of each card's time that the session may use.
     Compute(Quota),
-    /// Weight: share of the time on a contended card.
+    /// Weight of the session: share of the time on a card that several sessions use.
     Weight(u32),
-    /// Priority class.
+    /// Priority class of the session.
     Priority(Priority),
 }
 
 /// Message from the daemon to `gpushare-ctl`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum AdminReply {
-    /// Answers the hello.
+    /// Answers [`AdminRequest::Hello`].
     Ready {
         /// Protocol version of the daemon.
         protocol: u16,
     },
     /// Answers [`AdminRequest::Status`].
     Status(Box<Status>),
-    /// Reports that a change is in effect.
+    /// Answers a request that changed a setting or a session.
     Changed {
         /// Old value in words, for each card that changed.
         old: String,
@@ -141,7 +141,7 @@ pub enum AdminReply {
     },
     /// Answers a request that failed.
     Error(Failure),
-    /// Next events for a watcher, in order.
+    /// Answers [`AdminRequest::Watch`] with the next events, in order.
     Events(Vec<WatchEvent>),
     /// Answers [`SessionRequest::Create`].
     Created {
@@ -151,12 +151,13 @@ pub enum AdminReply {
         name: String,
         /// Token of the new session, if the session is bound to its token.
         token: Option<Token>,
-        /// Card on which the session was placed; none if it was not asked for.
+        /// Card that the session is to use; none for any card.
         gpu: Option<GpuUuid>,
     },
     /// Answers [`AdminRequest::Explain`].
     Explained(Box<Explanation>),
-    /// Answers [`AdminRequest::Usage`], ordered by session number; only the newest sessions if not all fit.
+    /// Answers [`AdminRequest::Usage`], ordered by session number. If a message is too small for all, it has
+    /// the newest sessions.
     Usage(Vec<UsageView>),
     /// Answers [`SessionRequest::Token`].
     Token {
@@ -167,7 +168,7 @@ pub enum AdminReply {
         /// New token of the session.
         token: Token,
     },
-    /// Answers [`AdminRequest::Reload`] with the changed keys.
+    /// Answers [`AdminRequest::Reload`] with the changed keys of the configuration.
     Reloaded(Vec<ConfigChange>),
     /// Answers [`AdminRequest::Orphaned`].
     Orphaned(Vec<OrphanView>),

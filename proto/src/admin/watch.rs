@@ -7,21 +7,21 @@ use crate::page::MemoryRefusal;
 use crate::settings::Mode;
 use crate::units::{Bytes, Nanos};
 
-/// An event with its time.
+/// An event, and the point in time at which it happened.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WatchEvent {
-    /// Time of the event since the daemon's start; it never decreases.
+    /// Duration from the daemon's start to the event. Later events have no smaller value.
     pub at_ns: Nanos,
-    /// Event.
+    /// Kind of the event, with its facts.
     pub what: WatchEventKind,
 }
 
-/// Event that a watcher is told. The first is [`Self::Watching`]; then come events that build up the present
-/// state.
+/// Event that `gpushare-ctl watch` receives. The first is [`Self::Watching`]. Events that describe the
+/// present state follow.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WatchEventKind {
-    /// The watch began.
+    /// The connection of `gpushare-ctl watch` begins to receive events.
     Watching {
         /// Package version of the daemon.
         version: String,
@@ -30,7 +30,7 @@ pub enum WatchEventKind {
     },
     /// The daemon found a card.
     CardFound {
-        /// The daemon's number of the card.
+        /// Number that the daemon assigned to the card.
         gpu: GpuId,
         /// Identity of the card.
         uuid: GpuUuid,
@@ -41,7 +41,7 @@ pub enum WatchEventKind {
     },
     /// The mode of a card changed.
     ModeChanged {
-        /// The daemon's number of the card.
+        /// Number that the daemon assigned to the card.
         gpu: GpuId,
         /// New mode of the card.
         mode: Mode,
@@ -76,7 +76,7 @@ pub enum WatchEventKind {
         /// Client id of the process.
         client: ClientId,
     },
-    /// The activity of a session changed.
+    /// A session began to wait for the lock, to hold it, or changed its [`Activity`] otherwise.
     Turned {
         /// Number of the session.
         session: SessionId,
@@ -87,7 +87,7 @@ pub enum WatchEventKind {
     Allocated {
         /// Number of the session.
         session: SessionId,
-        /// The daemon's number of the card.
+        /// Number that the daemon assigned to the card.
         gpu: GpuId,
         /// Total bytes that the session has allocated on the card.
         bytes: Bytes,
@@ -96,31 +96,33 @@ pub enum WatchEventKind {
     Granted {
         /// Number of the session.
         session: SessionId,
-        /// Quantum of the grant.
+        /// Duration for which the session keeps the lock while others wait.
         quantum_ns: Nanos,
-        /// Time from the session's entry into the queue to the grant.
+        /// Duration from the session's entry into the queue to the grant.
         waited_ns: Nanos,
     },
     /// A session that got the lock has brought its memory onto the card.
     Entered {
         /// Number of the session.
         session: SessionId,
-        /// Time since the last drop that this grant needed, or since the session's entry into the queue if
-        /// that is later.
+        /// Duration from the later of two points: the last drop that this grant needed, and the session's
+        /// entry into the queue.
         handoff_ns: Nanos,
     },
     /// A session gave the lock back.
     Dropped {
         /// Number of the session.
         session: SessionId,
-        /// Duration of the drain; none if the session was idle and gave the lock back unasked.
+        /// Duration of the wait for work in flight; none if the session was idle and gave the lock back
+        /// unasked.
         drain_ns: Option<Nanos>,
     },
-    /// A drop was late while a thread of the session slept at the gate, so the gate was reopened.
+    /// A session did not give the lock back in time while one of its threads slept at the gate. So the daemon
+    /// reopened the gate.
     DropReopened {
         /// Number of the session.
         session: SessionId,
-        /// Number of tries to drain the session.
+        /// Number of times that the daemon has closed the gate to wait for the session's work in flight.
         tries: u32,
     },
     /// A session does not give the lock back.
@@ -130,20 +132,21 @@ pub enum WatchEventKind {
         /// Reason why the session does not give the lock back, in words.
         reason: String,
     },
-    /// The daemon refused memory.
+    /// The daemon refused a memory request.
     Refused {
         /// Number of the session.
         session: SessionId,
         /// Client id of the process.
         client: ClientId,
-        /// The daemon's number of the card.
+        /// Number that the daemon assigned to the card.
         gpu: GpuId,
-        /// Limit and figures of the refusal.
+        /// Limit that the request would exceed, with the bytes requested and the bytes in use.
         refusal: MemoryRefusal,
     },
-    /// All processes of the last daemon have reconnected or ended, and grants begin.
+    /// All processes of the previous daemon have reconnected or ended, and this daemon begins to grant the
+    /// lock.
     Recovered {
-        /// Duration of the recovery.
+        /// Duration of the wait for the processes of the previous daemon.
         after_ns: Nanos,
     },
     /// A session got another name because an administrator gave its name to a new session.
@@ -155,7 +158,7 @@ pub enum WatchEventKind {
     },
 }
 
-/// Activity of a session as the daemon knows it.
+/// Activity of a session: whether it uses or waits for the lock.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Activity {
