@@ -20,43 +20,43 @@ use super::connection::{Connection, HELLO_TIMEOUT, send};
 use super::machine_config::{MachineConfig, MachineConfigError};
 use crate::process::fork;
 
-/// Time within which a daemon answers a question of a process that is no client.
+/// Longest time that a daemon may take to answer a question of a process that is no client.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 /// Longest wait for free descriptors, which other threads may close, and the pause between two tries.
 const SHORTAGE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_millis(20));
 
-/// Reason why there is no connection.
+/// Reason why the process has no connection to a daemon.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
-    /// No daemon listens on any of these sockets.
+    /// No daemon listens on any of the listed sockets.
     #[error("no scheduler answers at {}; start one with `gpushare-scheduler`, or run the program with `gpushare-ctl run`", list(.0))]
     Absent(Vec<PathBuf>),
-    /// A socket that this process cannot connect to.
+    /// A socket exists, and this process cannot connect to it.
     #[error("cannot reach the scheduler at {}: {cause}; {}", path.display(), remedy(cause))]
     Unreachable {
-        /// The socket.
+        /// Path of the socket.
         path: PathBuf,
-        /// Error of the system.
+        /// Error that the system returned when connecting.
         cause: io::Error,
-        /// Whether a daemon may be there.
+        /// Whether a daemon may listen on the socket.
         may_be_there: bool,
     },
-    /// The machine's configuration is not understood.
+    /// The configuration file of the machine cannot be understood.
     #[error(transparent)]
     MachineConfig(#[from] MachineConfigError),
-    /// The token file is unusable.
+    /// The token file, at the path, is unusable for the reason given as text.
     #[error("the token file {} is not usable: {reason}; start the program with `gpushare-ctl run`", .0.display(), reason = .1)]
     Token(PathBuf, String),
-    /// The daemon refused the process.
+    /// The daemon refused the process, for the reason given.
     #[error("the scheduler refused this process: {}", .0.message)]
     Refused(Failure),
-    /// The daemon's answer is missing or makes no sense.
+    /// The daemon at this socket sent no answer, or one that makes no sense.
     #[error("the scheduler at {} did not answer as it should: {cause}", .0.display(), cause = .1)]
     Broken(PathBuf, io::Error),
 }
 
 impl ConnectError {
-    /// Returns whether there is no daemon, so that the process may run without sharing.
+    /// Returns whether no daemon exists, so that the process may run without sharing.
     pub fn is_absence(&self) -> bool {
         match self {
             Self::Absent(_) => true,
@@ -95,12 +95,12 @@ fn list(paths: &[PathBuf]) -> String {
 pub struct Address {
     sockets: Vec<PathBuf>,
     token: Option<Token>,
-    /// Whether the process must not run without a daemon.
+    /// Whether this process must not use the GPU without a daemon.
     pub required: bool,
 }
 
 impl Address {
-    /// Reads the environment, over which the machine's configuration has precedence.
+    /// Reads the address from the environment and from the machine's configuration, which has precedence.
     pub fn from_environment() -> Result<Self, ConnectError> {
         let MachineConfig { required, runtime_dir } = MachineConfig::read(Path::new(names::SYSTEM_CLIENT))?;
         let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
@@ -142,7 +142,7 @@ impl Address {
         }
     }
 
-    /// Checks that a daemon answers. A returning process does so before it holds a lock for its hello.
+    /// Checks that a daemon answers. A process that reconnects does so before it locks its lease of memory.
     pub fn probe(&self) -> Result<(), ConnectError> {
         let (path, stream) = self.connect_any(HELLO_TIMEOUT)?;
         let hello = Connection::new(stream).and_then(|mut connection| connection.hello(Role::Tool));
@@ -154,8 +154,8 @@ impl Address {
         self.token.is_some()
     }
 
-    /// Asks for limit and use of the process's session, on a connection for this one question; `None` without
-    /// a session.
+    /// Asks the daemon for memory limit and use of the process's session, on a connection of its own. Returns
+    /// `None` without a session.
     pub fn session_memory(&self) -> Result<Option<SessionMemory>, ConnectError> {
         let (path, stream) = self.connect_any(ANSWER_TIMEOUT)?;
         self.ask_session_memory(stream)
@@ -177,8 +177,8 @@ impl Address {
         }
     }
 
-    /// Connects to the first socket with a listener. A busy daemon is not passed over, since it has the
-    /// cards. A daemon that is closed to this user is: the user's own daemon gets none of its cards.
+    /// Connects to the first socket with a listener. A daemon that is busy is waited for, since it manages
+    /// the cards. A daemon that refuses this user is skipped: the next one manages none of its cards.
     fn connect_any(&self, patience: Duration) -> Result<(&PathBuf, UnixStream), ConnectError> {
         let mut unreachable: Option<ConnectError> = None;
         for (nth, path) in self.sockets.iter().enumerate() {

@@ -10,12 +10,12 @@ use gpushare_proto::codec;
 use gpushare_proto::tenant::{Hello, Role, TenantReply, TenantRequest};
 use gpushare_sys::{fd, socket};
 
-/// Time within which a daemon answers a hello.
+/// Longest time that a daemon may take to answer the first message ("hello").
 pub(super) const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
-/// Time for which a full socket may block a thread of the application.
+/// Longest time for which a full socket may block a thread of the application.
 const SEND_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// A connection with its receive buffer.
+/// Connection to the daemon, with a buffer for received bytes.
 #[derive(Debug)]
 pub struct Connection {
     pub(super) stream: UnixStream,
@@ -31,7 +31,7 @@ impl Connection {
         Ok(Self { stream, buffer: Vec::new(), file: None })
     }
 
-    /// Says hello and waits for the answer, which may bring the file of a page.
+    /// Says hello and waits for the answer, which may bring the file of a shared page.
     pub(super) fn hello(&mut self, role: Role) -> io::Result<(TenantReply, Option<OwnedFd>)> {
         send(&self.stream, &TenantRequest::Hello(Hello::new(role)))?;
         let reply = self.receive()?;
@@ -44,7 +44,7 @@ impl Connection {
         Ok(UnixStream::from(fd::move_high(self.stream.try_clone()?.into())))
     }
 
-    /// Waits for the next message.
+    /// Waits for the daemon's next message.
     pub fn receive(&mut self) -> io::Result<TenantReply> {
         loop {
             if let Some((reply, length)) = codec::split(&self.buffer).map_err(io::Error::other)? {
@@ -61,14 +61,14 @@ impl Connection {
         }
     }
 
-    /// Returns the socket's number, which the child of a fork must close.
+    /// Returns the socket's descriptor number, so that the child of a fork can close the socket.
     pub fn descriptor(&self) -> RawFd {
         self.stream.as_raw_fd()
     }
 }
 
-/// Sends one message whole. A connection that does not take it is shut down, since a part of a message would
-/// garble the next one. The reading side sees the end and connects anew.
+/// Sends one whole message, or else shuts the connection down, since a part of a message would garble the
+/// next one. The reading side sees the end and connects anew.
 pub(super) fn send(stream: &UnixStream, request: &TenantRequest) -> io::Result<()> {
     let frame = codec::encode(request).map_err(io::Error::other)?;
     send_all(stream, &frame).inspect_err(|_| {
@@ -77,7 +77,7 @@ pub(super) fn send(stream: &UnixStream, request: &TenantRequest) -> io::Result<(
     })
 }
 
-/// Sends one message whole, or none of it where that would block.
+/// Sends one whole message, or nothing if sending would block.
 pub(super) fn send_at_once(stream: &UnixStream, request: &TenantRequest) -> io::Result<()> {
     let frame = codec::encode(request).map_err(io::Error::other)?;
     let sent = socket::send_at_once(stream, &frame)?;

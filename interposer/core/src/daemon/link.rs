@@ -1,9 +1,9 @@
-//! The link to the daemon, which outlives connections: the sending side, the process's identity and its
-//! questions.
+//! Link to the daemon, which outlives connections: the sending side, the process's identity, and the
+//! questions that threads ask the daemon.
 //!
-//! The daemon writes most of its decisions into the page, where sleeping threads and the drainer see it. The
-//! link carries the rest: answers, reasons, and the loss of a connection. Without a connection the process
-//! goes on under the page that it has. Nothing here calls CUDA.
+//! The daemon writes most of its decisions into the shared page, where sleeping threads and the drainer see
+//! them. The link carries the rest: answers, reasons, and the loss of a connection. Without a connection the
+//! process goes on with the present page. Nothing in this module calls CUDA.
 
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
@@ -22,35 +22,35 @@ use crate::driver::types::CUdevice;
 use crate::driver::unknown::UNKNOWN;
 use crate::process::{fork, lock};
 
-/// Time for which a question waits for a daemon that restarts.
+/// Longest time for which a question waits for a daemon that restarts.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Time for which a question for headroom waits, since the driver has the last word there.
+/// Longest time for which a question for headroom (free memory for the driver itself) waits.
 const HEADROOM_PATIENCE: Duration = Duration::from_secs(2);
 
-/// Link to the daemon.
+/// Link of the process to the daemon, which outlives single connections.
 #[derive(Debug)]
 pub struct Link {
     sender: Mutex<Option<UnixStream>>,
-    /// Number of unknown functions that this daemon was told of; changed with the sender locked.
+    /// Number of unknown driver functions reported to the present daemon; changed with the sender locked.
     sent_unknown: AtomicUsize,
     questions: Questions,
     identity: Mutex<Identity>,
 }
 
-/// Identity of the process at the daemon, and the daemon's last words to it.
+/// Identity of the process at the daemon, and the daemon's latest messages about its grants.
 #[derive(Clone, Debug)]
 pub(crate) struct Identity {
     pub client: ClientId,
     pub session: SessionId,
     pub name: String,
-    /// Number of the last grant.
+    /// Number of the latest grant of the lock; `None` before the first.
     pub epoch: Option<Epoch>,
-    /// Reason for which sleeping threads wait.
+    /// Reason, as text, why threads sleep at the closed gate.
     pub waits_for: String,
 }
 
 impl Link {
-    /// Creates a link over a connection that was welcomed.
+    /// Creates a link over a connection on which the daemon sent its welcome.
     pub fn new(connection: &Connection, welcome: &Welcome) -> std::io::Result<Self> {
         let link = Self {
             sender: Mutex::new(None),
@@ -68,7 +68,8 @@ impl Link {
         Ok(link)
     }
 
-    /// Sends through `connection` from now on, and asks open questions again, by the new numbers from `gpu`.
+    /// Sends through `connection` from now on. Repeats unanswered questions there, with the new card numbers
+    /// from `gpu`.
     pub fn plug(
         &self,
         connection: &Connection,
@@ -93,15 +94,15 @@ impl Link {
         Ok(())
     }
 
-    /// Sends nothing until the next [`Self::plug`], after the connection was lost.
+    /// Discards messages until the next [`Self::plug`], after the connection was lost.
     pub fn unplug(&self) {
         // First, since another thread may open a file under a number that is closed.
         fork::guard_connection([-1, -1]);
         *lock(&self.sender) = None;
     }
 
-    /// Sends a message; returns whether it went out. Without a connection it is dropped, since a process that
-    /// returns tells a daemon everything.
+    /// Sends a message; returns whether the message went out. Without a connection the message is discarded,
+    /// since the process tells the next daemon its whole state.
     pub fn send(&self, request: &TenantRequest) -> bool {
         // The reading side notices a broken connection and connects anew.
         lock(&self.sender).as_ref().is_some_and(|sender| {
@@ -111,14 +112,15 @@ impl Link {
         })
     }
 
-    /// Sends a message if that blocks for neither another thread nor the daemon; returns whether it went out.
+    /// Sends a message unless that would block; returns whether the message went out.
     pub fn try_send(&self, request: &TenantRequest) -> bool {
         let Ok(sender) = self.sender.try_lock() else { return false };
         let send = |sender| connection::send_at_once(sender, request).is_ok();
         sender.as_ref().is_some_and(send)
     }
 
-    /// Tells the daemon of unknown functions that were handed out. Every other message does so too.
+    /// Tells the daemon which unknown driver functions the program looked up. Every other message does so
+    /// too.
     pub fn send_unknown(&self) {
         if let Some(sender) = lock(&self.sender).as_ref() {
             self.send_unknown_by(sender);
@@ -135,7 +137,8 @@ impl Link {
         }
     }
 
-    /// Asks for memory beyond the lease. [`Self::receive`] has counted it when this returns.
+    /// Asks the daemon for memory beyond the lease. When this returns, [`Self::receive`] has counted the
+    /// granted memory.
     pub fn ask_memory(
         &self,
         device: CUdevice,
@@ -147,8 +150,8 @@ impl Link {
             .map(drop)
     }
 
-    /// Asks the daemon for headroom for memory that the driver takes for itself. While an earlier such
-    /// question is unanswered none is asked, so that a daemon that hangs delays a program once.
+    /// Asks the daemon for headroom: free memory that the driver takes for itself. Fails while an earlier
+    /// such question is unanswered, so that a daemon that hangs delays a program only once.
     pub fn ask_headroom(&self, device: CUdevice, gpu: GpuId, bytes: Bytes) -> Result<(), AskError> {
         if self.questions.lock().owes_headroom() {
             return Err(AskError::Silence);
@@ -157,7 +160,7 @@ impl Link {
             .map(drop)
     }
 
-    /// Announces a card and asks for its number.
+    /// Announces a card to the daemon and asks for the daemon's number of that card.
     pub fn ask_card(&self, info: GpuInfo) -> Result<GpuId, AskError> {
         self.ask(Subject::Card(info), None, PATIENCE)?.ok_or(AskError::Silence)
     }
@@ -171,8 +174,8 @@ impl Link {
         self.questions.ask(subject, gpu, patience, |request| self.send(request))
     }
 
-    /// Takes in one message. Memory goes through `count` at once, before any thread can see what is used.
-    /// Returns memory that no thread waits for any more.
+    /// Processes one message of the daemon. `count` counts granted memory before any thread can read the
+    /// figures. Returns granted memory for which no thread waits any more.
     pub fn receive(&self, reply: TenantReply, count: impl FnOnce(Grant)) -> Option<Grant> {
         match reply {
             TenantReply::Gate { epoch, .. } => lock(&self.identity).epoch = Some(epoch),
@@ -202,7 +205,6 @@ mod tests {
 
     use super::*;
 
-    /// Held by a test that has a link, since `process/fork.rs` knows the sockets of one.
     static ONE: Mutex<()> = Mutex::new(());
 
     fn link() -> (MutexGuard<'static, ()>, Link, Connection, UnixStream) {
@@ -240,7 +242,6 @@ mod tests {
 
     extern "C" fn at_exit() {}
 
-    /// Returns which of the descriptors are open in the child of a fork.
     fn in_child(descriptors: [RawFd; 2]) -> [bool; 2] {
         let mut status = 0;
         // SAFETY: the child makes only system calls.

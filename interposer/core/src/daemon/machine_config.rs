@@ -18,7 +18,7 @@ use std::sync::atomic::AtomicBool;
 
 use crate::process::stderr;
 
-/// Longest file that is read, in bytes.
+/// Largest size of a configuration file that is read, in bytes.
 const MOST: u64 = 4096;
 
 /// Uid in a user namespace of users who have none there (`/proc/sys/kernel/overflowuid`).
@@ -26,9 +26,9 @@ const UNMAPPED: u32 = 65534;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct MachineConfig {
-    /// Whether a process without a daemon must not use the GPU.
+    /// Whether a process must not use the GPU when no daemon is there.
     pub required: bool,
-    /// Folder of the daemon, which replaces the one of the environment.
+    /// Folder of the daemon's sockets, which replaces the one that the environment names.
     pub runtime_dir: Option<PathBuf>,
 }
 
@@ -41,7 +41,7 @@ pub enum MachineConfigError {
 }
 
 impl MachineConfig {
-    /// Reads the file. One that is missing or not trusted says nothing.
+    /// Reads the configuration file. A file that is missing or not trusted counts as empty.
     pub(crate) fn read(path: &Path) -> Result<Self, MachineConfigError> {
         static PRINTED: AtomicBool = AtomicBool::new(false);
         let unreadable = |cause| MachineConfigError::Unreadable { path: path.to_owned(), cause };
@@ -68,7 +68,7 @@ impl MachineConfig {
         Self::parse(&text).map_err(|line| MachineConfigError::Unknown { path: path.to_owned(), line })
     }
 
-    /// Parses the text, or returns the first line that is no setting.
+    /// Parses the file's text; returns the first line that is no setting as the error.
     fn parse(text: &str) -> Result<Self, String> {
         let mut config = Self::default();
         for line in text.lines() {

@@ -1,4 +1,4 @@
-//! The daemon as a process sees it: where it is, the connection to it, and the questions and answers there.
+//! The daemon as a sharing process sees it: its address, the connection, the questions and their answers.
 //!
 //! ```text
 //!   address     sockets, token, machine_config ──▶ connection    whole messages over one socket
@@ -18,16 +18,16 @@ use gpushare_proto::tenant::TenantRequest;
 
 use link::Link;
 
-/// Whether bytes can leave the card while they are allocated.
+/// Kind of memory by whether its bytes can leave the card while they are allocated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemoryKind {
-    /// Managed memory: the driver moves it.
+    /// Managed memory, which the driver can move off the card.
     Movable,
     /// Memory that stays on the card: native allocations, pools, arrays, memory by handle.
     Fixed,
 }
 
-/// Membership of the process: decided when it makes its first context, and never changed.
+/// Membership of the process in a session: decided when the process makes its first context, and final.
 #[derive(Debug)]
 pub(crate) enum Membership {
     /// The process shares the card and has a link to a daemon.
@@ -37,7 +37,7 @@ pub(crate) enum Membership {
     Refused,
 }
 
-/// The process's membership, and the link that comes with it.
+/// Membership of the process in a session, with the link to the daemon of a process that shares.
 #[derive(Debug, Default)]
 pub(crate) struct Daemon(OnceLock<Membership>);
 

@@ -1,4 +1,4 @@
-//! Questions to the daemon that wait for their answers, and that a returned daemon is asked again.
+//! Questions to the daemon for which a thread waits. A daemon that restarts is asked again.
 
 use std::collections::BTreeMap;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -12,7 +12,7 @@ use super::MemoryKind;
 use crate::driver::types::CUdevice;
 use crate::process::lock;
 
-/// Reason why a question has no good answer.
+/// Reason why a question to the daemon failed.
 #[derive(Debug)]
 pub enum AskError {
     /// The daemon did not answer in time.
@@ -23,14 +23,14 @@ pub enum AskError {
     Card(Failure),
 }
 
-/// Memory that the daemon was asked for, or gave.
+/// Amount of memory of one device in a question to the daemon or in its answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grant {
-    /// Device as the process numbers it.
+    /// CUDA ordinal of the device in this process.
     pub device: CUdevice,
-    /// Bytes of the session's quota.
+    /// Number of bytes of the session's quota.
     pub bytes: Bytes,
-    /// Whether they can leave the card.
+    /// Whether the bytes can leave the card.
     pub kind: MemoryKind,
 }
 
@@ -41,14 +41,14 @@ pub(super) enum Subject {
     Card(GpuInfo),
 }
 
-/// Number of a card, for a question about one.
+/// Answer to a question: the daemon's number of a card for a question about a card, else nothing.
 type Answer = Result<Option<GpuId>, AskError>;
 
 #[derive(Debug)]
 struct Question {
     subject: Subject,
     answer: Option<Answer>,
-    /// Whether no thread waits any more: memory that comes must go back.
+    /// Whether no thread waits for the answer any more. Memory in a late answer goes back to the daemon.
     abandoned: bool,
 }
 
@@ -58,7 +58,7 @@ pub(super) struct Questions {
     answered: Condvar,
 }
 
-/// Unanswered questions to the daemon, by the number that the answer repeats.
+/// Unanswered questions to the daemon, by the request number that the answer repeats.
 #[derive(Debug, Default)]
 pub(super) struct Open {
     last: u64,
@@ -70,7 +70,7 @@ impl Questions {
         lock(&self.open)
     }
 
-    /// Asks by `send` and waits for the answer. `gpu` is the daemon's number of the device asked about.
+    /// Sends a question by `send` and waits for the answer. `gpu` is the daemon's number of the device.
     pub(super) fn ask(
         &self,
         subject: Subject,
@@ -100,8 +100,8 @@ impl Questions {
         }
     }
 
-    /// Notes an answer. Memory goes through `count` before the asking thread can go on. Returns memory that
-    /// no thread waits for any more.
+    /// Records an answer. `count` counts granted memory before the asking thread continues. Returns granted
+    /// memory for which no thread waits any more.
     pub(super) fn answer(&self, reply: TenantReply, count: impl FnOnce(Grant)) -> Option<Grant> {
         let mut open = self.lock();
         let (id, answer, given) = match reply {
@@ -150,7 +150,7 @@ impl Open {
             .any(|question| matches!(question.subject, Subject::Headroom { .. }) && question.abandoned)
     }
 
-    /// Returns the latest unanswered question for a card of which `is_meant`.
+    /// Returns the latest unanswered question about a card that satisfies `is_meant`.
     fn card(&self, is_meant: impl Fn(&GpuInfo) -> bool) -> Option<RequestId> {
         let mut latest_first = self.questions.iter().rev();
         let meant = |question: &Question| match &question.subject {
@@ -162,7 +162,7 @@ impl Open {
 }
 
 impl Subject {
-    /// Returns the message for this question; `None` if the daemon does not know its device yet.
+    /// Returns the message for this question; `None` if the daemon has no number for the device yet.
     fn request(&self, request: RequestId, gpu: impl Fn(CUdevice) -> Option<GpuId>) -> Option<TenantRequest> {
         Some(match self {
             Self::Memory(Grant { device, bytes, kind }) => {

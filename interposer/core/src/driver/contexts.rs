@@ -1,7 +1,7 @@
 //! Live contexts of the application.
 //!
-//! The threads that drain and move memory borrow contexts and never retain them. A hook that may destroy a
-//! context holds the lock of this list while it does. A borrower holds the lock for each short visit.
+//! The drainer and the threads that move memory borrow contexts and never retain them. A hook that may
+//! destroy a context locks this list meanwhile. A borrower locks the list for each short visit.
 
 use std::ptr::null_mut;
 use std::sync::{Mutex, MutexGuard};
@@ -12,25 +12,25 @@ use crate::driver::types::{
 use crate::driver::{Driver, answer};
 use crate::process::lock;
 
-/// Origin of a context.
+/// Kind of a CUDA context by how it was created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// The primary context of a device, shared by all that retain it.
+    /// The primary context of a device, shared by all parts of the program that retain it.
     Primary,
     /// A context that the application created.
     Created,
-    /// A green context, with the address of its green handle. It dies with that handle. Its memory belongs to
-    /// the primary context, which lives as long as any green context.
+    /// A green context (a part of a device), with the address of its green handle. Both end together. The
+    /// memory belongs to the primary context, which lives as long as any green context.
     Green(usize),
 }
 
-/// A live context with the event and the stream that gpushare keeps in it. Both die with the context.
+/// Live CUDA context, with the event and the stream that gpushare creates in it. Both end with the context.
 #[derive(Debug)]
 pub struct Live {
     context: CUcontext,
     device: CUdevice,
     kind: Kind,
-    /// Users by `cuCtxAttach` and `cuCtxDetach`, the creator included.
+    /// Number of users by `cuCtxAttach` and `cuCtxDetach`, the creator included.
     users: u32,
     event: Option<CUevent>,
     stream: Option<CUstream>,
@@ -45,12 +45,13 @@ pub struct Contexts {
     live: Mutex<List>,
 }
 
-/// List of live contexts.
+/// List of the live CUDA contexts of the process.
 #[derive(Debug, Default)]
 pub struct List(Vec<Live>);
 
 impl Contexts {
-    /// Adds a context. Returns the number of contexts on the device, or `None` if the context was known.
+    /// Adds a context. Returns the number of contexts on its device, or `None` if the context was listed
+    /// already.
     pub fn created(&self, context: CUcontext, device: CUdevice, kind: Kind) -> Option<u32> {
         let mut live = self.visit();
         if context.is_null() || live.0.iter().any(|known| known.context == context) {
@@ -72,22 +73,22 @@ impl Contexts {
 }
 
 impl List {
-    /// Number of live contexts on a device. Green contexts do not count, because they are part of another
-    /// context.
+    /// Returns the number of live contexts on a device. Green contexts do not count, because each is part of
+    /// a primary context.
     pub fn count(&self, device: CUdevice) -> u32 {
         let whole = self.0.iter().filter(|known| known.device == device && !known.is_part());
         u32::try_from(whole.count()).unwrap_or(u32::MAX)
     }
 
-    /// Adds a user of a context.
+    /// Adds one to the number of users of a context.
     pub fn attach(&mut self, context: CUcontext) {
         if let Some(known) = self.find(context) {
             known.users = known.users.saturating_add(1);
         }
     }
 
-    /// Removes a user of a context, and returns whether that was the last one. Users of an unknown context
-    /// are not counted.
+    /// Subtracts one user of a context, and returns whether no user is left. Returns `false` for an unknown
+    /// context.
     pub fn detach(&mut self, context: CUcontext) -> bool {
         self.find(context).is_some_and(|known| {
             known.users = known.users.saturating_sub(1);
@@ -99,7 +100,7 @@ impl List {
         self.0.iter_mut().find(|known| known.context == context)
     }
 
-    /// Removes a dead context and returns its device, if it was known.
+    /// Removes a dead context and returns its device; `None` for an unknown context.
     pub fn remove(&mut self, context: CUcontext) -> Option<CUdevice> {
         let at = self.0.iter().position(|known| known.context == context)?;
         Some(self.0.swap_remove(at).device)
@@ -110,7 +111,7 @@ impl List {
         self.primaries().find(|known| known.device == device).map(Live::context)
     }
 
-    /// Returns the device whose primary context this is.
+    /// Returns the device whose primary context is `context`.
     pub fn primary_of(&self, context: CUcontext) -> Option<CUdevice> {
         self.primaries().find(|known| known.context == context).map(Live::device)
     }
@@ -119,7 +120,7 @@ impl List {
         self.0.iter().filter(|known| known.kind == Kind::Primary)
     }
 
-    /// Returns the context behind a green handle.
+    /// Returns the CUDA context that belongs to a green handle.
     pub fn green(&self, handle: usize) -> Option<CUcontext> {
         self.0.iter().find(|known| known.kind == Kind::Green(handle)).map(Live::context)
     }
@@ -129,19 +130,19 @@ impl List {
         self.0.iter()
     }
 
-    /// Iterates over the live contexts, to enter them.
+    /// Iterates over the live contexts, mutably, so that the caller can enter them.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Live> {
         self.0.iter_mut()
     }
 }
 
 impl Live {
-    /// Handle of the context.
+    /// Returns the CUDA handle of the context.
     pub fn context(&self) -> CUcontext {
         self.context
     }
 
-    /// Ordinal of the context's device.
+    /// Returns the CUDA ordinal of the context's device.
     pub fn device(&self) -> CUdevice {
         self.device
     }

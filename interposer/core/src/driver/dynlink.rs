@@ -10,7 +10,7 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// `dlsym(3)`.
+/// Type of the C library's `dlsym(3)`.
 pub type Dlsym = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
 
 /// Symbol versions under which glibc exports `dlsym`. They differ by architecture and age.
@@ -18,7 +18,7 @@ const VERSIONS: [&CStr; 3] = [c"GLIBC_2.2.5", c"GLIBC_2.34", c"GLIBC_2.17"];
 
 static REAL: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
 
-/// The C library's `dlsym`, or `None` if its symbol version is unknown.
+/// Returns the C library's `dlsym`, or `None` if its symbol version is unknown.
 pub fn real_dlsym() -> Option<Dlsym> {
     let mut address = REAL.load(Ordering::Acquire);
     if address.is_null() {
@@ -33,10 +33,10 @@ pub fn real_dlsym() -> Option<Dlsym> {
     Some(unsafe { std::mem::transmute::<*mut c_void, Dlsym>(address) })
 }
 
-/// Looks `name` up in `handle`, past the exports of gpushare.
+/// Looks the symbol `name` up in the library `handle`, past the exports of gpushare.
 ///
 /// # Safety
-/// `handle` is one that `dlsym(3)` takes.
+/// `handle` is a library handle that `dlsym(3)` accepts.
 pub unsafe fn symbol_in(handle: *mut c_void, name: &CStr) -> *mut c_void {
     match real_dlsym() {
         // SAFETY: the caller vouches for the handle, the type for the name.
@@ -45,16 +45,16 @@ pub unsafe fn symbol_in(handle: *mut c_void, name: &CStr) -> *mut c_void {
     }
 }
 
-/// A library behind the hooks. Its handle is never closed.
+/// Real library (CUDA driver or NVML) that gpushare's hooks call. Its handle is never closed.
 #[derive(Debug)]
 pub struct Library {
     file: &'static CStr,
     handle: AtomicPtr<c_void>,
 }
 
-/// The CUDA driver.
+/// The CUDA driver library, `libcuda.so.1`.
 pub static LIBCUDA: Library = Library::new(c"libcuda.so.1");
-/// The NVIDIA Management Library.
+/// The NVIDIA Management Library (NVML), `libnvidia-ml.so.1`.
 pub static LIBNVML: Library = Library::new(c"libnvidia-ml.so.1");
 
 impl Library {
@@ -62,12 +62,13 @@ impl Library {
         Self { file, handle: AtomicPtr::new(null_mut()) }
     }
 
-    /// Looks `name` up, after loading the library if need be. Null if either is missing.
+    /// Returns the address of the symbol `name`, and loads the library if necessary. Null if either is
+    /// missing.
     pub fn symbol(&self, name: &CStr) -> *mut c_void {
         self.find(name, 0)
     }
 
-    /// Looks `name` up if the library is loaded, and returns null otherwise.
+    /// Returns the address of the symbol `name` if the library is loaded already, and null otherwise.
     pub fn symbol_if_loaded(&self, name: &CStr) -> *mut c_void {
         self.find(name, libc::RTLD_NOLOAD)
     }
@@ -87,10 +88,10 @@ impl Library {
     }
 }
 
-/// The name in a literal that ends with a NUL.
+/// Converts a literal that ends with a NUL to a C string.
 ///
 /// # Panics
-/// The literal has no NUL at its end; the compiler reports that.
+/// The literal has no NUL at its end. In a constant the compiler reports the panic.
 pub const fn name(with_end: &'static str) -> &'static CStr {
     match CStr::from_bytes_with_nul(with_end.as_bytes()) {
         Ok(name) => name,

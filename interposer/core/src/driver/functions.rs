@@ -28,10 +28,10 @@ macro_rules! driver {
         }
 
         impl Driver {
-            /// Looks up every function.
+            /// Looks up every driver function that gpushare calls.
             ///
             /// # Errors
-            /// Name of a required function that is missing: no CUDA driver, or one that is too old.
+            /// Name of a required function that is missing, because there is no CUDA driver or an older one.
             pub fn load(lookup: impl Fn(&CStr) -> *mut c_void) -> Result<Self, &'static CStr> {
                 Ok(Self {
                     $( $rname: {
@@ -117,14 +117,14 @@ driver! {
     }
 }
 
-/// Returns the answer that `ask` writes, which is `unwritten` before; `None` if the driver refuses.
+/// Returns the value that `ask` writes over `unwritten`; `None` if the driver returns an error.
 pub(crate) fn answer<T>(mut unwritten: T, ask: impl FnOnce(&mut T) -> CUresult) -> Option<T> {
     (ask(&mut unwritten) == CUDA_SUCCESS).then_some(unwritten)
 }
 
 impl Driver {
-    /// Runs `ask` with the calling thread's capture mode relaxed. Otherwise a question that the driver
-    /// forbids beside a capture would invalidate a capture of the application.
+    /// Runs `ask` with the calling thread's stream capture mode relaxed. Otherwise a forbidden driver call
+    /// would invalidate a capture of the application.
     pub fn relaxed<T>(&self, ask: impl FnOnce() -> T) -> T {
         let mut mode = CAPTURE_MODE_RELAXED;
         // SAFETY: exchanges one integer.
@@ -135,13 +135,13 @@ impl Driver {
         answer
     }
 
-    /// The ordinal of the calling thread's current device, if it has a context.
+    /// Returns the ordinal of the calling thread's current device, if a context is current.
     pub fn current_device(&self) -> Option<CUdevice> {
         // SAFETY: writes one integer.
         answer(0, |device| unsafe { (self.ctx_get_device)(device) })
     }
 
-    /// The calling thread's current context; null if none.
+    /// Returns the calling thread's current context; null if there is none.
     pub fn current_context(&self) -> CUcontext {
         let mut context = std::ptr::null_mut();
         // SAFETY: writes one pointer.
@@ -149,7 +149,7 @@ impl Driver {
         context
     }
 
-    /// The driver's CUDA version (13000 is 13.0), or 0.
+    /// Returns the driver's CUDA version (13000 is 13.0), or 0 if the driver does not say.
     pub fn version(&self) -> c_int {
         let mut version = 0;
         // SAFETY: writes one integer.

@@ -26,19 +26,19 @@ use gpushare_symbols::{
 use super::dynlink::{LIBCUDA, name};
 use super::types::{DefaultStream, PROC_PER_THREAD_DEFAULT_STREAM};
 
-/// A hooked symbol: its export, gpushare's function for it, and the driver's.
+/// Row of the hook table: one hooked driver symbol, gpushare's function for it, and the driver's.
 #[derive(Debug)]
 pub struct Row {
     /// Name that the driver exports.
     pub export: &'static CStr,
-    /// Whether this is the twin for the per-thread default stream.
+    /// Whether the symbol is the variant for the per-thread default stream.
     per_thread: bool,
-    /// Address of gpushare's function.
+    /// Address of gpushare's function that replaces the symbol.
     pub wrapper: Wrapper,
     real: AtomicPtr<c_void>,
 }
 
-/// Address of gpushare's function for a row.
+/// Address of gpushare's function that replaces a driver symbol.
 #[derive(Clone, Copy, Debug)]
 pub struct Wrapper(pub *const c_void);
 
@@ -48,7 +48,7 @@ unsafe impl Sync for Wrapper {}
 unsafe impl Send for Wrapper {}
 
 impl Row {
-    /// Creates the row of an export, given with a NUL at its end.
+    /// Creates the row of an exported symbol, given as a name with a NUL at its end.
     pub const fn new(export: &'static str, wrapper: *const c_void) -> Self {
         let export = name(export);
         Self {
@@ -59,14 +59,14 @@ impl Row {
         }
     }
 
-    /// Returns the driver's function, or null if the driver lacks it.
+    /// Returns the address of the driver's own function, or null if the driver lacks it.
     #[inline]
     pub fn real(&self) -> *mut c_void {
         let real = self.real.load(Ordering::Acquire);
         if real.is_null() { self.resolve() } else { real }
     }
 
-    /// Returns the default stream that this variant uses.
+    /// Returns the default stream that this variant of the function uses.
     pub fn default_stream(&self) -> DefaultStream {
         if self.per_thread { DefaultStream::PerThread } else { DefaultStream::Legacy }
     }
@@ -82,10 +82,10 @@ impl Row {
     }
 }
 
-/// All rows of the library.
+/// Hook table: all rows, found by exported name or by the driver's answer to a lookup.
 pub struct Table {
     files: &'static [&'static [&'static Row]],
-    /// Rows by place in the symbol list; null for a symbol that is not hooked.
+    /// Rows in the order of the symbol list; null for a symbol that is not hooked.
     hooks: [AtomicPtr<Row>; COUNT],
     joined: AtomicBool,
 }
@@ -93,7 +93,7 @@ pub struct Table {
 /// Arguments of a call of `cuGetProcAddress`.
 #[derive(Clone, Copy, Debug)]
 pub struct Asked<'a> {
-    /// Base name of the function.
+    /// Base name of the function that the caller looks up.
     pub base: &'a CStr,
     /// CUDA version that the caller was built for (11040 is 11.4).
     pub version: c_int,
@@ -101,29 +101,29 @@ pub struct Asked<'a> {
     pub flags: u64,
 }
 
-/// Meaning of an answer of the driver's `cuGetProcAddress`.
+/// Classification of the function that the driver's `cuGetProcAddress` returned.
 #[derive(Clone, Copy, Debug)]
 pub enum Answer {
-    /// The function is hooked.
+    /// gpushare hooks the function, by this row.
     Hooked(&'static Row),
-    /// The function is known and not hooked.
+    /// The symbol list contains the function, and gpushare does not hook it.
     Driver,
-    /// The function is not in the symbol list.
+    /// The symbol list lacks the function.
     Unknown,
 }
 
-/// Questions to the driver that tell variants apart.
+/// Questions to the driver that tell the variants of one function apart.
 pub trait Lookup {
     /// Returns the driver's CUDA version.
     fn version(&self) -> c_int;
-    /// Returns the driver's export of a name, or null.
+    /// Returns the address of an exported driver function by name, or null.
     fn export(&self, name: &CStr) -> *mut c_void;
-    /// Returns the answer of the driver's `cuGetProcAddress`, or null.
+    /// Returns the address that the driver's `cuGetProcAddress` answers, or null.
     fn ask(&self, asked: Asked<'_>) -> *mut c_void;
 }
 
 impl Table {
-    /// Creates the table of the rows of several files.
+    /// Creates the table from the rows of several source files.
     pub const fn new(files: &'static [&'static [&'static Row]]) -> Self {
         Self {
             files,
@@ -132,7 +132,7 @@ impl Table {
         }
     }
 
-    /// Finds the row of an export.
+    /// Finds the row of an exported name.
     pub fn by_export(&self, name: &CStr) -> Option<&'static Row> {
         self.hook(place_of(name.to_bytes())?)
     }
@@ -181,7 +181,8 @@ impl Table {
         unsafe { self.hooks.get(place)?.load(Ordering::Relaxed).as_ref() }
     }
 
-    /// Stores each row at its place. Two threads that do this at once store the same values.
+    /// Stores each row at its place in the symbol list. Two threads may do this at once, with the same
+    /// result.
     #[cold]
     fn join(&self) {
         for &row in self.files.iter().copied().flatten() {
@@ -199,7 +200,8 @@ impl fmt::Debug for Table {
     }
 }
 
-/// Places of a base name's variants. An export's own name counts as the base name of that one variant.
+/// Returns the places in the symbol list of a base name's variants. An exported name counts as the base name
+/// of its own variant.
 fn places(base: &CStr) -> Range<usize> {
     let name = base.to_bytes();
     let places = places_of(name);
@@ -239,7 +241,6 @@ mod tests {
     static ROWS: [&Row; 6] = [&LAUNCH, &LAUNCH_PTSZ, &CREATE_2, &CREATE_3, &CREATE_4, &HOST];
     static TABLE: Table = Table::new(&[&ROWS]);
 
-    /// Address of an export in the fake driver.
     fn address(export: &str) -> *mut c_void {
         std::ptr::without_provenance_mut(place_of(export).map_or(0, |place| 0x1000 + place))
     }

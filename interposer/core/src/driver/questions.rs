@@ -1,4 +1,4 @@
-//! Questions to the driver: devices, contexts, streams.
+//! Questions to the driver about devices, contexts and streams.
 
 use std::ffi::{CStr, c_char, c_int};
 use std::ptr::{null_mut, without_provenance_mut};
@@ -12,7 +12,7 @@ use crate::driver::types::{
 };
 
 impl Driver {
-    /// Returns the context of a stream; the current one where the driver does not say.
+    /// Returns the context of a stream; the current context if the driver cannot say.
     pub(crate) fn context_of(&self, stream: CUstream) -> CUcontext {
         // A thread's own stream is in its current context.
         let ask = self.stream_get_ctx.filter(|_| stream.addr() > STREAM_PER_THREAD);
@@ -21,8 +21,8 @@ impl Driver {
         known.unwrap_or_else(|| self.current_context())
     }
 
-    /// Returns the `CUstreamCaptureStatus` of a stream other than the legacy one; `None` where the driver
-    /// does not say.
+    /// Returns the `CUstreamCaptureStatus` of a stream other than the legacy one; `None` if the driver cannot
+    /// say.
     pub(crate) fn capture_status(&self, stream: CUstream) -> Option<c_int> {
         let named = if stream.is_null() {
             without_provenance_mut(STREAM_PER_THREAD)
@@ -34,7 +34,7 @@ impl Driver {
         answer(CAPTURE_STATUS_ACTIVE, |status| unsafe { ask(named, status) })
     }
 
-    /// Returns UUID, name and size of a device; `None` for an ordinal that is none.
+    /// Returns UUID, name and memory size of a device; `None` for an invalid ordinal.
     pub(crate) fn describe(&self, device: CUdevice) -> Option<GpuInfo> {
         let (uuid, total) = (self.uuid(device)?, self.total(device)?);
         let mut name: [c_char; 128] = [0; 128];
@@ -47,15 +47,15 @@ impl Driver {
         Some(GpuInfo { uuid, name, total })
     }
 
-    /// Returns the size of a device's memory; `None` for an ordinal that is none.
+    /// Returns the size of a device's memory; `None` for an invalid ordinal.
     pub fn total(&self, device: CUdevice) -> Option<Bytes> {
         // SAFETY: writes one integer.
         let total = answer(0, |total| unsafe { (self.device_total_mem)(total, device) });
         total.map(|total| Bytes(total as u64))
     }
 
-    /// Returns a device's UUID; `None` for an ordinal that is none. For a MIG instance the old function
-    /// returns the UUID of the GPU and the new one its own, so the device is an instance where they differ.
+    /// Returns a device's UUID; `None` for an invalid ordinal. For a MIG instance the old driver function
+    /// returns the UUID of the GPU, and the new one that of the instance.
     pub fn uuid(&self, device: CUdevice) -> Option<GpuUuid> {
         let ask = |get_uuid: unsafe extern "C-unwind" fn(*mut [u8; 16], CUdevice) -> CUresult| {
             // SAFETY: writes sixteen bytes.

@@ -4,15 +4,15 @@
 
 use std::ffi::{c_int, c_uint, c_void};
 
-/// `CUresult`.
+/// Result code of a driver call (`CUresult`).
 pub type CUresult = c_int;
-/// `CUdevice`: an ordinal.
+/// Ordinal of a CUDA device in this process (`CUdevice`).
 pub type CUdevice = c_int;
-/// `CUdeviceptr`: an address on the card.
+/// Address in device memory (`CUdeviceptr`).
 pub type CUdeviceptr = u64;
-/// `CUmemGenericAllocationHandle`.
+/// Handle of memory that the program maps itself (`CUmemGenericAllocationHandle`).
 pub type CUmemHandle = u64;
-/// `CUpointer_attribute`.
+/// Number of a property of an address (`CUpointer_attribute`).
 pub type CUpointerAttribute = c_uint;
 
 macro_rules! handles {
@@ -28,7 +28,7 @@ handles! {
     CUcontext CUstream CUevent CUfunction CUarray CUgraph CUgraphNode CUgraphExec CUgreenCtx CUmemoryPool
 }
 
-/// Default stream that a call without a stream argument means.
+/// Default stream in which a call without a stream argument runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DefaultStream {
     /// The legacy default stream, which orders all blocking streams of its context.
@@ -37,9 +37,9 @@ pub enum DefaultStream {
     PerThread,
 }
 
-/// No error.
+/// The call succeeded.
 pub const CUDA_SUCCESS: CUresult = 0;
-/// An argument is out of range.
+/// An argument of the call is out of range.
 pub const CUDA_ERROR_INVALID_VALUE: CUresult = 1;
 /// The allocation does not fit on the card or into the session's quota.
 pub const CUDA_ERROR_OUT_OF_MEMORY: CUresult = 2;
@@ -49,7 +49,7 @@ pub const CUDA_ERROR_NOT_INITIALIZED: CUresult = 3;
 pub const CUDA_ERROR_INVALID_CONTEXT: CUresult = 201;
 /// The driver lacks the symbol.
 pub const CUDA_ERROR_NOT_FOUND: CUresult = 500;
-/// Work is still in flight.
+/// Work on the card has not finished yet.
 pub const CUDA_ERROR_NOT_READY: CUresult = 600;
 /// The card or the kind of memory does not support the operation.
 pub const CUDA_ERROR_NOT_SUPPORTED: CUresult = 801;
@@ -117,21 +117,22 @@ constants! {
     }
 }
 
-/// Flags of arrays without memory of their own: `CUDA_ARRAY3D_SPARSE` and `CUDA_ARRAY3D_DEFERRED_MAPPING`.
+/// Flags of arrays that get no memory when they are created: `CUDA_ARRAY3D_SPARSE` and
+/// `CUDA_ARRAY3D_DEFERRED_MAPPING`.
 pub const ARRAY_WITHOUT_MEMORY: c_uint = 0xc0;
 
-/// `CUDA_KERNEL_NODE_PARAMS` since CUDA 12: the node launches either a function or a kernel of a library.
+/// Parameters of a kernel node in a graph (`CUDA_KERNEL_NODE_PARAMS` since CUDA 12).
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct KernelNode {
-    /// Function that the node launches; null if it launches a kernel of a library.
+    /// Function that the node launches; null if the node launches a kernel of a library.
     pub function: CUfunction,
     grid: [c_uint; 3],
     block: [c_uint; 3],
     shared_bytes: c_uint,
     parameters: *mut c_void,
     extra: *mut c_void,
-    /// Kernel of a library that the node launches; null if it launches a function.
+    /// Library kernel that the node launches; null if the node launches a function.
     pub kernel: CUfunction,
     context: CUcontext,
 }

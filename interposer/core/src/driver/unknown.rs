@@ -1,31 +1,31 @@
-//! Functions of the driver that a program got although the symbol list lacks them, because the driver is
+//! Driver functions that a program looked up and that gpushare's symbol list lacks, because the driver is
 //! newer.
 //!
-//! gpushare does not see what they do: memory that they allocate is not charged, and work that they start
-//! does not pass the gate. The daemon reports their names in `gpushare-ctl status`.
+//! gpushare does not see calls of these functions. Memory that they allocate is not charged, and work that
+//! they start does not pass the gate. The daemon reports their names in `gpushare-ctl status`.
 //!
 //! ```text
 //!   dlsym, cuGetProcAddress ── note ──▶ sixteen slots ── link, before its next message ──▶ daemon
 //! ```
 //!
-//! Noting takes no lock and no memory, because an allocator may call `dlsym`. Names beyond the slots are
-//! dropped: one name is enough for the consequence, and the others only inform people.
+//! Recording a name takes no lock and no memory, because an allocator may call `dlsym`. The sixteen slots
+//! keep the first names and ignore further ones.
 
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicUsize, Ordering};
 
 use gpushare_proto::tenant::{MAX_UNKNOWN, MAX_UNKNOWN_NAME};
 
-/// Unknown functions of this process. The child of a fork keeps its parent's.
+/// Unknown driver functions that this process looked up. The child of a fork inherits its parent's list.
 pub static UNKNOWN: Unknown = Unknown::new();
 
-/// List of names in the order in which they were noted.
+/// List of unknown driver functions, in the order in which the program looked them up.
 #[derive(Debug)]
 pub struct Unknown {
     slots: [Slot; MAX_UNKNOWN],
     taken: AtomicUsize,
 }
 
-/// Slot for one name; it is filled once its length is not zero.
+/// Slot for one function name. A length other than zero says that the slot is filled.
 #[derive(Debug)]
 struct Slot {
     name: [AtomicU8; MAX_UNKNOWN_NAME],
@@ -34,12 +34,11 @@ struct Slot {
 }
 
 impl Unknown {
-    /// An empty list.
     pub(crate) const fn new() -> Self {
         Self { slots: [const { Slot::new() }; MAX_UNKNOWN], taken: AtomicUsize::new(0) }
     }
 
-    /// Notes a name and the CUDA version that it was asked for with; 0 for `dlsym`.
+    /// Records a function name and the CUDA version in the lookup; version 0 stands for `dlsym`.
     pub fn note(&self, name: &[u8], version: u32) {
         let name = &name[..name.len().min(MAX_UNKNOWN_NAME)];
         let taken = self.taken.load(Ordering::Acquire);
@@ -52,7 +51,7 @@ impl Unknown {
         }
     }
 
-    /// Returns the name and version in a slot; `None` while it is empty or being filled.
+    /// Returns the function name and CUDA version in a slot; `None` while the slot is empty or being filled.
     pub fn get(&self, slot: usize) -> Option<(String, u32)> {
         let slot = self.slots.get(slot)?;
         let name: Vec<_> = slot.letters()?.collect();

@@ -1,9 +1,10 @@
-//! Stream captures that run. Launches into a capture are recorded and not executed, and a wait of ours would
-//! break it. So while one runs, the process keeps its lock and nothing synchronises.
+//! Stream captures of the program. Launches into a capture are recorded and not executed, and a wait of
+//! gpushare would break the capture. So during a capture the process keeps its lock, and gpushare waits for
+//! no work.
 //!
-//! A capture is known by the stream in which it began; streams that join it by an event end with it. The
-//! application may never end a capture that was invalidated. Such a capture has nothing that a wait could
-//! break, so it does not count.
+//! A capture is identified by the stream in which it began. Streams that join by an event end with it. A
+//! capture that was invalidated does not count, because no wait can break it and the program may never end
+//! it.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -19,11 +20,11 @@ pub(crate) struct Captures {
     /// Number of valid stream captures. A wait at the gate would break them.
     count: AtomicUsize,
     beginning: AtomicUsize,
-    /// Number of threads in driver calls that would break a capture.
+    /// Number of threads in driver calls that would break a beginning capture.
     asking: AtomicUsize,
 }
 
-/// Guard that keeps a counter one higher while it lives.
+/// Guard that keeps a counter one higher during its lifetime.
 #[derive(Debug)]
 pub(crate) struct Counted<'a>(&'a AtomicUsize);
 
@@ -43,7 +44,7 @@ impl Drop for Counted<'_> {
 #[derive(Debug)]
 pub(crate) struct Running {
     stream: usize,
-    /// Address of the context that it dies with.
+    /// Address of the context with which the capture ends.
     context: usize,
     invalidated: bool,
 }
@@ -53,12 +54,13 @@ impl Captures {
         self.put_back(Running { stream: name(stream), context: context.addr(), invalidated: false });
     }
 
-    /// Removes the capture on `stream`, which ended with or without an error. Unknown streams are ignored.
+    /// Removes the capture on `stream`, which ended with or without an error. Ignores unknown streams.
     pub(crate) fn end(&self, stream: CUstream) {
         self.take(stream);
     }
 
-    /// Removes and returns the capture on `stream`. The driver is not asked about the stream afterwards.
+    /// Removes and returns the capture on `stream`, so that the driver is not asked about the stream any
+    /// more.
     pub(crate) fn take(&self, stream: CUstream) -> Option<Running> {
         self.update(|captures| {
             let at = captures.iter().position(|running| running.stream == name(stream))?;
@@ -66,7 +68,7 @@ impl Captures {
         })
     }
 
-    /// Restores a capture whose stream was not destroyed after all.
+    /// Restores a capture after the program failed to destroy its stream.
     pub(crate) fn put_back(&self, running: Running) {
         self.update(|captures| captures.push(running));
     }
@@ -75,8 +77,8 @@ impl Captures {
         self.update(|captures| captures.retain(|running| running.context != context.addr()));
     }
 
-    /// Notes which captures of a context are `invalidated`. A thread's own stream is left out, since only
-    /// that thread can name it. The caller sees to it that no stream is destroyed meanwhile.
+    /// Records which captures of a context are `invalidated`. Skips a thread's own default stream, since only
+    /// that thread can name it. The caller makes sure that no stream is destroyed meanwhile.
     fn check(&self, context: CUcontext, invalidated: impl Fn(CUstream) -> bool) {
         self.update(|captures| {
             let here = captures.iter_mut().filter(|running| {
@@ -94,17 +96,16 @@ impl Captures {
         self.count.load(Ordering::SeqCst) > 0
     }
 
-    /// Runs driver calls about events, which would break a capture; `None` while one runs or begins. Both
-    /// sides count themselves before they look at the other (Dekker's argument, as at the gate), so neither
-    /// needs a lock.
+    /// Runs driver calls that would break a capture; returns `None` while a capture runs or begins. Both
+    /// sides count themselves before they look at the other (Dekker's argument), so neither needs a lock.
     pub(crate) fn undisturbed<T>(&self, ask: impl FnOnce() -> T) -> Option<T> {
         let _asking = Counted::new(&self.asking);
         let quiet = self.beginning.load(Ordering::SeqCst) == 0 && !self.any();
         quiet.then(ask)
     }
 
-    /// Holds off [`Self::undisturbed`] calls from before a capture begins until it is added. Calls that run
-    /// now are waited for; they do not block.
+    /// Prevents new [`Self::undisturbed`] calls until the guard is dropped, and waits for those under way,
+    /// which do not block. A capture begins meanwhile.
     pub(crate) fn beginning(&self) -> Counted<'_> {
         let beginning = Counted::new(&self.beginning);
         while self.asking.load(Ordering::SeqCst) > 0 {
@@ -113,7 +114,7 @@ impl Captures {
         beginning
     }
 
-    /// Returns whether a capture runs that a wait could break; the driver knows which ones are invalidated.
+    /// Returns whether a valid capture is under way. The driver says which captures are invalidated.
     pub(crate) fn is_capturing(&self, driver: &Driver, contexts: &Contexts) -> bool {
         if self.any() {
             for live in contexts.visit().iter_mut() {
@@ -136,7 +137,8 @@ impl Captures {
     }
 }
 
-/// Returns a stream's one name. The null stream of a capture is the thread's own: legacy is never captured.
+/// Returns the number that identifies a stream. A null stream in a capture is the thread's own, since the
+/// legacy stream cannot be captured.
 fn name(stream: CUstream) -> usize {
     match stream.expose_provenance() {
         0 => STREAM_PER_THREAD,

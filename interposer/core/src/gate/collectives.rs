@@ -11,10 +11,10 @@
 //!   with such a kernel ──┘        waits like any other
 //! ```
 //!
-//! A kernel counts as one by its name: NCCL's prefixes and those of the environment. A graph counts if such a
-//! kernel is in it (`window/graphs.rs`), and so does all work in a marked stream (`communication.rs`). The
-//! driver is asked for the name only at a closed gate, so a launch through an open gate pays nothing. The
-//! lock is still held during the drain, no memory has moved, and the time is charged as the drain's.
+//! A kernel counts as collective by its name: NCCL's prefixes and those of the environment. A graph counts if
+//! it contains such a kernel (`window/graphs.rs`). All work in a marked stream counts too
+//! (`communication.rs`). A launch through an open gate does not ask the driver for the name. The lock is
+//! still held during the drain, no memory has moved, and the session is charged for the time.
 
 use std::ffi::{CStr, c_char};
 use std::sync::atomic::{AtomicU64, Ordering, fence};
@@ -24,19 +24,20 @@ use gpushare_proto::{GateWord, Nanos, names};
 use crate::driver::Driver;
 use crate::driver::types::{CUDA_SUCCESS, CUfunction};
 
-/// Prefixes of the names of NCCL's kernels, over all its releases.
+/// Prefixes of NCCL's kernel names in all its releases.
 const NCCL: [&str; 2] = ["ncclDevKernel", "ncclKernel"];
-/// Time for which collectives are admitted, in drain targets. A later drop is undone instead.
+/// Longest time for which collectives are admitted, as a multiple of the target time of a drain. A drop that
+/// takes longer is undone.
 const PATIENCE: u64 = 4;
 
-/// Admission of collective kernels while a drain runs, and the names by which they are known.
+/// Admission of collective kernels while a drain runs, and the name prefixes that identify them.
 #[derive(Debug, Default)]
 pub struct Collectives {
-    /// Closed word under which collectives are admitted, plus one; zero for none.
+    /// Gate word (closed) for which collectives are admitted, plus one; zero for none.
     admitting: AtomicU64,
-    /// End of the admission on the monotonic clock.
+    /// Point in time on the monotonic clock, in nanoseconds, at which the admission ends.
     until: AtomicU64,
-    /// Further prefixes, from the environment.
+    /// Prefixes of kernel names from the environment, besides NCCL's.
     prefixes: Vec<String>,
 }
 
@@ -46,21 +47,22 @@ impl Collectives {
         Self { prefixes: prefixes(&list), ..Self::default() }
     }
 
-    /// Begins to admit under a closed word, when its drain begins at `now`. Admitted work is drained as well.
+    /// Begins to admit collectives at `now`, while the gate word is the closed `word`. The drain covers their
+    /// work.
     pub fn admit(&self, word: GateWord, now: Nanos, target: Nanos) {
         let until = now + Nanos(target.0.saturating_mul(PATIENCE));
         self.until.store(until.0, Ordering::Relaxed);
         self.admitting.store(u64::from(word.0) + 1, Ordering::SeqCst);
     }
 
-    /// Ends the admission. Threads that were admitted are counted inside the gate by now.
+    /// Ends the admission of collectives. Threads that were admitted count as inside the gate.
     pub fn end_admission(&self) {
         self.admitting.store(0, Ordering::SeqCst);
         fence(Ordering::SeqCst);
     }
 
-    /// Returns whether a collective is admitted under `word`. The answer binds a drain only if the asking
-    /// thread is counted inside the gate.
+    /// Returns whether a collective is admitted while the gate word is `word`. The answer is reliable only
+    /// for a thread that counts as inside the gate.
     pub fn is_admitted(&self, word: GateWord, now: Nanos) -> bool {
         fence(Ordering::SeqCst);
         self.admitting.load(Ordering::SeqCst) == u64::from(word.0) + 1
@@ -72,7 +74,7 @@ impl Collectives {
     }
 }
 
-/// Returns a kernel's mangled name. A launch takes functions as well as kernels of libraries.
+/// Returns the mangled name of a kernel, given as a function or as a kernel of a library.
 fn name(driver: &Driver, function: CUfunction) -> Option<&'static str> {
     let mut questions = [driver.func_get_name, driver.kernel_get_name].into_iter().flatten();
     questions.find_map(|ask| {

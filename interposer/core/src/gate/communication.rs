@@ -1,13 +1,13 @@
 //! Streams that the program marks as carrying communication with other cards (`gpushare_mark_communication`).
-//! Only the program knows the names of its own kernels, and a copy between cards has no name at all.
+//! Only the program knows the names of its own kernels, and a copy between cards has no name.
 //!
 //! ```text
 //!   program ── mark ──▶ table of 64 streams ◀── one load, and a search if any is marked ── a thread at a closed gate
 //! ```
 //!
-//! A launch through an open gate does not look here. Marking takes a lock and looking takes none; a mark that
-//! is set during a launch may or may not be seen by it. A default stream cannot be marked: all work of a
-//! program may be in it, and a drain that admits all work does not end.
+//! A launch through an open gate does not read the table. Only marking takes a lock. A launch that runs
+//! during a marking may or may not see the mark. A default stream cannot be marked: it may contain all work
+//! of a program, and then a drain would not end.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use crate::driver::types::{CUcontext, CUstream, STREAM_PER_THREAD};
 use crate::process::lock;
 
-/// Number of streams that can be marked at once. A program has a few for each card.
+/// Number of streams that can be marked at the same time. A program has a few for each card.
 const SLOTS: usize = 64;
 
 #[derive(Debug)]
@@ -25,7 +25,7 @@ pub(crate) struct MarkedStreams {
     changing: Mutex<()>,
 }
 
-/// A marked stream and the context that it dies with; a null stream for a free slot.
+/// Marked stream and its context, with which the mark ends; a null stream for a free slot.
 #[derive(Debug, Default)]
 struct Slot {
     stream: AtomicUsize,
@@ -51,7 +51,7 @@ impl MarkedStreams {
         self.insert(Mark { stream: stream.addr(), context: context.addr() })
     }
 
-    /// Takes the mark from a stream and returns it, if there is one.
+    /// Removes the mark from a stream and returns the mark; `None` if the stream has none.
     pub(crate) fn unmark(&self, stream: CUstream) -> Option<Mark> {
         let _changing = lock(&self.changing);
         let slot = self.slot(stream.addr()).filter(|_| !is_default(stream))?;
@@ -60,12 +60,12 @@ impl MarkedStreams {
         Some(Mark { stream: stream.addr(), context })
     }
 
-    /// Restores the mark of a stream that was not destroyed after all, if the table still has a slot.
+    /// Restores the mark of a stream that the program failed to destroy, if the table has a free slot.
     pub(crate) fn put_back(&self, mark: Mark) {
         self.insert(mark);
     }
 
-    /// Unmarks the streams of a destroyed context, whose handles may be given out again.
+    /// Removes the marks of all streams of a destroyed context, since new streams may get the same handles.
     pub(crate) fn end_context(&self, context: CUcontext) {
         let _changing = lock(&self.changing);
         let of_context = |slot: &&Slot| slot.context.load(Ordering::Relaxed) == context.addr();
@@ -90,7 +90,7 @@ impl MarkedStreams {
         self.slots.iter().find(|slot| slot.stream.load(Ordering::Relaxed) == stream)
     }
 
-    /// Frees a slot. The caller holds the lock.
+    /// Frees a slot of the table. The caller holds the table's lock.
     fn free(&self, slot: &Slot) {
         slot.context.store(0, Ordering::Relaxed);
         let taken = slot.stream.swap(0, Ordering::Relaxed) != 0;

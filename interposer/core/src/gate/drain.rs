@@ -1,5 +1,5 @@
-//! The drainer: a thread that drains the process, brings its memory in or watches it for idleness, as the
-//! gate's word says.
+//! The drainer: a thread that waits for the process's work in flight, brings its memory to the card, or
+//! checks for idleness, as the gate word demands.
 //!
 //! The drainer is level-triggered: it reads the word, performs its task, and gives up at once when the word
 //! changes. So a drop can be undone and a grant taken away at any moment:
@@ -11,8 +11,8 @@
 //!   open            rest
 //! ```
 //!
-//! Work in flight is polled by events and never waited for by a call that blocks. A drop that turns out to
-//! wait for a thread at the gate must stay abortable.
+//! Work in flight is polled by events, never waited for by a blocking call. So a drop can be undone at any
+//! moment if the work waits for a thread at the gate.
 
 use std::sync::Mutex;
 use std::sync::atomic::Ordering;
@@ -29,11 +29,10 @@ use crate::driver::{Driver, contexts::Contexts, types::CAPTURE_MODE_RELAXED};
 use crate::memory::Memory;
 use crate::process::lock;
 
-/// Longest pause of the drainer without work, since a new daemon may have replaced the page meanwhile.
+/// Longest pause of the drainer without a task. A new daemon may have replaced the shared page meanwhile.
 const REST: Duration = Duration::from_secs(1);
-/// Pause between two looks at work in flight, as a part of the time so far. The card is idle and counts as
-/// held between the end of the work and the look; a limited program pays for that once in each slice of some
-/// 30 ms.
+/// Divisor that gives the pause between two looks at work in flight from the time waited so far. Between the
+/// end of the work and the look the card is idle, and the session is charged for holding the lock.
 const POLL_PART: u32 = 64;
 const POLL_MIN: Duration = Duration::from_micros(20);
 const POLL_MAX: Duration = Duration::from_millis(1);
@@ -57,13 +56,13 @@ fn task(word: GateWord, answered: bool, flags: u32) -> Task {
     }
 }
 
-/// The closed word that was answered last, with the page it was in. A returned daemon's page counts its
-/// changes from the beginning, so an equal word there is another drop.
+/// Gate word (closed) of the last drop that was answered, with the address of its shared page. The page of a
+/// new daemon counts from zero, so the same word there is another drop.
 #[derive(Debug, Default)]
 pub(super) struct AnsweredDrop(Mutex<Option<(usize, GateWord)>>);
 
 impl AnsweredDrop {
-    /// Returns whether a drop needs no answer: it was answered before, or nothing was ever granted.
+    /// Returns whether a drop needs no answer, because it was answered or the lock was never granted.
     pub(super) fn covers(&self, page: &Page, word: GateWord) -> bool {
         word.change() == 0 || *lock(&self.0) == Some((std::ptr::from_ref(page).addr(), word))
     }
@@ -138,7 +137,7 @@ impl Drainer {
         }
     }
 
-    /// Prefetches every managed range to its card. Page faults bring what the driver refused to prefetch.
+    /// Prefetches every managed range to its card and returns the bytes. Page faults bring the rest later.
     fn prefetch(&self) -> Bytes {
         let driver = self.driver;
         let mut moved = Bytes::ZERO;
@@ -176,13 +175,14 @@ impl Drainer {
         }
     }
 
-    /// Waits for no thread inside, no capture and nothing in flight; `false` if the word changed first.
+    /// Waits until no thread is inside the gate, no capture runs and no work is in flight. Returns `false` if
+    /// the gate word changes first.
     fn drained(&self, page: &Page, word: GateWord) -> bool {
         poll(page, word, || GATE.is_empty() && !self.is_capturing() && GATE.is_empty())
             && self.in_flight_done(page, word)
     }
 
-    /// Waits for everything in flight in every context; `false` if the word changed first.
+    /// Waits for the work in flight in every context; returns `false` if the gate word changes first.
     fn in_flight_done(&self, page: &Page, word: GateWord) -> bool {
         let (driver, contexts) = (self.driver, self.contexts);
         let mut marks = None;
@@ -206,12 +206,12 @@ fn exchange(page: &Page, from: GateWord, to: GateWord) -> bool {
     exchanged.is_ok()
 }
 
-/// Sleeps for at most `span` while the word stays. The caller reads the word again.
+/// Sleeps for at most `span`, or until the gate word changes.
 fn rest(page: &Page, word: GateWord, span: Duration) {
     let _ = futex::wait(&page.gate, word.0, Some(span));
 }
 
-/// Calls `done` with growing pauses until it returns `true`; returns `false` if the word changed first.
+/// Calls `done` with growing pauses until it returns `true`; returns `false` if the gate word changes first.
 fn poll(page: &Page, word: GateWord, mut done: impl FnMut() -> bool) -> bool {
     let began = Instant::now();
     loop {

@@ -1,4 +1,5 @@
-//! The striped counters of the gate: which threads are inside.
+//! Striped counters of the threads inside the gate, that is between the check of the gate word and the end of
+//! the driver call.
 //!
 //! A thread counts itself as inside *before* it reads the gate's word. Closing the gate changes the word
 //! *before* the counters are read. A sequentially consistent fence lies between the two steps on both sides,
@@ -12,11 +13,11 @@
 //!               no:  left += 1, sleep
 //! ```
 //!
-//! The counters only rise. If Σ left (read first) equals Σ entered, every stripe was empty at the moment its
-//! `left` was read, so the sums need no snapshot. Σ entered also tells whether anything was launched lately.
+//! The counters only rise. If Σ left (read first) equals Σ entered, every stripe was empty when its `left`
+//! was read, so the sums need no snapshot. Σ entered also shows whether anything was launched lately.
 //!
-//! An open gate costs two atomic additions, one fence and two loads. Nothing here allocates, locks or makes a
-//! system call.
+//! Passing an open gate costs two atomic additions, one fence and two loads. Nothing in this module
+//! allocates, locks or makes a system call.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize as StdAtomicUsize, Ordering as StdOrdering};
@@ -28,7 +29,8 @@ use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 #[cfg(not(loom))]
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
-/// Number of stripes. With more threads than stripes some share one, which costs time and not correctness.
+/// Number of stripes, which are separate counters. Threads beyond this number share stripes, which only costs
+/// time.
 #[cfg(not(loom))]
 const STRIPES: usize = 64;
 #[cfg(loom)]
@@ -47,21 +49,21 @@ pub struct Gate {
     stripes: [Stripe; STRIPES],
 }
 
-/// A thread inside the gate, which leaves when this is dropped. A nested pass does nothing.
+/// Guard of a thread that is inside the gate; its drop leaves the gate. A nested pass does nothing.
 #[derive(Debug)]
 #[must_use = "a pass that is dropped at once guards nothing"]
 pub struct Pass<'a> {
     stripe: Option<&'a Stripe>,
 }
 
-/// A thread's stripe and whether it is inside. Plain cells without a destructor: reading them never allocates
-/// and is safe in a thread that is ending.
+/// Stripe of a thread, and whether the thread is inside the gate. Plain cells without a destructor are safe
+/// in a thread that is ending.
 struct Thread {
     stripe: Cell<usize>,
     position: Cell<u32>,
 }
 
-/// Positions of a thread. A new one has no stripe yet; one comparison with `OUTSIDE` finds both other cases.
+/// Values of a thread's position: a new thread has no stripe, all others are outside or inside the gate.
 const OUTSIDE: u32 = 0;
 const INSIDE: u32 = 1;
 #[cfg(not(loom))]
@@ -76,7 +78,7 @@ loom::thread_local! {
     static THREAD: Thread = Thread { stripe: Cell::new(0), position: Cell::new(OUTSIDE) };
 }
 
-/// Returns the calling thread's number, which no later thread gets. It tells default streams apart.
+/// Returns the calling thread's number, which is never reused. It tells per-thread default streams apart.
 pub fn thread_number() -> usize {
     THREAD.with(|thread| {
         thread.outside();
@@ -89,7 +91,6 @@ pub fn is_inside() -> bool {
     THREAD.with(|thread| thread.position.get() == INSIDE)
 }
 
-/// Stripe of the next new thread.
 static NEXT_STRIPE: StdAtomicUsize = StdAtomicUsize::new(0);
 
 impl Thread {
@@ -130,8 +131,8 @@ impl Gate {
         }
     }
 
-    /// Enters if `word` is open; else returns the word to wait on. A thread that is inside already passes in
-    /// any case, since the drain waits for it.
+    /// Enters the gate if `word` is open; otherwise returns the gate word for which to wait. A thread that is
+    /// inside already passes in any case, since the drain waits for that thread.
     #[inline]
     pub fn enter(&self, word: &AtomicU32) -> Result<Pass<'_>, GateWord> {
         THREAD.with(|thread| {
@@ -149,7 +150,7 @@ impl Gate {
         })
     }
 
-    /// Enters also through a closed gate. For work that a capture records and for a process that is ending.
+    /// Enters even a closed gate, for work that a capture records and for a process that is ending.
     pub fn enter_anyway(&self) -> Pass<'_> {
         THREAD.with(|thread| {
             let Some(stripe) = thread.outside() else { return Pass { stripe: None } };
@@ -161,7 +162,7 @@ impl Gate {
         })
     }
 
-    /// Returns whether no thread is inside. In a closed gate, `true` is final: later threads see it closed.
+    /// Returns whether no thread is inside the gate. After the gate was closed, `true` is final.
     pub fn is_empty(&self) -> bool {
         fence(Ordering::SeqCst);
         let left: u64 = self.sum(|stripe| &stripe.left);
@@ -169,7 +170,8 @@ impl Gate {
         left == entered
     }
 
-    /// Returns the number of entries so far. While it is unchanged, nothing was launched.
+    /// Returns the number of entries into the gate so far. While the number is unchanged, nothing was
+    /// launched.
     pub fn entries(&self) -> u64 {
         self.sum(|stripe| &stripe.entered)
     }
@@ -202,7 +204,7 @@ impl Drop for Pass<'_> {
     }
 }
 
-/// Reopens a gate whose word is idle: the drainer was proving that the process is idle, and it is not.
+/// Reopens a gate that the drainer set to idle for its check, because the process is about to launch work.
 #[cold]
 fn reopen(word: &AtomicU32, seen: GateWord) -> bool {
     let open = seen.with(GateState::Open);

@@ -1,27 +1,27 @@
-//! The idle grace: how long a holder must be quiet before it counts as idle. It begins at 10 ms, doubles
-//! after a release that was wrong and halves after one that was right.
+//! The idle grace: how long a session that holds the lock must be quiet before it counts as idle. The grace
+//! begins at 10 ms, doubles after a wrong release and halves after a right one.
 //!
 //! ```text
 //!   release for idleness ──── a thread wants the lock within 100 ms ──▶ wrong: twice as long, 50 ms at most
 //!                        └─── later or not at all ────────────────────▶ right: half as long, 5 ms at least
 //! ```
 //!
-//! The time when the thread wants the lock counts, not the time of the grant, which depends on others' turns.
-//! The module is pure, so that the simulator's processes use it too.
+//! The point in time counts at which a thread wants the lock, because the time of the grant depends on other
+//! sessions. The module is pure, so that the simulator's processes use it too.
 
 use gpushare_proto::Nanos;
 
 const FIRST: Nanos = Nanos::from_millis(10);
 const LEAST: Nanos = Nanos::from_millis(5);
 const MOST: Nanos = Nanos::from_millis(50);
-/// A process that wants the lock again this soon was not idle.
+/// A process that wants the lock again within this time was not idle.
 const SOON: Nanos = Nanos(2 * MOST.0);
 
 /// Idle grace of a process: how long it must be quiet before it counts as idle.
 #[derive(Clone, Copy, Debug)]
 pub struct Grace {
     span: Nanos,
-    /// Time of the last release for idleness, until that release is judged.
+    /// Point in time of the last release for idleness; `None` once that release is judged.
     released: Option<Nanos>,
 }
 
@@ -32,22 +32,22 @@ impl Default for Grace {
 }
 
 impl Grace {
-    /// Returns the time without a thread in the gate after which the process counts as idle.
+    /// Returns the idle grace: how long no thread may be in the gate before the process counts as idle.
     pub const fn span(&self) -> Nanos {
         self.span
     }
 
-    /// Doubles the span after the process was taken for idle and was not.
+    /// Doubles the idle grace, after the check showed that the process was not idle.
     pub fn extend(&mut self) {
         self.span = Nanos(self.span.0 * 2).min(MOST);
     }
 
-    /// Notes that the lock was released for idleness.
+    /// Records at `now` that the process released the lock for idleness.
     pub fn note_release(&mut self, now: Nanos) {
         self.released = Some(now);
     }
 
-    /// Doubles the span if a thread `wanted` the lock soon after the last release, else halves it.
+    /// Doubles the grace if a thread `wanted` the lock soon after the last release, and otherwise halves it.
     pub fn judge(&mut self, wanted: Nanos) {
         let Some(released) = self.released.take() else { return };
         if wanted >= released && wanted - released < SOON {

@@ -1,4 +1,4 @@
-//! Work in flight: an event at the end of each context's work, polled until it is done.
+//! Work in flight on the card: an event at the end of each context's work, polled until the work is done.
 //!
 //! Drivers before CUDA 12.5 have no event that covers a whole context. There the context is synchronised
 //! instead.
@@ -13,7 +13,8 @@ use super::captures::Captures;
 pub(super) struct InFlight(Vec<(usize, CUevent)>);
 
 impl InFlight {
-    /// Marks the end of each context's work; `None` while a capture runs, which a mark would break.
+    /// Records an event at the end of each context's work. Returns `None` while a capture runs, which the
+    /// event would break.
     pub(super) fn mark(driver: &Driver, contexts: &Contexts, captures: &Captures) -> Option<Self> {
         let mut marks = Vec::new();
         let mut contexts = contexts.visit();

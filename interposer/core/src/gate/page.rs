@@ -1,8 +1,7 @@
-//! The process's gate and the page that holds its word.
+//! The gate of the process and the shared page that contains the gate word.
 //!
-//! A process without a daemon has a page of its own whose gate is open. A daemon's page replaces it, and the
-//! page of a daemon that returns replaces that one. Pages are never unmapped, since a thread may sleep on
-//! one.
+//! A process without a daemon has a page of its own, with an open gate. The shared page of a daemon replaces
+//! it, and each new daemon brings another. Pages are never unmapped, since a thread may sleep on one.
 
 use std::sync::atomic::{AtomicPtr, Ordering};
 
@@ -12,14 +11,14 @@ use gpushare_sys::futex;
 
 use super::Gate;
 
-/// The gate of this process.
+/// The gate that all threads of this process pass.
 pub static GATE: Gate = Gate::new();
 
-/// The page of a process that shares with no other: always open.
+/// Page of a process that shares with no other; its gate is always open.
 static UNSHARED: Page = Page::new(GateState::Open);
 static PAGE: AtomicPtr<Page> = AtomicPtr::new((&raw const UNSHARED).cast_mut());
 
-/// Returns the page whose gate and flags are in force.
+/// Returns the present shared page, or the process's own page if there is no daemon.
 #[inline]
 pub fn page() -> &'static Page {
     // SAFETY: points to UNSHARED or to a leaked page, both of which live for ever.
@@ -30,7 +29,7 @@ pub(crate) fn set_page(page: &'static Page) {
     PAGE.store(std::ptr::from_ref(page).cast_mut(), Ordering::Release);
 }
 
-/// Wakes all threads that sleep at the gate, so that they look at it again.
+/// Wakes all threads that sleep at the gate, so that they read the gate word again.
 pub(crate) fn wake_sleepers() {
     futex::wake_all(&page().gate);
 }

@@ -1,6 +1,6 @@
-//! The slow path of the gate: a thread that finds it closed asks the daemon for the lock and sleeps on the
-//! gate's word. Some threads pass a closed gate: those beside a running capture, those of a process that
-//! ends, and collectives while the drain runs.
+//! Slow path of the gate: a thread that finds the gate closed asks the daemon for the lock and sleeps on the
+//! gate word. Some threads pass a closed gate: during a capture, at the end of the process, and with
+//! collective kernels while a drain runs.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,13 +17,13 @@ use super::{drain::AnsweredDrop, page, waiters::Waiters};
 use crate::daemon::Daemon;
 use crate::process::is_exiting;
 
-/// Time within which a drain begins after the gate closed, and the pause between two looks for that.
+/// Longest time from the closing of the gate to the start of its drain, and the pause between two checks.
 const DRAIN_BEGINS: Nanos = Nanos::from_millis(2);
 const GLANCE: Duration = Duration::from_micros(50);
-/// Longest sleep, since the page may have been replaced meanwhile.
+/// Longest sleep at the gate, since a new daemon may have replaced the shared page meanwhile.
 const NAP: Duration = Duration::from_millis(500);
 
-/// Keeper of the closed gate: decides which threads pass it, and remembers the drainer's answers.
+/// Decides which threads pass the closed gate, and remembers the drainer's answers to drops.
 #[derive(Debug, Default)]
 pub(crate) struct Gatekeeper {
     daemon: Arc<Daemon>,
@@ -32,7 +32,7 @@ pub(crate) struct Gatekeeper {
     pub(crate) marked: MarkedStreams,
     pub(crate) waiters: Waiters,
     pub(super) answered: AnsweredDrop,
-    /// Bytes that the drainer asked the driver to move to the card.
+    /// Number of bytes that the drainer asked the driver to move to the card.
     pub(crate) moved: AtomicU64,
 }
 
@@ -41,7 +41,7 @@ impl Gatekeeper {
         Self { daemon, collectives: Collectives::of_environment(), ..Self::default() }
     }
 
-    /// Waits at the gate, which was found closed with `word`, until it opens, and enters.
+    /// Waits at the gate, found closed with the gate word `word`, until it opens, and enters.
     pub(crate) fn wait(&self, mut word: GateWord) -> Pass<'static> {
         let sleeper = self.waiters.add();
         loop {
@@ -61,7 +61,7 @@ impl Gatekeeper {
         }
     }
 
-    /// Passes the closed gate with communication, if its drain has not ended.
+    /// Passes the closed gate with work that communicates between cards, unless the drain has ended.
     pub(crate) fn pass_communication(&self, word: GateWord) -> Option<Pass<'static>> {
         // The drainer may not have noticed yet that the gate closed.
         let began = clock::monotonic();
@@ -83,14 +83,14 @@ impl Gatekeeper {
         }
     }
 
-    /// Passes the closed gate in a process that ends, or while a capture runs, which only records launches.
+    /// Passes the closed gate in a process that is ending, or while a capture records launches.
     fn excuse(&self) -> Option<Pass<'static>> {
         let excused = || self.captures.any() || is_exiting();
         // Checked again inside: a capture that ended before this thread was counted held up no drain.
         excused().then(|| GATE.enter_anyway()).filter(|_| excused())
     }
 
-    /// Returns whether work may be in flight under the grant of `page`: its drop is not answered yet.
+    /// Returns whether work may be in flight under the last grant of `page`, whose drop is not answered yet.
     pub(crate) fn may_hold(&self, page: &Page) -> bool {
         let word = GateWord(page.gate.load(Ordering::Acquire));
         word.state() != GateState::Closed || !self.answered.covers(page, word)

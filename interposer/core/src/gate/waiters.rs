@@ -1,5 +1,5 @@
-//! The threads that sleep at the closed gate: how many, for how long, the question that they ask the daemon,
-//! and the line on stderr after two seconds.
+//! Threads that sleep at the closed gate: their number, how long they sleep, their request to the daemon, and
+//! the line on stderr after two seconds.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -9,21 +9,22 @@ use gpushare_sys::clock;
 
 use crate::process::stderr;
 
-/// Time after which a wait is worth a line on stderr.
+/// Wait at the gate after which a line on stderr explains the reason.
 const NOTICE_AFTER: Duration = Duration::from_secs(2);
-/// Least time between two such lines of one process.
+/// Smallest time between two such lines of one process.
 const NOTICE_EVERY: Nanos = Nanos::from_secs(60);
 
 #[derive(Debug, Default)]
 pub(crate) struct Waiters {
     sleepers: AtomicU32,
-    /// Time on the monotonic clock when the gate last got a sleeper after it had none.
+    /// Point in time on the monotonic clock, in nanoseconds, when the first of the present threads fell
+    /// asleep.
     since: AtomicU64,
-    /// Nanoseconds that all threads have slept so far.
+    /// Sum of the time that all threads have slept at the gate, in nanoseconds.
     pub(crate) waited: AtomicU64,
-    /// Word that the daemon was last asked about, plus one; zero for none.
+    /// Gate word for which the daemon was last asked for the lock, plus one; zero for none.
     asked: AtomicU64,
-    /// Time of the last line on stderr on the monotonic clock; zero for none.
+    /// Point in time of the last line on stderr, on the monotonic clock in nanoseconds; zero for none.
     printed: AtomicU64,
 }
 
@@ -49,7 +50,7 @@ impl Waiters {
         Nanos(self.since.load(Ordering::Relaxed))
     }
 
-    /// Asks for the lock by `send`, once for each word. A question that was not sent is asked again.
+    /// Asks for the lock by `send`, once for each gate word. Repeats a request that was not sent.
     pub(super) fn ask(&self, word: GateWord, send: impl FnOnce() -> bool) {
         let mark = u64::from(word.0) + 1;
         if self.asked.swap(mark, Ordering::AcqRel) != mark && !send() {
@@ -57,14 +58,14 @@ impl Waiters {
         }
     }
 
-    /// Makes the next waiting thread ask again, since a new daemon does not know earlier questions.
+    /// Makes the next waiting thread repeat its request, since a new daemon does not know earlier ones.
     pub(crate) fn ask_again(&self) {
         self.asked.store(0, Ordering::Release);
     }
 }
 
 impl Sleeper<'_> {
-    /// Prints what the thread waits for, if it has waited for long and no line was printed lately.
+    /// Prints why the thread waits, if the wait is long and no line was printed lately.
     pub(super) fn explain(&self, reason: impl FnOnce() -> String) {
         let (waited, last) = (self.since.elapsed(), &self.waiters.printed);
         let now = clock::monotonic().0;

@@ -1,5 +1,5 @@
 //! Window size by additive increase and multiplicative decrease (AIMD): how many launches may be in flight.
-//! Pure: it is fed with completions and their durations.
+//! The calculation is pure: its input are completed launches and their durations.
 //!
 //! ```text
 //!   cost   = nanoseconds ÷ launches of the last completions; older ones count less
@@ -8,54 +8,53 @@
 //!   else, if the window was full  W += 8        for each marker's worth of launches, up to target ÷ cost
 //! ```
 //!
-//! A window that the program does not fill stays as it is, because nothing was learned about a larger one.
-//! Growth ends where the measured cost says that the target is reached. Kernels longer than the target give
-//! `W = 1`, and [`Aimd::drain`] then says how long a drop really takes.
+//! A window that the program does not fill keeps its size, because nothing was learned about a larger one.
+//! Growth ends at the size for which a drain takes the target, by the measured cost. Kernels longer than the
+//! target give `W = 1`, and [`Aimd::drain`] then returns how long a drop really takes.
 //!
-//! A completion that was noticed late bounds the cost from above. It counts only if it is below the present
-//! estimate. Notice is late when no thread looked in time, or when the card may have been idle meanwhile.
+//! A completion that was noticed late gives an upper bound of the cost. It counts only if it is below the
+//! present estimate. It is late when no thread looked in time, or when the card may have been idle meanwhile.
 
 use gpushare_proto::Nanos;
 
-/// Launches in a new window.
+/// Size of a new window, in launches that may be in flight.
 pub const START: u32 = 64;
-/// Launches that the window grows by for each marker's worth of completed launches.
+/// Number of launches by which the window grows for each completed launch marker (an event between launches).
 pub const INCREASE: u32 = 8;
-/// Number of markers in a full window.
+/// Number of launch markers (events between launches) in a full window.
 pub const MARKERS: u32 = 8;
-/// Largest window, in launches.
+/// Largest size of the window, in launches in flight.
 pub const LARGEST: u32 = 1 << 16;
-/// Default for the time that a drop should take.
+/// Default target for the time from a drop (request to give the lock back) until no work is in flight.
 pub const DRAIN_TARGET: Nanos = Nanos::from_millis(10);
 
-/// Window size and measured cost of a launch.
+/// Controller of the window: its size in launches, and the measured cost of a launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Aimd {
     window: u32,
-    /// Nanoseconds of the last completions. Each completion reduces this sum and `launches` by the same
-    /// share, so that nanos ÷ launches is the cost of one launch.
+    /// Weighted sum of the durations of past completions, in nanoseconds. Each completion first reduces this
+    /// sum and `launches` by the same share, so nanos ÷ launches is the cost of a launch.
     nanos: u64,
-    /// Launches of the last completions, in parts of [`UNIT`], so that rounding loses nothing of a single
-    /// launch.
+    /// Weighted sum of the launches in past completions, in parts of [`UNIT`] so that rounding loses nothing.
     launches: u64,
 }
 
-/// Launches whose completion was noticed at once.
+/// Launches that a look at the card found completed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Completion {
-    /// Number of launches; a graph counts as its kernel nodes.
+    /// Number of completed launches; a graph counts as many launches as it has kernel nodes.
     pub launches: u64,
-    /// Time that they took, by their share of the work in flight.
+    /// Duration of these launches, by their share of the work in flight.
     pub took: Nanos,
-    /// Whether the card worked on them for all of `took`. If not, `took` is an upper bound.
+    /// Whether the card worked on these launches for all of `took`. Otherwise `took` is an upper bound.
     pub exact: bool,
-    /// Launches in flight when these completed, themselves included.
+    /// Number of launches in flight before this completion.
     pub in_flight: u64,
 }
 
-/// Weight of one launch in [`Aimd`]'s sum of launches.
+/// Weight of one launch in the controller's sum of launches.
 const UNIT: u64 = 1 << 20;
-/// Number of completions that the sums remember, about one window.
+/// Number of completions after which a completion's weight has faded, about one window.
 const MEMORY: u64 = 8;
 
 impl Default for Aimd {
@@ -65,37 +64,37 @@ impl Default for Aimd {
 }
 
 impl Aimd {
-    /// Restores a controller from its [`Self::parts`].
+    /// Restores a controller from the result of [`Self::parts`].
     pub const fn from_parts(window: u32, nanos: u64, launches: u64) -> Self {
         Self { window, nanos, launches }
     }
 
-    /// Returns window, nanoseconds and launches, to be kept in atomics.
+    /// Returns window size, nanoseconds and launches, which a caller can keep in atomics.
     pub const fn parts(self) -> (u32, u64, u64) {
         (self.window, self.nanos, self.launches)
     }
 
-    /// Number of launches that may be in flight.
+    /// Returns the number of launches that may be in flight.
     pub const fn window(&self) -> u32 {
         self.window
     }
 
-    /// Number of launches from one marker to the next.
+    /// Returns the number of launches from one launch marker to the next.
     pub const fn stride(&self) -> u32 {
         if self.window < MARKERS { 1 } else { self.window / MARKERS }
     }
 
-    /// Measured time of one launch; zero before the first completion.
+    /// Returns the measured time of one launch; zero before the first completion.
     pub fn cost(&self) -> Nanos {
         self.drain(1)
     }
 
-    /// Time until `in_flight` launches are completed, by the measured cost.
+    /// Returns the time until `in_flight` launches are completed, by the measured cost.
     pub fn drain(&self, in_flight: u64) -> Nanos {
         Nanos(ratio(self.nanos, in_flight.saturating_mul(UNIT), self.launches))
     }
 
-    /// Learns from completed launches and adapts the window to `target`.
+    /// Learns the cost from completed launches and adapts the window size to `target`.
     pub fn completed(&mut self, completion: Completion, target: Nanos) {
         let Completion { launches, took, exact, in_flight } = completion;
         if launches == 0 {
@@ -118,15 +117,14 @@ impl Aimd {
         }
     }
 
-    /// Grows the window after a launch was let through because work in flight may have waited for it.
-    /// `in_flight` then says how large the window had to be.
+    /// Grows the window after a held launch went through because work in flight may have waited for it.
+    /// `in_flight` is the size that the window should have had.
     pub fn released(&mut self, in_flight: u64, target: Nanos) {
         let missing = in_flight.saturating_sub(u64::from(self.window));
         self.grow_by(missing.max(u64::from(INCREASE)), target);
     }
 
-    /// Adds a completion to the sums, of which one eighth is dropped first. A window that has shrunk also
-    /// drops what it no longer holds.
+    /// Adds a completion to the sums, after reducing them by one eighth, or by more after the window shrank.
     fn learn(&mut self, launches: u64, nanos: u64) {
         let old = self.launches - self.launches / MEMORY;
         let most = u64::from(self.window).max(launches.saturating_mul(MEMORY)).saturating_mul(UNIT);

@@ -1,4 +1,4 @@
-//! The [`Card`] of a real process: driver calls, the clock, and the gate's word as an alarm.
+//! The [`Card`] of a real process: driver calls, the clock, and the gate word, whose change ends a pause.
 
 use std::ptr::null_mut;
 use std::sync::atomic::Ordering;
@@ -20,7 +20,7 @@ use crate::gate::captures::Captures;
 use crate::gate::page;
 use crate::process::is_exiting;
 
-/// Access to the driver and to the process around it.
+/// Access of the launch window to the driver and to the process.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OnDriver {
     driver: &'static Driver,
@@ -33,7 +33,7 @@ impl OnDriver {
         Self { driver, captures }
     }
 
-    /// Identity of the stream that an argument names in the calling thread.
+    /// Returns the identity of the stream that an argument of a driver call names in the calling thread.
     pub(crate) fn stream(&self, stream: CUstream, default: DefaultStream) -> Stream {
         let current = || self.driver.current_context().addr();
         match (stream.expose_provenance(), default) {

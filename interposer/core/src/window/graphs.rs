@@ -1,5 +1,5 @@
-//! Graphs that are ready to be launched: how many kernels each has, and whether one communicates with other
-//! cards. The figures are hints; sessions are charged by time.
+//! Executable graphs: number of kernels, and whether a kernel communicates with other cards. The figures are
+//! estimates; sessions are charged by time.
 //!
 //! A launch finds its graph by a hash, without a lock. A graph that does not fit into the table counts as one
 //! launch without communication. So do nodes that are exchanged later, and the bodies of conditional nodes.
@@ -17,14 +17,14 @@ use crate::process::lock;
 
 const ENTRIES: usize = 1024;
 const PROBES: usize = 16;
-/// Depth to which graphs within graphs are counted.
+/// Largest depth of child graphs within graphs to which kernels are counted.
 const MAX_DEPTH: usize = 4;
 
-/// Table of the instantiated graphs.
+/// Table of the executable graphs of the process.
 #[derive(Debug)]
 pub struct Graphs {
     entries: Box<[Entry]>,
-    /// Held while a graph is entered or removed.
+    /// Held while a graph is added to the table or removed.
     changing: Mutex<()>,
 }
 
@@ -35,17 +35,17 @@ struct Entry {
     communicates: AtomicBool,
 }
 
-/// Kernels of a graph.
+/// Kernels of an executable graph.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Contents {
-    /// Number of kernel nodes, those of child graphs included.
+    /// Number of kernel nodes, including those of child graphs.
     pub kernels: u32,
-    /// Whether a kernel communicates with other cards.
+    /// Whether a kernel of the graph communicates with other cards.
     pub communicates: bool,
 }
 
 impl Contents {
-    /// Contents of a graph that the driver does not describe.
+    /// Assumed contents of a graph that the driver does not describe.
     const UNKNOWN: Self = Self { kernels: 1, communicates: false };
 
     fn and(self, other: Self) -> Self {
@@ -66,7 +66,7 @@ impl Default for Graphs {
 }
 
 impl Graphs {
-    /// Enters an instantiated graph.
+    /// Adds an executable graph to the table.
     pub fn insert(&self, graph: CUgraphExec, contents: Contents) {
         let _changing = lock(&self.changing);
         let of = |wanted: usize| {
@@ -79,8 +79,8 @@ impl Graphs {
         entry.graph.store(graph.addr(), Ordering::Release);
     }
 
-    /// Removes a graph and calls the driver to destroy it. Removing comes first, because afterwards the
-    /// handle may be another thread's new graph.
+    /// Removes a graph, then calls the driver to destroy it. In the other order the handle could already
+    /// belong to a new graph of another thread.
     pub fn destroy(&self, graph: CUgraphExec, real: impl FnOnce() -> CUresult) -> CUresult {
         let known = self.take(graph);
         let result = real();
@@ -98,13 +98,13 @@ impl Graphs {
         Some(Contents { kernels, communicates: entry.communicates.load(Ordering::Relaxed) })
     }
 
-    /// Number of launches that a launch of this graph counts as.
+    /// Returns the number of launches that one launch of this graph counts as.
     pub fn size(&self, graph: CUgraphExec) -> u64 {
         self.find(graph)
             .map_or(1, |entry| u64::from(entry.kernels.load(Ordering::Relaxed)))
     }
 
-    /// Whether a kernel in this graph communicates with other cards.
+    /// Returns whether a kernel in this graph communicates with other cards.
     pub fn communicates(&self, graph: CUgraphExec) -> bool {
         self.find(graph).is_some_and(|entry| entry.communicates.load(Ordering::Relaxed))
     }
@@ -158,7 +158,7 @@ fn count(driver: &Driver, collectives: &Collectives, graph: CUgraph, deeper: usi
     Some(found.fold(Contents::default(), Contents::and))
 }
 
-/// Function or library kernel that a kernel node launches.
+/// Returns the function or library kernel that a kernel node launches.
 fn launched_function(driver: &Driver, node: CUgraphNode) -> Option<CUfunction> {
     // SAFETY: integers and pointers, which may all be zero.
     let none: KernelNode = unsafe { std::mem::zeroed() };

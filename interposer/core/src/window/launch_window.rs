@@ -1,4 +1,4 @@
-//! Launch window: holds back a launch that finds the window full, for a limited time.
+//! Launch window: delays a launch for a limited time while too many launches are in flight.
 //!
 //! ```text
 //!   in flight + its own ≤ W                  go on
@@ -7,16 +7,16 @@
 //!     after 4 × target                       go on     (work in flight may wait for this launch)
 //! ```
 //!
-//! The wait is before the gate, so that a held back thread delays no drop. It polls in short pauses, because
-//! a blocking driver call has no time limit.
+//! The wait comes before the gate, so that a delayed thread delays no drop. The thread polls in short pauses,
+//! because a blocking driver call has no time limit.
 //!
-//! If the awaited work takes longer than the target by measurement, the limit is 4 × that time, at most 100 ×
+//! If the awaited work is expected to take longer than the target, the limit is 4 × that time, at most 100 ×
 //! target. Otherwise kernels of 50 ms would be let through faster than they end.
 //!
-//! If nothing completed while a thread waited, the program may launch far ahead of a launch that releases the
-//! others. Then the next launches go through too: one marker's worth at first, twice as many each time, up to
-//! [`START`]. A completion ends that. Work that completes right after a launch was let through had waited for
-//! it, and says nothing about the card's rate.
+//! If nothing completed during a wait, the awaited work may need a launch far ahead. Then the next launches
+//! go through too: as many as between two markers at first, twice as many each time, up to [`START`]. A
+//! completion ends that. Work that completes right after such a launch had waited for it, and does not count
+//! for the cost.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
@@ -26,50 +26,52 @@ use super::Card;
 use super::aimd::{Aimd, Completion, DRAIN_TARGET, START};
 use super::markers::{Markers, Reaped, Slot, Stream};
 
-/// Shortest pause between two looks at a marker. Pauses double up to [`PAUSE_MAX`].
+/// Shortest pause between two looks at a launch marker, in nanoseconds. Pauses double up to [`PAUSE_MAX`].
 const PAUSE_MIN: Nanos = Nanos(20_000);
 const PAUSE_MAX: Nanos = Nanos(200_000);
-/// Time limit of a wait: this many targets, or this many times the expected time of the oldest marker.
+/// Time limit of a wait, as a multiple of the drain target or of the expected time of the awaited work.
 const LIMIT: u64 = 4;
 /// Longest time limit of the window, as a multiple of the drain target.
 const LIMIT_MOST: u64 = 100;
-/// A completion within limit ÷ this after a launch was let through had waited for that launch.
+/// Divisor of the time limit. A completion within limit ÷ 16 after a held launch went through had waited for
+/// that launch.
 const SOON: u64 = 16;
-/// Number of looks at its own stream after which a thread looks at all streams.
+/// Number of looks at its own stream after which a waiting thread looks at all streams.
 const LOOKS: u32 = 8;
 
-/// Launch window of a process.
+/// Launch window of a process: limits the number of its launches in flight.
 #[derive(Debug, Default)]
 pub struct Window {
     pub(super) markers: Markers,
-    /// Launches in flight on all streams, as far as is known.
+    /// Number of launches on all streams that are not known to be completed.
     in_flight: AtomicU64,
     controller: Controller,
-    /// Address of the slot of the process's last launch.
+    /// Address of the stream slot of the process's last launch.
     last: AtomicUsize,
-    /// Launches that may still go through because nothing completed.
+    /// Number of launches that may still go through a full window because nothing completed.
     spare: AtomicU32,
     fruitless: AtomicU32,
-    /// Time at which a launch was last let through, in nanoseconds; 0 if never.
+    /// Point in time when a held launch last went through a full window, on the window's clock in
+    /// nanoseconds; 0 if never.
     let_through_at: AtomicU64,
     pub(crate) counters: Counters,
 }
 
-/// Counters of a window since its beginning.
+/// Counters of a launch window since the process began to share.
 #[derive(Debug, Default)]
 pub struct Counters {
-    /// Number of launches.
+    /// Number of launches that passed the window.
     pub launches: AtomicU64,
-    /// Most launches that were in flight at once.
+    /// Largest number of launches that were in flight at the same time.
     pub most: AtomicU64,
-    /// Number of launches that were held back.
+    /// Number of launches that had to wait at a full window.
     pub held_back: AtomicU64,
-    /// Number of held back launches that went through although the window was full.
+    /// Number of launches that waited and then went through although the window was still full.
     pub let_through: AtomicU64,
 }
 
-/// AIMD controller in atomics. A thread that finds it held skips its update, because the next completion
-/// serves as well.
+/// AIMD controller in atomics. A thread skips its update while another thread updates, because the next
+/// completion serves as well.
 #[derive(Debug)]
 struct Controller {
     held: AtomicBool,
@@ -90,32 +92,34 @@ impl Default for Controller {
     }
 }
 
-/// A launch, as far as the window is concerned.
+/// Properties of a launch that the launch window needs.
 #[derive(Clone, Copy, Debug)]
 pub struct Launch {
-    /// Stream of the launch.
+    /// Stream into which the program launches.
     pub stream: Stream,
-    /// Number of launches that it counts as: a graph counts as its kernel nodes.
+    /// Number of launches that this launch counts as: the number of kernel nodes for a graph.
     pub size: u64,
-    /// Whether it may begin before the launch ahead of it ends. A marker between the two would prevent that.
+    /// Whether the launch may begin before the launch ahead of it ends. A marker between the two would
+    /// prevent that.
     pub programmatic: bool,
 }
 
 impl Window {
-    /// Number of launches in flight, as far as is known.
+    /// Returns the number of launches that are not known to be completed.
     pub fn in_flight(&self) -> u64 {
         self.in_flight.load(Ordering::Relaxed)
     }
 
-    /// Returns the present window and cost of a launch.
+    /// Returns the present window size and cost of a launch.
     pub fn aimd(&self) -> Aimd {
         self.controller.load()
     }
 
-    /// Admits a launch: places a marker if one is due, waits while the window is full, and counts the launch.
+    /// Admits a launch: places a launch marker (an event between launches) if one is due, waits while the
+    /// window is full, and counts the launch.
     ///
-    /// A launch that the driver refuses, or that another thread overtakes on its stream, counts as done one
-    /// marker early. That does no harm.
+    /// A launch that the driver refuses, or that another thread overtakes on its stream, counts as completed
+    /// one marker early. That does no harm.
     pub fn admit(&self, launch: Launch, target: Nanos, card: &impl Card) {
         let target = if target == Nanos::ZERO { DRAIN_TARGET } else { target };
         // A capture records its launches and executes none.
@@ -188,7 +192,7 @@ impl Window {
         }
     }
 
-    /// Returns the time limit of a wait, and whether the awaited work is overdue by then.
+    /// Returns the time limit of a wait, and whether the awaited work is overdue at that time.
     fn time_limit(&self, slot: &Slot, target: Nanos) -> (Nanos, bool) {
         let long = target.max(self.aimd().drain(slot.oldest())).0.saturating_mul(LIMIT);
         let most = target.0.saturating_mul(LIMIT_MOST);
@@ -219,7 +223,7 @@ impl Window {
         }
     }
 
-    /// Subtracts the launches of a stream that are done. Returns whether there were any.
+    /// Removes the completed launches of a stream from the count in flight. Returns whether there were any.
     fn look(&self, slot: &Slot, target: Nanos, card: &impl Card) -> bool {
         let reaped = self.markers.reap(slot, card);
         if reaped.launches == 0 {
@@ -242,7 +246,7 @@ impl Window {
         true
     }
 
-    /// Looks at all streams. The window may be full of launches on streams that no thread uses any more.
+    /// Looks for completed launches on all streams, since some streams may have no launching thread any more.
     fn look_at_all(&self, own: &Slot, target: Nanos, card: &impl Card) -> bool {
         let mut any = false;
         let now = card.now();
@@ -256,7 +260,7 @@ impl Window {
         any
     }
 
-    /// Subtracts launches that are done, or that ended with their stream or context.
+    /// Removes launches from the count in flight that completed, or that ended with their stream or context.
     pub(super) fn subtract(&self, launches: u64) {
         if launches > 0 {
             let less = |in_flight: u64| Some(in_flight.saturating_sub(launches));
@@ -286,8 +290,8 @@ impl Controller {
     }
 }
 
-/// Scales a completion by its stream's share of the work in flight. Of four streams that take turns, each
-/// takes four times as long; a stream with little work says little.
+/// Scales the duration of a completion by its stream's share of the work in flight. Four streams that take
+/// turns each take four times as long.
 fn completion(reaped: Reaped, in_flight: u64) -> Completion {
     let Reaped { launches, took, exact, in_flight: of_stream } = reaped;
     let share = u128::from(took.0) * u128::from(of_stream) / u128::from(in_flight.max(1));

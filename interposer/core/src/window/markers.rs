@@ -1,4 +1,5 @@
-//! Markers: one ring of events per stream, which tells how many of the stream's launches are done.
+//! Launch markers: events that the library records between a stream's launches. They tell how many launches
+//! are completed.
 //!
 //! ```text
 //!   launches of a stream   1 2 3 4 5 6 7 8 9 …
@@ -6,19 +7,19 @@
 //!                        ├ done ┤├ in flight ──┤
 //! ```
 //!
-//! Streams have slots in a table of fixed size, found by a hash without a lock. A thread that works on a
-//! slot's ring holds the slot. A thread that finds a slot held goes on without it, so the launch path never
-//! waits. Only the destruction of a stream or context waits for a holder.
+//! Streams have slots in a table of fixed size, found by a hash without a lock. A thread holds a slot while
+//! it works on the slot's ring of events. A thread that finds the slot held goes on without it, so a launch
+//! never waits. Only the destruction of a stream or context waits for the holding thread.
 //!
-//! A marker comes *before* a launch and covers the earlier ones. So a launch with programmatic dependence,
-//! which would lose its overlap, can go without a marker. A stream with only such launches has no markers and
-//! is never held back.
+//! A marker comes *before* a launch and covers the earlier launches. So a launch with programmatic dependence
+//! can go without a marker, which would prevent its overlap. A stream with only such launches has no markers
+//! and is never delayed.
 //!
-//! Before CUDA 12.5 a marker of the legacy stream orders all blocking streams. There it is placed only while
-//! the last launch of the process was on that stream too.
+//! Before CUDA 12.5 a marker in the legacy stream orders all blocking streams. There the library records one
+//! only while the last launch of the process was on that stream too.
 //!
-//! The last launches of an unused stream have no marker behind them. When the window is short they are taken
-//! for done after a while ([`Markers::expire`]).
+//! The last launches of an unused stream have no marker behind them. When the window is full, they count as
+//! completed after a while ([`Markers::expire`]).
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
@@ -27,30 +28,32 @@ use gpushare_proto::Nanos;
 use super::Card;
 use crate::driver::types::{CUcontext, CUevent};
 
-/// Number of streams that can be watched at once.
+/// Number of streams that can be watched at the same time.
 const SLOTS: usize = 256;
-/// Number of places that a stream's slot is looked for in.
+/// Number of places in the table where a stream's slot may be.
 const PROBES: usize = 16;
-/// Markers of one stream. A window has eight; graphs and halving need some more.
+/// Largest number of pending markers of one stream. A full window has eight; graphs and a halved window need
+/// more.
 const RING: usize = 16;
-/// Number of contexts with a pool of spare events.
+/// Number of contexts for which spare events are kept.
 const POOLS: usize = 16;
-/// Spare events of one context.
+/// Largest number of spare events of one context.
 const SPARE: usize = 64;
 
-/// Identity of a stream.
+/// Identity of a CUDA stream in this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stream {
-    /// A stream that the application created, by its handle.
+    /// Stream that the application created, by its handle.
     Own(usize),
-    /// The legacy default stream of a context.
+    /// Legacy default stream of the context at this address.
     Legacy(usize),
-    /// The default stream of a thread in a context: the context, then the thread's number.
+    /// Default stream of one thread: the address of its context, then the thread's number.
     PerThread(usize, usize),
 }
 
 impl Stream {
-    /// Returns the stream as two words. The second is zero for a stream that the application created.
+    /// Returns the stream's identity as two integers. The second is zero for a stream that the application
+    /// created.
     fn key(self) -> (usize, usize) {
         match self {
             Self::Own(handle) => (handle, 0),
@@ -60,42 +63,43 @@ impl Stream {
     }
 }
 
-/// Table of the streams that are watched.
+/// Table of the streams whose launches the launch window watches.
 #[derive(Debug)]
 pub struct Markers {
     slots: Box<[Slot]>,
     pools: Box<[Pool]>,
-    /// Held while a slot is given to a stream, so that no stream gets two.
+    /// Held while a stream gets a slot, so that no stream gets two.
     claiming: AtomicBool,
 }
 
-/// Slot of one stream.
+/// Slot of one stream in the table: counters and launch markers (events between launches).
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub struct Slot {
     used: AtomicBool,
     name: AtomicUsize,
     of: AtomicUsize,
-    /// Context that the stream's events belong to.
+    /// Address of the context to which the stream's events belong.
     context: AtomicUsize,
     held: AtomicBool,
-    /// Whether a marker failed; the stream is no longer watched.
+    /// Whether the driver failed to record a marker. Then the stream is no longer watched.
     blind: AtomicBool,
-    /// Launches given to the driver since the slot was taken.
+    /// Number of launches on the stream since the slot was taken.
     submitted: AtomicU64,
-    /// Launches with a marker behind them.
+    /// Number of those launches that have a launch marker behind them.
     covered: AtomicU64,
-    /// Launches that are known to be done.
+    /// Number of launches on the stream that are known to be completed.
     done: AtomicU64,
-    /// Time of the first launch without a marker behind it, in nanoseconds.
+    /// Point in time of the first launch without a marker behind it, on the window's clock in nanoseconds.
     began: AtomicU64,
-    /// Time of the last look that found a launch done, in nanoseconds.
+    /// Point in time of the last look that found a launch completed, on the window's clock in nanoseconds.
     reaped_at: AtomicU64,
-    /// Time of the last look that found the oldest marker pending, in nanoseconds.
+    /// Point in time of the last look that found the oldest marker pending, on the window's clock in
+    /// nanoseconds.
     pending_at: AtomicU64,
-    /// Place of the oldest marker in the ring.
+    /// Index of the oldest launch marker in the ring.
     first: AtomicU32,
-    /// Number of pending markers.
+    /// Number of launch markers that are not completed.
     markers: AtomicU32,
     ring: [Marker; RING],
 }
@@ -104,35 +108,35 @@ pub struct Slot {
 struct Marker {
     event: AtomicUsize,
     covers: AtomicU64,
-    /// Time of the first launch that the marker covers, in nanoseconds.
+    /// Point in time of the first launch that the marker covers, on the window's clock in nanoseconds.
     began: AtomicU64,
-    /// Time at which the marker was placed, in nanoseconds.
+    /// Point in time when the marker was recorded, on the window's clock in nanoseconds.
     placed: AtomicU64,
     /// Whether an earlier marker was pending at `placed`, so that the stream was never idle in between.
     behind: AtomicBool,
 }
 
-/// Spare events of one context.
+/// Spare events of one context, kept for new launch markers.
 #[derive(Debug)]
 struct Pool {
     context: AtomicUsize,
     events: [AtomicUsize; SPARE],
 }
 
-/// Launches of a stream that a look found done.
+/// Launches of one stream that a look found completed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reaped {
-    /// Number of launches that are done since the last look.
+    /// Number of launches that completed since the last look.
     pub launches: u64,
-    /// Upper bound of the time that they took.
+    /// Upper bound of the duration of these launches.
     pub took: Nanos,
-    /// Whether the card worked on them for all of `took`.
+    /// Whether the card worked on these launches for all of `took`.
     pub exact: bool,
-    /// Launches of the stream in flight before the look, the done ones included.
+    /// Number of the stream's launches in flight before the look, completed ones included.
     pub in_flight: u64,
 }
 
-/// An end is known exactly if the last look at the pending marker was at most `took` ÷ this before.
+/// Divisor for precision: an end is known exactly if the marker was pending at most `took` ÷ 8 before.
 const SHARP: u64 = 8;
 
 impl Default for Markers {
@@ -147,8 +151,8 @@ impl Default for Markers {
 }
 
 impl Markers {
-    /// Returns the slot of a stream, which may be a free or idle one that it takes now. `None` if all are in
-    /// use, if another thread takes one now, or if the stream is not watched.
+    /// Returns the slot of a stream, or takes a free or idle slot for it. Returns `None` if all slots are in
+    /// use, another thread takes one now, or the stream is not watched.
     #[must_use]
     pub fn slot(&self, stream: Stream, card: &impl Card) -> Option<&Slot> {
         let key = stream.key();
@@ -158,7 +162,7 @@ impl Markers {
         (!slot.blind.load(Ordering::Relaxed)).then_some(slot)
     }
 
-    /// Iterates over the slots in use.
+    /// Iterates over the slots that belong to a stream.
     pub fn all(&self) -> impl Iterator<Item = &Slot> {
         self.slots.iter().filter(|slot| slot.used.load(Ordering::Acquire))
     }
@@ -190,8 +194,8 @@ impl Markers {
         Some(slot)
     }
 
-    /// Places a marker behind all launches of a stream so far. Returns 0, or the launches in flight if the
-    /// driver fails: then the stream is no longer watched.
+    /// Records a launch marker behind all present launches of a stream. Returns 0, or after a failure of the
+    /// driver the launches in flight; then the stream is no longer watched.
     pub fn place(&self, slot: &Slot, stream: Stream, card: &impl Card) -> u64 {
         let Some(_held) = Held::take(&slot.held) else { return 0 };
         let (first, markers) = slot.ends();
@@ -219,11 +223,11 @@ impl Markers {
         0
     }
 
-    /// Returns the launches of a stream that are done since the last look.
+    /// Returns the launches of a stream that completed since the last look.
     ///
-    /// The time is exact if its beginning and its end are known. The beginning is known if the stream was
-    /// never idle since the last look, or if the marker was there for at least half of the time. The end is
-    /// known if work is left, or if a look shortly before found it pending.
+    /// The duration is exact if its beginning and its end are known. The beginning is known if the stream was
+    /// never idle since the last look, or if the marker existed for at least half of the duration. The end is
+    /// known if work is left, or if a recent look found the marker pending.
     #[must_use]
     pub fn reap(&self, slot: &Slot, card: &impl Card) -> Reaped {
         let Some(_held) = Held::take(&slot.held) else { return Reaped::default() };
@@ -264,7 +268,7 @@ impl Markers {
         Reaped { launches: done - before, took: Nanos(took), exact: from && to, in_flight }
     }
 
-    /// Takes launches without a marker that came before `since` for done, and returns their number.
+    /// Counts launches without a marker before `since` as completed, and returns their number.
     #[must_use]
     pub fn expire(&self, slot: &Slot, since: Nanos) -> u64 {
         let Some(_held) = Held::take(&slot.held) else { return 0 };
@@ -274,7 +278,7 @@ impl Markers {
         slot.take_for_done()
     }
 
-    /// Frees the slot of a destroyed stream, and returns its launches that were in flight.
+    /// Frees the slot of a destroyed stream, and returns the number of its launches in flight.
     pub fn end_stream(&self, stream: usize, card: &impl Card) -> u64 {
         let Some(slot) = self.find(Stream::Own(stream).key()) else { return 0 };
         let _held = Held::wait_for(&slot.held);
@@ -284,7 +288,8 @@ impl Markers {
         left
     }
 
-    /// Holds all streams of a context that is about to be destroyed, while the guard lives.
+    /// Keeps other threads off all streams of a context that is about to be destroyed, during the guard's
+    /// lifetime.
     pub fn freeze(&self, context: CUcontext) -> Frozen<'_> {
         let context = context.addr();
         let of_context = self.all().filter(|slot| slot.context.load(Ordering::Relaxed) == context);
@@ -345,14 +350,14 @@ impl Slot {
         (self.first.load(Ordering::Relaxed) as usize, self.markers.load(Ordering::Acquire) as usize)
     }
 
-    /// Number of launches that are not known to be done.
+    /// Returns the number of the stream's launches that are not known to be completed.
     pub fn in_flight(&self) -> u64 {
         let done = self.done.load(Ordering::Acquire);
         self.submitted.load(Ordering::Acquire).saturating_sub(done)
     }
 
-    /// Whether a marker is due at one every `stride` launches. The first comes at once, so that something is
-    /// known early.
+    /// Returns whether the next marker is due, at one marker every `stride` launches. The first is due at
+    /// once, so that the cost is known early.
     pub fn is_due(&self, stride: u32) -> bool {
         let bare = self
             .submitted
@@ -361,12 +366,12 @@ impl Slot {
         bare >= u64::from(stride) || (bare > 0 && !self.is_marked())
     }
 
-    /// Whether a marker is pending, as far as is known.
+    /// Returns whether the stream has a marker that is not known to be completed.
     pub fn is_marked(&self) -> bool {
         self.markers.load(Ordering::Acquire) > 0
     }
 
-    /// Number of launches that the oldest marker covers.
+    /// Returns the number of launches that the oldest marker covers.
     pub fn oldest(&self) -> u64 {
         let (first, markers) = self.ends();
         let covers = self.ring[first % RING].covers.load(Ordering::Relaxed);
@@ -377,7 +382,8 @@ impl Slot {
         }
     }
 
-    /// Counts launches given to the driver. Asks for the time if they are the first without a marker.
+    /// Adds `launches` that were given to the driver. Reads the clock if no launch without a marker came
+    /// before.
     pub fn submitted(&self, launches: u64, now: impl FnOnce() -> Nanos) {
         if self.submitted.load(Ordering::Relaxed) == self.covered.load(Ordering::Relaxed) {
             self.began.store(now().0, Ordering::Relaxed);
@@ -385,7 +391,7 @@ impl Slot {
         self.submitted.fetch_add(launches, Ordering::AcqRel);
     }
 
-    /// Takes all launches for done, and returns how many were in flight. The caller holds the slot.
+    /// Counts all launches as completed, and returns how many were in flight. The caller holds the slot.
     fn take_for_done(&self) -> u64 {
         let submitted = self.submitted.load(Ordering::Acquire);
         let done = self.done.swap(submitted, Ordering::AcqRel);
@@ -393,7 +399,7 @@ impl Slot {
         submitted.saturating_sub(done)
     }
 
-    /// Frees the slot and gives its events to `put`. The caller holds the slot.
+    /// Frees the slot and passes its events to `put`. The caller holds the slot.
     fn clear(&self, put: impl Fn(CUevent)) {
         self.used.store(false, Ordering::Release);
         let (first, markers) = self.ends();
@@ -409,7 +415,7 @@ impl Slot {
     }
 }
 
-/// Guard that holds the streams of a context.
+/// Guard that keeps other threads off the streams of one context.
 #[derive(Debug)]
 pub struct Frozen<'a> {
     markers: &'a Markers,
@@ -418,7 +424,8 @@ pub struct Frozen<'a> {
 }
 
 impl Frozen<'_> {
-    /// Drops the events, which died with the context, and returns the launches that were in flight.
+    /// Forgets the events, which were destroyed with the context, and returns the number of launches in
+    /// flight.
     pub fn end_context(&self) -> u64 {
         let pools = self.markers.pools.iter();
         for pool in pools.filter(|pool| pool.context.load(Ordering::Acquire) == self.context) {
@@ -434,7 +441,7 @@ impl Frozen<'_> {
     }
 }
 
-/// Guard of a flag that one thread holds at a time.
+/// Guard of a flag that at most one thread holds.
 #[derive(Debug)]
 struct Held<'a>(&'a AtomicBool);
 
@@ -445,7 +452,8 @@ impl<'a> Held<'a> {
         taken.then(|| Self(flag))
     }
 
-    /// Waits for the holder, which is in a driver call that does not wait. Not for the launch path.
+    /// Waits until the flag is free. The thread that holds it makes only calls that do not block. Not for
+    /// launches.
     fn wait_for(flag: &'a AtomicBool) -> Self {
         loop {
             if let Some(held) = Self::take(flag) {

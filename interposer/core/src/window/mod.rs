@@ -1,4 +1,5 @@
-//! Launch window: bounds the work of a process in flight, because a drop has to wait for it.
+//! Launch window: limits the work of a process in flight, because a drop (request to give the lock back)
+//! waits for that work.
 //!
 //! ```text
 //!   launch ──▶ launch_window ──▶ one more in flight ──▶ gate ──▶ the driver
@@ -8,8 +9,8 @@
 //! ```
 //!
 //! The window is on while another session has a context on the card, or while the session has a compute
-//! limit. Both are flags in the shared page. While neither is set, a launch pays one load. Nothing here takes
-//! a lock, and nothing allocates once a stream has its events.
+//! limit. Both are flags in the shared page. While neither is set, a launch costs one load. Nothing in this
+//! module takes a lock, and nothing allocates once a stream has its events.
 
 pub mod aimd;
 pub(crate) mod driver;
@@ -26,27 +27,27 @@ use gpushare_proto::Nanos;
 use crate::driver::types::{CUcontext, CUevent};
 use markers::Stream;
 
-/// Driver and environment of a launch window. No method waits for the card.
+/// Driver and clock that a launch window uses. No method blocks until the card has done work.
 pub trait Card {
-    /// Returns the context that a stream's events belong to.
+    /// Returns the context to which a stream's events belong.
     fn context_of(&self, stream: Stream) -> CUcontext;
-    /// Creates an event in a context.
+    /// Creates a CUDA event in a context.
     fn create(&self, context: CUcontext) -> Option<CUevent>;
-    /// Destroys an event.
+    /// Destroys a CUDA event.
     fn destroy(&self, event: CUevent);
-    /// Records an event behind all work of a stream, and returns whether that succeeded.
+    /// Records an event behind all present work of a stream, and returns whether that succeeded.
     fn mark(&self, stream: Stream, event: CUevent) -> bool;
-    /// Whether the work before an event is done.
+    /// Returns whether the work before an event is completed.
     fn is_done(&self, event: CUevent) -> bool;
-    /// Whether a marker of this stream orders other streams too, so that it may only follow a launch on this
-    /// stream.
+    /// Returns whether a marker in this stream orders other streams too. Such a marker may only follow a
+    /// launch on this stream.
     fn orders_others(&self, stream: Stream) -> bool;
-    /// Whether a capture runs, so that a launch may be recorded and not executed.
+    /// Returns whether a stream capture runs, during which a launch may be recorded and not executed.
     fn is_capturing(&self) -> bool;
-    /// Time since an arbitrary beginning.
+    /// Returns the present time on a clock with an arbitrary beginning, which is never set back.
     fn now(&self) -> Nanos;
-    /// Sleeps for about `span`. Returns `false` if no thread may wait any more.
+    /// Sleeps for about `span`. Returns `false` if threads must not wait any more.
     fn pause(&self, span: Nanos) -> bool;
-    /// Runs a question or a marker that a capture would not survive; `None` while a capture runs.
+    /// Runs driver calls about events, which would break a capture; returns `None` while a capture runs.
     fn undisturbed<T>(&self, ask: impl FnOnce() -> T) -> Option<T>;
 }

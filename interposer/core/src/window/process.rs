@@ -1,5 +1,5 @@
-//! The window of this process and the graphs that it knows. The window is made when the process shares a
-//! card, since a launch must not allocate.
+//! Launch window of this process, and its executable graphs. The window is created when the process begins to
+//! share a card, since a launch must not allocate.
 
 use std::sync::OnceLock;
 
@@ -9,7 +9,7 @@ use super::launch_window::Window;
 use super::markers::Frozen;
 use crate::driver::types::{CUcontext, CUstream};
 
-/// Window of the process, and the contents of its executable graphs.
+/// Launch window of the process, and the kernels of its executable graphs.
 #[derive(Debug, Default)]
 pub(crate) struct ProcessWindow {
     window: OnceLock<Window>,
@@ -17,30 +17,31 @@ pub(crate) struct ProcessWindow {
 }
 
 impl ProcessWindow {
-    /// Makes the window, if it is not there yet.
+    /// Creates the window unless it exists.
     pub(crate) fn open(&self) {
         self.window.get_or_init(Window::default);
     }
 
-    /// Returns the window of a process that shares a card.
+    /// Returns the launch window; `None` in a process that shares no card.
     pub(crate) fn get(&self) -> Option<&Window> {
         self.window.get()
     }
 
-    /// Forgets a stream that is being destroyed.
+    /// Removes a stream that is being destroyed from the window.
     pub(crate) fn end_stream(&self, stream: CUstream, card: &OnDriver) {
         if let Some(window) = self.window.get() {
             window.subtract(window.markers.end_stream(stream.addr(), card));
         }
     }
 
-    /// Keeps all threads off the markers in a context that may be destroyed, while the guard lives.
+    /// Keeps all threads off the launch markers in a context that may be destroyed, during the guard's
+    /// lifetime.
     #[must_use]
     pub(crate) fn freeze(&self, context: CUcontext) -> Option<Frozen<'_>> {
         Some(self.window.get()?.markers.freeze(context))
     }
 
-    /// Forgets the markers of a context that was destroyed.
+    /// Removes the launch markers of a context that was destroyed.
     pub(crate) fn end_context(&self, frozen: Option<Frozen<'_>>) {
         if let (Some(window), Some(frozen)) = (self.window.get(), frozen) {
             window.subtract(frozen.end_context());

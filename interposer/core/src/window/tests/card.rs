@@ -26,7 +26,7 @@ pub(super) struct Model {
 #[derive(Default)]
 struct State {
     now: u64,
-    /// Time in which the engine was idle.
+    /// Sum of the time in which the engine was idle, in nanoseconds.
     idle: u64,
     streams: BTreeMap<(u8, usize, usize), VecDeque<Op>>,
     engine_per_stream: bool,
@@ -35,7 +35,7 @@ struct State {
     capturing: bool,
     exiting: bool,
     orders_others: bool,
-    /// Stream of the last launch, unless a marker came since.
+    /// Stream of the last launch, if no launch marker came since.
     last: Option<Stream>,
     order: u64,
 }
@@ -71,14 +71,14 @@ impl Step {
     }
 }
 
-/// Figures of the second half of a run.
+/// Measurements of the second half of a run.
 #[derive(Debug)]
 pub(super) struct Seen {
-    /// Longest time that a drop would have taken at any moment.
+    /// Longest time that a drop would have taken at any moment of the second half.
     pub(super) drain: Nanos,
-    /// Time in which the card was idle, in nanoseconds.
+    /// Sum of the time in which the card was idle, in nanoseconds.
     pub(super) idle: u64,
-    /// Length of that half, in nanoseconds.
+    /// Length of the second half, in nanoseconds.
     pub(super) span: u64,
 }
 
