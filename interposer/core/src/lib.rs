@@ -1,8 +1,8 @@
-//! The library inside a sharing process. The exported entry points are in `interposer/`; all their decisions
-//! are made here, where they can be tested.
+//! Library inside a sharing process. The exported functions are in `interposer/`; all their decisions are
+//! made here, where tests can reach them.
 //!
-//! In reading order: the guest in the host's process, the real driver, the daemon, memory, the gate, the
-//! window before it, the state that joins these parts, and the hooks, one module for each family of calls.
+//! Modules in reading order: the guest in the host's process, the real driver, the daemon, memory, the gate,
+//! the launch window, the state that joins these parts, and the hooks for each family of driver calls.
 //!
 //! Under `--cfg loom` only the counters of the gate are built, for `tests/loom_gate.rs`.
 

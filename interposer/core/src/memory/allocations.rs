@@ -9,23 +9,24 @@ use crate::daemon::MemoryKind;
 use crate::driver::types::{CUcontext, CUdevice, CUdeviceptr};
 use crate::process::lock;
 
-/// One allocation, as the application asked for it.
+/// Block of memory: one allocation, with the size that the application asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Block {
-    /// Bytes that the application asked for, which are charged.
+    /// Number of bytes that the application asked for, which its session is charged.
     pub size: Bytes,
     /// Device to which the allocation is charged.
     pub device: CUdevice,
     /// Address of the context whose end frees the allocation.
     pub context: usize,
-    /// Way in which it came to be.
+    /// Kind of call and memory by which the block came to be.
     pub origin: Origin,
 }
 
-/// Way in which a block came to be.
+/// Kind of a block by the memory that the application asked for and the memory that it got.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// Managed memory that the application asked for as device memory. Hooks hide that it is managed.
+    /// Managed memory in place of the device memory that the application asked for. Hooks hide the
+    /// difference.
     Rewritten,
     /// Managed memory that the application asked for.
     Managed,
@@ -34,7 +35,7 @@ pub enum Origin {
 }
 
 impl Origin {
-    /// Returns how the bytes are counted.
+    /// Returns whether the block's bytes can leave the card.
     pub const fn kind(self) -> MemoryKind {
         match self {
             Self::Rewritten | Self::Managed => MemoryKind::Movable,
@@ -43,31 +44,32 @@ impl Origin {
     }
 }
 
-/// Blocks of the process, by address or handle.
+/// Table of the process's blocks of memory, by address or handle.
 #[derive(Debug, Default)]
 pub struct Allocations {
     inner: Mutex<Inner>,
-    /// Notified when `held` is cleared.
+    /// Wakes threads that wait until `held` is cleared.
     released: Condvar,
 }
 
 #[derive(Debug, Default)]
 struct Inner {
     blocks: BTreeMap<CUdeviceptr, Block>,
-    /// Block that the drainer prefetches now. Removing it waits: the driver must not be asked for freed memory.
+    /// Address of the block that the drainer prefetches now. A thread that frees the block waits meanwhile.
     held: Option<CUdeviceptr>,
 }
 
 impl Allocations {
-    /// Inserts a block. Returns a dead block at the same address: its context died, another thread has not
-    /// removed it yet, and the driver gave the address out again.
+    /// Adds a block to the table. Returns an outdated block at the same address, whose context was destroyed
+    /// and which no thread has removed yet.
     #[must_use]
     #[inline]
     pub fn insert(&self, address: CUdeviceptr, block: Block) -> Option<Block> {
         lock(&self.inner).blocks.insert(address, block)
     }
 
-    /// Removes the block that begins at `address`; `None` if it is not ours. Waits while it is prefetched.
+    /// Removes the block that begins at `address`; `None` for an unknown address. Waits while the drainer
+    /// prefetches the block.
     #[must_use]
     pub fn remove(&self, address: CUdeviceptr) -> Option<Block> {
         let mut inner = lock(&self.inner);
@@ -77,8 +79,8 @@ impl Allocations {
         inner.blocks.remove(&address)
     }
 
-    /// Runs `ask` while the block that begins at `address` cannot be removed; `None` if it was. Only the
-    /// drainer calls this. A free that waits for it is not in the driver yet, so it holds no lock that `ask`
+    /// Runs `ask` while the block that begins at `address` cannot be removed; `None` if the block is gone.
+    /// Only the drainer calls this. A waiting free has not entered the driver, so it holds no lock that `ask`
     /// needs.
     pub fn hold<R>(&self, address: CUdeviceptr, ask: impl FnOnce() -> R) -> Option<R> {
         {
@@ -92,14 +94,14 @@ impl Allocations {
         Some(answer)
     }
 
-    /// Returns the block around `address` and its beginning.
+    /// Returns the block that contains an address, and the block's beginning.
     pub fn around(&self, address: CUdeviceptr) -> Option<(CUdeviceptr, Block)> {
         let inner = lock(&self.inner);
         let (&start, &block) = inner.blocks.range(..=address).next_back()?;
         (address - start < block.size.0).then_some((start, block))
     }
 
-    /// Removes all blocks that die with a context.
+    /// Removes and returns all blocks that are freed with a context.
     #[must_use]
     pub fn remove_context(&self, context: CUcontext) -> Vec<Block> {
         let mut inner = lock(&self.inner);
@@ -110,14 +112,14 @@ impl Allocations {
         dead.into_values().collect()
     }
 
-    /// Moves the blocks of one context to another.
+    /// Assigns the blocks of one context to another.
     pub fn move_context(&self, from: CUcontext, to: CUcontext) {
         let mut inner = lock(&self.inner);
         let blocks = inner.blocks.values_mut().filter(|block| block.context == from.addr());
         blocks.for_each(|block| block.context = to.addr());
     }
 
-    /// Returns the managed ranges of a context in address order.
+    /// Returns the managed ranges of a context, in the order of addresses.
     pub fn managed_ranges(&self, context: CUcontext) -> Vec<(CUdeviceptr, Bytes)> {
         let managed =
             |block: &Block| block.context == context.addr() && block.origin.kind() == MemoryKind::Movable;

@@ -1,4 +1,4 @@
-//! Physical memory that the application names by handle (`cuMemCreate`), and its uses.
+//! Physical memory that the application names by handle (`cuMemCreate`), and the uses of that memory.
 //!
 //! ```text
 //!   created, retained ──▶ references of a handle ─┐
@@ -6,8 +6,8 @@
 //!   mapped into a sparse array ───────────────────┘
 //! ```
 //!
-//! The driver counts alike: a piece that was released lives while it is mapped. Memory that another process
-//! imports is charged to the process that made it, as long as that has a use of its own.
+//! The driver has the same rule: a released piece lives while it is mapped. Memory that another process
+//! imports is charged to the process that created it, while that process uses it.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -16,8 +16,8 @@ use gpushare_proto::Bytes;
 
 use crate::driver::types::{CUdevice, CUdeviceptr, CUmemHandle};
 
-/// Pieces of memory and their uses. Hooks lock them across the driver's call, so that a handle or an address
-/// which the driver gives out again is never taken for the one before.
+/// Pieces of physical memory and their uses. Hooks lock this table during the driver's call, so that a reused
+/// handle or address is never taken for the earlier one.
 #[derive(Debug, Default)]
 pub(crate) struct Handles {
     pieces: BTreeMap<PieceId, Piece>,
@@ -27,7 +27,7 @@ pub(crate) struct Handles {
     made: u64,
 }
 
-/// Number of a piece of memory. A piece may have several handles, and a handle may name another piece later.
+/// Number of a piece of physical memory. A piece may have several handles, and a handle may be reused later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct PieceId(u64);
 
@@ -73,7 +73,7 @@ impl Tile {
         (0..3).all(|way| self.from[way] <= other.from[way] && end(other, way) <= end(self, way))
     }
 
-    /// Returns the range, in the order of tiles, that contains all tiles within this one, and maybe others.
+    /// Returns a range, in the order of tiles, that contains all tiles within this one, and perhaps others.
     fn around(self) -> RangeInclusive<Self> {
         let last = [0, 1, 2].map(|way| self.from[way].saturating_add(self.size[way]));
         Self { size: [0; 3], ..self }..=Self { from: last, size: [u64::MAX; 3], ..self }
@@ -88,7 +88,7 @@ impl Handles {
         self.handles.insert(handle, Named { piece, references: 1 });
     }
 
-    /// Adds a reference by `handle` to the piece that is mapped around an address.
+    /// Adds a reference by `handle` to the piece of memory that is mapped around an address.
     pub(crate) fn retain(&mut self, handle: CUmemHandle, address: CUdeviceptr) {
         let Some(piece) = self.mapped_at(address) else { return };
         let named = self.handles.entry(handle).or_insert(Named { piece, references: 0 });
@@ -98,7 +98,7 @@ impl Handles {
         }
     }
 
-    /// Removes a reference of a handle; returns the charge of a piece without further use.
+    /// Removes a reference by a handle. Returns the charge to give back if the piece has no further use.
     pub(crate) fn release(&mut self, handle: CUmemHandle) -> Option<Charge> {
         let named = self.handles.get_mut(&handle)?;
         let piece = named.piece;
@@ -109,7 +109,7 @@ impl Handles {
         self.remove_use(piece)
     }
 
-    /// Notes that a handle is mapped at an address. An imported handle or one of host memory is ignored.
+    /// Records that a handle is mapped at an address. Ignores imported handles and handles of host memory.
     pub(crate) fn map(&mut self, address: CUdeviceptr, bytes: Bytes, handle: CUmemHandle) {
         if let Some(piece) = self.handles.get(&handle).map(|named| named.piece) {
             self.mapped.insert(address, (bytes, piece));
@@ -117,7 +117,7 @@ impl Handles {
         }
     }
 
-    /// Removes all mappings in a range; returns the charges of pieces without further use.
+    /// Removes all mappings in an address range. Returns the charges of the pieces that have no further use.
     pub(crate) fn unmap(&mut self, address: CUdeviceptr, bytes: Bytes) -> Vec<Charge> {
         let end = address.saturating_add(bytes.0);
         let here = self.mapped.range(address..end);
@@ -129,9 +129,9 @@ impl Handles {
         gone.into_iter().filter_map(unmap).collect()
     }
 
-    /// Maps a handle, or nothing, into a part of a sparse array; returns the charges of pieces without
-    /// further use. Mappings within the part end. A piece that reaches beyond it is charged until that
-    /// mapping or the array ends.
+    /// Maps a handle, or nothing, into a part of a sparse array, and ends the earlier mappings within that
+    /// part. Returns the charges of the pieces that have no further use. A piece mapped beyond the part stays
+    /// charged.
     pub(crate) fn tile(&mut self, tile: Tile, handle: Option<CUmemHandle>) -> Vec<Charge> {
         let gone = self.take_tiles(tile.around(), |known| tile.holds(known));
         if let Some(piece) = handle.and_then(|handle| self.handles.get(&handle)).map(|named| named.piece) {
@@ -159,12 +159,12 @@ impl Handles {
         gone
     }
 
-    /// Restores the parts of an array that was not destroyed after all.
+    /// Restores the parts of an array that the program failed to destroy.
     pub(crate) fn put_back(&mut self, parts: Parts) {
         self.tiles.extend(parts);
     }
 
-    /// Ends the use of an array's parts; returns the charges of pieces without further use.
+    /// Ends the uses by an array's parts. Returns the charges of the pieces that have no further use.
     pub(crate) fn end(&mut self, parts: Parts) -> Vec<Charge> {
         parts.into_iter().filter_map(|(_, piece)| self.remove_use(piece)).collect()
     }

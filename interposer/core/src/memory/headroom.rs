@@ -1,24 +1,23 @@
-//! Headroom: free memory of the card that the driver takes for its own use (contexts, code, arrays, memory by
+//! Headroom: free memory of a card that the driver takes for its own use (contexts, code, arrays, memory by
 //! handle).
 //!
-//! The daemon is told before such memory is taken, and asked again where the driver has none. A driver moves
-//! managed memory out of the way by itself, so a call that found no memory is made once more after the
-//! answer.
+//! The process announces such memory to the daemon first, and asks again if the driver found none. A driver
+//! call that found no memory is repeated once after the answer. The driver itself moves managed memory away.
 
 use gpushare_proto::Bytes;
 
 use super::Memory;
 use crate::driver::types::{CUDA_ERROR_OUT_OF_MEMORY, CUdevice, CUresult};
 
-/// Assumed size of a context until it is measured.
+/// Assumed size of a context until one is measured.
 pub(crate) const CONTEXT: Bytes = Bytes::mib(700);
-/// Assumed size of a green context beside its primary one.
+/// Assumed size of a green context, besides its primary context.
 pub(crate) const GREEN_CONTEXT: Bytes = Bytes::mib(16);
-/// Assumed size of a module with what its kernels need.
+/// Assumed size of a module, including what its kernels need.
 pub(crate) const MODULE: Bytes = Bytes::mib(64);
 
 impl Memory {
-    /// Asks for headroom for the driver's memory, then calls as [`Self::call_with_headroom`].
+    /// Asks the daemon for headroom, then proceeds like [`Self::call_with_headroom`].
     pub(crate) fn ask_and_call(
         &self,
         device: CUdevice,
@@ -29,7 +28,7 @@ impl Memory {
         self.call_with_headroom(device, bytes, call)
     }
 
-    /// Calls; where the driver is out of memory, asks for headroom and calls once more.
+    /// Calls the driver. If the driver has no memory, asks the daemon for headroom and calls once more.
     #[inline]
     pub(crate) fn call_with_headroom(
         &self,

@@ -1,5 +1,6 @@
-//! The lease: bytes of quota that the process takes at memory speed, by compare-and-swap from its page. The
-//! daemon is asked only when the page is short (`quota.rs`). Devices are numbered as the process does.
+//! The lease: bytes of quota that the process takes from its shared page by compare-and-swap, without a
+//! message. The daemon is asked only when the page has too few (`quota.rs`). Devices have the process's own
+//! ordinals.
 //!
 //! ```text
 //!   take ──▶ row.free ≥ bytes?  yes: row.free −= bytes, used += bytes
@@ -8,17 +9,16 @@
 //!                                fixed bytes that were reported go back to the daemon instead
 //! ```
 //!
-//! **Fixed bytes.** The daemon limits managed memory, and counts as managed all leased bytes that were not reported as
-//! fixed. So the invariant is `reported ≤ fixed`. `reported` rises when the daemon is asked for something
-//! anyway. It falls when reported bytes are freed: those go back to the daemon, since managed memory could
-//! take them unseen from the page.
+//! **Fixed bytes.** The daemon limits managed memory. It takes all leased bytes for managed unless the
+//! process reported them as fixed. The invariant is `reported ≤ fixed`. `reported` rises when the daemon is
+//! asked for something anyway. It falls when reported bytes are freed, which go back to the daemon at once.
 //!
-//! **Debts.** Memory may be there before it is reserved (a pool that grew, a graph that was launched). It counts even
-//! beyond the limit. Bytes that are given back pay such a debt first, and nothing is reserved before it is
-//! paid.
+//! **Debts.** Some memory exists before quota is reserved (a pool that grew, a graph that was launched). It
+//! counts even beyond the limit. Bytes that are given back pay such a debt first. Nothing is reserved before
+//! all debts are paid.
 //!
-//! A daemon that returns brings a new page, which starts empty, and is told what is used. The lock around the
-//! page makes "taken from the page" and "counted as used" one step for that moment.
+//! A new daemon brings a new page without free bytes, and is told the bytes in use. The lock around the page
+//! makes "taken from the page" and "counted as used" one step for that moment.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -30,76 +30,77 @@ use super::usage::Usage;
 pub use crate::daemon::MemoryKind;
 use crate::driver::types::CUdevice;
 
-/// Free bytes in a row beyond which the process offers some back.
+/// Number of free bytes in a device's row of the shared page above which the process returns some.
 const TRIM_ABOVE: Bytes = Bytes::mib(128);
 
-/// Lease of the process.
+/// Lease of the process: bytes of quota that it may take without asking the daemon.
 #[derive(Debug, Default)]
 pub struct Lease {
     shared: RwLock<Option<Shared>>,
     devices: [Usage; MAX_GPUS],
 }
 
-/// Page of the daemon, and the row of each device in it.
+/// Shared page of the daemon, and the row of each device in that page.
 #[derive(Clone, Debug)]
 struct Shared {
     page: &'static Page,
     rows: [Option<GpuId>; MAX_GPUS],
 }
 
-/// Limits and use of the session on one device.
+/// Memory figures of the session on one device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Figures {
-    /// Quota of the session; [`Bytes::MAX`] for none.
+    /// Quota of the session on the device; [`Bytes::MAX`] for none.
     pub limit: Bytes,
-    /// Most bytes that the session may use at present, for lack of capacity.
+    /// Largest number of bytes that the session can have at present, since the card's capacity is limited.
     pub ceiling: Bytes,
-    /// Bytes that the session uses, this process included.
+    /// Number of bytes that all processes of the session use on the device.
     pub used: Bytes,
 }
 
 impl Figures {
-    /// Returns the size of the card as the session sees it: its quota or the card. It never changes.
+    /// Returns the size of the card as the session sees it: the smaller of quota and card. The value never
+    /// changes.
     pub fn total(&self, card: Bytes) -> Bytes {
         self.limit.min(card)
     }
 
-    /// Returns the bytes that the session may still allocate, as far as the card can back them.
+    /// Returns the number of bytes that the session may still allocate, limited by the card's capacity.
     pub fn free(&self, card: Bytes) -> Bytes {
         self.total(card).min(self.ceiling) - self.used
     }
 }
 
-/// News for the daemon about leased bytes.
+/// Report about leased bytes, which the process sends to the daemon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Report {
-    /// A card's row has so many free bytes that the daemon should take some back.
+    /// The row of this card has so many free bytes that the daemon should take some back.
     Trim(GpuId),
-    /// Bytes that were reported as fixed are free, and the daemon's again.
+    /// Number of bytes that were reported as fixed and are now free; they return to the daemon.
     ReturnFixed(GpuId, Bytes),
-    /// Total of fixed bytes, more than reported before.
+    /// Total number of fixed bytes on this card, which is more than was reported before.
     Fixed(GpuId, Bytes),
 }
 
 impl Lease {
-    /// Takes bytes from `page` from now on.
+    /// Replaces the page from which bytes are taken by `page`.
     pub fn use_page(&self, page: &'static Page) {
         *self.write() = Some(Shared { page, rows: [None; MAX_GPUS] });
     }
 
-    /// Sets the daemon's number of a device.
+    /// Sets the daemon's number for a device.
     pub fn attach(&self, device: CUdevice, gpu: GpuId) {
         if let (Some(shared), Some(slot)) = (self.write().as_mut(), index(device)) {
             shared.rows[slot] = Some(gpu);
         }
     }
 
-    /// Returns the daemon's number of a device, if the process attached to it.
+    /// Returns the daemon's number for a device; `None` if the process did not attach to that device.
     pub fn gpu(&self, device: CUdevice) -> Option<GpuId> {
         self.read().as_ref()?.gpu(device)
     }
 
-    /// Takes `bytes` from the page and counts them; `false` if it is short.
+    /// Takes `bytes` from the shared page and counts them as used. Returns `false` if the page has too few.
     #[must_use]
     pub fn take(&self, device: CUdevice, bytes: Bytes, kind: MemoryKind) -> bool {
         let shared = self.read();
@@ -111,7 +112,7 @@ impl Lease {
         taken
     }
 
-    /// Takes at most `bytes` from the page and counts them; returns how many.
+    /// Takes at most `bytes` from the shared page and counts them as used. Returns the number taken.
     pub fn take_up_to(&self, device: CUdevice, bytes: Bytes, kind: MemoryKind) -> Bytes {
         let shared = self.read();
         let row = shared.as_ref().and_then(|shared| shared.row(device));
@@ -121,14 +122,14 @@ impl Lease {
         taken
     }
 
-    /// Counts bytes that the daemon gave to an allocation. It knows which of them are fixed.
+    /// Counts bytes as used that the daemon granted for one allocation. The daemon knows their kind.
     pub fn add_granted(&self, device: CUdevice, bytes: Bytes, kind: MemoryKind) {
         if let Some(usage) = self.usage(device) {
             usage.add_granted(bytes, kind);
         }
     }
 
-    /// Adds used bytes without a lease to a card's debt.
+    /// Adds bytes to a card's debt, which is memory in use without a lease.
     pub fn add_debt(&self, device: CUdevice, bytes: Bytes, kind: MemoryKind) {
         if let Some(usage) = self.usage(device) {
             // Before `add`, so that the leased fixed bytes never seem to be more for a moment.
@@ -137,18 +138,19 @@ impl Lease {
         }
     }
 
-    /// Returns the debt of a card: used bytes of `kind` for which the daemon has leased none.
+    /// Returns the debt of a card: the bytes of `kind` in use without a lease.
     pub fn debt(&self, device: CUdevice, kind: MemoryKind) -> Bytes {
         self.usage(device).map_or(Bytes::ZERO, |usage| usage.debt(kind))
     }
 
-    /// Returns whether a card has a debt: used bytes for which the daemon has leased none.
+    /// Returns whether a card has a debt, which is memory in use without a lease.
     pub fn has_debt(&self, device: CUdevice) -> bool {
         let owes = |debt: &AtomicU64| debt.load(Ordering::SeqCst) > 0;
         self.usage(device).is_some_and(|usage| usage.debts.iter().any(owes))
     }
 
-    /// Pays a debt with `bytes` taken and counted for it. Returns the rest, if others paid meanwhile.
+    /// Pays a debt with `bytes` that were taken and counted for that purpose. Returns the bytes left over, if
+    /// another thread paid meanwhile.
     #[must_use]
     pub fn pay_debt(&self, device: CUdevice, bytes: Bytes, kind: MemoryKind) -> Bytes {
         let Some(usage) = self.usage(device) else { return bytes };
@@ -157,8 +159,8 @@ impl Lease {
         bytes - paid
     }
 
-    /// Puts `bytes` back. `send` sends a report before any thread can take the bytes again, and returns
-    /// whether it went out.
+    /// Gives `bytes` of quota back. `send` sends a report before any thread can take the bytes again, and
+    /// returns whether the report went out.
     pub fn give_back(&self, device: CUdevice, bytes: Bytes, kind: MemoryKind, send: impl Fn(Report) -> bool) {
         let shared = self.read();
         let (Some(shared), Some(usage)) = (shared.as_ref(), self.usage(device)) else { return };
@@ -184,19 +186,19 @@ impl Lease {
         }
     }
 
-    /// Reports the fixed bytes, if they are more than the daemon knows of.
+    /// Reports the number of fixed bytes, if the daemon knows a smaller one.
     pub fn report_fixed(&self, device: CUdevice, send: impl Fn(Report) -> bool) {
         if let (Some(usage), Some(gpu)) = (self.usage(device), self.gpu(device)) {
             usage.report_fixed(|fixed| send(Report::Fixed(gpu, fixed)));
         }
     }
 
-    /// Returns the devices that the process attached to.
+    /// Returns the devices to which the process attached.
     pub fn devices(&self) -> Vec<CUdevice> {
         self.read().as_ref().map_or_else(Vec::new, Shared::devices)
     }
 
-    /// Returns limits and use of the session on a device; `None` for a device that is not shared.
+    /// Returns the memory figures of the session on a device; `None` for a device that is not shared.
     pub fn figures(&self, device: CUdevice) -> Option<Figures> {
         let shared = self.read();
         let row = shared.as_ref()?.row(device)?;
@@ -205,34 +207,33 @@ impl Lease {
         Some(Figures { limit: Bytes(limit), ceiling: Bytes(ceiling), used })
     }
 
-    /// Returns the bytes that this process uses on a device.
+    /// Returns the number of bytes that this process uses on a device.
     pub fn used(&self, device: CUdevice) -> Bytes {
         self.usage(device)
             .map_or(Bytes::ZERO, |usage| Bytes(usage.used.load(Ordering::Relaxed)))
     }
 
-    /// Returns the most bytes that were in use at once, summed over all devices.
+    /// Returns the largest number of bytes that the process used at one time, over all devices.
     pub fn peak(&self) -> Bytes {
         self.devices.iter().map(|usage| Bytes(usage.peak.load(Ordering::Relaxed))).sum()
     }
 
-    /// Returns the size of a card, if the driver was asked for it.
+    /// Returns the size of a card; `None` before the driver was asked.
     pub fn card_size(&self, device: CUdevice) -> Option<Bytes> {
         let size = self.usage(device)?.card_size.load(Ordering::Relaxed);
         (size > 0).then_some(Bytes(size))
     }
 
-    /// Remembers the size of a card, or with zero forgets it.
+    /// Remembers the size of a card; zero forgets the size.
     pub fn set_card_size(&self, device: CUdevice, size: Bytes) {
         if let Some(usage) = self.usage(device) {
             usage.card_size.store(size.0, Ordering::Relaxed);
         }
     }
 
-    /// Replaces the page by a returned daemon's. `greet` says hello with the bytes in use, while none is
-    /// taken or put back, and returns the new page and the new numbers of the devices. The daemon books all
-    /// of these bytes, so debts are gone, and what is fixed must be reported anew. After an error of `greet` the
-    /// old page stays.
+    /// Replaces the shared page by that of a new daemon. `greet` sends the bytes in use, while no thread
+    /// changes them. It returns the new page and the new numbers of the devices. The new daemon counts all
+    /// these bytes, so debts end, and fixed bytes are reported anew. If `greet` fails, the old page stays.
     pub fn replace_page<E>(
         &self,
         greet: impl FnOnce(&[(CUdevice, Bytes)]) -> Result<(&'static Page, Vec<GpuId>), E>,
@@ -316,7 +317,6 @@ mod tests {
         Bytes(lease.devices[0].leased_fixed()) + lease.debt(0, Fixed)
     }
 
-    /// Gives bytes back; returns the reports.
     fn give(lease: &Lease, bytes: Bytes, kind: MemoryKind) -> Vec<Report> {
         let reports = RefCell::new(Vec::new());
         lease.give_back(0, bytes, kind, |report| {
@@ -435,7 +435,6 @@ mod tests {
         assert_eq!(lease.used(0), Bytes(40), "15 paid, and 25 left over");
     }
 
-    /// Leased and fixed bytes as the daemon counts them from the messages in their order.
     #[derive(Debug, Default)]
     struct Daemon {
         leased: i64,

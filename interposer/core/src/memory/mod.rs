@@ -31,10 +31,10 @@ use {lease::Lease, pools::Pools};
 pub(crate) struct Memory {
     driver: Driver,
     daemon: Arc<Daemon>,
-    /// How the application's device memory is allocated.
+    /// Memory backend: how the application's device memory is allocated (managed or native).
     pub(crate) backend: Backend,
     pub(crate) lease: Lease,
-    /// Held by the thread that pays debts.
+    /// Held by the thread that pays debts, which are bytes in use without a lease.
     paying: Mutex<()>,
     pub(crate) blocks: Allocations,
     arrays: Allocations,
@@ -44,9 +44,9 @@ pub(crate) struct Memory {
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Table {
-    /// Memory by its address.
+    /// Table of memory with an address.
     Blocks,
-    /// Arrays by their handles.
+    /// Table of arrays, by their handles.
     Arrays,
 }
 
@@ -65,7 +65,7 @@ impl Memory {
         }
     }
 
-    /// Runs `call`, which allocates `size` bytes, within the quota, and records the block under `key()`.
+    /// Runs `call`, which allocates `size` bytes, with quota reserved, and records the block under `key()`.
     #[inline]
     pub(crate) fn allocate(
         &self,
@@ -84,8 +84,8 @@ impl Memory {
         result
     }
 
-    /// Runs `call`, which frees the memory under `key`, and gives its quota back. `call` learns whether the
-    /// memory is in the table. Other memory may be a pool's, so the pools are looked at.
+    /// Runs `call`, which frees the memory under `key`, and gives the quota back. `call` learns whether the
+    /// table has the memory. Other memory may belong to a pool, so the pools are checked.
     pub(crate) fn free(&self, table: Table, key: u64, call: impl FnOnce(bool) -> CUresult) -> CUresult {
         // Removed before the driver may give the address out again.
         let block = self.table(table).remove(key);
@@ -118,7 +118,7 @@ impl Memory {
         }
     }
 
-    /// Gives the quota of everything back that died with a context.
+    /// Gives back the quota of all memory that was freed with a context.
     pub(crate) fn end_context(&self, context: CUcontext, device: CUdevice) {
         // A thread that has the dead context current must hear of it from the driver.
         self.lease.set_card_size(device, Bytes::ZERO);
@@ -134,7 +134,7 @@ impl Memory {
         self.arrays.move_context(from, to);
     }
 
-    /// Asks the driver to bring the managed blocks of a context to its device; returns their bytes.
+    /// Asks the driver to move the managed blocks of a context to its device; returns the number of bytes.
     pub(crate) fn prefetch(&self, context: CUcontext, device: CUdevice, stream: CUstream) -> Bytes {
         let mut moved = Bytes::ZERO;
         for (address, size) in self.blocks.managed_ranges(context) {

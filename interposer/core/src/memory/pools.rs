@@ -1,16 +1,16 @@
-//! The driver's memory pools, charged by the bytes that a pool has reserved from the card, not by those that
-//! the application has allocated from the pool.
+//! Memory pools of the driver. The session is charged for the bytes that a pool has reserved from the card,
+//! not for those that the application has allocated from the pool.
 //!
 //! ```text
 //!   reserved (attribute of the driver) ── more than charged ──▶ quota is taken
 //!                                      ── less than charged ──▶ quota is given back
 //! ```
 //!
-//! A pool keeps freed memory, so most allocations take nothing from the card. It shrinks when a stream is
-//! waited for, when it is trimmed and when it is destroyed. The attribute is read when it matters: after each
-//! allocation and free, before a refusal and before the application asks for free memory.
+//! A pool keeps freed memory, so most allocations take nothing from the card. The pool shrinks when a stream
+//! is waited for, and when the pool is trimmed or destroyed. Its reserved bytes are read after each
+//! allocation and free, before a refusal, and before the application asks for free memory.
 //!
-//! The memory of graphs is one more pool of each device, with an attribute of its own.
+//! The memory of graphs counts as one more pool of each device.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -26,11 +26,11 @@ use crate::driver::types::{
 };
 use crate::process::lock;
 
-/// Pools that the process may have memory of.
+/// Pools that may contain memory of the process.
 #[derive(Debug, Default)]
 pub(super) struct Pools {
     known: Mutex<BTreeMap<PoolId, Arc<Pool>>>,
-    /// Bytes charged for all pools. While it is zero, no pool can have shrunk.
+    /// Number of bytes charged for all pools. While the number is zero, no pool can have shrunk.
     charged: AtomicU64,
     /// Whether graphs of this process allocate memory.
     has_graph_memory: AtomicBool,
@@ -38,9 +38,9 @@ pub(super) struct Pools {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum PoolId {
-    /// A pool, by its handle's address.
+    /// Pool of the driver, by the address of its handle.
     Pool(usize),
-    /// The memory of a device's graphs.
+    /// Memory of the graphs on a device.
     Graphs(CUdevice),
 }
 
@@ -49,7 +49,8 @@ impl PoolId {
         Self::Pool(handle.addr())
     }
 
-    /// Returns the bytes that the pool has reserved from the card; `None` for a pool unknown to the driver.
+    /// Returns the bytes that the pool has reserved from the card; `None` if the driver does not know the
+    /// pool.
     fn reserved(self, driver: &Driver) -> Option<Bytes> {
         let Self::Graphs(device) = self else { return self.attribute(driver, POOL_RESERVED) };
         let mut value = 0_u64;
@@ -75,11 +76,12 @@ pub(crate) struct Pool {
     id: PoolId,
     pub(crate) device: CUdevice,
     pub(crate) kind: MemoryKind,
-    /// Bytes charged. Locked while the pool may grow, so that no thread takes another's growth for its own.
+    /// Number of bytes charged for the pool. Locked while the pool may grow, so that each thread sees its own
+    /// growth.
     charged: Mutex<Bytes>,
 }
 
-/// A pool that no other thread grows meanwhile.
+/// Pool that no other thread can grow during the lock's lifetime.
 #[derive(Debug)]
 pub(crate) struct LockedPool<'a> {
     memory: &'a Memory,
@@ -88,14 +90,14 @@ pub(crate) struct LockedPool<'a> {
 }
 
 impl LockedPool<'_> {
-    /// Returns how many bytes the pool must reserve from the card for an allocation of `bytes`.
+    /// Returns the number of bytes that the pool must reserve from the card to allocate `bytes`.
     pub(crate) fn missing(&mut self, bytes: Bytes) -> Bytes {
         self.shrink();
         let used = self.pool.id.attribute(&self.memory.driver, POOL_USED).unwrap_or(Bytes::MAX);
         bytes - (*self.charged - used)
     }
 
-    /// Gives quota back for memory that the pool no longer has.
+    /// Gives quota back for memory that the pool has returned to the card.
     pub(crate) fn shrink(&mut self) {
         let reserved = self.pool.id.reserved(&self.memory.driver);
         self.give_back_beyond(reserved.unwrap_or_default());
@@ -104,8 +106,8 @@ impl LockedPool<'_> {
         }
     }
 
-    /// Charges the pool's growth, for which `pledged` bytes were reserved, and gives the rest of them back.
-    /// Returns `false` if the growth is more than the quota allows; then it is not charged.
+    /// Charges the pool's growth against `pledged` bytes of quota and gives the remaining quota back. Returns
+    /// `false`, and charges nothing, if the quota does not suffice for the growth.
     pub(crate) fn grow(&mut self, pledged: Bytes) -> bool {
         let (memory, device, kind) = (self.memory, self.pool.device, self.pool.kind);
         let reserved = self.pool.id.reserved(&memory.driver).unwrap_or_default();
@@ -125,7 +127,7 @@ impl LockedPool<'_> {
         true
     }
 
-    /// Charges all memory of the pool, whether or not there is quota for it.
+    /// Charges all memory of the pool, even beyond the quota.
     pub(crate) fn charge_all(&mut self) {
         self.shrink();
         let reserved = self.pool.id.reserved(&self.memory.driver).unwrap_or_default();
@@ -162,7 +164,7 @@ impl Memory {
         LockedPool { memory: self, pool, charged: lock(&pool.charged) }
     }
 
-    /// Gives quota back for memory that a pool no longer has, if the pool is known.
+    /// Gives quota back for memory that a known pool has returned to the card.
     pub(crate) fn shrink_pool(&self, id: PoolId) {
         let known = lock(&self.pools.known).get(&id).cloned();
         if let Some(pool) = known {
@@ -178,7 +180,8 @@ impl Memory {
         }
     }
 
-    /// Gives quota back for memory that a device's pools no longer have. Skips pools that are growing now.
+    /// Gives quota back for memory that a device's pools have returned to the card. Skips pools that are
+    /// growing.
     pub(crate) fn shrink_pools(&self, device: CUdevice) {
         if !self.pools_have_charge() {
             return;

@@ -1,5 +1,6 @@
-//! Quota of the session: reserved before the driver is called, given back after a free, charged where memory
-//! is there already. The lease counts (`lease.rs`); the daemon is asked and told here.
+//! Quota of the session: reserved before the driver is called, given back after a free, charged afterwards
+//! for memory that exists already. The lease counts the bytes (`lease.rs`). This module asks and informs the
+//! daemon.
 
 use std::sync::atomic::AtomicBool;
 
@@ -14,7 +15,8 @@ use crate::driver::types::{CUDA_ERROR_OUT_OF_MEMORY, CUDA_SUCCESS, CUdevice, CUr
 use crate::process::{lock, stderr};
 
 impl Memory {
-    /// Takes `bytes` of quota on a shared device, before the driver is called. Debts are paid first.
+    /// Reserves `bytes` of quota on a shared device, before the driver is called. Debts (bytes without a
+    /// lease) are paid first.
     pub(crate) fn reserve(&self, device: CUdevice, bytes: Bytes, kind: MemoryKind) -> Result<(), CUresult> {
         if self.lease.has_debt(device) {
             self.pay_debts(device)?;
@@ -37,7 +39,7 @@ impl Memory {
         !self.lease.has_debt(device) && self.lease.take(device, bytes, kind)
     }
 
-    /// Runs `call`, which allocates, with quota reserved. Gives the quota back if the call fails.
+    /// Runs the allocating `call` with quota reserved. Gives the quota back if the call fails.
     #[inline]
     pub(crate) fn reserve_and_call(
         &self,
@@ -60,7 +62,7 @@ impl Memory {
         self.lease.give_back(device, bytes, kind, |report| self.send(report));
     }
 
-    /// Charges memory that is there already, even beyond the limit. The part without a lease is a debt.
+    /// Charges memory that exists already, even beyond the limit. The bytes without a lease become a debt.
     pub(crate) fn charge(&self, device: CUdevice, bytes: Bytes, kind: MemoryKind) {
         let rest = bytes - self.lease.take_up_to(device, bytes, kind);
         if !rest.is_zero() && self.ask(device, rest, kind).is_err() {
@@ -68,7 +70,7 @@ impl Memory {
         }
     }
 
-    /// Reports all fixed bytes to a daemon that has just returned.
+    /// Reports all fixed bytes to a daemon to which the process has just reconnected.
     pub(crate) fn report_fixed(&self) {
         for device in self.lease.devices() {
             self.lease.report_fixed(device, |report| self.send(report));
@@ -90,7 +92,8 @@ impl Memory {
         Ok(())
     }
 
-    /// Pays a debt with `bytes` that were taken for it, and gives back the part that others paid meanwhile.
+    /// Pays a debt with `bytes` that were taken for that purpose. Gives back what other threads paid
+    /// meanwhile.
     fn pay_debt(&self, device: CUdevice, bytes: Bytes, kind: MemoryKind) {
         let left = self.lease.pay_debt(device, bytes, kind);
         if !left.is_zero() {
@@ -98,9 +101,9 @@ impl Memory {
         }
     }
 
-    /// Refuses a request for more than the whole quota without asking, since the answer is known. The daemon
-    /// is told, as it counts and logs refusals. Where telling would block, returns `false` and the daemon is
-    /// asked as usual.
+    /// Refuses a request for more than the whole quota without waiting for the daemon. The daemon is
+    /// informed, since it counts and logs refusals. Returns `false` if informing would block; then the daemon
+    /// must be asked.
     fn refuse_locally(&self, device: CUdevice, bytes: Bytes) -> bool {
         // The limit is zero in a page that the daemon has not written a quota into yet.
         let beyond = |limit: Bytes| !limit.is_zero() && bytes > limit;
@@ -137,7 +140,7 @@ impl Memory {
     }
 }
 
-/// Prints once in a process why memory was refused. Frameworks probe and retry; the daemon logs each refusal.
+/// Prints once per process why memory was refused. Frameworks retry, and the daemon logs each refusal.
 fn print_refusal(session: &str, size: Bytes, error: &AskError) {
     static PRINTED: AtomicBool = AtomicBool::new(false);
     let AskError::Memory(refusal) = error else {

@@ -1,4 +1,4 @@
-//! Bytes that the process uses on one device, and how many of them the daemon knows to be fixed.
+//! Number of bytes that the process uses on one device, and how many of them the daemon knows to be fixed.
 //!
 //! Invariant, tested in `lease.rs`: `reported ≤ fixed − debt of fixed bytes` in every interleaving.
 
@@ -14,15 +14,15 @@ use crate::process::lock;
 pub(super) struct Usage {
     pub(super) used: AtomicU64,
     pub(super) peak: AtomicU64,
-    /// Bytes in use that never move.
+    /// Number of bytes in use that never leave the card.
     fixed: AtomicU64,
-    /// Fixed bytes that were reported to the daemon; never less than it knows of.
+    /// Number of fixed bytes that were reported to the daemon, or are being reported.
     reported: AtomicU64,
-    /// Held while `reported` changes and the report is sent, so that reports go out in order.
+    /// Held while `reported` changes and the report is sent, so that reports keep their order.
     reporting: Mutex<()>,
-    /// Debt of the card: used bytes without a lease, by [`MemoryKind`].
+    /// Debts of the card, one for each [`MemoryKind`]: bytes in use without a lease.
     pub(super) debts: [AtomicU64; 2],
-    /// Size of the card as the driver's `cuMemGetInfo` returned it; 0 before it was asked.
+    /// Size of the card that the driver's `cuMemGetInfo` returned; 0 before the driver was asked.
     pub(super) card_size: AtomicU64,
 }
 
@@ -56,7 +56,7 @@ impl Usage {
         Bytes(self.debts[kind as usize].load(Ordering::SeqCst))
     }
 
-    /// Takes at most `bytes` off a debt; returns how many.
+    /// Subtracts at most `bytes` from a debt; returns the number subtracted.
     pub(super) fn pay_debt(&self, bytes: Bytes, kind: MemoryKind) -> Bytes {
         let debt = &self.debts[kind as usize];
         if bytes.is_zero() || debt.load(Ordering::SeqCst) == 0 {
@@ -73,7 +73,8 @@ impl Usage {
         fixed.saturating_sub(self.debt(MemoryKind::Fixed).0)
     }
 
-    /// Returns reported bytes to the daemon by `send`, after `free` fixed bytes were freed; returns how many.
+    /// Returns reported bytes to the daemon by `send`, after `free` fixed bytes were freed. Returns their
+    /// number.
     pub(super) fn return_reported(&self, free: Bytes, send: impl FnOnce(Bytes) -> bool) -> Bytes {
         if self.reported.load(Ordering::SeqCst) <= self.leased_fixed() {
             return Bytes::ZERO;
@@ -89,7 +90,7 @@ impl Usage {
         back
     }
 
-    /// Reports the fixed bytes by `send`, if they are more than was reported.
+    /// Reports the number of fixed bytes by `send`, if a smaller number was reported.
     pub(super) fn report_fixed(&self, send: impl FnOnce(Bytes) -> bool) {
         let _in_order = lock(&self.reporting);
         let before = self.reported.load(Ordering::SeqCst);
@@ -112,7 +113,7 @@ impl Usage {
         }
     }
 
-    /// Forgets debts and reports when a returned daemon books all bytes in use.
+    /// Sets debts and reported bytes to zero, when a new daemon counts all bytes in use.
     pub(super) fn forget_daemon(&self) {
         self.reported.store(0, Ordering::SeqCst);
         self.debts.iter().for_each(|debt| debt.store(0, Ordering::SeqCst));

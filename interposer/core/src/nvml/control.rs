@@ -8,7 +8,7 @@
 //! ```
 //!
 //! libnvidia-ml then asks for the memory of each process in this list. An answer of another size comes from
-//! an unknown driver version and stays as it is: a longer list is better than a wrong one.
+//! an unknown driver version and stays unchanged: a longer list is better than a wrong one.
 
 use std::ffi::{c_int, c_long, c_uint, c_ulong, c_void};
 use std::mem::transmute;
@@ -86,16 +86,18 @@ unsafe extern "C-unwind" fn by_number(file: c_int, request: c_ulong, argument: *
     result as c_int
 }
 
-/// Whether an answered `ioctl` may be a control call. The kernel reads only the lower 32 bits of a request.
+/// Returns whether an answered `ioctl` may be a control call. The kernel reads only the lower 32 bits of a
+/// request.
 #[inline]
 pub const fn is_of_interest(request: c_ulong, result: c_int) -> bool {
     request as c_uint == REQUEST && result == 0
 }
 
-/// Removes processes of other sessions from an answer, if it is a list of pids for a process in a session.
+/// Removes processes of other sessions from the answer to an `ioctl`, if it is a list of pids for a process
+/// in a session.
 ///
 /// # Safety
-/// `argument` is that of an `ioctl` for which [`is_of_interest`] is true.
+/// `argument` belongs to an `ioctl` for which [`is_of_interest`] is true.
 #[cold]
 pub unsafe fn answered(argument: *mut c_void) {
     // `ioctl` must neither be a cancellation point nor change errno after a success.
@@ -108,7 +110,7 @@ pub unsafe fn answered(argument: *mut c_void) {
 }
 
 /// # Safety
-/// `argument` is that of an `ioctl` for which [`is_of_interest`] is true.
+/// `argument` belongs to an `ioctl` for which [`is_of_interest`] is true.
 unsafe fn take_strangers_out(argument: *mut c_void) {
     // SAFETY: the driver has just written its status there.
     let Some(answer) = (unsafe { pids_in(argument) }) else { return };
@@ -117,10 +119,10 @@ unsafe fn take_strangers_out(argument: *mut c_void) {
     }
 }
 
-/// Returns the list that a control call was answered with, if it is one.
+/// Returns the list of pids in the answer to a control call; `None` for other answers.
 ///
 /// # Safety
-/// `argument` is null or a control call's.
+/// `argument` is null or belongs to a control call.
 unsafe fn pids_in<'answer>(argument: *mut c_void) -> Option<&'answer mut Pids> {
     // SAFETY: the caller's promise.
     let control = unsafe { argument.cast::<Control>().as_ref() }?;

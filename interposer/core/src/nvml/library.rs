@@ -1,4 +1,4 @@
-//! Functions of the real NVML that gpushare calls itself. None of them loads the library.
+//! Functions of the real NVML that gpushare calls itself. No function here loads the library.
 
 use std::ffi::{CStr, c_char, c_uint, c_void};
 use std::ptr::null_mut;
@@ -11,7 +11,7 @@ use crate::driver::dynlink::LIBNVML;
 /// `NVML_DEVICE_UUID_V2_BUFFER_SIZE`: bytes of the longest UUID, its end included.
 const UUID_BYTES: usize = 96;
 
-/// UUID of a device; `None` if the handle is invalid or NVML is not initialised.
+/// Returns the UUID of a device; `None` if the handle is invalid or NVML is not initialised.
 pub(super) fn uuid(device: Device) -> Option<GpuUuid> {
     type GetUuid = unsafe extern "C" fn(Device, *mut c_char, c_uint) -> NvmlReturn;
     let mut text = [0; UUID_BYTES];
@@ -26,7 +26,7 @@ pub(super) fn uuid(device: Device) -> Option<GpuUuid> {
     unsafe { CStr::from_ptr(text.as_ptr()) }.to_str().ok()?.parse().ok()
 }
 
-/// UUIDs of the MIG instances of a GPU; empty for a GPU that is not partitioned.
+/// Returns the UUIDs of a GPU's MIG instances; empty for a GPU that is not partitioned.
 pub(super) fn instances(device: Device) -> Vec<GpuUuid> {
     type GetMost = unsafe extern "C" fn(Device, *mut c_uint) -> NvmlReturn;
     type GetInstance = unsafe extern "C" fn(Device, c_uint, *mut Device) -> NvmlReturn;
@@ -50,7 +50,7 @@ pub(super) fn instances(device: Device) -> Vec<GpuUuid> {
     (0..most).filter_map(instance).filter_map(uuid).collect()
 }
 
-/// Numbers of the GPU instance and the compute instance of a MIG device.
+/// Returns the numbers of the GPU instance and the compute instance of a MIG device.
 pub(super) fn instance(device: Device) -> (c_uint, c_uint) {
     type GetId = unsafe extern "C" fn(Device, *mut c_uint) -> NvmlReturn;
     let ask = |name| {
@@ -65,13 +65,13 @@ pub(super) fn instance(device: Device) -> (c_uint, c_uint) {
 /// Type of `nvmlDeviceGetProcessUtilization`.
 pub(super) type GetSamples = unsafe extern "C-unwind" fn(Device, *mut Sample, *mut c_uint, u64) -> NvmlReturn;
 
-/// NVML's `nvmlDeviceGetProcessUtilization`, if the loaded library has it.
+/// Returns NVML's `nvmlDeviceGetProcessUtilization`, if the loaded library has that function.
 pub(super) fn get_samples() -> Option<GetSamples> {
     // SAFETY: the export has this type (NVML API).
     unsafe { function(c"nvmlDeviceGetProcessUtilization") }
 }
 
-/// NVML's function of this name, if the loaded library has it.
+/// Returns NVML's function of this name, if the loaded library has that function.
 ///
 /// # Safety
 /// `F` is the function's type.

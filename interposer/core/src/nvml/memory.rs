@@ -1,11 +1,11 @@
-//! Memory of a card, as NVML reports it: the session's quota as its size.
+//! Memory of a card as NVML reports it inside a session: the quota appears as the card's size.
 
 use gpushare_proto::Bytes;
 
 use super::session::Card;
 use super::types::{Device, Memory, MemoryV2, NVML_SUCCESS, NvmlReturn};
 
-/// `nvmlDeviceGetMemoryInfo`.
+/// `nvmlDeviceGetMemoryInfo`: reports the session's quota as total and its allocations as used.
 pub unsafe fn info(
     real: unsafe extern "C-unwind" fn(Device, *mut Memory) -> NvmlReturn,
     device: Device,
@@ -22,7 +22,7 @@ pub unsafe fn info(
     }
 }
 
-/// `nvmlDeviceGetMemoryInfo_v2`. Quota that the card cannot provide now counts as reserved by the system.
+/// `nvmlDeviceGetMemoryInfo_v2`: as [`info`]. Quota that the card cannot provide now counts as reserved.
 pub unsafe fn info_v2(
     real: unsafe extern "C-unwind" fn(Device, *mut MemoryV2) -> NvmlReturn,
     device: Device,

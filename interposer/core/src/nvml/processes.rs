@@ -1,4 +1,4 @@
-//! Processes on a card: the session's own.
+//! NVML's lists of processes on a card, limited to the processes of the caller's session.
 
 use std::ffi::c_uint;
 use std::ptr::null_mut;
@@ -12,7 +12,7 @@ use super::types::{
     NVML_SUCCESS, NvmlReturn, Process1, Process2, ProcessDetail, ProcessDetailList, Sample, SampleInfo,
 };
 
-/// Number of times that a list is read again because it grew meanwhile.
+/// Number of times that NVML is asked again for a list because the list grew meanwhile.
 const TRIES: u32 = 8;
 /// Spare entries for processes that start while a list is being read.
 const SPARE: c_uint = 16;
@@ -25,14 +25,15 @@ pub trait Entry: Copy + Default {
 
 /// Entry of an NVML list of processes that use memory.
 pub trait Listed: Entry {
-    /// Creates the entry of a process of the session, on an instance of the card.
+    /// Creates the entry of a process of the session, with the numbers of its GPU instance and compute
+    /// instance.
     fn own(process: &ProcessMemory, instance: (c_uint, c_uint)) -> Self;
 }
 
 type List<T> = unsafe extern "C-unwind" fn(Device, *mut c_uint, *mut T) -> NvmlReturn;
 
-/// `nvmlDeviceGetComputeRunningProcesses` and its newer forms: the session's processes, with the bytes that
-/// the daemon counts.
+/// `nvmlDeviceGetComputeRunningProcesses` and its newer forms: lists the session's processes, with the bytes
+/// that the daemon counts.
 pub unsafe fn running<T: Listed>(
     real: List<T>,
     device: Device,
@@ -61,8 +62,8 @@ pub unsafe fn running<T: Listed>(
     unsafe { hand_over(&own, count, infos) }
 }
 
-/// Lists that the daemon does not keep (graphics processes, MPS clients, accounted pids): the library's,
-/// without other sessions.
+/// Lists that the daemon does not keep (graphics processes, MPS clients, accounted pids): NVML's own lists
+/// without processes of other sessions.
 pub unsafe fn own<T: Entry>(real: List<T>, device: Device, count: *mut c_uint, infos: *mut T) -> NvmlReturn {
     let card = if count.is_null() { None } else { Card::of(device) };
     // SAFETY: the caller's own arguments.
@@ -73,7 +74,7 @@ pub unsafe fn own<T: Entry>(real: List<T>, device: Device, count: *mut c_uint, i
     all.map_or_else(|refused| refused, |all| unsafe { hand_over(&kept(&card, all), count, infos) })
 }
 
-/// `nvmlDeviceGetRunningProcessDetailList`.
+/// `nvmlDeviceGetRunningProcessDetailList`: lists the session's processes only.
 pub unsafe fn details(
     real: unsafe extern "C-unwind" fn(Device, *mut ProcessDetailList) -> NvmlReturn,
     device: Device,
@@ -122,7 +123,7 @@ pub unsafe fn accounting<T>(
     unsafe { real(device, pid, stats) }
 }
 
-/// Reads a whole list of NVML, with as much room as NVML asks for.
+/// Reads a whole list from NVML, in an array as long as NVML demands.
 pub(super) fn whole<T: Copy + Default>(
     ask: impl Fn(*mut c_uint, *mut T) -> NvmlReturn,
 ) -> Result<Vec<T>, NvmlReturn> {
@@ -153,7 +154,7 @@ pub(super) fn kept<T: Entry>(card: &Card, all: Vec<T>) -> Vec<T> {
     all.into_iter().filter(|entry| card.owns(entry.pid())).collect()
 }
 
-/// Writes a list as NVML does: always its length, and the entries if there is room for all.
+/// Writes a list as NVML does: always the length, and the entries if the caller's array is long enough.
 ///
 /// # Safety
 /// `count` is readable and writable, and `entries` has room for as many as it says.
@@ -210,7 +211,6 @@ impl Listed for Process2 {
 mod tests {
     use super::*;
 
-    /// NVML list with three entries.
     fn three(count: *mut c_uint, entries: *mut c_uint) -> NvmlReturn {
         // SAFETY: the callers below give the room that they state.
         unsafe { hand_over(&[7, 8, 9], count, entries) }

@@ -1,4 +1,4 @@
-//! Hook table of NVML: one row per hooked function. NVML has no variants; each function is one export.
+//! Hook table of NVML: one row per hooked function. Each function has one exported form.
 
 use std::ffi::{CStr, c_char, c_void};
 use std::ptr::null_mut;
@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use crate::driver::dynlink::{self, LIBNVML, Library};
 use crate::driver::hook_table::Wrapper;
 
-/// A hooked function of NVML.
+/// Row of the hook table of NVML: one hooked function.
 #[derive(Debug)]
 pub struct Row {
     name: &'static CStr,
@@ -15,12 +15,12 @@ pub struct Row {
     real: AtomicPtr<c_void>,
 }
 
-/// All hooked functions of NVML.
+/// Hook table of NVML, with a row for each hooked function.
 #[derive(Clone, Copy, Debug)]
 pub struct Table(pub &'static [&'static Row]);
 
 impl Row {
-    /// Creates the row of an export, given with a NUL at its end.
+    /// Creates the row of an exported function, given as a name with a NUL at its end.
     pub const fn new(name: &'static str, wrapper: *const c_void) -> Self {
         Self {
             name: dynlink::name(name),
@@ -29,7 +29,8 @@ impl Row {
         }
     }
 
-    /// NVML's own function, or null if the library lacks it. Loads NVML, because the program calls it.
+    /// Returns NVML's own function, or null if the library lacks it. Loads NVML, because the program calls
+    /// the function.
     pub fn real(&self) -> *mut c_void {
         self.resolve(Library::symbol)
     }
@@ -44,12 +45,11 @@ impl Row {
     }
 }
 
-/// Returns gpushare's function for a hooked name of NVML, and null if the real `dlsym` must answer. Like
-/// [`crate::hooks::lookup::dlsym_answer`] it replaces only NVML's own function or gpushare's export of that
-/// name.
+/// Returns gpushare's function for a hooked function of NVML, and null if the real `dlsym` must answer.
+/// Replaces only NVML's own function, or gpushare's export of the same name.
 ///
 /// # Safety
-/// The arguments are those of a call of `dlsym`.
+/// The arguments belong to a call of `dlsym`.
 pub unsafe fn dlsym_answer(table: Table, handle: *mut c_void, name: *const c_char) -> *mut c_void {
     if name.is_null() || handle == libc::RTLD_NEXT {
         return null_mut();

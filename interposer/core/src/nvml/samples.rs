@@ -1,4 +1,4 @@
-//! Utilization of a card by process: of the session's own processes.
+//! Utilization of a card, limited to the processes of the caller's session.
 
 use std::ffi::c_uint;
 
@@ -9,8 +9,8 @@ use super::types::{
     Device, NVML_ERROR_NOT_FOUND, NVML_SUCCESS, NvmlReturn, Sample, SampleInfos, Utilization,
 };
 
-/// `nvmlDeviceGetUtilizationRates`: the sum of the session's processes, at most the card's own figure. Where
-/// NVML does not know it by process (MIG, some virtual GPUs) it is the card's figure.
+/// `nvmlDeviceGetUtilizationRates`: returns the sum over the session's processes, at most the card's own
+/// figure. Returns the card's figure where NVML has none per process (MIG, some virtual GPUs).
 pub unsafe fn rates(
     real: unsafe extern "C-unwind" fn(Device, *mut Utilization) -> NvmlReturn,
     device: Device,
@@ -39,7 +39,7 @@ pub unsafe fn rates(
     result
 }
 
-/// `nvmlDeviceGetProcessUtilization`.
+/// `nvmlDeviceGetProcessUtilization`: returns the samples of the session's processes only.
 pub unsafe fn samples(
     real: GetSamples,
     device: Device,
@@ -56,7 +56,7 @@ pub unsafe fn samples(
     all.map_or_else(|refused| refused, |all| unsafe { hand_over_some(&kept(&card, all), count, samples) })
 }
 
-/// `nvmlDeviceGetProcessesUtilizationInfo`.
+/// `nvmlDeviceGetProcessesUtilizationInfo`: returns the samples of the session's processes only.
 pub unsafe fn infos(
     real: unsafe extern "C-unwind" fn(Device, *mut SampleInfos) -> NvmlReturn,
     device: Device,
@@ -83,10 +83,10 @@ pub unsafe fn infos(
     )
 }
 
-/// Writes a list of samples; an empty one is the error `NVML_ERROR_NOT_FOUND`, as in NVML.
+/// Writes a list of samples. An empty list gives the error `NVML_ERROR_NOT_FOUND`, as in NVML.
 ///
 /// # Safety
-/// As [`hand_over`].
+/// The same as of [`hand_over`].
 unsafe fn hand_over_some<T: Copy>(own: &[T], count: *mut c_uint, samples: *mut T) -> NvmlReturn {
     // SAFETY: the caller's promise.
     match unsafe { hand_over(own, count, samples) } {

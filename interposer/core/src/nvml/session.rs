@@ -1,4 +1,4 @@
-//! Session on the card that an NVML handle names, and the processes in that session.
+//! Caller's session on the card of an NVML handle: its memory figures and its processes.
 
 use std::process;
 use std::sync::Arc;
@@ -12,21 +12,21 @@ use crate::memory::lease::Figures;
 use crate::state::State;
 use crate::state::inquiry;
 
-/// View of one card from a session.
+/// One card as the caller's session sees it.
 #[derive(Clone, Debug)]
 pub(super) struct Card {
     pub(super) uuid: GpuUuid,
     members: Members,
-    /// Figures of this process itself, if it uses the card. They are exact, unlike the daemon's.
+    /// Memory figures that this process itself has, if it uses the card. They are exact, unlike the daemon's.
     figures: Option<Figures>,
-    /// UUIDs of the instances of a partitioned GPU.
+    /// UUIDs of the MIG instances of a partitioned GPU; empty for another card.
     parts: Vec<GpuUuid>,
-    /// Bytes of this process on those instances.
+    /// Number of bytes that this process uses on the card or its instances.
     own: Bytes,
 }
 
 impl Card {
-    /// Returns `None` outside a session, and for a handle that NVML does not know.
+    /// Returns the card of an NVML handle; `None` outside a session, and for an invalid handle.
     pub(super) fn of(device: Device) -> Option<Self> {
         let members = Members::of_caller()?;
         let state = State::existing();
@@ -44,7 +44,7 @@ impl Card {
         (account.is_some() || figures.is_some()).then_some(Self { uuid, members, figures, own, parts })
     }
 
-    /// Total, used and free bytes for a card of `size`.
+    /// Returns total, used and free bytes for a card of `size`.
     pub(super) fn memory(&self, size: Bytes) -> (Bytes, Bytes, Bytes) {
         if let Some(figures) = self.figures {
             return (figures.total(size), figures.used, figures.free(size));
@@ -64,14 +64,14 @@ impl Card {
         (sum(|part| part.total), sum(|part| part.used), sum(|part| part.free))
     }
 
-    /// Whether the daemon counts memory of this card. It does not for a partitioned GPU, or for a card that
-    /// it has not met.
+    /// Returns whether the daemon counts memory of this card. It does not for a partitioned GPU or an unused
+    /// card.
     pub(super) fn is_kept(&self) -> bool {
         let account = self.members.0.as_ref();
         account.is_none_or(|account| inquiry::card(account, self.uuid).is_some())
     }
 
-    /// Processes of the session on the card. Only this one if the daemon does not answer.
+    /// Returns the session's processes on the card; only this process if the daemon does not answer.
     pub(super) fn processes(&self) -> Vec<ProcessMemory> {
         let (pid, used) = (process::id(), self.own);
         let Some(account) = &self.members.0 else {
@@ -89,25 +89,25 @@ impl Card {
         processes
     }
 
-    /// Whether a pid belongs to the session.
+    /// Returns whether a pid belongs to the session.
     pub(super) fn owns(&self, pid: u32) -> bool {
         self.members.has(pid)
     }
 }
 
-/// Processes of the caller's session on any card. Only this one if the daemon does not answer.
+/// Processes of the caller's session on all cards; only this process if the daemon does not answer.
 #[derive(Clone, Debug)]
 pub(super) struct Members(Option<Arc<SessionMemory>>);
 
 impl Members {
-    /// `None` outside a session.
+    /// Returns the processes of the caller's session; `None` outside a session.
     pub(super) fn of_caller() -> Option<Self> {
         let account = inquiry::session_memory();
         (account.is_some() || State::is_shared()).then_some(Self(account))
     }
 
-    /// Whether a pid belongs to the session. Depending on its version, the driver reports pids of the host or
-    /// of the caller's PID namespace.
+    /// Returns whether a pid belongs to the session. The pid may be one of the host or of the caller's PID
+    /// namespace, because drivers differ.
     pub(super) fn has(&self, pid: u32) -> bool {
         match &self.0 {
             Some(account) => {

@@ -2,26 +2,26 @@
 
 use std::ffi::{c_int, c_uint, c_void};
 
-/// `nvmlReturn_t`.
+/// Result code of an NVML call (`nvmlReturn_t`).
 pub type NvmlReturn = c_int;
-/// `nvmlDevice_t`: a GPU or a MIG instance.
+/// Handle of a GPU or of a MIG instance (`nvmlDevice_t`).
 pub type Device = *mut c_void;
 
-/// No error.
+/// The call succeeded.
 pub const NVML_SUCCESS: NvmlReturn = 0;
-/// An argument is out of range.
+/// An argument of the call is out of range.
 pub const NVML_ERROR_INVALID_ARGUMENT: NvmlReturn = 2;
 /// The queried object does not exist.
 pub const NVML_ERROR_NOT_FOUND: NvmlReturn = 6;
-/// The caller's array is too small; the call returns the length that is needed.
+/// The caller's array is too small; the call returns the needed length.
 pub const NVML_ERROR_INSUFFICIENT_SIZE: NvmlReturn = 7;
-/// The library lacks the function.
+/// The installed NVML lacks the function.
 pub const NVML_ERROR_FUNCTION_NOT_FOUND: NvmlReturn = 13;
 
-/// Number in place of an instance's where there is no instance (`nvmlProcessInfo_t`).
+/// Instance number of a process that is on no MIG instance (`nvmlProcessInfo_t`).
 pub const NO_INSTANCE: c_uint = c_uint::MAX;
 
-/// `nvmlMemory_t`: bytes of a card in all, those that can be allocated, and those that are allocated.
+/// Memory of a card (`nvmlMemory_t`): bytes in total, bytes that can be allocated, and allocated bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct Memory {
@@ -30,8 +30,8 @@ pub struct Memory {
     pub(super) used: u64,
 }
 
-/// `nvmlMemory_v2_t`: bytes as in [`Memory`], and those that the system reserves. Only the caller writes the
-/// version.
+/// Memory of a card (`nvmlMemory_v2_t`): bytes as in [`Memory`], and bytes that the system reserves. Only the
+/// caller writes the version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct MemoryV2 {
@@ -72,12 +72,12 @@ pub struct ProcessDetail {
     pub(super) protected: u64,
 }
 
-/// `nvmlProcessDetailList_v1_t`.
+/// Process list of a card (`nvmlProcessDetailList_v1_t`).
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct ProcessDetailList {
     pub(super) version: c_uint,
-    /// Kind of processes that the list is asked for.
+    /// Kind of processes that the caller wants.
     pub(super) mode: c_uint,
     /// Length of the caller's array; after the call, the number of processes.
     pub(super) count: c_uint,
@@ -93,8 +93,8 @@ pub struct Utilization {
     pub(super) memory: c_uint,
 }
 
-/// `nvmlProcessUtilizationSample_t`: a process's share of the card's parts, in percent of time or capacity, at
-/// `timestamp` in microseconds.
+/// Share of a process in the card's engines (`nvmlProcessUtilizationSample_t`), in percent of time or
+/// capacity; `timestamp` is in microseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Sample {
@@ -106,7 +106,7 @@ pub struct Sample {
     pub(super) decoder: c_uint,
 }
 
-/// `nvmlProcessUtilizationInfo_v1_t`: a process's share of the card's parts, as in [`Sample`].
+/// Share of a process in the card's engines (`nvmlProcessUtilizationInfo_v1_t`), as in [`Sample`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct SampleInfo {
@@ -120,14 +120,14 @@ pub struct SampleInfo {
     pub(super) flow: c_uint,
 }
 
-/// `nvmlProcessesUtilizationInfo_v1_t`.
+/// List of samples of all processes (`nvmlProcessesUtilizationInfo_v1_t`).
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct SampleInfos {
     pub(super) version: c_uint,
     /// Length of the caller's array; after the call, the number of processes.
     pub(super) count: c_uint,
-    /// Only samples after this time are wanted, in microseconds.
+    /// Timestamp in microseconds; the caller wants only later samples.
     pub(super) last_seen: u64,
     /// Array that the library fills.
     pub(super) samples: *mut SampleInfo,

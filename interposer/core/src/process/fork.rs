@@ -1,20 +1,21 @@
-//! Inheritance of a fork's child: sockets of ours that it closes, values that it forgets, and the handlers of
-//! fork and exit.
+//! The child of a fork: it closes gpushare's sockets and forgets the parent's values. This module also
+//! registers the handlers of fork and exit.
 //!
-//! The numbers of the sockets are plain atomics. A lock that a thread of the parent held stays locked in the
-//! child for ever.
+//! The numbers of the sockets are plain atomics, because a lock that a thread of the parent held would stay
+//! locked in the child for ever.
 
 use std::ptr::null_mut;
 use std::sync::Once;
 use std::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
 
-/// Sockets of the connection to the daemon; −1 for none.
+/// Descriptors of the connection to the daemon; −1 for none.
 static CONNECTION: [AtomicI32; 2] = [const { AtomicI32::new(-1) }; 2];
-/// Socket of the inquiry that is under way (`state/inquiry.rs`); −1 for none. There is one at a time.
+/// Descriptor of the short connection for a question (`state/inquiry.rs`), at most one at a time; −1 for
+/// none.
 static INQUIRY: AtomicI32 = AtomicI32::new(-1);
 
-/// Registers handlers for the child of a fork and for the end of the process, once. Called before the first
-/// connection, so that a process which never uses CUDA has no handler.
+/// Registers handlers for the child of a fork and for the end of the process, once. A process that never uses
+/// CUDA has no handler, since this is called before the first connection.
 pub(crate) fn register(in_child: extern "C" fn(), at_exit: extern "C" fn()) {
     static REGISTER: Once = Once::new();
     REGISTER.call_once(|| {
@@ -26,21 +27,21 @@ pub(crate) fn register(in_child: extern "C" fn(), at_exit: extern "C" fn()) {
     });
 }
 
-/// Sets the sockets of the connection, which the child of a fork closes; −1 for none.
+/// Sets the descriptors of the connection to the daemon, which the child of a fork closes; −1 for none.
 pub fn guard_connection(sockets: [i32; 2]) {
     for (guarded, socket) in CONNECTION.iter().zip(sockets) {
         guarded.store(socket, Ordering::Relaxed);
     }
 }
 
-/// Sets the socket of an inquiry, which the child of a fork closes while the guard lives.
+/// Sets the descriptor of a short connection, which the child of a fork closes during the guard's lifetime.
 #[must_use]
 pub fn guard_inquiry(socket: i32) -> InquiryGuard {
     INQUIRY.store(socket, Ordering::Relaxed);
     InquiryGuard(())
 }
 
-/// Guard of an inquiry's socket; dropped before the socket.
+/// Guard of the descriptor of a short connection. It is dropped before the socket is closed.
 #[derive(Debug)]
 pub struct InquiryGuard(());
 
@@ -61,8 +62,8 @@ pub(crate) fn close_sockets() {
     }
 }
 
-/// A value that is made once and never dropped, and that the child of a fork forgets by one store. Locks
-/// inside that a thread of the parent held are forgotten with it.
+/// Value that is created once and never dropped, and that the child of a fork forgets by one store. So the
+/// child also forgets locks in the value that threads of the parent held.
 pub(crate) struct ForkCell<T>(AtomicPtr<T>);
 
 impl<T: Send + Sync + 'static> ForkCell<T> {
@@ -76,7 +77,7 @@ impl<T: Send + Sync + 'static> ForkCell<T> {
         unsafe { self.0.load(Ordering::Acquire).as_ref() }
     }
 
-    /// Sets the value unless another thread has set one; returns the one that is set.
+    /// Sets the value unless another thread has set one; returns the value in the cell.
     pub(crate) fn set(&self, value: T) -> &'static T {
         let fresh = Box::into_raw(Box::new(value));
         match self.0.compare_exchange(null_mut(), fresh, Ordering::AcqRel, Ordering::Acquire) {

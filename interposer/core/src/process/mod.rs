@@ -1,5 +1,5 @@
 //! Behaviour of the library as a guest in the host's process: lines on stderr, fork and exit, threads, and
-//! its own panics. Nothing here knows the daemon.
+//! its own panics. This module knows nothing of the daemon.
 
 pub mod fork;
 pub mod panics;
@@ -9,20 +9,20 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Whether the process is ending. No thread may wait for the card from then on.
+/// Whether the process is ending. If so, no thread may wait for the card any more.
 pub(crate) static EXITING: AtomicBool = AtomicBool::new(false);
 
 pub(crate) fn is_exiting() -> bool {
     EXITING.load(Ordering::Acquire)
 }
 
-/// Locks a mutex, also one that a panicking thread poisoned. Data under our mutexes is valid between any two
-/// statements, and the host must not die of another thread's panic.
+/// Locks a mutex, even one that a panicking thread poisoned. Data under gpushare's mutexes is valid between
+/// any two statements, and the host must survive the panic.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Starts a thread that takes none of the host's signals.
+/// Starts a thread that receives none of the host's signals.
 pub(crate) fn spawn(name: &str, work: impl FnOnce() + Send + 'static) {
     // SAFETY: the sets are initialised by sigfillset and pthread_sigmask before they are read.
     unsafe {

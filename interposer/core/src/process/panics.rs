@@ -1,19 +1,18 @@
-//! Panics of the library itself: they end in the hook and never reach the application. Other unwinding, such
-//! as a cancelled thread or an exception of a callback, passes through (`gpushare_sys::unwind` tells them
-//! apart).
+//! Panics of the library end in the hook and never reach the application. Other unwinding, such as a
+//! cancelled thread or an exception of a callback, passes through (`gpushare_sys::unwind` tells them apart).
 
 use gpushare_sys::unwind::stop_panics;
 
 use super::stderr;
 use crate::driver::types::{CUDA_ERROR_UNKNOWN, CUresult};
 
-/// Runs a hook. A panic in it becomes `CUDA_ERROR_UNKNOWN` and a line on stderr.
+/// Runs a hook. A panic inside becomes `CUDA_ERROR_UNKNOWN` and a line on stderr.
 #[inline]
 pub fn guest(hook: impl FnOnce() -> CUresult) -> CUresult {
     guest_or(hook, || CUDA_ERROR_UNKNOWN)
 }
 
-/// Runs `work`; after a panic in it prints a line and returns `otherwise()`.
+/// Runs `work`. If `work` panics, prints a line and returns `otherwise()`.
 #[inline]
 pub fn guest_or<T>(work: impl FnOnce() -> T, otherwise: impl FnOnce() -> T) -> T {
     stop_panics(work).unwrap_or_else(|| {

@@ -36,7 +36,7 @@ fn write_quietly(descriptor: c_int, text: &str) {
     });
 }
 
-/// Prints a line unless `printed` is set, and sets it.
+/// Prints a line once: only if the flag `printed` is not set yet.
 pub fn print_once(printed: &AtomicBool, line: fmt::Arguments<'_>) {
     if !printed.swap(true, Ordering::Relaxed) {
         print(line);

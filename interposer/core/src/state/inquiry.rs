@@ -1,10 +1,9 @@
-//! Limits and use of the process's session, asked of the daemon on a short connection. A framework asks for
-//! the size of a card before the process is a client, and `nvidia-smi` never is one.
+//! Memory limits and use of the process's session, which the daemon tells on a short connection. A framework
+//! asks for the size of a card before the process is a client, and `nvidia-smi` never becomes one.
 //!
-//! An inquiry makes no client, no page and no thread: hello, question, answer, end. Only a process of a
-//! session asks: one with a token, or a client. An answer is kept for a moment, so that a tool's many
-//! questions agree. After a failed inquiry the last answer stays; without one the caller returns the card's
-//! own figures.
+//! An inquiry creates no client, no shared page and no thread. Only a process of a session asks: one with a
+//! token, or a client. An answer is kept for a moment, so that several questions of a tool get equal answers.
+//! After a failure the last answer stays; without one the caller returns the card's own figures.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -18,9 +17,9 @@ use crate::daemon::address::Address;
 use crate::process::fork::{self, ForkCell};
 use crate::process::lock;
 
-/// Time for which an answer is kept.
+/// Time for which an answer of the daemon is kept.
 const FRESH: Duration = Duration::from_millis(50);
-/// Time without inquiries after one that failed.
+/// Pause without inquiries after an inquiry that failed.
 const REST: Duration = Duration::from_secs(1);
 
 static INQUIRY: ForkCell<Inquiry> = ForkCell::new();
@@ -35,11 +34,11 @@ struct Inquiry {
 #[derive(Debug, Default)]
 struct Last {
     answer: Option<Arc<SessionMemory>>,
-    /// End of the time in which nothing is asked.
+    /// Point in time until which the daemon is not asked again.
     until: Option<Instant>,
 }
 
-/// Returns limits and use of the process's session; `None` without one, and while no daemon has answered.
+/// Returns memory limits and use of the process's session; `None` without a session or any answer.
 pub(crate) fn session_memory() -> Option<Arc<SessionMemory>> {
     let inquiry = INQUIRY.get().unwrap_or_else(|| {
         fork::register(super::in_child, super::at_exit);
@@ -62,19 +61,19 @@ pub(crate) fn session_memory() -> Option<Arc<SessionMemory>> {
     last.answer.clone()
 }
 
-/// Makes the next inquiry ask, after the process itself attached to a card.
+/// Discards the kept answer, after the process itself attached to a card.
 pub(super) fn invalidate() {
     if let Some(inquiry) = INQUIRY.get() {
         lock(&inquiry.last).until = None;
     }
 }
 
-/// Returns the size of a card to the session; [`Bytes::MAX`] without a limit there.
+/// Returns the size of a card as the session sees it; [`Bytes::MAX`] without a limit on that card.
 pub(crate) fn total(session: &SessionMemory, uuid: GpuUuid) -> Bytes {
     card(session, uuid).map_or(session.limit.unwrap_or(Bytes::MAX), |card| card.total)
 }
 
-/// Returns the session's part of one card, if the daemon knows the card.
+/// Returns the session's memory on one card, if the daemon knows the card.
 pub(crate) fn card(session: &SessionMemory, uuid: GpuUuid) -> Option<&CardMemory> {
     session.cards.iter().find(|card| card.info.uuid == uuid)
 }

@@ -1,4 +1,5 @@
-//! The process joins a session before its first context, and attaches to each card before a context there.
+//! Joining: the process becomes a client of its session before its first context, and attaches to each card
+//! before it creates a context there.
 
 use std::fmt;
 use std::sync::Mutex;
@@ -16,7 +17,7 @@ use crate::driver::types::{CUDA_ERROR_SYSTEM_NOT_READY, CUdevice, CUresult};
 use crate::gate::set_page;
 use crate::process::{fork, lock, spawn, stderr};
 
-/// Cards that the daemon knows this process to use.
+/// Cards that the process has announced to the daemon.
 #[derive(Debug, Default)]
 pub(super) struct Cards {
     pub(super) attached: Mutex<Vec<(CUdevice, GpuInfo)>>,
@@ -25,7 +26,7 @@ pub(super) struct Cards {
 }
 
 impl State {
-    /// Joins a session, and attaches to `device`. Called before anything that makes a context there.
+    /// Joins the session, and attaches to `device`. Called before anything that creates a context there.
     pub(crate) fn admit(&'static self, device: CUdevice) -> Result<(), CUresult> {
         // Opens files and sockets, by calls in which a thread must not be cancelled.
         uncancelled(|| match self.daemon.membership(|| self.join()) {
@@ -108,7 +109,8 @@ impl State {
         }
     }
 
-    /// Returns the calling thread's device if it is shared, so that allocations on it are charged.
+    /// Returns the calling thread's device if the process shares that device, so that allocations there are
+    /// charged.
     #[inline]
     pub(crate) fn shared_device(&'static self) -> Option<CUdevice> {
         self.daemon.link()?;
@@ -120,14 +122,14 @@ impl State {
         Some(device)
     }
 
-    /// Returns the device of this process that is the card `uuid`, if the process attached to it.
+    /// Returns the ordinal of the card `uuid`, if the process attached to that card.
     pub(crate) fn device_of(&self, uuid: GpuUuid) -> Option<CUdevice> {
         let attached = lock(&self.cards.attached);
         attached.iter().find(|(_, info)| info.uuid == uuid).map(|(device, _)| *device)
     }
 }
 
-/// Returns the limits of the environment for the session, for a daemon that makes one for this process.
+/// Returns the limits from the environment, for a daemon that creates a session for this process.
 fn limits() -> Result<Option<TenantRequest>, (&'static str, QuotaError)> {
     let read = |name: &'static str| match std::env::var_os(name) {
         Some(text) if !text.is_empty() => text.to_string_lossy().parse().map_err(|error| (name, error)),

@@ -1,4 +1,4 @@
-//! The state of the process, which begins with the first hooked call, and its membership in a session.
+//! State of the process, created in the first hooked call, and the process's membership in a session.
 //!
 //! ```text
 //!   State ──▶ driver · contexts · memory · gate · window     each owns its facts
@@ -6,8 +6,8 @@
 //!                        ▲ a thread listens, and returns to the next daemon (rejoin)
 //! ```
 //!
-//! Everything hangs on one pointer, so that the child of a fork forgets it in one store, with all locks that
-//! threads of its parent held.
+//! One pointer leads to the whole state. So the child of a fork forgets it in one store, with all locks that
+//! threads of the parent held.
 
 pub(crate) mod inquiry;
 mod join;
@@ -32,10 +32,10 @@ use crate::window::process::ProcessWindow;
 use join::Cards;
 
 static STATE: ForkCell<State> = ForkCell::new();
-/// Whether the process must share and its driver lacks functions for that.
+/// Whether the process is required to share although its driver lacks functions for that.
 static MUST_NOT_RUN: AtomicBool = AtomicBool::new(false);
 
-/// Returns the answer of a hook that makes a context where there is no state.
+/// Returns the result of a hook that creates a context in a process without a state.
 pub(crate) fn without_state(real: impl FnOnce() -> CUresult) -> CUresult {
     if MUST_NOT_RUN.load(Ordering::Relaxed) {
         CUDA_ERROR_SYSTEM_NOT_READY
@@ -55,12 +55,12 @@ pub(crate) struct State {
     cards: Cards,
     drainer_started: AtomicBool,
     started: Instant,
-    /// Nanoseconds that the library itself took to make the first context; 0 before.
+    /// Time that the library itself took in the creation of the first context, in nanoseconds; 0 before.
     first_context: AtomicU64,
 }
 
 impl State {
-    /// Returns the state, made now by the first hooked call. `None` without a usable driver.
+    /// Returns the state, and creates it in the first hooked call. `None` without a usable driver.
     pub(crate) fn get() -> Option<&'static Self> {
         Self::existing().or_else(Self::begin)
     }
@@ -117,8 +117,8 @@ impl State {
         }
     }
 
-    /// Starts the drainer after the first grant, even if it has nothing to do yet. The flag that asks an idle
-    /// holder to let go is only written into the page, so no later message would start it.
+    /// Starts the drainer after the first grant, even if nothing is to be drained. The daemon asks an idle
+    /// session for the lock only by a flag in the shared page, so no later message would start the drainer.
     fn start_drainer(&'static self) {
         let word = GateWord(page().gate.load(Ordering::Acquire));
         // Every page begins with change 0, under which nothing was granted.
@@ -130,7 +130,7 @@ impl State {
     }
 }
 
-/// Starts the child of a fork as if CUDA was never used. Only atomics and system calls are safe here.
+/// Resets the child of a fork as if CUDA was never used. Only atomics and system calls are safe here.
 extern "C" fn in_child() {
     inquiry::forget();
     STATE.forget();

@@ -1,4 +1,5 @@
-//! The link thread: takes in the daemon's messages, and returns to the next daemon after a lost connection.
+//! The link thread: processes the daemon's messages, and connects to the next daemon after the connection was
+//! lost.
 //!
 //! ```text
 //!   lost ──▶ probe ──▶ hello with what the process has ──▶ new page in force ──▶ open questions, limits, fixed bytes
@@ -21,8 +22,8 @@ use crate::gate::{page, set_page};
 use crate::process::lock;
 
 impl State {
-    /// Runs in the link thread for as long as the process lives. `limits` go to a daemon that makes a session
-    /// for the process; one that knows the process ignores them.
+    /// Runs in the link thread until the process ends. `limits` are sent to a daemon that may have to create
+    /// a session for the process.
     pub(super) fn listen(
         &'static self,
         address: &Address,
@@ -88,7 +89,8 @@ impl State {
         Ok(connection)
     }
 
-    /// Returns the process's holdings for the hello: bytes in use and live contexts of each device.
+    /// Returns the process's memory and contexts for the hello: bytes in use and live contexts of each
+    /// device.
     fn returning(&self, link: &Link, used: &[(CUdevice, Bytes)], contexts: &[CUdevice]) -> Returning {
         let identity = link.identity();
         let gpu = |&(device, used): &(CUdevice, Bytes)| {

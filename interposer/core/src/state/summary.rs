@@ -1,4 +1,4 @@
-//! The line at exit that prints figures of the process's life (`GPUSHARE_SUMMARY=1`).
+//! Line on stderr at exit with figures about the process's life (`GPUSHARE_SUMMARY=1`).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -10,7 +10,7 @@ use crate::process::stderr;
 use crate::window::launch_window::Counters;
 
 impl State {
-    /// Remembers how long the library itself took to make a context, if it is the first.
+    /// Remembers how long the library itself took in the creation of a context, if it is the first.
     pub(crate) fn note_first_context(&self, ours: Duration) {
         let (first, ours) = (&self.first_context, Nanos::from(ours).0.max(1));
         // Fails if another context was the first.
