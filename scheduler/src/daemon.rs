@@ -1,5 +1,5 @@
-//! Life of the daemon: it takes its folders, reads the registry, takes the cards, listens, serves until a
-//! signal or until idle, and cleans up.
+//! Runs the daemon: takes its folders, reads the registry, takes the cards, listens, serves and cleans up. It
+//! ends on a signal, or when it has been idle for the configured time.
 
 use std::os::unix::net::UnixListener as StdUnixListener;
 use std::panic::resume_unwind;
@@ -28,17 +28,17 @@ use crate::sockets::{Folder, Sockets};
 use crate::state::State;
 use crate::{metrics, ready};
 
-/// Capacity of the queue of messages from all connections together.
+/// Largest number of waiting messages from all connections together.
 const EVENTS: usize = 256;
-/// Capacity of the queue of inputs from the daemon's own tasks and threads.
+/// Largest number of waiting inputs from the daemon's own tasks and threads.
 const INPUTS: usize = 256;
-/// Interval at which the daemon checks that its runtime folder is still at its path.
+/// Interval of the checks that the runtime folder is still at its path.
 const FOLDER_WATCH: Duration = Duration::from_secs(2);
 
-/// Serves until a signal, or until there was no session for the configured time.
+/// Serves until a signal arrives, or until no session existed for the configured time.
 ///
-/// Uses the sockets that were `passed`, if any. Reads the settings again with `reader` on request. Writes to
-/// the pipe with the descriptor number `ready` when both sockets listen.
+/// Uses the sockets that systemd `passed`, if any. Reads settings again with `reader` on request. Writes to
+/// the pipe with descriptor number `ready` when both sockets listen.
 pub(crate) fn run(
     settings: Settings,
     reader: Reader,
@@ -143,7 +143,7 @@ fn until(due: Option<Nanos>) -> Duration {
     due.map_or(Duration::ZERO, |due| (due - clock::monotonic()).into())
 }
 
-/// Raises the soft limit on descriptors to the hard limit, because each client takes two.
+/// Raises the soft limit on open descriptors to the hard limit, because each client takes two.
 fn raise_descriptor_limit() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, thiserror::Error)]
 #[error("cannot {what} {}: {cause}; {hint}", path.display())]
 pub(crate) struct FileError {
-    /// Action that failed, as a verb.
+    /// Action that failed, as a verb, like "open".
     what: &'static str,
     path: PathBuf,
     #[source]
@@ -21,7 +21,7 @@ impl FileError {
     }
 }
 
-/// Describes the failure of a system call that every daemon needs. `what` is a verb.
+/// Describes a failed system call that every daemon needs. `what` is the action, as a verb.
 pub(crate) fn failed(what: &'static str) -> impl FnOnce(io::Error) -> anyhow::Error {
     move |cause| {
         let message = format!(

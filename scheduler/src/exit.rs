@@ -15,9 +15,9 @@ pub(crate) fn is_denied(error: &(dyn Error + 'static)) -> bool {
     })
 }
 
-/// Returns the exit code: 2 for a wrong flag or configuration, 4 for a lack of permission, else 1.
+/// Returns the exit code: 2 for a wrong flag or configuration, 4 for missing permission, else 1.
 ///
-/// 0 is success, and 3 (no daemon) is for programs that look for a daemon.
+/// Code 0 is success. Code 3 (no daemon) is only used by programs that look for a daemon.
 pub(crate) fn code(error: &anyhow::Error) -> ExitCode {
     match error {
         error if is_denied(error.as_ref()) => 4.into(),

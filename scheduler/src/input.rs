@@ -13,16 +13,16 @@ use crate::registry::Hour;
 #[derive(Debug)]
 pub(crate) enum Input {
     Connection(ConnectionEvent),
-    /// The metrics server asks for the daemon's state.
+    /// Request of the metrics server for the daemon's state.
     Observe(PictureRequest),
-    /// NVML answered which process has what on which card; none if there is no NVML.
+    /// Answer of NVML: memory of each process on each card; none if there is no NVML.
     Measured(Option<Usages>),
     Died(Watched),
     Configured {
         settings: Result<Box<Settings>, ConfigError>,
         asker: Option<Asker>,
     },
-    /// The store answered how much each session used since an hour.
+    /// Answer of the registry: usage of each session since an hour.
     Used {
         connection: ConnectionId,
         since: Hour,
@@ -35,14 +35,14 @@ pub(crate) type Asker = (ConnectionId, PeerProcess);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Watched {
-    /// The process registered this session.
+    /// Process that registered this session.
     Registrar(SessionId),
-    /// The process was this client of the last daemon.
+    /// Process of this client of the last daemon, which has not reconnected.
     Awaited(ClientId),
-    /// The process is this client and hung up.
+    /// Process of this client, which has disconnected.
     Away(ClientId),
-    /// The process was this client and is ending.
+    /// Process of this former client, which is ending.
     Orphan(ClientId),
-    /// The process entered a session.
+    /// Process that entered a session.
     Joined(ProcessId),
 }

@@ -1,15 +1,15 @@
-//! Settings of a card in words, and the check of their values.
+//! Describes the settings of a card as text, and checks their values.
 
 use gpushare_core::Knobs;
 use gpushare_proto::Nanos;
 use gpushare_proto::admin::{Knob, MIN_MEMORY, MIN_QUANTUM, Mode};
 
-/// Shortest window target: the time of a launch or two.
+/// Smallest window target (target duration of work in flight): the duration of a launch or two.
 const MIN_TARGET: Nanos = Nanos(100_000);
-/// Longest window target. Longer drains make interactive sessions wait too long.
+/// Largest window target. Longer work in flight would delay interactive sessions too much.
 const MAX_TARGET: Nanos = Nanos::from_secs(10);
 
-/// Refuses a value that makes no sense.
+/// Refuses a value that a setting of a card cannot have.
 pub(crate) fn check(knob: Knob) -> Result<(), String> {
     match knob {
         Knob::Quantum(Some(quantum)) if quantum < MIN_QUANTUM => {
@@ -28,7 +28,7 @@ pub(crate) fn check(knob: Knob) -> Result<(), String> {
     }
 }
 
-/// Returns the value of the setting that `knob` names, in words.
+/// Returns the value of the setting that `knob` names, as text.
 pub(crate) fn words(knobs: &Knobs, knob: Knob) -> String {
     fn or(value: Option<impl ToString>, otherwise: &str) -> String {
         value.map_or_else(|| otherwise.to_owned(), |value| value.to_string())
@@ -43,7 +43,7 @@ pub(crate) fn words(knobs: &Knobs, knob: Knob) -> String {
     }
 }
 
-/// Returns the name of a setting, as in `gpushare-ctl set`.
+/// Returns the name of a setting of a card, as in `gpushare-ctl set`.
 pub(crate) const fn name(knob: Knob) -> &'static str {
     match knob {
         Knob::Quantum(_) => "quantum",

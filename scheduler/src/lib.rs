@@ -1,5 +1,5 @@
-//! The gpushare daemon: one for all cards of a machine or user. A tokio task around the decision machine of
-//! `gpushare-core`.
+//! The gpushare daemon, which serves all cards of a machine or user. It runs the decision machine of
+//! `gpushare-core` in a tokio task.
 #![forbid(unsafe_code)]
 
 // Settings: command line, configuration file.

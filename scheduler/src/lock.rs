@@ -1,10 +1,10 @@
-//! Locks: one daemon for each card and for each folder.
+//! File locks that allow only one daemon for each card and each folder.
 //!
-//! A card has a lock file that every daemon of the machine tries to lock. The lock is the kernel's (`flock`),
-//! so it ends with its daemon in any case. The file contains the holder's pid, for the other daemon's error
-//! message. Every user may open and write the file, so that another user's daemon can take over after a
-//! crash. The holder removes the file at its end, so a daemon that gets the lock checks that the file is
-//! still at its path.
+//! A card has a lock file that every daemon of the machine tries to lock. The kernel keeps the lock
+//! (`flock`), so it always ends with its daemon. The file contains the pid of the locking daemon, for the
+//! other daemon's error message. Every user may open and write the file, so that another user's daemon can
+//! take over after a crash. A daemon removes the file at its end. So a daemon that gets the lock checks that
+//! the file is still at its path.
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Read, Seek, Write};
@@ -18,7 +18,7 @@ use rustix::io::Errno;
 
 use crate::errors::FileError;
 
-/// Number of tries while other daemons start and end at the same moment.
+/// Number of attempts to lock a card while other daemons start and end.
 const TRIES: u32 = 16;
 
 #[derive(Debug, thiserror::Error)]
@@ -32,12 +32,12 @@ pub(crate) enum LockError {
     System(#[from] FileError),
 }
 
-/// Names a daemon by its pid, if that is known.
+/// Describes a daemon by its pid, if the pid is known.
 pub(crate) fn holder(pid: Option<u32>) -> String {
     pid.map_or(String::new(), |pid| format!(" (pid {pid})"))
 }
 
-/// Lock on a card, held until drop.
+/// File lock of this daemon on a card, released when the value is dropped.
 #[derive(Debug)]
 pub(crate) struct CardLock {
     path: PathBuf,
@@ -70,13 +70,13 @@ impl Drop for CardLock {
     }
 }
 
-/// Opens a folder and locks it; `None` if another daemon has it locked.
+/// Opens a folder and locks it; `None` if another daemon has locked it.
 pub(crate) fn lock_folder(path: &Path) -> io::Result<Option<File>> {
     let folder = File::open(path)?;
     Ok(try_lock(&folder)?.then_some(folder))
 }
 
-/// Locks a file; returns false if another process has it locked.
+/// Locks a file; returns false if another process has locked it.
 fn try_lock(file: &File) -> io::Result<bool> {
     match flock(file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(true),
@@ -85,7 +85,7 @@ fn try_lock(file: &File) -> io::Result<bool> {
     }
 }
 
-/// Opens or creates the lock file without following a link.
+/// Opens or creates a card's lock file without following a link.
 ///
 /// Existing files are opened without `O_CREAT`, which Linux refuses for a foreign file in a sticky folder.
 fn open(path: &Path) -> io::Result<File> {

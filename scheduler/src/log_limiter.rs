@@ -1,13 +1,13 @@
-//! Limits log lines per key, so that no tenant can fill the log. Omitted lines are counted.
+//! Limits log lines by key (such as a user), so that no tenant can fill the log. Omitted lines are counted.
 
 use std::collections::BTreeMap;
 
 use gpushare_proto::Nanos;
 
-/// Time for which a key's number of lines is limited.
+/// Duration within which the number of log lines of a key is limited.
 const WINDOW: Nanos = Nanos::from_secs(1);
 
-/// Limiter of log lines: at most `LINES` for each key within a second.
+/// Limiter of log lines: allows at most `LINES` lines for each key in a second.
 #[derive(Debug)]
 pub(crate) struct LogLimiter<K, const LINES: u64 = 1>(BTreeMap<K, Window>);
 
@@ -25,7 +25,7 @@ impl<K, const LINES: u64> Default for LogLimiter<K, LINES> {
 }
 
 impl<K: Ord, const LINES: u64> LogLimiter<K, LINES> {
-    /// Returns the number of lines omitted before this one, or `None` if this one is to be omitted too.
+    /// Returns the number of lines omitted before this one, or `None` if this line is to be omitted too.
     pub(crate) fn admit(&mut self, key: K, now: Nanos) -> Option<u64> {
         let fresh = Window { began: now, written: 0, omitted: 0 };
         let window = self.0.entry(key).or_insert(fresh);
@@ -41,7 +41,7 @@ impl<K: Ord, const LINES: u64> LogLimiter<K, LINES> {
         Some(omitted)
     }
 
-    /// Removes a key; returns the number of its omitted lines that were not reported.
+    /// Removes a key. Returns the number of its omitted lines that no line has reported.
     pub(crate) fn remove(&mut self, key: &K) -> u64 {
         self.0.remove(key).map_or(0, |window| window.omitted)
     }

@@ -1,4 +1,4 @@
-//! Program of the gpushare daemon.
+//! Program `gpushare-scheduler`: the gpushare daemon.
 #![forbid(unsafe_code)]
 
 fn main() -> std::process::ExitCode {

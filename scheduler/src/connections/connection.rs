@@ -1,4 +1,4 @@
-//! One connection, from its hello to its end.
+//! One connection to a process or tool, from its hello to its end.
 //!
 //! ```text
 //!   socket ─▶ hello (5 s) ─▶ read: header, limit, body, decode ─▶ ConnectionEvent ─▶ engine
@@ -6,8 +6,9 @@
 //!   pidfd ──▶ dead
 //! ```
 //!
-//! A peer is not trusted and cannot stall the engine. Reading waits while the engine is busy. A peer that does
-//! not read fills its own queue and is closed then; its shared page still has the state of its lock.
+//! A peer is not trusted and cannot stall the engine. Reading waits while the engine is busy. A peer that
+//! does not read fills its own queue, and its connection is closed. Its shared page still shows the gate
+//! word.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -27,15 +28,15 @@ use super::outbox::{Outbox, Outgoing};
 use super::{ConnectionEvent, ConnectionId, Socket};
 use crate::identity::{self, PeerProcess};
 
-/// Time for a peer's hello, and for a last message to go out.
+/// Longest wait for a peer's hello, and for the sending of the last message.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Bytes read ahead by one system call. Most frames have a few bytes, and system calls dominate the cost of a
-/// turn.
+/// Number of bytes read ahead by one system call. Most frames have a few bytes, and system calls dominate the
+/// cost of a turn.
 const READ_AHEAD: usize = 1024;
 
 type Reader = BufReader<OwnedReadHalf>;
 
-/// Messages of one of the two sockets.
+/// Set of messages of one of the two sockets (tenant's or administrator's).
 pub(crate) trait Dialect: Send + 'static {
     type Request: Message + Send;
     type Reply: Message + Send;
@@ -45,13 +46,13 @@ pub(crate) trait Dialect: Send + 'static {
     fn event(connection: ConnectionId, request: Self::Request) -> ConnectionEvent;
     fn failure(failure: Failure) -> Self::Reply;
 
-    /// Returns whether bytes without a meaning on this socket are an administrator's request.
+    /// Returns whether bytes that this socket does not understand are a request of an administrator.
     fn is_administration(body: &[u8]) -> bool {
         Self::SOCKET == Socket::Tenant && codec::decode::<AdminRequest>(body).is_ok()
     }
 }
 
-/// Defines the messages of a socket.
+/// Defines the set of messages of one socket.
 macro_rules! dialect {
     ($name:ident: $request:ident, $reply:ident) => {
         pub(crate) struct $name;
@@ -107,7 +108,7 @@ pub(crate) enum End {
 }
 
 impl End {
-    /// Returns whether a well-behaved peer may end a connection like this.
+    /// Returns whether a well-behaved peer may end a connection in this way.
     pub(crate) fn is_usual(&self) -> bool {
         matches!(self, Self::HangUp | Self::Dead | Self::Finished)
     }
@@ -122,7 +123,7 @@ impl From<io::Error> for End {
     }
 }
 
-/// Serves one connection until it ends. Reports its hello, its messages and its end as events.
+/// Serves one connection until its end. Reports the hello, the messages and the end as events to the engine.
 pub(crate) async fn serve<D: Dialect>(
     stream: UnixStream,
     connection: ConnectionId,
@@ -161,14 +162,14 @@ fn split(stream: UnixStream) -> (Reader, OwnedWriteHalf) {
     (BufReader::with_capacity(READ_AHEAD, reader), writer)
 }
 
-/// Reads a peer's first message, whatever it is, and answers with a failure.
+/// Reads the first message of a peer, whatever it is, and answers with a failure.
 pub(crate) async fn turn_away<D: Dialect>(stream: UnixStream, failure: Failure) {
     let (mut reader, writer) = split(stream);
     let _ = timeout(PATIENCE, hello::<D>(&mut reader)).await;
     send_failure::<D>(&writer, failure).await;
 }
 
-/// Reads the first message, which must be a hello of this protocol version.
+/// Reads the first message of a connection, which must be a hello of this protocol version.
 async fn hello<D: Dialect>(reader: &mut Reader) -> Result<Hello, End> {
     let body = frame::<D::Request>(reader).await?;
     match codec::claimed_protocol(&body) {
@@ -220,7 +221,7 @@ async fn read<D: Dialect>(
     }
 }
 
-/// Reads the next frame and returns its body. Checks the length before it allocates the body.
+/// Reads the next frame and returns its body. Checks the length before allocating the body.
 async fn frame<M: Message>(reader: &mut Reader) -> Result<Vec<u8>, End> {
     let mut header = [0; HEADER];
     let first = reader.read(&mut header).await?;

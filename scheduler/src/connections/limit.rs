@@ -1,19 +1,19 @@
-//! The limit on what one principal may hold at a time: connections, hung-up clients, joined processes.
+//! Limit on connections, disconnected clients and joined processes of one principal (user and container).
 //!
 //! Each of these costs the daemon descriptors. The daemon's own principal has no limit: an administrator must
-//! get through when the users have used up theirs.
+//! be able to connect when users have reached their limits.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::identity::Principal;
 
-/// Greatest number of connections of one principal.
+/// Limit on the number of connections of one principal (user and container).
 #[derive(Clone, Debug)]
 pub(crate) struct ConnectionLimit {
-    /// Principal of the daemon, which is not limited.
+    /// Principal of the daemon itself, which has no limit.
     own: Principal,
-    /// Number of connections that one limited principal may have.
+    /// Largest number of connections of one limited principal.
     pub(crate) most: usize,
 }
 
@@ -23,20 +23,20 @@ impl ConnectionLimit {
         Self { own: Principal::own(), most }
     }
 
-    /// Returns whether a principal that has `count` already may have one more.
+    /// Returns whether a principal with `count` connections may have one more.
     pub(crate) fn allows(&self, principal: &Principal, count: usize) -> bool {
         let is_own = self.own == *principal && principal.is_located();
         is_own || count < self.most
     }
 }
 
-/// Open connections of each principal. The strong count of a principal's mark is one more than its
-/// connections.
+/// Open connections by principal. The reference count of each entry is the number of its connections plus
+/// one.
 #[derive(Debug, Default)]
 pub(super) struct OpenConnections(HashMap<Principal, Arc<()>>);
 
 impl OpenConnections {
-    /// Counts one more connection until the returned mark is dropped; `None` if the limit is reached.
+    /// Counts one more connection until the returned value is dropped; `None` if the limit is reached.
     pub(super) fn add(&mut self, principal: &Principal, limit: &ConnectionLimit) -> Option<Arc<()>> {
         // Principals without connections are removed, so the table stays as small as its connections are few.
         self.0.retain(|_, marks| Arc::strong_count(marks) > 1);

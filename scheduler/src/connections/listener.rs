@@ -1,4 +1,4 @@
-//! Accepts connections: checks who connects and how many connections its principal has.
+//! Accepts connections on the sockets, after checks of the peer and of the number of its connections.
 
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,23 +20,23 @@ use crate::identity::PeerProcess;
 use crate::log_limiter::LogLimiter;
 use crate::operation::{Operation, code_name};
 
-/// Pause after a failed accept, which mostly means that the system has no descriptor or memory left.
+/// Pause after a failed accept. Such a failure mostly means that the system lacks descriptors or memory.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// State that the listeners of both sockets share.
 #[derive(Debug)]
 pub(crate) struct Acceptor {
-    /// User who may administrate besides root.
+    /// User id of the daemon: this user may administrate, and so may root.
     uid: u32,
     limit: ConnectionLimit,
     events: mpsc::Sender<ConnectionEvent>,
     next: AtomicU64,
-    /// Limits the log lines about bad connections, by user.
+    /// Limiter of log lines about bad connections, by user.
     log_lines: Mutex<LogLimiter<u32>>,
 }
 
 impl Acceptor {
-    /// Creates the state for a daemon of user `uid` that hears of connections by `events`.
+    /// Creates the shared state for a daemon of user `uid`. Events of connections are sent to `events`.
     pub(crate) fn new(uid: u32, limit: ConnectionLimit, events: mpsc::Sender<ConnectionEvent>) -> Self {
         Self { uid, limit, events, next: AtomicU64::new(1), log_lines: Mutex::default() }
     }

@@ -25,7 +25,7 @@ pub(crate) use limit::ConnectionLimit;
 pub(crate) use listener::{Acceptor, accept};
 pub(crate) use outbox::{Outbox, Unsent};
 
-/// Number of a connection, unique over the daemon's life.
+/// Number of a connection, never used twice by one daemon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct ConnectionId(pub(crate) u64);
 
@@ -41,7 +41,7 @@ pub(crate) enum Socket {
     Admin,
 }
 
-/// Report of a connection to the engine.
+/// Event that a connection reports to the engine.
 #[derive(Debug)]
 pub(crate) enum ConnectionEvent {
     Opened {
@@ -59,13 +59,13 @@ pub(crate) enum ConnectionEvent {
         connection: ConnectionId,
         request: AdminRequest,
     },
-    /// The end of a connection, by hang-up, death of the peer, or the daemon's own decision.
+    /// Connection that ended by hang-up, death of the peer, or a decision of the daemon.
     Closed {
         connection: ConnectionId,
     },
-    /// A request for administration by a peer that is no administrator.
+    /// Request for administration from a peer that is not an administrator.
     Trespassed {
-        /// Pid and user id of the peer, as the kernel reports them.
+        /// Pid and user id of the peer, as reported by the kernel.
         process: (u32, u32),
         why: String,
     },

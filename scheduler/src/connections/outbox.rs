@@ -1,5 +1,5 @@
-//! The engine's end of a connection: a bounded queue of frames, with replies held back until the store has
-//! answered.
+//! Outbox of a connection: a bounded queue of messages. Replies to acts of administrators are held until
+//! these are in the registry file.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -8,14 +8,14 @@ use std::os::fd::OwnedFd;
 use gpushare_proto::codec::{self, Message};
 use tokio::sync::{mpsc, oneshot};
 
-/// Frames that wait for a slow peer, beyond what the kernel buffers.
+/// Largest number of messages that wait for a slow peer, beyond those in the kernel's buffer.
 const QUEUE: usize = 64;
 
 #[derive(Debug)]
 pub(super) struct Outgoing {
     pub(super) frame: Vec<u8>,
     pub(super) descriptor: Option<OwnedFd>,
-    /// Whether the connection ends after this frame.
+    /// Whether the connection ends once this message is sent.
     pub(super) last: bool,
 }
 
@@ -26,11 +26,11 @@ impl Outgoing {
     }
 }
 
-/// Sender of messages to one peer. Dropping it closes the connection at once.
+/// Sender of messages to one peer. Dropping the outbox closes the connection at once.
 #[derive(Debug)]
 pub(crate) struct Outbox {
     queue: mpsc::Sender<Outgoing>,
-    /// Replies that wait until the store has written the act with their number, and all messages behind them.
+    /// Held messages. A reply waits until the registry file has the act of this number; later ones queue.
     held: VecDeque<(Option<u64>, Outgoing)>,
     _open: oneshot::Sender<Infallible>,
 }
@@ -44,7 +44,7 @@ pub(crate) enum Unsent {
 }
 
 impl Outbox {
-    /// Creates an outbox, the queue that it fills, and a channel that closes when the outbox is dropped.
+    /// Creates an outbox with its queue. Also returns a channel that closes when the outbox is dropped.
     pub(super) fn new() -> (Self, mpsc::Receiver<Outgoing>, oneshot::Receiver<Infallible>) {
         let (queue, outgoing) = mpsc::channel(QUEUE);
         let (_open, closed) = oneshot::channel();
@@ -59,17 +59,18 @@ impl Outbox {
         self.push(Outgoing { descriptor: Some(descriptor), ..Outgoing::of(message)? })
     }
 
-    /// Queues the last message. The connection ends when it is sent.
+    /// Queues the last message of a connection, which ends after sending it.
     pub(crate) fn send_last<M: Message>(&mut self, message: &M) -> Result<(), Unsent> {
         self.push(Outgoing { last: true, ..Outgoing::of(message)? })
     }
 
-    /// Holds a message, and all later ones, until [`Self::release`] names the act that it answers.
+    /// Holds a message, and all later ones, until [`Self::release`] is called for the act that it answers.
     pub(crate) fn send_after<M: Message>(&mut self, act: u64, message: &M) -> Result<(), Unsent> {
         self.hold(Some(act), Outgoing::of(message)?)
     }
 
-    /// Sends the replies to all acts up to `through`; the reply to this one is replaced by `instead`.
+    /// Sends the held replies to all acts up to number `through`. Replaces the reply to this act by
+    /// `instead`.
     pub(crate) fn release<M: Message>(&mut self, through: u64, instead: Option<&M>) -> Result<(), Unsent> {
         let is_due = |(act, _): &(Option<u64>, Outgoing)| act.is_none_or(|act| act <= through);
         let due = self.held.iter().take_while(|held| is_due(held)).count();
@@ -81,7 +82,7 @@ impl Outbox {
         Ok(())
     }
 
-    /// Returns whether half of the queue is taken, so that the peer gets only messages that it depends on.
+    /// Returns whether half of the queue is full. The peer then gets only messages that it depends on.
     pub(crate) fn is_behind(&self) -> bool {
         self.queue.capacity() < QUEUE / 2
     }

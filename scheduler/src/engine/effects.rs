@@ -1,4 +1,4 @@
-//! Effects of the core: words into pages, messages into outboxes, records into the log.
+//! Performs the effects of the decision machine: writes shared pages, sends messages, and logs.
 
 use gpushare_core::{Effect, Event, Notice};
 use gpushare_proto::tenant::TenantReply;
@@ -70,7 +70,7 @@ impl Engine {
         }
     }
 
-    /// Returns the name of a session for a client: its number only, if it belongs to another user.
+    /// Returns the name of a session for a client. A session of another user is named by its number only.
     fn name_for(&self, client: ClientId, session: SessionId) -> String {
         let user = self.clients.get(client).map(|client| client.peer.user);
         match self.sessions.get(session) {
@@ -79,7 +79,7 @@ impl Engine {
         }
     }
 
-    /// Kills a client's process, or an awaited one. A process that is dead already is heard of from its
+    /// Kills the process of a client, connected or awaited. The death of the process is reported by its
     /// pidfd.
     fn kill(&self, id: ClientId) {
         let (session, pid, uid, killed) = if let Some(client) = self.clients.get(id) {

@@ -1,4 +1,4 @@
-//! The decision machine with its recording and its queue of effects.
+//! The decision machine, with the recorder of its events and the queue of its effects.
 
 use std::collections::VecDeque;
 use std::ops::Deref;
@@ -9,9 +9,9 @@ use gpushare_sys::clock;
 
 use crate::record::{RecordError, Recorder, Reel};
 
-/// The core, the recorder of its events, and the effects that are not performed yet.
+/// The decision machine, the recorder of its events, and the effects that are not performed yet.
 ///
-/// Reads go to [`Core`] itself. Events only enter by [`Machine::decide`], so each of them is recorded.
+/// Reads use [`Core`] directly. Events enter only by [`Machine::decide`], so each event is recorded.
 #[derive(Debug)]
 pub(crate) struct Machine {
     core: Core,
@@ -25,7 +25,7 @@ impl Machine {
         Ok(Self { core, recorder: Recorder::start(reel, header)?, effects: VecDeque::new() })
     }
 
-    /// Gives the core an event. Its effects queue behind those of earlier events.
+    /// Passes an event to the decision machine. Its effects are queued behind those of earlier events.
     pub(crate) fn decide(&mut self, event: Event) {
         let now = clock::monotonic();
         self.recorder.begin(now, event);

@@ -1,4 +1,4 @@
-//! The state of the daemon's task: the decision machine and the facts around it, each with one owner.
+//! State of the daemon's task: the decision machine and the facts around it, each with one owner.
 //!
 //! ```text
 //!   Input ──▶ task ──▶ requests, clients, memory, persist ──▶ feed(event) ──▶ core
@@ -7,9 +7,9 @@
 //!                                                Recalled ◀───────┴──── pages, outboxes, log, audit
 //! ```
 //!
-//! Everything here runs to its end without an await, so no event comes between another one and its effects.
-//! Slow work (writing to a peer, the store) is handed over. A peer whose outbox is full is noted, and closed
-//! when the effects are done.
+//! Every function here runs to its end without an await, so no event comes between another one and its
+//! effects. Slow work (writing to a peer or to the registry file) is handed to other tasks. A peer whose
+//! outbox is full is noted, and its connection is closed after the effects.
 //!
 //! [`Engine`] only holds the parts. Each part keeps its facts private and lies in the folder of its
 //! capability, beside the functions that handle events with several parts.
@@ -54,21 +54,21 @@ use crate::sessions::{Session, Sessions};
 
 pub(crate) use machine::Machine;
 
-/// Interval between two looks at all pages, while sessions share a card or a tool watches.
+/// Interval between two reads of all shared pages, while sessions share a card or a tool watches.
 const POLL: Nanos = Nanos::from_millis(500);
 
-/// Number of dry runs that a user gets in a second. Each takes a copy of the machine.
+/// Number of dry runs allowed to one user in a second. Each takes a copy of the decision machine.
 pub(crate) const DRY_RUNS: u64 = 10;
 
 #[derive(Debug)]
 pub(crate) struct Engine {
     pub(crate) settings: Settings,
     pub(crate) reader: Option<Reader>,
-    /// Limit of connections and of other watched processes, for each user and container.
+    /// Limit on connections and on other watched processes, for each user and container.
     pub(crate) limit: ConnectionLimit,
-    /// Start of the daemon on the monotonic clock.
+    /// Point in monotonic time at which the daemon started.
     pub(crate) started: Nanos,
-    /// Start of the daemon in the kernel's unit for starts of processes: clock ticks since boot.
+    /// Point in time at which the daemon started, in the kernel's clock ticks since boot.
     pub(crate) start_ticks: u64,
     pub(crate) machine: Machine,
     pub(crate) cards: Cards,
@@ -86,17 +86,17 @@ pub(crate) struct Engine {
     pub(crate) dry_runs: LogLimiter<u32, DRY_RUNS>,
     pub(crate) audit: AuditTrail,
     pub(crate) metrics: Metrics,
-    /// Time of the next look at all pages; none while no session shares a card and no tool watches.
+    /// Point in monotonic time of the next read of all shared pages; none while no such read is needed.
     pub(crate) next_poll: Option<Nanos>,
-    /// Start of the time in which no process, session or connection needs the daemon.
+    /// Point in monotonic time since which no process, session or connection needs the daemon.
     pub(crate) idle_since: Option<Nanos>,
-    /// Sender of inputs to this task, for threads and watches.
+    /// Sender of inputs to the daemon's task, for threads and watches.
     pub(crate) inputs: mpsc::Sender<Input>,
 }
 
 impl Engine {
-    /// Makes an engine without cards, sessions and clients. `ids` are the numbers of the next session and
-    /// client.
+    /// Creates an engine without cards, sessions and clients. `ids` are the numbers for the next session and
+    /// the next client.
     pub(crate) fn new(
         settings: Settings,
         limit: ConnectionLimit,
@@ -144,7 +144,7 @@ impl Engine {
         events.into_iter().for_each(|event| self.feed(event));
     }
 
-    /// Tells the core the free bytes in one row of a client's page, if they changed.
+    /// Reports the free bytes of a client on one card to the decision machine, if they changed.
     pub(crate) fn read_row(&mut self, client: ClientId, gpu: GpuId) {
         let page = self.clients.get_mut(client).map(|client| &mut client.page);
         if let Some(free) = page.and_then(|page| page.news(gpu)) {
@@ -152,13 +152,13 @@ impl Engine {
         }
     }
 
-    /// Tells the core the free bytes in all rows of a client's page that changed.
+    /// Reports the free bytes of a client to the decision machine, for all cards where they changed.
     pub(crate) fn read_page(&mut self, client: ClientId) {
         let gpus = self.clients.get(client).map(|client| client.page.gpus());
         gpus.into_iter().flatten().for_each(|gpu| self.read_row(client, gpu));
     }
 
-    /// Tells the core the free bytes in the pages of one session's clients, or of all clients.
+    /// Reports the free bytes of one session's clients, or of all clients, to the decision machine.
     pub(crate) fn read_pages(&mut self, session: Option<SessionId>) {
         let read = |client: &Client| session.is_none_or(|session| client.session == session);
         let clients = self.clients.iter().filter(|(_, client)| read(client));
@@ -166,13 +166,13 @@ impl Engine {
         ids.into_iter().for_each(|id| self.read_page(id));
     }
 
-    /// Starts or ends the periodic look at all pages.
+    /// Starts or ends the periodic reads of all shared pages.
     pub(crate) fn update_poll(&mut self) {
         let is_needed = self.clients.share_a_card() || !self.watchers.is_empty();
         self.next_poll = is_needed.then(|| self.next_poll.unwrap_or_else(|| clock::monotonic() + POLL));
     }
 
-    /// Reports the death of a process that has no connection as an input, until the watch is dropped.
+    /// Watches a process without a connection, and reports its death as an input, until the watch is dropped.
     pub(crate) fn watch(&self, pidfd: Arc<OwnedFd>, watched: Watched) -> Watch {
         let inputs = self.inputs.clone();
         Watch::over(pidfd, async move {
@@ -181,7 +181,7 @@ impl Engine {
         })
     }
 
-    /// Returns the number of a card. A new card is announced to the core with every session's quota on it.
+    /// Returns the number of a card. Announces a new card, with all quotas on it, to the decision machine.
     pub(crate) fn add_card(&mut self, info: &GpuInfo) -> Result<GpuId, CardError> {
         let info = GpuInfo { name: plain(&info.name), ..*info };
         let (gpu, events) = self.cards.find_or_add(&info)?;
@@ -196,7 +196,7 @@ impl Engine {
         Ok(gpu)
     }
 
-    /// Books a card for a client, with the bytes that it uses there already.
+    /// Registers that a client uses a card, and books the bytes that it already uses there.
     pub(crate) fn attach(&mut self, id: ClientId, gpu: GpuId, used: Bytes) {
         if let Some(client) = self.clients.get_mut(id) {
             client.page.attach(gpu, used);
@@ -213,7 +213,7 @@ impl Engine {
         self.metering.measure_soon();
     }
 
-    /// Makes a session, and tells the core its terms.
+    /// Creates a session, and reports its terms to the decision machine.
     pub(crate) fn open_session(
         &mut self,
         name: impl FnOnce(SessionId) -> String,
@@ -225,7 +225,7 @@ impl Engine {
         id
     }
 
-    /// Tells the core the terms of a session and what they come to on each card.
+    /// Reports the terms of a session, and its limits on each card, to the decision machine.
     pub(crate) fn send_terms(&mut self, id: SessionId) {
         if let Some(session) = self.sessions.get(id) {
             // Nothing may come between: until its quota of each card is known, a share is no limit to the
@@ -235,7 +235,7 @@ impl Engine {
         }
     }
 
-    /// Tells the core whether a session may run, if that changed.
+    /// Reports to the decision machine whether a session may run, if that changed.
     pub(crate) fn send_standing(&mut self, id: SessionId) {
         let now = clock::monotonic();
         let Some(session) = self.sessions.get_mut(id) else {
@@ -251,20 +251,20 @@ impl Engine {
         }
     }
 
-    /// Returns a session's memory quota on a card; none for no limit.
+    /// Returns a session's memory quota on a card in bytes; none for no limit.
     pub(crate) fn limit_on(&self, session: SessionId, gpu: GpuId) -> Option<Bytes> {
         memory_on(&self.sessions.get(session)?.terms.memory, &self.cards, gpu)
     }
 
-    /// Sets the drain time in the pages of all clients, after a change of a card's setting.
+    /// Writes the target duration of work in flight into all shared pages, after a card's setting changed.
     pub(crate) fn set_drain_targets(&self) {
         for (_, client) in self.clients.iter() {
             self.cards.set_drain_target(&client.page);
         }
     }
 
-    /// Answers an act: a success once the act is on the disk, a failure at once. Its line goes into the audit
-    /// log at the same time.
+    /// Answers an administrator's act: a success once the act is on the disk, a failure at once. Its audit
+    /// line is written at the same time.
     pub(crate) fn reply_to_act<M: ActReply>(
         &mut self,
         connection: ConnectionId,
@@ -284,7 +284,7 @@ impl Engine {
         }
     }
 
-    /// Has the configuration read again, for an administrator or because of a signal.
+    /// Starts to read the configuration again, for an administrator or because of a signal.
     pub(crate) fn read_settings(&self, asker: Option<Asker>) {
         if let Some(reader) = &self.reader {
             let inputs = self.inputs.clone();
@@ -295,7 +295,7 @@ impl Engine {
         }
     }
 
-    /// Sends the whole state to a watcher, and events from now on.
+    /// Sends the whole state to a watching tool, and from then on each event.
     pub(crate) fn start_watch(&mut self, connection: ConnectionId) {
         self.read_pages(None);
         let Self { machine, cards, sessions, clients, watchers, peers, started, .. } = self;

@@ -1,4 +1,4 @@
-//! The daemon's task: takes inputs and due times, and passes them to the capability that handles them.
+//! The daemon's task: receives inputs and due times, and passes each to the module that handles it.
 
 use gpushare_core::Event;
 use gpushare_proto::Nanos;
@@ -98,7 +98,7 @@ impl Engine {
         self.finish();
     }
 
-    /// Returns the latest time of the next [`Self::wake`].
+    /// Returns the latest point in monotonic time of the next [`Self::wake`].
     pub(crate) fn next_wake(&self) -> Option<Nanos> {
         let times = [
             self.machine.next_deadline(),
@@ -113,8 +113,8 @@ impl Engine {
         times.into_iter().flatten().min()
     }
 
-    /// Decides waiting requests, sends events to watchers, closes failed connections and notes whether the
-    /// daemon is idle.
+    /// Decides waiting requests, sends events to watching tools, closes failed connections, and notes whether
+    /// the daemon is idle.
     pub(crate) fn finish(&mut self) {
         for (connection, message) in reserve::retry_postponed(self) {
             leave::refuse(self, connection, bad_request(message), TenantReply::Error);
@@ -127,7 +127,7 @@ impl Engine {
         self.idle_since = is_idle.then(|| self.idle_since.unwrap_or_else(clock::monotonic));
     }
 
-    /// Returns whether processes or sessions need this daemon or the next one.
+    /// Returns whether processes or sessions need this daemon or its successor.
     pub(crate) fn is_needed(&self) -> bool {
         !(self.clients.is_empty() && self.awaited.is_empty() && self.sessions.is_empty())
     }

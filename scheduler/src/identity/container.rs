@@ -1,4 +1,4 @@
-//! Finds the container that a control group belongs to.
+//! Finds the container of a process by the path of its control group.
 //!
 //! ```text
 //!   /system.slice/docker-1f2e.scope/init           container /system.slice/docker-1f2e.scope
@@ -7,21 +7,21 @@
 //!   /user.slice/user-1000.slice/session-3.scope    no container
 //! ```
 //!
-//! A container names the groups inside its own group itself, so they are cut off. Otherwise a container could
-//! appear as many.
+//! A container itself names the control groups inside its own group. So these names are cut off. Otherwise
+//! one container could appear as many.
 
-/// Folders of control groups in which each group is a container, or has containers.
+/// Names of control groups in which each child group is a container or holds containers.
 const FOLDERS: [&str; 4] = ["docker", "lxc", "garden", "libpod_parent"];
-/// Parts of the names of containers' groups.
+/// Parts of names that mark the control group of a container.
 const MARKS: [&str; 6] = ["docker-", "libpod-", "crio-", "cri-containerd", "lxc.", "nspawn"];
-/// Suffix of groups that hold other groups only.
+/// Suffix of control groups that only hold other groups.
 const SLICE: &str = ".slice";
-/// Prefix of the groups in which Kubernetes keeps its pods.
+/// Prefix of control groups in which Kubernetes keeps its pods.
 const PODS: &str = "kubepods";
-/// Suffix of groups whose inner groups are made by the service that runs there.
+/// Suffix of control groups of services, which make their inner groups themselves.
 const SERVICE: &str = ".service";
 
-/// Returns the control group of the container that `group` belongs to.
+/// Returns the control group of the container to which `group` belongs.
 pub(super) fn container(group: &str) -> Option<&str> {
     match beside(group) {
         None => named(group),
@@ -32,8 +32,8 @@ pub(super) fn container(group: &str) -> Option<&str> {
     }
 }
 
-/// Returns the outermost group that does not hold this daemon, if the daemon sees the path relative to its
-/// own.
+/// Returns the outermost control group that does not hold this daemon. The daemon must see the path relative
+/// to its own group.
 ///
 /// A daemon in a container sees `/..` in place of the names above its own group.
 fn beside(group: &str) -> Option<&str> {
@@ -43,7 +43,7 @@ fn beside(group: &str) -> Option<&str> {
     Some(&group[..beside.map_or(group.len(), |(_, end)| end)])
 }
 
-/// Returns the path up to the first part that is named like a container.
+/// Returns the path up to the first part that has the name of a container.
 fn named(group: &str) -> Option<&str> {
     let mut parts = parts(group).peekable();
     while let Some((part, end)) = parts.next() {
@@ -65,13 +65,13 @@ fn named(group: &str) -> Option<&str> {
     None
 }
 
-/// Returns the service that made a container's group, or the group itself if no service is on its path.
+/// Returns the service that made a container's control group, or that group if its path names no service.
 pub(super) fn maker(container: &str) -> &str {
     let service = parts(container).find(|(part, _)| part.ends_with(SERVICE));
     service.map_or(container, |(_, end)| &container[..end])
 }
 
-/// Parts of a path, each with the offset of its end.
+/// Returns the parts of a path, each with the offset of its end.
 fn parts(path: &str) -> impl Iterator<Item = (&str, usize)> {
     path.split('/').scan(0, |start, part| {
         let end = *start + part.len();

@@ -1,8 +1,8 @@
 //! Identity of a peer, as the kernel reports it, and the implicit session that it belongs to.
 //!
-//! Peers without a token and without a known parent process share one session per user and container. Outside
-//! of containers they share one per user and POSIX session. So a fork gains nothing, and the ranks of one job
-//! stay together.
+//! Processes without a token and without a known parent process share a session per user and container.
+//! Outside of containers they share one per user and POSIX session. So a fork gains nothing, and the
+//! processes of one job stay together.
 
 mod container;
 mod principal;
@@ -19,16 +19,16 @@ use container::container;
 pub(crate) use principal::Principal;
 pub(crate) use watch::{Watch, death};
 
-/// Process identified for good: a pid is reused, a pid with its start time is not.
+/// Pid and start time of a process. A pid alone may be reused; both together identify one process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ProcessId {
     pub(crate) pid: u32,
-    /// Start time in clock ticks since boot.
+    /// Point in time at which the process started, in clock ticks since boot.
     pub(crate) start: u64,
 }
 
 impl ProcessId {
-    /// Opens a pidfd of the process if it is still alive.
+    /// Opens a pidfd of the process if the process is still alive.
     pub(crate) fn open(self) -> Option<OwnedFd> {
         let pidfd = peer::open(self.pid).ok()?;
         let same = process::start_time(self.pid) == Some(self.start);
@@ -40,15 +40,16 @@ impl ProcessId {
 pub(crate) struct PeerProcess {
     pub(crate) pid: u32,
     pub(crate) uid: u32,
-    /// User who is accountable: the maker of the process's user namespace if that is not root, else `uid`.
+    /// User who is accountable for the process: the maker of its user namespace if that is not root, else
+    /// `uid`.
     ///
-    /// A user with subordinate ids counts once by this. Container engines make namespaces as root, so users
+    /// A user with subordinate ids therefore counts once. Container engines make namespaces as root, so users
     /// in their containers stay distinct.
     pub(crate) user: u32,
-    /// Identity of the process; `None` if it has no pid in the daemon's namespace.
+    /// Pid and start time of the process; `None` if it has no pid in the daemon's namespace.
     pub(crate) id: Option<ProcessId>,
     pub(crate) pidfd: Arc<OwnedFd>,
-    /// Principal whose connections this one counts with.
+    /// User and container whose limit counts this connection.
     pub(crate) principal: Principal,
     inside: Option<process::Inside>,
 }
@@ -73,20 +74,20 @@ impl PeerProcess {
         })
     }
 
-    /// Returns whether the process is dead, or is dying and runs no more code.
+    /// Returns whether the process is dead, or is ending and runs no more code.
     pub(crate) fn is_ending(&self) -> bool {
         let ending = self.id.is_some_and(|id| process::is_ending(id.pid));
         // Checked second: if the process is alive now, the pid belonged to it above.
         peer::is_dead(&self.pidfd) || ending
     }
 
-    /// Returns whether both are certainly the same process.
+    /// Returns whether both values certainly describe one process.
     pub(crate) fn is(&self, other: &Self) -> bool {
         self.id.is_some() && self.id == other.id
     }
 
-    /// Returns the pid in the PID namespace of both processes if they share one, else the pid in the
-    /// daemon's.
+    /// Returns the pid of the process as `asker` knows it: in the PID namespace of both if they share one,
+    /// else in the daemon's.
     pub(crate) fn pid_as_seen_by(&self, asker: &Self) -> u32 {
         match (&self.inside, &asker.inside) {
             (Some(own), Some(theirs)) if own.namespace == theirs.namespace => own.pid,
@@ -104,14 +105,14 @@ impl PeerProcess {
     }
 }
 
-/// Key of an implicit session: peers without a token that have it share the session.
+/// Key of an implicit session. Processes without a token and with equal keys share the session.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ImplicitKey {
     pub(crate) uid: u32,
     pub(crate) scope: Scope,
 }
 
-/// Container, or outside of containers the POSIX session (a login or a job).
+/// Container of a process, or outside of containers its POSIX session (a login or a job).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Scope {
@@ -120,7 +121,7 @@ pub(crate) enum Scope {
 }
 
 impl ImplicitKey {
-    /// Returns the key for the same user in the POSIX session of process `pid`; `None` in a container.
+    /// Returns the key for the same user in the POSIX session of process `pid`; `None` inside a container.
     pub(crate) fn of_job(&self, pid: u32) -> Option<Self> {
         let session = match self.scope {
             Scope::Container(_) => return None,

@@ -1,4 +1,4 @@
-//! The principal of a process: its user, in one container or outside of any.
+//! The principal of a process: its user together with its container, if it is in one.
 //!
 //! Limits count by principal. Root in a container without a user namespace has user id 0, like the system's
 //! daemon, so a user id alone would not tell the two apart. Where the kernel does not say which container a
@@ -18,12 +18,12 @@ use super::container::{container, maker};
 #[serde(rename_all = "snake_case")]
 enum Location {
     Outside,
-    /// Control group of the container, or of the service that made it.
+    /// Path of the control group of the container, or of the service that made it.
     Container(String),
     Unknown,
 }
 
-/// User whose processes are counted together, in one container or outside of any.
+/// User with one container, or outside of any. All processes of a principal count together.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(crate) struct Principal {
     uid: u32,
@@ -31,10 +31,10 @@ pub(crate) struct Principal {
 }
 
 impl Principal {
-    /// Returns the principal of process `pid`, which runs for `uid`.
+    /// Returns the principal of process `pid`, which runs as user `uid`.
     ///
-    /// `is_alive` is called after the control groups are read: if the process is dead by then, its pid may
-    /// belong to another one, and the location is unknown.
+    /// Calls `is_alive` after reading the control groups. If the process is dead by then, its pid may belong
+    /// to another process, and the container is unknown.
     pub(crate) fn of(uid: u32, pid: u32, is_alive: impl FnOnce() -> bool) -> Self {
         let groups = process::cgroups(pid);
         let believed = is_alive().then_some(&groups);
@@ -45,7 +45,7 @@ impl Principal {
         Self::of(rustix::process::geteuid().as_raw(), std::process::id(), || true)
     }
 
-    /// Returns the principal of a user's process in these control groups.
+    /// Returns the principal of a user's process by the paths of its control groups.
     pub(crate) fn in_groups<'a>(uid: u32, groups: impl IntoIterator<Item = &'a str>) -> Self {
         let mut groups = groups.into_iter().peekable();
         let is_known = groups.peek().is_some();
@@ -57,7 +57,7 @@ impl Principal {
         Self { uid, at }
     }
 
-    /// Returns whether the kernel said where the process is.
+    /// Returns whether the kernel reported the container of the process.
     pub(crate) fn is_located(&self) -> bool {
         self.at != Location::Unknown
     }

@@ -1,4 +1,4 @@
-//! Waits for the death of processes.
+//! Waits for the deaths of processes.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -10,13 +10,13 @@ use tokio::io::unix::AsyncFd;
 use tokio::task::AbortHandle;
 use tracing::warn;
 
-/// Interval at which a process is polled if its pidfd cannot be watched.
+/// Interval of checks whether a process is dead, if its pidfd cannot be watched.
 const POLL: Duration = Duration::from_millis(20);
 
-/// Resolves when the process behind a pidfd is dead.
+/// Completes when the process of a pidfd is dead.
 ///
-/// Watches a copy, because one descriptor can be watched only once and several tasks may wait for one
-/// process. Polls if no descriptor is left for the copy.
+/// Watches a copy, because a descriptor can be watched only once and several tasks may wait for one process.
+/// Checks periodically if no descriptor is left for the copy.
 #[expect(
     deprecated,
     reason = "the safe constructor; an `OwnedFd` keeps the promise that the unsafe one asks for"
@@ -35,12 +35,12 @@ pub(crate) async fn death(pidfd: Arc<OwnedFd>) {
     }
 }
 
-/// Task that waits for a process's death. Dropping it ends the task, because each one costs descriptors.
+/// Task that waits for a process's death. Dropping the watch ends the task, because a task costs descriptors.
 #[derive(Debug, Default)]
 pub(crate) struct Watch(Option<AbortHandle>);
 
 impl Watch {
-    /// Runs `then` once the process is dead.
+    /// Starts a task that runs `then` once the process is dead.
     pub(crate) fn over(pidfd: Arc<OwnedFd>, then: impl Future<Output = ()> + Send + 'static) -> Self {
         let watching = tokio::spawn(async move {
             death(pidfd).await;
@@ -49,7 +49,7 @@ impl Watch {
         Self(Some(watching.abort_handle()))
     }
 
-    /// Keeps the task until the process is dead.
+    /// Keeps the task alive until the process is dead.
     pub(crate) fn until_death(mut self) {
         self.0 = None;
     }

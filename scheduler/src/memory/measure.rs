@@ -1,8 +1,8 @@
-//! Measurement of the driver's overhead, and of what dead processes still have.
+//! Measures the driver's own memory for each process, and the memory that dead processes still have.
 //!
-//! A process that NVML does not list, or lists without bytes (in containers, on WSL), is booked with the
-//! assumed size of its contexts. So are all processes when the driver stops answering. If the list of a card
-//! fails once, nothing changes for its processes.
+//! NVML may not list a process, or list it without bytes (in containers, on WSL). Such a process is booked
+//! with the assumed size of its contexts. So are all processes when the driver stops answering. If the list
+//! of one card fails once, nothing changes for its processes.
 
 use gpushare_core::Event;
 use gpushare_proto::Nanos;
@@ -13,7 +13,7 @@ use crate::clients::{leave, returning};
 use crate::engine::Engine;
 use crate::nvml::Usages;
 
-/// Asks NVML if it is time, or drops old figures if NVML stays silent.
+/// Sends a question to NVML if one is due. Discards old figures if NVML does not answer.
 pub(crate) fn measure_if_due(engine: &mut Engine, now: Nanos) {
     match engine.metering.next_step(now, engine.orphans.due()) {
         None | Some(Step::Drop(None)) => {}
@@ -50,7 +50,7 @@ pub(crate) fn measured(engine: &mut Engine, usages: &Usages) {
     leave::remove_unlisted_orphans(engine, usages, asked);
 }
 
-/// Tells the core the overheads of the processes that were there when the question was asked.
+/// Reports the driver's memory of each process to the decision machine, if it existed at the question.
 fn book_overheads(engine: &mut Engine, before: FixedBytes, usages: &Usages) {
     let after = fixed_now(engine);
     let mut events = Vec::new();

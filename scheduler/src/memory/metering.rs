@@ -1,4 +1,4 @@
-//! Questions to NVML about the memory of all processes: when they are due, and which one is open.
+//! Schedule of the questions to NVML about the memory of all processes.
 //!
 //! ```text
 //!   a card is attached, a context comes or goes ─▶ in SOON ─┐
@@ -6,8 +6,7 @@
 //!   while there are clients ─▶ every PAUSE ─▶ note fixed bytes, ask ~~▶ answer ─▶ used − fixed ─▶ core
 //! ```
 //!
-//! Only one question is open at a time, however long its answer takes. So each answer belongs to its
-//! question.
+//! Only one question is open at a time, however long NVML takes. So each answer belongs to its question.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -19,14 +18,14 @@ use tokio::sync::mpsc;
 use crate::input::Input;
 use crate::nvml::{self, Reader};
 
-/// Time that a context has to come into being before it is measured.
+/// Delay between the creation of a context and its measurement, so that the context is complete.
 const SOON: Nanos = Nanos::from_secs(1);
 /// Interval between two measurements of all processes.
 const PAUSE: Nanos = Nanos::from_secs(5);
-/// Time without an answer after which the old figures count no more.
+/// Longest duration without an answer of NVML during which the old figures still count.
 const STALE: Nanos = Nanos::from_secs(30);
 
-/// Booked bytes that cannot move, by process and card.
+/// Booked bytes that cannot leave the card, by process and card.
 pub(crate) type FixedBytes = BTreeMap<(ClientId, GpuId), Bytes>;
 
 /// Schedule of the questions to NVML.
@@ -35,30 +34,30 @@ pub(crate) struct Metering {
     next: Option<Nanos>,
     reader: Option<Reader>,
     open: Option<Question>,
-    /// Number of questions asked so far.
+    /// Number of questions asked to NVML so far.
     pub(crate) questions: u64,
-    /// Whether there is no NVML to ask.
+    /// Whether no NVML exists to ask.
     pub(crate) off: bool,
 }
 
 #[derive(Debug)]
 struct Question {
     at: Nanos,
-    /// Fixed bytes at the time of the question; none if it is only about dead processes.
+    /// Fixed bytes when the question was asked; none if the question is only about dead processes.
     fixed: Option<FixedBytes>,
-    /// Whether the old figures were dropped.
+    /// Whether the old figures were discarded, because NVML did not answer.
     stale: bool,
 }
 
 pub(crate) enum Step {
-    /// Ask NVML, about all processes or only about the dead ones.
+    /// Asks NVML about all processes, or only about the dead ones.
     Ask { all: bool },
-    /// Drop the old figures, as the open question stays without an answer.
+    /// Discards the old figures, because the open question has no answer.
     Drop(Option<FixedBytes>),
 }
 
 impl Metering {
-    /// Ends the periodic measurement: no client is left.
+    /// Ends the periodic measurement, because no client is left.
     pub(crate) fn rest(&mut self) {
         self.next = None;
     }
@@ -67,7 +66,7 @@ impl Metering {
         *self = Self { off: true, questions: self.questions, ..Self::default() };
     }
 
-    /// Brings the next measurement forward: a context comes or goes.
+    /// Schedules the next measurement earlier, because a context was created or destroyed.
     pub(crate) fn measure_soon(&mut self) {
         let soon = clock::monotonic() + SOON;
         if !self.off {
@@ -75,7 +74,7 @@ impl Metering {
         }
     }
 
-    /// Returns the time of the next step. `orphans` is the time of the next question about a dead process.
+    /// Returns the point in monotonic time of the next step. `orphans` is that of the next orphan question.
     pub(crate) fn due(&self, orphans: Option<Nanos>) -> Option<Nanos> {
         match &self.open {
             Some(open) => (!open.stale).then(|| open.at + STALE),
@@ -98,7 +97,8 @@ impl Metering {
         Some(Step::Ask { all })
     }
 
-    /// Asks NVML. Returns false if no answer will ever come, and an error if the thread cannot start now.
+    /// Sends a question to NVML. Returns false if NVML will never answer, and an error if the thread cannot
+    /// start.
     pub(crate) fn ask(
         &mut self,
         now: Nanos,
@@ -121,7 +121,7 @@ impl Metering {
         Ok(answers)
     }
 
-    /// Closes the open question, which is answered. Returns the fixed bytes at its time.
+    /// Closes the open question after its answer. Returns the fixed bytes at the time of the question.
     pub(crate) fn answered(&mut self) -> Option<Option<FixedBytes>> {
         self.open.take().map(|open| open.fixed)
     }

@@ -1,25 +1,25 @@
-//! Driver overhead of one process on one card: contexts, kernels and stacks, as NVML shows them.
+//! Driver overhead of one process on one card: memory of contexts, kernels and stacks, by NVML's figures.
 //!
-//! NVML's figure of a process is its contexts and its memory that cannot move; managed memory is in no figure
-//! (docs/results/real-card-suite.md). So `overhead = used − fixed`, with the fixed bytes that are booked.
+//! NVML's figure of a process is its contexts and its memory that cannot move. No figure contains managed
+//! memory (docs/results/real-card-suite.md). So `overhead = used − fixed`, where `fixed` is booked.
 //!
-//! Memory may come and go between question and answer. So the least possible overhead counts: the greater of
-//! the fixed bytes before and after, and the smaller of two consecutive answers.
+//! Memory may come and go between question and answer. So the smallest possible overhead counts: with the
+//! greater of the fixed bytes before and after, and as the smaller of two consecutive answers.
 
 use gpushare_proto::Bytes;
 
 #[derive(Debug, Default)]
 pub(crate) struct Overhead {
-    /// Overhead by the latest answer.
+    /// Overhead in bytes by NVML's latest answer.
     last: Option<Bytes>,
-    /// Driver memory of the process in bytes, as the core was last told.
+    /// Overhead in bytes that the decision machine was told last.
     sent: Option<Bytes>,
-    /// Whether NVML has listed the process on the card.
+    /// Whether NVML has ever listed the process on the card.
     pub(crate) listed: bool,
 }
 
 impl Overhead {
-    /// Takes an answer in. Returns the overhead for the core if it changed; `Some(None)` is "not known".
+    /// Evaluates an answer of NVML. Returns the overhead if it changed; `Some(None)` means "not known".
     pub(crate) fn read(&mut self, used: Option<Bytes>, fixed: Bytes) -> Option<Option<Bytes>> {
         let now = used.map(|used| used - fixed);
         let before = std::mem::replace(&mut self.last, now);

@@ -1,4 +1,4 @@
-//! The queue of memory requests that cannot be decided yet (see reserve.rs for the reasons).
+//! Queue of memory requests that cannot be decided yet (see reserve.rs for the reasons).
 
 use gpushare_core::Kind;
 use gpushare_proto::{Bytes, GpuId, Nanos, RequestId};
@@ -20,7 +20,7 @@ pub(crate) struct Reservation {
 pub(crate) struct Waiting {
     pub(crate) connection: ConnectionId,
     pub(crate) reservation: Reservation,
-    /// Time at which the request first found no room.
+    /// Point in monotonic time at which the request first found too little free memory.
     pub(crate) short_since: Option<Nanos>,
 }
 
@@ -28,7 +28,7 @@ pub(crate) struct Waiting {
 pub(crate) struct Postponed(Vec<Waiting>);
 
 impl Postponed {
-    /// Adds a new request, unless its connection has too many.
+    /// Adds a memory request, unless its connection has too many waiting ones.
     pub(crate) fn add(&mut self, waiting: Waiting) -> Result<(), String> {
         let own = self.0.iter().filter(|of| of.connection == waiting.connection);
         if own.count() >= MOST {

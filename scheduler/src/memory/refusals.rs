@@ -1,4 +1,4 @@
-//! The last refused memory requests of each session, and the limit of their lines in the log.
+//! The last refused memory requests of each session, and the limiter of their log lines.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -11,7 +11,7 @@ use crate::log_limiter::LogLimiter;
 #[derive(Debug, Default)]
 pub(crate) struct Refusals {
     kept: BTreeMap<SessionId, VecDeque<Refused>>,
-    /// Limit of the refusals' lines in the log.
+    /// Limiter of log lines about refused requests.
     pub(crate) log: LogLimiter<SessionId>,
 }
 
@@ -25,7 +25,7 @@ struct Refused {
 }
 
 impl Refusals {
-    /// Adds a refusal, and drops the session's oldest one beyond [`KEPT_REFUSALS`].
+    /// Adds a refused request, and discards the session's oldest one beyond [`KEPT_REFUSALS`].
     pub(crate) fn keep(
         &mut self,
         at: Nanos,
@@ -41,7 +41,7 @@ impl Refusals {
         kept.push_back(Refused { at, client, pid, gpu, refusal });
     }
 
-    /// Returns the last refusals of a session for `gpushare-ctl explain`, the oldest first.
+    /// Returns the last refused requests of a session for `gpushare-ctl explain`, the oldest first.
     pub(crate) fn views(&self, session: SessionId, now: Nanos) -> Vec<RefusalView> {
         let view = |&Refused { at, client, pid, gpu, refusal }: &Refused| RefusalView {
             ago_ns: now - at,

@@ -1,11 +1,11 @@
-//! Memory requests: which are decided at once, and which wait.
+//! Decides memory requests: some at once, others after a wait.
 //!
 //! A request waits in two cases.
 //!
-//! The first case is a restart: the registry names the processes of a session, and each says how much it uses
-//! when it comes back. Until then a lease could be bytes that a sibling has. So a session with a quota gets
-//! no lease while one of its processes is awaited. It gets none right after the restart either, since a
-//! process that joined just before the last daemon's death may not be in the registry.
+//! The first case is a restart. The registry names the processes of a session, and each reports its usage
+//! when it reconnects. Until then a lease could be bytes that another process of the session has. So a
+//! session with a quota gets no lease while one of its processes is awaited. It gets none right after the
+//! restart either: a process that joined just before the last daemon's death may not be in the registry.
 //!
 //! The second case is a full card or quota while a process that had memory has just ended: that memory is
 //! about to be free (see clients/orphans.rs). For its session's quota only the session's own dead processes
@@ -22,7 +22,7 @@ use super::postponed::{Reservation, Waiting};
 use crate::connections::ConnectionId;
 use crate::engine::Engine;
 
-/// Decides a client's request for memory, or lets it wait. An error ends the connection.
+/// Decides a client's request for memory, or lets the request wait. An error ends the connection.
 pub(crate) fn reserve(
     engine: &mut Engine,
     connection: ConnectionId,
@@ -36,8 +36,8 @@ pub(crate) fn reserve(
     }
 }
 
-/// Decides the waiting requests that need not wait any more, in order. Returns those that end their
-/// connection.
+/// Decides the waiting requests that need not wait any longer, in order. Returns the connections that end
+/// with the reason.
 pub(crate) fn retry_postponed(engine: &mut Engine) -> Vec<(ConnectionId, String)> {
     let mut errors = Vec::new();
     for waiting in engine.postponed.take() {
@@ -53,7 +53,7 @@ pub(crate) fn retry_postponed(engine: &mut Engine) -> Vec<(ConnectionId, String)
     errors
 }
 
-/// Returns when a waiting request must be looked at, unless a return or a death comes first.
+/// Returns the point in monotonic time at which a waiting request must be checked again.
 pub(crate) fn postponed_due(engine: &Engine) -> Option<Nanos> {
     let mut waiting = engine.postponed.iter();
     if is_young(engine) {
@@ -67,7 +67,7 @@ pub(crate) fn postponed_due(engine: &Engine) -> Option<Nanos> {
     waiting.filter_map(end).min()
 }
 
-/// Takes back bytes that a client has leased and neither uses nor keeps free in its page.
+/// Takes back leased bytes that a client neither uses nor keeps free in its shared page.
 pub(crate) fn give_up(engine: &mut Engine, client: ClientId, gpu: GpuId, bytes: Bytes) {
     engine.read_row(client, gpu);
     let page = engine.clients.get_mut(client).map(|client| &mut client.page);
@@ -75,7 +75,7 @@ pub(crate) fn give_up(engine: &mut Engine, client: ClientId, gpu: GpuId, bytes: 
     engine.feed(Event::Returned { client, gpu, bytes });
 }
 
-/// Decides a request, or returns it if it must wait.
+/// Decides a memory request, or returns the request if it must wait.
 fn decide_or_wait(
     engine: &mut Engine,
     client: ClientId,
@@ -105,7 +105,7 @@ fn decide_or_wait(
     Ok(None)
 }
 
-/// Returns whether the memory of a client's session is not known completely after a restart.
+/// Returns whether the memory of a client's session is not completely known yet after a restart.
 fn is_unsettled(engine: &Engine, client: ClientId, gpu: GpuId) -> bool {
     let Some(session) = engine.clients.get(client).map(|client| client.session) else {
         return false;
@@ -114,7 +114,7 @@ fn is_unsettled(engine: &Engine, client: ClientId, gpu: GpuId) -> bool {
     is_limited && (is_young(engine) || engine.awaited.has_any_of(session))
 }
 
-/// Returns until when room for a request may be expected that is not there now. Only processes count that had
+/// Returns the point in time until which room for a request may be expected. Only processes count that had
 /// ended when the request was first `short` of room.
 fn room_expected(
     engine: &Engine,
@@ -130,7 +130,7 @@ fn room_expected(
     engine.orphans.expected_back(card, of, (short, now))
 }
 
-/// Returns whether processes may still come back that the registry does not name.
+/// Returns whether processes without an entry in the registry may still reconnect.
 fn is_young(engine: &Engine) -> bool {
     engine.machine.is_recovering() && clock::monotonic() < grown_up(engine)
 }
