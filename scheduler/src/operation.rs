@@ -1,8 +1,8 @@
-//! Records of operations in the log, and the failures that peers are told.
+//! Log records about operations, and failures that are sent to peers.
 //!
 //! Each record is a sentence for people and fields for programs. As JSON every record has `session_id`,
-//! `pid`, `operation`, `bytes`, `result` and `error_code`, so that one query fits all; 0 and `none` stand for
-//! a missing value. As text a record is the sentence alone, which has all values in words.
+//! `pid`, `operation`, `bytes`, `result` and `error_code`, so that one query fits all. A missing value is 0
+//! or `none`. As text a record is only the sentence, which contains all values.
 
 use std::fmt;
 
@@ -16,7 +16,7 @@ use tracing::Level;
 
 use crate::identity::PeerProcess;
 
-/// Fields that a record as text leaves out, since its sentence has them.
+/// Fields that a text record omits, because its sentence contains them.
 pub(crate) const FIELDS: [&str; 13] = [
     "session_id",
     "session",
@@ -33,7 +33,7 @@ pub(crate) const FIELDS: [&str; 13] = [
     "by",
 ];
 
-/// Error code of a refused request for memory, as programs get it from CUDA.
+/// Error code of a refused memory request, as CUDA returns it to programs.
 pub(crate) const OUT_OF_MEMORY: &str = "CUDA_ERROR_OUT_OF_MEMORY";
 
 #[derive(Clone, Copy, Debug)]
@@ -50,7 +50,7 @@ pub(crate) struct Operation<'a> {
 }
 
 impl<'a> Operation<'a> {
-    /// Starts the record of a successful operation.
+    /// Creates the log record of a successful operation.
     pub(crate) const fn done(name: &'static str) -> Self {
         Self {
             name,
@@ -65,7 +65,7 @@ impl<'a> Operation<'a> {
         }
     }
 
-    /// Starts the record of a successful operation that concerns a session.
+    /// Creates the log record of a successful operation on a session.
     pub(crate) const fn of(operation: &'static str, session: SessionId, name: &'a str) -> Self {
         Self { session: Some((session, name)), ..Self::done(operation) }
     }
@@ -94,7 +94,7 @@ impl<'a> Operation<'a> {
         self
     }
 
-    /// Marks the operation as refused or failed.
+    /// Marks the operation of a log record as refused or failed.
     pub(crate) const fn failed(mut self, outcome: Outcome, error_code: &'static str) -> Self {
         self.outcome = outcome;
         self.error_code = error_code;
@@ -165,7 +165,7 @@ pub(crate) const fn code_name(code: FailureCode) -> &'static str {
     }
 }
 
-/// Returns the outcome of a failed operation: refused if a rule forbids it, else failed.
+/// Returns the outcome of a failed operation: "refused" if a rule forbids it, else "failed".
 pub(crate) const fn outcome_of(code: FailureCode) -> Outcome {
     match code {
         FailureCode::Permission => Outcome::Refused,
@@ -185,12 +185,12 @@ pub(crate) fn failure(code: FailureCode, message: impl Into<String>) -> Failure 
     Failure { code, message: message.into() }
 }
 
-/// Makes the failure of a request that cannot be meant so.
+/// Creates the failure for a request that makes no sense.
 pub(crate) fn bad_request(message: impl Into<String>) -> Failure {
     failure(FailureCode::BadRequest, message)
 }
 
-/// Returns a peer's text in a form that is safe in a log: cut, and without characters that move a cursor.
+/// Returns a peer's text made safe for a log: shortened, and without characters that move a cursor.
 pub(crate) fn plain(text: &str) -> String {
     text.chars().filter(|c| is_printable(*c)).take(MAX_SESSION_NAME).collect()
 }

@@ -1,4 +1,4 @@
-//! The open connections: which process is at the other end, what it is there for, and its outbox.
+//! Table of open connections: the process, the purpose and the outbox of each.
 
 use std::collections::BTreeMap;
 
@@ -8,11 +8,11 @@ use gpushare_proto::codec::Message;
 use crate::connections::{ConnectionId, Outbox, Unsent};
 use crate::identity::PeerProcess;
 
-/// Connections whose peer has said hello.
+/// Open connections whose peers have said hello.
 #[derive(Debug, Default)]
 pub(crate) struct Peers {
     open: BTreeMap<ConnectionId, Peer>,
-    /// Connections that lost a message: they are closed once the current input is done.
+    /// Connections that lost a message, with the reason. They are closed after the current input.
     unsent: BTreeMap<ConnectionId, Unsent>,
 }
 
@@ -28,12 +28,12 @@ struct Peer {
 pub(crate) enum PeerRole {
     Tool,
     Client(ClientId),
-    /// Peer whose connection ends once its last message is sent.
+    /// Purpose of a connection that ends once its last message is sent.
     Ending,
 }
 
 impl Peers {
-    /// Adds a connection, at first as a tool's.
+    /// Adds a connection, which is treated as a tool's at first.
     pub(crate) fn admit(&mut self, connection: ConnectionId, process: PeerProcess, outbox: Outbox) {
         self.open.insert(connection, Peer { process, role: PeerRole::Tool, outbox });
     }
@@ -59,7 +59,7 @@ impl Peers {
         }
     }
 
-    /// Marks a connection as ending, so that its requests are ignored. Returns its client.
+    /// Marks a connection as ending, so that its requests are ignored. Returns the client of the connection.
     pub(crate) fn end(&mut self, connection: ConnectionId) -> Option<ClientId> {
         let client = self.client(connection);
         if let Some(peer) = self.open.get_mut(&connection) {
@@ -72,19 +72,19 @@ impl Peers {
         self.open.remove(&connection);
     }
 
-    /// Queues a message for a peer, if the connection is still open.
+    /// Queues a message for a peer if the connection is still open.
     pub(crate) fn reply<M: Message>(&mut self, connection: ConnectionId, message: &M) {
         self.send(connection, |outbox| outbox.send(message));
     }
 
-    /// Queues a message unless earlier ones still wait: for messages that a peer can do without.
+    /// Queues a message that a peer can do without. Does nothing if earlier messages still wait.
     pub(crate) fn reply_if_idle<M: Message>(&mut self, connection: ConnectionId, message: &M) {
         if self.open.get(&connection).is_some_and(|peer| !peer.outbox.is_behind()) {
             self.reply(connection, message);
         }
     }
 
-    /// Does something with the outbox of a connection, and notes its failure.
+    /// Applies a function to the outbox of a connection, and notes a failure.
     pub(crate) fn send(
         &mut self,
         connection: ConnectionId,
@@ -97,7 +97,7 @@ impl Peers {
         }
     }
 
-    /// Takes one connection that lost a message, and the reason.
+    /// Removes and returns one connection that lost a message, with the reason.
     pub(crate) fn next_unsent(&mut self) -> Option<(ConnectionId, Unsent)> {
         self.unsent.pop_first()
     }

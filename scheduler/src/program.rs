@@ -17,7 +17,7 @@ use crate::errors::failed;
 use crate::exit::code;
 use crate::{daemon, operation};
 
-/// Runs the program.
+/// Runs the daemon and returns its exit code.
 pub fn main() -> ExitCode {
     let args = match Args::try_parse() {
         Ok(args) => args,
@@ -41,8 +41,7 @@ fn passed_sockets() -> anyhow::Result<Vec<UnixListener>> {
     sockets.map_err(failed("take over the sockets that it was started with"))
 }
 
-/// Prints the requested help, or an error of the flags in one sentence: the first paragraph of clap's
-/// message.
+/// Prints the requested help, or an error in the flags as one sentence.
 fn end(usage: &clap::Error) -> ExitCode {
     if !usage.use_stderr() {
         usage.exit();
@@ -71,7 +70,7 @@ fn start_log(format: LogFormat) {
     }
 }
 
-/// Formats a log record for people: the sentence, and the fields that the sentence does not contain.
+/// Formats a log record for people: the sentence, and the fields that it does not contain.
 fn words(writer: &mut Writer<'_>, field: &Field, value: &dyn fmt::Debug) -> fmt::Result {
     match field.name() {
         "message" => write!(writer, "{value:?}"),

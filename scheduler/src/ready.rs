@@ -1,4 +1,4 @@
-//! Reports that the daemon is ready, by a byte to an inherited pipe and by systemd's notification socket.
+//! Reports that the daemon is ready: by a byte to an inherited pipe, and by systemd's notification socket.
 
 use std::ffi::OsStr;
 use std::fs::OpenOptions;
@@ -9,7 +9,7 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 
 use tracing::warn;
 
-/// Reports readiness to the `pipe` and to systemd, as far as they are there. Failures are only logged.
+/// Reports to the `pipe` and to systemd, if present, that the daemon is ready. Failures are only logged.
 pub(crate) fn report(pipe: Option<u32>) {
     if let Some(number) = pipe
         && let Err(cause) = write_byte(number)
@@ -23,13 +23,14 @@ pub(crate) fn report(pipe: Option<u32>) {
     }
 }
 
-/// Writes to a pipe, which is opened through /proc because safe code cannot own a descriptor by its number.
+/// Writes a byte to an inherited pipe. Opens the pipe through /proc, because safe code cannot own a
+/// descriptor by its number.
 fn write_byte(number: u32) -> io::Result<()> {
     let mut pipe = OpenOptions::new().write(true).open(format!("/proc/self/fd/{number}"))?;
     pipe.write_all(b"\n")
 }
 
-/// Sends `READY=1` as in sd_notify(3), to a path or to an abstract address.
+/// Sends `READY=1` to systemd as in sd_notify(3), to a path or to an abstract address.
 fn notify(socket: &OsStr) -> io::Result<()> {
     let address = match socket.as_bytes().strip_prefix(b"@") {
         Some(name) => SocketAddr::from_abstract_name(name)?,

@@ -1,5 +1,5 @@
-//! Cache between scrapers and the core's task: one picture a quarter second at most, and one text that all
-//! share.
+//! Cache between scrapers and the daemon's task. The task copies its state at most once in 250 ms, and all
+//! scrapers share one text.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,9 +14,9 @@ use super::picture::Picture;
 use super::scene::Scene;
 use super::sensors::Sensors;
 
-/// Time for which the metrics server reuses its last copy of the daemon's state.
+/// Duration for which the metrics server reuses its last copy of the daemon's state.
 const FRESH: Duration = Duration::from_millis(250);
-/// Time within which a healthy core's task answers.
+/// Longest wait of the metrics server for an answer of the daemon's task.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 pub(crate) type PictureRequest = oneshot::Sender<Picture>;
@@ -29,7 +29,7 @@ pub(super) struct Cache {
     last: Mutex<Option<Arc<View>>>,
 }
 
-/// Picture with its text, which is made when the first scraper wants it.
+/// Copy of the daemon's state, with its text. The text is made when the first scraper wants it.
 #[derive(Debug)]
 pub(super) struct View {
     taken: Instant,
@@ -46,7 +46,7 @@ impl Cache {
         Self { requests, events, sensors, last: Mutex::default() }
     }
 
-    /// Returns a fresh view of the daemon; `None` if the core's task does not answer in time.
+    /// Returns a recent view of the daemon's state; `None` if the daemon's task does not answer in time.
     pub(super) async fn view(&self) -> Option<Arc<View>> {
         let mut last = self.last.lock().await;
         if let Some(view) = last.as_ref().filter(|view| view.taken.elapsed() < FRESH) {

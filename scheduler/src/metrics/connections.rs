@@ -1,4 +1,4 @@
-//! Connections to the metrics endpoint, and which one is closed when another comes beyond the limit.
+//! Connections to the metrics endpoint. If a new one exceeds their limit, another one is closed.
 //!
 //! ```text
 //!   oldest ─────────────────────────────▶ newest
@@ -6,8 +6,8 @@
 //!             └── closed first; without a silent one, the oldest of all
 //! ```
 //!
-//! A scraper sends its request as soon as it is connected, and is the newest then. So it is the last to be
-//! closed.
+//! A scraper sends its request as soon as it is connected, and its connection is the newest then. So it is
+//! closed last.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ pub(super) struct Connections {
     open: VecDeque<(Asked, JoinHandle<()>)>,
 }
 
-/// Flag of a connection that has sent a request.
+/// Flag that tells whether a connection has sent a request.
 pub(super) type Asked = Arc<AtomicBool>;
 
 impl Connections {
@@ -29,7 +29,7 @@ impl Connections {
         Self { most, open: VecDeque::with_capacity(most) }
     }
 
-    /// Serves one more connection, and closes another one first if there are too many.
+    /// Serves one more connection. Closes another connection first if there are too many.
     pub(super) fn add<F>(&mut self, serve: impl FnOnce(Asked) -> F)
     where
         F: Future<Output = ()> + Send + 'static,
@@ -43,7 +43,7 @@ impl Connections {
         self.open.push_back((asked, task));
     }
 
-    /// Closes the oldest silent connection, or else the oldest.
+    /// Closes the oldest connection without a request, or else the oldest of all.
     pub(super) fn close_one(&mut self) {
         let silent = self.open.iter().position(|(asked, _)| !asked.load(Ordering::Relaxed));
         if let Some((_, task)) = self.open.remove(silent.unwrap_or(0)) {

@@ -1,4 +1,4 @@
-//! Histograms and counters that are updated as things happen, by card: waits, drains, handoffs, refusals.
+//! Histograms and counters of each card, updated at each event: waits, drains, handoffs, refusals.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle, Prometheu
 
 use super::table::{self, FAMILIES, Family, Kind};
 
-/// Origin of the metrics, which the recorder wants and the exporter does not show.
+/// Origin of the metrics. The recorder requires it, and the exporter does not show it.
 const METADATA: Metadata<'static> = Metadata::new(module_path!(), Level::INFO, None);
 
 pub(crate) struct Events {
@@ -52,13 +52,13 @@ impl Events {
         self.recorder.handle()
     }
 
-    /// Adds a card, whose series begin at zero.
+    /// Adds a card, whose counters begin at zero.
     pub(crate) fn card(&mut self, gpu: GpuId, uuid: GpuUuid) {
         let new = || CardEvents::new(&self.recorder, gpu, uuid);
         self.cards.entry(gpu).or_insert_with(new);
     }
 
-    /// Counts a notice of the core. Cards that were not added are not counted.
+    /// Counts a notice of the decision machine. Ignores cards that were not added.
     pub(crate) fn note(&self, notice: &Notice) {
         match notice {
             Notice::Granted { gpus, waited, .. } => self.record(*gpus, |card| &card.grants, *waited),

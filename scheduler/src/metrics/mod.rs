@@ -9,9 +9,9 @@
 //!                                               GET /metrics ────┘
 //! ```
 //!
-//! The core's task does two things: it adds to histograms whose buckets are atomics, and it copies its
-//! figures on request, at most four times a second. Connections, formatting and NVML have threads of their
-//! own, so no reader and no driver can delay a grant. Without scrapes there is no work.
+//! The daemon's task does two things. It adds to histograms whose buckets are atomics. On request it copies
+//! its figures, at most four times a second. Connections, formatting and NVML have threads of their own, so
+//! no reader and no driver can delay a grant. Without scrapes there is no work.
 //!
 //! The number of series is bounded by the cards of the machine and by a thousand sessions (`sessions.rs`).
 
@@ -47,7 +47,7 @@ use picture::Ended;
 pub(crate) use picture::{AuditPicture, CardPicture, Picture, SessionPicture};
 pub use table::{FAMILIES, Family, Kind};
 
-/// The core's end of the metrics. The server ends when it is dropped.
+/// The daemon's access to the metrics server. Dropping it ends the server.
 #[derive(Debug)]
 pub(crate) struct Observer {
     events: Events,
@@ -55,8 +55,8 @@ pub(crate) struct Observer {
     _serving: oneshot::Sender<()>,
 }
 
-/// Serves metrics at `address`, with figures that are requested by `requests`. A failure is logged, and the
-/// daemon goes on without metrics.
+/// Starts the metrics server at `address`. The server asks for figures with `requests`. If that fails, the
+/// daemon logs the failure and runs without metrics.
 pub(crate) fn start(address: SocketAddr, requests: mpsc::Sender<PictureRequest>) -> Metrics {
     match try_start(address, requests) {
         Ok((observer, address)) => {
@@ -90,7 +90,7 @@ fn try_start(
     Ok((observer, address))
 }
 
-/// Receiver of events for the metrics, if there is a metrics server.
+/// Receiver of events for the metrics. Does nothing without a metrics server.
 #[derive(Debug, Default)]
 pub(crate) struct Metrics(Option<Observer>);
 
@@ -102,7 +102,7 @@ impl Metrics {
         }
     }
 
-    /// Names all cards, so that each has its counters from the time when it is known.
+    /// Adds all cards to the counters, so that each card's counters begin when the card becomes known.
     pub(crate) fn name_cards(&mut self, cards: &Cards) {
         if let Some(observer) = &mut self.0 {
             let cards = cards.iter();
@@ -110,7 +110,7 @@ impl Metrics {
         }
     }
 
-    /// Keeps the last figures of a session that ends for a while.
+    /// Keeps the last figures of an ending session for some minutes.
     pub(crate) fn keep_last(&mut self, session: SessionId, name: &str, core: &Core) {
         let now = clock::monotonic();
         if let (Some(observer), Some(state)) = (&mut self.0, core.session_snapshot(now, session)) {

@@ -1,4 +1,4 @@
-//! Writes a scene in Prometheus' text format.
+//! Writes the metrics page in Prometheus' text format.
 
 use metrics::{Key, Label};
 use metrics_exporter_prometheus::LabelSet;
@@ -9,8 +9,7 @@ use super::table::{FAMILIES, Family, Row};
 
 pub(super) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// Writes all families that are read at a scrape, each with its HELP and TYPE. Families without a series are
-/// left out.
+/// Writes all metrics that are read at a scrape, each with its HELP and TYPE. Omits metrics without a value.
 pub(super) fn text(scene: &Scene) -> String {
     let mut page = String::new();
     for family in FAMILIES {

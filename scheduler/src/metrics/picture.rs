@@ -1,5 +1,5 @@
-//! Copy of the daemon's figures that the core's task hands over on request. The last figures of ended sessions
-//! are kept for five minutes, so that a scraper sees what a short job used.
+//! Copy of the daemon's figures for the metrics. The last figures of ended sessions are kept for five
+//! minutes, so that a scraper sees the usage of a short job.
 
 use std::collections::VecDeque;
 
@@ -10,15 +10,15 @@ use gpushare_proto::tenant::GpuInfo;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Picture {
     pub(crate) uptime: Nanos,
-    /// Whether the daemon gives grants, and not only waits for processes of the last daemon.
+    /// Whether the daemon gives grants, instead of only waiting for processes of the last daemon.
     pub(crate) ready: bool,
-    /// Clients of the last daemon that are neither back nor dead.
+    /// Number of clients of the last daemon that are neither reconnected nor dead.
     pub(crate) recovering: u32,
     pub(crate) cards: Vec<CardPicture>,
-    /// Open sessions by number, then those that ended a short while ago, the latest first.
+    /// Open sessions by number, then recently ended sessions, the latest first.
     pub(crate) sessions: Vec<SessionPicture>,
     pub(crate) audit: AuditPicture,
-    /// Number of open sessions in `sessions`.
+    /// Number of open sessions at the beginning of `sessions`.
     pub(crate) living: usize,
 }
 
@@ -40,12 +40,12 @@ pub(crate) struct SessionPicture {
     pub(crate) state: SessionSnapshot,
 }
 
-/// Time for which the last figures of a session are shown.
+/// Duration for which the last figures of an ended session are shown.
 pub(super) const GRACE: Nanos = Nanos::from_secs(300);
-/// Greatest number of ended sessions that are shown.
+/// Largest number of ended sessions that are shown.
 pub(super) const MOST_ENDED: usize = 256;
 
-/// Sessions that ended a short while ago, in the order of their ends.
+/// Recently ended sessions in the order of their ends, each with the point in monotonic time of its end.
 #[derive(Debug, Default)]
 pub(crate) struct Ended(VecDeque<(Nanos, SessionPicture)>);
 
@@ -55,7 +55,7 @@ impl Ended {
         self.forget_before(now);
     }
 
-    /// Returns the sessions to show at `now`, the latest first.
+    /// Returns the ended sessions that are shown at `now`, the latest first.
     pub(crate) fn at(&mut self, now: Nanos) -> impl Iterator<Item = &SessionPicture> {
         self.forget_before(now);
         self.0.iter().rev().map(|(_, session)| session)

@@ -1,4 +1,4 @@
-//! Everything that the table's rows read: the picture, the sensor values, and the sessions as they are shown.
+//! Data of the metrics page: the daemon's figures, the sensor values, and the sessions that are shown.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! Sensor values of the cards, read from NVML at most once a second. Values that are too old are not shown.
+//! Sensor values of the cards, read from NVML at most once a second. Old values are not shown.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -8,11 +8,11 @@ use tokio::time::timeout;
 
 use crate::nvml::{self, Reader, Readings};
 
-/// Time for which readings are used again.
+/// Duration for which sensor values are reused.
 const FRESH: Duration = Duration::from_secs(1);
-/// Age from which readings are not shown.
+/// Age from which sensor values are not shown.
 const STALE: Duration = Duration::from_secs(10);
-/// Time that a scrape waits for the driver.
+/// Longest wait of a scrape for the driver.
 const PATIENCE: Duration = Duration::from_millis(300);
 
 #[derive(Debug)]
@@ -21,11 +21,11 @@ pub(super) struct Sensors {
     latest: watch::Receiver<Sample>,
 }
 
-/// Readings with their time; none yet by default.
+/// Sensor values with the point in time of their reading; none before the first reading.
 type Sample = Option<(Instant, Readings)>;
 
 impl Sensors {
-    /// Starts the thread, which loads NVML at the first scrape.
+    /// Starts the thread that reads the sensors. The thread loads NVML at the first scrape.
     pub(super) fn start() -> io::Result<Self> {
         Self::with(|deliver| Reader::start("sensors", nvml::readings, deliver))
     }
@@ -41,7 +41,7 @@ impl Sensors {
         Ok(Self { reader: start(Box::new(deliver))?, latest })
     }
 
-    /// Returns the cards' sensor values, which are up to ten seconds old if the driver is slow.
+    /// Returns the cards' sensor values, which are at most ten seconds old.
     pub(super) async fn read(&self) -> Readings {
         let mut latest = self.latest.clone();
         let is_younger_than =

@@ -1,8 +1,7 @@
 //! HTTP server of the metrics: three paths, one request a connection, and a time limit for each connection.
 //!
-//! Every connection is accepted at once. If there are too many, another one is closed: the oldest that has
-//! sent no request, or else the oldest of all (`connections.rs`). So neither silent nor slow readers keep a
-//! scraper out.
+//! Every connection is accepted at once. If there are too many, another one is closed: the oldest without a
+//! request, or else the oldest of all (`connections.rs`). So neither silent nor slow readers block a scraper.
 //!
 //! | path | answer |
 //! |---|---|
@@ -33,13 +32,13 @@ use super::cache::Cache;
 use super::connections::{Asked, Connections};
 use super::page;
 
-/// Greatest number of open connections.
+/// Largest number of open connections to the metrics server.
 const CONNECTIONS: usize = 32;
-/// Longest request that is read.
+/// Largest accepted length of a request, in bytes.
 const REQUEST_BYTES: usize = 8 * 1024;
-/// Interval at which histograms are sorted without a scrape.
+/// Interval at which recorded values are sorted into histograms without a scrape.
 const UPKEEP: Duration = Duration::from_secs(60);
-/// Pause after a failed accept, which mostly means that no descriptor is left.
+/// Pause after a failed accept. Such a failure mostly means that no descriptor is left.
 const PAUSE: Duration = Duration::from_millis(200);
 
 #[derive(Clone, Copy, Debug)]

@@ -1,5 +1,5 @@
-//! Sessions as the page shows them: the first thousand each, all others summed up as `other`. So the number
-//! of series is bounded.
+//! Sessions on the metrics page. The first thousand have their own rows, and all others share the row
+//! `other`. So the number of rows is bounded.
 
 use std::collections::BTreeMap;
 
@@ -8,17 +8,17 @@ use gpushare_proto::{Bytes, GpuId, Nanos};
 
 use super::picture::SessionPicture;
 
-/// Number of sessions that are shown by themselves.
+/// Largest number of sessions with rows of their own.
 pub(super) const MOST: usize = 1000;
-/// Label of the sum of all other sessions, as number and as name.
+/// Label of the row for all other sessions, as number and as name.
 const OTHER: &str = "other";
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct SessionRow {
-    /// Number of the session, or `other`.
+    /// Number of the session, or `other` for the shared row.
     pub(super) session: String,
     pub(super) name: String,
-    /// Quota on each card; `None` without a quota, and for a sum.
+    /// Memory quota on each card; `None` for no quota, and for the shared row.
     pub(super) quota: Option<Bytes>,
     pub(super) processes: u64,
     pub(super) refusals: u64,
@@ -35,7 +35,7 @@ pub(super) struct Usage {
     pub(super) peak: Bytes,
 }
 
-/// Returns the first `most` sessions by themselves and the others as one row.
+/// Returns rows for the first `most` sessions, and one shared row for the others.
 pub(super) fn rows(sessions: &[SessionPicture], most: usize) -> Vec<SessionRow> {
     let (own, rest) = sessions.split_at(most.min(sessions.len()));
     let mut rows: Vec<SessionRow> = own.iter().map(SessionRow::of).collect();

@@ -1,7 +1,7 @@
-//! Table of all metrics: name, meaning, and source of the values.
+//! Table of all metrics, each with its name, meaning and source of values.
 //!
-//! The page, the exporter's descriptions and docs/metrics.md are made of these rows, so a metric is added by
-//! adding a row. Names follow Prometheus' conventions: base units, and `_total` for counters.
+//! The metrics page, the exporter's descriptions and docs/metrics.md are generated from this table. Names
+//! follow Prometheus' conventions: base units, and `_total` for counters.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,23 +12,23 @@ use gpushare_proto::{Bytes, Nanos, SessionId};
 use super::scene::{Card, Scene};
 use super::sessions::{self, SessionRow, Usage};
 
-/// Upper bounds of all histograms' buckets in seconds: from an empty drain to a wait behind many turns.
+/// Upper bounds of all histogram buckets, in seconds: from an empty drain to a wait behind many turns.
 pub(super) const BUCKETS: [f64; 16] =
     [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0];
 
-/// Metric with all its series.
+/// Metric with all its series (one for each combination of labels).
 #[derive(Clone, Copy, Debug)]
 pub struct Family {
-    /// Name in queries.
+    /// Name of the metric in queries.
     pub name: &'static str,
-    /// Type in the sense of Prometheus.
+    /// Type of the metric, as Prometheus defines it.
     pub kind: Kind,
-    /// Meaning, in one sentence without a full stop.
+    /// Meaning of the metric, in one sentence without a full stop.
     pub help: &'static str,
     pub(super) source: Source,
 }
 
-/// Type of a metric.
+/// Type of a metric, as Prometheus defines it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Value that only rises.
@@ -40,7 +40,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Returns the name in the page's TYPE lines.
+    /// Returns the name of the type for the TYPE lines of the metrics page.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -51,20 +51,20 @@ impl Kind {
     }
 }
 
-/// Source of a metric's values, which also determines its series.
+/// Source of a metric's values, which also determines its labels.
 #[derive(Clone, Copy)]
 pub(super) enum Source {
-    /// One value.
+    /// Function with one value for the whole daemon.
     Daemon(fn(&Scene) -> f64),
-    /// A value for each card that has one.
+    /// Function with a value for each card; none for a card without the value.
     Card(fn(&Card) -> Option<f64>),
-    /// A value for each session that has one.
+    /// Function with a value for each session; none for a session without the value.
     Session(fn(&SessionRow) -> Option<f64>),
-    /// A value for each session and card.
+    /// Function with a value for each pair of session and card.
     SessionOnCard(fn(&Usage) -> f64),
-    /// Series with these labels.
+    /// Function that returns series with these labels.
     Rows(&'static [&'static str], fn(&Scene) -> Vec<Row>),
-    /// Events counted as they happen (`events.rs`), with these labels.
+    /// Events with these labels, counted when they happen (`events.rs`).
     Events(&'static [&'static str]),
 }
 
@@ -74,7 +74,7 @@ impl std::fmt::Debug for Source {
     }
 }
 
-/// One series: values of its labels, and its value.
+/// One series of a metric: the values of its labels, and its present value.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Row {
     pub(super) labels: Vec<String>,
@@ -105,10 +105,10 @@ pub(super) const REFUSALS: Family = Family::counter(
     Source::Events(&["gpu", "uuid", "limit"]),
 );
 
-/// Defines the table. A row is `= CONSTANT;`, or type, name, meaning and source of a metric.
+/// Defines the table of metrics. A row is `= CONSTANT;`, or the type, name, meaning and source of a metric.
 macro_rules! families {
     ($($(= $constant:ident)? $($kind:ident $name:literal: $help:literal, $source:expr)?;)*) => {
-        /// All metrics, in the order of the page.
+        /// All metrics, in the order of the metrics page.
         pub const FAMILIES: &[Family] = &[$($($constant)? $(Family::$kind($name, $help, $source))?),*];
     };
 }
@@ -218,18 +218,18 @@ impl Family {
         Self { name, kind: Kind::Histogram, help, source: Source::Events(CARD) }
     }
 
-    /// Returns the label names of each series.
+    /// Returns the names of the labels that each series of the metric has.
     #[must_use]
     pub fn labels(&self) -> &'static [&'static str] {
         self.source.labels()
     }
 
-    /// Returns whether events are counted as they happen, instead of values read at each scrape.
+    /// Returns whether the metric counts events when they happen, instead of reading values at each scrape.
     pub(super) fn is_counted(&self) -> bool {
         matches!(self.source, Source::Events(_))
     }
 
-    /// Returns the current series; none if events are counted instead.
+    /// Returns the present series of the metric; none if the metric counts events.
     pub(super) fn rows(&self, scene: &Scene) -> Vec<Row> {
         match self.source {
             Source::Daemon(read) => vec![Row { labels: Vec::new(), value: read(scene) }],
@@ -270,7 +270,7 @@ impl Source {
     }
 }
 
-/// Converts a time to seconds.
+/// Converts a duration to seconds.
 pub(super) fn seconds(time: Nanos) -> f64 {
     Duration::from(time).as_secs_f64()
 }
@@ -279,7 +279,7 @@ fn bytes(bytes: Bytes) -> f64 {
     bytes.0 as f64
 }
 
-/// Converts a limit to bytes; `None` for no limit.
+/// Converts a limit to bytes; `None` if the value means "no limit".
 fn limit(limit: Bytes) -> Option<f64> {
     (limit != Bytes::MAX).then(|| bytes(limit))
 }
@@ -288,7 +288,7 @@ fn row<const N: usize>(labels: [&str; N], value: f64) -> Row {
     Row { labels: labels.map(str::to_owned).into(), value }
 }
 
-/// Returns a series of a card with more labels than the card's own.
+/// Returns a series with the card's labels and the labels in `more`.
 fn labelled(card: &Card, more: &[&str], value: f64) -> Row {
     let mut labels = card.labels();
     labels.extend(more.iter().map(|&label| label.to_owned()));
@@ -307,7 +307,7 @@ fn modes(scene: &Scene) -> Vec<Row> {
         .collect()
 }
 
-/// Returns the holders among the sessions that are shown by themselves.
+/// Returns the sessions with their own rows that hold the lock.
 fn holders(scene: &Scene) -> Vec<Row> {
     let own = scene.picture.sessions.iter().take(sessions::MOST);
     let names: BTreeMap<SessionId, &str> =

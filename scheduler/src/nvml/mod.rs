@@ -1,9 +1,9 @@
 //! Cards, sensors and processes as NVIDIA's management library (NVML) reports them.
 //!
-//! NVML is optional: without it the daemon learns of a card from the first client that uses it.
+//! NVML is optional. Without NVML a card becomes known through the first client that uses it.
 //!
-//! A GPU that is divided into MIG instances cannot be used as a whole. Each of its instances is a card
-//! instead, with its own identity and memory.
+//! A GPU that is divided into MIG instances cannot be used as a whole. Instead each of its instances is a
+//! card, with its own identity and memory.
 
 mod reader;
 
@@ -21,13 +21,13 @@ use tracing::{debug, info, warn};
 
 pub(crate) use reader::Reader;
 
-/// File name of the library in the driver's packages, without the link for developers.
+/// File name of NVML as the driver's packages install it.
 const LIBRARY: &str = "libnvidia-ml.so.1";
 
-/// `NVML_DEVICE_MIG_ENABLE`.
+/// Value of `NVML_DEVICE_MIG_ENABLE` in NVML's headers.
 const MIG_ENABLED: u32 = 1;
 
-/// Returns the machine's cards in NVML's order; none without the library.
+/// Returns the machine's cards in NVML's order; none without NVML.
 pub(crate) fn cards() -> Vec<GpuInfo> {
     let nvml = match load() {
         Ok(nvml) => nvml,
@@ -60,14 +60,13 @@ fn devices(nvml: &Nvml) -> impl Iterator<Item = Device<'_>> {
     })
 }
 
-/// Returns the instances of a divided GPU. Their indexes have gaps where instances of other sizes could
-/// begin.
+/// Returns the MIG instances of a divided GPU. Their indexes may have gaps.
 fn instances<'nvml>(device: &Device<'nvml>) -> Vec<Device<'nvml>> {
     let most = device.mig_device_count().unwrap_or(0);
     (0..most).filter_map(|index| device.mig_device_by_index(index).ok()).collect()
 }
 
-/// Loads the library.
+/// Loads NVML, the driver's management library.
 pub(crate) fn load() -> Result<Nvml, NvmlError> {
     Nvml::builder().lib_path(OsStr::new(LIBRARY)).init()
 }
@@ -75,16 +74,16 @@ pub(crate) fn load() -> Result<Nvml, NvmlError> {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Reading {
     pub(crate) used: Option<Bytes>,
-    /// Share of the last sample period in which a kernel ran.
+    /// Share of the last sample period in which the card ran a kernel, in percent.
     pub(crate) busy_percent: Option<u32>,
     pub(crate) celsius: Option<u32>,
-    /// Power draw of the card.
+    /// Power draw of the card in milliwatts.
     pub(crate) milliwatts: Option<u32>,
 }
 
 pub(crate) type Readings = BTreeMap<GpuUuid, Reading>;
 
-/// Reads the sensors of all cards. A card that does not answer is left out.
+/// Reads the sensors of all cards. Omits a card that does not answer.
 pub(crate) fn readings(nvml: &Nvml) -> Readings {
     devices(nvml)
         .filter_map(|device| {
@@ -100,13 +99,13 @@ pub(crate) fn readings(nvml: &Nvml) -> Readings {
         .collect()
 }
 
-/// Bytes of each process on one card, by pid; `None` if NVML lists the process without its bytes.
+/// Bytes of each process on one card, by pid; `None` if NVML lists the process without bytes.
 pub(crate) type OnCard = BTreeMap<u32, Option<Bytes>>;
 
-/// Processes on each card; `None` for a card whose list could not be read this time.
+/// Processes on each card; `None` for a card whose list NVML could not read this time.
 pub(crate) type Usages = BTreeMap<GpuUuid, Option<OnCard>>;
 
-/// Lists the processes on all cards. A card that can never list them is left out.
+/// Lists the processes on all cards. Omits a card that can never list processes.
 pub(crate) fn usages(nvml: &Nvml) -> Usages {
     devices(nvml)
         .filter_map(|device| {
@@ -132,8 +131,8 @@ fn usage(process: &ProcessInfo) -> (u32, Option<Bytes>) {
     (process.pid, bytes)
 }
 
-/// Returns whether a card will never list processes: its driver cannot (WSL, a virtual machine), or the card
-/// is lost.
+/// Returns whether the error means that a card will never list processes. This is so without support in the
+/// driver (WSL, a virtual machine), and for a lost card.
 fn is_permanent(cause: &NvmlError) -> bool {
     matches!(
         cause,

@@ -1,21 +1,21 @@
-//! A thread that asks NVML when it is told to. A call may take long, or never return when a card falls off
-//! the bus, so no other task makes it.
+//! Thread that asks NVML on request. A call may take long, or never return when a card falls off the bus. So
+//! no other thread calls NVML.
 //!
-//! The thread loads the library at the first request and keeps it: on an H200 (driver 580.159.04) each load
-//! and unload leaves a descriptor open. Without requests NVML is not loaded at all.
+//! The thread loads NVML at the first request and keeps it. On an H200 (driver 580.159.04) each load and
+//! unload leaves a descriptor open. Without requests NVML is never loaded.
 
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::{io, thread};
 
 use nvml_wrapper::Nvml;
 
-/// Handle of the thread, which ends when the handle is dropped.
+/// Handle of the thread that asks NVML. Dropping the handle ends the thread.
 #[derive(Debug)]
 pub(crate) struct Reader(SyncSender<()>);
 
 impl Reader {
-    /// Starts a thread that answers each request with one `read`; without NVML it delivers `None` once and
-    /// ends. `deliver` returns whether anything still wants answers.
+    /// Starts a thread that answers each request with one `read`. Without NVML the thread delivers `None`
+    /// once and ends. `deliver` returns whether more answers are wanted.
     pub(crate) fn start<T: 'static>(
         name: &str,
         read: fn(&Nvml) -> T,
@@ -24,7 +24,7 @@ impl Reader {
         Self::reading(name, move || super::load().ok().map(|nvml| move || read(&nvml)), deliver)
     }
 
-    /// Starts the thread with another source than NVML, which `open` opens at the first request.
+    /// Starts the thread with a source other than NVML. `open` opens the source at the first request.
     pub(crate) fn reading<T, R: FnMut() -> T>(
         name: &str,
         open: impl FnOnce() -> Option<R> + Send + 'static,
@@ -36,7 +36,7 @@ impl Reader {
         Ok(Self(requests))
     }
 
-    /// Requests a reading, unless one is requested already. Returns false if no answer will ever come.
+    /// Requests an answer, unless a request is waiting. Returns false if no answer will ever come.
     pub(crate) fn ask(&self) -> bool {
         !matches!(self.0.try_send(()), Err(TrySendError::Disconnected(())))
     }

@@ -1,4 +1,4 @@
-//! State that outlives the daemon: the book of sessions and clients, their usage, and the restart from it.
+//! State that outlives the daemon: sessions, clients and their usage, and the restart from this state.
 
 // Facts with one owner.
 pub(crate) mod queue;

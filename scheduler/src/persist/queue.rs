@@ -1,4 +1,4 @@
-//! Changes that the store has not heard of, and answers that wait until the store has written them.
+//! Queue of changes that are not in the registry file yet, and of answers that wait for them.
 
 use std::collections::BTreeMap;
 
@@ -12,50 +12,50 @@ use crate::connections::ConnectionId;
 use crate::peers::Peers;
 use crate::registry::{Book, Figures, Hour, News, Spent, Usage};
 
-/// Shortest interval between two writes without an act. Each write is a copy of the book and an fsync, but
-/// the next daemon does not wait for a client that is not written.
+/// Shortest interval between two writes of the registry file without an act of an administrator. Each write
+/// takes an fsync. However, the next daemon does not wait for a client that is not written.
 const PACE: Nanos = Nanos::from_millis(20);
-/// Interval between two counts of the sessions' usage, while there are clients.
+/// Interval of counting the sessions' usage, while there are clients.
 const COUNT: Nanos = Nanos::from_secs(1);
 
-/// State of the persistence: what to write, when, and which answers wait for it.
+/// Schedule of writes to the registry file, and the answers that wait for them.
 #[derive(Debug, Default)]
 pub(crate) struct Persistence {
-    /// Whether nothing has changed since the last book was handed over.
+    /// Whether nothing has changed since the last write to the registry file began.
     unchanged: bool,
-    /// Time of the last write.
+    /// Point in monotonic time of the last write to the registry file.
     written: Option<Nanos>,
-    /// Usage since the last write.
+    /// Usage of all sessions since the last write to the registry file.
     usage: Usage,
     acts: u64,
-    /// Answers to acts that are not written yet, by the number of the act.
+    /// Answers to acts that are not in the registry file yet, by the number of the act.
     waiting: BTreeMap<u64, WaitingAnswer>,
-    /// Whether an act is in no book yet.
+    /// Whether an administrator's act has not been handed to the writer thread yet.
     urgent: bool,
     next_count: Option<Nanos>,
-    /// Questions about usage, to be sent behind the next book.
+    /// Questions about usage, sent after the next write: connection, and start of the period in question.
     questions: Vec<(ConnectionId, Nanos)>,
 }
 
-/// An answer to an act, held until the act is written.
+/// Answer to an administrator's act, held until the act is in the registry file.
 #[derive(Debug)]
 pub(super) struct WaitingAnswer {
     pub(super) connection: ConnectionId,
-    /// Session that the act made.
+    /// Session that the act created.
     pub(super) made: Option<SessionId>,
-    /// Line of the act in the audit log; none if it gets no line.
+    /// Audit line about the act; none if the act gets no line.
     pub(super) line: Option<Action>,
-    /// Sends the failure instead of the held answer.
+    /// Function that sends the failure instead of the held answer.
     pub(super) fail: fn(&mut Peers, ConnectionId, u64, Failure),
 }
 
-/// A reply that can answer an act.
+/// Reply that can answer an administrator's act.
 pub(crate) trait ActReply: Message {
     fn made(&self) -> Option<SessionId>;
     fn failed(failure: Failure) -> Self;
 }
 
-/// Lets a type of replies answer acts, of which one variant reports a new session.
+/// Declares that a type of replies can answer acts. One of its variants reports a new session.
 macro_rules! act_reply {
     ($reply:ident: $made:ident) => {
         impl ActReply for $reply {
@@ -81,7 +81,7 @@ impl Persistence {
         self.unchanged = false;
     }
 
-    /// Holds the answer to an act until the act is written.
+    /// Holds the answer to an act until the act is in the registry file.
     pub(crate) fn answer_when_written<M: ActReply>(
         &mut self,
         peers: &mut Peers,
@@ -100,7 +100,7 @@ impl Persistence {
         peers.send(connection, |outbox| outbox.send_after(self.acts, reply));
     }
 
-    /// Removes and returns the answers that wait for acts up to number `up_to` to be on the disk.
+    /// Removes and returns the answers to the acts up to number `up_to`.
     pub(super) fn take_answers(&mut self, up_to: u64) -> BTreeMap<u64, WaitingAnswer> {
         let later = self.waiting.split_off(&(up_to + 1));
         std::mem::replace(&mut self.waiting, later)
@@ -123,12 +123,12 @@ impl Persistence {
         *sum = Spent { name: name.to_owned(), figures: sum.figures.plus(figures) };
     }
 
-    /// Starts to count usage periodically, unless that goes on already.
+    /// Starts to count usage periodically, unless counting has started already.
     pub(crate) fn count_from(&mut self, now: Nanos) {
         self.next_count.get_or_insert(now + COUNT);
     }
 
-    /// Returns whether usage is to be counted now. `go_on` says whether to count again later.
+    /// Returns whether to count usage now. `go_on` tells whether to count again later.
     pub(crate) fn counts_now(&mut self, now: Nanos, go_on: bool) -> bool {
         let is_due = self.next_count.is_some_and(|count| count <= now);
         if is_due {
@@ -139,19 +139,20 @@ impl Persistence {
         is_due
     }
 
-    /// Returns the time at which the registry is written, or usage counted, next.
+    /// Returns the point in monotonic time of the next write to the registry file, or of the next count.
     pub(crate) fn due(&self) -> Option<Nanos> {
         let book = (!self.unchanged).then(|| self.written.map_or(Nanos::ZERO, |written| written + PACE));
         [book, self.next_count].into_iter().flatten().min()
     }
 
-    /// Returns whether the store must hear something now.
+    /// Returns whether a write to the registry file is due.
     pub(super) fn is_due(&self, now: Nanos) -> bool {
         let paced = self.written.is_none_or(|written| written + PACE <= now);
         self.urgent || !self.questions.is_empty() || (!self.unchanged && paced)
     }
 
-    /// Starts a write. Returns whether the book has changed since the last one.
+    /// Begins a write to the registry file. Returns whether sessions or clients have changed since the last
+    /// one.
     pub(super) fn begin_write(&mut self, now: Nanos) -> bool {
         self.written = Some(now);
         self.urgent = false;

@@ -1,4 +1,4 @@
-//! Start of the daemon's task: takes the machine's cards and goes on from the last daemon's book.
+//! Start of the daemon's task: takes the machine's cards and resumes the last daemon's sessions.
 
 use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
@@ -23,11 +23,11 @@ use crate::registry::{Book, ClientEntry, Origin, SessionEntry};
 use crate::sessions::Clocks;
 
 impl Engine {
-    /// Takes the machine's cards and goes on where the last daemon's `book` ends.
+    /// Takes the machine's cards, and resumes the sessions and clients in the last daemon's `book`.
     ///
-    /// If the book is not `complete`, clients may come back that it does not name. The core's events are
-    /// recorded on the `reel`. Must be called inside a runtime. Fails if another daemon has one of the cards,
-    /// or nothing can be recorded.
+    /// If the book is not `complete`, clients may reconnect that it does not name. Records events of the
+    /// decision machine on the `reel`. Must be called inside a tokio runtime. Fails if another daemon has one
+    /// of the cards, or if the recording fails.
     pub(crate) fn resume(
         settings: Settings,
         book: Book,
@@ -122,8 +122,8 @@ fn restore_session(engine: &mut Engine, mut entry: SessionEntry) {
 
 /// Waits for a living client of the last daemon to reconnect.
 ///
-/// The core hears what it used if all its cards are known. A card that is not known yet may be one of ours by
-/// the time the client comes.
+/// Books the client's memory in the decision machine if all its cards are known. A card that is not known yet
+/// may become known before the client reconnects.
 fn await_client(engine: &mut Engine, entry: ClientEntry, pidfd: OwnedFd) {
     let client = entry.client;
     engine.watch(pidfd.into(), Watched::Awaited(client)).until_death();

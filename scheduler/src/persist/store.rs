@@ -1,12 +1,12 @@
-//! Writes of the book to the store, and the answers that wait for them.
+//! Writes to the registry file, and the answers that wait for them.
 //!
 //! ```text
 //!   act ──▶ in force at once, answer held ──▶ book ──▶ store ──▶ word ──▶ answer, or a failure
 //! ```
 //!
-//! An act is answered when it is on the disk. If the store fails the act stays in force and the answer says
-//! so: a pause or a revocation that undid itself would let a tenant go on against its administrator's order.
-//! Only a new session is removed again, since its token reaches nobody.
+//! The daemon answers an act when it is on the disk. If the write fails, the act stays effective and the
+//! answer says so: a pause that undid itself would let a tenant run on against the administrator's order.
+//! Only a new session is removed again, because nobody has received its token.
 
 use gpushare_proto::SessionId;
 use gpushare_proto::admin::AdminReply;
@@ -25,7 +25,7 @@ use crate::input::Input;
 use crate::operation::failure;
 use crate::registry::{Book, Hour, Word, Writer};
 
-/// Error code of an act that is in force and not on the disk.
+/// Error code of an act that is effective and not on the disk.
 const NOT_KEPT: &str = "not_kept";
 
 pub(crate) fn write_if_due(engine: &mut Engine, writer: &Writer) {
@@ -35,7 +35,7 @@ pub(crate) fn write_if_due(engine: &mut Engine, writer: &Writer) {
     }
 }
 
-/// Hands the store everything, as the daemon ends and accepts no client any more.
+/// Hands everything to the writer thread at the end of the daemon, when no client is accepted any longer.
 pub(crate) fn write_last(engine: &mut Engine, writer: &Writer) {
     usage::count_all(engine, clock::monotonic());
     engine.persistence.changed();
@@ -74,7 +74,7 @@ fn book(engine: &Engine) -> Book {
     book
 }
 
-/// Releases the answers to all acts up to the one that the store reports, or fails them.
+/// Releases the answers to all acts up to the one that the writer thread reports, or sends failures instead.
 pub(crate) fn written(engine: &mut Engine, word: &Word) {
     for (act, waiting) in engine.persistence.take_answers(word.act) {
         match &word.failure {
@@ -113,7 +113,7 @@ fn fail(engine: &mut Engine, act: u64, waiting: WaitingAnswer, cause: &str) {
     fail(&mut engine.peers, connection, act, failure(FailureCode::Unavailable, message));
 }
 
-/// Removes a session whose token reaches nobody. Returns the outcome in words.
+/// Removes a session whose token nobody has received. Returns the outcome as text.
 fn remove_new_session(engine: &mut Engine, id: SessionId) -> &'static str {
     if engine.sessions.get(id).is_some_and(|session| session.clients > 0) {
         return "the session was made and has processes, but the daemon's next start may not know it";

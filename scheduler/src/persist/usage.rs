@@ -1,4 +1,4 @@
-//! Usage of each session: counted every second while there are clients, summed up by the hour in the store.
+//! Usage of sessions: counted every second while there are clients, and stored in sums by hour.
 
 use std::collections::BTreeMap;
 
@@ -27,7 +27,7 @@ pub(crate) fn count_all(engine: &mut Engine, now: Nanos) {
     }
 }
 
-/// Counts the last usage of a session that was taken out of the table and is still known to the core.
+/// Counts the last usage of a session that was removed from the table, with the decision machine's figures.
 pub(crate) fn count_last(engine: &mut Engine, id: SessionId, session: &Session) {
     let hour = Hour::now();
     if let Some((figures, allocated)) = figures(engine, clock::monotonic(), id) {
@@ -36,7 +36,7 @@ pub(crate) fn count_last(engine: &mut Engine, id: SessionId, session: &Session) 
     }
 }
 
-/// Returns the usage of a session under this daemon, and the most that it has allocated on one card now.
+/// Returns the total usage of a session under this daemon, and its present largest allocation on one card.
 fn figures(engine: &Engine, now: Nanos, id: SessionId) -> Option<(Figures, Bytes)> {
     let mut state = engine.machine.session_snapshot(now, id)?;
     engine.clients.update_allocated(&mut state);
@@ -54,13 +54,13 @@ fn figures(engine: &Engine, now: Nanos, id: SessionId) -> Option<(Figures, Bytes
     Some((figures, most(&state, |gpu| gpu.allocated_bytes)))
 }
 
-/// Asks the store for the sessions' usage up to now.
+/// Requests the sessions' usage up to now from the writer thread of the registry.
 pub(crate) fn ask_usage(engine: &mut Engine, connection: ConnectionId, since: Nanos) {
     count_all(engine, clock::monotonic());
     engine.persistence.ask_usage(connection, since);
 }
 
-/// Answers with the usage in the store. Living sessions without usage are listed too.
+/// Sends the usage in the registry to a peer. Living sessions without usage are listed too.
 pub(crate) fn answer_usage(
     engine: &mut Engine,
     connection: ConnectionId,

@@ -1,4 +1,4 @@
-//! Records the core's events for `cargo xtask replay`.
+//! Records the events of the decision machine for `cargo xtask replay`.
 //!
 //! ```text
 //!   engine ─ begin(now, event), core.handle, finish(effects) ─▶ bounded queue ─▶ thread: JSON lines ─▶ tape
@@ -6,9 +6,9 @@
 //!                                                                └─▶ the recording ends ◀┘
 //! ```
 //!
-//! The daemon never waits for the disk. If the queue is full, the recording ends. The reason of an end is
-//! logged, and is the last line of the file. An event is noted before the core sees it, so that an event on
-//! which the core panics is in the file too.
+//! The daemon never waits for the disk. If the queue is full, the recording ends. The reason of the end is
+//! logged, and is the last line of the file. An event is queued before the decision machine handles it. So an
+//! event that causes a panic is in the file too.
 
 mod tape;
 
@@ -29,9 +29,9 @@ use tracing::{info, warn};
 use crate::errors::FileError;
 use tape::{Medium, Tape};
 
-/// Capacity of the queue of events.
+/// Largest number of events that wait for the writer thread.
 const QUEUE: usize = 4096;
-/// Time that the daemon waits for the disk at its end.
+/// Longest wait of the ending daemon for the disk to take the last events.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,10 +55,10 @@ pub(crate) enum RecordError {
 }
 
 impl RecordTo {
-    /// Creates the file with mode 0600.
+    /// Creates the file of a recording with mode 0600.
     ///
-    /// An older recording at the path is renamed to `FILE.1`. Files that are no recordings are never moved or
-    /// replaced.
+    /// Renames an older recording at the path to `FILE.1`. Never moves or replaces a file that is not a
+    /// recording.
     pub(crate) fn create(&self) -> Result<Reel, RecordError> {
         let failed = |cause| failed(&self.path, cause);
         match found(&self.path)? {
@@ -79,7 +79,7 @@ impl RecordTo {
 
 enum Found {
     Nothing,
-    /// Empty file, of a daemon that died at once or of `mktemp`.
+    /// Empty file, left by a daemon that died at once or made by `mktemp`.
     Empty,
     Recording,
 }
@@ -113,18 +113,18 @@ fn older(path: &Path) -> PathBuf {
     name.into()
 }
 
-/// Empty file to record to.
+/// New, empty file for a recording.
 #[derive(Debug)]
 pub(crate) struct Reel {
     to: RecordTo,
     file: File,
 }
 
-/// The engine's end of a recording. The default records nothing.
+/// Recorder of events for the daemon's task. The default value records nothing.
 #[derive(Debug, Default)]
 pub(crate) struct Recorder {
     running: Option<Running>,
-    /// Event that the core is handling.
+    /// Event that the decision machine is handling, with the point in monotonic time of the event.
     open: Option<(Nanos, Event)>,
 }
 
@@ -133,7 +133,7 @@ struct Running {
     path: PathBuf,
     notes: SyncSender<Note>,
     end_reason: Arc<OnceLock<String>>,
-    /// Channel that is disconnected when the thread has ended.
+    /// Channel that is disconnected once the writer thread has ended.
     ended: Receiver<()>,
 }
 
@@ -145,7 +145,7 @@ struct Note {
 }
 
 impl Recorder {
-    /// Starts a recording on `reel`; records nothing without one.
+    /// Starts a recording in the file `reel`. Records nothing without a file.
     pub(crate) fn start(reel: Option<Reel>, header: Header) -> Result<Self, RecordError> {
         let Some(Reel { to, file }) = reel else {
             return Ok(Self::default());
@@ -175,7 +175,7 @@ impl Recorder {
         })
     }
 
-    /// Notes an event before the core handles it.
+    /// Notes an event before the decision machine handles it.
     pub(crate) fn begin(&mut self, now: Nanos, event: Event) {
         if self.running.is_some() {
             self.open = Some((now, event));
@@ -228,7 +228,7 @@ impl Drop for Recorder {
     }
 }
 
-/// Writes all notes, and then a last line with the reason of the end.
+/// Writes all queued lines, and then a last line with the reason of the end.
 fn write(
     mut tape: Tape<impl Medium>,
     header: Header,
@@ -248,7 +248,7 @@ fn write(
     }
 }
 
-/// Writes notes until the sender is dropped. Flushes whenever the queue is empty.
+/// Writes queued lines until the daemon closes the queue. Flushes whenever the queue is empty.
 fn write_all(
     tape: &mut Tape<impl Medium>,
     header: Header,

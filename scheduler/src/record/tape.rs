@@ -1,7 +1,7 @@
-//! Writes lines to a file with a size limit, on a disk that may be full, with room for a last line.
+//! Writer of lines to a file with a size limit. It reserves room for a last line, even on a full disk.
 //!
-//! A full disk takes no last line either. So the tape remembers the end of a line at least [`LAST_LINE`] bytes
-//! before the end of the file, and cuts the file there if the last line does not fit.
+//! A full disk takes no last line either. So the writer remembers the end of a line at least [`LAST_LINE`]
+//! bytes before the end of the file. It cuts the file there if the last line does not fit.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -10,9 +10,9 @@ use std::io::{self, ErrorKind, Seek, SeekFrom, Write};
 use gpushare_core::log::{Chain, Line, Link};
 use gpushare_proto::Bytes;
 
-/// Greatest length of the last line.
+/// Largest length of the last line, in bytes.
 const LAST_LINE: u64 = 512;
-/// Number of bytes that are written at a time.
+/// Number of bytes that one write call takes.
 const CHUNK: usize = 64 * 1024;
 
 #[derive(Debug, thiserror::Error)]
@@ -23,9 +23,9 @@ pub(super) enum Stopped {
     Disk(#[from] io::Error),
 }
 
-/// File that a tape is written to.
+/// File to which a recording is written.
 pub(super) trait Medium: Write {
-    /// Truncates at `at`, and continues there.
+    /// Truncates the file at the offset `at`, and continues to write there.
     fn cut(&mut self, at: u64) -> io::Result<()>;
 }
 
@@ -36,18 +36,18 @@ impl Medium for File {
     }
 }
 
-/// Writer of lines that form a hash chain.
+/// Writer of lines that form a hash chain (each line contains a hash of the lines before).
 #[derive(Debug)]
 pub(super) struct Tape<M> {
     medium: M,
     limit: Bytes,
-    /// Complete lines that are not written yet.
+    /// Complete lines that are not in the file yet.
     buffer: Vec<u8>,
-    /// Chain up to the last line of the buffer.
+    /// State of the hash chain after the last line of the buffer.
     chain: Chain,
-    /// Ends of the latest lines, in order.
+    /// File offsets of the ends of the latest lines, in order, with the state of the hash chain there.
     ends: VecDeque<End>,
-    /// End of the last complete line in the file.
+    /// File offset of the end of the last complete line, with the state of the hash chain there.
     written: End,
 }
 
@@ -86,7 +86,7 @@ impl<M: Medium> Tape<M> {
         Ok(())
     }
 
-    /// Writes the buffer. If not all of it fits, counts the lines that do.
+    /// Writes the buffer to the file. If the file takes only a part, counts the complete lines of that part.
     pub(super) fn flush(&mut self) -> Result<(), Stopped> {
         let mut taken = 0;
         let mut result = Ok(());
@@ -126,7 +126,7 @@ impl<M: Medium> Tape<M> {
         self.medium.write_all(&self.buffer)
     }
 
-    /// Adds a line after those of `chain` to the buffer, and returns the chain with it.
+    /// Adds a line to the buffer. Returns the state of the hash chain `chain` after this line.
     fn push(&mut self, chain: Chain, line: Line) -> io::Result<Chain> {
         let chain = chain.with(&line);
         serde_json::to_writer(&mut self.buffer, &Link { line, chain })?;
