@@ -1,6 +1,6 @@
-//! Moving average of a measured figure, in whole numbers.
+//! Moving average of measured values, in whole numbers.
 
-/// Moving average that begins with a configured guess.
+/// Moving average of measured values that begins with a configured guess.
 ///
 /// ```text
 ///   average ← average + (value − average) ÷ min(n, 4)      n: number of values so far, this one included
@@ -11,15 +11,15 @@
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Average {
     value: u64,
-    /// Number of values so far, at most [`WINDOW`].
+    /// Number of values that were added so far, at most [`WINDOW`].
     count: u64,
 }
 
-/// Number of values after which each new one counts one part in this many.
+/// Number of added values from which on each new value counts the same part: one quarter.
 const WINDOW: u64 = 4;
 
 impl Average {
-    /// Creates an average whose value is the guess until the first value is added.
+    /// Creates an average that returns `guess` until the first value is added.
     pub(crate) const fn new(guess: u64) -> Self {
         Self { value: guess, count: 0 }
     }

@@ -1,4 +1,4 @@
-//! Settings of scheduling decisions with their defaults. Each can be set in the daemon's configuration.
+//! Settings of scheduling decisions with their defaults, which the daemon's configuration can change.
 
 use std::fmt;
 
@@ -6,67 +6,71 @@ use gpushare_proto::admin::Mode;
 use gpushare_proto::{Bytes, Nanos, Percent};
 use serde::{Deserialize, Serialize};
 
-/// Lower bound of every quantum: a configured quantum of 0 must not spin the queue.
+/// Lower bound of every quantum, so that a configured quantum of 0 does not make the lock change hands
+/// endlessly.
 pub(crate) const SHORTEST_QUANTUM: Nanos = Nanos::from_millis(1);
 
-/// Settings on which decisions depend, beside events.
+/// Settings on which the scheduler's decisions depend, beside the events.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// Share ε of a card's time that may be lost to handoffs.
+    /// Largest share ε of a card's time that may be lost to handoffs between sessions.
     pub epsilon: Percent,
-    /// Shortest computed quantum.
+    /// Smallest quantum that the scheduler may compute.
     pub quantum_min: Nanos,
-    /// Longest computed quantum.
+    /// Largest quantum that the scheduler may compute.
     pub quantum_max: Nanos,
-    /// Bytes that a handoff moves per second, until measured.
+    /// Bandwidth in bytes per second that a handoff is assumed to have until it is measured.
     pub bandwidth_per_second: Bytes,
-    /// Cost of a handoff beside its drain and its moves: the card changes contexts, and its pipeline starts
-    /// empty.
+    /// Fixed cost in time of a handoff beside its drain and its memory moves, such as changing contexts and
+    /// refilling the card's pipeline.
     pub switch_cost: Nanos,
-    /// Time that the drain of a holder's work should take.
+    /// Target for the time until a session's work in flight has ended after the lock was asked for.
     pub drain_target: Nanos,
-    /// A drop is late after `late_factor × max(drain target, expected drain)`.
+    /// Factor after which a drop (request for the lock) is late: `late_factor × max(drain target, expected
+    /// drain)`.
     pub late_factor: u32,
-    /// Longest time for which the gates of a late drop are open before the next try.
+    /// Longest pause, with the gates open, between two tries to get the lock back from a late session.
     pub retry_max: Nanos,
-    /// Number of tries after which a drop is reported as stuck.
+    /// Number of tries to get the lock back after which a session is reported as stuck.
     pub stuck_tries: u32,
-    /// Time after which a drop is reported as stuck.
+    /// Time after which a session that was asked for the lock is reported as stuck.
     pub stuck_after: Nanos,
-    /// Policy for a holder that does not let go.
+    /// Policy for a session that does not give the lock back.
     pub stuck_policy: StuckPolicy,
-    /// Share of the capacity that the working sets must fit before a card returns to parallel mode.
+    /// Share of a card's capacity that all working sets together must fit before the card returns to parallel
+    /// mode.
     pub parallel_below: Percent,
-    /// Time for which the working sets must fit before a card returns to parallel mode.
+    /// Time for which the working sets must have fitted before a card returns to parallel mode.
     pub parallel_after: Nanos,
-    /// Largest free lease that is added to a request.
+    /// Largest number of bytes that a process is leased in addition to a request, to save later requests.
     pub lease_chunk: Bytes,
-    /// Memory that one context is assumed to take on the card, until measured.
+    /// Bytes that one CUDA context is assumed to take on a card until they are measured.
     pub context_reserve: Bytes,
-    /// Shortest time for which grants wait for processes of the last daemon after a restart.
+    /// Shortest time after a restart for which grants wait for processes of the last daemon.
     pub recovery_min: Nanos,
-    /// Share of a quantum by which a session that wakes may be ahead of the others.
+    /// Largest lead in virtual time, as a share of a quantum, with which a session that wakes may begin.
     pub credit: Percent,
-    /// Share of the time that a session gets beside one of the next higher class with the same weight.
+    /// Share of the time that a session gets beside a session of the next higher class with the same weight.
     pub trickle: Percent,
-    /// Most time that is saved up for early switches.
+    /// Largest budget of time that a card saves up for early switches.
     pub budget_max: Nanos,
-    /// Window over which a compute limit holds.
+    /// Length of the window of time over which a compute limit holds.
     pub limit_window: Nanos,
-    /// Share of the window that an idle session can save up under a compute limit.
+    /// Largest share of the window that an idle session with a compute limit can save up.
     pub limit_carry_over: Percent,
-    /// Fixed quantum instead of the computed one.
+    /// Fixed quantum for all cards instead of the computed one.
     pub quantum: Option<Nanos>,
-    /// Fixed mode instead of the chosen one.
+    /// Fixed mode for all cards instead of the chosen one.
     pub mode: Option<Mode>,
-    /// Bytes that may be resident together, instead of the card's total less the reserve for contexts.
+    /// Largest sum of bytes that sessions may have on a card at once. By default it is the card's total
+    /// memory less a reserve for CUDA contexts.
     pub capacity: Option<Bytes>,
-    /// Most managed memory of all sessions together, per card.
+    /// Largest sum of managed memory of all sessions together, for each card.
     pub managed_limit: Option<Bytes>,
 }
 
-/// Generates a variant of [`Tuning`] for each row.
+/// Generates a variant of [`Tuning`] for each setting in the table.
 macro_rules! tunings {
     ($($field:ident $variant:ident $type:ty;)*) => {
         /// New value of a setting that is the same for all cards.
@@ -79,7 +83,7 @@ macro_rules! tunings {
         }
 
         impl Tuning {
-            /// Key of the setting in the daemon's configuration.
+            /// Returns the key of the setting in the daemon's configuration.
             #[must_use]
             pub const fn key(self) -> &'static str {
                 match self {
@@ -97,7 +101,7 @@ macro_rules! tunings {
         }
 
         impl Config {
-            /// Changes one setting.
+            /// Changes one of these settings.
             pub fn tune(&mut self, tuning: Tuning) {
                 match tuning {
                     $(Tuning::$variant(value) => self.$field = value,)*
@@ -136,15 +140,15 @@ tunings! {
     switch_cost SwitchCost Nanos;
 }
 
-/// Policy for a holder that does not drain while none of its threads waits at the gate.
+/// Policy for a session that does not drain although none of its threads sleeps at the gate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StuckPolicy {
-    /// Report the holder and keep trying.
+    /// Reports the session and keeps asking for the lock.
     Wait,
-    /// Also admit waiting sessions that fit beside the holder, out of order.
+    /// Also admits waiting sessions that fit beside the stuck one, out of order.
     RunOthers,
-    /// Kill the holder's processes.
+    /// Kills the processes of the stuck session.
     Kill,
 }
 

@@ -1,5 +1,5 @@
-//! Drops of locks: holders that no longer fit together, quanta that are over, late drops, and the release of
-//! drained locks.
+//! Drops (requests for the lock) and their ends: holders that no longer fit together, quanta that are over,
+//! late drops, and the release of drained locks.
 
 use gpushare_proto::{GpuId, Nanos, SessionId};
 
@@ -11,7 +11,7 @@ use crate::session::drop::{PendingDrop, Step};
 use crate::session::lock::Lock;
 
 impl Core {
-    /// Releases the locks of all sessions on the agenda that let go, and returns whether there were any.
+    /// Releases the locks of all sessions on the agenda that have drained. Returns whether there were any.
     pub(crate) fn collect(&mut self) -> bool {
         let mut any = false;
         for at in 0..self.agenda.len() {
@@ -25,7 +25,7 @@ impl Core {
         any
     }
 
-    /// Releases the lock of a session that let go, and records its drain.
+    /// Releases the lock of a session that has drained, and records the duration of its drain.
     fn free(&mut self, id: SessionId) {
         let Some(session) = self.sessions.get_mut(id) else {
             return;
@@ -53,8 +53,8 @@ impl Core {
         self.notice(Notice::Dropped { session: id, epoch, gpus, drain });
     }
 
-    /// Drops holders that no longer fit together on a card. The session that grew stays first, then the
-    /// earliest grants, and borrowers last.
+    /// Asks for the lock of holders that no longer fit together on a card. The session that grew stays first,
+    /// then the earliest grants, and borrowers last.
     pub(crate) fn fit_holders(&mut self) {
         for gpu in self.agenda.cards() {
             let Some(card) = self.cards.get(gpu).filter(|card| !card.holders_fit()) else {
@@ -82,7 +82,7 @@ impl Core {
         }
     }
 
-    /// Handles the end of a quantum: the holder keeps the card on loan, lets go for the first waiter, or
+    /// Handles the end of a quantum: the holder keeps the card on loan, releases it for the first waiter, or
     /// begins another quantum.
     fn expire_quantum(&mut self, id: SessionId) {
         let wanted = self.turn_cards(id).and(self.wanted);
@@ -101,7 +101,7 @@ impl Core {
         self.wanted.contains(gpu)
     }
 
-    /// Tells a holder to let go.
+    /// Starts a drop: asks a session for its lock by closing its gates.
     pub(crate) fn begin_drop(&mut self, id: SessionId) {
         let expected_drain = self.expected_drain(id);
         let Some(session) = self.sessions.get_mut(id) else {
@@ -141,7 +141,7 @@ impl Core {
         again
     }
 
-    /// Advances a session's drop, and returns whether the holder became stuck.
+    /// Advances a session's drop, and returns whether the session became stuck.
     fn advance_drop(&mut self, id: SessionId) -> bool {
         let Some(session) = self.sessions.get_mut(id) else {
             return false;

@@ -17,19 +17,19 @@ use crate::session::lock::{Entry, Grant, Lock, Ticket};
 /// Reason for which a session gets the lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Occasion {
-    /// The session takes no turns on its cards.
+    /// The session takes no turns on its cards, so it need not wait.
     Parallel,
     /// The session's turn has come.
     Turn,
-    /// The card is lent until that time, when the first waiter can begin (lending.rs).
+    /// The card is lent to the session until this time, when the first waiter can begin (lending.rs).
     Loan(Nanos),
-    /// The session held the lock when the last daemon ended.
+    /// The session held the lock when the last daemon ended, and goes on.
     Return,
 }
 
 impl Core {
-    /// Resumes a session from before a restart as soon as it announces a card. A recorded holder runs on
-    /// under a fresh grant; a process that only claims the lock is made to let go.
+    /// Resumes a session from before a restart as soon as one of its processes announces a card. A recorded
+    /// holder runs on under a new grant. A process that only claims the lock must drain first.
     pub(crate) fn resume_returned(&mut self, id: SessionId) {
         let Some(session) = self.sessions.get_mut(id) else {
             return;
@@ -63,7 +63,7 @@ impl Core {
         }
     }
 
-    /// Gives the lock to a session until the work of the claiming processes has ended.
+    /// Gives the lock to a session until the work of the processes that claim it has ended.
     fn let_end(&mut self, id: SessionId, claimants: &[ClientId]) {
         let clock = self.clock(id, Nanos::ZERO);
         let drop = PendingDrop::new(self.now, self.expected_drain(id), &self.config);
@@ -76,8 +76,8 @@ impl Core {
         }
     }
 
-    /// Updates the lock of one session. If it takes no turns, it gets the lock and its drop ends. If it takes
-    /// turns, it queues while a thread sleeps at a gate, and lets go while it may not run.
+    /// Updates the lock of one session. Without turns, the session gets the lock and any drop ends. With
+    /// turns, the session queues while a thread sleeps at a gate, and releases the lock while it may not run.
     pub(crate) fn queue_or_run(&mut self, id: SessionId) {
         let Some(session) = self.sessions.get(id) else {
             return;
@@ -100,7 +100,7 @@ impl Core {
         }
     }
 
-    /// Gives the lock to a session that takes no turns, or takes back its drop.
+    /// Gives the lock to a session that takes no turns, or ends a drop of its lock.
     fn run_beside(&mut self, id: SessionId) {
         match self.sessions.get(id).map(|session| &session.lock) {
             Some(Lock::Idle | Lock::Waiting(_)) => self.grant(id, Occasion::Parallel),
@@ -114,8 +114,8 @@ impl Core {
         }
     }
 
-    /// Whether a session let go by itself, or at least a quantum ago, so that its return may end a turn
-    /// early.
+    /// Whether a session released the lock unasked, or at least a quantum ago. Only then may its return end
+    /// another session's turn early.
     fn is_rested(&self, id: SessionId) -> bool {
         match self.sessions.get(id).and_then(|session| session.left) {
             Some((at, true)) => self.now >= at + self.quantum(id, Nanos::ZERO),
@@ -152,8 +152,8 @@ impl Core {
         }
     }
 
-    /// Sets which of the cards `of` are wanted. Holders on cards that change are looked at, as their turns
-    /// may end.
+    /// Sets which of the cards `of` a waiting session wants. Holders on cards that change are looked at,
+    /// since their turns may end.
     fn set_wanted(&mut self, of: GpuSet, wanted: GpuSet) {
         let before = self.wanted;
         self.wanted = before.without(of).with(wanted);
@@ -178,13 +178,13 @@ impl Core {
         tied
     }
 
-    /// Returns the waiters that wait for no stuck or absent process, in order. The others reserve no cards,
-    /// and no holder lets go for them, since that wait has no known end.
+    /// Returns the waiting sessions that wait for no stuck or absent process, in order. The others reserve no
+    /// cards and take no holder's turn, since their wait has no known end.
     pub(crate) fn admissible(&self, cards: GpuSet) -> impl Iterator<Item = SessionId> {
         self.in_line(cards).filter(|&id| self.is_admissible(id))
     }
 
-    /// Whether a waiter waits for no stuck or absent process.
+    /// Whether a waiting session waits for no stuck or absent process.
     pub(crate) fn is_admissible(&self, id: SessionId) -> bool {
         !self.is_held_up(id) && !self.waits_for_the_lost(id)
     }
@@ -212,7 +212,7 @@ impl Core {
         self.recovery.passable().next().is_some() || self.cards.among(cards).any(stuck)
     }
 
-    /// Whether a session is stuck: its drop is late and reported.
+    /// Whether a session is stuck: it was asked for the lock, is late, and was reported.
     pub(crate) fn is_stuck(&self, id: SessionId) -> bool {
         let drop = self.sessions.get(id).and_then(|session| session.lock.dropping());
         drop.is_some_and(|drop| drop.stuck().is_some())
@@ -244,13 +244,13 @@ impl Core {
         taken
     }
 
-    /// Lends its cards to a session before its turn, until the first waiter can begin.
+    /// Lends the cards of a session to that session before its turn, until the first waiter can begin.
     pub(crate) fn grant_loan(&mut self, id: SessionId, until: Nanos) {
         self.grant(id, Occasion::Loan(until));
         self.lent = self.lent.with(self.turn_cards(id));
     }
 
-    /// Gives the lock to a session that neither holds nor drops it.
+    /// Gives the lock to a session that neither holds it nor was asked to release it.
     fn grant(&mut self, id: SessionId, occasion: Occasion) {
         let turn = matches!(occasion, Occasion::Turn | Occasion::Loan(_));
         let expected_move = match turn {
@@ -310,7 +310,7 @@ impl Core {
         Entry { asked, handing_over: vacated.unwrap_or_default().max(asked) }
     }
 
-    /// Reports the length of the way to a session's turn, once all its memory is in.
+    /// Reports how long a session's way to its turn took, once all its memory is in.
     pub(crate) fn note_entry(&mut self, id: SessionId) {
         if let Some(session) = self.sessions.get_mut(id)
             && let Lock::Holding(grant) = &mut session.lock
@@ -349,7 +349,7 @@ impl Core {
         moves.max().unwrap_or_default()
     }
 
-    /// Cost of a switch to a session: the highest over the cards on which it takes turns.
+    /// Cost in time of a switch to a session: the highest over the cards on which it takes turns.
     pub(crate) fn switch_cost(&self, id: SessionId) -> Nanos {
         let expected_move = self.expected_move(id);
         let cards = self.cards.among(self.turn_cards(id));
@@ -357,7 +357,8 @@ impl Core {
         costs.max().unwrap_or_default()
     }
 
-    /// Quantum of the next turn on a card: of the first in its queue, else of a session that moves no memory.
+    /// Quantum of the next turn on a card: of the first session in its queue, else of one that moves no
+    /// memory.
     pub(crate) fn next_quantum(&self, card: &Card) -> Nanos {
         match card.census.queue.first() {
             Some(&(_, id)) => self.quantum(id, self.expected_move(id)),

@@ -1,5 +1,6 @@
 //! Backfill while a gang waits for another card: holders whose quantum is over keep their cards, and free
-//! room is lent to sessions behind the gang, other gangs included. They take turns by the usual order.
+//! room is lent to sessions behind the gang, other gangs included. The borrowers come in the usual order of
+//! turns.
 //!
 //! ```text
 //!   gpu0  ── holder ── quantum over ┄┄ goes on ┄┄┄┐
@@ -22,13 +23,13 @@ use crate::gpu::{quantum, queue};
 use crate::gpu_set::GpuSet;
 use crate::session::lock::Lock;
 
-/// Number of switch costs that a loan must last at least: two switches happen, and half of the time is of
-/// use.
+/// Smallest length of a loan, as a number of switch costs. Two switches take half of that time, and the other
+/// half is of use.
 const WORTH_LENDING: u64 = 4;
 
 impl Core {
-    /// Lends cards that are free while a gang waits for others to sessions behind it in line, and returns
-    /// whether any was lent.
+    /// Lends free cards of a waiting gang to sessions behind it in the queue. Returns whether any card was
+    /// lent.
     pub(crate) fn lend_cards(&mut self, tied: GpuSet) -> bool {
         if tied.len() < 2 || !tied.overlaps(self.wanted) {
             return false;
@@ -66,9 +67,9 @@ impl Core {
         until - self.now >= worth.max(quantum::SHORTEST)
     }
 
-    /// Decides on a holder whose quantum is over while a gang waits for other cards. It lets go for a
-    /// borrower that goes before it in the order of turns, else it keeps its cards until `until`, for another
-    /// quantum at most.
+    /// Decides on a holder whose quantum is over while a gang waits for other cards. The holder releases the
+    /// lock for a borrower that precedes it in the order of turns. Else it keeps its cards until `until`, for
+    /// at most another quantum.
     pub(crate) fn go_on(&mut self, id: SessionId, until: Nanos) {
         let grant = self.sessions.get(id).and_then(|session| session.lock.holding());
         if grant.is_some_and(|grant| self.now >= grant.clock.end()) && self.yields_behind(id, until) {
@@ -78,7 +79,7 @@ impl Core {
         self.lend(id, until.min(turn));
     }
 
-    /// Whether another session would borrow a holder's cards until `until`, and goes before the holder in the
+    /// Whether another session would borrow a holder's cards until `until`, and precedes the holder in the
     /// order of turns.
     fn yields_behind(&self, id: SessionId, until: Nanos) -> bool {
         let cards = self.turn_cards(id);
@@ -108,16 +109,17 @@ impl Core {
         }
     }
 
-    /// Time until which the first waiters on a holder's cards wait for other reasons: a gang for other cards,
-    /// another waiter for the end of the holder's loan. `None` if one of them waits for this holder alone.
+    /// Point in time until which the first waiters on a holder's cards wait for something else: a gang for
+    /// other cards, another waiter for the end of the holder's loan. `None` if one of them waits for this
+    /// holder alone.
     pub(crate) fn useless_until(&self, id: SessionId) -> Option<Nanos> {
         let own = self.turn_cards(id);
         let first = |gpu| self.first_on(gpu);
         self.useless_until_on(own.and(self.wanted), own, first, self.borrowed_turn(id))
     }
 
-    /// Least time until which the first waiters on `cards` wait for cards outside `own`, or for the end of a
-    /// borrowed `turn`.
+    /// Earliest point in time until which the first waiters on `cards` wait for cards outside `own`, or for
+    /// the end of a borrowed `turn`.
     fn useless_until_on(
         &self,
         cards: GpuSet,
@@ -141,8 +143,8 @@ impl Core {
         grant.clock.is_lent().then(|| grant.clock.turn_end())
     }
 
-    /// Earliest time at which a waiter may have room on a card, if holders let go in the order in which their
-    /// turns end. Stuck holders never let go.
+    /// Earliest point in time at which a waiter may have room on a card, if holders release it in the order
+    /// in which their turns end. Stuck holders count as never releasing it.
     fn room_at(&self, gpu: GpuId, waiter: SessionId) -> Nanos {
         let (Some(card), Some(mut occupancy)) = (self.cards.get(gpu), self.occupancy_on(gpu)) else {
             return self.now;
@@ -162,8 +164,8 @@ impl Core {
         at
     }
 
-    /// Earliest time at which a holder lets go. A holder that keeps its cards because of a gang counts as
-    /// letting go when only such holders keep the gang; two of them would otherwise wait for each other.
+    /// Earliest point in time at which a holder releases the lock. A holder kept by a gang counts as
+    /// releasing it when only such holders keep the gang. Two of them would otherwise wait for each other.
     fn turn_ends(&self, id: SessionId) -> Nanos {
         let Some(grant) = self.sessions.get(id).and_then(|session| session.lock.holding()) else {
             return self.now;
@@ -179,13 +181,13 @@ impl Core {
         }
     }
 
-    /// Whether a gang is first in line on any of a holder's cards.
+    /// Whether a gang is the first waiter on any of a holder's cards.
     fn is_kept_for_gangs(&self, id: SessionId) -> bool {
         let mut wanted = self.turn_cards(id).and(self.wanted).into_iter();
         wanted.any(|gpu| self.first_on(gpu).is_some_and(|first| self.turn_cards(first).len() > 1))
     }
 
-    /// Looks again at the loans on some cards after a change there, and returns whether there were any.
+    /// Examines the loans on some cards again after a change there. Returns whether there were any loans.
     pub(crate) fn touch_lent(&mut self, tied: GpuSet) -> bool {
         let here = tied.and(self.lent);
         let holders = self.cards.among(here).flat_map(|(_, card)| &card.census.holders);
@@ -214,7 +216,7 @@ impl Core {
         grant.is_some_and(|grant| grant.clock.is_lent())
     }
 
-    /// Whether other loans depended on a session that now lets go; those are looked at again.
+    /// Whether other loans depended on a session that now releases the lock; those loans are examined again.
     pub(crate) fn frees_others(&mut self, id: SessionId) -> bool {
         self.touch_lent(self.tied_to(self.turn_cards(id)))
     }

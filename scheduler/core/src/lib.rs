@@ -1,7 +1,7 @@
 //! Decision machine of gpushare: it has no I/O, no clock, no threads and no floats.
 //!
-//! Events go in with the time at which they happened, effects come out, and the shell sleeps until the next
-//! deadline. The same events always give the same effects.
+//! Events and the time of each go in, effects come out, and the shell (the daemon's code around this crate)
+//! sleeps until the next deadline. The same events always give the same effects.
 #![forbid(unsafe_code)]
 #![deny(clippy::float_arithmetic)]
 

@@ -1,11 +1,11 @@
-//! Early end of a quantum, for a session that slept. It must be of a higher class than the holders, or its
-//! virtual time must not be above theirs. The card's switch budget must cover the cost.
+//! Early end of a quantum, for a session that was idle and wakes. Its class must be higher than that of the
+//! holders, or its virtual time must not be above theirs. The card's switch budget must cover the cost.
 //!
-//! The session then goes before all others in line. Only here are classes a strict order: elsewhere a class
-//! is a factor of the weight. No quantum ends early where the administrator fixed its length.
+//! The session then goes before all others in the queue. Only here are classes a strict order: elsewhere a
+//! class is a factor of the weight. No quantum ends early where the administrator fixed its length.
 //!
-//! So a notebook's cell or a rare request is served as soon as the holder has drained. A program that was
-//! told to let go and comes back at once did not sleep, so it waits for its turn.
+//! So a notebook's cell or a rare request is served as soon as the holder has drained. A program that had to
+//! release the lock and asks again at once was not idle, so it waits for its turn.
 
 use std::cmp::Reverse;
 
@@ -15,8 +15,8 @@ use crate::core::Core;
 use crate::session::lock::Lock;
 
 impl Core {
-    /// Ends the quanta of holders that keep a session out that just woke, if the budgets of all its cards
-    /// allow.
+    /// Ends the quanta of holders that keep a session out that was idle and woke. The switch budgets of all
+    /// its cards must allow that.
     pub(crate) fn preempt(&mut self) {
         for id in std::mem::take(&mut self.wakers) {
             let waits = |session: &crate::session::Session| session.lock.ticket().is_some();
@@ -56,8 +56,8 @@ impl Core {
         }
     }
 
-    /// Holders on a card that must let go for a waiter, starting with the one that has had the most time.
-    /// `None` if that would not help, or if another waiter of its class or a higher one goes first.
+    /// Holders on a card that must release the lock for a waiter, starting with the one that has had the most
+    /// time. `None` if that would not help, or if another waiter of its class or a higher one goes first.
     fn in_the_way(&self, id: SessionId, gpu: GpuId) -> Option<Vec<SessionId>> {
         let first = self.admissible(gpu.into()).next()?;
         let class = |id| self.standing_in_line(id).0;

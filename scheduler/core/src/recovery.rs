@@ -1,7 +1,7 @@
 //! Recovery after a restart: grants wait for the processes of the last daemon.
 //!
 //! Processes of the last daemon may still run under its grants. Until each of them is back or dead, a new
-//! grant could put two holders on one card.
+//! grant could let two sessions run on one card.
 //!
 //! ```text
 //!   start ──────── 1 s ─────────────── stuck_after ──────────────────▶
@@ -13,7 +13,7 @@
 //! ```
 //!
 //! A process whose cards are not known may use any card, so it holds up all of them. The first second is for
-//! processes that joined just before the end and are in no registry.
+//! processes that joined just before the end and are not recorded in the registry file.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -23,16 +23,16 @@ use crate::config::{Config, StuckPolicy};
 use crate::few::ByGpu;
 use crate::gpu_set::GpuSet;
 
-/// Time that a returned process has to announce its cards after it joined.
+/// Duration within which a returned process must announce its cards after it joined.
 const ANNOUNCEMENT: Nanos = Nanos::from_millis(50);
 
-/// State of an expected process.
+/// State of a process that the last daemon knew.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Whereabouts {
     Away,
-    /// Away for so long that the stuck policy applies.
+    /// The process has been away for so long that the policy for stuck processes applies.
     Overdue,
-    /// Back, and announcing its cards until then.
+    /// The process is back, and may announce its cards until this point in time.
     Back {
         until: Nanos,
     },
@@ -41,7 +41,7 @@ enum Whereabouts {
 #[derive(Clone, Debug)]
 struct Awaited {
     is: Whereabouts,
-    /// Bytes that the process used on each card, as the last daemon recorded; empty if not known.
+    /// Number of bytes that the process used on each card, as the last daemon recorded; empty if not known.
     cards: ByGpu<Bytes>,
 }
 
@@ -54,13 +54,13 @@ impl Awaited {
         self.cards.is_empty() || self.cards.contains(gpu)
     }
 
-    /// Whether other sessions may run beside it.
+    /// Whether other sessions may run beside the process before it is back.
     fn is_passable(&self, policy: StuckPolicy) -> bool {
         self.is == Whereabouts::Overdue && policy == StuckPolicy::RunOthers && !self.cards.is_empty()
     }
 }
 
-/// Expected processes, and the state of the recovery.
+/// Processes that the last daemon knew, and the state of the recovery after the restart.
 #[derive(Clone, Debug)]
 pub(crate) struct Recovery {
     awaited: BTreeMap<ClientId, Awaited>,
@@ -70,13 +70,13 @@ pub(crate) struct Recovery {
     policy: StuckPolicy,
     /// Counter that grows whenever the expected processes or their cards change.
     changes: u64,
-    /// Whether the shortest time of a recovery is not over.
+    /// Whether the shortest duration of a recovery is not over.
     early: bool,
     over: bool,
 }
 
 impl Recovery {
-    /// Waits for `expected`, and if there are any, at least for `recovery_min`.
+    /// Waits for the processes `expected`, and if there are any, at least for `recovery_min`.
     pub(crate) fn new(expected: BTreeSet<ClientId>, started: Nanos, config: &Config) -> Self {
         let away = |client| {
             let is = Whereabouts::Away;
@@ -95,12 +95,12 @@ impl Recovery {
         }
     }
 
-    /// Changes the policy for overdue processes.
+    /// Changes the policy for processes that have been away for too long.
     pub(crate) fn follow(&mut self, policy: StuckPolicy) {
         self.policy = policy;
     }
 
-    /// Waits at least for `recovery_min`, for processes that are in no registry.
+    /// Waits at least for `recovery_min`, for processes that are in no registry file.
     pub(crate) fn expect_others(&mut self) {
         (self.over, self.early) = (false, true);
     }
@@ -113,12 +113,12 @@ impl Recovery {
         }
     }
 
-    /// Whether grants must wait on some card.
+    /// Whether grants must wait on at least one card.
     pub(crate) fn is_running(&self) -> bool {
         self.early || self.awaited.values().any(|client| !client.is_passable(self.policy))
     }
 
-    /// Whether grants must wait on any of these cards.
+    /// Whether grants must wait on any of the cards `cards`.
     pub(crate) fn holds_up(&self, cards: GpuSet) -> bool {
         let bars = |gpu| {
             let mut barring = self.awaited.values().filter(|client| !client.is_passable(self.policy));
@@ -127,7 +127,7 @@ impl Recovery {
         !self.over && (self.early || cards.into_iter().any(bars))
     }
 
-    /// Number of expected processes that are away.
+    /// Number of processes of the last daemon that are neither back nor dead.
     pub(crate) fn awaited(&self) -> u32 {
         count(self.awaited.values().filter(|client| client.is_away()))
     }
@@ -146,13 +146,13 @@ impl Recovery {
         away.filter_map(|client| client.cards.get(gpu)).copied().sum()
     }
 
-    /// Memory of processes beside which others may run, by card.
+    /// Memory, by card, of missing processes beside which others may run.
     pub(crate) fn passable(&self) -> impl Iterator<Item = (GpuId, Bytes)> {
         let passable = self.awaited.values().filter(|client| client.is_passable(self.policy));
         passable.flat_map(|client| client.cards.iter().map(|(gpu, &bytes)| (gpu, bytes)))
     }
 
-    /// Whether an expected process is away.
+    /// Whether the last daemon knew the process and it is neither back nor dead.
     pub(crate) fn is_awaited(&self, client: ClientId) -> bool {
         self.awaited.get(&client).is_some_and(Awaited::is_away)
     }
@@ -172,7 +172,6 @@ impl Recovery {
         self.changes += u64::from(self.awaited.remove(&client).is_some());
     }
 
-    /// Counter that grows whenever the expected processes or their cards change.
     pub(crate) const fn changes(&self) -> u64 {
         self.changes
     }
@@ -182,13 +181,13 @@ impl Recovery {
         self.over
     }
 
-    /// Time since the start of the daemon.
+    /// Duration since the start of the daemon.
     pub(crate) fn waited(&self, now: Nanos) -> Nanos {
         now - self.started
     }
 
-    /// Advances to `now`. Returns the processes that became overdue, and the duration of the recovery if it
-    /// ended.
+    /// Advances the recovery to the time `now`. Returns the processes that became overdue, and the duration
+    /// of the recovery if it ended.
     pub(crate) fn advance(&mut self, now: Nanos) -> (Vec<ClientId>, Option<Nanos>) {
         if self.over {
             return (Vec::new(), None);
@@ -209,7 +208,7 @@ impl Recovery {
         (overdue, self.over.then(|| now - self.started))
     }
 
-    /// Time at which `advance` changes something.
+    /// Point in time at which `advance` changes something.
     pub(crate) fn deadline(&self) -> Option<Nanos> {
         if self.over {
             return None;

@@ -6,10 +6,10 @@
 
 use gpushare_proto::{Nanos, Percent};
 
-/// Tokens in a nanosecond: ε is in hundredths of a percent, so nothing is rounded.
+/// Number of tokens in a nanosecond: the share ε is in hundredths of a percent, so nothing is rounded.
 const FINE: u128 = 10_000;
 
-/// Time that may be spent on early switches of one card.
+/// Budget of time that may be spent on early switches of one card.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SwitchBudget {
     tokens: u128,
@@ -22,7 +22,7 @@ impl SwitchBudget {
         Self { tokens: u128::from(most.0) * FINE, at: now }
     }
 
-    /// Fills the budget up to `now`, and returns it.
+    /// Fills the budget up to the time `now`, and returns the time that may be spent.
     pub(crate) fn available(&mut self, now: Nanos, epsilon: Percent, most: Nanos) -> Nanos {
         let elapsed = u128::from((now - self.at).0);
         self.at = self.at.max(now);
@@ -31,7 +31,7 @@ impl SwitchBudget {
         Nanos(u64::try_from(self.tokens / FINE).unwrap_or(u64::MAX))
     }
 
-    /// Subtracts the cost of a switch.
+    /// Subtracts the cost of a switch from the budget.
     pub(crate) fn spend(&mut self, cost: Nanos) {
         self.tokens = self.tokens.saturating_sub(u128::from(cost.0) * FINE);
     }

@@ -23,41 +23,41 @@ pub(crate) struct Census {
     pub(crate) sums: Sums,
     /// Sessions with a process that uses the card.
     pub(crate) members: BTreeSet<SessionId>,
-    /// Sessions with the lock, those that are being dropped included.
+    /// Sessions that hold the lock or were asked to give it back.
     pub(crate) holders: BTreeSet<SessionId>,
-    /// Sessions that pay for the card's time, ordered by share and clock, then by charged time minus the charge clock
-    /// at its start.
+    /// Sessions that pay for the card's time, ordered by share and charge clock. Equal ones are ordered by
+    /// charged time minus the clock's reading at its start.
     payers: BTreeSet<(Share, bool, i128, SessionId)>,
-    /// Waiting sessions that may be granted a turn, in the order of their turns.
+    /// Waiting sessions that may be granted a turn on the card, in the order of their turns.
     pub(crate) queue: BTreeSet<(Turn, SessionId)>,
-    /// Sessions in the queue that use other cards too (gangs).
+    /// Gangs (sessions that use several cards) in the card's queue.
     pub(crate) gangs: BTreeSet<SessionId>,
-    /// Number of sessions that use several cards and hold or wait for this one.
+    /// Number of gangs (sessions that use several cards) that hold this card or wait for it.
     in_gangs: u32,
-    /// Number of sessions with a live context on the card.
+    /// Number of sessions with a live CUDA context on the card.
     users: u32,
-    /// Number of sessions with a live context, by share.
+    /// Number of sessions with a live CUDA context on the card, by share of the time.
     shares: BTreeMap<Share, u32>,
-    /// Sum of the compute limits of sessions with a live context, in hundredths of a percent.
+    /// Sum of the compute limits of sessions with a live CUDA context, in hundredths of a percent.
     limits: u64,
-    /// Number of holders that are not being dropped.
+    /// Number of sessions that hold the lock and were not asked to give it back.
     holding: u32,
-    /// Number of sessions with the lock and a compute limit.
+    /// Number of sessions that hold the lock and have a compute limit.
     limited: u32,
     limited_holding: u32,
-    /// Number of stuck holders, whose drop is late.
+    /// Number of stuck sessions: they were asked for the lock and did not give it back in time.
     stuck: u32,
-    /// Sum of the working sets of all sessions with the lock.
+    /// Sum of the working sets (movable bytes) of all sessions that hold the lock.
     held: Total,
     kept: Total,
-    /// Sum of the working sets of stuck holders.
+    /// Sum of the working sets of stuck sessions, which did not give the lock back in time.
     lost: Total,
-    /// Counter that grows whenever the holders or the queue change.
+    /// Counter that grows whenever the card's lock holders or its queue change.
     line: u64,
 }
 
 impl Census {
-    /// Replaces a session's entry: what `old` counted is taken out, and `new` is counted.
+    /// Replaces a session's entry `old` by `new` in all counts, sums and sets.
     pub(crate) fn list(&mut self, id: SessionId, old: &Listing, new: &Listing) {
         change(&mut self.members, id, old.member, new.member);
         change(&mut self.holders, id, old.holds(), new.holds());
@@ -87,7 +87,8 @@ impl Census {
         self.line += u64::from((old.presence, old.queued) != (new.presence, new.queued));
     }
 
-    /// Whether another session has a live context, for a session that is itself counted if `live`.
+    /// Whether a session other than the asking one has a live context. `live` says whether the asking one
+    /// has.
     pub(crate) fn has_other_users(&self, live: bool) -> bool {
         self.users > u32::from(live)
     }
@@ -119,7 +120,7 @@ impl Census {
         }
     }
 
-    /// Reason for turns among sessions whose working sets fit the card.
+    /// Reason why sessions must take turns although their working sets fit the card together.
     pub(crate) fn contention(&self) -> Option<&'static str> {
         if self.shares.len() > 1 {
             return Some("sessions of unequal weight or priority share the card");
@@ -136,7 +137,7 @@ impl Census {
         }
     }
 
-    /// Number of [`Self::seated`] sessions that are not being dropped.
+    /// Number of [`Self::seated`] sessions that were not asked to give the lock back.
     pub(crate) fn seated_holding(&self, all: bool) -> u32 {
         match all {
             true => self.holding,
@@ -172,7 +173,7 @@ impl Census {
         payers.map(|&(.., id)| id)
     }
 
-    /// Returns the queued sessions ahead of a session.
+    /// Returns the queued sessions that come before a session in the order of turns.
     pub(crate) fn ahead_of(&self, id: SessionId) -> impl Iterator<Item = SessionId> {
         let queue = self.queue.iter().map(|&(_, waits)| waits);
         queue.take_while(move |waits| *waits != id)

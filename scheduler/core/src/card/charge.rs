@@ -1,5 +1,5 @@
-//! Charges for the time of a card: its present holders pay for it in equal parts. While a session brings its
-//! memory in, it pays alone, or together with others that do so.
+//! Charge clock of a card: the sessions that hold the lock pay for the card's time in equal parts. While some
+//! of them bring memory in, only these pay.
 //!
 //! ```text
 //!   moving clock    Σ elapsed ÷ movers, while any holder moves
@@ -12,33 +12,33 @@
 
 use gpushare_proto::Nanos;
 
-/// Charge clock of one card, with the sums that prove conservation.
+/// Charge clock of one card, with the sums that prove that no time is lost or charged twice.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Charge {
     resident: Group,
     moving: Group,
     undivided: u128,
     at: Nanos,
-    /// Time since which the card has no holder although a session waits.
+    /// Point in time since which no session holds the card although one waits.
     vacant: Option<Nanos>,
-    /// Time in which the card was held, plus the pauses that entrants paid.
+    /// Duration for which the card was held, plus the pauses that newly granted sessions paid for.
     spent: u128,
-    /// Time that sessions have paid so far.
+    /// Duration that sessions have paid for so far.
     paid: u128,
 }
 
-/// Holders that pay by the same clock.
+/// Sessions that hold the lock and pay by the same clock.
 #[derive(Clone, Copy, Debug, Default)]
 struct Group {
     clock: u128,
     payers: u32,
 }
 
-/// Reading of a clock at which a holder began to pay by it.
+/// Reading of a charge clock at the moment when a session began to pay by that clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Reading {
     pub(crate) clock: u128,
-    /// Whether it is the clock of the holders that bring their memory in.
+    /// Whether the reading is of the clock for sessions that bring their memory in.
     pub(crate) moves: bool,
 }
 
@@ -71,8 +71,8 @@ impl Charge {
         Reading { clock: group.clock, moves }
     }
 
-    /// Adds a holder that waits since `asked`, and `moves` its memory in first or not. Returns the reading of its clock, and the
-    /// pause for which the holder pays.
+    /// Adds a holder that has waited since `asked`; `moves` says whether it first brings its memory in.
+    /// Returns the reading of the holder's clock, and the pause for which the holder pays.
     pub(crate) fn enter(&mut self, now: Nanos, asked: Nanos, moves: bool) -> (Reading, Nanos) {
         self.advance(now);
         let pause = self.vacant.take().map_or(Nanos::ZERO, |since| now - since.max(asked));
@@ -81,7 +81,7 @@ impl Charge {
         (self.begin(moves), pause)
     }
 
-    /// Removes a holder that `entered` at that reading of the clock, and returns the time that it pays.
+    /// Removes a holder that began to pay at the reading `entered`. Returns the time that it pays.
     pub(crate) fn leave(&mut self, now: Nanos, entered: Reading, is_wanted: bool) -> Nanos {
         let (owed, _) = self.pay_so_far(now, entered);
         self.group_mut(entered.moves).payers -= 1;
@@ -90,15 +90,15 @@ impl Charge {
         owed
     }
 
-    /// Charges a holder so far whose memory is in from now on, or `moves`. Returns the time that it pays, and
-    /// the reading of its other clock.
+    /// Charges a holder so far and changes its clock; `moves` says whether it brings memory in from now on.
+    /// Returns the charged time, and the reading of the new clock.
     pub(crate) fn change(&mut self, now: Nanos, entered: Reading, moves: bool) -> (Nanos, Reading) {
         let (owed, _) = self.pay_so_far(now, entered);
         self.group_mut(entered.moves).payers -= 1;
         (owed, self.begin(moves))
     }
 
-    /// Charges a holder so far. Returns the time that it pays, and the reading at which it enters anew.
+    /// Charges a holder for its time so far. Returns the charged time and the clock's present reading.
     pub(crate) fn pay_so_far(&mut self, now: Nanos, entered: Reading) -> (Nanos, Reading) {
         let owed = self.owed(now, entered);
         self.advance(now);
@@ -106,14 +106,14 @@ impl Charge {
         (owed, Reading { clock: entered.clock + u128::from(owed.0), ..entered })
     }
 
-    /// Time that a holder owes by now.
+    /// Time that a holder will be charged for if its turn ends now.
     pub(crate) fn owed(&self, now: Nanos, entered: Reading) -> Nanos {
         let mut ahead = *self;
         ahead.advance(now);
         Nanos(u64::try_from(ahead.group(entered.moves).clock - entered.clock).unwrap_or(u64::MAX))
     }
 
-    /// Whether `spent = paid + owed + undivided`, where `owed` is the sum over all holders.
+    /// Whether `spent = paid + owed + undivided`; `owed` is the holders' time that is not charged yet.
     pub(crate) fn is_conserved(&self, owed: u128) -> bool {
         self.spent == self.paid + owed + self.undivided
     }

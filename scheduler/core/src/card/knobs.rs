@@ -8,22 +8,23 @@ use crate::config::Config;
 /// Settings of one card. `None` means that the scheduler computes the value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Knobs {
-    /// Fixed length of a turn.
+    /// Fixed length of a session's turn.
     pub quantum: Option<Nanos>,
-    /// Fixed mode of sharing.
+    /// Fixed mode: parallel, time-sliced or serialized.
     pub mode: Option<Mode>,
-    /// Bytes that may be resident together, instead of the card's total less the reserve for contexts.
+    /// Largest sum of bytes that sessions may have on the card at once. By default it is the card's total
+    /// memory less a reserve for CUDA contexts.
     pub capacity: Option<Bytes>,
-    /// Most bytes of managed memory of all sessions together.
+    /// Largest sum of managed memory, in bytes, that all sessions may have together.
     pub managed_limit: Option<Bytes>,
-    /// Share of the time that may be lost to handoffs.
+    /// Largest share of the card's time that may be lost to handoffs between sessions.
     pub epsilon: Percent,
-    /// Longest time that work in flight should take to drain.
+    /// Target for the time until work in flight has ended when the lock is asked for.
     pub window_target: Nanos,
 }
 
 impl Knobs {
-    /// Settings of a card for which the configuration names none of its own.
+    /// Returns the settings of a card for which the configuration has no settings of its own.
     #[must_use]
     pub const fn new(config: &Config) -> Self {
         Self {
@@ -36,7 +37,7 @@ impl Knobs {
         }
     }
 
-    /// Changes one setting.
+    /// Changes one setting of the card.
     pub const fn set(&mut self, knob: Knob) {
         match knob {
             Knob::Quantum(quantum) => self.quantum = quantum,
@@ -48,7 +49,7 @@ impl Knobs {
         }
     }
 
-    /// Returns the settings in which `new` differs from this.
+    /// Returns the settings in which `new` differs from these settings.
     #[must_use]
     pub fn changes(&self, new: &Self) -> Vec<Knob> {
         let old: Vec<Knob> = self.all().collect();

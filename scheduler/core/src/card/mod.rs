@@ -23,30 +23,30 @@ use knobs::Knobs;
 use mode::{Facts, ModeChoice};
 use queue::Occupancy;
 
-/// Number of latest drains that are kept for `status` and the metrics.
+/// Number of latest drain durations that are kept for `status` and the metrics.
 const DRAINS: usize = 256;
-/// Longest drain that enters the average; a longer one counts as this.
+/// Longest drain that enters the average of drains; a longer one counts as this.
 const UNUSUAL: Nanos = Nanos::from_secs(2);
-/// Smallest move from which a bandwidth is measured; a smaller one measures latency.
+/// Smallest number of moved bytes from which a bandwidth is computed; a smaller move measures latency.
 const SUBSTANTIAL_MOVE: Bytes = Bytes::mib(64);
 /// Factor by which a measured bandwidth may differ from the configured one, since tenants report it.
 const BELIEF: u64 = 16;
 /// Number of slices in the window of a compute limit, unless the shortest quantum is longer than a slice.
 const SLICES: u64 = 10;
 
-/// Figures of a card when its sessions were last told their memory figures and places.
+/// Figures of a card when processes were last told memory figures and places in the queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Told {
     /// Number of sessions with a live context, as [`Census::users`] counts them.
     pub(crate) users: u32,
-    /// Change counter of the holders and the queue ([`Census::line`]).
+    /// Change counter of the lock holders and the queue ([`Census::line`]).
     pub(crate) line: u64,
     /// Bytes that bound what one session may use: the capacity before fixed memory, the fixed memory, the
     /// managed limit, and the managed memory in use.
     pub(crate) ceilings: [Bytes; 4],
 }
 
-/// Times at which the timers of a card are due.
+/// Points in time at which the timers of a card are due.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Alarms {
     pub(crate) mode: Option<Nanos>,
@@ -54,7 +54,7 @@ pub(crate) struct Alarms {
     pub(crate) figures: Option<Nanos>,
 }
 
-/// One card.
+/// State of one card: memory, mode, index of sessions, measured figures and timers.
 #[derive(Clone, Debug)]
 pub(crate) struct Card {
     pub(crate) total: Bytes,
@@ -64,23 +64,23 @@ pub(crate) struct Card {
     pub(crate) census: Census,
     /// Whether all sessions took turns in the mode before the present one.
     pub(crate) took_turns: bool,
-    /// Figures of the card when its sessions were last told.
+    /// Figures of the card when processes were last told them.
     pub(crate) told: Told,
     pub(crate) alarms: Alarms,
     pub(crate) handoffs: u64,
     pub(crate) aborted_drops: u64,
     pub(crate) moved: Bytes,
-    /// Charge clock of the card's time.
+    /// Charge clock: divides the card's time among the sessions that hold it.
     pub(crate) charge: Charge,
-    /// Time that may still be spent on early switches.
+    /// Budget of time that may still be spent on early switches.
     pub(crate) budget: SwitchBudget,
-    /// Least virtual time of the holders and waiters; it never goes down.
+    /// Least virtual time of the card's holding and waiting sessions; it never goes down.
     pub(crate) floor: Virtual,
-    /// Time at which the card's holders or queue last changed.
+    /// Point in time at which the card's lock holders or its queue last changed.
     pub(crate) moved_up: Nanos,
-    /// Time at which the session that last released the card was told to let go, or let go by itself.
+    /// Point in time at which the last session to release the card was asked for it, or released it unasked.
     pub(crate) vacated: Nanos,
-    /// Start of the moves under way, and the bytes brought in since then.
+    /// Start of the present memory moves to the card, and the bytes brought in since then.
     moves: Option<(Nanos, Bytes)>,
     drains: VecDeque<Nanos>,
     expected_drain: Average,
@@ -112,33 +112,34 @@ impl Card {
         }
     }
 
-    /// Bytes that contexts take, those of dead processes included while the card still has them.
+    /// Bytes that CUDA contexts take on the card, including those of dead processes not yet freed.
     pub(crate) fn reserve(&self) -> Bytes {
         self.census.sums.overhead.get()
     }
 
-    /// Sum of the memory that never moves, over all sessions.
+    /// Sum of the fixed memory (which cannot leave the card) of all sessions.
     pub(crate) fn fixed(&self) -> Bytes {
         self.census.sums.fixed.get()
     }
 
-    /// Sum of the working sets of all sessions.
+    /// Sum of the working sets (movable bytes) of all sessions.
     pub(crate) fn needed(&self) -> Bytes {
         self.census.sums.movable.get()
     }
 
-    /// Bytes of movable memory that may be resident together.
+    /// Largest sum of movable bytes that can be on the card at once.
     pub(crate) fn capacity(&self) -> Bytes {
         self.capacity_beside(Bytes::ZERO)
     }
 
-    /// Returns the capacity for a session, for which its own `fixed` bytes are not subtracted.
+    /// Returns the card's capacity for a session, from which the session's own `fixed` bytes are not
+    /// subtracted.
     pub(crate) fn capacity_beside(&self, fixed: Bytes) -> Bytes {
         self.before_fixed() - (self.fixed() - fixed)
     }
 
-    /// Most bytes that one session may use on the card apart from its quota: the capacity beside the fixed
-    /// bytes of the others.
+    /// Largest number of bytes that one session may use on the card, apart from its quota: the capacity less
+    /// the fixed bytes of the other sessions.
     pub(crate) fn ceiling(&self, own_fixed: Bytes, oversubscribe: bool) -> Bytes {
         match oversubscribe {
             true => Bytes::MAX,
@@ -146,7 +147,7 @@ impl Card {
         }
     }
 
-    /// Bytes that may be resident together, before fixed memory is subtracted.
+    /// Largest sum of bytes that can be on the card at once, before fixed memory is subtracted.
     pub(crate) fn before_fixed(&self) -> Bytes {
         self.knobs.capacity.unwrap_or(self.total - self.reserve())
     }
@@ -156,17 +157,17 @@ impl Card {
         self.total - self.reserve() - self.fixed()
     }
 
-    /// Most managed memory of all sessions together; [`Bytes::MAX`] for no limit.
+    /// Largest sum of managed memory of all sessions together; [`Bytes::MAX`] for no limit.
     pub(crate) fn managed_limit(&self) -> Bytes {
         self.knobs.managed_limit.unwrap_or(Bytes::MAX)
     }
 
-    /// Whether all sessions take turns here.
+    /// Whether all sessions on the card take turns.
     pub(crate) fn takes_turns(&self) -> bool {
         self.mode.mode() != Mode::Parallel
     }
 
-    /// Whether memory moves when turns change.
+    /// Whether memory moves on or off the card when turns change.
     pub(crate) fn moves_memory(&self) -> bool {
         self.mode.mode() == Mode::Serialized
     }
@@ -178,18 +179,18 @@ impl Card {
         self.occupancy_beside(self.passed(passable).0).taken(seated, self.census.held())
     }
 
-    /// Occupancy once all holders except stuck, passable ones have let go.
+    /// Occupancy of the card once all holders except stuck, passable ones have given the lock back.
     pub(crate) fn stuck_occupancy(&self, passable: bool) -> Occupancy {
         let (stuck, lost) = self.passed(passable);
         self.occupancy_beside(stuck).taken(stuck, lost)
     }
 
-    /// Occupancy of the card without holders.
+    /// Occupancy of the card while no session holds it.
     pub(crate) fn empty_occupancy(&self) -> Occupancy {
         self.occupancy_beside(0)
     }
 
-    /// Number of stuck holders that others may pass, and the sum of their working sets.
+    /// Number of stuck holders beside which others may run, and the sum of their working sets.
     fn passed(&self, passable: bool) -> (usize, Bytes) {
         match passable {
             true => (self.census.stuck(), self.census.lost()),
@@ -214,8 +215,7 @@ impl Card {
         }
     }
 
-    /// Chooses the mode anew, where `others` is memory in use beside the sessions, and returns whether it
-    /// changed.
+    /// Chooses the mode again and returns whether it changed. `others` is memory used outside the sessions.
     pub(crate) fn choose_mode(&mut self, now: Nanos, others: Bytes, config: &Config) -> bool {
         let facts = Facts {
             needed: self.needed() + others,
@@ -229,13 +229,14 @@ impl Card {
         Nanos(self.expected_drain.get())
     }
 
-    /// Expected time for an entrant with a working set of `own` bytes to bring in its excess.
+    /// Expected duration of the move that brings in a newly granted session's missing memory. `own` is the
+    /// session's working set.
     pub(crate) fn expected_move(&self, own: Bytes) -> Nanos {
         quantum::transfer(self.excess(own), Bytes(self.bandwidth.get()))
     }
 
-    /// Bytes that an entrant with a working set of `own` bytes has to bring in; zero where memory does not
-    /// move.
+    /// Number of bytes that a newly granted session with a working set of `own` bytes must bring in. Zero
+    /// where memory does not move.
     pub(crate) fn excess(&self, own: Bytes) -> Bytes {
         match self.moves_memory() {
             true => quantum::excess(own, self.needed(), self.capacity()),
@@ -243,13 +244,13 @@ impl Card {
         }
     }
 
-    /// Cost of a switch to an entrant: the drain of the holders, the expected move, and the configured cost
-    /// of a switch.
+    /// Cost in time of a switch to another session: drain of the holders, expected move, and a configured
+    /// rest.
     pub(crate) fn switch_cost(&self, expected_move: Nanos, config: &Config) -> Nanos {
         self.expected_drain() + expected_move + config.switch_cost
     }
 
-    /// Quantum of an entrant whose move takes `expected_move`.
+    /// Quantum of a newly granted session whose memory move takes `expected_move`.
     pub(crate) fn quantum(&self, expected_move: Nanos, config: &Config) -> Nanos {
         if let Some(fixed) = self.knobs.quantum {
             return fixed.max(quantum::SHORTEST);
@@ -266,17 +267,17 @@ impl Card {
         quantum::quantum(config.switch_cost, self.knobs.epsilon, config.quantum_min, longest)
     }
 
-    /// Whether the administrator fixed the length of turns.
+    /// Whether the administrator fixed the length of turns on the card.
     pub(crate) const fn has_fixed_quantum(&self) -> bool {
         self.knobs.quantum.is_some()
     }
 
-    /// Longest drain that counts as usual.
+    /// Longest drain that counts as usual on the card.
     pub(crate) fn usual_drain(&self) -> Nanos {
         self.expected_drain().max(self.knobs.window_target)
     }
 
-    /// Time that may be spent on early switches; zero where the administrator fixed the quantum.
+    /// Returns the time that may be spent on early switches; zero where the administrator fixed the quantum.
     pub(crate) fn budget(&mut self, now: Nanos, config: &Config) -> Nanos {
         if self.knobs.quantum.is_some() {
             return Nanos::ZERO;
@@ -284,7 +285,7 @@ impl Card {
         self.budget.available(now, self.knobs.epsilon, config.budget_max)
     }
 
-    /// Records the drain of a completed drop. A `typical` one also enters the expected drain.
+    /// Records the duration of a completed drain. A `typical` one also enters the average of drains.
     pub(crate) fn drained(&mut self, drain: Nanos, typical: bool) {
         if typical {
             // A drain of minutes says little about the next, and must not make all turns that long.
@@ -296,21 +297,20 @@ impl Card {
         }
     }
 
-    /// Returns the latest drains, oldest first.
+    /// Returns the durations of the latest drains, oldest first.
     pub(crate) fn drains(&self) -> Vec<Nanos> {
         self.drains.iter().copied().collect()
     }
 
-    /// Records that a session begins to bring its memory in; `alone` if no other session does so at this
-    /// time.
+    /// Records that a session begins to bring its memory in. `alone` says that no other session does so now.
     pub(crate) fn begin_move(&mut self, now: Nanos, alone: bool) {
         if alone || self.moves.is_none() {
             self.moves = Some((now, Bytes::ZERO));
         }
     }
 
-    /// Records that a process has brought `bytes` in; `last` if no other process is still moving. Overlapping
-    /// moves share the link, so their bytes are measured together.
+    /// Records that a process has brought `bytes` in; `last` says that no other process is still moving.
+    /// Overlapping moves share the link, so their bytes are measured together.
     pub(crate) fn end_move(&mut self, now: Nanos, bytes: Bytes, last: bool, config: &Config) {
         let Some((since, moved)) = self.moves else { return };
         self.moves = Some((since, moved + bytes));

@@ -12,18 +12,18 @@ use gpushare_proto::{Bytes, Nanos, Percent};
 
 use crate::config::Config;
 
-/// Facts from which a mode is chosen.
+/// Facts from which a card's mode is chosen.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Facts {
-    /// Sum of all working sets.
+    /// Sum of the working sets (movable bytes) of all sessions on the card.
     pub(crate) needed: Bytes,
     pub(crate) capacity: Bytes,
-    /// Reason for turns among sessions whose working sets fit.
+    /// Reason why sessions must take turns although their working sets fit together.
     pub(crate) contention: Option<&'static str>,
 }
 
 impl Facts {
-    /// Mode without hysteresis.
+    /// Mode that follows from the facts alone, without a delay on the way back.
     fn mode(&self) -> Mode {
         match self.contention {
             _ if self.needed > self.capacity => Mode::Serialized,
@@ -49,7 +49,7 @@ pub(crate) struct ModeChoice {
     mode: Mode,
     reason: String,
     changes: u64,
-    /// Time since which a less restrictive mode would do.
+    /// Point in time since which a less restrictive mode would be enough.
     low_since: Option<Nanos>,
 }
 
@@ -75,7 +75,7 @@ impl ModeChoice {
         self.changes
     }
 
-    /// Chooses the mode anew, and returns whether it changed.
+    /// Chooses the mode of a card again, and returns whether it changed.
     pub(crate) fn choose(&mut self, now: Nanos, fixed: Option<Mode>, facts: Facts, config: &Config) -> bool {
         if let Some(mode) = fixed {
             self.low_since = None;
@@ -104,7 +104,7 @@ impl ModeChoice {
         }
     }
 
-    /// Time at which the mode changes if nothing else happens.
+    /// Point in time at which the mode changes if no event comes before.
     pub(crate) fn deadline(&self, config: &Config) -> Option<Nanos> {
         Some(self.low_since? + config.parallel_after)
     }

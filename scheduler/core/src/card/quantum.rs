@@ -1,27 +1,28 @@
 //! Length of a turn, computed from the cost of a handoff.
 //!
-//! A handoff of cost `s` may take the share `ε` of the time, so a turn lasts `s · (1/ε − 1)`. Only the excess
-//! moves: `min(entrant's working set, Σ working sets − capacity)`.
+//! A handoff of cost `s` may take the share `ε` of the time, so a turn lasts `s · (1/ε − 1)`. The bytes that
+//! move are `min(working set of the next session, Σ working sets − capacity)`.
 //!
-//! At 50 GB/s and ε = 5%, 8 GB to move are s = 0.16 s and 3 s of quantum; nothing to move and 2 ms of drain
-//! are 40 ms.
+//! Example for 50 GB/s and ε = 5%: moving 8 GB costs s = 0.16 s and gives a quantum of 3 s. Without a move, a
+//! drain of 2 ms gives 40 ms.
 
 use gpushare_proto::{Bytes, Nanos, Percent};
 
 pub(crate) use crate::config::SHORTEST_QUANTUM as SHORTEST;
 
-/// Time to move `bytes` at `bandwidth` a second.
+/// Duration of a move of `bytes` at `bandwidth` bytes a second.
 pub(crate) fn transfer(bytes: Bytes, bandwidth: Bytes) -> Nanos {
     let nanos = u128::from(bytes.0) * u128::from(Nanos::from_secs(1).0) / u128::from(bandwidth.0.max(1));
     Nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
 }
 
-/// Bytes that an entrant with `own` bytes has to bring in if all sessions together need `total`.
+/// Number of bytes that a session with a working set of `own` must bring in. `total` is the need of all
+/// sessions together.
 pub(crate) fn excess(own: Bytes, total: Bytes, capacity: Bytes) -> Bytes {
     own.min(total - capacity)
 }
 
-/// Length of the turn that pays for a handoff of `cost`.
+/// Length of the turn that pays for a handoff whose cost is `cost`.
 pub(crate) fn quantum(cost: Nanos, epsilon: Percent, shortest: Nanos, longest: Nanos) -> Nanos {
     let share = u128::from(epsilon.0.min(10_000));
     let turn = match share {

@@ -1,11 +1,12 @@
 //! Admission of waiting sessions on the cards that take turns, in one order over all cards.
 //!
-//! Waiters are examined in their order (class, virtual time, ticket). A waiter that fits beside the holders
+//! Waiters are examined in their order (virtual time, class, ticket). A waiter that fits beside the holders
 //! on all its cards is admitted on all of them at once. One that does not fit reserves all its cards: no
-//! later waiter is admitted there. Where it does not fit, the holders are not renewed, and they let go
-//! together once it would fit everywhere. The first waiter meets no reservation, so its cards drain and it is
-//! admitted. So there is no deadlock, and a stream of single-card sessions cannot starve a session with many
-//! cards. Cards that it cannot use yet are lent meanwhile (lending.rs).
+//! later waiter is admitted there. Where it does not fit, the quanta of holders are not renewed. These
+//! holders release the lock together once the waiter would fit on all its cards. The first waiter meets no
+//! reservation, so its cards drain and it is admitted. So there is no deadlock, and a stream of single-card
+//! sessions cannot starve a session with many cards. Cards that a waiter cannot use yet are lent meanwhile
+//! (lending.rs).
 //!
 //! ```text
 //!   order     1:{gpu0}  2:{gpu0,gpu1}  3:{gpu1}  4:{gpu2}
@@ -23,14 +24,14 @@ use smallvec::SmallVec;
 use crate::values::gpu_set::GpuSet;
 use crate::values::small_map::ByGpu;
 
-/// Occupancy of a card that takes turns: number of holders and their bytes, with the most of each.
+/// Occupancy of a card that takes turns: number of holders and their bytes, each with its largest value.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Occupancy {
-    /// Most sessions that may hold the card together: no bound where memory moves, else one beside stuck
-    /// holders that may be passed.
+    /// Largest number of sessions that may hold the card together. Unbounded where memory moves; else one
+    /// beside stuck holders that may be passed.
     seats: usize,
     holders: usize,
-    /// Most bytes that the holders may have together.
+    /// Largest sum of bytes that the sessions that hold the card may have.
     capacity: Bytes,
     held: Bytes,
 }
@@ -40,24 +41,25 @@ impl Occupancy {
         Self { seats, holders: 0, capacity, held: Bytes::ZERO }
     }
 
-    /// Sets the number of holders and the sum of their bytes.
+    /// Sets the number of sessions that hold the card and the sum of their bytes.
     pub(crate) const fn taken(self, holders: usize, held: Bytes) -> Self {
         Self { holders, held, ..self }
     }
 
-    /// Adds a holder with `bytes`.
+    /// Adds a session with `bytes` to the occupancy of the card.
     pub(crate) fn enter(&mut self, bytes: Bytes) {
         self.held += bytes;
         self.holders += 1;
     }
 
-    /// Removes a holder with `bytes`.
+    /// Removes a session with `bytes` from the occupancy of the card.
     pub(crate) fn leave(&mut self, bytes: Bytes) {
         self.held -= bytes;
         self.holders = self.holders.saturating_sub(1);
     }
 
-    /// Whether a session with `bytes` fits beside the holders; on a card without holders any session does.
+    /// Whether a session with `bytes` fits beside the card's holders. On a card without holders any session
+    /// fits.
     pub(crate) fn fits(&self, bytes: Bytes) -> bool {
         self.holders == 0 || (self.holders < self.seats && self.held + bytes <= self.capacity)
     }
@@ -66,17 +68,17 @@ impl Occupancy {
 /// Occupancy of each card that takes turns.
 pub(crate) type Occupancies = ByGpu<Occupancy>;
 
-/// Decision on the waiters: the admitted ones, and the cards that must make room.
+/// Decision on the waiting sessions: those to admit, and the cards that must make room.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Admission {
-    /// Sessions to grant now, in order.
+    /// Sessions to grant the lock now, in order.
     pub(crate) admitted: SmallVec<[SessionId; 4]>,
-    /// Cards where holders must make room when their quantum ends.
+    /// Cards whose holders must make room for a waiting session when their quantum ends.
     pub(crate) wanted: GpuSet,
 }
 
-/// Decides which waiters are admitted. `waiters` come in their order, each with its cards in `taken`; `need`
-/// gives the bytes that a session needs on a card.
+/// Decides which waiting sessions are admitted. `waiters` come in the order of turns, each with its cards in
+/// `taken`; `need` gives the bytes that a session needs on a card.
 pub(crate) fn admit(
     waiters: impl IntoIterator<Item = (SessionId, GpuSet)>,
     need: impl Fn(SessionId, GpuId) -> Bytes,

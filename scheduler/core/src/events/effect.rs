@@ -1,4 +1,4 @@
-//! Effects: actions that the machine asks the shell for.
+//! Effects: actions that the decision machine asks the shell (the daemon's code around it) for.
 
 use gpushare_proto::page::MemoryRefusal;
 use gpushare_proto::{Bytes, ClientId, Epoch, GateWord, GpuId, RequestId};
@@ -6,107 +6,109 @@ use serde::{Deserialize, Serialize};
 
 use super::{Notice, WaitsFor};
 
-/// Action that the shell carries out at once and in order, before it takes another event.
+/// Action for the daemon, which carries out all actions at once and in order before it reports another event.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Effect {
-    /// Store a gate word in the page, wake sleeping threads if the gate opens, and tell the process.
+    /// Stores a gate word in a process's shared page, wakes sleeping threads if the gate opens, and tells the
+    /// process.
     Gate {
-        /// Number of the process.
+        /// Identifier of the process.
         client: ClientId,
-        /// New gate word.
+        /// New gate word of the process.
         word: GateWord,
-        /// Epoch of the grant that the word belongs to.
+        /// Epoch (number) of the grant that the gate word belongs to.
         epoch: Epoch,
     },
-    /// Store the flags of a page, such as [`gpushare_proto::page::FLAG_CONTENDED`].
+    /// Stores the flags of a process's shared page, such as [`gpushare_proto::page::FLAG_CONTENDED`].
     Flags {
-        /// Number of the process.
+        /// Identifier of the process.
         client: ClientId,
-        /// All flags of the page.
+        /// All flags of the process's shared page.
         flags: u32,
     },
-    /// Store the memory figures of one card in a page.
+    /// Stores the memory figures of one card in a process's shared page.
     Figures {
-        /// Number of the process.
+        /// Identifier of the process.
         client: ClientId,
-        /// Number of the card.
+        /// Identifier of the card.
         gpu: GpuId,
-        /// Quota of the session; [`Bytes::MAX`] for none.
+        /// Memory quota of the session on the card; [`Bytes::MAX`] for no limit.
         limit: Bytes,
-        /// Bytes that the other processes of the session use.
+        /// Number of bytes that the other processes of the session use on the card.
         siblings: Bytes,
-        /// Most bytes that the session may use now, whatever its quota.
+        /// Largest number of bytes that the session may use on the card now, apart from its quota.
         ceiling: Bytes,
     },
-    /// Grant a request ([`Event::Reserve`](super::Event::Reserve)): the process gets `bytes`, and its page
-    /// `extra`.
+    /// Grants a memory request ([`Event::Reserve`](super::Event::Reserve)): the process may use `bytes`, and
+    /// `extra` bytes of free lease are added to its shared page.
     Lease {
-        /// Number of the process.
+        /// Identifier of the process.
         client: ClientId,
-        /// Number of the card.
+        /// Identifier of the card.
         gpu: GpuId,
-        /// Number of the request.
+        /// Identifier of the request.
         request: RequestId,
-        /// Bytes that were asked for.
+        /// Number of bytes that the process asked for.
         bytes: Bytes,
-        /// Bytes of free lease that go into the page in addition.
+        /// Number of bytes of free lease that are added to the process's shared page.
         extra: Bytes,
     },
-    /// Refuse a request ([`Event::Reserve`](super::Event::Reserve)).
+    /// Refuses a memory request ([`Event::Reserve`](super::Event::Reserve)).
     Refuse {
-        /// Number of the process.
+        /// Identifier of the process.
         client: ClientId,
-        /// Number of the card.
+        /// Identifier of the card.
         gpu: GpuId,
-        /// Number of the request.
+        /// Identifier of the request.
         request: RequestId,
-        /// Limit that was exceeded, with figures.
+        /// Limit that the request would exceed, with figures.
         refusal: MemoryRefusal,
     },
-    /// Take up to `bytes` of free lease out of the page and answer with
+    /// Takes up to `bytes` of free lease out of a process's shared page, and answers with
     /// [`Event::Recalled`](super::Event::Recalled).
     Recall {
-        /// Number of the process.
+        /// Identifier of the process.
         client: ClientId,
-        /// Number of the card.
+        /// Identifier of the card.
         gpu: GpuId,
-        /// Most bytes to take.
+        /// Largest number of bytes to take out of the shared page.
         bytes: Bytes,
     },
-    /// Tell a process its place in the queue and the reason for its wait.
+    /// Tells a waiting process its session's place in the queue and the reason for the wait.
     Queued {
-        /// Number of the process.
+        /// Identifier of the process.
         client: ClientId,
-        /// Number of sessions that come first.
+        /// Number of waiting sessions that come before the process's session.
         ahead: u32,
-        /// Reason for the wait.
+        /// Reason why the session waits.
         reason: WaitsFor,
     },
-    /// Kill a process ([`crate::config::StuckPolicy::Kill`]).
+    /// Kills a process of a session that does not give the lock back ([`crate::config::StuckPolicy::Kill`]).
     Kill {
-        /// Number of the process.
+        /// Identifier of the process.
         client: ClientId,
     },
-    /// Report something in the log.
+    /// Writes a decision to the daemon's log.
     Notice(Notice),
-    /// Add free lease to a page, from bytes that came back by [`Event::Returned`](super::Event::Returned).
+    /// Adds free lease to a process's shared page, from bytes that came back by
+    /// [`Event::Returned`](super::Event::Returned).
     Extend {
-        /// Number of the process.
+        /// Identifier of the process.
         client: ClientId,
-        /// Number of the card.
+        /// Identifier of the card.
         gpu: GpuId,
-        /// Number of bytes.
+        /// Number of leased bytes to add to the shared page.
         bytes: Bytes,
     },
-    /// Answer whether a card has room for a process's driver memory ([`Event::Room`](super::Event::Room)).
+    /// Answers how much room a card has for driver memory of a process ([`Event::Room`](super::Event::Room)).
     Room {
-        /// Number of the process.
+        /// Identifier of the process.
         client: ClientId,
-        /// Number of the card.
+        /// Identifier of the card.
         gpu: GpuId,
-        /// Number of the request.
+        /// Identifier of the request.
         request: RequestId,
-        /// Bytes of the card that are free, or free if all movable memory leaves.
+        /// Number of bytes on the card that are free, or would be free if all movable memory left.
         bytes: Bytes,
     },
 }

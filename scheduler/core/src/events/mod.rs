@@ -1,4 +1,4 @@
-//! Events that the machine is told, and effects that it asks for.
+//! Events that the scheduler's decision machine is told, and effects that it asks for.
 
 mod effect;
 mod notice;
@@ -15,7 +15,7 @@ pub(crate) use self::waits_for::Place;
 pub use self::waits_for::WaitsFor;
 use crate::config::Tuning;
 
-/// Permission of a session to run and to grow.
+/// Permission of a session to run and to allocate memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Standing {
     /// The session may run, and may allocate within its quota.
@@ -23,281 +23,286 @@ pub enum Standing {
     Good,
     /// The session gets no turn. It keeps its memory and may allocate more.
     Paused,
-    /// The session expired or was revoked: it gets no turn and no more memory, and keeps what it has.
+    /// The session expired or was revoked: it gets no turn and no more memory, but keeps the memory it has.
     Over,
 }
 
-/// Fact that the shell tells the machine.
+/// Fact that the shell (the daemon's code around the decision machine) reports to the decision machine.
 ///
-/// The shell has established which process speaks. Everything else may be a lie, a repetition or out of
-/// order, and no event may panic the machine.
+/// The shell has established which process an event is about. Every other claim may be a lie, a repetition or
+/// out of order. No event may make the decision machine panic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Event {
-    /// A card exists. The machine ignores repetitions.
+    /// A card exists. The decision machine ignores repetitions.
     GpuFound {
-        /// Number of the card.
+        /// Identifier of the card.
         gpu: GpuId,
-        /// Total memory of the card.
+        /// Total memory of the card, in bytes.
         total: Bytes,
     },
-    /// A session exists, or has new limits.
+    /// A session was opened, or its limits changed.
     SessionOpened {
-        /// Number of the session.
+        /// Identifier of the session.
         session: SessionId,
-        /// Quota of the session on each card; `None` for no limit.
+        /// Memory quota of the session on each card; `None` for no limit.
         limit: Option<Bytes>,
         /// Whether the session may use more memory than a card's capacity.
         oversubscribe: bool,
     },
-    /// A session has a quota of its own on one card.
+    /// A session was given a memory quota for one card only.
     Quota {
-        /// Number of the session.
+        /// Identifier of the session.
         session: SessionId,
-        /// Number of the card.
+        /// Identifier of the card.
         gpu: GpuId,
-        /// Quota on that card; `None` for no limit.
+        /// Memory quota of the session on that card; `None` for no limit.
         limit: Option<Bytes>,
     },
-    /// The permission of a session changed.
+    /// The permission of a session to run and to allocate memory changed.
     Standing {
-        /// Number of the session.
+        /// Identifier of the session.
         session: SessionId,
-        /// Permission from now on.
+        /// Permission that the session has from now on.
         standing: Standing,
     },
-    /// A session will get no more clients.
+    /// A session was closed and will get no more processes.
     SessionClosed {
-        /// Number of the session.
+        /// Identifier of the session.
         session: SessionId,
     },
     /// A process joined a session.
     ClientJoined {
-        /// Number of the process.
+        /// Identifier of the process.
         client: ClientId,
-        /// Number of the session that the process joins.
+        /// Identifier of the session that the process joins.
         session: SessionId,
-        /// Epoch of the grant that a process of the last daemon says it holds. An expected process runs on;
-        /// the work of any other must end first.
+        /// Epoch (number) of the grant that a process says it holds from the last daemon. An expected process
+        /// runs on; the work of any other process must end first.
         holding: Option<Epoch>,
     },
-    /// A process is dead, as the kernel reports, and its memory is free.
+    /// A process is dead, as the kernel reports, and its memory on all cards is free.
     ClientGone {
-        /// Number of the process.
+        /// Identifier of the process.
         client: ClientId,
     },
-    /// A process is about to use a card, or a dead one left memory there.
+    /// A process is about to use a card, or a dead process left memory there.
     Attached {
-        /// Number of the process.
+        /// Identifier of the process.
         client: ClientId,
-        /// Number of the card.
+        /// Identifier of the card.
         gpu: GpuId,
-        /// Bytes that a returning process says it uses. They are booked even beyond the quota.
+        /// Bytes that a process says it already uses when it comes back. They are booked even beyond the
+        /// quota.
         used: Bytes,
     },
-    /// The number of a process's contexts on a card changed.
+    /// The number of CUDA contexts of a process on a card changed.
     Contexts {
-        /// Number of the process.
+        /// Identifier of the process.
         client: ClientId,
-        /// Number of the card.
+        /// Identifier of the card.
         gpu: GpuId,
-        /// Number of live contexts.
+        /// Number of the process's live CUDA contexts on the card.
         live: u32,
     },
-    /// The shell looked at the free lease in a process's page. It does so before every event that depends on
-    /// it, and now and then.
+    /// The shell read the free lease in the memory that a process shares with the daemon. The shell does so
+    /// before every event that depends on free lease, and from time to time.
     LeaseSeen {
-        /// Number of the process.
+        /// Identifier of the process.
         client: ClientId,
-        /// Number of the card.
+        /// Identifier of the card.
         gpu: GpuId,
-        /// Leased bytes that the process does not use, at most what was leased.
+        /// Number of leased bytes that the process does not use, at most the number of leased bytes.
         free: Bytes,
     },
-    /// A process asks for bytes of managed memory beyond its lease.
+    /// A process asks for more bytes of managed memory than it has leased.
     Reserve {
-        /// Number of the process.
+        /// Identifier of the process.
         client: ClientId,
-        /// Number of the card.
+        /// Identifier of the card.
         gpu: GpuId,
-        /// Number that the answer repeats.
+        /// Identifier of the request, which the answer repeats.
         request: RequestId,
-        /// Number of bytes.
+        /// Number of bytes that the process asks for.
         bytes: Bytes,
     },
-    /// Answer to [`Effect::Recall`]: the shell took bytes out of a page. It comes before any other event.
+    /// Answer to [`Effect::Recall`]: the shell took free lease out of a process's shared page. The answer
+    /// comes before any other event.
     Recalled {
-        /// Number of the process.
+        /// Identifier of the process.
         client: ClientId,
-        /// Number of the card.
+        /// Identifier of the card.
         gpu: GpuId,
-        /// Bytes that were taken back.
+        /// Number of leased bytes that were taken back from the process.
         bytes: Bytes,
     },
-    /// A process has more free lease than is useful.
+    /// A process has more free lease (leased bytes that it does not use) than is useful.
     Trim {
-        /// Number of the process.
+        /// Identifier of the process.
         client: ClientId,
-        /// Number of the card.
+        /// Identifier of the card.
         gpu: GpuId,
     },
-    /// A thread of a process sleeps at the gate.
+    /// A thread of a process found the gate closed and sleeps there.
     Wait {
-        /// Number of the process.
+        /// Identifier of the process.
         client: ClientId,
-        /// Gate word that the thread saw.
+        /// Gate word that the sleeping thread had read.
         word: GateWord,
     },
-    /// A process has brought its memory in after a grant.
+    /// A process has brought its memory onto its cards after a grant.
     Entered {
-        /// Number of the process.
+        /// Identifier of the process.
         client: ClientId,
-        /// Gate word of the grant.
+        /// Gate word that announced the grant.
         word: GateWord,
         /// Bytes that the process asked the driver to move.
         moved: Bytes,
-        /// Duration of the move.
+        /// Duration of the memory move.
         took: Nanos,
     },
-    /// A process has no work in flight any more: it drained, or went idle.
+    /// A process has no work in flight any more: it drained after a drop, or went idle.
     Released {
-        /// Number of the process.
+        /// Identifier of the process.
         client: ClientId,
-        /// Gate word that closed the gate, or the open one under which the process went idle.
+        /// Gate word that closed the gate, or the open word under which the process went idle.
         word: GateWord,
-        /// Time from the closing of the gate to the end of the last work.
+        /// Duration from the closing of the gate to the end of the last work.
         drain: Nanos,
     },
-    /// An expected process of the last daemon is dead.
+    /// A process that the last daemon knew is dead and will not come back.
     ExpectedGone {
-        /// Number of the process.
+        /// Identifier of the process.
         client: ClientId,
     },
-    /// The administrator changed a setting of one card or of all.
+    /// The administrator changed a setting of one card or of all cards.
     Set(Setting),
-    /// The deadline of the machine was reached.
+    /// The decision machine's deadline ([`crate::Core::next_deadline`]) was reached.
     Tick,
-    /// A process asks for bytes that never move. They count as fixed as soon as they are leased.
+    /// A process asks for bytes of fixed memory, which never leaves the card. The bytes count as fixed as
+    /// soon as they are leased.
     ReserveFixed {
-        /// Number of the process.
+        /// Identifier of the process.
         client: ClientId,
-        /// Number of the card.
+        /// Identifier of the card.
         gpu: GpuId,
-        /// Number that the answer repeats.
+        /// Identifier of the request, which the answer repeats.
         request: RequestId,
-        /// Number of bytes.
+        /// Number of bytes that the process asks for.
         bytes: Bytes,
     },
-    /// A process says how many of its bytes never move.
+    /// A process reports how many of its bytes are fixed (never leave the card).
     Fixed {
-        /// Number of the process.
+        /// Identifier of the process.
         client: ClientId,
-        /// Number of the card.
+        /// Identifier of the card.
         gpu: GpuId,
-        /// Fixed bytes; the machine believes them up to what was leased.
+        /// Number of fixed bytes; the decision machine believes it up to the number of leased bytes.
         bytes: Bytes,
     },
-    /// A process gives fixed bytes back directly, not by its page.
+    /// A process gives fixed bytes back by a message, not by its shared page.
     Returned {
-        /// Number of the process.
+        /// Identifier of the process.
         client: ClientId,
-        /// Number of the card.
+        /// Identifier of the card.
         gpu: GpuId,
-        /// Bytes that are given back, at most what was leased.
+        /// Number of bytes that are given back, at most the number of leased bytes.
         bytes: Bytes,
     },
-    /// A process asks for physical room for the driver's own memory.
+    /// A process asks for room on a card for memory that the driver itself needs.
     Room {
-        /// Number of the process.
+        /// Identifier of the process.
         client: ClientId,
-        /// Number of the card.
+        /// Identifier of the card.
         gpu: GpuId,
-        /// Number that the answer repeats.
+        /// Identifier of the request, which the answer repeats.
         request: RequestId,
-        /// Bytes of the card that the driver may need for itself.
+        /// Number of bytes on the card that the driver may need for itself.
         bytes: Bytes,
     },
-    /// Memory that contexts and the driver take for a process, beside its allocations, was measured.
+    /// The shell measured the memory that CUDA contexts and the driver take for a process, beside its
+    /// allocations.
     Overhead {
-        /// Number of the process.
+        /// Identifier of the process.
         client: ClientId,
-        /// Number of the card.
+        /// Identifier of the card.
         gpu: GpuId,
-        /// Measured bytes; `None` if they cannot be measured any more.
+        /// Number of measured bytes; `None` if measuring is no longer possible.
         bytes: Option<Bytes>,
     },
-    /// A process uses driver functions that the library does not know. It is reported as not evictable from now on;
-    /// no decision depends on that.
+    /// A process uses driver functions that the library does not know. The process is reported as not
+    /// evictable from now on; no decision depends on that.
     Unevictable {
-        /// Number of the process.
+        /// Identifier of the process.
         client: ClientId,
     },
-    /// The weight or the priority of a session changed.
+    /// The weight or the priority class of a session changed.
     Share {
-        /// Number of the session.
+        /// Identifier of the session.
         session: SessionId,
         /// Weight from 1 to 10,000; the default is 100.
         weight: u32,
-        /// Priority class of the session.
+        /// Priority class of the session: high, normal or low.
         priority: Priority,
     },
     /// The compute limit of a session on one card changed.
     Compute {
-        /// Number of the session.
+        /// Identifier of the session.
         session: SessionId,
-        /// Number of the card.
+        /// Identifier of the card.
         gpu: GpuId,
-        /// Largest share of the time with the lock; `None` for no limit.
+        /// Largest share of the time in which the session may hold the lock; `None` for no limit.
         limit: Option<Percent>,
     },
-    /// A process refused an allocation by itself, because it exceeds the whole quota.
+    /// A process refused an allocation without asking, since the allocation exceeds the session's whole
+    /// quota.
     RefusedHere {
-        /// Number of the process.
+        /// Identifier of the process.
         client: ClientId,
-        /// Number of the card.
+        /// Identifier of the card.
         gpu: GpuId,
-        /// Bytes that the allocation needed.
+        /// Number of bytes that the refused allocation needed.
         bytes: Bytes,
     },
-    /// Memory that an expected process used on a card, as the last daemon recorded. A process without a
+    /// The last daemon recorded memory of an expected process on a card. An expected process without such a
     /// record may use any card.
     ExpectedUses {
-        /// Number of the process.
+        /// Identifier of the process.
         client: ClientId,
-        /// Number of the card.
+        /// Identifier of the card.
         gpu: GpuId,
-        /// Number of bytes.
+        /// Number of bytes that the process used on the card.
         bytes: Bytes,
     },
-    /// A process that had lost its connection is back with a new page. Its gate is as it was, its free lease
-    /// is gone, and it reports its fixed bytes again.
+    /// A process that had lost its connection is back with a new shared page. Its gate is as before and its
+    /// free lease is gone. The process reports its fixed bytes again.
     ClientReturned {
-        /// Number of the process.
+        /// Identifier of the process.
         client: ClientId,
         /// Whether a thread of the process sleeps at the gate.
         waiting: bool,
     },
-    /// A returning process says how much it uses. More than is known is booked even beyond the quota; less
-    /// changes nothing.
+    /// A returning process reports how much memory it uses. A larger amount than booked is booked even beyond
+    /// the quota; a smaller one changes nothing.
     StillUses {
-        /// Number of the process.
+        /// Identifier of the process.
         client: ClientId,
-        /// Number of the card.
+        /// Identifier of the card.
         gpu: GpuId,
-        /// Number of bytes.
+        /// Number of bytes that the process uses on the card.
         bytes: Bytes,
     },
-    /// A setting that is the same for all cards changed.
+    /// The administrator changed a setting that is the same for all cards.
     Tune(Tuning),
-    /// A process is dead, but another process keeps the card's files open, so its memory is not free yet.
-    /// [`Self::ClientGone`] follows when it is.
+    /// A process is dead, but another process keeps its card files open, so its memory is not free yet.
+    /// [`Self::ClientGone`] follows when the memory is free.
     ClientEnded {
-        /// Number of the process.
+        /// Identifier of the process.
         client: ClientId,
     },
 }
 
 impl Event {
-    /// Process that the event is about.
+    /// Returns the process that the event is about.
     pub(crate) const fn client(&self) -> Option<ClientId> {
         match *self {
             Self::GpuFound { .. }
@@ -336,7 +341,7 @@ impl Event {
         }
     }
 
-    /// Session that the event is about, if it names no process.
+    /// Returns the session that the event is about, if the event names no process.
     pub(crate) const fn session(&self) -> Option<SessionId> {
         match *self {
             Self::SessionOpened { session, .. }

@@ -1,4 +1,4 @@
-//! Notices: decisions that are worth a line in the log.
+//! Notices: decisions of the scheduler that are written to the daemon's log.
 
 use gpushare_proto::page::MemoryRefusal;
 use gpushare_proto::{ClientId, Epoch, GpuId, Nanos, SessionId};
@@ -11,84 +11,85 @@ use crate::values::gpu_set::GpuSet;
 pub enum Notice {
     /// A card changed its mode.
     ModeChanged {
-        /// Number of the card.
+        /// Identifier of the card.
         gpu: GpuId,
-        /// Mode from now on.
+        /// Mode that the card has from now on.
         mode: gpushare_proto::admin::Mode,
-        /// Reason for the change, in words.
+        /// Reason for the change of mode, in words.
         reason: String,
     },
-    /// A session was granted a turn.
+    /// A session was granted the lock for a turn.
     Granted {
-        /// Number of the session.
+        /// Identifier of the session.
         session: SessionId,
-        /// Epoch of the grant.
+        /// Epoch (number) of the grant.
         epoch: Epoch,
-        /// Length of the turn.
+        /// Length of the granted turn.
         quantum: Nanos,
         /// Cards on which the session takes turns.
         gpus: GpuSet,
-        /// Time since the session queued up.
+        /// Duration from the session's entry into the queue to the grant.
         waited: Nanos,
     },
     /// A session that was granted a turn has its memory on the card and runs.
     Entered {
-        /// Number of the session.
+        /// Identifier of the session.
         session: SessionId,
         /// Cards on which the session takes turns.
         gpus: GpuSet,
-        /// Time since the session queued up.
+        /// Duration from the session's entry into the queue to the moment when its memory was in.
         waited: Nanos,
-        /// Time since the last holder was told to make room, or since the session queued up if that was
+        /// Duration since the last holder was asked to make room, or since the session queued up if that was
         /// later.
         handoff: Nanos,
     },
     /// A session gave the lock back.
     Dropped {
-        /// Number of the session.
+        /// Identifier of the session.
         session: SessionId,
-        /// Epoch of the grant.
+        /// Epoch (number) of the grant that ended.
         epoch: Epoch,
         /// Cards on which the session takes turns.
         gpus: GpuSet,
-        /// Duration of the drain; `None` if the session went idle before it was told to let go.
+        /// Duration of the drain; `None` if the session went idle before it was asked for the lock.
         drain: Option<Nanos>,
     },
-    /// A drop was late while a thread slept at the session's gate, so the gates opened again.
+    /// A session did not drain in time while one of its threads slept at its gate, so its gates were opened
+    /// again.
     DropReopened {
-        /// Number of the session.
+        /// Identifier of the session.
         session: SessionId,
-        /// Number of tries so far.
+        /// Number of tries to get the lock back so far.
         tries: u32,
     },
-    /// A session does not give the lock back in time.
+    /// A session that was asked for the lock does not give it back in time.
     Stuck {
-        /// Number of the session.
+        /// Identifier of the session.
         session: SessionId,
-        /// Reason, in words.
+        /// Reason why the session does not give the lock back, in words.
         reason: String,
     },
-    /// A process was refused memory.
+    /// A memory request of a process was refused.
     Refused {
-        /// Number of the process.
+        /// Identifier of the process.
         client: ClientId,
-        /// Number of the process's session.
+        /// Identifier of the session that the process belongs to.
         session: SessionId,
-        /// Number of the card.
+        /// Identifier of the card.
         gpu: GpuId,
-        /// Limit that was exceeded, with figures.
+        /// Limit that the request would have exceeded, with figures.
         refusal: MemoryRefusal,
     },
-    /// Every expected process of the last daemon is back or dead, so grants begin.
+    /// Every expected process of the last daemon is back or dead, so sessions can be granted the lock.
     Recovered {
-        /// Time since the start of the daemon.
+        /// Duration since the start of the daemon.
         after: Nanos,
     },
-    /// An expected process of the last daemon lives and has not come back.
+    /// A process that the last daemon knew is alive and has not come back to this daemon.
     Overdue {
-        /// Number of the process.
+        /// Identifier of the process.
         client: ClientId,
-        /// Time since the start of the daemon.
+        /// Duration since the start of the daemon.
         after: Nanos,
     },
 }

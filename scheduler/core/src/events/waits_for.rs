@@ -1,4 +1,4 @@
-//! Reasons for a wait, and their wording.
+//! Reasons why a session waits for its turn, and their wording.
 
 use std::fmt;
 
@@ -10,31 +10,32 @@ use super::Standing;
 /// Reason why a session that wants a turn does not have one yet.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum WaitsFor {
-    /// The session is next.
+    /// The session is next in the queue.
     #[default]
     Turn,
     /// Other sessions hold the lock.
     Holders(Vec<SessionId>),
-    /// A holder does not let go.
+    /// A session that holds the lock does not give it back.
     Stuck {
-        /// Number of the holder.
+        /// Identifier of the session that holds the lock.
         session: SessionId,
-        /// Reason why the holder does not let go, in words.
+        /// Reason why that session does not give the lock back, in words.
         reason: String,
     },
-    /// Expected processes of the last daemon may use the session's cards; the number is how many.
+    /// This number of processes of the last daemon have not come back, and may use the waiting session's
+    /// cards.
     Return(u32),
-    /// The session is paused, expired or revoked.
+    /// The administrator paused the session, or it expired or was revoked.
     Pardon(Standing),
-    /// The session has used up its compute limit for now.
+    /// The session has used up its compute limit for the present.
     Limit(Percent),
 }
 
 impl WaitsFor {
-    /// Most holders that are named in words.
+    /// Largest number of holding sessions that a wording names.
     const NAMED: usize = 5;
 
-    /// Wording, with the session names that only the shell knows.
+    /// Returns the reason in words, with session names from `name`, which only the daemon knows.
     #[must_use]
     pub fn words(&self, name: impl Fn(SessionId) -> String) -> String {
         match self {
@@ -65,18 +66,18 @@ impl WaitsFor {
     }
 }
 
-/// Wording of a wait's reason with the numbers of sessions and cards instead of their names.
+/// Words the reason with the numbers of sessions and cards instead of their names.
 impl fmt::Display for WaitsFor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.words(|session| session.to_string()))
     }
 }
 
-/// Place of a waiting session in the queue.
+/// Place of a waiting session in the queue, with the reason for its wait.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Place {
-    /// Number of waiting sessions that come first on any of its cards.
+    /// Number of waiting sessions that come first on any of the session's cards.
     pub(crate) ahead: u32,
-    /// Reason for the wait.
+    /// Reason why the session waits.
     pub(crate) reason: WaitsFor,
 }

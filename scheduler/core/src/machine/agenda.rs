@@ -1,4 +1,4 @@
-//! Agenda: the sessions and cards that may have changed, and the timers that add to it.
+//! Agenda: the sessions and cards that may have changed, and the timers that add sessions and cards to it.
 //!
 //! ```text
 //!   an event ──▶ touches the sessions and cards that it is about ──┐
@@ -16,20 +16,20 @@ use gpushare_proto::{GpuId, Nanos, SessionId};
 use crate::machine::Core;
 use crate::values::gpu_set::GpuSet;
 
-/// Purpose of a timer.
+/// Action for which a timer was set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Timer {
-    /// The state of a session's lock changes.
+    /// Updates the state of a session's lock.
     Session(SessionId),
-    /// The mode of a card may change.
+    /// Chooses the mode of a card again.
     Mode(GpuId),
-    /// Sessions in a long queue are told their places.
+    /// Tells sessions in a long queue their places.
     Places(GpuId),
-    /// All sessions on a card are told their memory figures.
+    /// Tells all sessions on a card their memory figures.
     Figures(GpuId),
 }
 
-/// Sessions and cards to look at, and pending timers.
+/// Sessions and cards that settling must look at, and pending timers.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Agenda {
     /// Sessions to look at, each once: `Session::touched` marks them.
@@ -39,7 +39,7 @@ pub(crate) struct Agenda {
 }
 
 impl Agenda {
-    /// Adds a card.
+    /// Adds a card to the agenda.
     pub(crate) fn look_at(&mut self, gpu: GpuId) {
         self.cards.insert(gpu);
     }
@@ -48,7 +48,7 @@ impl Agenda {
         self.cards
     }
 
-    /// Number of sessions to look at. More may be added at the end while they are looked at.
+    /// Number of sessions to look at. Sessions may be added at the end while others are looked at.
     pub(crate) fn len(&self) -> usize {
         self.sessions.len()
     }
@@ -57,7 +57,7 @@ impl Agenda {
         self.sessions[at]
     }
 
-    /// Sets, moves or stops a timer. `armed` is the time for which it is set.
+    /// Sets, moves or stops a timer. `armed` is the point in time for which the timer is set.
     pub(crate) fn set_timer(&mut self, timer: Timer, armed: &mut Option<Nanos>, at: Option<Nanos>) {
         if *armed == at {
             return;
@@ -71,7 +71,7 @@ impl Agenda {
         *armed = at;
     }
 
-    /// Time at which the next timer is due.
+    /// Point in time at which the next timer is due.
     pub(crate) fn next(&self) -> Option<Nanos> {
         self.timers.first().map(|&(at, _)| at)
     }
@@ -85,7 +85,7 @@ impl Agenda {
 }
 
 impl Core {
-    /// Adds a session.
+    /// Adds a session to the agenda.
     pub(crate) fn touch(&mut self, id: SessionId) {
         if let Some(session) = self.sessions.get_mut(id)
             && !session.touched
@@ -95,20 +95,20 @@ impl Core {
         }
     }
 
-    /// Adds all sessions, with their figures, and all cards.
+    /// Adds all cards and all sessions, and marks the memory figures of the sessions as changed.
     pub(crate) fn touch_all(&mut self) {
         self.sessions.ids().into_iter().for_each(|id| self.touch_wholly(id));
         self.agenda.cards.extend(self.cards.keys());
     }
 
-    /// Adds a card and all sessions on it, with their figures.
+    /// Adds a card and all sessions on it, and marks their memory figures as changed.
     pub(crate) fn touch_members(&mut self, gpu: GpuId) {
         let members = self.cards.get(gpu).map(|card| card.census.members.clone());
         members.into_iter().flatten().for_each(|id| self.touch_wholly(id));
         self.agenda.look_at(gpu);
     }
 
-    /// Adds a session and marks its figures as changed.
+    /// Adds a session and marks its memory figures as changed.
     fn touch_wholly(&mut self, id: SessionId) {
         if let Some(session) = self.sessions.get_mut(id) {
             session.figures_moved = true;
@@ -131,7 +131,7 @@ impl Core {
         }
     }
 
-    /// Field that holds the time for which a timer is set.
+    /// Returns the field that holds the point in time for which a timer is set.
     fn armed_at(&mut self, timer: Timer) -> Option<&mut Option<Nanos>> {
         match timer {
             Timer::Session(id) => Some(&mut self.sessions.get_mut(id)?.alarm),
@@ -165,7 +165,7 @@ impl Core {
         }
     }
 
-    /// Removes a session.
+    /// Removes a session from the agenda and stops its timer.
     pub(crate) fn remove_session(&mut self, id: SessionId) {
         if let Some(mut session) = self.sessions.remove(id) {
             self.agenda.set_timer(Timer::Session(id), &mut session.alarm, None);

@@ -1,4 +1,4 @@
-//! Changes of memory books, and of everything that is derived from them.
+//! Changes of memory books (one per process and card), and of everything that is derived from them.
 //!
 //! ```text
 //!   change_book ─▶ Book ─▶ sums of the session and of the card ─▶ entry of the session in the card's index
@@ -15,7 +15,7 @@ use crate::values::gpu_set::GpuSet;
 use crate::values::small_map::ByGpu;
 
 impl Core {
-    /// Changes the book of a process on a card. `None` if the process did not attach the card.
+    /// Changes the memory book of a process on a card. `None` if the process did not announce the card.
     pub(crate) fn change_book<T>(
         &mut self,
         client: ClientId,
@@ -37,7 +37,7 @@ impl Core {
         Some(result)
     }
 
-    /// Opens the book of a process on a card.
+    /// Opens an empty memory book for a process on a card.
     pub(crate) fn open_book(&mut self, client: ClientId, gpu: GpuId, book: Book) {
         let Some(id) = self.session_of(client) else { return };
         let Some(process) = self.sessions.client_mut(client) else {
@@ -49,7 +49,7 @@ impl Core {
         self.recount(id);
     }
 
-    /// Takes a process out of its session, and its books out of all sums.
+    /// Takes a process out of its session, and its memory books out of all sums.
     pub(crate) fn close_books(&mut self, client: ClientId) -> Option<(SessionId, ByGpu<Book>)> {
         let (id, process) = self.sessions.leave(client)?;
         for (gpu, book) in process.books.iter() {
@@ -60,7 +60,7 @@ impl Core {
         Some((id, process.books))
     }
 
-    /// Replaces `before` by `after` in the sums of a session and of a card.
+    /// Replaces the book `before` by the book `after` in the sums of a session and of a card.
     pub(crate) fn add_up(&mut self, id: SessionId, gpu: GpuId, before: Sums, after: Sums) {
         let (Some(session), Some(card)) = (self.sessions.get_mut(id), self.cards.get_mut(gpu)) else {
             return;
@@ -77,13 +77,13 @@ impl Core {
         self.agenda.look_at(gpu);
     }
 
-    /// Book of a process on a card that it attached.
+    /// Memory book of a process on a card that the process announced.
     pub(crate) fn book(&self, client: ClientId, gpu: GpuId) -> Option<&Book> {
         self.sessions.book(client, gpu)
     }
 
-    /// Updates a session's entry in the indexes of its cards. Where it begins to share the time, its virtual
-    /// time is lifted.
+    /// Updates a session's entry in the indexes of its cards. The session's virtual time is raised on cards
+    /// where it begins to share the time.
     pub(crate) fn recount(&mut self, id: SessionId) {
         let Some(session) = self.sessions.get_mut(id) else {
             return;
@@ -102,8 +102,8 @@ impl Core {
         self.touch(id);
     }
 
-    /// Raises the virtual-time floors of the cards that gangs tie to this one. Only gangs compare floors;
-    /// `lift` raises the floor that it needs by itself.
+    /// Raises the virtual-time floors (least virtual times) of the cards that gangs tie to this one. Only
+    /// gangs compare floors of several cards.
     pub(crate) fn raise_floors(&mut self, gpu: GpuId) {
         let has_gangs = |card: &Card| !card.census.gangs.is_empty();
         if !self.cards.get(gpu).is_some_and(has_gangs) {

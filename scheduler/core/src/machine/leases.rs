@@ -1,4 +1,4 @@
-//! Leases: how bytes of quota get into a process's page and back.
+//! Leases: bytes of quota on the way into the page that a process shares with the daemon, and back.
 //!
 //! ```text
 //!   Reserve ──▶ within the limits? ──yes──▶ Lease{bytes, extra}
@@ -7,9 +7,9 @@
 //!      Recalled ───┴── Recall from the next process that may have free lease ── none left ──▶ Refuse
 //! ```
 //!
-//! The machine knows the free lease of a page only as last seen. So it asks every process under the limit,
-//! the one with the most free lease first, for as much as is missing. It refuses only when all of them have
-//! answered.
+//! The decision machine knows the free lease of a process only as last seen. So it asks every process under
+//! the limit for the missing bytes, the one with the most free lease first. It refuses a request only when
+//! all of them have answered.
 
 use std::collections::BTreeSet;
 
@@ -22,11 +22,11 @@ use crate::memory::book::Book;
 use crate::memory::limits::{Excess, Limits, NOT_ATTACHED, Scope};
 use crate::memory::recalls::{Kind, Request};
 
-/// A process keeps at most this many chunks of free lease before it offers some back.
+/// Largest number of chunks of free lease that a process keeps before it offers some back.
 const KEPT_CHUNKS: u64 = 2;
 
 impl Core {
-    /// A process asks for `bytes` beyond its lease.
+    /// Handles a process's request for `bytes` beyond its lease.
     pub(crate) fn reserve(&mut self, client: ClientId, gpu: GpuId, id: RequestId, bytes: Bytes, kind: Kind) {
         let Some(session) = self.session_of(client) else {
             return;
@@ -36,7 +36,7 @@ impl Core {
         self.decide_request(true);
     }
 
-    /// The shell took `bytes` out of a page.
+    /// Handles the shell's report that it took `bytes` of free lease back from a process.
     pub(crate) fn recalled(&mut self, client: ClientId, gpu: GpuId, bytes: Bytes) {
         let Some(asked) = self.recalls.answered(client, gpu) else {
             return;
@@ -52,7 +52,7 @@ impl Core {
         self.decide_request(true);
     }
 
-    /// The shell saw `free` bytes of lease unused in a page.
+    /// Handles the shell's report that `free` leased bytes of a process are unused.
     pub(crate) fn lease_seen(&mut self, client: ClientId, gpu: GpuId, free: Bytes) {
         let Some(id) = self.session_of(client) else { return };
         let grew = self.change_book(client, gpu, |book| {
@@ -66,8 +66,7 @@ impl Core {
         self.recall_excess_of(id, client, gpu);
     }
 
-    /// Asks the free lease of a session back that is beyond its quota, or all of it if the session may not
-    /// grow.
+    /// Asks a session's free lease beyond its quota back, or all of it if the session may not grow.
     pub(crate) fn recall_excess(&mut self, id: SessionId) {
         let clients = self.sessions.get(id).into_iter().flat_map(|session| session.clients.iter());
         let books: Vec<(ClientId, GpuId)> = clients
@@ -93,13 +92,14 @@ impl Core {
         }
     }
 
-    /// A process says how many of its bytes never move. They leave the card's capacity and the managed limit.
+    /// Handles a process's report of how many of its bytes are fixed. Fixed bytes are subtracted from the
+    /// card's capacity and from the managed bytes.
     pub(crate) fn fixed(&mut self, client: ClientId, gpu: GpuId, bytes: Bytes) {
         self.change_book(client, gpu, |book| book.fixed = bytes.min(book.leased));
     }
 
-    /// A process gives back bytes that never moved. Some of them go into its page as free lease, so that the
-    /// next allocation needs no question, as far as the managed limit allows.
+    /// Handles a process's return of fixed bytes. As far as the managed limit allows, some become free lease,
+    /// so that the next allocation needs no request.
     pub(crate) fn returned(&mut self, client: ClientId, gpu: GpuId, bytes: Bytes) {
         let Some(session) = self.session_of(client) else {
             return;
@@ -127,7 +127,7 @@ impl Core {
         self.effects.push_back(Effect::Extend { client, gpu, bytes: again });
     }
 
-    /// A process has more free lease than is useful: all but one chunk is asked back.
+    /// Handles a process's offer of surplus free lease: all but one chunk is asked back.
     pub(crate) fn trim(&mut self, client: ClientId, gpu: GpuId) {
         let Some(book) = self.book(client, gpu) else {
             return;
@@ -197,7 +197,8 @@ impl Core {
         })
     }
 
-    /// Process that is asked next for free lease: of those not asked yet, the one with the most as last seen.
+    /// Process that is asked next for free lease: of those not asked yet, the one that was last seen with the
+    /// most.
     fn lender(&self, request: &Request, excess: &Excess) -> Option<ClientId> {
         self.books_in(excess.scope(), request.session, request.gpu)
             .filter(|(client, book)| !book.leased.is_zero() && !request.tried.contains(client))
@@ -248,8 +249,8 @@ impl Core {
             .push_back(Effect::Lease { client, gpu, request: request.id, bytes, extra });
     }
 
-    /// Bytes that are leased beyond the `bytes` asked for, at most `most`. Where the working sets fit the
-    /// card, unused leases alone must not fill it.
+    /// Number of bytes, at most `most`, that are leased beyond the requested `bytes`. Where the working sets
+    /// fit the card, unused leases alone must not fill it.
     fn extra(&self, id: SessionId, gpu: GpuId, bytes: Bytes, limits: Limits, most: Bytes) -> Bytes {
         let Some(card) = self.cards.get(gpu) else {
             return Bytes::ZERO;
@@ -265,8 +266,8 @@ impl Core {
         )
     }
 
-    /// A process refused `bytes` by itself. That is a refusal of its session if `bytes` exceed the quota,
-    /// else nothing.
+    /// Handles a process's report that it refused `bytes` without asking. The session's count of refusals
+    /// grows only if `bytes` exceed the quota.
     pub(crate) fn refused_here(&mut self, client: ClientId, gpu: GpuId, bytes: Bytes) {
         let Some(id) = self.session_of(client) else { return };
         let attached = self.book(client, gpu).is_some();

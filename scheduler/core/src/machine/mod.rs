@@ -44,15 +44,15 @@ use crate::values::gpu_set::GpuSet;
 use crate::values::small_map::ByGpu;
 use agenda::Agenda;
 
-/// Decision machine of one daemon.
+/// Decision machine of one daemon: handles events and produces effects.
 ///
-/// After every [`Self::handle`], drain [`Self::poll_effect`]; then sleep until [`Self::next_deadline`] at the
-/// latest.
+/// After every [`Self::handle`], the caller drains [`Self::poll_effect`] and sleeps until
+/// [`Self::next_deadline`] at the latest.
 #[derive(Clone, Debug)]
 pub struct Core {
     pub(crate) now: Nanos,
     pub(crate) config: Config,
-    /// Settings of cards that are found later.
+    /// Settings of single cards, kept for cards that are found later.
     pub(crate) knobs: Knobs,
     pub(crate) last_epoch: Epoch,
     pub(crate) last_ticket: u64,
@@ -61,31 +61,31 @@ pub struct Core {
     pub(crate) in_turns: GpuSet,
     /// Cards on which a waiting session needs holders to make room.
     pub(crate) wanted: GpuSet,
-    /// Cards with holders that may go on beyond their quantum.
+    /// Cards with holders that may keep the lock beyond their quantum.
     pub(crate) lent: GpuSet,
     pub(crate) sessions: Sessions,
-    /// Memory that dead processes still have on cards.
+    /// Memory on cards that dead processes left and the driver has not freed yet.
     pub(crate) orphans: BTreeMap<ClientId, Orphan>,
     pub(crate) recovery: Recovery,
-    /// Cards on which grants wait for processes of the last daemon.
+    /// Cards on which grants wait for processes that the last daemon knew.
     pub(crate) barred: GpuSet,
     pub(crate) recalls: Recalls,
     /// Session whose memory grew by the current event. Other holders make room for it, unless its growth
     /// ended parallel mode.
     pub(crate) grown: Option<SessionId>,
-    /// Whether the order of waiting sessions may have changed since the lines were last looked at.
+    /// Whether the order of waiting sessions may have changed since the queues were last examined.
     pub(crate) reordered: bool,
     pub(crate) agenda: Agenda,
-    /// Sessions that had slept and woke by the current event.
+    /// Sessions that were idle and were woken by the current event.
     pub(crate) wakers: Vec<SessionId>,
     pub(crate) effects: VecDeque<Effect>,
 }
 
 impl Core {
-    /// Creates a machine that starts at `now`.
+    /// Creates a decision machine that starts at the time `now`.
     ///
-    /// `generation` is the boot clock in nanoseconds. `expected` are the processes that the last daemon knew;
-    /// each will join or be reported by [`Event::ExpectedGone`].
+    /// `generation` is the boot clock in nanoseconds. `expected` are the processes that the last daemon knew.
+    /// Each of them will join or be reported by [`Event::ExpectedGone`].
     #[must_use]
     pub fn new(config: Config, generation: u64, expected: BTreeSet<ClientId>, now: Nanos) -> Self {
         Self {
@@ -111,15 +111,15 @@ impl Core {
         }
     }
 
-    /// Also waits for processes of the last daemon that are not `expected`: a daemon that was killed may not
-    /// have recorded all of them.
+    /// Makes grants wait also for processes of the last daemon that are not `expected`. A daemon that was
+    /// killed may not have recorded all of its processes.
     #[must_use]
     pub fn expecting_others(mut self) -> Self {
         self.recovery.expect_others();
         self
     }
 
-    /// Takes one event in. A time before the last event's counts as that one.
+    /// Handles one event. A time `now` before that of the last event is replaced by the latter.
     pub fn handle(&mut self, now: Nanos, event: Event) {
         self.now = self.now.max(now);
         self.grown = None;
@@ -145,7 +145,7 @@ impl Core {
         }
     }
 
-    /// Next effect to carry out, in order.
+    /// Returns the next effect that the caller must carry out, in order.
     pub fn poll_effect(&mut self) -> Option<Effect> {
         self.effects.pop_front()
     }
@@ -156,8 +156,8 @@ impl Core {
         self.recovery.is_running()
     }
 
-    /// Latest time for [`Event::Tick`]. It is later than the last event, unless the shell owes an
-    /// [`Event::Recalled`].
+    /// Returns the latest time at which the caller must send [`Event::Tick`]. It is later than the last
+    /// event, unless the caller still has to send an [`Event::Recalled`].
     #[must_use]
     pub fn next_deadline(&self) -> Option<Nanos> {
         if self.recalls.is_waiting() {
@@ -220,8 +220,8 @@ impl Core {
         }
     }
 
-    /// Whether an event changes nothing: a look at a page that showed the known figures while no timer is
-    /// due. The shell looks at every page now and then, and most have not changed.
+    /// Whether an event changes nothing: a look at a process's free lease that is as known, while no timer is
+    /// due. The shell looks at every process from time to time, and most have not changed.
     fn is_known(&self, event: Event) -> bool {
         let Event::LeaseSeen { client, gpu, free } = event else {
             return false;

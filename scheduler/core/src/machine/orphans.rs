@@ -8,7 +8,7 @@ use crate::memory::orphans::Orphan;
 use crate::memory::sums::Sums;
 
 impl Core {
-    /// Turns the books of a dead process into orphans.
+    /// Turns the memory books of a dead process into orphans, memory that the driver has not freed yet.
     pub(crate) fn client_ended(&mut self, client: ClientId) {
         let Some((session, books)) = self.part_with(client) else {
             return;
@@ -21,7 +21,7 @@ impl Core {
         self.recount(session);
     }
 
-    /// Adds memory on one more card to the orphans of a process that is dead already.
+    /// Adds memory on one more card to the orphans (memory not freed yet) of a dead process.
     pub(crate) fn add_orphan_book(&mut self, client: ClientId, gpu: GpuId, used: Bytes) {
         let assumed = self.config.context_reserve;
         let known = self.cards.contains(gpu);
@@ -50,7 +50,7 @@ impl Core {
         self.forget_empty(session);
     }
 
-    /// Whether any orphan counts as this session's memory.
+    /// Whether memory that dead processes left counts as this session's.
     pub(crate) fn has_orphans(&self, session: SessionId) -> bool {
         self.orphans.values().any(|orphan| orphan.session == session)
     }

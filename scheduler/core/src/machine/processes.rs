@@ -32,10 +32,10 @@ impl Core {
         }
     }
 
-    /// Continues with a process that is back on a new page.
+    /// Continues with a process that is back on a new shared page.
     ///
-    /// Its free lease is gone; its session keeps the lock or the place in the queue. The answer to the last
-    /// gate word may be lost, so the machine sends an equal word again.
+    /// The free lease of the process is gone; its session keeps the lock or the place in the queue. The
+    /// process's answer to the last gate word may be lost, so an equal word is sent again.
     pub(crate) fn client_returned(&mut self, client: ClientId, waiting: bool) {
         let Some(id) = self.session_of(client) else { return };
         let Some(process) = self.client_mut(client) else {
@@ -94,8 +94,8 @@ impl Core {
         Some((home, books))
     }
 
-    /// Opens the book of a process on a card. A holder whose new card is wanted by others queues up again for
-    /// all its cards.
+    /// Opens the memory book of a process on a card. A holder whose new card is wanted by others queues up
+    /// again for all its cards.
     pub(crate) fn attached(&mut self, client: ClientId, gpu: GpuId, used: Bytes) {
         let Some(id) = self.session_of(client) else {
             return self.add_orphan_book(client, gpu, used);
@@ -117,12 +117,12 @@ impl Core {
         self.change_book(client, gpu, |book| book.contexts = live);
     }
 
-    /// Notes the measured driver memory of a process; `None` if it cannot be measured any more.
+    /// Notes the measured driver memory of a process; `None` if measuring is no longer possible.
     pub(crate) fn overhead(&mut self, client: ClientId, gpu: GpuId, bytes: Option<Bytes>) {
         self.change_book(client, gpu, |book| book.overhead = bytes);
     }
 
-    /// Answers how much memory the driver may take. Nothing is moved out for that, so the answer is
+    /// Answers how much memory the driver may take for itself. No memory is moved for that, so the answer is
     /// immediate.
     pub(crate) fn room(&mut self, client: ClientId, gpu: GpuId, request: RequestId, _bytes: Bytes) {
         let known = self.book(client, gpu).is_some();

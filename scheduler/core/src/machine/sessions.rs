@@ -1,4 +1,4 @@
-//! Events about sessions: limits, standing, share of the time, and their end.
+//! Events about sessions: memory limits, permission to run, share of the time, and their end.
 
 use gpushare_proto::{Bytes, GpuId, Percent, SessionId};
 
@@ -8,7 +8,7 @@ use crate::session::Session;
 use crate::session::share::Share;
 
 impl Core {
-    /// Opens a session, or gives one that is known new limits.
+    /// Opens a session, or changes the memory limits of a known one.
     pub(super) fn session_opened(&mut self, id: SessionId, limit: Option<Bytes>, oversubscribe: bool) {
         let new = || Session::new(limit, oversubscribe);
         let session = self.sessions.get_or_insert_with(id, new);

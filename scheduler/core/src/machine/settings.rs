@@ -54,8 +54,8 @@ impl Core {
         self.touch_all();
     }
 
-    /// Shortens the running turns of sessions that would get a shorter one now, so that a setting is in
-    /// effect at once: turns can last half a minute.
+    /// Shortens the running turns of sessions whose turns would be shorter now. So a setting takes effect at
+    /// once, although turns can last half a minute.
     fn shorten_turns(&mut self) {
         let holders = self.cards.among(self.in_turns).flat_map(|(_, card)| &card.census.holders);
         for id in holders.copied().collect::<BTreeSet<SessionId>>() {

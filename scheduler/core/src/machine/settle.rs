@@ -28,7 +28,7 @@ use crate::session::lock::Lock;
 use crate::values::gpu_set::GpuSet;
 
 impl Core {
-    /// Derives everything that follows from the facts.
+    /// Derives all decisions that follow from the noted facts.
     pub(crate) fn settle(&mut self) {
         self.recover();
         self.fire_timers();
@@ -71,7 +71,7 @@ impl Core {
         }
     }
 
-    /// Opens gates of late joiners, runs the stopwatches and sends the updates of one session.
+    /// Opens gates of processes that joined late, runs the stopwatches and sends the updates of one session.
     fn conclude(&mut self, id: SessionId) {
         if let Some(session) = self.sessions.get_mut(id) {
             session.open_joiners(self.in_turns, &mut self.effects);
@@ -83,7 +83,7 @@ impl Core {
         }
     }
 
-    /// Advances the recovery after a restart, and touches everything when its state changes.
+    /// Advances the recovery after a restart. When its state changes, everything is put on the agenda.
     fn recover(&mut self) {
         if self.recovery.is_over() {
             return;
@@ -140,7 +140,7 @@ impl Core {
         }
     }
 
-    /// Starts the clocks of sessions that held the lock in parallel mode.
+    /// Starts the quanta of sessions that held the lock in parallel mode.
     ///
     /// No switch began these turns, so they need not be long enough to pay for one. A newcomer has its first
     /// turn soon instead of after half a minute. Each later switch is paid for by the turn that it begins.
@@ -192,7 +192,7 @@ impl Core {
         !self.turn_cards(id).is_empty()
     }
 
-    /// Working set of a session on a card.
+    /// Working set (movable bytes) of a session on a card.
     pub(crate) fn need(&self, id: SessionId, gpu: GpuId) -> Bytes {
         let session = self.sessions.get(id);
         session.map_or(Bytes::ZERO, |session| session.sums(gpu).movable.get())
@@ -214,7 +214,7 @@ impl Core {
         session.turn_cards(self.in_turns).overlaps(self.wanted)
     }
 
-    /// Time at which the state of a session's lock changes if nothing else happens.
+    /// Point in time at which the state of a session's lock changes if no event comes before.
     pub(crate) fn lock_deadline(&self, session: &Session) -> Option<Nanos> {
         let limit = |session: &Session| session.compute.deadline();
         match &session.lock {

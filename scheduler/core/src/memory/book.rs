@@ -1,4 +1,4 @@
-//! Memory of one process on one card, as the machine books it.
+//! Memory book: the memory of one process on one card, as the scheduler accounts it.
 //!
 //! ```text
 //!   leased ─┬─ free        lies unused in the process's page
@@ -9,59 +9,60 @@
 
 use gpushare_proto::Bytes;
 
-/// Driver memory of one process that does not count against the quota: contexts, kernels, and buffers of
+/// Driver memory of one process that does not count against the quota: CUDA contexts, kernels, and buffers of
 /// libraries.
 const ALLOWANCE: Bytes = Bytes::gib(1);
 
-/// Most unmeasured contexts of one process that are assumed to take memory. Otherwise a process could make
-/// the card small for all others by claiming a large number.
+/// Largest number of unmeasured contexts of one process that are assumed to take memory. Otherwise a process
+/// could make the card small for all others by claiming many.
 const MOST_CONTEXTS: u32 = 8;
 
 /// Memory of one process on one card.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Book {
-    /// Bytes of quota that the process may use without asking.
+    /// Leased bytes: bytes of quota that the process may use without asking.
     pub(crate) leased: Bytes,
-    /// Leased bytes that lay unused in the process's page when last seen.
+    /// Leased bytes that the process did not use when its shared page was last read.
     pub(crate) free: Bytes,
-    /// Leased bytes that never move, as the process reported. An honest process never reports more than is
-    /// true.
+    /// Leased bytes that never leave the card, as the process reported. An honest process reports no more
+    /// than it has.
     pub(crate) fixed: Bytes,
-    /// Number of live contexts.
+    /// Number of the process's live CUDA contexts on the card.
     pub(crate) contexts: u32,
-    /// Measured bytes of the process's contexts and of other driver memory; `None` while not measured.
+    /// Measured bytes of the process's CUDA contexts and of other driver memory; `None` while not measured.
     pub(crate) overhead: Option<Bytes>,
 }
 
 impl Book {
-    /// Allocated bytes of the process on the card, as its page last showed.
+    /// Allocated bytes of the process on the card, as its shared page last showed.
     pub(crate) fn used(&self) -> Bytes {
         self.leased - self.free
     }
 
-    /// Bytes that never move, at most the leased ones.
+    /// Number of bytes that never leave the card, at most the leased ones.
     pub(crate) fn fixed(&self) -> Bytes {
         self.fixed.min(self.leased)
     }
 
-    /// Most bytes that may be managed memory: `leased − fixed`.
+    /// Largest number of bytes that may be managed memory: `leased − fixed`.
     pub(crate) fn managed(&self) -> Bytes {
         self.leased - self.fixed
     }
 
-    /// Working set, the bytes that move in and out: `used − fixed`.
+    /// Working set, the bytes that move on and off the card: `used − fixed`.
     pub(crate) fn movable(&self) -> Bytes {
         self.used() - self.fixed
     }
 
-    /// Bytes of contexts and of other driver memory; until measured, `assumed` for each context.
+    /// Number of bytes of CUDA contexts and of other driver memory. Until they are measured, `assumed` for
+    /// each context.
     pub(crate) fn overhead(&self, assumed: Bytes) -> Bytes {
         let believed = self.contexts.min(MOST_CONTEXTS);
         let contexts = Bytes(assumed.0.saturating_mul(u64::from(believed)));
         self.overhead.unwrap_or(contexts)
     }
 
-    /// Measured driver memory beyond the allowance, such as deep stacks. It counts against the quota.
+    /// Measured driver memory beyond the free allowance, such as deep stacks. It counts against the quota.
     pub(crate) fn charged(&self) -> Bytes {
         self.overhead.unwrap_or_default() - ALLOWANCE
     }

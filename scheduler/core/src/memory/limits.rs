@@ -9,52 +9,52 @@
 //!
 //! Driver memory beyond an allowance is charged to the quota too. The card's capacity does not contain it.
 //!
-//! Leased bytes count, not used ones: a process takes what was leased to it without asking. So unused lease
-//! is asked back before a request is refused.
+//! Leased bytes count, not used ones: a process uses leased bytes without asking. So unused lease is asked
+//! back before a request is refused.
 
 use gpushare_proto::Bytes;
 use gpushare_proto::page::LimitKind;
 
 use crate::memory::recalls::Kind;
 
-/// Processes whose free lease counts against a limit.
+/// Group of processes whose free lease counts against a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Scope {
-    /// Processes of the session that asks.
+    /// Processes of the session that asks for memory.
     Session,
     /// All processes on the card.
     Card,
 }
 
-/// Limits that apply to a request, and the bytes that are charged to them already.
+/// Limits that apply to a memory request, and the bytes that already count against them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
-    /// Quota of the session on the card.
+    /// Memory quota of the session on the card.
     pub(crate) quota: Bytes,
-    /// Most bytes that one session may use on the card.
+    /// Largest number of bytes that one session may use on the card.
     pub(crate) ceiling: Bytes,
-    /// Most managed memory of all sessions on the card.
+    /// Largest sum of managed memory of all sessions on the card.
     pub(crate) managed: Bytes,
-    /// Bytes leased to the session.
+    /// Number of bytes leased to the session.
     pub(crate) session_leased: Bytes,
-    /// Driver memory that counts against the quota.
+    /// Driver memory of the session that counts against its quota.
     pub(crate) session_charged: Bytes,
-    /// Bytes leased to all sessions that may be managed memory.
+    /// Number of bytes leased to all sessions that may be managed memory.
     pub(crate) card_managed: Bytes,
-    /// Use of the requested bytes.
+    /// Kind of memory that the request asks for.
     pub(crate) kind: Kind,
 }
 
-/// Limit that a request would exceed.
+/// Limit that a memory request would exceed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Excess {
     pub(crate) by: LimitKind,
     pub(crate) limit: Bytes,
-    /// Bytes beyond the limit.
+    /// Number of bytes by which the request exceeds the limit.
     pub(crate) bytes: Bytes,
 }
 
-/// Refusal of a process that asks for memory on a card that it did not attach.
+/// Refusal of a process that asks for memory on a card that it did not announce.
 pub(crate) const NOT_ATTACHED: Excess =
     Excess { by: LimitKind::Session, limit: Bytes::ZERO, bytes: Bytes::MAX };
 
@@ -68,7 +68,7 @@ impl Excess {
 }
 
 impl Limits {
-    /// First limit that `bytes` more would exceed.
+    /// First limit that a request for `bytes` more would exceed.
     pub(crate) fn excess(&self, bytes: Bytes) -> Option<Excess> {
         let managed = match self.kind {
             Kind::Movable => bytes,
@@ -91,7 +91,7 @@ impl Limits {
         })
     }
 
-    /// Bytes to lease beyond `bytes`, so that the next allocations need no question.
+    /// Number of bytes to lease beyond the requested `bytes`, so that the next allocations need no request.
     ///
     /// The result is `min(chunk, rest / (2 × processes))`, where `rest` is what each limit leaves. Beyond
     /// `packing` leased bytes, unused leases alone would fill the card.

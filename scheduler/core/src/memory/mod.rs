@@ -1,4 +1,4 @@
-//! Memory accounting: what processes have on the cards, and what may be leased to them.
+//! Memory accounting: memory of processes on the cards, and bytes that may be leased to them.
 
 pub(crate) mod book;
 pub(crate) mod orphans;

@@ -17,7 +17,7 @@ use crate::memory::book::Book;
 use crate::memory::sums::Sums;
 use crate::values::small_map::ByGpu;
 
-/// Memory that one dead process left.
+/// Memory that one dead process left and the driver has not freed yet.
 #[derive(Clone, Debug)]
 pub(crate) struct Orphan {
     pub(crate) session: SessionId,
@@ -37,7 +37,7 @@ impl Orphan {
         Self { session, books }
     }
 
-    /// Adds a book on one more card, unless there is one. Returns its sums.
+    /// Adds the memory book of a dead process on one more card, unless there is one. Returns its sums.
     pub(crate) fn add(&mut self, gpu: GpuId, book: Book, assumed: Bytes) -> Option<Sums> {
         if self.books.contains(gpu) {
             return None;
@@ -46,7 +46,7 @@ impl Orphan {
         Some(Sums::of_orphan(&book, assumed))
     }
 
-    /// Sums on each card; an unmeasured context takes `assumed` bytes.
+    /// Sums of the left memory on each card; an unmeasured context takes `assumed` bytes.
     pub(crate) fn sums(&self, assumed: Bytes) -> impl Iterator<Item = (GpuId, Sums)> {
         let books = self.books.iter();
         books.map(move |(gpu, book)| (gpu, Sums::of_orphan(book, assumed)))

@@ -1,13 +1,14 @@
-//! Quotas of one session.
+//! Memory quotas of one session.
 
 use gpushare_proto::{Bytes, GpuId};
 
 use crate::values::small_map::ByGpu;
 
-/// Quota of a session on each card, and whether it may use more memory than a card's capacity.
+/// Memory quota of a session on each card, and whether the session may use more memory than a card's
+/// capacity.
 #[derive(Clone, Debug)]
 pub(crate) struct Quota {
-    /// Quota on each card without one of its own; [`Bytes::MAX`] for none.
+    /// Common quota, for each card without a quota of its own; [`Bytes::MAX`] for no limit.
     common: Bytes,
     by_card: ByGpu<Bytes>,
     oversubscribe: bool,
@@ -18,7 +19,7 @@ impl Quota {
         Self { common: limit.unwrap_or(Bytes::MAX), by_card: ByGpu::default(), oversubscribe }
     }
 
-    /// Changes the common quota, and keeps those of single cards.
+    /// Changes the common quota, and keeps the quotas of single cards.
     pub(crate) fn set_common(&mut self, limit: Option<Bytes>, oversubscribe: bool) {
         (self.common, self.oversubscribe) = (limit.unwrap_or(Bytes::MAX), oversubscribe);
     }
@@ -28,12 +29,12 @@ impl Quota {
         self.by_card.insert(gpu, limit.unwrap_or(Bytes::MAX));
     }
 
-    /// Common quota; [`Bytes::MAX`] for none.
+    /// Common quota of all cards without one of their own; [`Bytes::MAX`] for no limit.
     pub(crate) const fn common(&self) -> Bytes {
         self.common
     }
 
-    /// Quota on one card; [`Bytes::MAX`] for none.
+    /// Quota of the session on one card; [`Bytes::MAX`] for no limit.
     pub(crate) fn on(&self, gpu: GpuId) -> Bytes {
         self.by_card.get(gpu).copied().unwrap_or(self.common)
     }

@@ -1,10 +1,10 @@
-//! Lease requests that are being decided, and bytes that were asked back from pages.
+//! Memory requests that are being decided, and free lease that was asked back from processes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use gpushare_proto::{Bytes, ClientId, GpuId, RequestId, SessionId};
 
-/// Use of the bytes that a request asks for.
+/// Kind of memory that a request asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Managed memory, which can move off the card.
@@ -13,7 +13,7 @@ pub enum Kind {
     Fixed,
 }
 
-/// Request for a lease ([`crate::Event::Reserve`]) that is being decided.
+/// Request for memory ([`crate::Event::Reserve`]) that is being decided.
 #[derive(Clone, Debug)]
 pub(crate) struct Request {
     pub(crate) session: SessionId,
@@ -26,16 +26,16 @@ pub(crate) struct Request {
     pub(crate) tried: BTreeSet<ClientId>,
 }
 
-/// Request that waits for recalled leases, and the questions to pages that are not answered yet.
+/// Memory request that waits for free lease of other processes, and the recalls that are not answered yet.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Recalls {
     request: Option<Request>,
-    /// Bytes asked back from each page. An answer counts up to this number, and once.
+    /// Number of bytes asked back from each process and card. An answer counts up to this number, and once.
     asked: BTreeMap<(ClientId, GpuId), Bytes>,
 }
 
 impl Recalls {
-    /// Keeps a request until the page that was asked has answered.
+    /// Keeps a request until the process that was asked for free lease has answered.
     pub(crate) fn suspend(&mut self, request: Request) {
         self.request = Some(request);
     }
@@ -45,33 +45,33 @@ impl Recalls {
         self.request.take()
     }
 
-    /// Whether a request waits for an answer that the shell owes.
+    /// Whether a request waits for an answer of the shell ([`crate::Event::Recalled`]).
     pub(crate) fn is_waiting(&self) -> bool {
         self.request.is_some()
     }
 
-    /// Notes that `bytes` were asked back from a page.
+    /// Notes that `bytes` of free lease were asked back from a process.
     pub(crate) fn ask(&mut self, client: ClientId, gpu: GpuId, bytes: Bytes) {
         self.asked.insert((client, gpu), bytes);
     }
 
-    /// Whether a page was asked and has not answered.
+    /// Whether a process was asked for free lease and the answer is missing.
     pub(crate) fn is_asked(&self, client: ClientId, gpu: GpuId) -> bool {
         self.asked.contains_key(&(client, gpu))
     }
 
-    /// Ends a question to a page and returns the number of bytes that were asked for.
+    /// Ends a recall of free lease and returns the number of bytes that were asked for.
     pub(crate) fn answered(&mut self, client: ClientId, gpu: GpuId) -> Option<Bytes> {
         self.asked.remove(&(client, gpu))
     }
 
-    /// All clients that are named in the request or in a question.
+    /// All processes that are named in the request or in a recall.
     pub(crate) fn clients(&self) -> impl Iterator<Item = ClientId> {
         let asker = self.request.iter().map(|request| request.client);
         asker.chain(self.asked.keys().map(|&(client, _)| client))
     }
 
-    /// Drops the request and the questions of a client that is dead.
+    /// Removes the request and the recalls of a process that is dead.
     pub(crate) fn forget(&mut self, client: ClientId) {
         self.asked.retain(|&(asked, _), _| asked != client);
         self.request = self.request.take().filter(|request| request.client != client);

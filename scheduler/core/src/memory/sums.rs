@@ -1,4 +1,4 @@
-//! Sums of books, updated as books change, so that no event has to add up all books.
+//! Sums of memory books, updated as books change, so that no event has to add up all books.
 //!
 //! A process may claim any number of bytes. The sums have 128 bits, so that each claim can be subtracted
 //! exactly.
@@ -37,32 +37,32 @@ impl SubAssign for Total {
     }
 }
 
-/// Sums over one book, over the books of a session on one card, or over all books on a card.
+/// Sums over one memory book, over a session's books on one card, or over all books on a card.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Sums {
-    /// Leased bytes, used or not.
+    /// Number of leased bytes, used or not.
     pub(crate) leased: Total,
-    /// Allocated bytes.
+    /// Number of allocated bytes.
     pub(crate) used: Total,
-    /// Allocated bytes that never move.
+    /// Number of allocated bytes that never leave the card.
     pub(crate) fixed: Total,
-    /// Working set: allocated bytes that can move.
+    /// Working set: number of allocated bytes that can leave the card.
     pub(crate) movable: Total,
-    /// Leased bytes that may be managed memory.
+    /// Number of leased bytes that may be managed memory.
     pub(crate) managed: Total,
-    /// Driver memory beyond the allowance. It counts against the quota, so less can be leased, but no lease
+    /// Driver memory beyond the free allowance. It counts against the quota: less can be leased, but no lease
     /// is taken back.
     pub(crate) charged: Total,
-    /// Bytes of contexts and of other driver memory, measured or assumed.
+    /// Number of bytes of CUDA contexts and of other driver memory, measured or assumed.
     pub(crate) overhead: Total,
-    /// Number of books.
+    /// Number of memory books that were added up.
     pub(crate) processes: u64,
-    /// Number of books with a live context.
+    /// Number of memory books with a live CUDA context.
     pub(crate) live: u64,
 }
 
 impl Sums {
-    /// Sums over one book; an unmeasured context takes `assumed` bytes.
+    /// Returns the sums over one memory book; an unmeasured context takes `assumed` bytes.
     pub(crate) fn of(book: &Book, assumed: Bytes) -> Self {
         Self {
             leased: book.leased.into(),
@@ -77,12 +77,12 @@ impl Sums {
         }
     }
 
-    /// Sums over the book of a dead process, which has no working set.
+    /// Returns the sums over the memory book of a dead process, which has no working set.
     pub(crate) fn of_orphan(book: &Book, assumed: Bytes) -> Self {
         Self { movable: Total::default(), processes: 0, live: 0, ..Self::of(book, assumed) }
     }
 
-    /// Subtracts `before` and adds `after`.
+    /// Subtracts the sums `before` and adds the sums `after`.
     pub(crate) fn replace(&mut self, before: Self, after: Self) {
         *self -= before;
         *self += after;

@@ -1,4 +1,4 @@
-//! One process of a session: its gate, its books, and the values that it was last told.
+//! One process of a session: its gate, its memory books, and the values that it was last told.
 
 use gpushare_proto::{Bytes, Nanos};
 
@@ -10,21 +10,21 @@ use crate::values::small_map::ByGpu;
 /// Memory figures of one card that a process was told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Figures {
-    /// Quota of the session.
+    /// Memory quota of the session on the card.
     pub(crate) limit: Bytes,
-    /// Bytes that the other processes of the session use.
+    /// Number of bytes that the other processes of the session use.
     pub(crate) siblings: Bytes,
-    /// Most bytes that the session may use, whatever its quota.
+    /// Largest number of bytes that the session may use, apart from its quota.
     pub(crate) ceiling: Bytes,
 }
 
-/// Values that a process was told last. It is told again only when one changes.
+/// Values that a process was told last; the scheduler sends them again only when one changes.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Told {
     pub(crate) flags: u32,
     pub(crate) figures: ByGpu<Figures>,
     pub(crate) queued: Option<Place>,
-    /// Time at which the process was told its place in the queue.
+    /// Point in time at which the process was last told its place in the queue.
     pub(crate) queued_at: Nanos,
 }
 
@@ -34,13 +34,13 @@ pub(crate) enum Past {
     /// The process claims nothing.
     #[default]
     Nothing,
-    /// The process held the lock as the registry says, and runs on.
+    /// The registry file says that the process held the lock, so it runs on.
     Held,
-    /// The process says that it held the lock, without proof. Its work in flight must end first.
+    /// The process says without proof that it held the lock, so its work in flight must end first.
     Claims,
 }
 
-/// One process.
+/// State of one process of a session.
 #[derive(Clone, Debug)]
 pub(crate) struct Client {
     pub(crate) gate: Gate,
@@ -48,7 +48,7 @@ pub(crate) struct Client {
     pub(crate) past: Past,
     /// Whether the process claims a lock without proof, and was granted nothing since.
     pub(crate) unproven: bool,
-    /// Memory on each card that the process attached.
+    /// Memory books of the process, one for each card that it announced.
     pub(crate) books: ByGpu<Book>,
     pub(crate) told: Told,
     /// Whether the scheduler may move the process's memory off the card. Once false, it stays false.
@@ -67,12 +67,12 @@ impl Client {
         }
     }
 
-    /// Whether the process uses any card. Before that its gate is never opened.
+    /// Whether the process uses any card. A process without cards never has an open gate.
     pub(crate) fn is_attached(&self) -> bool {
         !self.books.is_empty()
     }
 
-    /// Working set of the process on all cards.
+    /// Working set (movable bytes) of the process on all cards.
     pub(crate) fn movable(&self) -> Bytes {
         self.books.values().map(Book::movable).sum()
     }

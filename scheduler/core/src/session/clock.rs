@@ -2,10 +2,10 @@
 
 use gpushare_proto::Nanos;
 
-/// Number of expected moves for which the clock waits for `Entered`.
+/// Number of expected move durations for which a grant waits for the process's report that its memory is in.
 const PATIENCE: u64 = 4;
 
-/// Clock of one grant.
+/// Clock of one grant: it decides when the quantum is over.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clock {
     quantum: Nanos,
@@ -13,18 +13,19 @@ pub(crate) struct Clock {
     loan: Option<Loan>,
 }
 
-/// Loan of the card to its holder, until a time or until anything changes.
+/// Loan of a card to its holder beyond the quantum, until a time or until anything changes.
 #[derive(Clone, Copy, Debug)]
 struct Loan {
     until: Nanos,
-    /// Time at which the end of the loan was last computed.
+    /// Point in time at which the end of the loan was last computed.
     found: Nanos,
     /// Whether the loan is relied on until its end. Set only where the rules are checked (invariants.rs).
     relied_on: bool,
 }
 
 impl Clock {
-    /// Creates the clock of a grant at `now`, after which the memory should be in within `expected_move`.
+    /// Creates the clock of a grant at the time `now`. The memory should be in after the duration
+    /// `expected_move`.
     pub(crate) fn granted(now: Nanos, quantum: Nanos, expected_move: Nanos) -> Self {
         Self {
             quantum,
@@ -33,27 +34,27 @@ impl Clock {
         }
     }
 
-    /// Starts the quantum at `now`, since the memory is in, unless it has already begun.
+    /// Starts the quantum at the time `now`, since the memory is in, unless the quantum has already begun.
     pub(crate) fn entered(&mut self, now: Nanos) {
         self.starts = self.starts.min(now);
     }
 
-    /// Limits the quantum to `quantum`, and returns whether the end moved. A loan's end does not depend on
-    /// it.
+    /// Limits the length of the turn to `quantum`, and returns whether its end moved. The end of a loan
+    /// stays.
     pub(crate) fn shorten(&mut self, quantum: Nanos) -> bool {
         let shorter = quantum < self.quantum;
         self.quantum = self.quantum.min(quantum);
         shorter && !self.is_lent()
     }
 
-    /// Ends the quantum and any loan at `now`.
+    /// Ends the quantum and any loan at the time `now`.
     pub(crate) fn end_at(&mut self, now: Nanos) {
         self.starts = now - self.quantum;
         self.quantum = now - self.starts;
         self.loan = None;
     }
 
-    /// Lends the card until `until` at most. An earlier end of a loan that still runs is kept.
+    /// Lends the card until the time `until` at most. A running loan with an earlier end keeps that end.
     pub(crate) fn lend(&mut self, now: Nanos, until: Nanos) {
         let before = self.loan.map(|loan| loan.until);
         let until = before.filter(|&end| end > now && end <= until).unwrap_or(until);
@@ -72,17 +73,18 @@ impl Clock {
         }
     }
 
-    /// Whether the holder may have to let go by `now`.
+    /// Whether the holder's quantum, or its loan, may be over at the time `now`.
     pub(crate) fn is_over(&self, now: Nanos) -> bool {
         self.loan.is_some_and(|loan| !loan.relied_on) || now >= self.end()
     }
 
-    /// Time from `now`, the time of the grant, for which the holder has the card.
+    /// Duration for which the holder has the card; `now` is the time of the grant.
     pub(crate) fn lasts(&self, now: Nanos) -> Nanos {
         self.quantum.min(self.end() - now)
     }
 
-    /// Earliest time at which the quantum or loan can end, since the memory may be in at any moment.
+    /// Earliest point in time at which the quantum or the loan can end, since the memory may be in at any
+    /// moment.
     pub(crate) fn earliest_end(&self, now: Nanos) -> Nanos {
         self.end().min(now + self.quantum)
     }
@@ -91,7 +93,7 @@ impl Clock {
         self.loan.map_or(self.turn_end(), |loan| loan.until)
     }
 
-    /// Time at which the quantum is over, whether the card is on loan or not.
+    /// Point in time at which the quantum is over, whether the card is on loan or not.
     pub(crate) fn turn_end(&self) -> Nanos {
         self.starts + self.quantum
     }

@@ -18,22 +18,22 @@ use crate::config::{Config, SHORTEST_QUANTUM};
 use crate::values::gpu_set::GpuSet;
 use crate::values::small_map::ByGpu;
 
-/// A limit of 100% or more is no limit.
+/// Value from which on a compute limit limits nothing: 100%.
 const WHOLE: Percent = Percent(10_000);
 
-/// Compute limits of one session. The lowest one on the cards that the session uses is in force.
+/// Compute limits of one session, by card. The lowest limit on the cards that the session uses applies.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ComputeLimits {
     by_card: ByGpu<Percent>,
-    /// Bucket of the limit that is in force.
+    /// Token bucket of the limit that applies.
     bucket: Option<TokenBucket>,
-    /// Bucket from before the session left the cards that have a limit. Its debt is in force again when it
-    /// returns.
+    /// Token bucket from before the session left its cards with a limit. Overuse counts again when the
+    /// session returns.
     parked: Option<TokenBucket>,
 }
 
 impl ComputeLimits {
-    /// Sets or removes the limit on one card.
+    /// Sets or removes the compute limit on one card.
     pub(crate) fn set(&mut self, gpu: GpuId, limit: Option<Percent>) {
         match limit {
             Some(limit) => self.by_card.insert(gpu, limit),
@@ -41,7 +41,7 @@ impl ComputeLimits {
         };
     }
 
-    /// Puts the lowest limit in force of the cards that the session `uses`.
+    /// Applies the lowest limit of the cards that the session `uses`.
     pub(crate) fn choose(&mut self, uses: GpuSet, now: Nanos, config: &Config) {
         if self.by_card.is_empty() && self.bucket.is_none() && self.parked.is_none() {
             return;
@@ -68,18 +68,18 @@ impl ComputeLimits {
         }
     }
 
-    /// Limit that is in force.
+    /// Returns the compute limit that applies.
     pub(crate) fn in_force(&self) -> Option<Percent> {
         self.bucket.as_ref().map(TokenBucket::limit)
     }
 
-    /// Whether the session has used up its limit for now.
+    /// Whether the session has used up its compute limit for the present.
     pub(crate) fn is_exhausted(&self) -> bool {
         self.bucket.is_some_and(|bucket| bucket.is_exhausted())
     }
 
-    /// Decides whether the limit is used up; `slice` is the time that must be saved up before the session
-    /// runs again.
+    /// Decides whether the compute limit is used up. `slice` is the time that the session must save up before
+    /// it runs again.
     pub(crate) fn judge(&mut self, now: Nanos, slice: Nanos, config: &Config) {
         if let Some(bucket) = &mut self.bucket {
             bucket.judge(now, slice, config);
@@ -94,17 +94,16 @@ impl ComputeLimits {
         }
     }
 
-    /// Time at which the limit is used up, or at which the session may run again, if nothing else happens.
+    /// Point in time at which the limit is used up, or the session may run again, if no event comes before.
     pub(crate) fn deadline(&self) -> Option<Nanos> {
         self.bucket?.deadline()
     }
 }
 
-/// Tokens are counted in ten thousandths of a nanosecond, as limits are in hundredths of a percent: nothing
-/// is rounded.
+/// Number of tokens in a nanosecond. Limits are in hundredths of a percent, so nothing is rounded.
 const FINE: i128 = 10_000;
 
-/// Bucket of time that a session may hold the lock.
+/// Token bucket: the time for which a session may hold the lock.
 #[derive(Clone, Copy, Debug)]
 struct TokenBucket {
     limit: Percent,
@@ -113,12 +112,13 @@ struct TokenBucket {
     held: bool,
     waits: bool,
     exhausted: bool,
-    /// Time that must be saved up before the session may run again.
+    /// Duration that the session must save up before it may run again.
     slice: Nanos,
 }
 
 impl TokenBucket {
-    /// Empty bucket of a limit below 100%. A limit of 0 becomes 0.01%: only a pause stops a session for good.
+    /// Creates an empty bucket of a limit below 100%. A limit of 0 becomes 0.01%: only a pause stops a
+    /// session for good.
     fn new(limit: Percent, now: Nanos, config: &Config) -> Self {
         Self {
             limit: limit.max(Percent(1)),
@@ -141,7 +141,7 @@ impl TokenBucket {
         self.limit = limit.max(Percent(1));
     }
 
-    /// Whether the session must not be granted the lock.
+    /// Whether the session must not be granted the lock for now.
     const fn is_exhausted(&self) -> bool {
         self.exhausted
     }
@@ -176,7 +176,7 @@ impl TokenBucket {
         self.exhausted
     }
 
-    /// Time at which `judge` will say something else, if nothing else happens.
+    /// Point in time at which `judge` will return another answer if no event comes before.
     fn deadline(&self) -> Option<Nanos> {
         let missing = match (self.exhausted, self.held) {
             (true, false) => self.slice() - self.tokens,
@@ -190,7 +190,7 @@ impl TokenBucket {
         Some(self.at + Nanos(u64::try_from(span).unwrap_or(u64::MAX)).max(Nanos(1)))
     }
 
-    /// Tokens gained in a nanosecond.
+    /// Number of tokens gained in a nanosecond.
     fn rate(&self) -> i128 {
         i128::from(self.limit.0) - if self.held { FINE } else { 0 }
     }

@@ -1,5 +1,5 @@
-//! Drop of a lock: closes a session's gates and waits for its drain, without adding a wait that the program
-//! would not have natively.
+//! Drop of a lock (request to give it back): closes a session's gates and waits for its drain. A drop adds no
+//! wait that the program would not have natively.
 //!
 //! ```text
 //!   close ──▶ Closed ──late, a thread sleeps at the gate──▶ Reopened ──pause over──▶ close again, twice as patient
@@ -15,20 +15,20 @@
 //! its thread waits no longer than another session's turn.
 //!
 //! A thread undoes a drop only after it has slept for the drain target. A program that waits for its work and
-//! launches more arrives just when its drain is done, while the report of that is on its way.
+//! then launches more may reach the gate before the end of its drain is reported.
 
 use gpushare_proto::Nanos;
 
 use crate::config::{Config, StuckPolicy};
 
-/// Action that a drop asks for.
+/// Action that a drop asks the decision machine for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// Opens the gates again under the same epoch.
+    /// Opens the session's gates again under the same epoch.
     Reopen,
-    /// Closes the gates.
+    /// Closes the session's gates.
     Close,
-    /// Reports that the session is stuck, with the reason.
+    /// Reports that the session does not give the lock back, with the reason.
     Report(String),
     /// Kills the session's processes.
     Kill,
@@ -40,14 +40,14 @@ enum Phase {
     Reopened { until: Nanos },
 }
 
-/// Drop that is not complete.
+/// Drop (request to give the lock back) that is not complete.
 #[derive(Clone, Debug)]
 pub(crate) struct PendingDrop {
     since: Nanos,
     patience: Nanos,
     tries: u32,
     phase: Phase,
-    /// Time since which a thread sleeps at the closed gate.
+    /// Point in time since which a thread sleeps at the closed gate.
     sleeper: Option<Nanos>,
     stuck: Option<String>,
     killed: bool,
@@ -55,7 +55,7 @@ pub(crate) struct PendingDrop {
 }
 
 impl PendingDrop {
-    /// Creates a drop whose gates were closed at `now`, with the expected duration of its drain.
+    /// Creates a drop whose gates were closed at the time `now`, with the expected duration of its drain.
     pub(crate) fn new(now: Nanos, expected_drain: Nanos, config: &Config) -> Self {
         let usual = config.drain_target.max(expected_drain).max(Nanos(1));
         let patience = Nanos(usual.0.saturating_mul(u64::from(config.late_factor.max(1))));
@@ -71,7 +71,7 @@ impl PendingDrop {
         }
     }
 
-    /// Time at which the session was told to let go.
+    /// Point in time at which the session was asked to give the lock back.
     pub(crate) const fn since(&self) -> Nanos {
         self.since
     }
@@ -80,30 +80,30 @@ impl PendingDrop {
         self.tries
     }
 
-    /// Whether the gates are open between two tries.
+    /// Whether the session's gates are open between two tries.
     pub(crate) const fn is_reopened(&self) -> bool {
         matches!(self.phase, Phase::Reopened { .. })
     }
 
-    /// Reason why the drop is stuck, if it is.
+    /// Reason why the session does not give the lock back, if it is stuck.
     pub(crate) fn stuck(&self) -> Option<&str> {
         self.stuck.as_deref()
     }
 
-    /// Longest drain of the session's processes.
+    /// Longest drain duration of the session's processes.
     pub(crate) const fn drain(&self) -> Nanos {
         self.drain
     }
 
-    /// Notes the drain that a process claims, at most the time for which its gate was closed.
+    /// Notes the drain duration that a process claims, at most the time for which its gate was closed.
     pub(crate) fn drained(&mut self, now: Nanos, claimed: Nanos) {
         if let Phase::Closed { since, .. } = self.phase {
             self.drain = self.drain.max(claimed.min(now - since));
         }
     }
 
-    /// Advances to `now`, and returns the actions. `sleeper` says whether a thread of the session sleeps at a
-    /// gate.
+    /// Advances the drop to the time `now`, and returns the actions. `sleeper` says whether a thread of the
+    /// session sleeps at a gate.
     pub(crate) fn advance(&mut self, now: Nanos, sleeper: bool, config: &Config) -> Vec<Step> {
         self.sleeper = sleeper.then(|| self.sleeper.unwrap_or(now));
         let steps = [self.turn(now, config), self.report(now, sleeper, config), self.kill(now, config)];
@@ -130,7 +130,7 @@ impl PendingDrop {
         }
     }
 
-    /// Time at which the drop is undone if it is late at `late_at` and a thread sleeps at the gate.
+    /// Point in time at which a drop that is late at `late_at` is undone if a thread sleeps at the gate.
     fn undo_at(&self, late_at: Nanos, config: &Config) -> Option<Nanos> {
         Some(late_at.max(self.sleeper? + config.drain_target))
     }
@@ -166,7 +166,7 @@ impl PendingDrop {
         due.then_some(Step::Kill)
     }
 
-    /// Time at which `advance` does something, if nothing else happens.
+    /// Point in time at which `advance` does something if no event comes before.
     pub(crate) fn deadline(&self, now: Nanos, config: &Config) -> Option<Nanos> {
         let phase = match self.phase {
             Phase::Closed { late_at, .. } => self.undo_at(late_at, config).unwrap_or(late_at),

@@ -1,7 +1,7 @@
-//! Gate of one process, as the machine knows it.
+//! Gate of one process, as the scheduler knows it.
 //!
-//! The gate word lies in the process's page, where the process may change the state but not the change
-//! number. This is the part that the machine can rely on.
+//! The gate word lies in the memory that the process and the daemon share. There the process may change the
+//! state but not the change number. The gate in this module is the part on which the scheduler relies.
 //!
 //! ```text
 //!            open                 Entered
@@ -18,31 +18,30 @@
 
 use gpushare_proto::{GateState, GateWord};
 
-/// Gate word of a page that was never written.
+/// Gate word of a shared page that was never written.
 pub const FIRST_WORD: GateWord = GateWord::new(0, GateState::Closed);
 
-/// State of a gate, and the message that the machine waits for.
+/// State of a gate, and the message of the process for which the scheduler waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Passage {
-    /// Closed, nothing in flight.
+    /// The gate is closed and no work is in flight.
     Shut,
-    /// Closed by the process itself, which proved that nothing is in flight. Its session still holds the
-    /// lock.
+    /// The process closed the gate and proved that no work is in flight. Its session still holds the lock.
     Idle,
-    /// Closed by the machine; the process drains.
+    /// The scheduler closed the gate, and the process waits for its work in flight.
     Closing,
-    /// Granted; the process brings its memory in and then opens the gate.
+    /// The lock was granted; the process brings its memory in and then opens the gate.
     Moving,
-    /// Open: threads may submit work.
+    /// The gate is open: threads may submit work.
     Open,
 }
 
-/// Meaning of an [`crate::Event::Released`].
+/// Meaning of a process's report that no work is in flight ([`crate::Event::Released`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Release {
-    /// The process finished the drain that the machine asked for.
+    /// The process finished the drain that the scheduler asked for.
     Drained,
-    /// The process went idle on its own.
+    /// The process went idle without being asked.
     WentIdle,
 }
 
@@ -63,17 +62,17 @@ impl Gate {
         self.passage
     }
 
-    /// Whether threads may pass now or as soon as the memory is in.
+    /// Whether threads may pass the gate now or as soon as the memory is in.
     pub(crate) const fn passes(&self) -> bool {
         matches!(self.passage, Passage::Moving | Passage::Open)
     }
 
-    /// Whether the process brings its memory in.
+    /// Whether the process is bringing its memory onto the card.
     pub(crate) const fn is_moving(&self) -> bool {
         matches!(self.passage, Passage::Moving)
     }
 
-    /// Whether the process has nothing in flight.
+    /// Whether the process has no work in flight.
     pub(crate) const fn let_go(&self) -> bool {
         matches!(self.passage, Passage::Shut | Passage::Idle)
     }
@@ -83,7 +82,7 @@ impl Gate {
         self.waiting && !self.passes()
     }
 
-    /// State of the gate word, as `status` shows it.
+    /// Returns the state of the gate word, as `status` shows it.
     pub(crate) const fn state(&self) -> GateState {
         self.word.state()
     }
@@ -102,22 +101,23 @@ impl Gate {
         self.change(GateState::Closed, Passage::Closing)
     }
 
-    /// Notes that the session gave the lock back: the gate of an idle process is now closed like any other.
+    /// Notes that the session gave the lock back. From now on the gate of an idle process is closed like any
+    /// other.
     pub(crate) fn shut(&mut self) {
         self.passage = Passage::Shut;
     }
 
     /// Notes that a thread sleeps at the gate.
     ///
-    /// If the machine believes the gate open, only a thread counts that saw it *closed* under the same change
-    /// number: its message overtook the `Released` of a process that went idle.
+    /// If the gate is believed open, only a thread counts that saw it *closed* under the same change number.
+    /// That message overtook the report of a process that went idle.
     pub(crate) fn wait(&mut self, word: GateWord) {
         if self.is_current(word) && (!self.passes() || word.state() == GateState::Closed) {
             self.waiting = true;
         }
     }
 
-    /// Notes that the memory is in, and returns whether that was expected.
+    /// Notes that the process's memory is in, and returns whether that report was expected.
     pub(crate) fn entered(&mut self, word: GateWord) -> bool {
         let expected = self.is_current(word) && self.passage == Passage::Moving;
         if expected {
@@ -127,7 +127,8 @@ impl Gate {
         expected
     }
 
-    /// Notes that the process let go under `word`. `None` if the word is not the current one.
+    /// Notes the process's report, under `word`, that no work is in flight. `None` if that is not the current
+    /// gate word.
     pub(crate) fn released(&mut self, word: GateWord) -> Option<Release> {
         if !self.is_current(word) {
             return None;
@@ -146,7 +147,8 @@ impl Gate {
         }
     }
 
-    /// Moves the gate to a new page, and returns the word to write there, unless the gate stays closed.
+    /// Moves the gate to a new shared page. Returns the gate word to write there, unless the gate stays
+    /// closed.
     pub(crate) fn move_to_new_page(&mut self, waiting: bool) -> Option<GateWord> {
         let passage = self.passage;
         *self = Self::new();

@@ -1,6 +1,6 @@
 //! State of a session's lock.
 //!
-//! A session has one lock for all its cards. It is granted and dropped on all of them at once, so that no
+//! A session has one lock for all its cards. The lock is granted and taken back on all of them at once. So no
 //! session holds a part of its cards and waits for the rest.
 
 use gpushare_proto::{Epoch, Nanos};
@@ -9,11 +9,13 @@ use super::clock::Clock;
 use super::drop::PendingDrop;
 use super::share::{Class, Virtual};
 
-/// Number that a session draws when it queues up, one sequence for all cards. The lowest waits longest.
+/// Ticket: number that a session draws when it joins the queue, in one sequence for all cards. The lowest
+/// number has waited longest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Ticket(pub(crate) u64);
 
-/// Sort key of a waiting session: urgent ones first, then by virtual time, class and ticket.
+/// Sort key of a waiting session: sessions with a paid early turn first, then by virtual time, class and
+/// ticket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Turn {
     /// Whether the switch budget did not pay for an early turn of the session (preempt.rs).
@@ -23,25 +25,25 @@ pub(crate) struct Turn {
     pub(crate) ticket: Ticket,
 }
 
-/// Right of a session to submit work.
+/// Grant: the right of a session to submit work.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Grant {
     pub(crate) epoch: Epoch,
     pub(crate) clock: Clock,
-    /// Whether the grant began a turn. Else the session's memory may still be on its way in, and its drain
-    /// says nothing about the drains of others.
+    /// Whether the grant began a turn. If not, the session's memory may still be on its way in. Then its
+    /// drain says nothing about the drains of others.
     pub(crate) is_turn: bool,
-    /// Times of a turn's beginning, until the memory is in.
+    /// Points in time before the turn, kept until the session's memory is in.
     pub(crate) entry: Option<Entry>,
 }
 
-/// Times from which the length of the way to a turn is measured.
+/// Points in time from which the way of a session to its turn is measured.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Entry {
-    /// Time at which the session queued up.
+    /// Point in time at which the session joined the queue.
     pub(crate) asked: Nanos,
-    /// Time at which the last holder was told to make room, or at which the session queued up if that was
-    /// later.
+    /// Point in time at which the last holder was asked to make room, or at which the session joined the
+    /// queue if that was later.
     pub(crate) handing_over: Nanos,
 }
 
@@ -52,14 +54,14 @@ pub(crate) enum Lock {
     Idle,
     /// The session waits for its turn.
     Waiting(Ticket),
-    /// The session may submit work.
+    /// The session holds the lock and may submit work.
     Holding(Grant),
-    /// The session was told to let go and has not yet.
+    /// The session was asked to give the lock back and has not done so yet.
     Dropping(Grant, PendingDrop),
 }
 
 impl Lock {
-    /// Grant of the session, also while it is being dropped.
+    /// Returns the session's grant, also while the session is asked to give the lock back.
     pub(crate) fn grant(&self) -> Option<&Grant> {
         match self {
             Self::Holding(grant) | Self::Dropping(grant, _) => Some(grant),
@@ -67,7 +69,7 @@ impl Lock {
         }
     }
 
-    /// Grant of the session, unless it is being dropped.
+    /// Returns the session's grant, unless the session was asked to give the lock back.
     pub(crate) fn holding(&self) -> Option<&Grant> {
         match self {
             Self::Holding(grant) => Some(grant),

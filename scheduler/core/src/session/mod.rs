@@ -40,26 +40,27 @@ pub(crate) struct Session {
     pub(crate) standing: Standing,
     pub(crate) share: Share,
     pub(crate) compute: ComputeLimits,
-    /// Whether the session woke, waits, and the switch to it was paid for: it goes before all others.
+    /// Whether the session woke, waits, and the switch to it was paid for. Such a session goes before all
+    /// others.
     pub(crate) urgent: bool,
-    /// Time at which the session last gave the lock back, and whether it was told to.
+    /// Point in time at which the session last gave the lock back, and whether it had been asked to.
     pub(crate) left: Option<(Nanos, bool)>,
     /// Whether the session accepts no more processes.
     pub(crate) closed: bool,
     pub(crate) clients: SmallMap<ClientId, Client>,
     pub(crate) lock: Lock,
     pub(crate) usage: Usage,
-    /// State on each card that any process ever attached.
+    /// State of the session on each card that any of its processes ever announced.
     pub(crate) cards: ByGpu<OnCard>,
-    /// Cards that a process uses now.
+    /// Cards that a process of the session uses now.
     pub(crate) uses: GpuSet,
-    /// Whether memory figures that its processes were told may have changed.
+    /// Whether memory figures that the session's processes were told may have changed.
     pub(crate) figures_moved: bool,
-    /// Whether its processes are to be told their place, although the queue is long.
+    /// Whether the session's processes are to be told their place, although the queue is long.
     pub(crate) hears_place: bool,
-    /// Whether the session is on the agenda.
+    /// Whether the session is on the agenda of settling.
     pub(crate) touched: bool,
-    /// Time of the session's timer on the agenda.
+    /// Point in time for which the session's timer on the agenda is set.
     pub(crate) alarm: Option<Nanos>,
 }
 
@@ -85,7 +86,7 @@ impl Session {
         }
     }
 
-    /// Facts for the indexes of all its cards.
+    /// Facts about the session for the indexes of all its cards.
     pub(crate) fn stance(&self) -> Stance {
         let queued = self.may_run() && !self.compute.is_exhausted();
         Stance {
@@ -99,12 +100,12 @@ impl Session {
         }
     }
 
-    /// Whether a compute limit is in force.
+    /// Whether a compute limit applies to the session.
     pub(crate) fn is_limited(&self) -> bool {
         self.compute.in_force().is_some()
     }
 
-    /// Whether the session has used up its compute limit for now.
+    /// Whether the session has used up its compute limit for the present.
     pub(crate) fn is_throttled(&self) -> bool {
         self.compute.is_exhausted()
     }
@@ -119,7 +120,7 @@ impl Session {
         self.standing != Standing::Over
     }
 
-    /// Processes that use a card.
+    /// Processes of the session that use a card.
     pub(crate) fn attached(&self) -> impl Iterator<Item = (ClientId, &Client)> {
         self.clients.iter().filter(|(_, client)| client.is_attached())
     }
@@ -128,18 +129,18 @@ impl Session {
         self.clients.iter_mut().filter(|(_, client)| client.is_attached())
     }
 
-    /// Books of its processes on one card.
+    /// Memory books of the session's processes on one card.
     pub(crate) fn books(&self, gpu: GpuId) -> impl Iterator<Item = (ClientId, &Book)> {
         let clients = self.clients.iter();
         clients.filter_map(move |(id, client)| Some((id, client.books.get(gpu)?)))
     }
 
-    /// Sums over the books on one card.
+    /// Sums over the session's memory books on one card.
     pub(crate) fn sums(&self, gpu: GpuId) -> Sums {
         self.cards.get(gpu).map(|on| on.sums).unwrap_or_default()
     }
 
-    /// Cards that its processes use, in order, with the working set on each.
+    /// Cards that the session's processes use, in order, with the working set on each.
     pub(crate) fn needs(&self) -> impl Iterator<Item = (GpuId, Bytes)> {
         let uses = self.uses.into_iter();
         uses.map(|gpu| (gpu, self.sums(gpu).movable.get()))
@@ -159,13 +160,13 @@ impl Session {
         !self.turn_cards(in_turns).is_empty()
     }
 
-    /// Whether any thread of its processes sleeps at a gate.
+    /// Whether any thread of the session's processes sleeps at a gate.
     pub(crate) fn has_sleeper(&self) -> bool {
         self.attached().any(|(_, client)| client.gate.waiting())
     }
 
-    /// Whether the lock is back: the drop is complete, or, where the session takes turns, every process went
-    /// idle.
+    /// Whether the session has given the lock back: every process drained or, where the session takes turns,
+    /// went idle.
     pub(crate) fn has_let_go(&self, in_turns: GpuSet) -> bool {
         match self.lock {
             Lock::Idle | Lock::Waiting(_) => false,
@@ -177,41 +178,41 @@ impl Session {
         }
     }
 
-    /// Whether any process still brings its memory in.
+    /// Whether any process of the session still brings its memory in.
     pub(crate) fn is_moving(&self) -> bool {
         self.clients.values().any(|client| client.gate.is_moving())
     }
 
-    /// Whether the memory of a turn is in, and the length of the way there was not reported yet.
+    /// Whether a turn's memory is in and the length of the way to the turn was not reported yet.
     pub(crate) fn has_entered(&self) -> bool {
         let on_its_way = matches!(self.lock, Lock::Holding(Grant { entry: Some(_), .. }));
         on_its_way && !self.is_moving()
     }
 
-    /// Whether a process with a claim to the lock of the last daemon announced a card, and the claim is
+    /// Whether a process that claims the lock of the last daemon announced a card, and the claim is
     /// undecided.
     pub(crate) fn has_returned(&self) -> bool {
         self.attached().any(|(_, client)| client.past != Past::Nothing)
     }
 
-    /// Whether the session has the lock and any process is not known to be idle.
+    /// Whether the session has the lock and at least one process is not known to be idle.
     pub(crate) fn may_be_working(&self) -> bool {
         self.lock.grant().is_some() && self.in_flight().next().is_some()
     }
 
-    /// Whether any gate is open, or closed with work still in flight.
+    /// Whether any gate of the session is open, or closed with work still in flight.
     pub(crate) fn has_open_gate(&self) -> bool {
         let mut passages = self.attached().map(|(_, client)| client.gate.passage());
         passages.any(|passage| matches!(passage, Passage::Open | Passage::Closing))
     }
 
-    /// Processes that may have work in flight.
+    /// Processes of the session that may have work in flight.
     pub(crate) fn in_flight(&self) -> impl Iterator<Item = ClientId> {
         self.attached().filter(|(_, client)| !client.gate.let_go()).map(|(id, _)| id)
     }
 
-    /// Opens every closed gate under `epoch`. If memory `moves`, processes with a working set bring it in
-    /// first.
+    /// Opens every closed gate under `epoch`, the grant's number. If memory `moves`, processes with a working
+    /// set bring it in first.
     pub(crate) fn open(&mut self, epoch: Epoch, moves: bool, effects: &mut VecDeque<Effect>) {
         // Gates that open between two tries of a drop are no grant.
         let granted = matches!(self.lock, Lock::Holding(_));
@@ -260,7 +261,7 @@ impl Session {
         }
     }
 
-    /// Closes every gate that passes, and asks for the drains.
+    /// Closes every open gate of the session, and asks for the drains.
     pub(crate) fn close(&mut self, epoch: Epoch, effects: &mut VecDeque<Effect>) {
         for (id, client) in self.attached_mut() {
             if client.gate.passes() {
@@ -285,7 +286,7 @@ impl Session {
         }
     }
 
-    /// Sets the lock to idle, and treats the gates of idle processes as closed by the machine.
+    /// Sets the lock to idle, and treats the gates of idle processes as closed by the scheduler.
     pub(crate) fn shut(&mut self) {
         self.lock = Lock::Idle;
         for client in self.clients.values_mut() {

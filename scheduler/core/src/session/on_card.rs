@@ -7,28 +7,28 @@ use super::share::{Share, Virtual};
 use crate::card::charge::Reading;
 use crate::memory::sums::{Sums, Total};
 
-/// State of a session on a card that any of its processes ever attached.
+/// State of a session on a card that any of its processes ever announced.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct OnCard {
-    /// Sums over the books of the session's processes, dead ones with memory left included.
+    /// Sums over the memory books of the session's processes, including dead ones with memory left.
     pub(crate) sums: Sums,
-    /// Most bytes that were ever allocated at once.
+    /// Largest number of bytes that the session ever had allocated on the card.
     pub(crate) peak: Bytes,
-    /// Virtual time of the session here, once it has waited for a turn.
+    /// Virtual time of the session on the card, once it has waited for a turn.
     pub(crate) had: Option<Virtual>,
-    /// Virtual time of the session for which this one last made way. Until its next turn it queues behind
-    /// that time.
+    /// Virtual time of the waiting session to which this one last gave the lock. Until its next turn this
+    /// session is queued behind that value.
     pub(crate) behind: Virtual,
-    /// Time that the session was charged for turns so far.
+    /// Duration that the session was charged for turns on the card so far.
     pub(crate) charged: Nanos,
     /// Reading of the card's charge clock when the session began to pay; `None` while it does not pay.
     pub(crate) entered: Option<Reading>,
-    /// Entry in the card's index, equal to the one that the index counts.
+    /// Entry of the session in the card's index, equal to the one that the index counts.
     pub(crate) listed: Listing,
 }
 
 impl OnCard {
-    /// Whether any process uses the card.
+    /// Whether any process of the session uses the card.
     pub(crate) fn is_attached(&self) -> bool {
         self.sums.processes > 0
     }
@@ -38,14 +38,14 @@ impl OnCard {
         self.had.unwrap_or_default().max(self.behind)
     }
 
-    /// Charged time minus the reading of the charge clock. While the session pays, adding the clock gives its
-    /// time had.
+    /// Charged time minus the clock's reading at the start of the charge. While the session pays, this value
+    /// plus the clock is its time so far.
     fn start(&self, share: Share) -> i128 {
         let entered = i128::try_from(self.entered.map_or(0, |entered| entered.clock)).unwrap_or(i128::MAX);
         share.real_time(self.standing()).saturating_sub(entered)
     }
 
-    /// Charges the session for a span of time.
+    /// Charges the session for a duration.
     pub(crate) fn pay(&mut self, charged: Nanos, share: Share) {
         self.charged += charged;
         self.had = Some(self.had.unwrap_or_default().plus(share.virtual_time(charged)));
@@ -56,7 +56,7 @@ impl OnCard {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Stance {
     pub(crate) presence: Presence,
-    /// If it waits and may be granted anything.
+    /// Ticket of the session if it waits and may be granted the lock.
     pub(crate) ticket: Option<Ticket>,
     /// Whether the switch budget did not pay for an early turn of the session.
     pub(crate) regular: bool,
@@ -109,7 +109,7 @@ impl Stance {
 pub(crate) struct Listing {
     /// Whether the session uses the card.
     pub(crate) member: bool,
-    /// Whether the session has a live context there.
+    /// Whether the session has a live CUDA context on the card.
     pub(crate) live: bool,
     /// Working set of the session on the card.
     pub(crate) movable: Total,
@@ -138,14 +138,14 @@ impl Listing {
 /// Kind of room that a session's lock takes on a card.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Presence {
-    /// No room: the session does not have the lock.
+    /// No room, since the session does not hold the lock.
     #[default]
     None,
-    /// Room for the working set.
+    /// Room for the working set of a session that holds the lock.
     Holding,
-    /// Room for the working set until the session has let go.
+    /// Room for the working set until the session, which was asked for the lock, has released it.
     Dropping,
-    /// Room for the working set of a session that does not let go in time.
+    /// Room for the working set of a session that does not release the lock in time.
     Stuck,
 }
 

@@ -1,4 +1,4 @@
-//! All sessions, and the session of each process.
+//! All sessions, and the session to which each process belongs.
 
 use gpushare_proto::{ClientId, GpuId, SessionId};
 
@@ -11,7 +11,7 @@ use crate::values::id_map::IdMap;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Sessions {
     all: IdMap<SessionId, Session>,
-    /// Session of each process. A process is in here exactly while it is in its session's `clients`.
+    /// Session of each process, which always lists the same processes as the sessions' `clients`.
     homes: IdMap<ClientId, SessionId>,
 }
 
@@ -55,7 +55,7 @@ impl Sessions {
         self.all.values()
     }
 
-    /// Session of a process.
+    /// Session to which a process belongs.
     pub(crate) fn of(&self, client: ClientId) -> Option<SessionId> {
         self.homes.get(client).copied()
     }
@@ -73,7 +73,7 @@ impl Sessions {
         self.all.get_mut(self.of(client)?)?.clients.get_mut(client)
     }
 
-    /// Book of a process on a card that it attached.
+    /// Memory book of a process on a card that the process announced.
     pub(crate) fn book(&self, client: ClientId, gpu: GpuId) -> Option<&Book> {
         self.client(client)?.books.get(gpu)
     }

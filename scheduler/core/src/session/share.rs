@@ -14,11 +14,11 @@ use gpushare_proto::{Nanos, Percent};
 
 /// Weight of a session for which none was set.
 const DEFAULT_WEIGHT: u32 = 100;
-/// Parts of a nanosecond in which virtual time counts. It exceeds the largest weight (10,000) × the largest
-/// step (9,999), so that no effective weight rounds a charge to zero.
+/// Number of parts into which virtual time divides a nanosecond. It exceeds the largest weight (10,000) × the
+/// largest step (9,999), so that no effective weight rounds a charge to zero.
 const FINE: u128 = 100_000_000;
 
-/// Class and weight of a session: how much time it gets beside others.
+/// Class and weight of a session, which decide its share of the time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Share {
     pub(crate) class: Class,
@@ -58,7 +58,7 @@ impl Share {
         Self { class: priority.into(), weight: weight.clamp(1, 10_000), up: 1, down: 1 }.with_trickle(trickle)
     }
 
-    /// Returns this share with the factor of its class under `trickle`.
+    /// Returns this share with the factor of its class, computed from the setting `trickle`.
     pub(crate) fn with_trickle(self, trickle: Percent) -> Self {
         let part = trickle.0.clamp(1, 5_000);
         let (up, down) = match self.class {
@@ -69,27 +69,27 @@ impl Share {
         Self { up, down, ..self }
     }
 
-    /// Time that `other` must run to gain as much virtual time as this share does in `span`.
+    /// Duration that `other` must run to gain as much virtual time as this share does in `span`.
     pub(crate) fn catching_up(self, other: Self, span: Nanos) -> Nanos {
         let theirs = u128::from(other.weight) * u128::from(other.up) * u128::from(self.down);
         let own = u128::from(self.weight) * u128::from(self.up) * u128::from(other.down);
         Nanos(u64::try_from(u128::from(span.0) * theirs / own).unwrap_or(u64::MAX))
     }
 
-    /// Virtual time of `charged` time at this share.
+    /// Virtual time that a session of this share gains in the `charged` time.
     pub(crate) fn virtual_time(self, charged: Nanos) -> Virtual {
         let fine = u128::from(charged.0) * FINE * u128::from(self.down);
         Virtual(fine / (u128::from(self.weight) * u128::from(self.up)))
     }
 
-    /// Charged time that makes up the virtual time `time` at this share.
+    /// Charged time that gives the virtual time `time` at this share.
     pub(crate) fn real_time(self, time: Virtual) -> i128 {
         let weighted = time.0.saturating_mul(u128::from(self.weight) * u128::from(self.up));
         i128::try_from(weighted / (FINE * u128::from(self.down))).unwrap_or(i128::MAX)
     }
 }
 
-/// Virtual time: charged time ÷ weight. The session with less of it goes first.
+/// Virtual time: charged time ÷ effective weight. The session with the least goes first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Virtual(u128);
 
@@ -109,7 +109,7 @@ impl Virtual {
     }
 }
 
-/// `share` of `span`.
+/// Returns the part `share` of the duration `span`.
 pub(crate) fn part(span: Nanos, share: Percent) -> Nanos {
     let part = u128::from(span.0) * u128::from(share.0) / 10_000;
     Nanos(u64::try_from(part).unwrap_or(u64::MAX))

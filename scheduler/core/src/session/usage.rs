@@ -1,10 +1,10 @@
-//! Usage of one session since it was opened.
+//! Usage figures of one session since it was opened.
 
 use gpushare_proto::{Bytes, Nanos};
 
 use crate::values::stopwatch::Stopwatch;
 
-/// Times and counts that `status` and the metrics show.
+/// Durations and counts of one session that `status` and the metrics show.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Usage {
     waited: Stopwatch,
@@ -15,7 +15,8 @@ pub(crate) struct Usage {
 }
 
 impl Usage {
-    /// Starts and stops the stopwatches: from `now` on the session `waits`, has a turn (`holds`), or may `work`.
+    /// Starts and stops the stopwatches: from `now` on the session `waits`, has a turn (`holds`), or may
+    /// `work`.
     pub(super) fn run(&mut self, now: Nanos, waits: bool, holds: bool, works: bool) {
         self.waited.run(waits, now);
         self.held.run(holds, now);
@@ -32,32 +33,32 @@ impl Usage {
         self.refusals += 1;
     }
 
-    /// Time since which the session waits for its turn.
+    /// Point in time since which the session waits for its turn.
     pub(crate) const fn waits_since(&self) -> Option<Nanos> {
         self.waited.since()
     }
 
-    /// Time that the session has waited for its turns.
+    /// Duration for which the session has waited for its turns.
     pub(crate) fn waited(&self, now: Nanos) -> Nanos {
         self.waited.read(now)
     }
 
-    /// Time that the session has had turns.
+    /// Duration for which the session has had turns.
     pub(crate) fn held(&self, now: Nanos) -> Nanos {
         self.held.read(now)
     }
 
-    /// Time in which the session could submit work: with the lock, and not known to be idle.
+    /// Duration in which the session could submit work: it held the lock and was not known to be idle.
     pub(crate) fn gpu_time(&self, now: Nanos) -> Nanos {
         self.gpu_time.read(now)
     }
 
-    /// Bytes that its processes brought in on grants.
+    /// Number of bytes that the session's processes brought in on grants.
     pub(crate) const fn moved(&self) -> Bytes {
         self.moved
     }
 
-    /// Number of refused allocations.
+    /// Number of refused allocations of the session.
     pub(crate) const fn refusals(&self) -> u64 {
         self.refusals
     }

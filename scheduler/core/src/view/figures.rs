@@ -16,7 +16,7 @@ use crate::session::Session;
 /// Memory figures of a session on one card, whether or not the session ever used the card.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemoryFigures {
-    /// Number of the card.
+    /// Identifier of the card.
     pub gpu: GpuId,
     /// Size of the card as the session sees it.
     pub total: Bytes,

@@ -25,7 +25,7 @@ pub struct Snapshot {
 /// State of one card: [`GpuView`] without its identity.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GpuSnapshot {
-    /// Number of the card.
+    /// Identifier of the card.
     pub gpu: GpuId,
     /// Total memory of the card.
     pub total_bytes: Bytes,
@@ -66,7 +66,7 @@ pub struct GpuSnapshot {
 /// State of one session: [`SessionView`] without its name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SessionSnapshot {
-    /// Number of the session.
+    /// Identifier of the session.
     pub session: SessionId,
     /// Quota on each card without a quota of its own; `None` for no limit.
     pub memory_limit_bytes: Option<Bytes>,
@@ -93,7 +93,7 @@ pub struct SessionSnapshot {
 /// State of one process: [`ClientView`] without its pid and its unknown functions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClientSnapshot {
-    /// Number of the process.
+    /// Identifier of the process.
     pub client: ClientId,
     /// State of the process's gate.
     pub gate: GateState,
