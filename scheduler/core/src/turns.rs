@@ -1,4 +1,4 @@
-//! Order of turns by weighted virtual time.
+//! Order of turns by virtual time: charged time ÷ effective weight.
 //!
 //! A session has a virtual time on each card: the time that it was charged for turns there ÷ its effective
 //! weight, of which its class is a factor (session/share.rs). The waiter with the least virtual time goes
@@ -44,7 +44,7 @@ use crate::session::share::{Class, Share, Virtual, part};
 type Order = (bool, i128, Class, Ticket, SessionId);
 
 impl Core {
-    /// Returns the waiting sessions on `cards` that may be granted a turn, in order.
+    /// Returns the waiting sessions on `cards` that may be granted a turn, in the order of turns.
     pub(crate) fn in_line(&self, cards: GpuSet) -> impl Iterator<Item = SessionId> {
         let mut here = cards.into_iter();
         let (first, second) = (here.next(), here.next());
@@ -54,7 +54,7 @@ impl Core {
         one.chain(many.into_iter().flatten())
     }
 
-    /// Returns the queued sessions of several cards, in one common order.
+    /// Returns the queued sessions of several cards in one common order of turns.
     fn in_common_line(&self, cards: GpuSet) -> Vec<SessionId> {
         let waiters = self.cards.among(cards).flat_map(|(_, card)| &card.census.queue);
         let waiters: BTreeSet<Order> = waiters.map(|&(turn, id)| self.order(turn, id)).collect();
@@ -67,7 +67,7 @@ impl Core {
         (turn.regular, self.lag(id), turn.class, turn.ticket, id)
     }
 
-    /// Raises the floor of a card to the least virtual time of its holders and waiters.
+    /// Raises the floor of a card: the least virtual time of its holding and waiting sessions.
     pub(crate) fn raise_floor(&mut self, gpu: GpuId) -> Virtual {
         let Some(card) = self.cards.get(gpu) else {
             return Virtual::default();
@@ -84,13 +84,14 @@ impl Core {
         floor
     }
 
-    /// Virtual time of a session on a card, with the charge of its present turn.
+    /// Virtual time of a session on a card, including the charge of its present turn.
     fn had(&self, session: &Session, card: &Card, on: &OnCard) -> Virtual {
         let owed = on.entered.map_or(Nanos::ZERO, |entered| card.charge.owed(self.now, entered));
         on.standing().plus(session.share.virtual_time(owed))
     }
 
-    /// Greatest distance of a session from the floors of the cards on which it takes turns.
+    /// Greatest distance of a session's virtual time from the floors (least virtual times) of its cards with
+    /// turns.
     fn lag(&self, id: SessionId) -> i128 {
         let Some(session) = self.sessions.get(id) else {
             return 0;
@@ -102,9 +103,8 @@ impl Core {
         lags.max().unwrap_or_default()
     }
 
-    /// Virtual time at which a session begins on a card: the least of the other sessions there. The floor
-    /// alone would be too low where a held-up gang, or a waiter for memory that does not come back, keeps it
-    /// down.
+    /// Virtual time at which a session begins on a card: the least of the other sessions there. The card's
+    /// floor would be too low where a gang, or a waiter for memory that does not come back, keeps it down.
     fn level(&mut self, id: SessionId, gpu: GpuId) -> Virtual {
         let floor = self.raise_floor(gpu);
         let held_down = |card: &&Card| card.census.has_gangs() || self.is_anything_lost(gpu.into());
@@ -113,8 +113,8 @@ impl Core {
         beside.unwrap_or(floor).max(floor)
     }
 
-    /// Least virtual time of the other sessions on a card: of payers and of waiters for this card alone, else
-    /// of waiting gangs.
+    /// Least virtual time of the other sessions on a card: of payers and of waiters for this card alone. If
+    /// there are none, of waiting gangs.
     fn least_beside(&self, id: SessionId, gpu: GpuId, card: &Card) -> Option<Virtual> {
         let line = || {
             let others = card.census.queue.iter().filter(|&&(_, other)| other != id);
@@ -151,8 +151,8 @@ impl Core {
         }
     }
 
-    /// Raises the virtual time of a session that joins the waiters and holders of a card. It may be ahead of
-    /// the others by its credit at most; a new one starts level.
+    /// Raises the virtual time of a session that joins the waiters and holders of a card. Its lead over the
+    /// others is at most its credit; a new session starts level.
     pub(crate) fn lift(&mut self, id: SessionId, gpu: GpuId) {
         let Some(share) = self.sessions.get(id).map(|session| session.share) else {
             return;
@@ -173,7 +173,7 @@ impl Core {
         }
     }
 
-    /// Sets all sessions on a card to its floor, when turns begin there.
+    /// Sets the virtual time of all sessions on a card to the card's floor, when turns begin there.
     pub(crate) fn start_level(&mut self, gpu: GpuId) {
         let Some(card) = self.cards.get(gpu) else { return };
         let (floor, members) = (card.floor, card.census.members.clone());
@@ -201,13 +201,13 @@ impl Core {
         }
     }
 
-    /// Returns a card on which a holder whose quantum is over lets go for the first waiter.
+    /// Returns a card on which a holder whose quantum is over releases the lock for the first waiter.
     pub(crate) fn makes_way(&self, id: SessionId) -> Option<GpuId> {
         let mut cards = self.turn_cards(id).and(self.wanted).into_iter();
         cards.find(|&gpu| self.first_on(gpu).is_none_or(|first| self.yields_to(id, first, gpu)))
     }
 
-    /// Whether a holder whose quantum is over lets go for a waiter on a card.
+    /// Whether a holder whose quantum is over releases the lock for a waiter on a card.
     pub(crate) fn yields_to(&self, id: SessionId, first: SessionId, gpu: GpuId) -> bool {
         let (holder, waiter) = (self.sessions.get(id), self.sessions.get(first));
         let (Some(holder), Some(waiter), Some(card)) = (holder, waiter, self.cards.get(gpu)) else {
@@ -218,14 +218,14 @@ impl Core {
         waiter.urgent || self.lag(first) - self.lag(id) < distance(holder.share, enough)
     }
 
-    /// Returns the first waiter in line that takes turns on a card.
+    /// Returns the first session in the order of turns that waits for a turn on a card.
     pub(crate) fn first_on(&self, gpu: GpuId) -> Option<SessionId> {
         let mut line = self.admissible(self.tied(gpu));
         line.find(|&first| self.turn_cards(first).contains(gpu))
     }
 
-    /// Starts the drop of a holder for the first waiter on a card, and queues it behind that waiter until its
-    /// next turn.
+    /// Asks a holder for its lock on behalf of the first waiter on a card. Until its next turn the holder is
+    /// queued behind that waiter.
     pub(crate) fn make_way(&mut self, id: SessionId, gpu: GpuId) {
         let first = self.first_on(gpu).and_then(|first| self.sessions.get(first));
         let standing = first.and_then(|first| Some(first.cards.get(gpu)?.standing()));
@@ -236,19 +236,20 @@ impl Core {
         self.begin_drop(id);
     }
 
-    /// Whether a waiter goes before or level with a holder in an early switch: by class, then by distance from
-    /// the floors.
+    /// Whether a waiter goes before or level with a holder in an early switch. Class decides first, then the
+    /// distance of virtual time from the floors.
     pub(crate) fn is_behind(&self, waiter: SessionId, holder: SessionId) -> bool {
         self.standing_in_line(waiter) <= self.standing_in_line(holder)
     }
 
-    /// Class of a session and its distance from the floors, which order it in line, apart from the ticket.
+    /// Class of a session and the distance of its virtual time from the floors: the sort key of early
+    /// switches.
     pub(crate) fn standing_in_line(&self, id: SessionId) -> (Option<Class>, i128) {
         let class = self.sessions.get(id).map(|session| session.share.class);
         (class, self.lag(id))
     }
 
-    /// Clears the positions behind others that a session took when it last made way.
+    /// Clears the queue positions behind other waiters that a session got when it last released the lock.
     pub(crate) fn stand_up(&mut self, id: SessionId) {
         let cards = self.sessions.get_mut(id).map(|session| session.cards.values_mut());
         cards.into_iter().flatten().for_each(|on| on.behind = Virtual::default());
@@ -265,7 +266,7 @@ impl Core {
         self.keeps_gangs(id);
     }
 
-    /// Marks a holder's cards for another look if gangs wait there. Those wait longer for the holder than
+    /// Marks a holder's cards to be examined again if gangs wait there. Gangs wait longer for the holder than
     /// expected, so their other cards can be lent.
     pub(crate) fn keeps_gangs(&mut self, id: SessionId) {
         for gpu in self.turn_cards(id) {
@@ -278,7 +279,7 @@ impl Core {
     }
 }
 
-/// Virtual time that a session gains in `real` time, as a distance.
+/// Virtual time that a session of this share gains in `real` time, as a signed number.
 fn distance(share: Share, real: Nanos) -> i128 {
     share.virtual_time(real).lag(Virtual::default())
 }

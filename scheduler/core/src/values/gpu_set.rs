@@ -1,4 +1,4 @@
-//! Set of a node's cards in one 64-bit word.
+//! Set of a machine's cards in one 64-bit word.
 
 use std::fmt;
 use std::iter::FusedIterator;
@@ -6,7 +6,7 @@ use std::iter::FusedIterator;
 use gpushare_proto::GpuId;
 use serde::{Deserialize, Serialize};
 
-/// Set of cards of this node.
+/// Set of cards of one machine.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "Vec<GpuId>", try_from = "Vec<GpuId>")]
 pub struct GpuSet(u64);
@@ -36,7 +36,7 @@ impl fmt::Debug for GpuSet {
 }
 
 impl GpuSet {
-    /// Largest number of cards in a node.
+    /// Largest number of cards that a set can contain.
     pub(crate) const MOST: u8 = 64;
 
     fn bit(gpu: GpuId) -> u64 {
@@ -44,7 +44,7 @@ impl GpuSet {
         1 << (gpu.0 % Self::MOST)
     }
 
-    /// Adds a card, and returns whether it was not in the set.
+    /// Adds a card, and returns whether the set did not contain it before.
     pub(crate) fn insert(&mut self, gpu: GpuId) -> bool {
         let before = self.0;
         self.0 |= Self::bit(gpu);
@@ -67,7 +67,7 @@ impl GpuSet {
         self.0.count_ones()
     }
 
-    /// Takes out the card with the lowest number.
+    /// Removes and returns the card with the lowest number.
     pub(crate) fn pop_first(&mut self) -> Option<GpuId> {
         let first = self.into_iter().next()?;
         self.remove(first);

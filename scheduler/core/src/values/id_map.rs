@@ -6,7 +6,7 @@ use std::hash::Hash;
 
 use rustc_hash::FxHashMap;
 
-/// Values by number, found with one probe.
+/// Map from numbers to values in which a look-up needs one probe.
 #[derive(Clone, Debug)]
 pub(crate) struct IdMap<K, V>(FxHashMap<K, V>);
 

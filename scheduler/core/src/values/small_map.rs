@@ -1,7 +1,7 @@
 //! Map of a few keys, in a sorted vector.
 //!
-//! A node has few cards, and most sessions use one card with one process. For so few keys a vector is faster
-//! than a tree.
+//! A machine has few cards, and most sessions use one card with one process. For so few keys a vector is
+//! faster than a tree.
 
 use std::fmt;
 use std::ops::Index;
@@ -13,7 +13,7 @@ use crate::values::gpu_set::GpuSet;
 
 /// Key of a [`SmallMap`].
 pub(crate) trait Key: Copy + Ord + fmt::Display {
-    /// Index at which the key is likely to be.
+    /// Returns the index at which the key is likely to be found.
     fn guess(self) -> usize;
 }
 
@@ -44,7 +44,7 @@ impl<K, T> Default for SmallMap<K, T> {
 }
 
 impl<K: Key, T> SmallMap<K, T> {
-    /// Index of a key, or the index at which it would be inserted.
+    /// Returns the index of a key, or the index at which the key would be inserted.
     #[inline]
     fn find(&self, key: K) -> Result<usize, usize> {
         match self.0.get(key.guess()) {
@@ -65,7 +65,7 @@ impl<K: Key, T> SmallMap<K, T> {
         self.find(key).is_ok()
     }
 
-    /// Inserts a value, and returns the one it replaces.
+    /// Inserts a value, and returns the value that it replaces.
     pub(crate) fn insert(&mut self, key: K, value: T) -> Option<T> {
         if self.0.last().is_none_or(|(last, _)| *last < key) {
             self.0.push((key, value));
@@ -121,7 +121,7 @@ impl<K: Key, T> SmallMap<K, T> {
 }
 
 impl<T> ByGpu<T> {
-    /// Values of the given cards, in order.
+    /// Returns the values of the cards `cards`, by ascending number of the card.
     pub(crate) fn among(&self, cards: GpuSet) -> impl Iterator<Item = (GpuId, &T)> {
         cards.into_iter().filter_map(|gpu| Some((gpu, self.get(gpu)?)))
     }

@@ -1,8 +1,8 @@
-//! Stopwatch: sums the time for which a condition held.
+//! Stopwatch that sums the durations for which a condition held.
 
 use gpushare_proto::Nanos;
 
-/// Sum of the spans in which it ran.
+/// Sum of the durations for which the stopwatch ran.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Stopwatch {
     total: Nanos,
@@ -10,7 +10,7 @@ pub(crate) struct Stopwatch {
 }
 
 impl Stopwatch {
-    /// Starts or stops the watch at `now`.
+    /// Starts or stops the stopwatch at the time `now`.
     pub(crate) fn run(&mut self, running: bool, now: Nanos) {
         match (self.since, running) {
             (None, true) => self.since = Some(now),
@@ -22,12 +22,12 @@ impl Stopwatch {
         }
     }
 
-    /// Time since which the watch runs.
+    /// Point in time since which the stopwatch runs; `None` while it is stopped.
     pub(crate) const fn since(&self) -> Option<Nanos> {
         self.since
     }
 
-    /// Sum of all spans up to `now`.
+    /// Sum of all durations up to the time `now`.
     pub(crate) fn read(&self, now: Nanos) -> Nanos {
         match self.since {
             Some(since) => self.total + (now - since),

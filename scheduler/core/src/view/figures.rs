@@ -1,5 +1,5 @@
-//! Memory figures of a session, for requests from outside its pages. They follow the rules of the figures in
-//! the pages.
+//! Memory figures of a session, for requests on the daemon's sockets. They follow the same rules as the
+//! figures in the memory that each process shares with the daemon.
 //!
 //! ```text
 //!   total   min(quota, card)                     never changes while the session lives
@@ -18,18 +18,18 @@ use crate::session::Session;
 pub struct MemoryFigures {
     /// Identifier of the card.
     pub gpu: GpuId,
-    /// Size of the card as the session sees it.
+    /// Size of the card in bytes as the session sees it.
     pub total: Bytes,
-    /// Bytes that the session uses.
+    /// Number of bytes that the session uses on the card.
     pub used: Bytes,
-    /// Bytes that the session may still allocate.
+    /// Number of bytes that the session may still allocate on the card.
     pub free: Bytes,
-    /// Processes of the session on the card, with the bytes that each uses.
+    /// Processes of the session on the card, with the number of bytes that each uses.
     pub processes: Vec<(ClientId, Bytes)>,
 }
 
 impl Core {
-    /// Memory figures of a session on each card; `None` if there is no such session.
+    /// Returns a session's memory figures on each card; `None` if there is no such session.
     #[must_use]
     pub fn memory_figures(&self, id: SessionId) -> Option<Vec<MemoryFigures>> {
         let session = self.sessions.get(id)?;
@@ -54,20 +54,21 @@ impl Core {
         self.sessions.client(client).is_some_and(|client| client.unproven)
     }
 
-    /// Bytes of a process on a card that never move, as it reported; `None` if it did not attach the card.
+    /// Number of a process's bytes that never leave a card, as it reported. `None` if it did not announce the
+    /// card.
     #[must_use]
     pub fn fixed_bytes(&self, client: ClientId, gpu: GpuId) -> Option<Bytes> {
         Some(self.book(client, gpu)?.fixed())
     }
 
-    /// Bytes that a process uses on a card, as last seen; `None` if it did not attach the card.
+    /// Number of bytes that a process uses on a card, as last seen. `None` if it did not announce the card.
     #[must_use]
     pub fn used_bytes(&self, client: ClientId, gpu: GpuId) -> Option<Bytes> {
         Some(self.book(client, gpu)?.used())
     }
 }
 
-/// Most bytes that a session may use on a card at present.
+/// Returns the largest number of bytes that a session may use on a card at present.
 ///
 /// The result is the session's ceiling, within the managed limit beside the other sessions. Driver memory
 /// that is charged to the quota is subtracted.

@@ -1,7 +1,7 @@
-//! Forecast for a program that is not started yet (`run --dry-run`).
+//! Forecast for a program that is not started yet (`gpushare-ctl run --dry-run`).
 //!
-//! A copy of the machine is told that the program starts, and is thrown away after the answer. So the
-//! forecast follows the same rules as the decisions, and changes nothing.
+//! The forecast tells a copy of the decision machine that the program starts, and discards the copy after the
+//! answer. So the forecast follows the same rules as the decisions, and changes nothing.
 
 use gpushare_proto::admin::Mode;
 use gpushare_proto::session::Priority;
@@ -12,53 +12,56 @@ use crate::events::Event;
 use crate::machine::Core;
 use crate::session::gate::FIRST_WORD;
 
-/// Number of the process in the forecast, which no real process has.
+/// Number that stands for the forecast's process; no real process has it.
 const NEWCOMER: ClientId = ClientId(u64::MAX);
 
-/// Session that the program would belong to.
+/// Session to which the program would belong.
 #[derive(Clone, Copy, Debug)]
 pub struct DryRunSession {
-    /// Number of the session, or one that no session has.
+    /// Identifier of the session, or a number that no session has if the session is new.
     pub session: SessionId,
-    /// Quota of the session on the card in question.
+    /// Memory quota of the session on the card of the forecast.
     pub limit: Option<Bytes>,
-    /// Compute limit of the session on the card in question.
+    /// Compute limit of the session on the card of the forecast.
     pub compute: Option<Percent>,
-    /// Weight of the session's share of the time.
+    /// Weight of the session: its part of the time beside other sessions.
     pub weight: u32,
-    /// Priority class of the session.
+    /// Priority class of the session: high, normal or low.
     pub priority: Priority,
     /// Whether the session may use more memory than the card's capacity.
     pub oversubscribe: bool,
 }
 
-/// Outcome of starting the program.
+/// Expected outcome of starting the program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Forecast {
-    /// Bytes that may be resident together, less one more context if the session has none there.
+    /// Largest sum of bytes that sessions may have on the card at once. The room for another CUDA context is
+    /// subtracted if the session has none there.
     pub capacity: Bytes,
-    /// Sum of the other sessions' quotas; a session without a quota counts with the bytes that it uses.
+    /// Sum of the other sessions' quotas in bytes. A session without a quota counts with the bytes that it
+    /// uses.
     pub promised: Bytes,
-    /// Bytes that the other sessions use.
+    /// Number of bytes that the other sessions use on the card.
     pub used: Bytes,
-    /// Whether the session fits beside the others if it uses its whole quota.
+    /// Whether the session's whole quota fits on the card beside the other sessions.
     pub fits: bool,
-    /// Mode of the card now.
+    /// Mode of the card before the program starts.
     pub mode: Mode,
-    /// Mode of the card with the program.
+    /// Mode of the card once the program runs.
     pub then: Mode,
-    /// Sessions whose turns would come first, with the length of each turn.
+    /// Sessions whose turns would come before the program's, with the length of each turn.
     pub ahead: Vec<(SessionId, Nanos)>,
-    /// Length of the session's own turn.
+    /// Length of the turn that the program's session would get.
     pub quantum: Nanos,
-    /// Duration of a change of turns to the session.
+    /// Expected duration of a switch to the program's session.
     pub switch: Nanos,
-    /// Bound on the wait for a turn (turns.rs); `None` if time alone does not end the wait.
+    /// Longest wait for a turn (computed as in turns.rs); `None` if time alone does not end the wait.
     pub bound: Option<Nanos>,
 }
 
 impl Core {
-    /// Returns the outcome for a session if one more of its processes used its whole quota on a card.
+    /// Returns the expected outcome if one more process of a session used the session's whole quota on a
+    /// card.
     #[must_use]
     pub fn foresee(&self, now: Nanos, gpu: GpuId, prospect: DryRunSession) -> Option<Forecast> {
         let mode = self.cards.get(gpu)?.mode.mode();
@@ -100,7 +103,7 @@ impl Core {
         })
     }
 
-    /// Tells the machine that a program starts, uses its whole quota and has work.
+    /// Tells the decision machine that a program starts, uses its whole quota and has work.
     fn start(&mut self, now: Nanos, gpu: GpuId, prospect: DryRunSession) {
         let DryRunSession { session, limit, compute, weight, priority, oversubscribe } = prospect;
         let client = NEWCOMER;
@@ -127,7 +130,7 @@ impl Core {
         }
     }
 
-    /// Bound on the wait as turns.rs states it, for the sessions that take turns on a card now.
+    /// Longest wait according to the bound in turns.rs, for the sessions that take turns on a card now.
     fn bound(&self, gpu: GpuId, card: &Card, id: SessionId) -> Nanos {
         let share = |id: SessionId| self.sessions.get(id).map(|session| session.share).unwrap_or_default();
         let turn = |id: SessionId| {

@@ -1,11 +1,11 @@
-//! Invariants of the machine, checked after every event by its tests and by `cargo xtask replay`.
+//! Invariants of the decision machine, checked after every event by its tests and by `cargo xtask replay`.
 //!
 //! ```text
 //!   handle(now, event) ─▶ effects ─▶ Invariants::after(core, event, effects) ─▶ all well, or the first Broken
 //! ```
 //!
-//! Nothing here runs in a daemon. Rules about one moment look at the machine alone. Rules about values that
-//! may only change in one direction remember the moment before.
+//! No daemon runs these checks. Rules about one moment examine the decision machine alone. Rules about values
+//! that may only change in one direction remember the moment before.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -23,12 +23,12 @@ use crate::session::on_card::Listing;
 use crate::values::gpu_set::GpuSet;
 use crate::view::updates::FEW;
 
-/// Rule that does not hold.
+/// Invariant of the decision machine that does not hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Broken {
-    /// Rule, as a sentence.
+    /// The violated invariant, as a sentence.
     pub rule: &'static str,
-    /// Values that break the rule.
+    /// Values that violate the invariant, in words.
     pub found: String,
 }
 
@@ -40,10 +40,10 @@ impl fmt::Display for Broken {
 
 impl std::error::Error for Broken {}
 
-/// Checks the rules about one moment, between two events.
+/// Checks the invariants about one moment, between two events.
 ///
 /// # Errors
-/// The first rule that does not hold.
+/// Returns the first invariant that does not hold.
 pub fn check(core: &Core) -> Result<(), Broken> {
     dead_processes_hold_nothing(core)?;
     if core.recalls.is_waiting() {
@@ -61,7 +61,7 @@ pub fn check(core: &Core) -> Result<(), Broken> {
     deadlines_lie_ahead(core)
 }
 
-/// Checker of a machine, event by event.
+/// Checker of a decision machine's invariants, event by event.
 #[derive(Clone, Debug, Default)]
 pub struct Invariants {
     epoch: Epoch,
@@ -70,10 +70,10 @@ pub struct Invariants {
 }
 
 impl Invariants {
-    /// Checks all rules after `event` was handled and gave `effects`.
+    /// Checks all invariants after the decision machine handled `event` and gave `effects`.
     ///
     /// # Errors
-    /// The first rule that does not hold.
+    /// Returns the first invariant that does not hold.
     pub fn after(&mut self, core: &Core, event: Event, effects: &[Effect]) -> Result<(), Broken> {
         check(core)?;
         effects_reach_somebody(core, effects)?;
@@ -100,7 +100,7 @@ impl Invariants {
         Ok(())
     }
 
-    /// Memory beyond the quota is booked only for bytes that a returning process reports as used.
+    /// Checks that memory beyond the quota is booked only for bytes that a returning process reports as used.
     fn leases_grow_within_limits(&mut self, core: &Core, event: Event) -> Result<(), Broken> {
         let before = std::mem::take(&mut self.leased);
         for (id, session) in core.sessions.iter() {
@@ -127,8 +127,8 @@ impl Invariants {
         Ok(())
     }
 
-    /// Managed memory grows only within its limit. A process that reports less fixed memory than before is
-    /// exempt: the difference is booked, though an honest process gives it back.
+    /// Checks that managed memory grows only within its limit. A process that reports less fixed memory than
+    /// before is exempt: the difference is booked, though an honest process gives it back.
     fn managed_memory_grows_within_its_limit(&mut self, core: &Core, event: Event) -> Result<(), Broken> {
         let told = matches!(
             event,
@@ -156,7 +156,7 @@ fn hold(rule: &'static str, holds: bool, found: impl FnOnce() -> String) -> Resu
     }
 }
 
-/// Sums and indexes that are updated by each change equal those that are computed anew.
+/// Checks that sums and indexes that each change updates equal those that are computed anew.
 fn counts_agree(core: &Core) -> Result<(), Broken> {
     let rule = "what is counted as it changes is what there is";
     for (gpu, card) in core.cards.iter() {
@@ -219,7 +219,7 @@ fn holders_fit(core: &Core) -> Result<(), Broken> {
     Ok(())
 }
 
-/// Fixed bytes reduce the capacity, and are never more than was leased.
+/// Checks that fixed bytes reduce the capacity, and are never more than the leased bytes.
 fn fixed_memory_takes_room(core: &Core) -> Result<(), Broken> {
     for (gpu, card) in core.cards.iter() {
         let (fixed, leased) = (card.fixed(), card.census.sums.leased.get());
@@ -280,7 +280,8 @@ fn gates_agree_with_the_lock(core: &Core, id: SessionId, session: &Session) -> R
     hold(rule, open.is_none(), || format!("{open:?} of {id} uses no card"))
 }
 
-/// The first in line waits for holders whose quantum ends or whose drop goes on, or has a stated reason.
+/// Checks that the first waiter waits for holders whose quantum ends or whose drop goes on, or has a stated
+/// reason.
 fn waits_are_bounded(core: &Core) -> Result<(), Broken> {
     for gpu in core.cards.keys() {
         waits_are_bounded_on(core, core.tied(gpu))?;
@@ -312,8 +313,8 @@ fn waits_are_bounded_on(core: &Core, tied: GpuSet) -> Result<(), Broken> {
     Ok(())
 }
 
-/// Looking at every session and card finds no change that the agenda missed. News that a crowd may be told
-/// late is left out.
+/// Checks that examining every session and card finds no change that the agenda missed. Updates that many
+/// processes may be sent late are left out.
 fn nothing_was_overlooked(core: &Core) -> Result<(), Broken> {
     let mut again = core.clone();
     again.effects.clear();

@@ -1,4 +1,4 @@
-//! Format of a recording: one JSON line per event, with a fingerprint of its effects.
+//! Format of a recording of the decision machine: one JSON line per event, with a fingerprint of its effects.
 //!
 //! ```text
 //!   {"line":{"header":{"format":2,"version":"0.1.0","generation":…,"expected":[],"started":…,"config":{…}}},"chain":"…"}
@@ -7,11 +7,11 @@
 //!   {"line":{"end":{"reason":"the daemon ended"}},"chain":"…"}  ◀── of this line and of all before it ────────┘
 //! ```
 //!
-//! A new machine gives the same effects for the same events, so the effects are not kept. A fingerprint of
-//! eight bytes tells whether a replay still gives the same ones. Each line also has a fingerprint of
-//! everything up to itself, so that an edited or missing line is found. It does not prove who wrote the file:
-//! a chain can be computed anew. A recording has no names, pids, paths or tokens, since the machine never
-//! learns them.
+//! A new decision machine gives the same effects for the same events, so the effects are not kept. A
+//! fingerprint of eight bytes tells whether a replay still gives the same effects. Each line also has a
+//! fingerprint of everything up to itself, so that an edited or missing line is found. The fingerprints do
+//! not prove who wrote the file: anyone can compute them anew. A recording has no names, pids, paths or
+//! tokens, since the decision machine never learns them.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -25,64 +25,64 @@ use crate::config::Config;
 use crate::events::{Effect, Event};
 use crate::machine::Core;
 
-/// Version of the format.
+/// Version number of the recording's format.
 pub const FORMAT: u32 = 2;
 
-/// Line of a recording with its place in the chain.
+/// Line of a recording, with the fingerprint of all lines so far.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Link {
-    /// Content of the line.
+    /// Content of the line: header, event or end.
     pub line: Line,
-    /// Fingerprint of this line and of all before it.
+    /// Fingerprint of this line and of all lines before it.
     pub chain: Chain,
 }
 
 impl Link {
-    /// First bytes of every recording.
+    /// First bytes of every recording file.
     pub const BEGINNING: &'static str = r#"{"line":{"header":{"format":"#;
 }
 
-/// Content of a line.
+/// Content of a line in a recording.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Line {
-    /// First line: the start of the machine.
+    /// First line: the state with which the decision machine started.
     Header(Box<Header>),
-    /// Event that the machine handled.
+    /// Line of an event that the decision machine handled.
     Handled(Handled),
-    /// Last line, missing if the daemon was killed.
+    /// Last line; it is missing if the daemon was killed.
     End {
-        /// Reason for the end, in words.
+        /// Reason why the recording ended, in words.
         reason: String,
     },
 }
 
-/// State with which the machine started.
+/// State with which the recorded decision machine started.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Header {
-    /// Version of the format: [`FORMAT`].
+    /// Version number of the recording's format: [`FORMAT`].
     pub format: u32,
-    /// Version of the gpushare that recorded.
+    /// Version of the gpushare release that made the recording.
     pub version: String,
-    /// Generation that was given to the machine: the boot clock in nanoseconds.
+    /// Number of the daemon's start that the decision machine was given: the boot clock in nanoseconds.
     pub generation: u64,
-    /// Processes of the last daemon that the machine waited for.
+    /// Processes of the last daemon for which the decision machine waited.
     pub expected: BTreeSet<ClientId>,
-    /// Whether processes that were not recorded could come back too.
+    /// Whether processes that the last daemon had not recorded could come back too.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub incomplete: bool,
-    /// Clock of the machine at its start.
+    /// Time on the decision machine's clock at its start.
     pub started: Nanos,
-    /// Time of the start, in seconds since 1970.
+    /// Point in time of the start on the calendar, in seconds since 1970.
     pub unix_seconds: u64,
-    /// Settings of the machine.
+    /// Settings of the decision machine.
     pub config: Config,
 }
 
 impl Header {
-    /// Creates a machine as it was at the start of the recording.
+    /// Creates a decision machine in the state at the start of the recording.
     #[must_use]
     pub fn machine(&self) -> Core {
         let (config, expected) = (self.config.clone(), self.expected.clone());
@@ -94,26 +94,27 @@ impl Header {
     }
 }
 
-/// One call of [`Core::handle`].
+/// Call of [`Core::handle`]: an event with its time and a fingerprint of its effects.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Handled {
-    /// Time that came with the event.
+    /// Point in time, on the decision machine's clock, that came with the event.
     pub now: Nanos,
-    /// Event that the machine took in.
+    /// Event that the decision machine handled.
     pub event: Event,
-    /// Fingerprint of the effects; `None` if the machine never returned from the event.
+    /// Fingerprint of the effects; `None` if the daemon crashed while it handled the event.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub effects: Option<Fingerprint>,
 }
 
-/// Hash of a list of effects: 64-bit FNV-1a of its JSON. It does not depend on the machine or the compiler.
+/// Fingerprint of a list of effects: the 64-bit FNV-1a hash of its JSON. It does not depend on the computer
+/// or the compiler.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Fingerprint(u64);
 
 impl Fingerprint {
-    /// Fingerprint of `effects`, which depends on their order.
+    /// Returns the fingerprint of `effects`, which depends on their order.
     #[must_use]
     pub fn of(effects: &[Effect]) -> Self {
         let mut hash = Hash(fnv::FnvHasher::default());
@@ -122,13 +123,14 @@ impl Fingerprint {
     }
 }
 
-/// Hash of a recording up to a line. A changed, missing, repeated or moved line changes it.
+/// Fingerprint of a recording up to a line. A changed, missing, repeated or moved line changes it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Chain(Fingerprint);
 
 impl Chain {
-    /// Chain with one more line; the default is the chain of no line.
+    /// Returns the fingerprint of a recording with one more line. The default value belongs to a recording
+    /// without lines.
     #[must_use]
     pub fn with(self, line: &Line) -> Self {
         let mut hash = Hash(fnv::FnvHasher::default());

@@ -1,5 +1,4 @@
-//! The machine as others see it: what processes are told, what `status` shows, recordings, and the rules that
-//! hold.
+//! Views of the decision machine: updates for processes, figures for `status`, recordings, and invariants.
 
 pub(crate) mod figures;
 mod places;

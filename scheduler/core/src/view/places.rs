@@ -1,5 +1,5 @@
-//! Place of a waiting session in the queue and the reason for its wait, for its line on stderr and for
-//! `status`.
+//! Place of a waiting session in the queue and the reason for its wait. Processes print both on stderr, and
+//! `status` shows them.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use crate::session::lock::Lock;
 use crate::values::gpu_set::GpuSet;
 
 impl Core {
-    /// Place of a session; `None` if it does not wait.
+    /// Returns a session's place in the queue; `None` if the session does not wait.
     pub(crate) fn place(&self, id: SessionId) -> Option<Place> {
         let session = self.sessions.get(id)?;
         session.lock.ticket()?;
@@ -43,7 +43,7 @@ impl Core {
         u32::try_from(ahead).unwrap_or(u32::MAX)
     }
 
-    /// Expected processes that keep a session from any of its cards.
+    /// Number of missing processes of the last daemon that keep a session from any of its cards.
     #[must_use]
     pub fn awaited_by(&self, id: SessionId) -> Vec<ClientId> {
         self.recovery.away_from(self.cards_of(id)).collect()

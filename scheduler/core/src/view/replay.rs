@@ -1,4 +1,4 @@
-//! Replay of a recording: its events are given to a machine that starts as the recorded one did.
+//! Replay of a recording: its events are given to a decision machine that starts as the recorded one did.
 
 use gpushare_proto::Nanos;
 
@@ -7,34 +7,34 @@ use crate::machine::Core;
 use crate::view::invariants::{Broken, Invariants};
 use crate::view::log::{Fingerprint, Handled, Header};
 
-/// Machine that takes the events of a recording in.
+/// Decision machine that handles the events of a recording.
 #[derive(Clone, Debug)]
 pub struct Replay {
     core: Core,
     invariants: Invariants,
-    /// Time of the last event.
+    /// Point in time, on the recorded clock, of the last event.
     now: Nanos,
 }
 
-/// Outcome of one event.
+/// Outcome of replaying one event.
 #[derive(Clone, Debug)]
 pub struct Step {
-    /// Effects of the event.
+    /// Effects that the replayed event gave.
     pub effects: Vec<Effect>,
-    /// Whether the daemon recorded other effects.
+    /// Whether the daemon recorded other effects for the event.
     pub diverged: bool,
     /// First invariant that does not hold after the event.
     pub broken: Option<Broken>,
 }
 
 impl Replay {
-    /// Creates a machine that starts as the recorded one did.
+    /// Creates a decision machine that starts as the recorded one did.
     #[must_use]
     pub fn new(header: &Header) -> Self {
         Self { core: header.machine(), invariants: Invariants::default(), now: header.started }
     }
 
-    /// Gives the machine one recorded event.
+    /// Handles one recorded event and compares its effects with the recorded ones.
     pub fn step(&mut self, handled: &Handled) -> Step {
         let back = (handled.now < self.now).then(|| Broken {
             rule: "time does not run backwards",

@@ -1,5 +1,5 @@
-//! Snapshot of the machine for `gpushare-ctl status`. The shell adds what only it knows: names, pids,
-//! identities of cards.
+//! Snapshot of the decision machine for `gpushare-ctl status`. The daemon adds names, pids and identities of
+//! cards, which the decision machine does not know.
 
 use gpushare_proto::admin::{ClientView, GpuView, LockView, Mode, SessionGpuView, SessionState, SessionView};
 use gpushare_proto::{Bytes, ClientId, GateState, GpuId, GpuUuid, Nanos, SessionId};
@@ -10,87 +10,86 @@ use crate::machine::Core;
 use crate::session::Session;
 use crate::session::lock::Lock;
 
-/// State of the whole machine at one instant.
+/// State of the whole scheduler at one instant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Snapshot {
-    /// Number of processes of the last daemon that are neither back nor dead. Grants on their cards wait for
-    /// them.
+    /// Number of processes of the last daemon that are neither back nor dead. Grants on their cards wait.
     pub recovering: u32,
-    /// Cards, by number.
+    /// States of all cards, by number of the card.
     pub gpus: Vec<GpuSnapshot>,
-    /// Sessions, by number.
+    /// States of all sessions, by number of the session.
     pub sessions: Vec<SessionSnapshot>,
 }
 
-/// State of one card: [`GpuView`] without its identity.
+/// State of one card: a [`GpuView`] without the card's identity.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GpuSnapshot {
     /// Identifier of the card.
     pub gpu: GpuId,
-    /// Total memory of the card.
+    /// Total memory of the card, in bytes.
     pub total_bytes: Bytes,
-    /// Bytes that may be resident together.
+    /// Largest sum of bytes that sessions may have on the card at once.
     pub capacity_bytes: Bytes,
-    /// Bytes that the sessions have allocated.
+    /// Number of bytes that all sessions have allocated.
     pub allocated_bytes: Bytes,
-    /// Allocated bytes that never move.
+    /// Number of allocated bytes that never leave the card.
     pub fixed_bytes: Bytes,
-    /// Bytes of contexts and of other driver memory, measured or assumed.
+    /// Number of bytes of CUDA contexts and of other driver memory, measured or assumed.
     pub overhead_bytes: Bytes,
-    /// Most managed memory of all sessions together; [`Bytes::MAX`] for no limit.
+    /// Largest sum of managed memory of all sessions together; [`Bytes::MAX`] for no limit.
     pub managed_limit_bytes: Bytes,
-    /// Present mode of sharing.
+    /// Present mode of the card: parallel, time-sliced or serialized.
     pub mode: Mode,
-    /// Reason for the mode, in words.
+    /// Reason for the card's mode, in words.
     pub reason: String,
-    /// Number of mode changes so far.
+    /// Number of changes of the card's mode so far.
     pub mode_changes: u64,
     /// Sessions that hold the lock.
     pub holders: Vec<SessionId>,
-    /// Sessions that wait for the lock, in order.
+    /// Sessions that wait for the lock, in the order of their turns.
     pub queue: Vec<SessionId>,
-    /// Length of the next turn.
+    /// Length of the next session's turn.
     pub quantum_ns: Nanos,
-    /// Number of turns granted so far.
+    /// Number of turns granted on the card so far.
     pub handoffs: u64,
-    /// Number of drops whose gates were opened again.
+    /// Number of drops (requests for the lock) that were late and whose gates were opened again.
     pub aborted_drops: u64,
-    /// Latest drains, oldest first, at most 256.
+    /// Durations of the latest drains, oldest first, at most 256.
     pub drains_ns: Vec<Nanos>,
-    /// Moving average of the drains.
+    /// Moving average of the drain durations.
     pub expected_drain_ns: Nanos,
-    /// Bytes that processes moved to the card on grants.
+    /// Number of bytes that processes moved to the card on grants.
     pub moved_bytes: Bytes,
 }
 
-/// State of one session: [`SessionView`] without its name.
+/// State of one session: a [`SessionView`] without the session's name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SessionSnapshot {
     /// Identifier of the session.
     pub session: SessionId,
-    /// Quota on each card without a quota of its own; `None` for no limit.
+    /// Memory quota on each card without a quota of its own; `None` for no limit.
     pub memory_limit_bytes: Option<Bytes>,
-    /// Memory of the session on each card.
+    /// Memory figures of the session on each card.
     pub gpus: Vec<SessionGpuView>,
-    /// Processes of the session.
+    /// States of the session's processes.
     pub clients: Vec<ClientSnapshot>,
-    /// State of the session's lock, with numbers instead of names.
+    /// State of the session's lock, with numbers in place of names.
     pub lock: LockView,
-    /// Reason for the session's wait, if it waits.
+    /// Reason why the session waits; `None` if it does not wait.
     pub waits_for: Option<WaitsFor>,
-    /// Time that the session has waited for its turns so far.
+    /// Duration for which the session has waited for its turns so far.
     pub waited_ns: Nanos,
-    /// Wall time that the session has held turns so far.
+    /// Duration, on the wall clock, for which the session has had turns so far.
     pub held_ns: Nanos,
-    /// Wall time in which the session could submit work: with the lock, and not known to be idle.
+    /// Duration for which the session could submit work: it held the lock and was not known to be idle.
     pub gpu_time_ns: Nanos,
-    /// Bytes that the session's processes brought in on grants.
+    /// Number of bytes that the session's processes brought in on grants.
     pub moved_bytes: Bytes,
-    /// Number of refused allocations so far.
+    /// Number of the session's refused allocations so far.
     pub refusals: u64,
 }
 
-/// State of one process: [`ClientView`] without its pid and its unknown functions.
+/// State of one process: a [`ClientView`] without its pid and its unknown functions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClientSnapshot {
     /// Identifier of the process.
@@ -99,12 +98,12 @@ pub struct ClientSnapshot {
     pub gate: GateState,
     /// Whether a thread of the process sleeps at the gate.
     pub waiting: bool,
-    /// Whether the process's memory may be moved off the card.
+    /// Whether the process's memory may be moved off its cards.
     pub evictable: bool,
 }
 
 impl Core {
-    /// Returns the state of the whole machine.
+    /// Returns the state of the whole scheduler.
     #[must_use]
     pub fn snapshot(&self, now: Nanos) -> Snapshot {
         let now = self.now.max(now);
@@ -119,7 +118,7 @@ impl Core {
         }
     }
 
-    /// Returns the state of one session that ends, without its place in the queue.
+    /// Returns the state of one session that ends, without a place in the queue.
     #[must_use]
     pub fn session_snapshot(&self, now: Nanos, id: SessionId) -> Option<SessionSnapshot> {
         let session = self.sessions.get(id)?;
@@ -151,7 +150,7 @@ impl Core {
 }
 
 impl GpuSnapshot {
-    /// Adds the identity of the card.
+    /// Adds the identity of the card, which only the daemon knows.
     #[must_use]
     pub fn into_view(self, uuid: GpuUuid, name: String) -> GpuView {
         GpuView {
@@ -179,7 +178,7 @@ impl GpuSnapshot {
 
 impl SessionSnapshot {
     /// Adds the name of the session. `process` returns the pid of a process, and the driver functions that it
-    /// was handed and that the library does not know.
+    /// uses and the library does not know.
     #[must_use]
     pub fn into_view(
         self,

@@ -1,10 +1,10 @@
-//! Updates for processes, beside their gates: flags, memory figures and places in the queue, each when it
+//! Updates for processes beside their gates: flags, memory figures and places in the queue, each sent when it
 //! changes.
 //!
-//! In a long queue every grant changes all places, and each grant would wait for a thousand messages. There a
-//! process is told its place at most once a second, and few processes at the same time. On a card with many
-//! sessions one allocation may change the figures of all others; these go out together, at most a hundred
-//! times a second.
+//! In a long queue every grant changes all places, and would need a thousand messages. So a process in a long
+//! queue is told its place at most once a second, and only few processes at a time. On a card with many
+//! sessions one allocation may change the figures of all others. Those figures are sent together, at most a
+//! hundred times a second.
 
 use gpushare_proto::page::{FLAG_CONTENDED, FLAG_LIMITED, FLAG_WANTED};
 use gpushare_proto::{Bytes, ClientId, GpuId, Nanos, SessionId};
@@ -22,19 +22,19 @@ use crate::view::figures::present_ceiling;
 
 /// Largest number of sessions in a queue, or on a card, that are told every change at once.
 pub(crate) const FEW: usize = 16;
-/// Shortest time between two places that a process in a long queue is told.
+/// Shortest time between two updates of its place that a process in a long queue is sent.
 const PAUSE: Nanos = Nanos::from_secs(1);
-/// Number of sessions in a long queue that are told their places in one step.
+/// Number of sessions in a long queue that are sent their places in one step.
 const AT_ONCE: usize = 8;
 const STEP: Nanos = Nanos::from_millis(10);
 
-/// Memory figures that changed, by card.
+/// Memory figures that changed since the process was told, by card.
 type Changed = SmallVec<[(GpuId, Figures); 1]>;
 
-/// Bytes that a session uses and the most that it may use, by card.
+/// Number of bytes that a session uses and the largest number that it may use, by card.
 type Facts = SmallVec<[(GpuId, Bytes, Bytes); 1]>;
 
-/// Changes that a process has not been told yet.
+/// Changes that a process was not told yet.
 #[derive(Debug)]
 struct Update {
     client: ClientId,
@@ -50,7 +50,7 @@ impl Update {
 }
 
 impl Core {
-    /// Adds the sessions to the agenda whose processes a change on a card concerns.
+    /// Adds to the agenda the sessions whose processes must be told of a change on a card.
     pub(crate) fn touch_members_of_changed_cards(&mut self) {
         for gpu in self.agenda.cards() {
             let Some(card) = self.cards.get_mut(gpu) else {
@@ -141,7 +141,8 @@ impl Core {
         }
     }
 
-    /// Time at which a session may be told its place, if it was not told since the queue `moved_up`.
+    /// Point in time at which a session may be sent its place, if it was sent none since the queue
+    /// `moved_up`.
     fn place_is_old(&self, id: SessionId, moved_up: Nanos) -> Option<Nanos> {
         let session = self.sessions.get(id)?;
         // A session that is dropping may have threads at its gate, but has no place.
@@ -155,7 +156,7 @@ impl Core {
         old.min()
     }
 
-    /// Sends the updates of one session's processes.
+    /// Sends the pending updates of one session's processes.
     pub(crate) fn update_processes(&mut self, id: SessionId) {
         let Some(session) = self.sessions.get(id) else {
             return;
@@ -221,8 +222,8 @@ impl Core {
         }
     }
 
-    /// Change of the place that a process was told: `Some(None)` if it waits no longer. `place` caches the
-    /// session's place.
+    /// Change of the place that a process was last told: `Some(None)` if it waits no longer. `place` caches
+    /// the session's place.
     fn queued(
         &self,
         id: SessionId,
@@ -243,7 +244,7 @@ impl Core {
         (told.queued != *place).then(|| place.clone())
     }
 
-    /// Whether a session stands in a long queue. A session that is kept out of all queues is told at once.
+    /// Whether a session waits in a long queue. A session that is kept out of all queues is told at once.
     fn is_in_a_crowd(&self, session: &Session) -> bool {
         let queues = session.cards.iter().filter(|(_, on)| on.listed.queued.is_some());
         let mut cards = queues.filter_map(|(gpu, _)| self.cards.get(gpu));
@@ -261,8 +262,8 @@ impl Core {
         flag(contended, FLAG_CONTENDED) | flag(wanted, FLAG_WANTED) | limited
     }
 
-    /// Figures that differ from those that the process was told. `facts` caches the session's use and ceiling
-    /// by card.
+    /// Memory figures that differ from those that the process was last told. `facts` caches the session's use
+    /// and ceiling by card.
     fn new_figures(&self, session: &Session, process: &Client, facts: &mut Facts) -> Changed {
         let mut new = Changed::new();
         for (gpu, book) in process.books.iter() {
@@ -285,7 +286,7 @@ impl Core {
 }
 
 impl Card {
-    /// State of the card that concerns all sessions on it.
+    /// Figures of the card that concern all sessions on it.
     fn state_to_tell(&self) -> Told {
         let limit = self.managed_limit();
         let taken = match limit {

@@ -1,7 +1,7 @@
-//! Estimate of a session's wait for its turn, for `explain`. No decision depends on it.
+//! Estimate of a session's wait for its turn, for `gpushare-ctl explain`. No decision depends on it.
 //!
-//! The estimate is the slow case: the holder runs until its time is over, and all sessions ahead use their
-//! whole turns, one after the other. Sessions that fit together, or go idle early, make the wait shorter.
+//! The estimate is the slow case: the holders use their whole time, and all sessions ahead use their whole
+//! turns, one after the other. The wait is shorter if sessions fit together or go idle early.
 
 use std::collections::BTreeSet;
 
@@ -11,21 +11,21 @@ use crate::events::WaitsFor;
 use crate::machine::Core;
 use crate::session::lock::Lock;
 
-/// Wait of a session, with its reason.
+/// Estimated wait of a session for its turn, with the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Waiting {
-    /// Reason for the wait.
+    /// Reason why the session waits.
     pub reason: WaitsFor,
-    /// Holders of the session's cards, with the rest of their time.
+    /// Sessions that hold the waiting session's cards, with the rest of their time.
     pub holders: Vec<(SessionId, Nanos)>,
-    /// Sessions whose turn comes first, in order, with the expected length of each turn.
+    /// Sessions whose turns come first, in order, with the expected length of each turn.
     pub ahead: Vec<(SessionId, Nanos)>,
-    /// Expected duration of a change of turns.
+    /// Expected duration of a switch from one session to the next.
     pub handoff: Nanos,
 }
 
 impl Waiting {
-    /// Estimated time until the session's turn; `None` if time alone does not end the wait.
+    /// Estimated duration until the session's turn; `None` if time alone does not end the wait.
     #[must_use]
     pub fn about(&self) -> Option<Nanos> {
         match self.reason {
@@ -40,7 +40,7 @@ impl Waiting {
 }
 
 impl Core {
-    /// Wait of a session; `None` if it does not wait.
+    /// Returns the estimated wait of a session; `None` if the session does not wait.
     #[must_use]
     pub fn waiting(&self, now: Nanos, id: SessionId) -> Option<Waiting> {
         let now = self.now.max(now);
