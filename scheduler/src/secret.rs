@@ -1,11 +1,11 @@
-//! Hash of a token. The daemon keeps only hashes, so neither its registry nor its memory contains the secret.
+//! Hash of a token. The daemon keeps only hashes, so its registry and its memory contain no tokens.
 
 use gpushare_proto::Token;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
 
-/// SHA-256 of a token. Tokens are 256 random bits, so there is nothing to guess that salt would slow down.
+/// SHA-256 of a token. No salt is needed, because tokens are 256 random bits and cannot be guessed.
 #[derive(Clone, Serialize, Deserialize, PartialEq, Eq)]
 pub(crate) struct TokenHash([u8; 32]);
 
@@ -14,7 +14,7 @@ impl TokenHash {
         Self(Sha256::digest(token.0).into())
     }
 
-    /// Returns whether both are hashes of one token, in constant time.
+    /// Returns whether both values are hashes of one token. Takes the same time in each case.
     pub(crate) fn matches(&self, other: &Self) -> bool {
         self.0.ct_eq(&other.0).into()
     }

@@ -6,11 +6,11 @@
 //!     tenant/scheduler.sock    0666 for the system's daemon, 0600 in a 0700 folder for a user's own
 //! ```
 //!
-//! Sockets that systemd passes to the daemon are used instead, if they are at these paths. They stay when the
-//! daemon ends: connections queue up in them until the next daemon takes them over.
+//! The daemon uses sockets that systemd passes instead, if they are at these paths. These stay when the
+//! daemon ends. Connections queue up in them until the next daemon takes them over.
 //!
 //! A file at a socket's path is replaced only if it is a socket on which no process listens. The lock on the
-//! folder decides between daemons that start at once: one serves, and the others report its pid.
+//! folder decides between daemons that start together: one serves, and the others report its pid.
 
 use std::fs::{self, File, Permissions};
 use std::io;
@@ -29,10 +29,10 @@ use crate::config::Owner;
 use crate::errors::FileError;
 use crate::lock::{holder, lock_folder};
 
-/// Remedy for a failed system call.
+/// Advice for the user after a failed system call on the runtime folder.
 const HINT: &str = "check its owner, or choose another folder with --runtime-dir";
 
-/// Longest path that fits a socket address, in bytes.
+/// Largest length of a path that fits a socket address, in bytes.
 const MAX_PATH: usize = 107;
 
 #[derive(Debug, thiserror::Error)]
@@ -41,7 +41,7 @@ pub(crate) enum SocketError {
     System(#[from] FileError),
     #[error("{0} with --runtime-dir")]
     Folder(#[from] FolderError),
-    /// The folder was moved or replaced while the daemon served it.
+    /// Runtime folder that was moved or replaced while the daemon served it.
     #[error(
         "{} was moved or replaced, so no process finds this daemon any more; the daemon ends, and the processes \
          that it served run on and connect to the next one",
@@ -55,10 +55,10 @@ pub(crate) enum SocketError {
         path.display()
     )]
     TooLong { path: PathBuf, length: usize },
-    /// A passed socket cannot be one of the daemon's two.
+    /// Socket passed by systemd that cannot be one of the daemon's two.
     #[error("passed socket number {number} {what}; see docs/systemd.md")]
     Passed { number: usize, what: String },
-    /// Another daemon serves the folder.
+    /// Runtime folder that another daemon serves.
     #[error("a gpushare daemon{} already serves {}; use it, or stop it first", holder(*pid), path.display())]
     Busy { pid: Option<u32>, path: PathBuf },
 }
@@ -67,10 +67,10 @@ pub(crate) enum SocketError {
 pub(crate) struct Folder {
     runtime: RuntimeDir,
     owner: Owner,
-    /// Whether this daemon made the folder.
+    /// Whether this daemon created the runtime folder.
     made: bool,
     lock: File,
-    /// Tenant's and administrator's socket, if they were passed to the daemon.
+    /// Tenant's and administrator's socket, if systemd passed them to the daemon.
     passed: [Option<UnixListener>; 2],
 }
 
@@ -81,7 +81,7 @@ pub(crate) struct Sockets {
 }
 
 impl Folder {
-    /// Makes the folder if it is missing, checks it, and locks it.
+    /// Creates the runtime folder if it is missing, checks it, and locks it.
     pub(crate) fn take(runtime: &RuntimeDir, owner: Owner) -> Result<Self, SocketError> {
         for path in [runtime.tenant_socket(), runtime.admin_socket()] {
             let length = path.as_os_str().len();
@@ -98,7 +98,7 @@ impl Folder {
         Ok(Self { runtime: runtime.clone(), owner, made, lock, passed: [None, None] })
     }
 
-    /// Takes over sockets that were passed to the daemon. Their paths tell which is which.
+    /// Takes over sockets that systemd passed to the daemon. Their paths tell which socket is which.
     pub(crate) fn adopt(&mut self, passed: Vec<UnixListener>) -> Result<(), SocketError> {
         for (number, listener) in passed.into_iter().enumerate() {
             let refuse = |what: String| SocketError::Passed { number, what };
@@ -131,7 +131,7 @@ impl Folder {
         Ok(())
     }
 
-    /// Binds the sockets that were not passed. Connections queue up from then on.
+    /// Binds the sockets that systemd did not pass. Connections queue up from then on.
     pub(crate) fn listen(&self) -> Result<Sockets, SocketError> {
         folder::take(&self.runtime.tenant_dir(), mode(self.owner))?;
         let tenant_mode = if self.owner == Owner::System { 0o666 } else { 0o600 };
@@ -153,8 +153,8 @@ impl Folder {
         fs::canonicalize(path).is_ok_and(|path| is_at(&self.lock, &path))
     }
 
-    /// Makes the link to the daemon's state folder, if that is another folder. Without the link, tools look
-    /// for token files here.
+    /// Creates the link to the daemon's state folder, if that is another folder. Without the link, tools look
+    /// for token files in the runtime folder.
     pub(crate) fn link_state(&self, state: Option<&Path>) {
         let link = self.runtime.state_link();
         if fs::symlink_metadata(&link).is_ok_and(|found| found.is_symlink()) {
@@ -168,16 +168,16 @@ impl Folder {
         }
     }
 
-    /// Opens the folder again, even if it was moved.
+    /// Opens the runtime folder again, even if it was moved.
     pub(crate) fn descriptor(&self) -> io::Result<OwnedFd> {
         self.lock.as_fd().try_clone_to_owned()
     }
 
-    /// Removes the sockets that were not passed, and what no later daemon needs.
+    /// Removes the sockets that systemd did not pass, and the files that no later daemon needs.
     ///
-    /// All other files stay if clients of this daemon run on (`awaited`). The registry stays if it holds
-    /// usage (`lasting`). The folder stays if it was there before this daemon. A folder that was replaced is
-    /// left alone, because the one at the path may belong to another daemon.
+    /// All other files stay if clients of this daemon continue (`awaited`). The registry stays if it has
+    /// usage (`lasting`). The folder stays if it existed before this daemon. A folder that was replaced stays
+    /// unchanged, because the one at the path may belong to another daemon.
     pub(crate) fn leave(self, awaited: bool, lasting: bool) {
         if !is_at(&self.lock, self.runtime.root()) {
             return;
@@ -222,7 +222,7 @@ impl Folder {
         Ok(listener)
     }
 
-    /// Removes a socket that no process listens on.
+    /// Removes a socket on which no process listens.
     fn clear(&self, path: &Path) -> Result<(), SocketError> {
         match fs::symlink_metadata(path) {
             Err(cause) if cause.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -246,7 +246,7 @@ fn mode(owner: Owner) -> u32 {
     }
 }
 
-/// Returns whether a socket's address is this path, possibly through a link like `/var/run`.
+/// Returns whether a socket's address is the path `own`, possibly through a link like `/var/run`.
 fn is_same(own: &Path, address: &Path) -> bool {
     let real = |path: &Path| path.canonicalize().ok();
     own == address || (real(own).is_some() && real(own) == real(address))

@@ -1,12 +1,12 @@
-//! The state folder: persistent sessions with their tokens, usage, and the audit log.
+//! The state folder, which contains persistent sessions with their tokens, usage, and the audit log.
 //!
 //! ```text
 //!   /run/gpushare        sockets, tokens of programs, state ─┐   gone after a reboot
 //!   /var/lib/gpushare    registry.redb, tokens, audit.log  ◀─┘   stays
 //! ```
 //!
-//! The state folder may be the runtime folder, which is locked already. Another folder gets a lock of its
-//! own, because a store has one writer.
+//! The state folder may be the runtime folder, which is locked already. Another folder gets its own lock,
+//! because only one daemon may write a registry file.
 
 use std::fs::{DirBuilder, File};
 use std::io;
@@ -22,7 +22,7 @@ use crate::errors::FileError;
 use crate::lock::lock_folder;
 use crate::sockets::Folder;
 
-/// Remedy for a failed system call.
+/// Advice for the user after a failed system call on the state folder.
 const HINT: &str = "check its owner, or choose another folder with --state-dir";
 
 #[derive(Debug, thiserror::Error)]
@@ -38,19 +38,19 @@ pub(crate) enum StateError {
     Busy(PathBuf),
 }
 
-/// Folder that is held open, and the path of a file in it.
+/// Open folder, and the path of a file in it.
 pub(crate) type At = (OwnedFd, PathBuf);
 
-/// The state folder, locked until drop.
+/// State folder of this daemon, locked until the value is dropped.
 #[derive(Debug)]
 pub(crate) struct State {
     registry: PathBuf,
-    /// Lock on the folder; `None` if it is the runtime folder, which is locked already.
+    /// Lock on the state folder; `None` if it is the runtime folder, which is locked already.
     lock: Option<File>,
 }
 
 impl State {
-    /// Makes the folder if it is missing, checks it, and locks it.
+    /// Creates the state folder if it is missing, checks it, and locks it.
     pub(crate) fn take(settings: &Settings, own: &Folder) -> Result<Self, StateError> {
         let path = &settings.state;
         let registry = path.join(names::REGISTRY);
@@ -74,7 +74,7 @@ impl State {
         self.lock.is_some()
     }
 
-    /// Opens the folder again, even if it was moved.
+    /// Opens the state folder again, even if it was moved.
     pub(crate) fn descriptor(&self, own: &Folder) -> io::Result<OwnedFd> {
         match &self.lock {
             None => own.descriptor(),
@@ -82,7 +82,7 @@ impl State {
         }
     }
 
-    /// Returns the place of the registry, and the place where an older release kept it in the runtime folder.
+    /// Returns the place of the registry file, and the place where an older release kept it.
     pub(crate) fn places(&self, own: &Folder, before: &Path) -> io::Result<(At, Option<At>)> {
         match &self.lock {
             None => Ok(((own.descriptor()?, self.registry.clone()), None)),

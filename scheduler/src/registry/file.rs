@@ -1,5 +1,5 @@
-//! Opens, creates and sets aside the store's file, by its name in a folder that is held open. So the file of
-//! another daemon, which may have taken the path, is never touched.
+//! The registry file: opens it, creates it, or renames a damaged one. The file is reached through its open
+//! folder, so the file of another daemon at the same path is never touched.
 
 use std::any::Any;
 use std::cell::Cell;
@@ -18,20 +18,20 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-/// Size of the store's page cache in bytes.
+/// Size of the registry file's cache in memory, in bytes.
 const CACHE: usize = 1 << 20;
-/// Number of tries, and the pause between them, while the last daemon still has the file open.
+/// Number of attempts to open a registry file that the last daemon has open, and the pause between them.
 const BUSY: (u32, Duration) = (100, Duration::from_millis(20));
 
 #[derive(Debug, thiserror::Error)]
 pub(super) enum StoreError {
-    /// The file is no store of a daemon, or it is damaged.
+    /// File that is not a registry or is damaged.
     #[error("{0}")]
     Corrupt(String),
-    /// The file may be intact, but a system call failed.
+    /// System call that failed; the file itself may be intact.
     #[error("{0}")]
     System(io::Error),
-    /// Another process has the file open.
+    /// File that another process has open.
     #[error("another process has it open")]
     Busy,
 }
@@ -41,7 +41,7 @@ impl StoreError {
         Self::Corrupt(what.to_string())
     }
 
-    /// Separates a lack of resources from damage of the file.
+    /// Separates a lack of resources from damage of the registry file.
     fn of_io(cause: io::Error) -> Self {
         use Errno as E;
         match Errno::from_io_error(&cause) {
@@ -63,7 +63,7 @@ impl<E: Into<redb::Error>> From<E> for StoreError {
     }
 }
 
-/// Open store. Closing it writes, and the library may panic on any write.
+/// Open registry file. Closing the file writes to it, and the library may panic on any write.
 #[derive(Debug)]
 pub(super) struct Opened(Option<Database>);
 
@@ -94,12 +94,12 @@ impl Drop for Opened {
 #[derive(Debug)]
 pub(super) struct StoreFile {
     folder: OwnedFd,
-    /// Path of the file when its folder was opened, for messages.
+    /// Path of the file when its folder was opened, used only in messages.
     pub(super) path: PathBuf,
     name: String,
 }
 
-/// Device and inode of a file.
+/// Device number and inode number of a file.
 pub(super) type Identity = (u64, u64);
 
 impl StoreFile {
@@ -112,7 +112,7 @@ impl StoreFile {
         Some(identity(&statat(&self.folder, &self.name, AtFlags::SYMLINK_NOFOLLOW).ok()?))
     }
 
-    /// Opens the existing store and checks all of it.
+    /// Opens the existing registry file and checks all of its contents.
     pub(super) fn open(&self) -> Result<(Opened, Identity), StoreError> {
         let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
         let mut tries = 0;
@@ -143,7 +143,7 @@ impl StoreFile {
         }
     }
 
-    /// Creates a store with the rows that `fill` writes. The file gets its name once it is complete.
+    /// Creates a registry file with the rows that `fill` writes. The file gets its name once it is complete.
     pub(super) fn create(
         &self,
         fill: impl FnOnce(&Database) -> Result<(), StoreError>,
@@ -173,7 +173,7 @@ impl StoreFile {
         let _ = unlinkat(&self.folder, &self.name, AtFlags::empty());
     }
 
-    /// Renames the file to `NAME.WHAT-N` and returns the new path.
+    /// Renames the registry file to `NAME.WHAT-N` and returns the new path.
     pub(super) fn set_aside(&self, what: &str) -> PathBuf {
         let is_free = |name: &String| {
             accessat(&self.folder, name, rustix::fs::Access::EXISTS, AtFlags::empty()).is_err()
@@ -197,11 +197,11 @@ fn builder() -> Builder {
 }
 
 thread_local! {
-    /// Whether panics of this thread are caught and must not be printed.
+    /// Whether panics of this thread are caught, and their messages are not printed.
     static CATCHING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs an action on the store. The library panics on some kinds of damage, which is returned as an error.
+/// Runs an action on the registry file. Turns a panic of the library, as damaged files cause, into an error.
 pub(super) fn catch_panics<T>(act: impl FnOnce() -> Result<T, StoreError>) -> Result<T, StoreError> {
     static QUIET: Once = Once::new();
     QUIET.call_once(|| {

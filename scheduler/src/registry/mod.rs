@@ -1,4 +1,4 @@
-//! The registry: clients, sessions and usage, stored on disk for the next daemon.
+//! The registry: clients, sessions and usage, stored in a file for the next daemon.
 //!
 //! ```text
 //!   engine ─ book, usage ─▶ slot, latest wins ─▶ thread: Store ─ one fsynced commit ─▶ registry.redb
@@ -6,9 +6,9 @@
 //!     └─── word: all acts up to this one are stored ◀┘
 //! ```
 //!
-//! A thread writes beside the engine, so a slow disk delays no grant. Only the answers to administrators wait
-//! for the thread's word. Entries about processes count on the boot on which they were written; persistent
-//! sessions and usage also count after a reboot. A damaged file is set aside.
+//! A writer thread writes the file, so a slow disk delays no grant. Only the answers to administrators wait
+//! for the thread. Entries about processes are valid on the boot on which they were written. Persistent
+//! sessions and usage are also valid after a reboot. A damaged file is renamed.
 
 mod file;
 mod store;
@@ -30,15 +30,15 @@ pub(crate) use store::{Store, view};
 pub(crate) use usage::{Figures, Hour, Spent, Usage};
 pub(crate) use writer::{News, Word, Writer};
 
-/// Greatest valid number of a session or client. Counting there at a million a second takes 100,000 years.
+/// Largest valid number of a session or client. Counting a million a second to it takes 100,000 years.
 const MOST: u64 = u64::MAX / 4;
 
-/// Contents of the registry, without usage.
+/// Sessions and clients as stored in the registry.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Book {
-    /// Boot id of the kernel when the book was written.
+    /// Boot id of the kernel when the registry was written.
     boot: String,
-    /// Whether a daemon wrote the book at its end, so that no client joined afterwards.
+    /// Whether a daemon wrote this at its end, so that no client joined afterwards.
     pub(crate) ended: bool,
     pub(crate) next_session: u64,
     pub(crate) next_client: u64,
@@ -56,11 +56,11 @@ pub(crate) struct SessionEntry {
     pub(crate) origin: Origin,
     pub(crate) paused: bool,
     pub(crate) revoked: bool,
-    /// End of the session's time, in nanoseconds since 1970; `None` for no end.
+    /// Point in time at which the session expires, in nanoseconds since 1970; `None` for never.
     pub(crate) expires_unix: Option<u64>,
-    /// Totals that the session has used under all daemons.
+    /// Totals of the session's usage under all daemons.
     pub(crate) totals: Figures,
-    /// Processes that entered the session.
+    /// Processes that entered the session with its token.
     #[serde(default, rename = "entrants")]
     pub(crate) joined: Vec<JoinedProcess>,
 }
@@ -68,11 +68,11 @@ pub(crate) struct SessionEntry {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Origin {
-    /// Registered by a process, which holds the token.
+    /// Session registered by a process, which holds the token.
     Registered { token: TokenHash, uid: u32, by: ProcessId },
-    /// Made by an administrator; it lives until it is deleted.
+    /// Session made by an administrator; it lasts until it is deleted.
     Created { token: Option<TokenHash>, binding: Binding, uid: u32 },
-    /// Made for peers without a token.
+    /// Session made by the daemon for processes without a token.
     Implicit(ImplicitKey),
 }
 
@@ -81,7 +81,7 @@ pub(crate) struct ClientEntry {
     pub(crate) client: ClientId,
     pub(crate) session: SessionId,
     pub(crate) process: ProcessId,
-    /// Cards that the client announced; empty if it announced none yet, or an older daemon wrote the entry.
+    /// Cards that the client announced; empty if there are none, or if an older daemon wrote the entry.
     #[serde(default)]
     pub(crate) cards: Vec<CardUse>,
 }
@@ -89,7 +89,7 @@ pub(crate) struct ClientEntry {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct CardUse {
     pub(crate) card: GpuInfo,
-    /// Bytes in use, at most a second old.
+    /// Number of bytes that the client uses on the card, at most a second old.
     pub(crate) used: Bytes,
 }
 
@@ -98,7 +98,8 @@ impl Book {
         Self { boot: boot_id(), next_session, next_client, ..Self::default() }
     }
 
-    /// Returns whether a number is not valid: not given out yet, or so great that counting on would overflow.
+    /// Returns whether a stored number is not valid: not given out yet, or so large that counting could
+    /// overflow.
     fn is_impossible(&self) -> bool {
         let given = |number: u64, next: u64| (1..next).contains(&number);
         let counts = |next: u64| (1..=MOST).contains(&next);
@@ -112,7 +113,7 @@ impl Book {
         !self.boot.is_empty() && self.boot == boot_id()
     }
 
-    /// Returns the book after a reboot: only sessions made by administrators remain.
+    /// Returns the contents of the registry after a reboot: only sessions made by administrators remain.
     fn over_a_boot(mut self) -> Self {
         let (next_session, next_client) = (self.next_session, self.next_client);
         self.sessions.retain(|entry| matches!(entry.origin, Origin::Created { .. }));

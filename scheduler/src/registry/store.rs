@@ -1,4 +1,4 @@
-//! Rows of the store. Of a new book, only the difference to the last one is written.
+//! Reads and writes the rows of the registry file. A write changes only the rows that differ.
 //!
 //! ```text
 //!   meta      format, boot, ended, next session, next client
@@ -6,9 +6,9 @@
 //!   usage     hour, session ──▶ name, GPU time, waited, held, moved, peak
 //! ```
 //!
-//! Every commit is fsynced. A commit without fsync (`Durability::None`) is lost with the process, and the
-//! next daemon would not wait for a client that it does not know. `Durability::Eventual` is fsynced on Linux
-//! anyway. So the engine collects changes that are not urgent.
+//! Every commit is fsynced. A commit without fsync (`Durability::None`) is lost with the daemon, and the next
+//! daemon would not wait for a client without an entry. `Durability::Eventual` is fsynced on Linux too. So
+//! the engine collects changes that are not urgent.
 
 use gpushare_proto::admin::UsageView;
 use gpushare_proto::{Bytes, Nanos, SessionId};
@@ -25,11 +25,11 @@ use super::usage::{self, Figures, Hour, Spent, Usage};
 use super::{Book, ClientEntry, SessionEntry};
 use crate::state::At;
 
-/// Version of the format of the rows.
+/// Version of the format of the registry file's rows.
 const FORMAT: &str = "3";
-/// Greatest number of usage rows, with which the file has about 20 MB.
+/// Largest number of usage rows. With so many rows the registry file has about 20 MB.
 const MOST_USAGE: u64 = 100_000;
-/// Greatest number of sessions in one answer, which must fit one message.
+/// Largest number of sessions in one answer about usage, which must fit one message.
 const MOST_ANSWERED: usize = 10_000;
 
 const META: TableDefinition<'_, &str, &str> = TableDefinition::new("meta");
@@ -42,15 +42,15 @@ type Row<'a> = (&'a str, u64, u64, u64, u64, u64);
 #[derive(Debug)]
 pub(crate) struct Store {
     file: StoreFile,
-    /// Location where older releases kept the store.
+    /// Place where older releases kept the registry file.
     before: Option<StoreFile>,
-    /// Whether the book names every client that may come back: the last daemon ended in order, or there was
-    /// none on this boot.
+    /// Whether the registry names every client that may reconnect. This is so if the last daemon ended in
+    /// order, or none ran on this boot.
     pub(crate) complete: bool,
     open: Option<Open>,
-    /// Usage that is not written yet.
+    /// Usage that is not in the registry file yet.
     pending: Usage,
-    /// Hour in which old usage was removed last.
+    /// Hour of the last removal of old usage.
     pruned: Option<Hour>,
 }
 
@@ -62,10 +62,10 @@ struct Open {
 }
 
 impl Store {
-    /// Opens the store `at` a folder that is held open, and returns it with the last daemon's book.
+    /// Opens the registry file `at` an open folder. Also returns the contents that the last daemon left.
     ///
-    /// A store that exists only at the place `before`, where older releases kept it, is taken over. A store
-    /// that may be intact and cannot be opened now is an error: without it, sessions would be forgotten.
+    /// Moves a file that exists only at the place `before`, where older releases kept it. Fails if a file may
+    /// be intact and cannot be opened now: without the file, sessions would be forgotten.
     pub(crate) fn open(at: At, before: Option<At>) -> Result<(Self, Book), std::io::Error> {
         let file = |(folder, path)| StoreFile::new(folder, path);
         let mut store = Self {
@@ -106,8 +106,8 @@ impl Store {
         Ok((store, if same_boot { book } else { book.over_a_boot() }))
     }
 
-    /// Opens the file at the path, or creates one. Returns the book of an existing file. A damaged one is set
-    /// aside.
+    /// Opens the registry file, or creates one. Returns the contents of an existing file. Renames a damaged
+    /// file.
     fn attach(&mut self) -> Result<Option<Book>, StoreError> {
         self.open = None;
         if let Some(open) = found(&self.file, &mut self.complete)? {
@@ -139,11 +139,11 @@ impl Store {
         Ok(Some(stored))
     }
 
-    /// Creates a file with this book and with the usage of an `old` file.
+    /// Creates a registry file with these contents, and with the usage of an `old` file.
     ///
-    /// The layout on a file's first page has no checksum. A changed bit there may stay unnoticed while
-    /// reading, and damage rows that are written later. So a daemon writes only to a file that it created.
-    /// This also gives back the space that the old file had grown to.
+    /// The layout on a file's first page has no checksum. A changed bit there may stay unnoticed during
+    /// reads, and damage rows that are written later. So a daemon writes only to a file that it created
+    /// itself. A new file also does not occupy the space to which the old one had grown.
     fn make(&self, stored: &Book, old: Option<&Database>) -> Result<Open, StoreError> {
         // Clients may join from now on.
         let stored = &Book { ended: false, ..stored.clone() };
@@ -165,7 +165,8 @@ impl Store {
         Ok(Open { database, identity, stored: stored.clone() })
     }
 
-    /// Writes `book`, and adds `spent` to the usage. Returns when both are on the disk.
+    /// Writes `book` (sessions and clients), and adds `spent` to the usage. Returns when both are on the
+    /// disk.
     pub(super) fn write(&mut self, book: &Book, spent: Usage) -> Result<(), String> {
         usage::add(&mut self.pending, spent);
         // If the file was removed or replaced, the next daemon would not find what is written to it.
@@ -208,8 +209,8 @@ impl Store {
         }
     }
 
-    /// Returns the usage of each session since the beginning of an hour, by number. All sessions are marked
-    /// as ended.
+    /// Returns the usage of each session since the beginning of an hour, by number. Marks all sessions as
+    /// ended.
     pub(super) fn usage(&self, since: Hour) -> Result<Vec<UsageView>, String> {
         let mut sums: BTreeMap<SessionId, (Hour, Spent)> = BTreeMap::new();
         let mut count = |hour: Hour, session, name: &str, figures: Figures| {
@@ -251,7 +252,8 @@ impl Store {
         &self.file.path
     }
 
-    /// Returns whether the file has usage, which may be asked for after the sessions' end.
+    /// Returns whether the registry file contains usage. Tools may ask for usage after the end of the
+    /// sessions.
     pub(super) fn has_usage(&self) -> bool {
         let has =
             |open: &Open| catch_panics(|| Ok(!open.database.begin_read()?.open_table(USAGE)?.is_empty()?));
@@ -285,7 +287,7 @@ fn figures((_, gpu_time, waited, held, moved, peak): Row<'_>) -> Figures {
     }
 }
 
-/// Opens the store at a location, if there is one. A damaged one is set aside and makes the book incomplete.
+/// Opens the registry file at a place, if there is one. Renames a damaged file and clears `complete`.
 fn found(file: &StoreFile, complete: &mut bool) -> Result<Option<Open>, StoreError> {
     if file.identity().is_none() {
         return Ok(None);
@@ -364,7 +366,7 @@ fn rows<T: DeserializeOwned>(
         .collect()
 }
 
-/// Writes the difference between two books.
+/// Writes the differences between two states of sessions and clients.
 fn write_book(write: &WriteTransaction, before: &Book, book: &Book) -> Result<(), StoreError> {
     let mut meta = write.open_table(META)?;
     meta.insert("format", FORMAT)?;
@@ -378,7 +380,7 @@ fn write_book(write: &WriteTransaction, before: &Book, book: &Book) -> Result<()
     difference(&mut write.open_table(CLIENTS)?, &before.clients, &book.clients, number)
 }
 
-/// Writes the rows that differ, and removes those that are gone.
+/// Writes the rows that differ, and removes the rows that no longer exist.
 fn difference<T: PartialEq + Serialize>(
     table: &mut Table<'_, u64, &'static [u8]>,
     before: &[T],
@@ -398,7 +400,7 @@ fn difference<T: PartialEq + Serialize>(
     Ok(())
 }
 
-/// Adds usage to the rows. `prune` removes the oldest hours of sessions that have too many.
+/// Adds usage to the rows. With `prune`, removes the oldest hours of sessions that have too many.
 fn add_usage(
     table: &mut Table<'_, (u64, u64), Row<'static>>,
     pending: &Usage,
@@ -419,8 +421,8 @@ fn add_usage(
     Ok(())
 }
 
-/// Removes all but the latest hours of each session. The current time does not matter, so a clock that jumps
-/// removes nothing.
+/// Removes all but the latest hours of each session. Ignores the present time, so a clock that jumps removes
+/// nothing.
 fn forget_old_usage(table: &mut Table<'_, (u64, u64), Row<'static>>) -> Result<(), StoreError> {
     let mut kept: BTreeMap<u64, usize> = BTreeMap::new();
     let mut old = Vec::new();

@@ -1,4 +1,4 @@
-//! Usage of sessions: running totals, and sums by hour. An hour is the smallest unit that is kept.
+//! Usage of sessions: running totals, and sums by hour. No shorter period than an hour is stored.
 
 use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -6,24 +6,24 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use gpushare_proto::{Bytes, Nanos, SessionId};
 use serde::{Deserialize, Serialize};
 
-/// Usage of one session.
+/// Resources that one session used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Figures {
-    /// Wall time in which the session could submit work.
+    /// Duration, in wall time, in which the session could submit work.
     pub(crate) gpu_time: Nanos,
     pub(crate) waited: Nanos,
-    /// Wall time in which the session held the lock in serialized mode.
+    /// Duration, in wall time, in which the session held the lock in serialized mode.
     pub(crate) held: Nanos,
-    /// Bytes moved onto a card on grants.
+    /// Number of bytes moved onto cards when the session was granted the lock.
     pub(crate) moved: Bytes,
-    /// Highest number of bytes on one card.
+    /// Largest number of bytes that the session had on one card.
     pub(crate) peak: Bytes,
     pub(crate) refusals: u64,
 }
 
 impl Figures {
-    /// Returns the sum of both; for the peak, the higher one.
+    /// Returns the sum of both values. The peak is the larger one.
     pub(crate) fn plus(self, other: Self) -> Self {
         Self {
             gpu_time: self.gpu_time + other.gpu_time,
@@ -35,7 +35,7 @@ impl Figures {
         }
     }
 
-    /// Returns the increase since `before`; for the peak, the new one if it is higher, else 0.
+    /// Returns the increase since `before`. The peak is the new one if it is larger, else 0.
     pub(crate) fn since(self, before: Self) -> Self {
         Self {
             gpu_time: self.gpu_time - before.gpu_time,
@@ -48,12 +48,12 @@ impl Figures {
     }
 }
 
-/// Hour of the wall clock, counted since 1970.
+/// Hour of the wall clock, as the number of hours since 1970.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Hour(pub(crate) u64);
 
 const SECONDS: u64 = 3600;
-/// Number of hours with usage that are kept of one session: thirty days or more.
+/// Number of hours with usage kept for each session: enough for thirty days.
 pub(super) const KEPT: usize = 30 * 24;
 
 impl Hour {
@@ -61,7 +61,7 @@ impl Hour {
         Self::back(Nanos::ZERO)
     }
 
-    /// Returns the hour in which the time `ago` before now was.
+    /// Returns the hour that contains the point in time `ago` before now.
     pub(crate) fn back(ago: Nanos) -> Self {
         let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Self(unix.saturating_sub(ago.into()).as_secs() / SECONDS)

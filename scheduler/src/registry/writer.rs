@@ -1,4 +1,4 @@
-//! Thread that writes the latest book as soon as the one before is on the disk.
+//! Writer thread of the registry. It writes the latest state as soon as the last write is on the disk.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -13,27 +13,27 @@ use super::Book;
 use super::store::Store;
 use super::usage::{self, Hour, Usage};
 
-/// Pause after a first failure, and the longest pause after repeated ones.
+/// Pause after a first failed write, and the longest pause after repeated failures.
 const RETRY: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(30));
 
 #[derive(Debug)]
 pub(crate) struct News {
     pub(crate) book: Book,
-    /// Usage since the last news.
+    /// Usage of all sessions since the last request to write.
     pub(crate) spent: Usage,
-    /// Number of the last administrative act in the book.
+    /// Number of the latest act of an administrator that this state includes.
     pub(crate) act: u64,
 }
 
-/// Result of writing all acts up to one. A later word includes the acts of an earlier one.
+/// Answer of the writer thread: the result of writing all acts up to the one with this number.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Word {
     pub(crate) act: u64,
-    /// Error if the acts are not on the disk.
+    /// Error message if the acts are not on the disk.
     pub(crate) failure: Option<String>,
 }
 
-/// Work for the writer thread that it has not taken yet.
+/// Work that the writer thread has not begun yet.
 #[derive(Debug, Default)]
 struct Slot {
     book: Option<(Book, u64)>,
@@ -60,7 +60,7 @@ impl Mailbox {
         self.slot.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for work, at most until `retry`, and takes it.
+    /// Waits for work, at most until the point in time `retry`, and takes the work.
     fn take(&self, retry: Option<Instant>) -> Slot {
         let mut slot = self.slot();
         while slot.book.is_none() && slot.questions.is_empty() && !slot.ending {
@@ -96,7 +96,7 @@ impl Writer {
         Ok(Self { mailbox, words, thread })
     }
 
-    /// Hands over the latest state, which replaces a book that is not written yet.
+    /// Hands the latest state to the writer thread, in place of an earlier one that is not written yet.
     pub(crate) fn publish(&self, news: News) {
         let mut slot = self.mailbox.slot();
         slot.book = Some((news.book, news.act));
@@ -105,7 +105,7 @@ impl Writer {
         self.mailbox.news.notify_one();
     }
 
-    /// Requests the usage since the beginning of an hour. Usage that was published before is included.
+    /// Requests the usage since the beginning of an hour. The answer includes all usage handed over before.
     pub(crate) fn ask(&self, since: Hour, answer: oneshot::Sender<Result<Vec<UsageView>, String>>) {
         self.mailbox.slot().questions.push(Question { since, answer });
         self.mailbox.news.notify_one();
@@ -119,7 +119,7 @@ impl Writer {
         self.words.borrow_and_update().clone()
     }
 
-    /// Ends the thread after a last write. Returns its word, and whether the store has usage.
+    /// Ends the writer thread after a last write. Returns its answer, and whether the registry has usage.
     pub(crate) async fn finish(self) -> (Word, bool) {
         self.mailbox.slot().ending = true;
         self.mailbox.news.notify_one();
@@ -129,7 +129,7 @@ impl Writer {
     }
 }
 
-/// Writes each latest book. Repeats a failed write until it succeeds or there is a newer book.
+/// Writes each latest state. Repeats a failed write until it succeeds or a newer state exists.
 fn keep(mut store: Store, mailbox: &Mailbox, say: &watch::Sender<Word>) -> bool {
     let mut latest: Option<(Book, u64)> = None;
     let mut retry: Option<(Instant, Duration)> = None;

@@ -1,8 +1,7 @@
-//! Lines of the audit log: acts of administrators, refusals and samples of leases, and acts of the daemon
-//! itself.
+//! Lines of the audit log: acts of administrators, refusals, sampled leases, and acts of the daemon itself.
 //!
-//! Acts of administrators always get a line. A tenant gets [`LINES`] a second, so that it cannot fill the
-//! log; lines left out are summed up in the next one.
+//! Acts of administrators always get a line. A tenant gets at most [`LINES`] a second, so that no tenant can
+//! fill the log. The next line reports the number of omitted lines.
 
 use gpushare_proto::admin::{AdminReply, Change, ConfigChange, Knob, SessionRequest, Setting};
 use gpushare_proto::audit::{Action, Allocation, Entry, Outcome, Refusal};
@@ -18,27 +17,27 @@ use crate::log_limiter::LogLimiter;
 use crate::operation::{OUT_OF_MEMORY, Operation, code_name, outcome_of, plain};
 use crate::sessions::Sessions;
 
-/// Lines that one tenant gets in a second.
+/// Largest number of audit lines for one tenant in a second.
 const LINES: u64 = 32;
-/// Longest text in a line, in characters.
+/// Largest length of a text in an audit line, in characters.
 const LONGEST: usize = 512;
 const RESERVE: &str = "memory.reserve";
 
-/// The audit log with the limit of each tenant's lines.
+/// Audit log, with the limiter of each tenant's lines.
 #[derive(Debug, Default)]
 pub(crate) struct AuditTrail {
     pub(crate) log: Audit,
     lines: LogLimiter<Tenant, LINES>,
 }
 
-/// Key of a tenant's line limit.
+/// Tenant whose audit lines are limited together: a session or a user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Tenant {
     Session(SessionId),
     User(u32),
 }
 
-/// A request that is about to be carried out for a peer.
+/// Description of a request that is about to be carried out for a peer.
 #[derive(Debug, Default)]
 pub(crate) struct Intent {
     operation: &'static str,
@@ -47,7 +46,7 @@ pub(crate) struct Intent {
     gpu: Option<GpuId>,
 }
 
-/// Result of a request: the session that it made, and its old and new value in words.
+/// Result of a successful request: the created session, and the old and new value as text.
 #[derive(Default)]
 struct Done {
     session: Option<(SessionId, String)>,
@@ -93,7 +92,7 @@ impl AuditTrail {
         });
     }
 
-    /// Records that a session lost its name to a new one of an administrator.
+    /// Logs that a session lost its name to a new session of an administrator.
     pub(crate) fn renamed(&self, peer: &PeerProcess, session: SessionId, old: &str, new: &str) {
         let (old, new) = (Some(old.to_owned()), Some(new.to_owned()));
         let intent = Intent {
@@ -106,7 +105,7 @@ impl AuditTrail {
         self.write_act(record(peer, intent, Ok(done)));
     }
 
-    /// Records that the time of a session is over.
+    /// Logs that a session has expired.
     pub(crate) fn expired(&self, id: SessionId, name: &str, was: &str) {
         Operation::of("session.expire", id, name)
             .info(format_args!("the time of session {name} ({id}) is over"));
@@ -119,7 +118,7 @@ impl AuditTrail {
         });
     }
 
-    /// Records that the daemon killed a process, or could not.
+    /// Logs that the daemon killed a process, or failed to.
     pub(crate) fn killed(
         &self,
         client: ClientId,
@@ -147,7 +146,7 @@ impl AuditTrail {
         });
     }
 
-    /// Records an administrative request of a peer that is no administrator.
+    /// Logs an administrative request of a peer that is not an administrator.
     pub(crate) fn trespassed(&mut self, (pid, uid): (u32, u32), why: String) {
         if self.passes(Tenant::User(uid), "") {
             self.write_act(Action {
@@ -161,7 +160,8 @@ impl AuditTrail {
         }
     }
 
-    /// Returns the line for a session that a process registered or failed to; none if it gets no line now.
+    /// Returns the audit line about the registration of a session; none if the user has reached the limit of
+    /// lines.
     pub(crate) fn registered(
         &mut self,
         peer: &PeerProcess,
@@ -209,7 +209,7 @@ impl AuditTrail {
         }));
     }
 
-    /// Records a lease: all of them in the log at debug level, some of them in the audit log.
+    /// Logs a lease. Every lease gets a debug line in the log, and some leases get a line in the audit log.
     pub(crate) fn leased(&mut self, client: &Client, sessions: &Sessions, gpu: GpuId, bytes: Bytes) {
         let (session, pid) = (client.session, client.peer.pid);
         let name = sessions.name(session);
@@ -234,14 +234,14 @@ impl AuditTrail {
         }
     }
 
-    /// Sums up the lines left out for a session that is over.
+    /// Logs the number of omitted audit lines of a session that is over.
     pub(crate) fn forget(&mut self, session: SessionId, name: &str) {
         let tenant = Tenant::Session(session);
         let left_out = self.lines.remove(&tenant);
         self.sum_up(tenant, name, left_out);
     }
 
-    /// Returns whether a tenant gets a line now. The lines left out before are summed up first.
+    /// Returns whether a tenant may get an audit line now. First logs the number of lines omitted before.
     fn passes(&mut self, tenant: Tenant, session: &str) -> bool {
         let left_out = self.lines.admit(tenant, clock::monotonic());
         self.sum_up(tenant, session, left_out.unwrap_or(0));
@@ -260,7 +260,7 @@ impl AuditTrail {
     }
 }
 
-/// Describes an administrator's request, before it is carried out.
+/// Describes an administrator's request before it is carried out.
 pub(crate) fn intent(request: &SessionRequest, sessions: &Sessions) -> Intent {
     let (operation, which) = match request {
         SessionRequest::Create { new, .. } => {
@@ -290,8 +290,8 @@ pub(crate) fn intent(request: &SessionRequest, sessions: &Sessions) -> Intent {
     Intent { operation, session, name: Some(name), gpu: None }
 }
 
-/// Logs an administrator's request with its answer. Returns its line for the audit log, which is written when
-/// the outcome is certain.
+/// Logs an administrator's request with its answer. Returns the audit line, which is written when the result
+/// is certain.
 pub(crate) fn acted(
     peer: &PeerProcess,
     intent: Intent,
@@ -327,7 +327,7 @@ fn made(session: SessionId, name: &str, sessions: &Sessions) -> Done {
     Done { session: Some((session, name.to_owned())), old: None, new: terms }
 }
 
-/// Logs a request with its result. Returns its line for the audit log.
+/// Logs a request with its result. Returns the audit line about the request.
 fn record(peer: &PeerProcess, intent: Intent, result: Result<Done, &Failure>) -> Action {
     let Intent { operation, session, name, gpu } = intent;
     let (Done { session: found, old, new }, failure) = match result {
@@ -376,7 +376,7 @@ fn record(peer: &PeerProcess, intent: Intent, result: Result<Done, &Failure>) ->
     }
 }
 
-/// Returns a line about a successful act of `peer`; without a peer, of the daemon itself.
+/// Returns an audit line about a successful act of `peer`, or of the daemon itself without a peer.
 fn act_of(operation: &str, peer: Option<&PeerProcess>) -> Action {
     Action {
         operation: operation.to_owned(),

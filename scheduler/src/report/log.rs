@@ -1,4 +1,4 @@
-//! Records in the log about the core's notices and about processes.
+//! Log records about notices of the decision machine, and about processes.
 
 use gpushare_core::Notice;
 use gpushare_core::config::StuckPolicy;
@@ -94,7 +94,7 @@ fn limit_name(limit: LimitKind) -> &'static str {
     }
 }
 
-/// Names the processes of a session that are stopped or hung up; none if there is none.
+/// Names the stopped and the disconnected processes of a session; none if there are no such processes.
 pub(crate) fn stopped_clients(clients: &Clients, session: SessionId) -> Option<String> {
     let words = clients.of(session).filter_map(|client| {
         let pid = client.peer.pid;
@@ -107,7 +107,7 @@ pub(crate) fn stopped_clients(clients: &Clients, session: SessionId) -> Option<S
     (!words.is_empty()).then(|| words.join(", "))
 }
 
-/// Warns of a client of the last daemon that lives and has not come back.
+/// Warns that a living client of the last daemon has not reconnected.
 pub(crate) fn overdue(entry: &ClientEntry, name: &str, policy: StuckPolicy, after: Nanos) {
     let pid = entry.process.pid;
     let is_anywhere = entry.cards.is_empty();

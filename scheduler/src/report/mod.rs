@@ -1,5 +1,4 @@
-//! Reports of the daemon: records in the log, lines in the audit log, metrics, status, and
-//! watchers.
+//! Reports of the daemon: log records, audit lines, metrics, status, and events for watching tools.
 
 // Facts, each with one owner.
 pub(crate) mod audit;

@@ -1,5 +1,5 @@
-//! State of the daemon for `gpushare-ctl status`, for the metrics and for processes: the core's figures with
-//! names, pids and states of processes.
+//! State of the daemon for `gpushare-ctl status`, for the metrics and for processes. It combines the decision
+//! machine's figures with names, pids and states of processes.
 
 use gpushare_core::snapshot::SessionSnapshot;
 use gpushare_proto::admin::{DaemonView, LockView, SessionView, Status};
@@ -34,7 +34,7 @@ pub(crate) fn status(engine: &mut Engine) -> Status {
     }
 }
 
-/// Returns the state of one session; none if the core does not know it any more.
+/// Returns the state of one session; none if the decision machine does not know the session.
 pub(crate) fn session_view(engine: &mut Engine, session: SessionId) -> Option<SessionView> {
     engine.read_pages(Some(session));
     let snapshot = engine.machine.snapshot(clock::monotonic());
@@ -79,7 +79,7 @@ fn view(engine: &Engine, snapshot: SessionSnapshot) -> SessionView {
 
 /// Returns the state of the daemon for the metrics.
 ///
-/// The pages are only read here. The core hears of free bytes at its own times.
+/// Only reads the shared pages, and reports no free bytes to the decision machine.
 pub(crate) fn picture(engine: &mut Engine) -> Picture {
     let now = clock::monotonic();
     let snapshot = engine.machine.snapshot(now);
@@ -114,7 +114,7 @@ fn allocated(sessions: &[SessionPicture], gpu: GpuId) -> Bytes {
     usages.filter(|usage| usage.gpu == gpu).map(|usage| usage.allocated_bytes).sum()
 }
 
-/// Returns the memory of a session as CUDA, NVML and `nvidia-smi` show it inside, with pids as `asker` sees them.
+/// Returns a session's memory as CUDA, NVML and `nvidia-smi` show it inside, with pids as `asker` sees them.
 pub(crate) fn memory_report(
     engine: &mut Engine,
     session: SessionId,

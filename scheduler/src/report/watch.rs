@@ -1,4 +1,4 @@
-//! Events for watching tools.
+//! Events for tools that watch the daemon (watchers).
 //!
 //! ```text
 //!   notices of the core ─────────────────────┐
@@ -6,8 +6,8 @@
 //!   difference of two states of the machine ─┘
 //! ```
 //!
-//! Nothing is computed while no tool watches. A new watcher gets the whole state, as the difference to
-//! nothing. A watcher that does not read is disconnected like any other peer when its outbox is full.
+//! Nothing is computed while no tool watches. A new watcher gets the whole state, as the difference to an
+//! empty state. A watcher that does not read is disconnected, like any other peer with a full outbox.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,32 +22,32 @@ use crate::connections::ConnectionId;
 use crate::peers::Peers;
 use crate::sessions::Sessions;
 
-/// Shortest interval between two frames.
+/// Shortest interval between two messages with events for watchers.
 const PAUSE: Nanos = Nanos::from_millis(10);
 
-/// Watching connections, and the events that they have not been sent.
+/// Connections of watching tools, and the events that are not sent to them yet.
 #[derive(Debug, Default)]
 pub(crate) struct Watchers {
     connections: BTreeSet<ConnectionId>,
-    /// State whose differences to nothing were sent or are pending.
+    /// State that the watchers know once all pending events are sent.
     known: State,
     pending: Vec<WatchEvent>,
-    /// Earliest time of the next frame.
+    /// Earliest point in monotonic time of the next message to watchers.
     next: Nanos,
 }
 
-/// Facts that the state is made of.
+/// Sources of the state that watchers see.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Scene<'a> {
     pub(crate) core: &'a Core,
     pub(crate) cards: &'a Cards,
     pub(crate) sessions: &'a Sessions,
     pub(crate) clients: &'a Clients,
-    /// Start of the daemon: events carry the time since then.
+    /// Point in monotonic time of the daemon's start. Events carry the duration since then.
     pub(crate) started: Nanos,
 }
 
-/// State of the machine as far as watchers see it.
+/// Part of the daemon's state that watchers see.
 #[derive(Clone, Debug, Default)]
 struct State {
     cards: BTreeMap<GpuId, (Mode, String)>,
@@ -67,7 +67,7 @@ impl Watchers {
         self.connections.is_empty()
     }
 
-    /// Returns the time of the next frame, if there is anything to send.
+    /// Returns the point in monotonic time of the next message to watchers, if events are pending.
     pub(crate) fn due(&self) -> Option<Nanos> {
         (!self.pending.is_empty()).then_some(self.next)
     }
@@ -91,7 +91,7 @@ impl Watchers {
         peers.reply(connection, &AdminReply::Events(scene.at_now(events)));
     }
 
-    /// Adds a notice of the core to the pending events.
+    /// Adds a notice of the decision machine to the pending events.
     pub(crate) fn note(&mut self, notice: &Notice, at_ns: Nanos) {
         if self.is_empty() {
             return;
@@ -116,7 +116,7 @@ impl Watchers {
         self.pending.push(WatchEvent { at_ns, what });
     }
 
-    /// Adds what has changed to the pending events, and sends them if it is time.
+    /// Adds the changes of the state to the pending events, and sends all events if the interval is over.
     pub(crate) fn update(&mut self, scene: &Scene<'_>, peers: &mut Peers) {
         if self.is_empty() {
             self.pending.clear();
@@ -157,7 +157,7 @@ impl Scene<'_> {
         events.into_iter().map(|what| WatchEvent { at_ns, what }).collect()
     }
 
-    /// Adds the events that lead from one state to another.
+    /// Appends the events that describe the differences between two states.
     fn differences(&self, from: &State, to: &State, events: &mut Vec<WatchEventKind>) {
         for (&gpu, (mode, reason)) in &to.cards {
             let before = from.cards.get(&gpu);

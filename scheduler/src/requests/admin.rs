@@ -17,7 +17,7 @@ use crate::persist::usage::ask_usage;
 use crate::report::audit::{acted, intent};
 use crate::report::status::status;
 
-/// Carries out a request and answers it. The answer to an act is held until the act is on the disk.
+/// Carries out an administrator's request. The answer to an act waits until the act is on the disk.
 pub(crate) fn handle(engine: &mut Engine, connection: ConnectionId, request: &AdminRequest) {
     let peer = match engine.peers.get(connection) {
         None | Some((PeerRole::Ending, _)) => return,

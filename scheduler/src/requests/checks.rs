@@ -1,4 +1,4 @@
-//! Checks of sessions, limits and bindings, before anything is done, and the choice of a card.
+//! Checks of new sessions, limits and bindings before they take effect, and the choice of a card.
 
 use gpushare_proto::admin::{Change, MIN_MEMORY};
 use gpushare_proto::lookup::check_name;
@@ -15,16 +15,16 @@ use crate::registry::Origin;
 use crate::sessions::Sessions;
 use crate::sessions::terms::names_card;
 
-/// Largest number of labels of a session.
+/// Largest number of labels of one session.
 const MOST_LABELS: usize = 16;
-/// Longest key or value of a label, in bytes.
+/// Largest length of a label's key or value, in bytes.
 const LONGEST_LABEL: usize = 256;
-/// Greatest weight of a session.
+/// Largest weight of a session.
 const HEAVIEST: u32 = 10_000;
-/// All of a card: 100%.
+/// Whole compute time of a card: 100%.
 const ALL: Percent = Percent(10_000);
 
-/// Refuses limits for a card that does not exist, which would limit nothing.
+/// Refuses limits for a card that does not exist, because they would limit nothing.
 pub(super) fn check_cards(cards: &Cards, terms: &Terms) -> Result<(), Failure> {
     check_quota_cards(cards, &terms.memory)?;
     check_quota_cards(cards, &terms.compute)
@@ -44,7 +44,7 @@ pub(super) fn check_quota_cards(cards: &Cards, quota: &Quota) -> Result<(), Fail
     }
 }
 
-/// Refuses a card to a session whose limits are all for cards that do not exist: it would have no limit.
+/// Refuses a card to a session whose limits all name missing cards: the session would have no limit.
 pub(super) fn unlimited_by_mistake(engine: &Engine, session: SessionId) -> Option<Failure> {
     let terms = &engine.sessions.get(session)?.terms;
     let quotas = [("memory", &terms.memory), ("compute", &terms.compute)];
@@ -58,7 +58,7 @@ pub(super) fn unlimited_by_mistake(engine: &Engine, session: SessionId) -> Optio
     )))
 }
 
-/// Refuses a binding that is no control group, or is another session's.
+/// Refuses a binding that is not a control group, or that another session has.
 pub(super) fn check_binding(sessions: &Sessions, binding: &Binding) -> Result<(), Failure> {
     if let Binding::Cgroup(path) = binding
         && (!path.starts_with('/') || path.trim_end_matches('/').is_empty())
@@ -161,13 +161,13 @@ fn may_exist(cards: &Cards, choice: &GpuChoice) -> bool {
     is_known || (has_uuid && !cards.complete)
 }
 
-/// Returns the memory of the largest card; the greatest number if no card is known.
+/// Returns the memory of the largest card in bytes; the largest number if no card is known.
 pub(super) fn largest_card(cards: &Cards) -> Bytes {
     let totals = cards.iter().map(|(_, card)| card.info.total);
     totals.max().unwrap_or(Bytes::MAX)
 }
 
-/// Chooses the card of a new session. Returns none if no card is known and the wish names none by UUID.
+/// Chooses the card of a new session. Returns none if no card is known and the request names none by UUID.
 pub(super) fn place(engine: &Engine, wish: &GpuChoice) -> Result<Option<GpuUuid>, Failure> {
     let cards = &engine.cards;
     let unknown = |card: String| {
@@ -206,7 +206,7 @@ pub(super) fn place(engine: &Engine, wish: &GpuChoice) -> Result<Option<GpuUuid>
     }
 }
 
-/// Returns the card with the fewest sessions; among equals, the one with the least memory allocated.
+/// Returns the card with the fewest sessions; among equals, the one with the least allocated memory.
 fn least_used(engine: &Engine) -> Option<GpuUuid> {
     let snapshot = engine.machine.snapshot(clock::monotonic());
     let load = |gpu: GpuId, uuid: GpuUuid| {

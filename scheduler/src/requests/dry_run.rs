@@ -1,6 +1,6 @@
-//! The answer to `gpushare-ctl run --dry-run`: what a program would get that is not started. Nothing is made.
+//! Answer to `gpushare-ctl run --dry-run`: the cards and limits that a program would get. Creates nothing.
 //!
-//! Each answer takes a copy of the decision machine, so each user gets [`DRY_RUNS`] a second.
+//! Each answer copies the decision machine. So each user may ask [`DRY_RUNS`] times a second.
 
 use gpushare_core::forecast::{DryRunSession as Newcomer, Forecast as CoreForecast};
 use gpushare_proto::dry_run::{CardForecast, DryRunSession, Forecast};
@@ -18,10 +18,10 @@ use crate::identity::PeerProcess;
 use crate::operation::failure;
 use crate::sessions::terms::{compute_on, memory_on};
 
-/// Number that no session has.
+/// Session number that is never given to a session.
 const NO_SESSION: SessionId = SessionId(u64::MAX);
 
-/// Forecasts what a program would get on each card that it may use.
+/// Returns the resources that a program would get on each card that it may use.
 pub(super) fn dry_run(
     engine: &mut Engine,
     peer: &PeerProcess,

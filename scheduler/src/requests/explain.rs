@@ -1,4 +1,4 @@
-//! The answer to `gpushare-ctl explain`: a session's refusals, its limits, and what it waits for.
+//! Answer to `gpushare-ctl explain`: a session's refusals, its limits, and the reasons for which it waits.
 
 use gpushare_core::waiting::Waiting;
 use gpushare_core::{WaitsFor, snapshot::GpuSnapshot};

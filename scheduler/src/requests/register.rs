@@ -1,4 +1,4 @@
-//! Sessions that processes register for themselves, within the limits of self-service.
+//! Sessions that processes register for themselves, within the limits for self-registered sessions.
 
 use gpushare_proto::session::{Amount, DEFAULT_WEIGHT, Priority};
 use gpushare_proto::tenant::{Failure, FailureCode, NewSession, TenantReply};
@@ -15,7 +15,7 @@ use crate::registry::Origin;
 use crate::secret::TokenHash;
 use crate::sessions::Session;
 
-/// Makes a session that lasts as long as the process that registers it, or any of its clients.
+/// Creates a session that lasts as long as the process that registers it, or any of its clients.
 pub(super) fn register(
     engine: &mut Engine,
     peer: &PeerProcess,
@@ -48,7 +48,7 @@ pub(super) fn register(
     Ok(TenantReply::Session { session, name, token, gpu: card })
 }
 
-/// Returns the wish, reduced to what the peer may have. Refuses a wish that asks for more memory or sessions.
+/// Returns the request, reduced to the peer's rights. Refuses too much memory and too many sessions.
 pub(super) fn permitted(
     engine: &Engine,
     peer: &PeerProcess,

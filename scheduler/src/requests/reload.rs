@@ -1,6 +1,6 @@
-//! Reading the configuration again: all of it takes effect, or nothing.
+//! Reads the configuration again. Either all of the new settings take effect, or none.
 //!
-//! The settings that were read come back as an input. They take effect in one go, without an event in
+//! The settings arrive as an input of the daemon's task. They take effect together, without an event in
 //! between.
 
 use gpushare_core::Event;
@@ -14,7 +14,7 @@ use crate::exit::is_denied;
 use crate::input::Asker;
 use crate::operation::failure;
 
-/// Follows the settings that were read, or reports why they were refused. Without an asker, a signal asked.
+/// Applies settings that were read again, or reports why they are refused. `asker` is none after a signal.
 pub(crate) fn configured(
     engine: &mut Engine,
     settings: Result<Box<Settings>, ConfigError>,

@@ -1,4 +1,4 @@
-//! Acts on sessions: an administrator makes, changes, pauses, renews, ends and deletes them.
+//! Acts of administrators on sessions: create, change, pause, renew, end and delete.
 
 use gpushare_core::Standing;
 use gpushare_proto::admin::{AdminReply, Change, SessionRequest};
@@ -71,7 +71,7 @@ pub(super) fn session_request(
     }
 }
 
-/// Returns a binding with its control group as the kernel writes it, without a slash at the end.
+/// Returns a binding whose control group is written as the kernel does, without a slash at the end.
 fn normal_binding(binding: &Binding) -> Binding {
     match binding {
         Binding::Cgroup(path) if path.starts_with('/') => {
@@ -121,7 +121,7 @@ fn create(
     Ok(AdminReply::Created { session, name, token, gpu: card })
 }
 
-/// Changes one session and tells the core. Returns the old and the new value in words.
+/// Changes one session and reports it to the decision machine. Returns the old and the new value as text.
 fn act_on(
     engine: &mut Engine,
     which: &str,
@@ -174,7 +174,7 @@ fn set_standing(
     }))
 }
 
-/// Gives a session another time from now on; none for no end.
+/// Gives a session a new time to live from now on; none for no end.
 fn renew(session: &mut Session, ttl: Option<Nanos>, now: Nanos) -> Result<(String, String), Failure> {
     if session.revoked {
         return Err(revoked(&session.name));
@@ -220,7 +220,7 @@ fn delete(engine: &mut Engine, which: &str) -> Result<AdminReply, Failure> {
     Ok(AdminReply::Changed { old: name, new: "deleted".to_owned() })
 }
 
-/// Gives a session another token. Its processes stay in it; new ones need the new token.
+/// Gives a session a new token. Its processes stay in the session; new processes need the new token.
 fn replace_token(engine: &mut Engine, which: &str) -> Result<AdminReply, Failure> {
     let (id, session) = found(&mut engine.sessions, which)?;
     let token = new_token()?;
@@ -257,7 +257,7 @@ fn use_above_limit(engine: &mut Engine, id: SessionId) -> String {
     format!("; it uses {} already, which it keeps: it gets nothing more until it is below", words.join(", "))
 }
 
-/// Sets the limits of an implicit session, as its first process asks. Later processes cannot change them.
+/// Sets the limits of an implicit session as its first process requests. Later processes cannot change them.
 pub(super) fn limit_implicit(
     engine: &mut Engine,
     client: ClientId,
@@ -294,7 +294,7 @@ pub(super) fn limit_implicit(
     Ok(())
 }
 
-/// Tells the core of the sessions whose time is over by now.
+/// Reports expired sessions to the decision machine.
 pub(crate) fn end_expired(engine: &mut Engine, now: Nanos) {
     let is_over = |session: &Session| {
         let over = matches!(session.phase(now), SessionPhase::Expired | SessionPhase::Revoked);

@@ -1,12 +1,12 @@
-//! Requests on the tenant socket.
+//! Requests on the socket for tenants.
 //!
 //! ```text
 //!   request of any peer ──▶ answered here
 //!   request of a client ──▶ answered here, or the core's event ──▶ feed
 //! ```
 //!
-//! A message that makes no sense ends the connection: one about a card that the process is not on, or a
-//! client's message from a tool. A request that cannot be granted is answered, and the connection goes on.
+//! A message that makes no sense ends the connection: for example, one about a card that the process does not
+//! use. A request that cannot be granted is answered, and the connection stays open.
 
 use gpushare_core::{Event, Kind};
 use gpushare_proto::codec::{self, HEADER};
@@ -30,9 +30,9 @@ use crate::operation::{Operation, bad_request};
 use crate::peers::PeerRole;
 use crate::report::status::{memory_report, session_view};
 
-/// Reason for ending a connection because of its message.
+/// Reason for which a message ends its connection.
 enum Nonsense {
-    /// A tool sent a message of a client.
+    /// Message of a client that was sent by a tool.
     NotAClient,
     Message(String),
 }
@@ -67,10 +67,10 @@ pub(crate) fn handle(engine: &mut Engine, connection: ConnectionId, request: &Te
     refuse(engine, connection, bad_request(message), TenantReply::Error);
 }
 
-/// Answers a request, or returns the event that tells the core.
+/// Answers a request, or returns the event that passes it to the decision machine.
 ///
-/// The core decides on the bytes in the process's page as they are now. So these are read before such an
-/// event.
+/// The decision machine decides by the free bytes in the process's shared page. So these bytes are read
+/// before such an event.
 fn carry_out(
     engine: &mut Engine,
     connection: ConnectionId,
@@ -189,7 +189,7 @@ fn carry_out(
     Ok(event)
 }
 
-/// Puts a client on a card. The client gets the card's number before any message of the core about it.
+/// Registers that a client uses a card. The client gets the card's number before any message about the card.
 fn attach(
     engine: &mut Engine,
     connection: ConnectionId,
@@ -210,7 +210,7 @@ fn attach(
     Ok(())
 }
 
-/// Records an unknown driver function of a process. The first one makes the process reported as not evictable.
+/// Records a driver function unknown to a process's library. The first makes the process not evictable.
 fn note_unknown(engine: &mut Engine, id: ClientId, name: &str, version: u32) -> Option<Event> {
     let client = engine.clients.get_mut(id)?;
     if !client.unknown.add(name, version) {

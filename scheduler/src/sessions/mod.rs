@@ -1,8 +1,8 @@
-//! The table of sessions: which session a token, a process or a name belongs to, and when a session is over.
+//! Table of sessions: finds the session of a token, a process or a name, and decides when a session ends.
 //!
-//! An administrator's session lasts until it is deleted. A registered one lasts as long as the process that
-//! registered it or any of its clients, an implicit one as long as its clients. Clients of the last daemon
-//! that may return count too.
+//! An administrator's session lasts until it is deleted. A registered session lasts as long as any of its
+//! clients, or the process that registered it. An implicit session lasts as long as its clients. Clients of
+//! the last daemon that may reconnect count too.
 
 mod session;
 pub(crate) mod terms;
@@ -22,7 +22,7 @@ use crate::identity::{ImplicitKey, PeerProcess, ProcessId};
 use crate::registry::{Origin, SessionEntry};
 use crate::secret::TokenHash;
 
-/// Both clocks at one instant. Ends of sessions are stored in wall clock time, which goes on over a restart.
+/// Monotonic time and wall clock time of one instant. Ends of sessions are stored in wall clock time.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clocks {
     pub(crate) monotonic: Nanos,
@@ -42,12 +42,12 @@ impl Clocks {
 #[derive(Debug)]
 pub(crate) struct Sessions {
     all: BTreeMap<SessionId, Session>,
-    /// Number of the next session.
+    /// Number for the next new session.
     pub(crate) next: u64,
 }
 
 impl Sessions {
-    /// Makes an empty table whose first session gets the number `next`.
+    /// Creates an empty table whose first session gets the number `next`.
     pub(crate) fn new(next: u64) -> Self {
         Self { all: BTreeMap::new(), next }
     }
@@ -64,13 +64,13 @@ impl Sessions {
         self.all.iter().map(|(&id, session)| (id, session))
     }
 
-    /// Returns a session's name; its number if it is gone.
+    /// Returns the name of a session, or its number if the session is over.
     pub(crate) fn name(&self, session: SessionId) -> String {
         let found = self.get(session);
         found.map_or_else(|| session.to_string(), |found| found.name.clone())
     }
 
-    /// Returns the session that a token opens. It opens a session that was `revoked` only on request.
+    /// Returns the session that a token opens. Accepts a revoked token only if `revoked` is true.
     pub(crate) fn by_token(&self, token: &Token, revoked: bool) -> Option<SessionId> {
         let hash = TokenHash::of(token);
         let session = self.find(|session| session.token().is_some_and(|ours| ours.matches(&hash)))?;
@@ -79,13 +79,14 @@ impl Sessions {
             .then_some(session)
     }
 
-    /// Returns the session that a process belongs to by its control group or its user, whatever token it has.
+    /// Returns the session to which the control group or the user of a process is bound, whatever token it
+    /// has.
     pub(crate) fn bound(&self, peer: &PeerProcess) -> Option<SessionId> {
         self.by_binding([peer.uid, peer.user], || process::cgroups(peer.pid))
     }
 
-    /// Returns the session bound to the closest of the control groups, else to the first bound one of the
-    /// users.
+    /// Returns the session bound to the innermost of the control groups, else the session bound to the first
+    /// of the users.
     fn by_binding(&self, users: [u32; 2], cgroups: impl FnOnce() -> Vec<String>) -> Option<SessionId> {
         let bindings = || {
             self.iter().filter_map(|(id, session)| match &session.origin {
@@ -123,8 +124,8 @@ impl Sessions {
         })
     }
 
-    /// Frees a name for an administrator's new session: programs' sessions of that name get another one.
-    /// Returns these sessions with their new names.
+    /// Frees a name for an administrator's new session by renaming programs' sessions that have it. Returns
+    /// the renamed sessions with their new names.
     pub(crate) fn displace(&mut self, name: &str) -> Vec<(SessionId, String)> {
         let renamed = self.iter().filter(|(_, session)| session.name == name && !session.is_kept());
         let renamed: Vec<SessionId> = renamed.map(|(id, _)| id).collect();
@@ -138,13 +139,14 @@ impl Sessions {
         displaced.collect()
     }
 
-    /// Returns a name for a program's session: the wished one, unless an administrator's session has it.
+    /// Returns the requested name of a program's session, or another one if an administrator's session has
+    /// it.
     fn free(&self, wished: String, id: SessionId) -> String {
         let is_kept = |session: &Session| session.is_kept() && session.name == wished;
         if self.all.values().any(is_kept) { self.beside(&wished, id) } else { wished }
     }
 
-    /// Returns a name that begins like another one and that no administrator's session has.
+    /// Returns a name that begins like `name` and that no administrator's session has.
     fn beside(&self, name: &str, id: SessionId) -> String {
         let mut suffix = String::new();
         loop {
@@ -165,7 +167,7 @@ impl Sessions {
         self.all.remove(&session)
     }
 
-    /// Returns the time at which the next session expires.
+    /// Returns the point in monotonic time at which the next session expires.
     pub(crate) fn next_end(&self, now: Nanos) -> Option<Nanos> {
         let ends = self.all.values().filter(|session| session.sent_standing != Standing::Over);
         ends.filter_map(|session| session.expires).map(|end| end.max(now)).min()
@@ -179,15 +181,15 @@ impl Sessions {
         self.find(|session| matches!(&session.origin, Origin::Registered { by, .. } if *by == process))
     }
 
-    /// Returns the number of living sessions that a user registered.
+    /// Returns the number of present sessions that a user registered.
     pub(crate) fn registered_by(&self, user: u32) -> usize {
         let is_own =
             |session: &&Session| matches!(session.origin, Origin::Registered { uid, .. } if uid == user);
         self.all.values().filter(is_own).count()
     }
 
-    /// Adds a session under a new number. `name` makes its name from the number. A program's session does not
-    /// get the name of an administrator's.
+    /// Adds a session with a new number. `name` makes the session's name from the number. A program's session
+    /// never gets the name of an administrator's session.
     pub(crate) fn add(
         &mut self,
         name: impl FnOnce(SessionId) -> String,
@@ -223,7 +225,7 @@ impl Sessions {
         }
     }
 
-    /// Takes a session out if nothing keeps it.
+    /// Removes a session from the table if nothing keeps it.
     pub(crate) fn take_if_over(&mut self, session: SessionId) -> Option<Session> {
         if self.get(session)?.is_over() { self.all.remove(&session) } else { None }
     }

@@ -13,22 +13,22 @@ pub(crate) struct Session {
     pub(crate) name: String,
     pub(crate) terms: Terms,
     pub(crate) oversubscribe: bool,
-    /// Card that the session was placed on; none for any card.
+    /// Card to which the session is assigned; none for any card.
     pub(crate) card: Option<GpuUuid>,
     pub(crate) origin: Origin,
-    /// Whether the process that registered the session lives; false for other sessions.
+    /// Whether the process that registered the session is alive; false for other sessions.
     pub(crate) bound: bool,
-    /// Number of clients: connected, away, awaited, or dead with memory on a card.
+    /// Number of clients: connected, disconnected, awaited, or dead with memory on a card.
     pub(crate) clients: usize,
     pub(crate) paused: bool,
     pub(crate) revoked: bool,
-    /// End of the session's time on the monotonic clock; none for no end.
+    /// Point in monotonic time at which the session expires; none for never.
     pub(crate) expires: Option<Nanos>,
-    /// Standing that the core was last told.
+    /// Permission to run (standing) that the decision machine was told last.
     pub(crate) sent_standing: Standing,
     pub(crate) before: Figures,
     pub(crate) used: Figures,
-    /// Counted peak of the session's memory in its latest hour with memory.
+    /// Hour in which the session last had memory, and the counted peak of its memory in that hour.
     pub(crate) peak: (Hour, Bytes),
 }
 
@@ -58,8 +58,8 @@ impl Session {
         }
     }
 
-    /// Returns the usage since the last count and the peak of this hour. The peak is part of the usage only
-    /// if it is a new one.
+    /// Returns the usage since the last count, and the peak of memory in this hour. The peak is part of the
+    /// usage only if it is a new one.
     pub(crate) fn news(&self, used: Figures, allocated: Bytes, hour: Hour) -> (Figures, (Hour, Bytes)) {
         let mut news = used.since(self.used);
         let counted = if self.peak.0 == hour { self.peak.1 } else { Bytes::ZERO };
@@ -115,7 +115,7 @@ impl Session {
         }
     }
 
-    /// Returns whether the session may run at a time, as tools show it.
+    /// Returns the phase of the session at a point in time, as tools show it.
     pub(crate) fn phase(&self, now: Nanos) -> SessionPhase {
         match self.expires {
             _ if self.revoked => SessionPhase::Revoked,

@@ -1,4 +1,4 @@
-//! The terms of a session as the core's events: its share, and its limits in bytes and time on each card.
+//! Converts the terms of a session (share, memory and compute limits) to events of the decision machine.
 
 use gpushare_core::Event;
 use gpushare_proto::session::{Amount, Quota};
@@ -33,7 +33,7 @@ pub(crate) fn terms_events(id: SessionId, session: &Session, cards: &Cards) -> V
     events
 }
 
-/// Returns the events that tell the core a session's limits on one card.
+/// Returns the events that report a session's limits on one card to the decision machine.
 pub(crate) fn quota_events(id: SessionId, session: &Session, cards: &Cards, gpu: GpuId) -> [Event; 2] {
     let compute = compute_on(&session.terms.compute, cards, gpu);
     [
@@ -42,12 +42,12 @@ pub(crate) fn quota_events(id: SessionId, session: &Session, cards: &Cards, gpu:
     ]
 }
 
-/// Returns the bytes that a memory quota allows on a card; none for no limit.
+/// Returns the number of bytes that a memory quota allows on a card; none for no limit.
 pub(crate) fn memory_on(quota: &Quota, cards: &Cards, gpu: GpuId) -> Option<Bytes> {
     Some(amount_on(quota, cards, gpu)?.of(cards.get(gpu)?.info.total))
 }
 
-/// Returns the share of time that a compute quota allows on a card; none for no limit.
+/// Returns the share of compute time that a compute quota allows on a card; none for no limit.
 pub(crate) fn compute_on(quota: &Quota, cards: &Cards, gpu: GpuId) -> Option<Percent> {
     match amount_on(quota, cards, gpu)? {
         Amount::Share(share) => Some(share),
