@@ -1,5 +1,5 @@
-//! Output of changes: the old and the new value in the daemon's words, as lines or as JSON. `reload` prints those of
-//! the configuration.
+//! Output of changed settings and terms: the old and the new value in the daemon's words, as lines or as
+//! JSON.
 
 use gpushare_proto::GpuId;
 use gpushare_proto::admin::{AdminReply, AdminRequest, ConfigChange};
@@ -12,21 +12,21 @@ use crate::output;
 use crate::places::Places;
 use crate::table::harmless;
 
-/// Owner of a changed value.
+/// Card or session whose setting, term or phase a command changed.
 #[derive(Clone, Copy, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Whose<'a> {
-    /// One card; none for all cards.
+    /// A card whose setting changed; none for all cards.
     #[serde(rename = "gpu")]
     Card(Option<GpuId>),
-    /// Session, by name or number, one of whose terms changed.
+    /// A session, by name or number, one of whose terms changed.
     Session(&'a str),
-    /// Session, by name or number, whose phase or lifetime changed.
+    /// A session, by name or number, whose phase or lifetime changed.
     #[serde(rename = "session")]
     State(&'a str),
 }
 
-/// JSON document of a change. It has the key `gpu` (null for all cards) or `session`.
+/// JSON document of a changed value, with the key `gpu` (null for all cards) or `session`.
 #[derive(Debug, Serialize)]
 struct Changed<'a> {
     key: &'a str,
@@ -57,7 +57,8 @@ pub(crate) fn request(
     Ok(output::show(json, &Changed { key, whose, old, new }, line)?)
 }
 
-/// Makes the daemon read its configuration again, and prints a line like `quantum of gpu0: 9s → computed` for each changed key.
+/// Makes the daemon read its configuration again. Prints a line like `quantum of gpu0: 9s → computed` per
+/// changed key.
 pub(crate) fn reload(args: &ReloadArgs, places: &Places) -> Result<(), CtlError> {
     let mut client = Client::<Admin>::connect(places.administered())?;
     let AdminReply::Reloaded(changes) = client.ask(&AdminRequest::Reload)? else {

@@ -1,4 +1,4 @@
-//! Blocking connection to the daemon, on either of its sockets.
+//! Blocking connection to the daemon, on the tenant socket or the admin socket.
 //!
 //! ```text
 //!   connect ─▶ Hello(Tool) ─▶ Ready{protocol} ─▶ request ─▶ reply ─▶ request …
@@ -22,7 +22,7 @@ use gpushare_sys::socket;
 
 use crate::exit::{self, CommandError};
 
-/// Longest wait for one step of an exchange with the daemon.
+/// Longest wait for the daemon, per step: to connect, to send a message, or to receive one.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Reason why a request to the daemon failed.
@@ -79,7 +79,7 @@ impl CommandError for ClientError {
     }
 }
 
-/// One of the daemon's two sockets, with its message types.
+/// One of the daemon's two sockets, tenant or admin, with the types of messages.
 pub(crate) trait Door {
     type Request: Message;
     type Reply: Message;
@@ -87,17 +87,17 @@ pub(crate) trait Door {
     const PATH: fn(&RuntimeDir) -> PathBuf;
     const HELLO: fn(Hello) -> Self::Request;
 
-    /// Returns the daemon's protocol version if `reply` answers the hello.
+    /// Returns the daemon's protocol version if `reply` answers the connection's first message.
     fn ready(reply: &Self::Reply) -> Option<u16>;
-    /// Returns the reply, or the failure that it reports.
+    /// Returns `reply`, or the failure that `reply` reports.
     fn success(reply: Self::Reply) -> Result<Self::Reply, Failure>;
 }
 
-/// The socket for processes that use a card.
+/// Tenant socket, for processes that use a card.
 #[derive(Debug)]
 pub(crate) struct Tenant;
 
-/// The socket for administration.
+/// Admin socket, for administration.
 #[derive(Debug)]
 pub(crate) struct Admin;
 
@@ -130,7 +130,7 @@ macro_rules! door {
 door!(Tenant: TenantRequest -> TenantReply at tenant_socket);
 door!(Admin: AdminRequest -> AdminReply at admin_socket);
 
-/// Connection after the exchange of hellos.
+/// Connection to the daemon whose first messages have been exchanged.
 #[derive(Debug)]
 pub(crate) struct Client<D: Door> {
     stream: UnixStream,
@@ -160,7 +160,7 @@ impl<D: Door> Client<D> {
         self.hear()
     }
 
-    /// Waits for the next reply to the last request.
+    /// Waits for the daemon's next reply to the last request.
     pub(crate) fn listen(&mut self) -> Result<D::Reply, ClientError> {
         self.hear().map_err(|error| match error {
             ClientError::Closed(path) => ClientError::Gone(path),
@@ -183,12 +183,12 @@ impl<D: Door> Client<D> {
         D::success(reply).map_err(ClientError::Refused)
     }
 
-    /// Returns the daemon's process as the kernel reports it; pid 0 if it is outside this PID namespace.
+    /// Returns the daemon's process as the kernel reports it; pid 0 for a process outside this PID namespace.
     pub(crate) fn peer(&self) -> Peer {
         gpushare_sys::peer::credentials(&self.stream).unwrap_or(Peer { pid: 0, uid: 0, gid: 0 })
     }
 
-    /// Returns the error for a reply of the wrong kind.
+    /// Returns the error for a reply that does not belong to the request.
     pub(crate) fn unexpected(&self) -> ClientError {
         ClientError::Unexpected(self.path.clone())
     }
@@ -215,7 +215,7 @@ impl<D: Door> Client<D> {
     }
 }
 
-/// Connects with a time limit, since a daemon may not accept, and sets the time limits of the stream.
+/// Connects to a socket, and limits the time for connecting, reading and writing.
 fn open(path: &Path) -> Result<UnixStream, ClientError> {
     let what = match path.metadata().map(|found| found.file_type()) {
         Ok(found) if found.is_dir() => Some("a directory"),

@@ -1,4 +1,4 @@
-//! `env`: prints the exports with which all programs that a shell starts share its GPUs.
+//! Command `env`: prints shell exports with which the programs that a shell starts share its GPUs.
 //!
 //! Lists of paths are extended, not replaced: their entries keep their order, and no entry appears twice.
 
@@ -62,7 +62,7 @@ pub(crate) fn env(args: &EnvArgs, places: &Places) -> Result<(), CtlError> {
     Ok(())
 }
 
-/// Returns a shell line that exports a variable, with its value quoted.
+/// Returns a shell line that exports a variable with the quoted value.
 fn line(shell: Shell, name: &str, value: &OsStr) -> Vec<u8> {
     let (start, quote) = match shell {
         Shell::Sh => (format!("export {name}='"), &b"'\\''"[..]),
@@ -80,8 +80,8 @@ fn line(shell: Shell, name: &str, value: &OsStr) -> Vec<u8> {
     line
 }
 
-/// Returns a colon-separated list with `entry` in it once: first, or last if `append`. An entry that is present stays
-/// in its place.
+/// Returns the colon-separated list `present` with `entry` added at the front, or at the end if `append`. A
+/// list that has the entry already stays as it is.
 fn extended(present: Option<OsString>, entry: &OsStr, append: bool) -> OsString {
     let present = present.unwrap_or_default();
     if present.is_empty() {

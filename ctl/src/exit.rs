@@ -1,30 +1,30 @@
-//! Exit codes and error messages: a failed command prints one sentence on stderr.
+//! Exit codes and error messages of the commands: a failed command prints one sentence on stderr.
 
 use std::fmt;
 use std::io::{self, Write as _};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Any failure without a code of its own.
+/// Exit code of a failure that no other code describes.
 pub(crate) const ERROR: u8 = 1;
-/// `doctor`: a check found an error, or the doctor itself failed.
+/// Exit code of `doctor`: a check found an error, or the command itself failed.
 pub(crate) const DOCTOR_FAILED: u8 = 2;
-/// The arguments are invalid.
+/// Exit code: the arguments are invalid.
 pub(crate) const USAGE: u8 = 2;
-/// No daemon answers.
+/// Exit code: no daemon answers.
 pub(crate) const DAEMON_DOWN: u8 = 3;
-/// The user lacks the permission.
+/// Exit code: the user lacks the permission.
 pub(crate) const PERMISSION: u8 = 4;
-/// The card or session does not exist.
+/// Exit code: the card or session does not exist.
 pub(crate) const NOT_FOUND: u8 = 5;
-/// `run`: gpushare failed, not the program (the code that docker uses for its own failures).
+/// Exit code of `run`: gpushare failed, not the program. Docker uses this code for its own failures.
 pub(crate) const RUN_FAILED: u8 = 125;
-/// `run`: the program was found and cannot be executed.
+/// Exit code of `run`: the program was found and cannot be executed.
 pub(crate) const NOT_EXECUTABLE: u8 = 126;
-/// `run`: the program was not found.
+/// Exit code of `run`: the program was not found.
 pub(crate) const PROGRAM_NOT_FOUND: u8 = 127;
 
-/// Error of a module, with its exit code.
+/// Error that decides the exit code of the failed command.
 pub(crate) trait CommandError: std::error::Error {
     /// Returns the exit code of a command that fails with this error.
     fn code(&self) -> u8 {
@@ -53,7 +53,7 @@ impl<E: CommandError + 'static> From<E> for CtlError {
     }
 }
 
-/// Returns the exit code of a command, and prints its error.
+/// Returns the exit code of a command's result. Prints the error, if any.
 pub(crate) fn end(result: Result<ExitCode, CtlError>) -> ExitCode {
     let error = match result {
         Ok(code) => return code,

@@ -1,4 +1,5 @@
-//! `explain`: turns the daemon's facts about a session's refusals and waits into sentences.
+//! Command `explain`: prints the daemon's facts about a session's refused memory requests and waits as
+//! sentences.
 
 use gpushare_proto::Bytes;
 use gpushare_proto::admin::{AdminReply, AdminRequest, LockView};
@@ -33,12 +34,12 @@ pub(crate) fn explain(args: &ExplainArgs, places: &Places) -> Result<(), CtlErro
     Ok(output::show(args.json, &all, || page(&all))?)
 }
 
-/// The daemon's facts about one session.
+/// Facts of the daemon about one session's refused memory requests, waits and dead processes.
 #[derive(Debug, Serialize)]
 struct Explained {
     #[serde(flatten)]
     explanation: Explanation,
-    /// Memory of the session's dead processes that is still on cards.
+    /// Memory of the session's dead processes that the driver has not freed yet.
     orphaned: Vec<OrphanView>,
 }
 
@@ -160,7 +161,7 @@ fn refusals(facts: &Explanation) -> Vec<String> {
     lines
 }
 
-/// Returns the lines about memory of dead processes, which counts as the session's.
+/// Returns the lines about the memory of dead processes, which counts against the session's quota.
 fn orphaned(views: &[OrphanView]) -> Vec<String> {
     let mut lines: Vec<String> = views
         .iter()
@@ -187,7 +188,7 @@ fn refusal(RefusalView { ago_ns, pid, gpu, refusal, .. }: &RefusalView) -> Strin
     format!("  {} ago, pid {pid} on {gpu}: {}", short(*ago_ns), asked(refusal))
 }
 
-/// Returns the request that was refused, and the limit that it would exceed.
+/// Returns words for the bytes that were requested and for the limit that the request would exceed.
 pub(crate) fn asked(refusal: &MemoryRefusal) -> String {
     let MemoryRefusal { requested, limit, used, by } = refusal;
     if refusal.is_permanent() {

@@ -1,10 +1,9 @@
-//! Standard output. A reader that closes the pipe early is not an error.
+//! Standard output of the commands. A reader that closes the pipe early is not an error.
 
 use std::io::{self, ErrorKind, Write as _};
 
 use serde::Serialize;
 
-/// Prints `text` unchanged.
 pub(crate) fn print(text: &str) -> io::Result<()> {
     let mut stdout = io::stdout().lock();
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
@@ -13,12 +12,11 @@ pub(crate) fn print(text: &str) -> io::Result<()> {
     }
 }
 
-/// Prints a model as one JSON document.
 pub(crate) fn print_json(model: &impl Serialize) -> io::Result<()> {
     print(&format!("{}\n", serde_json::to_string_pretty(model)?))
 }
 
-/// Prints a model as JSON, or as the text that `text` makes of it.
+/// Prints `model` as JSON if `json`, otherwise the result of `text`.
 pub(crate) fn show(json: bool, model: &impl Serialize, text: impl FnOnce() -> String) -> io::Result<()> {
     if json { print_json(model) } else { print(&text()) }
 }

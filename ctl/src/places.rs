@@ -12,7 +12,7 @@ use std::path::PathBuf;
 
 use gpushare_proto::names::{RUNTIME_DIR, RuntimeDir};
 
-/// Runtime folders in which a daemon may be, for the calling user.
+/// Runtime folders in which the calling user's commands look for a daemon.
 #[derive(Debug)]
 pub(crate) struct Places {
     candidates: Vec<RuntimeDir>,
@@ -21,7 +21,7 @@ pub(crate) struct Places {
 }
 
 impl Places {
-    /// Returns the folders of the calling user; `flag` is the value of `--runtime-dir`.
+    /// Returns the runtime folders for the calling user; `flag` is the value of `--runtime-dir`.
     pub(crate) fn of_this_user(flag: Option<PathBuf>) -> Self {
         let named = flag
             .map(OsString::from)
@@ -42,12 +42,12 @@ impl Places {
         &self.candidates
     }
 
-    /// Returns the folder in which `run` starts a daemon if none answers: the last candidate.
+    /// Returns the runtime folder in which `run` starts a daemon if none answers.
     pub(crate) fn own(&self) -> &RuntimeDir {
         self.candidates.last().unwrap_or(&self.user)
     }
 
-    /// Returns the folder of the daemon to administer: the first whose admin socket exists, else the user's own.
+    /// Returns the first runtime folder with an admin socket, else the user's own folder.
     pub(crate) fn administered(&self) -> &RuntimeDir {
         let exists = |dir: &&RuntimeDir| match dir.admin_socket().symlink_metadata() {
             Ok(_) => true,
@@ -56,7 +56,8 @@ impl Places {
         self.candidates.iter().find(exists).unwrap_or(self.own())
     }
 
-    /// Returns the folder for this user's token files: the daemon's if it belongs to this user, else the user's own.
+    /// Returns the runtime folder for this user's token files: the daemon's folder if this user owns it, else
+    /// the user's own.
     pub(crate) fn secrets<'a>(&'a self, daemon: &'a RuntimeDir) -> &'a RuntimeDir {
         use std::os::unix::fs::MetadataExt as _;
         match daemon.root().symlink_metadata() {

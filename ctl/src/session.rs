@@ -1,4 +1,4 @@
-//! `session`: lists, shows, creates and changes the sessions of a daemon.
+//! Command `session`: lists, shows, creates and changes the sessions of a daemon.
 
 use gpushare_proto::admin::{AdminReply, AdminRequest, SessionRequest, SessionState, SessionView};
 use gpushare_proto::lookup::{self, LookupError};
@@ -64,7 +64,7 @@ fn turn(
     changed::request(client, ("state", Whose::State(which)), &AdminRequest::Session(request), json)
 }
 
-/// Ends a session and removes its token file.
+/// Revokes or deletes a session and removes the session's token file.
 fn end(
     client: &mut Client<Admin>,
     request: fn(String) -> SessionRequest,
@@ -82,7 +82,7 @@ fn end(
     Ok(())
 }
 
-/// Gives a session another token and writes it to the token file.
+/// Makes the daemon give a session a new token, and writes that to the token file.
 fn reissue(client: &mut Client<Admin>, args: &TokenArgs, places: &Places) -> Result<(), CtlError> {
     let sessions = status::fetch(client)?.sessions;
     let session = find(&sessions, &args.which)?;
@@ -161,7 +161,7 @@ fn create(client: &mut Client<Admin>, args: &CreateArgs, places: &Places) -> Res
     Ok(())
 }
 
-/// Returns the session that `which` refers to, by the daemon's own rule.
+/// Returns the session whose number or name is `which`.
 fn find<'a>(sessions: &'a [SessionView], which: &str) -> Result<&'a SessionView, CtlError> {
     let all = || {
         sessions

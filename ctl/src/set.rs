@@ -1,4 +1,4 @@
-//! `set`: changes one setting of the running daemon and prints the old and the new value.
+//! Command `set`: changes one setting of the running daemon and prints the old and the new value.
 
 use gpushare_proto::GpuId;
 use gpushare_proto::admin::{AdminRequest, Change as Term, GpuView, Knob, SessionRequest, Setting};
@@ -13,13 +13,13 @@ use crate::places::Places;
 use crate::status;
 use crate::table::list;
 
-/// Owner of a changed setting, with the change.
+/// Card or session to change, with the new value.
 enum Target<'a> {
     Card(&'a Option<GpuChoice>, Knob),
     Session(&'a str, Term),
 }
 
-/// Changes the setting and prints `quantum of gpu0: 3s (computed) → 100ms`.
+/// Changes a setting and prints the old and the new value, like `quantum of gpu0: 3s (computed) → 100ms`.
 pub(crate) fn set(args: &SetArgs, places: &Places) -> Result<(), CtlError> {
     use SetCommand as Set;
     use Target::{Card, Session};
@@ -63,7 +63,7 @@ fn quota(NoneOr(limit): &NoneOr<Limit>) -> Quota {
     limit.clone().map(|limit| limit.0).unwrap_or_default()
 }
 
-/// Returns whether the user's choice names this card.
+/// Returns whether the user's `choice` (a number, a UUID or the beginning of one) means this card.
 pub(crate) fn names(choice: &GpuChoice, card: &GpuView) -> bool {
     match choice {
         GpuChoice::Auto => false,
@@ -73,7 +73,7 @@ pub(crate) fn names(choice: &GpuChoice, card: &GpuView) -> bool {
     }
 }
 
-/// Returns the daemon's number of the card that the user named.
+/// Returns the number that the daemon assigned to the card that the user chose.
 fn number(client: &mut Client<Admin>, wanted: &GpuChoice) -> Result<GpuId, CtlError> {
     let gpus = status::fetch(client)?.gpus;
     let mut found = gpus.iter().filter(|gpu| names(wanted, gpu));

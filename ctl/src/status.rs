@@ -1,4 +1,4 @@
-//! `status`: the state of the daemon, its cards and sessions, as JSON or as tables.
+//! Command `status`: prints the state of the daemon, its cards and sessions, as JSON or as tables.
 
 use gpushare_proto::admin::{AdminReply, AdminRequest, GpuView, LockView, SessionView, Status};
 use gpushare_proto::session::{Binding, SessionPhase, Terms};
@@ -69,7 +69,7 @@ fn gpus(gpus: &[GpuView]) -> String {
     )
 }
 
-/// Returns the table of sessions; `session list` prints it too.
+/// Returns the table of sessions for `status` and `session list`.
 pub(crate) fn sessions(sessions: &[SessionView]) -> String {
     table(
         sessions,
@@ -85,7 +85,7 @@ pub(crate) fn sessions(sessions: &[SessionView]) -> String {
     )
 }
 
-/// Returns a session's allocated bytes per card, and its quota.
+/// Returns words for a session's allocated bytes per card and its memory quota.
 fn memory(session: &SessionView) -> String {
     let used = match &session.gpus[..] {
         [] => Bytes::ZERO.to_string(),
@@ -99,7 +99,7 @@ fn memory(session: &SessionView) -> String {
     }
 }
 
-/// Returns the state of a session's lock, or its phase if that prevents grants, and the reason.
+/// Returns words for a session's lock state, or for a phase that prevents grants, and for the reason.
 fn lock(session: &SessionView) -> (String, String) {
     let standing = match session.state.standing {
         SessionPhase::Good => "idle",
@@ -160,7 +160,7 @@ pub(crate) fn one_session(session: &SessionView) -> String {
     page + &cards_of(session) + &processes_of(session) + &unevictable(std::slice::from_ref(session))
 }
 
-/// Returns a line for each process that is reported as not evictable, with the reason.
+/// Returns a line for each process whose memory may not be moved off the card, with the reason.
 fn unevictable(sessions: &[SessionView]) -> String {
     let mut lines = String::new();
     for session in sessions {
@@ -204,7 +204,7 @@ fn processes_of(session: &SessionView) -> String {
     )
 }
 
-/// Returns a table below an empty line; nothing without items.
+/// Returns an empty line and a table of `items`; an empty text without items.
 fn section<T>(items: &[T], columns: &[Column<T>]) -> String {
     if items.is_empty() {
         String::new()

@@ -5,10 +5,10 @@
 use gpushare_proto::Nanos;
 use gpushare_proto::text::is_printable;
 
-/// Column of a table: its name, and the text of its cell in the row of a `T`.
+/// Column of a table: the heading, and a function from an item to the text of the cell.
 pub(crate) type Column<T> = (&'static str, fn(&T) -> String);
 
-/// Returns a table with one line per item, whose columns are as wide as their widest cells. An empty cell is `-`.
+/// Returns a table with one line per item. Columns are as wide as their widest cells; an empty cell is `-`.
 pub(crate) fn table<T>(items: &[T], columns: &[Column<T>]) -> String {
     let shown = |cell: String| if cell.is_empty() { "-".to_owned() } else { harmless(&cell) };
     let mut lines = vec![String::new(); items.len() + 1];
@@ -33,13 +33,13 @@ pub(crate) fn list<T: std::fmt::Display>(items: impl IntoIterator<Item = T>) -> 
     items.join(", ")
 }
 
-/// Returns a number with its noun: `1 card`, `2 cards`.
+/// Returns a number and a noun, in singular or plural: `1 card`, `2 cards`.
 pub(crate) fn count(number: usize, noun: &str) -> String {
     let plural = if number == 1 { "" } else { "s" };
     format!("{number} {noun}{plural}")
 }
 
-/// Formats a time with about three digits: `850us`, `12.3ms`, `4.2s`, `3m20s`, `2h05m`, `4d03h`.
+/// Formats a duration with about three digits: `850us`, `12.3ms`, `4.2s`, `3m20s`, `2h05m`, `4d03h`.
 pub(crate) fn short(time: Nanos) -> String {
     let (us, seconds) = (time.0 / 1_000, time.0 / 1_000_000_000);
     match us {

@@ -1,4 +1,4 @@
-//! `usage`: card time, waits and memory of sessions, as JSON or as a table.
+//! Command `usage`: prints card time, waits and memory of sessions, as JSON or as a table.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -13,7 +13,7 @@ use crate::output;
 use crate::places::Places;
 use crate::table::{harmless, short, table};
 
-/// Interval in which the daemon keeps usage, in seconds.
+/// Length of the intervals for which the daemon records usage, in seconds.
 const HOUR: u64 = 3600;
 
 pub(crate) fn usage(args: &UsageArgs, places: &Places) -> Result<(), CtlError> {
@@ -29,7 +29,7 @@ pub(crate) fn usage(args: &UsageArgs, places: &Places) -> Result<(), CtlError> {
     Ok(output::show(args.json, &usages, || render(&usages, counted))?)
 }
 
-/// Returns the usages that `which` refers to; several ended sessions may have had the same name.
+/// Returns the usage of the sessions with number or name `which`. Several ended sessions may share a name.
 fn of(usages: Vec<UsageView>, which: &str) -> Result<Vec<UsageView>, CtlError> {
     let called = SessionRef::parse(which);
     let found: Vec<_> = usages
@@ -48,7 +48,7 @@ fn of(usages: Vec<UsageView>, which: &str) -> Result<Vec<UsageView>, CtlError> {
     }
 }
 
-/// Returns the length of the counted period, which begins at a full hour.
+/// Returns the duration of the period that usage is counted for, which begins at a full hour.
 fn counted(since: Nanos, now: u64) -> Nanos {
     let from = now.saturating_sub(since.0 / 1_000_000_000);
     Nanos::from_secs(now - from / HOUR * HOUR)
@@ -75,7 +75,7 @@ fn render(usages: &[UsageView], counted: Nanos) -> String {
     table + &step
 }
 
-/// Formats a time in seconds, so that columns can be added up: `5400.2s`.
+/// Formats a duration in seconds, like `5400.2s`, so that columns can be added up.
 fn seconds(time: Nanos) -> String {
     let tenths = time.0 / 100_000_000;
     format!("{}.{}s", tenths / 10, tenths % 10)

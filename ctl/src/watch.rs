@@ -1,4 +1,4 @@
-//! `watch`: prints events as they happen, as lines or JSON, and writes a trace of them.
+//! Command `watch`: prints the daemon's events as they happen, as lines or JSON, and writes a trace.
 
 mod trace;
 mod words;
@@ -17,7 +17,7 @@ use crate::places::Places;
 use trace::Trace;
 use words::Words;
 
-/// Prints events until the daemon ends or standard output is closed.
+/// Prints the daemon's events until the daemon ends or standard output is closed.
 pub(crate) fn watch(args: &WatchArgs, places: &Places) -> Result<(), CtlError> {
     let mut client = Client::<Admin>::connect(places.administered())?;
     let mut trace = args.trace.as_deref().map(open).transpose()?;

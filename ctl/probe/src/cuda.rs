@@ -1,4 +1,4 @@
-//! Facts from the driver's library about itself and its cards, gathered without a context.
+//! Facts about the CUDA driver and its cards, gathered without a CUDA context.
 
 use std::ffi::{c_char, c_int, c_uint, c_ulonglong};
 
@@ -8,24 +8,24 @@ use serde::{Deserialize, Serialize};
 use crate::library::Opened;
 use crate::{LIBCUDA, Loaded, Teller};
 
-/// Facts about the driver.
+/// Facts about the CUDA driver and its cards, as far as a probe has gathered them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CudaFacts {
     /// Result of loading the driver's library; none before the attempt.
     pub library: Option<Loaded>,
-    /// Functions that every driver has and this library lacks.
+    /// Names of the functions that every CUDA driver has and that this library lacks.
     pub missing: Vec<String>,
     /// CUDA version of the driver; 13000 is 13.0.
     pub version: Option<i32>,
-    /// `CUresult` of `cuInit`.
+    /// Result code (`CUresult`) of the call of `cuInit`; none before the call.
     pub init: Option<i32>,
     /// Number of cards that the driver shows to this process.
     pub count: Option<i32>,
-    /// Cards in the driver's order.
+    /// Facts about each card, in the order of the driver.
     pub cards: Vec<CudaCard>,
 }
 
-/// One card as the driver describes it. An attribute that the driver does not know is none.
+/// Facts about one card from the CUDA driver. An attribute that the driver does not know is none.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CudaCard {
     /// Product name of the card.
@@ -34,19 +34,20 @@ pub struct CudaCard {
     pub uuid: Option<GpuUuid>,
     /// Total memory of the card, in bytes.
     pub total: Option<u64>,
-    /// Whether the card supports managed memory.
+    /// Whether the card supports managed memory: 0 or 1.
     pub managed: Option<i32>,
-    /// Whether host and card may access managed memory concurrently; only then may it exceed the card.
+    /// Whether host and card may access managed memory at the same time: 0 or 1. Only then may it exceed the
+    /// card.
     pub concurrent_managed: Option<i32>,
-    /// Whether memory can be mapped by handle.
+    /// Whether the card supports memory that is mapped by handle (`cuMemMap`): 0 or 1.
     pub vmm: Option<i32>,
-    /// Whether handles can be passed as file descriptors.
+    /// Whether memory handles can be passed between processes as file descriptors: 0 or 1.
     pub posix_fd: Option<i32>,
-    /// Whether network cards may access the card's memory.
+    /// Whether network cards may access the card's memory (RDMA): 0 or 1.
     pub rdma: Option<i32>,
-    /// Whether handles can be created for access by network cards.
+    /// Whether memory handles can be created for access by network cards (RDMA): 0 or 1.
     pub rdma_handles: Option<i32>,
-    /// Whether handles can be created for the host's memory.
+    /// Whether memory handles can be created for the host's memory: 0 or 1.
     pub host_numa: Option<i32>,
 }
 
@@ -58,7 +59,6 @@ struct AllocationProperties {
     handle_types: c_int,
     location: c_int,
     location_id: c_int,
-    /// Pointer to attributes of Windows; 0 elsewhere.
     windows: usize,
     flags: [u8; 8],
 }
@@ -75,7 +75,7 @@ type DeviceTotalMem = unsafe extern "C" fn(*mut usize, c_int) -> c_int;
 type DeviceGetAttribute = unsafe extern "C" fn(*mut c_int, c_int, c_int) -> c_int;
 type Granularity = unsafe extern "C" fn(*mut usize, *const AllocationProperties, c_ulonglong) -> c_int;
 
-/// Asks all questions, the most basic first, so that a broken driver fails as late as possible.
+/// Gathers all facts, the most basic first, so that a broken driver fails as late as possible.
 pub(crate) fn ask(teller: &mut Teller<CudaFacts>) {
     teller.tell(Some("dlopen"));
     let (library, loaded) = Opened::open(LIBCUDA, "cuInit");
@@ -150,7 +150,8 @@ fn card(library: &Opened, device: c_int) -> CudaCard {
     card
 }
 
-/// Returns whether the driver reports a granularity for handles of the host's memory; that creates no handle.
+/// Returns whether the driver reports a granularity for memory handles of the host's memory. No handle is
+/// created.
 fn granularity_on_host(library: &Opened) -> bool {
     // SAFETY: the signatures are cuda.h's; results go to variables of their types that live through the call.
     unsafe {
@@ -164,13 +165,13 @@ fn granularity_on_host(library: &Opened) -> bool {
     }
 }
 
-/// Returns the number that a call writes, if the call succeeds.
+/// Returns the number that a driver call writes, if the call succeeds.
 pub(crate) fn number(call: impl FnOnce(*mut c_int) -> c_int) -> Option<i32> {
     let mut value = 0;
     (call(&raw mut value) == 0).then_some(value)
 }
 
-/// Returns the text that a call writes into a buffer of 256 bytes, or the call's error code.
+/// Returns the text that a driver call writes into a buffer of 256 bytes, or the call's error code.
 pub(crate) fn text(call: impl FnOnce(*mut c_char) -> c_int) -> Result<String, c_int> {
     let mut bytes = [0_u8; 256];
     match call(bytes.as_mut_ptr().cast()) {

@@ -1,4 +1,4 @@
-//! Asks the NVIDIA driver for its abilities, in a process that the driver may crash.
+//! Probe of the NVIDIA driver's abilities, in a process that the driver may crash.
 //!
 //! A broken driver can crash or hang its caller. So `gpushare-ctl doctor` asks in a child with a time limit. Before
 //! each call the child prints the name of the call and the facts so far:
@@ -24,38 +24,39 @@ use serde::{Deserialize, Serialize};
 pub use cuda::{CudaCard, CudaFacts};
 pub use nvml::{NvmlCard, NvmlFacts};
 
-/// File name of NVIDIA's driver library.
+/// File name of the library of NVIDIA's CUDA driver.
 pub const LIBCUDA: &str = "libcuda.so.1";
-/// File name of NVIDIA's management library.
+/// File name of NVIDIA's management library (NVML).
 pub const LIBNVML: &str = "libnvidia-ml.so.1";
 
-/// Line that a child prints: its facts so far and its next call.
+/// Line that a probe prints before each driver call: the gathered facts and the name of the call.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Progress<F> {
-    /// Name of the next call; none at the end.
+    /// Name of the next driver call; none after the last one.
     pub next: Option<String>,
-    /// Facts so far.
+    /// Facts that the probe has gathered.
     pub facts: F,
 }
 
-/// Result of loading a library.
+/// Result of loading a library of NVIDIA.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Loaded {
     /// The library was loaded from this file.
     From(String),
-    /// The library was not loaded; the loader's reason.
+    /// The library was not loaded, for this reason of the loader.
     Not(String),
 }
 
-/// Question to a child.
+/// Question that a probe answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Question {
-    /// The abilities of the driver and its cards.
+    /// Question about the abilities of the CUDA driver and its cards.
     Cuda,
-    /// The facts of the management library.
+    /// Question about the facts of NVIDIA's management library (NVML).
     Nvml,
-    /// The files that the loader has mapped, which show whether a preload was loaded.
+    /// Question about the files that are mapped into the probe, which show whether a preloaded library was
+    /// loaded.
     Mapped,
 }
 
@@ -70,7 +71,7 @@ impl Question {
         }
     }
 
-    /// Returns the question with this name.
+    /// Returns the question with this name as a command-line argument.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         [Self::Cuda, Self::Nvml, Self::Mapped]
@@ -79,7 +80,8 @@ impl Question {
     }
 }
 
-/// Answers a question on standard output, line by line. Ends when standard output is closed.
+/// Answers a question on standard output, as one line before each driver call. Ends when standard output is
+/// closed.
 pub fn answer(question: Question) {
     // A crash is an expected answer and must not write a core file of gigabytes.
     let none = rustix::process::Rlimit { current: Some(0), maximum: Some(0) };
@@ -91,12 +93,11 @@ pub fn answer(question: Question) {
     }
 }
 
-/// Facts so far, and the pipe to which they are written.
+/// Facts that the probe has gathered, and the pipe to which the probe writes them.
 struct Teller<F> {
     facts: F,
 }
 
-/// Asks questions, and tells the facts of all answers in the end.
 fn tell_all<F: Default + Serialize>(ask: impl FnOnce(&mut Teller<F>)) {
     let mut teller = Teller { facts: F::default() };
     ask(&mut teller);
@@ -104,7 +105,7 @@ fn tell_all<F: Default + Serialize>(ask: impl FnOnce(&mut Teller<F>)) {
 }
 
 impl<F: Serialize> Teller<F> {
-    /// Writes the facts so far and the name of the next call.
+    /// Writes a line with the gathered facts and the name of the next driver call.
     fn tell(&self, next: Option<&str>) {
         let progress = Progress { next: next.map(str::to_owned), facts: &self.facts };
         let Ok(line) = serde_json::to_string(&progress) else {

@@ -1,4 +1,4 @@
-//! Libraries that are loaded by name and never closed, and the files that the loader has mapped.
+//! Shared libraries that are loaded by name and never closed, and the files that the loader has mapped.
 
 use std::error::Error as _;
 use std::fs;
@@ -7,11 +7,12 @@ use libloading::Library;
 
 use crate::Loaded;
 
-/// An opened library.
+/// A shared library that was loaded by name and is never closed.
 pub(crate) struct Opened(&'static Library);
 
 impl Opened {
-    /// Opens `name` as a program would. Returns also the file that contains its function `anchor`, or the loader's reason.
+    /// Loads the library `name`. Also returns the file that contains its function `anchor`, or the loader's
+    /// error.
     pub(crate) fn open(name: &str, anchor: &str) -> (Option<Self>, Loaded) {
         // SAFETY: the initialisers of NVIDIA's libraries have no preconditions; if they crash, they crash a process that
         // exists only to ask them.
@@ -29,10 +30,10 @@ impl Opened {
         }
     }
 
-    /// Returns the first of these functions that the library has.
+    /// Returns the first of the named functions that the library has.
     ///
     /// # Safety
-    /// `F` must be the signature that the library's headers give all of them.
+    /// `F` must be the signature that the library's headers give all named functions.
     pub(crate) unsafe fn function<F: Copy>(&self, names: &[&str]) -> Option<F> {
         names.iter().find_map(|name| {
             // SAFETY: the caller promises the signature; the library is never closed.
@@ -41,7 +42,7 @@ impl Opened {
     }
 }
 
-/// Returns the file from which an address of this process is mapped.
+/// Returns the file that is mapped at an address of this process.
 fn file_of(address: usize) -> Option<String> {
     let maps = fs::read_to_string("/proc/self/maps").unwrap_or_default();
     maps.lines().find_map(|line| {

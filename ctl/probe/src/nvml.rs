@@ -1,4 +1,4 @@
-//! Facts from NVIDIA's management library (NVML), which the driver's library does not have, or only after `cuInit`.
+//! Facts that NVIDIA's management library (NVML) has and the CUDA driver lacks before `cuInit`.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
@@ -8,39 +8,41 @@ use crate::cuda::{number, text};
 use crate::library::Opened;
 use crate::{LIBNVML, Loaded, Teller};
 
-/// Facts from the management library.
+/// Facts from NVIDIA's management library (NVML), as far as a probe has gathered them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NvmlFacts {
-    /// Result of loading the management library; none before the attempt.
+    /// Result of loading NVIDIA's management library; none before the attempt.
     pub library: Option<Loaded>,
-    /// `nvmlReturn_t` of `nvmlInit_v2`.
+    /// Result code (`nvmlReturn_t`) of the call of `nvmlInit_v2`; none before the call.
     pub init: Option<i32>,
     /// Version of the driver, like `580.65.06`.
     pub driver: Option<String>,
     /// Whether confidential computing is on: 0 or 1.
     pub confidential: Option<u32>,
-    /// Number of cards.
+    /// Number of cards that NVML reports.
     pub count: Option<i32>,
-    /// Cards in NVML's order.
+    /// Facts about each card, in the order of NVML.
     pub cards: Vec<NvmlCard>,
 }
 
-/// One card as NVML describes it. A value that the card does not support is none.
+/// Facts about one card from NVML. A value that the card does not support is none.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NvmlCard {
-    /// Error code that the card returns for every query; 15 is a card that fell off the bus. None for a healthy card.
+    /// Error code of a card that answers no query: 15 if lost from the bus, 16 if in need of a reset. None
+    /// for a healthy card.
     pub lost: Option<i32>,
-    /// Identity of the card, as text.
+    /// UUID of the card, as text.
     pub uuid: Option<String>,
-    /// Whether the card is divided into MIG instances now.
+    /// Whether the card is divided into MIG instances now: 0 or 1.
     pub mig: Option<i32>,
-    /// Whether the card will be divided into MIG instances after its next reset.
+    /// Whether the card will be divided into MIG instances after its next reset: 0 or 1.
     pub mig_pending: Option<i32>,
-    /// `nvmlGpuVirtualizationMode_t`: 0 none, 1 passed through, 2 vGPU, 3 and 4 host of vGPUs.
+    /// Virtualization of the card (`nvmlGpuVirtualizationMode_t`): 0 none, 1 passed through, 2 vGPU, 3 and 4
+    /// host of vGPUs.
     pub virtualization: Option<i32>,
-    /// `nvmlComputeMode_t`: 0 default, 2 prohibited, 3 one process only.
+    /// Compute mode of the card (`nvmlComputeMode_t`): 0 default, 2 no process allowed, 3 one process only.
     pub compute_mode: Option<i32>,
-    /// Whether the driver stays initialised while no process uses the card (persistence mode).
+    /// Whether the driver stays initialised while no process uses the card (persistence mode): 0 or 1.
     pub persistence: Option<i32>,
 }
 
@@ -67,7 +69,6 @@ type DeviceNumbers = unsafe extern "C" fn(Device, *mut c_int, *mut c_int) -> c_i
 /// `NVML_ERROR_GPU_IS_LOST` and `NVML_ERROR_RESET_REQUIRED`.
 const LOST: [c_int; 2] = [15, 16];
 
-/// Asks all questions.
 pub(crate) fn ask(teller: &mut Teller<NvmlFacts>) {
     teller.tell(Some("dlopen"));
     let (library, loaded) = Opened::open(LIBNVML, "nvmlInit_v2");

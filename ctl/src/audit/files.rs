@@ -1,4 +1,4 @@
-//! Files of an audit log: the current one, and the rotated ones `.1`, `.2`, ….
+//! Files of an audit log: the current file and the rotated files `.1`, `.2`, ….
 //!
 //! A rotation renames files while they are read. So each file is held open and identified by its inode.
 
@@ -9,10 +9,10 @@ use std::path::{Path, PathBuf};
 
 use crate::exit::{self, CommandError, CtlError};
 
-/// Maximum number of rotated files that a daemon keeps.
+/// Maximum number of rotated files of the audit log that a daemon keeps.
 const MOST: u32 = 1000;
 
-/// Reason why the log cannot be shown.
+/// Reason why the audit log cannot be shown.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum AuditError {
     #[error("there is no audit log {0}; the daemon creates it with its first line; --file names another one")]
@@ -31,7 +31,7 @@ impl CommandError for AuditError {
     }
 }
 
-/// Open files of the log, oldest first.
+/// Open files of the audit log, oldest first.
 #[derive(Debug)]
 pub(super) struct Log {
     path: PathBuf,
@@ -47,7 +47,7 @@ impl Log {
         Ok(Self { path: path.to_owned(), files })
     }
 
-    /// Returns the last lines, oldest first, and the end of the newest file at that time.
+    /// Returns the last lines of the audit log, oldest first, and the offset of the newest file's end.
     pub(super) fn tail(&self, lines: usize) -> Result<(Vec<String>, u64), AuditError> {
         let mut last: Vec<String> = Vec::new();
         let mut end = 0;
@@ -84,7 +84,7 @@ impl Log {
     }
 }
 
-/// Reads lines that are added to the log.
+/// Reader of the lines that the daemon adds to the audit log.
 #[derive(Debug)]
 pub(super) struct Follow {
     path: PathBuf,
@@ -93,7 +93,7 @@ pub(super) struct Follow {
 }
 
 impl Follow {
-    /// Returns a reader that begins at offset `at` of the newest file.
+    /// Returns a reader that begins at offset `at` of the log's newest file.
     pub(super) fn new(mut log: Log, at: u64) -> Self {
         // A log has at least one file once it is open.
         let file = log.files.pop().unwrap_or_else(|| unreachable!("a log has a file"));
@@ -101,7 +101,8 @@ impl Follow {
         Self { path, file, at }
     }
 
-    /// Returns the whole lines that were added since the last call, across rotations.
+    /// Returns the complete lines that were added to the log since the last call, even if its files were
+    /// rotated.
     pub(super) fn more(&mut self) -> Result<Vec<String>, AuditError> {
         let failed = |cause| unreadable(&self.path, cause);
         // First list the files, then read the rest of ours: a renamed file no longer grows.
@@ -117,7 +118,7 @@ impl Follow {
     }
 }
 
-/// Opens the files of the log that are newer than `known`, or all without one, oldest first.
+/// Opens the files of the log, oldest first: those newer than `known`, or all files without a `known` file.
 fn opened(path: &Path, known: Option<&File>) -> io::Result<Vec<File>> {
     let mut files: Vec<File> = Vec::new();
     for number in 0..=MOST {
@@ -136,7 +137,7 @@ fn opened(path: &Path, known: Option<&File>) -> io::Result<Vec<File>> {
     Ok(files)
 }
 
-/// Returns the whole lines of a file from offset `at`, and the offset of their end.
+/// Returns the complete lines of a file from offset `at` on, and the offset of the last line's end.
 fn read(mut file: &File, at: u64) -> io::Result<(Vec<String>, u64)> {
     file.seek(SeekFrom::Start(at))?;
     let mut bytes = Vec::new();

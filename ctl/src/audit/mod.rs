@@ -1,4 +1,4 @@
-//! `audit`: reads the audit log with its rotated files. It needs no running daemon.
+//! Command `audit`: reads the audit log with its rotated files, without a running daemon.
 
 mod files;
 mod words;
@@ -14,7 +14,7 @@ use crate::exit::CtlError;
 use crate::places::Places;
 use files::{Follow, Log};
 
-/// Interval at which `--follow` reads the log.
+/// Interval at which `audit tail --follow` reads the audit log again.
 const PAUSE: Duration = Duration::from_millis(200);
 
 pub(crate) fn audit(command: &AuditCommand, places: &Places) -> Result<(), CtlError> {
@@ -50,7 +50,7 @@ fn tail(log: Log, lines: usize, follow: bool, json: bool) -> Result<(), CtlError
     }
 }
 
-/// Treats a closed pipe as success.
+/// Turns the error of a closed standard output into success.
 fn to_its_end(result: Result<(), CtlError>) -> Result<(), CtlError> {
     match result {
         Err(CtlError::Output(cause)) if cause.kind() == ErrorKind::BrokenPipe => Ok(()),
@@ -58,7 +58,7 @@ fn to_its_end(result: Result<(), CtlError>) -> Result<(), CtlError> {
     }
 }
 
-/// Returns the time that `since` means, by the clock of this machine.
+/// Returns the point in time that `since` means, by the wall clock `now` of this machine.
 fn earliest(since: &Since, now: SystemTime) -> Timestamp {
     match since {
         Since::At(moment) => *moment,
@@ -70,7 +70,8 @@ fn earliest(since: &Since, now: SystemTime) -> Timestamp {
     }
 }
 
-/// Returns whether a line matches. The pattern may occur in the readable form or in the JSON.
+/// Returns whether a line of the log matches the filters. `pattern` may occur in the readable form or in the
+/// JSON.
 fn matches(raw: &str, pattern: &str, since: Option<Timestamp>, session: Option<&str>) -> bool {
     let line: Option<Line> = serde_json::from_str(raw).ok();
     let shown = line.as_ref().map(words::of);
@@ -92,7 +93,8 @@ fn is_about(entry: &Entry, which: &str) -> bool {
     SessionRef::parse(which).matches(id, name)
 }
 
-/// Prints a line as JSON or in readable form. An unknown line is shown without control characters.
+/// Prints a line of the log as JSON or in readable form. A line of unknown form is shown without control
+/// characters.
 fn show(raw: &str, json: bool) -> Result<(), CtlError> {
     let shown = match serde_json::from_str::<Line>(raw) {
         _ if json => raw.to_owned(),

@@ -1,4 +1,4 @@
-//! Readable form of a line of the audit log.
+//! Readable form of the audit log's lines.
 
 use gpushare_proto::audit::{Action, Allocation, Entry, Line, Outcome, Refusal};
 use gpushare_proto::page::MemoryRefusal;

@@ -34,7 +34,7 @@ pub(crate) struct TermsArgs {
     pub(crate) labels: Vec<(String, String)>,
 }
 
-/// Error for an environment variable that is not a limit.
+/// Error for an environment variable that has no valid limit.
 #[derive(Debug, thiserror::Error)]
 #[error("{name}: {cause}; set it to something like 8GiB, 50% or {{\"0\": 2147483648}}")]
 pub(crate) struct EnvironmentError {
@@ -49,7 +49,7 @@ impl CommandError for EnvironmentError {
 }
 
 impl TermsArgs {
-    /// Returns the terms by the flags; a missing flag is replaced by its environment variable.
+    /// Returns the session's terms from the flags. Environment variables replace missing flags.
     pub(crate) fn terms(&self, variable: impl Fn(&str) -> Option<String>) -> Result<Terms, EnvironmentError> {
         let limit = |flag: &Option<Limit>, name| match (flag, variable(name)) {
             (Some(limit), _) => Ok(limit.0.clone()),
@@ -81,7 +81,7 @@ fn label(text: &str) -> Result<(String, String), LabelError> {
     }
 }
 
-/// Limit on each card that is large enough to be useful.
+/// Limits per card, each large enough to be useful.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Limit(pub(crate) Quota);
 

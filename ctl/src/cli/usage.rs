@@ -1,4 +1,4 @@
-//! Parsing of the arguments, with one sentence for invalid ones.
+//! Parsing of the command line's arguments, with a one-sentence error for invalid arguments.
 //!
 //! The exit code depends on the command, because `run` leaves every code below 125 to the program that it starts.
 
@@ -11,11 +11,11 @@ use clap::{CommandFactory as _, Parser as _};
 use super::Cli;
 use crate::{exit, output};
 
-/// Arguments that lead to no command: help, version, or a mistake.
+/// Arguments that run no command: a request for help or the version, or a mistake.
 #[derive(Debug)]
 pub(crate) struct Usage {
     error: clap::Error,
-    /// Name of the command, if it can be recognised.
+    /// Name of the command in the arguments, if they have one.
     command: Option<String>,
 }
 
@@ -29,7 +29,7 @@ pub(crate) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Cli, Usa
 }
 
 impl Usage {
-    /// Prints the help or the mistake and returns the exit code.
+    /// Prints the help, the version or the mistake, and returns the exit code.
     pub(crate) fn end(&self) -> ExitCode {
         match self.error.kind() {
             ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
@@ -42,7 +42,7 @@ impl Usage {
         }
     }
 
-    /// Returns the exit code; mistakes in `run` have 125, as with docker.
+    /// Returns the exit code for the arguments. A mistake in `run` has 125, as in docker.
     fn code(&self) -> u8 {
         match self.command.as_deref() {
             Some("run") => exit::RUN_FAILED,

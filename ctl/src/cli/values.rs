@@ -25,7 +25,7 @@ macro_rules! value_or_word {
             }
         }
 
-        /// Error for a text that is neither a value nor the word.
+        /// Error for a text that is neither a valid value nor the keyword (`auto` or `none`).
         #[derive(Debug, thiserror::Error)]
         #[error("{0}, or `{word}`", word = $word)]
         pub(crate) struct $error<E>(E);
@@ -33,15 +33,15 @@ macro_rules! value_or_word {
 }
 
 value_or_word! {
-    /// Fixed value, or `auto` for the daemon's choice.
+    /// Value of a flag, or `auto` for the daemon's choice.
     Auto, AutoError: "auto"
 }
 value_or_word! {
-    /// Value, or `none`.
+    /// Value of a flag, or `none` for no limit or no end.
     NoneOr, NoneOrError: "none"
 }
 
-/// Error for a value out of range. It is found before the daemon is asked, so it is a usage error.
+/// Error for a flag's value that is out of range.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ValueError {
     #[error(transparent)]
@@ -56,7 +56,7 @@ pub(crate) enum ValueError {
     LongAgo,
 }
 
-/// Parses the length of a period of usage.
+/// Parses the duration of the period that `usage` counts.
 pub(super) fn past(text: &str) -> Result<Nanos, ValueError> {
     let time: Nanos = text.parse()?;
     match time <= Nanos::from_secs(30 * 86_400) {
@@ -84,15 +84,15 @@ macro_rules! bounded {
 }
 
 bounded! {
-    /// Length of a turn.
+    /// Duration of a turn, in the allowed range.
     Quantum(Nanos), ShortQuantum: |time| *time < MIN_QUANTUM
 }
 bounded! {
-    /// Capacity of a card or limit on its memory.
+    /// Capacity of a card or limit on a card's memory, in the allowed range.
     Memory(Bytes), LittleMemory: |bytes| *bytes < MIN_MEMORY
 }
 bounded! {
-    /// Share of time between 0% and 100%, both excluded.
+    /// Share of a card's time that handoffs may cost: more than 0% and less than 100%.
     Share(Percent), NoShare: |share| matches!(share.0, 0 | 10_000..)
 }
 
@@ -111,12 +111,12 @@ pub(super) fn one_card(text: &str) -> Result<GpuChoice, GpuNameError> {
     }
 }
 
-/// Start of a period: an age or a time.
+/// Start of a period: an age or a point in time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Since {
-    /// Age: the period of this length that ends now.
+    /// Duration of a period that ends now.
     Ago(Nanos),
-    /// Time at which the period starts.
+    /// Point in time on the wall clock at which the period starts.
     At(Timestamp),
 }
 

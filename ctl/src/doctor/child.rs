@@ -1,4 +1,4 @@
-//! Runs a probe of the driver in a child process with a time limit.
+//! Child process with a time limit, which probes the driver.
 //!
 //! If the child crashes or hangs, its facts so far are kept, and the call in which it ended is known.
 
@@ -15,25 +15,25 @@ use serde::de::DeserializeOwned;
 
 use crate::table::harmless;
 
-/// Interval at which the end of a child is polled.
+/// Interval at which the doctor checks whether a child process has ended.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
-/// Maximum time for a killed child to end; a child that hangs in the kernel takes longer.
+/// Longest wait for the end of a killed child process. A child that hangs in the kernel takes longer.
 const DYING: Duration = Duration::from_secs(2);
-/// Maximum number of bytes kept of a child's stderr.
+/// Maximum number of bytes that are kept of a child process's stderr.
 const SAID: u64 = 4096;
 
-/// End of a child.
+/// Way in which a child process that probes the driver ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum End {
     Finished,
-    /// The child ended before it had answered everything.
+    /// The child process ended before it had gathered all facts.
     Crashed {
         /// Driver call in which the child process was when it ended or was stopped.
         at: String,
-        /// Signal or exit code, in words.
+        /// Signal or exit code of the child process, in words.
         how: String,
     },
-    /// The child exceeded the time limit and was killed.
+    /// The child process exceeded the time limit and was killed.
     Hung {
         /// Driver call in which the child process was when it ended or was stopped.
         at: String,
@@ -43,16 +43,16 @@ pub(crate) enum End {
     Unstarted(String),
 }
 
-/// Facts from a child, and its end.
+/// Facts from a child process that probes the driver, and the way in which the child ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Asked<F> {
     pub(crate) facts: F,
     pub(crate) end: End,
-    /// Text that the child or the loader wrote to stderr.
+    /// Text that the child process or its loader wrote to stderr.
     pub(crate) said: String,
 }
 
-/// Asks `question` in a child and waits at most `limit`; `preload` is loaded into the child.
+/// Runs a probe for `question` in a child process, with `preload` loaded, and waits at most `limit`.
 pub(crate) fn ask<F: Default + DeserializeOwned + Send + 'static>(
     question: Question,
     preload: Option<&Path>,
@@ -119,7 +119,7 @@ fn watch<F: Default + DeserializeOwned + Send + 'static>(command: &mut Command, 
     }
 }
 
-/// Reads a pipe to its end, or at most `most` bytes, in a thread that sends the text.
+/// Reads at most `most` bytes of a pipe in a new thread, which sends the text to the returned receiver.
 pub(super) fn read(pipe: Option<impl Read + Send + 'static>, most: u64) -> mpsc::Receiver<String> {
     let (sender, receiver) = mpsc::channel();
     thread::spawn(move || {
@@ -133,7 +133,7 @@ pub(super) fn read(pipe: Option<impl Read + Send + 'static>, most: u64) -> mpsc:
     receiver
 }
 
-/// Returns the child's exit status if it ends in time.
+/// Waits for the end of a child process; returns the exit status, or `None` after `limit`.
 pub(super) fn wait(child: &mut Child, limit: Duration) -> Option<ExitStatus> {
     let start = Instant::now();
     loop {

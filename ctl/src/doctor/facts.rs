@@ -1,4 +1,4 @@
-//! Facts for the checks, gathered once beforehand.
+//! Facts about the machine, which the doctor gathers once before the checks.
 //!
 //! Files are read below a root folder, which is `/` except in tests.
 
@@ -22,7 +22,7 @@ use crate::run::library::{self, LibraryError};
 use crate::run::start;
 use crate::status;
 
-/// Folder that stands for `/`.
+/// Folder that stands for `/`, so that tests can check an invented machine.
 #[derive(Clone, Debug)]
 pub(crate) struct Root(PathBuf);
 
@@ -31,13 +31,13 @@ impl Root {
         Self(folder.into())
     }
 
-    /// Returns the place of an absolute path below the root.
+    /// Returns the path of a file of the machine below this folder.
     pub(super) fn at(&self, path: impl AsRef<Path>) -> PathBuf {
         let path = path.as_ref();
         self.0.join(path.strip_prefix("/").unwrap_or(path))
     }
 
-    /// Reads a file as text; invalid UTF-8 is replaced.
+    /// Reads a file of the machine as text; invalid UTF-8 is replaced.
     pub(super) fn read(&self, path: impl AsRef<Path>) -> io::Result<String> {
         Ok(String::from_utf8_lossy(&fs::read(self.at(path))?).into_owned())
     }
@@ -46,7 +46,7 @@ impl Root {
         self.at(path).symlink_metadata().is_ok()
     }
 
-    /// Returns the sorted names in a folder; empty if the folder is missing.
+    /// Returns the sorted names of the files in a folder; empty if the folder is missing.
     pub(super) fn list(&self, path: impl AsRef<Path>) -> Vec<String> {
         let entries = fs::read_dir(self.at(path)).into_iter().flatten().flatten();
         let mut names: Vec<String> =
@@ -55,17 +55,17 @@ impl Root {
         names
     }
 
-    /// Returns whether the root is the machine's own.
+    /// Returns whether this folder is `/` itself.
     pub(super) fn is_real(&self) -> bool {
         self.0 == Path::new("/")
     }
 }
 
-/// Runtime folder of a daemon, with the answers on its sockets.
+/// Runtime folder of a daemon, with the daemon's answers on both sockets.
 #[derive(Debug)]
 pub(crate) struct DaemonFacts {
     pub(super) dir: RuntimeDir,
-    /// Process behind the tenant socket, or the failure to connect.
+    /// Process that listens on the tenant socket, or the failure to connect.
     pub(super) tenant: Result<Peer, ClientError>,
     /// Status from the admin socket, or the failure to get it.
     pub(super) admin: Result<Box<Status>, ClientError>,
@@ -93,14 +93,14 @@ pub(crate) struct Facts {
     pub(super) uid: u32,
     pub(super) cuda: Asked<CudaFacts>,
     pub(super) nvml: Asked<NvmlFacts>,
-    /// Path of the library to preload.
+    /// Path of `libgpushare.so`, or the reason why it cannot be preloaded.
     pub(super) library: Result<PathBuf, LibraryError>,
-    /// Files that a child with the preloaded library has mapped; none without a library.
+    /// Files mapped into a child process with the preloaded library; none without a library.
     pub(super) preloaded: Option<Asked<Vec<String>>>,
     /// Path of the daemon's program, or the reason why there is none.
     pub(super) scheduler: Result<PathBuf, String>,
     pub(super) daemons: Vec<DaemonFacts>,
-    /// Program of `--program`.
+    /// Program of `doctor --program`, which is checked too.
     pub(super) program: Option<OsString>,
 }
 
@@ -126,7 +126,7 @@ impl Facts {
         }
     }
 
-    /// Returns a variable of the caller if it is set and not empty.
+    /// Returns an environment variable of the caller; none for an empty one.
     pub(super) fn var(&self, name: &str) -> Option<&OsStr> {
         self.env
             .get(OsStr::new(name))
@@ -161,12 +161,10 @@ impl Facts {
     }
 }
 
-/// Facts for tests of the checks.
 #[cfg(test)]
 pub(super) mod staged {
     use super::*;
 
-    /// Compiles C `source` with `flags` to `path` in its folder.
     pub(in crate::doctor) fn compile(path: &Path, source: &str, flags: &[&str]) {
         let folder = path.parent().unwrap();
         fs::write(folder.join("source.c"), source).unwrap();
@@ -175,7 +173,6 @@ pub(super) mod staged {
         assert!(cc.status().unwrap().success());
     }
 
-    /// Facts for tests: a machine on which nothing was found.
     impl Facts {
         pub(in crate::doctor) fn bare(root: &Path) -> Self {
             Self {

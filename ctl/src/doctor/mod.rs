@@ -1,4 +1,4 @@
-//! `doctor`: checks what sharing needs and reports problems with advice.
+//! Command `doctor`: checks this machine for sharing and reports problems with advice.
 //!
 //! ```text
 //!   facts    gathered once: files, variables, daemons, and the driver in child processes with a time limit
@@ -29,7 +29,8 @@ use crate::exit::{self, CommandError};
 use crate::output;
 use crate::places::Places;
 
-/// Reason why the doctor failed. Its exit code is that of errors, so that a script does not take it for a warning.
+/// Reason why the command `doctor` failed. The exit code is that of errors, so that a script sees no mere
+/// warning.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum DoctorError {
     #[error("cannot write to standard output: {0}")]
@@ -46,7 +47,8 @@ impl CommandError for DoctorError {
     }
 }
 
-/// Runs all checks and prints the report. Returns 0 without problems, 1 for warnings, 2 for errors.
+/// Runs all checks of the doctor and prints the report. Returns 0 without problems, 1 for warnings, 2 for
+/// errors.
 pub(crate) fn doctor(args: &DoctorArgs, places: &Places) -> Result<ExitCode, DoctorError> {
     let facts = Facts::gather(args, places);
     let report = Report::of(&facts);
@@ -57,7 +59,7 @@ pub(crate) fn doctor(args: &DoctorArgs, places: &Places) -> Result<ExitCode, Doc
     Ok(ExitCode::from(report.exit))
 }
 
-/// Runs a probe in this child process, which the driver may crash.
+/// Runs the driver probe for `question` in this process, which the driver may crash.
 pub(crate) fn probe(question: &str) -> Result<(), DoctorError> {
     gpushare_probe::answer(Question::named(question).ok_or(DoctorError::NotByHand)?);
     Ok(())

@@ -1,4 +1,4 @@
-//! Outcomes of checks and the report of all outcomes, which is printed as text or as JSON.
+//! Results of the doctor's checks, and the report of all results, printed as text or as JSON.
 //!
 //! The keys of the JSON document are stable, since scripts depend on them (docs/doctor.md).
 
@@ -9,19 +9,19 @@ use serde::Serialize;
 use super::checks::{CHECKS, Check, Group};
 use super::facts::Facts;
 
-/// Version of the JSON document; it rises when a key changes its meaning or is removed.
+/// Version of the report's JSON document. It rises when a key changes its meaning or is removed.
 const FORMAT: u32 = 1;
 
-/// Severity of an outcome.
+/// Severity of a check's result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Severity {
-    /// Check that was skipped; its finding says why.
+    /// The check was skipped, for a reason that the result states.
     Skipped,
     Ok,
-    /// gpushare works, but with restrictions or not for all programs.
+    /// The check found that gpushare works with restrictions or not for all programs.
     Warning,
-    /// gpushare does not work.
+    /// The check found that gpushare does not work.
     Error,
 }
 
@@ -29,11 +29,11 @@ pub(crate) enum Severity {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Backend {
-    /// The driver moves memory, page by page.
+    /// Managed memory: the driver moves it between card and host.
     Managed,
-    /// Memory stays on the card.
+    /// Native memory, which stays on the card.
     Native,
-    /// gpushare moves memory itself; not implemented yet.
+    /// Memory that gpushare itself would move between card and host; not implemented yet.
     Remap,
 }
 
@@ -47,22 +47,22 @@ impl fmt::Display for Backend {
     }
 }
 
-/// Backend that a finding decides for, and the reason.
+/// Memory backend that a check's result decides for, with the reason.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Choice {
     pub(super) backend: Backend,
     pub(super) why: String,
 }
 
-/// Result of a check for one card, folder or file.
+/// Result of a check for one subject: a card, a folder or a file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Outcome {
-    /// Checked card, folder or file; none if there is only one.
+    /// Card, folder or file that was checked; none if the check has only one subject.
     pub(super) subject: Option<String>,
     pub(super) severity: Severity,
-    /// Finding, in a sentence.
+    /// Sentence that says what the check found.
     pub(super) finding: String,
-    /// Advice; none without a problem.
+    /// Advice on what to do; none without a problem.
     pub(super) hint: Option<String>,
     pub(super) backend: Option<Choice>,
 }
@@ -76,7 +76,7 @@ impl Outcome {
         Self::new(Severity::Ok, finding)
     }
 
-    /// Returns an outcome for something that was not checked, with the reason.
+    /// Returns the result of a check that was skipped for the reason `why`.
     pub(super) fn skipped(why: impl Into<String>) -> Self {
         Self::new(Severity::Skipped, why)
     }
@@ -89,7 +89,8 @@ impl Outcome {
         Self::new(Severity::Error, finding).hint(hint)
     }
 
-    /// Returns an error for a failure, whose sentence ends with `; advice`; otherwise the advice is `hint`.
+    /// Returns an error result for a failure. The advice is the end of its sentence after `; `, or else
+    /// `hint`.
     pub(super) fn failure(error: &impl fmt::Display, hint: &str) -> Self {
         let sentence = error.to_string();
         let (finding, hint) = sentence.rsplit_once("; ").unwrap_or((&sentence, hint));
@@ -113,7 +114,7 @@ impl Outcome {
     }
 }
 
-/// Outcome with the name of its check.
+/// Result of a check, with the check's name and group.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Finding {
     pub(super) check: &'static str,

@@ -1,4 +1,4 @@
-//! The report as text: findings by group, each with its hint below.
+//! Report of the doctor as text: check results by group, each with advice below.
 
 use std::io::{IsTerminal as _, stdout};
 
@@ -13,7 +13,7 @@ pub(super) fn is_coloured() -> bool {
     stdout().is_terminal() && !refused
 }
 
-/// Returns the name of a severity, in its colour and as wide as the longest one.
+/// Returns the name of a severity, coloured if `coloured` and padded to the longest name.
 fn paint(severity: Severity, coloured: bool) -> String {
     let (code, name) = match severity {
         Severity::Skipped => ("2", "skipped"),
@@ -51,7 +51,7 @@ fn is_same_skip(one: &Finding, next: &Finding) -> bool {
     one.severity == Severity::Skipped && next.severity == Severity::Skipped && one.finding == next.finding
 }
 
-/// Returns `  warning  cards.managed   cuda0: finding` with the hint below it; `more` equal findings are not shown.
+/// Returns the lines of a check result with its advice; `more` equal results are only counted.
 fn line(finding: &Finding, more: usize, width: usize, coloured: bool) -> String {
     let outcome = &finding.outcome;
     let severity = paint(outcome.severity, coloured);

@@ -1,4 +1,4 @@
-//! Versions in an ELF file: of glibc that it needs and provides, and of gpushare.
+//! Versions in an ELF file: the glibc that the file needs and provides, and the gpushare version.
 
 use std::fs::File;
 use std::io;
@@ -27,16 +27,16 @@ impl Glibc {
     }
 }
 
-/// Versions of glibc in one file.
+/// Versions of glibc that one ELF file needs and provides.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Linked {
-    /// Newest glibc version that the file needs.
+    /// Newest glibc version that the ELF file needs.
     pub(super) needs: Option<Glibc>,
-    /// Newest glibc version that the file provides.
+    /// Newest glibc version that the ELF file provides.
     pub(super) offers: Option<Glibc>,
 }
 
-/// Reads a 64-bit ELF file.
+/// Reads the glibc versions of a 64-bit ELF file.
 pub(super) fn read(path: &Path) -> io::Result<Linked> {
     with(path, |elf, data| {
         let (endian, sections) = (elf.endian(), elf.elf_section_table());
@@ -62,7 +62,7 @@ pub(super) fn read(path: &Path) -> io::Result<Linked> {
     })
 }
 
-/// Returns the text that a library exports as `gpushare_version`, if it exports that symbol.
+/// Returns the text of a library's symbol `gpushare_version`; none without that symbol.
 pub(super) fn own_version(path: &Path) -> io::Result<Option<String>> {
     with(path, |elf, _| {
         let mut symbols = elf.dynamic_symbols();
@@ -78,7 +78,7 @@ pub(super) fn own_version(path: &Path) -> io::Result<Option<String>> {
     })
 }
 
-/// Names of the CUDA driver's functions that a library defines.
+/// Returns the names of the CUDA driver's functions that a library defines.
 pub(super) fn driver_exports(path: &Path) -> io::Result<Vec<String>> {
     with(path, |elf, _| {
         let functions = elf

@@ -21,10 +21,10 @@ use rustix::io::{FdFlags, fcntl_setfd};
 
 use crate::exit::{self, CommandError};
 
-/// Time after which an unused daemon ends.
+/// Duration without use after which a daemon that `run` started ends.
 const IDLE_EXIT: &str = "10min";
 
-/// Reason why the daemon was not started.
+/// Reason why `run` could not start a daemon.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum DetachError {
     #[error("this command is internal to `gpushare-ctl run`; use that")]
@@ -39,7 +39,8 @@ impl CommandError for DetachError {
     }
 }
 
-/// Starts the daemon that the environment names. The daemon writes to our standard output when it is ready.
+/// Starts the daemon program that the environment names. The daemon writes to this process's standard output
+/// when ready.
 pub(crate) fn detach() -> Result<(), DetachError> {
     let (Some(program), Some(root)) = (std::env::var_os(SCHEDULER), std::env::var_os(RUNTIME_DIR)) else {
         return Err(DetachError::NotByHand);

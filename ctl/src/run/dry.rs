@@ -1,4 +1,4 @@
-//! `run --dry-run`: prints whether the program would fit and how long it may wait. It changes and starts nothing.
+//! Command `run --dry-run`: prints whether the program's memory would fit and how long its waits may be.
 
 use std::process::ExitCode;
 
@@ -13,10 +13,11 @@ use crate::output;
 use crate::places::Places;
 use crate::table::{harmless, short};
 
-/// Exit code for a program that would take turns.
+/// Exit code of `run --dry-run` for a program that would take turns with others.
 const TURNS: u8 = 1;
 
-/// Prints the forecast. Returns 0 if the program would run beside the others, 1 if it would take turns.
+/// Prints the forecast of memory and waits. Returns 0 if the program would run beside others, 1 if it would
+/// take turns.
 pub(crate) fn dry_run(args: &RunArgs, places: &Places) -> Result<ExitCode, CtlError> {
     if let Some(name) = args.command.first() {
         program::find(name).map_err(RunError::from)?;

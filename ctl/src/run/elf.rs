@@ -1,4 +1,4 @@
-//! Facts about an ELF file that decide whether a preload works: its machine, kind and loader.
+//! Facts about an ELF file that decide whether a library can be preloaded: machine, kind and loader.
 //!
 //! The loader ignores a preload file of another machine with a warning, and the program then runs without gpushare.
 //! So the library is compared beforehand with a file that runs here: `gpushare-ctl` itself.
@@ -14,17 +14,17 @@ use object::elf::{ET_DYN, FileHeader32, FileHeader64};
 use object::read::elf::{FileHeader, ProgramHeader as _};
 use object::{Endian as _, Endianness, FileKind, ReadCache};
 
-/// Header facts of an ELF file.
+/// Machine, kind and loader of an ELF file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Elf {
     pub(crate) machine: Machine,
-    /// Whether the loader could preload the file.
+    /// Whether the ELF file is a library that a loader could preload.
     pub(crate) is_library: bool,
-    /// Loader that the file names; none for a static program.
+    /// Path of the loader that the ELF file names; none for a static program.
     pub(crate) interpreter: Option<PathBuf>,
 }
 
-/// Architecture, word size and byte order.
+/// Architecture, word size and byte order of an ELF file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Machine {
     is_64: bool,
@@ -33,7 +33,7 @@ pub(crate) struct Machine {
 }
 
 impl Elf {
-    /// Reads the headers of `path`; `None` unless it is a whole ELF file.
+    /// Reads the headers of the file at `path`; `None` unless the file is a complete ELF file.
     pub(crate) fn of(path: &Path) -> io::Result<Option<Self>> {
         let data = ReadCache::new(File::open(path)?);
         Ok(match FileKind::parse(&data) {

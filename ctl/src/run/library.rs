@@ -1,5 +1,5 @@
-//! Finds `libgpushare.so` and checks that the loader can preload it. A failed preload is only a warning of the loader,
-//! and the program would run unshared.
+//! Search for `libgpushare.so`, with a check that the loader can preload it. After a failed preload, the
+//! loader only warns, and the program runs unshared.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use crate::exit::CommandError;
 
 const NAME: &str = "libgpushare.so";
 
-/// Reason why there is no library to preload.
+/// Reason why `libgpushare.so` cannot be preloaded.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LibraryError {
     #[error(
@@ -34,7 +34,7 @@ pub(crate) enum LibraryError {
 
 impl CommandError for LibraryError {}
 
-/// Returns the absolute path of the library to preload.
+/// Returns the absolute path of `libgpushare.so`, which programs preload.
 pub(crate) fn find() -> Result<PathBuf, LibraryError> {
     let path = match std::env::var_os(LIBRARY).filter(|path| !path.is_empty()) {
         Some(path) => PathBuf::from(path),
@@ -45,7 +45,7 @@ pub(crate) fn find() -> Result<PathBuf, LibraryError> {
     Ok(path)
 }
 
-/// Returns the library that was installed together with this program.
+/// Returns the path of the library that was installed together with this program.
 fn installed() -> Option<PathBuf> {
     let program = std::env::current_exe().ok()?;
     let beside = program.parent()?;

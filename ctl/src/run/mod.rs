@@ -82,7 +82,7 @@ impl CommandError for RunError {
 /// Path of the token file of the session that the program will belong to, and the session's card.
 type Registered = (PathBuf, Option<GpuUuid>);
 
-/// Becomes the program; returns only on failure.
+/// Registers or joins a session and replaces this process by the program; returns only on failure.
 pub(crate) fn run(args: &RunArgs, places: &Places) -> Result<Infallible, RunError> {
     let missing = || program::ProgramError::NotFound(String::new());
     let (name, arguments) = args.command.split_first().ok_or_else(missing)?;
@@ -153,7 +153,7 @@ fn register(
     }
 }
 
-/// Returns the session that the arguments describe.
+/// Returns the name, terms and card of the session that the arguments describe.
 fn wish(args: &RunArgs) -> Result<NewSession, RunError> {
     Ok(NewSession {
         name: args.name.clone(),

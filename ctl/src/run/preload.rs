@@ -15,7 +15,7 @@ pub(crate) fn with(library: &Path, present: Option<OsString>, append: bool) -> O
     }
 }
 
-/// Returns the entries of `present` without those that have the library's file name.
+/// Returns the list `present` without the entries that have the library's file name.
 pub(crate) fn without(library: &Path, present: Option<OsString>) -> OsString {
     let mut others = entries(&present.unwrap_or_default());
     others.retain(|entry| entry.file_name() != library.file_name());

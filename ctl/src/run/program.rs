@@ -1,4 +1,4 @@
-//! Finds the program by the rules of execvp(3), before a session is registered for it.
+//! Search for the program by the rules of execvp(3), before a session is registered.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Access, AtFlags, CWD, accessat};
 
-/// Search path of execvp without a `PATH`.
+/// Folders in which execvp(3) searches for a program if `PATH` is not set.
 const DEFAULT_PATH: &str = "/bin:/usr/bin";
 
 /// Reason why the program cannot be started.
@@ -18,7 +18,7 @@ pub(crate) enum ProgramError {
     NotExecutable { program: PathBuf, cause: io::Error },
 }
 
-/// Returns the file that `name` refers to.
+/// Returns the file of the program that `name` refers to.
 pub(crate) fn find(name: &OsStr) -> Result<PathBuf, ProgramError> {
     let path = std::env::var_os("PATH").unwrap_or_else(|| OsString::from(DEFAULT_PATH));
     search(name, &path)
@@ -46,7 +46,7 @@ fn search(name: &OsStr, path: &OsStr) -> Result<PathBuf, ProgramError> {
     Err(refused.unwrap_or_else(|| ProgramError::NotFound(name.to_string_lossy().into_owned())))
 }
 
-/// Returns whether the file exists; an error if it cannot be executed.
+/// Returns whether the file exists. A file that cannot be executed is an error.
 fn executable(candidate: &Path) -> io::Result<bool> {
     let Ok(found) = candidate.metadata() else {
         return Ok(false);

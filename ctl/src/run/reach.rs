@@ -1,4 +1,4 @@
-//! Decides whether a preload reaches a program, by the loader that the program uses.
+//! Decision whether a preloaded library takes effect in a program, by the loader that the program uses.
 //!
 //! ```text
 //!   script ─ #! ─▶ script ─ #! ─▶ ELF ─▶ its interpreter (PT_INTERP)
@@ -19,25 +19,25 @@ use std::path::{Path, PathBuf};
 
 use super::elf::Elf;
 
-/// Number of nested script interpreters that the kernel follows.
+/// Maximum number of nested script interpreters that the kernel follows.
 const SCRIPTS: usize = 5;
-/// Bytes of a script's first line that the kernel reads.
+/// Maximum number of bytes of a script's first line that the kernel reads.
 const FIRST_LINE: usize = 256;
 
-/// Effect of a preload on a program.
+/// Effect of a preloaded library (`LD_PRELOAD`) on a program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Reach {
     Loaded,
-    /// A program of musl, which would fail at its start.
+    /// The program uses the C library musl and would fail at its start.
     Musl(PathBuf),
-    /// A static program: no effect on it, but on dynamic programs that it starts.
+    /// The program is static: only dynamic programs that it starts load the library.
     Static(PathBuf),
-    /// A program that gains rights: the loader ignores the preload.
+    /// The program gains rights at its start, so the loader ignores the library.
     Privileged(PathBuf),
 }
 
 impl Reach {
-    /// Returns the effect of a preload on `program`.
+    /// Returns the effect of a preloaded library on `program`.
     pub(crate) fn of(program: &Path) -> Self {
         let program = executed(program.to_owned());
         let gains = gains_rights(&program);
@@ -154,7 +154,7 @@ fn gains_rights(program: &Path) -> bool {
     by_mode(found.mode(), found.uid() != uid, found.gid() != gid) || with_capabilities()
 }
 
-/// Returns whether the file mode gives rights. A setgid bit without the group's execute bit does not.
+/// Returns whether the file mode gives the program rights of another user or group.
 fn by_mode(mode: u32, another_user: bool, another_group: bool) -> bool {
     (mode & 0o4000 != 0 && another_user) || (mode & 0o2010 == 0o2010 && another_group)
 }

@@ -1,4 +1,4 @@
-//! Connects to the daemon for a new session, and starts this user's own if none runs.
+//! Connection to a running daemon for a new session, or start of this user's own daemon.
 //!
 //! ```text
 //!   run A ──▶ no answer ─▶ flock start.lock ─▶ still no answer ─▶ start ─▶ ready ─▶ unlock ─▶ connect
@@ -24,11 +24,11 @@ use crate::client::{Client, ClientError, Tenant};
 use crate::places::Places;
 use crate::table::harmless;
 
-/// File in the runtime folder that serialises the starts of a daemon.
+/// Name of the lock file in the runtime folder, so that only one process at a time starts a daemon.
 const LOCK: &str = "start.lock";
-/// Maximum time until a new daemon accepts connections; NVML alone can take seconds on a machine of eight cards.
+/// Maximum duration until a new daemon accepts connections. NVML alone can take seconds with eight cards.
 const STARTING: Duration = Duration::from_secs(30);
-/// Bytes of the log's end that are searched for the reason.
+/// Number of bytes at the end of the daemon's log that are searched for the reason of a failed start.
 const LOG_END: u64 = 4096;
 
 /// Reason why no daemon could be started.
@@ -56,7 +56,8 @@ pub(crate) enum StartError {
     Slow(PathBuf),
 }
 
-/// Returns the first daemon that answers and a connection to it; starts the user's own if none answers.
+/// Returns the folder of the first daemon that answers, with a connection. Starts the user's own daemon if
+/// none answers.
 pub(crate) fn reach(places: &Places) -> Result<(RuntimeDir, Client<Tenant>), StartError> {
     if let Some(found) = running(places)? {
         return Ok(found);
@@ -71,7 +72,7 @@ pub(crate) fn reach(places: &Places) -> Result<(RuntimeDir, Client<Tenant>), Sta
     Ok((own.clone(), Client::connect(own)?))
 }
 
-/// Returns the first daemon that answers and a connection to it, if any does.
+/// Returns the folder of the first daemon that answers, with a connection; none if no daemon answers.
 pub(crate) fn running(places: &Places) -> Result<Option<(RuntimeDir, Client<Tenant>)>, ClientError> {
     for dir in places.candidates() {
         if let Some(client) = answering(dir)? {
@@ -81,7 +82,7 @@ pub(crate) fn running(places: &Places) -> Result<Option<(RuntimeDir, Client<Tena
     Ok(None)
 }
 
-/// Connects to a daemon; none if none runs there. A daemon that runs and fails is an error, since it has the cards.
+/// Connects to the daemon of `dir`; none if no daemon runs there. A daemon that runs and fails is an error.
 fn answering(dir: &RuntimeDir) -> Result<Option<Client<Tenant>>, ClientError> {
     match Client::connect(dir) {
         Ok(client) => Ok(Some(client)),
@@ -90,7 +91,7 @@ fn answering(dir: &RuntimeDir) -> Result<Option<Client<Tenant>>, ClientError> {
     }
 }
 
-/// Lock that gives the right to start a daemon. Its file is removed at the end of the start.
+/// File lock that gives the right to start a daemon. The lock file is removed at the end of the start.
 #[derive(Debug)]
 struct StartLock {
     path: PathBuf,
@@ -160,7 +161,7 @@ fn start(dir: &RuntimeDir) -> Result<(), StartError> {
     }
 }
 
-/// Returns the daemon's program: the one that the environment names, else the one beside `gpushare-ctl`.
+/// Returns the path of the daemon's program: from the environment, else the file beside `gpushare-ctl`.
 pub(crate) fn scheduler() -> Result<PathBuf, StartError> {
     let named = std::env::var_os(SCHEDULER).filter(|path| !path.is_empty());
     let path = named.map_or_else(

@@ -1,4 +1,4 @@
-//! Token files: a session's secret in a file that only its user can read.
+//! Token files, which hold a session's secret and which only the session's user can read.
 //!
 //! The program and its children find the file by `GPUSHARE_TOKEN_FILE`. `run` has become the program when that ends,
 //! so it cannot remove the file, which is named after the process. Each `run` removes the files of dead processes.
@@ -42,8 +42,8 @@ pub(crate) enum TokenError {
 
 impl CommandError for TokenError {}
 
-/// Returns the token of an existing session: of the session of this name, else in the file of this name. The session
-/// comes first, so that a stray file is not taken for it.
+/// Returns the token of the session with the name `which`, else the token in the file `which`. The session
+/// comes first, so that no stray file is read.
 pub(crate) fn find(dir: &RuntimeDir, which: &str) -> Result<(PathBuf, Token), TokenError> {
     let mut places = kept_places(dir, which).into_iter().chain([PathBuf::from(which)]);
     let path = places.find(|path| path.is_file()).ok_or_else(|| {
@@ -63,7 +63,7 @@ pub(crate) fn find(dir: &RuntimeDir, which: &str) -> Result<(PathBuf, Token), To
     }
 }
 
-/// File for the token of a session that is created next. If the file cannot be written, no session is created.
+/// File for the token of a session that will be created. Without a writable file no session is created.
 #[derive(Debug)]
 pub(crate) struct Draft {
     path: PathBuf,
@@ -72,7 +72,7 @@ pub(crate) struct Draft {
 }
 
 impl Draft {
-    /// Creates the file for a token that is to be at `path`, else under the session's name.
+    /// Creates the file for a token, at `path` or else under the session's name.
     pub(crate) fn new(dir: &RuntimeDir, name: &str, path: Option<&Path>) -> Result<Self, TokenError> {
         let path = match path {
             Some(path) => path.to_owned(),
@@ -105,7 +105,7 @@ impl Draft {
         }
     }
 
-    /// Writes the token to its place and returns the path.
+    /// Writes the token to the created file and returns the path.
     pub(crate) fn keep(mut self, token: &Token) -> Result<PathBuf, TokenError> {
         let path = self.path.clone();
         let written = self
@@ -135,18 +135,18 @@ pub(crate) fn forget(dir: &RuntimeDir, name: &str) {
     }
 }
 
-/// Returns the folder for the tokens of created sessions, in the daemon's state folder.
+/// Returns the folder in the daemon's state folder for the tokens of created sessions.
 fn kept_in(state: &Path) -> PathBuf {
     state.join("tokens")
 }
 
-/// Returns the present and the former path of a session's token; the former is from before there was a state folder.
+/// Returns the path of a session's token file, and its path in versions without a state folder.
 fn kept_places(dir: &RuntimeDir, session: &str) -> [PathBuf; 2] {
     [kept_in(&dir.state_dir()), dir.tokens_dir()].map(|folder| folder.join(kept_name(session)))
 }
 
-/// Returns the file name for a session's token. It is unique, since names have no `%`. Its ending distinguishes it from
-/// the file of a process.
+/// Returns the name of a session's token file, which no other session has. The ending differs from that of
+/// processes' token files.
 fn kept_name(session: &str) -> String {
     format!("{}.token", session.replace('/', "%2F"))
 }
@@ -182,7 +182,7 @@ fn name(pid: u32, start_time: u64) -> String {
     format!("{pid}-{start_time}")
 }
 
-/// Removes the files of dead processes and ignores failures.
+/// Removes the token files of dead processes and ignores failures.
 fn prune(folder: &Path) {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     for entry in entries {

@@ -19,7 +19,7 @@ const HEAD: &str = r#"{"displayTimeUnit":"ms","traceEvents":[
 {"ph":"M","pid":1,"name":"process_name","args":{"name":"cards"}},
 {"ph":"M","pid":2,"name":"process_name","args":{"name":"sessions"}}"#;
 
-/// Row of slices in the trace: a process and a thread of the format.
+/// Row of the trace, for one card or one session; in Chrome's format a process and a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Track {
     Card(GpuId),
@@ -35,13 +35,13 @@ impl Track {
     }
 }
 
-/// Trace that events are added to.
+/// Trace file of a daemon's events in Chrome's format, valid JSON after every write.
 #[derive(Debug)]
 pub(super) struct Trace<W> {
     out: W,
-    /// Offset of the tail in the file.
+    /// Offset in the file at which the next event is written: the beginning of the closing text.
     body: u64,
-    /// Offset of the end of the tail.
+    /// Offset in the file of the end of the closing text.
     end: u64,
     now: Nanos,
     open: BTreeMap<Track, &'static str>,
@@ -75,7 +75,7 @@ impl<W: Write + Seek> Trace<W> {
         self.write(&lines.collect::<String>())
     }
 
-    /// Overwrites the tail by `body` and a new tail.
+    /// Overwrites the closing text of the trace file by `body` and a new closing text.
     fn write(&mut self, body: &str) -> io::Result<()> {
         let mut text = body.to_owned();
         for track in self.open.keys() {
@@ -150,7 +150,7 @@ impl<W: Write + Seek> Trace<W> {
         }
     }
 
-    /// Ends the open slice of a track, and begins the next one if given.
+    /// Ends the open time slice of a row of the trace, and begins `slice` if given.
     fn turn(&mut self, track: Track, slice: Option<&'static str>, reason: &str, events: &mut Vec<Value>) {
         if self.open.remove(&track).is_some() {
             events.push(self.slice_end(track));
@@ -195,7 +195,7 @@ fn named(track: Track, name: &str) -> Value {
     json!({ "ph": "M", "pid": pid, "tid": tid, "name": "thread_name", "args": { "name": name } })
 }
 
-/// Converts a time to the microseconds of the format.
+/// Converts nanoseconds to the microseconds of Chrome's trace format.
 fn micros(at: Nanos) -> f64 {
     at.0 as f64 / 1000.0
 }

@@ -1,4 +1,4 @@
-//! Lines of `watch`: one per event, with the names of sessions from earlier events.
+//! Lines that `watch` prints: one per event, with the names of sessions from earlier events.
 
 use std::collections::BTreeMap;
 
@@ -7,14 +7,14 @@ use gpushare_proto::admin::{Activity, WatchEvent, WatchEventKind as Kind};
 
 use crate::table::{harmless, short};
 
-/// Names of the sessions, collected from events.
+/// Names of the sessions, collected from the daemon's events.
 #[derive(Debug, Default)]
 pub(super) struct Words {
     names: BTreeMap<SessionId, String>,
 }
 
 impl Words {
-    /// Returns the line of an event, which begins with the time since the daemon's start.
+    /// Returns the line of an event, which begins with the duration since the daemon's start.
     pub(super) fn line(&mut self, happening: &WatchEvent) -> String {
         let millis = happening.at_ns.0 / 1_000_000;
         let text = harmless(&self.words(&happening.what)).to_string();

@@ -1,4 +1,4 @@
-//! `--bundle`: an archive for a bug report, without private text.
+//! Archive of `doctor --bundle` for a bug report, without private text.
 //!
 //! ```text
 //!   parts (name, text or reason) ─▶ Redactor ─▶ tar ─▶ gzip ─▶ FILE, 0600, never over another file
@@ -25,10 +25,10 @@ use super::facts::Facts;
 use super::model::Report;
 use crate::cli::DoctorArgs;
 
-/// Name of the folder in the archive.
+/// Name of the folder in the archive that has all files.
 const FOLDER: &str = "gpushare-doctor";
 
-/// Reason why no archive was written.
+/// Reason why `doctor --bundle` wrote no archive.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum BundleError {
     #[error("{0} exists already; choose another name for --bundle")]
@@ -37,7 +37,7 @@ pub(crate) enum BundleError {
     Unwritten { path: PathBuf, cause: io::Error },
 }
 
-/// Writes the archive, and lists included and missing parts on stderr.
+/// Writes the archive for a bug report, and lists the included and missing files on stderr.
 pub(super) fn write(
     file: &Path,
     facts: &Facts,

@@ -1,4 +1,4 @@
-//! Collects the parts of the archive, with a reason for each missing one.
+//! Files of the archive for a bug report, with a reason for each missing file.
 
 use std::fs::File;
 use std::io::{Read as _, Seek as _, SeekFrom};
@@ -17,11 +17,11 @@ use super::super::text;
 use super::redact::Redactor;
 use crate::cli::DoctorArgs;
 
-/// Bytes taken from the end of a log.
+/// Maximum number of bytes that the archive takes from the end of a log.
 const LOG_END: u64 = 1 << 20;
-/// Maximum number of bytes taken from a program's output or a file.
+/// Maximum number of bytes that the archive takes from a program's output or a file.
 const MOST: u64 = 4 << 20;
-/// Prefixes of the environment variables that matter for sharing.
+/// Prefixes of the environment variables that the archive shows, since they matter for sharing.
 const VARIABLES: [&str; 8] = [
     "GPUSHARE_",
     "CUDA_",
@@ -33,7 +33,7 @@ const VARIABLES: [&str; 8] = [
     "SLURM_JOB",
 ];
 
-/// One file of the archive, or the reason why it is missing.
+/// Text of a file in the archive, or the reason why the file is missing.
 #[derive(Debug)]
 pub(super) struct Part {
     pub(super) name: &'static str,
@@ -129,7 +129,7 @@ fn system(facts: &Facts) -> String {
     text
 }
 
-/// Reads the configuration that `--config` names, else the system's.
+/// Reads the configuration file that `--config` names, else that of the system's daemon.
 fn config(facts: &Facts, args: &DoctorArgs) -> Result<String, String> {
     let path = match &args.config {
         Some(path) => path.clone(),
@@ -172,7 +172,7 @@ fn read_end(path: &Path, most: u64) -> std::io::Result<String> {
     })
 }
 
-/// Returns the output of a program of NVIDIA, which may hang if the driver does.
+/// Runs a program of NVIDIA with a time limit and returns the output. The program hangs if the driver does.
 fn output(command: &mut Command, limit: Duration) -> Result<String, String> {
     let name = command.get_program().to_string_lossy().into_owned();
     let mut program = command

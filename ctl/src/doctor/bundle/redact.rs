@@ -1,4 +1,4 @@
-//! The redactor: replaces private parts of a text by pseudonyms, and keeps lines comparable.
+//! Replacement of the private parts of a text by pseudonyms, which keeps lines comparable.
 //!
 //! | part | becomes |
 //! |---|---|
@@ -26,29 +26,29 @@ use serde_json::Value;
 
 use super::super::facts::Facts;
 
-/// User names that identify no person.
+/// User names that identify no person and are not replaced.
 const SHARED_USERS: [&str; 8] = ["root", "nobody", "daemon", "bin", "sys", "user", "nvidia", "gpushare"];
-/// Host names that identify no machine.
+/// Host names that identify no machine and are not replaced.
 const SHARED_HOSTS: [&str; 4] = ["localhost", "localdomain", "ip6-localhost", "(none)"];
-/// Smallest user id of a person.
+/// Smallest user id of a person; smaller ones belong to services.
 const FIRST_PERSON: u32 = 1000;
 /// Pattern of keys whose values are secrets by their name.
 const SECRET_KEY: &str = r"[\w.-]*(?:token|secret|password|passwd|credential|apikey|api_key|private)[\w.-]*";
 
-/// Expression of a whole key that is named like a secret.
+/// Regular expression for a key whose whole name reads like a secret's.
 static WHOLE_KEY: LazyLock<Regex> = LazyLock::new(|| expression(&format!("^{SECRET_KEY}$")));
 
-/// Private part of a text: the name of its kind, and its identity if it gets a number.
+/// Private part of a text: the kind, and the text to be numbered if the pseudonym has a number.
 type Part = (&'static str, Option<String>);
 
-/// Expression whose last group is private, and the part that a match means, if any.
+/// Regular expression whose last group is private text, and a function from a match to its private part.
 #[derive(Clone, Debug)]
 struct Rule {
     pattern: Regex,
     part: fn(&Captures<'_>) -> Option<Part>,
 }
 
-/// Returns the rules in the order in which they run.
+/// Returns the rules that replace private text, in the order in which they run.
 fn rules(names: Names) -> Vec<Rule> {
     let rule = |pattern: &str, part| Some(Rule { pattern: expression(pattern), part });
     let known = |mut names: Vec<String>, pattern: fn(&str) -> String, part| {
@@ -101,7 +101,7 @@ fn rules(names: Names) -> Vec<Rule> {
     .collect()
 }
 
-/// Returns the value of a key that is named like a secret, unless it is redacted already.
+/// Returns the private value of a key that is named like a secret; none for a value that is replaced already.
 fn keyed(found: &Captures<'_>) -> Option<Part> {
     let value = found.iter().flatten().last()?.as_str();
     (is_secret_key(&found[1]) && !value.starts_with('[')).then_some(("secret", None))
@@ -120,12 +120,12 @@ fn expression(pattern: &str) -> Regex {
     Regex::new(&format!("(?i){pattern}")).expect("a valid expression")
 }
 
-/// Returns a pattern for `pattern` with neither a letter nor a digit beside it.
+/// Returns a regular expression for `pattern` between characters other than letters and digits.
 fn bordered(pattern: &str) -> String {
     format!(r"(?:^|[\W_])({pattern})(?:[\W_]|$)")
 }
 
-/// Names of users and hosts, and home folders, that the machine knows.
+/// User names, host names and home folders that this machine knows.
 #[derive(Debug, Default)]
 pub(super) struct Names {
     users: Vec<String>,
@@ -198,18 +198,18 @@ impl Names {
     }
 }
 
-/// Replaces private parts, and remembers their pseudonyms.
+/// Replacer of private text, which remembers the pseudonym of each private part.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Redactor {
     rules: Vec<Rule>,
-    /// Number of each part's pseudonym among those of its kind.
+    /// Number in the pseudonym of each private part, by kind and text.
     met: BTreeMap<(&'static str, String), usize>,
-    /// Number of replaced values that have no pseudonym.
+    /// Number of replaced values that have no numbered pseudonym.
     values: usize,
 }
 
 impl Redactor {
-    /// Returns a redactor that knows the users and hosts of this machine.
+    /// Returns a replacer that knows the users and hosts of this machine.
     pub(super) fn of_this_machine(facts: &Facts) -> Self {
         Self::new(Names::of_this_machine(facts))
     }
@@ -218,7 +218,7 @@ impl Redactor {
         Self { rules: rules(names), ..Self::default() }
     }
 
-    /// Returns the number of replaced parts by kind, in words.
+    /// Returns the number of replaced private parts by kind, in words.
     pub(super) fn summary(&self) -> String {
         let mut counts = BTreeMap::<&str, usize>::new();
         for (kind, _) in self.met.keys() {
@@ -254,7 +254,7 @@ impl Redactor {
         })
     }
 
-    /// Redacts the texts of a document; its keys stay.
+    /// Replaces private text in the values of a JSON document. The keys stay.
     pub(super) fn json(&mut self, value: &mut Value) {
         match value {
             Value::String(text) => *text = self.text(text),
@@ -274,7 +274,7 @@ impl Redactor {
     }
 }
 
-/// Replaces the last group of each match for which `shown` returns a text.
+/// Replaces the last group of each match of `pattern` by the text that `shown` returns, if any.
 fn replace(text: &str, pattern: &Regex, mut shown: impl FnMut(&Captures<'_>) -> Option<String>) -> String {
     let mut replaced = String::with_capacity(text.len());
     let (mut copied, mut from) = (0, 0);

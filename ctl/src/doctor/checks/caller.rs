@@ -34,7 +34,8 @@ pub(super) fn user(facts: &Facts) -> Vec<Outcome> {
     }]
 }
 
-/// Returns the user id of `uid` outside the user namespace. The lines of a map are `first inside, first outside, count`.
+/// Returns the user id of `uid` outside the user namespace. Lines of `map` are `first inside, first outside,
+/// count`.
 fn outside(map: &str, uid: u32) -> Option<u32> {
     map.lines().find_map(|line| {
         let numbers: Vec<u32> = line.split_whitespace().filter_map(|word| word.parse().ok()).collect();
@@ -46,7 +47,7 @@ fn outside(map: &str, uid: u32) -> Option<u32> {
     })
 }
 
-/// Returns the sign by which this is a container, if it is one.
+/// Returns the sign by which `doctor` knows that it runs in a container; none outside of one.
 fn container_sign(facts: &Facts) -> Option<String> {
     for marker in ["/.dockerenv", "/run/.containerenv"] {
         if facts.root.has(marker) {

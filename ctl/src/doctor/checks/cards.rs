@@ -1,4 +1,4 @@
-//! Checks of each card: its abilities, and the memory backend that results.
+//! Checks of each card: the abilities, and the memory backend (managed or native) that results.
 
 use gpushare_probe::{CudaCard, NvmlCard};
 use gpushare_proto::Bytes;
@@ -6,7 +6,7 @@ use gpushare_proto::Bytes;
 use super::super::facts::Facts;
 use super::super::model::{Backend, Outcome};
 
-/// Returns an outcome for each card of the driver, or the reason why there is none.
+/// Returns one check result per card that the CUDA driver shows, or the reason for no card.
 fn each(facts: &Facts, judge: impl Fn(&CudaCard) -> Outcome) -> Vec<Outcome> {
     match &facts.cuda.facts.cards[..] {
         [] => vec![Outcome::skipped("the driver shows no card")],
@@ -18,7 +18,7 @@ fn each(facts: &Facts, judge: impl Fn(&CudaCard) -> Outcome) -> Vec<Outcome> {
     }
 }
 
-/// Returns an outcome for each card whose `value` NVML reports, or the reason why there is none.
+/// Returns one check result per card whose `value` NVML reports, or the reason for no value.
 fn told<T: Copy>(
     facts: &Facts,
     value: impl Fn(&NvmlCard) -> Option<T>,

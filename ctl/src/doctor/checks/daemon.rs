@@ -1,4 +1,4 @@
-//! Checks of the daemon: its program, folder, sockets, build, sessions and locks.
+//! Checks of the daemon: program, folder, sockets, version, sessions and locks.
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt as _;
@@ -120,7 +120,7 @@ pub(super) fn admin(facts: &Facts) -> Vec<Outcome> {
     })
 }
 
-/// Returns the outcome for a socket without an answer.
+/// Returns the check result for a daemon's socket that did not answer.
 fn refused(error: &ClientError, socket: &Path) -> Outcome {
     if let ClientError::Absent(_) = error {
         return match socket.symlink_metadata().is_ok() {
@@ -180,7 +180,8 @@ pub(super) fn recovering(facts: &Facts) -> Vec<Outcome> {
     }]
 }
 
-/// Returns an outcome for each session with a problem, or `fine` without one; none without a status.
+/// Returns one check result per session with a problem, or `fine` if no session has one. Empty without a
+/// status.
 fn of_sessions(facts: &Facts, fine: &str, judge: impl Fn(&SessionView) -> Option<Outcome>) -> Vec<Outcome> {
     let Some(status) = facts.status() else {
         return Vec::new();

@@ -1,4 +1,4 @@
-//! Checks of the driver: its kernel module, libraries and devices.
+//! Checks of the driver: kernel module, libraries and devices.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -17,11 +17,11 @@ use crate::table::count;
 const KERNEL_VERSION: &str = "/proc/driver/nvidia/version";
 const NO_DRIVER: &str =
     "install NVIDIA's driver; in a container start it with the cards (`docker run --gpus all`, or CDI)";
-/// Oldest CUDA version whose functions gpushare all knows.
+/// Oldest CUDA version of which gpushare knows all driver functions; 12000 is 12.0.
 const OLDEST: i32 = 12_000;
 /// `CUDA_ERROR_STUB_LIBRARY`.
 const STUB: i32 = 34;
-/// Maximum number of unknown functions that a finding names.
+/// Maximum number of unknown driver functions that a check result names.
 const NAMED: usize = 8;
 /// Maximum number of bytes read from the kernel's log.
 const LOG: u64 = 16 << 20;
@@ -97,7 +97,7 @@ fn cards(number: i32) -> String {
     count(usize::try_from(number).unwrap_or(0), "card")
 }
 
-/// Returns the outcome for a library that crashed or hung its process.
+/// Returns the check result for a library that crashed a child process or made it hang.
 fn died<F>(asked: &Asked<F>, library: &str) -> Outcome {
     match &asked.end {
         End::Crashed { at, how } => Outcome::error(
@@ -123,7 +123,7 @@ fn died<F>(asked: &Asked<F>, library: &str) -> Outcome {
     }
 }
 
-/// Returns the meaning of a `CUresult` of `cuInit`, and what to do.
+/// Returns the meaning of an error code of `cuInit`, and advice.
 fn cuda_error(code: i32) -> (String, &'static str) {
     let (name, hint) = match code {
         2 => ("CUDA_ERROR_OUT_OF_MEMORY", "free some memory of the host"),
@@ -273,7 +273,7 @@ pub(super) fn nodes(facts: &Facts) -> Vec<Outcome> {
     paths.iter().map(|path| node(facts, path, hint)).collect()
 }
 
-/// Checks a device that this user must be able to open.
+/// Checks a device file that this user must be able to open.
 fn node(facts: &Facts, path: &str, hint: &str) -> Outcome {
     let file = facts.root.at(path);
     let outcome = match file.metadata() {
@@ -313,7 +313,7 @@ pub(super) fn xid(facts: &Facts) -> Vec<Outcome> {
     }]
 }
 
-/// Returns the kernel's messages about faults of cards.
+/// Returns the lines of the kernel's log about faults of cards (Xid).
 pub(in crate::doctor) fn xid_lines(facts: &Facts) -> std::io::Result<Vec<String>> {
     let mut log: File = File::options()
         .read(true)

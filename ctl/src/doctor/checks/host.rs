@@ -1,4 +1,4 @@
-//! Checks of the host: memory for what does not fit the cards, limits, clock.
+//! Checks of the host: memory for data that leaves the cards, limits, clock.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -8,11 +8,11 @@ use rustix::process::{Resource, getrlimit};
 use super::super::facts::Facts;
 use super::super::model::Outcome;
 
-/// Minimum of available memory for the data that leaves the cards.
+/// Smallest available host memory without a warning; data that leaves the cards needs host memory.
 const LITTLE: Bytes = Bytes::gib(2);
 /// Default size of `/dev/shm` in containers.
 const SMALL_SHM: Bytes = Bytes::mib(64);
-/// A time before gpushare existed, in seconds since 1970; an earlier clock is wrong.
+/// Point in time before gpushare existed, in seconds since 1970. A clock that is earlier is wrong.
 const TOO_EARLY: u64 = 1_735_689_600;
 /// Clock sources that a process reads without a system call.
 const FAST_CLOCKS: [&str; 5] = ["tsc", "kvm-clock", "arch_sys_counter", "hyperv_clocksource_tsc_page", "xen"];
@@ -41,7 +41,7 @@ pub(super) fn memory(facts: &Facts) -> Vec<Outcome> {
     outcomes
 }
 
-/// Returns the memory limit of this control group and the rest of it.
+/// Returns the memory limit of this process's control group, and the unused part of that limit.
 fn control_group(facts: &Facts) -> Option<(Bytes, Bytes)> {
     let number = |path: &str| facts.root.read(path).ok()?.trim().parse::<u64>().ok();
     let limit = number("/sys/fs/cgroup/memory.max")?;

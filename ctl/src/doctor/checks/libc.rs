@@ -52,7 +52,7 @@ pub(super) fn musl(facts: &Facts) -> Vec<Outcome> {
     }]
 }
 
-/// Returns the C library: the one in use, else the first in the usual folders.
+/// Returns the path of the C library: the file in use, else the first in the usual folders.
 fn found(facts: &Facts) -> Option<PathBuf> {
     let used = || {
         let maps = fs::read_to_string("/proc/self/maps").ok()?;

@@ -1,4 +1,4 @@
-//! Checks of the limits in the environment: whether they parse and name existing cards.
+//! Checks of the session limits in environment variables: whether they are valid and name existing cards.
 
 use gpushare_proto::admin::GpuView;
 use gpushare_proto::names::{COMPUTE_LIMIT, MEMORY_LIMIT};
@@ -25,7 +25,7 @@ pub(super) fn limits(facts: &Facts) -> Vec<Outcome> {
     }
 }
 
-/// Checks one variable. A limit without effect is an error, since its author relies on it.
+/// Checks the limit in one environment variable. A limit without effect is an error.
 fn judge(text: &str, cards: &[GpuView]) -> Outcome {
     let quota = match text.parse::<Limit>() {
         Ok(Limit(quota)) => quota,

@@ -23,11 +23,11 @@ pub(crate) struct Check {
     /// Name of the check in reports and the JSON document, `group.name`; it never changes.
     pub(super) id: &'static str,
     pub(super) group: Group,
-    /// Subject of the check, for docs/doctor.md.
+    /// Words for docs/doctor.md that say what the check looks at.
     pub(super) looks_at: &'static str,
-    /// Conditions of a warning or an error, for docs/doctor.md.
+    /// Words for docs/doctor.md that say when the check warns or fails.
     pub(super) bad_if: &'static str,
-    /// Runs the check; no outcome if the machine has nothing to check.
+    /// Function that runs the check; returns no result if the machine has nothing to check.
     pub(super) look: fn(&Facts) -> Vec<Outcome>,
 }
 
@@ -219,7 +219,6 @@ mod tests {
         }
     }
 
-    /// Returns the tables of all checks in Markdown.
     fn tables() -> String {
         let mut page = String::new();
         for &group in Group::ALL {
@@ -231,7 +230,6 @@ mod tests {
         page
     }
 
-    /// The page ends with the tables, from the heading of the first group on.
     #[test]
     fn the_page_has_the_tables_of_the_checks() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/doctor.md");

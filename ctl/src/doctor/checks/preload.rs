@@ -16,7 +16,7 @@ use crate::run::reach::Reach;
 
 const NAME: &str = "libgpushare.so";
 const SYSTEM_PRELOAD: &str = "/etc/ld.so.preload";
-/// Entry of the auxiliary vector that is set if the process gained rights at its start.
+/// Entry of a process's auxiliary vector; not zero if the process gained rights at its start.
 const AT_SECURE: u64 = 23;
 
 pub(super) fn library(facts: &Facts) -> Vec<Outcome> {
@@ -80,7 +80,7 @@ fn is_ours(path: &Path) -> bool {
     path.file_name() == Some(OsStr::new(NAME))
 }
 
-/// Returns whether two paths refer to one file.
+/// Returns whether two paths refer to the same file.
 fn is_same(one: &Path, other: &Path) -> bool {
     match (one.metadata(), other.metadata()) {
         (Ok(one), Ok(other)) => (one.dev(), one.ino()) == (other.dev(), other.ino()),
@@ -88,7 +88,7 @@ fn is_same(one: &Path, other: &Path) -> bool {
     }
 }
 
-/// Judges a list of preloads; `change` is the advice on how to change the list.
+/// Checks a list of preloaded libraries; `change` is advice on how to change the list.
 fn judge(facts: &Facts, list: &[PathBuf], resolve: impl Fn(&Path) -> PathBuf, change: &str) -> Outcome {
     let ours: Vec<&PathBuf> = list.iter().filter(|path| is_ours(path)).collect();
     // The loader searches for a name without a slash, so its absence cannot be judged here.
@@ -188,7 +188,7 @@ pub(super) fn program(facts: &Facts) -> Vec<Outcome> {
     vec![outcome.of(subject)]
 }
 
-/// Checks whether a preload reaches a program.
+/// Checks whether a preloaded library takes effect in a program.
 fn reachable(path: &Path) -> Outcome {
     match Reach::of(path) {
         Reach::Loaded => Outcome::ok(format!("a preload reaches {}", path.display())),
